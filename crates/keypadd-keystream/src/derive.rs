@@ -1,0 +1,100 @@
+//! From the key that TLS hands over to the keys that encrypt and authenticate.
+//!
+//! GCM uses the TLS key as it is (RFC 9001 5.1). A private suite takes it as the pseudorandom key
+//! of HKDF-SHA-256 and expands what it needs (RFC 5869 2.3, `docs/DESIGN.md`).
+
+use crate::aes_ctr::{Aes, AesCtr};
+use crate::keystream::KeystreamKey;
+use crate::legacy::{LegacyCipher, LegacyKey};
+use crate::mac::MacKey;
+use crate::suite::{Cipher, Mac, Suite};
+use hkdf::Hkdf;
+use sha2::Sha256;
+use std::sync::Arc;
+use zeroize::Zeroizing;
+
+/// Everything one direction of one key phase encrypts and authenticates with.
+///
+/// The keystream half is shared, because a filler works with it beside the packet path.
+#[derive(Debug)]
+pub struct SuiteKey {
+    /// Makes the pads.
+    pub keystream: Arc<KeystreamKey>,
+    /// Makes and checks the tags.
+    pub mac: MacKey,
+}
+
+impl SuiteKey {
+    /// Derives the keys of `suite` from a TLS key and IV (RFC 9001 5.1).
+    ///
+    /// # Panics
+    ///
+    /// If `key` has not [`Suite::key_bytes`] bytes: the provider has then asked TLS for the wrong
+    /// length, which no peer can bring about.
+    pub fn derive(suite: Suite, key: &[u8], iv: &[u8; 12]) -> Self {
+        assert_eq!(
+            key.len(),
+            suite.key_bytes(),
+            "length of the key for {suite}"
+        );
+        let (keystream, mac) = match suite.mac() {
+            Mac::Ghash => {
+                let aes = match suite.cipher() {
+                    Cipher::Aes128 => Aes::new_128(key.try_into().expect("16 bytes, as asserted")),
+                    _ => Aes::new_256(key.try_into().expect("32 bytes, as asserted")),
+                };
+                let mac = MacKey::ghash(&aes);
+                (KeystreamKey::aes(suite.cipher(), AesCtr::new(aes, iv)), mac)
+            }
+            Mac::HmacSha256 | Mac::HmacSha1 => {
+                let prk = Prk::new(key.try_into().expect("32 bytes, as asserted"));
+                let mac = match suite.mac() {
+                    Mac::HmacSha1 => MacKey::hmac_sha1(&prk.expanded(&[b"keypadd mac"])),
+                    _ => MacKey::hmac_sha256(&prk.expanded(&[b"keypadd mac"])),
+                };
+                (private_keystream(suite.cipher(), prk, iv), mac)
+            }
+        };
+        Self {
+            keystream: Arc::new(keystream),
+            mac,
+        }
+    }
+}
+
+/// The keystream of a private suite: AES works with one key expanded from `prk`, a 64-bit cipher
+/// with a subkey per segment, expanded when it is needed.
+fn private_keystream(cipher: Cipher, prk: Prk, iv: &[u8; 12]) -> KeystreamKey {
+    let enc = [b"keypadd enc".as_slice()];
+    let aes = match cipher {
+        Cipher::Aes128 => Aes::new_128(&prk.expanded(&enc)),
+        Cipher::Aes256 => Aes::new_256(&prk.expanded(&enc)),
+        Cipher::Des => return KeystreamKey::legacy(cipher, LegacyKey::new(LegacyCipher::Des, prk)),
+        Cipher::TripleDes => {
+            return KeystreamKey::legacy(cipher, LegacyKey::new(LegacyCipher::TripleDes, prk));
+        }
+    };
+    KeystreamKey::aes(cipher, AesCtr::new(aes, iv))
+}
+
+/// A pseudorandom key of HKDF-SHA-256, absorbed into the two hash states it keys.
+pub(crate) struct Prk(Hkdf<Sha256>);
+
+impl Prk {
+    pub(crate) fn new(key: &[u8; 32]) -> Self {
+        Self(Hkdf::from_prk(key).expect("32 bytes are one SHA-256 output"))
+    }
+
+    /// HKDF-Expand (RFC 5869 2.3) with the concatenation of `info`, over all of `out`.
+    pub(crate) fn expand(&self, info: &[&[u8]], out: &mut [u8]) {
+        self.0
+            .expand_multi_info(info, out)
+            .expect("far below 255 hash outputs");
+    }
+
+    fn expanded<const N: usize>(&self, info: &[&[u8]]) -> Zeroizing<[u8; N]> {
+        let mut key = Zeroizing::new([0; N]);
+        self.expand(info, &mut *key);
+        key
+    }
+}

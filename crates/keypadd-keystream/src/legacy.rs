@@ -1,0 +1,144 @@
+//! DES and triple DES in counter mode.
+//!
+//! **Warning: insecure ciphers.** DES falls to a search of 2^56 keys, triple DES is withdrawn (SP
+//! 800-67r2), and the `des` crate looks tables up at addresses that depend on secret data, so that
+//! whoever shares the CPU's caches can learn keys. Nothing here is for data that matters.
+//!
+//! What is contained is the short block: a subkey and IV per 64 packets (`docs/DESIGN.md`) keep
+//! every subkey below 2^19 blocks, so that no block repeats within one. Knows segments and slots,
+//! no headers and no clocks.
+
+use crate::counter;
+use crate::derive::Prk;
+use crate::number::{SEGMENT_PACKETS, Segment};
+use cipher::array::Array;
+use cipher::consts::U8;
+use cipher::{BlockCipherEncrypt, KeyInit};
+use des::{Des, TdesEde3};
+use zeroize::{Zeroize, Zeroizing};
+
+/// Bits of a counter block that count within a packet: 8,192 blocks of 8 bytes.
+const BLOCK_BITS: u32 = 13;
+
+/// Bytes of pad per packet that the counter layout can number.
+pub(crate) const PAD_BYTES_MAX: usize = 8 << BLOCK_BITS;
+
+/// Which of the two ciphers a key is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LegacyCipher {
+    Des,
+    TripleDes,
+}
+
+/// The key that the subkeys of all segments are expanded from.
+pub(crate) struct LegacyKey {
+    cipher: LegacyCipher,
+    prk: Prk,
+}
+
+impl LegacyKey {
+    pub(crate) fn new(cipher: LegacyCipher, prk: Prk) -> Self {
+        Self { cipher, prk }
+    }
+
+    /// The subkey of a segment: two SHA-256 blocks and a key schedule, so make it once per segment.
+    pub(crate) fn subkey(&self, segment: Segment) -> Subkey {
+        let segment = segment.value().to_be_bytes();
+        let expand = |retry: u8, out: &mut [u8]| {
+            self.prk.expand(&[b"keypadd sub", &segment, &[retry]], out);
+        };
+        match self.cipher {
+            LegacyCipher::Des => {
+                let material: Zeroizing<[u8; 16]> = first_strong(8, expand);
+                let (key, iv) = material.split_at(8);
+                Subkey::new(Engine::Des(Des::new_from_slice(key).expect("8 bytes")), iv)
+            }
+            LegacyCipher::TripleDes => {
+                let material: Zeroizing<[u8; 32]> = first_strong(24, expand);
+                let (key, iv) = material.split_at(24);
+                Subkey::new(
+                    Engine::TripleDes(TdesEde3::new_from_slice(key).expect("24 bytes")),
+                    iv,
+                )
+            }
+        }
+    }
+}
+
+/// The first `key || iv` in the order of retries whose key, parity set, is not weak.
+fn first_strong<const N: usize>(
+    key_bytes: usize,
+    expand: impl Fn(u8, &mut [u8]),
+) -> Zeroizing<[u8; N]> {
+    let mut material = Zeroizing::new([0; N]);
+    for retry in 0..=u8::MAX {
+        expand(retry, &mut *material);
+        let key = &mut material[..key_bytes];
+        set_odd_parity(key);
+        if !is_weak(key) {
+            return material;
+        }
+    }
+    // Each try fails with a probability below 2^-49.
+    unreachable!("256 weak DES keys in a row")
+}
+
+/// Makes the number of ones in every byte odd, by its lowest bit (FIPS 46-3).
+fn set_odd_parity(key: &mut [u8]) {
+    for byte in key {
+        *byte = (*byte & 0xfe) | ((*byte >> 1).count_ones() as u8 & 1 ^ 1);
+    }
+}
+
+/// Whether any DES key in `key` is weak, semi-weak or possibly weak, or two of three are equal
+/// (SP 800-67r2 3.2 and 3.3.2). The parity bits must be set, the list has them.
+fn is_weak(key: &[u8]) -> bool {
+    des::weak_key_test(key).is_err()
+}
+
+#[expect(
+    clippy::large_enum_variant,
+    reason = "made per segment, must not allocate"
+)]
+enum Engine {
+    Des(Des),
+    TripleDes(TdesEde3),
+}
+
+/// Key schedule and IV of one segment.
+pub(crate) struct Subkey {
+    engine: Engine,
+    iv: u64,
+}
+
+impl Subkey {
+    fn new(engine: Engine, iv: &[u8]) -> Self {
+        let iv = u64::from_be_bytes(iv.try_into().expect("8 bytes are left for the IV"));
+        Self { engine, iv }
+    }
+
+    /// Writes the pad of the packet in `slot` of the segment, from byte `offset` on.
+    pub(crate) fn write(&self, slot: usize, offset: usize, out: &mut [u8]) {
+        debug_assert!(slot < SEGMENT_PACKETS);
+        let base = (slot as u64) << BLOCK_BITS;
+        counter::write_range(offset, out, |first, blocks: &mut [Array<u8, U8>]| {
+            for (at, block) in (first..).zip(&mut *blocks) {
+                *block = (self.iv ^ (base | at)).to_be_bytes().into();
+            }
+            self.encrypt_blocks(blocks);
+        });
+    }
+
+    fn encrypt_blocks(&self, blocks: &mut [Array<u8, U8>]) {
+        match &self.engine {
+            Engine::Des(des) => des.encrypt_blocks(blocks),
+            Engine::TripleDes(des) => des.encrypt_blocks(blocks),
+        }
+    }
+}
+
+impl Drop for Subkey {
+    fn drop(&mut self) {
+        self.iv.zeroize(); // the key schedules wipe themselves
+    }
+}

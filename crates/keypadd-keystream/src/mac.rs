@@ -1,0 +1,130 @@
+//! The tag of a packet: GHASH under a mask, or a truncated HMAC.
+//!
+//! Sees the packet's number, header and ciphertext as bytes and judges nothing in them. Tags are
+//! compared in constant time. A key's state is made once and copied per packet; copies are wiped.
+
+use crate::aes_ctr::Aes;
+use crate::number::PacketNumber;
+use cipher::array::Array;
+use ghash::GHash;
+use ghash::universal_hash::UniversalHash;
+use hmac::digest::OutputSizeUser;
+use hmac::{Hmac, KeyInit, Mac};
+use sha1::Sha1;
+use sha2::Sha256;
+use std::fmt;
+use subtle::ConstantTimeEq;
+
+/// Bytes of every tag (RFC 9001 5.3 leaves no choice; an HMAC is cut to it, RFC 2104 5).
+pub const TAG_BYTES: usize = 16;
+
+/// The authentication key of one direction and key phase. Immutable; wiped when dropped.
+pub struct MacKey(Inner);
+
+enum Inner {
+    Ghash(GHash),
+    HmacSha256(Hmac<Sha256>),
+    HmacSha1(Hmac<Sha1>),
+}
+
+impl MacKey {
+    /// GHASH's key is the encryption of the zero block (SP 800-38D 7.1, step 1).
+    pub(crate) fn ghash(aes: &Aes) -> Self {
+        let mut h = [Array::default()];
+        aes.encrypt_blocks(&mut h);
+        let key = Self(Inner::Ghash(GHash::new(&h[0])));
+        crate::counter::wipe(&mut h[0]);
+        key
+    }
+
+    pub(crate) fn hmac_sha256(key: &[u8; 32]) -> Self {
+        Self(Inner::HmacSha256(
+            Hmac::new_from_slice(key).expect("HMAC takes any length"),
+        ))
+    }
+
+    pub(crate) fn hmac_sha1(key: &[u8; 20]) -> Self {
+        Self(Inner::HmacSha1(
+            Hmac::new_from_slice(key).expect("HMAC takes any length"),
+        ))
+    }
+
+    /// The tag over a packet's number, its header as sent before header protection, and its
+    /// ciphertext. `mask` is the first block of the packet's pad in a GCM suite; HMAC suites have
+    /// no use for it and ignore it. Allocates nothing.
+    pub fn tag(
+        &self,
+        packet: PacketNumber,
+        header: &[u8],
+        ciphertext: &[u8],
+        mask: &[u8; TAG_BYTES],
+    ) -> [u8; TAG_BYTES] {
+        match &self.0 {
+            Inner::Ghash(key) => {
+                let mut tag = ghash(key.clone(), header, ciphertext);
+                for (byte, mask) in tag.iter_mut().zip(mask) {
+                    *byte ^= mask;
+                }
+                tag
+            }
+            Inner::HmacSha256(key) => hmac(key.clone(), packet, header, ciphertext),
+            Inner::HmacSha1(key) => hmac(key.clone(), packet, header, ciphertext),
+        }
+    }
+
+    /// Whether `tag` is the packet's tag. Takes the same time wherever a wrong tag differs; a tag
+    /// that has not [`TAG_BYTES`] bytes is wrong.
+    pub fn verify(
+        &self,
+        packet: PacketNumber,
+        header: &[u8],
+        ciphertext: &[u8],
+        mask: &[u8; TAG_BYTES],
+        tag: &[u8],
+    ) -> bool {
+        self.tag(packet, header, ciphertext, mask).ct_eq(tag).into()
+    }
+}
+
+impl fmt::Debug for MacKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = match self.0 {
+            Inner::Ghash(_) => "GHASH",
+            Inner::HmacSha256(_) => "HMAC-SHA-256",
+            Inner::HmacSha1(_) => "HMAC-SHA-1",
+        };
+        write!(f, "MacKey({name})")
+    }
+}
+
+/// GHASH of header and ciphertext, each padded with zeros to whole blocks, and of the block that
+/// holds both lengths in bits (SP 800-38D 7.1, steps 4 and 5).
+fn ghash(mut state: GHash, header: &[u8], ciphertext: &[u8]) -> [u8; TAG_BYTES] {
+    let mut lengths = [0; 16];
+    lengths[..8].copy_from_slice(&(header.len() as u64 * 8).to_be_bytes());
+    lengths[8..].copy_from_slice(&(ciphertext.len() as u64 * 8).to_be_bytes());
+    state.update_padded(header);
+    state.update_padded(ciphertext);
+    state.update(&[lengths.into()]);
+    state.finalize().into()
+}
+
+/// HMAC over `be64(packet number) || be64(header length) || header || ciphertext`. The number is
+/// in it at full length because the header carries only its last bytes; the length keeps header
+/// and ciphertext apart.
+fn hmac<M: Mac + OutputSizeUser>(
+    mut state: M,
+    packet: PacketNumber,
+    header: &[u8],
+    ciphertext: &[u8],
+) -> [u8; TAG_BYTES] {
+    state.update(&packet.value().to_be_bytes());
+    state.update(&(header.len() as u64).to_be_bytes());
+    state.update(header);
+    state.update(ciphertext);
+    let full = state.finalize();
+    *full
+        .as_bytes()
+        .first_chunk()
+        .expect("hashes are longer than tags")
+}
