@@ -1,0 +1,163 @@
+//! UDP sockets and TCP sockets with the options that a tunnel needs.
+//!
+//! Knows the kernel's socket options and nothing of QUIC.
+
+use std::{
+    io,
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
+    time::Duration,
+};
+
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use tokio::net::{TcpListener, TcpStream};
+use tracing::info;
+
+/// Connections that wait in a listener's queue before the kernel turns more away.
+const LISTEN_BACKLOG: i32 = 1024;
+
+/// What the kernel granted of the UDP buffers asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UdpBuffers {
+    /// Bytes asked for, in each direction.
+    pub asked_bytes: usize,
+    /// Receive buffer granted.
+    pub receive_bytes: usize,
+    /// Send buffer granted.
+    pub send_bytes: usize,
+}
+
+/// Binds a UDP socket; `[::]` takes both families, and IPv4 alone where there is no IPv6.
+pub(crate) fn bind_udp(address: SocketAddr, asked_bytes: usize) -> io::Result<UdpSocket> {
+    let socket = or_ipv4(address, open_udp)?;
+    let buffers = ask_for_buffers(&socket, asked_bytes);
+    log_buffers(buffers);
+    Ok(socket.into())
+}
+
+/// An unspecified address of both families and any free port.
+pub(crate) const ANY_PORT: SocketAddr =
+    SocketAddr::new(std::net::IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0);
+
+fn open_udp(address: SocketAddr) -> io::Result<Socket> {
+    let socket = open(address, Type::DGRAM, Protocol::UDP)?;
+    socket.bind(&address.into())?;
+    Ok(socket)
+}
+
+fn open(address: SocketAddr, kind: Type, protocol: Protocol) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(address), kind, Some(protocol))?;
+    if address.is_ipv6() {
+        // One socket for both families where every address is meant, one family otherwise.
+        socket.set_only_v6(!address.ip().is_unspecified())?;
+    }
+    socket.set_nonblocking(true)?;
+    Ok(socket)
+}
+
+/// Where every address is meant and the host has no IPv6, every IPv4 address is what is left.
+fn or_ipv4<T>(address: SocketAddr, bind: impl Fn(SocketAddr) -> io::Result<T>) -> io::Result<T> {
+    match bind(address) {
+        Err(error) if address.ip() == Ipv6Addr::UNSPECIFIED && no_such_family(&error) => {
+            bind((Ipv4Addr::UNSPECIFIED, address.port()).into())
+        }
+        result => result,
+    }
+}
+
+/// Whether an address family does not exist on this host.
+pub(crate) fn no_such_family(error: &io::Error) -> bool {
+    const EAFNOSUPPORT: i32 = 97;
+    error.kind() == io::ErrorKind::AddrNotAvailable || error.raw_os_error() == Some(EAFNOSUPPORT)
+}
+
+/// Asks, and reads back: Linux grants at most `net.core.{r,w}mem_max`, and shows twice the figure
+/// because it counts its own bookkeeping (socket(7)).
+fn ask_for_buffers(socket: &Socket, asked_bytes: usize) -> UdpBuffers {
+    let shown_per_byte = if cfg!(target_os = "linux") { 2 } else { 1 };
+    // A refusal leaves the default, which is read back and logged.
+    let _ = socket.set_recv_buffer_size(asked_bytes);
+    let _ = socket.set_send_buffer_size(asked_bytes);
+    UdpBuffers {
+        asked_bytes,
+        receive_bytes: socket.recv_buffer_size().unwrap_or(0) / shown_per_byte,
+        send_bytes: socket.send_buffer_size().unwrap_or(0) / shown_per_byte,
+    }
+}
+
+fn log_buffers(UdpBuffers { asked_bytes, receive_bytes, send_bytes }: UdpBuffers) {
+    if receive_bytes.min(send_bytes) >= asked_bytes {
+        info!(receive_bytes, send_bytes, "UDP buffers granted");
+    } else {
+        info!(
+            asked_bytes,
+            receive_bytes,
+            send_bytes,
+            "UDP buffers are smaller than asked for, bursts may be lost; as root: \
+             sysctl -w net.core.rmem_max={asked_bytes} net.core.wmem_max={asked_bytes}"
+        );
+    }
+}
+
+/// Binds a TCP listener; `[::]` takes both families as for UDP.
+pub(crate) fn listen_tcp(address: SocketAddr) -> io::Result<TcpListener> {
+    or_ipv4(address, |address| {
+        let socket = open(address, Type::STREAM, Protocol::TCP)?;
+        // A restarted daemon gets its port back while old connections are still in TIME_WAIT.
+        socket.set_reuse_address(true)?;
+        socket.bind(&address.into())?;
+        socket.listen(LISTEN_BACKLOG)?;
+        TcpListener::from_std(socket.into())
+    })
+}
+
+/// A TCP connection of a forward. Until [`close_cleanly`](Self::close_cleanly), whatever drops it
+/// (a cancelled task, a panic, the end of the process) resets it, so that a cut-off stream can
+/// never pass for a finished one.
+#[derive(Debug)]
+pub(crate) struct ForwardedTcp(TcpStream);
+
+impl ForwardedTcp {
+    pub(crate) fn new(stream: TcpStream) -> Self {
+        let socket = SockRef::from(&stream);
+        // On a connection that is already gone these fail, and reading will say so.
+        let _ = socket.set_linger(Some(Duration::ZERO));
+        let _ = socket.set_keepalive(true);
+        let _ = stream.set_nodelay(true);
+        Self(stream)
+    }
+
+    pub(crate) fn stream_mut(&mut self) -> &mut TcpStream {
+        &mut self.0
+    }
+
+    /// Closes with FIN; the kernel goes on delivering what was written.
+    pub(crate) fn close_cleanly(self) {
+        let _ = SockRef::from(&self.0).set_linger(None);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn udp_on_all_addresses_hears_both_families() {
+        let socket = bind_udp(ANY_PORT, 1 << 20).unwrap();
+        let port = socket.local_addr().unwrap().port();
+        socket.set_nonblocking(false).unwrap();
+        for from in ["127.0.0.1:0", "[::1]:0"] {
+            let from: SocketAddr = from.parse().unwrap();
+            let sender = UdpSocket::bind(from).unwrap();
+            sender.send_to(b"x", (from.ip(), port)).unwrap();
+            let (bytes, source) = socket.recv_from(&mut [0; 8]).unwrap();
+            assert_eq!((bytes, source.ip().to_canonical()), (1, from.ip()));
+        }
+    }
+
+    #[test]
+    fn granted_buffers_are_what_the_kernel_says() {
+        let socket = open_udp(ANY_PORT).unwrap();
+        let buffers = ask_for_buffers(&socket, 64 << 10);
+        assert_eq!((buffers.receive_bytes, buffers.send_bytes), (64 << 10, 64 << 10));
+    }
+}

@@ -1,0 +1,266 @@
+//! One TCP connection joined to one QUIC stream: every byte, the end of each direction, and resets.
+//!
+//! | one side               | the other side               |
+//! | ---------------------- | ---------------------------- |
+//! | TCP FIN                | stream finished              |
+//! | stream finished        | TCP FIN                      |
+//! | TCP RST                | RESET_STREAM and STOP_SENDING |
+//! | RESET_STREAM or STOP_SENDING, connection lost | TCP RST |
+//!
+//! A join ends well only when both directions have ended and the peer has acknowledged every byte.
+//! Anything else, a cancelled task included, ends in resets. Nothing is buffered here but one copy
+//! buffer a direction; permits and names were dealt with before.
+
+use std::{
+    future::pending,
+    io,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use quinn::{ReadError, RecvStream, SendStream, StoppedError, VarInt, WriteError};
+use thiserror::Error;
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest, ReadBuf},
+    net::{TcpStream, tcp::ReadHalf},
+};
+
+use crate::{socket::ForwardedTcp, wire::StreamCode};
+
+/// Bytes of one copy buffer, each direction of each forward.
+const COPY_BYTES: usize = 32 << 10;
+
+/// The two halves of a bidirectional stream. Dropped before both have ended, it resets them:
+/// quinn by itself would finish the sending half, and cut-off data would pass for all of it.
+#[derive(Debug)]
+pub(crate) struct StreamPair {
+    pub(crate) send: SendStream,
+    pub(crate) recv: RecvStream,
+    code: StreamCode,
+}
+
+impl StreamPair {
+    pub(crate) fn new((send, recv): (SendStream, RecvStream)) -> Self {
+        Self { send, recv, code: StreamCode::ShuttingDown }
+    }
+
+    /// Gives the stream up, for this reason.
+    pub(crate) fn reset(mut self, code: StreamCode) {
+        self.code = code;
+    }
+}
+
+impl Drop for StreamPair {
+    fn drop(&mut self) {
+        // Both do nothing where the half has ended or the connection is gone.
+        let code = VarInt::from_u64(self.code.value()).unwrap_or_default();
+        let _ = self.send.reset(code);
+        let _ = self.recv.stop(code);
+    }
+}
+
+/// Why a forward ended before both directions were through.
+#[derive(Debug, Error)]
+pub(crate) enum Cut {
+    /// The TCP connection, or the standard input or output, failed here.
+    #[error(transparent)]
+    Local(#[from] io::Error),
+    /// The other end gave the stream up.
+    #[error("the other end ended it: {0}")]
+    Remote(StreamCode),
+    /// The QUIC connection is gone.
+    #[error("connection lost")]
+    Lost,
+}
+
+impl Cut {
+    /// The code to pass on.
+    fn code(&self) -> StreamCode {
+        match self {
+            Self::Local(_) | Self::Remote(_) => StreamCode::Reset,
+            Self::Lost => StreamCode::ShuttingDown,
+        }
+    }
+}
+
+impl From<ReadError> for Cut {
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::Reset(code) => Self::Remote(StreamCode::from_value(code.into_inner())),
+            _ => Self::Lost,
+        }
+    }
+}
+
+impl From<WriteError> for Cut {
+    fn from(error: WriteError) -> Self {
+        match error {
+            WriteError::Stopped(code) => Self::Remote(StreamCode::from_value(code.into_inner())),
+            _ => Self::Lost,
+        }
+    }
+}
+
+/// What the bytes to be sent come from.
+trait Source: AsyncRead + Unpin {
+    /// Completes when the source is known to have failed, also while nobody reads from it.
+    async fn failed(&self) -> io::Error;
+}
+
+impl Source for ReadHalf<'_> {
+    async fn failed(&self) -> io::Error {
+        let tcp: &TcpStream = self.as_ref();
+        loop {
+            if let Err(error) = tcp.ready(Interest::ERROR).await {
+                return error;
+            }
+            // Readiness may be stale, or a read or a write may have taken the error already and
+            // reported it: asking the socket settles it, and WouldBlock clears the readiness.
+            let error = tcp.try_io(Interest::ERROR, || {
+                tcp.take_error()?.ok_or_else(|| io::ErrorKind::WouldBlock.into())
+            });
+            match error {
+                Ok(error) => return error,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return error,
+            }
+        }
+    }
+}
+
+/// A source that tells of its failure only when it is read.
+struct Plain<R>(R);
+
+impl<R: AsyncRead + Unpin> AsyncRead for Plain<R> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(cx, buf)
+    }
+}
+
+impl<R: AsyncRead + Unpin> Source for Plain<R> {
+    async fn failed(&self) -> io::Error {
+        pending().await
+    }
+}
+
+/// Joins a TCP connection and a stream until both directions have ended or one is cut.
+pub(crate) async fn splice_tcp(mut tcp: ForwardedTcp, mut pair: StreamPair) -> Result<(), Cut> {
+    let (source, sink) = tcp.stream_mut().split();
+    match join(source, sink, &mut pair).await {
+        Ok(()) => {
+            tcp.close_cleanly();
+            Ok(())
+        }
+        Err(cut) => {
+            pair.reset(cut.code());
+            Err(cut)
+        }
+    }
+}
+
+/// Joins a reader and a writer (`-W`: standard input and output) and a stream. The writer is shut
+/// down as soon as the other end has finished; the reader may still have much to say.
+pub(crate) async fn splice_pair(
+    reader: impl AsyncRead + Unpin,
+    writer: impl AsyncWrite + Unpin,
+    mut pair: StreamPair,
+) -> Result<(), Cut> {
+    let joined = join(Plain(reader), writer, &mut pair).await;
+    if let Err(cut) = &joined {
+        pair.reset(cut.code());
+    }
+    joined
+}
+
+async fn join(
+    source: impl Source,
+    sink: impl AsyncWrite + Unpin,
+    pair: &mut StreamPair,
+) -> Result<(), Cut> {
+    let outward = outward(source, &mut pair.send);
+    let inward = inward(&mut pair.recv, sink);
+    tokio::pin!(outward, inward);
+    tokio::select! {
+        source = &mut outward => {
+            let source = source?;
+            tokio::select! {
+                done = &mut inward => done,
+                error = source.failed() => Err(error.into()),
+            }
+        }
+        done = &mut inward => {
+            done?;
+            outward.await.map(drop)
+        }
+    }
+}
+
+/// Copies until the source ends and the peer has acknowledged all of it; gives the source back.
+async fn outward<S: Source>(mut source: S, send: &mut SendStream) -> Result<S, Cut> {
+    let mut buffer = vec![0; COPY_BYTES];
+    let stopped = send.stopped();
+    tokio::pin!(stopped);
+    loop {
+        let bytes = tokio::select! {
+            bytes = source.read(&mut buffer) => bytes?,
+            stop = &mut stopped => return Err(stop_cut(stop)),
+        };
+        if bytes == 0 {
+            break;
+        }
+        // While flow control holds us nobody reads the source: watch it apart.
+        tokio::select! {
+            written = send.write_all(&buffer[..bytes]) => written?,
+            error = source.failed() => return Err(error.into()),
+        }
+    }
+    drop(buffer);
+    // An error here means that the stream is stopped, which the next lines report.
+    let _ = send.finish();
+    tokio::select! {
+        stop = &mut stopped => match stop {
+            Ok(None) => Ok(source),
+            stop => Err(stop_cut(stop)),
+        },
+        error = source.failed() => Err(error.into()),
+    }
+}
+
+fn stop_cut(stop: Result<Option<VarInt>, StoppedError>) -> Cut {
+    match stop {
+        Ok(Some(code)) => Cut::Remote(StreamCode::from_value(code.into_inner())),
+        // Not finished and yet closed: only a connection that is gone can do that.
+        Ok(None) | Err(_) => Cut::Lost,
+    }
+}
+
+/// Copies until the peer has finished and the sink has taken everything, then ends the sink.
+async fn inward(recv: &mut RecvStream, mut sink: impl AsyncWrite + Unpin) -> Result<(), Cut> {
+    let mut buffer = vec![0; COPY_BYTES];
+    while let Some(bytes) = recv.read(&mut buffer).await? {
+        // While the sink holds us nobody reads the stream: watch it apart.
+        let deliver = async {
+            sink.write_all(&buffer[..bytes]).await?;
+            sink.flush().await
+        };
+        tokio::select! {
+            written = deliver => written?,
+            cut = reset_seen(recv) => return Err(cut),
+        }
+    }
+    sink.shutdown().await?;
+    Ok(())
+}
+
+async fn reset_seen(recv: &mut RecvStream) -> Cut {
+    match recv.received_reset().await {
+        Ok(Some(code)) => Cut::Remote(StreamCode::from_value(code.into_inner())),
+        // Everything has arrived: there is nothing left to be reset.
+        Ok(None) => pending().await,
+        Err(_) => Cut::Lost,
+    }
+}

@@ -1,0 +1,262 @@
+//! Where a forward goes: a host, by address or by name, and a port.
+//!
+//! Only text is handled here. Names are resolved in `dial`, and who may reach what is decided in
+//! `permit`. A name is kept as it was typed; comparing ignores case and one final dot (RFC 4343).
+
+use std::{
+    fmt,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    str::FromStr,
+};
+
+use thiserror::Error;
+
+/// Longest host on the wire: its length travels in one byte.
+pub const HOST_BYTES_MAX: usize = 255;
+
+/// UDP port of a server when none is given.
+pub const DEFAULT_PORT: u16 = 4433;
+
+/// What a name that stands for this very machine resolves to; DNS is never asked for it.
+pub const LOOPBACK: [IpAddr; 2] =
+    [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
+
+/// A host: an address, or a name still to be resolved.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Host {
+    /// An address, never an IPv4 address mapped into IPv6: those are unwrapped when parsed.
+    Address(IpAddr),
+    /// A name of 1 to 255 bytes, printable ASCII without blanks, colons, brackets or wildcards.
+    Name(String),
+}
+
+/// A TCP endpoint to be connected to.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Target {
+    /// The host.
+    pub host: Host,
+    /// The TCP port; never 0.
+    pub port: u16,
+}
+
+/// A server as `connect` takes it: `HOST` or `HOST:PORT`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ServerAddress {
+    /// The host.
+    pub host: Host,
+    /// The UDP port; [`DEFAULT_PORT`] when none was given.
+    pub port: u16,
+}
+
+/// Why a text is no host, port or address; the message names the text.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum AddressError {
+    /// Nothing where a host should stand.
+    #[error("`{0}`: the host is missing")]
+    NoHost(String),
+    /// A host that is neither an address nor a usable name.
+    #[error("`{0}` is not a host name or address")]
+    BadHost(String),
+    /// No port where one is needed.
+    #[error("`{0}`: the port is missing, as in HOST:PORT")]
+    NoPort(String),
+    /// A port that is not a number from 1 to 65535.
+    #[error("`{0}` is not a port (1 to 65535)")]
+    BadPort(String),
+    /// An IPv6 address whose colons cannot be told from the port's.
+    #[error("`{0}`: an IPv6 address goes in brackets, as in [::1]:22")]
+    BareIpv6(String),
+    /// An opening bracket without its closing one, or text after it.
+    #[error("`{0}`: brackets do not match")]
+    Brackets(String),
+}
+
+impl Host {
+    /// Whether this is the name `localhost`, which is exactly [`LOOPBACK`].
+    pub fn is_localhost(&self) -> bool {
+        matches!(self, Self::Name(name) if same_name(name, "localhost"))
+    }
+}
+
+/// Whether two names are the same to DNS: case and one final dot do not count.
+pub(crate) fn same_name(one: &str, other: &str) -> bool {
+    let bare = |name: &str| name.strip_suffix('.').unwrap_or(name).len();
+    one[..bare(one)].eq_ignore_ascii_case(&other[..bare(other)])
+}
+
+impl FromStr for Host {
+    type Err = AddressError;
+
+    /// Takes an address or a name, without brackets.
+    fn from_str(text: &str) -> Result<Self, AddressError> {
+        if text.is_empty() {
+            return Err(AddressError::NoHost(text.into()));
+        }
+        if let Ok(address) = text.parse::<IpAddr>() {
+            return Ok(Self::Address(address.to_canonical()));
+        }
+        let usable = |b: u8| b.is_ascii_graphic() && !b":[]*/\"'`\\,".contains(&b);
+        if text.len() > HOST_BYTES_MAX || text == "." || !text.bytes().all(usable) {
+            return Err(AddressError::BadHost(text.into()));
+        }
+        Ok(Self::Name(text.into()))
+    }
+}
+
+impl fmt::Display for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address(address) => address.fmt(f),
+            Self::Name(name) => f.write_str(name),
+        }
+    }
+}
+
+impl FromStr for Target {
+    type Err = AddressError;
+
+    /// Takes `HOST:PORT`; the host may stand in brackets and an IPv6 address must.
+    fn from_str(text: &str) -> Result<Self, AddressError> {
+        let (host, port) = split_host_port(text)?;
+        let port = port.ok_or_else(|| AddressError::NoPort(text.into()))?;
+        Ok(Self { host: host.parse()?, port: parse_port(port)? })
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_host_port(f, &self.host, self.port)
+    }
+}
+
+impl FromStr for ServerAddress {
+    type Err = AddressError;
+
+    /// Takes `HOST`, `HOST:PORT`, `[ADDRESS]`, `[ADDRESS]:PORT`, and an IPv6 address alone.
+    fn from_str(text: &str) -> Result<Self, AddressError> {
+        if let Ok(address) = text.parse::<Ipv6Addr>() {
+            let host = Host::Address(IpAddr::V6(address).to_canonical());
+            return Ok(Self { host, port: DEFAULT_PORT });
+        }
+        let (host, port) = split_host_port(text)?;
+        let port = port.map_or(Ok(DEFAULT_PORT), parse_port)?;
+        Ok(Self { host: host.parse()?, port })
+    }
+}
+
+impl fmt::Display for ServerAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_host_port(f, &self.host, self.port)
+    }
+}
+
+fn write_host_port(f: &mut fmt::Formatter<'_>, host: &Host, port: u16) -> fmt::Result {
+    match host {
+        Host::Address(IpAddr::V6(address)) => write!(f, "[{address}]:{port}"),
+        host => write!(f, "{host}:{port}"),
+    }
+}
+
+/// Splits `HOST`, `HOST:PORT`, `[HOST]` or `[HOST]:PORT`; the brackets are taken off.
+pub(crate) fn split_host_port(text: &str) -> Result<(&str, Option<&str>), AddressError> {
+    if let Some(rest) = text.strip_prefix('[') {
+        let unmatched = || AddressError::Brackets(text.into());
+        let (host, rest) = rest.split_once(']').ok_or_else(unmatched)?;
+        return match rest {
+            "" => Ok((host, None)),
+            rest => Ok((host, Some(rest.strip_prefix(':').ok_or_else(unmatched)?))),
+        };
+    }
+    match text.split_once(':') {
+        None => Ok((text, None)),
+        Some((_, port)) if port.contains(':') => Err(AddressError::BareIpv6(text.into())),
+        Some((host, port)) => Ok((host, Some(port))),
+    }
+}
+
+/// A port from 1 to 65535, digits only.
+pub(crate) fn parse_port(text: &str) -> Result<u16, AddressError> {
+    let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    match text.parse() {
+        Ok(port) if digits && port != 0 => Ok(port),
+        _ => Err(AddressError::BadPort(text.into())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn targets_are_read_as_ssh_writes_them() {
+        for (text, host, port) in [
+            ("db.internal:5432", "db.internal", 5432),
+            ("127.0.0.1:22", "127.0.0.1", 22),
+            ("[::1]:22", "::1", 22),
+            ("[db.internal]:22", "db.internal", 22),
+            ("[::ffff:10.0.0.1]:22", "10.0.0.1", 22),
+        ] {
+            let target: Target = text.parse().unwrap();
+            assert_eq!((target.host.to_string().as_str(), target.port), (host, port), "{text}");
+        }
+    }
+
+    #[test]
+    fn bad_targets_are_named() {
+        use AddressError::*;
+        for (text, error) in [
+            ("host", NoPort("host".into())),
+            (":22", NoHost("".into())),
+            ("host:", BadPort("".into())),
+            ("host:0", BadPort("0".into())),
+            ("host:65536", BadPort("65536".into())),
+            ("host:+22", BadPort("+22".into())),
+            ("::1:22", BareIpv6("::1:22".into())),
+            ("[::1:22", Brackets("[::1:22".into())),
+            ("[::1]22", Brackets("[::1]22".into())),
+            ("a b:22", BadHost("a b".into())),
+            ("*.example:22", BadHost("*.example".into())),
+        ] {
+            assert_eq!(text.parse::<Target>(), Err(error), "{text}");
+        }
+    }
+
+    #[test]
+    fn server_port_may_be_left_out() {
+        for (text, shown) in [
+            ("lab.example", "lab.example:4433"),
+            ("lab.example:99", "lab.example:99"),
+            ("::1", "[::1]:4433"),
+            ("[::1]", "[::1]:4433"),
+            ("[::1]:99", "[::1]:99"),
+            ("10.0.0.1", "10.0.0.1:4433"),
+        ] {
+            assert_eq!(text.parse::<ServerAddress>().unwrap().to_string(), shown);
+        }
+    }
+
+    #[test]
+    fn names_differ_by_neither_case_nor_a_final_dot() {
+        assert!(same_name("Db.Internal.", "db.internal"));
+        assert!(!same_name("db.internal", "db.internal.example"));
+        assert!("LOCALHOST.".parse::<Host>().unwrap().is_localhost());
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_parsed_or_refused_without_a_panic(text in "\\PC{0,40}") {
+            let _ = text.parse::<Target>();
+            let _ = text.parse::<ServerAddress>();
+        }
+
+        #[test]
+        fn what_is_shown_is_read_back(text in "[\\[\\]a-c0-9:.]{0,20}") {
+            if let Ok(target) = text.parse::<Target>() {
+                prop_assert_eq!(target.to_string().parse::<Target>(), Ok(target));
+            }
+        }
+    }
+}
