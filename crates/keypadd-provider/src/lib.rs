@@ -1,1 +1,32 @@
-//! placeholder
+//! Packet protection for quinn, on a pool of keystream; the only crate that sees TLS keys.
+//!
+//! rustls runs the handshake; the suites, the key-exchange groups, the identities and the packet
+//! keys are ours. One file per capability, as in rustls's own providers. Knows no sockets, no
+//! streams and no tokio. See `docs/DESIGN.md` for the wire format and the security argument.
+
+mod carrier;
+mod config;
+mod connection;
+mod fault;
+mod identity;
+mod kx;
+mod limits;
+mod meters;
+mod open;
+mod phases;
+mod protection;
+mod refusal;
+mod retry;
+mod seal;
+mod session;
+mod suites;
+mod verify;
+mod window;
+
+pub use config::{ALPN, ConfigError, CryptoSettings, client_config, server_config};
+pub use connection::{ConnectionKeys, DirectionStatus, HandshakeData};
+pub use fault::KeyFault;
+pub use identity::{KeyTextError, PrivateKey, PublicKey};
+pub use kx::{KeyExchange, UnknownKeyExchange};
+pub use meters::{Meters, SAMPLED_ONE_IN};
+pub use verify::{AllowList, ListedClients, PinnedServer, RefusedKey};

@@ -1,0 +1,46 @@
+//! A key pair as rustls wants it: a raw public key in place of a certificate (RFC 7250, RFC 8446
+//! section 4.4.2), at either end. Knows how to present a key, not how to judge the peer's.
+
+use std::sync::Arc;
+
+use rustls::Error;
+use rustls::client::{AlwaysResolvesClientRawPublicKeys, ResolvesClientCert};
+use rustls::crypto::ring::sign::any_eddsa_type;
+use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
+use rustls::server::{AlwaysResolvesServerRawPublicKeys, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+
+use super::PrivateKey;
+
+impl PrivateKey {
+    /// What a client presents when the server asks for its key: always this key, never an X.509
+    /// certificate.
+    ///
+    /// # Errors
+    ///
+    /// rustls's, if ring will not take the key; it has taken it before, so none is expected.
+    pub fn client_resolver(&self) -> Result<Arc<dyn ResolvesClientCert>, Error> {
+        Ok(Arc::new(AlwaysResolvesClientRawPublicKeys::new(
+            self.certified_key()?,
+        )))
+    }
+
+    /// What a server presents, whatever name the client asked for.
+    ///
+    /// # Errors
+    ///
+    /// As [`PrivateKey::client_resolver`].
+    pub fn server_resolver(&self) -> Result<Arc<dyn ResolvesServerCert>, Error> {
+        Ok(Arc::new(AlwaysResolvesServerRawPublicKeys::new(
+            self.certified_key()?,
+        )))
+    }
+
+    /// The chain of a raw public key is one entry, the SubjectPublicKeyInfo.
+    fn certified_key(&self) -> Result<Arc<CertifiedKey>, Error> {
+        let pkcs8 = self.pkcs8();
+        let signer = any_eddsa_type(&PrivatePkcs8KeyDer::from(pkcs8.as_slice()))?;
+        let spki = CertificateDer::from(self.public().spki().to_vec());
+        Ok(Arc::new(CertifiedKey::new(vec![spki], signer)))
+    }
+}

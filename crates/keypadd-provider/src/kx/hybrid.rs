@@ -1,0 +1,149 @@
+//! X25519MLKEM768 (draft-ietf-tls-ecdhe-mlkem, FIPS 203): a secret that stands while either half does.
+//!
+//! Client share: encapsulation key (1,184) and X25519 share (32). Server share: ciphertext (1,088) and
+//! X25519 share (32). Secret: ML-KEM's 32 bytes, then X25519's. Every length is checked before either
+//! half is used; the secrets of both halves are wiped by their types.
+
+use ml_kem::{
+    B32, Ciphertext, Decapsulate, DecapsulationKey768, EncapsulationKey768, Key, KeyExport,
+    MlKem768, Seed,
+};
+use rustls::crypto::{ActiveKeyExchange, CompletedKeyExchange, SharedSecret, SupportedKxGroup};
+use rustls::ffdhe_groups::FfdheGroup;
+use rustls::{Error, NamedGroup, ProtocolVersion};
+use zeroize::{Zeroize, Zeroizing};
+
+use super::x25519::{self, Exchange};
+use super::{INVALID_SHARE, fill_random};
+
+/// ML-KEM-768's encapsulation key, the client's half (FIPS 203, table 3).
+const ENCAPSULATION_KEY_BYTES: usize = 1184;
+
+/// ML-KEM-768's ciphertext, the server's half (FIPS 203, table 3).
+const CIPHERTEXT_BYTES: usize = 1088;
+
+/// ML-KEM's part of the secret.
+const ML_KEM_SECRET_BYTES: usize = 32;
+
+/// The group, as rustls asks for it.
+#[derive(Debug)]
+pub(super) struct X25519MlKem768;
+
+impl SupportedKxGroup for X25519MlKem768 {
+    /// The client's side: a key pair of each kind.
+    fn start(&self) -> Result<Box<dyn ActiveKeyExchange>, Error> {
+        let mut seed = Seed::default();
+        fill_random(&mut seed)?;
+        let decapsulation_key = DecapsulationKey768::from_seed(seed);
+        seed.zeroize();
+        Ok(Box::new(ClientExchange::new(
+            decapsulation_key,
+            Exchange::start()?,
+        )))
+    }
+
+    /// The server's side, in one step: it learns its secret while it makes its share.
+    fn start_and_complete(&self, client_share: &[u8]) -> Result<CompletedKeyExchange, Error> {
+        let (key, classical_share) = split(client_share, ENCAPSULATION_KEY_BYTES)?;
+        // FIPS 203, section 7.2: the type check, and the modulus check (no coefficient of 3,329 or
+        // more), without which ML-KEM.Encaps must not run.
+        let key = Key::<EncapsulationKey768>::try_from(key).map_err(|_| INVALID_SHARE)?;
+        let key = EncapsulationKey768::new(&key).map_err(|_| INVALID_SHARE)?;
+
+        let classical = Exchange::start()?;
+        let our_share = *classical.share();
+        let classical_secret = classical.agree(classical_share)?;
+
+        let mut message = Zeroizing::new(B32::default());
+        fill_random(message.as_mut_slice())?;
+        let (ciphertext, ml_kem_secret) = key.encapsulate_deterministic(&message);
+        let ml_kem_secret = Zeroizing::new(ml_kem_secret);
+
+        Ok(CompletedKeyExchange {
+            group: self.name(),
+            pub_key: [ciphertext.as_slice(), &our_share].concat(),
+            secret: join(ml_kem_secret.as_slice(), classical_secret.as_bytes()),
+        })
+    }
+
+    fn ffdhe_group(&self) -> Option<FfdheGroup<'static>> {
+        None
+    }
+
+    fn name(&self) -> NamedGroup {
+        NamedGroup::X25519MLKEM768
+    }
+
+    fn usable_for_version(&self, version: ProtocolVersion) -> bool {
+        version == ProtocolVersion::TLSv1_3
+    }
+}
+
+/// A client's exchange, waiting for the server's share.
+struct ClientExchange {
+    decapsulation_key: DecapsulationKey768,
+    classical: Exchange,
+    share: Vec<u8>,
+}
+
+impl ClientExchange {
+    fn new(decapsulation_key: DecapsulationKey768, classical: Exchange) -> Self {
+        let encapsulation_key = decapsulation_key.encapsulation_key().to_bytes();
+        let share = [encapsulation_key.as_slice(), classical.share()].concat();
+        Self {
+            decapsulation_key,
+            classical,
+            share,
+        }
+    }
+}
+
+impl ActiveKeyExchange for ClientExchange {
+    /// A ciphertext of the right length always gives a secret; if it was not made for our key, the
+    /// secret is one that nobody else has (FIPS 203, section 6.3), and the handshake ends at Finished.
+    fn complete(self: Box<Self>, server_share: &[u8]) -> Result<SharedSecret, Error> {
+        let (ciphertext, classical_share) = split(server_share, CIPHERTEXT_BYTES)?;
+        let ciphertext = Ciphertext::<MlKem768>::try_from(ciphertext).map_err(|_| INVALID_SHARE)?;
+        let classical_secret = self.classical.agree(classical_share)?;
+        let ml_kem_secret = Zeroizing::new(self.decapsulation_key.decapsulate(&ciphertext));
+        Ok(join(ml_kem_secret.as_slice(), classical_secret.as_bytes()))
+    }
+
+    /// The X25519 half may be offered as a share of its own, so that a server that knows only X25519
+    /// costs no second round trip. rustls asks for it when both groups are configured.
+    fn hybrid_component(&self) -> Option<(NamedGroup, &[u8])> {
+        Some((NamedGroup::X25519, self.classical.share()))
+    }
+
+    fn complete_hybrid_component(self: Box<Self>, peer: &[u8]) -> Result<SharedSecret, Error> {
+        Box::new(self.classical).complete(peer)
+    }
+
+    fn pub_key(&self) -> &[u8] {
+        &self.share
+    }
+
+    fn ffdhe_group(&self) -> Option<FfdheGroup<'static>> {
+        None
+    }
+
+    fn group(&self) -> NamedGroup {
+        NamedGroup::X25519MLKEM768
+    }
+}
+
+/// ML-KEM's part of a share and X25519's; any other length than the sum is refused.
+fn split(share: &[u8], ml_kem_bytes: usize) -> Result<(&[u8], &[u8]), Error> {
+    if share.len() != ml_kem_bytes + x25519::SHARE_BYTES {
+        return Err(INVALID_SHARE);
+    }
+    Ok(share.split_at(ml_kem_bytes))
+}
+
+/// Both secrets, ML-KEM's first, in a buffer that never grows and so leaves no copy behind.
+fn join(ml_kem: &[u8], classical: &[u8]) -> SharedSecret {
+    let mut secret = Vec::with_capacity(ML_KEM_SECRET_BYTES + x25519::SHARE_BYTES);
+    secret.extend_from_slice(ml_kem);
+    secret.extend_from_slice(classical);
+    SharedSecret::from(secret)
+}

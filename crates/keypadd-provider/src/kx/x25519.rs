@@ -1,0 +1,90 @@
+//! X25519 (RFC 7748, RFC 8446 section 4.2.8.2), on x25519-dalek.
+//!
+//! The secret lives for one exchange and is wiped by its type. Knows nothing of the hybrid that is
+//! built on it.
+
+use rustls::crypto::{ActiveKeyExchange, SharedSecret, SupportedKxGroup};
+use rustls::ffdhe_groups::FfdheGroup;
+use rustls::{Error, NamedGroup};
+use x25519_dalek::{PublicKey, StaticSecret};
+use zeroize::Zeroizing;
+
+use super::{INVALID_SHARE, fill_random};
+
+/// Length of either side's share, and of the secret.
+pub(super) const SHARE_BYTES: usize = 32;
+
+/// The group, as rustls asks for it.
+#[derive(Debug)]
+pub(super) struct X25519;
+
+impl SupportedKxGroup for X25519 {
+    fn start(&self) -> Result<Box<dyn ActiveKeyExchange>, Error> {
+        Ok(Box::new(Exchange::start()?))
+    }
+
+    fn ffdhe_group(&self) -> Option<FfdheGroup<'static>> {
+        None
+    }
+
+    fn name(&self) -> NamedGroup {
+        NamedGroup::X25519
+    }
+}
+
+/// One exchange: our secret, and the share that was made from it.
+pub(super) struct Exchange {
+    secret: StaticSecret,
+    share: PublicKey,
+}
+
+impl Exchange {
+    /// A fresh secret.
+    pub(super) fn start() -> Result<Self, Error> {
+        let mut secret = Zeroizing::new([0; SHARE_BYTES]);
+        fill_random(secret.as_mut_slice())?;
+        Ok(Self::from_secret(StaticSecret::from(*secret)))
+    }
+
+    pub(super) fn from_secret(secret: StaticSecret) -> Self {
+        let share = PublicKey::from(&secret);
+        Self { secret, share }
+    }
+
+    /// What the peer needs.
+    pub(super) fn share(&self) -> &[u8; SHARE_BYTES] {
+        self.share.as_bytes()
+    }
+
+    /// The shared secret, 32 bytes, wiped when dropped.
+    ///
+    /// RFC 8446, section 7.4.2: implementations "MUST check whether the computed Diffie-Hellman
+    /// shared secret is the all-zero value and abort if so". A share of small order gives it, and
+    /// would let a third party know the secret.
+    pub(super) fn agree(self, peer: &[u8]) -> Result<x25519_dalek::SharedSecret, Error> {
+        let peer: [u8; SHARE_BYTES] = peer.try_into().map_err(|_| INVALID_SHARE)?;
+        let secret = self.secret.diffie_hellman(&PublicKey::from(peer));
+        if !secret.was_contributory() {
+            return Err(INVALID_SHARE);
+        }
+        Ok(secret)
+    }
+}
+
+impl ActiveKeyExchange for Exchange {
+    fn complete(self: Box<Self>, peer: &[u8]) -> Result<SharedSecret, Error> {
+        Ok(SharedSecret::from(self.agree(peer)?.as_bytes().as_slice()))
+    }
+
+    fn pub_key(&self) -> &[u8] {
+        self.share().as_slice()
+    }
+
+    fn ffdhe_group(&self) -> Option<FfdheGroup<'static>> {
+        None
+    }
+
+    fn group(&self) -> NamedGroup {
+        NamedGroup::X25519
+    }
+}
