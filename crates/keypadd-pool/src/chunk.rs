@@ -1,0 +1,177 @@
+//! A chunk: one part of the keystream of 64 consecutive packet numbers of one key.
+//!
+//! A chunk is neither `Clone` nor `Copy`. Using a pad marks it taken, wipes it, and first checks
+//! that the chunk belongs to the key, the segment and the part that the caller means: the real
+//! bug of a pool is a pad under the wrong number, so the check stays in release builds.
+
+use std::ops::Range;
+use std::sync::mpsc;
+
+use keypadd_keystream::{KeystreamKey, SEGMENT_PACKETS, Segment};
+
+use crate::arena::{UNIT_BYTES, Unit, wipe};
+
+/// Bytes of a pad that a head chunk holds: a keystroke's packet needs no more.
+pub const HEAD_BYTES: usize = 128;
+/// Bytes of a pad that a body chunk holds, after the head's.
+pub const BODY_BYTES: usize = 1328;
+/// Bytes of a pad that the pool can hold at all: enough for a UDP payload of 1,452 bytes less
+/// the shortest header and the tag, plus GCM's tag mask. Longer packets end inline.
+pub const PAD_BYTES: usize = HEAD_BYTES + BODY_BYTES;
+
+/// Which bytes of every pad a chunk holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// The first [`HEAD_BYTES`].
+    Head,
+    /// The [`BODY_BYTES`] after the head.
+    Body,
+}
+
+impl Part {
+    /// Both parts, in pad order.
+    pub const ALL: [Self; 2] = [Self::Head, Self::Body];
+
+    /// The part's place in a pad, in bytes.
+    pub const fn range(self) -> Range<usize> {
+        match self {
+            Self::Head => 0..HEAD_BYTES,
+            Self::Body => HEAD_BYTES..PAD_BYTES,
+        }
+    }
+
+    /// Bytes of one pad's row in a chunk of this part.
+    pub const fn row_bytes(self) -> usize {
+        let range = self.range();
+        range.end - range.start
+    }
+
+    /// Rows that fit in one unit.
+    const fn rows_per_unit(self) -> usize {
+        UNIT_BYTES / self.row_bytes()
+    }
+
+    /// Units that a chunk of this part takes from the arena.
+    pub(crate) const fn units(self) -> usize {
+        SEGMENT_PACKETS.div_ceil(self.rows_per_unit())
+    }
+}
+
+/// Identifies one key (connection, direction, phase) within a pool; never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct KeyId(pub(crate) u64);
+
+/// The keystream of one part of one segment of one key. Dropped chunks are wiped and their memory
+/// goes home to the pool. No `Debug`: it would print keystream.
+pub struct Chunk {
+    key: KeyId,
+    segment: Segment,
+    part: Part,
+    /// One bit a packet: set when its pad was used.
+    taken: u64,
+    units: Box<[Unit]>,
+    home: mpsc::Sender<Box<[Unit]>>,
+}
+
+impl Chunk {
+    /// Generates the keystream of `segment` into `units`.
+    pub(crate) fn fill(
+        key: KeyId,
+        keystream: &KeystreamKey,
+        segment: Segment,
+        part: Part,
+        units: Box<[Unit]>,
+        home: mpsc::Sender<Box<[Unit]>>,
+    ) -> Self {
+        debug_assert_eq!(units.len(), part.units());
+        let mut chunk = Self {
+            key,
+            segment,
+            part,
+            taken: 0,
+            units,
+            home,
+        };
+        let rows = chunk
+            .units
+            .iter_mut()
+            .flat_map(|unit| unit.chunks_exact_mut(part.row_bytes()))
+            .take(SEGMENT_PACKETS);
+        keystream.write_rows(segment, part.range().start, rows);
+        chunk
+    }
+
+    /// The segment whose pads these are.
+    pub(crate) fn segment(&self) -> Segment {
+        self.segment
+    }
+
+    /// Pads that were generated and never used.
+    pub(crate) fn untaken(&self) -> u32 {
+        self.taken.count_zeros()
+    }
+
+    /// Whether the pad of `slot` of (key, segment, part) is here and unused.
+    ///
+    /// A row that begins with 16 zero bytes is never keystream that was generated: it was wiped,
+    /// or never written. XORing it would send plaintext, so it counts as not here.
+    pub(crate) fn holds(&self, key: KeyId, segment: Segment, part: Part, slot: usize) -> bool {
+        self.key == key
+            && self.segment == segment
+            && self.part == part
+            && self.taken & (1 << slot) == 0
+            && self.row(slot)[..16].iter().any(|&byte| byte != 0)
+    }
+
+    /// Reads a pad without taking it: for GCM's tag mask, before the tag is known to be good.
+    pub(crate) fn row(&self, slot: usize) -> &[u8] {
+        let (unit, bytes) = self.place(slot);
+        &self.units[unit][bytes]
+    }
+
+    /// Takes the pad of `slot`: XORs its bytes from `from` on over `data` and wipes all of it.
+    /// The caller has asked [`Self::holds`]; `data` ends within the row.
+    pub(crate) fn take(&mut self, slot: usize, from: usize, data: &mut [u8]) {
+        // Retire the pad before using it, so that nothing can use it twice.
+        self.taken |= 1 << slot;
+        let (unit, bytes) = self.place(slot);
+        let row = &mut self.units[unit][bytes];
+        for (byte, pad) in data.iter_mut().zip(&row[from..]) {
+            *byte ^= pad;
+        }
+        wipe(row);
+    }
+
+    /// Wipes what was not used and gives the memory up for reuse.
+    pub(crate) fn wipe_untaken(&mut self) {
+        for slot in 0..SEGMENT_PACKETS {
+            if self.taken & (1 << slot) == 0 {
+                let (unit, bytes) = self.place(slot);
+                wipe(&mut self.units[unit][bytes]);
+            }
+        }
+        self.taken = u64::MAX;
+    }
+
+    /// The memory of a chunk that has been wiped.
+    pub(crate) fn into_units(mut self) -> Box<[Unit]> {
+        self.wipe_untaken();
+        std::mem::take(&mut self.units)
+    }
+
+    fn place(&self, slot: usize) -> (usize, Range<usize>) {
+        let (per_unit, row_bytes) = (self.part.rows_per_unit(), self.part.row_bytes());
+        let start = slot % per_unit * row_bytes;
+        (slot / per_unit, start..start + row_bytes)
+    }
+}
+
+impl Drop for Chunk {
+    fn drop(&mut self) {
+        if !self.units.is_empty() {
+            self.wipe_untaken();
+            // No receiver: the pool is gone and the memory stays wiped in its leaked mapping.
+            let _ = self.home.send(std::mem::take(&mut self.units));
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! The filler: an OS thread of class SCHED_IDLE that turns plans into chunks.
+//!
+//! A thin shell around `plan.rs`: it takes back spent memory, asks for a plan, generates whole
+//! chunks and goes to sleep when there is nothing to do. Consumers wake it, at most once per
+//! sleep, and never wait for it. When it dies the lanes run dry and everything goes inline.
+
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::{AcqRel, Relaxed}};
+use std::sync::mpsc;
+use std::thread::{self, Thread};
+
+use keypadd_keystream::{KeystreamKey, PacketNumber, SEGMENT_PACKETS, Segment};
+use rtrb::{Consumer, Producer};
+use thread_priority::{
+    NormalThreadSchedulePolicy, ThreadPriority, ThreadSchedulePolicy,
+    set_thread_priority_and_policy, thread_native_id,
+};
+
+use crate::arena::Unit;
+use crate::chunk::{Chunk, KeyId, Part};
+use crate::lane::{Shared, Stage};
+use crate::plan::{LaneView, Work, plan_refill, targets};
+
+/// Segments that the filler may skip ahead of a consumer that outruns it.
+const MAX_LEAD: u64 = 32;
+
+/// The filler's end of a lane.
+pub(crate) struct Feed {
+    pub(crate) key: KeyId,
+    pub(crate) keystream: Arc<KeystreamKey>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) ends: [FeedEnd; 2],
+}
+
+/// The filler's end of one part's queues.
+pub(crate) struct FeedEnd {
+    pub(crate) ready: Producer<Chunk>,
+    pub(crate) spent: Consumer<Chunk>,
+    /// The next segment to generate.
+    next: Segment,
+    /// Segments to stay ahead of the consumer: grows while chunks arrive too late to be used.
+    lead: u64,
+}
+
+impl FeedEnd {
+    pub(crate) fn new(ready: Producer<Chunk>, spent: Consumer<Chunk>, next: Segment) -> Self {
+        Self {
+            ready,
+            spent,
+            next,
+            lead: 0,
+        }
+    }
+}
+
+/// Figures that everybody may read and the filler's bell.
+#[derive(Debug, Default)]
+pub(crate) struct FillerShared {
+    thread: OnceLock<Thread>,
+    /// Set by the first consumer that wants work done, cleared by the filler before it looks.
+    wanted: AtomicBool,
+    pub(crate) stop: AtomicBool,
+    pub(crate) alive: AtomicBool,
+    /// Whether the kernel accepted SCHED_IDLE.
+    pub(crate) idle_class: AtomicBool,
+    pub(crate) thread_id: AtomicI32,
+    pub(crate) fill_bytes: AtomicU64,
+    pub(crate) fill_cpu_nanos: AtomicU64,
+    pub(crate) free_units: AtomicU64,
+    pub(crate) pads_wasted: AtomicU64,
+}
+
+/// A consumer's way to the filler.
+#[derive(Clone, Debug)]
+pub(crate) struct Wake(pub(crate) Arc<FillerShared>);
+
+impl Wake {
+    /// Wakes the filler unless somebody has already. Never blocks.
+    pub(crate) fn filler(&self) {
+        if !self.0.wanted.swap(true, AcqRel)
+            && let Some(thread) = self.0.thread.get()
+        {
+            thread.unpark();
+        }
+    }
+
+    pub(crate) fn count_wasted(&self, pads: u64) {
+        self.0.pads_wasted.fetch_add(pads, Relaxed);
+    }
+}
+
+/// The filler's state; [`Filler::run`] is its thread.
+pub(crate) struct Filler {
+    shared: Arc<FillerShared>,
+    new_feeds: mpsc::Receiver<Feed>,
+    feeds: Vec<Feed>,
+    /// Memory of chunks that were dropped rather than given back.
+    home: mpsc::Receiver<Box<[Unit]>>,
+    home_address: mpsc::Sender<Box<[Unit]>>,
+    free: Vec<Unit>,
+    total_units: usize,
+}
+
+impl Filler {
+    pub(crate) fn new(
+        shared: Arc<FillerShared>,
+        new_feeds: mpsc::Receiver<Feed>,
+        units: Vec<Unit>,
+    ) -> Self {
+        let (home_address, home) = mpsc::channel();
+        let total_units = units.len();
+        Self {
+            shared,
+            new_feeds,
+            feeds: Vec::new(),
+            home,
+            home_address,
+            free: units,
+            total_units,
+        }
+    }
+
+    /// Fills until the pool is dropped.
+    pub(crate) fn run(mut self) {
+        // Set here, not by the spawner: a wake-up needs the handle before the first sleep.
+        let _ = self.shared.thread.set(thread::current());
+        self.shared
+            .thread_id
+            .store(rustix::thread::gettid().as_raw_nonzero().get(), Relaxed);
+        self.shared.idle_class.store(become_idle(), Relaxed);
+        let _alive = Alive::new(Arc::clone(&self.shared));
+        while !self.shared.stop.load(Relaxed) {
+            // Paired with the swap of a consumer: what it did before asking is seen below.
+            self.shared.wanted.swap(false, AcqRel);
+            self.collect();
+            let work = self.plan();
+            self.shared
+                .free_units
+                .store(self.free.len() as u64, Relaxed);
+            if work.is_empty() {
+                thread::park();
+            }
+            for piece in work {
+                self.fill(piece);
+            }
+            self.account();
+        }
+    }
+
+    /// Takes in new lanes, forgets closed ones, and gathers memory that came back.
+    fn collect(&mut self) {
+        self.feeds.extend(self.new_feeds.try_iter());
+        let free = &mut self.free;
+        self.feeds.retain_mut(|feed| {
+            let closed = feed.shared.is_closed();
+            for end in &mut feed.ends {
+                while let Ok(chunk) = end.spent.pop() {
+                    free.extend(chunk.into_units());
+                }
+            }
+            !closed
+        });
+        free.extend(self.home.try_iter().flatten());
+    }
+
+    fn plan(&mut self) -> Vec<Work> {
+        let views: Vec<LaneView> = self
+            .feeds
+            .iter()
+            .map(|feed| LaneView {
+                stage: feed.shared.stage(),
+                queued: Part::ALL.map(|part| feed.shared.queued(part)),
+            })
+            .collect();
+        for (feed, target) in self.feeds.iter().zip(targets(&views, self.total_units)) {
+            for part in Part::ALL {
+                let low_water = target[part as usize] * 3 / 4;
+                feed.shared.parts[part as usize]
+                    .low_water
+                    .store(low_water, Relaxed);
+            }
+        }
+        plan_refill(&views, self.free.len(), self.total_units)
+    }
+
+    fn fill(&mut self, work: Work) {
+        for _ in 0..work.chunks {
+            let feed = &mut self.feeds[work.lane];
+            // The plan is a moment old: the key may have been retired since.
+            if feed.shared.is_closed() || feed.shared.stage() == Stage::Dormant {
+                return;
+            }
+            let end = &mut feed.ends[work.part as usize];
+            let units = work.part.units();
+            if end.ready.is_full() || self.free.len() < units {
+                return;
+            }
+            let position = feed.shared.position.load(Relaxed);
+            let ahead = PacketNumber::new((position + end.lead) * SEGMENT_PACKETS as u64);
+            let segment = end.next.max(ahead.segment());
+            let units: Box<[Unit]> = self.free.split_off(self.free.len() - units).into();
+            let chunk = Chunk::fill(
+                feed.key,
+                &feed.keystream,
+                segment,
+                work.part,
+                units,
+                self.home_address.clone(),
+            );
+            end.next = segment.next();
+            // A chunk that comes too late is lost work: aim further ahead until one is in time.
+            end.lead = if feed.shared.position.load(Relaxed) > segment.value() {
+                (end.lead * 2).clamp(1, MAX_LEAD)
+            } else {
+                end.lead / 2
+            };
+            if end.ready.push(chunk).is_ok() {
+                feed.shared.parts[work.part as usize]
+                    .pushed
+                    .fetch_add(1, Relaxed);
+            }
+            let bytes = work.part.row_bytes() * SEGMENT_PACKETS;
+            self.shared.fill_bytes.fetch_add(bytes as u64, Relaxed);
+        }
+    }
+
+    /// Publishes the CPU time that this thread has spent, by the kernel's account.
+    fn account(&self) {
+        let spent = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+        let nanos = spent.tv_sec as u64 * 1_000_000_000 + spent.tv_nsec as u64;
+        self.shared.fill_cpu_nanos.store(nanos, Relaxed);
+    }
+}
+
+/// Asks for SCHED_IDLE, which runs only when nothing else wants the CPU; nice 19 where that is
+/// refused. True if the kernel took SCHED_IDLE.
+fn become_idle() -> bool {
+    let idle = ThreadSchedulePolicy::Normal(NormalThreadSchedulePolicy::Idle);
+    match set_thread_priority_and_policy(thread_native_id(), ThreadPriority::Min, idle) {
+        Ok(()) => true,
+        Err(error) => {
+            let nice = rustix::process::setpriority_process(None, 19);
+            tracing::warn!(
+                ?error,
+                nice = nice.is_ok(),
+                "the kernel refused SCHED_IDLE to a filler"
+            );
+            false
+        }
+    }
+}
+
+/// Says that the filler lives, and when it stops without being told to, why tunnels are inline.
+struct Alive(Arc<FillerShared>);
+
+impl Alive {
+    fn new(shared: Arc<FillerShared>) -> Self {
+        shared.alive.store(true, Relaxed);
+        Self(shared)
+    }
+}
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        self.0.alive.store(false, Relaxed);
+        if thread::panicking() {
+            tracing::error!("a filler stopped on an internal error; keystream is made inline now");
+        }
+    }
+}

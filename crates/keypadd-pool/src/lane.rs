@@ -1,0 +1,386 @@
+//! A lane: the queues between the filler and one key of one direction.
+//!
+//! The consumer's end ([`Lane`]) finds the pad of a packet number, never waits and takes no lock
+//! that a filler takes. It follows the newest packet number, keeps a few chunks behind it for
+//! late packets where the direction wants that, and gives spent chunks back. The filler's end
+//! ([`Feed`]) is in `filler.rs`. Counters between the two are atomics of their own and carry no
+//! other data, so relaxed ordering is enough; the queues order the chunks.
+
+use std::sync::Arc;
+use std::sync::atomic::{
+    AtomicBool, AtomicU8, AtomicU64,
+    Ordering::{Acquire, Relaxed, Release},
+};
+
+use keypadd_keystream::{PacketNumber, SEGMENT_PACKETS, Segment};
+use rtrb::{Consumer, Producer};
+
+use crate::chunk::{Chunk, KeyId, Part};
+use crate::filler::Wake;
+
+/// Chunks kept behind the newest one for late packets. QUIC stacks drop what is more than about
+/// 128 numbers late, which spans at most two earlier segments.
+const RECENT_CHUNKS: usize = 2;
+
+/// How much a lane should be filled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// A key far from use: nothing.
+    Dormant,
+    /// The next phase shortly before its use: heads near the current position.
+    Standby,
+    /// The first phase of a connection, which lasts under 1,000 packets: no more than those.
+    Brief,
+    /// A key in use.
+    Active,
+}
+
+impl Stage {
+    const ALL: [Self; 4] = [Self::Dormant, Self::Standby, Self::Brief, Self::Active];
+}
+
+/// How much of a packet's pad was at hand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Coverage {
+    /// Every byte comes from the pool.
+    Hit,
+    /// A part comes from the pool, the rest is generated inline.
+    Partial,
+    /// Every byte is generated inline.
+    Miss,
+}
+
+/// What the pool holds for one part of a lane.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PartLevel {
+    /// Keystream bytes at hand.
+    pub bytes: u64,
+    /// Packets whose pad (of this part) is at hand.
+    pub packets: u64,
+}
+
+/// What both ends of a lane see.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    stage: AtomicU8,
+    /// The consumer is gone and has given everything back.
+    closed: AtomicBool,
+    /// The newest segment that the consumer has needed.
+    pub(crate) position: AtomicU64,
+    pub(crate) parts: [PartShared; 2],
+}
+
+/// Level of one part: chunks pushed by the filler and popped by the consumer since the start.
+#[derive(Debug, Default)]
+pub(crate) struct PartShared {
+    pub(crate) pushed: AtomicU64,
+    popped: AtomicU64,
+    /// Pads left in the consumer's current chunk.
+    in_hand: AtomicU64,
+    /// The consumer wakes the filler when its level falls to this many chunks.
+    pub(crate) low_water: AtomicU64,
+}
+
+impl Shared {
+    pub(crate) fn new(stage: Stage, position: Segment) -> Self {
+        Self {
+            stage: AtomicU8::new(stage as u8),
+            closed: AtomicBool::new(false),
+            position: AtomicU64::new(position.value()),
+            parts: Default::default(),
+        }
+    }
+
+    pub(crate) fn stage(&self) -> Stage {
+        Stage::ALL[usize::from(self.stage.load(Relaxed)) % Stage::ALL.len()]
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Acquire)
+    }
+
+    /// Chunks in the queue, not counting those in the consumer's hands.
+    pub(crate) fn queued(&self, part: Part) -> u64 {
+        let counts = &self.parts[part as usize];
+        counts
+            .pushed
+            .load(Relaxed)
+            .saturating_sub(counts.popped.load(Relaxed))
+    }
+
+    fn level(&self, part: Part) -> PartLevel {
+        let in_hand = self.parts[part as usize].in_hand.load(Relaxed);
+        let packets = self.queued(part) * SEGMENT_PACKETS as u64 + in_hand;
+        PartLevel {
+            bytes: packets * part.row_bytes() as u64,
+            packets,
+        }
+    }
+}
+
+/// The consumer's end. One thread at a time uses it (`&mut self`); in quinn that is whoever holds
+/// the connection's lock.
+pub struct Lane {
+    key: KeyId,
+    shared: Arc<Shared>,
+    hands: [Hand; 2],
+    wake: Wake,
+}
+
+impl Lane {
+    pub(crate) fn new(key: KeyId, shared: Arc<Shared>, hands: [Hand; 2], wake: Wake) -> Self {
+        Self {
+            key,
+            shared,
+            hands,
+            wake,
+        }
+    }
+
+    /// How much of the first `pad_bytes` of the packet's pad could be taken now, without taking
+    /// or moving anything: safe to ask for packets that are not yet known to be genuine.
+    pub fn peek(&self, packet_number: PacketNumber, pad_bytes: usize) -> Coverage {
+        coverage(pad_bytes, |part| {
+            self.hands[part as usize]
+                .peek(self.key, part, packet_number)
+                .is_some()
+        })
+    }
+
+    /// The first 16 bytes of the packet's pad, GCM's tag mask, read in place. `None` when they
+    /// are not at hand; the pad stays usable.
+    pub fn peek_mask(&self, packet_number: PacketNumber) -> Option<[u8; 16]> {
+        let chunk = self.hands[Part::Head as usize].peek(self.key, Part::Head, packet_number)?;
+        chunk.row(packet_number.slot())[..16].try_into().ok()
+    }
+
+    /// Moves to the packet's segment and says how much of the first `pad_bytes` of its pad is at
+    /// hand. Only for packet numbers that we chose or that came with a good tag: older chunks are
+    /// given up.
+    pub fn seek(&mut self, packet_number: PacketNumber, pad_bytes: usize) -> Coverage {
+        let segment = packet_number.segment();
+        if segment.value() > self.shared.position.load(Relaxed) {
+            self.shared.position.store(segment.value(), Relaxed);
+        }
+        for part in Part::ALL {
+            let counts = &self.shared.parts[part as usize];
+            if self.hands[part as usize].advance_to(segment, counts, &self.wake)
+                && self.shared.queued(part) <= counts.low_water.load(Relaxed)
+            {
+                self.wake.filler();
+            }
+        }
+        coverage(pad_bytes, |part| {
+            self.hands[part as usize]
+                .find(self.key, part, packet_number)
+                .is_some()
+        })
+    }
+
+    /// Takes the packet's pad: XORs it over `mask` and `data`, which together are the packet's
+    /// first pad bytes, as far as it is at hand. Returns per part, in the order of
+    /// [`Part::ALL`], whether it was; the caller makes the rest inline. Call [`Self::seek`] first.
+    pub fn take(
+        &mut self,
+        packet_number: PacketNumber,
+        mask: &mut [u8],
+        data: &mut [u8],
+    ) -> [bool; 2] {
+        let pad_bytes = mask.len() + data.len();
+        let (skip, slot) = (mask.len(), packet_number.slot());
+        debug_assert!(
+            skip <= Part::Head.range().end,
+            "the tag mask lies in the head"
+        );
+        Part::ALL.map(|part| {
+            let range = part.range();
+            if pad_bytes <= range.start {
+                return false;
+            }
+            let hand = &mut self.hands[part as usize];
+            let Some(chunk) = hand.find(self.key, part, packet_number) else {
+                return false;
+            };
+            let end = range.end.min(pad_bytes) - skip;
+            match part {
+                Part::Head => {
+                    // The mask's bytes first: taking the pad wipes them.
+                    for (byte, pad) in mask.iter_mut().zip(chunk.row(slot)) {
+                        *byte ^= pad;
+                    }
+                    chunk.take(slot, skip, &mut data[..end]);
+                }
+                Part::Body => chunk.take(slot, 0, &mut data[range.start - skip..end]),
+            }
+            let counts = &self.shared.parts[part as usize];
+            counts.in_hand.store(hand.in_hand(packet_number), Relaxed);
+            true
+        })
+    }
+
+    /// How much the filler should hold ready for this key.
+    pub fn set_stage(&self, stage: Stage) {
+        if self.shared.stage.swap(stage as u8, Relaxed) != stage as u8 {
+            self.wake.filler();
+        }
+    }
+
+    /// The stage last set.
+    pub fn stage(&self) -> Stage {
+        self.shared.stage()
+    }
+
+    /// What is at hand for one part.
+    pub fn level(&self, part: Part) -> PartLevel {
+        self.shared.level(part)
+    }
+}
+
+impl Drop for Lane {
+    /// Gives back everything at once; chunks that the filler pushes after this go home when it
+    /// notices that the lane is gone.
+    fn drop(&mut self) {
+        for hand in &mut self.hands {
+            hand.clear();
+        }
+        self.shared.closed.store(true, Release);
+        self.wake.filler();
+    }
+}
+
+/// Which of a pad's parts a packet needs decides between hit, partial and miss.
+fn coverage(pad_bytes: usize, mut at_hand: impl FnMut(Part) -> bool) -> Coverage {
+    let needed = Part::ALL
+        .into_iter()
+        .filter(|part| pad_bytes > part.range().start);
+    let (have, all) = needed.fold((0, 0), |(have, all), part| {
+        (have + usize::from(at_hand(part)), all + 1)
+    });
+    match have {
+        0 => Coverage::Miss,
+        _ if have < all || pad_bytes > Part::Body.range().end => Coverage::Partial,
+        _ => Coverage::Hit,
+    }
+}
+
+/// The consumer's end of one part's queues, and the chunks in use.
+pub(crate) struct Hand {
+    ready: Consumer<Chunk>,
+    spent: Producer<Chunk>,
+    current: Option<Chunk>,
+    /// Chunks before the current one, newest first, kept for late packets; empty where the
+    /// direction never goes back.
+    recent: [Option<Chunk>; RECENT_CHUNKS],
+    keeps_recent: bool,
+}
+
+impl Hand {
+    pub(crate) fn new(ready: Consumer<Chunk>, spent: Producer<Chunk>, keeps_recent: bool) -> Self {
+        Self {
+            ready,
+            spent,
+            current: None,
+            recent: [None, None],
+            keeps_recent,
+        }
+    }
+
+    /// Chunks that a hand may hold besides the queue.
+    pub(crate) const fn held_chunks() -> usize {
+        1 + RECENT_CHUNKS
+    }
+
+    /// Gives up chunks older than `segment` and draws the next ones; true if any was drawn.
+    /// Ends after at most the queue's length, however far the number jumped.
+    fn advance_to(&mut self, segment: Segment, counts: &PartShared, wake: &Wake) -> bool {
+        if self
+            .current
+            .as_ref()
+            .is_some_and(|chunk| chunk.segment() >= segment)
+        {
+            return false;
+        }
+        let mut drew = false;
+        loop {
+            if let Some(old) = self.current.take() {
+                self.retire(old, wake);
+            }
+            let Ok(chunk) = self.ready.pop() else { break };
+            drew = true;
+            counts.popped.fetch_add(1, Relaxed);
+            let arrived = chunk.segment() >= segment;
+            self.current = Some(chunk);
+            if arrived {
+                break;
+            }
+        }
+        counts.in_hand.store(
+            self.current.as_ref().map_or(0, |c| u64::from(c.untaken())),
+            Relaxed,
+        );
+        drew
+    }
+
+    fn retire(&mut self, chunk: Chunk, wake: &Wake) {
+        let oldest = if self.keeps_recent {
+            let [newest, older] = &mut self.recent;
+            let oldest = older.take();
+            *older = newest.replace(chunk);
+            oldest
+        } else {
+            Some(chunk)
+        };
+        if let Some(mut chunk) = oldest {
+            wake.count_wasted(u64::from(chunk.untaken()));
+            chunk.wipe_untaken();
+            give_back(&mut self.spent, chunk);
+        }
+    }
+
+    fn chunks(&self) -> impl Iterator<Item = &Chunk> {
+        self.current.iter().chain(self.recent.iter().flatten())
+    }
+
+    fn find(&mut self, key: KeyId, part: Part, pn: PacketNumber) -> Option<&mut Chunk> {
+        self.current
+            .iter_mut()
+            .chain(self.recent.iter_mut().flatten())
+            .find(|chunk| chunk.holds(key, pn.segment(), part, pn.slot()))
+    }
+
+    /// As `find`, but also sees the front of the queue, and moves nothing.
+    fn peek(&self, key: KeyId, part: Part, pn: PacketNumber) -> Option<&Chunk> {
+        self.chunks()
+            .chain(self.ready.peek().ok())
+            .find(|chunk| chunk.holds(key, pn.segment(), part, pn.slot()))
+    }
+
+    /// Pads left in the current chunk from `pn` on.
+    fn in_hand(&self, pn: PacketNumber) -> u64 {
+        match &self.current {
+            Some(chunk) if chunk.segment() == pn.segment() => {
+                (SEGMENT_PACKETS - 1 - pn.slot()) as u64
+            }
+            Some(_) => SEGMENT_PACKETS as u64,
+            None => 0,
+        }
+    }
+
+    fn clear(&mut self) {
+        let recent = self.recent.iter_mut().filter_map(Option::take);
+        for mut chunk in self.current.take().into_iter().chain(recent) {
+            chunk.wipe_untaken();
+            give_back(&mut self.spent, chunk);
+        }
+        while let Ok(mut chunk) = self.ready.pop() {
+            chunk.wipe_untaken();
+            give_back(&mut self.spent, chunk);
+        }
+    }
+}
+
+/// The queue back has room for every chunk of the lane; if it ever had not, the chunk is dropped,
+/// which sends its memory home another way.
+fn give_back(spent: &mut Producer<Chunk>, chunk: Chunk) {
+    drop(spent.push(chunk));
+}

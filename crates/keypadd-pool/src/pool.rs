@@ -1,0 +1,167 @@
+//! The pool's handle: settings, start-up, new lanes, figures.
+//!
+//! A pool is one arena and one filler. Dropping the last handle stops the filler; lanes that are
+//! still in use run dry and their owners go inline.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use keypadd_keystream::{KeystreamKey, PacketNumber};
+use rtrb::RingBuffer;
+
+use crate::arena::{Arena, UNIT_BYTES};
+use crate::chunk::{KeyId, Part};
+use crate::filler::{Feed, FeedEnd, Filler, FillerShared, Wake};
+use crate::lane::{Hand, Lane, Shared, Stage};
+use crate::plan::{MAX_BODIES, MAX_HEADS};
+
+/// How a pool is made.
+#[derive(Clone, Copy, Debug)]
+pub struct PoolSettings {
+    /// Bytes that queues, chunks in use and free memory together may take.
+    pub budget_bytes: usize,
+}
+
+/// Which way a key's packets go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// Packets that we send: their numbers only rise.
+    Send,
+    /// Packets that arrive: some come late, so a few chunks behind the newest are kept.
+    Receive,
+}
+
+/// A keystream pool. Clones are handles to the same pool.
+#[derive(Clone, Debug)]
+pub struct Pool(Arc<Handle>);
+
+#[derive(Debug)]
+struct Handle {
+    filler: Arc<FillerShared>,
+    new_feeds: mpsc::Sender<Feed>,
+    next_key: AtomicU64,
+    total_units: usize,
+    locked_bytes: usize,
+}
+
+/// Figures of a pool at one moment. The counters only grow.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PoolSnapshot {
+    /// The budget, rounded down to whole units.
+    pub budget_bytes: u64,
+    /// Memory that holds no keystream at present.
+    pub free_bytes: u64,
+    /// Memory that the kernel keeps out of swap.
+    pub locked_bytes: u64,
+    /// Keystream generated ahead of need.
+    pub fill_bytes_total: u64,
+    /// CPU time that the filler spent.
+    pub fill_cpu: Duration,
+    /// Pads generated and never used.
+    pub pads_wasted_total: u64,
+    /// The kernel's id of the filler's thread.
+    pub filler_thread_id: i32,
+    /// False after the filler died: every packet is then made inline.
+    pub filler_alive: bool,
+    /// Whether the kernel accepted class SCHED_IDLE.
+    pub filler_idle_class: bool,
+}
+
+impl Pool {
+    /// Maps the arena and starts the filler.
+    ///
+    /// # Errors
+    /// When the memory or the thread is refused, or the budget is smaller than one body chunk.
+    pub fn new(settings: PoolSettings) -> io::Result<Self> {
+        if settings.budget_bytes < Part::Body.units() * UNIT_BYTES {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("a pool of {} bytes holds no chunk", settings.budget_bytes),
+            ));
+        }
+        let Arena {
+            units,
+            locked_bytes,
+        } = Arena::map(settings.budget_bytes)?;
+        let total_units = units.len();
+        let (new_feeds, feeds) = mpsc::channel();
+        let filler = Arc::new(FillerShared::default());
+        let worker = Filler::new(Arc::clone(&filler), feeds, units);
+        thread::Builder::new()
+            .name("keypadd-fill".into())
+            .spawn(|| worker.run())?;
+        let next_key = AtomicU64::new(0);
+        Ok(Self(Arc::new(Handle {
+            filler,
+            new_feeds,
+            next_key,
+            total_units,
+            locked_bytes,
+        })))
+    }
+
+    /// Opens the lane of one key of one direction, to be filled from `next` on.
+    ///
+    /// The filler starts on it at once, as far as `stage` allows. If the filler has died the lane
+    /// stays empty and every packet misses.
+    pub fn open_lane(
+        &self,
+        keystream: Arc<KeystreamKey>,
+        direction: Direction,
+        next: PacketNumber,
+        stage: Stage,
+    ) -> Lane {
+        let key = KeyId(self.0.next_key.fetch_add(1, Relaxed));
+        let shared = Arc::new(Shared::new(stage, next.segment()));
+        let keeps_recent = direction == Direction::Receive;
+        let [heads, bodies] = Part::ALL.map(|part| {
+            let most = match part {
+                Part::Head => MAX_HEADS,
+                Part::Body => MAX_BODIES.min((self.0.total_units / part.units()) as u64),
+            } as usize;
+            let (ready_in, ready_out) = RingBuffer::new(most);
+            let (spent_in, spent_out) = RingBuffer::new(most + Hand::held_chunks());
+            let hand = Hand::new(ready_out, spent_in, keeps_recent);
+            (hand, FeedEnd::new(ready_in, spent_out, next.segment()))
+        });
+        let wake = Wake(Arc::clone(&self.0.filler));
+        let feed = Feed {
+            key,
+            keystream,
+            shared: Arc::clone(&shared),
+            ends: [heads.1, bodies.1],
+        };
+        // A dead filler no longer listens; the lane then stays dry.
+        let _ = self.0.new_feeds.send(feed);
+        wake.filler();
+        Lane::new(key, shared, [heads.0, bodies.0], wake)
+    }
+
+    /// The pool's figures now.
+    pub fn snapshot(&self) -> PoolSnapshot {
+        let filler = &self.0.filler;
+        let bytes = |units: u64| units * UNIT_BYTES as u64;
+        PoolSnapshot {
+            budget_bytes: bytes(self.0.total_units as u64),
+            free_bytes: bytes(filler.free_units.load(Relaxed)),
+            locked_bytes: self.0.locked_bytes as u64,
+            fill_bytes_total: filler.fill_bytes.load(Relaxed),
+            fill_cpu: Duration::from_nanos(filler.fill_cpu_nanos.load(Relaxed)),
+            pads_wasted_total: filler.pads_wasted.load(Relaxed),
+            filler_thread_id: filler.thread_id.load(Relaxed),
+            filler_alive: filler.alive.load(Relaxed),
+            filler_idle_class: filler.idle_class.load(Relaxed),
+        }
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.filler.stop.store(true, Relaxed);
+        Wake(Arc::clone(&self.filler)).filler();
+    }
+}
