@@ -1,0 +1,101 @@
+//! Carries key material out of rustls.
+//!
+//! rustls derives QUIC packet keys and hands each to its suite's algorithm, without a word about
+//! connection, direction or phase, and gives the session a boxed trait object back. Our algorithm
+//! returns a [`KeyCarrier`], which protects no packet: it only keeps the material until the
+//! session, which knows all three, claims it. Each box says for itself whose key it is, so nothing
+//! depends on the order in which rustls makes them.
+
+use std::sync::Mutex;
+
+use rustls::Error;
+use rustls::crypto::cipher::{AeadKey, Iv};
+use rustls::quic::{PacketKey, Tag};
+use zeroize::Zeroizing;
+
+const IV_BYTES: usize = 12;
+const KEY_BYTES: usize = 32;
+
+/// What asks a carrier for its material; a packet's header never looks like this.
+const CLAIM: &[u8] = b"keypadd claims this key";
+
+/// One packet key and IV as rustls derived them.
+pub(crate) struct KeyMaterial {
+    key: Zeroizing<[u8; KEY_BYTES]>,
+    key_bytes: usize,
+    iv: Zeroizing<[u8; IV_BYTES]>,
+}
+
+impl KeyMaterial {
+    pub(crate) fn key(&self) -> &[u8] {
+        &self.key[..self.key_bytes]
+    }
+
+    pub(crate) fn iv(&self) -> &[u8; IV_BYTES] {
+        &self.iv
+    }
+}
+
+/// Holds one key until it is claimed, once.
+pub(crate) struct KeyCarrier(Mutex<Option<(AeadKey, Zeroizing<[u8; IV_BYTES]>)>>);
+
+impl KeyCarrier {
+    pub(crate) fn new(key: AeadKey, iv: Iv) -> Self {
+        let mut kept = Zeroizing::new([0; IV_BYTES]);
+        kept.copy_from_slice(iv.as_ref());
+        Self(Mutex::new(Some((key, kept))))
+    }
+}
+
+/// Takes the material out of a key that rustls made with one of our suites; `None` for any other
+/// key, or the second time.
+pub(crate) fn claim(key: &dyn PacketKey) -> Option<KeyMaterial> {
+    let mut bytes = Zeroizing::new([0; KEY_BYTES + IV_BYTES]);
+    let key_bytes = key.decrypt_in_place(0, CLAIM, &mut bytes[..]).ok()?.len();
+    let mut material = KeyMaterial {
+        key: Zeroizing::new([0; KEY_BYTES]),
+        key_bytes: key_bytes.checked_sub(IV_BYTES)?,
+        iv: Zeroizing::new([0; IV_BYTES]),
+    };
+    material.key.copy_from_slice(&bytes[..KEY_BYTES]);
+    material.iv.copy_from_slice(&bytes[KEY_BYTES..]);
+    Some(material)
+}
+
+impl PacketKey for KeyCarrier {
+    /// Never encrypts: used as a packet key by mistake it must not put key bytes on a wire.
+    fn encrypt_in_place(&self, _: u64, _: &[u8], _: &mut [u8]) -> Result<Tag, Error> {
+        Err(Error::EncryptError)
+    }
+
+    /// Answers the one call of [`claim`] with key, padding and IV; refuses everything else. The
+    /// length returned is the key's and the IV's, without padding.
+    fn decrypt_in_place<'a>(
+        &self,
+        _: u64,
+        header: &[u8],
+        payload: &'a mut [u8],
+    ) -> Result<&'a [u8], Error> {
+        if header != CLAIM || payload.len() != KEY_BYTES + IV_BYTES {
+            return Err(Error::DecryptError);
+        }
+        let mut material = self.0.lock().map_err(|_| Error::DecryptError)?;
+        let (key, iv) = material.take().ok_or(Error::DecryptError)?;
+        let key = key.as_ref();
+        payload[..key.len()].copy_from_slice(key);
+        payload[KEY_BYTES..].copy_from_slice(&iv[..]);
+        Ok(&payload[..key.len() + IV_BYTES])
+    }
+
+    fn tag_len(&self) -> usize {
+        keypadd_keystream::TAG_BYTES
+    }
+
+    fn confidentiality_limit(&self) -> u64 {
+        0
+    }
+
+    fn integrity_limit(&self) -> u64 {
+        0
+    }
+}

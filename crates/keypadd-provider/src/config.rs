@@ -1,0 +1,199 @@
+//! What a daemon hands to quinn: crypto configurations for the connecting and the listening end.
+//!
+//! TLS 1.3 alone, mutual raw public keys, ALPN `keypadd/1` required, no tickets, no 0-RTT, no
+//! SNI. The client offers its suites and groups in the order given.
+
+use std::sync::Arc;
+
+use keypadd_keystream::Suite;
+use keypadd_pool::Pool;
+use quinn_proto::crypto::{self, Keys, Session, UnsupportedVersion};
+use quinn_proto::transport_parameters::TransportParameters;
+use quinn_proto::{ConnectError, ConnectionId, Side};
+use rustls::client::Resumption;
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::ServerName;
+use rustls::quic::{ClientConnection, Connection, ServerConnection, Version};
+use rustls::server::{NoServerSessionStorage, ResolvesServerCert};
+use rustls::version::TLS13;
+
+use crate::identity::{PrivateKey, PublicKey};
+use crate::kx::KeyExchange;
+use crate::meters::Meters;
+use crate::refusal::{NotesOffer, Refusal};
+use crate::retry;
+use crate::session::{PooledSession, SessionContext, initial_keys};
+use crate::suites::tls_suite;
+use crate::verify::{AllowList, ListedClients, PinnedServer};
+
+/// The application protocol, in ALPN's form (RFC 7301).
+pub const ALPN: &[u8] = b"keypadd/1";
+
+/// TLS wants a server name; with SNI off and keys pinned it is never sent nor compared.
+const SERVER_NAME: &str = "keypadd";
+
+/// QUIC version 1 (RFC 9000) alone.
+const QUIC_VERSION: u32 = 1;
+
+/// What both ends choose.
+#[derive(Clone, Debug)]
+pub struct CryptoSettings {
+    /// This host's key.
+    pub key: Arc<PrivateKey>,
+    /// Suites to offer or to accept, most wanted first.
+    pub suites: Vec<Suite>,
+    /// Key exchanges to offer or to accept, most wanted first.
+    pub kex: Vec<KeyExchange>,
+    /// Where pads come from; `None` makes every byte inline.
+    pub pool: Option<Pool>,
+    /// Where packets are counted.
+    pub meters: Arc<Meters>,
+}
+
+/// rustls would not take the settings.
+#[derive(Debug, thiserror::Error)]
+#[error("the TLS library refused the settings")]
+pub struct ConfigError(#[from] rustls::Error);
+
+impl CryptoSettings {
+    fn provider(&self) -> Arc<CryptoProvider> {
+        let ring = ring::default_provider();
+        Arc::new(CryptoProvider {
+            cipher_suites: self.suites.iter().map(|&suite| tls_suite(suite)).collect(),
+            kx_groups: self.kex.iter().map(|kex| kex.group()).collect(),
+            ..ring
+        })
+    }
+
+    fn context(&self) -> SessionContext {
+        SessionContext {
+            pool: self.pool.clone(),
+            meters: Arc::clone(&self.meters),
+        }
+    }
+}
+
+/// The connecting end: only the holder of `server` will be talked to.
+///
+/// # Errors
+/// When rustls refuses the settings, such as an empty list of suites or key exchanges.
+pub fn client_config(
+    settings: &CryptoSettings,
+    server: PublicKey,
+) -> Result<Arc<dyn crypto::ClientConfig>, ConfigError> {
+    let mut tls = rustls::ClientConfig::builder_with_provider(settings.provider())
+        .with_protocol_versions(&[&TLS13])?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(PinnedServer::new(server)))
+        .with_client_cert_resolver(settings.key.client_resolver()?);
+    tls.alpn_protocols = vec![ALPN.to_vec()];
+    tls.enable_sni = false;
+    tls.resumption = Resumption::disabled();
+    Ok(Arc::new(PooledClient {
+        tls: Arc::new(tls),
+        context: settings.context(),
+    }))
+}
+
+/// The listening end: only holders of keys that `allowed` lists come in.
+///
+/// # Errors
+/// As for [`client_config`].
+pub fn server_config(
+    settings: &CryptoSettings,
+    allowed: Arc<dyn AllowList>,
+) -> Result<Arc<dyn crypto::ServerConfig>, ConfigError> {
+    let resolver = settings.key.server_resolver()?;
+    let mut tls = rustls::ServerConfig::builder_with_provider(settings.provider())
+        .with_protocol_versions(&[&TLS13])?
+        .with_client_cert_verifier(Arc::new(ListedClients::new(allowed)))
+        .with_cert_resolver(Arc::clone(&resolver));
+    tls.alpn_protocols = vec![ALPN.to_vec()];
+    tls.session_storage = Arc::new(NoServerSessionStorage {});
+    tls.send_tls13_tickets = 0;
+    tls.max_early_data_size = 0;
+    let suites = settings.suites.iter().map(|suite| suite.name()).collect();
+    Ok(Arc::new(PooledServer {
+        tls,
+        resolver,
+        suites,
+        context: settings.context(),
+    }))
+}
+
+struct PooledClient {
+    tls: Arc<rustls::ClientConfig>,
+    context: SessionContext,
+}
+
+impl crypto::ClientConfig for PooledClient {
+    fn start_session(
+        self: Arc<Self>,
+        version: u32,
+        _: &str,
+        params: &TransportParameters,
+    ) -> Result<Box<dyn Session>, ConnectError> {
+        if version != QUIC_VERSION {
+            return Err(ConnectError::UnsupportedVersion);
+        }
+        let invalid = || ConnectError::InvalidServerName(SERVER_NAME.into());
+        let name = ServerName::try_from(SERVER_NAME).map_err(|_| invalid())?;
+        let tls = Arc::clone(&self.tls);
+        let connection =
+            ClientConnection::new(tls, Version::V1, name, encode(params)).map_err(|_| invalid())?;
+        let connection = Connection::Client(connection);
+        let refusal = Refusal::default();
+        Ok(Box::new(PooledSession::new(
+            connection,
+            self.context.clone(),
+            refusal,
+        )))
+    }
+}
+
+struct PooledServer {
+    tls: rustls::ServerConfig,
+    resolver: Arc<dyn ResolvesServerCert>,
+    suites: Vec<&'static str>,
+    context: SessionContext,
+}
+
+impl crypto::ServerConfig for PooledServer {
+    fn initial_keys(
+        &self,
+        version: u32,
+        dst_cid: &ConnectionId,
+    ) -> Result<Keys, UnsupportedVersion> {
+        if version != QUIC_VERSION {
+            return Err(UnsupportedVersion);
+        }
+        Ok(initial_keys(dst_cid, Side::Server))
+    }
+
+    fn retry_tag(&self, _: u32, orig_dst_cid: &ConnectionId, packet: &[u8]) -> [u8; 16] {
+        retry::tag(orig_dst_cid, packet)
+    }
+
+    fn start_session(self: Arc<Self>, _: u32, params: &TransportParameters) -> Box<dyn Session> {
+        let refusal = Refusal::new(self.suites.clone());
+        let mut tls = self.tls.clone();
+        let resolver = Arc::clone(&self.resolver);
+        tls.cert_resolver = Arc::new(NotesOffer {
+            resolver,
+            refusal: refusal.clone(),
+        });
+        let connection = ServerConnection::new(Arc::new(tls), Version::V1, encode(params))
+            .expect("a configuration with QUIC suites for TLS 1.3 and no early data");
+        Box::new(PooledSession::new(
+            connection.into(),
+            self.context.clone(),
+            refusal,
+        ))
+    }
+}
+
+fn encode(params: &TransportParameters) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    params.write(&mut bytes);
+    bytes
+}

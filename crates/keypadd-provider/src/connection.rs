@@ -1,0 +1,103 @@
+//! What the rest of the daemon may know of a connection's keys: faults, levels, phases. No key.
+
+use std::sync::Arc;
+
+use keypadd_keystream::Suite;
+use keypadd_pool::{Direction, Part, PartLevel, Pool};
+
+use crate::fault::KeyFault;
+use crate::kx::KeyExchange;
+use crate::limits::Limits;
+use crate::open::Inbound;
+use crate::phases::Phases;
+use crate::seal::Outbound;
+
+/// What `quinn::Connection::handshake_data` holds, as soon as the handshake is complete.
+pub struct HandshakeData {
+    /// The suite that was negotiated.
+    pub suite: Suite,
+    /// The key exchange that was negotiated.
+    pub kex: KeyExchange,
+    /// A view of the connection's keys.
+    pub keys: ConnectionKeys,
+}
+
+/// A view of one connection's keys; clones see the same connection.
+#[derive(Clone)]
+pub struct ConnectionKeys {
+    suite: Suite,
+    outbound: Arc<Outbound>,
+    inbound: Arc<Inbound>,
+}
+
+/// Figures of one direction at one moment.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DirectionStatus {
+    /// Keystream at hand for the first bytes of packets.
+    pub head: PartLevel,
+    /// Keystream at hand for the rest of packets.
+    pub body: PartLevel,
+    /// The key phase in use, from 0.
+    pub key_phase: u64,
+    /// The part of the key's packets that is left before its hard stop, 1.0 to 0.0.
+    pub key_budget_left_ratio: f64,
+}
+
+impl ConnectionKeys {
+    pub(crate) fn new(suite: Suite, outbound: Arc<Outbound>, inbound: Arc<Inbound>) -> Self {
+        Self {
+            suite,
+            outbound,
+            inbound,
+        }
+    }
+
+    pub(crate) fn directions(&self) -> (&Arc<Outbound>, &Arc<Inbound>) {
+        (&self.outbound, &self.inbound)
+    }
+
+    /// The peer has proved its key: chunks may be made.
+    pub(crate) fn admit(&self, pool: &Pool) {
+        if let Ok(mut phases) = self.outbound.phases.lock() {
+            phases.admit(pool.clone());
+        }
+        if let Ok(mut arrivals) = self.inbound.arrivals.lock() {
+            arrivals.phases.admit(pool.clone());
+        }
+    }
+
+    /// Resolves when the connection must be closed at once because of its keys; its packets are
+    /// zeros by then, or will be within 64. One waiter at a time.
+    pub async fn fault(&self) -> KeyFault {
+        self.outbound.fault.wait().await
+    }
+
+    /// The figures of one direction.
+    pub fn status(&self, direction: Direction) -> DirectionStatus {
+        let limits = Limits::of(self.suite);
+        let read = |phases: &Phases| {
+            let (key_phase, packets) = phases.progress();
+            let left = limits.hard_stop.saturating_sub(packets);
+            DirectionStatus {
+                head: phases.level(Part::Head),
+                body: phases.level(Part::Body),
+                key_phase,
+                key_budget_left_ratio: left as f64 / limits.hard_stop as f64,
+            }
+        };
+        match direction {
+            Direction::Send => self
+                .outbound
+                .phases
+                .lock()
+                .map(|phases| read(&phases))
+                .unwrap_or_default(),
+            Direction::Receive => self
+                .inbound
+                .arrivals
+                .lock()
+                .map(|arrivals| read(&arrivals.phases))
+                .unwrap_or_default(),
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! The latch through which a key asks for its connection to be closed.
+//!
+//! A key must neither panic nor return an error to quinn, which would panic under its connection
+//! lock. It latches a fault here instead; the connection's supervisor waits for it.
+
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use std::task::Poll;
+
+use atomic_waker::AtomicWaker;
+
+/// Why a connection must be closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum KeyFault {
+    /// The peer did not follow a key update in time; see `docs/DESIGN.md` on limits.
+    #[error("a key reached its confidentiality limit")]
+    LimitReached = 1,
+    /// quinn asked to seal a packet number that is not above the last one.
+    #[error("a packet number was about to repeat under one key")]
+    NumberRepeated = 2,
+    /// quinn asked to seal a payload that the counter cannot number.
+    #[error("a packet was too long for the suite's block counter")]
+    PayloadTooLong = 3,
+    /// quinn asked to seal with a key phase that it had moved on from, or a lock was poisoned.
+    #[error("a retired key was asked to seal a packet")]
+    KeyRetired = 4,
+}
+
+/// One connection's latch: the first fault stays.
+#[derive(Debug, Default)]
+pub(crate) struct FaultLatch {
+    fault: AtomicU8,
+    supervisor: AtomicWaker,
+}
+
+impl FaultLatch {
+    pub(crate) fn latch(&self, fault: KeyFault) {
+        if self
+            .fault
+            .compare_exchange(0, fault as u8, Relaxed, Relaxed)
+            .is_ok()
+        {
+            self.supervisor.wake();
+        }
+    }
+
+    /// Waits for the first fault. One waiter at a time.
+    pub(crate) async fn wait(&self) -> KeyFault {
+        poll_fn(|context| {
+            self.supervisor.register(context.waker());
+            match self.fault() {
+                Some(fault) => Poll::Ready(fault),
+                None => Poll::Pending,
+            }
+        })
+        .await
+    }
+
+    fn fault(&self) -> Option<KeyFault> {
+        match self.fault.load(Relaxed) {
+            1 => Some(KeyFault::LimitReached),
+            2 => Some(KeyFault::NumberRepeated),
+            3 => Some(KeyFault::PayloadTooLong),
+            4 => Some(KeyFault::KeyRetired),
+            _ => None,
+        }
+    }
+}

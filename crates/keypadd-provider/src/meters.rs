@@ -1,0 +1,133 @@
+//! What packet protection counts, for metrics: one set per daemon.
+//!
+//! Counters are relaxed atomics; the two histograms are sampled, one packet in 64, because a
+//! clock read costs as much as a short packet's XOR.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Instant;
+
+use keypadd_pool::{Coverage, Direction};
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+
+/// One packet in this many is timed.
+pub const SAMPLED_ONE_IN: u64 = 64;
+
+/// Counters and timings of every key of a daemon. They only grow.
+#[derive(Debug)]
+pub struct Meters {
+    packets: [[AtomicU64; 3]; 2],
+    seconds: [[Histogram; 3]; 2],
+    keystream_pool_bytes: AtomicU64,
+    keystream_inline_bytes: AtomicU64,
+    exhaustions: AtomicU64,
+    open_failures: AtomicU64,
+    replays: AtomicU64,
+    pad_reuse: AtomicU64,
+}
+
+impl Default for Meters {
+    fn default() -> Self {
+        // 50 ns to 1.6 ms: a pooled keystroke to a 3DES packet on a slow machine.
+        let histogram = || Histogram::new(exponential_buckets(50e-9, 2.0, 16));
+        Self {
+            packets: Default::default(),
+            seconds: [[(); 3]; 2].map(|row| row.map(|()| histogram())),
+            keystream_pool_bytes: AtomicU64::default(),
+            keystream_inline_bytes: AtomicU64::default(),
+            exhaustions: AtomicU64::default(),
+            open_failures: AtomicU64::default(),
+            replays: AtomicU64::default(),
+            pad_reuse: AtomicU64::default(),
+        }
+    }
+}
+
+impl Meters {
+    /// Packets sealed or opened whose pad came so.
+    pub fn packets(&self, direction: Direction, pad: Coverage) -> u64 {
+        self.packets[direction as usize][pad as usize].load(Relaxed)
+    }
+
+    /// How long sealing or opening took, in seconds, sampled one in [`SAMPLED_ONE_IN`].
+    pub fn seconds(&self, direction: Direction, pad: Coverage) -> &Histogram {
+        &self.seconds[direction as usize][pad as usize]
+    }
+
+    /// Keystream bytes used that a filler had made.
+    pub fn keystream_pool_bytes(&self) -> u64 {
+        self.keystream_pool_bytes.load(Relaxed)
+    }
+
+    /// Keystream bytes used that were made while the packet waited.
+    pub fn keystream_inline_bytes(&self) -> u64 {
+        self.keystream_inline_bytes.load(Relaxed)
+    }
+
+    /// Times that a lane which had served packets ran dry.
+    pub fn exhaustions(&self) -> u64 {
+        self.exhaustions.load(Relaxed)
+    }
+
+    /// Packets whose tag did not verify.
+    pub fn open_failures(&self) -> u64 {
+        self.open_failures.load(Relaxed)
+    }
+
+    /// Genuine packets refused because their number had been opened or was too old.
+    pub fn replays(&self) -> u64 {
+        self.replays.load(Relaxed)
+    }
+
+    /// Attempts to use a pad twice, all refused. Anything but zero is a bug.
+    pub fn pad_reuse(&self) -> u64 {
+        self.pad_reuse.load(Relaxed)
+    }
+
+    pub(crate) fn count_packet(
+        &self,
+        direction: Direction,
+        pad: Coverage,
+        pool_bytes: usize,
+        inline_bytes: usize,
+    ) {
+        self.packets[direction as usize][pad as usize].fetch_add(1, Relaxed);
+        if pool_bytes > 0 {
+            self.keystream_pool_bytes
+                .fetch_add(pool_bytes as u64, Relaxed);
+        }
+        if inline_bytes > 0 {
+            self.keystream_inline_bytes
+                .fetch_add(inline_bytes as u64, Relaxed);
+        }
+    }
+
+    pub(crate) fn count_exhaustion(&self) {
+        self.exhaustions.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn count_open_failure(&self) {
+        self.open_failures.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn count_replay(&self) {
+        self.replays.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn count_pad_reuse(&self) {
+        self.pad_reuse.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn observe(&self, direction: Direction, pad: Coverage, since: Option<Instant>) {
+        if let Some(since) = since {
+            self.seconds[direction as usize][pad as usize].observe(since.elapsed().as_secs_f64());
+        }
+    }
+}
+
+/// Starts timing one packet in [`SAMPLED_ONE_IN`], chosen by a hash of its number, so that the
+/// sample does not always fall on the same place in a chunk.
+pub(crate) fn sample(packet_number: u64) -> Option<Instant> {
+    /// 2^64 over the golden ratio: consecutive numbers spread evenly (Knuth, TAOCP 6.4).
+    const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
+    (packet_number.wrapping_mul(SPREAD) >> (64 - SAMPLED_ONE_IN.ilog2()) == 0).then(Instant::now)
+}

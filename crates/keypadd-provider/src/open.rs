@@ -1,0 +1,193 @@
+//! The key that opens what arrives in one phase (quinn's `PacketKey`, remote half).
+//!
+//! A forged or replayed packet costs no keystream of the pool: the tag is verified first, then
+//! the number is looked up in the direction's replay window, and only then is a pad taken. GCM
+//! needs one pad block to verify, its tag mask; that is read in place, or made inline.
+
+use std::sync::{Arc, Mutex};
+
+use bytes::BytesMut;
+use keypadd_keystream::{PacketNumber, TAG_BYTES};
+use keypadd_pool::{Coverage, Direction};
+use quinn_proto::crypto::{CryptoError, PacketKey};
+
+use crate::limits::{INTEGRITY_LIMIT, Limits, PAYLOAD_LIMIT_BYTES};
+use crate::meters::{Meters, sample};
+use crate::phases::{Phases, Spent};
+use crate::protection::Protection;
+use crate::window::ReplayWindow;
+
+/// What all opening keys of one connection share.
+pub(crate) struct Inbound {
+    pub(crate) arrivals: Mutex<Arrivals>,
+    meters: Arc<Meters>,
+}
+
+/// The pads and the replay window, which spans phases.
+pub(crate) struct Arrivals {
+    pub(crate) phases: Phases,
+    window: ReplayWindow,
+}
+
+impl Inbound {
+    pub(crate) fn new(limits: Limits, meters: Arc<Meters>) -> Self {
+        let phases = Phases::new(Direction::Receive, limits.phase_packets());
+        let arrivals = Arrivals {
+            phases,
+            window: ReplayWindow::default(),
+        };
+        Self {
+            arrivals: Mutex::new(arrivals),
+            meters,
+        }
+    }
+}
+
+/// One phase's opening key.
+pub(crate) struct OpenKey {
+    inbound: Arc<Inbound>,
+    phase: u64,
+    protection: Protection,
+    limits: Limits,
+}
+
+impl OpenKey {
+    pub(crate) fn new(
+        inbound: Arc<Inbound>,
+        phase: u64,
+        protection: Protection,
+        limits: Limits,
+    ) -> Self {
+        Self {
+            inbound,
+            phase,
+            protection,
+            limits,
+        }
+    }
+
+    /// Opens `sealed` (ciphertext and tag) in place; the plaintext is all but the last 16 bytes.
+    fn open(
+        &self,
+        packet_number: PacketNumber,
+        header: &[u8],
+        sealed: &mut [u8],
+    ) -> Result<Coverage, CryptoError> {
+        let payload_bytes = sealed.len().checked_sub(TAG_BYTES).ok_or(CryptoError)?;
+        if payload_bytes > PAYLOAD_LIMIT_BYTES {
+            return Err(CryptoError);
+        }
+        let mask_bytes = self.protection.mask_bytes();
+        let pad_bytes = mask_bytes + payload_bytes;
+        let mut arrivals = self.inbound.arrivals.lock().map_err(|_| CryptoError)?;
+        let Arrivals { phases, window } = &mut *arrivals;
+        let pads = phases.pads(self.phase).ok_or(CryptoError)?;
+
+        let replayed = window.refuses(packet_number.value());
+        let at_hand = pads
+            .lane()
+            .map_or(Coverage::Miss, |lane| lane.peek(packet_number, pad_bytes));
+        let whole = self
+            .protection
+            .whole()
+            .filter(|_| at_hand == Coverage::Miss && !replayed);
+        let (coverage, spent) = if let Some(whole) = whole {
+            whole
+                .open(packet_number, header, sealed)
+                .map_err(|_| self.refuse_forged())?;
+            // Only now that the number is genuine may the lane move to it.
+            let coverage = pads.seek(packet_number, 0);
+            debug_assert_eq!(coverage, Coverage::Miss, "no bytes were asked for");
+            (
+                Coverage::Miss,
+                Spent {
+                    pool_bytes: 0,
+                    inline_bytes: pad_bytes,
+                },
+            )
+        } else {
+            let (ciphertext, tag) = sealed.split_at_mut(payload_bytes);
+            let mask = if mask_bytes > 0 {
+                pads.mask(packet_number)
+            } else {
+                [0; 16]
+            };
+            if !self
+                .protection
+                .mac()
+                .verify(packet_number, header, ciphertext, &mask, tag)
+            {
+                return Err(self.refuse_forged());
+            }
+            if replayed {
+                self.inbound.meters.count_replay();
+                return Err(CryptoError);
+            }
+            let coverage = pads.seek(packet_number, pad_bytes);
+            let mut mask = [0; 16];
+            (
+                coverage,
+                pads.apply(packet_number, &mut mask[..mask_bytes], ciphertext),
+            )
+        };
+        window.mark(packet_number.value());
+        if pads.ran_dry(coverage) {
+            self.inbound.meters.count_exhaustion();
+        }
+        phases.follow(self.phase, packet_number);
+        drop(arrivals);
+        let (pool, inline) = (spent.pool_bytes, spent.inline_bytes);
+        self.inbound
+            .meters
+            .count_packet(Direction::Receive, coverage, pool, inline);
+        Ok(coverage)
+    }
+
+    fn refuse_forged(&self) -> CryptoError {
+        self.inbound.meters.count_open_failure();
+        CryptoError
+    }
+}
+
+impl Drop for OpenKey {
+    /// quinn keeps the previous phase three PTO for late packets; then its keystream goes too.
+    fn drop(&mut self) {
+        if let Ok(mut arrivals) = self.inbound.arrivals.lock() {
+            arrivals.phases.retire(self.phase);
+        }
+    }
+}
+
+impl PacketKey for OpenKey {
+    /// An opening key seals nothing; quinn never asks. Zeros, so that nothing readable goes out.
+    fn encrypt(&self, _: u64, buf: &mut [u8], header_len: usize) {
+        buf[header_len..].fill(0);
+    }
+
+    fn decrypt(
+        &self,
+        packet: u64,
+        header: &[u8],
+        payload: &mut BytesMut,
+    ) -> Result<(), CryptoError> {
+        let started = sample(packet);
+        let coverage = self.open(PacketNumber::new(packet), header, payload)?;
+        payload.truncate(payload.len() - TAG_BYTES);
+        self.inbound
+            .meters
+            .observe(Direction::Receive, coverage, started);
+        Ok(())
+    }
+
+    fn tag_len(&self) -> usize {
+        TAG_BYTES
+    }
+
+    fn confidentiality_limit(&self) -> u64 {
+        self.limits.reported
+    }
+
+    fn integrity_limit(&self) -> u64 {
+        INTEGRITY_LIMIT
+    }
+}

@@ -1,0 +1,272 @@
+//! The pads of one direction of a connection, over its key phases.
+//!
+//! One value behind one mutex that only quinn's calls take; fillers never do. It decides when a
+//! phase gets a lane and how full that is kept: the first phase little, since it lasts under
+//! 1,000 packets; the second at once, since its key exists from the start; later ones shortly
+//! before their use, so that a rekey does not meet a cold pool. Without a pool, or before the
+//! peer has proved its key, there are no lanes and every byte is made inline.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+
+use keypadd_keystream::{InlineKeystream, KeystreamKey, PacketNumber};
+use keypadd_pool::{Coverage, Direction, Lane, Part, PartLevel, Pool, Stage};
+
+use crate::limits::STANDBY_PACKETS;
+
+/// All live phases, oldest first.
+pub(crate) struct Phases {
+    direction: Direction,
+    /// Set once the handshake is complete: no chunk is made for strangers.
+    pool: Option<Pool>,
+    pads: VecDeque<PhasePads>,
+    /// The newest phase that a packet was sealed or opened with.
+    current: u64,
+    /// One above the newest packet number used: where new lanes begin.
+    next_packet: u64,
+    /// Packets after which the phase is expected to end.
+    phase_packets: u64,
+}
+
+/// The pads of one key.
+pub(crate) struct PhasePads {
+    phase: u64,
+    keystream: Arc<KeystreamKey>,
+    inline: InlineKeystream,
+    lane: Option<Lane>,
+    packets: u64,
+    /// The last packet found its pad in the pool.
+    was_hit: bool,
+}
+
+/// Keystream bytes that a packet took, by source.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Spent {
+    pub(crate) pool_bytes: usize,
+    pub(crate) inline_bytes: usize,
+}
+
+impl Phases {
+    pub(crate) fn new(direction: Direction, phase_packets: u64) -> Self {
+        Self {
+            direction,
+            pool: None,
+            pads: VecDeque::new(),
+            current: 0,
+            next_packet: 0,
+            phase_packets,
+        }
+    }
+
+    /// Adds the next phase's keystream; phases come in order.
+    pub(crate) fn add(&mut self, phase: u64, keystream: Arc<KeystreamKey>) {
+        let inline = InlineKeystream::new(Arc::clone(&keystream));
+        self.pads.push_back(PhasePads {
+            phase,
+            keystream,
+            inline,
+            lane: None,
+            packets: 0,
+            was_hit: false,
+        });
+        if phase <= 1 {
+            self.open_lanes();
+        }
+    }
+
+    /// The peer has proved its key: from now on chunks may be made.
+    pub(crate) fn admit(&mut self, pool: Pool) {
+        self.pool = Some(pool);
+        self.open_lanes();
+    }
+
+    /// Wipes and forgets phases before `phase`.
+    pub(crate) fn retire_before(&mut self, phase: u64) {
+        self.pads.retain(|pads| pads.phase >= phase);
+    }
+
+    /// Wipes and forgets one phase: its key is gone.
+    pub(crate) fn retire(&mut self, phase: u64) {
+        self.pads.retain(|pads| pads.phase != phase);
+    }
+
+    /// The pads of a live phase.
+    pub(crate) fn pads(&mut self, phase: u64) -> Option<&mut PhasePads> {
+        self.pads.iter_mut().find(|pads| pads.phase == phase)
+    }
+
+    /// Follows the connection: called for every packet that was sealed or has verified.
+    pub(crate) fn follow(&mut self, phase: u64, packet_number: PacketNumber) {
+        self.next_packet = self.next_packet.max(packet_number.value() + 1);
+        if phase > self.current {
+            self.current = phase;
+            self.set_stages();
+        }
+        let near_end = match self.pads(phase) {
+            Some(pads) => {
+                pads.packets += 1;
+                pads.packets + STANDBY_PACKETS >= self.phase_packets
+            }
+            None => false,
+        };
+        if phase != self.current {
+            return;
+        }
+        match self.pads(phase + 1).map(|next| &mut next.lane) {
+            // The next phase will begin at a number not far above this one: its chunks for
+            // numbers already used up are given back and made anew further on.
+            Some(Some(lane)) => {
+                lane.seek(packet_number, 0);
+            }
+            Some(None) if near_end => self.open_lane(phase + 1, Stage::Standby),
+            _ => {}
+        }
+    }
+
+    /// What is at hand for the phase in use and the next, per part.
+    pub(crate) fn level(&self, part: Part) -> PartLevel {
+        let mut sum = PartLevel::default();
+        for lane in self.pads.iter().filter_map(|pads| pads.lane.as_ref()) {
+            let level = lane.level(part);
+            sum.bytes += level.bytes;
+            sum.packets += level.packets;
+        }
+        sum
+    }
+
+    /// The phase in use and the packets it has carried.
+    pub(crate) fn progress(&self) -> (u64, u64) {
+        let packets = self.pads.iter().find(|pads| pads.phase == self.current);
+        (self.current, packets.map_or(0, |pads| pads.packets))
+    }
+
+    /// Lanes of the first phases.
+    fn open_lanes(&mut self) {
+        for (phase, stage) in [(0, Stage::Brief), (1, Stage::Active)] {
+            self.open_lane(phase, stage);
+        }
+        self.set_stages();
+    }
+
+    fn open_lane(&mut self, phase: u64, stage: Stage) {
+        let Some(pool) = &self.pool else { return };
+        let (direction, next) = (self.direction, PacketNumber::new(self.next_packet));
+        let pads = self.pads.iter_mut().find(|pads| pads.phase == phase);
+        if let Some(pads) = pads.filter(|pads| pads.lane.is_none()) {
+            let keystream = Arc::clone(&pads.keystream);
+            pads.lane = Some(pool.open_lane(keystream, direction, next, stage));
+        }
+    }
+
+    /// The phase in use is kept full, the ones before it no longer.
+    fn set_stages(&mut self) {
+        let current = self.current;
+        if current > 0 {
+            self.open_lane(current, Stage::Active);
+        }
+        for pads in &self.pads {
+            match &pads.lane {
+                Some(lane) if pads.phase < current => lane.set_stage(Stage::Dormant),
+                Some(lane) if pads.phase == current && current > 0 => lane.set_stage(Stage::Active),
+                _ => {}
+            }
+        }
+    }
+}
+
+impl PhasePads {
+    /// The lane, where one has been opened.
+    pub(crate) fn lane(&self) -> Option<&Lane> {
+        self.lane.as_ref()
+    }
+
+    /// GCM's tag mask: read in place without taking the pad, else made inline (one block).
+    pub(crate) fn mask(&mut self, packet_number: PacketNumber) -> [u8; 16] {
+        if let Some(mask) = self
+            .lane
+            .as_ref()
+            .and_then(|lane| lane.peek_mask(packet_number))
+        {
+            return mask;
+        }
+        let mut mask = [0; 16];
+        self.inline.write(packet_number, 0, &mut mask);
+        mask
+    }
+
+    /// Moves the lane to the packet and says how much of its pad is at hand.
+    pub(crate) fn seek(&mut self, packet_number: PacketNumber, pad_bytes: usize) -> Coverage {
+        self.lane
+            .as_mut()
+            .map_or(Coverage::Miss, |lane| lane.seek(packet_number, pad_bytes))
+    }
+
+    /// True when this packet is the first to miss after a hit: the pool has just run dry.
+    pub(crate) fn ran_dry(&mut self, coverage: Coverage) -> bool {
+        std::mem::replace(&mut self.was_hit, coverage == Coverage::Hit) && coverage != Coverage::Hit
+    }
+
+    /// XORs the packet's pad over `mask` and `data`, which together are its first pad bytes: from
+    /// the pool what is there, inline the rest. Call [`Self::seek`] first.
+    pub(crate) fn apply(
+        &mut self,
+        packet_number: PacketNumber,
+        mask: &mut [u8],
+        data: &mut [u8],
+    ) -> Spent {
+        let [head, body] = match &mut self.lane {
+            Some(lane) => lane.take(packet_number, mask, data),
+            None => [false; 2],
+        };
+        let pad_bytes = mask.len() + data.len();
+        let mut spent = Spent {
+            pool_bytes: pad_bytes,
+            inline_bytes: 0,
+        };
+        for gap in gaps(head, body, pad_bytes) {
+            spent.pool_bytes -= gap.len();
+            spent.inline_bytes += gap.len();
+            self.apply_inline(packet_number, gap, mask, data);
+        }
+        spent
+    }
+
+    fn apply_inline(
+        &mut self,
+        packet_number: PacketNumber,
+        pad: Range<usize>,
+        mask: &mut [u8],
+        data: &mut [u8],
+    ) {
+        let skip = mask.len();
+        if pad.start < skip {
+            let end = pad.end.min(skip);
+            self.inline
+                .apply(packet_number, pad.start, &mut mask[pad.start..end]);
+        }
+        let start = pad.start.max(skip);
+        if start < pad.end {
+            self.inline.apply(
+                packet_number,
+                start,
+                &mut data[start - skip..pad.end - skip],
+            );
+        }
+    }
+}
+
+/// The ranges of a pad that the pool did not serve, in order and joined where they touch.
+fn gaps(head: bool, body: bool, pad_bytes: usize) -> impl Iterator<Item = Range<usize>> {
+    let [head_range, body_range] = Part::ALL.map(Part::range);
+    let ranges: [Range<usize>; 2] = match (head, body) {
+        (true, true) => [body_range.end..pad_bytes, 0..0],
+        (true, false) => [head_range.end..pad_bytes, 0..0],
+        (false, true) => [head_range, body_range.end..pad_bytes],
+        (false, false) => [0..pad_bytes, 0..0],
+    };
+    ranges
+        .into_iter()
+        .map(move |range| range.start..range.end.min(pad_bytes))
+        .filter(|range| range.start < range.end)
+}

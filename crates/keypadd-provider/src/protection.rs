@@ -1,0 +1,108 @@
+//! How one key protects packets, whatever phase or direction it is for: the MAC, and for the GCM
+//! suites ring's whole AES-GCM, which serves packets that find nothing in the pool.
+//!
+//! Knows bytes and keys; never where a pad comes from.
+
+use std::sync::Arc;
+
+use keypadd_keystream::{
+    Cipher, KeystreamKey, Mac, MacKey, PacketNumber, Suite, SuiteKey, TAG_BYTES,
+};
+use ring::aead::{AES_128_GCM, AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
+use ring::error::Unspecified;
+
+use crate::carrier::KeyMaterial;
+
+/// The MAC half of a suite's key, and ring's AEAD where that computes the same function.
+pub(crate) struct Protection {
+    mask_bytes: usize,
+    mac: MacKey,
+    whole: Option<WholePacket>,
+}
+
+impl Protection {
+    /// Splits a suite's key into packet protection and the keystream behind it.
+    pub(crate) fn derive(suite: Suite, material: &KeyMaterial) -> (Self, Arc<KeystreamKey>) {
+        let SuiteKey { keystream, mac } = SuiteKey::derive(suite, material.key(), material.iv());
+        let whole = (suite.mac() == Mac::Ghash).then(|| WholePacket::new(suite, material));
+        (
+            Self {
+                mask_bytes: suite.mask_bytes(),
+                mac,
+                whole: whole.flatten(),
+            },
+            keystream,
+        )
+    }
+
+    /// Pad bytes before the payload's: 16 for GCM's tag mask, else none.
+    pub(crate) fn mask_bytes(&self) -> usize {
+        self.mask_bytes
+    }
+
+    pub(crate) fn mac(&self) -> &MacKey {
+        &self.mac
+    }
+
+    pub(crate) fn whole(&self) -> Option<&WholePacket> {
+        self.whole.as_ref()
+    }
+}
+
+/// AES-GCM in one pass, by ring: what a packet without a pad costs, and `--pool off`.
+pub(crate) struct WholePacket {
+    key: LessSafeKey,
+    iv: [u8; 12],
+}
+
+impl WholePacket {
+    /// `None` only if the key has the wrong length, which rustls rules out.
+    fn new(suite: Suite, material: &KeyMaterial) -> Option<Self> {
+        let algorithm = match suite.cipher() {
+            Cipher::Aes128 => &AES_128_GCM,
+            _ => &AES_256_GCM,
+        };
+        let key = LessSafeKey::new(UnboundKey::new(algorithm, material.key()).ok()?);
+        Some(Self {
+            key,
+            iv: *material.iv(),
+        })
+    }
+
+    pub(crate) fn seal(
+        &self,
+        packet_number: PacketNumber,
+        header: &[u8],
+        payload: &mut [u8],
+    ) -> [u8; TAG_BYTES] {
+        let aad = Aad::from(header);
+        let tag = self
+            .key
+            .seal_in_place_separate_tag(self.nonce(packet_number), aad, payload)
+            .expect("a payload below 64 KiB is far below GCM's limit");
+        tag.as_ref().try_into().expect("GCM's tag is 16 bytes")
+    }
+
+    pub(crate) fn open(
+        &self,
+        packet_number: PacketNumber,
+        header: &[u8],
+        sealed: &mut [u8],
+    ) -> Result<(), Unspecified> {
+        self.key
+            .open_in_place(self.nonce(packet_number), Aad::from(header), sealed)
+            .map(|_| ())
+    }
+
+    /// RFC 9001 section 5.3: the IV with the packet number XORed into its low 64 bits.
+    fn nonce(&self, packet_number: PacketNumber) -> Nonce {
+        let mut nonce = self.iv;
+        for (byte, number) in nonce[4..]
+            .iter_mut()
+            .zip(packet_number.value().to_be_bytes())
+        {
+            *byte ^= number;
+        }
+        Nonce::assume_unique_for_key(nonce)
+    }
+}

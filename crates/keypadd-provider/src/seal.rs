@@ -1,0 +1,196 @@
+//! The key that seals what we send in one phase (quinn's `PacketKey`, local half).
+//!
+//! quinn unwraps what packet keys return, under the connection's lock, so this key neither fails
+//! nor panics: asked for anything unsound it writes zeros over payload and tag, latches a fault,
+//! and seals nothing more. A packet number is used once: the key refuses every number that is not
+//! above the last one of its direction, by an atomic outside the mutex.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+
+use bytes::BytesMut;
+use keypadd_keystream::{PacketNumber, TAG_BYTES};
+use keypadd_pool::{Coverage, Direction};
+use quinn_proto::crypto::{CryptoError, PacketKey};
+
+use crate::fault::{FaultLatch, KeyFault};
+use crate::limits::{CLOSING_PACKETS, INTEGRITY_LIMIT, Limits, PAYLOAD_LIMIT_BYTES};
+use crate::meters::{Meters, sample};
+use crate::phases::{Phases, Spent};
+use crate::protection::Protection;
+
+/// What all sealing keys of one connection share.
+pub(crate) struct Outbound {
+    pub(crate) phases: Mutex<Phases>,
+    pub(crate) fault: Arc<FaultLatch>,
+    meters: Arc<Meters>,
+    /// The lowest packet number that may still be sealed.
+    next: AtomicU64,
+    /// Something unsound was asked: only zeros go out from now on.
+    poisoned: AtomicBool,
+}
+
+impl Outbound {
+    pub(crate) fn new(limits: Limits, fault: Arc<FaultLatch>, meters: Arc<Meters>) -> Self {
+        Self {
+            phases: Mutex::new(Phases::new(Direction::Send, limits.phase_packets())),
+            fault,
+            meters,
+            next: AtomicU64::new(0),
+            poisoned: AtomicBool::new(false),
+        }
+    }
+}
+
+/// One phase's sealing key.
+pub(crate) struct SealKey {
+    outbound: Arc<Outbound>,
+    phase: u64,
+    protection: Protection,
+    limits: Limits,
+    sealed: AtomicU64,
+}
+
+impl SealKey {
+    pub(crate) fn new(
+        outbound: Arc<Outbound>,
+        phase: u64,
+        protection: Protection,
+        limits: Limits,
+    ) -> Self {
+        Self {
+            outbound,
+            phase,
+            protection,
+            limits,
+            sealed: AtomicU64::new(0),
+        }
+    }
+
+    fn seal(
+        &self,
+        packet_number: PacketNumber,
+        header: &[u8],
+        payload: &mut [u8],
+    ) -> Result<([u8; TAG_BYTES], Coverage), KeyFault> {
+        self.permit(packet_number, payload.len())?;
+        let pad_bytes = self.protection.mask_bytes() + payload.len();
+        let mut phases = self
+            .outbound
+            .phases
+            .lock()
+            .map_err(|_| KeyFault::KeyRetired)?;
+        let pads = phases.pads(self.phase).ok_or(KeyFault::KeyRetired)?;
+        let coverage = pads.seek(packet_number, pad_bytes);
+        if pads.ran_dry(coverage) {
+            self.outbound.meters.count_exhaustion();
+        }
+        let whole = self
+            .protection
+            .whole()
+            .filter(|_| coverage == Coverage::Miss);
+        let mut mask = [0; 16];
+        let spent = if whole.is_some() {
+            Spent {
+                pool_bytes: 0,
+                inline_bytes: pad_bytes,
+            }
+        } else {
+            pads.apply(
+                packet_number,
+                &mut mask[..self.protection.mask_bytes()],
+                payload,
+            )
+        };
+        phases.follow(self.phase, packet_number);
+        drop(phases);
+
+        let tag = match whole {
+            Some(whole) => whole.seal(packet_number, header, payload),
+            None => self
+                .protection
+                .mac()
+                .tag(packet_number, header, payload, &mask),
+        };
+        let (pool, inline) = (spent.pool_bytes, spent.inline_bytes);
+        self.outbound
+            .meters
+            .count_packet(Direction::Send, coverage, pool, inline);
+        Ok((tag, coverage))
+    }
+
+    /// Whether this key may seal this packet; claims the number.
+    fn permit(&self, packet_number: PacketNumber, payload_bytes: usize) -> Result<(), KeyFault> {
+        if self.outbound.poisoned.load(Relaxed) {
+            return Err(KeyFault::KeyRetired);
+        }
+        if payload_bytes > PAYLOAD_LIMIT_BYTES {
+            return Err(KeyFault::PayloadTooLong);
+        }
+        let sealed = self.sealed.fetch_add(1, Relaxed);
+        if sealed >= self.limits.hard_stop {
+            return Err(KeyFault::LimitReached);
+        }
+        if sealed + CLOSING_PACKETS >= self.limits.hard_stop {
+            // Still sealing: the closing packets need these last numbers.
+            self.outbound.fault.latch(KeyFault::LimitReached);
+        }
+        let number = packet_number.value();
+        if self.outbound.next.fetch_max(number + 1, Relaxed) > number {
+            self.outbound.meters.count_pad_reuse();
+            return Err(KeyFault::NumberRepeated);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for SealKey {
+    /// What is left of this phase's keystream goes with its key.
+    fn drop(&mut self) {
+        if let Ok(mut phases) = self.outbound.phases.lock() {
+            phases.retire(self.phase);
+        }
+    }
+}
+
+impl PacketKey for SealKey {
+    fn encrypt(&self, packet: u64, buf: &mut [u8], header_len: usize) {
+        let started = sample(packet);
+        let (header, sealed) = buf.split_at_mut(header_len);
+        let (payload, tag) = sealed.split_at_mut(sealed.len().saturating_sub(TAG_BYTES));
+        match self.seal(PacketNumber::new(packet), header, payload) {
+            Ok((sealed_tag, coverage)) if tag.len() == TAG_BYTES => {
+                tag.copy_from_slice(&sealed_tag);
+                self.outbound
+                    .meters
+                    .observe(Direction::Send, coverage, started);
+            }
+            outcome => {
+                // Never plaintext on the wire, whatever went wrong.
+                payload.fill(0);
+                tag.fill(0);
+                self.outbound.poisoned.store(true, Relaxed);
+                self.outbound
+                    .fault
+                    .latch(outcome.err().unwrap_or(KeyFault::PayloadTooLong));
+            }
+        }
+    }
+
+    /// A sealing key opens nothing.
+    fn decrypt(&self, _: u64, _: &[u8], _: &mut BytesMut) -> Result<(), CryptoError> {
+        Err(CryptoError)
+    }
+
+    fn tag_len(&self) -> usize {
+        TAG_BYTES
+    }
+
+    fn confidentiality_limit(&self) -> u64 {
+        self.limits.reported
+    }
+
+    fn integrity_limit(&self) -> u64 {
+        INTEGRITY_LIMIT
+    }
+}

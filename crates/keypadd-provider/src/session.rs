@@ -1,0 +1,345 @@
+//! One connection's handshake and key schedule: quinn's `crypto::Session` over rustls.
+//!
+//! rustls runs TLS 1.3; this session turns the keys it derives into ours, of which it knows
+//! direction and phase. When the handshake is over it drops the rustls connection, which would
+//! otherwise keep the first traffic secrets for its whole life, and keeps the ratchet alone
+//! (`rustls::quic::Secrets`, which replaces itself at each step); and only then, the peer having
+//! proved its key, are chunks made for the connection.
+//!
+//! RFC 9001. Initial keys are public and ring's; they never reach our suites.
+
+use std::any::Any;
+use std::io::Cursor;
+use std::sync::Arc;
+
+use keypadd_keystream::Suite;
+use keypadd_pool::Pool;
+use quinn_proto::crypto::{
+    ExportKeyingMaterialError, HeaderKey, KeyPair, Keys, PacketKey, Session,
+};
+use quinn_proto::transport_parameters::TransportParameters;
+use quinn_proto::{ConnectionId, Side, TransportError, TransportErrorCode};
+use rustls::crypto::ring::cipher_suite::TLS13_AES_128_GCM_SHA256;
+use rustls::quic::{Connection, KeyChange, Secrets, Version};
+
+use crate::carrier::claim;
+use crate::connection::{ConnectionKeys, HandshakeData};
+use crate::fault::FaultLatch;
+use crate::identity::PublicKey;
+use crate::kx::KeyExchange;
+use crate::limits::Limits;
+use crate::meters::Meters;
+use crate::open::{Inbound, OpenKey};
+use crate::protection::Protection;
+use crate::refusal::Refusal;
+use crate::retry;
+use crate::seal::{Outbound, SealKey};
+use crate::suites::from_code_point;
+
+/// What a session needs besides TLS.
+#[derive(Clone)]
+pub(crate) struct SessionContext {
+    pub(crate) pool: Option<Pool>,
+    pub(crate) meters: Arc<Meters>,
+}
+
+/// A QUIC session whose packet keys draw on a pool.
+pub(crate) struct PooledSession {
+    side: Side,
+    tls: Tls,
+    context: SessionContext,
+    refusal: Refusal,
+    /// Present from the moment that 1-RTT keys exist.
+    one_rtt: Option<OneRtt>,
+    /// Whether quinn has been told that handshake data is there.
+    announced: bool,
+}
+
+/// The handshake while it lasts, then what quinn still asks about it.
+enum Tls {
+    Handshaking(Box<Connection>),
+    Done {
+        peer: PublicKey,
+        transport_parameters: Vec<u8>,
+    },
+    /// The peer did what the protocol forbids; quinn is about to close the connection.
+    Failed,
+}
+
+/// The key schedule of the 1-RTT space.
+struct OneRtt {
+    suite: Suite,
+    kex: KeyExchange,
+    secrets: Secrets,
+    next_phase: u64,
+    keys: ConnectionKeys,
+}
+
+impl PooledSession {
+    pub(crate) fn new(connection: Connection, context: SessionContext, refusal: Refusal) -> Self {
+        let side = match connection {
+            Connection::Client(_) => Side::Client,
+            Connection::Server(_) => Side::Server,
+        };
+        let tls = Tls::Handshaking(Box::new(connection));
+        Self {
+            side,
+            tls,
+            context,
+            refusal,
+            one_rtt: None,
+            announced: false,
+        }
+    }
+
+    /// The two directions of a packet number space that has its own keys.
+    fn directions(&self, suite: Suite) -> (Arc<Outbound>, Arc<Inbound>) {
+        let limits = Limits::of(suite);
+        let meters = &self.context.meters;
+        let fault = Arc::new(FaultLatch::default());
+        (
+            Arc::new(Outbound::new(limits, fault, Arc::clone(meters))),
+            Arc::new(Inbound::new(limits, Arc::clone(meters))),
+        )
+    }
+
+    /// Ends the handshake: forgets rustls's connection and lets chunks be made.
+    fn settle(&mut self) {
+        let Tls::Handshaking(connection) = &self.tls else {
+            return;
+        };
+        let Some(one_rtt) = self
+            .one_rtt
+            .as_ref()
+            .filter(|_| !connection.is_handshaking())
+        else {
+            return;
+        };
+        let peer = connection.peer_certificates().and_then(|keys| keys.first());
+        let peer = peer.and_then(|spki| PublicKey::from_spki(spki).ok());
+        let parameters = connection.quic_transport_parameters();
+        self.tls = match (peer, parameters) {
+            (Some(peer), Some(parameters)) => {
+                let transport_parameters = parameters.to_vec();
+                if let Some(pool) = &self.context.pool {
+                    one_rtt.keys.admit(pool);
+                }
+                Tls::Done {
+                    peer,
+                    transport_parameters,
+                }
+            }
+            // Unreachable while the verifiers insist on raw keys; if they did not, no pads.
+            _ => Tls::Failed,
+        };
+    }
+}
+
+impl Session for PooledSession {
+    fn initial_keys(&self, dst_cid: &ConnectionId, side: Side) -> Keys {
+        initial_keys(dst_cid, side)
+    }
+
+    fn handshake_data(&self) -> Option<Box<dyn Any>> {
+        let OneRtt {
+            suite, kex, keys, ..
+        } = self.one_rtt.as_ref()?;
+        Some(Box::new(HandshakeData {
+            suite: *suite,
+            kex: *kex,
+            keys: keys.clone(),
+        }))
+    }
+
+    /// The peer's [`PublicKey`], once the handshake is complete.
+    fn peer_identity(&self) -> Option<Box<dyn Any>> {
+        match &self.tls {
+            Tls::Done { peer, .. } => Some(Box::new(*peer)),
+            _ => None,
+        }
+    }
+
+    /// No 0-RTT: it could be replayed.
+    fn early_crypto(&self) -> Option<(Box<dyn HeaderKey>, Box<dyn PacketKey>)> {
+        None
+    }
+
+    fn early_data_accepted(&self) -> Option<bool> {
+        (self.side == Side::Client).then_some(false)
+    }
+
+    fn is_handshaking(&self) -> bool {
+        match &self.tls {
+            Tls::Handshaking(connection) => connection.is_handshaking(),
+            _ => false,
+        }
+    }
+
+    fn read_handshake(&mut self, buf: &[u8]) -> Result<bool, TransportError> {
+        let Tls::Handshaking(connection) = &mut self.tls else {
+            // No tickets, no post-handshake authentication, and QUIC forbids TLS key updates
+            // (RFC 9001 section 6): nothing may follow the handshake.
+            let reason = "TLS message after the handshake".into();
+            let code = TransportErrorCode::PROTOCOL_VIOLATION;
+            return Err(TransportError {
+                code,
+                frame: None,
+                reason,
+            });
+        };
+        if let Err(error) = connection.read_hs(buf) {
+            let code = connection
+                .alert()
+                .map_or(TransportErrorCode::PROTOCOL_VIOLATION, |alert| {
+                    TransportErrorCode::crypto(alert.into())
+                });
+            let reason = self.refusal.reason(&error);
+            return Err(TransportError {
+                code,
+                frame: None,
+                reason,
+            });
+        }
+        let complete = !connection.is_handshaking() && self.one_rtt.is_some();
+        Ok(complete && !std::mem::replace(&mut self.announced, true))
+    }
+
+    fn transport_parameters(&self) -> Result<Option<TransportParameters>, TransportError> {
+        let bytes = match &self.tls {
+            Tls::Handshaking(connection) => connection.quic_transport_parameters(),
+            Tls::Done {
+                transport_parameters,
+                ..
+            } => Some(&transport_parameters[..]),
+            Tls::Failed => None,
+        };
+        let read = |bytes| TransportParameters::read(self.side, &mut Cursor::new(bytes));
+        bytes.map(read).transpose().map_err(Into::into)
+    }
+
+    fn write_handshake(&mut self, buf: &mut Vec<u8>) -> Option<Keys> {
+        let Tls::Handshaking(connection) = &mut self.tls else {
+            return None;
+        };
+        let change = connection.write_hs(buf);
+        let Some(change) = change else {
+            if buf.is_empty() {
+                self.settle();
+            }
+            return None;
+        };
+        let code = connection
+            .negotiated_cipher_suite()
+            .map(|suite| suite.suite());
+        let suite = code
+            .and_then(from_code_point)
+            .expect("rustls negotiates what we configured");
+        let group = connection.negotiated_key_exchange_group();
+        let kex = group.and_then(|group| KeyExchange::from_named_group(group.name()));
+        let (outbound, inbound) = self.directions(suite);
+        let keys = match change {
+            KeyChange::Handshake { keys } => keys,
+            KeyChange::OneRtt { keys, next } => {
+                self.one_rtt = Some(OneRtt {
+                    suite,
+                    kex: kex.expect("rustls negotiates what we configured"),
+                    secrets: next,
+                    next_phase: 1,
+                    keys: ConnectionKeys::new(suite, Arc::clone(&outbound), Arc::clone(&inbound)),
+                });
+                keys
+            }
+        };
+        let (local, remote) = (&*keys.local.packet, &*keys.remote.packet);
+        let packet = key_pair(suite, 0, &outbound, &inbound, local, remote);
+        let header = KeyPair {
+            local: Box::new(keys.local.header) as Box<dyn HeaderKey>,
+            remote: Box::new(keys.remote.header) as Box<dyn HeaderKey>,
+        };
+        Some(Keys { header, packet })
+    }
+
+    /// Called once when 1-RTT keys appear and then at each key update: call k makes phase k, and
+    /// phase k-1 has just come into use, so sending phases before it are dead.
+    fn next_1rtt_keys(&mut self) -> Option<KeyPair<Box<dyn PacketKey>>> {
+        let one_rtt = self.one_rtt.as_mut()?;
+        let phase = one_rtt.next_phase;
+        one_rtt.next_phase += 1;
+        let keys = one_rtt.secrets.next_packet_keys();
+        let (outbound, inbound) = one_rtt.keys.directions();
+        if let Ok(mut phases) = outbound.phases.lock() {
+            phases.retire_before(phase - 1);
+        }
+        Some(key_pair(
+            one_rtt.suite,
+            phase,
+            outbound,
+            inbound,
+            &*keys.local,
+            &*keys.remote,
+        ))
+    }
+
+    fn is_valid_retry(&self, orig_dst_cid: &ConnectionId, header: &[u8], payload: &[u8]) -> bool {
+        retry::is_valid(orig_dst_cid, header, payload)
+    }
+
+    /// Nothing is exported: the exporter would keep a secret of the handshake alive.
+    fn export_keying_material(
+        &self,
+        _: &mut [u8],
+        _: &[u8],
+        _: &[u8],
+    ) -> Result<(), ExportKeyingMaterialError> {
+        Err(ExportKeyingMaterialError)
+    }
+}
+
+/// Our keys for one phase, from the carriers that rustls returned.
+fn key_pair(
+    suite: Suite,
+    phase: u64,
+    outbound: &Arc<Outbound>,
+    inbound: &Arc<Inbound>,
+    local: &dyn rustls::quic::PacketKey,
+    remote: &dyn rustls::quic::PacketKey,
+) -> KeyPair<Box<dyn PacketKey>> {
+    let limits = Limits::of(suite);
+    let derive = |carrier| {
+        let material = claim(carrier).expect("a fresh key of our suite carries its material");
+        Protection::derive(suite, &material)
+    };
+    let (protection, keystream) = derive(local);
+    if let Ok(mut phases) = outbound.phases.lock() {
+        phases.add(phase, keystream);
+    }
+    let seal = SealKey::new(Arc::clone(outbound), phase, protection, limits);
+    let (protection, keystream) = derive(remote);
+    if let Ok(mut arrivals) = inbound.arrivals.lock() {
+        arrivals.phases.add(phase, keystream);
+    }
+    let open = OpenKey::new(Arc::clone(inbound), phase, protection, limits);
+    KeyPair {
+        local: Box::new(seal),
+        remote: Box::new(open),
+    }
+}
+
+/// Keys of the Initial space (RFC 9001 section 5.2): AES-128-GCM from public material, by ring.
+pub(crate) fn initial_keys(dst_cid: &ConnectionId, side: Side) -> Keys {
+    let suite = TLS13_AES_128_GCM_SHA256
+        .tls13()
+        .and_then(|suite| suite.quic_suite());
+    let suite = suite.expect("ring's AES-128-GCM does QUIC");
+    let keys = suite.keys(dst_cid, side.into(), Version::V1);
+    Keys {
+        header: KeyPair {
+            local: Box::new(keys.local.header),
+            remote: Box::new(keys.remote.header),
+        },
+        packet: KeyPair {
+            local: Box::new(keys.local.packet),
+            remote: Box::new(keys.remote.packet),
+        },
+    }
+}

@@ -1,0 +1,179 @@
+//! Our suites as rustls sees them: code points, hashes, and algorithms that hand keys over.
+//!
+//! rustls runs the handshake and derives keys with ring's hashes; packet protection is ours, so a
+//! suite's QUIC algorithm only carries keys (`carrier.rs`). Header protection is ring's: AES of
+//! the suite's own key length for the GCM suites (RFC 9001 section 5.4.3), AES-256 for every
+//! private suite, since DES must not guard headers.
+
+use std::sync::LazyLock;
+
+use keypadd_keystream::{Cipher, Mac, Suite};
+use rustls::crypto::CipherSuiteCommon;
+use rustls::crypto::cipher::{
+    AeadKey, InboundOpaqueMessage, InboundPlainMessage, Iv, MessageDecrypter, MessageEncrypter,
+    OutboundOpaqueMessage, OutboundPlainMessage, Tls13AeadAlgorithm, UnsupportedOperationError,
+};
+use rustls::crypto::ring::cipher_suite::{TLS13_AES_128_GCM_SHA256, TLS13_AES_256_GCM_SHA384};
+use rustls::quic::{Algorithm, HeaderProtectionKey, PacketKey};
+use rustls::{
+    CipherSuite, ConnectionTrafficSecrets, Error, SupportedCipherSuite, Tls13CipherSuite,
+};
+
+use crate::carrier::KeyCarrier;
+use crate::limits::Limits;
+
+/// The suite's TLS code point. The GCM suites have TLS's own (RFC 8446 appendix B.4); the others
+/// are in the private-use range 0xFFxx: cipher in the high digit, MAC in the low.
+pub(crate) fn code_point(suite: Suite) -> CipherSuite {
+    let cipher = match suite.cipher() {
+        Cipher::Aes128 => 0x10,
+        Cipher::Aes256 => 0x20,
+        Cipher::TripleDes => 0x30,
+        Cipher::Des => 0x40,
+    };
+    match suite.mac() {
+        Mac::Ghash if suite == Suite::AES_128_GCM => CipherSuite::TLS13_AES_128_GCM_SHA256,
+        Mac::Ghash => CipherSuite::TLS13_AES_256_GCM_SHA384,
+        Mac::HmacSha1 => CipherSuite::Unknown(0xFF00 | cipher | 1),
+        Mac::HmacSha256 => CipherSuite::Unknown(0xFF00 | cipher | 2),
+    }
+}
+
+/// The suite with this code point.
+pub(crate) fn from_code_point(code: CipherSuite) -> Option<Suite> {
+    Suite::ALL
+        .into_iter()
+        .find(|&suite| code_point(suite) == code)
+}
+
+/// The suite as rustls wants it.
+pub(crate) fn tls_suite(suite: Suite) -> SupportedCipherSuite {
+    static TLS_SUITES: LazyLock<[Tls13CipherSuite; 10]> =
+        LazyLock::new(|| std::array::from_fn(|index| tls13_suite(&ALGORITHMS[index])));
+    let suites: &'static [Tls13CipherSuite; 10] = &TLS_SUITES;
+    let index = Suite::ALL.iter().position(|&known| known == suite);
+    SupportedCipherSuite::Tls13(&suites[index.expect("every suite is listed in ALL")])
+}
+
+static ALGORITHMS: LazyLock<[SuiteAlgorithm; 10]> =
+    LazyLock::new(|| Suite::ALL.map(|suite| SuiteAlgorithm { suite }));
+
+/// Hash and HKDF are ring's: SHA-384 for AES-256-GCM, as TLS has it, else SHA-256.
+fn tls13_suite(algorithm: &'static SuiteAlgorithm) -> Tls13CipherSuite {
+    let suite = algorithm.suite;
+    let stock = stock(suite == Suite::AES_256_GCM);
+    Tls13CipherSuite {
+        common: CipherSuiteCommon {
+            suite: code_point(suite),
+            hash_provider: stock.common.hash_provider,
+            confidentiality_limit: Limits::of(suite).reported,
+        },
+        hkdf_provider: stock.hkdf_provider,
+        aead_alg: algorithm,
+        quic: Some(algorithm),
+    }
+}
+
+fn stock(aes_256: bool) -> &'static Tls13CipherSuite {
+    let suite = if aes_256 {
+        TLS13_AES_256_GCM_SHA384
+    } else {
+        TLS13_AES_128_GCM_SHA256
+    };
+    suite.tls13().expect("ring's AES-GCM suites are of TLS 1.3")
+}
+
+/// A suite's half of rustls's interface.
+#[derive(Debug)]
+struct SuiteAlgorithm {
+    suite: Suite,
+}
+
+impl Algorithm for SuiteAlgorithm {
+    fn packet_key(&self, key: AeadKey, iv: Iv) -> Box<dyn PacketKey> {
+        Box::new(KeyCarrier::new(key, iv))
+    }
+
+    fn header_protection_key(&self, key: AeadKey) -> Box<dyn HeaderProtectionKey> {
+        let stock = stock(self.suite != Suite::AES_128_GCM);
+        stock
+            .quic
+            .expect("ring's suites do QUIC")
+            .header_protection_key(key)
+    }
+
+    fn aead_key_len(&self) -> usize {
+        self.suite.key_bytes()
+    }
+}
+
+/// TLS records are not used over QUIC (RFC 9001 section 4.1.4), but rustls installs record keys
+/// all the same; they are dropped, and so wiped, on arrival.
+impl Tls13AeadAlgorithm for SuiteAlgorithm {
+    fn encrypter(&self, _: AeadKey, _: Iv) -> Box<dyn MessageEncrypter> {
+        Box::new(NoRecords)
+    }
+
+    fn decrypter(&self, _: AeadKey, _: Iv) -> Box<dyn MessageDecrypter> {
+        Box::new(NoRecords)
+    }
+
+    fn key_len(&self) -> usize {
+        self.suite.key_bytes()
+    }
+
+    fn extract_keys(
+        &self,
+        _: AeadKey,
+        _: Iv,
+    ) -> Result<ConnectionTrafficSecrets, UnsupportedOperationError> {
+        Err(UnsupportedOperationError)
+    }
+}
+
+/// Protects no TLS record.
+struct NoRecords;
+
+impl MessageEncrypter for NoRecords {
+    fn encrypt(
+        &mut self,
+        _: OutboundPlainMessage<'_>,
+        _: u64,
+    ) -> Result<OutboundOpaqueMessage, Error> {
+        Err(Error::EncryptError)
+    }
+
+    fn encrypted_payload_len(&self, payload_len: usize) -> usize {
+        payload_len
+    }
+}
+
+impl MessageDecrypter for NoRecords {
+    fn decrypt<'a>(
+        &mut self,
+        _: InboundOpaqueMessage<'a>,
+        _: u64,
+    ) -> Result<InboundPlainMessage<'a>, Error> {
+        Err(Error::DecryptError)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn code_points_are_distinct_and_known_again() {
+        for suite in Suite::ALL {
+            assert_eq!(from_code_point(code_point(suite)), Some(suite));
+        }
+        assert_eq!(
+            code_point(Suite::TRIPLE_DES_CTR_HMAC_SHA1),
+            CipherSuite::Unknown(0xFF31)
+        );
+        assert_eq!(
+            from_code_point(CipherSuite::TLS13_CHACHA20_POLY1305_SHA256),
+            None
+        );
+    }
+}
