@@ -1,0 +1,327 @@
+//! The command line: verbs, flags, their variables and their help. Every long flag has a `KEYPADD_*`
+//! variable; list flags repeat or take commas. Knows what can be said, not whether it makes sense
+//! together: a verb's own file judges that.
+
+mod usage;
+mod values;
+
+use std::net::{Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::builder::BoolishValueParser;
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use keypadd_keystream::Suite;
+use keypadd_provider::{KeyExchange, PublicKey};
+use keypadd_tunnel::{Congestion, DEFAULT_PORT, LocalForward, Permit, ServerAddress, Target};
+
+use crate::error::Error;
+
+pub(crate) use values::Allowed;
+
+/// Tunnels TCP over UDP on keystream that idle CPU has made ahead of need
+///
+/// keypadd carries TCP connections between two hosts inside one encrypted UDP connection (QUIC).
+/// While the CPU is idle it fills a pool with keystream, the costly half of encryption, so that
+/// sending is an XOR and a checksum. When the pool runs dry the same bytes are made on the spot.
+#[derive(Debug, Parser)]
+#[command(
+    name = "keypadd",
+    version,
+    max_term_width = 100,
+    disable_help_subcommand = true
+)]
+#[command(after_help = "\
+Two hosts in a minute:
+  both hosts   keypadd keygen
+  far host     keypadd serve --allow PUBLIC-KEY-OF-THE-NEAR-HOST --permit-open localhost:22
+  near host    keypadd connect FAR-HOST --peer PUBLIC-KEY-OF-THE-FAR-HOST -L 2222:localhost:22
+  near host    ssh -p 2222 localhost
+
+`keypadd VERB --help` says more about a verb. Every flag can also be set by a variable: --pool-budget
+is KEYPADD_POOL_BUDGET.
+
+Exit codes: 0 ok, 1 failed while running, 2 wrong command line, 3 unusable key file, 4 refused by
+or refusing the other end, 5 the other end does not answer, 6 a local address cannot be bound.")]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) verb: Verb,
+    #[command(flatten)]
+    pub(crate) log: LogFlags,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    /// Make this host's key and print its public half
+    ///
+    /// The private key goes to FILE, readable by you alone; an existing file is never overwritten.
+    /// Standard output is the public key and nothing else.
+    #[command(after_help = "Example:\n  keypadd keygen")]
+    Keygen(KeyFileArgs),
+    /// Print the public half of a key file
+    #[command(after_help = "Example:\n  keypadd pubkey /etc/keypadd/key")]
+    Pubkey(KeyFileArgs),
+    /// Let listed peers in and connect them to permitted targets
+    ///
+    /// Says on standard error when it is ready, with the exact line to run on the other host.
+    /// Ctrl-C or SIGTERM ends it.
+    #[command(after_help = "\
+Example:
+  keypadd serve --allow laptop=PUBLIC-KEY --permit-open localhost:22,10.0.0.0/8:5432")]
+    Serve(Box<ServeArgs>),
+    /// Reach a server and forward ports, or standard input and output, through it
+    ///
+    /// Binds its listeners first, then connects, then says on standard error that it is ready.
+    /// Ctrl-C or SIGTERM ends it.
+    #[command(after_help = "\
+Examples:
+  keypadd connect host.example --peer PUBLIC-KEY -L 2222:localhost:22
+  ssh -o ProxyCommand='keypadd connect host.example --peer PUBLIC-KEY -W %h:%p' user@localhost")]
+    Connect(Box<ConnectArgs>),
+    /// Show the daemons that run on this host: peers, suite, round trip, pool
+    #[command(after_help = "Example:\n  keypadd status --json")]
+    Status(StatusArgs),
+}
+
+/// Flags that every verb takes.
+#[derive(Debug, Args)]
+pub(crate) struct LogFlags {
+    /// How logs are written on standard error
+    #[arg(
+        long,
+        env = "KEYPADD_LOG_FORMAT",
+        value_name = "FORMAT",
+        default_value = "text"
+    )]
+    #[arg(global = true, help_heading = "Logs")]
+    pub(crate) log_format: LogFormat,
+    /// What is logged: a level, or levels by part such as info,keypadd_tunnel=debug
+    #[arg(long, env = "KEYPADD_LOG", value_name = "FILTER")]
+    #[arg(global = true, help_heading = "Logs")]
+    pub(crate) log: Option<String>,
+    /// Log more; twice, the transport as well
+    #[arg(short, long, env = "KEYPADD_VERBOSE", action = clap::ArgAction::Count)]
+    #[arg(global = true, help_heading = "Logs")]
+    pub(crate) verbose: u8,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogFormat {
+    Text,
+    Json,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct KeyFileArgs {
+    /// The private key's file [default: /etc/keypadd/key for root, else ~/.config/keypadd/key]
+    pub(crate) file: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ServeArgs {
+    /// Let in the peer with this public key; NAME stands for it in logs and metrics
+    #[arg(long, env = "KEYPADD_ALLOW", value_name = "[NAME=]PUBKEY")]
+    #[arg(value_delimiter = ',', value_parser = values::allowed)]
+    pub(crate) allow: Vec<Allowed>,
+    /// UDP address to listen on; port 0 picks a free one
+    ///
+    /// [::] takes IPv4 as well.
+    #[arg(long, env = "KEYPADD_LISTEN", value_name = "ADDR:PORT", value_parser = values::socket)]
+    #[arg(default_value_t = SocketAddr::from((Ipv6Addr::UNSPECIFIED, DEFAULT_PORT)))]
+    pub(crate) listen: SocketAddr,
+    /// Targets that peers may reach: HOST:PORT, HOST:*, *:PORT, CIDR:PORT or *:*
+    ///
+    /// Names are resolved here, and the address that was compared is the one connected to.
+    /// `localhost` is 127.0.0.1 and ::1.
+    #[arg(long, env = "KEYPADD_PERMIT_OPEN", value_name = "PATTERN")]
+    #[arg(value_delimiter = ',', value_parser = values::permit)]
+    pub(crate) permit_open: Vec<Permit>,
+    /// Suites to accept [default: every standard suite]
+    ///
+    /// Standard: aes-256-gcm, aes-128-gcm, aes-{256,128}-ctr-hmac-{sha256,sha1}.
+    /// Legacy, insecure, only with --allow-legacy: {3des,des}-ctr-hmac-{sha256,sha1}.
+    #[arg(long, env = "KEYPADD_SUITE", value_name = "NAME")]
+    #[arg(value_delimiter = ',', value_parser = values::suite)]
+    pub(crate) suite: Vec<Suite>,
+    /// Key exchanges to accept: x25519, x25519mlkem768, secp384r1 [default: all three]
+    #[arg(long, env = "KEYPADD_KEX", value_name = "NAME")]
+    #[arg(value_delimiter = ',', value_parser = values::kex)]
+    pub(crate) kex: Vec<KeyExchange>,
+    #[command(flatten)]
+    pub(crate) daemon: DaemonFlags,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ConnectArgs {
+    /// The server, a name or an address; an IPv6 address with a port goes in brackets
+    ///
+    /// The port is UDP, 4433 unless given.
+    #[arg(value_name = "HOST[:PORT]", value_parser = values::server)]
+    pub(crate) server: ServerAddress,
+    /// The server's public key, as `keypadd pubkey` prints it there
+    #[arg(long, env = "KEYPADD_PEER", value_name = "PUBKEY", value_parser = values::public_key)]
+    pub(crate) peer: Option<PublicKey>,
+    /// Listen here and connect to HOST:HOSTPORT from the server
+    ///
+    /// As in ssh: [BIND:]PORT:HOST:HOSTPORT. BIND is loopback unless given, `*` is every address, and
+    /// IPv6 addresses go in brackets. Port 0 picks a free one.
+    #[arg(
+        short = 'L',
+        long,
+        env = "KEYPADD_LOCAL",
+        value_name = "[BIND:]PORT:HOST:HOSTPORT"
+    )]
+    #[arg(value_delimiter = ',', value_parser = values::local_forward)]
+    pub(crate) local: Vec<LocalForward>,
+    /// Connect standard input and output to HOST:PORT from the server, as an ssh ProxyCommand does
+    #[arg(short = 'W', long, env = "KEYPADD_STDIO", value_name = "HOST:PORT")]
+    #[arg(value_parser = values::target, conflicts_with = "local")]
+    pub(crate) stdio: Option<Target>,
+    /// How long the first connection may take, such as 10s or 1m
+    #[arg(
+        long,
+        env = "KEYPADD_CONNECT_TIMEOUT",
+        value_name = "DURATION",
+        default_value = "10s"
+    )]
+    #[arg(value_parser = values::duration)]
+    pub(crate) connect_timeout: Duration,
+    /// The suite to offer
+    ///
+    /// Standard: aes-256-gcm, aes-128-gcm, aes-{256,128}-ctr-hmac-{sha256,sha1}.
+    /// Legacy, insecure, only with --allow-legacy: {3des,des}-ctr-hmac-{sha256,sha1}.
+    #[arg(long, env = "KEYPADD_SUITE", value_name = "NAME", value_parser = values::suite)]
+    #[arg(default_value_t = Suite::default())]
+    pub(crate) suite: Suite,
+    /// The key exchange to offer: x25519, x25519mlkem768 or secp384r1
+    #[arg(long, env = "KEYPADD_KEX", value_name = "NAME", value_parser = values::kex)]
+    #[arg(default_value_t = KeyExchange::default())]
+    pub(crate) kex: KeyExchange,
+    #[command(flatten)]
+    pub(crate) daemon: DaemonFlags,
+}
+
+/// What `serve` and `connect` have in common.
+#[derive(Debug, Args)]
+pub(crate) struct DaemonFlags {
+    /// This host's private key
+    ///
+    /// [default: $CREDENTIALS_DIRECTORY/key if set, else /etc/keypadd/key for root, else
+    /// ~/.config/keypadd/key]
+    #[arg(
+        long,
+        env = "KEYPADD_KEY",
+        value_name = "FILE",
+        help_heading = "Common"
+    )]
+    pub(crate) key: Option<PathBuf>,
+    /// Whether keystream is made ahead of need by idle CPU
+    #[arg(long, env = "KEYPADD_POOL", value_name = "MODE", default_value = "on")]
+    #[arg(help_heading = "Common")]
+    pub(crate) pool: PoolMode,
+    /// Memory for keystream made ahead of need, at least 1MiB
+    #[arg(
+        long,
+        env = "KEYPADD_POOL_BUDGET",
+        value_name = "SIZE",
+        default_value = "64MiB"
+    )]
+    #[arg(value_parser = values::pool_budget, help_heading = "Common")]
+    pub(crate) pool_budget: usize,
+    /// Accept suites that are no longer secure: DES and 3DES
+    #[arg(long, env = "KEYPADD_ALLOW_LEGACY", value_parser = BoolishValueParser::new())]
+    #[arg(help_heading = "Common")]
+    pub(crate) allow_legacy: bool,
+    /// Congestion control: cubic yields as TCP does, bbr keeps its speed where packets get lost
+    #[arg(long, env = "KEYPADD_CONGESTION", value_name = "NAME")]
+    #[arg(default_value_t = Congestion::default(), value_parser = values::congestion)]
+    #[arg(help_heading = "Common")]
+    pub(crate) congestion: Congestion,
+    /// Serve Prometheus metrics at http://ADDR:PORT/metrics
+    #[arg(long, env = "KEYPADD_METRICS", value_name = "ADDR:PORT", value_parser = values::socket)]
+    #[arg(help_heading = "Common")]
+    pub(crate) metrics: Option<SocketAddr>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PoolMode {
+    On,
+    Off,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct StatusArgs {
+    /// Ask the daemon behind this socket [default: every daemon of this user]
+    #[arg(long, env = "KEYPADD_SOCKET", value_name = "PATH")]
+    pub(crate) socket: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long, env = "KEYPADD_JSON", value_parser = BoolishValueParser::new())]
+    pub(crate) json: bool,
+}
+
+/// Reads the process's arguments and variables.
+///
+/// `Ok(None)` after help or the version has been printed as asked.
+///
+/// # Errors
+/// Exit 2, with the flag and the value in the cause.
+pub(crate) fn read() -> Result<Option<Cli>, Error> {
+    let matches = command()
+        .try_get_matches()
+        .and_then(|matches| Cli::from_arg_matches(&matches));
+    match matches {
+        Ok(cli) => Ok(Some(cli)),
+        Err(error) => usage::explain(&error),
+    }
+}
+
+/// The command as help and parsing see it. What variables hold at the moment stays out of the help:
+/// it belongs to the user's shell and makes the text wide.
+fn command() -> clap::Command {
+    let hide = |arg: clap::Arg| arg.hide_env_values(true);
+    Cli::command()
+        .mut_args(hide)
+        .mut_subcommands(move |verb| verb.mut_args(hide))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_definition_holds_together() {
+        command().debug_assert();
+    }
+
+    #[test]
+    fn every_long_flag_has_the_variable_of_its_name() {
+        for verb in command().get_subcommands() {
+            for flag in verb
+                .get_arguments()
+                .filter(|flag| flag.get_long().is_some())
+            {
+                let long = flag.get_long().unwrap();
+                let name = format!("KEYPADD_{}", long.to_uppercase().replace('-', "_"));
+                let variable = flag
+                    .get_env()
+                    .map(|name| name.to_string_lossy().into_owned());
+                assert_eq!(variable, Some(name), "{} --{long}", verb.get_name());
+            }
+        }
+    }
+
+    #[test]
+    fn every_verb_shows_an_example() {
+        for verb in command().get_subcommands() {
+            let help = verb
+                .get_after_help()
+                .map(ToString::to_string)
+                .unwrap_or_default();
+            assert!(
+                help.contains(&format!("keypadd {}", verb.get_name())),
+                "{}",
+                verb.get_name()
+            );
+        }
+    }
+}

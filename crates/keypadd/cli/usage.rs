@@ -1,0 +1,158 @@
+//! clap's refusals in our own form: one line that names the flag and the value, one with the way out,
+//! exit 2. Help and the version, which clap also returns as errors, are printed here.
+
+use std::error::Error as StdError;
+
+use clap::CommandFactory;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+
+use super::Cli;
+use super::values::BadValue;
+use crate::error::{Error, Exit, shown};
+
+/// Prints what was asked for, or turns clap's error into ours.
+pub(super) fn explain<T>(error: &clap::Error) -> Result<Option<T>, Error> {
+    let wrong = |cause: String| Error::new(Exit::Usage, cause);
+    let flag = flag_name(error, ContextKind::InvalidArg);
+    let value = text(error, ContextKind::InvalidValue).unwrap_or_default();
+    Err(match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            // A reader that has gone away, such as `head`, is not a failure.
+            let _ = error.print();
+            return Ok(None);
+        }
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => {
+            wrong("no command given".into()).hint(format!(
+                "one of {}; `keypadd --help` explains them",
+                verbs().join(", ")
+            ))
+        }
+        ErrorKind::InvalidSubcommand => {
+            let verb = text(error, ContextKind::InvalidSubcommand).unwrap_or_default();
+            let cause = format!("{} is not a command", shown(verb));
+            match text(error, ContextKind::SuggestedSubcommand) {
+                Some(near) => wrong(cause).hint(format!("did you mean `keypadd {near}`?")),
+                None => wrong(cause).hint(format!(
+                    "one of {}; `keypadd --help` explains them",
+                    verbs().join(", ")
+                )),
+            }
+        }
+        ErrorKind::UnknownArgument => {
+            let given = text(error, ContextKind::InvalidArg).unwrap_or_default();
+            let thing = if given.starts_with('-') {
+                "flag"
+            } else {
+                "argument"
+            };
+            let unknown = wrong(format!("unknown {thing} {}", shown(given)));
+            match text(error, ContextKind::SuggestedArg) {
+                Some(near) => unknown.hint(format!("did you mean {near}?")),
+                None => unknown.hint(help_line(error)),
+            }
+        }
+        ErrorKind::ValueValidation => match error.source().and_then(|e| e.downcast_ref()) {
+            Some(BadValue { cause, hint }) => wrong(format!("{flag}: {cause}")).hint(hint),
+            None => {
+                wrong(format!("{flag}: {} cannot be used", shown(value))).hint(help_line(error))
+            }
+        },
+        ErrorKind::InvalidValue if value.is_empty() => {
+            wrong(format!("{flag} needs a value")).hint(choices(error))
+        }
+        ErrorKind::InvalidValue => {
+            wrong(format!("{flag}: {} is not a choice", shown(value))).hint(choices(error))
+        }
+        ErrorKind::MissingRequiredArgument => {
+            wrong(format!("{flag} is missing")).hint(help_line(error))
+        }
+        ErrorKind::ArgumentConflict => {
+            let other = flag_name(error, ContextKind::PriorArg);
+            let cause = match flag == other {
+                true => format!("{flag} is given twice"),
+                false => format!("{flag} and {other} exclude each other"),
+            };
+            wrong(cause).hint(help_line(error))
+        }
+        _ => {
+            let whole = error.to_string();
+            let first = whole.lines().next().unwrap_or_default();
+            wrong(first.trim_start_matches("error: ").to_owned()).hint(help_line(error))
+        }
+    })
+}
+
+/// The flag as the user would type it, or the variable that set it; clap says `--pool <MODE>` for either.
+fn flag_name(error: &clap::Error, kind: ContextKind) -> String {
+    let Some(full) = text(error, kind) else {
+        return "a value".into();
+    };
+    let flag = full.split(' ').next().unwrap_or_default();
+    let variable = format!(
+        "KEYPADD_{}",
+        flag.trim_start_matches('-')
+            .to_uppercase()
+            .replace('-', "_")
+    );
+    let typed = std::env::args_os().any(|argument| {
+        let argument = argument.to_string_lossy();
+        argument.split('=').next() == Some(flag) || is_short_of(&argument, flag)
+    });
+    match flag.starts_with("--") && !typed && std::env::var_os(&variable).is_some() {
+        true => variable,
+        false if flag.starts_with('<') => flag.trim_matches(['<', '>']).to_owned(),
+        false => flag.to_owned(),
+    }
+}
+
+/// Whether `-Lvalue` or `-L` was typed for `--local`.
+fn is_short_of(argument: &str, flag: &str) -> bool {
+    let command = Cli::command();
+    let mut flags = command
+        .get_subcommands()
+        .flat_map(clap::Command::get_arguments);
+    let short = flags.find_map(|arg| {
+        arg.get_long()
+            .filter(|l| *l == &flag[2..])
+            .and(arg.get_short())
+    });
+    short.is_some_and(|short| argument.starts_with(&format!("-{short}")))
+}
+
+/// A piece of clap's context; of a list, the first entry.
+fn text(error: &clap::Error, kind: ContextKind) -> Option<&str> {
+    match error.get(kind)? {
+        ContextValue::String(text) => Some(text),
+        ContextValue::Strings(texts) => texts.first().map(String::as_str),
+        _ => None,
+    }
+}
+
+/// What may stand there, where clap knows it.
+fn choices(error: &clap::Error) -> String {
+    match error.get(ContextKind::ValidValue) {
+        Some(ContextValue::Strings(values)) if !values.is_empty() => {
+            format!("one of {}", values.join(", "))
+        }
+        _ => help_line(error),
+    }
+}
+
+/// Where to read on: the help of the verb that was meant.
+fn help_line(_: &clap::Error) -> String {
+    let verbs = verbs();
+    let meant = std::env::args()
+        .skip(1)
+        .find(|argument| verbs.contains(argument));
+    match meant {
+        Some(verb) => format!("`keypadd {verb} --help` shows its flags and an example"),
+        None => "`keypadd --help` shows the commands and an example".into(),
+    }
+}
+
+fn verbs() -> Vec<String> {
+    Cli::command()
+        .get_subcommands()
+        .map(|verb| verb.get_name().to_owned())
+        .collect()
+}

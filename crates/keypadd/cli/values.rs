@@ -1,0 +1,213 @@
+//! What stands behind a flag, read from text. A value that cannot be used becomes a [`BadValue`]: a
+//! cause that names the value and a hint with a good one. `usage` puts the flag's name in front.
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::net::SocketAddr;
+use std::str::FromStr;
+use std::time::Duration;
+
+use bytesize::ByteSize;
+use keypadd_keystream::Suite;
+use keypadd_provider::{KeyExchange, PublicKey};
+use keypadd_tunnel::{Congestion, LocalForward, Permit, ServerAddress, Target};
+
+use crate::error::{is_private, shown};
+
+/// The least pool: below it a single connection's chunks do not fit.
+const POOL_BUDGET_LEAST: ByteSize = ByteSize::mib(1);
+
+/// Longest name of a peer; it becomes a label of metrics.
+const NAME_CHARS_MAX: usize = 63;
+
+/// Why a value cannot be used, and what could.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct BadValue {
+    /// Follows the flag's name: `'x' is not ...`.
+    pub(super) cause: String,
+    /// A good value, or where to find one.
+    pub(super) hint: String,
+}
+
+impl fmt::Display for BadValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.cause)
+    }
+}
+
+impl StdError for BadValue {}
+
+fn bad(cause: impl Into<String>, hint: impl Into<String>) -> BadValue {
+    BadValue {
+        cause: cause.into(),
+        hint: hint.into(),
+    }
+}
+
+/// Parses by the type's own rule; its error says what is wrong, the hint what would be right.
+fn parsed<T>(text: &str, hint: &str) -> Result<T, BadValue>
+where
+    T: FromStr,
+    T::Err: fmt::Display,
+{
+    text.parse().map_err(|error: T::Err| {
+        // The error may repeat the text, which is no good for a key pasted in the wrong place.
+        if is_private(text) {
+            bad(shown(text), hint)
+        } else {
+            bad(error.to_string(), hint)
+        }
+    })
+}
+
+/// A peer of `--allow`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Allowed {
+    /// What it is called in logs and metrics, if the user named it.
+    pub(crate) name: Option<String>,
+    /// Its key.
+    pub(crate) key: PublicKey,
+}
+
+/// `[NAME=]PUBKEY`. A key's text ends in `=`, a name is followed by more.
+pub(super) fn allowed(text: &str) -> Result<Allowed, BadValue> {
+    let text = text.trim();
+    let (name, key) = match text.split_once('=') {
+        Some((name, key)) if !key.is_empty() && !is_private(name) => (Some(name), key),
+        _ => (None, text),
+    };
+    let key = public_key(key)?;
+    let good = |c: char| c.is_ascii_alphanumeric() || "-_.@".contains(c);
+    match name {
+        Some(name) if name.is_empty() || name.len() > NAME_CHARS_MAX || !name.chars().all(good) => {
+            Err(bad(
+                format!("{} is not a name for a peer", shown(name)),
+                format!("up to {NAME_CHARS_MAX} letters, digits and -_.@, as in laptop={key}"),
+            ))
+        }
+        name => Ok(Allowed {
+            name: name.map(str::to_owned),
+            key,
+        }),
+    }
+}
+
+pub(super) fn public_key(text: &str) -> Result<PublicKey, BadValue> {
+    text.parse().map_err(|error| {
+        // A key's text may be a secret in the wrong place, and 44 characters tell nobody anything:
+        // the message says what it is and does not repeat it.
+        let error: keypadd_provider::KeyTextError = error;
+        bad(
+            error.to_string(),
+            "`keypadd pubkey`, run on the other host, prints its public key",
+        )
+    })
+}
+
+pub(super) fn socket(text: &str) -> Result<SocketAddr, BadValue> {
+    text.parse().map_err(|_| {
+        bad(
+            format!("{} is not ADDR:PORT", shown(text)),
+            "an IP address and a port, as in 127.0.0.1:4433 or [::]:4433",
+        )
+    })
+}
+
+pub(super) fn server(text: &str) -> Result<ServerAddress, BadValue> {
+    parsed(
+        text,
+        "HOST or HOST:PORT, as in host.example:4433 or [2001:db8::1]:4433",
+    )
+}
+
+pub(super) fn target(text: &str) -> Result<Target, BadValue> {
+    parsed(text, "HOST:PORT, as in localhost:22 or [::1]:22")
+}
+
+pub(super) fn local_forward(text: &str) -> Result<LocalForward, BadValue> {
+    parsed(
+        text,
+        "as in 2222:localhost:22 or 127.0.0.1:8080:web.example:80",
+    )
+}
+
+pub(super) fn permit(text: &str) -> Result<Permit, BadValue> {
+    parsed(
+        text,
+        "as in localhost:22, db.example:*, *:443, 10.0.0.0/8:5432 or *:*",
+    )
+}
+
+pub(super) fn suite(text: &str) -> Result<Suite, BadValue> {
+    text.parse().map_err(|_| {
+        let names = Suite::ALL.map(Suite::name).join(", ");
+        bad(
+            format!("{} is not a suite", shown(text)),
+            format!("one of {names}"),
+        )
+    })
+}
+
+pub(super) fn kex(text: &str) -> Result<KeyExchange, BadValue> {
+    text.parse().map_err(|_| {
+        let names = KeyExchange::ALL.map(|kex| kex.to_string()).join(", ");
+        bad(
+            format!("{} is not a key exchange", shown(text)),
+            format!("one of {names}"),
+        )
+    })
+}
+
+pub(super) fn congestion(text: &str) -> Result<Congestion, BadValue> {
+    let cause = format!("{} is not a congestion control", shown(text));
+    text.parse().map_err(|_| bad(cause, "one of cubic, bbr"))
+}
+
+pub(super) fn duration(text: &str) -> Result<Duration, BadValue> {
+    match humantime::parse_duration(text) {
+        Ok(duration) if !duration.is_zero() => Ok(duration),
+        _ => Err(bad(
+            format!("{} is not a duration", shown(text)),
+            "as in 10s, 1m 30s or 500ms",
+        )),
+    }
+}
+
+pub(super) fn pool_budget(text: &str) -> Result<usize, BadValue> {
+    let size = text.parse::<ByteSize>().map_err(|_| {
+        bad(
+            format!("{} is not a size", shown(text)),
+            "as in 64MiB or 1GiB",
+        )
+    })?;
+    if size < POOL_BUDGET_LEAST {
+        let cause = format!("{} is too small for a pool", shown(text));
+        return Err(bad(cause, "at least 1MiB; --pool off does without a pool"));
+    }
+    usize::try_from(size.as_u64()).map_err(|_| {
+        bad(
+            format!("{} is more than this machine can address", shown(text)),
+            "64MiB",
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_budget_is_read_in_binary_units_and_has_a_floor() {
+        assert_eq!(pool_budget("64MiB"), Ok(64 << 20));
+        assert_eq!(pool_budget("1048576"), Ok(1 << 20));
+        assert!(pool_budget("1048575").is_err());
+        assert!(pool_budget("lots").is_err());
+    }
+
+    #[test]
+    fn a_duration_of_nothing_is_refused() {
+        assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
+        assert!(duration("0s").is_err());
+        assert!(duration("10").is_err());
+    }
+}

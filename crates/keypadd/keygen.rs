@@ -1,0 +1,51 @@
+//! `keypadd keygen` and `keypadd pubkey`. Standard output is the public key and nothing else, so that
+//! `--allow "$(keypadd pubkey)"` works; what to do with it goes to standard error.
+
+use std::io::{self, Write};
+
+use keypadd_provider::{PrivateKey, PublicKey};
+
+use crate::cli::KeyFileArgs;
+use crate::error::{Error, Exit};
+use crate::keyfile;
+
+/// Makes a key file and says what to run on the other host.
+///
+/// # Errors
+/// Exit 1: the file exists or cannot be written. Nothing is left half done.
+pub(crate) fn keygen(args: KeyFileArgs) -> Result<(), Error> {
+    let path = args.file.map_or_else(keyfile::writable_path, Ok)?;
+    let key = PrivateKey::generate()
+        .map_err(|error| Error::new(Exit::Runtime, format!("cannot make a key: {error}")))?;
+    keyfile::create(&path, &key)?;
+    let public = key.public();
+    print(&public)?;
+    let _ = write!(
+        io::stderr().lock(),
+        "The private key is in {path}; it stays on this host.\n\
+         The line above is this host's public key. On the other host, let this one in:\n  \
+         keypadd serve --allow {public} --permit-open localhost:22\n\
+         or, if this host is to be the server, connect to it (HOST is this host's name):\n  \
+         keypadd connect HOST --peer {public} -L 2222:localhost:22\n",
+        path = path.display(),
+    );
+    Ok(())
+}
+
+/// Prints the public half of a key file.
+///
+/// # Errors
+/// Exit 3: the file holds no usable private key.
+pub(crate) fn pubkey(args: KeyFileArgs) -> Result<(), Error> {
+    let path = args.file.map_or_else(keyfile::default_path, Ok)?;
+    print(&keyfile::read(&path)?.public())
+}
+
+fn print(key: &PublicKey) -> Result<(), Error> {
+    writeln!(io::stdout().lock(), "{key}").map_err(|error| {
+        Error::new(
+            Exit::Runtime,
+            format!("cannot write to standard output: {error}"),
+        )
+    })
+}

@@ -1,0 +1,51 @@
+//! Logs go to standard error, as text or JSON; standard output belongs to results. The only part of
+//! the program that is global to the process, hence set up by `main` and by nothing else.
+
+use std::io::IsTerminal;
+
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::time::SystemTime;
+
+use crate::cli::{LogFlags, LogFormat};
+use crate::error::{Error, Exit, shown};
+
+/// Our crates speak at `info`, the transport below only of errors.
+const DEFAULT_FILTER: &str = "error,keypadd=info,keypadd_keystream=info,keypadd_pool=info,\
+                              keypadd_provider=info,keypadd_tunnel=info";
+/// `-v`: our crates at `debug`, the transport's warnings.
+const VERBOSE_FILTER: &str = "warn,keypadd=debug,keypadd_keystream=debug,keypadd_pool=debug,\
+                              keypadd_provider=debug,keypadd_tunnel=debug";
+/// `-vv`: what the transport does as well.
+const TALKATIVE_FILTER: &str = "debug";
+
+/// Starts logging as the flags say.
+///
+/// # Errors
+/// Exit 2: `--log` is not a filter.
+pub(crate) fn start(flags: &LogFlags) -> Result<(), Error> {
+    let filter = match (&flags.log, flags.verbose) {
+        (Some(filter), _) => EnvFilter::try_new(filter).map_err(|_| {
+            Error::new(
+                Exit::Usage,
+                format!("--log {} is not a filter", shown(filter)),
+            )
+            .hint("a level such as debug, or levels by part such as info,keypadd_tunnel=debug")
+        })?,
+        (None, 0) => EnvFilter::new(DEFAULT_FILTER),
+        (None, 1) => EnvFilter::new(VERBOSE_FILTER),
+        (None, _) => EnvFilter::new(TALKATIVE_FILTER),
+    };
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_timer(SystemTime)
+        .with_writer(std::io::stderr);
+    match flags.log_format {
+        LogFormat::Json => builder.json().flatten_event(true).init(),
+        LogFormat::Text => {
+            let colours = std::io::stderr().is_terminal()
+                && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+            builder.with_ansi(colours).with_target(false).init();
+        }
+    }
+    Ok(())
+}
