@@ -27,10 +27,10 @@ impl Aes {
         Self::Aes256(Aes256Enc::new(key.into()))
     }
 
-    pub(crate) fn encrypt_blocks(&self, blocks: &mut [Array<u8, U16>]) {
+    pub(crate) fn encrypt_block(&self, block: &mut Array<u8, U16>) {
         match self {
-            Self::Aes128(aes) => aes.encrypt_blocks(blocks),
-            Self::Aes256(aes) => aes.encrypt_blocks(blocks),
+            Self::Aes128(aes) => aes.encrypt_block(block),
+            Self::Aes256(aes) => aes.encrypt_block(block),
         }
     }
 }
@@ -55,13 +55,12 @@ impl AesCtr {
     pub(crate) fn write(&self, packet: PacketNumber, offset: usize, out: &mut [u8]) {
         // The packet number as 96 bits is XORed on the IV (RFC 9001 5.3); counters start at 1.
         let first = (self.iv ^ (u128::from(packet.value()) << 32)) | 1;
-        counter::write_range(offset, out, |block, blocks: &mut [Array<u8, U16>]| {
-            // No carry into the nonce: `PAD_BYTES_MAX` keeps the counter far below 2^32.
-            for (counter, block) in (first + u128::from(block)..).zip(&mut *blocks) {
-                *block = counter.to_be_bytes().into();
-            }
-            self.aes.encrypt_blocks(blocks);
-        });
+        // No carry into the nonce: a pad's length keeps the counter far below 2^32.
+        let counter = |block: u64| (first + u128::from(block)).to_be_bytes().into();
+        match &self.aes {
+            Aes::Aes128(aes) => counter::write_range(aes, offset, out, counter),
+            Aes::Aes256(aes) => counter::write_range(aes, offset, out, counter),
+        }
     }
 }
 

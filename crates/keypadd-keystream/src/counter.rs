@@ -1,44 +1,81 @@
-//! From blocks to bytes: any range of a block keystream, at any offset.
+//! From blocks to bytes: any range of a counter-mode keystream, at any offset.
 //!
-//! Knows nothing of ciphers: whoever calls says how block `j` is made (SP 800-38A 6.5).
+//! Knows neither counters nor ciphers: whoever calls says what counter block `j` holds and which
+//! cipher encrypts it (SP 800-38A 6.5).
 
 use cipher::array::{Array, ArraySize};
+use cipher::{BlockCipherEncBackend, BlockCipherEncClosure, BlockCipherEncrypt, BlockSizeUser};
+use std::marker::PhantomData;
 
-/// Writes bytes `offset..offset + out.len()` of a keystream over `out`.
-///
-/// `keystream(first, blocks)` fills `blocks` with the keystream's blocks `first`, `first + 1`, ...
-/// Whole blocks are made in place, in one call, so that the cipher can work on many at once; only
-/// the ragged ends go through a block on the stack, which is wiped.
+/// Writes bytes `offset..offset + out.len()` of a keystream over `out`; block `j` of it is the
+/// encryption of `counter(j)`.
 pub(crate) fn write_range<N: ArraySize>(
+    cipher: &impl BlockCipherEncrypt<BlockSize = N>,
     offset: usize,
     out: &mut [u8],
-    mut keystream: impl FnMut(u64, &mut [Array<u8, N>]),
+    counter: impl Fn(u64) -> Array<u8, N>,
 ) {
-    let mut block = (offset / N::USIZE) as u64;
-    let mut ragged = |block: u64, skip: usize, out: &mut [u8]| {
-        let mut whole = [Array::default()];
-        keystream(block, &mut whole);
-        out.copy_from_slice(&whole[0][skip..skip + out.len()]);
-        wipe(&mut whole[0]);
-    };
+    let block_size = PhantomData;
+    cipher.encrypt_with_backend(Range {
+        offset,
+        out,
+        counter,
+        block_size,
+    });
+}
 
-    let skip = offset % N::USIZE;
-    let lead = if skip == 0 {
-        0
-    } else {
-        out.len().min(N::USIZE - skip)
-    };
-    let (lead, rest) = out.split_at_mut(lead);
-    if !lead.is_empty() {
-        ragged(block, skip, lead);
-        block += 1;
-    }
-    let (blocks, tail) = Array::slice_as_chunks_mut(rest);
-    if !tail.is_empty() {
-        ragged(block + blocks.len() as u64, 0, tail);
-    }
-    if !blocks.is_empty() {
-        keystream(block, blocks);
+/// The whole range as one job for the cipher: to enter a wide AES back end is to spread the round
+/// keys over vector registers, which costs as much as encrypting twenty blocks.
+struct Range<'a, N, F> {
+    offset: usize,
+    out: &'a mut [u8],
+    counter: F,
+    block_size: PhantomData<N>,
+}
+
+impl<N: ArraySize, F> BlockSizeUser for Range<'_, N, F> {
+    type BlockSize = N;
+}
+
+impl<N: ArraySize, F: Fn(u64) -> Array<u8, N>> BlockCipherEncClosure for Range<'_, N, F> {
+    /// Whole blocks are made in place, as many at once as the back end likes; only the ragged ends
+    /// go through a block on the stack, which is wiped.
+    #[inline(always)]
+    fn call<B: BlockCipherEncBackend<BlockSize = N>>(self, backend: &B) {
+        let ragged = |block: u64, skip: usize, out: &mut [u8]| {
+            let mut whole = (self.counter)(block);
+            backend.encrypt_block_inplace(&mut whole);
+            out.copy_from_slice(&whole[skip..skip + out.len()]);
+            wipe(&mut whole);
+        };
+
+        let mut block = (self.offset / N::USIZE) as u64;
+        let skip = self.offset % N::USIZE;
+        let lead = if skip == 0 {
+            0
+        } else {
+            self.out.len().min(N::USIZE - skip)
+        };
+        let (lead, rest) = self.out.split_at_mut(lead);
+        if !lead.is_empty() {
+            ragged(block, skip, lead);
+            block += 1;
+        }
+
+        let (blocks, tail) = Array::<u8, N>::slice_as_chunks_mut(rest);
+        let end = block + blocks.len() as u64;
+        for (number, block) in (block..end).zip(&mut *blocks) {
+            *block = (self.counter)(number);
+        }
+        let (batches, few) = Array::<_, B::ParBlocksSize>::slice_as_chunks_mut(blocks);
+        for batch in batches {
+            backend.encrypt_par_blocks_inplace(batch);
+        }
+        backend.encrypt_tail_blocks_inplace(few);
+
+        if !tail.is_empty() {
+            ragged(end, 0, tail);
+        }
     }
 }
 

@@ -19,8 +19,8 @@ pub const PAYLOAD_BYTES_MAX: usize = legacy::PAD_BYTES_MAX;
 /// Bytes of pad a packet can need: GCM's tag mask comes before the payload.
 const PAD_BYTES_MAX: usize = PAYLOAD_BYTES_MAX + 16;
 
-/// Bytes that [`InlineKeystream::apply`] makes at a time: 64 AES blocks, the widest batch there is.
-const SCRATCH_BYTES: usize = 1024;
+/// Bytes that [`InlineKeystream::apply`] makes at a time: the payload of an Ethernet frame at once.
+const SCRATCH_BYTES: usize = 1536;
 
 /// One cipher key and IV. Immutable, so any number of threads may use it; wiped when dropped.
 pub struct KeystreamKey {
@@ -127,12 +127,18 @@ impl fmt::Debug for KeystreamKey {
 pub struct InlineKeystream {
     key: Arc<KeystreamKey>,
     last: Option<(Segment, Subkey)>,
+    /// Where `apply` makes pads; all zero between calls.
+    scratch: Box<[u8]>,
 }
 
 impl InlineKeystream {
     /// A fallback for `key`; makes no subkey before it is asked for a pad.
     pub fn new(key: Arc<KeystreamKey>) -> Self {
-        Self { key, last: None }
+        Self {
+            key,
+            last: None,
+            scratch: vec![0; SCRATCH_BYTES].into(),
+        }
     }
 
     /// Overwrites `out` with the bytes `offset..offset + out.len()` of the packet's pad.
@@ -141,13 +147,7 @@ impl InlineKeystream {
     ///
     /// If the pad would be longer than the mask of the tag and [`PAYLOAD_BYTES_MAX`].
     pub fn write(&mut self, packet: PacketNumber, offset: usize, out: &mut [u8]) {
-        let segment = packet.segment();
-        if let Inner::Legacy(key) = &self.key.inner
-            && self.last.as_ref().is_none_or(|(of, _)| *of != segment)
-        {
-            self.last = Some((segment, key.subkey(segment)));
-        }
-        let subkey = self.last.as_ref().map(|(_, subkey)| subkey);
+        let subkey = subkey(&self.key, &mut self.last, packet.segment());
         self.key.write_pad(packet, subkey, offset, out);
     }
 
@@ -155,17 +155,32 @@ impl InlineKeystream {
     /// decrypts. Panics as [`Self::write`] does, before it touches `data`.
     pub fn apply(&mut self, packet: PacketNumber, offset: usize, data: &mut [u8]) {
         self.key.check_end(offset, data.len());
-        let mut scratch = [0; SCRATCH_BYTES];
+        let subkey = subkey(&self.key, &mut self.last, packet.segment());
         for (piece, data) in data.chunks_mut(SCRATCH_BYTES).enumerate() {
-            let pad = &mut scratch[..data.len()];
-            self.write(packet, offset + piece * SCRATCH_BYTES, pad);
+            let pad = &mut self.scratch[..data.len()];
+            self.key
+                .write_pad(packet, subkey, offset + piece * SCRATCH_BYTES, pad);
             for (byte, pad) in data.iter_mut().zip(&*pad) {
                 *byte ^= pad;
             }
+            counter::wipe(pad);
         }
-        let used = data.len().min(SCRATCH_BYTES);
-        counter::wipe(&mut scratch[..used]);
     }
+}
+
+/// The subkey of `segment`, made unless it is the `last` one; `None` for ciphers without subkeys.
+fn subkey<'a>(
+    key: &KeystreamKey,
+    last: &'a mut Option<(Segment, Subkey)>,
+    segment: Segment,
+) -> Option<&'a Subkey> {
+    let Inner::Legacy(key) = &key.inner else {
+        return None;
+    };
+    if last.as_ref().is_none_or(|(of, _)| *of != segment) {
+        *last = Some((segment, key.subkey(segment)));
+    }
+    last.as_ref().map(|(_, subkey)| subkey)
 }
 
 impl fmt::Debug for InlineKeystream {

@@ -11,9 +11,7 @@
 use crate::counter;
 use crate::derive::Prk;
 use crate::number::{SEGMENT_PACKETS, Segment};
-use cipher::array::Array;
-use cipher::consts::U8;
-use cipher::{BlockCipherEncrypt, KeyInit};
+use cipher::KeyInit;
 use des::{Des, TdesEde3};
 use zeroize::{Zeroize, Zeroizing};
 
@@ -121,18 +119,10 @@ impl Subkey {
     pub(crate) fn write(&self, slot: usize, offset: usize, out: &mut [u8]) {
         debug_assert!(slot < SEGMENT_PACKETS);
         let base = (slot as u64) << BLOCK_BITS;
-        counter::write_range(offset, out, |first, blocks: &mut [Array<u8, U8>]| {
-            for (at, block) in (first..).zip(&mut *blocks) {
-                *block = (self.iv ^ (base | at)).to_be_bytes().into();
-            }
-            self.encrypt_blocks(blocks);
-        });
-    }
-
-    fn encrypt_blocks(&self, blocks: &mut [Array<u8, U8>]) {
+        let counter = |block: u64| (self.iv ^ (base | block)).to_be_bytes().into();
         match &self.engine {
-            Engine::Des(des) => des.encrypt_blocks(blocks),
-            Engine::TripleDes(des) => des.encrypt_blocks(blocks),
+            Engine::Des(des) => counter::write_range(des, offset, out, counter),
+            Engine::TripleDes(des) => counter::write_range(des, offset, out, counter),
         }
     }
 }

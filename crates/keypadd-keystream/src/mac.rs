@@ -4,6 +4,7 @@
 //! compared in constant time. A key's state is made once and copied per packet; copies are wiped.
 
 use crate::aes_ctr::Aes;
+use crate::counter;
 use crate::number::PacketNumber;
 use cipher::array::Array;
 use ghash::GHash;
@@ -14,9 +15,13 @@ use sha1::Sha1;
 use sha2::Sha256;
 use std::fmt;
 use subtle::ConstantTimeEq;
+use zeroize::zeroize_stack;
 
 /// Bytes of every tag (RFC 9001 5.3 leaves no choice; an HMAC is cut to it, RFC 2104 5).
 pub const TAG_BYTES: usize = 16;
+
+/// Above what [`ghash`] and what it calls keep on the stack: a state (160 bytes), a few blocks.
+const GHASH_STACK_BYTES: usize = 1024;
 
 /// The authentication key of one direction and key phase. Immutable; wiped when dropped.
 pub struct MacKey(Inner);
@@ -30,10 +35,10 @@ enum Inner {
 impl MacKey {
     /// GHASH's key is the encryption of the zero block (SP 800-38D 7.1, step 1).
     pub(crate) fn ghash(aes: &Aes) -> Self {
-        let mut h = [Array::default()];
-        aes.encrypt_blocks(&mut h);
-        let key = Self(Inner::Ghash(GHash::new(&h[0])));
-        crate::counter::wipe(&mut h[0]);
+        let mut h = Array::default();
+        aes.encrypt_block(&mut h);
+        let key = Self(Inner::Ghash(GHash::new(&h)));
+        counter::wipe(&mut h);
         key
     }
 
@@ -52,6 +57,9 @@ impl MacKey {
     /// The tag over a packet's number, its header as sent before header protection, and its
     /// ciphertext. `mask` is the first block of the packet's pad in a GCM suite; HMAC suites have
     /// no use for it and ignore it. Allocates nothing.
+    ///
+    /// An HMAC covers `be64(number) || be64(header length) || header || ciphertext`; GHASH covers
+    /// header and ciphertext, and the number by the mask (RFC 9001 5.3).
     pub fn tag(
         &self,
         packet: PacketNumber,
@@ -59,16 +67,22 @@ impl MacKey {
         ciphertext: &[u8],
         mask: &[u8; TAG_BYTES],
     ) -> [u8; TAG_BYTES] {
+        // The number is in it at full length because the header carries only its last bytes; the
+        // length keeps header and ciphertext apart.
+        let number = packet.value().to_be_bytes();
+        let header_bytes = (header.len() as u64).to_be_bytes();
+        let parts = [&number, &header_bytes, header, ciphertext];
         match &self.0 {
             Inner::Ghash(key) => {
-                let mut tag = ghash(key.clone(), header, ciphertext);
+                let mut tag = ghash(key, header, ciphertext);
+                zeroize_stack::<GHASH_STACK_BYTES>();
                 for (byte, mask) in tag.iter_mut().zip(mask) {
                     *byte ^= mask;
                 }
                 tag
             }
-            Inner::HmacSha256(key) => hmac(key.clone(), packet, header, ciphertext),
-            Inner::HmacSha1(key) => hmac(key.clone(), packet, header, ciphertext),
+            Inner::HmacSha256(key) => hmac(key.clone(), parts),
+            Inner::HmacSha1(key) => hmac(key.clone(), parts),
         }
     }
 
@@ -86,6 +100,16 @@ impl MacKey {
     }
 }
 
+impl Drop for MacKey {
+    fn drop(&mut self) {
+        // HMAC states wipe themselves. A GHASH state is flat, so that another one covers it.
+        if let Inner::Ghash(key) = &mut self.0 {
+            *key = GHash::new(&Array::default());
+            zeroize::optimization_barrier(key);
+        }
+    }
+}
+
 impl fmt::Debug for MacKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = match self.0 {
@@ -99,29 +123,26 @@ impl fmt::Debug for MacKey {
 
 /// GHASH of header and ciphertext, each padded with zeros to whole blocks, and of the block that
 /// holds both lengths in bits (SP 800-38D 7.1, steps 4 and 5).
-fn ghash(mut state: GHash, header: &[u8], ciphertext: &[u8]) -> [u8; TAG_BYTES] {
+///
+/// A frame of its own, so that the caller can wipe what it leaves: finishing a GHASH consumes its
+/// state, and the crate's own wipe, byte by byte, takes as long as hashing 128 bytes.
+#[inline(never)]
+fn ghash(key: &GHash, header: &[u8], ciphertext: &[u8]) -> [u8; TAG_BYTES] {
     let mut lengths = [0; 16];
     lengths[..8].copy_from_slice(&(header.len() as u64 * 8).to_be_bytes());
     lengths[8..].copy_from_slice(&(ciphertext.len() as u64 * 8).to_be_bytes());
+    let mut state = key.clone();
     state.update_padded(header);
     state.update_padded(ciphertext);
     state.update(&[lengths.into()]);
     state.finalize().into()
 }
 
-/// HMAC over `be64(packet number) || be64(header length) || header || ciphertext`. The number is
-/// in it at full length because the header carries only its last bytes; the length keeps header
-/// and ciphertext apart.
-fn hmac<M: Mac + OutputSizeUser>(
-    mut state: M,
-    packet: PacketNumber,
-    header: &[u8],
-    ciphertext: &[u8],
-) -> [u8; TAG_BYTES] {
-    state.update(&packet.value().to_be_bytes());
-    state.update(&(header.len() as u64).to_be_bytes());
-    state.update(header);
-    state.update(ciphertext);
+/// HMAC of all parts in a row, the first 16 bytes of it.
+fn hmac<M: Mac + OutputSizeUser>(mut state: M, parts: [&[u8]; 4]) -> [u8; TAG_BYTES] {
+    for part in parts {
+        state.update(part);
+    }
     let full = state.finalize();
     *full
         .as_bytes()
