@@ -33,10 +33,8 @@ impl Arena {
     /// When the kernel refuses the mapping. A refused lock is not an error: it shows in
     /// `locked_bytes`.
     pub(crate) fn map(budget_bytes: usize) -> io::Result<Self> {
-        let mut arena = Self {
-            units: Vec::with_capacity(budget_bytes / UNIT_BYTES),
-            locked_bytes: 0,
-        };
+        let mut arena =
+            Self { units: Vec::with_capacity(budget_bytes / UNIT_BYTES), locked_bytes: 0 };
         let mut may_lock = true;
         let mut left = budget_bytes - budget_bytes % UNIT_BYTES;
         while left > 0 {

@@ -84,14 +84,7 @@ impl Chunk {
         home: mpsc::Sender<Box<[Unit]>>,
     ) -> Self {
         debug_assert_eq!(units.len(), part.units());
-        let mut chunk = Self {
-            key,
-            segment,
-            part,
-            taken: 0,
-            units,
-            home,
-        };
+        let mut chunk = Self { key, segment, part, taken: 0, units, home };
         let rows = chunk
             .units
             .iter_mut()

@@ -6,7 +6,10 @@
 
 use std::sync::Arc;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::{AcqRel, Relaxed}};
+use std::sync::atomic::{
+    AtomicBool, AtomicI32, AtomicU64,
+    Ordering::{AcqRel, Relaxed},
+};
 use std::sync::mpsc;
 use std::thread::{self, Thread};
 
@@ -45,12 +48,7 @@ pub(crate) struct FeedEnd {
 
 impl FeedEnd {
     pub(crate) fn new(ready: Producer<Chunk>, spent: Consumer<Chunk>, next: Segment) -> Self {
-        Self {
-            ready,
-            spent,
-            next,
-            lead: 0,
-        }
+        Self { ready, spent, next, lead: 0 }
     }
 }
 
@@ -110,24 +108,14 @@ impl Filler {
     ) -> Self {
         let (home_address, home) = mpsc::channel();
         let total_units = units.len();
-        Self {
-            shared,
-            new_feeds,
-            feeds: Vec::new(),
-            home,
-            home_address,
-            free: units,
-            total_units,
-        }
+        Self { shared, new_feeds, feeds: Vec::new(), home, home_address, free: units, total_units }
     }
 
     /// Fills until the pool is dropped.
     pub(crate) fn run(mut self) {
         // Set here, not by the spawner: a wake-up needs the handle before the first sleep.
         let _ = self.shared.thread.set(thread::current());
-        self.shared
-            .thread_id
-            .store(rustix::thread::gettid().as_raw_nonzero().get(), Relaxed);
+        self.shared.thread_id.store(rustix::thread::gettid().as_raw_nonzero().get(), Relaxed);
         self.shared.idle_class.store(become_idle(), Relaxed);
         let _alive = Alive::new(Arc::clone(&self.shared));
         while !self.shared.stop.load(Relaxed) {
@@ -135,9 +123,7 @@ impl Filler {
             self.shared.wanted.swap(false, AcqRel);
             self.collect();
             let work = self.plan();
-            self.shared
-                .free_units
-                .store(self.free.len() as u64, Relaxed);
+            self.shared.free_units.store(self.free.len() as u64, Relaxed);
             if work.is_empty() {
                 thread::park();
             }
@@ -176,9 +162,7 @@ impl Filler {
         for (feed, target) in self.feeds.iter().zip(targets(&views, self.total_units)) {
             for part in Part::ALL {
                 let low_water = target[part as usize] * 3 / 4;
-                feed.shared.parts[part as usize]
-                    .low_water
-                    .store(low_water, Relaxed);
+                feed.shared.parts[part as usize].low_water.store(low_water, Relaxed);
             }
         }
         plan_refill(&views, self.free.len(), self.total_units)
@@ -216,9 +200,7 @@ impl Filler {
                 end.lead / 2
             };
             if end.ready.push(chunk).is_ok() {
-                feed.shared.parts[work.part as usize]
-                    .pushed
-                    .fetch_add(1, Relaxed);
+                feed.shared.parts[work.part as usize].pushed.fetch_add(1, Relaxed);
             }
             let bytes = work.part.row_bytes() * SEGMENT_PACKETS;
             self.shared.fill_bytes.fetch_add(bytes as u64, Relaxed);

@@ -102,19 +102,13 @@ impl Shared {
     /// Chunks in the queue, not counting those in the consumer's hands.
     pub(crate) fn queued(&self, part: Part) -> u64 {
         let counts = &self.parts[part as usize];
-        counts
-            .pushed
-            .load(Relaxed)
-            .saturating_sub(counts.popped.load(Relaxed))
+        counts.pushed.load(Relaxed).saturating_sub(counts.popped.load(Relaxed))
     }
 
     fn level(&self, part: Part) -> PartLevel {
         let in_hand = self.parts[part as usize].in_hand.load(Relaxed);
         let packets = self.queued(part) * SEGMENT_PACKETS as u64 + in_hand;
-        PartLevel {
-            bytes: packets * part.row_bytes() as u64,
-            packets,
-        }
+        PartLevel { bytes: packets * part.row_bytes() as u64, packets }
     }
 }
 
@@ -129,21 +123,14 @@ pub struct Lane {
 
 impl Lane {
     pub(crate) fn new(key: KeyId, shared: Arc<Shared>, hands: [Hand; 2], wake: Wake) -> Self {
-        Self {
-            key,
-            shared,
-            hands,
-            wake,
-        }
+        Self { key, shared, hands, wake }
     }
 
     /// How much of the first `pad_bytes` of the packet's pad could be taken now, without taking
     /// or moving anything: safe to ask for packets that are not yet known to be genuine.
     pub fn peek(&self, packet_number: PacketNumber, pad_bytes: usize) -> Coverage {
         coverage(pad_bytes, |part| {
-            self.hands[part as usize]
-                .peek(self.key, part, packet_number)
-                .is_some()
+            self.hands[part as usize].peek(self.key, part, packet_number).is_some()
         })
     }
 
@@ -171,9 +158,7 @@ impl Lane {
             }
         }
         coverage(pad_bytes, |part| {
-            self.hands[part as usize]
-                .find(self.key, part, packet_number)
-                .is_some()
+            self.hands[part as usize].find(self.key, part, packet_number).is_some()
         })
     }
 
@@ -188,10 +173,7 @@ impl Lane {
     ) -> [bool; 2] {
         let pad_bytes = mask.len() + data.len();
         let (skip, slot) = (mask.len(), packet_number.slot());
-        debug_assert!(
-            skip <= Part::Head.range().end,
-            "the tag mask lies in the head"
-        );
+        debug_assert!(skip <= Part::Head.range().end, "the tag mask lies in the head");
         Part::ALL.map(|part| {
             let range = part.range();
             if pad_bytes <= range.start {
@@ -250,12 +232,9 @@ impl Drop for Lane {
 
 /// Which of a pad's parts a packet needs decides between hit, partial and miss.
 fn coverage(pad_bytes: usize, mut at_hand: impl FnMut(Part) -> bool) -> Coverage {
-    let needed = Part::ALL
-        .into_iter()
-        .filter(|part| pad_bytes > part.range().start);
-    let (have, all) = needed.fold((0, 0), |(have, all), part| {
-        (have + usize::from(at_hand(part)), all + 1)
-    });
+    let needed = Part::ALL.into_iter().filter(|part| pad_bytes > part.range().start);
+    let (have, all) =
+        needed.fold((0, 0), |(have, all), part| (have + usize::from(at_hand(part)), all + 1));
     match have {
         0 => Coverage::Miss,
         _ if have < all || pad_bytes > Part::Body.range().end => Coverage::Partial,
@@ -276,13 +255,7 @@ pub(crate) struct Hand {
 
 impl Hand {
     pub(crate) fn new(ready: Consumer<Chunk>, spent: Producer<Chunk>, keeps_recent: bool) -> Self {
-        Self {
-            ready,
-            spent,
-            current: None,
-            recent: [None, None],
-            keeps_recent,
-        }
+        Self { ready, spent, current: None, recent: [None, None], keeps_recent }
     }
 
     /// Chunks that a hand may hold besides the queue.
@@ -293,11 +266,7 @@ impl Hand {
     /// Gives up chunks older than `segment` and draws the next ones; true if any was drawn.
     /// Ends after at most the queue's length, however far the number jumped.
     fn advance_to(&mut self, segment: Segment, counts: &PartShared, wake: &Wake) -> bool {
-        if self
-            .current
-            .as_ref()
-            .is_some_and(|chunk| chunk.segment() >= segment)
-        {
+        if self.current.as_ref().is_some_and(|chunk| chunk.segment() >= segment) {
             return false;
         }
         let mut drew = false;
@@ -314,10 +283,7 @@ impl Hand {
                 break;
             }
         }
-        counts.in_hand.store(
-            self.current.as_ref().map_or(0, |c| u64::from(c.untaken())),
-            Relaxed,
-        );
+        counts.in_hand.store(self.current.as_ref().map_or(0, |c| u64::from(c.untaken())), Relaxed);
         drew
     }
 

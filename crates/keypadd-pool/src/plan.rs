@@ -51,10 +51,8 @@ pub fn plan_refill(lanes: &[LaneView], free_units: usize, total_units: usize) ->
             .filter(|&lane| lanes[lane].queued[part as usize] < targets[lane][part as usize])
             .collect();
         let emptiness = |lane: usize| {
-            let (queued, target) = (
-                lanes[lane].queued[part as usize],
-                targets[lane][part as usize],
-            );
+            let (queued, target) =
+                (lanes[lane].queued[part as usize], targets[lane][part as usize]);
             queued * 1000 / target
         };
         wanting.sort_by_key(|&lane| emptiness(lane));
@@ -76,10 +74,7 @@ pub fn plan_refill(lanes: &[LaneView], free_units: usize, total_units: usize) ->
 
 /// Chunks that each lane should hold, by part.
 pub(crate) fn targets(lanes: &[LaneView], total_units: usize) -> Vec<[u64; 2]> {
-    let active = lanes
-        .iter()
-        .filter(|lane| lane.stage == Stage::Active)
-        .count();
+    let active = lanes.iter().filter(|lane| lane.stage == Stage::Active).count();
     let share = (total_units / (active + 1)) as u64;
     let body_units = Part::Body.units() as u64;
     lanes
@@ -87,16 +82,12 @@ pub(crate) fn targets(lanes: &[LaneView], total_units: usize) -> Vec<[u64; 2]> {
         .map(|lane| match lane.stage {
             Stage::Dormant => [0, 0],
             Stage::Standby => [STANDBY_HEADS.min(share), 0],
-            Stage::Brief => [
-                FIRST_PHASE_HEADS.min(share),
-                FIRST_PHASE_BODIES.min(share / 2 / body_units),
-            ],
+            Stage::Brief => {
+                [FIRST_PHASE_HEADS.min(share), FIRST_PHASE_BODIES.min(share / 2 / body_units)]
+            }
             Stage::Active => {
                 let heads = (share / 4).clamp(1, MAX_HEADS);
-                [
-                    heads,
-                    (share.saturating_sub(heads) / body_units).min(MAX_BODIES),
-                ]
+                [heads, (share.saturating_sub(heads) / body_units).min(MAX_BODIES)]
             }
         })
         .collect()
@@ -109,10 +100,7 @@ mod tests {
     const TOTAL: usize = 8192; // 64 MiB
 
     fn lane(stage: Stage, heads: u64, bodies: u64) -> LaneView {
-        LaneView {
-            stage,
-            queued: [heads, bodies],
-        }
+        LaneView { stage, queued: [heads, bodies] }
     }
 
     #[test]
@@ -122,16 +110,8 @@ mod tests {
         assert_eq!(
             work,
             [
-                Work {
-                    lane: 1,
-                    part: Part::Head,
-                    chunks: 8
-                },
-                Work {
-                    lane: 0,
-                    part: Part::Head,
-                    chunks: 8
-                }
+                Work { lane: 1, part: Part::Head, chunks: 8 },
+                Work { lane: 0, part: Part::Head, chunks: 8 }
             ]
         );
     }
@@ -141,20 +121,13 @@ mod tests {
         let lanes = [lane(Stage::Active, MAX_HEADS, 0)];
         assert_eq!(
             plan_refill(&lanes, TOTAL, TOTAL),
-            [Work {
-                lane: 0,
-                part: Part::Body,
-                chunks: 2
-            }]
+            [Work { lane: 0, part: Part::Body, chunks: 2 }]
         );
     }
 
     #[test]
     fn full_lanes_and_dormant_lanes_want_nothing() {
-        let full = [
-            lane(Stage::Active, MAX_HEADS, MAX_BODIES),
-            lane(Stage::Dormant, 0, 0),
-        ];
+        let full = [lane(Stage::Active, MAX_HEADS, MAX_BODIES), lane(Stage::Dormant, 0, 0)];
         assert!(plan_refill(&full, TOTAL, TOTAL).is_empty());
     }
 
@@ -183,10 +156,7 @@ mod tests {
                 .iter()
                 .map(|[heads, bodies]| heads + bodies * Part::Body.units() as u64)
                 .sum();
-            assert!(
-                used as usize <= TOTAL * count / (count + 1),
-                "{count} lanes"
-            );
+            assert!(used as usize <= TOTAL * count / (count + 1), "{count} lanes");
         }
     }
 }

@@ -83,25 +83,14 @@ impl Pool {
                 format!("a pool of {} bytes holds no chunk", settings.budget_bytes),
             ));
         }
-        let Arena {
-            units,
-            locked_bytes,
-        } = Arena::map(settings.budget_bytes)?;
+        let Arena { units, locked_bytes } = Arena::map(settings.budget_bytes)?;
         let total_units = units.len();
         let (new_feeds, feeds) = mpsc::channel();
         let filler = Arc::new(FillerShared::default());
         let worker = Filler::new(Arc::clone(&filler), feeds, units);
-        thread::Builder::new()
-            .name("keypadd-fill".into())
-            .spawn(|| worker.run())?;
+        thread::Builder::new().name("keypadd-fill".into()).spawn(|| worker.run())?;
         let next_key = AtomicU64::new(0);
-        Ok(Self(Arc::new(Handle {
-            filler,
-            new_feeds,
-            next_key,
-            total_units,
-            locked_bytes,
-        })))
+        Ok(Self(Arc::new(Handle { filler, new_feeds, next_key, total_units, locked_bytes })))
     }
 
     /// Opens the lane of one key of one direction, to be filled from `next` on.
@@ -129,12 +118,7 @@ impl Pool {
             (hand, FeedEnd::new(ready_in, spent_out, next.segment()))
         });
         let wake = Wake(Arc::clone(&self.0.filler));
-        let feed = Feed {
-            key,
-            keystream,
-            shared: Arc::clone(&shared),
-            ends: [heads.1, bodies.1],
-        };
+        let feed = Feed { key, keystream, shared: Arc::clone(&shared), ends: [heads.1, bodies.1] };
         // A dead filler no longer listens; the lane then stays dry.
         let _ = self.0.new_feeds.send(feed);
         wake.filler();

@@ -66,10 +66,7 @@ impl CryptoSettings {
     }
 
     fn context(&self) -> SessionContext {
-        SessionContext {
-            pool: self.pool.clone(),
-            meters: Arc::clone(&self.meters),
-        }
+        SessionContext { pool: self.pool.clone(), meters: Arc::clone(&self.meters) }
     }
 }
 
@@ -89,10 +86,7 @@ pub fn client_config(
     tls.alpn_protocols = vec![ALPN.to_vec()];
     tls.enable_sni = false;
     tls.resumption = Resumption::disabled();
-    Ok(Arc::new(PooledClient {
-        tls: Arc::new(tls),
-        context: settings.context(),
-    }))
+    Ok(Arc::new(PooledClient { tls: Arc::new(tls), context: settings.context() }))
 }
 
 /// The listening end: only holders of keys that `allowed` lists come in.
@@ -113,12 +107,7 @@ pub fn server_config(
     tls.send_tls13_tickets = 0;
     tls.max_early_data_size = 0;
     let suites = settings.suites.iter().map(|suite| suite.name()).collect();
-    Ok(Arc::new(PooledServer {
-        tls,
-        resolver,
-        suites,
-        context: settings.context(),
-    }))
+    Ok(Arc::new(PooledServer { tls, resolver, suites, context: settings.context() }))
 }
 
 struct PooledClient {
@@ -143,11 +132,7 @@ impl crypto::ClientConfig for PooledClient {
             ClientConnection::new(tls, Version::V1, name, encode(params)).map_err(|_| invalid())?;
         let connection = Connection::Client(connection);
         let refusal = Refusal::default();
-        Ok(Box::new(PooledSession::new(
-            connection,
-            self.context.clone(),
-            refusal,
-        )))
+        Ok(Box::new(PooledSession::new(connection, self.context.clone(), refusal)))
     }
 }
 
@@ -178,17 +163,10 @@ impl crypto::ServerConfig for PooledServer {
         let refusal = Refusal::new(self.suites.clone());
         let mut tls = self.tls.clone();
         let resolver = Arc::clone(&self.resolver);
-        tls.cert_resolver = Arc::new(NotesOffer {
-            resolver,
-            refusal: refusal.clone(),
-        });
+        tls.cert_resolver = Arc::new(NotesOffer { resolver, refusal: refusal.clone() });
         let connection = ServerConnection::new(Arc::new(tls), Version::V1, encode(params))
             .expect("a configuration with QUIC suites for TLS 1.3 and no early data");
-        Box::new(PooledSession::new(
-            connection.into(),
-            self.context.clone(),
-            refusal,
-        ))
+        Box::new(PooledSession::new(connection.into(), self.context.clone(), refusal))
     }
 }
 

@@ -45,11 +45,7 @@ pub struct DirectionStatus {
 
 impl ConnectionKeys {
     pub(crate) fn new(suite: Suite, outbound: Arc<Outbound>, inbound: Arc<Inbound>) -> Self {
-        Self {
-            suite,
-            outbound,
-            inbound,
-        }
+        Self { suite, outbound, inbound }
     }
 
     pub(crate) fn directions(&self) -> (&Arc<Outbound>, &Arc<Inbound>) {
@@ -86,12 +82,9 @@ impl ConnectionKeys {
             }
         };
         match direction {
-            Direction::Send => self
-                .outbound
-                .phases
-                .lock()
-                .map(|phases| read(&phases))
-                .unwrap_or_default(),
+            Direction::Send => {
+                self.outbound.phases.lock().map(|phases| read(&phases)).unwrap_or_default()
+            }
             Direction::Receive => self
                 .inbound
                 .arrivals

@@ -36,11 +36,7 @@ pub(crate) struct FaultLatch {
 
 impl FaultLatch {
     pub(crate) fn latch(&self, fault: KeyFault) {
-        if self
-            .fault
-            .compare_exchange(0, fault as u8, Relaxed, Relaxed)
-            .is_ok()
-        {
+        if self.fault.compare_exchange(0, fault as u8, Relaxed, Relaxed).is_ok() {
             self.supervisor.wake();
         }
     }

@@ -70,13 +70,7 @@ const SSH_ED25519_BLOB: &str = "AAAAC3NzaC1lZDI1NTE5";
 
 /// Whether `text` is an SSH key: the line of a `.pub` file, its base64 part alone, or a private file.
 fn is_ssh_key(text: &str) -> bool {
-    let names = [
-        "ssh-",
-        "ecdsa-sha2-",
-        "sk-ssh-",
-        "sk-ecdsa-",
-        SSH_ED25519_BLOB,
-    ];
+    let names = ["ssh-", "ecdsa-sha2-", "sk-ssh-", "sk-ecdsa-", SSH_ED25519_BLOB];
     names.iter().any(|name| text.starts_with(name))
         || text.contains("-----BEGIN OPENSSH PRIVATE KEY-----")
 }

@@ -50,9 +50,7 @@ impl KeyExchange {
 
     /// The key exchange that a handshake settled on, if it is one of ours.
     pub fn from_named_group(group: NamedGroup) -> Option<Self> {
-        Self::ALL
-            .into_iter()
-            .find(|kex| kex.group().name() == group)
+        Self::ALL.into_iter().find(|kex| kex.group().name() == group)
     }
 }
 
@@ -67,9 +65,7 @@ impl FromStr for KeyExchange {
 
     fn from_str(name: &str) -> Result<Self, UnknownKeyExchange> {
         let found = Self::ALL.into_iter().find(|kex| kex.name() == name);
-        found.ok_or_else(|| UnknownKeyExchange {
-            name: name.to_owned(),
-        })
+        found.ok_or_else(|| UnknownKeyExchange { name: name.to_owned() })
     }
 }
 

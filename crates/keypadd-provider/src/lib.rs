@@ -20,6 +20,7 @@ mod retry;
 mod seal;
 mod session;
 mod suites;
+mod tickets;
 mod verify;
 mod window;
 

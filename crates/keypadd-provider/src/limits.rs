@@ -46,10 +46,9 @@ pub(crate) struct Limits {
 impl Limits {
     pub(crate) fn of(suite: Suite) -> Self {
         match suite.cipher() {
-            Cipher::Aes128 | Cipher::Aes256 => Self {
-                reported: AES_CONFIDENTIALITY_LIMIT,
-                hard_stop: AES_CONFIDENTIALITY_LIMIT,
-            },
+            Cipher::Aes128 | Cipher::Aes256 => {
+                Self { reported: AES_CONFIDENTIALITY_LIMIT, hard_stop: AES_CONFIDENTIALITY_LIMIT }
+            }
             Cipher::Des | Cipher::TripleDes => Self {
                 reported: LEGACY_PHASE_PACKETS + QUINN_KEY_UPDATE_MARGIN,
                 hard_stop: 2 * LEGACY_PHASE_PACKETS,

@@ -92,12 +92,10 @@ impl Meters {
     ) {
         self.packets[direction as usize][pad as usize].fetch_add(1, Relaxed);
         if pool_bytes > 0 {
-            self.keystream_pool_bytes
-                .fetch_add(pool_bytes as u64, Relaxed);
+            self.keystream_pool_bytes.fetch_add(pool_bytes as u64, Relaxed);
         }
         if inline_bytes > 0 {
-            self.keystream_inline_bytes
-                .fetch_add(inline_bytes as u64, Relaxed);
+            self.keystream_inline_bytes.fetch_add(inline_bytes as u64, Relaxed);
         }
     }
 

@@ -32,14 +32,8 @@ pub(crate) struct Arrivals {
 impl Inbound {
     pub(crate) fn new(limits: Limits, meters: Arc<Meters>) -> Self {
         let phases = Phases::new(Direction::Receive, limits.phase_packets());
-        let arrivals = Arrivals {
-            phases,
-            window: ReplayWindow::default(),
-        };
-        Self {
-            arrivals: Mutex::new(arrivals),
-            meters,
-        }
+        let arrivals = Arrivals { phases, window: ReplayWindow::default() };
+        Self { arrivals: Mutex::new(arrivals), meters }
     }
 }
 
@@ -58,12 +52,7 @@ impl OpenKey {
         protection: Protection,
         limits: Limits,
     ) -> Self {
-        Self {
-            inbound,
-            phase,
-            protection,
-            limits,
-        }
+        Self { inbound, phase, protection, limits }
     }
 
     /// Opens `sealed` (ciphertext and tag) in place; the plaintext is all but the last 16 bytes.
@@ -84,39 +73,19 @@ impl OpenKey {
         let pads = phases.pads(self.phase).ok_or(CryptoError)?;
 
         let replayed = window.refuses(packet_number.value());
-        let at_hand = pads
-            .lane()
-            .map_or(Coverage::Miss, |lane| lane.peek(packet_number, pad_bytes));
-        let whole = self
-            .protection
-            .whole()
-            .filter(|_| at_hand == Coverage::Miss && !replayed);
+        let at_hand =
+            pads.lane().map_or(Coverage::Miss, |lane| lane.peek(packet_number, pad_bytes));
+        let whole = self.protection.whole().filter(|_| at_hand == Coverage::Miss && !replayed);
         let (coverage, spent) = if let Some(whole) = whole {
-            whole
-                .open(packet_number, header, sealed)
-                .map_err(|_| self.refuse_forged())?;
+            whole.open(packet_number, header, sealed).map_err(|_| self.refuse_forged())?;
             // Only now that the number is genuine may the lane move to it.
             let coverage = pads.seek(packet_number, 0);
             debug_assert_eq!(coverage, Coverage::Miss, "no bytes were asked for");
-            (
-                Coverage::Miss,
-                Spent {
-                    pool_bytes: 0,
-                    inline_bytes: pad_bytes,
-                },
-            )
+            (Coverage::Miss, Spent { pool_bytes: 0, inline_bytes: pad_bytes })
         } else {
             let (ciphertext, tag) = sealed.split_at_mut(payload_bytes);
-            let mask = if mask_bytes > 0 {
-                pads.mask(packet_number)
-            } else {
-                [0; 16]
-            };
-            if !self
-                .protection
-                .mac()
-                .verify(packet_number, header, ciphertext, &mask, tag)
-            {
+            let mask = if mask_bytes > 0 { pads.mask(packet_number) } else { [0; 16] };
+            if !self.protection.mac().verify(packet_number, header, ciphertext, &mask, tag) {
                 return Err(self.refuse_forged());
             }
             if replayed {
@@ -125,10 +94,7 @@ impl OpenKey {
             }
             let coverage = pads.seek(packet_number, pad_bytes);
             let mut mask = [0; 16];
-            (
-                coverage,
-                pads.apply(packet_number, &mut mask[..mask_bytes], ciphertext),
-            )
+            (coverage, pads.apply(packet_number, &mut mask[..mask_bytes], ciphertext))
         };
         window.mark(packet_number.value());
         if pads.ran_dry(coverage) {
@@ -137,9 +103,7 @@ impl OpenKey {
         phases.follow(self.phase, packet_number);
         drop(arrivals);
         let (pool, inline) = (spent.pool_bytes, spent.inline_bytes);
-        self.inbound
-            .meters
-            .count_packet(Direction::Receive, coverage, pool, inline);
+        self.inbound.meters.count_packet(Direction::Receive, coverage, pool, inline);
         Ok(coverage)
     }
 
@@ -173,9 +137,7 @@ impl PacketKey for OpenKey {
         let started = sample(packet);
         let coverage = self.open(PacketNumber::new(packet), header, payload)?;
         payload.truncate(payload.len() - TAG_BYTES);
-        self.inbound
-            .meters
-            .observe(Direction::Receive, coverage, started);
+        self.inbound.meters.observe(Direction::Receive, coverage, started);
         Ok(())
     }
 

@@ -183,11 +183,7 @@ impl PhasePads {
 
     /// GCM's tag mask: read in place without taking the pad, else made inline (one block).
     pub(crate) fn mask(&mut self, packet_number: PacketNumber) -> [u8; 16] {
-        if let Some(mask) = self
-            .lane
-            .as_ref()
-            .and_then(|lane| lane.peek_mask(packet_number))
-        {
+        if let Some(mask) = self.lane.as_ref().and_then(|lane| lane.peek_mask(packet_number)) {
             return mask;
         }
         let mut mask = [0; 16];
@@ -197,9 +193,7 @@ impl PhasePads {
 
     /// Moves the lane to the packet and says how much of its pad is at hand.
     pub(crate) fn seek(&mut self, packet_number: PacketNumber, pad_bytes: usize) -> Coverage {
-        self.lane
-            .as_mut()
-            .map_or(Coverage::Miss, |lane| lane.seek(packet_number, pad_bytes))
+        self.lane.as_mut().map_or(Coverage::Miss, |lane| lane.seek(packet_number, pad_bytes))
     }
 
     /// True when this packet is the first to miss after a hit: the pool has just run dry.
@@ -220,10 +214,7 @@ impl PhasePads {
             None => [false; 2],
         };
         let pad_bytes = mask.len() + data.len();
-        let mut spent = Spent {
-            pool_bytes: pad_bytes,
-            inline_bytes: 0,
-        };
+        let mut spent = Spent { pool_bytes: pad_bytes, inline_bytes: 0 };
         for gap in gaps(head, body, pad_bytes) {
             spent.pool_bytes -= gap.len();
             spent.inline_bytes += gap.len();
@@ -242,16 +233,11 @@ impl PhasePads {
         let skip = mask.len();
         if pad.start < skip {
             let end = pad.end.min(skip);
-            self.inline
-                .apply(packet_number, pad.start, &mut mask[pad.start..end]);
+            self.inline.apply(packet_number, pad.start, &mut mask[pad.start..end]);
         }
         let start = pad.start.max(skip);
         if start < pad.end {
-            self.inline.apply(
-                packet_number,
-                start,
-                &mut data[start - skip..pad.end - skip],
-            );
+            self.inline.apply(packet_number, start, &mut data[start - skip..pad.end - skip]);
         }
     }
 }

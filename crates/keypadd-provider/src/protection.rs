@@ -25,14 +25,7 @@ impl Protection {
     pub(crate) fn derive(suite: Suite, material: &KeyMaterial) -> (Self, Arc<KeystreamKey>) {
         let SuiteKey { keystream, mac } = SuiteKey::derive(suite, material.key(), material.iv());
         let whole = (suite.mac() == Mac::Ghash).then(|| WholePacket::new(suite, material));
-        (
-            Self {
-                mask_bytes: suite.mask_bytes(),
-                mac,
-                whole: whole.flatten(),
-            },
-            keystream,
-        )
+        (Self { mask_bytes: suite.mask_bytes(), mac, whole: whole.flatten() }, keystream)
     }
 
     /// Pad bytes before the payload's: 16 for GCM's tag mask, else none.
@@ -63,10 +56,7 @@ impl WholePacket {
             _ => &AES_256_GCM,
         };
         let key = LessSafeKey::new(UnboundKey::new(algorithm, material.key()).ok()?);
-        Some(Self {
-            key,
-            iv: *material.iv(),
-        })
+        Some(Self { key, iv: *material.iv() })
     }
 
     pub(crate) fn seal(
@@ -89,18 +79,13 @@ impl WholePacket {
         header: &[u8],
         sealed: &mut [u8],
     ) -> Result<(), Unspecified> {
-        self.key
-            .open_in_place(self.nonce(packet_number), Aad::from(header), sealed)
-            .map(|_| ())
+        self.key.open_in_place(self.nonce(packet_number), Aad::from(header), sealed).map(|_| ())
     }
 
     /// RFC 9001 section 5.3: the IV with the packet number XORed into its low 64 bits.
     fn nonce(&self, packet_number: PacketNumber) -> Nonce {
         let mut nonce = self.iv;
-        for (byte, number) in nonce[4..]
-            .iter_mut()
-            .zip(packet_number.value().to_be_bytes())
-        {
+        for (byte, number) in nonce[4..].iter_mut().zip(packet_number.value().to_be_bytes()) {
             *byte ^= number;
         }
         Nonce::assume_unique_for_key(nonce)

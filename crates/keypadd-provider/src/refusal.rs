@@ -22,10 +22,7 @@ pub(crate) struct Refusal {
 impl Refusal {
     /// For one handshake of a server that allows these suites.
     pub(crate) fn new(allowed: Vec<&'static str>) -> Self {
-        Self {
-            allowed,
-            offered: Arc::default(),
-        }
+        Self { allowed, offered: Arc::default() }
     }
 
     /// The reason to give for an error of rustls.
@@ -36,15 +33,8 @@ impl Refusal {
             }
             (Some(refused), _) => refused.to_string(),
             (None, Error::PeerIncompatible(PeerIncompatible::NoCipherSuitesInCommon)) => {
-                let offered = self
-                    .offered
-                    .lock()
-                    .map(|suites| names(&suites))
-                    .unwrap_or_default();
-                format!(
-                    "no common suite: offered {offered}; allowed {}",
-                    self.allowed.join(", ")
-                )
+                let offered = self.offered.lock().map(|suites| names(&suites)).unwrap_or_default();
+                format!("no common suite: offered {offered}; allowed {}", self.allowed.join(", "))
             }
             (None, error) => error.to_string(),
         }

@@ -58,13 +58,7 @@ impl SealKey {
         protection: Protection,
         limits: Limits,
     ) -> Self {
-        Self {
-            outbound,
-            phase,
-            protection,
-            limits,
-            sealed: AtomicU64::new(0),
-        }
+        Self { outbound, phase, protection, limits, sealed: AtomicU64::new(0) }
     }
 
     fn seal(
@@ -75,47 +69,28 @@ impl SealKey {
     ) -> Result<([u8; TAG_BYTES], Coverage), KeyFault> {
         self.permit(packet_number, payload.len())?;
         let pad_bytes = self.protection.mask_bytes() + payload.len();
-        let mut phases = self
-            .outbound
-            .phases
-            .lock()
-            .map_err(|_| KeyFault::KeyRetired)?;
+        let mut phases = self.outbound.phases.lock().map_err(|_| KeyFault::KeyRetired)?;
         let pads = phases.pads(self.phase).ok_or(KeyFault::KeyRetired)?;
         let coverage = pads.seek(packet_number, pad_bytes);
         if pads.ran_dry(coverage) {
             self.outbound.meters.count_exhaustion();
         }
-        let whole = self
-            .protection
-            .whole()
-            .filter(|_| coverage == Coverage::Miss);
+        let whole = self.protection.whole().filter(|_| coverage == Coverage::Miss);
         let mut mask = [0; 16];
         let spent = if whole.is_some() {
-            Spent {
-                pool_bytes: 0,
-                inline_bytes: pad_bytes,
-            }
+            Spent { pool_bytes: 0, inline_bytes: pad_bytes }
         } else {
-            pads.apply(
-                packet_number,
-                &mut mask[..self.protection.mask_bytes()],
-                payload,
-            )
+            pads.apply(packet_number, &mut mask[..self.protection.mask_bytes()], payload)
         };
         phases.follow(self.phase, packet_number);
         drop(phases);
 
         let tag = match whole {
             Some(whole) => whole.seal(packet_number, header, payload),
-            None => self
-                .protection
-                .mac()
-                .tag(packet_number, header, payload, &mask),
+            None => self.protection.mac().tag(packet_number, header, payload, &mask),
         };
         let (pool, inline) = (spent.pool_bytes, spent.inline_bytes);
-        self.outbound
-            .meters
-            .count_packet(Direction::Send, coverage, pool, inline);
+        self.outbound.meters.count_packet(Direction::Send, coverage, pool, inline);
         Ok((tag, coverage))
     }
 
@@ -161,18 +136,14 @@ impl PacketKey for SealKey {
         match self.seal(PacketNumber::new(packet), header, payload) {
             Ok((sealed_tag, coverage)) if tag.len() == TAG_BYTES => {
                 tag.copy_from_slice(&sealed_tag);
-                self.outbound
-                    .meters
-                    .observe(Direction::Send, coverage, started);
+                self.outbound.meters.observe(Direction::Send, coverage, started);
             }
             outcome => {
                 // Never plaintext on the wire, whatever went wrong.
                 payload.fill(0);
                 tag.fill(0);
                 self.outbound.poisoned.store(true, Relaxed);
-                self.outbound
-                    .fault
-                    .latch(outcome.err().unwrap_or(KeyFault::PayloadTooLong));
+                self.outbound.fault.latch(outcome.err().unwrap_or(KeyFault::PayloadTooLong));
             }
         }
     }

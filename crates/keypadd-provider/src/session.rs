@@ -35,6 +35,7 @@ use crate::refusal::Refusal;
 use crate::retry;
 use crate::seal::{Outbound, SealKey};
 use crate::suites::from_code_point;
+use crate::tickets::TicketSkipper;
 
 /// What a session needs besides TLS.
 #[derive(Clone)]
@@ -61,6 +62,7 @@ enum Tls {
     Done {
         peer: PublicKey,
         transport_parameters: Vec<u8>,
+        tickets: TicketSkipper,
     },
     /// The peer did what the protocol forbids; quinn is about to close the connection.
     Failed,
@@ -82,14 +84,7 @@ impl PooledSession {
             Connection::Server(_) => Side::Server,
         };
         let tls = Tls::Handshaking(Box::new(connection));
-        Self {
-            side,
-            tls,
-            context,
-            refusal,
-            one_rtt: None,
-            announced: false,
-        }
+        Self { side, tls, context, refusal, one_rtt: None, announced: false }
     }
 
     /// The two directions of a packet number space that has its own keys.
@@ -108,11 +103,7 @@ impl PooledSession {
         let Tls::Handshaking(connection) = &self.tls else {
             return;
         };
-        let Some(one_rtt) = self
-            .one_rtt
-            .as_ref()
-            .filter(|_| !connection.is_handshaking())
-        else {
+        let Some(one_rtt) = self.one_rtt.as_ref().filter(|_| !connection.is_handshaking()) else {
             return;
         };
         let peer = connection.peer_certificates().and_then(|keys| keys.first());
@@ -124,10 +115,7 @@ impl PooledSession {
                 if let Some(pool) = &self.context.pool {
                     one_rtt.keys.admit(pool);
                 }
-                Tls::Done {
-                    peer,
-                    transport_parameters,
-                }
+                Tls::Done { peer, transport_parameters, tickets: TicketSkipper::default() }
             }
             // Unreachable while the verifiers insist on raw keys; if they did not, no pads.
             _ => Tls::Failed,
@@ -141,14 +129,8 @@ impl Session for PooledSession {
     }
 
     fn handshake_data(&self) -> Option<Box<dyn Any>> {
-        let OneRtt {
-            suite, kex, keys, ..
-        } = self.one_rtt.as_ref()?;
-        Some(Box::new(HandshakeData {
-            suite: *suite,
-            kex: *kex,
-            keys: keys.clone(),
-        }))
+        let OneRtt { suite, kex, keys, .. } = self.one_rtt.as_ref()?;
+        Some(Box::new(HandshakeData { suite: *suite, kex: *kex, keys: keys.clone() }))
     }
 
     /// The peer's [`PublicKey`], once the handshake is complete.
@@ -176,29 +158,25 @@ impl Session for PooledSession {
     }
 
     fn read_handshake(&mut self, buf: &[u8]) -> Result<bool, TransportError> {
-        let Tls::Handshaking(connection) = &mut self.tls else {
-            // No tickets, no post-handshake authentication, and QUIC forbids TLS key updates
-            // (RFC 9001 section 6): nothing may follow the handshake.
-            let reason = "TLS message after the handshake".into();
-            let code = TransportErrorCode::PROTOCOL_VIOLATION;
-            return Err(TransportError {
-                code,
-                frame: None,
-                reason,
-            });
+        let client = self.side == Side::Client;
+        let connection = match &mut self.tls {
+            Tls::Handshaking(connection) => connection,
+            Tls::Done { tickets, .. } => {
+                if client && tickets.skip(buf) {
+                    return Ok(false);
+                }
+                // No post-handshake authentication, and QUIC forbids TLS key updates (RFC 9001
+                // section 6): nothing else may follow the handshake.
+                return Err(protocol_violation("TLS message after the handshake"));
+            }
+            Tls::Failed => return Err(protocol_violation("the handshake failed")),
         };
         if let Err(error) = connection.read_hs(buf) {
-            let code = connection
-                .alert()
-                .map_or(TransportErrorCode::PROTOCOL_VIOLATION, |alert| {
-                    TransportErrorCode::crypto(alert.into())
-                });
-            let reason = self.refusal.reason(&error);
-            return Err(TransportError {
-                code,
-                frame: None,
-                reason,
+            let code = connection.alert().map_or(TransportErrorCode::PROTOCOL_VIOLATION, |alert| {
+                TransportErrorCode::crypto(alert.into())
             });
+            let reason = self.refusal.reason(&error);
+            return Err(TransportError { code, frame: None, reason });
         }
         let complete = !connection.is_handshaking() && self.one_rtt.is_some();
         Ok(complete && !std::mem::replace(&mut self.announced, true))
@@ -207,10 +185,7 @@ impl Session for PooledSession {
     fn transport_parameters(&self) -> Result<Option<TransportParameters>, TransportError> {
         let bytes = match &self.tls {
             Tls::Handshaking(connection) => connection.quic_transport_parameters(),
-            Tls::Done {
-                transport_parameters,
-                ..
-            } => Some(&transport_parameters[..]),
+            Tls::Done { transport_parameters, .. } => Some(&transport_parameters[..]),
             Tls::Failed => None,
         };
         let read = |bytes| TransportParameters::read(self.side, &mut Cursor::new(bytes));
@@ -228,12 +203,8 @@ impl Session for PooledSession {
             }
             return None;
         };
-        let code = connection
-            .negotiated_cipher_suite()
-            .map(|suite| suite.suite());
-        let suite = code
-            .and_then(from_code_point)
-            .expect("rustls negotiates what we configured");
+        let code = connection.negotiated_cipher_suite().map(|suite| suite.suite());
+        let suite = code.and_then(from_code_point).expect("rustls negotiates what we configured");
         let group = connection.negotiated_key_exchange_group();
         let kex = group.and_then(|group| KeyExchange::from_named_group(group.name()));
         let (outbound, inbound) = self.directions(suite);
@@ -270,14 +241,7 @@ impl Session for PooledSession {
         if let Ok(mut phases) = outbound.phases.lock() {
             phases.retire_before(phase - 1);
         }
-        Some(key_pair(
-            one_rtt.suite,
-            phase,
-            outbound,
-            inbound,
-            &*keys.local,
-            &*keys.remote,
-        ))
+        Some(key_pair(one_rtt.suite, phase, outbound, inbound, &*keys.local, &*keys.remote))
     }
 
     fn is_valid_retry(&self, orig_dst_cid: &ConnectionId, header: &[u8], payload: &[u8]) -> bool {
@@ -293,6 +257,11 @@ impl Session for PooledSession {
     ) -> Result<(), ExportKeyingMaterialError> {
         Err(ExportKeyingMaterialError)
     }
+}
+
+fn protocol_violation(reason: &str) -> TransportError {
+    let code = TransportErrorCode::PROTOCOL_VIOLATION;
+    TransportError { code, frame: None, reason: reason.into() }
 }
 
 /// Our keys for one phase, from the carriers that rustls returned.
@@ -319,17 +288,12 @@ fn key_pair(
         arrivals.phases.add(phase, keystream);
     }
     let open = OpenKey::new(Arc::clone(inbound), phase, protection, limits);
-    KeyPair {
-        local: Box::new(seal),
-        remote: Box::new(open),
-    }
+    KeyPair { local: Box::new(seal), remote: Box::new(open) }
 }
 
 /// Keys of the Initial space (RFC 9001 section 5.2): AES-128-GCM from public material, by ring.
 pub(crate) fn initial_keys(dst_cid: &ConnectionId, side: Side) -> Keys {
-    let suite = TLS13_AES_128_GCM_SHA256
-        .tls13()
-        .and_then(|suite| suite.quic_suite());
+    let suite = TLS13_AES_128_GCM_SHA256.tls13().and_then(|suite| suite.quic_suite());
     let suite = suite.expect("ring's AES-128-GCM does QUIC");
     let keys = suite.keys(dst_cid, side.into(), Version::V1);
     Keys {

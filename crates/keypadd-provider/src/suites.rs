@@ -41,9 +41,7 @@ pub(crate) fn code_point(suite: Suite) -> CipherSuite {
 
 /// The suite with this code point.
 pub(crate) fn from_code_point(code: CipherSuite) -> Option<Suite> {
-    Suite::ALL
-        .into_iter()
-        .find(|&suite| code_point(suite) == code)
+    Suite::ALL.into_iter().find(|&suite| code_point(suite) == code)
 }
 
 /// The suite as rustls wants it.
@@ -75,11 +73,7 @@ fn tls13_suite(algorithm: &'static SuiteAlgorithm) -> Tls13CipherSuite {
 }
 
 fn stock(aes_256: bool) -> &'static Tls13CipherSuite {
-    let suite = if aes_256 {
-        TLS13_AES_256_GCM_SHA384
-    } else {
-        TLS13_AES_128_GCM_SHA256
-    };
+    let suite = if aes_256 { TLS13_AES_256_GCM_SHA384 } else { TLS13_AES_128_GCM_SHA256 };
     suite.tls13().expect("ring's AES-GCM suites are of TLS 1.3")
 }
 
@@ -96,10 +90,7 @@ impl Algorithm for SuiteAlgorithm {
 
     fn header_protection_key(&self, key: AeadKey) -> Box<dyn HeaderProtectionKey> {
         let stock = stock(self.suite != Suite::AES_128_GCM);
-        stock
-            .quic
-            .expect("ring's suites do QUIC")
-            .header_protection_key(key)
+        stock.quic.expect("ring's suites do QUIC").header_protection_key(key)
     }
 
     fn aead_key_len(&self) -> usize {
@@ -167,13 +158,7 @@ mod tests {
         for suite in Suite::ALL {
             assert_eq!(from_code_point(code_point(suite)), Some(suite));
         }
-        assert_eq!(
-            code_point(Suite::TRIPLE_DES_CTR_HMAC_SHA1),
-            CipherSuite::Unknown(0xFF31)
-        );
-        assert_eq!(
-            from_code_point(CipherSuite::TLS13_CHACHA20_POLY1305_SHA256),
-            None
-        );
+        assert_eq!(code_point(Suite::TRIPLE_DES_CTR_HMAC_SHA1), CipherSuite::Unknown(0xFF31));
+        assert_eq!(from_code_point(CipherSuite::TLS13_CHACHA20_POLY1305_SHA256), None);
     }
 }

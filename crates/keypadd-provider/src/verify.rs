@@ -76,10 +76,7 @@ pub struct PinnedServer {
 impl PinnedServer {
     /// Accepts the holder of `pinned` and nobody else.
     pub fn new(pinned: PublicKey) -> Self {
-        Self {
-            pinned,
-            signatures: Ed25519Signatures::new(),
-        }
+        Self { pinned, signatures: Ed25519Signatures::new() }
     }
 }
 
@@ -94,11 +91,7 @@ impl ServerCertVerifier for PinnedServer {
     ) -> Result<ServerCertVerified, Error> {
         let shown = read_key(end_entity, intermediates)?;
         if shown != self.pinned {
-            return Err(RefusedKey::NotPinned {
-                shown,
-                pinned: self.pinned,
-            }
-            .into());
+            return Err(RefusedKey::NotPinned { shown, pinned: self.pinned }.into());
         }
         Ok(ServerCertVerified::assertion())
     }
@@ -144,10 +137,7 @@ pub struct ListedClients {
 impl ListedClients {
     /// Accepts the holders of the keys that `allowed` allows.
     pub fn new(allowed: Arc<dyn AllowList>) -> Self {
-        Self {
-            allowed,
-            signatures: Ed25519Signatures::new(),
-        }
+        Self { allowed, signatures: Ed25519Signatures::new() }
     }
 }
 

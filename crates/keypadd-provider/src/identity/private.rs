@@ -114,9 +114,7 @@ impl PrivateKey {
 
 impl fmt::Debug for PrivateKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PrivateKey")
-            .field("public", &self.public)
-            .finish_non_exhaustive()
+        f.debug_struct("PrivateKey").field("public", &self.public).finish_non_exhaustive()
     }
 }
 

@@ -19,9 +19,8 @@ const SHORT_CHARS: usize = 8;
 
 /// A SubjectPublicKeyInfo of Ed25519 up to the key: SEQUENCE { SEQUENCE { OID 1.3.101.112 },
 /// BIT STRING, no unused bits } (RFC 8410, sections 3 and 4). The parameters must be absent.
-const SPKI_PREFIX: [u8; 12] = [
-    0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00,
-];
+const SPKI_PREFIX: [u8; 12] =
+    [0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00];
 
 /// How the base64 of a PKCS#8 Ed25519 key begins: a PEM file's middle line, pasted alone.
 const PKCS8_BASE64_PREFIXES: [&str; 2] = ["MC4CAQAwBQYDK2Vw", "MFECAQEwBQYDK2Vw"];
@@ -42,9 +41,7 @@ impl PublicKey {
     /// order can be made without any private key, so such a key would be an open door in a list.
     pub fn from_bytes(bytes: [u8; 32]) -> Result<Self, KeyTextError> {
         // RFC 8032, section 5.1.3: y must be below p, which a round trip proves.
-        let point = CompressedEdwardsY(bytes)
-            .decompress()
-            .ok_or(KeyTextError::NotAPoint)?;
+        let point = CompressedEdwardsY(bytes).decompress().ok_or(KeyTextError::NotAPoint)?;
         if point.is_small_order() {
             return Err(KeyTextError::SmallOrder);
         }
@@ -66,9 +63,7 @@ impl PublicKey {
     /// [`KeyTextError::NotSpki`] for any byte that differs from the one encoding that RFC 8410
     /// permits, and the errors of [`PublicKey::from_bytes`].
     pub fn from_spki(der: &[u8]) -> Result<Self, KeyTextError> {
-        let key = der
-            .strip_prefix(&SPKI_PREFIX)
-            .ok_or(KeyTextError::NotSpki)?;
+        let key = der.strip_prefix(&SPKI_PREFIX).ok_or(KeyTextError::NotSpki)?;
         Self::from_bytes(key.try_into().map_err(|_| KeyTextError::NotSpki)?)
     }
 
@@ -98,9 +93,7 @@ impl FromStr for PublicKey {
         if is_ssh_key(text) {
             return Err(KeyTextError::SshKeyGiven);
         }
-        let is_pkcs8_line = PKCS8_BASE64_PREFIXES
-            .iter()
-            .any(|prefix| text.starts_with(prefix));
+        let is_pkcs8_line = PKCS8_BASE64_PREFIXES.iter().any(|prefix| text.starts_with(prefix));
         if is_pkcs8_line || text.contains("PRIVATE KEY-----") {
             return Err(KeyTextError::PrivateKeyGiven);
         }

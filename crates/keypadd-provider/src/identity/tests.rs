@@ -54,15 +54,9 @@ fn spki_is_the_one_of_rfc_8410() {
 fn no_other_spki_encoding_is_read() {
     let spki = public(RFC_8410_PUBLIC).unwrap().spki();
     for cut in 0..spki.len() {
-        assert_eq!(
-            PublicKey::from_spki(&spki[..cut]),
-            Err(KeyTextError::NotSpki)
-        );
+        assert_eq!(PublicKey::from_spki(&spki[..cut]), Err(KeyTextError::NotSpki));
     }
-    assert_eq!(
-        PublicKey::from_spki(&[&spki[..], &[0]].concat()),
-        Err(KeyTextError::NotSpki)
-    );
+    assert_eq!(PublicKey::from_spki(&[&spki[..], &[0]].concat()), Err(KeyTextError::NotSpki));
     for at in 0..12 {
         for bit in 0..8 {
             let mut changed = spki;
@@ -71,11 +65,8 @@ fn no_other_spki_encoding_is_read() {
         }
     }
     // NULL parameters, as RSA has them, which RFC 8410 forbids.
-    let with_null = [
-        b"\x30\x2c\x30\x07\x06\x03\x2b\x65\x70\x05\x00\x03\x21\x00",
-        &spki[12..],
-    ]
-    .concat();
+    let with_null =
+        [b"\x30\x2c\x30\x07\x06\x03\x2b\x65\x70\x05\x00\x03\x21\x00", &spki[12..]].concat();
     assert_eq!(PublicKey::from_spki(&with_null), Err(KeyTextError::NotSpki));
 }
 
@@ -83,18 +74,10 @@ fn no_other_spki_encoding_is_read() {
 fn openssl_private_key_reads_and_writes_back_byte_for_byte() {
     let key = PrivateKey::from_pem(OPENSSL_PRIVATE).unwrap();
     assert_eq!(key.to_pem().as_str(), block(OPENSSL_PRIVATE));
-    assert_eq!(
-        PrivateKey::from_pem(block(OPENSSL_PRIVATE))
-            .unwrap()
-            .public(),
-        key.public()
-    );
+    assert_eq!(PrivateKey::from_pem(block(OPENSSL_PRIVATE)).unwrap().public(), key.public());
 
     let body = block(OPENSSL_PUBLIC).lines().nth(1).unwrap();
-    assert_eq!(
-        key.public().spki().as_slice(),
-        Base64::decode_vec(body).unwrap()
-    );
+    assert_eq!(key.public().spki().as_slice(), Base64::decode_vec(body).unwrap());
 }
 
 #[test]
@@ -116,10 +99,7 @@ fn pkcs8_of_either_version_is_read() {
 
 #[test]
 fn generated_keys_sign_and_differ() {
-    let (one, other) = (
-        PrivateKey::generate().unwrap(),
-        PrivateKey::generate().unwrap(),
-    );
+    let (one, other) = (PrivateKey::generate().unwrap(), PrivateKey::generate().unwrap());
     assert_ne!(one.public(), other.public());
     let again = PrivateKey::from_pem(&one.to_pem()).unwrap();
     assert_eq!(again.public(), one.public());
@@ -127,21 +107,14 @@ fn generated_keys_sign_and_differ() {
     let public = one.public();
     let pair = Ed25519KeyPair::from_pkcs8_maybe_unchecked(one.pkcs8().as_slice()).unwrap();
     let verifier = UnparsedPublicKey::new(&ED25519, public.as_bytes());
-    assert!(
-        verifier
-            .verify(b"text", pair.sign(b"text").as_ref())
-            .is_ok()
-    );
+    assert!(verifier.verify(b"text", pair.sign(b"text").as_ref()).is_ok());
 }
 
 #[test]
 fn debug_shows_no_secret() {
     let key = PrivateKey::from_pem(OPENSSL_PRIVATE).unwrap();
     let shown = format!("{key:?}");
-    assert_eq!(
-        shown,
-        format!("PrivateKey {{ public: PublicKey({}), .. }}", key.public())
-    );
+    assert_eq!(shown, format!("PrivateKey {{ public: PublicKey({}), .. }}", key.public()));
 }
 
 #[test]
@@ -153,40 +126,19 @@ fn what_stands_in_place_of_a_public_key_is_named() {
         (OPENSSL_ENCRYPTED, KeyTextError::PrivateKeyGiven),
         (middle_line, KeyTextError::PrivateKeyGiven),
         (OPENSSL_PUBLIC, KeyTextError::PemGiven),
-        (
-            "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIBm/ host",
-            KeyTextError::SshKeyGiven,
-        ),
+        ("ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIBm/ host", KeyTextError::SshKeyGiven),
         ("AAAAC3NzaC1lZDI1NTE5AAAAIBm/", KeyTextError::SshKeyGiven),
-        (
-            "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaA==",
-            KeyTextError::SshKeyGiven,
-        ),
+        ("-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaA==", KeyTextError::SshKeyGiven),
         ("", KeyTextError::WrongLength { found: 0 }),
-        (
-            &RFC_8410_PUBLIC[1..],
-            KeyTextError::WrongLength { found: 43 },
-        ),
+        (&RFC_8410_PUBLIC[1..], KeyTextError::WrongLength { found: 43 }),
         (RFC_8410_SPKI, KeyTextError::WrongLength { found: 60 }),
-        (
-            &"\u{e9}".repeat(43),
-            KeyTextError::WrongLength { found: 43 },
-        ),
+        (&"\u{e9}".repeat(43), KeyTextError::WrongLength { found: 43 }),
         (&"\u{e9}".repeat(44), KeyTextError::NotBase64),
         (&RFC_8410_PUBLIC.replace('9', "-"), KeyTextError::NotBase64), // the URL alphabet
         (&RFC_8410_PUBLIC.replace('=', "A"), KeyTextError::NotBase64), // 33 bytes
-        (
-            &RFC_8410_PUBLIC.replace("E=", "=="),
-            KeyTextError::NotBase64,
-        ), // 31 bytes
-        (
-            &RFC_8410_PUBLIC.replace("E=", "F="),
-            KeyTextError::NotBase64,
-        ), // unused bits set
-        (
-            &RFC_8410_PUBLIC.replace("ECW", "E W"),
-            KeyTextError::NotBase64,
-        ),
+        (&RFC_8410_PUBLIC.replace("E=", "=="), KeyTextError::NotBase64), // 31 bytes
+        (&RFC_8410_PUBLIC.replace("E=", "F="), KeyTextError::NotBase64), // unused bits set
+        (&RFC_8410_PUBLIC.replace("ECW", "E W"), KeyTextError::NotBase64),
     ];
     for (text, error) in cases {
         assert_eq!(public(text), Err(error), "{text}");
@@ -200,28 +152,13 @@ fn what_stands_in_place_of_a_private_key_is_named() {
         (OPENSSL_PUBLIC, KeyTextError::PublicKeyGiven),
         (OPENSSL_ENCRYPTED, KeyTextError::Encrypted),
         (OPENSSL_P256, KeyTextError::NotEd25519),
-        (
-            &OPENSSL_P256.replace("PRIVATE", "EC PRIVATE"),
-            KeyTextError::NotEd25519,
-        ),
-        (
-            &OPENSSL_PRIVATE.replace("PRIVATE", "OPENSSH PRIVATE"),
-            KeyTextError::SshKeyGiven,
-        ),
-        (
-            "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIBm/ host",
-            KeyTextError::SshKeyGiven,
-        ),
+        (&OPENSSL_P256.replace("PRIVATE", "EC PRIVATE"), KeyTextError::NotEd25519),
+        (&OPENSSL_PRIVATE.replace("PRIVATE", "OPENSSH PRIVATE"), KeyTextError::SshKeyGiven),
+        ("ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIBm/ host", KeyTextError::SshKeyGiven),
         ("", KeyTextError::NotPem),
         ("listen = 4433\n", KeyTextError::NotPem),
-        (
-            &OPENSSL_PRIVATE.replace("-----END", "----END"),
-            KeyTextError::NotPem,
-        ),
-        (
-            &OPENSSL_PRIVATE.replace("MC4C", "M!4C"),
-            KeyTextError::NotPem,
-        ),
+        (&OPENSSL_PRIVATE.replace("-----END", "----END"), KeyTextError::NotPem),
+        (&OPENSSL_PRIVATE.replace("MC4C", "M!4C"), KeyTextError::NotPem),
         (&OPENSSL_PRIVATE.replace("MC4C", ""), KeyTextError::Damaged),
     ];
     for (text, error) in cases {
@@ -233,11 +170,7 @@ fn what_stands_in_place_of_a_private_key_is_named() {
 fn damaged_pkcs8_is_refused() {
     let (_, v2) = pem_rfc7468::decode_vec(RFC_8410_V2.as_bytes()).unwrap();
     for cut in 1..v2.len() {
-        assert_eq!(
-            private(&pem_block(&v2[..cut])),
-            KeyTextError::Damaged,
-            "{cut}"
-        );
+        assert_eq!(private(&pem_block(&v2[..cut])), KeyTextError::Damaged, "{cut}");
     }
     // Any bit of the seed or of the public key beside it makes the two disagree.
     for at in (16..48).chain(v2.len() - 32..v2.len()) {
@@ -245,18 +178,12 @@ fn damaged_pkcs8_is_refused() {
         changed[at] ^= 1;
         assert_eq!(private(&pem_block(&changed)), KeyTextError::Damaged, "{at}");
     }
-    assert_eq!(
-        private(&pem_block(&[&v2[..], &[0]].concat())),
-        KeyTextError::Damaged
-    );
+    assert_eq!(private(&pem_block(&[&v2[..], &[0]].concat())), KeyTextError::Damaged);
 }
 
 #[test]
 fn public_keys_of_small_order_are_refused() {
-    assert_eq!(
-        public(&Base64::encode_string(&[0; 32])),
-        Err(KeyTextError::SmallOrder)
-    );
+    assert_eq!(public(&Base64::encode_string(&[0; 32])), Err(KeyTextError::SmallOrder));
     for point in EIGHT_TORSION {
         let bytes = point.compress().to_bytes();
         assert_eq!(PublicKey::from_bytes(bytes), Err(KeyTextError::SmallOrder));
@@ -271,27 +198,15 @@ fn bytes_that_are_no_canonical_point_are_refused() {
     three[0] = 3;
     three_again[0] = 0xf0;
     three_again[31] = 0x7f;
-    assert_eq!(
-        PublicKey::from_bytes(off_curve),
-        Err(KeyTextError::NotAPoint)
-    );
+    assert_eq!(PublicKey::from_bytes(off_curve), Err(KeyTextError::NotAPoint));
     assert!(PublicKey::from_bytes(three).is_ok());
-    assert_eq!(
-        PublicKey::from_bytes(three_again),
-        Err(KeyTextError::NotAPoint)
-    );
+    assert_eq!(PublicKey::from_bytes(three_again), Err(KeyTextError::NotAPoint));
 }
 
 #[test]
 fn messages_are_one_line_and_repeat_nothing_of_the_text() {
     let secret = block(OPENSSL_PRIVATE).lines().nth(1).unwrap();
-    for text in [
-        OPENSSL_PRIVATE,
-        secret,
-        &secret[20..],
-        &secret[..44],
-        &secret[20..64],
-    ] {
+    for text in [OPENSSL_PRIVATE, secret, &secret[20..], &secret[..44], &secret[20..64]] {
         for message in [public(text).err(), PrivateKey::from_pem(text).err()] {
             let message = message.map(|error| error.to_string()).unwrap_or_default();
             assert!(!message.contains('\n'));

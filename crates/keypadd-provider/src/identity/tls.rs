@@ -20,9 +20,7 @@ impl PrivateKey {
     ///
     /// rustls's, if ring will not take the key; it has taken it before, so none is expected.
     pub fn client_resolver(&self) -> Result<Arc<dyn ResolvesClientCert>, Error> {
-        Ok(Arc::new(AlwaysResolvesClientRawPublicKeys::new(
-            self.certified_key()?,
-        )))
+        Ok(Arc::new(AlwaysResolvesClientRawPublicKeys::new(self.certified_key()?)))
     }
 
     /// What a server presents, whatever name the client asked for.
@@ -31,9 +29,7 @@ impl PrivateKey {
     ///
     /// As [`PrivateKey::client_resolver`].
     pub fn server_resolver(&self) -> Result<Arc<dyn ResolvesServerCert>, Error> {
-        Ok(Arc::new(AlwaysResolvesServerRawPublicKeys::new(
-            self.certified_key()?,
-        )))
+        Ok(Arc::new(AlwaysResolvesServerRawPublicKeys::new(self.certified_key()?)))
     }
 
     /// The chain of a raw public key is one entry, the SubjectPublicKeyInfo.

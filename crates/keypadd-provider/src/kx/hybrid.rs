@@ -36,10 +36,7 @@ impl SupportedKxGroup for X25519MlKem768 {
         fill_random(&mut seed)?;
         let decapsulation_key = DecapsulationKey768::from_seed(seed);
         seed.zeroize();
-        Ok(Box::new(ClientExchange::new(
-            decapsulation_key,
-            Exchange::start()?,
-        )))
+        Ok(Box::new(ClientExchange::new(decapsulation_key, Exchange::start()?)))
     }
 
     /// The server's side, in one step: it learns its secret while it makes its share.
@@ -90,11 +87,7 @@ impl ClientExchange {
     fn new(decapsulation_key: DecapsulationKey768, classical: Exchange) -> Self {
         let encapsulation_key = decapsulation_key.encapsulation_key().to_bytes();
         let share = [encapsulation_key.as_slice(), classical.share()].concat();
-        Self {
-            decapsulation_key,
-            classical,
-            share,
-        }
+        Self { decapsulation_key, classical, share }
     }
 }
 
