@@ -5,15 +5,35 @@
 //! own. Packet protection comes in from outside as quinn's crypto configurations: this crate never
 //! sees a key or a pad, only the public key that a handshake has proved.
 
+mod accept;
+mod admission;
+mod client;
+mod control;
+mod dial;
+mod error;
 mod forward;
+mod listen;
+mod notices;
+mod peer;
 mod permit;
+mod server;
+mod session;
 mod socket;
 mod splice;
+mod status;
+mod stream;
 mod target;
 mod transport;
 pub mod wire;
 
+pub use client::{Client, ClientSession, ClientSettings};
+pub use control::ControlError;
+pub use error::{AuthError, BindError, ClientError};
 pub use forward::{Bind, ForwardError, ForwardFault, LocalForward};
+pub use peer::{AllowedPeer, DuplicateKey, Peers};
 pub use permit::{Permit, PermitError, PermitFault, Permits};
+pub use server::{Server, ServerSettings};
+pub use session::{LiveSession, Lost, Sessions};
+pub use status::{ForwardStatus, Role, SessionStatus};
 pub use target::{AddressError, DEFAULT_PORT, Host, ServerAddress, Target};
 pub use transport::{Congestion, CongestionError, TransportSettings};

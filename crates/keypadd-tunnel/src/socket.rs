@@ -17,13 +17,13 @@ const LISTEN_BACKLOG: i32 = 1024;
 
 /// What the kernel granted of the UDP buffers asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UdpBuffers {
+struct UdpBuffers {
     /// Bytes asked for, in each direction.
-    pub asked_bytes: usize,
+    asked_bytes: usize,
     /// Receive buffer granted.
-    pub receive_bytes: usize,
+    receive_bytes: usize,
     /// Send buffer granted.
-    pub send_bytes: usize,
+    send_bytes: usize,
 }
 
 /// Binds a UDP socket; `[::]` takes both families, and IPv4 alone where there is no IPv6.
@@ -124,6 +124,10 @@ impl ForwardedTcp {
         let _ = socket.set_keepalive(true);
         let _ = stream.set_nodelay(true);
         Self(stream)
+    }
+
+    pub(crate) fn stream(&self) -> &TcpStream {
+        &self.0
     }
 
     pub(crate) fn stream_mut(&mut self) -> &mut TcpStream {

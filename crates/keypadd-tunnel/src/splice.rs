@@ -109,21 +109,25 @@ trait Source: AsyncRead + Unpin {
 
 impl Source for ReadHalf<'_> {
     async fn failed(&self) -> io::Error {
-        let tcp: &TcpStream = self.as_ref();
-        loop {
-            if let Err(error) = tcp.ready(Interest::ERROR).await {
-                return error;
-            }
-            // Readiness may be stale, or a read or a write may have taken the error already and
-            // reported it: asking the socket settles it, and WouldBlock clears the readiness.
-            let error = tcp.try_io(Interest::ERROR, || {
-                tcp.take_error()?.ok_or_else(|| io::ErrorKind::WouldBlock.into())
-            });
-            match error {
-                Ok(error) => return error,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => return error,
-            }
+        tcp_failed(self.as_ref()).await
+    }
+}
+
+/// Completes when a TCP connection has failed, which a RST shows even while data waits unread.
+pub(crate) async fn tcp_failed(tcp: &TcpStream) -> io::Error {
+    loop {
+        if let Err(error) = tcp.ready(Interest::ERROR).await {
+            return error;
+        }
+        // Readiness may be stale, or a read or a write may have taken the error already and
+        // reported it: asking the socket settles it, and WouldBlock clears the readiness.
+        let error = tcp.try_io(Interest::ERROR, || {
+            tcp.take_error()?.ok_or_else(|| io::ErrorKind::WouldBlock.into())
+        });
+        match error {
+            Ok(error) => return error,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return error,
         }
     }
 }

@@ -12,13 +12,13 @@ use std::{
 use thiserror::Error;
 
 /// Longest host on the wire: its length travels in one byte.
-pub const HOST_BYTES_MAX: usize = 255;
+pub(crate) const HOST_BYTES_MAX: usize = 255;
 
 /// UDP port of a server when none is given.
 pub const DEFAULT_PORT: u16 = 4433;
 
 /// What a name that stands for this very machine resolves to; DNS is never asked for it.
-pub const LOOPBACK: [IpAddr; 2] =
+pub(crate) const LOOPBACK: [IpAddr; 2] =
     [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
 
 /// A host: an address, or a name still to be resolved.

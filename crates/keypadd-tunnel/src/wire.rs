@@ -30,6 +30,15 @@ const KIND_TCP: u8 = 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Instance(pub [u8; 16]);
 
+impl Instance {
+    /// Draws one from the operating system.
+    pub fn random() -> Result<Self, getrandom::Error> {
+        let mut number = [0; 16];
+        getrandom::fill(&mut number)?;
+        Ok(Self(number))
+    }
+}
+
 /// A control frame whose type is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Frame {
@@ -77,6 +86,28 @@ pub enum StreamCode {
     BadHeader,
     /// A code that this version does not know.
     Unknown(u64),
+}
+
+/// Why a connection was closed on purpose: the code of an application's CONNECTION_CLOSE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CloseCode {
+    /// This end is shutting down, or has nothing more to do.
+    Shutdown,
+    /// The peer broke the protocol.
+    Protocol,
+    /// The keys of the connection must not be used any more.
+    KeyFault,
+}
+
+impl CloseCode {
+    /// The code on the wire.
+    pub fn value(self) -> u32 {
+        match self {
+            Self::Shutdown => 0,
+            Self::Protocol => 1,
+            Self::KeyFault => 2,
+        }
+    }
 }
 
 /// Why bytes of the peer make no sense. The peer is at fault.

@@ -1,0 +1,114 @@
+//! Accepting TCP connections of a forward and carrying each over a stream of its own.
+
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::Semaphore,
+    task::JoinSet,
+    time::{Instant, sleep},
+};
+use tracing::{debug, warn};
+
+use crate::{
+    forward::LocalForward,
+    notices::Notices,
+    session::LiveSession,
+    socket::ForwardedTcp,
+    splice::{splice_tcp, tcp_failed},
+    stream::{OpenError, open_stream},
+    wire::StreamCode,
+};
+
+/// Rest after a failed accept: out of file descriptors, most likely, and soon better.
+const ACCEPT_REST: Duration = Duration::from_millis(100);
+
+/// What all accept loops of a session share.
+#[derive(Clone, Debug)]
+pub(crate) struct Accepting {
+    session: Arc<LiveSession>,
+    /// As many as the server takes; whoever comes next waits in the listener's queue.
+    slots: Arc<Semaphore>,
+    notices: Arc<Notices<(String, Option<StreamCode>)>>,
+}
+
+impl Accepting {
+    pub(crate) fn new(session: Arc<LiveSession>, forwards_max: usize) -> Self {
+        let slots = Arc::new(Semaphore::new(forwards_max.min(Semaphore::MAX_PERMITS)));
+        Self { session, slots, notices: Arc::default() }
+    }
+
+    fn may_log(&self, forward: &str, code: Option<StreamCode>) -> bool {
+        self.notices.admit((forward.into(), code), Instant::now().into_std())
+    }
+}
+
+/// Accepts until it is dropped, which resets all its connections.
+pub(crate) async fn accept_loop(
+    accepting: Accepting,
+    listener: Arc<TcpListener>,
+    forward: LocalForward,
+) {
+    let forward = Arc::new(forward);
+    let name: Arc<str> = forward.to_string().into();
+    let mut carried = JoinSet::new();
+    loop {
+        let slot = tokio::select! {
+            slot = Arc::clone(&accepting.slots).acquire_owned() => slot,
+            Some(_) = carried.join_next(), if !carried.is_empty() => continue,
+        };
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            Some(_) = carried.join_next(), if !carried.is_empty() => continue,
+        };
+        match accepted {
+            Ok((tcp, from)) => {
+                let accepting = accepting.clone();
+                let (forward, name) = (Arc::clone(&forward), Arc::clone(&name));
+                carried.spawn(async move {
+                    let _slot = slot;
+                    carry(&accepting, tcp, from, &forward, &name).await;
+                });
+            }
+            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+            Err(error) => {
+                if accepting.may_log(&name, None) {
+                    warn!(forward = %name, %error, "cannot accept");
+                }
+                sleep(ACCEPT_REST).await;
+            }
+        }
+    }
+}
+
+async fn carry(
+    accepting: &Accepting,
+    tcp: TcpStream,
+    from: SocketAddr,
+    forward: &LocalForward,
+    name: &str,
+) {
+    let tcp = ForwardedTcp::new(tcp);
+    let session = &accepting.session;
+    let _open = session.forward_opened(name);
+    let opened = tokio::select! {
+        opened = open_stream(&session.connection, &forward.target) => opened,
+        error = tcp_failed(tcp.stream()) => {
+            debug!(forward = name, %from, %error, "gone before the target answered");
+            return;
+        }
+    };
+    match opened {
+        Ok(pair) => {
+            if let Err(cut) = splice_tcp(tcp, pair).await {
+                debug!(forward = name, %from, %cut, "forward cut");
+            }
+        }
+        Err(OpenError::Refused(code)) => {
+            if accepting.may_log(name, Some(code)) {
+                warn!(forward = name, %code, "the server did not connect to {}", forward.target);
+            }
+        }
+        Err(OpenError::Lost) => debug!(forward = name, %from, "the session has ended"),
+    }
+}

@@ -1,0 +1,96 @@
+//! The control stream: frames both ways for as long as the connection lives.
+//!
+//! Reads in constant memory whatever the peer sends; frames of unknown types are skipped. What the
+//! bytes look like is in `wire`.
+
+use quinn::{ReadExactError, RecvStream, SendStream, WriteError};
+use thiserror::Error;
+
+use crate::wire::{FRAME_HEAD_BYTES, Frame, FrameHead, VERSION, WireError};
+
+/// Bytes that are skipped at once.
+const SKIP_BYTES: usize = 1024;
+
+/// Both halves of the control stream.
+#[derive(Debug)]
+pub(crate) struct Control {
+    send: SendStream,
+    recv: RecvStream,
+}
+
+/// Why the control stream cannot go on.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ControlError {
+    /// The peer closed the control stream and left the connection open.
+    #[error("the control stream ended")]
+    Ended,
+    /// The peer's bytes make no sense.
+    #[error(transparent)]
+    Wire(#[from] WireError),
+    /// The first frame was not the hello.
+    #[error("the first control frame is not a hello")]
+    NoHello,
+    /// The peer speaks another version.
+    #[error("the peer speaks version {0} of the control protocol, this end version {VERSION}")]
+    Version(u8),
+}
+
+impl From<ReadExactError> for ControlError {
+    fn from(_: ReadExactError) -> Self {
+        Self::Ended
+    }
+}
+
+impl From<WriteError> for ControlError {
+    fn from(_: WriteError) -> Self {
+        Self::Ended
+    }
+}
+
+impl Control {
+    pub(crate) fn new((send, recv): (SendStream, RecvStream)) -> Self {
+        Self { send, recv }
+    }
+
+    /// Sends a frame.
+    pub(crate) async fn say(&mut self, frame: &Frame) -> Result<(), ControlError> {
+        Ok(self.send.write_all(&frame.encode()).await?)
+    }
+
+    /// The next frame of a known type. Not cancel-safe: a frame may be half read.
+    pub(crate) async fn hear(&mut self) -> Result<Frame, ControlError> {
+        loop {
+            let mut head = [0; FRAME_HEAD_BYTES];
+            self.recv.read_exact(&mut head).await?;
+            let FrameHead { body_bytes, kind } = FrameHead::decode(head);
+
+            let mut body = [0; Frame::BODY_BYTES_MAX];
+            let kept = usize::from(body_bytes).min(body.len());
+            self.recv.read_exact(&mut body[..kept]).await?;
+            self.skip(usize::from(body_bytes) - kept).await?;
+            if let Some(frame) = Frame::decode(kind, &body[..kept])? {
+                return Ok(frame);
+            }
+        }
+    }
+
+    /// Reads on after the hellos, when no frame means anything yet; returns what ended it.
+    pub(crate) async fn drain(&mut self) -> ControlError {
+        loop {
+            if let Err(error) = self.hear().await {
+                return error;
+            }
+        }
+    }
+
+    async fn skip(&mut self, mut bytes: usize) -> Result<(), ControlError> {
+        let mut skipped = [0; SKIP_BYTES];
+        while bytes > 0 {
+            let now = bytes.min(SKIP_BYTES);
+            self.recv.read_exact(&mut skipped[..now]).await?;
+            bytes -= now;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,366 @@
+//! The listening end: lets listed clients in and connects their streams to permitted targets.
+//!
+//! Who is a client was settled by the handshake; what it may reach is settled here, stream by
+//! stream. Everything a client can make this end do is bounded: connections, handshakes in flight,
+//! streams, time to say what it wants, time to connect.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
+
+use quinn::{Connecting, Connection, ConnectionError, Endpoint, Incoming, TokioRuntime, crypto};
+use tokio::{
+    task::JoinSet,
+    time::{Instant, timeout},
+};
+use tracing::{debug, info, warn};
+
+use crate::{
+    admission::{Count, Counted, Verdict, decide},
+    control::{Control, ControlError},
+    dial::dial,
+    error::{BindError, Stranger},
+    notices::Notices,
+    peer::{AllowedPeer, Peers},
+    session::{Listed, LiveSession, NewSession, Sessions, Shown, proved},
+    socket::{ForwardedTcp, bind_udp},
+    splice::{StreamPair, splice_tcp},
+    status::Role,
+    target::Target,
+    transport::{End, TransportSettings, endpoint_config},
+    wire::{
+        CONNECTED, CloseCode, Frame, Instance, STREAM_HEAD_BYTES, StreamCode, StreamHead, VERSION,
+    },
+};
+
+/// Time from a client's first packet to its hello.
+const HANDSHAKE_TIME: Duration = Duration::from_secs(5);
+
+/// Time for a new stream to say where it wants to go.
+const HEADER_TIME: Duration = Duration::from_secs(10);
+
+/// Time for connections to say goodbye when the server ends.
+pub(crate) const GOODBYE_TIME: Duration = Duration::from_secs(3);
+
+/// Attempts to connect that wait for the accept loop; it never makes them wait long.
+const WAITING_MAX: usize = 256;
+
+/// Bytes that may come in for one waiting attempt, and for all of them.
+const WAITING_BYTES: u64 = 64 << 10;
+const WAITING_BYTES_TOTAL: u64 = 4 << 20;
+
+/// What a server is made of.
+pub struct ServerSettings {
+    /// UDP address to listen on; port 0 for any that is free.
+    pub listen: SocketAddr,
+    /// Packet protection; it must have been made with the same list of peers.
+    pub crypto: Arc<dyn crypto::ServerConfig>,
+    /// Who may come in and what each may reach.
+    pub peers: Arc<Peers>,
+    /// Windows and timers.
+    pub transport: TransportSettings,
+    /// Connections at once; above it new ones are refused.
+    pub connections_max: usize,
+}
+
+/// A bound server.
+#[derive(Debug)]
+pub struct Server {
+    endpoint: Endpoint,
+    local_addr: SocketAddr,
+    connections_max: usize,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    peers: Arc<Peers>,
+    sessions: Sessions,
+    handshakes: Count,
+    connections: Count,
+    notices: Notices<(IpAddr, Notice)>,
+}
+
+/// Lines that a source can cause, each once a minute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Notice {
+    Stranger,
+    Suite,
+    Full,
+    Permit,
+}
+
+impl Server {
+    /// Binds the UDP address. Nobody is answered before [`run`](Self::run). Needs a tokio runtime.
+    pub fn bind(settings: ServerSettings) -> Result<Self, BindError> {
+        let failed = |source| BindError { address: format!("udp {}", settings.listen), source };
+        let mut config = quinn::ServerConfig::with_crypto(settings.crypto);
+        config
+            .transport_config(settings.transport.quinn(End::Server))
+            .max_incoming(WAITING_MAX)
+            .incoming_buffer_size(WAITING_BYTES)
+            .incoming_buffer_size_total(WAITING_BYTES_TOTAL)
+            // A client behind a NAT may come from another port at any time.
+            .migration(true);
+        let socket =
+            bind_udp(settings.listen, settings.transport.udp_buffer_bytes).map_err(failed)?;
+        let runtime = Arc::new(TokioRuntime);
+        let endpoint =
+            Endpoint::new(endpoint_config(), Some(config), socket, runtime).map_err(failed)?;
+        let local_addr = endpoint.local_addr().map_err(failed)?;
+        let shared = Shared {
+            peers: settings.peers,
+            sessions: Sessions::default(),
+            handshakes: Count::default(),
+            connections: Count::default(),
+            notices: Notices::default(),
+        };
+        let connections_max = settings.connections_max;
+        Ok(Self { endpoint, local_addr, connections_max, shared: Arc::new(shared) })
+    }
+
+    /// The bound UDP address.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local_addr
+    }
+
+    /// The sessions that live; the list outlasts the server.
+    pub fn sessions(&self) -> Sessions {
+        self.shared.sessions.clone()
+    }
+
+    /// Serves until `shutdown` completes, then resets all forwards, tells all clients, and ends
+    /// within a few seconds.
+    pub async fn run(self, shutdown: impl Future<Output = ()>) {
+        tokio::pin!(shutdown);
+        let mut connections = JoinSet::new();
+        loop {
+            tokio::select! {
+                () = &mut shutdown => break,
+                incoming = self.endpoint.accept() => match incoming {
+                    Some(incoming) => self.admit(incoming, &mut connections),
+                    None => break,
+                },
+                Some(_) = connections.join_next() => {}
+            }
+        }
+        let code = CloseCode::Shutdown.value().into();
+        self.endpoint.close(code, b"the server is shutting down");
+        let goodbye = async {
+            while connections.join_next().await.is_some() {}
+            self.endpoint.wait_idle().await;
+        };
+        if timeout(GOODBYE_TIME, goodbye).await.is_err() {
+            debug!("some connections did not end in time");
+        }
+    }
+
+    fn admit(&self, incoming: Incoming, connections: &mut JoinSet<()>) {
+        let shared = &self.shared;
+        let full = shared.connections.now() >= self.connections_max;
+        let validated = incoming.remote_address_validated();
+        match decide(shared.handshakes.now(), full, validated) {
+            Verdict::Accept => {
+                let source = incoming.remote_address();
+                let counted = (shared.handshakes.add(), shared.connections.add());
+                match incoming.accept() {
+                    Ok(connecting) => {
+                        let shared = Arc::clone(shared);
+                        connections.spawn(shared.serve(connecting, counted));
+                    }
+                    Err(error) => debug!(%source, error = %Shown(&error), "not accepted"),
+                }
+            }
+            // An address that has proved itself cannot be asked again, and is not (`validated`).
+            Verdict::Retry => drop(incoming.retry()),
+            Verdict::Refuse => {
+                if shared.may_log(incoming.remote_address(), Notice::Full) {
+                    let source = incoming.remote_address();
+                    warn!(%source, max = self.connections_max, "refused: too many connections");
+                }
+                incoming.refuse();
+            }
+            Verdict::Ignore => incoming.ignore(),
+        }
+    }
+}
+
+/// What went wrong before a session began.
+enum Failed {
+    Connection(ConnectionError),
+    Control(ControlError),
+}
+
+impl From<ConnectionError> for Failed {
+    fn from(error: ConnectionError) -> Self {
+        Self::Connection(error)
+    }
+}
+
+impl From<ControlError> for Failed {
+    fn from(error: ControlError) -> Self {
+        Self::Control(error)
+    }
+}
+
+impl Shared {
+    /// One connection from its first packet to its end.
+    async fn serve(self: Arc<Self>, connecting: Connecting, counted: (Counted, Counted)) {
+        let (in_flight, _open) = counted;
+        let source = connecting.remote_address();
+        let welcomed = timeout(HANDSHAKE_TIME, self.welcome(connecting)).await;
+        drop(in_flight);
+        match welcomed {
+            Ok(Ok((listed, control, peer))) => self.serve_session(&listed, control, peer).await,
+            Ok(Err(Failed::Connection(error))) => self.log_stranger(source, &error),
+            Ok(Err(Failed::Control(error))) => debug!(%source, %error, "no session"),
+            Err(_) => debug!(%source, "no session: the handshake took too long"),
+        }
+    }
+
+    /// Shakes hands and exchanges hellos.
+    async fn welcome(
+        &self,
+        connecting: Connecting,
+    ) -> Result<(Listed, Control, Arc<AllowedPeer>), Failed> {
+        let connection = connecting.await?;
+        // The handshake has asked the same list; this is where the permits come from.
+        let proved = proved(&connection);
+        let listed = proved.and_then(|proved| Some((self.peers.find(&proved.key)?, proved)));
+        let Some((peer, proved)) = listed else {
+            close(&connection, CloseCode::Protocol, "this key is not listed");
+            return Err(ConnectionError::LocallyClosed.into());
+        };
+        let mut control = Control::new(connection.accept_bi().await?);
+        let instance = match hello(&mut control).await {
+            Ok(instance) => instance,
+            Err(error) => {
+                close(&connection, CloseCode::Protocol, &error.to_string());
+                return Err(error.into());
+            }
+        };
+        let listed = self.sessions.add(NewSession {
+            label: peer.label(),
+            role: Role::Server,
+            instance,
+            proved,
+            connection,
+            forwards: &[],
+        });
+        control.say(&Frame::HelloServer { version: VERSION }).await?;
+        Ok((listed, control, peer))
+    }
+
+    /// Serves streams until the session ends; then all of them end at once.
+    async fn serve_session(&self, listed: &Listed, control: Control, peer: Arc<AllowedPeer>) {
+        let session = &listed.session;
+        info!(peer = session.peer(), remote = %session.remote(), "session up");
+        let mut streams = JoinSet::new();
+        let supervisor = session.supervise(control);
+        tokio::pin!(supervisor);
+        let lost = loop {
+            tokio::select! {
+                lost = &mut supervisor => break lost,
+                Ok(pair) = session.connection.accept_bi() => {
+                    let pair = StreamPair::new(pair);
+                    streams.spawn(serve_stream(Arc::clone(session), Arc::clone(&peer), pair));
+                }
+                Some(done) = streams.join_next(), if !streams.is_empty() => {
+                    if let Ok(Some(target)) = done {
+                        self.log_unpermitted(session, &target);
+                    }
+                }
+            }
+        };
+        // The connection is closed, so the streams end by themselves; what does not is dropped,
+        // and a dropped forward is a reset one.
+        streams.shutdown().await;
+        info!(peer = session.peer(), cause = %lost, "session ended");
+    }
+
+    fn may_log(&self, source: SocketAddr, notice: Notice) -> bool {
+        self.notices.admit((source.ip().to_canonical(), notice), Instant::now().into_std())
+    }
+
+    fn log_stranger(&self, source: SocketAddr, error: &ConnectionError) {
+        match Stranger::of(error) {
+            Stranger::Key(key) => {
+                if self.may_log(source, Notice::Stranger) {
+                    warn!(%source, "key not allowed; to let it in: --allow {key}");
+                }
+            }
+            Stranger::Suite(lists) => {
+                if self.may_log(source, Notice::Suite) {
+                    warn!(%source, "{lists}");
+                }
+            }
+            Stranger::Other(error) => debug!(%source, error, "handshake failed"),
+        }
+    }
+
+    fn log_unpermitted(&self, session: &LiveSession, target: &Target) {
+        if self.may_log(session.remote(), Notice::Permit) {
+            let peer = session.peer();
+            warn!(peer, %target, "not permitted; to permit it: --permit-open {target}");
+        }
+    }
+}
+
+async fn hello(control: &mut Control) -> Result<Instance, ControlError> {
+    match control.hear().await? {
+        Frame::HelloClient { version: VERSION, instance } => Ok(instance),
+        Frame::HelloClient { version, .. } => Err(ControlError::Version(version)),
+        Frame::HelloServer { .. } => Err(ControlError::NoHello),
+    }
+}
+
+fn close(connection: &Connection, code: CloseCode, reason: &str) {
+    connection.close(code.value().into(), reason.as_bytes());
+}
+
+/// Serves one stream; gives the target back if no permit admits it.
+async fn serve_stream(
+    session: Arc<LiveSession>,
+    peer: Arc<AllowedPeer>,
+    mut pair: StreamPair,
+) -> Option<Target> {
+    let target = match timeout(HEADER_TIME, read_header(&mut pair)).await {
+        Ok(Some(target)) => target,
+        Ok(None) | Err(_) => {
+            pair.reset(StreamCode::BadHeader);
+            return None;
+        }
+    };
+    let _open = session.forward_opened(&target.to_string());
+    let stopped = pair.send.stopped();
+    let dialled = tokio::select! {
+        dialled = dial(&target, &peer.permits) => dialled,
+        // The client has given up: so do we, whatever the target would have said.
+        _ = stopped => Err(StreamCode::Reset),
+    };
+    let tcp = match dialled {
+        Ok(tcp) => ForwardedTcp::new(tcp),
+        Err(code) => {
+            debug!(peer = session.peer(), %target, %code, "not connected");
+            pair.reset(code);
+            return (code == StreamCode::NotPermitted).then_some(target);
+        }
+    };
+    if pair.send.write_all(&[CONNECTED]).await.is_ok()
+        && let Err(cut) = splice_tcp(tcp, pair).await
+    {
+        debug!(peer = session.peer(), %target, %cut, "forward cut");
+    }
+    None
+}
+
+async fn read_header(pair: &mut StreamPair) -> Option<Target> {
+    let mut head = [0; STREAM_HEAD_BYTES];
+    pair.recv.read_exact(&mut head).await.ok()?;
+    let head = StreamHead::decode(head).ok()?;
+    let mut host = vec![0; head.host_bytes];
+    pair.recv.read_exact(&mut host).await.ok()?;
+    head.target(&host).ok()
+}
