@@ -16,12 +16,7 @@ pub(crate) fn write_range<N: ArraySize>(
     counter: impl Fn(u64) -> Array<u8, N>,
 ) {
     let block_size = PhantomData;
-    cipher.encrypt_with_backend(Range {
-        offset,
-        out,
-        counter,
-        block_size,
-    });
+    cipher.encrypt_with_backend(Range { offset, out, counter, block_size });
 }
 
 /// The whole range as one job for the cipher: to enter a wide AES back end is to spread the round
@@ -51,11 +46,7 @@ impl<N: ArraySize, F: Fn(u64) -> Array<u8, N>> BlockCipherEncClosure for Range<'
 
         let mut block = (self.offset / N::USIZE) as u64;
         let skip = self.offset % N::USIZE;
-        let lead = if skip == 0 {
-            0
-        } else {
-            self.out.len().min(N::USIZE - skip)
-        };
+        let lead = if skip == 0 { 0 } else { self.out.len().min(N::USIZE - skip) };
         let (lead, rest) = self.out.split_at_mut(lead);
         if !lead.is_empty() {
             ragged(block, skip, lead);

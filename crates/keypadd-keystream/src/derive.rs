@@ -11,7 +11,10 @@ use crate::suite::{Cipher, Mac, Suite};
 use hkdf::Hkdf;
 use sha2::Sha256;
 use std::sync::Arc;
-use zeroize::Zeroizing;
+use zeroize::{Zeroizing, zeroize_stack};
+
+/// Above what a derivation keeps on the stack: hash states, an AES key schedule, their copies.
+const DERIVE_STACK_BYTES: usize = 8192;
 
 /// Everything one direction of one key phase encrypts and authenticates with.
 ///
@@ -32,11 +35,15 @@ impl SuiteKey {
     /// If `key` has not [`Suite::key_bytes`] bytes: the provider has then asked TLS for the wrong
     /// length, which no peer can bring about.
     pub fn derive(suite: Suite, key: &[u8], iv: &[u8; 12]) -> Self {
-        assert_eq!(
-            key.len(),
-            suite.key_bytes(),
-            "length of the key for {suite}"
-        );
+        assert_eq!(key.len(), suite.key_bytes(), "length of the key for {suite}");
+        let keys = Self::expand(suite, key, iv);
+        zeroize_stack::<DERIVE_STACK_BYTES>();
+        keys
+    }
+
+    /// In a frame of its own, so that the caller can wipe what HKDF and key schedules leave in it.
+    #[inline(never)]
+    fn expand(suite: Suite, key: &[u8], iv: &[u8; 12]) -> Self {
         let (keystream, mac) = match suite.mac() {
             Mac::Ghash => {
                 let aes = match suite.cipher() {
@@ -55,10 +62,7 @@ impl SuiteKey {
                 (private_keystream(suite.cipher(), prk, iv), mac)
             }
         };
-        Self {
-            keystream: Arc::new(keystream),
-            mac,
-        }
+        Self { keystream: Arc::new(keystream), mac }
     }
 }
 
@@ -87,14 +91,58 @@ impl Prk {
 
     /// HKDF-Expand (RFC 5869 2.3) with the concatenation of `info`, over all of `out`.
     pub(crate) fn expand(&self, info: &[&[u8]], out: &mut [u8]) {
-        self.0
-            .expand_multi_info(info, out)
-            .expect("far below 255 hash outputs");
+        self.0.expand_multi_info(info, out).expect("far below 255 hash outputs");
     }
 
     fn expanded<const N: usize>(&self, info: &[&[u8]]) -> Zeroizing<[u8; N]> {
         let mut key = Zeroizing::new([0; N]);
         self.expand(info, &mut *key);
         key
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vectors;
+    use hmac::digest::block_buffer::{BlockBuffer, Eager};
+    use zeroize::ZeroizeOnDrop;
+
+    #[test]
+    fn rfc_5869_expansions_are_reproduced() {
+        let text = include_str!("../tests/vectors/rfc5869.txt");
+        for case in vectors::blocks(text) {
+            let prk = Prk::new(&case.array("prk"));
+            let mut okm = vec![0; case.bytes("okm").len()];
+            prk.expand(&[&case.bytes("info")], &mut okm);
+            assert_eq!(okm, case.bytes("okm"));
+        }
+    }
+
+    /// `Hmac` and `Hkdf` are made of hash cores and a buffer, and have no other fields.
+    #[test]
+    fn the_types_that_hold_keys_wipe_themselves() {
+        fn wipes_itself<T: ZeroizeOnDrop>() {}
+        wipes_itself::<aes::Aes128Enc>();
+        wipes_itself::<aes::Aes256Enc>();
+        wipes_itself::<des::Des>();
+        wipes_itself::<des::TdesEde3>();
+        wipes_itself::<sha1::block_api::Sha1Core>();
+        wipes_itself::<sha2::block_api::Sha256VarCore>();
+        wipes_itself::<BlockBuffer<cipher::consts::U64, Eager>>();
+    }
+
+    #[test]
+    #[should_panic(expected = "length of the key")]
+    fn a_key_of_the_wrong_length_is_a_fault() {
+        SuiteKey::derive(Suite::AES_128_GCM, &[0; 32], &[0; 12]);
+    }
+
+    #[test]
+    fn debug_output_shows_no_key() {
+        let key = [0xab; 32];
+        let keys = SuiteKey::derive(Suite::DES_CTR_HMAC_SHA1, &key, &[0xab; 12]);
+        let shown = format!("{keys:?}");
+        assert!(!shown.contains("171") && !shown.contains("ab,"), "{shown}");
     }
 }

@@ -35,17 +35,11 @@ enum Inner {
 
 impl KeystreamKey {
     pub(crate) fn aes(cipher: Cipher, key: AesCtr) -> Self {
-        Self {
-            cipher,
-            inner: Inner::Aes(key),
-        }
+        Self { cipher, inner: Inner::Aes(key) }
     }
 
     pub(crate) fn legacy(cipher: Cipher, key: LegacyKey) -> Self {
-        Self {
-            cipher,
-            inner: Inner::Legacy(key),
-        }
+        Self { cipher, inner: Inner::Legacy(key) }
     }
 
     /// The cipher this key is for.
@@ -74,10 +68,7 @@ impl KeystreamKey {
             Inner::Legacy(key) => Some(key.subkey(segment)),
         };
         for (slot, row) in rows.enumerate() {
-            assert!(
-                slot < SEGMENT_PACKETS,
-                "a segment has {SEGMENT_PACKETS} packets"
-            );
+            assert!(slot < SEGMENT_PACKETS, "a segment has {SEGMENT_PACKETS} packets");
             self.write_pad(segment.packet(slot), subkey.as_ref(), offset, row);
         }
     }
@@ -105,18 +96,13 @@ impl KeystreamKey {
             Inner::Legacy(_) => legacy::PAD_BYTES_MAX,
         };
         let end = offset.saturating_add(len);
-        assert!(
-            end <= max,
-            "a pad of {end} bytes, at most {max} can be numbered"
-        );
+        assert!(end <= max, "a pad of {end} bytes, at most {max} can be numbered");
     }
 }
 
 impl fmt::Debug for KeystreamKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("KeystreamKey")
-            .field("cipher", &self.cipher)
-            .finish_non_exhaustive()
+        f.debug_struct("KeystreamKey").field("cipher", &self.cipher).finish_non_exhaustive()
     }
 }
 
@@ -134,11 +120,7 @@ pub struct InlineKeystream {
 impl InlineKeystream {
     /// A fallback for `key`; makes no subkey before it is asked for a pad.
     pub fn new(key: Arc<KeystreamKey>) -> Self {
-        Self {
-            key,
-            last: None,
-            scratch: vec![0; SCRATCH_BYTES].into(),
-        }
+        Self { key, last: None, scratch: vec![0; SCRATCH_BYTES].into() }
     }
 
     /// Overwrites `out` with the bytes `offset..offset + out.len()` of the packet's pad.
@@ -158,8 +140,7 @@ impl InlineKeystream {
         let subkey = subkey(&self.key, &mut self.last, packet.segment());
         for (piece, data) in data.chunks_mut(SCRATCH_BYTES).enumerate() {
             let pad = &mut self.scratch[..data.len()];
-            self.key
-                .write_pad(packet, subkey, offset + piece * SCRATCH_BYTES, pad);
+            self.key.write_pad(packet, subkey, offset + piece * SCRATCH_BYTES, pad);
             for (byte, pad) in data.iter_mut().zip(&*pad) {
                 *byte ^= pad;
             }

@@ -13,13 +13,16 @@ use crate::derive::Prk;
 use crate::number::{SEGMENT_PACKETS, Segment};
 use cipher::KeyInit;
 use des::{Des, TdesEde3};
-use zeroize::{Zeroize, Zeroizing};
+use zeroize::{Zeroize, Zeroizing, zeroize_stack};
 
 /// Bits of a counter block that count within a packet: 8,192 blocks of 8 bytes.
 const BLOCK_BITS: u32 = 13;
 
 /// Bytes of pad per packet that the counter layout can number.
 pub(crate) const PAD_BYTES_MAX: usize = 8 << BLOCK_BITS;
+
+/// Above what deriving a subkey keeps on the stack: two hash states, three key schedules, copies.
+const DERIVE_STACK_BYTES: usize = 4096;
 
 /// Which of the two ciphers a key is for.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -41,6 +44,14 @@ impl LegacyKey {
 
     /// The subkey of a segment: two SHA-256 blocks and a key schedule, so make it once per segment.
     pub(crate) fn subkey(&self, segment: Segment) -> Subkey {
+        let subkey = self.derive_subkey(segment);
+        zeroize_stack::<DERIVE_STACK_BYTES>();
+        subkey
+    }
+
+    /// In a frame of its own, so that the caller can wipe what HKDF and key schedules leave in it.
+    #[inline(never)]
+    fn derive_subkey(&self, segment: Segment) -> Subkey {
         let segment = segment.value().to_be_bytes();
         let expand = |retry: u8, out: &mut [u8]| {
             self.prk.expand(&[b"keypadd sub", &segment, &[retry]], out);
@@ -54,10 +65,7 @@ impl LegacyKey {
             LegacyCipher::TripleDes => {
                 let material: Zeroizing<[u8; 32]> = first_strong(24, expand);
                 let (key, iv) = material.split_at(24);
-                Subkey::new(
-                    Engine::TripleDes(TdesEde3::new_from_slice(key).expect("24 bytes")),
-                    iv,
-                )
+                Subkey::new(Engine::TripleDes(TdesEde3::new_from_slice(key).expect("24 bytes")), iv)
             }
         }
     }
@@ -94,10 +102,7 @@ fn is_weak(key: &[u8]) -> bool {
     des::weak_key_test(key).is_err()
 }
 
-#[expect(
-    clippy::large_enum_variant,
-    reason = "made per segment, must not allocate"
-)]
+#[expect(clippy::large_enum_variant, reason = "made per segment, must not allocate")]
 enum Engine {
     Des(Des),
     TripleDes(TdesEde3),
@@ -132,3 +137,6 @@ impl Drop for Subkey {
         self.iv.zeroize(); // the key schedules wipe themselves
     }
 }
+
+#[cfg(test)]
+mod tests;

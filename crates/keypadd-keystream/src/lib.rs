@@ -14,8 +14,10 @@
 //! `docs/DESIGN.md`, after SP 800-38A, SP 800-38D, RFC 3686 and RFC 9001. The crate knows no
 //! packets, sockets or clocks.
 //!
-//! Keys, subkeys and copies of MAC states are wiped when dropped, pads in scratch memory when used.
-//! What compilers spill and the HKDF crate leaves of its last output block on the stack is not.
+//! Keys, subkeys and copies of MAC states are wiped when dropped, pads in scratch memory when used,
+//! and the stack below a key derivation afterwards. What else a compiler spills is not.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod aes_ctr;
 mod counter;
@@ -25,6 +27,9 @@ mod legacy;
 mod mac;
 mod number;
 mod suite;
+#[cfg(test)]
+#[path = "../tests/vectors/mod.rs"]
+mod vectors;
 
 pub use derive::SuiteKey;
 pub use keystream::{InlineKeystream, KeystreamKey, PAYLOAD_BYTES_MAX};

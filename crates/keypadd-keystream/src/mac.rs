@@ -43,15 +43,11 @@ impl MacKey {
     }
 
     pub(crate) fn hmac_sha256(key: &[u8; 32]) -> Self {
-        Self(Inner::HmacSha256(
-            Hmac::new_from_slice(key).expect("HMAC takes any length"),
-        ))
+        Self(Inner::HmacSha256(Hmac::new_from_slice(key).expect("HMAC takes any length")))
     }
 
     pub(crate) fn hmac_sha1(key: &[u8; 20]) -> Self {
-        Self(Inner::HmacSha1(
-            Hmac::new_from_slice(key).expect("HMAC takes any length"),
-        ))
+        Self(Inner::HmacSha1(Hmac::new_from_slice(key).expect("HMAC takes any length")))
     }
 
     /// The tag over a packet's number, its header as sent before header protection, and its
@@ -144,8 +140,78 @@ fn hmac<M: Mac + OutputSizeUser>(mut state: M, parts: [&[u8]; 4]) -> [u8; TAG_BY
         state.update(part);
     }
     let full = state.finalize();
-    *full
-        .as_bytes()
-        .first_chunk()
-        .expect("hashes are longer than tags")
+    *full.as_bytes().first_chunk().expect("hashes are longer than tags")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vectors;
+
+    /// Both ways through the code that tags packets, split at every place a part may end.
+    fn check<M: Mac + OutputSizeUser + KeyInit>(text: &str) {
+        for case in vectors::blocks(text) {
+            let (key, message) = (case.bytes("key"), case.bytes("message"));
+            for split in 0..=message.len() {
+                let state = <M as KeyInit>::new_from_slice(&key).unwrap();
+                let (left, right) = message.split_at(split);
+                assert_eq!(hmac(state, [b"", left, b"", right]), case.bytes("mac")[..TAG_BYTES]);
+            }
+        }
+    }
+
+    #[test]
+    fn rfc_2202_macs_are_reproduced() {
+        check::<Hmac<Sha1>>(include_str!("../tests/vectors/rfc2202_sha1.txt"));
+    }
+
+    #[test]
+    fn rfc_4231_macs_are_reproduced() {
+        check::<Hmac<Sha256>>(include_str!("../tests/vectors/rfc4231_sha256.txt"));
+    }
+
+    fn keys() -> [MacKey; 3] {
+        [
+            MacKey::ghash(&Aes::new_256(&[1; 32])),
+            MacKey::hmac_sha256(&[1; 32]),
+            MacKey::hmac_sha1(&[1; 20]),
+        ]
+    }
+
+    #[test]
+    fn every_flipped_bit_and_every_other_length_of_a_tag_is_refused() {
+        let number = PacketNumber::new(77);
+        for key in keys() {
+            let good = |tag: &[u8]| key.verify(number, b"header", b"ciphertext", &[9; 16], tag);
+            let tag = key.tag(number, b"header", b"ciphertext", &[9; 16]);
+            assert!(good(&tag));
+            for bit in 0..128 {
+                let mut wrong = tag;
+                wrong[bit / 8] ^= 1 << (bit % 8);
+                assert!(!good(&wrong), "{key:?}, bit {bit}");
+            }
+            for length in (0..16).chain([17, 32]) {
+                assert!(!good(&tag.repeat(2)[..length]), "{key:?}, {length} bytes");
+            }
+        }
+    }
+
+    #[test]
+    fn a_tag_covers_number_header_ciphertext_and_the_border_between_them() {
+        let number = PacketNumber::new(1 << 40);
+        let mask = [0; TAG_BYTES];
+        for key in keys() {
+            let tag = key.tag(number, b"abc", b"defg", &mask);
+            assert_ne!(tag, key.tag(number, b"abcd", b"efg", &mask));
+            assert_ne!(tag, key.tag(number, b"abc", b"deFg", &mask));
+            assert_ne!(tag, key.tag(number, b"aBc", b"defg", &mask));
+            let other = key.tag(PacketNumber::new(0), b"abc", b"defg", &mask);
+            let masked = key.tag(number, b"abc", b"defg", &[1; TAG_BYTES]);
+            match key.0 {
+                // GCM binds the number through the mask, which is made of it.
+                Inner::Ghash(_) => assert!(tag == other && tag != masked),
+                _ => assert!(tag != other && tag == masked),
+            }
+        }
+    }
 }

@@ -189,11 +189,7 @@ mod tests {
     fn names_are_distinct() {
         for (at, suite) in Suite::ALL.into_iter().enumerate() {
             assert!(!Suite::ALL[..at].contains(&suite));
-            assert!(
-                !Suite::ALL[..at]
-                    .iter()
-                    .any(|earlier| earlier.name() == suite.name())
-            );
+            assert!(!Suite::ALL[..at].iter().any(|earlier| earlier.name() == suite.name()));
         }
     }
 

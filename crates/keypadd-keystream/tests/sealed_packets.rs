@@ -1,0 +1,93 @@
+//! Whole packets that `scripts/sealed_packets.py` has sealed without any code of ours.
+#![allow(clippy::unwrap_used)]
+
+mod vectors;
+
+use keypadd_keystream::{InlineKeystream, PacketNumber, Suite, SuiteKey, TAG_BYTES};
+
+struct Packet {
+    suite: Suite,
+    keys: SuiteKey,
+    number: PacketNumber,
+    header: Vec<u8>,
+    payload: Vec<u8>,
+    sealed: Vec<u8>,
+}
+
+fn packets() -> Vec<Packet> {
+    let blocks = vectors::blocks(include_str!("vectors/sealed_packets.txt"));
+    let packets = blocks.iter().map(|block| {
+        let suite = block.parsed("suite");
+        Packet {
+            suite,
+            keys: SuiteKey::derive(suite, &block.bytes("key"), &block.array("iv")),
+            number: PacketNumber::new(block.parsed("packet_number")),
+            header: block.bytes("header"),
+            payload: block.bytes("payload"),
+            sealed: block.bytes("sealed"),
+        }
+    });
+    packets.collect()
+}
+
+/// The mask of the tag, zero where the suite has none, and the payload XORed with the pad.
+fn mask_and_apply(packet: &Packet, payload: &[u8]) -> ([u8; TAG_BYTES], Vec<u8>) {
+    let mut inline = InlineKeystream::new(packet.keys.keystream.clone());
+    let mut mask = [0; TAG_BYTES];
+    let mask_bytes = packet.suite.mask_bytes();
+    inline.write(packet.number, 0, &mut mask[..mask_bytes]);
+    let mut data = payload.to_vec();
+    inline.apply(packet.number, mask_bytes, &mut data);
+    (mask, data)
+}
+
+#[test]
+fn packets_are_sealed_as_outside_rust() {
+    for packet in packets() {
+        let (mask, mut sealed) = mask_and_apply(&packet, &packet.payload);
+        let tag = packet.keys.mac.tag(packet.number, &packet.header, &sealed, &mask);
+        sealed.extend(tag);
+        assert!(sealed == packet.sealed, "{}, {:?}", packet.suite, packet.number);
+    }
+}
+
+#[test]
+fn packets_sealed_outside_rust_are_opened() {
+    for packet in packets() {
+        let (ciphertext, tag) = packet.sealed.split_last_chunk::<TAG_BYTES>().unwrap();
+        let (mask, payload) = mask_and_apply(&packet, ciphertext);
+        assert!(packet.keys.mac.verify(packet.number, &packet.header, ciphertext, &mask, tag));
+        assert!(payload == packet.payload, "{}, {:?}", packet.suite, packet.number);
+    }
+}
+
+#[test]
+fn chunks_hold_the_pads_of_packets_sealed_outside_rust() {
+    for packet in packets() {
+        let offset = packet.suite.mask_bytes();
+        let mut rows = vec![vec![0; packet.payload.len()]; packet.number.slot() + 1];
+        let buffers = rows.iter_mut().map(Vec::as_mut_slice);
+        packet.keys.keystream.write_rows(packet.number.segment(), offset, buffers);
+        let pad = rows.last().unwrap();
+        let sealed = packet.payload.iter().zip(pad).map(|(byte, pad)| byte ^ pad);
+        assert!(sealed.eq(packet.sealed[..pad.len()].iter().copied()), "{}", packet.suite);
+    }
+}
+
+#[test]
+fn the_file_covers_every_suite_header_length_and_named_edge() {
+    let packets = packets();
+    for suite in Suite::ALL {
+        let of_suite = || packets.iter().filter(|packet| packet.suite == suite);
+        for number in [0, 63, 64, 1 << 32, (1 << 62) - 1] {
+            assert!(of_suite().any(|packet| packet.number.value() == number));
+        }
+        for length in [0, 1, 15, 16, 20, 127, 128, 129, 1200, 1452] {
+            assert!(of_suite().any(|packet| packet.payload.len() == length));
+        }
+    }
+    for length in 0..=40 {
+        assert!(packets.iter().any(|packet| packet.header.len() == length));
+    }
+    assert!(packets.iter().any(|packet| packet.payload.len() == 9000));
+}
