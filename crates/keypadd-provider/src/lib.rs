@@ -4,6 +4,8 @@
 //! keys are ours. One file per capability, as in rustls's own providers. Knows no sockets, no
 //! streams and no tokio. See `docs/DESIGN.md` for the wire format and the security argument.
 
+#[cfg(test)]
+mod battery;
 mod carrier;
 mod config;
 mod connection;

@@ -1,0 +1,16 @@
+//! Packet protection as a whole: every suite with pads from every source, against independent
+//! vectors and against itself.
+//!
+//! The claims are those of `docs/DESIGN.md`: pooled bytes equal inline bytes (I2), a number is
+//! never sealed twice (I3), forged and replayed packets cost no keystream (I4, I5). Nothing here
+//! judges time: what a filler does is waited for.
+
+mod forgeries;
+mod late;
+mod modes;
+mod replays;
+mod rfc9001;
+mod sealing;
+mod support;
+mod updates;
+mod vectors;

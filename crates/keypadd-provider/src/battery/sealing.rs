@@ -1,0 +1,117 @@
+//! What a sealing key refuses (I3): numbers that do not rise, too many packets, too long ones.
+//! It never panics and never lets plaintext out; it writes zeros and asks for the end.
+
+use keypadd_keystream::{Suite, TAG_BYTES};
+
+use super::support::{Pads, Receiver, Sender, material, open, payload, seal};
+use crate::fault::KeyFault;
+use crate::limits::{CLOSING_PACKETS, Limits, PAYLOAD_LIMIT_BYTES};
+
+const HEADER: &[u8] = b"header";
+
+fn is_zeros(sealed: &[u8], payload_bytes: usize) -> bool {
+    sealed.len() == payload_bytes + TAG_BYTES && sealed.iter().all(|&byte| byte == 0)
+}
+
+#[test]
+fn a_number_not_above_the_last_yields_zeros_and_ends_the_key() {
+    for suite in Suite::ALL {
+        for pads in [Pads::Off, Pads::Warm, Pads::Dry] {
+            for repeated in [5, 4, 0] {
+                let sender = Sender::new(suite);
+                let key = sender.key(0, &material(suite, 1));
+                pads.supply(&mut sender.phases(), 0);
+                assert!(!is_zeros(&seal(&key, 5, HEADER, &payload(100)), 100));
+                assert_eq!(sender.fault(), None);
+
+                assert!(is_zeros(&seal(&key, repeated, HEADER, &payload(90)), 90));
+                assert_eq!(sender.fault(), Some(KeyFault::NumberRepeated));
+                assert_eq!(sender.meters.pad_reuse(), 1);
+
+                let next = seal(&key, 6, HEADER, &payload(80));
+                assert!(is_zeros(&next, 80), "{suite} {pads:?}: sealed after {repeated}");
+                assert_eq!(sender.fault(), Some(KeyFault::NumberRepeated));
+                assert_eq!(sender.meters.pad_reuse(), 1);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_number_used_in_one_phase_is_refused_in_the_next() {
+    for suite in Suite::ALL {
+        let sender = Sender::new(suite);
+        let old = sender.key(0, &material(suite, 1));
+        let new = sender.key(1, &material(suite, 2));
+        assert!(!is_zeros(&seal(&old, 9, HEADER, &payload(40)), 40));
+        assert!(is_zeros(&seal(&new, 9, HEADER, &payload(40)), 40));
+        assert_eq!(sender.fault(), Some(KeyFault::NumberRepeated));
+        assert_eq!(sender.meters.pad_reuse(), 1);
+    }
+}
+
+#[test]
+fn a_retired_key_seals_only_zeros() {
+    let suite = Suite::AES_256_GCM;
+    let sender = Sender::new(suite);
+    let key = sender.key(0, &material(suite, 1));
+    sender.phases().retire_before(1);
+    assert!(is_zeros(&seal(&key, 0, HEADER, &payload(40)), 40));
+    assert_eq!(sender.fault(), Some(KeyFault::KeyRetired));
+}
+
+#[test]
+fn a_key_asks_for_the_end_64_packets_early_and_then_stops() {
+    const HARD_STOP: u64 = 200;
+    for suite in Suite::ALL {
+        let limits = Limits { hard_stop: HARD_STOP, ..Limits::of(suite) };
+        let material = material(suite, 3);
+        let (sender, receiver) = (Sender::limited(suite, limits), Receiver::new(suite));
+        let (seals, opens) = (sender.key(0, &material), receiver.key(0, &material));
+        for sealed in 0..HARD_STOP {
+            let expected =
+                (sealed + CLOSING_PACKETS >= HARD_STOP).then_some(KeyFault::LimitReached);
+            let packet = seal(&seals, sealed, HEADER, &payload(50));
+            assert_eq!(sender.fault(), expected, "{suite} after {sealed}");
+            assert_eq!(open(&opens, sealed, HEADER, &packet), Some(payload(50)), "{suite}");
+        }
+        for number in HARD_STOP..HARD_STOP + 3 {
+            assert!(is_zeros(&seal(&seals, number, HEADER, &payload(50)), 50), "{suite}");
+        }
+        assert_eq!(sender.meters.pad_reuse(), 0);
+    }
+}
+
+#[test]
+fn the_longest_payload_passes_and_a_longer_one_is_zeros() {
+    for suite in Suite::ALL {
+        for pads in [Pads::Off, Pads::Warm] {
+            let material = material(suite, 4);
+            let (sender, receiver) = (Sender::new(suite), Receiver::new(suite));
+            let (seals, opens) = (sender.key(0, &material), receiver.key(0, &material));
+            pads.supply(&mut sender.phases(), 0);
+            let longest = payload(PAYLOAD_LIMIT_BYTES);
+            let sealed = seal(&seals, 0, HEADER, &longest);
+            assert!(open(&opens, 0, HEADER, &sealed) == Some(longest), "{suite} {pads:?}");
+
+            let too_long = PAYLOAD_LIMIT_BYTES + 1;
+            assert!(is_zeros(&seal(&seals, 1, HEADER, &payload(too_long)), too_long));
+            assert_eq!(sender.fault(), Some(KeyFault::PayloadTooLong));
+            assert_eq!(open(&opens, 1, HEADER, &vec![0; too_long + TAG_BYTES]), None);
+        }
+    }
+}
+
+#[test]
+fn a_buffer_without_room_for_the_tag_carries_no_plaintext() {
+    use quinn_proto::crypto::PacketKey;
+
+    for suite in Suite::ALL {
+        let sender = Sender::new(suite);
+        let key = sender.key(0, &material(suite, 5));
+        let mut packet = [HEADER, &[0x55; 7]].concat();
+        key.encrypt(0, &mut packet, HEADER.len());
+        assert_eq!(packet, [HEADER, &[0; 7]].concat());
+        assert!(sender.fault().is_some());
+    }
+}

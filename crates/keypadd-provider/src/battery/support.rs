@@ -1,0 +1,242 @@
+//! What the battery shares: one direction's two ends, sources of pads, vector files.
+
+use std::collections::BTreeMap;
+use std::pin::pin;
+use std::sync::{Arc, LazyLock, MutexGuard};
+use std::task::{Context, Poll, Waker};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use bytes::BytesMut;
+use keypadd_keystream::{PacketNumber, Suite, TAG_BYTES};
+use keypadd_pool::{BODY_BYTES, Coverage, HEAD_BYTES, Part, PartLevel, Pool, PoolSettings, Stage};
+use quinn_proto::crypto::PacketKey;
+
+use crate::carrier::KeyMaterial;
+use crate::fault::{FaultLatch, KeyFault};
+use crate::limits::Limits;
+use crate::meters::Meters;
+use crate::open::{Arrivals, Inbound, OpenKey};
+use crate::phases::Phases;
+use crate::protection::Protection;
+use crate::seal::{Outbound, SealKey};
+
+/// The sending end of one direction.
+pub(super) struct Sender {
+    pub(super) meters: Arc<Meters>,
+    pub(super) limits: Limits,
+    suite: Suite,
+    fault: Arc<FaultLatch>,
+    outbound: Arc<Outbound>,
+}
+
+impl Sender {
+    pub(super) fn new(suite: Suite) -> Self {
+        Self::limited(suite, Limits::of(suite))
+    }
+
+    pub(super) fn limited(suite: Suite, limits: Limits) -> Self {
+        let (meters, fault) = (Arc::new(Meters::default()), Arc::new(FaultLatch::default()));
+        let outbound = Outbound::new(limits, Arc::clone(&fault), Arc::clone(&meters));
+        Self { meters, limits, suite, fault, outbound: Arc::new(outbound) }
+    }
+
+    /// Adds a phase, as the session does; phases come in order.
+    pub(super) fn key(&self, phase: u64, material: &KeyMaterial) -> SealKey {
+        let (protection, keystream) = Protection::derive(self.suite, material);
+        self.phases().add(phase, keystream);
+        SealKey::new(Arc::clone(&self.outbound), phase, protection, self.limits)
+    }
+
+    pub(super) fn phases(&self) -> MutexGuard<'_, Phases> {
+        self.outbound.phases.lock().expect("no test has panicked")
+    }
+
+    /// The fault that is latched, if any.
+    pub(super) fn fault(&self) -> Option<KeyFault> {
+        match pin!(self.fault.wait()).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(fault) => Some(fault),
+            Poll::Pending => None,
+        }
+    }
+}
+
+/// The receiving end of one direction.
+pub(super) struct Receiver {
+    pub(super) meters: Arc<Meters>,
+    limits: Limits,
+    suite: Suite,
+    inbound: Arc<Inbound>,
+}
+
+impl Receiver {
+    pub(super) fn new(suite: Suite) -> Self {
+        Self::limited(suite, Limits::of(suite))
+    }
+
+    pub(super) fn limited(suite: Suite, limits: Limits) -> Self {
+        let meters = Arc::new(Meters::default());
+        let inbound = Arc::new(Inbound::new(limits, Arc::clone(&meters)));
+        Self { meters, limits, suite, inbound }
+    }
+
+    /// Adds a phase, as the session does; phases come in order.
+    pub(super) fn key(&self, phase: u64, material: &KeyMaterial) -> OpenKey {
+        let (protection, keystream) = Protection::derive(self.suite, material);
+        self.arrivals().phases.add(phase, keystream);
+        OpenKey::new(Arc::clone(&self.inbound), phase, protection, self.limits)
+    }
+
+    pub(super) fn arrivals(&self) -> MutexGuard<'_, Arrivals> {
+        self.inbound.arrivals.lock().expect("no test has panicked")
+    }
+
+    /// Keystream at hand, heads and bodies.
+    pub(super) fn levels(&self) -> [PartLevel; 2] {
+        Part::ALL.map(|part| self.arrivals().phases.level(part))
+    }
+}
+
+/// Where the pads of phase 0 come from.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Pads {
+    /// No pool at all.
+    Off,
+    /// A lane that has heads and bodies.
+    Warm,
+    /// A lane whose pool is too small for bodies.
+    HeadsOnly,
+    /// A lane that holds nothing for any packet of the test.
+    Dry,
+}
+
+/// Room for every lane of the tests that run at once.
+static POOL: LazyLock<Pool> = LazyLock::new(|| new_pool(16 << 20));
+
+/// Twenty-one units of 8 KiB: one fewer than it takes to be given a body chunk of eleven.
+static SMALL_POOL: LazyLock<Pool> = LazyLock::new(|| new_pool(21 * 8192));
+
+/// Above every packet number; a lane moved there has given up everything below.
+const BEYOND_ALL_NUMBERS: PacketNumber = PacketNumber::new(1 << 63);
+
+impl Pads {
+    /// Provides phase 0 with pads from packet number `first` on, and waits until they are there.
+    pub(super) fn supply(self, phases: &mut Phases, first: u64) {
+        if let Some(last) = first.checked_sub(1) {
+            phases.follow(0, PacketNumber::new(last));
+        }
+        let parts: &[Part] = match self {
+            Self::Off => return,
+            Self::Warm => {
+                phases.admit(POOL.clone());
+                &Part::ALL
+            }
+            Self::HeadsOnly => {
+                phases.admit(SMALL_POOL.clone());
+                &[Part::Head]
+            }
+            Self::Dry => {
+                phases.admit(POOL.clone());
+                let pads = phases.pads(0).expect("phase 0 is live");
+                pads.lane().expect("admitted").set_stage(Stage::Dormant);
+                pads.seek(BEYOND_ALL_NUMBERS, 0);
+                &[]
+            }
+        };
+        poll_until("the lane is filled", || {
+            parts.iter().all(|&part| phases.level(part).packets > 0)
+        });
+    }
+
+    /// How much of the first packet's pad is then at hand.
+    pub(super) fn coverage(self, pad_bytes: usize) -> Coverage {
+        let pooled_bytes = match self {
+            Self::Off | Self::Dry => 0,
+            Self::HeadsOnly => HEAD_BYTES,
+            Self::Warm => HEAD_BYTES + BODY_BYTES,
+        };
+        match pad_bytes {
+            0 => Coverage::Miss,
+            _ if pooled_bytes == 0 => Coverage::Miss,
+            _ if pad_bytes <= pooled_bytes => Coverage::Hit,
+            _ => Coverage::Partial,
+        }
+    }
+}
+
+pub(super) fn new_pool(budget_bytes: usize) -> Pool {
+    Pool::new(PoolSettings { budget_bytes }).expect("a pool")
+}
+
+/// A key like any other; different seeds, different keys.
+pub(super) fn material(suite: Suite, seed: u8) -> KeyMaterial {
+    let key: Vec<u8> = (0..suite.key_bytes() as u8)
+        .map(|index| index.wrapping_mul(29).wrapping_add(seed))
+        .collect();
+    KeyMaterial::of_test(&key, [seed ^ 0xa5; 12])
+}
+
+/// A payload in which no two neighbouring 16-byte blocks are alike.
+pub(super) fn payload(bytes: usize) -> Vec<u8> {
+    (0..bytes).map(|index| (index * 7 + index / 256) as u8).collect()
+}
+
+/// Seals a packet; the ciphertext and the tag.
+pub(super) fn seal(key: &SealKey, number: u64, header: &[u8], payload: &[u8]) -> Vec<u8> {
+    let mut packet = [header, payload, &[0; TAG_BYTES]].concat();
+    key.encrypt(number, &mut packet, header.len());
+    assert_eq!(&packet[..header.len()], header, "headers stay readable");
+    packet.split_off(header.len())
+}
+
+/// Opens a packet; the payload, or `None` if it was refused.
+pub(super) fn open(key: &OpenKey, number: u64, header: &[u8], sealed: &[u8]) -> Option<Vec<u8>> {
+    let mut payload = BytesMut::from(sealed);
+    key.decrypt(number, header, &mut payload).ok().map(|()| payload.to_vec())
+}
+
+/// Waits for a condition; the deadline only ends tests that would hang.
+pub(super) fn poll_until(condition: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !holds() {
+        assert!(Instant::now() < deadline, "waited in vain until {condition}");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// One block of a vector file: `name = value` lines between empty ones.
+pub(super) struct Vector<'a>(BTreeMap<&'a str, &'a str>);
+
+impl<'a> Vector<'a> {
+    pub(super) fn all(file: &'a str) -> Vec<Self> {
+        let read = |block: &'a str| {
+            let lines = block.lines().filter(|line| !line.starts_with('#'));
+            Self(
+                lines
+                    .filter_map(|line| line.split_once('='))
+                    .map(|(name, value)| (name.trim(), value.trim()))
+                    .collect(),
+            )
+        };
+        let blocks = file.split("\n\n").map(read);
+        blocks.filter(|vector| !vector.0.is_empty()).collect()
+    }
+
+    pub(super) fn text(&self, name: &str) -> &'a str {
+        self.0.get(name).unwrap_or_else(|| panic!("no {name}"))
+    }
+
+    pub(super) fn number(&self, name: &str) -> u64 {
+        self.text(name).parse().expect("a decimal number")
+    }
+
+    pub(super) fn bytes(&self, name: &str) -> Vec<u8> {
+        hex::decode(self.text(name)).expect("hex")
+    }
+
+    /// The key and the IV.
+    pub(super) fn material(&self) -> KeyMaterial {
+        let iv = self.bytes("iv").try_into().expect("an IV of 12 bytes");
+        KeyMaterial::of_test(&self.bytes("key"), iv)
+    }
+}

@@ -1,0 +1,191 @@
+//! Key updates: lanes of coming phases, late packets of past ones, and memory that comes home.
+
+use keypadd_keystream::Suite;
+use keypadd_pool::{Coverage, Direction, Part, Pool, Stage};
+
+use super::support::{Receiver, Sender, material, new_pool, open, payload, poll_until, seal};
+use crate::limits::{Limits, STANDBY_PACKETS};
+use crate::open::OpenKey;
+use crate::phases::Phases;
+use crate::seal::SealKey;
+
+const HEADER: &[u8] = b"header";
+/// A keystroke: its pad lies in the head for every suite.
+const PAYLOAD_BYTES: usize = 50;
+/// Packets of a phase before its successor's lane is opened.
+const BEFORE_STANDBY: u64 = 200;
+
+/// Both ends of one direction, with the keys that quinn would hold.
+struct Link {
+    suite: Suite,
+    sender: Sender,
+    receiver: Receiver,
+    seals: Vec<SealKey>,
+    opens: Vec<Option<OpenKey>>,
+    next_number: u64,
+}
+
+impl Link {
+    /// A link whose handshake has just ended: quinn holds the keys of phases 0 and 1.
+    fn new(suite: Suite, pool: &Pool) -> Self {
+        let full = Limits::of(suite);
+        let limits = Limits {
+            // Phases end early.
+            reported: full.reported - full.phase_packets() + STANDBY_PACKETS + BEFORE_STANDBY,
+            ..full
+        };
+        let mut link = Self {
+            suite,
+            sender: Sender::limited(suite, limits),
+            receiver: Receiver::limited(suite, limits),
+            seals: Vec::new(),
+            opens: Vec::new(),
+            next_number: 0,
+        };
+        link.add_phase();
+        link.add_phase();
+        link.sender.phases().admit(pool.clone());
+        link.receiver.arrivals().phases.admit(pool.clone());
+        link
+    }
+
+    fn add_phase(&mut self) {
+        let phase = self.opens.len() as u64;
+        let material = material(self.suite, phase as u8);
+        self.seals.push(self.sender.key(phase, &material));
+        self.opens.push(Some(self.receiver.key(phase, &material)));
+    }
+
+    /// What quinn does at a key update: the newest phase comes into use, another is made, the
+    /// sending key of the old phase is dropped.
+    fn update(&mut self) {
+        self.add_phase();
+        let in_use = self.opens.len() - 2;
+        self.sender.phases().retire_before(in_use as u64);
+        self.seals.drain(..self.seals.len() - 2);
+    }
+
+    fn phase_in_use(&self) -> usize {
+        self.opens.len() - 2
+    }
+
+    /// Seals the next packet; its number and bytes.
+    fn seal(&mut self) -> (u64, Vec<u8>) {
+        let (number, key) = (self.next_number, &self.seals[self.seals.len() - 2]);
+        self.next_number += 1;
+        (number, seal(key, number, HEADER, &payload(PAYLOAD_BYTES)))
+    }
+
+    fn opens(&self, phase: usize, (number, sealed): &(u64, Vec<u8>)) -> bool {
+        let key = self.opens[phase].as_ref().expect("not yet dropped");
+        open(key, *number, HEADER, sealed) == Some(payload(PAYLOAD_BYTES))
+    }
+
+    fn carry(&mut self, packets: u64) {
+        for _ in 0..packets {
+            let packet = self.seal();
+            assert!(self.opens(self.phase_in_use(), &packet), "{}", self.suite);
+        }
+    }
+
+    /// Runs `check` on the phases of both directions.
+    fn each_direction(&self, mut check: impl FnMut(&mut Phases)) {
+        check(&mut self.sender.phases());
+        check(&mut self.receiver.arrivals().phases);
+    }
+}
+
+fn stage(phases: &mut Phases, phase: u64) -> Option<Stage> {
+    phases.pads(phase)?.lane().map(|lane| lane.stage())
+}
+
+fn packets_at_hand(phases: &mut Phases, phase: u64, part: Part) -> u64 {
+    let lane = phases.pads(phase).and_then(|pads| pads.lane());
+    lane.map_or(0, |lane| lane.level(part).packets)
+}
+
+#[test]
+fn each_phase_has_its_lane_before_it_is_needed() {
+    let pool = new_pool(4 << 20);
+    for suite in Suite::ALL {
+        let mut link = Link::new(suite, &pool);
+        link.each_direction(|phases| {
+            assert_eq!(stage(phases, 0), Some(Stage::Brief));
+            assert_eq!(stage(phases, 1), Some(Stage::Active));
+        });
+        link.carry(100);
+
+        link.update();
+        link.carry(1);
+        link.each_direction(|phases| {
+            assert!(matches!(stage(phases, 0), None | Some(Stage::Dormant)));
+            assert_eq!(stage(phases, 1), Some(Stage::Active));
+            assert_eq!(stage(phases, 2), None, "{suite}: far from its use");
+        });
+        link.carry(BEFORE_STANDBY - 2);
+        link.each_direction(|phases| assert_eq!(stage(phases, 2), None, "{suite}"));
+        link.carry(1);
+        link.each_direction(|phases| {
+            assert_eq!(stage(phases, 2), Some(Stage::Standby), "{suite}");
+            poll_until("the next phase has heads", || packets_at_hand(phases, 2, Part::Head) > 0);
+            assert_eq!(packets_at_hand(phases, 2, Part::Body), 0, "{suite}: heads only");
+        });
+
+        link.update();
+        let hits = |link: &Link| {
+            let sent = link.sender.meters.packets(Direction::Send, Coverage::Hit);
+            (sent, link.receiver.meters.packets(Direction::Receive, Coverage::Hit))
+        };
+        let (sent, received) = hits(&link);
+        link.carry(1);
+        assert_eq!(hits(&link), (sent + 1, received + 1), "{suite}: a warm start");
+        link.each_direction(|phases| {
+            assert!(matches!(stage(phases, 1), None | Some(Stage::Dormant)));
+            assert_eq!(stage(phases, 2), Some(Stage::Active), "{suite}");
+        });
+    }
+}
+
+#[test]
+fn late_packets_of_a_past_phase_open_until_its_key_is_dropped() {
+    let pool = new_pool(4 << 20);
+    for suite in Suite::ALL {
+        let mut link = Link::new(suite, &pool);
+        link.carry(10);
+        let (late, later) = (link.seal(), link.seal());
+        link.update();
+        link.carry(10);
+        assert!(link.opens(0, &late), "{suite}");
+        let stale = link.opens[0].take().expect("phase 0");
+        link.receiver.arrivals().phases.retire(0);
+        assert_eq!(open(&stale, later.0, HEADER, &later.1), None, "{suite}");
+        link.carry(10);
+        assert_eq!(link.receiver.meters.replays() + link.receiver.meters.open_failures(), 0);
+    }
+}
+
+#[test]
+fn memory_of_retired_phases_and_dropped_keys_comes_home() {
+    let pool = new_pool(4 << 20);
+    let is_home = || {
+        let snapshot = pool.snapshot();
+        snapshot.free_bytes == snapshot.budget_bytes
+    };
+    for suite in Suite::ALL {
+        let mut link = Link::new(suite, &pool);
+        for _ in 0..4 {
+            link.carry(BEFORE_STANDBY + 10);
+            link.update();
+            let in_use = link.phase_in_use();
+            for past in &mut link.opens[..in_use] {
+                *past = None;
+            }
+            link.each_direction(|phases| {
+                assert!(phases.pads(in_use as u64 - 1).is_none(), "{suite}: retired");
+            });
+        }
+        poll_until("the pool serves the link", || !is_home());
+        drop((link.seals, link.opens));
+        poll_until("all memory is home", is_home);
+    }
+}
