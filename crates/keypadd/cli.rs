@@ -9,7 +9,6 @@ use std::net::{Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::builder::BoolishValueParser;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use keypadd_keystream::Suite;
 use keypadd_provider::{KeyExchange, PublicKey};
@@ -25,24 +24,20 @@ pub(crate) use values::Allowed;
 /// While the CPU is idle it fills a pool with keystream, the costly half of encryption, so that
 /// sending is an XOR and a checksum. When the pool runs dry the same bytes are made on the spot.
 #[derive(Debug, Parser)]
-#[command(
-    name = "keypadd",
-    version,
-    max_term_width = 100,
-    disable_help_subcommand = true
-)]
+#[command(name = "keypadd", version, max_term_width = 100, disable_help_subcommand = true)]
 #[command(after_help = "\
 Two hosts in a minute:
-  both hosts   keypadd keygen
-  far host     keypadd serve --allow PUBLIC-KEY-OF-THE-NEAR-HOST --permit-open localhost:22
-  near host    keypadd connect FAR-HOST --peer PUBLIC-KEY-OF-THE-FAR-HOST -L 2222:localhost:22
-  near host    ssh -p 2222 localhost
+  both hosts  keypadd keygen
+  far host    keypadd serve --allow NEAR-HOSTS-KEY --permit-open localhost:22
+  near host   keypadd connect FAR-HOST --peer FAR-HOSTS-KEY -L 2222:localhost:22
+  near host   ssh -p 2222 localhost
 
-`keypadd VERB --help` says more about a verb. Every flag can also be set by a variable: --pool-budget
-is KEYPADD_POOL_BUDGET.
+`keypadd COMMAND --help` says more about a command. Every flag can also be set by
+a variable: --pool-budget is KEYPADD_POOL_BUDGET.
 
-Exit codes: 0 ok, 1 failed while running, 2 wrong command line, 3 unusable key file, 4 refused by
-or refusing the other end, 5 the other end does not answer, 6 a local address cannot be bound.")]
+Exit codes: 0 ok, 1 failed while running, 2 wrong command line, 3 unusable key
+file, 4 one end refused the other, 5 the other end does not answer, 6 a local
+address cannot be bound.")]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) verb: Verb,
@@ -87,12 +82,7 @@ Examples:
 #[derive(Debug, Args)]
 pub(crate) struct LogFlags {
     /// How logs are written on standard error
-    #[arg(
-        long,
-        env = "KEYPADD_LOG_FORMAT",
-        value_name = "FORMAT",
-        default_value = "text"
-    )]
+    #[arg(long, env = "KEYPADD_LOG_FORMAT", value_name = "FORMAT", default_value = "text")]
     #[arg(global = true, help_heading = "Logs")]
     pub(crate) log_format: LogFormat,
     /// What is logged: a level, or levels by part such as info,keypadd_tunnel=debug
@@ -121,7 +111,7 @@ pub(crate) struct KeyFileArgs {
 pub(crate) struct ServeArgs {
     /// Let in the peer with this public key; NAME stands for it in logs and metrics
     #[arg(long, env = "KEYPADD_ALLOW", value_name = "[NAME=]PUBKEY")]
-    #[arg(value_delimiter = ',', value_parser = values::allowed)]
+    #[arg(value_delimiter = ',', allow_hyphen_values = true, value_parser = values::allowed)]
     pub(crate) allow: Vec<Allowed>,
     /// UDP address to listen on; port 0 picks a free one
     ///
@@ -160,17 +150,13 @@ pub(crate) struct ConnectArgs {
     pub(crate) server: ServerAddress,
     /// The server's public key, as `keypadd pubkey` prints it there
     #[arg(long, env = "KEYPADD_PEER", value_name = "PUBKEY", value_parser = values::public_key)]
+    #[arg(allow_hyphen_values = true)]
     pub(crate) peer: Option<PublicKey>,
     /// Listen here and connect to HOST:HOSTPORT from the server
     ///
     /// As in ssh: [BIND:]PORT:HOST:HOSTPORT. BIND is loopback unless given, `*` is every address, and
     /// IPv6 addresses go in brackets. Port 0 picks a free one.
-    #[arg(
-        short = 'L',
-        long,
-        env = "KEYPADD_LOCAL",
-        value_name = "[BIND:]PORT:HOST:HOSTPORT"
-    )]
+    #[arg(short = 'L', long, env = "KEYPADD_LOCAL", value_name = "[BIND:]PORT:HOST:HOSTPORT")]
     #[arg(value_delimiter = ',', value_parser = values::local_forward)]
     pub(crate) local: Vec<LocalForward>,
     /// Connect standard input and output to HOST:PORT from the server, as an ssh ProxyCommand does
@@ -178,12 +164,7 @@ pub(crate) struct ConnectArgs {
     #[arg(value_parser = values::target, conflicts_with = "local")]
     pub(crate) stdio: Option<Target>,
     /// How long the first connection may take, such as 10s or 1m
-    #[arg(
-        long,
-        env = "KEYPADD_CONNECT_TIMEOUT",
-        value_name = "DURATION",
-        default_value = "10s"
-    )]
+    #[arg(long, env = "KEYPADD_CONNECT_TIMEOUT", value_name = "DURATION", default_value = "10s")]
     #[arg(value_parser = values::duration)]
     pub(crate) connect_timeout: Duration,
     /// The suite to offer
@@ -208,28 +189,18 @@ pub(crate) struct DaemonFlags {
     ///
     /// [default: $CREDENTIALS_DIRECTORY/key if set, else /etc/keypadd/key for root, else
     /// ~/.config/keypadd/key]
-    #[arg(
-        long,
-        env = "KEYPADD_KEY",
-        value_name = "FILE",
-        help_heading = "Common"
-    )]
+    #[arg(long, env = "KEYPADD_KEY", value_name = "FILE", help_heading = "Common")]
     pub(crate) key: Option<PathBuf>,
     /// Whether keystream is made ahead of need by idle CPU
     #[arg(long, env = "KEYPADD_POOL", value_name = "MODE", default_value = "on")]
     #[arg(help_heading = "Common")]
     pub(crate) pool: PoolMode,
     /// Memory for keystream made ahead of need, at least 1MiB
-    #[arg(
-        long,
-        env = "KEYPADD_POOL_BUDGET",
-        value_name = "SIZE",
-        default_value = "64MiB"
-    )]
+    #[arg(long, env = "KEYPADD_POOL_BUDGET", value_name = "SIZE", default_value = "64MiB")]
     #[arg(value_parser = values::pool_budget, help_heading = "Common")]
     pub(crate) pool_budget: usize,
     /// Accept suites that are no longer secure: DES and 3DES
-    #[arg(long, env = "KEYPADD_ALLOW_LEGACY", value_parser = BoolishValueParser::new())]
+    #[arg(long, env = "KEYPADD_ALLOW_LEGACY", value_parser = values::switch)]
     #[arg(help_heading = "Common")]
     pub(crate) allow_legacy: bool,
     /// Congestion control: cubic yields as TCP does, bbr keeps its speed where packets get lost
@@ -255,7 +226,7 @@ pub(crate) struct StatusArgs {
     #[arg(long, env = "KEYPADD_SOCKET", value_name = "PATH")]
     pub(crate) socket: Option<PathBuf>,
     /// Print JSON
-    #[arg(long, env = "KEYPADD_JSON", value_parser = BoolishValueParser::new())]
+    #[arg(long, env = "KEYPADD_JSON", value_parser = values::switch)]
     pub(crate) json: bool,
 }
 
@@ -266,9 +237,7 @@ pub(crate) struct StatusArgs {
 /// # Errors
 /// Exit 2, with the flag and the value in the cause.
 pub(crate) fn read() -> Result<Option<Cli>, Error> {
-    let matches = command()
-        .try_get_matches()
-        .and_then(|matches| Cli::from_arg_matches(&matches));
+    let matches = command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
     match matches {
         Ok(cli) => Ok(Some(cli)),
         Err(error) => usage::explain(&error),
@@ -279,9 +248,7 @@ pub(crate) fn read() -> Result<Option<Cli>, Error> {
 /// it belongs to the user's shell and makes the text wide.
 fn command() -> clap::Command {
     let hide = |arg: clap::Arg| arg.hide_env_values(true);
-    Cli::command()
-        .mut_args(hide)
-        .mut_subcommands(move |verb| verb.mut_args(hide))
+    Cli::command().mut_args(hide).mut_subcommands(move |verb| verb.mut_args(hide))
 }
 
 #[cfg(test)]
@@ -296,15 +263,10 @@ mod tests {
     #[test]
     fn every_long_flag_has_the_variable_of_its_name() {
         for verb in command().get_subcommands() {
-            for flag in verb
-                .get_arguments()
-                .filter(|flag| flag.get_long().is_some())
-            {
+            for flag in verb.get_arguments().filter(|flag| flag.get_long().is_some()) {
                 let long = flag.get_long().unwrap();
                 let name = format!("KEYPADD_{}", long.to_uppercase().replace('-', "_"));
-                let variable = flag
-                    .get_env()
-                    .map(|name| name.to_string_lossy().into_owned());
+                let variable = flag.get_env().map(|name| name.to_string_lossy().into_owned());
                 assert_eq!(variable, Some(name), "{} --{long}", verb.get_name());
             }
         }
@@ -313,15 +275,8 @@ mod tests {
     #[test]
     fn every_verb_shows_an_example() {
         for verb in command().get_subcommands() {
-            let help = verb
-                .get_after_help()
-                .map(ToString::to_string)
-                .unwrap_or_default();
-            assert!(
-                help.contains(&format!("keypadd {}", verb.get_name())),
-                "{}",
-                verb.get_name()
-            );
+            let help = verb.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(help.contains(&format!("keypadd {}", verb.get_name())), "{}", verb.get_name());
         }
     }
 }

@@ -36,22 +36,13 @@ pub(crate) struct Error {
 impl Error {
     /// An error whose cause names the thing and the value.
     pub(crate) fn new(exit: Exit, cause: impl Into<String>) -> Self {
-        Self {
-            exit,
-            cause: cause.into(),
-            hint: None,
-        }
+        Self { exit, cause: cause.into(), hint: None }
     }
 
     /// Adds the way out: what to type, set or look at.
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
-    }
-
-    /// The code this error ends the process with.
-    pub(crate) fn exit(&self) -> Exit {
-        self.exit
     }
 
     /// Prints at most two lines on standard error. A closed standard error is not a second error.
@@ -73,6 +64,16 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
+/// An error of the operating system without its number, to stand at the end of a cause.
+pub(crate) fn system(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    let mut text = text.split(" (os error").next().unwrap_or_default().to_owned();
+    if let Some(first) = text.get_mut(..1) {
+        first.make_ascii_lowercase();
+    }
+    text
+}
+
 /// Longest value repeated back to the user, in characters.
 const SHOWN_CHARS: usize = 80;
 
@@ -91,7 +92,7 @@ pub(crate) fn shown(value: impl AsRef<str>) -> String {
     if value.chars().nth(SHOWN_CHARS).is_some() {
         text.push_str("...");
     }
-    format!("'{text}'")
+    format!("`{text}`")
 }
 
 /// Whether the text looks like a private key in PEM or its bare base64.

@@ -10,7 +10,7 @@ use keypadd_provider::PrivateKey;
 use rustix::process::geteuid;
 use zeroize::Zeroizing;
 
-use crate::error::{Error, Exit, shown};
+use crate::error::{Error, Exit, is_private, shown, system};
 
 /// Permission bits of group and others.
 const OTHERS: u32 = 0o077;
@@ -42,18 +42,13 @@ pub(crate) fn writable_path() -> Result<PathBuf, Error> {
     }
     match std::env::var_os("HOME").filter(|home| !home.is_empty()) {
         Some(home) => Ok(PathBuf::from(home).join(".config/keypadd/key")),
-        None => Err(Error::new(
-            Exit::Config,
-            "HOME is not set, so the key's place is unknown",
-        )
-        .hint("name the key file")),
+        None => Err(Error::new(Exit::Config, "HOME is not set, so the key's place is unknown")
+            .hint("name the key file")),
     }
 }
 
 fn credentials_directory() -> Option<PathBuf> {
-    std::env::var_os("CREDENTIALS_DIRECTORY")
-        .filter(|path| !path.is_empty())
-        .map(PathBuf::from)
+    std::env::var_os("CREDENTIALS_DIRECTORY").filter(|path| !path.is_empty()).map(PathBuf::from)
 }
 
 /// Reads a private key that nobody else can read.
@@ -64,11 +59,9 @@ pub(crate) fn read(path: &Path) -> Result<PrivateKey, Error> {
     let name = shown(path.to_string_lossy());
     let unusable = |cause: String| Error::new(Exit::Config, cause);
     let io = |error: io::Error| match error.kind() {
-        ErrorKind::NotFound => unusable(format!("key file {name} does not exist")).hint(format!(
-            "`keypadd keygen{}` makes one",
-            keygen_argument(path)
-        )),
-        _ => unusable(format!("key file {name} cannot be read: {}", plain(&error))),
+        ErrorKind::NotFound => unusable(format!("key file {name} does not exist"))
+            .hint(format!("`keypadd keygen{}` makes one", keygen_argument(path))),
+        _ => unusable(format!("key file {name} cannot be read: {}", system(&error))),
     };
     let file = File::open(path).map_err(io)?;
     // Asked of the open file, so that what was checked is what is read.
@@ -77,17 +70,11 @@ pub(crate) fn read(path: &Path) -> Result<PrivateKey, Error> {
         return Err(unusable(format!("key file {name} is a directory")).hint("name the file in it"));
     }
     let credential = credentials_directory().is_some_and(|directory| path.starts_with(directory));
-    let forbidden = if credential {
-        OTHERS_THAN_GROUP
-    } else {
-        OTHERS
-    };
+    let forbidden = if credential { OTHERS_THAN_GROUP } else { OTHERS };
     if metadata.mode() & forbidden != 0 {
         let mode = metadata.mode() & 0o777;
-        return Err(unusable(format!(
-            "key file {name} is open to other users (mode {mode:04o})"
-        ))
-        .hint(format!("chmod 600 {}", quoted_for_shell(path))));
+        return Err(unusable(format!("key file {name} is open to other users (mode {mode:04o})"))
+            .hint(format!("chmod 600 {}", quoted_for_shell(path))));
     }
     let mut text = Zeroizing::new(String::with_capacity(KEY_FILE_BYTES_MAX as usize));
     let not_a_key = || {
@@ -111,51 +98,28 @@ pub(crate) fn read(path: &Path) -> Result<PrivateKey, Error> {
 /// Exit 1: the file exists already, which is never overwritten, or cannot be written.
 pub(crate) fn create(path: &Path, key: &PrivateKey) -> Result<(), Error> {
     let name = shown(path.to_string_lossy());
-    if let Some(parent) = path
-        .parent()
-        .filter(|parent| !parent.as_os_str().is_empty())
-    {
-        DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(parent)
-            .map_err(|error| {
-                let parent = shown(parent.to_string_lossy());
-                Error::new(
-                    Exit::Runtime,
-                    format!("cannot make directory {parent}: {}", plain(&error)),
-                )
-            })?;
+    if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        DirBuilder::new().recursive(true).mode(0o700).create(parent).map_err(|error| {
+            let parent = shown(parent.to_string_lossy());
+            Error::new(Exit::Runtime, format!("cannot make directory {parent}: {}", system(&error)))
+        })?;
     }
-    let file = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(path);
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
     let mut file = file.map_err(|error| match error.kind() {
-        ErrorKind::AlreadyExists => Error::new(
-            Exit::Runtime,
-            format!("key file {name} exists and is never overwritten"),
-        )
-        .hint(format!(
-            "`keypadd pubkey {}` prints its public key; or name another file",
-            quoted_for_shell(path)
-        )),
-        _ => Error::new(
-            Exit::Runtime,
-            format!("cannot make key file {name}: {}", plain(&error)),
-        ),
+        ErrorKind::AlreadyExists => {
+            Error::new(Exit::Runtime, format!("key file {name} exists and is never overwritten"))
+                .hint(format!(
+                    "`keypadd pubkey {}` prints its public key; or name another file",
+                    quoted_for_shell(path)
+                ))
+        }
+        _ => Error::new(Exit::Runtime, format!("cannot make key file {name}: {}", system(&error))),
     })?;
-    let written = file
-        .write_all(key.to_pem().as_bytes())
-        .and_then(|()| file.sync_all());
+    let written = file.write_all(key.to_pem().as_bytes()).and_then(|()| file.sync_all());
     written.map_err(|error| {
         // Half a key helps nobody and would stand in the way of the next attempt.
         let _ = fs::remove_file(path);
-        Error::new(
-            Exit::Runtime,
-            format!("cannot write key file {name}: {}", plain(&error)),
-        )
+        Error::new(Exit::Runtime, format!("cannot write key file {name}: {}", system(&error)))
     })
 }
 
@@ -170,22 +134,12 @@ fn keygen_argument(path: &Path) -> String {
 /// A path that can be pasted into a shell. A key pasted as a path is left out as everywhere.
 fn quoted_for_shell(path: &Path) -> String {
     let text = path.to_string_lossy();
-    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+@%:,".contains(c);
-    match text.chars().all(plain) {
-        true if !text.is_empty() && text.len() < 200 => text.into_owned(),
-        _ if text.contains('\'') => "FILE".to_owned(),
-        _ => match shown(&text) {
-            name if name == format!("'{text}'") => name,
-            _ => "FILE".to_owned(),
-        },
+    let bare = |c: char| c.is_ascii_alphanumeric() || "/._-+@%:,".contains(c);
+    if text.contains('\'') || text.chars().any(char::is_control) || is_private(&text) {
+        "FILE".to_owned()
+    } else if text.chars().all(bare) {
+        text.into_owned()
+    } else {
+        format!("'{text}'")
     }
-}
-
-/// An error of the operating system without its number.
-fn plain(error: &io::Error) -> String {
-    let text = error.to_string();
-    text.split(" (os error")
-        .next()
-        .unwrap_or_default()
-        .to_lowercase()
 }

@@ -43,9 +43,6 @@ pub(crate) fn pubkey(args: KeyFileArgs) -> Result<(), Error> {
 
 fn print(key: &PublicKey) -> Result<(), Error> {
     writeln!(io::stdout().lock(), "{key}").map_err(|error| {
-        Error::new(
-            Exit::Runtime,
-            format!("cannot write to standard output: {error}"),
-        )
+        Error::new(Exit::Runtime, format!("cannot write to standard output: {error}"))
     })
 }

@@ -12,25 +12,26 @@ use crate::error::{Error, Exit, shown};
 /// Our crates speak at `info`, the transport below only of errors.
 const DEFAULT_FILTER: &str = "error,keypadd=info,keypadd_keystream=info,keypadd_pool=info,\
                               keypadd_provider=info,keypadd_tunnel=info";
+/// Our crates speak of trouble, the transport below only of errors.
+const QUIET_FILTER: &str = "error,keypadd=warn,keypadd_keystream=warn,keypadd_pool=warn,\
+                            keypadd_provider=warn,keypadd_tunnel=warn";
 /// `-v`: our crates at `debug`, the transport's warnings.
 const VERBOSE_FILTER: &str = "warn,keypadd=debug,keypadd_keystream=debug,keypadd_pool=debug,\
                               keypadd_provider=debug,keypadd_tunnel=debug";
 /// `-vv`: what the transport does as well.
 const TALKATIVE_FILTER: &str = "debug";
 
-/// Starts logging as the flags say.
+/// Starts logging as the flags say; where they say nothing, a `quiet` verb speaks of trouble only.
 ///
 /// # Errors
 /// Exit 2: `--log` is not a filter.
-pub(crate) fn start(flags: &LogFlags) -> Result<(), Error> {
+pub(crate) fn start(flags: &LogFlags, quiet: bool) -> Result<(), Error> {
     let filter = match (&flags.log, flags.verbose) {
         (Some(filter), _) => EnvFilter::try_new(filter).map_err(|_| {
-            Error::new(
-                Exit::Usage,
-                format!("--log {} is not a filter", shown(filter)),
-            )
-            .hint("a level such as debug, or levels by part such as info,keypadd_tunnel=debug")
+            Error::new(Exit::Usage, format!("--log {} is not a filter", shown(filter)))
+                .hint("a level such as debug, or levels by part such as info,keypadd_tunnel=debug")
         })?,
+        (None, 0) if quiet => EnvFilter::new(QUIET_FILTER),
         (None, 0) => EnvFilter::new(DEFAULT_FILTER),
         (None, 1) => EnvFilter::new(VERBOSE_FILTER),
         (None, _) => EnvFilter::new(TALKATIVE_FILTER),

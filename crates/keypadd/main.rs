@@ -3,16 +3,26 @@
 //! except logging, so two daemons can run in one process.
 
 mod cli;
+mod collect;
+mod connect;
+mod control;
+mod daemon;
 mod error;
+mod figures;
 mod keyfile;
 mod keygen;
 mod logging;
+mod metrics;
+mod ready;
+mod serve;
 mod shutdown;
+mod status;
 
 use std::process::ExitCode;
 
 use cli::Verb;
-use error::Error;
+use error::{Error, Exit, system};
+use tokio::runtime::Runtime;
 
 fn main() -> ExitCode {
     match run() {
@@ -22,13 +32,49 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<(), Error> {
-    let Some(cli) = cli::read()? else {
-        return Ok(());
-    };
-    logging::start(&cli.log)?;
+    let Some(cli) = cli::read()? else { return Ok(()) };
+    // `-W` runs inside other programs, whose user wants to hear of trouble only.
+    let quiet = matches!(&cli.verb, Verb::Connect(args) if args.stdio.is_some());
+    logging::start(&cli.log, quiet)?;
+    let format = cli.log.log_format;
     match cli.verb {
         Verb::Keygen(args) => keygen::keygen(args),
         Verb::Pubkey(args) => keygen::pubkey(args),
-        Verb::Serve(_) | Verb::Connect(_) | Verb::Status(_) => Ok(()),
+        Verb::Status(args) => status::run(args),
+        Verb::Serve(args) => {
+            let settings = serve::Settings::read(*args)?;
+            block_on(async {
+                serve::run(settings, signals()?, |ready| ready::say(ready, format)).await
+            })
+        }
+        Verb::Connect(args) => {
+            let silent = quiet && cli.log.verbose == 0;
+            let settings = connect::Settings::read(*args)?;
+            block_on(async {
+                let say = |ready: &ready::ClientReady| {
+                    if !silent {
+                        ready::say(ready, format);
+                    }
+                };
+                connect::run(settings, signals()?, say).await
+            })
+        }
     }
+}
+
+fn signals() -> Result<shutdown::Shutdown, Error> {
+    shutdown::on_signals().map_err(|error| {
+        Error::new(Exit::Runtime, format!("cannot handle signals: {}", system(&error)))
+    })
+}
+
+/// Runs a daemon to its end. What is then still blocked, such as a read of standard input, is left
+/// behind.
+fn block_on(daemon: impl Future<Output = Result<(), Error>>) -> Result<(), Error> {
+    let runtime = Runtime::new().map_err(|error| {
+        Error::new(Exit::Runtime, format!("cannot start threads: {}", system(&error)))
+    })?;
+    let ended = runtime.block_on(daemon);
+    runtime.shutdown_background();
+    ended
 }

@@ -8,7 +8,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use super::Cli;
 use super::values::BadValue;
-use crate::error::{Error, Exit, shown};
+use crate::error::{Error, Exit, is_private, shown};
 
 /// Prints what was asked for, or turns clap's error into ours.
 pub(super) fn explain<T>(error: &clap::Error) -> Result<Option<T>, Error> {
@@ -22,40 +22,34 @@ pub(super) fn explain<T>(error: &clap::Error) -> Result<Option<T>, Error> {
             return Ok(None);
         }
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => {
-            wrong("no command given".into()).hint(format!(
-                "one of {}; `keypadd --help` explains them",
-                verbs().join(", ")
-            ))
+            wrong("no command given".into())
+                .hint(format!("one of {}; `keypadd --help` explains them", verbs().join(", ")))
         }
         ErrorKind::InvalidSubcommand => {
             let verb = text(error, ContextKind::InvalidSubcommand).unwrap_or_default();
             let cause = format!("{} is not a command", shown(verb));
             match text(error, ContextKind::SuggestedSubcommand) {
                 Some(near) => wrong(cause).hint(format!("did you mean `keypadd {near}`?")),
-                None => wrong(cause).hint(format!(
-                    "one of {}; `keypadd --help` explains them",
-                    verbs().join(", ")
-                )),
+                None => wrong(cause)
+                    .hint(format!("one of {}; `keypadd --help` explains them", verbs().join(", "))),
             }
         }
         ErrorKind::UnknownArgument => {
             let given = text(error, ContextKind::InvalidArg).unwrap_or_default();
-            let thing = if given.starts_with('-') {
-                "flag"
-            } else {
-                "argument"
-            };
+            if is_private(given) {
+                return Err(wrong("a private key does not belong on the command line".into())
+                    .hint("--key names the file it is in"));
+            }
+            let thing = if given.starts_with('-') { "flag" } else { "argument" };
             let unknown = wrong(format!("unknown {thing} {}", shown(given)));
             match text(error, ContextKind::SuggestedArg) {
                 Some(near) => unknown.hint(format!("did you mean {near}?")),
-                None => unknown.hint(help_line(error)),
+                None => unknown.hint(help_line()),
             }
         }
         ErrorKind::ValueValidation => match error.source().and_then(|e| e.downcast_ref()) {
             Some(BadValue { cause, hint }) => wrong(format!("{flag}: {cause}")).hint(hint),
-            None => {
-                wrong(format!("{flag}: {} cannot be used", shown(value))).hint(help_line(error))
-            }
+            None => wrong(format!("{flag}: {} cannot be used", shown(value))).hint(help_line()),
         },
         ErrorKind::InvalidValue if value.is_empty() => {
             wrong(format!("{flag} needs a value")).hint(choices(error))
@@ -63,21 +57,17 @@ pub(super) fn explain<T>(error: &clap::Error) -> Result<Option<T>, Error> {
         ErrorKind::InvalidValue => {
             wrong(format!("{flag}: {} is not a choice", shown(value))).hint(choices(error))
         }
-        ErrorKind::MissingRequiredArgument => {
-            wrong(format!("{flag} is missing")).hint(help_line(error))
-        }
+        ErrorKind::MissingRequiredArgument => wrong(format!("{flag} is missing")).hint(help_line()),
         ErrorKind::ArgumentConflict => {
             let other = flag_name(error, ContextKind::PriorArg);
-            let cause = match flag == other {
-                true => format!("{flag} is given twice"),
-                false => format!("{flag} and {other} exclude each other"),
-            };
-            wrong(cause).hint(help_line(error))
+            let twice = format!("{flag} is given twice");
+            let both = format!("{flag} and {other} exclude each other");
+            wrong(if flag == other { twice } else { both }).hint(help_line())
         }
         _ => {
             let whole = error.to_string();
             let first = whole.lines().next().unwrap_or_default();
-            wrong(first.trim_start_matches("error: ").to_owned()).hint(help_line(error))
+            wrong(first.trim_start_matches("error: ").to_owned()).hint(help_line())
         }
     })
 }
@@ -88,34 +78,26 @@ fn flag_name(error: &clap::Error, kind: ContextKind) -> String {
         return "a value".into();
     };
     let flag = full.split(' ').next().unwrap_or_default();
-    let variable = format!(
-        "KEYPADD_{}",
-        flag.trim_start_matches('-')
-            .to_uppercase()
-            .replace('-', "_")
-    );
+    let variable =
+        format!("KEYPADD_{}", flag.trim_start_matches('-').to_uppercase().replace('-', "_"));
     let typed = std::env::args_os().any(|argument| {
         let argument = argument.to_string_lossy();
         argument.split('=').next() == Some(flag) || is_short_of(&argument, flag)
     });
-    match flag.starts_with("--") && !typed && std::env::var_os(&variable).is_some() {
-        true => variable,
-        false if flag.starts_with('<') => flag.trim_matches(['<', '>']).to_owned(),
-        false => flag.to_owned(),
+    if flag.starts_with("--") && !typed && std::env::var_os(&variable).is_some() {
+        variable
+    } else {
+        flag.trim_matches(['<', '>']).to_owned()
     }
 }
 
 /// Whether `-Lvalue` or `-L` was typed for `--local`.
 fn is_short_of(argument: &str, flag: &str) -> bool {
+    let name = flag.trim_start_matches('-');
     let command = Cli::command();
-    let mut flags = command
-        .get_subcommands()
-        .flat_map(clap::Command::get_arguments);
-    let short = flags.find_map(|arg| {
-        arg.get_long()
-            .filter(|l| *l == &flag[2..])
-            .and(arg.get_short())
-    });
+    let mut flags = command.get_subcommands().flat_map(clap::Command::get_arguments);
+    let short = flags
+        .find_map(|arg| arg.get_long().filter(|long| *long == name).and_then(|_| arg.get_short()));
     short.is_some_and(|short| argument.starts_with(&format!("-{short}")))
 }
 
@@ -134,16 +116,14 @@ fn choices(error: &clap::Error) -> String {
         Some(ContextValue::Strings(values)) if !values.is_empty() => {
             format!("one of {}", values.join(", "))
         }
-        _ => help_line(error),
+        _ => help_line(),
     }
 }
 
 /// Where to read on: the help of the verb that was meant.
-fn help_line(_: &clap::Error) -> String {
+fn help_line() -> String {
     let verbs = verbs();
-    let meant = std::env::args()
-        .skip(1)
-        .find(|argument| verbs.contains(argument));
+    let meant = std::env::args().skip(1).find(|argument| verbs.contains(argument));
     match meant {
         Some(verb) => format!("`keypadd {verb} --help` shows its flags and an example"),
         None => "`keypadd --help` shows the commands and an example".into(),
@@ -151,8 +131,5 @@ fn help_line(_: &clap::Error) -> String {
 }
 
 fn verbs() -> Vec<String> {
-    Cli::command()
-        .get_subcommands()
-        .map(|verb| verb.get_name().to_owned())
-        .collect()
+    Cli::command().get_subcommands().map(|verb| verb.get_name().to_owned()).collect()
 }

@@ -4,13 +4,15 @@
 use std::error::Error as StdError;
 use std::fmt;
 use std::net::SocketAddr;
-use std::str::FromStr;
 use std::time::Duration;
 
 use bytesize::ByteSize;
 use keypadd_keystream::Suite;
-use keypadd_provider::{KeyExchange, PublicKey};
-use keypadd_tunnel::{Congestion, LocalForward, Permit, ServerAddress, Target};
+use keypadd_provider::{KeyExchange, KeyTextError, PublicKey};
+use keypadd_tunnel::{
+    AddressError, Congestion, ForwardError, LocalForward, Permit, PermitError, ServerAddress,
+    Target,
+};
 
 use crate::error::{is_private, shown};
 
@@ -38,26 +40,18 @@ impl fmt::Display for BadValue {
 impl StdError for BadValue {}
 
 fn bad(cause: impl Into<String>, hint: impl Into<String>) -> BadValue {
-    BadValue {
-        cause: cause.into(),
-        hint: hint.into(),
-    }
+    BadValue { cause: cause.into(), hint: hint.into() }
 }
 
-/// Parses by the type's own rule; its error says what is wrong, the hint what would be right.
-fn parsed<T>(text: &str, hint: &str) -> Result<T, BadValue>
-where
-    T: FromStr,
-    T::Err: fmt::Display,
-{
-    text.parse().map_err(|error: T::Err| {
-        // The error may repeat the text, which is no good for a key pasted in the wrong place.
-        if is_private(text) {
-            bad(shown(text), hint)
-        } else {
-            bad(error.to_string(), hint)
-        }
-    })
+/// A cause for `text` from a library's message, which may repeat the text or a part of it.
+fn refused(text: &str, message: &str, hint: &str) -> BadValue {
+    if is_private(text) {
+        bad(format!("{} does not belong here", shown(text)), hint)
+    } else if message.starts_with(&format!("`{text}`")) {
+        bad(message, hint)
+    } else {
+        bad(format!("{}: {message}", shown(text)), hint)
+    }
 }
 
 /// A peer of `--allow`.
@@ -85,22 +79,14 @@ pub(super) fn allowed(text: &str) -> Result<Allowed, BadValue> {
                 format!("up to {NAME_CHARS_MAX} letters, digits and -_.@, as in laptop={key}"),
             ))
         }
-        name => Ok(Allowed {
-            name: name.map(str::to_owned),
-            key,
-        }),
+        name => Ok(Allowed { name: name.map(str::to_owned), key }),
     }
 }
 
 pub(super) fn public_key(text: &str) -> Result<PublicKey, BadValue> {
-    text.parse().map_err(|error| {
-        // A key's text may be a secret in the wrong place, and 44 characters tell nobody anything:
-        // the message says what it is and does not repeat it.
-        let error: keypadd_provider::KeyTextError = error;
-        bad(
-            error.to_string(),
-            "`keypadd pubkey`, run on the other host, prints its public key",
-        )
+    // The text may be a secret in the wrong place: the message says what it is and stops there.
+    text.parse().map_err(|error: KeyTextError| {
+        bad(error.to_string(), "`keypadd pubkey`, run on the other host, prints its public key")
     })
 }
 
@@ -114,47 +100,36 @@ pub(super) fn socket(text: &str) -> Result<SocketAddr, BadValue> {
 }
 
 pub(super) fn server(text: &str) -> Result<ServerAddress, BadValue> {
-    parsed(
-        text,
-        "HOST or HOST:PORT, as in host.example:4433 or [2001:db8::1]:4433",
-    )
+    const HINT: &str = "HOST or HOST:PORT, as in host.example:4433 or [2001:db8::1]:4433";
+    text.parse().map_err(|error: AddressError| refused(text, &error.to_string(), HINT))
 }
 
 pub(super) fn target(text: &str) -> Result<Target, BadValue> {
-    parsed(text, "HOST:PORT, as in localhost:22 or [::1]:22")
+    const HINT: &str = "HOST:PORT, as in localhost:22 or [::1]:22";
+    text.parse().map_err(|error: AddressError| refused(text, &error.to_string(), HINT))
 }
 
 pub(super) fn local_forward(text: &str) -> Result<LocalForward, BadValue> {
-    parsed(
-        text,
-        "as in 2222:localhost:22 or 127.0.0.1:8080:web.example:80",
-    )
+    const HINT: &str = "as in 2222:localhost:22 or 127.0.0.1:8080:web.example:80";
+    text.parse().map_err(|error: ForwardError| refused(text, &error.cause.to_string(), HINT))
 }
 
 pub(super) fn permit(text: &str) -> Result<Permit, BadValue> {
-    parsed(
-        text,
-        "as in localhost:22, db.example:*, *:443, 10.0.0.0/8:5432 or *:*",
-    )
+    const HINT: &str = "as in localhost:22, db.example:*, *:443, 10.0.0.0/8:5432 or *:*";
+    text.parse().map_err(|error: PermitError| refused(text, &error.cause.to_string(), HINT))
 }
 
 pub(super) fn suite(text: &str) -> Result<Suite, BadValue> {
     text.parse().map_err(|_| {
         let names = Suite::ALL.map(Suite::name).join(", ");
-        bad(
-            format!("{} is not a suite", shown(text)),
-            format!("one of {names}"),
-        )
+        bad(format!("{} is not a suite", shown(text)), format!("one of {names}"))
     })
 }
 
 pub(super) fn kex(text: &str) -> Result<KeyExchange, BadValue> {
     text.parse().map_err(|_| {
         let names = KeyExchange::ALL.map(|kex| kex.to_string()).join(", ");
-        bad(
-            format!("{} is not a key exchange", shown(text)),
-            format!("one of {names}"),
-        )
+        bad(format!("{} is not a key exchange", shown(text)), format!("one of {names}"))
     })
 }
 
@@ -163,33 +138,32 @@ pub(super) fn congestion(text: &str) -> Result<Congestion, BadValue> {
     text.parse().map_err(|_| bad(cause, "one of cubic, bbr"))
 }
 
+/// A flag without a value is on; its variable says yes or no.
+pub(super) fn switch(text: &str) -> Result<bool, BadValue> {
+    match text.to_ascii_lowercase().as_str() {
+        "true" | "yes" | "on" | "1" => Ok(true),
+        "false" | "no" | "off" | "0" => Ok(false),
+        _ => Err(bad(format!("{} is neither true nor false", shown(text)), "true or false")),
+    }
+}
+
 pub(super) fn duration(text: &str) -> Result<Duration, BadValue> {
     match humantime::parse_duration(text) {
         Ok(duration) if !duration.is_zero() => Ok(duration),
-        _ => Err(bad(
-            format!("{} is not a duration", shown(text)),
-            "as in 10s, 1m 30s or 500ms",
-        )),
+        _ => Err(bad(format!("{} is not a duration", shown(text)), "as in 10s, 1m 30s or 500ms")),
     }
 }
 
 pub(super) fn pool_budget(text: &str) -> Result<usize, BadValue> {
-    let size = text.parse::<ByteSize>().map_err(|_| {
-        bad(
-            format!("{} is not a size", shown(text)),
-            "as in 64MiB or 1GiB",
-        )
-    })?;
+    let size = text
+        .parse::<ByteSize>()
+        .map_err(|_| bad(format!("{} is not a size", shown(text)), "as in 64MiB or 1GiB"))?;
     if size < POOL_BUDGET_LEAST {
         let cause = format!("{} is too small for a pool", shown(text));
         return Err(bad(cause, "at least 1MiB; --pool off does without a pool"));
     }
-    usize::try_from(size.as_u64()).map_err(|_| {
-        bad(
-            format!("{} is more than this machine can address", shown(text)),
-            "64MiB",
-        )
-    })
+    usize::try_from(size.as_u64())
+        .map_err(|_| bad(format!("{} is more than this machine can address", shown(text)), "64MiB"))
 }
 
 #[cfg(test)]

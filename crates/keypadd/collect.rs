@@ -1,0 +1,184 @@
+//! A daemon's figures as Prometheus metrics, under the names of docs/DESIGN.md. Read at each scrape, so
+//! that nothing on the data path keeps a second set of counters. What is per session carries the
+//! session's id as well as the peer: two sessions of one peer are two series, and both end cleanly.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use keypadd_pool::{Direction, PartLevel};
+use keypadd_provider::SAMPLED_ONE_IN;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{
+    DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, EncodeMetric,
+};
+use prometheus_client::metrics::MetricType;
+
+use crate::figures::{COVERAGES, DIRECTIONS, Figures, class_name};
+
+type Labels = Vec<(&'static str, String)>;
+
+impl Collector for Figures {
+    fn encode(&self, encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
+        let mut out = Out(encoder);
+        self.encode_packets(&mut out)?;
+        self.encode_pool(&mut out)?;
+        self.encode_sessions(&mut out)
+    }
+}
+
+impl Figures {
+    fn encode_packets(&self, out: &mut Out<'_>) -> fmt::Result {
+        let meters = &self.meters;
+        out.counters(
+            "keypadd_keystream_bytes",
+            "Keystream used, by where it came from",
+            [("pool", meters.keystream_pool_bytes()), ("inline", meters.keystream_inline_bytes())]
+                .map(|(source, bytes)| (labels([("source", source)]), bytes)),
+        )?;
+        let pads = || {
+            DIRECTIONS.into_iter().flat_map(|(direction, way)| {
+                COVERAGES.map(|(pad, label)| {
+                    (direction, pad, labels([("direction", way), ("pad", label)]))
+                })
+            })
+        };
+        out.counters(
+            "keypadd_packets",
+            "Packets sealed or opened, by how much of the pad the pool held",
+            pads().map(|(direction, pad, labels)| (labels, meters.packets(direction, pad))),
+        )?;
+        for (name, verb, direction) in [
+            ("keypadd_seal_seconds", "sealing", Direction::Send),
+            ("keypadd_open_seconds", "opening", Direction::Receive),
+        ] {
+            let help = format!("Time of {verb} a packet, sampled one in {SAMPLED_ONE_IN}");
+            let mut family = out.0.encode_descriptor(name, &help, None, MetricType::Histogram)?;
+            for (pad, label) in COVERAGES {
+                let labels = [("pad", label)];
+                meters.seconds(direction, pad).encode(family.encode_family(&labels)?)?;
+            }
+        }
+        for (name, help, value) in [
+            (
+                "keypadd_pool_exhaustions",
+                "Times that a key's pool ran dry after it had served packets",
+                meters.exhaustions(),
+            ),
+            ("keypadd_open_failures", "Packets whose tag did not verify", meters.open_failures()),
+            ("keypadd_replays", "Genuine packets that came twice or too late", meters.replays()),
+            ("keypadd_pad_reuse", "Pads refused a second use; 0 always", meters.pad_reuse()),
+        ] {
+            out.counters(name, help, [(labels([]), value)])?;
+        }
+        Ok(())
+    }
+
+    fn encode_pool(&self, out: &mut Out<'_>) -> fmt::Result {
+        let Some(pool) = &self.pool else { return Ok(()) };
+        let pool = pool.snapshot();
+        out.gauges(
+            "keypadd_pool_locked_bytes",
+            "Pool memory that the kernel keeps out of swap",
+            [(labels([]), pool.locked_bytes)],
+        )?;
+        out.counters(
+            "keypadd_fill_cpu_seconds",
+            "CPU time that the filler spent",
+            [(labels([]), pool.fill_cpu.as_secs_f64())],
+        )?;
+        out.counters(
+            "keypadd_fill_bytes",
+            "Keystream made ahead of need",
+            [(labels([]), pool.fill_bytes_total)],
+        )?;
+        out.counters(
+            "keypadd_pads_wasted",
+            "Pads made and never used",
+            [(labels([]), pool.pads_wasted_total)],
+        )
+    }
+
+    fn encode_sessions(&self, out: &mut Out<'_>) -> fmt::Result {
+        let mut levels: BTreeMap<Labels, PartLevel> = BTreeMap::new();
+        let mut forwards: BTreeMap<Labels, u64> = BTreeMap::new();
+        let mut suites = BTreeSet::new();
+        let (mut phases, mut budgets) = (Vec::new(), Vec::new());
+        let (mut rtts, mut mtus, mut losses) = (Vec::new(), Vec::new(), Vec::new());
+        for live in self.sessions.live() {
+            let status = live.status();
+            let id = status.id.to_string();
+            let suite = live.handshake().suite;
+            suites.insert(labels([("suite", suite.name()), ("class", class_name(suite))]));
+            for (direction, way) in DIRECTIONS {
+                let keys = live.handshake().keys.status(direction);
+                for (part, level) in [("head", keys.head), ("body", keys.body)] {
+                    let labels =
+                        labels([("peer", &status.peer), ("direction", way), ("part", part)]);
+                    let sum = levels.entry(labels).or_default();
+                    sum.bytes += level.bytes;
+                    sum.packets += level.packets;
+                }
+                let one = labels([("peer", &status.peer), ("session", &id), ("direction", way)]);
+                phases.push((one.clone(), keys.key_phase));
+                budgets.push((one, keys.key_budget_left_ratio));
+            }
+            let one = labels([("peer", &status.peer), ("session", &id)]);
+            rtts.push((one.clone(), status.rtt_seconds));
+            mtus.push((one.clone(), u64::from(status.mtu_bytes)));
+            losses.push((one, status.lost_packets));
+            for forward in status.forwards {
+                *forwards.entry(labels([("forward", &forward.forward)])).or_default() +=
+                    forward.open;
+            }
+        }
+        let bytes = levels.iter().map(|(labels, level)| (labels.clone(), level.bytes));
+        out.gauges("keypadd_pool_bytes", "Keystream at hand", bytes)?;
+        let packets = levels.iter().map(|(labels, level)| (labels.clone(), level.packets));
+        out.gauges("keypadd_pool_packets", "Packets whose pad is at hand", packets)?;
+        out.gauges("keypadd_key_phase", "Key phase in use, from 0", phases)?;
+        let help = "Part of the key's packets left before it must not be used any more";
+        out.gauges("keypadd_key_budget_left_ratio", help, budgets)?;
+        out.gauges("keypadd_path_rtt_seconds", "Smoothed round-trip time", rtts)?;
+        out.gauges("keypadd_path_mtu_bytes", "Largest UDP payload the path carries", mtus)?;
+        out.counters("keypadd_path_lost_packets", "Packets sent that never arrived", losses)?;
+        out.gauges("keypadd_forwards_open", "TCP connections open now", forwards)?;
+        let suites = suites.into_iter().map(|labels| (labels, 1_u64));
+        out.gauges("keypadd_suite_info", "Suites of the sessions that live", suites)
+    }
+}
+
+/// Writes whole families: a name, a help text and a value for each set of labels.
+struct Out<'a>(DescriptorEncoder<'a>);
+
+impl Out<'_> {
+    /// The name goes without `_total`, which the encoder adds.
+    fn counters<V: EncodeCounterValue>(
+        &mut self,
+        name: &str,
+        help: &str,
+        rows: impl IntoIterator<Item = (Labels, V)>,
+    ) -> fmt::Result {
+        let mut family = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
+        for (labels, value) in rows {
+            family.encode_family(&labels)?.encode_counter::<Labels, V, u64>(&value, None)?;
+        }
+        Ok(())
+    }
+
+    fn gauges<V: EncodeGaugeValue>(
+        &mut self,
+        name: &str,
+        help: &str,
+        rows: impl IntoIterator<Item = (Labels, V)>,
+    ) -> fmt::Result {
+        let mut family = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for (labels, value) in rows {
+            family.encode_family(&labels)?.encode_gauge(&value)?;
+        }
+        Ok(())
+    }
+}
+
+fn labels<const N: usize>(pairs: [(&'static str, &str); N]) -> Labels {
+    pairs.map(|(name, value)| (name, value.to_owned())).to_vec()
+}

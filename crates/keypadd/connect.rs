@@ -1,0 +1,189 @@
+//! `keypadd connect`: a tunnel's connecting end as a daemon, with listeners (`-L`) or one connection over
+//! standard input and output (`-W`). Listeners are bound before anything is sent.
+
+use std::time::Duration;
+
+use keypadd_provider::{PublicKey, client_config};
+use keypadd_tunnel::wire::Instance;
+use keypadd_tunnel::{
+    AuthError, Client, ClientError, ClientSession, ClientSettings, LocalForward, ServerAddress,
+    Target,
+};
+use tokio::io::{AsyncWriteExt, stdin, stdout};
+
+use crate::cli::ConnectArgs;
+use crate::daemon::{Daemon, DaemonSettings, notify_systemd};
+use crate::error::{Error, Exit, system};
+use crate::ready::{ClientReady, ForwardReady, suite_with_class};
+use crate::shutdown::Shutdown;
+
+/// What a client is started with.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    server: ServerAddress,
+    peer: PublicKey,
+    work: Work,
+    connect_timeout: Duration,
+    daemon: DaemonSettings,
+}
+
+/// What a client is for.
+#[derive(Debug)]
+enum Work {
+    Forwards(Vec<LocalForward>),
+    Stdio(Target),
+}
+
+impl Settings {
+    /// Reads the flags.
+    ///
+    /// # Errors
+    /// Exit 2: no server key, nothing to forward, or a legacy suite that is not allowed.
+    /// Exit 3: no usable key file.
+    pub(crate) fn read(args: ConnectArgs) -> Result<Self, Error> {
+        let peer = args.peer.ok_or_else(|| {
+            Error::new(Exit::Usage, "--peer is missing: the server's public key")
+                .hint("`keypadd pubkey`, run on the server, prints it")
+        })?;
+        let work = match args.stdio {
+            Some(target) => Work::Stdio(target),
+            None if args.local.is_empty() => {
+                return Err(Error::new(
+                    Exit::Usage,
+                    "nothing to forward: neither -L nor -W is given",
+                )
+                .hint("for example -L 2222:localhost:22, then `ssh -p 2222 localhost`"));
+            }
+            None => Work::Forwards(args.local),
+        };
+        let daemon = DaemonSettings::read(args.daemon, vec![args.suite], vec![args.kex])?;
+        let connect_timeout = args.connect_timeout;
+        Ok(Self { server: args.server, peer, work, connect_timeout, daemon })
+    }
+}
+
+/// Connects and forwards until `shutdown`, or until the one connection of `-W` has ended; `on_ready` is
+/// told once the server has said hello.
+///
+/// # Errors
+/// Exit 6: a listener cannot be bound. Exit 4: one end refuses the other. Exit 5: no answer in time.
+/// Exit 1: the connection is lost, or the target of `-W` cannot be reached.
+pub(crate) async fn run(
+    settings: Settings,
+    shutdown: Shutdown,
+    on_ready: impl FnOnce(&ClientReady),
+) -> Result<(), Error> {
+    let Settings { server, peer, work, connect_timeout, daemon } = settings;
+    let mut daemon = Daemon::prepare(daemon).await?;
+    let crypto = client_config(&daemon.crypto, peer)
+        .map_err(|error| Error::new(Exit::Runtime, error.to_string()))?;
+    let (forwards, stdio) = match work {
+        Work::Forwards(forwards) => (forwards, None),
+        Work::Stdio(target) => (Vec::new(), Some(target)),
+    };
+    let client = Client::bind(ClientSettings {
+        server: server.clone(),
+        crypto,
+        name: None,
+        forwards,
+        transport: daemon.transport.clone(),
+        connect_timeout,
+        instance: draw_instance()?,
+    });
+    let client = client.await.map_err(|error| explain(ClientError::Bind(error), &daemon, peer))?;
+    let watching = daemon.watch("connect", server.to_string(), client.sessions(), &shutdown);
+    let ended = tokio::select! {
+        ended = forward(&client, stdio, &shutdown, on_ready, (&server, peer)) => ended,
+        () = shutdown.thrown() => Ok(()),
+    };
+    notify_systemd(sd_notify::NotifyState::Stopping);
+    client.close().await;
+    drop(watching);
+    ended.map_err(|error| explain(error, &daemon, peer))
+}
+
+/// Connects once and does the client's work.
+async fn forward(
+    client: &Client,
+    stdio: Option<Target>,
+    shutdown: &Shutdown,
+    on_ready: impl FnOnce(&ClientReady),
+    (server, peer): (&ServerAddress, PublicKey),
+) -> Result<(), ClientError> {
+    let session = client.connect().await?;
+    on_ready(&ready(client, &session, server, peer));
+    notify_systemd(sd_notify::NotifyState::Ready);
+    match stdio {
+        None => client.run(&session, shutdown.thrown()).await,
+        Some(target) => {
+            let mut out = stdout();
+            let ended = client.carry(&session, &target, stdin(), &mut out).await;
+            // tokio writes standard output on a thread of its own: wait for the last bytes.
+            ended.and(out.flush().await.map_err(ClientError::Local))
+        }
+    }
+}
+
+fn ready(
+    client: &Client,
+    session: &ClientSession,
+    server: &ServerAddress,
+    peer: PublicKey,
+) -> ClientReady {
+    let live = session.live();
+    let forwards = client
+        .forwards()
+        .map(|(forward, listen)| ForwardReady { listen, target: forward.target.to_string() });
+    ClientReady {
+        server: server.to_string(),
+        remote: live.remote(),
+        peer: peer.to_string(),
+        suite: suite_with_class(live.handshake().suite),
+        kex: live.handshake().kex.to_string(),
+        rtt_seconds: live.status().rtt_seconds,
+        forwards: forwards.collect(),
+    }
+}
+
+/// The tunnel's errors with an exit code and a way out.
+fn explain(error: ClientError, daemon: &Daemon, peer: PublicKey) -> Error {
+    let cause = error.to_string();
+    let own = daemon.public_key();
+    match error {
+        ClientError::Bind(error) => Error::new(
+            Exit::BindFailed,
+            format!("cannot listen on {}: {}", error.address, system(&error.source)),
+        )
+        .hint("choose a free port, as in -L 2223:localhost:22; port 0 picks one"),
+        ClientError::Auth { cause: refusal, .. } => {
+            let error = Error::new(Exit::Authentication, cause);
+            match refusal {
+                AuthError::ServerKey(shown) => error.hint(format!(
+                    "if that is the right server, --peer {shown}; expected was {peer}"
+                )),
+                AuthError::KeyNotAllowed(_) => {
+                    error.hint(format!("on the server: keypadd serve --allow {own} ..."))
+                }
+                AuthError::NoCommonSuite(_) => error
+                    .hint("choose one of the server's with --suite, or add yours to its --suite"),
+                _ => error.hint("both ends need the same keypadd, and a --kex that both accept"),
+            }
+        }
+        ClientError::Unreachable { .. } => Error::new(Exit::Unreachable, cause).hint(
+            "is `keypadd serve` running there, and does a firewall let its UDP port through?",
+        ),
+        ClientError::Lost { .. } => Error::new(Exit::Runtime, cause)
+            .hint("the server's log says more; run the same command again to reconnect"),
+        // `-W` is used by programs: one line says it all.
+        _ => Error::new(Exit::Runtime, cause),
+    }
+}
+
+/// The number that tells this run of the client from every other.
+fn draw_instance() -> Result<Instance, Error> {
+    let mut instance = [0; 16];
+    getrandom::fill(&mut instance).map_err(|error| {
+        Error::new(Exit::Runtime, format!("no randomness from the system: {error}"))
+    })?;
+    Ok(Instance(instance))
+}

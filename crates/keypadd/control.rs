@@ -1,0 +1,151 @@
+//! The control socket of a daemon: a client writes one line that says what it wants, the daemon answers
+//! with one JSON document and closes. Only the daemon's user can connect (0600 in a 0700 directory).
+//! One file per daemon, named by process; what dead daemons left is removed.
+
+use std::fs::{self, DirBuilder, Permissions};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::net::UnixStream as StdUnixStream;
+use std::path::{Path, PathBuf};
+use std::process;
+use std::time::Duration;
+
+use rustix::process::{Pid, geteuid, test_kill_process};
+use serde_json::json;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::time::timeout;
+
+use crate::figures::Figures;
+use crate::shutdown::Shutdown;
+
+/// The one request there is so far.
+pub(crate) const STATUS_REQUEST: &str = "status";
+
+/// Longest request, its newline included.
+const REQUEST_BYTES_MAX: u64 = 256;
+
+/// A client says what it wants, and takes the answer, within this time.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Daemons of one process, as in tests.
+const DAEMONS_MAX: u32 = 64;
+
+/// A bound control socket; its file goes when it is dropped.
+#[derive(Debug)]
+pub(crate) struct ControlSocket {
+    listener: UnixListener,
+    path: PathBuf,
+}
+
+/// Where daemons of this user have their sockets; `None` where the system gives them no place.
+pub(crate) fn directory() -> Option<PathBuf> {
+    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+    if let Some(given) = variable("RUNTIME_DIRECTORY") {
+        // systemd gives a list when a unit names several (systemd.exec(5)).
+        let given = given.to_string_lossy();
+        return given.split(':').next().map(PathBuf::from);
+    }
+    if geteuid().is_root() {
+        return Some("/run/keypadd".into());
+    }
+    variable("XDG_RUNTIME_DIR").map(|given| PathBuf::from(given).join("keypadd"))
+}
+
+/// The sockets in a directory, by name.
+pub(crate) fn sockets(directory: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(directory) else { return Vec::new() };
+    let mut paths: Vec<PathBuf> = entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.extension().is_some_and(|extension| extension == "sock"))
+        .collect();
+    paths.sort();
+    paths
+}
+
+impl ControlSocket {
+    /// Binds a socket in the directory, which is made if it is missing.
+    ///
+    /// # Errors
+    /// When the directory cannot be made or the socket cannot be bound there.
+    pub(crate) fn bind(directory: &Path) -> io::Result<Self> {
+        DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+        sockets(directory).iter().filter(|path| is_stale(path)).for_each(|path| {
+            let _ = fs::remove_file(path);
+        });
+        let pid = process::id();
+        let names = (1..=DAEMONS_MAX).map(|nth| match nth {
+            1 => format!("{pid}.sock"),
+            nth => format!("{pid}-{nth}.sock"),
+        });
+        for path in names.map(|name| directory.join(name)) {
+            match UnixListener::bind(&path) {
+                Ok(listener) => {
+                    let socket = Self { listener, path };
+                    fs::set_permissions(&socket.path, Permissions::from_mode(0o600))?;
+                    return Ok(socket);
+                }
+                Err(error) if error.kind() == ErrorKind::AddrInUse => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(ErrorKind::AddrInUse.into())
+    }
+
+    /// The socket's file.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Answers until the daemon ends.
+    pub(crate) async fn serve(self, figures: Figures, shutdown: Shutdown) {
+        loop {
+            let accepted = tokio::select! {
+                accepted = self.listener.accept() => accepted,
+                () = shutdown.thrown() => return,
+            };
+            match accepted {
+                Ok((client, _)) => {
+                    // A client that does not read harms nobody: its answer has a time limit.
+                    let figures = figures.clone();
+                    tokio::spawn(async move {
+                        let _ = timeout(PATIENCE, answer(client, &figures)).await;
+                    });
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "control socket: cannot accept");
+                    tokio::time::sleep(PATIENCE).await;
+                }
+            }
+        }
+    }
+}
+
+impl Drop for ControlSocket {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+async fn answer(client: UnixStream, figures: &Figures) -> io::Result<()> {
+    let (reader, mut writer) = client.into_split();
+    let mut request = String::new();
+    BufReader::new(reader.take(REQUEST_BYTES_MAX)).read_line(&mut request).await?;
+    let document = match request.trim_end() {
+        STATUS_REQUEST => serde_json::to_vec(&figures.report())?,
+        _ => serde_json::to_vec(&json!({ "error": "unknown request" }))?,
+    };
+    writer.write_all(&document).await?;
+    writer.shutdown().await
+}
+
+/// Whether the daemon behind a socket is gone: nobody listens, and its process, which the file is
+/// named after, does not exist. The second test spares a daemon between its bind and its listen.
+fn is_stale(path: &Path) -> bool {
+    let refused = StdUnixStream::connect(path)
+        .is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused);
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+    let pid = stem.split('-').next().and_then(|pid| pid.parse().ok()).and_then(Pid::from_raw);
+    let gone = pid.is_none_or(|pid| test_kill_process(pid) == Err(rustix::io::Errno::SRCH));
+    refused && gone
+}

@@ -1,0 +1,169 @@
+//! What `serve` and `connect` share: key, pool, meters, and the two ways to look inside a running daemon,
+//! the control socket and `/metrics`. A daemon owns all of it and two can run in one process.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use keypadd_keystream::{Class, Suite};
+use keypadd_pool::{Pool, PoolSettings};
+use keypadd_provider::{CryptoSettings, KeyExchange, Meters, PrivateKey, PublicKey};
+use keypadd_tunnel::{Congestion, Sessions, TransportSettings};
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+
+use crate::cli::{DaemonFlags, PoolMode};
+use crate::control::{self, ControlSocket};
+use crate::error::{Error, Exit, system};
+use crate::figures::Figures;
+use crate::shutdown::Shutdown;
+use crate::{keyfile, metrics};
+
+/// What both kinds of daemon are started with.
+#[derive(Debug)]
+pub(crate) struct DaemonSettings {
+    /// This host's key.
+    pub(crate) key: Arc<PrivateKey>,
+    /// Suites to offer or accept, most wanted first.
+    pub(crate) suites: Vec<Suite>,
+    /// Key exchanges to offer or accept, most wanted first.
+    pub(crate) kex: Vec<KeyExchange>,
+    /// Memory for keystream made ahead of need; `None` for no pool.
+    pub(crate) pool_budget_bytes: Option<usize>,
+    /// How fast to send.
+    pub(crate) congestion: Congestion,
+    /// Where metrics are served, if they are.
+    pub(crate) metrics: Option<SocketAddr>,
+    /// Whether there is a control socket, for `status`.
+    pub(crate) control_socket: bool,
+}
+
+impl DaemonSettings {
+    /// Reads the flags that both verbs have.
+    ///
+    /// # Errors
+    /// Exit 2: a legacy suite that is not allowed. Exit 3: no usable key file.
+    pub(crate) fn read(
+        flags: DaemonFlags,
+        suites: Vec<Suite>,
+        kex: Vec<KeyExchange>,
+    ) -> Result<Self, Error> {
+        let legacy = suites.iter().find(|suite| suite.class() == Class::Legacy);
+        if let Some(suite) = legacy.filter(|_| !flags.allow_legacy) {
+            return Err(Error::new(
+                Exit::Usage,
+                format!("--suite: `{suite}` is insecure (legacy)"),
+            )
+            .hint("choose aes-256-gcm, or add --allow-legacy if it must be this one"));
+        }
+        let path = flags.key.map_or_else(keyfile::default_path, Ok)?;
+        Ok(Self {
+            key: Arc::new(keyfile::read(&path)?),
+            suites,
+            kex,
+            pool_budget_bytes: (flags.pool == PoolMode::On).then_some(flags.pool_budget),
+            congestion: flags.congestion,
+            metrics: flags.metrics,
+            control_socket: true,
+        })
+    }
+}
+
+/// A daemon that has everything but a tunnel.
+#[derive(Debug)]
+pub(crate) struct Daemon {
+    /// Packet protection's part.
+    pub(crate) crypto: CryptoSettings,
+    /// The tunnel's part.
+    pub(crate) transport: TransportSettings,
+    metrics: Option<TcpListener>,
+    control_socket: bool,
+}
+
+impl Daemon {
+    /// Binds the metrics port and makes the pool.
+    ///
+    /// # Errors
+    /// Exit 6: the metrics port is taken. Exit 1: there is no memory for the pool.
+    pub(crate) async fn prepare(settings: DaemonSettings) -> Result<Self, Error> {
+        let metrics = match settings.metrics {
+            Some(address) => Some(metrics::bind(address).await?),
+            None => None,
+        };
+        let pool = match settings.pool_budget_bytes {
+            Some(budget_bytes) => {
+                Some(Pool::new(PoolSettings { budget_bytes }).map_err(|error| {
+                    let size = bytesize::ByteSize::b(budget_bytes as u64).display().iec();
+                    Error::new(Exit::Runtime, format!("no pool of {size}: {}", system(&error)))
+                        .hint("a smaller --pool-budget, or --pool off")
+                })?)
+            }
+            None => None,
+        };
+        let transport =
+            TransportSettings { congestion: settings.congestion, ..TransportSettings::default() };
+        let crypto = CryptoSettings {
+            key: settings.key,
+            suites: settings.suites,
+            kex: settings.kex,
+            pool,
+            meters: Arc::new(Meters::default()),
+        };
+        Ok(Self { crypto, transport, metrics, control_socket: settings.control_socket })
+    }
+
+    /// This host's public key.
+    pub(crate) fn public_key(&self) -> PublicKey {
+        self.crypto.key.public()
+    }
+
+    /// Opens the daemon to `status` and to scrapes, until the returned set is dropped. `place` is the
+    /// UDP address that the daemon is known by.
+    pub(crate) fn watch(
+        &mut self,
+        verb: &'static str,
+        place: String,
+        sessions: Sessions,
+        shutdown: &Shutdown,
+    ) -> JoinSet<()> {
+        let figures = Figures {
+            verb,
+            place,
+            public_key: self.public_key(),
+            started: SystemTime::now(),
+            pool: self.crypto.pool.clone(),
+            meters: Arc::clone(&self.crypto.meters),
+            sessions,
+        };
+        let mut tasks = JoinSet::new();
+        if self.control_socket {
+            match bind_control_socket() {
+                Ok(socket) => {
+                    tracing::debug!(path = %socket.path().display(), "control socket");
+                    tasks.spawn(socket.serve(figures.clone(), shutdown.clone()));
+                }
+                // The tunnel works without it, so this ends nothing.
+                Err(cause) => {
+                    tracing::warn!("no control socket, so `keypadd status` is blind: {cause}");
+                }
+            }
+        }
+        if let Some(listener) = self.metrics.take() {
+            tasks.spawn(metrics::serve(listener, figures, shutdown.clone()));
+        }
+        tasks
+    }
+}
+
+fn bind_control_socket() -> Result<ControlSocket, String> {
+    let directory = control::directory().ok_or("XDG_RUNTIME_DIR is not set")?;
+    ControlSocket::bind(&directory)
+        .map_err(|error| format!("{}: {}", directory.display(), system(&error)))
+}
+
+/// Tells systemd, where it started us, that the daemon is ready or about to end (sd_notify(3)).
+pub(crate) fn notify_systemd(state: sd_notify::NotifyState) {
+    if let Err(error) = sd_notify::notify(&[state]) {
+        tracing::debug!(%error, "systemd could not be told");
+    }
+}

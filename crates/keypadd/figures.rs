@@ -1,0 +1,198 @@
+//! Everything one daemon knows of itself, read afresh each time: what `status` prints and what
+//! `/metrics` serves come from here. There is one per daemon and nothing global.
+
+use std::process;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use keypadd_keystream::{Class, Suite};
+use keypadd_pool::{Coverage, Direction, PartLevel, Pool};
+use keypadd_provider::{DirectionStatus, Meters, PublicKey};
+use keypadd_tunnel::{LiveSession, SessionStatus, Sessions};
+use serde::Serialize;
+
+/// Both directions with their label in metrics and JSON.
+pub(crate) const DIRECTIONS: [(Direction, &str); 2] =
+    [(Direction::Send, "send"), (Direction::Receive, "receive")];
+
+/// Where a packet's pad came from, with its label.
+pub(crate) const COVERAGES: [(Coverage, &str); 3] =
+    [(Coverage::Hit, "hit"), (Coverage::Partial, "partial"), (Coverage::Miss, "miss")];
+
+/// A daemon's sources of figures.
+#[derive(Clone, Debug)]
+pub(crate) struct Figures {
+    /// `serve` or `connect`.
+    pub(crate) verb: &'static str,
+    /// The bound UDP address of a server, the server's address of a client.
+    pub(crate) place: String,
+    /// This host's key.
+    pub(crate) public_key: PublicKey,
+    /// When the daemon started.
+    pub(crate) started: SystemTime,
+    /// `None` with `--pool off`.
+    pub(crate) pool: Option<Pool>,
+    /// What packet protection counted.
+    pub(crate) meters: Arc<Meters>,
+    /// The sessions that live.
+    pub(crate) sessions: Sessions,
+}
+
+/// One daemon at one moment, as `status --json` prints it. Names are part of the command line's
+/// promise: fields may come, none goes.
+#[derive(Debug, Serialize)]
+pub(crate) struct Report {
+    version: &'static str,
+    pid: u32,
+    verb: &'static str,
+    place: String,
+    public_key: String,
+    started_unix_seconds: u64,
+    pool: PoolReport,
+    keystream_pool_bytes: u64,
+    keystream_inline_bytes: u64,
+    packets: ByDirection<Packets>,
+    pool_exhaustions: u64,
+    open_failures: u64,
+    replays: u64,
+    pad_reuse: u64,
+    sessions: Vec<SessionReport>,
+}
+
+#[derive(Debug, Serialize)]
+struct ByDirection<T> {
+    send: T,
+    receive: T,
+}
+
+#[derive(Debug, Serialize)]
+struct Packets {
+    hit: u64,
+    partial: u64,
+    miss: u64,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct PoolReport {
+    mode: &'static str,
+    /// Why the pool is off; empty while it is on.
+    reason: &'static str,
+    budget_bytes: u64,
+    free_bytes: u64,
+    locked_bytes: u64,
+    fill_bytes: u64,
+    fill_cpu_seconds: f64,
+    pads_wasted: u64,
+    filler_idle_class: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct SessionReport {
+    #[serde(flatten)]
+    session: SessionStatus,
+    class: &'static str,
+    keys: ByDirection<KeysReport>,
+}
+
+#[derive(Debug, Serialize)]
+struct KeysReport {
+    key_phase: u64,
+    key_budget_left_ratio: f64,
+    head: LevelReport,
+    body: LevelReport,
+}
+
+#[derive(Debug, Serialize)]
+struct LevelReport {
+    bytes: u64,
+    packets: u64,
+}
+
+/// What a suite's class is called; a legacy suite is called insecure wherever it is shown.
+pub(crate) fn class_label(suite: Suite) -> &'static str {
+    match suite.class() {
+        Class::Standard => "standard",
+        Class::Legacy => "insecure (legacy)",
+    }
+}
+
+/// The class as a label of metrics and a field of JSON.
+pub(crate) fn class_name(suite: Suite) -> &'static str {
+    match suite.class() {
+        Class::Standard => "standard",
+        Class::Legacy => "legacy",
+    }
+}
+
+impl Figures {
+    /// All figures now.
+    pub(crate) fn report(&self) -> Report {
+        let meters = &self.meters;
+        let packets = |direction| Packets {
+            hit: meters.packets(direction, Coverage::Hit),
+            partial: meters.packets(direction, Coverage::Partial),
+            miss: meters.packets(direction, Coverage::Miss),
+        };
+        Report {
+            version: env!("CARGO_PKG_VERSION"),
+            pid: process::id(),
+            verb: self.verb,
+            place: self.place.clone(),
+            public_key: self.public_key.to_string(),
+            started_unix_seconds: unix_seconds(self.started),
+            pool: self.pool_report(),
+            keystream_pool_bytes: meters.keystream_pool_bytes(),
+            keystream_inline_bytes: meters.keystream_inline_bytes(),
+            packets: ByDirection {
+                send: packets(Direction::Send),
+                receive: packets(Direction::Receive),
+            },
+            pool_exhaustions: meters.exhaustions(),
+            open_failures: meters.open_failures(),
+            replays: meters.replays(),
+            pad_reuse: meters.pad_reuse(),
+            sessions: self.sessions.live().iter().map(|live| session_report(live)).collect(),
+        }
+    }
+
+    fn pool_report(&self) -> PoolReport {
+        let Some(pool) = &self.pool else {
+            return PoolReport { mode: "off", reason: "--pool off", ..PoolReport::default() };
+        };
+        let pool = pool.snapshot();
+        PoolReport {
+            mode: if pool.filler_alive { "on" } else { "off" },
+            reason: if pool.filler_alive { "" } else { "the filler has failed" },
+            budget_bytes: pool.budget_bytes,
+            free_bytes: pool.free_bytes,
+            locked_bytes: pool.locked_bytes,
+            fill_bytes: pool.fill_bytes_total,
+            fill_cpu_seconds: pool.fill_cpu.as_secs_f64(),
+            pads_wasted: pool.pads_wasted_total,
+            filler_idle_class: pool.filler_idle_class,
+        }
+    }
+}
+
+fn session_report(live: &LiveSession) -> SessionReport {
+    let keys = |direction| {
+        let status: DirectionStatus = live.handshake().keys.status(direction);
+        let level = |part: PartLevel| LevelReport { bytes: part.bytes, packets: part.packets };
+        KeysReport {
+            key_phase: status.key_phase,
+            key_budget_left_ratio: status.key_budget_left_ratio,
+            head: level(status.head),
+            body: level(status.body),
+        }
+    };
+    SessionReport {
+        session: live.status(),
+        class: class_name(live.handshake().suite),
+        keys: ByDirection { send: keys(Direction::Send), receive: keys(Direction::Receive) },
+    }
+}
+
+/// Seconds since 1970; a clock before that counts as 0.
+pub(crate) fn unix_seconds(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}

@@ -1,0 +1,172 @@
+//! What a daemon says once it is ready: plain lines for a person, one JSON line for a program. The lines
+//! of a server hold the exact command for the other host.
+
+use std::fmt;
+use std::io::Write;
+use std::net::SocketAddr;
+
+use keypadd_keystream::Suite;
+use keypadd_provider::{KeyExchange, PublicKey};
+use keypadd_tunnel::{DEFAULT_PORT, Permit, Target};
+use serde::Serialize;
+
+use crate::cli::LogFormat;
+use crate::figures::class_label;
+
+/// Prints on standard error, which may be closed.
+pub(crate) fn say<R: fmt::Display + Serialize>(ready: &R, format: LogFormat) {
+    let mut out = std::io::stderr().lock();
+    let _ = match (format, serde_json::to_string(ready)) {
+        (LogFormat::Json, Ok(line)) => writeln!(out, "{line}"),
+        _ => write!(out, "{ready}"),
+    };
+}
+
+/// A server that lets clients in.
+#[derive(Debug, Serialize)]
+#[serde(tag = "event", rename = "ready")]
+pub(crate) struct ServerReady {
+    /// The bound UDP address.
+    pub(crate) listen: SocketAddr,
+    /// This host's public key.
+    pub(crate) public_key: String,
+    /// Accepted suites, each with its class.
+    pub(crate) suites: Vec<String>,
+    /// What to run on the other host.
+    pub(crate) connect: String,
+}
+
+impl fmt::Display for ServerReady {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "keypadd: ready on udp {}, key {}", self.listen, self.public_key)?;
+        writeln!(f, "  suites: {}", self.suites.join(", "))?;
+        writeln!(f, "  on the other host: {}", self.connect)
+    }
+}
+
+/// A client whose server has said hello.
+#[derive(Debug, Serialize)]
+#[serde(tag = "event", rename = "ready")]
+pub(crate) struct ClientReady {
+    /// The server as it was asked for.
+    pub(crate) server: String,
+    /// Its UDP address.
+    pub(crate) remote: SocketAddr,
+    /// Its public key.
+    pub(crate) peer: String,
+    /// The suite with its class.
+    pub(crate) suite: String,
+    /// The key exchange.
+    pub(crate) kex: String,
+    /// Round-trip time, seconds.
+    pub(crate) rtt_seconds: f64,
+    /// The forwards.
+    pub(crate) forwards: Vec<ForwardReady>,
+}
+
+/// A forward with the addresses it listens on.
+#[derive(Debug, Serialize)]
+pub(crate) struct ForwardReady {
+    /// Bound TCP addresses.
+    pub(crate) listen: Vec<SocketAddr>,
+    /// What the server connects to.
+    pub(crate) target: String,
+}
+
+impl fmt::Display for ClientReady {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { server, remote, peer, suite, kex, .. } = self;
+        writeln!(f, "keypadd: ready, connected to {server} (udp {remote}), key {peer}")?;
+        let milliseconds = self.rtt_seconds * 1e3;
+        writeln!(f, "  suite {suite}, key exchange {kex}, round trip {milliseconds:.2} ms")?;
+        for ForwardReady { listen, target } in &self.forwards {
+            let listen: Vec<String> = listen.iter().map(SocketAddr::to_string).collect();
+            writeln!(f, "  forward {} -> {target}", listen.join(", "))?;
+        }
+        Ok(())
+    }
+}
+
+/// A suite as ready and status lines show it.
+pub(crate) fn suite_with_class(suite: Suite) -> String {
+    format!("{suite} ({})", class_label(suite))
+}
+
+/// What is known when the line for the other host is written.
+#[derive(Debug)]
+pub(crate) struct ConnectLine<'a> {
+    pub(crate) listen: SocketAddr,
+    pub(crate) key: PublicKey,
+    pub(crate) suites: &'a [Suite],
+    pub(crate) kex: &'a [KeyExchange],
+    pub(crate) permits: &'a [Permit],
+}
+
+impl fmt::Display for ConnectLine<'_> {
+    /// `keypadd connect HOST[:PORT] --peer KEY ... -L ...`, with the flags that this server's own settings
+    /// make necessary.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("keypadd connect ")?;
+        let ip = self.listen.ip().to_canonical();
+        match self.listen.port() {
+            DEFAULT_PORT if ip.is_unspecified() => f.write_str(&host_name())?,
+            port if ip.is_unspecified() => write!(f, "{}:{port}", host_name())?,
+            DEFAULT_PORT => write!(f, "{ip}")?,
+            port => write!(f, "{}", SocketAddr::new(ip, port))?,
+        }
+        write!(f, " --peer {}", self.key)?;
+        if !self.suites.contains(&Suite::default()) {
+            write!(f, " --suite {}", self.suites[0])?;
+            if class_label(self.suites[0]) != class_label(Suite::default()) {
+                f.write_str(" --allow-legacy")?;
+            }
+        }
+        if !self.kex.contains(&KeyExchange::default()) {
+            write!(f, " --kex {}", self.kex[0])?;
+        }
+        let target = self.permits.iter().find_map(|permit| permit.to_string().parse().ok());
+        let target = target.unwrap_or_else(example_target);
+        write!(f, " -L {}:{target}", local_port(target.port))
+    }
+}
+
+/// A target for the line when no permit names a single one.
+fn example_target() -> Target {
+    "localhost:22".parse().expect("a name and a port")
+}
+
+/// A port that needs no privilege on the client: 22 becomes 2222, 80 becomes 8080.
+fn local_port(port: u16) -> u16 {
+    match port {
+        22 => 2222,
+        port if port < 1024 => 8000 + port,
+        port => port,
+    }
+}
+
+/// This machine's name; other hosts may know it by another.
+fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_line_for_the_other_host_names_what_the_server_demands() {
+        let key = "11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=";
+        let line = ConnectLine {
+            listen: "127.0.0.1:5000".parse().unwrap(),
+            key: key.parse().unwrap(),
+            suites: &[Suite::TRIPLE_DES_CTR_HMAC_SHA1],
+            kex: &[KeyExchange::X25519],
+            permits: &["*:*".parse().unwrap(), "db:5432".parse().unwrap()],
+        };
+        let expected = format!(
+            "keypadd connect 127.0.0.1:5000 --peer {key} --suite 3des-ctr-hmac-sha1 --allow-legacy \
+             --kex x25519 -L 5432:db:5432"
+        );
+        assert_eq!(line.to_string(), expected);
+    }
+}

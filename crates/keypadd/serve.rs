@@ -1,0 +1,135 @@
+//! `keypadd serve`: a tunnel's listening end as a daemon. Everything that can be refused is refused
+//! before anything is started.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use keypadd_keystream::{Class, Suite};
+use keypadd_provider::{KeyExchange, server_config};
+use keypadd_tunnel::{AllowedPeer, Peers, Permit, Permits, Server, ServerSettings};
+
+use crate::cli::{Allowed, ServeArgs};
+use crate::daemon::{Daemon, DaemonSettings, notify_systemd};
+use crate::error::{Error, Exit, system};
+use crate::ready::{ConnectLine, ServerReady, suite_with_class};
+use crate::shutdown::Shutdown;
+
+/// Clients at once. Each may hold its windows of memory (docs/DESIGN.md), so this bounds the daemon's.
+const CONNECTIONS_MAX: usize = 1024;
+
+/// What a server is started with.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    listen: SocketAddr,
+    allow: Vec<Allowed>,
+    permits: Vec<Permit>,
+    daemon: DaemonSettings,
+}
+
+impl Settings {
+    /// Reads the flags.
+    ///
+    /// # Errors
+    /// Exit 2: nobody is let in, a peer is listed twice, or a legacy suite is not allowed.
+    /// Exit 3: no usable key file.
+    pub(crate) fn read(args: ServeArgs) -> Result<Self, Error> {
+        if args.allow.is_empty() {
+            return Err(Error::new(Exit::Usage, "--allow is missing: nobody could come in")
+                .hint("--allow PUBKEY, as `keypadd pubkey` prints it on the other host"));
+        }
+        refuse_doubles(&args.allow)?;
+        let suites = match args.suite.is_empty() {
+            true => {
+                Suite::ALL.into_iter().filter(|suite| suite.class() == Class::Standard).collect()
+            }
+            false => args.suite,
+        };
+        let kex = if args.kex.is_empty() { KeyExchange::ALL.to_vec() } else { args.kex };
+        let daemon = DaemonSettings::read(args.daemon, suites, kex)?;
+        Ok(Self { listen: args.listen, allow: args.allow, permits: args.permit_open, daemon })
+    }
+}
+
+/// A key or a name that stands for two peers would mix up what they may do and what is counted.
+fn refuse_doubles(allow: &[Allowed]) -> Result<(), Error> {
+    for (nth, peer) in allow.iter().enumerate() {
+        for earlier in &allow[..nth] {
+            let cause = match &peer.name {
+                _ if peer.key == earlier.key => format!("--allow: {} is listed twice", peer.key),
+                Some(name) if earlier.name.as_ref() == Some(name) => {
+                    format!("--allow: the name `{name}` is given to two keys")
+                }
+                _ => continue,
+            };
+            return Err(
+                Error::new(Exit::Usage, cause).hint("list each peer once, under its own name")
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Serves until `shutdown`; `on_ready` is told once clients can come.
+///
+/// # Errors
+/// Exit 6: an address cannot be bound. Exit 1: the pool or the TLS library fails.
+pub(crate) async fn run(
+    settings: Settings,
+    shutdown: Shutdown,
+    on_ready: impl FnOnce(&ServerReady),
+) -> Result<(), Error> {
+    let Settings { listen, allow, permits, daemon } = settings;
+    let mut daemon = Daemon::prepare(daemon).await?;
+    let peers = allow.into_iter().map(|Allowed { name, key }| AllowedPeer {
+        name,
+        key,
+        permits: Permits::new(permits.clone()),
+    });
+    let peers = Arc::new(Peers::new(peers).map_err(|error| {
+        Error::new(Exit::Usage, format!("--allow: {error}")).hint("list each peer once")
+    })?);
+    let crypto = server_config(&daemon.crypto, peers.clone())
+        .map_err(|error| Error::new(Exit::Runtime, error.to_string()))?;
+    let server = Server::bind(ServerSettings {
+        listen,
+        crypto,
+        peers,
+        transport: daemon.transport.clone(),
+        connections_max: CONNECTIONS_MAX,
+    });
+    let server = server.map_err(|error| {
+        let cause =
+            format!("--listen: cannot listen on {}: {}", error.address, system(&error.source));
+        Error::new(Exit::BindFailed, cause)
+            .hint("choose an address of this host and a free port, as in --listen [::]:4434")
+    })?;
+    if permits.is_empty() {
+        tracing::warn!(
+            "no --permit-open: peers can come in and reach nothing; for example --permit-open localhost:22"
+        );
+    }
+    let place = server.local_addr();
+    let watching = daemon.watch("serve", place.to_string(), server.sessions(), &shutdown);
+    let line = ConnectLine {
+        listen: place,
+        key: daemon.public_key(),
+        suites: &daemon.crypto.suites,
+        kex: &daemon.crypto.kex,
+        permits: &permits,
+    };
+    on_ready(&ServerReady {
+        listen: place,
+        public_key: daemon.public_key().to_string(),
+        suites: daemon.crypto.suites.iter().copied().map(suite_with_class).collect(),
+        connect: line.to_string(),
+    });
+    notify_systemd(sd_notify::NotifyState::Ready);
+    server
+        .run(async {
+            shutdown.thrown().await;
+            notify_systemd(sd_notify::NotifyState::Stopping);
+        })
+        .await;
+    drop(watching);
+    Ok(())
+}
