@@ -43,7 +43,8 @@ impl Accepting {
     }
 }
 
-/// Accepts until it is dropped, which resets all its connections.
+/// Accepts until the session has ended and what had arrived by then is delivered. Dropped before,
+/// it resets all its connections.
 pub(crate) async fn accept_loop(
     accepting: Accepting,
     listener: Arc<TcpListener>,
@@ -52,12 +53,16 @@ pub(crate) async fn accept_loop(
     let forward = Arc::new(forward);
     let name: Arc<str> = forward.to_string().into();
     let mut carried = JoinSet::new();
+    let ended = accepting.session.connection.closed();
+    tokio::pin!(ended);
     loop {
         let slot = tokio::select! {
+            _ = &mut ended => break,
             slot = Arc::clone(&accepting.slots).acquire_owned() => slot,
             Some(_) = carried.join_next(), if !carried.is_empty() => continue,
         };
         let accepted = tokio::select! {
+            _ = &mut ended => break,
             accepted = listener.accept() => accepted,
             Some(_) = carried.join_next(), if !carried.is_empty() => continue,
         };
@@ -79,6 +84,7 @@ pub(crate) async fn accept_loop(
             }
         }
     }
+    while carried.join_next().await.is_some() {}
 }
 
 async fn carry(

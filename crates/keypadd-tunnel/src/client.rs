@@ -24,7 +24,7 @@ use crate::{
     forward::LocalForward,
     listen::bind_forward,
     peer::short,
-    server::GOODBYE_TIME,
+    server::{DELIVERY_TIME, GOODBYE_TIME},
     session::{Listed, LiveSession, NewSession, Sessions, proved},
     socket::{ANY_PORT, bind_udp},
     splice::{Cut, splice_pair},
@@ -229,7 +229,12 @@ impl Client {
         }
         let ended = tokio::select! {
             () = shutdown => Ok(()),
-            lost = self.lost(session) => Err(lost),
+            lost = self.lost(session) => {
+                // The loops end by themselves when their connection has; see the server.
+                let delivered = async { while loops.join_next().await.is_some() {} };
+                let _ = timeout(DELIVERY_TIME, delivered).await;
+                Err(lost)
+            }
         };
         loops.shutdown().await;
         ended

@@ -116,7 +116,8 @@ fn is_self_connected(stream: &TcpStream) -> bool {
 
 fn code_of(error: &io::Error) -> StreamCode {
     match error.kind() {
-        io::ErrorKind::ConnectionRefused | io::ErrorKind::ConnectionReset => StreamCode::Refused,
+        io::ErrorKind::ConnectionRefused => StreamCode::Refused,
+        io::ErrorKind::ConnectionReset => StreamCode::Reset,
         io::ErrorKind::TimedOut => StreamCode::TimedOut,
         _ => StreamCode::Unreachable,
     }

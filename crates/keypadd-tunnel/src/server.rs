@@ -41,6 +41,9 @@ const HANDSHAKE_TIME: Duration = Duration::from_secs(5);
 /// Time for a new stream to say where it wants to go.
 const HEADER_TIME: Duration = Duration::from_secs(10);
 
+/// Time for bytes that have arrived to be delivered after their session has ended.
+pub(crate) const DELIVERY_TIME: Duration = Duration::from_secs(2);
+
 /// Time for connections to say goodbye when the server ends.
 pub(crate) const GOODBYE_TIME: Duration = Duration::from_secs(3);
 
@@ -274,8 +277,11 @@ impl Shared {
                 }
             }
         };
-        // The connection is closed, so the streams end by themselves; what does not is dropped,
-        // and a dropped forward is a reset one.
+        // The connection is closed, so the streams end by themselves: at once, unless all of a
+        // direction has arrived and its target is slow to take it. What does not end in time is
+        // dropped, and a dropped forward is a reset one.
+        let delivered = async { while streams.join_next().await.is_some() {} };
+        let _ = timeout(DELIVERY_TIME, delivered).await;
         streams.shutdown().await;
         info!(peer = session.peer(), cause = %lost, "session ended");
     }

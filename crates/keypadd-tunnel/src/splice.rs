@@ -18,14 +18,17 @@ use std::{
     task::{Context, Poll},
 };
 
-use quinn::{ReadError, RecvStream, SendStream, StoppedError, VarInt, WriteError};
+use quinn::{ConnectionError, ReadError, RecvStream, SendStream, StoppedError, VarInt, WriteError};
 use thiserror::Error;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest, ReadBuf},
     net::{TcpStream, tcp::ReadHalf},
 };
 
-use crate::{socket::ForwardedTcp, wire::StreamCode};
+use crate::{
+    socket::ForwardedTcp,
+    wire::{CloseCode, StreamCode},
+};
 
 /// Bytes of one copy buffer, each direction of each forward.
 const COPY_BYTES: usize = 32 << 10;
@@ -228,6 +231,9 @@ async fn outward<S: Source>(mut source: S, send: &mut SendStream) -> Result<S, C
     tokio::select! {
         stop = &mut stopped => match stop {
             Ok(None) => Ok(source),
+            // A peer that says goodbye in order has taken what it wanted of a finished stream.
+            Err(StoppedError::ConnectionLost(ConnectionError::ApplicationClosed(close)))
+                if close.error_code == CloseCode::Shutdown.value().into() => Ok(source),
             stop => Err(stop_cut(stop)),
         },
         error = source.failed() => Err(error.into()),
@@ -263,8 +269,8 @@ async fn inward(recv: &mut RecvStream, mut sink: impl AsyncWrite + Unpin) -> Res
 async fn reset_seen(recv: &mut RecvStream) -> Cut {
     match recv.received_reset().await {
         Ok(Some(code)) => Cut::Remote(StreamCode::from_value(code.into_inner())),
-        // Everything has arrived: there is nothing left to be reset.
-        Ok(None) => pending().await,
-        Err(_) => Cut::Lost,
+        // Everything has arrived, or nothing more can: what is here is delivered, then reading on
+        // tells whether it was all.
+        Ok(None) | Err(_) => pending().await,
     }
 }

@@ -2,7 +2,9 @@
 //!
 //! What one connection may hold, whatever its peer does:
 //!
-//!     receive_window + send_window + copy buffers (forwards x 2 x 32 KiB) + about 1 MiB of quinn's own
+//! ```text
+//! receive_window + send_window + open forwards x 2 copy buffers of 32 KiB + about 1 MiB in quinn
+//! ```
 //!
 //! The receive window is quinn's promise for all streams together; its default is unbounded. A
 //! stream whose reader has stopped holds no more than `stream_receive_window` of it here, and

@@ -1,0 +1,46 @@
+//! Memory under a reader that stops. A process of its own, so that nobody else's memory counts.
+#![allow(clippy::unwrap_used)]
+#![cfg(target_os = "linux")]
+
+#[path = "tunnel/support.rs"]
+#[allow(dead_code)]
+mod support;
+
+use keypadd_tunnel::TransportSettings;
+use support::{Tunnel, accept, listener, write_until_stuck};
+
+const MIB: u64 = 1 << 20;
+
+/// Resident memory that is not a file's.
+fn resident_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("RssAnon:")).unwrap();
+    let kib: u64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();
+    kib << 10
+}
+
+#[tokio::test]
+async fn a_gibibyte_pushed_at_readers_that_stop_costs_the_windows_and_little_more() {
+    let transport = TransportSettings {
+        receive_window_bytes: 6 << 20,
+        send_window_bytes: 4 << 20,
+        ..<_>::default()
+    };
+    let windows = u64::from(transport.receive_window_bytes + transport.send_window_bytes);
+    let target = listener().await;
+    let forward: &str = &format!("0:{}", target.local_addr().unwrap());
+    let tunnel = Tunnel::start_with(&["*:*"], &[forward], transport).await;
+
+    let before = resident_bytes();
+    let mut held = Vec::new();
+    // Four streams want 8 MiB of a connection that grants 6.
+    for _ in 0..4 {
+        let mut writer = tunnel.enter().await;
+        held.push(accept(&target).await);
+        let written = write_until_stuck(&mut writer, 1 << 30).await;
+        assert!(written < 1 << 30, "the reader has stopped, the writer has not");
+        held.push(writer);
+    }
+    let grown = resident_bytes().saturating_sub(before);
+    assert!(grown <= windows + 8 * MIB, "grew by {} MiB", grown / MIB);
+}

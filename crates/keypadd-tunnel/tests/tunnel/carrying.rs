@@ -1,0 +1,180 @@
+//! Bytes and their end, both ways and in both families.
+
+use keypadd_tunnel::ClientError;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt, duplex, split},
+    net::{TcpListener, TcpStream},
+};
+
+use crate::support::*;
+
+#[tokio::test]
+async fn the_client_may_finish_first_and_still_hear_everything() {
+    let target = listener().await;
+    let tunnel = Tunnel::to(&target).await;
+    let mut here = tunnel.enter().await;
+    let mut there = accept(&target).await;
+    let (question, answer) = (noise(1, 3_000_001), noise(2, 5_000_003));
+
+    let asking = async {
+        here.write_all(&question).await.unwrap();
+        here.shutdown().await.unwrap();
+    };
+    let (_, heard) = tokio::join!(asking, read_all(&mut there));
+    assert!(heard.unwrap() == question);
+
+    // The other direction is still whole.
+    let answering = async {
+        there.write_all(&answer).await.unwrap();
+        there.shutdown().await.unwrap();
+    };
+    let (_, heard) = tokio::join!(answering, read_all(&mut here));
+    assert!(heard.unwrap() == answer);
+    until("both ends forget it", || tunnel.open() == (0, 0)).await;
+}
+
+#[tokio::test]
+async fn the_target_may_finish_first_and_still_hear_everything() {
+    let target = listener().await;
+    let tunnel = Tunnel::to(&target).await;
+    let mut here = tunnel.enter().await;
+    let mut there = accept(&target).await;
+
+    there.write_all(b"banner").await.unwrap();
+    there.shutdown().await.unwrap();
+    assert_eq!(read_all(&mut here).await.unwrap(), b"banner");
+
+    let late = noise(3, 2_000_003);
+    let sending = async {
+        here.write_all(&late).await.unwrap();
+        here.shutdown().await.unwrap();
+    };
+    let (_, heard) = tokio::join!(sending, read_all(&mut there));
+    assert!(heard.unwrap() == late);
+}
+
+#[tokio::test]
+async fn closing_at_once_loses_nothing() {
+    let target = listener().await;
+    let tunnel = Tunnel::to(&target).await;
+    let message = noise(4, 1_000_003);
+    let mut here = tunnel.enter().await;
+    here.write_all(&message).await.unwrap();
+    drop(here);
+    assert!(read_all(&mut accept(&target).await).await.unwrap() == message);
+}
+
+#[tokio::test]
+async fn single_bytes_arrive_at_once() {
+    let target = listener().await;
+    let tunnel = Tunnel::to(&target).await;
+    let mut here = tunnel.enter().await;
+    let mut there = accept(&target).await;
+    for byte in 0..200 {
+        here.write_u8(byte).await.unwrap();
+        assert_eq!(within(there.read_u8()).await.unwrap(), byte);
+        there.write_u8(!byte).await.unwrap();
+        assert_eq!(within(here.read_u8()).await.unwrap(), !byte);
+    }
+}
+
+#[tokio::test]
+async fn ipv6_listener_and_target_work() {
+    let target = TcpListener::bind("[::1]:0").await.unwrap();
+    let port = target.local_addr().unwrap().port();
+    let permit: &str = &format!("[::1]:{port}");
+    let tunnel = Tunnel::start(&[permit], &[&format!("[::1]:0:[::1]:{port}")]).await;
+    assert!(tunnel.addresses[0][0].is_ipv6());
+    let mut here = tunnel.enter().await;
+    let mut there = accept(&target).await;
+    here.write_all(b"over six").await.unwrap();
+    here.shutdown().await.unwrap();
+    assert_eq!(read_all(&mut there).await.unwrap(), b"over six");
+}
+
+#[tokio::test]
+async fn a_forward_listens_on_both_loopbacks_with_one_port() {
+    let target = listener().await;
+    let tunnel = Tunnel::to(&target).await;
+    let addresses = &tunnel.addresses[0];
+    assert_eq!(addresses.len(), 2);
+    assert_eq!(addresses[0].port(), addresses[1].port());
+    for address in addresses {
+        let mut here = TcpStream::connect(address).await.unwrap();
+        let mut there = accept(&target).await;
+        here.write_u8(7).await.unwrap();
+        assert_eq!(within(there.read_u8()).await.unwrap(), 7);
+    }
+}
+
+#[tokio::test]
+async fn standard_streams_are_carried_to_their_ends() {
+    let target = listener().await;
+    let key = new_key();
+    let server = RunningServer::start(key.public(), &["127.0.0.1:*"]);
+    let (client, session) = connected(client_settings(&server, &key, &[])).await;
+    let target_address = target.local_addr().unwrap().to_string().parse().unwrap();
+
+    let (mut near, far) = duplex(4096);
+    let (reader, writer) = split(far);
+    let carrying = client.carry(&session, &target_address, reader, writer);
+    let message = noise(5, 300_001);
+    let talking = async {
+        let mut there = accept(&target).await;
+        there.write_all(b"banner").await.unwrap();
+        there.shutdown().await.unwrap();
+        let mut banner = Vec::new();
+        near.read_to_end(&mut banner).await.unwrap();
+        assert_eq!(banner, b"banner");
+        let sending = async {
+            near.write_all(&message).await.unwrap();
+            near.shutdown().await.unwrap();
+        };
+        let (_, heard) = tokio::join!(sending, read_all(&mut there));
+        assert!(heard.unwrap() == message);
+    };
+    let (carried, ()) = within(async { tokio::join!(carrying, talking) }).await;
+    carried.unwrap();
+}
+
+#[tokio::test]
+async fn a_client_that_ends_right_after_its_last_byte_loses_nothing() {
+    for round in 0..20 {
+        let target = listener().await;
+        let key = new_key();
+        let server = RunningServer::start(key.public(), &["127.0.0.1:*"]);
+        let (client, session) = connected(client_settings(&server, &key, &[])).await;
+        let target_address = target.local_addr().unwrap().to_string().parse().unwrap();
+        let message = noise(round, 4_000_001);
+        let (output, _) = duplex(64);
+        let carrying = client.carry(&session, &target_address, &message[..], output);
+        let finishing = async {
+            let mut there = accept(&target).await;
+            there.shutdown().await.unwrap();
+            there
+        };
+        let (carried, mut there) = within(async { tokio::join!(carrying, finishing) }).await;
+        carried.unwrap();
+        // The target has read nothing yet, and the server is left alone with the bytes.
+        drop(session);
+        within(client.close()).await;
+        assert!(read_all(&mut there).await.unwrap() == message, "round {round}");
+    }
+}
+
+#[tokio::test]
+async fn a_reset_target_ends_standard_streams_with_an_error() {
+    let target = listener().await;
+    let key = new_key();
+    let server = RunningServer::start(key.public(), &["127.0.0.1:*"]);
+    let (client, session) = connected(client_settings(&server, &key, &[])).await;
+    let target_address = target.local_addr().unwrap().to_string().parse().unwrap();
+    let (_near, far) = duplex(4096);
+    let (reader, writer) = split(far);
+    let resetting = async { reset(accept(&target).await) };
+    let carrying = client.carry(&session, &target_address, reader, writer);
+    let (carried, ()) = within(async { tokio::join!(carrying, resetting) }).await;
+    let error = carried.unwrap_err();
+    assert!(matches!(error, ClientError::Refused { .. }), "{error}");
+    assert_eq!(error.to_string(), format!("{target_address}: connection reset"));
+}

@@ -1,0 +1,136 @@
+//! A peer that holds a listed key and does not keep to the protocol.
+
+use keypadd_keystream::Suite;
+use keypadd_provider::client_config;
+use keypadd_tunnel::wire::{CONNECTED, Frame, Instance, StreamCode, VERSION, encode_stream_header};
+use quinn::{Connection, ConnectionError, Endpoint, RecvStream, SendStream};
+
+use crate::support::*;
+
+/// A connection past the handshake that has said nothing yet.
+async fn raw_connection(permits: &[&str]) -> (RunningServer, Endpoint, Connection) {
+    let key = new_key();
+    let server = RunningServer::start(key.public(), permits);
+    let endpoint = Endpoint::client("[::1]:0".parse().unwrap()).unwrap();
+    let crypto = client_config(&crypto(&key, Suite::AES_128_GCM), server.key).unwrap();
+    let connecting =
+        endpoint.connect_with(quinn::ClientConfig::new(crypto), server.address, "keypadd");
+    let connection = within(connecting.unwrap()).await.unwrap();
+    (server, endpoint, connection)
+}
+
+fn hello() -> Vec<u8> {
+    Frame::HelloClient { version: VERSION, instance: Instance([9; 16]) }.encode()
+}
+
+async fn control(connection: &Connection, bytes: &[u8]) -> (SendStream, RecvStream) {
+    let (mut send, recv) = connection.open_bi().await.unwrap();
+    send.write_all(bytes).await.unwrap();
+    (send, recv)
+}
+
+async fn welcome(recv: &mut RecvStream) {
+    let mut answer = [0; 4];
+    within(recv.read_exact(&mut answer)).await.unwrap();
+    assert_eq!(answer[..], Frame::HelloServer { version: VERSION }.encode());
+}
+
+/// The code with which the server gives a stream up that began with these bytes.
+async fn code_for(connection: &Connection, bytes: &[u8]) -> StreamCode {
+    let (mut send, mut recv) = connection.open_bi().await.unwrap();
+    send.write_all(bytes).await.unwrap();
+    let _ = send.finish();
+    let code = within(recv.received_reset()).await.unwrap().expect("a reset");
+    StreamCode::from_value(code.into_inner())
+}
+
+/// A good stream still works.
+async fn assert_alive(connection: &Connection, target: &tokio::net::TcpListener) {
+    let (mut send, mut recv) = connection.open_bi().await.unwrap();
+    let target_address = target.local_addr().unwrap().to_string().parse().unwrap();
+    send.write_all(&encode_stream_header(&target_address)).await.unwrap();
+    let mut answer = [0xff];
+    within(recv.read_exact(&mut answer)).await.unwrap();
+    assert_eq!(answer, [CONNECTED]);
+    drop(accept(target).await);
+}
+
+#[tokio::test]
+async fn unknown_frames_are_skipped_before_and_after_the_hello() {
+    let (_server, _endpoint, connection) = raw_connection(&["*:*"]).await;
+    let mut unknown = vec![0xff, 0xff, 200];
+    unknown.resize(3 + 0xffff, 0x77);
+    let bytes = [unknown.clone(), vec![0, 0, 201], hello()].concat();
+    let (mut send, mut recv) = control(&connection, &bytes).await;
+    welcome(&mut recv).await;
+    send.write_all(&unknown).await.unwrap();
+    assert_alive(&connection, &listener().await).await;
+}
+
+#[tokio::test]
+async fn a_malformed_header_ends_that_stream_alone() {
+    let (_server, _endpoint, connection) = raw_connection(&["*:*"]).await;
+    let (_send, mut recv) = control(&connection, &hello()).await;
+    welcome(&mut recv).await;
+    for header in [
+        &b""[..],
+        b"\x01",
+        b"\x01\x00\x16",
+        b"\x02\x00\x16\x01a",
+        b"\x01\x00\x16\x00",
+        b"\x01\x00\x16\x05abc",
+        b"\x01\x00\x16\x02\xff\xfe",
+        b"\x01\x00\x00\x01a",
+        b"\x01\x00\x16\x03a b",
+    ] {
+        assert_eq!(code_for(&connection, header).await, StreamCode::BadHeader, "{header:?}");
+    }
+    for seed in 0..100 {
+        let mut header = noise(seed, 40);
+        header[0] |= 2; // no kind that exists
+        assert_eq!(code_for(&connection, &header).await, StreamCode::BadHeader);
+    }
+    assert_alive(&connection, &listener().await).await;
+}
+
+#[tokio::test]
+async fn streams_beyond_the_permits_are_told_code_2() {
+    let (_server, _endpoint, connection) = raw_connection(&["localhost:1"]).await;
+    let (_send, mut recv) = control(&connection, &hello()).await;
+    welcome(&mut recv).await;
+    for target in ["127.0.0.1:2", "10.0.0.1:1", "0.0.0.0:1"] {
+        let header = encode_stream_header(&target.parse().unwrap());
+        assert_eq!(code_for(&connection, &header).await, StreamCode::NotPermitted, "{target}");
+    }
+}
+
+#[tokio::test]
+async fn a_broken_hello_closes_the_connection() {
+    let other_version = Frame::HelloClient { version: 9, instance: Instance([0; 16]) }.encode();
+    for (bytes, reason) in [
+        (&b"\x00\x01\x01\x01"[..], "control frame of type 1 is too short"),
+        (&other_version, "the peer speaks version 9 of the control protocol, this end version 1"),
+        (b"\x00\x01\x02\x01", "the first control frame is not a hello"),
+    ] {
+        let (server, _endpoint, connection) = raw_connection(&[]).await;
+        let _streams = control(&connection, bytes).await;
+        match within(connection.closed()).await {
+            ConnectionError::ApplicationClosed(close) => {
+                assert_eq!(String::from_utf8_lossy(&close.reason), reason);
+            }
+            other => panic!("{other:?}"),
+        }
+        assert!(server.sessions.live().is_empty());
+    }
+}
+
+#[tokio::test]
+async fn a_control_stream_that_ends_closes_the_connection() {
+    let (server, _endpoint, connection) = raw_connection(&[]).await;
+    let (mut send, mut recv) = control(&connection, &hello()).await;
+    welcome(&mut recv).await;
+    send.finish().unwrap();
+    let closed = within(connection.closed()).await;
+    assert!(matches!(closed, ConnectionError::ApplicationClosed(_)), "{closed:?}");
+    until("the session is forgotten", || server.sessions.live().is_empty()).await;
+}

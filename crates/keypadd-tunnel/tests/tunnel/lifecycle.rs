@@ -1,0 +1,135 @@
+//! Beginning and end: what is bound, what is listed, what shutting down leaves behind.
+
+use keypadd_tunnel::{Client, ClientError, Role, Server, ServerSettings};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::support::*;
+
+#[tokio::test]
+async fn a_taken_port_is_a_bind_error_that_names_it() {
+    let key = new_key();
+    let server = RunningServer::start(key.public(), &[]);
+    let taken = listener().await;
+    let port = taken.local_addr().unwrap().port();
+    let settings = client_settings(&server, &key, &[&format!("{port}:web:80")]);
+    let error = Client::bind(settings).await.err().expect("it was bound").to_string();
+    let named = format!("cannot listen on tcp 127.0.0.1:{port}: ");
+    assert!(error.starts_with(&named), "{error}");
+}
+
+#[tokio::test]
+async fn two_forwards_of_one_port_are_a_bind_error() {
+    let key = new_key();
+    let server = RunningServer::start(key.public(), &[]);
+    let free = listener().await.local_addr().unwrap().port();
+    let forward: &str = &format!("{free}:web:80");
+    assert!(Client::bind(client_settings(&server, &key, &[forward, forward])).await.is_err());
+}
+
+#[tokio::test]
+async fn a_taken_udp_port_is_a_bind_error_that_names_it() {
+    let key = new_key();
+    let first = RunningServer::start(key.public(), &[]);
+    let mut second = None;
+    RunningServer::start_with(key.public(), &[], |settings| {
+        second = Some(ServerSettings {
+            listen: first.address,
+            crypto: settings.crypto.clone(),
+            peers: settings.peers.clone(),
+            transport: settings.transport.clone(),
+            connections_max: 1,
+        });
+    });
+    let error = Server::bind(second.unwrap()).unwrap_err().to_string();
+    assert!(error.starts_with(&format!("cannot listen on udp {}: ", first.address)), "{error}");
+}
+
+#[tokio::test]
+async fn both_ends_list_the_session_and_its_forwards() {
+    let target = listener().await;
+    let address = target.local_addr().unwrap();
+    let tunnel = Tunnel::to(&target).await;
+    let _here = tunnel.enter().await;
+    let _there = accept(&target).await;
+    until("both count it", || tunnel.open() == (1, 1)).await;
+
+    let [at_server] = &tunnel.server.sessions.status()[..] else { panic!("one session") };
+    assert_eq!((at_server.peer.as_str(), at_server.role), ("laptop", Role::Server));
+    assert_eq!(at_server.suite, "aes-128-gcm");
+    assert_eq!(at_server.forwards[0].forward, address.to_string());
+
+    let [at_client] = &tunnel.client_sessions.status()[..] else { panic!("one session") };
+    assert_eq!(at_client.role, Role::Client);
+    assert_eq!(at_client.public_key, tunnel.server.key.to_string());
+    assert_eq!(at_client.peer, at_client.public_key[..8]);
+    assert_eq!(at_client.remote, tunnel.server.address);
+    assert_eq!(at_client.forwards[0].forward, format!("0:{address}"));
+    assert!(at_client.sent_packets > 0 && at_client.mtu_bytes >= 1200);
+}
+
+#[tokio::test]
+async fn a_server_that_stops_resets_what_is_open_and_tells_the_client() {
+    let target = listener().await;
+    let tunnel = Tunnel::to(&target).await;
+    let mut here = tunnel.enter().await;
+    let mut there = accept(&target).await;
+    here.write_u8(1).await.unwrap();
+    assert_eq!(within(there.read_u8()).await.unwrap(), 1);
+
+    let Tunnel { server, .. } = {
+        let (server, sessions) = (tunnel.server.sessions.clone(), tunnel.client_sessions.clone());
+        assert_eq!((server.live().len(), sessions.live().len()), (1, 1));
+        tunnel
+    };
+    within(server.stop()).await;
+    assert_reset(&mut there).await;
+    assert_reset(&mut here).await;
+}
+
+#[tokio::test]
+async fn a_lost_session_is_an_error_with_the_servers_words() {
+    let key = new_key();
+    let server = RunningServer::start(key.public(), &[]);
+    let (client, session) = connected(client_settings(&server, &key, &[])).await;
+    server.stop().await;
+    let error = within(client.run(&session, std::future::pending())).await.unwrap_err();
+    assert!(matches!(error, ClientError::Lost { .. }), "{error:?}");
+    assert!(error.to_string().ends_with("closed by peer: the server is shutting down"), "{error}");
+}
+
+#[tokio::test]
+async fn a_client_that_stops_resets_what_is_open_and_leaves_the_list() {
+    let target = listener().await;
+    let mut tunnel = Tunnel::to(&target).await;
+    let mut here = tunnel.enter().await;
+    let mut there = accept(&target).await;
+    here.write_u8(1).await.unwrap();
+    assert_eq!(within(there.read_u8()).await.unwrap(), 1);
+
+    tunnel.stop_client().await;
+    let (server, result) = tunnel.client_result().await;
+    result.unwrap();
+    assert_reset(&mut there).await;
+    assert_reset(&mut here).await;
+    until("the server forgets the session", || server.sessions.live().is_empty()).await;
+}
+
+#[tokio::test]
+async fn one_client_may_connect_again_with_the_same_listeners() {
+    let target = listener().await;
+    let key = new_key();
+    let server = RunningServer::start(key.public(), &["127.0.0.1:*"]);
+    let forward: &str = &format!("0:{}", target.local_addr().unwrap());
+    let (client, first) = connected(client_settings(&server, &key, &[forward])).await;
+    let entrance = client.forwards().next().unwrap().1[0];
+    drop(first);
+    // Who comes in between waits in the listener's queue.
+    let mut here = tokio::net::TcpStream::connect(entrance).await.unwrap();
+    let second = within(client.connect()).await.unwrap();
+    let talk = async {
+        let mut there = accept(&target).await;
+        here.write_u8(9).await.unwrap();
+        assert_eq!(within(there.read_u8()).await.unwrap(), 9);
+    };
+    client.run(&second, talk).await.unwrap();
+}

@@ -1,0 +1,102 @@
+//! Many connections at once, and readers that stop.
+
+use keypadd_tunnel::TransportSettings;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    task::JoinSet,
+};
+
+use crate::support::*;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_hundred_connections_at_once_carry_their_own_bytes() {
+    let target = listener().await;
+    let tunnel = Tunnel::to(&target).await;
+    tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = target.accept().await.unwrap();
+            tokio::spawn(async move {
+                let (mut reader, mut writer) = stream.split();
+                tokio::io::copy(&mut reader, &mut writer).await.unwrap();
+                writer.shutdown().await.unwrap();
+            });
+        }
+    });
+    let entrance = tunnel.addresses[0][0];
+    let mut talks = JoinSet::new();
+    for seed in 0..200 {
+        talks.spawn(async move {
+            let sent = noise(seed, 60_000 + seed as usize);
+            let mut stream = TcpStream::connect(entrance).await.unwrap();
+            let (mut reader, mut writer) = stream.split();
+            let mut heard = Vec::new();
+            let send = async {
+                writer.write_all(&sent).await.unwrap();
+                writer.shutdown().await.unwrap();
+            };
+            let (_, read) = tokio::join!(send, reader.read_to_end(&mut heard));
+            read.unwrap();
+            assert!(heard == sent, "connection {seed}");
+        });
+    }
+    within(talks.join_all()).await;
+    until("both ends forget them", || tunnel.open() == (0, 0)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reader_that_stops_holds_its_writer_and_nobody_else() {
+    // What the kernel may hold in four socket buffers, generously.
+    const KERNEL_BYTES: usize = 40 << 20;
+    const OFFERED: usize = 1 << 30;
+    let windows = TransportSettings { stream_receive_window_bytes: 256 << 10, ..<_>::default() };
+    let target = listener().await;
+    let forward: &str = &format!("0:{}", target.local_addr().unwrap());
+    let tunnel = Tunnel::start_with(&["*:*"], &[forward], windows).await;
+
+    let mut held = tunnel.enter().await;
+    let mut slow = accept(&target).await;
+    let written = write_until_stuck(&mut held, OFFERED).await;
+    assert!(written < KERNEL_BYTES, "{written} bytes went nowhere");
+
+    // Another connection is as quick as ever.
+    let mut here = tunnel.enter().await;
+    let mut there = accept(&target).await;
+    here.write_all(&noise(1, 1 << 20)).await.unwrap();
+    here.shutdown().await.unwrap();
+    assert!(read_all(&mut there).await.unwrap() == noise(1, 1 << 20));
+
+    // Nothing that went in is lost.
+    held.shutdown().await.unwrap();
+    let mut arrived = 0;
+    let mut buffer = vec![0; 64 << 10];
+    loop {
+        let bytes = within(slow.read(&mut buffer)).await.unwrap();
+        if bytes == 0 {
+            break;
+        }
+        assert!(buffer[..bytes].iter().all(|&byte| byte == 0x5a));
+        arrived += bytes;
+    }
+    assert_eq!(arrived, written);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn more_connections_than_slots_wait_their_turn() {
+    let transport = TransportSettings { forwards_max: 4, ..<_>::default() };
+    let target = listener().await;
+    let forward: &str = &format!("0:{}", target.local_addr().unwrap());
+    let tunnel = Tunnel::start_with(&["*:*"], &[forward], transport).await;
+    let mut here = Vec::new();
+    for _ in 0..12 {
+        here.push(tunnel.enter().await);
+    }
+    // The queue is served in order, four at a time.
+    for mut here in here {
+        let mut there = accept(&target).await;
+        there.write_u8(3).await.unwrap();
+        assert_eq!(within(here.read_u8()).await.unwrap(), 3);
+        let (server, client) = tunnel.open();
+        assert!(server <= 4 && client <= 4);
+    }
+}

@@ -1,0 +1,122 @@
+//! What the other end does not want, and how this end learns why.
+
+use std::{sync::Arc, time::Duration};
+
+use keypadd_keystream::Suite;
+use keypadd_provider::client_config;
+use keypadd_tunnel::{AuthError, Client, ClientError, wire::StreamCode};
+use tokio::io::{duplex, split};
+
+use crate::support::*;
+
+async fn refusal(permits: &[&str], target: &str) -> StreamCode {
+    let key = new_key();
+    let server = RunningServer::start(key.public(), permits);
+    let (client, session) = connected(client_settings(&server, &key, &[])).await;
+    let (_near, far) = duplex(64);
+    let (reader, writer) = split(far);
+    let target = target.parse().unwrap();
+    match within(client.carry(&session, &target, reader, writer)).await {
+        Err(ClientError::Refused { code, .. }) => code,
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn closed_port() -> u16 {
+    listener().await.local_addr().unwrap().port()
+}
+
+#[tokio::test]
+async fn refused_targets_say_why() {
+    let port = closed_port().await;
+    let local: &str = &format!("localhost:{port}");
+    assert_eq!(refusal(&[local], local).await, StreamCode::Refused);
+    assert_eq!(refusal(&[], local).await, StreamCode::NotPermitted);
+    assert_eq!(refusal(&["localhost:1"], local).await, StreamCode::NotPermitted);
+    assert_eq!(refusal(&["10.0.0.0/8:*"], local).await, StreamCode::NotPermitted);
+    let unknown = "no-such-name.invalid:1";
+    assert_eq!(refusal(&["*:*"], unknown).await, StreamCode::NameNotFound);
+    assert_eq!(refusal(&["*:2"], unknown).await, StreamCode::NotPermitted);
+}
+
+#[tokio::test]
+async fn refused_and_unpermitted_targets_reset_the_local_connection() {
+    let open = listener().await;
+    let open_port = open.local_addr().unwrap().port();
+    let closed_port = closed_port().await;
+    let permit: &str = &format!("127.0.0.1:{closed_port}");
+    let forwards = [format!("0:127.0.0.1:{closed_port}"), format!("0:127.0.0.1:{open_port}")];
+    for forward in &forwards {
+        let tunnel = Tunnel::start(&[permit], &[forward]).await;
+        assert_reset(&mut tunnel.enter().await).await;
+    }
+}
+
+async fn connect_error(settings: keypadd_tunnel::ClientSettings) -> ClientError {
+    let client = Client::bind(settings).await.unwrap();
+    within(client.connect()).await.expect_err("it connected")
+}
+
+#[tokio::test]
+async fn a_key_that_is_not_listed_is_told_so() {
+    let server = RunningServer::start(new_key().public(), &[]);
+    let stranger = new_key();
+    let error = connect_error(client_settings(&server, &stranger, &[])).await;
+    let told = AuthError::KeyNotAllowed(stranger.public().to_string());
+    assert!(matches!(&error, ClientError::Auth { cause, .. } if *cause == told), "{error:?}");
+    assert!(server.sessions.live().is_empty());
+}
+
+#[tokio::test]
+async fn another_server_than_the_pinned_one_is_not_talked_to() {
+    let key = new_key();
+    let server = RunningServer::start(key.public(), &[]);
+    let mut settings = client_settings(&server, &key, &[]);
+    let crypto = crypto(&key, Suite::AES_128_GCM);
+    settings.crypto = client_config(&crypto, new_key().public()).unwrap();
+    let error = connect_error(settings).await;
+    let shown = AuthError::ServerKey(server.key.to_string());
+    assert!(matches!(&error, ClientError::Auth { cause, .. } if *cause == shown), "{error:?}");
+}
+
+#[tokio::test]
+async fn no_common_suite_names_both_lists() {
+    let key = new_key();
+    let server = RunningServer::start(key.public(), &[]);
+    let mut settings = client_settings(&server, &key, &[]);
+    let crypto = crypto(&key, Suite::AES_256_CTR_HMAC_SHA256);
+    settings.crypto = client_config(&crypto, server.key).unwrap();
+    let error = connect_error(settings).await.to_string();
+    let lists = "no common suite: offered aes-256-ctr-hmac-sha256; allowed aes-128-gcm";
+    assert!(error.ends_with(lists), "{error}");
+}
+
+#[tokio::test]
+async fn silence_is_unreachable() {
+    let key = new_key();
+    let server = RunningServer::start(key.public(), &[]);
+    let mut settings = client_settings(&server, &key, &[]);
+    server.stop().await;
+    settings.connect_timeout = Duration::from_millis(300);
+    let error = connect_error(settings).await;
+    assert!(matches!(error, ClientError::Unreachable { .. }), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_full_server_refuses_and_says_so() {
+    let key = new_key();
+    let server = RunningServer::start_with(key.public(), &[], |s| s.connections_max = 1);
+    let _first = connected(client_settings(&server, &key, &[])).await;
+    let error = connect_error(client_settings(&server, &key, &[])).await;
+    assert!(error.to_string().ends_with("the server takes no more connections"), "{error}");
+}
+
+#[tokio::test]
+async fn a_name_that_does_not_resolve_is_unreachable() {
+    let key = new_key();
+    let server = RunningServer::start(key.public(), &[]);
+    let mut settings = client_settings(&server, &Arc::clone(&key), &[]);
+    settings.server = "no-such-name.invalid".parse().unwrap();
+    let error = connect_error(settings).await;
+    assert!(matches!(error, ClientError::Unreachable { .. }), "{error:?}");
+}

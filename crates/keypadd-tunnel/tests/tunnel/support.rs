@@ -1,0 +1,236 @@
+//! A server, a client and targets to play with.
+
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+
+use keypadd_keystream::Suite;
+use keypadd_provider::{
+    CryptoSettings, KeyExchange, Meters, PrivateKey, PublicKey, client_config, server_config,
+};
+use keypadd_tunnel::{
+    AllowedPeer, Client, ClientError, ClientSession, ClientSettings, Peers, Server, ServerSettings,
+    Sessions, TransportSettings, wire::Instance,
+};
+use socket2::SockRef;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    sync::oneshot,
+    task::JoinHandle,
+    time::{sleep, timeout},
+};
+
+/// Longer than anything here takes; reaching it means a hang.
+const HANG: Duration = Duration::from_secs(60);
+
+pub fn new_key() -> Arc<PrivateKey> {
+    Arc::new(PrivateKey::generate().unwrap())
+}
+
+pub fn crypto(key: &Arc<PrivateKey>, suite: Suite) -> CryptoSettings {
+    CryptoSettings {
+        key: Arc::clone(key),
+        suites: vec![suite],
+        kex: vec![KeyExchange::X25519],
+        pool: None,
+        meters: Arc::new(Meters::default()),
+    }
+}
+
+/// A server that runs until it is told to stop.
+pub struct RunningServer {
+    pub address: SocketAddr,
+    pub key: PublicKey,
+    pub sessions: Sessions,
+    stop: Option<oneshot::Sender<()>>,
+    task: JoinHandle<()>,
+}
+
+impl RunningServer {
+    pub fn start(allowed: PublicKey, permits: &[&str]) -> Self {
+        Self::start_with(allowed, permits, |_| {})
+    }
+
+    pub fn start_with(
+        allowed: PublicKey,
+        permits: &[&str],
+        adjust: impl FnOnce(&mut ServerSettings),
+    ) -> Self {
+        let permits = permits.iter().map(|permit| permit.parse().unwrap()).collect();
+        let peer = AllowedPeer { name: Some("laptop".into()), key: allowed, permits };
+        let peers = Arc::new(Peers::new([peer]).unwrap());
+        let key = new_key();
+        let mut settings = ServerSettings {
+            listen: "[::1]:0".parse().unwrap(),
+            crypto: server_config(&crypto(&key, Suite::AES_128_GCM), peers.clone()).unwrap(),
+            peers,
+            transport: TransportSettings::default(),
+            connections_max: 16,
+        };
+        adjust(&mut settings);
+        let server = Server::bind(settings).unwrap();
+        let (address, sessions) = (server.local_addr(), server.sessions());
+        let (stop, stopped) = oneshot::channel();
+        let task = tokio::spawn(server.run(async { drop(stopped.await) }));
+        Self { address, key: key.public(), sessions, stop: Some(stop), task }
+    }
+
+    pub async fn stop(mut self) {
+        drop(self.stop.take());
+        within(self.task).await.unwrap();
+    }
+}
+
+pub fn client_settings(
+    server: &RunningServer,
+    key: &Arc<PrivateKey>,
+    forwards: &[&str],
+) -> ClientSettings {
+    ClientSettings {
+        server: server.address.to_string().parse().unwrap(),
+        crypto: client_config(&crypto(key, Suite::AES_128_GCM), server.key).unwrap(),
+        name: None,
+        forwards: forwards.iter().map(|forward| forward.parse().unwrap()).collect(),
+        transport: TransportSettings::default(),
+        connect_timeout: Duration::from_secs(20),
+        instance: Instance::random().unwrap(),
+    }
+}
+
+pub async fn connected(settings: ClientSettings) -> (Client, ClientSession) {
+    let client = Client::bind(settings).await.unwrap();
+    let session = within(client.connect()).await.unwrap();
+    (client, session)
+}
+
+/// A server and a client with its forwards, both running.
+pub struct Tunnel {
+    pub server: RunningServer,
+    pub client_sessions: Sessions,
+    pub addresses: Vec<Vec<SocketAddr>>,
+    stop: Option<oneshot::Sender<()>>,
+    task: JoinHandle<Result<(), ClientError>>,
+}
+
+impl Tunnel {
+    pub async fn start(permits: &[&str], forwards: &[&str]) -> Self {
+        Self::start_with(permits, forwards, TransportSettings::default()).await
+    }
+
+    pub async fn start_with(
+        permits: &[&str],
+        forwards: &[&str],
+        transport: TransportSettings,
+    ) -> Self {
+        let key = new_key();
+        let server = RunningServer::start_with(key.public(), permits, |settings| {
+            settings.transport = transport.clone();
+        });
+        let mut settings = client_settings(&server, &key, forwards);
+        settings.transport = transport;
+        let (client, session) = connected(settings).await;
+        let addresses = client.forwards().map(|(_, addresses)| addresses).collect();
+        let client_sessions = client.sessions();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let task = tokio::spawn(async move {
+            let result = client.run(&session, async { drop(stopped.await) }).await;
+            drop(session);
+            client.close().await;
+            result
+        });
+        Self { server, client_sessions, addresses, stop: Some(stop), task }
+    }
+
+    /// A tunnel to one listener.
+    pub async fn to(target: &TcpListener) -> Self {
+        let target = target.local_addr().unwrap();
+        Self::start(&["*:*"], &[&format!("0:{target}")]).await
+    }
+
+    /// A connection into the first forward.
+    pub async fn enter(&self) -> TcpStream {
+        TcpStream::connect(self.addresses[0][0]).await.unwrap()
+    }
+
+    pub async fn stop_client(&mut self) {
+        drop(self.stop.take());
+    }
+
+    pub async fn client_result(self) -> (RunningServer, Result<(), ClientError>) {
+        (self.server, within(self.task).await.unwrap())
+    }
+
+    /// How many forwarded connections the server and the client count.
+    pub fn open(&self) -> (u64, u64) {
+        (open(&self.server.sessions), open(&self.client_sessions))
+    }
+}
+
+pub fn open(sessions: &Sessions) -> u64 {
+    sessions.status().iter().flat_map(|session| &session.forwards).map(|f| f.open).sum()
+}
+
+pub async fn within<F: IntoFuture>(future: F) -> F::Output {
+    timeout(HANG, future).await.expect("it hangs")
+}
+
+pub async fn until(what: &str, condition: impl Fn() -> bool) {
+    let wait = async {
+        while !condition() {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(HANG, wait).await.unwrap_or_else(|_| panic!("never: {what}"));
+}
+
+pub async fn listener() -> TcpListener {
+    TcpListener::bind("127.0.0.1:0").await.unwrap()
+}
+
+pub async fn accept(listener: &TcpListener) -> TcpStream {
+    within(listener.accept()).await.unwrap().0
+}
+
+/// Reads to the end: the bytes, or how the connection failed.
+pub async fn read_all(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    within(stream.read_to_end(&mut bytes)).await?;
+    Ok(bytes)
+}
+
+/// Reads until the connection fails; an orderly end is not what was expected.
+pub async fn assert_reset(stream: &mut TcpStream) {
+    let error = read_all(stream).await.expect_err("ended in order");
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+}
+
+/// Ends a connection by RST.
+pub fn reset(stream: TcpStream) {
+    SockRef::from(&stream).set_linger(Some(Duration::ZERO)).unwrap();
+}
+
+/// Writes until nothing has moved for a while; how many bytes went in.
+pub async fn write_until_stuck(stream: &mut TcpStream, limit: usize) -> usize {
+    let block = vec![0x5a; 64 << 10];
+    let mut written = 0;
+    while written < limit {
+        match timeout(Duration::from_millis(700), stream.write(&block)).await {
+            Ok(bytes) => written += bytes.unwrap(),
+            Err(_) => break,
+        }
+    }
+    written
+}
+
+/// Bytes that do not repeat soon and differ by seed.
+pub fn noise(seed: u64, bytes: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut noise = Vec::with_capacity(bytes + 8);
+    while noise.len() < bytes {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        noise.extend(state.to_le_bytes());
+    }
+    noise.truncate(bytes);
+    noise
+}
