@@ -6,8 +6,8 @@ Independent of the Rust code on purpose: block ciphers and AES-GCM come from the
 below. Deterministic: inputs are SHAKE-128 of their labels.
 
     pip install cryptography
-    scripts/sealed_packets.py            write crates/keypadd-keystream/tests/vectors/sealed_packets.txt
-    scripts/sealed_packets.py --check    make it again, compare, write nothing; exit 1 if it differs
+    scripts/sealed_packets.py            write sealed_packets.txt beside the crate's other vectors
+    scripts/sealed_packets.py --check    make it again, compare; exit 1 if it differs
 """
 
 import argparse
@@ -178,7 +178,7 @@ def text():
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="compare with the file, write nothing")
+    parser.add_argument("--check", action="store_true", help="compare, write nothing")
     if not parser.parse_args().check:
         FILE.write_text(text())
     elif FILE.read_text() != text():

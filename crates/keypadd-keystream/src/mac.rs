@@ -207,7 +207,8 @@ mod tests {
             key in any::<[u8; 16]>(),
         ) {
             let key = GHash::new(&key.into());
-            let bits = [header.len(), ciphertext.len()].map(|bytes| (bytes as u64 * 8).to_be_bytes());
+            let lengths = [header.len(), ciphertext.len()];
+            let bits = lengths.map(|bytes| (bytes as u64 * 8).to_be_bytes());
             let mut plain = key.clone();
             plain.update_padded(&header);
             plain.update_padded(&ciphertext);
