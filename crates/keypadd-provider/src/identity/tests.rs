@@ -1,3 +1,5 @@
+#![allow(clippy::unwrap_used)]
+
 use base64ct::{Base64, Encoding};
 use curve25519_dalek::constants::EIGHT_TORSION;
 use ring::rand::SystemRandom;
