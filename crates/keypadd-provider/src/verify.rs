@@ -27,7 +27,7 @@ pub trait AllowList: fmt::Debug + Send + Sync {
     fn allows(&self, key: &PublicKey) -> bool;
 }
 
-/// A key that was refused, although its holder may well have proved that it is theirs.
+/// The key that a handshake was refused for.
 ///
 /// It travels as `Error::InvalidCertificate(CertificateError::Other(..))`; read it back with
 /// [`RefusedKey::from_error`]. rustls's alert for that error is `certificate_unknown` (46); a QUIC
@@ -142,7 +142,8 @@ impl ListedClients {
 }
 
 impl ClientCertVerifier for ListedClients {
-    /// A client without a key is refused (`certificate_required`): `client_auth_mandatory` stays true.
+    /// No hints: there are no issuers. A client without a key is refused, by `client_auth_mandatory`,
+    /// which stays true.
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         &[]
     }

@@ -1,1 +1,269 @@
+//! Whole TLS 1.3 handshakes in memory: ring's suites, our groups, our judges. Each test states what
+//! either side ends with, because the session maps these errors to QUIC's close codes.
+#![allow(clippy::unwrap_used)]
+
+use rustls::client::{AlwaysResolvesClientRawPublicKeys, ResolvesClientCert};
+use rustls::crypto::ring::sign::any_eddsa_type;
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::PrivatePkcs8KeyDer;
+use rustls::pki_types::pem::PemObject;
+use rustls::server::{AlwaysResolvesServerRawPublicKeys, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+use rustls::version::TLS13;
+use rustls::{
+    AlertDescription, ClientConfig, ClientConnection, Connection, ServerConfig, ServerConnection,
+};
+
 use super::*;
+use crate::identity::PrivateKey;
+use crate::kx::KeyExchange;
+
+/// A list for tests: the keys in it.
+#[derive(Debug)]
+struct Keys(Vec<PublicKey>);
+
+impl AllowList for Keys {
+    fn allows(&self, key: &PublicKey) -> bool {
+        self.0.contains(key)
+    }
+}
+
+fn key() -> PrivateKey {
+    PrivateKey::generate().unwrap()
+}
+
+fn provider(kex: &[KeyExchange]) -> Arc<CryptoProvider> {
+    Arc::new(CryptoProvider {
+        kx_groups: kex.iter().map(|kex| kex.group()).collect(),
+        ..ring::default_provider()
+    })
+}
+
+/// One handshake's parties: who presents what, who expects whom.
+struct Parties {
+    kex: KeyExchange,
+    server_kex: Vec<KeyExchange>,
+    pinned: PublicKey,
+    listed: Vec<PublicKey>,
+    client: Option<Arc<dyn ResolvesClientCert>>,
+    server: Arc<dyn ResolvesServerCert>,
+}
+
+impl Parties {
+    /// A client and a server that know each other.
+    fn acquainted(client: &PrivateKey, server: &PrivateKey) -> Self {
+        Self {
+            kex: KeyExchange::default(),
+            server_kex: KeyExchange::ALL.to_vec(),
+            pinned: server.public(),
+            listed: vec![client.public()],
+            client: Some(client.client_resolver().unwrap()),
+            server: server.server_resolver().unwrap(),
+        }
+    }
+
+    fn shake_hands(self) -> Outcome {
+        let client = ClientConfig::builder_with_provider(provider(&[self.kex]))
+            .with_protocol_versions(&[&TLS13])
+            .unwrap()
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(PinnedServer::new(self.pinned)));
+        let client = match self.client {
+            Some(resolver) => client.with_client_cert_resolver(resolver),
+            None => client.with_no_client_auth(),
+        };
+        let server = ServerConfig::builder_with_provider(provider(&self.server_kex))
+            .with_protocol_versions(&[&TLS13])
+            .unwrap()
+            .with_client_cert_verifier(Arc::new(ListedClients::new(Arc::new(Keys(self.listed)))))
+            .with_cert_resolver(self.server);
+        let name = ServerName::try_from("keypadd").unwrap();
+        let client = ClientConnection::new(Arc::new(client), name).unwrap();
+        Outcome::of(client, ServerConnection::new(Arc::new(server)).unwrap())
+    }
+}
+
+/// How a handshake ended at either side. The client may succeed and learn of its refusal later: in
+/// TLS 1.3 it finishes before the server has seen its key.
+struct Outcome {
+    client: Result<Connection, Error>,
+    server: Result<Connection, Error>,
+}
+
+impl Outcome {
+    fn of(client: ClientConnection, server: ServerConnection) -> Self {
+        let (mut client, mut server) = (Connection::from(client), Connection::from(server));
+        let (mut client_error, mut server_error) = (None, None);
+        while client.wants_write() || server.wants_write() {
+            deliver(&mut client, &mut server, &mut server_error);
+            deliver(&mut server, &mut client, &mut client_error);
+        }
+        Self {
+            client: client_error.map_or(Ok(client), Err),
+            server: server_error.map_or(Ok(server), Err),
+        }
+    }
+
+    fn errors(self) -> (Option<Error>, Option<Error>) {
+        (self.client.err(), self.server.err())
+    }
+}
+
+/// Carries everything that `from` has to say; keeps the first error of `to`, which may still answer.
+fn deliver(from: &mut Connection, to: &mut Connection, error: &mut Option<Error>) {
+    let mut wire = Vec::new();
+    while from.wants_write() {
+        from.write_tls(&mut wire).unwrap();
+    }
+    let mut wire = wire.as_slice();
+    while !wire.is_empty() && error.is_none() {
+        to.read_tls(&mut wire).unwrap();
+        *error = to.process_new_packets().err();
+    }
+}
+
+fn peer(connection: &Connection) -> PublicKey {
+    let certificates = connection.peer_certificates().unwrap();
+    assert_eq!(certificates.len(), 1);
+    PublicKey::from_spki(&certificates[0]).unwrap()
+}
+
+/// What a liar presents: the public key of one, the signature of another.
+fn shown_but_not_held(shown: PublicKey, held: &PrivateKey) -> Arc<CertifiedKey> {
+    let der = PrivatePkcs8KeyDer::from_pem_slice(held.to_pem().as_bytes()).unwrap();
+    let signer = any_eddsa_type(&der).unwrap();
+    Arc::new(CertifiedKey::new(vec![shown.spki().to_vec().into()], signer))
+}
+
+fn alert(description: AlertDescription) -> Error {
+    Error::AlertReceived(description)
+}
+
+#[test]
+fn the_right_keys_meet_over_every_key_exchange() {
+    for kex in KeyExchange::ALL {
+        let (client, server) = (key(), key());
+        let outcome = Parties { kex, ..Parties::acquainted(&client, &server) }.shake_hands();
+        let (at_client, at_server) = (outcome.client.unwrap(), outcome.server.unwrap());
+        assert!(!at_client.is_handshaking() && !at_server.is_handshaking());
+        assert_eq!(peer(&at_client), server.public());
+        assert_eq!(peer(&at_server), client.public());
+        for side in [at_client, at_server] {
+            let group = side.negotiated_key_exchange_group().unwrap();
+            assert_eq!(KeyExchange::from_named_group(group.name()), Some(kex));
+        }
+    }
+}
+
+#[test]
+fn a_client_that_is_not_listed_is_refused_by_name() {
+    let (client, server) = (key(), key());
+    let parties = Parties { listed: vec![key().public()], ..Parties::acquainted(&client, &server) };
+    let (at_client, at_server) = parties.shake_hands().errors();
+    let at_server = at_server.unwrap();
+    let refused = RefusedKey::from_error(&at_server);
+    assert_eq!(refused, Some(&RefusedKey::NotAllowed(client.public())));
+    assert_eq!(refused.unwrap().to_string(), format!("key not allowed: {}", client.public()));
+    // rustls's alert for an error of ours; over QUIC the session may choose another.
+    assert_eq!(at_client, Some(alert(AlertDescription::CertificateUnknown)));
+}
+
+#[test]
+fn a_server_with_another_key_than_the_pinned_one_is_refused() {
+    let (client, server, pinned) = (key(), key(), key().public());
+    let parties = Parties { pinned, ..Parties::acquainted(&client, &server) };
+    let (at_client, at_server) = parties.shake_hands().errors();
+    let expected = RefusedKey::NotPinned { shown: server.public(), pinned };
+    assert_eq!(RefusedKey::from_error(&at_client.unwrap()), Some(&expected));
+    assert_eq!(at_server, Some(alert(AlertDescription::CertificateUnknown)));
+}
+
+#[test]
+fn a_server_that_shows_the_pinned_key_but_does_not_hold_it_is_refused() {
+    let (client, server) = (key(), key());
+    let liar = shown_but_not_held(server.public(), &key());
+    let liar = Arc::new(AlwaysResolvesServerRawPublicKeys::new(liar));
+    let parties = Parties { server: liar, ..Parties::acquainted(&client, &server) };
+    let (at_client, at_server) = parties.shake_hands().errors();
+    assert_eq!(at_client, Some(CertificateError::BadSignature.into()));
+    assert_eq!(at_server, Some(alert(AlertDescription::DecryptError)));
+}
+
+#[test]
+fn a_client_that_shows_a_key_but_does_not_hold_it_cannot_tell_whether_it_is_listed() {
+    let (client, server) = (key(), key());
+    for listed in [vec![client.public()], vec![]] {
+        let liar = shown_but_not_held(client.public(), &key());
+        let liar: Arc<dyn ResolvesClientCert> =
+            Arc::new(AlwaysResolvesClientRawPublicKeys::new(liar));
+        let parties =
+            Parties { client: Some(liar), listed, ..Parties::acquainted(&client, &server) };
+        let (at_client, at_server) = parties.shake_hands().errors();
+        assert_eq!(at_server, Some(CertificateError::BadSignature.into()));
+        assert_eq!(at_client, Some(alert(AlertDescription::DecryptError)));
+    }
+}
+
+/// Says that it has a raw public key, and then has none.
+#[derive(Debug)]
+struct EmptyHanded;
+
+impl ResolvesClientCert for EmptyHanded {
+    fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        None
+    }
+
+    fn only_raw_public_keys(&self) -> bool {
+        true
+    }
+
+    fn has_certs(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn a_client_without_a_key_is_refused() {
+    let (client, server) = (key(), key());
+    // One that does not know raw public keys, as every browser.
+    let parties = Parties { client: None, ..Parties::acquainted(&client, &server) };
+    let (at_client, at_server) = parties.shake_hands().errors();
+    let expected = PeerIncompatible::IncorrectCertificateTypeExtension;
+    assert_eq!(at_server, Some(Error::PeerIncompatible(expected)));
+    assert_eq!(at_client, Some(alert(AlertDescription::HandshakeFailure)));
+
+    // One that does, and keeps it to itself.
+    let client_resolver: Option<Arc<dyn ResolvesClientCert>> = Some(Arc::new(EmptyHanded));
+    let parties = Parties { client: client_resolver, ..Parties::acquainted(&client, &server) };
+    let (at_client, at_server) = parties.shake_hands().errors();
+    assert_eq!(at_server, Some(Error::NoCertificatesPresented));
+    assert_eq!(at_client, Some(alert(AlertDescription::CertificateRequired)));
+}
+
+#[test]
+fn no_common_key_exchange_is_an_error_of_its_own() {
+    let (client, server) = (key(), key());
+    let mut parties = Parties::acquainted(&client, &server);
+    parties.server_kex = vec![KeyExchange::Secp384r1];
+    let (at_client, at_server) = parties.shake_hands().errors();
+    let expected = PeerIncompatible::NoKxGroupsInCommon;
+    assert_eq!(at_server, Some(Error::PeerIncompatible(expected)));
+    assert_eq!(at_client, Some(alert(AlertDescription::HandshakeFailure)));
+}
+
+#[test]
+fn a_certificate_that_is_no_ed25519_key_is_refused() {
+    let (client, server) = (key(), key());
+    let mut weak = client.public().spki();
+    weak[12..].fill(0);
+    for shown in [weak.to_vec(), weak[1..].to_vec(), vec![0]] {
+        let der = PrivatePkcs8KeyDer::from_pem_slice(client.to_pem().as_bytes()).unwrap();
+        let odd = CertifiedKey::new(vec![shown.into()], any_eddsa_type(&der).unwrap());
+        let odd: Arc<dyn ResolvesClientCert> =
+            Arc::new(AlwaysResolvesClientRawPublicKeys::new(Arc::new(odd)));
+        let parties = Parties { client: Some(odd), ..Parties::acquainted(&client, &server) };
+        let (at_client, at_server) = parties.shake_hands().errors();
+        assert_eq!(at_server, Some(CertificateError::BadEncoding.into()));
+        assert_eq!(at_client, Some(alert(AlertDescription::BadCertificate)));
+    }
+}
