@@ -168,3 +168,6 @@ impl Drop for Chunk {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

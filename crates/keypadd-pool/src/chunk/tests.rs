@@ -1,0 +1,97 @@
+use super::*;
+use keypadd_keystream::{PacketNumber, Suite, SuiteKey};
+
+const KEY: KeyId = KeyId(7);
+
+fn segment(value: u64) -> Segment {
+    PacketNumber::new(value * SEGMENT_PACKETS as u64).segment()
+}
+
+/// A chunk of segment 2, and where its memory comes home.
+fn chunk(part: Part) -> (Chunk, mpsc::Receiver<Box<[Unit]>>) {
+    let (home, arrivals) = mpsc::channel();
+    let units = (0..part.units()).map(|_| Unit::from(vec![0; UNIT_BYTES].leak())).collect();
+    let keystream = SuiteKey::derive(Suite::AES_128_GCM, &[1; 16], &[2; 12]).keystream;
+    let chunk = Chunk::fill(KEY, &keystream, segment(2), part, units, home);
+    (chunk, arrivals)
+}
+
+fn is_wiped(units: &[Unit]) -> bool {
+    units.iter().all(|unit| unit.iter().all(|&byte| byte == 0))
+}
+
+#[test]
+fn only_the_key_segment_and_part_that_a_chunk_was_made_for_are_held() {
+    for (part, other) in [(Part::Head, Part::Body), (Part::Body, Part::Head)] {
+        let (chunk, _arrivals) = chunk(part);
+        for slot in 0..SEGMENT_PACKETS {
+            assert!(chunk.holds(KEY, segment(2), part, slot));
+            assert!(!chunk.holds(KeyId(8), segment(2), part, slot));
+            assert!(!chunk.holds(KEY, segment(1), part, slot));
+            assert!(!chunk.holds(KEY, segment(3), part, slot));
+            assert!(!chunk.holds(KEY, segment(2), other, slot));
+        }
+    }
+}
+
+#[test]
+fn a_row_of_zeros_counts_as_not_at_hand() {
+    for part in Part::ALL {
+        let (chunk, _arrivals) = chunk(part);
+        for slot in [0, 5, 6, 63] {
+            let (unit, bytes) = chunk.place(slot);
+            chunk.units[unit][bytes.start..bytes.start + 16].fill(0);
+            assert!(!chunk.holds(KEY, segment(2), part, slot), "{part:?} {slot}");
+            // Its neighbours are unharmed.
+            assert!(chunk.holds(KEY, segment(2), part, slot ^ 1));
+        }
+    }
+}
+
+#[test]
+fn a_pad_that_was_used_is_wiped_and_no_longer_held() {
+    for part in Part::ALL {
+        let (mut chunk, _arrivals) = chunk(part);
+        let row = chunk.row(9).to_vec();
+        let mut data = [0; 20];
+        chunk.take(9, 4, &mut data);
+        assert_eq!(data, row[4..24]);
+        assert!(chunk.row(9).iter().all(|&byte| byte == 0));
+        assert!(!chunk.holds(KEY, segment(2), part, 9));
+        assert_eq!(chunk.untaken(), 63);
+        assert!(chunk.holds(KEY, segment(2), part, 8) && chunk.holds(KEY, segment(2), part, 10));
+    }
+}
+
+#[test]
+fn memory_leaves_a_chunk_wiped_whichever_way_it_goes() {
+    for part in Part::ALL {
+        let (given_back, arrivals) = chunk(part);
+        let units = given_back.into_units();
+        assert!(units.len() == part.units() && is_wiped(&units));
+        assert!(arrivals.try_recv().is_err(), "nothing came another way");
+
+        let (mut dropped, arrivals) = chunk(part);
+        dropped.take(1, 0, &mut [0; 16]);
+        drop(dropped);
+        let units = arrivals.try_recv().expect("the memory came home");
+        assert!(units.len() == part.units() && is_wiped(&units));
+    }
+}
+
+#[test]
+fn rows_of_different_packets_never_share_bytes() {
+    for part in Part::ALL {
+        let (chunk, _arrivals) = chunk(part);
+        let mut places: Vec<_> = (0..SEGMENT_PACKETS).map(|slot| chunk.place(slot)).collect();
+        places.sort_by_key(|(unit, bytes)| (*unit, bytes.start));
+        for pair in places.windows(2) {
+            let [(unit, bytes), (next_unit, next_bytes)] = pair else {
+                unreachable!("windows of two")
+            };
+            assert!(unit < next_unit || bytes.end <= next_bytes.start);
+        }
+        assert!(places.iter().all(|(_, bytes)| bytes.end <= UNIT_BYTES));
+        assert!(places.last().is_some_and(|(unit, _)| *unit < part.units()));
+    }
+}

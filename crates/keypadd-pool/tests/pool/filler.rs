@@ -1,0 +1,115 @@
+//! The filler's thread as the kernel sees it: its class, its name, its sleep, its end.
+
+use std::fs;
+use std::sync::Arc;
+
+use keypadd_keystream::{PacketNumber, SEGMENT_PACKETS, Suite};
+use keypadd_pool::{Coverage, Direction, PAD_BYTES, Part, Pool, Stage};
+
+use crate::support::{key, poll_until, pool};
+
+/// `SCHED_IDLE` of sched(7).
+const SCHED_IDLE: u32 = 5;
+
+/// Equal readings in a row that count as rest; between two of them a busy thread would have run.
+const READINGS: usize = 50;
+
+/// What `/proc/self/task/<id>/` says of the filler; see proc(5).
+struct Task {
+    directory: String,
+}
+
+impl Task {
+    fn of(pool: &Pool) -> Self {
+        poll_until("the filler is up", || pool.snapshot().filler_alive);
+        let id = pool.snapshot().filler_thread_id;
+        Self { directory: format!("/proc/self/task/{id}") }
+    }
+
+    fn read(&self, file: &str) -> String {
+        fs::read_to_string(format!("{}/{file}", self.directory)).expect("the filler's thread")
+    }
+
+    /// A field of `stat` by its number in proc(5), from 3 on; the second may hold spaces.
+    fn stat(&self, field: usize) -> String {
+        let stat = self.read("stat");
+        let (_, rest) = stat.rsplit_once(") ").expect("a name in brackets");
+        rest.split(' ').nth(field - 3).expect("a field").into()
+    }
+
+    fn is_asleep(&self) -> bool {
+        self.stat(3) == "S"
+    }
+
+    /// CPU time and voluntary context switches so far.
+    fn activity(&self) -> (String, String) {
+        let status = self.read("status");
+        let switches = status
+            .lines()
+            .find(|line| line.starts_with("voluntary_ctxt_switches"))
+            .expect("a count of context switches");
+        let schedstat = self.read("schedstat");
+        let cpu = schedstat.split(' ').next().expect("CPU time");
+        (cpu.into(), switches.into())
+    }
+
+    /// Waits until the thread sleeps and goes on sleeping.
+    fn await_rest(&self) {
+        let (mut last, mut same) = (self.activity(), 0);
+        poll_until("the filler rests", || {
+            let now = self.activity();
+            same = if self.is_asleep() && now == last { same + 1 } else { 0 };
+            last = now;
+            same >= READINGS
+        });
+    }
+}
+
+#[test]
+fn the_filler_runs_in_class_idle_under_its_own_name() {
+    let pool = pool(1 << 20);
+    let task = Task::of(&pool);
+    assert!(pool.snapshot().filler_idle_class);
+    assert_eq!(task.stat(41).parse(), Ok(SCHED_IDLE));
+    assert_eq!(task.read("comm").trim_end(), "keypadd-fill");
+}
+
+#[test]
+fn the_filler_sleeps_when_there_is_nothing_to_fill_and_wakes_for_a_consumer() {
+    let pool = pool(2 << 20);
+    let task = Task::of(&pool);
+    task.await_rest();
+    let key = key(Suite::AES_256_GCM, 1);
+    let mut lane =
+        pool.open_lane(Arc::clone(&key), Direction::Send, PacketNumber::new(0), Stage::Active);
+    poll_until("the lane is served", || {
+        lane.seek(PacketNumber::new(0), PAD_BYTES) == Coverage::Hit
+    });
+    task.await_rest();
+    let full = Part::ALL.map(|part| lane.level(part));
+    let made = pool.snapshot().fill_bytes_total;
+    assert!(full.iter().all(|level| level.packets > 0));
+
+    // Using up segments makes room below the low-water mark, which wakes it again.
+    for segment in 1..8 {
+        let number = PacketNumber::new(segment * SEGMENT_PACKETS as u64);
+        assert_eq!(lane.seek(number, PAD_BYTES), Coverage::Hit, "{segment}");
+    }
+    poll_until("the filler has gone on", || pool.snapshot().fill_bytes_total > made);
+    task.await_rest();
+    let snapshot = pool.snapshot();
+    assert!(snapshot.fill_bytes_total > made && !snapshot.fill_cpu.is_zero());
+}
+
+#[test]
+fn the_filler_ends_with_the_last_handle() {
+    let pool = pool(1 << 20);
+    let task = Task::of(&pool);
+    let clone = pool.clone();
+    drop(pool);
+    let key = key(Suite::AES_256_GCM, 2);
+    let lane = clone.open_lane(key, Direction::Send, PacketNumber::new(0), Stage::Active);
+    poll_until("a clone is served", || lane.level(Part::Head).packets > 0);
+    drop(clone);
+    poll_until("the thread is gone", || fs::metadata(&task.directory).is_err());
+}

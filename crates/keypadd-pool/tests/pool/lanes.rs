@@ -1,0 +1,253 @@
+//! Lanes and memory, from outside: right bytes, bounded work, a budget that holds.
+
+use std::io::ErrorKind;
+use std::sync::Arc;
+
+use keypadd_keystream::{KeystreamKey, PacketNumber, SEGMENT_PACKETS, Suite};
+use keypadd_pool::{
+    BODY_BYTES, Coverage, Direction, HEAD_BYTES, Lane, PAD_BYTES, Part, Pool, PoolSettings, Stage,
+};
+
+use crate::support::{all_memory_is_free, inline_pad, key, poll_until, pool};
+
+const SEGMENT: u64 = SEGMENT_PACKETS as u64;
+const MIB: usize = 1 << 20;
+
+fn open(pool: &Pool, key: &Arc<KeystreamKey>, direction: Direction, stage: Stage) -> Lane {
+    pool.open_lane(Arc::clone(key), direction, PacketNumber::new(0), stage)
+}
+
+/// Waits until all that the pool can hold of the packet's pad is at hand.
+fn await_pad(lane: &mut Lane, number: u64) {
+    poll_until("the pad is there", || {
+        lane.seek(PacketNumber::new(number), PAD_BYTES) == Coverage::Hit
+    });
+}
+
+/// Takes a pad over zeros, the first `mask_bytes` as the mask; what came, and from where.
+fn take(lane: &mut Lane, number: u64, mask_bytes: usize, bytes: usize) -> (Vec<u8>, [bool; 2]) {
+    let mut pad = vec![0; bytes];
+    let (mask, data) = pad.split_at_mut(mask_bytes);
+    let served = lane.take(PacketNumber::new(number), mask, data);
+    (pad, served)
+}
+
+fn level_bytes(lane: &Lane) -> u64 {
+    Part::ALL.map(|part| lane.level(part).bytes).iter().sum()
+}
+
+#[test]
+fn a_lane_gives_the_bytes_that_inline_gives() {
+    let lengths = [0, 1, 16, 17, 127, 128, 129, 700, 1455, 1456, 1457, 2000];
+    let pool = pool(4 * MIB);
+    for suite in Suite::ALL {
+        let key = key(suite, 1);
+        let mut lane = open(&pool, &key, Direction::Send, Stage::Active);
+        let mut number = 0;
+        for mask_bytes in [0, 16] {
+            for bytes in lengths.into_iter().filter(|&bytes| bytes >= mask_bytes) {
+                await_pad(&mut lane, number);
+                let coverage = lane.seek(PacketNumber::new(number), bytes);
+                let (pad, served) = take(&mut lane, number, mask_bytes, bytes);
+                let mut expected = inline_pad(&key, number, bytes);
+                expected[bytes.min(PAD_BYTES)..].fill(0);
+                assert!(pad == expected, "{suite} {number}: {bytes} bytes");
+                assert_eq!(served, [bytes > 0, bytes > HEAD_BYTES], "{bytes} bytes");
+                let fits = match bytes {
+                    0 => Coverage::Miss,
+                    1..=PAD_BYTES => Coverage::Hit,
+                    _ => Coverage::Partial,
+                };
+                assert_eq!(coverage, fits, "{bytes} bytes");
+                number += 7;
+            }
+        }
+    }
+}
+
+#[test]
+fn every_packet_of_a_segment_has_its_own_pad() {
+    let pool = pool(4 * MIB);
+    for suite in Suite::ALL {
+        let key = key(suite, 2);
+        let mut lane = open(&pool, &key, Direction::Send, Stage::Active);
+        for number in 0..2 * SEGMENT + 1 {
+            await_pad(&mut lane, number);
+            let (pad, _) = take(&mut lane, number, 16, PAD_BYTES);
+            assert!(pad == inline_pad(&key, number, PAD_BYTES), "{suite} {number}");
+        }
+    }
+}
+
+#[test]
+fn a_pad_is_taken_once_however_little_of_it_was_used() {
+    let pool = pool(4 * MIB);
+    let key = key(Suite::AES_256_GCM, 3);
+    let mut lane = open(&pool, &key, Direction::Receive, Stage::Active);
+    let number = PacketNumber::new(5);
+    await_pad(&mut lane, 5);
+    assert_eq!(take(&mut lane, 5, 0, 1).1, [true, false]);
+    assert_eq!(take(&mut lane, 5, 0, 100), (vec![0; 100], [false, false]));
+    assert_eq!(lane.peek(number, 100), Coverage::Miss);
+    assert_eq!(lane.peek_mask(number), None);
+    // The body is a pad of its own, not used yet.
+    assert_eq!(lane.peek(number, PAD_BYTES), Coverage::Partial);
+    assert_eq!(take(&mut lane, 5, 0, PAD_BYTES).1, [false, true]);
+    assert_eq!(lane.peek(number, PAD_BYTES), Coverage::Miss);
+}
+
+#[test]
+fn a_peek_takes_nothing_and_moves_nothing() {
+    let pool = pool(4 * MIB);
+    let key = key(Suite::AES_256_GCM, 4);
+    let mut lane = open(&pool, &key, Direction::Receive, Stage::Active);
+    await_pad(&mut lane, 0);
+    let expected: [u8; 16] = inline_pad(&key, 3, 16).try_into().expect("16 bytes");
+    for _ in 0..3 {
+        assert_eq!(lane.peek_mask(PacketNumber::new(3)), Some(expected));
+        assert_eq!(lane.peek(PacketNumber::new(3), PAD_BYTES), Coverage::Hit);
+        for far in [1 << 20, 1 << 40, (1 << 62) - 1] {
+            assert_eq!(lane.peek(PacketNumber::new(far), PAD_BYTES), Coverage::Miss);
+        }
+    }
+    assert_eq!(lane.seek(PacketNumber::new(3), PAD_BYTES), Coverage::Hit);
+    let (pad, _) = take(&mut lane, 3, 16, PAD_BYTES);
+    assert!(pad == inline_pad(&key, 3, PAD_BYTES));
+}
+
+#[test]
+fn a_sender_gives_past_segments_up_and_a_receiver_keeps_two() {
+    let pool = pool(8 * MIB);
+    let key = key(Suite::AES_128_GCM, 5);
+    for (direction, kept) in [(Direction::Send, 0), (Direction::Receive, 2)] {
+        let mut lane = open(&pool, &key, direction, Stage::Active);
+        for segment in 0..6 {
+            await_pad(&mut lane, segment * SEGMENT);
+            for behind in 1..=segment {
+                let number = (segment - behind) * SEGMENT + segment;
+                let coverage = lane.seek(PacketNumber::new(number), PAD_BYTES);
+                let expected = if behind <= kept { Coverage::Hit } else { Coverage::Miss };
+                assert_eq!(coverage, expected, "{direction:?}: {behind} behind {segment}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_jump_by_two_to_the_forty_costs_no_more_than_what_was_queued() {
+    let pool = pool(4 * MIB);
+    let key = key(Suite::TRIPLE_DES_CTR_HMAC_SHA256, 6);
+    for direction in [Direction::Send, Direction::Receive] {
+        let mut lane = open(&pool, &key, direction, Stage::Active);
+        await_pad(&mut lane, 0);
+        let before = pool.snapshot();
+        // A chunk that was under way is late, so the filler aims ahead of where the lane now is.
+        let mut number = 1 << 40;
+        poll_until("the lane is served again", || {
+            number += 16;
+            lane.seek(PacketNumber::new(number), PAD_BYTES) == Coverage::Hit
+        });
+        let (pad, _) = take(&mut lane, number, 0, PAD_BYTES);
+        assert!(pad == inline_pad(&key, number, PAD_BYTES));
+        let after = pool.snapshot();
+        // The lane's queues once before the jump, and while it finds its new place.
+        let made = after.fill_bytes_total - before.fill_bytes_total;
+        assert!(made <= 4 * before.budget_bytes, "{made} bytes made");
+        let pads = 4 * before.budget_bytes / HEAD_BYTES as u64;
+        assert!(after.pads_wasted_total - before.pads_wasted_total <= pads);
+    }
+}
+
+#[test]
+fn memory_comes_home_when_lanes_go_while_the_filler_pushes() {
+    let pool = pool(4 * MIB);
+    let key = key(Suite::AES_128_GCM, 7);
+    for round in 0..200 {
+        let mut lane = open(&pool, &key, Direction::Receive, Stage::Active);
+        match round % 4 {
+            // At once, when something is there, in use, and far ahead.
+            0 => {}
+            1 => poll_until("a chunk is there", || level_bytes(&lane) > 0),
+            2 => await_pad(&mut lane, 3 * SEGMENT),
+            _ => {
+                lane.seek(PacketNumber::new(1 << 30), PAD_BYTES);
+            }
+        }
+        drop(lane);
+    }
+    poll_until("all memory is home", || all_memory_is_free(&pool));
+}
+
+#[test]
+fn forty_lanes_together_stay_within_the_budget() {
+    let pool = pool(8 * MIB);
+    let budget = pool.snapshot().budget_bytes;
+    let key = key(Suite::AES_128_GCM, 8);
+    let stages = [Stage::Active, Stage::Active, Stage::Brief, Stage::Standby];
+    let mut lanes: Vec<Lane> =
+        (0..40).map(|index| open(&pool, &key, Direction::Receive, stages[index % 4])).collect();
+    for step in 0..400_u64 {
+        for (index, lane) in lanes.iter_mut().enumerate() {
+            lane.seek(PacketNumber::new(step * (1 + index as u64 % 5)), PAD_BYTES);
+        }
+        // Nothing is consumed while the levels are read, so they can only seem too high.
+        let at_hand: u64 = lanes.iter().map(level_bytes).sum();
+        assert!(at_hand <= budget, "{at_hand} of {budget}");
+    }
+    poll_until("every lane has something", || {
+        lanes.iter().all(|lane| lane.level(Part::Head).packets > 0)
+    });
+    let at_hand: u64 = lanes.iter().map(level_bytes).sum();
+    assert!(at_hand <= budget, "{at_hand} of {budget}");
+    drop(lanes);
+    poll_until("all memory is home", || all_memory_is_free(&pool));
+}
+
+#[test]
+fn a_dormant_lane_is_not_filled() {
+    let pool = pool(4 * MIB);
+    let key = key(Suite::AES_128_GCM, 9);
+    let dormant = open(&pool, &key, Direction::Send, Stage::Dormant);
+    let mut active = open(&pool, &key, Direction::Send, Stage::Active);
+    // The filler has seen both lanes by now, and passed over the first.
+    await_pad(&mut active, 0);
+    assert_eq!(level_bytes(&dormant), 0);
+    dormant.set_stage(Stage::Standby);
+    poll_until("heads are there", || dormant.level(Part::Head).packets > 0);
+    assert_eq!(dormant.level(Part::Body).packets, 0);
+}
+
+#[test]
+fn a_lane_that_outlives_its_pool_runs_dry_without_ado() {
+    let pool = pool(2 * MIB);
+    let key = key(Suite::AES_128_GCM, 10);
+    let mut lane = open(&pool, &key, Direction::Receive, Stage::Active);
+    await_pad(&mut lane, 0);
+    drop(pool);
+    let mut segment = 0;
+    poll_until("the lane is dry", || {
+        let number = segment * SEGMENT;
+        segment += 1;
+        let coverage = lane.seek(PacketNumber::new(number), PAD_BYTES);
+        if coverage == Coverage::Hit {
+            let (pad, _) = take(&mut lane, number, 0, PAD_BYTES);
+            assert!(pad == inline_pad(&key, number, PAD_BYTES), "{number}");
+        }
+        coverage == Coverage::Miss && level_bytes(&lane) == 0
+    });
+    lane.set_stage(Stage::Standby);
+    let number = PacketNumber::new(1 << 40);
+    assert_eq!(lane.seek(number, PAD_BYTES), Coverage::Miss);
+    assert_eq!(take(&mut lane, 1 << 40, 0, 9), (vec![0; 9], [false, false]));
+}
+
+#[test]
+fn a_pool_without_room_for_a_chunk_is_refused() {
+    let chunk_units = SEGMENT_PACKETS.div_ceil(8192 / BODY_BYTES);
+    for budget_bytes in [0, 1, 8191, chunk_units * 8192 - 1] {
+        let refused = Pool::new(PoolSettings { budget_bytes }).expect_err("too small");
+        assert_eq!(refused.kind(), ErrorKind::InvalidInput);
+    }
+    let smallest = pool(chunk_units * 8192);
+    poll_until("the filler is up", || all_memory_is_free(&smallest));
+}
