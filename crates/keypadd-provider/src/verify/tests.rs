@@ -8,10 +8,11 @@ use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::PrivatePkcs8KeyDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::server::{AlwaysResolvesServerRawPublicKeys, ResolvesServerCert};
-use rustls::sign::CertifiedKey;
+use rustls::sign::{CertifiedKey, Signer, SigningKey};
 use rustls::version::TLS13;
 use rustls::{
     AlertDescription, ClientConfig, ClientConnection, Connection, ServerConfig, ServerConnection,
+    SignatureAlgorithm,
 };
 
 use super::*;
@@ -266,4 +267,55 @@ fn a_certificate_that_is_no_ed25519_key_is_refused() {
         assert_eq!(at_server, Some(CertificateError::BadEncoding.into()));
         assert_eq!(at_client, Some(alert(AlertDescription::BadCertificate)));
     }
+}
+
+#[test]
+fn a_chain_behind_a_raw_key_is_refused() {
+    let (client, server) = (key(), key());
+    let der = PrivatePkcs8KeyDer::from_pem_slice(client.to_pem().as_bytes()).unwrap();
+    let entry = || client.public().spki().to_vec().into();
+    let chain = CertifiedKey::new(vec![entry(), entry()], any_eddsa_type(&der).unwrap());
+    let chain: Arc<dyn ResolvesClientCert> =
+        Arc::new(AlwaysResolvesClientRawPublicKeys::new(Arc::new(chain)));
+    let parties = Parties { client: Some(chain), ..Parties::acquainted(&client, &server) };
+    let (at_client, at_server) = parties.shake_hands().errors();
+    assert_eq!(at_server, Some(CertificateError::BadEncoding.into()));
+    assert_eq!(at_client, Some(alert(AlertDescription::BadCertificate)));
+}
+
+/// Signs under a scheme that nobody asked for.
+#[derive(Debug)]
+struct Unasked;
+
+impl SigningKey for Unasked {
+    fn choose_scheme(&self, _: &[SignatureScheme]) -> Option<Box<dyn Signer>> {
+        Some(Box::new(Self))
+    }
+
+    fn algorithm(&self) -> SignatureAlgorithm {
+        SignatureAlgorithm::ECDSA
+    }
+}
+
+impl Signer for Unasked {
+    fn sign(&self, _: &[u8]) -> Result<Vec<u8>, Error> {
+        Ok(vec![0; 64])
+    }
+
+    fn scheme(&self) -> SignatureScheme {
+        SignatureScheme::ECDSA_NISTP256_SHA256
+    }
+}
+
+#[test]
+fn a_signature_under_another_scheme_is_refused() {
+    let (client, server) = (key(), key());
+    let odd = CertifiedKey::new(vec![client.public().spki().to_vec().into()], Arc::new(Unasked));
+    let odd: Arc<dyn ResolvesClientCert> =
+        Arc::new(AlwaysResolvesClientRawPublicKeys::new(Arc::new(odd)));
+    let parties = Parties { client: Some(odd), ..Parties::acquainted(&client, &server) };
+    let (at_client, at_server) = parties.shake_hands().errors();
+    let expected = PeerMisbehaved::SignedHandshakeWithUnadvertisedSigScheme;
+    assert_eq!(at_server, Some(Error::PeerMisbehaved(expected)));
+    assert_eq!(at_client, Some(alert(AlertDescription::IllegalParameter)));
 }
