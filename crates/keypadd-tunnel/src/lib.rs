@@ -5,6 +5,8 @@
 //! own. Packet protection comes in from outside as quinn's crypto configurations: this crate never
 //! sees a key or a pad, only the public key that a handshake has proved.
 
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
 mod accept;
 mod admission;
 mod client;

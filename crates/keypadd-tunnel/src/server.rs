@@ -332,12 +332,9 @@ async fn serve_stream(
     peer: Arc<AllowedPeer>,
     mut pair: StreamPair,
 ) -> Option<Target> {
-    let target = match timeout(HEADER_TIME, read_header(&mut pair)).await {
-        Ok(Some(target)) => target,
-        Ok(None) | Err(_) => {
-            pair.reset(StreamCode::BadHeader);
-            return None;
-        }
+    let Ok(Some(target)) = timeout(HEADER_TIME, read_header(&mut pair)).await else {
+        pair.reset(StreamCode::BadHeader);
+        return None;
     };
     let _open = session.forward_opened(&target.to_string());
     let stopped = pair.send.stopped();

@@ -73,7 +73,7 @@ pub enum AddressError {
 }
 
 impl Host {
-    /// Whether this is the name `localhost`, which is exactly [`LOOPBACK`].
+    /// Whether this is the name `localhost`, which is exactly 127.0.0.1 and ::1.
     pub fn is_localhost(&self) -> bool {
         matches!(self, Self::Name(name) if same_name(name, "localhost"))
     }

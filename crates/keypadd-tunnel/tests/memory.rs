@@ -31,15 +31,17 @@ async fn a_gibibyte_pushed_at_readers_that_stop_costs_the_windows_and_little_mor
     let forward: &str = &format!("0:{}", target.local_addr().unwrap());
     let tunnel = Tunnel::start_with(&["*:*"], &[forward], transport).await;
 
-    let before = resident_bytes();
-    let mut held = Vec::new();
-    // Four streams want 8 MiB of a connection that grants 6.
+    // Opened before the connection's window is used up: a stream's header needs some of it too.
+    let mut pairs = Vec::new();
     for _ in 0..4 {
-        let mut writer = tunnel.enter().await;
-        held.push(accept(&target).await);
-        let written = write_until_stuck(&mut writer, 1 << 30).await;
+        let writer = tunnel.enter().await;
+        pairs.push((writer, accept(&target).await));
+    }
+    let before = resident_bytes();
+    // Four streams want 8 MiB of a connection that grants 6.
+    for (writer, _stopped_reader) in &mut pairs {
+        let written = write_until_stuck(writer, 1 << 30).await;
         assert!(written < 1 << 30, "the reader has stopped, the writer has not");
-        held.push(writer);
     }
     let grown = resident_bytes().saturating_sub(before);
     assert!(grown <= windows + 8 * MIB, "grew by {} MiB", grown / MIB);

@@ -72,6 +72,20 @@ async fn a_reset_passes_while_the_client_does_not_read() {
 }
 
 #[tokio::test]
+async fn a_reset_passes_to_a_target_that_has_finished_and_does_not_read() {
+    let target = listener().await;
+    let tunnel = Tunnel::to(&target).await;
+    let mut here = tunnel.enter().await;
+    let mut there = accept(&target).await;
+    there.shutdown().await.unwrap();
+    assert_eq!(read_all(&mut here).await.unwrap(), b"");
+    assert!(write_until_stuck(&mut here, ENDLESS).await < ENDLESS);
+    reset(here);
+    until("both ends forget it", || tunnel.open() == (0, 0)).await;
+    assert_reset(&mut there).await;
+}
+
+#[tokio::test]
 async fn a_reader_that_resets_stops_a_writer_that_is_held() {
     let target = listener().await;
     let tunnel = Tunnel::to(&target).await;
