@@ -5,9 +5,10 @@
 
 use std::sync::{Arc, Mutex};
 
+use quinn_proto::{TransportError, TransportErrorCode};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
-use rustls::{CipherSuite, Error, PeerIncompatible};
+use rustls::{AlertDescription, CipherSuite, Error, PeerIncompatible};
 
 use crate::suites::from_code_point;
 use crate::verify::RefusedKey;
@@ -25,8 +26,22 @@ impl Refusal {
         Self { allowed, offered: Arc::default() }
     }
 
-    /// The reason to give for an error of rustls.
-    pub(crate) fn reason(&self, error: &Error) -> String {
+    /// What quinn closes the connection with for an error of rustls, which may have raised an
+    /// alert of its own. A refused key is `access_denied` (RFC 8446 section 6.2): rustls would
+    /// call it an unknown certificate.
+    pub(crate) fn transport_error(
+        &self,
+        error: &Error,
+        alert: Option<AlertDescription>,
+    ) -> TransportError {
+        let refused = RefusedKey::from_error(error).map(|_| AlertDescription::AccessDenied);
+        let code = refused.or(alert).map_or(TransportErrorCode::PROTOCOL_VIOLATION, |alert| {
+            TransportErrorCode::crypto(alert.into())
+        });
+        TransportError { code, frame: None, reason: self.reason(error) }
+    }
+
+    fn reason(&self, error: &Error) -> String {
         match (RefusedKey::from_error(error), error) {
             (Some(RefusedKey::NotPinned { shown, .. }), _) => {
                 format!("server key not pinned: {shown}")

@@ -172,11 +172,7 @@ impl Session for PooledSession {
             Tls::Failed => return Err(protocol_violation("the handshake failed")),
         };
         if let Err(error) = connection.read_hs(buf) {
-            let code = connection.alert().map_or(TransportErrorCode::PROTOCOL_VIOLATION, |alert| {
-                TransportErrorCode::crypto(alert.into())
-            });
-            let reason = self.refusal.reason(&error);
-            return Err(TransportError { code, frame: None, reason });
+            return Err(self.refusal.transport_error(&error, connection.alert()));
         }
         let complete = !connection.is_handshaking() && self.one_rtt.is_some();
         Ok(complete && !std::mem::replace(&mut self.announced, true))
