@@ -25,8 +25,10 @@ use crate::chunk::{Chunk, KeyId, Part};
 use crate::lane::{Shared, Stage};
 use crate::plan::{LaneView, Work, plan_refill, targets};
 
-/// Segments that the filler may skip ahead of a consumer that outruns it.
-const MAX_LEAD: u64 = 32;
+/// Segments that the filler may skip ahead of a consumer that outruns it, by part. Skipped
+/// segments stay empty, also when the burst is over and keystrokes follow, which live on heads:
+/// those are quickly made, so little is skipped.
+const MAX_LEAD: [u64; 2] = [2, 32];
 
 /// The filler's end of a lane.
 pub(crate) struct Feed {
@@ -195,7 +197,7 @@ impl Filler {
             end.next = segment.next();
             // A chunk that comes too late is lost work: aim further ahead until one is in time.
             end.lead = if feed.shared.position.load(Relaxed) > segment.value() {
-                (end.lead * 2).clamp(1, MAX_LEAD)
+                (end.lead * 2).clamp(1, MAX_LEAD[work.part as usize])
             } else {
                 end.lead / 2
             };
