@@ -1,5 +1,5 @@
 //! Memory under a reader that stops. A process of its own, so that nobody else's memory counts.
-#![allow(clippy::unwrap_used)]
+#![allow(unreachable_pub, clippy::unwrap_used)]
 #![cfg(target_os = "linux")]
 
 #[path = "tunnel/support.rs"]
