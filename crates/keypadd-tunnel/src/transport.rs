@@ -100,8 +100,8 @@ impl Default for TransportSettings {
         const MIB: u32 = 1 << 20;
         Self {
             congestion: Congestion::default(),
-            receive_window_bytes: 32 * MIB,
-            // 800 Mbit/s at 20 ms for one TCP connection; 16 stopped readers before others wait.
+            receive_window_bytes: 64 * MIB,
+            // 800 Mbit/s at 20 ms for one TCP connection; 32 stopped readers before others wait.
             stream_receive_window_bytes: 2 * MIB,
             send_window_bytes: 16 * MIB,
             forwards_max: 1024,
