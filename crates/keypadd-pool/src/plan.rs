@@ -18,6 +18,9 @@ const FIRST_PHASE_HEADS: u64 = 16;
 const FIRST_PHASE_BODIES: u64 = 4;
 /// Head chunks of a key about to come into use.
 const STANDBY_HEADS: u64 = 16;
+/// One part in this many of the arena is for heads alone, so that idle bulk pads of early
+/// connections do not leave later ones without pads for their keystrokes.
+const HEADS_ONLY_SHARE: usize = 4;
 /// Chunks of one piece of work: what a filler makes before it looks around again.
 const BATCH: [u64; 2] = [8, 2];
 
@@ -46,7 +49,8 @@ pub struct Work {
 pub fn plan_refill(lanes: &[LaneView], free_units: usize, total_units: usize) -> Vec<Work> {
     let targets = targets(lanes, total_units);
     for part in Part::ALL {
-        let mut free = free_units / part.units();
+        let kept = if part == Part::Body { total_units / HEADS_ONLY_SHARE } else { 0 };
+        let mut free = free_units.saturating_sub(kept) / part.units();
         let mut wanting: Vec<usize> = (0..lanes.len())
             .filter(|&lane| lanes[lane].queued[part as usize] < targets[lane][part as usize])
             .collect();
@@ -129,6 +133,15 @@ mod tests {
     fn full_lanes_and_dormant_lanes_want_nothing() {
         let full = [lane(Stage::Active, MAX_HEADS, MAX_BODIES), lane(Stage::Dormant, 0, 0)];
         assert!(plan_refill(&full, TOTAL, TOTAL).is_empty());
+    }
+
+    #[test]
+    fn bodies_leave_memory_for_the_heads_of_later_connections() {
+        let early = lane(Stage::Active, MAX_HEADS, 0);
+        assert!(plan_refill(&[early], TOTAL / HEADS_ONLY_SHARE, TOTAL).is_empty());
+        let late = lane(Stage::Active, 0, 0);
+        let work = plan_refill(&[early, late], TOTAL / HEADS_ONLY_SHARE, TOTAL);
+        assert_eq!(work, [Work { lane: 1, part: Part::Head, chunks: 8 }]);
     }
 
     #[test]

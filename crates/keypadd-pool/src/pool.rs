@@ -22,7 +22,8 @@ use crate::plan::{MAX_BODIES, MAX_HEADS};
 /// How a pool is made.
 #[derive(Clone, Copy, Debug)]
 pub struct PoolSettings {
-    /// Bytes that queues, chunks in use and free memory together may take.
+    /// Bytes of keystream memory: chunks in queues, chunks in use and free memory together. The
+    /// queues' own slots, some tens of KiB a lane, come on top.
     pub budget_bytes: usize,
 }
 

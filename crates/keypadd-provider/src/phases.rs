@@ -1,10 +1,11 @@
 //! The pads of one direction of a connection, over its key phases.
 //!
-//! One value behind one mutex that only quinn's calls take; fillers never do. It decides when a
-//! phase gets a lane and how full that is kept: the first phase little, since it lasts under
-//! 1,000 packets; the second at once, since its key exists from the start; later ones shortly
-//! before their use, so that a rekey does not meet a cold pool. Without a pool, or before the
-//! peer has proved its key, there are no lanes and every byte is made inline.
+//! One value behind one mutex, taken by quinn's calls and, for a moment, by whoever reads status;
+//! fillers never do. It decides when a phase gets a lane and how full that is kept: the first
+//! phase little, since it lasts under 1,000 packets; the second at once, since its key exists from
+//! the start; later ones shortly before their use, so that a rekey does not meet a cold pool.
+//! Without a pool, or before the peer has proved its key, there are no lanes and every byte is
+//! made inline.
 
 use std::collections::VecDeque;
 use std::ops::Range;

@@ -31,8 +31,9 @@ pub(crate) struct Ends {
     _endpoints: [Endpoint; 2],
 }
 
+/// The holder of one key.
 #[derive(Debug)]
-struct Only(PublicKey);
+pub(crate) struct Only(pub(crate) PublicKey);
 
 impl AllowList for Only {
     fn allows(&self, key: &PublicKey) -> bool {
@@ -85,7 +86,7 @@ impl Ends {
     }
 }
 
-fn key() -> Arc<PrivateKey> {
+pub(crate) fn key() -> Arc<PrivateKey> {
     Arc::new(PrivateKey::generate().expect("randomness"))
 }
 
@@ -114,7 +115,11 @@ fn stock_server(suite: Suite, key: &PrivateKey, client: PublicKey) -> quinn::Ser
     quinn::ServerConfig::with_crypto(Arc::new(crypto))
 }
 
-fn stock_client(suite: Suite, key: &PrivateKey, server: PublicKey) -> quinn::ClientConfig {
+pub(crate) fn stock_client(
+    suite: Suite,
+    key: &PrivateKey,
+    server: PublicKey,
+) -> quinn::ClientConfig {
     let mut tls = rustls::ClientConfig::builder_with_provider(provider(suite))
         .with_protocol_versions(&[&TLS13])
         .expect("TLS 1.3")

@@ -2,6 +2,7 @@
 //! suites are plain QUIC on the wire, in both roles, pooled or not.
 
 mod ends;
+mod strangers;
 
 use std::time::{Duration, Instant};
 
