@@ -86,7 +86,7 @@ pub(crate) struct LogFlags {
     #[arg(global = true, help_heading = "Logs")]
     pub(crate) log_format: LogFormat,
     /// What is logged: a level, or levels by part such as info,keypadd_tunnel=debug
-    #[arg(long, env = "KEYPADD_LOG", value_name = "FILTER")]
+    #[arg(long, env = "KEYPADD_LOG", value_name = "FILTER", value_parser = values::log_filter)]
     #[arg(global = true, help_heading = "Logs")]
     pub(crate) log: Option<String>,
     /// Log more; twice, the transport as well

@@ -160,7 +160,12 @@ impl Out<'_> {
     ) -> fmt::Result {
         let mut family = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
         for (labels, value) in rows {
-            family.encode_family(&labels)?.encode_counter::<Labels, V, u64>(&value, None)?;
+            match labels.is_empty() {
+                true => family.encode_counter::<Labels, V, u64>(&value, None)?,
+                false => {
+                    family.encode_family(&labels)?.encode_counter::<Labels, V, u64>(&value, None)?
+                }
+            }
         }
         Ok(())
     }
@@ -173,7 +178,10 @@ impl Out<'_> {
     ) -> fmt::Result {
         let mut family = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
         for (labels, value) in rows {
-            family.encode_family(&labels)?.encode_gauge(&value)?;
+            match labels.is_empty() {
+                true => family.encode_gauge(&value)?,
+                false => family.encode_family(&labels)?.encode_gauge(&value)?,
+            }
         }
         Ok(())
     }

@@ -108,10 +108,10 @@ struct LevelReport {
     packets: u64,
 }
 
-/// What a suite's class is called; a legacy suite is called insecure wherever it is shown.
+/// A suite's class after its name, for people; a legacy suite is called insecure wherever it is shown.
 pub(crate) fn class_label(suite: Suite) -> &'static str {
     match suite.class() {
-        Class::Standard => "standard",
+        Class::Standard => "(standard)",
         Class::Legacy => "insecure (legacy)",
     }
 }

@@ -7,7 +7,6 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::time::SystemTime;
 
 use crate::cli::{LogFlags, LogFormat};
-use crate::error::{Error, Exit, shown};
 
 /// Our crates speak at `info`, the transport below only of errors.
 const DEFAULT_FILTER: &str = "error,keypadd=info,keypadd_keystream=info,keypadd_pool=info,\
@@ -22,20 +21,14 @@ const VERBOSE_FILTER: &str = "warn,keypadd=debug,keypadd_keystream=debug,keypadd
 const TALKATIVE_FILTER: &str = "debug";
 
 /// Starts logging as the flags say; where they say nothing, a `quiet` verb speaks of trouble only.
-///
-/// # Errors
-/// Exit 2: `--log` is not a filter.
-pub(crate) fn start(flags: &LogFlags, quiet: bool) -> Result<(), Error> {
-    let filter = match (&flags.log, flags.verbose) {
-        (Some(filter), _) => EnvFilter::try_new(filter).map_err(|_| {
-            Error::new(Exit::Usage, format!("--log {} is not a filter", shown(filter)))
-                .hint("a level such as debug, or levels by part such as info,keypadd_tunnel=debug")
-        })?,
-        (None, 0) if quiet => EnvFilter::new(QUIET_FILTER),
-        (None, 0) => EnvFilter::new(DEFAULT_FILTER),
-        (None, 1) => EnvFilter::new(VERBOSE_FILTER),
-        (None, _) => EnvFilter::new(TALKATIVE_FILTER),
-    };
+pub(crate) fn start(flags: &LogFlags, quiet: bool) {
+    let filter = EnvFilter::new(match (&flags.log, flags.verbose) {
+        (Some(filter), _) => filter,
+        (None, 0) if quiet => QUIET_FILTER,
+        (None, 0) => DEFAULT_FILTER,
+        (None, 1) => VERBOSE_FILTER,
+        (None, _) => TALKATIVE_FILTER,
+    });
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_timer(SystemTime)
@@ -48,5 +41,4 @@ pub(crate) fn start(flags: &LogFlags, quiet: bool) -> Result<(), Error> {
             builder.with_ansi(colours).with_target(false).init();
         }
     }
-    Ok(())
 }

@@ -35,7 +35,7 @@ fn run() -> Result<(), Error> {
     let Some(cli) = cli::read()? else { return Ok(()) };
     // `-W` runs inside other programs, whose user wants to hear of trouble only.
     let quiet = matches!(&cli.verb, Verb::Connect(args) if args.stdio.is_some());
-    logging::start(&cli.log, quiet)?;
+    logging::start(&cli.log, quiet);
     let format = cli.log.log_format;
     match cli.verb {
         Verb::Keygen(args) => keygen::keygen(args),

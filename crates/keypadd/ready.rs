@@ -5,7 +5,7 @@ use std::fmt;
 use std::io::Write;
 use std::net::SocketAddr;
 
-use keypadd_keystream::Suite;
+use keypadd_keystream::{Class, Suite};
 use keypadd_provider::{KeyExchange, PublicKey};
 use keypadd_tunnel::{DEFAULT_PORT, Permit, Target};
 use serde::Serialize;
@@ -89,7 +89,7 @@ impl fmt::Display for ClientReady {
 
 /// A suite as ready and status lines show it.
 pub(crate) fn suite_with_class(suite: Suite) -> String {
-    format!("{suite} ({})", class_label(suite))
+    format!("{suite} {}", class_label(suite))
 }
 
 /// What is known when the line for the other host is written.
@@ -117,7 +117,7 @@ impl fmt::Display for ConnectLine<'_> {
         write!(f, " --peer {}", self.key)?;
         if !self.suites.contains(&Suite::default()) {
             write!(f, " --suite {}", self.suites[0])?;
-            if class_label(self.suites[0]) != class_label(Suite::default()) {
+            if self.suites[0].class() == Class::Legacy {
                 f.write_str(" --allow-legacy")?;
             }
         }

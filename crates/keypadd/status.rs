@@ -159,7 +159,7 @@ fn render(document: Value) -> Result<String, serde_json::Error> {
     let pool = daemon.pool;
     lines.push(match pool.mode.as_str() {
         "on" => format!(
-            "  pool on: {} filled of {}, {:.1} s of idle CPU spent",
+            "  pool on: {} filled of {}, {:.2} s of idle CPU spent",
             size(pool.budget_bytes.saturating_sub(pool.free_bytes)),
             size(pool.budget_bytes),
             pool.fill_cpu_seconds
@@ -182,14 +182,14 @@ fn render(document: Value) -> Result<String, serde_json::Error> {
 
 fn render_session(session: &Session, lines: &mut Vec<String>) {
     let size = |bytes| ByteSize::b(bytes).display().iec();
-    let class = if session.class == "legacy" { "insecure (legacy)" } else { &session.class };
+    let class = if session.class == "legacy" { "insecure (legacy)" } else { "(standard)" };
     lines.push(format!(
         "  peer {} at {}, up {}",
         printable(&session.peer),
         session.remote,
         age(session.since_unix_seconds)
     ));
-    lines.push(format!("    suite {} ({class}), key exchange {}", session.suite, session.kex));
+    lines.push(format!("    suite {} {class}, key exchange {}", session.suite, session.kex));
     lines.push(format!(
         "    round trip {:.2} ms, packets up to {} bytes, {} of {} lost, {} sent, {} received",
         session.rtt_seconds * 1e3,

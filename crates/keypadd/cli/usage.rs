@@ -72,33 +72,35 @@ pub(super) fn explain<T>(error: &clap::Error) -> Result<Option<T>, Error> {
     })
 }
 
-/// The flag as the user would type it, or the variable that set it; clap says `--pool <MODE>` for either.
+/// The flag as the user typed it, or the variable that set it; clap says `--pool <MODE>` for either.
 fn flag_name(error: &clap::Error, kind: ContextKind) -> String {
-    let Some(full) = text(error, kind) else {
-        return "a value".into();
-    };
+    let Some(full) = text(error, kind) else { return "a value".into() };
     let flag = full.split(' ').next().unwrap_or_default();
-    let variable =
-        format!("KEYPADD_{}", flag.trim_start_matches('-').to_uppercase().replace('-', "_"));
-    let typed = std::env::args_os().any(|argument| {
-        let argument = argument.to_string_lossy();
-        argument.split('=').next() == Some(flag) || is_short_of(&argument, flag)
-    });
-    if flag.starts_with("--") && !typed && std::env::var_os(&variable).is_some() {
+    let Some(name) = flag.strip_prefix("--") else {
+        return flag.trim_matches(['<', '>']).to_owned();
+    };
+    let typed = |wanted: &dyn Fn(&str) -> bool| {
+        std::env::args_os().skip(1).any(|argument| wanted(&argument.to_string_lossy()))
+    };
+    let variable = format!("KEYPADD_{}", name.to_uppercase().replace('-', "_"));
+    let short = short_of(name).map(|short| format!("-{short}"));
+    if typed(&|argument| argument.split('=').next() == Some(flag)) {
+        flag.to_owned()
+    } else if let Some(short) = short.filter(|short| typed(&|argument| argument.starts_with(short)))
+    {
+        short
+    } else if std::env::var_os(&variable).is_some() {
         variable
     } else {
-        flag.trim_matches(['<', '>']).to_owned()
+        flag.to_owned()
     }
 }
 
-/// Whether `-Lvalue` or `-L` was typed for `--local`.
-fn is_short_of(argument: &str, flag: &str) -> bool {
-    let name = flag.trim_start_matches('-');
+/// `L` for `local`.
+fn short_of(name: &str) -> Option<char> {
     let command = Cli::command();
     let mut flags = command.get_subcommands().flat_map(clap::Command::get_arguments);
-    let short = flags
-        .find_map(|arg| arg.get_long().filter(|long| *long == name).and_then(|_| arg.get_short()));
-    short.is_some_and(|short| argument.starts_with(&format!("-{short}")))
+    flags.find(|flag| flag.get_long() == Some(name)).and_then(clap::Arg::get_short)
 }
 
 /// A piece of clap's context; of a list, the first entry.

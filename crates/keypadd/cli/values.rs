@@ -13,6 +13,7 @@ use keypadd_tunnel::{
     AddressError, Congestion, ForwardError, LocalForward, Permit, PermitError, ServerAddress,
     Target,
 };
+use tracing_subscriber::EnvFilter;
 
 use crate::error::{is_private, shown};
 
@@ -144,6 +145,18 @@ pub(super) fn switch(text: &str) -> Result<bool, BadValue> {
         "true" | "yes" | "on" | "1" => Ok(true),
         "false" | "no" | "off" | "0" => Ok(false),
         _ => Err(bad(format!("{} is neither true nor false", shown(text)), "true or false")),
+    }
+}
+
+/// A log filter, kept as text: the logger parses it again, once it is known to be one.
+pub(super) fn log_filter(text: &str) -> Result<String, BadValue> {
+    match EnvFilter::try_new(text) {
+        // Any word is the name of some module, a key as well.
+        Ok(_) if !is_private(text) => Ok(text.to_owned()),
+        _ => Err(bad(
+            format!("{} is not a filter", shown(text)),
+            "a level such as debug, or levels by part such as info,keypadd_tunnel=debug",
+        )),
     }
 }
 

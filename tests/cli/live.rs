@@ -1,0 +1,272 @@
+//! Two processes: exit codes that only a live other end can cause, ready lines, the control socket, the
+//! metrics port, and a clean end on SIGTERM.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::{Child, ChildStderr, Command, Output, Stdio};
+
+use crate::{PRIVATE_KEY, PUBLIC_KEY, write_file};
+
+/// A directory with a key in it, where daemons also put their control sockets.
+pub(crate) struct Desk(tempfile::TempDir);
+
+pub(crate) fn desk() -> Desk {
+    let desk = Desk(tempfile::tempdir().unwrap());
+    write_file(&desk.path("good.key"), PRIVATE_KEY, 0o600);
+    desk
+}
+
+impl Desk {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// The binary with no variables but those that it needs to stay inside this directory.
+    pub(crate) fn keypadd(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_keypadd"));
+        command
+            .args(args)
+            .env_clear()
+            .env("RUNTIME_DIRECTORY", self.path("run"))
+            .env("KEYPADD_KEY", self.path("good.key"))
+            .env("KEYPADD_POOL_BUDGET", "4MiB")
+            .current_dir(self.0.path())
+            .stdin(Stdio::null());
+        command
+    }
+}
+
+/// A running `serve` that lets its own key in.
+pub(crate) struct Daemon {
+    child: Child,
+    stderr: BufReader<ChildStderr>,
+    said: Vec<u8>,
+    pub(crate) ready: serde_json::Value,
+}
+
+impl Daemon {
+    pub(crate) fn serve(desk: &Desk, args: &[&str]) -> Self {
+        let mut command = desk.keypadd(&["serve", "--allow", PUBLIC_KEY]);
+        command.args(["--listen", "127.0.0.1:0", "--log-format", "json"]).args(args);
+        Self::start(command)
+    }
+
+    fn start(mut command: Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut stderr = BufReader::new(child.stderr.take().unwrap());
+        let mut said = Vec::new();
+        let ready = loop {
+            let mut line = Vec::new();
+            let length = stderr.read_until(b'\n', &mut line).unwrap();
+            said.extend(&line);
+            assert_ne!(length, 0, "ended: {}", String::from_utf8_lossy(&said));
+            match serde_json::from_slice::<serde_json::Value>(&line) {
+                Ok(line) if line["event"] == "ready" => break line,
+                _ => {}
+            }
+        };
+        Self { child, stderr, said, ready }
+    }
+
+    fn address(&self) -> String {
+        self.ready["listen"].as_str().unwrap().to_owned()
+    }
+
+    pub(crate) fn connect(&self, desk: &Desk, args: &[&str]) -> Command {
+        let mut command = desk.keypadd(&["connect", &self.address(), "--peer", PUBLIC_KEY]);
+        command.args(args);
+        command
+    }
+
+    /// SIGTERM, then everything it said.
+    pub(crate) fn stop(mut self) -> Output {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        self.stderr.read_to_end(&mut self.said).unwrap();
+        let status = self.child.wait().unwrap();
+        Output { status, stdout: Vec::new(), stderr: std::mem::take(&mut self.said) }
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The exit code and the lines on standard error.
+fn ended(mut command: Command) -> (Option<i32>, String) {
+    let output = command.output().unwrap();
+    assert!(output.stdout.is_empty(), "{}", text(&output.stdout));
+    (output.status.code(), text(&output.stderr))
+}
+
+#[test]
+fn a_server_says_where_it_is_and_ends_cleanly_on_sigterm() {
+    let desk = desk();
+    let server = Daemon::serve(&desk, &["--permit-open", "localhost:80"]);
+    let address = server.address();
+    assert_eq!(
+        server.ready["connect"],
+        format!("keypadd connect {address} --peer {PUBLIC_KEY} -L 8080:localhost:80")
+    );
+    let sockets: Vec<_> =
+        fs::read_dir(desk.path("run")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let [socket] = &sockets[..] else { panic!("{sockets:?}") };
+    assert_eq!(fs::metadata(socket).unwrap().permissions().mode() & 0o777, 0o600);
+
+    let status = desk.keypadd(&["status", "--json"]).output().unwrap();
+    let document: serde_json::Value = serde_json::from_slice(&status.stdout).unwrap();
+    assert_eq!(document["daemons"][0]["place"], address);
+    assert_eq!(document["daemons"][0]["pool"]["mode"], "on");
+
+    let output = server.stop();
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert!(!socket.exists());
+    assert_eq!(ended(desk.keypadd(&["status"])).0, Some(5));
+}
+
+#[test]
+fn a_dead_daemons_socket_is_removed() {
+    let desk = desk();
+    fs::create_dir(desk.path("run")).unwrap();
+    // Above the kernel's largest process id, so that nobody has it.
+    let stale = desk.path("run").join("4194999.sock");
+    drop(std::os::unix::net::UnixListener::bind(&stale).unwrap());
+    let _server = Daemon::serve(&desk, &[]);
+    assert!(!stale.exists());
+}
+
+#[test]
+fn metrics_are_served_and_nothing_else_is() {
+    let desk = desk();
+    // A port that was free a moment ago.
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let server = Daemon::serve(&desk, &["--metrics", &free.to_string(), "--pool", "off"]);
+    let get = |path: &str| {
+        let mut stream = TcpStream::connect(free).unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    let answer = get("/metrics");
+    assert!(answer.contains("openmetrics-text"), "{answer}");
+    assert!(answer.contains("\nkeypadd_pad_reuse_total 0\n"), "{answer}");
+    assert!(answer.contains("keypadd_keystream_bytes_total{source=\"pool\"} 0"), "{answer}");
+    assert!(get("/").starts_with("HTTP/1.1 404"));
+    let taken = server.connect(&desk, &["-L", "0:a:1", "--metrics", &free.to_string()]);
+    let (code, said) = ended(taken);
+    assert_eq!(code, Some(6));
+    assert!(said.starts_with(&format!("keypadd: --metrics: cannot listen on tcp {free}: ")));
+}
+
+#[test]
+fn standard_input_and_output_carry_a_connection_and_nothing_else() {
+    let desk = desk();
+    let target = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = target.local_addr().unwrap().to_string();
+    let echo = std::thread::spawn(move || {
+        let (mut stream, _) = target.accept().unwrap();
+        let mut heard = String::new();
+        stream.read_to_string(&mut heard).unwrap();
+        stream.write_all(heard.to_uppercase().as_bytes()).unwrap();
+    });
+    let server = Daemon::serve(&desk, &["--permit-open", &address]);
+    let mut client = server
+        .connect(&desk, &["-W", &address])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    client.stdin.take().unwrap().write_all(b"half-closed").unwrap();
+    let output = client.wait_with_output().unwrap();
+    echo.join().unwrap();
+    assert_eq!(text(&output.stderr), "");
+    assert_eq!(text(&output.stdout), "HALF-CLOSED");
+    assert_eq!(output.status.code(), Some(0));
+}
+
+#[test]
+fn a_target_without_a_permit_is_one_line_and_exit_1() {
+    let desk = desk();
+    let server = Daemon::serve(&desk, &[]);
+    let (code, said) = ended(server.connect(&desk, &["-W", "127.0.0.1:9"]));
+    assert_eq!((code, said.as_str()), (Some(1), "keypadd: 127.0.0.1:9: not permitted\n"));
+}
+
+#[test]
+fn refusals_between_the_ends_are_exit_4_with_both_sides_named() {
+    let desk = desk();
+    let server = Daemon::serve(&desk, &[]);
+    let other = desk.keypadd(&["keygen", "other.key"]).output().unwrap();
+    let other = text(&other.stdout).trim().to_owned();
+
+    let (code, said) = ended(server.connect(&desk, &["-W", "a:1", "--key", "other.key"]));
+    assert_eq!(code, Some(4), "{said}");
+    assert!(said.contains(&format!("does not allow this key: {other}\n  hint: ")), "{said}");
+    assert!(said.contains(&format!("--allow {other}")), "{said}");
+
+    let mut wrong = desk.keypadd(&["connect", &server.address(), "--peer", &other]);
+    wrong.args(["-W", "a:1"]);
+    let (code, said) = ended(wrong);
+    assert_eq!(code, Some(4), "{said}");
+    assert!(said.contains(&format!("the server has another key: {PUBLIC_KEY}")), "{said}");
+
+    let legacy = ["-W", "a:1", "--suite", "des-ctr-hmac-sha1", "--allow-legacy"];
+    let (code, said) = ended(server.connect(&desk, &legacy));
+    assert_eq!(code, Some(4), "{said}");
+    assert!(said.contains("offered des-ctr-hmac-sha1; allowed aes-256-gcm, "), "{said}");
+    assert_eq!(said.lines().count(), 2, "{said}");
+}
+
+#[test]
+fn silence_is_exit_5_and_a_taken_port_exit_6() {
+    let desk = desk();
+    let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = silent.local_addr().unwrap().to_string();
+    let timeout = ["--connect-timeout", "300ms", "-W", "a:1"];
+    let mut connect = desk.keypadd(&["connect", &address, "--peer", PUBLIC_KEY]);
+    connect.args(timeout);
+    let (code, said) = ended(connect);
+    assert_eq!(code, Some(5), "{said}");
+
+    let serve = desk.keypadd(&["serve", "--allow", PUBLIC_KEY, "--listen", &address]);
+    let (code, said) = ended(serve);
+    assert_eq!(code, Some(6), "{said}");
+
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let forward = format!("127.0.0.1:{port}:a:1");
+    let connect = desk.keypadd(&["connect", &address, "--peer", PUBLIC_KEY, "-L", &forward]);
+    let (code, said) = ended(connect);
+    assert_eq!(code, Some(6), "{said}");
+}
+
+#[test]
+fn a_legacy_suite_is_called_insecure_wherever_it_is_shown() {
+    let desk = desk();
+    let legacy = ["--suite", "3des-ctr-hmac-sha1", "--allow-legacy"];
+    let server = Daemon::serve(&desk, &legacy);
+    assert_eq!(server.ready["suites"][0], "3des-ctr-hmac-sha1 insecure (legacy)");
+    let line = server.ready["connect"].as_str().unwrap().to_owned();
+    assert!(line.contains("--suite 3des-ctr-hmac-sha1 --allow-legacy"), "{line}");
+    let mut command = server.connect(&desk, &["-L", "0:a:1", "--log-format", "json"]);
+    command.args(legacy);
+    let client = Daemon::start(command);
+    assert_eq!(client.ready["suite"], "3des-ctr-hmac-sha1 insecure (legacy)");
+    let status = desk.keypadd(&["status"]).output().unwrap();
+    let shown = text(&status.stdout).matches("3des-ctr-hmac-sha1 insecure (legacy)").count();
+    assert_eq!(shown, 2, "{}", text(&status.stdout));
+    assert_eq!(client.stop().status.code(), Some(0));
+    assert_eq!(server.stop().status.code(), Some(0));
+}

@@ -1,0 +1,111 @@
+//! No private key on any output, ever: not when it is pasted where something else belongs, not in a
+//! log at its most talkative.
+
+use std::process::{Command, Output, Stdio};
+
+use crate::live::{Daemon, desk};
+use crate::{PRIVATE_KEY, PUBLIC_KEY};
+
+/// The 43 characters of base64 that hold the seed, in pieces of 8: none may be seen.
+fn assert_silent(output: &[u8], what: &str) {
+    let text = String::from_utf8_lossy(output);
+    let line = PRIVATE_KEY.lines().nth(1).unwrap();
+    let seed = &line[21..];
+    for start in 0..=seed.len() - 8 {
+        assert!(!text.contains(&seed[start..start + 8]), "{what}: {text}");
+    }
+    // RFC 8032's own spelling of the seed.
+    assert!(!text.to_lowercase().contains("9d61b19deffd5a60"), "{what}: {text}");
+}
+
+fn assert_refused_in_silence(output: &Output, what: &str) {
+    assert_ne!(output.status.code(), Some(0), "{what}");
+    assert_ne!(output.status.code(), Some(101), "{what}: a panic");
+    assert_silent(&output.stdout, what);
+    assert_silent(&output.stderr, what);
+    let lines = String::from_utf8_lossy(&output.stderr).lines().count();
+    assert!(lines <= 2, "{what}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn a_private_key_pasted_anywhere_is_refused_and_not_repeated() {
+    let desk = desk();
+    let line = PRIVATE_KEY.lines().nth(1).unwrap();
+    let flags = [
+        ("serve", vec!["allow", "listen", "permit-open", "suite", "kex"]),
+        ("connect", vec!["peer", "local", "stdio", "connect-timeout", "suite", "kex"]),
+        ("status", vec!["socket", "nonsense"]),
+    ];
+    let common = ["key", "pool", "pool-budget", "congestion", "metrics", "log-format", "log"];
+    for pasted in [PRIVATE_KEY, line] {
+        for (verb, own) in &flags {
+            let common = common.iter().filter(|_| *verb != "status");
+            for flag in own.iter().chain(common) {
+                let mut command = desk.keypadd(&[verb]);
+                // Everything that is required, so that the pasted value is what is wrong.
+                if *verb == "connect" {
+                    command.args(["host.invalid", "--connect-timeout=100ms"]);
+                    if !["local", "stdio"].contains(flag) {
+                        command.args(["-L", "0:a:1"]);
+                    }
+                    if *flag != "peer" {
+                        command.args(["--peer", PUBLIC_KEY]);
+                    }
+                } else if *verb == "serve" && *flag != "allow" {
+                    command.args(["--allow", PUBLIC_KEY]);
+                }
+                let variable = flag.to_uppercase().replace('-', "_");
+                let what = format!("{verb} --{flag}");
+                if *flag != "connect-timeout" {
+                    let inherited = command.get_args().map(ToOwned::to_owned).collect::<Vec<_>>();
+                    let mut by_variable = desk.keypadd(&[]);
+                    by_variable.args(inherited).env(format!("KEYPADD_{variable}"), pasted);
+                    if *flag != "nonsense" {
+                        assert_refused_in_silence(&by_variable.output().unwrap(), &what);
+                    }
+                    command.arg(format!("--{flag}")).arg(pasted);
+                } else {
+                    command.arg(format!("--{flag}={pasted}"));
+                }
+                assert_refused_in_silence(&command.output().unwrap(), &what);
+            }
+        }
+        for verb in ["keygen", "pubkey", "serve", "connect", "status", pasted] {
+            // As a path it is too long a name, or a directory that does not exist.
+            let name = format!("missing/{pasted}/{pasted}");
+            for argument in [pasted, &name] {
+                if verb == "keygen" && argument == name {
+                    continue; // makes the directories, as it is asked to
+                }
+                if verb == "keygen" && argument == line {
+                    continue; // a name like any other: the file is made
+                }
+                let output = desk.keypadd(&[verb, argument]).output().unwrap();
+                assert_refused_in_silence(&output, &format!("{verb} with an argument"));
+            }
+        }
+    }
+}
+
+#[test]
+fn the_most_talkative_log_holds_no_private_key() {
+    let desk = desk();
+    let server = Daemon::serve(&desk, &["-vv", "--log", "trace", "--permit-open", "*:*"]);
+    let output = server
+        .connect(&desk, &["-vv", "--log", "trace", "-W", "127.0.0.1:9"])
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    assert!(!output.stderr.is_empty());
+    assert_silent(&output.stderr, "connect");
+    assert_silent(&server.stop().stderr, "serve");
+    let keygen = Command::new(env!("CARGO_BIN_EXE_keypadd"))
+        .args(["-vv", "keygen"])
+        .arg(desk.path("new.key"))
+        .output()
+        .unwrap();
+    let pem = std::fs::read_to_string(desk.path("new.key")).unwrap();
+    let text = String::from_utf8_lossy(&keygen.stderr) + String::from_utf8_lossy(&keygen.stdout);
+    assert!(keygen.status.success());
+    assert!(!text.contains(pem.lines().nth(1).unwrap()));
+}
