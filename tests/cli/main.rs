@@ -3,6 +3,8 @@
 //! `cmd/*.trycmd` are cases as data (`TRYCMD=overwrite cargo test --test cli` rewrites what they
 //! expect). Here are the files that they name and the claims that need two processes.
 
+#![allow(clippy::unwrap_used)]
+
 mod live;
 mod secrets;
 
