@@ -2,6 +2,8 @@
 //! daemon is made of comes from the libraries (docs/ARCHITECTURE.md). Nothing here outlives a verb
 //! except logging, so two daemons can run in one process.
 
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
 mod cli;
 mod collect;
 mod connect;
