@@ -1,0 +1,348 @@
+#!/usr/bin/env bash
+# keypadd from end to end over real UDP: the binary that ships, two network namespaces, a veth pair.
+#
+#      namespace far                                              namespace near
+#    +------------------------------+      veth, MTU 1500       +------------------------------+
+#    |  keypadd serve      UDP 4433 |                           |  keypadd connect             |
+#    |    |                         | 10.99.7.1       10.99.7.2 |    |                         |
+#    |    v                         +---------------------------+    ^                         |
+#    |  target.py      TCP 7000     | fd00:99:7::1 fd00:99:7::2 |  -L 7100 <- probe.py         |
+#    |  sshd           TCP 2222     |                           |  -W      <- ssh              |
+#    +------------------------------+                           +------------------------------+
+#
+#    tests/netns.sh target/release/keypadd              every scenario, about 8 minutes
+#    tests/netns.sh target/release/keypadd CLAIM...     those whose names contain a CLAIM
+#    NETNS_MIB=16 tests/netns.sh ...                    less than the 256 MiB each way of every suite
+#
+# Needs root, iproute2, OpenSSH, python3, curl. Prints `ok - ...` or `not ok - ...` for each scenario and
+# ends with 1 if one failed. Round-trip times are printed and compared; they decide nothing.
+
+set -u -o pipefail
+
+# The whole is bounded: a hang anywhere ends here, and the trap cleans up.
+if [ -z "${NETNS_BOUNDED-}" ]; then
+    NETNS_BOUNDED=1 exec timeout --kill-after=20 1500 "${BASH_SOURCE[0]}" "$@"
+fi
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+source "$here/netns/harness.sh"
+
+closed_port=7999    # permitted, and nobody listens
+forbidden_port=7998 # not permitted
+forward=127.0.0.1:$forward_port
+target=10.99.7.1:$target_port # beside the tunnel
+
+# ---- bytes --------------------------------------------------------------------------------------
+
+random_bytes_arrive_exactly_both_ways() {
+    tunnel "$1"
+    expect "SHA-256 is equal" probe swap "$forward" --mib "${NETNS_MIB:-256}"
+}
+
+two_hundred_connections_at_once_are_exact() {
+    tunnel aes-256-gcm
+    expect "every connection is exact" probe crowd "$forward" --connections 200
+}
+
+ipv6_carries_the_tunnel_and_the_forward() {
+    expect "the server starts" serve '[fd00:99:7::1]'
+    expect "the client connects" connect '[fd00:99:7::1]' -L "$forward_port:[::1]:$target_port"
+    expect "SHA-256 is equal" probe swap "[::1]:$forward_port" --mib 16
+}
+
+# ---- ends and resets ----------------------------------------------------------------------------
+
+half_close_is_exact_both_ways() {
+    tunnel aes-256-gcm
+    expect "near half-closes first" probe near-half-close "$forward"
+    expect "far half-closes first" probe far-half-close "$forward" --target "$target"
+}
+
+resets_pass_as_resets_both_ways() {
+    tunnel aes-256-gcm
+    expect "far to near" probe far-reset "$forward"
+    expect "near to far" probe near-reset "$forward" --target "$target"
+}
+
+refused_and_unpermitted_targets_end_as_resets() {
+    expect "the server starts" serve 10.99.7.1
+    expect "the client connects" connect 10.99.7.1 \
+        -L "7201:127.0.0.1:$closed_port" -L "7202:127.0.0.1:$forbidden_port"
+    expect "a refused target" probe refused 127.0.0.1:7201
+    expect "an unpermitted target" probe refused 127.0.0.1:7202
+}
+
+stdio_to_a_target_that_is_not_to_be_had_says_one_line_and_exits_1() {
+    local port status
+    mkfifo "$scratch/open-input"
+    expect "the server starts" serve 10.99.7.1
+    for port in "$closed_port" "$forbidden_port"; do
+        tell near "keypadd connect 10.99.7.1 ... -W 127.0.0.1:$port"
+        # Standard input stays open, as an ssh client's does.
+        in_end near timeout --foreground 20 "$keypadd" connect 10.99.7.1 --peer "$far_key" \
+            --key "$scratch/near.key" -W "127.0.0.1:$port" \
+            <>"$scratch/open-input" >"$scratch/out" 2>"$scratch/err"
+        status=$?
+        sed 's/^/    /' "$scratch/err"
+        expect "exit 1" equal 1 "$status"
+        expect "one line" equal 1 "$(wc -l <"$scratch/err")"
+        expect "nothing on standard output" equal 0 "$(wc -c <"$scratch/out")"
+        expect "its control socket is gone" silent find "$scratch/near.run" -name '*.sock'
+    done
+    rm "$scratch/open-input"
+}
+
+# await_count COUNT PATTERN FILE: soon so many lines match.
+await_count() {
+    local turn
+    for ((turn = 0; turn < 60; turn++)); do
+        [ "$(grep -c -- "$2" "$3")" = "$1" ] && return 0
+        sleep 0.05
+    done
+    equal "$1 lines" "$(grep -c -- "$2" "$3") lines"
+}
+
+# ---- ssh ----------------------------------------------------------------------------------------
+
+ssh_runs_through_its_proxy_command() {
+    local dir=$scratch/ssh
+    mkdir -m 700 "$dir"
+    ssh-keygen -q -t ed25519 -N '' -f "$dir/host"
+    ssh-keygen -q -t ed25519 -N '' -f "$dir/user"
+    cp "$dir/user.pub" "$dir/authorized_keys"
+    printf '[localhost]:2222 %s\n' "$(cut -d' ' -f1,2 "$dir/host.pub")" >"$dir/known_hosts"
+    cat >"$dir/sshd_config" <<-END
+		ListenAddress 127.0.0.1:2222
+		ListenAddress [::1]:2222
+		HostKey $dir/host
+		AuthorizedKeysFile $dir/authorized_keys
+		PidFile none
+		PasswordAuthentication no
+		PermitRootLogin prohibit-password
+		StrictModes no
+		UsePAM no
+	END
+    # sshd separates its privileges there; the system's own service would have made it.
+    local made=
+    [ -d /run/sshd ] || { mkdir -m 755 /run/sshd && made=/run/sshd; }
+    tell far "sshd -D -e -f sshd_config"
+    start far "$dir/sshd.log" "$(command -v sshd)" -D -e -f "$dir/sshd_config"
+    local sshd=$started
+    expect "sshd listens" await_line "$dir/sshd.log" 'Server listening on 127.0.0.1'
+    # Every address of the host, as without --listen.
+    expect "the server starts" serve '[::]'
+
+    local proxy="'$keypadd' connect 10.99.7.1 --peer $far_key --key '$scratch/near.key' -W %h:%p"
+    local ssh=(timeout --foreground 60 ssh -F none -p 2222 -i "$dir/user" -o BatchMode=yes
+        -o "UserKnownHostsFile=$dir/known_hosts" -o StrictHostKeyChecking=yes
+        -o "ProxyCommand=$proxy" root@localhost)
+    tell near "ssh -o ProxyCommand='keypadd connect ... -W %h:%p' root@localhost"
+    expect "a command runs" equal "here: $far" \
+        "$(in_end near "${ssh[@]}" 'echo here: $(ip netns identify $$)' 2>"$dir/ssh.err")"
+    head -c 10485760 /dev/urandom >"$dir/file"
+    in_end near "${ssh[@]}" "cat >'$dir/there'" <"$dir/file" 2>>"$dir/ssh.err"
+    expect "10 MiB arrive there" cmp "$dir/file" "$dir/there"
+    in_end near "${ssh[@]}" "cat '$dir/there'" >"$dir/back" 2>>"$dir/ssh.err"
+    expect "10 MiB come back" cmp "$dir/file" "$dir/back"
+    sed 's/^/    /' "$dir/ssh.err"
+    # ssh hangs up on its proxy (SIGHUP); the server is not to wait for the idle timeout.
+    expect "each session was closed" await_count 3 'session ended.*nothing more to do' "$log"
+    expect "no control socket is left" silent find "$scratch/near.run" -name '*.sock'
+
+    kill -TERM "$sshd"
+    await_end "$sshd" 10
+    [ -z "$made" ] || rmdir "$made"
+    rm -rf "$dir"
+}
+
+# ---- the pool -----------------------------------------------------------------------------------
+
+# The threads of a process by name and scheduling policy (proc(5): fields 2 and 41 of stat).
+threads() {
+    sed -E 's/^[0-9]+ \((.*)\) (.*)$/\1 \2/' "/proc/$1"/task/*/stat | awk '{ print $1, $40 }'
+}
+
+the_pool_serves_quiet_traffic_and_inline_the_burst() {
+    tunnel 3des-ctr-hmac-sha1
+    local process end
+    for process in "$server" "$client"; do
+        expect "the filler is SCHED_IDLE (policy 5)" \
+            equal "keypadd-fill 5" "$(threads "$process" | grep '^keypadd-fill')"
+        expect "and no other thread is" equal 1 "$(threads "$process" | grep -c ' 5$')"
+    done
+    local -A pool inline
+    for end in far near; do
+        pool[$end]=$(metric $end 'keypadd_keystream_bytes_total{source="pool"}')
+    done
+    expect "quiet traffic passes" probe trips quiet="$forward" --bytes 256 --rate 100 --seconds 5
+    for end in far near; do
+        # 500 messages each way, each of 256 bytes, of which one in two may miss here.
+        expect "the pool served it, $end" grown "${pool[$end]}" \
+            "$(metric $end 'keypadd_keystream_bytes_total{source="pool"}')" 128000
+        inline[$end]=$(metric $end 'keypadd_keystream_bytes_total{source="inline"}')
+    done
+    # More than the whole budget of 64 MiB each way, and faster than 3DES can be filled.
+    expect "a burst passes" probe swap "$forward" --mib 96
+    for end in far near; do
+        expect "inline served the burst, $end" grown "${inline[$end]}" \
+            "$(metric $end 'keypadd_keystream_bytes_total{source="inline"}')" 16000000
+        metric $end 'keypadd_keystream_bytes_total{source="pool"}' | sed "s/^/    $end pool /"
+        metric $end 'keypadd_keystream_bytes_total{source="inline"}' | sed "s/^/    $end inline /"
+    done
+}
+
+# Timing decides no test: the comparison is printed, and only wrong bytes fail.
+round_trips_of_1024_bytes_at_100_a_second_are_compared() {
+    nth=0 tunnel 3des-ctr-hmac-sha1
+    nth=1 tunnel aes-256-gcm
+    nth=2 tunnel 3des-ctr-hmac-sha1 --pool off
+    nth=0 expect "the pools of 3DES fill up" pools_fill_up
+    nth=1 expect "the pools of AES fill up" pools_fill_up
+    expect "round trips" probe trips beside-the-tunnel="$target" \
+        3des-pooled="127.0.0.1:$forward_port" \
+        aes-256-gcm="127.0.0.1:$((forward_port + 1))" \
+        3des-inline="127.0.0.1:$((forward_port + 2))" \
+        --rule 3des-pooled,aes-256-gcm,at-most,1.1 --rule 3des-inline,aes-256-gcm,at-least,2.5 \
+        --bytes 1024 --rate 100 --seconds 6 --rounds 5
+}
+
+# ---- memory -------------------------------------------------------------------------------------
+
+# The windows of keypadd-tunnel's transport (receive 64 MiB, send 16 MiB) and 8 MiB more, in KiB.
+memory_limit_kib=$(((64 + 16 + 8) * 1024))
+
+kib() { awk -v name="$2:" '$1 == name { print $2 }' "/proc/$1/status"; }
+
+# grows_within_limit COMMAND...: what both daemons hold at most while it runs, over what they held before.
+grows_within_limit() {
+    local server_before client_before result=0
+    # 5 sets the peak back to what is held now (proc(5), clear_refs).
+    echo 5 >"/proc/$server/clear_refs"
+    echo 5 >"/proc/$client/clear_refs"
+    server_before=$(kib "$server" VmRSS)
+    client_before=$(kib "$client" VmRSS)
+    "$@" || result=1
+    local server_grown=$(($(kib "$server" VmHWM) - server_before))
+    local client_grown=$(($(kib "$client" VmHWM) - client_before))
+    printf '    KiB more at most: far %d, near %d; limit %d\n' \
+        "$server_grown" "$client_grown" "$memory_limit_kib"
+    [ "$server_grown" -le "$memory_limit_kib" ] && [ "$client_grown" -le "$memory_limit_kib" ] &&
+        return $result
+    return 1
+}
+
+a_gibibyte_at_readers_that_stop_costs_no_more_than_the_windows() {
+    # 32 readers, since a stream of 2 MiB alone cannot fill the connection's window.
+    tunnel aes-256-gcm
+    expect "the pools fill up" pools_fill_up
+    expect "near to far" \
+        grows_within_limit probe push "$forward" --connections 32 --mib 1024
+    end_daemons
+    tunnel aes-256-gcm
+    expect "the pools fill up" pools_fill_up
+    expect "far to near" \
+        grows_within_limit probe stop "$forward" --connections 32 --mib 1024 --target "$target"
+}
+
+# ---- the end ------------------------------------------------------------------------------------
+
+a_signal_ends_both_cleanly() {
+    local held
+    tunnel aes-256-gcm
+    start near "$scratch/held.log" timeout 60 python3 -B "$here/netns/probe.py" hold "$forward"
+    held=$started
+    expect "a connection is open" await_line "$scratch/held.log" held
+    expect "each has a control socket" equal 2 \
+        "$(find "$scratch/far.run" "$scratch/near.run" -name '*.sock' | wc -l)"
+
+    tell near "kill -$1 the client"
+    kill "-$1" "$client"
+    await_end "$client" 10
+    expect "the client's exit status" equal 0 "$status"
+    expect "its ports are free" silent in_end near ss -H -lntu
+    expect "its control socket is gone" silent find "$scratch/near.run" -name '*.sock'
+    await_end "$held" 10
+    expect "the open connection ends with it" equal 0 "$status"
+
+    tell far "kill -$1 the server"
+    kill "-$1" "$server"
+    await_end "$server" 10
+    expect "the server's exit status" equal 0 "$status"
+    expect "its ports are free" silent in_end far ss -H -lntu \
+        "sport = :$udp_port or sport = :$metrics_port"
+    expect "its control socket is gone" silent find "$scratch/far.run" -name '*.sock'
+
+    tunnel aes-256-gcm # on the same ports, at once
+    expect "and all works again" probe swap "$forward" --mib 1
+}
+
+a_client_whose_server_was_killed_says_so_and_exits_1() {
+    local began=$SECONDS lines
+    tunnel aes-256-gcm
+    tell far "kill -KILL the server"
+    kill -KILL "$server"
+    wait "$server" 2>/dev/null
+    # The idle timeout of 15 s, counted from a keep-alive of up to 5 s later, and a little.
+    expect "the client ends" await_end "$client" 25
+    expect "exit status" equal 1 "$status"
+    lines=$(grep '^keypadd: ' "$scratch/near.0.log" | grep -v ready)
+    printf '    after %d s: %s\n' $((SECONDS - began)) "$lines"
+    expect "one line" equal 1 "$(grep -c . <<<"$lines")"
+    expect "which says what was lost" grep -q 'connection to 10.99.7.1.* lost' <<<"$lines"
+    expect "its control socket is gone" silent find "$scratch/near.run" -name '*.sock'
+    rm -f "$scratch/far.run"/*.sock # the killed server's
+}
+
+# -------------------------------------------------------------------------------------------------
+
+suites=(
+    aes-256-gcm aes-128-gcm
+    aes-256-ctr-hmac-sha256 aes-256-ctr-hmac-sha1 aes-128-ctr-hmac-sha256 aes-128-ctr-hmac-sha1
+    3des-ctr-hmac-sha256 3des-ctr-hmac-sha1 des-ctr-hmac-sha256 des-ctr-hmac-sha1
+)
+
+[ $# -ge 1 ] || die "usage: tests/netns.sh BINARY [CLAIM...]"
+keypadd=$(realpath -- "$1")
+[ -x "$keypadd" ] || die "no program: $1 (cargo build --release)"
+shift
+check_needs
+# A daemon's settings are what its command line says, and no more.
+unset "${!KEYPADD_@}"
+scratch=$(mktemp -d "${TMPDIR:-/tmp}/keypadd-netns.XXXXXX") || die "no scratch directory"
+trap clean_up EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+make_topology
+make_keys
+tell far "target.py $target_port"
+start far "$scratch/target" python3 -B "$here/netns/target.py" "$target_port"
+await_line "$scratch/target" listening || die "target.py: $(cat "$scratch/target")"
+
+wanted=("$@")
+# claim NAME ARGUMENT...: the scenario, if it is wanted.
+claim() {
+    local want
+    for want in "${wanted[@]:-}"; do
+        case "$*" in *"$want"*) scenario "$@" && return ;; esac
+    done
+}
+
+claim half_close_is_exact_both_ways
+claim resets_pass_as_resets_both_ways
+claim refused_and_unpermitted_targets_end_as_resets
+claim stdio_to_a_target_that_is_not_to_be_had_says_one_line_and_exits_1
+claim two_hundred_connections_at_once_are_exact
+claim ipv6_carries_the_tunnel_and_the_forward
+claim ssh_runs_through_its_proxy_command
+claim a_signal_ends_both_cleanly TERM
+claim a_signal_ends_both_cleanly INT
+claim a_client_whose_server_was_killed_says_so_and_exits_1
+claim a_gibibyte_at_readers_that_stop_costs_no_more_than_the_windows
+claim the_pool_serves_quiet_traffic_and_inline_the_burst
+claim round_trips_of_1024_bytes_at_100_a_second_are_compared
+for suite in "${suites[@]}"; do
+    claim random_bytes_arrive_exactly_both_ways "$suite"
+done
+
+[ "$verdict" = 0 ] && echo "all claims hold" || echo "not all claims hold"
+exit "$verdict"
