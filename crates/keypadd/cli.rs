@@ -76,6 +76,13 @@ Examples:
     /// Show the daemons that run on this host: peers, suite, round trip, pool
     #[command(after_help = "Example:\n  keypadd status --json")]
     Status(StatusArgs),
+    /// See a tunnel work: both ends in this process, traffic, figures, a verdict
+    ///
+    /// Types and sends bulk data over UDP on loopback: through 3DES with a pool, through 3DES without,
+    /// through AES with a pool. Takes about 20 seconds, writes no file and leaves nothing running.
+    /// Ctrl-C ends it with the figures so far.
+    #[command(after_help = "Example:\n  keypadd demo")]
+    Demo(DemoArgs),
 }
 
 /// Flags that every verb takes.
@@ -226,6 +233,13 @@ pub(crate) struct StatusArgs {
     #[arg(long, env = "KEYPADD_SOCKET", value_name = "PATH")]
     pub(crate) socket: Option<PathBuf>,
     /// Print JSON
+    #[arg(long, env = "KEYPADD_JSON", value_parser = values::switch)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DemoArgs {
+    /// Print JSON, once, at the end
     #[arg(long, env = "KEYPADD_JSON", value_parser = values::switch)]
     pub(crate) json: bool,
 }

@@ -180,7 +180,7 @@ fn explain(error: ClientError, daemon: &Daemon, peer: PublicKey) -> Error {
 }
 
 /// The number that tells this run of the client from every other.
-fn draw_instance() -> Result<Instance, Error> {
+pub(crate) fn draw_instance() -> Result<Instance, Error> {
     let mut instance = [0; 16];
     getrandom::fill(&mut instance).map_err(|error| {
         Error::new(Exit::Runtime, format!("no randomness from the system: {error}"))

@@ -9,6 +9,7 @@ mod collect;
 mod connect;
 mod control;
 mod daemon;
+mod demo;
 mod error;
 mod figures;
 mod keyfile;
@@ -35,14 +36,19 @@ fn main() -> ExitCode {
 
 fn run() -> Result<(), Error> {
     let Some(cli) = cli::read()? else { return Ok(()) };
-    // `-W` runs inside other programs, whose user wants to hear of trouble only.
-    let quiet = matches!(&cli.verb, Verb::Connect(args) if args.stdio.is_some());
+    // `-W` runs inside other programs, and `demo` draws: their user wants to hear of trouble only.
+    let quiet = match &cli.verb {
+        Verb::Connect(args) => args.stdio.is_some(),
+        Verb::Demo(_) => true,
+        _ => false,
+    };
     logging::start(&cli.log, quiet);
     let format = cli.log.log_format;
     match cli.verb {
         Verb::Keygen(args) => keygen::keygen(args),
         Verb::Pubkey(args) => keygen::pubkey(args),
         Verb::Status(args) => status::run(args),
+        Verb::Demo(args) => block_on(async { demo::run(args, signals()?).await }),
         Verb::Serve(args) => {
             let settings = serve::Settings::read(*args)?;
             block_on(async {

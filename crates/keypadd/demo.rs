@@ -1,0 +1,210 @@
+//! `keypadd demo`: both ends of a tunnel in this process, traffic over real UDP on loopback, and what
+//! it measured. Keys live in memory, ports are the kernel's choice, and no file is touched. Says what
+//! the figures say, also where they speak against the pool.
+
+mod arm;
+mod ends;
+mod measured;
+mod screen;
+mod traffic;
+mod verdict;
+
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Serialize;
+use tokio::sync::watch;
+
+use crate::cli::DemoArgs;
+use crate::error::{Error, Exit, system};
+use crate::shutdown::Shutdown;
+use arm::{Board, Workload};
+use measured::{ARMS, Measured};
+use screen::Screen;
+use traffic::{Pattern, SCREEN_BYTES, Schedule};
+
+/// Keys that are pressed in an arm.
+const KEYS: usize = 300;
+
+/// Keys a second, on average: ten quick typists.
+const KEYS_PER_SECOND: u32 = 100;
+
+/// Bulk data for which the pool has pads, also when its filler has just gone to sleep.
+const BURST_BYTES: u64 = 3 << 20;
+
+/// Bursts in an arm; the table shows their median.
+const BURSTS: usize = 3;
+
+/// Fillers that worked for more than this part of the typing kept a core awake, which moves latency.
+const FILLERS_ASLEEP: f64 = 0.02;
+
+/// Runs the three arms, or as much of them as `shutdown` leaves time for, and says what came out.
+///
+/// # Errors
+/// Exit 1: an arm could not run, or a byte came out altered. Not: figures that nobody likes.
+pub(crate) async fn run(args: DemoArgs, shutdown: Shutdown) -> Result<(), Error> {
+    let workload = Workload {
+        pattern: Arc::new(Pattern::draw()?),
+        schedule: Arc::new(Schedule::draw(KEYS, KEYS_PER_SECOND)?),
+    };
+    let (board, shown) = watch::channel(Board::default());
+    let screen = (!args.json).then(Screen::new);
+    let painter = screen.map(|screen| {
+        introduce(&screen);
+        tokio::spawn(screen.follow(shown.clone()))
+    });
+    let ended = tokio::select! {
+        ended = run_arms(&workload, &board) => ended.map(|()| true),
+        () = shutdown.thrown() => Ok(false),
+    };
+    drop(board);
+    let rows = shown.borrow().rows.clone();
+    match painter {
+        Some(painter) => {
+            let screen = painter.await.map_err(|_| failed("the table could not be drawn"))?;
+            conclude(&screen, &rows, ended?);
+        }
+        None => print(&Report::new(&rows, ended?))?,
+    }
+    Ok(())
+}
+
+async fn run_arms(workload: &Workload, board: &watch::Sender<Board>) -> Result<(), Error> {
+    for nth in 0..ARMS.len() {
+        arm::run(nth, workload, board).await?;
+    }
+    Ok(())
+}
+
+fn introduce(screen: &Screen) {
+    screen.line("Both ends of a tunnel in this process, over UDP on loopback; no file is written.");
+    screen.line("Typing, then bulk: 3DES with a pool, 3DES without, AES with one; about 20 s.");
+    screen.line("");
+}
+
+fn conclude(screen: &Screen, rows: &[Measured; ARMS.len()], complete: bool) {
+    screen.line("");
+    screen.line(&format!(
+        "{KEYS} keys, {KEYS_PER_SECOND} a second; timed from when each was due until its {SCREEN_BYTES} B screen.\n\
+         Bursts are {} MiB, for which a full pool has pads; \"beyond\" is without a pause.\n\
+         Packets and pads (keystream): typing and bursts. CPU s of fillers: the whole arm.",
+        BURST_BYTES >> 20,
+    ));
+    screen.line("");
+    if !complete {
+        screen.line("Interrupted: these are the figures so far.");
+    }
+    screen.line("Verdicts (2.00x is twice as fast):");
+    for line in verdict::verdicts(rows) {
+        screen.line(&line);
+    }
+    screen.line("");
+    for caveat in caveats(rows) {
+        screen.line(&caveat);
+    }
+    screen.line(
+        "3DES is slow, hence here, and insecure (legacy): use the default, aes-256-gcm.\n\
+         Next, two hosts in a minute: `keypadd --help`, or README.md.",
+    );
+}
+
+/// What the reader has to know before believing the verdicts.
+fn caveats(rows: &[Measured; ARMS.len()]) -> Vec<String> {
+    let mut lines = vec![
+        "One run, one machine: other load and idle cores' wake-ups move these figures.".to_owned(),
+        "AES without a pool is not run here; where the CPU has AES, a pool gains little."
+            .to_owned(),
+    ];
+    let typing = Duration::from_secs(KEYS as u64) / KEYS_PER_SECOND;
+    for (arm, row) in
+        ARMS.iter().zip(rows).filter(|(arm, row)| arm.pool && row.burst_mbit.is_some())
+    {
+        if !row.pool_was_full {
+            lines.push(format!("{arm}: too little idle CPU, the pool was not full."));
+        }
+        let busy = row.filler_cpu_typing.as_secs_f64() / typing.as_secs_f64();
+        if busy > FILLERS_ASLEEP {
+            let percent = busy * 100.0;
+            lines.push(format!(
+                "{arm}: fillers worked {percent:.0} % of the typing; that moves latency."
+            ));
+        }
+    }
+    lines
+}
+
+/// The demo's figures as `--json` prints them.
+#[derive(Serialize)]
+struct Report<'a> {
+    complete: bool,
+    arms: Vec<ArmReport<'a>>,
+}
+
+#[derive(Serialize)]
+struct ArmReport<'a> {
+    suite: &'static str,
+    pool: bool,
+    #[serde(flatten)]
+    measured: &'a Measured,
+    verdict: String,
+}
+
+impl<'a> Report<'a> {
+    fn new(rows: &'a [Measured; ARMS.len()], complete: bool) -> Self {
+        let arms = ARMS.into_iter().zip(rows).zip(verdict::verdicts(rows));
+        let arms = arms.map(|((arm, measured), verdict)| ArmReport {
+            suite: arm.suite.name(),
+            pool: arm.pool,
+            measured,
+            verdict,
+        });
+        Self { complete, arms: arms.collect() }
+    }
+}
+
+fn print(report: &Report<'_>) -> Result<(), Error> {
+    let text = serde_json::to_string_pretty(report)
+        .map_err(|error| failed(format!("the figures cannot be written: {error}")))?;
+    writeln!(io::stdout().lock(), "{text}")
+        .map_err(|error| failed(format!("cannot write to standard output: {}", system(&error))))
+}
+
+fn failed(cause: impl Into<String>) -> Error {
+    Error::new(Exit::Runtime, format!("demo: {}", cause.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_weakens_a_verdict_is_said() {
+        let good = Measured { burst_mbit: Some(1.0), pool_was_full: true, ..Measured::default() };
+        let bad = Measured {
+            filler_cpu_typing: Duration::from_millis(300),
+            pool_was_full: false,
+            ..good.clone()
+        };
+        let plain = caveats(&[good.clone(), good.clone(), good.clone()]);
+        let lines = caveats(&[bad, good.clone(), good]);
+        assert_eq!(lines[..plain.len()], plain);
+        assert_eq!(
+            lines[plain.len()..],
+            [
+                "3des-ctr-hmac-sha1, pool on: too little idle CPU, the pool was not full.",
+                "3des-ctr-hmac-sha1, pool on: fillers worked 10 % of the typing; that moves latency.",
+            ]
+        );
+    }
+
+    #[test]
+    fn json_names_every_arm_with_units() {
+        let rows = Default::default();
+        let json = serde_json::to_value(Report::new(&rows, false)).unwrap();
+        assert_eq!(json["complete"], false);
+        assert_eq!(json["arms"][1]["suite"], "3des-ctr-hmac-sha1");
+        assert_eq!(json["arms"][1]["pool"], false);
+        assert_eq!(json["arms"][2]["filler_cpu_seconds"], 0.0);
+    }
+}
