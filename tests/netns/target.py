@@ -28,6 +28,7 @@ PATIENCE_SECONDS = 300
 PIECE_BYTES = 256 << 10
 
 judged = {}
+counting = threading.Lock()
 
 
 def send_random(connection, size):
@@ -83,8 +84,9 @@ def flood(connection, token):
     note = judged.setdefault(token, {"bytes": 0})
     connection.settimeout(None)
     while True:
-        # Floods of one token are counted together; a lost update would only delay the observer.
-        note["bytes"] += connection.send(piece)
+        sent = connection.send(piece)
+        with counting:  # floods of one token are counted together
+            note["bytes"] += sent
 
 
 def reset(connection):
