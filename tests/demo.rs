@@ -1,6 +1,8 @@
 //! `keypadd demo` from outside: what a stranger sees, and that nothing of it stays behind. What the
 //! figures are is the machine's business; that every line of them comes is claimed here.
 
+#![allow(clippy::unwrap_used)]
+
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;

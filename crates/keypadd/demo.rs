@@ -88,7 +88,7 @@ fn conclude(screen: &Screen, rows: &[Measured; ARMS.len()], complete: bool) {
     screen.line(&format!(
         "{KEYS} keys, {KEYS_PER_SECOND} a second; timed from when each was due until its {SCREEN_BYTES} B screen.\n\
          Bursts are {} MiB, for which a full pool has pads; \"beyond\" is without a pause.\n\
-         Packets and pads (keystream): typing and bursts. CPU s of fillers: the whole arm.",
+         Packets and pads (keystream): typing and bursts. Filler CPU s: the whole arm.",
         BURST_BYTES >> 20,
     ));
     screen.line("");
