@@ -9,13 +9,14 @@ use keypadd_tunnel::{
     AuthError, Client, ClientError, ClientSession, ClientSettings, LocalForward, ServerAddress,
     Target,
 };
-use tokio::io::{AsyncWriteExt, stdin, stdout};
+use tokio::io::stdin;
 
 use crate::cli::ConnectArgs;
 use crate::daemon::{Daemon, DaemonSettings, notify_systemd};
 use crate::error::{Error, Exit, system};
 use crate::ready::{ClientReady, ForwardReady, suite_with_class};
 use crate::shutdown::Shutdown;
+use crate::stdio::ClosingStdout;
 
 /// What a client is started with.
 #[derive(Debug)]
@@ -91,14 +92,17 @@ pub(crate) async fn run(
         instance: draw_instance()?,
     });
     let client = client.await.map_err(|error| explain(ClientError::Bind(error), &daemon, peer))?;
-    let watching = daemon.watch("connect", server.to_string(), client.sessions(), &shutdown);
+    let mut watching = daemon.watch("connect", server.to_string(), client.sessions(), &shutdown);
     let ended = tokio::select! {
         ended = forward(&client, stdio, &shutdown, on_ready, (&server, peer)) => ended,
         () = shutdown.thrown() => Ok(()),
     };
     notify_systemd(sd_notify::NotifyState::Stopping);
-    client.close().await;
-    drop(watching);
+    // Where nobody answered there is nobody to say goodbye to.
+    if !matches!(ended, Err(ClientError::Unreachable { .. })) {
+        client.close().await;
+    }
+    watching.shutdown().await;
     ended.map_err(|error| explain(error, &daemon, peer))
 }
 
@@ -115,12 +119,7 @@ async fn forward(
     notify_systemd(sd_notify::NotifyState::Ready);
     match stdio {
         None => client.run(&session, shutdown.thrown()).await,
-        Some(target) => {
-            let mut out = stdout();
-            let ended = client.carry(&session, &target, stdin(), &mut out).await;
-            // tokio writes standard output on a thread of its own: wait for the last bytes.
-            ended.and(out.flush().await.map_err(ClientError::Local))
-        }
+        Some(target) => client.carry(&session, &target, stdin(), ClosingStdout::new()).await,
     }
 }
 

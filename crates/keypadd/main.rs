@@ -20,6 +20,7 @@ mod ready;
 mod serve;
 mod shutdown;
 mod status;
+mod stdio;
 
 use std::process::ExitCode;
 

@@ -109,7 +109,7 @@ pub(crate) async fn run(
         );
     }
     let place = server.local_addr();
-    let watching = daemon.watch("serve", place.to_string(), server.sessions(), &shutdown);
+    let mut watching = daemon.watch("serve", place.to_string(), server.sessions(), &shutdown);
     let line = ConnectLine {
         listen: place,
         key: daemon.public_key(),
@@ -130,6 +130,6 @@ pub(crate) async fn run(
             notify_systemd(sd_notify::NotifyState::Stopping);
         })
         .await;
-    drop(watching);
+    watching.shutdown().await;
     Ok(())
 }

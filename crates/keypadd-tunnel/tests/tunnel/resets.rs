@@ -72,7 +72,7 @@ async fn a_reset_passes_while_the_client_does_not_read() {
 }
 
 #[tokio::test]
-async fn a_reset_passes_to_a_target_that_has_finished_and_does_not_read() {
+async fn a_reset_passes_to_a_target_that_has_finished_once_it_reads() {
     let target = listener().await;
     let tunnel = Tunnel::to(&target).await;
     let mut here = tunnel.enter().await;
@@ -81,8 +81,8 @@ async fn a_reset_passes_to_a_target_that_has_finished_and_does_not_read() {
     assert_eq!(read_all(&mut here).await.unwrap(), b"");
     assert!(write_until_stuck(&mut here, ENDLESS).await < ENDLESS);
     reset(here);
-    until("both ends forget it", || tunnel.open() == (0, 0)).await;
     assert_reset(&mut there).await;
+    until("both ends forget it", || tunnel.open() == (0, 0)).await;
 }
 
 #[tokio::test]
