@@ -40,8 +40,10 @@ impl Arena {
         while left > 0 {
             let bank_bytes = left.min(BANK_BYTES);
             let bank = MmapMut::map_anon(bank_bytes)?;
-            advise(&bank, Advice::DontDump)?;
-            advise(&bank, Advice::DontFork)?;
+            // A kernel that refuses leaves memory that is dumped or inherited: rather no pool than
+            // less protection than documented.
+            bank.advise(Advice::DontDump)?;
+            bank.advise(Advice::DontFork)?;
             if may_lock && bank.lock().is_ok() {
                 arena.locked_bytes += bank_bytes;
             } else {
@@ -54,12 +56,6 @@ impl Arena {
         arena.units.reverse();
         Ok(arena)
     }
-}
-
-/// A kernel without this advice (EINVAL) leaves memory that is dumped or inherited; say so early
-/// rather than run with less protection than documented.
-fn advise(bank: &MmapMut, advice: Advice) -> io::Result<()> {
-    bank.advise(advice)
 }
 
 /// Overwrites keystream so that the stores cannot be elided: the memory outlives the call, and the

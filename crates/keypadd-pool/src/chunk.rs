@@ -5,11 +5,11 @@
 //! bug of a pool is a pad under the wrong number, so the check stays in release builds.
 
 use std::ops::Range;
-use std::sync::mpsc;
 
 use keypadd_keystream::{KeystreamKey, SEGMENT_PACKETS, Segment};
 
 use crate::arena::{UNIT_BYTES, Unit, wipe};
+use crate::filler::Home;
 
 /// Bytes of a pad that a head chunk holds: a keystroke's packet needs no more.
 pub const HEAD_BYTES: usize = 128;
@@ -63,14 +63,14 @@ pub(crate) struct KeyId(pub(crate) u64);
 
 /// The keystream of one part of one segment of one key. Dropped chunks are wiped and their memory
 /// goes home to the pool. No `Debug`: it would print keystream.
-pub struct Chunk {
+pub(crate) struct Chunk {
     key: KeyId,
     segment: Segment,
     part: Part,
     /// One bit a packet: set when its pad was used.
     taken: u64,
     units: Box<[Unit]>,
-    home: mpsc::Sender<Box<[Unit]>>,
+    home: Home,
 }
 
 impl Chunk {
@@ -81,7 +81,7 @@ impl Chunk {
         segment: Segment,
         part: Part,
         units: Box<[Unit]>,
-        home: mpsc::Sender<Box<[Unit]>>,
+        home: Home,
     ) -> Self {
         debug_assert_eq!(units.len(), part.units());
         let mut chunk = Self { key, segment, part, taken: 0, units, home };
@@ -135,8 +135,9 @@ impl Chunk {
         wipe(row);
     }
 
-    /// Wipes what was not used and gives the memory up for reuse.
+    /// Wipes what was not used, and counts it as wasted; the chunk has nothing to take after that.
     pub(crate) fn wipe_untaken(&mut self) {
+        self.home.count_wasted(u64::from(self.untaken()));
         for slot in 0..SEGMENT_PACKETS {
             if self.taken & (1 << slot) == 0 {
                 let (unit, bytes) = self.place(slot);
@@ -163,8 +164,7 @@ impl Drop for Chunk {
     fn drop(&mut self) {
         if !self.units.is_empty() {
             self.wipe_untaken();
-            // No receiver: the pool is gone and the memory stays wiped in its leaked mapping.
-            let _ = self.home.send(std::mem::take(&mut self.units));
+            self.home.take_back(std::mem::take(&mut self.units));
         }
     }
 }

@@ -84,9 +84,27 @@ impl Wake {
             thread.unpark();
         }
     }
+}
+
+/// Where a chunk's memory goes when nobody gives the chunk back, and where waste is counted.
+#[derive(Clone)]
+pub(crate) struct Home {
+    units: mpsc::Sender<Box<[Unit]>>,
+    shared: Arc<FillerShared>,
+}
+
+impl Home {
+    pub(crate) fn new(units: mpsc::Sender<Box<[Unit]>>, shared: Arc<FillerShared>) -> Self {
+        Self { units, shared }
+    }
+
+    /// Without a receiver the pool is gone; the memory stays wiped in its leaked mapping.
+    pub(crate) fn take_back(&self, units: Box<[Unit]>) {
+        let _ = self.units.send(units);
+    }
 
     pub(crate) fn count_wasted(&self, pads: u64) {
-        self.0.pads_wasted.fetch_add(pads, Relaxed);
+        self.shared.pads_wasted.fetch_add(pads, Relaxed);
     }
 }
 
@@ -96,8 +114,8 @@ pub(crate) struct Filler {
     new_feeds: mpsc::Receiver<Feed>,
     feeds: Vec<Feed>,
     /// Memory of chunks that were dropped rather than given back.
-    home: mpsc::Receiver<Box<[Unit]>>,
-    home_address: mpsc::Sender<Box<[Unit]>>,
+    returned: mpsc::Receiver<Box<[Unit]>>,
+    home: Home,
     free: Vec<Unit>,
     total_units: usize,
 }
@@ -108,9 +126,10 @@ impl Filler {
         new_feeds: mpsc::Receiver<Feed>,
         units: Vec<Unit>,
     ) -> Self {
-        let (home_address, home) = mpsc::channel();
+        let (sender, returned) = mpsc::channel();
+        let home = Home::new(sender, Arc::clone(&shared));
         let total_units = units.len();
-        Self { shared, new_feeds, feeds: Vec::new(), home, home_address, free: units, total_units }
+        Self { shared, new_feeds, feeds: Vec::new(), returned, home, free: units, total_units }
     }
 
     /// Fills until the pool is dropped.
@@ -120,9 +139,12 @@ impl Filler {
         self.shared.thread_id.store(rustix::thread::gettid().as_raw_nonzero().get(), Relaxed);
         self.shared.idle_class.store(become_idle(), Relaxed);
         let _alive = Alive::new(Arc::clone(&self.shared));
-        while !self.shared.stop.load(Relaxed) {
+        loop {
             // Paired with the swap of a consumer: what it did before asking is seen below.
             self.shared.wanted.swap(false, AcqRel);
+            if self.shared.stop.load(Relaxed) {
+                break;
+            }
             self.collect();
             let work = self.plan();
             self.shared.free_units.store(self.free.len() as u64, Relaxed);
@@ -149,7 +171,7 @@ impl Filler {
             }
             !closed
         });
-        free.extend(self.home.try_iter().flatten());
+        free.extend(self.returned.try_iter().flatten());
     }
 
     fn plan(&mut self) -> Vec<Work> {
@@ -192,7 +214,7 @@ impl Filler {
                 segment,
                 work.part,
                 units,
-                self.home_address.clone(),
+                self.home.clone(),
             );
             end.next = segment.next();
             // A chunk that comes too late is lost work: aim further ahead until one is in time.

@@ -118,12 +118,27 @@ pub struct Lane {
     key: KeyId,
     shared: Arc<Shared>,
     hands: [Hand; 2],
+    // Last, so that it is dropped when the hands have given everything back.
+    bell: Bell,
+}
+
+/// Rings for the filler, for the last time when the lane is gone.
+struct Bell {
     wake: Wake,
+    shared: Arc<Shared>,
+}
+
+impl Drop for Bell {
+    fn drop(&mut self) {
+        self.shared.closed.store(true, Release);
+        self.wake.filler();
+    }
 }
 
 impl Lane {
     pub(crate) fn new(key: KeyId, shared: Arc<Shared>, hands: [Hand; 2], wake: Wake) -> Self {
-        Self { key, shared, hands, wake }
+        let bell = Bell { wake, shared: Arc::clone(&shared) };
+        Self { key, shared, hands, bell }
     }
 
     /// How much of the first `pad_bytes` of the packet's pad could be taken now, without taking
@@ -151,10 +166,10 @@ impl Lane {
         }
         for part in Part::ALL {
             let counts = &self.shared.parts[part as usize];
-            if self.hands[part as usize].advance_to(segment, counts, &self.wake)
+            if self.hands[part as usize].advance_to(segment, counts)
                 && self.shared.queued(part) <= counts.low_water.load(Relaxed)
             {
-                self.wake.filler();
+                self.bell.wake.filler();
             }
         }
         coverage(pad_bytes, |part| {
@@ -194,8 +209,9 @@ impl Lane {
                 }
                 Part::Body => chunk.take(slot, 0, &mut data[range.start - skip..end]),
             }
-            let counts = &self.shared.parts[part as usize];
-            counts.in_hand.store(hand.in_hand(packet_number), Relaxed);
+            if let Some(in_hand) = hand.in_hand(packet_number) {
+                self.shared.parts[part as usize].in_hand.store(in_hand, Relaxed);
+            }
             true
         })
     }
@@ -203,7 +219,7 @@ impl Lane {
     /// How much the filler should hold ready for this key.
     pub fn set_stage(&self, stage: Stage) {
         if self.shared.stage.swap(stage as u8, Relaxed) != stage as u8 {
-            self.wake.filler();
+            self.bell.wake.filler();
         }
     }
 
@@ -215,18 +231,6 @@ impl Lane {
     /// What is at hand for one part.
     pub fn level(&self, part: Part) -> PartLevel {
         self.shared.level(part)
-    }
-}
-
-impl Drop for Lane {
-    /// Gives back everything at once; chunks that the filler pushes after this go home when it
-    /// notices that the lane is gone.
-    fn drop(&mut self) {
-        for hand in &mut self.hands {
-            hand.clear();
-        }
-        self.shared.closed.store(true, Release);
-        self.wake.filler();
     }
 }
 
@@ -265,14 +269,14 @@ impl Hand {
 
     /// Gives up chunks older than `segment` and draws the next ones; true if any was drawn.
     /// Ends after at most the queue's length, however far the number jumped.
-    fn advance_to(&mut self, segment: Segment, counts: &PartShared, wake: &Wake) -> bool {
+    fn advance_to(&mut self, segment: Segment, counts: &PartShared) -> bool {
         if self.current.as_ref().is_some_and(|chunk| chunk.segment() >= segment) {
             return false;
         }
         let mut drew = false;
         loop {
             if let Some(old) = self.current.take() {
-                self.retire(old, wake);
+                self.retire(old);
             }
             let Ok(chunk) = self.ready.pop() else { break };
             drew = true;
@@ -287,7 +291,7 @@ impl Hand {
         drew
     }
 
-    fn retire(&mut self, chunk: Chunk, wake: &Wake) {
+    fn retire(&mut self, chunk: Chunk) {
         let oldest = if self.keeps_recent {
             let [newest, older] = &mut self.recent;
             let oldest = older.take();
@@ -297,7 +301,6 @@ impl Hand {
             Some(chunk)
         };
         if let Some(mut chunk) = oldest {
-            wake.count_wasted(u64::from(chunk.untaken()));
             chunk.wipe_untaken();
             give_back(&mut self.spent, chunk);
         }
@@ -321,24 +324,19 @@ impl Hand {
             .find(|chunk| chunk.holds(key, pn.segment(), part, pn.slot()))
     }
 
-    /// Pads left in the current chunk from `pn` on.
-    fn in_hand(&self, pn: PacketNumber) -> u64 {
-        match &self.current {
-            Some(chunk) if chunk.segment() == pn.segment() => {
-                (SEGMENT_PACKETS - 1 - pn.slot()) as u64
-            }
-            Some(_) => SEGMENT_PACKETS as u64,
-            None => 0,
-        }
+    /// Pads left in the current chunk after `pn`; `None` when `pn` is not of that chunk.
+    fn in_hand(&self, pn: PacketNumber) -> Option<u64> {
+        let current = self.current.as_ref().filter(|chunk| chunk.segment() == pn.segment());
+        current.map(|_| (SEGMENT_PACKETS - 1 - pn.slot()) as u64)
     }
+}
 
-    fn clear(&mut self) {
+impl Drop for Hand {
+    /// Wipes and gives back what is in use. What still waits in the queue is the filler's to wipe:
+    /// it may be tens of MiB, and this runs under the connection's lock.
+    fn drop(&mut self) {
         let recent = self.recent.iter_mut().filter_map(Option::take);
         for mut chunk in self.current.take().into_iter().chain(recent) {
-            chunk.wipe_untaken();
-            give_back(&mut self.spent, chunk);
-        }
-        while let Ok(mut chunk) = self.ready.pop() {
             chunk.wipe_untaken();
             give_back(&mut self.spent, chunk);
         }

@@ -1,7 +1,7 @@
 //! A pool of keystream that idle CPU fills ahead of need.
 //!
 //! Knows chunks, queues, budgets and fillers; never TLS, a packet header or a tokio type.
-//! What moves is a [`Chunk`]: the keystream of 64 consecutive packet numbers of one key, bound to
+//! What moves is a chunk: the keystream of 64 consecutive packet numbers of one key, bound to
 //! those numbers. A filler of class SCHED_IDLE makes chunks and pushes them through a wait-free
 //! queue to a [`Lane`], the consumer's end, which belongs to one (connection, direction, key
 //! phase). Nobody waits: a lane that has no chunk for a packet says so, and the caller generates
@@ -16,7 +16,6 @@ mod lane;
 mod plan;
 mod pool;
 
-pub use chunk::{BODY_BYTES, Chunk, HEAD_BYTES, PAD_BYTES, Part};
+pub use chunk::{BODY_BYTES, HEAD_BYTES, PAD_BYTES, Part};
 pub use lane::{Coverage, Lane, PartLevel, Stage};
-pub use plan::{LaneView, Work, plan_refill};
 pub use pool::{Direction, Pool, PoolSettings, PoolSnapshot};

@@ -1,7 +1,7 @@
 //! What to fill next: a pure function of what every lane has and what the arena has free.
 //!
 //! Knows no threads, no keys and no clock. Heads come before bodies, because a head serves a
-//! keystroke and is a sixteenth of the work; the emptiest lane comes first, because it is the
+//! keystroke and is a tenth of the work; the emptiest lane comes first, because it is the
 //! nearest to running dry; the active lanes share the arena evenly, with one share kept for
 //! whoever connects next.
 
@@ -26,7 +26,7 @@ const BATCH: [u64; 2] = [8, 2];
 
 /// What the plan needs to know of a lane.
 #[derive(Clone, Copy, Debug)]
-pub struct LaneView {
+pub(crate) struct LaneView {
     /// How much it should be filled.
     pub stage: Stage,
     /// Chunks in its queues, by part.
@@ -35,7 +35,7 @@ pub struct LaneView {
 
 /// Chunks to make for one lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Work {
+pub(crate) struct Work {
     /// Index into the lanes given.
     pub lane: usize,
     /// Which part.
@@ -46,7 +46,7 @@ pub struct Work {
 
 /// The next pieces of work, most urgent first; none when every lane is full or nothing is free.
 /// The units of all pieces together are at most `free_units`.
-pub fn plan_refill(lanes: &[LaneView], free_units: usize, total_units: usize) -> Vec<Work> {
+pub(crate) fn plan_refill(lanes: &[LaneView], free_units: usize, total_units: usize) -> Vec<Work> {
     let targets = targets(lanes, total_units);
     for part in Part::ALL {
         let kept = if part == Part::Body { total_units / HEADS_ONLY_SHARE } else { 0 };

@@ -66,7 +66,7 @@ pub struct PoolSnapshot {
     pub pads_wasted_total: u64,
     /// The kernel's id of the filler's thread.
     pub filler_thread_id: i32,
-    /// False after the filler died: every packet is then made inline.
+    /// False before the filler first ran and after it died: every packet is then made inline.
     pub filler_alive: bool,
     /// Whether the kernel accepted class SCHED_IDLE.
     pub filler_idle_class: bool,
@@ -76,7 +76,8 @@ impl Pool {
     /// Maps the arena and starts the filler.
     ///
     /// # Errors
-    /// When the memory or the thread is refused, or the budget is smaller than one body chunk.
+    /// When the memory or the thread is refused, or the budget is smaller than one body chunk. (Below
+    /// about 300 KiB there is no room for bodies beside the heads.)
     pub fn new(settings: PoolSettings) -> io::Result<Self> {
         if settings.budget_bytes < Part::Body.units() * UNIT_BYTES {
             return Err(io::Error::new(

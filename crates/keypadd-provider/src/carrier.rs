@@ -88,11 +88,13 @@ impl PacketKey for KeyCarrier {
             return Err(Error::DecryptError);
         }
         let mut material = self.0.lock().map_err(|_| Error::DecryptError)?;
-        let (key, iv) = material.take().ok_or(Error::DecryptError)?;
-        let key = key.as_ref();
-        payload[..key.len()].copy_from_slice(key);
+        let (key, iv) = material.as_ref().ok_or(Error::DecryptError)?;
+        let key_bytes = key.as_ref().len();
+        payload[..key_bytes].copy_from_slice(key.as_ref());
         payload[KEY_BYTES..].copy_from_slice(&iv[..]);
-        Ok(&payload[..key.len() + IV_BYTES])
+        // Dropped in place, so wiped in place: taking it would wipe a copy.
+        *material = None;
+        Ok(&payload[..key_bytes + IV_BYTES])
     }
 
     fn tag_len(&self) -> usize {

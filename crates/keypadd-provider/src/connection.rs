@@ -12,7 +12,8 @@ use crate::open::Inbound;
 use crate::phases::Phases;
 use crate::seal::Outbound;
 
-/// What `quinn::Connection::handshake_data` holds, as soon as the handshake is complete.
+/// What `quinn::Connection::handshake_data` holds once 1-RTT keys exist; `peer_identity` tells whether
+/// the peer has proved its key.
 pub struct HandshakeData {
     /// The suite that was negotiated.
     pub suite: Suite,

@@ -22,9 +22,12 @@ pub enum KeyFault {
     /// quinn asked to seal a payload that the counter cannot number.
     #[error("a packet was too long for the suite's block counter")]
     PayloadTooLong = 3,
-    /// quinn asked to seal with a key phase that it had moved on from, or a lock was poisoned.
+    /// quinn asked to seal with a key phase that it had moved on from.
     #[error("a retired key was asked to seal a packet")]
     KeyRetired = 4,
+    /// A fault of ours, or a packet after any of the above.
+    #[error("packet protection failed inside")]
+    Internal = 5,
 }
 
 /// One connection's latch: the first fault stays.
@@ -59,6 +62,7 @@ impl FaultLatch {
             2 => Some(KeyFault::NumberRepeated),
             3 => Some(KeyFault::PayloadTooLong),
             4 => Some(KeyFault::KeyRetired),
+            5 => Some(KeyFault::Internal),
             _ => None,
         }
     }

@@ -27,10 +27,6 @@ pub(crate) const INTEGRITY_LIMIT: u64 = 1 << 52;
 /// the closing packets themselves.
 pub(crate) const CLOSING_PACKETS: u64 = 64;
 
-/// Largest payload of one packet, in bytes: 2^13 blocks of 64 bits, the width of a block counter
-/// in a packet. A UDP datagram holds less.
-pub(crate) const PAYLOAD_LIMIT_BYTES: usize = 65_536;
-
 /// Packets before the expected end of a phase at which the next phase's heads are prefilled.
 pub(crate) const STANDBY_PACKETS: u64 = 2_048;
 

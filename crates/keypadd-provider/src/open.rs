@@ -7,13 +7,14 @@
 use std::sync::{Arc, Mutex};
 
 use bytes::BytesMut;
-use keypadd_keystream::{PacketNumber, TAG_BYTES};
+use keypadd_keystream::{PAYLOAD_BYTES_MAX, PacketNumber, TAG_BYTES};
 use keypadd_pool::{Coverage, Direction};
 use quinn_proto::crypto::{CryptoError, PacketKey};
+use zeroize::Zeroizing;
 
-use crate::limits::{INTEGRITY_LIMIT, Limits, PAYLOAD_LIMIT_BYTES};
+use crate::limits::{INTEGRITY_LIMIT, Limits};
 use crate::meters::{Meters, sample};
-use crate::phases::{Phases, Spent};
+use crate::phases::{Ahead, Phases, Spent};
 use crate::protection::Protection;
 use crate::window::ReplayWindow;
 
@@ -30,8 +31,8 @@ pub(crate) struct Arrivals {
 }
 
 impl Inbound {
-    pub(crate) fn new(limits: Limits, meters: Arc<Meters>) -> Self {
-        let phases = Phases::new(Direction::Receive, limits.phase_packets());
+    pub(crate) fn new(limits: Limits, ahead: Ahead, meters: Arc<Meters>) -> Self {
+        let phases = Phases::new(Direction::Receive, limits.phase_packets(), ahead);
         let arrivals = Arrivals { phases, window: ReplayWindow::default() };
         Self { arrivals: Mutex::new(arrivals), meters }
     }
@@ -63,7 +64,7 @@ impl OpenKey {
         sealed: &mut [u8],
     ) -> Result<Coverage, CryptoError> {
         let payload_bytes = sealed.len().checked_sub(TAG_BYTES).ok_or(CryptoError)?;
-        if payload_bytes > PAYLOAD_LIMIT_BYTES {
+        if payload_bytes > PAYLOAD_BYTES_MAX {
             return Err(CryptoError);
         }
         let mask_bytes = self.protection.mask_bytes();
@@ -84,7 +85,7 @@ impl OpenKey {
             (Coverage::Miss, Spent { pool_bytes: 0, inline_bytes: pad_bytes })
         } else {
             let (ciphertext, tag) = sealed.split_at_mut(payload_bytes);
-            let mask = if mask_bytes > 0 { pads.mask(packet_number) } else { [0; 16] };
+            let mask = if mask_bytes > 0 { pads.mask(packet_number) } else { Zeroizing::default() };
             if !self.protection.mac().verify(packet_number, header, ciphertext, &mask, tag) {
                 return Err(self.refuse_forged());
             }
@@ -93,11 +94,11 @@ impl OpenKey {
                 return Err(CryptoError);
             }
             let coverage = pads.seek(packet_number, pad_bytes);
-            let mut mask = [0; 16];
+            let mut mask = Zeroizing::new([0; 16]);
             (coverage, pads.apply(packet_number, &mut mask[..mask_bytes], ciphertext))
         };
         window.mark(packet_number.value());
-        if pads.ran_dry(coverage) {
+        if pads.ran_dry(coverage, pad_bytes) {
             self.inbound.meters.count_exhaustion();
         }
         phases.follow(self.phase, packet_number);

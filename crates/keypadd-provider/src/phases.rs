@@ -10,9 +10,11 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use keypadd_keystream::{InlineKeystream, KeystreamKey, PacketNumber};
-use keypadd_pool::{Coverage, Direction, Lane, Part, PartLevel, Pool, Stage};
+use keypadd_pool::{Coverage, Direction, HEAD_BYTES, Lane, Part, PartLevel, Pool, Stage};
+use zeroize::Zeroizing;
 
 use crate::limits::STANDBY_PACKETS;
 
@@ -28,7 +30,13 @@ pub(crate) struct Phases {
     next_packet: u64,
     /// Packets after which the phase is expected to end.
     phase_packets: u64,
+    ahead: Ahead,
 }
+
+/// The newest phase whose keystream should be made ahead, shared by a connection's directions:
+/// quinn updates the keys of both when either has sent its phase's packets.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Ahead(Arc<AtomicU64>);
 
 /// The pads of one key.
 pub(crate) struct PhasePads {
@@ -36,9 +44,10 @@ pub(crate) struct PhasePads {
     keystream: Arc<KeystreamKey>,
     inline: InlineKeystream,
     lane: Option<Lane>,
-    packets: u64,
-    /// The last packet found its pad in the pool.
-    was_hit: bool,
+    /// The first packet number that the phase was used for.
+    first_packet: Option<u64>,
+    /// Whether the last packet that needed no body, and the last that did, found all of its pad.
+    was_hit: [bool; 2],
 }
 
 /// Keystream bytes that a packet took, by source.
@@ -49,7 +58,7 @@ pub(crate) struct Spent {
 }
 
 impl Phases {
-    pub(crate) fn new(direction: Direction, phase_packets: u64) -> Self {
+    pub(crate) fn new(direction: Direction, phase_packets: u64, ahead: Ahead) -> Self {
         Self {
             direction,
             pool: None,
@@ -57,6 +66,7 @@ impl Phases {
             current: 0,
             next_packet: 0,
             phase_packets,
+            ahead,
         }
     }
 
@@ -68,12 +78,9 @@ impl Phases {
             keystream,
             inline,
             lane: None,
-            packets: 0,
-            was_hit: false,
+            first_packet: None,
+            was_hit: [false; 2],
         });
-        if phase <= 1 {
-            self.open_lanes();
-        }
     }
 
     /// The peer has proved its key: from now on chunks may be made.
@@ -104,28 +111,28 @@ impl Phases {
             self.current = phase;
             self.set_stages();
         }
-        let near_end = match self.pads(phase) {
-            Some(pads) => {
-                pads.packets += 1;
-                pads.packets + STANDBY_PACKETS >= self.phase_packets
-            }
-            None => false,
-        };
         if phase != self.current {
             return;
         }
+        let Some(pads) = self.pads(phase) else { return };
+        let first = *pads.first_packet.get_or_insert_with(|| packet_number.value());
+        let spanned = (packet_number.value() + 1).saturating_sub(first);
+        if spanned + STANDBY_PACKETS >= self.phase_packets {
+            self.ahead.0.fetch_max(phase + 1, Relaxed);
+        }
+        let is_ahead = self.ahead.0.load(Relaxed) > phase;
         match self.pads(phase + 1).map(|next| &mut next.lane) {
             // The next phase will begin at a number not far above this one: its chunks for
             // numbers already used up are given back and made anew further on.
             Some(Some(lane)) => {
                 lane.seek(packet_number, 0);
             }
-            Some(None) if near_end => self.open_lane(phase + 1, Stage::Standby),
+            Some(None) if is_ahead => self.open_lane(phase + 1, Stage::Standby),
             _ => {}
         }
     }
 
-    /// What is at hand for the phase in use and the next, per part.
+    /// What the pool holds for all live phases, per part.
     pub(crate) fn level(&self, part: Part) -> PartLevel {
         let mut sum = PartLevel::default();
         for lane in self.pads.iter().filter_map(|pads| pads.lane.as_ref()) {
@@ -136,10 +143,11 @@ impl Phases {
         sum
     }
 
-    /// The phase in use and the packets it has carried.
+    /// The phase in use and the packet numbers it has spanned.
     pub(crate) fn progress(&self) -> (u64, u64) {
-        let packets = self.pads.iter().find(|pads| pads.phase == self.current);
-        (self.current, packets.map_or(0, |pads| pads.packets))
+        let pads = self.pads.iter().find(|pads| pads.phase == self.current);
+        let first = pads.and_then(|pads| pads.first_packet);
+        (self.current, first.map_or(0, |first| self.next_packet.saturating_sub(first)))
     }
 
     /// Lanes of the first phases.
@@ -183,12 +191,12 @@ impl PhasePads {
     }
 
     /// GCM's tag mask: read in place without taking the pad, else made inline (one block).
-    pub(crate) fn mask(&mut self, packet_number: PacketNumber) -> [u8; 16] {
+    pub(crate) fn mask(&mut self, packet_number: PacketNumber) -> Zeroizing<[u8; 16]> {
         if let Some(mask) = self.lane.as_ref().and_then(|lane| lane.peek_mask(packet_number)) {
-            return mask;
+            return Zeroizing::new(mask);
         }
-        let mut mask = [0; 16];
-        self.inline.write(packet_number, 0, &mut mask);
+        let mut mask = Zeroizing::new([0; 16]);
+        self.inline.write(packet_number, 0, &mut mask[..]);
         mask
     }
 
@@ -197,9 +205,11 @@ impl PhasePads {
         self.lane.as_mut().map_or(Coverage::Miss, |lane| lane.seek(packet_number, pad_bytes))
     }
 
-    /// True when this packet is the first to miss after a hit: the pool has just run dry.
-    pub(crate) fn ran_dry(&mut self, coverage: Coverage) -> bool {
-        std::mem::replace(&mut self.was_hit, coverage == Coverage::Hit) && coverage != Coverage::Hit
+    /// True when this packet is the first of its kind to lack pad after a hit: the pool has just
+    /// run dry. Short packets, which need no body, and longer ones are judged apart.
+    pub(crate) fn ran_dry(&mut self, coverage: Coverage, pad_bytes: usize) -> bool {
+        let was_hit = &mut self.was_hit[usize::from(pad_bytes > HEAD_BYTES)];
+        std::mem::replace(was_hit, coverage == Coverage::Hit) && coverage != Coverage::Hit
     }
 
     /// XORs the packet's pad over `mask` and `data`, which together are its first pad bytes: from

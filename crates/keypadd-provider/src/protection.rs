@@ -10,6 +10,7 @@ use keypadd_keystream::{
 };
 use ring::aead::{AES_128_GCM, AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use ring::error::Unspecified;
+use zeroize::Zeroizing;
 
 use crate::carrier::KeyMaterial;
 
@@ -45,7 +46,7 @@ impl Protection {
 /// AES-GCM in one pass, by ring: what a packet without a pad costs, and `--pool off`.
 pub(crate) struct WholePacket {
     key: LessSafeKey,
-    iv: [u8; 12],
+    iv: Zeroizing<[u8; 12]>,
 }
 
 impl WholePacket {
@@ -56,7 +57,7 @@ impl WholePacket {
             _ => &AES_256_GCM,
         };
         let key = LessSafeKey::new(UnboundKey::new(algorithm, material.key()).ok()?);
-        Some(Self { key, iv: *material.iv() })
+        Some(Self { key, iv: Zeroizing::new(*material.iv()) })
     }
 
     pub(crate) fn seal(
@@ -84,7 +85,7 @@ impl WholePacket {
 
     /// RFC 9001 section 5.3: the IV with the packet number XORed into its low 64 bits.
     fn nonce(&self, packet_number: PacketNumber) -> Nonce {
-        let mut nonce = self.iv;
+        let mut nonce = *self.iv;
         for (byte, number) in nonce[4..].iter_mut().zip(packet_number.value().to_be_bytes()) {
             *byte ^= number;
         }

@@ -9,14 +9,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 use bytes::BytesMut;
-use keypadd_keystream::{PacketNumber, TAG_BYTES};
+use keypadd_keystream::{PAYLOAD_BYTES_MAX, PacketNumber, TAG_BYTES};
 use keypadd_pool::{Coverage, Direction};
 use quinn_proto::crypto::{CryptoError, PacketKey};
+use zeroize::Zeroizing;
 
 use crate::fault::{FaultLatch, KeyFault};
-use crate::limits::{CLOSING_PACKETS, INTEGRITY_LIMIT, Limits, PAYLOAD_LIMIT_BYTES};
+use crate::limits::{CLOSING_PACKETS, INTEGRITY_LIMIT, Limits};
 use crate::meters::{Meters, sample};
-use crate::phases::{Phases, Spent};
+use crate::phases::{Ahead, Phases, Spent};
 use crate::protection::Protection;
 
 /// What all sealing keys of one connection share.
@@ -31,9 +32,14 @@ pub(crate) struct Outbound {
 }
 
 impl Outbound {
-    pub(crate) fn new(limits: Limits, fault: Arc<FaultLatch>, meters: Arc<Meters>) -> Self {
+    pub(crate) fn new(
+        limits: Limits,
+        ahead: Ahead,
+        fault: Arc<FaultLatch>,
+        meters: Arc<Meters>,
+    ) -> Self {
         Self {
-            phases: Mutex::new(Phases::new(Direction::Send, limits.phase_packets())),
+            phases: Mutex::new(Phases::new(Direction::Send, limits.phase_packets(), ahead)),
             fault,
             meters,
             next: AtomicU64::new(0),
@@ -69,14 +75,14 @@ impl SealKey {
     ) -> Result<([u8; TAG_BYTES], Coverage), KeyFault> {
         self.permit(packet_number, payload.len())?;
         let pad_bytes = self.protection.mask_bytes() + payload.len();
-        let mut phases = self.outbound.phases.lock().map_err(|_| KeyFault::KeyRetired)?;
+        let mut phases = self.outbound.phases.lock().map_err(|_| KeyFault::Internal)?;
         let pads = phases.pads(self.phase).ok_or(KeyFault::KeyRetired)?;
         let coverage = pads.seek(packet_number, pad_bytes);
-        if pads.ran_dry(coverage) {
+        if pads.ran_dry(coverage, pad_bytes) {
             self.outbound.meters.count_exhaustion();
         }
         let whole = self.protection.whole().filter(|_| coverage == Coverage::Miss);
-        let mut mask = [0; 16];
+        let mut mask = Zeroizing::new([0; 16]);
         let spent = if whole.is_some() {
             Spent { pool_bytes: 0, inline_bytes: pad_bytes }
         } else {
@@ -97,9 +103,9 @@ impl SealKey {
     /// Whether this key may seal this packet; claims the number.
     fn permit(&self, packet_number: PacketNumber, payload_bytes: usize) -> Result<(), KeyFault> {
         if self.outbound.poisoned.load(Relaxed) {
-            return Err(KeyFault::KeyRetired);
+            return Err(KeyFault::Internal);
         }
-        if payload_bytes > PAYLOAD_LIMIT_BYTES {
+        if payload_bytes > PAYLOAD_BYTES_MAX {
             return Err(KeyFault::PayloadTooLong);
         }
         let sealed = self.sealed.fetch_add(1, Relaxed);
@@ -143,7 +149,7 @@ impl PacketKey for SealKey {
                 payload.fill(0);
                 tag.fill(0);
                 self.outbound.poisoned.store(true, Relaxed);
-                self.outbound.fault.latch(outcome.err().unwrap_or(KeyFault::PayloadTooLong));
+                self.outbound.fault.latch(outcome.err().unwrap_or(KeyFault::Internal));
             }
         }
     }

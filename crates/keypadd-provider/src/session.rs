@@ -30,6 +30,7 @@ use crate::kx::KeyExchange;
 use crate::limits::Limits;
 use crate::meters::Meters;
 use crate::open::{Inbound, OpenKey};
+use crate::phases::Ahead;
 use crate::protection::Protection;
 use crate::refusal::Refusal;
 use crate::retry;
@@ -64,7 +65,7 @@ enum Tls {
         transport_parameters: Vec<u8>,
         tickets: TicketSkipper,
     },
-    /// The peer did what the protocol forbids; quinn is about to close the connection.
+    /// The peer did what the protocol forbids: the handshake never ends.
     Failed,
 }
 
@@ -85,17 +86,6 @@ impl PooledSession {
         };
         let tls = Tls::Handshaking(Box::new(connection));
         Self { side, tls, context, refusal, one_rtt: None, announced: false }
-    }
-
-    /// The two directions of a packet number space that has its own keys.
-    fn directions(&self, suite: Suite) -> (Arc<Outbound>, Arc<Inbound>) {
-        let limits = Limits::of(suite);
-        let meters = &self.context.meters;
-        let fault = Arc::new(FaultLatch::default());
-        (
-            Arc::new(Outbound::new(limits, fault, Arc::clone(meters))),
-            Arc::new(Inbound::new(limits, Arc::clone(meters))),
-        )
     }
 
     /// Ends the handshake: forgets rustls's connection and lets chunks be made.
@@ -153,7 +143,8 @@ impl Session for PooledSession {
     fn is_handshaking(&self) -> bool {
         match &self.tls {
             Tls::Handshaking(connection) => connection.is_handshaking(),
-            _ => false,
+            Tls::Done { .. } => false,
+            Tls::Failed => true,
         }
     }
 
@@ -174,7 +165,8 @@ impl Session for PooledSession {
         if let Err(error) = connection.read_hs(buf) {
             return Err(self.refusal.transport_error(&error, connection.alert()));
         }
-        let complete = !connection.is_handshaking() && self.one_rtt.is_some();
+        // quinn asks for the data once it has called `write_handshake`, which has it then.
+        let complete = !connection.is_handshaking();
         Ok(complete && !std::mem::replace(&mut self.announced, true))
     }
 
@@ -203,10 +195,11 @@ impl Session for PooledSession {
         let suite = code.and_then(from_code_point).expect("rustls negotiates what we configured");
         let group = connection.negotiated_key_exchange_group();
         let kex = group.and_then(|group| KeyExchange::from_named_group(group.name()));
-        let (outbound, inbound) = self.directions(suite);
-        let keys = match change {
-            KeyChange::Handshake { keys } => keys,
+        let (keys, (outbound, inbound)) = match change {
+            // Handshake packets are few and never pooled: they are left out of the figures.
+            KeyChange::Handshake { keys } => (keys, directions(suite, &Arc::default())),
             KeyChange::OneRtt { keys, next } => {
+                let (outbound, inbound) = directions(suite, &self.context.meters);
                 self.one_rtt = Some(OneRtt {
                     suite,
                     kex: kex.expect("rustls negotiates what we configured"),
@@ -214,7 +207,7 @@ impl Session for PooledSession {
                     next_phase: 1,
                     keys: ConnectionKeys::new(suite, Arc::clone(&outbound), Arc::clone(&inbound)),
                 });
-                keys
+                (keys, (outbound, inbound))
             }
         };
         let (local, remote) = (&*keys.local.packet, &*keys.remote.packet);
@@ -253,6 +246,16 @@ impl Session for PooledSession {
     ) -> Result<(), ExportKeyingMaterialError> {
         Err(ExportKeyingMaterialError)
     }
+}
+
+/// The two directions of a packet number space that has its own keys.
+fn directions(suite: Suite, meters: &Arc<Meters>) -> (Arc<Outbound>, Arc<Inbound>) {
+    let (limits, ahead) = (Limits::of(suite), Ahead::default());
+    let fault = Arc::new(FaultLatch::default());
+    (
+        Arc::new(Outbound::new(limits, ahead.clone(), fault, Arc::clone(meters))),
+        Arc::new(Inbound::new(limits, ahead, Arc::clone(meters))),
+    )
 }
 
 fn protocol_violation(reason: &str) -> TransportError {

@@ -99,7 +99,7 @@ impl Algorithm for SuiteAlgorithm {
 }
 
 /// TLS records are not used over QUIC (RFC 9001 section 4.1.4), but rustls installs record keys
-/// all the same; they are dropped, and so wiped, on arrival.
+/// all the same; they are dropped on arrival, which wipes the key (rustls does not wipe IVs).
 impl Tls13AeadAlgorithm for SuiteAlgorithm {
     fn encrypter(&self, _: AeadKey, _: Iv) -> Box<dyn MessageEncrypter> {
         Box::new(NoRecords)

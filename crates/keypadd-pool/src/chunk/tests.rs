@@ -1,5 +1,10 @@
-use super::*;
+use std::sync::Arc;
+use std::sync::mpsc;
+
 use keypadd_keystream::{PacketNumber, Suite, SuiteKey};
+
+use super::*;
+use crate::filler::FillerShared;
 
 const KEY: KeyId = KeyId(7);
 
@@ -9,7 +14,8 @@ fn segment(value: u64) -> Segment {
 
 /// A chunk of segment 2, and where its memory comes home.
 fn chunk(part: Part) -> (Chunk, mpsc::Receiver<Box<[Unit]>>) {
-    let (home, arrivals) = mpsc::channel();
+    let (sender, arrivals) = mpsc::channel();
+    let home = Home::new(sender, Arc::new(FillerShared::default()));
     let units = (0..part.units()).map(|_| Unit::from(vec![0; UNIT_BYTES].leak())).collect();
     let keystream = SuiteKey::derive(Suite::AES_128_GCM, &[1; 16], &[2; 12]).keystream;
     let chunk = Chunk::fill(KEY, &keystream, segment(2), part, units, home);

@@ -1,11 +1,11 @@
 //! What a sealing key refuses (I3): numbers that do not rise, too many packets, too long ones.
 //! It never panics and never lets plaintext out; it writes zeros and asks for the end.
 
-use keypadd_keystream::{Suite, TAG_BYTES};
+use keypadd_keystream::{PAYLOAD_BYTES_MAX, Suite, TAG_BYTES};
 
 use super::support::{Pads, Receiver, Sender, material, open, payload, seal};
 use crate::fault::KeyFault;
-use crate::limits::{CLOSING_PACKETS, Limits, PAYLOAD_LIMIT_BYTES};
+use crate::limits::{CLOSING_PACKETS, Limits};
 
 const HEADER: &[u8] = b"header";
 
@@ -90,11 +90,11 @@ fn the_longest_payload_passes_and_a_longer_one_is_zeros() {
             let (sender, receiver) = (Sender::new(suite), Receiver::new(suite));
             let (seals, opens) = (sender.key(0, &material), receiver.key(0, &material));
             pads.supply(&mut sender.phases(), 0);
-            let longest = payload(PAYLOAD_LIMIT_BYTES);
+            let longest = payload(PAYLOAD_BYTES_MAX);
             let sealed = seal(&seals, 0, HEADER, &longest);
             assert!(open(&opens, 0, HEADER, &sealed) == Some(longest), "{suite} {pads:?}");
 
-            let too_long = PAYLOAD_LIMIT_BYTES + 1;
+            let too_long = PAYLOAD_BYTES_MAX + 1;
             assert!(is_zeros(&seal(&seals, 1, HEADER, &payload(too_long)), too_long));
             assert_eq!(sender.fault(), Some(KeyFault::PayloadTooLong));
             assert_eq!(open(&opens, 1, HEADER, &vec![0; too_long + TAG_BYTES]), None);

@@ -17,7 +17,7 @@ use crate::fault::{FaultLatch, KeyFault};
 use crate::limits::Limits;
 use crate::meters::Meters;
 use crate::open::{Arrivals, Inbound, OpenKey};
-use crate::phases::Phases;
+use crate::phases::{Ahead, Phases};
 use crate::protection::Protection;
 use crate::seal::{Outbound, SealKey};
 
@@ -37,7 +37,8 @@ impl Sender {
 
     pub(super) fn limited(suite: Suite, limits: Limits) -> Self {
         let (meters, fault) = (Arc::new(Meters::default()), Arc::new(FaultLatch::default()));
-        let outbound = Outbound::new(limits, Arc::clone(&fault), Arc::clone(&meters));
+        let outbound =
+            Outbound::new(limits, Ahead::default(), Arc::clone(&fault), Arc::clone(&meters));
         Self { meters, limits, suite, fault, outbound: Arc::new(outbound) }
     }
 
@@ -76,7 +77,7 @@ impl Receiver {
 
     pub(super) fn limited(suite: Suite, limits: Limits) -> Self {
         let meters = Arc::new(Meters::default());
-        let inbound = Arc::new(Inbound::new(limits, Arc::clone(&meters)));
+        let inbound = Arc::new(Inbound::new(limits, Ahead::default(), Arc::clone(&meters)));
         Self { meters, limits, suite, inbound }
     }
 

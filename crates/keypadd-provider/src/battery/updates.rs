@@ -1,12 +1,12 @@
 //! Key updates: lanes of coming phases, late packets of past ones, and memory that comes home.
 
-use keypadd_keystream::Suite;
+use keypadd_keystream::{PacketNumber, Suite, SuiteKey};
 use keypadd_pool::{Coverage, Direction, Part, Pool, Stage};
 
 use super::support::{Receiver, Sender, material, new_pool, open, payload, poll_until, seal};
 use crate::limits::{Limits, STANDBY_PACKETS};
 use crate::open::OpenKey;
-use crate::phases::Phases;
+use crate::phases::{Ahead, Phases};
 use crate::seal::SealKey;
 
 const HEADER: &[u8] = b"header";
@@ -144,6 +144,24 @@ fn each_phase_has_its_lane_before_it_is_needed() {
             assert_eq!(stage(phases, 2), Some(Stage::Active), "{suite}");
         });
     }
+}
+
+#[test]
+fn a_phase_that_ends_in_one_direction_is_prepared_in_both() {
+    let (pool, ahead) = (new_pool(4 << 20), Ahead::default());
+    let keystream = || SuiteKey::derive(Suite::AES_128_GCM, &[1; 16], &[2; 12]).keystream;
+    let [mut busy, mut quiet] = [Direction::Send, Direction::Receive].map(|direction| {
+        let mut phases = Phases::new(direction, STANDBY_PACKETS + 10, ahead.clone());
+        (0..3).for_each(|phase| phases.add(phase, keystream()));
+        phases.admit(pool.clone());
+        phases.follow(1, PacketNumber::new(0));
+        phases
+    });
+    (1..20).for_each(|number| busy.follow(1, PacketNumber::new(number)));
+    assert_eq!(stage(&mut busy, 2), Some(Stage::Standby));
+    assert_eq!(stage(&mut quiet, 2), None, "no packet of its own has come");
+    quiet.follow(1, PacketNumber::new(1));
+    assert_eq!(stage(&mut quiet, 2), Some(Stage::Standby));
 }
 
 #[test]
