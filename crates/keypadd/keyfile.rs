@@ -1,12 +1,13 @@
 //! Where the private key lies and how it gets in and out of its file: default paths, permissions,
 //! never overwriting. Messages name the file and never repeat what it holds.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use keypadd_provider::PrivateKey;
+use rustix::fs::OFlags;
 use rustix::process::geteuid;
 use zeroize::Zeroizing;
 
@@ -51,10 +52,10 @@ fn credentials_directory() -> Option<PathBuf> {
     std::env::var_os("CREDENTIALS_DIRECTORY").filter(|path| !path.is_empty()).map(PathBuf::from)
 }
 
-/// Reads a private key that nobody else can read.
+/// Reads a private key that nobody else can read or replace.
 ///
 /// # Errors
-/// Exit 3: no such file, a file open to others, or one that holds something else.
+/// Exit 3: no such file, a file open to others or another user's, or one that holds something else.
 pub(crate) fn read(path: &Path) -> Result<PrivateKey, Error> {
     let name = shown(path.to_string_lossy());
     let unusable = |cause: String| Error::new(Exit::Config, cause);
@@ -63,11 +64,22 @@ pub(crate) fn read(path: &Path) -> Result<PrivateKey, Error> {
             .hint(format!("`keypadd keygen{}` makes one", keygen_argument(path))),
         _ => unusable(format!("key file {name} cannot be read: {}", system(&error))),
     };
-    let file = File::open(path).map_err(io)?;
+    // Without waiting: a FIFO without a writer would block the open for ever.
+    let nonblock = OFlags::NONBLOCK.bits().cast_signed();
+    let file = OpenOptions::new().read(true).custom_flags(nonblock).open(path).map_err(io)?;
     // Asked of the open file, so that what was checked is what is read.
     let metadata = file.metadata().map_err(io)?;
     if metadata.is_dir() {
         return Err(unusable(format!("key file {name} is a directory")).hint("name the file in it"));
+    }
+    if !metadata.is_file() {
+        return Err(unusable(format!("key file {name} is not a regular file"))
+            .hint("name the file that holds the key"));
+    }
+    let (owner, own) = (metadata.uid(), geteuid().as_raw());
+    if owner != own && owner != 0 {
+        return Err(unusable(format!("key file {name} belongs to another user (uid {owner})"))
+            .hint(format!("run keypadd as that user, or chown {own} {}", quoted_for_shell(path))));
     }
     let credential = credentials_directory().is_some_and(|directory| path.starts_with(directory));
     let forbidden = if credential { OTHERS_THAN_GROUP } else { OTHERS };
@@ -132,7 +144,7 @@ fn keygen_argument(path: &Path) -> String {
 }
 
 /// A path that can be pasted into a shell. A key pasted as a path is left out as everywhere.
-fn quoted_for_shell(path: &Path) -> String {
+pub(crate) fn quoted_for_shell(path: &Path) -> String {
     let text = path.to_string_lossy();
     let bare = |c: char| c.is_ascii_alphanumeric() || "/._-+@%:,".contains(c);
     if text.contains('\'') || text.chars().any(char::is_control) || is_private(&text) {

@@ -6,20 +6,24 @@ use std::io::{self, Write};
 use keypadd_provider::{PrivateKey, PublicKey};
 
 use crate::cli::KeyFileArgs;
-use crate::error::{Error, Exit};
+use crate::error::{Error, Exit, system};
 use crate::keyfile;
 
 /// Makes a key file and says what to run on the other host.
 ///
 /// # Errors
-/// Exit 1: the file exists or cannot be written. Nothing is left half done.
+/// Exit 1: the file exists or cannot be written, and nothing is left half done; or the file is made and
+/// standard output fails, which `keypadd pubkey` makes good.
 pub(crate) fn keygen(args: KeyFileArgs) -> Result<(), Error> {
     let path = args.file.map_or_else(keyfile::writable_path, Ok)?;
     let key = PrivateKey::generate()
         .map_err(|error| Error::new(Exit::Runtime, format!("cannot make a key: {error}")))?;
     keyfile::create(&path, &key)?;
     let public = key.public();
-    print(&public)?;
+    print(&public).map_err(|error| {
+        let path = keyfile::quoted_for_shell(&path);
+        error.hint(format!("the key file is made; `keypadd pubkey {path}` prints its public key"))
+    })?;
     let _ = write!(
         io::stderr().lock(),
         "The private key is in {path}; it stays on this host.\n\
@@ -43,6 +47,6 @@ pub(crate) fn pubkey(args: KeyFileArgs) -> Result<(), Error> {
 
 fn print(key: &PublicKey) -> Result<(), Error> {
     writeln!(io::stdout().lock(), "{key}").map_err(|error| {
-        Error::new(Exit::Runtime, format!("cannot write to standard output: {error}"))
+        Error::new(Exit::Runtime, format!("cannot write to standard output: {}", system(&error)))
     })
 }
