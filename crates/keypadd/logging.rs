@@ -32,6 +32,9 @@ pub(crate) fn start(flags: &LogFlags, quiet: bool) {
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_timer(SystemTime)
+        // A log line that cannot be written is lost; the default would complain with eprintln!, which
+        // panics on the same standard error.
+        .log_internal_errors(false)
         .with_writer(std::io::stderr);
     match flags.log_format {
         LogFormat::Json => builder.json().flatten_event(true).init(),
