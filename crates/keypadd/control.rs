@@ -8,9 +8,11 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::path::{Path, PathBuf};
 use std::process;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use rustix::process::{Pid, geteuid, test_kill_process};
+use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::process::{Pid, geteuid, getpid, test_kill_process};
 use serde_json::json;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
@@ -30,6 +32,10 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Daemons of one process, as in tests.
 const DAEMONS_MAX: u32 = 64;
+
+/// Held while a daemon of this process binds, so that no other takes a socket that is bound and not
+/// listening yet for one left behind.
+static BINDING: Mutex<()> = Mutex::new(());
 
 /// A bound control socket; its file goes when it is dropped.
 #[derive(Debug)]
@@ -70,6 +76,7 @@ impl ControlSocket {
     /// When the directory cannot be made or the socket cannot be bound there.
     pub(crate) fn bind(directory: &Path) -> io::Result<Self> {
         DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+        let _turn = BINDING.lock().unwrap_or_else(PoisonError::into_inner);
         sockets(directory).iter().filter(|path| is_stale(path)).for_each(|path| {
             let _ = fs::remove_file(path);
         });
@@ -139,13 +146,29 @@ async fn answer(client: UnixStream, figures: &Figures) -> io::Result<()> {
     writer.shutdown().await
 }
 
+/// Connects without waiting. A stopped daemon's queue may be full, which is `WouldBlock` here and would
+/// be for ever otherwise.
+///
+/// # Errors
+/// When there is no such socket, nobody listens or the queue is full.
+pub(crate) fn connect(path: &Path) -> io::Result<StdUnixStream> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    let stream = StdUnixStream::from(socket);
+    stream.set_nonblocking(false)?;
+    Ok(stream)
+}
+
 /// Whether the daemon behind a socket is gone: nobody listens, and its process, which the file is
-/// named after, does not exist. The second test spares a daemon between its bind and its listen.
+/// named after, does not exist or is this one (in a container process numbers come again). The second
+/// test spares another process between its bind and its listen; [`BINDING`] spares this one.
 fn is_stale(path: &Path) -> bool {
-    let refused = StdUnixStream::connect(path)
-        .is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused);
+    let refused = connect(path).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused);
     let stem = path.file_stem().unwrap_or_default().to_string_lossy();
     let pid = stem.split('-').next().and_then(|pid| pid.parse().ok()).and_then(Pid::from_raw);
-    let gone = pid.is_none_or(|pid| test_kill_process(pid) == Err(rustix::io::Errno::SRCH));
+    let gone = pid.is_none_or(|pid: Pid| {
+        pid == getpid() || test_kill_process(pid) == Err(rustix::io::Errno::SRCH)
+    });
     refused && gone
 }

@@ -1,8 +1,7 @@
 //! `keypadd status`: asks the daemons of this user for their figures and prints them. Reads only what the
 //! text shows, so that it gets along with a daemon of another version.
 
-use std::io::{self, Read, Write};
-use std::os::unix::net::UnixStream;
+use std::io::{self, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -27,26 +26,25 @@ const ANSWER_BYTES_MAX: u64 = 64 << 20;
 /// Exit 5: no daemon answers. Exit 1: standard output fails.
 pub(crate) fn run(args: StatusArgs) -> Result<(), Error> {
     let daemons = match args.socket {
-        Some(path) => vec![ask(&path).map_err(|error| {
-            let path = shown(path.to_string_lossy());
-            Error::new(
-                Exit::Unreachable,
-                format!("no daemon answers at {path}: {}", system(&error)),
-            )
-            .hint("`keypadd status` without --socket lists the daemons of this user")
-        })?],
+        Some(path) => {
+            let answer = ask(&path).map_err(|error| {
+                Error::new(Exit::Unreachable, silence(&path, &error))
+                    .hint("`keypadd status` without --socket lists the daemons of this user")
+            })?;
+            vec![(path, Ok(answer))]
+        }
         None => find()?,
     };
     let text = if args.json {
-        format!("{:#}\n", json!({ "daemons": daemons }))
+        let answers: Vec<Value> =
+            daemons.into_iter().filter_map(|(_, answer)| answer.ok()).collect();
+        format!("{:#}\n", json!({ "daemons": answers }))
     } else {
-        let texts: Result<Vec<String>, _> = daemons.into_iter().map(render).collect();
-        texts
-            .map_err(|error| Error::new(Exit::Runtime, format!("a daemon's answer: {error}")))?
-            .join("\n")
+        let texts: Vec<String> = daemons.into_iter().map(text).collect();
+        texts.join("\n")
     };
     match io::stdout().lock().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Error::new(
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(Error::new(
             Exit::Runtime,
             format!("cannot write to standard output: {}", system(&error)),
         )),
@@ -54,7 +52,10 @@ pub(crate) fn run(args: StatusArgs) -> Result<(), Error> {
     }
 }
 
-fn find() -> Result<Vec<Value>, Error> {
+/// A socket, and what the daemon behind it answered.
+type Asked = (PathBuf, io::Result<Value>);
+
+fn find() -> Result<Vec<Asked>, Error> {
     let none = |cause: String| {
         Error::new(Exit::Unreachable, cause)
             .hint("start `keypadd serve` or `keypadd connect` as this user, or name a --socket")
@@ -62,15 +63,48 @@ fn find() -> Result<Vec<Value>, Error> {
     let directory = control::directory()
         .ok_or_else(|| none("no daemon found: XDG_RUNTIME_DIR is not set".into()))?;
     let sockets: Vec<PathBuf> = control::sockets(&directory);
-    let daemons: Vec<Value> = sockets.iter().filter_map(|path| ask(path).ok()).collect();
-    if daemons.is_empty() {
-        return Err(none(format!("no daemon found in {}", shown(directory.to_string_lossy()))));
+    let asked = sockets.into_iter().map(|path| {
+        let answer = ask(&path);
+        (path, answer)
+    });
+    // Where nobody listens there is no daemon; one that is there and does not answer is worth a line.
+    let gone = [ErrorKind::ConnectionRefused, ErrorKind::NotFound];
+    let there =
+        |(_, answer): &Asked| !answer.as_ref().is_err_and(|error| gone.contains(&error.kind()));
+    let daemons: Vec<Asked> = asked.filter(there).collect();
+    match daemons.first() {
+        None => Err(none(format!("no daemon found in {}", shown(directory.to_string_lossy())))),
+        Some((path, Err(error))) if daemons.iter().all(|(_, answer)| answer.is_err()) => {
+            Err(none(silence(path, error)))
+        }
+        Some(_) => Ok(daemons),
     }
-    Ok(daemons)
+}
+
+/// Why there are no figures of the daemon behind a socket.
+fn silence(path: &Path, error: &io::Error) -> String {
+    let path = shown(path.to_string_lossy());
+    match error.kind() {
+        // A full queue and a read that took too long are one error number.
+        ErrorKind::WouldBlock => format!("no daemon answers at {path}: it is stopped or too busy"),
+        _ => format!("no daemon answers at {path}: {}", system(error)),
+    }
+}
+
+/// The text for one daemon; an answer that is not understood hides no other daemon's.
+fn text((path, answer): Asked) -> String {
+    let foreign = |error: serde_json::Error| {
+        let path = shown(path.to_string_lossy());
+        format!("the answer at {path} is not understood: {error}\n")
+    };
+    match answer {
+        Ok(document) => render(document).unwrap_or_else(foreign),
+        Err(error) => silence(&path, &error) + "\n",
+    }
 }
 
 fn ask(path: &Path) -> io::Result<Value> {
-    let mut stream = UnixStream::connect(path)?;
+    let mut stream = control::connect(path)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     stream.write_all(format!("{STATUS_REQUEST}\n").as_bytes())?;
