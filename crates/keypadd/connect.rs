@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use keypadd_keystream::Class;
 use keypadd_provider::{PublicKey, client_config};
 use keypadd_tunnel::wire::Instance;
 use keypadd_tunnel::{
@@ -13,10 +14,10 @@ use tokio::io::stdin;
 
 use crate::cli::ConnectArgs;
 use crate::daemon::{Daemon, DaemonSettings, notify_systemd};
-use crate::error::{Error, Exit, system};
+use crate::error::{Error, Exit, bind_hint, system};
 use crate::ready::{ClientReady, ForwardReady, suite_with_class};
 use crate::shutdown::Shutdown;
-use crate::stdio::ClosingStdout;
+use crate::stdio::{self, ClosingStdout};
 
 /// What a client is started with.
 #[derive(Debug)]
@@ -68,7 +69,7 @@ impl Settings {
 ///
 /// # Errors
 /// Exit 6: a listener cannot be bound. Exit 4: one end refuses the other. Exit 5: no answer in time.
-/// Exit 1: the connection is lost, or the target of `-W` cannot be reached.
+/// Exit 1: the connection is lost, or the target of `-W` cannot be reached or was cut off by `shutdown`.
 pub(crate) async fn run(
     settings: Settings,
     shutdown: Shutdown,
@@ -92,18 +93,30 @@ pub(crate) async fn run(
         instance: draw_instance()?,
     });
     let client = client.await.map_err(|error| explain(ClientError::Bind(error), &daemon, peer))?;
+    let carried = stdio.clone();
     let mut watching = daemon.watch("connect", server.to_string(), client.sessions(), &shutdown);
-    let ended = tokio::select! {
-        ended = forward(&client, stdio, &shutdown, on_ready, (&server, peer)) => ended,
-        () = shutdown.thrown() => Ok(()),
+    let (ended, cut) = tokio::select! {
+        biased;
+        ended = forward(&client, stdio, &shutdown, on_ready, (&server, peer)) => (ended, false),
+        () = shutdown.thrown() => (Ok(()), true),
     };
-    notify_systemd(sd_notify::NotifyState::Stopping);
+    // `-W` belongs to another program, not to systemd.
+    if carried.is_none() {
+        notify_systemd(sd_notify::NotifyState::Stopping);
+    }
+    // Asked before the goodbye: who still reads our output takes its end for the target's.
+    let cut_off = carried.filter(|_| cut && stdio::is_read());
     // Where nobody answered there is nobody to say goodbye to.
     if !matches!(ended, Err(ClientError::Unreachable { .. })) {
         client.close().await;
     }
     watching.shutdown().await;
-    ended.map_err(|error| explain(error, &daemon, peer))
+    match cut_off {
+        Some(target) => {
+            Err(Error::new(Exit::Runtime, format!("interrupted before {target} had finished")))
+        }
+        None => ended.map_err(|error| explain(error, &daemon, peer)),
+    }
 }
 
 /// Connects once and does the client's work.
@@ -115,10 +128,17 @@ async fn forward(
     (server, peer): (&ServerAddress, PublicKey),
 ) -> Result<(), ClientError> {
     let session = client.connect().await?;
+    let suite = session.live().handshake().suite;
+    if stdio.is_some() && suite.class() == Class::Legacy {
+        // `-W` prints no ready lines, which would say so.
+        tracing::warn!("suite {}", suite_with_class(suite));
+    }
     on_ready(&ready(client, &session, server, peer));
-    notify_systemd(sd_notify::NotifyState::Ready);
     match stdio {
-        None => client.run(&session, shutdown.thrown()).await,
+        None => {
+            notify_systemd(sd_notify::NotifyState::Ready);
+            client.run(&session, shutdown.thrown()).await
+        }
         Some(target) => client.carry(&session, &target, stdin(), ClosingStdout::new()).await,
     }
 }
@@ -153,7 +173,7 @@ fn explain(error: ClientError, daemon: &Daemon, peer: PublicKey) -> Error {
             Exit::BindFailed,
             format!("cannot listen on {}: {}", error.address, system(&error.source)),
         )
-        .hint("choose a free port, as in -L 2223:localhost:22; port 0 picks one"),
+        .hint(bind_hint(&error.source, "-L 127.0.0.1:2223:localhost:22")),
         ClientError::Auth { cause: refusal, .. } => {
             let error = Error::new(Exit::Authentication, cause);
             match refusal {

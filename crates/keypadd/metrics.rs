@@ -13,7 +13,7 @@ use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
 
-use crate::error::{Error, Exit, system};
+use crate::error::{Error, Exit, bind_hint, system};
 use crate::figures::Figures;
 use crate::shutdown::Shutdown;
 
@@ -30,7 +30,7 @@ pub(crate) async fn bind(address: SocketAddr) -> Result<TcpListener, Error> {
             Exit::BindFailed,
             format!("--metrics: cannot listen on tcp {address}: {}", system(&error)),
         )
-        .hint("choose an address of this host and a free port, as in 127.0.0.1:9464")
+        .hint(bind_hint(&error, "--metrics 127.0.0.1:9465"))
     })
 }
 

@@ -10,7 +10,7 @@ use keypadd_tunnel::{AllowedPeer, Peers, Permit, Permits, Server, ServerSettings
 
 use crate::cli::{Allowed, ServeArgs};
 use crate::daemon::{Daemon, DaemonSettings, notify_systemd};
-use crate::error::{Error, Exit, system};
+use crate::error::{Error, Exit, bind_hint, system};
 use crate::ready::{ConnectLine, ServerReady, suite_with_class};
 use crate::shutdown::Shutdown;
 
@@ -100,8 +100,7 @@ pub(crate) async fn run(
     let server = server.map_err(|error| {
         let cause =
             format!("--listen: cannot listen on {}: {}", error.address, system(&error.source));
-        Error::new(Exit::BindFailed, cause)
-            .hint("choose an address of this host and a free port, as in --listen [::]:4434")
+        Error::new(Exit::BindFailed, cause).hint(bind_hint(&error.source, "--listen [::]:4434"))
     })?;
     if permits.is_empty() {
         tracing::warn!(

@@ -9,6 +9,7 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use rustix::event::{PollFd, PollFlags, Timespec};
 use tokio::io::{AsyncWrite, Stdout, stdout};
 
 /// Standard output that a shutdown closes: the pipe sees its end once everything is written.
@@ -18,6 +19,16 @@ impl ClosingStdout {
     pub(crate) fn new() -> Self {
         Self(stdout())
     }
+}
+
+/// Whether anybody may still read standard output: its pipe has a reader, or it is no pipe. A program
+/// that has gone, as ssh has when it hangs up on its ProxyCommand, misses nothing.
+pub(crate) fn is_read() -> bool {
+    let output = rustix::stdio::stdout();
+    let mut polled = [PollFd::new(&output, PollFlags::empty())];
+    let gone = rustix::event::poll(&mut polled, Some(&Timespec::default())).is_ok()
+        && polled[0].revents().intersects(PollFlags::ERR);
+    !gone
 }
 
 impl AsyncWrite for ClosingStdout {
