@@ -9,6 +9,7 @@ use std::net::{Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::{PathBufValueParser, Resettable, TypedValueParser};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use keypadd_keystream::Suite;
 use keypadd_provider::{KeyExchange, PublicKey};
@@ -98,7 +99,7 @@ pub(crate) struct LogFlags {
     pub(crate) log: Option<String>,
     /// Log more; twice, the transport as well
     #[arg(short, long, env = "KEYPADD_VERBOSE", action = clap::ArgAction::Count)]
-    #[arg(global = true, help_heading = "Logs")]
+    #[arg(global = true, help_heading = "Logs", value_parser = values::verbosity)]
     pub(crate) verbose: u8,
 }
 
@@ -111,6 +112,7 @@ pub(crate) enum LogFormat {
 #[derive(Debug, Args)]
 pub(crate) struct KeyFileArgs {
     /// The private key's file [default: /etc/keypadd/key for root, else ~/.config/keypadd/key]
+    #[arg(value_parser = path_parser())]
     pub(crate) file: Option<PathBuf>,
 }
 
@@ -197,6 +199,7 @@ pub(crate) struct DaemonFlags {
     /// [default: $CREDENTIALS_DIRECTORY/key if set, else /etc/keypadd/key for root, else
     /// ~/.config/keypadd/key]
     #[arg(long, env = "KEYPADD_KEY", value_name = "FILE", help_heading = "Common")]
+    #[arg(value_parser = path_parser())]
     pub(crate) key: Option<PathBuf>,
     /// Whether keystream is made ahead of need by idle CPU
     #[arg(long, env = "KEYPADD_POOL", value_name = "MODE", default_value = "on")]
@@ -231,6 +234,7 @@ pub(crate) enum PoolMode {
 pub(crate) struct StatusArgs {
     /// Ask the daemon behind this socket [default: every daemon of this user]
     #[arg(long, env = "KEYPADD_SOCKET", value_name = "PATH")]
+    #[arg(value_parser = path_parser())]
     pub(crate) socket: Option<PathBuf>,
     /// Print JSON
     #[arg(long, env = "KEYPADD_JSON", value_parser = values::switch)]
@@ -259,10 +263,20 @@ pub(crate) fn read() -> Result<Option<Cli>, Error> {
 }
 
 /// The command as help and parsing see it. What variables hold at the moment stays out of the help:
-/// it belongs to the user's shell and makes the text wide.
+/// it belongs to the user's shell and makes the text wide. An empty variable counts as unset.
 fn command() -> clap::Command {
-    let hide = |arg: clap::Arg| arg.hide_env_values(true);
-    Cli::command().mut_args(hide).mut_subcommands(move |verb| verb.mut_args(hide))
+    let adjust = |arg: clap::Arg| {
+        let empty = |name| std::env::var_os(name).is_some_and(|value| value.is_empty());
+        match arg.get_env().is_some_and(empty) {
+            true => arg.env(Resettable::Reset),
+            false => arg.hide_env_values(true),
+        }
+    };
+    Cli::command().mut_args(adjust).mut_subcommands(move |verb| verb.mut_args(adjust))
+}
+
+fn path_parser() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().try_map(values::path)
 }
 
 #[cfg(test)]

@@ -5,8 +5,12 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
+
+use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketType};
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{PRIVATE_KEY, PUBLIC_KEY, write_file};
 
@@ -83,8 +87,7 @@ impl Daemon {
 
     /// SIGTERM, then everything it said.
     pub(crate) fn stop(mut self) -> Output {
-        let pid = rustix::process::Pid::from_child(&self.child);
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
         self.stderr.read_to_end(&mut self.said).unwrap();
         let status = self.child.wait().unwrap();
         Output { status, stdout: Vec::new(), stderr: std::mem::take(&mut self.said) }
@@ -140,7 +143,7 @@ fn a_dead_daemons_socket_is_removed() {
     fs::create_dir(desk.path("run")).unwrap();
     // Above the kernel's largest process id, so that nobody has it.
     let stale = desk.path("run").join("4194999.sock");
-    drop(std::os::unix::net::UnixListener::bind(&stale).unwrap());
+    drop(UnixListener::bind(&stale).unwrap());
     let _server = Daemon::serve(&desk, &[]);
     assert!(!stale.exists());
 }
@@ -167,6 +170,7 @@ fn metrics_are_served_and_nothing_else_is() {
     let (code, said) = ended(taken);
     assert_eq!(code, Some(6));
     assert!(said.starts_with(&format!("keypadd: --metrics: cannot listen on tcp {free}: ")));
+    assert!(said.contains("\n  hint: another program listens there; "), "{said}");
 }
 
 #[test]
@@ -194,6 +198,97 @@ fn standard_input_and_output_carry_a_connection_and_nothing_else() {
     assert_eq!(text(&output.stderr), "");
     assert_eq!(text(&output.stdout), "HALF-CLOSED");
     assert_eq!(output.status.code(), Some(0));
+}
+
+#[test]
+fn a_carried_connection_that_is_interrupted_is_one_line_and_exit_1() {
+    let desk = desk();
+    let target = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = target.local_addr().unwrap().to_string();
+    let server = Daemon::serve(&desk, &["--permit-open", &address]);
+    for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
+        let (client, _target) = carried(&server, &desk, &address, &target);
+        kill_process(Pid::from_child(&client), signal).unwrap();
+        let output = client.wait_with_output().unwrap();
+        let expected = format!("keypadd: interrupted before {address} had finished\n");
+        assert_eq!((output.status.code(), text(&output.stderr)), (Some(1), expected));
+    }
+    // ssh closes its ends of the pipes, then hangs up: its user wants to hear nothing of that.
+    let (mut client, _target) = carried(&server, &desk, &address, &target);
+    drop(client.stdout.take());
+    kill_process(Pid::from_child(&client), Signal::HUP).unwrap();
+    let output = client.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), String::new()));
+}
+
+/// A `-W` client whose target has accepted.
+fn carried(
+    server: &Daemon,
+    desk: &Desk,
+    address: &str,
+    target: &TcpListener,
+) -> (Child, TcpStream) {
+    let mut command = server.connect(desk, &["-W", address]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = command.spawn().unwrap();
+    (child, target.accept().unwrap().0)
+}
+
+#[test]
+fn a_standard_error_that_fails_ends_nothing() {
+    let desk = desk();
+    let full = || fs::File::options().write(true).open("/dev/full").unwrap();
+    // Without --permit-open it logs a warning, then says that it is ready.
+    let mut serve = desk.keypadd(&["serve", "--allow", PUBLIC_KEY, "--listen", "127.0.0.1:0"]);
+    let mut server = serve.stderr(full()).spawn().unwrap();
+    let answers = (0..100).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        desk.keypadd(&["status"]).output().unwrap().status.success()
+    });
+    kill_process(Pid::from_child(&server), Signal::TERM).unwrap();
+    assert_eq!(server.wait().unwrap().code(), Some(0));
+    assert!(answers);
+    let usage = desk.keypadd(&["serve", "--nonsense"]).stderr(full()).status().unwrap();
+    assert_eq!(usage.code(), Some(2));
+}
+
+#[test]
+fn a_key_is_made_even_if_nobody_hears_of_it() {
+    let desk = desk();
+    let full = fs::File::options().write(true).open("/dev/full").unwrap();
+    let output = desk.keypadd(&["keygen", "new.key"]).stdout(full).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(
+        text(&output.stderr),
+        "keypadd: cannot write to standard output: no space left on device\n  hint: the key file is made; \
+         `keypadd pubkey new.key` prints its public key\n"
+    );
+    assert!(desk.keypadd(&["pubkey", "new.key"]).output().unwrap().status.success());
+}
+
+#[test]
+fn status_gets_along_with_daemons_that_do_not_answer_as_ours() {
+    let desk = desk();
+    let _server = Daemon::serve(&desk, &[]);
+    let foreign = UnixListener::bind(desk.path("run").join("1.sock")).unwrap();
+    // Nobody accepts here and the queue is full, as with a stopped daemon.
+    let stopped = desk.path("run").join("2.sock");
+    let socket = net::socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+    net::bind(&socket, &SocketAddrUnix::new(&stopped).unwrap()).unwrap();
+    net::listen(&socket, 0).unwrap();
+    let _first = UnixStream::connect(&stopped).unwrap();
+    std::thread::spawn(move || {
+        let (mut client, _) = foreign.accept().unwrap();
+        client.write_all(b"{\"pid\": \"none\"}").unwrap();
+        // Read what was asked: closing with it unread would be a reset.
+        let _ = client.read(&mut [0; 64]);
+    });
+    let output = desk.keypadd(&["status"]).output().unwrap();
+    let shown = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert!(shown.contains("1.sock` is not understood: "), "{shown}");
+    assert!(shown.contains("2.sock`: it is stopped or too busy\n"), "{shown}");
+    assert!(shown.contains("\nserve 127.0.0.1:"), "{shown}");
 }
 
 #[test]

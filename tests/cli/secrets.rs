@@ -70,18 +70,20 @@ fn a_private_key_pasted_anywhere_is_refused_and_not_repeated() {
                 assert_refused_in_silence(&command.output().unwrap(), &what);
             }
         }
+        for switch in ["allow-legacy", "json"] {
+            let verb = if switch == "json" { "status" } else { "serve" };
+            let output = desk.keypadd(&[verb, &format!("--{switch}={pasted}")]).output().unwrap();
+            assert_refused_in_silence(&output, switch);
+        }
         for verb in ["keygen", "pubkey", "serve", "connect", "status", pasted] {
             // As a path it is too long a name, or a directory that does not exist.
             let name = format!("missing/{pasted}/{pasted}");
             for argument in [pasted, &name] {
-                if verb == "keygen" && argument == name {
-                    continue; // makes the directories, as it is asked to
-                }
-                if verb == "keygen" && argument == line {
-                    continue; // a name like any other: the file is made
-                }
                 let output = desk.keypadd(&[verb, argument]).output().unwrap();
                 assert_refused_in_silence(&output, &format!("{verb} with an argument"));
+                let mut command = desk.keypadd(&["connect", argument, "--peer", PUBLIC_KEY]);
+                command.args(["-W", "a:1", "--connect-timeout=100ms"]);
+                assert_refused_in_silence(&command.output().unwrap(), "connect to a key");
             }
         }
     }

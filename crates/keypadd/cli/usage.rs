@@ -75,7 +75,7 @@ pub(super) fn explain<T>(error: &clap::Error) -> Result<Option<T>, Error> {
 /// The flag as the user typed it, or the variable that set it; clap says `--pool <MODE>` for either.
 fn flag_name(error: &clap::Error, kind: ContextKind) -> String {
     let Some(full) = text(error, kind) else { return "a value".into() };
-    let flag = full.split(' ').next().unwrap_or_default();
+    let flag = full.split(' ').next().unwrap_or_default().trim_end_matches("...");
     let Some(name) = flag.strip_prefix("--") else {
         return flag.trim_matches(['<', '>']).to_owned();
     };
@@ -89,7 +89,7 @@ fn flag_name(error: &clap::Error, kind: ContextKind) -> String {
     } else if let Some(short) = short.filter(|short| typed(&|argument| argument.starts_with(short)))
     {
         short
-    } else if std::env::var_os(&variable).is_some() {
+    } else if std::env::var_os(&variable).is_some_and(|value| !value.is_empty()) {
         variable
     } else {
         flag.to_owned()

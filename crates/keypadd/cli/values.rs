@@ -4,6 +4,7 @@
 use std::error::Error as StdError;
 use std::fmt;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use bytesize::ByteSize;
@@ -19,6 +20,9 @@ use crate::error::{is_private, shown};
 
 /// The least pool: below it a single connection's chunks do not fit.
 const POOL_BUDGET_LEAST: ByteSize = ByteSize::mib(1);
+
+/// The longest wait for a connection; what is longer is a slip of the finger.
+const CONNECT_TIMEOUT_MOST: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Longest name of a peer; it becomes a label of metrics.
 const NAME_CHARS_MAX: usize = 63;
@@ -53,6 +57,11 @@ fn refused(text: &str, message: &str, hint: &str) -> BadValue {
     } else {
         bad(format!("{}: {message}", shown(text)), hint)
     }
+}
+
+/// The text, unless it holds a private key: as the name of a host it would be looked up.
+fn public<'a>(text: &'a str, hint: &str) -> Result<&'a str, BadValue> {
+    if is_private(text) { Err(refused(text, "", hint)) } else { Ok(text) }
 }
 
 /// A peer of `--allow`.
@@ -102,22 +111,30 @@ pub(super) fn socket(text: &str) -> Result<SocketAddr, BadValue> {
 
 pub(super) fn server(text: &str) -> Result<ServerAddress, BadValue> {
     const HINT: &str = "HOST or HOST:PORT, as in host.example:4433 or [2001:db8::1]:4433";
-    text.parse().map_err(|error: AddressError| refused(text, &error.to_string(), HINT))
+    public(text, HINT)?
+        .parse()
+        .map_err(|error: AddressError| refused(text, &error.to_string(), HINT))
 }
 
 pub(super) fn target(text: &str) -> Result<Target, BadValue> {
     const HINT: &str = "HOST:PORT, as in localhost:22 or [::1]:22";
-    text.parse().map_err(|error: AddressError| refused(text, &error.to_string(), HINT))
+    public(text, HINT)?
+        .parse()
+        .map_err(|error: AddressError| refused(text, &error.to_string(), HINT))
 }
 
 pub(super) fn local_forward(text: &str) -> Result<LocalForward, BadValue> {
     const HINT: &str = "as in 2222:localhost:22 or 127.0.0.1:8080:web.example:80";
-    text.parse().map_err(|error: ForwardError| refused(text, &error.cause.to_string(), HINT))
+    public(text, HINT)?
+        .parse()
+        .map_err(|error: ForwardError| refused(text, &error.cause.to_string(), HINT))
 }
 
 pub(super) fn permit(text: &str) -> Result<Permit, BadValue> {
     const HINT: &str = "as in localhost:22, db.example:*, *:443, 10.0.0.0/8:5432 or *:*";
-    text.parse().map_err(|error: PermitError| refused(text, &error.cause.to_string(), HINT))
+    public(text, HINT)?
+        .parse()
+        .map_err(|error: PermitError| refused(text, &error.cause.to_string(), HINT))
 }
 
 pub(super) fn suite(text: &str) -> Result<Suite, BadValue> {
@@ -162,6 +179,9 @@ pub(super) fn log_filter(text: &str) -> Result<String, BadValue> {
 
 pub(super) fn duration(text: &str) -> Result<Duration, BadValue> {
     match humantime::parse_duration(text) {
+        Ok(duration) if duration > CONNECT_TIMEOUT_MOST => {
+            Err(bad(format!("{} is too long", shown(text)), "at most 1day, as in 10s or 1m 30s"))
+        }
         Ok(duration) if !duration.is_zero() => Ok(duration),
         _ => Err(bad(format!("{} is not a duration", shown(text)), "as in 10s, 1m 30s or 500ms")),
     }
@@ -175,8 +195,39 @@ pub(super) fn pool_budget(text: &str) -> Result<usize, BadValue> {
         let cause = format!("{} is too small for a pool", shown(text));
         return Err(bad(cause, "at least 1MiB; --pool off does without a pool"));
     }
-    usize::try_from(size.as_u64())
-        .map_err(|_| bad(format!("{} is more than this machine can address", shown(text)), "64MiB"))
+    let memory = memory_bytes();
+    match usize::try_from(size.as_u64()) {
+        Ok(bytes) if size.as_u64() <= memory => Ok(bytes),
+        _ => {
+            let memory = ByteSize::b(memory).display().iec();
+            let cause = format!("{} is more than this host's memory", shown(text));
+            Err(bad(cause, format!("at most {memory}; 64MiB is enough for most")))
+        }
+    }
+}
+
+/// This host's memory.
+fn memory_bytes() -> u64 {
+    let info = rustix::system::sysinfo();
+    // Fields of C's types, 32 bits on some machines.
+    #[allow(clippy::useless_conversion)]
+    u64::from(info.totalram).saturating_mul(u64::from(info.mem_unit))
+}
+
+/// `KEYPADD_VERBOSE`: how often `-v` would stand there.
+pub(super) fn verbosity(text: &str) -> Result<u8, BadValue> {
+    let cause = || format!("{} is not a number", shown(text));
+    text.parse().map_err(|_| bad(cause(), "a number: 1 for -v, 2 for -vv"))
+}
+
+/// A path; a private key pasted as one is told before a file of that name is made or sought.
+pub(super) fn path(path: PathBuf) -> Result<PathBuf, BadValue> {
+    match path.to_string_lossy() {
+        text if is_private(&text) => {
+            Err(refused(&text, "", "the name of a file; the key itself stays in it"))
+        }
+        _ => Ok(path),
+    }
 }
 
 #[cfg(test)]
@@ -188,7 +239,10 @@ mod tests {
         assert_eq!(pool_budget("64MiB"), Ok(64 << 20));
         assert_eq!(pool_budget("1048576"), Ok(1 << 20));
         assert!(pool_budget("1048575").is_err());
-        assert!(pool_budget("lots").is_err());
+        for unusable in ["lots", "1000PiB", "16EiB", "99999999999999999999999", "1e30GiB", "-1MiB"]
+        {
+            assert!(pool_budget(unusable).is_err(), "{unusable}");
+        }
     }
 
     #[test]
@@ -196,5 +250,8 @@ mod tests {
         assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
         assert!(duration("0s").is_err());
         assert!(duration("10").is_err());
+        assert_eq!(duration("1day"), Ok(CONNECT_TIMEOUT_MOST));
+        assert!(duration("25h").is_err());
+        assert!(duration("1000000000years").is_err());
     }
 }
