@@ -154,7 +154,11 @@ impl Client {
                     return Err(ClientError::Auth { server: self.server.clone(), cause });
                 }
                 Ok(Err(Attempt::Failed(cause))) => format!("{address}: {cause}"),
-                Err(_) => format!("{address}: no answer in {} s", share.as_secs_f32().round()),
+                Err(_) => {
+                    // Whole milliseconds: the share has lost some microseconds since it was given.
+                    let waited = Duration::from_millis(share.as_micros().div_ceil(1000) as u64);
+                    format!("{address}: no answer in {waited:?}")
+                }
             };
             causes.push(cause);
         }
