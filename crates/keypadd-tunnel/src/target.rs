@@ -26,7 +26,8 @@ pub(crate) const LOOPBACK: [IpAddr; 2] =
 pub enum Host {
     /// An address, never an IPv4 address mapped into IPv6: those are unwrapped when parsed.
     Address(IpAddr),
-    /// A name of 1 to 255 bytes, printable ASCII without blanks, colons, brackets or wildcards.
+    /// A name of 1 to 255 ASCII letters, digits, `.`, `-` and `_`, a letter, a digit or `_` first:
+    /// a peer's name goes into a log line that is meant to be pasted into a shell.
     Name(String),
 }
 
@@ -56,7 +57,7 @@ pub enum AddressError {
     #[error("`{0}`: the host is missing")]
     NoHost(String),
     /// A host that is neither an address nor a usable name.
-    #[error("`{0}` is not a host name or address")]
+    #[error("`{0}` is not an address or a host name (letters, digits, `.`, `-`, `_`)")]
     BadHost(String),
     /// No port where one is needed.
     #[error("`{0}`: the port is missing, as in HOST:PORT")]
@@ -96,8 +97,10 @@ impl FromStr for Host {
         if let Ok(address) = text.parse::<IpAddr>() {
             return Ok(Self::Address(address.to_canonical()));
         }
-        let usable = |b: u8| b.is_ascii_graphic() && !b":[]*/\"'`\\,".contains(&b);
-        if text.len() > HOST_BYTES_MAX || text == "." || !text.bytes().all(usable) {
+        let first = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
+        let usable = |b: u8| first(b) || b == b'.' || b == b'-';
+        let name = text.starts_with(|c: char| u8::try_from(c).is_ok_and(first));
+        if text.len() > HOST_BYTES_MAX || !name || !text.bytes().all(usable) {
             return Err(AddressError::BadHost(text.into()));
         }
         Ok(Self::Name(text.into()))
@@ -219,8 +222,22 @@ mod tests {
             ("[::1]22", Brackets("[::1]22".into())),
             ("a b:22", BadHost("a b".into())),
             ("*.example:22", BadHost("*.example".into())),
+            ("..:22", BadHost("..".into())),
+            ("b\u{fc}ro:22", BadHost("b\u{fc}ro".into())),
         ] {
             assert_eq!(text.parse::<Target>(), Err(error), "{text}");
+        }
+    }
+
+    #[test]
+    fn no_name_means_anything_to_a_shell() {
+        for name in
+            ["a;reboot", "$(reboot)", "a&b", "a|b", "~root", "a>b", "-x", "a#b", "a=b", "!!"]
+        {
+            assert!(name.parse::<Host>().is_err(), "{name}");
+        }
+        for name in ["_ldap._tcp.example", "db_1", "xn--bro-hoa.example.", "3com.example"] {
+            assert!(name.parse::<Host>().is_ok(), "{name}");
         }
     }
 
