@@ -3,7 +3,7 @@
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use tokio::{
-    net::{TcpListener, TcpStream},
+    net::TcpListener,
     sync::Semaphore,
     task::JoinSet,
     time::{Instant, sleep},
@@ -27,7 +27,8 @@ const ACCEPT_REST: Duration = Duration::from_millis(100);
 #[derive(Clone, Debug)]
 pub(crate) struct Accepting {
     session: Arc<LiveSession>,
-    /// As many as the server takes; whoever comes next waits in the listener's queue.
+    /// As many as the server takes. Taken by TCP connections that are there, so that an idle
+    /// listener holds none; one connection a listener waits for a slot, more in its queue.
     slots: Arc<Semaphore>,
     notices: Arc<Notices<(String, Option<StreamCode>)>>,
 }
@@ -56,11 +57,6 @@ pub(crate) async fn accept_loop(
     let ended = accepting.session.connection.closed();
     tokio::pin!(ended);
     loop {
-        let slot = tokio::select! {
-            _ = &mut ended => break,
-            slot = Arc::clone(&accepting.slots).acquire_owned() => slot,
-            Some(_) = carried.join_next(), if !carried.is_empty() => continue,
-        };
         let accepted = tokio::select! {
             _ = &mut ended => break,
             accepted = listener.accept() => accepted,
@@ -68,6 +64,15 @@ pub(crate) async fn accept_loop(
         };
         match accepted {
             Ok((tcp, from)) => {
+                let tcp = ForwardedTcp::new(tcp);
+                let slot = tokio::select! {
+                    _ = &mut ended => break,
+                    slot = Arc::clone(&accepting.slots).acquire_owned() => slot,
+                    error = tcp_failed(tcp.stream()) => {
+                        debug!(forward = %name, %from, %error, "gone before there was a slot");
+                        continue;
+                    }
+                };
                 let accepting = accepting.clone();
                 let (forward, name) = (Arc::clone(&forward), Arc::clone(&name));
                 carried.spawn(async move {
@@ -89,12 +94,11 @@ pub(crate) async fn accept_loop(
 
 async fn carry(
     accepting: &Accepting,
-    tcp: TcpStream,
+    tcp: ForwardedTcp,
     from: SocketAddr,
     forward: &LocalForward,
     name: &str,
 ) {
-    let tcp = ForwardedTcp::new(tcp);
     let session = &accepting.session;
     let _open = session.forward_opened(name);
     let opened = tokio::select! {

@@ -82,6 +82,19 @@ async fn a_reader_that_stops_holds_its_writer_and_nobody_else() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn idle_listeners_hold_no_slots() {
+    let transport = TransportSettings { forwards_max: 1, ..<_>::default() };
+    let target = listener().await;
+    let used: &str = &format!("0:{}", target.local_addr().unwrap());
+    let forwards = ["0:idle.example:1", "0:idle.example:2", used];
+    let tunnel = Tunnel::start_with(&["*:*"], &forwards, transport).await;
+    let mut here = TcpStream::connect(tunnel.addresses[2][0]).await.unwrap();
+    let mut there = accept(&target).await;
+    here.write_u8(4).await.unwrap();
+    assert_eq!(within(there.read_u8()).await.unwrap(), 4);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn more_connections_than_slots_wait_their_turn() {
     let transport = TransportSettings { forwards_max: 4, ..<_>::default() };
     let target = listener().await;
