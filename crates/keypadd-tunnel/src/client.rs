@@ -19,12 +19,13 @@ use tracing::info;
 use crate::{
     accept::{Accepting, accept_loop},
     control::Control,
-    dial::{resolve, share_of},
+    dial::share_of,
     error::{Attempt, BindError, ClientError},
     forward::LocalForward,
     listen::bind_forward,
+    lookup::{Lookups, resolve},
     peer::short,
-    server::{DELIVERY_TIME, GOODBYE_TIME},
+    server::GOODBYE_TIME,
     session::{Listed, LiveSession, NewSession, Sessions, proved},
     socket::{ANY_PORT, bind_udp},
     splice::{Cut, splice_pair},
@@ -64,6 +65,7 @@ pub struct Client {
     forwards_max: usize,
     forwards: Vec<BoundForward>,
     sessions: Sessions,
+    lookups: Lookups,
 }
 
 struct BoundForward {
@@ -114,6 +116,7 @@ impl Client {
             forwards_max: settings.transport.forwards_max as usize,
             forwards,
             sessions: Sessions::default(),
+            lookups: Lookups::default(),
         })
     }
 
@@ -141,7 +144,7 @@ impl Client {
         let unreachable = |cause| ClientError::Unreachable { server: self.server.clone(), cause };
         let ServerAddress { host, port } = &self.server;
         let no_name = |error: std::io::Error| unreachable(format!("no such host: {error}"));
-        let addresses = match timeout_at(deadline, resolve(host, *port)).await {
+        let addresses = match timeout_at(deadline, resolve(host, *port, &self.lookups)).await {
             Ok(addresses) => addresses.map_err(no_name)?,
             Err(_) => return Err(unreachable("the name did not resolve in time".into())),
         };
@@ -217,7 +220,8 @@ impl Client {
     }
 
     /// Serves the forwards over a session. Returns `Ok` when `shutdown` completes, else
-    /// [`ClientError::Lost`]; either way every forwarded connection has ended by then.
+    /// [`ClientError::Lost`]; either way every forwarded connection has ended by then. When the
+    /// session is lost, what had arrived by then is delivered first, as long as it is taken.
     pub async fn run(
         &self,
         session: &ClientSession,
@@ -231,14 +235,15 @@ impl Client {
                 loops.spawn(accept_loop(accepting.clone(), listener, forward.clone()));
             }
         }
+        let served = async {
+            let lost = self.lost(session).await;
+            // The loops end by themselves when their connection has; see the server.
+            while loops.join_next().await.is_some() {}
+            lost
+        };
         let ended = tokio::select! {
             () = shutdown => Ok(()),
-            lost = self.lost(session) => {
-                // The loops end by themselves when their connection has; see the server.
-                let delivered = async { while loops.join_next().await.is_some() {} };
-                let _ = timeout(DELIVERY_TIME, delivered).await;
-                Err(lost)
-            }
+            lost = served => Err(lost),
         };
         loops.shutdown().await;
         ended

@@ -4,82 +4,90 @@
 //! elsewhere (invariant I10). Knows nothing of streams.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     io,
     net::{IpAddr, SocketAddr},
     time::Duration,
 };
 
 use tokio::{
-    net::{TcpStream, lookup_host},
+    net::TcpStream,
+    task::JoinSet,
     time::{Instant, timeout, timeout_at},
 };
 
 use crate::{
+    lookup::{Lookups, resolve},
     permit::Permits,
-    target::{Host, LOOPBACK, Target},
+    target::{Host, Target},
     wire::StreamCode,
 };
 
 /// Time for resolving and connecting together.
 const DIAL_TIME: Duration = Duration::from_secs(10);
 
-/// Connects to a target if the permits admit it; the code says why not.
-pub(crate) async fn dial(target: &Target, permits: &Permits) -> Result<TcpStream, StreamCode> {
-    let deadline = Instant::now() + DIAL_TIME;
-    let permitted = timeout_at(deadline, permitted_addresses(target, permits));
-    let addresses = permitted.await.map_err(|_| StreamCode::TimedOut)??;
-    connect_any(&addresses, deadline).await
-}
+/// Time of it for resolving the permitted names.
+const NAMES_TIME: Duration = Duration::from_secs(3);
 
-/// The addresses of the target that may be connected to; at least one.
-async fn permitted_addresses(
+/// Connects to a target if the permits admit it; the code says why not.
+///
+/// Addresses that are admitted as they stand are tried first, so that a permitted name that does
+/// not resolve delays nothing that does not depend on it.
+pub(crate) async fn dial(
     target: &Target,
     permits: &Permits,
-) -> Result<Vec<SocketAddr>, StreamCode> {
+    lookups: &Lookups,
+) -> Result<TcpStream, StreamCode> {
     // A target that no permit can admit is not worth a question to DNS.
     if !permits.may_admit_port(target.port) {
         return Err(StreamCode::NotPermitted);
     }
-    let asked = resolve(&target.host, target.port).await.map_err(|_| StreamCode::NameNotFound)?;
+    let deadline = Instant::now() + DIAL_TIME;
+    let asked = timeout_at(deadline, resolve(&target.host, target.port, lookups)).await;
+    let asked = asked.map_err(|_| StreamCode::TimedOut)?.map_err(|_| StreamCode::NameNotFound)?;
 
-    let mut names: HashMap<&str, Vec<IpAddr>> = HashMap::new();
-    let admitted = |address: &SocketAddr, names: &HashMap<&str, Vec<IpAddr>>| {
+    let admitted = |address: &SocketAddr| permits.admits(target, address.ip(), |_| &[]);
+    let (sure, open): (Vec<_>, Vec<_>) = asked.into_iter().partition(admitted);
+    let names: HashSet<&str> =
+        if open.is_empty() { HashSet::new() } else { permits.names_to_resolve(target).collect() };
+    if names.is_empty() && !sure.is_empty() {
+        return connect_any(&sure, deadline).await;
+    }
+    let mut failure = StreamCode::NotPermitted;
+    if !sure.is_empty() {
+        match connect_any(&sure, Instant::now() + share_of(deadline, 2)).await {
+            Ok(stream) => return Ok(stream),
+            Err(code) => failure = code,
+        }
+    }
+    let names = addresses_of(names, lookups, deadline.min(Instant::now() + NAMES_TIME)).await;
+    let admitted = |address: &SocketAddr| {
         permits.admits(target, address.ip(), |name| names.get(name).map_or(&[], Vec::as_slice))
     };
-    if !asked.iter().all(|address| admitted(address, &names)) {
-        for name in permits.names_to_resolve(target) {
-            let host = Host::Name(name.into());
-            // A permitted name that does not resolve permits nothing.
-            let addresses = resolve(&host, target.port).await.unwrap_or_default();
-            names.insert(name, addresses.iter().map(SocketAddr::ip).collect());
-        }
-    }
-    let permitted: Vec<_> = asked.into_iter().filter(|address| admitted(address, &names)).collect();
-    if permitted.is_empty() { Err(StreamCode::NotPermitted) } else { Ok(permitted) }
+    let open: Vec<_> = open.into_iter().filter(admitted).collect();
+    if open.is_empty() { Err(failure) } else { connect_any(&open, deadline).await }
 }
 
-/// All addresses of a host; `localhost` is never asked of DNS.
-pub(crate) async fn resolve(host: &Host, port: u16) -> io::Result<Vec<SocketAddr>> {
-    let name = match host {
-        Host::Address(address) => return Ok(vec![SocketAddr::new(*address, port)]),
-        host if host.is_localhost() => {
-            return Ok(LOOPBACK.map(|address| SocketAddr::new(address, port)).to_vec());
-        }
-        Host::Name(name) => name,
-    };
-    let mut addresses: Vec<SocketAddr> = Vec::new();
-    for address in lookup_host((name.as_str(), port)).await? {
-        // An IPv6 scope stays: link-local addresses mean nothing without it.
-        let plain = match address.ip().to_canonical() {
-            IpAddr::V4(v4) => SocketAddr::from((v4, port)),
-            IpAddr::V6(_) => address,
-        };
-        if !addresses.contains(&plain) {
-            addresses.push(plain);
-        }
+/// What permitted names resolve to, all asked at once. One that has no answer in time permits
+/// nothing.
+async fn addresses_of(
+    names: HashSet<&str>,
+    lookups: &Lookups,
+    deadline: Instant,
+) -> HashMap<String, Vec<IpAddr>> {
+    let mut lookups_running = JoinSet::new();
+    for name in names {
+        let (name, lookups) = (name.to_owned(), lookups.clone());
+        lookups_running.spawn(async move {
+            let found = resolve(&Host::Name(name.clone()), 0, &lookups).await.unwrap_or_default();
+            (name, found.iter().map(SocketAddr::ip).collect())
+        });
     }
-    if addresses.is_empty() { Err(io::ErrorKind::NotFound.into()) } else { Ok(addresses) }
+    let mut found = HashMap::new();
+    while let Ok(Some(done)) = timeout_at(deadline, lookups_running.join_next()).await {
+        found.extend(done);
+    }
+    found
 }
 
 /// Tries the addresses in turn; each gets its share of the time that is left.
@@ -137,7 +145,7 @@ mod tests {
 
     async fn try_dial(asked: String, permits: &[&str]) -> Result<SocketAddr, StreamCode> {
         let permits = permits.iter().map(|permit| permit.parse().unwrap()).collect();
-        let stream = dial(&asked.parse().unwrap(), &permits).await?;
+        let stream = dial(&asked.parse().unwrap(), &permits, &Lookups::default()).await?;
         Ok(stream.peer_addr().unwrap())
     }
 
@@ -161,6 +169,20 @@ mod tests {
             let refused = try_dial(format!("127.0.0.1:{port}"), permits).await;
             assert_eq!(refused, Err(StreamCode::NotPermitted), "{permits:?}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_dead_permitted_name_delays_no_target_that_does_not_need_it() {
+        let (listener, port) = listener().await;
+        let lookups = Lookups::default();
+        // No lookup gets an answer: every place of the share is taken.
+        let _dead = lookups.exhausted();
+        let permits = ["dead.example:*", "127.0.0.1:*"].map(|permit| permit.parse().unwrap());
+        let permits = Permits::new(permits.into());
+        let target = format!("localhost:{port}").parse().unwrap();
+        let dialling = dial(&target, &permits, &lookups);
+        let stream = timeout(NAMES_TIME / 2, dialling).await.expect("it waits for a name").unwrap();
+        assert_eq!(stream.peer_addr().unwrap(), listener.local_addr().unwrap());
     }
 
     #[tokio::test]

@@ -8,9 +8,9 @@ use std::{
 use tokio::net::TcpListener;
 
 use crate::{
-    dial::resolve,
     error::BindError,
     forward::{Bind, LocalForward},
+    lookup::{Lookups, resolve},
     socket::{listen_tcp, no_such_family},
     target::LOOPBACK,
 };
@@ -23,7 +23,7 @@ pub(crate) async fn bind_forward(forward: &LocalForward) -> Result<Vec<TcpListen
     let addresses: Vec<IpAddr> = match &forward.bind {
         Bind::Loopback => LOOPBACK.to_vec(),
         Bind::All => vec![Ipv6Addr::UNSPECIFIED.into()],
-        Bind::Host(host) => resolve(host, forward.port)
+        Bind::Host(host) => resolve(host, forward.port, &Lookups::default())
             .await
             .map_err(|source| BindError { address: format!("tcp {host}"), source })?
             .iter()

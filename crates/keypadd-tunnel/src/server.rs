@@ -4,12 +4,9 @@
 //! stream. Everything a client can make this end do is bounded: connections, handshakes in flight,
 //! streams, time to say what it wants, time to connect.
 
-use std::{
-    net::{IpAddr, SocketAddr},
-    sync::Arc,
-    time::Duration,
-};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
+use keypadd_provider::PublicKey;
 use quinn::{Connecting, Connection, ConnectionError, Endpoint, Incoming, TokioRuntime, crypto};
 use tokio::{
     task::JoinSet,
@@ -18,14 +15,16 @@ use tokio::{
 use tracing::{debug, info, warn};
 
 use crate::{
-    admission::{Count, Counted, Verdict, decide},
+    admission::{Attempt, Count, Counted, Tallied, Tally, Verdict, decide},
     control::{Control, ControlError},
     dial::dial,
     error::{BindError, Stranger},
+    lookup::{LookupShares, Lookups},
     notices::Notices,
     peer::{AllowedPeer, Peers},
     session::{Listed, LiveSession, NewSession, Sessions, Shown, proved},
     socket::{ForwardedTcp, bind_udp},
+    source::Source,
     splice::{StreamPair, splice_tcp},
     status::Role,
     target::Target,
@@ -41,8 +40,8 @@ const HANDSHAKE_TIME: Duration = Duration::from_secs(5);
 /// Time for a new stream to say where it wants to go.
 const HEADER_TIME: Duration = Duration::from_secs(10);
 
-/// Time for bytes that have arrived to be delivered after their session has ended.
-pub(crate) const DELIVERY_TIME: Duration = Duration::from_secs(2);
+/// Connections at once of one key, so that no client can take every place.
+const KEY_CONNECTIONS_MAX: usize = 16;
 
 /// Time for connections to say goodbye when the server ends.
 pub(crate) const GOODBYE_TIME: Duration = Duration::from_secs(3);
@@ -82,17 +81,28 @@ struct Shared {
     peers: Arc<Peers>,
     sessions: Sessions,
     handshakes: Count,
+    handshakes_of: Tally<(Source, bool)>,
     connections: Count,
-    notices: Notices<(IpAddr, Notice)>,
+    connections_of: Tally<PublicKey>,
+    lookups: LookupShares,
+    notices: Notices<Notice>,
 }
 
-/// Lines that a source can cause, each once a minute.
+/// Lines that others can cause, each once a minute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Notice {
-    Stranger,
-    Suite,
-    Full,
-    Permit,
+    Stranger(Source),
+    Suite(Source),
+    Full(Source),
+    Permit(Source),
+    Crowd,
+    KeyFull(PublicKey),
+}
+
+/// What is counted from an attempt's first packet to the hello.
+struct InFlight {
+    _all: Counted,
+    _of_source: Tallied<(Source, bool)>,
 }
 
 impl Server {
@@ -117,7 +127,10 @@ impl Server {
             peers: settings.peers,
             sessions: Sessions::default(),
             handshakes: Count::default(),
+            handshakes_of: Tally::default(),
             connections: Count::default(),
+            connections_of: Tally::default(),
+            lookups: LookupShares::default(),
             notices: Notices::default(),
         };
         let connections_max = settings.connections_max;
@@ -162,12 +175,21 @@ impl Server {
 
     fn admit(&self, incoming: Incoming, connections: &mut JoinSet<()>) {
         let shared = &self.shared;
-        let full = shared.connections.now() >= self.connections_max;
+        let source = Source::of(incoming.remote_address());
         let validated = incoming.remote_address_validated();
-        match decide(shared.handshakes.now(), full, validated) {
+        let attempt = Attempt {
+            in_flight: shared.handshakes.now(),
+            of_source: shared.handshakes_of.now(&(source, validated)),
+            full: shared.connections.now() >= self.connections_max,
+            validated,
+        };
+        match decide(attempt) {
             Verdict::Accept => {
-                let source = incoming.remote_address();
-                let counted = (shared.handshakes.add(), shared.connections.add());
+                let in_flight = InFlight {
+                    _all: shared.handshakes.add(),
+                    _of_source: shared.handshakes_of.add((source, validated)),
+                };
+                let counted = (in_flight, shared.connections.add());
                 match incoming.accept() {
                     Ok(connecting) => {
                         let shared = Arc::clone(shared);
@@ -179,15 +201,30 @@ impl Server {
             // An address that has proved itself cannot be asked again, and is not (`validated`).
             Verdict::Retry => drop(incoming.retry()),
             Verdict::Refuse => {
-                if shared.may_log(incoming.remote_address(), Notice::Full) {
+                if shared.may_log(Notice::Full(source)) {
                     let source = incoming.remote_address();
                     warn!(%source, max = self.connections_max, "refused: too many connections");
                 }
                 incoming.refuse();
             }
-            Verdict::Ignore => incoming.ignore(),
+            Verdict::IgnoreSource => incoming.ignore(),
+            Verdict::IgnoreAll => {
+                if shared.may_log(Notice::Crowd) {
+                    let in_flight = attempt.in_flight;
+                    warn!(in_flight, "too many handshakes at once: new clients are not answered");
+                }
+                incoming.ignore();
+            }
         }
     }
+}
+
+/// A session that may begin.
+struct Welcomed {
+    listed: Listed,
+    control: Control,
+    peer: Arc<AllowedPeer>,
+    _of_key: Tallied<PublicKey>,
 }
 
 /// What went wrong before a session began.
@@ -210,13 +247,15 @@ impl From<ControlError> for Failed {
 
 impl Shared {
     /// One connection from its first packet to its end.
-    async fn serve(self: Arc<Self>, connecting: Connecting, counted: (Counted, Counted)) {
+    async fn serve(self: Arc<Self>, connecting: Connecting, counted: (InFlight, Counted)) {
         let (in_flight, _open) = counted;
         let source = connecting.remote_address();
         let welcomed = timeout(HANDSHAKE_TIME, self.welcome(connecting)).await;
         drop(in_flight);
         match welcomed {
-            Ok(Ok((listed, control, peer))) => self.serve_session(&listed, control, peer).await,
+            Ok(Ok(Welcomed { listed, control, peer, _of_key })) => {
+                self.serve_session(&listed, control, peer).await;
+            }
             Ok(Err(Failed::Connection(error))) => self.log_stranger(source, &error),
             Ok(Err(Failed::Control(error))) => debug!(%source, %error, "no session"),
             Err(_) => debug!(%source, "no session: the handshake took too long"),
@@ -224,16 +263,21 @@ impl Shared {
     }
 
     /// Shakes hands and exchanges hellos.
-    async fn welcome(
-        &self,
-        connecting: Connecting,
-    ) -> Result<(Listed, Control, Arc<AllowedPeer>), Failed> {
+    async fn welcome(&self, connecting: Connecting) -> Result<Welcomed, Failed> {
         let connection = connecting.await?;
         // The handshake has asked the same list; this is where the permits come from.
         let proved = proved(&connection);
         let listed = proved.and_then(|proved| Some((self.peers.find(&proved.key)?, proved)));
         let Some((peer, proved)) = listed else {
             close(&connection, CloseCode::Protocol, "this key is not listed");
+            return Err(ConnectionError::LocallyClosed.into());
+        };
+        let Some(of_key) = self.connections_of.add_below(proved.key, KEY_CONNECTIONS_MAX) else {
+            if self.may_log(Notice::KeyFull(proved.key)) {
+                let (peer, max) = (peer.label(), KEY_CONNECTIONS_MAX);
+                warn!(peer, max, "refused: too many connections of this key");
+            }
+            close(&connection, CloseCode::KeyFull, "too many connections of this key");
             return Err(ConnectionError::LocallyClosed.into());
         };
         let mut control = Control::new(connection.accept_bi().await?);
@@ -253,13 +297,14 @@ impl Shared {
             forwards: &[],
         });
         control.say(&Frame::HelloServer { version: VERSION }).await?;
-        Ok((listed, control, peer))
+        Ok(Welcomed { listed, control, peer, _of_key: of_key })
     }
 
     /// Serves streams until the session ends; then all of them end at once.
     async fn serve_session(&self, listed: &Listed, control: Control, peer: Arc<AllowedPeer>) {
         let session = &listed.session;
         info!(peer = session.peer(), remote = %session.remote(), "session up");
+        let lookups = self.lookups.of(peer.key);
         let mut streams = JoinSet::new();
         let supervisor = session.supervise(control);
         tokio::pin!(supervisor);
@@ -267,8 +312,9 @@ impl Shared {
             tokio::select! {
                 lost = &mut supervisor => break lost,
                 Ok(pair) = session.connection.accept_bi() => {
-                    let pair = StreamPair::new(pair);
-                    streams.spawn(serve_stream(Arc::clone(session), Arc::clone(&peer), pair));
+                    let pair = StreamPair::new(session.connection.clone(), Role::Server, pair);
+                    let (session, peer) = (Arc::clone(session), Arc::clone(&peer));
+                    streams.spawn(serve_stream(session, peer, lookups.clone(), pair));
                 }
                 Some(done) = streams.join_next(), if !streams.is_empty() => {
                     if let Ok(Some(target)) = done {
@@ -277,28 +323,26 @@ impl Shared {
                 }
             }
         };
-        // The connection is closed, so the streams end by themselves: at once, unless all of a
-        // direction has arrived and its target is slow to take it. What does not end in time is
-        // dropped, and a dropped forward is a reset one.
-        let delivered = async { while streams.join_next().await.is_some() {} };
-        let _ = timeout(DELIVERY_TIME, delivered).await;
-        streams.shutdown().await;
         info!(peer = session.peer(), cause = %lost, "session ended");
+        // The connection is closed, so the streams end by themselves: at once, unless bytes that
+        // were acknowledged wait for a slow target. Those are delivered for as long as the target
+        // takes some (`splice`); this task dropped, by a server that ends, resets what is left.
+        while streams.join_next().await.is_some() {}
     }
 
-    fn may_log(&self, source: SocketAddr, notice: Notice) -> bool {
-        self.notices.admit((source.ip().to_canonical(), notice), Instant::now().into_std())
+    fn may_log(&self, notice: Notice) -> bool {
+        self.notices.admit(notice, Instant::now().into_std())
     }
 
     fn log_stranger(&self, source: SocketAddr, error: &ConnectionError) {
         match Stranger::of(error) {
             Stranger::Key(key) => {
-                if self.may_log(source, Notice::Stranger) {
+                if self.may_log(Notice::Stranger(Source::of(source))) {
                     warn!(%source, "key not allowed; to let it in: --allow {key}");
                 }
             }
             Stranger::Suite(lists) => {
-                if self.may_log(source, Notice::Suite) {
+                if self.may_log(Notice::Suite(Source::of(source))) {
                     warn!(%source, "{lists}");
                 }
             }
@@ -307,7 +351,7 @@ impl Shared {
     }
 
     fn log_unpermitted(&self, session: &LiveSession, target: &Target) {
-        if self.may_log(session.remote(), Notice::Permit) {
+        if self.may_log(Notice::Permit(Source::of(session.remote()))) {
             let peer = session.peer();
             warn!(peer, %target, "not permitted; to permit it: --permit-open {target}");
         }
@@ -330,6 +374,7 @@ fn close(connection: &Connection, code: CloseCode, reason: &str) {
 async fn serve_stream(
     session: Arc<LiveSession>,
     peer: Arc<AllowedPeer>,
+    lookups: Lookups,
     mut pair: StreamPair,
 ) -> Option<Target> {
     let Ok(Some(target)) = timeout(HEADER_TIME, read_header(&mut pair)).await else {
@@ -339,7 +384,7 @@ async fn serve_stream(
     let _open = session.forward_opened(&target.to_string());
     let stopped = pair.send.stopped();
     let dialled = tokio::select! {
-        dialled = dial(&target, &peer.permits) => dialled,
+        dialled = dial(&target, &peer.permits, &lookups) => dialled,
         // The client has given up: so do we, whatever the target would have said.
         _ = stopped => Err(StreamCode::Reset),
     };

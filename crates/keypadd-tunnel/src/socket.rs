@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use rustix::io::Errno;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::net::{TcpListener, TcpStream};
 use tracing::info;
@@ -66,8 +67,8 @@ fn or_ipv4<T>(address: SocketAddr, bind: impl Fn(SocketAddr) -> io::Result<T>) -
 
 /// Whether an address family does not exist on this host.
 pub(crate) fn no_such_family(error: &io::Error) -> bool {
-    const EAFNOSUPPORT: i32 = 97;
-    error.kind() == io::ErrorKind::AddrNotAvailable || error.raw_os_error() == Some(EAFNOSUPPORT)
+    let errno = Errno::from_io_error(error);
+    matches!(errno, Some(Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL))
 }
 
 /// Asks, and reads back: Linux grants at most `net.core.{r,w}mem_max`, and shows twice the figure

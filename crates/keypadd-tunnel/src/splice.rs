@@ -8,30 +8,42 @@
 //! | RESET_STREAM or STOP_SENDING, connection lost | TCP RST |
 //!
 //! A join ends well only when both directions have ended and the peer has acknowledged every byte.
-//! Anything else, a cancelled task included, ends in resets. Nothing is buffered here but one copy
-//! buffer a direction; permits and names were dealt with before.
+//! Anything else, a cancelled task included, ends in resets. What the peer was told has arrived is
+//! still delivered when the connection is gone, for as long as the TCP connection takes bytes.
+//! Nothing is buffered here but one copy buffer a direction; permits and names were dealt with
+//! before.
 
 use std::{
     future::pending,
     io,
     pin::Pin,
     task::{Context, Poll},
+    time::Duration,
 };
 
-use quinn::{ConnectionError, ReadError, RecvStream, SendStream, StoppedError, VarInt, WriteError};
+use quinn::{
+    Connection, ConnectionError, ReadError, RecvStream, SendStream, StoppedError, VarInt,
+    WriteError,
+};
 use thiserror::Error;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest, ReadBuf},
     net::{TcpStream, tcp::ReadHalf},
+    time::sleep,
 };
 
 use crate::{
     socket::ForwardedTcp,
+    status::Role,
     wire::{CloseCode, StreamCode},
 };
 
 /// Bytes of one copy buffer, each direction of each forward.
 const COPY_BYTES: usize = 32 << 10;
+
+/// Time in which a TCP connection must take a byte once the QUIC connection is gone. The kernel
+/// takes bytes in gulps, a third of its buffer each: a slow reader needs seconds for one.
+const DELIVERY_TIME: Duration = Duration::from_secs(20);
 
 /// The two halves of a bidirectional stream. Dropped before both have ended, it resets them:
 /// quinn by itself would finish the sending half, and cut-off data would pass for all of it.
@@ -39,12 +51,19 @@ const COPY_BYTES: usize = 32 << 10;
 pub(crate) struct StreamPair {
     pub(crate) send: SendStream,
     pub(crate) recv: RecvStream,
+    connection: Connection,
+    role: Role,
     code: StreamCode,
 }
 
 impl StreamPair {
-    pub(crate) fn new((send, recv): (SendStream, RecvStream)) -> Self {
-        Self { send, recv, code: StreamCode::ShuttingDown }
+    /// Two halves of this connection's; `role` is what this end of it is.
+    pub(crate) fn new(
+        connection: Connection,
+        role: Role,
+        (send, recv): (SendStream, RecvStream),
+    ) -> Self {
+        Self { send, recv, connection, role, code: StreamCode::ShuttingDown }
     }
 
     /// Gives the stream up, for this reason.
@@ -157,7 +176,7 @@ impl<R: AsyncRead + Unpin> Source for Plain<R> {
 /// Joins a TCP connection and a stream until both directions have ended or one is cut.
 pub(crate) async fn splice_tcp(mut tcp: ForwardedTcp, mut pair: StreamPair) -> Result<(), Cut> {
     let (source, sink) = tcp.stream_mut().split();
-    match join(source, sink, &mut pair).await {
+    match join(source, sink, &mut pair, Delivery::Bounded).await {
         Ok(()) => {
             tcp.close_cleanly();
             Ok(())
@@ -170,26 +189,38 @@ pub(crate) async fn splice_tcp(mut tcp: ForwardedTcp, mut pair: StreamPair) -> R
 }
 
 /// Joins a reader and a writer (`-W`: standard input and output) and a stream. The writer is shut
-/// down as soon as the other end has finished; the reader may still have much to say.
+/// down as soon as the other end has finished; the reader may still have much to say. Whoever reads
+/// what is written may pause as long as they like: nothing else waits for it.
 pub(crate) async fn splice_pair(
     reader: impl AsyncRead + Unpin,
     writer: impl AsyncWrite + Unpin,
     mut pair: StreamPair,
 ) -> Result<(), Cut> {
-    let joined = join(Plain(reader), writer, &mut pair).await;
+    let joined = join(Plain(reader), writer, &mut pair, Delivery::Unbounded).await;
     if let Err(cut) = &joined {
         pair.reset(cut.code());
     }
     joined
 }
 
+/// How long a sink may stand still once the QUIC connection is gone.
+#[derive(Clone, Copy, Debug)]
+enum Delivery {
+    /// [`DELIVERY_TIME`] after each byte.
+    Bounded,
+    /// For ever.
+    Unbounded,
+}
+
 async fn join(
     source: impl Source,
     sink: impl AsyncWrite + Unpin,
     pair: &mut StreamPair,
+    delivery: Delivery,
 ) -> Result<(), Cut> {
-    let outward = outward(source, &mut pair.send);
-    let inward = inward(&mut pair.recv, sink);
+    let StreamPair { send, recv, connection, role, .. } = pair;
+    let outward = outward(source, send, *role);
+    let inward = inward(recv, sink, connection, delivery);
     tokio::pin!(outward, inward);
     tokio::select! {
         source = &mut outward => {
@@ -207,7 +238,7 @@ async fn join(
 }
 
 /// Copies until the source ends and the peer has acknowledged all of it; gives the source back.
-async fn outward<S: Source>(mut source: S, send: &mut SendStream) -> Result<S, Cut> {
+async fn outward<S: Source>(mut source: S, send: &mut SendStream, role: Role) -> Result<S, Cut> {
     let mut buffer = vec![0; COPY_BYTES];
     let stopped = send.stopped();
     tokio::pin!(stopped);
@@ -229,14 +260,23 @@ async fn outward<S: Source>(mut source: S, send: &mut SendStream) -> Result<S, C
     // An error here means that the stream is stopped, which the next lines report.
     let _ = send.finish();
     tokio::select! {
-        stop = &mut stopped => match stop {
-            Ok(None) => Ok(source),
-            // A peer that says goodbye in order has taken what it wanted of a finished stream.
-            Err(StoppedError::ConnectionLost(ConnectionError::ApplicationClosed(close)))
-                if close.error_code == CloseCode::Shutdown.value().into() => Ok(source),
-            stop => Err(stop_cut(stop)),
-        },
+        stop = &mut stopped => acknowledged(stop, role).map(|()| source),
         error = source.failed() => Err(error.into()),
+    }
+}
+
+/// What the end of a finished stream says of its bytes, at an end with this role.
+fn acknowledged(stop: Result<Option<VarInt>, StoppedError>, role: Role) -> Result<(), Cut> {
+    match stop {
+        Ok(None) => Ok(()),
+        // A client that says goodbye in order has taken what it wanted of a finished stream.
+        // A server's goodbye says nothing of what its targets have got (invariant I11).
+        Err(StoppedError::ConnectionLost(ConnectionError::ApplicationClosed(close)))
+            if role == Role::Server && close.error_code == CloseCode::Shutdown.value().into() =>
+        {
+            Ok(())
+        }
+        stop => Err(stop_cut(stop)),
     }
 }
 
@@ -254,12 +294,62 @@ fn stop_cut(stop: Result<Option<VarInt>, StoppedError>) -> Cut {
 /// half, which `outward` notices; and when that half is through, the sink's reader gets what came
 /// before the reset first. (Watching with quinn's `received_reset` would leave a waker behind in
 /// the connection for every stream that ends meanwhile.)
-async fn inward(recv: &mut RecvStream, mut sink: impl AsyncWrite + Unpin) -> Result<(), Cut> {
+async fn inward(
+    recv: &mut RecvStream,
+    mut sink: impl AsyncWrite + Unpin,
+    connection: &Connection,
+    delivery: Delivery,
+) -> Result<(), Cut> {
     let mut buffer = vec![0; COPY_BYTES];
     while let Some(bytes) = recv.read(&mut buffer).await? {
-        sink.write_all(&buffer[..bytes]).await?;
+        let mut rest = &buffer[..bytes];
+        while !rest.is_empty() {
+            let written = tokio::select! {
+                biased;
+                written = sink.write(rest) => written?,
+                // A new wait for each write: only a sink that takes nothing at all is given up.
+                () = given_up(connection, delivery) => return Err(Cut::Lost),
+            };
+            if written == 0 {
+                return Err(io::Error::from(io::ErrorKind::WriteZero).into());
+            }
+            rest = &rest[written..];
+        }
         sink.flush().await?;
     }
     sink.shutdown().await?;
     Ok(())
+}
+
+/// Completes when the connection has been gone for as long as a sink may stand still.
+async fn given_up(connection: &Connection, delivery: Delivery) {
+    match delivery {
+        Delivery::Bounded => {
+            connection.closed().await;
+            sleep(DELIVERY_TIME).await;
+        }
+        Delivery::Unbounded => pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use quinn::ApplicationClose;
+
+    use super::*;
+
+    fn closed_with(code: CloseCode) -> Result<Option<VarInt>, StoppedError> {
+        let close = ApplicationClose { error_code: code.value().into(), reason: "".into() };
+        Err(StoppedError::ConnectionLost(ConnectionError::ApplicationClosed(close)))
+    }
+
+    #[test]
+    fn only_a_clients_goodbye_stands_for_an_acknowledgement() {
+        assert!(acknowledged(Ok(None), Role::Client).is_ok());
+        assert!(acknowledged(closed_with(CloseCode::Shutdown), Role::Server).is_ok());
+        assert!(acknowledged(closed_with(CloseCode::Protocol), Role::Server).is_err());
+        // At the client, a server that shuts down has not acknowledged anything.
+        let lost = acknowledged(closed_with(CloseCode::Shutdown), Role::Client);
+        assert!(matches!(lost, Err(Cut::Lost)), "{lost:?}");
+    }
 }

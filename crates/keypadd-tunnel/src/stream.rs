@@ -7,6 +7,7 @@ use tokio::time::timeout;
 
 use crate::{
     splice::{Cut, StreamPair},
+    status::Role,
     target::Target,
     wire::{CONNECTED, StreamCode, encode_stream_header},
 };
@@ -45,7 +46,7 @@ pub(crate) async fn open_stream(
 
 async fn open(connection: &Connection, target: &Target) -> Result<StreamPair, OpenError> {
     let pair = connection.open_bi().await.map_err(|_| OpenError::Lost)?;
-    let mut pair = StreamPair::new(pair);
+    let mut pair = StreamPair::new(connection.clone(), Role::Client, pair);
     let header = encode_stream_header(target);
     pair.send.write_all(&header).await.map_err(Cut::from)?;
 

@@ -30,15 +30,6 @@ const KIND_TCP: u8 = 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Instance(pub [u8; 16]);
 
-impl Instance {
-    /// Draws one from the operating system.
-    pub fn random() -> Result<Self, getrandom::Error> {
-        let mut number = [0; 16];
-        getrandom::fill(&mut number)?;
-        Ok(Self(number))
-    }
-}
-
 /// A control frame whose type is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Frame {
@@ -97,6 +88,8 @@ pub enum CloseCode {
     Protocol,
     /// The keys of the connection must not be used any more.
     KeyFault,
+    /// The client's key has too many connections already.
+    KeyFull,
 }
 
 impl CloseCode {
@@ -106,6 +99,7 @@ impl CloseCode {
             Self::Shutdown => 0,
             Self::Protocol => 1,
             Self::KeyFault => 2,
+            Self::KeyFull => 3,
         }
     }
 }

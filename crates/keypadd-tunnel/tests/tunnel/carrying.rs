@@ -1,9 +1,13 @@
 //! Bytes and their end, both ways and in both families.
 
+use std::time::Duration;
+
 use keypadd_tunnel::ClientError;
+use socket2::SockRef;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt, duplex, split},
     net::{TcpListener, TcpStream},
+    time::sleep,
 };
 
 use crate::support::*;
@@ -177,4 +181,40 @@ async fn a_reset_target_ends_standard_streams_with_an_error() {
     let error = carried.unwrap_err();
     assert!(matches!(error, ClientError::Refused { .. }), "{error}");
     assert_eq!(error.to_string(), format!("{target_address}: connection reset"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_acknowledged_reaches_a_slow_target_after_the_client_has_left() {
+    let target = listener().await;
+    // What the kernel holds for the target is little, so that the server holds the rest.
+    SockRef::from(&target).set_recv_buffer_size(64 << 10).unwrap();
+    let key = new_key();
+    let server = RunningServer::start_with(key.public(), &["127.0.0.1:*"], |settings| {
+        settings.transport.stream_receive_window_bytes = 16 << 20;
+        settings.transport.receive_window_bytes = 16 << 20;
+    });
+    let (client, session) = connected(client_settings(&server, &key, &[])).await;
+    let target_address = target.local_addr().unwrap().to_string().parse().unwrap();
+
+    let message = noise(6, 7_000_003);
+    let mut written = Vec::new();
+    let carrying = client.carry(&session, &target_address, &message[..], &mut written);
+    let finishing = async {
+        let mut there = accept(&target).await;
+        there.shutdown().await.unwrap();
+        there
+    };
+    let (carried, mut there) = within(async { tokio::join!(carrying, finishing) }).await;
+    carried.unwrap();
+    drop(session);
+    within(client.close()).await;
+
+    let mut heard = vec![0; message.len()];
+    for part in heard.chunks_mut(1 << 20) {
+        sleep(Duration::from_millis(500)).await;
+        within(there.read_exact(part)).await.unwrap();
+    }
+    assert!(heard == message);
+    assert_eq!(read_all(&mut there).await.unwrap(), b"");
+    until("the server forgets the session", || server.sessions.live().is_empty()).await;
 }

@@ -3,8 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use keypadd_keystream::Suite;
-use keypadd_provider::client_config;
-use keypadd_tunnel::{AuthError, Client, ClientError, wire::StreamCode};
+use keypadd_provider::{PrivateKey, client_config, server_config};
+use keypadd_tunnel::{
+    AllowedPeer, AuthError, Client, ClientError, Peers, Permits, wire::StreamCode,
+};
 use tokio::io::{duplex, split};
 
 use crate::support::*;
@@ -109,6 +111,35 @@ async fn a_full_server_refuses_and_says_so() {
     let _first = connected(client_settings(&server, &key, &[])).await;
     let error = connect_error(client_settings(&server, &key, &[])).await;
     assert!(error.to_string().ends_with("the server takes no more connections"), "{error}");
+}
+
+#[tokio::test]
+async fn one_key_cannot_take_every_place() {
+    let (greedy, modest, server_key) = (new_key(), new_key(), new_key());
+    let mut server = RunningServer::start_with(greedy.public(), &[], |settings| {
+        settings.connections_max = 1000;
+        let peer = |key: &Arc<PrivateKey>| AllowedPeer {
+            name: None,
+            key: key.public(),
+            permits: Permits::default(),
+        };
+        settings.peers = Arc::new(Peers::new([peer(&greedy), peer(&modest)]).unwrap());
+        let crypto = crypto(&server_key, Suite::AES_128_GCM);
+        settings.crypto = server_config(&crypto, settings.peers.clone()).unwrap();
+    });
+    server.key = server_key.public();
+    let settings = |key| client_settings(&server, key, &[]);
+    let mut held = Vec::new();
+    for _ in 0..16 {
+        held.push(connected(settings(&greedy)).await);
+    }
+    let error = connect_error(settings(&greedy)).await;
+    assert!(error.to_string().ends_with("too many connections of this key"), "{error}");
+    connected(settings(&modest)).await;
+    // Who leaves makes room.
+    held.pop();
+    until("the server forgets one", || server.sessions.live().len() == 15).await;
+    connected(settings(&greedy)).await;
 }
 
 #[tokio::test]

@@ -1,0 +1,49 @@
+//! Where packets come from, as far as one neighbour can be told from another.
+//!
+//! An IPv4 address is one source, and so is a whole IPv6 /64: that is what a single host is given
+//! (RFC 6177), and it may take a new address of it for every packet. Addresses only, no counts.
+
+use std::{
+    fmt,
+    net::{IpAddr, Ipv6Addr, SocketAddr},
+};
+
+/// One IPv4 address or one IPv6 /64.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Source(IpAddr);
+
+impl Source {
+    pub(crate) fn of(address: SocketAddr) -> Self {
+        Self(match address.ip().to_canonical() {
+            IpAddr::V4(v4) => v4.into(),
+            IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() >> 64 << 64).into(),
+        })
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            IpAddr::V4(v4) => v4.fmt(f),
+            IpAddr::V6(v6) => write!(f, "{v6}/64"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_source_is_an_ipv4_address_or_an_ipv6_64() {
+        for (address, source) in [
+            ("192.0.2.7:5", "192.0.2.7"),
+            ("[::ffff:192.0.2.7]:6", "192.0.2.7"),
+            ("[2001:db8:1:2:3:4:5:6]:7", "2001:db8:1:2::/64"),
+            ("[2001:db8:1:2::]:8", "2001:db8:1:2::/64"),
+            ("[::1]:9", "::/64"),
+        ] {
+            assert_eq!(Source::of(address.parse().unwrap()).to_string(), source);
+        }
+    }
+}
