@@ -9,7 +9,7 @@ use std::ops::Range;
 use keypadd_keystream::{KeystreamKey, SEGMENT_PACKETS, Segment};
 
 use crate::arena::{UNIT_BYTES, Unit, wipe};
-use crate::filler::Home;
+use crate::shared::Home;
 
 /// Bytes of a pad that a head chunk holds: a keystroke's packet needs no more.
 pub const HEAD_BYTES: usize = 128;

@@ -5,13 +5,9 @@
 //! sleep, and never wait for it. When it dies the lanes run dry and everything goes inline.
 
 use std::sync::Arc;
-use std::sync::OnceLock;
-use std::sync::atomic::{
-    AtomicBool, AtomicI32, AtomicU64,
-    Ordering::{AcqRel, Relaxed},
-};
+use std::sync::atomic::Ordering::{AcqRel, Relaxed};
 use std::sync::mpsc;
-use std::thread::{self, Thread};
+use std::thread;
 
 use keypadd_keystream::{KeystreamKey, PacketNumber, SEGMENT_PACKETS, Segment};
 use rtrb::{Consumer, Producer};
@@ -22,8 +18,9 @@ use thread_priority::{
 
 use crate::arena::Unit;
 use crate::chunk::{Chunk, KeyId, Part};
-use crate::lane::{Shared, Stage};
-use crate::plan::{LaneView, Work, plan_refill, targets};
+use crate::lane::Shared;
+use crate::plan::{LaneView, Stage, Work, plan_refill, targets};
+use crate::shared::{FillerShared, Home};
 
 /// Segments that the filler may skip ahead of a consumer that outruns it, by part. Skipped
 /// segments stay empty, also when the burst is over and keystrokes follow, which live on heads:
@@ -51,60 +48,6 @@ pub(crate) struct FeedEnd {
 impl FeedEnd {
     pub(crate) fn new(ready: Producer<Chunk>, spent: Consumer<Chunk>, next: Segment) -> Self {
         Self { ready, spent, next, lead: 0 }
-    }
-}
-
-/// Figures that everybody may read and the filler's bell.
-#[derive(Debug, Default)]
-pub(crate) struct FillerShared {
-    thread: OnceLock<Thread>,
-    /// Set by the first consumer that wants work done, cleared by the filler before it looks.
-    wanted: AtomicBool,
-    pub(crate) stop: AtomicBool,
-    pub(crate) alive: AtomicBool,
-    /// Whether the kernel accepted SCHED_IDLE.
-    pub(crate) idle_class: AtomicBool,
-    pub(crate) thread_id: AtomicI32,
-    pub(crate) fill_bytes: AtomicU64,
-    pub(crate) fill_cpu_nanos: AtomicU64,
-    pub(crate) free_units: AtomicU64,
-    pub(crate) pads_wasted: AtomicU64,
-}
-
-/// A consumer's way to the filler.
-#[derive(Clone, Debug)]
-pub(crate) struct Wake(pub(crate) Arc<FillerShared>);
-
-impl Wake {
-    /// Wakes the filler unless somebody has already. Never blocks.
-    pub(crate) fn filler(&self) {
-        if !self.0.wanted.swap(true, AcqRel)
-            && let Some(thread) = self.0.thread.get()
-        {
-            thread.unpark();
-        }
-    }
-}
-
-/// Where a chunk's memory goes when nobody gives the chunk back, and where waste is counted.
-#[derive(Clone)]
-pub(crate) struct Home {
-    units: mpsc::Sender<Box<[Unit]>>,
-    shared: Arc<FillerShared>,
-}
-
-impl Home {
-    pub(crate) fn new(units: mpsc::Sender<Box<[Unit]>>, shared: Arc<FillerShared>) -> Self {
-        Self { units, shared }
-    }
-
-    /// Without a receiver the pool is gone; the memory stays wiped in its leaked mapping.
-    pub(crate) fn take_back(&self, units: Box<[Unit]>) {
-        let _ = self.units.send(units);
-    }
-
-    pub(crate) fn count_wasted(&self, pads: u64) {
-        self.shared.pads_wasted.fetch_add(pads, Relaxed);
     }
 }
 

@@ -16,28 +16,12 @@ use keypadd_keystream::{PacketNumber, SEGMENT_PACKETS, Segment};
 use rtrb::{Consumer, Producer};
 
 use crate::chunk::{Chunk, KeyId, Part};
-use crate::filler::Wake;
+use crate::plan::Stage;
+use crate::shared::Wake;
 
 /// Chunks kept behind the newest one for late packets. QUIC stacks drop what is more than about
 /// 128 numbers late, which spans at most two earlier segments.
 const RECENT_CHUNKS: usize = 2;
-
-/// How much a lane should be filled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
-    /// A key far from use: nothing.
-    Dormant,
-    /// The next phase shortly before its use: heads near the current position.
-    Standby,
-    /// The first phase of a connection, which lasts under 1,000 packets: no more than those.
-    Brief,
-    /// A key in use.
-    Active,
-}
-
-impl Stage {
-    const ALL: [Self; 4] = [Self::Dormant, Self::Standby, Self::Brief, Self::Active];
-}
 
 /// How much of a packet's pad was at hand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -15,7 +15,9 @@ mod filler;
 mod lane;
 mod plan;
 mod pool;
+mod shared;
 
 pub use chunk::{BODY_BYTES, HEAD_BYTES, PAD_BYTES, Part};
-pub use lane::{Coverage, Lane, PartLevel, Stage};
+pub use lane::{Coverage, Lane, PartLevel};
+pub use plan::Stage;
 pub use pool::{Direction, Pool, PoolSettings, PoolSnapshot};

@@ -6,7 +6,6 @@
 //! whoever connects next.
 
 use crate::chunk::Part;
-use crate::lane::Stage;
 
 /// Most head chunks a lane holds: 4,096 packets, over half a minute of 100 packets a second.
 pub(crate) const MAX_HEADS: u64 = 64;
@@ -23,6 +22,23 @@ const STANDBY_HEADS: u64 = 16;
 const HEADS_ONLY_SHARE: usize = 4;
 /// Chunks of one piece of work: what a filler makes before it looks around again.
 const BATCH: [u64; 2] = [8, 2];
+
+/// How much a lane should be filled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// A key far from use: nothing.
+    Dormant,
+    /// The next phase shortly before its use: heads near the current position.
+    Standby,
+    /// The first phase of a connection, which lasts under 1,000 packets: no more than those.
+    Brief,
+    /// A key in use.
+    Active,
+}
+
+impl Stage {
+    pub(crate) const ALL: [Self; 4] = [Self::Dormant, Self::Standby, Self::Brief, Self::Active];
+}
 
 /// What the plan needs to know of a lane.
 #[derive(Clone, Copy, Debug)]

@@ -15,9 +15,10 @@ use rtrb::RingBuffer;
 
 use crate::arena::{Arena, UNIT_BYTES};
 use crate::chunk::{KeyId, Part};
-use crate::filler::{Feed, FeedEnd, Filler, FillerShared, Wake};
-use crate::lane::{Hand, Lane, Shared, Stage};
-use crate::plan::{MAX_BODIES, MAX_HEADS};
+use crate::filler::{Feed, FeedEnd, Filler};
+use crate::lane::{Hand, Lane, Shared};
+use crate::plan::{MAX_BODIES, MAX_HEADS, Stage};
+use crate::shared::{FillerShared, Wake};
 
 /// How a pool is made.
 #[derive(Clone, Copy, Debug)]

@@ -4,7 +4,7 @@ use std::sync::mpsc;
 use keypadd_keystream::{PacketNumber, Suite, SuiteKey};
 
 use super::*;
-use crate::filler::FillerShared;
+use crate::shared::FillerShared;
 
 const KEY: KeyId = KeyId(7);
 

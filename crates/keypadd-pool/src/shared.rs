@@ -1,0 +1,66 @@
+//! What the filler and everybody else see of each other: figures, the bell that wakes it, and the
+//! way home for memory. Atomics and channels only; nothing here waits for anybody.
+
+use std::sync::atomic::{
+    AtomicBool, AtomicI32, AtomicU64,
+    Ordering::{AcqRel, Relaxed},
+};
+use std::sync::mpsc;
+use std::sync::{Arc, OnceLock};
+use std::thread::Thread;
+
+use crate::arena::Unit;
+
+/// Figures that everybody may read and the filler's bell.
+#[derive(Debug, Default)]
+pub(crate) struct FillerShared {
+    pub(crate) thread: OnceLock<Thread>,
+    /// Set by the first consumer that wants work done, cleared by the filler before it looks.
+    pub(crate) wanted: AtomicBool,
+    pub(crate) stop: AtomicBool,
+    pub(crate) alive: AtomicBool,
+    /// Whether the kernel accepted SCHED_IDLE.
+    pub(crate) idle_class: AtomicBool,
+    pub(crate) thread_id: AtomicI32,
+    pub(crate) fill_bytes: AtomicU64,
+    pub(crate) fill_cpu_nanos: AtomicU64,
+    pub(crate) free_units: AtomicU64,
+    pub(crate) pads_wasted: AtomicU64,
+}
+
+/// A consumer's way to the filler.
+#[derive(Clone, Debug)]
+pub(crate) struct Wake(pub(crate) Arc<FillerShared>);
+
+impl Wake {
+    /// Wakes the filler unless somebody has already. Never blocks.
+    pub(crate) fn filler(&self) {
+        if !self.0.wanted.swap(true, AcqRel)
+            && let Some(thread) = self.0.thread.get()
+        {
+            thread.unpark();
+        }
+    }
+}
+
+/// Where a chunk's memory goes when nobody gives the chunk back, and where waste is counted.
+#[derive(Clone)]
+pub(crate) struct Home {
+    units: mpsc::Sender<Box<[Unit]>>,
+    shared: Arc<FillerShared>,
+}
+
+impl Home {
+    pub(crate) fn new(units: mpsc::Sender<Box<[Unit]>>, shared: Arc<FillerShared>) -> Self {
+        Self { units, shared }
+    }
+
+    /// Without a receiver the pool is gone; the memory stays wiped in its leaked mapping.
+    pub(crate) fn take_back(&self, units: Box<[Unit]>) {
+        let _ = self.units.send(units);
+    }
+
+    pub(crate) fn count_wasted(&self, pads: u64) {
+        self.shared.pads_wasted.fetch_add(pads, Relaxed);
+    }
+}
