@@ -2,6 +2,11 @@
 //! variable; list flags repeat or take commas. Knows what can be said, not whether it makes sense
 //! together: a verb's own file judges that.
 
+#![expect(
+    rustdoc::broken_intra_doc_links,
+    reason = "comments on flags are help texts: their brackets are the command line's"
+)]
+
 mod usage;
 mod values;
 
