@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use keypadd_keystream::{PacketNumber, Suite, TAG_BYTES};
-use keypadd_pool::{BODY_BYTES, Coverage, HEAD_BYTES, Part, PartLevel, Pool, PoolSettings, Stage};
+use keypadd_pool::{BODY_BYTES, Coverage, HEAD_BYTES, Part, PartLevel, Pool, PoolSettings};
 use quinn_proto::crypto::PacketKey;
 
 use crate::carrier::KeyMaterial;
@@ -117,7 +117,7 @@ static POOL: LazyLock<Pool> = LazyLock::new(|| new_pool(16 << 20));
 /// Twenty-one units of 8 KiB: one fewer than it takes to be given a body chunk of eleven.
 static SMALL_POOL: LazyLock<Pool> = LazyLock::new(|| new_pool(21 * 8192));
 
-/// Above every packet number; a lane moved there has given up everything below.
+/// Above every packet number: a lane that opens there never holds a pad of the tests.
 const BEYOND_ALL_NUMBERS: PacketNumber = PacketNumber::new(1 << 63);
 
 impl Pads {
@@ -137,10 +137,8 @@ impl Pads {
                 &[Part::Head]
             }
             Self::Dry => {
+                phases.follow(0, BEYOND_ALL_NUMBERS);
                 phases.admit(POOL.clone());
-                let pads = phases.pads(0).expect("phase 0 is live");
-                pads.lane().expect("admitted").set_stage(Stage::Dormant);
-                pads.seek(BEYOND_ALL_NUMBERS, 0);
                 &[]
             }
         };
