@@ -78,7 +78,7 @@ struct PoolReport {
     /// Why the pool is off; empty while it is on.
     reason: &'static str,
     budget_bytes: u64,
-    free_bytes: u64,
+    filled_bytes: u64,
     locked_bytes: u64,
     fill_bytes: u64,
     fill_cpu_seconds: f64,
@@ -164,7 +164,7 @@ impl Figures {
             mode: if pool.filler_alive { "on" } else { "off" },
             reason: if pool.filler_alive { "" } else { "the filler has failed" },
             budget_bytes: pool.budget_bytes,
-            free_bytes: pool.free_bytes,
+            filled_bytes: pool.filled_bytes,
             locked_bytes: pool.locked_bytes,
             fill_bytes: pool.fill_bytes_total,
             fill_cpu_seconds: pool.fill_cpu.as_secs_f64(),

@@ -132,7 +132,7 @@ struct Pool {
     mode: String,
     reason: String,
     budget_bytes: u64,
-    free_bytes: u64,
+    filled_bytes: u64,
     fill_cpu_seconds: f64,
 }
 
@@ -194,7 +194,7 @@ fn render(document: Value) -> Result<String, serde_json::Error> {
     lines.push(match pool.mode.as_str() {
         "on" => format!(
             "  pool on: {} filled of {}, {:.2} s of idle CPU spent",
-            size(pool.budget_bytes.saturating_sub(pool.free_bytes)),
+            size(pool.filled_bytes),
             size(pool.budget_bytes),
             pool.fill_cpu_seconds
         ),

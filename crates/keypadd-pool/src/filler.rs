@@ -27,6 +27,14 @@ use crate::shared::{FillerShared, Home};
 /// those are quickly made, so little is skipped.
 const MAX_LEAD: [u64; 2] = [2, 32];
 
+/// What the filler is told by the pool's handles.
+pub(crate) enum Order {
+    /// Fill this lane.
+    Lane(Feed),
+    /// Keep to this many units; `new` are those that a larger budget takes.
+    Budget { units: usize, new: Vec<Unit> },
+}
+
 /// The filler's end of a lane.
 pub(crate) struct Feed {
     pub(crate) key: KeyId,
@@ -54,25 +62,40 @@ impl FeedEnd {
 /// The filler's state; [`Filler::run`] is its thread.
 pub(crate) struct Filler {
     shared: Arc<FillerShared>,
-    new_feeds: mpsc::Receiver<Feed>,
+    orders: mpsc::Receiver<Order>,
     feeds: Vec<Feed>,
     /// Memory of chunks that were dropped rather than given back.
     returned: mpsc::Receiver<Box<[Unit]>>,
     home: Home,
+    /// Units without keystream, the locked ones last.
     free: Vec<Unit>,
-    total_units: usize,
+    mapped_units: usize,
+    locked_units: usize,
+    budget_units: usize,
 }
 
 impl Filler {
     pub(crate) fn new(
         shared: Arc<FillerShared>,
-        new_feeds: mpsc::Receiver<Feed>,
+        orders: mpsc::Receiver<Order>,
         units: Vec<Unit>,
     ) -> Self {
         let (sender, returned) = mpsc::channel();
         let home = Home::new(sender, Arc::clone(&shared));
-        let total_units = units.len();
-        Self { shared, new_feeds, feeds: Vec::new(), returned, home, free: units, total_units }
+        let budget_units = units.len();
+        let mut filler = Self {
+            shared,
+            orders,
+            feeds: Vec::new(),
+            returned,
+            home,
+            free: Vec::new(),
+            mapped_units: 0,
+            locked_units: 0,
+            budget_units,
+        };
+        filler.take_in(units);
+        filler
     }
 
     /// Fills until the pool is dropped.
@@ -89,8 +112,10 @@ impl Filler {
                 break;
             }
             self.collect();
+            self.trim();
             let work = self.plan();
-            self.shared.free_units.store(self.free.len() as u64, Relaxed);
+            let filled_units = self.mapped_units - self.free.len();
+            self.shared.filled_units.store(filled_units as u64, Relaxed);
             if work.is_empty() {
                 thread::park();
             }
@@ -101,9 +126,17 @@ impl Filler {
         }
     }
 
-    /// Takes in new lanes, forgets closed ones, and gathers memory that came back.
+    /// Does as it was told, forgets closed lanes, and gathers memory that came back.
     fn collect(&mut self) {
-        self.feeds.extend(self.new_feeds.try_iter());
+        while let Ok(order) = self.orders.try_recv() {
+            match order {
+                Order::Lane(feed) => self.feeds.push(feed),
+                Order::Budget { units, new } => {
+                    self.budget_units = units;
+                    self.take_in(new);
+                }
+            }
+        }
         let free = &mut self.free;
         self.feeds.retain_mut(|feed| {
             let closed = feed.shared.is_closed();
@@ -117,6 +150,27 @@ impl Filler {
         free.extend(self.returned.try_iter().flatten());
     }
 
+    /// Adds freshly mapped memory.
+    fn take_in(&mut self, units: Vec<Unit>) {
+        self.mapped_units += units.len();
+        self.locked_units += units.iter().filter(|unit| unit.is_locked()).count();
+        self.shared.locked_units.store(self.locked_units as u64, Relaxed);
+        self.free.extend(units);
+        self.free.sort_by_key(Unit::is_locked);
+    }
+
+    /// Gives memory above the budget back to the kernel as far as it is free, unlocked units first.
+    fn trim(&mut self) {
+        let excess = self.mapped_units.saturating_sub(self.budget_units).min(self.free.len());
+        if excess == 0 {
+            return;
+        }
+        self.free.sort_by_key(Unit::is_locked);
+        self.mapped_units -= excess;
+        self.locked_units -= self.free.drain(..excess).filter(Unit::is_locked).count();
+        self.shared.locked_units.store(self.locked_units as u64, Relaxed);
+    }
+
     fn plan(&mut self) -> Vec<Work> {
         let views: Vec<LaneView> = self
             .feeds
@@ -126,13 +180,13 @@ impl Filler {
                 queued: Part::ALL.map(|part| feed.shared.queued(part)),
             })
             .collect();
-        for (feed, target) in self.feeds.iter().zip(targets(&views, self.total_units)) {
+        for (feed, target) in self.feeds.iter().zip(targets(&views, self.budget_units)) {
             for part in Part::ALL {
                 let low_water = target[part as usize] * 3 / 4;
                 feed.shared.parts[part as usize].low_water.store(low_water, Relaxed);
             }
         }
-        plan_refill(&views, self.free.len(), self.total_units)
+        plan_refill(&views, self.free.len(), self.budget_units)
     }
 
     fn fill(&mut self, work: Work) {

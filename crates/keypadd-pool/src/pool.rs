@@ -4,18 +4,17 @@
 //! still in use run dry and their owners go inline.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::mpsc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 use std::time::Duration;
 
 use keypadd_keystream::{KeystreamKey, PacketNumber};
 use rtrb::RingBuffer;
 
-use crate::arena::{Arena, UNIT_BYTES};
+use crate::arena::{self, UNIT_BYTES};
 use crate::chunk::{KeyId, Part};
-use crate::filler::{Feed, FeedEnd, Filler};
+use crate::filler::{Feed, FeedEnd, Filler, Order};
 use crate::lane::{Hand, Lane, Shared};
 use crate::plan::{MAX_BODIES, MAX_HEADS, Stage};
 use crate::shared::{FillerShared, Wake};
@@ -44,10 +43,10 @@ pub struct Pool(Arc<Handle>);
 #[derive(Debug)]
 struct Handle {
     filler: Arc<FillerShared>,
-    new_feeds: mpsc::Sender<Feed>,
+    orders: mpsc::Sender<Order>,
     next_key: AtomicU64,
-    total_units: usize,
-    locked_bytes: usize,
+    /// The budget. Held while it is changed; fillers and lanes never look at it.
+    budget_units: Mutex<usize>,
 }
 
 /// Figures of a pool at one moment. The counters only grow.
@@ -55,8 +54,9 @@ struct Handle {
 pub struct PoolSnapshot {
     /// The budget, rounded down to whole units.
     pub budget_bytes: u64,
-    /// Memory that holds no keystream at present.
-    pub free_bytes: u64,
+    /// Memory that holds keystream now: in queues and in use. Above the budget for as long as a
+    /// budget that was lowered is still in use.
+    pub filled_bytes: u64,
     /// Memory that the kernel keeps out of swap.
     pub locked_bytes: u64,
     /// Keystream generated ahead of need.
@@ -80,20 +80,36 @@ impl Pool {
     /// When the memory or the thread is refused, or the budget is smaller than one body chunk. (Below
     /// about 300 KiB there is no room for bodies beside the heads.)
     pub fn new(settings: PoolSettings) -> io::Result<Self> {
-        if settings.budget_bytes < Part::Body.units() * UNIT_BYTES {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                format!("a pool of {} bytes holds no chunk", settings.budget_bytes),
-            ));
-        }
-        let Arena { units, locked_bytes } = Arena::map(settings.budget_bytes)?;
-        let total_units = units.len();
-        let (new_feeds, feeds) = mpsc::channel();
+        let budget_units = units_of(settings.budget_bytes)?;
+        let units = arena::map(budget_units)?;
+        let (orders, received) = mpsc::channel();
         let filler = Arc::new(FillerShared::default());
-        let worker = Filler::new(Arc::clone(&filler), feeds, units);
+        let worker = Filler::new(Arc::clone(&filler), received, units);
         thread::Builder::new().name("keypadd-fill".into()).spawn(|| worker.run())?;
-        let next_key = AtomicU64::new(0);
-        Ok(Self(Arc::new(Handle { filler, new_feeds, next_key, total_units, locked_bytes })))
+        let handle = Handle {
+            filler,
+            orders,
+            next_key: AtomicU64::new(0),
+            budget_units: Mutex::new(budget_units),
+        };
+        Ok(Self(Arc::new(handle)))
+    }
+
+    /// Changes the budget. Lanes keep what they hold: a larger budget is filled at once, memory above
+    /// a smaller one goes back to the kernel as packets use it up and lanes close.
+    ///
+    /// # Errors
+    /// As for [`Pool::new`], and when the filler has died; the budget then stays as it was.
+    pub fn set_budget(&self, budget_bytes: usize) -> io::Result<()> {
+        let wanted = units_of(budget_bytes)?;
+        let mut budget = self.0.budget_units();
+        let new = arena::map(wanted.saturating_sub(*budget))?;
+        if self.0.orders.send(Order::Budget { units: wanted, new }).is_err() {
+            return Err(io::Error::other("the pool has stopped filling"));
+        }
+        *budget = wanted;
+        Wake(Arc::clone(&self.0.filler)).filler();
+        Ok(())
     }
 
     /// Opens the lane of one key of one direction, to be filled from `next` on.
@@ -113,7 +129,7 @@ impl Pool {
         let [heads, bodies] = Part::ALL.map(|part| {
             let most = match part {
                 Part::Head => MAX_HEADS,
-                Part::Body => MAX_BODIES.min((self.0.total_units / part.units()) as u64),
+                Part::Body => MAX_BODIES,
             } as usize;
             let (ready_in, ready_out) = RingBuffer::new(most);
             let (spent_in, spent_out) = RingBuffer::new(most + Hand::held_chunks());
@@ -123,7 +139,7 @@ impl Pool {
         let wake = Wake(Arc::clone(&self.0.filler));
         let feed = Feed { key, keystream, shared: Arc::clone(&shared), ends: [heads.1, bodies.1] };
         // A dead filler no longer listens; the lane then stays dry.
-        let _ = self.0.new_feeds.send(feed);
+        let _ = self.0.orders.send(Order::Lane(feed));
         wake.filler();
         Lane::new(key, shared, [heads.0, bodies.0], wake)
     }
@@ -133,9 +149,9 @@ impl Pool {
         let filler = &self.0.filler;
         let bytes = |units: u64| units * UNIT_BYTES as u64;
         PoolSnapshot {
-            budget_bytes: bytes(self.0.total_units as u64),
-            free_bytes: bytes(filler.free_units.load(Relaxed)),
-            locked_bytes: self.0.locked_bytes as u64,
+            budget_bytes: bytes(*self.0.budget_units() as u64),
+            filled_bytes: bytes(filler.filled_units.load(Relaxed)),
+            locked_bytes: bytes(filler.locked_units.load(Relaxed)),
             fill_bytes_total: filler.fill_bytes.load(Relaxed),
             fill_cpu: Duration::from_nanos(filler.fill_cpu_nanos.load(Relaxed)),
             pads_wasted_total: filler.pads_wasted.load(Relaxed),
@@ -143,6 +159,25 @@ impl Pool {
             filler_alive: filler.alive.load(Relaxed),
             filler_idle_class: filler.idle_class.load(Relaxed),
         }
+    }
+}
+
+/// Whole units of a budget.
+fn units_of(budget_bytes: usize) -> io::Result<usize> {
+    let units = budget_bytes / UNIT_BYTES;
+    if units < Part::Body.units() {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("a pool of {budget_bytes} bytes holds no chunk"),
+        ));
+    }
+    Ok(units)
+}
+
+impl Handle {
+    /// The mutex guards one number, which no panic can leave half changed.
+    fn budget_units(&self) -> MutexGuard<'_, usize> {
+        self.budget_units.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -24,7 +24,10 @@ pub(crate) struct FillerShared {
     pub(crate) thread_id: AtomicI32,
     pub(crate) fill_bytes: AtomicU64,
     pub(crate) fill_cpu_nanos: AtomicU64,
-    pub(crate) free_units: AtomicU64,
+    /// Units that hold keystream.
+    pub(crate) filled_units: AtomicU64,
+    /// Units that the kernel keeps out of swap.
+    pub(crate) locked_units: AtomicU64,
     pub(crate) pads_wasted: AtomicU64,
 }
 
@@ -55,7 +58,7 @@ impl Home {
         Self { units, shared }
     }
 
-    /// Without a receiver the pool is gone; the memory stays wiped in its leaked mapping.
+    /// Without a receiver the pool is gone; the memory, wiped, goes back to the kernel.
     pub(crate) fn take_back(&self, units: Box<[Unit]>) {
         let _ = self.units.send(units);
     }

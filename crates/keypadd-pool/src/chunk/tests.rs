@@ -4,6 +4,7 @@ use std::sync::mpsc;
 use keypadd_keystream::{PacketNumber, Suite, SuiteKey};
 
 use super::*;
+use crate::arena;
 use crate::shared::FillerShared;
 
 const KEY: KeyId = KeyId(7);
@@ -16,7 +17,7 @@ fn segment(value: u64) -> Segment {
 fn chunk(part: Part) -> (Chunk, mpsc::Receiver<Box<[Unit]>>) {
     let (sender, arrivals) = mpsc::channel();
     let home = Home::new(sender, Arc::new(FillerShared::default()));
-    let units = (0..part.units()).map(|_| Unit::from(vec![0; UNIT_BYTES].leak())).collect();
+    let units = arena::map(part.units()).expect("memory").into();
     let keystream = SuiteKey::derive(Suite::AES_128_GCM, &[1; 16], &[2; 12]).keystream;
     let chunk = Chunk::fill(KEY, &keystream, segment(2), part, units, home);
     (chunk, arrivals)
@@ -43,7 +44,7 @@ fn only_the_key_segment_and_part_that_a_chunk_was_made_for_are_held() {
 #[test]
 fn a_row_of_zeros_counts_as_not_at_hand() {
     for part in Part::ALL {
-        let (chunk, _arrivals) = chunk(part);
+        let (mut chunk, _arrivals) = chunk(part);
         for slot in [0, 5, 6, 63] {
             let (unit, bytes) = chunk.place(slot);
             chunk.units[unit][bytes.start..bytes.start + 16].fill(0);

@@ -3,5 +3,4 @@
 
 mod filler;
 mod lanes;
-mod memory;
 mod support;

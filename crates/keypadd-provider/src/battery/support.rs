@@ -196,7 +196,7 @@ pub(super) fn open(key: &OpenKey, number: u64, header: &[u8], sealed: &[u8]) -> 
 
 /// Waits for a condition; the deadline only ends tests that would hang.
 pub(super) fn poll_until(condition: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(30);
+    let deadline = Instant::now() + Duration::from_secs(120);
     while !holds() {
         assert!(Instant::now() < deadline, "waited in vain until {condition}");
         thread::sleep(Duration::from_millis(1));
