@@ -152,7 +152,7 @@ fn ready(
     let live = session.live();
     let forwards = client
         .forwards()
-        .map(|(forward, listen)| ForwardReady { listen, target: forward.target.to_string() });
+        .map(|(forward, listen)| ForwardReady { listen, target: forward.goal.to_string() });
     ClientReady {
         server: server.to_string(),
         remote: live.remote(),

@@ -11,7 +11,7 @@ use tokio::{
 use tracing::{debug, warn};
 
 use crate::{
-    forward::LocalForward,
+    forward::{Goal, LocalForward},
     notices::Notices,
     session::LiveSession,
     socket::ForwardedTcp,
@@ -100,9 +100,10 @@ async fn carry(
     name: &str,
 ) {
     let session = &accepting.session;
+    let Goal::Tcp(target) = &forward.goal else { return };
     let _open = session.forward_opened(name);
     let opened = tokio::select! {
-        opened = open_stream(&session.connection, &forward.target) => opened,
+        opened = open_stream(&session.connection, target) => opened,
         error = tcp_failed(tcp.stream()) => {
             debug!(forward = name, %from, %error, "gone before the target answered");
             return;
@@ -116,7 +117,7 @@ async fn carry(
         }
         Err(OpenError::Refused(code)) => {
             if accepting.may_log(name, Some(code)) {
-                warn!(forward = name, %code, "the server did not connect to {}", forward.target);
+                warn!(forward = name, %code, "the server did not connect to {target}");
             }
         }
         Err(OpenError::Lost) => debug!(forward = name, %from, "the session has ended"),

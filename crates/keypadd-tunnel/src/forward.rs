@@ -1,16 +1,20 @@
-//! Forwards as OpenSSH writes them: `-L [bind:]port:host:hostport` (ssh(1)).
+//! Forwards as OpenSSH writes them (ssh(1)): `-L` and `-R` as `[bind:]port:host:hostport`, with the
+//! path of a unix socket in place of either end, and `-D [bind:]port`.
 //!
 //! Loopback, in both families, unless a bind address is given; an empty one or `*` is every
 //! address. Port 0 is any free port (the ready line says which). Text only: sockets are bound in
-//! `listen`, and `-W host:port` is a plain [`Target`].
+//! `listen` and connected to in `dial`, and `-W host:port` is a plain [`Target`].
 
 use std::{fmt, net::IpAddr, str::FromStr};
 
 use thiserror::Error;
 
-use crate::target::{AddressError, Host, Target, parse_port};
+use crate::{
+    socket_path::{SocketPath, SocketPathError, is_path},
+    target::{AddressError, Host, Target, parse_port},
+};
 
-/// Where a forward listens.
+/// The addresses that a forward's TCP port is bound on.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Bind {
     /// 127.0.0.1 and ::1.
@@ -21,15 +25,65 @@ pub enum Bind {
     Host(Host),
 }
 
-/// A local forward: what connects to it here is connected to the target from there.
+/// Where a forward listens.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Listen {
+    /// A TCP port.
+    Tcp {
+        /// On these addresses.
+        bind: Bind,
+        /// The port; 0 for any that is free.
+        port: u16,
+    },
+    /// A unix socket.
+    Unix(SocketPath),
+}
+
+/// What a forward is connected to at the other end.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Goal {
+    /// A TCP port.
+    Tcp(Target),
+    /// A unix socket.
+    Unix(SocketPath),
+}
+
+/// A local forward (`-L`): what connects to it here is connected to the goal from there.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LocalForward {
-    /// Where to listen.
+    /// Where the client listens.
+    pub listen: Listen,
+    /// What the server connects to.
+    pub goal: Goal,
+}
+
+/// A remote forward (`-R`): what connects to it there is connected to the goal from here.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct RemoteForward {
+    /// Where the server listens.
+    pub listen: Listen,
+    /// What the client connects to.
+    pub goal: Goal,
+}
+
+/// A dynamic forward (`-D`): a SOCKS proxy here, whose targets are connected to from there.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct DynamicForward {
+    /// On these addresses.
     pub bind: Bind,
-    /// The TCP port to listen on; 0 for any that is free.
+    /// The TCP port; 0 for any that is free.
     pub port: u16,
-    /// What the other end connects to.
-    pub target: Target,
+}
+
+/// Any forward. Shown with its flag, as figures and logs name it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Forward {
+    /// `-L`
+    Local(LocalForward),
+    /// `-R`
+    Remote(RemoteForward),
+    /// `-D`
+    Dynamic(DynamicForward),
 }
 
 /// Why a text is no forward.
@@ -46,34 +100,97 @@ pub struct ForwardError {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ForwardFault {
-    /// Not three or four fields.
-    #[error("expected [BIND:]PORT:HOST:HOSTPORT, with IPv6 addresses in brackets")]
+    /// Not the fields of `-L` and `-R`.
+    #[error(
+        "expected [BIND:]PORT:HOST:HOSTPORT, with IPv6 addresses in brackets, or a /PATH in place \
+         of either end"
+    )]
     Fields,
+    /// Not the fields of `-D`.
+    #[error("expected [BIND:]PORT, with IPv6 addresses in brackets")]
+    DynamicFields,
     /// A host or a port that cannot be one.
     #[error(transparent)]
     Address(#[from] AddressError),
+    /// A path that cannot be a unix socket's.
+    #[error(transparent)]
+    Path(#[from] SocketPathError),
 }
 
 impl FromStr for LocalForward {
     type Err = ForwardError;
 
     fn from_str(text: &str) -> Result<Self, ForwardError> {
-        parse(text).map_err(|cause| ForwardError { forward: text.into(), cause })
+        let (listen, goal) = ends(text).map_err(|cause| of(text, cause))?;
+        Ok(Self { listen, goal })
     }
 }
 
-fn parse(text: &str) -> Result<LocalForward, ForwardFault> {
-    let (bind, port, host, host_port) = match fields(text).ok_or(ForwardFault::Fields)?[..] {
-        [port, host, host_port] => (Bind::Loopback, port, host, host_port),
-        [bind, port, host, host_port] => (parse_bind(bind)?, port, host, host_port),
-        _ => return Err(ForwardFault::Fields),
-    };
-    let port = if port == "0" { 0 } else { parse_port(port)? };
-    let target = Target { host: host.parse()?, port: parse_port(host_port)? };
-    Ok(LocalForward { bind, port, target })
+impl FromStr for RemoteForward {
+    type Err = ForwardError;
+
+    fn from_str(text: &str) -> Result<Self, ForwardError> {
+        let (listen, goal) = ends(text).map_err(|cause| of(text, cause))?;
+        Ok(Self { listen, goal })
+    }
 }
 
-fn parse_bind(text: &str) -> Result<Bind, AddressError> {
+impl FromStr for DynamicForward {
+    type Err = ForwardError;
+
+    fn from_str(text: &str) -> Result<Self, ForwardError> {
+        let (bind, port) = match fields(text).as_deref() {
+            Some(&[port]) => (Ok(Bind::Loopback), port),
+            Some(&[bind, port]) => (parse_bind(bind), port),
+            _ => return Err(of(text, ForwardFault::DynamicFields)),
+        };
+        let bind = bind.map_err(|cause| of(text, cause.into()))?;
+        let port = listen_port(port).map_err(|cause| of(text, cause.into()))?;
+        Ok(Self { bind, port })
+    }
+}
+
+fn of(text: &str, cause: ForwardFault) -> ForwardError {
+    ForwardError { forward: text.into(), cause }
+}
+
+fn ends(text: &str) -> Result<(Listen, Goal), ForwardFault> {
+    let tcp = |bind, port| Ok::<_, ForwardFault>(Listen::Tcp { bind, port: listen_port(port)? });
+    let unix = |path: &str| path.parse::<SocketPath>();
+    let target = |host: &str, port| {
+        Ok::<_, AddressError>(Target { host: host.parse()?, port: parse_port(port)? })
+    };
+    Ok(match fields(text).ok_or(ForwardFault::Fields)?[..] {
+        [listen, goal] if is_path(goal) => {
+            let listen = match is_path(listen) {
+                true => Listen::Unix(unix(listen)?),
+                false => tcp(Bind::Loopback, listen)?,
+            };
+            (listen, Goal::Unix(unix(goal)?))
+        }
+        [path, host, host_port] if is_path(path) => {
+            (Listen::Unix(unix(path)?), Goal::Tcp(target(host, host_port)?))
+        }
+        [bind, port, path] if is_path(path) => {
+            (tcp(parse_bind(bind)?, port)?, Goal::Unix(unix(path)?))
+        }
+        [port, host, host_port] => {
+            (tcp(Bind::Loopback, port)?, Goal::Tcp(target(host, host_port)?))
+        }
+        [bind, port, host, host_port] => {
+            (tcp(parse_bind(bind)?, port)?, Goal::Tcp(target(host, host_port)?))
+        }
+        _ => return Err(ForwardFault::Fields),
+    })
+}
+
+/// A port to listen on: 0 is any.
+fn listen_port(text: &str) -> Result<u16, AddressError> {
+    if text == "0" { Ok(0) } else { parse_port(text) }
+}
+
+/// A bind address: empty or `*` is every address, `localhost` both of loopback.
+pub(crate) fn parse_bind(text: &str) -> Result<Bind, AddressError> {
     match text {
         "" | "*" => Ok(Bind::All),
         text => Ok(match text.parse()? {
@@ -108,79 +225,63 @@ fn fields(text: &str) -> Option<Vec<&str>> {
     }
 }
 
+impl fmt::Display for Bind {
+    /// As it stands before a port, with its colon; loopback needs no words.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Loopback => Ok(()),
+            Self::All => f.write_str("*:"),
+            Self::Host(Host::Address(IpAddr::V6(address))) => write!(f, "[{address}]:"),
+            Self::Host(host) => write!(f, "{host}:"),
+        }
+    }
+}
+
+impl fmt::Display for Listen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp { bind, port } => write!(f, "{bind}{port}"),
+            Self::Unix(path) => path.fmt(f),
+        }
+    }
+}
+
+impl fmt::Display for Goal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(target) => target.fmt(f),
+            Self::Unix(path) => path.fmt(f),
+        }
+    }
+}
+
 impl fmt::Display for LocalForward {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.bind {
-            Bind::Loopback => {}
-            Bind::All => f.write_str("*:")?,
-            Bind::Host(Host::Address(IpAddr::V6(address))) => write!(f, "[{address}]:")?,
-            Bind::Host(host) => write!(f, "{host}:")?,
+        write!(f, "{}:{}", self.listen, self.goal)
+    }
+}
+
+impl fmt::Display for RemoteForward {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.listen, self.goal)
+    }
+}
+
+impl fmt::Display for DynamicForward {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.bind, self.port)
+    }
+}
+
+impl fmt::Display for Forward {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Local(forward) => write!(f, "-L {forward}"),
+            Self::Remote(forward) => write!(f, "-R {forward}"),
+            Self::Dynamic(forward) => write!(f, "-D {forward}"),
         }
-        write!(f, "{}:{}", self.port, self.target)
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    #[test]
-    fn forwards_are_read_as_ssh_reads_them() {
-        let address = |text: &str| Bind::Host(Host::Address(text.parse().unwrap()));
-        for (text, bind, port, target) in [
-            ("8080:web:80", Bind::Loopback, 8080, "web:80"),
-            ("localhost:8080:web:80", Bind::Loopback, 8080, "web:80"),
-            ("[localhost]:8080:web:80", Bind::Loopback, 8080, "web:80"),
-            (":8080:web:80", Bind::All, 8080, "web:80"),
-            ("*:8080:web:80", Bind::All, 8080, "web:80"),
-            ("10.0.0.1:8080:web:80", address("10.0.0.1"), 8080, "web:80"),
-            ("[::1]:8080:[fd00::1]:80", address("::1"), 8080, "[fd00::1]:80"),
-            ("8080:[fd00::1]:80", Bind::Loopback, 8080, "[fd00::1]:80"),
-            ("0:web:80", Bind::Loopback, 0, "web:80"),
-            ("host.lan:1:web:80", Bind::Host(Host::Name("host.lan".into())), 1, "web:80"),
-        ] {
-            let forward = LocalForward { bind, port, target: target.parse().unwrap() };
-            assert_eq!(text.parse(), Ok(forward), "{text}");
-        }
-    }
-
-    #[test]
-    fn bad_forwards_are_named() {
-        let shape = "expected [BIND:]PORT:HOST:HOSTPORT, with IPv6 addresses in brackets";
-        for (text, cause) in [
-            ("8080", shape),
-            ("8080:web", shape),
-            ("a:8080:web:80:1", shape),
-            ("8080:::1:80", shape),
-            ("8080:[::1:80", shape),
-            ("8080:[::1]x:80", shape),
-            ("8080::80", "``: the host is missing"),
-            ("x:web:80", "`x` is not a port (1 to 65535)"),
-            ("8080:web:0", "`0` is not a port (1 to 65535)"),
-            ("70000:web:1", "`70000` is not a port (1 to 65535)"),
-        ] {
-            let error = text.parse::<LocalForward>().unwrap_err().to_string();
-            assert_eq!(error, format!("forward `{text}`: {cause}"));
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn any_text_is_parsed_or_refused_without_a_panic(text in "\\PC{0,40}") {
-            let _ = text.parse::<LocalForward>();
-        }
-
-        #[test]
-        fn what_is_shown_is_read_back(
-            bind in "|\\*:|:|10\\.0\\.0\\.1:|\\[::1\\]:|lan:|\\[a\\]:",
-            port: u16,
-            host in "[a-c]{1,5}|\\[fd00::1\\]|10\\.0\\.0\\.1",
-            host_port in 1..=u16::MAX,
-        ) {
-            let forward: LocalForward = format!("{bind}{port}:{host}:{host_port}").parse().unwrap();
-            prop_assert_eq!(forward.to_string().parse(), Ok(forward));
-        }
-    }
-}
+mod tests;

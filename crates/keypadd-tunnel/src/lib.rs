@@ -17,11 +17,14 @@ mod forward;
 mod listen;
 mod lookup;
 mod notices;
+mod pattern;
 mod peer;
 mod permit;
+mod permit_listen;
 mod server;
 mod session;
 mod socket;
+mod socket_path;
 mod source;
 mod splice;
 mod status;
@@ -33,11 +36,17 @@ pub mod wire;
 pub use client::{Client, ClientSession, ClientSettings};
 pub use control::ControlError;
 pub use error::{AuthError, BindError, ClientError};
-pub use forward::{Bind, ForwardError, ForwardFault, LocalForward};
+pub use forward::{
+    Bind, DynamicForward, Forward, ForwardError, ForwardFault, Goal, Listen, LocalForward,
+    RemoteForward,
+};
+pub use pattern::{PermitError, PermitFault};
 pub use peer::{AllowedPeer, DuplicateKey, Peers};
-pub use permit::{Permit, PermitError, PermitFault, Permits};
+pub use permit::{Permit, Permits};
+pub use permit_listen::{ListenPermit, ListenPermits};
 pub use server::{Server, ServerSettings};
 pub use session::{LiveSession, Lost, Sessions};
+pub use socket_path::{SocketPath, SocketPathError};
 pub use status::{ForwardStatus, Role, SessionStatus};
 pub use target::{AddressError, DEFAULT_PORT, Host, ServerAddress, Target};
 pub use transport::{Congestion, CongestionError, TransportSettings};

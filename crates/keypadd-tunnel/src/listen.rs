@@ -9,7 +9,7 @@ use tokio::net::TcpListener;
 
 use crate::{
     error::BindError,
-    forward::{Bind, LocalForward},
+    forward::{Bind, Goal, Listen, LocalForward},
     lookup::{Lookups, resolve},
     socket::{listen_tcp, no_such_family},
     target::LOOPBACK,
@@ -20,23 +20,30 @@ const ANY_PORT_TRIES: usize = 16;
 
 /// Binds all sockets of a forward, or none. A family that the host does not have is left out.
 pub(crate) async fn bind_forward(forward: &LocalForward) -> Result<Vec<TcpListener>, BindError> {
-    let addresses: Vec<IpAddr> = match &forward.bind {
+    let (bind, port) = match (&forward.listen, &forward.goal) {
+        (Listen::Tcp { bind, port }, Goal::Tcp(_)) => (bind, *port),
+        (Listen::Unix(path), _) | (_, Goal::Unix(path)) => {
+            let source = io::ErrorKind::Unsupported.into();
+            return Err(BindError { address: format!("unix {path}"), source });
+        }
+    };
+    let addresses: Vec<IpAddr> = match bind {
         Bind::Loopback => LOOPBACK.to_vec(),
         Bind::All => vec![Ipv6Addr::UNSPECIFIED.into()],
-        Bind::Host(host) => resolve(host, forward.port, &Lookups::default())
+        Bind::Host(host) => resolve(host, port, &Lookups::default())
             .await
             .map_err(|source| BindError { address: format!("tcp {host}"), source })?
             .iter()
             .map(SocketAddr::ip)
             .collect(),
     };
-    let tries = if forward.port == 0 { ANY_PORT_TRIES } else { 1 };
-    let mut result = bind_addresses(&addresses, forward.port);
+    let tries = if port == 0 { ANY_PORT_TRIES } else { 1 };
+    let mut result = bind_addresses(&addresses, port);
     for _ in 1..tries {
         match &result {
             // The port was free in one family and taken in the other: draw another.
             Err(error) if error.source.kind() == io::ErrorKind::AddrInUse => {
-                result = bind_addresses(&addresses, forward.port);
+                result = bind_addresses(&addresses, port);
             }
             _ => break,
         }

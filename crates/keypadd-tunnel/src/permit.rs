@@ -3,60 +3,22 @@
 //! A permit is compared with the address that will be connected to, not with the words of the
 //! request: the asked name and the permitted names are both resolved, and only addresses that
 //! passed the comparison are ever dialled. So a name that points somewhere else gains nothing, and
-//! `localhost` and `127.0.0.1` are the same place. The resolving is done by the caller (`dial`);
-//! this file decides and knows no sockets.
+//! `localhost` and `127.0.0.1` are the same place. A unix socket is permitted by exactly its path,
+//! and by no pattern of hosts. The resolving is done by the caller (`dial`); this file decides and
+//! knows no sockets.
 
 use std::{fmt, net::IpAddr, str::FromStr};
 
-use ipnet::IpNet;
-use thiserror::Error;
+use crate::{
+    pattern::{HostPattern, Pattern, PermitError, same_host},
+    socket_path::SocketPath,
+    target::{Host, LOOPBACK, Target},
+};
 
-use crate::target::{AddressError, Host, LOOPBACK, Target, parse_port, same_name, split_host_port};
-
-/// One pattern: `HOST:PORT`, `HOST:*`, `*:PORT`, `CIDR:PORT`, `*:*`; IPv6 in brackets.
+/// One pattern: `HOST:PORT`, `HOST:*`, `*:PORT`, `CIDR:PORT`, `*:*`, IPv6 in brackets; or the
+/// `/PATH` of a unix socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Permit {
-    host: HostPattern,
-    port: PortPattern,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum HostPattern {
-    Any,
-    Net(IpNet),
-    One(Host),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum PortPattern {
-    Any,
-    One(u16),
-}
-
-/// Why a text is no permit.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("permit `{pattern}`: {cause}")]
-pub struct PermitError {
-    /// The text as given.
-    pub pattern: String,
-    /// What is wrong with it.
-    pub cause: PermitFault,
-}
-
-/// What is wrong with a permit.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum PermitFault {
-    /// The host or the port cannot be one.
-    #[error(transparent)]
-    Address(#[from] AddressError),
-    /// A network that is not `ADDRESS/BITS`.
-    #[error("`{0}` is not a network, as in 10.0.0.0/8 or [fd00::/8]")]
-    Network(String),
-    /// A wildcard inside a name.
-    #[error("`{0}`: `*` stands for a whole host, not for part of one")]
-    Wildcard(String),
-}
+pub struct Permit(Pattern);
 
 /// All permits of one client; none permits nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -66,42 +28,16 @@ impl FromStr for Permit {
     type Err = PermitError;
 
     fn from_str(text: &str) -> Result<Self, PermitError> {
-        parse(text).map_err(|cause| PermitError { pattern: text.into(), cause })
-    }
-}
-
-fn parse(text: &str) -> Result<Permit, PermitFault> {
-    let (host, port) = split_host_port(text)?;
-    let port = match port {
-        None => return Err(AddressError::NoPort(text.into()).into()),
-        Some("*") => PortPattern::Any,
-        Some(port) => PortPattern::One(parse_port(port)?),
-    };
-    let host = match host {
-        "*" => HostPattern::Any,
-        host if host.contains('*') => return Err(PermitFault::Wildcard(host.into())),
-        host if host.contains('/') => {
-            let net: IpNet = host.parse().map_err(|_| PermitFault::Network(host.into()))?;
-            HostPattern::Net(net.trunc())
+        match Pattern::parse(text) {
+            Ok(pattern) => Ok(Self(pattern)),
+            Err(cause) => Err(PermitError { pattern: text.into(), cause }),
         }
-        host => HostPattern::One(host.parse()?),
-    };
-    Ok(Permit { host, port })
+    }
 }
 
 impl fmt::Display for Permit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.host {
-            HostPattern::Any => f.write_str("*")?,
-            HostPattern::Net(net @ IpNet::V6(_)) => write!(f, "[{net}]")?,
-            HostPattern::Net(net) => net.fmt(f)?,
-            HostPattern::One(Host::Address(IpAddr::V6(address))) => write!(f, "[{address}]")?,
-            HostPattern::One(host) => host.fmt(f)?,
-        }
-        match self.port {
-            PortPattern::Any => f.write_str(":*"),
-            PortPattern::One(port) => write!(f, ":{port}"),
-        }
+        self.0.fmt(f)
     }
 }
 
@@ -121,11 +57,16 @@ impl Permits {
         self.of_port(port).next().is_some()
     }
 
+    /// Whether a connection to this unix socket is permitted.
+    pub fn admits_socket(&self, path: &SocketPath) -> bool {
+        self.0.iter().any(|permit| permit.0.is_of(path))
+    }
+
     /// The permitted names whose addresses [`admits`](Self::admits) will ask for. A permit for the
     /// very name that was asked is not among them: the asked name's addresses are its own, however
     /// DNS shuffles them.
     pub fn names_to_resolve<'a>(&'a self, asked: &'a Target) -> impl Iterator<Item = &'a str> {
-        self.of_port(asked.port).filter_map(move |permit| match &permit.host {
+        self.of_port(asked.port).filter_map(move |permitted| match permitted {
             HostPattern::One(host) if host.is_localhost() || same_host(host, &asked.host) => None,
             HostPattern::One(Host::Name(name)) => Some(name.as_str()),
             _ => None,
@@ -141,7 +82,7 @@ impl Permits {
         addresses_of: impl Fn(&str) -> &'r [IpAddr],
     ) -> bool {
         let address = address.to_canonical();
-        self.of_port(asked.port).any(|permit| match &permit.host {
+        self.of_port(asked.port).any(|permitted| match permitted {
             HostPattern::Any => true,
             HostPattern::Net(net) => net.contains(&address),
             // First, so that no name server has a say in what localhost is.
@@ -154,24 +95,14 @@ impl Permits {
         })
     }
 
-    fn of_port(&self, port: u16) -> impl Iterator<Item = &Permit> {
-        self.0.iter().filter(move |permit| match permit.port {
-            PortPattern::Any => true,
-            PortPattern::One(permitted) => permitted == port,
-        })
+    fn of_port(&self, port: u16) -> impl Iterator<Item = &HostPattern> {
+        self.0.iter().filter_map(move |permit| permit.0.hosts_of_port(port))
     }
 }
 
 impl FromIterator<Permit> for Permits {
     fn from_iter<I: IntoIterator<Item = Permit>>(permits: I) -> Self {
         Self(permits.into_iter().collect())
-    }
-}
-
-fn same_host(one: &Host, other: &Host) -> bool {
-    match (one, other) {
-        (Host::Name(one), Host::Name(other)) => same_name(one, other),
-        (one, other) => one == other,
     }
 }
 
@@ -270,6 +201,16 @@ mod tests {
     }
 
     #[test]
+    fn a_unix_socket_is_permitted_by_its_path_alone() {
+        let path = "/run/x.sock".parse().unwrap();
+        assert!(permits(&["db:1", "/run/x.sock"]).admits_socket(&path));
+        for pattern in ["*:*", "/run/y.sock", "/run/x.socket", "/run/../run/x.sock"] {
+            assert!(!permits(&[pattern]).admits_socket(&path), "{pattern}");
+        }
+        assert!(!permits(&["/run/x.sock"]).may_admit_port(1));
+    }
+
+    #[test]
     fn bad_permits_are_named() {
         for (text, message) in [
             ("db", "permit `db`: `db`: the port is missing, as in HOST:PORT"),
@@ -277,6 +218,7 @@ mod tests {
             (":22", "permit `:22`: ``: the host is missing"),
             ("10.0.0.0/33:1", "permit `10.0.0.0/33:1`: `10.0.0.0/33` is not a network, as in"),
             ("*.lan:1", "permit `*.lan:1`: `*.lan`: `*` stands for a whole host"),
+            ("/run/", "permit `/run/`: `/run/` is not the path of a unix socket"),
             ("::1:22", "permit `::1:22`: `::1:22`: an IPv6 address goes in brackets"),
         ] {
             let error = text.parse::<Permit>().unwrap_err().to_string();
