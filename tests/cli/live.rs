@@ -2,108 +2,16 @@
 //! metrics port, and a clean end on SIGTERM.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::PathBuf;
-use std::process::{Child, ChildStderr, Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketType};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::{PRIVATE_KEY, PUBLIC_KEY, write_file};
-
-/// A directory with a key in it, where daemons also put their control sockets.
-pub(crate) struct Desk(tempfile::TempDir);
-
-pub(crate) fn desk() -> Desk {
-    let desk = Desk(tempfile::tempdir().unwrap());
-    write_file(&desk.path("good.key"), PRIVATE_KEY, 0o600);
-    desk
-}
-
-impl Desk {
-    pub(crate) fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
-    /// The binary with no variables but those that it needs to stay inside this directory.
-    pub(crate) fn keypadd(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_keypadd"));
-        command
-            .args(args)
-            .env_clear()
-            .env("RUNTIME_DIRECTORY", self.path("run"))
-            .env("KEYPADD_KEY", self.path("good.key"))
-            .env("KEYPADD_POOL_BUDGET", "4MiB")
-            .current_dir(self.0.path())
-            .stdin(Stdio::null());
-        command
-    }
-}
-
-/// A running `serve` that lets its own key in.
-pub(crate) struct Daemon {
-    child: Child,
-    stderr: BufReader<ChildStderr>,
-    said: Vec<u8>,
-    pub(crate) ready: serde_json::Value,
-}
-
-impl Daemon {
-    pub(crate) fn serve(desk: &Desk, args: &[&str]) -> Self {
-        let mut command = desk.keypadd(&["serve", "--allow", PUBLIC_KEY]);
-        command.args(["--listen", "127.0.0.1:0", "--log-format", "json"]).args(args);
-        Self::start(command)
-    }
-
-    fn start(mut command: Command) -> Self {
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let mut stderr = BufReader::new(child.stderr.take().unwrap());
-        let mut said = Vec::new();
-        let ready = loop {
-            let mut line = Vec::new();
-            let length = stderr.read_until(b'\n', &mut line).unwrap();
-            said.extend(&line);
-            assert_ne!(length, 0, "ended: {}", String::from_utf8_lossy(&said));
-            match serde_json::from_slice::<serde_json::Value>(&line) {
-                Ok(line) if line["event"] == "ready" => break line,
-                _ => {}
-            }
-        };
-        Self { child, stderr, said, ready }
-    }
-
-    fn address(&self) -> String {
-        self.ready["listen"].as_str().unwrap().to_owned()
-    }
-
-    pub(crate) fn connect(&self, desk: &Desk, args: &[&str]) -> Command {
-        let mut command = desk.keypadd(&["connect", &self.address(), "--peer", PUBLIC_KEY]);
-        command.args(args);
-        command
-    }
-
-    /// SIGTERM, then everything it said.
-    pub(crate) fn stop(mut self) -> Output {
-        kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
-        self.stderr.read_to_end(&mut self.said).unwrap();
-        let status = self.child.wait().unwrap();
-        Output { status, stdout: Vec::new(), stderr: std::mem::take(&mut self.said) }
-    }
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
+use crate::daemons::{Daemon, Desk, PUBLIC_KEY, desk, text};
 
 /// The exit code and the lines on standard error.
 fn ended(mut command: Command) -> (Option<i32>, String) {

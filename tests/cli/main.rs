@@ -5,20 +5,12 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "../daemons/mod.rs"]
+mod daemons;
 mod live;
 mod secrets;
 
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
-
-/// A key whose seed is known: RFC 8032, section 7.1, test 1 in PKCS#8 (RFC 8410).
-const PRIVATE_KEY: &str = "-----BEGIN PRIVATE KEY-----\n\
-    MC4CAQAwBQYDK2VwBCIEIJ1hsZ3v/VpguoRK9JLsLMREScVpezJpGXA7rAMcrn9g\n\
-    -----END PRIVATE KEY-----\n";
-
-/// Its public half.
-const PUBLIC_KEY: &str = "11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=";
+use daemons::{PRIVATE_KEY, PUBLIC_KEY, write_file};
 
 #[test]
 fn every_case_prints_and_ends_as_written() {
@@ -42,10 +34,4 @@ fn every_case_prints_and_ends_as_written() {
         .env("COLUMNS", "100")
         .case(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cli/cmd/*.trycmd"))
         .run();
-}
-
-/// A file with exactly this mode, whatever the umask.
-fn write_file(path: &Path, text: &str, mode: u32) {
-    fs::write(path, text).unwrap();
-    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
 }

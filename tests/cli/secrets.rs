@@ -3,8 +3,7 @@
 
 use std::process::{Command, Output, Stdio};
 
-use crate::live::{Daemon, desk};
-use crate::{PRIVATE_KEY, PUBLIC_KEY};
+use crate::daemons::{Daemon, PRIVATE_KEY, PUBLIC_KEY, desk};
 
 /// The 43 characters of base64 that hold the seed, in pieces of 8: none may be seen.
 fn assert_silent(output: &[u8], what: &str) {

@@ -1,0 +1,118 @@
+//! The binary as daemons in a directory of their own, for tests that need two processes: `cli` and
+//! `hostile` take this file in. Knows how they start, say that they are ready, and end.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, Command, Output, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// A key whose seed is known: RFC 8032, section 7.1, test 1 in PKCS#8 (RFC 8410).
+pub(crate) const PRIVATE_KEY: &str = "-----BEGIN PRIVATE KEY-----\n\
+    MC4CAQAwBQYDK2VwBCIEIJ1hsZ3v/VpguoRK9JLsLMREScVpezJpGXA7rAMcrn9g\n\
+    -----END PRIVATE KEY-----\n";
+
+/// Its public half.
+pub(crate) const PUBLIC_KEY: &str = "11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=";
+
+/// A file with exactly this mode, whatever the umask.
+pub(crate) fn write_file(path: &Path, text: &str, mode: u32) {
+    fs::write(path, text).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+/// A directory with a key in it, where daemons also put their control sockets.
+pub(crate) struct Desk(tempfile::TempDir);
+
+pub(crate) fn desk() -> Desk {
+    let desk = Desk(tempfile::tempdir().unwrap());
+    write_file(&desk.path("good.key"), PRIVATE_KEY, 0o600);
+    desk
+}
+
+impl Desk {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// The binary with no variables but those that it needs to stay inside this directory.
+    pub(crate) fn keypadd(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_keypadd"));
+        command
+            .args(args)
+            .env_clear()
+            .env("RUNTIME_DIRECTORY", self.path("run"))
+            .env("KEYPADD_KEY", self.path("good.key"))
+            .env("KEYPADD_POOL_BUDGET", "4MiB")
+            .current_dir(self.0.path())
+            .stdin(Stdio::null());
+        command
+    }
+}
+
+/// A running `serve` that lets its own key in.
+pub(crate) struct Daemon {
+    child: Child,
+    stderr: BufReader<ChildStderr>,
+    said: Vec<u8>,
+    pub(crate) ready: serde_json::Value,
+}
+
+impl Daemon {
+    pub(crate) fn serve(desk: &Desk, args: &[&str]) -> Self {
+        let mut command = desk.keypadd(&["serve", "--allow", PUBLIC_KEY]);
+        command.args(["--listen", "127.0.0.1:0", "--log-format", "json"]).args(args);
+        Self::start(command)
+    }
+
+    /// Any daemon whose log is JSON, once it has said that it is ready.
+    pub(crate) fn start(mut command: Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut stderr = BufReader::new(child.stderr.take().unwrap());
+        let mut said = Vec::new();
+        let ready = loop {
+            let mut line = Vec::new();
+            let length = stderr.read_until(b'\n', &mut line).unwrap();
+            said.extend(&line);
+            assert_ne!(length, 0, "ended: {}", String::from_utf8_lossy(&said));
+            match serde_json::from_slice::<serde_json::Value>(&line) {
+                Ok(line) if line["event"] == "ready" => break line,
+                _ => {}
+            }
+        };
+        Self { child, stderr, said, ready }
+    }
+
+    /// Where a server listens.
+    pub(crate) fn address(&self) -> String {
+        self.ready["listen"].as_str().unwrap().to_owned()
+    }
+
+    /// A `connect` to this server, not started yet.
+    pub(crate) fn connect(&self, desk: &Desk, args: &[&str]) -> Command {
+        let mut command = desk.keypadd(&["connect", &self.address(), "--peer", PUBLIC_KEY]);
+        command.args(args);
+        command
+    }
+
+    /// SIGTERM, then everything it said.
+    pub(crate) fn stop(mut self) -> Output {
+        kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
+        self.stderr.read_to_end(&mut self.said).unwrap();
+        let status = self.child.wait().unwrap();
+        Output { status, stdout: Vec::new(), stderr: std::mem::take(&mut self.said) }
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+pub(crate) fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
