@@ -137,7 +137,8 @@ async fn forward(
     match stdio {
         None => {
             notify_systemd(sd_notify::NotifyState::Ready);
-            client.run(&session, shutdown.thrown()).await
+            client.run(Some(session), shutdown.clone().at_once()).await;
+            Ok(())
         }
         Some(target) => client.carry(&session, &target, stdin(), ClosingStdout::new()).await,
     }
@@ -152,6 +153,7 @@ fn ready(
     let live = session.live();
     let forwards = client
         .forwards()
+        .into_iter()
         .map(|(forward, listen)| ForwardReady { listen, target: forward.goal.to_string() });
     ClientReady {
         server: server.to_string(),
@@ -191,8 +193,6 @@ fn explain(error: ClientError, daemon: &Daemon, peer: PublicKey) -> Error {
         ClientError::Unreachable { .. } => Error::new(Exit::Unreachable, cause).hint(
             "is `keypadd serve` running there, and does a firewall let its UDP port through?",
         ),
-        ClientError::Lost { .. } => Error::new(Exit::Runtime, cause)
-            .hint("the server's log says more; run the same command again to reconnect"),
         // `-W` is used by programs: one line says it all.
         _ => Error::new(Exit::Runtime, cause),
     }

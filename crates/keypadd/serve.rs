@@ -3,6 +3,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use keypadd_keystream::{Class, Suite};
 use keypadd_provider::{KeyExchange, server_config};
@@ -127,6 +128,7 @@ pub(crate) async fn run(
         .run(async {
             shutdown.thrown().await;
             notify_systemd(sd_notify::NotifyState::Stopping);
+            Duration::ZERO
         })
         .await;
     watching.shutdown().await;

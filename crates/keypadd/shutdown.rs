@@ -2,6 +2,7 @@
 //! where two daemons share a process. Knows nothing of what it ends.
 
 use std::future::pending;
+use std::time::Duration;
 use std::{fs, io};
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -34,6 +35,12 @@ impl Shutdown {
         let mut receiver = self.0.clone();
         // An error means that the trigger is gone, which ends the daemon as well.
         let _ = receiver.wait_for(|thrown| *thrown).await;
+    }
+
+    /// Returns once the switch is thrown, with no time for what is still open.
+    pub(crate) async fn at_once(self) -> Duration {
+        self.thrown().await;
+        Duration::ZERO
     }
 }
 

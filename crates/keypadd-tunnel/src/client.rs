@@ -1,32 +1,38 @@
 //! The connecting end: one server, local listeners, and a stream for each TCP connection.
 //!
 //! [`Client::bind`] takes the local ports before anything is sent, [`Client::connect`] makes one
-//! session and [`Client::run`] serves it until it is lost. The listeners belong to the client, not
-//! to the session: whoever wants to reconnect calls `connect` and `run` again, and connections that
-//! came in meanwhile wait in the listeners' queues.
+//! session, and [`Client::run`] serves until it is told to end: a session that is lost is followed
+//! by another. The listeners belong to the client, not to a session (`entrances`); connections that
+//! come in meanwhile wait for the next one (`accept`).
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    net::SocketAddr,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
-use quinn::{Endpoint, TokioRuntime, crypto};
+use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
+use quinn::{Endpoint, TokioRuntime, TransportConfig, crypto};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
-    net::TcpListener,
-    task::JoinSet,
-    time::{Instant, timeout, timeout_at},
+    time::{Instant, sleep, timeout, timeout_at},
 };
-use tracing::info;
+use tracing::{debug, info, warn};
 
 use crate::{
-    accept::{Accepting, accept_loop},
+    accept::Accepting,
+    carried::Carried,
     control::Control,
     dial::share_of,
+    entrances::Entrances,
     error::{Attempt, BindError, ClientError},
     forward::LocalForward,
-    listen::bind_forward,
+    link::{Link, reason},
     lookup::{Lookups, resolve},
     peer::short,
     server::GOODBYE_TIME,
-    session::{Listed, LiveSession, NewSession, Sessions, proved},
+    session::{Listed, LiveSession, Lost, NewSession, Sessions, proved},
     socket::{ANY_PORT, bind_udp},
     splice::{Cut, splice_pair},
     status::Role,
@@ -35,6 +41,17 @@ use crate::{
     transport::{End, SERVER_NAME, TransportSettings, endpoint_config},
     wire::{CloseCode, Frame, Instance, VERSION},
 };
+
+/// The shortest wait before another attempt, and half of the longest: to each wait up to as much
+/// again is added at random, so that the clients of a server that was away do not all come at once.
+const RETRY_MIN: Duration = Duration::from_secs(1);
+const RETRY_MAX: Duration = Duration::from_secs(15);
+
+/// A session that lived this long was a good one: after it, waits are short again.
+const LIVED: Duration = Duration::from_secs(30);
+
+/// Refusals of one outage that are remembered as logged.
+const LOGGED_MAX: usize = 16;
 
 /// What a client is made of.
 pub struct ClientSettings {
@@ -57,20 +74,17 @@ pub struct ClientSettings {
 /// A client whose local ports are bound.
 pub struct Client {
     endpoint: Endpoint,
-    config: quinn::ClientConfig,
+    config: Mutex<quinn::ClientConfig>,
+    transport: Arc<TransportConfig>,
     server: ServerAddress,
     name: Option<String>,
     connect_timeout: Duration,
     instance: Instance,
-    forwards_max: usize,
-    forwards: Vec<BoundForward>,
+    entrances: Entrances,
+    carried: Carried,
+    link: Link,
     sessions: Sessions,
     lookups: Lookups,
-}
-
-struct BoundForward {
-    forward: LocalForward,
-    listeners: Vec<Arc<TcpListener>>,
 }
 
 /// A session with the server; dropped, it is closed.
@@ -90,43 +104,74 @@ impl ClientSession {
     pub fn live(&self) -> &LiveSession {
         &self.listed.session
     }
+
+    /// Completes when the session has ended, with the reason.
+    async fn lost(&self) -> Lost {
+        self.listed.session.lost().await
+    }
 }
 
 impl Client {
-    /// Binds the listeners of all forwards, then a UDP port. Sends nothing.
+    /// Binds the listeners of all forwards, then a UDP port. Sends nothing. What comes in from now
+    /// on waits for a session. Needs a tokio runtime.
     pub async fn bind(settings: ClientSettings) -> Result<Self, BindError> {
-        let mut forwards = Vec::new();
-        for forward in settings.forwards {
-            let listeners = bind_forward(&forward).await?.into_iter().map(Arc::new).collect();
-            forwards.push(BoundForward { forward, listeners });
+        let (link, carried) = (Link::default(), Carried::default());
+        let forwards_max = settings.transport.forwards_max as usize;
+        let accepting = Accepting::new(link.clone(), forwards_max, carried.clone());
+        let entrances = Entrances::new(accepting);
+        if let Some(error) = entrances.set(settings.forwards).await.into_iter().next() {
+            return Err(error);
         }
         let failed = |source| BindError { address: "udp port".into(), source };
         let socket = bind_udp(ANY_PORT, settings.transport.udp_buffer_bytes).map_err(failed)?;
         let endpoint = Endpoint::new(endpoint_config(), None, socket, Arc::new(TokioRuntime))
             .map_err(failed)?;
-        let mut config = quinn::ClientConfig::new(settings.crypto);
-        config.transport_config(settings.transport.quinn(End::Client));
+        let transport = settings.transport.quinn(End::Client);
         Ok(Self {
             endpoint,
-            config,
+            config: Mutex::new(configured(settings.crypto, &transport)),
+            transport,
             server: settings.server,
             name: settings.name,
             connect_timeout: settings.connect_timeout,
             instance: settings.instance,
-            forwards_max: settings.transport.forwards_max as usize,
-            forwards,
+            entrances,
+            carried,
+            link,
             sessions: Sessions::default(),
             lookups: Lookups::default(),
         })
     }
 
     /// Each forward with the addresses it listens on.
-    pub fn forwards(&self) -> impl Iterator<Item = (&LocalForward, Vec<SocketAddr>)> {
-        self.forwards.iter().map(|bound| {
-            let addresses =
-                bound.listeners.iter().filter_map(|listener| listener.local_addr().ok());
-            (&bound.forward, addresses.collect())
-        })
+    pub fn forwards(&self) -> Vec<(LocalForward, Vec<SocketAddr>)> {
+        self.entrances.list()
+    }
+
+    /// Makes these the forwards: closes listeners that are not among them, opens those that are
+    /// new, leaves the others alone. Established connections stay. What cannot be bound is left
+    /// out and returned.
+    pub async fn set_forwards(&self, forwards: Vec<LocalForward>) -> Vec<BindError> {
+        let errors = self.entrances.set(forwards).await;
+        if let Some(session) = self.link.now() {
+            session.list_forwards(&self.forward_names());
+        }
+        errors
+    }
+
+    /// From the next attempt to connect on, packet protection is this.
+    pub fn set_crypto(&self, crypto: Arc<dyn crypto::ClientConfig>) {
+        let config = configured(crypto, &self.transport);
+        *self.config.lock().unwrap_or_else(PoisonError::into_inner) = config;
+    }
+
+    /// Whether there is a session, and how often one was lost; it outlasts the client.
+    pub fn link(&self) -> Link {
+        self.link.clone()
+    }
+
+    fn forward_names(&self) -> Vec<String> {
+        self.entrances.list().iter().map(|(forward, _)| forward.to_string()).collect()
     }
 
     /// The sessions that live: one at most, unless `connect` is called more than once.
@@ -170,9 +215,10 @@ impl Client {
 
     /// One attempt: handshake and hellos.
     async fn attempt(&self, address: SocketAddr) -> Result<ClientSession, Attempt> {
+        let config = self.config.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let connecting = self
             .endpoint
-            .connect_with(self.config.clone(), address, SERVER_NAME)
+            .connect_with(config, address, SERVER_NAME)
             .map_err(|error| Attempt::Failed(error.to_string()))?;
         let connection = connecting.await.map_err(|error| Attempt::of(&error))?;
         let proved = proved(&connection)
@@ -202,51 +248,112 @@ impl Client {
                 });
             }
         }
-        let names: Vec<_> = self.forwards.iter().map(|bound| bound.forward.to_string()).collect();
         let listed = self.sessions.add(NewSession {
             label: self.name.clone().unwrap_or_else(|| short(&proved.key)),
             role: Role::Client,
             instance: self.instance,
             proved,
             connection,
-            forwards: &names,
+            forwards: &self.forward_names(),
         });
         let session = Arc::clone(&listed.session);
         tokio::spawn(async move {
             let lost = session.supervise(control).await;
-            info!(peer = session.peer(), cause = %lost, "session ended");
+            debug!(peer = session.peer(), cause = %lost, "session ended");
         });
         Ok(ClientSession { listed })
     }
 
-    /// Serves the forwards over a session. Returns `Ok` when `shutdown` completes, else
-    /// [`ClientError::Lost`]; either way every forwarded connection has ended by then. When the
-    /// session is lost, what had arrived by then is delivered first, as long as it is taken.
+    /// Serves the forwards over this session and those that follow it, until `shutdown` completes
+    /// with the time that open connections may still have. Nothing new is let in then; what has not
+    /// ended in that time is reset. When a session is lost its connections end with it (what had
+    /// arrived by then is delivered, as long as it is taken), and another one is made, however many
+    /// attempts that takes.
     pub async fn run(
         &self,
-        session: &ClientSession,
-        shutdown: impl Future<Output = ()>,
-    ) -> Result<(), ClientError> {
-        let accepting = Accepting::new(Arc::clone(&session.listed.session), self.forwards_max);
-        let mut loops = JoinSet::new();
-        for BoundForward { forward, listeners } in &self.forwards {
-            for listener in listeners {
-                let listener = Arc::clone(listener);
-                loops.spawn(accept_loop(accepting.clone(), listener, forward.clone()));
+        first: Option<ClientSession>,
+        shutdown: impl Future<Output = Duration>,
+    ) {
+        let mut current = first;
+        let grace = tokio::select! {
+            grace = shutdown => grace,
+            never = self.stay_connected(&mut current) => match never {},
+        };
+        self.entrances.close().await;
+        let left_alone = async {
+            if let Some(session) = &current {
+                session.lost().await;
+            }
+            // Who still waits for a session waits in vain.
+            self.link.over("shutting down");
+            std::future::pending::<Infallible>().await
+        };
+        tokio::select! {
+            () = self.carried.end(grace) => {}
+            never = left_alone => match never {},
+        }
+        self.link.over("shut down");
+    }
+
+    /// Keeps a session in `current`.
+    async fn stay_connected(&self, current: &mut Option<ClientSession>) -> Infallible {
+        let mut waits = retries();
+        let mut outage: Option<(Instant, &'static str)> = None;
+        loop {
+            let session = match current {
+                Some(session) => session,
+                None => {
+                    let session = self.reach(&mut waits, outage.is_some()).await;
+                    if let Some((began, _)) = outage {
+                        let seconds = began.elapsed().as_secs_f64();
+                        info!(server = %self.server, "connected again after {seconds:.1} s");
+                    }
+                    current.insert(session)
+                }
+            };
+            let began = Instant::now();
+            self.link.up(Arc::clone(&session.listed.session), outage.map(|(_, reason)| reason));
+            let lost = session.lost().await;
+            warn!(server = %self.server, "lost: {lost}; trying again");
+            self.link.lost(lost.to_string());
+            outage = Some((Instant::now(), reason(&lost)));
+            // Leaves the list, and a server that lives is told.
+            *current = None;
+            if began.elapsed() >= LIVED {
+                waits = retries();
             }
         }
-        let served = async {
-            let lost = self.lost(session).await;
-            // The loops end by themselves when their connection has; see the server.
-            while loops.join_next().await.is_some() {}
-            lost
-        };
-        let ended = tokio::select! {
-            () = shutdown => Ok(()),
-            lost = served => Err(lost),
-        };
-        loops.shutdown().await;
-        ended
+    }
+
+    /// Tries until there is a session; waits first, `after_loss` of another.
+    async fn reach(&self, waits: &mut ExponentialBackoff, after_loss: bool) -> ClientSession {
+        let mut logged = Vec::new();
+        let mut cause = None;
+        let mut pause = after_loss;
+        loop {
+            if pause {
+                let time = waits.next().unwrap_or(RETRY_MAX);
+                self.link.waits(time, cause.take());
+                sleep(time).await;
+                self.link.tries();
+            }
+            pause = true;
+            match self.connect().await {
+                Ok(session) => return session,
+                Err(error) => {
+                    let text = error.to_string();
+                    // A refusal is for somebody to mend, who may take days: one line for each.
+                    let refused = matches!(error, ClientError::Auth { .. });
+                    if refused && logged.len() < LOGGED_MAX && !logged.contains(&text) {
+                        warn!("still not connected: {text}");
+                        logged.push(text.clone());
+                    } else {
+                        debug!("still not connected: {text}");
+                    }
+                    cause = Some(text);
+                }
+            }
+        }
     }
 
     /// Carries one connection to `target` over a reader and a writer (`-W`). The writer is shut
@@ -285,7 +392,25 @@ impl Client {
     }
 
     async fn lost(&self, session: &ClientSession) -> ClientError {
-        let cause = session.listed.session.lost().await;
-        ClientError::Lost { server: self.server.clone(), cause }
+        ClientError::Lost { server: self.server.clone(), cause: session.lost().await }
     }
+}
+
+/// 1 to 2 s, 2 to 4 s, and so on up to 15 to 30 s, for ever.
+fn retries() -> ExponentialBackoff {
+    ExponentialBuilder::new()
+        .with_min_delay(RETRY_MIN)
+        .with_max_delay(RETRY_MAX)
+        .without_max_times()
+        .with_jitter()
+        .build()
+}
+
+fn configured(
+    crypto: Arc<dyn crypto::ClientConfig>,
+    transport: &Arc<TransportConfig>,
+) -> quinn::ClientConfig {
+    let mut config = quinn::ClientConfig::new(crypto);
+    config.transport_config(Arc::clone(transport));
+    config
 }

@@ -9,11 +9,14 @@
 
 mod accept;
 mod admission;
+mod carried;
 mod client;
 mod control;
 mod dial;
+mod entrances;
 mod error;
 mod forward;
+mod link;
 mod listen;
 mod lookup;
 mod notices;
@@ -40,6 +43,7 @@ pub use forward::{
     Bind, DynamicForward, Forward, ForwardError, ForwardFault, Goal, Listen, LocalForward,
     RemoteForward,
 };
+pub use link::Link;
 pub use pattern::{PermitError, PermitFault};
 pub use peer::{AllowedPeer, DuplicateKey, Peers};
 pub use permit::{Permit, Permits};
@@ -47,6 +51,6 @@ pub use permit_listen::{ListenPermit, ListenPermits};
 pub use server::{Server, ServerSettings};
 pub use session::{LiveSession, Lost, Sessions};
 pub use socket_path::{SocketPath, SocketPathError};
-pub use status::{ForwardStatus, Role, SessionStatus};
+pub use status::{ForwardStatus, LinkState, LinkStatus, Role, SessionStatus};
 pub use target::{AddressError, DEFAULT_PORT, Host, ServerAddress, Target};
 pub use transport::{Congestion, CongestionError, TransportSettings};

@@ -9,6 +9,7 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 use keypadd_provider::PublicKey;
 use quinn::{Connecting, Connection, ConnectionError, Endpoint, Incoming, TokioRuntime, crypto};
 use tokio::{
+    sync::watch,
     task::JoinSet,
     time::{Instant, timeout},
 };
@@ -45,6 +46,9 @@ const KEY_CONNECTIONS_MAX: usize = 16;
 
 /// Time for connections to say goodbye when the server ends.
 pub(crate) const GOODBYE_TIME: Duration = Duration::from_secs(3);
+
+/// What clients are told then.
+const GOODBYE: &str = "the server is shutting down";
 
 /// Attempts to connect that wait for the accept loop; it never makes them wait long.
 const WAITING_MAX: usize = 256;
@@ -86,6 +90,8 @@ struct Shared {
     connections_of: Tally<PublicKey>,
     lookups: LookupShares,
     notices: Notices<Notice>,
+    /// The server ends: sessions take no more streams and go when they have none.
+    draining: watch::Sender<bool>,
 }
 
 /// Lines that others can cause, each once a minute.
@@ -132,6 +138,7 @@ impl Server {
             connections_of: Tally::default(),
             lookups: LookupShares::default(),
             notices: Notices::default(),
+            draining: watch::Sender::new(false),
         };
         let connections_max = settings.connections_max;
         Ok(Self { endpoint, local_addr, connections_max, shared: Arc::new(shared) })
@@ -147,23 +154,36 @@ impl Server {
         self.shared.sessions.clone()
     }
 
-    /// Serves until `shutdown` completes, then resets all forwards, tells all clients, and ends
-    /// within a few seconds.
-    pub async fn run(self, shutdown: impl Future<Output = ()>) {
+    /// Serves until `shutdown` completes with the time that open connections may still have.
+    /// Nothing new is let in then; what has not ended in that time is reset, all clients are told,
+    /// and a few seconds later at most it has ended.
+    pub async fn run(self, shutdown: impl Future<Output = Duration>) {
         tokio::pin!(shutdown);
         let mut connections = JoinSet::new();
-        loop {
+        let grace = loop {
             tokio::select! {
-                () = &mut shutdown => break,
+                grace = &mut shutdown => break grace,
                 incoming = self.endpoint.accept() => match incoming {
                     Some(incoming) => self.admit(incoming, &mut connections),
-                    None => break,
+                    None => break Duration::ZERO,
                 },
                 Some(_) = connections.join_next() => {}
             }
+        };
+        self.shared.draining.send_replace(true);
+        let drained = async {
+            loop {
+                tokio::select! {
+                    Some(incoming) = self.endpoint.accept() => incoming.refuse(),
+                    done = connections.join_next() => if done.is_none() { break },
+                }
+            }
+        };
+        if timeout(grace, drained).await.is_err() && !grace.is_zero() {
+            info!("what is still open is cut off");
         }
         let code = CloseCode::Shutdown.value().into();
-        self.endpoint.close(code, b"the server is shutting down");
+        self.endpoint.close(code, GOODBYE.as_bytes());
         let goodbye = async {
             while connections.join_next().await.is_some() {}
             self.endpoint.wait_idle().await;
@@ -308,11 +328,21 @@ impl Shared {
         let mut streams = JoinSet::new();
         let supervisor = session.supervise(control);
         tokio::pin!(supervisor);
+        let mut draining = self.draining.subscribe();
         let lost = loop {
+            let ending = *draining.borrow_and_update();
+            if ending && streams.is_empty() {
+                session.close(CloseCode::Shutdown, GOODBYE);
+            }
             tokio::select! {
                 lost = &mut supervisor => break lost,
+                Ok(_) = draining.changed(), if !ending => {}
                 Ok(pair) = session.connection.accept_bi() => {
                     let pair = StreamPair::new(session.connection.clone(), Role::Server, pair);
+                    if ending {
+                        pair.reset(StreamCode::ShuttingDown);
+                        continue;
+                    }
                     let (session, peer) = (Arc::clone(session), Arc::clone(&peer));
                     streams.spawn(serve_stream(session, peer, lookups.clone(), pair));
                 }

@@ -84,7 +84,16 @@ pub struct LiveSession {
     handshake: HandshakeData,
     pub(crate) connection: Connection,
     fault: OnceLock<Lost>,
-    forwards: Mutex<BTreeMap<String, u64>>,
+    forwards: Mutex<BTreeMap<String, Forwarded>>,
+}
+
+/// The connections of one forward.
+#[derive(Clone, Copy, Debug, Default)]
+struct Forwarded {
+    open: u64,
+    /// Listed also while there is none. A server's targets are the client's words: idle ones are
+    /// forgotten.
+    standing: bool,
 }
 
 impl fmt::Debug for LiveSession {
@@ -136,7 +145,7 @@ impl LiveSession {
             received_bytes: stats.udp_rx.bytes,
             forwards: forwards
                 .iter()
-                .map(|(forward, &open)| ForwardStatus { forward: forward.clone(), open })
+                .map(|(forward, of)| ForwardStatus { forward: forward.clone(), open: of.open })
                 .collect(),
         }
     }
@@ -170,9 +179,21 @@ impl LiveSession {
         fault
     }
 
+    /// Makes these the forwards that are listed also while they are idle.
+    pub(crate) fn list_forwards(&self, names: &[String]) {
+        let mut forwards = locked(&self.forwards);
+        for (name, of) in forwards.iter_mut() {
+            of.standing = names.contains(name);
+        }
+        forwards.retain(|_, of| of.standing || of.open > 0);
+        for name in names {
+            forwards.entry(name.clone()).or_default().standing = true;
+        }
+    }
+
     /// Counts a TCP connection of `forward` for as long as the guard lives.
     pub(crate) fn forward_opened(self: &Arc<Self>, forward: &str) -> OpenForward {
-        *locked(&self.forwards).entry(forward.into()).or_default() += 1;
+        locked(&self.forwards).entry(forward.into()).or_default().open += 1;
         OpenForward { session: Arc::clone(self), forward: forward.into() }
     }
 }
@@ -186,10 +207,9 @@ pub(crate) struct OpenForward {
 impl Drop for OpenForward {
     fn drop(&mut self) {
         let mut forwards = locked(&self.session.forwards);
-        if let Some(open) = forwards.get_mut(&self.forward) {
-            *open -= 1;
-            // A server's targets are the client's words: idle ones are forgotten.
-            if *open == 0 && self.session.role == Role::Server {
+        if let Some(of) = forwards.get_mut(&self.forward) {
+            of.open -= 1;
+            if of.open == 0 && !of.standing {
                 forwards.remove(&self.forward);
             }
         }
@@ -241,8 +261,9 @@ impl Sessions {
             handshake: new.proved.handshake,
             connection: new.connection,
             fault: OnceLock::new(),
-            forwards: Mutex::new(new.forwards.iter().map(|name| (name.clone(), 0)).collect()),
+            forwards: Mutex::default(),
         });
+        session.list_forwards(new.forwards);
         locked(&self.0.live).insert(id, Arc::clone(&session));
         Listed { sessions: self.clone(), session }
     }

@@ -2,7 +2,7 @@
 //!
 //! Knows nothing of where they come from; `session` fills them in.
 
-use std::{net::SocketAddr, time::SystemTime};
+use std::{collections::BTreeMap, net::SocketAddr, time::SystemTime};
 
 use serde::Serialize;
 
@@ -59,6 +59,31 @@ pub struct ForwardStatus {
     pub forward: String,
     /// Connections open now.
     pub open: u64,
+}
+
+/// Whether a client has a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LinkState {
+    /// It has one.
+    Connected,
+    /// It has none, and tries to get one.
+    Waiting,
+}
+
+/// A client's way to its server at one moment.
+#[derive(Clone, Debug, Serialize)]
+pub struct LinkStatus {
+    /// Whether there is a session.
+    pub state: LinkState,
+    /// Since when, as seconds since 1970.
+    pub since_unix_seconds: u64,
+    /// Why there is none: what ended the last one, or what the last attempt met.
+    pub cause: Option<String>,
+    /// When the next attempt is made, as seconds since 1970; absent during an attempt.
+    pub retry_unix_seconds: Option<u64>,
+    /// How often a session came after one that was lost, by what ended that one.
+    pub reconnects: BTreeMap<&'static str, u64>,
 }
 
 /// Seconds since 1970; a clock before that counts as 0.

@@ -78,7 +78,7 @@ impl Ends {
         let address = server.local_addr();
         let far_sessions = server.sessions();
         let stop = shutdown.clone();
-        tasks.spawn(async move { server.run(stop.thrown()).await });
+        tasks.spawn(async move { server.run(stop.at_once()).await });
 
         let forwards = targets.map(|target| format!("127.0.0.1:0:{target}").parse());
         let forwards: Result<Vec<LocalForward>, _> = forwards.into_iter().collect();
@@ -92,15 +92,17 @@ impl Ends {
             instance: draw_instance()?,
         });
         let client = client.await.map_err(fault)?;
-        let listening: Vec<SocketAddr> =
-            client.forwards().filter_map(|(_, addresses)| addresses.first().copied()).collect();
+        let listening: Vec<SocketAddr> = client
+            .forwards()
+            .iter()
+            .filter_map(|(_, addresses)| addresses.first().copied())
+            .collect();
         let forwards = listening.try_into().map_err(|_| failed("a forward does not listen"))?;
         let session = client.connect().await.map_err(fault)?;
         let near_sessions = client.sessions();
         tasks.spawn(async move {
             // A session that is lost shows in the traffic.
-            let _ = client.run(&session, shutdown.thrown()).await;
-            drop(session);
+            client.run(Some(session), shutdown.at_once()).await;
             client.close().await;
         });
         Ok(Self {

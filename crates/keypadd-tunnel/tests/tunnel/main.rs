@@ -8,4 +8,5 @@ mod lifecycle;
 mod load;
 mod refusals;
 mod resets;
+mod staying;
 mod support;

@@ -7,7 +7,7 @@ use keypadd_provider::{
     CryptoSettings, KeyExchange, Meters, PrivateKey, PublicKey, client_config, server_config,
 };
 use keypadd_tunnel::{
-    AllowedPeer, Client, ClientError, ClientSession, ClientSettings, Peers, Server, ServerSettings,
+    AllowedPeer, Client, ClientSession, ClientSettings, Link, Peers, Server, ServerSettings,
     Sessions, TransportSettings, wire::Instance,
 };
 use socket2::SockRef;
@@ -40,9 +40,21 @@ pub fn crypto(key: &Arc<PrivateKey>, suite: Suite) -> CryptoSettings {
 pub struct RunningServer {
     pub address: SocketAddr,
     pub key: PublicKey,
+    private: Arc<PrivateKey>,
     pub sessions: Sessions,
-    stop: Option<oneshot::Sender<()>>,
+    stop: Option<oneshot::Sender<Duration>>,
     task: JoinHandle<()>,
+}
+
+/// What is left of a server.
+pub struct Gone {
+    address: SocketAddr,
+    private: Arc<PrivateKey>,
+}
+
+/// Completes when the sender is used or dropped.
+pub async fn told(stopped: oneshot::Receiver<Duration>) -> Duration {
+    stopped.await.unwrap_or_default()
 }
 
 impl RunningServer {
@@ -55,10 +67,18 @@ impl RunningServer {
         permits: &[&str],
         adjust: impl FnOnce(&mut ServerSettings),
     ) -> Self {
+        Self::start_as(new_key(), allowed, permits, adjust)
+    }
+
+    pub fn start_as(
+        key: Arc<PrivateKey>,
+        allowed: PublicKey,
+        permits: &[&str],
+        adjust: impl FnOnce(&mut ServerSettings),
+    ) -> Self {
         let permits = permits.iter().map(|permit| permit.parse().unwrap()).collect();
         let peer = AllowedPeer { name: Some("laptop".into()), key: allowed, permits };
         let peers = Arc::new(Peers::new([peer]).unwrap());
-        let key = new_key();
         let mut settings = ServerSettings {
             listen: "[::1]:0".parse().unwrap(),
             crypto: server_config(&crypto(&key, Suite::AES_128_GCM), peers.clone()).unwrap(),
@@ -70,13 +90,24 @@ impl RunningServer {
         let server = Server::bind(settings).unwrap();
         let (address, sessions) = (server.local_addr(), server.sessions());
         let (stop, stopped) = oneshot::channel();
-        let task = tokio::spawn(server.run(async { drop(stopped.await) }));
-        Self { address, key: key.public(), sessions, stop: Some(stop), task }
+        let task = tokio::spawn(server.run(told(stopped)));
+        Self { address, key: key.public(), private: key, sessions, stop: Some(stop), task }
     }
 
-    pub async fn stop(mut self) {
-        drop(self.stop.take());
+    /// A server in the place of one that has stopped: same port, same key.
+    pub fn start_again(gone: Gone, allowed: PublicKey, permits: &[&str]) -> Self {
+        let Gone { address, private } = gone;
+        Self::start_as(private, allowed, permits, |settings| settings.listen = address)
+    }
+
+    pub async fn stop(self) -> Gone {
+        self.drain(Duration::ZERO).await
+    }
+
+    pub async fn drain(self, grace: Duration) -> Gone {
+        let _ = self.stop.expect("not told yet").send(grace);
         within(self.task).await.unwrap();
+        Gone { address: self.address, private: self.private }
     }
 }
 
@@ -105,10 +136,12 @@ pub async fn connected(settings: ClientSettings) -> (Client, ClientSession) {
 /// A server and a client with its forwards, both running.
 pub struct Tunnel {
     pub server: RunningServer,
+    pub client_key: PublicKey,
     pub client_sessions: Sessions,
     pub addresses: Vec<Vec<SocketAddr>>,
-    stop: Option<oneshot::Sender<()>>,
-    task: JoinHandle<Result<(), ClientError>>,
+    pub link: Link,
+    stop: Option<oneshot::Sender<Duration>>,
+    task: JoinHandle<()>,
 }
 
 impl Tunnel {
@@ -122,22 +155,22 @@ impl Tunnel {
         transport: TransportSettings,
     ) -> Self {
         let key = new_key();
-        let server = RunningServer::start_with(key.public(), permits, |settings| {
+        let client_key = key.public();
+        let server = RunningServer::start_with(client_key, permits, |settings| {
             settings.transport = transport.clone();
         });
         let mut settings = client_settings(&server, &key, forwards);
         settings.transport = transport;
         let (client, session) = connected(settings).await;
-        let addresses = client.forwards().map(|(_, addresses)| addresses).collect();
+        let addresses = client.forwards().into_iter().map(|(_, addresses)| addresses).collect();
         let client_sessions = client.sessions();
-        let (stop, stopped) = oneshot::channel::<()>();
+        let link = client.link();
+        let (stop, stopped) = oneshot::channel();
         let task = tokio::spawn(async move {
-            let result = client.run(&session, async { drop(stopped.await) }).await;
-            drop(session);
+            client.run(Some(session), told(stopped)).await;
             client.close().await;
-            result
         });
-        Self { server, client_sessions, addresses, stop: Some(stop), task }
+        Self { server, client_key, client_sessions, addresses, link, stop: Some(stop), task }
     }
 
     /// A tunnel to one listener.
@@ -155,8 +188,14 @@ impl Tunnel {
         drop(self.stop.take());
     }
 
-    pub async fn client_result(self) -> (RunningServer, Result<(), ClientError>) {
-        (self.server, within(self.task).await.unwrap())
+    pub fn drain_client(&mut self, grace: Duration) {
+        let _ = self.stop.take().expect("not told yet").send(grace);
+    }
+
+    /// Waits for the client's end.
+    pub async fn client_ended(self) -> RunningServer {
+        within(self.task).await.unwrap();
+        self.server
     }
 
     /// How many forwarded connections the server and the client count.

@@ -1,0 +1,106 @@
+//! The listeners of a client's forwards and the loops that accept from them.
+//!
+//! They belong to the client and outlive its sessions. The set can be changed while it runs: what
+//! stays in it is not touched, and connections that are already in stay whatever happens to the
+//! listener they came through.
+
+use std::{
+    mem,
+    net::SocketAddr,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use tokio::task::JoinSet;
+
+use crate::{
+    accept::{Accepting, accept_loop},
+    error::BindError,
+    forward::LocalForward,
+    listen::bind_forward,
+};
+
+/// All listeners of a client.
+#[derive(Debug)]
+pub(crate) struct Entrances {
+    accepting: Accepting,
+    open: Mutex<Vec<Entrance>>,
+    /// Held by the one call that changes the set.
+    changing: tokio::sync::Mutex<()>,
+}
+
+/// One forward's listeners.
+#[derive(Debug)]
+struct Entrance {
+    forward: Arc<LocalForward>,
+    addresses: Vec<SocketAddr>,
+    loops: JoinSet<()>,
+}
+
+impl Entrances {
+    pub(crate) fn new(accepting: Accepting) -> Self {
+        Self { accepting, open: Mutex::default(), changing: <_>::default() }
+    }
+
+    /// Each forward with the addresses it listens on.
+    pub(crate) fn list(&self) -> Vec<(LocalForward, Vec<SocketAddr>)> {
+        let open = self.open();
+        open.iter().map(|entry| ((*entry.forward).clone(), entry.addresses.clone())).collect()
+    }
+
+    /// Closes what is not among `forwards` and opens what is new there, in this order, so that a
+    /// port may go from one forward to another. What cannot be bound is left out and returned.
+    pub(crate) async fn set(&self, forwards: Vec<LocalForward>) -> Vec<BindError> {
+        let _turn = self.changing.lock().await;
+        let mut wanted: Vec<&LocalForward> = forwards.iter().collect();
+        let mut gone = Vec::new();
+        {
+            let mut open = self.open();
+            for entrance in mem::take(&mut *open) {
+                match wanted.iter().position(|&forward| *forward == *entrance.forward) {
+                    Some(found) => {
+                        wanted.remove(found);
+                        open.push(entrance);
+                    }
+                    None => gone.push(entrance),
+                }
+            }
+        }
+        for mut entrance in gone {
+            // The sockets are closed when the loops are gone, not when they are told to go.
+            entrance.loops.shutdown().await;
+        }
+        let mut errors = Vec::new();
+        for forward in wanted {
+            match self.entrance(forward.clone()).await {
+                Ok(entrance) => self.open().push(entrance),
+                Err(error) => errors.push(error),
+            }
+        }
+        self.open().sort_by_key(|entrance| {
+            forwards.iter().position(|forward| *forward == *entrance.forward)
+        });
+        errors
+    }
+
+    /// Closes all listeners.
+    pub(crate) async fn close(&self) {
+        self.set(Vec::new()).await;
+    }
+
+    async fn entrance(&self, forward: LocalForward) -> Result<Entrance, BindError> {
+        let listeners = bind_forward(&forward).await?;
+        let forward = Arc::new(forward);
+        let addresses =
+            listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect();
+        let mut loops = JoinSet::new();
+        for listener in listeners {
+            loops.spawn(accept_loop(self.accepting.clone(), listener, Arc::clone(&forward)));
+        }
+        Ok(Entrance { forward, addresses, loops })
+    }
+
+    /// A panic cannot leave the list half changed.
+    fn open(&self) -> MutexGuard<'_, Vec<Entrance>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
