@@ -190,6 +190,10 @@ fn explain(error: ClientError, daemon: &Daemon, peer: PublicKey) -> Error {
                 _ => error.hint("both ends need the same keypadd, and a --kex that both accept"),
             }
         }
+        ClientError::Unreachable { cause: why, .. } if why.starts_with("no such host") => {
+            Error::new(Exit::Unreachable, cause)
+                .hint("is the name right, and does DNS work here? an address will do as well")
+        }
         ClientError::Unreachable { .. } => Error::new(Exit::Unreachable, cause).hint(
             "is `keypadd serve` running there, and does a firewall let its UDP port through?",
         ),

@@ -9,7 +9,7 @@ use crate::cli::KeyFileArgs;
 use crate::error::{Error, Exit, system};
 use crate::keyfile;
 
-/// Makes a key file and says what to run on the other host.
+/// Makes a key file and says what to run next, and where.
 ///
 /// # Errors
 /// Exit 1: the file exists or cannot be written, and nothing is left half done; or the file is made and
@@ -27,10 +27,10 @@ pub(crate) fn keygen(args: KeyFileArgs) -> Result<(), Error> {
     let _ = write!(
         io::stderr().lock(),
         "The private key is in {path}; it stays on this host.\n\
-         The line above is this host's public key. On the other host, let this one in:\n  \
-         keypadd serve --allow {public} --permit-open localhost:22\n\
-         or, if this host is to be the server, connect to it (HOST is this host's name):\n  \
-         keypadd connect HOST --peer {public} -L 2222:localhost:22\n",
+         The line above is this host's public key. `keypadd keygen` makes one on the other host too.\n\
+         Then start the end that is to be reached; it prints the line to run at the other end:\n  \
+         on the other host: keypadd serve --allow {public} --permit-open localhost:22\n  \
+         or on this host:   keypadd serve --allow OTHER-HOSTS-PUBLIC-KEY --permit-open localhost:22\n",
         path = path.display(),
     );
     Ok(())

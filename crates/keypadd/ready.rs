@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::io::Write;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 use keypadd_keystream::{Class, Suite};
 use keypadd_provider::{KeyExchange, PublicKey};
@@ -40,7 +40,19 @@ impl fmt::Display for ServerReady {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "keypadd: ready on udp {}, key {}", self.listen, self.public_key)?;
         writeln!(f, "  suites: {}", self.suites.join(", "))?;
-        writeln!(f, "  on the other host: {}", self.connect)
+        writeln!(f, "  on the other host: {}", self.connect)?;
+        if self.listen.ip().to_canonical().is_unspecified() {
+            let such_as = match outward_address() {
+                Some(address) => format!(", such as {address}"),
+                None => String::new(),
+            };
+            let name = host_name();
+            writeln!(
+                f,
+                "  if {name} is not known there, an address of this host instead{such_as}"
+            )?;
+        }
+        Ok(())
     }
 }
 
@@ -149,6 +161,21 @@ fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
+/// The address that this host's packets to far away leave from. Behind a NAT others need another.
+fn outward_address() -> Option<IpAddr> {
+    // Connecting a UDP socket sends nothing: it asks the routes. The addresses are for documentation
+    // (RFC 5737, RFC 3849), so that whatever is on the way there is on the way to everything.
+    let far_away: [(IpAddr, IpAddr); 2] = [
+        (Ipv4Addr::UNSPECIFIED.into(), Ipv4Addr::new(192, 0, 2, 1).into()),
+        (Ipv6Addr::UNSPECIFIED.into(), Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into()),
+    ];
+    far_away.into_iter().find_map(|(any, there)| {
+        let socket = UdpSocket::bind((any, 0)).ok()?;
+        socket.connect((there, DEFAULT_PORT)).ok()?;
+        Some(socket.local_addr().ok()?.ip())
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -168,5 +195,18 @@ mod tests {
              --kex x25519 -L 5432:db:5432"
         );
         assert_eq!(line.to_string(), expected);
+    }
+    #[test]
+    fn a_server_that_goes_by_its_own_name_says_what_to_do_where_nobody_knows_it() {
+        let ready = |listen: &str| ServerReady {
+            listen: listen.parse().unwrap(),
+            public_key: String::new(),
+            suites: Vec::new(),
+            connect: String::new(),
+        };
+        let hint = format!("if {} is not known there, an address", host_name());
+        assert!(ready("[::]:4433").to_string().contains(&hint));
+        assert!(ready("0.0.0.0:4433").to_string().contains(&hint));
+        assert!(!ready("127.0.0.1:4433").to_string().contains("an address"));
     }
 }

@@ -25,7 +25,7 @@ use crate::{
     peer::{AllowedPeer, Peers},
     session::{Listed, LiveSession, NewSession, Sessions, Shown, proved},
     socket::{ForwardedTcp, bind_udp},
-    source::Source,
+    source::{Source, plain},
     splice::{StreamPair, splice_tcp},
     status::Role,
     target::Target,
@@ -222,7 +222,7 @@ impl Server {
             Verdict::Retry => drop(incoming.retry()),
             Verdict::Refuse => {
                 if shared.may_log(Notice::Full(source)) {
-                    let source = incoming.remote_address();
+                    let source = plain(incoming.remote_address());
                     warn!(%source, max = self.connections_max, "refused: too many connections");
                 }
                 incoming.refuse();
@@ -269,7 +269,7 @@ impl Shared {
     /// One connection from its first packet to its end.
     async fn serve(self: Arc<Self>, connecting: Connecting, counted: (InFlight, Counted)) {
         let (in_flight, _open) = counted;
-        let source = connecting.remote_address();
+        let source = plain(connecting.remote_address());
         let welcomed = timeout(HANDSHAKE_TIME, self.welcome(connecting)).await;
         drop(in_flight);
         match welcomed {

@@ -21,6 +21,7 @@ use thiserror::Error;
 
 use crate::{
     control::{Control, ControlError},
+    source::plain,
     status::{ForwardStatus, Role, SessionStatus, unix_seconds},
     wire::{CloseCode, Instance},
 };
@@ -120,8 +121,7 @@ impl LiveSession {
 
     /// Where the peer is now.
     pub fn remote(&self) -> SocketAddr {
-        let remote = self.connection.remote_address();
-        SocketAddr::new(remote.ip().to_canonical(), remote.port())
+        plain(self.connection.remote_address())
     }
 
     /// The session's figures now.

@@ -30,6 +30,15 @@ impl fmt::Display for Source {
     }
 }
 
+/// An address as people know it: an IPv4 address that came in by an IPv6 socket is an IPv4 address.
+pub(crate) fn plain(address: SocketAddr) -> SocketAddr {
+    match address.ip().to_canonical() {
+        // An IPv6 scope stays: link-local addresses mean nothing without it.
+        IpAddr::V6(_) => address,
+        v4 => SocketAddr::new(v4, address.port()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -44,6 +53,14 @@ mod tests {
             ("[::1]:9", "::/64"),
         ] {
             assert_eq!(Source::of(address.parse().unwrap()).to_string(), source);
+        }
+    }
+    #[test]
+    fn an_address_is_shown_as_people_know_it() {
+        for (address, shown) in
+            [("[::ffff:192.0.2.7]:6", "192.0.2.7:6"), ("[fe80::1%2]:7", "[fe80::1%2]:7")]
+        {
+            assert_eq!(plain(address.parse().unwrap()).to_string(), shown);
         }
     }
 }
