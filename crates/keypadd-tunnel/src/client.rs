@@ -23,12 +23,13 @@ use tracing::{debug, info, warn};
 use crate::{
     accept::Accepting,
     carried::Carried,
+    clock::{Jumps, Watchman},
     control::Control,
     dial::share_of,
     entrances::Entrances,
     error::{Attempt, BindError, ClientError},
     forward::LocalForward,
-    link::{Link, reason},
+    link::{CLOCK, Link, reason},
     lookup::{Lookups, resolve},
     peer::short,
     server::GOODBYE_TIME,
@@ -85,6 +86,7 @@ pub struct Client {
     link: Link,
     sessions: Sessions,
     lookups: Lookups,
+    watchman: Watchman,
 }
 
 /// A session with the server; dropped, it is closed.
@@ -106,7 +108,7 @@ impl ClientSession {
     }
 
     /// Completes when the session has ended, with the reason.
-    async fn lost(&self) -> Lost {
+    pub async fn lost(&self) -> Lost {
         self.listed.session.lost().await
     }
 }
@@ -140,6 +142,7 @@ impl Client {
             link,
             sessions: Sessions::default(),
             lookups: Lookups::default(),
+            watchman: Watchman::new(settings.transport.clocks),
         })
     }
 
@@ -213,8 +216,21 @@ impl Client {
         Err(unreachable(causes.join("; ")))
     }
 
-    /// One attempt: handshake and hellos.
+    /// One attempt. Given up, whatever keys it has agreed on are gone.
     async fn attempt(&self, address: SocketAddr) -> Result<ClientSession, Attempt> {
+        let (mut jumps, for_session) = (self.watchman.jumps(), self.watchman.jumps());
+        tokio::select! {
+            jump = jumps.next() => Err(Attempt::Failed(jump.to_string())),
+            session = self.shake_hands(address, for_session) => session,
+        }
+    }
+
+    /// Handshake and hellos.
+    async fn shake_hands(
+        &self,
+        address: SocketAddr,
+        jumps: Jumps,
+    ) -> Result<ClientSession, Attempt> {
         let config = self.config.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let connecting = self
             .endpoint
@@ -258,7 +274,7 @@ impl Client {
         });
         let session = Arc::clone(&listed.session);
         tokio::spawn(async move {
-            let lost = session.supervise(control).await;
+            let lost = session.supervise(control, jumps).await;
             debug!(peer = session.peer(), cause = %lost, "session ended");
         });
         Ok(ClientSession { listed })
@@ -303,7 +319,8 @@ impl Client {
             let session = match current {
                 Some(session) => session,
                 None => {
-                    let session = self.reach(&mut waits, outage.is_some()).await;
+                    let at_once = outage.is_none_or(|(_, reason)| reason == CLOCK);
+                    let session = self.reach(&mut waits, at_once).await;
                     if let Some((began, _)) = outage {
                         let seconds = began.elapsed().as_secs_f64();
                         info!(server = %self.server, "connected again after {seconds:.1} s");
@@ -325,16 +342,21 @@ impl Client {
         }
     }
 
-    /// Tries until there is a session; waits first, `after_loss` of another.
-    async fn reach(&self, waits: &mut ExponentialBackoff, after_loss: bool) -> ClientSession {
+    /// Tries until there is a session; waits first, unless it is to try `at_once`.
+    async fn reach(&self, waits: &mut ExponentialBackoff, at_once: bool) -> ClientSession {
+        let mut jumps = self.watchman.jumps();
         let mut logged = Vec::new();
         let mut cause = None;
-        let mut pause = after_loss;
+        let mut pause = !at_once;
         loop {
             if pause {
                 let time = waits.next().unwrap_or(RETRY_MAX);
                 self.link.waits(time, cause.take());
-                sleep(time).await;
+                tokio::select! {
+                    () = sleep(time) => {}
+                    // Who wakes up wants to be there.
+                    _ = jumps.next() => *waits = retries(),
+                }
                 self.link.tries();
             }
             pause = true;

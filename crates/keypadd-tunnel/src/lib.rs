@@ -11,6 +11,7 @@ mod accept;
 mod admission;
 mod carried;
 mod client;
+mod clock;
 mod control;
 mod dial;
 mod entrances;
@@ -37,6 +38,7 @@ mod transport;
 pub mod wire;
 
 pub use client::{Client, ClientSession, ClientSettings};
+pub use clock::{Clocks, Jump, Readings, SystemClocks};
 pub use control::ControlError;
 pub use error::{AuthError, BindError, ClientError};
 pub use forward::{
@@ -48,7 +50,7 @@ pub use pattern::{PermitError, PermitFault};
 pub use peer::{AllowedPeer, DuplicateKey, Peers};
 pub use permit::{Permit, Permits};
 pub use permit_listen::{ListenPermit, ListenPermits};
-pub use server::{Server, ServerSettings};
+pub use server::{Server, ServerHandle, ServerSettings};
 pub use session::{LiveSession, Lost, Sessions};
 pub use socket_path::{SocketPath, SocketPathError};
 pub use status::{ForwardStatus, LinkState, LinkStatus, Role, SessionStatus};

@@ -146,6 +146,9 @@ impl Link {
     }
 }
 
+/// A jump of the clock, here or at the server: nothing speaks against trying again at once.
+pub(crate) const CLOCK: &str = "clock";
+
 /// What ended a session, in a word: few enough for a label.
 pub(crate) fn reason(lost: &Lost) -> &'static str {
     match lost {
@@ -156,11 +159,18 @@ pub(crate) fn reason(lost: &Lost) -> &'static str {
                 () if is(CloseCode::Shutdown) => "shutdown",
                 () if is(CloseCode::KeyFault) => "key",
                 () if is(CloseCode::Protocol) => "protocol",
+                () if is(CloseCode::Replaced) => "replaced",
+                () if is(CloseCode::ClockJump) => CLOCK,
+                () if is(CloseCode::Unlisted) => "unlisted",
                 () => "closed",
             }
         }
         Lost::Connection(_) => "transport",
         Lost::Key(_) => "key",
         Lost::Control(_) => "protocol",
+        Lost::Clock(_) => CLOCK,
+        Lost::Replaced => "replaced",
+        Lost::Unlisted => "unlisted",
+        Lost::Ending => "shutdown",
     }
 }

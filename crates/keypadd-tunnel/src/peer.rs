@@ -3,7 +3,10 @@
 //! The list is asked twice: by the handshake, which refuses strangers, and again for the permits of
 //! the key that was proved. Knows public keys and no handshake.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::HashMap,
+    sync::{Arc, PoisonError, RwLock},
+};
 
 use keypadd_provider::{AllowList, PublicKey};
 use thiserror::Error;
@@ -22,9 +25,9 @@ pub struct AllowedPeer {
 }
 
 /// All clients that may come in. As an [`AllowList`] it goes into the server's crypto
-/// configuration too, so that both speak of the same list.
-#[derive(Clone, Debug, Default)]
-pub struct Peers(HashMap<PublicKey, Arc<AllowedPeer>>);
+/// configuration too, so that both speak of the same list; it can change while it is in use.
+#[derive(Debug, Default)]
+pub struct Peers(RwLock<HashMap<PublicKey, Arc<AllowedPeer>>>);
 
 /// One key listed twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -52,17 +55,23 @@ impl Peers {
                 return Err(DuplicateKey(twice.key));
             }
         }
-        Ok(Self(listed))
+        Ok(Self(RwLock::new(listed)))
     }
 
     /// The client that has this key.
     pub fn find(&self, key: &PublicKey) -> Option<Arc<AllowedPeer>> {
-        self.0.get(key).cloned()
+        self.0.read().unwrap_or_else(PoisonError::into_inner).get(key).cloned()
+    }
+
+    /// Lists these clients and no others, from the next question on.
+    pub(crate) fn replace(&self, peers: Self) {
+        let peers = peers.0.into_inner().unwrap_or_else(PoisonError::into_inner);
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = peers;
     }
 }
 
 impl AllowList for Peers {
     fn allows(&self, key: &PublicKey) -> bool {
-        self.0.contains_key(key)
+        self.find(key).is_some()
     }
 }

@@ -17,13 +17,14 @@ use tracing::{debug, info, warn};
 
 use crate::{
     admission::{Attempt, Count, Counted, Tallied, Tally, Verdict, decide},
+    clock::{Jumps, Watchman},
     control::{Control, ControlError},
     dial::dial,
     error::{BindError, Stranger},
     lookup::{LookupShares, Lookups},
     notices::Notices,
     peer::{AllowedPeer, Peers},
-    session::{Listed, LiveSession, NewSession, Sessions, Shown, proved},
+    session::{Listed, LiveSession, Lost, NewSession, Sessions, Shown, proved},
     socket::{ForwardedTcp, bind_udp},
     source::{Source, plain},
     splice::{StreamPair, splice_tcp},
@@ -46,9 +47,6 @@ const KEY_CONNECTIONS_MAX: usize = 16;
 
 /// Time for connections to say goodbye when the server ends.
 pub(crate) const GOODBYE_TIME: Duration = Duration::from_secs(3);
-
-/// What clients are told then.
-const GOODBYE: &str = "the server is shutting down";
 
 /// Attempts to connect that wait for the accept loop; it never makes them wait long.
 const WAITING_MAX: usize = 256;
@@ -75,9 +73,42 @@ pub struct ServerSettings {
 #[derive(Debug)]
 pub struct Server {
     endpoint: Endpoint,
+    config: quinn::ServerConfig,
     local_addr: SocketAddr,
     connections_max: usize,
     shared: Arc<Shared>,
+}
+
+/// Changes a server while it runs. It keeps the UDP port: drop it when the server has ended.
+#[derive(Clone, Debug)]
+pub struct ServerHandle {
+    endpoint: Endpoint,
+    config: quinn::ServerConfig,
+    shared: Arc<Shared>,
+}
+
+impl ServerHandle {
+    /// The list that the server and its packet protection share.
+    pub fn peers(&self) -> Arc<Peers> {
+        Arc::clone(&self.shared.peers)
+    }
+
+    /// Lists these clients and no others. Sessions of a key that is not among them are closed;
+    /// others are not touched, and the new permits hold from their next stream on.
+    pub fn set_peers(&self, peers: Peers) {
+        self.shared.peers.replace(peers);
+        for session in self.shared.sessions.live() {
+            self.shared.end_unlisted(&session);
+        }
+    }
+
+    /// From the next handshake on, packet protection is this. It must have been made with
+    /// [`peers`](Self::peers).
+    pub fn set_crypto(&self, crypto: Arc<dyn crypto::ServerConfig>) {
+        let mut config = self.config.clone();
+        config.crypto = crypto;
+        self.endpoint.set_server_config(Some(config));
+    }
 }
 
 #[derive(Debug)]
@@ -92,6 +123,7 @@ struct Shared {
     notices: Notices<Notice>,
     /// The server ends: sessions take no more streams and go when they have none.
     draining: watch::Sender<bool>,
+    watchman: Watchman,
 }
 
 /// Lines that others can cause, each once a minute.
@@ -126,8 +158,8 @@ impl Server {
         let socket =
             bind_udp(settings.listen, settings.transport.udp_buffer_bytes).map_err(failed)?;
         let runtime = Arc::new(TokioRuntime);
-        let endpoint =
-            Endpoint::new(endpoint_config(), Some(config), socket, runtime).map_err(failed)?;
+        let endpoint = Endpoint::new(endpoint_config(), Some(config.clone()), socket, runtime)
+            .map_err(failed)?;
         let local_addr = endpoint.local_addr().map_err(failed)?;
         let shared = Shared {
             peers: settings.peers,
@@ -139,9 +171,16 @@ impl Server {
             lookups: LookupShares::default(),
             notices: Notices::default(),
             draining: watch::Sender::new(false),
+            watchman: Watchman::new(settings.transport.clocks),
         };
         let connections_max = settings.connections_max;
-        Ok(Self { endpoint, local_addr, connections_max, shared: Arc::new(shared) })
+        Ok(Self { endpoint, config, local_addr, connections_max, shared: Arc::new(shared) })
+    }
+
+    /// What changes the server while it runs.
+    pub fn handle(&self) -> ServerHandle {
+        let (endpoint, config) = (self.endpoint.clone(), self.config.clone());
+        ServerHandle { endpoint, config, shared: Arc::clone(&self.shared) }
     }
 
     /// The bound UDP address.
@@ -183,7 +222,7 @@ impl Server {
             info!("what is still open is cut off");
         }
         let code = CloseCode::Shutdown.value().into();
-        self.endpoint.close(code, GOODBYE.as_bytes());
+        self.endpoint.close(code, Lost::Ending.to_string().as_bytes());
         let goodbye = async {
             while connections.join_next().await.is_some() {}
             self.endpoint.wait_idle().await;
@@ -243,7 +282,6 @@ impl Server {
 struct Welcomed {
     listed: Listed,
     control: Control,
-    peer: Arc<AllowedPeer>,
     _of_key: Tallied<PublicKey>,
 }
 
@@ -270,11 +308,16 @@ impl Shared {
     async fn serve(self: Arc<Self>, connecting: Connecting, counted: (InFlight, Counted)) {
         let (in_flight, _open) = counted;
         let source = plain(connecting.remote_address());
-        let welcomed = timeout(HANDSHAKE_TIME, self.welcome(connecting)).await;
+        let (mut jumps, for_session) = (self.watchman.jumps(), self.watchman.jumps());
+        let welcomed = tokio::select! {
+            // Whatever keys were agreed on so far go with the connection.
+            _ = jumps.next() => return,
+            welcomed = timeout(HANDSHAKE_TIME, self.welcome(connecting)) => welcomed,
+        };
         drop(in_flight);
         match welcomed {
-            Ok(Ok(Welcomed { listed, control, peer, _of_key })) => {
-                self.serve_session(&listed, control, peer).await;
+            Ok(Ok(Welcomed { listed, control, _of_key })) => {
+                self.serve_session(listed, control, for_session).await;
             }
             Ok(Err(Failed::Connection(error))) => self.log_stranger(source, &error),
             Ok(Err(Failed::Control(error))) => debug!(%source, %error, "no session"),
@@ -316,23 +359,26 @@ impl Shared {
             connection,
             forwards: &[],
         });
+        // The list may have changed since it was asked.
+        self.end_unlisted(&listed.session);
+        self.sessions.replace_by(&listed.session);
         control.say(&Frame::HelloServer { version: VERSION }).await?;
-        Ok(Welcomed { listed, control, peer, _of_key: of_key })
+        Ok(Welcomed { listed, control, _of_key: of_key })
     }
 
     /// Serves streams until the session ends; then all of them end at once.
-    async fn serve_session(&self, listed: &Listed, control: Control, peer: Arc<AllowedPeer>) {
-        let session = &listed.session;
+    async fn serve_session(&self, listed: Listed, control: Control, jumps: Jumps) {
+        let session = &Arc::clone(&listed.session);
         info!(peer = session.peer(), remote = %session.remote(), "session up");
-        let lookups = self.lookups.of(peer.key);
+        let lookups = self.lookups.of(session.key());
         let mut streams = JoinSet::new();
-        let supervisor = session.supervise(control);
+        let supervisor = session.supervise(control, jumps);
         tokio::pin!(supervisor);
         let mut draining = self.draining.subscribe();
         let lost = loop {
             let ending = *draining.borrow_and_update();
             if ending && streams.is_empty() {
-                session.close(CloseCode::Shutdown, GOODBYE);
+                session.end(Lost::Ending);
             }
             tokio::select! {
                 lost = &mut supervisor => break lost,
@@ -343,8 +389,12 @@ impl Shared {
                         pair.reset(StreamCode::ShuttingDown);
                         continue;
                     }
-                    let (session, peer) = (Arc::clone(session), Arc::clone(&peer));
-                    streams.spawn(serve_stream(session, peer, lookups.clone(), pair));
+                    // Asked anew for each stream: permits may have changed. A session whose key
+                    // is not listed is closed, so it does not come this far.
+                    if let Some(peer) = self.peers.find(&session.key()) {
+                        let session = Arc::clone(session);
+                        streams.spawn(serve_stream(session, peer, lookups.clone(), pair));
+                    }
                 }
                 Some(done) = streams.join_next(), if !streams.is_empty() => {
                     if let Ok(Some(target)) = done {
@@ -354,10 +404,18 @@ impl Shared {
             }
         };
         info!(peer = session.peer(), cause = %lost, "session ended");
+        // What follows is for its targets: the session is over, and the next one may take its place.
+        drop(listed);
         // The connection is closed, so the streams end by themselves: at once, unless bytes that
         // were acknowledged wait for a slow target. Those are delivered for as long as the target
         // takes some (`splice`); this task dropped, by a server that ends, resets what is left.
         while streams.join_next().await.is_some() {}
+    }
+
+    fn end_unlisted(&self, session: &LiveSession) {
+        if self.peers.find(&session.key()).is_none() {
+            session.end(Lost::Unlisted);
+        }
     }
 
     fn may_log(&self, notice: Notice) -> bool {

@@ -8,10 +8,7 @@ use std::{
     collections::BTreeMap,
     fmt,
     net::SocketAddr,
-    sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     time::SystemTime,
 };
 
@@ -20,6 +17,7 @@ use quinn::{Connection, ConnectionError, VarInt};
 use thiserror::Error;
 
 use crate::{
+    clock::{Jump, Jumps},
     control::{Control, ControlError},
     source::plain,
     status::{ForwardStatus, Role, SessionStatus, unix_seconds},
@@ -39,6 +37,32 @@ pub enum Lost {
     /// The peer broke the control protocol.
     #[error(transparent)]
     Control(ControlError),
+    /// Time has jumped at this end.
+    #[error("{0}")]
+    Clock(Jump),
+    /// The same run of the client has another session now.
+    #[error("replaced by a newer session of the same client")]
+    Replaced,
+    /// The client's key has left the list.
+    #[error("the key is no longer listed")]
+    Unlisted,
+    /// The server ends.
+    #[error("the server is shutting down")]
+    Ending,
+}
+
+impl Lost {
+    /// What the peer is told, where this end is who ends it.
+    fn code(&self) -> CloseCode {
+        match self {
+            Self::Connection(_) | Self::Ending => CloseCode::Shutdown,
+            Self::Key(_) => CloseCode::KeyFault,
+            Self::Control(_) => CloseCode::Protocol,
+            Self::Clock(_) => CloseCode::ClockJump,
+            Self::Replaced => CloseCode::Replaced,
+            Self::Unlisted => CloseCode::Unlisted,
+        }
+    }
 }
 
 /// A connection's end in one line; what the peer wrote is stripped of control characters.
@@ -114,9 +138,19 @@ impl LiveSession {
         &self.label
     }
 
+    /// The peer's public key.
+    pub fn key(&self) -> PublicKey {
+        self.key
+    }
+
     /// The run of the client that this session belongs to.
     pub fn instance(&self) -> Instance {
         self.instance
+    }
+
+    /// Whether it is over.
+    pub fn has_ended(&self) -> bool {
+        self.connection.close_reason().is_some()
     }
 
     /// Where the peer is now.
@@ -156,27 +190,31 @@ impl LiveSession {
         self.fault.get().cloned().unwrap_or(Lost::Connection(error))
     }
 
+    /// Ends the session, unless it has ended already; the peer is told why.
+    pub(crate) fn end(&self, cause: Lost) {
+        let cause = self.fault.get_or_init(|| cause);
+        self.close(cause.code(), &cause.to_string());
+    }
+
     /// Closes the connection, for a reason that the peer is told.
     pub(crate) fn close(&self, code: CloseCode, reason: &str) {
         self.connection.close(VarInt::from_u32(code.value()), reason.as_bytes());
     }
 
-    /// Watches over the connection until it ends: a key that must not be used any more, or a broken
-    /// control stream, closes it. Streams notice by themselves when it is closed.
-    pub(crate) async fn supervise(&self, mut control: Control) -> Lost {
+    /// Watches over the connection until it ends: a key that must not be used any more, a clock that
+    /// jumps, or a broken control stream, closes it. Streams notice by themselves when it is closed.
+    pub(crate) async fn supervise(&self, mut control: Control, mut jumps: Jumps) -> Lost {
         let keys = &self.handshake.keys;
-        let (code, fault) = tokio::select! {
+        tokio::select! {
             biased;
-            fault = keys.fault() => (CloseCode::KeyFault, Lost::Key(fault)),
-            error = self.connection.closed() => return Lost::Connection(error),
-            error = control.drain() => match self.connection.close_reason() {
-                Some(error) => return Lost::Connection(error),
-                None => (CloseCode::Protocol, Lost::Control(error)),
+            fault = keys.fault() => self.end(Lost::Key(fault)),
+            jump = jumps.next() => self.end(Lost::Clock(jump)),
+            _ = self.connection.closed() => {}
+            error = control.drain() => if self.connection.close_reason().is_none() {
+                self.end(Lost::Control(error));
             },
-        };
-        let fault = self.fault.get_or_init(|| fault).clone();
-        self.close(code, &fault.to_string());
-        fault
+        }
+        self.lost().await
     }
 
     /// Makes these the forwards that are listed also while they are idle.
@@ -221,9 +259,12 @@ impl Drop for OpenForward {
 pub struct Sessions(Arc<Registry>);
 
 #[derive(Debug, Default)]
-struct Registry {
-    next_id: AtomicU64,
-    live: Mutex<BTreeMap<u64, Arc<LiveSession>>>,
+struct Registry(Mutex<List>);
+
+#[derive(Debug, Default)]
+struct List {
+    next_id: u64,
+    live: BTreeMap<u64, Arc<LiveSession>>,
 }
 
 /// What a session is known by from its start.
@@ -240,7 +281,7 @@ pub(crate) struct NewSession<'a> {
 impl Sessions {
     /// The sessions that live now, oldest first.
     pub fn live(&self) -> Vec<Arc<LiveSession>> {
-        locked(&self.0.live).values().cloned().collect()
+        locked(&self.0.0).live.values().cloned().collect()
     }
 
     /// Their figures now.
@@ -248,9 +289,21 @@ impl Sessions {
         self.live().iter().map(|session| session.status()).collect()
     }
 
+    /// Ends the sessions that this one takes the place of: older ones of the same run of the client.
+    pub(crate) fn replace_by(&self, newest: &LiveSession) {
+        for old in self.live() {
+            let same = old.key == newest.key && old.instance == newest.instance;
+            if same && old.id < newest.id {
+                old.end(Lost::Replaced);
+            }
+        }
+    }
+
     /// Lists a session for as long as the guard lives.
     pub(crate) fn add(&self, new: NewSession<'_>) -> Listed {
-        let id = self.0.next_id.fetch_add(1, Ordering::Relaxed);
+        let mut list = locked(&self.0.0);
+        let id = list.next_id;
+        list.next_id += 1;
         let session = Arc::new(LiveSession {
             id,
             label: new.label,
@@ -264,7 +317,8 @@ impl Sessions {
             forwards: Mutex::default(),
         });
         session.list_forwards(new.forwards);
-        locked(&self.0.live).insert(id, Arc::clone(&session));
+        list.live.insert(id, Arc::clone(&session));
+        drop(list);
         Listed { sessions: self.clone(), session }
     }
 }
@@ -278,7 +332,7 @@ pub(crate) struct Listed {
 
 impl Drop for Listed {
     fn drop(&mut self) {
-        locked(&self.sessions.0.live).remove(&self.session.id);
+        locked(&self.sessions.0.0).live.remove(&self.session.id);
     }
 }
 

@@ -19,6 +19,8 @@ use quinn::{
 };
 use thiserror::Error;
 
+use crate::clock::{Clocks, SystemClocks};
+
 /// QUIC version 1 (RFC 9000 15).
 pub(crate) const QUIC_VERSION: u32 = 1;
 
@@ -26,10 +28,14 @@ pub(crate) const QUIC_VERSION: u32 = 1;
 pub(crate) const SERVER_NAME: &str = "keypadd";
 
 /// A silent path is probed this often, which also keeps NAT bindings open.
-const KEEP_ALIVE: Duration = Duration::from_secs(5);
+const KEEP_ALIVE: Duration = Duration::from_secs(3);
 
-/// A path that has been silent this long is dead (three keep-alives).
-const IDLE_TIMEOUT: Duration = Duration::from_secs(15);
+/// A path that has been silent this long is dead: three probes, the first of them sent again three
+/// times or so. The count starts anew with the first probe that is sent after the last packet came
+/// (RFC 9000 10.1), so a peer that dies is noticed after `KEEP_ALIVE` more at the latest: 13 s,
+/// within the 15 s that are promised. It is three probe timeouts where those are more (quinn), so
+/// on paths whose round trip takes a second or more it may be later.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Largest UDP payload that is probed for: the bound for which the limits of suites with a 64-bit
 /// block are computed, and what an Ethernet path carries over IPv6.
@@ -93,6 +99,8 @@ pub struct TransportSettings {
     pub forwards_max: u32,
     /// Bytes asked for as UDP send and receive buffer; the kernel may grant less.
     pub udp_buffer_bytes: usize,
+    /// The clocks whose jumps end all connections.
+    pub clocks: Arc<dyn Clocks>,
 }
 
 impl Default for TransportSettings {
@@ -106,6 +114,7 @@ impl Default for TransportSettings {
             send_window_bytes: 16 * MIB,
             forwards_max: 1024,
             udp_buffer_bytes: 4 << 20,
+            clocks: Arc::new(SystemClocks),
         }
     }
 }
@@ -131,7 +140,7 @@ impl TransportSettings {
         };
         let mut mtu = MtuDiscoveryConfig::default();
         mtu.upper_bound(MTU_UPPER_BOUND);
-        let idle = IdleTimeout::try_from(IDLE_TIMEOUT).expect("15 s is below 2^62 ms");
+        let idle = IdleTimeout::try_from(IDLE_TIMEOUT).expect("10 s is below 2^62 ms");
 
         let mut config = TransportConfig::default();
         config

@@ -90,6 +90,12 @@ pub enum CloseCode {
     KeyFault,
     /// The client's key has too many connections already.
     KeyFull,
+    /// A newer session of the same run of the client takes this one's place.
+    Replaced,
+    /// Time has jumped at this end: the keys may be in use twice.
+    ClockJump,
+    /// The client's key is not listed any more.
+    Unlisted,
 }
 
 impl CloseCode {
@@ -100,6 +106,9 @@ impl CloseCode {
             Self::Protocol => 1,
             Self::KeyFault => 2,
             Self::KeyFull => 3,
+            Self::Replaced => 4,
+            Self::ClockJump => 5,
+            Self::Unlisted => 6,
         }
     }
 }

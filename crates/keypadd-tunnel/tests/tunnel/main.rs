@@ -3,9 +3,12 @@
 #![allow(unreachable_pub, clippy::unwrap_used)]
 
 mod carrying;
+mod changes;
 mod hostile;
+mod jumps;
 mod lifecycle;
 mod load;
+mod paths;
 mod refusals;
 mod resets;
 mod staying;

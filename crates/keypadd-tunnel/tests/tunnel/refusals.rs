@@ -5,7 +5,8 @@ use std::{sync::Arc, time::Duration};
 use keypadd_keystream::Suite;
 use keypadd_provider::{PrivateKey, client_config, server_config};
 use keypadd_tunnel::{
-    AllowedPeer, AuthError, Client, ClientError, Peers, Permits, wire::StreamCode,
+    AllowedPeer, AuthError, Client, ClientError, Peers, Permits,
+    wire::{Instance, StreamCode},
 };
 use tokio::io::{duplex, split};
 
@@ -128,18 +129,23 @@ async fn one_key_cannot_take_every_place() {
         settings.crypto = server_config(&crypto, settings.peers.clone()).unwrap();
     });
     server.key = server_key.public();
-    let settings = |key| client_settings(&server, key, &[]);
+    let settings = |key, nth| {
+        let mut settings = client_settings(&server, key, &[]);
+        // A session of the same instance would replace the one before.
+        settings.instance = Instance([nth; 16]);
+        settings
+    };
     let mut held = Vec::new();
-    for _ in 0..16 {
-        held.push(connected(settings(&greedy)).await);
+    for nth in 0..16 {
+        held.push(connected(settings(&greedy, nth)).await);
     }
-    let error = connect_error(settings(&greedy)).await;
+    let error = connect_error(settings(&greedy, 16)).await;
     assert!(error.to_string().ends_with("too many connections of this key"), "{error}");
-    connected(settings(&modest)).await;
+    connected(settings(&modest, 0)).await;
     // Who leaves makes room.
     held.pop();
     until("the server forgets one", || server.sessions.live().len() == 15).await;
-    connected(settings(&greedy)).await;
+    connected(settings(&greedy, 17)).await;
 }
 
 #[tokio::test]

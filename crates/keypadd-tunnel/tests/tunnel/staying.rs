@@ -11,14 +11,6 @@ use tokio::{
 
 use crate::support::*;
 
-/// A byte goes through to the target, whose end is given back.
-async fn talks(here: &mut TcpStream, target: &TcpListener) -> TcpStream {
-    let mut there = accept(target).await;
-    here.write_u8(7).await.unwrap();
-    assert_eq!(within(there.read_u8()).await.unwrap(), 7);
-    there
-}
-
 #[tokio::test]
 async fn a_server_that_comes_back_is_found_and_who_came_meanwhile_is_served() {
     let target = listener().await;

@@ -1,14 +1,14 @@
 //! A server, a client and targets to play with.
 
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{future::pending, io, net::SocketAddr, sync::Arc, time::Duration};
 
 use keypadd_keystream::Suite;
 use keypadd_provider::{
     CryptoSettings, KeyExchange, Meters, PrivateKey, PublicKey, client_config, server_config,
 };
 use keypadd_tunnel::{
-    AllowedPeer, Client, ClientSession, ClientSettings, Link, Peers, Server, ServerSettings,
-    Sessions, TransportSettings, wire::Instance,
+    AllowedPeer, Client, ClientSession, ClientSettings, Link, LinkState, Peers, Server,
+    ServerHandle, ServerSettings, Sessions, TransportSettings, wire::Instance,
 };
 use socket2::SockRef;
 use tokio::{
@@ -42,6 +42,7 @@ pub struct RunningServer {
     pub key: PublicKey,
     private: Arc<PrivateKey>,
     pub sessions: Sessions,
+    pub handle: ServerHandle,
     stop: Option<oneshot::Sender<Duration>>,
     task: JoinHandle<()>,
 }
@@ -89,9 +90,10 @@ impl RunningServer {
         adjust(&mut settings);
         let server = Server::bind(settings).unwrap();
         let (address, sessions) = (server.local_addr(), server.sessions());
+        let handle = server.handle();
         let (stop, stopped) = oneshot::channel();
         let task = tokio::spawn(server.run(told(stopped)));
-        Self { address, key: key.public(), private: key, sessions, stop: Some(stop), task }
+        Self { address, key: key.public(), private: key, sessions, handle, stop: Some(stop), task }
     }
 
     /// A server in the place of one that has stopped: same port, same key.
@@ -106,6 +108,8 @@ impl RunningServer {
 
     pub async fn drain(self, grace: Duration) -> Gone {
         let _ = self.stop.expect("not told yet").send(grace);
+        // It keeps the port.
+        drop(self.handle);
         within(self.task).await.unwrap();
         Gone { address: self.address, private: self.private }
     }
@@ -131,6 +135,39 @@ pub async fn connected(settings: ClientSettings) -> (Client, ClientSession) {
     let client = Client::bind(settings).await.unwrap();
     let session = within(client.connect()).await.unwrap();
     (client, session)
+}
+
+/// A client with its forwards, running.
+pub struct RunningClient {
+    pub link: Link,
+    pub sessions: Sessions,
+    pub entrances: Vec<SocketAddr>,
+    task: JoinHandle<()>,
+}
+
+impl RunningClient {
+    /// Connected once.
+    pub async fn start(settings: ClientSettings) -> Self {
+        let (client, session) = connected(settings).await;
+        let (link, sessions) = (client.link(), client.sessions());
+        let entrances = client.forwards().iter().map(|(_, addresses)| addresses[0]).collect();
+        let task = tokio::spawn(async move { client.run(Some(session), pending()).await });
+        Self { link, sessions, entrances, task }
+    }
+
+    pub fn reconnects(&self) -> Vec<(&'static str, u64)> {
+        Vec::from_iter(self.link.status().reconnects)
+    }
+
+    pub fn is_waiting(&self) -> bool {
+        self.link.status().state == LinkState::Waiting
+    }
+}
+
+impl Drop for RunningClient {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
 }
 
 /// A server and a client with its forwards, both running.
@@ -234,6 +271,23 @@ pub async fn read_all(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     within(stream.read_to_end(&mut bytes)).await?;
     Ok(bytes)
+}
+
+/// A byte goes through to the target, whose end is given back.
+pub async fn talks(here: &mut TcpStream, target: &TcpListener) -> TcpStream {
+    let mut there = accept(target).await;
+    here.write_u8(7).await.unwrap();
+    assert_eq!(within(there.read_u8()).await.unwrap(), 7);
+    there
+}
+
+/// A byte each way.
+pub async fn swap_a_byte(here: &mut TcpStream, there: &mut TcpStream) {
+    for _ in 0..2 {
+        here.write_u8(8).await.unwrap();
+        assert_eq!(within(there.read_u8()).await.unwrap(), 8);
+        std::mem::swap(here, there);
+    }
 }
 
 /// Reads until the connection fails; an orderly end is not what was expected.

@@ -1,0 +1,104 @@
+//! Paths that change under a session: silence, and an address that moves.
+
+use std::time::{Duration, Instant};
+
+use keypadd_tunnel::ClientSettings;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+use udp_relay::{Impairments, Relay};
+
+use crate::support::*;
+
+/// Client settings that go through a relay.
+async fn relayed(
+    server: &RunningServer,
+    key: &std::sync::Arc<keypadd_provider::PrivateKey>,
+    forwards: &[&str],
+) -> (ClientSettings, Relay) {
+    let relay = Relay::start(server.address, 1).await.unwrap();
+    let mut settings = client_settings(server, key, forwards);
+    settings.server = relay.address().to_string().parse().unwrap();
+    (settings, relay)
+}
+
+#[tokio::test]
+async fn both_ends_notice_within_fifteen_seconds_that_the_other_is_silent() {
+    let target = listener().await;
+    let key = new_key();
+    let server = RunningServer::start(key.public(), &["*:*"]);
+    let forward: &str = &format!("0:{}", target.local_addr().unwrap());
+    let (settings, relay) = relayed(&server, &key, &[forward]).await;
+    let client = RunningClient::start(settings).await;
+    let mut here = TcpStream::connect(client.entrances[0]).await.unwrap();
+    let mut there = talks(&mut here, &target).await;
+
+    relay.set_both(&Impairments { cut: true, ..<_>::default() });
+    let began = Instant::now();
+    until("the client notices", || client.is_waiting()).await;
+    until("the server notices", || server.sessions.live().is_empty()).await;
+    let taken = began.elapsed();
+    assert!(taken < Duration::from_secs(15), "{taken:?}");
+    assert_eq!(client.link.status().cause.unwrap(), "no answer");
+    assert_reset(&mut here).await;
+    assert_reset(&mut there).await;
+
+    relay.set_both(&Impairments::default());
+    until("it comes back", || client.reconnects() == [("silent", 1)]).await;
+    let mut after = TcpStream::connect(client.entrances[0]).await.unwrap();
+    talks(&mut after, &target).await;
+}
+
+#[tokio::test]
+async fn a_client_whose_address_changes_loses_nothing() {
+    const BYTES: usize = 8 << 20;
+    let target = listener().await;
+    let key = new_key();
+    let server = RunningServer::start(key.public(), &["*:*"]);
+    let forward: &str = &format!("0:{}", target.local_addr().unwrap());
+    let (settings, relay) = relayed(&server, &key, &[forward]).await;
+    let client = RunningClient::start(settings).await;
+    let here = TcpStream::connect(client.entrances[0]).await.unwrap();
+    let there = accept(&target).await;
+    let session = server.sessions.live().pop().unwrap();
+    let first = session.remote();
+
+    let (up, down) = (noise(1, BYTES), noise(2, BYTES));
+    let (mut from_here, mut to_there) = here.into_split();
+    let (mut from_there, mut to_here) = there.into_split();
+    let mut heard = [vec![0; BYTES], vec![0; BYTES]];
+    let [at_there, at_here] = &mut heard;
+    let moves = async {
+        for _ in 0..3 {
+            let before = session.remote();
+            relay.rebind().await.unwrap();
+            until("the server sees the new address", || session.remote() != before).await;
+        }
+    };
+    // A piece at a time, so that the moves come between, and the last piece comes after them.
+    let (half_up, half_down) = (up.split_at(BYTES / 2), down.split_at(BYTES / 2));
+    let (first_up, first_down) = (half_up.0, half_down.0);
+    let transfer = async {
+        tokio::join!(
+            async { to_there.write_all(first_up).await.unwrap() },
+            async { to_here.write_all(first_down).await.unwrap() },
+            async { from_there.read_exact(&mut at_there[..BYTES / 2]).await.unwrap() },
+            async { from_here.read_exact(&mut at_here[..BYTES / 2]).await.unwrap() },
+        )
+    };
+    within(async { tokio::join!(moves, transfer) }).await;
+    let rest = async {
+        tokio::join!(
+            async { to_there.write_all(half_up.1).await.unwrap() },
+            async { to_here.write_all(half_down.1).await.unwrap() },
+            async { from_there.read_exact(&mut at_there[BYTES / 2..]).await.unwrap() },
+            async { from_here.read_exact(&mut at_here[BYTES / 2..]).await.unwrap() },
+        )
+    };
+    within(rest).await;
+    assert!(heard == [up, down], "other bytes than were sent");
+    assert_ne!(session.remote(), first);
+    assert!(!session.has_ended(), "it is the same session");
+    assert!(client.reconnects().is_empty());
+}
