@@ -1,67 +1,19 @@
-//! What stands behind a flag, read from text. A value that cannot be used becomes a [`BadValue`]: a
-//! cause that names the value and a hint with a good one. `usage` puts the flag's name in front.
+//! What only a command line has: peers of `--allow`, switches, this host's memory as a bound. Everything
+//! that a configuration file can say as well is read by `keypadd-config`. `usage` puts the flag's name in
+//! front of what is wrong.
 
-use std::error::Error as StdError;
-use std::fmt;
-use std::net::SocketAddr;
-use std::path::PathBuf;
-use std::time::Duration;
-
-use bytesize::ByteSize;
-use keypadd_keystream::Suite;
-use keypadd_provider::{KeyExchange, KeyTextError, PublicKey};
-use keypadd_tunnel::{
-    AddressError, Congestion, ForwardError, LocalForward, Permit, PermitError, ServerAddress,
-    Target,
+use keypadd_config::values as config;
+use keypadd_config::values::peer_name;
+pub(super) use keypadd_config::values::{
+    BadValue, congestion, duration, kex, local_forward, log_filter, path, permit, public_key,
+    server, socket, suite, target,
 };
-use tracing_subscriber::EnvFilter;
+use keypadd_provider::PublicKey;
 
 use crate::error::{is_private, shown};
 
-/// The least pool: below it a single connection's chunks do not fit.
-const POOL_BUDGET_LEAST: ByteSize = ByteSize::mib(1);
-
-/// The longest wait for a connection; what is longer is a slip of the finger.
-const CONNECT_TIMEOUT_MOST: Duration = Duration::from_secs(24 * 60 * 60);
-
-/// Longest name of a peer; it becomes a label of metrics.
-const NAME_CHARS_MAX: usize = 63;
-
-/// Why a value cannot be used, and what could.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct BadValue {
-    /// Follows the flag's name: `'x' is not ...`.
-    pub(super) cause: String,
-    /// A good value, or where to find one.
-    pub(super) hint: String,
-}
-
-impl fmt::Display for BadValue {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.cause)
-    }
-}
-
-impl StdError for BadValue {}
-
 fn bad(cause: impl Into<String>, hint: impl Into<String>) -> BadValue {
     BadValue { cause: cause.into(), hint: hint.into() }
-}
-
-/// A cause for `text` from a library's message, which may repeat the text or a part of it.
-fn refused(text: &str, message: &str, hint: &str) -> BadValue {
-    if is_private(text) {
-        bad(format!("{} does not belong here", shown(text)), hint)
-    } else if message.starts_with(&format!("`{text}`")) {
-        bad(message, hint)
-    } else {
-        bad(format!("{}: {message}", shown(text)), hint)
-    }
-}
-
-/// The text, unless it holds a private key: as the name of a host it would be looked up.
-fn public<'a>(text: &'a str, hint: &str) -> Result<&'a str, BadValue> {
-    if is_private(text) { Err(refused(text, "", hint)) } else { Ok(text) }
 }
 
 /// A peer of `--allow`.
@@ -81,79 +33,7 @@ pub(super) fn allowed(text: &str) -> Result<Allowed, BadValue> {
         _ => (None, text),
     };
     let key = public_key(key)?;
-    let good = |c: char| c.is_ascii_alphanumeric() || "-_.@".contains(c);
-    match name {
-        Some(name) if name.is_empty() || name.len() > NAME_CHARS_MAX || !name.chars().all(good) => {
-            Err(bad(
-                format!("{} is not a name for a peer", shown(name)),
-                format!("up to {NAME_CHARS_MAX} letters, digits and -_.@, as in laptop={key}"),
-            ))
-        }
-        name => Ok(Allowed { name: name.map(str::to_owned), key }),
-    }
-}
-
-pub(super) fn public_key(text: &str) -> Result<PublicKey, BadValue> {
-    // The text may be a secret in the wrong place: the message says what it is and stops there.
-    text.parse().map_err(|error: KeyTextError| {
-        bad(error.to_string(), "`keypadd pubkey`, run on the other host, prints its public key")
-    })
-}
-
-pub(super) fn socket(text: &str) -> Result<SocketAddr, BadValue> {
-    text.parse().map_err(|_| {
-        bad(
-            format!("{} is not ADDR:PORT", shown(text)),
-            "an IP address and a port, as in 127.0.0.1:4433 or [::]:4433",
-        )
-    })
-}
-
-pub(super) fn server(text: &str) -> Result<ServerAddress, BadValue> {
-    const HINT: &str = "HOST or HOST:PORT, as in host.example:4433 or [2001:db8::1]:4433";
-    public(text, HINT)?
-        .parse()
-        .map_err(|error: AddressError| refused(text, &error.to_string(), HINT))
-}
-
-pub(super) fn target(text: &str) -> Result<Target, BadValue> {
-    const HINT: &str = "HOST:PORT, as in localhost:22 or [::1]:22";
-    public(text, HINT)?
-        .parse()
-        .map_err(|error: AddressError| refused(text, &error.to_string(), HINT))
-}
-
-pub(super) fn local_forward(text: &str) -> Result<LocalForward, BadValue> {
-    const HINT: &str = "as in 2222:localhost:22 or 127.0.0.1:8080:web.example:80";
-    public(text, HINT)?
-        .parse()
-        .map_err(|error: ForwardError| refused(text, &error.cause.to_string(), HINT))
-}
-
-pub(super) fn permit(text: &str) -> Result<Permit, BadValue> {
-    const HINT: &str = "as in localhost:22, db.example:*, *:443, 10.0.0.0/8:5432 or *:*";
-    public(text, HINT)?
-        .parse()
-        .map_err(|error: PermitError| refused(text, &error.cause.to_string(), HINT))
-}
-
-pub(super) fn suite(text: &str) -> Result<Suite, BadValue> {
-    text.parse().map_err(|_| {
-        let names = Suite::ALL.map(Suite::name).join(", ");
-        bad(format!("{} is not a suite", shown(text)), format!("one of {names}"))
-    })
-}
-
-pub(super) fn kex(text: &str) -> Result<KeyExchange, BadValue> {
-    text.parse().map_err(|_| {
-        let names = KeyExchange::ALL.map(|kex| kex.to_string()).join(", ");
-        bad(format!("{} is not a key exchange", shown(text)), format!("one of {names}"))
-    })
-}
-
-pub(super) fn congestion(text: &str) -> Result<Congestion, BadValue> {
-    let cause = format!("{} is not a congestion control", shown(text));
-    text.parse().map_err(|_| bad(cause, "one of cubic, bbr"))
+    Ok(Allowed { name: name.map(peer_name).transpose()?, key })
 }
 
 /// A flag without a value is on; its variable says yes or no.
@@ -165,45 +45,15 @@ pub(super) fn switch(text: &str) -> Result<bool, BadValue> {
     }
 }
 
-/// A log filter, kept as text: the logger parses it again, once it is known to be one.
-pub(super) fn log_filter(text: &str) -> Result<String, BadValue> {
-    match EnvFilter::try_new(text) {
-        // Any word is the name of some module, a key as well.
-        Ok(_) if !is_private(text) => Ok(text.to_owned()),
-        _ => Err(bad(
-            format!("{} is not a filter", shown(text)),
-            "a level such as debug, or levels by part such as info,keypadd_tunnel=debug",
-        )),
-    }
+/// `KEYPADD_VERBOSE`: how often `-v` would stand there.
+pub(super) fn verbosity(text: &str) -> Result<u8, BadValue> {
+    let cause = || format!("{} is not a number", shown(text));
+    text.parse().map_err(|_| bad(cause(), "a number: 1 for -v, 2 for -vv"))
 }
 
-pub(super) fn duration(text: &str) -> Result<Duration, BadValue> {
-    match humantime::parse_duration(text) {
-        Ok(duration) if duration > CONNECT_TIMEOUT_MOST => {
-            Err(bad(format!("{} is too long", shown(text)), "at most 1day, as in 10s or 1m 30s"))
-        }
-        Ok(duration) if !duration.is_zero() => Ok(duration),
-        _ => Err(bad(format!("{} is not a duration", shown(text)), "as in 10s, 1m 30s or 500ms")),
-    }
-}
-
+/// `--pool-budget`, which this host's memory bounds.
 pub(super) fn pool_budget(text: &str) -> Result<usize, BadValue> {
-    let size = text
-        .parse::<ByteSize>()
-        .map_err(|_| bad(format!("{} is not a size", shown(text)), "as in 64MiB or 1GiB"))?;
-    if size < POOL_BUDGET_LEAST {
-        let cause = format!("{} is too small for a pool", shown(text));
-        return Err(bad(cause, "at least 1MiB; --pool off does without a pool"));
-    }
-    let memory = memory_bytes();
-    match usize::try_from(size.as_u64()) {
-        Ok(bytes) if size.as_u64() <= memory => Ok(bytes),
-        _ => {
-            let memory = ByteSize::b(memory).display().iec();
-            let cause = format!("{} is more than this host's memory", shown(text));
-            Err(bad(cause, format!("at most {memory}; 64MiB is enough for most")))
-        }
-    }
+    config::pool_budget(text, memory_bytes())
 }
 
 /// This host's memory.
@@ -212,46 +62,4 @@ fn memory_bytes() -> u64 {
     // Fields of C's types, 32 bits on some machines.
     #[allow(clippy::useless_conversion)]
     u64::from(info.totalram).saturating_mul(u64::from(info.mem_unit))
-}
-
-/// `KEYPADD_VERBOSE`: how often `-v` would stand there.
-pub(super) fn verbosity(text: &str) -> Result<u8, BadValue> {
-    let cause = || format!("{} is not a number", shown(text));
-    text.parse().map_err(|_| bad(cause(), "a number: 1 for -v, 2 for -vv"))
-}
-
-/// A path; a private key pasted as one is told before a file of that name is made or sought.
-pub(super) fn path(path: PathBuf) -> Result<PathBuf, BadValue> {
-    match path.to_string_lossy() {
-        text if is_private(&text) => {
-            Err(refused(&text, "", "the name of a file; the key itself stays in it"))
-        }
-        _ => Ok(path),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_budget_is_read_in_binary_units_and_has_a_floor() {
-        assert_eq!(pool_budget("64MiB"), Ok(64 << 20));
-        assert_eq!(pool_budget("1048576"), Ok(1 << 20));
-        assert!(pool_budget("1048575").is_err());
-        for unusable in ["lots", "1000PiB", "16EiB", "99999999999999999999999", "1e30GiB", "-1MiB"]
-        {
-            assert!(pool_budget(unusable).is_err(), "{unusable}");
-        }
-    }
-
-    #[test]
-    fn a_duration_of_nothing_is_refused() {
-        assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
-        assert!(duration("0s").is_err());
-        assert!(duration("10").is_err());
-        assert_eq!(duration("1day"), Ok(CONNECT_TIMEOUT_MOST));
-        assert!(duration("25h").is_err());
-        assert!(duration("1000000000years").is_err());
-    }
 }

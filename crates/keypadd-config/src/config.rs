@@ -1,0 +1,245 @@
+//! The whole file: every key taken, checked by itself and against the others. All faults are found in one
+//! pass; settings come out only where there are none.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use keypadd_keystream::{Class, Suite};
+use keypadd_provider::KeyExchange;
+use keypadd_tunnel::{Congestion, Permit};
+use toml::Spanned;
+use toml::de::DeValue;
+
+use crate::document::{self, Placed, Table};
+use crate::fault::{Fault, Faults};
+use crate::keys::{KEYS, Scope};
+use crate::peer::{Peer, PeerEntry};
+use crate::quote::is_private;
+use crate::values::{self, BadValue, LogFormat, PoolMode};
+
+/// What holds where the file says nothing.
+pub const POOL_BUDGET_BYTES: usize = 64 << 20;
+/// Likewise.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Checked settings.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// The private key's file; `None` for the default place.
+    pub key: Option<PathBuf>,
+    /// Where peers come in.
+    pub listen: Option<SocketAddr>,
+    /// Suites to accept, never none; legacy ones only where they are allowed.
+    pub suites: Vec<Suite>,
+    /// Key exchanges to accept, never none.
+    pub kex: Vec<KeyExchange>,
+    /// Whether legacy suites are allowed.
+    pub allow_legacy: bool,
+    /// Whether there is a pool.
+    pub pool: PoolMode,
+    /// Its memory.
+    pub pool_budget_bytes: usize,
+    /// How fast to send.
+    pub congestion: Congestion,
+    /// How long one attempt to connect may take.
+    pub connect_timeout: Duration,
+    /// Where metrics are served.
+    pub metrics: Option<SocketAddr>,
+    /// What is logged.
+    pub log: Option<String>,
+    /// How.
+    pub log_format: Option<LogFormat>,
+    /// The peers, in the file's order.
+    pub peers: Vec<Peer>,
+    /// Global keys that the file does not hold.
+    pub defaults: Vec<&'static str>,
+    /// What works and is probably not meant.
+    pub warnings: Vec<Fault>,
+}
+
+impl Config {
+    /// Reads a file's text. `memory_bytes` is this host's memory, which bounds the pool.
+    ///
+    /// # Errors
+    /// Everything that is wrong, in the file's order.
+    pub fn read(text: &str, memory_bytes: u64) -> Result<Self, Vec<Fault>> {
+        let mut faults = Faults::of(text);
+        let mut table = document::parse(text, &mut faults);
+        let given: Vec<String> = table.names().map(str::to_owned).collect();
+        let peers = table.take("peer");
+        let globals = Globals::take(&mut table, memory_bytes, &mut faults);
+        table.refuse_rest(&mut faults);
+        let entries = peers.map_or_else(Vec::new, |(_, peers)| peer_entries(peers, &mut faults));
+        let mut warnings = Faults::of(text);
+        let peers = globals.settle_peers(entries, &mut faults, &mut warnings);
+        if peers.is_empty() && faults.is_empty() {
+            let hint = "add a [peer.NAME] with its public-key, and an endpoint if it is dialled";
+            faults.add(0, "no peers: there is nothing to do", Some(hint.into()));
+        }
+        if let Some(listen) = &globals.listen
+            && !peers.iter().any(|peer| peer.incoming.is_some())
+        {
+            let cause = "listen: no peer can come in: each one has an endpoint";
+            let hint = "leave listen out, or add a [peer.NAME] without endpoint";
+            warnings.add(listen.at, cause, Some(hint.into()));
+        }
+        if !faults.is_empty() {
+            return Err(faults.sorted());
+        }
+        let defaults = KEYS
+            .iter()
+            .filter(|key| key.scope == Scope::Global && !given.iter().any(|name| name == key.name))
+            .map(|key| key.name);
+        Ok(Self {
+            listen: globals.listen.as_ref().map(|listen| listen.value),
+            suites: globals.suites(),
+            kex: globals.kex(),
+            key: globals.key.map(|key| key.value),
+            allow_legacy: globals.allow_legacy,
+            pool: globals.pool.map_or(PoolMode::On, |pool| pool.value),
+            pool_budget_bytes: globals.pool_budget.map_or(POOL_BUDGET_BYTES, |size| size.value),
+            congestion: globals.congestion.map(|name| name.value).unwrap_or_default(),
+            connect_timeout: globals.connect_timeout.map_or(CONNECT_TIMEOUT, |time| time.value),
+            metrics: globals.metrics.map(|address| address.value),
+            log: globals.log.map(|filter| filter.value),
+            log_format: globals.log_format.map(|format| format.value),
+            peers,
+            defaults: defaults.collect(),
+            warnings: warnings.sorted(),
+        })
+    }
+}
+
+/// The global keys as far as they are right by themselves.
+pub(crate) struct Globals {
+    key: Option<Placed<PathBuf>>,
+    pub(crate) listen: Option<Placed<SocketAddr>>,
+    pub(crate) permit_open: Vec<Permit>,
+    suite: Option<Vec<Placed<Suite>>>,
+    kex: Option<Vec<Placed<KeyExchange>>>,
+    pub(crate) allow_legacy: bool,
+    pool: Option<Placed<PoolMode>>,
+    pool_budget: Option<Placed<usize>>,
+    congestion: Option<Placed<Congestion>>,
+    connect_timeout: Option<Placed<Duration>>,
+    metrics: Option<Placed<SocketAddr>>,
+    log: Option<Placed<String>>,
+    log_format: Option<Placed<LogFormat>>,
+    /// Whether the file has a `listen`, be it right or wrong.
+    pub(crate) listens: bool,
+}
+
+impl Globals {
+    fn take(table: &mut Table<'_>, memory_bytes: u64, faults: &mut Faults<'_>) -> Self {
+        let listens = table.has("listen");
+        let permit_open = table.list("permit-open", values::permit, faults);
+        let budget = |text: &str| values::pool_budget(text, memory_bytes);
+        let globals = Self {
+            key: table.text("key", |text| values::path(text.into()), faults),
+            listen: table.text("listen", values::socket, faults),
+            permit_open: values_of(permit_open.unwrap_or_default()),
+            suite: some_of("suite", table, values::suite, faults),
+            kex: some_of("kex", table, values::kex, faults),
+            allow_legacy: table.switch("allow-legacy", faults).is_some_and(|switch| switch.value),
+            pool: table.text("pool", values::pool_mode, faults),
+            pool_budget: table.text("pool-budget", budget, faults),
+            congestion: table.text("congestion", values::congestion, faults),
+            connect_timeout: table.text("connect-timeout", values::duration, faults),
+            metrics: table.text("metrics", values::socket, faults),
+            log: table.text("log", values::log_filter, faults),
+            log_format: table.text("log-format", values::log_format, faults),
+            listens,
+        };
+        for suite in globals.suite.iter().flatten() {
+            globals.refuse_legacy(suite, faults);
+        }
+        globals
+    }
+
+    /// A legacy suite needs consent.
+    pub(crate) fn refuse_legacy(&self, suite: &Placed<Suite>, faults: &mut Faults<'_>) {
+        if suite.value.class() == Class::Legacy && !self.allow_legacy {
+            let cause = format!("suite: `{}` is insecure (legacy)", suite.value);
+            let hint = "choose aes-256-gcm, or set allow-legacy = true if it must be this one";
+            faults.add(suite.at, cause, Some(hint.into()));
+        }
+    }
+
+    /// Suites that a server accepts.
+    fn suites(&self) -> Vec<Suite> {
+        match &self.suite {
+            Some(suites) => suites.iter().map(|suite| suite.value).collect(),
+            None => Suite::ALL.into_iter().filter(|s| s.class() == Class::Standard).collect(),
+        }
+    }
+
+    fn kex(&self) -> Vec<KeyExchange> {
+        match &self.kex {
+            Some(kex) => kex.iter().map(|kex| kex.value).collect(),
+            None => KeyExchange::ALL.to_vec(),
+        }
+    }
+
+    /// What a dialled peer is offered unless it says otherwise.
+    pub(crate) fn suite_offered(&self) -> Suite {
+        self.suite.iter().flatten().map(|suite| suite.value).next().unwrap_or_default()
+    }
+
+    /// Likewise.
+    pub(crate) fn kex_offered(&self) -> KeyExchange {
+        self.kex.iter().flatten().map(|kex| kex.value).next().unwrap_or_default()
+    }
+}
+
+/// The values without their places.
+pub(crate) fn values_of<T>(placed: Vec<Placed<T>>) -> Vec<T> {
+    placed.into_iter().map(|placed| placed.value).collect()
+}
+
+/// A list that, where it stands, must name something.
+fn some_of<T>(
+    name: &'static str,
+    table: &mut Table<'_>,
+    read: impl Fn(&str) -> Result<T, BadValue>,
+    faults: &mut Faults<'_>,
+) -> Option<Vec<Placed<T>>> {
+    let at = table.value_at(name)?;
+    let list = table.list(name, read, faults)?;
+    if list.is_empty() && !faults.on_line(at) {
+        let hint = format!("leave {name} out to accept the usual ones");
+        faults.add(at, format!("{name}: the list is empty"), Some(hint));
+    }
+    Some(list)
+}
+
+/// The tables of `[peer.NAME]`.
+fn peer_entries<'t>(peers: Spanned<DeValue<'t>>, faults: &mut Faults<'_>) -> Vec<PeerEntry<'t>> {
+    let at = peers.span().start;
+    let DeValue::Table(peers) = peers.into_inner() else {
+        if !faults.on_line(at) {
+            let hint = "as in [peer.laptop], each peer under a name of its own";
+            faults.add(at, "peer: a table for each peer belongs here", Some(hint.into()));
+        }
+        return Vec::new();
+    };
+    let mut entries = Vec::new();
+    for (name, value) in Table::new(Scope::Peer, peers).into_entries() {
+        if let Err(BadValue { cause, hint }) = values::peer_name(&name.value) {
+            faults.add(name.at, cause, Some(hint));
+        }
+        match value.into_inner() {
+            DeValue::Table(table) => {
+                let table = Table::new(Scope::Peer, table);
+                entries.push(PeerEntry { name, table });
+            }
+            _ if faults.on_line(name.at) => {}
+            _ => {
+                let named = if is_private(&name.value) { "NAME" } else { &name.value };
+                let hint = format!("as in [peer.{named}], with its keys on the lines below");
+                faults.add(name.at, "peer: a table for each peer belongs here", Some(hint));
+            }
+        }
+    }
+    entries
+}

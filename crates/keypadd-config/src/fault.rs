@@ -1,0 +1,72 @@
+//! What is wrong with a file, and where. Knows lines and columns, not the file's name.
+
+use std::fmt;
+
+use crate::quote::one_line;
+
+/// One thing that is wrong, or worth a warning.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// The line, from 1.
+    pub line: usize,
+    /// The column in characters, from 1.
+    pub column: usize,
+    /// What it is, with the value.
+    pub cause: String,
+    /// The way out, where there is one.
+    pub hint: Option<String>,
+}
+
+impl fmt::Display for Fault {
+    /// `LINE:COLUMN: cause`, the way out on a second line; never a private key.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}: {}", self.line, self.column, one_line(&self.cause))?;
+        match &self.hint {
+            Some(hint) => write!(f, "\n  hint: {}", one_line(hint)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Collects faults by their place in a text.
+#[derive(Debug)]
+pub(crate) struct Faults<'t> {
+    text: &'t str,
+    found: Vec<(usize, Fault)>,
+}
+
+impl<'t> Faults<'t> {
+    pub(crate) fn of(text: &'t str) -> Self {
+        Self { text, found: Vec::new() }
+    }
+
+    /// Notes a fault at this byte; a place inside a character or past the end counts as the last before.
+    pub(crate) fn add(&mut self, at: usize, cause: impl Into<String>, hint: Option<String>) {
+        let (line, column) = self.place(at);
+        self.found.push((at, Fault { line, column, cause: cause.into(), hint }));
+    }
+
+    /// Whether something is wrong on the line of this byte.
+    pub(crate) fn on_line(&self, at: usize) -> bool {
+        let (line, _) = self.place(at);
+        self.found.iter().any(|(_, fault)| fault.line == line)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.found.is_empty()
+    }
+
+    /// All of them in the file's order.
+    pub(crate) fn sorted(mut self) -> Vec<Fault> {
+        self.found.sort_by_key(|(at, _)| *at);
+        self.found.into_iter().map(|(_, fault)| fault).collect()
+    }
+
+    fn place(&self, at: usize) -> (usize, usize) {
+        let start = (0..=at.min(self.text.len())).rev().find(|at| self.text.is_char_boundary(*at));
+        let before = &self.text[..start.unwrap_or_default()];
+        let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
+        let lines = before.bytes().filter(|byte| *byte == b'\n').count();
+        (lines + 1, before[line_start..].chars().count() + 1)
+    }
+}

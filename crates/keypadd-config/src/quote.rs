@@ -1,0 +1,98 @@
+//! Text from outside as it may be repeated: quoted, cut, on one line, and never a private key, wherever
+//! one was pasted. Knows what keys look like and nothing else.
+
+use std::borrow::Cow;
+
+/// Longest value repeated back to the user, in characters.
+const SHOWN_CHARS: usize = 80;
+
+/// What unencrypted Ed25519 keys in PKCS#8 begin with in base64 (RFC 8410 section 7, versions 1
+/// and 2), as far as the text is the same for every key.
+const PKCS8_STARTS: [&str; 2] = ["MC4CAQAwBQYDK2Vw", "CAQEwBQYDK2Vw"];
+
+/// Base64 of this length is part of a key and not a word.
+const BASE64_RUN: usize = 13;
+
+/// A value from outside as it may be repeated: quoted, cut, control characters escaped, and anything
+/// that may hold a private key left out.
+pub fn shown(value: impl AsRef<str>) -> String {
+    let value = value.as_ref();
+    if is_private(value) {
+        return "a private key (not repeated here)".to_owned();
+    }
+    let mut text: String = value.chars().take(SHOWN_CHARS).flat_map(escaped).collect();
+    if value.chars().nth(SHOWN_CHARS).is_some() {
+        text.push_str("...");
+    }
+    format!("`{text}`")
+}
+
+/// Whether the text looks like a private key in PEM or its bare base64.
+pub fn is_private(value: &str) -> bool {
+    value.contains("PRIVATE KEY") || PKCS8_STARTS.iter().any(|start| value.contains(start))
+}
+
+/// A message as it may be printed: it may quote another error's text, and whatever that holds, it stays one
+/// line without a private key.
+pub fn one_line(text: &str) -> String {
+    redacted(text).chars().flat_map(escaped).collect()
+}
+
+/// The last line of defence: a cause or hint that quotes a private key ends where the key begins.
+/// Naming PEM's first line, as a hint does, quotes nothing; base64 after it does.
+fn redacted(text: &str) -> Cow<'_, str> {
+    let markers = PKCS8_STARTS.iter().chain(&["PRIVATE KEY"]);
+    let quotes = |at: &usize| {
+        let mut runs =
+            text[*at..].split(|c: char| !(c.is_ascii_alphanumeric() || "+/=".contains(c)));
+        runs.any(|run| run.len() >= BASE64_RUN)
+    };
+    let starts = markers.filter_map(|marker| text.find(marker)).filter(quotes);
+    match starts.min() {
+        Some(at) => format!("{}(a private key)", &text[..at]).into(),
+        None => text.into(),
+    }
+}
+
+/// Control characters in Rust's escapes, everything else as it is.
+fn escaped(character: char) -> impl Iterator<Item = char> {
+    let control = character.is_control().then(|| character.escape_default());
+    let plain = (!character.is_control()).then_some(character);
+    control.into_iter().flatten().chain(plain)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pasted_private_key_is_not_repeated() {
+        for pasted in [
+            "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEIAAAAAAA\n-----END PRIVATE KEY-----",
+            "MC4CAQAwBQYDK2VwBCIEIAAAAAAA",
+            "--peer=MFMCAQEwBQYDK2VwBCIEIAAAAAAA",
+        ] {
+            assert!(!shown(pasted).contains("AAAA"), "{}", shown(pasted));
+        }
+    }
+
+    #[test]
+    fn a_private_key_is_cut_from_whatever_quotes_it() {
+        for (message, kept) in [
+            ("cannot reach MC4CAQAwBQYDK2VwBCIEIAAAAAAA:4433: no", "cannot reach (a private key)"),
+            ("'x=MFMCAQEwBQYDK2VwBCIEIAAAAAAA'", "'x=MFM(a private key)"),
+            ("-----BEGIN PRIVATE KEY-----\nQUFBAAAAAAAAAAAAAAAA", "-----BEGIN (a private key)"),
+            (
+                "(it begins with -----BEGIN PRIVATE KEY-----)",
+                "(it begins with -----BEGIN PRIVATE KEY-----)",
+            ),
+        ] {
+            assert_eq!(one_line(message), kept);
+        }
+    }
+
+    #[test]
+    fn a_long_value_is_cut() {
+        assert!(shown("x".repeat(1000)).len() < 100);
+    }
+}
