@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use keypadd_keystream::{Class, Suite};
 use keypadd_provider::KeyExchange;
-use keypadd_tunnel::{Congestion, Permit};
+use keypadd_tunnel::{Congestion, ListenPermit, Permit};
 use toml::Spanned;
 use toml::de::DeValue;
 
@@ -116,6 +116,7 @@ pub(crate) struct Globals {
     key: Option<Placed<PathBuf>>,
     pub(crate) listen: Option<Placed<SocketAddr>>,
     pub(crate) permit_open: Vec<Permit>,
+    pub(crate) permit_listen: Vec<ListenPermit>,
     suite: Option<Vec<Placed<Suite>>>,
     kex: Option<Vec<Placed<KeyExchange>>>,
     pub(crate) allow_legacy: bool,
@@ -134,11 +135,13 @@ impl Globals {
     fn take(table: &mut Table<'_>, memory_bytes: u64, faults: &mut Faults<'_>) -> Self {
         let listens = table.has("listen");
         let permit_open = table.list("permit-open", values::permit, faults);
+        let permit_listen = table.list("permit-listen", values::listen_permit, faults);
         let budget = |text: &str| values::pool_budget(text, memory_bytes);
         let globals = Self {
             key: table.text("key", |text| values::path(text.into()), faults),
             listen: table.text("listen", values::socket, faults),
             permit_open: values_of(permit_open.unwrap_or_default()),
+            permit_listen: values_of(permit_listen.unwrap_or_default()),
             suite: some_of("suite", table, values::suite, faults),
             kex: some_of("kex", table, values::kex, faults),
             allow_legacy: table.switch("allow-legacy", faults).is_some_and(|switch| switch.value),

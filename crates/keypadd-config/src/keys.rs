@@ -62,7 +62,7 @@ const fn peer(
 }
 
 /// All of them, in the order in which the documentation lists them.
-pub const KEYS: [Key; 19] = [
+pub const KEYS: [Key; 23] = [
     global(
         "key",
         "key = \"/etc/keypadd/key\"",
@@ -86,6 +86,14 @@ pub const KEYS: [Key; 19] = [
         "none",
         Applies,
         "what a peer without a `permit-open` of its own may reach",
+    ),
+    global(
+        "permit-listen",
+        "permit-listen = [\"8080\"]",
+        "list of patterns",
+        "none",
+        Applies,
+        "where a peer without a `permit-listen` of its own may listen on this host",
     ),
     global(
         "suite",
@@ -189,11 +197,32 @@ pub const KEYS: [Key; 19] = [
         "what the peer may reach when it comes in; on a peer with an `endpoint`, that it may come in too",
     ),
     peer(
+        "permit-listen",
+        "permit-listen = [\"8080\"]",
+        "list of patterns",
+        "the global one",
+        "where the peer may listen on this host when it comes in; on a peer with an `endpoint`, as above",
+    ),
+    peer(
         "local",
         "local = [\"2222:localhost:22\"]",
         "list of forwards",
         "none",
         "listen here, connect from there (`-L`); needs an `endpoint`",
+    ),
+    peer(
+        "remote",
+        "remote = [\"8080:localhost:80\"]",
+        "list of forwards",
+        "none",
+        "listen there, connect from here (`-R`); needs an `endpoint`",
+    ),
+    peer(
+        "dynamic",
+        "dynamic = [\"1080\"]",
+        "list of ports",
+        "none",
+        "a SOCKS5 proxy here, whose targets are connected to from there (`-D`); needs an `endpoint`",
     ),
     peer(
         "suite",

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use keypadd_keystream::Suite;
 use keypadd_provider::{KeyExchange, PublicKey};
-use keypadd_tunnel::{LocalForward, Permit, ServerAddress};
+use keypadd_tunnel::{DynamicForward, Forward, Listen, ListenPermit, Permit, ServerAddress};
 
 use crate::config::{Globals, values_of};
 use crate::document::{Placed, Table};
@@ -31,6 +31,8 @@ pub struct Peer {
 pub struct Incoming {
     /// What it may reach.
     pub permit_open: Vec<Permit>,
+    /// Where it may listen here.
+    pub permit_listen: Vec<ListenPermit>,
 }
 
 /// How a peer is dialled, and for what.
@@ -43,7 +45,7 @@ pub struct Dialled {
     /// The key exchange offered.
     pub kex: KeyExchange,
     /// What is forwarded through it.
-    pub local: Vec<LocalForward>,
+    pub forwards: Vec<Forward>,
 }
 
 /// A peer's table before it is read.
@@ -70,13 +72,24 @@ impl Globals {
                 let hint = "each peer has a key of its own; one table may have both an endpoint and permits";
                 faults.add(read.key_at, cause, Some(hint.into()));
             }
-            for Placed { value: forward, at } in read.local {
-                let listen = (forward.bind, forward.port);
-                if forward.port != 0 && listeners.contains(&listen) {
-                    let cause = format!("local: port {} is listened on twice", forward.port);
-                    faults.add(at, cause, Some("choose another port for one of them".into()));
+            for Placed { value: forward, at } in read.forwards {
+                // Where another host listens is that host's matter, but once is enough there too.
+                let (kind, there, listen) = match forward {
+                    Forward::Local(forward) => ("local", None, forward.listen),
+                    Forward::Dynamic(forward) => {
+                        let DynamicForward { bind, port } = forward;
+                        ("dynamic", None, Listen::Tcp { bind, port })
+                    }
+                    Forward::Remote(forward) => ("remote", Some(read.peer.key), forward.listen),
+                };
+                if matches!(listen, Listen::Tcp { port: 0, .. }) {
+                    continue;
                 }
-                listeners.push(listen);
+                if listeners.contains(&(there, listen.clone())) {
+                    let cause = format!("{kind}: `{listen}` is listened on twice");
+                    faults.add(at, cause, Some("choose another place for one of them".into()));
+                }
+                listeners.push((there, listen));
             }
             peers.push(read.peer);
         }
@@ -94,13 +107,18 @@ impl Globals {
         let (has_key, dials) = (table.has("public-key"), table.has("endpoint"));
         let key = table.text("public-key", values::public_key, faults);
         let endpoint = table.text("endpoint", values::server, faults);
-        let permit_at = table.value_at("permit-open");
+        let permit = ["permit-open", "permit-listen"]
+            .into_iter()
+            .find_map(|name| Some((name, table.value_at(name)?)));
         let permit_open = table.list("permit-open", values::permit, faults);
-        for only_dialled in ["local", "suite", "kex"] {
+        let permit_listen = table.list("permit-listen", values::listen_permit, faults);
+        for only_dialled in ["local", "remote", "dynamic", "suite", "kex"] {
             if let Some(at) = table.value_at(only_dialled).filter(|_| !dials) {
                 let cause = format!("{only_dialled}: peer {called} is not dialled");
                 let hint = match only_dialled {
-                    "local" => "give it an endpoint, as in endpoint = \"lab.example:4433\"",
+                    "local" | "remote" | "dynamic" => {
+                        "give it an endpoint, as in endpoint = \"lab.example:4433\""
+                    }
                     _ => {
                         "who comes in chooses; what is accepted stands before the first [peer.NAME]"
                     }
@@ -108,23 +126,24 @@ impl Globals {
                 faults.add(at, cause, Some(hint.into()));
             }
         }
-        let local = table.list("local", values::local_forward, faults).unwrap_or_default();
+        let forwards_given = ["local", "remote", "dynamic"].iter().any(|name| table.has(name));
+        let forwards = take_forwards(&mut table, faults);
         let suite = table.text("suite", values::suite, faults);
         if let Some(suite) = &suite {
             self.refuse_legacy(suite, faults);
         }
         let kex = table.text("kex", values::kex, faults);
-        let comes_in = !dials || permit_at.is_some();
+        let comes_in = !dials || permit.is_some();
         if !has_key {
             let hint = "`keypadd pubkey`, run on the other host, prints it";
             faults.add(name.at, format!("peer {called} has no public-key"), Some(hint.into()));
         }
         if comes_in && !self.listens {
-            let (at, cause, hint) = match permit_at.filter(|_| dials) {
-                Some(at) => (
+            let (at, cause, hint) = match permit.filter(|_| dials) {
+                Some((permit, at)) => (
                     at,
-                    format!("permit-open: peer {called} cannot come in: there is no listen"),
-                    "add listen = \"[::]:4433\" before the first [peer.NAME], or leave permit-open out",
+                    format!("{permit}: peer {called} cannot come in: there is no listen"),
+                    "add listen = \"[::]:4433\" before the first [peer.NAME], or leave the permit out",
                 ),
                 None => (
                     name.at,
@@ -136,7 +155,7 @@ impl Globals {
             };
             faults.add(at, cause, Some(hint.into()));
         }
-        if dials && local.is_empty() && !comes_in && !table.has("local") {
+        if dials && !forwards_given && !comes_in {
             let hint = "for example local = [\"2222:localhost:22\"]";
             warnings.add(
                 name.at,
@@ -145,8 +164,11 @@ impl Globals {
             );
         }
         table.refuse_rest(faults);
-        let permits = permit_open.map_or_else(|| self.permit_open.clone(), values_of);
-        if comes_in && permits.is_empty() {
+        let incoming = Incoming {
+            permit_open: permit_open.map_or_else(|| self.permit_open.clone(), values_of),
+            permit_listen: permit_listen.map_or_else(|| self.permit_listen.clone(), values_of),
+        };
+        if comes_in && incoming.permit_open.is_empty() && incoming.permit_listen.is_empty() {
             let hint = "for example permit-open = [\"localhost:22\"]";
             let cause = format!("peer {called} can come in and reach nothing");
             warnings.add(name.at, cause, Some(hint.into()));
@@ -156,17 +178,17 @@ impl Globals {
             endpoint: endpoint.value,
             suite: suite.map_or_else(|| self.suite_offered(), |suite| suite.value),
             kex: kex.map_or_else(|| self.kex_offered(), |kex| kex.value),
-            local: local.iter().map(|forward| forward.value.clone()).collect(),
+            forwards: forwards.iter().map(|forward| forward.value.clone()).collect(),
         });
         Some(ReadPeer {
             peer: Peer {
                 name: name.value,
                 key: key.value,
-                incoming: comes_in.then_some(Incoming { permit_open: permits }),
+                incoming: comes_in.then_some(incoming),
                 dialled,
             },
             key_at: key.at,
-            local,
+            forwards,
         })
     }
 }
@@ -175,5 +197,21 @@ impl Globals {
 struct ReadPeer {
     peer: Peer,
     key_at: usize,
-    local: Vec<Placed<LocalForward>>,
+    forwards: Vec<Placed<Forward>>,
+}
+
+/// The forwards of a table, of all kinds.
+fn take_forwards(table: &mut Table<'_>, faults: &mut Faults<'_>) -> Vec<Placed<Forward>> {
+    let local = |text: &str| values::local_forward(text).map(Forward::Local);
+    let remote = |text: &str| values::remote_forward(text).map(Forward::Remote);
+    let dynamic = |text: &str| values::dynamic_forward(text).map(Forward::Dynamic);
+    [
+        table.list("local", local, faults),
+        table.list("remote", remote, faults),
+        table.list("dynamic", dynamic, faults),
+    ]
+    .into_iter()
+    .flatten()
+    .flatten()
+    .collect()
 }

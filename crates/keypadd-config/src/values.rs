@@ -12,8 +12,8 @@ use bytesize::ByteSize;
 use keypadd_keystream::Suite;
 use keypadd_provider::{KeyExchange, KeyTextError, PublicKey};
 use keypadd_tunnel::{
-    AddressError, Congestion, ForwardError, LocalForward, Permit, PermitError, ServerAddress,
-    Target,
+    AddressError, Congestion, DynamicForward, ForwardError, ListenPermit, LocalForward, Permit,
+    PermitError, RemoteForward, ServerAddress, Target,
 };
 use tracing_subscriber::EnvFilter;
 
@@ -138,6 +138,39 @@ pub fn local_forward(text: &str) -> Result<LocalForward, BadValue> {
     public(text, HINT)?
         .parse()
         .map_err(|error: ForwardError| refused(text, &error.cause.to_string(), HINT))
+}
+
+/// A remote forward in ssh's grammar.
+///
+/// # Errors
+/// The text is none.
+pub fn remote_forward(text: &str) -> Result<RemoteForward, BadValue> {
+    const HINT: &str = "as in 8080:localhost:80 or *:8080:/run/web.sock";
+    public(text, HINT)?
+        .parse()
+        .map_err(|error: ForwardError| refused(text, &error.cause.to_string(), HINT))
+}
+
+/// A dynamic forward: a port for SOCKS.
+///
+/// # Errors
+/// The text is none.
+pub fn dynamic_forward(text: &str) -> Result<DynamicForward, BadValue> {
+    const HINT: &str = "as in 1080 or 127.0.0.1:1080";
+    public(text, HINT)?
+        .parse()
+        .map_err(|error: ForwardError| refused(text, &error.cause.to_string(), HINT))
+}
+
+/// Where a peer may listen.
+///
+/// # Errors
+/// The text is no pattern.
+pub fn listen_permit(text: &str) -> Result<ListenPermit, BadValue> {
+    const HINT: &str = "as in 8080, 10.0.0.1:8080, 0.0.0.0:*, *:8080, *:* or /run/web.sock";
+    public(text, HINT)?
+        .parse()
+        .map_err(|error: PermitError| refused(text, &error.cause.to_string(), HINT))
 }
 
 /// A target, or targets, that a peer may reach.

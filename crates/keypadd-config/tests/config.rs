@@ -82,11 +82,12 @@ fn every_fault_is_found_at_once_and_in_its_place() {
             "5:16: allow-legacy: `yes` is a text, true or false belongs here",
             "6:1: unknown key `endpoint`",
             "9:9: local: peer `one` is not dialled",
-            "9:10: local: `2222`: expected [BIND:]PORT:HOST:HOSTPORT, with IPv6 addresses in brackets",
+            "9:10: local: `2222`: expected [BIND:]PORT:HOST:HOSTPORT, with IPv6 addresses in brackets, \
+             or a /PATH in place of either end",
             "10:1: unknown key `listen`",
             "11:7: peer `two` has no public-key",
             "14:14: public-key: peer `one` has the same",
-            "17:19: local: port 1 is listened on twice",
+            "17:19: local: `1` is listened on twice",
             "18:7: `two words` is not a name for a peer",
             "19:14: public-key: a public key is 44 characters of base64; this has 5",
         ]
