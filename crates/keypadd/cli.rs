@@ -22,7 +22,7 @@ use keypadd_tunnel::{Congestion, DEFAULT_PORT, LocalForward, Permit, ServerAddre
 
 use crate::error::Error;
 
-pub(crate) use values::Allowed;
+pub(crate) use values::{Allowed, memory_bytes};
 
 /// Tunnels TCP over UDP on keystream that idle CPU has made ahead of need
 ///
@@ -79,9 +79,27 @@ Examples:
   keypadd connect host.example --peer PUBLIC-KEY -L 2222:localhost:22
   ssh -o ProxyCommand='keypadd connect host.example --peer PUBLIC-KEY -W %h:%p' user@localhost")]
     Connect(Box<ConnectArgs>),
+    /// Show what a configuration file would do, and everything that is wrong in it
+    ///
+    /// Checks the key file as well. Starts nothing and changes nothing.
+    #[command(after_help = "Example:\n  keypadd check --config keypadd.toml")]
+    Check(ConfigArgs),
     /// Show the daemons that run on this host: peers, suite, round trip, pool
     #[command(after_help = "Example:\n  keypadd status --json")]
     Status(StatusArgs),
+    /// Print a shell's completions
+    #[command(after_help = "\
+Examples:
+  keypadd completions bash > ~/.local/share/bash-completion/completions/keypadd
+  keypadd completions zsh  > ~/.zfunc/_keypadd
+  keypadd completions fish > ~/.config/fish/completions/keypadd.fish")]
+    Completions(CompletionsArgs),
+    /// Print the manual page, or write the pages of all commands
+    #[command(after_help = "\
+Examples:
+  keypadd man | man -l -
+  keypadd man /usr/local/share/man/man1")]
+    Man(ManArgs),
     /// See a tunnel work: both ends in this process, traffic, figures, a verdict
     ///
     /// Types and sends bulk data over UDP on loopback: through 3DES with a pool, through 3DES without,
@@ -236,6 +254,37 @@ pub(crate) enum PoolMode {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct ConfigArgs {
+    /// The configuration file
+    ///
+    /// [default: $CONFIGURATION_DIRECTORY/keypadd.toml if set, else /etc/keypadd/keypadd.toml for
+    /// root, else ~/.config/keypadd/keypadd.toml]
+    #[arg(long, env = "KEYPADD_CONFIG", value_name = "FILE", value_parser = path_parser())]
+    pub(crate) config: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CompletionsArgs {
+    /// The shell
+    pub(crate) shell: CompletedShell,
+}
+
+/// The shells that completions are made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum CompletedShell {
+    Bash,
+    Zsh,
+    Fish,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ManArgs {
+    /// Write keypadd.1 and a page for each command into this directory
+    #[arg(value_name = "DIR", value_parser = path_parser())]
+    pub(crate) directory: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct StatusArgs {
     /// Ask the daemon behind this socket [default: every daemon of this user]
     #[arg(long, env = "KEYPADD_SOCKET", value_name = "PATH")]
@@ -265,6 +314,11 @@ pub(crate) fn read() -> Result<Option<Cli>, Error> {
         Ok(cli) => Ok(Some(cli)),
         Err(error) => usage::explain(&error),
     }
+}
+
+/// The definition behind everything, for what is made from it: completions and manual pages.
+pub(crate) fn definition() -> clap::Command {
+    Cli::command().mut_args(|arg| arg.hide_env_values(true))
 }
 
 /// The command as help and parsing see it. What variables hold at the moment stays out of the help:

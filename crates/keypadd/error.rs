@@ -1,4 +1,5 @@
-//! What a command says when it fails: one line with the cause, one with the way out, one exit code.
+//! What a command says when it fails: one line with the cause, one with the way out, one exit code; a
+//! configuration file that has several faults gets all of them said.
 //! Everything a user typed passes through [`shown`] before it is printed, so that a private key
 //! pasted in the wrong place, a control character or a page of text never reaches the terminal.
 //! Knows nothing of keys, sockets or clap.
@@ -7,8 +8,7 @@ use std::fmt;
 use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
 
-use keypadd_config::quote::one_line;
-pub(crate) use keypadd_config::quote::{is_private, shown};
+pub(crate) use keypadd_config::quote::{is_private, one_line, shown};
 
 /// The exit codes of the command line (docs/DESIGN.md, "Command line"). 0 is success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +32,12 @@ pub(crate) enum Exit {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Error {
     exit: Exit,
+    /// One, unless several things are wrong at once. Never none.
+    parts: Vec<Part>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Part {
     cause: String,
     hint: Option<String>,
 }
@@ -39,16 +45,33 @@ pub(crate) struct Error {
 impl Error {
     /// An error whose cause names the thing and the value.
     pub(crate) fn new(exit: Exit, cause: impl Into<String>) -> Self {
-        Self { exit, cause: cause.into(), hint: None }
+        Self { exit, parts: vec![Part { cause: format!("keypadd: {}", cause.into()), hint: None }] }
+    }
+
+    /// Several faults of a file, each `FILE:LINE:COLUMN: cause` with its way out.
+    pub(crate) fn listed(
+        exit: Exit,
+        faults: impl IntoIterator<Item = (String, Option<String>)>,
+    ) -> Self {
+        let part = |(cause, hint)| Part { cause, hint };
+        Self { exit, parts: faults.into_iter().map(part).collect() }
+    }
+
+    /// Says another error too; the exit code stays.
+    pub(crate) fn and(mut self, other: Self) -> Self {
+        self.parts.extend(other.parts);
+        self
     }
 
     /// Adds the way out: what to type, set or look at.
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
-        self.hint = Some(hint.into());
+        if let Some(part) = self.parts.last_mut() {
+            part.hint = Some(hint.into());
+        }
         self
     }
 
-    /// Prints at most two lines on standard error. A closed standard error is not a second error.
+    /// Prints two lines at most for each cause on standard error. A closed standard error is not a second error.
     pub(crate) fn report(&self) -> ExitCode {
         let _ = write!(io::stderr().lock(), "{self}");
         ExitCode::from(self.exit as u8)
@@ -57,11 +80,13 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "keypadd: {}", one_line(&self.cause))?;
-        match &self.hint {
-            Some(hint) => writeln!(f, "  hint: {}", one_line(hint)),
-            None => Ok(()),
+        for Part { cause, hint } in &self.parts {
+            writeln!(f, "{}", one_line(cause))?;
+            if let Some(hint) = hint {
+                writeln!(f, "  hint: {}", one_line(hint))?;
+            }
         }
+        Ok(())
     }
 }
 

@@ -4,8 +4,11 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod check;
 mod cli;
 mod collect;
+mod completions;
+mod configfile;
 mod connect;
 mod control;
 mod daemon;
@@ -15,6 +18,7 @@ mod figures;
 mod keyfile;
 mod keygen;
 mod logging;
+mod man;
 mod metrics;
 mod ready;
 mod serve;
@@ -48,6 +52,9 @@ fn run() -> Result<(), Error> {
     match cli.verb {
         Verb::Keygen(args) => keygen::keygen(args),
         Verb::Pubkey(args) => keygen::pubkey(args),
+        Verb::Check(args) => check::run(args),
+        Verb::Completions(args) => completions::run(args),
+        Verb::Man(args) => man::run(args),
         Verb::Status(args) => status::run(args),
         Verb::Demo(args) => block_on(async { demo::run(args, signals()?).await }),
         Verb::Serve(args) => {

@@ -7,8 +7,11 @@
 
 #[path = "../daemons/mod.rs"]
 mod daemons;
+mod generated;
 mod live;
 mod secrets;
+
+use std::fs;
 
 use daemons::{PRIVATE_KEY, PUBLIC_KEY, write_file};
 
@@ -27,6 +30,12 @@ fn every_case_prints_and_ends_as_written() {
     ] {
         write_file(&desk.path().join(name), text, mode);
     }
+    for entry in fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cli/config")).unwrap() {
+        let path = entry.unwrap().path();
+        let text = fs::read_to_string(&path).unwrap();
+        write_file(&desk.path().join(path.file_name().unwrap()), &text, 0o644);
+    }
+    write_file(&desk.path().join("writable.toml"), "", 0o666);
     // The cases name these files alone, so that the texts are the same on every machine.
     std::env::set_current_dir(desk.path()).unwrap();
     trycmd::TestCases::new()

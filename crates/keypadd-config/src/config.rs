@@ -23,11 +23,29 @@ pub const POOL_BUDGET_BYTES: usize = 64 << 20;
 /// Likewise.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Where the private key is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KeyPlace {
+    /// Where it is when nothing says so.
+    Default,
+    /// In this file; a relative path means the configuration's directory.
+    File(PathBuf),
+}
+
+/// A file that cannot be used.
+#[derive(Clone, Debug)]
+pub struct Refused {
+    /// Everything that is wrong, in the file's order; never empty.
+    pub faults: Vec<Fault>,
+    /// Where the private key is, unless that is what is wrong: it can be looked at all the same.
+    pub key: Option<KeyPlace>,
+}
+
 /// Checked settings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// The private key's file; `None` for the default place.
-    pub key: Option<PathBuf>,
+    /// The private key's file.
+    pub key: KeyPlace,
     /// Where peers come in.
     pub listen: Option<SocketAddr>,
     /// Suites to accept, never none; legacy ones only where they are allowed.
@@ -63,7 +81,7 @@ impl Config {
     ///
     /// # Errors
     /// Everything that is wrong, in the file's order.
-    pub fn read(text: &str, memory_bytes: u64) -> Result<Self, Vec<Fault>> {
+    pub fn read(text: &str, memory_bytes: u64) -> Result<Self, Refused> {
         let mut faults = Faults::of(text);
         let mut table = document::parse(text, &mut faults);
         let given: Vec<String> = table.names().map(str::to_owned).collect();
@@ -84,9 +102,14 @@ impl Config {
             let hint = "leave listen out, or add a [peer.NAME] without endpoint";
             warnings.add(listen.at, cause, Some(hint.into()));
         }
-        if !faults.is_empty() {
-            return Err(faults.sorted());
-        }
+        let key = match &globals.key {
+            Some(key) => Some(KeyPlace::File(key.value.clone())),
+            None => (!given.iter().any(|name| name == "key")).then_some(KeyPlace::Default),
+        };
+        let key = match key {
+            Some(key) if faults.is_empty() => key,
+            key => return Err(Refused { faults: faults.sorted(), key }),
+        };
         let defaults = KEYS
             .iter()
             .filter(|key| key.scope == Scope::Global && !given.iter().any(|name| name == key.name))
@@ -95,7 +118,7 @@ impl Config {
             listen: globals.listen.as_ref().map(|listen| listen.value),
             suites: globals.suites(),
             kex: globals.kex(),
-            key: globals.key.map(|key| key.value),
+            key,
             allow_legacy: globals.allow_legacy,
             pool: globals.pool.map_or(PoolMode::On, |pool| pool.value),
             pool_budget_bytes: globals.pool_budget.map_or(POOL_BUDGET_BYTES, |size| size.value),
@@ -207,20 +230,18 @@ fn some_of<T>(
     read: impl Fn(&str) -> Result<T, BadValue>,
     faults: &mut Faults<'_>,
 ) -> Option<Vec<Placed<T>>> {
-    let at = table.value_at(name)?;
-    let list = table.list(name, read, faults)?;
-    if list.is_empty() && !faults.on_line(at) {
+    if let Some(at) = table.empty_list_at(name) {
         let hint = format!("leave {name} out to accept the usual ones");
         faults.add(at, format!("{name}: the list is empty"), Some(hint));
     }
-    Some(list)
+    table.list(name, read, faults)
 }
 
 /// The tables of `[peer.NAME]`.
 fn peer_entries<'t>(peers: Spanned<DeValue<'t>>, faults: &mut Faults<'_>) -> Vec<PeerEntry<'t>> {
     let at = peers.span().start;
     let DeValue::Table(peers) = peers.into_inner() else {
-        if !faults.on_line(at) {
+        if !faults.is_broken(at) {
             let hint = "as in [peer.laptop], each peer under a name of its own";
             faults.add(at, "peer: a table for each peer belongs here", Some(hint.into()));
         }
@@ -236,7 +257,7 @@ fn peer_entries<'t>(peers: Spanned<DeValue<'t>>, faults: &mut Faults<'_>) -> Vec
                 let table = Table::new(Scope::Peer, table);
                 entries.push(PeerEntry { name, table });
             }
-            _ if faults.on_line(name.at) => {}
+            _ if faults.is_broken(name.at) => {}
             _ => {
                 let named = if is_private(&name.value) { "NAME" } else { &name.value };
                 let hint = format!("as in [peer.{named}], with its keys on the lines below");

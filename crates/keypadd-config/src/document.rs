@@ -32,10 +32,7 @@ pub(crate) fn parse<'t>(text: &'t str, faults: &mut Faults<'_>) -> Table<'t> {
     let (table, errors) = DeTable::parse_recoverable(text);
     for error in errors {
         let at = error.span().map_or(0, |span| span.start);
-        // One slip makes the parser stumble several times; its first complaint is the useful one.
-        if !faults.on_line(at) {
-            faults.add(at, error.message(), None);
-        }
+        faults.add_broken(at, error.message());
     }
     Table::new(Scope::Global, table.into_inner())
 }
@@ -67,6 +64,13 @@ impl<'t> Table<'t> {
     pub(crate) fn value_at(&self, name: &str) -> Option<usize> {
         let (_, value) = self.entries.iter().find(|(key, _)| key.value == name)?;
         Some(value.span().start)
+    }
+
+    /// Where it stands, if it is a list of nothing.
+    pub(crate) fn empty_list_at(&self, name: &str) -> Option<usize> {
+        let (_, value) = self.entries.iter().find(|(key, _)| key.value == name)?;
+        let empty = value.get_ref().as_array().is_some_and(|list| list.is_empty());
+        empty.then(|| value.span().start)
     }
 
     /// Takes a key out, whatever it holds.
@@ -154,8 +158,8 @@ fn element<T>(
     match value.get_ref() {
         DeValue::String(text) => match read(text) {
             Ok(value) => return Some(Placed { value, at }),
-            // A value that is no TOML has been noted, and is empty here.
-            Err(_) if faults.on_line(at) && text.is_empty() => {}
+            // What there is of it is not what was meant.
+            Err(_) if faults.is_broken(at) => {}
             Err(BadValue { cause, hint }) => {
                 faults.add(at, format!("{name}: {cause}"), Some(hint));
             }

@@ -1,5 +1,6 @@
 //! What is wrong with a file, and where. Knows lines and columns, not the file's name.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use crate::quote::one_line;
@@ -33,11 +34,13 @@ impl fmt::Display for Fault {
 pub(crate) struct Faults<'t> {
     text: &'t str,
     found: Vec<(usize, Fault)>,
+    /// Lines that are no TOML: what they hold is not worth a second complaint.
+    broken: BTreeSet<usize>,
 }
 
 impl<'t> Faults<'t> {
     pub(crate) fn of(text: &'t str) -> Self {
-        Self { text, found: Vec::new() }
+        Self { text, found: Vec::new(), broken: BTreeSet::new() }
     }
 
     /// Notes a fault at this byte; a place inside a character or past the end counts as the last before.
@@ -46,10 +49,17 @@ impl<'t> Faults<'t> {
         self.found.push((at, Fault { line, column, cause: cause.into(), hint }));
     }
 
-    /// Whether something is wrong on the line of this byte.
-    pub(crate) fn on_line(&self, at: usize) -> bool {
-        let (line, _) = self.place(at);
-        self.found.iter().any(|(_, fault)| fault.line == line)
+    /// Notes that the line of this byte is no TOML. One slip makes a parser stumble several times; its first
+    /// complaint is the useful one.
+    pub(crate) fn add_broken(&mut self, at: usize, cause: &str) {
+        if self.broken.insert(self.place(at).0) {
+            self.add(at, cause, None);
+        }
+    }
+
+    /// Whether the line of this byte is no TOML.
+    pub(crate) fn is_broken(&self, at: usize) -> bool {
+        self.broken.contains(&self.place(at).0)
     }
 
     pub(crate) fn is_empty(&self) -> bool {

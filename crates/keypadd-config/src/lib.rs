@@ -6,6 +6,7 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod changes;
 mod config;
 mod document;
 mod fault;
@@ -14,6 +15,7 @@ mod peer;
 pub mod quote;
 pub mod values;
 
-pub use config::{CONNECT_TIMEOUT, Config, POOL_BUDGET_BYTES};
+pub use changes::Changes;
+pub use config::{CONNECT_TIMEOUT, Config, KeyPlace, POOL_BUDGET_BYTES, Refused};
 pub use fault::Fault;
 pub use peer::{Dialled, Incoming, Peer};

@@ -11,7 +11,7 @@ const ONE: &str = "11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=";
 const OTHER: &str = "PUAXw+hDiVqStwqnTRt+vJyYLM8uxJaMwM1V8Sr0Zgw=";
 
 fn read(text: &str) -> Result<Config, Vec<Fault>> {
-    Config::read(text, 1 << 40)
+    Config::read(text, 1 << 40).map_err(|refused| refused.faults)
 }
 
 /// The faults as `LINE:COLUMN: cause`.
@@ -107,6 +107,15 @@ fn broken_toml_is_one_fault_a_line_and_hides_no_other_lines() {
     let lines: Vec<_> = found.iter().map(|fault| fault.split(':').next().unwrap()).collect();
     assert_eq!(lines[..3], ["1", "2", "3"], "{found:?}");
     assert!(found.iter().any(|fault| fault.starts_with("4:")), "{found:?}");
+}
+
+#[test]
+fn an_empty_list_of_suites_is_a_fault_and_an_empty_list_of_permits_is_none() {
+    assert!(faults("suite = []\n").contains(&"1:9: suite: the list is empty".to_owned()));
+    let text = format!(
+        "listen = \"[::]:1\"\npermit-open = \"a:1\"\n[peer.one]\npublic-key = \"{ONE}\"\npermit-open = []\n"
+    );
+    assert!(read(&text).unwrap().peers[0].incoming.as_ref().unwrap().permit_open.is_empty());
 }
 
 #[test]

@@ -28,7 +28,7 @@ pub(super) fn explain<T>(error: &clap::Error) -> Result<Option<T>, Error> {
         ErrorKind::InvalidSubcommand => {
             let verb = text(error, ContextKind::InvalidSubcommand).unwrap_or_default();
             let cause = format!("{} is not a command", shown(verb));
-            match text(error, ContextKind::SuggestedSubcommand) {
+            match nearest(error) {
                 Some(near) => wrong(cause).hint(format!("did you mean `keypadd {near}`?")),
                 None => wrong(cause)
                     .hint(format!("one of {}; `keypadd --help` explains them", verbs().join(", "))),
@@ -109,6 +109,14 @@ fn text(error: &clap::Error, kind: ContextKind) -> Option<&str> {
         ContextValue::String(text) => Some(text),
         ContextValue::Strings(texts) => texts.first().map(String::as_str),
         _ => None,
+    }
+}
+
+/// The command that was probably meant: clap puts the likeliest last.
+fn nearest(error: &clap::Error) -> Option<&str> {
+    match error.get(ContextKind::SuggestedSubcommand)? {
+        ContextValue::Strings(texts) => texts.last().map(String::as_str),
+        _ => text(error, ContextKind::SuggestedSubcommand),
     }
 }
 

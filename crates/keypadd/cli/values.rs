@@ -57,7 +57,7 @@ pub(super) fn pool_budget(text: &str) -> Result<usize, BadValue> {
 }
 
 /// This host's memory.
-fn memory_bytes() -> u64 {
+pub(crate) fn memory_bytes() -> u64 {
     let info = rustix::system::sysinfo();
     // Fields of C's types, 32 bits on some machines.
     #[allow(clippy::useless_conversion)]

@@ -1,0 +1,134 @@
+//! Where the configuration file lies, and how it gets from there to checked settings with the private key
+//! that it names. What it may say is `keypadd-config`'s.
+
+use std::fs::OpenOptions;
+use std::io::{self, ErrorKind, Read};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use keypadd_config::{Config, Fault, KeyPlace};
+use keypadd_provider::PrivateKey;
+use rustix::fs::OFlags;
+use rustix::process::geteuid;
+
+use crate::cli::memory_bytes;
+use crate::error::{Error, Exit, shown, system};
+use crate::keyfile;
+
+/// No configuration is longer; more is some other file.
+const CONFIG_BYTES_MAX: u64 = 1 << 20;
+
+/// Permission bit of users who are neither the owner nor in the group.
+const OTHERS_WRITE: u32 = 0o002;
+
+/// A file's settings, and the key that belongs to them.
+#[derive(Debug)]
+pub(crate) struct Loaded {
+    /// The settings.
+    pub(crate) config: Config,
+    /// Where the private key is.
+    pub(crate) key_path: PathBuf,
+    /// The private key.
+    pub(crate) key: Arc<PrivateKey>,
+}
+
+/// Where the file is: as given, else in the default place.
+///
+/// # Errors
+/// Exit 3: nothing in the environment says where home is.
+pub(crate) fn place(given: Option<PathBuf>) -> Result<PathBuf, Error> {
+    const NAME: &str = "keypadd.toml";
+    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+    if let Some(given) = given {
+        return Ok(given);
+    }
+    if let Some(directories) = variable("CONFIGURATION_DIRECTORY") {
+        // systemd gives a list when a unit names several (systemd.exec(5)).
+        let directories = directories.to_string_lossy();
+        return Ok(Path::new(directories.split(':').next().unwrap_or_default()).join(NAME));
+    }
+    if geteuid().is_root() {
+        return Ok(Path::new("/etc/keypadd").join(NAME));
+    }
+    match variable("HOME") {
+        Some(home) => Ok(Path::new(&home).join(".config/keypadd").join(NAME)),
+        None => Err(Error::new(
+            Exit::Config,
+            "HOME is not set, so the configuration's place is unknown",
+        )
+        .hint("name the file with --config")),
+    }
+}
+
+/// Reads file and key.
+///
+/// # Errors
+/// Exit 3, with everything that is wrong in the file, and with the key.
+pub(crate) fn load(path: &Path) -> Result<Loaded, Error> {
+    let text = read(path)?;
+    match Config::read(&text, memory_bytes()) {
+        Ok(config) => {
+            let key_path = key_path(path, &config.key)?;
+            let key = Arc::new(keyfile::read(&key_path)?);
+            Ok(Loaded { config, key_path, key })
+        }
+        Err(refused) => {
+            let faults = refused.faults.iter().map(|fault| in_file(path, fault));
+            let mut error = Error::listed(Exit::Config, faults);
+            let key = refused.key.map(|key| key_path(path, &key));
+            if let Some(Err(wrong)) = key.map(|key| key.and_then(|key| keyfile::read(&key))) {
+                error = error.and(wrong);
+            }
+            Err(error)
+        }
+    }
+}
+
+/// A fault with its file, as compilers name places: `FILE:LINE:COLUMN: cause`, and the way out.
+pub(crate) fn in_file(path: &Path, fault: &Fault) -> (String, Option<String>) {
+    let Fault { line, column, cause, hint } = fault;
+    (format!("{}:{line}:{column}: {cause}", path.display()), hint.clone())
+}
+
+/// A relative path means the directory of the file that names it.
+fn key_path(config: &Path, key: &KeyPlace) -> Result<PathBuf, Error> {
+    match key {
+        KeyPlace::Default => keyfile::default_path(),
+        KeyPlace::File(path) => Ok(config.with_file_name("").join(path)),
+    }
+}
+
+/// The file's text.
+fn read(path: &Path) -> Result<String, Error> {
+    let name = shown(path.to_string_lossy());
+    let unusable = |cause: &str| Error::new(Exit::Config, format!("configuration {name} {cause}"));
+    let failed = |error: io::Error| match error.kind() {
+        ErrorKind::NotFound => unusable("does not exist")
+            .hint("write it, or name another with --config; docs/configuration.md has an example"),
+        ErrorKind::InvalidData => unusable("is not text in UTF-8"),
+        _ => unusable(&format!("cannot be read: {}", system(&error))),
+    };
+    // Without waiting: a FIFO without a writer would block the open for ever.
+    let nonblock = OFlags::NONBLOCK.bits().cast_signed();
+    let file = OpenOptions::new().read(true).custom_flags(nonblock).open(path).map_err(failed)?;
+    let metadata = file.metadata().map_err(failed)?;
+    if !metadata.is_file() {
+        return Err(unusable("is not a regular file").hint("name the file itself with --config"));
+    }
+    let (owner, own) = (metadata.uid(), geteuid().as_raw());
+    if owner != own && owner != 0 {
+        return Err(unusable(&format!("belongs to another user (uid {owner})"))
+            .hint("who can write it decides who may come in: let it be yours or root's"));
+    }
+    if metadata.mode() & OTHERS_WRITE != 0 {
+        return Err(unusable("can be written by every user")
+            .hint(format!("chmod o-w {}", keyfile::quoted_for_shell(path))));
+    }
+    let mut text = String::new();
+    file.take(CONFIG_BYTES_MAX + 1).read_to_string(&mut text).map_err(failed)?;
+    if text.len() as u64 > CONFIG_BYTES_MAX {
+        return Err(unusable("is longer than 1 MiB"));
+    }
+    Ok(text)
+}

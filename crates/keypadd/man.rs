@@ -1,0 +1,31 @@
+//! `keypadd man`: manual pages (man(7)), made from the definition that parsing uses.
+
+use std::{fs, io};
+
+use clap_mangen::{Man, generate_to};
+
+use crate::cli::{self, ManArgs};
+use crate::completions::print;
+use crate::error::{Error, Exit, shown, system};
+
+/// Prints the main page, or writes all pages into a directory: `keypadd.1`, `keypadd-serve.1` and so on.
+///
+/// # Errors
+/// Exit 1: a page cannot be written.
+pub(crate) fn run(args: ManArgs) -> Result<(), Error> {
+    match args.directory {
+        None => {
+            let mut page = Vec::new();
+            let rendered = Man::new(cli::definition()).render(&mut page);
+            rendered.map_err(|error| failed(&error, "the page"))?;
+            print(&page)
+        }
+        Some(directory) => fs::create_dir_all(&directory)
+            .and_then(|()| generate_to(cli::definition(), &directory))
+            .map_err(|error| failed(&error, &format!("to {}", shown(directory.to_string_lossy())))),
+    }
+}
+
+fn failed(error: &io::Error, what: &str) -> Error {
+    Error::new(Exit::Runtime, format!("cannot write {what}: {}", system(error)))
+}

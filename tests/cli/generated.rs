@@ -1,0 +1,85 @@
+//! What is made from the definition of the command line: completions that the shell can read, manual pages for
+//! every verb.
+
+use std::process::{Command, Stdio};
+
+use crate::daemons::desk;
+
+/// Whether there is such a program here.
+fn installed(program: &str) -> bool {
+    let found = Command::new(program).arg("--version").stdin(Stdio::null()).output();
+    found.is_ok_and(|output| output.status.success())
+}
+
+#[test]
+fn completions_are_scripts_that_know_every_verb_and_flag() {
+    let desk = desk();
+    let help = desk.keypadd(&["-h"]).output().unwrap();
+    let help = String::from_utf8(help.stdout).unwrap();
+    let verbs = help.lines().skip_while(|line| *line != "Commands:").skip(1);
+    let verbs: Vec<&str> = verbs.map_while(|line| line.split_whitespace().next()).collect();
+    assert!(verbs.contains(&"completions"), "{verbs:?}");
+    for shell in ["bash", "zsh", "fish"] {
+        let output = desk.keypadd(&["completions", shell]).output().unwrap();
+        assert!(output.status.success() && output.stderr.is_empty(), "{shell}");
+        let script = String::from_utf8(output.stdout.clone()).unwrap();
+        for word in verbs.iter().chain(&["permit-open", "pool-budget", "config"]) {
+            assert!(script.contains(word), "{shell}: {word}");
+        }
+        let path = desk.path(shell);
+        std::fs::write(&path, output.stdout).unwrap();
+        if installed(shell) {
+            let checked = Command::new(shell).arg("-n").arg(&path).output().unwrap();
+            assert!(checked.status.success() && checked.stderr.is_empty(), "{shell}: {checked:?}");
+        }
+    }
+}
+
+#[test]
+fn bash_completes_flags_and_verbs() {
+    if !installed("bash") {
+        return;
+    }
+    let desk = desk();
+    let script = desk.keypadd(&["completions", "bash"]).output().unwrap().stdout;
+    std::fs::write(desk.path("keypadd.bash"), script).unwrap();
+    let complete = |words: &str| {
+        let ask = format!(
+            "source keypadd.bash; COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); \
+             _keypadd keypadd \"${{COMP_WORDS[-1]}}\" \"${{COMP_WORDS[-2]}}\"; echo \"${{COMPREPLY[@]}}\""
+        );
+        let mut bash = Command::new("bash");
+        let output = bash.args(["-c", &ask]).current_dir(desk.path("")).output().unwrap();
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    };
+    assert_eq!(complete("keypadd ser"), "serve");
+    assert_eq!(complete("keypadd check --con"), "--config");
+    assert_eq!(complete("keypadd connect --congest"), "--congestion");
+}
+
+#[test]
+fn there_is_a_manual_page_for_every_verb() {
+    let desk = desk();
+    let main = desk.keypadd(&["man"]).output().unwrap();
+    assert!(main.status.success());
+    let all = desk.keypadd(&["man", "pages"]).output().unwrap();
+    assert!(all.status.success() && all.stdout.is_empty());
+    let page = |name: &str| std::fs::read_to_string(desk.path("pages").join(name)).unwrap();
+    assert_eq!(page("keypadd.1").as_bytes(), main.stdout);
+    assert!(page("keypadd-connect.1").contains("connect\\-timeout"));
+    for entry in std::fs::read_dir(desk.path("pages")).unwrap() {
+        let path = entry.unwrap().path();
+        let text = std::fs::read_to_string(&path).unwrap();
+        for heading in ["\n.TH keypadd", "\n.SH NAME\n", "\n.SH SYNOPSIS\n", "\n.SH DESCRIPTION\n"]
+        {
+            assert!(text.contains(heading), "{}: {heading}", path.display());
+        }
+        if installed("man") {
+            let mut man = Command::new("man");
+            man.args(["--warnings", "-E", "UTF-8", "-l"]).arg(&path).env("MANWIDTH", "80");
+            let shown = man.stdin(Stdio::null()).output().unwrap();
+            let said = String::from_utf8_lossy(&shown.stderr).into_owned();
+            assert!(shown.status.success() && said.is_empty(), "{}: {said}", path.display());
+        }
+    }
+}
