@@ -18,7 +18,9 @@ use clap::builder::{PathBufValueParser, Resettable, TypedValueParser};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use keypadd_keystream::Suite;
 use keypadd_provider::{KeyExchange, PublicKey};
-use keypadd_tunnel::{Congestion, DEFAULT_PORT, LocalForward, Permit, ServerAddress, Target};
+use keypadd_tunnel::{
+    Congestion, DEFAULT_PORT, DynamicForward, LocalForward, Permit, ServerAddress, Target,
+};
 
 use crate::error::Error;
 
@@ -77,6 +79,7 @@ Example:
     #[command(after_help = "\
 Examples:
   keypadd connect host.example --peer PUBLIC-KEY -L 2222:localhost:22
+  keypadd connect host.example --peer PUBLIC-KEY -L /tmp/db.sock:db.internal:5432 -D 1080
   ssh -o ProxyCommand='keypadd connect host.example --peer PUBLIC-KEY -W %h:%p' user@localhost")]
     Connect(Box<ConnectArgs>),
     /// Show what a configuration file would do, and everything that is wrong in it
@@ -151,9 +154,9 @@ pub(crate) struct ServeArgs {
     #[arg(long, env = "KEYPADD_LISTEN", value_name = "ADDR:PORT", value_parser = values::socket)]
     #[arg(default_value_t = SocketAddr::from((Ipv6Addr::UNSPECIFIED, DEFAULT_PORT)))]
     pub(crate) listen: SocketAddr,
-    /// Targets that peers may reach: HOST:PORT, HOST:*, *:PORT, CIDR:PORT or *:*
+    /// Targets that peers may reach: HOST:PORT, HOST:*, *:PORT, CIDR:PORT, *:* or /PATH
     ///
-    /// Names are resolved here, and the address that was compared is the one connected to.
+    /// /PATH is a unix socket of this host. Names are resolved here, and the address that was compared is the one connected to.
     /// `localhost` is 127.0.0.1 and ::1.
     #[arg(long, env = "KEYPADD_PERMIT_OPEN", value_name = "PATTERN")]
     #[arg(value_delimiter = ',', value_parser = values::permit)]
@@ -187,13 +190,21 @@ pub(crate) struct ConnectArgs {
     /// Listen here and connect to HOST:HOSTPORT from the server
     ///
     /// As in ssh: [BIND:]PORT:HOST:HOSTPORT. BIND is loopback unless given, `*` is every address, and
-    /// IPv6 addresses go in brackets. Port 0 picks a free one.
+    /// IPv6 addresses go in brackets. Port 0 picks a free one. The /PATH of a unix socket may stand
+    /// for [BIND:]PORT, for HOST:HOSTPORT or for both.
     #[arg(short = 'L', long, env = "KEYPADD_LOCAL", value_name = "[BIND:]PORT:HOST:HOSTPORT")]
     #[arg(value_delimiter = ',', value_parser = values::local_forward)]
     pub(crate) local: Vec<LocalForward>,
+    /// Listen here as a SOCKS5 proxy and connect from the server to what programs ask for
+    ///
+    /// Names are resolved by the server. BIND is loopback unless given: whoever reaches the port
+    /// may use it.
+    #[arg(short = 'D', long, env = "KEYPADD_DYNAMIC", value_name = "[BIND:]PORT")]
+    #[arg(value_delimiter = ',', value_parser = values::dynamic_forward)]
+    pub(crate) dynamic: Vec<DynamicForward>,
     /// Connect standard input and output to HOST:PORT from the server, as an ssh ProxyCommand does
     #[arg(short = 'W', long, env = "KEYPADD_STDIO", value_name = "HOST:PORT")]
-    #[arg(value_parser = values::target, conflicts_with = "local")]
+    #[arg(value_parser = values::target, conflicts_with_all = ["local", "dynamic"])]
     pub(crate) stdio: Option<Target>,
     /// How long the first connection may take, such as 10s or 1m
     #[arg(long, env = "KEYPADD_CONNECT_TIMEOUT", value_name = "DURATION", default_value = "10s")]

@@ -7,8 +7,7 @@ use keypadd_keystream::Class;
 use keypadd_provider::{PublicKey, client_config};
 use keypadd_tunnel::wire::Instance;
 use keypadd_tunnel::{
-    AuthError, Client, ClientError, ClientSession, ClientSettings, LocalForward, ServerAddress,
-    Target,
+    AuthError, Client, ClientError, ClientSession, ClientSettings, Forward, ServerAddress, Target,
 };
 use tokio::io::stdin;
 
@@ -32,7 +31,7 @@ pub(crate) struct Settings {
 /// What a client is for.
 #[derive(Debug)]
 enum Work {
-    Forwards(Vec<LocalForward>),
+    Forwards(Vec<Forward>),
     Stdio(Target),
 }
 
@@ -49,15 +48,19 @@ impl Settings {
         })?;
         let work = match args.stdio {
             Some(target) => Work::Stdio(target),
-            None if args.local.is_empty() => {
-                return Err(Error::new(
-                    Exit::Usage,
-                    "nothing to forward: neither -L nor -W is given",
-                )
-                .hint("for example -L 2222:localhost:22, then `ssh -p 2222 localhost`"));
+            None => {
+                let local = args.local.into_iter().map(Forward::Local);
+                let dynamic = args.dynamic.into_iter().map(Forward::Dynamic);
+                Work::Forwards(local.chain(dynamic).collect())
             }
-            None => Work::Forwards(args.local),
         };
+        if matches!(&work, Work::Forwards(forwards) if forwards.is_empty()) {
+            return Err(Error::new(
+                Exit::Usage,
+                "nothing to forward: none of -L, -D and -W is given",
+            )
+            .hint("for example -L 2222:localhost:22, then `ssh -p 2222 localhost`"));
+        }
         let daemon = DaemonSettings::read(args.daemon, vec![args.suite], vec![args.kex])?;
         let connect_timeout = args.connect_timeout;
         Ok(Self { server: args.server, peer, work, connect_timeout, daemon })
@@ -151,10 +154,13 @@ fn ready(
     peer: PublicKey,
 ) -> ClientReady {
     let live = session.live();
-    let forwards = client
-        .forwards()
-        .into_iter()
-        .map(|(forward, listen)| ForwardReady { listen, target: forward.goal.to_string() });
+    let forwards = client.forwards().into_iter().filter_map(|(forward, bound)| match forward {
+        Forward::Local(forward) => {
+            Some(ForwardReady::Local { listen: bound, target: forward.goal.to_string() })
+        }
+        Forward::Dynamic(_) => Some(ForwardReady::Dynamic { listen: bound }),
+        Forward::Remote(_) => None,
+    });
     ClientReady {
         server: server.to_string(),
         remote: live.remote(),

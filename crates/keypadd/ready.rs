@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 use keypadd_keystream::{Class, Suite};
 use keypadd_provider::{KeyExchange, PublicKey};
-use keypadd_tunnel::{DEFAULT_PORT, Permit, Target};
+use keypadd_tunnel::{Bound, DEFAULT_PORT, Permit, Target};
 use serde::Serialize;
 
 use crate::cli::LogFormat;
@@ -78,11 +78,31 @@ pub(crate) struct ClientReady {
 
 /// A forward with the addresses it listens on.
 #[derive(Debug, Serialize)]
-pub(crate) struct ForwardReady {
-    /// Bound TCP addresses.
-    pub(crate) listen: Vec<SocketAddr>,
-    /// What the server connects to.
-    pub(crate) target: String,
+#[serde(tag = "kind", rename_all = "lowercase")]
+pub(crate) enum ForwardReady {
+    /// `-L`
+    Local {
+        /// TCP addresses and unix sockets that are bound here.
+        listen: Vec<Bound>,
+        /// What the server connects to.
+        target: String,
+    },
+    /// `-D`
+    Dynamic {
+        /// TCP addresses that are bound here.
+        listen: Vec<Bound>,
+    },
+}
+
+impl fmt::Display for ForwardReady {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let listed =
+            |listen: &[Bound]| listen.iter().map(Bound::to_string).collect::<Vec<_>>().join(", ");
+        match self {
+            Self::Local { listen, target } => write!(f, "forward {} -> {target}", listed(listen)),
+            Self::Dynamic { listen } => write!(f, "SOCKS proxy {}", listed(listen)),
+        }
+    }
 }
 
 impl fmt::Display for ClientReady {
@@ -91,11 +111,7 @@ impl fmt::Display for ClientReady {
         writeln!(f, "keypadd: ready, connected to {server} (udp {remote}), key {peer}")?;
         let milliseconds = self.rtt_seconds * 1e3;
         writeln!(f, "  suite {suite}, key exchange {kex}, round trip {milliseconds:.2} ms")?;
-        for ForwardReady { listen, target } in &self.forwards {
-            let listen: Vec<String> = listen.iter().map(SocketAddr::to_string).collect();
-            writeln!(f, "  forward {} -> {target}", listen.join(", "))?;
-        }
-        Ok(())
+        self.forwards.iter().try_for_each(|forward| writeln!(f, "  {forward}"))
     }
 }
 

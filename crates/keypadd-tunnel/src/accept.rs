@@ -1,12 +1,12 @@
-//! Accepting TCP connections of a forward and carrying each over a stream of its own.
+//! Accepting connections of a forward and carrying each over a stream of its own.
 //!
 //! A listener belongs to the client, not to a session: what is accepted while there is none waits
-//! for the next one, and is reset when that takes too long.
+//! for the next one, and is reset when that takes too long. A dynamic forward first asks each
+//! connection where it wants to go (`proxy`).
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use tokio::{
-    net::TcpListener,
     sync::Semaphore,
     time::{Instant, sleep, timeout},
 };
@@ -14,19 +14,21 @@ use tracing::{debug, warn};
 
 use crate::{
     carried::Carried,
-    forward::{Goal, LocalForward},
+    forward::{Forward, Goal},
+    forwarded::Forwarded,
     link::Link,
+    listen::Listeners,
     notices::Notices,
+    proxy,
     session::OpenForward,
-    socket::ForwardedTcp,
-    splice::{StreamPair, splice_tcp, tcp_failed},
+    socks::Reply,
+    splice::{StreamPair, splice},
     stream::{OpenError, open_stream},
-    target::Target,
-    wire::StreamCode,
+    wire::{StreamCode, StreamHeader},
 };
 
 /// Rest after a failed accept: out of file descriptors, most likely, and soon better.
-const ACCEPT_REST: Duration = Duration::from_millis(100);
+pub(crate) const ACCEPT_REST: Duration = Duration::from_millis(100);
 
 /// Time that an accepted connection waits for a session.
 const SESSION_WAIT: Duration = Duration::from_secs(10);
@@ -35,8 +37,8 @@ const SESSION_WAIT: Duration = Duration::from_secs(10);
 #[derive(Clone, Debug)]
 pub(crate) struct Accepting {
     entry: Entry,
-    /// As many as the server takes. Taken by TCP connections that are there, so that an idle
-    /// listener holds none; one connection a listener waits for a slot, more in its queue.
+    /// As many as the server takes. Taken by connections that are there, so that an idle listener
+    /// holds none; one connection a forward waits for a slot, more in its queue.
     slots: Arc<Semaphore>,
     carried: Carried,
 }
@@ -63,21 +65,16 @@ impl Entry {
 }
 
 /// Accepts until it is dropped. What it has accepted is the client's.
-pub(crate) async fn accept_loop(
-    accepting: Accepting,
-    listener: TcpListener,
-    forward: Arc<LocalForward>,
-) {
+pub(crate) async fn accept_loop(accepting: Accepting, listeners: Listeners, forward: Arc<Forward>) {
     let Accepting { entry, slots, carried } = accepting;
     let name: Arc<str> = forward.to_string().into();
     loop {
-        match listener.accept().await {
-            Ok((tcp, from)) => {
-                let tcp = ForwardedTcp::new(tcp);
+        match listeners.accept().await {
+            Ok((socket, from)) => {
                 let slot = tokio::select! {
                     slot = Arc::clone(&slots).acquire_owned() => slot,
-                    error = tcp_failed(tcp.stream()) => {
-                        debug!(forward = %name, %from, %error, "gone before there was a slot");
+                    error = socket.failed() => {
+                        debug!(forward = %name, ?from, %error, "gone before there was a slot");
                         continue;
                     }
                 };
@@ -85,7 +82,14 @@ pub(crate) async fn accept_loop(
                 let (forward, name) = (Arc::clone(&forward), Arc::clone(&name));
                 carried.spawn(async move {
                     let _slot = slot;
-                    carry(&entry, tcp, from, &forward, &name).await;
+                    match &*forward {
+                        Forward::Local(local) => {
+                            carry(&entry, socket, from, &local.goal, &name).await;
+                        }
+                        Forward::Dynamic(_) => carry_asked(&entry, socket, from, &name).await,
+                        // Its listeners are the server's.
+                        Forward::Remote(_) => {}
+                    }
                 });
             }
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
@@ -99,34 +103,56 @@ pub(crate) async fn accept_loop(
     }
 }
 
+/// Carries a connection to a goal that is known.
 async fn carry(
     entry: &Entry,
-    tcp: ForwardedTcp,
-    from: SocketAddr,
-    forward: &LocalForward,
+    socket: Forwarded,
+    from: Option<SocketAddr>,
+    goal: &Goal,
     name: &str,
 ) {
-    let Goal::Tcp(target) = &forward.goal else { return };
-    let opened = tokio::select! {
-        opened = open(&entry.link, target, name) => opened,
-        error = tcp_failed(tcp.stream()) => {
-            debug!(forward = name, %from, %error, "gone before the target answered");
-            return;
-        }
-    };
-    match opened {
+    match open(entry, &socket, from, goal, name).await {
         Ok((pair, _open)) => {
-            if let Err(cut) = splice_tcp(tcp, pair).await {
-                debug!(forward = name, %from, %cut, "forward cut");
+            if let Err(cut) = splice(socket, pair).await {
+                debug!(forward = name, ?from, %cut, "forward cut");
             }
         }
         Err(NoStream::Refused(code)) => {
             if entry.may_log(name, Some(code)) {
-                warn!(forward = name, %code, "the server did not connect to {target}");
+                warn!(forward = name, %code, "the server did not connect to {goal}");
             }
         }
-        Err(NoStream::NoSession) => debug!(forward = name, %from, "no session in time"),
+        Err(NoStream::NoSession | NoStream::Gone) => {}
     }
+}
+
+/// Carries a connection to the target that it asks for.
+async fn carry_asked(entry: &Entry, mut socket: Forwarded, from: Option<SocketAddr>, name: &str) {
+    let Some(target) = proxy::ask(&mut socket).await else {
+        debug!(forward = name, ?from, "no request that could be met");
+        socket.close_cleanly();
+        return;
+    };
+    let goal = Goal::Tcp(target);
+    let refusal = match open(entry, &socket, from, &goal, name).await {
+        Ok((pair, _open)) => {
+            // An answer that cannot be sent shows again when the connection is used.
+            proxy::answer(&mut socket, Reply::Succeeded).await;
+            if let Err(cut) = splice(socket, pair).await {
+                debug!(forward = name, ?from, %cut, "forward cut");
+            }
+            return;
+        }
+        Err(NoStream::Gone) => return,
+        Err(NoStream::NoSession) => Reply::GeneralFailure,
+        Err(NoStream::Refused(code)) => {
+            // The program that asked is told: a log line for each target would be its words.
+            debug!(forward = name, ?from, %code, "the server did not connect to {goal}");
+            Reply::of(code)
+        }
+    };
+    proxy::answer(&mut socket, refusal).await;
+    socket.close_cleanly();
 }
 
 /// Why a connection has no stream.
@@ -134,24 +160,39 @@ async fn carry(
 enum NoStream {
     Refused(StreamCode),
     NoSession,
+    /// The connection itself has failed.
+    Gone,
 }
 
 /// A stream over the session that lives, else over the next one if it comes in time. Nothing of the
 /// connection has been sent before this returns, so a session lost meanwhile costs it nothing.
 async fn open(
-    link: &Link,
-    target: &Target,
+    entry: &Entry,
+    socket: &Forwarded,
+    from: Option<SocketAddr>,
+    goal: &Goal,
     name: &str,
 ) -> Result<(StreamPair, OpenForward), NoStream> {
-    loop {
-        let Ok(Ok(session)) = timeout(SESSION_WAIT, link.session()).await else {
-            return Err(NoStream::NoSession);
-        };
-        let open = session.forward_opened(name);
-        match open_stream(&session.connection, target).await {
-            Ok(pair) => return Ok((pair, open)),
-            Err(OpenError::Refused(code)) => return Err(NoStream::Refused(code)),
-            Err(OpenError::Lost) => {}
+    let header = StreamHeader::Goal(goal.clone());
+    let opening = async {
+        loop {
+            let Ok(Ok(session)) = timeout(SESSION_WAIT, entry.link.session()).await else {
+                debug!(forward = name, ?from, "no session in time");
+                return Err(NoStream::NoSession);
+            };
+            let open = session.forward_opened(name);
+            match open_stream(&session, &header).await {
+                Ok(pair) => return Ok((pair, open)),
+                Err(OpenError::Refused(code)) => return Err(NoStream::Refused(code)),
+                Err(OpenError::Lost) => {}
+            }
+        }
+    };
+    tokio::select! {
+        opened = opening => opened,
+        error = socket.failed() => {
+            debug!(forward = name, ?from, %error, "gone before the target answered");
+            Err(NoStream::Gone)
         }
     }
 }

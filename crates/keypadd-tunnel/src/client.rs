@@ -1,4 +1,4 @@
-//! The connecting end: one server, local listeners, and a stream for each TCP connection.
+//! The connecting end: one server, local listeners, and a stream for each connection.
 //!
 //! [`Client::bind`] takes the local ports before anything is sent, [`Client::connect`] makes one
 //! session, and [`Client::run`] serves until it is told to end: a session that is lost is followed
@@ -28,8 +28,9 @@ use crate::{
     dial::share_of,
     entrances::Entrances,
     error::{Attempt, BindError, ClientError},
-    forward::LocalForward,
+    forward::{Forward, Goal},
     link::{CLOCK, Link, reason},
+    listen::Bound,
     lookup::{Lookups, resolve},
     peer::short,
     server::GOODBYE_TIME,
@@ -40,7 +41,7 @@ use crate::{
     stream::{OpenError, open_stream},
     target::{ServerAddress, Target},
     transport::{End, SERVER_NAME, TransportSettings, endpoint_config},
-    wire::{CloseCode, Frame, Instance, VERSION},
+    wire::{CloseCode, Frame, Instance, StreamHeader, VERSION},
 };
 
 /// The shortest wait before another attempt, and half of the longest: to each wait up to as much
@@ -62,8 +63,8 @@ pub struct ClientSettings {
     pub crypto: Arc<dyn crypto::ClientConfig>,
     /// What the server is called in figures; without a name, its key's first characters.
     pub name: Option<String>,
-    /// Local forwards; may be none when only `carry` is used.
-    pub forwards: Vec<LocalForward>,
+    /// Forwards; may be none when only `carry` is used.
+    pub forwards: Vec<Forward>,
     /// Windows and timers.
     pub transport: TransportSettings,
     /// Time from the first packet to the server's hello, over all its addresses.
@@ -147,14 +148,14 @@ impl Client {
     }
 
     /// Each forward with the addresses it listens on.
-    pub fn forwards(&self) -> Vec<(LocalForward, Vec<SocketAddr>)> {
+    pub fn forwards(&self) -> Vec<(Forward, Vec<Bound>)> {
         self.entrances.list()
     }
 
     /// Makes these the forwards: closes listeners that are not among them, opens those that are
     /// new, leaves the others alone. Established connections stay. What cannot be bound is left
     /// out and returned.
-    pub async fn set_forwards(&self, forwards: Vec<LocalForward>) -> Vec<BindError> {
+    pub async fn set_forwards(&self, forwards: Vec<Forward>) -> Vec<BindError> {
         let errors = self.entrances.set(forwards).await;
         if let Some(session) = self.link.now() {
             session.list_forwards(&self.forward_names());
@@ -254,7 +255,7 @@ impl Client {
                 let cause = format!("the server speaks version {version} of the control protocol");
                 return Err(Attempt::Failed(cause));
             }
-            Ok(Frame::HelloClient { .. }) => {
+            Ok(_) => {
                 return Err(Attempt::Failed("this is not a keypadd server".into()));
             }
             Err(error) => {
@@ -394,7 +395,8 @@ impl Client {
         let live = &session.listed.session;
         let _open = live.forward_opened(&format!("-W {target}"));
         let refused = |code| ClientError::Refused { target: target.clone(), code };
-        let pair = match open_stream(&live.connection, target).await {
+        let header = StreamHeader::Goal(Goal::Tcp(target.clone()));
+        let pair = match open_stream(live, &header).await {
             Ok(pair) => pair,
             Err(OpenError::Refused(code)) => return Err(refused(code)),
             Err(OpenError::Lost) => return Err(self.lost(session).await),

@@ -1,4 +1,4 @@
-//! A server's way to a target: resolve, compare with the permits, connect.
+//! The way to a goal: resolve, compare with the permits, connect.
 //!
 //! Only addresses that passed the comparison are dialled, so that no second look at DNS can lead
 //! elsewhere (invariant I10). Knows nothing of streams.
@@ -11,14 +11,17 @@ use std::{
 };
 
 use tokio::{
-    net::TcpStream,
+    net::{TcpStream, UnixStream},
     task::JoinSet,
     time::{Instant, timeout, timeout_at},
 };
 
 use crate::{
+    forward::Goal,
+    forwarded::Forwarded,
     lookup::{Lookups, resolve},
     permit::Permits,
+    socket_path::SocketPath,
     target::{Host, Target},
     wire::StreamCode,
 };
@@ -29,11 +32,43 @@ const DIAL_TIME: Duration = Duration::from_secs(10);
 /// Time of it for resolving the permitted names.
 const NAMES_TIME: Duration = Duration::from_secs(3);
 
-/// Connects to a target if the permits admit it; the code says why not.
-///
+/// Connects to a goal if the permits admit it; the code says why not.
+pub(crate) async fn dial(
+    goal: &Goal,
+    permits: &Permits,
+    lookups: &Lookups,
+) -> Result<Forwarded, StreamCode> {
+    match goal {
+        Goal::Tcp(target) => dial_target(target, permits, lookups).await.map(Forwarded::from),
+        Goal::Unix(path) if permits.admits_socket(path) => connect_unix(path).await,
+        Goal::Unix(_) => Err(StreamCode::NotPermitted),
+    }
+}
+
+#[expect(dead_code, reason = "remote forwards")]
+/// Connects to a goal that needs no permit: it is of this end's own choosing.
+pub(crate) async fn dial_own(goal: &Goal, lookups: &Lookups) -> Result<Forwarded, StreamCode> {
+    let target = match goal {
+        Goal::Tcp(target) => target,
+        Goal::Unix(path) => return connect_unix(path).await,
+    };
+    let deadline = Instant::now() + DIAL_TIME;
+    let found = timeout_at(deadline, resolve(&target.host, target.port, lookups)).await;
+    let found = found.map_err(|_| StreamCode::TimedOut)?.map_err(|_| StreamCode::NameNotFound)?;
+    connect_any(&found, deadline).await.map(Forwarded::from)
+}
+
+async fn connect_unix(path: &SocketPath) -> Result<Forwarded, StreamCode> {
+    match timeout(DIAL_TIME, UnixStream::connect(path.as_path())).await {
+        Ok(Ok(stream)) => Ok(stream.into()),
+        Ok(Err(error)) => Err(code_of(&error)),
+        Err(_) => Err(StreamCode::TimedOut),
+    }
+}
+
 /// Addresses that are admitted as they stand are tried first, so that a permitted name that does
 /// not resolve delays nothing that does not depend on it.
-pub(crate) async fn dial(
+async fn dial_target(
     target: &Target,
     permits: &Permits,
     lookups: &Lookups,
@@ -145,7 +180,7 @@ mod tests {
 
     async fn try_dial(asked: String, permits: &[&str]) -> Result<SocketAddr, StreamCode> {
         let permits = permits.iter().map(|permit| permit.parse().unwrap()).collect();
-        let stream = dial(&asked.parse().unwrap(), &permits, &Lookups::default()).await?;
+        let stream = dial_target(&asked.parse().unwrap(), &permits, &Lookups::default()).await?;
         Ok(stream.peer_addr().unwrap())
     }
 
@@ -180,7 +215,7 @@ mod tests {
         let permits = ["dead.example:*", "127.0.0.1:*"].map(|permit| permit.parse().unwrap());
         let permits = Permits::new(permits.into());
         let target = format!("localhost:{port}").parse().unwrap();
-        let dialling = dial(&target, &permits, &lookups);
+        let dialling = dial_target(&target, &permits, &lookups);
         let stream = timeout(NAMES_TIME / 2, dialling).await.expect("it waits for a name").unwrap();
         assert_eq!(stream.peer_addr().unwrap(), listener.local_addr().unwrap());
     }

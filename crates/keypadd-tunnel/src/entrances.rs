@@ -6,7 +6,6 @@
 
 use std::{
     mem,
-    net::SocketAddr,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -15,8 +14,8 @@ use tokio::task::JoinSet;
 use crate::{
     accept::{Accepting, accept_loop},
     error::BindError,
-    forward::LocalForward,
-    listen::bind_forward,
+    forward::{DynamicForward, Forward, Listen},
+    listen::{Bound, Listeners, bind_own},
 };
 
 /// All listeners of a client.
@@ -31,9 +30,9 @@ pub(crate) struct Entrances {
 /// One forward's listeners.
 #[derive(Debug)]
 struct Entrance {
-    forward: Arc<LocalForward>,
-    addresses: Vec<SocketAddr>,
-    loops: JoinSet<()>,
+    forward: Arc<Forward>,
+    addresses: Vec<Bound>,
+    accepting: JoinSet<()>,
 }
 
 impl Entrances {
@@ -42,16 +41,16 @@ impl Entrances {
     }
 
     /// Each forward with the addresses it listens on.
-    pub(crate) fn list(&self) -> Vec<(LocalForward, Vec<SocketAddr>)> {
+    pub(crate) fn list(&self) -> Vec<(Forward, Vec<Bound>)> {
         let open = self.open();
         open.iter().map(|entry| ((*entry.forward).clone(), entry.addresses.clone())).collect()
     }
 
     /// Closes what is not among `forwards` and opens what is new there, in this order, so that a
     /// port may go from one forward to another. What cannot be bound is left out and returned.
-    pub(crate) async fn set(&self, forwards: Vec<LocalForward>) -> Vec<BindError> {
+    pub(crate) async fn set(&self, forwards: Vec<Forward>) -> Vec<BindError> {
         let _turn = self.changing.lock().await;
-        let mut wanted: Vec<&LocalForward> = forwards.iter().collect();
+        let mut wanted: Vec<&Forward> = forwards.iter().collect();
         let mut gone = Vec::new();
         {
             let mut open = self.open();
@@ -66,8 +65,8 @@ impl Entrances {
             }
         }
         for mut entrance in gone {
-            // The sockets are closed when the loops are gone, not when they are told to go.
-            entrance.loops.shutdown().await;
+            // The sockets are closed when the loop is gone, not when it is told to go.
+            entrance.accepting.shutdown().await;
         }
         let mut errors = Vec::new();
         for forward in wanted {
@@ -87,16 +86,20 @@ impl Entrances {
         self.set(Vec::new()).await;
     }
 
-    async fn entrance(&self, forward: LocalForward) -> Result<Entrance, BindError> {
-        let listeners = bind_forward(&forward).await?;
+    async fn entrance(&self, forward: Forward) -> Result<Entrance, BindError> {
+        let listeners = match &forward {
+            Forward::Local(forward) => bind_own(&forward.listen).await?,
+            Forward::Dynamic(DynamicForward { bind, port }) => {
+                bind_own(&Listen::Tcp { bind: bind.clone(), port: *port }).await?
+            }
+            // Its listeners are the server's.
+            Forward::Remote(_) => Listeners::default(),
+        };
         let forward = Arc::new(forward);
-        let addresses =
-            listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect();
-        let mut loops = JoinSet::new();
-        for listener in listeners {
-            loops.spawn(accept_loop(self.accepting.clone(), listener, Arc::clone(&forward)));
-        }
-        Ok(Entrance { forward, addresses, loops })
+        let addresses = listeners.bound();
+        let mut accepting = JoinSet::new();
+        accepting.spawn(accept_loop(self.accepting.clone(), listeners, Arc::clone(&forward)));
+        Ok(Entrance { forward, addresses, accepting })
     }
 
     /// A panic cannot leave the list half changed.

@@ -9,6 +9,7 @@
 
 mod accept;
 mod admission;
+mod answer;
 mod carried;
 mod client;
 mod clock;
@@ -17,6 +18,7 @@ mod dial;
 mod entrances;
 mod error;
 mod forward;
+mod forwarded;
 mod link;
 mod listen;
 mod lookup;
@@ -25,16 +27,19 @@ mod pattern;
 mod peer;
 mod permit;
 mod permit_listen;
+mod proxy;
 mod server;
 mod session;
 mod socket;
 mod socket_path;
+pub mod socks;
 mod source;
 mod splice;
 mod status;
 mod stream;
 mod target;
 mod transport;
+mod unix_listener;
 pub mod wire;
 
 pub use client::{Client, ClientSession, ClientSettings};
@@ -46,6 +51,7 @@ pub use forward::{
     RemoteForward,
 };
 pub use link::Link;
+pub use listen::Bound;
 pub use pattern::{PermitError, PermitFault};
 pub use peer::{AllowedPeer, DuplicateKey, Peers};
 pub use permit::{Permit, Permits};

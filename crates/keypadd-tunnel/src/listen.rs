@@ -1,49 +1,147 @@
-//! Local listeners of forwards: every socket that a bind address stands for.
+//! Listeners of forwards, on either end: every socket that a place to listen stands for.
 
 use std::{
+    fmt,
+    future::poll_fn,
     io,
     net::{IpAddr, Ipv6Addr, SocketAddr},
+    task::{Context, Poll},
 };
 
+use serde::{Serialize, Serializer};
 use tokio::net::TcpListener;
 
 use crate::{
     error::BindError,
-    forward::{Bind, Goal, Listen, LocalForward},
+    forward::{Bind, Listen},
+    forwarded::Forwarded,
     lookup::{Lookups, resolve},
     socket::{listen_tcp, no_such_family},
+    socket_path::SocketPath,
     target::LOOPBACK,
+    unix_listener::UnixEntrance,
 };
 
 /// Tries for a port that is free in both families, when any port will do.
 const ANY_PORT_TRIES: usize = 16;
 
-/// Binds all sockets of a forward, or none. A family that the host does not have is left out.
-pub(crate) async fn bind_forward(forward: &LocalForward) -> Result<Vec<TcpListener>, BindError> {
-    let (bind, port) = match (&forward.listen, &forward.goal) {
-        (Listen::Tcp { bind, port }, Goal::Tcp(_)) => (bind, *port),
-        (Listen::Unix(path), _) | (_, Goal::Unix(path)) => {
-            let source = io::ErrorKind::Unsupported.into();
-            return Err(BindError { address: format!("unix {path}"), source });
+/// One listening socket.
+#[derive(Debug)]
+enum Listener {
+    Tcp(TcpListener),
+    Unix(UnixEntrance),
+}
+
+/// Where a listening socket is bound.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Bound {
+    /// A TCP address with the port that was had.
+    Tcp(SocketAddr),
+    /// A unix socket.
+    Unix(SocketPath),
+}
+
+impl fmt::Display for Bound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(f),
+            Self::Unix(path) => path.fmt(f),
         }
-    };
-    let addresses: Vec<IpAddr> = match bind {
+    }
+}
+
+impl Serialize for Bound {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl Listener {
+    fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<Accepted>> {
+        match self {
+            Self::Tcp(listener) => listener
+                .poll_accept(cx)
+                .map_ok(|(stream, from)| (Forwarded::from(stream), Some(from))),
+            Self::Unix(entrance) => entrance.poll_accept(cx).map_ok(|stream| (stream.into(), None)),
+        }
+    }
+
+    fn bound(&self) -> io::Result<Bound> {
+        match self {
+            Self::Tcp(listener) => listener.local_addr().map(Bound::Tcp),
+            Self::Unix(entrance) => Ok(Bound::Unix(entrance.path().clone())),
+        }
+    }
+}
+
+/// All sockets that one forward listens on. Dropped, they are closed at once.
+#[derive(Debug, Default)]
+pub(crate) struct Listeners(Vec<Listener>);
+
+/// A connection, and where it comes from as far as its socket knows.
+type Accepted = (Forwarded, Option<SocketAddr>);
+
+impl Listeners {
+    /// Waits for a connection on any of them.
+    pub(crate) async fn accept(&self) -> io::Result<Accepted> {
+        poll_fn(|cx| {
+            let mut polled = self.0.iter().map(|listener| listener.poll_accept(cx));
+            polled.find(Poll::is_ready).unwrap_or(Poll::Pending)
+        })
+        .await
+    }
+
+    /// Where they are bound.
+    pub(crate) fn bound(&self) -> Vec<Bound> {
+        self.0.iter().filter_map(|listener| listener.bound().ok()).collect()
+    }
+}
+
+/// Binds all sockets of a place that this end chose for itself, or none.
+pub(crate) async fn bind_own(listen: &Listen) -> Result<Listeners, BindError> {
+    match listen {
+        Listen::Tcp { bind, port } => {
+            let addresses = addresses_of(bind, *port, &Lookups::default()).await;
+            let addresses = addresses
+                .map_err(|source| BindError { address: format!("tcp {listen}"), source })?;
+            bind_tcp(&addresses, *port)
+        }
+        Listen::Unix(path) => bind_unix(path),
+    }
+}
+
+/// The addresses that a bind address stands for.
+pub(crate) async fn addresses_of(
+    bind: &Bind,
+    port: u16,
+    lookups: &Lookups,
+) -> io::Result<Vec<IpAddr>> {
+    Ok(match bind {
         Bind::Loopback => LOOPBACK.to_vec(),
         Bind::All => vec![Ipv6Addr::UNSPECIFIED.into()],
-        Bind::Host(host) => resolve(host, port, &Lookups::default())
-            .await
-            .map_err(|source| BindError { address: format!("tcp {host}"), source })?
-            .iter()
-            .map(SocketAddr::ip)
-            .collect(),
-    };
+        Bind::Host(host) => {
+            resolve(host, port, lookups).await?.iter().map(SocketAddr::ip).collect()
+        }
+    })
+}
+
+/// Binds a unix socket, whose file goes with the listener.
+pub(crate) fn bind_unix(path: &SocketPath) -> Result<Listeners, BindError> {
+    UnixEntrance::bind(path)
+        .map(|entrance| Listeners(vec![Listener::Unix(entrance)]))
+        .map_err(|source| BindError { address: format!("unix {path}"), source })
+}
+
+/// Binds all of these addresses, or none; port 0 is any that is free on all. A family that the host
+/// does not have is left out.
+pub(crate) fn bind_tcp(addresses: &[IpAddr], port: u16) -> Result<Listeners, BindError> {
     let tries = if port == 0 { ANY_PORT_TRIES } else { 1 };
-    let mut result = bind_addresses(&addresses, port);
+    let mut result = bind_addresses(addresses, port);
     for _ in 1..tries {
         match &result {
             // The port was free in one family and taken in the other: draw another.
             Err(error) if error.source.kind() == io::ErrorKind::AddrInUse => {
-                result = bind_addresses(&addresses, port);
+                result = bind_addresses(addresses, port);
             }
             _ => break,
         }
@@ -51,7 +149,7 @@ pub(crate) async fn bind_forward(forward: &LocalForward) -> Result<Vec<TcpListen
     result
 }
 
-fn bind_addresses(addresses: &[IpAddr], mut port: u16) -> Result<Vec<TcpListener>, BindError> {
+fn bind_addresses(addresses: &[IpAddr], mut port: u16) -> Result<Listeners, BindError> {
     let mut listeners = Vec::new();
     let mut missing = None;
     for &address in addresses {
@@ -60,7 +158,7 @@ fn bind_addresses(addresses: &[IpAddr], mut port: u16) -> Result<Vec<TcpListener
         match listen_tcp(address) {
             Ok(listener) => {
                 port = listener.local_addr().map_err(failed)?.port();
-                listeners.push(listener);
+                listeners.push(Listener::Tcp(listener));
             }
             Err(source) if no_such_family(&source) => missing = Some(failed(source)),
             Err(source) => return Err(failed(source)),
@@ -68,6 +166,6 @@ fn bind_addresses(addresses: &[IpAddr], mut port: u16) -> Result<Vec<TcpListener
     }
     match missing {
         Some(error) if listeners.is_empty() => Err(error),
-        _ => Ok(listeners),
+        _ => Ok(Listeners(listeners)),
     }
 }

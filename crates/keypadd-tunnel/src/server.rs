@@ -17,30 +17,25 @@ use tracing::{debug, info, warn};
 
 use crate::{
     admission::{Attempt, Count, Counted, Tallied, Tally, Verdict, decide},
+    answer::answer_client,
     clock::{Jumps, Watchman},
     control::{Control, ControlError},
-    dial::dial,
     error::{BindError, Stranger},
-    lookup::{LookupShares, Lookups},
+    forward::Goal,
+    lookup::LookupShares,
     notices::Notices,
-    peer::{AllowedPeer, Peers},
+    peer::Peers,
     session::{Listed, LiveSession, Lost, NewSession, Sessions, Shown, proved},
-    socket::{ForwardedTcp, bind_udp},
+    socket::bind_udp,
     source::{Source, plain},
-    splice::{StreamPair, splice_tcp},
+    splice::StreamPair,
     status::Role,
-    target::Target,
     transport::{End, TransportSettings, endpoint_config},
-    wire::{
-        CONNECTED, CloseCode, Frame, Instance, STREAM_HEAD_BYTES, StreamCode, StreamHead, VERSION,
-    },
+    wire::{CloseCode, Frame, Instance, StreamCode, VERSION},
 };
 
 /// Time from a client's first packet to its hello.
 const HANDSHAKE_TIME: Duration = Duration::from_secs(5);
-
-/// Time for a new stream to say where it wants to go.
-const HEADER_TIME: Duration = Duration::from_secs(10);
 
 /// Connections at once of one key, so that no client can take every place.
 const KEY_CONNECTIONS_MAX: usize = 16;
@@ -393,12 +388,12 @@ impl Shared {
                     // is not listed is closed, so it does not come this far.
                     if let Some(peer) = self.peers.find(&session.key()) {
                         let session = Arc::clone(session);
-                        streams.spawn(serve_stream(session, peer, lookups.clone(), pair));
+                        streams.spawn(answer_client(session, peer, lookups.clone(), pair));
                     }
                 }
                 Some(done) = streams.join_next(), if !streams.is_empty() => {
-                    if let Ok(Some(target)) = done {
-                        self.log_unpermitted(session, &target);
+                    if let Ok(Some(goal)) = done {
+                        self.log_unpermitted(session, &goal);
                     }
                 }
             }
@@ -438,10 +433,10 @@ impl Shared {
         }
     }
 
-    fn log_unpermitted(&self, session: &LiveSession, target: &Target) {
+    fn log_unpermitted(&self, session: &LiveSession, goal: &Goal) {
         if self.may_log(Notice::Permit(Source::of(session.remote()))) {
             let peer = session.peer();
-            warn!(peer, %target, "not permitted; to permit it: --permit-open {target}");
+            warn!(peer, target = %goal, "not permitted; to permit it: --permit-open {goal}");
         }
     }
 }
@@ -450,53 +445,10 @@ async fn hello(control: &mut Control) -> Result<Instance, ControlError> {
     match control.hear().await? {
         Frame::HelloClient { version: VERSION, instance } => Ok(instance),
         Frame::HelloClient { version, .. } => Err(ControlError::Version(version)),
-        Frame::HelloServer { .. } => Err(ControlError::NoHello),
+        _ => Err(ControlError::NoHello),
     }
 }
 
 fn close(connection: &Connection, code: CloseCode, reason: &str) {
     connection.close(code.value().into(), reason.as_bytes());
-}
-
-/// Serves one stream; gives the target back if no permit admits it.
-async fn serve_stream(
-    session: Arc<LiveSession>,
-    peer: Arc<AllowedPeer>,
-    lookups: Lookups,
-    mut pair: StreamPair,
-) -> Option<Target> {
-    let Ok(Some(target)) = timeout(HEADER_TIME, read_header(&mut pair)).await else {
-        pair.reset(StreamCode::BadHeader);
-        return None;
-    };
-    let _open = session.forward_opened(&target.to_string());
-    let stopped = pair.send.stopped();
-    let dialled = tokio::select! {
-        dialled = dial(&target, &peer.permits, &lookups) => dialled,
-        // The client has given up: so do we, whatever the target would have said.
-        _ = stopped => Err(StreamCode::Reset),
-    };
-    let tcp = match dialled {
-        Ok(tcp) => ForwardedTcp::new(tcp),
-        Err(code) => {
-            debug!(peer = session.peer(), %target, %code, "not connected");
-            pair.reset(code);
-            return (code == StreamCode::NotPermitted).then_some(target);
-        }
-    };
-    if pair.send.write_all(&[CONNECTED]).await.is_ok()
-        && let Err(cut) = splice_tcp(tcp, pair).await
-    {
-        debug!(peer = session.peer(), %target, %cut, "forward cut");
-    }
-    None
-}
-
-async fn read_header(pair: &mut StreamPair) -> Option<Target> {
-    let mut head = [0; STREAM_HEAD_BYTES];
-    pair.recv.read_exact(&mut head).await.ok()?;
-    let head = StreamHead::decode(head).ok()?;
-    let mut host = vec![0; head.host_bytes];
-    pair.recv.read_exact(&mut host).await.ok()?;
-    head.target(&host).ok()
 }

@@ -143,6 +143,11 @@ impl LiveSession {
         self.key
     }
 
+    /// The part this end plays.
+    pub(crate) fn role(&self) -> Role {
+        self.role
+    }
+
     /// The run of the client that this session belongs to.
     pub fn instance(&self) -> Instance {
         self.instance

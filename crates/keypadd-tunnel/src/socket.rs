@@ -1,20 +1,19 @@
-//! UDP sockets and TCP sockets with the options that a tunnel needs.
+//! UDP sockets and TCP listeners with the options that a tunnel needs.
 //!
 //! Knows the kernel's socket options and nothing of QUIC.
 
 use std::{
     io,
     net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
-    time::Duration,
 };
 
 use rustix::io::Errno;
-use socket2::{Domain, Protocol, SockRef, Socket, Type};
-use tokio::net::{TcpListener, TcpStream};
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::net::TcpListener;
 use tracing::info;
 
 /// Connections that wait in a listener's queue before the kernel turns more away.
-const LISTEN_BACKLOG: i32 = 1024;
+pub(crate) const LISTEN_BACKLOG: i32 = 1024;
 
 /// What the kernel granted of the UDP buffers asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,36 +108,6 @@ pub(crate) fn listen_tcp(address: SocketAddr) -> io::Result<TcpListener> {
         socket.listen(LISTEN_BACKLOG)?;
         TcpListener::from_std(socket.into())
     })
-}
-
-/// A TCP connection of a forward. Until [`close_cleanly`](Self::close_cleanly), whatever drops it
-/// (a cancelled task, a panic, the end of the process) resets it, so that a cut-off stream can
-/// never pass for a finished one.
-#[derive(Debug)]
-pub(crate) struct ForwardedTcp(TcpStream);
-
-impl ForwardedTcp {
-    pub(crate) fn new(stream: TcpStream) -> Self {
-        let socket = SockRef::from(&stream);
-        // On a connection that is already gone these fail, and reading will say so.
-        let _ = socket.set_linger(Some(Duration::ZERO));
-        let _ = socket.set_keepalive(true);
-        let _ = stream.set_nodelay(true);
-        Self(stream)
-    }
-
-    pub(crate) fn stream(&self) -> &TcpStream {
-        &self.0
-    }
-
-    pub(crate) fn stream_mut(&mut self) -> &mut TcpStream {
-        &mut self.0
-    }
-
-    /// Closes with FIN; the kernel goes on delivering what was written.
-    pub(crate) fn close_cleanly(self) {
-        let _ = SockRef::from(&self.0).set_linger(None);
-    }
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! One TCP connection joined to one QUIC stream: every byte, the end of each direction, and resets.
+//! One connection of a forward joined to one QUIC stream: every byte, the end of each direction, and
+//! resets. What a unix socket has in place of TCP's ends is in `forwarded`.
 //!
 //! | one side               | the other side               |
 //! | ---------------------- | ---------------------------- |
@@ -27,13 +28,13 @@ use quinn::{
 };
 use thiserror::Error;
 use tokio::{
-    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest, ReadBuf},
-    net::{TcpStream, tcp::ReadHalf},
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf},
+    net::{tcp, unix},
     time::sleep,
 };
 
 use crate::{
-    socket::ForwardedTcp,
+    forwarded::{Forwarded, tcp_failed, unix_failed},
     status::Role,
     wire::{CloseCode, StreamCode},
 };
@@ -41,7 +42,7 @@ use crate::{
 /// Bytes of one copy buffer, each direction of each forward.
 const COPY_BYTES: usize = 32 << 10;
 
-/// Time in which a TCP connection must take a byte once the QUIC connection is gone. The kernel
+/// Time in which a connection must take a byte once the QUIC connection is gone. The kernel
 /// takes bytes in gulps, a third of its buffer each: a slow reader needs seconds for one.
 const DELIVERY_TIME: Duration = Duration::from_secs(20);
 
@@ -129,28 +130,15 @@ trait Source: AsyncRead + Unpin {
     async fn failed(&self) -> io::Error;
 }
 
-impl Source for ReadHalf<'_> {
+impl Source for tcp::ReadHalf<'_> {
     async fn failed(&self) -> io::Error {
         tcp_failed(self.as_ref()).await
     }
 }
 
-/// Completes when a TCP connection has failed, which a RST shows even while data waits unread.
-pub(crate) async fn tcp_failed(tcp: &TcpStream) -> io::Error {
-    loop {
-        if let Err(error) = tcp.ready(Interest::ERROR).await {
-            return error;
-        }
-        // Readiness may be stale, or a read or a write may have taken the error already and
-        // reported it: asking the socket settles it, and WouldBlock clears the readiness.
-        let error = tcp.try_io(Interest::ERROR, || {
-            tcp.take_error()?.ok_or_else(|| io::ErrorKind::WouldBlock.into())
-        });
-        match error {
-            Ok(error) => return error,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(error) => return error,
-        }
+impl Source for unix::ReadHalf<'_> {
+    async fn failed(&self) -> io::Error {
+        unix_failed(self.as_ref()).await
     }
 }
 
@@ -173,12 +161,21 @@ impl<R: AsyncRead + Unpin> Source for Plain<R> {
     }
 }
 
-/// Joins a TCP connection and a stream until both directions have ended or one is cut.
-pub(crate) async fn splice_tcp(mut tcp: ForwardedTcp, mut pair: StreamPair) -> Result<(), Cut> {
-    let (source, sink) = tcp.stream_mut().split();
-    match join(source, sink, &mut pair, Delivery::Bounded).await {
+/// Joins a connection and a stream until both directions have ended or one is cut.
+pub(crate) async fn splice(mut socket: Forwarded, mut pair: StreamPair) -> Result<(), Cut> {
+    let joined = match &mut socket {
+        Forwarded::Tcp(stream) => {
+            let (source, sink) = stream.split();
+            join(source, sink, &mut pair, Delivery::Bounded).await
+        }
+        Forwarded::Unix(stream) => {
+            let (source, sink) = stream.split();
+            join(source, sink, &mut pair, Delivery::Bounded).await
+        }
+    };
+    match joined {
         Ok(()) => {
-            tcp.close_cleanly();
+            socket.close_cleanly();
             Ok(())
         }
         Err(cut) => {

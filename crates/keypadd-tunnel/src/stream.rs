@@ -1,24 +1,24 @@
-//! Opening a stream to a target, from the client's side.
+//! Opening a stream: a client to a goal of the server's side, a server to one of its client's remote
+//! forwards. The other end's part is in `answer`.
 
 use std::time::Duration;
 
-use quinn::{Connection, ReadExactError};
+use quinn::ReadExactError;
 use tokio::time::timeout;
 
 use crate::{
+    session::LiveSession,
     splice::{Cut, StreamPair},
-    status::Role,
-    target::Target,
-    wire::{CONNECTED, StreamCode, encode_stream_header},
+    wire::{CONNECTED, StreamCode, StreamHeader},
 };
 
-/// Time for a stream to be had and for the server to answer; the server gives itself less.
+/// Time for a stream to be had and for the other end to answer; that gives itself less.
 const OPEN_TIME: Duration = Duration::from_secs(20);
 
-/// Why there is no stream to the target.
+/// Why there is no stream.
 #[derive(Debug)]
 pub(crate) enum OpenError {
-    /// The server said why.
+    /// The other end said why.
     Refused(StreamCode),
     /// The connection is gone.
     Lost,
@@ -33,22 +33,22 @@ impl From<Cut> for OpenError {
     }
 }
 
-/// Opens a stream; it is connected to the target when this returns.
+/// Opens a stream; it is connected to what the header names when this returns.
 pub(crate) async fn open_stream(
-    connection: &Connection,
-    target: &Target,
+    session: &LiveSession,
+    header: &StreamHeader,
 ) -> Result<StreamPair, OpenError> {
-    match timeout(OPEN_TIME, open(connection, target)).await {
+    match timeout(OPEN_TIME, open(session, header)).await {
         Ok(opened) => opened,
         Err(_) => Err(OpenError::Refused(StreamCode::TimedOut)),
     }
 }
 
-async fn open(connection: &Connection, target: &Target) -> Result<StreamPair, OpenError> {
+async fn open(session: &LiveSession, header: &StreamHeader) -> Result<StreamPair, OpenError> {
+    let connection = &session.connection;
     let pair = connection.open_bi().await.map_err(|_| OpenError::Lost)?;
-    let mut pair = StreamPair::new(connection.clone(), Role::Client, pair);
-    let header = encode_stream_header(target);
-    pair.send.write_all(&header).await.map_err(Cut::from)?;
+    let mut pair = StreamPair::new(connection.clone(), session.role(), pair);
+    pair.send.write_all(&header.encode()).await.map_err(Cut::from)?;
 
     let mut answer = [0];
     match pair.recv.read_exact(&mut answer).await {

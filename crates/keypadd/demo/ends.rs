@@ -9,7 +9,7 @@ use std::time::Duration;
 use keypadd_pool::Direction;
 use keypadd_provider::{ConnectionKeys, KeyExchange, PrivateKey, client_config, server_config};
 use keypadd_tunnel::{
-    AllowedPeer, Client, ClientSettings, Congestion, LiveSession, LocalForward, Peers, Permit,
+    AllowedPeer, Bound, Client, ClientSettings, Congestion, Forward, LiveSession, Peers, Permit,
     Permits, Server, ServerSettings, Sessions,
 };
 use tokio::task::JoinSet;
@@ -81,7 +81,8 @@ impl Ends {
         tasks.spawn(async move { server.run(stop.at_once()).await });
 
         let forwards = targets.map(|target| format!("127.0.0.1:0:{target}").parse());
-        let forwards: Result<Vec<LocalForward>, _> = forwards.into_iter().collect();
+        let forwards: Result<Vec<_>, _> =
+            forwards.into_iter().map(|forward| forward.map(Forward::Local)).collect();
         let client = Client::bind(ClientSettings {
             server: address.to_string().parse().map_err(fault)?,
             crypto: client_config(&near.crypto, far.public_key()).map_err(fault)?,
@@ -95,7 +96,10 @@ impl Ends {
         let listening: Vec<SocketAddr> = client
             .forwards()
             .iter()
-            .filter_map(|(_, addresses)| addresses.first().copied())
+            .filter_map(|(_, bound)| match bound.first() {
+                Some(&Bound::Tcp(address)) => Some(address),
+                _ => None,
+            })
             .collect();
         let forwards = listening.try_into().map_err(|_| failed("a forward does not listen"))?;
         let session = client.connect().await.map_err(fault)?;

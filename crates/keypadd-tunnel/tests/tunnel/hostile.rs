@@ -2,7 +2,10 @@
 
 use keypadd_keystream::Suite;
 use keypadd_provider::client_config;
-use keypadd_tunnel::wire::{CONNECTED, Frame, Instance, StreamCode, VERSION, encode_stream_header};
+use keypadd_tunnel::{
+    Goal,
+    wire::{CONNECTED, Frame, Instance, StreamCode, StreamHeader, VERSION},
+};
 use quinn::{Connection, ConnectionError, Endpoint, RecvStream, SendStream};
 
 use crate::support::*;
@@ -21,6 +24,10 @@ async fn raw_connection(permits: &[&str]) -> (RunningServer, Endpoint, Connectio
 
 fn hello() -> Vec<u8> {
     Frame::HelloClient { version: VERSION, instance: Instance([9; 16]) }.encode()
+}
+
+fn header(target: &str) -> Vec<u8> {
+    StreamHeader::Goal(Goal::Tcp(target.parse().unwrap())).encode()
 }
 
 async fn control(connection: &Connection, bytes: &[u8]) -> (SendStream, RecvStream) {
@@ -47,8 +54,8 @@ async fn code_for(connection: &Connection, bytes: &[u8]) -> StreamCode {
 /// A good stream still works.
 async fn assert_alive(connection: &Connection, target: &tokio::net::TcpListener) {
     let (mut send, mut recv) = connection.open_bi().await.unwrap();
-    let target_address = target.local_addr().unwrap().to_string().parse().unwrap();
-    send.write_all(&encode_stream_header(&target_address)).await.unwrap();
+    let target_address = target.local_addr().unwrap().to_string();
+    send.write_all(&header(&target_address)).await.unwrap();
     let mut answer = [0xff];
     within(recv.read_exact(&mut answer)).await.unwrap();
     assert_eq!(answer, [CONNECTED]);
@@ -99,7 +106,7 @@ async fn streams_beyond_the_permits_are_told_code_2() {
     let (_send, mut recv) = control(&connection, &hello()).await;
     welcome(&mut recv).await;
     for target in ["127.0.0.1:2", "10.0.0.1:1", "0.0.0.0:1"] {
-        let header = encode_stream_header(&target.parse().unwrap());
+        let header = header(target);
         assert_eq!(code_for(&connection, &header).await, StreamCode::NotPermitted, "{target}");
     }
 }

@@ -65,7 +65,7 @@ async fn both_ends_list_the_session_and_its_forwards() {
     assert_eq!(at_client.public_key, tunnel.server.key.to_string());
     assert_eq!(at_client.peer, at_client.public_key[..8]);
     assert_eq!(at_client.remote, tunnel.server.address);
-    assert_eq!(at_client.forwards[0].forward, format!("0:{address}"));
+    assert_eq!(at_client.forwards[0].forward, format!("-L 0:{address}"));
     assert!(at_client.sent_packets > 0 && at_client.mtu_bytes >= 1200);
 }
 
@@ -111,7 +111,7 @@ async fn one_client_may_connect_again_with_the_same_listeners() {
     let server = RunningServer::start(key.public(), &["127.0.0.1:*"]);
     let forward: &str = &format!("0:{}", target.local_addr().unwrap());
     let (client, first) = connected(client_settings(&server, &key, &[forward])).await;
-    let entrance = client.forwards()[0].1[0];
+    let entrance = addresses(&client)[0][0];
     drop(first);
     // Who comes in between waits for the next session.
     let mut here = tokio::net::TcpStream::connect(entrance).await.unwrap();

@@ -4,6 +4,7 @@
 
 mod carrying;
 mod changes;
+mod dynamic;
 mod hostile;
 mod jumps;
 mod lifecycle;
@@ -13,3 +14,4 @@ mod refusals;
 mod resets;
 mod staying;
 mod support;
+mod unix;

@@ -42,7 +42,7 @@ async fn who_finds_no_session_in_ten_seconds_is_reset() {
     let key = new_key();
     let server = RunningServer::start(key.public(), &[]);
     let client = Client::bind(client_settings(&server, &key, &["0:web:80"])).await.unwrap();
-    let entrance = client.forwards()[0].1[0];
+    let entrance = addresses(&client)[0][0];
     let mut here = TcpStream::connect(entrance).await.unwrap();
     let began = Instant::now();
     assert_reset(&mut here).await;
@@ -59,7 +59,7 @@ async fn forwards_change_and_what_is_open_stays() {
     let forwards = [&*forward(&first), &*forward(&second)];
     let (client, session) = connected(client_settings(&server, &key, &forwards)).await;
     let entrances = |client: &Client| -> Vec<SocketAddr> {
-        client.forwards().iter().map(|(_, addresses)| addresses[0]).collect()
+        addresses(client).iter().map(|addresses| addresses[0]).collect()
     };
     let change = async {
         let [of_first, of_second] = entrances(&client)[..] else { panic!("two forwards") };
@@ -68,7 +68,7 @@ async fn forwards_change_and_what_is_open_stays() {
 
         // The first goes, the second stays as it is, and a third is new.
         let third = listener().await;
-        let wanted = [forward(&second), forward(&third)].map(|text| text.parse().unwrap());
+        let wanted = [forward(&second), forward(&third)].map(|text| crate::support::forward(&text));
         assert!(client.set_forwards(wanted.to_vec()).await.is_empty());
         let [still_second, of_third] = entrances(&client)[..] else { panic!("two forwards") };
         assert_eq!(still_second, of_second);
@@ -78,11 +78,11 @@ async fn forwards_change_and_what_is_open_stays() {
         into_first.write_u8(1).await.unwrap();
         assert_eq!(within(out_of_first.read_u8()).await.unwrap(), 1);
         let listed: Vec<_> = session_forwards(&client);
-        assert!(listed.contains(&forward(&third)), "{listed:?}");
+        assert!(listed.contains(&format!("-L {}", forward(&third))), "{listed:?}");
 
         // One that cannot be bound is said, and harms no other.
         let taken = format!("{}:web:80", of_second.port());
-        let wanted = [forward(&second), taken].map(|text| text.parse().unwrap());
+        let wanted = [forward(&second), taken].map(|text| crate::support::forward(&text));
         let errors = client.set_forwards(wanted.to_vec()).await;
         assert_eq!(errors.len(), 1, "{errors:?}");
         assert_eq!(entrances(&client), [of_second]);
@@ -107,7 +107,7 @@ async fn a_client_whose_server_was_never_there_finds_it_when_it_comes() {
     settings.connect_timeout = Duration::from_millis(300);
     let gone = server.stop().await;
     let client = Client::bind(settings).await.unwrap();
-    let (link, entrance) = (client.link(), client.forwards()[0].1[0]);
+    let (link, entrance) = (client.link(), addresses(&client)[0][0]);
     let running = tokio::spawn(async move { client.run(None, pending()).await });
     until("an attempt has failed", || {
         link.status().cause.is_some_and(|cause| cause.contains("no answer in"))

@@ -7,8 +7,8 @@ use keypadd_provider::{
     CryptoSettings, KeyExchange, Meters, PrivateKey, PublicKey, client_config, server_config,
 };
 use keypadd_tunnel::{
-    AllowedPeer, Client, ClientSession, ClientSettings, Link, LinkState, Peers, Server,
-    ServerHandle, ServerSettings, Sessions, TransportSettings, wire::Instance,
+    AllowedPeer, Bound, Client, ClientSession, ClientSettings, Forward, Link, LinkState, Peers,
+    Server, ServerHandle, ServerSettings, Sessions, TransportSettings, wire::Instance,
 };
 use socket2::SockRef;
 use tokio::{
@@ -124,11 +124,30 @@ pub fn client_settings(
         server: server.address.to_string().parse().unwrap(),
         crypto: client_config(&crypto(key, Suite::AES_128_GCM), server.key).unwrap(),
         name: None,
-        forwards: forwards.iter().map(|forward| forward.parse().unwrap()).collect(),
+        forwards: forwards.iter().map(|text| forward(text)).collect(),
         transport: TransportSettings::default(),
         connect_timeout: Duration::from_secs(20),
         instance: Instance([1; 16]),
     }
+}
+
+/// A forward with its flag; without one, a local one.
+pub fn forward(text: &str) -> Forward {
+    match text.split_at_checked(3) {
+        Some(("-R ", text)) => Forward::Remote(text.parse().unwrap()),
+        Some(("-D ", text)) => Forward::Dynamic(text.parse().unwrap()),
+        _ => Forward::Local(text.parse().unwrap()),
+    }
+}
+
+/// The TCP addresses of each forward.
+pub fn addresses(client: &Client) -> Vec<Vec<SocketAddr>> {
+    let tcp = |bound: Bound| match bound {
+        Bound::Tcp(address) => Some(address),
+        Bound::Unix(_) => None,
+    };
+    let forwards = client.forwards().into_iter();
+    forwards.map(|(_, bound)| bound.into_iter().filter_map(tcp).collect()).collect()
 }
 
 pub async fn connected(settings: ClientSettings) -> (Client, ClientSession) {
@@ -150,7 +169,7 @@ impl RunningClient {
     pub async fn start(settings: ClientSettings) -> Self {
         let (client, session) = connected(settings).await;
         let (link, sessions) = (client.link(), client.sessions());
-        let entrances = client.forwards().iter().map(|(_, addresses)| addresses[0]).collect();
+        let entrances = addresses(&client).iter().map(|addresses| addresses[0]).collect();
         let task = tokio::spawn(async move { client.run(Some(session), pending()).await });
         Self { link, sessions, entrances, task }
     }
@@ -199,7 +218,7 @@ impl Tunnel {
         let mut settings = client_settings(&server, &key, forwards);
         settings.transport = transport;
         let (client, session) = connected(settings).await;
-        let addresses = client.forwards().into_iter().map(|(_, addresses)| addresses).collect();
+        let addresses = addresses(&client);
         let client_sessions = client.sessions();
         let link = client.link();
         let (stop, stopped) = oneshot::channel();

@@ -1,0 +1,82 @@
+//! Answering a stream that the other end opened: read its header, connect to the goal, join the two.
+//!
+//! A client may ask a server for any goal that its permits admit; a server may ask a client for a
+//! remote forward by its number and for nothing else (invariant I10). Whatever makes no sense costs
+//! that one stream.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::time::timeout;
+use tracing::debug;
+
+use crate::{
+    dial::dial,
+    forward::Goal,
+    forwarded::Forwarded,
+    lookup::Lookups,
+    peer::AllowedPeer,
+    session::LiveSession,
+    splice::{StreamPair, splice},
+    wire::{CONNECTED, STREAM_HEAD_BYTES, StreamCode, StreamHead, StreamHeader},
+};
+
+/// Time for a new stream to say where it wants to go.
+const HEADER_TIME: Duration = Duration::from_secs(10);
+
+/// Serves a stream of a client's; gives the goal back if no permit admits it.
+pub(crate) async fn answer_client(
+    session: Arc<LiveSession>,
+    peer: Arc<AllowedPeer>,
+    lookups: Lookups,
+    mut pair: StreamPair,
+) -> Option<Goal> {
+    let Some(StreamHeader::Goal(goal)) = read_header(&mut pair).await else {
+        pair.reset(StreamCode::BadHeader);
+        return None;
+    };
+    let name = goal.to_string();
+    let _open = session.forward_opened(&name);
+    let code = connect(&session, &name, pair, dial(&goal, &peer.permits, &lookups)).await.err();
+    (code == Some(StreamCode::NotPermitted)).then_some(goal)
+}
+
+/// Joins a stream and the goal that `dialling` connects to; the error says why it was not reached.
+async fn connect(
+    session: &LiveSession,
+    name: &str,
+    mut pair: StreamPair,
+    dialling: impl Future<Output = Result<Forwarded, StreamCode>>,
+) -> Result<(), StreamCode> {
+    let stopped = pair.send.stopped();
+    let dialled = tokio::select! {
+        dialled = dialling => dialled,
+        // The other end has given up: so do we, whatever the goal would have said.
+        _ = stopped => Err(StreamCode::Reset),
+    };
+    let socket = match dialled {
+        Ok(socket) => socket,
+        Err(code) => {
+            debug!(peer = session.peer(), target = name, %code, "not connected");
+            pair.reset(code);
+            return Err(code);
+        }
+    };
+    if pair.send.write_all(&[CONNECTED]).await.is_ok()
+        && let Err(cut) = splice(socket, pair).await
+    {
+        debug!(peer = session.peer(), target = name, %cut, "forward cut");
+    }
+    Ok(())
+}
+
+async fn read_header(pair: &mut StreamPair) -> Option<StreamHeader> {
+    let read = async {
+        let mut head = [0; STREAM_HEAD_BYTES];
+        pair.recv.read_exact(&mut head).await.ok()?;
+        let head = StreamHead::decode(head).ok()?;
+        let mut text = vec![0; head.text_bytes()];
+        pair.recv.read_exact(&mut text).await.ok()?;
+        head.header(&text).ok()
+    };
+    timeout(HEADER_TIME, read).await.ok()?
+}

@@ -1,0 +1,199 @@
+//! Frames of the control stream.
+
+use crate::{
+    forward::{Bind, Listen},
+    target::HOST_BYTES_MAX,
+    wire::{ListenCode, WireError},
+};
+
+/// Bytes before a control frame's body: its length and its type.
+pub const FRAME_HEAD_BYTES: usize = 3;
+
+const TYPE_HELLO_CLIENT: u8 = 1;
+const TYPE_HELLO_SERVER: u8 = 2;
+const TYPE_LISTEN: u8 = 3;
+const TYPE_LISTENING: u8 = 4;
+const TYPE_UNLISTEN: u8 = 5;
+const TYPE_PING: u8 = 6;
+
+const LISTEN_TCP: u8 = 1;
+const LISTEN_UNIX: u8 = 2;
+
+/// A random number that a client draws when it starts; it tells one run from another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Instance(pub [u8; 16]);
+
+/// A control frame whose type is known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Frame {
+    /// The client's first frame.
+    HelloClient {
+        /// Version the client speaks.
+        version: u8,
+        /// The client's run.
+        instance: Instance,
+    },
+    /// The server's first frame: the client may now open streams.
+    HelloServer {
+        /// Version the server speaks.
+        version: u8,
+    },
+    /// From the client: listen there, and bring what connects to me under this number.
+    Listen {
+        /// The client's number for the forward, not in use in this session.
+        id: u16,
+        /// Where.
+        listen: Listen,
+    },
+    /// From the server: what became of a `Listen`.
+    Listening {
+        /// The client's number.
+        id: u16,
+        /// The TCP port that is bound (0 for a unix socket), or why none is.
+        outcome: Result<u16, ListenCode>,
+    },
+    /// From the client: listen there no more. What is connected stays so.
+    Unlisten {
+        /// The client's number.
+        id: u16,
+    },
+    /// From either end: are you there? QUIC's acknowledgement is the answer.
+    Ping,
+}
+
+/// The first three bytes of a control frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FrameHead {
+    /// Bytes of body that follow.
+    pub body_bytes: u16,
+    /// The frame's type, known or not.
+    pub kind: u8,
+}
+
+impl FrameHead {
+    /// Reads the three bytes; every value is a possible head.
+    pub fn decode(bytes: [u8; FRAME_HEAD_BYTES]) -> Self {
+        let [high, low, kind] = bytes;
+        Self { body_bytes: u16::from_be_bytes([high, low]), kind }
+    }
+}
+
+impl Frame {
+    /// Longest body of a frame that is known; a longer body has fields to be skipped.
+    pub const BODY_BYTES_MAX: usize = 6 + HOST_BYTES_MAX;
+
+    /// The whole frame: head and body.
+    pub fn encode(&self) -> Vec<u8> {
+        let (kind, body) = match self {
+            Self::HelloClient { version, instance } => {
+                (TYPE_HELLO_CLIENT, [&[*version][..], &instance.0].concat())
+            }
+            Self::HelloServer { version } => (TYPE_HELLO_SERVER, vec![*version]),
+            Self::Listen { id, listen } => (TYPE_LISTEN, encode_listen(*id, listen)),
+            Self::Listening { id, outcome } => {
+                let (code, port) = match outcome {
+                    Ok(port) => (0, *port),
+                    Err(code) => (code.value(), 0),
+                };
+                (TYPE_LISTENING, [&id.to_be_bytes()[..], &[code], &port.to_be_bytes()].concat())
+            }
+            Self::Unlisten { id } => (TYPE_UNLISTEN, id.to_be_bytes().to_vec()),
+            Self::Ping => (TYPE_PING, Vec::new()),
+        };
+        let length = u16::try_from(body.len()).expect("our own bodies are a few bytes");
+        [&length.to_be_bytes()[..], &[kind], &body].concat()
+    }
+
+    /// Reads a body; `None` for a type that is not known. Bytes after the known fields are
+    /// skipped, so that a frame may grow.
+    pub fn decode(kind: u8, body: &[u8]) -> Result<Option<Self>, WireError> {
+        let mut fields = Fields { kind, rest: body };
+        Ok(Some(match kind {
+            TYPE_HELLO_CLIENT => {
+                Self::HelloClient { version: fields.byte()?, instance: Instance(fields.array()?) }
+            }
+            TYPE_HELLO_SERVER => Self::HelloServer { version: fields.byte()? },
+            TYPE_LISTEN => Self::Listen { id: fields.number()?, listen: decode_listen(fields)? },
+            TYPE_LISTENING => {
+                let (id, code, port) = (fields.number()?, fields.byte()?, fields.number()?);
+                let outcome = ListenCode::from_value(code).map_or(Ok(port), Err);
+                Self::Listening { id, outcome }
+            }
+            TYPE_UNLISTEN => Self::Unlisten { id: fields.number()? },
+            TYPE_PING => Self::Ping,
+            _ => return Ok(None),
+        }))
+    }
+}
+
+fn encode_listen(id: u16, listen: &Listen) -> Vec<u8> {
+    let mut body = id.to_be_bytes().to_vec();
+    let text = match listen {
+        Listen::Tcp { bind, port } => {
+            body.push(LISTEN_TCP);
+            body.extend(port.to_be_bytes());
+            match bind {
+                Bind::Loopback => String::new(),
+                Bind::All => "*".into(),
+                Bind::Host(host) => host.to_string(),
+            }
+        }
+        Listen::Unix(path) => {
+            body.push(LISTEN_UNIX);
+            path.to_string()
+        }
+    };
+    debug_assert!(text.len() <= HOST_BYTES_MAX, "hosts and paths are at most 255 bytes");
+    let text_bytes = u8::try_from(text.len()).unwrap_or(u8::MAX);
+    body.push(text_bytes);
+    body.extend(text.bytes().take(text_bytes.into()));
+    body
+}
+
+fn decode_listen(mut fields: Fields<'_>) -> Result<Listen, WireError> {
+    match fields.byte()? {
+        LISTEN_TCP => {
+            let port = fields.number()?;
+            let bind = match fields.text()? {
+                "" => Bind::Loopback,
+                "*" => Bind::All,
+                host => Bind::Host(host.parse()?),
+            };
+            Ok(Listen::Tcp { bind, port })
+        }
+        LISTEN_UNIX => Ok(Listen::Unix(fields.text()?.parse()?)),
+        kind => Err(WireError::UnknownListen(kind)),
+    }
+}
+
+/// What is left of a body.
+struct Fields<'a> {
+    kind: u8,
+    rest: &'a [u8],
+}
+
+impl<'a> Fields<'a> {
+    fn array<const BYTES: usize>(&mut self) -> Result<[u8; BYTES], WireError> {
+        let short = WireError::ShortFrame { kind: self.kind };
+        let (&field, rest) = self.rest.split_first_chunk().ok_or(short)?;
+        self.rest = rest;
+        Ok(field)
+    }
+
+    fn byte(&mut self) -> Result<u8, WireError> {
+        self.array::<1>().map(|[byte]| byte)
+    }
+
+    fn number(&mut self) -> Result<u16, WireError> {
+        self.array().map(u16::from_be_bytes)
+    }
+
+    /// Text behind a byte with its length.
+    fn text(&mut self) -> Result<&'a str, WireError> {
+        let bytes = usize::from(self.byte()?);
+        let short = WireError::ShortFrame { kind: self.kind };
+        let (text, rest) = self.rest.split_at_checked(bytes).ok_or(short)?;
+        self.rest = rest;
+        str::from_utf8(text).map_err(|_| WireError::NotText)
+    }
+}

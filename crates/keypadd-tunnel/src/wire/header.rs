@@ -1,0 +1,94 @@
+//! The first bytes of every stream but the control stream: what it is to be connected to.
+
+use crate::{
+    forward::Goal,
+    target::{AddressError, HOST_BYTES_MAX, Host, Target},
+    wire::WireError,
+};
+
+/// Bytes of a stream header before the host or the path.
+pub const STREAM_HEAD_BYTES: usize = 4;
+
+/// The one byte with which the other end says that the goal is connected.
+pub const CONNECTED: u8 = 0;
+
+const KIND_TCP: u8 = 1;
+const KIND_UNIX: u8 = 2;
+const KIND_REMOTE: u8 = 3;
+
+/// What a stream is to be connected to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StreamHeader {
+    /// From a client: this goal.
+    Goal(Goal),
+    /// From a server: the goal of the remote forward to which the client gave this number. The
+    /// server has no words for a host (invariant I10).
+    Remote(u16),
+}
+
+/// A stream header as far as its fixed part tells it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamHead(Kind);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Tcp { port: u16, host_bytes: u8 },
+    Unix { path_bytes: u8 },
+    Remote { id: u16 },
+}
+
+impl StreamHead {
+    /// Reads the fixed part.
+    pub fn decode(bytes: [u8; STREAM_HEAD_BYTES]) -> Result<Self, WireError> {
+        let [kind, high, low, text_bytes] = bytes;
+        let number = u16::from_be_bytes([high, low]);
+        match (kind, number, text_bytes) {
+            (KIND_TCP, _, 0) | (KIND_UNIX, _, 0) => Err(WireError::NoHost),
+            (KIND_TCP, port, host_bytes) => Ok(Self(Kind::Tcp { port, host_bytes })),
+            (KIND_UNIX, 0, path_bytes) => Ok(Self(Kind::Unix { path_bytes })),
+            (KIND_REMOTE, id, 0) => Ok(Self(Kind::Remote { id })),
+            (KIND_UNIX | KIND_REMOTE, ..) => Err(WireError::NotZero),
+            _ => Err(WireError::UnknownKind(kind)),
+        }
+    }
+
+    /// Bytes of host or path that follow, at most 255.
+    pub fn text_bytes(self) -> usize {
+        match self.0 {
+            Kind::Tcp { host_bytes, .. } => host_bytes.into(),
+            Kind::Unix { path_bytes } => path_bytes.into(),
+            Kind::Remote { .. } => 0,
+        }
+    }
+
+    /// Joins the fixed part with the bytes of host or path.
+    pub fn header(self, text: &[u8]) -> Result<StreamHeader, WireError> {
+        let text = str::from_utf8(text).map_err(|_| WireError::NotText)?;
+        match self.0 {
+            Kind::Tcp { port: 0, .. } => Err(AddressError::BadPort("0".into()).into()),
+            Kind::Tcp { port, .. } => {
+                let host = text.parse::<Host>()?;
+                Ok(StreamHeader::Goal(Goal::Tcp(Target { host, port })))
+            }
+            Kind::Unix { .. } => Ok(StreamHeader::Goal(Goal::Unix(text.parse()?))),
+            Kind::Remote { id } => Ok(StreamHeader::Remote(id)),
+        }
+    }
+}
+
+impl StreamHeader {
+    /// The whole header.
+    pub fn encode(&self) -> Vec<u8> {
+        let (kind, number, text) = match self {
+            Self::Goal(Goal::Tcp(target)) => (KIND_TCP, target.port, target.host.to_string()),
+            Self::Goal(Goal::Unix(path)) => (KIND_UNIX, 0, path.to_string()),
+            Self::Remote(id) => (KIND_REMOTE, *id, String::new()),
+        };
+        debug_assert!(text.len() <= HOST_BYTES_MAX, "hosts and paths are at most 255 bytes");
+        let text_bytes = u8::try_from(text.len()).unwrap_or(u8::MAX);
+        let [high, low] = number.to_be_bytes();
+        let mut header = vec![kind, high, low, text_bytes];
+        header.extend(text.bytes().take(text_bytes.into()));
+        header
+    }
+}

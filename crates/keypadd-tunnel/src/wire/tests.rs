@@ -1,0 +1,149 @@
+use proptest::{collection::vec, prelude::*};
+
+use super::*;
+use crate::forward::{Goal, Listen, RemoteForward};
+
+fn decode_frame(bytes: &[u8]) -> Result<Option<Frame>, WireError> {
+    let head = FrameHead::decode(*bytes.first_chunk().unwrap());
+    assert_eq!(usize::from(head.body_bytes), bytes.len() - FRAME_HEAD_BYTES);
+    Frame::decode(head.kind, &bytes[FRAME_HEAD_BYTES..])
+}
+
+fn decode_header(bytes: &[u8]) -> Result<StreamHeader, WireError> {
+    let head = StreamHead::decode(*bytes.first_chunk().unwrap())?;
+    assert_eq!(head.text_bytes(), bytes.len() - STREAM_HEAD_BYTES);
+    head.header(&bytes[STREAM_HEAD_BYTES..])
+}
+
+fn listen(text: &str) -> Listen {
+    format!("{text}:goal:1").parse::<RemoteForward>().unwrap().listen
+}
+
+#[test]
+fn frames_are_these_bytes() {
+    let mut hello = vec![0, 17, 1, 1];
+    hello.extend([7; 16]);
+    let listen = |id, text| Frame::Listen { id, listen: listen(text) };
+    for (frame, bytes) in [
+        (Frame::HelloClient { version: VERSION, instance: Instance([7; 16]) }, &hello[..]),
+        (Frame::HelloServer { version: VERSION }, &[0, 1, 2, 1]),
+        (listen(0x102, "8080"), &[0, 6, 3, 1, 2, 1, 0x1f, 0x90, 0]),
+        (listen(0, "*:8080"), b"\0\x07\x03\0\0\x01\x1f\x90\x01*"),
+        (listen(0, "[::1]:0"), b"\0\x09\x03\0\0\x01\0\0\x03::1"),
+        (listen(0, "lan:80"), b"\0\x09\x03\0\0\x01\0\x50\x03lan"),
+        (listen(9, "/run/x"), b"\0\x0a\x03\0\x09\x02\x06/run/x"),
+        (Frame::Listening { id: 0x102, outcome: Ok(8080) }, &[0, 5, 4, 1, 2, 0, 0x1f, 0x90]),
+        (Frame::Listening { id: 3, outcome: Err(ListenCode::InUse) }, &[0, 5, 4, 0, 3, 2, 0, 0]),
+        (Frame::Unlisten { id: 0x102 }, &[0, 2, 5, 1, 2]),
+        (Frame::Ping, &[0, 0, 6]),
+    ] {
+        assert_eq!(frame.encode(), bytes, "{frame:?}");
+        assert_eq!(decode_frame(bytes), Ok(Some(frame)));
+    }
+}
+
+#[test]
+fn unknown_types_are_skipped_and_short_bodies_refused() {
+    assert_eq!(decode_frame(&[0, 2, 99, 1, 2]), Ok(None));
+    assert_eq!(decode_frame(&[0, 0, 2]), Err(WireError::ShortFrame { kind: 2 }));
+    assert_eq!(decode_frame(&[0, 2, 1, 1, 2]), Err(WireError::ShortFrame { kind: 1 }));
+    assert_eq!(decode_frame(&[0, 1, 5, 1]), Err(WireError::ShortFrame { kind: 5 }));
+    assert_eq!(decode_frame(&[0, 4, 4, 0, 0, 0, 1]), Err(WireError::ShortFrame { kind: 4 }));
+    // The text ends before its length says.
+    let short = b"\0\x07\x03\0\0\x01\x1f\x90\x02*";
+    assert_eq!(decode_frame(short), Err(WireError::ShortFrame { kind: 3 }));
+    // Frames may grow.
+    assert_eq!(decode_frame(&[0, 3, 5, 0, 1, 9]), Ok(Some(Frame::Unlisten { id: 1 })));
+}
+
+#[test]
+fn senseless_listens_are_refused() {
+    let decode = |body: &[u8]| Frame::decode(3, body);
+    assert_eq!(decode(&[0, 0, 7, 0, 0, 0]), Err(WireError::UnknownListen(7)));
+    assert_eq!(decode(&[0, 0, 1, 0, 80, 1, 0xff]), Err(WireError::NotText));
+    assert!(matches!(decode(b"\0\0\x01\0\x50\x03a b"), Err(WireError::Address(_))));
+    assert!(matches!(decode(b"\0\0\x02\x01x"), Err(WireError::Path(_))));
+    assert!(matches!(decode(b"\0\0\x02\0"), Err(WireError::Path(_))));
+}
+
+#[test]
+fn stream_headers_are_these_bytes() {
+    let goal = |goal: Goal| StreamHeader::Goal(goal);
+    for (header, bytes) in [
+        (goal(Goal::Tcp("db:5432".parse().unwrap())), &b"\x01\x15\x38\x02db"[..]),
+        (goal(Goal::Unix("/run/x".parse().unwrap())), b"\x02\0\0\x06/run/x"),
+        (StreamHeader::Remote(0x102), &[3, 1, 2, 0]),
+    ] {
+        assert_eq!(header.encode(), bytes);
+        assert_eq!(decode_header(bytes), Ok(header));
+    }
+}
+
+#[test]
+fn senseless_headers_are_refused() {
+    assert_eq!(StreamHead::decode([9, 0, 22, 1]), Err(WireError::UnknownKind(9)));
+    assert_eq!(StreamHead::decode([1, 0, 22, 0]), Err(WireError::NoHost));
+    assert_eq!(StreamHead::decode([2, 0, 0, 0]), Err(WireError::NoHost));
+    assert_eq!(StreamHead::decode([2, 0, 22, 1]), Err(WireError::NotZero));
+    // A server cannot name a host: there is no room for one.
+    assert_eq!(StreamHead::decode([3, 0, 22, 1]), Err(WireError::NotZero));
+    assert_eq!(decode_header(&[1, 0, 22, 1, 0xff]), Err(WireError::NotText));
+    assert!(matches!(decode_header(b"\x01\0\0\x01a"), Err(WireError::Address(_))));
+    assert!(matches!(decode_header(b"\x01\0\x16\x01\0"), Err(WireError::Address(_))));
+    assert!(matches!(decode_header(b"\x02\0\0\x01a"), Err(WireError::Path(_))));
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_decoded_or_refused_without_a_panic(
+        kind in 0..8_u8, head: [u8; 4], bytes in vec(any::<u8>(), 0..300)
+    ) {
+        let _ = FrameHead::decode(*head.first_chunk().unwrap());
+        let _ = Frame::decode(kind, &bytes);
+        if let Ok(head) = StreamHead::decode(head) {
+            let _ = head.header(&bytes);
+        }
+    }
+
+    #[test]
+    fn frames_survive_the_wire(
+        version: u8,
+        instance: [u8; 16],
+        id: u16,
+        code: u8,
+        at in "((|\\*:|[a-z0-9][a-z0-9.-]{0,254}:)[1-9][0-9]{0,3}|/[a-z/]{0,105}x)",
+    ) {
+        let outcome = ListenCode::from_value(code).map_or(Ok(id), Err);
+        for frame in [
+            Frame::HelloClient { version, instance: Instance(instance) },
+            Frame::HelloServer { version },
+            Frame::Listen { id, listen: listen(&at) },
+            Frame::Listening { id, outcome },
+            Frame::Unlisten { id },
+            Frame::Ping,
+        ] {
+            prop_assert!(frame.encode().len() <= FRAME_HEAD_BYTES + Frame::BODY_BYTES_MAX);
+            prop_assert_eq!(decode_frame(&frame.encode()), Ok(Some(frame)));
+        }
+    }
+
+    #[test]
+    fn headers_survive_the_wire(
+        host in "[a-z0-9][a-z0-9.-]{0,254}", port in 1..=u16::MAX, path in "/[a-z/]{0,105}x",
+    ) {
+        let host = host.parse().unwrap();
+        for header in [
+            StreamHeader::Goal(Goal::Tcp(crate::target::Target { host, port })),
+            StreamHeader::Goal(Goal::Unix(path.parse().unwrap())),
+            StreamHeader::Remote(port),
+        ] {
+            prop_assert_eq!(decode_header(&header.encode()), Ok(header));
+        }
+    }
+
+    #[test]
+    fn codes_survive_the_wire(value: u64, byte in 1..=u8::MAX) {
+        prop_assert_eq!(StreamCode::from_value(value).value(), value);
+        prop_assert_eq!(ListenCode::from_value(byte).map(ListenCode::value), Some(byte));
+    }
+}

@@ -1,0 +1,133 @@
+//! Dynamic forwards: SOCKS5 as a program speaks it.
+
+use std::net::SocketAddr;
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+};
+
+use crate::support::*;
+
+/// A request for CONNECT to an address in SOCKS's own form.
+fn connect(address: &[u8], port: u16) -> Vec<u8> {
+    [b"\x05\x01\x00", address, &port.to_be_bytes()[..]].concat()
+}
+
+fn v4(port: u16) -> Vec<u8> {
+    connect(b"\x01\x7f\x00\x00\x01", port)
+}
+
+fn name(name: &str, port: u16) -> Vec<u8> {
+    connect(&[&[3, name.len() as u8], name.as_bytes()].concat(), port)
+}
+
+/// Greets the proxy and asks: the connection and the first two bytes of the reply.
+async fn ask(proxy: SocketAddr, request: &[u8]) -> (TcpStream, [u8; 2]) {
+    let mut stream = TcpStream::connect(proxy).await.unwrap();
+    stream.write_all(b"\x05\x01\x00").await.unwrap();
+    let mut method = [0; 2];
+    within(stream.read_exact(&mut method)).await.unwrap();
+    assert_eq!(method, [5, 0]);
+    stream.write_all(request).await.unwrap();
+    let mut reply = [0; 10];
+    within(stream.read_exact(&mut reply)).await.unwrap();
+    assert_eq!(reply[2..], [0, 1, 0, 0, 0, 0, 0, 0]);
+    (stream, [reply[0], reply[1]])
+}
+
+/// The code of a refusal, after which the connection has ended in order.
+async fn refused(proxy: SocketAddr, request: &[u8]) -> u8 {
+    let (mut stream, [5, code]) = ask(proxy, request).await else { panic!("not SOCKS5") };
+    assert_eq!(read_all(&mut stream).await.unwrap(), b"");
+    code
+}
+
+async fn exchange(mut near: TcpStream, target: &TcpListener) {
+    let mut far = accept(target).await;
+    let (question, answer) = (noise(3, 150_000), noise(4, 150_000));
+    let ask = async {
+        near.write_all(&question).await.unwrap();
+        near.shutdown().await.unwrap();
+        read_all(&mut near).await.unwrap()
+    };
+    let reply = async {
+        let heard = read_all(&mut far).await.unwrap();
+        far.write_all(&answer).await.unwrap();
+        drop(far);
+        heard
+    };
+    let (at_near, at_far) = within(async { tokio::join!(ask, reply) }).await;
+    assert!(at_far == question && at_near == answer);
+}
+
+#[tokio::test]
+async fn targets_are_reached_by_ipv4_ipv6_and_name() {
+    let target = listener().await;
+    let port = target.local_addr().unwrap().port();
+    let target6 = TcpListener::bind("[::1]:0").await.unwrap();
+    let port6 = target6.local_addr().unwrap().port();
+    let tunnel = Tunnel::start(&["localhost:*"], &["-D 0"]).await;
+    for proxy in tunnel.addresses[0].clone() {
+        let (near, reply) = ask(proxy, &v4(port)).await;
+        assert_eq!(reply, [5, 0]);
+        exchange(near, &target).await;
+        let (near, reply) = ask(proxy, &name("localhost", port)).await;
+        assert_eq!(reply, [5, 0]);
+        exchange(near, &target).await;
+        let six = connect(b"\x04\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x01", port6);
+        let (near, reply) = ask(proxy, &six).await;
+        assert_eq!(reply, [5, 0]);
+        exchange(near, &target6).await;
+    }
+    until("all is over", || tunnel.open() == (0, 0)).await;
+}
+
+#[tokio::test]
+async fn refusals_have_the_numbers_of_the_rfc() {
+    let closed = listener().await.local_addr().unwrap().port();
+    let unpermitted = listener().await.local_addr().unwrap().port();
+    let permits = [format!("*:{closed}"), "no-such-name.invalid:1".into()];
+    let tunnel = Tunnel::start(&[&permits[0], &permits[1]], &["-D 0"]).await;
+    let proxy = tunnel.addresses[0][0];
+    assert_eq!(refused(proxy, &v4(unpermitted)).await, 2);
+    assert_eq!(refused(proxy, &name("no-such-name.invalid", 1)).await, 4);
+    assert_eq!(refused(proxy, &name("not a name", closed)).await, 4);
+    assert_eq!(refused(proxy, &v4(closed)).await, 5);
+    // BIND and UDP ASSOCIATE.
+    assert_eq!(refused(proxy, b"\x05\x02\x00\x01\x7f\x00\x00\x01\x00\x50").await, 7);
+    assert_eq!(refused(proxy, b"\x05\x03\x00\x01\x7f\x00\x00\x01\x00\x50").await, 7);
+    assert_eq!(refused(proxy, b"\x05\x01\x00\x09").await, 8);
+    assert_eq!(refused(proxy, &v4(0)).await, 1);
+}
+
+#[tokio::test]
+async fn who_offers_no_usable_method_is_told_and_another_protocol_is_not_answered() {
+    let tunnel = Tunnel::start(&["*:*"], &["-D 0"]).await;
+    for (said, answer) in [
+        (&b"\x05\x01\x02"[..], &b"\x05\xff"[..]),
+        (b"\x04\x01\x00\x50\x7f\x00\x00\x01\x00", b""),
+        (b"GET http://example/ HTTP/1.1\r\n\r\n", b""),
+    ] {
+        let mut stream = TcpStream::connect(tunnel.addresses[0][0]).await.unwrap();
+        stream.write_all(said).await.unwrap();
+        let mut heard = Vec::new();
+        // What was not read may end the connection with a reset.
+        let _ = within(stream.read_to_end(&mut heard)).await;
+        assert_eq!(heard, answer);
+    }
+}
+
+#[tokio::test]
+async fn a_reset_goes_through_a_proxied_connection_both_ways() {
+    let target = listener().await;
+    let port = target.local_addr().unwrap().port();
+    let tunnel = Tunnel::start(&["*:*"], &["-D 0"]).await;
+    let (mut near, _) = ask(tunnel.addresses[0][0], &v4(port)).await;
+    reset(accept(&target).await);
+    assert_reset(&mut near).await;
+    let (near, _) = ask(tunnel.addresses[0][0], &v4(port)).await;
+    let mut far = accept(&target).await;
+    reset(near);
+    assert_reset(&mut far).await;
+}
