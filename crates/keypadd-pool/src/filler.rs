@@ -3,7 +3,9 @@
 //! A thin shell around `plan.rs`: it takes back spent memory, asks for a plan, generates whole
 //! chunks and goes to sleep when there is nothing to do. Consumers wake it, at most once per
 //! sleep, and never wait for it. When it dies the lanes run dry and everything goes inline.
+//! The thread is a loop around [`Filler::step`], which a simulator calls by itself.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed};
 use std::sync::mpsc;
@@ -59,11 +61,25 @@ impl FeedEnd {
     }
 }
 
-/// The filler's state; [`Filler::run`] is its thread.
-pub(crate) struct Filler {
+/// What a filler has just done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// It made a chunk, or found that one was no longer wanted.
+    Worked,
+    /// There is nothing to do until somebody wakes it.
+    Idle,
+    /// The last handle of its pool is gone: there will be nothing to do any more.
+    Stopped,
+}
+
+/// Makes the chunks of one pool. [`Pool::new`](crate::Pool::new) gives it a thread; whoever takes
+/// it from [`Pool::with_filler`](crate::Pool::with_filler) decides when it works.
+pub struct Filler {
     shared: Arc<FillerShared>,
     orders: mpsc::Receiver<Order>,
     feeds: Vec<Feed>,
+    /// What is left of the last plan, its lanes as places in `feeds`.
+    plan: VecDeque<Work>,
     /// Memory of chunks that were dropped rather than given back.
     returned: mpsc::Receiver<Box<[Unit]>>,
     home: Home,
@@ -87,6 +103,7 @@ impl Filler {
             shared,
             orders,
             feeds: Vec::new(),
+            plan: VecDeque::new(),
             returned,
             home,
             free: Vec::new(),
@@ -106,24 +123,39 @@ impl Filler {
         self.shared.idle_class.store(become_idle(), Relaxed);
         let _alive = Alive::new(Arc::clone(&self.shared));
         loop {
+            if self.plan.is_empty() {
+                self.account();
+            }
+            match self.step() {
+                Step::Worked => {}
+                Step::Idle => thread::park(),
+                Step::Stopped => break,
+            }
+        }
+    }
+
+    /// Does one chunk's work at most, and looks around first when the last plan has been carried
+    /// out. Never waits.
+    pub fn step(&mut self) -> Step {
+        if self.plan.is_empty() {
             // Paired with the swap of a consumer: what it did before asking is seen below.
             self.shared.wanted.swap(false, AcqRel);
-            if self.shared.stop.load(Relaxed) {
-                break;
-            }
+        }
+        if self.shared.stop.load(Relaxed) {
+            return Step::Stopped;
+        }
+        if self.plan.is_empty() {
             self.collect();
             self.trim();
-            let work = self.plan();
+            self.plan = self.make_plan().into();
             let filled_units = self.mapped_units - self.free.len();
             self.shared.filled_units.store(filled_units as u64, Relaxed);
-            if work.is_empty() {
-                thread::park();
-            }
-            for piece in work {
-                self.fill(piece);
-            }
-            self.account();
         }
+        let Some(piece) = self.plan.pop_front() else { return Step::Idle };
+        if self.fill(&piece) && piece.chunks > 1 {
+            self.plan.push_front(Work { chunks: piece.chunks - 1, ..piece });
+        }
+        Step::Worked
     }
 
     /// Does as it was told, forgets closed lanes, and gathers memory that came back.
@@ -171,7 +203,7 @@ impl Filler {
         self.shared.locked_units.store(self.locked_units as u64, Relaxed);
     }
 
-    fn plan(&mut self) -> Vec<Work> {
+    fn make_plan(&mut self) -> Vec<Work> {
         let views: Vec<LaneView> = self
             .feeds
             .iter()
@@ -189,43 +221,37 @@ impl Filler {
         plan_refill(&views, self.free.len(), self.budget_units)
     }
 
-    fn fill(&mut self, work: Work) {
-        for _ in 0..work.chunks {
-            let feed = &mut self.feeds[work.lane];
-            // The plan is a moment old: the key may have been retired since.
-            if feed.shared.is_closed() || feed.shared.stage() == Stage::Dormant {
-                return;
-            }
-            let end = &mut feed.ends[work.part as usize];
-            let units = work.part.units();
-            if end.ready.is_full() || self.free.len() < units {
-                return;
-            }
-            let position = feed.shared.position.load(Relaxed);
-            let ahead = PacketNumber::new((position + end.lead) * SEGMENT_PACKETS as u64);
-            let segment = end.next.max(ahead.segment());
-            let units: Box<[Unit]> = self.free.split_off(self.free.len() - units).into();
-            let chunk = Chunk::fill(
-                feed.key,
-                &feed.keystream,
-                segment,
-                work.part,
-                units,
-                self.home.clone(),
-            );
-            end.next = segment.next();
-            // A chunk that comes too late is lost work: aim further ahead until one is in time.
-            end.lead = if feed.shared.position.load(Relaxed) > segment.value() {
-                (end.lead * 2).clamp(1, MAX_LEAD[work.part as usize])
-            } else {
-                end.lead / 2
-            };
-            if end.ready.push(chunk).is_ok() {
-                feed.shared.parts[work.part as usize].pushed.fetch_add(1, Relaxed);
-            }
-            let bytes = work.part.row_bytes() * SEGMENT_PACKETS;
-            self.shared.fill_bytes.fetch_add(bytes as u64, Relaxed);
+    /// Makes one chunk of a piece of work; false when no more of it is wanted or possible.
+    fn fill(&mut self, work: &Work) -> bool {
+        let feed = &mut self.feeds[work.lane];
+        // The plan is a moment old: the key may have been retired since.
+        if feed.shared.is_closed() || feed.shared.stage() == Stage::Dormant {
+            return false;
         }
+        let end = &mut feed.ends[work.part as usize];
+        let units = work.part.units();
+        if end.ready.is_full() || self.free.len() < units {
+            return false;
+        }
+        let position = feed.shared.position.load(Relaxed);
+        let ahead = PacketNumber::new((position + end.lead) * SEGMENT_PACKETS as u64);
+        let segment = end.next.max(ahead.segment());
+        let units: Box<[Unit]> = self.free.split_off(self.free.len() - units).into();
+        let chunk =
+            Chunk::fill(feed.key, &feed.keystream, segment, work.part, units, self.home.clone());
+        end.next = segment.next();
+        // A chunk that comes too late is lost work: aim further ahead until one is in time.
+        end.lead = if feed.shared.position.load(Relaxed) > segment.value() {
+            (end.lead * 2).clamp(1, MAX_LEAD[work.part as usize])
+        } else {
+            end.lead / 2
+        };
+        if end.ready.push(chunk).is_ok() {
+            feed.shared.parts[work.part as usize].pushed.fetch_add(1, Relaxed);
+        }
+        let bytes = work.part.row_bytes() * SEGMENT_PACKETS;
+        self.shared.fill_bytes.fetch_add(bytes as u64, Relaxed);
+        true
     }
 
     /// Publishes the CPU time that this thread has spent, by the kernel's account.

@@ -18,6 +18,7 @@ mod pool;
 mod shared;
 
 pub use chunk::{BODY_BYTES, HEAD_BYTES, PAD_BYTES, Part};
+pub use filler::{Filler, Step};
 pub use lane::{Coverage, Lane, PartLevel};
 pub use plan::Stage;
 pub use pool::{Direction, Pool, PoolSettings, PoolSnapshot};

@@ -80,19 +80,29 @@ impl Pool {
     /// When the memory or the thread is refused, or the budget is smaller than one body chunk. (Below
     /// about 300 KiB there is no room for bodies beside the heads.)
     pub fn new(settings: PoolSettings) -> io::Result<Self> {
+        let (pool, filler) = Self::with_filler(settings)?;
+        thread::Builder::new().name("keypadd-fill".into()).spawn(|| filler.run())?;
+        Ok(pool)
+    }
+
+    /// Maps the arena and hands the filler out instead of giving it a thread: whoever holds it
+    /// steps it, and the order of all that happens is theirs. Nothing is filled in between.
+    ///
+    /// # Errors
+    /// As for [`Pool::new`], without the thread's.
+    pub fn with_filler(settings: PoolSettings) -> io::Result<(Self, Filler)> {
         let budget_units = units_of(settings.budget_bytes)?;
         let units = arena::map(budget_units)?;
         let (orders, received) = mpsc::channel();
         let filler = Arc::new(FillerShared::default());
         let worker = Filler::new(Arc::clone(&filler), received, units);
-        thread::Builder::new().name("keypadd-fill".into()).spawn(|| worker.run())?;
         let handle = Handle {
             filler,
             orders,
             next_key: AtomicU64::new(0),
             budget_units: Mutex::new(budget_units),
         };
-        Ok(Self(Arc::new(handle)))
+        Ok((Self(Arc::new(handle)), worker))
     }
 
     /// Changes the budget. Lanes keep what they hold: a larger budget is filled at once, memory above

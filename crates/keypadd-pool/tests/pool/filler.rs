@@ -4,7 +4,7 @@ use std::fs;
 use std::sync::Arc;
 
 use keypadd_keystream::{PacketNumber, SEGMENT_PACKETS, Suite};
-use keypadd_pool::{Coverage, Direction, PAD_BYTES, Part, Pool, Stage};
+use keypadd_pool::{Coverage, Direction, PAD_BYTES, Part, Pool, PoolSettings, Stage, Step};
 
 use crate::support::{key, poll_until, pool};
 
@@ -112,4 +112,20 @@ fn the_filler_ends_with_the_last_handle() {
     poll_until("a clone is served", || lane.level(Part::Head).packets > 0);
     drop(clone);
     poll_until("the thread is gone", || fs::metadata(&task.directory).is_err());
+}
+
+#[test]
+fn a_filler_without_a_thread_works_when_it_is_stepped_and_at_no_other_time() {
+    let (pool, mut filler) = Pool::with_filler(PoolSettings { budget_bytes: 1 << 20 }).expect("ok");
+    let key = key(Suite::AES_256_GCM, 3);
+    let mut lane = pool.open_lane(key, Direction::Send, PacketNumber::new(0), Stage::Active);
+    assert_eq!(lane.seek(PacketNumber::new(0), PAD_BYTES), Coverage::Miss);
+    assert_eq!(filler.step(), Step::Worked);
+    assert_eq!(lane.level(Part::Head).packets, SEGMENT_PACKETS as u64, "one chunk a step");
+    while filler.step() == Step::Worked {}
+    assert_eq!(filler.step(), Step::Idle);
+    assert_eq!(lane.seek(PacketNumber::new(0), PAD_BYTES), Coverage::Hit);
+    assert!(!pool.snapshot().filler_alive, "no thread was made");
+    drop(pool);
+    assert_eq!(filler.step(), Step::Stopped);
 }
