@@ -22,6 +22,7 @@ use crate::kx::KeyExchange;
 use crate::meters::Meters;
 use crate::refusal::{NotesOffer, Refusal};
 use crate::retry;
+use crate::seams::Seams;
 use crate::session::{PooledSession, SessionContext, initial_keys};
 use crate::suites::tls_suite;
 use crate::verify::{AllowList, ListedClients, PinnedServer};
@@ -65,8 +66,9 @@ impl CryptoSettings {
         })
     }
 
-    fn context(&self) -> SessionContext {
-        SessionContext { pool: self.pool.clone(), meters: Arc::clone(&self.meters) }
+    fn context(&self, seams: &Seams) -> SessionContext {
+        let (pool, meters) = (self.pool.clone(), Arc::clone(&self.meters));
+        SessionContext { pool, meters, seams: seams.clone() }
     }
 }
 
@@ -78,6 +80,18 @@ pub fn client_config(
     settings: &CryptoSettings,
     server: PublicKey,
 ) -> Result<Arc<dyn crypto::ClientConfig>, ConfigError> {
+    client_config_with(settings, server, &Seams::default())
+}
+
+/// As [`client_config`], for an auditor.
+///
+/// # Errors
+/// As for [`client_config`].
+pub fn client_config_with(
+    settings: &CryptoSettings,
+    server: PublicKey,
+    seams: &Seams,
+) -> Result<Arc<dyn crypto::ClientConfig>, ConfigError> {
     let mut tls = rustls::ClientConfig::builder_with_provider(settings.provider())
         .with_protocol_versions(&[&TLS13])?
         .dangerous()
@@ -86,7 +100,8 @@ pub fn client_config(
     tls.alpn_protocols = vec![ALPN.to_vec()];
     tls.enable_sni = false;
     tls.resumption = Resumption::disabled();
-    Ok(Arc::new(PooledClient { tls: Arc::new(tls), context: settings.context() }))
+    tls.key_log = Arc::clone(&seams.key_log);
+    Ok(Arc::new(PooledClient { tls: Arc::new(tls), context: settings.context(seams) }))
 }
 
 /// The listening end: only holders of keys that `allowed` lists come in.
@@ -97,6 +112,18 @@ pub fn server_config(
     settings: &CryptoSettings,
     allowed: Arc<dyn AllowList>,
 ) -> Result<Arc<dyn crypto::ServerConfig>, ConfigError> {
+    server_config_with(settings, allowed, &Seams::default())
+}
+
+/// As [`server_config`], for an auditor.
+///
+/// # Errors
+/// As for [`client_config`].
+pub fn server_config_with(
+    settings: &CryptoSettings,
+    allowed: Arc<dyn AllowList>,
+    seams: &Seams,
+) -> Result<Arc<dyn crypto::ServerConfig>, ConfigError> {
     let resolver = settings.key.server_resolver()?;
     let mut tls = rustls::ServerConfig::builder_with_provider(settings.provider())
         .with_protocol_versions(&[&TLS13])?
@@ -106,8 +133,9 @@ pub fn server_config(
     tls.session_storage = Arc::new(NoServerSessionStorage {});
     tls.send_tls13_tickets = 0;
     tls.max_early_data_size = 0;
+    tls.key_log = Arc::clone(&seams.key_log);
     let suites = settings.suites.iter().map(|suite| suite.name()).collect();
-    Ok(Arc::new(PooledServer { tls, resolver, suites, context: settings.context() }))
+    Ok(Arc::new(PooledServer { tls, resolver, suites, context: settings.context(seams) }))
 }
 
 struct PooledClient {

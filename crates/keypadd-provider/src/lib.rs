@@ -20,16 +20,21 @@ mod protection;
 mod refusal;
 mod retry;
 mod seal;
+mod seams;
 mod session;
 mod suites;
 mod tickets;
 mod verify;
 mod window;
 
-pub use config::{ALPN, ConfigError, CryptoSettings, client_config, server_config};
+pub use config::{
+    ALPN, ConfigError, CryptoSettings, client_config, client_config_with, server_config,
+    server_config_with,
+};
 pub use connection::{ConnectionKeys, DirectionStatus, HandshakeData};
 pub use fault::KeyFault;
 pub use identity::{KeyTextError, PrivateKey, PublicKey};
 pub use kx::{KeyExchange, UnknownKeyExchange};
 pub use meters::{Meters, SAMPLED_ONE_IN};
+pub use seams::Seams;
 pub use verify::{AllowList, ListedClients, PinnedServer, RefusedKey};

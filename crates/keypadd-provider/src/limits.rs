@@ -52,6 +52,15 @@ impl Limits {
         }
     }
 
+    /// The same with phases of at most so many packets.
+    pub(crate) fn lowered_to(self, phase_packets_max: u64) -> Self {
+        let reported = phase_packets_max.saturating_add(QUINN_KEY_UPDATE_MARGIN);
+        Self {
+            reported: self.reported.min(reported),
+            hard_stop: self.hard_stop.min(reported.saturating_mul(2)),
+        }
+    }
+
     /// Packets after which quinn updates the key, except in the first phase, which is shorter.
     pub(crate) fn phase_packets(&self) -> u64 {
         self.reported - QUINN_KEY_UPDATE_MARGIN

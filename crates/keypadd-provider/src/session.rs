@@ -35,6 +35,7 @@ use crate::protection::Protection;
 use crate::refusal::Refusal;
 use crate::retry;
 use crate::seal::{Outbound, SealKey};
+use crate::seams::Seams;
 use crate::suites::from_code_point;
 use crate::tickets::TicketSkipper;
 
@@ -43,6 +44,7 @@ use crate::tickets::TicketSkipper;
 pub(crate) struct SessionContext {
     pub(crate) pool: Option<Pool>,
     pub(crate) meters: Arc<Meters>,
+    pub(crate) seams: Seams,
 }
 
 /// A QUIC session whose packet keys draw on a pool.
@@ -72,6 +74,7 @@ enum Tls {
 /// The key schedule of the 1-RTT space.
 struct OneRtt {
     suite: Suite,
+    limits: Limits,
     kex: KeyExchange,
     secrets: Secrets,
     next_phase: u64,
@@ -195,13 +198,15 @@ impl Session for PooledSession {
         let suite = code.and_then(from_code_point).expect("rustls negotiates what we configured");
         let group = connection.negotiated_key_exchange_group();
         let kex = group.and_then(|group| KeyExchange::from_named_group(group.name()));
+        let limits = self.context.seams.limits(suite);
         let (keys, (outbound, inbound)) = match change {
             // Handshake packets are few and never pooled: they are left out of the figures.
-            KeyChange::Handshake { keys } => (keys, directions(suite, &Arc::default())),
+            KeyChange::Handshake { keys } => (keys, directions(limits, &Arc::default())),
             KeyChange::OneRtt { keys, next } => {
-                let (outbound, inbound) = directions(suite, &self.context.meters);
+                let (outbound, inbound) = directions(limits, &self.context.meters);
                 self.one_rtt = Some(OneRtt {
                     suite,
+                    limits,
                     kex: kex.expect("rustls negotiates what we configured"),
                     secrets: next,
                     next_phase: 1,
@@ -211,7 +216,7 @@ impl Session for PooledSession {
             }
         };
         let (local, remote) = (&*keys.local.packet, &*keys.remote.packet);
-        let packet = key_pair(suite, 0, &outbound, &inbound, local, remote);
+        let packet = key_pair((suite, limits), 0, &outbound, &inbound, local, remote);
         let header = KeyPair {
             local: Box::new(keys.local.header) as Box<dyn HeaderKey>,
             remote: Box::new(keys.remote.header) as Box<dyn HeaderKey>,
@@ -230,7 +235,8 @@ impl Session for PooledSession {
         if let Ok(mut phases) = outbound.phases.lock() {
             phases.retire_before(phase - 1);
         }
-        Some(key_pair(one_rtt.suite, phase, outbound, inbound, &*keys.local, &*keys.remote))
+        let kind = (one_rtt.suite, one_rtt.limits);
+        Some(key_pair(kind, phase, outbound, inbound, &*keys.local, &*keys.remote))
     }
 
     fn is_valid_retry(&self, orig_dst_cid: &ConnectionId, header: &[u8], payload: &[u8]) -> bool {
@@ -249,8 +255,8 @@ impl Session for PooledSession {
 }
 
 /// The two directions of a packet number space that has its own keys.
-fn directions(suite: Suite, meters: &Arc<Meters>) -> (Arc<Outbound>, Arc<Inbound>) {
-    let (limits, ahead) = (Limits::of(suite), Ahead::default());
+fn directions(limits: Limits, meters: &Arc<Meters>) -> (Arc<Outbound>, Arc<Inbound>) {
+    let ahead = Ahead::default();
     let fault = Arc::new(FaultLatch::default());
     (
         Arc::new(Outbound::new(limits, ahead.clone(), fault, Arc::clone(meters))),
@@ -265,14 +271,13 @@ fn protocol_violation(reason: &str) -> TransportError {
 
 /// Our keys for one phase, from the carriers that rustls returned.
 fn key_pair(
-    suite: Suite,
+    (suite, limits): (Suite, Limits),
     phase: u64,
     outbound: &Arc<Outbound>,
     inbound: &Arc<Inbound>,
     local: &dyn rustls::quic::PacketKey,
     remote: &dyn rustls::quic::PacketKey,
 ) -> KeyPair<Box<dyn PacketKey>> {
-    let limits = Limits::of(suite);
     let derive = |carrier| {
         let material = claim(carrier).expect("a fresh key of our suite carries its material");
         Protection::derive(suite, &material)
