@@ -4,6 +4,7 @@
 //! of HKDF-SHA-256 and expands what it needs (RFC 5869 2.3, `docs/DESIGN.md`).
 
 use crate::aes_ctr::{Aes, AesCtr};
+use crate::backend::{BackendMissing, CipherBackend, Engine};
 use crate::keystream::KeystreamKey;
 use crate::legacy::{LegacyCipher, LegacyKey};
 use crate::mac::MacKey;
@@ -35,15 +36,34 @@ impl SuiteKey {
     /// If `key` has not [`Suite::key_bytes`] bytes: the provider has then asked TLS for the wrong
     /// length, which no peer can bring about.
     pub fn derive(suite: Suite, key: &[u8], iv: &[u8; 12]) -> Self {
+        let keys = Self::derive_with(suite, key, iv, CipherBackend::Auto);
+        keys.expect("the backend is one that this CPU has")
+    }
+
+    /// As [`Self::derive`], with the code that is to compute DES.
+    ///
+    /// # Errors
+    ///
+    /// If this CPU cannot run the backend, whatever the suite.
+    ///
+    /// # Panics
+    ///
+    /// As [`Self::derive`].
+    pub fn derive_with(
+        suite: Suite,
+        key: &[u8],
+        iv: &[u8; 12],
+        backend: CipherBackend,
+    ) -> Result<Self, BackendMissing> {
         assert_eq!(key.len(), suite.key_bytes(), "length of the key for {suite}");
-        let keys = Self::expand(suite, key, iv);
+        let keys = Self::expand(suite, key, iv, backend.engine()?);
         zeroize_stack::<DERIVE_STACK_BYTES>();
-        keys
+        Ok(keys)
     }
 
     /// In a frame of its own, so that the caller can wipe what HKDF and key schedules leave in it.
     #[inline(never)]
-    fn expand(suite: Suite, key: &[u8], iv: &[u8; 12]) -> Self {
+    fn expand(suite: Suite, key: &[u8], iv: &[u8; 12], engine: Engine) -> Self {
         let (keystream, mac) = match suite.mac() {
             Mac::Ghash => {
                 let aes = match suite.cipher() {
@@ -59,7 +79,7 @@ impl SuiteKey {
                     Mac::HmacSha1 => MacKey::hmac_sha1(&prk.expanded(&[b"keypadd mac"])),
                     _ => MacKey::hmac_sha256(&prk.expanded(&[b"keypadd mac"])),
                 };
-                (private_keystream(suite.cipher(), prk, iv), mac)
+                (private_keystream(suite.cipher(), prk, iv, engine), mac)
             }
         };
         Self { keystream: Arc::new(keystream), mac }
@@ -68,15 +88,14 @@ impl SuiteKey {
 
 /// The keystream of a private suite: AES works with one key expanded from `prk`, a 64-bit cipher
 /// with a subkey per segment, expanded when it is needed.
-fn private_keystream(cipher: Cipher, prk: Prk, iv: &[u8; 12]) -> KeystreamKey {
+fn private_keystream(cipher: Cipher, prk: Prk, iv: &[u8; 12], engine: Engine) -> KeystreamKey {
     let enc = [b"keypadd enc".as_slice()];
+    let legacy = |legacy, prk| KeystreamKey::legacy(cipher, LegacyKey::new(legacy, prk, engine));
     let aes = match cipher {
         Cipher::Aes128 => Aes::new_128(&prk.expanded(&enc)),
         Cipher::Aes256 => Aes::new_256(&prk.expanded(&enc)),
-        Cipher::Des => return KeystreamKey::legacy(cipher, LegacyKey::new(LegacyCipher::Des, prk)),
-        Cipher::TripleDes => {
-            return KeystreamKey::legacy(cipher, LegacyKey::new(LegacyCipher::TripleDes, prk));
-        }
+        Cipher::Des => return legacy(LegacyCipher::Des, prk),
+        Cipher::TripleDes => return legacy(LegacyCipher::TripleDes, prk),
     };
     KeystreamKey::aes(cipher, AesCtr::new(aes, iv))
 }

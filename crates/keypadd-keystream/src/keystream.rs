@@ -63,13 +63,23 @@ impl KeystreamKey {
         offset: usize,
         rows: impl Iterator<Item = &'a mut [u8]>,
     ) {
-        let subkey = match &self.inner {
-            Inner::Aes(_) => None,
-            Inner::Legacy(key) => Some(key.subkey(segment)),
-        };
-        for (slot, row) in rows.enumerate() {
-            assert!(slot < SEGMENT_PACKETS, "a segment has {SEGMENT_PACKETS} packets");
-            self.write_pad(segment.packet(slot), subkey.as_ref(), offset, row);
+        let rows = rows.enumerate().inspect(|(slot, row)| {
+            assert!(*slot < SEGMENT_PACKETS, "a segment has {SEGMENT_PACKETS} packets");
+            self.check_end(offset, row.len());
+        });
+        match &self.inner {
+            Inner::Aes(key) => {
+                rows.for_each(|(slot, row)| key.write(segment.packet(slot), offset, row));
+            }
+            Inner::Legacy(key) => {
+                let mut all: [&mut [u8]; SEGMENT_PACKETS] = std::array::from_fn(|_| &mut [][..]);
+                let mut count = 0;
+                for (slot, row) in rows {
+                    all[slot] = row;
+                    count = slot + 1;
+                }
+                key.subkey(segment).write_rows(offset, &mut all[..count]);
+            }
         }
     }
 

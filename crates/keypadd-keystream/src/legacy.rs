@@ -1,13 +1,16 @@
 //! DES and triple DES in counter mode.
 //!
 //! **Warning: insecure ciphers.** DES falls to a search of 2^56 keys, triple DES is withdrawn (SP
-//! 800-67r2), and the `des` crate looks tables up at addresses that depend on secret data, so that
-//! whoever shares the CPU's caches can learn keys. Nothing here is for data that matters.
+//! 800-67r2). Nothing here is for data that matters. Our own code (`bitslice`) takes the same time
+//! whatever keys and data are; the `des` crate, which is computed with on demand only, looks tables
+//! up at addresses that depend on secrets, so that whoever shares the CPU's caches can learn keys.
 //!
 //! What is contained is the short block: a subkey and IV per 64 packets (`docs/DESIGN.md`) keep
 //! every subkey below 2^19 blocks, so that no block repeats within one. Knows segments and slots,
 //! no headers and no clocks.
 
+use crate::backend::Engine;
+use crate::bitslice::{KeyPlanes, Path};
 use crate::counter;
 use crate::derive::Prk;
 use crate::number::{SEGMENT_PACKETS, Segment};
@@ -16,7 +19,7 @@ use des::{Des, TdesEde3};
 use zeroize::{Zeroize, Zeroizing, zeroize_stack};
 
 /// Bits of a counter block that count within a packet: 8,192 blocks of 8 bytes.
-const BLOCK_BITS: u32 = 13;
+pub(crate) const BLOCK_BITS: u32 = 13;
 
 /// Bytes of pad per packet that the counter layout can number.
 pub(crate) const PAD_BYTES_MAX: usize = 8 << BLOCK_BITS;
@@ -35,11 +38,12 @@ pub(crate) enum LegacyCipher {
 pub(crate) struct LegacyKey {
     cipher: LegacyCipher,
     prk: Prk,
+    engine: Engine,
 }
 
 impl LegacyKey {
-    pub(crate) fn new(cipher: LegacyCipher, prk: Prk) -> Self {
-        Self { cipher, prk }
+    pub(crate) fn new(cipher: LegacyCipher, prk: Prk, engine: Engine) -> Self {
+        Self { cipher, prk, engine }
     }
 
     /// The subkey of a segment: two SHA-256 blocks and a key schedule, so make it once per segment.
@@ -60,12 +64,12 @@ impl LegacyKey {
             LegacyCipher::Des => {
                 let material: Zeroizing<[u8; 16]> = first_strong(8, expand);
                 let (key, iv) = material.split_at(8);
-                Subkey::new(Engine::Des(Des::new_from_slice(key).expect("8 bytes")), iv)
+                Subkey::new(self.engine, key, iv)
             }
             LegacyCipher::TripleDes => {
                 let material: Zeroizing<[u8; 32]> = first_strong(24, expand);
                 let (key, iv) = material.split_at(24);
-                Subkey::new(Engine::TripleDes(TdesEde3::new_from_slice(key).expect("24 bytes")), iv)
+                Subkey::new(self.engine, key, iv)
             }
         }
     }
@@ -103,21 +107,30 @@ fn is_weak(key: &[u8]) -> bool {
 }
 
 #[expect(clippy::large_enum_variant, reason = "made per segment, must not allocate")]
-enum Engine {
+enum Schedule {
     Des(Des),
     TripleDes(TdesEde3),
+    Bitslice(Path, KeyPlanes),
 }
 
 /// Key schedule and IV of one segment.
 pub(crate) struct Subkey {
-    engine: Engine,
+    schedule: Schedule,
     iv: u64,
 }
 
 impl Subkey {
-    fn new(engine: Engine, iv: &[u8]) -> Self {
+    /// For DES with 8 bytes of key, for triple DES with 24.
+    fn new(engine: Engine, key: &[u8], iv: &[u8]) -> Self {
+        let schedule = match (engine, key.len()) {
+            (Engine::Bitslice(path), _) => Schedule::Bitslice(path, KeyPlanes::new(key)),
+            (Engine::DesCrate, 8) => Schedule::Des(Des::new_from_slice(key).expect("8 bytes")),
+            (Engine::DesCrate, _) => {
+                Schedule::TripleDes(TdesEde3::new_from_slice(key).expect("24 bytes"))
+            }
+        };
         let iv = u64::from_be_bytes(iv.try_into().expect("8 bytes are left for the IV"));
-        Self { engine, iv }
+        Self { schedule, iv }
     }
 
     /// Writes the pad of the packet in `slot` of the segment, from byte `offset` on.
@@ -125,9 +138,23 @@ impl Subkey {
         debug_assert!(slot < SEGMENT_PACKETS);
         let base = (slot as u64) << BLOCK_BITS;
         let counter = |block: u64| (self.iv ^ (base | block)).to_be_bytes().into();
-        match &self.engine {
-            Engine::Des(des) => counter::write_range(des, offset, out, counter),
-            Engine::TripleDes(des) => counter::write_range(des, offset, out, counter),
+        match &self.schedule {
+            Schedule::Des(des) => counter::write_range(des, offset, out, counter),
+            Schedule::TripleDes(des) => counter::write_range(des, offset, out, counter),
+            Schedule::Bitslice(path, key) => path.write_packet(key, self.iv, slot, offset, out),
+        }
+    }
+
+    /// Writes the pads of the packets in slots 0, 1 and so on, from byte `offset` on.
+    pub(crate) fn write_rows(&self, offset: usize, rows: &mut [&mut [u8]]) {
+        debug_assert!(rows.len() <= SEGMENT_PACKETS);
+        match &self.schedule {
+            Schedule::Bitslice(path, key) => path.write_rows(key, self.iv, offset, rows),
+            Schedule::Des(_) | Schedule::TripleDes(_) => {
+                for (slot, row) in rows.iter_mut().enumerate() {
+                    self.write(slot, offset, row);
+                }
+            }
         }
     }
 }

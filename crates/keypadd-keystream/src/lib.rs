@@ -6,7 +6,8 @@
 //! key, and this crate neither remembers numbers nor refuses one twice; a tag protects only if it
 //! is verified before anything is done with the payload. Both rules are kept by
 //! `keypadd-provider`, which is what to use. DES and triple DES ([`Class::Legacy`]) are insecure
-//! even when used by the rules, and reach secret-dependent table indices besides.
+//! even when used by the rules; [`CipherBackend::DesCrate`] also reaches table indices that depend on
+//! secrets, all other backends of DES are free of that.
 //!
 //! A packet's *pad* is [`Suite::mask_bytes`] bytes that mask the tag, then the bytes that are
 //! XORed on the payload. [`KeystreamKey::write_rows`] makes pads for whole segments of 64 packets,
@@ -20,6 +21,8 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod aes_ctr;
+mod backend;
+mod bitslice;
 mod counter;
 mod derive;
 mod keystream;
@@ -31,6 +34,7 @@ mod suite;
 #[path = "../tests/vectors/mod.rs"]
 mod vectors;
 
+pub use backend::{BackendMissing, CipherBackend, UnknownBackend};
 pub use derive::SuiteKey;
 pub use keystream::{InlineKeystream, KeystreamKey, PAYLOAD_BYTES_MAX};
 pub use mac::{MacKey, TAG_BYTES};

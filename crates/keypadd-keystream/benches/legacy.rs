@@ -1,0 +1,179 @@
+//! Keystream of DES and triple DES by every backend that the CPU has, against the crate `des`.
+//!
+//!     cargo bench -p keypadd-keystream --bench legacy
+//!     cargo bench -p keypadd-keystream --bench legacy -- inline     # where bitslice beats one by one
+//!
+//! What fillers ask for is measured as they ask for it: a new segment with every call, so that
+//! deriving the subkey, making counters and writing into the rows of a chunk are counted. Arms
+//! take turns within a round and are compared within it, for a machine that is busy elsewhere
+//! slows neighbours alike: a figure is the median of the rounds, with the spread of the middle 80 %.
+
+use keypadd_keystream::{
+    Cipher, CipherBackend, InlineKeystream, KeystreamKey, PacketNumber, SEGMENT_PACKETS, Suite,
+    SuiteKey,
+};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A turn of an arm lasts at least this long, so that reading the clock does not count.
+const TURN: Duration = Duration::from_millis(5);
+
+const SUITES: [Suite; 2] = [Suite::DES_CTR_HMAC_SHA1, Suite::TRIPLE_DES_CTR_HMAC_SHA1];
+
+/// Heads and bodies of chunks as the pool cuts them, and full packets in one piece: name, first
+/// byte, bytes.
+const PARTS: [(&str, usize, usize); 3] =
+    [("heads", 0, 128), ("bodies", 128, 1328), ("full packets", 0, 1400)];
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let asked = |word: &str| arguments.iter().any(|argument| argument == word);
+    // `cargo bench -- --test` runs everything once.
+    let rounds = if asked("--test") { 1 } else { 41 };
+    print_machine();
+    if !asked("inline") || asked("--test") {
+        chunks(rounds);
+    }
+    if asked("inline") || asked("--test") {
+        inline(rounds);
+    }
+}
+
+fn backends() -> Vec<CipherBackend> {
+    let forced = CipherBackend::ALL.into_iter().filter(|backend| *backend != CipherBackend::Auto);
+    forced.filter(|backend| backend.is_available()).collect()
+}
+
+fn keystream(suite: Suite, backend: CipherBackend) -> Arc<KeystreamKey> {
+    let keys = SuiteKey::derive_with(suite, &[7; 32], &[9; 12], backend);
+    keys.expect("only backends that are here are asked for").keystream
+}
+
+fn cipher(suite: Suite) -> &'static str {
+    if suite.cipher() == Cipher::Des { "DES" } else { "3DES" }
+}
+
+/// Whole segments, as a filler asks for them.
+fn chunks(rounds: usize) {
+    for suite in SUITES {
+        for (name, offset, bytes) in PARTS {
+            let mut chunk = vec![0; bytes * SEGMENT_PACKETS];
+            let mut arms: Vec<_> = backends()
+                .into_iter()
+                .map(|backend| {
+                    let key = keystream(suite, backend);
+                    let mut segment = PacketNumber::new(0).segment();
+                    let arm = move |chunk: &mut Vec<u8>| {
+                        key.write_rows(segment, offset, chunk.chunks_mut(bytes));
+                        segment = segment.next();
+                    };
+                    (backend, arm)
+                })
+                .collect();
+            println!("\n{} {name}: {SEGMENT_PACKETS} rows of {bytes} bytes", cipher(suite));
+            report(&compare(rounds, &mut arms, &mut chunk), bytes * SEGMENT_PACKETS);
+        }
+    }
+}
+
+/// Single packets of a run, as a dry pool has them: one subkey in 64 packets.
+fn inline(rounds: usize) {
+    for suite in SUITES {
+        for blocks in [1, 2, 4, 8, 16, 64, 175] {
+            let mut data = vec![0; blocks * 8];
+            let mut arms: Vec<_> = backends()
+                .into_iter()
+                .map(|backend| {
+                    let mut inline = InlineKeystream::new(keystream(suite, backend));
+                    let mut number = 0;
+                    let arm = move |data: &mut Vec<u8>| {
+                        inline.write(PacketNumber::new(number), 0, data);
+                        number += 1;
+                    };
+                    (backend, arm)
+                })
+                .collect();
+            println!("\n{} inline, packets of {blocks} blocks", cipher(suite));
+            report(&compare(rounds, &mut arms, &mut data), blocks * 8);
+        }
+    }
+}
+
+/// Seconds per call of every arm, round by round.
+struct Timed {
+    backend: CipherBackend,
+    seconds: Vec<f64>,
+}
+
+fn compare<T>(
+    rounds: usize,
+    arms: &mut [(CipherBackend, impl FnMut(&mut T))],
+    on: &mut T,
+) -> Vec<Timed> {
+    let mut timed: Vec<Timed> =
+        arms.iter().map(|(backend, _)| Timed { backend: *backend, seconds: Vec::new() }).collect();
+    let mut turn = |arm: &mut dyn FnMut(&mut T)| {
+        let start = Instant::now();
+        let mut calls = 0;
+        while start.elapsed() < TURN {
+            for _ in 0..8 {
+                arm(on);
+            }
+            calls += 8;
+        }
+        start.elapsed().as_secs_f64() / f64::from(calls)
+    };
+    for (_, arm) in arms.iter_mut() {
+        turn(arm); // warm
+    }
+    for _ in 0..rounds {
+        for ((_, arm), timed) in arms.iter_mut().zip(&mut timed) {
+            timed.seconds.push(turn(arm));
+        }
+    }
+    timed
+}
+
+fn report(timed: &[Timed], bytes: usize) {
+    let conventional = &timed[0].seconds;
+    for Timed { backend, seconds } in timed {
+        let [_, time, _] = spread(seconds.iter().copied());
+        let [low, ratio, high] = spread(
+            conventional.iter().zip(seconds).map(|(conventional, time)| conventional / time),
+        );
+        let mark = if *backend == CipherBackend::Auto.chosen() { "  (auto)" } else { "" };
+        println!(
+            "  {backend:<12} {:>9.2} us {:>8.1} MB/s {ratio:>7.2}x ({low:.2} to {high:.2}){mark}",
+            time * 1e6,
+            bytes as f64 / time / 1e6,
+        );
+    }
+}
+
+/// The 10th, 50th and 90th of a hundred.
+fn spread(values: impl Iterator<Item = f64>) -> [f64; 3] {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    [10, 50, 90].map(|percent| values[(values.len() - 1) * percent / 100])
+}
+
+fn print_machine() {
+    println!("CPU features: {}", cpu_features().join(" "));
+    println!("cipher backend chosen: {}", CipherBackend::Auto.chosen());
+}
+
+#[cfg(target_arch = "x86_64")]
+fn cpu_features() -> Vec<&'static str> {
+    let known = [
+        ("sse2", is_x86_feature_detected!("sse2")),
+        ("sha", is_x86_feature_detected!("sha")),
+        ("avx2", is_x86_feature_detected!("avx2")),
+        ("avx512f", is_x86_feature_detected!("avx512f")),
+    ];
+    known.into_iter().filter(|(_, present)| *present).map(|(name, _)| name).collect()
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn cpu_features() -> Vec<&'static str> {
+    vec![std::env::consts::ARCH]
+}

@@ -1,0 +1,95 @@
+//! Counter blocks as bit planes, made as planes: they are never blocks.
+//!
+//! What counts in a batch is a handful of bits; all others are the IV's, the same in every lane.
+//! Knows how `legacy` lays out a counter block: IV xor (slot << 13 | block).
+
+use super::lanes::Lanes;
+use crate::legacy::BLOCK_BITS;
+
+/// Bit `n` of the numbers 0 to 63.
+const LADDER: [u64; 6] = [
+    0xaaaa_aaaa_aaaa_aaaa,
+    0xcccc_cccc_cccc_cccc,
+    0xf0f0_f0f0_f0f0_f0f0,
+    0xff00_ff00_ff00_ff00,
+    0xffff_0000_ffff_0000,
+    0xffff_ffff_0000_0000,
+];
+
+/// A word of zeros or ones: bit `bit` of `number`.
+fn spread(number: u64, bit: u32) -> u64 {
+    0u64.wrapping_sub(number >> bit & 1)
+}
+
+/// Plane `bit` of a batch for all packets of a segment: lane `i` of word `w` is block `first + w`
+/// of the packet in slot `i`.
+#[inline(always)]
+pub(super) fn of_rows<L: Lanes>(proof: L::Proof, iv: u64, first: u64, bit: u32) -> L {
+    let iv = spread(iv, bit);
+    match bit {
+        0..BLOCK_BITS => L::from_fn(proof, |word| iv ^ spread(first + word as u64, bit)),
+        _ => L::splat(proof, iv ^ bit.checked_sub(BLOCK_BITS).map_or(0, slot_bit)),
+    }
+}
+
+/// Bit `bit` of the slots 0 to 63, which are the lanes.
+fn slot_bit(bit: u32) -> u64 {
+    LADDER.get(bit as usize).copied().unwrap_or(0)
+}
+
+/// Plane `bit` of a batch for the packet in one slot: lane `i` of word `w` is block
+/// `first + i * L::WORDS + w`.
+#[inline(always)]
+pub(super) fn of_packet<L: Lanes>(
+    proof: L::Proof,
+    iv: u64,
+    slot: usize,
+    first: u64,
+    bit: u32,
+) -> L {
+    let constant = spread(iv ^ (slot as u64) << BLOCK_BITS, bit);
+    let shared = L::WORDS.trailing_zeros();
+    match bit {
+        0..BLOCK_BITS => L::from_fn(proof, |word| {
+            let first = first + word as u64;
+            // Below the number of words a word's lanes agree, above they count.
+            constant
+                ^ match bit.checked_sub(shared) {
+                    None => spread(first, bit),
+                    Some(bit) => counting(first >> shared, bit),
+                }
+        }),
+        _ => L::splat(proof, constant),
+    }
+}
+
+/// Bit `bit` of the 64 numbers from `first` on.
+fn counting(first: u64, bit: u32) -> u64 {
+    if let Some(ladder) = LADDER.get(bit as usize) {
+        return ladder.rotate_right((first & 63) as u32);
+    }
+    // The upper bits change once at most: after the last number that has those of `first`.
+    let same = !0 >> (first & 63);
+    (spread(first, bit) & same) | (spread(first + 64, bit) & !same)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counting_numbers_are_counted() {
+        for first in (0..200).chain(8000..8192) {
+            for bit in 0..BLOCK_BITS {
+                let plane = counting(first, bit);
+                for lane in 0..64 {
+                    assert_eq!(
+                        plane >> lane & 1,
+                        (first + lane) >> bit & 1,
+                        "{first} {bit} {lane}"
+                    );
+                }
+            }
+        }
+    }
+}

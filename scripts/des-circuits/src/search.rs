@@ -1,0 +1,75 @@
+//! The search: a circuit is built, then a walk among circuits of equal size begins at it.
+//!
+//! The walk is resubstitution with observability don't-cares (Mishchenko, Brayton, Jiang, Jang,
+//! "Scalable Don't-Care-Based Logic Optimization and Resubstitution", 2011): take a gate, see for
+//! which inputs an output notices it, put in its place any gate over others that is right there.
+//! That never makes a circuit larger, and now and then leaves gates that nothing needs.
+
+use crate::circuit::{Circuit, FIRST_GATE, Gate, GateSet, Replacement};
+use crate::kwan;
+use crate::matching::{self, Want};
+use crate::random::Random;
+use crate::tables;
+
+/// Replacements weighed for one gate.
+const WEIGHED: usize = 12;
+
+/// The circuit of one seed, or `None` if what is built first would have over `limit` gates. The
+/// same arguments give the same circuit.
+pub(crate) fn search(set: GateSet, number: usize, seed: u64, limit: usize) -> Option<Circuit> {
+    let mut random = Random::new(seed);
+    let targets = tables::targets(number);
+    let mut circuit = kwan::circuit(set, &targets, limit, &mut random)?;
+    let steps = match set {
+        GateSet::Two => 3_000,
+        GateSet::Ternary => 800,
+    };
+    for _ in 0..steps {
+        if let Some(next) = stepped(set, &circuit, &mut random) {
+            circuit = next;
+        }
+    }
+    assert!(circuit.computes(&targets), "S-box {number}, seed {seed}");
+    Some(circuit)
+}
+
+/// One step of the walk: another circuit, no larger; `None` where nothing fits.
+fn stepped(set: GateSet, circuit: &Circuit, random: &mut Random) -> Option<Circuit> {
+    let node = FIRST_GATE + random.below(circuit.gates.len());
+    let (want, above) = observed(circuit, node);
+    let mut nodes = matching::useful(set, circuit.tables.len(), |other| !above[other]);
+    random.shuffle(&mut nodes);
+    if let Some(other) = matching::node(want, &circuit.tables, &nodes) {
+        return Some(circuit.replaced(node, Replacement::Node(other.into())));
+    }
+    let old = *circuit.gate(node)?;
+    let mut choices: Vec<Gate> = Vec::new();
+    matching::each_gate(set, want, &circuit.tables, &nodes, |gate| {
+        if !gate.same_inputs(&old) {
+            choices.push(gate);
+        }
+        choices.len() == WEIGHED
+    });
+    random.shuffle(&mut choices);
+    choices
+        .into_iter()
+        .map(|gate| circuit.replaced(node, Replacement::Gate(gate)))
+        .min_by_key(|next| next.gates.len())
+}
+
+/// What the outputs notice of a node, and which nodes depend on it (itself included).
+fn observed(circuit: &Circuit, node: usize) -> (Want, Vec<bool>) {
+    let mut above = vec![false; circuit.tables.len()];
+    let mut flipped = circuit.tables.clone();
+    above[node] = true;
+    flipped[node] = !flipped[node];
+    for (at, gate) in circuit.gates.iter().enumerate().skip(node + 1 - FIRST_GATE) {
+        if gate.args.iter().any(|&arg| above[usize::from(arg)]) {
+            above[at + FIRST_GATE] = true;
+            flipped[at + FIRST_GATE] = gate.table(&flipped);
+        }
+    }
+    let noticed = |output: usize| circuit.tables[output] ^ flipped[output];
+    let mask = circuit.outputs.iter().fold(0, |mask, &output| mask | noticed(output));
+    (Want { table: circuit.tables[node], mask }, above)
+}
