@@ -10,8 +10,9 @@ use keypadd_config::{Config, Dialled, Peer};
 
 use crate::cli::ConfigArgs;
 use crate::configfile::{self, Loaded};
-use crate::error::{Error, Exit, one_line, system};
+use crate::error::{Error, one_line};
 use crate::ready::suite_with_class;
+use crate::results::print;
 
 /// Prints what would be done; warnings go to standard error.
 ///
@@ -37,9 +38,7 @@ pub(crate) fn run(args: ConfigArgs) -> Result<(), Error> {
         let hint = hint.map(|hint| format!("\n  hint: {}", one_line(&hint))).unwrap_or_default();
         let _ = writeln!(std::io::stderr().lock(), "{} (warning){hint}", one_line(&cause));
     }
-    std::io::stdout().lock().write_all(text.as_bytes()).map_err(|error| {
-        Error::new(Exit::Runtime, format!("cannot write to standard output: {}", system(&error)))
-    })
+    print(text.as_bytes()).map(drop)
 }
 
 /// What is said of a key that the file leaves out.

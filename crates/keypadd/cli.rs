@@ -82,6 +82,30 @@ Examples:
   keypadd connect host.example --peer PUBLIC-KEY -L /tmp/db.sock:db.internal:5432 -D 1080
   ssh -o ProxyCommand='keypadd connect host.example --peer PUBLIC-KEY -W %h:%p' user@localhost")]
     Connect(Box<ConnectArgs>),
+    /// Be what a configuration file says: any mix of listening, peers and forwards
+    ///
+    /// One daemon for both roles. Tries to reach dialled peers for ever, also the first time. SIGHUP
+    /// and `keypadd reload` apply a changed file; Ctrl-C or SIGTERM ends it.
+    #[command(after_help = "\
+Example:
+  keypadd check --config keypadd.toml && keypadd run --config keypadd.toml
+
+A file for both roles:
+  listen = \"[::]:4433\"
+  [peer.laptop]
+  public-key = \"PUBLIC-KEY\"
+  permit-open = [\"localhost:22\"]
+  [peer.lab]
+  public-key = \"PUBLIC-KEY\"
+  endpoint = \"lab.example\"
+  local = [\"2222:localhost:22\"]")]
+    Run(ConfigArgs),
+    /// Have a running `keypadd run` read its file again
+    ///
+    /// Applies keys, peers, permits, forwards and the pool's budget; established connections stay.
+    /// Says what has changed and what waits for a restart. With a file that has errors nothing changes.
+    #[command(after_help = "Example:\n  keypadd reload")]
+    Reload(ReloadArgs),
     /// Show what a configuration file would do, and everything that is wrong in it
     ///
     /// Checks the key file as well. Starts nothing and changes nothing.
@@ -115,10 +139,10 @@ Examples:
 /// Flags that every verb takes.
 #[derive(Debug, Args)]
 pub(crate) struct LogFlags {
-    /// How logs are written on standard error
-    #[arg(long, env = "KEYPADD_LOG_FORMAT", value_name = "FORMAT", default_value = "text")]
+    /// How logs are written on standard error [default: text]
+    #[arg(long, env = "KEYPADD_LOG_FORMAT", value_name = "FORMAT")]
     #[arg(global = true, help_heading = "Logs")]
-    pub(crate) log_format: LogFormat,
+    pub(crate) log_format: Option<LogFormat>,
     /// What is logged: a level, or levels by part such as info,keypadd_tunnel=debug
     #[arg(long, env = "KEYPADD_LOG", value_name = "FILTER", value_parser = values::log_filter)]
     #[arg(global = true, help_heading = "Logs")]
@@ -129,8 +153,9 @@ pub(crate) struct LogFlags {
     pub(crate) verbose: u8,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogFormat {
+    #[default]
     Text,
     Json,
 }
@@ -296,14 +321,25 @@ pub(crate) struct ManArgs {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct ReloadArgs {
+    /// Ask the daemon behind this socket [default: every `keypadd run` of this user]
+    #[arg(long, env = "KEYPADD_SOCKET", value_name = "PATH")]
+    #[arg(value_parser = path_parser())]
+    pub(crate) socket: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct StatusArgs {
     /// Ask the daemon behind this socket [default: every daemon of this user]
     #[arg(long, env = "KEYPADD_SOCKET", value_name = "PATH")]
     #[arg(value_parser = path_parser())]
     pub(crate) socket: Option<PathBuf>,
-    /// Print JSON
+    /// Print JSON; with --watch a line each second
     #[arg(long, env = "KEYPADD_JSON", value_parser = values::switch)]
     pub(crate) json: bool,
+    /// Show it anew every second, until Ctrl-C
+    #[arg(long, env = "KEYPADD_WATCH", value_parser = values::switch)]
+    pub(crate) watch: bool,
 }
 
 #[derive(Debug, Args)]

@@ -102,9 +102,9 @@ impl Figures {
         let mut levels: BTreeMap<Labels, PartLevel> = BTreeMap::new();
         let mut forwards: BTreeMap<Labels, u64> = BTreeMap::new();
         let mut suites = BTreeSet::new();
-        let (mut phases, mut budgets) = (Vec::new(), Vec::new());
+        let (mut phases, mut budgets, mut seconds) = (Vec::new(), Vec::new(), Vec::new());
         let (mut rtts, mut mtus, mut losses) = (Vec::new(), Vec::new(), Vec::new());
-        for live in self.sessions.live() {
+        for live in self.sources.live() {
             let status = live.status();
             let id = status.id.to_string();
             let suite = live.handshake().suite;
@@ -120,6 +120,10 @@ impl Figures {
                 }
                 let one = labels([("peer", &status.peer), ("session", &id), ("direction", way)]);
                 phases.push((one.clone(), keys.key_phase));
+                let rate = self.rates.of(status.id, direction);
+                // Nothing where there is no end in sight: infinity would spoil every sum.
+                let left = rate.and_then(|rate| rate.seconds_left(keys.head, keys.body));
+                seconds.extend(left.map(|left| (one.clone(), left)));
                 budgets.push((one, keys.key_budget_left_ratio));
             }
             let one = labels([("peer", &status.peer), ("session", &id)]);
@@ -135,6 +139,9 @@ impl Figures {
         out.gauges("keypadd_pool_bytes", "Keystream at hand", bytes)?;
         let packets = levels.iter().map(|(labels, level)| (labels.clone(), level.packets));
         out.gauges("keypadd_pool_packets", "Packets whose pad is at hand", packets)?;
+        let help =
+            "How long the pads at hand last at the rate of the last seconds; absent while idle";
+        out.gauges("keypadd_pool_seconds_left", help, seconds)?;
         out.gauges("keypadd_key_phase", "Key phase in use, from 0", phases)?;
         let help = "Part of the key's packets left before it must not be used any more";
         out.gauges("keypadd_key_budget_left_ratio", help, budgets)?;
@@ -142,6 +149,14 @@ impl Figures {
         out.gauges("keypadd_path_mtu_bytes", "Largest UDP payload the path carries", mtus)?;
         out.counters("keypadd_path_lost_packets", "Packets sent that never arrived", losses)?;
         out.gauges("keypadd_forwards_open", "TCP connections open now", forwards)?;
+        let reconnects = self.sources.dialled().into_iter().flat_map(|dialling| {
+            let counts = dialling.link.status().reconnects.into_iter();
+            counts.map(move |(reason, count)| {
+                (labels([("peer", &dialling.peer), ("reason", reason)]), count)
+            })
+        });
+        let help = "Sessions that followed one that was lost, by what ended that one";
+        out.counters("keypadd_reconnects", help, reconnects)?;
         let suites = suites.into_iter().map(|labels| (labels, 1_u64));
         out.gauges("keypadd_suite_info", "Suites of the sessions that live", suites)
     }

@@ -12,10 +12,12 @@ use keypadd_tunnel::{
 use tokio::io::stdin;
 
 use crate::cli::ConnectArgs;
+use crate::control::Requests;
 use crate::daemon::{Daemon, DaemonSettings, notify_systemd};
 use crate::error::{Error, Exit, bind_hint, system};
 use crate::ready::{ClientReady, ForwardReady, suite_with_class};
 use crate::shutdown::Shutdown;
+use crate::sources::{Dialling, Source, Sources};
 use crate::stdio::{self, ClosingStdout};
 
 /// What a client is started with.
@@ -97,7 +99,14 @@ pub(crate) async fn run(
     });
     let client = client.await.map_err(|error| explain(ClientError::Bind(error), &daemon, peer))?;
     let carried = stdio.clone();
-    let mut watching = daemon.watch("connect", server.to_string(), client.sessions(), &shutdown);
+    let dialling =
+        Dialling { peer: peer.short(), endpoint: server.to_string(), link: client.link() };
+    // `-W` carries one connection over one session, and makes no other.
+    let dialling = stdio.is_none().then_some(dialling);
+    let source = Source { sessions: client.sessions(), dialling };
+    let sources = Sources::new(daemon.public_key(), vec![source]);
+    let mut watching =
+        daemon.watch("connect", server.to_string(), sources, Requests::Status, &shutdown);
     let (ended, cut) = tokio::select! {
         biased;
         ended = forward(&client, stdio, &shutdown, on_ready, (&server, peer)) => (ended, false),
@@ -105,7 +114,7 @@ pub(crate) async fn run(
     };
     // `-W` belongs to another program, not to systemd.
     if carried.is_none() {
-        notify_systemd(sd_notify::NotifyState::Stopping);
+        notify_systemd(&[sd_notify::NotifyState::Stopping]);
     }
     // Asked before the goodbye: who still reads our output takes its end for the target's.
     let cut_off = carried.filter(|_| cut && stdio::is_read());
@@ -139,7 +148,7 @@ async fn forward(
     on_ready(&ready(client, &session, server, peer));
     match stdio {
         None => {
-            notify_systemd(sd_notify::NotifyState::Ready);
+            notify_systemd(&[sd_notify::NotifyState::Ready]);
             client.run(Some(session), shutdown.clone().at_once()).await;
             Ok(())
         }
@@ -154,13 +163,6 @@ fn ready(
     peer: PublicKey,
 ) -> ClientReady {
     let live = session.live();
-    let forwards = client.forwards().into_iter().filter_map(|(forward, bound)| match forward {
-        Forward::Local(forward) => {
-            Some(ForwardReady::Local { listen: bound, target: forward.goal.to_string() })
-        }
-        Forward::Dynamic(_) => Some(ForwardReady::Dynamic { listen: bound }),
-        Forward::Remote(_) => None,
-    });
     ClientReady {
         server: server.to_string(),
         remote: live.remote(),
@@ -168,8 +170,20 @@ fn ready(
         suite: suite_with_class(live.handshake().suite),
         kex: live.handshake().kex.to_string(),
         rtt_seconds: live.status().rtt_seconds,
-        forwards: forwards.collect(),
+        forwards: forwards_ready(client),
     }
+}
+
+/// The forwards that listen here, with the addresses that were bound.
+pub(crate) fn forwards_ready(client: &Client) -> Vec<ForwardReady> {
+    let forwards = client.forwards().into_iter().filter_map(|(forward, bound)| match forward {
+        Forward::Local(forward) => {
+            Some(ForwardReady::Local { listen: bound, target: forward.goal.to_string() })
+        }
+        Forward::Dynamic(_) => Some(ForwardReady::Dynamic { listen: bound }),
+        Forward::Remote(_) => None,
+    });
+    forwards.collect()
 }
 
 /// The tunnel's errors with an exit code and a way out.

@@ -13,16 +13,32 @@ use std::time::Duration;
 
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::{Pid, geteuid, getpid, test_kill_process};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
 use crate::figures::Figures;
 use crate::shutdown::Shutdown;
 
-/// The one request there is so far.
+/// Asks for the figures.
 pub(crate) const STATUS_REQUEST: &str = "status";
+
+/// Asks for the configuration to be read again.
+pub(crate) const RELOAD_REQUEST: &str = "reload";
+
+/// A reload may resolve names and wait for others before it.
+pub(crate) const RELOAD_PATIENCE: Duration = Duration::from_secs(60);
+
+/// What a daemon can be asked for.
+#[derive(Clone, Debug)]
+pub(crate) enum Requests {
+    /// Its figures.
+    Status,
+    /// A reload as well; whoever takes the request from the queue sends the answer.
+    Reload(mpsc::Sender<oneshot::Sender<Value>>),
+}
 
 /// Longest request, its newline included.
 const REQUEST_BYTES_MAX: u64 = 256;
@@ -105,7 +121,7 @@ impl ControlSocket {
     }
 
     /// Answers until the daemon ends.
-    pub(crate) async fn serve(self, figures: Figures, shutdown: Shutdown) {
+    pub(crate) async fn serve(self, figures: Figures, requests: Requests, shutdown: Shutdown) {
         loop {
             let accepted = tokio::select! {
                 accepted = self.listener.accept() => accepted,
@@ -114,9 +130,9 @@ impl ControlSocket {
             match accepted {
                 Ok((client, _)) => {
                     // A client that does not read harms nobody: its answer has a time limit.
-                    let figures = figures.clone();
+                    let (figures, requests) = (figures.clone(), requests.clone());
                     tokio::spawn(async move {
-                        let _ = timeout(PATIENCE, answer(client, &figures)).await;
+                        let _ = answer(client, &figures, &requests).await;
                     });
                 }
                 Err(error) => {
@@ -134,16 +150,37 @@ impl Drop for ControlSocket {
     }
 }
 
-async fn answer(client: UnixStream, figures: &Figures) -> io::Result<()> {
+async fn answer(client: UnixStream, figures: &Figures, requests: &Requests) -> io::Result<()> {
     let (reader, mut writer) = client.into_split();
     let mut request = String::new();
-    BufReader::new(reader.take(REQUEST_BYTES_MAX)).read_line(&mut request).await?;
-    let document = match request.trim_end() {
-        STATUS_REQUEST => serde_json::to_vec(&figures.report())?,
+    let mut reader = BufReader::new(reader.take(REQUEST_BYTES_MAX));
+    timeout(PATIENCE, reader.read_line(&mut request)).await??;
+    let document = match (request.trim_end(), requests) {
+        (STATUS_REQUEST, _) => serde_json::to_vec(&figures.report())?,
+        (RELOAD_REQUEST, Requests::Reload(queue)) => serde_json::to_vec(&reload(queue).await)?,
+        (RELOAD_REQUEST, Requests::Status) => {
+            serde_json::to_vec(&json!({ "no_file": figures.verb }))?
+        }
         _ => serde_json::to_vec(&json!({ "error": "unknown request" }))?,
     };
-    writer.write_all(&document).await?;
-    writer.shutdown().await
+    let written = async {
+        writer.write_all(&document).await?;
+        writer.shutdown().await
+    };
+    timeout(PATIENCE, written).await?
+}
+
+/// Has the daemon reload, and says how it went.
+async fn reload(queue: &mpsc::Sender<oneshot::Sender<Value>>) -> Value {
+    let (sender, answer) = oneshot::channel();
+    let asked = async {
+        queue.send(sender).await.ok()?;
+        answer.await.ok()
+    };
+    match timeout(RELOAD_PATIENCE, asked).await {
+        Ok(Some(outcome)) => outcome,
+        _ => json!({ "error": "the daemon is about to end, or too busy" }),
+    }
 }
 
 /// Connects without waiting. A stopped daemon's queue may be full, which is `WouldBlock` here and would

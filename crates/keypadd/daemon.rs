@@ -1,4 +1,4 @@
-//! What `serve` and `connect` share: key, pool, meters, and the two ways to look inside a running daemon,
+//! What `serve`, `connect` and `run` share: key, pool, meters, and the two ways to look inside a running daemon,
 //! the control socket and `/metrics`. A daemon owns all of it and two can run in one process.
 
 use std::net::SocketAddr;
@@ -8,15 +8,18 @@ use std::time::SystemTime;
 use keypadd_keystream::{Class, Suite};
 use keypadd_pool::{Pool, PoolSettings};
 use keypadd_provider::{CryptoSettings, KeyExchange, Meters, PrivateKey, PublicKey};
-use keypadd_tunnel::{Congestion, Sessions, TransportSettings};
+use keypadd_tunnel::{Congestion, TransportSettings};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
+use tokio::time::interval;
 
 use crate::cli::{DaemonFlags, PoolMode};
-use crate::control::{self, ControlSocket};
+use crate::control::{self, ControlSocket, Requests};
 use crate::error::{Error, Exit, system};
 use crate::figures::Figures;
+use crate::rates::{self, Rates};
 use crate::shutdown::Shutdown;
+use crate::sources::Sources;
 use crate::{keyfile, metrics};
 
 /// What both kinds of daemon are started with.
@@ -118,29 +121,31 @@ impl Daemon {
     }
 
     /// Opens the daemon to `status` and to scrapes, until the returned set is dropped. `place` is the
-    /// UDP address that the daemon is known by.
+    /// UDP address, or the file, that the daemon is known by.
     pub(crate) fn watch(
         &mut self,
         verb: &'static str,
         place: String,
-        sessions: Sessions,
+        sources: Sources,
+        requests: Requests,
         shutdown: &Shutdown,
     ) -> JoinSet<()> {
         let figures = Figures {
             verb,
             place,
-            public_key: self.public_key(),
             started: SystemTime::now(),
             pool: self.crypto.pool.clone(),
             meters: Arc::clone(&self.crypto.meters),
-            sessions,
+            sources,
+            rates: Rates::default(),
         };
         let mut tasks = JoinSet::new();
+        tasks.spawn(sample(figures.clone()));
         if self.control_socket {
             match bind_control_socket() {
                 Ok(socket) => {
                     tracing::debug!(path = %socket.path().display(), "control socket");
-                    tasks.spawn(socket.serve(figures.clone(), shutdown.clone()));
+                    tasks.spawn(socket.serve(figures.clone(), requests, shutdown.clone()));
                 }
                 // The tunnel works without it, so this ends nothing.
                 Err(cause) => {
@@ -155,15 +160,25 @@ impl Daemon {
     }
 }
 
+/// Keeps the rates up to date, until it is dropped.
+async fn sample(figures: Figures) {
+    let mut ticks = interval(rates::EVERY);
+    loop {
+        let now = ticks.tick().await.into_std();
+        let sessions: Vec<_> = figures.sources.live().iter().map(|live| live.status()).collect();
+        figures.rates.sample(now, &sessions);
+    }
+}
+
 fn bind_control_socket() -> Result<ControlSocket, String> {
     let directory = control::directory().ok_or("XDG_RUNTIME_DIR is not set")?;
     ControlSocket::bind(&directory)
         .map_err(|error| format!("{}: {}", directory.display(), system(&error)))
 }
 
-/// Tells systemd, where it started us, that the daemon is ready or about to end (sd_notify(3)).
-pub(crate) fn notify_systemd(state: sd_notify::NotifyState) {
-    if let Err(error) = sd_notify::notify(&[state]) {
+/// Tells systemd, where it started us, that the daemon is ready, reloads or is about to end (sd_notify(3)).
+pub(crate) fn notify_systemd(states: &[sd_notify::NotifyState]) {
+    if let Err(error) = sd_notify::notify(states) {
         tracing::debug!(%error, "systemd could not be told");
     }
 }

@@ -63,6 +63,11 @@ impl Error {
         self
     }
 
+    /// With which code the program would end.
+    pub(crate) fn exit(&self) -> Exit {
+        self.exit
+    }
+
     /// Adds the way out: what to type, set or look at.
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
         if let Some(part) = self.parts.last_mut() {

@@ -7,9 +7,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use keypadd_keystream::{Class, Suite};
 use keypadd_pool::{Coverage, Direction, PartLevel, Pool};
-use keypadd_provider::{DirectionStatus, Meters, PublicKey};
-use keypadd_tunnel::{LiveSession, SessionStatus, Sessions};
+use keypadd_provider::{DirectionStatus, Meters};
+use keypadd_tunnel::{LinkStatus, LiveSession, SessionStatus};
 use serde::Serialize;
+
+use crate::rates::Rates;
+use crate::sources::Sources;
 
 /// Both directions with their label in metrics and JSON.
 pub(crate) const DIRECTIONS: [(Direction, &str); 2] =
@@ -22,20 +25,20 @@ pub(crate) const COVERAGES: [(Coverage, &str); 3] =
 /// A daemon's sources of figures.
 #[derive(Clone, Debug)]
 pub(crate) struct Figures {
-    /// `serve` or `connect`.
+    /// `serve`, `connect` or `run`.
     pub(crate) verb: &'static str,
-    /// The bound UDP address of a server, the server's address of a client.
+    /// The bound UDP address of a server, the server's address of a client, the file of `run`.
     pub(crate) place: String,
-    /// This host's key.
-    pub(crate) public_key: PublicKey,
     /// When the daemon started.
     pub(crate) started: SystemTime,
     /// `None` with `--pool off`.
     pub(crate) pool: Option<Pool>,
     /// What packet protection counted.
     pub(crate) meters: Arc<Meters>,
-    /// The sessions that live.
-    pub(crate) sessions: Sessions,
+    /// The sessions that live, and the peers that are dialled.
+    pub(crate) sources: Sources,
+    /// How fast they use pads.
+    pub(crate) rates: Rates,
 }
 
 /// One daemon at one moment, as `status --json` prints it. Names are part of the command line's
@@ -57,6 +60,16 @@ pub(crate) struct Report {
     replays: u64,
     pad_reuse: u64,
     sessions: Vec<SessionReport>,
+    links: Vec<LinkReport>,
+}
+
+/// A peer that is dialled.
+#[derive(Debug, Serialize)]
+struct LinkReport {
+    peer: String,
+    endpoint: String,
+    #[serde(flatten)]
+    link: LinkStatus,
 }
 
 #[derive(Debug, Serialize)]
@@ -70,6 +83,8 @@ struct Packets {
     hit: u64,
     partial: u64,
     miss: u64,
+    /// Hits among all; absent before the first packet.
+    hit_ratio: Option<f64>,
 }
 
 #[derive(Debug, Default, Serialize)]
@@ -84,6 +99,10 @@ struct PoolReport {
     fill_cpu_seconds: f64,
     pads_wasted: u64,
     filler_idle_class: bool,
+    /// Short packets, to send and to receive, whose pads are at hand.
+    packets: u64,
+    /// How long the first session that runs dry has left; absent while all are idle.
+    seconds_left: Option<f64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -100,6 +119,10 @@ struct KeysReport {
     key_budget_left_ratio: f64,
     head: LevelReport,
     body: LevelReport,
+    /// Over the last seconds; absent before two samples.
+    packets_per_second: Option<f64>,
+    /// How long the pads at hand last at that rate; absent while the session is idle.
+    seconds_left: Option<f64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -128,19 +151,27 @@ impl Figures {
     /// All figures now.
     pub(crate) fn report(&self) -> Report {
         let meters = &self.meters;
-        let packets = |direction| Packets {
-            hit: meters.packets(direction, Coverage::Hit),
-            partial: meters.packets(direction, Coverage::Partial),
-            miss: meters.packets(direction, Coverage::Miss),
+        let packets = |direction| {
+            let [hit, partial, miss] =
+                COVERAGES.map(|(coverage, _)| meters.packets(direction, coverage));
+            let all = hit + partial + miss;
+            Packets { hit, partial, miss, hit_ratio: (all > 0).then(|| hit as f64 / all as f64) }
         };
+        let sessions: Vec<_> =
+            self.sources.live().iter().map(|live| session_report(live, &self.rates)).collect();
+        let links = self.sources.dialled().into_iter().map(|dialling| LinkReport {
+            peer: dialling.peer,
+            endpoint: dialling.endpoint,
+            link: dialling.link.status(),
+        });
         Report {
             version: env!("CARGO_PKG_VERSION"),
             pid: process::id(),
             verb: self.verb,
             place: self.place.clone(),
-            public_key: self.public_key.to_string(),
+            public_key: self.sources.public_key().to_string(),
             started_unix_seconds: unix_seconds(self.started),
-            pool: self.pool_report(),
+            pool: self.pool_report(&sessions),
             keystream_pool_bytes: meters.keystream_pool_bytes(),
             keystream_inline_bytes: meters.keystream_inline_bytes(),
             packets: ByDirection {
@@ -151,15 +182,18 @@ impl Figures {
             open_failures: meters.open_failures(),
             replays: meters.replays(),
             pad_reuse: meters.pad_reuse(),
-            sessions: self.sessions.live().iter().map(|live| session_report(live)).collect(),
+            sessions,
+            links: links.collect(),
         }
     }
 
-    fn pool_report(&self) -> PoolReport {
+    fn pool_report(&self, sessions: &[SessionReport]) -> PoolReport {
         let Some(pool) = &self.pool else {
-            return PoolReport { mode: "off", reason: "--pool off", ..PoolReport::default() };
+            let reason = if self.verb == "run" { "pool = \"off\"" } else { "--pool off" };
+            return PoolReport { mode: "off", reason, ..PoolReport::default() };
         };
         let pool = pool.snapshot();
+        let keys = || sessions.iter().flat_map(|one| [&one.keys.send, &one.keys.receive]);
         PoolReport {
             mode: if pool.filler_alive { "on" } else { "off" },
             reason: if pool.filler_alive { "" } else { "the filler has failed" },
@@ -170,12 +204,16 @@ impl Figures {
             fill_cpu_seconds: pool.fill_cpu.as_secs_f64(),
             pads_wasted: pool.pads_wasted_total,
             filler_idle_class: pool.filler_idle_class,
+            packets: keys().map(|keys| keys.head.packets).sum(),
+            seconds_left: keys().filter_map(|keys| keys.seconds_left).reduce(f64::min),
         }
     }
 }
 
-fn session_report(live: &LiveSession) -> SessionReport {
+fn session_report(live: &LiveSession, rates: &Rates) -> SessionReport {
+    let session = live.status();
     let keys = |direction| {
+        let rate = rates.of(session.id, direction);
         let status: DirectionStatus = live.handshake().keys.status(direction);
         let level = |part: PartLevel| LevelReport { bytes: part.bytes, packets: part.packets };
         KeysReport {
@@ -183,13 +221,12 @@ fn session_report(live: &LiveSession) -> SessionReport {
             key_budget_left_ratio: status.key_budget_left_ratio,
             head: level(status.head),
             body: level(status.body),
+            packets_per_second: rate.map(|rate| rate.packets),
+            seconds_left: rate.and_then(|rate| rate.seconds_left(status.head, status.body)),
         }
     };
-    SessionReport {
-        session: live.status(),
-        class: class_name(live.handshake().suite),
-        keys: ByDirection { send: keys(Direction::Send), receive: keys(Direction::Receive) },
-    }
+    let keys = ByDirection { send: keys(Direction::Send), receive: keys(Direction::Receive) };
+    SessionReport { session, class: class_name(live.handshake().suite), keys }
 }
 
 /// Seconds since 1970; a clock before that counts as 0.

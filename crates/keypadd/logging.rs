@@ -36,7 +36,7 @@ pub(crate) fn start(flags: &LogFlags, quiet: bool) {
         // panics on the same standard error.
         .log_internal_errors(false)
         .with_writer(std::io::stderr);
-    match flags.log_format {
+    match flags.log_format.unwrap_or_default() {
         LogFormat::Json => builder.json().flatten_event(true).init(),
         LogFormat::Text => {
             let colours = std::io::stderr().is_terminal()

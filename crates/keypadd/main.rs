@@ -20,9 +20,14 @@ mod keygen;
 mod logging;
 mod man;
 mod metrics;
+mod rates;
 mod ready;
+mod reload;
+mod results;
+mod run;
 mod serve;
 mod shutdown;
+mod sources;
 mod status;
 mod stdio;
 
@@ -30,6 +35,7 @@ use std::process::ExitCode;
 
 use cli::Verb;
 use error::{Error, Exit, system};
+use keypadd_config::values::LogFormat;
 use tokio::runtime::Runtime;
 
 fn main() -> ExitCode {
@@ -40,7 +46,10 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<(), Error> {
-    let Some(cli) = cli::read()? else { return Ok(()) };
+    let Some(mut cli) = cli::read()? else { return Ok(()) };
+    if let Verb::Run(args) = cli.verb {
+        return run_from_file(args, &mut cli.log);
+    }
     // `-W` runs inside other programs, and `demo` draws: their user wants to hear of trouble only.
     let quiet = match &cli.verb {
         Verb::Connect(args) => args.stdio.is_some(),
@@ -48,10 +57,12 @@ fn run() -> Result<(), Error> {
         _ => false,
     };
     logging::start(&cli.log, quiet);
-    let format = cli.log.log_format;
+    let format = cli.log.log_format.unwrap_or_default();
     match cli.verb {
         Verb::Keygen(args) => keygen::keygen(args),
         Verb::Pubkey(args) => keygen::pubkey(args),
+        Verb::Run(_) => Ok(()),
+        Verb::Reload(args) => reload::run(args),
         Verb::Check(args) => check::run(args),
         Verb::Completions(args) => completions::run(args),
         Verb::Man(args) => man::run(args),
@@ -78,10 +89,30 @@ fn run() -> Result<(), Error> {
     }
 }
 
-fn signals() -> Result<shutdown::Shutdown, Error> {
-    shutdown::on_signals().map_err(|error| {
-        Error::new(Exit::Runtime, format!("cannot handle signals: {}", system(&error)))
+/// The file says how to log, unless the command line does: it is read first.
+fn run_from_file(args: cli::ConfigArgs, log: &mut cli::LogFlags) -> Result<(), Error> {
+    let settings = run::Settings::read(args)?;
+    if log.log.is_none() && log.verbose == 0 {
+        log.log = settings.log().map(str::to_owned);
+    }
+    let format = log.log_format.unwrap_or(match settings.log_format() {
+        Some(LogFormat::Json) => cli::LogFormat::Json,
+        Some(LogFormat::Text) | None => cli::LogFormat::Text,
+    });
+    log.log_format = Some(format);
+    logging::start(log, false);
+    block_on(async {
+        let shutdown = shutdown::on_signals_but_hangup().map_err(|error| no_signals(&error))?;
+        run::run(settings, shutdown, |ready| ready::say(ready, format)).await
     })
+}
+
+fn signals() -> Result<shutdown::Shutdown, Error> {
+    shutdown::on_signals().map_err(|error| no_signals(&error))
+}
+
+fn no_signals(error: &std::io::Error) -> Error {
+    Error::new(Exit::Runtime, format!("cannot handle signals: {}", system(error)))
 }
 
 /// Runs a daemon to its end. What is then still blocked, such as a read of standard input, is left

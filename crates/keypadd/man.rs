@@ -5,8 +5,8 @@ use std::{fs, io};
 use clap_mangen::{Man, generate_to};
 
 use crate::cli::{self, ManArgs};
-use crate::completions::print;
 use crate::error::{Error, Exit, shown, system};
+use crate::results::print;
 
 /// Prints the main page, or writes all pages into a directory: `keypadd.1`, `keypadd-serve.1` and so on.
 ///
@@ -18,7 +18,7 @@ pub(crate) fn run(args: ManArgs) -> Result<(), Error> {
             let mut page = Vec::new();
             let rendered = Man::new(cli::definition()).render(&mut page);
             rendered.map_err(|error| failed(&error, "the page"))?;
-            print(&page)
+            print(&page).map(drop)
         }
         Some(directory) => fs::create_dir_all(&directory)
             .and_then(|()| generate_to(cli::definition(), &directory))

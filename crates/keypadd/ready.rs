@@ -115,6 +115,49 @@ impl fmt::Display for ClientReady {
     }
 }
 
+/// A daemon that runs from a file; its peers may be anywhere.
+#[derive(Debug, Serialize)]
+#[serde(tag = "event", rename = "ready")]
+pub(crate) struct RunReady {
+    /// This host's public key.
+    pub(crate) public_key: String,
+    /// The bound UDP address, where peers come in.
+    pub(crate) listen: Option<SocketAddr>,
+    /// Who may come in.
+    pub(crate) incoming: Vec<String>,
+    /// Who is dialled.
+    pub(crate) dialling: Vec<DiallingReady>,
+}
+
+/// A peer that is dialled, with the forwards through it.
+#[derive(Debug, Serialize)]
+pub(crate) struct DiallingReady {
+    /// What it is called.
+    pub(crate) peer: String,
+    /// Where it is.
+    pub(crate) endpoint: String,
+    /// The forwards that listen here.
+    pub(crate) forwards: Vec<ForwardReady>,
+}
+
+impl fmt::Display for RunReady {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "keypadd: ready")?;
+        if let Some(listen) = self.listen {
+            write!(f, " on udp {listen}")?;
+        }
+        writeln!(f, ", key {}", self.public_key)?;
+        if !self.incoming.is_empty() {
+            writeln!(f, "  peers that may come in: {}", self.incoming.join(", "))?;
+        }
+        for DiallingReady { peer, endpoint, forwards } in &self.dialling {
+            writeln!(f, "  connecting to {peer} at {endpoint}")?;
+            forwards.iter().try_for_each(|forward| writeln!(f, "  {forward}"))?;
+        }
+        Ok(())
+    }
+}
+
 /// A suite as ready and status lines show it.
 pub(crate) fn suite_with_class(suite: Suite) -> String {
     format!("{suite} {}", class_label(suite))

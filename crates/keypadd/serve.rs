@@ -10,13 +10,15 @@ use keypadd_provider::{KeyExchange, server_config};
 use keypadd_tunnel::{AllowedPeer, Peers, Permit, Permits, Server, ServerSettings};
 
 use crate::cli::{Allowed, ServeArgs};
+use crate::control::Requests;
 use crate::daemon::{Daemon, DaemonSettings, notify_systemd};
 use crate::error::{Error, Exit, bind_hint, system};
 use crate::ready::{ConnectLine, ServerReady, suite_with_class};
 use crate::shutdown::Shutdown;
+use crate::sources::{Source, Sources};
 
 /// Clients at once. Each may hold its windows of memory (docs/DESIGN.md), so this bounds the daemon's.
-const CONNECTIONS_MAX: usize = 1024;
+pub(crate) const CONNECTIONS_MAX: usize = 1024;
 
 /// What a server is started with.
 #[derive(Debug)]
@@ -109,7 +111,10 @@ pub(crate) async fn run(
         );
     }
     let place = server.local_addr();
-    let mut watching = daemon.watch("serve", place.to_string(), server.sessions(), &shutdown);
+    let source = Source { sessions: server.sessions(), dialling: None };
+    let sources = Sources::new(daemon.public_key(), vec![source]);
+    let mut watching =
+        daemon.watch("serve", place.to_string(), sources, Requests::Status, &shutdown);
     let line = ConnectLine {
         listen: place,
         key: daemon.public_key(),
@@ -123,11 +128,11 @@ pub(crate) async fn run(
         suites: daemon.crypto.suites.iter().copied().map(suite_with_class).collect(),
         connect: line.to_string(),
     });
-    notify_systemd(sd_notify::NotifyState::Ready);
+    notify_systemd(&[sd_notify::NotifyState::Ready]);
     server
         .run(async {
             shutdown.thrown().await;
-            notify_systemd(sd_notify::NotifyState::Stopping);
+            notify_systemd(&[sd_notify::NotifyState::Stopping]);
             Duration::ZERO
         })
         .await;

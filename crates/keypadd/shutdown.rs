@@ -51,7 +51,18 @@ impl Shutdown {
 /// # Errors
 /// The operating system refuses the signal handlers.
 pub(crate) fn on_signals() -> io::Result<Shutdown> {
-    let mut signals = Signals::new()?;
+    on_these(Signals::new()?)
+}
+
+/// As [`on_signals`], for a daemon to whom SIGHUP means another thing.
+///
+/// # Errors
+/// As for [`on_signals`].
+pub(crate) fn on_signals_but_hangup() -> io::Result<Shutdown> {
+    on_these(Signals { hangup: None, ..Signals::new()? })
+}
+
+fn on_these(mut signals: Signals) -> io::Result<Shutdown> {
     let (trigger, shutdown) = switch();
     tokio::spawn(async move {
         signals.next().await;

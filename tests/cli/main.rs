@@ -9,7 +9,9 @@
 mod daemons;
 mod generated;
 mod live;
+mod running;
 mod secrets;
+mod watching;
 
 use std::fs;
 

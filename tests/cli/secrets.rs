@@ -34,11 +34,14 @@ fn a_private_key_pasted_anywhere_is_refused_and_not_repeated() {
         ("serve", vec!["allow", "listen", "permit-open", "suite", "kex"]),
         ("connect", vec!["peer", "local", "stdio", "connect-timeout", "suite", "kex"]),
         ("status", vec!["socket", "nonsense"]),
+        ("reload", vec!["socket"]),
+        ("check", vec!["config"]),
+        ("run", vec!["config"]),
     ];
     let common = ["key", "pool", "pool-budget", "congestion", "metrics", "log-format", "log"];
     for pasted in [PRIVATE_KEY, line] {
         for (verb, own) in &flags {
-            let common = common.iter().filter(|_| *verb != "status");
+            let common = common.iter().filter(|_| ["serve", "connect"].contains(verb));
             for flag in own.iter().chain(common) {
                 let mut command = desk.keypadd(&[verb]);
                 // Everything that is required, so that the pasted value is what is wrong.
@@ -74,7 +77,10 @@ fn a_private_key_pasted_anywhere_is_refused_and_not_repeated() {
             let output = desk.keypadd(&[verb, &format!("--{switch}={pasted}")]).output().unwrap();
             assert_refused_in_silence(&output, switch);
         }
-        for verb in ["keygen", "pubkey", "serve", "connect", "status", pasted] {
+        for verb in [
+            "keygen", "pubkey", "serve", "connect", "run", "check", "reload", "man", "status",
+            pasted,
+        ] {
             // As a path it is too long a name, or a directory that does not exist.
             let name = format!("missing/{pasted}/{pasted}");
             for argument in [pasted, &name] {

@@ -97,9 +97,13 @@ impl Daemon {
         command
     }
 
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
     /// SIGTERM, then everything it said.
     pub(crate) fn stop(mut self) -> Output {
-        kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
+        self.signal(Signal::TERM);
         self.stderr.read_to_end(&mut self.said).unwrap();
         let status = self.child.wait().unwrap();
         Output { status, stdout: Vec::new(), stderr: std::mem::take(&mut self.said) }

@@ -8,7 +8,10 @@ use std::{
     collections::BTreeMap,
     fmt,
     net::SocketAddr,
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     time::SystemTime,
 };
 
@@ -179,6 +182,7 @@ impl LiveSession {
             rtt_seconds: stats.path.rtt.as_secs_f64(),
             mtu_bytes: stats.path.current_mtu,
             sent_packets: stats.path.sent_packets,
+            received_datagrams: stats.udp_rx.datagrams,
             lost_packets: stats.path.lost_packets,
             sent_bytes: stats.udp_tx.bytes,
             received_bytes: stats.udp_rx.bytes,
@@ -266,9 +270,12 @@ pub struct Sessions(Arc<Registry>);
 #[derive(Debug, Default)]
 struct Registry(Mutex<List>);
 
+/// Over all lists of the process: a daemon that listens and dials has several, and its figures tell
+/// sessions apart by their ids.
+static NEXT_ID: AtomicU64 = AtomicU64::new(0);
+
 #[derive(Debug, Default)]
 struct List {
-    next_id: u64,
     live: BTreeMap<u64, Arc<LiveSession>>,
 }
 
@@ -307,8 +314,8 @@ impl Sessions {
     /// Lists a session for as long as the guard lives.
     pub(crate) fn add(&self, new: NewSession<'_>) -> Listed {
         let mut list = locked(&self.0.0);
-        let id = list.next_id;
-        list.next_id += 1;
+        // Drawn under the lock, so that a list's ids are in the order of its sessions.
+        let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         let session = Arc::new(LiveSession {
             id,
             label: new.label,

@@ -41,6 +41,8 @@ pub struct SessionStatus {
     pub mtu_bytes: u16,
     /// Packets sent.
     pub sent_packets: u64,
+    /// UDP payloads received: a packet each, but for a few of the handshake.
+    pub received_datagrams: u64,
     /// Packets sent that never arrived.
     pub lost_packets: u64,
     /// UDP payload bytes sent.

@@ -1,0 +1,272 @@
+//! The settings that are in force: the server, the clients, and how they become those of another file. A
+//! change happens as a whole or not at all: what can fail comes first, and is undone if something does.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use keypadd_config::values::PoolMode;
+use keypadd_config::{Config, Dialled, Peer};
+use keypadd_provider::{CryptoSettings, server_config};
+use keypadd_tunnel::{AllowedPeer, Forward, Peers, Permits, Server, ServerHandle, ServerSettings};
+use tokio::task::JoinHandle;
+
+use super::links::{Bound, Link};
+use crate::configfile::Loaded;
+use crate::daemon::Daemon;
+use crate::error::{Error, Exit, bind_hint, system};
+use crate::ready::RunReady;
+use crate::serve::CONNECTIONS_MAX;
+use crate::shutdown::{self, Trigger};
+use crate::sources::{Source, Sources};
+
+/// What runs, and the settings it runs by.
+pub(super) struct Applied {
+    config: Config,
+    server: Option<Listening>,
+    links: BTreeMap<String, Link>,
+    sources: Sources,
+}
+
+/// A server that runs.
+#[derive(Debug)]
+struct Listening {
+    handle: ServerHandle,
+    place: SocketAddr,
+    source: Source,
+    stop: Trigger,
+    task: JoinHandle<()>,
+}
+
+impl Applied {
+    /// Binds everything, then starts everything.
+    ///
+    /// # Errors
+    /// Exit 6: an address cannot be bound. Exit 1: the TLS library refuses.
+    pub(super) async fn start(daemon: &Daemon, loaded: Loaded) -> Result<Self, Error> {
+        let Loaded { config, .. } = loaded;
+        let server = match config.listen {
+            Some(listen) => Some(bind_server(daemon, &config, listen)?),
+            None => None,
+        };
+        let mut bound = Vec::new();
+        for (peer, dialled) in dialled(&config) {
+            let (crypto, transport) = (&daemon.crypto, &daemon.transport);
+            let timeout = config.connect_timeout;
+            bound.push(Bound::bind(peer, dialled, crypto, transport, timeout).await?);
+        }
+        let applied = Self {
+            config,
+            server: server.map(start_server),
+            links: bound
+                .into_iter()
+                .map(|bound| (bound.name().to_owned(), bound.start()))
+                .collect(),
+            sources: Sources::new(daemon.public_key(), Vec::new()),
+        };
+        applied.show_sources(daemon);
+        Ok(applied)
+    }
+
+    /// The settings in force.
+    pub(super) fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Where figures come from, now and after every change.
+    pub(super) fn sources(&self) -> Sources {
+        self.sources.clone()
+    }
+
+    /// What to say once it runs.
+    pub(super) fn ready(&self, daemon: &Daemon) -> RunReady {
+        RunReady {
+            public_key: daemon.public_key().to_string(),
+            listen: self.server.as_ref().map(|server| server.place),
+            incoming: incoming(&self.config).map(|peer| peer.name.clone()).collect(),
+            dialling: self.links.values().map(Link::ready).collect(),
+        }
+    }
+
+    /// Makes these the settings.
+    ///
+    /// # Errors
+    /// Exit 6: an address cannot be bound. Exit 1: no memory for the pool, or the TLS library refuses.
+    /// The old settings are in force then.
+    pub(super) async fn apply(
+        &mut self,
+        daemon: &mut Daemon,
+        started: &Config,
+        new: Loaded,
+    ) -> Result<(), Error> {
+        let Loaded { config: new, key, .. } = new;
+        let crypto = CryptoSettings {
+            key,
+            suites: new.suites.clone(),
+            kex: new.kex.clone(),
+            ..daemon.crypto.clone()
+        };
+        let refused =
+            |error: keypadd_provider::ConfigError| Error::new(Exit::Runtime, error.to_string());
+        let server_crypto = match &self.server {
+            Some(server) => Some(server_config(&crypto, server.handle.peers()).map_err(refused)?),
+            None => None,
+        };
+        let peers = peers(&new)?;
+        self.set_budget(daemon, new.pool_budget_bytes)?;
+        if let Err(error) = self.relink(daemon, &crypto, started, &new).await {
+            let _ = self.set_budget(daemon, self.config.pool_budget_bytes);
+            return Err(error);
+        }
+        if let (Some(server), Some(crypto)) = (&self.server, server_crypto) {
+            server.handle.set_peers(peers);
+            server.handle.set_crypto(crypto);
+        }
+        daemon.crypto = crypto;
+        self.config = new;
+        self.show_sources(daemon);
+        Ok(())
+    }
+
+    fn set_budget(&self, daemon: &Daemon, bytes: usize) -> Result<(), Error> {
+        let Some(pool) = daemon.crypto.pool.as_ref().filter(|_| self.config.pool == PoolMode::On)
+        else {
+            return Ok(());
+        };
+        pool.set_budget(bytes).map_err(|error| {
+            let size = bytesize::ByteSize::b(bytes as u64).display().iec();
+            Error::new(Exit::Runtime, format!("pool-budget: no pool of {size}: {}", system(&error)))
+        })
+    }
+
+    /// Brings the clients to the new settings. Listeners are let go before others are bound, so that a
+    /// forward can move from one peer to another.
+    async fn relink(
+        &mut self,
+        daemon: &Daemon,
+        crypto: &CryptoSettings,
+        started: &Config,
+        new: &Config,
+    ) -> Result<(), Error> {
+        let wanted: BTreeMap<&str, (&Peer, &Dialled)> =
+            dialled(new).map(|(peer, dialled)| (peer.name.as_str(), (peer, dialled))).collect();
+        let kept = |name: &str, link: &Link| {
+            wanted.get(name).copied().filter(|(peer, dialled)| link.leads_to(peer, dialled))
+        };
+        for (name, link) in &self.links {
+            let still = |forward: &&Forward| {
+                kept(name, link).is_some_and(|(_, dialled)| dialled.forwards.contains(forward))
+            };
+            link.set_forwards(link.forwards().iter().filter(still).cloned().collect()).await?;
+        }
+        let mut bound = Vec::new();
+        let taken = async {
+            for (name, &(peer, dialled)) in &wanted {
+                match self.links.get(*name).filter(|link| link.leads_to(peer, dialled)) {
+                    Some(link) => link.set_forwards(dialled.forwards.clone()).await?,
+                    None => {
+                        let (transport, timeout) = (&daemon.transport, started.connect_timeout);
+                        bound.push(Bound::bind(peer, dialled, crypto, transport, timeout).await?);
+                    }
+                }
+            }
+            Ok(())
+        };
+        if let Err(error) = taken.await {
+            drop(bound);
+            for link in self.links.values() {
+                // They were bound a moment ago; if somebody was quicker, the log says which is missing.
+                if let Err(lost) = link.set_forwards(link.forwards().to_vec()).await {
+                    tracing::error!("{}", lost.to_string().trim_end());
+                }
+            }
+            return Err(error);
+        }
+        let gone: Vec<String> = self
+            .links
+            .iter()
+            .filter(|(name, link)| kept(name, link).is_none())
+            .map(|(name, _)| name.clone())
+            .collect();
+        for name in gone {
+            if let Some(link) = self.links.remove(&name) {
+                // It says goodbye by itself.
+                drop(link.end());
+            }
+        }
+        for (name, link) in &mut self.links {
+            if let Some((peer, _)) = wanted.get(name.as_str()) {
+                link.settle(peer, crypto)?;
+            }
+        }
+        self.links.extend(bound.into_iter().map(|bound| (bound.name().to_owned(), bound.start())));
+        Ok(())
+    }
+
+    fn show_sources(&self, daemon: &Daemon) {
+        let server = self.server.iter().map(|server| server.source.clone());
+        let sources = server.chain(self.links.values().map(Link::source)).collect();
+        self.sources.replace(daemon.public_key(), sources);
+    }
+
+    /// Ends everything, with a goodbye to every peer.
+    pub(super) async fn end(self) {
+        let server = self.server.map(|server| {
+            server.stop.throw();
+            server.task
+        });
+        let tasks: Vec<_> = self.links.into_values().map(Link::end).chain(server).collect();
+        for task in tasks {
+            let _ = task.await;
+        }
+    }
+}
+
+/// The peers that may come in.
+fn incoming(config: &Config) -> impl Iterator<Item = &Peer> {
+    config.peers.iter().filter(|peer| peer.incoming.is_some())
+}
+
+/// The peers that are dialled.
+fn dialled(config: &Config) -> impl Iterator<Item = (&Peer, &Dialled)> {
+    config.peers.iter().filter_map(|peer| Some((peer, peer.dialled.as_ref()?)))
+}
+
+/// The peers that may come in, as the server lists them.
+fn peers(config: &Config) -> Result<Peers, Error> {
+    let peers = config.peers.iter().filter_map(|peer| {
+        let incoming = peer.incoming.as_ref()?;
+        Some(AllowedPeer {
+            name: Some(peer.name.clone()),
+            key: peer.key,
+            permits: Permits::new(incoming.permit_open.clone()),
+        })
+    });
+    Peers::new(peers).map_err(|error| Error::new(Exit::Config, error.to_string()))
+}
+
+fn bind_server(daemon: &Daemon, config: &Config, listen: SocketAddr) -> Result<Server, Error> {
+    let peers = Arc::new(peers(config)?);
+    let crypto = server_config(&daemon.crypto, peers.clone())
+        .map_err(|error| Error::new(Exit::Runtime, error.to_string()))?;
+    let server = Server::bind(ServerSettings {
+        listen,
+        crypto,
+        peers,
+        transport: daemon.transport.clone(),
+        connections_max: CONNECTIONS_MAX,
+    });
+    server.map_err(|error| {
+        let cause =
+            format!("listen: cannot listen on {}: {}", error.address, system(&error.source));
+        Error::new(Exit::BindFailed, cause).hint(bind_hint(&error.source, "listen = \"[::]:4434\""))
+    })
+}
+
+fn start_server(server: Server) -> Listening {
+    let (stop, stopped) = shutdown::switch();
+    let source = Source { sessions: server.sessions(), dialling: None };
+    let (handle, place) = (server.handle(), server.local_addr());
+    let task = tokio::spawn(async move { server.run(stopped.at_once()).await });
+    Listening { handle, place, source, stop, task }
+}

@@ -1,0 +1,250 @@
+//! One daemon's figures as a person reads them. Takes from the answer what it shows; a field that an older
+//! daemon does not send is left out of the text.
+
+use std::time::{Duration, SystemTime};
+
+use bytesize::ByteSize;
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::figures::unix_seconds;
+
+/// What the text shows of a daemon.
+#[derive(Deserialize)]
+struct Daemon {
+    pid: u32,
+    verb: String,
+    place: String,
+    public_key: String,
+    started_unix_seconds: u64,
+    pool: Pool,
+    keystream_pool_bytes: u64,
+    keystream_inline_bytes: u64,
+    packets: Packets,
+    sessions: Vec<Session>,
+    #[serde(default)]
+    links: Vec<Link>,
+}
+
+#[derive(Deserialize)]
+struct Pool {
+    mode: String,
+    reason: String,
+    budget_bytes: u64,
+    filled_bytes: u64,
+    fill_cpu_seconds: f64,
+    #[serde(default)]
+    packets: u64,
+    seconds_left: Option<f64>,
+}
+
+#[derive(Deserialize)]
+struct Packets {
+    send: Ratio,
+    receive: Ratio,
+}
+
+#[derive(Deserialize)]
+struct Ratio {
+    hit_ratio: Option<f64>,
+}
+
+#[derive(Deserialize)]
+struct Session {
+    peer: String,
+    remote: String,
+    suite: String,
+    class: String,
+    kex: String,
+    since_unix_seconds: u64,
+    rtt_seconds: f64,
+    mtu_bytes: u16,
+    sent_bytes: u64,
+    received_bytes: u64,
+    sent_packets: u64,
+    lost_packets: u64,
+    forwards: Vec<Forward>,
+    keys: Keys,
+}
+
+#[derive(Deserialize)]
+struct Forward {
+    forward: String,
+    open: u64,
+}
+
+#[derive(Deserialize)]
+struct Keys {
+    send: Direction,
+    receive: Direction,
+}
+
+#[derive(Deserialize)]
+struct Direction {
+    key_phase: u64,
+    head: Level,
+    body: Level,
+    packets_per_second: Option<f64>,
+    seconds_left: Option<f64>,
+}
+
+#[derive(Deserialize)]
+struct Level {
+    packets: u64,
+    bytes: u64,
+}
+
+#[derive(Deserialize)]
+struct Link {
+    peer: String,
+    endpoint: String,
+    state: String,
+    since_unix_seconds: u64,
+    cause: Option<String>,
+    retry_unix_seconds: Option<u64>,
+}
+
+/// The text for one answer.
+///
+/// # Errors
+/// The answer is not a daemon's.
+pub(super) fn render(document: Value) -> Result<String, serde_json::Error> {
+    let daemon: Daemon = serde_json::from_value(document)?;
+    let mut lines = vec![
+        format!(
+            "{} {}, pid {}, up {}",
+            daemon.verb,
+            printable(&daemon.place),
+            daemon.pid,
+            age(daemon.started_unix_seconds)
+        ),
+        format!("  key {}", printable(&daemon.public_key)),
+    ];
+    pool(&daemon, &mut lines);
+    // What is connected is shown as a session.
+    for link in daemon.links.iter().filter(|link| link.state != "connected") {
+        lines.push(waiting(link));
+    }
+    if daemon.sessions.is_empty() {
+        lines.push("  no peer is connected".into());
+    }
+    for one in &daemon.sessions {
+        session(one, &mut lines);
+    }
+    Ok(lines.join("\n") + "\n")
+}
+
+fn pool(daemon: &Daemon, lines: &mut Vec<String>) {
+    let pool = &daemon.pool;
+    if pool.mode != "on" {
+        lines.push(format!("  pool off: {}", printable(&pool.reason)));
+    } else {
+        let (filled, budget) = (size(pool.filled_bytes), size(pool.budget_bytes));
+        let seconds = match pool.seconds_left {
+            Some(seconds) => format!("{} at the present rate", lasting(seconds)),
+            None => "idle".into(),
+        };
+        let packets = pool.packets;
+        lines.push(format!("  pool on: {filled} filled of {budget}, {packets} packets, {seconds}"));
+        let up = unix_seconds(SystemTime::now()).saturating_sub(daemon.started_unix_seconds);
+        let cpu = pool.fill_cpu_seconds;
+        let share = 100.0 * cpu / up.max(1) as f64;
+        lines.push(format!("  filling took {cpu:.2} s of idle CPU, {share:.1} % of one core"));
+    }
+    let (pooled, inline) = (daemon.keystream_pool_bytes, daemon.keystream_inline_bytes);
+    let (pooled, inline) = (size(pooled), size(inline));
+    lines.push(format!("  keystream used: {pooled} from the pool, {inline} made inline"));
+    let Packets { send, receive } = &daemon.packets;
+    if send.hit_ratio.is_some() || receive.hit_ratio.is_some() {
+        let ratio = |ratio: &Ratio| match ratio.hit_ratio {
+            Some(ratio) => format!("{:.1} %", 100.0 * ratio),
+            None => "none".into(),
+        };
+        let (send, receive) = (ratio(send), ratio(receive));
+        lines
+            .push(format!("  packets that found their whole pad: {send} sent, {receive} received"));
+    }
+}
+
+/// A peer that is dialled and not reached.
+fn waiting(link: &Link) -> String {
+    let (peer, endpoint) = (printable(&link.peer), printable(&link.endpoint));
+    let since = age(link.since_unix_seconds);
+    let mut line = format!("  peer {peer} at {endpoint}: not connected for {since}");
+    if let Some(cause) = &link.cause {
+        line += &format!(": {}", printable(cause));
+    }
+    line += &match link.retry_unix_seconds {
+        Some(retry) => {
+            let seconds = retry.saturating_sub(unix_seconds(SystemTime::now()));
+            format!("; next try in {seconds} s")
+        }
+        None => "; trying".into(),
+    };
+    line
+}
+
+fn session(session: &Session, lines: &mut Vec<String>) {
+    let class = if session.class == "legacy" { "insecure (legacy)" } else { "(standard)" };
+    lines.push(format!(
+        "  peer {} at {}, up {}",
+        printable(&session.peer),
+        session.remote,
+        age(session.since_unix_seconds)
+    ));
+    lines.push(format!("    suite {} {class}, key exchange {}", session.suite, session.kex));
+    let Session { sent_packets, lost_packets, .. } = session;
+    lines.push(format!(
+        "    round trip {:.2} ms, packets up to {} bytes, {lost_packets} of {sent_packets} lost \
+         ({:.2} %), {} sent, {} received",
+        session.rtt_seconds * 1e3,
+        session.mtu_bytes,
+        100.0 * *lost_packets as f64 / (*sent_packets).max(1) as f64,
+        size(session.sent_bytes),
+        size(session.received_bytes)
+    ));
+    let Keys { send, receive } = &session.keys;
+    for (direction, keys) in [("send", send), ("receive", receive)] {
+        let Direction { head, body, .. } = keys;
+        let seconds = match (keys.seconds_left, keys.packets_per_second) {
+            (Some(seconds), Some(rate)) => format!("{} at {rate:.0} packets/s", lasting(seconds)),
+            _ => "idle".into(),
+        };
+        lines.push(format!(
+            "    pads to {direction}: {} for {} short and {} full packets, {seconds}",
+            size(head.bytes + body.bytes),
+            head.packets,
+            body.packets
+        ));
+    }
+    lines.push(format!(
+        "    rekeyed {} times to send, {} to receive",
+        send.key_phase, receive.key_phase
+    ));
+    for Forward { forward, open } in &session.forwards {
+        lines.push(format!("    forward {}: {open} open", printable(forward)));
+    }
+}
+
+fn size(bytes: u64) -> impl std::fmt::Display {
+    ByteSize::b(bytes).display().iec()
+}
+
+/// How long pads last: fine where it is short.
+fn lasting(seconds: f64) -> String {
+    match seconds {
+        seconds if seconds < 10.0 => format!("{seconds:.1} s"),
+        seconds => format!("{seconds:.0} s"),
+    }
+}
+
+/// Time since then, to the second.
+fn age(unix: u64) -> String {
+    let seconds = unix_seconds(SystemTime::now()).saturating_sub(unix);
+    humantime::format_duration(Duration::from_secs(seconds)).to_string()
+}
+
+/// Names come from other hosts: no control characters to the terminal.
+fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}

@@ -1,0 +1,67 @@
+//! `keypadd status --watch`: the figures every second. A terminal is drawn anew; elsewhere block follows
+//! block, or one line of JSON another. Ends cleanly on Ctrl-C, and when nobody answers any more.
+
+use std::io::{self, IsTerminal};
+use std::time::Duration;
+
+use tokio::runtime::Builder;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::all;
+use crate::cli::StatusArgs;
+use crate::error::{Error, Exit, system};
+use crate::results::print;
+
+/// Time between two looks.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// Cursor home, and clear from there to the end of the screen (ECMA-48, CUP and ED).
+const HOME: &str = "\x1b[H\x1b[J";
+
+/// Shows the figures until Ctrl-C or SIGTERM.
+///
+/// # Errors
+/// Exit 5: no daemon answers, or none any more. Exit 1: signals or standard output fail.
+pub(super) fn run(args: &StatusArgs) -> Result<(), Error> {
+    let failed = |error: io::Error| {
+        Error::new(Exit::Runtime, format!("cannot wait for signals: {}", system(&error)))
+    };
+    let runtime = Builder::new_current_thread().enable_all().build().map_err(failed)?;
+    runtime.block_on(async {
+        let stops = [SignalKind::interrupt(), SignalKind::terminate()].map(signal);
+        let [interrupt, terminate] = stops;
+        show(args, interrupt.map_err(failed)?, terminate.map_err(failed)?).await
+    })
+}
+
+async fn show(
+    args: &StatusArgs,
+    mut interrupt: Signal,
+    mut terminate: Signal,
+) -> Result<(), Error> {
+    let draws = !args.json && io::stdout().is_terminal();
+    let mut looks = interval(EVERY);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut first = true;
+    loop {
+        tokio::select! {
+            _ = interrupt.recv() => return Ok(()),
+            _ = terminate.recv() => return Ok(()),
+            _ = looks.tick() => {}
+        }
+        let text = all(args).map_err(|error| match first {
+            true => error,
+            false => Error::new(Exit::Unreachable, "the daemon has gone away"),
+        })?;
+        let frame = match (draws, args.json || first) {
+            (true, _) => format!("{HOME}{text}"),
+            (false, true) => text,
+            (false, false) => format!("\n{text}"),
+        };
+        if !print(frame.as_bytes())? {
+            return Ok(());
+        }
+        first = false;
+    }
+}

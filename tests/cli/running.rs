@@ -1,0 +1,289 @@
+//! `run` from files, and what a reload does to it: two daemons, one that listens and one that dials, with a
+//! connection through them that stays up.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::unix::net::UnixDatagram;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::daemons::{Daemon, Desk, PUBLIC_KEY, desk, text};
+
+/// Nothing here takes this long on a machine that is not stuck.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Tries until it works.
+fn until<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
+    let began = Instant::now();
+    loop {
+        if let Some(done) = attempt() {
+            return done;
+        }
+        assert!(began.elapsed() < PATIENCE, "{what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// A UDP and TCP port that was free a moment ago.
+fn free_port() -> u16 {
+    let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = tcp.local_addr().unwrap().port();
+    UdpSocket::bind(("127.0.0.1", port)).unwrap();
+    port
+}
+
+/// Sends back what it gets, on every connection.
+fn echo() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            std::thread::spawn(move || {
+                let mut buffer = [0; 64];
+                while let Ok(count @ 1..) = stream.read(&mut buffer) {
+                    let _ = stream.write_all(&buffer[..count]);
+                }
+            });
+        }
+    });
+    address
+}
+
+/// Whether bytes come back.
+fn echoes(mut stream: &TcpStream) -> bool {
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut answer = [0; 5];
+    stream.write_all(b"hello").is_ok()
+        && stream.read_exact(&mut answer).is_ok()
+        && &answer == b"hello"
+}
+
+/// A connection to this port of ours through the tunnel, once there is one.
+fn through(port: u16) -> Option<TcpStream> {
+    TcpStream::connect(("127.0.0.1", port)).ok().filter(echoes)
+}
+
+/// Two configurations with their ports.
+struct Pair {
+    desk: Desk,
+    udp: u16,
+    target: SocketAddr,
+}
+
+impl Pair {
+    fn new() -> Self {
+        Self { desk: desk(), udp: free_port(), target: echo() }
+    }
+
+    fn write_far(&self, permits: &str, more: &str) {
+        let udp = self.udp;
+        let text = format!(
+            "listen = \"127.0.0.1:{udp}\"\nkey = \"good.key\"\npool-budget = \"4MiB\"\n{more}\n\
+             [peer.laptop]\npublic-key = \"{PUBLIC_KEY}\"\npermit-open = [{permits}]\n"
+        );
+        fs::write(self.desk.path("far.toml"), text).unwrap();
+    }
+
+    fn write_near(&self, ports: &[u16]) {
+        let (udp, target) = (self.udp, self.target);
+        let forwards: Vec<_> =
+            ports.iter().map(|port| format!("\"127.0.0.1:{port}:{target}\"")).collect();
+        let text = format!(
+            "key = \"good.key\"\npool-budget = \"4MiB\"\n\
+             [peer.office]\npublic-key = \"{PUBLIC_KEY}\"\nendpoint = \"127.0.0.1:{udp}\"\nlocal = [{}]\n",
+            forwards.join(", ")
+        );
+        fs::write(self.desk.path("near.toml"), text).unwrap();
+    }
+
+    fn permit(&self) -> String {
+        format!("\"{}\"", self.target)
+    }
+
+    fn run(&self, name: &str) -> Daemon {
+        let file = format!("{name}.toml");
+        Daemon::start(self.desk.keypadd(&["run", "--config", &file, "--log-format", "json"]))
+    }
+
+    /// Exit code, standard output, standard error.
+    fn keypadd(&self, args: &[&str]) -> (Option<i32>, String, String) {
+        let output = self.desk.keypadd(args).output().unwrap();
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    }
+}
+
+#[test]
+fn two_daemons_from_files_find_each_other_whoever_comes_first() {
+    let pair = Pair::new();
+    let port = free_port();
+    pair.write_far(&pair.permit(), "");
+    pair.write_near(&[port]);
+    let near = pair.run("near");
+    assert_eq!(near.ready["dialling"][0]["peer"], "office");
+    let waiting = until("near says that it waits", || {
+        let (_, shown, _) = pair.keypadd(&["status"]);
+        shown.contains("peer office at 127.0.0.1:").then_some(shown)
+    });
+    assert!(waiting.contains(": not connected for "), "{waiting}");
+    let far = pair.run("far");
+    assert_eq!(far.ready["incoming"][0], "laptop");
+    let kept = until("the forward works", || through(port));
+    let (code, shown, said) = pair.keypadd(&["status"]);
+    assert_eq!((code, said.as_str()), (Some(0), ""));
+    for line in
+        ["  peer laptop at 127.0.0.1:", "  peer office at 127.0.0.1:", "    rekeyed 0 times"]
+    {
+        assert!(shown.contains(line), "{line}: {shown}");
+    }
+    assert!(echoes(&kept));
+    for daemon in [near, far] {
+        let output = daemon.stop();
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn a_reload_changes_forwards_and_permits_under_a_connection_that_stays() {
+    let pair = Pair::new();
+    let (first, second) = (free_port(), free_port());
+    pair.write_far(&pair.permit(), "");
+    pair.write_near(&[first]);
+    let (far, near) = (pair.run("far"), pair.run("near"));
+    let kept = until("the forward works", || through(first));
+
+    pair.write_near(&[second]);
+    let (code, said, error) = pair.keypadd(&["reload"]);
+    assert_eq!(code, Some(0), "{error}");
+    let target = pair.target;
+    for line in [
+        format!("  peer office: forward -L 127.0.0.1:{second}:{target} added\n"),
+        format!("  peer office: forward -L 127.0.0.1:{first}:{target} removed\n"),
+        "far.toml\n  nothing has changed\n".into(),
+    ] {
+        assert!(said.contains(&line), "{said}");
+    }
+    until("the new forward works", || through(second));
+    assert!(TcpStream::connect(("127.0.0.1", first)).is_err());
+    assert!(echoes(&kept));
+
+    // SIGHUP says nothing, so what it does is waited for.
+    pair.write_far("\"127.0.0.1:9\"", "");
+    far.signal(Signal::HUP);
+    until("what is no longer permitted is refused", || through(second).is_none().then_some(()));
+    assert!(echoes(&kept));
+    pair.write_far(&pair.permit(), "");
+    far.signal(Signal::HUP);
+    until("permitted again, it works", || through(second));
+    assert!(echoes(&kept));
+
+    // A peer that is gone from the file is gone.
+    let text = fs::read_to_string(pair.desk.path("far.toml")).unwrap();
+    let other = text.replace(PUBLIC_KEY, "PUAXw+hDiVqStwqnTRt+vJyYLM8uxJaMwM1V8Sr0Zgw=");
+    fs::write(pair.desk.path("far.toml"), other).unwrap();
+    far.signal(Signal::HUP);
+    let mut gone = &kept;
+    gone.set_read_timeout(Some(PATIENCE)).unwrap();
+    assert!(matches!(gone.read(&mut [0; 1]), Ok(0) | Err(_)));
+    drop(near);
+}
+
+#[test]
+fn a_reload_that_cannot_be_applied_leaves_everything_as_it_was() {
+    let pair = Pair::new();
+    let (port, taken) = (free_port(), TcpListener::bind("127.0.0.1:0").unwrap());
+    pair.write_far(&pair.permit(), "");
+    pair.write_near(&[port]);
+    let (far, near) = (pair.run("far"), pair.run("near"));
+    let kept = until("the forward works", || through(port));
+
+    pair.write_near(&[taken.local_addr().unwrap().port()]);
+    let (code, said, error) = pair.keypadd(&["reload"]);
+    assert_eq!((code, said.contains("near")), (Some(6), false), "{error}");
+    assert!(error.starts_with("keypadd: peer office: cannot listen on tcp 127.0.0.1:"), "{error}");
+    assert!(error.ends_with("nothing was reloaded: the old settings stay in force\n"), "{error}");
+    until("the old forward works", || through(port));
+
+    let file = pair.desk.path("near.toml");
+    fs::write(&file, "key = \"good.key\"\ncolour = \"red\"\n[peer.office]\nlocal = [\"1\"]\n")
+        .unwrap();
+    let (code, _, error) = pair.keypadd(&["reload"]);
+    assert_eq!(code, Some(3), "{error}");
+    for place in
+        ["2:1: unknown key `colour`\n", "3:7: peer `office` has no public-key\n", "4:10: local: "]
+    {
+        assert!(error.contains(&format!("{}:{place}", file.display())), "{error}");
+    }
+    fs::remove_file(&file).unwrap();
+    near.signal(Signal::HUP);
+    assert!(echoes(&kept));
+    until("the old forward works", || through(port));
+    drop(far);
+    let said = text(&near.stop().stderr);
+    assert!(said.contains("not reloaded: configuration"), "{said}");
+}
+
+#[test]
+fn what_waits_for_a_restart_is_named_and_a_daemon_without_a_file_says_so() {
+    let pair = Pair::new();
+    pair.write_far(&pair.permit(), "");
+    let far = pair.run("far");
+    pair.write_far(
+        &pair.permit(),
+        "congestion = \"bbr\"\nmetrics = \"127.0.0.1:1\"\nsuite = \"aes-128-gcm\"",
+    );
+    for _ in 0..2 {
+        let (code, said, error) = pair.keypadd(&["reload"]);
+        assert_eq!(code, Some(0), "{error}");
+        assert!(said.contains("  not until a restart: congestion, metrics\n"), "{said}");
+    }
+    drop(far.stop());
+    let _serve = Daemon::serve(&pair.desk, &[]);
+    let (code, _, error) = pair.keypadd(&["reload"]);
+    assert_eq!(code, Some(2));
+    assert!(
+        error.starts_with("keypadd: `keypadd serve` runs without a configuration file\n"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_listener_that_cannot_be_bound_is_exit_6_before_anything_is_sent() {
+    let pair = Pair::new();
+    let silent = UdpSocket::bind(("127.0.0.1", pair.udp)).unwrap();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    pair.write_near(&[taken.local_addr().unwrap().port()]);
+    let (code, _, error) = pair.keypadd(&["run", "--config", "near.toml"]);
+    assert_eq!(code, Some(6), "{error}");
+    silent.set_nonblocking(true).unwrap();
+    assert!(silent.recv(&mut [0; 1500]).is_err());
+    pair.write_far(&pair.permit(), "");
+    let (code, _, error) = pair.keypadd(&["run", "--config", "far.toml"]);
+    assert_eq!(code, Some(6), "{error}");
+    assert!(error.starts_with("keypadd: listen: cannot listen on udp 127.0.0.1:"), "{error}");
+}
+
+#[test]
+fn systemd_is_told_of_readiness_and_of_every_reload() {
+    let pair = Pair::new();
+    pair.write_far(&pair.permit(), "");
+    let socket = UnixDatagram::bind(pair.desk.path("notify")).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut command = pair.desk.keypadd(&["run", "--config", "far.toml", "--log-format", "json"]);
+    command.env("NOTIFY_SOCKET", pair.desk.path("notify"));
+    let far = Daemon::start(command);
+    let hear = || {
+        let mut buffer = [0; 256];
+        let length = socket.recv(&mut buffer).unwrap();
+        text(&buffer[..length])
+    };
+    assert_eq!(hear().trim(), "READY=1");
+    far.signal(Signal::HUP);
+    let reloading = hear();
+    assert!(reloading.starts_with("RELOADING=1\nMONOTONIC_USEC="), "{reloading}");
+    assert_eq!(hear().trim(), "READY=1");
+    far.signal(Signal::TERM);
+    assert_eq!(hear().trim(), "STOPPING=1");
+}
