@@ -43,8 +43,8 @@ Two hosts in a minute:
 `keypadd COMMAND --help` says more about a command. Every flag can also be set by
 a variable: --pool-budget is KEYPADD_POOL_BUDGET.
 
-Exit codes: 0 ok, 1 failed while running, 2 wrong command line, 3 unusable key
-file, 4 one end refused the other, 5 the other end does not answer, 6 a local
+Exit codes: 0 ok, 1 failed while running, 2 wrong command line, 3 unusable
+configuration or key file, 4 one end refused the other, 5 the other end does not answer, 6 a local
 address cannot be bound.")]
 pub(crate) struct Cli {
     #[command(subcommand)]

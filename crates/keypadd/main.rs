@@ -95,10 +95,11 @@ fn run_from_file(args: cli::ConfigArgs, log: &mut cli::LogFlags) -> Result<(), E
     if log.log.is_none() && log.verbose == 0 {
         log.log = settings.log().map(str::to_owned);
     }
-    let format = log.log_format.unwrap_or(match settings.log_format() {
+    let in_file = match settings.log_format() {
         Some(LogFormat::Json) => cli::LogFormat::Json,
         Some(LogFormat::Text) | None => cli::LogFormat::Text,
-    });
+    };
+    let format = log.log_format.unwrap_or(in_file);
     log.log_format = Some(format);
     logging::start(log, false);
     block_on(async {

@@ -287,3 +287,42 @@ fn systemd_is_told_of_readiness_and_of_every_reload() {
     far.signal(Signal::TERM);
     assert_eq!(hear().trim(), "STOPPING=1");
 }
+
+#[test]
+fn figures_say_how_long_pads_last_under_traffic_and_call_a_quiet_tunnel_idle() {
+    let pair = Pair::new();
+    let (port, metrics) = (free_port(), free_port());
+    pair.write_far(&pair.permit(), &format!("metrics = \"127.0.0.1:{metrics}\""));
+    pair.write_near(&[port]);
+    let (_far, _near) = (pair.run("far"), pair.run("near"));
+    let stream = until("the forward works", || through(port));
+    let quiet = until("nothing is under way", || {
+        let (_, shown, _) = pair.keypadd(&["status"]);
+        shown.contains(" packets, idle\n").then_some(shown)
+    });
+    assert!(quiet.contains("  packets that found their whole pad: "), "{quiet}");
+    let document = until("keystrokes use pads at both ends", || {
+        for _ in 0..100 {
+            assert!(echoes(&stream));
+        }
+        let (_, document, _) = pair.keypadd(&["status", "--json"]);
+        let document: serde_json::Value = serde_json::from_str(&document).unwrap();
+        let daemons = document["daemons"].as_array().unwrap();
+        let busy = daemons.iter().all(|daemon| daemon["pool"]["seconds_left"].is_number());
+        busy.then_some(document)
+    });
+    for daemon in document["daemons"].as_array().unwrap() {
+        assert!(daemon["pool"]["seconds_left"].as_f64() >= Some(0.0), "{daemon}");
+        assert!(daemon["sessions"][0]["keys"]["send"]["packets_per_second"].as_f64() > Some(1.0));
+        assert!(daemon["packets"]["send"]["hit_ratio"].as_f64() <= Some(1.0));
+    }
+    let (_, busy, _) = pair.keypadd(&["status"]);
+    for words in [" s at the present rate\n", "    pads to send: ", " packets/s\n"] {
+        assert!(busy.contains(words), "{words}: {busy}");
+    }
+    let mut scrape = TcpStream::connect(("127.0.0.1", metrics)).unwrap();
+    scrape.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    scrape.read_to_string(&mut answer).unwrap();
+    assert!(answer.contains("\nkeypadd_pool_seconds_left{peer=\"laptop\",session="), "{answer}");
+}
