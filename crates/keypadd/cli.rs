@@ -19,7 +19,8 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use keypadd_keystream::Suite;
 use keypadd_provider::{KeyExchange, PublicKey};
 use keypadd_tunnel::{
-    Congestion, DEFAULT_PORT, DynamicForward, LocalForward, Permit, ServerAddress, Target,
+    Congestion, DEFAULT_PORT, DynamicForward, ListenPermit, LocalForward, Permit, RemoteForward,
+    ServerAddress, Target,
 };
 
 use crate::error::Error;
@@ -80,6 +81,7 @@ Example:
 Examples:
   keypadd connect host.example --peer PUBLIC-KEY -L 2222:localhost:22
   keypadd connect host.example --peer PUBLIC-KEY -L /tmp/db.sock:db.internal:5432 -D 1080
+  keypadd connect host.example --peer PUBLIC-KEY -R 8080:localhost:80
   ssh -o ProxyCommand='keypadd connect host.example --peer PUBLIC-KEY -W %h:%p' user@localhost")]
     Connect(Box<ConnectArgs>),
     /// Be what a configuration file says: any mix of listening, peers and forwards
@@ -186,6 +188,12 @@ pub(crate) struct ServeArgs {
     #[arg(long, env = "KEYPADD_PERMIT_OPEN", value_name = "PATTERN")]
     #[arg(value_delimiter = ',', value_parser = values::permit)]
     pub(crate) permit_open: Vec<Permit>,
+    /// Where peers may listen here (-R): PORT, HOST:PORT, HOST:*, *:PORT, *:* or /PATH
+    ///
+    /// PORT alone is loopback's; every address of this host takes `*`. /PATH is a unix socket.
+    #[arg(long, env = "KEYPADD_PERMIT_LISTEN", value_name = "PATTERN")]
+    #[arg(value_delimiter = ',', value_parser = values::listen_permit)]
+    pub(crate) permit_listen: Vec<ListenPermit>,
     /// Suites to accept [default: every standard suite]
     ///
     /// Standard: aes-256-gcm, aes-128-gcm, aes-{256,128}-ctr-hmac-{sha256,sha1}.
@@ -220,6 +228,13 @@ pub(crate) struct ConnectArgs {
     #[arg(short = 'L', long, env = "KEYPADD_LOCAL", value_name = "[BIND:]PORT:HOST:HOSTPORT")]
     #[arg(value_delimiter = ',', value_parser = values::local_forward)]
     pub(crate) local: Vec<LocalForward>,
+    /// Listen on the server and connect to HOST:HOSTPORT from here
+    ///
+    /// As -L the other way round; BIND is the server's loopback unless given. The server permits it by
+    /// --permit-listen.
+    #[arg(short = 'R', long, env = "KEYPADD_REMOTE", value_name = "[BIND:]PORT:HOST:HOSTPORT")]
+    #[arg(value_delimiter = ',', value_parser = values::remote_forward)]
+    pub(crate) remote: Vec<RemoteForward>,
     /// Listen here as a SOCKS5 proxy and connect from the server to what programs ask for
     ///
     /// Names are resolved by the server. BIND is loopback unless given: whoever reaches the port
@@ -229,7 +244,7 @@ pub(crate) struct ConnectArgs {
     pub(crate) dynamic: Vec<DynamicForward>,
     /// Connect standard input and output to HOST:PORT from the server, as an ssh ProxyCommand does
     #[arg(short = 'W', long, env = "KEYPADD_STDIO", value_name = "HOST:PORT")]
-    #[arg(value_parser = values::target, conflicts_with_all = ["local", "dynamic"])]
+    #[arg(value_parser = values::target, conflicts_with_all = ["local", "remote", "dynamic"])]
     pub(crate) stdio: Option<Target>,
     /// How long the first connection may take, such as 10s or 1m
     #[arg(long, env = "KEYPADD_CONNECT_TIMEOUT", value_name = "DURATION", default_value = "10s")]

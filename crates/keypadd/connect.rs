@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use keypadd_keystream::Class;
 use keypadd_provider::{PublicKey, client_config};
-use keypadd_tunnel::wire::Instance;
+use keypadd_tunnel::wire::{Instance, ListenCode};
 use keypadd_tunnel::{
-    AuthError, Client, ClientError, ClientSession, ClientSettings, Forward, ServerAddress, Target,
+    AuthError, Client, ClientError, ClientSession, ClientSettings, Forward, Listen, ListenPermit,
+    LocalForward, RemoteForward, ServerAddress, Target,
 };
 use tokio::io::stdin;
 
@@ -52,14 +53,15 @@ impl Settings {
             Some(target) => Work::Stdio(target),
             None => {
                 let local = args.local.into_iter().map(Forward::Local);
+                let remote = args.remote.into_iter().map(Forward::Remote);
                 let dynamic = args.dynamic.into_iter().map(Forward::Dynamic);
-                Work::Forwards(local.chain(dynamic).collect())
+                Work::Forwards(local.chain(remote).chain(dynamic).collect())
             }
         };
         if matches!(&work, Work::Forwards(forwards) if forwards.is_empty()) {
             return Err(Error::new(
                 Exit::Usage,
-                "nothing to forward: none of -L, -D and -W is given",
+                "nothing to forward: none of -L, -R, -D and -W is given",
             )
             .hint("for example -L 2222:localhost:22, then `ssh -p 2222 localhost`"));
         }
@@ -140,6 +142,7 @@ async fn forward(
     (server, peer): (&ServerAddress, PublicKey),
 ) -> Result<(), ClientError> {
     let session = client.connect().await?;
+    session.all_listening()?;
     let suite = session.live().handshake().suite;
     if stdio.is_some() && suite.class() == Class::Legacy {
         // `-W` prints no ready lines, which would say so.
@@ -170,20 +173,37 @@ fn ready(
         suite: suite_with_class(live.handshake().suite),
         kex: live.handshake().kex.to_string(),
         rtt_seconds: live.status().rtt_seconds,
-        forwards: forwards_ready(client),
+        forwards: forwards_ready(client)
+            .into_iter()
+            .filter(|forward| !matches!(forward, ForwardReady::Remote { .. }))
+            .chain(remote_ready(session))
+            .collect(),
     }
 }
 
-/// The forwards that listen here, with the addresses that were bound.
+/// All forwards: those that listen here with the addresses that were bound, remote ones as asked for.
 pub(crate) fn forwards_ready(client: &Client) -> Vec<ForwardReady> {
-    let forwards = client.forwards().into_iter().filter_map(|(forward, bound)| match forward {
-        Forward::Local(forward) => {
-            Some(ForwardReady::Local { listen: bound, target: forward.goal.to_string() })
+    let forwards = client.forwards().into_iter().map(|(forward, bound)| match forward {
+        Forward::Local(LocalForward { goal, .. }) => {
+            ForwardReady::Local { listen: bound, target: goal.to_string() }
         }
-        Forward::Dynamic(_) => Some(ForwardReady::Dynamic { listen: bound }),
-        Forward::Remote(_) => None,
+        Forward::Dynamic(_) => ForwardReady::Dynamic { listen: bound },
+        Forward::Remote(RemoteForward { listen, goal }) => {
+            ForwardReady::Remote { listen: listen.to_string(), target: goal.to_string() }
+        }
     });
     forwards.collect()
+}
+
+/// The forwards that the server listens for, each with the port that it has bound.
+fn remote_ready(session: &ClientSession) -> impl Iterator<Item = ForwardReady> {
+    session.remote_forwards().into_iter().map(|(RemoteForward { listen, goal }, port)| {
+        let listen = match (listen, port) {
+            (Listen::Tcp { bind, .. }, Ok(port)) => Listen::Tcp { bind, port },
+            (listen, _) => listen,
+        };
+        ForwardReady::Remote { listen: listen.to_string(), target: goal.to_string() }
+    })
 }
 
 /// The tunnel's errors with an exit code and a way out.
@@ -217,6 +237,16 @@ fn explain(error: ClientError, daemon: &Daemon, peer: PublicKey) -> Error {
         ClientError::Unreachable { .. } => Error::new(Exit::Unreachable, cause).hint(
             "is `keypadd serve` running there, and does a firewall let its UDP port through?",
         ),
+        ClientError::NotListening { forward, code: ListenCode::NotPermitted } => {
+            let permit = ListenPermit::for_listen(&forward.listen);
+            Error::new(Exit::Runtime, cause)
+                .hint(format!("on the server: keypadd serve --permit-listen {permit} ..."))
+        }
+        ClientError::NotListening { code: ListenCode::TooMany, .. } => {
+            Error::new(Exit::Runtime, cause).hint("fewer -R in one command")
+        }
+        ClientError::NotListening { .. } => Error::new(Exit::BindFailed, cause)
+            .hint("choose an address that is free on the server, as in -R 8081:localhost:80"),
         // `-W` is used by programs: one line says it all.
         _ => Error::new(Exit::Runtime, cause),
     }

@@ -24,7 +24,7 @@ pub(crate) enum Exit {
     Authentication = 4,
     /// The other end did not answer.
     Unreachable = 5,
-    /// A local address could not be bound.
+    /// An address could not be bound, here or by the server.
     BindFailed = 6,
 }
 

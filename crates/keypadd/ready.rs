@@ -87,6 +87,13 @@ pub(crate) enum ForwardReady {
         /// What the server connects to.
         target: String,
     },
+    /// `-R`
+    Remote {
+        /// The TCP port or the unix socket that is bound there.
+        listen: String,
+        /// What this end connects to.
+        target: String,
+    },
     /// `-D`
     Dynamic {
         /// TCP addresses that are bound here.
@@ -100,6 +107,9 @@ impl fmt::Display for ForwardReady {
             |listen: &[Bound]| listen.iter().map(Bound::to_string).collect::<Vec<_>>().join(", ");
         match self {
             Self::Local { listen, target } => write!(f, "forward {} -> {target}", listed(listen)),
+            Self::Remote { listen, target } => {
+                write!(f, "remote forward: there {listen} -> here {target}")
+            }
             Self::Dynamic { listen } => write!(f, "SOCKS proxy {}", listed(listen)),
         }
     }

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use keypadd_keystream::{Class, Suite};
 use keypadd_provider::{KeyExchange, server_config};
-use keypadd_tunnel::{AllowedPeer, Peers, Permit, Permits, Server, ServerSettings};
+use keypadd_tunnel::{
+    AllowedPeer, ListenPermit, ListenPermits, Peers, Permit, Permits, Server, ServerSettings,
+};
 
 use crate::cli::{Allowed, ServeArgs};
 use crate::control::Requests;
@@ -26,6 +28,7 @@ pub(crate) struct Settings {
     listen: SocketAddr,
     allow: Vec<Allowed>,
     permits: Vec<Permit>,
+    listen_permits: Vec<ListenPermit>,
     daemon: DaemonSettings,
 }
 
@@ -49,7 +52,13 @@ impl Settings {
         };
         let kex = if args.kex.is_empty() { KeyExchange::ALL.to_vec() } else { args.kex };
         let daemon = DaemonSettings::read(args.daemon, suites, kex)?;
-        Ok(Self { listen: args.listen, allow: args.allow, permits: args.permit_open, daemon })
+        Ok(Self {
+            listen: args.listen,
+            allow: args.allow,
+            permits: args.permit_open,
+            listen_permits: args.permit_listen,
+            daemon,
+        })
     }
 }
 
@@ -81,12 +90,13 @@ pub(crate) async fn run(
     shutdown: Shutdown,
     on_ready: impl FnOnce(&ServerReady),
 ) -> Result<(), Error> {
-    let Settings { listen, allow, permits, daemon } = settings;
+    let Settings { listen, allow, permits, listen_permits, daemon } = settings;
     let mut daemon = Daemon::prepare(daemon).await?;
     let peers = allow.into_iter().map(|Allowed { name, key }| AllowedPeer {
         name,
         key,
         permits: Permits::new(permits.clone()),
+        listen_permits: ListenPermits::new(listen_permits.clone()),
     });
     let peers = Arc::new(Peers::new(peers).map_err(|error| {
         Error::new(Exit::Usage, format!("--allow: {error}")).hint("list each peer once")
@@ -105,7 +115,7 @@ pub(crate) async fn run(
             format!("--listen: cannot listen on {}: {}", error.address, system(&error.source));
         Error::new(Exit::BindFailed, cause).hint(bind_hint(&error.source, "--listen [::]:4434"))
     })?;
-    if permits.is_empty() {
+    if permits.is_empty() && listen_permits.is_empty() {
         tracing::warn!(
             "no --permit-open: peers can come in and reach nothing; for example --permit-open localhost:22"
         );

@@ -7,11 +7,11 @@
 use std::{sync::Arc, time::Duration};
 
 use tokio::time::timeout;
-use tracing::debug;
+use tracing::{debug, info};
 
 use crate::{
-    dial::dial,
-    forward::Goal,
+    dial::{dial, dial_own},
+    forward::{Forward, Goal, RemoteForward},
     forwarded::Forwarded,
     lookup::Lookups,
     peer::AllowedPeer,
@@ -38,6 +38,29 @@ pub(crate) async fn answer_client(
     let _open = session.forward_opened(&name);
     let code = connect(&session, &name, pair, dial(&goal, &peer.permits, &lookups)).await.err();
     (code == Some(StreamCode::NotPermitted)).then_some(goal)
+}
+
+/// Serves a stream of a server's, if it names a remote forward of this session.
+pub(crate) async fn answer_server(
+    session: Arc<LiveSession>,
+    lookups: Lookups,
+    mut pair: StreamPair,
+) {
+    let Some(StreamHeader::Remote(id)) = read_header(&mut pair).await else {
+        pair.reset(StreamCode::BadHeader);
+        return;
+    };
+    let Some(forward) = session.remotes.find(id) else {
+        debug!(peer = session.peer(), id, "no remote forward has this number");
+        pair.reset(StreamCode::Refused);
+        return;
+    };
+    let name = Forward::Remote(RemoteForward::clone(&forward)).to_string();
+    let _open = session.forward_opened(&name);
+    let dialling = dial_own(&forward.goal, &lookups);
+    if let Err(code) = connect(&session, &name, pair, dialling).await {
+        info!(forward = name, %code, "not connected to {}", forward.goal);
+    }
 }
 
 /// Joins a stream and the goal that `dialling` connects to; the error says why it was not reached.

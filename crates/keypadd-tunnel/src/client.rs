@@ -16,6 +16,7 @@ use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use quinn::{Endpoint, TokioRuntime, TransportConfig, crypto};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
+    sync::mpsc,
     time::{Instant, sleep, timeout, timeout_at},
 };
 use tracing::{debug, info, warn};
@@ -28,20 +29,21 @@ use crate::{
     dial::share_of,
     entrances::Entrances,
     error::{Attempt, BindError, ClientError},
-    forward::{Forward, Goal},
+    forward::{Forward, Goal, RemoteForward},
     link::{CLOCK, Link, reason},
     listen::Bound,
     lookup::{Lookups, resolve},
     peer::short,
+    remotes::serve_remotes,
     server::GOODBYE_TIME,
-    session::{Listed, LiveSession, Lost, NewSession, Sessions, proved},
+    session::{FRAMES_MAX, Listed, LiveSession, Lost, NewSession, Sessions, proved},
     socket::{ANY_PORT, bind_udp},
     splice::{Cut, splice_pair},
     status::Role,
     stream::{OpenError, open_stream},
     target::{ServerAddress, Target},
     transport::{End, SERVER_NAME, TransportSettings, endpoint_config},
-    wire::{CloseCode, Frame, Instance, StreamHeader, VERSION},
+    wire::{CloseCode, Frame, Instance, ListenCode, StreamHeader, VERSION},
 };
 
 /// The shortest wait before another attempt, and half of the longest: to each wait up to as much
@@ -108,6 +110,23 @@ impl ClientSession {
         &self.listed.session
     }
 
+    /// Each remote forward with the TCP port that the server listens on (0 for a unix socket), or
+    /// with the reason why it does not.
+    pub fn remote_forwards(&self) -> Vec<(RemoteForward, Result<u16, ListenCode>)> {
+        self.listed.session.remotes.outcomes()
+    }
+
+    /// Whether the server listens for all remote forwards.
+    ///
+    /// # Errors
+    /// [`ClientError::NotListening`] for the first that it does not listen for.
+    pub fn all_listening(&self) -> Result<(), ClientError> {
+        self.remote_forwards().into_iter().try_for_each(|(forward, outcome)| match outcome {
+            Ok(_) => Ok(()),
+            Err(code) => Err(ClientError::NotListening { forward, code }),
+        })
+    }
+
     /// Completes when the session has ended, with the reason.
     pub async fn lost(&self) -> Lost {
         self.listed.session.lost().await
@@ -159,6 +178,7 @@ impl Client {
         let errors = self.entrances.set(forwards).await;
         if let Some(session) = self.link.now() {
             session.list_forwards(&self.forward_names());
+            publish(&session, &self.remote_forwards()).await;
         }
         errors
     }
@@ -176,6 +196,14 @@ impl Client {
 
     fn forward_names(&self) -> Vec<String> {
         self.entrances.list().iter().map(|(forward, _)| forward.to_string()).collect()
+    }
+
+    fn remote_forwards(&self) -> Vec<RemoteForward> {
+        let remote = |forward| match forward {
+            Forward::Remote(remote) => Some(remote),
+            Forward::Local(_) | Forward::Dynamic(_) => None,
+        };
+        self.entrances.list().into_iter().filter_map(|(forward, _)| remote(forward)).collect()
     }
 
     /// The sessions that live: one at most, unless `connect` is called more than once.
@@ -265,20 +293,35 @@ impl Client {
                 });
             }
         }
+        let (frames, to_say) = mpsc::channel(FRAMES_MAX);
         let listed = self.sessions.add(NewSession {
             label: self.name.clone().unwrap_or_else(|| short(&proved.key)),
             role: Role::Client,
             instance: self.instance,
             proved,
             connection,
+            to_say: frames,
             forwards: &self.forward_names(),
         });
         let session = Arc::clone(&listed.session);
+        let (carried, lookups) = (self.carried.clone(), self.lookups.clone());
         tokio::spawn(async move {
-            let lost = session.supervise(control, jumps).await;
-            debug!(peer = session.peer(), cause = %lost, "session ended");
+            let (heard, frames) = mpsc::channel(FRAMES_MAX);
+            tokio::select! {
+                lost = session.supervise(control, to_say, heard, jumps) => {
+                    debug!(peer = session.peer(), cause = %lost, "session ended");
+                }
+                () = serve_remotes(&session, frames, &carried, &lookups) => {}
+            }
         });
-        Ok(ClientSession { listed })
+        let made = ClientSession { listed };
+        let live = &made.listed.session;
+        publish(live, &self.remote_forwards()).await;
+        let lost = tokio::select! {
+            () = live.remotes.settled() => None,
+            lost = made.lost() => Some(lost),
+        };
+        lost.map_or(Ok(made), |lost| Err(Attempt::Failed(lost.to_string())))
     }
 
     /// Serves the forwards over this session and those that follow it, until `shutdown` completes
@@ -297,6 +340,9 @@ impl Client {
             never = self.stay_connected(&mut current) => match never {},
         };
         self.entrances.close().await;
+        if let Some(session) = &current {
+            publish(&session.listed.session, &[]).await;
+        }
         let left_alone = async {
             if let Some(session) = &current {
                 session.lost().await;
@@ -331,6 +377,9 @@ impl Client {
             };
             let began = Instant::now();
             self.link.up(Arc::clone(&session.listed.session), outage.map(|(_, reason)| reason));
+            // The forwards may have changed while there was no session.
+            publish(&session.listed.session, &self.remote_forwards()).await;
+            session.listed.session.remotes.announce();
             let lost = session.lost().await;
             warn!(server = %self.server, "lost: {lost}; trying again");
             self.link.lost(lost.to_string());
@@ -417,6 +466,13 @@ impl Client {
 
     async fn lost(&self, session: &ClientSession) -> ClientError {
         ClientError::Lost { server: self.server.clone(), cause: session.lost().await }
+    }
+}
+
+/// Makes these the remote forwards of a session.
+async fn publish(session: &LiveSession, wanted: &[RemoteForward]) {
+    for frame in session.remotes.set(wanted) {
+        session.say(frame).await;
     }
 }
 

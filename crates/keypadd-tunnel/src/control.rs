@@ -3,8 +3,11 @@
 //! Reads in constant memory whatever the peer sends; frames of unknown types are skipped. What the
 //! bytes look like is in `wire`.
 
+use std::future::pending;
+
 use quinn::{ReadExactError, RecvStream, SendStream, WriteError};
 use thiserror::Error;
+use tokio::sync::mpsc;
 
 use crate::wire::{FRAME_HEAD_BYTES, Frame, FrameHead, VERSION, WireError};
 
@@ -60,37 +63,64 @@ impl Control {
 
     /// The next frame of a known type. Not cancel-safe: a frame may be half read.
     pub(crate) async fn hear(&mut self) -> Result<Frame, ControlError> {
-        loop {
-            let mut head = [0; FRAME_HEAD_BYTES];
-            self.recv.read_exact(&mut head).await?;
-            let FrameHead { body_bytes, kind } = FrameHead::decode(head);
+        hear(&mut self.recv).await
+    }
 
-            let mut body = [0; Frame::BODY_BYTES_MAX];
-            let kept = usize::from(body_bytes).min(body.len());
-            self.recv.read_exact(&mut body[..kept]).await?;
-            self.skip(usize::from(body_bytes) - kept).await?;
-            if let Some(frame) = Frame::decode(kind, &body[..kept])? {
-                return Ok(frame);
+    /// After the hellos: says what is to be said and passes on what is heard, until the stream
+    /// ends; returns why. Who takes nothing of what is heard stops the reading, and with it the
+    /// peer: frames are not piled up.
+    pub(crate) async fn serve(
+        self,
+        mut to_say: mpsc::Receiver<Frame>,
+        heard: mpsc::Sender<Frame>,
+    ) -> ControlError {
+        let Self { mut send, mut recv } = self;
+        let saying = async {
+            while let Some(frame) = to_say.recv().await {
+                if let Err(error) = send.write_all(&frame.encode()).await {
+                    return error.into();
+                }
             }
-        }
-    }
-
-    /// Reads on after the hellos, when no frame means anything yet; returns what ended it.
-    pub(crate) async fn drain(&mut self) -> ControlError {
-        loop {
-            if let Err(error) = self.hear().await {
-                return error;
+            pending().await
+        };
+        let hearing = async {
+            loop {
+                match hear(&mut recv).await {
+                    // Where nobody cares for frames any more they are skipped.
+                    Ok(frame) => drop(heard.send(frame).await),
+                    Err(error) => return error,
+                }
             }
+        };
+        tokio::select! {
+            error = saying => error,
+            error = hearing => error,
         }
     }
+}
 
-    async fn skip(&mut self, mut bytes: usize) -> Result<(), ControlError> {
-        let mut skipped = [0; SKIP_BYTES];
-        while bytes > 0 {
-            let now = bytes.min(SKIP_BYTES);
-            self.recv.read_exact(&mut skipped[..now]).await?;
-            bytes -= now;
+async fn hear(recv: &mut RecvStream) -> Result<Frame, ControlError> {
+    loop {
+        let mut head = [0; FRAME_HEAD_BYTES];
+        recv.read_exact(&mut head).await?;
+        let FrameHead { body_bytes, kind } = FrameHead::decode(head);
+
+        let mut body = [0; Frame::BODY_BYTES_MAX];
+        let kept = usize::from(body_bytes).min(body.len());
+        recv.read_exact(&mut body[..kept]).await?;
+        skip(recv, usize::from(body_bytes) - kept).await?;
+        if let Some(frame) = Frame::decode(kind, &body[..kept])? {
+            return Ok(frame);
         }
-        Ok(())
     }
+}
+
+async fn skip(recv: &mut RecvStream, mut bytes: usize) -> Result<(), ControlError> {
+    let mut skipped = [0; SKIP_BYTES];
+    while bytes > 0 {
+        let now = bytes.min(SKIP_BYTES);
+        recv.read_exact(&mut skipped[..now]).await?;
+        bytes -= now;
+    }
+    Ok(())
 }

@@ -45,7 +45,6 @@ pub(crate) async fn dial(
     }
 }
 
-#[expect(dead_code, reason = "remote forwards")]
 /// Connects to a goal that needs no permit: it is of this end's own choosing.
 pub(crate) async fn dial_own(goal: &Goal, lookups: &Lookups) -> Result<Forwarded, StreamCode> {
     let target = match goal {

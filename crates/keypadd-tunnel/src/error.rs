@@ -9,9 +9,10 @@ use quinn::{ConnectionError, TransportErrorCode};
 use thiserror::Error;
 
 use crate::{
+    forward::RemoteForward,
     session::{Lost, Shown, printable},
     target::{ServerAddress, Target},
-    wire::StreamCode,
+    wire::{ListenCode, StreamCode},
 };
 
 /// A local address could not be bound.
@@ -80,6 +81,14 @@ pub enum ClientError {
         target: Target,
         /// What the server said.
         code: StreamCode,
+    },
+    /// The server does not listen for a remote forward.
+    #[error("the server does not listen for -R {forward}: {code}")]
+    NotListening {
+        /// The forward asked for.
+        forward: RemoteForward,
+        /// What the server said.
+        code: ListenCode,
     },
     /// Standard input or output failed.
     #[error("standard input or output failed: {0}")]

@@ -41,6 +41,15 @@ pub enum Bound {
     Unix(SocketPath),
 }
 
+impl Bound {
+    fn port(&self) -> Option<u16> {
+        match self {
+            Self::Tcp(address) => Some(address.port()),
+            Self::Unix(_) => None,
+        }
+    }
+}
+
 impl fmt::Display for Bound {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -89,6 +98,11 @@ impl Listeners {
             polled.find(Poll::is_ready).unwrap_or(Poll::Pending)
         })
         .await
+    }
+
+    /// The TCP port, the same for all; 0 for a unix socket.
+    pub(crate) fn port(&self) -> u16 {
+        self.bound().iter().find_map(Bound::port).unwrap_or(0)
     }
 
     /// Where they are bound.

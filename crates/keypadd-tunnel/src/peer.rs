@@ -11,7 +11,7 @@ use std::{
 use keypadd_provider::{AllowList, PublicKey};
 use thiserror::Error;
 
-use crate::permit::Permits;
+use crate::{permit::Permits, permit_listen::ListenPermits};
 
 /// A client that may come in.
 #[derive(Clone, Debug)]
@@ -22,6 +22,8 @@ pub struct AllowedPeer {
     pub key: PublicKey,
     /// What it may reach.
     pub permits: Permits,
+    /// Where it may listen.
+    pub listen_permits: ListenPermits,
 }
 
 /// All clients that may come in. As an [`AllowList`] it goes into the server's crypto

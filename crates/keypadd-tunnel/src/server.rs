@@ -4,12 +4,12 @@
 //! stream. Everything a client can make this end do is bounded: connections, handshakes in flight,
 //! streams, time to say what it wants, time to connect.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{future::pending, net::SocketAddr, sync::Arc, time::Duration};
 
 use keypadd_provider::PublicKey;
 use quinn::{Connecting, Connection, ConnectionError, Endpoint, Incoming, TokioRuntime, crypto};
 use tokio::{
-    sync::watch,
+    sync::{Semaphore, mpsc, watch},
     task::JoinSet,
     time::{Instant, timeout},
 };
@@ -21,11 +21,14 @@ use crate::{
     clock::{Jumps, Watchman},
     control::{Control, ControlError},
     error::{BindError, Stranger},
-    forward::Goal,
+    forward::{Goal, Listen},
     lookup::LookupShares,
     notices::Notices,
     peer::Peers,
-    session::{Listed, LiveSession, Lost, NewSession, Sessions, Shown, proved},
+    permit_listen::ListenPermit,
+    publish::Publisher,
+    published::Published,
+    session::{FRAMES_MAX, Listed, LiveSession, Lost, NewSession, Sessions, Shown, proved},
     socket::bind_udp,
     source::{Source, plain},
     splice::StreamPair,
@@ -119,6 +122,9 @@ struct Shared {
     /// The server ends: sessions take no more streams and go when they have none.
     draining: watch::Sender<bool>,
     watchman: Watchman,
+    published: Published,
+    /// Connections at once, in each direction, of one session.
+    forwards_max: usize,
 }
 
 /// Lines that others can cause, each once a minute.
@@ -128,6 +134,7 @@ enum Notice {
     Suite(Source),
     Full(Source),
     Permit(Source),
+    ListenPermit(Source),
     Crowd,
     KeyFull(PublicKey),
 }
@@ -167,6 +174,8 @@ impl Server {
             notices: Notices::default(),
             draining: watch::Sender::new(false),
             watchman: Watchman::new(settings.transport.clocks),
+            published: Published::default(),
+            forwards_max: settings.transport.forwards_max as usize,
         };
         let connections_max = settings.connections_max;
         Ok(Self { endpoint, config, local_addr, connections_max, shared: Arc::new(shared) })
@@ -277,6 +286,7 @@ impl Server {
 struct Welcomed {
     listed: Listed,
     control: Control,
+    to_say: mpsc::Receiver<Frame>,
     _of_key: Tallied<PublicKey>,
 }
 
@@ -311,8 +321,8 @@ impl Shared {
         };
         drop(in_flight);
         match welcomed {
-            Ok(Ok(Welcomed { listed, control, _of_key })) => {
-                self.serve_session(listed, control, for_session).await;
+            Ok(Ok(Welcomed { listed, control, to_say, _of_key })) => {
+                self.serve_session(listed, control, to_say, for_session).await;
             }
             Ok(Err(Failed::Connection(error))) => self.log_stranger(source, &error),
             Ok(Err(Failed::Control(error))) => debug!(%source, %error, "no session"),
@@ -346,32 +356,56 @@ impl Shared {
                 return Err(error.into());
             }
         };
+        let (frames, to_say) = mpsc::channel(FRAMES_MAX);
         let listed = self.sessions.add(NewSession {
             label: peer.label(),
             role: Role::Server,
             instance,
             proved,
             connection,
+            to_say: frames,
             forwards: &[],
         });
         // The list may have changed since it was asked.
         self.end_unlisted(&listed.session);
         self.sessions.replace_by(&listed.session);
         control.say(&Frame::HelloServer { version: VERSION }).await?;
-        Ok(Welcomed { listed, control, _of_key: of_key })
+        Ok(Welcomed { listed, control, to_say, _of_key: of_key })
     }
 
     /// Serves streams until the session ends; then all of them end at once.
-    async fn serve_session(&self, listed: Listed, control: Control, jumps: Jumps) {
+    async fn serve_session(
+        &self,
+        listed: Listed,
+        control: Control,
+        to_say: mpsc::Receiver<Frame>,
+        jumps: Jumps,
+    ) {
         let session = &Arc::clone(&listed.session);
         info!(peer = session.peer(), remote = %session.remote(), "session up");
         let lookups = self.lookups.of(session.key());
         let mut streams = JoinSet::new();
-        let supervisor = session.supervise(control, jumps);
+        let (heard, frames) = mpsc::channel(FRAMES_MAX);
+        let supervisor = session.supervise(control, to_say, heard, jumps);
+        let (accepted, mut incoming) = mpsc::channel(1);
+        let publisher = Publisher {
+            session: Arc::clone(session),
+            peers: Arc::clone(&self.peers),
+            lookups: lookups.clone(),
+            published: self.published.clone(),
+            accepted,
+            slots: Arc::new(Semaphore::new(self.forwards_max.min(Semaphore::MAX_PERMITS))),
+            notices: Arc::default(),
+        };
+        let unpermitted = |listen: &Listen| self.log_unpermitted_listen(session, listen);
+        let mut publishing = Some(Box::pin(publisher.run(frames, unpermitted)));
         tokio::pin!(supervisor);
         let mut draining = self.draining.subscribe();
         let lost = loop {
             let ending = *draining.borrow_and_update();
+            if ending {
+                publishing = None;
+            }
             if ending && streams.is_empty() {
                 session.end(Lost::Ending);
             }
@@ -391,6 +425,14 @@ impl Shared {
                         streams.spawn(answer_client(session, peer, lookups.clone(), pair));
                     }
                 }
+                () = run(&mut publishing) => {}
+                Some(accepted) = incoming.recv() => {
+                    let carrying = accepted.carry(Arc::clone(session));
+                    streams.spawn(async move {
+                        carrying.await;
+                        None
+                    });
+                }
                 Some(done) = streams.join_next(), if !streams.is_empty() => {
                     if let Ok(Some(goal)) = done {
                         self.log_unpermitted(session, &goal);
@@ -399,6 +441,7 @@ impl Shared {
             }
         };
         info!(peer = session.peer(), cause = %lost, "session ended");
+        drop(publishing);
         // What follows is for its targets: the session is over, and the next one may take its place.
         drop(listed);
         // The connection is closed, so the streams end by themselves: at once, unless bytes that
@@ -433,11 +476,26 @@ impl Shared {
         }
     }
 
+    fn log_unpermitted_listen(&self, session: &LiveSession, listen: &Listen) {
+        if self.may_log(Notice::ListenPermit(Source::of(session.remote()))) {
+            let (peer, permit) = (session.peer(), ListenPermit::for_listen(listen));
+            warn!(peer, %listen, "not permitted; to permit it: --permit-listen {permit}");
+        }
+    }
+
     fn log_unpermitted(&self, session: &LiveSession, goal: &Goal) {
         if self.may_log(Notice::Permit(Source::of(session.remote()))) {
             let peer = session.peer();
             warn!(peer, target = %goal, "not permitted; to permit it: --permit-open {goal}");
         }
+    }
+}
+
+/// Polls a task that may be over.
+async fn run(task: &mut Option<impl Future<Output = ()> + Unpin>) {
+    match task {
+        Some(task) => task.await,
+        None => pending().await,
     }
 }
 

@@ -18,14 +18,19 @@ use std::{
 use keypadd_provider::{HandshakeData, KeyFault, PublicKey};
 use quinn::{Connection, ConnectionError, VarInt};
 use thiserror::Error;
+use tokio::sync::mpsc;
 
 use crate::{
     clock::{Jump, Jumps},
     control::{Control, ControlError},
+    remotes::Remotes,
     source::plain,
     status::{ForwardStatus, Role, SessionStatus, unix_seconds},
-    wire::{CloseCode, Instance},
+    wire::{CloseCode, Frame, Instance},
 };
+
+/// Frames that wait to be said, or to be taken in, at once.
+pub(crate) const FRAMES_MAX: usize = 16;
 
 /// Why a session ended.
 #[derive(Clone, Debug, Error)]
@@ -103,7 +108,7 @@ pub(crate) fn proved(connection: &Connection) -> Option<Proved> {
 
 /// A session while it lives.
 pub struct LiveSession {
-    id: u64,
+    pub(crate) id: u64,
     label: String,
     key: PublicKey,
     role: Role,
@@ -111,6 +116,10 @@ pub struct LiveSession {
     since: SystemTime,
     handshake: HandshakeData,
     pub(crate) connection: Connection,
+    /// Frames for the control stream.
+    to_say: mpsc::Sender<Frame>,
+    /// What a client has asked its server to listen for.
+    pub(crate) remotes: Remotes,
     fault: OnceLock<Lost>,
     forwards: Mutex<BTreeMap<String, Forwarded>>,
 }
@@ -210,16 +219,35 @@ impl LiveSession {
         self.connection.close(VarInt::from_u32(code.value()), reason.as_bytes());
     }
 
+    /// Says something on the control stream; waits while much is to be said already.
+    pub(crate) async fn say(&self, frame: Frame) {
+        // Nobody says it any more where the session has ended.
+        let _ = self.to_say.send(frame).await;
+    }
+
+    /// Says something on the control stream, unless much is to be said already.
+    pub(crate) fn say_if_room(&self, frame: Frame) {
+        let _ = self.to_say.try_send(frame);
+    }
+
     /// Watches over the connection until it ends: a key that must not be used any more, a clock that
     /// jumps, or a broken control stream, closes it. Streams notice by themselves when it is closed.
-    pub(crate) async fn supervise(&self, mut control: Control, mut jumps: Jumps) -> Lost {
+    ///
+    /// What is heard on the control stream goes to `heard`.
+    pub(crate) async fn supervise(
+        &self,
+        control: Control,
+        to_say: mpsc::Receiver<Frame>,
+        heard: mpsc::Sender<Frame>,
+        mut jumps: Jumps,
+    ) -> Lost {
         let keys = &self.handshake.keys;
         tokio::select! {
             biased;
             fault = keys.fault() => self.end(Lost::Key(fault)),
             jump = jumps.next() => self.end(Lost::Clock(jump)),
             _ = self.connection.closed() => {}
-            error = control.drain() => if self.connection.close_reason().is_none() {
+            error = control.serve(to_say, heard) => if self.connection.close_reason().is_none() {
                 self.end(Lost::Control(error));
             },
         }
@@ -286,6 +314,8 @@ pub(crate) struct NewSession<'a> {
     pub(crate) instance: Instance,
     pub(crate) proved: Proved,
     pub(crate) connection: Connection,
+    /// Where its frames for the control stream go.
+    pub(crate) to_say: mpsc::Sender<Frame>,
     /// Forwards that are listed also while they are idle.
     pub(crate) forwards: &'a [String],
 }
@@ -325,6 +355,8 @@ impl Sessions {
             since: SystemTime::now(),
             handshake: new.proved.handshake,
             connection: new.connection,
+            to_say: new.to_say,
+            remotes: Remotes::default(),
             fault: OnceLock::new(),
             forwards: Mutex::default(),
         });

@@ -133,9 +133,10 @@ impl TransportSettings {
             Congestion::Cubic => Arc::new(CubicConfig::default()),
             Congestion::Bbr => Arc::new(BbrConfig::default()),
         };
-        // The control stream is one more than the forwards. A client is never asked for streams.
+        // The control stream is one more than the forwards. A server opens streams for remote
+        // forwards alone.
         let streams = match end {
-            End::Client => 0,
+            End::Client => self.forwards_max,
             End::Server => self.forwards_max.saturating_add(1),
         };
         let mut mtu = MtuDiscoveryConfig::default();

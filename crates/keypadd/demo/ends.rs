@@ -9,8 +9,8 @@ use std::time::Duration;
 use keypadd_pool::Direction;
 use keypadd_provider::{ConnectionKeys, KeyExchange, PrivateKey, client_config, server_config};
 use keypadd_tunnel::{
-    AllowedPeer, Bound, Client, ClientSettings, Congestion, Forward, LiveSession, Peers, Permit,
-    Permits, Server, ServerSettings, Sessions,
+    AllowedPeer, Bound, Client, ClientSettings, Congestion, Forward, ListenPermits, LiveSession,
+    Peers, Permit, Permits, Server, ServerSettings, Sessions,
 };
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -65,6 +65,7 @@ impl Ends {
             name: Some("demo".into()),
             key: near.public_key(),
             permits: Permits::new(permits.map_err(fault)?),
+            listen_permits: ListenPermits::default(),
         };
         let peers = Arc::new(Peers::new([allowed]).map_err(fault)?);
         let server = Server::bind(ServerSettings {

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use keypadd_config::values::PoolMode;
 use keypadd_config::{Config, Dialled, Peer};
 use keypadd_provider::{CryptoSettings, server_config};
-use keypadd_tunnel::{AllowedPeer, Forward, Peers, Permits, Server, ServerHandle, ServerSettings};
+use keypadd_tunnel::{
+    AllowedPeer, Forward, ListenPermits, Peers, Permits, Server, ServerHandle, ServerSettings,
+};
 use tokio::task::JoinHandle;
 
 use super::links::{Bound, Link};
@@ -240,6 +242,7 @@ fn peers(config: &Config) -> Result<Peers, Error> {
             name: Some(peer.name.clone()),
             key: peer.key,
             permits: Permits::new(incoming.permit_open.clone()),
+            listen_permits: ListenPermits::new(incoming.permit_listen.clone()),
         })
     });
     Peers::new(peers).map_err(|error| Error::new(Exit::Config, error.to_string()))

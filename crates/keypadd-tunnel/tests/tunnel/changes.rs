@@ -5,15 +5,10 @@ use std::sync::Arc;
 
 use keypadd_keystream::Suite;
 use keypadd_provider::{PublicKey, client_config, server_config};
-use keypadd_tunnel::{AllowedPeer, Peers, wire::Instance};
+use keypadd_tunnel::{Peers, wire::Instance};
 use tokio::net::TcpStream;
 
 use crate::support::*;
-
-fn peer(key: PublicKey, permits: &[&str]) -> AllowedPeer {
-    let permits = permits.iter().map(|permit| permit.parse().unwrap()).collect();
-    AllowedPeer { name: None, key, permits }
-}
 
 #[tokio::test]
 async fn a_newer_session_of_the_same_instance_replaces_the_old_at_once() {
@@ -32,7 +27,8 @@ async fn a_newer_session_of_the_same_instance_replaces_the_old_at_once() {
 async fn another_instance_or_another_key_is_another_session() {
     let (key, other) = (new_key(), new_key());
     let server = RunningServer::start(key.public(), &[]);
-    let both = Peers::new([peer(key.public(), &[]), peer(other.public(), &[])]).unwrap();
+    let both =
+        Peers::new([allowed_peer(key.public(), &[]), allowed_peer(other.public(), &[])]).unwrap();
     server.handle.set_peers(both);
     let (_a, first) = connected(client_settings(&server, &key, &[])).await;
     let mut settings = client_settings(&server, &key, &[]);
@@ -51,7 +47,7 @@ async fn peers_that_leave_the_list_are_closed_and_others_are_not_touched() {
     let (stays, goes, comes) = (new_key(), new_key(), new_key());
     let server = RunningServer::start(stays.public(), &[]);
     let set = |keys: [PublicKey; 2]| {
-        let peers = keys.map(|key| peer(key, &["*:*"]));
+        let peers = keys.map(|key| allowed_peer(key, &["*:*"]));
         server.handle.set_peers(Peers::new(peers).unwrap());
     };
     set([stays.public(), goes.public()]);
@@ -89,11 +85,11 @@ async fn permits_change_from_the_next_stream_on() {
     let mut before = TcpStream::connect(client.entrances[0]).await.unwrap();
     let mut there = talks(&mut before, &target).await;
 
-    server.handle.set_peers(Peers::new([peer(key.public(), &["10.0.0.1:1"])]).unwrap());
+    server.handle.set_peers(Peers::new([allowed_peer(key.public(), &["10.0.0.1:1"])]).unwrap());
     assert_reset(&mut TcpStream::connect(client.entrances[0]).await.unwrap()).await;
     // What is open stays open.
     swap_a_byte(&mut before, &mut there).await;
-    server.handle.set_peers(Peers::new([peer(key.public(), &[&address])]).unwrap());
+    server.handle.set_peers(Peers::new([allowed_peer(key.public(), &[&address])]).unwrap());
     talks(&mut TcpStream::connect(client.entrances[0]).await.unwrap(), &target).await;
     assert!(client.reconnects().is_empty());
 }

@@ -11,6 +11,8 @@ mod lifecycle;
 mod load;
 mod paths;
 mod refusals;
+mod remote;
+mod remote_hostile;
 mod resets;
 mod staying;
 mod support;

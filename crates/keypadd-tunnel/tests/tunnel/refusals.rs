@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use keypadd_keystream::Suite;
 use keypadd_provider::{PrivateKey, client_config, server_config};
 use keypadd_tunnel::{
-    AllowedPeer, AuthError, Client, ClientError, Peers, Permits,
+    AllowedPeer, AuthError, Client, ClientError, ListenPermits, Peers, Permits,
     wire::{Instance, StreamCode},
 };
 use tokio::io::{duplex, split};
@@ -123,6 +123,7 @@ async fn one_key_cannot_take_every_place() {
             name: None,
             key: key.public(),
             permits: Permits::default(),
+            listen_permits: ListenPermits::default(),
         };
         settings.peers = Arc::new(Peers::new([peer(&greedy), peer(&modest)]).unwrap());
         let crypto = crypto(&server_key, Suite::AES_128_GCM);

@@ -77,8 +77,7 @@ impl RunningServer {
         permits: &[&str],
         adjust: impl FnOnce(&mut ServerSettings),
     ) -> Self {
-        let permits = permits.iter().map(|permit| permit.parse().unwrap()).collect();
-        let peer = AllowedPeer { name: Some("laptop".into()), key: allowed, permits };
+        let peer = AllowedPeer { name: Some("laptop".into()), ..allowed_peer(allowed, permits) };
         let peers = Arc::new(Peers::new([peer]).unwrap());
         let mut settings = ServerSettings {
             listen: "[::1]:0".parse().unwrap(),
@@ -112,6 +111,18 @@ impl RunningServer {
         drop(self.handle);
         within(self.task).await.unwrap();
         Gone { address: self.address, private: self.private }
+    }
+}
+
+/// A peer with these permits; `listen 8080` is one to listen.
+pub fn allowed_peer(key: PublicKey, permits: &[&str]) -> AllowedPeer {
+    let listen = permits.iter().filter_map(|permit| permit.strip_prefix("listen "));
+    let open = permits.iter().filter(|permit| !permit.starts_with("listen "));
+    AllowedPeer {
+        name: None,
+        key,
+        permits: open.map(|permit| permit.parse().unwrap()).collect(),
+        listen_permits: listen.map(|permit| permit.parse().unwrap()).collect(),
     }
 }
 
@@ -161,6 +172,7 @@ pub struct RunningClient {
     pub link: Link,
     pub sessions: Sessions,
     pub entrances: Vec<SocketAddr>,
+    client: Arc<Client>,
     task: JoinHandle<()>,
 }
 
@@ -169,9 +181,16 @@ impl RunningClient {
     pub async fn start(settings: ClientSettings) -> Self {
         let (client, session) = connected(settings).await;
         let (link, sessions) = (client.link(), client.sessions());
-        let entrances = addresses(&client).iter().map(|addresses| addresses[0]).collect();
-        let task = tokio::spawn(async move { client.run(Some(session), pending()).await });
-        Self { link, sessions, entrances, task }
+        let entrances = addresses(&client).iter().filter_map(|all| all.first().copied()).collect();
+        let client = Arc::new(client);
+        let running = Arc::clone(&client);
+        let task = tokio::spawn(async move { running.run(Some(session), pending()).await });
+        Self { link, sessions, entrances, client, task }
+    }
+
+    pub async fn set_forwards(&self, forwards: &[&str]) {
+        let forwards = forwards.iter().map(|text| forward(text)).collect();
+        assert!(self.client.set_forwards(forwards).await.is_empty());
     }
 
     pub fn reconnects(&self) -> Vec<(&'static str, u64)> {

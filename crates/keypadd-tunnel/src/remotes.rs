@@ -1,0 +1,154 @@
+//! The client's end of remote forwards: what one session has asked its server to listen for, under
+//! which numbers, and what became of it. A stream of the server's is connected to the goal that was
+//! registered under its number here, or to nothing (invariant I10).
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use tokio::sync::{mpsc, watch};
+use tracing::{info, warn};
+
+use crate::{
+    answer::answer_server,
+    carried::Carried,
+    forward::{Forward, RemoteForward},
+    lookup::Lookups,
+    permit_listen::ListenPermit,
+    session::LiveSession,
+    splice::StreamPair,
+    status::Role,
+    wire::{Frame, ListenCode},
+};
+
+/// The remote forwards of one session.
+#[derive(Debug, Default)]
+pub(crate) struct Remotes(watch::Sender<Book>);
+
+#[derive(Debug, Default)]
+struct Book {
+    next: u16,
+    asked: BTreeMap<u16, Asked>,
+    /// Answers are logged, since nobody waits for them.
+    loud: bool,
+}
+
+#[derive(Debug)]
+struct Asked {
+    forward: Arc<RemoteForward>,
+    outcome: Option<Outcome>,
+}
+
+/// The TCP port that the server listens on (0 for a unix socket), or why it does not.
+pub(crate) type Outcome = Result<u16, ListenCode>;
+
+impl Remotes {
+    /// Makes these the remote forwards of the session: the frames that tell the server.
+    pub(crate) fn set(&self, wanted: &[RemoteForward]) -> Vec<Frame> {
+        let mut frames = Vec::new();
+        self.0.send_modify(|book| {
+            let mut new: Vec<_> = wanted.iter().collect();
+            book.asked.retain(|&id, asked| {
+                let kept = new.iter().position(|&forward| *forward == *asked.forward);
+                match kept {
+                    Some(kept) => drop(new.remove(kept)),
+                    None => frames.push(Frame::Unlisten { id }),
+                }
+                kept.is_some()
+            });
+            for forward in new {
+                while book.asked.contains_key(&book.next) {
+                    book.next = book.next.wrapping_add(1);
+                }
+                let id = book.next;
+                book.next = id.wrapping_add(1);
+                frames.push(Frame::Listen { id, listen: forward.listen.clone() });
+                let forward = Arc::new(forward.clone());
+                book.asked.insert(id, Asked { forward, outcome: None });
+            }
+        });
+        frames
+    }
+
+    /// The forward with this number.
+    pub(crate) fn find(&self, id: u16) -> Option<Arc<RemoteForward>> {
+        self.0.borrow().asked.get(&id).map(|asked| Arc::clone(&asked.forward))
+    }
+
+    /// Completes when the server has answered for each of them.
+    pub(crate) async fn settled(&self) {
+        let answered = |book: &Book| book.asked.values().all(|asked| asked.outcome.is_some());
+        // The sender is ours: it lives.
+        let _ = self.0.subscribe().wait_for(answered).await;
+    }
+
+    /// What the server has answered, in the order in which it was asked.
+    pub(crate) fn outcomes(&self) -> Vec<(RemoteForward, Outcome)> {
+        let book = self.0.borrow();
+        let answered = book.asked.values().filter_map(|Asked { forward, outcome }| {
+            outcome.map(|outcome| (RemoteForward::clone(forward), outcome))
+        });
+        answered.collect()
+    }
+
+    /// Logs what was refused so far, and every answer from now on.
+    pub(crate) fn announce(&self) {
+        self.0.send_modify(|book| book.loud = true);
+        for (forward, outcome) in self.outcomes() {
+            if outcome.is_err() {
+                log(&forward, outcome);
+            }
+        }
+    }
+
+    fn heard(&self, id: u16, outcome: Outcome) {
+        let mut to_log = None;
+        self.0.send_modify(|book| {
+            // An answer to what was taken back meanwhile is of no use.
+            if let Some(asked) = book.asked.get_mut(&id) {
+                asked.outcome = Some(outcome);
+                to_log = book.loud.then(|| Arc::clone(&asked.forward));
+            }
+        });
+        if let Some(forward) = to_log {
+            log(&forward, outcome);
+        }
+    }
+}
+
+fn log(forward: &RemoteForward, outcome: Outcome) {
+    let name = Forward::Remote(forward.clone());
+    match outcome {
+        Ok(port) => info!(forward = %name, port, "the server listens"),
+        Err(code @ ListenCode::NotPermitted) => {
+            let permit = ListenPermit::for_listen(&forward.listen);
+            warn!(forward = %name, %code, "the server does not listen; there: --permit-listen {permit}");
+        }
+        Err(code) => warn!(
+            forward = %name, %code,
+            "the server does not listen; it is asked again at the next reconnect"
+        ),
+    }
+}
+
+/// Takes in what the server says and opens, for as long as it is polled.
+pub(crate) async fn serve_remotes(
+    session: &Arc<LiveSession>,
+    mut frames: mpsc::Receiver<Frame>,
+    carried: &Carried,
+    lookups: &Lookups,
+) {
+    loop {
+        tokio::select! {
+            Some(frame) = frames.recv() => {
+                if let Frame::Listening { id, outcome } = frame {
+                    session.remotes.heard(id, outcome);
+                }
+            }
+            Ok(pair) = session.connection.accept_bi() => {
+                let pair = StreamPair::new(session.connection.clone(), Role::Client, pair);
+                carried.spawn(answer_server(Arc::clone(session), lookups.clone(), pair));
+            }
+            // The session is over, which its supervisor says.
+            else => std::future::pending().await,
+        }
+    }
+}
