@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed};
 use std::sync::mpsc;
 use std::thread;
+use std::time::{Duration, Instant};
 
 use keypadd_keystream::{KeystreamKey, PacketNumber, SEGMENT_PACKETS, Segment};
 use rtrb::{Consumer, Producer};
@@ -20,8 +21,9 @@ use thread_priority::{
 
 use crate::arena::Unit;
 use crate::chunk::{Chunk, KeyId, Part};
+use crate::demand::{Demand, Traffic};
 use crate::lane::Shared;
-use crate::plan::{LaneView, Stage, Work, plan_refill, targets};
+use crate::plan::{LaneView, Plan, Recall, Stage, Work, plan_refill, targets};
 use crate::shared::{FillerShared, Home};
 
 /// Segments that the filler may skip ahead of a consumer that outruns it, by part. Skipped
@@ -32,17 +34,44 @@ const MAX_LEAD: [u64; 2] = [2, 32];
 /// What the filler is told by the pool's handles.
 pub(crate) enum Order {
     /// Fill this lane.
-    Lane(Feed),
+    Lane(Box<Feed>),
     /// Keep to this many units; `new` are those that a larger budget takes.
     Budget { units: usize, new: Vec<Unit> },
 }
 
 /// The filler's end of a lane.
 pub(crate) struct Feed {
-    pub(crate) key: KeyId,
-    pub(crate) keystream: Arc<KeystreamKey>,
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) ends: [FeedEnd; 2],
+    key: KeyId,
+    keystream: Arc<KeystreamKey>,
+    shared: Arc<Shared>,
+    traffic: Traffic,
+    /// Begins when the filler takes the lane in.
+    demand: Option<Demand>,
+    ends: [FeedEnd; 2],
+}
+
+impl Feed {
+    pub(crate) fn new(
+        key: KeyId,
+        keystream: Arc<KeystreamKey>,
+        shared: Arc<Shared>,
+        traffic: Traffic,
+        ends: [FeedEnd; 2],
+    ) -> Self {
+        Self { key, keystream, shared, traffic, demand: None, ends }
+    }
+
+    /// What the plan needs to know.
+    fn view(&mut self, now: Duration) -> LaneView {
+        let Self { shared, traffic, demand, ends, .. } = self;
+        let demand = demand.get_or_insert_with(|| Demand::new(traffic.clone(), now));
+        LaneView {
+            stage: shared.stage(),
+            queued: Part::ALL.map(|part| shared.queued(part)),
+            demand: demand.at(now),
+            recalled: Part::ALL.map(|part| ends[part as usize].is_recalled(shared, part)),
+        }
+    }
 }
 
 /// The filler's end of one part's queues.
@@ -53,11 +82,25 @@ pub(crate) struct FeedEnd {
     next: Segment,
     /// Segments to stay ahead of the consumer: grows while chunks arrive too late to be used.
     lead: u64,
+    /// Chunks have been asked back.
+    recalled: bool,
 }
 
 impl FeedEnd {
     pub(crate) fn new(ready: Producer<Chunk>, spent: Consumer<Chunk>, next: Segment) -> Self {
-        Self { ready, spent, next, lead: 0 }
+        Self { ready, spent, next, lead: 0, recalled: false }
+    }
+
+    /// Whether a recall is not obeyed yet. Once it is, filling goes on where it left a gap.
+    fn is_recalled(&mut self, shared: &Shared, part: Part) -> bool {
+        if self.recalled
+            && let Some(resume) = shared.parts[part as usize].obeyed()
+        {
+            self.recalled = false;
+            let resume = PacketNumber::new(resume.saturating_mul(SEGMENT_PACKETS as u64));
+            self.next = self.next.min(resume.segment());
+        }
+        self.recalled
     }
 }
 
@@ -79,7 +122,7 @@ pub struct Filler {
     orders: mpsc::Receiver<Order>,
     feeds: Vec<Feed>,
     /// What is left of the last plan, its lanes as places in `feeds`.
-    plan: VecDeque<Work>,
+    work: VecDeque<Work>,
     /// Memory of chunks that were dropped rather than given back.
     returned: mpsc::Receiver<Box<[Unit]>>,
     home: Home,
@@ -103,7 +146,7 @@ impl Filler {
             shared,
             orders,
             feeds: Vec::new(),
-            plan: VecDeque::new(),
+            work: VecDeque::new(),
             returned,
             home,
             free: Vec::new(),
@@ -122,11 +165,12 @@ impl Filler {
         self.shared.thread_id.store(rustix::thread::gettid().as_raw_nonzero().get(), Relaxed);
         self.shared.idle_class.store(become_idle(), Relaxed);
         let _alive = Alive::new(Arc::clone(&self.shared));
+        let started = Instant::now();
         loop {
-            if self.plan.is_empty() {
+            if self.work.is_empty() {
                 self.account();
             }
-            match self.step() {
+            match self.step(started.elapsed()) {
                 Step::Worked => {}
                 Step::Idle => thread::park(),
                 Step::Stopped => break,
@@ -135,25 +179,29 @@ impl Filler {
     }
 
     /// Does one chunk's work at most, and looks around first when the last plan has been carried
-    /// out. Never waits.
-    pub fn step(&mut self) -> Step {
-        if self.plan.is_empty() {
+    /// out. Never waits. `now` counts from any one moment: rates are learned by it.
+    pub fn step(&mut self, now: Duration) -> Step {
+        if self.work.is_empty() {
             // Paired with the swap of a consumer: what it did before asking is seen below.
             self.shared.wanted.swap(false, AcqRel);
         }
         if self.shared.stop.load(Relaxed) {
             return Step::Stopped;
         }
-        if self.plan.is_empty() {
+        if self.work.is_empty() {
             self.collect();
             self.trim();
-            self.plan = self.make_plan().into();
+            let Plan { work, recalls } = self.make_plan(now);
+            self.work = work.into();
+            for recall in recalls {
+                self.recall(recall);
+            }
             let filled_units = self.mapped_units - self.free.len();
             self.shared.filled_units.store(filled_units as u64, Relaxed);
         }
-        let Some(piece) = self.plan.pop_front() else { return Step::Idle };
+        let Some(piece) = self.work.pop_front() else { return Step::Idle };
         if self.fill(&piece) && piece.chunks > 1 {
-            self.plan.push_front(Work { chunks: piece.chunks - 1, ..piece });
+            self.work.push_front(Work { chunks: piece.chunks - 1, ..piece });
         }
         Step::Worked
     }
@@ -162,7 +210,7 @@ impl Filler {
     fn collect(&mut self) {
         while let Ok(order) = self.orders.try_recv() {
             match order {
-                Order::Lane(feed) => self.feeds.push(feed),
+                Order::Lane(feed) => self.feeds.push(*feed),
                 Order::Budget { units, new } => {
                     self.budget_units = units;
                     self.take_in(new);
@@ -203,22 +251,22 @@ impl Filler {
         self.shared.locked_units.store(self.locked_units as u64, Relaxed);
     }
 
-    fn make_plan(&mut self) -> Vec<Work> {
-        let views: Vec<LaneView> = self
-            .feeds
-            .iter()
-            .map(|feed| LaneView {
-                stage: feed.shared.stage(),
-                queued: Part::ALL.map(|part| feed.shared.queued(part)),
-            })
-            .collect();
-        for (feed, target) in self.feeds.iter().zip(targets(&views, self.budget_units)) {
+    fn make_plan(&mut self, now: Duration) -> Plan {
+        let views: Vec<LaneView> = self.feeds.iter_mut().map(|feed| feed.view(now)).collect();
+        let targets = targets(&views, self.budget_units);
+        for (feed, target) in self.feeds.iter().zip(&targets) {
             for part in Part::ALL {
                 let low_water = target[part as usize] * 3 / 4;
                 feed.shared.parts[part as usize].low_water.store(low_water, Relaxed);
             }
         }
-        plan_refill(&views, self.free.len(), self.budget_units)
+        plan_refill(&views, &targets, self.free.len(), self.budget_units)
+    }
+
+    fn recall(&mut self, Recall { lane, part, keep }: Recall) {
+        let feed = &mut self.feeds[lane];
+        feed.ends[part as usize].recalled = true;
+        feed.shared.parts[part as usize].recall(keep);
     }
 
     /// Makes one chunk of a piece of work; false when no more of it is wanted or possible.

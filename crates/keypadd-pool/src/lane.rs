@@ -6,6 +6,7 @@
 //! ([`Feed`]) is in `filler.rs`. Counters between the two are atomics of their own and carry no
 //! other data, so relaxed ordering is enough; the queues order the chunks.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{
     AtomicBool, AtomicU8, AtomicU64,
@@ -16,6 +17,7 @@ use keypadd_keystream::{PacketNumber, SEGMENT_PACKETS, Segment};
 use rtrb::{Consumer, Producer};
 
 use crate::chunk::{Chunk, KeyId, Part};
+use crate::demand::Traffic;
 use crate::plan::Stage;
 use crate::shared::Wake;
 
@@ -63,6 +65,24 @@ pub(crate) struct PartShared {
     in_hand: AtomicU64,
     /// The consumer wakes the filler when its level falls to this many chunks.
     pub(crate) low_water: AtomicU64,
+    recall: AtomicU64,
+    resume: AtomicU64,
+}
+
+/// No chunk is asked back.
+const NO_RECALL: u64 = 0;
+
+impl PartShared {
+    /// Asks for all but the nearest `keep` chunks. The filler pushes nothing until they are back.
+    pub(crate) fn recall(&self, keep: u64) {
+        self.recall.store(keep + 1, Release);
+    }
+
+    /// After a recall that has been obeyed: the segment from which on chunks are to be made again,
+    /// if any came back.
+    pub(crate) fn obeyed(&self) -> Option<u64> {
+        (self.recall.load(Acquire) == NO_RECALL).then(|| self.resume.load(Relaxed))
+    }
 }
 
 impl Shared {
@@ -101,6 +121,7 @@ impl Shared {
 pub struct Lane {
     key: KeyId,
     shared: Arc<Shared>,
+    traffic: Traffic,
     hands: [Hand; 2],
     // Last, so that it is dropped when the hands have given everything back.
     bell: Bell,
@@ -120,9 +141,15 @@ impl Drop for Bell {
 }
 
 impl Lane {
-    pub(crate) fn new(key: KeyId, shared: Arc<Shared>, hands: [Hand; 2], wake: Wake) -> Self {
+    pub(crate) fn new(
+        key: KeyId,
+        shared: Arc<Shared>,
+        traffic: Traffic,
+        hands: [Hand; 2],
+        wake: Wake,
+    ) -> Self {
         let bell = Bell { wake, shared: Arc::clone(&shared) };
-        Self { key, shared, hands, bell }
+        Self { key, shared, traffic, hands, bell }
     }
 
     /// How much of the first `pad_bytes` of the packet's pad could be taken now, without taking
@@ -148,11 +175,13 @@ impl Lane {
         if segment.value() > self.shared.position.load(Relaxed) {
             self.shared.position.store(segment.value(), Relaxed);
         }
+        self.traffic.count(pad_bytes);
         for part in Part::ALL {
-            let counts = &self.shared.parts[part as usize];
-            if self.hands[part as usize].advance_to(segment, counts)
-                && self.shared.queued(part) <= counts.low_water.load(Relaxed)
-            {
+            let (counts, hand) =
+                (&self.shared.parts[part as usize], &mut self.hands[part as usize]);
+            let drew = hand.advance_to(segment, counts);
+            let gave_back = hand.obey(counts);
+            if gave_back || drew && self.shared.queued(part) <= counts.low_water.load(Relaxed) {
                 self.bell.wake.filler();
             }
         }
@@ -232,6 +261,8 @@ fn coverage(pad_bytes: usize, mut at_hand: impl FnMut(Part) -> bool) -> Coverage
 
 /// The consumer's end of one part's queues, and the chunks in use.
 pub(crate) struct Hand {
+    /// Chunks that were drawn to get at those behind them, and kept; they come before `ready`.
+    drawn: VecDeque<Chunk>,
     ready: Consumer<Chunk>,
     spent: Producer<Chunk>,
     current: Option<Chunk>,
@@ -243,7 +274,14 @@ pub(crate) struct Hand {
 
 impl Hand {
     pub(crate) fn new(ready: Consumer<Chunk>, spent: Producer<Chunk>, keeps_recent: bool) -> Self {
-        Self { ready, spent, current: None, recent: [None, None], keeps_recent }
+        Self {
+            drawn: VecDeque::new(),
+            ready,
+            spent,
+            current: None,
+            recent: [None, None],
+            keeps_recent,
+        }
     }
 
     /// Chunks that a hand may hold besides the queue.
@@ -262,7 +300,7 @@ impl Hand {
             if let Some(old) = self.current.take() {
                 self.retire(old);
             }
-            let Ok(chunk) = self.ready.pop() else { break };
+            let Some(chunk) = self.next() else { break };
             drew = true;
             counts.popped.fetch_add(1, Relaxed);
             let arrived = chunk.segment() >= segment;
@@ -273,6 +311,34 @@ impl Hand {
         }
         counts.in_hand.store(self.current.as_ref().map_or(0, |c| u64::from(c.untaken())), Relaxed);
         drew
+    }
+
+    /// The chunk that comes next.
+    fn next(&mut self) -> Option<Chunk> {
+        self.drawn.pop_front().or_else(|| self.ready.pop().ok())
+    }
+
+    /// Gives back what the filler wants for others, the furthest first; true if it had asked. The
+    /// chunks go as they are: wiping tens of MiB is the filler's work, not that of a packet.
+    fn obey(&mut self, counts: &PartShared) -> bool {
+        // Paired with the filler's store: everything it had pushed by then is in the queue.
+        let recall = counts.recall.load(Acquire);
+        if recall == NO_RECALL {
+            return false;
+        }
+        while let Ok(chunk) = self.ready.pop() {
+            self.drawn.push_back(chunk);
+        }
+        let mut resume = u64::MAX;
+        while self.drawn.len() as u64 > recall - 1 {
+            let Some(chunk) = self.drawn.pop_back() else { break };
+            counts.popped.fetch_add(1, Relaxed);
+            resume = chunk.segment().value();
+            give_back(&mut self.spent, chunk);
+        }
+        counts.resume.store(resume, Relaxed);
+        counts.recall.store(NO_RECALL, Release);
+        true
     }
 
     fn retire(&mut self, chunk: Chunk) {
@@ -304,7 +370,7 @@ impl Hand {
     /// As `find`, but also sees the front of the queue, and moves nothing.
     fn peek(&self, key: KeyId, part: Part, pn: PacketNumber) -> Option<&Chunk> {
         self.chunks()
-            .chain(self.ready.peek().ok())
+            .chain(self.drawn.front().or_else(|| self.ready.peek().ok()))
             .find(|chunk| chunk.holds(key, pn.segment(), part, pn.slot()))
     }
 
@@ -322,6 +388,9 @@ impl Drop for Hand {
         let recent = self.recent.iter_mut().filter_map(Option::take);
         for mut chunk in self.current.take().into_iter().chain(recent) {
             chunk.wipe_untaken();
+            give_back(&mut self.spent, chunk);
+        }
+        for chunk in self.drawn.drain(..) {
             give_back(&mut self.spent, chunk);
         }
     }

@@ -11,6 +11,7 @@
 
 mod arena;
 mod chunk;
+mod demand;
 mod filler;
 mod lane;
 mod plan;
@@ -18,7 +19,8 @@ mod pool;
 mod shared;
 
 pub use chunk::{BODY_BYTES, HEAD_BYTES, PAD_BYTES, Part};
+pub use demand::{Direction, Traffic};
 pub use filler::{Filler, Step};
 pub use lane::{Coverage, Lane, PartLevel};
 pub use plan::Stage;
-pub use pool::{Direction, Pool, PoolSettings, PoolSnapshot};
+pub use pool::{Pool, PoolSettings, PoolSnapshot};

@@ -1,9 +1,11 @@
-//! What to fill next: a pure function of what every lane has and what the arena has free.
+//! Who gets how much of the pool, and what to fill next: pure functions of what every lane needs
+//! and has, and of the budget.
 //!
-//! Knows no threads, no keys and no clock. Heads come before bodies, because a head serves a
-//! keystroke and is a tenth of the work; the emptiest lane comes first, because it is the
-//! nearest to running dry; the active lanes share the arena evenly, with one share kept for
-//! whoever connects next.
+//! Knows no threads, no keys and no clock. Every lane that may be used has a floor of one head
+//! chunk. Above it come heads for the packets of the next half minute, because a head serves a
+//! keystroke and is a tenth of the work, first for those who need few; then bodies by the rate of
+//! long packets; what is left is spread evenly, since memory without keystream serves nobody. Who holds more than that while others go short is asked
+//! to give back.
 
 use crate::chunk::Part;
 
@@ -17,13 +19,21 @@ const FIRST_PHASE_HEADS: u64 = 16;
 const FIRST_PHASE_BODIES: u64 = 4;
 /// Head chunks of a key about to come into use.
 const STANDBY_HEADS: u64 = 16;
+/// Head chunks that every lane is to have: 64 keystrokes.
+const FLOOR_HEADS: u64 = 1;
+/// Heads for this many seconds of the packets of late are more urgent than any body.
+const HEADS_AHEAD_SECONDS: f64 = 30.0;
 /// One part in this many of the arena is for heads alone, so that idle bulk pads of early
 /// connections do not leave later ones without pads for their keystrokes.
 const HEADS_ONLY_SHARE: usize = 4;
+/// One part in this many is nobody's, until somebody new comes.
+const NEWCOMERS_SHARE: usize = 8;
+/// What is held above a target by less than one part in this many is not asked back.
+const SLACK_SHARE: u64 = 4;
 /// Chunks of one piece of work: what a filler makes before it looks around again.
 const BATCH: [u64; 2] = [8, 2];
 
-/// How much a lane should be filled.
+/// How much a lane may be filled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// A key far from use: nothing.
@@ -38,15 +48,29 @@ pub enum Stage {
 
 impl Stage {
     pub(crate) const ALL: [Self; 4] = [Self::Dormant, Self::Standby, Self::Brief, Self::Active];
+
+    /// Most chunks that a lane of this stage holds, by part.
+    const fn most(self) -> [u64; 2] {
+        match self {
+            Self::Dormant => [0, 0],
+            Self::Standby => [STANDBY_HEADS, 0],
+            Self::Brief => [FIRST_PHASE_HEADS, FIRST_PHASE_BODIES],
+            Self::Active => [MAX_HEADS, MAX_BODIES],
+        }
+    }
 }
 
 /// What the plan needs to know of a lane.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LaneView {
-    /// How much it should be filled.
+    /// How much it may be filled.
     pub stage: Stage,
     /// Chunks in its queues, by part.
     pub queued: [u64; 2],
+    /// Packets a second that needed each part, lately.
+    pub demand: [f64; 2],
+    /// Parts that have been asked to give back and have not yet.
+    pub recalled: [bool; 2],
 }
 
 /// Chunks to make for one lane.
@@ -60,132 +84,146 @@ pub(crate) struct Work {
     pub chunks: u64,
 }
 
-/// The next pieces of work, most urgent first; none when every lane is full or nothing is free.
-/// The units of all pieces together are at most `free_units`.
-pub(crate) fn plan_refill(lanes: &[LaneView], free_units: usize, total_units: usize) -> Vec<Work> {
-    let targets = targets(lanes, total_units);
+/// A lane that is to give back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Recall {
+    /// Index into the lanes given.
+    pub lane: usize,
+    /// Which part.
+    pub part: Part,
+    /// How many chunks it keeps.
+    pub keep: u64,
+}
+
+/// What to do now.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Plan {
+    /// The next pieces of work, most urgent first; none when every lane is full or nothing is
+    /// free. Their units together are at most what was free.
+    pub work: Vec<Work>,
+    /// Whose memory others need.
+    pub recalls: Vec<Recall>,
+}
+
+/// Plans by targets, as [`targets`] gives them. Heads come before bodies, and the emptiest lane
+/// first, because it is the nearest to running dry.
+pub(crate) fn plan_refill(
+    lanes: &[LaneView],
+    targets: &[[u64; 2]],
+    free_units: usize,
+    total_units: usize,
+) -> Plan {
+    let mut plan = Plan::default();
     for part in Part::ALL {
         let kept = if part == Part::Body { total_units / HEADS_ONLY_SHARE } else { 0 };
         let mut free = free_units.saturating_sub(kept) / part.units();
-        let mut wanting: Vec<usize> = (0..lanes.len())
-            .filter(|&lane| lanes[lane].queued[part as usize] < targets[lane][part as usize])
-            .collect();
-        let emptiness = |lane: usize| {
-            let (queued, target) =
-                (lanes[lane].queued[part as usize], targets[lane][part as usize]);
-            queued * 1000 / target
+        let deficit = |lane: usize| {
+            let (view, at) = (&lanes[lane], part as usize);
+            if view.recalled[at] { 0 } else { targets[lane][at].saturating_sub(view.queued[at]) }
         };
-        wanting.sort_by_key(|&lane| emptiness(lane));
-        let mut work = Vec::new();
+        let mut wanting: Vec<usize> = (0..lanes.len()).filter(|&lane| deficit(lane) > 0).collect();
+        wanting.sort_by_key(|&lane| {
+            lanes[lane].queued[part as usize] * 1000 / targets[lane][part as usize]
+        });
         for lane in wanting {
-            let deficit = targets[lane][part as usize] - lanes[lane].queued[part as usize];
-            let chunks = deficit.min(BATCH[part as usize]).min(free as u64);
+            let chunks = deficit(lane).min(BATCH[part as usize]).min(free as u64);
             if chunks > 0 {
                 free -= chunks as usize;
-                work.push(Work { lane, part, chunks });
+                plan.work.push(Work { lane, part, chunks });
+            } else if plan.recalls.is_empty() {
+                plan.recalls = recalls(lanes, targets);
             }
         }
-        if !work.is_empty() {
-            return work;
+        if !plan.work.is_empty() {
+            break;
         }
     }
-    Vec::new()
+    plan
 }
 
-/// Chunks that each lane should hold, by part.
+/// Lanes that hold clearly more than their targets, and have not been asked yet.
+fn recalls(lanes: &[LaneView], targets: &[[u64; 2]]) -> Vec<Recall> {
+    let mut recalls = Vec::new();
+    for (lane, view) in lanes.iter().enumerate() {
+        for part in Part::ALL {
+            let (keep, queued) = (targets[lane][part as usize], view.queued[part as usize]);
+            if !view.recalled[part as usize] && queued > keep + keep / SLACK_SHARE {
+                recalls.push(Recall { lane, part, keep });
+            }
+        }
+    }
+    recalls
+}
+
+/// Chunks that each lane should hold, by part. All of them together leave a share for newcomers.
 pub(crate) fn targets(lanes: &[LaneView], total_units: usize) -> Vec<[u64; 2]> {
-    let active = lanes.iter().filter(|lane| lane.stage == Stage::Active).count();
-    let share = (total_units / (active + 1)) as u64;
-    let body_units = Part::Body.units() as u64;
-    lanes
+    let most: Vec<[u64; 2]> = lanes.iter().map(|lane| lane.stage.most()).collect();
+    let heads_of = |most: &[u64; 2]| most[Part::Head as usize];
+    let mut left = (total_units - total_units / NEWCOMERS_SHARE) as u64;
+    let mut heads = vec![0; lanes.len()];
+
+    let floors: Vec<u64> = most.iter().map(|most| heads_of(most).min(FLOOR_HEADS)).collect();
+    share(&mut heads, &mut left, &floors, |_| 1.0);
+    let needed: Vec<u64> = lanes
         .iter()
-        .map(|lane| match lane.stage {
-            Stage::Dormant => [0, 0],
-            Stage::Standby => [STANDBY_HEADS.min(share), 0],
-            Stage::Brief => {
-                [FIRST_PHASE_HEADS.min(share), FIRST_PHASE_BODIES.min(share / 2 / body_units)]
-            }
-            Stage::Active => {
-                let heads = (share / 4).clamp(1, MAX_HEADS);
-                [heads, (share.saturating_sub(heads) / body_units).min(MAX_BODIES)]
-            }
+        .zip(&most)
+        .map(|(lane, most)| {
+            let chunks = lane.demand[Part::Head as usize] * HEADS_AHEAD_SECONDS / 64.0;
+            heads_of(most).min(chunks.ceil() as u64)
         })
-        .collect()
+        .collect();
+    share(&mut heads, &mut left, &needed, |_| 1.0);
+
+    // Bodies leave heads their part of the arena, used or not.
+    let for_heads = (total_units / HEADS_ONLY_SHARE) as u64;
+    let used: u64 = heads.iter().sum();
+    let mut body_left =
+        (total_units as u64 - for_heads).saturating_sub(used).min(left) / Part::Body.units() as u64;
+    let body_budget = body_left;
+    let mut bodies = vec![0; lanes.len()];
+    let wanted: Vec<u64> = most.iter().map(|most| most[Part::Body as usize]).collect();
+    share(&mut bodies, &mut body_left, &wanted, |lane| lanes[lane].demand[Part::Body as usize]);
+
+    // What nobody needs: as many heads as there may be, and bodies in the rest.
+    let body_units = (body_budget - body_left) * Part::Body.units() as u64;
+    let mut head_left = left - body_units;
+    let wanted_heads: Vec<u64> = most.iter().map(heads_of).collect();
+    share(&mut heads, &mut head_left, &wanted_heads, |_| 1.0);
+    let used = heads.iter().sum::<u64>() + body_units;
+    let mut body_left = body_left
+        .min((total_units as u64 - for_heads).saturating_sub(used) / Part::Body.units() as u64)
+        .min(head_left / Part::Body.units() as u64);
+    share(&mut bodies, &mut body_left, &wanted, |_| 1.0);
+
+    heads.into_iter().zip(bodies).map(|(heads, bodies)| [heads, bodies]).collect()
+}
+
+/// Gives out of `left` by weight, each lane up to `most` in all; a lane of no weight gets nothing.
+/// What one lane cannot take goes to the others, and what division leaves over to the first.
+fn share(given: &mut [u64], left: &mut u64, most: &[u64], weight: impl Fn(usize) -> f64) {
+    let mut open: Vec<usize> =
+        (0..given.len()).filter(|&lane| given[lane] < most[lane] && weight(lane) > 0.0).collect();
+    while *left > 0 && !open.is_empty() {
+        let (available, weights) =
+            (*left as f64, open.iter().map(|&lane| weight(lane)).sum::<f64>());
+        let before = *left;
+        for &lane in &open {
+            let part = (available * weight(lane) / weights) as u64;
+            let more = part.min(most[lane] - given[lane]).min(*left);
+            given[lane] += more;
+            *left -= more;
+        }
+        open.retain(|&lane| given[lane] < most[lane]);
+        if *left == before {
+            // Less than one chunk each: one for as many as there are.
+            for &lane in open.iter().take(*left as usize) {
+                given[lane] += 1;
+                *left -= 1;
+            }
+            break;
+        }
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const TOTAL: usize = 8192; // 64 MiB
-
-    fn lane(stage: Stage, heads: u64, bodies: u64) -> LaneView {
-        LaneView { stage, queued: [heads, bodies] }
-    }
-
-    #[test]
-    fn heads_come_before_bodies_and_the_emptiest_lane_first() {
-        let lanes = [lane(Stage::Active, 40, 0), lane(Stage::Active, 3, 0)];
-        let work = plan_refill(&lanes, TOTAL, TOTAL);
-        assert_eq!(
-            work,
-            [
-                Work { lane: 1, part: Part::Head, chunks: 8 },
-                Work { lane: 0, part: Part::Head, chunks: 8 }
-            ]
-        );
-    }
-
-    #[test]
-    fn full_heads_let_bodies_in() {
-        let lanes = [lane(Stage::Active, MAX_HEADS, 0)];
-        assert_eq!(
-            plan_refill(&lanes, TOTAL, TOTAL),
-            [Work { lane: 0, part: Part::Body, chunks: 2 }]
-        );
-    }
-
-    #[test]
-    fn full_lanes_and_dormant_lanes_want_nothing() {
-        let full = [lane(Stage::Active, MAX_HEADS, MAX_BODIES), lane(Stage::Dormant, 0, 0)];
-        assert!(plan_refill(&full, TOTAL, TOTAL).is_empty());
-    }
-
-    #[test]
-    fn bodies_leave_memory_for_the_heads_of_later_connections() {
-        let early = lane(Stage::Active, MAX_HEADS, 0);
-        assert!(plan_refill(&[early], TOTAL / HEADS_ONLY_SHARE, TOTAL).is_empty());
-        let late = lane(Stage::Active, 0, 0);
-        let work = plan_refill(&[early, late], TOTAL / HEADS_ONLY_SHARE, TOTAL);
-        assert_eq!(work, [Work { lane: 1, part: Part::Head, chunks: 8 }]);
-    }
-
-    #[test]
-    fn work_never_exceeds_what_is_free() {
-        for free in 0..40 {
-            for lanes in [
-                vec![lane(Stage::Active, 0, 0); 5],
-                vec![lane(Stage::Active, MAX_HEADS, 0); 3],
-                vec![lane(Stage::Brief, 16, 0), lane(Stage::Standby, 0, 0)],
-            ] {
-                let used: usize = plan_refill(&lanes, free, TOTAL)
-                    .iter()
-                    .map(|work| work.chunks as usize * work.part.units())
-                    .sum();
-                assert!(used <= free, "{used} of {free}");
-            }
-        }
-    }
-
-    #[test]
-    fn targets_of_all_lanes_fit_the_arena_with_a_share_to_spare() {
-        for count in 1..200 {
-            let lanes = vec![lane(Stage::Active, 0, 0); count];
-            let used: u64 = targets(&lanes, TOTAL)
-                .iter()
-                .map(|[heads, bodies]| heads + bodies * Part::Body.units() as u64)
-                .sum();
-            assert!(used as usize <= TOTAL * count / (count + 1), "{count} lanes");
-        }
-    }
-}
+mod tests;

@@ -14,6 +14,7 @@ use rtrb::RingBuffer;
 
 use crate::arena::{self, UNIT_BYTES};
 use crate::chunk::{KeyId, Part};
+use crate::demand::{Direction, Traffic};
 use crate::filler::{Feed, FeedEnd, Filler, Order};
 use crate::lane::{Hand, Lane, Shared};
 use crate::plan::{MAX_BODIES, MAX_HEADS, Stage};
@@ -25,15 +26,6 @@ pub struct PoolSettings {
     /// Bytes of keystream memory: chunks in queues, chunks in use and free memory together. The
     /// queues' own slots, some tens of KiB a lane, come on top.
     pub budget_bytes: usize,
-}
-
-/// Which way a key's packets go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Direction {
-    /// Packets that we send: their numbers only rise.
-    Send,
-    /// Packets that arrive: some come late, so a few chunks behind the newest are kept.
-    Receive,
 }
 
 /// A keystream pool. Clones are handles to the same pool.
@@ -122,20 +114,20 @@ impl Pool {
         Ok(())
     }
 
-    /// Opens the lane of one key of one direction, to be filled from `next` on.
+    /// Opens the lane of one key of `traffic`, to be filled from `next` on.
     ///
     /// The filler starts on it at once, as far as `stage` allows. If the filler has died the lane
     /// stays empty and every packet misses.
     pub fn open_lane(
         &self,
         keystream: Arc<KeystreamKey>,
-        direction: Direction,
+        traffic: &Traffic,
         next: PacketNumber,
         stage: Stage,
     ) -> Lane {
         let key = KeyId(self.0.next_key.fetch_add(1, Relaxed));
         let shared = Arc::new(Shared::new(stage, next.segment()));
-        let keeps_recent = direction == Direction::Receive;
+        let keeps_recent = traffic.direction == Direction::Receive;
         let [heads, bodies] = Part::ALL.map(|part| {
             let most = match part {
                 Part::Head => MAX_HEADS,
@@ -147,11 +139,12 @@ impl Pool {
             (hand, FeedEnd::new(ready_in, spent_out, next.segment()))
         });
         let wake = Wake(Arc::clone(&self.0.filler));
-        let feed = Feed { key, keystream, shared: Arc::clone(&shared), ends: [heads.1, bodies.1] };
+        let ends = [heads.1, bodies.1];
+        let feed = Feed::new(key, keystream, Arc::clone(&shared), traffic.clone(), ends);
         // A dead filler no longer listens; the lane then stays dry.
-        let _ = self.0.orders.send(Order::Lane(feed));
+        let _ = self.0.orders.send(Order::Lane(Box::new(feed)));
         wake.filler();
-        Lane::new(key, shared, [heads.0, bodies.0], wake)
+        Lane::new(key, shared, traffic.clone(), [heads.0, bodies.0], wake)
     }
 
     /// The pool's figures now.

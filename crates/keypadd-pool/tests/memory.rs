@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use keypadd_keystream::{PacketNumber, Suite, SuiteKey};
-use keypadd_pool::{Direction, Lane, Pool, PoolSettings, Stage};
+use keypadd_pool::{Direction, Lane, Pool, PoolSettings, Stage, Traffic};
 
 const MIB: usize = 1 << 20;
 
@@ -56,7 +56,12 @@ fn poll_until(condition: &str, mut holds: impl FnMut() -> bool) {
 /// A lane that takes all that its pool gives one key.
 fn greedy_lane(pool: &Pool) -> Lane {
     let keystream = SuiteKey::derive(Suite::AES_128_GCM, &[1; 16], &[2; 12]).keystream;
-    pool.open_lane(Arc::clone(&keystream), Direction::Send, PacketNumber::new(0), Stage::Active)
+    pool.open_lane(
+        Arc::clone(&keystream),
+        &Traffic::new(Direction::Send),
+        PacketNumber::new(0),
+        Stage::Active,
+    )
 }
 
 #[test]

@@ -13,14 +13,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use keypadd_keystream::{InlineKeystream, KeystreamKey, PacketNumber};
-use keypadd_pool::{Coverage, Direction, HEAD_BYTES, Lane, Part, PartLevel, Pool, Stage};
+use keypadd_pool::{Coverage, Direction, HEAD_BYTES, Lane, Part, PartLevel, Pool, Stage, Traffic};
 use zeroize::Zeroizing;
 
 use crate::limits::STANDBY_PACKETS;
 
 /// All live phases, oldest first.
 pub(crate) struct Phases {
-    direction: Direction,
+    traffic: Traffic,
     /// Set once the handshake is complete: no chunk is made for strangers.
     pool: Option<Pool>,
     pads: VecDeque<PhasePads>,
@@ -60,7 +60,7 @@ pub(crate) struct Spent {
 impl Phases {
     pub(crate) fn new(direction: Direction, phase_packets: u64, ahead: Ahead) -> Self {
         Self {
-            direction,
+            traffic: Traffic::new(direction),
             pool: None,
             pads: VecDeque::new(),
             current: 0,
@@ -160,11 +160,11 @@ impl Phases {
 
     fn open_lane(&mut self, phase: u64, stage: Stage) {
         let Some(pool) = &self.pool else { return };
-        let (direction, next) = (self.direction, PacketNumber::new(self.next_packet));
+        let (traffic, next) = (&self.traffic, PacketNumber::new(self.next_packet));
         let pads = self.pads.iter_mut().find(|pads| pads.phase == phase);
         if let Some(pads) = pads.filter(|pads| pads.lane.is_none()) {
             let keystream = Arc::clone(&pads.keystream);
-            pads.lane = Some(pool.open_lane(keystream, direction, next, stage));
+            pads.lane = Some(pool.open_lane(keystream, traffic, next, stage));
         }
     }
 

@@ -2,9 +2,12 @@
 
 use std::fs;
 use std::sync::Arc;
+use std::time::Duration;
 
 use keypadd_keystream::{PacketNumber, SEGMENT_PACKETS, Suite};
-use keypadd_pool::{Coverage, Direction, PAD_BYTES, Part, Pool, PoolSettings, Stage, Step};
+use keypadd_pool::{
+    Coverage, Direction, PAD_BYTES, Part, Pool, PoolSettings, Stage, Step, Traffic,
+};
 
 use crate::support::{key, poll_until, pool};
 
@@ -80,8 +83,12 @@ fn the_filler_sleeps_when_there_is_nothing_to_fill_and_wakes_for_a_consumer() {
     let task = Task::of(&pool);
     task.await_rest();
     let key = key(Suite::AES_256_GCM, 1);
-    let mut lane =
-        pool.open_lane(Arc::clone(&key), Direction::Send, PacketNumber::new(0), Stage::Active);
+    let mut lane = pool.open_lane(
+        Arc::clone(&key),
+        &Traffic::new(Direction::Send),
+        PacketNumber::new(0),
+        Stage::Active,
+    );
     poll_until("the lane is served", || {
         lane.seek(PacketNumber::new(0), PAD_BYTES) == Coverage::Hit
     });
@@ -108,7 +115,8 @@ fn the_filler_ends_with_the_last_handle() {
     let clone = pool.clone();
     drop(pool);
     let key = key(Suite::AES_256_GCM, 2);
-    let lane = clone.open_lane(key, Direction::Send, PacketNumber::new(0), Stage::Active);
+    let lane =
+        clone.open_lane(key, &Traffic::new(Direction::Send), PacketNumber::new(0), Stage::Active);
     poll_until("a clone is served", || lane.level(Part::Head).packets > 0);
     drop(clone);
     poll_until("the thread is gone", || fs::metadata(&task.directory).is_err());
@@ -118,14 +126,15 @@ fn the_filler_ends_with_the_last_handle() {
 fn a_filler_without_a_thread_works_when_it_is_stepped_and_at_no_other_time() {
     let (pool, mut filler) = Pool::with_filler(PoolSettings { budget_bytes: 1 << 20 }).expect("ok");
     let key = key(Suite::AES_256_GCM, 3);
-    let mut lane = pool.open_lane(key, Direction::Send, PacketNumber::new(0), Stage::Active);
+    let mut lane =
+        pool.open_lane(key, &Traffic::new(Direction::Send), PacketNumber::new(0), Stage::Active);
     assert_eq!(lane.seek(PacketNumber::new(0), PAD_BYTES), Coverage::Miss);
-    assert_eq!(filler.step(), Step::Worked);
+    assert_eq!(filler.step(Duration::ZERO), Step::Worked);
     assert_eq!(lane.level(Part::Head).packets, SEGMENT_PACKETS as u64, "one chunk a step");
-    while filler.step() == Step::Worked {}
-    assert_eq!(filler.step(), Step::Idle);
+    while filler.step(Duration::ZERO) == Step::Worked {}
+    assert_eq!(filler.step(Duration::ZERO), Step::Idle);
     assert_eq!(lane.seek(PacketNumber::new(0), PAD_BYTES), Coverage::Hit);
     assert!(!pool.snapshot().filler_alive, "no thread was made");
     drop(pool);
-    assert_eq!(filler.step(), Step::Stopped);
+    assert_eq!(filler.step(Duration::ZERO), Step::Stopped);
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use keypadd_keystream::{KeystreamKey, PacketNumber, SEGMENT_PACKETS, Suite};
 use keypadd_pool::{
     BODY_BYTES, Coverage, Direction, HEAD_BYTES, Lane, PAD_BYTES, Part, Pool, PoolSettings, Stage,
+    Traffic,
 };
 
 use crate::support::{all_memory_is_free, inline_pad, key, poll_until, pool};
@@ -14,7 +15,7 @@ const SEGMENT: u64 = SEGMENT_PACKETS as u64;
 const MIB: usize = 1 << 20;
 
 fn open(pool: &Pool, key: &Arc<KeystreamKey>, direction: Direction, stage: Stage) -> Lane {
-    pool.open_lane(Arc::clone(key), direction, PacketNumber::new(0), stage)
+    pool.open_lane(Arc::clone(key), &Traffic::new(direction), PacketNumber::new(0), stage)
 }
 
 /// Waits until all that the pool can hold of the packet's pad is at hand.
@@ -253,4 +254,57 @@ fn a_pool_without_room_for_a_chunk_is_refused() {
     }
     let smallest = pool(chunk_units * 8192);
     poll_until("the filler is up", || all_memory_is_free(&smallest));
+}
+
+#[test]
+fn a_lane_gives_back_what_another_needs_and_is_made_anew_where_it_left_off() {
+    // Heads for one lane and no body: a budget that the first lane takes whole.
+    let pool = pool(20 * 8192);
+    let (early_key, late_key) = (key(Suite::AES_128_GCM, 11), key(Suite::AES_128_GCM, 12));
+    let mut early = open(&pool, &early_key, Direction::Send, Stage::Active);
+    poll_until("the early lane has all", || early.level(Part::Head).packets >= 17 * SEGMENT);
+    let mut late: Vec<Lane> =
+        (0..9).map(|_| open(&pool, &late_key, Direction::Receive, Stage::Active)).collect();
+    // It obeys at its next packet, and what it keeps is what comes next.
+    poll_until("the late lanes have their floor", || {
+        early.seek(PacketNumber::new(0), 0);
+        late.iter().all(|lane| lane.level(Part::Head).packets >= SEGMENT)
+    });
+    assert!(early.level(Part::Head).packets < 17 * SEGMENT);
+    assert_eq!(early.seek(PacketNumber::new(0), HEAD_BYTES), Coverage::Hit);
+    late.clear();
+    for number in (0..40 * SEGMENT).step_by(17) {
+        poll_until("the pad is there", || {
+            early.seek(PacketNumber::new(number), HEAD_BYTES) == Coverage::Hit
+        });
+        let (pad, _) = take(&mut early, number, 16, HEAD_BYTES);
+        assert!(pad == inline_pad(&early_key, number, HEAD_BYTES), "{number}");
+    }
+    drop(early);
+    poll_until("all memory is home", || all_memory_is_free(&pool));
+}
+
+#[test]
+fn a_thousand_idle_connections_have_64_heads_each_way_in_64_mib() {
+    let pool = pool(64 * MIB);
+    let key = key(Suite::AES_128_GCM, 13);
+    let mut lanes = Vec::new();
+    for _ in 0..1000 {
+        for direction in [Direction::Send, Direction::Receive] {
+            for stage in [Stage::Brief, Stage::Active] {
+                lanes.push(open(&pool, &key, direction, stage));
+            }
+        }
+    }
+    // The early ones have taken more than their share; each obeys at its next packet.
+    poll_until("every lane has 64 heads", || {
+        for lane in &mut lanes {
+            lane.seek(PacketNumber::new(0), 0);
+        }
+        lanes.iter().all(|lane| lane.level(Part::Head).packets >= SEGMENT)
+    });
+    let at_hand: u64 = lanes.iter().map(level_bytes).sum();
+    assert!(at_hand <= pool.snapshot().budget_bytes);
+    lanes.clear();
+    poll_until("all memory is home", || all_memory_is_free(&pool));
 }

@@ -1,0 +1,132 @@
+//! How much a direction's packets need, learned from its traffic.
+//!
+//! A key counts packets, the filler turns the counts into rates. They belong to the direction of a
+//! connection and not to a key: the next key will carry the same traffic. Knows no chunks, and no
+//! clock but the `now` it is given.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use crate::chunk::Part;
+
+/// Time constant of the averages: a burst that is over weighs a third as much after it.
+const MEMORY: Duration = Duration::from_secs(10);
+
+/// Readings closer together than this say little about a rate.
+const SHORTEST: Duration = Duration::from_millis(50);
+
+/// Which way a key's packets go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// Packets that we send: their numbers only rise.
+    Send,
+    /// Packets that arrive: some come late, so a few chunks behind the newest are kept.
+    Receive,
+}
+
+/// One direction of one connection, over all its keys. Clones are the same direction.
+#[derive(Clone, Debug)]
+pub struct Traffic {
+    pub(crate) direction: Direction,
+    needed: Arc<[AtomicU64; 2]>,
+}
+
+impl Traffic {
+    /// A direction that has carried nothing yet.
+    pub fn new(direction: Direction) -> Self {
+        Self { direction, needed: Arc::default() }
+    }
+
+    /// Counts a packet by the parts of its pad. One thread at a time counts.
+    pub(crate) fn count(&self, pad_bytes: usize) {
+        for part in Part::ALL {
+            if pad_bytes > part.range().start {
+                let count = &self.needed[part as usize];
+                count.store(count.load(Relaxed).wrapping_add(1), Relaxed);
+            }
+        }
+    }
+
+    fn counts(&self) -> [u64; 2] {
+        Part::ALL.map(|part| self.needed[part as usize].load(Relaxed))
+    }
+}
+
+/// The averages of one direction, as its filler keeps them.
+#[derive(Debug)]
+pub(crate) struct Demand {
+    traffic: Traffic,
+    counts: [u64; 2],
+    at: Duration,
+    per_second: [f64; 2],
+}
+
+impl Demand {
+    pub(crate) fn new(traffic: Traffic, now: Duration) -> Self {
+        let counts = traffic.counts();
+        Self { traffic, counts, at: now, per_second: [0.0; 2] }
+    }
+
+    /// Packets a second that needed each part, lately.
+    pub(crate) fn at(&mut self, now: Duration) -> [f64; 2] {
+        let passed = now.saturating_sub(self.at);
+        if passed >= SHORTEST {
+            let counts = self.traffic.counts();
+            let weight = 1.0 - (-passed.as_secs_f64() / MEMORY.as_secs_f64()).exp();
+            for part in Part::ALL {
+                let packets = counts[part as usize].wrapping_sub(self.counts[part as usize]);
+                let rate = packets as f64 / passed.as_secs_f64();
+                let average = &mut self.per_second[part as usize];
+                *average += weight * (rate - *average);
+            }
+            (self.counts, self.at) = (counts, now);
+        }
+        self.per_second
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::chunk::{HEAD_BYTES, PAD_BYTES};
+
+    /// Readings every 100 ms of a direction that carries `packets` of `pad_bytes` in between.
+    fn carry(demand: &mut Demand, from: Duration, steps: u32, packets: u64, pad_bytes: usize) {
+        for step in 1..=steps {
+            (0..packets).for_each(|_| demand.traffic.count(pad_bytes));
+            demand.at(from + Duration::from_millis(100) * step);
+        }
+    }
+
+    #[test]
+    fn a_steady_rate_is_learned_and_forgotten() {
+        let mut demand = Demand::new(Traffic::new(Direction::Send), Duration::ZERO);
+        assert_eq!(demand.at(Duration::ZERO), [0.0, 0.0]);
+        carry(&mut demand, Duration::ZERO, 600, 10, HEAD_BYTES);
+        let [heads, bodies] = demand.at(Duration::from_secs(60));
+        assert!((99.0..=100.0).contains(&heads), "{heads}");
+        assert_eq!(bodies, 0.0);
+        let [heads, _] = demand.at(Duration::from_secs(120));
+        assert!(heads < 0.3, "{heads}");
+    }
+
+    #[test]
+    fn long_packets_need_both_parts() {
+        let mut demand = Demand::new(Traffic::new(Direction::Send), Duration::ZERO);
+        carry(&mut demand, Duration::ZERO, 100, 100, PAD_BYTES);
+        let [heads, bodies] = demand.at(Duration::from_secs(10));
+        assert_eq!(heads, bodies);
+        assert!((600.0..=700.0).contains(&heads), "{heads}");
+    }
+
+    #[test]
+    fn readings_that_come_too_soon_change_nothing_and_lose_nothing() {
+        let traffic = Traffic::new(Direction::Receive);
+        let mut demand = Demand::new(traffic.clone(), Duration::ZERO);
+        (0..1000).for_each(|_| traffic.count(1));
+        assert_eq!(demand.at(Duration::from_millis(1)), [0.0, 0.0]);
+        let [heads, _] = demand.at(Duration::from_secs(10));
+        assert!((60.0..=70.0).contains(&heads), "{heads}");
+    }
+}
