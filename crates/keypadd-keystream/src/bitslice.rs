@@ -217,3 +217,6 @@ fn put<L: Lanes>(words: L, at: usize, skip: usize, out: &mut [u8]) {
     out[from..from + piece].copy_from_slice(&whole[lead..lead + piece]);
     crate::counter::wipe(&mut whole);
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,7 +7,8 @@ use des::cipher::{BlockCipherEncrypt, KeyInit, KeyIvInit, StreamCipher};
 use des::{Des, TdesEde3};
 use hkdf::Hkdf;
 use keypadd_keystream::{
-    Cipher, InlineKeystream, PAYLOAD_BYTES_MAX, PacketNumber, SEGMENT_PACKETS, Suite, SuiteKey,
+    Cipher, CipherBackend, InlineKeystream, PAYLOAD_BYTES_MAX, PacketNumber, SEGMENT_PACKETS,
+    Suite, SuiteKey,
 };
 use proptest::prelude::*;
 use sha2::Sha256;
@@ -181,4 +182,25 @@ fn a_chunk_never_runs_into_the_next_segment() {
     let keys = SuiteKey::derive(Suite::AES_256_GCM, &[3; 32], &[0; 12]);
     let segment = PacketNumber::new(0).segment();
     keys.keystream.write_rows(segment, 0, [0; 65].chunks_mut(1));
+}
+
+/// Heads and bodies as the pool asks for them, and pieces that fit nothing.
+#[test]
+fn every_backend_writes_the_same_chunks() {
+    for suite in [Suite::DES_CTR_HMAC_SHA1, Suite::TRIPLE_DES_CTR_HMAC_SHA1] {
+        let chunk = |backend, offset, length: usize| {
+            let keys = SuiteKey::derive_with(suite, &[5; 32], &[0; 12], backend).ok()?;
+            let mut chunk = vec![0; SEGMENT_PACKETS * length];
+            let segment = PacketNumber::new(64 << 20).segment();
+            keys.keystream.write_rows(segment, offset, chunk.chunks_mut(length));
+            Some(chunk)
+        };
+        for (offset, length) in [(0, 128), (128, 1328), (0, 1400), (5, 1), (127, 66), (1455, 7)] {
+            let expected = chunk(CipherBackend::DesCrate, offset, length);
+            assert!(expected.is_some());
+            for backend in CipherBackend::ALL.into_iter().filter(|backend| backend.is_available()) {
+                assert!(chunk(backend, offset, length) == expected, "{suite}, {backend}");
+            }
+        }
+    }
 }

@@ -75,4 +75,4 @@ fn find(set: GateSet, first: u64, last: u64) {
 }
 
 /// Gates that a circuit may have above the best before the walk begins.
-const SLACK: usize = 3;
+const SLACK: usize = 1;
