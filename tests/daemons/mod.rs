@@ -92,13 +92,23 @@ impl Daemon {
 
     /// A `connect` to this server, not started yet.
     pub(crate) fn connect(&self, desk: &Desk, args: &[&str]) -> Command {
-        let mut command = desk.keypadd(&["connect", &self.address(), "--peer", PUBLIC_KEY]);
+        let mut command = Self::connect_to(desk, &self.address());
         command.args(args);
         command
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// A `connect` to a server with the desk's own key, behind whatever address.
+    pub(crate) fn connect_to(desk: &Desk, address: &str) -> Command {
+        desk.keypadd(&["connect", address, "--peer", PUBLIC_KEY])
+    }
+
+    #[allow(dead_code, reason = "`cli` does not ask")]
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     /// SIGTERM, then everything it said.

@@ -1,0 +1,22 @@
+//! The binary at both ends of a bad network: a userspace relay (`tests/relay`) that loses, delays,
+//! reorders, doubles and damages datagrams, moves the client to other ports, cuts the path, and
+//! plays the attacker on it.
+//!
+//! The claim is I11 and its neighbours: a forwarded connection's bytes are exact or it ends in a
+//! reset, nothing hangs for 60 s, and when all is over both daemons hold what they held before.
+//! `cargo test` runs a slice of each proof. The proofs as a whole take a quarter of an hour:
+//! `cargo test --test hostile -- --ignored --nocapture --test-threads 1`, which also prints figures.
+//! No figure decides a test: they are counts and exactness that do.
+
+#![allow(clippy::unwrap_used)]
+
+#[path = "../daemons/mod.rs"]
+#[allow(dead_code)]
+mod daemons;
+mod exchange;
+mod floods;
+mod networks;
+mod tunnel;
+
+/// The suites that stand for the three kinds: an AEAD, encrypt-then-MAC, and a legacy cipher.
+const SUITES: [&str; 3] = ["aes-256-gcm", "aes-256-ctr-hmac-sha1", "3des-ctr-hmac-sha1"];

@@ -1,0 +1,173 @@
+//! Two daemons with the relay between them, and what they hold.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::task::block_in_place;
+use tokio::time::{Instant, sleep};
+use udp_relay::Relay;
+
+use crate::daemons::{Daemon, Desk, desk};
+use crate::exchange::{HANG, Job, Outcome, Target, exchange};
+
+/// What a daemon may hold more than before: buffers that the allocator and quinn keep for the next
+/// burst. Measured: 1 to 4 MiB after any of the proofs.
+const GROWTH_BYTES_MAX: u64 = 12 << 20;
+
+/// Between two looks at something that is waited for.
+pub(crate) const LOOK: Duration = Duration::from_millis(50);
+
+pub(crate) struct Tunnel {
+    desk: Desk,
+    server: Daemon,
+    client: Daemon,
+    pub(crate) relay: Relay,
+    pub(crate) target: Target,
+    /// Where the client listens.
+    pub(crate) listener: SocketAddr,
+    suite: &'static str,
+    before: [Holding; 2],
+}
+
+/// What a daemon holds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Holding {
+    /// Memory that is not a file's.
+    pub(crate) resident_bytes: u64,
+    descriptors: usize,
+}
+
+impl Holding {
+    pub(crate) fn of(daemon: &Daemon) -> Self {
+        let process = format!("/proc/{}", daemon.pid());
+        let status = fs::read_to_string(format!("{process}/status")).unwrap();
+        let line = status.lines().find(|line| line.starts_with("RssAnon:")).unwrap();
+        let kib: u64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();
+        let descriptors = fs::read_dir(format!("{process}/fd")).unwrap().count();
+        Self { resident_bytes: kib << 10, descriptors }
+    }
+}
+
+impl Tunnel {
+    /// A tunnel that has carried something already, so that what it holds now is what it takes.
+    pub(crate) async fn start(suite: &'static str, seed: u64) -> Self {
+        let legacy: &[&str] = match suite.starts_with("3des") {
+            true => &["--allow-legacy"],
+            false => &[],
+        };
+        let suite_flags = [&["--suite", suite, "--pool", "on"], legacy].concat();
+        let target = Target::start().await;
+        let desk = desk();
+        let permit = target.address.to_string();
+        let server =
+            Daemon::serve(&desk, &[&["--permit-open", &permit][..], &suite_flags].concat());
+        let relay = Relay::start(server.address().parse().unwrap(), seed).await.unwrap();
+        let mut connect = Daemon::connect_to(&desk, &relay.address().to_string());
+        connect.args(&suite_flags).args(["--log-format", "json", "-L"]);
+        connect.arg(format!("127.0.0.1:0:{permit}"));
+        // It waits for an answer that comes through the relay: this thread is not the relay's now.
+        let client = block_in_place(|| Daemon::start(connect));
+        let listener = &client.ready["forwards"][0]["listen"][0];
+        let listener = listener.as_str().unwrap().parse().unwrap();
+        let before = [&server, &client].map(Holding::of);
+        let mut tunnel = Self { desk, server, client, relay, target, listener, suite, before };
+        for seed in 0..4 {
+            tunnel.must_carry(Job::each_way(seed, 2 << 20)).await;
+        }
+        tunnel.settle().await;
+        tunnel
+    }
+
+    /// What the ends hold now is from now on what they held before.
+    pub(crate) async fn settle(&mut self) {
+        self.quiet().await;
+        self.before = self.holdings();
+    }
+
+    pub(crate) async fn carry(&self, job: Job) -> Outcome {
+        exchange(self.listener, job).await
+    }
+
+    pub(crate) async fn must_carry(&self, job: Job) {
+        assert_eq!(self.carry(job).await, Outcome::Exact, "{}: {job:?}", self.suite);
+    }
+
+    /// A new connection works, within a minute.
+    pub(crate) async fn must_recover(&self, job: Job) {
+        let deadline = Instant::now() + HANG;
+        while self.carry(job).await != Outcome::Exact {
+            assert!(Instant::now() < deadline, "{}: no new connection is carried", self.suite);
+            sleep(LOOK).await;
+        }
+    }
+
+    /// The figures of a daemon: `serve` or `connect`.
+    pub(crate) fn figures(&self, verb: &str) -> Value {
+        let mut status = self.desk.keypadd(&["status", "--json"]);
+        let output = block_in_place(|| status.output()).unwrap();
+        let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let daemons = document["daemons"].as_array().unwrap();
+        daemons.iter().find(|daemon| daemon["verb"] == verb).unwrap().clone()
+    }
+
+    /// Waits until no forwarded connection is open and every descriptor is given back.
+    pub(crate) async fn quiet(&self) {
+        let deadline = Instant::now() + HANG;
+        loop {
+            let open: u64 = ["serve", "connect"].iter().map(|verb| self.open(verb)).sum();
+            let now = self.holdings();
+            let more = |end: usize| now[end].descriptors > self.before[end].descriptors;
+            if open == 0 && !more(0) && !more(1) {
+                return;
+            }
+            let before = self.before;
+            assert!(Instant::now() < deadline, "{open} open, {before:?}, now {now:?}");
+            sleep(LOOK).await;
+        }
+    }
+
+    /// What a daemon's pool may hold.
+    pub(crate) fn pool_budget_bytes(&self, verb: &str) -> u64 {
+        self.figures(verb)["pool"]["budget_bytes"].as_u64().unwrap()
+    }
+
+    fn open(&self, verb: &str) -> u64 {
+        let figures = self.figures(verb);
+        let sessions = figures["sessions"].as_array().unwrap().iter();
+        let forwards = sessions.flat_map(|session| session["forwards"].as_array().unwrap());
+        forwards.map(|forward| forward["open"].as_u64().unwrap()).sum()
+    }
+
+    fn holdings(&self) -> [Holding; 2] {
+        [&self.server, &self.client].map(Holding::of)
+    }
+
+    /// What must hold at the end of every proof: nothing wrong at the target, nothing open, no
+    /// keystream used twice, no growth, and both daemons end as they should.
+    pub(crate) async fn must_be_as_before(self) {
+        self.relay.set_both(&udp_relay::Impairments::default());
+        self.target.exact();
+        self.must_recover(Job::each_way(99, 256 << 10)).await;
+        self.quiet().await;
+        let grown = self.grown_bytes();
+        println!("{}: grown by {} and {} KiB", self.suite, grown[0] >> 10, grown[1] >> 10);
+        assert!(grown.iter().all(|grown| *grown <= GROWTH_BYTES_MAX), "{}: {grown:?}", self.suite);
+        for verb in ["serve", "connect"] {
+            assert_eq!(self.figures(verb)["pad_reuse"], 0, "{}", self.suite);
+        }
+        for daemon in [self.client, self.server] {
+            let output = block_in_place(|| daemon.stop());
+            let said = crate::daemons::text(&output.stderr);
+            assert_eq!(output.status.code(), Some(0), "{said}");
+            assert!(!said.contains("panicked"), "{said}");
+        }
+    }
+
+    /// What server and client hold more than at the start.
+    pub(crate) fn grown_bytes(&self) -> [u64; 2] {
+        let now = self.holdings();
+        [0, 1].map(|end| now[end].resident_bytes.saturating_sub(self.before[end].resident_bytes))
+    }
+}
