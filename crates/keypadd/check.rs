@@ -67,6 +67,8 @@ fn settings(config: &Config, out: &mut Vec<String>) {
     out.push(format!("congestion {}{}", config.congestion, default("congestion")));
     let timeout = humantime::format_duration(config.connect_timeout);
     out.push(format!("connect-timeout {timeout}{}", default("connect-timeout")));
+    let drain = humantime::format_duration(config.drain_timeout);
+    out.push(format!("drain-timeout {drain}{}", default("drain-timeout")));
     out.push(match config.metrics {
         Some(address) => format!("metrics http://{address}/metrics"),
         None => "metrics none (default)".into(),

@@ -292,6 +292,12 @@ pub(crate) struct DaemonFlags {
     #[arg(default_value_t = Congestion::default(), value_parser = values::congestion)]
     #[arg(help_heading = "Common")]
     pub(crate) congestion: Congestion,
+    /// On SIGTERM, how long open connections may take to finish, such as 10s; 0s cuts them off
+    ///
+    /// Ctrl-C cuts them off, and so does a second signal.
+    #[arg(long, env = "KEYPADD_DRAIN_TIMEOUT", value_name = "DURATION", default_value = "10s")]
+    #[arg(value_parser = values::drain_timeout, help_heading = "Common")]
+    pub(crate) drain_timeout: Duration,
     /// Serve Prometheus metrics at http://ADDR:PORT/metrics
     #[arg(long, env = "KEYPADD_METRICS", value_name = "ADDR:PORT", value_parser = values::socket)]
     #[arg(help_heading = "Common")]

@@ -14,7 +14,7 @@ use tokio::io::stdin;
 
 use crate::cli::ConnectArgs;
 use crate::control::Requests;
-use crate::daemon::{Daemon, DaemonSettings, notify_systemd};
+use crate::daemon::{Daemon, DaemonSettings, notify_stopping, notify_systemd};
 use crate::error::{Error, Exit, bind_hint, system};
 use crate::ready::{ClientReady, ForwardReady, suite_with_class};
 use crate::shutdown::Shutdown;
@@ -71,12 +71,12 @@ impl Settings {
     }
 }
 
-/// Connects and forwards until `shutdown`, or until the one connection of `-W` has ended; `on_ready` is
+/// Connects, and again when the connection is lost, and forwards until `shutdown`, or until the one connection of `-W` has ended; `on_ready` is
 /// told once the server has said hello.
 ///
 /// # Errors
 /// Exit 6: a listener cannot be bound. Exit 4: one end refuses the other. Exit 5: no answer in time.
-/// Exit 1: the connection is lost, or the target of `-W` cannot be reached or was cut off by `shutdown`.
+/// Exit 1: the connection of `-W` is lost, or its target cannot be reached or was cut off by `shutdown`.
 pub(crate) async fn run(
     settings: Settings,
     shutdown: Shutdown,
@@ -107,17 +107,32 @@ pub(crate) async fn run(
     let dialling = stdio.is_none().then_some(dialling);
     let source = Source { sessions: client.sessions(), dialling };
     let sources = Sources::new(daemon.public_key(), vec![source]);
-    let mut watching =
-        daemon.watch("connect", server.to_string(), sources, Requests::Status, &shutdown);
-    let (ended, cut) = tokio::select! {
+    let mut watching = daemon.watch("connect", server.to_string(), sources, Requests::Status);
+    let connected = tokio::select! {
         biased;
-        ended = forward(&client, stdio, &shutdown, on_ready, (&server, peer)) => (ended, false),
-        () = shutdown.thrown() => (Ok(()), true),
+        connected = connect(&client, stdio.is_some(), on_ready, (&server, peer)) => Some(connected),
+        _ = shutdown.thrown() => None,
     };
-    // `-W` belongs to another program, not to systemd.
-    if carried.is_none() {
-        notify_systemd(&[sd_notify::NotifyState::Stopping]);
-    }
+    let (ended, cut) = match (connected, stdio) {
+        (None, _) => (Ok(()), true),
+        (Some(Err(error)), _) => (Err(error), false),
+        (Some(Ok(session)), None) => {
+            notify_systemd(&[sd_notify::NotifyState::Ready]);
+            let ending = async {
+                let drain = shutdown.clone().drained(daemon.drain).await;
+                notify_stopping(drain);
+                drain
+            };
+            client.run(Some(session), ending).await;
+            (Ok(()), false)
+        }
+        // `-W` belongs to another program, which wants its end now and not when it is convenient.
+        (Some(Ok(session)), Some(target)) => tokio::select! {
+            biased;
+            ended = client.carry(&session, &target, stdin(), ClosingStdout::new()) => (ended, false),
+            _ = shutdown.thrown() => (Ok(()), true),
+        },
+    };
     // Asked before the goodbye: who still reads our output takes its end for the target's.
     let cut_off = carried.filter(|_| cut && stdio::is_read());
     // Where nobody answered there is nobody to say goodbye to.
@@ -133,30 +148,22 @@ pub(crate) async fn run(
     }
 }
 
-/// Connects once and does the client's work.
-async fn forward(
+/// Connects for the first time.
+async fn connect(
     client: &Client,
-    stdio: Option<Target>,
-    shutdown: &Shutdown,
+    stdio: bool,
     on_ready: impl FnOnce(&ClientReady),
     (server, peer): (&ServerAddress, PublicKey),
-) -> Result<(), ClientError> {
+) -> Result<ClientSession, ClientError> {
     let session = client.connect().await?;
     session.all_listening()?;
     let suite = session.live().handshake().suite;
-    if stdio.is_some() && suite.class() == Class::Legacy {
+    if stdio && suite.class() == Class::Legacy {
         // `-W` prints no ready lines, which would say so.
         tracing::warn!("suite {}", suite_with_class(suite));
     }
     on_ready(&ready(client, &session, server, peer));
-    match stdio {
-        None => {
-            notify_systemd(&[sd_notify::NotifyState::Ready]);
-            client.run(Some(session), shutdown.clone().at_once()).await;
-            Ok(())
-        }
-        Some(target) => client.carry(&session, &target, stdin(), ClosingStdout::new()).await,
-    }
+    Ok(session)
 }
 
 fn ready(

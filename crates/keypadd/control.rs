@@ -20,7 +20,6 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
 use crate::figures::Figures;
-use crate::shutdown::Shutdown;
 
 /// Asks for the figures.
 pub(crate) const STATUS_REQUEST: &str = "status";
@@ -120,14 +119,10 @@ impl ControlSocket {
         &self.path
     }
 
-    /// Answers until the daemon ends.
-    pub(crate) async fn serve(self, figures: Figures, requests: Requests, shutdown: Shutdown) {
+    /// Answers until it is dropped, also while the daemon ends.
+    pub(crate) async fn serve(self, figures: Figures, requests: Requests) {
         loop {
-            let accepted = tokio::select! {
-                accepted = self.listener.accept() => accepted,
-                () = shutdown.thrown() => return,
-            };
-            match accepted {
+            match self.listener.accept().await {
                 Ok((client, _)) => {
                     // A client that does not read harms nobody: its answer has a time limit.
                     let (figures, requests) = (figures.clone(), requests.clone());

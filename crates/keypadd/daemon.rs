@@ -3,7 +3,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use keypadd_keystream::{Class, Suite};
 use keypadd_pool::{Pool, PoolSettings};
@@ -18,7 +18,6 @@ use crate::control::{self, ControlSocket, Requests};
 use crate::error::{Error, Exit, system};
 use crate::figures::Figures;
 use crate::rates::{self, Rates};
-use crate::shutdown::Shutdown;
 use crate::sources::Sources;
 use crate::{keyfile, metrics};
 
@@ -39,6 +38,8 @@ pub(crate) struct DaemonSettings {
     pub(crate) metrics: Option<SocketAddr>,
     /// Whether there is a control socket, for `status`.
     pub(crate) control_socket: bool,
+    /// How long what is open may take to finish when the daemon ends.
+    pub(crate) drain: Duration,
 }
 
 impl DaemonSettings {
@@ -68,6 +69,7 @@ impl DaemonSettings {
             congestion: flags.congestion,
             metrics: flags.metrics,
             control_socket: true,
+            drain: flags.drain_timeout,
         })
     }
 }
@@ -79,6 +81,8 @@ pub(crate) struct Daemon {
     pub(crate) crypto: CryptoSettings,
     /// The tunnel's part.
     pub(crate) transport: TransportSettings,
+    /// How long what is open may take to finish when the daemon ends.
+    pub(crate) drain: Duration,
     metrics: Option<TcpListener>,
     control_socket: bool,
 }
@@ -112,7 +116,8 @@ impl Daemon {
             pool,
             meters: Arc::new(Meters::default()),
         };
-        Ok(Self { crypto, transport, metrics, control_socket: settings.control_socket })
+        let DaemonSettings { drain, control_socket, .. } = settings;
+        Ok(Self { crypto, transport, drain, metrics, control_socket })
     }
 
     /// This host's public key.
@@ -128,7 +133,6 @@ impl Daemon {
         place: String,
         sources: Sources,
         requests: Requests,
-        shutdown: &Shutdown,
     ) -> JoinSet<()> {
         let figures = Figures {
             verb,
@@ -145,7 +149,7 @@ impl Daemon {
             match bind_control_socket() {
                 Ok(socket) => {
                     tracing::debug!(path = %socket.path().display(), "control socket");
-                    tasks.spawn(socket.serve(figures.clone(), requests, shutdown.clone()));
+                    tasks.spawn(socket.serve(figures.clone(), requests));
                 }
                 // The tunnel works without it, so this ends nothing.
                 Err(cause) => {
@@ -154,7 +158,7 @@ impl Daemon {
             }
         }
         if let Some(listener) = self.metrics.take() {
-            tasks.spawn(metrics::serve(listener, figures, shutdown.clone()));
+            tasks.spawn(metrics::serve(listener, figures));
         }
         tasks
     }
@@ -174,6 +178,22 @@ fn bind_control_socket() -> Result<ControlSocket, String> {
     let directory = control::directory().ok_or("XDG_RUNTIME_DIR is not set")?;
     ControlSocket::bind(&directory)
         .map_err(|error| format!("{}: {}", directory.display(), system(&error)))
+}
+
+/// What ending takes besides the time that is given to what is open.
+const ENDING_TIME: Duration = Duration::from_secs(5);
+
+/// Tells systemd that the daemon ends, and not to lose patience with it before that can be done.
+pub(crate) fn notify_stopping(drain: Duration) {
+    let micros = u32::try_from((drain + ENDING_TIME).as_micros()).unwrap_or(u32::MAX);
+    let patience = sd_notify::NotifyState::ExtendTimeoutUsec(micros);
+    notify_systemd(&[sd_notify::NotifyState::Stopping, patience]);
+    if !drain.is_zero() {
+        tracing::info!(
+            "ending: what is open may finish for {}, another signal cuts it off",
+            humantime::format_duration(drain)
+        );
+    }
 }
 
 /// Tells systemd, where it started us, that the daemon is ready, reloads or is about to end (sd_notify(3)).

@@ -15,7 +15,6 @@ use tokio::net::TcpListener;
 
 use crate::error::{Error, Exit, bind_hint, system};
 use crate::figures::Figures;
-use crate::shutdown::Shutdown;
 
 /// What the encoder writes: OpenMetrics 1.0, which Prometheus has read since 2.5.
 const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -34,14 +33,12 @@ pub(crate) async fn bind(address: SocketAddr) -> Result<TcpListener, Error> {
     })
 }
 
-/// Answers scrapes until the daemon ends.
-pub(crate) async fn serve(listener: TcpListener, figures: Figures, shutdown: Shutdown) {
+/// Answers scrapes until it is dropped, also while the daemon ends.
+pub(crate) async fn serve(listener: TcpListener, figures: Figures) {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(figures));
     let router = Router::new().route("/metrics", get(scrape)).with_state(Arc::new(registry));
-    let ended = axum::serve(listener, router)
-        .with_graceful_shutdown(async move { shutdown.thrown().await });
-    if let Err(error) = ended.await {
+    if let Err(error) = axum::serve(listener, router).await {
         tracing::error!(%error, "metrics are no longer served");
     }
 }

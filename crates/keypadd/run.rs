@@ -17,7 +17,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::cli::ConfigArgs;
 use crate::configfile::{self, Loaded};
 use crate::control::Requests;
-use crate::daemon::{Daemon, DaemonSettings, notify_systemd};
+use crate::daemon::{Daemon, DaemonSettings, notify_stopping, notify_systemd};
 use crate::error::{Error, Exit, system};
 use crate::ready::RunReady;
 use crate::shutdown::Shutdown;
@@ -80,13 +80,12 @@ pub(crate) async fn run(
     let mut applied = Applied::start(&daemon, loaded).await?;
     let (requests, mut reloads) = mpsc::channel(RELOADS_WAITING_MAX);
     let place = path.display().to_string();
-    let mut watching =
-        daemon.watch("run", place, applied.sources(), Requests::Reload(requests), &shutdown);
+    let mut watching = daemon.watch("run", place, applied.sources(), Requests::Reload(requests));
     say(&applied.ready(&daemon));
     notify_systemd(&[sd_notify::NotifyState::Ready]);
-    loop {
+    let ending = loop {
         let asked: Option<oneshot::Sender<Value>> = tokio::select! {
-            () = shutdown.thrown() => break,
+            ending = shutdown.thrown() => break ending,
             _ = hangup.recv() => None,
             Some(asked) = reloads.recv() => Some(asked),
         };
@@ -102,9 +101,9 @@ pub(crate) async fn run(
         if let Some(asked) = asked {
             let _ = asked.send(document);
         }
-    }
-    notify_systemd(&[sd_notify::NotifyState::Stopping]);
-    applied.end().await;
+    };
+    notify_stopping(shutdown.drained(daemon.drain).await);
+    applied.end(ending).await;
     watching.shutdown().await;
     Ok(())
 }
@@ -167,5 +166,6 @@ fn daemon_settings(loaded: &Loaded) -> DaemonSettings {
         congestion: config.congestion,
         metrics: config.metrics,
         control_socket: true,
+        drain: config.drain_timeout,
     }
 }

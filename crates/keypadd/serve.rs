@@ -3,7 +3,6 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use keypadd_keystream::{Class, Suite};
 use keypadd_provider::{KeyExchange, server_config};
@@ -13,7 +12,7 @@ use keypadd_tunnel::{
 
 use crate::cli::{Allowed, ServeArgs};
 use crate::control::Requests;
-use crate::daemon::{Daemon, DaemonSettings, notify_systemd};
+use crate::daemon::{Daemon, DaemonSettings, notify_stopping, notify_systemd};
 use crate::error::{Error, Exit, bind_hint, system};
 use crate::ready::{ConnectLine, ServerReady, suite_with_class};
 use crate::shutdown::Shutdown;
@@ -123,8 +122,7 @@ pub(crate) async fn run(
     let place = server.local_addr();
     let source = Source { sessions: server.sessions(), dialling: None };
     let sources = Sources::new(daemon.public_key(), vec![source]);
-    let mut watching =
-        daemon.watch("serve", place.to_string(), sources, Requests::Status, &shutdown);
+    let mut watching = daemon.watch("serve", place.to_string(), sources, Requests::Status);
     let line = ConnectLine {
         listen: place,
         key: daemon.public_key(),
@@ -141,9 +139,9 @@ pub(crate) async fn run(
     notify_systemd(&[sd_notify::NotifyState::Ready]);
     server
         .run(async {
-            shutdown.thrown().await;
-            notify_systemd(&[sd_notify::NotifyState::Stopping]);
-            Duration::ZERO
+            let drain = shutdown.clone().drained(daemon.drain).await;
+            notify_stopping(drain);
+            drain
         })
         .await;
     watching.shutdown().await;

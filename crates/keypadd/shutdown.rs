@@ -1,5 +1,6 @@
 //! One switch that ends a daemon: thrown by Ctrl-C, SIGTERM or SIGHUP in the program, by hand in a test or
-//! where two daemons share a process. Knows nothing of what it ends.
+//! where two daemons share a process. It says whether what is open may finish, and knows nothing of what
+//! that is.
 
 use std::future::pending;
 use std::time::Duration;
@@ -10,43 +11,70 @@ use tokio::sync::watch;
 
 /// Held by whoever may end the daemon. Dropping it ends the daemon too.
 #[derive(Debug)]
-pub(crate) struct Trigger(watch::Sender<bool>);
+pub(crate) struct Trigger(watch::Sender<Option<Ending>>);
 
 /// Held by whatever has to end.
 #[derive(Clone, Debug)]
-pub(crate) struct Shutdown(watch::Receiver<bool>);
+pub(crate) struct Shutdown(watch::Receiver<Option<Ending>>);
+
+/// How a daemon is to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// What is open is cut off.
+    AtOnce,
+    /// What is open may finish first, within the time that the daemon gives it.
+    Drain,
+}
 
 /// A switch that has not been thrown.
 pub(crate) fn switch() -> (Trigger, Shutdown) {
-    let (sender, receiver) = watch::channel(false);
+    let (sender, receiver) = watch::channel(None);
     (Trigger(sender), Shutdown(receiver))
 }
 
 impl Trigger {
-    /// Ends the daemon. Doing it twice changes nothing.
+    /// Ends the daemon at once. Doing it twice changes nothing.
     pub(crate) fn throw(&self) {
-        self.0.send_replace(true);
+        self.end(Ending::AtOnce);
+    }
+
+    /// Ends the daemon in this way, unless it is ending already.
+    pub(crate) fn end(&self, ending: Ending) {
+        self.0.send_if_modified(|thrown| {
+            let first = thrown.is_none();
+            thrown.get_or_insert(ending);
+            first
+        });
     }
 }
 
 impl Shutdown {
     /// Returns once the switch is thrown, at once if it was already.
-    pub(crate) async fn thrown(&self) {
+    pub(crate) async fn thrown(&self) -> Ending {
         let mut receiver = self.0.clone();
         // An error means that the trigger is gone, which ends the daemon as well.
-        let _ = receiver.wait_for(|thrown| *thrown).await;
+        let thrown = receiver.wait_for(Option::is_some).await;
+        thrown.ok().and_then(|thrown| *thrown).unwrap_or(Ending::AtOnce)
     }
 
     /// Returns once the switch is thrown, with no time for what is still open.
     pub(crate) async fn at_once(self) -> Duration {
-        self.thrown().await;
-        Duration::ZERO
+        self.drained(Duration::ZERO).await
+    }
+
+    /// Returns once the switch is thrown, with the time that is left for what is still open: this much
+    /// of it if it may finish.
+    pub(crate) async fn drained(self, drain: Duration) -> Duration {
+        match self.thrown().await {
+            Ending::AtOnce => Duration::ZERO,
+            Ending::Drain => drain,
+        }
     }
 }
 
-/// A switch thrown by Ctrl-C (SIGINT), SIGTERM, or SIGHUP, with which a terminal or ssh hangs up on
-/// its ProxyCommand. A second signal ends the process on the spot, for the user who does not want to
-/// wait for the other end's goodbye.
+/// A switch thrown by SIGTERM, after which what is open may finish; and by Ctrl-C (SIGINT) and SIGHUP, with
+/// which a terminal or ssh hangs up on its ProxyCommand, after which it may not. A second signal ends the
+/// process on the spot, for the user who does not want to wait.
 ///
 /// # Errors
 /// The operating system refuses the signal handlers.
@@ -65,9 +93,9 @@ pub(crate) fn on_signals_but_hangup() -> io::Result<Shutdown> {
 fn on_these(mut signals: Signals) -> io::Result<Shutdown> {
     let (trigger, shutdown) = switch();
     tokio::spawn(async move {
-        signals.next().await;
-        trigger.throw();
-        std::process::exit(signals.next().await);
+        let (_, ending) = signals.next().await;
+        trigger.end(ending);
+        std::process::exit(signals.next().await.0);
     });
     Ok(shutdown)
 }
@@ -90,8 +118,9 @@ impl Signals {
         })
     }
 
-    /// Waits for one and returns the exit code that a shell expects of it: 128 and its number.
-    async fn next(&mut self) -> i32 {
+    /// Waits for one and returns the exit code that a shell expects of it, 128 and its number, and what
+    /// it asks for.
+    async fn next(&mut self) -> (i32, Ending) {
         let hung_up = async {
             match &mut self.hangup {
                 Some(hangup) => hangup.recv().await,
@@ -99,9 +128,9 @@ impl Signals {
             }
         };
         tokio::select! {
-            _ = self.interrupt.recv() => 130,
-            _ = self.terminate.recv() => 143,
-            _ = hung_up => 129,
+            _ = self.interrupt.recv() => (130, Ending::AtOnce),
+            _ = self.terminate.recv() => (143, Ending::Drain),
+            _ = hung_up => (129, Ending::AtOnce),
         }
     }
 }

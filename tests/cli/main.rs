@@ -11,6 +11,7 @@ mod generated;
 mod live;
 mod running;
 mod secrets;
+mod staying;
 mod watching;
 
 use std::fs;

@@ -285,7 +285,7 @@ fn systemd_is_told_of_readiness_and_of_every_reload() {
     assert!(reloading.starts_with("RELOADING=1\nMONOTONIC_USEC="), "{reloading}");
     assert_eq!(hear().trim(), "READY=1");
     far.signal(Signal::TERM);
-    assert_eq!(hear().trim(), "STOPPING=1");
+    assert_eq!(hear().trim(), "STOPPING=1\nEXTEND_TIMEOUT_USEC=15000000");
 }
 
 #[test]

@@ -38,7 +38,16 @@ fn a_private_key_pasted_anywhere_is_refused_and_not_repeated() {
         ("check", vec!["config"]),
         ("run", vec!["config"]),
     ];
-    let common = ["key", "pool", "pool-budget", "congestion", "metrics", "log-format", "log"];
+    let common = [
+        "key",
+        "pool",
+        "pool-budget",
+        "congestion",
+        "drain-timeout",
+        "metrics",
+        "log-format",
+        "log",
+    ];
     for pasted in [PRIVATE_KEY, line] {
         for (verb, own) in &flags {
             let common = common.iter().filter(|_| ["serve", "connect"].contains(verb));

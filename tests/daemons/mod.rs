@@ -62,8 +62,13 @@ pub(crate) struct Daemon {
 
 impl Daemon {
     pub(crate) fn serve(desk: &Desk, args: &[&str]) -> Self {
-        let mut command = desk.keypadd(&["serve", "--allow", PUBLIC_KEY]);
-        command.args(["--listen", "127.0.0.1:0", "--log-format", "json"]).args(args);
+        Self::serve_at(desk, &[&["--listen", "127.0.0.1:0"], args].concat())
+    }
+
+    /// One whose flags say where it listens.
+    pub(crate) fn serve_at(desk: &Desk, args: &[&str]) -> Self {
+        let mut command = desk.keypadd(&["serve", "--allow", PUBLIC_KEY, "--log-format", "json"]);
+        command.args(args);
         Self::start(command)
     }
 
@@ -112,8 +117,13 @@ impl Daemon {
     }
 
     /// SIGTERM, then everything it said.
-    pub(crate) fn stop(mut self) -> Output {
+    pub(crate) fn stop(self) -> Output {
         self.signal(Signal::TERM);
+        self.ended()
+    }
+
+    /// Waits for its end, then everything it said.
+    pub(crate) fn ended(mut self) -> Output {
         self.stderr.read_to_end(&mut self.said).unwrap();
         let status = self.child.wait().unwrap();
         Output { status, stdout: Vec::new(), stderr: std::mem::take(&mut self.said) }

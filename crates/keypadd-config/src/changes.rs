@@ -61,6 +61,7 @@ fn differs(one: &Config, other: &Config, key: &str) -> bool {
         "pool-budget" => one.pool_budget_bytes != other.pool_budget_bytes,
         "congestion" => one.congestion != other.congestion,
         "connect-timeout" => one.connect_timeout != other.connect_timeout,
+        "drain-timeout" => one.drain_timeout != other.drain_timeout,
         "metrics" => one.metrics != other.metrics,
         "log" => one.log != other.log,
         "log-format" => one.log_format != other.log_format,

@@ -22,6 +22,8 @@ use crate::values::{self, BadValue, LogFormat, PoolMode};
 pub const POOL_BUDGET_BYTES: usize = 64 << 20;
 /// Likewise.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Likewise.
+pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Where the private key is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,6 +64,8 @@ pub struct Config {
     pub congestion: Congestion,
     /// How long one attempt to connect may take.
     pub connect_timeout: Duration,
+    /// How long what is open may take to finish on SIGTERM.
+    pub drain_timeout: Duration,
     /// Where metrics are served.
     pub metrics: Option<SocketAddr>,
     /// What is logged.
@@ -124,6 +128,7 @@ impl Config {
             pool_budget_bytes: globals.pool_budget.map_or(POOL_BUDGET_BYTES, |size| size.value),
             congestion: globals.congestion.map(|name| name.value).unwrap_or_default(),
             connect_timeout: globals.connect_timeout.map_or(CONNECT_TIMEOUT, |time| time.value),
+            drain_timeout: globals.drain_timeout.map_or(DRAIN_TIMEOUT, |time| time.value),
             metrics: globals.metrics.map(|address| address.value),
             log: globals.log.map(|filter| filter.value),
             log_format: globals.log_format.map(|format| format.value),
@@ -147,6 +152,7 @@ pub(crate) struct Globals {
     pool_budget: Option<Placed<usize>>,
     congestion: Option<Placed<Congestion>>,
     connect_timeout: Option<Placed<Duration>>,
+    drain_timeout: Option<Placed<Duration>>,
     metrics: Option<Placed<SocketAddr>>,
     log: Option<Placed<String>>,
     log_format: Option<Placed<LogFormat>>,
@@ -172,6 +178,7 @@ impl Globals {
             pool_budget: table.text("pool-budget", budget, faults),
             congestion: table.text("congestion", values::congestion, faults),
             connect_timeout: table.text("connect-timeout", values::duration, faults),
+            drain_timeout: table.text("drain-timeout", values::drain_timeout, faults),
             metrics: table.text("metrics", values::socket, faults),
             log: table.text("log", values::log_filter, faults),
             log_format: table.text("log-format", values::log_format, faults),

@@ -62,7 +62,7 @@ const fn peer(
 }
 
 /// All of them, in the order in which the documentation lists them.
-pub const KEYS: [Key; 23] = [
+pub const KEYS: [Key; 24] = [
     global(
         "key",
         "key = \"/etc/keypadd/key\"",
@@ -150,6 +150,14 @@ pub const KEYS: [Key; 23] = [
         "`\"10s\"`",
         Restart,
         "how long one attempt to reach a dialled peer may take",
+    ),
+    global(
+        "drain-timeout",
+        "drain-timeout = \"1m\"",
+        "duration",
+        "`\"10s\"`",
+        Restart,
+        "how long open connections may take to finish on SIGTERM; `\"0s\"` cuts them off",
     ),
     global(
         "metrics",

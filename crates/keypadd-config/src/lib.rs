@@ -16,6 +16,6 @@ pub mod quote;
 pub mod values;
 
 pub use changes::Changes;
-pub use config::{CONNECT_TIMEOUT, Config, KeyPlace, POOL_BUDGET_BYTES, Refused};
+pub use config::{CONNECT_TIMEOUT, Config, DRAIN_TIMEOUT, KeyPlace, POOL_BUDGET_BYTES, Refused};
 pub use fault::Fault;
 pub use peer::{Dialled, Incoming, Peer};

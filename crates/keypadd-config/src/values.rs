@@ -268,6 +268,17 @@ pub fn duration(text: &str) -> Result<Duration, BadValue> {
     }
 }
 
+/// A time that ending may take: at most a day, and it may be none.
+///
+/// # Errors
+/// The text is none.
+pub fn drain_timeout(text: &str) -> Result<Duration, BadValue> {
+    match humantime::parse_duration(text) {
+        Ok(time) if time.is_zero() => Ok(time),
+        _ => duration(text),
+    }
+}
+
 /// Memory for a pool: at least 1 MiB and at most what the host has.
 ///
 /// # Errors

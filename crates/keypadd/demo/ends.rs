@@ -158,6 +158,7 @@ async fn prepare(arm: Arm) -> Result<Daemon, Error> {
         congestion: Congestion::default(),
         metrics: None,
         control_socket: false,
+        drain: Duration::ZERO,
     })
     .await
 }

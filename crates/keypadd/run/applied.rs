@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use keypadd_config::values::PoolMode;
 use keypadd_config::{Config, Dialled, Peer};
@@ -19,7 +20,7 @@ use crate::daemon::Daemon;
 use crate::error::{Error, Exit, bind_hint, system};
 use crate::ready::RunReady;
 use crate::serve::CONNECTIONS_MAX;
-use crate::shutdown::{self, Trigger};
+use crate::shutdown::{self, Ending, Trigger};
 use crate::sources::{Source, Sources};
 
 /// What runs, and the settings it runs by.
@@ -59,10 +60,10 @@ impl Applied {
         }
         let applied = Self {
             config,
-            server: server.map(start_server),
+            server: server.map(|server| start_server(server, daemon.drain)),
             links: bound
                 .into_iter()
-                .map(|bound| (bound.name().to_owned(), bound.start()))
+                .map(|bound| (bound.name().to_owned(), bound.start(daemon.drain)))
                 .collect(),
             sources: Sources::new(daemon.public_key(), Vec::new()),
         };
@@ -193,7 +194,7 @@ impl Applied {
         for name in gone {
             if let Some(link) = self.links.remove(&name) {
                 // It says goodbye by itself.
-                drop(link.end());
+                drop(link.end(Ending::AtOnce));
             }
         }
         for (name, link) in &mut self.links {
@@ -201,7 +202,8 @@ impl Applied {
                 link.settle(peer, crypto)?;
             }
         }
-        self.links.extend(bound.into_iter().map(|bound| (bound.name().to_owned(), bound.start())));
+        let started = |bound: Bound| (bound.name().to_owned(), bound.start(daemon.drain));
+        self.links.extend(bound.into_iter().map(started));
         Ok(())
     }
 
@@ -211,13 +213,14 @@ impl Applied {
         self.sources.replace(daemon.public_key(), sources);
     }
 
-    /// Ends everything, with a goodbye to every peer.
-    pub(super) async fn end(self) {
+    /// Ends everything in this way, with a goodbye to every peer.
+    pub(super) async fn end(self, ending: Ending) {
         let server = self.server.map(|server| {
-            server.stop.throw();
+            server.stop.end(ending);
             server.task
         });
-        let tasks: Vec<_> = self.links.into_values().map(Link::end).chain(server).collect();
+        let links = self.links.into_values().map(|link| link.end(ending));
+        let tasks: Vec<_> = links.chain(server).collect();
         for task in tasks {
             let _ = task.await;
         }
@@ -266,10 +269,10 @@ fn bind_server(daemon: &Daemon, config: &Config, listen: SocketAddr) -> Result<S
     })
 }
 
-fn start_server(server: Server) -> Listening {
+fn start_server(server: Server, drain: Duration) -> Listening {
     let (stop, stopped) = shutdown::switch();
     let source = Source { sessions: server.sessions(), dialling: None };
     let (handle, place) = (server.handle(), server.local_addr());
-    let task = tokio::spawn(async move { server.run(stopped.at_once()).await });
+    let task = tokio::spawn(async move { server.run(stopped.drained(drain)).await });
     Listening { handle, place, source, stop, task }
 }

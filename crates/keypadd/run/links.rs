@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 use crate::connect::{draw_instance, forwards_ready};
 use crate::error::{Error, Exit, bind_hint, system};
 use crate::ready::DiallingReady;
-use crate::shutdown::{self, Trigger};
+use crate::shutdown::{self, Ending, Trigger};
 use crate::sources::{Dialling, Source};
 
 /// A client that runs.
@@ -66,14 +66,14 @@ impl Bound {
         Ok(Self { client, peer: peer.clone() })
     }
 
-    /// Starts to try.
-    pub(super) fn start(self) -> Link {
+    /// Starts to try. When it is told to drain, what is open may take this long.
+    pub(super) fn start(self, drain: Duration) -> Link {
         let Self { client, peer } = self;
         let client = Arc::new(client);
         let (stop, stopped) = shutdown::switch();
         let running = Arc::clone(&client);
         let task = tokio::spawn(async move {
-            running.run(None, stopped.at_once()).await;
+            running.run(None, stopped.drained(drain)).await;
             // Whoever changed the client's forwards is done by now, or it is not worth a goodbye.
             if let Some(client) = Arc::into_inner(running) {
                 client.close().await;
@@ -146,11 +146,11 @@ impl Link {
         dialled.map(|dialled| dialled.endpoint.to_string()).unwrap_or_default()
     }
 
-    /// Ends it; the task says goodbye to the peer.
-    pub(super) fn end(self) -> JoinHandle<()> {
+    /// Ends it in this way; the task says goodbye to the peer.
+    pub(super) fn end(self, ending: Ending) -> JoinHandle<()> {
         let Self { client, stop, task, .. } = self;
         drop(client);
-        stop.throw();
+        stop.end(ending);
         // The switch is thrown and stays so without its trigger.
         task
     }
