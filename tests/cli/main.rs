@@ -7,6 +7,7 @@
 
 #[path = "../daemons/mod.rs"]
 mod daemons;
+mod examples;
 mod generated;
 mod live;
 mod running;

@@ -1,0 +1,51 @@
+//! The files in `examples/`: that `keypadd check` finds nothing wrong with any of them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::daemons::{PRIVATE_KEY, write_file};
+
+/// What the public keys of the examples begin with: text, so that nobody has their private halves.
+const NOBODYS: &str = "public-key = \"Put/The/";
+
+fn configurations() -> Vec<PathBuf> {
+    let examples = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/examples"));
+    let files_of = |folder: PathBuf| fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
+    let folders = files_of(examples.to_owned()).filter(|path| path.is_dir());
+    folders
+        .flat_map(files_of)
+        .filter(|path| path.extension().is_some_and(|extension| extension == "toml"))
+        .collect()
+}
+
+#[test]
+fn every_example_passes_check_without_a_warning() {
+    let desk = tempfile::tempdir().unwrap();
+    // The examples name no key: this is where a service's is.
+    write_file(&desk.path().join("key"), PRIVATE_KEY, 0o600);
+    let configurations = configurations();
+    assert!(configurations.len() >= 8, "{configurations:?}");
+    for path in configurations {
+        let output = Command::new(env!("CARGO_BIN_EXE_keypadd"))
+            .arg("check")
+            .arg("--config")
+            .arg(&path)
+            .env_clear()
+            .env("CREDENTIALS_DIRECTORY", desk.path())
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && said.is_empty(), "{}: {said}", path.display());
+    }
+}
+
+#[test]
+fn no_example_lets_the_holder_of_a_known_key_in() {
+    for path in configurations() {
+        let text = fs::read_to_string(&path).unwrap();
+        for line in text.lines().filter(|line| line.starts_with("public-key")) {
+            assert!(line.starts_with(NOBODYS), "{}: {line}", path.display());
+        }
+    }
+}
