@@ -15,7 +15,7 @@ use tokio::io::stdin;
 use crate::cli::ConnectArgs;
 use crate::control::Requests;
 use crate::daemon::{Daemon, DaemonSettings, notify_stopping, notify_systemd};
-use crate::error::{Error, Exit, bind_hint, system};
+use crate::error::{Error, Exit, listen_hint, system};
 use crate::ready::{ClientReady, ForwardReady, suite_with_class};
 use crate::shutdown::Shutdown;
 use crate::sources::{Dialling, Source, Sources};
@@ -195,9 +195,7 @@ pub(crate) fn forwards_ready(client: &Client) -> Vec<ForwardReady> {
             ForwardReady::Local { listen: bound, target: goal.to_string() }
         }
         Forward::Dynamic(_) => ForwardReady::Dynamic { listen: bound },
-        Forward::Remote(RemoteForward { listen, goal }) => {
-            ForwardReady::Remote { listen: listen.to_string(), target: goal.to_string() }
-        }
+        Forward::Remote(RemoteForward { listen, goal }) => ForwardReady::remote(&listen, &goal),
     });
     forwards.collect()
 }
@@ -209,7 +207,7 @@ fn remote_ready(session: &ClientSession) -> impl Iterator<Item = ForwardReady> {
             (Listen::Tcp { bind, .. }, Ok(port)) => Listen::Tcp { bind, port },
             (listen, _) => listen,
         };
-        ForwardReady::Remote { listen: listen.to_string(), target: goal.to_string() }
+        ForwardReady::remote(&listen, &goal)
     })
 }
 
@@ -222,7 +220,11 @@ fn explain(error: ClientError, daemon: &Daemon, peer: PublicKey) -> Error {
             Exit::BindFailed,
             format!("cannot listen on {}: {}", error.address, system(&error.source)),
         )
-        .hint(bind_hint(&error.source, "-L 127.0.0.1:2223:localhost:22")),
+        .hint(listen_hint(
+            &error.address,
+            &error.source,
+            "-L 2223:localhost:22 or -D 1081",
+        )),
         ClientError::Auth { cause: refusal, .. } => {
             let error = Error::new(Exit::Authentication, cause);
             match refusal {
@@ -234,7 +236,10 @@ fn explain(error: ClientError, daemon: &Daemon, peer: PublicKey) -> Error {
                 }
                 AuthError::NoCommonSuite(_) => error
                     .hint("choose one of the server's with --suite, or add yours to its --suite"),
-                _ => error.hint("both ends need the same keypadd, and a --kex that both accept"),
+                AuthError::NoCommonKeyExchange(_) => {
+                    error.hint("choose one of the server's with --kex, or add yours to its --kex")
+                }
+                _ => error.hint("both ends need the same keypadd"),
             }
         }
         ClientError::Unreachable { cause: why, .. } if why.starts_with("no such host") => {

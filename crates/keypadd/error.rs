@@ -107,6 +107,20 @@ pub(crate) fn system(error: &io::Error) -> String {
     text
 }
 
+/// The way out where a forward cannot listen here: at a TCP address, or at the path of a unix socket.
+pub(crate) fn listen_hint(address: &str, error: &io::Error, example: &str) -> String {
+    if !address.starts_with("unix ") {
+        return bind_hint(error, example);
+    }
+    match error.kind() {
+        ErrorKind::AddrInUse => "another program listens there; choose another path",
+        ErrorKind::NotFound => "make its directory first, or choose another path",
+        ErrorKind::PermissionDenied => "choose a path in a directory that you may write to",
+        _ => "choose another path, or remove the file if nobody needs it",
+    }
+    .into()
+}
+
 /// The way out where a local address could not be bound; `example` is a flag with a good value.
 pub(crate) fn bind_hint(error: &io::Error, example: &str) -> String {
     match error.kind() {

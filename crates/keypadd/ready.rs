@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 use keypadd_keystream::{Class, Suite};
 use keypadd_provider::{KeyExchange, PublicKey};
-use keypadd_tunnel::{Bound, DEFAULT_PORT, Permit, Target};
+use keypadd_tunnel::{Bind, Bound, DEFAULT_PORT, Goal, Listen, Permit, Target};
 use serde::Serialize;
 
 use crate::cli::LogFormat;
@@ -99,6 +99,17 @@ pub(crate) enum ForwardReady {
         /// TCP addresses that are bound here.
         listen: Vec<Bound>,
     },
+}
+
+impl ForwardReady {
+    /// A remote forward. The server's loopback goes by its name: a port alone would not say where it is.
+    pub(crate) fn remote(listen: &Listen, goal: &Goal) -> Self {
+        let listen = match listen {
+            Listen::Tcp { bind: Bind::Loopback, port } => format!("localhost:{port}"),
+            listen => listen.to_string(),
+        };
+        Self::Remote { listen, target: goal.to_string() }
+    }
 }
 
 impl fmt::Display for ForwardReady {

@@ -1,15 +1,19 @@
 //! The command line from outside, on the binary that ships: what it prints and how it ends.
 //!
-//! `cmd/*.trycmd` are cases as data (`TRYCMD=overwrite cargo test --test cli` rewrites what they
-//! expect). Here are the files that they name and the claims that need two processes.
+//! `cmd/*.trycmd` and `refusals/*.trycmd` are cases as data (`TRYCMD=overwrite cargo test --test cli` rewrites
+//! what they expect); the latter need another end. Here are the files that the former name, and the claims
+//! that need two processes.
 
 #![allow(clippy::unwrap_used)]
 
 #[path = "../daemons/mod.rs"]
 mod daemons;
+mod ends;
 mod examples;
+mod forwarding;
 mod generated;
 mod live;
+mod refusing;
 mod running;
 mod secrets;
 mod staying;

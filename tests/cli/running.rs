@@ -5,66 +5,11 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::unix::net::UnixDatagram;
-use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
 use crate::daemons::{Daemon, Desk, PUBLIC_KEY, desk, text};
-
-/// Nothing here takes this long on a machine that is not stuck.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// Tries until it works.
-fn until<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
-    let began = Instant::now();
-    loop {
-        if let Some(done) = attempt() {
-            return done;
-        }
-        assert!(began.elapsed() < PATIENCE, "{what}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
-}
-
-/// A UDP and TCP port that was free a moment ago.
-fn free_port() -> u16 {
-    let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = tcp.local_addr().unwrap().port();
-    UdpSocket::bind(("127.0.0.1", port)).unwrap();
-    port
-}
-
-/// Sends back what it gets, on every connection.
-fn echo() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    std::thread::spawn(move || {
-        for stream in listener.incoming() {
-            let mut stream = stream.unwrap();
-            std::thread::spawn(move || {
-                let mut buffer = [0; 64];
-                while let Ok(count @ 1..) = stream.read(&mut buffer) {
-                    let _ = stream.write_all(&buffer[..count]);
-                }
-            });
-        }
-    });
-    address
-}
-
-/// Whether bytes come back.
-fn echoes(mut stream: &TcpStream) -> bool {
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    let mut answer = [0; 5];
-    stream.write_all(b"hello").is_ok()
-        && stream.read_exact(&mut answer).is_ok()
-        && &answer == b"hello"
-}
-
-/// A connection to this port of ours through the tunnel, once there is one.
-fn through(port: u16) -> Option<TcpStream> {
-    TcpStream::connect(("127.0.0.1", port)).ok().filter(echoes)
-}
+use crate::ends::{PATIENCE, echo, echoes, free_port, through, until};
 
 /// Two configurations with their ports.
 struct Pair {
@@ -75,7 +20,7 @@ struct Pair {
 
 impl Pair {
     fn new() -> Self {
-        Self { desk: desk(), udp: free_port(), target: echo() }
+        Self { desk: desk(), udp: free_port(), target: echo("127.0.0.1") }
     }
 
     fn write_far(&self, permits: &str, more: &str) {
@@ -325,4 +270,56 @@ fn figures_say_how_long_pads_last_under_traffic_and_call_a_quiet_tunnel_idle() {
     let mut answer = String::new();
     scrape.read_to_string(&mut answer).unwrap();
     assert!(answer.contains("\nkeypadd_pool_seconds_left{peer=\"laptop\",session="), "{answer}");
+}
+
+#[test]
+fn a_reload_changes_this_hosts_key_and_the_pools_budget_under_a_connection_that_stays() {
+    let pair = Pair::new();
+    let port = free_port();
+    pair.write_far(&pair.permit(), "");
+    pair.write_near(&[port]);
+    let (_far, _near) = (pair.run("far"), pair.run("near"));
+    let kept = until("the forward works", || through(port));
+    let (_, key, _) = pair.keypadd(&["keygen", "new.key"]);
+    let key = key.trim();
+    let file = pair.desk.path("far.toml");
+    let text = fs::read_to_string(&file).unwrap().replace("good.key", "new.key");
+    fs::write(&file, text.replace("4MiB", "8MiB")).unwrap();
+    let (code, said, error) = pair.keypadd(&["reload"]);
+    assert_eq!(code, Some(0), "{error}");
+    for line in [
+        format!("  this host's public key is {key} now\n"),
+        "  key has changed\n".into(),
+        "  pool-budget has changed\n".into(),
+    ] {
+        assert!(said.contains(&line), "{said}");
+    }
+    let shown = until("the pool has its new budget", || {
+        let (_, shown, _) = pair.keypadd(&["status"]);
+        shown.contains("of 8.0 MiB").then_some(shown)
+    });
+    assert!(shown.contains(&format!("  key {key}\n")), "{shown}");
+    assert!(echoes(&kept));
+
+    // Who comes now finds the new key: a client with the old one in hand is told so.
+    let address = format!("127.0.0.1:{}", pair.udp);
+    let connect = ["connect", &address, "--peer", PUBLIC_KEY, "-W", "a:1"];
+    let (code, _, error) = pair.keypadd(&connect);
+    assert_eq!(code, Some(4), "{error}");
+    assert!(error.contains(&format!("the server has another key: {key}")), "{error}");
+}
+
+#[test]
+fn without_a_pool_status_says_why_and_speaks_of_no_pads() {
+    let pair = Pair::new();
+    let port = free_port();
+    pair.write_far(&pair.permit(), "pool = \"off\"");
+    pair.write_near(&[port]);
+    let (far, _near) = (pair.run("far"), pair.run("near"));
+    until("the forward works", || through(port));
+    let (_, shown, _) = pair.keypadd(&["status"]);
+    let far_part = shown.split("\n\n").find(|part| part.contains("far.toml")).unwrap();
+    assert!(far_part.contains("  pool off: pool = \"off\"\n"), "{shown}");
+    assert!(!far_part.contains("pads"), "{shown}");
+    drop(far);
 }

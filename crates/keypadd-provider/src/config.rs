@@ -20,7 +20,7 @@ use rustls::version::TLS13;
 use crate::identity::{PrivateKey, PublicKey};
 use crate::kx::KeyExchange;
 use crate::meters::Meters;
-use crate::refusal::{NotesOffer, Refusal};
+use crate::refusal::{Allowed, NotesOffer, Refusal};
 use crate::retry;
 use crate::seams::Seams;
 use crate::session::{PooledSession, SessionContext, initial_keys};
@@ -134,8 +134,11 @@ pub fn server_config_with(
     tls.send_tls13_tickets = 0;
     tls.max_early_data_size = 0;
     tls.key_log = Arc::clone(&seams.key_log);
-    let suites = settings.suites.iter().map(|suite| suite.name()).collect();
-    Ok(Arc::new(PooledServer { tls, resolver, suites, context: settings.context(seams) }))
+    let allowed = Allowed {
+        suites: settings.suites.iter().map(|suite| suite.name()).collect(),
+        kex: settings.kex.iter().map(|kex| kex.name()).collect(),
+    };
+    Ok(Arc::new(PooledServer { tls, resolver, allowed, context: settings.context(seams) }))
 }
 
 struct PooledClient {
@@ -167,7 +170,7 @@ impl crypto::ClientConfig for PooledClient {
 struct PooledServer {
     tls: rustls::ServerConfig,
     resolver: Arc<dyn ResolvesServerCert>,
-    suites: Vec<&'static str>,
+    allowed: Allowed,
     context: SessionContext,
 }
 
@@ -188,7 +191,7 @@ impl crypto::ServerConfig for PooledServer {
     }
 
     fn start_session(self: Arc<Self>, _: u32, params: &TransportParameters) -> Box<dyn Session> {
-        let refusal = Refusal::new(self.suites.clone());
+        let refusal = Refusal::new(self.allowed.clone());
         let mut tls = self.tls.clone();
         let resolver = Arc::clone(&self.resolver);
         tls.cert_resolver = Arc::new(NotesOffer { resolver, refusal: refusal.clone() });

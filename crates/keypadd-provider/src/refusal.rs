@@ -8,21 +8,36 @@ use std::sync::{Arc, Mutex};
 use quinn_proto::{TransportError, TransportErrorCode};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
-use rustls::{AlertDescription, CipherSuite, Error, PeerIncompatible};
+use rustls::{AlertDescription, CipherSuite, Error, NamedGroup, PeerIncompatible};
 
+use crate::kx::KeyExchange;
 use crate::suites::from_code_point;
 use crate::verify::RefusedKey;
 
-/// Words errors; on a server it knows which suites the client offered.
+/// Words errors; on a server it knows what the client offered.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Refusal {
-    allowed: Vec<&'static str>,
-    offered: Arc<Mutex<Vec<CipherSuite>>>,
+    allowed: Allowed,
+    offered: Arc<Mutex<Offer>>,
+}
+
+/// Names of what a server accepts.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Allowed {
+    pub(crate) suites: Vec<&'static str>,
+    pub(crate) kex: Vec<&'static str>,
+}
+
+/// What a client has said that it can do.
+#[derive(Debug, Default)]
+struct Offer {
+    suites: Vec<CipherSuite>,
+    groups: Vec<NamedGroup>,
 }
 
 impl Refusal {
-    /// For one handshake of a server that allows these suites.
-    pub(crate) fn new(allowed: Vec<&'static str>) -> Self {
+    /// For one handshake of a server that allows this.
+    pub(crate) fn new(allowed: Allowed) -> Self {
         Self { allowed, offered: Arc::default() }
     }
 
@@ -41,6 +56,10 @@ impl Refusal {
         TransportError { code, frame: None, reason: self.reason(error) }
     }
 
+    fn offered(&self, list: impl FnOnce(&Offer) -> String) -> String {
+        self.offered.lock().map(|offer| list(&offer)).unwrap_or_default()
+    }
+
     fn reason(&self, error: &Error) -> String {
         match (RefusedKey::from_error(error), error) {
             (Some(RefusedKey::NotPinned { shown, .. }), _) => {
@@ -48,30 +67,48 @@ impl Refusal {
             }
             (Some(refused), _) => refused.to_string(),
             (None, Error::PeerIncompatible(PeerIncompatible::NoCipherSuitesInCommon)) => {
-                let offered = self.offered.lock().map(|suites| names(&suites)).unwrap_or_default();
-                format!("no common suite: offered {offered}; allowed {}", self.allowed.join(", "))
+                let offered = self.offered(|offer| listed(&offer.suites, suite_name));
+                let allowed = self.allowed.suites.join(", ");
+                format!("no common suite: offered {offered}; allowed {allowed}")
+            }
+            (None, Error::PeerIncompatible(PeerIncompatible::NoKxGroupsInCommon)) => {
+                let offered = self.offered(|offer| listed(&offer.groups, group_name));
+                let allowed = self.allowed.kex.join(", ");
+                format!("no common key exchange: offered {offered}; allowed {allowed}")
             }
             (None, error) => error.to_string(),
         }
     }
 }
 
-/// Names where we know them; a hostile list may be long, so it is cut.
-fn names(suites: &[CipherSuite]) -> String {
+/// A hostile list may be long, so it is cut.
+fn listed<T: Copy>(offered: &[T], name: impl Fn(T) -> String) -> String {
     const MOST: usize = 12;
-    let name = |&code: &CipherSuite| match from_code_point(code) {
-        Some(suite) => suite.name().to_owned(),
-        None => format!("{:#06x}", u16::from(code)),
-    };
-    let mut names: Vec<String> = suites.iter().take(MOST).map(name).collect();
-    if suites.len() > MOST {
-        names.push(format!("{} more", suites.len() - MOST));
+    let mut names: Vec<String> = offered.iter().take(MOST).map(|&one| name(one)).collect();
+    if offered.len() > MOST {
+        names.push(format!("{} more", offered.len() - MOST));
     }
     names.join(", ")
 }
 
+/// Our name, or the number of what we do not know.
+fn suite_name(code: CipherSuite) -> String {
+    match from_code_point(code) {
+        Some(suite) => suite.name().to_owned(),
+        None => format!("{:#06x}", u16::from(code)),
+    }
+}
+
+/// Likewise.
+fn group_name(group: NamedGroup) -> String {
+    match KeyExchange::from_named_group(group) {
+        Some(kex) => kex.name().to_owned(),
+        None => format!("{:#06x}", u16::from(group)),
+    }
+}
+
 /// Presents the server's key and notes what the client offered: rustls asks for the key before it
-/// chooses a suite, and says nothing of the offer when it finds none.
+/// chooses suite and key exchange, and says nothing of the offer when it finds none.
 #[derive(Debug)]
 pub(crate) struct NotesOffer {
     pub(crate) resolver: Arc<dyn ResolvesServerCert>,
@@ -81,7 +118,10 @@ pub(crate) struct NotesOffer {
 impl ResolvesServerCert for NotesOffer {
     fn resolve(&self, client_hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         if let Ok(mut offered) = self.refusal.offered.lock() {
-            *offered = client_hello.cipher_suites().to_vec();
+            *offered = Offer {
+                suites: client_hello.cipher_suites().to_vec(),
+                groups: client_hello.named_groups().unwrap_or_default().to_vec(),
+            };
         }
         self.resolver.resolve(client_hello)
     }

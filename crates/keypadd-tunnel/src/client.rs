@@ -225,6 +225,12 @@ impl Client {
             Ok(addresses) => addresses.map_err(no_name)?,
             Err(_) => return Err(unreachable("the name did not resolve in time".into())),
         };
+        // An address that the user gave is in the message already.
+        let given = self.server.to_string();
+        let of = |address: SocketAddr, cause: String| match address.to_string() == given {
+            true => cause,
+            false => format!("{address}: {cause}"),
+        };
         let mut causes = Vec::new();
         for (tried, &address) in addresses.iter().enumerate() {
             let share = share_of(deadline, addresses.len() - tried);
@@ -233,11 +239,11 @@ impl Client {
                 Ok(Err(Attempt::Auth(cause))) => {
                     return Err(ClientError::Auth { server: self.server.clone(), cause });
                 }
-                Ok(Err(Attempt::Failed(cause))) => format!("{address}: {cause}"),
+                Ok(Err(Attempt::Failed(cause))) => of(address, cause),
                 Err(_) => {
                     // Whole milliseconds: the share has lost some microseconds since it was given.
                     let waited = Duration::from_millis(share.as_micros().div_ceil(1000) as u64);
-                    format!("{address}: no answer in {waited:?}")
+                    of(address, format!("no answer in {waited:?}"))
                 }
             };
             causes.push(cause);

@@ -38,7 +38,10 @@ pub enum AuthError {
     /// No suite that both ends accept.
     #[error("{0}")]
     NoCommonSuite(String),
-    /// The handshake failed in another way, such as no common key exchange.
+    /// No key exchange that both ends accept.
+    #[error("{0}")]
+    NoCommonKeyExchange(String),
+    /// The handshake failed in another way.
     #[error("the handshake failed: {0}")]
     Handshake(String),
 }
@@ -107,6 +110,7 @@ pub(crate) enum Attempt {
 // How the handshake words what it refuses, in keypadd-provider.
 const KEY_NOT_ALLOWED: &str = "key not allowed: ";
 const NO_COMMON_SUITE: &str = "no common suite: ";
+const NO_COMMON_KEX: &str = "no common key exchange: ";
 const SERVER_KEY: &str = "server key not pinned: ";
 
 /// What a handshake that failed on this server says of the client.
@@ -114,8 +118,8 @@ const SERVER_KEY: &str = "server key not pinned: ";
 pub(crate) enum Stranger {
     /// The client proved a key that is not listed: its text.
     Key(String),
-    /// The client offers no suite that is allowed: both lists.
-    Suite(String),
+    /// The client offers no suite, or no key exchange, that is allowed: both lists.
+    Offer(String),
     /// Anything else; nobody needs to act on it.
     Other(String),
 }
@@ -126,8 +130,9 @@ impl Stranger {
             if let Some(key) = error.reason.strip_prefix(KEY_NOT_ALLOWED) {
                 return Self::Key(printable(key));
             }
-            if error.reason.starts_with(NO_COMMON_SUITE) {
-                return Self::Suite(printable(&error.reason));
+            if [NO_COMMON_SUITE, NO_COMMON_KEX].iter().any(|words| error.reason.starts_with(words))
+            {
+                return Self::Offer(printable(&error.reason));
             }
         }
         Self::Other(Shown(error).to_string())
@@ -158,6 +163,8 @@ impl Attempt {
             AuthError::KeyNotAllowed(key.into())
         } else if reason.starts_with(NO_COMMON_SUITE) {
             AuthError::NoCommonSuite(reason)
+        } else if reason.starts_with(NO_COMMON_KEX) {
+            AuthError::NoCommonKeyExchange(reason)
         } else if reason.is_empty() {
             AuthError::Handshake(Shown(error).to_string())
         } else {

@@ -131,7 +131,7 @@ struct Shared {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Notice {
     Stranger(Source),
-    Suite(Source),
+    Offer(Source),
     Full(Source),
     Permit(Source),
     ListenPermit(Source),
@@ -467,8 +467,8 @@ impl Shared {
                     warn!(%source, "key not allowed; to let it in: --allow {key}");
                 }
             }
-            Stranger::Suite(lists) => {
-                if self.may_log(Notice::Suite(Source::of(source))) {
+            Stranger::Offer(lists) => {
+                if self.may_log(Notice::Offer(Source::of(source))) {
                     warn!(%source, "{lists}");
                 }
             }

@@ -10,7 +10,7 @@ use std::{
 use rustix::io::Errno;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::TcpListener;
-use tracing::info;
+use tracing::{debug, info};
 
 /// Connections that wait in a listener's queue before the kernel turns more away.
 pub(crate) const LISTEN_BACKLOG: i32 = 1024;
@@ -86,7 +86,7 @@ fn ask_for_buffers(socket: &Socket, asked_bytes: usize) -> UdpBuffers {
 
 fn log_buffers(UdpBuffers { asked_bytes, receive_bytes, send_bytes }: UdpBuffers) {
     if receive_bytes.min(send_bytes) >= asked_bytes {
-        info!(receive_bytes, send_bytes, "UDP buffers granted");
+        debug!(receive_bytes, send_bytes, "UDP buffers granted");
     } else {
         info!(
             asked_bytes,

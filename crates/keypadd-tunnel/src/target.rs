@@ -171,10 +171,14 @@ pub(crate) fn split_host_port(text: &str) -> Result<(&str, Option<&str>), Addres
             rest => Ok((host, Some(rest.strip_prefix(':').ok_or_else(unmatched)?))),
         };
     }
-    match text.split_once(':') {
-        None => Ok((text, None)),
-        Some((_, port)) if port.contains(':') => Err(AddressError::BareIpv6(text.into())),
-        Some((host, port)) => Ok((host, Some(port))),
+    let Some((host, port)) = text.split_once(':') else { return Ok((text, None)) };
+    // Several colons are an IPv6 address or network if what is before the last one could be.
+    let of_ipv6 = |byte: u8| byte.is_ascii_hexdigit() || b":./".contains(&byte);
+    match port.rsplit_once(':') {
+        Some((more, _)) if host.bytes().chain(more.bytes()).all(of_ipv6) => {
+            Err(AddressError::BareIpv6(text.into()))
+        }
+        _ => Ok((host, Some(port))),
     }
 }
 
@@ -218,6 +222,8 @@ mod tests {
             ("host:65536", BadPort("65536".into())),
             ("host:+22", BadPort("+22".into())),
             ("::1:22", BareIpv6("::1:22".into())),
+            ("fe80::1:x", BareIpv6("fe80::1:x".into())),
+            ("db:1 db:2", BadPort("1 db:2".into())),
             ("[::1:22", Brackets("[::1:22".into())),
             ("[::1]22", Brackets("[::1]22".into())),
             ("a b:22", BadHost("a b".into())),

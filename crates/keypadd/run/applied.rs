@@ -6,7 +6,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use keypadd_config::values::PoolMode;
 use keypadd_config::{Config, Dialled, Peer};
 use keypadd_provider::{CryptoSettings, server_config};
 use keypadd_tunnel::{
@@ -116,9 +115,9 @@ impl Applied {
             None => None,
         };
         let peers = peers(&new)?;
-        self.set_budget(daemon, new.pool_budget_bytes)?;
+        set_budget(daemon, new.pool_budget_bytes)?;
         if let Err(error) = self.relink(daemon, &crypto, started, &new).await {
-            let _ = self.set_budget(daemon, self.config.pool_budget_bytes);
+            let _ = set_budget(daemon, self.config.pool_budget_bytes);
             return Err(error);
         }
         if let (Some(server), Some(crypto)) = (&self.server, server_crypto) {
@@ -129,17 +128,6 @@ impl Applied {
         self.config = new;
         self.show_sources(daemon);
         Ok(())
-    }
-
-    fn set_budget(&self, daemon: &Daemon, bytes: usize) -> Result<(), Error> {
-        let Some(pool) = daemon.crypto.pool.as_ref().filter(|_| self.config.pool == PoolMode::On)
-        else {
-            return Ok(());
-        };
-        pool.set_budget(bytes).map_err(|error| {
-            let size = bytesize::ByteSize::b(bytes as u64).display().iec();
-            Error::new(Exit::Runtime, format!("pool-budget: no pool of {size}: {}", system(&error)))
-        })
     }
 
     /// Brings the clients to the new settings. Listeners are let go before others are bound, so that a
@@ -225,6 +213,16 @@ impl Applied {
             let _ = task.await;
         }
     }
+}
+
+fn set_budget(daemon: &Daemon, bytes: usize) -> Result<(), Error> {
+    let Some(pool) = &daemon.crypto.pool else {
+        return Ok(());
+    };
+    pool.set_budget(bytes).map_err(|error| {
+        let size = bytesize::ByteSize::b(bytes as u64).display().iec();
+        Error::new(Exit::Runtime, format!("pool-budget: no pool of {size}: {}", system(&error)))
+    })
 }
 
 /// The peers that may come in.

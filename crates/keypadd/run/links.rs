@@ -10,7 +10,7 @@ use keypadd_tunnel::{BindError, Client, ClientSettings, Forward, TransportSettin
 use tokio::task::JoinHandle;
 
 use crate::connect::{draw_instance, forwards_ready};
-use crate::error::{Error, Exit, bind_hint, system};
+use crate::error::{Error, Exit, listen_hint, system};
 use crate::ready::DiallingReady;
 use crate::shutdown::{self, Ending, Trigger};
 use crate::sources::{Dialling, Source};
@@ -160,6 +160,6 @@ impl Link {
 fn bind_failed(peer: &str, error: &BindError) -> Error {
     let cause =
         format!("peer {peer}: cannot listen on {}: {}", error.address, system(&error.source));
-    Error::new(Exit::BindFailed, cause)
-        .hint(bind_hint(&error.source, "local = [\"127.0.0.1:2223:localhost:22\"]"))
+    let example = "local = [\"2223:localhost:22\"] or dynamic = [\"1081\"]";
+    Error::new(Exit::BindFailed, cause).hint(listen_hint(&error.address, &error.source, example))
 }

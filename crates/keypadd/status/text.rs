@@ -130,6 +130,15 @@ pub(super) fn render(document: Value) -> Result<String, serde_json::Error> {
     }
     for one in &daemon.sessions {
         session(one, &mut lines);
+        if daemon.pool.mode == "on" {
+            pads(&one.keys, &mut lines);
+        }
+        let Keys { send, receive } = &one.keys;
+        let (send, receive) = (send.key_phase, receive.key_phase);
+        lines.push(format!("    rekeyed {send} times to send, {receive} to receive"));
+        for Forward { forward, open } in &one.forwards {
+            lines.push(format!("    forward {}: {open} open", printable(forward)));
+        }
     }
     Ok(lines.join("\n") + "\n")
 }
@@ -155,7 +164,8 @@ fn pool(daemon: &Daemon, lines: &mut Vec<String>) {
     let (pooled, inline) = (size(pooled), size(inline));
     lines.push(format!("  keystream used: {pooled} from the pool, {inline} made inline"));
     let Packets { send, receive } = &daemon.packets;
-    if send.hit_ratio.is_some() || receive.hit_ratio.is_some() {
+    let any = send.hit_ratio.is_some() || receive.hit_ratio.is_some();
+    if any && pool.mode == "on" {
         let ratio = |ratio: &Ratio| match ratio.hit_ratio {
             Some(ratio) => format!("{:.1} %", 100.0 * ratio),
             None => "none".into(),
@@ -203,7 +213,10 @@ fn session(session: &Session, lines: &mut Vec<String>) {
         size(session.sent_bytes),
         size(session.received_bytes)
     ));
-    let Keys { send, receive } = &session.keys;
+}
+
+/// The pads of a session in both directions.
+fn pads(Keys { send, receive }: &Keys, lines: &mut Vec<String>) {
     for (direction, keys) in [("send", send), ("receive", receive)] {
         let Direction { head, body, .. } = keys;
         let seconds = match (keys.seconds_left, keys.packets_per_second) {
@@ -216,13 +229,6 @@ fn session(session: &Session, lines: &mut Vec<String>) {
             head.packets,
             body.packets
         ));
-    }
-    lines.push(format!(
-        "    rekeyed {} times to send, {} to receive",
-        send.key_phase, receive.key_phase
-    ));
-    for Forward { forward, open } in &session.forwards {
-        lines.push(format!("    forward {}: {open} open", printable(forward)));
     }
 }
 

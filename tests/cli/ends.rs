@@ -1,0 +1,139 @@
+//! What stands at the two ends of a tunnel: targets that say everything back, connections that check it, and
+//! waiting for what takes time. Knows sockets, no daemon.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Nothing here takes this long on a machine that is not stuck.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Tries until it works.
+pub(crate) fn until<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
+    let began = Instant::now();
+    loop {
+        if let Some(done) = attempt() {
+            return done;
+        }
+        assert!(began.elapsed() < PATIENCE, "{what}");
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// A UDP and TCP port that was free a moment ago.
+pub(crate) fn free_port() -> u16 {
+    let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = tcp.local_addr().unwrap().port();
+    UdpSocket::bind(("127.0.0.1", port)).unwrap();
+    port
+}
+
+/// A target that says everything back on every connection, at a free port of this address.
+pub(crate) fn echo(ip: &str) -> SocketAddr {
+    let listener = TcpListener::bind((ip, 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut back = stream.try_clone().unwrap();
+            thread::spawn(move || io::copy(&mut stream, &mut back));
+        }
+    });
+    address
+}
+
+/// The same at the path of a unix socket.
+pub(crate) fn echo_at(path: &Path) {
+    let listener = UnixListener::bind(path).unwrap();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut back = stream.try_clone().unwrap();
+            thread::spawn(move || io::copy(&mut stream, &mut back));
+        }
+    });
+}
+
+/// Whether bytes come back on a connection that stays.
+pub(crate) fn echoes(mut stream: &TcpStream) -> bool {
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut answer = [0; 5];
+    stream.write_all(b"hello").is_ok()
+        && stream.read_exact(&mut answer).is_ok()
+        && &answer == b"hello"
+}
+
+/// A connection to this port of ours through the tunnel, once there is one.
+pub(crate) fn through(port: u16) -> Option<TcpStream> {
+    TcpStream::connect(("127.0.0.1", port)).ok().filter(echoes)
+}
+
+/// What comes back from a TCP address or the path of a unix socket for bytes that end with a half-close.
+pub(crate) fn exchange(place: &str, bytes: &[u8]) -> io::Result<Vec<u8>> {
+    if place.starts_with('/') {
+        let mut stream = UnixStream::connect(place)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.write_all(bytes)?;
+        stream.shutdown(Shutdown::Write)?;
+        return rest(&mut stream);
+    }
+    exchange_on(TcpStream::connect(place)?, bytes)
+}
+
+/// The same on a connection that there is.
+pub(crate) fn exchange_on(mut stream: TcpStream, bytes: &[u8]) -> io::Result<Vec<u8>> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.write_all(bytes)?;
+    stream.shutdown(Shutdown::Write)?;
+    rest(&mut stream)
+}
+
+/// Everything to the end.
+pub(crate) fn rest(stream: &mut impl Read) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Asks a SOCKS5 proxy for a target in the protocol's own form (RFC 1928): the connection and its reply.
+pub(crate) fn ask_proxy(proxy: &str, address: &[u8], port: u16) -> (TcpStream, u8) {
+    let mut stream = TcpStream::connect(proxy).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(b"\x05\x01\x00").unwrap();
+    let mut method = [0; 2];
+    stream.read_exact(&mut method).unwrap();
+    assert_eq!(method, [5, 0]);
+    let request = [b"\x05\x01\x00", address, &port.to_be_bytes()].concat();
+    stream.write_all(&request).unwrap();
+    let mut reply = [0; 10];
+    stream.read_exact(&mut reply).unwrap();
+    assert_eq!((reply[0], &reply[2..]), (5, &[0, 1, 0, 0, 0, 0, 0, 0][..]));
+    (stream, reply[1])
+}
+
+/// 127.0.0.1 as a proxy is told of it.
+pub(crate) const IPV4_LOOPBACK: &[u8] = b"\x01\x7f\x00\x00\x01";
+
+/// ::1 likewise.
+pub(crate) const IPV6_LOOPBACK: &[u8] = b"\x04\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x01";
+
+/// A name likewise.
+pub(crate) fn by_name(name: &str) -> Vec<u8> {
+    [&[3, name.len() as u8], name.as_bytes()].concat()
+}
+
+/// Bytes that are no constant, so that none can get lost or change places unseen.
+pub(crate) fn noise(length: usize) -> Vec<u8> {
+    let mut state = 1_u32;
+    let step = |_| {
+        // A generator of Marsaglia's (xorshift32).
+        state ^= state << 13;
+        state ^= state >> 17;
+        state ^= state << 5;
+        state as u8
+    };
+    (0..length).map(step).collect()
+}

@@ -1,0 +1,153 @@
+//! Every kind of forward on the binary that ships: both ends of each, what is said when they are ready, and what
+//! a proxy or a permit refuses.
+
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::process::Stdio;
+
+use serde_json::Value;
+
+use crate::daemons::{Daemon, Desk, PUBLIC_KEY, desk, text};
+use crate::ends::{
+    IPV4_LOOPBACK, IPV6_LOOPBACK, ask_proxy, by_name, echo, echo_at, exchange, exchange_on,
+    free_port, noise, rest, until,
+};
+
+/// A path on the desk as text.
+fn path(desk: &Desk, name: &str) -> String {
+    desk.path(name).display().to_string()
+}
+
+/// A running client of this server with these flags.
+fn client(server: &Daemon, desk: &Desk, flags: &[&str]) -> Daemon {
+    let mut command = server.connect(desk, flags);
+    command.args(["--log-format", "json"]);
+    Daemon::start(command)
+}
+
+/// Where the forwards of a ready line listen, by kind.
+fn entrances(ready: &Value, kind: &str) -> Vec<String> {
+    let forwards = ready["forwards"].as_array().unwrap().iter();
+    let places =
+        forwards.filter(|forward| forward["kind"] == kind).flat_map(
+            |forward| match &forward["listen"] {
+                Value::Array(places) => places.clone(),
+                place => vec![place.clone()],
+            },
+        );
+    places.map(|place| place.as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn every_kind_of_forward_works_several_times_in_one_command() {
+    let desk = desk();
+    let (v4, v6) = (echo("127.0.0.1"), echo("::1"));
+    echo_at(&desk.path("echo.sock"));
+    let [target, local, local_too, remote, remote_too] =
+        ["echo.sock", "l1.sock", "l2.sock", "r1.sock", "r2.sock"].map(|name| path(&desk, name));
+    let open = format!("{v4},{v6},{target}");
+    let listen = format!("localhost:*,{remote},{remote_too}");
+    let server = Daemon::serve(&desk, &["--permit-open", &open, "--permit-listen", &listen]);
+    let near = client(
+        &server,
+        &desk,
+        &[
+            &format!("-L0:{v4}"),
+            &format!("-L127.0.0.1:0:{v6},[::1]:0:{target}"),
+            &format!("-L{local}:{v4}"),
+            "--local",
+            &format!("{local_too}:{target}"),
+            &format!("-R0:{v4}"),
+            &format!("-R127.0.0.1:0:{v6},[::1]:0:{target}"),
+            &format!("-R{remote}:{v4}"),
+            "--remote",
+            &format!("{remote_too}:{target}"),
+            "-D127.0.0.1:0",
+            "-D[::1]:0",
+        ],
+    );
+    let sent = noise(100_000);
+    let locals = entrances(&near.ready, "local");
+    // Loopback is both families.
+    assert_eq!(locals.len(), 6, "{locals:?}");
+    let remotes = entrances(&near.ready, "remote");
+    assert_eq!(remotes.len(), 5, "{remotes:?}");
+    for entrance in locals.iter().chain(&remotes) {
+        assert!(exchange(entrance, &sent).unwrap() == sent, "{entrance}");
+    }
+    for proxy in entrances(&near.ready, "dynamic") {
+        for (address, port) in [
+            (IPV4_LOOPBACK, v4.port()),
+            (IPV6_LOOPBACK, v6.port()),
+            (&by_name("localhost"), v4.port()),
+        ] {
+            let (stream, reply) = ask_proxy(&proxy, address, port);
+            assert_eq!(reply, 0, "{address:?}");
+            assert!(exchange_on(stream, &sent).unwrap() == sent, "{address:?}");
+        }
+    }
+    // What is bound goes with the daemon, here and there.
+    assert_eq!(near.stop().status.code(), Some(0));
+    until("nothing listens any more", || {
+        remotes.iter().all(|entrance| exchange(entrance, b"").is_err()).then_some(())
+    });
+    for socket in [&local, &local_too, &remote, &remote_too] {
+        until("the socket's file is gone", || (!std::fs::exists(socket).unwrap()).then_some(()));
+    }
+}
+
+#[test]
+fn ready_lines_name_both_ends_of_every_forward() {
+    let desk = desk();
+    let [one, two, three] = [free_port(), free_port(), free_port()];
+    let socket = path(&desk, "there.sock");
+    let listen = format!("{two},{socket}");
+    let server = Daemon::serve(&desk, &["--permit-listen", &listen]);
+    let mut command = server.connect(&desk, &["-L", &format!("127.0.0.1:{one}:db.example:5432")]);
+    command.args(["-R", &format!("{two}:[::1]:80"), "-R", &format!("{socket}:/run/web.sock")]);
+    command.args(["-D", &format!("[::1]:{three}")]);
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+    let lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let said: Vec<String> = lines.filter(|line| !line.contains("INFO")).take(6).collect();
+    let _ = child.kill();
+    let _ = child.wait();
+    let address = server.address();
+    assert_eq!(
+        said[0],
+        format!("keypadd: ready, connected to {address} (udp {address}), key {PUBLIC_KEY}")
+    );
+    let suite = "  suite aes-256-gcm (standard), key exchange x25519mlkem768, round trip ";
+    assert!(said[1].starts_with(suite) && said[1].ends_with(" ms"), "{said:?}");
+    assert_eq!(
+        said[2..],
+        [
+            format!("  forward 127.0.0.1:{one} -> db.example:5432"),
+            format!("  SOCKS proxy [::1]:{three}"),
+            format!("  remote forward: there localhost:{two} -> here [::1]:80"),
+            format!("  remote forward: there {socket} -> here /run/web.sock"),
+        ]
+    );
+}
+
+#[test]
+fn a_proxy_says_2_4_and_5_where_they_belong() {
+    let desk = desk();
+    let closed = free_port();
+    let unpermitted = TcpListener::bind("127.0.0.1:0").unwrap();
+    let open = format!("*:{closed},no-such-host.invalid:*");
+    let server = Daemon::serve(&desk, &["--permit-open", &open]);
+    let near = client(&server, &desk, &["-D", "127.0.0.1:0"]);
+    let proxy = &entrances(&near.ready, "dynamic")[0];
+    for (address, port, reply) in [
+        (IPV4_LOOPBACK, unpermitted.local_addr().unwrap().port(), 2),
+        (&by_name("no-such-host.invalid"), 80, 4),
+        (IPV4_LOOPBACK, closed, 5),
+        (IPV6_LOOPBACK, closed, 5),
+    ] {
+        let (mut stream, said) = ask_proxy(proxy, address, port);
+        assert_eq!(said, reply, "{address:?}");
+        assert_eq!(rest(&mut stream).unwrap(), b"");
+    }
+    let said = text(&server.stop().stderr);
+    assert!(said.contains("not permitted; to permit it: --permit-open 127.0.0.1:"), "{said}");
+}
