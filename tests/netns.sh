@@ -14,7 +14,7 @@
 #    tests/netns.sh target/release/keypadd CLAIM...     those whose names contain a CLAIM
 #    NETNS_MIB=16 tests/netns.sh ...                    less than the 256 MiB each way of every suite
 #
-# Needs root, iproute2, OpenSSH, python3, curl. Prints `ok - ...` or `not ok - ...` for each scenario and
+# Needs root, iproute2, OpenSSH, PostgreSQL, python3, curl. Prints `ok - ...` or `not ok - ...` for each scenario and
 # ends with 1 if one failed. Round-trip times are printed and compared; they decide nothing.
 
 set -u -o pipefail
@@ -26,6 +26,7 @@ fi
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 source "$here/netns/harness.sh"
+source "$here/netns/day.sh"
 
 closed_port=7999    # permitted, and nobody listens
 forbidden_port=7998 # not permitted
@@ -107,28 +108,8 @@ await_count() {
 ssh_runs_through_its_proxy_command() {
     local dir=$scratch/ssh
     mkdir -m 700 "$dir"
-    ssh-keygen -q -t ed25519 -N '' -f "$dir/host"
-    ssh-keygen -q -t ed25519 -N '' -f "$dir/user"
-    cp "$dir/user.pub" "$dir/authorized_keys"
-    printf '[localhost]:2222 %s\n' "$(cut -d' ' -f1,2 "$dir/host.pub")" >"$dir/known_hosts"
-    cat >"$dir/sshd_config" <<-END
-		ListenAddress 127.0.0.1:2222
-		ListenAddress [::1]:2222
-		HostKey $dir/host
-		AuthorizedKeysFile $dir/authorized_keys
-		PidFile none
-		PasswordAuthentication no
-		PermitRootLogin prohibit-password
-		StrictModes no
-		UsePAM no
-	END
-    # sshd separates its privileges there; the system's own service would have made it.
-    local made=
-    [ -d /run/sshd ] || { mkdir -m 755 /run/sshd && made=/run/sshd; }
-    tell far "sshd -D -e -f sshd_config"
-    start far "$dir/sshd.log" "$(command -v sshd)" -D -e -f "$dir/sshd_config"
+    expect "sshd starts" start_sshd "$dir"
     local sshd=$started
-    expect "sshd listens" await_line "$dir/sshd.log" 'Server listening on 127.0.0.1'
     # Every address of the host, as without --listen.
     expect "the server starts" serve '[::]'
 
@@ -151,7 +132,6 @@ ssh_runs_through_its_proxy_command() {
 
     kill -TERM "$sshd"
     await_end "$sshd" 10
-    [ -z "$made" ] || rmdir "$made"
     rm -rf "$dir"
 }
 
@@ -337,6 +317,7 @@ claim ssh_runs_through_its_proxy_command
 claim a_signal_ends_both_cleanly TERM
 claim a_signal_ends_both_cleanly INT
 claim a_client_whose_server_was_killed_finds_it_when_it_is_back
+claim a_persons_day_ends_with_nothing_left_behind
 claim a_gibibyte_at_readers_that_stop_costs_no_more_than_the_windows
 claim the_pool_serves_quiet_traffic_and_inline_the_burst
 claim round_trips_of_1024_bytes_at_100_a_second_are_compared

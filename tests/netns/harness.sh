@@ -12,11 +12,12 @@ forward_port=7100
 udp_port=4433
 metrics_port=9464
 
-children=() # every process started
-daemons=()  # "far|near NTH PROCESS" of each daemon of the scenario
-nth=0       # the tunnel that is meant, where a scenario has several
-failures=0  # of the scenario
-verdict=0   # of the script
+children=()         # every process started
+made_directories=() # of the system, to be removed in the end
+daemons=()          # "far|near NTH PROCESS" of each daemon of the scenario
+nth=0               # the tunnel that is meant, where a scenario has several
+failures=0          # of the scenario
+verdict=0           # of the script
 
 die() {
     printf 'netns.sh: %s\n' "$*" >&2
@@ -36,11 +37,11 @@ check_needs() {
     [ "$(id -u)" = 0 ] || die "needs root, for network namespaces"
     PATH=$PATH:/usr/sbin:/sbin
     local missing=() tool
-    for tool in ip ss ssh ssh-keygen sshd python3 curl setpriv; do
+    for tool in ip ss ssh ssh-keygen sshd psql python3 curl setpriv; do
         command -v "$tool" >/dev/null || missing+=("$tool")
     done
     [ ${#missing[@]} = 0 ] || die "missing: ${missing[*]}; try" \
-        "apt-get install iproute2 openssh-client openssh-server python3 curl util-linux"
+        "apt-get install iproute2 openssh-client openssh-server postgresql python3 curl util-linux"
 }
 
 # ---- topology, processes ------------------------------------------------------------------------
@@ -105,7 +106,35 @@ clean_up() {
     wait 2>/dev/null
     ip netns del "$near" 2>/dev/null
     ip netns del "$far" 2>/dev/null
-    rm -rf "$scratch"
+    rm -rf "$scratch" "${postgres_dir:-$scratch}"
+    [ ${#made_directories[@]} = 0 ] || rmdir "${made_directories[@]}"
+}
+
+# ---- sshd ---------------------------------------------------------------------------------------
+
+# start_sshd DIRECTORY: a real sshd at far, port 2222 on loopback; host and user keys in the directory.
+start_sshd() {
+    local dir=$1
+    ssh-keygen -q -t ed25519 -N '' -f "$dir/host"
+    ssh-keygen -q -t ed25519 -N '' -f "$dir/user"
+    cp "$dir/user.pub" "$dir/authorized_keys"
+    printf '[localhost]:2222 %s\n' "$(cut -d' ' -f1,2 "$dir/host.pub")" >"$dir/known_hosts"
+    cat >"$dir/sshd_config" <<-END
+		ListenAddress 127.0.0.1:2222
+		ListenAddress [::1]:2222
+		HostKey $dir/host
+		AuthorizedKeysFile $dir/authorized_keys
+		PidFile none
+		PasswordAuthentication no
+		PermitRootLogin prohibit-password
+		StrictModes no
+		UsePAM no
+	END
+    # sshd separates its privileges there; the system's own service would have made it.
+    [ -d /run/sshd ] || { mkdir -m 755 /run/sshd && made_directories+=(/run/sshd); }
+    tell far "sshd -D -e -f sshd_config"
+    start far "$dir/sshd.log" "$(command -v sshd)" -D -e -f "$dir/sshd_config"
+    await_line "$dir/sshd.log" 'Server listening on 127.0.0.1'
 }
 
 # ---- daemons ------------------------------------------------------------------------------------
