@@ -1,47 +1,27 @@
-//! The listening end: lets listed clients in and connects their streams to permitted targets.
+//! The listening end: a UDP port, whom it answers, how it is changed and how it ends.
 //!
-//! Who is a client was settled by the handshake; what it may reach is settled here, stream by
-//! stream. Everything a client can make this end do is bounded: connections, handshakes in flight,
-//! streams, time to say what it wants, time to connect.
+//! Strangers are counted and turned away here, at no cost that they could drive up; a client that
+//! is let in is served in `serving`. Connections and handshakes in flight are bounded.
 
-use std::{future::pending, net::SocketAddr, sync::Arc, time::Duration};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use keypadd_provider::PublicKey;
-use quinn::{Connecting, Connection, ConnectionError, Endpoint, Incoming, TokioRuntime, crypto};
-use tokio::{
-    sync::{Semaphore, mpsc, watch},
-    task::JoinSet,
-    time::{Instant, timeout},
-};
+use quinn::{Endpoint, Incoming, TokioRuntime, crypto};
+use tokio::{task::JoinSet, time::timeout};
 use tracing::{debug, info, warn};
 
+use self::serving::{InFlight, Notice, Serving};
 use crate::{
-    admission::{Attempt, Count, Counted, Tallied, Tally, Verdict, decide},
-    answer::answer_client,
-    clock::{Jumps, Watchman},
-    control::{Control, ControlError},
-    error::{BindError, Stranger},
-    forward::{Goal, Listen},
-    lookup::LookupShares,
-    notices::Notices,
+    admission::{Attempt, Verdict, decide},
+    error::BindError,
     peer::Peers,
-    permit_listen::ListenPermit,
-    publish::Publisher,
-    published::Published,
-    session::{FRAMES_MAX, Listed, LiveSession, Lost, NewSession, Sessions, Shown, proved},
+    session::{Lost, Sessions, Shown},
     socket::bind_udp,
     source::{Source, plain},
-    splice::StreamPair,
-    status::Role,
     transport::{End, TransportSettings, endpoint_config},
-    wire::{CloseCode, Frame, Instance, StreamCode, VERSION},
+    wire::CloseCode,
 };
 
-/// Time from a client's first packet to its hello.
-const HANDSHAKE_TIME: Duration = Duration::from_secs(5);
-
-/// Connections at once of one key, so that no client can take every place.
-const KEY_CONNECTIONS_MAX: usize = 16;
+mod serving;
 
 /// Time for connections to say goodbye when the server ends.
 pub(crate) const GOODBYE_TIME: Duration = Duration::from_secs(3);
@@ -74,7 +54,7 @@ pub struct Server {
     config: quinn::ServerConfig,
     local_addr: SocketAddr,
     connections_max: usize,
-    shared: Arc<Shared>,
+    serving: Arc<Serving>,
 }
 
 /// Changes a server while it runs. It keeps the UDP port: drop it when the server has ended.
@@ -82,21 +62,21 @@ pub struct Server {
 pub struct ServerHandle {
     endpoint: Endpoint,
     config: quinn::ServerConfig,
-    shared: Arc<Shared>,
+    serving: Arc<Serving>,
 }
 
 impl ServerHandle {
     /// The list that the server and its packet protection share.
     pub fn peers(&self) -> Arc<Peers> {
-        Arc::clone(&self.shared.peers)
+        Arc::clone(&self.serving.peers)
     }
 
     /// Lists these clients and no others. Sessions of a key that is not among them are closed;
     /// others are not touched, and the new permits hold from their next stream on.
     pub fn set_peers(&self, peers: Peers) {
-        self.shared.peers.replace(peers);
-        for session in self.shared.sessions.live() {
-            self.shared.end_unlisted(&session);
+        self.serving.peers.replace(peers);
+        for session in self.serving.sessions.live() {
+            self.serving.end_unlisted(&session);
         }
     }
 
@@ -107,42 +87,6 @@ impl ServerHandle {
         config.crypto = crypto;
         self.endpoint.set_server_config(Some(config));
     }
-}
-
-#[derive(Debug)]
-struct Shared {
-    peers: Arc<Peers>,
-    sessions: Sessions,
-    handshakes: Count,
-    handshakes_of: Tally<(Source, bool)>,
-    connections: Count,
-    connections_of: Tally<PublicKey>,
-    lookups: LookupShares,
-    notices: Notices<Notice>,
-    /// The server ends: sessions take no more streams and go when they have none.
-    draining: watch::Sender<bool>,
-    watchman: Watchman,
-    published: Published,
-    /// Connections at once, in each direction, of one session.
-    forwards_max: usize,
-}
-
-/// Lines that others can cause, each once a minute.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Notice {
-    Stranger(Source),
-    Offer(Source),
-    Full(Source),
-    Permit(Source),
-    ListenPermit(Source),
-    Crowd,
-    KeyFull(PublicKey),
-}
-
-/// What is counted from an attempt's first packet to the hello.
-struct InFlight {
-    _all: Counted,
-    _of_source: Tallied<(Source, bool)>,
 }
 
 impl Server {
@@ -163,28 +107,15 @@ impl Server {
         let endpoint = Endpoint::new(endpoint_config(), Some(config.clone()), socket, runtime)
             .map_err(failed)?;
         let local_addr = endpoint.local_addr().map_err(failed)?;
-        let shared = Shared {
-            peers: settings.peers,
-            sessions: Sessions::default(),
-            handshakes: Count::default(),
-            handshakes_of: Tally::default(),
-            connections: Count::default(),
-            connections_of: Tally::default(),
-            lookups: LookupShares::default(),
-            notices: Notices::default(),
-            draining: watch::Sender::new(false),
-            watchman: Watchman::new(settings.transport.clocks),
-            published: Published::default(),
-            forwards_max: settings.transport.forwards_max as usize,
-        };
+        let serving = Arc::new(Serving::new(settings.peers, &settings.transport));
         let connections_max = settings.connections_max;
-        Ok(Self { endpoint, config, local_addr, connections_max, shared: Arc::new(shared) })
+        Ok(Self { endpoint, config, local_addr, connections_max, serving })
     }
 
     /// What changes the server while it runs.
     pub fn handle(&self) -> ServerHandle {
         let (endpoint, config) = (self.endpoint.clone(), self.config.clone());
-        ServerHandle { endpoint, config, shared: Arc::clone(&self.shared) }
+        ServerHandle { endpoint, config, serving: Arc::clone(&self.serving) }
     }
 
     /// The bound UDP address.
@@ -194,7 +125,7 @@ impl Server {
 
     /// The sessions that live; the list outlasts the server.
     pub fn sessions(&self) -> Sessions {
-        self.shared.sessions.clone()
+        self.serving.sessions.clone()
     }
 
     /// Serves until `shutdown` completes with the time that open connections may still have.
@@ -213,7 +144,7 @@ impl Server {
                 Some(_) = connections.join_next() => {}
             }
         };
-        self.shared.draining.send_replace(true);
+        self.serving.drain();
         let drained = async {
             loop {
                 tokio::select! {
@@ -237,26 +168,26 @@ impl Server {
     }
 
     fn admit(&self, incoming: Incoming, connections: &mut JoinSet<()>) {
-        let shared = &self.shared;
+        let serving = &self.serving;
         let source = Source::of(incoming.remote_address());
         let validated = incoming.remote_address_validated();
         let attempt = Attempt {
-            in_flight: shared.handshakes.now(),
-            of_source: shared.handshakes_of.now(&(source, validated)),
-            full: shared.connections.now() >= self.connections_max,
+            in_flight: serving.handshakes.now(),
+            of_source: serving.handshakes_of.now(&(source, validated)),
+            full: serving.connections.now() >= self.connections_max,
             validated,
         };
         match decide(attempt) {
             Verdict::Accept => {
                 let in_flight = InFlight {
-                    _all: shared.handshakes.add(),
-                    _of_source: shared.handshakes_of.add((source, validated)),
+                    _all: serving.handshakes.add(),
+                    _of_source: serving.handshakes_of.add((source, validated)),
                 };
-                let counted = (in_flight, shared.connections.add());
+                let counted = (in_flight, serving.connections.add());
                 match incoming.accept() {
                     Ok(connecting) => {
-                        let shared = Arc::clone(shared);
-                        connections.spawn(shared.serve(connecting, counted));
+                        let serving = Arc::clone(serving);
+                        connections.spawn(serving.serve(connecting, counted));
                     }
                     Err(error) => debug!(%source, error = %Shown(&error), "not accepted"),
                 }
@@ -264,7 +195,7 @@ impl Server {
             // An address that has proved itself cannot be asked again, and is not (`validated`).
             Verdict::Retry => drop(incoming.retry()),
             Verdict::Refuse => {
-                if shared.may_log(Notice::Full(source)) {
+                if serving.may_log(Notice::Full(source)) {
                     let source = plain(incoming.remote_address());
                     warn!(%source, max = self.connections_max, "refused: too many connections");
                 }
@@ -272,7 +203,7 @@ impl Server {
             }
             Verdict::IgnoreSource => incoming.ignore(),
             Verdict::IgnoreAll => {
-                if shared.may_log(Notice::Crowd) {
+                if serving.may_log(Notice::Crowd) {
                     let in_flight = attempt.in_flight;
                     warn!(in_flight, "too many handshakes at once: new clients are not answered");
                 }
@@ -280,233 +211,4 @@ impl Server {
             }
         }
     }
-}
-
-/// A session that may begin.
-struct Welcomed {
-    listed: Listed,
-    control: Control,
-    to_say: mpsc::Receiver<Frame>,
-    _of_key: Tallied<PublicKey>,
-}
-
-/// What went wrong before a session began.
-enum Failed {
-    Connection(ConnectionError),
-    Control(ControlError),
-}
-
-impl From<ConnectionError> for Failed {
-    fn from(error: ConnectionError) -> Self {
-        Self::Connection(error)
-    }
-}
-
-impl From<ControlError> for Failed {
-    fn from(error: ControlError) -> Self {
-        Self::Control(error)
-    }
-}
-
-impl Shared {
-    /// One connection from its first packet to its end.
-    async fn serve(self: Arc<Self>, connecting: Connecting, counted: (InFlight, Counted)) {
-        let (in_flight, _open) = counted;
-        let source = plain(connecting.remote_address());
-        let (mut jumps, for_session) = (self.watchman.jumps(), self.watchman.jumps());
-        let welcomed = tokio::select! {
-            // Whatever keys were agreed on so far go with the connection.
-            _ = jumps.next() => return,
-            welcomed = timeout(HANDSHAKE_TIME, self.welcome(connecting)) => welcomed,
-        };
-        drop(in_flight);
-        match welcomed {
-            Ok(Ok(Welcomed { listed, control, to_say, _of_key })) => {
-                self.serve_session(listed, control, to_say, for_session).await;
-            }
-            Ok(Err(Failed::Connection(error))) => self.log_stranger(source, &error),
-            Ok(Err(Failed::Control(error))) => debug!(%source, %error, "no session"),
-            Err(_) => debug!(%source, "no session: the handshake took too long"),
-        }
-    }
-
-    /// Shakes hands and exchanges hellos.
-    async fn welcome(&self, connecting: Connecting) -> Result<Welcomed, Failed> {
-        let connection = connecting.await?;
-        // The handshake has asked the same list; this is where the permits come from.
-        let proved = proved(&connection);
-        let listed = proved.and_then(|proved| Some((self.peers.find(&proved.key)?, proved)));
-        let Some((peer, proved)) = listed else {
-            close(&connection, CloseCode::Protocol, "this key is not listed");
-            return Err(ConnectionError::LocallyClosed.into());
-        };
-        let Some(of_key) = self.connections_of.add_below(proved.key, KEY_CONNECTIONS_MAX) else {
-            if self.may_log(Notice::KeyFull(proved.key)) {
-                let (peer, max) = (peer.label(), KEY_CONNECTIONS_MAX);
-                warn!(peer, max, "refused: too many connections of this key");
-            }
-            close(&connection, CloseCode::KeyFull, "too many connections of this key");
-            return Err(ConnectionError::LocallyClosed.into());
-        };
-        let mut control = Control::new(connection.accept_bi().await?);
-        let instance = match hello(&mut control).await {
-            Ok(instance) => instance,
-            Err(error) => {
-                close(&connection, CloseCode::Protocol, &error.to_string());
-                return Err(error.into());
-            }
-        };
-        let (frames, to_say) = mpsc::channel(FRAMES_MAX);
-        let listed = self.sessions.add(NewSession {
-            label: peer.label(),
-            role: Role::Server,
-            instance,
-            proved,
-            connection,
-            to_say: frames,
-            forwards: &[],
-        });
-        // The list may have changed since it was asked.
-        self.end_unlisted(&listed.session);
-        self.sessions.replace_by(&listed.session);
-        control.say(&Frame::HelloServer { version: VERSION }).await?;
-        Ok(Welcomed { listed, control, to_say, _of_key: of_key })
-    }
-
-    /// Serves streams until the session ends; then all of them end at once.
-    async fn serve_session(
-        &self,
-        listed: Listed,
-        control: Control,
-        to_say: mpsc::Receiver<Frame>,
-        jumps: Jumps,
-    ) {
-        let session = &Arc::clone(&listed.session);
-        info!(peer = session.peer(), remote = %session.remote(), "session up");
-        let lookups = self.lookups.of(session.key());
-        let mut streams = JoinSet::new();
-        let (heard, frames) = mpsc::channel(FRAMES_MAX);
-        let supervisor = session.supervise(control, to_say, heard, jumps);
-        let (accepted, mut incoming) = mpsc::channel(1);
-        let publisher = Publisher {
-            session: Arc::clone(session),
-            peers: Arc::clone(&self.peers),
-            lookups: lookups.clone(),
-            published: self.published.clone(),
-            accepted,
-            slots: Arc::new(Semaphore::new(self.forwards_max.min(Semaphore::MAX_PERMITS))),
-            notices: Arc::default(),
-        };
-        let unpermitted = |listen: &Listen| self.log_unpermitted_listen(session, listen);
-        let mut publishing = Some(Box::pin(publisher.run(frames, unpermitted)));
-        tokio::pin!(supervisor);
-        let mut draining = self.draining.subscribe();
-        let lost = loop {
-            let ending = *draining.borrow_and_update();
-            if ending {
-                publishing = None;
-            }
-            if ending && streams.is_empty() {
-                session.end(Lost::Ending);
-            }
-            tokio::select! {
-                lost = &mut supervisor => break lost,
-                Ok(_) = draining.changed(), if !ending => {}
-                Ok(pair) = session.connection.accept_bi() => {
-                    let pair = StreamPair::new(session.connection.clone(), Role::Server, pair);
-                    if ending {
-                        pair.reset(StreamCode::ShuttingDown);
-                        continue;
-                    }
-                    // Asked anew for each stream: permits may have changed. A session whose key
-                    // is not listed is closed, so it does not come this far.
-                    if let Some(peer) = self.peers.find(&session.key()) {
-                        let session = Arc::clone(session);
-                        streams.spawn(answer_client(session, peer, lookups.clone(), pair));
-                    }
-                }
-                () = run(&mut publishing) => {}
-                Some(accepted) = incoming.recv() => {
-                    let carrying = accepted.carry(Arc::clone(session));
-                    streams.spawn(async move {
-                        carrying.await;
-                        None
-                    });
-                }
-                Some(done) = streams.join_next(), if !streams.is_empty() => {
-                    if let Ok(Some(goal)) = done {
-                        self.log_unpermitted(session, &goal);
-                    }
-                }
-            }
-        };
-        info!(peer = session.peer(), cause = %lost, "session ended");
-        drop(publishing);
-        // What follows is for its targets: the session is over, and the next one may take its place.
-        drop(listed);
-        // The connection is closed, so the streams end by themselves: at once, unless bytes that
-        // were acknowledged wait for a slow target. Those are delivered for as long as the target
-        // takes some (`splice`); this task dropped, by a server that ends, resets what is left.
-        while streams.join_next().await.is_some() {}
-    }
-
-    fn end_unlisted(&self, session: &LiveSession) {
-        if self.peers.find(&session.key()).is_none() {
-            session.end(Lost::Unlisted);
-        }
-    }
-
-    fn may_log(&self, notice: Notice) -> bool {
-        self.notices.admit(notice, Instant::now().into_std())
-    }
-
-    fn log_stranger(&self, source: SocketAddr, error: &ConnectionError) {
-        match Stranger::of(error) {
-            Stranger::Key(key) => {
-                if self.may_log(Notice::Stranger(Source::of(source))) {
-                    warn!(%source, "key not allowed; to let it in: --allow {key}");
-                }
-            }
-            Stranger::Offer(lists) => {
-                if self.may_log(Notice::Offer(Source::of(source))) {
-                    warn!(%source, "{lists}");
-                }
-            }
-            Stranger::Other(error) => debug!(%source, error, "handshake failed"),
-        }
-    }
-
-    fn log_unpermitted_listen(&self, session: &LiveSession, listen: &Listen) {
-        if self.may_log(Notice::ListenPermit(Source::of(session.remote()))) {
-            let (peer, permit) = (session.peer(), ListenPermit::for_listen(listen));
-            warn!(peer, %listen, "not permitted; to permit it: --permit-listen {permit}");
-        }
-    }
-
-    fn log_unpermitted(&self, session: &LiveSession, goal: &Goal) {
-        if self.may_log(Notice::Permit(Source::of(session.remote()))) {
-            let peer = session.peer();
-            warn!(peer, target = %goal, "not permitted; to permit it: --permit-open {goal}");
-        }
-    }
-}
-
-/// Polls a task that may be over.
-async fn run(task: &mut Option<impl Future<Output = ()> + Unpin>) {
-    match task {
-        Some(task) => task.await,
-        None => pending().await,
-    }
-}
-
-async fn hello(control: &mut Control) -> Result<Instance, ControlError> {
-    match control.hear().await? {
-        Frame::HelloClient { version: VERSION, instance } => Ok(instance),
-        Frame::HelloClient { version, .. } => Err(ControlError::Version(version)),
-        _ => Err(ControlError::NoHello),
-    }
-}
-
-fn close(connection: &Connection, code: CloseCode, reason: &str) {
-    connection.close(code.value().into(), reason.as_bytes());
 }
