@@ -21,13 +21,26 @@ const CLIENT_LOOKUPS_MAX: usize = 8;
 /// Lookups at once of the whole process; tokio has more blocking threads than that.
 static ALL_LOOKUPS: Semaphore = Semaphore::const_new(64);
 
+/// What a name means now; blocks.
+type Ask = fn(&str, u16) -> io::Result<Vec<SocketAddr>>;
+
 /// The share of one client; clones are one share.
 #[derive(Clone, Debug)]
-pub(crate) struct Lookups(Arc<Semaphore>);
+pub(crate) struct Lookups {
+    share: Arc<Semaphore>,
+    ask: Ask,
+}
 
 impl Default for Lookups {
     fn default() -> Self {
-        Self(Arc::new(Semaphore::new(CLIENT_LOOKUPS_MAX)))
+        Self::within(Arc::new(Semaphore::new(CLIENT_LOOKUPS_MAX)))
+    }
+}
+
+impl Lookups {
+    /// Of the system, within this share.
+    fn within(share: Arc<Semaphore>) -> Self {
+        Self { share, ask: |name, port| Ok((name, port).to_socket_addrs()?.collect()) }
     }
 }
 
@@ -36,7 +49,12 @@ impl Lookups {
     /// All of the share, as lookups without an answer take it.
     pub(crate) fn exhausted(&self) -> tokio::sync::OwnedSemaphorePermit {
         let all = u32::try_from(CLIENT_LOOKUPS_MAX).unwrap();
-        Arc::clone(&self.0).try_acquire_many_owned(all).unwrap()
+        Arc::clone(&self.share).try_acquire_many_owned(all).unwrap()
+    }
+
+    /// Of somebody else than the system.
+    pub(crate) fn asking(ask: Ask) -> Self {
+        Self { ask, ..Self::default() }
     }
 }
 
@@ -49,11 +67,11 @@ impl LookupShares {
     pub(crate) fn of(&self, key: PublicKey) -> Lookups {
         let mut shares = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(share) = shares.get(&key).and_then(Weak::upgrade) {
-            return Lookups(share);
+            return Lookups::within(share);
         }
         shares.retain(|_, share| share.strong_count() > 0);
         let share = Lookups::default();
-        shares.insert(key, Arc::downgrade(&share.0));
+        shares.insert(key, Arc::downgrade(&share.share));
         share
     }
 }
@@ -71,7 +89,8 @@ pub(crate) async fn resolve(
         }
         Host::Name(name) => name.clone(),
     };
-    let found = bounded(lookups, move || (name.as_str(), port).to_socket_addrs()).await??;
+    let ask = lookups.ask;
+    let found = bounded(lookups, move || ask(&name, port)).await??;
     let mut addresses: Vec<SocketAddr> = Vec::new();
     for address in found {
         // An IPv6 scope stays: link-local addresses mean nothing without it.
@@ -93,7 +112,7 @@ async fn bounded<T: Send + 'static>(
     lookup: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<T> {
     // The client's share first: who waits for that must not hold a place of everybody's.
-    let share = Arc::clone(&lookups.0).acquire_owned().await.map_err(io::Error::other)?;
+    let share = Arc::clone(&lookups.share).acquire_owned().await.map_err(io::Error::other)?;
     let place = ALL_LOOKUPS.acquire().await.map_err(io::Error::other)?;
     let looking = spawn_blocking(move || {
         let _room = (share, place);
@@ -143,7 +162,7 @@ mod tests {
         let key = keypadd_provider::PrivateKey::generate().unwrap().public();
         let other = keypadd_provider::PrivateKey::generate().unwrap().public();
         let (one, two) = (shares.of(key), shares.of(key));
-        assert!(Arc::ptr_eq(&one.0, &two.0));
+        assert!(Arc::ptr_eq(&one.share, &two.share));
         drop((one, two));
         let _other = shares.of(other);
         assert_eq!(shares.0.lock().unwrap().len(), 1);

@@ -107,3 +107,6 @@ fn retries() -> ExponentialBackoff {
         .with_jitter()
         .build()
 }
+
+#[cfg(test)]
+mod tests;
