@@ -7,6 +7,7 @@ use std::fmt;
 
 use keypadd_pool::{Direction, PartLevel};
 use keypadd_provider::SAMPLED_ONE_IN;
+use keypadd_tunnel::LinkState;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{
     DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, EncodeMetric,
@@ -14,6 +15,7 @@ use prometheus_client::encoding::{
 use prometheus_client::metrics::MetricType;
 
 use crate::figures::{COVERAGES, DIRECTIONS, Figures, class_name};
+use crate::sources::Dialling;
 
 type Labels = Vec<(&'static str, String)>;
 
@@ -22,6 +24,7 @@ impl Collector for Figures {
         let mut out = Out(encoder);
         self.encode_packets(&mut out)?;
         self.encode_pool(&mut out)?;
+        self.encode_links(&mut out)?;
         self.encode_sessions(&mut out)
     }
 }
@@ -98,6 +101,25 @@ impl Figures {
         )
     }
 
+    /// Peers that are dialled, connected or not.
+    fn encode_links(&self, out: &mut Out<'_>) -> fmt::Result {
+        let (mut up, mut retries, mut reconnects) = (Vec::new(), Vec::new(), Vec::new());
+        for Dialling { peer, link, .. } in self.sources.dialled() {
+            let link = link.status();
+            let one = labels([("peer", &peer)]);
+            retries.extend(link.retry_unix_seconds.map(|at| (one.clone(), at)));
+            up.push((one, u64::from(link.state == LinkState::Connected)));
+            for (reason, count) in link.reconnects {
+                reconnects.push((labels([("peer", &peer), ("reason", reason)]), count));
+            }
+        }
+        out.gauges("keypadd_link_up", "Whether the peer that is dialled is connected, 1 or 0", up)?;
+        let help = "When the peer is tried next, as seconds since 1970; absent while it is tried or connected";
+        out.gauges("keypadd_link_retry_timestamp_seconds", help, retries)?;
+        let help = "Sessions that followed one that was lost, by what ended that one";
+        out.counters("keypadd_reconnects", help, reconnects)
+    }
+
     fn encode_sessions(&self, out: &mut Out<'_>) -> fmt::Result {
         let mut levels: BTreeMap<Labels, PartLevel> = BTreeMap::new();
         let mut forwards: BTreeMap<Labels, u64> = BTreeMap::new();
@@ -149,14 +171,6 @@ impl Figures {
         out.gauges("keypadd_path_mtu_bytes", "Largest UDP payload the path carries", mtus)?;
         out.counters("keypadd_path_lost_packets", "Packets sent that never arrived", losses)?;
         out.gauges("keypadd_forwards_open", "TCP connections open now", forwards)?;
-        let reconnects = self.sources.dialled().into_iter().flat_map(|dialling| {
-            let counts = dialling.link.status().reconnects.into_iter();
-            counts.map(move |(reason, count)| {
-                (labels([("peer", &dialling.peer), ("reason", reason)]), count)
-            })
-        });
-        let help = "Sessions that followed one that was lost, by what ended that one";
-        out.counters("keypadd_reconnects", help, reconnects)?;
         let suites = suites.into_iter().map(|labels| (labels, 1_u64));
         out.gauges("keypadd_suite_info", "Suites of the sessions that live", suites)
     }

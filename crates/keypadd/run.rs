@@ -102,6 +102,8 @@ pub(crate) async fn run(
             let _ = asked.send(document);
         }
     };
+    // Who asks for a reload from now on is told so at once.
+    drop(reloads);
     notify_stopping(shutdown.drained(daemon.drain).await);
     applied.end(ending).await;
     watching.shutdown().await;

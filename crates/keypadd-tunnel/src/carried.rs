@@ -8,6 +8,7 @@ use std::{
 };
 
 use tokio::{task::JoinSet, time::timeout};
+use tracing::info;
 
 /// Clones share one set.
 #[derive(Clone, Debug, Default)]
@@ -27,8 +28,9 @@ impl Carried {
     pub(crate) async fn end(&self, grace: Duration) {
         let mut tasks = mem::take(&mut *self.tasks());
         let all = async { while tasks.join_next().await.is_some() {} };
-        // Cancelled: whatever is left is cut off now.
-        let _ = timeout(grace, all).await;
+        if timeout(grace, all).await.is_err() && !grace.is_zero() {
+            info!("what is still open is cut off");
+        }
         tasks.shutdown().await;
     }
 

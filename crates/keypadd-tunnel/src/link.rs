@@ -115,7 +115,7 @@ impl Link {
     /// There is no session any more.
     pub(crate) fn lost(&self, cause: String) {
         let mut book = self.book();
-        (book.since, book.cause) = (SystemTime::now(), Some(cause));
+        (book.since, book.cause, book.retry_at) = (SystemTime::now(), Some(cause), None);
         drop(book);
         self.0.live.send_replace(Live::Waiting);
     }

@@ -1,6 +1,7 @@
 //! One daemon's figures as a person reads them. Takes from the answer what it shows; a field that an older
 //! daemon does not send is left out of the text.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
 use bytesize::ByteSize;
@@ -102,6 +103,8 @@ struct Link {
     since_unix_seconds: u64,
     cause: Option<String>,
     retry_unix_seconds: Option<u64>,
+    #[serde(default)]
+    reconnects: BTreeMap<String, u64>,
 }
 
 /// The text for one answer.
@@ -121,10 +124,9 @@ pub(super) fn render(document: Value) -> Result<String, serde_json::Error> {
         format!("  key {}", printable(&daemon.public_key)),
     ];
     pool(&daemon, &mut lines);
-    // What is connected is shown as a session.
-    for link in daemon.links.iter().filter(|link| link.state != "connected") {
-        lines.push(waiting(link));
-    }
+    // What is connected, and always was, is shown as a session alone.
+    let noteworthy = |link: &&Link| link.state != "connected" || !link.reconnects.is_empty();
+    lines.extend(daemon.links.iter().filter(noteworthy).map(link));
     if daemon.sessions.is_empty() {
         lines.push("  no peer is connected".into());
     }
@@ -176,21 +178,32 @@ fn pool(daemon: &Daemon, lines: &mut Vec<String>) {
     }
 }
 
-/// A peer that is dialled and not reached.
-fn waiting(link: &Link) -> String {
+/// A peer that is dialled.
+fn link(link: &Link) -> String {
     let (peer, endpoint) = (printable(&link.peer), printable(&link.endpoint));
     let since = age(link.since_unix_seconds);
-    let mut line = format!("  peer {peer} at {endpoint}: not connected for {since}");
-    if let Some(cause) = &link.cause {
-        line += &format!(": {}", printable(cause));
-    }
-    line += &match link.retry_unix_seconds {
-        Some(retry) => {
-            let seconds = retry.saturating_sub(unix_seconds(SystemTime::now()));
-            format!("; next try in {seconds} s")
+    let mut line = format!("  peer {peer} at {endpoint}: ");
+    if link.state == "connected" {
+        line += &format!("connected for {since}");
+    } else {
+        line += &format!("not connected for {since}");
+        if let Some(cause) = &link.cause {
+            line += &format!(": {}", printable(cause));
         }
-        None => "; trying".into(),
-    };
+        line += &match link.retry_unix_seconds {
+            Some(retry) => {
+                let seconds = retry.saturating_sub(unix_seconds(SystemTime::now()));
+                format!("; next try in {seconds} s")
+            }
+            None => "; trying".into(),
+        };
+    }
+    let Link { reconnects, .. } = link;
+    if !reconnects.is_empty() {
+        let reasons = reconnects.iter().map(|(reason, n)| format!("{} {n}", printable(reason)));
+        let (times, reasons) = (reconnects.values().sum::<u64>(), Vec::from_iter(reasons));
+        line += &format!("; reconnected {times} times: {}", reasons.join(", "));
+    }
     line
 }
 
