@@ -158,13 +158,18 @@ impl Filler {
         filler
     }
 
+    /// Says from now on that it lives. Said by the spawner: a thread of an idle class may begin late,
+    /// and a filler that has not begun is none that has failed.
+    pub(crate) fn alive(&self) -> Alive {
+        Alive::new(Arc::clone(&self.shared))
+    }
+
     /// Fills until the pool is dropped.
-    pub(crate) fn run(mut self) {
+    pub(crate) fn run(mut self, _alive: Alive) {
         // Set here, not by the spawner: a wake-up needs the handle before the first sleep.
         let _ = self.shared.thread.set(thread::current());
         self.shared.thread_id.store(rustix::thread::gettid().as_raw_nonzero().get(), Relaxed);
         self.shared.idle_class.store(become_idle(), Relaxed);
-        let _alive = Alive::new(Arc::clone(&self.shared));
         let started = Instant::now();
         loop {
             if self.work.is_empty() {
@@ -329,7 +334,7 @@ fn become_idle() -> bool {
 }
 
 /// Says that the filler lives, and when it stops without being told to, why tunnels are inline.
-struct Alive(Arc<FillerShared>);
+pub(crate) struct Alive(Arc<FillerShared>);
 
 impl Alive {
     fn new(shared: Arc<FillerShared>) -> Self {

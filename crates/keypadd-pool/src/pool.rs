@@ -73,7 +73,8 @@ impl Pool {
     /// about 300 KiB there is no room for bodies beside the heads.)
     pub fn new(settings: PoolSettings) -> io::Result<Self> {
         let (pool, filler) = Self::with_filler(settings)?;
-        thread::Builder::new().name("keypadd-fill".into()).spawn(|| filler.run())?;
+        let alive = filler.alive();
+        thread::Builder::new().name("keypadd-fill".into()).spawn(|| filler.run(alive))?;
         Ok(pool)
     }
 

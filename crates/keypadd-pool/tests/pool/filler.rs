@@ -24,7 +24,7 @@ struct Task {
 
 impl Task {
     fn of(pool: &Pool) -> Self {
-        poll_until("the filler is up", || pool.snapshot().filler_alive);
+        poll_until("the filler is up", || pool.snapshot().filler_thread_id != 0);
         let id = pool.snapshot().filler_thread_id;
         Self { directory: format!("/proc/self/task/{id}") }
     }
@@ -72,7 +72,7 @@ impl Task {
 fn the_filler_runs_in_class_idle_under_its_own_name() {
     let pool = pool(1 << 20);
     let task = Task::of(&pool);
-    assert!(pool.snapshot().filler_idle_class);
+    poll_until("it is in its class", || pool.snapshot().filler_idle_class);
     assert_eq!(task.stat(41).parse(), Ok(SCHED_IDLE));
     assert_eq!(task.read("comm").trim_end(), "keypadd-fill");
 }
