@@ -98,6 +98,15 @@ pub(crate) fn rest(stream: &mut impl Read) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// What a daemon's metrics say.
+pub(crate) fn scrape(port: u16) -> String {
+    let request = b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(request).unwrap();
+    String::from_utf8(rest(&mut stream).unwrap()).unwrap()
+}
+
 /// Asks a SOCKS5 proxy for a target in the protocol's own form (RFC 1928): the connection and its reply.
 pub(crate) fn ask_proxy(proxy: &str, address: &[u8], port: u16) -> (TcpStream, u8) {
     let mut stream = TcpStream::connect(proxy).unwrap();

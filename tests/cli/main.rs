@@ -8,6 +8,7 @@
 
 #[path = "../daemons/mod.rs"]
 mod daemons;
+mod ending;
 mod ends;
 mod examples;
 mod forwarding;

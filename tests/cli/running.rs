@@ -2,14 +2,14 @@
 //! connection through them that stays up.
 
 use std::fs;
-use std::io::{Read, Write};
+use std::io::Read;
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::unix::net::UnixDatagram;
 
 use rustix::process::Signal;
 
 use crate::daemons::{Daemon, Desk, PUBLIC_KEY, desk, text};
-use crate::ends::{PATIENCE, echo, echoes, free_port, through, until};
+use crate::ends::{PATIENCE, echo, echoes, free_port, scrape, through, until};
 
 /// Two configurations with their ports.
 struct Pair {
@@ -265,10 +265,7 @@ fn figures_say_how_long_pads_last_under_traffic_and_call_a_quiet_tunnel_idle() {
     for words in [" s at the present rate\n", "    pads to send: ", " packets/s\n"] {
         assert!(busy.contains(words), "{words}: {busy}");
     }
-    let mut scrape = TcpStream::connect(("127.0.0.1", metrics)).unwrap();
-    scrape.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
-    let mut answer = String::new();
-    scrape.read_to_string(&mut answer).unwrap();
+    let answer = scrape(metrics);
     assert!(answer.contains("\nkeypadd_pool_seconds_left{peer=\"laptop\",session="), "{answer}");
 }
 

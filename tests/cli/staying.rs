@@ -1,55 +1,33 @@
-//! Daemons that outlive their connections, and how they end while some are open.
+//! Daemons that outlive their connections: a server that comes back, a client that says how it stands, and
+//! ports on the server that pass from one run of a client to the next.
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::Command;
 use std::thread;
-use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::daemons::{Daemon, Desk, desk, text};
+use crate::ends::{PATIENCE, echo, echoes, free_port, scrape, until};
 
-/// Longer than anything here takes; reaching it means a hang.
-const HANG: Duration = Duration::from_secs(60);
-
-/// A target that says everything back, and where it is.
-fn echo() -> String {
-    let target = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = target.local_addr().unwrap().to_string();
-    thread::spawn(move || {
-        while let Ok((mut stream, _)) = target.accept() {
-            thread::spawn(move || {
-                let mut back = stream.try_clone().unwrap();
-                let _ = std::io::copy(&mut stream, &mut back);
-            });
-        }
-    });
-    address
-}
+/// What a peer without a name is called: its key's first characters.
+const NAME: &str = "11qYAYKx";
 
 /// A client with one forward to the target, and where that listens.
-fn forwarding(server: &Daemon, desk: &Desk, target: &str, flags: &[&str]) -> (Daemon, SocketAddr) {
+pub(crate) fn forwarding(
+    server: &Daemon,
+    desk: &Desk,
+    target: &str,
+    flags: &[&str],
+) -> (Daemon, SocketAddr) {
     let forward = format!("127.0.0.1:0:{target}");
     let mut command = server.connect(desk, &["-L", &forward, "--log-format", "json"]);
     command.args(flags);
     let client = Daemon::start(command);
     let entrance = client.ready["forwards"][0]["listen"][0].as_str().unwrap().parse().unwrap();
     (client, entrance)
-}
-
-fn enter(entrance: SocketAddr) -> TcpStream {
-    let stream = TcpStream::connect(entrance).unwrap();
-    stream.set_read_timeout(Some(HANG)).unwrap();
-    stream
-}
-
-/// What comes back of what is said.
-fn said_back(stream: &mut TcpStream, words: &[u8]) -> std::io::Result<Vec<u8>> {
-    stream.write_all(words)?;
-    let mut back = vec![0; words.len()];
-    stream.read_exact(&mut back)?;
-    Ok(back)
 }
 
 /// The figures of the `connect` among the daemons.
@@ -60,38 +38,36 @@ fn client_status(desk: &Desk) -> Value {
     daemons.iter().find(|daemon| daemon["verb"] == "connect").unwrap().clone()
 }
 
-fn until(what: &str, condition: impl Fn() -> bool) {
-    let began = Instant::now();
-    while !condition() {
-        assert!(began.elapsed() < HANG, "never: {what}");
-        thread::sleep(Duration::from_millis(50));
-    }
-}
-
 #[test]
 fn a_server_killed_and_started_again_is_found_and_who_came_meanwhile_is_served() {
-    let (desk, target) = (desk(), echo());
+    let (desk, target, metrics) = (desk(), echo("127.0.0.1").to_string(), free_port());
     let permit = ["--permit-open", &target];
     let server = Daemon::serve(&desk, &permit);
-    let (client, entrance) = forwarding(&server, &desk, &target, &[]);
-    let mut before = enter(entrance);
-    assert_eq!(said_back(&mut before, b"before").unwrap(), b"before");
+    let flags = ["--metrics", &format!("127.0.0.1:{metrics}")];
+    let (client, entrance) = forwarding(&server, &desk, &target, &flags);
+    let mut before = TcpStream::connect(entrance).unwrap();
+    assert!(echoes(&before));
     assert_eq!(client_status(&desk)["links"][0]["state"], "connected");
+    let up = format!("\nkeypadd_link_up{{peer=\"{NAME}\"}} 1\n");
+    assert!(scrape(metrics).contains(&up), "{}", scrape(metrics));
 
     let listen = server.address();
     drop(server); // SIGKILL: nobody says goodbye
-    let mut meanwhile = enter(entrance);
+    let meanwhile = TcpStream::connect(entrance).unwrap();
     let again: Vec<&str> = permit.into_iter().chain(["--listen", &listen]).collect();
     let _server = Daemon::serve_at(&desk, &again);
-    assert_eq!(said_back(&mut meanwhile, b"meanwhile").unwrap(), b"meanwhile");
-    assert_eq!(said_back(&mut enter(entrance), b"after").unwrap(), b"after");
-    let cut = said_back(&mut before, b"?").unwrap_err();
-    assert_eq!(cut.kind(), ErrorKind::ConnectionReset);
+    assert!(echoes(&meanwhile));
+    assert!(echoes(&TcpStream::connect(entrance).unwrap()));
+    assert_eq!(before.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
 
     let link = client_status(&desk)["links"][0].clone();
     assert_eq!(link["state"], "connected");
     assert_eq!(link["endpoint"], listen);
     assert_eq!(link["reconnects"]["silent"], 1, "{link}");
+    let shown = text(&desk.keypadd(&["status"]).output().unwrap().stdout);
+    assert!(shown.contains("; reconnected 1 times: silent 1\n"), "{shown}");
+    let counted = format!("\nkeypadd_reconnects_total{{peer=\"{NAME}\",reason=\"silent\"}} 1\n");
+    assert!(scrape(metrics).contains(&counted), "{}", scrape(metrics));
     let output = client.stop();
     let log = text(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{log}");
@@ -101,70 +77,105 @@ fn a_server_killed_and_started_again_is_found_and_who_came_meanwhile_is_served()
 }
 
 #[test]
-fn a_client_without_its_server_says_so_and_keeps_trying() {
-    let (desk, target) = (desk(), echo());
+fn a_client_without_its_server_says_so_and_when_it_tries_again() {
+    let (desk, target, metrics) = (desk(), echo("127.0.0.1").to_string(), free_port());
     let server = Daemon::serve(&desk, &["--permit-open", &target]);
-    let (client, entrance) = forwarding(&server, &desk, &target, &[]);
+    let flags = ["--metrics", &format!("127.0.0.1:{metrics}")];
+    let (client, entrance) = forwarding(&server, &desk, &target, &flags);
     assert_eq!(server.stop().status.code(), Some(0));
-    until("it knows", || client_status(&desk)["links"][0]["state"] == "waiting");
-    let link = client_status(&desk)["links"][0].clone();
+    let link = until("it knows", || {
+        let link = client_status(&desk)["links"][0].clone();
+        (link["state"] == "waiting").then_some(link)
+    });
     assert_eq!(link["cause"], "closed by peer: the server is shutting down");
-    let output = desk.keypadd(&["status"]).output().unwrap();
-    let shown = text(&output.stdout);
-    assert!(shown.contains(": not connected for "), "{shown}");
+    until("the next try is in the text", || {
+        let shown = text(&desk.keypadd(&["status"]).output().unwrap().stdout);
+        assert!(shown.contains(": not connected for "), "{shown}");
+        shown.contains("; next try in ").then_some(())
+    });
+    until("and in the metrics", || {
+        let scraped = scrape(metrics);
+        let down = format!("\nkeypadd_link_up{{peer=\"{NAME}\"}} 0\n");
+        assert!(scraped.contains(&down), "{scraped}");
+        scraped.contains("\nkeypadd_link_retry_timestamp_seconds{peer=").then_some(())
+    });
     assert!(TcpStream::connect(entrance).is_ok(), "its port stays");
     assert_eq!(client.stop().status.code(), Some(0));
 }
 
-/// Both ends in turn: a daemon that is told to end, by SIGTERM, while a connection is open.
+/// A target that says this to whoever comes, and where it is.
+fn greeter(greeting: u8) -> String {
+    let target = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = target.local_addr().unwrap().to_string();
+    thread::spawn(move || {
+        while let Ok((mut stream, _)) = target.accept() {
+            let _ = stream.write_all(&[greeting]);
+        }
+    });
+    address
+}
+
+/// Who answers at this port of the server.
+fn greeted(port: u16) -> io::Result<u8> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut greeting = [0];
+    stream.read_exact(&mut greeting)?;
+    Ok(greeting[0])
+}
+
+/// A client that publishes a target there, not started yet.
+fn publishing(server: &Daemon, desk: &Desk, port: u16, target: &str) -> Command {
+    let forward = format!("127.0.0.1:{port}:{target}");
+    server.connect(desk, &["-R", &forward, "--connect-timeout", "60s", "--log-format", "json"])
+}
+
 #[test]
-fn on_sigterm_what_is_open_may_finish_and_nothing_new_comes_in() {
-    for ends_first in ["serve", "connect"] {
-        let (desk, target) = (desk(), echo());
-        let drain = ["--drain-timeout", "50s"];
-        let server = Daemon::serve(&desk, &["--permit-open", &target, drain[0], drain[1]]);
-        let (client, entrance) = forwarding(&server, &desk, &target, &drain);
-        let mut open = enter(entrance);
-        assert_eq!(said_back(&mut open, b"one").unwrap(), b"one");
+fn a_port_goes_to_a_newer_run_of_the_same_key_once_its_holder_is_silent_and_not_before() {
+    let (desk, port) = (desk(), free_port());
+    let server = Daemon::serve(&desk, &["--permit-listen", "localhost:*"]);
+    let mut old = Daemon::start(publishing(&server, &desk, port, &greeter(1)));
+    assert_eq!(greeted(port).unwrap(), 1);
 
-        let (ending, other) =
-            if ends_first == "serve" { (server, client) } else { (client, server) };
-        ending.signal(Signal::TERM);
-        until("nothing new comes in", || {
-            let late = TcpStream::connect(entrance);
-            late.and_then(|mut late| said_back(&mut late, b"late")).is_err()
-        });
-        assert_eq!(said_back(&mut open, b"two").unwrap(), b"two");
-        let shown = text(&desk.keypadd(&["status"]).output().unwrap().stdout);
-        assert!(shown.contains(&format!("\n{ends_first} ")) || shown.starts_with(ends_first));
+    let target = greeter(2);
+    let refused = publishing(&server, &desk, port, &target).output().unwrap();
+    let said = text(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(6), "{said}");
+    let cause = format!("-R 127.0.0.1:{port}:{target}: address in use\n  hint: ");
+    assert!(said.contains(&cause), "{said}");
+    assert_eq!(greeted(port).unwrap(), 1, "who lives keeps it");
 
-        let began = Instant::now();
-        open.shutdown(std::net::Shutdown::Write).unwrap();
-        assert_eq!(open.read(&mut [0]).unwrap(), 0, "{ends_first}: its end is in order");
-        let output = ending.ended();
-        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-        assert!(began.elapsed() < Duration::from_secs(30), "it waited for more");
-        assert_eq!(other.stop().status.code(), Some(0));
+    old.signal(Signal::STOP);
+    let new = Daemon::start(publishing(&server, &desk, port, &target));
+    assert_eq!(greeted(port).unwrap(), 2);
+    old.signal(Signal::CONT);
+    old.hear("the server does not listen");
+    assert_eq!(greeted(port).unwrap(), 2, "the newer one keeps it");
+    for daemon in [old, new, server] {
+        assert_eq!(daemon.stop().status.code(), Some(0));
     }
 }
 
 #[test]
-fn the_time_to_drain_is_bounded_and_a_second_signal_ends_it_at_once() {
-    let (desk, target) = (desk(), echo());
-    let server = Daemon::serve(&desk, &["--permit-open", &target, "--drain-timeout", "50s"]);
-    let (client, entrance) = forwarding(&server, &desk, &target, &["--drain-timeout", "300ms"]);
-    let mut open = enter(entrance);
-    assert_eq!(said_back(&mut open, b"one").unwrap(), b"one");
-    assert_eq!(client.stop().status.code(), Some(0));
-    assert_eq!(open.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
+fn a_client_killed_and_started_again_gets_its_port_back() {
+    let (desk, port) = (desk(), free_port());
+    let server = Daemon::serve(&desk, &["--permit-listen", "localhost:*"]);
+    drop(Daemon::start(publishing(&server, &desk, port, &greeter(1)))); // SIGKILL
+    let _client = Daemon::start(publishing(&server, &desk, port, &greeter(2)));
+    assert_eq!(greeted(port).unwrap(), 2);
+}
 
-    let (client, entrance) = forwarding(&server, &desk, &target, &["--drain-timeout", "50s"]);
-    let mut open = enter(entrance);
-    assert_eq!(said_back(&mut open, b"one").unwrap(), b"one");
-    for (daemon, signal, code) in [(client, Signal::TERM, 143), (server, Signal::INT, 130)] {
-        daemon.signal(Signal::TERM);
-        thread::sleep(Duration::from_millis(200)); // two at once would be one
-        daemon.signal(signal);
-        assert_eq!(daemon.ended().status.code(), Some(code));
-    }
+#[test]
+fn another_key_does_not_get_a_port_that_is_held() {
+    let (desk, port) = (desk(), free_port());
+    let other = desk.keypadd(&["keygen", "other.key"]).output().unwrap();
+    let other = text(&other.stdout);
+    let server = Daemon::serve(&desk, &["--allow", other.trim(), "--permit-listen", "localhost:*"]);
+    let _holder = Daemon::start(publishing(&server, &desk, port, &greeter(1)));
+    let mut intruder = publishing(&server, &desk, port, &greeter(2));
+    let refused = intruder.args(["--key", "other.key"]).output().unwrap();
+    let said = text(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(6), "{said}");
+    assert!(said.contains(": address in use\n"), "{said}");
+    assert_eq!(greeted(port).unwrap(), 1);
 }

@@ -116,6 +116,20 @@ impl Daemon {
         self.child.id()
     }
 
+    /// Waits until it has said a line with these words.
+    #[allow(dead_code, reason = "`hostile` does not listen")]
+    pub(crate) fn hear(&mut self, words: &str) {
+        loop {
+            let from = self.said.len();
+            let length = self.stderr.read_until(b'\n', &mut self.said).unwrap();
+            let line = String::from_utf8_lossy(&self.said[from..]);
+            assert_ne!(length, 0, "it ended without {words}: {}", text(&self.said));
+            if line.contains(words) {
+                return;
+            }
+        }
+    }
+
     /// SIGTERM, then everything it said.
     pub(crate) fn stop(self) -> Output {
         self.signal(Signal::TERM);

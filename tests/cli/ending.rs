@@ -1,0 +1,192 @@
+//! How daemons end while connections are open: on SIGTERM what is open may finish, for as long as
+//! `--drain-timeout` says; Ctrl-C and a second signal end them at once.
+
+use std::fs;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::daemons::{Daemon, Desk, PUBLIC_KEY, desk, text};
+use crate::ends::{PATIENCE, echo, echoes, free_port, noise, until};
+use crate::staying::forwarding;
+
+/// Less than any time to drain here, and more than it takes to end.
+const SOON: Duration = Duration::from_secs(40);
+
+/// A time to drain that nobody waits out.
+const LONG: [&str; 2] = ["--drain-timeout", "50s"];
+
+/// What goes through while a daemon ends.
+const TRANSFER_BYTES: usize = 4 << 20;
+
+/// Each end with the other, and the entrance of a forward to the target: `serve` ends first, then `connect`.
+fn pairs(target: &str, drain: &[&str]) -> Vec<(Desk, Daemon, Daemon, SocketAddr)> {
+    let pair = |server_first| {
+        let desk = desk();
+        let server = Daemon::serve(&desk, &[&["--permit-open", target], drain].concat());
+        let (client, entrance) = forwarding(&server, &desk, target, drain);
+        match server_first {
+            true => (desk, server, client, entrance),
+            false => (desk, client, server, entrance),
+        }
+    };
+    [true, false].map(pair).into()
+}
+
+/// Two `run`, the one that dials and the one that listens, with a forward each way, and the entrance of the
+/// one towards the target.
+fn running(desk: &Desk, target: &str) -> (Daemon, Daemon, SocketAddr, SocketAddr) {
+    let common = "key = \"good.key\"\npool-budget = \"4MiB\"\ndrain-timeout = \"50s\"\n";
+    let port = free_port();
+    let run = |name: &str, more: String| {
+        fs::write(desk.path(name), format!("{common}{more}")).unwrap();
+        Daemon::start(desk.keypadd(&["run", "--config", name, "--log-format", "json"]))
+    };
+    let far = run(
+        "far.toml",
+        format!(
+            "listen = \"127.0.0.1:0\"\n[peer.near]\npublic-key = \"{PUBLIC_KEY}\"\n\
+             permit-open = [\"{target}\"]\npermit-listen = [\"{port}\"]\n"
+        ),
+    );
+    let endpoint = far.address();
+    let near = run(
+        "near.toml",
+        format!(
+            "[peer.far]\npublic-key = \"{PUBLIC_KEY}\"\nendpoint = \"{endpoint}\"\n\
+             local = [\"127.0.0.1:0:{target}\"]\nremote = [\"127.0.0.1:{port}:{target}\"]\n"
+        ),
+    );
+    let local = &near.ready["dialling"][0]["forwards"][0]["listen"][0];
+    let local = local.as_str().unwrap().parse().unwrap();
+    (near, far, local, ([127, 0, 0, 1], port).into())
+}
+
+/// Sends and hears back a few MiB, byte by byte the same.
+fn transfers(stream: &TcpStream) {
+    let sent = noise(TRANSFER_BYTES);
+    let mut heard = vec![0; sent.len()];
+    thread::scope(|scope| {
+        scope.spawn(|| { stream }.write_all(&sent).unwrap());
+        { stream }.read_exact(&mut heard).unwrap();
+    });
+    assert!(heard == sent, "other bytes than were sent");
+}
+
+/// SIGTERM lets what is open finish, whatever it still has to say, and lets nothing new in.
+fn drains(desk: &Desk, mut ending: Daemon, other: Daemon, open: Vec<(SocketAddr, TcpStream)>) {
+    ending.signal(Signal::TERM);
+    ending.hear("what is open may finish for 50s");
+    for (entrance, _) in &open {
+        until("nothing new comes in", || {
+            let late = TcpStream::connect(entrance).ok();
+            late.filter(echoes).is_none().then_some(())
+        });
+    }
+    let status = desk.keypadd(&["status", "--json"]).output().unwrap();
+    let status: serde_json::Value = serde_json::from_slice(&status.stdout).unwrap();
+    assert_eq!(status["daemons"].as_array().unwrap().len(), 2, "it shows its figures meanwhile");
+
+    let began = Instant::now();
+    for (_, mut open) in open {
+        transfers(&open);
+        open.shutdown(std::net::Shutdown::Write).unwrap();
+        assert_eq!(open.read(&mut [0]).unwrap(), 0, "its end is in order");
+    }
+    let output = ending.ended();
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert!(began.elapsed() < SOON, "it waited for more");
+    assert_eq!(other.stop().status.code(), Some(0));
+}
+
+#[test]
+fn on_sigterm_what_is_open_may_finish_and_nothing_new_comes_in() {
+    for (desk, ending, other, entrance) in pairs(&echo("127.0.0.1").to_string(), &LONG) {
+        let open = TcpStream::connect(entrance).unwrap();
+        assert!(echoes(&open));
+        drains(&desk, ending, other, vec![(entrance, open)]);
+    }
+}
+
+#[test]
+fn on_sigterm_a_daemon_with_a_file_lets_forwards_of_both_directions_finish() {
+    for near_first in [true, false] {
+        let desk = desk();
+        let (near, far, local, remote) = running(&desk, &echo("127.0.0.1").to_string());
+        until("the server listens", || TcpStream::connect(remote).ok());
+        let open = [local, remote].map(|entrance| {
+            let open = TcpStream::connect(entrance).unwrap();
+            assert!(echoes(&open));
+            (entrance, open)
+        });
+        let (ending, other) = if near_first { (near, far) } else { (far, near) };
+        drains(&desk, ending, other, open.into());
+    }
+}
+
+#[test]
+fn what_is_stuck_when_the_time_to_drain_is_over_is_reset() {
+    let target = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = target.local_addr().unwrap().to_string();
+    for (_desk, ending, other, entrance) in pairs(&address, &["--drain-timeout", "300ms"]) {
+        let mut writer = TcpStream::connect(entrance).unwrap();
+        // Takes nothing, so that the writer is stuck for ever.
+        let (mut held, _) = target.accept().unwrap();
+        let stuck = thread::spawn(move || {
+            let block = [0; 64 << 10];
+            loop {
+                if let Err(error) = writer.write_all(&block) {
+                    return error.kind();
+                }
+            }
+        });
+        let began = Instant::now();
+        ending.signal(Signal::TERM);
+        let output = ending.ended();
+        let log = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{log}");
+        assert!(began.elapsed() >= Duration::from_millis(300), "it was given no time");
+        assert!(log.contains("what is still open is cut off"), "{log}");
+        let kind = stuck.join().unwrap();
+        assert!([ErrorKind::ConnectionReset, ErrorKind::BrokenPipe].contains(&kind), "{kind}");
+        held.set_read_timeout(Some(PATIENCE)).unwrap();
+        let at_target = held.read_to_end(&mut Vec::new()).unwrap_err().kind();
+        assert_eq!(at_target, ErrorKind::ConnectionReset, "no end that looks like one");
+        assert_eq!(other.stop().status.code(), Some(0));
+    }
+}
+
+#[test]
+fn ctrl_c_cuts_off_what_is_open() {
+    for (_desk, ending, other, entrance) in pairs(&echo("127.0.0.1").to_string(), &LONG) {
+        let mut open = TcpStream::connect(entrance).unwrap();
+        assert!(echoes(&open));
+        let began = Instant::now();
+        ending.signal(Signal::INT);
+        let output = ending.ended();
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        assert!(began.elapsed() < SOON, "it waited");
+        assert_eq!(open.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
+        assert_eq!(other.stop().status.code(), Some(0));
+    }
+}
+
+#[test]
+fn a_second_signal_ends_a_daemon_that_drains_at_once() {
+    let pairs = pairs(&echo("127.0.0.1").to_string(), &LONG);
+    for ((_desk, mut ending, _other, entrance), (second, code)) in
+        pairs.into_iter().zip([(Signal::TERM, 143), (Signal::INT, 130)])
+    {
+        let open = TcpStream::connect(entrance).unwrap();
+        assert!(echoes(&open));
+        let began = Instant::now();
+        ending.signal(Signal::TERM);
+        ending.hear("what is open may finish for 50s");
+        ending.signal(second);
+        assert_eq!(ending.ended().status.code(), Some(code));
+        assert!(began.elapsed() < SOON, "it waited");
+    }
+}
