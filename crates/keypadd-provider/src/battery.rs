@@ -5,6 +5,7 @@
 //! never sealed twice (I3), forged and replayed packets cost no keystream (I4, I5). Nothing here
 //! judges time: what a filler does is waited for.
 
+mod allocations;
 mod forgeries;
 mod late;
 mod modes;

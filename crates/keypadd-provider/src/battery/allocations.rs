@@ -1,0 +1,67 @@
+//! What packets ask the allocator for, on a hit and on a miss, also where one chunk ends and the next
+//! begins. Sealing: nothing. Opening: the plaintext's own memory, which `OpenKey` has a reason for.
+
+use std::time::Duration;
+
+use bytes::BytesMut;
+use keypadd_keystream::{Suite, TAG_BYTES};
+use keypadd_pool::{Pool, PoolSettings, Step};
+use quinn_proto::crypto::PacketKey;
+
+use super::support::{Receiver, Sender, material, payload};
+
+const HEADER: &[u8] = b"header";
+
+/// More than two segments of 64 packets, in short and full sizes.
+const PACKETS: u64 = 150;
+const PAYLOAD_BYTES: [usize; 4] = [40, 200, 1_200, 1_430];
+
+/// What the lanes hold when the packets come.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Lanes {
+    None,
+    Filled,
+    Empty,
+}
+
+#[test]
+fn sealing_allocates_nothing_and_opening_the_plaintext_alone() {
+    for suite in Suite::ALL {
+        for lanes in [Lanes::None, Lanes::Filled, Lanes::Empty] {
+            let material = material(suite, 11);
+            let (sender, receiver) = (Sender::new(suite), Receiver::new(suite));
+            let (seals, opens) = (sender.key(0, &material), receiver.key(0, &material));
+            // A filler without a thread: it asks nothing back while the packets are counted.
+            let settings = PoolSettings { budget_bytes: 16 << 20 };
+            let (pool, mut filler) = Pool::with_filler(settings).expect("a pool");
+            if lanes != Lanes::None {
+                sender.phases().admit(pool.clone());
+                receiver.arrivals().phases.admit(pool.clone());
+            }
+            while lanes == Lanes::Filled && filler.step(Duration::ZERO) == Step::Worked {}
+            for number in 0..PACKETS {
+                let bytes = PAYLOAD_BYTES[number as usize % PAYLOAD_BYTES.len()];
+                let mut packet = [HEADER, &payload(bytes), &[0; TAG_BYTES]].concat();
+                let sealing = allocation_counter::measure(|| {
+                    seals.encrypt(number, &mut packet, HEADER.len());
+                });
+                let mut sealed = BytesMut::from(&packet[HEADER.len()..]);
+                let opening = allocation_counter::measure(|| {
+                    opens.decrypt(number, HEADER, &mut sealed).expect("it was sealed");
+                });
+                assert_eq!(sealed, payload(bytes));
+                let packet = format!("{suite} {lanes:?}: packet {number} of {bytes} bytes");
+                assert_eq!(sealing.count_total, 0, "{packet}");
+                assert_eq!(
+                    (opening.count_total, opening.bytes_total),
+                    (1, bytes as u64),
+                    "{packet}"
+                );
+            }
+            for meters in [&sender.meters, &receiver.meters] {
+                let served = meters.keystream_pool_bytes() > 0;
+                assert_eq!(served, lanes == Lanes::Filled, "{suite} {lanes:?}");
+            }
+        }
+    }
+}
