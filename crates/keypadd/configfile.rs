@@ -105,7 +105,7 @@ fn read(path: &Path) -> Result<String, Error> {
     let unusable = |cause: &str| Error::new(Exit::Config, format!("configuration {name} {cause}"));
     let failed = |error: io::Error| match error.kind() {
         ErrorKind::NotFound => unusable("does not exist")
-            .hint("write it, or name another with --config; docs/configuration.md has an example"),
+            .hint("write it, or name another with --config; `keypadd run --help` has an example"),
         ErrorKind::InvalidData => unusable("is not text in UTF-8"),
         _ => unusable(&format!("cannot be read: {}", system(&error))),
     };

@@ -246,6 +246,10 @@ fn explain(error: ClientError, daemon: &Daemon, peer: PublicKey) -> Error {
             Error::new(Exit::Unreachable, cause)
                 .hint("is the name right, and does DNS work here? an address will do as well")
         }
+        ClientError::Unreachable { cause: why, .. } if why.starts_with("this name means") => {
+            Error::new(Exit::Unreachable, cause)
+                .hint("an address of the server in place of its name will do")
+        }
         ClientError::Unreachable { .. } => Error::new(Exit::Unreachable, cause).hint(
             "is `keypadd serve` running there, and does a firewall let its UDP port through?",
         ),

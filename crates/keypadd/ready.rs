@@ -7,7 +7,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 use keypadd_keystream::{Class, Suite};
 use keypadd_provider::{KeyExchange, PublicKey};
-use keypadd_tunnel::{Bind, Bound, DEFAULT_PORT, Goal, Listen, Permit, Target};
+use keypadd_tunnel::{
+    Bind, Bound, DEFAULT_PORT, Forward, Goal, Host, Listen, ListenPermit, LocalForward, Permit,
+    RemoteForward, Target,
+};
 use serde::Serialize;
 
 use crate::cli::LogFormat;
@@ -192,6 +195,7 @@ pub(crate) struct ConnectLine<'a> {
     pub(crate) suites: &'a [Suite],
     pub(crate) kex: &'a [KeyExchange],
     pub(crate) permits: &'a [Permit],
+    pub(crate) listen_permits: &'a [ListenPermit],
 }
 
 impl fmt::Display for ConnectLine<'_> {
@@ -216,15 +220,39 @@ impl fmt::Display for ConnectLine<'_> {
         if !self.kex.contains(&KeyExchange::default()) {
             write!(f, " --kex {}", self.kex[0])?;
         }
-        let target = self.permits.iter().find_map(|permit| permit.to_string().parse().ok());
-        let target = target.unwrap_or_else(example_target);
-        write!(f, " -L {}:{target}", local_port(target.port))
+        write!(f, " {}", self.forward())
     }
 }
 
-/// A target for the line when no permit names a single one.
-fn example_target() -> Target {
-    "localhost:22".parse().expect("a name and a port")
+impl ConnectLine<'_> {
+    /// A forward that the permits admit, rather for a target that one of them names alone. Without any
+    /// permit it is ssh's: the one that the warning about that proposes to permit.
+    fn forward(&self) -> Forward {
+        let local = |goal: Goal| {
+            let port = match &goal {
+                Goal::Tcp(target) => local_port(target.port),
+                Goal::Unix(_) => 8000,
+            };
+            Forward::Local(LocalForward {
+                listen: Listen::Tcp { bind: Bind::Loopback, port },
+                goal,
+            })
+        };
+        let localhost = |port| Goal::Tcp(Target { host: Host::Name("localhost".into()), port });
+        let alone = self.permits.iter().find_map(|permit| permit.to_string().parse().ok());
+        let goal = alone.map(Goal::Tcp).or_else(|| Some(self.permits.first()?.example()));
+        match (goal, self.listen_permits.first().map(ListenPermit::example)) {
+            (Some(goal), _) => local(goal),
+            (None, None) => local(localhost(22)),
+            (None, Some(listen)) => {
+                let goal = match &listen {
+                    Listen::Tcp { port, .. } => localhost(*port),
+                    Listen::Unix(_) => localhost(80),
+                };
+                Forward::Remote(RemoteForward { listen, goal })
+            }
+        }
+    }
 }
 
 /// A port that needs no privilege on the client: 22 becomes 2222, 80 becomes 8080.
@@ -269,6 +297,7 @@ mod tests {
             suites: &[Suite::TRIPLE_DES_CTR_HMAC_SHA1],
             kex: &[KeyExchange::X25519],
             permits: &["*:*".parse().unwrap(), "db:5432".parse().unwrap()],
+            listen_permits: &[],
         };
         let expected = format!(
             "keypadd connect 127.0.0.1:5000 --peer {key} --suite 3des-ctr-hmac-sha1 --allow-legacy \
@@ -276,6 +305,37 @@ mod tests {
         );
         assert_eq!(line.to_string(), expected);
     }
+
+    #[test]
+    fn the_line_for_the_other_host_has_a_forward_that_is_permitted() {
+        for (permits, listen_permits, forward) in [
+            (&["*:*"][..], &[][..], "-L 2222:localhost:22"),
+            (&["*:5432", "db:5433"], &[], "-L 5433:db:5433"),
+            (&["*:5432"], &[], "-L 5432:localhost:5432"),
+            (&["db:*"], &[], "-L 2222:db:22"),
+            (&["10.1.0.0/16:80"], &[], "-L 8080:10.1.0.0:80"),
+            (&["/run/db.sock"], &["8080"], "-L 8000:/run/db.sock"),
+            (&[], &["3000"], "-R 3000:localhost:3000"),
+            (&[], &["*:*"], "-R 8080:localhost:8080"),
+            (&[], &["192.0.2.7:80"], "-R 192.0.2.7:80:localhost:80"),
+            (&[], &["/run/web.sock"], "-R /run/web.sock:localhost:80"),
+            (&[], &[], "-L 2222:localhost:22"),
+        ] {
+            let permits: Vec<Permit> = permits.iter().map(|text| text.parse().unwrap()).collect();
+            let listen_permits: Vec<ListenPermit> =
+                listen_permits.iter().map(|text| text.parse().unwrap()).collect();
+            let line = ConnectLine {
+                listen: "127.0.0.1:5000".parse().unwrap(),
+                key: "11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=".parse().unwrap(),
+                suites: &[Suite::default()],
+                kex: &[KeyExchange::default()],
+                permits: &permits,
+                listen_permits: &listen_permits,
+            };
+            assert!(line.to_string().ends_with(&format!("= {forward}")), "{line}");
+        }
+    }
+
     #[test]
     fn a_server_that_goes_by_its_own_name_says_what_to_do_where_nobody_knows_it() {
         let ready = |listen: &str| ServerReady {

@@ -129,6 +129,7 @@ pub(crate) async fn run(
         suites: &daemon.crypto.suites,
         kex: &daemon.crypto.kex,
         permits: &permits,
+        listen_permits: &listen_permits,
     };
     on_ready(&ServerReady {
         listen: place,

@@ -105,6 +105,13 @@ pub(crate) async fn resolve(
     if addresses.is_empty() { Err(io::ErrorKind::NotFound.into()) } else { Ok(addresses) }
 }
 
+/// Whether a name, other than `localhost`, has come to mean loopback alone. It happens where two
+/// machines have one name, or with a name that is for another network: the other host is not here.
+pub(crate) fn is_another_name_of_this_host(host: &Host, addresses: &[SocketAddr]) -> bool {
+    let is_name = matches!(host, Host::Name(_)) && !host.is_localhost();
+    is_name && addresses.iter().all(|address| address.ip().to_canonical().is_loopback())
+}
+
 /// Blocks a thread with `lookup` when there is room; the room is taken until `lookup` returns,
 /// whoever still waits for it.
 async fn bounded<T: Send + 'static>(
@@ -154,6 +161,18 @@ mod tests {
         bounded(&Lookups::default(), || ()).await.unwrap();
         drop(releases);
         timeout(Duration::from_secs(30), bounded(&lookups, || ())).await.unwrap().unwrap();
+    }
+
+    #[test]
+    fn a_name_that_means_loopback_alone_is_another_name_of_this_host() {
+        let is_here = |host: &str, addresses: &[&str]| {
+            let at = |address: &&str| SocketAddr::new(address.parse().unwrap(), 4433);
+            let addresses: Vec<_> = addresses.iter().map(at).collect();
+            is_another_name_of_this_host(&host.parse().unwrap(), &addresses)
+        };
+        assert!(is_here("debian", &["127.0.1.1"]) && is_here("debian", &["::1", "127.0.0.1"]));
+        assert!(!is_here("debian", &["127.0.1.1", "192.0.2.7"]));
+        assert!(!is_here("localhost", &["127.0.0.1"]) && !is_here("127.0.0.1", &["127.0.0.1"]));
     }
 
     #[test]

@@ -102,6 +102,27 @@ impl Pattern {
     }
 }
 
+impl HostPattern {
+    /// One of the hosts: this one where it may be any, the first address of a network.
+    pub(crate) fn example(&self) -> Host {
+        match self {
+            Self::Any => Host::Name("localhost".into()),
+            Self::Net(net) => Host::Address(net.addr()),
+            Self::One(host) => host.clone(),
+        }
+    }
+}
+
+impl PortPattern {
+    /// One of the ports: `any` where it may be any.
+    pub(crate) fn example(self, any: u16) -> u16 {
+        match self {
+            Self::Any => any,
+            Self::One(port) => port,
+        }
+    }
+}
+
 impl fmt::Display for Pattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (host, port) = match self {

@@ -10,6 +10,7 @@
 use std::{fmt, net::IpAddr, str::FromStr};
 
 use crate::{
+    forward::Goal,
     pattern::{HostPattern, Pattern, PermitError, same_host},
     socket_path::SocketPath,
     target::{Host, LOOPBACK, Target},
@@ -31,6 +32,18 @@ impl FromStr for Permit {
         match Pattern::parse(text) {
             Ok(pattern) => Ok(Self(pattern)),
             Err(cause) => Err(PermitError { pattern: text.into(), cause }),
+        }
+    }
+}
+
+impl Permit {
+    /// Something that it admits, for whoever shows how it may be used; ssh where any port will do.
+    pub fn example(&self) -> Goal {
+        match &self.0 {
+            Pattern::Tcp(host, port) => {
+                Goal::Tcp(Target { host: host.example(), port: port.example(22) })
+            }
+            Pattern::Unix(path) => Goal::Unix(path.clone()),
         }
     }
 }

@@ -59,6 +59,16 @@ impl ListenPermit {
             Bind::Host(host) => Pattern::Tcp(HostPattern::One(host.clone()), port),
         })
     }
+
+    /// Something that it admits, for whoever shows how it may be used; loopback where it may be.
+    pub fn example(&self) -> Listen {
+        let (host, port) = match &self.0 {
+            Pattern::Tcp(host, port) => (host.example(), port.example(8080)),
+            Pattern::Unix(path) => return Listen::Unix(path.clone()),
+        };
+        let bind = if host.is_localhost() { Bind::Loopback } else { Bind::Host(host) };
+        Listen::Tcp { bind, port }
+    }
 }
 
 impl fmt::Display for ListenPermit {

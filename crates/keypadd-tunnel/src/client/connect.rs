@@ -21,7 +21,7 @@ use crate::{
     control::Control,
     dial::share_of,
     error::{Attempt, ClientError},
-    lookup::resolve,
+    lookup::{is_another_name_of_this_host, resolve},
     peer::short,
     remotes::serve_remotes,
     session::{FRAMES_MAX, NewSession, proved},
@@ -69,7 +69,11 @@ impl Client {
             };
             causes.push(cause);
         }
-        Err(unreachable(causes.join("; ")))
+        let mut cause = causes.join("; ");
+        if is_another_name_of_this_host(host, &addresses) {
+            cause.insert_str(0, "this name means this host itself here: ");
+        }
+        Err(unreachable(cause))
     }
 
     /// One attempt. Given up, whatever keys it has agreed on are gone.
