@@ -1,0 +1,150 @@
+//! The documentation against the tree: links lead somewhere, tests that are named exist, configurations
+//! can be used, the map of the code has every file. What the pages say is judged by who reads them.
+
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const ROOT: &str = env!("CARGO_MANIFEST_DIR");
+
+/// Files of the tree with this ending, in folders that are ours, with their text.
+fn files(ending: &str) -> Vec<(PathBuf, String)> {
+    let mut found = Vec::new();
+    let mut folders = vec![PathBuf::from(ROOT)];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            if path.is_dir() {
+                if name != "target" && !name.starts_with('.') {
+                    folders.push(path);
+                }
+            } else if name.ends_with(ending) {
+                let text = fs::read_to_string(&path).unwrap();
+                found.push((path, text));
+            }
+        }
+    }
+    found
+}
+
+fn shown(path: &Path) -> String {
+    path.strip_prefix(ROOT).unwrap_or(path).display().to_string()
+}
+
+/// A page without its blocks of code, whose brackets are no links and whose `#` are no headings.
+fn prose(page: &str) -> String {
+    let mut in_code = false;
+    let lines = page.lines().filter(|line| {
+        let is_fence = line.trim_start().starts_with("```");
+        in_code ^= is_fence;
+        !in_code && !is_fence
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// The name by which a heading is linked to, as the usual renderers make it.
+fn anchor(heading: &str) -> String {
+    let kept = |c: &char| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_');
+    heading.trim().to_lowercase().chars().filter(kept).collect::<String>().replace(' ', "-")
+}
+
+fn anchors(page: &str) -> BTreeSet<String> {
+    let prose = prose(page);
+    let headings = prose.lines().filter(|line| line.starts_with('#'));
+    headings.map(|line| anchor(line.trim_start_matches('#'))).collect()
+}
+
+#[test]
+fn every_link_leads_somewhere() {
+    let mut dead = Vec::new();
+    for (page, text) in files(".md") {
+        let prose = prose(&text);
+        for link in prose.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            if link.contains("://") {
+                continue;
+            }
+            let (file, wanted) = link.split_once('#').unwrap_or((link, ""));
+            let target = match file {
+                "" => page.clone(),
+                file => page.parent().unwrap().join(file),
+            };
+            let is_there = target.exists()
+                && (wanted.is_empty()
+                    || anchors(&fs::read_to_string(&target).unwrap()).contains(wanted));
+            if !is_there {
+                dead.push(format!("{}: {link}", shown(&page)));
+            }
+        }
+    }
+    assert!(dead.is_empty(), "{dead:#?}");
+}
+
+#[test]
+fn every_test_that_a_page_names_exists() {
+    let code: String = files(".rs").into_iter().map(|(_, text)| text).collect();
+    // A name of a test is a sentence; what has fewer words may be a field or a figure.
+    let is_sentence = |word: &&str| {
+        word.matches('_').count() >= 4
+            && !word.starts_with("keypadd_")
+            && word.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
+    };
+    let mut missing = Vec::new();
+    for (page, text) in files(".md") {
+        for name in text.split('`').skip(1).step_by(2).filter(is_sentence) {
+            if !code.contains(&format!("fn {name}(")) {
+                missing.push(format!("{}: {name}", shown(&page)));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "{missing:#?}");
+}
+
+#[test]
+fn every_configuration_that_a_page_shows_can_be_used() {
+    let mut shown_by = BTreeSet::new();
+    for (page, text) in files(".md") {
+        for block in text.split("```toml\n").skip(1) {
+            let block = block.split("```").next().unwrap();
+            if !block.contains("[peer.") {
+                continue;
+            }
+            if let Err(faults) = keypadd_config::Config::read(block, u64::MAX) {
+                panic!("{}: {faults:?}", shown(&page));
+            }
+            shown_by.insert(shown(&page));
+        }
+    }
+    assert!(shown_by.contains("README.md") && shown_by.len() >= 2, "{shown_by:?}");
+}
+
+#[test]
+fn the_map_of_the_code_has_every_file_and_no_other() {
+    let map = fs::read_to_string(Path::new(ROOT).join("docs/ARCHITECTURE.md")).unwrap();
+    let (_, map) = map.split_once("\n## Files").unwrap();
+    let (map, _) = map.split_once("\n## ").unwrap();
+    let (mut folders, mut wrong) = (0, Vec::new());
+    // A folder's name alone on a line, then its table.
+    for part in map.split("\n\n`").skip(1) {
+        let Some((folder, rest)) = part.split_once("`\n\n| file |") else { continue };
+        let in_crate = Path::new(ROOT).join("crates").join(folder);
+        let folder = if in_crate.is_dir() { in_crate } else { Path::new(ROOT).join(folder) };
+        folders += 1;
+        let rows = rest.lines().filter(|line| line.starts_with("| `"));
+        let first_columns = rows.filter_map(|line| line.split('|').nth(1));
+        let listed: BTreeSet<&str> =
+            first_columns.flat_map(|column| column.split('`').skip(1).step_by(2)).collect();
+        let there: BTreeSet<String> = fs::read_dir(&folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
+            .filter(|name| name.ends_with(".rs") && name != "lib.rs")
+            .collect();
+        let unlisted = there.iter().filter(|name| !listed.contains(name.as_str()));
+        wrong.extend(unlisted.map(|name| format!("{}/{name} is not on the map", shown(&folder))));
+        let gone = listed.iter().filter(|name| !name.contains('*') && !folder.join(name).exists());
+        wrong.extend(gone.map(|name| format!("{}/{name} is not there", shown(&folder))));
+    }
+    assert!(folders >= 6 && wrong.is_empty(), "{folders} folders: {wrong:#?}");
+}
