@@ -155,12 +155,13 @@ impl Client {
     }
 
     /// Makes these the forwards: closes listeners that are not among them, opens those that are
-    /// new, leaves the others alone. Established connections stay. What cannot be bound is left
-    /// out and returned.
+    /// new, leaves the others alone; a remote one that the server has refused is asked for again.
+    /// Established connections stay. What cannot be bound is left out and returned.
     pub async fn set_forwards(&self, forwards: Vec<Forward>) -> Vec<BindError> {
         let errors = self.entrances.set(forwards).await;
         if let Some(session) = self.link.now() {
             session.list_forwards(&self.forward_names());
+            session.remotes.forget_refused();
             publish(&session, &self.remote_forwards()).await;
         }
         errors

@@ -68,6 +68,12 @@ impl Remotes {
         frames
     }
 
+    /// What the server has refused counts as not asked for: its permits may be others by now.
+    pub(crate) fn forget_refused(&self) {
+        let refused = |asked: &Asked| matches!(asked.outcome, Some(Err(_)));
+        self.0.send_modify(|book| book.asked.retain(|_, asked| !refused(asked)));
+    }
+
     /// The forward with this number.
     pub(crate) fn find(&self, id: u16) -> Option<Arc<RemoteForward>> {
         self.0.borrow().asked.get(&id).map(|asked| Arc::clone(&asked.forward))
@@ -124,7 +130,7 @@ fn log(forward: &RemoteForward, outcome: Outcome) {
         }
         Err(code) => warn!(
             forward = %name, %code,
-            "the server does not listen; it is asked again at the next reconnect"
+            "the server does not listen; it is asked again at the next reconnect or reload"
         ),
     }
 }

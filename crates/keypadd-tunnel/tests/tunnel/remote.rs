@@ -267,6 +267,27 @@ async fn a_permit_that_is_taken_back_closes_the_listener_at_its_next_connection(
 }
 
 #[tokio::test]
+async fn what_was_refused_is_asked_for_again_when_the_forwards_are_set() {
+    let target = listener().await;
+    let (port, key) = (free_port().await, new_key());
+    let server = RunningServer::start(key.public(), &["*:*"]);
+    let text = format!("-R {port}:{}", target.local_addr().unwrap());
+    let client = RunningClient::start(client_settings(&server, &key, &[&text])).await;
+    let permits = ["listen localhost:*"];
+    server.handle.set_peers(Peers::new([allowed_peer(key.public(), &permits)]).unwrap());
+    let near = within(async {
+        loop {
+            client.set_forwards(&[&text]).await;
+            if let Ok(near) = TcpStream::connect(at(port)).await {
+                break near;
+            }
+            tokio::task::yield_now().await;
+        }
+    });
+    exchange(near.await, accept(&target).await).await;
+}
+
+#[tokio::test]
 async fn more_forwards_than_a_session_may_have_are_refused() {
     let key = new_key();
     let server = RunningServer::start(key.public(), &["listen localhost:*"]);
