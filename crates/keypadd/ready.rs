@@ -1,9 +1,9 @@
 //! What a daemon says once it is ready: plain lines for a person, one JSON line for a program. The lines
 //! of a server hold the exact command for the other host.
 
-use std::fmt;
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::{fmt, fs};
 
 use keypadd_keystream::{Class, Suite};
 use keypadd_provider::{KeyExchange, PublicKey};
@@ -269,18 +269,36 @@ fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// The address that this host's packets to far away leave from. Behind a NAT others need another.
+/// The address that this host's packets to far away leave from, else to the network it is in. Behind a
+/// NAT others need another.
 fn outward_address() -> Option<IpAddr> {
-    // Connecting a UDP socket sends nothing: it asks the routes. The addresses are for documentation
-    // (RFC 5737, RFC 3849), so that whatever is on the way there is on the way to everything.
-    let far_away: [(IpAddr, IpAddr); 2] = [
-        (Ipv4Addr::UNSPECIFIED.into(), Ipv4Addr::new(192, 0, 2, 1).into()),
-        (Ipv6Addr::UNSPECIFIED.into(), Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into()),
-    ];
-    far_away.into_iter().find_map(|(any, there)| {
-        let socket = UdpSocket::bind((any, 0)).ok()?;
-        socket.connect((there, DEFAULT_PORT)).ok()?;
-        Some(socket.local_addr().ok()?.ip())
+    // For documentation (RFC 5737, RFC 3849): whatever is on the way there is on the way to everything.
+    let far_away: [IpAddr; 2] =
+        [Ipv4Addr::new(192, 0, 2, 1).into(), Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into()];
+    far_away.into_iter().find_map(leaves_from).or_else(|| {
+        let routes = fs::read_to_string("/proc/net/route").unwrap_or_default();
+        networks(&routes).find_map(|network| leaves_from(network.into()))
+    })
+}
+
+/// The address that packets to there leave from. Connecting a UDP socket sends nothing: it asks the routes.
+fn leaves_from(there: IpAddr) -> Option<IpAddr> {
+    let any: IpAddr = match there {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let socket = UdpSocket::bind((any, 0)).ok()?;
+    socket.connect((there, DEFAULT_PORT)).ok()?;
+    Some(socket.local_addr().ok()?.ip())
+}
+
+/// An address in each network that the kernel has an IPv4 route to: the second column, in the host's
+/// order of bytes.
+fn networks(routes: &str) -> impl Iterator<Item = Ipv4Addr> {
+    routes.lines().skip(1).filter_map(|line| {
+        let network = u32::from_str_radix(line.split_whitespace().nth(1)?, 16).ok()?;
+        let [a, b, c, d] = network.to_ne_bytes();
+        (network != 0).then_some(Ipv4Addr::new(a, b, c, d | 1))
     })
 }
 
@@ -334,6 +352,15 @@ mod tests {
             };
             assert!(line.to_string().ends_with(&format!("= {forward}")), "{line}");
         }
+    }
+
+    #[test]
+    #[cfg(target_endian = "little")]
+    fn networks_are_read_from_the_kernels_table() {
+        let table = "Iface\tDestination\tGateway \tFlags\n\
+                     eth0\t00000000\t0100A8C0\t0003\n\
+                     veth0\t0008630A\t00000000\t0001\n";
+        assert_eq!(networks(table).collect::<Vec<_>>(), [Ipv4Addr::new(10, 99, 8, 1)]);
     }
 
     #[test]
