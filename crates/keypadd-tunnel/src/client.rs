@@ -37,6 +37,7 @@ use crate::{
     wire::{CloseCode, Instance, ListenCode, StreamHeader},
 };
 
+mod attend;
 mod connect;
 mod stay;
 

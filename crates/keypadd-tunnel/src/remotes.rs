@@ -4,18 +4,12 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tracing::{info, warn};
 
 use crate::{
-    answer::answer_server,
-    carried::Carried,
     forward::{Forward, RemoteForward},
-    lookup::Lookups,
     permit_listen::ListenPermit,
-    session::LiveSession,
-    splice::StreamPair,
-    status::Role,
     wire::{Frame, ListenCode},
 };
 
@@ -105,7 +99,8 @@ impl Remotes {
         }
     }
 
-    fn heard(&self, id: u16, outcome: Outcome) {
+    /// Takes in an answer of the server's.
+    pub(crate) fn heard(&self, id: u16, outcome: Outcome) {
         let mut to_log = None;
         self.0.send_modify(|book| {
             // An answer to what was taken back meanwhile is of no use.
@@ -132,29 +127,5 @@ fn log(forward: &RemoteForward, outcome: Outcome) {
             forward = %name, %code,
             "the server does not listen; it is asked again at the next reconnect or reload"
         ),
-    }
-}
-
-/// Takes in what the server says and opens, for as long as it is polled.
-pub(crate) async fn serve_remotes(
-    session: &Arc<LiveSession>,
-    mut frames: mpsc::Receiver<Frame>,
-    carried: &Carried,
-    lookups: &Lookups,
-) {
-    loop {
-        tokio::select! {
-            Some(frame) = frames.recv() => {
-                if let Frame::Listening { id, outcome } = frame {
-                    session.remotes.heard(id, outcome);
-                }
-            }
-            Ok(pair) = session.connection.accept_bi() => {
-                let pair = StreamPair::new(session.connection.clone(), Role::Client, pair);
-                carried.spawn(answer_server(Arc::clone(session), lookups.clone(), pair));
-            }
-            // The session is over, which its supervisor says.
-            else => std::future::pending().await,
-        }
     }
 }

@@ -15,7 +15,7 @@ use tokio::{
 };
 use tracing::debug;
 
-use super::{Client, ClientSession, publish};
+use super::{Client, ClientSession, attend::attend, publish};
 use crate::{
     clock::Jumps,
     control::Control,
@@ -23,7 +23,6 @@ use crate::{
     error::{Attempt, ClientError},
     lookup::{is_another_name_of_this_host, resolve},
     peer::short,
-    remotes::serve_remotes,
     session::{FRAMES_MAX, NewSession, proved},
     status::Role,
     target::ServerAddress,
@@ -142,7 +141,7 @@ impl Client {
                 lost = session.supervise(control, to_say, heard, jumps) => {
                     debug!(peer = session.peer(), cause = %lost, "session ended");
                 }
-                () = serve_remotes(&session, frames, &carried, &lookups) => {}
+                () = attend(&session, frames, &carried, &lookups) => {}
             }
         });
         let made = ClientSession { listed };
