@@ -1,0 +1,224 @@
+//! Judges every datagram that an end sends: is each packet sealed with the keystream of its key and
+//! number, and was any block of keystream used before?
+//!
+//! Phases and numbers are read off the wire, keys come from the key log, keystream from
+//! `ciphers.rs`, plaintext from the tape. Knows nothing of pools.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt;
+use std::sync::Arc;
+
+use keypadd_keystream::Suite;
+use quinn_proto::Side;
+
+use crate::ciphers::PacketCipher;
+use crate::secrets::{PhaseKeys, SecretLog};
+use crate::tape::Tape;
+use crate::wire::{Packet, Space, Uncovered, packets};
+
+/// What must not happen. The text says where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Finding {
+    /// Ciphertext XOR plaintext is not the keystream of this key and number.
+    WrongKeystream(String),
+    /// A counter block came twice under one cipher key.
+    BlockTwice(String),
+    /// The same recovered keystream came twice, under whatever key.
+    PadTwice(String),
+    /// Plaintext on the wire.
+    Plaintext(String),
+    /// The tag is not the one of these bytes.
+    WrongTag(String),
+    /// The datagram is not made of the packets that were sealed.
+    Unreadable(String),
+    /// What arrived is not what was written, or did not end as it should.
+    WrongBytes(String),
+    /// A promise of the pool or the keys was broken: budget, memory, figures.
+    Accounts(String),
+    /// The run did not come to its end.
+    Hang(String),
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self:?}")
+    }
+}
+
+/// A 1-RTT packet as the wire shows it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seen {
+    pub(crate) phase: u64,
+    pub(crate) number: u64,
+}
+
+/// What the auditor knows of one end of one connection.
+pub(crate) struct Sender {
+    label: String,
+    side: Side,
+    suite: Suite,
+    log: Arc<SecretLog>,
+    tape: Arc<Tape>,
+    phase: u64,
+    /// One above the last number, by space.
+    next: BTreeMap<Space, u64>,
+    header_keys: BTreeMap<Space, Vec<u8>>,
+    ciphers: BTreeMap<(Space, u64), PacketCipher>,
+}
+
+impl Sender {
+    pub(crate) fn new(
+        connection: usize,
+        side: Side,
+        suite: Suite,
+        log: Arc<SecretLog>,
+        tape: Arc<Tape>,
+    ) -> Self {
+        let label = format!("connection {connection}, {side:?}");
+        let (next, header_keys, ciphers) = Default::default();
+        Self { label, side, suite, log, tape, phase: 0, next, header_keys, ciphers }
+    }
+
+    /// The newest phase seen on the wire.
+    pub(crate) fn phase(&self) -> u64 {
+        self.phase
+    }
+
+    fn load(&mut self, space: Space, phase: u64) -> bool {
+        if self.ciphers.contains_key(&(space, phase)) {
+            return true;
+        }
+        let Some(PhaseKeys { header, packet }) = self.log.keys(self.suite, space, self.side, phase)
+        else {
+            return false;
+        };
+        self.header_keys.entry(space).or_insert(header);
+        self.ciphers.insert((space, phase), packet);
+        // The wire never goes back to an older phase.
+        self.ciphers.retain(|&(_, kept), _| kept + 2 > phase);
+        true
+    }
+}
+
+/// Judges a whole run.
+#[derive(Default)]
+pub(crate) struct Auditor {
+    pub(crate) findings: Vec<Finding>,
+    pub(crate) packets: u64,
+    pub(crate) blocks: u64,
+    key_ids: HashMap<Vec<u8>, u32>,
+    used: HashSet<(u32, [u8; 16])>,
+    pads: HashSet<[u8; 16]>,
+}
+
+/// Findings kept of one run; a broken run makes one a packet.
+const FINDINGS_MAX: usize = 100;
+
+impl Auditor {
+    pub(crate) fn find(&mut self, finding: Finding) {
+        if self.findings.len() < FINDINGS_MAX {
+            self.findings.push(finding);
+        }
+    }
+
+    /// Judges one datagram as it leaves; what 1-RTT packet is in it.
+    pub(crate) fn datagram(&mut self, sender: &mut Sender, datagram: &[u8]) -> Option<Seen> {
+        let Some(packets) = packets(datagram) else {
+            self.find(Finding::Unreadable(sender.label.clone()));
+            return None;
+        };
+        let mut seen = None;
+        for packet in packets.iter().filter(|packet| packet.space != Space::Initial) {
+            match self.packet(sender, packet) {
+                Some(data) if packet.space == Space::Data => seen = Some(data),
+                Some(_) => {}
+                None => self.find(Finding::Unreadable(format!(
+                    "{}, {:?} after {:?}",
+                    sender.label,
+                    packet.space,
+                    sender.next.get(&packet.space)
+                ))),
+            }
+        }
+        seen
+    }
+
+    fn packet(&mut self, sender: &mut Sender, packet: &Packet<'_>) -> Option<Seen> {
+        let space = packet.space;
+        let phase = if space == Space::Data { sender.phase } else { 0 };
+        if !sender.load(space, phase) {
+            return None;
+        }
+        let next = sender.next.get(&space).copied().unwrap_or_default();
+        let uncovered = packet.uncover(sender.header_keys.get(&space)?, next)?;
+        let phase = match space {
+            Space::Data if uncovered.key_phase != (phase % 2 == 1) => phase + 1,
+            _ => phase,
+        };
+        if space == Space::Data {
+            sender.phase = phase;
+            sender.load(space, phase);
+        }
+        sender.next.insert(space, uncovered.number + 1);
+        let sealed = sender.tape.next()?;
+        if sealed.space != space
+            || sealed.header != uncovered.header
+            || sealed.plaintext.len() != uncovered.ciphertext.len()
+        {
+            return None;
+        }
+        let at = format!("{}, {space:?} phase {phase}, packet {}", sender.label, uncovered.number);
+        let cipher = sender.ciphers.get_mut(&(space, phase))?;
+        self.judge(cipher, &uncovered, &sealed.plaintext, &at);
+        self.packets += u64::from(space == Space::Data);
+        Some(Seen { phase, number: uncovered.number })
+    }
+
+    fn judge(
+        &mut self,
+        cipher: &mut PacketCipher,
+        packet: &Uncovered<'_>,
+        plaintext: &[u8],
+        at: &str,
+    ) {
+        let number = packet.number;
+        let mut pad: Vec<u8> = packet.ciphertext.to_vec();
+        pad.iter_mut().zip(plaintext).for_each(|(byte, plain)| *byte ^= plain);
+        // The first 16 bytes of recovered keystream, whatever key they are said to be of.
+        if let Some(first) = pad.first_chunk::<16>() {
+            if *first == [0; 16] {
+                self.find(Finding::Plaintext(at.into()));
+            } else if !self.pads.insert(*first) {
+                self.find(Finding::PadTwice(at.into()));
+            }
+        }
+        // XORed with the keystream it should be, nothing is left.
+        cipher.xor_keystream(number, &mut pad);
+        if let Some(byte) = pad.iter().position(|&byte| byte != 0) {
+            self.find(Finding::WrongKeystream(format!("{at}, byte {byte}")));
+        }
+        if cipher.tag(number, &packet.header, packet.ciphertext) != packet.tag {
+            self.find(Finding::WrongTag(at.into()));
+        }
+        let (key_ids, used) = (&mut self.key_ids, &mut self.used);
+        let (mut blocks, mut twice) = (0, false);
+        let mut last: Option<(Vec<u8>, u32)> = None;
+        cipher.each_block(number, packet.ciphertext.len(), |block| {
+            let id = match &last {
+                Some((key, id)) if key == block.key => *id,
+                _ => {
+                    let next = key_ids.len() as u32;
+                    let id = *key_ids.entry(block.key.to_vec()).or_insert(next);
+                    last = Some((block.key.to_vec(), id));
+                    id
+                }
+            };
+            blocks += 1;
+            twice |= !used.insert((id, block.counter));
+        });
+        self.blocks += blocks;
+        if twice {
+            self.find(Finding::BlockTwice(at.into()));
+        }
+    }
+}

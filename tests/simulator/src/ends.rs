@@ -1,0 +1,253 @@
+//! One end: a quinn-proto endpoint with its connections, its pool and its applications.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, Instant};
+
+use bytes::BytesMut;
+use fastrand::Rng;
+use keypadd_keystream::Suite;
+use keypadd_provider::{
+    AllowList, CryptoSettings, KeyExchange, Meters, PrivateKey, PublicKey, Seams,
+    client_config_with, server_config_with,
+};
+use quinn_proto::congestion::{Controller, ControllerFactory};
+use quinn_proto::crypto;
+use quinn_proto::{
+    Connection, ConnectionHandle, ConnectionId, ConnectionIdGenerator, Endpoint, EndpointConfig,
+    IdleTimeout, MtuDiscoveryConfig, ServerConfig, Side, TransportConfig, VarInt,
+};
+
+use crate::auditor::Sender;
+use crate::bugs::{Bug, Spoiler};
+use crate::pools::SteppedPool;
+use crate::schedule::Schedule;
+use crate::secrets::SecretLog;
+use crate::tape::{Tape, Watched};
+use crate::traffic::Traffic;
+use crate::wire::CID_BYTES;
+
+/// One end of the run.
+pub(crate) struct End {
+    pub(crate) endpoint: Endpoint,
+    pub(crate) links: BTreeMap<ConnectionHandle, Link>,
+    pub(crate) pool: SteppedPool,
+    pub(crate) meters: Arc<Meters>,
+}
+
+/// One end of a connection.
+pub(crate) struct Link {
+    pub(crate) index: usize,
+    pub(crate) connection: Connection,
+    pub(crate) traffic: Traffic,
+    pub(crate) sender: Sender,
+    pub(crate) up: bool,
+}
+
+/// What both ends of one connection need, made before it begins.
+pub(crate) struct Wiring {
+    pub(crate) client: Arc<dyn crypto::ClientConfig>,
+    pub(crate) server: Arc<dyn crypto::ServerConfig>,
+    pub(crate) first_cid: ConnectionId,
+    /// Of the bytes in its streams.
+    seed: u64,
+    log: Arc<SecretLog>,
+    tapes: [Arc<Tape>; 2],
+}
+
+/// Both ends' identities. Their bytes reach no decision, so they may differ from run to run.
+static IDENTITIES: LazyLock<[Arc<PrivateKey>; 2]> =
+    LazyLock::new(|| [(); 2].map(|()| Arc::new(PrivateKey::generate().expect("randomness"))));
+
+#[derive(Debug)]
+struct Only(PublicKey);
+
+impl AllowList for Only {
+    fn allows(&self, key: &PublicKey) -> bool {
+        *key == self.0
+    }
+}
+
+impl End {
+    pub(crate) fn new(side: Side, schedule: &Schedule, rng: &mut Rng) -> Self {
+        let mut config = EndpointConfig::default();
+        let cid_seed = rng.u64(..);
+        config.cid_generator(move || Box::new(SeededCids(Rng::with_seed(cid_seed))));
+        let mut seed = [0; 32];
+        rng.fill(&mut seed);
+        config.rng_seed(Some(seed));
+        // Never used: each connection is accepted with a configuration of its own.
+        let placeholder = (side == Side::Server).then(|| {
+            let settings = settings(Suite::default(), side, None, &Arc::default());
+            let allowed = Arc::new(Only(IDENTITIES[0].public()));
+            let crypto = server_config_with(&settings, allowed, &Seams::default());
+            Arc::new(ServerConfig::with_crypto(crypto.expect("settings")))
+        });
+        let pool = SteppedPool::new(schedule, side as usize, rng.fork());
+        Self {
+            endpoint: Endpoint::new(Arc::new(config), placeholder, true, None),
+            links: BTreeMap::new(),
+            pool,
+            meters: Arc::default(),
+        }
+    }
+
+    /// Hands a datagram to the endpoint.
+    pub(crate) fn receive(
+        &mut self,
+        now: Instant,
+        from: SocketAddr,
+        bytes: &[u8],
+        answer: &mut Vec<u8>,
+    ) -> Option<quinn_proto::DatagramEvent> {
+        self.endpoint.handle(now, from, None, None, BytesMut::from(bytes), answer)
+    }
+}
+
+fn settings(
+    suite: Suite,
+    side: Side,
+    pool: Option<&SteppedPool>,
+    meters: &Arc<Meters>,
+) -> CryptoSettings {
+    CryptoSettings {
+        key: Arc::clone(&IDENTITIES[side as usize]),
+        suites: vec![suite],
+        kex: vec![KeyExchange::X25519],
+        pool: pool.map(|stepped| stepped.pool.clone()),
+        meters: Arc::clone(meters),
+    }
+}
+
+impl Wiring {
+    pub(crate) fn new(
+        suite: Suite,
+        schedule: &Schedule,
+        ends: &[End; 2],
+        bug: Option<Bug>,
+        rng: &mut Rng,
+    ) -> Self {
+        let log = Arc::new(SecretLog::default());
+        let seams =
+            Seams { key_log: Arc::clone(&log) as _, phase_packets_max: schedule.phase_packets };
+        let tapes: [Arc<Tape>; 2] = Default::default();
+        let [client, server] = ends;
+        let client = settings(suite, Side::Client, Some(&client.pool), &client.meters);
+        let server = settings(suite, Side::Server, Some(&server.pool), &server.meters);
+        let client = client_config_with(&client, IDENTITIES[1].public(), &seams);
+        let allowed = Arc::new(Only(IDENTITIES[0].public()));
+        let server = server_config_with(&server, allowed, &seams);
+        let spoiler =
+            |side| bug.map(|bug| Arc::new(Spoiler { bug, suite, side, log: Arc::clone(&log) }));
+        Self {
+            client: Arc::new(Watched::<dyn crypto::ClientConfig> {
+                inner: client.expect("settings"),
+                tape: Arc::clone(&tapes[0]),
+                spoiler: spoiler(Side::Client),
+            }),
+            server: Arc::new(Watched::<dyn crypto::ServerConfig> {
+                inner: server.expect("settings"),
+                tape: Arc::clone(&tapes[1]),
+                spoiler: spoiler(Side::Server),
+            }),
+            first_cid: SeededCids(rng.fork()).generate_cid(),
+            seed: rng.u64(..) & !1,
+            log,
+            tapes,
+        }
+    }
+
+    pub(crate) fn link(
+        &self,
+        index: usize,
+        suite: Suite,
+        connection: Connection,
+        schedule: &Schedule,
+        rng: &mut Rng,
+    ) -> Link {
+        let side = connection.side();
+        let (log, tape) = (Arc::clone(&self.log), Arc::clone(&self.tapes[side as usize]));
+        Link {
+            index,
+            connection,
+            traffic: Traffic::new(self.seed, side, schedule.styles[side as usize], rng.fork()),
+            sender: Sender::new(index, side, suite, log, tape),
+            up: false,
+        }
+    }
+}
+
+/// Connection ids from the seed.
+struct SeededCids(Rng);
+
+impl ConnectionIdGenerator for SeededCids {
+    fn generate_cid(&mut self) -> ConnectionId {
+        ConnectionId::new(&self.0.u64(..).to_be_bytes())
+    }
+
+    fn cid_len(&self) -> usize {
+        CID_BYTES
+    }
+
+    fn cid_lifetime(&self) -> Option<Duration> {
+        None
+    }
+}
+
+/// Longer than the tunnel's: a handshake may lose three in ten of its datagrams.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+/// quinn's own guess of 333 ms makes a bad handshake last many seconds and leaves an estimate behind
+/// that puts key updates off for as long: three probe timeouts after the one before.
+const INITIAL_RTT: Duration = Duration::from_millis(20);
+
+/// The transport of both ends.
+pub(crate) fn transport(schedule: &Schedule) -> Arc<TransportConfig> {
+    let mut mtu = MtuDiscoveryConfig::default();
+    mtu.upper_bound(1452);
+    let idle = IdleTimeout::try_from(IDLE_TIMEOUT).expect("below 2^62 ms");
+    let mut config = TransportConfig::default();
+    config
+        .congestion_controller_factory(Arc::new(Fixed(schedule.window_bytes)))
+        .send_window(schedule.window_bytes)
+        .receive_window(VarInt::from_u32(8 << 20))
+        .max_idle_timeout(Some(idle))
+        .initial_rtt(INITIAL_RTT)
+        .keep_alive_interval(Some(Duration::from_secs(5)))
+        .packet_threshold(schedule.packet_threshold)
+        .mtu_discovery_config(Some(mtu))
+        .enable_segmentation_offload(schedule.batch > 1);
+    Arc::new(config)
+}
+
+/// Congestion control that allows the same always, so that losses do not end the pressure.
+#[derive(Clone, Copy)]
+struct Fixed(u64);
+
+impl ControllerFactory for Fixed {
+    fn build(self: Arc<Self>, _: Instant, _: u16) -> Box<dyn Controller> {
+        Box::new(*self)
+    }
+}
+
+impl Controller for Fixed {
+    fn on_congestion_event(&mut self, _: Instant, _: Instant, _: bool, _: u64) {}
+
+    fn on_mtu_update(&mut self, _: u16) {}
+
+    fn window(&self) -> u64 {
+        self.0
+    }
+
+    fn clone_box(&self) -> Box<dyn Controller> {
+        Box::new(*self)
+    }
+
+    fn initial_window(&self) -> u64 {
+        self.0
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn std::any::Any> {
+        self
+    }
+}

@@ -1,0 +1,156 @@
+//! What happened in a run, and in many: counts, and whether every class of packet had its share.
+
+use std::fmt;
+
+/// Counts of one run, or of many added up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Figures {
+    /// Runs that are counted here.
+    pub runs: u64,
+    /// 1-RTT packets on the wire, each of them audited.
+    pub packets: u64,
+    /// Blocks of keystream on the wire, each of them compared with all others of its run.
+    pub blocks: u64,
+    /// Packets sealed or opened with every byte from the pool.
+    pub hit: u64,
+    /// With a part from the pool.
+    pub partial: u64,
+    /// With none.
+    pub miss: u64,
+    /// 1-RTT packets that reached the other end intact for the first time.
+    pub delivered: u64,
+    /// Of those, the ones that came after one of a later segment.
+    pub late: u64,
+    /// Of those, the ones that came after one of a later phase.
+    pub after_rekey: u64,
+    /// Datagrams lost, doubled, corrupted on the way.
+    pub lost: u64,
+    /// See `lost`.
+    pub doubled: u64,
+    /// See `lost`.
+    pub corrupted: u64,
+    /// Key updates, both directions together.
+    pub updates: u64,
+    /// The client's changes of address.
+    pub rebinds: u64,
+    /// Changes of a pool's budget under way.
+    pub resizes: u64,
+    /// Times that a lane ran dry.
+    pub dry: u64,
+    /// Connections that were cut off in the middle.
+    pub cut: u64,
+    /// Bytes of streams that were delivered and compared.
+    pub stream_bytes: u64,
+}
+
+impl Figures {
+    /// Adds a run.
+    pub fn add(&mut self, other: &Self) {
+        let Self {
+            runs,
+            packets,
+            blocks,
+            hit,
+            partial,
+            miss,
+            delivered,
+            late,
+            after_rekey,
+            lost,
+            doubled,
+            corrupted,
+            updates,
+            rebinds,
+            resizes,
+            dry,
+            cut,
+            stream_bytes,
+        } = other;
+        self.runs += runs;
+        self.packets += packets;
+        self.blocks += blocks;
+        self.hit += hit;
+        self.partial += partial;
+        self.miss += miss;
+        self.delivered += delivered;
+        self.late += late;
+        self.after_rekey += after_rekey;
+        self.lost += lost;
+        self.doubled += doubled;
+        self.corrupted += corrupted;
+        self.updates += updates;
+        self.rebinds += rebinds;
+        self.resizes += resizes;
+        self.dry += dry;
+        self.cut += cut;
+        self.stream_bytes += stream_bytes;
+    }
+
+    /// The classes of packets by name and share, in per mille.
+    pub fn shares(&self) -> [(&'static str, u64); 5] {
+        let used = (self.hit + self.partial + self.miss).max(1);
+        let delivered = self.delivered.max(1);
+        [
+            ("hit", self.hit * 1000 / used),
+            ("partial", self.partial * 1000 / used),
+            ("miss", self.miss * 1000 / used),
+            ("late", self.late * 1000 / delivered),
+            ("after rekey", self.after_rekey * 1000 / delivered),
+        ]
+    }
+
+    /// The classes that have less than a hundredth.
+    pub fn scarce(&self) -> Vec<&'static str> {
+        self.shares().iter().filter(|(_, share)| *share < 10).map(|(name, _)| *name).collect()
+    }
+}
+
+impl fmt::Display for Figures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} runs, {} packets, {} blocks: hit {}, partial {}, miss {}; of {} delivered late {}, after rekey {}; \
+             lost {}, doubled {}, corrupted {}; {} key updates, {} rebinds, {} budgets changed, dry {} times, {} cut off, {} stream bytes",
+            self.runs,
+            self.packets,
+            self.blocks,
+            self.hit,
+            self.partial,
+            self.miss,
+            self.delivered,
+            self.late,
+            self.after_rekey,
+            self.lost,
+            self.doubled,
+            self.corrupted,
+            self.updates,
+            self.rebinds,
+            self.resizes,
+            self.dry,
+            self.cut,
+            self.stream_bytes
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_class_of_packets_under_a_hundredth_is_named() {
+        let full = Figures {
+            hit: 980,
+            partial: 10,
+            miss: 10,
+            delivered: 1000,
+            late: 10,
+            after_rekey: 10,
+            ..Figures::default()
+        };
+        assert_eq!(full.scarce(), [""; 0]);
+        assert_eq!(Figures { partial: 9, ..full }.scarce(), ["partial"]);
+        assert_eq!(Figures { late: 9, after_rekey: 0, ..full }.scarce(), ["late", "after rekey"]);
+        assert_eq!(Figures::default().scarce().len(), 5);
+    }
+}

@@ -1,0 +1,403 @@
+//! One run: the loop over virtual time that moves datagrams, timers, applications and fillers.
+//!
+//! Every decision comes from the seed and what followed from it; nothing here reads a clock but for
+//! the moment that quinn's instants count from. What a run has to reach is in `progress.rs`.
+
+mod progress;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fastrand::Rng;
+use keypadd_keystream::Suite;
+use quinn_proto::{
+    ClientConfig, ConnectionError, ConnectionHandle, DatagramEvent, Event, Incoming, ServerConfig,
+    Side, StreamEvent, TransportConfig, TransportErrorCode,
+};
+use sha2::{Digest, Sha256};
+
+use crate::auditor::{Auditor, Finding, Seen};
+use crate::bugs::Bug;
+use crate::ends::{End, Wiring, transport};
+use crate::figures::Figures;
+use crate::network::{Departure, Network, SERVER};
+use crate::schedule::Schedule;
+use crate::traffic::mix;
+
+use progress::{Stage, Supply};
+
+/// A run that takes longer than this hangs.
+const VIRTUAL_TIME_MAX: Duration = Duration::from_secs(900);
+/// A run that has sent this many times its packets and not reached its goals never will. No phase
+/// comes to its hard stop before: that is twice the 10,000 that quinn has as a margin.
+const PACKETS_FACTOR_MAX: u64 = 15;
+
+/// What came of a run.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// Its counts.
+    pub figures: Figures,
+    /// A hash over everything that was decided and every length; the same for the same seed.
+    pub transcript: [u8; 32],
+    /// What must not have happened.
+    pub findings: Vec<Finding>,
+}
+
+/// Runs one seed with one suite.
+pub fn run(suite: Suite, seed: u64) -> Outcome {
+    run_with_bug(suite, seed, None)
+}
+
+/// Runs one seed with a bug in both ends.
+pub fn run_with_bug(suite: Suite, seed: u64, bug: Option<Bug>) -> Outcome {
+    let mut world = World::new(suite, seed, bug);
+    world.go();
+    world.conclude()
+}
+
+struct World {
+    suite: Suite,
+    bug: Option<Bug>,
+    schedule: Schedule,
+    transport: Arc<TransportConfig>,
+    rng: Rng,
+    epoch: Instant,
+    now: Duration,
+    network: Network,
+    ends: [End; 2],
+    wirings: Vec<Wiring>,
+    accepted: BTreeSet<usize>,
+    arrivals: BTreeMap<(usize, Side), Arrived>,
+    auditor: Auditor,
+    figures: Figures,
+    transcript: Sha256,
+    stage: Stage,
+    /// The audited packets at which the next thing happens: another connection, an end.
+    packets_goal: u64,
+    /// The audited packets at which connections before the newest are cut off.
+    cut_at: u64,
+    rebinds_left: u32,
+    resizes_left: u32,
+    supply: Supply,
+    /// Why and how connections ended.
+    endings: Vec<String>,
+}
+
+/// What has reached one end of a connection, by the auditor's notes.
+#[derive(Default)]
+struct Arrived {
+    numbers: BTreeSet<u64>,
+    newest: Option<Seen>,
+}
+
+impl World {
+    fn new(suite: Suite, seed: u64, bug: Option<Bug>) -> Self {
+        // Each suite has schedules of its own, so that all suites together see more of them.
+        let seed = suite.to_string().bytes().fold(seed, |seed, byte| mix(seed ^ u64::from(byte)));
+        let mut rng = Rng::with_seed(seed);
+        let schedule = Schedule::draw(&mut rng);
+        let network = Network::new(schedule.weather, rng.fork());
+        let ends = [Side::Client, Side::Server].map(|side| End::new(side, &schedule, &mut rng));
+        let mut world = Self {
+            suite,
+            bug,
+            transport: transport(&schedule),
+            epoch: Instant::now(),
+            now: Duration::ZERO,
+            network,
+            ends,
+            wirings: Vec::new(),
+            accepted: BTreeSet::new(),
+            arrivals: BTreeMap::new(),
+            auditor: Auditor::default(),
+            figures: Figures { runs: 1, ..Figures::default() },
+            transcript: Sha256::new(),
+            stage: Stage::Writing,
+            packets_goal: 0,
+            cut_at: 0,
+            rebinds_left: schedule.rebinds,
+            resizes_left: schedule.resizes,
+            supply: Supply::Filling,
+            endings: Vec::new(),
+            rng,
+            schedule,
+        };
+        world.connect();
+        world
+    }
+
+    fn instant(&self) -> Instant {
+        self.epoch + self.now
+    }
+
+    fn note(&mut self, what: &str, values: &[u64]) {
+        self.transcript.update(what);
+        self.transcript.update((self.now.as_nanos() as u64).to_be_bytes());
+        values.iter().for_each(|value| self.transcript.update(value.to_be_bytes()));
+    }
+
+    /// Begins the next connection.
+    fn connect(&mut self) {
+        let index = self.wirings.len();
+        let wiring = Wiring::new(self.suite, &self.schedule, &self.ends, self.bug, &mut self.rng);
+        let mut config = ClientConfig::new(Arc::clone(&wiring.client));
+        let first_cid = wiring.first_cid;
+        config.initial_dst_cid_provider(Arc::new(move || first_cid));
+        config.transport_config(Arc::clone(&self.transport));
+        let now = self.instant();
+        let client = &mut self.ends[0];
+        let (handle, connection) =
+            client.endpoint.connect(now, config, SERVER, "keypadd").expect("a fresh connection");
+        let link = wiring.link(index, self.suite, connection, &self.schedule, &mut self.rng);
+        client.links.insert(handle, link);
+        self.wirings.push(wiring);
+        let last = self.wirings.len() == self.schedule.connections;
+        let packets = if last { self.schedule.packets } else { self.rng.u64(100..400) };
+        self.packets_goal = self.auditor.packets + packets;
+        self.cut_at = self.auditor.packets + self.rng.u64(50..300);
+        self.drive(Side::Client, handle);
+    }
+
+    /// Moves time from event to event until all connections are gone.
+    fn go(&mut self) {
+        while self.stage != Stage::Over {
+            if self.now > VIRTUAL_TIME_MAX
+                || self.auditor.packets > PACKETS_FACTOR_MAX * self.schedule.packets
+            {
+                let (phases, packets) = (self.phases(), self.auditor.packets);
+                let (refilled, stage) = (self.has_refilled(), self.stage);
+                let at = format!(
+                    "after {:?}, {stage:?}, {packets} packets, phases {phases:?}, refilled {refilled}, {:?}",
+                    self.now, self.schedule
+                );
+                self.auditor.find(Finding::Hang(at));
+                break;
+            }
+            while let Some(flying) = self.network.arrival(self.now, &mut self.figures) {
+                self.note("arrival", &[flying.to as u64, flying.bytes.len() as u64]);
+                self.arrive(flying.connection, flying.to, flying.seen);
+                self.deliver(flying.to, flying.from, &flying.bytes, flying.connection);
+            }
+            for side in [Side::Client, Side::Server] {
+                let handles: Vec<_> = self.ends[side as usize].links.keys().copied().collect();
+                handles.into_iter().for_each(|handle| self.wake(side, handle));
+            }
+            self.progress();
+            match self.next_event() {
+                Some(next) => self.now = self.now.max(next),
+                None if self.stage == Stage::Over => {}
+                None => {
+                    self.auditor.find(Finding::Hang(format!("nothing to do at {:?}", self.now)));
+                    break;
+                }
+            }
+        }
+    }
+
+    fn next_event(&mut self) -> Option<Duration> {
+        let epoch = self.epoch;
+        let mut next = self.network.next_arrival();
+        for link in self.ends.iter_mut().flat_map(|end| end.links.values_mut()) {
+            let timeout = link.connection.poll_timeout().map(|at| at.duration_since(epoch));
+            next = [next, timeout, link.traffic.wake_at].into_iter().flatten().min();
+        }
+        next
+    }
+
+    /// Counts a packet that arrived intact.
+    fn arrive(&mut self, connection: usize, to: Side, seen: Option<Seen>) {
+        let Some(seen) = seen else { return };
+        let arrived = self.arrivals.entry((connection, to)).or_default();
+        if !arrived.numbers.insert(seen.number) {
+            return;
+        }
+        self.figures.delivered += 1;
+        let newest = arrived.newest.get_or_insert(seen);
+        self.figures.late += u64::from(seen.number / 64 < newest.number / 64);
+        self.figures.after_rekey += u64::from(seen.phase < newest.phase);
+        newest.number = newest.number.max(seen.number);
+        newest.phase = newest.phase.max(seen.phase);
+    }
+
+    fn deliver(&mut self, to: Side, from: std::net::SocketAddr, bytes: &[u8], connection: usize) {
+        let (now, mut answer) = (self.instant(), Vec::new());
+        match self.ends[to as usize].receive(now, from, bytes, &mut answer) {
+            Some(DatagramEvent::ConnectionEvent(handle, event)) => {
+                if let Some(link) = self.ends[to as usize].links.get_mut(&handle) {
+                    link.connection.handle_event(event);
+                    self.drive(to, handle);
+                }
+            }
+            Some(DatagramEvent::NewConnection(incoming)) => self.accept(incoming),
+            Some(DatagramEvent::Response(transmit)) => {
+                let size = transmit.size;
+                self.send(to, transmit.destination, connection, &answer[..size], None);
+            }
+            None => {}
+        }
+    }
+
+    fn accept(&mut self, incoming: Incoming) {
+        let first_cid = *incoming.orig_dst_cid();
+        let index = self.wirings.iter().position(|wiring| wiring.first_cid == first_cid);
+        let index = index.filter(|&index| self.accepted.insert(index));
+        let Some(index) = index else {
+            self.ends[1].endpoint.ignore(incoming);
+            return;
+        };
+        let mut config = ServerConfig::with_crypto(Arc::clone(&self.wirings[index].server));
+        config.transport_config(Arc::clone(&self.transport));
+        let (now, mut answer) = (self.instant(), Vec::new());
+        let endpoint = &mut self.ends[1].endpoint;
+        if let Ok((handle, connection)) =
+            endpoint.accept(incoming, now, &mut answer, Some(Arc::new(config)))
+        {
+            let wiring = &self.wirings[index];
+            let link = wiring.link(index, self.suite, connection, &self.schedule, &mut self.rng);
+            self.ends[1].links.insert(handle, link);
+            self.drive(Side::Server, handle);
+        } else {
+            // Its first packet was bent; the next one may not be.
+            self.accepted.remove(&index);
+        }
+    }
+
+    /// Runs out what is due for one end of a connection.
+    fn wake(&mut self, side: Side, handle: ConnectionHandle) {
+        let (now, virtual_now) = (self.instant(), self.now);
+        let Some(index) = self.ends[side as usize].links.get(&handle).map(|link| link.index) else {
+            return;
+        };
+        // QUIC allows no key update and no change of address before the handshake is confirmed.
+        let confirmed = self.is_confirmed(index);
+        let all_confirmed = (0..self.wirings.len()).all(|index| self.is_confirmed(index));
+        let Some(link) = self.ends[side as usize].links.get_mut(&handle) else { return };
+        let mut due = false;
+        if link.connection.poll_timeout().is_some_and(|at| at <= now) {
+            link.connection.handle_timeout(now);
+            due = true;
+        }
+        if link.traffic.wake_at.is_some_and(|at| at <= virtual_now) && !confirmed {
+            // As in the tunnel: nobody writes before the other end has answered.
+            link.traffic.wake_at = Some(virtual_now + Duration::from_millis(1));
+        } else if link.traffic.wake_at.is_some_and(|at| at <= virtual_now) {
+            link.traffic.write(&mut link.connection, virtual_now);
+            if self.rng.u32(0..self.schedule.update_one_in) == 0 {
+                link.connection.force_key_update();
+            }
+            due = true;
+            if self.rebinds_left > 0 && all_confirmed && self.rng.u32(0..150) == 0 {
+                self.rebinds_left -= 1;
+                self.figures.rebinds += 1;
+                self.network.rebind();
+            }
+            if self.resizes_left > 0 && self.rng.u32(0..150) == 0 {
+                self.resizes_left -= 1;
+                self.figures.resizes += 1;
+                let budget_bytes = Schedule::draw_budget(&mut self.rng);
+                self.ends[self.rng.usize(0..2)].pool.resize(budget_bytes);
+            }
+        }
+        if due {
+            self.note("wake", &[side as u64]);
+            self.drive(side, handle);
+        }
+    }
+
+    /// Lets one end of a connection say and send all that it has to.
+    fn drive(&mut self, side: Side, handle: ConnectionHandle) {
+        let (now, batch) = (self.instant(), self.schedule.batch);
+        loop {
+            self.poll_events(side, handle);
+            let end = &mut self.ends[side as usize];
+            let Some(link) = end.links.get_mut(&handle) else { return };
+            let mut bytes = Vec::new();
+            let Some(transmit) = link.connection.poll_transmit(now, batch, &mut bytes) else {
+                break;
+            };
+            let index = link.index;
+            let segment = transmit.segment_size.unwrap_or(transmit.size).max(1);
+            for datagram in bytes[..transmit.size].chunks(segment) {
+                let end = &mut self.ends[side as usize];
+                let Some(link) = end.links.get_mut(&handle) else { return };
+                let seen = self.auditor.datagram(&mut link.sender, datagram);
+                self.send(side, transmit.destination, index, datagram, seen);
+            }
+            for end in 0..2 {
+                let steps = self.ends[end].pool.turn(self.now);
+                self.note("filler", &[end as u64, steps.into()]);
+                if let Some(broken) = self.ends[end].pool.broken_promise() {
+                    self.auditor.find(Finding::Accounts(broken));
+                }
+            }
+        }
+        let end = &mut self.ends[side as usize];
+        if end.links.get(&handle).is_some_and(|link| link.connection.is_drained()) {
+            self.retire(side, handle);
+        }
+    }
+
+    fn poll_events(&mut self, side: Side, handle: ConnectionHandle) {
+        let now = self.now;
+        let end = &mut self.ends[side as usize];
+        let Some(link) = end.links.get_mut(&handle) else { return };
+        let mut readable = false;
+        loop {
+            if let Some(event) = link.connection.poll_endpoint_events() {
+                if let Some(answer) = end.endpoint.handle_event(handle, event) {
+                    link.connection.handle_event(answer);
+                }
+            } else if let Some(event) = link.connection.poll() {
+                match event {
+                    Event::Connected => {
+                        link.up = true;
+                        link.traffic.begin(&mut link.connection, now);
+                    }
+                    Event::Stream(StreamEvent::Opened { .. } | StreamEvent::Readable { .. }) => {
+                        readable = true;
+                    }
+                    Event::ConnectionLost { reason } => {
+                        link.traffic.wake_at = None;
+                        let (path, phase) = (link.connection.stats().path, link.sender.phase());
+                        self.endings.push(format!(
+                            "{now:?} connection {}, {side:?}, phase {phase}: {reason}; {path:?}",
+                            link.index
+                        ));
+                        // What `close` did is told in other words while the handshake lasts.
+                        let ours = matches!(&reason, ConnectionError::ConnectionClosed(close)
+                            if close.error_code == TransportErrorCode::APPLICATION_ERROR);
+                        if !ours
+                            && let ConnectionError::TransportError(_)
+                            | ConnectionError::ConnectionClosed(_)
+                            | ConnectionError::CidsExhausted = reason
+                        {
+                            let at = format!("connection {}, {side:?}: {reason}", link.index);
+                            self.auditor.find(Finding::WrongBytes(at));
+                        }
+                    }
+                    _ => {}
+                }
+            } else {
+                break;
+            }
+        }
+        if readable {
+            link.traffic.read(&mut link.connection);
+        }
+    }
+
+    fn send(
+        &mut self,
+        from: Side,
+        to: std::net::SocketAddr,
+        connection: usize,
+        bytes: &[u8],
+        seen: Option<Seen>,
+    ) {
+        let (phase, number) = seen.map_or((0, 0), |seen| (seen.phase, seen.number));
+        self.note("send", &[from as u64, bytes.len() as u64, phase, number]);
+        let datagram = Departure { destination: to, connection, bytes, seen };
+        self.network.send(self.now, from, datagram, &mut self.figures);
+    }
+}

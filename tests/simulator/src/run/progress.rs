@@ -1,0 +1,201 @@
+//! How far a run has come, what is still missing in it, and what is counted at its end.
+
+use bytes::Bytes;
+use keypadd_pool::{Coverage, Direction};
+use quinn_proto::{ConnectionHandle, Side, VarInt};
+use sha2::Digest;
+
+use super::{Outcome, World};
+use crate::auditor::Finding;
+use crate::ends::{End, Link};
+
+/// Phases that a seed has to reach in both directions.
+const PHASES_MIN: u64 = 3;
+/// Packets with a pad, or a part of one, that count as the pools serving.
+const SERVED_MIN: u64 = 20;
+/// Packets without any that count as the pools having run dry.
+const MISSED_MIN: u64 = 10;
+
+/// What the newest connection is doing.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Stage {
+    Writing,
+    /// Streams have ended and are being delivered.
+    Finishing,
+    Closing,
+    Over,
+}
+
+/// How far the pools have come; a figure is the count that the next step starts from.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Supply {
+    Filling,
+    Served(u64),
+    Dry(u64),
+    Refilled,
+}
+
+impl World {
+    /// Whether both ends know that the handshake of a connection is over.
+    pub(super) fn is_confirmed(&self, index: usize) -> bool {
+        let mut links = self.ends.iter().flat_map(|end| end.links.values());
+        self.accepted.contains(&index)
+            && links.all(|link| link.index != index || link.up || link.connection.is_closed())
+    }
+
+    /// The last connection's phases, by sender.
+    pub(super) fn phases(&self) -> Vec<u64> {
+        let last = self.wirings.len() - 1;
+        let links = self.ends.iter().flat_map(|end| end.links.values());
+        links.filter(|link| link.index == last).map(|link| link.sender.phase()).collect()
+    }
+
+    /// Whether the pools have served, then not, then served again.
+    pub(super) fn has_refilled(&mut self) -> bool {
+        let count = |pad: Coverage| -> u64 {
+            let of = |end: &End| {
+                let meters = &end.meters;
+                meters.packets(Direction::Send, pad) + meters.packets(Direction::Receive, pad)
+            };
+            self.ends.iter().map(of).sum()
+        };
+        let served = count(Coverage::Hit) + count(Coverage::Partial);
+        let missed = count(Coverage::Miss);
+        self.supply = match self.supply {
+            Supply::Filling if served >= SERVED_MIN => Supply::Served(missed),
+            Supply::Served(before) if missed >= before + MISSED_MIN => Supply::Dry(served),
+            Supply::Dry(before) if served >= before + SERVED_MIN => Supply::Refilled,
+            same => same,
+        };
+        // From a third of the way on, the fillers are made to bring about what is still missing.
+        let last = self.wirings.len() == self.schedule.connections;
+        let left = self.packets_goal.saturating_sub(self.auditor.packets);
+        let order = match self.supply {
+            _ if !last || left > self.schedule.packets * 2 / 3 => None,
+            Supply::Filling | Supply::Dry(_) => Some(true),
+            Supply::Served(_) => Some(false),
+            Supply::Refilled => None,
+        };
+        self.ends.iter_mut().for_each(|end| end.pool.order = order);
+        self.supply == Supply::Refilled
+    }
+
+    /// Cuts connections off, ends streams, and closes, when the time for it has come.
+    pub(super) fn progress(&mut self) {
+        let last = self.wirings.len() - 1;
+        let refilled = self.has_refilled();
+        match self.stage {
+            Stage::Writing if self.auditor.packets < self.packets_goal => {
+                if self.auditor.packets >= self.cut_at {
+                    self.cut_before(last);
+                }
+            }
+            Stage::Writing if self.wirings.len() < self.schedule.connections => {
+                self.cut_before(last);
+                self.connect();
+            }
+            Stage::Writing => {
+                let phases = self.phases();
+                if refilled && phases.len() == 2 && phases.iter().all(|&at| at >= PHASES_MIN) {
+                    self.cut_before(last);
+                    self.stage = Stage::Finishing;
+                    self.each_link(last, |link| link.traffic.finish(&mut link.connection));
+                }
+            }
+            Stage::Finishing => {
+                if self.all_delivered(last) {
+                    self.stage = Stage::Closing;
+                    self.close(last);
+                }
+            }
+            Stage::Closing | Stage::Over => {}
+        }
+        if self.ends.iter().all(|end| end.links.is_empty()) {
+            if self.stage != Stage::Closing {
+                let at = format!("the connection was lost: {:?}", self.endings);
+                self.auditor.find(Finding::Hang(at));
+            }
+            self.stage = Stage::Over;
+        }
+    }
+
+    fn all_delivered(&self, index: usize) -> bool {
+        let link = |side: usize| self.ends[side].links.values().find(|link| link.index == index);
+        let (Some(client), Some(server)) = (link(0), link(1)) else { return false };
+        let complete = |from: &Link, to: &Link| from.traffic.written() == *to.traffic.received();
+        complete(client, server) && complete(server, client)
+    }
+
+    /// Does something with both ends of a connection and lets them send.
+    fn each_link(&mut self, index: usize, mut act: impl FnMut(&mut Link)) {
+        for side in [Side::Client, Side::Server] {
+            let links = &mut self.ends[side as usize].links;
+            let link = links.iter_mut().find(|(_, link)| link.index == index);
+            let Some((&handle, link)) = link else { continue };
+            act(link);
+            self.drive(side, handle);
+        }
+    }
+
+    /// Cuts off, in the middle of writing, the connections before this one.
+    fn cut_before(&mut self, index: usize) {
+        while (self.figures.cut as usize) < index {
+            self.figures.cut += 1;
+            self.close(self.figures.cut as usize - 1);
+        }
+    }
+
+    /// The client closes.
+    fn close(&mut self, index: usize) {
+        let now = self.instant();
+        self.each_link(index, |link| {
+            if link.connection.side() == Side::Client {
+                link.traffic.wake_at = None;
+                link.connection.close(now, VarInt::from_u32(0), Bytes::new());
+            }
+        });
+    }
+
+    /// Takes leave of one end of a connection.
+    pub(super) fn retire(&mut self, side: Side, handle: ConnectionHandle) {
+        let Some(link) = self.ends[side as usize].links.remove(&handle) else { return };
+        self.note("gone", &[side as u64, link.index as u64, link.traffic.received_bytes]);
+        self.figures.stream_bytes += link.traffic.received_bytes;
+        self.figures.updates += link.sender.phase();
+        if let Some(wrong) = link.traffic.wrong {
+            let at = format!("connection {}, {side:?}: {wrong}", link.index);
+            self.auditor.find(Finding::WrongBytes(at));
+        }
+    }
+
+    /// Adds up, and looks whether pools and keys have kept their promises.
+    pub(super) fn conclude(mut self) -> Outcome {
+        for side in [Side::Client, Side::Server] {
+            let handles: Vec<_> = self.ends[side as usize].links.keys().copied().collect();
+            handles.into_iter().for_each(|handle| self.retire(side, handle));
+        }
+        for end in &mut self.ends {
+            for direction in [Direction::Send, Direction::Receive] {
+                self.figures.hit += end.meters.packets(direction, Coverage::Hit);
+                self.figures.partial += end.meters.packets(direction, Coverage::Partial);
+                self.figures.miss += end.meters.packets(direction, Coverage::Miss);
+            }
+            self.figures.dry += end.meters.exhaustions();
+            end.pool.settle(self.now);
+            let snapshot = end.pool.pool.snapshot();
+            if end.meters.pad_reuse() > 0 || snapshot.filled_bytes > 0 {
+                let reuse = end.meters.pad_reuse();
+                let at = format!("at the end {reuse} pads reused, {snapshot:?}");
+                self.auditor.find(Finding::Accounts(at));
+            }
+        }
+        self.figures.packets = self.auditor.packets;
+        self.figures.blocks = self.auditor.blocks;
+        self.transcript.update(format!("{:?}", self.figures));
+        Outcome {
+            figures: self.figures,
+            transcript: self.transcript.finalize().into(),
+            findings: self.auditor.findings,
+        }
+    }
+}
