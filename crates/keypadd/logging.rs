@@ -3,6 +3,7 @@
 
 use std::io::IsTerminal;
 
+use rustix::fs::fstat;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::time::SystemTime;
 
@@ -38,10 +39,20 @@ pub(crate) fn start(flags: &LogFlags, quiet: bool) {
         .with_writer(std::io::stderr);
     match flags.log_format.unwrap_or_default() {
         LogFormat::Json => builder.json().flatten_event(true).init(),
+        LogFormat::Text if is_journal() => {
+            builder.without_time().with_ansi(false).with_target(false).init();
+        }
         LogFormat::Text => {
             let colours = std::io::stderr().is_terminal()
                 && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
             builder.with_ansi(colours).with_target(false).init();
         }
     }
+}
+
+/// Whether standard error is systemd's journal, which has its own time for each line (systemd.exec(5),
+/// `$JOURNAL_STREAM`).
+fn is_journal() -> bool {
+    let named = std::env::var("JOURNAL_STREAM").unwrap_or_default();
+    fstat(std::io::stderr()).is_ok_and(|file| named == format!("{}:{}", file.st_dev, file.st_ino))
 }

@@ -14,6 +14,7 @@ mod examples;
 mod forwarding;
 mod generated;
 mod live;
+mod logs;
 mod refusing;
 mod running;
 mod secrets;
