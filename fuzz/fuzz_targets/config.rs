@@ -1,26 +1,2 @@
-//! The configuration file: any text gives settings or faults, each fault at a place in the text and in one
-//! line that a terminal bears.
 #![no_main]
-
-use keypadd_config::{Config, Refused};
-use libfuzzer_sys::fuzz_target;
-
-const MEMORY_BYTES: u64 = 4 << 30;
-
-fuzz_target!(|text: &str| {
-    let lines = text.split('\n').count();
-    let faults = match Config::read(text, MEMORY_BYTES) {
-        Ok(config) => config.warnings,
-        Err(Refused { faults, .. }) => {
-            assert!(!faults.is_empty(), "refused without a reason");
-            faults
-        }
-    };
-    for fault in faults {
-        assert!((1..=lines).contains(&fault.line), "line {} of {lines}", fault.line);
-        assert!(fault.column >= 1);
-        let said = fault.to_string();
-        assert!(said.lines().count() <= 2, "{said:?}");
-        assert!(!said.chars().any(|c| c.is_control() && c != '\n'), "{said:?}");
-    }
-});
+libfuzzer_sys::fuzz_target!(|text: &str| keypadd_fuzz::config::holds(text));

@@ -130,6 +130,15 @@ impl Daemon {
         }
     }
 
+    /// Processor time it has used so far (proc(5): fields 14 and 15 of `stat`, in 1/100 s).
+    #[allow(dead_code, reason = "`cli` does not ask")]
+    pub(crate) fn cpu_seconds(&self) -> f64 {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap();
+        let after_name = stat.rsplit_once(')').unwrap().1;
+        let ticks = after_name.split_whitespace().skip(11).take(2);
+        ticks.map(|ticks| ticks.parse::<f64>().unwrap()).sum::<f64>() / 100.0
+    }
+
     /// SIGTERM, then everything it said.
     pub(crate) fn stop(self) -> Output {
         self.signal(Signal::TERM);

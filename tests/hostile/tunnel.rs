@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::task::block_in_place;
 use tokio::time::{Instant, sleep};
-use udp_relay::Relay;
+use udp_relay::{Direction, Relay};
 
 use crate::daemons::{Daemon, Desk, desk};
 use crate::exchange::{HANG, Job, Outcome, Target, exchange};
@@ -103,6 +103,26 @@ impl Tunnel {
         }
     }
 
+    /// `serve` or `connect`.
+    pub(crate) fn daemon(&self, verb: &str) -> &Daemon {
+        if verb == "serve" { &self.server } else { &self.client }
+    }
+
+    /// Datagrams that the kernel has dropped because the end of this direction did not read them
+    /// in time (`/proc/net/udp`, the last column).
+    pub(crate) fn dropped(&self, direction: Direction) -> u64 {
+        let port = match direction {
+            Direction::ToServer => self.server.address().parse::<SocketAddr>().unwrap().port(),
+            Direction::ToClient => self.relay.client().unwrap().port(),
+        };
+        let sockets =
+            ["/proc/net/udp", "/proc/net/udp6"].map(|path| fs::read_to_string(path).unwrap());
+        let lines = sockets.iter().flat_map(|sockets| sockets.lines());
+        let mut fields = lines.map(|line| line.split_whitespace().collect::<Vec<_>>());
+        let socket = fields.find(|fields| fields[1].ends_with(&format!(":{port:04X}")));
+        socket.unwrap().last().unwrap().parse().unwrap()
+    }
+
     /// The figures of a daemon: `serve` or `connect`.
     pub(crate) fn figures(&self, verb: &str) -> Value {
         let mut status = self.desk.keypadd(&["status", "--json"]);
@@ -163,6 +183,12 @@ impl Tunnel {
             assert_eq!(output.status.code(), Some(0), "{said}");
             assert!(!said.contains("panicked"), "{said}");
         }
+    }
+
+    /// How much more than at the start this is, for a daemon.
+    pub(crate) fn more_than_before(&self, verb: &str, resident_bytes: u64) -> u64 {
+        let before = self.before[usize::from(verb != "serve")];
+        resident_bytes.saturating_sub(before.resident_bytes)
     }
 
     /// What server and client hold more than at the start.

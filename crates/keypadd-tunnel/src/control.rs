@@ -5,9 +5,12 @@
 
 use std::future::pending;
 
-use quinn::{ReadExactError, RecvStream, SendStream, WriteError};
+use quinn::{RecvStream, SendStream, WriteError};
 use thiserror::Error;
-use tokio::sync::mpsc;
+use tokio::{
+    io::{AsyncRead, AsyncReadExt},
+    sync::mpsc,
+};
 
 use crate::wire::{FRAME_HEAD_BYTES, Frame, FrameHead, VERSION, WireError};
 
@@ -39,12 +42,6 @@ pub enum ControlError {
     Version(u8),
 }
 
-impl From<ReadExactError> for ControlError {
-    fn from(_: ReadExactError) -> Self {
-        Self::Ended
-    }
-}
-
 impl From<WriteError> for ControlError {
     fn from(_: WriteError) -> Self {
         Self::Ended
@@ -63,7 +60,7 @@ impl Control {
 
     /// The next frame of a known type. Not cancel-safe: a frame may be half read.
     pub(crate) async fn hear(&mut self) -> Result<Frame, ControlError> {
-        hear(&mut self.recv).await
+        read_frame(&mut self.recv).await
     }
 
     /// After the hellos: says what is to be said and passes on what is heard, until the stream
@@ -85,7 +82,7 @@ impl Control {
         };
         let hearing = async {
             loop {
-                match hear(&mut recv).await {
+                match read_frame(&mut recv).await {
                     // Where nobody cares for frames any more they are skipped.
                     Ok(frame) => drop(heard.send(frame).await),
                     Err(error) => return error,
@@ -99,15 +96,17 @@ impl Control {
     }
 }
 
-async fn hear(recv: &mut RecvStream) -> Result<Frame, ControlError> {
+/// Reads the peer's next frame of a known type and skips the others. Waits as long as the peer
+/// does; not cancel-safe: a frame may be half read. Public so that it can be fuzzed.
+pub async fn read_frame<R: AsyncRead + Unpin>(recv: &mut R) -> Result<Frame, ControlError> {
     loop {
         let mut head = [0; FRAME_HEAD_BYTES];
-        recv.read_exact(&mut head).await?;
+        read_exact(recv, &mut head).await?;
         let FrameHead { body_bytes, kind } = FrameHead::decode(head);
 
         let mut body = [0; Frame::BODY_BYTES_MAX];
         let kept = usize::from(body_bytes).min(body.len());
-        recv.read_exact(&mut body[..kept]).await?;
+        read_exact(recv, &mut body[..kept]).await?;
         skip(recv, usize::from(body_bytes) - kept).await?;
         if let Some(frame) = Frame::decode(kind, &body[..kept])? {
             return Ok(frame);
@@ -115,12 +114,20 @@ async fn hear(recv: &mut RecvStream) -> Result<Frame, ControlError> {
     }
 }
 
-async fn skip(recv: &mut RecvStream, mut bytes: usize) -> Result<(), ControlError> {
+async fn skip<R: AsyncRead + Unpin>(recv: &mut R, mut bytes: usize) -> Result<(), ControlError> {
     let mut skipped = [0; SKIP_BYTES];
     while bytes > 0 {
         let now = bytes.min(SKIP_BYTES);
-        recv.read_exact(&mut skipped[..now]).await?;
+        read_exact(recv, &mut skipped[..now]).await?;
         bytes -= now;
     }
     Ok(())
+}
+
+/// Whatever ends the stream early ends the control stream.
+async fn read_exact<R: AsyncRead + Unpin>(
+    recv: &mut R,
+    bytes: &mut [u8],
+) -> Result<(), ControlError> {
+    recv.read_exact(bytes).await.map(drop).map_err(|_| ControlError::Ended)
 }

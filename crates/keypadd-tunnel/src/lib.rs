@@ -47,7 +47,7 @@ pub mod wire;
 
 pub use client::{Client, ClientSession, ClientSettings};
 pub use clock::{Clocks, Jump, Readings, SystemClocks};
-pub use control::ControlError;
+pub use control::{ControlError, read_frame};
 pub use error::{AuthError, BindError, ClientError};
 pub use forward::{
     Bind, DynamicForward, Forward, ForwardError, ForwardFault, Goal, Listen, LocalForward,

@@ -78,6 +78,11 @@ impl Relay {
         self.address
     }
 
+    /// Where the client is: whoever sent last, if anybody did.
+    pub fn client(&self) -> Option<SocketAddr> {
+        *lock(&self.shared.client)
+    }
+
     /// From now on this direction does this; what is under way already arrives as was decided.
     pub fn set(&self, direction: Direction, impairments: Impairments) {
         self.way(direction).set(impairments);

@@ -1,0 +1,25 @@
+//! The configuration file: any text gives settings or faults, each fault at a place in the text and in one
+//! line that a terminal bears.
+
+use keypadd_config::{Config, Refused};
+
+const MEMORY_BYTES: u64 = 4 << 30;
+
+/// The claim.
+pub fn holds(text: &str) {
+    let lines = text.split('\n').count();
+    let faults = match Config::read(text, MEMORY_BYTES) {
+        Ok(config) => config.warnings,
+        Err(Refused { faults, .. }) => {
+            assert!(!faults.is_empty(), "refused without a reason");
+            faults
+        }
+    };
+    for fault in faults {
+        assert!((1..=lines).contains(&fault.line), "line {} of {lines}", fault.line);
+        assert!(fault.column >= 1);
+        let said = fault.to_string();
+        assert!(said.lines().count() <= 2, "{said:?}");
+        assert!(!said.chars().any(|c| c.is_control() && c != '\n'), "{said:?}");
+    }
+}

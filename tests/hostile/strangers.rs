@@ -1,0 +1,105 @@
+//! Strangers: thousands of handshakes with keys that no list names. Nothing is made for them and
+//! nothing is kept of them.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use keypadd_provider::{CryptoSettings, KeyExchange, Meters, PrivateKey, PublicKey, client_config};
+use serde_json::Value;
+use tokio::time::{sleep, timeout};
+
+use crate::SUITES;
+use crate::daemons::{Daemon, Desk, PUBLIC_KEY, desk};
+use crate::exchange::HANG;
+use crate::flood::number;
+use crate::tunnel::{Holding, LOOK};
+
+/// Shakes hands with keys that are not listed, `at_once` side by side; all are refused.
+async fn shake_hands(server: SocketAddr, handshakes: u64, at_once: u64) {
+    let crypto = CryptoSettings {
+        key: Arc::new(PrivateKey::generate().unwrap()),
+        suites: vec![SUITES[0].parse().unwrap()],
+        kex: vec![KeyExchange::X25519],
+        pool: None,
+        meters: Arc::new(Meters::default()),
+    };
+    let key: PublicKey = PUBLIC_KEY.parse().unwrap();
+    let config = quinn::ClientConfig::new(client_config(&crypto, key).unwrap());
+    let endpoint = quinn::Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
+    let mut strangers = tokio::task::JoinSet::new();
+    for stranger in 0..at_once {
+        let (endpoint, config) = (endpoint.clone(), config.clone());
+        let turns = handshakes / at_once + u64::from(stranger < handshakes % at_once);
+        strangers.spawn(async move {
+            for _ in 0..turns {
+                let connecting = endpoint.connect_with(config.clone(), server, "x").unwrap();
+                // The server judges last: we may believe in a connection for a moment.
+                let refused = async {
+                    match connecting.await {
+                        Ok(connection) => connection.closed().await,
+                        Err(error) => error,
+                    }
+                };
+                let refused = timeout(HANG, refused).await.expect("a handshake hangs");
+                let text = refused.to_string();
+                assert!(text.contains("not allowed"), "{text}");
+            }
+        });
+    }
+    while let Some(done) = strangers.join_next().await {
+        done.unwrap();
+    }
+}
+
+/// Keystream that the server has made for its pool.
+fn fill_bytes(desk: &Desk) -> u64 {
+    let status = desk.keypadd(&["status", "--json"]).output().unwrap();
+    let status: Value = serde_json::from_slice(&status.stdout).unwrap();
+    let daemons = status["daemons"].as_array().unwrap();
+    number(daemons.iter().find(|daemon| daemon["verb"] == "serve").unwrap(), "/pool/fill_bytes")
+}
+
+/// Strangers at a server: nothing is made for them and nothing is kept of them.
+async fn strangers(warm_up: u64, handshakes: u64) {
+    /// 400 bytes for each of 10^4 strangers would be more.
+    const GROWTH_BYTES_MAX: u64 = 4 << 20;
+
+    let desk = desk();
+    let server = Daemon::serve(&desk, &["--pool", "on"]);
+    let address = server.address().parse().unwrap();
+    shake_hands(address, warm_up, 3).await;
+    let before = Holding::of(&server);
+    let began = Instant::now();
+    shake_hands(address, handshakes, 3).await;
+    let seconds = began.elapsed().as_secs_f64();
+    let grown = Holding::of(&server).resident_bytes.saturating_sub(before.resident_bytes);
+    let filled = fill_bytes(&desk);
+    println!(
+        "{handshakes} strangers in {seconds:.1} s: {filled} bytes filled, grown by {} KiB",
+        grown >> 10
+    );
+    assert_eq!(filled, 0);
+    assert!(grown <= GROWTH_BYTES_MAX, "grown by {} KiB", grown >> 10);
+    // Who is listed is let in as ever, and the pool does fill for it.
+    let listed =
+        Daemon::start(server.connect(&desk, &["--log-format", "json", "-L", "0:localhost:9"]));
+    let deadline = Instant::now() + HANG;
+    while fill_bytes(&desk) == 0 {
+        assert!(Instant::now() < deadline, "nothing is filled for a listed client either");
+        sleep(LOOK).await;
+    }
+    assert_eq!(listed.stop().status.code(), Some(0));
+    assert_eq!(server.stop().status.code(), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn strangers_fill_no_chunk() {
+    strangers(500, 500).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "a long proof: a minute"]
+async fn ten_thousand_strangers_fill_no_chunk_and_leave_memory_flat() {
+    strangers(500, 10_000).await;
+}
