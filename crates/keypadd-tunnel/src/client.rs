@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use quinn::{Endpoint, TokioRuntime, TransportConfig, crypto};
+use quinn::{Endpoint, TransportConfig, crypto};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     time::timeout,
@@ -34,6 +34,7 @@ use crate::{
     stream::{OpenError, open_stream},
     target::{ServerAddress, Target},
     transport::{End, TransportSettings, endpoint_config},
+    turns::TurnRuntime,
     wire::{CloseCode, Instance, ListenCode, StreamHeader},
 };
 
@@ -130,8 +131,8 @@ impl Client {
         }
         let failed = |source| BindError { address: "udp port".into(), source };
         let socket = bind_udp(ANY_PORT, settings.transport.udp_buffer_bytes).map_err(failed)?;
-        let endpoint = Endpoint::new(endpoint_config(), None, socket, Arc::new(TokioRuntime))
-            .map_err(failed)?;
+        let runtime = Arc::new(TurnRuntime::default());
+        let endpoint = Endpoint::new(endpoint_config(), None, socket, runtime).map_err(failed)?;
         let transport = settings.transport.quinn(End::Client);
         Ok(Self {
             endpoint,

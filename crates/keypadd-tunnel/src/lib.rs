@@ -42,6 +42,7 @@ mod status;
 mod stream;
 mod target;
 mod transport;
+mod turns;
 mod unix_listener;
 pub mod wire;
 

@@ -5,7 +5,7 @@
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use quinn::{Endpoint, Incoming, TokioRuntime, crypto};
+use quinn::{Endpoint, Incoming, crypto};
 use tokio::{task::JoinSet, time::timeout};
 use tracing::{debug, info, warn};
 
@@ -18,6 +18,7 @@ use crate::{
     socket::bind_udp,
     source::{Source, plain},
     transport::{End, TransportSettings, endpoint_config},
+    turns::TurnRuntime,
     wire::CloseCode,
 };
 
@@ -103,7 +104,7 @@ impl Server {
             .migration(true);
         let socket =
             bind_udp(settings.listen, settings.transport.udp_buffer_bytes).map_err(failed)?;
-        let runtime = Arc::new(TokioRuntime);
+        let runtime = Arc::new(TurnRuntime::default());
         let endpoint = Endpoint::new(endpoint_config(), Some(config.clone()), socket, runtime)
             .map_err(failed)?;
         let local_addr = endpoint.local_addr().map_err(failed)?;

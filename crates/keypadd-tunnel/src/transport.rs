@@ -6,6 +6,9 @@
 //! receive_window + send_window + open forwards x 2 copy buffers of 32 KiB + about 1 MiB in quinn
 //! ```
 //!
+//! An endpoint holds 10 MiB of datagrams besides, at most, that its connections have not seen yet
+//! (`turns`).
+//!
 //! The receive window is quinn's promise for all streams together; its default is unbounded. A
 //! stream whose reader has stopped holds no more than `stream_receive_window` of it here, and
 //! nothing at the sender: bytes are taken from TCP only when the stream's window has room for them.
