@@ -29,12 +29,12 @@ use crate::{
     lookup::Lookups,
     server::GOODBYE_TIME,
     session::{Listed, LiveSession, Lost, Sessions},
+    silence::endpoint_on,
     socket::{ANY_PORT, bind_udp},
     splice::{Cut, splice_pair},
     stream::{OpenError, open_stream},
     target::{ServerAddress, Target},
-    transport::{End, TransportSettings, endpoint_config},
-    turns::TurnRuntime,
+    transport::{End, TransportSettings},
     wire::{CloseCode, Instance, ListenCode, StreamHeader},
 };
 
@@ -131,8 +131,8 @@ impl Client {
         }
         let failed = |source| BindError { address: "udp port".into(), source };
         let socket = bind_udp(ANY_PORT, settings.transport.udp_buffer_bytes).map_err(failed)?;
-        let runtime = Arc::new(TurnRuntime::default());
-        let endpoint = Endpoint::new(endpoint_config(), None, socket, runtime).map_err(failed)?;
+        let watchman = Watchman::new(Arc::clone(&settings.transport.clocks));
+        let endpoint = endpoint_on(socket, None, watchman.silence()).map_err(failed)?;
         let transport = settings.transport.quinn(End::Client);
         Ok(Self {
             endpoint,
@@ -147,7 +147,7 @@ impl Client {
             link,
             sessions: Sessions::default(),
             lookups: Lookups::default(),
-            watchman: Watchman::new(settings.transport.clocks),
+            watchman,
         })
     }
 

@@ -2,14 +2,16 @@
 //! was restored from a snapshot. Connections of before must not be used after that, because a copy
 //! would use their keystream a second time (docs/DESIGN.md, "What the user must do").
 //!
-//! [`jump`] decides, over readings that a [`Clocks`] gives; a task asks it twice a second. Knows
-//! nothing of connections: who has one listens to [`Jumps`].
+//! [`jump`] decides, over readings that a [`Clocks`] gives; a task asks it twice a second, and
+//! `silence` before each datagram. Knows nothing of connections: who has one listens to [`Jumps`].
 
 use std::{fmt, sync::Arc, time::Duration};
 
 use rustix::time::{ClockId, clock_gettime};
 use tokio::{sync::watch, task::JoinSet, time::sleep};
 use tracing::warn;
+
+use crate::silence::Silence;
 
 /// The clocks are read this often, so that a jump is known and acted on within a second.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -97,6 +99,7 @@ pub(crate) fn jump(before: &Readings, now: &Readings) -> Option<Jump> {
 #[derive(Debug)]
 pub(crate) struct Watchman {
     jumps: Jumps,
+    silence: Silence,
     _task: JoinSet<()>,
 }
 
@@ -108,20 +111,27 @@ impl Watchman {
     /// Starts to look. Needs a tokio runtime.
     pub(crate) fn new(clocks: Arc<dyn Clocks>) -> Self {
         let (sender, receiver) = watch::channel(None);
-        let mut before = clocks.read();
+        let silence = Silence::new(clocks);
+        let watched = silence.clone();
         let mut task = JoinSet::new();
         task.spawn(async move {
             loop {
-                sleep(LOOK_EVERY).await;
-                let now = clocks.read();
-                if let Some(jump) = jump(&before, &now) {
+                tokio::select! {
+                    () = sleep(LOOK_EVERY) => {}
+                    () = watched.fell() => {}
+                }
+                if let Some(jump) = watched.look() {
                     warn!("{jump}: all connections are closed and made anew, with fresh keys");
                     sender.send_replace(Some(jump));
                 }
-                before = now;
             }
         });
-        Self { jumps: Jumps(receiver), _task: task }
+        Self { jumps: Jumps(receiver), silence, _task: task }
+    }
+
+    /// What falls with a jump; whoever has an endpoint ends it.
+    pub(crate) fn silence(&self) -> Silence {
+        self.silence.clone()
     }
 
     /// Jumps from now on.

@@ -33,6 +33,7 @@ mod published;
 mod remotes;
 mod server;
 mod session;
+mod silence;
 mod socket;
 mod socket_path;
 pub mod socks;

@@ -146,13 +146,15 @@ impl Link {
     }
 }
 
-/// A jump of the clock, here or at the server: nothing speaks against trying again at once.
+/// A jump of the clock: nothing speaks against trying again at once.
 pub(crate) const CLOCK: &str = "clock";
 
 /// What ended a session, in a word: few enough for a label.
 pub(crate) fn reason(lost: &Lost) -> &'static str {
     match lost {
         Lost::Connection(ConnectionError::TimedOut) => "silent",
+        // The other end knows nothing of the connection (RFC 9000 10.3): a clock has jumped there.
+        Lost::Connection(ConnectionError::Reset) => "forgotten",
         Lost::Connection(ConnectionError::ApplicationClosed(close)) => {
             let is = |code: CloseCode| close.error_code == code.value().into();
             match () {
@@ -160,7 +162,6 @@ pub(crate) fn reason(lost: &Lost) -> &'static str {
                 () if is(CloseCode::KeyFault) => "key",
                 () if is(CloseCode::Protocol) => "protocol",
                 () if is(CloseCode::Replaced) => "replaced",
-                () if is(CloseCode::ClockJump) => CLOCK,
                 () if is(CloseCode::Unlisted) => "unlisted",
                 () => "closed",
             }

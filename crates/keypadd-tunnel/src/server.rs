@@ -3,7 +3,7 @@
 //! Strangers are counted and turned away here, at no cost that they could drive up; a client that
 //! is let in is served in `serving`. Connections and handshakes in flight are bounded.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
 
 use quinn::{Endpoint, Incoming, crypto};
 use tokio::{task::JoinSet, time::timeout};
@@ -15,10 +15,10 @@ use crate::{
     error::BindError,
     peer::Peers,
     session::{Lost, Sessions, Shown},
+    silence::endpoint_on,
     socket::bind_udp,
     source::{Source, plain},
-    transport::{End, TransportSettings, endpoint_config},
-    turns::TurnRuntime,
+    transport::{End, TransportSettings},
     wire::CloseCode,
 };
 
@@ -104,11 +104,10 @@ impl Server {
             .migration(true);
         let socket =
             bind_udp(settings.listen, settings.transport.udp_buffer_bytes).map_err(failed)?;
-        let runtime = Arc::new(TurnRuntime::default());
-        let endpoint = Endpoint::new(endpoint_config(), Some(config.clone()), socket, runtime)
-            .map_err(failed)?;
-        let local_addr = endpoint.local_addr().map_err(failed)?;
         let serving = Arc::new(Serving::new(settings.peers, &settings.transport));
+        let silence = serving.watchman.silence();
+        let endpoint = endpoint_on(socket, Some(config.clone()), silence).map_err(failed)?;
+        let local_addr = endpoint.local_addr().map_err(failed)?;
         let connections_max = settings.connections_max;
         Ok(Self { endpoint, config, local_addr, connections_max, serving })
     }
@@ -133,12 +132,31 @@ impl Server {
     /// Nothing new is let in then; what has not ended in that time is reset, all clients are told,
     /// and a few seconds later at most it has ended.
     pub async fn run(self, shutdown: impl Future<Output = Duration>) {
+        tokio::select! {
+            () = self.serve(shutdown) => {}
+            never = self.speak_again() => match never {},
+        }
+    }
+
+    /// Ends each silence, also one that fell before it was called.
+    async fn speak_again(&self) -> Infallible {
+        let mut jumps = self.serving.watchman.jumps();
+        loop {
+            self.serving.watchman.silence().outlast(&self.endpoint).await;
+            jumps.next().await;
+        }
+    }
+
+    async fn serve(&self, shutdown: impl Future<Output = Duration>) {
         tokio::pin!(shutdown);
+        let silence = self.serving.watchman.silence();
         let mut connections = JoinSet::new();
         let grace = loop {
             tokio::select! {
                 grace = &mut shutdown => break grace,
                 incoming = self.endpoint.accept() => match incoming {
+                    // It could not be answered, and would be a connection more to wait for.
+                    Some(incoming) if silence.holds() => incoming.ignore(),
                     Some(incoming) => self.admit(incoming, &mut connections),
                     None => break Duration::ZERO,
                 },

@@ -63,10 +63,10 @@ impl Lost {
     /// What the peer is told, where this end is who ends it.
     fn code(&self) -> CloseCode {
         match self {
-            Self::Connection(_) | Self::Ending => CloseCode::Shutdown,
+            // Nobody hears of a jump: the socket is silent.
+            Self::Connection(_) | Self::Ending | Self::Clock(_) => CloseCode::Shutdown,
             Self::Key(_) => CloseCode::KeyFault,
             Self::Control(_) => CloseCode::Protocol,
-            Self::Clock(_) => CloseCode::ClockJump,
             Self::Replaced => CloseCode::Replaced,
             Self::Unlisted => CloseCode::Unlisted,
         }

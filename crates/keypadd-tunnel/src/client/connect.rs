@@ -78,9 +78,13 @@ impl Client {
     /// One attempt. Given up, whatever keys it has agreed on are gone.
     async fn attempt(&self, address: SocketAddr) -> Result<ClientSession, Attempt> {
         let (mut jumps, for_session) = (self.watchman.jumps(), self.watchman.jumps());
+        let shaking = async {
+            self.watchman.silence().outlast(&self.endpoint).await;
+            self.shake_hands(address, for_session).await
+        };
         tokio::select! {
             jump = jumps.next() => Err(Attempt::Failed(jump.to_string())),
-            session = self.shake_hands(address, for_session) => session,
+            session = shaking => session,
         }
     }
 

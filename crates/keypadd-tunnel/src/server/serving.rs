@@ -55,7 +55,7 @@ pub(super) struct Serving {
     notices: Notices<Notice>,
     /// The server ends: sessions take no more streams and go when they have none.
     draining: watch::Sender<bool>,
-    watchman: Watchman,
+    pub(super) watchman: Watchman,
     published: Published,
     /// Connections at once, in each direction, of one session.
     forwards_max: usize,

@@ -38,8 +38,6 @@ pub enum CloseCode {
     KeyFull,
     /// A newer session of the same run of the client takes this one's place.
     Replaced,
-    /// Time has jumped at this end: the keys may be in use twice.
-    ClockJump,
     /// The client's key is not listed any more.
     Unlisted,
 }
@@ -53,8 +51,7 @@ impl CloseCode {
             Self::KeyFault => 2,
             Self::KeyFull => 3,
             Self::Replaced => 4,
-            Self::ClockJump => 5,
-            Self::Unlisted => 6,
+            Self::Unlisted => 5,
         }
     }
 }

@@ -287,7 +287,7 @@ pub async fn within<F: IntoFuture>(future: F) -> F::Output {
     timeout(HANG, future).await.expect("it hangs")
 }
 
-pub async fn until(what: &str, condition: impl Fn() -> bool) {
+pub async fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let wait = async {
         while !condition() {
             sleep(Duration::from_millis(5)).await;
