@@ -6,8 +6,14 @@ use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
+
+/// Longer than a daemon takes to begin, to end or to say a line; reaching it means a hang.
+const HANG: Duration = Duration::from_secs(120);
 
 /// A key whose seed is known: RFC 8032, section 7.1, test 1 in PKCS#8 (RFC 8410).
 pub(crate) const PRIVATE_KEY: &str = "-----BEGIN PRIVATE KEY-----\n\
@@ -75,6 +81,7 @@ impl Daemon {
     /// Any daemon whose log is JSON, once it has said that it is ready.
     pub(crate) fn start(mut command: Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let _bounded = bounded(&child);
         let mut stderr = BufReader::new(child.stderr.take().unwrap());
         let mut said = Vec::new();
         let ready = loop {
@@ -119,6 +126,7 @@ impl Daemon {
     /// Waits until it has said a line with these words.
     #[allow(dead_code, reason = "`hostile` does not listen")]
     pub(crate) fn hear(&mut self, words: &str) {
+        let _bounded = bounded(&self.child);
         loop {
             let from = self.said.len();
             let length = self.stderr.read_until(b'\n', &mut self.said).unwrap();
@@ -147,10 +155,23 @@ impl Daemon {
 
     /// Waits for its end, then everything it said.
     pub(crate) fn ended(mut self) -> Output {
+        let _bounded = bounded(&self.child);
         self.stderr.read_to_end(&mut self.said).unwrap();
         let status = self.child.wait().unwrap();
         Output { status, stdout: Vec::new(), stderr: std::mem::take(&mut self.said) }
     }
+}
+
+/// Kills the process unless the guard is dropped in time: what is waited for comes then, as an end.
+fn bounded(child: &Child) -> mpsc::Sender<()> {
+    let (guard, dropped) = mpsc::channel();
+    let process = Pid::from_child(child);
+    thread::spawn(move || {
+        if dropped.recv_timeout(HANG) == Err(RecvTimeoutError::Timeout) {
+            let _ = kill_process(process, Signal::KILL);
+        }
+    });
+    guard
 }
 
 impl Drop for Daemon {

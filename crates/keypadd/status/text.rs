@@ -201,8 +201,7 @@ fn link(link: &Link) -> String {
     let Link { reconnects, .. } = link;
     if !reconnects.is_empty() {
         let reasons = reconnects.iter().map(|(reason, n)| format!("{} {n}", printable(reason)));
-        let (times, reasons) = (reconnects.values().sum::<u64>(), Vec::from_iter(reasons));
-        line += &format!("; reconnected {times} times: {}", reasons.join(", "));
+        line += &format!("; reconnects: {}", Vec::from_iter(reasons).join(", "));
     }
     line
 }
