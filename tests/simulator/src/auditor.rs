@@ -222,3 +222,53 @@ impl Auditor {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the auditor says of packets with these numbers, sealed as they should be.
+    fn findings(suite: Suite, numbers: &[u64]) -> Vec<Finding> {
+        let mut cipher = PacketCipher::new(suite, &vec![7; suite.key_bytes()], [9; 12]);
+        let (mut auditor, header, plaintext) = (Auditor::default(), vec![0x41; 12], [3; 40]);
+        for &number in numbers {
+            let mut ciphertext = plaintext;
+            cipher.xor_keystream(number, &mut ciphertext);
+            let tag = cipher.tag(number, &header, &ciphertext);
+            let header = header.clone();
+            let packet =
+                Uncovered { header, number, key_phase: false, ciphertext: &ciphertext, tag: &tag };
+            auditor.judge(&mut cipher, &packet, &plaintext, "here");
+        }
+        auditor.findings
+    }
+
+    #[test]
+    fn a_packet_number_that_comes_twice_is_found_by_its_blocks_and_by_its_keystream() {
+        for suite in Suite::ALL {
+            assert_eq!(findings(suite, &[63, 64, 65, 127, 128]), [], "{suite}");
+            let twice = [Finding::PadTwice("here".into()), Finding::BlockTwice("here".into())];
+            assert_eq!(findings(suite, &[64, 65, 64]), twice, "{suite}");
+        }
+    }
+
+    #[test]
+    fn a_tag_of_other_bytes_is_found() {
+        for suite in Suite::ALL {
+            let mut cipher = PacketCipher::new(suite, &vec![7; suite.key_bytes()], [9; 12]);
+            let (mut auditor, mut ciphertext) = (Auditor::default(), [3; 40]);
+            cipher.xor_keystream(5, &mut ciphertext);
+            let tag = cipher.tag(5, b"another header", &ciphertext);
+            let header = b"a header".to_vec();
+            let packet = Uncovered {
+                header,
+                number: 5,
+                key_phase: false,
+                ciphertext: &ciphertext,
+                tag: &tag,
+            };
+            auditor.judge(&mut cipher, &packet, &[3; 40], "here");
+            assert_eq!(auditor.findings, [Finding::WrongTag("here".into())], "{suite}");
+        }
+    }
+}

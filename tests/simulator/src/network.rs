@@ -66,7 +66,7 @@ pub(crate) struct Network {
     rng: Rng,
     flying: BinaryHeap<Flying>,
     order: u64,
-    client_port: u16,
+    moves: u8,
     /// The newest phase that has gone by, by connection and sender.
     phases: BTreeMap<(usize, Side), u64>,
 }
@@ -82,19 +82,20 @@ impl Network {
             rng,
             flying: BinaryHeap::new(),
             order: 0,
-            client_port: 50_000,
+            moves: 0,
             phases: BTreeMap::new(),
         }
     }
 
     /// Where the client seems to be.
     pub(crate) fn client(&self) -> SocketAddr {
-        SocketAddr::from(([198, 51, 100, 7], self.client_port))
+        SocketAddr::from(([198, 51, 100, 7 + self.moves / 2], 50_000 + u16::from(self.moves)))
     }
 
-    /// The client's NAT forgets it: a new port, and nothing reaches the old one.
+    /// The client's NAT forgets it: a new port, each second time also a new address, and nothing
+    /// reaches the old one.
     pub(crate) fn rebind(&mut self) {
-        self.client_port += 1;
+        self.moves += 1;
     }
 
     /// Takes a datagram from an end and decides what becomes of it.

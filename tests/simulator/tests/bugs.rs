@@ -36,32 +36,65 @@ fn every_bug_put_in_on_purpose_is_found_and_named() {
     }
 }
 
+/// `mutants.sh` puts these bugs into the sources; a build for each is too much for `cargo test`.
+#[test]
+fn every_mutant_still_applies_to_the_sources() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mutants = files(&root.join("mutants"), "patch");
+    assert_eq!(mutants.len(), 6, "{mutants:?}");
+    for mutant in mutants {
+        let patch = fs::read_to_string(&mutant).expect("a patch");
+        let hunks = texts_before(&patch);
+        assert!(!hunks.is_empty(), "{}", mutant.display());
+        for (file, text) in hunks {
+            let source = fs::read_to_string(root.join("../..").join(file)).expect("a source file");
+            assert_eq!(source.matches(&text).count(), 1, "{}: {file}", mutant.display());
+        }
+    }
+}
+
+/// What a patch expects to find, by file.
+fn texts_before(patch: &str) -> Vec<(&str, String)> {
+    let (mut file, mut found) = ("", Vec::new());
+    for line in patch.lines() {
+        if let Some(name) = line.strip_prefix("--- a/") {
+            file = name;
+        } else if line.starts_with("@@") {
+            found.push((file, String::new()));
+        } else if let Some((_, text)) = found.last_mut().filter(|_| !line.starts_with('+')) {
+            text.push_str(line.get(1..).unwrap_or_default());
+            text.push('\n');
+        }
+    }
+    found
+}
+
 /// The seams through which the auditor gets keys are for the auditor alone.
 #[test]
 fn the_program_and_the_tunnel_never_name_the_auditors_seams() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crates");
-    let mut files = 0;
+    let mut sources = 0;
     for part in ["keypadd", "keypadd-tunnel/src"] {
-        for path in sources(&root.join(part)) {
+        for path in files(&root.join(part), "rs") {
             let text = fs::read_to_string(&path).expect("a source file");
             for name in
                 ["Seams", "client_config_with", "server_config_with", "with_filler", "KeyLog"]
             {
                 assert!(!text.contains(name), "{} names {name}", path.display());
             }
-            files += 1;
+            sources += 1;
         }
     }
-    assert!(files > 40, "the sources were not found");
+    assert!(sources > 40, "the sources were not found");
 }
 
-fn sources(folder: &Path) -> Vec<PathBuf> {
+fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).expect("a folder") {
         let path = entry.expect("an entry").path();
         if path.is_dir() {
-            found.extend(sources(&path));
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.extend(files(&path, extension));
+        } else if path.extension().is_some_and(|found| found == extension) {
             found.push(path);
         }
     }
