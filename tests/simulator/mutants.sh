@@ -20,6 +20,8 @@ keystream='WrongKeystream|PadTwice|BlockTwice|Plaintext'
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}/mutants CARGO_INCREMENTAL=0
 copy=$(mktemp -d "${TMPDIR:-/tmp}/keypadd-mutants.XXXXXX")
 trap 'rm -rf "$copy"' EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
 git ls-files -z | xargs -0 cp --parents -t "$copy"
 cd "$copy"
 
