@@ -4,8 +4,8 @@
 //!
 //! The claim is I11 and its neighbours: a forwarded connection's bytes are exact or it ends in a
 //! reset, nothing hangs for 60 s, and when all is over both daemons hold what they held before.
-//! `cargo test` runs a slice of each proof. The proofs as a whole take a quarter of an hour:
-//! `cargo test --test hostile -- --ignored --nocapture --test-threads 1`, which also prints figures.
+//! `cargo test` runs a slice of each proof. The proofs as a whole take a quarter of an hour, print
+//! figures, and have a command in CONTRIBUTING.md.
 //! Counts and exactness decide; a figure of time does in one of the long proofs and in no other test.
 
 #![allow(clippy::unwrap_used)]
