@@ -70,8 +70,9 @@ pub(crate) enum Verb {
     /// Says on standard error when it is ready, with the exact line to run on the other host.
     /// Ctrl-C or SIGTERM ends it.
     #[command(after_help = "\
-Example:
-  keypadd serve --allow laptop=PUBLIC-KEY --permit-open localhost:22,10.0.0.0/8:5432")]
+Examples:
+  keypadd serve --allow laptop=PUBLIC-KEY --permit-open localhost:22,10.0.0.0/8:5432
+  keypadd serve --allow laptop=PUBLIC-KEY --permit-listen 8080")]
     Serve(Box<ServeArgs>),
     /// Reach a server and forward ports, or standard input and output, through it
     ///
@@ -183,14 +184,15 @@ pub(crate) struct ServeArgs {
     pub(crate) listen: SocketAddr,
     /// Targets that peers may reach: HOST:PORT, HOST:*, *:PORT, CIDR:PORT, *:* or /PATH
     ///
-    /// /PATH is a unix socket of this host. Names are resolved here, and the address that was compared is the one connected to.
-    /// `localhost` is 127.0.0.1 and ::1.
+    /// /PATH is a unix socket of this host. Names are resolved here, and the address that was compared
+    /// is the one connected to. `localhost` is 127.0.0.1 and ::1.
     #[arg(long, env = "KEYPADD_PERMIT_OPEN", value_name = "PATTERN")]
     #[arg(value_delimiter = ',', value_parser = values::permit)]
     pub(crate) permit_open: Vec<Permit>,
     /// Where peers may listen here (-R): PORT, HOST:PORT, HOST:*, *:PORT, *:* or /PATH
     ///
-    /// PORT alone is loopback's; every address of this host takes `*`. /PATH is a unix socket.
+    /// PORT alone is loopback's; to listen on every address of this host takes `*`. /PATH is a unix
+    /// socket. Without any, peers listen nowhere.
     #[arg(long, env = "KEYPADD_PERMIT_LISTEN", value_name = "PATTERN")]
     #[arg(value_delimiter = ',', value_parser = values::listen_permit)]
     pub(crate) permit_listen: Vec<ListenPermit>,
@@ -230,15 +232,16 @@ pub(crate) struct ConnectArgs {
     pub(crate) local: Vec<LocalForward>,
     /// Listen on the server and connect to HOST:HOSTPORT from here
     ///
-    /// As -L the other way round; BIND is the server's loopback unless given. The server permits it by
-    /// --permit-listen.
+    /// As -L the other way round: BIND is the server's loopback unless given, a /PATH may stand for
+    /// either end, and port 0 picks a free one, which is said when ready. The server permits it by
+    /// --permit-listen. It never learns what is behind: it names this forward by a number.
     #[arg(short = 'R', long, env = "KEYPADD_REMOTE", value_name = "[BIND:]PORT:HOST:HOSTPORT")]
     #[arg(value_delimiter = ',', value_parser = values::remote_forward)]
     pub(crate) remote: Vec<RemoteForward>,
     /// Listen here as a SOCKS5 proxy and connect from the server to what programs ask for
     ///
-    /// Names are resolved by the server. BIND is loopback unless given: whoever reaches the port
-    /// may use it.
+    /// CONNECT to IPv4, IPv6 and names, which the server resolves; its --permit-open decides. BIND is
+    /// loopback unless given. There is no password: whoever reaches the port may use it.
     #[arg(short = 'D', long, env = "KEYPADD_DYNAMIC", value_name = "[BIND:]PORT")]
     #[arg(value_delimiter = ',', value_parser = values::dynamic_forward)]
     pub(crate) dynamic: Vec<DynamicForward>,

@@ -27,9 +27,9 @@ pub(crate) async fn bind(address: SocketAddr) -> Result<TcpListener, Error> {
     TcpListener::bind(address).await.map_err(|error| {
         Error::new(
             Exit::BindFailed,
-            format!("--metrics: cannot listen on tcp {address}: {}", system(&error)),
+            format!("metrics: cannot listen on tcp {address}: {}", system(&error)),
         )
-        .hint(bind_hint(&error, "--metrics 127.0.0.1:9465"))
+        .hint(bind_hint(&error, "127.0.0.1:9465"))
     })
 }
 

@@ -16,6 +16,7 @@ mod generated;
 mod live;
 mod logs;
 mod refusing;
+mod reloading;
 mod running;
 mod secrets;
 mod staying;

@@ -163,7 +163,6 @@ impl Client {
         let errors = self.entrances.set(forwards).await;
         if let Some(session) = self.link.now() {
             session.list_forwards(&self.forward_names());
-            session.remotes.forget_refused();
             publish(&session, &self.remote_forwards()).await;
         }
         errors
@@ -272,9 +271,10 @@ impl Client {
     }
 }
 
-/// Makes these the remote forwards of a session.
+/// Makes these the remote forwards of a session, and asks again for those that were refused.
 async fn publish(session: &LiveSession, wanted: &[RemoteForward]) {
-    for frame in session.remotes.set(wanted) {
+    let frames = session.remotes.set(wanted).into_iter().chain(session.remotes.ask_again());
+    for frame in frames {
         session.say(frame).await;
     }
 }

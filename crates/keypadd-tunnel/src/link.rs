@@ -55,7 +55,7 @@ impl Default for Link {
     fn default() -> Self {
         let book = Book {
             since: SystemTime::now(),
-            cause: Some("not connected yet".into()),
+            cause: None,
             retry_at: None,
             reconnects: BTreeMap::new(),
         };

@@ -128,9 +128,11 @@ impl Publisher {
             let open = self.open(&listen).await?;
             let bound: Vec<_> = open.listeners.bound().iter().map(Bound::to_string).collect();
             info!(peer, listen = bound.join(", "), "remote forward up");
+            let name: Arc<str> = format!("-R {}", with_port(&listen, open.listeners.port())).into();
+            let _listed = self.session.forward_stands(&name);
             self.answer(id, Ok(open.listeners.port())).await;
             tokio::select! {
-                code = self.accept(id, &listen, &open) => Err::<(), _>(code),
+                code = self.accept(id, &name, &listen, &open) => Err::<(), _>(code),
                 () = open.held.taken() => {
                     info!(peer, %listen, "remote forward goes to another session of this key");
                     Err(ListenCode::InUse)
@@ -197,8 +199,7 @@ impl Publisher {
     }
 
     /// Accepts until the permits have changed so that it may not.
-    async fn accept(&self, id: u16, listen: &Listen, open: &Open) -> ListenCode {
-        let name: Arc<str> = format!("-R {listen}").into();
+    async fn accept(&self, id: u16, name: &Arc<str>, listen: &Listen, open: &Open) -> ListenCode {
         loop {
             let socket = match open.listeners.accept().await {
                 Ok((socket, _)) => socket,
@@ -223,7 +224,7 @@ impl Publisher {
                 }
             };
             let Ok(slot) = slot else { continue };
-            let (name, notices) = (Arc::clone(&name), Arc::clone(&self.notices));
+            let (name, notices) = (Arc::clone(name), Arc::clone(&self.notices));
             // Nobody takes it where the session has just ended: dropped, it is reset.
             let _ = self.accepted.send(Accepted { id, name, socket, notices, _slot: slot }).await;
         }
@@ -266,6 +267,14 @@ fn may_log(
     code: Option<StreamCode>,
 ) -> bool {
     notices.admit((id, code), Instant::now().into_std())
+}
+
+/// What was asked for, with the port that has been bound.
+fn with_port(listen: &Listen, port: u16) -> Listen {
+    match listen {
+        Listen::Tcp { bind, .. } => Listen::Tcp { bind: bind.clone(), port },
+        Listen::Unix(path) => Listen::Unix(path.clone()),
+    }
 }
 
 /// Whether what is bound may still be.

@@ -129,7 +129,7 @@ pub struct LiveSession {
 struct Forwarded {
     open: u64,
     /// Listed also while there is none. A server's targets are the client's words: idle ones are
-    /// forgotten.
+    /// forgotten. Where it listens for the client is listed for as long as it does.
     standing: bool,
 }
 
@@ -178,6 +178,7 @@ impl LiveSession {
     /// The session's figures now.
     pub fn status(&self) -> SessionStatus {
         let stats = self.connection.stats();
+        let refused = self.remotes.refused();
         let forwards = locked(&self.forwards);
         SessionStatus {
             id: self.id,
@@ -197,7 +198,11 @@ impl LiveSession {
             received_bytes: stats.udp_rx.bytes,
             forwards: forwards
                 .iter()
-                .map(|(forward, of)| ForwardStatus { forward: forward.clone(), open: of.open })
+                .map(|(forward, of)| ForwardStatus {
+                    forward: forward.clone(),
+                    open: of.open,
+                    cause: refused.get(forward).map(ToString::to_string),
+                })
                 .collect(),
         }
     }
@@ -266,14 +271,38 @@ impl LiveSession {
         }
     }
 
-    /// Counts a TCP connection of `forward` for as long as the guard lives.
+    /// Lists `forward` also while it is idle, for as long as the guard lives.
+    pub(crate) fn forward_stands(self: &Arc<Self>, forward: &str) -> StandingForward {
+        locked(&self.forwards).entry(forward.into()).or_default().standing = true;
+        StandingForward { session: Arc::clone(self), forward: forward.into() }
+    }
+
+    /// Counts a connection of `forward` for as long as the guard lives.
     pub(crate) fn forward_opened(self: &Arc<Self>, forward: &str) -> OpenForward {
         locked(&self.forwards).entry(forward.into()).or_default().open += 1;
         OpenForward { session: Arc::clone(self), forward: forward.into() }
     }
 }
 
-/// A TCP connection of a forward, counted.
+/// A forward that is listed also while it is idle.
+pub(crate) struct StandingForward {
+    session: Arc<LiveSession>,
+    forward: String,
+}
+
+impl Drop for StandingForward {
+    fn drop(&mut self) {
+        let mut forwards = locked(&self.session.forwards);
+        if let Some(of) = forwards.get_mut(&self.forward) {
+            of.standing = false;
+            if of.open == 0 {
+                forwards.remove(&self.forward);
+            }
+        }
+    }
+}
+
+/// A connection of a forward, counted.
 pub(crate) struct OpenForward {
     session: Arc<LiveSession>,
     forward: String,

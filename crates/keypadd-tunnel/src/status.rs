@@ -49,18 +49,20 @@ pub struct SessionStatus {
     pub sent_bytes: u64,
     /// UDP payload bytes received.
     pub received_bytes: u64,
-    /// TCP connections open now, by forward: on a client all its forwards, also idle ones; on a
-    /// server the targets in use.
+    /// Connections open now, by forward: on a client all its forwards, also idle ones; on a server the
+    /// targets in use, and where it listens for the client.
     pub forwards: Vec<ForwardStatus>,
 }
 
-/// The TCP connections of one forward.
+/// The connections of one forward.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ForwardStatus {
-    /// The forward as given on the command line, or the target on a server.
+    /// The forward as given on the command line; on a server the target, or `-R` and where it listens.
     pub forward: String,
     /// Connections open now.
     pub open: u64,
+    /// Of a remote forward: why the server does not listen for it.
+    pub cause: Option<String>,
 }
 
 /// Whether a client has a session.
@@ -80,7 +82,7 @@ pub struct LinkStatus {
     pub state: LinkState,
     /// Since when, as seconds since 1970.
     pub since_unix_seconds: u64,
-    /// Why there is none: what ended the last one, or what the last attempt met.
+    /// Why there is none: what ended the last one, or what the last attempt met; absent before that.
     pub cause: Option<String>,
     /// When the next attempt is made, as seconds since 1970; absent during an attempt.
     pub retry_unix_seconds: Option<u64>,

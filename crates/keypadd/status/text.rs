@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
 use bytesize::ByteSize;
+use keypadd_pool::HEAD_BYTES;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -22,6 +23,12 @@ struct Daemon {
     keystream_pool_bytes: u64,
     keystream_inline_bytes: u64,
     packets: Packets,
+    #[serde(default)]
+    pool_exhaustions: u64,
+    #[serde(default)]
+    open_failures: u64,
+    #[serde(default)]
+    replays: u64,
     sessions: Vec<Session>,
     #[serde(default)]
     links: Vec<Link>,
@@ -33,7 +40,9 @@ struct Pool {
     reason: String,
     budget_bytes: u64,
     filled_bytes: u64,
+    locked_bytes: Option<u64>,
     fill_cpu_seconds: f64,
+    filler_idle_class: Option<bool>,
     #[serde(default)]
     packets: u64,
     seconds_left: Option<f64>,
@@ -72,6 +81,7 @@ struct Session {
 struct Forward {
     forward: String,
     open: u64,
+    cause: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -137,14 +147,13 @@ pub(super) fn render(document: Value) -> Result<String, serde_json::Error> {
         }
         let Keys { send, receive } = &one.keys;
         let (send, receive) = (send.key_phase, receive.key_phase);
-        lines.push(format!("    rekeyed {send} times to send, {receive} to receive"));
-        for Forward { forward, open } in &one.forwards {
-            lines.push(format!("    forward {}: {open} open", printable(forward)));
-        }
+        lines.push(format!("    rekeys: {send} to send, {receive} to receive"));
+        lines.extend(one.forwards.iter().map(forward));
     }
     Ok(lines.join("\n") + "\n")
 }
 
+/// The pool, and what came from it.
 fn pool(daemon: &Daemon, lines: &mut Vec<String>) {
     let pool = &daemon.pool;
     if pool.mode != "on" {
@@ -157,10 +166,16 @@ fn pool(daemon: &Daemon, lines: &mut Vec<String>) {
         };
         let packets = pool.packets;
         lines.push(format!("  pool on: {filled} filled of {budget}, {packets} packets, {seconds}"));
+        if let Some(locked) = pool.locked_bytes.filter(|locked| *locked < pool.budget_bytes) {
+            let locked = size(locked);
+            lines.push(format!("  locked in memory: {locked} of it, the rest may be swapped out"));
+        }
         let up = unix_seconds(SystemTime::now()).saturating_sub(daemon.started_unix_seconds);
         let cpu = pool.fill_cpu_seconds;
         let share = 100.0 * cpu / up.max(1) as f64;
-        lines.push(format!("  filling took {cpu:.2} s of idle CPU, {share:.1} % of one core"));
+        // Where the kernel refuses its class for idle CPU there is the lowest priority.
+        let kind = if pool.filler_idle_class == Some(false) { "low-priority" } else { "idle" };
+        lines.push(format!("  filling took {cpu:.2} s of {kind} CPU, {share:.1} % of one core"));
     }
     let (pooled, inline) = (daemon.keystream_pool_bytes, daemon.keystream_inline_bytes);
     let (pooled, inline) = (size(pooled), size(inline));
@@ -173,8 +188,30 @@ fn pool(daemon: &Daemon, lines: &mut Vec<String>) {
             None => "none".into(),
         };
         let (send, receive) = (ratio(send), ratio(receive));
-        lines
-            .push(format!("  packets that found their whole pad: {send} sent, {receive} received"));
+        let dry = match daemon.pool_exhaustions {
+            0 => String::new(),
+            times => format!("; ran dry {times} times"),
+        };
+        lines.push(format!(
+            "  packets that found their whole pad: {send} sent, {receive} received{dry}"
+        ));
+    }
+    let Daemon { open_failures, replays, .. } = daemon;
+    if open_failures + replays > 0 {
+        lines.push(format!(
+            "  refused: {open_failures} packets that were forged or damaged, {replays} that came twice or too late"
+        ));
+    }
+}
+
+/// A forward of a session.
+fn forward(Forward { forward, open, cause }: &Forward) -> String {
+    let forward = printable(forward);
+    match cause {
+        Some(cause) => {
+            format!("    forward {forward}: the other end does not listen: {}", printable(cause))
+        }
+        None => format!("    forward {forward}: {open} open"),
     }
 }
 
@@ -235,11 +272,10 @@ fn pads(Keys { send, receive }: &Keys, lines: &mut Vec<String>) {
             (Some(seconds), Some(rate)) => format!("{} at {rate:.0} packets/s", lasting(seconds)),
             _ => "idle".into(),
         };
+        let (bytes, head, body) = (size(head.bytes + body.bytes), head.packets, body.packets);
         lines.push(format!(
-            "    pads to {direction}: {} for {} short and {} full packets, {seconds}",
-            size(head.bytes + body.bytes),
-            head.packets,
-            body.packets
+            "    pads to {direction}: {bytes}, the first {HEAD_BYTES} bytes of {head} packets and the \
+             rest of {body}, {seconds}"
         ));
     }
 }

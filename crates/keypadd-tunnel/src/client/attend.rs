@@ -1,16 +1,43 @@
-//! What a client does for its server while a session lives: hears its answers and takes its streams.
+//! What a client does for its server while a session lives: hears its answers, takes its streams, and asks
+//! again for what it has refused.
 
 use std::sync::Arc;
 
-use tokio::sync::mpsc;
-
-use crate::{
-    answer::answer_server, carried::Carried, lookup::Lookups, session::LiveSession,
-    splice::StreamPair, status::Role, wire::Frame,
+use tokio::{
+    sync::mpsc,
+    time::{Instant, interval_at},
 };
 
-/// Hears the server, for as long as it is polled.
+use crate::{
+    answer::answer_server, carried::Carried, lookup::Lookups, remotes::ASK_AGAIN,
+    session::LiveSession, splice::StreamPair, status::Role, wire::Frame,
+};
+
+/// Attends to the server, for as long as it is polled.
 pub(super) async fn attend(
+    session: &Arc<LiveSession>,
+    frames: mpsc::Receiver<Frame>,
+    carried: &Carried,
+    lookups: &Lookups,
+) {
+    // Side by side: what is asked may have to wait until what was answered is heard.
+    tokio::select! {
+        () = ask_again(session) => {}
+        () = hear(session, frames, carried, lookups) => {}
+    }
+}
+
+async fn ask_again(session: &LiveSession) {
+    let mut again = interval_at(Instant::now() + ASK_AGAIN, ASK_AGAIN);
+    loop {
+        again.tick().await;
+        for frame in session.remotes.ask_again() {
+            session.say(frame).await;
+        }
+    }
+}
+
+async fn hear(
     session: &Arc<LiveSession>,
     mut frames: mpsc::Receiver<Frame>,
     carried: &Carried,

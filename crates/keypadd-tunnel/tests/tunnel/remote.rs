@@ -79,6 +79,10 @@ async fn what_connects_there_is_connected_here_byte_by_byte() {
     reset(accept(&target).await);
     assert_reset(&mut near).await;
     until("all is over", || open(&server.sessions) == 0).await;
+    // The server lists where it listens also while nobody is connected.
+    let [at_server] = &server.sessions.status()[..] else { panic!("one session") };
+    let [forward] = &at_server.forwards[..] else { panic!("{at_server:?}") };
+    assert_eq!((forward.forward.as_str(), forward.open), (format!("-R {port}").as_str(), 0));
     drop(session);
     until("the port is free", || std::net::TcpListener::bind(at(port)).is_ok()).await;
 }
@@ -134,6 +138,8 @@ async fn what_is_not_permitted_or_taken_is_refused_by_name() {
     ] {
         let (_client, session) = client_of(&server, &key, 1, &format!("-R {listen}:web:80")).await;
         assert_eq!(outcome(&session), Err(code), "{listen}");
+        let [forward] = &session.live().status().forwards[..] else { panic!("one forward") };
+        assert_eq!(forward.cause, Some(code.to_string()));
         let error = session.all_listening().unwrap_err();
         assert!(matches!(error, ClientError::NotListening { code: named, .. } if named == code));
         assert_eq!(
@@ -156,6 +162,14 @@ async fn forwards_come_and_go_while_the_session_lives() {
 
     client.set_forwards(&[&text(second)]).await;
     until("the first is closed", || std::net::TcpListener::bind(at(first)).is_ok()).await;
+    until("only the second and what is open are listed", || {
+        let listed: Vec<_> = server.sessions.status().remove(0).forwards;
+        let listed: Vec<_> = listed.iter().map(|one| (one.forward.clone(), one.open)).collect();
+        let mut expected = vec![(format!("-R {first}"), 1), (format!("-R {second}"), 0)];
+        expected.sort();
+        listed == expected
+    })
+    .await;
     near.write_all(b"!").await.unwrap();
     assert_eq!(within(far.read_u8()).await.unwrap(), b'!', "what was open stays");
     let near = loop {

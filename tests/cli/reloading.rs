@@ -1,0 +1,203 @@
+//! What a reload does to remote and dynamic forwards, to permits to listen, to peers, under connections that
+//! stay; and what it does not do where a file cannot be used.
+
+use std::fs;
+use std::net::{SocketAddr, TcpStream};
+
+use serde_json::Value;
+
+use crate::daemons::{Daemon, Desk, PUBLIC_KEY, desk, text};
+use crate::ends::{
+    IPV4_LOOPBACK, ask_proxy, echo, echoes, exchange, exchange_on, free_port, noise, through, until,
+};
+
+/// Two hosts on one desk: one that listens and one that dials, each with a key of its own.
+struct Hosts {
+    desk: Desk,
+    udp: u16,
+    target: SocketAddr,
+    near_key: String,
+}
+
+impl Hosts {
+    fn new() -> Self {
+        let desk = desk();
+        let near_key = new_key(&desk, "near.key");
+        Self { desk, udp: free_port(), target: echo("127.0.0.1"), near_key }
+    }
+
+    /// The host that is dialled, with these lines about its peer.
+    fn write_far(&self, peer: &str) {
+        let Self { udp, target, near_key, .. } = self;
+        let text = format!(
+            "listen = \"127.0.0.1:{udp}\"\nkey = \"good.key\"\npool-budget = \"1MiB\"\n\
+             permit-open = [\"{target}\"]\n[peer.laptop]\npublic-key = \"{near_key}\"\n{peer}\n"
+        );
+        fs::write(self.desk.path("far.toml"), text).unwrap();
+    }
+
+    /// The host that dials, with these forwards and perhaps more peers.
+    fn write_near(&self, forwards: &str) {
+        let udp = self.udp;
+        let text = format!(
+            "key = \"near.key\"\npool-budget = \"1MiB\"\n[peer.office]\npublic-key = \"{PUBLIC_KEY}\"\n\
+             endpoint = \"127.0.0.1:{udp}\"\n{forwards}\n"
+        );
+        fs::write(self.desk.path("near.toml"), text).unwrap();
+    }
+
+    fn run(&self, file: &str) -> Daemon {
+        Daemon::start(self.desk.keypadd(&["run", "--config", file, "--log-format", "json"]))
+    }
+
+    /// Exit code, standard output, standard error.
+    fn keypadd(&self, args: &[&str]) -> (Option<i32>, String, String) {
+        let output = self.desk.keypadd(args).output().unwrap();
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    }
+
+    /// What `reload` says when it works.
+    fn reload(&self) -> String {
+        let (code, said, error) = self.keypadd(&["reload"]);
+        assert_eq!(code, Some(0), "{error}");
+        said
+    }
+
+    /// The figures of a forward of the host that dials.
+    fn forward(&self, name: &str) -> Option<Value> {
+        let (_, document, _) = self.keypadd(&["status", "--json"]);
+        let document: Value = serde_json::from_str(&document).unwrap();
+        let daemons = document["daemons"].as_array()?.iter();
+        let sessions = daemons.filter_map(|daemon| daemon["sessions"].as_array()).flatten();
+        let near = sessions.filter(|session| session["role"] == "client");
+        let mut forwards = near.filter_map(|session| session["forwards"].as_array()).flatten();
+        forwards.find(|forward| forward["forward"] == name).cloned()
+    }
+}
+
+/// Makes a key on the desk: its public half.
+fn new_key(desk: &Desk, name: &str) -> String {
+    let output = desk.keypadd(&["keygen", name]).output().unwrap();
+    text(&output.stdout).trim().to_owned()
+}
+
+#[test]
+fn forwards_of_every_kind_and_permits_to_listen_come_and_go() {
+    let hosts = Hosts::new();
+    let (target, [one, two, three]) = (hosts.target, [free_port(), free_port(), free_port()]);
+    let local = format!("local = [\"127.0.0.1:{one}:{target}\"]");
+    hosts.write_far("");
+    hosts.write_near(&local);
+    let (far, _near) = (hosts.run("far.toml"), hosts.run("near.toml"));
+    let kept = until("the forward works", || through(one));
+
+    let more = format!("{local}\nremote = [\"{two}:{target}\"]\ndynamic = [\"127.0.0.1:{three}\"]");
+    hosts.write_near(&more);
+    let said = hosts.reload();
+    let (remote, dynamic) = (format!("-R {two}:{target}"), format!("-D 127.0.0.1:{three}"));
+    for line in [format!("forward {remote} added\n"), format!("forward {dynamic} added\n")] {
+        assert!(said.contains(&format!("  peer office: {line}")), "{said}");
+    }
+    let sent = noise(50_000);
+    let (stream, reply) = ask_proxy(&format!("127.0.0.1:{three}"), IPV4_LOOPBACK, target.port());
+    assert_eq!(reply, 0);
+    assert!(exchange_on(stream, &sent).unwrap() == sent);
+    // The other host does not permit the remote one: status says so.
+    until("the refusal is known", || {
+        let forward = hosts.forward(&remote)?;
+        (forward["cause"] == "not permitted").then_some(())
+    });
+
+    // What is permitted later is asked for again.
+    hosts.write_far(&format!("permit-listen = [\"{two}\"]"));
+    let said = hosts.reload();
+    assert!(said.contains("  peer laptop: permit-listen has changed\n"), "{said}");
+    let entrance = format!("127.0.0.1:{two}");
+    until("the other host listens", || exchange(&entrance, &sent).ok().filter(|got| *got == sent));
+    assert_eq!(hosts.forward(&remote).unwrap()["cause"], Value::Null);
+
+    hosts.write_near(&local);
+    let said = hosts.reload();
+    assert!(said.contains(&format!("  peer office: forward {remote} removed\n")), "{said}");
+    until("the other host has let go", || TcpStream::connect(&entrance).is_err().then_some(()));
+    assert!(TcpStream::connect(("127.0.0.1", three)).is_err());
+    assert!(echoes(&kept));
+    let said = text(&far.stop().stderr);
+    assert!(said.contains(&format!("to permit it: --permit-listen localhost:{two}")), "{said}");
+}
+
+#[test]
+fn peers_that_are_added_come_in_and_are_dialled() {
+    let hosts = Hosts::new();
+    let (target, [one, two]) = (hosts.target, [free_port(), free_port()]);
+    hosts.write_far("");
+    let office = format!("local = [\"127.0.0.1:{one}:{target}\"]");
+    hosts.write_near(&office);
+    let (_far, _near) = (hosts.run("far.toml"), hosts.run("near.toml"));
+    let kept = until("the forward works", || through(one));
+
+    // A peer that is dialled, and refuses until it hears of our key.
+    let stranger = new_key(&hosts.desk, "attic.key");
+    let attic = format!(
+        "key = \"attic.key\"\npool = \"off\"\nlisten = \"127.0.0.1:0\"\n[peer.nobody]\n\
+         public-key = \"{PUBLIC_KEY}\"\npermit-open = [\"{target}\"]\n"
+    );
+    fs::write(hosts.desk.path("attic.toml"), &attic).unwrap();
+    let third = hosts.run("attic.toml");
+    let address = third.address();
+    hosts.write_near(&format!(
+        "{office}\n[peer.attic]\npublic-key = \"{stranger}\"\nendpoint = \"{address}\"\n\
+         local = [\"127.0.0.1:{two}:{target}\"]\n"
+    ));
+    assert!(hosts.reload().contains("  peer attic added\n"));
+    let shown = until("near says why it is not connected", || {
+        let (_, shown, _) = hosts.keypadd(&["status"]);
+        shown.contains("does not allow this key").then_some(shown)
+    });
+    assert!(shown.contains(&format!("  peer attic at {address}: not connected for ")), "{shown}");
+    let near_key = &hosts.near_key;
+    fs::write(
+        hosts.desk.path("attic.toml"),
+        format!(
+            "{attic}[peer.laptop]\npublic-key = \"{near_key}\"\npermit-open = [\"{target}\"]\n"
+        ),
+    )
+    .unwrap();
+    assert!(hosts.reload().contains("  peer laptop added\n"));
+    until("the new peer is reached", || through(two));
+
+    hosts.write_near(&office);
+    assert!(hosts.reload().contains("  peer attic removed\n"));
+    assert!(TcpStream::connect(("127.0.0.1", two)).is_err());
+    assert!(echoes(&kept));
+}
+
+#[test]
+fn a_file_whose_key_or_permits_cannot_be_used_changes_nothing() {
+    let hosts = Hosts::new();
+    let (target, one) = (hosts.target, free_port());
+    hosts.write_far("");
+    hosts.write_near(&format!("local = [\"127.0.0.1:{one}:{target}\"]"));
+    let (_far, _near) = (hosts.run("far.toml"), hosts.run("near.toml"));
+    let kept = until("the forward works", || through(one));
+    let good = fs::read_to_string(hosts.desk.path("far.toml")).unwrap();
+    for (bad, cause) in [
+        (good.replace("good.key", "missing.key"), "missing.key` does not exist\n"),
+        (
+            good.replace("permit-open = [", "permit-open = [\"web\", "),
+            "far.toml:4:16: permit-open: `web`: ",
+        ),
+        (good.replace("1MiB", "1KiB"), "pool-budget: `1KiB` is too small for a pool\n"),
+    ] {
+        // Who was listed is not any more, had this file its way.
+        let bad = bad.replace(&hosts.near_key, "PUAXw+hDiVqStwqnTRt+vJyYLM8uxJaMwM1V8Sr0Zgw=");
+        fs::write(hosts.desk.path("far.toml"), bad).unwrap();
+        let (code, said, error) = hosts.keypadd(&["reload"]);
+        assert_eq!(code, Some(3), "{error}");
+        assert!(error.contains(cause), "{error}");
+        assert!(error.ends_with("nothing was reloaded: the old settings stay in force\n"));
+        assert!(said.contains("near.toml\n  nothing has changed\n"), "{said}");
+        assert!(echoes(&kept));
+        until("a new connection works as well", || through(one));
+    }
+}
