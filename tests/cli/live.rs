@@ -188,6 +188,24 @@ fn status_gets_along_with_daemons_that_do_not_answer_as_ours() {
 }
 
 #[test]
+fn a_server_warns_of_no_permits_and_once_of_a_key_with_the_line_that_lets_it_in() {
+    let desk = desk();
+    let server = Daemon::serve(&desk, &[]);
+    let other = text(&desk.keypadd(&["keygen", "other.key"]).output().unwrap().stdout);
+    for _ in 0..3 {
+        let refused = server.connect(&desk, &["-W", "a:1", "--key", "other.key"]).output().unwrap();
+        assert_eq!(refused.status.code(), Some(4));
+    }
+    let said = text(&server.stop().stderr);
+    for line in [
+        "no --permit-open: peers can come in and reach nothing; for example --permit-open localhost:22",
+        &format!("key not allowed; to let it in: --allow {}\"", other.trim()),
+    ] {
+        assert_eq!(said.matches(line).count(), 1, "{line}: {said}");
+    }
+}
+
+#[test]
 fn a_legacy_suite_is_called_insecure_wherever_it_is_shown() {
     let desk = desk();
     let legacy = ["--suite", "3des-ctr-hmac-sha1", "--allow-legacy"];
