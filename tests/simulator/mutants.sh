@@ -22,6 +22,7 @@ copy=$(mktemp -d "${TMPDIR:-/tmp}/keypadd-mutants.XXXXXX")
 trap 'rm -rf "$copy"' EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
+# With the time of now: cargo takes what is older than an earlier copy's build for built.
 git ls-files -z | xargs -0 cp --parents -t "$copy"
 cd "$copy"
 
