@@ -4,19 +4,20 @@
 //!     cargo bench -p keypadd-keystream --bench legacy -- inline     # where bitslice beats one by one
 //!
 //! What fillers ask for is measured as they ask for it: a new segment with every call, so that
-//! deriving the subkey, making counters and writing into the rows of a chunk are counted. Arms
-//! take turns within a round and are compared within it, for a machine that is busy elsewhere
-//! slows neighbours alike: a figure is the median of the rounds, with the spread of the middle 80 %.
+//! deriving the subkey, making counters and writing into the rows of a chunk are counted. Time is
+//! this thread's CPU time, so that what else runs is not counted. Arms take turns within a round
+//! and are compared within it, for a machine that is busy elsewhere slows neighbours alike: a
+//! figure is the median of the rounds, with the spread of the middle 80 %.
 
 use keypadd_keystream::{
     Cipher, CipherBackend, InlineKeystream, KeystreamKey, PacketNumber, SEGMENT_PACKETS, Suite,
     SuiteKey,
 };
+use rustix::time::{ClockId, clock_gettime};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 /// A turn of an arm lasts at least this long, so that reading the clock does not count.
-const TURN: Duration = Duration::from_millis(5);
+const TURN_SECONDS: f64 = 0.005;
 
 const SUITES: [Suite; 2] = [Suite::DES_CTR_HMAC_SHA1, Suite::TRIPLE_DES_CTR_HMAC_SHA1];
 
@@ -113,15 +114,18 @@ fn compare<T>(
     let mut timed: Vec<Timed> =
         arms.iter().map(|(backend, _)| Timed { backend: *backend, seconds: Vec::new() }).collect();
     let mut turn = |arm: &mut dyn FnMut(&mut T)| {
-        let start = Instant::now();
+        let start = cpu_seconds();
         let mut calls = 0;
-        while start.elapsed() < TURN {
+        loop {
             for _ in 0..8 {
                 arm(on);
             }
             calls += 8;
+            let spent = cpu_seconds() - start;
+            if spent >= TURN_SECONDS {
+                return spent / f64::from(calls);
+            }
         }
-        start.elapsed().as_secs_f64() / f64::from(calls)
     };
     for (_, arm) in arms.iter_mut() {
         turn(arm); // warm
@@ -148,6 +152,12 @@ fn report(timed: &[Timed], bytes: usize) {
             bytes as f64 / time / 1e6,
         );
     }
+}
+
+/// CPU time that this thread has spent.
+fn cpu_seconds() -> f64 {
+    let spent = clock_gettime(ClockId::ThreadCPUTime);
+    spent.tv_sec as f64 + spent.tv_nsec as f64 / 1e9
 }
 
 /// The 10th, 50th and 90th of a hundred.
