@@ -4,8 +4,10 @@
 //! the mask of the tag and the payload starts with block 1 (SP 800-38D 7.1); without GCM the
 //! payload starts with block 0, whose counter is 1 (RFC 3686 4).
 
+use crate::backend::CipherEngine;
+use crate::bitslice::{AesPlanes, Path};
 use crate::counter;
-use crate::number::PacketNumber;
+use crate::number::{PacketNumber, SEGMENT_PACKETS, Segment};
 use aes::{Aes128Enc, Aes256Enc};
 use cipher::array::Array;
 use cipher::consts::U16;
@@ -19,12 +21,12 @@ pub(crate) enum Aes {
 }
 
 impl Aes {
-    pub(crate) fn new_128(key: &[u8; 16]) -> Self {
-        Self::Aes128(Aes128Enc::new(key.into()))
-    }
-
-    pub(crate) fn new_256(key: &[u8; 32]) -> Self {
-        Self::Aes256(Aes256Enc::new(key.into()))
+    /// AES-128 with 16 bytes of key, AES-256 with 32.
+    pub(crate) fn new(key: &[u8]) -> Self {
+        match key.len() {
+            16 => Self::Aes128(Aes128Enc::new_from_slice(key).expect("16 bytes")),
+            _ => Self::Aes256(Aes256Enc::new_from_slice(key).expect("32 bytes")),
+        }
     }
 
     pub(crate) fn encrypt_block(&self, block: &mut Array<u8, U16>) {
@@ -38,20 +40,45 @@ impl Aes {
 /// The keystream of one AES key and one IV.
 pub(crate) struct AesCtr {
     aes: Aes,
+    /// What chunks are made by where the CPU has no AES instructions.
+    bitslice: Option<(Path, AesPlanes)>,
     /// The 96-bit IV in the upper bits of a counter block, the counter's 32 bits zero.
     iv: u128,
 }
 
 impl AesCtr {
-    pub(crate) fn new(aes: Aes, iv: &[u8; 12]) -> Self {
+    /// With 16 bytes of key for AES-128, with 32 for AES-256.
+    pub(crate) fn new(key: &[u8], iv: &[u8; 12], engine: CipherEngine) -> Self {
         let mut block = [0; 16];
         block[..12].copy_from_slice(iv);
-        Self { aes, iv: u128::from_be_bytes(block) }
+        let bitslice = engine.aes_path().map(|path| (path, AesPlanes::new(key)));
+        Self { aes: Aes::new(key), bitslice, iv: u128::from_be_bytes(block) }
     }
 
+    /// Block 0 of a packet: the number as 96 bits is XORed on the IV (RFC 9001 5.3), counters start
+    /// at 1.
+    fn first_block(&self, packet: PacketNumber) -> u128 {
+        (self.iv ^ (u128::from(packet.value()) << 32)) | 1
+    }
+
+    /// Writes the pads of a segment's packets in slots 0, 1 and so on, from byte `offset` on.
+    pub(crate) fn write_rows(&self, segment: Segment, offset: usize, rows: &mut [&mut [u8]]) {
+        match &self.bitslice {
+            // A batch is for all slots, and costs what half of them cost one by one.
+            Some((path, key)) if rows.len() > SEGMENT_PACKETS / 2 => {
+                path.write_aes_rows(key, self.first_block(segment.packet(0)), offset, rows);
+            }
+            _ => {
+                for (slot, row) in rows.iter_mut().enumerate() {
+                    self.write(segment.packet(slot), offset, row);
+                }
+            }
+        }
+    }
+
+    /// Writes part of one packet's pad.
     pub(crate) fn write(&self, packet: PacketNumber, offset: usize, out: &mut [u8]) {
-        // The packet number as 96 bits is XORed on the IV (RFC 9001 5.3); counters start at 1.
-        let first = (self.iv ^ (u128::from(packet.value()) << 32)) | 1;
+        let first = self.first_block(packet);
         // No carry into the nonce: a pad's length keeps the counter far below 2^32.
         let counter = |block: u64| (first + u128::from(block)).to_be_bytes().into();
         match &self.aes {
@@ -81,20 +108,17 @@ mod tests {
         include_str!("../tests/vectors/nessie_aes_256.txt"),
     ];
 
-    fn aes(key: &[u8]) -> Aes {
-        match key.try_into() {
-            Ok(key) => Aes::new_128(key),
-            Err(_) => Aes::new_256(key.try_into().unwrap()),
-        }
-    }
-
     /// The keystream from a whole counter block on, by the way packets take: the block's first 96
     /// bits are the IV, its last 32 the place in the pad, which starts at 1.
     fn keystream(key: &[u8], counter: &[u8; 16], bytes: usize) -> Option<Vec<u8>> {
         let (iv, count) = counter.split_first_chunk().unwrap();
         let block = u32::from_be_bytes(count.try_into().unwrap()).checked_sub(1)?;
         let mut out = vec![0; bytes];
-        AesCtr::new(aes(key), iv).write(PacketNumber::new(0), block as usize * 16, &mut out);
+        AesCtr::new(key, iv, CipherEngine::default()).write(
+            PacketNumber::new(0),
+            block as usize * 16,
+            &mut out,
+        );
         Some(out)
     }
 
@@ -106,7 +130,7 @@ mod tests {
             for [key, plaintext, ciphertext] in vectors::rows(text) {
                 let plaintext: [u8; 16] = plaintext.try_into().unwrap();
                 let mut block = plaintext.into();
-                aes(&key).encrypt_block(&mut block);
+                Aes::new(&key).encrypt_block(&mut block);
                 assert_eq!(block[..], ciphertext[..]);
                 if let Some(pad) = keystream(&key, &plaintext, 16) {
                     assert_eq!(pad, ciphertext);

@@ -1,4 +1,4 @@
-//! Which code computes DES: chosen at run time, or forced to measure and to test it.
+//! Which code computes ciphers: chosen at run time, or forced to measure and to test it.
 //!
 //! All backends give the same bytes. Knows names and what the CPU has, no keys.
 
@@ -6,14 +6,15 @@ use crate::bitslice::Path;
 use std::fmt;
 use std::str::FromStr;
 
-/// How DES and triple DES are computed. AES has one way, and takes no notice.
+/// How DES and triple DES are computed, and chunks of AES where the CPU has no instructions for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum CipherBackend {
-    /// The fastest that this CPU has: the widest bitslice, for chunks and for single packets.
+    /// The fastest that this CPU has: the widest bitslice, for chunks and for single packets. AES by
+    /// its instructions; without them single packets are made by the crate `aes`.
     #[default]
     Auto,
-    /// The crate `des`, a block at a time, with tables at addresses that depend on secrets: the
-    /// conventional way, kept to be measured.
+    /// The crate `des`, a block at a time, with tables at addresses that depend on secrets, and the
+    /// crate `aes`: the conventional way, kept to be measured.
     DesCrate,
     /// 64 blocks at a time in general registers: what every CPU has.
     Bitslice64,
@@ -25,9 +26,29 @@ pub enum CipherBackend {
     Bitslice512,
 }
 
-/// What computes blocks, once it is known that the CPU can.
+/// A backend that this CPU can run; [`CipherBackend::engine`] makes it.
 #[derive(Clone, Copy)]
-pub(crate) enum Engine {
+pub struct CipherEngine {
+    asked: CipherBackend,
+    pub(crate) blocks: Blocks,
+}
+
+/// Whether AES has instructions; the crate `aes` is fastest then.
+fn has_aes() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return is_x86_feature_detected!("aes");
+    #[cfg(target_arch = "aarch64")]
+    return std::arch::is_aarch64_feature_detected!("aes");
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    false
+}
+
+/// Where bitsliced AES begins to be faster than the crate `aes` without AES instructions.
+const AES_LANES_MIN: usize = 128;
+
+/// What computes blocks.
+#[derive(Clone, Copy)]
+pub(crate) enum Blocks {
     DesCrate,
     Bitslice(Path),
 }
@@ -71,17 +92,20 @@ impl CipherBackend {
         self.engine().is_ok()
     }
 
-    /// What runs it, or what the CPU lacks.
-    pub(crate) fn engine(self) -> Result<Engine, BackendMissing> {
-        let path = match self {
-            Self::Auto => return self.chosen().engine(),
-            Self::DesCrate => return Ok(Engine::DesCrate),
+    /// What runs it.
+    ///
+    /// # Errors
+    ///
+    /// If this CPU lacks the instructions; the message names them, and the backends that it has.
+    pub fn engine(self) -> Result<CipherEngine, BackendMissing> {
+        let path = match self.chosen() {
+            Self::Auto | Self::DesCrate => None,
             Self::Bitslice64 => Some(Path::Lanes64),
-            Self::Bitslice128 => Path::lanes_128(),
-            Self::Bitslice256 => Path::lanes_256(),
-            Self::Bitslice512 => Path::lanes_512(),
+            Self::Bitslice128 => Some(Path::lanes_128().ok_or(BackendMissing(self))?),
+            Self::Bitslice256 => Some(Path::lanes_256().ok_or(BackendMissing(self))?),
+            Self::Bitslice512 => Some(Path::lanes_512().ok_or(BackendMissing(self))?),
         };
-        path.map(Engine::Bitslice).ok_or(BackendMissing(self))
+        Ok(CipherEngine { asked: self, blocks: path.map_or(Blocks::DesCrate, Blocks::Bitslice) })
     }
 
     const fn needs(self) -> &'static str {
@@ -92,6 +116,95 @@ impl CipherBackend {
             Self::Auto | Self::DesCrate | Self::Bitslice64 => "nothing",
         }
     }
+}
+
+impl CipherEngine {
+    /// What was asked for, [`CipherBackend::Auto`] among it.
+    pub fn asked(self) -> CipherBackend {
+        self.asked
+    }
+
+    /// What makes chunks of AES, if it is not the crate `aes`.
+    pub(crate) fn aes_path(self) -> Option<Path> {
+        let Blocks::Bitslice(path) = self.blocks else {
+            return None;
+        };
+        let here = match self.asked {
+            CipherBackend::Auto => !has_aes() && path.lanes() >= AES_LANES_MIN,
+            _ => true,
+        };
+        here.then_some(path)
+    }
+
+    /// What runs, never [`CipherBackend::Auto`].
+    pub fn backend(self) -> CipherBackend {
+        self.asked.chosen()
+    }
+}
+
+/// The engine of [`CipherBackend::Auto`].
+impl Default for CipherEngine {
+    fn default() -> Self {
+        CipherBackend::Auto.engine().expect("what this CPU has was chosen")
+    }
+}
+
+impl PartialEq for CipherEngine {
+    fn eq(&self, other: &Self) -> bool {
+        self.asked == other.asked
+    }
+}
+
+impl Eq for CipherEngine {}
+
+impl fmt::Debug for CipherEngine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("CipherEngine").field(&self.asked).field(&self.backend()).finish()
+    }
+}
+
+/// What was asked for, and what that is here: `auto: bitslice-256`.
+impl fmt::Display for CipherEngine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.asked {
+            CipherBackend::Auto => write!(f, "auto: {}", self.backend()),
+            forced => forced.fmt(f),
+        }
+    }
+}
+
+/// Those instructions of this CPU that ciphers and MACs are made faster by, for the head of figures.
+pub fn cpu_features() -> Vec<&'static str> {
+    let known = known_features();
+    known.into_iter().filter(|(_, present)| *present).map(|(name, _)| name).collect()
+}
+
+#[cfg(target_arch = "x86_64")]
+fn known_features() -> Vec<(&'static str, bool)> {
+    vec![
+        ("sse2", is_x86_feature_detected!("sse2")),
+        ("aes", is_x86_feature_detected!("aes")),
+        ("pclmulqdq", is_x86_feature_detected!("pclmulqdq")),
+        ("sha", is_x86_feature_detected!("sha")),
+        ("avx2", is_x86_feature_detected!("avx2")),
+        ("vaes", is_x86_feature_detected!("vaes")),
+        ("avx512f", is_x86_feature_detected!("avx512f")),
+    ]
+}
+
+#[cfg(target_arch = "aarch64")]
+fn known_features() -> Vec<(&'static str, bool)> {
+    vec![
+        ("neon", std::arch::is_aarch64_feature_detected!("neon")),
+        ("aes", std::arch::is_aarch64_feature_detected!("aes")),
+        ("pmull", std::arch::is_aarch64_feature_detected!("pmull")),
+        ("sha2", std::arch::is_aarch64_feature_detected!("sha2")),
+    ]
+}
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+fn known_features() -> Vec<(&'static str, bool)> {
+    Vec::new()
 }
 
 impl fmt::Display for CipherBackend {

@@ -1,4 +1,5 @@
-//! Keystream of DES and triple DES, hundreds of blocks at a time.
+//! Keystream of DES and triple DES, and of AES where the CPU has no instructions for it, hundreds of
+//! blocks at a time.
 //!
 //! A bitsliced cipher has one vector for each bit of the block, and every vector has a bit of each
 //! of 64 to 512 blocks. A filler needs thousands of blocks of one subkey, so vectors are always
@@ -8,6 +9,8 @@
 //! the packet in slot `i` and each word another block, so that lanes are full however short rows
 //! are, and a row's blocks come out side by side. Knows counter blocks and rows, no derivation.
 
+mod aes;
+mod aes_s_box;
 mod circuits_ternary;
 mod circuits_two;
 mod counters;
@@ -16,9 +19,11 @@ mod lanes;
 mod simd;
 mod transpose;
 
+pub(crate) use aes::AesPlanes;
 pub(crate) use des::KeyPlanes;
 
 use crate::number::SEGMENT_PACKETS;
+use aes::AesRows;
 use des::State;
 use lanes::{Job, Lanes};
 
@@ -127,6 +132,18 @@ impl Path {
         }
     }
 
+    /// Writes pads of a segment's packets under AES, as [`Self::write_rows`] does. `counter` is block 0
+    /// of slot 0; blocks count in its low 32 bits, slots are XORed on those above.
+    pub(crate) fn write_aes_rows(
+        self,
+        key: &AesPlanes,
+        counter: u128,
+        offset: usize,
+        rows: &mut [&mut [u8]],
+    ) {
+        self.run(AesRows { key, counter, offset, rows });
+    }
+
     /// Writes the pad of the packet in `slot` from byte `offset` on.
     pub(crate) fn write_packet(
         self,
@@ -161,7 +178,7 @@ impl Job for Rows<'_, '_> {
             state.encrypt(proof, key);
             let at = done * BLOCK_BYTES;
             state.for_each_row(proof, rows.len(), |row, words| {
-                put(words, at, offset % BLOCK_BYTES, rows[row]);
+                put_words(words, at, offset % BLOCK_BYTES, rows[row]);
             });
             state.wipe(proof);
         }
@@ -191,17 +208,16 @@ impl Job for Packet<'_> {
             state.encrypt(proof, key);
             let rows = (blocks - done).div_ceil(L::WORDS).min(64);
             state.for_each_row(proof, rows, |row, words| {
-                put(words, (done + row * L::WORDS) * BLOCK_BYTES, skip, out);
+                put_words(words, (done + row * L::WORDS) * BLOCK_BYTES, skip, out);
             });
             state.wipe(proof);
         }
     }
 }
 
-/// Writes keystream that begins `skip` bytes before `out` does: these are its bytes from `at` on.
-/// What is outside of `out` is dropped.
+/// Writes blocks of DES that are side by side in a vector, as [`put`] does.
 #[inline(always)]
-fn put<L: Lanes>(words: L, at: usize, skip: usize, out: &mut [u8]) {
+fn put_words<L: Lanes>(words: L, at: usize, skip: usize, out: &mut [u8]) {
     let bytes = L::WORDS * BLOCK_BYTES;
     if let Some(from) = at.checked_sub(skip)
         && let Some(out) = out.get_mut(from..from + bytes)
@@ -211,11 +227,18 @@ fn put<L: Lanes>(words: L, at: usize, skip: usize, out: &mut [u8]) {
     }
     let mut whole = [0; 64];
     words.store(&mut whole[..bytes]);
+    put(&whole[..bytes], at, skip, out);
+    crate::counter::wipe(&mut whole);
+}
+
+/// Writes keystream that begins `skip` bytes before `out` does: these are its bytes from `at` on.
+/// What is outside of `out` is dropped.
+#[inline(always)]
+fn put(bytes: &[u8], at: usize, skip: usize, out: &mut [u8]) {
     let lead = skip.saturating_sub(at);
     let from = (at + lead - skip).min(out.len());
-    let piece = (bytes - lead).min(out.len() - from);
-    out[from..from + piece].copy_from_slice(&whole[lead..lead + piece]);
-    crate::counter::wipe(&mut whole);
+    let piece = (bytes.len() - lead).min(out.len() - from);
+    out[from..from + piece].copy_from_slice(&bytes[lead..lead + piece]);
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! of HKDF-SHA-256 and expands what it needs (RFC 5869 2.3, `docs/DESIGN.md`).
 
 use crate::aes_ctr::{Aes, AesCtr};
-use crate::backend::{BackendMissing, CipherBackend, Engine};
+use crate::backend::CipherEngine;
 use crate::keystream::KeystreamKey;
 use crate::legacy::{LegacyCipher, LegacyKey};
 use crate::mac::MacKey;
@@ -36,42 +36,28 @@ impl SuiteKey {
     /// If `key` has not [`Suite::key_bytes`] bytes: the provider has then asked TLS for the wrong
     /// length, which no peer can bring about.
     pub fn derive(suite: Suite, key: &[u8], iv: &[u8; 12]) -> Self {
-        let keys = Self::derive_with(suite, key, iv, CipherBackend::Auto);
-        keys.expect("the backend is one that this CPU has")
+        Self::derive_with(suite, key, iv, CipherEngine::default())
     }
 
     /// As [`Self::derive`], with the code that is to compute DES.
     ///
-    /// # Errors
-    ///
-    /// If this CPU cannot run the backend, whatever the suite.
-    ///
     /// # Panics
     ///
     /// As [`Self::derive`].
-    pub fn derive_with(
-        suite: Suite,
-        key: &[u8],
-        iv: &[u8; 12],
-        backend: CipherBackend,
-    ) -> Result<Self, BackendMissing> {
+    pub fn derive_with(suite: Suite, key: &[u8], iv: &[u8; 12], engine: CipherEngine) -> Self {
         assert_eq!(key.len(), suite.key_bytes(), "length of the key for {suite}");
-        let keys = Self::expand(suite, key, iv, backend.engine()?);
+        let keys = Self::expand(suite, key, iv, engine);
         zeroize_stack::<DERIVE_STACK_BYTES>();
-        Ok(keys)
+        keys
     }
 
     /// In a frame of its own, so that the caller can wipe what HKDF and key schedules leave in it.
     #[inline(never)]
-    fn expand(suite: Suite, key: &[u8], iv: &[u8; 12], engine: Engine) -> Self {
+    fn expand(suite: Suite, key: &[u8], iv: &[u8; 12], engine: CipherEngine) -> Self {
         let (keystream, mac) = match suite.mac() {
             Mac::Ghash => {
-                let aes = match suite.cipher() {
-                    Cipher::Aes128 => Aes::new_128(key.try_into().expect("16 bytes, as asserted")),
-                    _ => Aes::new_256(key.try_into().expect("32 bytes, as asserted")),
-                };
-                let mac = MacKey::ghash(&aes);
-                (KeystreamKey::aes(suite.cipher(), AesCtr::new(aes, iv)), mac)
+                let mac = MacKey::ghash(&Aes::new(key));
+                (KeystreamKey::aes(suite.cipher(), AesCtr::new(key, iv, engine)), mac)
             }
             Mac::HmacSha256 | Mac::HmacSha1 => {
                 let prk = Prk::new(key.try_into().expect("32 bytes, as asserted"));
@@ -88,16 +74,21 @@ impl SuiteKey {
 
 /// The keystream of a private suite: AES works with one key expanded from `prk`, a 64-bit cipher
 /// with a subkey per segment, expanded when it is needed.
-fn private_keystream(cipher: Cipher, prk: Prk, iv: &[u8; 12], engine: Engine) -> KeystreamKey {
+fn private_keystream(
+    cipher: Cipher,
+    prk: Prk,
+    iv: &[u8; 12],
+    engine: CipherEngine,
+) -> KeystreamKey {
     let enc = [b"keypadd enc".as_slice()];
     let legacy = |legacy, prk| KeystreamKey::legacy(cipher, LegacyKey::new(legacy, prk, engine));
     let aes = match cipher {
-        Cipher::Aes128 => Aes::new_128(&prk.expanded(&enc)),
-        Cipher::Aes256 => Aes::new_256(&prk.expanded(&enc)),
+        Cipher::Aes128 => AesCtr::new(&*prk.expanded::<16>(&enc), iv, engine),
+        Cipher::Aes256 => AesCtr::new(&*prk.expanded::<32>(&enc), iv, engine),
         Cipher::Des => return legacy(LegacyCipher::Des, prk),
         Cipher::TripleDes => return legacy(LegacyCipher::TripleDes, prk),
     };
-    KeystreamKey::aes(cipher, AesCtr::new(aes, iv))
+    KeystreamKey::aes(cipher, aes)
 }
 
 /// A pseudorandom key of HKDF-SHA-256, absorbed into the two hash states it keys.

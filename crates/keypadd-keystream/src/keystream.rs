@@ -67,19 +67,16 @@ impl KeystreamKey {
             assert!(*slot < SEGMENT_PACKETS, "a segment has {SEGMENT_PACKETS} packets");
             self.check_end(offset, row.len());
         });
+        let mut all: [&mut [u8]; SEGMENT_PACKETS] = std::array::from_fn(|_| &mut [][..]);
+        let mut count = 0;
+        for (slot, row) in rows {
+            all[slot] = row;
+            count = slot + 1;
+        }
+        let rows = &mut all[..count];
         match &self.inner {
-            Inner::Aes(key) => {
-                rows.for_each(|(slot, row)| key.write(segment.packet(slot), offset, row));
-            }
-            Inner::Legacy(key) => {
-                let mut all: [&mut [u8]; SEGMENT_PACKETS] = std::array::from_fn(|_| &mut [][..]);
-                let mut count = 0;
-                for (slot, row) in rows {
-                    all[slot] = row;
-                    count = slot + 1;
-                }
-                key.subkey(segment).write_rows(offset, &mut all[..count]);
-            }
+            Inner::Aes(key) => key.write_rows(segment, offset, rows),
+            Inner::Legacy(key) => key.subkey(segment).write_rows(offset, rows),
         }
     }
 

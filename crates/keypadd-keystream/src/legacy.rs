@@ -9,7 +9,7 @@
 //! every subkey below 2^19 blocks, so that no block repeats within one. Knows segments and slots,
 //! no headers and no clocks.
 
-use crate::backend::Engine;
+use crate::backend::{Blocks, CipherEngine};
 use crate::bitslice::{KeyPlanes, Path};
 use crate::counter;
 use crate::derive::Prk;
@@ -38,11 +38,11 @@ pub(crate) enum LegacyCipher {
 pub(crate) struct LegacyKey {
     cipher: LegacyCipher,
     prk: Prk,
-    engine: Engine,
+    engine: CipherEngine,
 }
 
 impl LegacyKey {
-    pub(crate) fn new(cipher: LegacyCipher, prk: Prk, engine: Engine) -> Self {
+    pub(crate) fn new(cipher: LegacyCipher, prk: Prk, engine: CipherEngine) -> Self {
         Self { cipher, prk, engine }
     }
 
@@ -121,11 +121,11 @@ pub(crate) struct Subkey {
 
 impl Subkey {
     /// For DES with 8 bytes of key, for triple DES with 24.
-    fn new(engine: Engine, key: &[u8], iv: &[u8]) -> Self {
-        let schedule = match (engine, key.len()) {
-            (Engine::Bitslice(path), _) => Schedule::Bitslice(path, KeyPlanes::new(key)),
-            (Engine::DesCrate, 8) => Schedule::Des(Des::new_from_slice(key).expect("8 bytes")),
-            (Engine::DesCrate, _) => {
+    fn new(engine: CipherEngine, key: &[u8], iv: &[u8]) -> Self {
+        let schedule = match (engine.blocks, key.len()) {
+            (Blocks::Bitslice(path), _) => Schedule::Bitslice(path, KeyPlanes::new(key)),
+            (Blocks::DesCrate, 8) => Schedule::Des(Des::new_from_slice(key).expect("8 bytes")),
+            (Blocks::DesCrate, _) => {
                 Schedule::TripleDes(TdesEde3::new_from_slice(key).expect("24 bytes"))
             }
         };

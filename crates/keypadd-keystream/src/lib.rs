@@ -34,7 +34,7 @@ mod suite;
 #[path = "../tests/vectors/mod.rs"]
 mod vectors;
 
-pub use backend::{BackendMissing, CipherBackend, UnknownBackend};
+pub use backend::{BackendMissing, CipherBackend, CipherEngine, UnknownBackend, cpu_features};
 pub use derive::SuiteKey;
 pub use keystream::{InlineKeystream, KeystreamKey, PAYLOAD_BYTES_MAX};
 pub use mac::{MacKey, TAG_BYTES};

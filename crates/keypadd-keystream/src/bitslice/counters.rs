@@ -32,6 +32,19 @@ pub(super) fn of_rows<L: Lanes>(proof: L::Proof, iv: u64, first: u64, bit: u32) 
     }
 }
 
+/// Plane `bit` of a batch for all packets of a segment, as [`of_rows`] has it, for AES: `counter` is
+/// block 0 of slot 0, blocks count in its low 32 bits and slots above them.
+#[inline(always)]
+pub(super) fn of_aes_rows<L: Lanes>(proof: L::Proof, counter: u128, first: u32, bit: u32) -> L {
+    match bit {
+        0..32 => {
+            let first = (counter as u32).wrapping_add(first);
+            L::from_fn(proof, |word| spread(u64::from(first.wrapping_add(word as u32)), bit))
+        }
+        _ => L::splat(proof, spread((counter >> bit) as u64, 0) ^ slot_bit(bit - 32)),
+    }
+}
+
 /// Bit `bit` of the slots 0 to 63, which are the lanes.
 fn slot_bit(bit: u32) -> u64 {
     LADDER.get(bit as usize).copied().unwrap_or(0)

@@ -51,7 +51,7 @@ fn check_s_box<const NUMBER: usize>(published: &[Vec<u8>; 4]) {
 }
 
 /// All paths of this CPU.
-fn paths() -> Vec<(&'static str, Path)> {
+pub(super) fn paths() -> Vec<(&'static str, Path)> {
     let paths = [
         ("64", Some(Path::Lanes64)),
         ("128", Path::lanes_128()),
@@ -62,10 +62,10 @@ fn paths() -> Vec<(&'static str, Path)> {
 }
 
 /// SplitMix64.
-struct Random(u64);
+pub(super) struct Random(pub(super) u64);
 
 impl Random {
-    fn word(&mut self) -> u64 {
+    pub(super) fn word(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

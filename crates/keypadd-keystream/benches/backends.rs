@@ -1,7 +1,11 @@
-//! Keystream of DES and triple DES by every backend that the CPU has, against the crate `des`.
+//! Keystream by every backend that the CPU has: DES and triple DES against the crate `des`, AES against
+//! the crate `aes`.
 //!
-//!     cargo bench -p keypadd-keystream --bench legacy
-//!     cargo bench -p keypadd-keystream --bench legacy -- inline     # where bitslice beats one by one
+//!     cargo bench -p keypadd-keystream --bench backends
+//!     cargo bench -p keypadd-keystream --bench backends -- inline   # where bitslice beats one by one
+//!     RUSTFLAGS='--cfg aes_backend="soft"' cargo bench -p keypadd-keystream --bench backends -- aes
+//!
+//! The last is as on a CPU without AES instructions; without the flag the crate has them.
 //!
 //! What fillers ask for is measured as they ask for it: a new segment with every call, so that
 //! deriving the subkey, making counters and writing into the rows of a chunk are counted. Time is
@@ -10,14 +14,16 @@
 //! figure is the median of the rounds, with the spread of the middle 80 %.
 
 use keypadd_keystream::{
-    Cipher, CipherBackend, InlineKeystream, KeystreamKey, PacketNumber, SEGMENT_PACKETS, Suite,
-    SuiteKey,
+    Cipher, CipherBackend, CipherEngine, InlineKeystream, KeystreamKey, PacketNumber,
+    SEGMENT_PACKETS, Suite, SuiteKey, cpu_features,
 };
 use rustix::time::{ClockId, clock_gettime};
 use std::sync::Arc;
 
 /// A turn of an arm lasts at least this long, so that reading the clock does not count.
 const TURN_SECONDS: f64 = 0.005;
+
+const AES: [Suite; 2] = [Suite::AES_128_CTR_HMAC_SHA1, Suite::AES_256_CTR_HMAC_SHA1];
 
 const SUITES: [Suite; 2] = [Suite::DES_CTR_HMAC_SHA1, Suite::TRIPLE_DES_CTR_HMAC_SHA1];
 
@@ -32,8 +38,11 @@ fn main() {
     // `cargo bench -- --test` runs everything once.
     let rounds = if asked("--test") { 1 } else { 41 };
     print_machine();
-    if !asked("inline") || asked("--test") {
-        chunks(rounds);
+    if asked("aes") || asked("--test") {
+        chunks(AES, rounds);
+    }
+    if !(asked("inline") || asked("aes")) || asked("--test") {
+        chunks(SUITES, rounds);
     }
     if asked("inline") || asked("--test") {
         inline(rounds);
@@ -46,17 +55,22 @@ fn backends() -> Vec<CipherBackend> {
 }
 
 fn keystream(suite: Suite, backend: CipherBackend) -> Arc<KeystreamKey> {
-    let keys = SuiteKey::derive_with(suite, &[7; 32], &[9; 12], backend);
-    keys.expect("only backends that are here are asked for").keystream
+    let engine = backend.engine().expect("only backends that are here are asked for");
+    SuiteKey::derive_with(suite, &[7; 32], &[9; 12], engine).keystream
 }
 
 fn cipher(suite: Suite) -> &'static str {
-    if suite.cipher() == Cipher::Des { "DES" } else { "3DES" }
+    match suite.cipher() {
+        Cipher::Des => "DES",
+        Cipher::TripleDes => "3DES",
+        Cipher::Aes128 => "AES-128",
+        Cipher::Aes256 => "AES-256",
+    }
 }
 
 /// Whole segments, as a filler asks for them.
-fn chunks(rounds: usize) {
-    for suite in SUITES {
+fn chunks(suites: [Suite; 2], rounds: usize) {
+    for suite in suites {
         for (name, offset, bytes) in PARTS {
             let mut chunk = vec![0; bytes * SEGMENT_PACKETS];
             let mut arms: Vec<_> = backends()
@@ -72,7 +86,7 @@ fn chunks(rounds: usize) {
                 })
                 .collect();
             println!("\n{} {name}: {SEGMENT_PACKETS} rows of {bytes} bytes", cipher(suite));
-            report(&compare(rounds, &mut arms, &mut chunk), bytes * SEGMENT_PACKETS);
+            report(suite, &compare(rounds, &mut arms, &mut chunk), bytes * SEGMENT_PACKETS);
         }
     }
 }
@@ -80,7 +94,7 @@ fn chunks(rounds: usize) {
 /// Single packets of a run, as a dry pool has them: one subkey in 64 packets.
 fn inline(rounds: usize) {
     for suite in SUITES {
-        for blocks in [1, 2, 4, 8, 16, 64, 175] {
+        for blocks in [1, 2, 4, 5, 6, 8, 16, 64, 175] {
             let mut data = vec![0; blocks * 8];
             let mut arms: Vec<_> = backends()
                 .into_iter()
@@ -95,7 +109,7 @@ fn inline(rounds: usize) {
                 })
                 .collect();
             println!("\n{} inline, packets of {blocks} blocks", cipher(suite));
-            report(&compare(rounds, &mut arms, &mut data), blocks * 8);
+            report(suite, &compare(rounds, &mut arms, &mut data), blocks * 8);
         }
     }
 }
@@ -138,16 +152,17 @@ fn compare<T>(
     timed
 }
 
-fn report(timed: &[Timed], bytes: usize) {
+fn report(suite: Suite, timed: &[Timed], bytes: usize) {
     let conventional = &timed[0].seconds;
     for Timed { backend, seconds } in timed {
+        let aes_crate = *backend == CipherBackend::DesCrate && AES.contains(&suite);
+        let name = if aes_crate { "aes-crate" } else { backend.name() };
         let [_, time, _] = spread(seconds.iter().copied());
         let [low, ratio, high] = spread(
             conventional.iter().zip(seconds).map(|(conventional, time)| conventional / time),
         );
-        let mark = if *backend == CipherBackend::Auto.chosen() { "  (auto)" } else { "" };
         println!(
-            "  {backend:<12} {:>9.2} us {:>8.1} MB/s {ratio:>7.2}x ({low:.2} to {high:.2}){mark}",
+            "  {name:<12} {:>9.2} us {:>8.1} MB/s {ratio:>7.2}x ({low:.2} to {high:.2})",
             time * 1e6,
             bytes as f64 / time / 1e6,
         );
@@ -169,21 +184,5 @@ fn spread(values: impl Iterator<Item = f64>) -> [f64; 3] {
 
 fn print_machine() {
     println!("CPU features: {}", cpu_features().join(" "));
-    println!("cipher backend chosen: {}", CipherBackend::Auto.chosen());
-}
-
-#[cfg(target_arch = "x86_64")]
-fn cpu_features() -> Vec<&'static str> {
-    let known = [
-        ("sse2", is_x86_feature_detected!("sse2")),
-        ("sha", is_x86_feature_detected!("sha")),
-        ("avx2", is_x86_feature_detected!("avx2")),
-        ("avx512f", is_x86_feature_detected!("avx512f")),
-    ];
-    known.into_iter().filter(|(_, present)| *present).map(|(name, _)| name).collect()
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn cpu_features() -> Vec<&'static str> {
-    vec![std::env::consts::ARCH]
+    println!("cipher backend {}", CipherEngine::default());
 }
