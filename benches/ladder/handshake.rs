@@ -4,7 +4,7 @@ use std::io::Cursor;
 use std::sync::Arc;
 use std::time::Duration;
 
-use keypadd_keystream::{SEGMENT_PACKETS, Suite};
+use keypadd_keystream::{CipherEngine, SEGMENT_PACKETS, Suite};
 use keypadd_pool::{Coverage, Direction, HEAD_BYTES, Pool};
 use keypadd_provider::{
     AllowList, ConnectionKeys, CryptoSettings, HandshakeData, KeyExchange, Meters, PrivateKey,
@@ -47,6 +47,7 @@ impl Sealing {
             suites: vec![suite],
             kex: vec![KeyExchange::X25519],
             pool,
+            cipher_engine: CipherEngine::default(),
             meters: Arc::clone(&meters),
         };
         let (client, server) = (settings(pool), settings(None));

@@ -64,6 +64,8 @@ fn settings(config: &Config, out: &mut Vec<String>) {
         }
         PoolMode::Off => "pool off".into(),
     });
+    let engine = config.cipher_engine.asked();
+    out.push(format!("cipher-backend {engine}{}", default("cipher-backend")));
     out.push(format!("congestion {}{}", config.congestion, default("congestion")));
     let timeout = humantime::format_duration(config.connect_timeout);
     out.push(format!("connect-timeout {timeout}{}", default("connect-timeout")));

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use clap::builder::{PathBufValueParser, Resettable, TypedValueParser};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
-use keypadd_keystream::Suite;
+use keypadd_keystream::{CipherEngine, Suite};
 use keypadd_provider::{KeyExchange, PublicKey};
 use keypadd_tunnel::{
     Congestion, DEFAULT_PORT, DynamicForward, ListenPermit, LocalForward, Permit, RemoteForward,
@@ -290,6 +290,13 @@ pub(crate) struct DaemonFlags {
     #[arg(long, env = "KEYPADD_ALLOW_LEGACY", value_parser = values::switch)]
     #[arg(help_heading = "Common")]
     pub(crate) allow_legacy: bool,
+    /// How DES and 3DES are computed: auto, bitslice-{64,128,256,512}, des-crate
+    ///
+    /// For measurements: `auto` is the fastest that this CPU has, and all give the same bytes.
+    /// des-crate is the conventional way, slow and not in constant time.
+    #[arg(long, env = "KEYPADD_CIPHER_BACKEND", value_name = "NAME", default_value = "auto")]
+    #[arg(value_parser = values::cipher_backend, help_heading = "Common")]
+    pub(crate) cipher_backend: CipherEngine,
     /// Congestion control: cubic yields as TCP does, bbr keeps its speed where packets get lost
     #[arg(long, env = "KEYPADD_CONGESTION", value_name = "NAME")]
     #[arg(default_value_t = Congestion::default(), value_parser = values::congestion)]
@@ -371,6 +378,12 @@ pub(crate) struct DemoArgs {
     /// Print JSON, once, at the end
     #[arg(long, env = "KEYPADD_JSON", value_parser = values::switch)]
     pub(crate) json: bool,
+    /// How 3DES is computed: des-crate, auto, bitslice-{64,128,256,512}
+    ///
+    /// des-crate is the conventional way, a block at a time; auto the one that daemons use.
+    #[arg(long, env = "KEYPADD_CIPHER_BACKEND", value_name = "NAME", default_value = "des-crate")]
+    #[arg(value_parser = values::cipher_backend)]
+    pub(crate) cipher_backend: CipherEngine,
 }
 
 /// Reads the process's arguments and variables.

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use keypadd_keystream::{Class, Suite};
+use keypadd_keystream::{CipherEngine, Class, Suite};
 use keypadd_pool::{Pool, PoolSettings};
 use keypadd_provider::{CryptoSettings, KeyExchange, Meters, PrivateKey, PublicKey};
 use keypadd_tunnel::{Congestion, TransportSettings};
@@ -32,6 +32,8 @@ pub(crate) struct DaemonSettings {
     pub(crate) kex: Vec<KeyExchange>,
     /// Memory for keystream made ahead of need; `None` for no pool.
     pub(crate) pool_budget_bytes: Option<usize>,
+    /// What computes DES.
+    pub(crate) cipher_engine: CipherEngine,
     /// How fast to send.
     pub(crate) congestion: Congestion,
     /// Where metrics are served, if they are.
@@ -66,6 +68,7 @@ impl DaemonSettings {
             suites,
             kex,
             pool_budget_bytes: (flags.pool == PoolMode::On).then_some(flags.pool_budget),
+            cipher_engine: flags.cipher_backend,
             congestion: flags.congestion,
             metrics: flags.metrics,
             control_socket: true,
@@ -114,6 +117,7 @@ impl Daemon {
             suites: settings.suites,
             kex: settings.kex,
             pool,
+            cipher_engine: settings.cipher_engine,
             meters: Arc::new(Meters::default()),
         };
         let DaemonSettings { drain, control_socket, .. } = settings;

@@ -13,6 +13,7 @@ use std::io::{self, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
+use keypadd_keystream::{CipherBackend, CipherEngine, cpu_features};
 use serde::Serialize;
 use tokio::sync::watch;
 
@@ -47,11 +48,12 @@ pub(crate) async fn run(args: DemoArgs, shutdown: Shutdown) -> Result<(), Error>
     let workload = Workload {
         pattern: Arc::new(Pattern::draw()?),
         schedule: Arc::new(Schedule::draw(KEYS, KEYS_PER_SECOND)?),
+        engine: args.cipher_backend,
     };
     let (board, shown) = watch::channel(Board::default());
     let screen = (!args.json).then(Screen::new);
     let painter = screen.map(|screen| {
-        introduce(&screen);
+        introduce(&screen, args.cipher_backend);
         tokio::spawn(screen.follow(shown.clone()))
     });
     let ended = tokio::select! {
@@ -63,9 +65,9 @@ pub(crate) async fn run(args: DemoArgs, shutdown: Shutdown) -> Result<(), Error>
     match painter {
         Some(painter) => {
             let screen = painter.await.map_err(|_| failed("the table could not be drawn"))?;
-            conclude(&screen, &rows, ended?);
+            conclude(&screen, &rows, args.cipher_backend, ended?);
         }
-        None => print(&Report::new(&rows, ended?))?,
+        None => print(&Report::new(&rows, args.cipher_backend, ended?))?,
     }
     Ok(())
 }
@@ -77,13 +79,14 @@ async fn run_arms(workload: &Workload, board: &watch::Sender<Board>) -> Result<(
     Ok(())
 }
 
-fn introduce(screen: &Screen) {
+fn introduce(screen: &Screen, engine: CipherEngine) {
     screen.line("Both ends of a tunnel in this process, over UDP on loopback; no file is written.");
     screen.line("Typing, then bulk: 3DES with a pool, 3DES without, AES with one; about 20 s.");
+    screen.line(&format!("3DES by {engine}; the CPU has {}.", cpu_features().join(" ")));
     screen.line("");
 }
 
-fn conclude(screen: &Screen, rows: &[Measured; ARMS.len()], complete: bool) {
+fn conclude(screen: &Screen, rows: &[Measured; ARMS.len()], engine: CipherEngine, complete: bool) {
     screen.line("");
     screen.line(&format!(
         "{KEYS} keys, {KEYS_PER_SECOND} a second; timed from when each was due until its {SCREEN_BYTES} B screen.\n\
@@ -103,8 +106,15 @@ fn conclude(screen: &Screen, rows: &[Measured; ARMS.len()], complete: bool) {
     for caveat in caveats(rows) {
         screen.line(&caveat);
     }
+    if engine.backend() == CipherBackend::DesCrate {
+        let ours = CipherBackend::Auto.chosen();
+        screen.line(&format!(
+            "This 3DES is the conventional one, a block at a time. The daemons compute it by {ours},\n\
+             which needs a pool less; --cipher-backend auto shows it."
+        ));
+    }
     screen.line(
-        "3DES is slow, hence here, and insecure (legacy): use the default, aes-256-gcm.\n\
+        "3DES is here for being slow, and insecure (legacy): use the default, aes-256-gcm.\n\
          Next, two hosts in a minute: `keypadd --help`, or README.md.",
     );
 }
@@ -138,6 +148,8 @@ fn caveats(rows: &[Measured; ARMS.len()]) -> Vec<String> {
 #[derive(Serialize)]
 struct Report<'a> {
     complete: bool,
+    cpu_features: Vec<&'static str>,
+    cipher_backend: &'static str,
     arms: Vec<ArmReport<'a>>,
 }
 
@@ -151,7 +163,7 @@ struct ArmReport<'a> {
 }
 
 impl<'a> Report<'a> {
-    fn new(rows: &'a [Measured; ARMS.len()], complete: bool) -> Self {
+    fn new(rows: &'a [Measured; ARMS.len()], engine: CipherEngine, complete: bool) -> Self {
         let arms = ARMS.into_iter().zip(rows).zip(verdict::verdicts(rows));
         let arms = arms.map(|((arm, measured), verdict)| ArmReport {
             suite: arm.suite.name(),
@@ -159,7 +171,12 @@ impl<'a> Report<'a> {
             measured,
             verdict,
         });
-        Self { complete, arms: arms.collect() }
+        Self {
+            complete,
+            cpu_features: cpu_features(),
+            cipher_backend: engine.backend().name(),
+            arms: arms.collect(),
+        }
     }
 }
 
@@ -201,8 +218,10 @@ mod tests {
     #[test]
     fn json_names_every_arm_with_units() {
         let rows = Default::default();
-        let json = serde_json::to_value(Report::new(&rows, false)).unwrap();
+        let json =
+            serde_json::to_value(Report::new(&rows, CipherEngine::default(), false)).unwrap();
         assert_eq!(json["complete"], false);
+        assert_eq!(json["cipher_backend"], CipherBackend::Auto.chosen().name());
         assert_eq!(json["arms"][1]["suite"], "3des-ctr-hmac-sha1");
         assert_eq!(json["arms"][1]["pool"], false);
         assert_eq!(json["arms"][2]["filler_cpu_seconds"], 0.0);

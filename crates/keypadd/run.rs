@@ -165,6 +165,7 @@ fn daemon_settings(loaded: &Loaded) -> DaemonSettings {
         suites: config.suites.clone(),
         kex: config.kex.clone(),
         pool_budget_bytes: (config.pool == PoolMode::On).then_some(config.pool_budget_bytes),
+        cipher_engine: config.cipher_engine,
         congestion: config.congestion,
         metrics: config.metrics,
         control_socket: true,

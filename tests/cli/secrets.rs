@@ -42,6 +42,7 @@ fn a_private_key_pasted_anywhere_is_refused_and_not_repeated() {
         "key",
         "pool",
         "pool-budget",
+        "cipher-backend",
         "congestion",
         "drain-timeout",
         "metrics",

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use keypadd_keystream::CipherEngine;
 use keypadd_provider::{CryptoSettings, KeyExchange, Meters, PrivateKey, PublicKey, client_config};
 use serde_json::Value;
 use tokio::time::{sleep, timeout};
@@ -23,6 +24,7 @@ async fn shake_hands(server: SocketAddr, handshakes: u64, at_once: u64) {
         suites: vec![SUITES[0].parse().unwrap()],
         kex: vec![KeyExchange::X25519],
         pool: None,
+        cipher_engine: CipherEngine::default(),
         meters: Arc::new(Meters::default()),
     };
     let key: PublicKey = PUBLIC_KEY.parse().unwrap();

@@ -59,6 +59,7 @@ fn differs(one: &Config, other: &Config, key: &str) -> bool {
         "allow-legacy" => one.allow_legacy != other.allow_legacy,
         "pool" => one.pool != other.pool,
         "pool-budget" => one.pool_budget_bytes != other.pool_budget_bytes,
+        "cipher-backend" => one.cipher_engine != other.cipher_engine,
         "congestion" => one.congestion != other.congestion,
         "connect-timeout" => one.connect_timeout != other.connect_timeout,
         "drain-timeout" => one.drain_timeout != other.drain_timeout,

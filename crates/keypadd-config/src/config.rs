@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use keypadd_keystream::{Class, Suite};
+use keypadd_keystream::{CipherEngine, Class, Suite};
 use keypadd_provider::KeyExchange;
 use keypadd_tunnel::{Congestion, ListenPermit, Permit};
 use toml::Spanned;
@@ -60,6 +60,8 @@ pub struct Config {
     pub pool: PoolMode,
     /// Its memory.
     pub pool_budget_bytes: usize,
+    /// What computes DES.
+    pub cipher_engine: CipherEngine,
     /// How fast to send.
     pub congestion: Congestion,
     /// How long one attempt to connect may take.
@@ -126,6 +128,7 @@ impl Config {
             allow_legacy: globals.allow_legacy,
             pool: globals.pool.map_or(PoolMode::On, |pool| pool.value),
             pool_budget_bytes: globals.pool_budget.map_or(POOL_BUDGET_BYTES, |size| size.value),
+            cipher_engine: globals.cipher_engine.map(|name| name.value).unwrap_or_default(),
             congestion: globals.congestion.map(|name| name.value).unwrap_or_default(),
             connect_timeout: globals.connect_timeout.map_or(CONNECT_TIMEOUT, |time| time.value),
             drain_timeout: globals.drain_timeout.map_or(DRAIN_TIMEOUT, |time| time.value),
@@ -150,6 +153,7 @@ pub(crate) struct Globals {
     pub(crate) allow_legacy: bool,
     pool: Option<Placed<PoolMode>>,
     pool_budget: Option<Placed<usize>>,
+    cipher_engine: Option<Placed<CipherEngine>>,
     congestion: Option<Placed<Congestion>>,
     connect_timeout: Option<Placed<Duration>>,
     drain_timeout: Option<Placed<Duration>>,
@@ -176,6 +180,7 @@ impl Globals {
             allow_legacy: table.switch("allow-legacy", faults).is_some_and(|switch| switch.value),
             pool: table.text("pool", values::pool_mode, faults),
             pool_budget: table.text("pool-budget", budget, faults),
+            cipher_engine: table.text("cipher-backend", values::cipher_backend, faults),
             congestion: table.text("congestion", values::congestion, faults),
             connect_timeout: table.text("connect-timeout", values::duration, faults),
             drain_timeout: table.text("drain-timeout", values::drain_timeout, faults),

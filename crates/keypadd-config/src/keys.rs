@@ -62,7 +62,7 @@ const fn peer(
 }
 
 /// All of them, in the order in which the documentation lists them.
-pub const KEYS: [Key; 24] = [
+pub const KEYS: [Key; 25] = [
     global(
         "key",
         "key = \"/etc/keypadd/key\"",
@@ -134,6 +134,14 @@ pub const KEYS: [Key; 24] = [
         "`\"64MiB\"`",
         Applies,
         "memory for that keystream, at least `1MiB`",
+    ),
+    global(
+        "cipher-backend",
+        "cipher-backend = \"des-crate\"",
+        "name",
+        "`\"auto\"`",
+        Restart,
+        "how DES and 3DES are computed, for measurements: `auto`, `bitslice-{64,128,256,512}`, `des-crate`",
     ),
     global(
         "congestion",

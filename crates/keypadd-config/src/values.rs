@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bytesize::ByteSize;
-use keypadd_keystream::Suite;
+use keypadd_keystream::{CipherBackend, CipherEngine, Suite};
 use keypadd_provider::{KeyExchange, KeyTextError, PublicKey};
 use keypadd_tunnel::{
     AddressError, Congestion, DynamicForward, ForwardError, ListenPermit, LocalForward, Permit,
@@ -204,6 +204,22 @@ pub fn kex(text: &str) -> Result<KeyExchange, BadValue> {
         let names = KeyExchange::ALL.map(|kex| kex.to_string()).join(", ");
         bad(format!("{} is not a key exchange", shown(text)), format!("one of {names}"))
     })
+}
+
+/// What computes DES, by its name; it must be one that this CPU can run.
+///
+/// # Errors
+/// The text is none, or the CPU lacks the instructions.
+pub fn cipher_backend(text: &str) -> Result<CipherEngine, BadValue> {
+    let here = || {
+        let all = CipherBackend::ALL.into_iter();
+        let names = all.filter(|backend| backend.is_available()).map(CipherBackend::name);
+        format!("one of {}", names.collect::<Vec<_>>().join(", "))
+    };
+    let backend: CipherBackend = text
+        .parse()
+        .map_err(|_| bad(format!("{} is not a cipher backend", shown(text)), here()))?;
+    backend.engine().map_err(|missing| bad(missing.to_string(), here()))
 }
 
 /// A congestion control by its name.

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use keypadd_keystream::Suite;
+use keypadd_keystream::{CipherEngine, Suite};
 use keypadd_pool::Pool;
 use quinn_proto::crypto::{self, Keys, Session, UnsupportedVersion};
 use quinn_proto::transport_parameters::TransportParameters;
@@ -47,6 +47,8 @@ pub struct CryptoSettings {
     pub kex: Vec<KeyExchange>,
     /// Where pads come from; `None` makes every byte inline.
     pub pool: Option<Pool>,
+    /// What computes DES, for suites that have it.
+    pub cipher_engine: CipherEngine,
     /// Where packets are counted.
     pub meters: Arc<Meters>,
 }
@@ -68,7 +70,7 @@ impl CryptoSettings {
 
     fn context(&self, seams: &Seams) -> SessionContext {
         let (pool, meters) = (self.pool.clone(), Arc::clone(&self.meters));
-        SessionContext { pool, meters, seams: seams.clone() }
+        SessionContext { pool, meters, cipher_engine: self.cipher_engine, seams: seams.clone() }
     }
 }
 

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use keypadd_keystream::{
-    Cipher, KeystreamKey, Mac, MacKey, PacketNumber, Suite, SuiteKey, TAG_BYTES,
+    Cipher, CipherEngine, KeystreamKey, Mac, MacKey, PacketNumber, Suite, SuiteKey, TAG_BYTES,
 };
 use ring::aead::{AES_128_GCM, AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use ring::error::Unspecified;
@@ -23,8 +23,13 @@ pub(crate) struct Protection {
 
 impl Protection {
     /// Splits a suite's key into packet protection and the keystream behind it.
-    pub(crate) fn derive(suite: Suite, material: &KeyMaterial) -> (Self, Arc<KeystreamKey>) {
-        let SuiteKey { keystream, mac } = SuiteKey::derive(suite, material.key(), material.iv());
+    pub(crate) fn derive(
+        suite: Suite,
+        material: &KeyMaterial,
+        engine: CipherEngine,
+    ) -> (Self, Arc<KeystreamKey>) {
+        let SuiteKey { keystream, mac } =
+            SuiteKey::derive_with(suite, material.key(), material.iv(), engine);
         let whole = (suite.mac() == Mac::Ghash).then(|| WholePacket::new(suite, material));
         (Self { mask_bytes: suite.mask_bytes(), mac, whole: whole.flatten() }, keystream)
     }

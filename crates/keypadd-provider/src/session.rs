@@ -12,7 +12,7 @@ use std::any::Any;
 use std::io::Cursor;
 use std::sync::Arc;
 
-use keypadd_keystream::Suite;
+use keypadd_keystream::{CipherEngine, Suite};
 use keypadd_pool::Pool;
 use quinn_proto::crypto::{
     ExportKeyingMaterialError, HeaderKey, KeyPair, Keys, PacketKey, Session,
@@ -44,6 +44,7 @@ use crate::tickets::TicketSkipper;
 pub(crate) struct SessionContext {
     pub(crate) pool: Option<Pool>,
     pub(crate) meters: Arc<Meters>,
+    pub(crate) cipher_engine: CipherEngine,
     pub(crate) seams: Seams,
 }
 
@@ -216,7 +217,8 @@ impl Session for PooledSession {
             }
         };
         let (local, remote) = (&*keys.local.packet, &*keys.remote.packet);
-        let packet = key_pair((suite, limits), 0, &outbound, &inbound, local, remote);
+        let kind = (suite, limits, self.context.cipher_engine);
+        let packet = key_pair(kind, 0, &outbound, &inbound, local, remote);
         let header = KeyPair {
             local: Box::new(keys.local.header) as Box<dyn HeaderKey>,
             remote: Box::new(keys.remote.header) as Box<dyn HeaderKey>,
@@ -235,7 +237,7 @@ impl Session for PooledSession {
         if let Ok(mut phases) = outbound.phases.lock() {
             phases.retire_before(phase - 1);
         }
-        let kind = (one_rtt.suite, one_rtt.limits);
+        let kind = (one_rtt.suite, one_rtt.limits, self.context.cipher_engine);
         Some(key_pair(kind, phase, outbound, inbound, &*keys.local, &*keys.remote))
     }
 
@@ -271,7 +273,7 @@ fn protocol_violation(reason: &str) -> TransportError {
 
 /// Our keys for one phase, from the carriers that rustls returned.
 fn key_pair(
-    (suite, limits): (Suite, Limits),
+    (suite, limits, engine): (Suite, Limits, CipherEngine),
     phase: u64,
     outbound: &Arc<Outbound>,
     inbound: &Arc<Inbound>,
@@ -280,7 +282,7 @@ fn key_pair(
 ) -> KeyPair<Box<dyn PacketKey>> {
     let derive = |carrier| {
         let material = claim(carrier).expect("a fresh key of our suite carries its material");
-        Protection::derive(suite, &material)
+        Protection::derive(suite, &material, engine)
     };
     let (protection, keystream) = derive(local);
     if let Ok(mut phases) = outbound.phases.lock() {

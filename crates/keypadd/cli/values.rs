@@ -5,9 +5,9 @@
 use keypadd_config::values as config;
 use keypadd_config::values::peer_name;
 pub(super) use keypadd_config::values::{
-    BadValue, congestion, drain_timeout, duration, dynamic_forward, kex, listen_permit,
-    local_forward, log_filter, path, permit, public_key, remote_forward, server, socket, suite,
-    target,
+    BadValue, cipher_backend, congestion, drain_timeout, duration, dynamic_forward, kex,
+    listen_permit, local_forward, log_filter, path, permit, public_key, remote_forward, server,
+    socket, suite, target,
 };
 use keypadd_provider::PublicKey;
 

@@ -6,6 +6,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use keypadd_keystream::CipherEngine;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -78,6 +79,8 @@ pub(super) struct Board {
 pub(super) struct Workload {
     pub(super) pattern: Arc<Pattern>,
     pub(super) schedule: Arc<Schedule>,
+    /// What computes 3DES.
+    pub(super) engine: CipherEngine,
 }
 
 /// Runs the arm `ARMS[nth]`. Dropping the future ends it at once.
@@ -92,7 +95,7 @@ pub(super) async fn run(
     let arm = ARMS[nth];
     let stage = |stage| board.send_modify(|board| board.now = Some((arm, stage)));
     stage(Stage::Connecting);
-    let Workload { pattern, schedule } = workload;
+    let Workload { pattern, schedule, engine } = workload;
     let (keys, keys_at) = listen().await?;
     let (sink, sink_at) = listen().await?;
     let (arrivals, arrived) = watch::channel(traffic::Arrived::default());
@@ -100,7 +103,7 @@ pub(super) async fn run(
     far_hosts.spawn(traffic::answer_keys(keys));
     far_hosts.spawn(traffic::swallow(sink, Arc::clone(pattern), arrivals));
 
-    let ends = Ends::open(arm, [keys_at, sink_at]).await?;
+    let ends = Ends::open(arm, *engine, [keys_at, sink_at]).await?;
     let [typing_at, bulk_at] = ends.forwards;
     let latencies = Latencies::new();
     let mut record = Record { nth, board, ends: &ends, latencies: &latencies, counted_from: None };

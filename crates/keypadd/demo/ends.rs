@@ -6,6 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use keypadd_keystream::CipherEngine;
 use keypadd_pool::Direction;
 use keypadd_provider::{ConnectionKeys, KeyExchange, PrivateKey, client_config, server_config};
 use keypadd_tunnel::{
@@ -22,7 +23,7 @@ use crate::daemon::{Daemon, DaemonSettings};
 use crate::error::Error;
 use crate::shutdown::{self, Trigger};
 
-/// Memory for keystream at each end, filled by 3DES in about two seconds of CPU. Each direction gets
+/// Memory for keystream at each end, filled by conventional 3DES in about two seconds of CPU. Each direction gets
 /// pads for 3,584 packets, and a filler sleeps above three quarters of them: more than a burst takes.
 const POOL_BUDGET_BYTES: usize = 16 << 20;
 
@@ -53,9 +54,13 @@ impl Ends {
     ///
     /// # Errors
     /// No memory, no free port, no handshake.
-    pub(super) async fn open(arm: Arm, targets: [SocketAddr; 2]) -> Result<Self, Error> {
-        let far = prepare(arm).await?;
-        let near = prepare(arm).await?;
+    pub(super) async fn open(
+        arm: Arm,
+        engine: CipherEngine,
+        targets: [SocketAddr; 2],
+    ) -> Result<Self, Error> {
+        let far = prepare(arm, engine).await?;
+        let near = prepare(arm, engine).await?;
         let (trigger, shutdown) = shutdown::switch();
         let mut tasks = JoinSet::new();
 
@@ -149,12 +154,13 @@ impl Ends {
     }
 }
 
-async fn prepare(arm: Arm) -> Result<Daemon, Error> {
+async fn prepare(arm: Arm, cipher_engine: CipherEngine) -> Result<Daemon, Error> {
     Daemon::prepare(DaemonSettings {
         key: Arc::new(PrivateKey::generate().map_err(fault)?),
         suites: vec![arm.suite],
         kex: vec![KeyExchange::default()],
         pool_budget_bytes: arm.pool.then_some(POOL_BUDGET_BYTES),
+        cipher_engine,
         congestion: Congestion::default(),
         metrics: None,
         control_socket: false,

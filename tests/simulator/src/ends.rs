@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use fastrand::Rng;
-use keypadd_keystream::Suite;
+use keypadd_keystream::{CipherEngine, Suite};
 use keypadd_provider::{
     AllowList, CryptoSettings, KeyExchange, Meters, PrivateKey, PublicKey, Seams,
     client_config_with, server_config_with,
@@ -116,6 +116,7 @@ fn settings(
         suites: vec![suite],
         kex: vec![KeyExchange::X25519],
         pool: pool.map(|stepped| stepped.pool.clone()),
+        cipher_engine: CipherEngine::default(),
         meters: Arc::clone(meters),
     }
 }

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
-use keypadd_keystream::{PacketNumber, Suite, TAG_BYTES};
+use keypadd_keystream::{CipherEngine, PacketNumber, Suite, TAG_BYTES};
 use keypadd_pool::{BODY_BYTES, Coverage, HEAD_BYTES, Part, PartLevel, Pool, PoolSettings};
 use quinn_proto::crypto::PacketKey;
 
@@ -44,7 +44,8 @@ impl Sender {
 
     /// Adds a phase, as the session does; phases come in order.
     pub(super) fn key(&self, phase: u64, material: &KeyMaterial) -> SealKey {
-        let (protection, keystream) = Protection::derive(self.suite, material);
+        let (protection, keystream) =
+            Protection::derive(self.suite, material, CipherEngine::default());
         self.phases().add(phase, keystream);
         SealKey::new(Arc::clone(&self.outbound), phase, protection, self.limits)
     }
@@ -83,7 +84,8 @@ impl Receiver {
 
     /// Adds a phase, as the session does; phases come in order.
     pub(super) fn key(&self, phase: u64, material: &KeyMaterial) -> OpenKey {
-        let (protection, keystream) = Protection::derive(self.suite, material);
+        let (protection, keystream) =
+            Protection::derive(self.suite, material, CipherEngine::default());
         self.arrivals().phases.add(phase, keystream);
         OpenKey::new(Arc::clone(&self.inbound), phase, protection, self.limits)
     }

@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-use keypadd_keystream::Suite;
+use keypadd_keystream::{CipherEngine, Suite};
 use keypadd_pool::Pool;
 use keypadd_provider::{
     ALPN, AllowList, CryptoSettings, KeyExchange, ListedClients, Meters, PinnedServer, PrivateKey,
@@ -50,6 +50,7 @@ impl Ends {
             suites: vec![suite],
             kex: vec![KeyExchange::X25519],
             pool,
+            cipher_engine: CipherEngine::default(),
             meters: Arc::clone(&meters),
         };
         let (server, client) = match role {

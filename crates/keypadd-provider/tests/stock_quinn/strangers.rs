@@ -4,7 +4,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-use keypadd_keystream::Suite;
+use keypadd_keystream::{CipherEngine, Suite};
 use keypadd_pool::{Pool, PoolSettings};
 use keypadd_provider::{CryptoSettings, KeyExchange, Meters, server_config};
 use quinn::{ConnectionError, Endpoint};
@@ -21,6 +21,7 @@ async fn an_unlisted_key_fills_no_chunk_and_a_listed_one_does() {
         suites: vec![suite],
         kex: vec![KeyExchange::X25519],
         pool: Some(pool.clone()),
+        cipher_engine: CipherEngine::default(),
         meters: Arc::new(Meters::default()),
     };
     let crypto = server_config(&settings, Arc::new(Only(listed.public()))).expect("server");

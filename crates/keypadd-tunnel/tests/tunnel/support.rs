@@ -2,7 +2,7 @@
 
 use std::{future::pending, io, net::SocketAddr, sync::Arc, time::Duration};
 
-use keypadd_keystream::Suite;
+use keypadd_keystream::{CipherEngine, Suite};
 use keypadd_provider::{
     CryptoSettings, KeyExchange, Meters, PrivateKey, PublicKey, client_config, server_config,
 };
@@ -32,6 +32,7 @@ pub fn crypto(key: &Arc<PrivateKey>, suite: Suite) -> CryptoSettings {
         suites: vec![suite],
         kex: vec![KeyExchange::X25519],
         pool: None,
+        cipher_engine: CipherEngine::default(),
         meters: Arc::new(Meters::default()),
     }
 }
