@@ -11,6 +11,7 @@
 
 mod aes;
 mod aes_s_box;
+#[cfg(any(test, target_arch = "x86_64"))]
 mod circuits_ternary;
 mod circuits_two;
 mod counters;

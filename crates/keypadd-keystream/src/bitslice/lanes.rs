@@ -53,6 +53,7 @@ pub(super) trait Lanes: Copy {
 }
 
 /// Vectors that have every function of three inputs as one instruction.
+#[cfg(any(test, target_arch = "x86_64"))]
 pub(super) trait Ternary: Lanes {
     /// Bit `4a + 2b + c` of `TABLE`, for every bit of the vectors.
     fn ternary<const TABLE: i32>(a: Self, b: Self, c: Self) -> Self;

@@ -6,8 +6,9 @@
 
 #![allow(unsafe_code)]
 
-use super::circuits_ternary;
-use super::lanes::{Job, Lanes, Ternary};
+use super::lanes::{Job, Lanes};
+#[cfg(target_arch = "x86_64")]
+use super::{circuits_ternary, lanes::Ternary};
 
 #[cfg(target_arch = "aarch64")]
 use std::arch::aarch64;

@@ -6,7 +6,7 @@ use std::{
     sync::atomic::{AtomicU8, Ordering},
 };
 
-use keypadd_keystream::Suite;
+use keypadd_keystream::{CipherEngine, Suite};
 use keypadd_provider::{CryptoSettings, KeyExchange, Meters, PrivateKey, client_config};
 use tokio::{net::UdpSocket, time::timeout};
 
@@ -54,6 +54,7 @@ async fn the_servers_name_is_asked_for_at_every_attempt() {
         suites: vec![Suite::AES_128_GCM],
         kex: vec![KeyExchange::X25519],
         pool: None,
+        cipher_engine: CipherEngine::default(),
         meters: Arc::new(Meters::default()),
     };
     let server = PrivateKey::generate().unwrap().public();
