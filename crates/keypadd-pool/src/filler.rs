@@ -67,7 +67,7 @@ impl Feed {
         let demand = demand.get_or_insert_with(|| Demand::new(traffic.clone(), now));
         LaneView {
             stage: shared.stage(),
-            queued: Part::ALL.map(|part| shared.queued(part)),
+            at_hand: Part::ALL.map(|part| shared.at_hand(part)),
             demand: demand.at(now),
             recalled: Part::ALL.map(|part| ends[part as usize].is_recalled(shared, part)),
         }
@@ -258,7 +258,10 @@ impl Filler {
 
     fn make_plan(&mut self, now: Duration) -> Plan {
         let views: Vec<LaneView> = self.feeds.iter_mut().map(|feed| feed.view(now)).collect();
-        let targets = targets(&views, self.budget_units);
+        // What keys keep for late packets, and what is on its way home, is nobody's to be given.
+        let at_hand: usize = views.iter().map(LaneView::units).sum();
+        let elsewhere = (self.mapped_units - self.free.len()).saturating_sub(at_hand);
+        let targets = targets(&views, self.budget_units.saturating_sub(elsewhere));
         for (feed, target) in self.feeds.iter().zip(&targets) {
             for part in Part::ALL {
                 let low_water = target[part as usize] * 3 / 4;
@@ -271,7 +274,7 @@ impl Filler {
     fn recall(&mut self, Recall { lane, part, keep }: Recall) {
         let feed = &mut self.feeds[lane];
         feed.ends[part as usize].recalled = true;
-        feed.shared.parts[part as usize].recall(keep);
+        feed.shared.parts[part as usize].recall(keep.saturating_sub(feed.shared.in_use(part)));
     }
 
     /// Makes one chunk of a piece of work; false when no more of it is wanted or possible.

@@ -103,8 +103,18 @@ impl Shared {
         self.closed.load(Acquire)
     }
 
+    /// Chunks with pads that are to be used: those in the queue, and the one in use.
+    pub(crate) fn at_hand(&self, part: Part) -> u64 {
+        self.queued(part) + self.in_use(part)
+    }
+
+    /// One while the chunk in use has pads left.
+    pub(crate) fn in_use(&self, part: Part) -> u64 {
+        u64::from(self.parts[part as usize].in_hand.load(Relaxed) > 0)
+    }
+
     /// Chunks in the queue, not counting those in the consumer's hands.
-    pub(crate) fn queued(&self, part: Part) -> u64 {
+    fn queued(&self, part: Part) -> u64 {
         let counts = &self.parts[part as usize];
         counts.pushed.load(Relaxed).saturating_sub(counts.popped.load(Relaxed))
     }
@@ -179,9 +189,9 @@ impl Lane {
         for part in Part::ALL {
             let (counts, hand) =
                 (&self.shared.parts[part as usize], &mut self.hands[part as usize]);
-            let drew = hand.advance_to(segment, counts);
+            let moved = hand.advance_to(segment, counts);
             let gave_back = hand.obey(counts);
-            if gave_back || drew && self.shared.queued(part) <= counts.low_water.load(Relaxed) {
+            if gave_back || moved && self.shared.at_hand(part) <= counts.low_water.load(Relaxed) {
                 self.bell.wake.filler();
             }
         }
@@ -289,19 +299,20 @@ impl Hand {
         1 + RECENT_CHUNKS
     }
 
-    /// Gives up chunks older than `segment` and draws the next ones; true if any was drawn.
+    /// Gives up chunks older than `segment` and draws the next ones; true if there was any of either.
     /// Ends after at most the queue's length, however far the number jumped.
     fn advance_to(&mut self, segment: Segment, counts: &PartShared) -> bool {
         if self.current.as_ref().is_some_and(|chunk| chunk.segment() >= segment) {
             return false;
         }
-        let mut drew = false;
+        let mut moved = false;
         loop {
             if let Some(old) = self.current.take() {
+                moved = true;
                 self.retire(old);
             }
             let Some(chunk) = self.next() else { break };
-            drew = true;
+            moved = true;
             counts.popped.fetch_add(1, Relaxed);
             let arrived = chunk.segment() >= segment;
             self.current = Some(chunk);
@@ -310,7 +321,7 @@ impl Hand {
             }
         }
         counts.in_hand.store(self.current.as_ref().map_or(0, |c| u64::from(c.untaken())), Relaxed);
-        drew
+        moved
     }
 
     /// The chunk that comes next.

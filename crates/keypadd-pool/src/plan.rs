@@ -28,8 +28,9 @@ const HEADS_AHEAD_SECONDS: f64 = 30.0;
 const HEADS_ONLY_SHARE: usize = 4;
 /// One part in this many is nobody's, until somebody new comes.
 const NEWCOMERS_SHARE: usize = 8;
-/// What is held above a target by less than one part in this many is not asked back.
-const SLACK_SHARE: u64 = 4;
+/// What is held above a target by no more than one part in this many is not asked back. The targets
+/// and all that together stay below the arena: who goes short is always helped by recalls.
+const SLACK_SHARE: u64 = 8;
 /// Chunks of one piece of work: what a filler makes before it looks around again.
 const BATCH: [u64; 2] = [8, 2];
 
@@ -65,12 +66,19 @@ impl Stage {
 pub(crate) struct LaneView {
     /// How much it may be filled.
     pub stage: Stage,
-    /// Chunks in its queues, by part.
-    pub queued: [u64; 2],
+    /// Chunks at hand, the one in use among them, by part.
+    pub at_hand: [u64; 2],
     /// Packets a second that needed each part, lately.
     pub demand: [f64; 2],
     /// Parts that have been asked to give back and have not yet.
     pub recalled: [bool; 2],
+}
+
+impl LaneView {
+    /// Memory at hand, in units.
+    pub(crate) fn units(&self) -> usize {
+        Part::ALL.iter().map(|&part| self.at_hand[part as usize] as usize * part.units()).sum()
+    }
 }
 
 /// Chunks to make for one lane.
@@ -91,7 +99,7 @@ pub(crate) struct Recall {
     pub lane: usize,
     /// Which part.
     pub part: Part,
-    /// How many chunks it keeps.
+    /// How many chunks it keeps, the one in use among them.
     pub keep: u64,
 }
 
@@ -119,11 +127,11 @@ pub(crate) fn plan_refill(
         let mut free = free_units.saturating_sub(kept) / part.units();
         let deficit = |lane: usize| {
             let (view, at) = (&lanes[lane], part as usize);
-            if view.recalled[at] { 0 } else { targets[lane][at].saturating_sub(view.queued[at]) }
+            if view.recalled[at] { 0 } else { targets[lane][at].saturating_sub(view.at_hand[at]) }
         };
         let mut wanting: Vec<usize> = (0..lanes.len()).filter(|&lane| deficit(lane) > 0).collect();
         wanting.sort_by_key(|&lane| {
-            lanes[lane].queued[part as usize] * 1000 / targets[lane][part as usize]
+            lanes[lane].at_hand[part as usize] * 1000 / targets[lane][part as usize]
         });
         for lane in wanting {
             let chunks = deficit(lane).min(BATCH[part as usize]).min(free as u64);
@@ -146,8 +154,8 @@ fn recalls(lanes: &[LaneView], targets: &[[u64; 2]]) -> Vec<Recall> {
     let mut recalls = Vec::new();
     for (lane, view) in lanes.iter().enumerate() {
         for part in Part::ALL {
-            let (keep, queued) = (targets[lane][part as usize], view.queued[part as usize]);
-            if !view.recalled[part as usize] && queued > keep + keep / SLACK_SHARE {
+            let (keep, at_hand) = (targets[lane][part as usize], view.at_hand[part as usize]);
+            if !view.recalled[part as usize] && at_hand > keep + keep / SLACK_SHARE {
                 recalls.push(Recall { lane, part, keep });
             }
         }
@@ -155,7 +163,8 @@ fn recalls(lanes: &[LaneView], targets: &[[u64; 2]]) -> Vec<Recall> {
     recalls
 }
 
-/// Chunks that each lane should hold, by part. All of them together leave a share for newcomers.
+/// Chunks that each lane should hold, by part. All of them together leave a share of `total_units`
+/// for newcomers.
 pub(crate) fn targets(lanes: &[LaneView], total_units: usize) -> Vec<[u64; 2]> {
     let most: Vec<[u64; 2]> = lanes.iter().map(|lane| lane.stage.most()).collect();
     let heads_of = |most: &[u64; 2]| most[Part::Head as usize];

@@ -3,7 +3,7 @@ use super::*;
 const TOTAL: usize = 8192; // 64 MiB
 
 fn lane(stage: Stage, heads: u64, bodies: u64) -> LaneView {
-    LaneView { stage, queued: [heads, bodies], demand: [0.0; 2], recalled: [false; 2] }
+    LaneView { stage, at_hand: [heads, bodies], demand: [0.0; 2], recalled: [false; 2] }
 }
 
 /// An active lane that holds nothing and carries so many packets a second, long ones among them.
@@ -120,7 +120,7 @@ fn who_holds_too_much_gives_back_when_others_go_short_and_only_then() {
     assert!(keep < 100, "{keep}");
     assert_eq!(short.recalls, [Recall { lane: 0, part: Part::Body, keep }]);
     // Asked once, and not filled until it has obeyed.
-    let asked = LaneView { recalled: [false, true], queued: [MAX_HEADS, 0], ..hoarder };
+    let asked = LaneView { recalled: [false, true], at_hand: [MAX_HEADS, 0], ..hoarder };
     let later = plan(&[asked, newcomer], TOTAL);
     assert_eq!(later.recalls, []);
     assert!(later.work.iter().all(|work| work.lane == 1), "{:?}", later.work);

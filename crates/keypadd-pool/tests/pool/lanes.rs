@@ -2,11 +2,12 @@
 
 use std::io::ErrorKind;
 use std::sync::Arc;
+use std::time::Duration;
 
 use keypadd_keystream::{KeystreamKey, PacketNumber, SEGMENT_PACKETS, Suite};
 use keypadd_pool::{
     BODY_BYTES, Coverage, Direction, HEAD_BYTES, Lane, PAD_BYTES, Part, Pool, PoolSettings, Stage,
-    Traffic,
+    Step, Traffic,
 };
 
 use crate::support::{all_memory_is_free, inline_pad, key, poll_until, pool};
@@ -282,6 +283,25 @@ fn a_lane_gives_back_what_another_needs_and_is_made_anew_where_it_left_off() {
     }
     drop(early);
     poll_until("all memory is home", || all_memory_is_free(&pool));
+}
+
+#[test]
+fn newcomers_get_what_others_have_besides_the_chunk_in_use() {
+    let settings = PoolSettings { budget_bytes: 24 * 8192 };
+    let (pool, mut filler) = Pool::with_filler(settings).expect("a pool");
+    let key = key(Suite::AES_128_GCM, 14);
+    let mut lanes = Vec::new();
+    for newcomers in [12, 8] {
+        lanes.extend((0..newcomers).map(|_| open(&pool, &key, Direction::Send, Stage::Active)));
+        // What is asked back is given at the next packet, which also draws a chunk.
+        for _ in 0..3 {
+            while filler.step(Duration::ZERO) == Step::Worked {}
+            for lane in &mut lanes {
+                lane.seek(PacketNumber::new(0), 0);
+            }
+        }
+    }
+    assert!(lanes.iter().all(|lane| lane.level(Part::Head).packets >= SEGMENT));
 }
 
 #[test]
