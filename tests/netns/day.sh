@@ -70,15 +70,6 @@ run_daemon() {
     await_line "$log" '^keypadd: ready'
 }
 
-# soon COMMAND...: it succeeds within 60 s.
-soon() {
-    local until=$((SECONDS + 60))
-    until "$@" >/dev/null 2>&1; do
-        [ "$SECONDS" -lt "$until" ] || return 1
-        sleep 0.2
-    done
-}
-
 # ---- what a person does -------------------------------------------------------------------------
 
 # ssh_near COMMAND: runs it at far, through -L.

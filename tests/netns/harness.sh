@@ -252,6 +252,15 @@ grown() {
     return 1
 }
 
+# soon COMMAND...: it succeeds within 60 s.
+soon() {
+    local until=$((SECONDS + 60))
+    until "$@" >/dev/null 2>&1; do
+        [ "$SECONDS" -lt "$until" ] || return 1
+        sleep 0.2
+    done
+}
+
 # silent COMMAND...: it prints nothing.
 silent() {
     local out
