@@ -88,30 +88,46 @@ impl<L: Lanes> State<L> {
         }
     }
 
+    /// Encrypts. Two states take turns, so that none is copied.
     #[inline(always)]
     fn encrypt(&mut self, proof: L::Proof, key: &AesPlanes) {
-        let mut next = [[L::splat(proof, 0); 8]; BLOCK_BYTES];
+        let mut other = Self([[L::splat(proof, 0); 8]; BLOCK_BYTES]);
         let [first, middle @ .., last] = &*key.rounds else {
             return;
         };
         self.add(proof, first);
+        let (mut from, mut to) = (&mut *self, &mut other);
         for key in middle {
             for column in 0..4 {
-                let mut bytes = self.substituted_column(proof, column);
+                let mut bytes = from.substituted_column(proof, column);
                 mix(&mut bytes);
-                next[4 * column..4 * column + 4].copy_from_slice(&bytes);
+                to.set_column(proof, column, &bytes, key);
             }
-            self.0 = next;
-            self.add(proof, key);
+            (from, to) = (to, from);
         }
         for column in 0..4 {
-            let bytes = self.substituted_column(proof, column);
-            next[4 * column..4 * column + 4].copy_from_slice(&bytes);
+            let bytes = from.substituted_column(proof, column);
+            to.set_column(proof, column, &bytes, last);
         }
-        self.0 = next;
-        self.add(proof, last);
-        next.fill([L::splat(proof, 0); 8]);
-        zeroize::optimization_barrier(&next);
+        // 10 or 14 rounds are an even number, so that the last has written to this one.
+        other.wipe(proof);
+    }
+
+    /// A column, with AddRoundKey.
+    #[inline(always)]
+    fn set_column(
+        &mut self,
+        proof: L::Proof,
+        column: usize,
+        bytes: &[Planes<L>; 4],
+        key: &[Planes<u64>; BLOCK_BYTES],
+    ) {
+        for (row, byte) in bytes.iter().enumerate() {
+            let at = 4 * column + row;
+            for (bit, plane) in byte.iter().enumerate() {
+                self.0[at][bit] = plane.xor(L::splat(proof, key[at][bit]));
+            }
+        }
     }
 
     /// SubBytes and ShiftRows: the four bytes that come to stand in a column.
