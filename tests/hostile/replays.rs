@@ -1,7 +1,7 @@
 //! Genuine packets sent again, at either end: they open nothing (I5) and cost the others little.
 
 use std::net::UdpSocket;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use udp_relay::Direction;
 
 use crate::SUITES;
 use crate::exchange::Job;
-use crate::flood::{flood, forget, listen_in, must_have_opened_each_once, number};
+use crate::flood::{Until, flood, forget, listen_in, must_have_opened_each_once, number};
 use crate::tunnel::{Holding, Tunnel};
 
 /// How much more a daemon may hold while it is flooded: 10 MiB of datagrams that wait for their turn
@@ -91,16 +91,15 @@ async fn carry(tunnel: &Tunnel, job: Job, victim: Victim, rate: f64) -> Carried 
     let (stop, at) = (AtomicBool::new(victim == Victim::Nobody), victim.at());
     let mut rng = Rng::with_seed(job.seed);
     let mut copies = tunnel.relay.recorded(at);
-    let (mut copied, mut held_bytes) = (Instant::now(), 0);
+    let (mut copied, mut looked, mut held_bytes) = (Instant::now(), Instant::now(), 0);
     let before = counted(tunnel, victim);
     let replay = || {
-        // The newest are the ones that are inside the window.
-        if copied.elapsed() > Duration::from_millis(100) {
+        if copied.elapsed() > Duration::from_millis(5) {
             (copies, copied) = (tunnel.relay.recorded(at), Instant::now());
-            if victim.is_an_end() {
-                let holding = Holding::of(tunnel.daemon(victim.verb()));
-                held_bytes = held_bytes.max(holding.resident_bytes);
-            }
+        }
+        if victim.is_an_end() && looked.elapsed() > Duration::from_millis(100) {
+            let holding = Holding::of(tunnel.daemon(victim.verb()));
+            (held_bytes, looked) = (held_bytes.max(holding.resident_bytes), Instant::now());
         }
         let copy = &copies[rng.usize(..copies.len())];
         // What the kernel does not take counts as sent: the attacker does not know better.
@@ -112,8 +111,9 @@ async fn carry(tunnel: &Tunnel, job: Job, victim: Victim, rate: f64) -> Carried 
     let began = Instant::now();
     let sent = thread::scope(|scope| {
         let attacker = scope.spawn(|| flood(rate, u64::MAX, &stop, replay));
+        let carried = Until(&stop);
         block_in_place(|| Handle::current().block_on(tunnel.must_carry(job)));
-        stop.store(true, Ordering::Relaxed);
+        drop(carried);
         attacker.join().unwrap()
     });
     let seconds = began.elapsed().as_secs_f64();
