@@ -3,7 +3,7 @@
 //! One file per daemon, named by process; what dead daemons left is removed.
 
 use std::fs::{self, DirBuilder, Permissions};
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::path::{Path, PathBuf};
@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::{Pid, geteuid, getpid, test_kill_process};
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
@@ -41,6 +42,10 @@ pub(crate) enum Requests {
 
 /// Longest request, its newline included.
 const REQUEST_BYTES_MAX: u64 = 256;
+
+/// No answer is longer: a daemon with a thousand sessions needs about 1 MiB for its figures; a reload
+/// says a line for each change, or for each fault of a file of 1 MiB.
+const ANSWER_BYTES_MAX: u64 = 64 << 20;
 
 /// A client says what it wants, and takes the answer, within this time.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -178,12 +183,31 @@ async fn reload(queue: &mpsc::Sender<oneshot::Sender<Value>>) -> Value {
     }
 }
 
+/// Asks the daemon behind a socket. `patience` bounds each read and write.
+///
+/// # Errors
+/// When nobody listens there or takes the request in time, and when the answer is late or not
+/// understood.
+pub(crate) fn ask<A: DeserializeOwned>(
+    path: &Path,
+    request: &str,
+    patience: Duration,
+) -> io::Result<A> {
+    let mut stream = connect(path)?;
+    stream.set_read_timeout(Some(patience))?;
+    stream.set_write_timeout(Some(patience))?;
+    stream.write_all(format!("{request}\n").as_bytes())?;
+    let mut answer = Vec::new();
+    stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer)?;
+    Ok(serde_json::from_slice(&answer)?)
+}
+
 /// Connects without waiting. A stopped daemon's queue may be full, which is `WouldBlock` here and would
 /// be for ever otherwise.
 ///
 /// # Errors
 /// When there is no such socket, nobody listens or the queue is full.
-pub(crate) fn connect(path: &Path) -> io::Result<StdUnixStream> {
+fn connect(path: &Path) -> io::Result<StdUnixStream> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     net::connect(&socket, &SocketAddrUnix::new(path)?)?;

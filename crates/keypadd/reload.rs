@@ -1,6 +1,5 @@
 //! `keypadd reload`: asks daemons that run from a file to read it again, and says what came of it.
 
-use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -14,9 +13,6 @@ use crate::status::{none_found, silence};
 
 /// The daemon gives up first, and says so.
 const PATIENCE: Duration = RELOAD_PATIENCE.saturating_add(Duration::from_secs(5));
-
-/// No answer is longer: a line for each change, or for each fault of a file of 1 MiB.
-const ANSWER_BYTES_MAX: u64 = 64 << 20;
 
 /// What a daemon answers; which fields there are says how it went.
 #[derive(Default, Deserialize)]
@@ -46,7 +42,7 @@ pub(crate) fn run(args: ReloadArgs) -> Result<(), Error> {
     let mut failed: Option<Error> = None;
     let (mut reloaded, mut without) = (0, None);
     for path in sockets {
-        match ask(&path) {
+        match control::ask(&path, RELOAD_REQUEST, PATIENCE) {
             Ok(Answer { no_file: Some(verb), .. }) => without = Some(verb),
             Ok(answer) => match outcome(&path, answer) {
                 Ok(text) => {
@@ -119,14 +115,4 @@ fn outcome(path: &Path, answer: Answer) -> Result<String, Error> {
         lines.push(format!("  not until a restart: {}", answer.restart.join(", ")));
     }
     Ok(lines.iter().map(|line| one_line(line) + "\n").collect())
-}
-
-fn ask(path: &Path) -> io::Result<Answer> {
-    let mut stream = control::connect(path)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    stream.write_all(format!("{RELOAD_REQUEST}\n").as_bytes())?;
-    let mut answer = Vec::new();
-    stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer)?;
-    Ok(serde_json::from_slice(&answer)?)
 }

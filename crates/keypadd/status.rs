@@ -4,7 +4,7 @@
 mod text;
 mod watch;
 
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -17,9 +17,6 @@ use crate::results::print;
 
 /// A daemon answers within this time or is passed over.
 const PATIENCE: Duration = Duration::from_secs(2);
-
-/// No answer is longer; a daemon with a thousand sessions needs about 1 MiB.
-const ANSWER_BYTES_MAX: u64 = 64 << 20;
 
 /// Prints every daemon's figures, with `--watch` every second.
 ///
@@ -36,7 +33,7 @@ pub(crate) fn run(args: StatusArgs) -> Result<(), Error> {
 fn all(args: &StatusArgs) -> Result<String, Error> {
     let daemons = match &args.socket {
         Some(path) => {
-            let answer = ask(path).map_err(|error| {
+            let answer = control::ask(path, STATUS_REQUEST, PATIENCE).map_err(|error| {
                 Error::new(Exit::Unreachable, silence(path, &error))
                     .hint("`keypadd status` without --socket lists the daemons of this user")
             })?;
@@ -68,7 +65,7 @@ fn find() -> Result<Vec<Asked>, Error> {
         .ok_or_else(|| none("no daemon found: XDG_RUNTIME_DIR is not set".into()))?;
     let sockets: Vec<PathBuf> = control::sockets(&directory);
     let asked = sockets.into_iter().map(|path| {
-        let answer = ask(&path);
+        let answer = control::ask(&path, STATUS_REQUEST, PATIENCE);
         (path, answer)
     });
     // Where nobody listens there is no daemon; one that is there and does not answer is worth a line.
@@ -105,14 +102,4 @@ fn text((path, answer): Asked) -> String {
         Ok(document) => text::render(document).unwrap_or_else(foreign),
         Err(error) => silence(&path, &error) + "\n",
     }
-}
-
-fn ask(path: &Path) -> io::Result<Value> {
-    let mut stream = control::connect(path)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    stream.write_all(format!("{STATUS_REQUEST}\n").as_bytes())?;
-    let mut answer = Vec::new();
-    stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer)?;
-    Ok(serde_json::from_slice(&answer)?)
 }
