@@ -19,7 +19,7 @@ use crate::shutdown::Shutdown;
 use crate::sources::{Source, Sources};
 
 /// Clients at once. Each may hold its windows of memory (docs/DESIGN.md), so this bounds the daemon's.
-pub(crate) const CONNECTIONS_MAX: usize = 1024;
+const CONNECTIONS_MAX: usize = 1024;
 
 /// What a server is started with.
 #[derive(Debug)]
@@ -97,23 +97,10 @@ pub(crate) async fn run(
         permits: Permits::new(permits.clone()),
         listen_permits: ListenPermits::new(listen_permits.clone()),
     });
-    let peers = Arc::new(Peers::new(peers).map_err(|error| {
+    let peers = Peers::new(peers).map_err(|error| {
         Error::new(Exit::Usage, format!("--allow: {error}")).hint("list each peer once")
-    })?);
-    let crypto = server_config(&daemon.crypto, peers.clone())
-        .map_err(|error| Error::new(Exit::Runtime, error.to_string()))?;
-    let server = Server::bind(ServerSettings {
-        listen,
-        crypto,
-        peers,
-        transport: daemon.transport.clone(),
-        connections_max: CONNECTIONS_MAX,
-    });
-    let server = server.map_err(|error| {
-        let cause =
-            format!("--listen: cannot listen on {}: {}", error.address, system(&error.source));
-        Error::new(Exit::BindFailed, cause).hint(bind_hint(&error.source, "--listen [::]:4434"))
     })?;
+    let server = bind(&daemon, listen, peers, ["--listen", "--listen [::]:4434"])?;
     if permits.is_empty() && listen_permits.is_empty() {
         tracing::warn!(
             "no --permit-open: peers can come in and reach nothing; for example --permit-open localhost:22"
@@ -147,4 +134,33 @@ pub(crate) async fn run(
         .await;
     watching.shutdown().await;
     Ok(())
+}
+
+/// Binds a daemon's server. `texts`: what its address is called where it is set, and how another one is
+/// set.
+///
+/// # Errors
+/// Exit 6: the address cannot be bound. Exit 1: the TLS library fails.
+pub(crate) fn bind(
+    daemon: &Daemon,
+    listen: SocketAddr,
+    peers: Peers,
+    texts: [&str; 2],
+) -> Result<Server, Error> {
+    let peers = Arc::new(peers);
+    let crypto = server_config(&daemon.crypto, peers.clone())
+        .map_err(|error| Error::new(Exit::Runtime, error.to_string()))?;
+    let server = Server::bind(ServerSettings {
+        listen,
+        crypto,
+        peers,
+        transport: daemon.transport.clone(),
+        connections_max: CONNECTIONS_MAX,
+    });
+    let [setting, another] = texts;
+    server.map_err(|error| {
+        let reason = system(&error.source);
+        let cause = format!("{setting}: cannot listen on {}: {reason}", error.address);
+        Error::new(Exit::BindFailed, cause).hint(bind_hint(&error.source, another))
+    })
 }

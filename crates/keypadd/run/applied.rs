@@ -3,22 +3,19 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use keypadd_config::{Config, Dialled, Peer};
 use keypadd_provider::{CryptoSettings, server_config};
-use keypadd_tunnel::{
-    AllowedPeer, Forward, ListenPermits, Peers, Permits, Server, ServerHandle, ServerSettings,
-};
+use keypadd_tunnel::{AllowedPeer, Forward, ListenPermits, Peers, Permits, Server, ServerHandle};
 use tokio::task::JoinHandle;
 
 use super::links::{Bound, Link};
 use crate::configfile::Loaded;
 use crate::daemon::Daemon;
-use crate::error::{Error, Exit, bind_hint, system};
+use crate::error::{Error, Exit, system};
 use crate::ready::RunReady;
-use crate::serve::CONNECTIONS_MAX;
+use crate::serve;
 use crate::shutdown::{self, Ending, Trigger};
 use crate::sources::{Source, Sources};
 
@@ -48,7 +45,10 @@ impl Applied {
     pub(super) async fn start(daemon: &Daemon, loaded: Loaded) -> Result<Self, Error> {
         let Loaded { config, .. } = loaded;
         let server = match config.listen {
-            Some(listen) => Some(bind_server(daemon, &config, listen)?),
+            Some(listen) => {
+                let texts = ["listen", "listen = \"[::]:4434\""];
+                Some(serve::bind(daemon, listen, peers(&config)?, texts)?)
+            }
             None => None,
         };
         let mut bound = Vec::new();
@@ -247,24 +247,6 @@ fn peers(config: &Config) -> Result<Peers, Error> {
         })
     });
     Peers::new(peers).map_err(|error| Error::new(Exit::Config, error.to_string()))
-}
-
-fn bind_server(daemon: &Daemon, config: &Config, listen: SocketAddr) -> Result<Server, Error> {
-    let peers = Arc::new(peers(config)?);
-    let crypto = server_config(&daemon.crypto, peers.clone())
-        .map_err(|error| Error::new(Exit::Runtime, error.to_string()))?;
-    let server = Server::bind(ServerSettings {
-        listen,
-        crypto,
-        peers,
-        transport: daemon.transport.clone(),
-        connections_max: CONNECTIONS_MAX,
-    });
-    server.map_err(|error| {
-        let cause =
-            format!("listen: cannot listen on {}: {}", error.address, system(&error.source));
-        Error::new(Exit::BindFailed, cause).hint(bind_hint(&error.source, "listen = \"[::]:4434\""))
-    })
 }
 
 fn start_server(server: Server, drain: Duration) -> Listening {
