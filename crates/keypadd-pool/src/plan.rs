@@ -4,8 +4,8 @@
 //! Knows no threads, no keys and no clock. Every lane that may be used has a floor of one head
 //! chunk. Above it come heads for the packets of the next half minute, because a head serves a
 //! keystroke and is a tenth of the work, first for those who need few; then bodies by the rate of
-//! long packets; what is left is spread evenly, since memory without keystream serves nobody. Who holds more than that while others go short is asked
-//! to give back.
+//! long packets; what is left is spread evenly, since memory without keystream serves nobody. Who
+//! holds more than that while others go short is asked to give back.
 
 use crate::chunk::Part;
 
