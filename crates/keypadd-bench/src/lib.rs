@@ -5,3 +5,17 @@
 //! the data. Knows no command line and prints nothing.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod counts;
+mod exchange;
+mod latencies;
+mod requester;
+mod schedule;
+mod service;
+
+pub use counts::{Counts, Gauges};
+pub use exchange::Exchange;
+pub use latencies::Latencies;
+pub use requester::{Answered, Broken, PATIENCE, Requester, Requests};
+pub use schedule::{Due, Typing, arrivals, even, typing};
+pub use service::Service;

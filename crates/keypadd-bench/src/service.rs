@@ -1,0 +1,102 @@
+//! The far end of measured traffic: answers requests on loopback until it is dropped.
+//!
+//! Whoever reaches its port may use it: it reads what comes, compares it and sends as many bytes as it
+//! is asked for, a connection at a time each. It holds no more than two buffers for a connection.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::tcp::OwnedReadHalf;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use crate::exchange::{Exchange, Filling, HEADER_BYTES, STEP_BYTES};
+
+/// How long to wait when the system has no descriptor for a connection.
+const RETRY: Duration = Duration::from_millis(100);
+
+/// A service that is bound and does not answer yet.
+#[derive(Debug)]
+pub struct Service {
+    listener: TcpListener,
+    address: SocketAddr,
+}
+
+impl Service {
+    /// Binds a port of the kernel's choice on 127.0.0.1.
+    ///
+    /// # Errors
+    /// The system has no port or no descriptor.
+    pub async fn bind() -> io::Result<Self> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+        let address = listener.local_addr()?;
+        Ok(Self { listener, address })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Answers until it is dropped; then its connections end too.
+    pub async fn run(self) {
+        let mut connections = JoinSet::new();
+        loop {
+            match self.listener.accept().await {
+                Ok((stream, _)) => {
+                    connections.spawn(async move {
+                        // The requester sees the connection end and says what it waited for.
+                        let _ = answer(stream).await;
+                    });
+                }
+                Err(_) => sleep(RETRY).await,
+            }
+            while connections.try_join_next().is_some() {}
+        }
+    }
+}
+
+async fn answer(stream: TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let (reader, mut writer) = stream.into_split();
+    let mut reader = BufReader::with_capacity(STEP_BYTES, reader);
+    let (mut requests, mut responses) = (Filling::default(), Filling::default());
+    loop {
+        let mut header = [0; HEADER_BYTES];
+        if reader.fill_buf().await?.is_empty() {
+            return Ok(()); // it has no more requests
+        }
+        reader.read_exact(&mut header).await?;
+        let exchange = Exchange::parse(header).ok_or(io::ErrorKind::InvalidData)?;
+        compare(&mut reader, &mut requests, exchange.request_bytes() - HEADER_BYTES as u64).await?;
+        let mut left = exchange.response_bytes();
+        while left > 0 {
+            let bytes = responses.next(left);
+            writer.write_all(bytes).await?;
+            left -= bytes.len() as u64;
+        }
+    }
+}
+
+async fn compare(
+    reader: &mut BufReader<OwnedReadHalf>,
+    filling: &mut Filling,
+    mut left: u64,
+) -> io::Result<()> {
+    while left > 0 {
+        let bytes = reader.fill_buf().await?;
+        let len = bytes.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+        if len == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        if !filling.goes_on_with(&bytes[..len]) {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        reader.consume(len);
+        left -= len as u64;
+    }
+    Ok(())
+}
