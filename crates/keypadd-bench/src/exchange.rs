@@ -31,10 +31,13 @@ impl Exchange {
 
     /// A request of so many bytes, header included, that is answered by so many. Sizes below the least
     /// possible, 16 and 1, are raised to them.
-    pub fn new(request_bytes: u64, response_bytes: u64) -> Self {
+    pub const fn new(request_bytes: u64, response_bytes: u64) -> Self {
+        const fn at_least(least: u64, bytes: u64) -> u64 {
+            if bytes < least { least } else { bytes }
+        }
         Self {
-            request_bytes: request_bytes.max(Self::REQUEST_BYTES_MIN),
-            response_bytes: response_bytes.max(1),
+            request_bytes: at_least(Self::REQUEST_BYTES_MIN, request_bytes),
+            response_bytes: at_least(1, response_bytes),
         }
     }
 

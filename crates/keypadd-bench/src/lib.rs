@@ -6,16 +6,22 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod arm;
 mod counts;
 mod exchange;
+mod interleave;
 mod latencies;
+mod path;
 mod requester;
 mod schedule;
 mod service;
 
+pub use arm::{Arm, TunnelArm};
 pub use counts::{Counts, Gauges};
 pub use exchange::Exchange;
+pub use interleave::{Progress, Runs, Tell, Turn, Workload, open, take_turns};
 pub use latencies::Latencies;
+pub use path::{Path, PathError, PathSettings, Place};
 pub use requester::{Answered, Broken, PATIENCE, Requester, Requests};
 pub use schedule::{Due, Typing, arrivals, even, typing};
 pub use service::Service;

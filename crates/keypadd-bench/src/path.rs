@@ -1,0 +1,349 @@
+//! An arm that is up: something to connect to, and the counters of what is behind it.
+//!
+//! Both ends of a tunnel in this process over UDP on loopback, or the near end of one to a server that
+//! permits measurements. Keys of the moment for the former; nothing here touches a file or a port that
+//! somebody chose.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use keypadd_pool::{Direction, Pool, PoolSettings};
+use keypadd_provider::{
+    ConnectionKeys, CryptoSettings, KeyExchange, Meters, PrivateKey, PublicKey, client_config,
+    server_config,
+};
+use keypadd_tunnel::wire::Instance;
+use keypadd_tunnel::{
+    AllowedPeer, Bound, Client, ClientSettings, Forward, ListenPermits, LiveSession, Peers, Permit,
+    Permits, Server, ServerAddress, ServerSettings, Sessions, TransportSettings,
+};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use crate::arm::{Arm, TunnelArm};
+use crate::counts::Gauges;
+use crate::exchange::Exchange;
+use crate::requester::{Broken, Requester, Requests};
+use crate::service::Service;
+
+/// Longest wait for a handshake.
+const CONNECT_TIME: Duration = Duration::from_secs(10);
+
+/// Longest wait for both ends to say goodbye.
+const CLOSE_TIME: Duration = Duration::from_secs(1);
+
+/// What goes through before anything counts, a step at a time: it ends quinn's first key phase, which
+/// is short at random, and lets congestion control and path MTU settle.
+const WARM_UP: Exchange = Exchange::new(256 << 10, 256 << 10);
+/// Longest time for it.
+const WARM_UP_TIME: Duration = Duration::from_secs(5);
+
+/// A filler that made nothing for this long sleeps.
+const FILLER_AT_REST: Duration = Duration::from_millis(50);
+
+/// Where the far end is.
+#[derive(Clone, Debug)]
+pub enum Place {
+    /// In this process.
+    Here,
+    /// A server that permits measurements.
+    There {
+        /// Where it is.
+        server: ServerAddress,
+        /// Its key.
+        peer: PublicKey,
+        /// Ours.
+        key: Arc<PrivateKey>,
+    },
+}
+
+/// What all arms of a run have in common.
+#[derive(Clone, Debug)]
+pub struct PathSettings {
+    /// Where the far end is.
+    pub place: Place,
+    /// Memory for keystream at each end of an arm that has a pool.
+    pub pool_budget_bytes: usize,
+    /// The key exchange.
+    pub kex: KeyExchange,
+    /// Windows and congestion control.
+    pub transport: TransportSettings,
+}
+
+/// Why a path does not come up.
+#[derive(Debug, thiserror::Error)]
+#[error("{arm}: {cause}")]
+pub struct PathError {
+    /// The arm.
+    pub arm: Arm,
+    /// Why, in words.
+    pub cause: String,
+}
+
+/// An arm that is up. Dropped, it is gone at once; [`close`](Self::close) lets the ends say goodbye.
+#[derive(Debug)]
+pub struct Path {
+    arm: Arm,
+    address: SocketAddr,
+    gauges: Gauges,
+    sessions: Vec<Arc<LiveSession>>,
+    stop: watch::Sender<()>,
+    tasks: JoinSet<()>,
+}
+
+impl Path {
+    /// Brings an arm up and warms it.
+    ///
+    /// # Errors
+    /// No memory, no free port, no handshake, or the far end does not let us measure.
+    pub async fn open(arm: Arm, settings: &PathSettings) -> Result<Self, PathError> {
+        let opened = match arm {
+            Arm::Tcp => open_tcp().await,
+            Arm::Tunnel(tunnel) => open_tunnel(tunnel, settings).await,
+        };
+        opened.map_err(|cause| PathError { arm, cause })
+    }
+
+    /// What it carries traffic by.
+    pub fn arm(&self) -> Arm {
+        self.arm
+    }
+
+    /// Where to connect to; a service answers.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The counters of the ends that run here.
+    pub fn gauges(&self) -> &Gauges {
+        &self.gauges
+    }
+
+    /// The keys of the ends that run here, the near one first; none without a tunnel.
+    pub fn keys(&self) -> Vec<&ConnectionKeys> {
+        self.sessions.iter().map(|session| &session.handshake().keys).collect()
+    }
+
+    /// Packets whose whole pad is at hand, where that is least: the near end sends and the far one, if
+    /// it runs here, receives (`up`), or the reverse. `None` without a pool.
+    pub fn packets_at_hand(&self, up: bool) -> Option<u64> {
+        let ways = match up {
+            true => [Direction::Send, Direction::Receive],
+            false => [Direction::Receive, Direction::Send],
+        };
+        let at_hand = |(keys, way): (&ConnectionKeys, Direction)| {
+            let status = keys.status(way);
+            status.head.packets.min(status.body.packets)
+        };
+        let least = self.keys().into_iter().zip(ways).map(at_hand).min();
+        least.filter(|_| self.arm.has_pool())
+    }
+
+    /// Waits until the fillers have made nothing for a while, which is when all pools are full. False
+    /// if `patience` was too short: without idle CPU they never are.
+    pub async fn rest(&self, patience: Duration) -> bool {
+        let deadline = Instant::now() + patience;
+        loop {
+            let filled = self.gauges.filled_bytes();
+            sleep(FILLER_AT_REST).await;
+            let has_any = || [true, false].iter().all(|&up| self.packets_at_hand(up) != Some(0));
+            if self.gauges.filled_bytes() == filled && has_any() {
+                return true;
+            }
+            if Instant::now() > deadline {
+                return false;
+            }
+        }
+    }
+
+    /// Whether a packet's tag did not verify or a pad was to be used twice: a bug, or a network that
+    /// damages packets.
+    pub fn has_faults(&self) -> bool {
+        self.gauges.faults() > 0
+    }
+
+    /// Ends what runs here.
+    pub async fn close(mut self) {
+        let _ = self.stop.send(());
+        let gone = async { while self.tasks.join_next().await.is_some() {} };
+        let _ = timeout(CLOSE_TIME, gone).await;
+    }
+
+    async fn warm_up(&self) -> Result<(), Broken> {
+        let deadline = Instant::now() + WARM_UP_TIME;
+        let mut requester = Requester::open(self.address).await?;
+        let past_first_phase =
+            || self.keys().iter().all(|keys| keys.status(Direction::Send).key_phase > 0);
+        while !past_first_phase() && Instant::now() < deadline {
+            let requests = Requests::WithoutPause(WARM_UP, Duration::from_millis(1));
+            (requester, ()) = requester.run(requests, Instant::now(), (), |(), _| ()).await?;
+        }
+        Ok(())
+    }
+}
+
+async fn open_tcp() -> Result<Path, String> {
+    let service = Service::bind().await.map_err(text)?;
+    let address = service.address();
+    let mut tasks = JoinSet::new();
+    tasks.spawn(service.run());
+    Ok(Path {
+        arm: Arm::Tcp,
+        address,
+        gauges: Gauges { meters: Vec::new(), pools: Vec::new() },
+        sessions: Vec::new(),
+        stop: watch::channel(()).0,
+        tasks,
+    })
+}
+
+async fn open_tunnel(arm: TunnelArm, settings: &PathSettings) -> Result<Path, String> {
+    let mut tasks = JoinSet::new();
+    let (stop, stopped) = watch::channel(());
+    let mut gauges = Gauges { meters: Vec::new(), pools: Vec::new() };
+    let mut far_sessions = None;
+    let mut forwards = Vec::new();
+    let (server, peer, key) = match &settings.place {
+        Place::There { server, peer, key } => (server.clone(), *peer, Arc::clone(key)),
+        Place::Here => {
+            let [near_key, far_key] = [new_key()?, new_key()?];
+            let far = crypto(arm, settings, Arc::clone(&far_key), &mut gauges)?;
+            let (server, service, sessions) =
+                listen(far, near_key.public(), settings, &mut tasks, stopped.clone()).await?;
+            far_sessions = Some(sessions);
+            let forward = format!("127.0.0.1:0:{service}");
+            forwards.push(Forward::Local(forward.parse().map_err(text)?));
+            (server, far_key.public(), near_key)
+        }
+    };
+    let near = crypto(arm, settings, key, &mut gauges)?;
+    // The near end's counters first, as its session.
+    gauges.meters.rotate_right(1);
+    gauges.pools.rotate_right(usize::from(arm.pool));
+    let (address, session) =
+        connect(server, near, peer, forwards, settings, &mut tasks, stopped).await?;
+    let sessions = std::iter::once(session).chain(match far_sessions {
+        Some(sessions) => vec![only(sessions)?],
+        None => Vec::new(),
+    });
+    let path =
+        Path { arm: Arm::Tunnel(arm), address, gauges, sessions: sessions.collect(), stop, tasks };
+    path.warm_up().await.map_err(text)?;
+    Ok(path)
+}
+
+fn crypto(
+    arm: TunnelArm,
+    settings: &PathSettings,
+    key: Arc<PrivateKey>,
+    gauges: &mut Gauges,
+) -> Result<CryptoSettings, String> {
+    let budget_bytes = settings.pool_budget_bytes;
+    let pool = arm.pool.then(|| Pool::new(PoolSettings { budget_bytes }));
+    let pool = pool.transpose().map_err(|error| format!("no memory for a pool: {error}"))?;
+    let meters = Arc::new(Meters::default());
+    gauges.meters.push(Arc::clone(&meters));
+    gauges.pools.extend(pool.clone());
+    Ok(CryptoSettings {
+        key,
+        suites: vec![arm.suite],
+        kex: vec![settings.kex],
+        pool,
+        cipher_engine: arm.engine,
+        meters,
+    })
+}
+
+/// Starts the far end in this process.
+async fn listen(
+    crypto: CryptoSettings,
+    near: PublicKey,
+    settings: &PathSettings,
+    tasks: &mut JoinSet<()>,
+    stopped: watch::Receiver<()>,
+) -> Result<(ServerAddress, SocketAddr, Sessions), String> {
+    let service = Service::bind().await.map_err(text)?;
+    let service_at = service.address();
+    let permit: Permit = service_at.to_string().parse().map_err(text)?;
+    tasks.spawn(service.run());
+    let peer = AllowedPeer {
+        name: Some("bench".into()),
+        key: near,
+        permits: Permits::new(vec![permit]),
+        listen_permits: ListenPermits::default(),
+    };
+    let peers = Arc::new(Peers::new([peer]).map_err(text)?);
+    let server = Server::bind(ServerSettings {
+        listen: (Ipv4Addr::LOCALHOST, 0).into(),
+        crypto: server_config(&crypto, peers.clone()).map_err(text)?,
+        peers,
+        transport: settings.transport.clone(),
+        connections_max: 1,
+    });
+    let server = server.map_err(text)?;
+    let address = server.local_addr().to_string().parse().map_err(text)?;
+    let sessions = server.sessions();
+    tasks.spawn(async move { server.run(at_once(stopped)).await });
+    Ok((address, service_at, sessions))
+}
+
+/// Starts the near end, with a listener that leads to the far end's service.
+async fn connect(
+    server: ServerAddress,
+    crypto: CryptoSettings,
+    peer: PublicKey,
+    forwards: Vec<Forward>,
+    settings: &PathSettings,
+    tasks: &mut JoinSet<()>,
+    stopped: watch::Receiver<()>,
+) -> Result<(SocketAddr, Arc<LiveSession>), String> {
+    let client = Client::bind(ClientSettings {
+        server,
+        crypto: client_config(&crypto, peer).map_err(text)?,
+        name: None,
+        forwards,
+        transport: settings.transport.clone(),
+        connect_timeout: CONNECT_TIME,
+        instance: draw_instance()?,
+    });
+    let client = client.await.map_err(text)?;
+    let bound = client.forwards();
+    let listening = bound.iter().flat_map(|(_, bound)| bound).find_map(|bound| match bound {
+        Bound::Tcp(address) => Some(*address),
+        Bound::Unix(_) => None,
+    });
+    let address = listening.ok_or("no port to listen on")?;
+    let session = client.connect().await.map_err(text)?;
+    let sessions = client.sessions();
+    tasks.spawn(async move {
+        // A session that is lost shows in the traffic.
+        client.run(Some(session), at_once(stopped)).await;
+        client.close().await;
+    });
+    Ok((address, only(sessions)?))
+}
+
+async fn at_once(mut stopped: watch::Receiver<()>) -> Duration {
+    let _ = stopped.changed().await;
+    Duration::ZERO
+}
+
+fn only(sessions: Sessions) -> Result<Arc<LiveSession>, String> {
+    sessions.live().pop().ok_or_else(|| "the tunnel closed as soon as it was up".into())
+}
+
+fn new_key() -> Result<Arc<PrivateKey>, String> {
+    PrivateKey::generate().map(Arc::new).map_err(text)
+}
+
+fn draw_instance() -> Result<Instance, String> {
+    let mut instance = [0; 16];
+    getrandom::fill(&mut instance).map_err(text)?;
+    Ok(Instance(instance))
+}
+
+fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
