@@ -11,8 +11,10 @@ mod counts;
 mod exchange;
 mod interleave;
 mod latencies;
+pub mod machine;
 mod path;
 mod requester;
+pub mod results;
 mod schedule;
 mod service;
 

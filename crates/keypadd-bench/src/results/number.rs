@@ -1,0 +1,80 @@
+//! Figures in JSON: what is not finite is `null`, and `null` is NaN.
+//!
+//! JSON has no NaN; serde_json writes `null` for one but then does not read it as a figure.
+
+use serde::Deserialize;
+use serde::Deserializer;
+use serde::Serialize;
+use serde::Serializer;
+
+/// What is made of figures, and how JSON has it.
+pub(super) trait Figures: Sized {
+    /// The same with `null` for what is not finite.
+    type Json: Serialize + for<'de> Deserialize<'de>;
+
+    fn to_json(&self) -> Self::Json;
+
+    fn from_json(json: Self::Json) -> Self;
+}
+
+impl Figures for f64 {
+    type Json = Option<Self>;
+
+    fn to_json(&self) -> Option<Self> {
+        self.is_finite().then_some(*self)
+    }
+
+    fn from_json(json: Option<Self>) -> Self {
+        json.unwrap_or(Self::NAN)
+    }
+}
+
+impl Figures for [f64; 2] {
+    type Json = [Option<f64>; 2];
+
+    fn to_json(&self) -> Self::Json {
+        self.map(|figure| figure.to_json())
+    }
+
+    fn from_json(json: Self::Json) -> Self {
+        json.map(f64::from_json)
+    }
+}
+
+impl<T: Figures> Figures for Vec<T> {
+    type Json = Vec<T::Json>;
+
+    fn to_json(&self) -> Self::Json {
+        self.iter().map(T::to_json).collect()
+    }
+
+    fn from_json(json: Self::Json) -> Self {
+        json.into_iter().map(T::from_json).collect()
+    }
+}
+
+/// `null` is `None` here: a figure that may be absent and one that is not finite look the same.
+impl<T: Figures> Figures for Option<T> {
+    type Json = Option<T::Json>;
+
+    fn to_json(&self) -> Self::Json {
+        self.as_ref().map(T::to_json)
+    }
+
+    fn from_json(json: Self::Json) -> Self {
+        json.map(T::from_json)
+    }
+}
+
+pub(super) fn serialize<T: Figures, S: Serializer>(
+    figures: &T,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    figures.to_json().serialize(serializer)
+}
+
+pub(super) fn deserialize<'de, T: Figures, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<T, D::Error> {
+    T::Json::deserialize(deserializer).map(T::from_json)
+}
