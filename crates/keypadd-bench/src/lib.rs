@@ -17,6 +17,7 @@ mod requester;
 pub mod results;
 mod schedule;
 mod service;
+pub mod statistics;
 
 pub use arm::{Arm, TunnelArm};
 pub use counts::{Counts, Gauges};
