@@ -9,6 +9,7 @@
 mod arm;
 mod counts;
 mod exchange;
+pub mod exhaustion;
 mod interleave;
 mod latencies;
 pub mod machine;

@@ -1,0 +1,191 @@
+//! What is read while traffic is offered, and what follows from it: when the pool ran dry, how fast pads
+//! were made, what got through. Pure.
+
+/// The state at one moment of a stage; all but the level and the phase count from its beginning.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Reading {
+    /// Time, in seconds.
+    pub seconds: f64,
+    /// Packets whose whole pad is at hand, at the end that has fewer.
+    pub level: f64,
+    /// Packets of the traffic: those that found their whole pad, and those that did not.
+    pub packets: u64,
+    /// Those that did not, at the end that has more of them.
+    pub missed: u64,
+    /// Payload that has arrived.
+    pub delivered_bytes: u64,
+    /// The key phase in use.
+    pub phase: u64,
+}
+
+/// The pool is dry when so many packets have lacked pad, four chunks. Single ones may at any time: a
+/// retransmission that changes a packet's number, a chunk that was made for numbers gone by.
+pub const DRY_PACKETS: u64 = 256;
+/// As long as they are at least this share of all packets since the first of them: a little above R*
+/// few packets lack pad, but they go on lacking it.
+pub const DRY_SHARE: f64 = 0.01;
+/// After a key change, packets in which the new key's pads may be still to come.
+pub const REKEY_PACKETS: u64 = 8192;
+
+/// When the pool ran dry.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Dry {
+    /// The reading in which it shows.
+    pub index: usize,
+    /// T*: when the last packets with pads went, in seconds.
+    pub seconds: f64,
+    /// B*: packets with pads until then.
+    pub packets: f64,
+}
+
+/// When the pool ran dry, if it did. What packets lack right after a key change does not count.
+#[must_use]
+pub fn ran_dry(readings: &[Reading]) -> Option<Dry> {
+    let mut rekeyed_at: Option<u64> = None;
+    // The reading before the first packets that lacked pad.
+    let mut spell: Option<usize> = None;
+    for (at, pair) in readings.windows(2).enumerate() {
+        let (before, now) = (pair[0], pair[1]);
+        if now.phase != before.phase {
+            rekeyed_at = Some(now.packets);
+        }
+        if rekeyed_at.is_some_and(|rekeyed| now.packets - rekeyed < REKEY_PACKETS) {
+            spell = None;
+            continue;
+        }
+        if spell.is_none() && now.missed > before.missed {
+            spell = Some(at);
+        }
+        let Some(begin) = spell else { continue };
+        let missed = now.missed - readings[begin].missed;
+        if (missed as f64) < DRY_SHARE * (now.packets - readings[begin].packets) as f64 {
+            spell = None;
+        } else if missed >= DRY_PACKETS {
+            return Some(dry_from(begin, &readings[begin..=at + 1]));
+        }
+    }
+    None
+}
+
+/// The moment within the first interval of a dry spell: as late as the packets that still had pads say.
+fn dry_from(index: usize, spell: &[Reading]) -> Dry {
+    let (before, now) = (spell[0], spell[1]);
+    let packets = (now.packets - before.packets) as f64;
+    let with_pads = packets - (now.missed - before.missed) as f64;
+    let within = (now.seconds - before.seconds) * with_pads / packets;
+    Dry {
+        index: index + 1,
+        seconds: before.seconds + within,
+        packets: (before.packets - before.missed) as f64 + with_pads,
+    }
+}
+
+/// Packets a second over a stage; `None` if no time passed.
+#[must_use]
+pub fn packet_rate(readings: &[Reading]) -> Option<f64> {
+    over(readings, |reading| reading.packets as f64)
+}
+
+/// Payload that arrived, in bytes a second; `None` if no time passed.
+#[must_use]
+pub fn speed(readings: &[Reading]) -> Option<f64> {
+    over(readings, |reading| reading.delivered_bytes as f64)
+}
+
+fn over(readings: &[Reading], of: impl Fn(&Reading) -> f64) -> Option<f64> {
+    let (first, last) = (readings.first()?, readings.last()?);
+    let seconds = last.seconds - first.seconds;
+    (seconds > 0.0).then(|| (of(last) - of(first)) / seconds)
+}
+
+/// By how many packets a second the level changed, over the readings between which it says how fast
+/// pads are made: the key the same, and pads neither all used up nor more than `most`, where fillers sleep.
+/// `None` if there is not a tenth of a second of them.
+#[must_use]
+pub fn slope(readings: &[Reading], most: f64) -> Option<f64> {
+    let telling = |reading: &Reading| reading.level > 0.0 && reading.level < most;
+    let (mut seconds, mut change) = (0.0, 0.0);
+    for pair in readings.windows(2) {
+        if telling(&pair[0]) && telling(&pair[1]) && pair[0].phase == pair[1].phase {
+            seconds += pair[1].seconds - pair[0].seconds;
+            change += pair[1].level - pair[0].level;
+        }
+    }
+    (seconds >= 0.1).then(|| change / seconds)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Readings every 10 ms of 1,000 packets a second each; from a time on, a share lacks pad.
+    fn stage(dry_from: f64, share: f64, phases: &[f64]) -> Vec<Reading> {
+        let mut missed = 0.0;
+        (0..400)
+            .map(|at| {
+                let seconds = f64::from(at) * 0.01;
+                let dry = (seconds - dry_from).clamp(0.0, 0.01);
+                missed += dry * 100_000.0 * share;
+                Reading {
+                    seconds,
+                    level: (1.0 - seconds).max(0.0) * 5000.0,
+                    packets: at as u64 * 1000,
+                    missed: missed as u64,
+                    delivered_bytes: at as u64 * 1_400_000,
+                    phase: phases.iter().filter(|change| **change <= seconds).count() as u64,
+                }
+            })
+            .collect()
+    }
+
+    #[test]
+    fn the_moment_is_found_within_a_reading() {
+        let dry = ran_dry(&stage(1.0, 1.0, &[])).unwrap();
+        assert!((dry.seconds - 1.0).abs() < 0.002, "{dry:?}");
+        assert!((dry.packets - 100_000.0).abs() < 200.0, "{dry:?}");
+        let dry = ran_dry(&stage(1.0035, 1.0, &[])).unwrap();
+        assert!((dry.seconds - 1.0035).abs() < 0.002, "{dry:?}");
+    }
+
+    #[test]
+    fn a_few_packets_without_pads_are_no_dry_pool_and_few_that_go_on_are() {
+        assert_eq!(ran_dry(&stage(1.0, 0.009, &[])), None);
+        assert!((ran_dry(&stage(1.0, 0.03, &[])).unwrap().seconds - 1.0).abs() < 0.02);
+        let mut three_chunks = stage(9.0, 1.0, &[]);
+        for reading in &mut three_chunks {
+            reading.missed = (reading.seconds as u64).min(3) * 64;
+        }
+        assert_eq!(ran_dry(&three_chunks), None);
+    }
+
+    #[test]
+    fn what_a_key_change_costs_is_not_dryness_but_what_lasts_longer_is() {
+        let mut rekeyed = stage(9.0, 1.0, &[1.0]);
+        rekeyed.iter_mut().filter(|reading| reading.seconds > 1.02).for_each(|r| r.missed = 3000);
+        assert_eq!(ran_dry(&rekeyed), None);
+        let dry = ran_dry(&stage(1.0, 1.0, &[1.0])).unwrap();
+        assert!((1.05..1.2).contains(&dry.seconds), "{dry:?}");
+    }
+
+    #[test]
+    fn a_slope_leaves_out_full_and_empty_pools_and_key_changes() {
+        let mut readings = stage(9.0, 0.0, &[0.5]);
+        assert!((slope(&readings, 1e9).unwrap() + 5000.0).abs() < 1.0);
+        for reading in &mut readings {
+            let jump = if reading.phase > 0 { 9000.0 } else { 0.0 };
+            reading.level = reading.level.min(4000.0) + jump;
+        }
+        let slope_below = |most| slope(&readings, most).unwrap();
+        assert!((slope_below(3999.0) + 5000.0).abs() < 1.0, "full, or of the next key");
+        assert!((slope_below(20_000.0) + 5000.0).abs() > 1.0, "full is told as steady");
+        assert_eq!(slope(&readings[..5], 1e9), None, "too short");
+    }
+
+    #[test]
+    fn rates_are_those_between_the_first_and_the_last_reading() {
+        let readings = stage(9.0, 0.0, &[]);
+        assert!((packet_rate(&readings).unwrap() - 100_000.0).abs() < 1.0);
+        assert!((speed(&readings[100..200]).unwrap() - 140e6).abs() < 1e3);
+        assert_eq!(packet_rate(&readings[..1]), None);
+    }
+}
