@@ -121,19 +121,30 @@ pub async fn open(
     Ok(paths)
 }
 
-/// Measures `workload` on each path in each of `rounds` rounds, until `stop` resolves.
+/// How often, and who is told meanwhile.
+#[derive(Clone, Copy)]
+pub struct Rounds<'a> {
+    /// How many.
+    pub rounds: u32,
+    /// What the order of turns follows from.
+    pub seed: u64,
+    /// Is told of each step.
+    pub tell: Tell<'a>,
+}
+
+/// Measures `workload` on each path in each round, until `stop` resolves. `keep` is given what there is
+/// after each round, so that a run which is killed leaves something.
 pub async fn take_turns<W: Workload>(
     workload: &W,
     paths: &[Path],
-    rounds: u32,
-    seed: u64,
-    tell: Tell<'_>,
+    rounds: Rounds<'_>,
+    mut keep: impl FnMut(&Runs<W::Measured>),
     stop: impl Future<Output = ()>,
 ) -> Runs<W::Measured> {
     let mut runs =
         Runs { arms: paths.iter().map(|path| (path.arm(), Vec::new())).collect(), ended_by: None };
     let ended_by = tokio::select! {
-        ended_by = all_rounds(workload, paths, rounds, seed, tell, &mut runs) => ended_by,
+        ended_by = all_rounds(workload, paths, rounds, &mut keep, &mut runs) => ended_by,
         () = stop => Some("it was interrupted".into()),
     };
     runs.ended_by = ended_by;
@@ -143,9 +154,8 @@ pub async fn take_turns<W: Workload>(
 async fn all_rounds<W: Workload>(
     workload: &W,
     paths: &[Path],
-    rounds: u32,
-    seed: u64,
-    tell: Tell<'_>,
+    Rounds { rounds, seed, tell }: Rounds<'_>,
+    keep: &mut impl FnMut(&Runs<W::Measured>),
     runs: &mut Runs<W::Measured>,
 ) -> Option<String> {
     let mut random = fastrand::Rng::with_seed(seed);
@@ -169,6 +179,7 @@ async fn all_rounds<W: Workload>(
                 return Some(format!("{arm}: packets did not verify"));
             }
         }
+        keep(runs);
     }
     None
 }

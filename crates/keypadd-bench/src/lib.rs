@@ -19,13 +19,18 @@ pub mod results;
 mod schedule;
 mod service;
 pub mod statistics;
+pub mod verdict;
+mod workload;
 
 pub use arm::{Arm, TunnelArm};
 pub use counts::{Counts, Gauges};
 pub use exchange::Exchange;
-pub use interleave::{Progress, Runs, Tell, Turn, Workload, open, take_turns};
+pub use interleave::{Progress, Rounds, Runs, Tell, Turn, Workload, open, take_turns};
 pub use latencies::Latencies;
 pub use path::{Path, PathError, PathSettings, Place};
 pub use requester::{Answered, Broken, PATIENCE, Requester, Requests};
 pub use schedule::{Due, Typing, arrivals, even, typing};
 pub use service::Service;
+pub use workload::{
+    Bulk, BulkMeasured, FileMix, Files, FilesMeasured, Mixed, MixedMeasured, Terminal,
+};

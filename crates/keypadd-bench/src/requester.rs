@@ -62,6 +62,13 @@ pub enum Broken {
     Altered,
 }
 
+impl Broken {
+    /// A thread of ours panicked.
+    pub(crate) fn fault() -> Self {
+        Self::Stopped(io::Error::other("a measuring thread ended on a fault"))
+    }
+}
+
 /// A connection to a service, past its first exchange. Dropped, it is closed.
 #[derive(Debug)]
 pub struct Requester {
@@ -222,8 +229,7 @@ fn buffer() -> Vec<u8> {
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Broken> + Send + 'static,
 ) -> Result<T, Broken> {
-    let fault = |_| Broken::Stopped(io::Error::other("the measuring thread ended on a fault"));
-    tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| Err(fault(error)))
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|_| Err(Broken::fault()))
 }
 
 /// Ends the blocking reads and writes of a connection when its owner has gone.

@@ -1,0 +1,86 @@
+//! Rules that turn a ratio with its interval into a verdict. Pure functions: they know the figures and
+//! no preference, and contrary figures give the contrary verdict.
+
+use crate::results::{Estimate, Outcome, Verdict};
+
+/// What a claim says of a ratio.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Rule {
+    /// It is no more than this.
+    AtMost(f64),
+    /// It is no less than this.
+    AtLeast(f64),
+}
+
+impl Rule {
+    /// Judges `claim` by `ratio`, which `figure` names: `ratio of medians`. Without an interval, and
+    /// while the limit lies inside it, nothing can be told.
+    pub fn judge(self, claim: &str, figure: &str, ratio: Option<&Estimate>) -> Verdict {
+        let (outcome, because) = match ratio {
+            None => (Outcome::CannotTell, "not measured".to_owned()),
+            Some(Estimate { value, interval: None, .. }) => {
+                (Outcome::CannotTell, format!("{figure} {value:.3}, from too few rounds to tell"))
+            }
+            Some(Estimate { value, interval: Some([low, high]), .. }) => {
+                let because = format!("{figure} {value:.3}, 95 % interval {low:.3} to {high:.3}");
+                (self.outcome(*low, *high), because)
+            }
+        };
+        Verdict { claim: claim.to_owned(), rule: self.words(figure), outcome, because }
+    }
+
+    fn outcome(self, low: f64, high: f64) -> Outcome {
+        let (holds, contradicted) = match self {
+            Self::AtMost(limit) => (high <= limit, low > limit),
+            Self::AtLeast(limit) => (low >= limit, high < limit),
+        };
+        match (holds, contradicted) {
+            (true, _) => Outcome::Holds,
+            (_, true) => Outcome::DoesNotHold,
+            _ => Outcome::CannotTell,
+        }
+    }
+
+    fn words(self, figure: &str) -> String {
+        match self {
+            Self::AtMost(limit) => format!(
+                "Holds if the 95 % interval of the {figure} ends at {limit} or below; does not hold if it begins above."
+            ),
+            Self::AtLeast(limit) => format!(
+                "Holds if the 95 % interval of the {figure} begins at {limit} or above; does not hold if it ends below."
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome(rule: Rule, low: f64, high: f64) -> Outcome {
+        let value = f64::midpoint(low, high);
+        let ratio = Estimate { value, interval: Some([low, high]), samples: Vec::new() };
+        rule.judge("a claim", "ratio", Some(&ratio)).outcome
+    }
+
+    #[test]
+    fn contrary_figures_give_the_contrary_verdict() {
+        let at_most = Rule::AtMost(1.02);
+        assert_eq!(outcome(at_most, 0.97, 1.01), Outcome::Holds);
+        assert_eq!(outcome(at_most, 1.05, 1.09), Outcome::DoesNotHold);
+        assert_eq!(outcome(at_most, 0.99, 1.05), Outcome::CannotTell);
+        let at_least = Rule::AtLeast(1.1);
+        assert_eq!(outcome(at_least, 1.2, 3.0), Outcome::Holds);
+        assert_eq!(outcome(at_least, 0.9, 1.05), Outcome::DoesNotHold);
+        assert_eq!(outcome(at_least, 1.0, 1.2), Outcome::CannotTell);
+    }
+
+    #[test]
+    fn without_an_interval_nothing_can_be_told_and_the_figure_is_said() {
+        let verdict = Rule::AtMost(1.02).judge("a claim", "ratio", Some(&Estimate::single(0.5)));
+        assert_eq!(verdict.outcome, Outcome::CannotTell);
+        assert!(verdict.because.contains("0.500"), "{}", verdict.because);
+        let verdict = Rule::AtMost(1.02).judge("a claim", "ratio", None);
+        assert_eq!(verdict.outcome, Outcome::CannotTell);
+    }
+}
