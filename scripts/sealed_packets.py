@@ -2,8 +2,8 @@
 """Writes whole sealed packets of every suite, from the text of docs/DESIGN.md and nothing of ours.
 
 Independent of the Rust code on purpose: block ciphers and AES-GCM come from the Python package
-`cryptography` (OpenSSL), hashes and HMAC from the standard library, the layouts are spelled out
-below. Deterministic: inputs are SHAKE-128 of their labels.
+`cryptography` (OpenSSL), hashes and HMAC from the standard library, RC2 and the layouts are spelled
+out below. Deterministic: inputs are SHAKE-128 of their labels.
 
     pip install cryptography
     scripts/sealed_packets.py            write sealed_packets.txt beside the crate's other vectors
@@ -15,6 +15,7 @@ import hashlib
 import hmac
 import itertools
 import pathlib
+import struct
 import sys
 
 from cryptography.hazmat.decrepit.ciphers.algorithms import TripleDES
@@ -44,6 +45,12 @@ SUITES = [
         for cipher in ("aes-256", "aes-128", "3des", "des")
         for digest in ("sha256", "sha1")
     ),
+    *(f"{cipher}-ctr-hmac-md5" for cipher in ("aes-256", "aes-128", "3des", "des", "rc2-40")),
+    "rc2-40-ctr-hmac-sha1",
+    *(f"{cipher}-ctr-null" for cipher in ("aes-256", "aes-128", "3des", "des", "rc2-40")),
+    "null-hmac-sha1",
+    "null-hmac-md5",
+    "null",
 ]
 
 PACKET_NUMBERS = [0, 63, 64, 2**32, 2**62 - 1]
@@ -102,15 +109,61 @@ def des_subkey(key, segment, key_bytes):
     raise AssertionError("256 weak keys in a row")
 
 
-def des_keystream(key, key_bytes, number, length):
-    subkey, iv = des_subkey(key, number >> SEGMENT_BITS, key_bytes)
-    slot = number & ((1 << SEGMENT_BITS) - 1)
+# RFC 2268 2: bytes from the digits of pi.
+PI_TABLE = bytes.fromhex(
+    "d978f9c419ddb5ed28e9fd794aa0d89dc67e37832b76538e624c6488448bfba2"
+    "179a59f587b34f1361456d8d09817d32bd8f40eb86b77b0bf09521225c6b4e82"
+    "54d66593ce60b21c7356c014a78cf1dc1275ca1f3bbee4d1423dd430a33cb626"
+    "6fbf0eda4669075727f21d9bbc944303f811c7f690ef3ee706c3d52fc8661ed7"
+    "08e8eade8052eef784aa72ac354d6a2a961ad2715a1549744b9fd05e0418a4ec"
+    "c2e0416e0f51cbcc2491af50a1f47039997c3a8523b8b47afc02365b25559731"
+    "2d5dfa98e38a92ae05df2910676cbac9d300e6cfe19ea82c6316013f58e289a9"
+    "0d38341bab33ffb0bb480c5fb9b1cd2ec5f3db47e5a59c770aa62068fe7fc1ad"
+)
+
+
+def rc2_round_keys(key, effective_bits):
+    """RFC 2268 2."""
+    kept = -(-effective_bits // 8)
+    buffer = bytearray(key)
+    for at in range(len(key), 128):
+        buffer.append(PI_TABLE[(buffer[at - 1] + buffer[at - len(key)]) % 256])
+    buffer[128 - kept] = PI_TABLE[buffer[128 - kept] & 0xFF >> 8 * kept - effective_bits]
+    for at in reversed(range(128 - kept)):
+        buffer[at] = PI_TABLE[buffer[at + 1] ^ buffer[at + kept]]
+    return struct.unpack("<64H", buffer)
+
+
+def rc2_encrypt(round_keys, block):
+    """RFC 2268 3: five, six and five rounds of mixing with a round of mashing between them."""
+    words = list(struct.unpack("<4H", block))
+    for number in range(16):
+        for at, shift in enumerate((1, 2, 3, 5)):
+            before, two, three = words[at - 1], words[at - 2], words[at - 3]
+            mixed = words[at] + round_keys[4 * number + at] + (before & two) + (~before & three)
+            words[at] = (mixed << shift | (mixed & 0xFFFF) >> 16 - shift) & 0xFFFF
+        if number in (4, 10):
+            for at in range(4):
+                words[at] = words[at] + round_keys[words[at - 1] & 63] & 0xFFFF
+    return struct.pack("<4H", *words)
+
+
+def keystream_64(key, cipher, number, length):
+    segment, slot = number >> SEGMENT_BITS, number & ((1 << SEGMENT_BITS) - 1)
     blocks = range(-(-length // 8))
     assert len(blocks) <= 1 << BLOCK_BITS
-    counters = b"".join(xor(iv, be64(slot << BLOCK_BITS | block)) for block in blocks)
+    if cipher == "rc2-40":
+        material = hkdf_expand(key, b"keypadd sub" + be64(segment) + b"\0", 5 + 8)
+        subkey, iv = rc2_round_keys(material[:5], 40), material[5:]
+    else:
+        key_bytes = {"des": 8, "3des": 24}[cipher]
+        subkey, iv = des_subkey(key, segment, key_bytes)
+    counters = [xor(iv, be64(slot << BLOCK_BITS | block)) for block in blocks]
+    if cipher == "rc2-40":
+        return b"".join(rc2_encrypt(subkey, counter) for counter in counters)[:length]
     # Single DES is triple DES with one key three times.
     engine = Cipher(TripleDES(subkey * (24 // key_bytes)), modes.ECB()).encryptor()
-    return engine.update(counters)[:length]
+    return engine.update(b"".join(counters))[:length]
 
 
 def aes_keystream(key, nonce, length):
@@ -124,19 +177,23 @@ def seal(suite, key, iv, number, header, payload):
     if suite.endswith("-gcm"):
         return AESGCM(key).encrypt(nonce, payload, header)
 
-    cipher, digest = suite.split("-ctr-hmac-")
-    if cipher in ("des", "3des"):
-        key_bytes = {"des": 8, "3des": 24}[cipher]
-        keystream = des_keystream(key, key_bytes, number, len(payload))
+    # CIPHER-ctr-MAC, null-MAC or null.
+    cipher, mac = suite.split("-ctr-") if "-ctr-" in suite else ("null", suite[5:] or "null")
+    if cipher == "null":
+        ciphertext = payload
+    elif cipher in ("des", "3des", "rc2-40"):
+        ciphertext = xor(payload, keystream_64(key, cipher, number, len(payload)))
     else:
         key_bytes = {"aes-128": 16, "aes-256": 32}[cipher]
         enc = hkdf_expand(key, b"keypadd enc", key_bytes)
-        keystream = aes_keystream(enc, nonce, len(payload))
-    ciphertext = xor(payload, keystream)
+        ciphertext = xor(payload, aes_keystream(enc, nonce, len(payload)))
+    if mac == "null":
+        return ciphertext + bytes(TAG_BYTES)
 
-    mac = hkdf_expand(key, b"keypadd mac", hashlib.new(digest).digest_size)
+    digest = mac.removeprefix("hmac-")
+    mac_key = hkdf_expand(key, b"keypadd mac", hashlib.new(digest).digest_size)
     covered = be64(number) + be64(len(header)) + header + ciphertext
-    return ciphertext + hmac.digest(mac, covered, digest)[:TAG_BYTES]
+    return ciphertext + hmac.digest(mac_key, covered, digest)[:TAG_BYTES]
 
 
 def random(length, *label):
@@ -160,6 +217,8 @@ def packets():
 
 def text():
     assert len(WEAK_KEYS) == 64
+    known = rc2_round_keys(bytes.fromhex("88bca90e90875a"), 64)  # RFC 2268 5
+    assert rc2_encrypt(known, bytes(8)).hex() == "6ccf4308974c267f"
     blocks = [HEAD]
     for suite, key, iv, number, header, payload in packets():
         sealed = seal(suite, key, iv, number, header, payload)

@@ -44,7 +44,7 @@ impl Sealing {
         let meters = Arc::new(Meters::default());
         let settings = |pool| CryptoSettings {
             key: Arc::new(PrivateKey::generate().expect("randomness")),
-            suites: vec![suite],
+            suites: vec![suite.into()],
             kex: vec![KeyExchange::X25519],
             pool,
             cipher_engine: CipherEngine::default(),

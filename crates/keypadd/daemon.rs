@@ -114,7 +114,7 @@ impl Daemon {
             TransportSettings { congestion: settings.congestion, ..TransportSettings::default() };
         let crypto = CryptoSettings {
             key: settings.key,
-            suites: settings.suites,
+            suites: settings.suites.into_iter().map(Into::into).collect(),
             kex: settings.kex,
             pool,
             cipher_engine: settings.cipher_engine,

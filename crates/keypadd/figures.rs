@@ -5,7 +5,7 @@ use std::process;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use keypadd_keystream::{Class, Suite};
+use keypadd_keystream::{Class, Protection};
 use keypadd_pool::{Coverage, Direction, PartLevel, Pool};
 use keypadd_provider::{DirectionStatus, Meters};
 use keypadd_tunnel::{LinkStatus, LiveSession, SessionStatus};
@@ -131,19 +131,22 @@ struct LevelReport {
     packets: u64,
 }
 
-/// A suite's class after its name, for people; a legacy suite is called insecure wherever it is shown.
-pub(crate) fn class_label(suite: Suite) -> &'static str {
+/// A suite's class after its name, for people; all but a standard suite are called insecure
+/// wherever they are shown.
+pub(crate) fn class_label(suite: Protection) -> &'static str {
     match suite.class() {
         Class::Standard => "(standard)",
         Class::Legacy => "insecure (legacy)",
+        Class::Measure => "insecure (measure)",
     }
 }
 
 /// The class as a label of metrics and a field of JSON.
-pub(crate) fn class_name(suite: Suite) -> &'static str {
+pub(crate) fn class_name(suite: Protection) -> &'static str {
     match suite.class() {
         Class::Standard => "standard",
         Class::Legacy => "legacy",
+        Class::Measure => "measure",
     }
 }
 

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::{fmt, fs};
 
-use keypadd_keystream::{Class, Suite};
+use keypadd_keystream::{Class, Protection, Suite};
 use keypadd_provider::{KeyExchange, PublicKey};
 use keypadd_tunnel::{
     Bind, Bound, DEFAULT_PORT, Forward, Goal, Host, Listen, ListenPermit, LocalForward, Permit,
@@ -183,7 +183,8 @@ impl fmt::Display for RunReady {
 }
 
 /// A suite as ready and status lines show it.
-pub(crate) fn suite_with_class(suite: Suite) -> String {
+pub(crate) fn suite_with_class(suite: impl Into<Protection>) -> String {
+    let suite = suite.into();
     format!("{suite} {}", class_label(suite))
 }
 
@@ -192,7 +193,7 @@ pub(crate) fn suite_with_class(suite: Suite) -> String {
 pub(crate) struct ConnectLine<'a> {
     pub(crate) listen: SocketAddr,
     pub(crate) key: PublicKey,
-    pub(crate) suites: &'a [Suite],
+    pub(crate) suites: &'a [Protection],
     pub(crate) kex: &'a [KeyExchange],
     pub(crate) permits: &'a [Permit],
     pub(crate) listen_permits: &'a [ListenPermit],
@@ -211,7 +212,7 @@ impl fmt::Display for ConnectLine<'_> {
             port => write!(f, "{}", SocketAddr::new(ip, port))?,
         }
         write!(f, " --peer {}", self.key)?;
-        if !self.suites.contains(&Suite::default()) {
+        if !self.suites.contains(&Suite::default().protection()) {
             write!(f, " --suite {}", self.suites[0])?;
             if self.suites[0].class() == Class::Legacy {
                 f.write_str(" --allow-legacy")?;
@@ -312,7 +313,7 @@ mod tests {
         let line = ConnectLine {
             listen: "127.0.0.1:5000".parse().unwrap(),
             key: key.parse().unwrap(),
-            suites: &[Suite::TRIPLE_DES_CTR_HMAC_SHA1],
+            suites: &[Suite::TRIPLE_DES_CTR_HMAC_SHA1.protection()],
             kex: &[KeyExchange::X25519],
             permits: &["*:*".parse().unwrap(), "db:5432".parse().unwrap()],
             listen_permits: &[],
@@ -345,7 +346,7 @@ mod tests {
             let line = ConnectLine {
                 listen: "127.0.0.1:5000".parse().unwrap(),
                 key: "11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=".parse().unwrap(),
-                suites: &[Suite::default()],
+                suites: &[Suite::default().protection()],
                 kex: &[KeyExchange::default()],
                 permits: &permits,
                 listen_permits: &listen_permits,

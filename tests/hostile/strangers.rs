@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use keypadd_keystream::CipherEngine;
+use keypadd_keystream::{CipherEngine, Suite};
 use keypadd_provider::{CryptoSettings, KeyExchange, Meters, PrivateKey, PublicKey, client_config};
 use serde_json::Value;
 use tokio::time::{sleep, timeout};
@@ -21,7 +21,7 @@ use crate::tunnel::{Holding, LOOK};
 async fn shake_hands(server: SocketAddr, handshakes: u64, at_once: u64) {
     let crypto = CryptoSettings {
         key: Arc::new(PrivateKey::generate().unwrap()),
-        suites: vec![SUITES[0].parse().unwrap()],
+        suites: vec![SUITES[0].parse::<Suite>().unwrap().into()],
         kex: vec![KeyExchange::X25519],
         pool: None,
         cipher_engine: CipherEngine::default(),

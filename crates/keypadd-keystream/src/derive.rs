@@ -1,6 +1,6 @@
 //! From the key that TLS hands over to the keys that encrypt and authenticate.
 //!
-//! GCM uses the TLS key as it is (RFC 9001 5.1). A private suite takes it as the pseudorandom key
+//! GCM uses the TLS key as it is (RFC 9001 5.1). A private pair takes it as the pseudorandom key
 //! of HKDF-SHA-256 and expands what it needs (RFC 5869 2.3, `docs/DESIGN.md`).
 
 use crate::aes_ctr::{Aes, AesCtr};
@@ -8,7 +8,7 @@ use crate::backend::CipherEngine;
 use crate::keystream::KeystreamKey;
 use crate::legacy::{LegacyCipher, LegacyKey};
 use crate::mac::MacKey;
-use crate::suite::{Cipher, Mac, Suite};
+use crate::suite::{Cipher, Mac, Protection};
 use hkdf::Hkdf;
 use sha2::Sha256;
 use std::sync::Arc;
@@ -22,8 +22,8 @@ const DERIVE_STACK_BYTES: usize = 8192;
 /// The keystream half is shared, because a filler works with it beside the packet path.
 #[derive(Debug)]
 pub struct SuiteKey {
-    /// Makes the pads.
-    pub keystream: Arc<KeystreamKey>,
+    /// Makes the pads; a null cipher has none.
+    pub keystream: Option<Arc<KeystreamKey>>,
     /// Makes and checks the tags.
     pub mac: MacKey,
 }
@@ -33,9 +33,9 @@ impl SuiteKey {
     ///
     /// # Panics
     ///
-    /// If `key` has not [`Suite::key_bytes`] bytes: the provider has then asked TLS for the wrong
-    /// length, which no peer can bring about.
-    pub fn derive(suite: Suite, key: &[u8], iv: &[u8; 12]) -> Self {
+    /// If `key` has not [`Protection::key_bytes`] bytes: the provider has then asked TLS for the
+    /// wrong length, which no peer can bring about.
+    pub fn derive(suite: impl Into<Protection>, key: &[u8], iv: &[u8; 12]) -> Self {
         Self::derive_with(suite, key, iv, CipherEngine::default())
     }
 
@@ -44,7 +44,13 @@ impl SuiteKey {
     /// # Panics
     ///
     /// As [`Self::derive`].
-    pub fn derive_with(suite: Suite, key: &[u8], iv: &[u8; 12], engine: CipherEngine) -> Self {
+    pub fn derive_with(
+        suite: impl Into<Protection>,
+        key: &[u8],
+        iv: &[u8; 12],
+        engine: CipherEngine,
+    ) -> Self {
+        let suite = suite.into();
         assert_eq!(key.len(), suite.key_bytes(), "length of the key for {suite}");
         let keys = Self::expand(suite, key, iv, engine);
         zeroize_stack::<DERIVE_STACK_BYTES>();
@@ -53,42 +59,44 @@ impl SuiteKey {
 
     /// In a frame of its own, so that the caller can wipe what HKDF and key schedules leave in it.
     #[inline(never)]
-    fn expand(suite: Suite, key: &[u8], iv: &[u8; 12], engine: CipherEngine) -> Self {
-        let (keystream, mac) = match suite.mac() {
-            Mac::Ghash => {
-                let mac = MacKey::ghash(&Aes::new(key));
-                (KeystreamKey::aes(suite.cipher(), AesCtr::new(key, iv, engine)), mac)
-            }
-            Mac::HmacSha256 | Mac::HmacSha1 => {
-                let prk = Prk::new(key.try_into().expect("32 bytes, as asserted"));
-                let mac = match suite.mac() {
-                    Mac::HmacSha1 => MacKey::hmac_sha1(&prk.expanded(&[b"keypadd mac"])),
-                    _ => MacKey::hmac_sha256(&prk.expanded(&[b"keypadd mac"])),
-                };
-                (private_keystream(suite.cipher(), prk, iv, engine), mac)
-            }
+    fn expand(suite: Protection, key: &[u8], iv: &[u8; 12], engine: CipherEngine) -> Self {
+        let (keystream, mac) = if suite.mac() == Mac::Ghash {
+            let mac = MacKey::ghash(&Aes::new(key));
+            (Some(KeystreamKey::aes(suite.cipher(), AesCtr::new(key, iv, engine))), mac)
+        } else {
+            let prk = Prk::new(key.try_into().expect("32 bytes, as asserted"));
+            let info = [b"keypadd mac".as_slice()];
+            let mac = match suite.mac() {
+                Mac::Ghash | Mac::Null => MacKey::null(),
+                Mac::HmacSha256 => MacKey::hmac_sha256(&prk.expanded(&info)),
+                Mac::HmacSha1 => MacKey::hmac_sha1(&prk.expanded(&info)),
+                Mac::HmacMd5 => MacKey::hmac_md5(&prk.expanded(&info)),
+            };
+            (private_keystream(suite.cipher(), prk, iv, engine), mac)
         };
-        Self { keystream: Arc::new(keystream), mac }
+        Self { keystream: keystream.map(Arc::new), mac }
     }
 }
 
 /// The keystream of a private suite: AES works with one key expanded from `prk`, a 64-bit cipher
-/// with a subkey per segment, expanded when it is needed.
+/// with a subkey per segment, expanded when it is needed; a null cipher has none.
 fn private_keystream(
     cipher: Cipher,
     prk: Prk,
     iv: &[u8; 12],
     engine: CipherEngine,
-) -> KeystreamKey {
+) -> Option<KeystreamKey> {
     let enc = [b"keypadd enc".as_slice()];
+    let aes = |aes| KeystreamKey::aes(cipher, aes);
     let legacy = |legacy, prk| KeystreamKey::legacy(cipher, LegacyKey::new(legacy, prk, engine));
-    let aes = match cipher {
-        Cipher::Aes128 => AesCtr::new(&*prk.expanded::<16>(&enc), iv, engine),
-        Cipher::Aes256 => AesCtr::new(&*prk.expanded::<32>(&enc), iv, engine),
-        Cipher::Des => return legacy(LegacyCipher::Des, prk),
-        Cipher::TripleDes => return legacy(LegacyCipher::TripleDes, prk),
-    };
-    KeystreamKey::aes(cipher, aes)
+    Some(match cipher {
+        Cipher::Aes128 => aes(AesCtr::new(&*prk.expanded::<16>(&enc), iv, engine)),
+        Cipher::Aes256 => aes(AesCtr::new(&*prk.expanded::<32>(&enc), iv, engine)),
+        Cipher::Des => legacy(LegacyCipher::Des, prk),
+        Cipher::TripleDes => legacy(LegacyCipher::TripleDes, prk),
+        Cipher::Rc2_40 => legacy(LegacyCipher::Rc2_40, prk),
+        Cipher::Null => return None,
+    })
 }
 
 /// A pseudorandom key of HKDF-SHA-256, absorbed into the two hash states it keys.
@@ -114,6 +122,7 @@ impl Prk {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::suite::{MeasureSuite, Suite};
     use crate::vectors;
     use hmac::digest::block_buffer::{BlockBuffer, Eager};
     use zeroize::ZeroizeOnDrop;
@@ -137,6 +146,8 @@ mod tests {
         wipes_itself::<aes::Aes256Enc>();
         wipes_itself::<des::Des>();
         wipes_itself::<des::TdesEde3>();
+        wipes_itself::<rc2::Rc2>();
+        wipes_itself::<md5::block_api::Md5Core>();
         wipes_itself::<sha1::block_api::Sha1Core>();
         wipes_itself::<sha2::block_api::Sha256VarCore>();
         wipes_itself::<BlockBuffer<cipher::consts::U64, Eager>>();
@@ -146,6 +157,16 @@ mod tests {
     #[should_panic(expected = "length of the key")]
     fn a_key_of_the_wrong_length_is_a_fault() {
         SuiteKey::derive(Suite::AES_128_GCM, &[0; 32], &[0; 12]);
+    }
+
+    #[test]
+    fn a_null_cipher_has_no_keystream_and_all_others_have_one() {
+        for suite in Protection::all() {
+            let keys = SuiteKey::derive(suite, &[7; 32][..suite.key_bytes()], &[0; 12]);
+            let cipher = keys.keystream.as_ref().map(|keystream| keystream.cipher());
+            assert_eq!(cipher.unwrap_or(Cipher::Null), suite.cipher(), "{suite}");
+        }
+        assert!(SuiteKey::derive(MeasureSuite::NULL, &[7; 32], &[0; 12]).keystream.is_none());
     }
 
     #[test]

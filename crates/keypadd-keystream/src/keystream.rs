@@ -130,6 +130,11 @@ impl InlineKeystream {
         Self { key, last: None, scratch: vec![0; SCRATCH_BYTES].into() }
     }
 
+    /// The key whose pads these are.
+    pub fn key(&self) -> &Arc<KeystreamKey> {
+        &self.key
+    }
+
     /// Overwrites `out` with the bytes `offset..offset + out.len()` of the packet's pad.
     ///
     /// # Panics

@@ -1,9 +1,9 @@
-//! DES and triple DES in counter mode.
+//! Ciphers with 64-bit blocks in counter mode: DES, triple DES, RC2 with 40 bits of key.
 //!
-//! **Warning: insecure ciphers.** DES falls to a search of 2^56 keys, triple DES is withdrawn (SP
-//! 800-67r2). Nothing here is for data that matters. Our own code (`bitslice`) takes the same time
-//! whatever keys and data are; the `des` crate, which is computed with on demand only, looks tables
-//! up at addresses that depend on secrets, so that whoever shares the CPU's caches can learn keys.
+//! **Warning: insecure ciphers.** DES falls to a search of 2^56 keys, RC2-40 to one of 2^40, triple
+//! DES is withdrawn (SP 800-67r2). Nothing here is for data that matters. Our own code (`bitslice`) takes the same time
+//! whatever keys and data are; the `des` crate, which is computed with on demand only, and the `rc2`
+//! crate, which is for measurements, look tables up at addresses that depend on secrets, so that whoever shares the CPU's caches can learn keys.
 //!
 //! What is contained is the short block: a subkey and IV per 64 packets (`docs/DESIGN.md`) keep
 //! every subkey below 2^19 blocks, so that no block repeats within one. Knows segments and slots,
@@ -16,6 +16,7 @@ use crate::derive::Prk;
 use crate::number::{SEGMENT_PACKETS, Segment};
 use cipher::KeyInit;
 use des::{Des, TdesEde3};
+use rc2::Rc2;
 use zeroize::{Zeroize, Zeroizing, zeroize_stack};
 
 /// Bits of a counter block that count within a packet: 8,192 blocks of 8 bytes.
@@ -27,11 +28,16 @@ pub(crate) const PAD_BYTES_MAX: usize = 8 << BLOCK_BITS;
 /// Above what deriving a subkey keeps on the stack: two hash states, three key schedules, copies.
 const DERIVE_STACK_BYTES: usize = 4096;
 
-/// Which of the two ciphers a key is for.
+/// Effective bits of an RC2 key (RFC 2268 2), and the bytes that are expanded for it.
+const RC2_BITS: usize = 40;
+const RC2_KEY_BYTES: usize = RC2_BITS / 8;
+
+/// Which of the ciphers a key is for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LegacyCipher {
     Des,
     TripleDes,
+    Rc2_40,
 }
 
 /// The key that the subkeys of all segments are expanded from.
@@ -70,6 +76,13 @@ impl LegacyKey {
                 let material: Zeroizing<[u8; 32]> = first_strong(24, expand);
                 let (key, iv) = material.split_at(24);
                 Subkey::new(self.engine, key, iv)
+            }
+            // No parity bits and no list of weak keys, so the first try is taken.
+            LegacyCipher::Rc2_40 => {
+                let mut material = Zeroizing::new([0; RC2_KEY_BYTES + 8]);
+                expand(0, &mut *material);
+                let (key, iv) = material.split_at(RC2_KEY_BYTES);
+                Subkey::with_iv(Schedule::Rc2(Rc2::new_with_eff_key_len(key, RC2_BITS)), iv)
             }
         }
     }
@@ -111,6 +124,7 @@ enum Schedule {
     Des(Des),
     TripleDes(TdesEde3),
     Bitslice(Path, KeyPlanes),
+    Rc2(Rc2),
 }
 
 /// Key schedule and IV of one segment.
@@ -129,6 +143,10 @@ impl Subkey {
                 Schedule::TripleDes(TdesEde3::new_from_slice(key).expect("24 bytes"))
             }
         };
+        Self::with_iv(schedule, iv)
+    }
+
+    fn with_iv(schedule: Schedule, iv: &[u8]) -> Self {
         let iv = u64::from_be_bytes(iv.try_into().expect("8 bytes are left for the IV"));
         Self { schedule, iv }
     }
@@ -141,6 +159,7 @@ impl Subkey {
         match &self.schedule {
             Schedule::Des(des) => counter::write_range(des, offset, out, counter),
             Schedule::TripleDes(des) => counter::write_range(des, offset, out, counter),
+            Schedule::Rc2(rc2) => counter::write_range(rc2, offset, out, counter),
             Schedule::Bitslice(path, key) => path.write_packet(key, self.iv, slot, offset, out),
         }
     }
@@ -150,7 +169,7 @@ impl Subkey {
         debug_assert!(rows.len() <= SEGMENT_PACKETS);
         match &self.schedule {
             Schedule::Bitslice(path, key) => path.write_rows(key, self.iv, offset, rows),
-            Schedule::Des(_) | Schedule::TripleDes(_) => {
+            Schedule::Des(_) | Schedule::TripleDes(_) | Schedule::Rc2(_) => {
                 for (slot, row) in rows.iter_mut().enumerate() {
                     self.write(slot, offset, row);
                 }

@@ -1,4 +1,4 @@
-//! The tag of a packet: GHASH under a mask, or a truncated HMAC.
+//! The tag of a packet: GHASH under a mask, a truncated HMAC, or zeros where nothing authenticates.
 //!
 //! Sees the packet's number, header and ciphertext as bytes and judges nothing in them. Tags are
 //! compared in constant time. A key's state is made once and copied per packet; copies are wiped.
@@ -11,6 +11,7 @@ use ghash::GHash;
 use ghash::universal_hash::UniversalHash;
 use hmac::digest::OutputSizeUser;
 use hmac::{Hmac, KeyInit, Mac};
+use md5::Md5;
 use sha1::Sha1;
 use sha2::Sha256;
 use std::fmt;
@@ -34,6 +35,9 @@ enum Inner {
     Ghash(GHash),
     HmacSha256(Hmac<Sha256>),
     HmacSha1(Hmac<Sha1>),
+    HmacMd5(Hmac<Md5>),
+    /// Zeros, for measurements.
+    Null,
 }
 
 impl MacKey {
@@ -54,12 +58,21 @@ impl MacKey {
         Self(Inner::HmacSha1(Hmac::new_from_slice(key).expect("HMAC takes any length")))
     }
 
+    pub(crate) fn hmac_md5(key: &[u8; 16]) -> Self {
+        Self(Inner::HmacMd5(Hmac::new_from_slice(key).expect("HMAC takes any length")))
+    }
+
+    /// Authenticates nothing.
+    pub(crate) fn null() -> Self {
+        Self(Inner::Null)
+    }
+
     /// The tag over a packet's number, its header as sent before header protection, and its
     /// ciphertext. `mask` is the first block of the packet's pad in a GCM suite; HMAC suites have
     /// no use for it and ignore it. Allocates nothing.
     ///
     /// An HMAC covers `be64(number) || be64(header length) || header || ciphertext`; GHASH covers
-    /// header and ciphertext, and the number by the mask (RFC 9001 5.3).
+    /// header and ciphertext, and the number by the mask (RFC 9001 5.3). A null MAC is zeros.
     pub fn tag(
         &self,
         packet: PacketNumber,
@@ -83,6 +96,8 @@ impl MacKey {
             }
             Inner::HmacSha256(key) => hmac(key.clone(), parts),
             Inner::HmacSha1(key) => hmac(key.clone(), parts),
+            Inner::HmacMd5(key) => hmac(key.clone(), parts),
+            Inner::Null => [0; TAG_BYTES],
         }
     }
 
@@ -116,6 +131,8 @@ impl fmt::Debug for MacKey {
             Inner::Ghash(_) => "GHASH",
             Inner::HmacSha256(_) => "HMAC-SHA-256",
             Inner::HmacSha1(_) => "HMAC-SHA-1",
+            Inner::HmacMd5(_) => "HMAC-MD5",
+            Inner::Null => "null",
         };
         write!(f, "MacKey({name})")
     }
@@ -168,7 +185,7 @@ fn hmac<M: Mac + OutputSizeUser>(mut state: M, parts: [&[u8]; 4]) -> [u8; TAG_BY
         state.update(part);
     }
     let full = state.finalize();
-    *full.as_bytes().first_chunk().expect("hashes are longer than tags")
+    *full.as_bytes().first_chunk().expect("no hash is shorter than a tag")
 }
 
 #[cfg(test)]
@@ -195,6 +212,11 @@ mod tests {
     }
 
     #[test]
+    fn rfc_2202_macs_of_md5_are_reproduced() {
+        check::<Hmac<Md5>>(include_str!("../tests/vectors/rfc2202_md5.txt"));
+    }
+
+    #[test]
     fn rfc_4231_macs_are_reproduced() {
         check::<Hmac<Sha256>>(include_str!("../tests/vectors/rfc4231_sha256.txt"));
     }
@@ -217,8 +239,9 @@ mod tests {
         }
     }
 
-    fn keys() -> [MacKey; 3] {
+    fn keys() -> [MacKey; 4] {
         [
+            MacKey::hmac_md5(&[1; 16]),
             MacKey::ghash(&Aes::new(&[1; 32])),
             MacKey::hmac_sha256(&[1; 32]),
             MacKey::hmac_sha1(&[1; 20]),
@@ -240,6 +263,19 @@ mod tests {
             for length in (0..16).chain([17, 32]) {
                 assert!(!good(&tag.repeat(2)[..length]), "{key:?}, {length} bytes");
             }
+        }
+    }
+
+    #[test]
+    fn a_null_tag_is_sixteen_zeros_and_nothing_else() {
+        let (key, number) = (MacKey::null(), PacketNumber::new(77));
+        let good = |tag: &[u8]| key.verify(number, b"header", b"ciphertext", &[9; 16], tag);
+        assert_eq!(key.tag(number, b"header", b"ciphertext", &[9; 16]), [0; TAG_BYTES]);
+        assert!(good(&[0; TAG_BYTES]) && !good(&[0; 15]) && !good(&[0; 17]));
+        for bit in 0..128 {
+            let mut wrong = [0; TAG_BYTES];
+            wrong[bit / 8] ^= 1 << (bit % 8);
+            assert!(!good(&wrong), "bit {bit}");
         }
     }
 

@@ -1,7 +1,8 @@
-//! The suites a connection can run: a cipher, a MAC, and the name people type.
+//! The pairs of cipher and MAC that protect packets, what they are called, and who may choose which.
 //!
-//! Knows which pairs exist and how they are called. Code points, offers and refusals belong to
-//! the provider; `docs/DESIGN.md` lists both in one table.
+//! A [`Protection`] is any pair that has a name and a wire format; it has no parser. People choose a
+//! [`Suite`]; measurements also choose a [`MeasureSuite`], whose parser is called by nobody else.
+//! Code points, offers and refusals belong to the provider; `docs/DESIGN.md` lists all in one table.
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,6 +18,10 @@ pub enum Cipher {
     Des,
     /// Three-key triple DES, SP 800-67r2: withdrawn, kept for comparison.
     TripleDes,
+    /// RC2 with 40 bits of key, RFC 2268: what was exported once; any computer searches it.
+    Rc2_40,
+    /// None: no keystream, packets are readable.
+    Null,
 }
 
 /// What authenticates a packet. All of them send 16 bytes.
@@ -28,22 +33,117 @@ pub enum Mac {
     HmacSha256,
     /// HMAC-SHA-1, RFC 2104, the first 128 bits.
     HmacSha1,
+    /// HMAC-MD5, RFC 2104, all of its 128 bits.
+    HmacMd5,
+    /// None: 16 zero bytes, which anybody can send.
+    Null,
 }
 
-/// How a suite may be used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// How a suite or a key exchange may be used, from the least to the most restricted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Class {
     /// Offered and accepted without further ado.
     Standard,
     /// Insecure or withdrawn; only for those who ask for it by name and allow it.
     Legacy,
+    /// For measurements alone: a connection that uses it carries no forward.
+    Measure,
 }
 
 /// A (cipher, MAC) pair that has a name and a wire format. Other pairs cannot be built.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Suite {
+pub struct Protection {
     cipher: Cipher,
     mac: Mac,
+}
+
+/// A pair that people may choose: standard or legacy.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Suite(Protection);
+
+/// A pair for measurements alone, after the papers. All are insecure, some protect nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct MeasureSuite(Protection);
+
+impl Protection {
+    const fn new(cipher: Cipher, mac: Mac) -> Self {
+        Self { cipher, mac }
+    }
+
+    /// Every pair there is: those of [`Suite::ALL`], then those of [`MeasureSuite::ALL`].
+    pub fn all() -> impl Iterator<Item = Self> {
+        let suites = Suite::ALL.into_iter().map(Suite::protection);
+        suites.chain(MeasureSuite::ALL.into_iter().map(MeasureSuite::protection))
+    }
+
+    /// The name in logs, figures and metrics; of a suite also on command lines and in files.
+    pub const fn name(self) -> &'static str {
+        use {Cipher as C, Mac as M};
+        match (self.cipher, self.mac) {
+            (C::Aes256, M::Ghash) => "aes-256-gcm",
+            (C::Aes256, M::HmacSha256) => "aes-256-ctr-hmac-sha256",
+            (C::Aes256, M::HmacSha1) => "aes-256-ctr-hmac-sha1",
+            (C::Aes256, M::HmacMd5) => "aes-256-ctr-hmac-md5",
+            (C::Aes256, M::Null) => "aes-256-ctr-null",
+            (C::Aes128, M::Ghash) => "aes-128-gcm",
+            (C::Aes128, M::HmacSha256) => "aes-128-ctr-hmac-sha256",
+            (C::Aes128, M::HmacSha1) => "aes-128-ctr-hmac-sha1",
+            (C::Aes128, M::HmacMd5) => "aes-128-ctr-hmac-md5",
+            (C::Aes128, M::Null) => "aes-128-ctr-null",
+            (C::TripleDes, M::HmacSha256) => "3des-ctr-hmac-sha256",
+            (C::TripleDes, M::HmacSha1) => "3des-ctr-hmac-sha1",
+            (C::TripleDes, M::HmacMd5) => "3des-ctr-hmac-md5",
+            (C::TripleDes, M::Null) => "3des-ctr-null",
+            (C::Des, M::HmacSha256) => "des-ctr-hmac-sha256",
+            (C::Des, M::HmacSha1) => "des-ctr-hmac-sha1",
+            (C::Des, M::HmacMd5) => "des-ctr-hmac-md5",
+            (C::Des, M::Null) => "des-ctr-null",
+            (C::Rc2_40, M::HmacSha1) => "rc2-40-ctr-hmac-sha1",
+            (C::Rc2_40, M::HmacMd5) => "rc2-40-ctr-hmac-md5",
+            (C::Rc2_40, M::Null) => "rc2-40-ctr-null",
+            (C::Null, M::HmacSha1) => "null-hmac-sha1",
+            (C::Null, M::HmacMd5) => "null-hmac-md5",
+            (C::Null, M::Null) => "null",
+            (C::Des | C::TripleDes | C::Rc2_40 | C::Null, M::Ghash)
+            | (C::Rc2_40 | C::Null, M::HmacSha256) => unreachable!(),
+        }
+    }
+
+    /// Whether the pair needs the user's explicit consent, or is for measurements alone.
+    pub const fn class(self) -> Class {
+        match (self.cipher, self.mac) {
+            (Cipher::Rc2_40 | Cipher::Null, _) | (_, Mac::HmacMd5 | Mac::Null) => Class::Measure,
+            (Cipher::Des | Cipher::TripleDes, _) => Class::Legacy,
+            (Cipher::Aes128 | Cipher::Aes256, _) => Class::Standard,
+        }
+    }
+
+    /// The cipher that makes the keystream.
+    pub const fn cipher(self) -> Cipher {
+        self.cipher
+    }
+
+    /// What authenticates the packets.
+    pub const fn mac(self) -> Mac {
+        self.mac
+    }
+
+    /// Bytes of key to ask of the TLS key schedule: the AES key itself for GCM, else the 32
+    /// bytes that the pair's own keys are expanded from.
+    pub const fn key_bytes(self) -> usize {
+        match (self.cipher, self.mac) {
+            (Cipher::Aes128, Mac::Ghash) => 16,
+            _ => 32,
+        }
+    }
+
+    /// Leading bytes of a packet's pad that mask the tag and are never XORed on payload.
+    pub const fn mask_bytes(self) -> usize {
+        match self.mac {
+            Mac::Ghash => 16,
+            Mac::HmacSha256 | Mac::HmacSha1 | Mac::HmacMd5 | Mac::Null => 0,
+        }
+    }
 }
 
 impl Suite {
@@ -83,59 +183,41 @@ impl Suite {
     ];
 
     const fn new(cipher: Cipher, mac: Mac) -> Self {
-        Self { cipher, mac }
+        Self(Protection::new(cipher, mac))
     }
 
-    /// The name on command lines, in configuration, logs and metrics.
-    pub const fn name(self) -> &'static str {
-        match (self.cipher, self.mac) {
-            (Cipher::Aes256, Mac::Ghash) => "aes-256-gcm",
-            (Cipher::Aes128, Mac::Ghash) => "aes-128-gcm",
-            (Cipher::Aes256, Mac::HmacSha256) => "aes-256-ctr-hmac-sha256",
-            (Cipher::Aes256, Mac::HmacSha1) => "aes-256-ctr-hmac-sha1",
-            (Cipher::Aes128, Mac::HmacSha256) => "aes-128-ctr-hmac-sha256",
-            (Cipher::Aes128, Mac::HmacSha1) => "aes-128-ctr-hmac-sha1",
-            (Cipher::TripleDes, Mac::HmacSha256) => "3des-ctr-hmac-sha256",
-            (Cipher::TripleDes, Mac::HmacSha1) => "3des-ctr-hmac-sha1",
-            (Cipher::Des, Mac::HmacSha256) => "des-ctr-hmac-sha256",
-            (Cipher::Des, Mac::HmacSha1) => "des-ctr-hmac-sha1",
-            (Cipher::Des | Cipher::TripleDes, Mac::Ghash) => unreachable!(),
-        }
-    }
-
-    /// Whether the suite needs the user's explicit consent.
+    /// Whether the suite needs the user's explicit consent; never [`Class::Measure`].
     pub const fn class(self) -> Class {
-        match self.cipher {
-            Cipher::Aes128 | Cipher::Aes256 => Class::Standard,
-            Cipher::Des | Cipher::TripleDes => Class::Legacy,
-        }
+        self.0.class()
     }
+}
 
-    /// The cipher that makes the keystream.
-    pub const fn cipher(self) -> Cipher {
-        self.cipher
-    }
+impl MeasureSuite {
+    /// `null-hmac-sha1`: authenticated, not encrypted.
+    pub const NULL_HMAC_SHA1: Self = Self::new(Cipher::Null, Mac::HmacSha1);
+    /// `null`: neither encrypted nor authenticated.
+    pub const NULL: Self = Self::new(Cipher::Null, Mac::Null);
 
-    /// What authenticates the packets.
-    pub const fn mac(self) -> Mac {
-        self.mac
-    }
+    /// Every one of them; errors list them in this order.
+    pub const ALL: [Self; 14] = [
+        Self::new(Cipher::Aes256, Mac::HmacMd5),
+        Self::new(Cipher::Aes128, Mac::HmacMd5),
+        Self::new(Cipher::TripleDes, Mac::HmacMd5),
+        Self::new(Cipher::Des, Mac::HmacMd5),
+        Self::new(Cipher::Rc2_40, Mac::HmacSha1),
+        Self::new(Cipher::Rc2_40, Mac::HmacMd5),
+        Self::new(Cipher::Aes256, Mac::Null),
+        Self::new(Cipher::Aes128, Mac::Null),
+        Self::new(Cipher::TripleDes, Mac::Null),
+        Self::new(Cipher::Des, Mac::Null),
+        Self::new(Cipher::Rc2_40, Mac::Null),
+        Self::NULL_HMAC_SHA1,
+        Self::new(Cipher::Null, Mac::HmacMd5),
+        Self::NULL,
+    ];
 
-    /// Bytes of key to ask of the TLS key schedule: the AES key itself for GCM, else the 32
-    /// bytes that the suite's own keys are expanded from.
-    pub const fn key_bytes(self) -> usize {
-        match (self.cipher, self.mac) {
-            (Cipher::Aes128, Mac::Ghash) => 16,
-            _ => 32,
-        }
-    }
-
-    /// Leading bytes of a packet's pad that mask the tag and are never XORed on payload.
-    pub const fn mask_bytes(self) -> usize {
-        match self.mac {
-            Mac::Ghash => 16,
-            Mac::HmacSha256 | Mac::HmacSha1 => 0,
-        }
+    const fn new(cipher: Cipher, mac: Mac) -> Self {
+        Self(Protection::new(cipher, mac))
     }
 }
 
@@ -145,33 +227,77 @@ impl Default for Suite {
     }
 }
 
-impl fmt::Debug for Suite {
+impl fmt::Debug for Protection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Suite({})", self.name())
+        write!(f, "Protection({})", self.name())
     }
 }
 
-impl fmt::Display for Suite {
+impl fmt::Display for Protection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
     }
 }
 
-impl FromStr for Suite {
-    type Err = UnknownSuite;
+/// What the two kinds of suites have in common.
+macro_rules! named_pair {
+    ($type:ident, $unknown:ident) => {
+        impl $type {
+            /// What it does to packets.
+            pub const fn protection(self) -> Protection {
+                self.0
+            }
 
-    fn from_str(name: &str) -> Result<Self, UnknownSuite> {
-        Self::ALL
-            .into_iter()
-            .find(|suite| suite.name() == name)
-            .ok_or_else(|| UnknownSuite(name.to_owned()))
-    }
+            /// The name on command lines and wherever the pair is shown.
+            pub const fn name(self) -> &'static str {
+                self.0.name()
+            }
+        }
+
+        impl From<$type> for Protection {
+            fn from(suite: $type) -> Self {
+                suite.0
+            }
+        }
+
+        impl fmt::Debug for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!(stringify!($type), "({})"), self.name())
+            }
+        }
+
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(self.name())
+            }
+        }
+
+        impl FromStr for $type {
+            type Err = $unknown;
+
+            fn from_str(name: &str) -> Result<Self, $unknown> {
+                let found = Self::ALL.into_iter().find(|suite| suite.name() == name);
+                found.ok_or_else(|| $unknown(name.to_owned()))
+            }
+        }
+    };
 }
+
+named_pair!(Suite, UnknownSuite);
+named_pair!(MeasureSuite, UnknownMeasureSuite);
 
 /// A name that is no suite's. The message repeats it and lists those that exist.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown suite `{0}`; suites are {names}", names = Suite::ALL.map(Suite::name).join(", "))]
 pub struct UnknownSuite(String);
+
+/// A name that is no measure suite's. The message repeats it and lists those that exist.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "unknown measure suite `{0}`; measure suites are {names}",
+    names = MeasureSuite::ALL.map(MeasureSuite::name).join(", ")
+)]
+pub struct UnknownMeasureSuite(String);
 
 #[cfg(test)]
 mod tests {
@@ -182,32 +308,58 @@ mod tests {
         for suite in Suite::ALL {
             assert_eq!(suite.to_string().parse(), Ok(suite));
         }
+        for suite in MeasureSuite::ALL {
+            assert_eq!(suite.to_string().parse(), Ok(suite));
+        }
         assert_eq!(Suite::default().name(), "aes-256-gcm");
     }
 
     #[test]
     fn names_are_distinct() {
-        for (at, suite) in Suite::ALL.into_iter().enumerate() {
-            assert!(!Suite::ALL[..at].contains(&suite));
-            assert!(!Suite::ALL[..at].iter().any(|earlier| earlier.name() == suite.name()));
+        let all: Vec<_> = Protection::all().collect();
+        assert_eq!(all.len(), Suite::ALL.len() + MeasureSuite::ALL.len());
+        for (at, pair) in all.iter().enumerate() {
+            assert!(!all[..at].contains(pair));
+            assert!(!all[..at].iter().any(|earlier| earlier.name() == pair.name()));
         }
     }
 
     #[test]
     fn an_unknown_name_is_repeated_and_the_known_ones_listed() {
-        for name in ["rc4", "", "AES-256-GCM", "null", "des-gcm", "aes-256-gcm "] {
+        for name in ["rc4", "", "AES-256-GCM", "des-gcm", "aes-256-gcm ", "null-hmac-sha256"] {
             let message = name.parse::<Suite>().unwrap_err().to_string();
             assert!(message.contains(&format!("`{name}`")));
             for suite in Suite::ALL {
+                assert!(message.contains(suite.name()));
+            }
+            let message = name.parse::<MeasureSuite>().unwrap_err().to_string();
+            assert!(message.contains(&format!("`{name}`")));
+            for suite in MeasureSuite::ALL {
                 assert!(message.contains(suite.name()));
             }
         }
     }
 
     #[test]
-    fn only_the_des_family_is_legacy() {
-        for suite in Suite::ALL {
-            assert_eq!(suite.class() == Class::Legacy, suite.name().contains("des"));
+    fn neither_parser_takes_the_other_kinds_names() {
+        for suite in MeasureSuite::ALL {
+            assert!(suite.name().parse::<Suite>().is_err(), "{suite}");
         }
+        for suite in Suite::ALL {
+            assert!(suite.name().parse::<MeasureSuite>().is_err(), "{suite}");
+        }
+    }
+
+    #[test]
+    fn classes_follow_from_names() {
+        for suite in Suite::ALL {
+            let legacy = suite.name().contains("des");
+            assert_eq!(suite.class(), if legacy { Class::Legacy } else { Class::Standard });
+        }
+        for suite in MeasureSuite::ALL {
+            let weak = ["rc2", "md5", "null"].iter().any(|part| suite.name().contains(part));
+            assert!(weak && suite.protection().class() == Class::Measure, "{suite}");
+        }
+        assert!(Class::Standard < Class::Legacy && Class::Legacy < Class::Measure);
     }
 }

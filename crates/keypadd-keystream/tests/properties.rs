@@ -7,19 +7,21 @@ use des::cipher::{BlockCipherEncrypt, KeyInit, KeyIvInit, StreamCipher};
 use des::{Des, TdesEde3};
 use hkdf::Hkdf;
 use keypadd_keystream::{
-    Cipher, CipherBackend, InlineKeystream, PAYLOAD_BYTES_MAX, PacketNumber, SEGMENT_PACKETS,
-    Suite, SuiteKey,
+    Cipher, CipherBackend, InlineKeystream, KeystreamKey, PAYLOAD_BYTES_MAX, PacketNumber,
+    Protection, SEGMENT_PACKETS, Suite, SuiteKey,
 };
 use proptest::prelude::*;
+use rc2::Rc2;
 use sha2::Sha256;
 use std::collections::HashSet;
+use std::sync::Arc;
 
 /// The largest payload that fits in a UDP datagram over IPv4.
 const LONGEST: usize = 65_527;
 
 /// The first `length` bytes of a pad, the slow way: RustCrypto's `ctr` for AES, one block after
 /// the other for DES, with nothing from the crate under test but the suite's properties.
-fn expected(suite: Suite, key: &[u8], iv: &[u8; 12], number: u64, length: usize) -> Vec<u8> {
+fn expected(suite: Protection, key: &[u8], iv: &[u8; 12], number: u64, length: usize) -> Vec<u8> {
     let expand = |info: &[&[u8]], bytes: usize| {
         let mut out = vec![0; bytes];
         Hkdf::<Sha256>::from_prk(key).unwrap().expand(&info.concat(), &mut out).unwrap();
@@ -49,17 +51,22 @@ fn expected(suite: Suite, key: &[u8], iv: &[u8; 12], number: u64, length: usize)
             .apply_keystream(&mut pad),
         Cipher::Des => {
             let (key, iv) = subkey(8);
-            des_counter_mode(&Des::new_from_slice(&key).unwrap(), iv, number, &mut pad);
+            counter_mode_64(&Des::new_from_slice(&key).unwrap(), iv, number, &mut pad);
         }
         Cipher::TripleDes => {
             let (key, iv) = subkey(24);
-            des_counter_mode(&TdesEde3::new_from_slice(&key).unwrap(), iv, number, &mut pad);
+            counter_mode_64(&TdesEde3::new_from_slice(&key).unwrap(), iv, number, &mut pad);
         }
+        Cipher::Rc2_40 => {
+            let (key, iv) = subkey(5);
+            counter_mode_64(&Rc2::new_with_eff_key_len(&key, 40), iv, number, &mut pad);
+        }
+        Cipher::Null => unreachable!("has no pad"),
     }
     pad
 }
 
-fn des_counter_mode<C>(cipher: &C, iv: u64, number: u64, pad: &mut [u8])
+fn counter_mode_64<C>(cipher: &C, iv: u64, number: u64, pad: &mut [u8])
 where
     C: BlockCipherEncrypt<BlockSize = des::cipher::consts::U8>,
 {
@@ -71,8 +78,13 @@ where
     }
 }
 
-fn suites() -> impl Strategy<Value = Suite> {
-    prop::sample::select(Suite::ALL.to_vec())
+/// Every pair that has pads.
+fn with_pads() -> impl Iterator<Item = Protection> {
+    Protection::all().filter(|suite| suite.cipher() != Cipher::Null)
+}
+
+fn keystream(suite: impl Into<Protection>, key: &[u8], iv: &[u8; 12]) -> Arc<KeystreamKey> {
+    SuiteKey::derive(suite, key, iv).keystream.unwrap()
 }
 
 /// Any packet number below 2^62, with a liking for the borders of segments and of words.
@@ -91,8 +103,9 @@ fn ranges() -> impl Strategy<Value = (usize, usize)> {
 }
 
 /// A suite and a key for it.
-fn keyed() -> impl Strategy<Value = (Suite, Vec<u8>, [u8; 12])> {
-    (suites(), any::<[u8; 32]>(), any::<[u8; 12]>())
+fn keyed() -> impl Strategy<Value = (Protection, Vec<u8>, [u8; 12])> {
+    let suites = prop::sample::select(with_pads().collect::<Vec<_>>());
+    (suites, any::<[u8; 32]>(), any::<[u8; 12]>())
         .prop_map(|(suite, key, iv)| (suite, key[..suite.key_bytes()].to_vec(), iv))
 }
 
@@ -102,8 +115,7 @@ proptest! {
         (suite, key, iv) in keyed(),
         requests in prop::collection::vec((numbers(), ranges()), 1..6),
     ) {
-        let keys = SuiteKey::derive(suite, &key, &iv);
-        let mut inline = InlineKeystream::new(keys.keystream);
+        let mut inline = InlineKeystream::new(keystream(suite, &key, &iv));
         for (number, (from, to)) in requests {
             let pad = expected(suite, &key, &iv, number, to);
             let number = PacketNumber::new(number);
@@ -123,11 +135,11 @@ proptest! {
         offset in 0usize..200,
         lengths in prop::collection::vec(0usize..400, 0..=SEGMENT_PACKETS),
     ) {
-        let keys = SuiteKey::derive(suite, &key, &iv);
+        let keystream = keystream(suite, &key, &iv);
         let segment = PacketNumber::new(number).segment();
         let mut rows: Vec<_> = lengths.iter().map(|&length| vec![0x5a; length]).collect();
-        keys.keystream.write_rows(segment, offset, rows.iter_mut().map(Vec::as_mut_slice));
-        let mut inline = InlineKeystream::new(keys.keystream);
+        keystream.write_rows(segment, offset, rows.iter_mut().map(Vec::as_mut_slice));
+        let mut inline = InlineKeystream::new(keystream);
         for (slot, row) in rows.iter().enumerate().rev() {
             let mut single = vec![0; row.len()];
             let number = PacketNumber::new(segment.first().value() + slot as u64);
@@ -141,10 +153,10 @@ proptest! {
 /// shows that all counters are: here every block a subkey can ever be asked for.
 #[test]
 fn no_counter_block_repeats_under_a_subkey() {
-    let keys = SuiteKey::derive(Suite::DES_CTR_HMAC_SHA1, &[3; 32], &[0; 12]);
+    let keystream = keystream(Suite::DES_CTR_HMAC_SHA1, &[3; 32], &[0; 12]);
     let mut chunk = vec![0; SEGMENT_PACKETS * PAYLOAD_BYTES_MAX];
     let segment = PacketNumber::new(1 << 40).segment();
-    keys.keystream.write_rows(segment, 0, chunk.chunks_mut(PAYLOAD_BYTES_MAX));
+    keystream.write_rows(segment, 0, chunk.chunks_mut(PAYLOAD_BYTES_MAX));
     let blocks: HashSet<&[u8]> = chunk.chunks(8).collect();
     assert_eq!(blocks.len(), chunk.len() / 8);
 }
@@ -153,8 +165,8 @@ fn no_counter_block_repeats_under_a_subkey() {
 fn no_counter_block_repeats_under_an_aes_key_at_the_borders() {
     for suite in [Suite::AES_128_GCM, Suite::AES_256_GCM, Suite::AES_256_CTR_HMAC_SHA1] {
         // An IV of ones lets every carry show that should not be there.
-        let keys = SuiteKey::derive(suite, &vec![3; suite.key_bytes()], &[0xff; 12]);
-        let mut inline = InlineKeystream::new(keys.keystream);
+        let key = vec![3; suite.protection().key_bytes()];
+        let mut inline = InlineKeystream::new(keystream(suite, &key, &[0xff; 12]));
         let mut seen = HashSet::new();
         let borders = [0, 64, 1 << 8, 1 << 16, 1 << 31, 1 << 32, 1 << 33, 1 << 48, 1 << 61];
         let near = borders.iter().flat_map(|&border: &u64| [border, border + 1, border + 63]);
@@ -171,30 +183,30 @@ fn no_counter_block_repeats_under_an_aes_key_at_the_borders() {
 #[test]
 #[should_panic(expected = "can be numbered")]
 fn a_pad_never_runs_into_the_next_packets() {
-    let keys = SuiteKey::derive(Suite::TRIPLE_DES_CTR_HMAC_SHA1, &[3; 32], &[0; 12]);
-    let mut inline = InlineKeystream::new(keys.keystream);
+    let keystream = keystream(Suite::TRIPLE_DES_CTR_HMAC_SHA1, &[3; 32], &[0; 12]);
+    let mut inline = InlineKeystream::new(keystream);
     inline.write(PacketNumber::new(0), PAYLOAD_BYTES_MAX - 7, &mut [0; 8]);
 }
 
 #[test]
 #[should_panic(expected = "a segment has 64 packets")]
 fn a_chunk_never_runs_into_the_next_segment() {
-    let keys = SuiteKey::derive(Suite::AES_256_GCM, &[3; 32], &[0; 12]);
+    let keystream = keystream(Suite::AES_256_GCM, &[3; 32], &[0; 12]);
     let segment = PacketNumber::new(0).segment();
-    keys.keystream.write_rows(segment, 0, [0; 65].chunks_mut(1));
+    keystream.write_rows(segment, 0, [0; 65].chunks_mut(1));
 }
 
 /// Heads and bodies as the pool asks for them, and pieces that fit nothing.
 #[test]
 fn every_backend_writes_the_same_chunks() {
-    for suite in Suite::ALL {
+    for suite in with_pads() {
         let chunk = |backend, offset, length: usize| {
             let engine = CipherBackend::engine(backend).ok()?;
             let key = &[5; 32][..suite.key_bytes()];
             let keys = SuiteKey::derive_with(suite, key, &[0xff; 12], engine);
             let mut chunk = vec![0; SEGMENT_PACKETS * length];
             let segment = PacketNumber::new(64 << 20).segment();
-            keys.keystream.write_rows(segment, offset, chunk.chunks_mut(length));
+            keys.keystream?.write_rows(segment, offset, chunk.chunks_mut(length));
             Some(chunk)
         };
         for (offset, length) in [(0, 128), (128, 1328), (0, 1400), (5, 1), (127, 66), (1455, 7)] {

@@ -55,7 +55,8 @@ fn poll_until(condition: &str, mut holds: impl FnMut() -> bool) {
 
 /// A lane that takes all that its pool gives one key.
 fn greedy_lane(pool: &Pool) -> Lane {
-    let keystream = SuiteKey::derive(Suite::AES_128_GCM, &[1; 16], &[2; 12]).keystream;
+    let keystream =
+        SuiteKey::derive(Suite::AES_128_GCM, &[1; 16], &[2; 12]).keystream.expect("pads");
     pool.open_lane(
         Arc::clone(&keystream),
         &Traffic::new(Direction::Send),

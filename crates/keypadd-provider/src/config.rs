@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use keypadd_keystream::{CipherEngine, Suite};
+use keypadd_keystream::{CipherEngine, Protection};
 use keypadd_pool::Pool;
 use quinn_proto::crypto::{self, Keys, Session, UnsupportedVersion};
 use quinn_proto::transport_parameters::TransportParameters;
@@ -42,7 +42,7 @@ pub struct CryptoSettings {
     /// This host's key.
     pub key: Arc<PrivateKey>,
     /// Suites to offer or to accept, most wanted first.
-    pub suites: Vec<Suite>,
+    pub suites: Vec<Protection>,
     /// Key exchanges to offer or to accept, most wanted first.
     pub kex: Vec<KeyExchange>,
     /// Where pads come from; `None` makes every byte inline.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use keypadd_keystream::Suite;
+use keypadd_keystream::{Class, Protection};
 use keypadd_pool::{Direction, Part, PartLevel, Pool};
 
 use crate::fault::KeyFault;
@@ -16,17 +16,24 @@ use crate::seal::Outbound;
 /// the peer has proved its key.
 pub struct HandshakeData {
     /// The suite that was negotiated.
-    pub suite: Suite,
+    pub suite: Protection,
     /// The key exchange that was negotiated.
     pub kex: KeyExchange,
     /// A view of the connection's keys.
     pub keys: ConnectionKeys,
 }
 
+impl HandshakeData {
+    /// What the connection may be used for. One of class [`Class::Measure`] is no tunnel.
+    pub fn class(&self) -> Class {
+        self.suite.class()
+    }
+}
+
 /// A view of one connection's keys; clones see the same connection.
 #[derive(Clone)]
 pub struct ConnectionKeys {
-    suite: Suite,
+    suite: Protection,
     outbound: Arc<Outbound>,
     inbound: Arc<Inbound>,
 }
@@ -45,7 +52,7 @@ pub struct DirectionStatus {
 }
 
 impl ConnectionKeys {
-    pub(crate) fn new(suite: Suite, outbound: Arc<Outbound>, inbound: Arc<Inbound>) -> Self {
+    pub(crate) fn new(suite: Protection, outbound: Arc<Outbound>, inbound: Arc<Inbound>) -> Self {
         Self { suite, outbound, inbound }
     }
 

@@ -4,7 +4,7 @@
 //! quinn asks for a key update when a limit nears but keeps sending if the update does not come,
 //! so the sealing key itself counts and stops (`seal.rs`).
 
-use keypadd_keystream::{Cipher, Suite};
+use keypadd_keystream::{Cipher, Protection};
 
 /// Packets under one AES key: RFC 9001 section 6.6's figure for AES-GCM. AES-CTR with a MAC has
 /// the same distinguishing bound, for the same number of blocks.
@@ -40,12 +40,13 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    pub(crate) fn of(suite: Suite) -> Self {
+    pub(crate) fn of(suite: Protection) -> Self {
         match suite.cipher() {
-            Cipher::Aes128 | Cipher::Aes256 => {
+            // A null cipher wears nothing out; some figure must be there.
+            Cipher::Aes128 | Cipher::Aes256 | Cipher::Null => {
                 Self { reported: AES_CONFIDENTIALITY_LIMIT, hard_stop: AES_CONFIDENTIALITY_LIMIT }
             }
-            Cipher::Des | Cipher::TripleDes => Self {
+            Cipher::Des | Cipher::TripleDes | Cipher::Rc2_40 => Self {
                 reported: LEGACY_PHASE_PACKETS + QUINN_KEY_UPDATE_MARGIN,
                 hard_stop: 2 * LEGACY_PHASE_PACKETS,
             },

@@ -15,7 +15,7 @@ use zeroize::Zeroizing;
 use crate::limits::{INTEGRITY_LIMIT, Limits};
 use crate::meters::{Meters, sample};
 use crate::phases::{Ahead, Phases, Spent};
-use crate::protection::Protection;
+use crate::protection::KeyProtection;
 use crate::window::ReplayWindow;
 
 /// What all opening keys of one connection share.
@@ -42,7 +42,7 @@ impl Inbound {
 pub(crate) struct OpenKey {
     inbound: Arc<Inbound>,
     phase: u64,
-    protection: Protection,
+    protection: KeyProtection,
     limits: Limits,
 }
 
@@ -50,7 +50,7 @@ impl OpenKey {
     pub(crate) fn new(
         inbound: Arc<Inbound>,
         phase: u64,
-        protection: Protection,
+        protection: KeyProtection,
         limits: Limits,
     ) -> Self {
         Self { inbound, phase, protection, limits }

@@ -41,8 +41,8 @@ pub(crate) struct Ahead(Arc<AtomicU64>);
 /// The pads of one key.
 pub(crate) struct PhasePads {
     phase: u64,
-    keystream: Arc<KeystreamKey>,
-    inline: InlineKeystream,
+    /// Makes pads on the spot; a null cipher has none, and then there is never a lane.
+    inline: Option<InlineKeystream>,
     lane: Option<Lane>,
     /// The first packet number that the phase was used for.
     first_packet: Option<u64>,
@@ -71,12 +71,10 @@ impl Phases {
     }
 
     /// Adds the next phase's keystream; phases come in order.
-    pub(crate) fn add(&mut self, phase: u64, keystream: Arc<KeystreamKey>) {
-        let inline = InlineKeystream::new(Arc::clone(&keystream));
+    pub(crate) fn add(&mut self, phase: u64, keystream: Option<Arc<KeystreamKey>>) {
         self.pads.push_back(PhasePads {
             phase,
-            keystream,
-            inline,
+            inline: keystream.map(InlineKeystream::new),
             lane: None,
             first_packet: None,
             was_hit: [false; 2],
@@ -162,9 +160,8 @@ impl Phases {
         let Some(pool) = &self.pool else { return };
         let (traffic, next) = (&self.traffic, PacketNumber::new(self.next_packet));
         let pads = self.pads.iter_mut().find(|pads| pads.phase == phase);
-        if let Some(pads) = pads.filter(|pads| pads.lane.is_none()) {
-            let keystream = Arc::clone(&pads.keystream);
-            pads.lane = Some(pool.open_lane(keystream, traffic, next, stage));
+        if let Some(PhasePads { inline: Some(inline), lane: lane @ None, .. }) = pads {
+            *lane = Some(pool.open_lane(Arc::clone(inline.key()), traffic, next, stage));
         }
     }
 
@@ -196,7 +193,9 @@ impl PhasePads {
             return Zeroizing::new(mask);
         }
         let mut mask = Zeroizing::new([0; 16]);
-        self.inline.write(packet_number, 0, &mut mask[..]);
+        if let Some(inline) = &mut self.inline {
+            inline.write(packet_number, 0, &mut mask[..]);
+        }
         mask
     }
 
@@ -213,13 +212,15 @@ impl PhasePads {
     }
 
     /// XORs the packet's pad over `mask` and `data`, which together are its first pad bytes: from
-    /// the pool what is there, inline the rest. Call [`Self::seek`] first.
+    /// the pool what is there, inline the rest. Call [`Self::seek`] first. A null cipher leaves both
+    /// as they are and spends nothing.
     pub(crate) fn apply(
         &mut self,
         packet_number: PacketNumber,
         mask: &mut [u8],
         data: &mut [u8],
     ) -> Spent {
+        let Some(inline) = &mut self.inline else { return Spent::default() };
         let [head, body] = match &mut self.lane {
             Some(lane) => lane.take(packet_number, mask, data),
             None => [false; 2],
@@ -229,27 +230,28 @@ impl PhasePads {
         for gap in gaps(head, body, pad_bytes) {
             spent.pool_bytes -= gap.len();
             spent.inline_bytes += gap.len();
-            self.apply_inline(packet_number, gap, mask, data);
+            apply_inline(inline, packet_number, gap, mask, data);
         }
         spent
     }
+}
 
-    fn apply_inline(
-        &mut self,
-        packet_number: PacketNumber,
-        pad: Range<usize>,
-        mask: &mut [u8],
-        data: &mut [u8],
-    ) {
-        let skip = mask.len();
-        if pad.start < skip {
-            let end = pad.end.min(skip);
-            self.inline.apply(packet_number, pad.start, &mut mask[pad.start..end]);
-        }
-        let start = pad.start.max(skip);
-        if start < pad.end {
-            self.inline.apply(packet_number, start, &mut data[start - skip..pad.end - skip]);
-        }
+/// XORs the bytes `pad` of a packet's pad over what `mask` and `data` have there.
+fn apply_inline(
+    inline: &mut InlineKeystream,
+    packet_number: PacketNumber,
+    pad: Range<usize>,
+    mask: &mut [u8],
+    data: &mut [u8],
+) {
+    let skip = mask.len();
+    if pad.start < skip {
+        let end = pad.end.min(skip);
+        inline.apply(packet_number, pad.start, &mut mask[pad.start..end]);
+    }
+    let start = pad.start.max(skip);
+    if start < pad.end {
+        inline.apply(packet_number, start, &mut data[start - skip..pad.end - skip]);
     }
 }
 

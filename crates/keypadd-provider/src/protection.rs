@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use keypadd_keystream::{
-    Cipher, CipherEngine, KeystreamKey, Mac, MacKey, PacketNumber, Suite, SuiteKey, TAG_BYTES,
+    Cipher, CipherEngine, KeystreamKey, Mac, MacKey, PacketNumber, Protection, SuiteKey, TAG_BYTES,
 };
 use ring::aead::{AES_128_GCM, AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use ring::error::Unspecified;
@@ -15,19 +15,20 @@ use zeroize::Zeroizing;
 use crate::carrier::KeyMaterial;
 
 /// The MAC half of a suite's key, and ring's AEAD where that computes the same function.
-pub(crate) struct Protection {
+pub(crate) struct KeyProtection {
     mask_bytes: usize,
     mac: MacKey,
     whole: Option<WholePacket>,
 }
 
-impl Protection {
-    /// Splits a suite's key into packet protection and the keystream behind it.
+impl KeyProtection {
+    /// Splits a suite's key into packet protection and the keystream behind it, which a null cipher
+    /// has not.
     pub(crate) fn derive(
-        suite: Suite,
+        suite: Protection,
         material: &KeyMaterial,
         engine: CipherEngine,
-    ) -> (Self, Arc<KeystreamKey>) {
+    ) -> (Self, Option<Arc<KeystreamKey>>) {
         let SuiteKey { keystream, mac } =
             SuiteKey::derive_with(suite, material.key(), material.iv(), engine);
         let whole = (suite.mac() == Mac::Ghash).then(|| WholePacket::new(suite, material));
@@ -56,7 +57,7 @@ pub(crate) struct WholePacket {
 
 impl WholePacket {
     /// `None` only if the key has the wrong length, which rustls rules out.
-    fn new(suite: Suite, material: &KeyMaterial) -> Option<Self> {
+    fn new(suite: Protection, material: &KeyMaterial) -> Option<Self> {
         let algorithm = match suite.cipher() {
             Cipher::Aes128 => &AES_128_GCM,
             _ => &AES_256_GCM,

@@ -18,7 +18,7 @@ use crate::fault::{FaultLatch, KeyFault};
 use crate::limits::{CLOSING_PACKETS, INTEGRITY_LIMIT, Limits};
 use crate::meters::{Meters, sample};
 use crate::phases::{Ahead, Phases, Spent};
-use crate::protection::Protection;
+use crate::protection::KeyProtection;
 
 /// What all sealing keys of one connection share.
 pub(crate) struct Outbound {
@@ -52,7 +52,7 @@ impl Outbound {
 pub(crate) struct SealKey {
     outbound: Arc<Outbound>,
     phase: u64,
-    protection: Protection,
+    protection: KeyProtection,
     limits: Limits,
     sealed: AtomicU64,
 }
@@ -61,7 +61,7 @@ impl SealKey {
     pub(crate) fn new(
         outbound: Arc<Outbound>,
         phase: u64,
-        protection: Protection,
+        protection: KeyProtection,
         limits: Limits,
     ) -> Self {
         Self { outbound, phase, protection, limits, sealed: AtomicU64::new(0) }

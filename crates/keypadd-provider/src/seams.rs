@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use keypadd_keystream::Suite;
+use keypadd_keystream::Protection;
 use rustls::{KeyLog, NoKeyLog};
 
 use crate::limits::Limits;
@@ -29,7 +29,7 @@ impl Default for Seams {
 
 impl Seams {
     /// The limits of a suite's keys; never above the suite's own.
-    pub(crate) fn limits(&self, suite: Suite) -> Limits {
+    pub(crate) fn limits(&self, suite: Protection) -> Limits {
         Limits::of(suite).lowered_to(self.phase_packets_max)
     }
 }
@@ -40,7 +40,7 @@ mod tests {
 
     #[test]
     fn limits_can_be_lowered_and_never_raised() {
-        for suite in Suite::ALL {
+        for suite in Protection::all() {
             let own = Limits::of(suite);
             for (packets_max, phase_packets) in [(u64::MAX, own.phase_packets()), (300, 300)] {
                 let limits =

@@ -12,7 +12,7 @@ use std::any::Any;
 use std::io::Cursor;
 use std::sync::Arc;
 
-use keypadd_keystream::{CipherEngine, Suite};
+use keypadd_keystream::{CipherEngine, Protection};
 use keypadd_pool::Pool;
 use quinn_proto::crypto::{
     ExportKeyingMaterialError, HeaderKey, KeyPair, Keys, PacketKey, Session,
@@ -31,7 +31,7 @@ use crate::limits::Limits;
 use crate::meters::Meters;
 use crate::open::{Inbound, OpenKey};
 use crate::phases::Ahead;
-use crate::protection::Protection;
+use crate::protection::KeyProtection;
 use crate::refusal::Refusal;
 use crate::retry;
 use crate::seal::{Outbound, SealKey};
@@ -74,7 +74,7 @@ enum Tls {
 
 /// The key schedule of the 1-RTT space.
 struct OneRtt {
-    suite: Suite,
+    suite: Protection,
     limits: Limits,
     kex: KeyExchange,
     secrets: Secrets,
@@ -273,7 +273,7 @@ fn protocol_violation(reason: &str) -> TransportError {
 
 /// Our keys for one phase, from the carriers that rustls returned.
 fn key_pair(
-    (suite, limits, engine): (Suite, Limits, CipherEngine),
+    (suite, limits, engine): (Protection, Limits, CipherEngine),
     phase: u64,
     outbound: &Arc<Outbound>,
     inbound: &Arc<Inbound>,
@@ -282,7 +282,7 @@ fn key_pair(
 ) -> KeyPair<Box<dyn PacketKey>> {
     let derive = |carrier| {
         let material = claim(carrier).expect("a fresh key of our suite carries its material");
-        Protection::derive(suite, &material, engine)
+        KeyProtection::derive(suite, &material, engine)
     };
     let (protection, keystream) = derive(local);
     if let Ok(mut phases) = outbound.phases.lock() {

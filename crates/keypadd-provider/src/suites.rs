@@ -7,7 +7,7 @@
 
 use std::sync::LazyLock;
 
-use keypadd_keystream::{Cipher, Mac, Suite};
+use keypadd_keystream::{Cipher, Mac, Protection};
 use rustls::crypto::CipherSuiteCommon;
 use rustls::crypto::cipher::{
     AeadKey, InboundOpaqueMessage, InboundPlainMessage, Iv, MessageDecrypter, MessageEncrypter,
@@ -23,43 +23,48 @@ use crate::carrier::KeyCarrier;
 use crate::limits::Limits;
 
 /// The suite's TLS code point. The GCM suites have TLS's own (RFC 8446 appendix B.4); the others
-/// are in the private-use range 0xFFxx: cipher in the high digit, MAC in the low.
-pub(crate) fn code_point(suite: Suite) -> CipherSuite {
+/// are in the private-use range 0xFFxx: cipher in the high digit, MAC in the low, 0 where there is
+/// none.
+pub(crate) fn code_point(suite: Protection) -> CipherSuite {
     let cipher = match suite.cipher() {
         Cipher::Aes128 => 0x10,
         Cipher::Aes256 => 0x20,
         Cipher::TripleDes => 0x30,
         Cipher::Des => 0x40,
+        Cipher::Rc2_40 => 0x50,
+        Cipher::Null => 0x00,
     };
     match suite.mac() {
-        Mac::Ghash if suite == Suite::AES_128_GCM => CipherSuite::TLS13_AES_128_GCM_SHA256,
+        Mac::Ghash if suite.cipher() == Cipher::Aes128 => CipherSuite::TLS13_AES_128_GCM_SHA256,
         Mac::Ghash => CipherSuite::TLS13_AES_256_GCM_SHA384,
         Mac::HmacSha1 => CipherSuite::Unknown(0xFF00 | cipher | 1),
         Mac::HmacSha256 => CipherSuite::Unknown(0xFF00 | cipher | 2),
+        Mac::HmacMd5 => CipherSuite::Unknown(0xFF00 | cipher | 3),
+        Mac::Null => CipherSuite::Unknown(0xFF00 | cipher),
     }
 }
 
 /// The suite with this code point.
-pub(crate) fn from_code_point(code: CipherSuite) -> Option<Suite> {
-    Suite::ALL.into_iter().find(|&suite| code_point(suite) == code)
+pub(crate) fn from_code_point(code: CipherSuite) -> Option<Protection> {
+    Protection::all().find(|&suite| code_point(suite) == code)
 }
 
 /// The suite as rustls wants it.
-pub(crate) fn tls_suite(suite: Suite) -> SupportedCipherSuite {
-    static TLS_SUITES: LazyLock<[Tls13CipherSuite; 10]> =
-        LazyLock::new(|| std::array::from_fn(|index| tls13_suite(&ALGORITHMS[index])));
-    let suites: &'static [Tls13CipherSuite; 10] = &TLS_SUITES;
-    let index = Suite::ALL.iter().position(|&known| known == suite);
-    SupportedCipherSuite::Tls13(&suites[index.expect("every suite is listed in ALL")])
+pub(crate) fn tls_suite(suite: Protection) -> SupportedCipherSuite {
+    static TLS_SUITES: LazyLock<Vec<Tls13CipherSuite>> =
+        LazyLock::new(|| ALGORITHMS.iter().map(tls13_suite).collect());
+    let suites: &'static [Tls13CipherSuite] = &TLS_SUITES;
+    let index = Protection::all().position(|known| known == suite);
+    SupportedCipherSuite::Tls13(&suites[index.expect("every pair is among all")])
 }
 
-static ALGORITHMS: LazyLock<[SuiteAlgorithm; 10]> =
-    LazyLock::new(|| Suite::ALL.map(|suite| SuiteAlgorithm { suite }));
+static ALGORITHMS: LazyLock<Vec<SuiteAlgorithm>> =
+    LazyLock::new(|| Protection::all().map(|suite| SuiteAlgorithm { suite }).collect());
 
 /// Hash and HKDF are ring's: SHA-384 for AES-256-GCM, as TLS has it, else SHA-256.
 fn tls13_suite(algorithm: &'static SuiteAlgorithm) -> Tls13CipherSuite {
     let suite = algorithm.suite;
-    let stock = stock(suite == Suite::AES_256_GCM);
+    let stock = stock(is_gcm(suite, Cipher::Aes256));
     Tls13CipherSuite {
         common: CipherSuiteCommon {
             suite: code_point(suite),
@@ -72,6 +77,10 @@ fn tls13_suite(algorithm: &'static SuiteAlgorithm) -> Tls13CipherSuite {
     }
 }
 
+fn is_gcm(suite: Protection, cipher: Cipher) -> bool {
+    (suite.mac(), suite.cipher()) == (Mac::Ghash, cipher)
+}
+
 fn stock(aes_256: bool) -> &'static Tls13CipherSuite {
     let suite = if aes_256 { TLS13_AES_256_GCM_SHA384 } else { TLS13_AES_128_GCM_SHA256 };
     suite.tls13().expect("ring's AES-GCM suites are of TLS 1.3")
@@ -80,7 +89,7 @@ fn stock(aes_256: bool) -> &'static Tls13CipherSuite {
 /// A suite's half of rustls's interface.
 #[derive(Debug)]
 struct SuiteAlgorithm {
-    suite: Suite,
+    suite: Protection,
 }
 
 impl Algorithm for SuiteAlgorithm {
@@ -89,7 +98,7 @@ impl Algorithm for SuiteAlgorithm {
     }
 
     fn header_protection_key(&self, key: AeadKey) -> Box<dyn HeaderProtectionKey> {
-        let stock = stock(self.suite != Suite::AES_128_GCM);
+        let stock = stock(!is_gcm(self.suite, Cipher::Aes128));
         stock.quic.expect("ring's suites do QUIC").header_protection_key(key)
     }
 
@@ -152,13 +161,17 @@ impl MessageDecrypter for NoRecords {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use keypadd_keystream::{MeasureSuite, Suite};
 
     #[test]
     fn code_points_are_distinct_and_known_again() {
-        for suite in Suite::ALL {
+        for suite in Protection::all() {
             assert_eq!(from_code_point(code_point(suite)), Some(suite));
         }
-        assert_eq!(code_point(Suite::TRIPLE_DES_CTR_HMAC_SHA1), CipherSuite::Unknown(0xFF31));
+        let code = |suite: Protection| code_point(suite);
+        let triple_des = Suite::TRIPLE_DES_CTR_HMAC_SHA1.into();
+        assert_eq!(code(triple_des), CipherSuite::Unknown(0xFF31));
+        assert_eq!(code(MeasureSuite::NULL_HMAC_SHA1.into()), CipherSuite::Unknown(0xFF01));
         assert_eq!(from_code_point(CipherSuite::TLS13_CHACHA20_POLY1305_SHA256), None);
     }
 }

@@ -104,7 +104,7 @@ impl Applied {
         let Loaded { config: new, key, .. } = new;
         let crypto = CryptoSettings {
             key,
-            suites: new.suites.clone(),
+            suites: new.suites.iter().copied().map(Into::into).collect(),
             kex: new.kex.clone(),
             ..daemon.crypto.clone()
         };

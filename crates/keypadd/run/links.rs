@@ -31,7 +31,11 @@ pub(super) struct Bound {
 
 /// Packet protection towards one peer.
 pub(super) fn crypto_for(settings: &CryptoSettings, dialled: &Dialled) -> CryptoSettings {
-    CryptoSettings { suites: vec![dialled.suite], kex: vec![dialled.kex], ..settings.clone() }
+    CryptoSettings {
+        suites: vec![dialled.suite.into()],
+        kex: vec![dialled.kex],
+        ..settings.clone()
+    }
 }
 
 impl Bound {

@@ -229,7 +229,8 @@ mod tests {
 
     /// What the auditor says of packets with these numbers, sealed as they should be.
     fn findings(suite: Suite, numbers: &[u64]) -> Vec<Finding> {
-        let mut cipher = PacketCipher::new(suite, &vec![7; suite.key_bytes()], [9; 12]);
+        let mut cipher =
+            PacketCipher::new(suite, &vec![7; suite.protection().key_bytes()], [9; 12]);
         let (mut auditor, header, plaintext) = (Auditor::default(), vec![0x41; 12], [3; 40]);
         for &number in numbers {
             let mut ciphertext = plaintext;
@@ -255,7 +256,8 @@ mod tests {
     #[test]
     fn a_tag_of_other_bytes_is_found() {
         for suite in Suite::ALL {
-            let mut cipher = PacketCipher::new(suite, &vec![7; suite.key_bytes()], [9; 12]);
+            let mut cipher =
+                PacketCipher::new(suite, &vec![7; suite.protection().key_bytes()], [9; 12]);
             let (mut auditor, mut ciphertext) = (Auditor::default(), [3; 40]);
             cipher.xor_keystream(5, &mut ciphertext);
             let tag = cipher.tag(5, b"another header", &ciphertext);

@@ -15,13 +15,13 @@ use ctr::Ctr32BE;
 use des::{Des, TdesEde3};
 use hkdf::Hkdf;
 use hmac::{Hmac, Mac as _};
-use keypadd_keystream::{Cipher, Mac, Suite};
+use keypadd_keystream::{Cipher, Mac, Protection, Suite};
 use sha1::Sha1;
 use sha2::Sha256;
 
 /// One key of one direction and phase.
 pub(crate) struct PacketCipher {
-    suite: Suite,
+    suite: Protection,
     /// TLS's key, or for GCM the AES key itself.
     secret: Vec<u8>,
     iv: [u8; 12],
@@ -51,6 +51,7 @@ pub(crate) struct BlockName<'a> {
 
 impl PacketCipher {
     pub(crate) fn new(suite: Suite, secret: &[u8], iv: [u8; 12]) -> Self {
+        let suite = suite.protection();
         let expand = |info: &[u8], bytes: usize| {
             let mut out = vec![0; bytes];
             let prk = Hkdf::<Sha256>::from_prk(secret).expect("32 bytes");
@@ -64,6 +65,7 @@ impl PacketCipher {
                     Cipher::Aes128 => expand(b"keypadd enc", 16),
                     Cipher::Aes256 => expand(b"keypadd enc", 32),
                     Cipher::Des | Cipher::TripleDes => Vec::new(),
+                    Cipher::Rc2_40 | Cipher::Null => unreachable!("no such suite"),
                 };
                 let bytes = if mac == Mac::HmacSha1 { 20 } else { 32 };
                 (encryption, expand(b"keypadd mac", bytes))
@@ -112,6 +114,7 @@ impl PacketCipher {
                 hmac_input.iter().for_each(|part| hmac.update(part));
                 first_16(&hmac.finalize().into_bytes())
             }
+            Mac::HmacMd5 | Mac::Null => unreachable!("no such suite"),
             Mac::Ghash => {
                 // The AEAD takes a plaintext: the one that has this ciphertext.
                 let mut data = ciphertext.to_vec();
@@ -180,7 +183,7 @@ impl PacketCipher {
 }
 
 impl Subkey {
-    fn derive(suite: Suite, secret: &[u8], segment: u64) -> Self {
+    fn derive(suite: Protection, secret: &[u8], segment: u64) -> Self {
         let key_bytes = if suite.cipher() == Cipher::Des { 8 } else { 24 };
         let prk = Hkdf::<Sha256>::from_prk(secret).expect("32 bytes");
         for retry in 0..=u8::MAX {

@@ -113,7 +113,7 @@ fn settings(
 ) -> CryptoSettings {
     CryptoSettings {
         key: Arc::clone(&IDENTITIES[side as usize]),
-        suites: vec![suite],
+        suites: vec![suite.into()],
         kex: vec![KeyExchange::X25519],
         pool: pool.map(|stepped| stepped.pool.clone()),
         cipher_engine: CipherEngine::default(),

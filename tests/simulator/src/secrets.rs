@@ -42,11 +42,11 @@ impl SecretLog {
         phase: u64,
     ) -> Option<PhaseKeys> {
         let mut secret = self.secret(space, sender)?;
-        let header = expand_label(&secret, b"quic hp", suite.key_bytes());
+        let header = expand_label(&secret, b"quic hp", suite.protection().key_bytes());
         for _ in 0..phase {
             secret = expand_label(&secret, b"quic ku", secret.len());
         }
-        let key = expand_label(&secret, b"quic key", suite.key_bytes());
+        let key = expand_label(&secret, b"quic key", suite.protection().key_bytes());
         let iv = expand_label(&secret, b"quic iv", 12).try_into().expect("12 bytes");
         Some(PhaseKeys { header, packet: PacketCipher::new(suite, &key, iv) })
     }

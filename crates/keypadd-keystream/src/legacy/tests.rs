@@ -46,6 +46,18 @@ fn nist_and_nessie_blocks_of_triple_des_are_reproduced_as_pads() {
     }
 }
 
+/// With every effective length that the RFC has; 40 bits among whole packets that were sealed
+/// elsewhere (`tests/sealed_packets.rs`).
+#[test]
+fn rfc_2268_blocks_are_reproduced_as_pads() {
+    for case in vectors::blocks(include_str!("../../tests/vectors/rfc2268.txt")) {
+        let rc2 = Rc2::new_with_eff_key_len(&case.bytes("key"), case.parsed("effective_bits"));
+        let mut pad = [0; 8];
+        Subkey::with_iv(Schedule::Rc2(rc2), &case.bytes("plaintext")).write(0, 0, &mut pad);
+        assert_eq!(pad[..], case.bytes("ciphertext"));
+    }
+}
+
 /// The 64 weak, semi-weak and possibly weak keys by their structure, not from the list of the
 /// crate: every byte follows one of four patterns, the same in both halves of the key, and the
 /// choices of a half XOR to zero. Such a key makes at most four different round keys.
@@ -130,7 +142,7 @@ proptest! {
 
 #[test]
 fn segments_have_different_subkeys_and_ivs() {
-    for cipher in [LegacyCipher::Des, LegacyCipher::TripleDes] {
+    for cipher in [LegacyCipher::Des, LegacyCipher::TripleDes, LegacyCipher::Rc2_40] {
         let engine = CipherBackend::Auto.engine().unwrap();
         let key = LegacyKey::new(cipher, Prk::new(&[7; 32]), engine);
         let ivs = [0, 64, 1 << 32, (1 << 62) - 64].map(|first| {

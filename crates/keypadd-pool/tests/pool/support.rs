@@ -12,10 +12,10 @@ pub(crate) fn pool(budget_bytes: usize) -> Pool {
 }
 
 pub(crate) fn key(suite: Suite, seed: u8) -> Arc<KeystreamKey> {
-    let key: Vec<u8> = (0..suite.key_bytes() as u8)
+    let key: Vec<u8> = (0..suite.protection().key_bytes() as u8)
         .map(|index| index.wrapping_mul(29).wrapping_add(seed))
         .collect();
-    SuiteKey::derive(suite, &key, &[seed ^ 0xa5; 12]).keystream
+    SuiteKey::derive(suite, &key, &[seed ^ 0xa5; 12]).keystream.expect("no cipher is null")
 }
 
 /// The first bytes of a packet's pad, made inline.

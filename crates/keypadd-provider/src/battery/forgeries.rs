@@ -1,9 +1,9 @@
 //! Forged packets (I4): none is accepted, and none costs keystream or moves a lane.
 
-use keypadd_keystream::{Suite, TAG_BYTES};
+use keypadd_keystream::{Protection, TAG_BYTES};
 use keypadd_pool::{Coverage, Direction};
 
-use super::support::{Pads, Receiver, Sender, material, open, payload, seal};
+use super::support::{Pads, Receiver, Sender, material, open, payload, seal, with_tags};
 use crate::open::OpenKey;
 
 const PACKET_BYTES: usize = 1200;
@@ -12,7 +12,7 @@ const NUMBER: u64 = 3;
 
 /// One genuine packet, not yet opened, and who may open it.
 struct Target {
-    suite: Suite,
+    suite: Protection,
     pads: Pads,
     receiver: Receiver,
     key: OpenKey,
@@ -20,7 +20,7 @@ struct Target {
 }
 
 impl Target {
-    fn new(suite: Suite, pads: Pads) -> Self {
+    fn new(suite: Protection, pads: Pads) -> Self {
         let material = material(suite, 6);
         let key = Sender::new(suite).key(0, &material);
         let payload = payload(PACKET_BYTES - HEADER.len() - TAG_BYTES);
@@ -51,18 +51,18 @@ impl Target {
 
         assert!(self.is_accepted(NUMBER, &self.packet), "{suite} {pads:?}");
         let pad_bytes = suite.mask_bytes() + PACKET_BYTES - HEADER.len() - TAG_BYTES;
-        let pooled_bytes = match pads.coverage(pad_bytes) {
+        let pooled_bytes = match pads.coverage(suite, pad_bytes) {
             Coverage::Hit => pad_bytes as u64,
             _ => 0,
         };
         assert_eq!(meters.keystream_pool_bytes(), pooled_bytes, "{suite} {pads:?}");
-        assert_eq!(meters.packets(Direction::Receive, pads.coverage(pad_bytes)), 1);
+        assert_eq!(meters.packets(Direction::Receive, pads.coverage(suite, pad_bytes)), 1);
         assert_eq!(meters.open_failures(), forged);
     }
 }
 
 fn each_target(check: impl Fn(Target)) {
-    for suite in Suite::ALL {
+    for suite in with_tags() {
         for pads in [Pads::Off, Pads::Warm, Pads::Dry] {
             check(Target::new(suite, pads));
         }

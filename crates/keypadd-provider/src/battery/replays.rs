@@ -1,9 +1,9 @@
 //! Replayed packets (I5): refused, and they cost no keystream; a forgery moves no window.
 
-use keypadd_keystream::Suite;
+use keypadd_keystream::Protection;
 use keypadd_pool::{Coverage, Direction};
 
-use super::support::{Pads, Receiver, Sender, material, open, payload, seal};
+use super::support::{Pads, Receiver, Sender, material, open, payload, seal, with_tags};
 use crate::meters::Meters;
 use crate::window::WINDOW_PACKETS;
 
@@ -19,8 +19,8 @@ fn spent(meters: &Meters) -> [u64; 5] {
 }
 
 /// Runs `check` for every suite and source with two phases of sealing and opening keys.
-fn each_source(check: impl Fn(Suite, Pads, &Receiver, &dyn Fn(u64, u64) -> bool)) {
-    for suite in Suite::ALL {
+fn each_source(check: impl Fn(Protection, Pads, &Receiver, &dyn Fn(u64, u64) -> bool)) {
+    for suite in Protection::all() {
         for pads in [Pads::Off, Pads::Warm, Pads::Dry] {
             let receiver = Receiver::new(suite);
             let opens = [0, 1].map(|phase| receiver.key(phase, &material(suite, 8 + phase as u8)));
@@ -79,7 +79,7 @@ fn a_number_opened_in_one_phase_is_refused_in_the_next() {
 
 #[test]
 fn a_forgery_neither_uses_a_number_up_nor_moves_the_window() {
-    for suite in Suite::ALL {
+    for suite in with_tags() {
         let receiver = Receiver::new(suite);
         let material = material(suite, 8);
         let opens = receiver.key(0, &material);

@@ -1,7 +1,7 @@
 //! The worked example of RFC 9001, appendix A, through our AES-128-GCM: key schedule of rustls,
 //! our carriers, our packet keys, the suite's header protection.
 
-use keypadd_keystream::Suite;
+use keypadd_keystream::{Protection, Suite};
 use quinn_proto::crypto::HeaderKey;
 use rustls::Side;
 use rustls::quic::{DirectionalKeys, Keys, Version};
@@ -10,7 +10,7 @@ use super::support::{Receiver, Sender, Vector, open, seal};
 use crate::carrier::{KeyMaterial, claim};
 use crate::suites::tls_suite;
 
-const SUITE: Suite = Suite::AES_128_GCM;
+const SUITE: Protection = Suite::AES_128_GCM.protection();
 const INITIALS: &str = include_str!("../../tests/vectors/rfc9001.txt");
 
 /// Header protection and packet key material of one direction of the Initial space.

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
-use keypadd_keystream::{CipherEngine, PacketNumber, Suite, TAG_BYTES};
+use keypadd_keystream::{Cipher, CipherEngine, Mac, PacketNumber, Protection, TAG_BYTES};
 use keypadd_pool::{BODY_BYTES, Coverage, HEAD_BYTES, Part, PartLevel, Pool, PoolSettings};
 use quinn_proto::crypto::PacketKey;
 
@@ -18,24 +18,34 @@ use crate::limits::Limits;
 use crate::meters::Meters;
 use crate::open::{Arrivals, Inbound, OpenKey};
 use crate::phases::{Ahead, Phases};
-use crate::protection::Protection;
+use crate::protection::KeyProtection;
 use crate::seal::{Outbound, SealKey};
+
+/// The pairs whose packets have pads: all but those with a null cipher.
+pub(super) fn with_pads() -> impl Iterator<Item = Protection> {
+    Protection::all().filter(|suite| suite.cipher() != Cipher::Null)
+}
+
+/// The pairs whose tags tell forgeries: all but those with a null MAC.
+pub(super) fn with_tags() -> impl Iterator<Item = Protection> {
+    Protection::all().filter(|suite| suite.mac() != Mac::Null)
+}
 
 /// The sending end of one direction.
 pub(super) struct Sender {
     pub(super) meters: Arc<Meters>,
     pub(super) limits: Limits,
-    suite: Suite,
+    suite: Protection,
     fault: Arc<FaultLatch>,
     outbound: Arc<Outbound>,
 }
 
 impl Sender {
-    pub(super) fn new(suite: Suite) -> Self {
+    pub(super) fn new(suite: Protection) -> Self {
         Self::limited(suite, Limits::of(suite))
     }
 
-    pub(super) fn limited(suite: Suite, limits: Limits) -> Self {
+    pub(super) fn limited(suite: Protection, limits: Limits) -> Self {
         let (meters, fault) = (Arc::new(Meters::default()), Arc::new(FaultLatch::default()));
         let outbound =
             Outbound::new(limits, Ahead::default(), Arc::clone(&fault), Arc::clone(&meters));
@@ -45,7 +55,7 @@ impl Sender {
     /// Adds a phase, as the session does; phases come in order.
     pub(super) fn key(&self, phase: u64, material: &KeyMaterial) -> SealKey {
         let (protection, keystream) =
-            Protection::derive(self.suite, material, CipherEngine::default());
+            KeyProtection::derive(self.suite, material, CipherEngine::default());
         self.phases().add(phase, keystream);
         SealKey::new(Arc::clone(&self.outbound), phase, protection, self.limits)
     }
@@ -67,16 +77,16 @@ impl Sender {
 pub(super) struct Receiver {
     pub(super) meters: Arc<Meters>,
     limits: Limits,
-    suite: Suite,
+    suite: Protection,
     inbound: Arc<Inbound>,
 }
 
 impl Receiver {
-    pub(super) fn new(suite: Suite) -> Self {
+    pub(super) fn new(suite: Protection) -> Self {
         Self::limited(suite, Limits::of(suite))
     }
 
-    pub(super) fn limited(suite: Suite, limits: Limits) -> Self {
+    pub(super) fn limited(suite: Protection, limits: Limits) -> Self {
         let meters = Arc::new(Meters::default());
         let inbound = Arc::new(Inbound::new(limits, Ahead::default(), Arc::clone(&meters)));
         Self { meters, limits, suite, inbound }
@@ -85,7 +95,7 @@ impl Receiver {
     /// Adds a phase, as the session does; phases come in order.
     pub(super) fn key(&self, phase: u64, material: &KeyMaterial) -> OpenKey {
         let (protection, keystream) =
-            Protection::derive(self.suite, material, CipherEngine::default());
+            KeyProtection::derive(self.suite, material, CipherEngine::default());
         self.arrivals().phases.add(phase, keystream);
         OpenKey::new(Arc::clone(&self.inbound), phase, protection, self.limits)
     }
@@ -144,14 +154,23 @@ impl Pads {
                 &[]
             }
         };
+        if phases.pads(0).is_some_and(|pads| pads.lane().is_none()) {
+            return; // a null cipher, as `coverage` knows
+        }
         poll_until("the lane is filled", || {
             parts.iter().all(|&part| phases.level(part).packets > 0)
         });
     }
 
+    /// Whether packets find pads in the pool.
+    pub(super) fn serves(self, suite: Protection) -> bool {
+        self == Self::Warm && suite.cipher() != Cipher::Null
+    }
+
     /// How much of the first packet's pad is then at hand.
-    pub(super) fn coverage(self, pad_bytes: usize) -> Coverage {
+    pub(super) fn coverage(self, suite: Protection, pad_bytes: usize) -> Coverage {
         let pooled_bytes = match self {
+            _ if suite.cipher() == Cipher::Null => 0,
             Self::Off | Self::Dry => 0,
             Self::HeadsOnly => HEAD_BYTES,
             Self::Warm => HEAD_BYTES + BODY_BYTES,
@@ -170,7 +189,7 @@ pub(super) fn new_pool(budget_bytes: usize) -> Pool {
 }
 
 /// A key like any other; different seeds, different keys.
-pub(super) fn material(suite: Suite, seed: u8) -> KeyMaterial {
+pub(super) fn material(suite: Protection, seed: u8) -> KeyMaterial {
     let key: Vec<u8> = (0..suite.key_bytes() as u8)
         .map(|index| index.wrapping_mul(29).wrapping_add(seed))
         .collect();

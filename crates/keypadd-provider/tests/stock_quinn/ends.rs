@@ -47,7 +47,7 @@ impl Ends {
         let meters = Arc::new(Meters::default());
         let settings = CryptoSettings {
             key: Arc::clone(&our_key),
-            suites: vec![suite],
+            suites: vec![suite.into()],
             kex: vec![KeyExchange::X25519],
             pool,
             cipher_engine: CipherEngine::default(),

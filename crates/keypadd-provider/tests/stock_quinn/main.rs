@@ -23,7 +23,7 @@ fn pool() -> Pool {
 async fn bulk_is_exact(suite: Suite, role: Role) {
     let ends = Ends::connect(suite, role, Some(pool())).await;
     let data = ends.ours.handshake_data().expect("complete");
-    assert_eq!(data.downcast::<HandshakeData>().expect("ours").suite, suite);
+    assert_eq!(data.downcast::<HandshakeData>().expect("ours").suite, suite.protection());
     tokio::join!(send_and_check(&ends.ours, &ends.stock), send_and_check(&ends.stock, &ends.ours));
     let pooled = ends.meters.keystream_pool_bytes();
     assert!(pooled > 0, "no packet of the burst found a pad");

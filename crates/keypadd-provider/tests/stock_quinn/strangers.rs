@@ -18,7 +18,7 @@ async fn an_unlisted_key_fills_no_chunk_and_a_listed_one_does() {
     let pool = Pool::new(PoolSettings { budget_bytes: 4 << 20 }).expect("a pool of 4 MiB");
     let settings = CryptoSettings {
         key: Arc::clone(&our_key),
-        suites: vec![suite],
+        suites: vec![suite.into()],
         kex: vec![KeyExchange::X25519],
         pool: Some(pool.clone()),
         cipher_engine: CipherEngine::default(),

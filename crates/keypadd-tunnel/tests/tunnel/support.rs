@@ -29,7 +29,7 @@ pub fn new_key() -> Arc<PrivateKey> {
 pub fn crypto(key: &Arc<PrivateKey>, suite: Suite) -> CryptoSettings {
     CryptoSettings {
         key: Arc::clone(key),
-        suites: vec![suite],
+        suites: vec![suite.into()],
         kex: vec![KeyExchange::X25519],
         pool: None,
         cipher_engine: CipherEngine::default(),

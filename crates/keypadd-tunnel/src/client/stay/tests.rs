@@ -51,7 +51,7 @@ async fn the_servers_name_is_asked_for_at_every_attempt() {
     let port = homes[0].local_addr().unwrap().port();
     let crypto = CryptoSettings {
         key: Arc::new(PrivateKey::generate().unwrap()),
-        suites: vec![Suite::AES_128_GCM],
+        suites: vec![Suite::AES_128_GCM.into()],
         kex: vec![KeyExchange::X25519],
         pool: None,
         cipher_engine: CipherEngine::default(),
