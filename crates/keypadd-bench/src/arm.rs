@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use keypadd_keystream::{CipherBackend, CipherEngine, Suite};
+use keypadd_keystream::{CipherBackend, CipherEngine, Protection};
 
 /// One way to carry traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub enum Arm {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TunnelArm {
     /// The suite.
-    pub suite: Suite,
+    pub suite: Protection,
     /// Whether both ends have a pool.
     pub pool: bool,
     /// What computes keystream.
@@ -26,7 +26,7 @@ pub struct TunnelArm {
 
 impl Arm {
     /// Every combination, in the order in which each list was given, without doublets.
-    pub fn all(suites: &[Suite], pools: &[bool], engines: &[CipherEngine]) -> Vec<Self> {
+    pub fn all(suites: &[Protection], pools: &[bool], engines: &[CipherEngine]) -> Vec<Self> {
         let mut arms = Vec::new();
         for &suite in suites {
             for &engine in engines {
@@ -65,12 +65,14 @@ impl fmt::Display for Arm {
 
 #[cfg(test)]
 mod tests {
+    use keypadd_keystream::Suite;
+
     use super::*;
 
     #[test]
     fn every_combination_is_an_arm_once() {
         let engines = [CipherBackend::Auto, CipherBackend::DesCrate].map(|it| it.engine().unwrap());
-        let suites = [Suite::TRIPLE_DES_CTR_HMAC_SHA1, Suite::AES_256_GCM];
+        let suites = [Suite::TRIPLE_DES_CTR_HMAC_SHA1, Suite::AES_256_GCM].map(Suite::protection);
         let arms = Arm::all(&suites, &[true, false, true], &engines);
         let names: Vec<_> = arms.iter().map(ToString::to_string).collect();
         assert_eq!(names.len(), 8);

@@ -248,7 +248,7 @@ fn crypto(
     gauges.pools.extend(pool.clone());
     Ok(CryptoSettings {
         key,
-        suites: vec![arm.suite.into()],
+        suites: vec![arm.suite],
         kex: vec![settings.kex],
         pool,
         cipher_engine: arm.engine,

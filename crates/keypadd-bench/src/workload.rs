@@ -6,7 +6,7 @@ mod files;
 mod mixed;
 mod terminal;
 
-use keypadd_keystream::Suite;
+use keypadd_keystream::{Cipher, Protection};
 
 use crate::arm::{Arm, TunnelArm};
 use crate::counts::Counts;
@@ -158,7 +158,7 @@ fn gain(figure: &Figure, figures: &[f64], others: &[f64]) -> Option<Estimate> {
 }
 
 /// The arm that does not encrypt and has the same MAC, or any that does not encrypt.
-fn unencrypted(arms: &[Samples], suite: Suite) -> Option<&Samples> {
+fn unencrypted(arms: &[Samples], suite: Protection) -> Option<&Samples> {
     let null = |arm: &Arm| match arm {
         Arm::Tunnel(tunnel) if is_null(tunnel.suite) => Some(tunnel.suite),
         _ => None,
@@ -167,6 +167,6 @@ fn unencrypted(arms: &[Samples], suite: Suite) -> Option<&Samples> {
     arms.iter().find(same_mac).or_else(|| arms.iter().find(|(arm, _)| null(arm).is_some()))
 }
 
-fn is_null(suite: Suite) -> bool {
-    suite.name().starts_with("null")
+fn is_null(suite: Protection) -> bool {
+    suite.cipher() == Cipher::Null
 }

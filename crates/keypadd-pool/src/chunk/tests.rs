@@ -18,7 +18,8 @@ fn chunk(part: Part) -> (Chunk, mpsc::Receiver<Box<[Unit]>>) {
     let (sender, arrivals) = mpsc::channel();
     let home = Home::new(sender, Arc::new(FillerShared::default()));
     let units = arena::map(part.units()).expect("memory").into();
-    let keystream = SuiteKey::derive(Suite::AES_128_GCM, &[1; 16], &[2; 12]).keystream.unwrap();
+    let keystream =
+        SuiteKey::derive(Suite::AES_128_GCM, &[1; 16], &[2; 12]).keystream.expect("no null cipher");
     let chunk = Chunk::fill(KEY, &keystream, segment(2), part, units, home);
     (chunk, arrivals)
 }
