@@ -1,4 +1,4 @@
-//! How much a direction's packets need, learned from its traffic.
+//! How much a direction's packets need, learned from its traffic, and whose traffic it is.
 //!
 //! A key counts packets, the filler turns the counts into rates. They belong to the direction of a
 //! connection and not to a key: the next key will carry the same traffic. Knows no chunks, and no
@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use crate::arena::UNIT_BYTES;
 use crate::chunk::Part;
+use crate::plan::Allotment;
 
 /// Time constant of the averages: a burst that is over weighs a third as much after it.
 const MEMORY: Duration = Duration::from_secs(10);
@@ -25,17 +27,46 @@ pub enum Direction {
     Receive,
 }
 
+/// Memory that the connections of one peer may hold together. Clones are the same peer's.
+#[derive(Clone, Debug)]
+pub struct Allowance(Arc<AtomicU64>);
+
+impl Allowance {
+    /// An allowance of so many bytes. Where it is less than a head chunk for each of the peer's lanes,
+    /// some have none.
+    pub fn new(bytes: u64) -> Self {
+        Self(Arc::new(AtomicU64::new(bytes)))
+    }
+
+    /// Changes it; the plan obeys when it is next made.
+    pub fn set(&self, bytes: u64) {
+        self.0.store(bytes, Relaxed);
+    }
+
+    pub(crate) fn allotment(&self) -> Allotment {
+        let units = self.0.load(Relaxed) / UNIT_BYTES as u64;
+        let units = usize::try_from(units).unwrap_or(usize::MAX);
+        Allotment { peer: Arc::as_ptr(&self.0) as usize, units }
+    }
+}
+
 /// One direction of one connection, over all its keys. Clones are the same direction.
 #[derive(Clone, Debug)]
 pub struct Traffic {
     pub(crate) direction: Direction,
+    pub(crate) allowance: Option<Allowance>,
     needed: Arc<[AtomicU64; 2]>,
 }
 
 impl Traffic {
     /// A direction that has carried nothing yet.
     pub fn new(direction: Direction) -> Self {
-        Self { direction, needed: Arc::default() }
+        Self { direction, allowance: None, needed: Arc::default() }
+    }
+
+    /// Whose it is, for lanes that are opened from now on.
+    pub fn set_allowance(&mut self, allowance: Allowance) {
+        self.allowance = Some(allowance);
     }
 
     /// Counts a packet by the parts of its pad. One thread at a time counts.
@@ -66,6 +97,11 @@ impl Demand {
     pub(crate) fn new(traffic: Traffic, now: Duration) -> Self {
         let counts = traffic.counts();
         Self { traffic, counts, at: now, per_second: [0.0; 2] }
+    }
+
+    /// What all lanes of the direction's peer may hold together, if that is limited.
+    pub(crate) fn allotment(&self) -> Option<Allotment> {
+        self.traffic.allowance.as_ref().map(Allowance::allotment)
     }
 
     /// Packets a second that needed each part, lately.

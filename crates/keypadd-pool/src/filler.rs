@@ -23,8 +23,9 @@ use crate::arena::Unit;
 use crate::chunk::{Chunk, KeyId, Part};
 use crate::demand::{Demand, Traffic};
 use crate::lane::Shared;
-use crate::plan::{LaneView, Plan, Recall, Stage, Work, plan_refill, targets};
+use crate::plan::{LaneView, Plan, Recall, Stage, Work, plan_refill};
 use crate::shared::{FillerShared, Home};
+use crate::targets::targets;
 
 /// Segments that the filler may skip ahead of a consumer that outruns it, by part. Skipped
 /// segments stay empty, also when the burst is over and keystrokes follow, which live on heads:
@@ -69,6 +70,7 @@ impl Feed {
             stage: shared.stage(),
             at_hand: Part::ALL.map(|part| shared.at_hand(part)),
             demand: demand.at(now),
+            allotment: demand.allotment(),
             recalled: Part::ALL.map(|part| ends[part as usize].is_recalled(shared, part)),
         }
     }
@@ -76,8 +78,8 @@ impl Feed {
 
 /// The filler's end of one part's queues.
 pub(crate) struct FeedEnd {
-    pub(crate) ready: Producer<Chunk>,
-    pub(crate) spent: Consumer<Chunk>,
+    pub(crate) ready: Producer<Box<Chunk>>,
+    pub(crate) spent: Consumer<Box<Chunk>>,
     /// The next segment to generate.
     next: Segment,
     /// Segments to stay ahead of the consumer: grows while chunks arrive too late to be used.
@@ -87,7 +89,11 @@ pub(crate) struct FeedEnd {
 }
 
 impl FeedEnd {
-    pub(crate) fn new(ready: Producer<Chunk>, spent: Consumer<Chunk>, next: Segment) -> Self {
+    pub(crate) fn new(
+        ready: Producer<Box<Chunk>>,
+        spent: Consumer<Box<Chunk>>,
+        next: Segment,
+    ) -> Self {
         Self { ready, spent, next, lead: 0, recalled: false }
     }
 
@@ -302,7 +308,7 @@ impl Filler {
         } else {
             end.lead / 2
         };
-        if end.ready.push(chunk).is_ok() {
+        if end.ready.push(Box::new(chunk)).is_ok() {
             feed.shared.parts[work.part as usize].pushed.fetch_add(1, Relaxed);
         }
         let bytes = work.part.row_bytes() * SEGMENT_PACKETS;

@@ -170,6 +170,14 @@ impl Lane {
         })
     }
 
+    /// How many of the first `pad_bytes` of the packet's pad could be taken now; as [`Self::peek`].
+    pub fn at_hand(&self, packet_number: PacketNumber, pad_bytes: usize) -> usize {
+        let has =
+            |part: Part| self.hands[part as usize].peek(self.key, part, packet_number).is_some();
+        let bytes = |part: Part| part.range().end.min(pad_bytes).saturating_sub(part.range().start);
+        Part::ALL.into_iter().filter(|&part| has(part)).map(bytes).sum()
+    }
+
     /// The first 16 bytes of the packet's pad, GCM's tag mask, read in place. `None` when they
     /// are not at hand; the pad stays usable.
     pub fn peek_mask(&self, packet_number: PacketNumber) -> Option<[u8; 16]> {
@@ -272,18 +280,22 @@ fn coverage(pad_bytes: usize, mut at_hand: impl FnMut(Part) -> bool) -> Coverage
 /// The consumer's end of one part's queues, and the chunks in use.
 pub(crate) struct Hand {
     /// Chunks that were drawn to get at those behind them, and kept; they come before `ready`.
-    drawn: VecDeque<Chunk>,
-    ready: Consumer<Chunk>,
-    spent: Producer<Chunk>,
-    current: Option<Chunk>,
+    drawn: VecDeque<Box<Chunk>>,
+    ready: Consumer<Box<Chunk>>,
+    spent: Producer<Box<Chunk>>,
+    current: Option<Box<Chunk>>,
     /// Chunks before the current one, newest first, kept for late packets; empty where the
     /// direction never goes back.
-    recent: [Option<Chunk>; RECENT_CHUNKS],
+    recent: [Option<Box<Chunk>>; RECENT_CHUNKS],
     keeps_recent: bool,
 }
 
 impl Hand {
-    pub(crate) fn new(ready: Consumer<Chunk>, spent: Producer<Chunk>, keeps_recent: bool) -> Self {
+    pub(crate) fn new(
+        ready: Consumer<Box<Chunk>>,
+        spent: Producer<Box<Chunk>>,
+        keeps_recent: bool,
+    ) -> Self {
         Self {
             drawn: VecDeque::new(),
             ready,
@@ -325,7 +337,7 @@ impl Hand {
     }
 
     /// The chunk that comes next.
-    fn next(&mut self) -> Option<Chunk> {
+    fn next(&mut self) -> Option<Box<Chunk>> {
         self.drawn.pop_front().or_else(|| self.ready.pop().ok())
     }
 
@@ -352,7 +364,7 @@ impl Hand {
         true
     }
 
-    fn retire(&mut self, chunk: Chunk) {
+    fn retire(&mut self, chunk: Box<Chunk>) {
         let oldest = if self.keeps_recent {
             let [newest, older] = &mut self.recent;
             let oldest = older.take();
@@ -367,7 +379,7 @@ impl Hand {
         }
     }
 
-    fn chunks(&self) -> impl Iterator<Item = &Chunk> {
+    fn chunks(&self) -> impl Iterator<Item = &Box<Chunk>> {
         self.current.iter().chain(self.recent.iter().flatten())
     }
 
@@ -375,6 +387,7 @@ impl Hand {
         self.current
             .iter_mut()
             .chain(self.recent.iter_mut().flatten())
+            .map(|chunk| &mut **chunk)
             .find(|chunk| chunk.holds(key, pn.segment(), part, pn.slot()))
     }
 
@@ -382,6 +395,7 @@ impl Hand {
     fn peek(&self, key: KeyId, part: Part, pn: PacketNumber) -> Option<&Chunk> {
         self.chunks()
             .chain(self.drawn.front().or_else(|| self.ready.peek().ok()))
+            .map(|chunk| &**chunk)
             .find(|chunk| chunk.holds(key, pn.segment(), part, pn.slot()))
     }
 
@@ -409,6 +423,6 @@ impl Drop for Hand {
 
 /// The queue back has room for every chunk of the lane; if it ever had not, the chunk is dropped,
 /// which sends its memory home another way.
-fn give_back(spent: &mut Producer<Chunk>, chunk: Chunk) {
+fn give_back(spent: &mut Producer<Box<Chunk>>, chunk: Box<Chunk>) {
     drop(spent.push(chunk));
 }

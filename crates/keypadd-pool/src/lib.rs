@@ -17,9 +17,10 @@ mod lane;
 mod plan;
 mod pool;
 mod shared;
+mod targets;
 
 pub use chunk::{BODY_BYTES, HEAD_BYTES, PAD_BYTES, Part};
-pub use demand::{Direction, Traffic};
+pub use demand::{Allowance, Direction, Traffic};
 pub use filler::{Filler, Step};
 pub use lane::{Coverage, Lane, PartLevel};
 pub use plan::Stage;

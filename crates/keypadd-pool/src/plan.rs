@@ -1,33 +1,25 @@
-//! Who gets how much of the pool, and what to fill next: pure functions of what every lane needs
-//! and has, and of the budget.
+//! What to fill next, and who is to give back: pure functions of what every lane has and of what
+//! `targets.rs` says that it should have.
 //!
-//! Knows no threads, no keys and no clock. Every lane that may be used has a floor of one head
-//! chunk. Above it come heads for the packets of the next half minute, because a head serves a
-//! keystroke and is a tenth of the work, first for those who need few; then bodies by the rate of
-//! long packets; what is left is spread evenly, since memory without keystream serves nobody. Who
-//! holds more than that while others go short is asked to give back.
+//! Knows no threads, no keys and no clock. Heads come before bodies as far as keystrokes and the
+//! bodies at hand need them, then bodies, then the heads that are left. Who holds more than its target
+//! while others go short is asked to give back.
+
+use std::collections::{HashMap, HashSet};
 
 use crate::chunk::Part;
+use crate::targets::{HEADS_ONLY_SHARE, PLENTY_HEADS, heads_for};
 
-/// Most head chunks a lane holds: 4,096 packets, over half a minute of 100 packets a second.
-pub(crate) const MAX_HEADS: u64 = 64;
-/// Most body chunks a lane holds: 32,768 packets, 47 MB of full ones.
-pub(crate) const MAX_BODIES: u64 = 512;
+/// Most head chunks a lane holds: 32,768 packets, 4 MiB.
+pub(crate) const MAX_HEADS: u64 = 512;
+/// Most body chunks a lane holds, 41 MB of full pads: as many as that many heads allow.
+pub(crate) const MAX_BODIES: u64 = 448;
 /// Head chunks that cover a first phase of 999 packets wherever it ends.
 const FIRST_PHASE_HEADS: u64 = 16;
 /// Body chunks for a first phase: enough for what a first burst can send before the rekey.
 const FIRST_PHASE_BODIES: u64 = 4;
 /// Head chunks of a key about to come into use.
 const STANDBY_HEADS: u64 = 16;
-/// Head chunks that every lane is to have: 64 keystrokes.
-const FLOOR_HEADS: u64 = 1;
-/// Heads for this many seconds of the packets of late are more urgent than any body.
-const HEADS_AHEAD_SECONDS: f64 = 30.0;
-/// One part in this many of the arena is for heads alone, so that idle bulk pads of early
-/// connections do not leave later ones without pads for their keystrokes.
-const HEADS_ONLY_SHARE: usize = 4;
-/// One part in this many is nobody's, until somebody new comes.
-const NEWCOMERS_SHARE: usize = 8;
 /// What is held above a target by no more than one part in this many is not asked back. The targets
 /// and all that together stay below the arena: who goes short is always helped by recalls.
 const SLACK_SHARE: u64 = 8;
@@ -51,7 +43,7 @@ impl Stage {
     pub(crate) const ALL: [Self; 4] = [Self::Dormant, Self::Standby, Self::Brief, Self::Active];
 
     /// Most chunks that a lane of this stage holds, by part.
-    const fn most(self) -> [u64; 2] {
+    pub(crate) const fn most(self) -> [u64; 2] {
         match self {
             Self::Dormant => [0, 0],
             Self::Standby => [STANDBY_HEADS, 0],
@@ -72,6 +64,17 @@ pub(crate) struct LaneView {
     pub demand: [f64; 2],
     /// Parts that have been asked to give back and have not yet.
     pub recalled: [bool; 2],
+    /// What all lanes of its peer may hold together, if that is limited.
+    pub allotment: Option<Allotment>,
+}
+
+/// Memory of one peer, whose lanes all have the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Allotment {
+    /// Tells it from others; no order is meant.
+    pub peer: usize,
+    /// What its lanes may hold.
+    pub units: usize,
 }
 
 impl LaneView {
@@ -113,7 +116,7 @@ pub(crate) struct Plan {
     pub recalls: Vec<Recall>,
 }
 
-/// Plans by targets, as [`targets`] gives them. Heads come before bodies, and the emptiest lane
+/// Plans by targets, as [`targets`](crate::targets::targets) gives them. The emptiest lane comes
 /// first, because it is the nearest to running dry.
 pub(crate) fn plan_refill(
     lanes: &[LaneView],
@@ -121,38 +124,97 @@ pub(crate) fn plan_refill(
     free_units: usize,
     total_units: usize,
 ) -> Plan {
-    let mut plan = Plan::default();
-    for part in Part::ALL {
+    let mut free = Free { units: free_units, by_allotment: left_of_allotments(lanes) };
+    let mut work = Vec::new();
+    // Whose memory has run out: everybody's, or one peer's.
+    let mut short: HashSet<Option<Allotment>> = HashSet::new();
+    for (part, wish) in [
+        (Part::Head, urgent_heads as fn(&LaneView) -> u64),
+        (Part::Body, |_| u64::MAX),
+        (Part::Head, |_| u64::MAX),
+    ] {
         let kept = if part == Part::Body { total_units / HEADS_ONLY_SHARE } else { 0 };
-        let mut free = free_units.saturating_sub(kept) / part.units();
+        let at = part as usize;
         let deficit = |lane: usize| {
-            let (view, at) = (&lanes[lane], part as usize);
-            if view.recalled[at] { 0 } else { targets[lane][at].saturating_sub(view.at_hand[at]) }
+            let view = &lanes[lane];
+            let wanted = targets[lane][at].min(wish(view));
+            if view.recalled[at] { 0 } else { wanted.saturating_sub(view.at_hand[at]) }
         };
         let mut wanting: Vec<usize> = (0..lanes.len()).filter(|&lane| deficit(lane) > 0).collect();
-        wanting.sort_by_key(|&lane| {
-            lanes[lane].at_hand[part as usize] * 1000 / targets[lane][part as usize]
-        });
+        wanting.sort_by_key(|&lane| lanes[lane].at_hand[at] * 1000 / targets[lane][at]);
         for lane in wanting {
-            let chunks = deficit(lane).min(BATCH[part as usize]).min(free as u64);
+            let wanted = deficit(lane).min(BATCH[at]);
+            let chunks = free.take(wanted, part, kept, lanes[lane].allotment);
             if chunks > 0 {
-                free -= chunks as usize;
-                plan.work.push(Work { lane, part, chunks });
-            } else if plan.recalls.is_empty() {
-                plan.recalls = recalls(lanes, targets);
+                work.push(Work { lane, part, chunks });
+            } else {
+                short.insert(free.exhausted(part, lanes[lane].allotment));
             }
         }
-        if !plan.work.is_empty() {
+        if !work.is_empty() {
             break;
         }
     }
-    plan
+    Plan { work, recalls: recalls(lanes, targets, &short) }
 }
 
-/// Lanes that hold clearly more than their targets, and have not been asked yet.
-fn recalls(lanes: &[LaneView], targets: &[[u64; 2]]) -> Vec<Recall> {
+/// Heads that come before bodies: for keystrokes, and for the bodies that come next.
+fn urgent_heads(lane: &LaneView) -> u64 {
+    let bodies = lane.at_hand[Part::Body as usize] + BATCH[Part::Body as usize];
+    PLENTY_HEADS.max(heads_for(bodies))
+}
+
+/// Memory that work may take.
+struct Free {
+    units: usize,
+    by_allotment: HashMap<Allotment, usize>,
+}
+
+impl Free {
+    /// Takes memory for as many of `chunks` as there is, and leaves `kept` units.
+    fn take(&mut self, chunks: u64, part: Part, kept: usize, of: Option<Allotment>) -> u64 {
+        let mut units = self.units.saturating_sub(kept);
+        if let Some(left) = of.and_then(|of| self.by_allotment.get(&of)) {
+            units = units.min(*left);
+        }
+        let chunks = chunks.min((units / part.units()) as u64);
+        let taken = chunks as usize * part.units();
+        self.units -= taken;
+        if let Some(left) = of.and_then(|of| self.by_allotment.get_mut(&of)) {
+            *left -= taken;
+        }
+        chunks
+    }
+
+    /// The allotment, if that is what had no memory for a chunk.
+    fn exhausted(&self, part: Part, of: Option<Allotment>) -> Option<Allotment> {
+        of.filter(|of| self.by_allotment.get(of).is_some_and(|left| *left < part.units()))
+    }
+}
+
+fn left_of_allotments(lanes: &[LaneView]) -> HashMap<Allotment, usize> {
+    let mut left = HashMap::new();
+    for lane in lanes {
+        if let Some(allotment) = lane.allotment {
+            let left = left.entry(allotment).or_insert(allotment.units);
+            *left = left.saturating_sub(lane.units());
+        }
+    }
+    left
+}
+
+/// Lanes that hold clearly more than their targets, and have not been asked yet. Who is short for its
+/// own peer's sake is helped by that peer's lanes alone.
+fn recalls(
+    lanes: &[LaneView],
+    targets: &[[u64; 2]],
+    short: &HashSet<Option<Allotment>>,
+) -> Vec<Recall> {
     let mut recalls = Vec::new();
     for (lane, view) in lanes.iter().enumerate() {
+        if !short.contains(&None) && !short.contains(&view.allotment) {
+            continue;
+        }
         for part in Part::ALL {
             let (keep, at_hand) = (targets[lane][part as usize], view.at_hand[part as usize]);
             if !view.recalled[part as usize] && at_hand > keep + keep / SLACK_SHARE {
@@ -161,77 +223,6 @@ fn recalls(lanes: &[LaneView], targets: &[[u64; 2]]) -> Vec<Recall> {
         }
     }
     recalls
-}
-
-/// Chunks that each lane should hold, by part. All of them together leave a share of `total_units`
-/// for newcomers.
-pub(crate) fn targets(lanes: &[LaneView], total_units: usize) -> Vec<[u64; 2]> {
-    let most: Vec<[u64; 2]> = lanes.iter().map(|lane| lane.stage.most()).collect();
-    let heads_of = |most: &[u64; 2]| most[Part::Head as usize];
-    let mut left = (total_units - total_units / NEWCOMERS_SHARE) as u64;
-    let mut heads = vec![0; lanes.len()];
-
-    let floors: Vec<u64> = most.iter().map(|most| heads_of(most).min(FLOOR_HEADS)).collect();
-    share(&mut heads, &mut left, &floors, |_| 1.0);
-    let needed: Vec<u64> = lanes
-        .iter()
-        .zip(&most)
-        .map(|(lane, most)| {
-            let chunks = lane.demand[Part::Head as usize] * HEADS_AHEAD_SECONDS / 64.0;
-            heads_of(most).min(chunks.ceil() as u64)
-        })
-        .collect();
-    share(&mut heads, &mut left, &needed, |_| 1.0);
-
-    // Bodies leave heads their part of the arena, used or not.
-    let for_heads = (total_units / HEADS_ONLY_SHARE) as u64;
-    let used: u64 = heads.iter().sum();
-    let mut body_left =
-        (total_units as u64 - for_heads).saturating_sub(used).min(left) / Part::Body.units() as u64;
-    let body_budget = body_left;
-    let mut bodies = vec![0; lanes.len()];
-    let wanted: Vec<u64> = most.iter().map(|most| most[Part::Body as usize]).collect();
-    share(&mut bodies, &mut body_left, &wanted, |lane| lanes[lane].demand[Part::Body as usize]);
-
-    // What nobody needs: as many heads as there may be, and bodies in the rest.
-    let body_units = (body_budget - body_left) * Part::Body.units() as u64;
-    let mut head_left = left - body_units;
-    let wanted_heads: Vec<u64> = most.iter().map(heads_of).collect();
-    share(&mut heads, &mut head_left, &wanted_heads, |_| 1.0);
-    let used = heads.iter().sum::<u64>() + body_units;
-    let mut body_left = body_left
-        .min((total_units as u64 - for_heads).saturating_sub(used) / Part::Body.units() as u64)
-        .min(head_left / Part::Body.units() as u64);
-    share(&mut bodies, &mut body_left, &wanted, |_| 1.0);
-
-    heads.into_iter().zip(bodies).map(|(heads, bodies)| [heads, bodies]).collect()
-}
-
-/// Gives out of `left` by weight, each lane up to `most` in all; a lane of no weight gets nothing.
-/// What one lane cannot take goes to the others, and what division leaves over to the first.
-fn share(given: &mut [u64], left: &mut u64, most: &[u64], weight: impl Fn(usize) -> f64) {
-    let mut open: Vec<usize> =
-        (0..given.len()).filter(|&lane| given[lane] < most[lane] && weight(lane) > 0.0).collect();
-    while *left > 0 && !open.is_empty() {
-        let (available, weights) =
-            (*left as f64, open.iter().map(|&lane| weight(lane)).sum::<f64>());
-        let before = *left;
-        for &lane in &open {
-            let part = (available * weight(lane) / weights) as u64;
-            let more = part.min(most[lane] - given[lane]).min(*left);
-            given[lane] += more;
-            *left -= more;
-        }
-        open.retain(|&lane| given[lane] < most[lane]);
-        if *left == before {
-            // Less than one chunk each: one for as many as there are.
-            for &lane in open.iter().take(*left as usize) {
-                given[lane] += 1;
-                *left -= 1;
-            }
-            break;
-        }
-    }
 }
 
 #[cfg(test)]

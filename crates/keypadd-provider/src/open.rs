@@ -76,12 +76,14 @@ impl OpenKey {
         let replayed = window.refuses(packet_number.value());
         let at_hand =
             pads.lane().map_or(Coverage::Miss, |lane| lane.peek(packet_number, pad_bytes));
-        let whole = self.protection.whole().filter(|_| at_hand == Coverage::Miss && !replayed);
+        let whole = self
+            .protection
+            .whole()
+            .filter(|_| pads.is_worse(at_hand, packet_number, pad_bytes) && !replayed);
         let (coverage, spent) = if let Some(whole) = whole {
             whole.open(packet_number, header, sealed).map_err(|_| self.refuse_forged())?;
             // Only now that the number is genuine may the lane move to it.
-            let coverage = pads.seek(packet_number, 0);
-            debug_assert_eq!(coverage, Coverage::Miss, "no bytes were asked for");
+            pads.seek(packet_number, pad_bytes);
             (Coverage::Miss, Spent { pool_bytes: 0, inline_bytes: pad_bytes })
         } else {
             let (ciphertext, tag) = sealed.split_at_mut(payload_bytes);

@@ -18,6 +18,9 @@ use zeroize::Zeroizing;
 
 use crate::limits::STANDBY_PACKETS;
 
+/// The longest rest of a pad that is made inline where the packet could be done as a whole.
+pub(crate) const REST_BYTES_MAX: usize = 2 * HEAD_BYTES;
+
 /// All live phases, oldest first.
 pub(crate) struct Phases {
     traffic: Traffic,
@@ -202,6 +205,23 @@ impl PhasePads {
     /// Moves the lane to the packet and says how much of its pad is at hand.
     pub(crate) fn seek(&mut self, packet_number: PacketNumber, pad_bytes: usize) -> Coverage {
         self.lane.as_mut().map_or(Coverage::Miss, |lane| lane.seek(packet_number, pad_bytes))
+    }
+
+    /// Whether a packet whose pad is at hand so far had better be sealed or opened as a whole, where
+    /// that can be done: GHASH and a long rest of the pad take longer than AES-GCM in one pass.
+    pub(crate) fn is_worse(
+        &self,
+        coverage: Coverage,
+        packet_number: PacketNumber,
+        pad_bytes: usize,
+    ) -> bool {
+        let at_hand =
+            || self.lane.as_ref().map_or(0, |lane| lane.at_hand(packet_number, pad_bytes));
+        match coverage {
+            Coverage::Hit => false,
+            Coverage::Partial => pad_bytes - at_hand() > REST_BYTES_MAX,
+            Coverage::Miss => true,
+        }
     }
 
     /// True when this packet is the first of its kind to lack pad after a hit: the pool has just

@@ -44,6 +44,7 @@ impl KeyProtection {
         &self.mac
     }
 
+    /// What seals and opens a packet that finds nothing of its pad in the pool, or too little.
     pub(crate) fn whole(&self) -> Option<&WholePacket> {
         self.whole.as_ref()
     }

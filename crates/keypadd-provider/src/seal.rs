@@ -81,7 +81,9 @@ impl SealKey {
         if pads.ran_dry(coverage, pad_bytes) {
             self.outbound.meters.count_exhaustion();
         }
-        let whole = self.protection.whole().filter(|_| coverage == Coverage::Miss);
+        let whole =
+            self.protection.whole().filter(|_| pads.is_worse(coverage, packet_number, pad_bytes));
+        let coverage = if whole.is_some() { Coverage::Miss } else { coverage };
         let mut mask = Zeroizing::new([0; 16]);
         let spent = if whole.is_some() {
             Spent { pool_bytes: 0, inline_bytes: pad_bytes }

@@ -1,9 +1,11 @@
 use super::*;
+use crate::targets::targets;
 
 const TOTAL: usize = 8192; // 64 MiB
 
 fn lane(stage: Stage, heads: u64, bodies: u64) -> LaneView {
-    LaneView { stage, at_hand: [heads, bodies], demand: [0.0; 2], recalled: [false; 2] }
+    let (demand, recalled, allotment) = ([0.0; 2], [false; 2], None);
+    LaneView { stage, at_hand: [heads, bodies], demand, recalled, allotment }
 }
 
 /// An active lane that holds nothing and carries so many packets a second, long ones among them.
@@ -17,66 +19,6 @@ fn idle() -> LaneView {
 
 fn plan(lanes: &[LaneView], free_units: usize) -> Plan {
     plan_refill(lanes, &targets(lanes, TOTAL), free_units, TOTAL)
-}
-
-fn units([heads, bodies]: &[u64; 2]) -> usize {
-    *heads as usize + *bodies as usize * Part::Body.units()
-}
-
-#[test]
-fn one_connection_gets_all_the_heads_it_may_have_and_bodies_in_the_rest() {
-    // Both directions, in their first phase, with the second prepared.
-    let lanes = [Stage::Brief, Stage::Active, Stage::Brief, Stage::Active];
-    let lanes = lanes.map(|stage| lane(stage, 0, 0));
-    assert_eq!(targets(&lanes, TOTAL), [[16, 4], [64, 268], [16, 4], [64, 268]]);
-}
-
-#[test]
-fn bodies_go_where_long_packets_go() {
-    let terminal = carrying(10.0, 0.0);
-    let transfer = carrying(50_000.0, 50_000.0);
-    let acknowledging = carrying(20_000.0, 0.0);
-    let targets = targets(&[terminal, transfer, acknowledging, idle()], TOTAL);
-    assert_eq!(targets, [[64, 8], [64, 512], [64, 8], [64, 7]]);
-}
-
-#[test]
-fn in_a_small_arena_heads_that_are_needed_come_before_bodies() {
-    let lanes = [carrying(10.0, 0.0), carrying(1000.0, 1000.0)];
-    assert_eq!(targets(&lanes, 128), [[26, 0], [64, 2]]);
-    // With fewer units than heads are needed, those who need little get it first.
-    assert_eq!(targets(&lanes, 32), [[5, 0], [23, 0]]);
-}
-
-#[test]
-fn a_thousand_idle_connections_have_a_head_chunk_in_every_lane() {
-    let stages = [Stage::Brief, Stage::Active, Stage::Brief, Stage::Active];
-    let lanes: Vec<LaneView> = (0..4000).map(|nth| lane(stages[nth % 4], 0, 0)).collect();
-    assert!(targets(&lanes, TOTAL).iter().all(|[heads, _]| *heads >= FLOOR_HEADS));
-}
-
-#[test]
-fn targets_of_all_lanes_fit_the_arena_with_a_share_to_spare() {
-    for total in [22, 128, 1000, TOTAL] {
-        for count in 1..200 {
-            let lanes: Vec<LaneView> = (0..count)
-                .map(|nth| match nth % 5 {
-                    0 => idle(),
-                    1 => carrying(100.0 * nth as f64, 0.0),
-                    2 => carrying(1e5, 1e5 / nth as f64),
-                    3 => lane(Stage::Brief, 0, 0),
-                    _ => lane(Stage::Standby, 0, 0),
-                })
-                .collect();
-            let targets = targets(&lanes, total);
-            let used: usize = targets.iter().map(units).sum();
-            assert!(used <= total - total / NEWCOMERS_SHARE, "{count} lanes, {used} of {total}");
-            for (lane, target) in lanes.iter().zip(&targets) {
-                let most = lane.stage.most();
-                assert!(target[0] <= most[0] && target[1] <= most[1]);
-            }
-        }
-    }
 }
 
 #[test]
@@ -107,6 +49,29 @@ fn bodies_leave_memory_for_the_heads_of_later_connections() {
     assert!(plan(&[early], TOTAL / HEADS_ONLY_SHARE).work.is_empty());
     let work = plan(&[early, idle()], TOTAL / HEADS_ONLY_SHARE).work;
     assert_eq!(work, [Work { lane: 1, part: Part::Head, chunks: 8 }]);
+}
+
+#[test]
+fn heads_beyond_what_bodies_need_wait_for_the_bodies() {
+    let plan_of = |heads, bodies| plan(&[lane(Stage::Active, heads, bodies)], TOTAL).work;
+    let heads = |chunks| [Work { lane: 0, part: Part::Head, chunks }];
+    assert_eq!(plan_of(60, 0), heads(4));
+    assert_eq!(plan_of(64, 60), heads(7));
+    assert_eq!(plan_of(71, 60), [Work { lane: 0, part: Part::Body, chunks: 2 }]);
+    assert_eq!(plan_of(448, 448), heads(8));
+    assert_eq!(plan_of(509, 448), heads(3));
+}
+
+#[test]
+fn a_peer_at_its_allowance_gets_no_more_and_gives_to_itself() {
+    let of =
+        |lane: LaneView| LaneView { allotment: Some(Allotment { peer: 1, units: 80 }), ..lane };
+    let hoarder = of(lane(Stage::Active, 80, 0));
+    let newcomer = of(carrying(10.0, 0.0));
+    let stranger = lane(Stage::Active, 500, 0);
+    let plan = plan(&[hoarder, newcomer, stranger], TOTAL);
+    assert_eq!(plan.recalls, [Recall { lane: 0, part: Part::Head, keep: 33 }]);
+    assert_eq!(plan.work, [Work { lane: 2, part: Part::Body, chunks: 2 }]);
 }
 
 #[test]

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use keypadd_keystream::{KeystreamKey, PacketNumber, SEGMENT_PACKETS, Suite};
 use keypadd_pool::{
-    BODY_BYTES, Coverage, Direction, HEAD_BYTES, Lane, PAD_BYTES, Part, Pool, PoolSettings, Stage,
-    Step, Traffic,
+    Allowance, BODY_BYTES, Coverage, Direction, HEAD_BYTES, Lane, PAD_BYTES, Part, Pool,
+    PoolSettings, Stage, Step, Traffic,
 };
 
 use crate::support::{all_memory_is_free, inline_pad, key, poll_until, pool};
@@ -302,6 +302,63 @@ fn newcomers_get_what_others_have_besides_the_chunk_in_use() {
         }
     }
     assert!(lanes.iter().all(|lane| lane.level(Part::Head).packets >= SEGMENT));
+}
+
+#[test]
+fn bulk_that_outruns_the_filler_leaves_keystrokes_their_heads() {
+    let (pool, mut filler) = Pool::with_filler(PoolSettings { budget_bytes: 4 * MIB }).expect("ok");
+    let key = key(Suite::AES_128_GCM, 15);
+    let mut lane = open(&pool, &key, Direction::Send, Stage::Active);
+    while filler.step(Duration::ZERO) == Step::Worked {}
+    // A packet every 50 us, a keystroke among 30, and a filler that makes 1.6 chunks a segment where
+    // bulk needs two.
+    let mut keystrokes = [0; 2];
+    let mut bulk = [0; 2];
+    for number in 0..100_000_u64 {
+        let is_keystroke = number % 30 == 7;
+        let bytes = if is_keystroke { 64 } else { PAD_BYTES };
+        let is_hit = lane.seek(PacketNumber::new(number), bytes) == Coverage::Hit;
+        take(&mut lane, number, 16, bytes);
+        let counts = if is_keystroke { &mut keystrokes } else { &mut bulk };
+        counts[usize::from(is_hit)] += 1;
+        if number % 40 == 0 {
+            filler.step(Duration::from_micros(50) * number as u32);
+        }
+    }
+    assert!(bulk[0] > 20_000, "bulk found its pads: {bulk:?}");
+    assert_eq!(keystrokes[0], 0, "of {}", keystrokes[1]);
+}
+
+#[test]
+fn connections_of_a_peer_with_an_allowance_stay_within_it_together() {
+    let (pool, mut filler) = Pool::with_filler(PoolSettings { budget_bytes: 8 * MIB }).expect("ok");
+    let key = key(Suite::AES_128_GCM, 16);
+    let allowance = Allowance::new(MIB as u64);
+    let mut lanes = Vec::new();
+    for newcomers in [1, 3, 8] {
+        lanes.extend((0..newcomers).map(|_| {
+            let mut traffic = Traffic::new(Direction::Receive);
+            traffic.set_allowance(allowance.clone());
+            pool.open_lane(Arc::clone(&key), &traffic, PacketNumber::new(0), Stage::Active)
+        }));
+        for _ in 0..5 {
+            while filler.step(Duration::ZERO) == Step::Worked {}
+            let at_hand: u64 = lanes.iter().map(level_bytes).sum();
+            assert!(at_hand <= MIB as u64, "{at_hand}");
+            for lane in &mut lanes {
+                lane.seek(PacketNumber::new(0), 0);
+            }
+        }
+        assert!(lanes.iter().all(|lane| lane.level(Part::Head).packets >= SEGMENT));
+    }
+    // Who has none shares the rest, and a larger allowance is used.
+    let stranger = open(&pool, &key, Direction::Send, Stage::Active);
+    while filler.step(Duration::ZERO) == Step::Worked {}
+    assert!(level_bytes(&stranger) > 3 * MIB as u64);
+    allowance.set(2 * MIB as u64);
+    lanes[0].set_stage(Stage::Brief);
+    while filler.step(Duration::ZERO) == Step::Worked {}
+    assert!(lanes.iter().map(level_bytes).sum::<u64>() > MIB as u64);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Every source of pads against every other (I2): what one seals, each opens, byte for byte.
 
 use keypadd_keystream::Protection;
+use keypadd_pool::Coverage;
 use proptest::prelude::*;
 
 use super::support::{Pads, Receiver, Sender, material, open, payload, seal};
@@ -52,14 +53,19 @@ fn run(suite: Protection, seed: u8, packets: &[(usize, u64)]) -> Result<(), Test
         }
         number += gap;
     }
-    // The first packet of a warm lane finds its pad; a dry lane never serves one.
+    // The first packet of a warm lane finds its pad, unless it is far too long; a dry lane never
+    // serves one.
+    let first_bytes = suite.mask_bytes() + packets.first().map_or(0, |(bytes, _)| *bytes);
     let pooled = senders
         .iter()
         .map(|(pads, end, _)| (pads, &end.meters))
         .chain(receivers.iter().map(|(pads, end, _)| (pads, &end.meters)));
     for (pads, meters) in pooled {
         let served = meters.keystream_pool_bytes() > 0;
-        prop_assert_eq!(served, pads.serves(suite), "{} {:?}", suite, pads);
+        match pads.coverage(suite, first_bytes) {
+            Coverage::Miss if *pads == Pads::Warm => {}
+            coverage => prop_assert_eq!(served, coverage != Coverage::Miss, "{} {:?}", suite, pads),
+        }
     }
     Ok(())
 }

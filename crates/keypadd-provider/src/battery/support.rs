@@ -17,7 +17,7 @@ use crate::fault::{FaultLatch, KeyFault};
 use crate::limits::Limits;
 use crate::meters::Meters;
 use crate::open::{Arrivals, Inbound, OpenKey};
-use crate::phases::{Ahead, Phases};
+use crate::phases::{Ahead, Phases, REST_BYTES_MAX};
 use crate::protection::KeyProtection;
 use crate::seal::{Outbound, SealKey};
 
@@ -162,12 +162,8 @@ impl Pads {
         });
     }
 
-    /// Whether packets find pads in the pool.
-    pub(super) fn serves(self, suite: Protection) -> bool {
-        self == Self::Warm && suite.cipher() != Cipher::Null
-    }
-
-    /// How much of the first packet's pad is then at hand.
+    /// How much of the first packet's pad is then used. A GCM packet that would lack too much of
+    /// it is done as a whole.
     pub(super) fn coverage(self, suite: Protection, pad_bytes: usize) -> Coverage {
         let pooled_bytes = match self {
             _ if suite.cipher() == Cipher::Null => 0,
@@ -179,6 +175,9 @@ impl Pads {
             0 => Coverage::Miss,
             _ if pooled_bytes == 0 => Coverage::Miss,
             _ if pad_bytes <= pooled_bytes => Coverage::Hit,
+            _ if suite.mask_bytes() > 0 && pad_bytes > pooled_bytes + REST_BYTES_MAX => {
+                Coverage::Miss
+            }
             _ => Coverage::Partial,
         }
     }

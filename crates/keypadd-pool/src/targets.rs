@@ -1,0 +1,245 @@
+//! Who gets how much of the pool: a pure function of what every lane needs and of the budget.
+//!
+//! Knows no threads, no keys and no clock. A body is of use only where its packet's head is, so a
+//! lane has more heads than bodies, always: what it has above is its reserve, which is left for
+//! keystrokes when bulk has used up the bodies. The order: a floor of one head chunk for every lane
+//! that may be used; heads for the packets to come, first for those who need few, because a head
+//! serves a keystroke and is a tenth of the work; pads for long packets by their rate; what is left
+//! is spread evenly, since memory without keystream serves nobody. A peer whose memory is limited is
+//! a pool of its own.
+
+use std::collections::{BTreeMap, HashSet};
+
+use crate::chunk::Part;
+use crate::plan::{Allotment, LaneView};
+
+/// Head chunks that every lane is to have: 64 keystrokes.
+const FLOOR_HEADS: u64 = 1;
+/// Head chunks before any body that no long packet has asked for: 4,096 packets, over half a minute
+/// of 100 packets a second.
+pub(crate) const PLENTY_HEADS: u64 = 64;
+/// Heads for this many seconds of keystrokes are more urgent than any body, up to that many.
+const HEADS_AHEAD_SECONDS: f64 = 30.0;
+/// Heads for this many seconds of all packets likewise, where there are keystrokes among them: bulk
+/// uses heads up while a filler that gives way to everybody waits.
+const ABSENCE_SECONDS: f64 = 0.25;
+/// One part in this many of the memory above the floors is the most that heads take before bodies.
+const HEADS_FIRST_SHARE: u64 = 2;
+/// Bodies for each head of reserve.
+const BODIES_A_RESERVE: u64 = 7;
+/// Packets a second, short ones or long ones, below which a lane counts as having none: keep-alives
+/// are no keystrokes.
+const QUIET: f64 = 2.0;
+/// Body chunks of a lane that carries keystrokes alone: 1,024 packets, a screen or two that scroll by.
+const TERMINAL_BODIES: u64 = 16;
+/// One part in this many of the arena is for heads alone, so that idle bulk pads of early
+/// connections do not leave later ones without pads for their keystrokes.
+pub(crate) const HEADS_ONLY_SHARE: usize = 4;
+/// One part in this many is nobody's, until somebody new comes.
+pub(crate) const NEWCOMERS_SHARE: usize = 8;
+
+/// Heads that a lane has before it has so many bodies: as many, and the reserve.
+pub(crate) const fn heads_for(bodies: u64) -> u64 {
+    bodies + bodies.div_ceil(BODIES_A_RESERVE)
+}
+
+/// Chunks that each lane should hold, by part. All of them together leave a share of `total_units`
+/// for newcomers.
+pub(crate) fn targets(lanes: &[LaneView], total_units: usize) -> Vec<[u64; 2]> {
+    let mut targets = vec![[0; 2]; lanes.len()];
+    let mut open: Vec<usize> = (0..lanes.len()).collect();
+    let mut room = Room::of(total_units);
+    loop {
+        set(&mut targets, &open, lanes, room);
+        // Each peer that has more than it may is a pool of its own from now on, and the others divide
+        // what those leave.
+        let limited: Vec<(Allotment, Vec<usize>)> = lanes_by_allotment(&open, lanes)
+            .into_iter()
+            .filter(|(allotment, its)| units_of_all(&targets, its) > allotment.units as u64)
+            .collect();
+        if limited.is_empty() {
+            return targets;
+        }
+        for (allotment, its) in &limited {
+            set(&mut targets, its, lanes, Room::of(allotment.units));
+            let used = units_of_all(&targets, its);
+            room.all = room.all.saturating_sub(used);
+            room.before_heads = room.before_heads.saturating_sub(used);
+        }
+        let settled: HashSet<Allotment> = limited.into_iter().map(|(of, _)| of).collect();
+        open.retain(|&lane| !lanes[lane].allotment.is_some_and(|of| settled.contains(&of)));
+    }
+}
+
+/// Memory to divide, in units.
+#[derive(Clone, Copy)]
+struct Room {
+    all: u64,
+    /// What heads and bodies may take together before the rest is for heads alone.
+    before_heads: u64,
+}
+
+impl Room {
+    fn of(total_units: usize) -> Self {
+        let all = total_units - total_units / NEWCOMERS_SHARE;
+        let before_heads = total_units - total_units / HEADS_ONLY_SHARE;
+        Self { all: all as u64, before_heads: before_heads as u64 }
+    }
+}
+
+fn units_of([heads, bodies]: [u64; 2]) -> u64 {
+    heads + bodies * Part::Body.units() as u64
+}
+
+fn units_of_all(targets: &[[u64; 2]], some: &[usize]) -> u64 {
+    some.iter().map(|&lane| units_of(targets[lane])).sum()
+}
+
+/// The targets of some lanes, which have this room.
+fn set(targets: &mut [[u64; 2]], some: &[usize], lanes: &[LaneView], room: Room) {
+    let chosen: Vec<LaneView> = some.iter().map(|&lane| lanes[lane]).collect();
+    for (&lane, target) in some.iter().zip(divide(&chosen, room)) {
+        targets[lane] = target;
+    }
+}
+
+/// The lanes of peers whose memory is limited, in an order that does not depend on chance.
+fn lanes_by_allotment(some: &[usize], lanes: &[LaneView]) -> BTreeMap<Allotment, Vec<usize>> {
+    let mut by_allotment: BTreeMap<Allotment, Vec<usize>> = BTreeMap::new();
+    for &lane in some {
+        if let Some(allotment) = lanes[lane].allotment {
+            by_allotment.entry(allotment).or_default().push(lane);
+        }
+    }
+    by_allotment
+}
+
+fn divide(lanes: &[LaneView], room: Room) -> Vec<[u64; 2]> {
+    let most: Vec<[u64; 2]> = lanes.iter().map(|lane| lane.stage.most()).collect();
+    let heads_within =
+        |chunks: u64| most.iter().map(|most| most[0].min(chunks)).collect::<Vec<_>>();
+    let mut held = Held { heads: vec![0; lanes.len()], bodies: vec![0; lanes.len()] };
+
+    held.give_heads(&heads_within(FLOOR_HEADS), room.all);
+    let needed: Vec<u64> =
+        lanes.iter().zip(&most).map(|(lane, most)| lane.heads_needed().min(most[0])).collect();
+    let first = held.units() + room.all.saturating_sub(held.units()) / HEADS_FIRST_SHARE;
+    held.give_heads(&needed, first);
+    let bodies: Vec<u64> = most.iter().map(|most| most[1]).collect();
+    held.give_pads(&bodies, room.before_heads.min(room.all), |lane| lanes[lane].long());
+
+    // What nobody needs.
+    held.give_heads(&heads_within(PLENTY_HEADS), room.all);
+    let bodies: Vec<u64> = lanes
+        .iter()
+        .zip(&most)
+        .map(|(lane, most)| if lane.is_terminal() { TERMINAL_BODIES.min(most[1]) } else { most[1] })
+        .collect();
+    held.give_pads(&bodies, room.before_heads.min(room.all), |_| 1.0);
+    held.give_heads(&heads_within(u64::MAX), room.all);
+    held.heads.into_iter().zip(held.bodies).map(|(heads, bodies)| [heads, bodies]).collect()
+}
+
+impl LaneView {
+    /// Packets a second that need a body; none where that is not worth speaking of.
+    fn long(&self) -> f64 {
+        Some(self.demand[Part::Body as usize]).filter(|&long| long >= QUIET).unwrap_or(0.0)
+    }
+
+    /// Packets a second that need no body.
+    fn short(&self) -> f64 {
+        (self.demand[Part::Head as usize] - self.demand[Part::Body as usize]).max(0.0)
+    }
+
+    fn has_keystrokes(&self) -> bool {
+        self.short() >= QUIET
+    }
+
+    /// Head chunks that come before any body.
+    fn heads_needed(&self) -> u64 {
+        let ahead = (self.short() * HEADS_AHEAD_SECONDS / 64.0).min(PLENTY_HEADS as f64);
+        let all = if self.has_keystrokes() { self.short() + self.long() } else { 0.0 };
+        (all * ABSENCE_SECONDS / 64.0).max(ahead).ceil() as u64
+    }
+
+    /// Whether it carries keystrokes, or what answers them, and nothing else.
+    fn is_terminal(&self) -> bool {
+        self.has_keystrokes() && self.long() == 0.0
+    }
+}
+
+/// What lanes have been given so far.
+struct Held {
+    heads: Vec<u64>,
+    bodies: Vec<u64>,
+}
+
+impl Held {
+    fn units(&self) -> u64 {
+        let pairs = self.heads.iter().zip(&self.bodies);
+        pairs.map(|(&heads, &bodies)| units_of([heads, bodies])).sum()
+    }
+
+    /// Heads evenly, each lane up to `most` in all, while everything stays within `up_to`.
+    fn give_heads(&mut self, most: &[u64], up_to: u64) {
+        let mut left = up_to.saturating_sub(self.units());
+        share(&mut self.heads, &mut left, most, |_| 1.0);
+    }
+
+    /// Bodies by weight, and the heads that go before them.
+    fn give_pads(&mut self, most: &[u64], up_to: u64, weight: impl Fn(usize) -> f64) {
+        let mut left = up_to.saturating_sub(self.units());
+        let costs: Vec<u64> = (0..most.len()).map(|lane| self.cost(lane, most[lane])).collect();
+        let mut given = vec![0; most.len()];
+        share(&mut given, &mut left, &costs, weight);
+        for (lane, units) in given.into_iter().enumerate() {
+            // Never more than one too many: a body comes with two heads at most.
+            let mut bodies =
+                (self.bodies[lane] + units / Part::Body.units() as u64).min(most[lane]);
+            while bodies > self.bodies[lane] && self.cost(lane, bodies) > units {
+                bodies -= 1;
+            }
+            if bodies > self.bodies[lane] {
+                self.bodies[lane] = bodies;
+                self.heads[lane] = self.heads[lane].max(heads_for(bodies));
+            }
+        }
+    }
+
+    /// Units that it takes to bring a lane to so many bodies.
+    fn cost(&self, lane: usize, bodies: u64) -> u64 {
+        let more = bodies.saturating_sub(self.bodies[lane]);
+        let heads = heads_for(bodies).saturating_sub(self.heads[lane]);
+        if more == 0 { 0 } else { more * Part::Body.units() as u64 + heads }
+    }
+}
+
+/// Gives out of `left` by weight, each lane up to `most` in all; a lane of no weight gets nothing.
+/// What one lane cannot take goes to the others, and what division leaves over to the first.
+fn share(given: &mut [u64], left: &mut u64, most: &[u64], weight: impl Fn(usize) -> f64) {
+    let mut open: Vec<usize> =
+        (0..given.len()).filter(|&lane| given[lane] < most[lane] && weight(lane) > 0.0).collect();
+    while *left > 0 && !open.is_empty() {
+        let (available, weights) =
+            (*left as f64, open.iter().map(|&lane| weight(lane)).sum::<f64>());
+        let before = *left;
+        for &lane in &open {
+            let part = (available * weight(lane) / weights) as u64;
+            let more = part.min(most[lane] - given[lane]).min(*left);
+            given[lane] += more;
+            *left -= more;
+        }
+        open.retain(|&lane| given[lane] < most[lane]);
+        if *left == before {
+            // Less than one each: one for as many as there are.
+            for &lane in open.iter().take(*left as usize) {
+                given[lane] += 1;
+                *left -= 1;
+            }
+            break;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
