@@ -10,15 +10,21 @@ mod arm;
 mod counts;
 mod exchange;
 pub mod exhaustion;
+mod figure;
 mod interleave;
 mod latencies;
 pub mod machine;
+#[cfg(test)]
+mod made_up;
+pub mod output;
 mod path;
+pub mod report;
 mod requester;
 pub mod results;
 mod schedule;
 mod service;
 pub mod statistics;
+pub mod text;
 pub mod verdict;
 mod workload;
 

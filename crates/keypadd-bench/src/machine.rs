@@ -52,6 +52,60 @@ impl Machine {
         Self::read_in(Path::new("/"))
     }
 
+    /// In one line: the CPU, its cores, the kernel, the load.
+    pub fn summary(&self) -> String {
+        let mut parts = vec![self.cpu_and_cores()];
+        parts.push(format!("ciphers by {}", self.cipher_backend));
+        parts.extend((!self.kernel.is_empty()).then(|| self.kernel.clone()));
+        parts.extend(self.virtualised.as_ref().map(|by| format!("virtual ({by})")));
+        parts.extend(self.load_at_start.map(|[load, ..]| format!("load {load} at the start")));
+        parts.join("; ")
+    }
+
+    /// `A CPU, 2 of 8 logical cores`.
+    pub fn cpu_and_cores(&self) -> String {
+        let cpu = if self.cpu.is_empty() { &self.architecture } else { &self.cpu };
+        let cores = if self.cores_allowed == self.cores_online {
+            format!("{}", self.cores_online)
+        } else {
+            format!("{} of {}", self.cores_allowed, self.cores_online)
+        };
+        let quota =
+            self.cpu_quota.map_or_else(String::new, |quota| format!(", limited to {quota}"));
+        let noun = if self.cores_online == 1 { "core" } else { "cores" };
+        format!("{cpu}, {cores} logical {noun}{quota}")
+    }
+
+    /// All of it, by name, in the order in which a person asks.
+    pub fn facts(&self) -> Vec<(&'static str, String)> {
+        let known = |name: &'static str, text: Option<String>| {
+            text.filter(|text| !text.is_empty()).map(|text| (name, text))
+        };
+        let bytes = |bytes: u64| format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30));
+        let cache = |bytes: u64| format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20));
+        let facts = [
+            known("CPU", Some(self.cpu_and_cores())),
+            known("Architecture", Some(self.architecture.clone())),
+            known("CPU features", Some(self.cpu_features.join(", "))),
+            known("Ciphers by", Some(self.cipher_backend.clone())),
+            known("Other backends here", Some(self.cipher_backends.join(", "))),
+            known(
+                "Two threads a core",
+                self.smt.map(|smt| (if smt { "yes" } else { "no" }).to_owned()),
+            ),
+            known("Clock governor", self.governor.clone()),
+            known("Last-level cache", self.last_level_cache_bytes.map(cache)),
+            known("Memory", Some(bytes(self.memory_bytes))),
+            known("Kernel", Some(self.kernel.clone())),
+            known("Virtualised", self.virtualised.clone()),
+            known(
+                "Load at the start",
+                self.load_at_start.map(|load| load.map(|load| load.to_string()).join(", ")),
+            ),
+        ];
+        facts.into_iter().flatten().collect()
+    }
+
     /// The machine whose `proc` and `sys` are below `root`; ciphers are always this process's.
     fn read_in(root: &Path) -> Self {
         let text = |path: &str| {

@@ -8,8 +8,11 @@
 
 mod number;
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
+use crate::figure;
 use crate::machine::Machine;
 
 /// What [`Results::schema`] says of results that this code writes.
@@ -346,6 +349,13 @@ impl Estimate {
     }
 }
 
+/// With the digits that its interval allows: `1.25 ± 0.12`, `1.01 (1.00–1.03)`.
+impl fmt::Display for Estimate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&figure::write(self))
+    }
+}
+
 impl Table {
     /// A table without columns and rows.
     pub fn new(id: &str, title: &str, rows_are: &str) -> Self {
@@ -428,6 +438,24 @@ impl Mark {
     }
 }
 
+impl At {
+    /// Of an upright line.
+    pub fn x(self) -> Option<f64> {
+        match self {
+            Self::X(x) => Some(x),
+            Self::Y(_) => None,
+        }
+    }
+
+    /// Of a level line.
+    pub fn y(self) -> Option<f64> {
+        match self {
+            Self::X(_) => None,
+            Self::Y(y) => Some(y),
+        }
+    }
+}
+
 impl Prediction {
     /// Written down before the run: the figure, and the formula and figures that it was made from.
     pub fn new(name: &str, unit: &str, predicted: f64, from: &str) -> Self {
@@ -445,6 +473,16 @@ impl Prediction {
     pub fn compare(&mut self, measured: Estimate) {
         self.error_percent = Some((self.predicted / measured.value - 1.0) * 100.0);
         self.measured = Some(measured);
+    }
+}
+
+impl Cell {
+    /// The figure, if it is one.
+    pub fn figure(&self) -> Option<&Estimate> {
+        match self {
+            Self::Figure(estimate) => Some(estimate),
+            Self::Text(_) | Self::Missing => None,
+        }
     }
 }
 

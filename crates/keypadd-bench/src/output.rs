@@ -1,0 +1,230 @@
+//! The directory of a report: refused before anything runs, or written whole each time.
+//!
+//! A save writes every file beside its place, then moves all of them there, so that a full disk or a
+//! killed run leaves the files of the save before. Only files that a report has are ever replaced or
+//! removed. Knows nothing of what is in the files.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::fs::{File, TryLockError};
+use std::io;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+use crate::report;
+use crate::results::Results;
+
+/// Ends the names of files that are being written.
+const UNFINISHED: &str = ".unfinished";
+
+/// A directory that takes a report.
+#[derive(Debug)]
+pub struct Output {
+    directory: PathBuf,
+    /// Holds the lock that keeps a second run out.
+    _lock: File,
+}
+
+/// Why a directory does not take a report. Each says what to do about it.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum OutputError {
+    /// It is a file, a socket or the like.
+    #[error("{0} is not a directory; name one that is empty or not there yet")]
+    NotADirectory(PathBuf),
+    /// It has something that no report has.
+    #[error(
+        "{directory} has files that are not of a report ({other}); name a directory that is empty \
+         or not there yet"
+    )]
+    Foreign {
+        /// The directory.
+        directory: PathBuf,
+        /// The first other file's path within it.
+        other: String,
+    },
+    /// Another run writes its report there.
+    #[error("another run writes its report to {0}; name another directory or wait for its end")]
+    InUse(PathBuf),
+    /// It cannot be made or written.
+    #[error("cannot write to {directory}: {cause}; name a directory that you may write to")]
+    Unwritable {
+        /// The directory.
+        directory: PathBuf,
+        /// What the system says.
+        cause: io::Error,
+    },
+}
+
+/// A save that failed. What the save before has written is still there.
+#[derive(Debug, Error)]
+#[error("cannot save {path}: {cause}; what was saved before is unchanged")]
+pub struct SaveError {
+    /// The file that could not be written.
+    pub path: PathBuf,
+    /// What the system says.
+    pub cause: io::Error,
+}
+
+impl Output {
+    /// Takes a directory for a report, and makes it if it is not there. A former report in it stays
+    /// until the first [`Self::save`].
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be written, holds files that are not of a report, or another run uses it.
+    pub fn create(directory: &Path) -> Result<Self, OutputError> {
+        let unwritable = |cause| OutputError::Unwritable { directory: directory.to_owned(), cause };
+        if fs::metadata(directory).is_ok_and(|found| !found.is_dir()) {
+            return Err(OutputError::NotADirectory(directory.to_owned()));
+        }
+        fs::create_dir_all(directory).map_err(unwritable)?;
+        let lock = File::open(directory).map_err(unwritable)?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                return Err(OutputError::InUse(directory.to_owned()));
+            }
+            // A file system without locks keeps nobody out, and that is no reason to refuse it.
+            Err(TryLockError::Error(_)) => {}
+        }
+        if let Some(other) = foreign(directory).map_err(unwritable)? {
+            return Err(OutputError::Foreign { directory: directory.to_owned(), other });
+        }
+        for folder in ["", report::PLOTS, report::DATA] {
+            let folder = directory.join(folder);
+            fs::create_dir_all(&folder).map_err(unwritable)?;
+            let probe = folder.join(format!("probe{UNFINISHED}"));
+            write_synced(&probe, b"can this be written?").map_err(unwritable)?;
+            fs::remove_file(&probe).map_err(unwritable)?;
+        }
+        Ok(Self { directory: directory.to_owned(), _lock: lock })
+    }
+
+    /// Where the report is.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// The page, for whoever is to open it.
+    pub fn page(&self) -> PathBuf {
+        self.directory.join(report::PAGE)
+    }
+
+    /// Replaces the report by one of `results`. At any time, as often as there is something new: what
+    /// a run that is killed leaves is its last save.
+    ///
+    /// # Errors
+    ///
+    /// If a file cannot be written. The report is then the one of the save before.
+    pub fn save(&self, results: &Results) -> Result<(), SaveError> {
+        let files = report::files(results);
+        let mut unfinished = Unfinished(Vec::new());
+        for file in &files {
+            let path = self.directory.join(&file.path);
+            let beside = beside(&path);
+            unfinished.0.push(beside.clone());
+            write_synced(&beside, file.contents.as_bytes())
+                .map_err(|cause| SaveError { path, cause })?;
+        }
+        // Nothing from here on needs room on the disk.
+        for file in &files {
+            let path = self.directory.join(&file.path);
+            fs::rename(beside(&path), &path).map_err(|cause| SaveError { path, cause })?;
+        }
+        unfinished.0.clear();
+        let current: BTreeSet<&str> = files.iter().map(|file| file.path.as_str()).collect();
+        self.remove_others(&current).map_err(|(path, cause)| SaveError { path, cause })
+    }
+
+    /// Removes pictures and figures that a former report had and this one has not, and has the disk
+    /// hold what the directories say.
+    fn remove_others(&self, current: &BTreeSet<&str>) -> Result<(), (PathBuf, io::Error)> {
+        for (folder, _) in FOLDERS {
+            let path = self.directory.join(folder);
+            let blame = |cause| (path.clone(), cause);
+            for name in names_in(&path).map_err(blame)? {
+                if !current.contains(format!("{folder}/{name}").as_str()) && is_ours(folder, &name)
+                {
+                    fs::remove_file(path.join(name)).map_err(blame)?;
+                }
+            }
+            sync_directory(&path).map_err(blame)?;
+        }
+        sync_directory(&self.directory).map_err(|cause| (self.directory.clone(), cause))
+    }
+}
+
+/// Files that are not in their place yet; removed if they never get there.
+struct Unfinished(Vec<PathBuf>);
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        for path in &self.0 {
+            // There may be none; and the failure that brought us here is the one to be told.
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+/// The folders of a report and how the names in them end.
+const FOLDERS: [(&str, &str); 2] = [(report::PLOTS, ".svg"), (report::DATA, ".csv")];
+
+/// Whether a report has files of such names; `folder` is empty for the directory itself.
+fn is_ours(folder: &str, name: &str) -> bool {
+    let name = name.strip_suffix(UNFINISHED).unwrap_or(name);
+    match FOLDERS.iter().find(|(known, _)| *known == folder) {
+        Some((_, ending)) => name.ends_with(ending) || name == "probe",
+        None => matches!(name, report::PAGE | report::RESULTS | "probe"),
+    }
+}
+
+/// The first path that no report has: other names, or something else under a known name.
+fn foreign(directory: &Path) -> io::Result<Option<String>> {
+    for name in names_in(directory)? {
+        let path = directory.join(&name);
+        let found = fs::symlink_metadata(&path)?;
+        let folder = FOLDERS.iter().find(|(folder, _)| *folder == name);
+        match folder {
+            Some((folder, _)) if found.is_dir() => {
+                for inner in names_in(&path)? {
+                    let is_file = fs::symlink_metadata(path.join(&inner))?.is_file();
+                    if !is_file || !is_ours(folder, &inner) {
+                        return Ok(Some(format!("{folder}/{inner}")));
+                    }
+                }
+            }
+            None if found.is_file() && is_ours("", &name) => {}
+            _ => return Ok(Some(name)),
+        }
+    }
+    Ok(None)
+}
+
+/// What is in a directory, in a fixed order.
+fn names_in(directory: &Path) -> io::Result<BTreeSet<String>> {
+    fs::read_dir(directory)?
+        .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
+        .collect()
+}
+
+fn beside(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(UNFINISHED);
+    name.into()
+}
+
+fn write_synced(path: &Path, contents: &[u8]) -> io::Result<()> {
+    let mut file = File::create(path)?;
+    file.write_all(contents)?;
+    file.sync_all()
+}
+
+fn sync_directory(path: &Path) -> io::Result<()> {
+    File::open(path)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,202 @@
+//! One curve within its axes: its band, its line, its points, and a sample of it for the legend.
+//!
+//! What is not finite is a gap. What would not move by half a pixel is left out, so that a picture of
+//! a hundred thousand points is a small file.
+
+use std::fmt::Write;
+
+use maud::Markup;
+use maud::html;
+
+use super::plot::{Palette, round};
+use super::scale::Ruler;
+use crate::results::{Curve, Style};
+
+/// Curves of so few points show each of them.
+const POINTS_SHOWN: usize = 24;
+
+/// Nearer points than this, in pixels, look like one.
+const APART: f64 = 0.5;
+
+/// Where the axes are, in pixels.
+pub(super) struct Frame {
+    pub(super) x: Ruler,
+    pub(super) y: Ruler,
+    pub(super) left: f64,
+    pub(super) right: f64,
+    pub(super) top: f64,
+    pub(super) bottom: f64,
+}
+
+impl Frame {
+    /// From the left edge.
+    pub(super) fn across(&self, x: f64) -> Option<f64> {
+        Some(self.left + self.x.place(x)? * (self.right - self.left))
+    }
+
+    /// From the upper edge.
+    pub(super) fn up(&self, y: f64) -> Option<f64> {
+        Some(self.level(self.y.place(y)?))
+    }
+
+    fn level(&self, place: f64) -> f64 {
+        self.bottom - place * (self.bottom - self.top)
+    }
+
+    fn point(&self, [x, y]: [f64; 2]) -> Option<[f64; 2]> {
+        Some([self.across(x)?, self.up(y)?])
+    }
+}
+
+/// The area between both ends of the intervals, or whiskers.
+pub(super) fn band(curve: &Curve, palette: &Palette, frame: &Frame) -> Markup {
+    let Some(band) = &curve.band else {
+        return html! {};
+    };
+    let ends: Vec<Option<[f64; 3]>> = curve
+        .points
+        .iter()
+        .zip(band)
+        .map(|(point, [low, high])| {
+            let [x, _] = frame.point(*point)?;
+            // An end that is not finite is as far off as the picture goes.
+            let low = frame.level(frame.y.place_end(*low, true));
+            let high = frame.level(frame.y.place_end(*high, false));
+            Some([x, low, high])
+        })
+        .collect();
+    let mut path = String::new();
+    if curve.style == Style::Points {
+        for [x, low, high] in ends.iter().flatten() {
+            let (x, low, high) = (round(*x), round(*low), round(*high));
+            let (left, right) = (round(x - 4.0), round(x + 4.0));
+            // Writing to a String cannot fail.
+            let _ = write!(path, "M{left},{low}H{right}M{x},{low}V{high}M{left},{high}H{right}");
+        }
+        return html! {
+            g class=(palette.colour(&curve.label)) { path class="whisker" d=(path) {} }
+        };
+    }
+    for run in ends.split(Option::is_none) {
+        let side = |of: fn(&[f64; 3]) -> [f64; 2]| {
+            let side: Vec<_> = run.iter().flatten().map(of).collect();
+            thinned(&if curve.style == Style::Steps { stepped(&side) } else { side })
+        };
+        let upper = side(|[x, _, high]| [*x, *high]);
+        let lower = side(|[x, low, _]| [*x, *low]);
+        if upper.len() > 1 || lower.len() > 1 {
+            let around: Vec<_> = upper.into_iter().chain(lower.into_iter().rev()).collect();
+            path.push_str(&drawn(&around));
+            path.push('Z');
+        }
+    }
+    html! {
+        g class=(palette.colour(&curve.label)) { path class="band" d=(path) {} }
+    }
+}
+
+/// The line and, where they are few, its points.
+pub(super) fn line(curve: &Curve, palette: &Palette, frame: &Frame) -> Markup {
+    let places: Vec<_> = curve.points.iter().map(|point| frame.point(*point)).collect();
+    let mut path = String::new();
+    if curve.style != Style::Points {
+        for run in places.split(Option::is_none) {
+            let run: Vec<_> = run.iter().flatten().copied().collect();
+            let run = if curve.style == Style::Steps { stepped(&run) } else { run };
+            path.push_str(&drawn(&thinned(&run)));
+        }
+    }
+    let few = curve.style != Style::Steps && places.len() <= POINTS_SHOWN;
+    let dots: Vec<_> = if few || curve.style == Style::Points {
+        thinned(&places.iter().flatten().copied().collect::<Vec<_>>())
+    } else {
+        Vec::new()
+    };
+    html! {
+        g class=(palette.colour(&curve.label)) {
+            title { (curve.label) }
+            @if !path.is_empty() {
+                path class={ "curve " (palette.dashes(&curve.label)) } d=(path) {}
+            }
+            @for [x, y] in dots { (dot(palette.shape(&curve.label), x, y)) }
+        }
+    }
+}
+
+/// What the legend shows of a curve, from `x` on at height `y`.
+pub(super) fn sample(curve: &Curve, palette: &Palette, x: f64, y: f64) -> Markup {
+    let (x, y) = (round(x), round(y));
+    let few = curve.style != Style::Steps && curve.points.len() <= POINTS_SHOWN;
+    html! {
+        @if curve.style != Style::Points {
+            path class={ "curve " (palette.dashes(&curve.label)) } d={ "M" (x) "," (y) "h28" } {}
+        }
+        @if few || curve.style == Style::Points {
+            (dot(palette.shape(&curve.label), x + 14.0, y))
+        }
+    }
+}
+
+/// A circle, a square, a diamond or a triangle.
+fn dot(shape: usize, x: f64, y: f64) -> Markup {
+    let (x, y) = (round(x), round(y));
+    let path = match shape % 4 {
+        0 => format!("M{},{y}a4,4 0 1,0 8,0a4,4 0 1,0 -8,0Z", round(x - 4.0)),
+        1 => format!("M{},{}h7v7h-7Z", round(x - 3.5), round(y - 3.5)),
+        2 => format!("M{x},{}l5,5l-5,5l-5,-5Z", round(y - 5.0)),
+        _ => format!("M{x},{}l5,9h-10Z", round(y - 5.0)),
+    };
+    html! { path class="dot" d=(path) {} }
+}
+
+/// The corners of steps: a height holds until the next point.
+fn stepped(points: &[[f64; 2]]) -> Vec<[f64; 2]> {
+    let mut corners = Vec::with_capacity(points.len() * 2);
+    for pair in points.windows(2) {
+        corners.push(pair[0]);
+        corners.push([pair[1][0], pair[0][1]]);
+    }
+    corners.extend(points.last());
+    corners
+}
+
+/// Without points that look like the one before; the last stays.
+fn thinned(points: &[[f64; 2]]) -> Vec<[f64; 2]> {
+    let mut kept: Vec<[f64; 2]> = Vec::new();
+    for (index, point) in points.iter().enumerate() {
+        let near = kept.last().is_some_and(|last| {
+            (last[0] - point[0]).abs() < APART && (last[1] - point[1]).abs() < APART
+        });
+        if !near || (index + 1 == points.len() && kept.len() > 1) {
+            kept.push(*point);
+        }
+    }
+    kept
+}
+
+fn drawn(points: &[[f64; 2]]) -> String {
+    let mut path = String::new();
+    for (index, [x, y]) in points.iter().enumerate() {
+        let letter = if index == 0 { 'M' } else { 'L' };
+        // Writing to a String cannot fail.
+        let _ = write!(path, "{letter}{},{}", round(*x), round(*y));
+    }
+    path
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_holds_until_the_next_point() {
+        assert_eq!(stepped(&[[0.0, 1.0], [2.0, 3.0]]), [[0.0, 1.0], [2.0, 1.0], [2.0, 3.0]]);
+    }
+
+    #[test]
+    fn points_that_look_alike_are_drawn_once_and_peaks_stay() {
+        let points: Vec<_> = (0..1000).map(|n| [n as f64 / 1000.0, 5.0]).collect();
+        assert!(thinned(&points).len() <= 3);
+        assert_eq!(thinned(&[[0.0, 0.0], [0.1, 90.0], [0.2, 0.0]]).len(), 3);
+    }
+}

@@ -1,0 +1,146 @@
+//! Figures for other programs: a file of comma-separated values (RFC 4180) for every table, for the
+//! curves of every plot, for predictions and for verdicts. Figures have all their digits.
+
+use super::DATA;
+use super::File;
+use super::names::{Names, VERDICTS};
+use crate::results::{At, Axis, Cell, Plot, Results, Section, Table};
+use crate::text;
+
+pub(super) fn files(results: &Results, names: &Names) -> Vec<File> {
+    let mut files = vec![file(VERDICTS, verdicts(results))];
+    for (section, names) in results.sections.iter().zip(&names.sections) {
+        let emulated = text::emulated(&results.run, section);
+        let emulated = emulated.as_deref();
+        if !section.predictions.is_empty() {
+            files.push(file(&names.predictions, predictions(section, emulated)));
+        }
+        for (content, name) in section.tables.iter().zip(&names.tables) {
+            files.push(file(name, table(content, emulated)));
+        }
+        for (plot, name) in section.plots.iter().zip(&names.plots) {
+            files.push(file(name, curves(plot, emulated)));
+        }
+    }
+    files
+}
+
+fn file(name: &str, rows: Vec<Vec<String>>) -> File {
+    let mut writer = csv::WriterBuilder::new().flexible(true).from_writer(Vec::new());
+    for row in rows {
+        writer.write_record(&row).expect("memory takes what is written");
+    }
+    let bytes = writer.into_inner().expect("memory takes what is written");
+    let contents = String::from_utf8(bytes).expect("text and commas are text");
+    File { path: format!("{DATA}/{name}.csv"), contents }
+}
+
+fn verdicts(results: &Results) -> Vec<Vec<String>> {
+    let mut rows = vec![words(["section", "claim", "outcome", "because", "rule"])];
+    for section in &results.sections {
+        for verdict in &section.verdicts {
+            let outcome = verdict.outcome.name();
+            let (because, rule) = (&verdict.because, &verdict.rule);
+            rows.push(words([&section.title, &verdict.claim, outcome, because, rule]));
+        }
+    }
+    rows
+}
+
+fn predictions(section: &Section, emulated: Option<&str>) -> Vec<Vec<String>> {
+    let heads = ["figure", "unit", "predicted", "measured", "low", "high", "error %", "from"];
+    let mut rows = vec![words(heads)];
+    for prediction in &section.predictions {
+        let measured = prediction.measured.as_ref();
+        let interval = measured.and_then(|measured| measured.interval);
+        let mut row = words([&prediction.name, &prediction.unit]);
+        row.push(figure(Some(prediction.predicted)));
+        row.push(figure(measured.map(|measured| measured.value)));
+        row.push(figure(interval.map(|[low, _]| low)));
+        row.push(figure(interval.map(|[_, high]| high)));
+        row.push(figure(prediction.error_percent));
+        row.push(word(&prediction.from));
+        rows.push(row);
+    }
+    said(rows, emulated)
+}
+
+fn table(table: &Table, emulated: Option<&str>) -> Vec<Vec<String>> {
+    let mut heads = words([&table.rows_are]);
+    let mut rows: Vec<Vec<String>> = table.rows.iter().map(|row| words([&row.label])).collect();
+    for (index, column) in table.columns.iter().enumerate() {
+        let head = named(&column.name, &column.unit);
+        let cell = |row: usize| table.rows[row].cells.get(index).unwrap_or(&Cell::Missing);
+        let interval = |row: usize| cell(row).figure().and_then(|estimate| estimate.interval);
+        let uncertain = (0..rows.len()).any(|row| interval(row).is_some());
+        heads.push(word(&head));
+        if uncertain {
+            heads.extend(words([&format!("{head}, low"), &format!("{head}, high")]));
+        }
+        for (row, values) in rows.iter_mut().enumerate() {
+            values.push(match cell(row) {
+                Cell::Figure(estimate) => figure(Some(estimate.value)),
+                Cell::Text(text) => word(text),
+                Cell::Missing => String::new(),
+            });
+            if uncertain {
+                values.push(figure(interval(row).map(|[low, _]| low)));
+                values.push(figure(interval(row).map(|[_, high]| high)));
+            }
+        }
+    }
+    rows.insert(0, heads);
+    said(rows, emulated)
+}
+
+/// A row for each point, and one for each mark.
+fn curves(plot: &Plot, emulated: Option<&str>) -> Vec<Vec<String>> {
+    let axis = |axis: &Axis| named(&axis.name, &axis.unit);
+    let mut rows = vec![words(["curve", &axis(&plot.x), &axis(&plot.y), "low", "high"])];
+    for curve in &plot.curves {
+        for (index, [x, y]) in curve.points.iter().enumerate() {
+            let interval = curve.band.as_ref().and_then(|band| band.get(index));
+            let mut row = words([&curve.label]);
+            row.extend([figure(Some(*x)), figure(Some(*y))]);
+            row.push(figure(interval.map(|[low, _]| *low)));
+            row.push(figure(interval.map(|[_, high]| *high)));
+            rows.push(row);
+        }
+    }
+    for mark in &plot.marks {
+        let mut row = words([&format!("mark: {}", mark.label)]);
+        row.extend([figure(At::x(mark.at)), figure(At::y(mark.at))]);
+        row.extend([String::new(), String::new()]);
+        rows.push(row);
+    }
+    said(rows, emulated)
+}
+
+/// With one more column that says what is emulated, if anything is.
+fn said(mut rows: Vec<Vec<String>>, emulated: Option<&str>) -> Vec<Vec<String>> {
+    if let Some(emulated) = emulated {
+        for (index, row) in rows.iter_mut().enumerate() {
+            row.push(word(if index == 0 { "emulated" } else { emulated }));
+        }
+    }
+    rows
+}
+
+fn named(name: &str, unit: &str) -> String {
+    if unit.is_empty() { name.to_owned() } else { format!("{name} ({unit})") }
+}
+
+/// All digits; nothing for what is not finite or not there.
+fn figure(figure: Option<f64>) -> String {
+    figure.filter(|figure| figure.is_finite()).map_or_else(String::new, |figure| figure.to_string())
+}
+
+/// Text that no spreadsheet takes for a formula.
+fn word(text: &str) -> String {
+    let text = text::legible(text);
+    if text.starts_with(['=', '+', '-', '@']) { format!("'{text}") } else { text }
+}
+
+fn words<const N: usize>(texts: [&str; N]) -> Vec<String> {
+    texts.map(word).to_vec()
+}

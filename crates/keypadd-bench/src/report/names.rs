@@ -1,0 +1,61 @@
+//! What the files of a report are called: after the ids of sections, tables and plots, whatever these
+//! hold, and no two alike.
+
+use std::collections::HashSet;
+
+use crate::results::Results;
+
+/// Longer names are cut: file systems end at 255 bytes.
+const NAME_MAX: usize = 100;
+
+/// The names of all files, without folder and ending.
+pub(super) struct Names {
+    pub(super) sections: Vec<SectionNames>,
+}
+
+/// In the order of the section's tables and plots.
+pub(super) struct SectionNames {
+    /// Of the section itself, as the end of an address within the page.
+    pub(super) anchor: String,
+    pub(super) predictions: String,
+    pub(super) tables: Vec<String>,
+    pub(super) plots: Vec<String>,
+}
+
+/// The file of all verdicts.
+pub(super) const VERDICTS: &str = "verdicts";
+
+impl Names {
+    pub(super) fn of(results: &Results) -> Self {
+        let mut taken = HashSet::from([VERDICTS.to_owned()]);
+        let sections = results.sections.iter().map(|section| {
+            let anchor = unique(safe(&section.id), &mut taken);
+            let mut name = |id: &str| unique(format!("{anchor}-{}", safe(id)), &mut taken);
+            SectionNames {
+                predictions: name("predictions"),
+                tables: section.tables.iter().map(|table| name(&table.id)).collect(),
+                plots: section.plots.iter().map(|plot| name(&plot.id)).collect(),
+                anchor,
+            }
+        });
+        Self { sections: sections.collect() }
+    }
+}
+
+/// Lower-case letters, digits and `-`, beginning with none of the latter.
+fn safe(id: &str) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
+    let name: String = id.chars().take(NAME_MAX).map(plain).collect();
+    match name.trim_matches('-') {
+        "" => "unnamed".to_owned(),
+        name => name.to_owned(),
+    }
+}
+
+fn unique(name: String, taken: &mut HashSet<String>) -> String {
+    let numbered = (2..).map(|number| format!("{name}-{number}"));
+    let free = std::iter::once(name.clone()).chain(numbered).find(|name| !taken.contains(name));
+    let free = free.expect("there is always a next number");
+    taken.insert(free.clone());
+    free
+}

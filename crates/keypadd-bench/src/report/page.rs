@@ -1,0 +1,243 @@
+//! `report.html`: what a person reads first, then a section for every experiment.
+
+use maud::DOCTYPE;
+use maud::Markup;
+use maud::PreEscaped;
+use maud::html;
+
+use super::DATA;
+use super::PLOT_STYLE;
+use super::PLOTS;
+use super::RESULTS;
+use super::names::{Names, SectionNames, VERDICTS};
+use super::plot::{self, Palette, Size};
+use super::table;
+use crate::machine::Machine;
+use crate::results::{Outcome, Plot, Results, Run, Section, Verdict};
+use crate::text;
+
+const PAGE_STYLE: &str = include_str!("page.css");
+
+pub(super) fn page(results: &Results, names: &Names) -> Markup {
+    let run = &results.run;
+    html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta name="color-scheme" content="light dark";
+                meta name="generator" content={ "keypadd " (run.version) };
+                title { (run.title) }
+                style { (PreEscaped(PLOT_STYLE)) (PreEscaped(PAGE_STYLE)) }
+            }
+            body {
+                header {
+                    h1 { (run.title) }
+                    p class="when" { (when(run)) }
+                    @if let Some(ending) = text::ending(run) {
+                        p class="incomplete" role="status" { (ending) }
+                    }
+                    @if !run.emulated.is_empty() {
+                        p class="emulated" { "Emulated: " (run.emulated.join("; ")) }
+                    }
+                }
+                main {
+                    (summary(results, names))
+                    @for (section, names) in results.sections.iter().zip(&names.sections) {
+                        (experiment(section, run, names))
+                    }
+                    (origin(run, &results.machine))
+                }
+                footer {
+                    p {
+                        "Made from " a href=(RESULTS) { (RESULTS) } " alone. Beside it stand " code { (PLOTS) "/" }
+                        " with every picture and " code { (DATA) "/" } " with every table and curve."
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// `21 November`, as RFC 3339 has it, without letters that only machines need.
+fn when(run: &Run) -> String {
+    let plain = |time: &str| time.replace('T', " ").replace('Z', " UTC");
+    let ended = run.ended.as_deref().map_or_else(String::new, |ended| {
+        // The day is said once.
+        let same_day = ended.split('T').next() == run.started.split('T').next();
+        let ended = if same_day { ended.split('T').nth(1).unwrap_or(ended) } else { ended };
+        format!(" to {}", plain(ended))
+    });
+    let started = plain(&run.started);
+    let started = if ended.is_empty() { started } else { started.replace(" UTC", "") };
+    format!("{started}{ended}, keypadd {}, seed {}", run.version, run.seed)
+}
+
+fn summary(results: &Results, names: &Names) -> Markup {
+    let verdicts = || results.sections.iter().flat_map(|section| &section.verdicts);
+    let count = |outcome| verdicts().filter(|verdict| verdict.outcome == outcome).count();
+    let counts: Vec<_> = [Outcome::Holds, Outcome::DoesNotHold, Outcome::CannotTell]
+        .map(|outcome| (outcome, count(outcome)))
+        .into_iter()
+        .filter(|(_, count)| *count > 0)
+        .collect();
+    html! {
+        section class="summary" {
+            h2 { "What came out" }
+            @if results.sections.is_empty() {
+                p { "Nothing has been measured." }
+            } @else if counts.is_empty() {
+                p { "Nothing was judged in this run: the figures stand below." }
+            } @else {
+                p class="counts" {
+                    @for (outcome, count) in counts {
+                        span class={ "outcome " (class(outcome)) } { (count) " " (counted(outcome, count)) }
+                        " "
+                    }
+                }
+                @for (section, names) in results.sections.iter().zip(&names.sections) {
+                    @if !section.verdicts.is_empty() {
+                        h3 { a href={ "#" (names.anchor) } { (section.title) } }
+                        (judged(&section.verdicts))
+                    }
+                }
+            }
+            @if results.sections.len() > 1 {
+                nav aria-label="Experiments" {
+                    @for (section, names) in results.sections.iter().zip(&names.sections) {
+                        a href={ "#" (names.anchor) } { (section.title) }
+                        " "
+                    }
+                }
+            }
+            p class="facts" { (results.machine.cpu_and_cores()) }
+        }
+    }
+}
+
+fn class(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Holds => "holds",
+        Outcome::DoesNotHold => "not",
+        Outcome::CannotTell => "unsure",
+    }
+}
+
+fn counted(outcome: Outcome, count: usize) -> &'static str {
+    match (outcome, count) {
+        (Outcome::Holds, 1) => "claim holds",
+        (Outcome::Holds, _) => "claims hold",
+        (Outcome::DoesNotHold, 1) => "does not hold",
+        (Outcome::DoesNotHold, _) => "do not hold",
+        (Outcome::CannotTell, _) => "cannot be told",
+    }
+}
+
+fn judged(verdicts: &[Verdict]) -> Markup {
+    html! {
+        ul class="verdicts" {
+            @for verdict in verdicts {
+                li {
+                    span class={ "outcome " (class(verdict.outcome)) } { (verdict.outcome.name()) }
+                    div {
+                        p class="claim" { (verdict.claim) }
+                        p { (verdict.because) }
+                        p class="rule" { "Rule: " (verdict.rule) }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn experiment(section: &Section, run: &Run, names: &SectionNames) -> Markup {
+    let emulated = text::emulated(run, section);
+    let emulated = emulated.as_deref();
+    let palette = Palette::of(&section.plots);
+    let predictions = text::predictions(&section.predictions);
+    html! {
+        section id=(names.anchor) {
+            h2 { (section.title) }
+            p class="question" { (section.question) }
+            @for paragraph in &section.method { p { (paragraph) } }
+            @if let Some(emulated) = emulated { p class="emulated" { (emulated) } }
+            @if !section.verdicts.is_empty() { (judged(&section.verdicts)) }
+            @for (plot, name) in section.plots.iter().zip(&names.plots) {
+                (picture(plot, name, &palette, emulated))
+            }
+            @if let Some(predictions) = predictions {
+                figure {
+                    figcaption { h3 { (predictions.title) } }
+                    (table::table(&predictions))
+                    (caption("", emulated, &[(DATA, &names.predictions, "csv")]))
+                }
+                details {
+                    summary { "What the predictions were made from" }
+                    dl {
+                        @for prediction in &section.predictions {
+                            dt { (prediction.name) }
+                            dd { (prediction.from) }
+                        }
+                    }
+                }
+            }
+            @for (content, name) in section.tables.iter().zip(&names.tables) {
+                figure {
+                    figcaption { h3 { (content.title) } }
+                    (table::table(content))
+                    (caption("", emulated, &[(DATA, name, "csv")]))
+                }
+            }
+            @if !section.notes.is_empty() {
+                h3 { "Notes" }
+                ul class="notes" { @for note in &section.notes { li { (note) } } }
+            }
+        }
+    }
+}
+
+/// A picture twice, for a desktop and for a phone; the style shows one of them.
+fn picture(plot: &Plot, name: &str, palette: &Palette, emulated: Option<&str>) -> Markup {
+    html! {
+        figure {
+            figcaption { h3 { (plot.title) } }
+            (plot::draw(plot, palette, Size::Wide, None))
+            (plot::draw(plot, palette, Size::Narrow, None))
+            (caption(&plot.caption, emulated, &[(PLOTS, name, "svg"), (DATA, name, "csv")]))
+        }
+    }
+}
+
+/// The words below a picture or a table, what is emulated among them, and where its files are.
+fn caption(words: &str, emulated: Option<&str>, files: &[(&str, &str, &str)]) -> Markup {
+    html! {
+        p class="caption" {
+            @if !words.is_empty() { (words) " " }
+            @if let Some(emulated) = emulated { span class="emulated" { (emulated) } " " }
+            span class="files" {
+                @for (folder, name, ending) in files {
+                    a href={ (folder) "/" (name) "." (ending) } { (ending.to_uppercase()) }
+                    " "
+                }
+            }
+        }
+    }
+}
+
+/// What somebody needs who wants to repeat or to compare.
+fn origin(run: &Run, machine: &Machine) -> Markup {
+    html! {
+        section {
+            h2 { "Run and machine" }
+            dl class="origin" {
+                dt { "Command line" } dd { code { (run.command_line) } }
+                dt { "Version, seed" } dd { "keypadd " (run.version) ", " (run.seed) }
+                dt { "Started, ended" }
+                dd { (run.started) ", " (run.ended.as_deref().unwrap_or("not ended")) }
+                @for (name, value) in machine.facts() { dt { (name) } dd { (value) } }
+                dt { "Verdicts as data" } dd { a href={ (DATA) "/" (VERDICTS) ".csv" } { (VERDICTS) ".csv" } }
+            }
+        }
+    }
+}

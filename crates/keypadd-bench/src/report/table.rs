@@ -1,0 +1,83 @@
+//! A table as markup: figures under one another by their point, intervals beside them, in a box of
+//! its own that scrolls sideways where the page is narrower.
+
+use maud::Markup;
+use maud::html;
+
+use crate::figure;
+use crate::figure::Written;
+use crate::results::{Cell, Table};
+
+/// As wide as a digit, and as wide as a point, where digits are all of one width.
+const FIGURE_SPACE: &str = "\u{2007}";
+const POINT_SPACE: &str = "\u{2008}";
+
+/// One column, ready to be set.
+struct Set {
+    written: Vec<Option<Written>>,
+    /// Whether any figure has one; the column is then two.
+    intervals: bool,
+    figures: bool,
+}
+
+pub(super) fn table(table: &Table) -> Markup {
+    let cell =
+        |row: usize, index: usize| table.rows[row].cells.get(index).unwrap_or(&Cell::Missing);
+    let set: Vec<Set> = (0..table.columns.len())
+        .map(|index| {
+            let rows = 0..table.rows.len();
+            let figures: Vec<_> = rows.map(|row| cell(row, index).figure()).collect();
+            let written = figure::write_column(&figures);
+            let intervals = written.iter().flatten().any(|figure| !figure.interval.is_empty());
+            Set { figures: figures.iter().any(Option::is_some), written, intervals }
+        })
+        .collect();
+    html! {
+        div class="scroll" tabindex="0" role="region" aria-label=(table.title) {
+            table {
+                thead {
+                    tr {
+                        th scope="col" { (table.rows_are) }
+                        @for (column, set) in table.columns.iter().zip(&set) {
+                            th scope="col" class=[set.figures.then_some("figure")] colspan=[set.intervals.then_some(2)] {
+                                (column.name)
+                                @if !column.unit.is_empty() { " " span class="unit" { (column.unit) } }
+                            }
+                        }
+                    }
+                }
+                tbody {
+                    @for (row, label) in table.rows.iter().map(|row| &row.label).enumerate() {
+                        tr {
+                            th scope="row" { (label) }
+                            @for (index, set) in set.iter().enumerate() {
+                                (cells(cell(row, index), set.written[row].as_ref(), set))
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn cells(cell: &Cell, written: Option<&Written>, set: &Set) -> Markup {
+    match (cell, written) {
+        (_, Some(figure)) => {
+            let point = if figure.lacks.point { POINT_SPACE } else { "" };
+            let digits = FIGURE_SPACE.repeat(figure.lacks.digits);
+            html! {
+                td class="figure" { (figure.value) (point) (digits) }
+                @if set.intervals { td class="interval" { (figure.interval) } }
+            }
+        }
+        (Cell::Text(text), None) => html! {
+            td class=[set.figures.then_some("figure")] colspan=[set.intervals.then_some(2)] { (text) }
+        },
+        (_, None) => html! {
+            td class="missing figure" colspan=[set.intervals.then_some(2)] title="not measured" {
+                (figure::NONE)
+            }
+        },
+    }
+}

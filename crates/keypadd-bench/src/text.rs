@@ -1,0 +1,258 @@
+//! What a run has measured, for a terminal: the same verdicts and tables as on the page, without the
+//! pictures.
+//!
+//! Tables that are too wide go on below with their labels repeated. Letters that would move a cursor
+//! or turn the direction of writing never get through, here and on pages alike.
+
+use crate::figure;
+use crate::figure::Written;
+use crate::results::{Cell, Outcome, Prediction, Results, Run, Section, Table, Verdict};
+
+/// Where the words of a verdict begin.
+const INDENT: usize = 16;
+
+/// All of it; lines are at most `width` letters where that is possible.
+pub fn write(results: &Results, width: usize) -> String {
+    let run = &results.run;
+    let mut lines = vec![
+        format!("{}: keypadd {}, seed {}", run.title, run.version, run.seed),
+        results.machine.summary(),
+    ];
+    lines.extend(ending(run));
+    let lines: Vec<_> = lines.iter().flat_map(|line| wrap(line, width)).collect();
+    let head = lines.join("\n") + "\n";
+    let sections = results.sections.iter().map(|section| write_section(section, run, width));
+    legible(&sections.fold(head, |text, section| text + "\n" + &section))
+}
+
+/// One experiment of it.
+pub fn write_section(section: &Section, run: &Run, width: usize) -> String {
+    let mut text = format!("{}\n{}\n", section.title, "=".repeat(section.title.chars().count()));
+    let mut paragraph = |words: &str, indent: usize| {
+        for (index, line) in wrap(words, width.saturating_sub(indent)).iter().enumerate() {
+            text.push_str(&" ".repeat(if index == 0 { 0 } else { indent }));
+            text.push_str(line);
+            text.push('\n');
+        }
+    };
+    paragraph(&section.question, 0);
+    if let Some(emulated) = emulated(run, section) {
+        paragraph(&emulated, 2);
+    }
+    for verdict in &section.verdicts {
+        text.push('\n');
+        text.push_str(&write_verdict(verdict, width));
+    }
+    let predictions = predictions(&section.predictions);
+    for table in predictions.iter().chain(&section.tables) {
+        text.push('\n');
+        text.push_str(&write_table(table, width));
+    }
+    for note in &section.notes {
+        text.push('\n');
+        for line in wrap(note, width) {
+            text.push_str(&line);
+            text.push('\n');
+        }
+    }
+    legible(&text)
+}
+
+/// What a reader must know first of a run that is not complete; `None` of one that is.
+pub(crate) fn ending(run: &Run) -> Option<String> {
+    if run.complete {
+        return None;
+    }
+    let until = "what follows is what was measured until then";
+    Some(match (&run.ended_by, &run.ended) {
+        (Some(why), _) => format!("INCOMPLETE, ended by {why}: {until}."),
+        (None, Some(_)) => format!("INCOMPLETE: {until}."),
+        (None, None) => {
+            "INCOMPLETE, still running or killed: what follows is what was measured before this was \
+             written."
+                .to_owned()
+        }
+    })
+}
+
+/// What is not as in use, for every table and picture of a section.
+pub(crate) fn emulated(run: &Run, section: &Section) -> Option<String> {
+    let all: Vec<&str> = run.emulated.iter().chain(&section.emulated).map(String::as_str).collect();
+    (!all.is_empty()).then(|| format!("Emulated: {}", all.join("; ")))
+}
+
+/// Predictions as a table; `None` if there are none.
+pub(crate) fn predictions(predictions: &[Prediction]) -> Option<Table> {
+    let mut table = Table::new("predictions", "Predicted before the run", "figure")
+        .column("predicted", "")
+        .column("measured", "")
+        .column("error", "%");
+    for prediction in predictions {
+        let name = match prediction.unit.as_str() {
+            "" => prediction.name.clone(),
+            unit => format!("{} ({unit})", prediction.name),
+        };
+        let error = prediction.error_percent.filter(|error| error.is_finite());
+        let error = error.map_or(Cell::Missing, |error| {
+            // Two digits after the point would be more than any of these errors deserves.
+            Cell::Text(format!("{error:+.1}").replace('-', "−"))
+        });
+        let cells = vec![prediction.predicted.into(), prediction.measured.clone().into(), error];
+        table.push(&name, cells);
+    }
+    (!table.rows.is_empty()).then_some(table)
+}
+
+impl Outcome {
+    /// In words.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Holds => "holds",
+            Self::DoesNotHold => "does not hold",
+            Self::CannotTell => "cannot tell",
+        }
+    }
+}
+
+fn write_verdict(verdict: &Verdict, width: usize) -> String {
+    let parts = [
+        (verdict.outcome.name().to_uppercase(), verdict.claim.clone()),
+        (String::new(), verdict.because.clone()),
+        (String::new(), format!("Rule: {}", verdict.rule)),
+    ];
+    let mut text = String::new();
+    for (outcome, words) in parts {
+        for (index, line) in wrap(&words, width.saturating_sub(INDENT)).iter().enumerate() {
+            let head = if index == 0 { outcome.as_str() } else { "" };
+            text.push_str(&format!("{head:<INDENT$}{line}\n"));
+        }
+    }
+    text
+}
+
+/// One column as it is printed: its head and its cells, all of one width.
+struct Printed {
+    heads: [String; 2],
+    cells: Vec<String>,
+    width: usize,
+    /// Words stand to the left, figures to the right.
+    words: bool,
+}
+
+/// A table in as many pieces as its width needs.
+pub fn write_table(table: &Table, width: usize) -> String {
+    let label_width = table.rows.iter().map(|row| letters(&row.label)).max().unwrap_or(0);
+    let label_width = label_width.max(letters(&table.rows_are));
+    let columns: Vec<_> = (0..table.columns.len()).map(|index| print(table, index)).collect();
+    let mut text = format!("{}\n", table.title);
+    let mut rest = columns.as_slice();
+    loop {
+        let mut room = width.saturating_sub(label_width);
+        let fitting = rest.iter().take_while(|column| {
+            let fits = room >= column.width + 2;
+            room = room.saturating_sub(column.width + 2);
+            fits
+        });
+        let (piece, later) = rest.split_at(fitting.count().max(1).min(rest.len()));
+        text.push_str(&write_piece(table, piece, label_width));
+        if later.is_empty() {
+            return legible(&text);
+        }
+        rest = later;
+        text.push('\n');
+    }
+}
+
+fn write_piece(table: &Table, piece: &[Printed], label_width: usize) -> String {
+    let mut lines = Vec::new();
+    for index in 0..2 {
+        let label = if index == 0 { table.rows_are.as_str() } else { "" };
+        let cells = piece.iter().map(|column| (column.heads[index].as_str(), column));
+        lines.push(write_line(label, label_width, cells));
+    }
+    let rule = label_width + piece.iter().map(|column| column.width + 2).sum::<usize>();
+    lines.retain(|line| !line.is_empty());
+    lines.push("-".repeat(rule));
+    for (index, row) in table.rows.iter().enumerate() {
+        let cells = piece.iter().map(|column| (column.cells[index].as_str(), column));
+        lines.push(write_line(&row.label, label_width, cells));
+    }
+    lines.join("\n") + "\n"
+}
+
+fn write_line<'a>(
+    label: &str,
+    label_width: usize,
+    cells: impl Iterator<Item = (&'a str, &'a Printed)>,
+) -> String {
+    let mut line = format!("{label:<label_width$}");
+    for (cell, column) in cells {
+        let width = column.width;
+        line.push_str(&match column.words {
+            true => format!("  {cell:<width$}"),
+            false => format!("  {cell:>width$}"),
+        });
+    }
+    line.truncate(line.trim_end().len());
+    line
+}
+
+fn print(table: &Table, index: usize) -> Printed {
+    let column = &table.columns[index];
+    let cells = || table.rows.iter().map(|row| row.cells.get(index).unwrap_or(&Cell::Missing));
+    let figures: Vec<_> = cells().map(Cell::figure).collect();
+    let written = figure::write_column(&figures);
+    let interval_width =
+        written.iter().flatten().map(|figure| letters(&figure.interval)).max().unwrap_or(0);
+    let texts = cells().zip(written).map(|(cell, written)| match (cell, written) {
+        (_, Some(figure)) => beside(&figure, interval_width),
+        (Cell::Text(text), None) => text.clone(),
+        (_, None) => figure::NONE.to_owned(),
+    });
+    let texts: Vec<_> = texts.collect();
+    let heads = [column.name.clone(), column.unit.clone()];
+    let width = texts.iter().chain(&heads).map(|text| letters(text)).max().unwrap_or(0);
+    Printed { heads, cells: texts, width, words: figures.iter().all(Option::is_none) }
+}
+
+fn beside(figure: &Written, interval_width: usize) -> String {
+    let lack = figure.lacks.digits + usize::from(figure.lacks.point);
+    let value = format!("{}{}", figure.value, " ".repeat(lack));
+    match interval_width {
+        0 => value,
+        _ => format!("{value} {:<interval_width$}", figure.interval),
+    }
+}
+
+fn letters(text: &str) -> usize {
+    text.chars().count()
+}
+
+/// Lines of at most `width` letters, broken at spaces; a longer word has a line of its own.
+pub(crate) fn wrap(text: &str, width: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if letters(line) + 1 + letters(word) <= width => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
+
+/// The same without letters that are none to a reader: what moves a cursor, colours a terminal, turns
+/// the direction of writing or has no place in XML.
+pub(crate) fn legible(text: &str) -> String {
+    let strange = |c: char| {
+        (c.is_control() && c != '\n')
+            || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+            || matches!(c, '\u{fffe}' | '\u{ffff}')
+    };
+    text.chars().map(|c| if strange(c) { '\u{fffd}' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests;
