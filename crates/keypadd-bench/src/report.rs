@@ -5,6 +5,7 @@
 
 mod curve;
 mod data;
+mod mark;
 mod names;
 mod page;
 mod plot;

@@ -18,6 +18,9 @@ const POINTS_SHOWN: usize = 24;
 /// Nearer points than this, in pixels, look like one.
 const APART: f64 = 0.5;
 
+/// How far apart the places of a trace may be, in pixels.
+const TRACE: f64 = 6.0;
+
 /// Where the axes are, in pixels.
 pub(super) struct Frame {
     pub(super) x: Ruler,
@@ -121,6 +124,34 @@ pub(super) fn line(curve: &Curve, palette: &Palette, frame: &Frame) -> Markup {
             @for [x, y] in dots { (dot(palette.shape(&curve.label), x, y)) }
         }
     }
+}
+
+/// Places that a curve covers, near enough to one another to find out what else would.
+pub(super) fn trace(curve: &Curve, frame: &Frame) -> Vec<[f64; 2]> {
+    let places: Vec<_> = curve.points.iter().map(|point| frame.point(*point)).collect();
+    let ends = curve.points.iter().zip(curve.band.iter().flatten());
+    let ends = ends.flat_map(|([x, _], band)| band.map(|end| frame.point([*x, end])));
+    let mut traced: Vec<_> = ends.flatten().collect();
+    for run in places.split(Option::is_none) {
+        let run: Vec<_> = run.iter().flatten().copied().collect();
+        let run = if curve.style == Style::Steps { stepped(&run) } else { run };
+        let run = thinned(&run);
+        traced.extend(run.iter().copied());
+        if curve.style == Style::Points {
+            continue;
+        }
+        for pair in run.windows(2) {
+            let [from, to] = [pair[0], pair[1]];
+            let far = (to[0] - from[0]).abs().max((to[1] - from[1]).abs());
+            let steps = (far / TRACE).ceil().max(1.0);
+            let between = |n: f64| {
+                let share = n / steps;
+                [0, 1].map(|axis| from[axis] + (to[axis] - from[axis]) * share)
+            };
+            traced.extend((1..steps as usize).map(|n| between(n as f64)));
+        }
+    }
+    traced
 }
 
 /// What the legend shows of a curve, from `x` on at height `y`.

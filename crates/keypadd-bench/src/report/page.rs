@@ -172,7 +172,7 @@ fn experiment(section: &Section, run: &Run, names: &SectionNames) -> Markup {
                     (table::table(&predictions))
                     (caption("", emulated, &[(DATA, &names.predictions, "csv")]))
                 }
-                details {
+                details open {
                     summary { "What the predictions were made from" }
                     dl {
                         @for prediction in &section.predictions {

@@ -9,6 +9,7 @@ use maud::Markup;
 use maud::html;
 
 use super::curve::{self, Frame};
+use super::mark::{self, Flags};
 use super::scale::Ruler;
 use crate::results::{At, Axis, Plot};
 
@@ -30,7 +31,7 @@ const DASHES: usize = 5;
 
 /// Of a letter of the pictures' type: a little more than the mean, so that estimates are too wide
 /// rather than too narrow.
-const LETTER: f64 = 6.4;
+const LETTER: f64 = 6.9;
 const ROW: f64 = 18.0;
 const SWATCH: f64 = 34.0;
 
@@ -80,6 +81,14 @@ impl Size {
         }
     }
 
+    /// With room beside it, on the axis to the right.
+    fn label_width(self) -> f64 {
+        match self {
+            Self::Wide => 85.0,
+            Self::Narrow => 60.0,
+        }
+    }
+
     fn class(self) -> &'static str {
         match self {
             Self::Wide => "plot wide",
@@ -99,13 +108,13 @@ pub(super) struct Alone<'a> {
 pub(super) fn draw(plot: &Plot, palette: &Palette, size: Size, alone: Option<&Alone>) -> Markup {
     let width = size.width();
     let mut top = 6.0;
-    let heads = alone.map_or_else(Vec::new, |alone| wrap(alone.head, width - 16.0, 8.2));
+    let heads = alone.map_or_else(Vec::new, |alone| wrap(alone.head, width - 16.0, 9.4));
     let head_top = top;
-    top += heads.len() as f64 * 20.0;
+    top += if heads.is_empty() { 0.0 } else { heads.len() as f64 * 20.0 + 4.0 };
     let (legend, legend_rows) = legend(plot, palette, width, top);
     top += legend_rows as f64 * ROW + 4.0;
     let name_base = top + 12.0;
-    top += 22.0;
+    top += 26.0;
 
     let body = body(plot, palette, size, top);
     let mut height = body.bottom;
@@ -155,7 +164,8 @@ fn body(plot: &Plot, palette: &Palette, size: Size, top: f64) -> Body {
     let marks =
         |wanted: fn(At) -> Option<f64>| plot.marks.iter().filter_map(move |mark| wanted(mark.at));
     let inner_height = size.inner_height();
-    let (x_labels, y_labels) = (((width - 60.0) / 85.0) as usize, (inner_height / 45.0) as usize);
+    let (x_labels, y_labels) =
+        (((width - 50.0) / size.label_width()) as usize, (inner_height / 45.0) as usize);
     let x = points().map(|point| point[0]).chain(marks(At::x));
     let y = points().map(|point| point[1]).chain(bands().copied()).chain(marks(At::y));
     let (x, y) = (Ruler::over(plot.x.scale, x, x_labels), Ruler::over(plot.y.scale, y, y_labels));
@@ -170,8 +180,8 @@ fn body(plot: &Plot, palette: &Palette, size: Size, top: f64) -> Body {
     let (x_texts, y_texts) = (x.labels(), y.labels());
     let left = 14.0 + y_texts.iter().map(|text| text_width(text)).fold(0.0, f64::max);
     let right = width - 10.0 - x_texts.last().map_or(0.0, |text| text_width(text) / 2.0);
-    let (flags, flag_rows) = flags(plot, &x, left, right, width, top);
-    let top = top + flag_rows as f64 * 15.0 + if flag_rows > 0 { 4.0 } else { 0.0 };
+    let flags = Flags::of(plot, |figure| Some(left + x.place(figure)? * (right - left)), width);
+    let top = top + flags.height();
     let frame = Frame { x, y, left, right, top, bottom: top + inner_height };
     let ticks = || frame.x.ticks.iter().zip(&x_texts);
     let markup = html! {
@@ -199,74 +209,10 @@ fn body(plot: &Plot, palette: &Palette, size: Size, top: f64) -> Body {
         }
         @for curve in &plot.curves { (curve::band(curve, palette, &frame)) }
         @for curve in &plot.curves { (curve::line(curve, palette, &frame)) }
-        (flags)
-        (levels(plot, &frame))
+        (flags.draw(&frame))
+        (mark::levels(plot, &frame))
     };
     Body { markup, bottom: frame.bottom + 42.0, empty: false }
-}
-
-/// Upright marks, their words above the picture in as many rows as keep them apart. The lines end at
-/// the lower end of the axes.
-fn flags(plot: &Plot, x: &Ruler, left: f64, right: f64, width: f64, top: f64) -> (Markup, usize) {
-    let mut placed: Vec<(f64, &str)> = plot
-        .marks
-        .iter()
-        .filter_map(|mark| Some((left + x.place(mark.at.x()?)? * (right - left), &*mark.label)))
-        .collect();
-    placed.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let mut ends: Vec<f64> = Vec::new();
-    let mut flags = Vec::new();
-    for (place, label) in placed {
-        let label = shorten(label, width - 16.0);
-        let half = text_width(&label) / 2.0;
-        let middle = place.clamp(half + 4.0, (width - half - 4.0).max(half + 4.0));
-        let row = ends.iter().position(|end| *end + 8.0 < middle - half).unwrap_or(ends.len());
-        ends.truncate(ends.len().max(row + 1));
-        match ends.get_mut(row) {
-            Some(end) => *end = middle + half,
-            None => ends.push(middle + half),
-        }
-        flags.push((place, middle, row, label));
-    }
-    let rows = ends.len();
-    (flag_markup(&flags, rows, top), rows)
-}
-
-fn flag_markup(flags: &[(f64, f64, usize, String)], rows: usize, top: f64) -> Markup {
-    let base = |row: usize| top + 11.0 + row as f64 * 15.0;
-    let bottom = |size: f64| top + rows as f64 * 15.0 + 4.0 + size;
-    html! {
-        @for (place, middle, row, label) in flags {
-            (line("mark", *place, base(*row) + 4.0, *place, bottom(0.0)))
-            text class="halo" text-anchor="middle" x=(round(*middle)) y=(round(base(*row))) { (label) }
-        }
-    }
-}
-
-/// Level marks, their words above them at the right end, apart from one another.
-fn levels(plot: &Plot, frame: &Frame) -> Markup {
-    let mut placed: Vec<(f64, &str)> = plot
-        .marks
-        .iter()
-        .filter_map(|mark| Some((frame.up(mark.at.y()?)?, &*mark.label)))
-        .collect();
-    placed.sort_by(|a, b| b.0.total_cmp(&a.0));
-    let upright =
-        plot.marks.iter().filter_map(|mark| frame.across(mark.at.x()?)).collect::<Vec<_>>();
-    let mut above = f64::INFINITY;
-    let mut texts = Vec::new();
-    for (place, label) in &placed {
-        let base = (place - 5.0).min(above - 14.0).max(frame.top + 10.0);
-        above = base;
-        texts.push((base, shorten(label, frame.right - frame.left)));
-    }
-    html! {
-        @for place in upright { (line("mark", place, frame.top, place, frame.bottom)) }
-        @for (place, _) in &placed { (line("mark", frame.left, *place, frame.right, *place)) }
-        @for (base, label) in &texts {
-            text class="halo" text-anchor="end" x=(round(frame.right - 4.0)) y=(round(*base)) { (label) }
-        }
-    }
 }
 
 /// The curves' names in rows from `top` downwards, as many beside one another as have room.
@@ -301,7 +247,7 @@ fn named(axis: &Axis) -> String {
     }
 }
 
-fn line(class: &str, x1: f64, y1: f64, x2: f64, y2: f64) -> Markup {
+pub(super) fn line(class: &str, x1: f64, y1: f64, x2: f64, y2: f64) -> Markup {
     html! {
         line class=(class) x1=(round(x1)) y1=(round(y1)) x2=(round(x2)) y2=(round(y2)) {}
     }
@@ -312,12 +258,12 @@ pub(super) fn round(place: f64) -> f64 {
     (place * 10.0).round() / 10.0
 }
 
-fn text_width(text: &str) -> f64 {
+pub(super) fn text_width(text: &str) -> f64 {
     text.chars().count() as f64 * LETTER
 }
 
 /// As much as has room.
-fn shorten(text: &str, room: f64) -> String {
+pub(super) fn shorten(text: &str, room: f64) -> String {
     let letters = (room / LETTER) as usize;
     if text.chars().count() <= letters {
         return text.to_owned();

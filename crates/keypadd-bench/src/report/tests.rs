@@ -304,11 +304,14 @@ fn a_label_has_one_colour_in_all_pictures_of_a_section() {
     }
 }
 
-/// For eyes: `KEYPADD_MADE_UP_REPORT=DIR cargo test -p keypadd-bench --lib made_up -- --ignored`.
+/// For eyes: `KEYPADD_MADE_UP_REPORT=DIR cargo test -p keypadd-bench --lib made_up -- --ignored`, of
+/// the results in `KEYPADD_RESULTS` if that names a file.
 #[test]
 #[ignore = "writes a report for a person to look at"]
 fn a_made_up_report_is_written_to_be_looked_at() {
     let directory = std::env::var_os("KEYPADD_MADE_UP_REPORT").expect("names a directory");
-    let output = crate::output::Output::create(directory.as_ref()).unwrap();
-    output.save(&made_up::results()).unwrap();
+    let results = std::env::var_os("KEYPADD_RESULTS").map_or_else(made_up::results, |file| {
+        Results::from_json(&std::fs::read_to_string(file).unwrap()).unwrap()
+    });
+    crate::output::Output::create(directory.as_ref()).unwrap().save(&results).unwrap();
 }

@@ -1,0 +1,195 @@
+//! How results are put together, and what little is computed in that.
+
+use std::fmt;
+
+use super::{
+    At, Axis, Cell, Column, Curve, Estimate, Mark, Plot, Prediction, Row, Scale, Section, Style,
+    Table,
+};
+use crate::figure;
+
+impl Section {
+    /// A section without figures.
+    pub fn new(id: &str, title: &str, question: &str) -> Self {
+        Self {
+            id: id.to_owned(),
+            title: title.to_owned(),
+            question: question.to_owned(),
+            ..Self::default()
+        }
+    }
+}
+
+impl Estimate {
+    /// A figure that was counted or measured once.
+    pub fn single(value: f64) -> Self {
+        Self { value, interval: None, samples: Vec::new() }
+    }
+}
+
+/// With the digits that its interval allows: `1.25 ± 0.12`, `1.01 (1.00–1.03)`.
+impl fmt::Display for Estimate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&figure::write(self))
+    }
+}
+
+impl Table {
+    /// A table without columns and rows.
+    pub fn new(id: &str, title: &str, rows_are: &str) -> Self {
+        Self {
+            id: id.to_owned(),
+            title: title.to_owned(),
+            rows_are: rows_are.to_owned(),
+            ..Self::default()
+        }
+    }
+
+    /// One more column to the right.
+    pub fn column(mut self, name: &str, unit: &str) -> Self {
+        self.columns.push(Column { name: name.to_owned(), unit: unit.to_owned() });
+        self
+    }
+
+    /// One more row below; a cell for each column.
+    pub fn push(&mut self, label: &str, cells: Vec<Cell>) {
+        self.rows.push(Row { label: label.to_owned(), cells });
+    }
+}
+
+impl Plot {
+    /// A plot without curves.
+    pub fn new(id: &str, title: &str, x: Axis, y: Axis) -> Self {
+        Self {
+            id: id.to_owned(),
+            title: title.to_owned(),
+            caption: String::new(),
+            x,
+            y,
+            curves: Vec::new(),
+            marks: Vec::new(),
+        }
+    }
+}
+
+impl Axis {
+    /// An even axis.
+    pub fn linear(name: &str, unit: &str) -> Self {
+        Self { name: name.to_owned(), unit: unit.to_owned(), scale: Scale::Linear }
+    }
+
+    /// An axis by powers.
+    pub fn log(name: &str, unit: &str) -> Self {
+        Self { name: name.to_owned(), unit: unit.to_owned(), scale: Scale::Log }
+    }
+}
+
+impl Curve {
+    /// A curve without a band.
+    pub fn new(label: &str, style: Style, points: Vec<[f64; 2]>) -> Self {
+        Self { label: label.to_owned(), style, points, band: None }
+    }
+
+    /// A curve through estimates at places x; their intervals are its band if each has one.
+    pub fn of_estimates<'a>(
+        label: &str,
+        style: Style,
+        estimates: impl IntoIterator<Item = (f64, &'a Estimate)>,
+    ) -> Self {
+        let (points, band): (Vec<_>, Vec<_>) = estimates
+            .into_iter()
+            .map(|(x, estimate)| ([x, estimate.value], estimate.interval))
+            .unzip();
+        Self { band: band.into_iter().collect(), ..Self::new(label, style, points) }
+    }
+}
+
+impl Mark {
+    /// An upright line.
+    pub fn at_x(x: f64, label: &str) -> Self {
+        Self { at: At::X(x), label: label.to_owned() }
+    }
+
+    /// A level line.
+    pub fn at_y(y: f64, label: &str) -> Self {
+        Self { at: At::Y(y), label: label.to_owned() }
+    }
+}
+
+impl At {
+    /// Of an upright line.
+    pub fn x(self) -> Option<f64> {
+        match self {
+            Self::X(x) => Some(x),
+            Self::Y(_) => None,
+        }
+    }
+
+    /// Of a level line.
+    pub fn y(self) -> Option<f64> {
+        match self {
+            Self::X(_) => None,
+            Self::Y(y) => Some(y),
+        }
+    }
+}
+
+impl Prediction {
+    /// Written down before the run: the figure, and the formula and figures that it was made from.
+    pub fn new(name: &str, unit: &str, predicted: f64, from: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            unit: unit.to_owned(),
+            predicted,
+            from: from.to_owned(),
+            measured: None,
+            error_percent: None,
+        }
+    }
+
+    /// Puts what was measured beside it.
+    pub fn compare(&mut self, measured: Estimate) {
+        self.error_percent = Some((self.predicted / measured.value - 1.0) * 100.0);
+        self.measured = Some(measured);
+    }
+}
+
+impl Cell {
+    /// The figure, if it is one.
+    pub fn figure(&self) -> Option<&Estimate> {
+        match self {
+            Self::Figure(estimate) => Some(estimate),
+            Self::Text(_) | Self::Missing => None,
+        }
+    }
+}
+
+impl From<Estimate> for Cell {
+    fn from(estimate: Estimate) -> Self {
+        Self::Figure(estimate)
+    }
+}
+
+impl From<Option<Estimate>> for Cell {
+    fn from(estimate: Option<Estimate>) -> Self {
+        estimate.map_or(Self::Missing, Self::Figure)
+    }
+}
+
+impl From<f64> for Cell {
+    fn from(value: f64) -> Self {
+        Self::Figure(Estimate::single(value))
+    }
+}
+
+impl From<&str> for Cell {
+    fn from(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
+}
+
+impl From<String> for Cell {
+    fn from(text: String) -> Self {
+        Self::Text(text)
+    }
+}
