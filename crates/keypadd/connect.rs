@@ -190,12 +190,16 @@ fn ready(
 
 /// All forwards: those that listen here with the addresses that were bound, remote ones as asked for.
 pub(crate) fn forwards_ready(client: &Client) -> Vec<ForwardReady> {
-    let forwards = client.forwards().into_iter().map(|(forward, bound)| match forward {
-        Forward::Local(LocalForward { goal, .. }) => {
-            ForwardReady::Local { listen: bound, target: goal.to_string() }
-        }
-        Forward::Dynamic(_) => ForwardReady::Dynamic { listen: bound },
-        Forward::Remote(RemoteForward { listen, goal }) => ForwardReady::remote(&listen, &goal),
+    let forwards = client.forwards().into_iter().filter_map(|(forward, bound)| {
+        Some(match forward {
+            Forward::Local(LocalForward { goal, .. }) => {
+                ForwardReady::Local { listen: bound, target: goal.to_string() }
+            }
+            Forward::Dynamic(_) => ForwardReady::Dynamic { listen: bound },
+            Forward::Remote(RemoteForward { listen, goal }) => ForwardReady::remote(&listen, &goal),
+            // Measurements have it, and they are ready in other words.
+            Forward::Bench(_) => return None,
+        })
     });
     forwards.collect()
 }

@@ -156,6 +156,7 @@ pub(crate) fn bind(
         peers,
         transport: daemon.transport.clone(),
         connections_max: CONNECTIONS_MAX,
+        bench: None,
     });
     let [setting, another] = texts;
     server.map_err(|error| {

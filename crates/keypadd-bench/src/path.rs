@@ -281,6 +281,7 @@ async fn listen(
         peers,
         transport: settings.transport.clone(),
         connections_max: 1,
+        bench: None,
     });
     let server = server.map_err(text)?;
     let address = server.local_addr().to_string().parse().map_err(text)?;

@@ -5,7 +5,9 @@ use std::collections::HashMap;
 
 use keypadd_keystream::Suite;
 use keypadd_provider::{KeyExchange, PublicKey};
-use keypadd_tunnel::{DynamicForward, Forward, Listen, ListenPermit, Permit, ServerAddress};
+use keypadd_tunnel::{
+    BenchForward, DynamicForward, Forward, Listen, ListenPermit, Permit, ServerAddress,
+};
 
 use crate::config::{Globals, values_of};
 use crate::document::{Placed, Table};
@@ -79,6 +81,10 @@ impl Globals {
                     Forward::Dynamic(forward) => {
                         let DynamicForward { bind, port } = forward;
                         ("dynamic", None, Listen::Tcp { bind, port })
+                    }
+                    Forward::Bench(forward) => {
+                        let BenchForward { bind, port } = forward;
+                        ("bench", None, Listen::Tcp { bind, port })
                     }
                     Forward::Remote(forward) => ("remote", Some(read.peer.key), forward.listen),
                 };

@@ -24,9 +24,14 @@ pub struct HandshakeData {
 }
 
 impl HandshakeData {
-    /// What the connection may be used for. One of class [`Class::Measure`] is no tunnel.
+    /// What the connection may be used for.
     pub fn class(&self) -> Class {
         self.suite.class()
+    }
+
+    /// Whether it is there to be measured: bench streams and nothing else go through it.
+    pub fn measures_only(&self) -> bool {
+        self.class() == Class::Measure
     }
 }
 

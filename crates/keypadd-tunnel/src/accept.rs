@@ -84,7 +84,13 @@ pub(crate) async fn accept_loop(accepting: Accepting, listeners: Listeners, forw
                     let _slot = slot;
                     match &*forward {
                         Forward::Local(local) => {
-                            carry(&entry, socket, from, &local.goal, &name).await;
+                            let header = StreamHeader::Goal(local.goal.clone());
+                            let goal = local.goal.to_string();
+                            carry(&entry, socket, from, (&header, &goal), &name).await;
+                        }
+                        Forward::Bench(_) => {
+                            let goal = (&StreamHeader::Bench, "its bench service");
+                            carry(&entry, socket, from, goal, &name).await;
                         }
                         Forward::Dynamic(_) => carry_asked(&entry, socket, from, &name).await,
                         // Its listeners are the server's.
@@ -103,15 +109,15 @@ pub(crate) async fn accept_loop(accepting: Accepting, listeners: Listeners, forw
     }
 }
 
-/// Carries a connection to a goal that is known.
+/// Carries a connection to a goal that is known, by its header and its name.
 async fn carry(
     entry: &Entry,
     socket: Forwarded,
     from: Option<SocketAddr>,
-    goal: &Goal,
+    (header, goal): (&StreamHeader, &str),
     name: &str,
 ) {
-    match open(entry, &socket, from, goal, name).await {
+    match open(entry, &socket, from, header, name).await {
         Ok((pair, _open)) => {
             if let Err(cut) = splice(socket, pair).await {
                 debug!(forward = name, ?from, %cut, "forward cut");
@@ -133,8 +139,8 @@ async fn carry_asked(entry: &Entry, mut socket: Forwarded, from: Option<SocketAd
         socket.close_cleanly();
         return;
     };
-    let goal = Goal::Tcp(target);
-    let refusal = match open(entry, &socket, from, &goal, name).await {
+    let header = StreamHeader::Goal(Goal::Tcp(target.clone()));
+    let refusal = match open(entry, &socket, from, &header, name).await {
         Ok((pair, _open)) => {
             // An answer that cannot be sent shows again when the connection is used.
             proxy::answer(&mut socket, Reply::Succeeded).await;
@@ -147,7 +153,7 @@ async fn carry_asked(entry: &Entry, mut socket: Forwarded, from: Option<SocketAd
         Err(NoStream::NoSession) => Reply::GeneralFailure,
         Err(NoStream::Refused(code)) => {
             // The program that asked is told: a log line for each target would be its words.
-            debug!(forward = name, ?from, %code, "the server did not connect to {goal}");
+            debug!(forward = name, ?from, %code, "the server did not connect to {target}");
             Reply::of(code)
         }
     };
@@ -170,10 +176,9 @@ async fn open(
     entry: &Entry,
     socket: &Forwarded,
     from: Option<SocketAddr>,
-    goal: &Goal,
+    header: &StreamHeader,
     name: &str,
 ) -> Result<(StreamPair, OpenForward), NoStream> {
-    let header = StreamHeader::Goal(goal.clone());
     let opening = async {
         loop {
             let Ok(Ok(session)) = timeout(SESSION_WAIT, entry.link.session()).await else {
@@ -181,7 +186,7 @@ async fn open(
                 return Err(NoStream::NoSession);
             };
             let open = session.forward_opened(name);
-            match open_stream(&session, &header).await {
+            match open_stream(&session, header).await {
                 Ok(pair) => return Ok((pair, open)),
                 Err(OpenError::Refused(code)) => return Err(NoStream::Refused(code)),
                 Err(OpenError::Lost) => {}

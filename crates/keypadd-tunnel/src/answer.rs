@@ -1,16 +1,17 @@
 //! Answering a stream that the other end opened: read its header, connect to the goal, join the two.
 //!
 //! A client may ask a server for any goal that its permits admit; a server may ask a client for a
-//! remote forward by its number and for nothing else (invariant I10). Whatever makes no sense costs
-//! that one stream.
+//! remote forward by its number and for nothing else (invariant I10). Over a connection that is for
+//! measurements alone a client is connected to the bench service and to nothing else. Whatever makes
+//! no sense costs that one stream.
 
-use std::{sync::Arc, time::Duration};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use tokio::time::timeout;
 use tracing::{debug, info};
 
 use crate::{
-    dial::{dial, dial_own},
+    dial::{dial, dial_address, dial_own},
     forward::{Forward, Goal, RemoteForward},
     forwarded::Forwarded,
     lookup::Lookups,
@@ -23,21 +24,45 @@ use crate::{
 /// Time for a new stream to say where it wants to go.
 const HEADER_TIME: Duration = Duration::from_secs(10);
 
-/// Serves a stream of a client's; gives the goal back if no permit admits it.
+/// Serves a stream of a client's; gives the goal back if no permit admits it. `bench` is this end's
+/// bench service.
 pub(crate) async fn answer_client(
     session: Arc<LiveSession>,
     peer: Arc<AllowedPeer>,
     lookups: Lookups,
+    bench: Option<SocketAddr>,
     mut pair: StreamPair,
 ) -> Option<Goal> {
-    let Some(StreamHeader::Goal(goal)) = read_header(&mut pair).await else {
-        pair.reset(StreamCode::BadHeader);
-        return None;
+    let goal = match read_header(&mut pair).await {
+        Some(StreamHeader::Goal(_)) if session.measures_only() => {
+            pair.reset(StreamCode::NotPermitted);
+            return None;
+        }
+        Some(StreamHeader::Goal(goal)) => goal,
+        Some(StreamHeader::Bench) => {
+            answer_bench(&session, bench, pair).await;
+            return None;
+        }
+        Some(StreamHeader::Remote(_)) | None => {
+            pair.reset(StreamCode::BadHeader);
+            return None;
+        }
     };
     let name = goal.to_string();
     let _open = session.forward_opened(&name);
     let code = connect(&session, &name, pair, dial(&goal, &peer.permits, &lookups)).await.err();
     (code == Some(StreamCode::NotPermitted)).then_some(goal)
+}
+
+/// Joins a stream to the bench service, as a goal that is permitted would be.
+async fn answer_bench(session: &Arc<LiveSession>, bench: Option<SocketAddr>, pair: StreamPair) {
+    let Some(address) = bench else {
+        pair.reset(StreamCode::NotPermitted);
+        return;
+    };
+    let _open = session.forward_opened("bench");
+    // A code has told the client why, and the log where it is verbose.
+    let _ = connect(session, "bench", pair, dial_address(address)).await;
 }
 
 /// Serves a stream of a server's, if it names a remote forward of this session.
@@ -50,6 +75,10 @@ pub(crate) async fn answer_server(
         pair.reset(StreamCode::BadHeader);
         return;
     };
+    if session.measures_only() {
+        pair.reset(StreamCode::NotPermitted);
+        return;
+    }
     let Some(forward) = session.remotes.find(id) else {
         debug!(peer = session.peer(), id, "no remote forward has this number");
         pair.reset(StreamCode::Refused);

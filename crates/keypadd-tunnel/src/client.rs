@@ -186,7 +186,7 @@ impl Client {
     fn remote_forwards(&self) -> Vec<RemoteForward> {
         let remote = |forward| match forward {
             Forward::Remote(remote) => Some(remote),
-            Forward::Local(_) | Forward::Dynamic(_) => None,
+            Forward::Local(_) | Forward::Dynamic(_) | Forward::Bench(_) => None,
         };
         self.entrances.list().into_iter().filter_map(|(forward, _)| remote(forward)).collect()
     }
@@ -275,7 +275,7 @@ impl Client {
 async fn publish(session: &LiveSession, wanted: &[RemoteForward]) {
     let frames = session.remotes.set(wanted).into_iter().chain(session.remotes.ask_again());
     for frame in frames {
-        session.say(frame).await;
+        session.ask(frame).await;
     }
 }
 

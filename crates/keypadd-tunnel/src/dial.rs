@@ -57,6 +57,11 @@ pub(crate) async fn dial_own(goal: &Goal, lookups: &Lookups) -> Result<Forwarded
     connect_any(&found, deadline).await.map(Forwarded::from)
 }
 
+/// Connects to an address of this end's own.
+pub(crate) async fn dial_address(address: SocketAddr) -> Result<Forwarded, StreamCode> {
+    connect_any(&[address], Instant::now() + DIAL_TIME).await.map(Forwarded::from)
+}
+
 async fn connect_unix(path: &SocketPath) -> Result<Forwarded, StreamCode> {
     match timeout(DIAL_TIME, UnixStream::connect(path.as_path())).await {
         Ok(Ok(stream)) => Ok(stream.into()),

@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 use crate::{
     accept::{Accepting, accept_loop},
     error::BindError,
-    forward::{DynamicForward, Forward, Listen},
+    forward::{BenchForward, DynamicForward, Forward, Listen},
     listen::{Bound, Listeners, bind_own},
 };
 
@@ -89,7 +89,8 @@ impl Entrances {
     async fn entrance(&self, forward: Forward) -> Result<Entrance, BindError> {
         let listeners = match &forward {
             Forward::Local(forward) => bind_own(&forward.listen).await?,
-            Forward::Dynamic(DynamicForward { bind, port }) => {
+            Forward::Dynamic(DynamicForward { bind, port })
+            | Forward::Bench(BenchForward { bind, port }) => {
                 bind_own(&Listen::Tcp { bind: bind.clone(), port: *port }).await?
             }
             // Its listeners are the server's.

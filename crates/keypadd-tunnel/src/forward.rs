@@ -75,6 +75,15 @@ pub struct DynamicForward {
     pub port: u16,
 }
 
+/// A listener here whose connections go to the bench service of the server. No text makes one.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct BenchForward {
+    /// On these addresses.
+    pub bind: Bind,
+    /// The TCP port; 0 for any that is free.
+    pub port: u16,
+}
+
 /// Any forward. Shown with its flag, as figures and logs name it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Forward {
@@ -84,6 +93,8 @@ pub enum Forward {
     Remote(RemoteForward),
     /// `-D`
     Dynamic(DynamicForward),
+    /// For measurements.
+    Bench(BenchForward),
 }
 
 /// Why a text is no forward.
@@ -279,6 +290,7 @@ impl fmt::Display for Forward {
             Self::Local(forward) => write!(f, "-L {forward}"),
             Self::Remote(forward) => write!(f, "-R {forward}"),
             Self::Dynamic(forward) => write!(f, "-D {forward}"),
+            Self::Bench(BenchForward { bind, port }) => write!(f, "bench {bind}{port}"),
         }
     }
 }

@@ -52,8 +52,8 @@ pub use clock::{Clocks, Jump, Readings, SystemClocks};
 pub use control::{ControlError, read_frame};
 pub use error::{AuthError, BindError, ClientError};
 pub use forward::{
-    Bind, DynamicForward, Forward, ForwardError, ForwardFault, Goal, Listen, LocalForward,
-    RemoteForward,
+    BenchForward, Bind, DynamicForward, Forward, ForwardError, ForwardFault, Goal, Listen,
+    LocalForward, RemoteForward,
 };
 pub use link::Link;
 pub use listen::Bound;

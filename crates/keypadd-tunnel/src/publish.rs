@@ -89,6 +89,9 @@ impl Publisher {
         loop {
             tokio::select! {
                 Some(frame) = frames.recv() => match frame {
+                    Frame::Listen { id, .. } if self.session.measures_only() => {
+                        self.answer(id, Err(ListenCode::NotPermitted)).await;
+                    }
                     Frame::Listen { id, .. }
                         if stops.len() >= LISTENS_MAX || stops.contains_key(&id) =>
                     {

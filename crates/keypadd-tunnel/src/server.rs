@@ -46,6 +46,8 @@ pub struct ServerSettings {
     pub transport: TransportSettings,
     /// Connections at once; above it new ones are refused.
     pub connections_max: usize,
+    /// The service that bench streams are connected to. Without one they are refused.
+    pub bench: Option<SocketAddr>,
 }
 
 /// A bound server.
@@ -104,7 +106,7 @@ impl Server {
             .migration(true);
         let socket =
             bind_udp(settings.listen, settings.transport.udp_buffer_bytes).map_err(failed)?;
-        let serving = Arc::new(Serving::new(settings.peers, &settings.transport));
+        let serving = Arc::new(Serving::new(settings.peers, &settings.transport, settings.bench));
         let silence = serving.watchman.silence();
         let endpoint = endpoint_on(socket, Some(config.clone()), silence).map_err(failed)?;
         let local_addr = endpoint.local_addr().map_err(failed)?;

@@ -26,7 +26,7 @@ use crate::{
     remotes::Remotes,
     source::plain,
     status::{ForwardStatus, Role, SessionStatus, unix_seconds},
-    wire::{CloseCode, Frame, Instance},
+    wire::{CloseCode, Frame, Instance, ListenCode},
 };
 
 /// Frames that wait to be said, or to be taken in, at once.
@@ -145,6 +145,12 @@ impl LiveSession {
         &self.handshake
     }
 
+    /// Whether this end opens and takes bench streams and nothing else: suite or key exchange are for
+    /// measurements alone.
+    pub(crate) fn measures_only(&self) -> bool {
+        self.handshake.measures_only()
+    }
+
     /// The peer's name, or its key's first characters.
     pub fn peer(&self) -> &str {
         &self.label
@@ -228,6 +234,17 @@ impl LiveSession {
     pub(crate) async fn say(&self, frame: Frame) {
         // Nobody says it any more where the session has ended.
         let _ = self.to_say.send(frame).await;
+    }
+
+    /// Asks the server for what a frame of its client's remote forwards says; where nothing may be
+    /// asked for, the answer comes from here.
+    pub(crate) async fn ask(&self, frame: Frame) {
+        match frame {
+            Frame::Listen { id, .. } if self.measures_only() => {
+                self.remotes.heard(id, Err(ListenCode::NotPermitted));
+            }
+            frame => self.say(frame).await,
+        }
     }
 
     /// Says something on the control stream, unless much is to be said already.

@@ -1,5 +1,6 @@
 //! Opening a stream: a client to a goal of the server's side, a server to one of its client's remote
-//! forwards. The other end's part is in `answer`.
+//! forwards. The other end's part is in `answer`. Over a connection that is for measurements alone only
+//! streams to the bench service are opened.
 
 use std::time::Duration;
 
@@ -38,6 +39,9 @@ pub(crate) async fn open_stream(
     session: &LiveSession,
     header: &StreamHeader,
 ) -> Result<StreamPair, OpenError> {
+    if session.measures_only() && *header != StreamHeader::Bench {
+        return Err(OpenError::Refused(StreamCode::NotPermitted));
+    }
     match timeout(OPEN_TIME, open(session, header)).await {
         Ok(opened) => opened,
         Err(_) => Err(OpenError::Refused(StreamCode::TimedOut)),

@@ -79,6 +79,7 @@ impl Ends {
             peers,
             transport: far.transport.clone(),
             connections_max: 1,
+            bench: None,
         });
         let server = server.map_err(fault)?;
         let address = server.local_addr();

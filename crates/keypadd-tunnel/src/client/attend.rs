@@ -32,7 +32,7 @@ async fn ask_again(session: &LiveSession) {
     loop {
         again.tick().await;
         for frame in session.remotes.ask_again() {
-            session.say(frame).await;
+            session.ask(frame).await;
         }
     }
 }

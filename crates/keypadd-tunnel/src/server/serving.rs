@@ -59,6 +59,8 @@ pub(super) struct Serving {
     published: Published,
     /// Connections at once, in each direction, of one session.
     forwards_max: usize,
+    /// Where bench streams go.
+    bench: Option<SocketAddr>,
 }
 
 /// Lines that others can cause, each once a minute.
@@ -106,7 +108,11 @@ impl From<ControlError> for Failed {
 }
 
 impl Serving {
-    pub(super) fn new(peers: Arc<Peers>, transport: &TransportSettings) -> Self {
+    pub(super) fn new(
+        peers: Arc<Peers>,
+        transport: &TransportSettings,
+        bench: Option<SocketAddr>,
+    ) -> Self {
         Self {
             peers,
             sessions: Sessions::default(),
@@ -120,6 +126,7 @@ impl Serving {
             watchman: Watchman::new(Arc::clone(&transport.clocks)),
             published: Published::default(),
             forwards_max: transport.forwards_max as usize,
+            bench,
         }
     }
 
@@ -244,8 +251,8 @@ impl Serving {
                     // Asked anew for each stream: permits may have changed. A session whose key
                     // is not listed is closed, so it does not come this far.
                     if let Some(peer) = self.peers.find(&session.key()) {
-                        let session = Arc::clone(session);
-                        streams.spawn(answer_client(session, peer, lookups.clone(), pair));
+                        let (session, lookups) = (Arc::clone(session), lookups.clone());
+                        streams.spawn(answer_client(session, peer, lookups, self.bench, pair));
                     }
                 }
                 () = run(&mut publishing) => {}

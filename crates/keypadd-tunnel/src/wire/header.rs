@@ -15,6 +15,7 @@ pub const CONNECTED: u8 = 0;
 const KIND_TCP: u8 = 1;
 const KIND_UNIX: u8 = 2;
 const KIND_REMOTE: u8 = 3;
+const KIND_BENCH: u8 = 4;
 
 /// What a stream is to be connected to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +25,8 @@ pub enum StreamHeader {
     /// From a server: the goal of the remote forward to which the client gave this number. The
     /// server has no words for a host (invariant I10).
     Remote(u16),
+    /// From a client: the server's bench service, if it has one.
+    Bench,
 }
 
 /// A stream header as far as its fixed part tells it.
@@ -35,6 +38,7 @@ enum Kind {
     Tcp { port: u16, host_bytes: u8 },
     Unix { path_bytes: u8 },
     Remote { id: u16 },
+    Bench,
 }
 
 impl StreamHead {
@@ -47,7 +51,8 @@ impl StreamHead {
             (KIND_TCP, port, host_bytes) => Ok(Self(Kind::Tcp { port, host_bytes })),
             (KIND_UNIX, 0, path_bytes) => Ok(Self(Kind::Unix { path_bytes })),
             (KIND_REMOTE, id, 0) => Ok(Self(Kind::Remote { id })),
-            (KIND_UNIX | KIND_REMOTE, ..) => Err(WireError::NotZero),
+            (KIND_BENCH, 0, 0) => Ok(Self(Kind::Bench)),
+            (KIND_UNIX | KIND_REMOTE | KIND_BENCH, ..) => Err(WireError::NotZero),
             _ => Err(WireError::UnknownKind(kind)),
         }
     }
@@ -57,7 +62,7 @@ impl StreamHead {
         match self.0 {
             Kind::Tcp { host_bytes, .. } => host_bytes.into(),
             Kind::Unix { path_bytes } => path_bytes.into(),
-            Kind::Remote { .. } => 0,
+            Kind::Remote { .. } | Kind::Bench => 0,
         }
     }
 
@@ -72,6 +77,7 @@ impl StreamHead {
             }
             Kind::Unix { .. } => Ok(StreamHeader::Goal(Goal::Unix(text.parse()?))),
             Kind::Remote { id } => Ok(StreamHeader::Remote(id)),
+            Kind::Bench => Ok(StreamHeader::Bench),
         }
     }
 }
@@ -83,6 +89,7 @@ impl StreamHeader {
             Self::Goal(Goal::Tcp(target)) => (KIND_TCP, target.port, target.host.to_string()),
             Self::Goal(Goal::Unix(path)) => (KIND_UNIX, 0, path.to_string()),
             Self::Remote(id) => (KIND_REMOTE, *id, String::new()),
+            Self::Bench => (KIND_BENCH, 0, String::new()),
         };
         debug_assert!(text.len() <= HOST_BYTES_MAX, "hosts and paths are at most 255 bytes");
         let text_bytes = u8::try_from(text.len()).unwrap_or(u8::MAX);

@@ -73,6 +73,7 @@ fn stream_headers_are_these_bytes() {
         (goal(Goal::Tcp("db:5432".parse().unwrap())), &b"\x01\x15\x38\x02db"[..]),
         (goal(Goal::Unix("/run/x".parse().unwrap())), b"\x02\0\0\x06/run/x"),
         (StreamHeader::Remote(0x102), &[3, 1, 2, 0]),
+        (StreamHeader::Bench, &[4, 0, 0, 0]),
     ] {
         assert_eq!(header.encode(), bytes);
         assert_eq!(decode_header(bytes), Ok(header));
@@ -87,6 +88,9 @@ fn senseless_headers_are_refused() {
     assert_eq!(StreamHead::decode([2, 0, 22, 1]), Err(WireError::NotZero));
     // A server cannot name a host: there is no room for one.
     assert_eq!(StreamHead::decode([3, 0, 22, 1]), Err(WireError::NotZero));
+    // What a bench stream is connected to is the server's own choice.
+    assert_eq!(StreamHead::decode([4, 0, 22, 0]), Err(WireError::NotZero));
+    assert_eq!(StreamHead::decode([4, 0, 0, 1]), Err(WireError::NotZero));
     assert_eq!(decode_header(&[1, 0, 22, 1, 0xff]), Err(WireError::NotText));
     assert!(matches!(decode_header(b"\x01\0\0\x01a"), Err(WireError::Address(_))));
     assert!(matches!(decode_header(b"\x01\0\x16\x01\0"), Err(WireError::Address(_))));

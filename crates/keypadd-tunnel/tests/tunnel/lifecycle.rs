@@ -40,6 +40,7 @@ async fn a_taken_udp_port_is_a_bind_error_that_names_it() {
             peers: settings.peers.clone(),
             transport: settings.transport.clone(),
             connections_max: 1,
+            bench: None,
         });
     });
     let error = Server::bind(second.unwrap()).unwrap_err().to_string();

@@ -2,6 +2,7 @@
 //! keystream is made inline. Waits for conditions; no verdict hangs on time.
 #![allow(unreachable_pub, clippy::unwrap_used)]
 
+mod bench;
 mod carrying;
 mod changes;
 mod dynamic;

@@ -2,7 +2,7 @@
 
 use std::{future::pending, io, net::SocketAddr, sync::Arc, time::Duration};
 
-use keypadd_keystream::{CipherEngine, Suite};
+use keypadd_keystream::{CipherEngine, Protection, Suite};
 use keypadd_provider::{
     CryptoSettings, KeyExchange, Meters, PrivateKey, PublicKey, client_config, server_config,
 };
@@ -26,7 +26,7 @@ pub fn new_key() -> Arc<PrivateKey> {
     Arc::new(PrivateKey::generate().unwrap())
 }
 
-pub fn crypto(key: &Arc<PrivateKey>, suite: Suite) -> CryptoSettings {
+pub fn crypto(key: &Arc<PrivateKey>, suite: impl Into<Protection>) -> CryptoSettings {
     CryptoSettings {
         key: Arc::clone(key),
         suites: vec![suite.into()],
@@ -86,6 +86,7 @@ impl RunningServer {
             peers,
             transport: TransportSettings::default(),
             connections_max: 16,
+            bench: None,
         };
         adjust(&mut settings);
         let server = Server::bind(settings).unwrap();
