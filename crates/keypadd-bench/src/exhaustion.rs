@@ -5,9 +5,18 @@
 //!   first packets that lack pad.
 //! - The **speed after** is what gets through once pads are made while packets wait.
 //!
-//! All three are predicted from a calibration before the run ([`model`]) and then found by trying
-//! ([`finder`]), which knows nothing of the prediction.
+//! All are predicted from a calibration before the run (`model.rs`) and then found by trying
+//! (`finder.rs`), which knows nothing of the prediction.
 
-pub mod finder;
-pub mod model;
-pub mod readings;
+mod calibration;
+mod cell;
+mod finder;
+mod model;
+mod readings;
+mod run;
+mod section;
+mod stream;
+mod tunnel;
+
+pub use finder::Patience;
+pub use run::{Exhausted, Exhaustion};

@@ -7,9 +7,10 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod arm;
+mod background;
 mod counts;
 mod exchange;
-pub mod exhaustion;
+mod exhaustion;
 mod figure;
 mod interleave;
 mod latencies;
@@ -31,6 +32,7 @@ mod workload;
 pub use arm::{Arm, TunnelArm};
 pub use counts::{Counts, Gauges};
 pub use exchange::Exchange;
+pub use exhaustion::{Exhausted, Exhaustion, Patience};
 pub use interleave::{Progress, Rounds, Runs, Tell, Turn, Workload, open, take_turns};
 pub use latencies::Latencies;
 pub use path::{Path, PathError, PathSettings, Place};

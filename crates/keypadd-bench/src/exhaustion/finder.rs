@@ -10,7 +10,7 @@
 use super::readings::{DRY_PACKETS, Dry, Reading, packet_rate, ran_dry, slope, speed};
 
 /// What can be offered traffic.
-pub trait Subject {
+pub(super) trait Subject {
     /// Why a stage could not be ended: the user's wish, or a peer that was lost.
     type Ended;
 
@@ -50,7 +50,7 @@ pub struct Patience {
 
 /// R*, in packets a second.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Sustained {
+pub(super) enum Sustained {
     /// The pool never fills, even without traffic.
     NeverFills,
     /// The fastest traffic that can be offered does not empty it.
@@ -71,7 +71,7 @@ pub enum Sustained {
 
 /// A rate that was tried, for the picture of rates against levels.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Tried {
+pub(super) struct Tried {
     /// Packets a second, as they came.
     pub rate: f64,
     /// Pads made a second beside them, if the level told.
@@ -91,7 +91,7 @@ impl Tried {
 
 /// What was found.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Found {
+pub(super) struct Found {
     /// The level of a full pool, in packets.
     pub capacity: f64,
     /// R*.
@@ -102,7 +102,7 @@ pub struct Found {
 
 /// A burst from a full pool.
 #[derive(Clone, Debug, PartialEq)]
-pub struct BurstFound {
+pub(super) struct BurstFound {
     /// Packets a second while there were pads.
     pub rate: f64,
     /// T* and B*; `None` if the pool lasted.
@@ -144,7 +144,7 @@ const LENIENCE: f64 = 3.0;
 /// # Errors
 ///
 /// When the subject was ended.
-pub fn find<S: Subject>(subject: &mut S, patience: &Patience) -> Result<Found, S::Ended> {
+pub(super) fn find<S: Subject>(subject: &mut S, patience: &Patience) -> Result<Found, S::Ended> {
     let capacity = subject.refill(FULL)?;
     let mut search = Search { subject, patience, capacity, tried: Vec::new() };
     let sustained = if capacity < LEAST_PACKETS { Sustained::NeverFills } else { search.run()? };
@@ -156,7 +156,7 @@ pub fn find<S: Subject>(subject: &mut S, patience: &Patience) -> Result<Found, S
 /// # Errors
 ///
 /// When the subject was ended.
-pub fn burst<S: Subject>(
+pub(super) fn burst<S: Subject>(
     subject: &mut S,
     rate: f64,
     after_seconds: f64,

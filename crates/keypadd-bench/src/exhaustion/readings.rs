@@ -3,7 +3,7 @@
 
 /// The state at one moment of a stage; all but the level and the phase count from its beginning.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Reading {
+pub(super) struct Reading {
     /// Time, in seconds.
     pub seconds: f64,
     /// Packets whose whole pad is at hand, at the end that has fewer.
@@ -20,16 +20,16 @@ pub struct Reading {
 
 /// The pool is dry when so many packets have lacked pad, four chunks. Single ones may at any time: a
 /// retransmission that changes a packet's number, a chunk that was made for numbers gone by.
-pub const DRY_PACKETS: u64 = 256;
+pub(super) const DRY_PACKETS: u64 = 256;
 /// As long as they are at least this share of all packets since the first of them: a little above R*
 /// few packets lack pad, but they go on lacking it.
-pub const DRY_SHARE: f64 = 0.01;
+pub(super) const DRY_SHARE: f64 = 0.01;
 /// After a key change, packets in which the new key's pads may be still to come.
-pub const REKEY_PACKETS: u64 = 8192;
+pub(super) const REKEY_PACKETS: u64 = 8192;
 
 /// When the pool ran dry.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Dry {
+pub(super) struct Dry {
     /// The reading in which it shows.
     pub index: usize,
     /// T*: when the last packets with pads went, in seconds.
@@ -40,7 +40,7 @@ pub struct Dry {
 
 /// When the pool ran dry, if it did. What packets lack right after a key change does not count.
 #[must_use]
-pub fn ran_dry(readings: &[Reading]) -> Option<Dry> {
+pub(super) fn ran_dry(readings: &[Reading]) -> Option<Dry> {
     let mut rekeyed_at: Option<u64> = None;
     // The reading before the first packets that lacked pad.
     let mut spell: Option<usize> = None;
@@ -82,13 +82,13 @@ fn dry_from(index: usize, spell: &[Reading]) -> Dry {
 
 /// Packets a second over a stage; `None` if no time passed.
 #[must_use]
-pub fn packet_rate(readings: &[Reading]) -> Option<f64> {
+pub(super) fn packet_rate(readings: &[Reading]) -> Option<f64> {
     over(readings, |reading| reading.packets as f64)
 }
 
 /// Payload that arrived, in bytes a second; `None` if no time passed.
 #[must_use]
-pub fn speed(readings: &[Reading]) -> Option<f64> {
+pub(super) fn speed(readings: &[Reading]) -> Option<f64> {
     over(readings, |reading| reading.delivered_bytes as f64)
 }
 
@@ -102,7 +102,7 @@ fn over(readings: &[Reading], of: impl Fn(&Reading) -> f64) -> Option<f64> {
 /// pads are made: the key the same, and pads neither all used up nor more than `most`, where fillers sleep.
 /// `None` if there is not a tenth of a second of them.
 #[must_use]
-pub fn slope(readings: &[Reading], most: f64) -> Option<f64> {
+pub(super) fn slope(readings: &[Reading], most: f64) -> Option<f64> {
     let telling = |reading: &Reading| reading.level > 0.0 && reading.level < most;
     let (mut seconds, mut change) = (0.0, 0.0);
     for pair in readings.windows(2) {
