@@ -276,9 +276,9 @@ impl Results {
         Self { schema: SCHEMA, run, machine, sections: Vec::new() }
     }
 
-    /// `results.json`: one line end at its end.
+    /// `results.json`: one line, because there may be a hundred thousand figures.
     pub fn to_json(&self) -> String {
-        let json = serde_json::to_string_pretty(self).expect("no map with keys that are not text");
+        let json = serde_json::to_string(self).expect("no map with keys that are not text");
         json + "\n"
     }
 

@@ -1,5 +1,5 @@
 //! Marks of a plot and where their words stand: those of upright lines in rows above the axes, those
-//! of level lines inside, where they cover the fewest points.
+//! of level lines inside, where they cover the fewest points. Knows places in pixels alone.
 
 use maud::Markup;
 use maud::html;
@@ -21,54 +21,58 @@ pub(super) struct Flags {
 struct Flag {
     /// Of the line.
     place: f64,
-    /// Of the words: the left end and the width.
+    /// Where the words begin.
     left: f64,
     width: f64,
+    /// How many rows above the axes.
     row: usize,
     label: String,
 }
 
 impl Flag {
-    fn covers(&self, left: f64, width: f64) -> bool {
-        left < self.left + self.width + 2.0 * GAP && self.left < left + width + 2.0 * GAP
+    /// Whether its words come near the line or the words of another.
+    fn reaches(&self, other: &Self) -> bool {
+        let (left, right) = (self.left - GAP, self.left + self.width + GAP);
+        let (first, last) =
+            (other.left.min(other.place), (other.left + other.width).max(other.place));
+        left < last && first < right
     }
 }
 
 impl Flags {
-    /// Words stand above their line; beside it where another line would cross them; a row higher
-    /// where they would cross other words.
+    /// Words stand beside their line, all on one side, and a row above those of every line that they
+    /// would reach: no line goes that far up, so that none crosses words.
     pub(super) fn of(plot: &Plot, across: impl Fn(f64) -> Option<f64>, width: f64) -> Self {
         let marks = plot.marks.iter();
-        let mut lines: Vec<(f64, &str)> =
-            marks.filter_map(|mark| Some((across(mark.at.x()?)?, &*mark.label))).collect();
-        lines.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let mut placed = Self { flags: Vec::new(), rows: 0 };
-        for (index, (place, label)) in lines.iter().enumerate() {
-            let label = shorten(label, width - 16.0);
-            let text = text_width(&label);
-            let crossed = |left: f64| {
-                lines.iter().enumerate().any(|(other, (line, _))| {
-                    other != index && *line > left - 2.0 && *line < left + text + 2.0
-                })
-            };
-            let sides = [place - text / 2.0, place - text - GAP, place + GAP];
-            let inside = |left: &f64| *left >= 2.0 && left + text <= width - 2.0;
-            let free = |row: usize, left: f64| {
-                !placed.flags.iter().any(|flag| flag.row == row && flag.covers(left, text))
-            };
-            let rows = 0..placed.rows.max(1);
-            let beside = rows
-                .flat_map(|row| sides.iter().map(move |left| (row, *left)))
-                .find(|(row, left)| inside(left) && !crossed(*left) && free(*row, *left));
-            let (row, left) = beside.unwrap_or_else(|| {
-                let left = sides[0].clamp(2.0, (width - text - 2.0).max(2.0));
-                let row = (0..).find(|row| free(*row, left)).unwrap_or(placed.rows);
-                (row, left)
-            });
-            placed.rows = placed.rows.max(row + 1);
-            placed.flags.push(Flag { place: *place, left, width: text, row, label });
+        let mut flags: Vec<Flag> = marks
+            .filter_map(|mark| {
+                let label = shorten(&mark.label, width - 16.0);
+                let (place, width) = (across(mark.at.x()?)?, text_width(&label));
+                Some(Flag { place, left: place + GAP, width, row: 0, label })
+            })
+            .collect();
+        flags.sort_by(|a, b| b.place.total_cmp(&a.place));
+        let room = |flag: &Flag| flag.left >= 2.0 && flag.left + flag.width <= width - 2.0;
+        if !flags.iter().all(room) {
+            for flag in &mut flags {
+                flag.left = flag.place - GAP - flag.width;
+            }
+            if flags.iter().all(room) {
+                flags.reverse();
+            } else {
+                for flag in &mut flags {
+                    let last = (width - flag.width - 2.0).max(2.0);
+                    flag.left = (flag.place + GAP).clamp(2.0, last);
+                }
+            }
         }
-        placed
+        // In the order in which each can only reach those before it.
+        for index in 0..flags.len() {
+            let (before, rest) = flags.split_at(index);
+            let reached = before.iter().filter(|other| rest[0].reaches(other));
+            flags[index].row = reached.map(|other| other.row + 1).max().unwrap_or(0);
+        }
+        Self { rows: flags.iter().map(|flag| flag.row + 1).max().unwrap_or(0), flags }
     }
 
     /// What they take above the axes.
@@ -78,15 +82,10 @@ impl Flags {
 
     pub(super) fn draw(&self, frame: &Frame) -> Markup {
         let top = frame.top - self.height();
-        let base = |flag: &Flag| top + flag.row as f64 * ROW + 11.0;
-        // A line beside its words begins where these do, else below them.
-        let begin = |flag: &Flag| {
-            let above = flag.left < flag.place && flag.place < flag.left + flag.width;
-            base(flag) + if above { 4.0 } else { -10.0 }
-        };
+        let base = |flag: &Flag| top + (self.rows - flag.row) as f64 * ROW - 4.0;
         html! {
             @for flag in &self.flags {
-                (line("mark", flag.place, begin(flag), flag.place, frame.bottom))
+                (line("mark", flag.place, base(flag) - 10.0, flag.place, frame.bottom))
             }
             @for flag in &self.flags {
                 text class="halo" x=(round(flag.left)) y=(round(base(flag))) { (flag.label) }
@@ -145,8 +144,14 @@ mod tests {
         Flags::of(&plot, Some, 350.0)
     }
 
+    /// Whether a line goes through words: it begins at its own row and goes down.
+    fn crosses(line: &Flag, words: &Flag) -> bool {
+        let within = words.left < line.place && line.place < words.left + words.width;
+        within && line.row >= words.row
+    }
+
     #[test]
-    fn words_of_marks_never_cross_one_another() {
+    fn words_of_marks_never_cover_one_another() {
         let mut random = fastrand::Rng::with_seed(9);
         for count in 1..8 {
             for _ in 0..50 {
@@ -154,18 +159,32 @@ mod tests {
                 let placed = flags(&places, "T* predicted, 64 MiB");
                 for (index, one) in placed.flags.iter().enumerate() {
                     assert!(one.left >= 0.0 && one.left + one.width <= 350.0);
-                    let others = placed.flags[index + 1..].iter().filter(|o| o.row == one.row);
-                    assert!(others.clone().all(|o| !o.covers(one.left, one.width)), "{places:?}");
+                    for other in &placed.flags[index + 1..] {
+                        let apart = one.left + one.width <= other.left
+                            || other.left + other.width <= one.left;
+                        assert!(apart || one.row != other.row, "{places:?}");
+                    }
                 }
             }
         }
     }
 
     #[test]
-    fn two_lines_near_one_another_have_their_words_on_either_side() {
-        let placed = flags(&[170.0, 176.0], "T* predicted");
-        assert_eq!(placed.rows, 1);
-        assert!(placed.flags[0].left + placed.flags[0].width < 170.0);
-        assert!(placed.flags[1].left > 176.0);
+    fn no_line_crosses_words_where_these_have_room_on_one_side() {
+        let mut random = fastrand::Rng::with_seed(10);
+        for begin in [0.0, 150.0] {
+            for _ in 0..200 {
+                let places: Vec<f64> = (0..6).map(|_| begin + random.f64() * 200.0).collect();
+                let placed = flags(&places, "T* predicted, 64 MiB");
+                for words in &placed.flags {
+                    assert!(!placed.flags.iter().any(|line| crosses(line, words)), "{places:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn marks_far_from_one_another_have_their_words_in_one_row() {
+        assert_eq!(flags(&[20.0, 200.0], "T* predicted").rows, 1);
     }
 }

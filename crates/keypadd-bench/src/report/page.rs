@@ -103,7 +103,8 @@ fn summary(results: &Results, names: &Names) -> Markup {
                     }
                 }
             }
-            @if results.sections.len() > 1 {
+            // Those that were judged are linked above.
+            @if results.sections.iter().any(|section| section.verdicts.is_empty()) {
                 nav aria-label="Experiments" {
                     @for (section, names) in results.sections.iter().zip(&names.sections) {
                         a href={ "#" (names.anchor) } { (section.title) }

@@ -12,6 +12,9 @@ use crate::results::{Cell, Table};
 const FIGURE_SPACE: &str = "\u{2007}";
 const POINT_SPACE: &str = "\u{2008}";
 
+/// As many letters fit into a line on a phone.
+const BRIEF: usize = 32;
+
 /// One column, ready to be set.
 struct Set {
     written: Vec<Option<Written>>,
@@ -61,6 +64,15 @@ pub(super) fn table(table: &Table) -> Markup {
     }
 }
 
+/// Words in a column of figures stand where these do; few words stay in one line.
+fn words(text: &str, among_figures: bool) -> &'static str {
+    match (among_figures, text.chars().count() <= BRIEF) {
+        (true, _) => "figure",
+        (false, true) => "brief",
+        (false, false) => "long",
+    }
+}
+
 fn cells(cell: &Cell, written: Option<&Written>, set: &Set) -> Markup {
     match (cell, written) {
         (_, Some(figure)) => {
@@ -72,7 +84,7 @@ fn cells(cell: &Cell, written: Option<&Written>, set: &Set) -> Markup {
             }
         }
         (Cell::Text(text), None) => html! {
-            td class=[set.figures.then_some("figure")] colspan=[set.intervals.then_some(2)] { (text) }
+            td class=(words(text, set.figures)) colspan=[set.intervals.then_some(2)] { (text) }
         },
         (_, None) => html! {
             td class="missing figure" colspan=[set.intervals.then_some(2)] title="not measured" {
