@@ -1,8 +1,9 @@
 //! The directory of a report: refused before anything runs, or written whole each time.
 //!
 //! A save writes every file beside its place, then moves all of them there, so that a full disk or a
-//! killed run leaves the files of the save before. Only files that a report has are ever replaced or
-//! removed. Knows nothing of what is in the files.
+//! killed run leaves the files of the save before. Only files of a report are ever replaced or removed:
+//! by their names, and in a directory whose `results.json` is of a run. Knows nothing else of what is
+//! in the files.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -181,8 +182,12 @@ fn is_ours(folder: &str, name: &str) -> bool {
     }
 }
 
-/// The first path that no report has: other names, or something else under a known name.
+/// The first path that no report has: other names, something else under a known name, or known names
+/// without a run's results beside them.
 fn foreign(directory: &Path) -> io::Result<Option<String>> {
+    let results = fs::read_to_string(directory.join(report::RESULTS));
+    let is_report = results.is_ok_and(|results| Results::is_of_a_run(&results));
+    let is_finished = |name: &str| !name.ends_with(UNFINISHED);
     for name in names_in(directory)? {
         let path = directory.join(&name);
         let found = fs::symlink_metadata(&path)?;
@@ -191,12 +196,13 @@ fn foreign(directory: &Path) -> io::Result<Option<String>> {
             Some((folder, _)) if found.is_dir() => {
                 for inner in names_in(&path)? {
                     let is_file = fs::symlink_metadata(path.join(&inner))?.is_file();
-                    if !is_file || !is_ours(folder, &inner) {
+                    if !is_file || !is_ours(folder, &inner) || is_finished(&inner) && !is_report {
                         return Ok(Some(format!("{folder}/{inner}")));
                     }
                 }
             }
-            None if found.is_file() && is_ours("", &name) => {}
+            None if found.is_file() && is_ours("", &name) && (is_report || !is_finished(&name)) => {
+            }
             _ => return Ok(Some(name)),
         }
     }

@@ -282,6 +282,24 @@ impl Results {
         json + "\n"
     }
 
+    /// Whether a file is a `results.json` of any version of this program.
+    pub fn is_of_a_run(json: &str) -> bool {
+        /// What every version has.
+        #[derive(Deserialize)]
+        #[expect(dead_code, reason = "read to see that it is there")]
+        struct Head {
+            schema: u32,
+            run: HeadOfRun,
+        }
+        #[derive(Deserialize)]
+        #[expect(dead_code, reason = "read to see that it is there")]
+        struct HeadOfRun {
+            version: String,
+            seed: u64,
+        }
+        serde_json::from_str::<Head>(json).is_ok()
+    }
+
     /// Reads `results.json`.
     ///
     /// # Errors

@@ -64,6 +64,24 @@ fn a_directory_with_other_files_is_refused_and_left_alone() {
 }
 
 #[test]
+fn files_with_names_of_ours_that_no_run_has_written_are_refused() {
+    for (name, contents) in [
+        ("results.json", "{\"schema\": 1, \"answers\": []}"),
+        ("report.html", "<p>of somebody"),
+        ("csv/accounts.csv", "a,b"),
+        ("plots/logo.svg", "<svg"),
+    ] {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, contents).unwrap();
+        let refused = Output::create(root.path()).unwrap_err();
+        assert!(matches!(refused, OutputError::Foreign { .. }), "{refused}");
+        assert_eq!(fs::read_to_string(&path).unwrap(), contents);
+    }
+}
+
+#[test]
 fn what_is_no_directory_is_refused() {
     let root = tempfile::tempdir().unwrap();
     let file = root.path().join("file");

@@ -87,7 +87,7 @@ fn cells(cell: &Cell, written: Option<&Written>, set: &Set) -> Markup {
             td class=(words(text, set.figures)) colspan=[set.intervals.then_some(2)] { (text) }
         },
         (_, None) => html! {
-            td class="missing figure" colspan=[set.intervals.then_some(2)] title="not measured" {
+            td class={ "missing" @if set.figures { " figure" } } colspan=[set.intervals.then_some(2)] title="not measured" {
                 (figure::NONE)
             }
         },
