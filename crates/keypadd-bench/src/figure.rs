@@ -3,6 +3,8 @@
 //! Pages, pictures and the terminal write figures the same way. Files for other programs do not: there
 //! a figure has all its digits.
 
+use std::ops::RangeInclusive;
+
 use crate::results::Estimate;
 
 /// Digits of half an interval's width: the rest of a figure is noise.
@@ -11,8 +13,11 @@ const UNCERTAIN_DIGITS: i32 = 2;
 /// Digits of a figure that nothing is known of beside itself.
 const PLAIN_DIGITS: i32 = 4;
 
-/// More decimals than these say nothing to a reader; smaller figures are written by powers of ten.
+/// More decimals than these say nothing to a reader.
 const DECIMALS_MAX: i32 = 6;
+
+/// Smaller and larger figures are written by powers of ten.
+const WRITTEN_OUT: RangeInclusive<f64> = 1e-4..=1e15;
 
 /// What stands for a figure that is none.
 pub(crate) const NONE: &str = "–";
@@ -97,6 +102,9 @@ fn write_interval(estimate: &Estimate, even: bool) -> String {
 fn decimals(estimate: &Estimate) -> Option<usize> {
     let width = estimate.interval.map_or(0.0, |[low, high]| (high - low) / 2.0);
     let value = estimate.value.abs();
+    if value != 0.0 && !WRITTEN_OUT.contains(&value) {
+        return None;
+    }
     let wanted = if width.is_finite() && width > 0.0 {
         UNCERTAIN_DIGITS - 1 - power(width)
     } else if value.fract() == 0.0 {
@@ -104,7 +112,7 @@ fn decimals(estimate: &Estimate) -> Option<usize> {
     } else {
         PLAIN_DIGITS - 1 - power(value)
     };
-    (wanted <= DECIMALS_MAX || value == 0.0).then(|| wanted.clamp(0, DECIMALS_MAX) as usize)
+    Some(wanted.clamp(0, DECIMALS_MAX) as usize)
 }
 
 /// The power of ten of a figure's first digit.
@@ -159,6 +167,7 @@ mod tests {
         assert_eq!(write(&estimate(48_213.4, 45_113.4, 51_313.4)), "48,213 ± 3100");
         assert_eq!(write(&estimate(1.0123, 1.0011, 1.0301)), "1.012 (1.001–1.030)");
         assert_eq!(write(&estimate(5.0, 5.0, 5.0)), "5 ± 0");
+        assert_eq!(write(&estimate(5.0, 5.0 - 1e-12, 5.0 + 1e-12)), "5.000000 ± 0.000000");
     }
 
     #[test]
@@ -168,6 +177,7 @@ mod tests {
         assert_eq!(write_plain(0.123_456), "0.1235");
         assert_eq!(write_plain(-12.345_6), "−12.35");
         assert_eq!(write_plain(1.25e-8), "1.25e−8");
+        assert_eq!(write_plain(2.5e20), "2.50e20");
         assert_eq!(write_plain(0.0), "0");
         assert_eq!(write_plain(-0.0), "0");
     }

@@ -27,35 +27,22 @@ pub fn write(results: &Results, width: usize) -> String {
 
 /// One experiment of it.
 pub fn write_section(section: &Section, run: &Run, width: usize) -> String {
-    let mut text = format!("{}\n{}\n", section.title, "=".repeat(section.title.chars().count()));
-    let mut paragraph = |words: &str, indent: usize| {
-        for (index, line) in wrap(words, width.saturating_sub(indent)).iter().enumerate() {
-            text.push_str(&" ".repeat(if index == 0 { 0 } else { indent }));
-            text.push_str(line);
-            text.push('\n');
-        }
-    };
-    paragraph(&section.question, 0);
-    if let Some(emulated) = emulated(run, section) {
-        paragraph(&emulated, 2);
-    }
-    for verdict in &section.verdicts {
-        text.push('\n');
-        text.push_str(&write_verdict(verdict, width));
-    }
+    let mut parts = vec![format!("{}\n{}\n", section.title, "=".repeat(letters(&section.title)))];
+    parts[0].push_str(&paragraph(&section.question, width));
+    let emulated = emulated(run, section).map(|words| paragraph(&words, width));
+    let emulated = emulated.unwrap_or_default();
+    parts[0].push_str(&emulated);
+    parts.extend(section.verdicts.iter().map(|verdict| write_verdict(verdict, width)));
     let predictions = predictions(&section.predictions);
     for table in predictions.iter().chain(&section.tables) {
-        text.push('\n');
-        text.push_str(&write_table(table, width));
+        parts.push(write_table(table, width) + &emulated);
     }
-    for note in &section.notes {
-        text.push('\n');
-        for line in wrap(note, width) {
-            text.push_str(&line);
-            text.push('\n');
-        }
-    }
-    legible(&text)
+    parts.extend(section.notes.iter().map(|note| paragraph(note, width)));
+    legible(&parts.join("\n"))
+}
+
+fn paragraph(words: &str, width: usize) -> String {
+    wrap(words, width).iter().fold(String::new(), |text, line| text + line + "\n")
 }
 
 /// What a reader must know first of a run that is not complete; `None` of one that is.

@@ -12,6 +12,9 @@ const ZERO_MATTERS: f64 = 0.25;
 /// Decades from which a log axis has labels at powers of ten alone.
 const DECADES_PLAIN: f64 = 3.0;
 
+/// Decades from which lines between powers of ten would be a grey area.
+const DECADES_FAINT: f64 = 6.0;
+
 const DIGITS: &[f64] = &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0];
 const ONE_TWO_FIVE: &[f64] = &[1.0, 2.0, 5.0];
 const TENS: &[f64] = &[1.0];
@@ -98,7 +101,8 @@ impl Ruler {
             let tens: Vec<f64> = marks(TENS).filter(inside).collect();
             ticks = tens.iter().copied().step_by(tens.len().div_ceil(labels.max(2))).collect();
         }
-        let faint = marks(DIGITS).filter(inside).filter(|mark| !ticks.contains(mark)).collect();
+        let between = if decades <= DECADES_FAINT { DIGITS } else { &[] };
+        let faint = marks(between).filter(inside).filter(|mark| !ticks.contains(mark)).collect();
         Self { scale: Scale::Log, low: first, high: last, ticks, faint }
     }
 
@@ -187,6 +191,12 @@ mod tests {
         assert!((ruler.place(200.0).unwrap() - 0.5).abs() < 1e-9);
         let wide = powers(&[1.0, 1e7]);
         assert_eq!(wide.labels(), ["1", "10", "100", "1000", "10,000", "100k", "1M", "10M"]);
+    }
+
+    #[test]
+    fn an_axis_of_three_hundred_decades_has_no_thousand_lines() {
+        let ruler = powers(&[f64::MIN_POSITIVE, 1e3]);
+        assert!(ruler.ticks.len() + ruler.faint.len() < 20, "{ruler:?}");
     }
 
     #[test]

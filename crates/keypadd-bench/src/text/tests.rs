@@ -28,6 +28,15 @@ fn every_verdict_and_every_figure_is_printed() {
 }
 
 #[test]
+fn what_is_emulated_stands_below_every_table() {
+    let results = made_up::results();
+    let section = results.sections.last().unwrap();
+    let text = write_section(section, &results.run, 80);
+    let tables = section.tables.len() + 1; // of predictions
+    assert_eq!(text.matches("Emulated: 3des-ctr-hmac-sha1").count(), tables + 1, "{text}");
+}
+
+#[test]
 fn figures_stand_under_one_another() {
     let mut table = Table::new("t", "A table", "arm").column("p50", "µs").column("note", "");
     let sure = Estimate { interval: Some([9.1, 9.5]), ..Estimate::single(9.3) };
