@@ -13,6 +13,7 @@ mod exchange;
 mod exhaustion;
 mod figure;
 mod interleave;
+mod kex;
 mod latencies;
 pub mod machine;
 #[cfg(test)]
@@ -34,6 +35,7 @@ pub use counts::{Counts, Gauges};
 pub use exchange::Exchange;
 pub use exhaustion::{Exhausted, Exhaustion, Patience};
 pub use interleave::{Progress, Rounds, Runs, Tell, Turn, Workload, open, take_turns};
+pub use kex::{Handshakes, Kex};
 pub use latencies::Latencies;
 pub use path::{Path, PathError, PathSettings, Place};
 pub use requester::{Answered, Broken, PATIENCE, Requester, Requests};
