@@ -88,7 +88,7 @@ impl Machine {
             known("Architecture", Some(self.architecture.clone())),
             known("CPU features", Some(self.cpu_features.join(", "))),
             known("Ciphers by", Some(self.cipher_backend.clone())),
-            known("Other backends here", Some(self.cipher_backends.join(", "))),
+            known("Backends here", Some(self.cipher_backends.join(", "))),
             known(
                 "Two threads a core",
                 self.smt.map(|smt| (if smt { "yes" } else { "no" }).to_owned()),
@@ -143,7 +143,7 @@ impl Machine {
                 .map(|backend| backend.name().to_owned())
                 .collect(),
             kernel: text("proc/sys/kernel/osrelease")
-                .map_or_else(String::new, |release| format!("Linux {release}")),
+                .map_or_else(String::new, |release| format!("Linux {}", version_of(&release))),
             memory_bytes: text("proc/meminfo")
                 .and_then(|info| bytes_of(field(&info, "MemTotal")?))
                 .unwrap_or_default(),
@@ -204,6 +204,12 @@ fn bytes_of(text: &str) -> Option<u64> {
         _ => return None,
     };
     number.parse::<u64>().ok()?.checked_mul(unit)
+}
+
+/// The figures of `6.12.9-1-somebody`: the rest may name who built it.
+fn version_of(release: &str) -> &str {
+    let end = release.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(release.len());
+    release[..end].trim_end_matches('.')
 }
 
 fn backend() -> String {
@@ -271,7 +277,7 @@ mod tests {
             ("proc/self/status", "Name:\tx\nCpus_allowed_list:\t0-1,4\n"),
             ("proc/meminfo", "MemTotal:       1024 kB\nMemFree: 1 kB\n"),
             ("proc/loadavg", "0.50 1.25 2.00 1/100 4242\n"),
-            ("proc/sys/kernel/osrelease", "6.1.0\n"),
+            ("proc/sys/kernel/osrelease", "6.1.0-built-by-somebody\n"),
             ("sys/devices/system/cpu/online", "0-7\n"),
             ("sys/devices/system/cpu/smt/active", "1\n"),
             ("sys/devices/system/cpu/cpu0/cache/index0/size", "32K\n"),
