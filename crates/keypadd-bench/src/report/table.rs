@@ -15,6 +15,9 @@ const POINT_SPACE: &str = "\u{2008}";
 /// As many letters fit into a line on a phone.
 const BRIEF: usize = 32;
 
+/// As many letters of a head as stand above a figure.
+const BRIEF_HEAD: usize = 12;
+
 /// One column, ready to be set.
 struct Set {
     written: Vec<Option<Written>>,
@@ -42,7 +45,7 @@ pub(super) fn table(table: &Table) -> Markup {
                     tr {
                         th scope="col" { (table.rows_are) }
                         @for (column, set) in table.columns.iter().zip(&set) {
-                            th scope="col" class=[set.figures.then_some("figure")] colspan=[set.intervals.then_some(2)] {
+                            th scope="col" class=(head(&column.name, set.figures)) colspan=[set.intervals.then_some(2)] {
                                 (column.name)
                                 @if !column.unit.is_empty() { " " span class="unit" { (column.unit) } }
                             }
@@ -61,6 +64,16 @@ pub(super) fn table(table: &Table) -> Markup {
                 }
             }
         }
+    }
+}
+
+/// Long heads have room for some words beside one another.
+fn head(name: &str, of_figures: bool) -> &'static str {
+    match (of_figures, name.chars().count() <= BRIEF_HEAD) {
+        (true, true) => "figure",
+        (true, false) => "figure long",
+        (false, true) => "brief",
+        (false, false) => "long",
     }
 }
 
