@@ -54,6 +54,11 @@ fn settings(config: &Config, out: &mut Vec<String>) {
             let suites: Vec<_> = config.suites.iter().copied().map(suite_with_class).collect();
             out.push(format!("  accept suites {}{}", suites.join(", "), default("suite")));
             out.push(format!("  accept key exchanges {}{}", list(&config.kex), default("kex")));
+            if config.permit_bench {
+                out.push(
+                    "  permit-bench: answer measurements, accept what is there for them".into(),
+                );
+            }
         }
         None => out.push("listen nowhere (default)".into()),
     }

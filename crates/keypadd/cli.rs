@@ -196,6 +196,12 @@ pub(crate) struct ServeArgs {
     #[arg(long, env = "KEYPADD_PERMIT_LISTEN", value_name = "PATTERN")]
     #[arg(value_delimiter = ',', value_parser = values::listen_permit)]
     pub(crate) permit_listen: Vec<ListenPermit>,
+    /// Let peers measure: run a service that answers `keypadd bench`, and accept what only that offers
+    ///
+    /// Suites and key exchanges for measurements protect little or nothing, so connections with them
+    /// reach that service and nothing else.
+    #[arg(long, env = "KEYPADD_PERMIT_BENCH")]
+    pub(crate) permit_bench: bool,
     /// Suites to accept [default: every standard suite]
     ///
     /// Standard: aes-256-gcm, aes-128-gcm, aes-{256,128}-ctr-hmac-{sha256,sha1}.

@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use keypadd_keystream::{CipherEngine, Class, Suite};
+use keypadd_bench::Service;
+use keypadd_keystream::{CipherEngine, Class, MeasureSuite, Protection, Suite};
 use keypadd_pool::{Pool, PoolSettings};
 use keypadd_provider::{CryptoSettings, KeyExchange, Meters, PrivateKey, PublicKey};
 use keypadd_tunnel::{Congestion, TransportSettings};
@@ -30,6 +31,8 @@ pub(crate) struct DaemonSettings {
     pub(crate) suites: Vec<Suite>,
     /// Key exchanges to offer or accept, most wanted first.
     pub(crate) kex: Vec<KeyExchange>,
+    /// Whether measurements are answered, and what is there for them alone is accepted.
+    pub(crate) permit_bench: bool,
     /// Memory for keystream made ahead of need; `None` for no pool.
     pub(crate) pool_budget_bytes: Option<usize>,
     /// What computes DES.
@@ -67,6 +70,7 @@ impl DaemonSettings {
             key: Arc::new(keyfile::read(&path)?),
             suites,
             kex,
+            permit_bench: false,
             pool_budget_bytes: (flags.pool == PoolMode::On).then_some(flags.pool_budget),
             cipher_engine: flags.cipher_backend,
             congestion: flags.congestion,
@@ -86,8 +90,31 @@ pub(crate) struct Daemon {
     pub(crate) transport: TransportSettings,
     /// How long what is open may take to finish when the daemon ends.
     pub(crate) drain: Duration,
+    /// The suites that were chosen: what is accepted but for measurements.
+    pub(crate) suites: Vec<Suite>,
     metrics: Option<TcpListener>,
     control_socket: bool,
+    bench: Option<Bench>,
+}
+
+/// The service that answers measurements, for as long as this lives.
+#[derive(Debug)]
+struct Bench {
+    address: SocketAddr,
+    _service: JoinSet<()>,
+}
+
+impl Bench {
+    async fn start() -> Result<Self, Error> {
+        let service = Service::bind().await.map_err(|error| {
+            let cause = format!("--permit-bench: no port on 127.0.0.1: {}", system(&error));
+            Error::new(Exit::BindFailed, cause)
+        })?;
+        let address = service.address();
+        let mut task = JoinSet::new();
+        task.spawn(service.run());
+        Ok(Self { address, _service: task })
+    }
 }
 
 impl Daemon {
@@ -110,18 +137,24 @@ impl Daemon {
             }
             None => None,
         };
+        let bench = if settings.permit_bench { Some(Bench::start().await?) } else { None };
         let transport =
             TransportSettings { congestion: settings.congestion, ..TransportSettings::default() };
         let crypto = CryptoSettings {
             key: settings.key,
-            suites: settings.suites.into_iter().map(Into::into).collect(),
+            suites: accepted(&settings.suites, settings.permit_bench),
             kex: settings.kex,
             pool,
             cipher_engine: settings.cipher_engine,
             meters: Arc::new(Meters::default()),
         };
-        let DaemonSettings { drain, control_socket, .. } = settings;
-        Ok(Self { crypto, transport, drain, metrics, control_socket })
+        let DaemonSettings { drain, suites, control_socket, .. } = settings;
+        Ok(Self { crypto, transport, drain, suites, metrics, control_socket, bench })
+    }
+
+    /// Where measurements are answered, if they are.
+    pub(crate) fn bench(&self) -> Option<SocketAddr> {
+        self.bench.as_ref().map(|bench| bench.address)
     }
 
     /// This host's public key.
@@ -166,6 +199,12 @@ impl Daemon {
         }
         tasks
     }
+}
+
+/// What packet protection accepts: the chosen suites first.
+pub(crate) fn accepted(suites: &[Suite], permit_bench: bool) -> Vec<Protection> {
+    let measured = MeasureSuite::ALL.into_iter().filter(|_| permit_bench).map(Into::into);
+    suites.iter().copied().map(Into::into).chain(measured).collect()
 }
 
 /// Keeps the rates up to date, until it is dropped.

@@ -35,6 +35,8 @@ pub(crate) struct ServerReady {
     pub(crate) public_key: String,
     /// Accepted suites, each with its class.
     pub(crate) suites: Vec<String>,
+    /// Whether peers may measure, with suites beside those.
+    pub(crate) permit_bench: bool,
     /// What to run on the other host.
     pub(crate) connect: String,
 }
@@ -43,6 +45,12 @@ impl fmt::Display for ServerReady {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "keypadd: ready on udp {}, key {}", self.listen, self.public_key)?;
         writeln!(f, "  suites: {}", self.suites.join(", "))?;
+        if self.permit_bench {
+            writeln!(
+                f,
+                "  measurements: answered, insecure suites and key exchanges for them accepted"
+            )?;
+        }
         writeln!(f, "  on the other host: {}", self.connect)?;
         if self.listen.ip().to_canonical().is_unspecified() {
             let such_as = match outward_address() {
@@ -193,7 +201,7 @@ pub(crate) fn suite_with_class(suite: impl Into<Protection>) -> String {
 pub(crate) struct ConnectLine<'a> {
     pub(crate) listen: SocketAddr,
     pub(crate) key: PublicKey,
-    pub(crate) suites: &'a [Protection],
+    pub(crate) suites: &'a [Suite],
     pub(crate) kex: &'a [KeyExchange],
     pub(crate) permits: &'a [Permit],
     pub(crate) listen_permits: &'a [ListenPermit],
@@ -212,7 +220,7 @@ impl fmt::Display for ConnectLine<'_> {
             port => write!(f, "{}", SocketAddr::new(ip, port))?,
         }
         write!(f, " --peer {}", self.key)?;
-        if !self.suites.contains(&Suite::default().protection()) {
+        if !self.suites.contains(&Suite::default()) {
             write!(f, " --suite {}", self.suites[0])?;
             if self.suites[0].class() == Class::Legacy {
                 f.write_str(" --allow-legacy")?;
@@ -313,7 +321,7 @@ mod tests {
         let line = ConnectLine {
             listen: "127.0.0.1:5000".parse().unwrap(),
             key: key.parse().unwrap(),
-            suites: &[Suite::TRIPLE_DES_CTR_HMAC_SHA1.protection()],
+            suites: &[Suite::TRIPLE_DES_CTR_HMAC_SHA1],
             kex: &[KeyExchange::X25519],
             permits: &["*:*".parse().unwrap(), "db:5432".parse().unwrap()],
             listen_permits: &[],
@@ -346,7 +354,7 @@ mod tests {
             let line = ConnectLine {
                 listen: "127.0.0.1:5000".parse().unwrap(),
                 key: "11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=".parse().unwrap(),
-                suites: &[Suite::default().protection()],
+                suites: &[Suite::default()],
                 kex: &[KeyExchange::default()],
                 permits: &permits,
                 listen_permits: &listen_permits,
@@ -370,6 +378,7 @@ mod tests {
             listen: listen.parse().unwrap(),
             public_key: String::new(),
             suites: Vec::new(),
+            permit_bench: false,
             connect: String::new(),
         };
         let hint = format!("if {} is not known there, an address", host_name());

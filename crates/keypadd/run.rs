@@ -164,6 +164,7 @@ fn daemon_settings(loaded: &Loaded) -> DaemonSettings {
         key: Arc::clone(key),
         suites: config.suites.clone(),
         kex: config.kex.clone(),
+        permit_bench: config.permit_bench && config.listen.is_some(),
         pool_budget_bytes: (config.pool == PoolMode::On).then_some(config.pool_budget_bytes),
         cipher_engine: config.cipher_engine,
         congestion: config.congestion,

@@ -50,7 +50,10 @@ impl Settings {
             false => args.suite,
         };
         let kex = if args.kex.is_empty() { KeyExchange::ALL.to_vec() } else { args.kex };
-        let daemon = DaemonSettings::read(args.daemon, suites, kex)?;
+        let daemon = DaemonSettings {
+            permit_bench: args.permit_bench,
+            ..DaemonSettings::read(args.daemon, suites, kex)?
+        };
         Ok(Self {
             listen: args.listen,
             allow: args.allow,
@@ -101,7 +104,7 @@ pub(crate) async fn run(
         Error::new(Exit::Usage, format!("--allow: {error}")).hint("list each peer once")
     })?;
     let server = bind(&daemon, listen, peers, ["--listen", "--listen [::]:4434"])?;
-    if permits.is_empty() && listen_permits.is_empty() {
+    if permits.is_empty() && listen_permits.is_empty() && daemon.bench().is_none() {
         tracing::warn!(
             "no --permit-open: peers can come in and reach nothing; for example --permit-open localhost:22"
         );
@@ -113,7 +116,7 @@ pub(crate) async fn run(
     let line = ConnectLine {
         listen: place,
         key: daemon.public_key(),
-        suites: &daemon.crypto.suites,
+        suites: &daemon.suites,
         kex: &daemon.crypto.kex,
         permits: &permits,
         listen_permits: &listen_permits,
@@ -121,7 +124,8 @@ pub(crate) async fn run(
     on_ready(&ServerReady {
         listen: place,
         public_key: daemon.public_key().to_string(),
-        suites: daemon.crypto.suites.iter().copied().map(suite_with_class).collect(),
+        suites: daemon.suites.iter().copied().map(suite_with_class).collect(),
+        permit_bench: daemon.bench().is_some(),
         connect: line.to_string(),
     });
     notify_systemd(&[sd_notify::NotifyState::Ready]);
@@ -156,7 +160,7 @@ pub(crate) fn bind(
         peers,
         transport: daemon.transport.clone(),
         connections_max: CONNECTIONS_MAX,
-        bench: None,
+        bench: daemon.bench(),
     });
     let [setting, another] = texts;
     server.map_err(|error| {

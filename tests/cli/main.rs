@@ -15,6 +15,7 @@ mod forwarding;
 mod generated;
 mod live;
 mod logs;
+mod measuring;
 mod refusing;
 mod reloading;
 mod running;

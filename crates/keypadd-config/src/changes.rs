@@ -56,6 +56,7 @@ fn differs(one: &Config, other: &Config, key: &str) -> bool {
         "listen" => one.listen != other.listen,
         "suite" => one.suites != other.suites,
         "kex" => one.kex != other.kex,
+        "permit-bench" => one.permit_bench != other.permit_bench,
         "allow-legacy" => one.allow_legacy != other.allow_legacy,
         "pool" => one.pool != other.pool,
         "pool-budget" => one.pool_budget_bytes != other.pool_budget_bytes,

@@ -56,6 +56,8 @@ pub struct Config {
     pub kex: Vec<KeyExchange>,
     /// Whether legacy suites are allowed.
     pub allow_legacy: bool,
+    /// Whether peers that come in may measure.
+    pub permit_bench: bool,
     /// Whether there is a pool.
     pub pool: PoolMode,
     /// Its memory.
@@ -126,6 +128,7 @@ impl Config {
             kex: globals.kex(),
             key,
             allow_legacy: globals.allow_legacy,
+            permit_bench: globals.permit_bench,
             pool: globals.pool.map_or(PoolMode::On, |pool| pool.value),
             pool_budget_bytes: globals.pool_budget.map_or(POOL_BUDGET_BYTES, |size| size.value),
             cipher_engine: globals.cipher_engine.map(|name| name.value).unwrap_or_default(),
@@ -151,6 +154,7 @@ pub(crate) struct Globals {
     suite: Option<Vec<Placed<Suite>>>,
     kex: Option<Vec<Placed<KeyExchange>>>,
     pub(crate) allow_legacy: bool,
+    permit_bench: bool,
     pool: Option<Placed<PoolMode>>,
     pool_budget: Option<Placed<usize>>,
     cipher_engine: Option<Placed<CipherEngine>>,
@@ -178,6 +182,7 @@ impl Globals {
             suite: some_of("suite", table, values::suite, faults),
             kex: some_of("kex", table, values::kex, faults),
             allow_legacy: table.switch("allow-legacy", faults).is_some_and(|switch| switch.value),
+            permit_bench: table.switch("permit-bench", faults).is_some_and(|switch| switch.value),
             pool: table.text("pool", values::pool_mode, faults),
             pool_budget: table.text("pool-budget", budget, faults),
             cipher_engine: table.text("cipher-backend", values::cipher_backend, faults),

@@ -62,7 +62,7 @@ const fn peer(
 }
 
 /// All of them, in the order in which the documentation lists them.
-pub const KEYS: [Key; 25] = [
+pub const KEYS: [Key; 26] = [
     global(
         "key",
         "key = \"/etc/keypadd/key\"",
@@ -94,6 +94,14 @@ pub const KEYS: [Key; 25] = [
         "none",
         Applies,
         "where a peer without a `permit-listen` of its own may listen on this host",
+    ),
+    global(
+        "permit-bench",
+        "permit-bench = true",
+        "`true` or `false`",
+        "`false`",
+        Restart,
+        "whether peers that come in may measure: `keypadd bench` is answered, and what only that offers is accepted",
     ),
     global(
         "suite",

@@ -159,6 +159,7 @@ async fn prepare(arm: Arm, cipher_engine: CipherEngine) -> Result<Daemon, Error>
     Daemon::prepare(DaemonSettings {
         key: Arc::new(PrivateKey::generate().map_err(fault)?),
         suites: vec![arm.suite],
+        permit_bench: false,
         kex: vec![KeyExchange::default()],
         pool_budget_bytes: arm.pool.then_some(POOL_BUDGET_BYTES),
         cipher_engine,

@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 
 use super::links::{Bound, Link};
 use crate::configfile::Loaded;
-use crate::daemon::Daemon;
+use crate::daemon::{Daemon, accepted};
 use crate::error::{Error, Exit, system};
 use crate::ready::RunReady;
 use crate::serve;
@@ -104,7 +104,7 @@ impl Applied {
         let Loaded { config: new, key, .. } = new;
         let crypto = CryptoSettings {
             key,
-            suites: new.suites.iter().copied().map(Into::into).collect(),
+            suites: accepted(&new.suites, daemon.bench().is_some()),
             kex: new.kex.clone(),
             ..daemon.crypto.clone()
         };

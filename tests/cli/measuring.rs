@@ -1,0 +1,123 @@
+//! `--permit-bench`: what measures comes in, over protection that nothing else may use, and reaches the
+//! service that answers it and nothing else.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::time::Duration;
+
+use keypadd_bench::Exchange;
+use keypadd_keystream::{CipherEngine, MeasureSuite};
+use keypadd_provider::{CryptoSettings, KeyExchange, Meters, PrivateKey, client_config};
+use keypadd_tunnel::wire::Instance;
+use keypadd_tunnel::{
+    AuthError, BenchForward, Bind, Bound, Client, ClientError, ClientSettings, Forward,
+};
+
+use crate::daemons::{Daemon, Desk, PRIVATE_KEY, PUBLIC_KEY, desk, write_file};
+
+/// Time for what takes milliseconds.
+const HANG: Duration = Duration::from_secs(60);
+
+/// A client that measures, with a listener for the service and a forward to `target`.
+async fn measuring(server: &str, target: SocketAddr) -> Client {
+    let crypto = CryptoSettings {
+        key: Arc::new(PrivateKey::from_pem(PRIVATE_KEY).unwrap()),
+        suites: vec![MeasureSuite::NULL_HMAC_SHA1.into()],
+        kex: vec![KeyExchange::X25519],
+        pool: None,
+        cipher_engine: CipherEngine::default(),
+        meters: Arc::new(Meters::default()),
+    };
+    let bench = Forward::Bench(BenchForward { bind: Bind::Loopback, port: 0 });
+    let settings = ClientSettings {
+        server: server.parse().unwrap(),
+        crypto: client_config(&crypto, PUBLIC_KEY.parse().unwrap()).unwrap(),
+        name: None,
+        forwards: vec![bench, Forward::Local(format!("0:{target}").parse().unwrap())],
+        transport: <_>::default(),
+        connect_timeout: HANG,
+        instance: Instance([1; 16]),
+    };
+    Client::bind(settings).await.unwrap()
+}
+
+/// The first address of each forward.
+fn entrances(client: &Client) -> Vec<SocketAddr> {
+    let tcp = client.forwards().into_iter().filter_map(|(_, bound)| match bound.first() {
+        Some(Bound::Tcp(address)) => Some(*address),
+        _ => None,
+    });
+    tcp.collect()
+}
+
+/// What one response of the service is, over whatever is connected.
+fn ask(address: SocketAddr) -> std::io::Result<Vec<u8>> {
+    let exchange = Exchange::new(Exchange::REQUEST_BYTES_MIN, 5);
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(HANG))?;
+    stream.write_all(&exchange.request_bytes().to_be_bytes())?;
+    stream.write_all(&exchange.response_bytes().to_be_bytes())?;
+    let mut response = vec![0; 5];
+    stream.read_exact(&mut response).map(|()| response)
+}
+
+/// The service answers, and a target that is permitted to tunnels is not reached.
+async fn is_measured_and_no_more(server: &str) {
+    let target = TcpListener::bind("127.0.0.1:0").unwrap();
+    let client = measuring(server, target.local_addr().unwrap()).await;
+    let session = client.connect().await.unwrap();
+    let entrances = entrances(&client);
+    let (bench, forward) = (entrances[0], entrances[1]);
+    let asking = tokio::task::spawn_blocking(move || (ask(bench), ask(forward)));
+    tokio::select! {
+        asked = asking => {
+            let (answered, refused) = asked.unwrap();
+            assert_eq!(answered.unwrap().len(), 5);
+            assert!(refused.is_err(), "a forward went over a null suite");
+        }
+        () = client.run(Some(session), std::future::pending()) => {}
+    }
+    target.set_nonblocking(true).unwrap();
+    assert!(target.accept().is_err(), "the target was reached");
+}
+
+fn from_a_file(desk: &Desk) -> Daemon {
+    let key = desk.path("good.key");
+    let text = format!(
+        "key = \"{}\"\nlisten = \"127.0.0.1:0\"\npermit-bench = true\npermit-open = [\"*:*\"]\n\
+         [peer.laptop]\npublic-key = \"{PUBLIC_KEY}\"\n",
+        key.display()
+    );
+    write_file(&desk.path("keypadd.toml"), &text, 0o600);
+    Daemon::start(desk.keypadd(&["run", "--config", "keypadd.toml", "--log-format", "json"]))
+}
+
+#[tokio::test]
+async fn permit_bench_lets_measurements_in_and_to_their_service_alone() {
+    let desk = desk();
+    let server = Daemon::serve(&desk, &["--permit-bench", "--permit-open", "*:*"]);
+    is_measured_and_no_more(&server.address()).await;
+}
+
+#[tokio::test]
+async fn a_file_permits_measurements_also_after_a_reload() {
+    let desk = desk();
+    let server = from_a_file(&desk);
+    is_measured_and_no_more(&server.address()).await;
+    assert!(desk.keypadd(&["reload"]).status().unwrap().success());
+    is_measured_and_no_more(&server.address()).await;
+}
+
+#[tokio::test]
+async fn without_permit_bench_protection_for_measurements_is_refused() {
+    let desk = desk();
+    let server = Daemon::serve(&desk, &["--permit-open", "*:*"]);
+    let client = measuring(&server.address(), "127.0.0.1:9".parse().unwrap()).await;
+    let ClientError::Auth { cause: AuthError::NoCommonSuite(lists), .. } =
+        client.connect().await.expect_err("it connected")
+    else {
+        panic!("another error")
+    };
+    assert!(lists.contains("offered null-hmac-sha1; allowed aes-256-gcm, "), "{lists}");
+}
