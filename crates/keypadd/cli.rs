@@ -7,6 +7,7 @@
     reason = "comments on flags are help texts: their brackets are the command line's"
 )]
 
+mod bench;
 mod usage;
 mod values;
 
@@ -25,6 +26,10 @@ use keypadd_tunnel::{
 
 use crate::error::Error;
 
+pub(crate) use bench::{
+    BenchArgs, BenchWorkload, BulkArgs, ExhaustionArgs, FilesArgs, KexArgs, MixedArgs, OnOff,
+    PoolFlags, RunFlags, TerminalArgs, TunnelFlags, TypingFlags, Way,
+};
 pub(crate) use values::{Allowed, memory_bytes};
 
 /// Tunnels TCP over UDP on keystream that idle CPU has made ahead of need
@@ -137,6 +142,15 @@ Examples:
     /// Ctrl-C ends it with the figures so far.
     #[command(after_help = "Example:\n  keypadd demo")]
     Demo(DemoArgs),
+    /// Measure terminal-style against bulk traffic, suite by suite
+    ///
+    /// Arms take turns in one run; figures come with 95 % intervals, and the report says what they
+    /// bear out and what they contradict. Ctrl-C keeps what has been measured.
+    #[command(after_help = "\
+Examples:
+  keypadd bench terminal --out report
+  keypadd bench bulk --suite 3des-ctr-hmac-sha1 --pool on,off --cipher-backend auto,des-crate")]
+    Bench(BenchArgs),
 }
 
 /// Flags that every verb takes.
@@ -421,7 +435,11 @@ fn command() -> clap::Command {
             false => arg.hide_env_values(true),
         }
     };
-    Cli::command().mut_args(adjust).mut_subcommands(move |verb| verb.mut_args(adjust))
+    adjust_all(Cli::command(), adjust)
+}
+
+fn adjust_all(command: clap::Command, adjust: fn(clap::Arg) -> clap::Arg) -> clap::Command {
+    command.mut_args(adjust).mut_subcommands(|verb| adjust_all(verb, adjust))
 }
 
 fn path_parser() -> impl TypedValueParser<Value = PathBuf> {
@@ -437,9 +455,16 @@ mod tests {
         command().debug_assert();
     }
 
+    /// Every verb, and those below them.
+    fn verbs() -> Vec<clap::Command> {
+        let mut verbs: Vec<_> = command().get_subcommands().cloned().collect();
+        verbs.extend(verbs.clone().iter().flat_map(|verb| verb.get_subcommands().cloned()));
+        verbs
+    }
+
     #[test]
     fn every_long_flag_has_the_variable_of_its_name() {
-        for verb in command().get_subcommands() {
+        for verb in verbs() {
             for flag in verb.get_arguments().filter(|flag| flag.get_long().is_some()) {
                 let long = flag.get_long().unwrap();
                 let name = format!("KEYPADD_{}", long.to_uppercase().replace('-', "_"));
@@ -451,9 +476,12 @@ mod tests {
 
     #[test]
     fn every_verb_shows_an_example() {
-        for verb in command().get_subcommands() {
+        for verb in verbs() {
             let help = verb.get_after_help().map(ToString::to_string).unwrap_or_default();
-            assert!(help.contains(&format!("keypadd {}", verb.get_name())), "{}", verb.get_name());
+            let name = verb.get_name();
+            let shown = ["keypadd ", "keypadd bench "].iter();
+            let mut shown = shown.map(|start| format!("{start}{name}"));
+            assert!(shown.any(|line| help.contains(&line)), "{name}");
         }
     }
 }

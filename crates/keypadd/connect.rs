@@ -99,7 +99,9 @@ pub(crate) async fn run(
         connect_timeout,
         instance: draw_instance()?,
     });
-    let client = client.await.map_err(|error| explain(ClientError::Bind(error), &daemon, peer))?;
+    let client = client
+        .await
+        .map_err(|error| explain(ClientError::Bind(error), daemon.public_key(), peer))?;
     let carried = stdio.clone();
     let dialling =
         Dialling { peer: peer.short(), endpoint: server.to_string(), link: client.link() };
@@ -144,7 +146,7 @@ pub(crate) async fn run(
         Some(target) => {
             Err(Error::new(Exit::Runtime, format!("interrupted before {target} had finished")))
         }
-        None => ended.map_err(|error| explain(error, &daemon, peer)),
+        None => ended.map_err(|error| explain(error, daemon.public_key(), peer)),
     }
 }
 
@@ -215,10 +217,9 @@ fn remote_ready(session: &ClientSession) -> impl Iterator<Item = ForwardReady> {
     })
 }
 
-/// The tunnel's errors with an exit code and a way out.
-fn explain(error: ClientError, daemon: &Daemon, peer: PublicKey) -> Error {
+/// The tunnel's errors with an exit code and a way out. `own` is this host's key, `peer` the server's.
+pub(crate) fn explain(error: ClientError, own: PublicKey, peer: PublicKey) -> Error {
     let cause = error.to_string();
-    let own = daemon.public_key();
     match error {
         ClientError::Bind(error) => Error::new(
             Exit::BindFailed,

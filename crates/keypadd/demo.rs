@@ -3,14 +3,12 @@
 //! the figures say, also where they speak against the pool.
 
 mod arm;
-mod ends;
 mod measured;
 mod screen;
 mod traffic;
 mod verdict;
 
 use std::io::{self, Write};
-use std::sync::Arc;
 use std::time::Duration;
 
 use keypadd_keystream::{CipherBackend, CipherEngine, cpu_features};
@@ -23,10 +21,10 @@ use crate::shutdown::Shutdown;
 use arm::{Board, Workload};
 use measured::{ARMS, Measured};
 use screen::Screen;
-use traffic::{Pattern, SCREEN_BYTES, Schedule};
+use traffic::SCREEN_BYTES;
 
-/// Keys that are pressed in an arm.
-const KEYS: usize = 300;
+/// How long keys are pressed in an arm.
+const TYPING_TIME: Duration = Duration::from_secs(3);
 
 /// Keys a second, on average: ten quick typists.
 const KEYS_PER_SECOND: u32 = 100;
@@ -46,8 +44,7 @@ const FILLERS_ASLEEP: f64 = 0.02;
 /// Exit 1: an arm could not run, or a byte came out altered. Not: figures that nobody likes.
 pub(crate) async fn run(args: DemoArgs, shutdown: Shutdown) -> Result<(), Error> {
     let workload = Workload {
-        pattern: Arc::new(Pattern::draw()?),
-        schedule: Arc::new(Schedule::draw(KEYS, KEYS_PER_SECOND)?),
+        schedule: traffic::schedule(TYPING_TIME, KEYS_PER_SECOND),
         engine: args.cipher_backend,
     };
     let (board, shown) = watch::channel(Board::default());
@@ -89,7 +86,7 @@ fn introduce(screen: &Screen, engine: CipherEngine) {
 fn conclude(screen: &Screen, rows: &[Measured; ARMS.len()], engine: CipherEngine, complete: bool) {
     screen.line("");
     screen.line(&format!(
-        "{KEYS} keys, {KEYS_PER_SECOND} a second; timed from when each was due until its {SCREEN_BYTES} B screen.\n\
+        "{KEYS_PER_SECOND} keys a second; timed from when each was due until its {SCREEN_BYTES} B screen.\n\
          Bursts are {} MiB, for which a full pool has pads; \"beyond\" is without a pause.\n\
          Packets and pads (keystream): typing and bursts. Filler CPU s: the whole arm.",
         BURST_BYTES >> 20,
@@ -126,14 +123,13 @@ fn caveats(rows: &[Measured; ARMS.len()]) -> Vec<String> {
         "AES without a pool is not run here; where the CPU has AES, a pool gains little."
             .to_owned(),
     ];
-    let typing = Duration::from_secs(KEYS as u64) / KEYS_PER_SECOND;
     for (arm, row) in
         ARMS.iter().zip(rows).filter(|(arm, row)| arm.pool && row.burst_mbit.is_some())
     {
         if !row.pool_was_full {
             lines.push(format!("{arm}: too little idle CPU, the pool was not full."));
         }
-        let busy = row.filler_cpu_typing.as_secs_f64() / typing.as_secs_f64();
+        let busy = row.filler_cpu_typing.as_secs_f64() / TYPING_TIME.as_secs_f64();
         if busy > FILLERS_ASLEEP {
             let percent = busy * 100.0;
             lines.push(format!(

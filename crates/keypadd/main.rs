@@ -4,6 +4,7 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod bench;
 mod check;
 mod cli;
 mod collect;
@@ -50,10 +51,10 @@ fn run() -> Result<(), Error> {
     if let Verb::Run(args) = cli.verb {
         return run_from_file(args, &mut cli.log);
     }
-    // `-W` runs inside other programs, and `demo` draws: their user wants to hear of trouble only.
+    // `-W` runs inside other programs, and `demo` and `bench` draw: their user wants to hear of trouble only.
     let quiet = match &cli.verb {
         Verb::Connect(args) => args.stdio.is_some(),
-        Verb::Demo(_) => true,
+        Verb::Demo(_) | Verb::Bench(_) => true,
         _ => false,
     };
     logging::start(&cli.log, quiet);
@@ -68,6 +69,7 @@ fn run() -> Result<(), Error> {
         Verb::Man(args) => man::run(args),
         Verb::Status(args) => status::run(args),
         Verb::Demo(args) => block_on(async { demo::run(args, signals()?).await }),
+        Verb::Bench(args) => block_on(async { bench::run(args, signals()?).await }),
         Verb::Serve(args) => {
             let settings = serve::Settings::read(*args)?;
             block_on(async {

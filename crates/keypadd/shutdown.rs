@@ -1,6 +1,5 @@
-//! One switch that ends a daemon: thrown by Ctrl-C, SIGTERM or SIGHUP in the program, by hand in a test or
-//! where two daemons share a process. It says whether what is open may finish, and knows nothing of what
-//! that is.
+//! One switch that ends a daemon: thrown by Ctrl-C, SIGTERM or SIGHUP. It says whether what is open may
+//! finish, and knows nothing of what that is.
 
 use std::future::pending;
 use std::time::Duration;
@@ -33,11 +32,6 @@ pub(crate) fn switch() -> (Trigger, Shutdown) {
 }
 
 impl Trigger {
-    /// Ends the daemon at once. Doing it twice changes nothing.
-    pub(crate) fn throw(&self) {
-        self.end(Ending::AtOnce);
-    }
-
     /// Ends the daemon in this way, unless it is ending already.
     pub(crate) fn end(&self, ending: Ending) {
         self.0.send_if_modified(|thrown| {
@@ -55,11 +49,6 @@ impl Shutdown {
         // An error means that the trigger is gone, which ends the daemon as well.
         let thrown = receiver.wait_for(Option::is_some).await;
         thrown.ok().and_then(|thrown| *thrown).unwrap_or(Ending::AtOnce)
-    }
-
-    /// Returns once the switch is thrown, with no time for what is still open.
-    pub(crate) async fn at_once(self) -> Duration {
-        self.drained(Duration::ZERO).await
     }
 
     /// Returns once the switch is thrown, with the time that is left for what is still open: this much

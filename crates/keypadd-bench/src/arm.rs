@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use keypadd_keystream::{CipherBackend, CipherEngine, Protection};
+use keypadd_keystream::{Cipher, CipherBackend, CipherEngine, Protection};
 
 /// One way to carry traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,13 +25,19 @@ pub struct TunnelArm {
 }
 
 impl Arm {
-    /// Every combination, in the order in which each list was given, without doublets.
+    /// Every combination, in the order in which each list was given, without doublets. A suite without
+    /// keystream is one arm: it has nothing to pool and nothing to compute.
     pub fn all(suites: &[Protection], pools: &[bool], engines: &[CipherEngine]) -> Vec<Self> {
         let mut arms = Vec::new();
         for &suite in suites {
             for &engine in engines {
                 for &pool in pools {
-                    let arm = Self::Tunnel(TunnelArm { suite, pool, engine });
+                    let arm = Self::Tunnel(match suite.cipher() {
+                        Cipher::Null => {
+                            TunnelArm { suite, pool: false, engine: CipherEngine::default() }
+                        }
+                        _ => TunnelArm { suite, pool, engine },
+                    });
                     if !arms.contains(&arm) {
                         arms.push(arm);
                     }
@@ -52,6 +58,9 @@ impl fmt::Display for Arm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tcp => f.pad("plain TCP"),
+            Self::Tunnel(TunnelArm { suite, .. }) if suite.cipher() == Cipher::Null => {
+                f.pad(suite.name())
+            }
             Self::Tunnel(TunnelArm { suite, pool, engine }) => {
                 write!(f, "{suite}, pool {}", if *pool { "on" } else { "off" })?;
                 match engine.asked() {
@@ -65,7 +74,7 @@ impl fmt::Display for Arm {
 
 #[cfg(test)]
 mod tests {
-    use keypadd_keystream::Suite;
+    use keypadd_keystream::{MeasureSuite, Suite};
 
     use super::*;
 
@@ -78,5 +87,7 @@ mod tests {
         assert_eq!(names.len(), 8);
         assert_eq!(names[0], "3des-ctr-hmac-sha1, pool on");
         assert_eq!(names[3], "3des-ctr-hmac-sha1, pool off, des-crate");
+        let null = Arm::all(&[MeasureSuite::NULL.protection()], &[true, false], &engines);
+        assert_eq!(null.iter().map(ToString::to_string).collect::<Vec<_>>(), ["null"]);
     }
 }

@@ -14,12 +14,17 @@ use crate::arm::Arm;
 use crate::counts::Counts;
 use crate::path::{Path, PathError, PathSettings};
 use crate::requester::Broken;
+use crate::results::Section;
+use crate::schedule::Due;
 
 /// Silence before each turn, with or without a pool to wait for.
 const SILENCE: Duration = Duration::from_millis(100);
 
 /// Time that a pool may take to be full before a turn.
 const FILL_TIME: Duration = Duration::from_secs(20);
+
+/// Why a run ended that was told to stop.
+pub const INTERRUPTED: &str = "it was interrupted";
 
 /// Something that can be measured on any path.
 pub trait Workload: Sync {
@@ -32,6 +37,12 @@ pub trait Workload: Sync {
         path: &Path,
         round: u32,
     ) -> impl Future<Output = Result<Self::Measured, Broken>> + Send;
+
+    /// What is offered in a turn, where that does not depend on how fast it goes.
+    fn offered(&self) -> Vec<Due>;
+
+    /// What a run, whole or in part, says.
+    fn section(&self, runs: &Runs<Self::Measured>) -> Section;
 }
 
 /// One turn of one arm.
@@ -145,7 +156,7 @@ pub async fn take_turns<W: Workload>(
         Runs { arms: paths.iter().map(|path| (path.arm(), Vec::new())).collect(), ended_by: None };
     let ended_by = tokio::select! {
         ended_by = all_rounds(workload, paths, rounds, &mut keep, &mut runs) => ended_by,
-        () = stop => Some("it was interrupted".into()),
+        () = stop => Some(INTERRUPTED.into()),
     };
     runs.ended_by = ended_by;
     runs

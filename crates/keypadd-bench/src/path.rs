@@ -15,8 +15,9 @@ use keypadd_provider::{
 };
 use keypadd_tunnel::wire::Instance;
 use keypadd_tunnel::{
-    AllowedPeer, Bound, Client, ClientSettings, Forward, ListenPermits, LiveSession, Peers, Permit,
-    Permits, Server, ServerAddress, ServerSettings, Sessions, TransportSettings,
+    AllowedPeer, BenchForward, Bind, Bound, Client, ClientError, ClientSettings, Forward,
+    ListenPermits, LiveSession, Peers, Permits, Server, ServerAddress, ServerSettings, Sessions,
+    TransportSettings,
 };
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -78,8 +79,22 @@ pub struct PathSettings {
 pub struct PathError {
     /// The arm.
     pub arm: Arm,
-    /// Why, in words.
-    pub cause: String,
+    /// Why.
+    pub cause: PathFault,
+}
+
+/// What keeps a path from coming up.
+#[derive(Debug, thiserror::Error)]
+pub enum PathFault {
+    /// The server cannot be reached, or the two ends do not accept each other.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// No service answers behind the tunnel.
+    #[error(transparent)]
+    Service(#[from] Broken),
+    /// This machine lacks something, in words.
+    #[error("{0}")]
+    Here(String),
 }
 
 /// An arm that is up. Dropped, it is gone at once; [`close`](Self::close) lets the ends say goodbye.
@@ -184,7 +199,7 @@ impl Path {
     }
 }
 
-async fn open_tcp() -> Result<Path, String> {
+async fn open_tcp() -> Result<Path, PathFault> {
     let service = Service::bind().await.map_err(text)?;
     let address = service.address();
     let mut tasks = JoinSet::new();
@@ -199,22 +214,19 @@ async fn open_tcp() -> Result<Path, String> {
     })
 }
 
-async fn open_tunnel(arm: TunnelArm, settings: &PathSettings) -> Result<Path, String> {
+async fn open_tunnel(arm: TunnelArm, settings: &PathSettings) -> Result<Path, PathFault> {
     let mut tasks = JoinSet::new();
     let (stop, stopped) = watch::channel(());
     let mut gauges = Gauges { meters: Vec::new(), pools: Vec::new() };
     let mut far_sessions = None;
-    let mut forwards = Vec::new();
     let (server, peer, key) = match &settings.place {
         Place::There { server, peer, key } => (server.clone(), *peer, Arc::clone(key)),
         Place::Here => {
             let [near_key, far_key] = [new_key()?, new_key()?];
             let far = crypto(arm, settings, Arc::clone(&far_key), &mut gauges)?;
-            let (server, service, sessions) =
+            let (server, sessions) =
                 listen(far, near_key.public(), settings, &mut tasks, stopped.clone()).await?;
             far_sessions = Some(sessions);
-            let forward = format!("127.0.0.1:0:{service}");
-            forwards.push(Forward::Local(forward.parse().map_err(text)?));
             (server, far_key.public(), near_key)
         }
     };
@@ -222,15 +234,14 @@ async fn open_tunnel(arm: TunnelArm, settings: &PathSettings) -> Result<Path, St
     // The near end's counters first, as its session.
     gauges.meters.rotate_right(1);
     gauges.pools.rotate_right(usize::from(arm.pool));
-    let (address, session) =
-        connect(server, near, peer, forwards, settings, &mut tasks, stopped).await?;
+    let (address, session) = connect(server, near, peer, settings, &mut tasks, stopped).await?;
     let sessions = std::iter::once(session).chain(match far_sessions {
         Some(sessions) => vec![only(sessions)?],
         None => Vec::new(),
     });
     let path =
         Path { arm: Arm::Tunnel(arm), address, gauges, sessions: sessions.collect(), stop, tasks };
-    path.warm_up().await.map_err(text)?;
+    path.warm_up().await?;
     Ok(path)
 }
 
@@ -239,10 +250,12 @@ fn crypto(
     settings: &PathSettings,
     key: Arc<PrivateKey>,
     gauges: &mut Gauges,
-) -> Result<CryptoSettings, String> {
+) -> Result<CryptoSettings, PathFault> {
     let budget_bytes = settings.pool_budget_bytes;
     let pool = arm.pool.then(|| Pool::new(PoolSettings { budget_bytes }));
-    let pool = pool.transpose().map_err(|error| format!("no memory for a pool: {error}"))?;
+    let pool = pool
+        .transpose()
+        .map_err(|error| PathFault::Here(format!("no memory for a pool: {error}")))?;
     let meters = Arc::new(Meters::default());
     gauges.meters.push(Arc::clone(&meters));
     gauges.pools.extend(pool.clone());
@@ -263,15 +276,14 @@ async fn listen(
     settings: &PathSettings,
     tasks: &mut JoinSet<()>,
     stopped: watch::Receiver<()>,
-) -> Result<(ServerAddress, SocketAddr, Sessions), String> {
+) -> Result<(ServerAddress, Sessions), PathFault> {
     let service = Service::bind().await.map_err(text)?;
     let service_at = service.address();
-    let permit: Permit = service_at.to_string().parse().map_err(text)?;
     tasks.spawn(service.run());
     let peer = AllowedPeer {
         name: Some("bench".into()),
         key: near,
-        permits: Permits::new(vec![permit]),
+        permits: Permits::default(),
         listen_permits: ListenPermits::default(),
     };
     let peers = Arc::new(Peers::new([peer]).map_err(text)?);
@@ -281,13 +293,13 @@ async fn listen(
         peers,
         transport: settings.transport.clone(),
         connections_max: 1,
-        bench: None,
+        bench: Some(service_at),
     });
     let server = server.map_err(text)?;
     let address = server.local_addr().to_string().parse().map_err(text)?;
     let sessions = server.sessions();
     tasks.spawn(async move { server.run(at_once(stopped)).await });
-    Ok((address, service_at, sessions))
+    Ok((address, sessions))
 }
 
 /// Starts the near end, with a listener that leads to the far end's service.
@@ -295,28 +307,27 @@ async fn connect(
     server: ServerAddress,
     crypto: CryptoSettings,
     peer: PublicKey,
-    forwards: Vec<Forward>,
     settings: &PathSettings,
     tasks: &mut JoinSet<()>,
     stopped: watch::Receiver<()>,
-) -> Result<(SocketAddr, Arc<LiveSession>), String> {
+) -> Result<(SocketAddr, Arc<LiveSession>), PathFault> {
     let client = Client::bind(ClientSettings {
         server,
         crypto: client_config(&crypto, peer).map_err(text)?,
         name: None,
-        forwards,
+        forwards: vec![Forward::Bench(BenchForward { bind: Bind::Loopback, port: 0 })],
         transport: settings.transport.clone(),
         connect_timeout: CONNECT_TIME,
         instance: draw_instance()?,
     });
-    let client = client.await.map_err(text)?;
+    let client = client.await.map_err(ClientError::from)?;
     let bound = client.forwards();
     let listening = bound.iter().flat_map(|(_, bound)| bound).find_map(|bound| match bound {
         Bound::Tcp(address) => Some(*address),
         Bound::Unix(_) => None,
     });
-    let address = listening.ok_or("no port to listen on")?;
-    let session = client.connect().await.map_err(text)?;
+    let address = listening.ok_or_else(|| PathFault::Here("no port to listen on".into()))?;
+    let session = client.connect().await?;
     let sessions = client.sessions();
     tasks.spawn(async move {
         // A session that is lost shows in the traffic.
@@ -331,20 +342,21 @@ async fn at_once(mut stopped: watch::Receiver<()>) -> Duration {
     Duration::ZERO
 }
 
-fn only(sessions: Sessions) -> Result<Arc<LiveSession>, String> {
-    sessions.live().pop().ok_or_else(|| "the tunnel closed as soon as it was up".into())
+fn only(sessions: Sessions) -> Result<Arc<LiveSession>, PathFault> {
+    let gone = || PathFault::Here("the tunnel closed as soon as it was up".into());
+    sessions.live().pop().ok_or_else(gone)
 }
 
-fn new_key() -> Result<Arc<PrivateKey>, String> {
+fn new_key() -> Result<Arc<PrivateKey>, PathFault> {
     PrivateKey::generate().map(Arc::new).map_err(text)
 }
 
-fn draw_instance() -> Result<Instance, String> {
+fn draw_instance() -> Result<Instance, PathFault> {
     let mut instance = [0; 16];
     getrandom::fill(&mut instance).map_err(text)?;
     Ok(Instance(instance))
 }
 
-fn text(error: impl std::fmt::Display) -> String {
-    error.to_string()
+fn text(error: impl std::fmt::Display) -> PathFault {
+    PathFault::Here(error.to_string())
 }

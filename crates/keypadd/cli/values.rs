@@ -2,6 +2,8 @@
 //! that a configuration file can say as well is read by `keypadd-config`. `usage` puts the flag's name in
 //! front of what is wrong.
 
+use std::time::Duration;
+
 use keypadd_config::values as config;
 use keypadd_config::values::peer_name;
 pub(super) use keypadd_config::values::{
@@ -9,6 +11,7 @@ pub(super) use keypadd_config::values::{
     listen_permit, local_forward, log_filter, path, permit, public_key, remote_forward, server,
     socket, suite, target,
 };
+use keypadd_keystream::{MeasureSuite, Protection, Suite};
 use keypadd_provider::PublicKey;
 
 use crate::error::{is_private, shown};
@@ -43,6 +46,90 @@ pub(super) fn switch(text: &str) -> Result<bool, BadValue> {
         "true" | "yes" | "on" | "1" => Ok(true),
         "false" | "no" | "off" | "0" => Ok(false),
         _ => Err(bad(format!("{} is neither true nor false", shown(text)), "true or false")),
+    }
+}
+
+/// A suite of `bench`: one that people choose, or one that only measurements have.
+pub(super) fn bench_suite(text: &str) -> Result<Protection, BadValue> {
+    let chosen = text.parse().map(Suite::protection);
+    chosen.or_else(|_| text.parse().map(MeasureSuite::protection)).map_err(|_| {
+        let names = Suite::ALL.iter().map(|suite| suite.name());
+        let names = names.chain(MeasureSuite::ALL.iter().map(|suite| suite.name()));
+        let names = names.collect::<Vec<_>>().join(", ");
+        bad(format!("{} is not a suite", shown(text)), format!("one of {names}"))
+    })
+}
+
+/// Most of what `bench` counts: rounds, typists, streams, clients. More would be threads without use.
+const COUNT_MOST: u32 = 1_000;
+
+/// A number of rounds, typists, streams or clients.
+pub(super) fn count(text: &str) -> Result<u32, BadValue> {
+    match text.parse() {
+        Ok(number @ 1..=COUNT_MOST) => Ok(number),
+        _ => Err(bad(
+            format!("{} is not a number from 1 to {COUNT_MOST}", shown(text)),
+            "a whole number, such as 10",
+        )),
+    }
+}
+
+/// `--seed`.
+pub(super) fn seed(text: &str) -> Result<u64, BadValue> {
+    let cause = || format!("{} is not a number", shown(text));
+    text.parse().map_err(|_| bad(cause(), "a whole number of at most 64 bits, such as 1"))
+}
+
+/// Most events a second that are tried: a schedule of them is drawn beforehand.
+const RATE_MOST: f64 = 1e6;
+
+/// Events a second.
+pub(super) fn rate(text: &str) -> Result<f64, BadValue> {
+    match text.parse::<f64>() {
+        Ok(rate) if rate > 0.0 && rate <= RATE_MOST => Ok(rate),
+        _ => Err(bad(
+            format!("{} is not a number above 0 and up to {RATE_MOST}", shown(text)),
+            "such as 100, or 0.5",
+        )),
+    }
+}
+
+/// A share in percent, as one from 0 to 1.
+pub(super) fn percent(text: &str) -> Result<f64, BadValue> {
+    match text.trim_end_matches('%').parse::<f64>() {
+        Ok(percent) if (0.0..=100.0).contains(&percent) => Ok(percent / 100.0),
+        _ => Err(bad(format!("{} is no share", shown(text)), "percent, from 0 to 100")),
+    }
+}
+
+/// Longest turn of a measurement.
+const TURN_MOST: Duration = Duration::from_secs(600);
+
+/// How long a turn lasts.
+pub(super) fn turn_time(text: &str) -> Result<Duration, BadValue> {
+    let time = duration(text)?;
+    match time.is_zero() || time > TURN_MOST {
+        true => Err(bad(
+            format!("{} is no length of a turn", shown(text)),
+            "above 0s and up to 10m; more rounds measure longer",
+        )),
+        false => Ok(time),
+    }
+}
+
+/// Bytes, with or without a unit.
+pub(super) fn size(text: &str) -> Result<u64, BadValue> {
+    match text.parse::<bytesize::ByteSize>() {
+        Ok(size) if size.as_u64() > 0 => Ok(size.as_u64()),
+        _ => Err(bad(format!("{} is not a size", shown(text)), "as in 128 or 3MiB")),
+    }
+}
+
+/// `SIZE[:WEIGHT]`.
+pub(super) fn file(text: &str) -> Result<(u64, f64), BadValue> {
+    match text.split_once(':') {
+        Some((bytes, weight)) => Ok((size(bytes)?, rate(weight)?)),
+        None => Ok((size(text)?, 1.0)),
     }
 }
 

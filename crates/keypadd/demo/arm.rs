@@ -3,31 +3,29 @@
 
 use std::fmt;
 use std::future::Future;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use keypadd_bench::{Counts, Due, Path, PathSettings, Place, TunnelArm};
 use keypadd_keystream::CipherEngine;
-use tokio::net::TcpListener;
+use keypadd_provider::KeyExchange;
+use keypadd_tunnel::TransportSettings;
 use tokio::sync::watch;
-use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use super::ends::Ends;
-use super::measured::{ARMS, Arm, Counts, Latencies, Measured};
-use super::traffic::{self, Bulk, Pattern, Schedule};
+use super::measured::{ARMS, Arm, Keystrokes, Measured};
+use super::traffic::{self, Shared};
 use super::{BURST_BYTES, BURSTS, failed};
-use crate::error::{Error, system};
+use crate::error::Error;
 
-/// What goes through before anything counts, a step at a time: it ends quinn's first key phase, which
-/// is short at random, and lets congestion control and path MTU settle.
-const WARM_UP_STEP_BYTES: u64 = 256 << 10;
-/// Time for it.
-const WARM_UP_TIME: Duration = Duration::from_millis(1_200);
+/// Memory for keystream at each end, filled by conventional 3DES in about two seconds of CPU: more than a
+/// burst takes, in both directions.
+const POOL_BUDGET_BYTES: usize = 16 << 20;
+
+/// Payload that a packet of full size carries at least.
+const PACKET_PAYLOAD_BYTES: u64 = 1_350;
 
 /// Every measurement begins on a tunnel that has been silent for this long, with or without a pool.
 const SILENCE: Duration = Duration::from_millis(200);
-/// A filler that made nothing for this long, with the pads of a burst at hand, sleeps.
-const FILLER_AT_REST: Duration = Duration::from_millis(50);
 /// Time that an arm may spend on waiting for its pool to be full.
 const FILL_TIME: Duration = Duration::from_millis(2_500);
 
@@ -77,8 +75,8 @@ pub(super) struct Board {
 /// What is the same for every arm.
 #[derive(Clone, Debug)]
 pub(super) struct Workload {
-    pub(super) pattern: Arc<Pattern>,
-    pub(super) schedule: Arc<Schedule>,
+    /// When keys are pressed.
+    pub(super) schedule: Vec<Due>,
     /// What computes 3DES.
     pub(super) engine: CipherEngine,
 }
@@ -95,42 +93,39 @@ pub(super) async fn run(
     let arm = ARMS[nth];
     let stage = |stage| board.send_modify(|board| board.now = Some((arm, stage)));
     stage(Stage::Connecting);
-    let Workload { pattern, schedule, engine } = workload;
-    let (keys, keys_at) = listen().await?;
-    let (sink, sink_at) = listen().await?;
-    let (arrivals, arrived) = watch::channel(traffic::Arrived::default());
-    let mut far_hosts = JoinSet::new();
-    far_hosts.spawn(traffic::answer_keys(keys));
-    far_hosts.spawn(traffic::swallow(sink, Arc::clone(pattern), arrivals));
-
-    let ends = Ends::open(arm, *engine, [keys_at, sink_at]).await?;
-    let [typing_at, bulk_at] = ends.forwards;
-    let latencies = Latencies::new();
-    let mut record = Record { nth, board, ends: &ends, latencies: &latencies, counted_from: None };
-    let mut bulk = Bulk::open(bulk_at, Arc::clone(pattern), arrived).await?;
-    warm_up(&ends, &mut bulk).await?;
+    let tunnel =
+        TunnelArm { suite: arm.suite.protection(), pool: arm.pool, engine: workload.engine };
+    let settings = PathSettings {
+        place: Place::Here,
+        pool_budget_bytes: POOL_BUDGET_BYTES,
+        kex: KeyExchange::default(),
+        transport: TransportSettings::default(),
+    };
+    let path = Path::open(keypadd_bench::Arm::Tunnel(tunnel), &settings).await;
+    let path = path.map_err(|error| failed(error.to_string()))?;
+    let latencies = Shared::default();
+    let mut record = Record { nth, board, path: &path, latencies: &latencies, counted_from: None };
 
     stage(Stage::Filling);
     let mut patience = FILL_TIME;
-    let mut was_full = record.during(fill(&ends, &mut patience)).await;
+    let mut was_full = record.during(fill(&path, &mut patience)).await;
 
     stage(Stage::Typing);
-    record.counted_from = Some(ends.gauges.counts());
-    let filler_cpu_before = ends.gauges.filler_cpu();
-    let typing =
-        traffic::type_keys(typing_at, Arc::clone(schedule), Arc::clone(pattern), latencies.clone());
+    record.counted_from = Some(path.gauges().counts());
+    let filler_cpu_before = path.gauges().filler_cpu();
+    let typing = traffic::type_keys(&path, workload.schedule.clone(), latencies.clone());
     record.during(typing).await?;
-    let filler_cpu_typing = ends.gauges.filler_cpu().saturating_sub(filler_cpu_before);
+    let filler_cpu_typing = path.gauges().filler_cpu().saturating_sub(filler_cpu_before);
     record.note(|row| row.filler_cpu_typing = filler_cpu_typing);
 
     let mut rates = Vec::new();
     let mut time_left = BURST_TIME;
     while rates.len() < BURSTS && !time_left.is_zero() {
         stage(Stage::Filling);
-        was_full &= record.during(fill(&ends, &mut patience)).await;
+        was_full &= record.during(fill(&path, &mut patience)).await;
         stage(Stage::Bursts);
         let start = Instant::now();
-        rates.push(record.during(bulk.burst(BURST_BYTES, start + time_left)).await?);
+        rates.push(record.during(traffic::burst(&path, BURST_BYTES)).await?);
         time_left = time_left.saturating_sub(start.elapsed());
         record.note(|row| row.burst_mbit = Some(median(&rates)));
     }
@@ -138,54 +133,26 @@ pub(super) async fn run(
     record.freeze_counts();
 
     stage(Stage::Beyond);
-    let beyond = record.during(bulk.flood(BEYOND_LEAD, BEYOND_TIME)).await?;
+    let beyond = record.during(traffic::flood(&path, BEYOND_LEAD, BEYOND_TIME)).await?;
     record.note(|row| row.beyond_mbit = Some(beyond));
 
     stage(Stage::Closing);
-    if ends.gauges.faults() > 0 {
+    if path.has_faults() {
         return Err(failed("packets did not verify: this is a bug, please report it"));
     }
-    ends.close().await;
-    Ok(())
-}
-
-async fn listen() -> Result<(TcpListener, std::net::SocketAddr), Error> {
-    let bind = async {
-        let listener = TcpListener::bind("127.0.0.1:0").await?;
-        let address = listener.local_addr()?;
-        Ok((listener, address))
-    };
-    bind.await.map_err(|error: std::io::Error| {
-        failed(format!("cannot listen on 127.0.0.1: {}", system(&error)))
-    })
-}
-
-async fn warm_up(ends: &Ends, bulk: &mut Bulk) -> Result<(), Error> {
-    let deadline = Instant::now() + WARM_UP_TIME;
-    while !ends.past_first_phase() && Instant::now() < deadline {
-        bulk.burst(WARM_UP_STEP_BYTES, deadline).await?;
-    }
+    path.close().await;
     Ok(())
 }
 
 /// Lets the tunnel be silent and, where there is a pool, waits until it is full and its fillers sleep,
-/// as long as `patience` lasts. False if that was too short.
-async fn fill(ends: &Ends, patience: &mut Duration) -> bool {
+/// as long as `patience` lasts. False if that was too short, or the pool has not pads for a burst.
+async fn fill(path: &Path, patience: &mut Duration) -> bool {
     sleep(SILENCE).await;
-    if ends.gauges.pools.is_empty() {
-        return true;
-    }
-    loop {
-        let filled = ends.gauges.filled_bytes();
-        sleep(FILLER_AT_REST).await;
-        if ends.has_pads_for(BURST_BYTES) && ends.gauges.filled_bytes() == filled {
-            return true;
-        }
-        *patience = patience.saturating_sub(FILLER_AT_REST);
-        if patience.is_zero() {
-            return false;
-        }
-    }
+    let start = Instant::now();
+    let at_rest = path.rest(*patience).await;
+    *patience = patience.saturating_sub(start.elapsed());
+    let packets = BURST_BYTES.div_ceil(PACKET_PAYLOAD_BYTES);
+    at_rest && path.packets_at_hand(true).is_none_or(|at_hand| at_hand >= packets)
 }
 
 fn median(rates: &[f64]) -> f64 {
@@ -198,8 +165,8 @@ fn median(rates: &[f64]) -> f64 {
 struct Record<'a> {
     nth: usize,
     board: &'a watch::Sender<Board>,
-    ends: &'a Ends,
-    latencies: &'a Latencies,
+    path: &'a Path,
+    latencies: &'a Shared,
     /// The counters when counting began; `None` before and after.
     counted_from: Option<Counts>,
 }
@@ -221,10 +188,10 @@ impl Record<'_> {
     }
 
     fn publish(&self) {
-        let gauges = &self.ends.gauges;
+        let gauges = self.path.gauges();
         self.note(|row| {
             row.filler_cpu = gauges.filler_cpu();
-            row.keystrokes = self.latencies.summary();
+            row.keystrokes = Keystrokes::of(&self.latencies.so_far());
             if let Some(from) = self.counted_from {
                 row.traffic = gauges.counts().since(from);
             }

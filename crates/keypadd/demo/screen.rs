@@ -137,7 +137,8 @@ fn tenths(value: Option<f64>) -> String {
 mod tests {
     use std::time::Duration;
 
-    use super::super::measured::Counts;
+    use keypadd_bench::Counts;
+
     use super::*;
 
     #[test]

@@ -63,32 +63,12 @@ impl Workload for Bulk {
         let arrivals = arrivals?;
         Ok(BulkMeasured { burst_mbit, mbit: rate_mbit(&arrivals), arrivals, levels })
     }
-}
 
-impl Bulk {
-    fn step(&self) -> Exchange {
-        match self.up {
-            true => Exchange::new(STEP_BYTES, 1),
-            false => Exchange::new(0, STEP_BYTES),
-        }
+    fn offered(&self) -> Vec<Due> {
+        Vec::new()
     }
 
-    async fn burst(&self, path: &Path) -> Result<f64, Broken> {
-        let requester = Requester::open(path.address()).await?;
-        let exchange = match self.up {
-            true => Exchange::new(self.burst_bytes, 1),
-            false => Exchange::new(0, self.burst_bytes),
-        };
-        let schedule = vec![Due { at: Duration::ZERO, exchange }];
-        let (start, tell) = (Instant::now(), |last: &mut Duration, answered: Answered| {
-            *last = answered.at;
-        });
-        let (_, took) = requester.run(Requests::At(schedule), start, Duration::ZERO, tell).await?;
-        Ok(self.burst_bytes as f64 * 8.0 / 1e6 / took.as_secs_f64())
-    }
-
-    /// What a run, whole or in part, says.
-    pub fn section(&self, runs: &Runs<BulkMeasured>) -> Section {
+    fn section(&self, runs: &Runs<BulkMeasured>) -> Section {
         let arms = runs.paired();
         let mut section = Section::new(
             "bulk",
@@ -145,6 +125,29 @@ impl Bulk {
         }
         section.plots = vec![rate, level];
         section
+    }
+}
+
+impl Bulk {
+    fn step(&self) -> Exchange {
+        match self.up {
+            true => Exchange::new(STEP_BYTES, 1),
+            false => Exchange::new(0, STEP_BYTES),
+        }
+    }
+
+    async fn burst(&self, path: &Path) -> Result<f64, Broken> {
+        let requester = Requester::open(path.address()).await?;
+        let exchange = match self.up {
+            true => Exchange::new(self.burst_bytes, 1),
+            false => Exchange::new(0, self.burst_bytes),
+        };
+        let schedule = vec![Due { at: Duration::ZERO, exchange }];
+        let (start, tell) = (Instant::now(), |last: &mut Duration, answered: Answered| {
+            *last = answered.at;
+        });
+        let (_, took) = requester.run(Requests::At(schedule), start, Duration::ZERO, tell).await?;
+        Ok(self.burst_bytes as f64 * 8.0 / 1e6 / took.as_secs_f64())
     }
 }
 

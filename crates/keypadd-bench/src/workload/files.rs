@@ -12,7 +12,7 @@ use crate::latencies::Latencies;
 use crate::path::Path;
 use crate::requester::{Answered, Broken, Requester, Requests};
 use crate::results::{Axis, Cell, Curve, Plot, Section, Style, Table};
-use crate::schedule::arrivals;
+use crate::schedule::{Due, arrivals};
 use crate::statistics;
 use crate::workload::terminal::LEAD;
 use crate::workload::{Figure, costs, ratios, samples, verdicts};
@@ -76,40 +76,16 @@ impl Workload for Files {
         }
         Ok(FilesMeasured(measured))
     }
-}
 
-impl Files {
-    async fn serve(&self, path: &Path, clients: u32, round: u32) -> Result<Served, Broken> {
-        let mut requesters = Vec::new();
-        for _ in 0..clients {
-            requesters.push(Requester::open(path.address()).await?);
-        }
-        let start = Instant::now() + LEAD;
-        let mut running = JoinSet::new();
-        let seed = self.seed.wrapping_add(u64::from(round));
-        for (client, requester) in requesters.into_iter().enumerate() {
-            let requests =
-                arrivals(self.per_second, &self.mix.exchanges(), self.time, seed, client as u64);
-            let seen = (Latencies::default(), 0, Duration::ZERO);
-            let tell = |seen: &mut (Latencies, u64, Duration), answered: Answered| {
-                seen.0.record(answered.latency());
-                seen.1 += answered.exchange.response_bytes();
-                seen.2 = answered.at;
-            };
-            running.spawn(requester.run(Requests::At(requests), start, seen, tell));
-        }
-        let (mut latencies, mut bytes, mut end) = (Latencies::default(), 0, self.time);
-        while let Some(ended) = running.join_next().await {
-            let (_, seen) = ended.map_err(|_| Broken::fault())??;
-            latencies.add(&seen.0);
-            bytes += seen.1;
-            end = end.max(seen.2);
-        }
-        Ok(Served { latencies, mbit: bytes as f64 * 8.0 / 1e6 / end.as_secs_f64() })
+    fn offered(&self) -> Vec<Due> {
+        let most = self.clients.iter().copied().max().unwrap_or(0);
+        let of_clients = (0..most).flat_map(|client| self.requests(0, client));
+        let mut all: Vec<Due> = of_clients.collect();
+        all.sort_by_key(|due| due.at);
+        all
     }
 
-    /// What a run, whole or in part, says.
-    pub fn section(&self, runs: &Runs<FilesMeasured>) -> Section {
+    fn section(&self, runs: &Runs<FilesMeasured>) -> Section {
         let arms = runs.paired();
         let mut section = Section::new(
             "files",
@@ -136,6 +112,41 @@ impl Files {
         section.tables.extend([ratios("ratios", &title, &medians), costs(&arms)]);
         section.plots = vec![self.plot(&arms)];
         section
+    }
+}
+
+impl Files {
+    /// What a client asks for in a round, on every arm the same.
+    fn requests(&self, round: u32, client: u32) -> Vec<Due> {
+        let seed = self.seed.wrapping_add(u64::from(round));
+        arrivals(self.per_second, &self.mix.exchanges(), self.time, seed, client.into())
+    }
+
+    async fn serve(&self, path: &Path, clients: u32, round: u32) -> Result<Served, Broken> {
+        let mut requesters = Vec::new();
+        for _ in 0..clients {
+            requesters.push(Requester::open(path.address()).await?);
+        }
+        let start = Instant::now() + LEAD;
+        let mut running = JoinSet::new();
+        for (client, requester) in (0..).zip(requesters) {
+            let requests = self.requests(round, client);
+            let seen = (Latencies::default(), 0, Duration::ZERO);
+            let tell = |seen: &mut (Latencies, u64, Duration), answered: Answered| {
+                seen.0.record(answered.latency());
+                seen.1 += answered.exchange.response_bytes();
+                seen.2 = answered.at;
+            };
+            running.spawn(requester.run(Requests::At(requests), start, seen, tell));
+        }
+        let (mut latencies, mut bytes, mut end) = (Latencies::default(), 0, self.time);
+        while let Some(ended) = running.join_next().await {
+            let (_, seen) = ended.map_err(|_| Broken::fault())??;
+            latencies.add(&seen.0);
+            bytes += seen.1;
+            end = end.max(seen.2);
+        }
+        Ok(Served { latencies, mbit: bytes as f64 * 8.0 / 1e6 / end.as_secs_f64() })
     }
 
     fn tables(&self, arms: &[(Arm, &[Turn<FilesMeasured>])]) -> Vec<Table> {

@@ -8,6 +8,7 @@ use crate::latencies::Latencies;
 use crate::path::Path;
 use crate::requester::{Broken, Requester};
 use crate::results::{Section, Table};
+use crate::schedule::Due;
 use crate::statistics;
 use crate::workload::bulk::{flood, rate_mbit};
 use crate::workload::terminal::{LEAD, Terminal, distributions, quantiles, type_keys};
@@ -48,11 +49,12 @@ impl Workload for Mixed {
         )?;
         Ok(MixedMeasured { latencies, mbit: rate_mbit(&arrivals) })
     }
-}
 
-impl Mixed {
-    /// What a run, whole or in part, says.
-    pub fn section(&self, runs: &Runs<MixedMeasured>) -> Section {
+    fn offered(&self) -> Vec<Due> {
+        self.terminal.keys(0)
+    }
+
+    fn section(&self, runs: &Runs<MixedMeasured>) -> Section {
         let arms = runs.paired();
         let mut section = Section::new(
             "mixed",
@@ -93,3 +95,5 @@ impl Mixed {
         section
     }
 }
+
+impl Mixed {}

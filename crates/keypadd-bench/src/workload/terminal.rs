@@ -41,29 +41,12 @@ impl Workload for Terminal {
         let start = Instant::now() + LEAD;
         type_keys(requester, self.keys(round), start).await
     }
-}
 
-/// Types on an open connection.
-pub(crate) async fn type_keys(
-    requester: Requester,
-    keys: Vec<Due>,
-    start: Instant,
-) -> Result<Latencies, Broken> {
-    let record =
-        |latencies: &mut Latencies, answered: Answered| latencies.record(answered.latency());
-    let keys = Requests::At(keys);
-    let (_, latencies) = requester.run(keys, start, Latencies::default(), record).await?;
-    Ok(latencies)
-}
-
-impl Terminal {
-    /// The schedule of one round, on every arm the same.
-    pub fn keys(&self, round: u32) -> Vec<Due> {
-        typing(self.typing, self.time, self.seed.wrapping_add(u64::from(round)))
+    fn offered(&self) -> Vec<Due> {
+        self.keys(0)
     }
 
-    /// What a run, whole or in part, says.
-    pub fn section(&self, runs: &Runs<Latencies>) -> Section {
+    fn section(&self, runs: &Runs<Latencies>) -> Section {
         let arms = runs.paired();
         let mut section = Section::new(
             "terminal",
@@ -87,6 +70,26 @@ impl Terminal {
         ];
         section.plots = vec![distributions("From key to echo", &arms, |latencies| latencies)];
         section
+    }
+}
+
+/// Types on an open connection.
+pub(crate) async fn type_keys(
+    requester: Requester,
+    keys: Vec<Due>,
+    start: Instant,
+) -> Result<Latencies, Broken> {
+    let record =
+        |latencies: &mut Latencies, answered: Answered| latencies.record(answered.latency());
+    let keys = Requests::At(keys);
+    let (_, latencies) = requester.run(keys, start, Latencies::default(), record).await?;
+    Ok(latencies)
+}
+
+impl Terminal {
+    /// The schedule of one round, on every arm the same.
+    pub fn keys(&self, round: u32) -> Vec<Due> {
+        typing(self.typing, self.time, self.seed.wrapping_add(u64::from(round)))
     }
 
     pub(crate) fn words(&self) -> String {

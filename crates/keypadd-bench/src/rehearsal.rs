@@ -1,0 +1,77 @@
+//! Whether this machine can offer some traffic at all: tried over plain TCP before anything is measured.
+
+use std::time::{Duration, Instant};
+
+use crate::arm::Arm;
+use crate::path::{Path, PathSettings};
+use crate::requester::{Answered, Requester, Requests};
+use crate::schedule::Due;
+
+/// The part of the traffic that is tried.
+const TRIED: Duration = Duration::from_millis(500);
+
+/// Behind by more than this, it is the machine that is measured.
+const LAG_MAX: Duration = Duration::from_millis(250);
+
+/// Why traffic cannot be offered.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CannotOffer {
+    /// A plain TCP connection cannot keep up.
+    #[error(
+        "this machine cannot offer that much: a plain TCP connection fell {} ms behind within {} ms",
+        .0.as_millis(),
+        TRIED.as_millis()
+    )]
+    TooMuch(Duration),
+    /// There is no plain TCP connection.
+    #[error("traffic cannot be offered here: {0}")]
+    Failed(String),
+}
+
+/// Sends the beginning of `schedule` over plain TCP.
+///
+/// # Errors
+/// It falls behind.
+pub async fn rehearse(schedule: &[Due], settings: &PathSettings) -> Result<(), CannotOffer> {
+    let tried: Vec<Due> = schedule.iter().copied().take_while(|due| due.at < TRIED).collect();
+    let Some(last) = tried.last().map(|due| due.at) else { return Ok(()) };
+    let failed = |error: &dyn std::fmt::Display| CannotOffer::Failed(error.to_string());
+    let path = Path::open(Arm::Tcp, settings).await.map_err(|error| failed(&error))?;
+    let requester = Requester::open(path.address()).await.map_err(|error| failed(&error))?;
+    let tell = |latest: &mut Duration, answered: Answered| *latest = answered.at;
+    let ran = requester.run(Requests::At(tried), Instant::now(), Duration::ZERO, tell);
+    // It never waits longer than it may fall behind.
+    let lag = match tokio::time::timeout(last + 2 * LAG_MAX, ran).await {
+        Ok(ran) => ran.map_err(|error| failed(&error))?.1.saturating_sub(last),
+        Err(_) => 2 * LAG_MAX,
+    };
+    path.close().await;
+    if lag > LAG_MAX { Err(CannotOffer::TooMuch(lag)) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use keypadd_provider::KeyExchange;
+    use keypadd_tunnel::TransportSettings;
+
+    use super::*;
+    use crate::exchange::Exchange;
+    use crate::path::Place;
+    use crate::schedule::even;
+
+    #[tokio::test]
+    async fn what_no_machine_can_offer_is_refused_and_a_little_is_not() {
+        let settings = PathSettings {
+            place: Place::Here,
+            pool_budget_bytes: 1 << 20,
+            kex: KeyExchange::default(),
+            transport: TransportSettings::default(),
+        };
+        let second = Duration::from_secs(1);
+        let little = even(20.0, Exchange::new(64, 64), second);
+        assert_eq!(rehearse(&little, &settings).await, Ok(()));
+        let much = even(2_000.0, Exchange::new(64, 100 << 20), second);
+        let refused = rehearse(&much, &settings).await;
+        assert!(matches!(refused, Err(CannotOffer::TooMuch(_))), "{refused:?}");
+    }
+}

@@ -1,0 +1,193 @@
+//! `keypadd bench`: reads what is to be measured, refuses what cannot be, runs it, prints and saves what
+//! came out. How anything is measured is the library's (`keypadd-bench`).
+
+mod keeping;
+
+use std::sync::Arc;
+
+use keypadd_bench::results::Section;
+use keypadd_bench::{
+    Arm, Bulk, Exhaustion, FileMix, Files, Kex, Mixed, PathError, PathFault, PathSettings,
+    Patience, Place, Progress, Rounds, Runs, Terminal, TunnelArm, Typing, Workload, open, rehearse,
+    take_turns,
+};
+use keypadd_tunnel::TransportSettings;
+
+use crate::cli::{
+    BenchArgs, BenchWorkload, BulkArgs, ExhaustionArgs, FilesArgs, KexArgs, MixedArgs, OnOff,
+    PoolFlags, RunFlags, TerminalArgs, TunnelFlags, TypingFlags, Way,
+};
+use crate::connect::explain;
+use crate::error::{Error, Exit};
+use crate::keyfile;
+use crate::shutdown::Shutdown;
+use keeping::Keeping;
+
+/// Bytes of a key and of its echo, where a rate is given and no size.
+const KEY_BYTES: u64 = 64;
+
+/// Rounds, where none are given.
+const ROUNDS: u32 = 10;
+
+/// The same for exhaustion, whose rounds take minutes.
+const EXHAUSTION_ROUNDS: u32 = 3;
+
+/// Of the time that a rate is tried in exhaustion, the part that a look at the filler takes.
+const PROBES_IN_A_STAGE: f64 = 8.0;
+
+/// Runs one workload on every arm.
+///
+/// # Errors
+/// Exit 2: arms, traffic or a directory that make no sense. Exit 3: no usable key file. Exits 4 and 5: the
+/// server does not accept us or does not answer. Exit 1: an arm does not come up, or the run ended early
+/// for another reason than `shutdown`; what was measured is printed and saved all the same.
+pub(crate) async fn run(args: BenchArgs, shutdown: Shutdown) -> Result<(), Error> {
+    match args.workload {
+        BenchWorkload::Terminal(args) => {
+            let TerminalArgs { typing, time, tunnel, pools, run } = *args;
+            let workload = Terminal { typing: read_typing(typing), time, seed: run.seed };
+            measure("keypadd bench terminal", &workload, (&tunnel, &pools, &run), shutdown).await
+        }
+        BenchWorkload::Bulk(args) => {
+            let BulkArgs { streams, time, burst, direction, tunnel, pools, run } = *args;
+            let workload = Bulk { streams, time, burst_bytes: burst, up: direction == Way::Up };
+            measure("keypadd bench bulk", &workload, (&tunnel, &pools, &run), shutdown).await
+        }
+        BenchWorkload::Mixed(args) => {
+            let MixedArgs { typing, streams, time, tunnel, pools, run } = *args;
+            let terminal = Terminal { typing: read_typing(typing), time, seed: run.seed };
+            let workload = Mixed { terminal, streams };
+            measure("keypadd bench mixed", &workload, (&tunnel, &pools, &run), shutdown).await
+        }
+        BenchWorkload::Files(args) => {
+            let FilesArgs { clients, file, rate, time, tunnel, pools, run } = *args;
+            let mix = FileMix { files: file };
+            let workload = Files { clients, mix, per_second: rate, time, seed: run.seed };
+            measure("keypadd bench files", &workload, (&tunnel, &pools, &run), shutdown).await
+        }
+        BenchWorkload::Exhaustion(args) => exhaust(*args, shutdown).await,
+        BenchWorkload::Kex(args) => shake_hands(*args, shutdown).await,
+    }
+}
+
+fn read_typing(flags: TypingFlags) -> Typing {
+    match flags.rate {
+        Some(per_second) => Typing::Fixed { per_second, bytes: flags.size.unwrap_or(KEY_BYTES) },
+        None => Typing::Human { typists: flags.typists },
+    }
+}
+
+async fn measure<W: Workload>(
+    title: &str,
+    workload: &W,
+    (tunnel, pools, run): (&TunnelFlags, &PoolFlags, &RunFlags),
+    shutdown: Shutdown,
+) -> Result<(), Error> {
+    let settings = path_settings(tunnel, pools.pool_budget)?;
+    let keeping = Keeping::begin(title, run)?;
+    rehearse(&workload.offered(), &settings).await.map_err(|error| {
+        Error::new(Exit::Usage, error.to_string()).hint("a lower rate, or fewer who ask")
+    })?;
+    let meter = keeping.meter();
+    let tell = |progress: &Progress| meter.show(progress);
+    let arms = arms(tunnel, &pools.pool);
+    let paths = tokio::select! {
+        paths = open(&arms, &settings, &tell) => paths,
+        _ = shutdown.thrown() => return Ok(()),
+    };
+    let paths = paths.map_err(|error| not_open(error, &settings))?;
+    let rounds = Rounds { rounds: run.rounds.unwrap_or(ROUNDS), seed: run.seed, tell: &tell };
+    let keep = |runs: &Runs<W::Measured>| keeping.save_so_far(vec![workload.section(runs)]);
+    let runs = take_turns(workload, &paths, rounds, keep, thrown(&shutdown)).await;
+    let ended = keeping.end(vec![workload.section(&runs)], runs.ended_by.as_deref());
+    for path in paths {
+        path.close().await;
+    }
+    ended
+}
+
+async fn exhaust(args: ExhaustionArgs, shutdown: Shutdown) -> Result<(), Error> {
+    let ExhaustionArgs { pool_budget, background, time, tunnel, run } = args;
+    let arms = Arm::all(&tunnel.suite, &[true], &tunnel.cipher_backend);
+    let pooled = arms.into_iter().filter_map(|arm| match arm {
+        Arm::Tunnel(arm) if arm.pool => Some(arm),
+        _ => None,
+    });
+    let arms: Vec<TunnelArm> = pooled.collect();
+    if arms.is_empty() {
+        return Err(Error::new(Exit::Usage, "--suite: none of these has keystream to run out of")
+            .hint("for example --suite 3des-ctr-hmac-sha1"));
+    }
+    let experiment = Exhaustion {
+        path: path_settings(&tunnel, 0)?,
+        arms,
+        pools_bytes: pool_budget,
+        backgrounds: background,
+        repetitions: run.rounds.unwrap_or(EXHAUSTION_ROUNDS),
+        patience: Patience {
+            probe_seconds: time.as_secs_f64() / PROBES_IN_A_STAGE,
+            stage_seconds: time.as_secs_f64(),
+        },
+    };
+    let keeping = Keeping::begin("keypadd bench exhaustion", &run)?;
+    let meter = keeping.meter();
+    let tell = |progress: &Progress| meter.show(progress);
+    let save = |section: &Section| keeping.save_so_far(vec![section.clone()]);
+    let ran = experiment.run(&tell, &save, thrown(&shutdown)).await;
+    keeping.end(vec![ran.section], ran.ended_by.as_deref())
+}
+
+async fn shake_hands(args: KexArgs, shutdown: Shutdown) -> Result<(), Error> {
+    let KexArgs { kex, handshakes, rate, time, run } = args;
+    let experiment = Kex {
+        groups: kex,
+        rounds: run.rounds.unwrap_or(ROUNDS),
+        handshakes,
+        per_second: rate,
+        time,
+        seed: run.seed,
+    };
+    let keeping = Keeping::begin("keypadd bench kex", &run)?;
+    let meter = keeping.meter();
+    let tell = |progress: &Progress| meter.show(progress);
+    let ran = experiment.run(&tell, thrown(&shutdown)).await;
+    keeping.end(vec![ran.section], ran.ended_by.as_deref())
+}
+
+async fn thrown(shutdown: &Shutdown) {
+    shutdown.thrown().await;
+}
+
+/// Plain TCP first, where it can be had: the machine's own cost.
+fn arms(flags: &TunnelFlags, pools: &[OnOff]) -> Vec<Arm> {
+    let pools: Vec<bool> = pools.iter().map(|mode| *mode == OnOff::On).collect();
+    let tcp = flags.server.is_none().then_some(Arm::Tcp);
+    let tunnels = Arm::all(&flags.suite, &pools, &flags.cipher_backend);
+    tcp.into_iter().chain(tunnels).collect()
+}
+
+fn path_settings(flags: &TunnelFlags, pool_budget_bytes: usize) -> Result<PathSettings, Error> {
+    let place = match (&flags.server, flags.peer) {
+        (Some(server), Some(peer)) => {
+            let path = flags.key.clone().map_or_else(keyfile::default_path, Ok)?;
+            Place::There { server: server.clone(), peer, key: Arc::new(keyfile::read(&path)?) }
+        }
+        _ => Place::Here,
+    };
+    let transport =
+        TransportSettings { congestion: flags.congestion, ..TransportSettings::default() };
+    Ok(PathSettings { place, pool_budget_bytes, kex: flags.kex, transport })
+}
+
+fn not_open(error: PathError, settings: &PathSettings) -> Error {
+    let cause = error.to_string();
+    match (error.cause, &settings.place) {
+        (PathFault::Client(error), Place::There { peer, key, .. }) => {
+            explain(error, key.public(), *peer)
+        }
+        (PathFault::Service(_), Place::There { .. }) => {
+            Error::new(Exit::Runtime, cause).hint("does the server run with --permit-bench?")
+        }
+        _ => Error::new(Exit::Runtime, cause),
+    }
+}

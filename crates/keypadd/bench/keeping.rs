@@ -1,0 +1,133 @@
+//! What becomes of a run's results: saved after each round where a directory was named, printed once at
+//! the end, and what is going on meanwhile.
+
+use std::time::{Duration, Instant};
+
+use console::Term;
+use keypadd_bench::Progress;
+use keypadd_bench::machine::Machine;
+use keypadd_bench::output::Output;
+use keypadd_bench::results::{Results, Run, Section};
+use keypadd_bench::text;
+
+use crate::cli::RunFlags;
+use crate::error::{Error, Exit};
+use crate::results::print;
+
+/// Columns of tables that are not printed on a terminal.
+const WIDTH: usize = 100;
+
+/// A run's results and where they go.
+#[derive(Debug)]
+pub(super) struct Keeping {
+    results: Results,
+    output: Option<Output>,
+    json: bool,
+}
+
+impl Keeping {
+    /// Begins a run.
+    ///
+    /// # Errors
+    /// Exit 2: the directory does not take a report.
+    pub(super) fn begin(title: &str, flags: &RunFlags) -> Result<Self, Error> {
+        let output = flags.out.as_deref().map(Output::create).transpose();
+        let output = output.map_err(|error| Error::new(Exit::Usage, format!("--out: {error}")))?;
+        let run = Run::begin(title, &command_line(), flags.seed);
+        Ok(Self { results: Results::new(run, Machine::read()), output, json: flags.json })
+    }
+
+    /// Where progress is shown.
+    pub(super) fn meter(&self) -> Meter {
+        Meter { term: Term::stderr(), said: std::sync::Mutex::new(Instant::now()) }
+    }
+
+    /// Saves what there is so far. If that fails it is tried again at the end, and told of then.
+    pub(super) fn save_so_far(&self, sections: Vec<Section>) {
+        let _ = self.save(&Results { sections, ..self.results.clone() });
+    }
+
+    fn save(&self, results: &Results) -> Result<(), Error> {
+        let saved = self.output.as_ref().map_or(Ok(()), |output| output.save(results));
+        saved.map_err(|error| Error::new(Exit::Runtime, format!("--out: {error}")))
+    }
+
+    /// Saves and prints what there is in the end. `ended_by` says why it is not all.
+    ///
+    /// # Errors
+    /// Exit 1: a file or standard output cannot be written, or the run ended early on a fault.
+    pub(super) fn end(
+        mut self,
+        sections: Vec<Section>,
+        ended_by: Option<&str>,
+    ) -> Result<(), Error> {
+        let _ = Term::stderr().clear_line();
+        match ended_by {
+            Some(why) => self.results.run.end_early(why),
+            None => self.results.run.end(),
+        }
+        self.results.sections = sections;
+        let saved = self.save(&self.results);
+        let text = match self.json {
+            true => self.results.to_json(),
+            false => text::write(&self.results, width()),
+        };
+        print(text.as_bytes())?;
+        saved?;
+        if let Some(output) = &self.output {
+            eprintln!("report: {}", output.page().display());
+        }
+        match ended_by {
+            Some(why) if why != keypadd_bench::INTERRUPTED => {
+                Err(Error::new(Exit::Runtime, format!("bench: {why}"))
+                    .hint("what was measured until then is printed and saved"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn width() -> usize {
+    let term = Term::stdout();
+    if term.is_term() { usize::from(term.size().1) } else { WIDTH }
+}
+
+/// What was typed, as a shell would take it again.
+fn command_line() -> String {
+    let word = |word: String| {
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_=+/.,:@[]%".contains(c);
+        match !word.is_empty() && word.chars().all(plain) {
+            true => word,
+            false => format!("'{}'", word.replace('\'', r"'\''")),
+        }
+    };
+    let arguments = std::env::args_os().skip(1).map(|it| word(it.to_string_lossy().into_owned()));
+    std::iter::once("keypadd".to_owned()).chain(arguments).collect::<Vec<_>>().join(" ")
+}
+
+/// One line on standard error that says what is going on: drawn again in place on a terminal, a line now
+/// and then elsewhere.
+#[derive(Debug)]
+pub(super) struct Meter {
+    term: Term,
+    said: std::sync::Mutex<Instant>,
+}
+
+/// How often a line is written where none can be drawn again.
+const LINE_EVERY: Duration = Duration::from_secs(30);
+
+impl Meter {
+    pub(super) fn show(&self, progress: &Progress) {
+        let line = progress.to_string();
+        if self.term.is_term() {
+            let width = usize::from(self.term.size().1).saturating_sub(1);
+            let _ = self.term.clear_line();
+            let _ = self.term.write_str(&console::truncate_str(&line, width, ""));
+        } else if let Ok(mut said) = self.said.lock()
+            && said.elapsed() >= LINE_EVERY
+        {
+            *said = Instant::now();
+            let _ = self.term.write_line(&line);
+        }
+    }
+}

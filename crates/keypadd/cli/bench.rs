@@ -1,0 +1,293 @@
+//! `keypadd bench`: what is measured and how long. Comments on flags are help texts.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand, ValueEnum};
+use keypadd_keystream::{CipherEngine, Protection};
+use keypadd_provider::{KeyExchange, PublicKey};
+use keypadd_tunnel::{Congestion, ServerAddress};
+
+use super::{path_parser, values};
+
+#[derive(Debug, Args)]
+pub(crate) struct BenchArgs {
+    #[command(subcommand)]
+    pub(crate) workload: BenchWorkload,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum BenchWorkload {
+    /// Keystrokes and their echoes, at a human pace or at a fixed rate
+    #[command(after_help = "\
+Examples:
+  keypadd bench terminal --suite 3des-ctr-hmac-sha1,aes-256-gcm --pool on,off
+  keypadd bench terminal --rate 200 --size 128 --out report
+  keypadd bench terminal host.example --peer PUBLIC-KEY")]
+    Terminal(Box<TerminalArgs>),
+    /// Bulk data: a burst from a full pool, then as fast as it goes
+    #[command(after_help = "Example:\n  keypadd bench bulk --burst 8MiB --streams 4 --out report")]
+    Bulk(Box<BulkArgs>),
+    /// Keystrokes while bulk data keeps the same tunnel busy
+    #[command(after_help = "Example:\n  keypadd bench mixed --time 10s")]
+    Mixed(Box<MixedArgs>),
+    /// Requests for files of several sizes by more and more clients
+    #[command(after_help = "\
+Example:
+  keypadd bench files --clients 4,8,16 --file 10KiB:4,1MiB:1 --rate 20")]
+    Files(Box<FilesArgs>),
+    /// Where the pool runs dry: predicted from a calibration, then found by trying
+    ///
+    /// Finds the sustained rate above which it does, and how soon a burst above that rate does it; for
+    /// each suite, backend, pool size and background load. The predictions are saved before the first byte.
+    #[command(after_help = "\
+Example:
+  keypadd bench exhaustion --suite 3des-ctr-hmac-sha1 --cipher-backend des-crate,auto --out report")]
+    Exhaustion(Box<ExhaustionArgs>),
+    /// Handshakes: time, bytes and round trips of each key exchange
+    #[command(after_help = "Example:\n  keypadd bench kex --kex x25519,secp384r1 --out report")]
+    Kex(Box<KexArgs>),
+}
+
+/// Where the far end is, and which suites are compared.
+#[derive(Debug, Args)]
+pub(crate) struct TunnelFlags {
+    /// Measure against this server, which must run with --permit-bench [default: both ends run here]
+    ///
+    /// Without it both ends run in this process, over UDP on loopback, with keys of the moment.
+    #[arg(value_name = "HOST[:PORT]", value_parser = values::server, requires = "peer")]
+    pub(crate) server: Option<ServerAddress>,
+    /// The server's public key
+    #[arg(long, env = "KEYPADD_PEER", value_name = "PUBKEY", value_parser = values::public_key)]
+    #[arg(allow_hyphen_values = true, help_heading = "Common")]
+    pub(crate) peer: Option<PublicKey>,
+    /// This host's private key, for a server elsewhere
+    ///
+    /// [default: as for `keypadd connect`]
+    #[arg(long, env = "KEYPADD_KEY", value_name = "FILE", help_heading = "Common")]
+    #[arg(value_parser = path_parser())]
+    pub(crate) key: Option<PathBuf>,
+    /// Suites to compare
+    ///
+    /// Those of `keypadd connect`, and for measurements alone: each cipher, also rc2-40, with hmac-md5
+    /// or a null MAC, as in rc2-40-ctr-hmac-md5 and 3des-ctr-null; null-hmac-sha1, null-hmac-md5 and
+    /// null, which do not encrypt. A wrong name lists them all.
+    #[arg(long, env = "KEYPADD_SUITE", value_name = "NAME", value_delimiter = ',')]
+    #[arg(value_parser = values::bench_suite, help_heading = "Arms")]
+    #[arg(default_value = "3des-ctr-hmac-sha1,aes-256-gcm,null-hmac-sha1")]
+    pub(crate) suite: Vec<Protection>,
+    /// How DES and 3DES are computed: auto, bitslice-{64,128,256,512}, des-crate
+    #[arg(long, env = "KEYPADD_CIPHER_BACKEND", value_name = "NAME", value_delimiter = ',')]
+    #[arg(value_parser = values::cipher_backend, help_heading = "Arms")]
+    #[arg(default_value = "auto")]
+    pub(crate) cipher_backend: Vec<CipherEngine>,
+    /// The key exchange: x25519, x25519mlkem768 or secp384r1
+    #[arg(long, env = "KEYPADD_KEX", value_name = "NAME", value_parser = values::kex)]
+    #[arg(default_value_t = KeyExchange::default(), help_heading = "Common")]
+    pub(crate) kex: KeyExchange,
+    /// Congestion control: cubic or bbr
+    #[arg(long, env = "KEYPADD_CONGESTION", value_name = "NAME")]
+    #[arg(default_value_t = Congestion::default(), value_parser = values::congestion)]
+    #[arg(help_heading = "Common")]
+    pub(crate) congestion: Congestion,
+}
+
+/// With and without a pool.
+#[derive(Debug, Args)]
+pub(crate) struct PoolFlags {
+    /// With a pool, without one, or both
+    #[arg(long, env = "KEYPADD_POOL", value_name = "MODE", value_delimiter = ',')]
+    #[arg(default_values_t = [OnOff::On, OnOff::Off], help_heading = "Arms")]
+    pub(crate) pool: Vec<OnOff>,
+    /// Memory for keystream at each end of an arm with a pool
+    #[arg(long, env = "KEYPADD_POOL_BUDGET", value_name = "SIZE", default_value = "16MiB")]
+    #[arg(value_parser = values::pool_budget, help_heading = "Arms")]
+    pub(crate) pool_budget: usize,
+}
+
+/// How often, and what becomes of the results.
+#[derive(Debug, Args)]
+pub(crate) struct RunFlags {
+    /// Rounds; in each, every arm has one turn [default: 10, for exhaustion 3]
+    ///
+    /// Intervals are over rounds: from 3 on there are some, and more rounds make them narrower.
+    #[arg(long, env = "KEYPADD_ROUNDS", value_name = "NUMBER", value_parser = values::count)]
+    #[arg(help_heading = "Common")]
+    pub(crate) rounds: Option<u32>,
+    /// What all traffic follows from: the same number offers the same traffic
+    #[arg(long, env = "KEYPADD_SEED", value_name = "NUMBER", default_value = "1")]
+    #[arg(value_parser = values::seed, help_heading = "Common")]
+    pub(crate) seed: u64,
+    /// Write report.html, plots, results.json and CSV files into this directory
+    #[arg(long, env = "KEYPADD_OUT", value_name = "DIR", value_parser = path_parser())]
+    #[arg(help_heading = "Common")]
+    pub(crate) out: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long, env = "KEYPADD_JSON", value_parser = values::switch, help_heading = "Common")]
+    pub(crate) json: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OnOff {
+    On,
+    Off,
+}
+
+impl std::fmt::Display for OnOff {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(if *self == Self::On { "on" } else { "off" })
+    }
+}
+
+/// How keys are pressed.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct TypingFlags {
+    /// People who type at once, each at a human pace
+    #[arg(long, env = "KEYPADD_TYPISTS", value_name = "NUMBER", default_value = "20")]
+    #[arg(value_parser = values::count)]
+    pub(crate) typists: u32,
+    /// Instead of people: keys a second, evenly
+    #[arg(long, env = "KEYPADD_RATE", value_name = "PER-SECOND", value_parser = values::rate)]
+    pub(crate) rate: Option<f64>,
+    /// With --rate: bytes of a key, and of its echo, at least 16 [default: 64]
+    #[arg(long, env = "KEYPADD_SIZE", value_name = "SIZE", value_parser = values::size)]
+    #[arg(requires = "rate")]
+    pub(crate) size: Option<u64>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TerminalArgs {
+    #[command(flatten)]
+    pub(crate) typing: TypingFlags,
+    /// How long each turn lasts
+    #[arg(long, env = "KEYPADD_TIME", value_name = "DURATION", default_value = "3s")]
+    #[arg(value_parser = values::turn_time)]
+    pub(crate) time: Duration,
+    #[command(flatten)]
+    pub(crate) tunnel: TunnelFlags,
+    #[command(flatten)]
+    pub(crate) pools: PoolFlags,
+    #[command(flatten)]
+    pub(crate) run: RunFlags,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BulkArgs {
+    /// Connections at once
+    #[arg(long, env = "KEYPADD_STREAMS", value_name = "NUMBER", default_value = "1")]
+    #[arg(value_parser = values::count)]
+    pub(crate) streams: u32,
+    /// How long each turn goes on after its burst
+    #[arg(long, env = "KEYPADD_TIME", value_name = "DURATION", default_value = "2s")]
+    #[arg(value_parser = values::turn_time)]
+    pub(crate) time: Duration,
+    /// Size of the burst from a full pool
+    #[arg(long, env = "KEYPADD_BURST", value_name = "SIZE", default_value = "3MiB")]
+    #[arg(value_parser = values::size)]
+    pub(crate) burst: u64,
+    /// From here to the far end, or back
+    #[arg(long, env = "KEYPADD_DIRECTION", value_name = "WAY", default_value = "up")]
+    pub(crate) direction: Way,
+    #[command(flatten)]
+    pub(crate) tunnel: TunnelFlags,
+    #[command(flatten)]
+    pub(crate) pools: PoolFlags,
+    #[command(flatten)]
+    pub(crate) run: RunFlags,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Way {
+    Up,
+    Down,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct MixedArgs {
+    #[command(flatten)]
+    pub(crate) typing: TypingFlags,
+    /// Streams of bulk data
+    #[arg(long, env = "KEYPADD_STREAMS", value_name = "NUMBER", default_value = "1")]
+    #[arg(value_parser = values::count)]
+    pub(crate) streams: u32,
+    /// How long each turn lasts
+    #[arg(long, env = "KEYPADD_TIME", value_name = "DURATION", default_value = "3s")]
+    #[arg(value_parser = values::turn_time)]
+    pub(crate) time: Duration,
+    #[command(flatten)]
+    pub(crate) tunnel: TunnelFlags,
+    #[command(flatten)]
+    pub(crate) pools: PoolFlags,
+    #[command(flatten)]
+    pub(crate) run: RunFlags,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct FilesArgs {
+    /// Numbers of clients, each tried for itself
+    #[arg(long, env = "KEYPADD_CLIENTS", value_name = "NUMBER", default_value = "4,8,16")]
+    #[arg(value_delimiter = ',', value_parser = values::count)]
+    pub(crate) clients: Vec<u32>,
+    /// Sizes of files, and how often each is asked for beside the others
+    #[arg(long, env = "KEYPADD_FILE", value_name = "SIZE[:WEIGHT]", value_delimiter = ',')]
+    #[arg(value_parser = values::file, default_value = "1KiB:4,10KiB:4,100KiB:2")]
+    pub(crate) file: Vec<(u64, f64)>,
+    /// Files that a client asks for, a second
+    #[arg(long, env = "KEYPADD_RATE", value_name = "PER-SECOND", default_value = "20")]
+    #[arg(value_parser = values::rate)]
+    pub(crate) rate: f64,
+    /// How long for each number of clients, in each turn
+    #[arg(long, env = "KEYPADD_TIME", value_name = "DURATION", default_value = "2s")]
+    #[arg(value_parser = values::turn_time)]
+    pub(crate) time: Duration,
+    #[command(flatten)]
+    pub(crate) tunnel: TunnelFlags,
+    #[command(flatten)]
+    pub(crate) pools: PoolFlags,
+    #[command(flatten)]
+    pub(crate) run: RunFlags,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ExhaustionArgs {
+    /// Memory for keystream at each end, each tried for itself
+    #[arg(long, env = "KEYPADD_POOL_BUDGET", value_name = "SIZE", default_value = "16MiB")]
+    #[arg(value_delimiter = ',', value_parser = values::pool_budget)]
+    pub(crate) pool_budget: Vec<usize>,
+    /// Load on every core by other programs, in percent, each tried for itself
+    ///
+    /// At 100 no CPU is idle: the pool never fills.
+    #[arg(long, env = "KEYPADD_BACKGROUND", value_name = "PERCENT", default_value = "0,50,100")]
+    #[arg(value_delimiter = ',', value_parser = values::percent)]
+    pub(crate) background: Vec<f64>,
+    /// How long a rate is tried that seems to last, or not to
+    #[arg(long, env = "KEYPADD_TIME", value_name = "DURATION", default_value = "4s")]
+    #[arg(value_parser = values::turn_time)]
+    pub(crate) time: Duration,
+    #[command(flatten)]
+    pub(crate) tunnel: TunnelFlags,
+    #[command(flatten)]
+    pub(crate) run: RunFlags,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct KexArgs {
+    /// Key exchanges to compare
+    #[arg(long, env = "KEYPADD_KEX", value_name = "NAME", value_delimiter = ',')]
+    #[arg(value_parser = values::kex, default_value = "x25519,x25519mlkem768,secp384r1")]
+    pub(crate) kex: Vec<KeyExchange>,
+    /// Handshakes of a turn, one after the other
+    #[arg(long, env = "KEYPADD_HANDSHAKES", value_name = "NUMBER", default_value = "100")]
+    #[arg(value_parser = values::count)]
+    pub(crate) handshakes: u32,
+    /// Handshakes a second of the second half of a turn, whatever has become of earlier ones
+    #[arg(long, env = "KEYPADD_RATE", value_name = "PER-SECOND", default_value = "100")]
+    #[arg(value_parser = values::rate)]
+    pub(crate) rate: f64,
+    /// How long that second half lasts
+    #[arg(long, env = "KEYPADD_TIME", value_name = "DURATION", default_value = "2s")]
+    #[arg(value_parser = values::turn_time)]
+    pub(crate) time: Duration,
+    #[command(flatten)]
+    pub(crate) run: RunFlags,
+}
