@@ -91,6 +91,19 @@ impl Gauges {
         self.pools.iter().map(|pool| pool.snapshot().fill_bytes_total).sum()
     }
 
+    /// Whether all fillers sleep, which they do when they have nothing to make, by the kernel's word: one
+    /// that waits for a CPU makes nothing either. True where the kernel does not say.
+    pub fn fillers_sleep(&self) -> bool {
+        let sleeps = |pool: &Pool| {
+            let thread = pool.snapshot().filler_thread_id;
+            let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat"));
+            // The state follows the name, which is in parentheses (proc(5)).
+            let state = stat.ok().and_then(|stat| stat.rsplit_once(") ")?.1.chars().next());
+            state.is_none_or(|state| state == 'S')
+        };
+        self.pools.iter().all(sleeps)
+    }
+
     /// Attempts to use a pad twice, and packets that did not verify: 0 on an honest loopback.
     pub fn faults(&self) -> u64 {
         self.meters.iter().map(|meters| meters.pad_reuse() + meters.open_failures()).sum()

@@ -164,7 +164,8 @@ impl Path {
             let filled = self.gauges.filled_bytes();
             sleep(FILLER_AT_REST).await;
             let has_any = || [true, false].iter().all(|&up| self.packets_at_hand(up) != Some(0));
-            if self.gauges.filled_bytes() == filled && has_any() {
+            let at_rest = self.gauges.filled_bytes() == filled && self.gauges.fillers_sleep();
+            if at_rest && has_any() {
                 return true;
             }
             if Instant::now() > deadline {

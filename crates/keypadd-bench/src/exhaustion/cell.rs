@@ -10,7 +10,8 @@ use crate::arm::TunnelArm;
 const MULTIPLES: [f64; 3] = [1.5, 2.0, 4.0];
 /// A burst at a chosen rate leaves so much of what can be offered unused.
 const BELOW_FASTEST: f64 = 0.8;
-/// Most packets of a burst, so that no key change comes in between: three quarters of a short phase.
+/// Most packets of a burst, so that no key change comes in between: three quarters of a short phase, of
+/// which warming up has used some.
 const BURST_PACKETS_MAX: f64 = 49_152.0;
 
 /// A case, its predictions and its figures. Rates are of packets a second.

@@ -19,13 +19,15 @@ use crate::requester::Broken;
 
 /// Longest wait for a pool to be full. Without idle CPU it never is.
 const FILL_PATIENCE: Duration = Duration::from_secs(20);
-/// A filler that makes nothing for this long sleeps: several times what the slowest cipher takes for a
-/// chunk.
-const FILLER_AT_REST: Duration = Duration::from_millis(100);
+/// Fillers that have slept, and made nothing, for so long have nothing to make.
+const FILLER_AT_REST: Duration = Duration::from_millis(50);
 /// How often levels are looked at while a pool fills.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
-/// A burst begins with at least this part of its key left: a key change would take the pads with it.
-const KEY_LEFT: f64 = 0.85;
+/// Packets that a new connection sends at once before anything counts: its pool learns from them that
+/// they are long, and keeps bodies for more of them.
+const PRIMING_PACKETS: u64 = 4096;
+/// Longest time for them.
+const PRIMING_TIME: Duration = Duration::from_secs(2);
 
 /// Why it came to no end.
 #[derive(Debug, thiserror::Error)]
@@ -56,6 +58,8 @@ pub(crate) struct Tunnel {
     stop: Arc<AtomicBool>,
     path: Option<Path>,
     stream: Option<Stream>,
+    /// Whether anything has been offered since it is up.
+    is_used: bool,
     /// Payload of a packet, in bytes.
     pub(crate) packet_bytes: f64,
     /// Packets a second that can be offered at most.
@@ -77,6 +81,7 @@ impl Tunnel {
             stop,
             path: None,
             stream: None,
+            is_used: false,
             packet_bytes: NOMINAL_PACKET_BYTES,
             fastest: f64::INFINITY,
         };
@@ -84,15 +89,20 @@ impl Tunnel {
         Ok(tunnel)
     }
 
-    /// A new connection: new keys, which serve for as long as keys can.
+    /// A new connection, primed: new keys, which serve for as long as keys can.
     fn reopen(&mut self) -> Result<(), Ended> {
         self.stream = None;
         if let Some(path) = self.path.take() {
             self.runtime.block_on(path.close());
         }
         let path = self.runtime.block_on(Path::open(self.arm, &self.settings))?;
-        self.stream = Some(Stream::open(path.address())?);
+        let mut stream = Stream::open(path.address())?;
         self.path = Some(path);
+        stream.offer(f64::INFINITY, |now, _| {
+            self.packets() < PRIMING_PACKETS && now < PRIMING_TIME && !self.stop.load(Relaxed)
+        })?;
+        self.stream = Some(stream);
+        self.is_used = false;
         Ok(())
     }
 
@@ -139,10 +149,9 @@ impl Tunnel {
         self.stream.as_ref().map_or(0, Stream::sent_bytes)
     }
 
-    fn key(&self) -> (u64, f64) {
+    fn key_phase(&self) -> u64 {
         let keys = self.path().keys();
-        let status = keys.first().map(|keys| keys.status(Direction::Send)).unwrap_or_default();
-        (status.key_phase, status.key_budget_left_ratio)
+        keys.first().map_or(0, |keys| keys.status(Direction::Send).key_phase)
     }
 
     fn interrupted(&self) -> Result<(), Ended> {
@@ -162,7 +171,7 @@ impl Tunnel {
             self.interrupted()?;
             let level = self.level();
             let now_filled = gauges.filled_bytes();
-            if now_filled != filled {
+            if now_filled != filled || !gauges.fillers_sleep() {
                 (filled, since) = (now_filled, Instant::now());
             }
             let at_rest = level > 0.0 && since.elapsed() > FILLER_AT_REST;
@@ -185,8 +194,9 @@ impl Subject for Tunnel {
     }
 
     fn refill(&mut self, packets: f64) -> Result<f64, Ended> {
-        // From a full pool on, no key change is to come in between.
-        if packets.is_infinite() && self.key().1 < KEY_LEFT {
+        // What was offered changes what the pool keeps for whom, and uses up the key: a full pool is that
+        // of a connection as it was when the level was predicted from.
+        if packets.is_infinite() && self.is_used {
             self.reopen()?;
         }
         self.wait_for(packets)
@@ -203,6 +213,7 @@ impl Subject for Tunnel {
         let Some(mut stream) = self.stream.take() else {
             return Err(Broken::fault().into());
         };
+        self.is_used = true;
         let before = self.counted();
         let mut readings = Vec::new();
         let done = stream.offer(bytes_per_second, |now, delivered_bytes| {
@@ -213,7 +224,7 @@ impl Subject for Tunnel {
                 packets: counted.packets - before.packets,
                 missed: counted.missed - before.missed,
                 delivered_bytes,
-                phase: self.key().0,
+                phase: self.key_phase(),
             });
             now.as_secs_f64() < seconds && !enough(&readings) && !self.stop.load(Relaxed)
         });
