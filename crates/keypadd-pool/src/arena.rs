@@ -25,6 +25,11 @@ impl Unit {
     pub(crate) fn is_locked(&self) -> bool {
         self.locked
     }
+
+    #[cfg(test)]
+    pub(crate) fn pretending_to_be_locked(self, locked: bool) -> Self {
+        Self { locked, ..self }
+    }
 }
 
 impl Deref for Unit {
@@ -41,7 +46,7 @@ impl DerefMut for Unit {
     }
 }
 
-/// Maps `count` units, the locked ones last, so that they are the first to be handed out.
+/// Maps `count` units.
 ///
 /// # Errors
 /// When the kernel refuses a mapping. A refused lock is not an error: [`Unit::is_locked`] says so.
@@ -57,7 +62,6 @@ pub(crate) fn map(count: usize) -> io::Result<Vec<Unit>> {
         may_lock = may_lock && pages.lock().is_ok();
         units.push(Unit { pages, locked: may_lock });
     }
-    units.reverse();
     Ok(units)
 }
 

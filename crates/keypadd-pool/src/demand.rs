@@ -1,4 +1,4 @@
-//! How much a direction's packets need, learned from its traffic, and whose traffic it is.
+//! How much a direction's packets need, learned from its traffic, and what a peer may hold.
 //!
 //! A key counts packets, the filler turns the counts into rates. They belong to the direction of a
 //! connection and not to a key: the next key will carry the same traffic. Knows no chunks, and no
@@ -54,19 +54,13 @@ impl Allowance {
 #[derive(Clone, Debug)]
 pub struct Traffic {
     pub(crate) direction: Direction,
-    pub(crate) allowance: Option<Allowance>,
     needed: Arc<[AtomicU64; 2]>,
 }
 
 impl Traffic {
     /// A direction that has carried nothing yet.
     pub fn new(direction: Direction) -> Self {
-        Self { direction, allowance: None, needed: Arc::default() }
-    }
-
-    /// Whose it is, for lanes that are opened from now on.
-    pub fn set_allowance(&mut self, allowance: Allowance) {
-        self.allowance = Some(allowance);
+        Self { direction, needed: Arc::default() }
     }
 
     /// Counts a packet by the parts of its pad. One thread at a time counts.
@@ -97,11 +91,6 @@ impl Demand {
     pub(crate) fn new(traffic: Traffic, now: Duration) -> Self {
         let counts = traffic.counts();
         Self { traffic, counts, at: now, per_second: [0.0; 2] }
-    }
-
-    /// What all lanes of the direction's peer may hold together, if that is limited.
-    pub(crate) fn allotment(&self) -> Option<Allotment> {
-        self.traffic.allowance.as_ref().map(Allowance::allotment)
     }
 
     /// Packets a second that needed each part, lately.

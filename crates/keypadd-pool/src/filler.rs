@@ -1,30 +1,26 @@
-//! The filler: an OS thread of class SCHED_IDLE that turns plans into chunks.
+//! The filler: turns plans into chunks, a step at a time.
 //!
-//! A thin shell around `plan.rs`: it takes back spent memory, asks for a plan, generates whole
-//! chunks and goes to sleep when there is nothing to do. Consumers wake it, at most once per
-//! sleep, and never wait for it. When it dies the lanes run dry and everything goes inline.
-//! The thread is a loop around [`Filler::step`], which a simulator calls by itself.
+//! It takes back spent memory, asks `targets.rs` and `plan.rs` for a plan, and makes whole chunks.
+//! Consumers ring for it, at most once per sleep, and never wait for it. It knows no clock and no
+//! thread: [`Filler::step`] is called by the thread of `thread.rs`, or by a simulator.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed};
 use std::sync::mpsc;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use keypadd_keystream::{KeystreamKey, PacketNumber, SEGMENT_PACKETS, Segment};
 use rtrb::{Consumer, Producer};
-use thread_priority::{
-    NormalThreadSchedulePolicy, ThreadPriority, ThreadSchedulePolicy,
-    set_thread_priority_and_policy, thread_native_id,
-};
 
 use crate::arena::Unit;
 use crate::chunk::{Chunk, KeyId, Part};
-use crate::demand::{Demand, Traffic};
+use crate::cpu_share::CpuShare;
+use crate::demand::{Allowance, Demand, Traffic};
 use crate::lane::Shared;
 use crate::plan::{LaneView, Plan, Recall, Stage, Work, plan_refill};
 use crate::shared::{FillerShared, Home};
+use crate::stock::Stock;
 use crate::targets::targets;
 
 /// Segments that the filler may skip ahead of a consumer that outruns it, by part. Skipped
@@ -46,6 +42,8 @@ pub(crate) struct Feed {
     keystream: Arc<KeystreamKey>,
     shared: Arc<Shared>,
     traffic: Traffic,
+    /// Its peer's, if that is limited.
+    allowance: Option<Allowance>,
     /// Begins when the filler takes the lane in.
     demand: Option<Demand>,
     ends: [FeedEnd; 2],
@@ -56,21 +54,21 @@ impl Feed {
         key: KeyId,
         keystream: Arc<KeystreamKey>,
         shared: Arc<Shared>,
-        traffic: Traffic,
+        (traffic, allowance): (Traffic, Option<Allowance>),
         ends: [FeedEnd; 2],
     ) -> Self {
-        Self { key, keystream, shared, traffic, demand: None, ends }
+        Self { key, keystream, shared, traffic, allowance, demand: None, ends }
     }
 
     /// What the plan needs to know.
     fn view(&mut self, now: Duration) -> LaneView {
-        let Self { shared, traffic, demand, ends, .. } = self;
+        let Self { shared, traffic, allowance, demand, ends, .. } = self;
         let demand = demand.get_or_insert_with(|| Demand::new(traffic.clone(), now));
         LaneView {
             stage: shared.stage(),
             at_hand: Part::ALL.map(|part| shared.at_hand(part)),
             demand: demand.at(now),
-            allotment: demand.allotment(),
+            allotment: allowance.as_ref().map(Allowance::allotment),
             recalled: Part::ALL.map(|part| ends[part as usize].is_recalled(shared, part)),
         }
     }
@@ -117,6 +115,8 @@ pub enum Step {
     Worked,
     /// There is nothing to do until somebody wakes it.
     Idle,
+    /// It has spent its share of the CPU: nothing until so much time has passed.
+    Resting(Duration),
     /// The last handle of its pool is gone: there will be nothing to do any more.
     Stopped,
 }
@@ -132,11 +132,12 @@ pub struct Filler {
     /// Memory of chunks that were dropped rather than given back.
     returned: mpsc::Receiver<Box<[Unit]>>,
     home: Home,
-    /// Units without keystream, the locked ones last.
-    free: Vec<Unit>,
+    free: Stock,
     mapped_units: usize,
     locked_units: usize,
     budget_units: usize,
+    cpu: CpuShare,
+    cpu_spent: Duration,
 }
 
 impl Filler {
@@ -155,49 +156,44 @@ impl Filler {
             work: VecDeque::new(),
             returned,
             home,
-            free: Vec::new(),
+            free: Stock::default(),
             mapped_units: 0,
             locked_units: 0,
             budget_units,
+            cpu: CpuShare::default(),
+            cpu_spent: Duration::ZERO,
         };
         filler.take_in(units);
         filler
     }
 
-    /// Says from now on that it lives. Said by the spawner: a thread of an idle class may begin late,
-    /// and a filler that has not begun is none that has failed.
-    pub(crate) fn alive(&self) -> Alive {
-        Alive::new(Arc::clone(&self.shared))
+    pub(crate) fn has_no_work(&self) -> bool {
+        self.work.is_empty()
     }
 
-    /// Fills until the pool is dropped.
-    pub(crate) fn run(mut self, _alive: Alive) {
-        // Set here, not by the spawner: a wake-up needs the handle before the first sleep.
-        let _ = self.shared.thread.set(thread::current());
-        self.shared.thread_id.store(rustix::thread::gettid().as_raw_nonzero().get(), Relaxed);
-        self.shared.idle_class.store(become_idle(), Relaxed);
-        let started = Instant::now();
-        loop {
-            if self.work.is_empty() {
-                self.account();
-            }
-            match self.step(started.elapsed()) {
-                Step::Worked => {}
-                Step::Idle => thread::park(),
-                Step::Stopped => break,
-            }
-        }
+    /// Tells it what CPU time it has spent in all: what a limit is held against.
+    pub fn spent(&mut self, cpu: Duration) {
+        self.cpu_spent = cpu;
     }
 
     /// Does one chunk's work at most, and looks around first when the last plan has been carried
     /// out. Never waits. `now` counts from any one moment: rates are learned by it.
     pub fn step(&mut self, now: Duration) -> Step {
+        if self.shared.stop.load(Relaxed) {
+            return Step::Stopped;
+        }
+        // Before it takes note of who rang: nobody rings again while it rests.
+        let percent = self.shared.max_cpu_percent.load(Relaxed);
+        if let Some(rest) = self.cpu.rest(now, self.cpu_spent, percent) {
+            return Step::Resting(rest);
+        }
         if self.work.is_empty() {
             // Paired with the swap of a consumer: what it did before asking is seen below.
             self.shared.wanted.swap(false, AcqRel);
-        }
-        if self.shared.stop.load(Relaxed) {
-            return Step::Stopped;
+            // The last handle may have gone since.
+            if self.shared.stop.load(Relaxed) {
+                return Step::Stopped;
+            }
         }
         if self.work.is_empty() {
             self.collect();
@@ -207,7 +203,7 @@ impl Filler {
             for recall in recalls {
                 self.recall(recall);
             }
-            let filled_units = self.mapped_units - self.free.len();
+            let filled_units = self.mapped_units - self.free.units();
             self.shared.filled_units.store(filled_units as u64, Relaxed);
         }
         let Some(piece) = self.work.pop_front() else { return Step::Idle };
@@ -233,12 +229,12 @@ impl Filler {
             let closed = feed.shared.is_closed();
             for end in &mut feed.ends {
                 while let Ok(chunk) = end.spent.pop() {
-                    free.extend(chunk.into_units());
+                    free.add(chunk.into_units());
                 }
             }
             !closed
         });
-        free.extend(self.returned.try_iter().flatten());
+        free.add(self.returned.try_iter().flatten());
     }
 
     /// Adds freshly mapped memory.
@@ -246,27 +242,24 @@ impl Filler {
         self.mapped_units += units.len();
         self.locked_units += units.iter().filter(|unit| unit.is_locked()).count();
         self.shared.locked_units.store(self.locked_units as u64, Relaxed);
-        self.free.extend(units);
-        self.free.sort_by_key(Unit::is_locked);
+        self.free.add(units);
     }
 
     /// Gives memory above the budget back to the kernel as far as it is free, unlocked units first.
     fn trim(&mut self) {
-        let excess = self.mapped_units.saturating_sub(self.budget_units).min(self.free.len());
-        if excess == 0 {
-            return;
+        let excess = self.mapped_units.saturating_sub(self.budget_units).min(self.free.units());
+        if excess > 0 {
+            self.mapped_units -= excess;
+            self.locked_units -= self.free.give_back(excess);
+            self.shared.locked_units.store(self.locked_units as u64, Relaxed);
         }
-        self.free.sort_by_key(Unit::is_locked);
-        self.mapped_units -= excess;
-        self.locked_units -= self.free.drain(..excess).filter(Unit::is_locked).count();
-        self.shared.locked_units.store(self.locked_units as u64, Relaxed);
     }
 
     fn make_plan(&mut self, now: Duration) -> Plan {
         let views: Vec<LaneView> = self.feeds.iter_mut().map(|feed| feed.view(now)).collect();
         // What keys keep for late packets, and what is on its way home, is nobody's to be given.
         let at_hand: usize = views.iter().map(LaneView::units).sum();
-        let elsewhere = (self.mapped_units - self.free.len()).saturating_sub(at_hand);
+        let elsewhere = (self.mapped_units - self.free.units()).saturating_sub(at_hand);
         let targets = targets(&views, self.budget_units.saturating_sub(elsewhere));
         for (feed, target) in self.feeds.iter().zip(&targets) {
             for part in Part::ALL {
@@ -274,7 +267,7 @@ impl Filler {
                 feed.shared.parts[part as usize].low_water.store(low_water, Relaxed);
             }
         }
-        plan_refill(&views, &targets, self.free.len(), self.budget_units)
+        plan_refill(&views, &targets, self.free.units(), self.budget_units)
     }
 
     fn recall(&mut self, Recall { lane, part, keep }: Recall) {
@@ -291,14 +284,13 @@ impl Filler {
             return false;
         }
         let end = &mut feed.ends[work.part as usize];
-        let units = work.part.units();
-        if end.ready.is_full() || self.free.len() < units {
+        if end.ready.is_full() {
             return false;
         }
+        let Some(units) = self.free.take(work.part) else { return false };
         let position = feed.shared.position.load(Relaxed);
         let ahead = PacketNumber::new((position + end.lead) * SEGMENT_PACKETS as u64);
         let segment = end.next.max(ahead.segment());
-        let units: Box<[Unit]> = self.free.split_off(self.free.len() - units).into();
         let chunk =
             Chunk::fill(feed.key, &feed.keystream, segment, work.part, units, self.home.clone());
         end.next = segment.next();
@@ -314,49 +306,5 @@ impl Filler {
         let bytes = work.part.row_bytes() * SEGMENT_PACKETS;
         self.shared.fill_bytes.fetch_add(bytes as u64, Relaxed);
         true
-    }
-
-    /// Publishes the CPU time that this thread has spent, by the kernel's account.
-    fn account(&self) {
-        let spent = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-        let nanos = spent.tv_sec as u64 * 1_000_000_000 + spent.tv_nsec as u64;
-        self.shared.fill_cpu_nanos.store(nanos, Relaxed);
-    }
-}
-
-/// Asks for SCHED_IDLE, which runs only when nothing else wants the CPU; nice 19 where that is
-/// refused. True if the kernel took SCHED_IDLE.
-fn become_idle() -> bool {
-    let idle = ThreadSchedulePolicy::Normal(NormalThreadSchedulePolicy::Idle);
-    match set_thread_priority_and_policy(thread_native_id(), ThreadPriority::Min, idle) {
-        Ok(()) => true,
-        Err(error) => {
-            let nice = rustix::process::setpriority_process(None, 19);
-            tracing::warn!(
-                ?error,
-                nice = nice.is_ok(),
-                "the kernel refused SCHED_IDLE to a filler"
-            );
-            false
-        }
-    }
-}
-
-/// Says that the filler lives, and when it stops without being told to, why tunnels are inline.
-pub(crate) struct Alive(Arc<FillerShared>);
-
-impl Alive {
-    fn new(shared: Arc<FillerShared>) -> Self {
-        shared.alive.store(true, Relaxed);
-        Self(shared)
-    }
-}
-
-impl Drop for Alive {
-    fn drop(&mut self) {
-        self.0.alive.store(false, Relaxed);
-        if thread::panicking() {
-            tracing::error!("a filler stopped on an internal error; keystream is made inline now");
-        }
     }
 }

@@ -11,17 +11,21 @@
 
 mod arena;
 mod chunk;
+mod cpu_share;
 mod demand;
 mod filler;
 mod lane;
 mod plan;
 mod pool;
 mod shared;
+mod stock;
 mod targets;
+mod thread;
 
 pub use chunk::{BODY_BYTES, HEAD_BYTES, PAD_BYTES, Part};
 pub use demand::{Allowance, Direction, Traffic};
 pub use filler::{Filler, Step};
 pub use lane::{Coverage, Lane, PartLevel};
 pub use plan::Stage;
-pub use pool::{Pool, PoolSettings, PoolSnapshot};
+pub use pool::{NotLocked, Pool, PoolSettings, PoolSnapshot};
+pub use thread::{FillerFault, FillerHost, Kernel, Priority};

@@ -4,21 +4,22 @@
 //! still in use run dry and their owners go inline.
 
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use keypadd_keystream::{KeystreamKey, PacketNumber};
+use keypadd_keystream::{KeystreamKey, PacketNumber, Protection};
 use rtrb::RingBuffer;
 
-use crate::arena::{self, UNIT_BYTES};
+use crate::arena::{self, UNIT_BYTES, Unit};
 use crate::chunk::{KeyId, Part};
-use crate::demand::{Direction, Traffic};
+use crate::demand::{Allowance, Direction, Traffic};
 use crate::filler::{Feed, FeedEnd, Filler, Order};
 use crate::lane::{Hand, Lane, Shared};
 use crate::plan::{MAX_BODIES, MAX_HEADS, Stage};
 use crate::shared::{FillerShared, Wake};
+use crate::thread::{Alive, FillerFault, FillerHost, Kernel};
 
 /// How a pool is made.
 #[derive(Clone, Copy, Debug)]
@@ -30,13 +31,20 @@ pub struct PoolSettings {
 
 /// A keystream pool. Clones are handles to the same pool.
 #[derive(Clone, Debug)]
-pub struct Pool(Arc<Handle>);
+pub struct Pool {
+    handle: Arc<Handle>,
+    /// Whose lanes this handle opens, where their memory is limited.
+    allowance: Option<Allowance>,
+    /// Protections that this handle is not to be used for.
+    except: Arc<[Protection]>,
+}
 
 #[derive(Debug)]
 struct Handle {
     filler: Arc<FillerShared>,
     orders: mpsc::Sender<Order>,
     next_key: AtomicU64,
+    require_locked: AtomicBool,
     /// The budget. Held while it is changed; fillers and lanes never look at it.
     budget_units: Mutex<usize>,
 }
@@ -63,6 +71,19 @@ pub struct PoolSnapshot {
     pub filler_alive: bool,
     /// Whether the kernel accepted class SCHED_IDLE.
     pub filler_idle_class: bool,
+    /// Why the filler has ended, if it has and was not told to.
+    pub filler_fault: Option<FillerFault>,
+    /// How much of one core the filler may take, in percent.
+    pub max_fill_cpu_percent: u8,
+}
+
+/// The kernel did not lock all of a pool's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotLocked {
+    /// What it locked.
+    pub locked_bytes: u64,
+    /// What there is.
+    pub budget_bytes: u64,
 }
 
 impl Pool {
@@ -72,9 +93,20 @@ impl Pool {
     /// When the memory or the thread is refused, or the budget is smaller than one body chunk. (Below
     /// about 300 KiB there is no room for bodies beside the heads.)
     pub fn new(settings: PoolSettings) -> io::Result<Self> {
+        Self::with_host(settings, Kernel)
+    }
+
+    /// As [`Pool::new`], with a host that may refuse or fail.
+    ///
+    /// # Errors
+    /// As for [`Pool::new`].
+    pub fn with_host(settings: PoolSettings, host: impl FillerHost) -> io::Result<Self> {
         let (pool, filler) = Self::with_filler(settings)?;
-        let alive = filler.alive();
-        thread::Builder::new().name("keypadd-fill".into()).spawn(|| filler.run(alive))?;
+        // Alive from now on: a thread of an idle class may begin late, and a filler that has not begun
+        // is none that has failed.
+        let alive = Alive::new(Arc::clone(&pool.handle.filler));
+        let work = || crate::thread::run(filler, host, alive);
+        thread::Builder::new().name("keypadd-fill".into()).spawn(work)?;
         Ok(pool)
     }
 
@@ -93,25 +125,70 @@ impl Pool {
             filler,
             orders,
             next_key: AtomicU64::new(0),
+            require_locked: AtomicBool::new(false),
             budget_units: Mutex::new(budget_units),
         };
-        Ok((Self(Arc::new(handle)), worker))
+        let handle = Arc::new(handle);
+        Ok((Self { handle, allowance: None, except: Arc::default() }, worker))
     }
 
     /// Changes the budget. Lanes keep what they hold: a larger budget is filled at once, memory above
     /// a smaller one goes back to the kernel as packets use it up and lanes close.
     ///
     /// # Errors
-    /// As for [`Pool::new`], and when the filler has died; the budget then stays as it was.
+    /// As for [`Pool::new`], when the filler has died, and when memory must be locked and cannot be; the
+    /// budget then stays as it was.
     pub fn set_budget(&self, budget_bytes: usize) -> io::Result<()> {
         let wanted = units_of(budget_bytes)?;
-        let mut budget = self.0.budget_units();
+        let mut budget = self.handle.budget_units();
         let new = arena::map(wanted.saturating_sub(*budget))?;
-        if self.0.orders.send(Order::Budget { units: wanted, new }).is_err() {
+        if self.handle.require_locked.load(Relaxed) && !new.iter().all(Unit::is_locked) {
+            return Err(io::Error::other("the memory cannot be locked"));
+        }
+        if self.handle.orders.send(Order::Budget { units: wanted, new }).is_err() {
             return Err(io::Error::other("the pool has stopped filling"));
         }
         *budget = wanted;
-        Wake(Arc::clone(&self.0.filler)).filler();
+        Wake(Arc::clone(&self.handle.filler)).filler();
+        Ok(())
+    }
+
+    /// A handle whose lanes belong to the peer that has this allowance.
+    pub fn for_peer(&self, allowance: Allowance) -> Self {
+        Self { allowance: Some(allowance), ..self.clone() }
+    }
+
+    /// The allowance of this handle's peer.
+    pub fn allowance(&self) -> Option<&Allowance> {
+        self.allowance.as_ref()
+    }
+
+    /// A handle that is not to be used for these protections: it does not pay for them.
+    pub fn except(&self, protections: &[Protection]) -> Self {
+        Self { except: protections.into(), ..self.clone() }
+    }
+
+    /// Whether lanes are to be opened through this handle for keys of a protection.
+    pub fn serves(&self, protection: Protection) -> bool {
+        !self.except.contains(&protection)
+    }
+
+    /// Limits the filler to so many percent of one core; 100 is no limit.
+    pub fn set_max_fill_cpu(&self, percent: u8) {
+        self.handle.filler.max_cpu_percent.store(u64::from(percent), Relaxed);
+        Wake(Arc::clone(&self.handle.filler)).filler();
+    }
+
+    /// From now on a budget whose memory cannot be locked is refused.
+    ///
+    /// # Errors
+    /// When that is so already.
+    pub fn require_locked(&self) -> Result<(), NotLocked> {
+        let PoolSnapshot { locked_bytes, budget_bytes, .. } = self.snapshot();
+        if locked_bytes < budget_bytes {
+            return Err(NotLocked { locked_bytes, budget_bytes });
+        }
+        self.handle.require_locked.store(true, Relaxed);
         Ok(())
     }
 
@@ -126,7 +203,7 @@ impl Pool {
         next: PacketNumber,
         stage: Stage,
     ) -> Lane {
-        let key = KeyId(self.0.next_key.fetch_add(1, Relaxed));
+        let key = KeyId(self.handle.next_key.fetch_add(1, Relaxed));
         let shared = Arc::new(Shared::new(stage, next.segment()));
         let keeps_recent = traffic.direction == Direction::Receive;
         let [heads, bodies] = Part::ALL.map(|part| {
@@ -139,21 +216,22 @@ impl Pool {
             let hand = Hand::new(ready_out, spent_in, keeps_recent);
             (hand, FeedEnd::new(ready_in, spent_out, next.segment()))
         });
-        let wake = Wake(Arc::clone(&self.0.filler));
+        let wake = Wake(Arc::clone(&self.handle.filler));
         let ends = [heads.1, bodies.1];
-        let feed = Feed::new(key, keystream, Arc::clone(&shared), traffic.clone(), ends);
+        let owner = self.allowance.clone();
+        let feed = Feed::new(key, keystream, Arc::clone(&shared), (traffic.clone(), owner), ends);
         // A dead filler no longer listens; the lane then stays dry.
-        let _ = self.0.orders.send(Order::Lane(Box::new(feed)));
+        let _ = self.handle.orders.send(Order::Lane(Box::new(feed)));
         wake.filler();
         Lane::new(key, shared, traffic.clone(), [heads.0, bodies.0], wake)
     }
 
     /// The pool's figures now.
     pub fn snapshot(&self) -> PoolSnapshot {
-        let filler = &self.0.filler;
+        let filler = &self.handle.filler;
         let bytes = |units: u64| units * UNIT_BYTES as u64;
         PoolSnapshot {
-            budget_bytes: bytes(*self.0.budget_units() as u64),
+            budget_bytes: bytes(*self.handle.budget_units() as u64),
             filled_bytes: bytes(filler.filled_units.load(Relaxed)),
             locked_bytes: bytes(filler.locked_units.load(Relaxed)),
             fill_bytes_total: filler.fill_bytes.load(Relaxed),
@@ -162,6 +240,8 @@ impl Pool {
             filler_thread_id: filler.thread_id.load(Relaxed),
             filler_alive: filler.alive.load(Relaxed),
             filler_idle_class: filler.idle_class.load(Relaxed),
+            filler_fault: FillerFault::from_code(filler.fault.load(Relaxed)),
+            max_fill_cpu_percent: filler.max_cpu_percent.load(Relaxed) as u8,
         }
     }
 }

@@ -2,7 +2,7 @@
 //! way home for memory. Atomics and channels only; nothing here waits for anybody.
 
 use std::sync::atomic::{
-    AtomicBool, AtomicI32, AtomicU64,
+    AtomicBool, AtomicI32, AtomicU8, AtomicU64,
     Ordering::{AcqRel, Relaxed},
 };
 use std::sync::mpsc;
@@ -10,15 +10,20 @@ use std::sync::{Arc, OnceLock};
 use std::thread::Thread;
 
 use crate::arena::Unit;
+use crate::cpu_share::WHOLE_CORE;
 
 /// Figures that everybody may read and the filler's bell.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct FillerShared {
     pub(crate) thread: OnceLock<Thread>,
     /// Set by the first consumer that wants work done, cleared by the filler before it looks.
     pub(crate) wanted: AtomicBool,
     pub(crate) stop: AtomicBool,
     pub(crate) alive: AtomicBool,
+    /// Why it ended, as a code; 0 while it has not.
+    pub(crate) fault: AtomicU8,
+    /// How much of one core it may take.
+    pub(crate) max_cpu_percent: AtomicU64,
     /// Whether the kernel accepted SCHED_IDLE.
     pub(crate) idle_class: AtomicBool,
     pub(crate) thread_id: AtomicI32,
@@ -29,6 +34,26 @@ pub(crate) struct FillerShared {
     /// Units that the kernel keeps out of swap.
     pub(crate) locked_units: AtomicU64,
     pub(crate) pads_wasted: AtomicU64,
+}
+
+impl Default for FillerShared {
+    fn default() -> Self {
+        Self {
+            thread: OnceLock::new(),
+            wanted: AtomicBool::default(),
+            stop: AtomicBool::default(),
+            alive: AtomicBool::default(),
+            fault: AtomicU8::default(),
+            max_cpu_percent: AtomicU64::new(WHOLE_CORE),
+            idle_class: AtomicBool::default(),
+            thread_id: AtomicI32::default(),
+            fill_bytes: AtomicU64::default(),
+            fill_cpu_nanos: AtomicU64::default(),
+            filled_units: AtomicU64::default(),
+            locked_units: AtomicU64::default(),
+            pads_wasted: AtomicU64::default(),
+        }
+    }
 }
 
 /// A consumer's way to the filler.

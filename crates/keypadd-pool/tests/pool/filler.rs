@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use keypadd_keystream::{PacketNumber, SEGMENT_PACKETS, Suite};
 use keypadd_pool::{
-    Coverage, Direction, PAD_BYTES, Part, Pool, PoolSettings, Stage, Step, Traffic,
+    Coverage, Direction, FillerFault, FillerHost, PAD_BYTES, Part, Pool, PoolSettings, Priority,
+    Stage, Step, Traffic,
 };
 
 use crate::support::{key, poll_until, pool};
@@ -137,4 +138,110 @@ fn a_filler_without_a_thread_works_when_it_is_stepped_and_at_no_other_time() {
     assert!(!pool.snapshot().filler_alive, "no thread was made");
     drop(pool);
     assert_eq!(filler.step(Duration::ZERO), Step::Stopped);
+}
+
+/// A kernel that lets the filler stand back no further than this, and whose clock fails after so many
+/// readings.
+struct Faulty {
+    priority: Priority,
+    readings: u32,
+}
+
+impl FillerHost for Faulty {
+    fn stand_back(&mut self) -> Priority {
+        self.priority
+    }
+
+    fn cpu_time(&mut self) -> Duration {
+        self.readings = self.readings.checked_sub(1).expect("a reading that is left");
+        Duration::ZERO
+    }
+}
+
+#[test]
+fn a_filler_that_fails_leaves_lanes_that_run_dry_and_says_so() {
+    for (priority, readings, fault) in [
+        (Priority::Low, 3, FillerFault::Failed),
+        (Priority::Idle, 0, FillerFault::Failed),
+        (Priority::Ordinary, u32::MAX, FillerFault::NotIdle),
+    ] {
+        let settings = PoolSettings { budget_bytes: 2 << 20 };
+        let pool = Pool::with_host(settings, Faulty { priority, readings }).expect("a pool");
+        let key = key(Suite::AES_128_GCM, 4);
+        let traffic = Traffic::new(Direction::Send);
+        let mut lane =
+            pool.open_lane(Arc::clone(&key), &traffic, PacketNumber::new(0), Stage::Active);
+        // What it had made is used up, and then each packet misses at once.
+        let mut number = 0;
+        poll_until("it has ended and the lane is dry", || {
+            number += SEGMENT_PACKETS as u64;
+            let coverage = lane.seek(PacketNumber::new(number), PAD_BYTES);
+            pool.snapshot().filler_fault.is_some() && coverage == Coverage::Miss
+        });
+        let snapshot = pool.snapshot();
+        assert_eq!((snapshot.filler_fault, snapshot.filler_alive), (Some(fault), false));
+        pool.set_budget(4 << 20).expect_err("nobody listens");
+        let late = pool.open_lane(key, &traffic, PacketNumber::new(0), Stage::Active);
+        assert_eq!(late.level(Part::Head).packets, 0);
+    }
+}
+
+#[test]
+fn a_filler_that_has_spent_its_share_rests_until_it_has_earned_it() {
+    let (pool, mut filler) = Pool::with_filler(PoolSettings { budget_bytes: 8 << 20 }).expect("ok");
+    pool.set_max_fill_cpu(20);
+    let key = key(Suite::AES_128_GCM, 5);
+    let traffic = Traffic::new(Direction::Send);
+    let mut lane = pool.open_lane(key, &traffic, PacketNumber::new(0), Stage::Active);
+    let (mut now, mut spent, mut rested) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
+    let mut number = 0;
+    while now < Duration::from_secs(20) {
+        filler.spent(spent);
+        match filler.step(now) {
+            // A chunk takes a millisecond, and there is always more to do.
+            Step::Worked => {
+                spent += Duration::from_millis(1);
+                now += Duration::from_millis(1);
+                number += 4 * SEGMENT_PACKETS as u64;
+                lane.seek(PacketNumber::new(number), PAD_BYTES);
+            }
+            Step::Resting(rest) => {
+                rested += rest;
+                now += rest;
+            }
+            step => panic!("{step:?} after {now:?}"),
+        }
+    }
+    let share = spent.as_secs_f64() / now.as_secs_f64();
+    assert!((0.19..0.21).contains(&share), "{share}");
+    assert!(rested.as_secs_f64() > 15.0, "{rested:?}");
+    // Whoever lifts the limit is obeyed at once.
+    pool.set_max_fill_cpu(100);
+    assert_eq!(filler.step(now), Step::Worked);
+    drop(pool);
+    assert_eq!(filler.step(now), Step::Stopped);
+}
+
+#[test]
+fn a_full_daemon_whose_sessions_are_idle_never_wakes_its_filler() {
+    let pool = pool(4 << 20);
+    let task = Task::of(&pool);
+    let key = key(Suite::AES_128_GCM, 6);
+    let mut lanes: Vec<_> = [Direction::Send, Direction::Receive]
+        .map(|direction| {
+            let traffic = Traffic::new(direction);
+            pool.open_lane(Arc::clone(&key), &traffic, PacketNumber::new(0), Stage::Active)
+        })
+        .into();
+    poll_until("the pool is full", || lanes.iter().all(|lane| lane.level(Part::Body).packets > 0));
+    task.await_rest();
+    let before = task.activity();
+    // Keystrokes and keep-alives, less than a quarter of what there is.
+    for number in 0..150 {
+        for lane in &mut lanes {
+            assert_eq!(lane.seek(PacketNumber::new(number), 40), Coverage::Hit);
+        }
+    }
+    task.await_rest();
+    assert_eq!(task.activity(), before);
 }

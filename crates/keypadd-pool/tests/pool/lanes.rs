@@ -337,9 +337,7 @@ fn connections_of_a_peer_with_an_allowance_stay_within_it_together() {
     let mut lanes = Vec::new();
     for newcomers in [1, 3, 8] {
         lanes.extend((0..newcomers).map(|_| {
-            let mut traffic = Traffic::new(Direction::Receive);
-            traffic.set_allowance(allowance.clone());
-            pool.open_lane(Arc::clone(&key), &traffic, PacketNumber::new(0), Stage::Active)
+            open(&pool.for_peer(allowance.clone()), &key, Direction::Receive, Stage::Active)
         }));
         for _ in 0..5 {
             while filler.step(Duration::ZERO) == Step::Worked {}
