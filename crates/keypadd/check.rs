@@ -64,11 +64,16 @@ fn settings(config: &Config, out: &mut Vec<String>) {
     }
     let budget = ByteSize::b(config.pool_budget_bytes as u64).display().iec();
     out.push(match config.pool {
-        PoolMode::On => {
-            format!("pool on{}, {budget}{}", default("pool"), default("pool-budget"))
+        PoolMode::Auto | PoolMode::On => {
+            let mode = if config.pool == PoolMode::On { "on" } else { "auto" };
+            format!("pool {mode}{}, {budget}{}", default("pool"), default("pool-budget"))
         }
         PoolMode::Off => "pool off".into(),
     });
+    let share = config.max_fill_cpu_percent;
+    out.push(format!("max-fill-cpu {share} %{}", default("max-fill-cpu")));
+    let required = config.require_locked;
+    out.push(format!("require-locked {required}{}", default("require-locked")));
     let engine = config.cipher_engine.asked();
     out.push(format!("cipher-backend {engine}{}", default("cipher-backend")));
     out.push(format!("congestion {}{}", config.congestion, default("congestion")));
@@ -90,6 +95,10 @@ fn settings(config: &Config, out: &mut Vec<String>) {
 
 fn describe(peer: &Peer, config: &Config, out: &mut Vec<String>) {
     out.push(format!("peer {}, public key {}", peer.name, peer.key));
+    if let Some(bytes) = peer.pool_budget_bytes {
+        let budget = ByteSize::b(bytes as u64).display().iec();
+        out.push(format!("  has {budget} of the pool at most"));
+    }
     if let Some(dialled) = &peer.dialled {
         let Dialled { endpoint, suite, kex, forwards } = dialled;
         out.push(format!(

@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use clap::builder::{PathBufValueParser, Resettable, TypedValueParser};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use keypadd_config::values::PoolMode;
 use keypadd_keystream::{CipherEngine, Suite};
 use keypadd_provider::{KeyExchange, PublicKey};
 use keypadd_tunnel::{
@@ -298,14 +299,24 @@ pub(crate) struct DaemonFlags {
     #[arg(long, env = "KEYPADD_KEY", value_name = "FILE", help_heading = "Common")]
     #[arg(value_parser = path_parser())]
     pub(crate) key: Option<PathBuf>,
-    /// Whether keystream is made ahead of need by idle CPU
-    #[arg(long, env = "KEYPADD_POOL", value_name = "MODE", default_value = "on")]
-    #[arg(help_heading = "Common")]
+    /// Whether keystream is made ahead of need by idle CPU: auto, on, off
+    ///
+    /// `auto` times each suite at start and makes keystream for those that gain a tenth by it.
+    #[arg(long, env = "KEYPADD_POOL", value_name = "MODE", default_value = "auto")]
+    #[arg(value_parser = values::pool_mode, help_heading = "Common")]
     pub(crate) pool: PoolMode,
     /// Memory for keystream made ahead of need, at least 1MiB
     #[arg(long, env = "KEYPADD_POOL_BUDGET", value_name = "SIZE", default_value = "64MiB")]
     #[arg(value_parser = values::pool_budget, help_heading = "Common")]
     pub(crate) pool_budget: usize,
+    /// How much of one core may go into making keystream ahead of need, in percent
+    #[arg(long, env = "KEYPADD_MAX_FILL_CPU", value_name = "PERCENT", default_value = "100")]
+    #[arg(value_parser = values::percent, help_heading = "Common")]
+    pub(crate) max_fill_cpu: u8,
+    /// End rather than keep that keystream in memory that may be swapped out
+    #[arg(long, env = "KEYPADD_REQUIRE_LOCKED", value_parser = values::switch)]
+    #[arg(help_heading = "Common")]
+    pub(crate) require_locked: bool,
     /// Accept suites that are no longer secure: DES and 3DES
     #[arg(long, env = "KEYPADD_ALLOW_LEGACY", value_parser = values::switch)]
     #[arg(help_heading = "Common")]
@@ -332,12 +343,6 @@ pub(crate) struct DaemonFlags {
     #[arg(long, env = "KEYPADD_METRICS", value_name = "ADDR:PORT", value_parser = values::socket)]
     #[arg(help_heading = "Common")]
     pub(crate) metrics: Option<SocketAddr>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum PoolMode {
-    On,
-    Off,
 }
 
 #[derive(Debug, Args)]

@@ -77,12 +77,17 @@ impl Figures {
     }
 
     fn encode_pool(&self, out: &mut Out<'_>) -> fmt::Result {
-        let Some(pool) = &self.pool else { return Ok(()) };
+        let Some(pool) = self.pooling.pool() else { return Ok(()) };
         let pool = pool.snapshot();
         out.gauges(
             "keypadd_pool_locked_bytes",
             "Pool memory that the kernel keeps out of swap",
             [(labels([]), pool.locked_bytes)],
+        )?;
+        out.gauges(
+            "keypadd_fill_cpu_limit_ratio",
+            "Part of one core that the filler may take",
+            [(labels([]), f64::from(pool.max_fill_cpu_percent) / 100.0)],
         )?;
         out.counters(
             "keypadd_fill_cpu_seconds",

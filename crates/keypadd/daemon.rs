@@ -7,17 +7,17 @@ use std::time::{Duration, SystemTime};
 
 use keypadd_bench::Service;
 use keypadd_keystream::{CipherEngine, Class, MeasureSuite, Protection, Suite};
-use keypadd_pool::{Pool, PoolSettings};
 use keypadd_provider::{CryptoSettings, KeyExchange, Meters, PrivateKey, PublicKey};
 use keypadd_tunnel::{Congestion, TransportSettings};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio::time::interval;
 
-use crate::cli::{DaemonFlags, PoolMode};
+use crate::cli::DaemonFlags;
 use crate::control::{self, ControlSocket, Requests};
 use crate::error::{Error, Exit, system};
 use crate::figures::Figures;
+use crate::pooling::{PoolOptions, Pooling};
 use crate::rates::{self, Rates};
 use crate::sources::Sources;
 use crate::{keyfile, metrics};
@@ -33,8 +33,10 @@ pub(crate) struct DaemonSettings {
     pub(crate) kex: Vec<KeyExchange>,
     /// Whether measurements are answered, and what is there for them alone is accepted.
     pub(crate) permit_bench: bool,
-    /// Memory for keystream made ahead of need; `None` for no pool.
-    pub(crate) pool_budget_bytes: Option<usize>,
+    /// Whether, and how, keystream is made ahead of need.
+    pub(crate) pool: PoolOptions,
+    /// Suites that sessions can come to have.
+    pub(crate) pool_suites: Vec<Suite>,
     /// What computes DES.
     pub(crate) cipher_engine: CipherEngine,
     /// How fast to send.
@@ -68,10 +70,16 @@ impl DaemonSettings {
         let path = flags.key.map_or_else(keyfile::default_path, Ok)?;
         Ok(Self {
             key: Arc::new(keyfile::read(&path)?),
+            pool: PoolOptions {
+                mode: flags.pool,
+                budget_bytes: flags.pool_budget,
+                max_fill_cpu_percent: flags.max_fill_cpu,
+                require_locked: flags.require_locked,
+            },
+            pool_suites: suites.clone(),
             suites,
             kex,
             permit_bench: false,
-            pool_budget_bytes: (flags.pool == PoolMode::On).then_some(flags.pool_budget),
             cipher_engine: flags.cipher_backend,
             congestion: flags.congestion,
             metrics: flags.metrics,
@@ -92,6 +100,8 @@ pub(crate) struct Daemon {
     pub(crate) drain: Duration,
     /// The suites that were chosen: what is accepted but for measurements.
     pub(crate) suites: Vec<Suite>,
+    /// Where its pads come from.
+    pub(crate) pooling: Pooling,
     metrics: Option<TcpListener>,
     control_socket: bool,
     bench: Option<Bench>,
@@ -127,29 +137,20 @@ impl Daemon {
             Some(address) => Some(metrics::bind(address).await?),
             None => None,
         };
-        let pool = match settings.pool_budget_bytes {
-            Some(budget_bytes) => {
-                Some(Pool::new(PoolSettings { budget_bytes }).map_err(|error| {
-                    let size = bytesize::ByteSize::b(budget_bytes as u64).display().iec();
-                    Error::new(Exit::Runtime, format!("no pool of {size}: {}", system(&error)))
-                        .hint("a smaller --pool-budget, or --pool off")
-                })?)
-            }
-            None => None,
-        };
         let bench = if settings.permit_bench { Some(Bench::start().await?) } else { None };
+        let pooling = Pooling::start(settings.pool, &settings.pool_suites, settings.cipher_engine)?;
         let transport =
             TransportSettings { congestion: settings.congestion, ..TransportSettings::default() };
         let crypto = CryptoSettings {
             key: settings.key,
             suites: accepted(&settings.suites, settings.permit_bench),
             kex: settings.kex,
-            pool,
+            pool: pooling.pool(),
             cipher_engine: settings.cipher_engine,
             meters: Arc::new(Meters::default()),
         };
         let DaemonSettings { drain, suites, control_socket, .. } = settings;
-        Ok(Self { crypto, transport, drain, suites, metrics, control_socket, bench })
+        Ok(Self { crypto, transport, drain, suites, pooling, metrics, control_socket, bench })
     }
 
     /// Where measurements are answered, if they are.
@@ -175,7 +176,7 @@ impl Daemon {
             verb,
             place,
             started: SystemTime::now(),
-            pool: self.crypto.pool.clone(),
+            pooling: self.pooling.clone(),
             meters: Arc::clone(&self.crypto.meters),
             sources,
             rates: Rates::default(),

@@ -5,12 +5,14 @@ use std::process;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use keypadd_config::values::PoolMode;
 use keypadd_keystream::{Class, Protection};
-use keypadd_pool::{Coverage, Direction, PartLevel, Pool};
+use keypadd_pool::{Coverage, Direction, PartLevel};
 use keypadd_provider::{DirectionStatus, Meters};
 use keypadd_tunnel::{LinkStatus, LiveSession, SessionStatus};
 use serde::Serialize;
 
+use crate::pooling::{Choice, Pooling};
 use crate::rates::Rates;
 use crate::sources::Sources;
 
@@ -31,8 +33,8 @@ pub(crate) struct Figures {
     pub(crate) place: String,
     /// When the daemon started.
     pub(crate) started: SystemTime,
-    /// `None` with `--pool off`.
-    pub(crate) pool: Option<Pool>,
+    /// The pool, if there is one.
+    pub(crate) pooling: Pooling,
     /// What packet protection counted.
     pub(crate) meters: Arc<Meters>,
     /// The sessions that live, and the peers that are dialled.
@@ -90,8 +92,12 @@ struct Packets {
 #[derive(Debug, Default, Serialize)]
 struct PoolReport {
     mode: &'static str,
+    /// Whether that was chosen by what seals take.
+    auto: bool,
     /// Why the pool is off; empty while it is on.
-    reason: &'static str,
+    reason: String,
+    /// What was chosen for each suite, and from which figures; empty unless it was.
+    suites: Vec<Choice>,
     budget_bytes: u64,
     filled_bytes: u64,
     locked_bytes: u64,
@@ -99,6 +105,7 @@ struct PoolReport {
     fill_cpu_seconds: f64,
     pads_wasted: u64,
     filler_idle_class: bool,
+    max_fill_cpu_percent: u8,
     /// Short packets, to send and to receive, whose pads are at hand.
     packets: u64,
     /// How long the first session that runs dry has left; absent while all are idle.
@@ -191,15 +198,23 @@ impl Figures {
     }
 
     fn pool_report(&self, sessions: &[SessionReport]) -> PoolReport {
-        let Some(pool) = &self.pool else {
-            let reason = if self.verb == "run" { "pool = \"off\"" } else { "--pool off" };
-            return PoolReport { mode: "off", reason, ..PoolReport::default() };
+        let (mode, suites) = self.pooling.choices();
+        let auto = mode == PoolMode::Auto;
+        let Some(pool) = self.pooling.pool() else {
+            let reason = self.why_off(&suites);
+            return PoolReport { mode: "off", auto, reason, suites, ..PoolReport::default() };
         };
         let pool = pool.snapshot();
         let keys = || sessions.iter().flat_map(|one| [&one.keys.send, &one.keys.receive]);
         PoolReport {
             mode: if pool.filler_alive { "on" } else { "off" },
-            reason: if pool.filler_alive { "" } else { "the filler has failed" },
+            auto,
+            reason: match pool.filler_fault {
+                Some(fault) => fault.reason().into(),
+                None if pool.filler_alive => String::new(),
+                None => "the filler has not begun".into(),
+            },
+            suites,
             budget_bytes: pool.budget_bytes,
             filled_bytes: pool.filled_bytes,
             locked_bytes: pool.locked_bytes,
@@ -207,9 +222,28 @@ impl Figures {
             fill_cpu_seconds: pool.fill_cpu.as_secs_f64(),
             pads_wasted: pool.pads_wasted_total,
             filler_idle_class: pool.filler_idle_class,
+            max_fill_cpu_percent: pool.max_fill_cpu_percent,
             packets: keys().map(|keys| keys.head.packets).sum(),
             seconds_left: keys().filter_map(|keys| keys.seconds_left).reduce(f64::min),
         }
+    }
+}
+
+impl Figures {
+    /// Why there is no pool: the user says so, or no suite gains by one.
+    fn why_off(&self, choices: &[Choice]) -> String {
+        let setting = |mode: &str| match self.verb {
+            "run" => format!("pool = \"{mode}\""),
+            _ => format!("--pool {mode}"),
+        };
+        let best = choices.iter().filter_map(Choice::best);
+        let gain = |&(pooled, inline): &(f64, f64)| inline / pooled;
+        let Some((pooled, inline)) = best.max_by(|one, two| gain(one).total_cmp(&gain(two))) else {
+            return setting("off");
+        };
+        let micros = |seconds: f64| format!("{:.2} us", seconds * 1e6);
+        let (pooled, inline) = (micros(pooled), micros(inline));
+        format!("pooled {pooled}, inline {inline}; force with {}", setting("on"))
     }
 }
 

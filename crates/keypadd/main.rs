@@ -21,6 +21,7 @@ mod keygen;
 mod logging;
 mod man;
 mod metrics;
+mod pooling;
 mod rates;
 mod ready;
 mod reload;

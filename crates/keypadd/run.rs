@@ -2,14 +2,16 @@
 //! server where the file has a `listen`, a client for each peer that is dialled. Says that it is ready once
 //! it listens; peers that cannot be reached are tried for ever.
 
+mod allowances;
 mod applied;
 mod links;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use keypadd_config::values::{LogFormat, PoolMode};
+use keypadd_config::values::LogFormat;
 use keypadd_config::{Changes, Config};
+use keypadd_keystream::Suite;
 use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
@@ -19,6 +21,7 @@ use crate::configfile::{self, Loaded};
 use crate::control::Requests;
 use crate::daemon::{Daemon, DaemonSettings, notify_stopping, notify_systemd};
 use crate::error::{Error, Exit, system};
+use crate::pooling::PoolOptions;
 use crate::ready::RunReady;
 use crate::shutdown::Shutdown;
 
@@ -158,6 +161,27 @@ fn announce_reload() {
     }
 }
 
+/// What a file says of the pool.
+fn pool_options(config: &Config) -> PoolOptions {
+    PoolOptions {
+        mode: config.pool,
+        budget_bytes: config.pool_budget_bytes,
+        max_fill_cpu_percent: config.max_fill_cpu_percent,
+        require_locked: config.require_locked,
+    }
+}
+
+/// Suites that sessions can come to have: those accepted, where peers come in, and those offered.
+fn pool_suites(config: &Config) -> Vec<Suite> {
+    let mut suites = if config.listen.is_some() { config.suites.clone() } else { Vec::new() };
+    for dialled in config.peers.iter().filter_map(|peer| peer.dialled.as_ref()) {
+        if !suites.contains(&dialled.suite) {
+            suites.push(dialled.suite);
+        }
+    }
+    suites
+}
+
 fn daemon_settings(loaded: &Loaded) -> DaemonSettings {
     let Loaded { config, key, .. } = loaded;
     DaemonSettings {
@@ -165,7 +189,8 @@ fn daemon_settings(loaded: &Loaded) -> DaemonSettings {
         suites: config.suites.clone(),
         kex: config.kex.clone(),
         permit_bench: config.permit_bench && config.listen.is_some(),
-        pool_budget_bytes: (config.pool == PoolMode::On).then_some(config.pool_budget_bytes),
+        pool: pool_options(config),
+        pool_suites: pool_suites(config),
         cipher_engine: config.cipher_engine,
         congestion: config.congestion,
         metrics: config.metrics,

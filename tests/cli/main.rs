@@ -16,6 +16,7 @@ mod generated;
 mod live;
 mod logs;
 mod measuring;
+mod pooling;
 mod refusing;
 mod reloading;
 mod running;

@@ -25,8 +25,9 @@ impl Pair {
 
     fn write_far(&self, permits: &str, more: &str) {
         let udp = self.udp;
+        let pool = if more.contains("pool =") { "" } else { "pool = \"on\"" };
         let text = format!(
-            "listen = \"127.0.0.1:{udp}\"\nkey = \"good.key\"\npool-budget = \"4MiB\"\n{more}\n\
+            "listen = \"127.0.0.1:{udp}\"\nkey = \"good.key\"\npool-budget = \"4MiB\"\n{pool}\n{more}\n\
              [peer.laptop]\npublic-key = \"{PUBLIC_KEY}\"\npermit-open = [{permits}]\n"
         );
         fs::write(self.desk.path("far.toml"), text).unwrap();
@@ -37,7 +38,7 @@ impl Pair {
         let forwards: Vec<_> =
             ports.iter().map(|port| format!("\"127.0.0.1:{port}:{target}\"")).collect();
         let text = format!(
-            "key = \"good.key\"\npool-budget = \"4MiB\"\n\
+            "key = \"good.key\"\npool-budget = \"4MiB\"\npool = \"on\"\n\
              [peer.office]\npublic-key = \"{PUBLIC_KEY}\"\nendpoint = \"127.0.0.1:{udp}\"\nlocal = [{}]\n",
             forwards.join(", ")
         );

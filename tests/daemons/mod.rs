@@ -51,6 +51,7 @@ impl Desk {
             .env_clear()
             .env("RUNTIME_DIRECTORY", self.path("run"))
             .env("KEYPADD_KEY", self.path("good.key"))
+            .env("KEYPADD_POOL", "on")
             .env("KEYPADD_POOL_BUDGET", "4MiB")
             .current_dir(self.0.path())
             .stdin(Stdio::null());

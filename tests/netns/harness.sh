@@ -157,6 +157,9 @@ daemon() {
     await_line "$log" "$ready"
 }
 
+# What is tested here is the pool, whether or not it pays on this machine.
+export KEYPADD_POOL=on
+
 # serve ADDRESS FLAG...: the far end, on the nth UDP port; its process is $server.
 serve() {
     daemon far '^keypadd: ready on udp' serve --listen "$1:$((udp_port + nth))" \

@@ -286,6 +286,7 @@ async fn listen(
         key: near,
         permits: Permits::default(),
         listen_permits: ListenPermits::default(),
+        allowance: None,
     };
     let peers = Arc::new(Peers::new([peer]).map_err(text)?);
     let server = Server::bind(ServerSettings {

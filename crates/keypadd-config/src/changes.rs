@@ -60,6 +60,8 @@ fn differs(one: &Config, other: &Config, key: &str) -> bool {
         "allow-legacy" => one.allow_legacy != other.allow_legacy,
         "pool" => one.pool != other.pool,
         "pool-budget" => one.pool_budget_bytes != other.pool_budget_bytes,
+        "max-fill-cpu" => one.max_fill_cpu_percent != other.max_fill_cpu_percent,
+        "require-locked" => one.require_locked != other.require_locked,
         "cipher-backend" => one.cipher_engine != other.cipher_engine,
         "congestion" => one.congestion != other.congestion,
         "connect-timeout" => one.connect_timeout != other.connect_timeout,
@@ -77,6 +79,9 @@ fn peer_changes(before: &Peer, after: &Peer, out: &mut Vec<String>) {
     let mut say = |what: &str| out.push(format!("peer {name}: {what}"));
     if before.key != after.key {
         say("public-key has changed");
+    }
+    if before.pool_budget_bytes != after.pool_budget_bytes {
+        say("pool-budget has changed");
     }
     match (&before.incoming, &after.incoming) {
         (Some(before), Some(after)) => {

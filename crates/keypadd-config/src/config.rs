@@ -62,6 +62,10 @@ pub struct Config {
     pub pool: PoolMode,
     /// Its memory.
     pub pool_budget_bytes: usize,
+    /// How much of one core may go into filling it.
+    pub max_fill_cpu_percent: u8,
+    /// Whether its memory must be locked.
+    pub require_locked: bool,
     /// What computes DES.
     pub cipher_engine: CipherEngine,
     /// How fast to send.
@@ -129,8 +133,10 @@ impl Config {
             key,
             allow_legacy: globals.allow_legacy,
             permit_bench: globals.permit_bench,
-            pool: globals.pool.map_or(PoolMode::On, |pool| pool.value),
+            pool: globals.pool.map_or(PoolMode::Auto, |pool| pool.value),
             pool_budget_bytes: globals.pool_budget.map_or(POOL_BUDGET_BYTES, |size| size.value),
+            max_fill_cpu_percent: globals.max_fill_cpu.map_or(100, |share| share.value),
+            require_locked: globals.require_locked,
             cipher_engine: globals.cipher_engine.map(|name| name.value).unwrap_or_default(),
             congestion: globals.congestion.map(|name| name.value).unwrap_or_default(),
             connect_timeout: globals.connect_timeout.map_or(CONNECT_TIMEOUT, |time| time.value),
@@ -157,6 +163,8 @@ pub(crate) struct Globals {
     permit_bench: bool,
     pool: Option<Placed<PoolMode>>,
     pool_budget: Option<Placed<usize>>,
+    max_fill_cpu: Option<Placed<u8>>,
+    require_locked: bool,
     cipher_engine: Option<Placed<CipherEngine>>,
     congestion: Option<Placed<Congestion>>,
     connect_timeout: Option<Placed<Duration>>,
@@ -185,6 +193,10 @@ impl Globals {
             permit_bench: table.switch("permit-bench", faults).is_some_and(|switch| switch.value),
             pool: table.text("pool", values::pool_mode, faults),
             pool_budget: table.text("pool-budget", budget, faults),
+            max_fill_cpu: table.text("max-fill-cpu", values::percent, faults),
+            require_locked: table
+                .switch("require-locked", faults)
+                .is_some_and(|switch| switch.value),
             cipher_engine: table.text("cipher-backend", values::cipher_backend, faults),
             congestion: table.text("congestion", values::congestion, faults),
             connect_timeout: table.text("connect-timeout", values::duration, faults),

@@ -62,7 +62,7 @@ const fn peer(
 }
 
 /// All of them, in the order in which the documentation lists them.
-pub const KEYS: [Key; 26] = [
+pub const KEYS: [Key; 29] = [
     global(
         "key",
         "key = \"/etc/keypadd/key\"",
@@ -130,10 +130,10 @@ pub const KEYS: [Key; 26] = [
     global(
         "pool",
         "pool = \"off\"",
-        "`\"on\"` or `\"off\"`",
-        "`\"on\"`",
-        Restart,
-        "whether keystream is made ahead of need by idle CPU",
+        "`\"auto\"`, `\"on\"` or `\"off\"`",
+        "`\"auto\"`",
+        Applies,
+        "whether keystream is made ahead of need by idle CPU; `auto`: for suites for which it pays on this machine",
     ),
     global(
         "pool-budget",
@@ -142,6 +142,22 @@ pub const KEYS: [Key; 26] = [
         "`\"64MiB\"`",
         Applies,
         "memory for that keystream, at least `1MiB`",
+    ),
+    global(
+        "max-fill-cpu",
+        "max-fill-cpu = \"20%\"",
+        "percentage",
+        "`\"100%\"`",
+        Applies,
+        "how much of one core may go into making it",
+    ),
+    global(
+        "require-locked",
+        "require-locked = true",
+        "`true` or `false`",
+        "`false`",
+        Restart,
+        "end rather than keep it in memory that may be swapped out",
     ),
     global(
         "cipher-backend",
@@ -226,6 +242,13 @@ pub const KEYS: [Key; 26] = [
         "list of patterns",
         "the global one",
         "where the peer may listen on this host when it comes in; on a peer with an `endpoint`, as above",
+    ),
+    peer(
+        "pool-budget",
+        "pool-budget = \"8MiB\"",
+        "size",
+        "no limit of its own",
+        "memory for keystream that its connections may hold together, of the global `pool-budget`",
     ),
     peer(
         "local",

@@ -22,6 +22,8 @@ pub struct Peer {
     pub name: String,
     /// Its key.
     pub key: PublicKey,
+    /// Pool memory that its connections may hold together, if that is limited.
+    pub pool_budget_bytes: Option<usize>,
     /// What it may do where it may come in.
     pub incoming: Option<Incoming>,
     /// How it is dialled where it is.
@@ -113,6 +115,8 @@ impl Globals {
         let (has_key, dials) = (table.has("public-key"), table.has("endpoint"));
         let key = table.text("public-key", values::public_key, faults);
         let endpoint = table.text("endpoint", values::server, faults);
+        let budget = |text: &str| values::pool_budget(text, u64::MAX);
+        let pool_budget = table.text("pool-budget", budget, faults);
         let permit = ["permit-open", "permit-listen"]
             .into_iter()
             .find_map(|name| Some((name, table.value_at(name)?)));
@@ -190,6 +194,7 @@ impl Globals {
             peer: Peer {
                 name: name.value,
                 key: key.value,
+                pool_budget_bytes: pool_budget.map(|size| size.value),
                 incoming: comes_in.then_some(incoming),
                 dialled,
             },

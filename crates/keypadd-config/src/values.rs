@@ -31,6 +31,8 @@ const NAME_CHARS_MAX: usize = 63;
 /// Whether there is a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PoolMode {
+    /// For suites for which it pays on this machine.
+    Auto,
     /// Idle CPU makes keystream ahead of need.
     On,
     /// Every byte is made when it is needed.
@@ -237,9 +239,24 @@ pub fn congestion(text: &str) -> Result<Congestion, BadValue> {
 /// The text is none.
 pub fn pool_mode(text: &str) -> Result<PoolMode, BadValue> {
     match text {
+        "auto" => Ok(PoolMode::Auto),
         "on" => Ok(PoolMode::On),
         "off" => Ok(PoolMode::Off),
-        _ => Err(bad(format!("{} is not a choice", shown(text)), "one of on, off")),
+        _ => Err(bad(format!("{} is not a choice", shown(text)), "one of auto, on, off")),
+    }
+}
+
+/// How much of one core may go into keystream, in percent.
+///
+/// # Errors
+/// The text is no whole percentage.
+pub fn percent(text: &str) -> Result<u8, BadValue> {
+    let number = text.strip_suffix('%').unwrap_or(text);
+    match number.parse() {
+        Ok(percent @ 1..=100) => Ok(percent),
+        _ => {
+            Err(bad(format!("{} is not a share of a core", shown(text)), "from 1 to 100, as in 20"))
+        }
     }
 }
 

@@ -35,9 +35,8 @@ impl KeyMaterial {
         &self.iv
     }
 
-    /// Material that no handshake made, for test vectors.
-    #[cfg(test)]
-    pub(crate) fn of_test(key_bytes: &[u8], iv: [u8; IV_BYTES]) -> Self {
+    /// Material that no handshake made: for timings and test vectors.
+    pub(crate) fn made_up(key_bytes: &[u8], iv: [u8; IV_BYTES]) -> Self {
         let mut key = Zeroizing::new([0; KEY_BYTES]);
         key[..key_bytes.len()].copy_from_slice(key_bytes);
         Self { key, key_bytes: key_bytes.len(), iv: Zeroizing::new(iv) }

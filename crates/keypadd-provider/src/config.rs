@@ -68,9 +68,14 @@ impl CryptoSettings {
         })
     }
 
-    fn context(&self, seams: &Seams) -> SessionContext {
-        let (pool, meters) = (self.pool.clone(), Arc::clone(&self.meters));
-        SessionContext { pool, meters, cipher_engine: self.cipher_engine, seams: seams.clone() }
+    fn context(&self, listed: Option<Arc<dyn AllowList>>, seams: &Seams) -> SessionContext {
+        SessionContext {
+            pool: self.pool.clone(),
+            listed,
+            meters: Arc::clone(&self.meters),
+            cipher_engine: self.cipher_engine,
+            seams: seams.clone(),
+        }
     }
 }
 
@@ -103,7 +108,7 @@ pub fn client_config_with(
     tls.enable_sni = false;
     tls.resumption = Resumption::disabled();
     tls.key_log = Arc::clone(&seams.key_log);
-    Ok(Arc::new(PooledClient { tls: Arc::new(tls), context: settings.context(seams) }))
+    Ok(Arc::new(PooledClient { tls: Arc::new(tls), context: settings.context(None, seams) }))
 }
 
 /// The listening end: only holders of keys that `allowed` lists come in.
@@ -129,18 +134,19 @@ pub fn server_config_with(
     let resolver = settings.key.server_resolver()?;
     let mut tls = rustls::ServerConfig::builder_with_provider(settings.provider())
         .with_protocol_versions(&[&TLS13])?
-        .with_client_cert_verifier(Arc::new(ListedClients::new(allowed)))
+        .with_client_cert_verifier(Arc::new(ListedClients::new(Arc::clone(&allowed))))
         .with_cert_resolver(Arc::clone(&resolver));
     tls.alpn_protocols = vec![ALPN.to_vec()];
     tls.session_storage = Arc::new(NoServerSessionStorage {});
     tls.send_tls13_tickets = 0;
     tls.max_early_data_size = 0;
     tls.key_log = Arc::clone(&seams.key_log);
+    let context = settings.context(Some(allowed), seams);
     let allowed = Allowed {
         suites: settings.suites.iter().map(|suite| suite.name()).collect(),
         kex: settings.kex.iter().map(|kex| kex.name()).collect(),
     };
-    Ok(Arc::new(PooledServer { tls, resolver, allowed, context: settings.context(seams) }))
+    Ok(Arc::new(PooledServer { tls, resolver, allowed, context }))
 }
 
 struct PooledClient {

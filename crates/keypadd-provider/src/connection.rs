@@ -1,9 +1,9 @@
 //! What the rest of the daemon may know of a connection's keys: faults, levels, phases. No key.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use keypadd_keystream::{Class, Protection};
-use keypadd_pool::{Direction, Part, PartLevel, Pool};
+use keypadd_pool::{Allowance, Direction, Part, PartLevel, Pool};
 
 use crate::fault::KeyFault;
 use crate::kx::KeyExchange;
@@ -41,6 +41,8 @@ pub struct ConnectionKeys {
     suite: Protection,
     outbound: Arc<Outbound>,
     inbound: Arc<Inbound>,
+    /// What its peer may hold of a pool, once that is known.
+    allowance: Arc<OnceLock<Allowance>>,
 }
 
 /// Figures of one direction at one moment.
@@ -58,20 +60,29 @@ pub struct DirectionStatus {
 
 impl ConnectionKeys {
     pub(crate) fn new(suite: Protection, outbound: Arc<Outbound>, inbound: Arc<Inbound>) -> Self {
-        Self { suite, outbound, inbound }
+        Self { suite, outbound, inbound, allowance: Arc::default() }
     }
 
     pub(crate) fn directions(&self) -> (&Arc<Outbound>, &Arc<Inbound>) {
         (&self.outbound, &self.inbound)
     }
 
-    /// The peer has proved its key: chunks may be made.
-    pub(crate) fn admit(&self, pool: &Pool) {
+    /// Takes pads from this pool from now on, where it serves the connection's suite; without one, makes
+    /// them inline. Pads of a pool that is left are wiped. An allowance that came with the first pool holds
+    /// for later ones. Only for a connection whose peer has proved its key.
+    pub fn use_pool(&self, pool: Option<&Pool>) {
+        let pool = pool.filter(|pool| pool.serves(self.suite)).map(|pool| match pool.allowance() {
+            Some(first) => pool.for_peer(self.allowance.get_or_init(|| first.clone()).clone()),
+            None => match self.allowance.get() {
+                Some(allowance) => pool.for_peer(allowance.clone()),
+                None => pool.clone(),
+            },
+        });
         if let Ok(mut phases) = self.outbound.phases.lock() {
-            phases.admit(pool.clone());
+            phases.use_pool(pool.clone());
         }
         if let Ok(mut arrivals) = self.inbound.arrivals.lock() {
-            arrivals.phases.admit(pool.clone());
+            arrivals.phases.use_pool(pool);
         }
     }
 

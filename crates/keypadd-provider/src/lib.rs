@@ -15,6 +15,7 @@ mod kx;
 mod limits;
 mod meters;
 mod open;
+mod pays;
 mod phases;
 mod protection;
 mod refusal;
@@ -34,7 +35,9 @@ pub use config::{
 pub use connection::{ConnectionKeys, DirectionStatus, HandshakeData};
 pub use fault::KeyFault;
 pub use identity::{KeyTextError, PrivateKey, PublicKey};
+pub use keypadd_pool::Allowance;
 pub use kx::{KeyExchange, UnknownKeyExchange};
 pub use meters::{Meters, SAMPLED_ONE_IN};
+pub use pays::{SealTimes, TIMED_BYTES, pool_pays, seal_times};
 pub use seams::Seams;
 pub use verify::{AllowList, ListedClients, PinnedServer, RefusedKey};

@@ -84,9 +84,12 @@ impl Phases {
         });
     }
 
-    /// The peer has proved its key: from now on chunks may be made.
-    pub(crate) fn admit(&mut self, pool: Pool) {
-        self.pool = Some(pool);
+    /// The peer has proved its key, and chunks may be made in this pool from now on, or none any more.
+    pub(crate) fn use_pool(&mut self, pool: Option<Pool>) {
+        for pads in &mut self.pads {
+            pads.lane = None;
+        }
+        self.pool = pool;
         self.open_lanes();
     }
 

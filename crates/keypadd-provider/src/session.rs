@@ -38,11 +38,14 @@ use crate::seal::{Outbound, SealKey};
 use crate::seams::Seams;
 use crate::suites::from_code_point;
 use crate::tickets::TicketSkipper;
+use crate::verify::AllowList;
 
 /// What a session needs besides TLS.
 #[derive(Clone)]
 pub(crate) struct SessionContext {
     pub(crate) pool: Option<Pool>,
+    /// Of a server: who may come in, and with how much of the pool.
+    pub(crate) listed: Option<Arc<dyn AllowList>>,
     pub(crate) meters: Arc<Meters>,
     pub(crate) cipher_engine: CipherEngine,
     pub(crate) seams: Seams,
@@ -106,8 +109,14 @@ impl PooledSession {
         self.tls = match (peer, parameters) {
             (Some(peer), Some(parameters)) => {
                 let transport_parameters = parameters.to_vec();
-                if let Some(pool) = &self.context.pool {
-                    one_rtt.keys.admit(pool);
+                // From here on the connection's keys hold the pool, and can let go of it.
+                if let Some(pool) = self.context.pool.take() {
+                    let listed = self.context.listed.as_ref();
+                    let limited = listed.and_then(|listed| listed.allowance(&peer));
+                    one_rtt.keys.use_pool(Some(&match limited {
+                        Some(allowance) => pool.for_peer(allowance),
+                        None => pool,
+                    }));
                 }
                 Tls::Done { peer, transport_parameters, tickets: TicketSkipper::default() }
             }

@@ -8,6 +8,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use keypadd_pool::Allowance;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{WebPkiSupportedAlgorithms, ring, verify_tls13_signature_with_raw_key};
 use rustls::pki_types::{CertificateDer, ServerName, SubjectPublicKeyInfoDer, UnixTime};
@@ -25,6 +26,12 @@ use crate::identity::PublicKey;
 pub trait AllowList: fmt::Debug + Send + Sync {
     /// Whether the holder of `key` may connect.
     fn allows(&self, key: &PublicKey) -> bool;
+
+    /// How much of the pool the connections of `key` may hold together; `None` is no limit. Asked once
+    /// per connection, when the key has been proved.
+    fn allowance(&self, _key: &PublicKey) -> Option<Allowance> {
+        None
+    }
 }
 
 /// The key that a handshake was refused for.

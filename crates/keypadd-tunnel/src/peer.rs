@@ -8,7 +8,7 @@ use std::{
     sync::{Arc, PoisonError, RwLock},
 };
 
-use keypadd_provider::{AllowList, PublicKey};
+use keypadd_provider::{AllowList, Allowance, PublicKey};
 use thiserror::Error;
 
 use crate::{permit::Permits, permit_listen::ListenPermits};
@@ -24,6 +24,8 @@ pub struct AllowedPeer {
     pub permits: Permits,
     /// Where it may listen.
     pub listen_permits: ListenPermits,
+    /// How much of the pool its connections may hold together, if that is limited.
+    pub allowance: Option<Allowance>,
 }
 
 /// All clients that may come in. As an [`AllowList`] it goes into the server's crypto
@@ -75,5 +77,9 @@ impl Peers {
 impl AllowList for Peers {
     fn allows(&self, key: &PublicKey) -> bool {
         self.find(key).is_some()
+    }
+
+    fn allowance(&self, key: &PublicKey) -> Option<Allowance> {
+        self.find(key)?.allowance.clone()
     }
 }

@@ -10,10 +10,12 @@ use keypadd_provider::{CryptoSettings, server_config};
 use keypadd_tunnel::{AllowedPeer, Forward, ListenPermits, Peers, Permits, Server, ServerHandle};
 use tokio::task::JoinHandle;
 
-use super::links::{Bound, Link};
+use super::allowances::Allowances;
+use super::links::{Bound, Link, crypto_for};
+use super::{pool_options, pool_suites};
 use crate::configfile::Loaded;
 use crate::daemon::{Daemon, accepted};
-use crate::error::{Error, Exit, system};
+use crate::error::{Error, Exit};
 use crate::ready::RunReady;
 use crate::serve;
 use crate::shutdown::{self, Ending, Trigger};
@@ -22,6 +24,7 @@ use crate::sources::{Source, Sources};
 /// What runs, and the settings it runs by.
 pub(super) struct Applied {
     config: Config,
+    allowances: Allowances,
     server: Option<Listening>,
     links: BTreeMap<String, Link>,
     sources: Sources,
@@ -44,10 +47,12 @@ impl Applied {
     /// Exit 6: an address cannot be bound. Exit 1: the TLS library refuses.
     pub(super) async fn start(daemon: &Daemon, loaded: Loaded) -> Result<Self, Error> {
         let Loaded { config, .. } = loaded;
+        let mut allowances = Allowances::default();
+        allowances.prepare(&config);
         let server = match config.listen {
             Some(listen) => {
                 let texts = ["listen", "listen = \"[::]:4434\""];
-                Some(serve::bind(daemon, listen, peers(&config)?, texts)?)
+                Some(serve::bind(daemon, listen, peers(&config, &allowances)?, texts)?)
             }
             None => None,
         };
@@ -55,10 +60,12 @@ impl Applied {
         for (peer, dialled) in dialled(&config) {
             let (crypto, transport) = (&daemon.crypto, &daemon.transport);
             let timeout = config.connect_timeout;
+            let crypto = &crypto_for(crypto, dialled, allowances.of(peer));
             bound.push(Bound::bind(peer, dialled, crypto, transport, timeout).await?);
         }
         let applied = Self {
             config,
+            allowances,
             server: server.map(|server| start_server(server, daemon.drain)),
             links: bound
                 .into_iter()
@@ -102,24 +109,36 @@ impl Applied {
         new: Loaded,
     ) -> Result<(), Error> {
         let Loaded { config: new, key, .. } = new;
+        let (options, suites) = (pool_options(&new), pool_suites(&new));
+        let change = daemon.pooling.prepare(options, &suites, daemon.crypto.cipher_engine)?;
         let crypto = CryptoSettings {
             key,
+            pool: change.pool.clone(),
             suites: accepted(&new.suites, daemon.bench().is_some()),
             kex: new.kex.clone(),
             ..daemon.crypto.clone()
         };
-        let refused =
-            |error: keypadd_provider::ConfigError| Error::new(Exit::Runtime, error.to_string());
-        let server_crypto = match &self.server {
-            Some(server) => Some(server_config(&crypto, server.handle.peers()).map_err(refused)?),
-            None => None,
+        self.allowances.prepare(&new);
+        let attempt = async {
+            let server_crypto = match &self.server {
+                Some(server) => {
+                    let config = server_config(&crypto, server.handle.peers());
+                    Some(config.map_err(|error| Error::new(Exit::Runtime, error.to_string()))?)
+                }
+                None => None,
+            };
+            let peers = peers(&new, &self.allowances)?;
+            self.relink(daemon, &crypto, started, &new).await?;
+            Ok((server_crypto, peers))
         };
-        let peers = peers(&new)?;
-        set_budget(daemon, new.pool_budget_bytes)?;
-        if let Err(error) = self.relink(daemon, &crypto, started, &new).await {
-            let _ = set_budget(daemon, self.config.pool_budget_bytes);
-            return Err(error);
-        }
+        let (server_crypto, peers) = match attempt.await {
+            Ok(made) => made,
+            Err(error) => {
+                daemon.pooling.undo(&change);
+                return Err(error);
+            }
+        };
+        self.allowances.settle(&new);
         if let (Some(server), Some(crypto)) = (&self.server, server_crypto) {
             server.handle.set_peers(peers);
             server.handle.set_crypto(crypto);
@@ -127,6 +146,7 @@ impl Applied {
         daemon.crypto = crypto;
         self.config = new;
         self.show_sources(daemon);
+        daemon.pooling.apply(change, Some(&self.sources));
         Ok(())
     }
 
@@ -157,6 +177,7 @@ impl Applied {
                     Some(link) => link.set_forwards(dialled.forwards.clone()).await?,
                     None => {
                         let (transport, timeout) = (&daemon.transport, started.connect_timeout);
+                        let crypto = &crypto_for(crypto, dialled, self.allowances.of(peer));
                         bound.push(Bound::bind(peer, dialled, crypto, transport, timeout).await?);
                     }
                 }
@@ -187,7 +208,7 @@ impl Applied {
         }
         for (name, link) in &mut self.links {
             if let Some((peer, _)) = wanted.get(name.as_str()) {
-                link.settle(peer, crypto)?;
+                link.settle(peer, crypto, self.allowances.of(peer))?;
             }
         }
         let started = |bound: Bound| (bound.name().to_owned(), bound.start(daemon.drain));
@@ -215,16 +236,6 @@ impl Applied {
     }
 }
 
-fn set_budget(daemon: &Daemon, bytes: usize) -> Result<(), Error> {
-    let Some(pool) = &daemon.crypto.pool else {
-        return Ok(());
-    };
-    pool.set_budget(bytes).map_err(|error| {
-        let size = bytesize::ByteSize::b(bytes as u64).display().iec();
-        Error::new(Exit::Runtime, format!("pool-budget: no pool of {size}: {}", system(&error)))
-    })
-}
-
 /// The peers that may come in.
 fn incoming(config: &Config) -> impl Iterator<Item = &Peer> {
     config.peers.iter().filter(|peer| peer.incoming.is_some())
@@ -236,7 +247,7 @@ fn dialled(config: &Config) -> impl Iterator<Item = (&Peer, &Dialled)> {
 }
 
 /// The peers that may come in, as the server lists them.
-fn peers(config: &Config) -> Result<Peers, Error> {
+fn peers(config: &Config, allowances: &Allowances) -> Result<Peers, Error> {
     let peers = config.peers.iter().filter_map(|peer| {
         let incoming = peer.incoming.as_ref()?;
         Some(AllowedPeer {
@@ -244,6 +255,7 @@ fn peers(config: &Config) -> Result<Peers, Error> {
             key: peer.key,
             permits: Permits::new(incoming.permit_open.clone()),
             listen_permits: ListenPermits::new(incoming.permit_listen.clone()),
+            allowance: allowances.of(peer),
         })
     });
     Peers::new(peers).map_err(|error| Error::new(Exit::Config, error.to_string()))

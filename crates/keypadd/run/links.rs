@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use keypadd_config::{Dialled, Peer};
-use keypadd_provider::{CryptoSettings, client_config};
+use keypadd_pool::Pool;
+use keypadd_provider::{Allowance, CryptoSettings, client_config};
 use keypadd_tunnel::{BindError, Client, ClientSettings, Forward, TransportSettings};
 use tokio::task::JoinHandle;
 
@@ -29,9 +30,18 @@ pub(super) struct Bound {
     peer: Peer,
 }
 
-/// Packet protection towards one peer.
-pub(super) fn crypto_for(settings: &CryptoSettings, dialled: &Dialled) -> CryptoSettings {
+/// Packet protection towards one peer, which may have an allowance of the pool.
+pub(super) fn crypto_for(
+    settings: &CryptoSettings,
+    dialled: &Dialled,
+    allowance: Option<Allowance>,
+) -> CryptoSettings {
+    let limited = |pool: Pool| match allowance {
+        Some(allowance) => pool.for_peer(allowance),
+        None => pool,
+    };
     CryptoSettings {
+        pool: settings.pool.clone().map(limited),
         suites: vec![dialled.suite.into()],
         kex: vec![dialled.kex],
         ..settings.clone()
@@ -44,7 +54,7 @@ impl Bound {
         &self.peer.name
     }
 
-    /// Binds the listeners of a dialled peer.
+    /// Binds the listeners of a dialled peer, for which this packet protection is.
     ///
     /// # Errors
     /// Exit 6: an address is not to be had. Exit 1: the TLS library refuses.
@@ -55,7 +65,7 @@ impl Bound {
         transport: &TransportSettings,
         connect_timeout: Duration,
     ) -> Result<Self, Error> {
-        let crypto = client_config(&crypto_for(crypto, dialled), peer.key)
+        let crypto = client_config(crypto, peer.key)
             .map_err(|error| Error::new(Exit::Runtime, error.to_string()))?;
         let client = Client::bind(ClientSettings {
             server: dialled.endpoint.clone(),
@@ -114,9 +124,14 @@ impl Link {
     ///
     /// # Errors
     /// Exit 1: the TLS library refuses.
-    pub(super) fn settle(&mut self, peer: &Peer, crypto: &CryptoSettings) -> Result<(), Error> {
+    pub(super) fn settle(
+        &mut self,
+        peer: &Peer,
+        crypto: &CryptoSettings,
+        allowance: Option<Allowance>,
+    ) -> Result<(), Error> {
         if let Some(dialled) = &peer.dialled {
-            let crypto = client_config(&crypto_for(crypto, dialled), peer.key)
+            let crypto = client_config(&crypto_for(crypto, dialled, allowance), peer.key)
                 .map_err(|error| Error::new(Exit::Runtime, error.to_string()))?;
             self.client.set_crypto(crypto);
         }

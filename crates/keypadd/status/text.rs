@@ -10,6 +10,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::figures::unix_seconds;
+use crate::pooling::locked_of;
 
 /// What the text shows of a daemon.
 #[derive(Deserialize)]
@@ -38,14 +39,34 @@ struct Daemon {
 struct Pool {
     mode: String,
     reason: String,
+    #[serde(default)]
+    auto: bool,
+    #[serde(default)]
+    suites: Vec<Choice>,
     budget_bytes: u64,
     filled_bytes: u64,
     locked_bytes: Option<u64>,
     fill_cpu_seconds: f64,
     filler_idle_class: Option<bool>,
+    max_fill_cpu_percent: Option<u8>,
     #[serde(default)]
     packets: u64,
     seconds_left: Option<f64>,
+}
+
+/// What was chosen for a suite.
+#[derive(Deserialize)]
+struct Choice {
+    suite: String,
+    pays: bool,
+    seals: Vec<Seal>,
+}
+
+#[derive(Deserialize)]
+struct Seal {
+    payload_bytes: usize,
+    pooled_seconds: f64,
+    inline_seconds: f64,
 }
 
 #[derive(Deserialize)]
@@ -153,11 +174,23 @@ pub(super) fn render(document: Value) -> Result<String, serde_json::Error> {
     Ok(lines.join("\n") + "\n")
 }
 
+/// What `auto` chose for a suite, and why.
+fn choice(choice: &Choice) -> String {
+    let way = if choice.pays { "pooled" } else { "inline" };
+    let seals = choice.seals.iter().map(|seal| {
+        let (pooled, inline) = (seal.pooled_seconds * 1e6, seal.inline_seconds * 1e6);
+        format!("{pooled:.2}/{inline:.2} us at {} bytes", seal.payload_bytes)
+    });
+    let seals = seals.collect::<Vec<_>>().join(", ");
+    format!("    {} {way}: pooled/inline {seals}", printable(&choice.suite))
+}
+
 /// The pool, and what came from it.
 fn pool(daemon: &Daemon, lines: &mut Vec<String>) {
     let pool = &daemon.pool;
     if pool.mode != "on" {
-        lines.push(format!("  pool off: {}", printable(&pool.reason)));
+        let auto = if pool.auto { " (auto)" } else { "" };
+        lines.push(format!("  pool off{auto}: {}", printable(&pool.reason)));
     } else {
         let (filled, budget) = (size(pool.filled_bytes), size(pool.budget_bytes));
         let seconds = match pool.seconds_left {
@@ -165,17 +198,32 @@ fn pool(daemon: &Daemon, lines: &mut Vec<String>) {
             None => "idle".into(),
         };
         let packets = pool.packets;
-        lines.push(format!("  pool on: {filled} filled of {budget}, {packets} packets, {seconds}"));
+        let auto = if pool.auto { " (auto)" } else { "" };
+        lines.push(format!(
+            "  pool on{auto}: {filled} filled of {budget}, {packets} packets, {seconds}"
+        ));
         if let Some(locked) = pool.locked_bytes.filter(|locked| *locked < pool.budget_bytes) {
-            let locked = size(locked);
-            lines.push(format!("  locked in memory: {locked} of it, the rest may be swapped out"));
+            let locked = locked_of(locked, pool.budget_bytes);
+            lines.push(format!(
+                "  {locked}, the rest may be swapped out: raise LimitMEMLOCK= or `ulimit -l`"
+            ));
         }
         let up = unix_seconds(SystemTime::now()).saturating_sub(daemon.started_unix_seconds);
         let cpu = pool.fill_cpu_seconds;
         let share = 100.0 * cpu / up.max(1) as f64;
         // Where the kernel refuses its class for idle CPU there is the lowest priority.
         let kind = if pool.filler_idle_class == Some(false) { "low-priority" } else { "idle" };
-        lines.push(format!("  filling took {cpu:.2} s of {kind} CPU, {share:.1} % of one core"));
+        let limit = match pool.max_fill_cpu_percent.filter(|percent| *percent < 100) {
+            Some(percent) => format!(", at most {percent} %"),
+            None => String::new(),
+        };
+        lines.push(format!(
+            "  filling took {cpu:.2} s of {kind} CPU, {share:.1} % of one core{limit}"
+        ));
+    }
+    // With one suite the line above has said it.
+    if pool.suites.len() > 1 || pool.mode == "on" {
+        lines.extend(pool.suites.iter().map(choice));
     }
     let (pooled, inline) = (daemon.keystream_pool_bytes, daemon.keystream_inline_bytes);
     let (pooled, inline) = (size(pooled), size(inline));

@@ -141,16 +141,16 @@ impl Pads {
         let parts: &[Part] = match self {
             Self::Off => return,
             Self::Warm => {
-                phases.admit(POOL.clone());
+                phases.use_pool(Some(POOL.clone()));
                 &Part::ALL
             }
             Self::HeadsOnly => {
-                phases.admit(SMALL_POOL.clone());
+                phases.use_pool(Some(SMALL_POOL.clone()));
                 &[Part::Head]
             }
             Self::Dry => {
                 phases.follow(0, BEYOND_ALL_NUMBERS);
-                phases.admit(POOL.clone());
+                phases.use_pool(Some(POOL.clone()));
                 &[]
             }
         };
@@ -192,7 +192,7 @@ pub(super) fn material(suite: Protection, seed: u8) -> KeyMaterial {
     let key: Vec<u8> = (0..suite.key_bytes() as u8)
         .map(|index| index.wrapping_mul(29).wrapping_add(seed))
         .collect();
-    KeyMaterial::of_test(&key, [seed ^ 0xa5; 12])
+    KeyMaterial::made_up(&key, [seed ^ 0xa5; 12])
 }
 
 /// A payload in which no two neighbouring 16-byte blocks are alike.
@@ -256,6 +256,6 @@ impl<'a> Vector<'a> {
     /// The key and the IV.
     pub(super) fn material(&self) -> KeyMaterial {
         let iv = self.bytes("iv").try_into().expect("an IV of 12 bytes");
-        KeyMaterial::of_test(&self.bytes("key"), iv)
+        KeyMaterial::made_up(&self.bytes("key"), iv)
     }
 }

@@ -46,8 +46,8 @@ impl Link {
         };
         link.add_phase();
         link.add_phase();
-        link.sender.phases().admit(pool.clone());
-        link.receiver.arrivals().phases.admit(pool.clone());
+        link.sender.phases().use_pool(Some(pool.clone()));
+        link.receiver.arrivals().phases.use_pool(Some(pool.clone()));
         link
     }
 
@@ -155,7 +155,7 @@ fn a_phase_that_ends_in_one_direction_is_prepared_in_both() {
     let [mut busy, mut quiet] = [Direction::Send, Direction::Receive].map(|direction| {
         let mut phases = Phases::new(direction, STANDBY_PACKETS + 10, ahead.clone());
         (0..3).for_each(|phase| phases.add(phase, keystream()));
-        phases.admit(pool.clone());
+        phases.use_pool(Some(pool.clone()));
         phases.follow(1, PacketNumber::new(0));
         phases
     });
@@ -204,5 +204,29 @@ fn memory_of_retired_phases_and_dropped_keys_comes_home() {
         poll_until("the pool serves the link", || !is_home());
         drop((link.seals, link.opens));
         poll_until("all memory is home", is_home);
+    }
+}
+
+#[test]
+fn a_live_connection_leaves_its_pool_and_comes_back_to_it() {
+    let pool = new_pool(4 << 20);
+    let hits = |link: &Link| link.sender.meters.packets(Direction::Send, Coverage::Hit);
+    for suite in with_pads() {
+        let mut link = Link::new(suite, &pool);
+        for _ in 0..2 {
+            for is_used in [true, false] {
+                let using = is_used.then(|| pool.clone());
+                link.each_direction(|phases| phases.use_pool(using.clone()));
+                poll_until("the pool has followed", || {
+                    let level = link.sender.phases().level(Part::Head);
+                    (level.packets > 0) == is_used && (pool.snapshot().filled_bytes > 0) == is_used
+                });
+                let before = hits(&link);
+                link.carry(1);
+                assert_eq!(hits(&link) - before, u64::from(is_used), "{suite}");
+                link.carry(20);
+            }
+            link.update();
+        }
     }
 }

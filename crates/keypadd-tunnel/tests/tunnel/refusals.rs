@@ -124,6 +124,7 @@ async fn one_key_cannot_take_every_place() {
             key: key.public(),
             permits: Permits::default(),
             listen_permits: ListenPermits::default(),
+            allowance: None,
         };
         settings.peers = Arc::new(Peers::new([peer(&greedy), peer(&modest)]).unwrap());
         let crypto = crypto(&server_key, Suite::AES_128_GCM);

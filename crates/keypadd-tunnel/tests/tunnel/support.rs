@@ -125,6 +125,7 @@ pub fn allowed_peer(key: PublicKey, permits: &[&str]) -> AllowedPeer {
         key,
         permits: open.map(|permit| permit.parse().unwrap()).collect(),
         listen_permits: listen.map(|permit| permit.parse().unwrap()).collect(),
+        allowance: None,
     }
 }
 

@@ -1,0 +1,177 @@
+//! Whether a pool pays on this machine: a pooled seal timed against an inline one.
+//!
+//! Both arms are the sealing key as it ships, in turns, so that both see the same machine; inline GCM is
+//! ring's. What follows from the figures is a function of them alone.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use keypadd_keystream::{Cipher, CipherEngine, Protection, SEGMENT_PACKETS, TAG_BYTES};
+use keypadd_pool::{Coverage, Direction, Pool, PoolSettings, Step};
+use quinn_proto::crypto::PacketKey;
+
+use crate::carrier::KeyMaterial;
+use crate::fault::FaultLatch;
+use crate::limits::Limits;
+use crate::meters::Meters;
+use crate::phases::Ahead;
+use crate::protection::KeyProtection;
+use crate::seal::{Outbound, SealKey};
+
+/// Payloads that are timed, in bytes: a keystroke, a line, a full packet.
+pub const TIMED_BYTES: [usize; 3] = [64, 256, 1400];
+
+/// A pool is used where a pooled seal is this many times as fast as an inline one.
+const WINS: f64 = 1.10;
+
+const HEADER: &[u8] = b"a header of 19 byte";
+/// Each arm seals this many packets before the other's turn: a clock reading costs as much as a short one.
+const TURN_PACKETS: u64 = 7;
+/// Turns of each arm: all of its packets lie in one segment, whose pads are at hand.
+const TURNS: u64 = SEGMENT_PACKETS as u64 / TURN_PACKETS;
+/// Room for the chunks of a first phase.
+const POOL_BYTES: usize = 1 << 20;
+
+/// What a seal takes at one length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SealTimes {
+    /// The payload.
+    pub bytes: usize,
+    /// With all of the pad at hand.
+    pub pooled: Duration,
+    /// With no pool.
+    pub inline: Duration,
+}
+
+impl SealTimes {
+    /// How many times as fast a pooled seal is.
+    pub fn gain(&self) -> f64 {
+        self.inline.as_secs_f64() / self.pooled.as_secs_f64().max(1e-9)
+    }
+}
+
+/// Whether a pool pays: it wins by 10 % or more at one of the lengths in use, and loses as much at none.
+/// Lengths that were not timed do not count, and no lengths in use are all of them.
+pub fn pool_pays(times: &[SealTimes], bytes_in_use: &[usize]) -> bool {
+    let used = |times: &&SealTimes| bytes_in_use.is_empty() || bytes_in_use.contains(&times.bytes);
+    let gains = || times.iter().filter(used).map(SealTimes::gain);
+    gains().any(|gain| gain >= WINS) && gains().all(|gain| gain > 1.0 / WINS)
+}
+
+/// Times seals of one protection, for some milliseconds at most; `None` for one that has no pads, and
+/// where there is no memory for a small pool.
+pub fn seal_times(protection: Protection, engine: CipherEngine) -> Option<[SealTimes; 3]> {
+    if protection.cipher() == Cipher::Null {
+        return None;
+    }
+    let pooled = Arm::new(protection, engine);
+    let inline = Arm::new(protection, engine);
+    let (pool, mut filler) = Pool::with_filler(PoolSettings { budget_bytes: POOL_BYTES }).ok()?;
+    pooled.outbound.phases.lock().ok()?.use_pool(Some(pool));
+    let mut number = 0;
+    let times = TIMED_BYTES.map(|bytes| {
+        while filler.step(Duration::ZERO) == Step::Worked {}
+        let mut turns = [Vec::new(), Vec::new()];
+        for _ in 0..TURNS {
+            for (arm, turns) in [&pooled, &inline].into_iter().zip(&mut turns) {
+                turns.push(arm.turn(number, bytes));
+            }
+            number += TURN_PACKETS;
+        }
+        number = number.next_multiple_of(SEGMENT_PACKETS as u64);
+        let [pooled, inline] = turns.map(median);
+        SealTimes { bytes, pooled, inline }
+    });
+    let hits = pooled.meters.packets(Direction::Send, Coverage::Hit);
+    debug_assert_eq!(hits, TIMED_BYTES.len() as u64 * TURNS * TURN_PACKETS);
+    Some(times)
+}
+
+fn median(mut turns: Vec<Duration>) -> Duration {
+    turns.sort_unstable();
+    turns[turns.len() / 2] / TURN_PACKETS as u32
+}
+
+/// A sealing key of its own, whose packets go nowhere.
+struct Arm {
+    meters: Arc<Meters>,
+    outbound: Arc<Outbound>,
+    key: SealKey,
+}
+
+impl Arm {
+    fn new(protection: Protection, engine: CipherEngine) -> Self {
+        let limits = Limits::of(protection);
+        let meters = Arc::new(Meters::default());
+        let fault = Arc::new(FaultLatch::default());
+        let outbound =
+            Arc::new(Outbound::new(limits, Ahead::default(), fault, Arc::clone(&meters)));
+        let material = KeyMaterial::made_up(&vec![0x35; protection.key_bytes()], [0xa5; 12]);
+        let (key_protection, keystream) = KeyProtection::derive(protection, &material, engine);
+        if let Ok(mut phases) = outbound.phases.lock() {
+            phases.add(0, keystream);
+        }
+        let key = SealKey::new(Arc::clone(&outbound), 0, key_protection, limits);
+        Self { meters, outbound, key }
+    }
+
+    fn turn(&self, from: u64, bytes: usize) -> Duration {
+        let mut packet = [HEADER, &vec![0x55; bytes + TAG_BYTES]].concat();
+        let began = Instant::now();
+        for number in from..from + TURN_PACKETS {
+            self.key.encrypt(number, &mut packet, HEADER.len());
+        }
+        began.elapsed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn times(figures: [(u64, u64); 3]) -> Vec<SealTimes> {
+        TIMED_BYTES
+            .into_iter()
+            .zip(figures)
+            .map(|(bytes, (pooled, inline))| SealTimes {
+                bytes,
+                pooled: Duration::from_nanos(pooled),
+                inline: Duration::from_nanos(inline),
+            })
+            .collect()
+    }
+
+    #[test]
+    fn a_pool_pays_where_it_wins_by_a_tenth() {
+        assert!(pool_pays(&times([(210, 7_000), (400, 20_000), (900, 118_000)]), &[]));
+        assert!(pool_pays(&times([(100, 110), (100, 100), (100, 100)]), &[]));
+        assert!(!pool_pays(&times([(100, 109), (100, 109), (100, 109)]), &[]));
+        assert!(!pool_pays(&times([(210, 210), (300, 280), (450, 300)]), &[]));
+    }
+
+    #[test]
+    fn a_pool_that_loses_a_tenth_at_a_length_in_use_does_not_pay() {
+        let mixed = times([(100, 150), (100, 100), (150, 100)]);
+        assert!(!pool_pays(&mixed, &[]));
+        assert!(pool_pays(&mixed, &[64, 256]));
+        assert!(!pool_pays(&mixed, &[256]));
+        assert!(!pool_pays(&mixed, &[1400]));
+        assert!(!pool_pays(&[], &[64]));
+    }
+
+    #[test]
+    fn every_protection_with_pads_is_timed_and_a_cipher_without_hardware_gains() {
+        for protection in Protection::all() {
+            let times = seal_times(protection, CipherEngine::default());
+            assert_eq!(times.is_none(), protection.cipher() == Cipher::Null, "{protection}");
+            for times in times.iter().flatten() {
+                assert!(times.pooled > Duration::ZERO && times.inline > Duration::ZERO);
+            }
+        }
+        // A hundred times as much work: no machine is so busy that this turns.
+        let des_crate =
+            keypadd_keystream::CipherBackend::DesCrate.engine().expect("it is everywhere");
+        let slow = keypadd_keystream::Suite::TRIPLE_DES_CTR_HMAC_SHA1.into();
+        assert!(pool_pays(&seal_times(slow, des_crate).expect("it has pads"), &[]));
+    }
+}

@@ -1,0 +1,247 @@
+//! A daemon's pool: whether there is one, for which suites, within what bounds. `auto` times seals once for
+//! each suite and lets `keypadd_provider::pool_pays` decide. A reload may change all of it.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use keypadd_config::values::PoolMode;
+use keypadd_keystream::{CipherEngine, Protection, Suite};
+use keypadd_pool::{NotLocked, Pool, PoolSettings};
+use keypadd_provider::{SealTimes, pool_pays, seal_times};
+use serde::Serialize;
+
+use crate::error::{Error, Exit, system};
+use crate::sources::Sources;
+
+/// What the user asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PoolOptions {
+    pub(crate) mode: PoolMode,
+    pub(crate) budget_bytes: usize,
+    /// How much of one core the filler may take.
+    pub(crate) max_fill_cpu_percent: u8,
+    /// Whether memory that may be swapped out is no memory.
+    pub(crate) require_locked: bool,
+}
+
+/// What is in force; clones see the same.
+#[derive(Clone, Debug)]
+pub(crate) struct Pooling(Arc<Mutex<State>>);
+
+#[derive(Debug)]
+struct State {
+    options: PoolOptions,
+    /// A handle that serves the suites for which a pool pays.
+    pool: Option<Pool>,
+    choices: Vec<Choice>,
+}
+
+/// What `auto` found for one suite.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Choice {
+    /// The suite's name.
+    pub(crate) suite: &'static str,
+    /// Whether it has a pool.
+    pub(crate) pays: bool,
+    /// What sealing takes.
+    pub(crate) seals: Vec<SealReport>,
+    #[serde(skip)]
+    protection: Protection,
+}
+
+/// What sealing takes at one length.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct SealReport {
+    payload_bytes: usize,
+    pooled_seconds: f64,
+    inline_seconds: f64,
+}
+
+/// A change that can be made and has not been made yet.
+pub(crate) struct Change {
+    options: PoolOptions,
+    /// The pool from now on, before and after which the budget is this.
+    pub(crate) pool: Option<Pool>,
+    choices: Vec<Choice>,
+    former_budget_bytes: Option<usize>,
+}
+
+impl Pooling {
+    /// Makes the pool that these options and suites call for.
+    ///
+    /// # Errors
+    /// Exit 1: there is no memory for it, or it cannot be locked and must be.
+    pub(crate) fn start(
+        options: PoolOptions,
+        suites: &[Suite],
+        engine: CipherEngine,
+    ) -> Result<Self, Error> {
+        let nothing = State { options, pool: None, choices: Vec::new() };
+        let pooling = Self(Arc::new(Mutex::new(nothing)));
+        let change = pooling.prepare(options, suites, engine)?;
+        pooling.apply(change, None);
+        Ok(pooling)
+    }
+
+    /// The handle for sessions to come.
+    pub(crate) fn pool(&self) -> Option<Pool> {
+        self.locked().pool.clone()
+    }
+
+    /// The mode asked for, and what `auto` found.
+    pub(crate) fn choices(&self) -> (PoolMode, Vec<Choice>) {
+        let state = self.locked();
+        (state.options.mode, state.choices.clone())
+    }
+
+    /// Makes what a change needs and can fail. A pool that stays has the new budget at once;
+    /// [`Self::undo`] gives it the old one back.
+    ///
+    /// # Errors
+    /// As for [`Self::start`].
+    pub(crate) fn prepare(
+        &self,
+        options: PoolOptions,
+        suites: &[Suite],
+        engine: CipherEngine,
+    ) -> Result<Change, Error> {
+        let state = self.locked();
+        let choices = match options.mode {
+            PoolMode::Auto => choose(suites, engine, &state.choices),
+            PoolMode::On | PoolMode::Off => Vec::new(),
+        };
+        let is_wanted = match options.mode {
+            PoolMode::On => true,
+            PoolMode::Off => false,
+            PoolMode::Auto => choices.iter().any(|choice| choice.pays),
+        };
+        let former_budget_bytes = state.pool.as_ref().map(|_| state.options.budget_bytes);
+        let pool = match state.pool.clone().filter(|_| is_wanted) {
+            Some(pool) => {
+                pool.set_budget(options.budget_bytes)
+                    .map_err(|error| no_pool(options.budget_bytes, &error))?;
+                Some(pool)
+            }
+            None if is_wanted => Some(new_pool(options)?),
+            None => None,
+        };
+        let not_paying: Vec<Protection> =
+            choices.iter().filter(|choice| !choice.pays).map(|choice| choice.protection).collect();
+        let pool = pool.map(|pool| pool.except(&not_paying));
+        Ok(Change { options, pool, choices, former_budget_bytes })
+    }
+
+    /// Puts a change in force, for sessions to come and, if they are given, for those that live.
+    pub(crate) fn apply(&self, change: Change, sources: Option<&Sources>) {
+        let Change { options, pool, choices, .. } = change;
+        if let Some(pool) = &pool {
+            pool.set_max_fill_cpu(options.max_fill_cpu_percent);
+        }
+        let serves = |pool: &Option<Pool>, suite| pool.as_ref().is_some_and(|p| p.serves(suite));
+        let former = {
+            let mut state = self.locked();
+            let former = std::mem::replace(&mut state.pool, pool.clone());
+            (state.options, state.choices) = (options, choices);
+            former
+        };
+        for live in sources.map(Sources::live).unwrap_or_default() {
+            let handshake = live.handshake();
+            if serves(&former, handshake.suite) != serves(&pool, handshake.suite) {
+                handshake.keys.use_pool(pool.as_ref());
+            }
+        }
+    }
+
+    /// Takes a change back that was prepared and not applied.
+    pub(crate) fn undo(&self, change: &Change) {
+        if let (Some(pool), Some(bytes)) = (&change.pool, change.former_budget_bytes) {
+            let _ = pool.set_budget(bytes);
+        }
+    }
+
+    /// What is replaced as a whole is whole after a panic too.
+    fn locked(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Choice {
+    /// The length at which the pool does best: if it does not pay there, it pays nowhere.
+    pub(crate) fn best(&self) -> Option<(f64, f64)> {
+        let gain = |seal: &&SealReport| seal.inline_seconds / seal.pooled_seconds;
+        let best = self.seals.iter().max_by(|one, other| gain(one).total_cmp(&gain(other)));
+        best.map(|seal| (seal.pooled_seconds, seal.inline_seconds))
+    }
+}
+
+/// Times the suites that have not been timed; once is enough, and a reload must not turn a pool off because
+/// the machine is busy.
+fn choose(suites: &[Suite], engine: CipherEngine, former: &[Choice]) -> Vec<Choice> {
+    let choose = |suite: &Suite| {
+        let suite = Protection::from(*suite);
+        if let Some(choice) = former.iter().find(|choice| choice.protection == suite) {
+            return choice.clone();
+        }
+        let times = seal_times(suite, engine).map(Vec::from).unwrap_or_default();
+        Choice {
+            suite: suite.name(),
+            pays: pool_pays(&times, &[]),
+            seals: times.into_iter().map(report).collect(),
+            protection: suite,
+        }
+    };
+    suites.iter().map(choose).collect()
+}
+
+fn report(times: SealTimes) -> SealReport {
+    SealReport {
+        payload_bytes: times.bytes,
+        pooled_seconds: times.pooled.as_secs_f64(),
+        inline_seconds: times.inline.as_secs_f64(),
+    }
+}
+
+/// What to do about memory that is not locked.
+const LOCK_HINT: &str = "raise the limit: `ulimit -l`, or LimitMEMLOCK= of the systemd unit";
+
+fn new_pool(options: PoolOptions) -> Result<Pool, Error> {
+    let budget_bytes = options.budget_bytes;
+    let pool =
+        Pool::new(PoolSettings { budget_bytes }).map_err(|error| no_pool(budget_bytes, &error))?;
+    let snapshot = pool.snapshot();
+    let locked = locked_of(snapshot.locked_bytes, snapshot.budget_bytes);
+    if options.require_locked
+        && let Err(NotLocked { .. }) = pool.require_locked()
+    {
+        let cause = format!("no pool: the kernel {locked}, and --require-locked is given");
+        return Err(Error::new(Exit::Runtime, cause).hint(LOCK_HINT));
+    }
+    if snapshot.locked_bytes < snapshot.budget_bytes {
+        tracing::warn!("the kernel {locked}; the rest may be swapped out: {LOCK_HINT}");
+    }
+    Ok(pool)
+}
+
+/// `locked 8 of 64 MiB`.
+pub(crate) fn locked_of(locked_bytes: u64, budget_bytes: u64) -> String {
+    let mib = |bytes: u64| format!("{:.1}", bytes as f64 / (1 << 20) as f64);
+    let whole = |text: String| text.strip_suffix(".0").map(str::to_owned).unwrap_or(text);
+    format!("locked {} of {} MiB", whole(mib(locked_bytes)), whole(mib(budget_bytes)))
+}
+
+fn no_pool(budget_bytes: usize, error: &std::io::Error) -> Error {
+    let size = bytesize::ByteSize::b(budget_bytes as u64).display().iec();
+    Error::new(Exit::Runtime, format!("no pool of {size}: {}", system(error)))
+        .hint("a smaller --pool-budget, or --pool off")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn locked_memory_is_said_in_whole_mib_where_it_is() {
+        assert_eq!(locked_of(8 << 20, 64 << 20), "locked 8 of 64 MiB");
+        assert_eq!(locked_of(0, 1 << 20), "locked 0 of 1 MiB");
+        assert_eq!(locked_of(7 * 512 * 1024, 64 << 20), "locked 3.5 of 64 MiB");
+    }
+}
