@@ -103,6 +103,31 @@ fn every_test_that_a_page_names_exists() {
 }
 
 #[test]
+fn every_step_of_the_argument_for_safety_names_a_test() {
+    let page = fs::read_to_string(Path::new(ROOT).join("docs/SAFETY.md")).unwrap();
+    let (_, argument) = page.split_once("\n## The argument\n").unwrap();
+    let (argument, _) = argument.split_once("\n## ").unwrap();
+    let begins = |line: &str| line.split_once(". ").is_some_and(|(n, _)| n.parse::<u32>().is_ok());
+    let mut steps: Vec<String> = Vec::new();
+    for line in argument.lines() {
+        if begins(line) {
+            steps.push(String::new());
+        } else if line.is_empty() && !steps.is_empty() {
+            break;
+        }
+        if let Some(step) = steps.last_mut() {
+            step.push_str(line);
+        }
+    }
+    // Which names these are, and that they exist, is the claim above.
+    let names_a_test = |step: &&String| {
+        step.split('`').skip(1).step_by(2).any(|name| name.matches('_').count() >= 4)
+    };
+    let silent: Vec<_> = steps.iter().filter(|step| !names_a_test(step)).collect();
+    assert!(steps.len() >= 10 && silent.is_empty(), "{} steps: {silent:#?}", steps.len());
+}
+
+#[test]
 fn every_configuration_that_a_page_shows_can_be_used() {
     let mut shown_by = BTreeSet::new();
     for (page, text) in files(".md") {

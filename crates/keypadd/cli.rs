@@ -311,7 +311,7 @@ pub(crate) struct DaemonFlags {
     pub(crate) pool_budget: usize,
     /// How much of one core may go into making keystream ahead of need, in percent
     #[arg(long, env = "KEYPADD_MAX_FILL_CPU", value_name = "PERCENT", default_value = "100")]
-    #[arg(value_parser = values::percent, help_heading = "Common")]
+    #[arg(value_parser = values::cpu_percent, help_heading = "Common")]
     pub(crate) max_fill_cpu: u8,
     /// End rather than keep that keystream in memory that may be swapped out
     #[arg(long, env = "KEYPADD_REQUIRE_LOCKED", value_parser = values::switch)]

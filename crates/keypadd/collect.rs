@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use keypadd_pool::{Direction, PartLevel};
-use keypadd_provider::SAMPLED_ONE_IN;
+use keypadd_provider::{PacketStage, SAMPLED_ONE_IN};
 use keypadd_tunnel::LinkState;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{
@@ -60,6 +60,16 @@ impl Figures {
                 let labels = [("pad", label)];
                 meters.seconds(direction, pad).encode(family.encode_family(&labels)?)?;
             }
+        }
+        let help = format!(
+            "Time of a packet by what it goes into, sampled one in {SAMPLED_ONE_IN}; \
+             pad and xor are one where a pad is made inline"
+        );
+        let name = "keypadd_packet_stage_seconds";
+        let mut family = out.0.encode_descriptor(name, &help, None, MetricType::Histogram)?;
+        for stage in PacketStage::ALL {
+            let labels = [("stage", stage.name())];
+            meters.stage_seconds(stage).encode(family.encode_family(&labels)?)?;
         }
         for (name, help, value) in [
             (

@@ -139,15 +139,19 @@ impl Daemon {
         };
         let bench = if settings.permit_bench { Some(Bench::start().await?) } else { None };
         let pooling = Pooling::start(settings.pool, &settings.pool_suites, settings.cipher_engine)?;
-        let transport =
-            TransportSettings { congestion: settings.congestion, ..TransportSettings::default() };
+        let meters = Arc::new(Meters::default());
+        let transport = TransportSettings {
+            congestion: settings.congestion,
+            meters: Some(Arc::clone(&meters)),
+            ..TransportSettings::default()
+        };
         let crypto = CryptoSettings {
             key: settings.key,
             suites: accepted(&settings.suites, settings.permit_bench),
             kex: settings.kex,
             pool: pooling.pool(),
             cipher_engine: settings.cipher_engine,
-            meters: Arc::new(Meters::default()),
+            meters,
         };
         let DaemonSettings { drain, suites, control_socket, .. } = settings;
         Ok(Self { crypto, transport, drain, suites, pooling, metrics, control_socket, bench })

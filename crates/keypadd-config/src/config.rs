@@ -193,7 +193,7 @@ impl Globals {
             permit_bench: table.switch("permit-bench", faults).is_some_and(|switch| switch.value),
             pool: table.text("pool", values::pool_mode, faults),
             pool_budget: table.text("pool-budget", budget, faults),
-            max_fill_cpu: table.text("max-fill-cpu", values::percent, faults),
+            max_fill_cpu: table.text("max-fill-cpu", values::cpu_percent, faults),
             require_locked: table
                 .switch("require-locked", faults)
                 .is_some_and(|switch| switch.value),

@@ -250,7 +250,7 @@ pub fn pool_mode(text: &str) -> Result<PoolMode, BadValue> {
 ///
 /// # Errors
 /// The text is no whole percentage.
-pub fn percent(text: &str) -> Result<u8, BadValue> {
+pub fn cpu_percent(text: &str) -> Result<u8, BadValue> {
     let number = text.strip_suffix('%').unwrap_or(text);
     match number.parse() {
         Ok(percent @ 1..=100) => Ok(percent),

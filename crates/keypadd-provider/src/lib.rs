@@ -37,7 +37,7 @@ pub use fault::KeyFault;
 pub use identity::{KeyTextError, PrivateKey, PublicKey};
 pub use keypadd_pool::Allowance;
 pub use kx::{KeyExchange, UnknownKeyExchange};
-pub use meters::{Meters, SAMPLED_ONE_IN};
+pub use meters::{Meters, PacketStage, SAMPLED_ONE_IN};
 pub use pays::{SealTimes, TIMED_BYTES, pool_pays, seal_times};
 pub use seams::Seams;
 pub use verify::{AllowList, ListedClients, PinnedServer, RefusedKey};

@@ -4,7 +4,7 @@
 //! clock read costs as much as a short packet's XOR.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use keypadd_pool::{Coverage, Direction};
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
@@ -12,11 +12,40 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 /// One packet in this many is timed.
 pub const SAMPLED_ONE_IN: u64 = 64;
 
+/// What a packet's time goes into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PacketStage {
+    /// Finding the pad; where some of it is not at hand, making it, with the XOR that goes along.
+    Pad,
+    /// XORing a pad that was all at hand over the packet, and wiping it.
+    Xor,
+    /// Making or checking the tag.
+    Mac,
+    /// Handing the datagram to the kernel.
+    UdpSend,
+}
+
+impl PacketStage {
+    /// All of them, in the order of a packet that is sent.
+    pub const ALL: [Self; 4] = [Self::Pad, Self::Xor, Self::Mac, Self::UdpSend];
+
+    /// The label of metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Pad => "pad",
+            Self::Xor => "xor",
+            Self::Mac => "mac",
+            Self::UdpSend => "udp_send",
+        }
+    }
+}
+
 /// Counters and timings of every key of a daemon. They only grow.
 #[derive(Debug)]
 pub struct Meters {
     packets: [[AtomicU64; 3]; 2],
     seconds: [[Histogram; 3]; 2],
+    stages: [Histogram; 4],
     keystream_pool_bytes: AtomicU64,
     keystream_inline_bytes: AtomicU64,
     exhaustions: AtomicU64,
@@ -32,6 +61,7 @@ impl Default for Meters {
         Self {
             packets: Default::default(),
             seconds: [[(); 3]; 2].map(|row| row.map(|()| histogram())),
+            stages: [(); 4].map(|()| histogram()),
             keystream_pool_bytes: AtomicU64::default(),
             keystream_inline_bytes: AtomicU64::default(),
             exhaustions: AtomicU64::default(),
@@ -51,6 +81,17 @@ impl Meters {
     /// How long sealing or opening took, in seconds, sampled one in [`SAMPLED_ONE_IN`].
     pub fn seconds(&self, direction: Direction, pad: Coverage) -> &Histogram {
         &self.seconds[direction as usize][pad as usize]
+    }
+
+    /// How long a stage of a packet took, in seconds, sampled one in [`SAMPLED_ONE_IN`]. Packets that
+    /// ring's AES-GCM does in one pass have no stages but the last.
+    pub fn stage_seconds(&self, stage: PacketStage) -> &Histogram {
+        &self.stages[stage as usize]
+    }
+
+    /// Notes what handing one packet to the kernel took.
+    pub fn observe_udp_send(&self, taken: Duration) {
+        self.stages[PacketStage::UdpSend as usize].observe(taken.as_secs_f64());
     }
 
     /// Keystream bytes used that a filler had made.
@@ -118,6 +159,27 @@ impl Meters {
     pub(crate) fn observe(&self, direction: Direction, pad: Coverage, since: Option<Instant>) {
         if let Some(since) = since {
             self.seconds[direction as usize][pad as usize].observe(since.elapsed().as_secs_f64());
+        }
+    }
+}
+
+/// Times the stages of a packet that is sampled; does nothing for one that is not.
+pub(crate) struct StageClock<'m> {
+    meters: &'m Meters,
+    last: Option<Instant>,
+}
+
+impl<'m> StageClock<'m> {
+    pub(crate) fn new(meters: &'m Meters, started: Option<Instant>) -> Self {
+        Self { meters, last: started }
+    }
+
+    /// A stage ends here, and the next one begins.
+    pub(crate) fn end_of(&mut self, stage: PacketStage) {
+        if let Some(last) = self.last {
+            let now = Instant::now();
+            self.meters.stages[stage as usize].observe((now - last).as_secs_f64());
+            self.last = Some(now);
         }
     }
 }

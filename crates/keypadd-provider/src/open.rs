@@ -5,6 +5,7 @@
 //! needs one pad block to verify, its tag mask; that is read in place, or made inline.
 
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use bytes::BytesMut;
 use keypadd_keystream::{PAYLOAD_BYTES_MAX, PacketNumber, TAG_BYTES};
@@ -13,7 +14,7 @@ use quinn_proto::crypto::{CryptoError, PacketKey};
 use zeroize::Zeroizing;
 
 use crate::limits::{INTEGRITY_LIMIT, Limits};
-use crate::meters::{Meters, sample};
+use crate::meters::{Meters, PacketStage, StageClock, sample};
 use crate::phases::{Ahead, Phases, Spent};
 use crate::protection::KeyProtection;
 use crate::window::ReplayWindow;
@@ -62,7 +63,9 @@ impl OpenKey {
         packet_number: PacketNumber,
         header: &[u8],
         sealed: &mut [u8],
+        started: Option<Instant>,
     ) -> Result<Coverage, CryptoError> {
+        let mut stages = StageClock::new(&self.inbound.meters, started);
         let payload_bytes = sealed.len().checked_sub(TAG_BYTES).ok_or(CryptoError)?;
         if payload_bytes > PAYLOAD_BYTES_MAX {
             return Err(CryptoError);
@@ -95,9 +98,19 @@ impl OpenKey {
                 self.inbound.meters.count_replay();
                 return Err(CryptoError);
             }
+            stages.end_of(PacketStage::Mac);
             let coverage = pads.seek(packet_number, pad_bytes);
+            if coverage == Coverage::Hit {
+                stages.end_of(PacketStage::Pad);
+            }
             let mut mask = Zeroizing::new([0; 16]);
-            (coverage, pads.apply(packet_number, &mut mask[..mask_bytes], ciphertext))
+            let spent = pads.apply(packet_number, &mut mask[..mask_bytes], ciphertext);
+            stages.end_of(if coverage == Coverage::Hit {
+                PacketStage::Xor
+            } else {
+                PacketStage::Pad
+            });
+            (coverage, spent)
         };
         window.mark(packet_number.value());
         if pads.ran_dry(coverage, pad_bytes) {
@@ -138,7 +151,7 @@ impl PacketKey for OpenKey {
         payload: &mut BytesMut,
     ) -> Result<(), CryptoError> {
         let started = sample(packet);
-        let coverage = self.open(PacketNumber::new(packet), header, payload)?;
+        let coverage = self.open(PacketNumber::new(packet), header, payload, started)?;
         // A datagram is a slice of a whole batch of them (GRO). Unread stream data would keep the
         // batch alive, up to 64 KiB for a few bytes: the plaintext moves to memory of its own size.
         *payload = BytesMut::from(&payload[..payload.len() - TAG_BYTES]);

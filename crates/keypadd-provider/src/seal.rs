@@ -7,6 +7,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use bytes::BytesMut;
 use keypadd_keystream::{PAYLOAD_BYTES_MAX, PacketNumber, TAG_BYTES};
@@ -16,7 +17,7 @@ use zeroize::Zeroizing;
 
 use crate::fault::{FaultLatch, KeyFault};
 use crate::limits::{CLOSING_PACKETS, INTEGRITY_LIMIT, Limits};
-use crate::meters::{Meters, sample};
+use crate::meters::{Meters, PacketStage, StageClock, sample};
 use crate::phases::{Ahead, Phases, Spent};
 use crate::protection::KeyProtection;
 
@@ -72,7 +73,9 @@ impl SealKey {
         packet_number: PacketNumber,
         header: &[u8],
         payload: &mut [u8],
+        started: Option<Instant>,
     ) -> Result<([u8; TAG_BYTES], Coverage), KeyFault> {
+        let mut stages = StageClock::new(&self.outbound.meters, started);
         self.permit(packet_number, payload.len())?;
         let pad_bytes = self.protection.mask_bytes() + payload.len();
         let mut phases = self.outbound.phases.lock().map_err(|_| KeyFault::Internal)?;
@@ -84,6 +87,9 @@ impl SealKey {
         let whole =
             self.protection.whole().filter(|_| pads.is_worse(coverage, packet_number, pad_bytes));
         let coverage = if whole.is_some() { Coverage::Miss } else { coverage };
+        if coverage == Coverage::Hit {
+            stages.end_of(PacketStage::Pad);
+        }
         let mut mask = Zeroizing::new([0; 16]);
         let spent = if whole.is_some() {
             Spent { pool_bytes: 0, inline_bytes: pad_bytes }
@@ -95,7 +101,16 @@ impl SealKey {
 
         let tag = match whole {
             Some(whole) => whole.seal(packet_number, header, payload),
-            None => self.protection.mac().tag(packet_number, header, payload, &mask),
+            None => {
+                stages.end_of(if coverage == Coverage::Hit {
+                    PacketStage::Xor
+                } else {
+                    PacketStage::Pad
+                });
+                let tag = self.protection.mac().tag(packet_number, header, payload, &mask);
+                stages.end_of(PacketStage::Mac);
+                tag
+            }
         };
         let (pool, inline) = (spent.pool_bytes, spent.inline_bytes);
         self.outbound.meters.count_packet(Direction::Send, coverage, pool, inline);
@@ -141,7 +156,7 @@ impl PacketKey for SealKey {
         let started = sample(packet);
         let (header, sealed) = buf.split_at_mut(header_len);
         let (payload, tag) = sealed.split_at_mut(sealed.len().saturating_sub(TAG_BYTES));
-        match self.seal(PacketNumber::new(packet), header, payload) {
+        match self.seal(PacketNumber::new(packet), header, payload, started) {
             Ok((sealed_tag, coverage)) if tag.len() == TAG_BYTES => {
                 tag.copy_from_slice(&sealed_tag);
                 self.outbound.meters.observe(Direction::Send, coverage, started);

@@ -132,7 +132,9 @@ impl Client {
         let failed = |source| BindError { address: "udp port".into(), source };
         let socket = bind_udp(ANY_PORT, settings.transport.udp_buffer_bytes).map_err(failed)?;
         let watchman = Watchman::new(Arc::clone(&settings.transport.clocks));
-        let endpoint = endpoint_on(socket, None, watchman.silence()).map_err(failed)?;
+        let endpoint =
+            endpoint_on(socket, None, watchman.silence(), settings.transport.meters.clone())
+                .map_err(failed)?;
         let transport = settings.transport.quinn(End::Client);
         Ok(Self {
             endpoint,

@@ -108,7 +108,9 @@ impl Server {
             bind_udp(settings.listen, settings.transport.udp_buffer_bytes).map_err(failed)?;
         let serving = Arc::new(Serving::new(settings.peers, &settings.transport, settings.bench));
         let silence = serving.watchman.silence();
-        let endpoint = endpoint_on(socket, Some(config.clone()), silence).map_err(failed)?;
+        let endpoint =
+            endpoint_on(socket, Some(config.clone()), silence, settings.transport.meters.clone())
+                .map_err(failed)?;
         let local_addr = endpoint.local_addr().map_err(failed)?;
         let connections_max = settings.connections_max;
         Ok(Self { endpoint, config, local_addr, connections_max, serving })

@@ -11,12 +11,13 @@ use std::{
     pin::Pin,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     task::{Context, Poll},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
+use keypadd_provider::{Meters, SAMPLED_ONE_IN};
 use quinn::{
     AsyncUdpSocket, Endpoint, Runtime, ServerConfig, UdpPoller,
     udp::{RecvMeta, Transmit},
@@ -115,9 +116,11 @@ pub(crate) fn endpoint_on(
     socket: UdpSocket,
     config: Option<ServerConfig>,
     silence: Silence,
+    meters: Option<Arc<Meters>>,
 ) -> io::Result<Endpoint> {
     let runtime = Arc::new(TurnRuntime::default());
-    let socket = Arc::new(Silenced { socket: runtime.wrap_udp_socket(socket)?, silence });
+    let socket = runtime.wrap_udp_socket(socket)?;
+    let socket = Arc::new(Silenced { socket, silence, meters, sends: AtomicU64::new(0) });
     Endpoint::new_with_abstract_socket(endpoint_config(), config, socket, runtime)
 }
 
@@ -126,6 +129,30 @@ pub(crate) fn endpoint_on(
 struct Silenced {
     socket: Arc<dyn AsyncUdpSocket>,
     silence: Silence,
+    meters: Option<Arc<Meters>>,
+    /// Calls so far: one in some is timed.
+    sends: AtomicU64,
+}
+
+impl Silenced {
+    /// Sends, and notes what a packet of it took if this call is one that is timed.
+    fn send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
+        let Some(meters) = self
+            .meters
+            .as_ref()
+            .filter(|_| self.sends.fetch_add(1, Ordering::Relaxed).is_multiple_of(SAMPLED_ONE_IN))
+        else {
+            return self.socket.try_send(transmit);
+        };
+        let started = Instant::now();
+        let sent = self.socket.try_send(transmit);
+        if sent.is_ok() {
+            let segment = transmit.segment_size.unwrap_or(transmit.contents.len()).max(1);
+            let packets = transmit.contents.len().div_ceil(segment).max(1);
+            meters.observe_udp_send(started.elapsed() / packets as u32);
+        }
+        sent
+    }
 }
 
 impl AsyncUdpSocket for Silenced {
@@ -135,7 +162,7 @@ impl AsyncUdpSocket for Silenced {
 
     fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
         match self.silence.may_send() {
-            true => self.socket.try_send(transmit),
+            true => self.send(transmit),
             // As the network may lose it. An error would be logged and come again.
             false => Ok(()),
         }

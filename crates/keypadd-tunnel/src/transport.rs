@@ -16,6 +16,7 @@
 
 use std::{fmt, str::FromStr, sync::Arc, time::Duration};
 
+use keypadd_provider::Meters;
 use quinn::{
     EndpointConfig, IdleTimeout, MtuDiscoveryConfig, TransportConfig, VarInt,
     congestion::{BbrConfig, ControllerFactory, CubicConfig},
@@ -104,6 +105,8 @@ pub struct TransportSettings {
     pub udp_buffer_bytes: usize,
     /// The clocks whose jumps end all connections.
     pub clocks: Arc<dyn Clocks>,
+    /// Where the time of sending is noted, if anywhere.
+    pub meters: Option<Arc<Meters>>,
 }
 
 impl Default for TransportSettings {
@@ -118,6 +121,7 @@ impl Default for TransportSettings {
             forwards_max: 1024,
             udp_buffer_bytes: 4 << 20,
             clocks: Arc::new(SystemClocks),
+            meters: None,
         }
     }
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 use keypadd_config::values as config;
 use keypadd_config::values::peer_name;
 pub(super) use keypadd_config::values::{
-    BadValue, cipher_backend, congestion, drain_timeout, duration, dynamic_forward, kex,
-    listen_permit, local_forward, log_filter, path, percent, permit, pool_mode, public_key,
+    BadValue, cipher_backend, congestion, cpu_percent, drain_timeout, duration, dynamic_forward,
+    kex, listen_permit, local_forward, log_filter, path, permit, pool_mode, public_key,
     remote_forward, server, socket, suite, target,
 };
 use keypadd_keystream::{MeasureSuite, Protection, Suite};

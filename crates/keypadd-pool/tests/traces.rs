@@ -1,0 +1,138 @@
+//! What a connection leaves in this process's memory when it is over: no keystream of the pool. Alone
+//! in its process, because all of its memory is read (proc(5), `/proc/self/mem`).
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use keypadd_keystream::{InlineKeystream, PacketNumber, Suite, SuiteKey};
+use keypadd_pool::{Coverage, Direction, PAD_BYTES, Pool, PoolSettings, Stage, Traffic};
+
+/// Memory is read in pieces of this size.
+const PIECE_BYTES: usize = 1 << 20;
+/// What is looked for: so many bytes of it are no coincidence.
+const TRACE_BYTES: usize = 12;
+
+/// Bytes to look for, kept in a form that the search does not find.
+struct Trace {
+    what: String,
+    inverted: [u8; TRACE_BYTES],
+}
+
+impl Trace {
+    fn of(what: impl Into<String>, bytes: &[u8]) -> Self {
+        let mut inverted = [0; TRACE_BYTES];
+        for (kept, byte) in inverted.iter_mut().zip(bytes) {
+            *kept = !byte;
+        }
+        Self { what: what.into(), inverted }
+    }
+
+    fn is_in(&self, memory: &[u8]) -> bool {
+        let first = !self.inverted[0];
+        memory.windows(TRACE_BYTES).any(|window| {
+            window[0] == first
+                && window.iter().zip(&self.inverted).all(|(byte, kept)| *byte == !kept)
+        })
+    }
+}
+
+/// Which of the traces are in memory that the process can write.
+fn found(traces: &[Trace]) -> Vec<&str> {
+    let maps = fs::read_to_string("/proc/self/maps").expect("proc is mounted");
+    let memory = File::open("/proc/self/mem").expect("one's own memory");
+    // Reads the pieces; a trace at their border is found in the overlap.
+    let mut piece = vec![0; PIECE_BYTES + TRACE_BYTES];
+    let own = piece.as_ptr() as u64..piece.as_ptr() as u64 + piece.len() as u64;
+    let mut found = Vec::new();
+    for line in
+        maps.lines().filter(|line| line.split(' ').nth(1).is_some_and(|f| f.starts_with("rw")))
+    {
+        let range = line.split(' ').next().expect("a range");
+        let (from, to) = range.split_once('-').expect("two ends");
+        let end = |text| u64::from_str_radix(text, 16).expect("an address");
+        let (mut at, to) = (end(from), end(to));
+        while at < to {
+            let bytes = ((to - at) as usize).min(piece.len());
+            if memory.read_exact_at(&mut piece[..bytes], at).is_ok() {
+                // What was read of this very buffer is an echo of what was read before.
+                let is_own = at < own.end && at + bytes as u64 > own.start;
+                let hits = traces.iter().filter(|trace| !is_own && trace.is_in(&piece[..bytes]));
+                found.extend(hits.map(|trace| trace.what.as_str()));
+            }
+            at += PIECE_BYTES as u64;
+        }
+        piece.fill(0);
+    }
+    found
+}
+
+fn poll_until(condition: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(120);
+    while !holds() {
+        assert!(Instant::now() < deadline, "waited in vain until {condition}");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// The first bytes of some pads, made and looked up in a place of their own.
+fn traces_of_pads(key: &Arc<keypadd_keystream::KeystreamKey>, suite: Suite) -> Vec<Trace> {
+    let mut inline = InlineKeystream::new(Arc::clone(key));
+    let mut traces = Vec::new();
+    for number in [0, 7, 63, 64, 700] {
+        for from in [16, 128, 1000] {
+            let mut pad = [0; TRACE_BYTES];
+            inline.write(PacketNumber::new(number), from, &mut pad);
+            traces.push(Trace::of(format!("{suite}: pad of {number} from {from}"), &pad));
+            pad.fill(0);
+            std::hint::black_box(&mut pad);
+        }
+    }
+    traces
+}
+
+/// Overwrites what looking pads up has left below on the stack: registers that the compiler spilled, which
+/// DESIGN.md lists as known. From here on only the pool has a hand in it.
+#[inline(never)]
+fn scrub_stack() {
+    std::hint::black_box(&mut [0x33_u8; 64 << 10]);
+}
+
+#[test]
+fn nothing_of_a_closed_connections_pads_is_left_in_memory() {
+    let pool = Pool::new(PoolSettings { budget_bytes: 4 << 20 }).expect("a pool");
+    let mut traces = Vec::new();
+    for suite in Suite::ALL {
+        let mut material = [0; 32];
+        material.iter_mut().enumerate().for_each(|(nth, byte)| *byte = (nth * 37 + 11) as u8);
+        let bytes = &material[..suite.protection().key_bytes()];
+        let key = SuiteKey::derive(suite, bytes, &[0x5a; 12]).keystream.expect("pads");
+        let of_suite = traces_of_pads(&key, suite);
+        scrub_stack();
+        let traffic = Traffic::new(Direction::Send);
+        let mut lane =
+            pool.open_lane(Arc::clone(&key), &traffic, PacketNumber::new(0), Stage::Active);
+        for number in [0, 7, 63, 64, 700] {
+            poll_until("the pad is there", || {
+                lane.seek(PacketNumber::new(number), PAD_BYTES) == Coverage::Hit
+            });
+            // Not blind: what is at hand is found.
+            if number == 0 {
+                let seen = found(&of_suite);
+                assert!(seen.iter().any(|what| what.contains("pad of 7 ")), "{suite}: {seen:?}");
+            }
+            let mut data = [0; PAD_BYTES];
+            lane.take(PacketNumber::new(number), &mut [], &mut data);
+            data.fill(0);
+            std::hint::black_box(&mut data);
+        }
+        traces.extend(of_suite);
+        drop((lane, key));
+    }
+    poll_until("all memory is home", || pool.snapshot().filled_bytes == 0);
+    assert_eq!(found(&traces), [""; 0], "with the pool");
+    drop(pool);
+    assert_eq!(found(&traces), [""; 0], "without it");
+}
