@@ -5,12 +5,12 @@
 //! clock but the `now` it is given.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use crate::arena::UNIT_BYTES;
 use crate::chunk::Part;
 use crate::plan::Allotment;
+use crate::sync::{AtomicU64, Ordering::Relaxed};
 
 /// Time constant of the averages: a burst that is over weighs a third as much after it.
 const MEMORY: Duration = Duration::from_secs(10);

@@ -6,12 +6,9 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{AcqRel, Relaxed};
-use std::sync::mpsc;
 use std::time::Duration;
 
 use keypadd_keystream::{KeystreamKey, PacketNumber, SEGMENT_PACKETS, Segment};
-use rtrb::{Consumer, Producer};
 
 use crate::arena::Unit;
 use crate::chunk::{Chunk, KeyId, Part};
@@ -21,6 +18,8 @@ use crate::lane::Shared;
 use crate::plan::{LaneView, Plan, Recall, Stage, Work, plan_refill};
 use crate::shared::{FillerShared, Home};
 use crate::stock::Stock;
+use crate::sync::Ordering::{AcqRel, Relaxed};
+use crate::sync::{Consumer, Producer, mpsc};
 use crate::targets::targets;
 
 /// Segments that the filler may skip ahead of a consumer that outruns it, by part. Skipped
@@ -234,7 +233,9 @@ impl Filler {
             }
             !closed
         });
-        free.add(self.returned.try_iter().flatten());
+        while let Ok(units) = self.returned.try_recv() {
+            free.add(units);
+        }
     }
 
     /// Adds freshly mapped memory.

@@ -8,18 +8,15 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{
-    AtomicBool, AtomicU8, AtomicU64,
-    Ordering::{Acquire, Relaxed, Release},
-};
 
 use keypadd_keystream::{PacketNumber, SEGMENT_PACKETS, Segment};
-use rtrb::{Consumer, Producer};
 
 use crate::chunk::{Chunk, KeyId, Part};
 use crate::demand::Traffic;
 use crate::plan::Stage;
 use crate::shared::Wake;
+use crate::sync::Ordering::{Acquire, Relaxed, Release};
+use crate::sync::{AtomicBool, AtomicU8, AtomicU64, Consumer, Producer};
 
 /// Chunks kept behind the newest one for late packets. QUIC stacks drop what is more than about
 /// 128 numbers late, which spans at most two earlier segments.

@@ -19,6 +19,7 @@ mod plan;
 mod pool;
 mod shared;
 mod stock;
+mod sync;
 mod targets;
 mod thread;
 

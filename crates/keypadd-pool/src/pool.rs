@@ -3,14 +3,11 @@
 //! A pool is one arena and one filler. Dropping the last handle stops the filler; lanes that are
 //! still in use run dry and their owners go inline.
 
-use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
-use std::thread;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
+use std::{fmt, io};
 
 use keypadd_keystream::{KeystreamKey, PacketNumber, Protection};
-use rtrb::RingBuffer;
 
 use crate::arena::{self, UNIT_BYTES, Unit};
 use crate::chunk::{KeyId, Part};
@@ -19,6 +16,9 @@ use crate::filler::{Feed, FeedEnd, Filler, Order};
 use crate::lane::{Hand, Lane, Shared};
 use crate::plan::{MAX_BODIES, MAX_HEADS, Stage};
 use crate::shared::{FillerShared, Wake};
+use crate::sync::{
+    AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering::Relaxed, RingBuffer, mpsc, thread,
+};
 use crate::thread::{Alive, FillerFault, FillerHost, Kernel};
 
 /// How a pool is made.
@@ -39,7 +39,6 @@ pub struct Pool {
     except: Arc<[Protection]>,
 }
 
-#[derive(Debug)]
 struct Handle {
     filler: Arc<FillerShared>,
     orders: mpsc::Sender<Order>,
@@ -93,7 +92,7 @@ impl Pool {
     /// When the memory or the thread is refused, or the budget is smaller than one body chunk. (Below
     /// about 300 KiB there is no room for bodies beside the heads.)
     pub fn new(settings: PoolSettings) -> io::Result<Self> {
-        Self::with_host(settings, Kernel)
+        Self::with_host(settings, Kernel::default())
     }
 
     /// As [`Pool::new`], with a host that may refuse or fail.
@@ -256,6 +255,13 @@ fn units_of(budget_bytes: usize) -> io::Result<usize> {
         ));
     }
     Ok(units)
+}
+
+/// A pool is told by its figures.
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handle").finish_non_exhaustive()
+    }
 }
 
 impl Handle {

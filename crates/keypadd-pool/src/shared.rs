@@ -1,16 +1,16 @@
 //! What the filler and everybody else see of each other: figures, the bell that wakes it, and the
 //! way home for memory. Atomics and channels only; nothing here waits for anybody.
 
-use std::sync::atomic::{
-    AtomicBool, AtomicI32, AtomicU8, AtomicU64,
-    Ordering::{AcqRel, Relaxed},
-};
-use std::sync::mpsc;
 use std::sync::{Arc, OnceLock};
-use std::thread::Thread;
 
 use crate::arena::Unit;
 use crate::cpu_share::WHOLE_CORE;
+use crate::sync::thread::Thread;
+use crate::sync::{
+    AtomicBool, AtomicI32, AtomicU8, AtomicU64,
+    Ordering::{AcqRel, Relaxed},
+    mpsc,
+};
 
 /// Figures that everybody may read and the filler's bell.
 #[derive(Debug)]

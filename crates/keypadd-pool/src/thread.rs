@@ -6,8 +6,6 @@
 //! and the log and the pool's figures say why.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use thread_priority::{
@@ -18,6 +16,8 @@ use thread_priority::{
 use crate::cpu_share::WHOLE_CORE;
 use crate::filler::{Filler, Step};
 use crate::shared::FillerShared;
+use crate::sync::Ordering::Relaxed;
+use crate::sync::thread;
 
 /// How far a filler stands back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,11 +61,22 @@ pub trait FillerHost: Send + 'static {
 
     /// CPU time that the calling thread has spent.
     fn cpu_time(&mut self) -> Duration;
+
+    /// Time that has passed since any one moment.
+    fn now(&mut self) -> Duration;
 }
 
 /// The system that the process runs on.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Kernel;
+#[derive(Clone, Copy, Debug)]
+pub struct Kernel {
+    started: Instant,
+}
+
+impl Default for Kernel {
+    fn default() -> Self {
+        Self { started: Instant::now() }
+    }
+}
 
 impl FillerHost for Kernel {
     fn stand_back(&mut self) -> Priority {
@@ -84,6 +95,10 @@ impl FillerHost for Kernel {
         let spent = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
         Duration::new(spent.tv_sec as u64, spent.tv_nsec as u32)
     }
+
+    fn now(&mut self) -> Duration {
+        self.started.elapsed()
+    }
 }
 
 /// Fills until the pool is dropped.
@@ -101,20 +116,30 @@ pub(crate) fn run(mut filler: Filler, mut host: impl FillerHost, alive: Alive) {
             return;
         }
     }
-    let started = Instant::now();
     loop {
         if filler.has_no_work() || shared.max_cpu_percent.load(Relaxed) < WHOLE_CORE {
             let spent = host.cpu_time();
             shared.fill_cpu_nanos.store(spent.as_nanos() as u64, Relaxed);
             filler.spent(spent);
         }
-        match filler.step(started.elapsed()) {
+        match filler.step(host.now()) {
             Step::Worked => {}
             Step::Idle => thread::park(),
-            Step::Resting(rest) => thread::park_timeout(rest),
+            Step::Resting(rest) => park_for(rest),
             Step::Stopped => break,
         }
     }
+}
+
+#[cfg(not(loom))]
+fn park_for(rest: Duration) {
+    thread::park_timeout(rest);
+}
+
+/// A model has no time, and no test of it a limit.
+#[cfg(loom)]
+fn park_for(_: Duration) {
+    thread::yield_now();
 }
 
 /// Says that a filler lives, and when it stops without being told to, why pads are made inline.
@@ -130,7 +155,7 @@ impl Alive {
 impl Drop for Alive {
     fn drop(&mut self) {
         self.0.alive.store(false, Relaxed);
-        if thread::panicking() {
+        if std::thread::panicking() {
             self.0.fault.store(FillerFault::Failed as u8 + 1, Relaxed);
             tracing::error!("no pool: {}; pads are made inline", FillerFault::Failed.reason());
         }

@@ -156,6 +156,10 @@ impl FillerHost for Faulty {
         self.readings = self.readings.checked_sub(1).expect("a reading that is left");
         Duration::ZERO
     }
+
+    fn now(&mut self) -> Duration {
+        Duration::ZERO
+    }
 }
 
 #[test]
