@@ -9,6 +9,7 @@
 mod arm;
 mod background;
 mod counts;
+mod emulate;
 mod exchange;
 mod exhaustion;
 mod figure;
@@ -33,6 +34,7 @@ mod workload;
 
 pub use arm::{Arm, TunnelArm};
 pub use counts::{Counts, Gauges};
+pub use emulate::CipherRate;
 pub use exchange::Exchange;
 pub use exhaustion::{Exhausted, Exhaustion, Patience};
 pub use interleave::{INTERRUPTED, Progress, Rounds, Runs, Tell, Turn, Workload, open, take_turns};

@@ -3,6 +3,7 @@
 //! All backends give the same bytes. Knows names and what the CPU has, no keys.
 
 use crate::bitslice::Path;
+use crate::pace::{Pace, Pacing};
 use std::fmt;
 use std::str::FromStr;
 
@@ -31,6 +32,7 @@ pub enum CipherBackend {
 pub struct CipherEngine {
     asked: CipherBackend,
     pub(crate) blocks: Blocks,
+    pacing: Pacing,
 }
 
 /// Whether AES has instructions; the crate `aes` is fastest then.
@@ -105,7 +107,8 @@ impl CipherBackend {
             Self::Bitslice256 => Some(Path::lanes_256().ok_or(BackendMissing(self))?),
             Self::Bitslice512 => Some(Path::lanes_512().ok_or(BackendMissing(self))?),
         };
-        Ok(CipherEngine { asked: self, blocks: path.map_or(Blocks::DesCrate, Blocks::Bitslice) })
+        let blocks = path.map_or(Blocks::DesCrate, Blocks::Bitslice);
+        Ok(CipherEngine { asked: self, blocks, pacing: Pacing::default() })
     }
 
     const fn needs(self) -> &'static str {
@@ -122,6 +125,17 @@ impl CipherEngine {
     /// What was asked for, [`CipherBackend::Auto`] among it.
     pub fn asked(self) -> CipherBackend {
         self.asked
+    }
+
+    /// The same, slowed: whatever makes keystream with it does so at this pace. For measurements; the
+    /// pace is kept for the life of the process.
+    pub fn at_pace(self, pace: impl Pace + 'static) -> Self {
+        Self { pacing: Pacing::by(pace), ..self }
+    }
+
+    /// Through which keystream is to be made.
+    pub fn pacing(self) -> Pacing {
+        self.pacing
     }
 
     /// What makes chunks of AES, if it is not the crate `aes`.
@@ -151,7 +165,7 @@ impl Default for CipherEngine {
 
 impl PartialEq for CipherEngine {
     fn eq(&self, other: &Self) -> bool {
-        self.asked == other.asked
+        self.asked == other.asked && self.pacing == other.pacing
     }
 }
 
@@ -159,7 +173,11 @@ impl Eq for CipherEngine {}
 
 impl fmt::Debug for CipherEngine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("CipherEngine").field(&self.asked).field(&self.backend()).finish()
+        f.debug_tuple("CipherEngine")
+            .field(&self.asked)
+            .field(&self.backend())
+            .field(&self.pacing)
+            .finish()
     }
 }
 

@@ -62,7 +62,8 @@ impl SuiteKey {
     fn expand(suite: Protection, key: &[u8], iv: &[u8; 12], engine: CipherEngine) -> Self {
         let (keystream, mac) = if suite.mac() == Mac::Ghash {
             let mac = MacKey::ghash(&Aes::new(key));
-            (Some(KeystreamKey::aes(suite.cipher(), AesCtr::new(key, iv, engine))), mac)
+            let aes = AesCtr::new(key, iv, engine);
+            (Some(KeystreamKey::aes(suite.cipher(), aes, engine.pacing())), mac)
         } else {
             let prk = Prk::new(key.try_into().expect("32 bytes, as asserted"));
             let info = [b"keypadd mac".as_slice()];
@@ -87,8 +88,10 @@ fn private_keystream(
     engine: CipherEngine,
 ) -> Option<KeystreamKey> {
     let enc = [b"keypadd enc".as_slice()];
-    let aes = |aes| KeystreamKey::aes(cipher, aes);
-    let legacy = |legacy, prk| KeystreamKey::legacy(cipher, LegacyKey::new(legacy, prk, engine));
+    let pacing = engine.pacing();
+    let aes = |aes| KeystreamKey::aes(cipher, aes, pacing);
+    let legacy =
+        |legacy, prk| KeystreamKey::legacy(cipher, LegacyKey::new(legacy, prk, engine), pacing);
     Some(match cipher {
         Cipher::Aes128 => aes(AesCtr::new(&*prk.expanded::<16>(&enc), iv, engine)),
         Cipher::Aes256 => aes(AesCtr::new(&*prk.expanded::<32>(&enc), iv, engine)),

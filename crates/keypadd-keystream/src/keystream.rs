@@ -7,6 +7,7 @@ use crate::aes_ctr::AesCtr;
 use crate::counter;
 use crate::legacy::{self, LegacyKey, Subkey};
 use crate::number::{PacketNumber, SEGMENT_PACKETS, Segment};
+use crate::pace::Pacing;
 use crate::suite::Cipher;
 use std::fmt;
 use std::sync::Arc;
@@ -26,6 +27,7 @@ const SCRATCH_BYTES: usize = 1536;
 pub struct KeystreamKey {
     cipher: Cipher,
     inner: Inner,
+    pacing: Pacing,
 }
 
 enum Inner {
@@ -34,12 +36,12 @@ enum Inner {
 }
 
 impl KeystreamKey {
-    pub(crate) fn aes(cipher: Cipher, key: AesCtr) -> Self {
-        Self { cipher, inner: Inner::Aes(key) }
+    pub(crate) fn aes(cipher: Cipher, key: AesCtr, pacing: Pacing) -> Self {
+        Self { cipher, inner: Inner::Aes(key), pacing }
     }
 
-    pub(crate) fn legacy(cipher: Cipher, key: LegacyKey) -> Self {
-        Self { cipher, inner: Inner::Legacy(key) }
+    pub(crate) fn legacy(cipher: Cipher, key: LegacyKey, pacing: Pacing) -> Self {
+        Self { cipher, inner: Inner::Legacy(key), pacing }
     }
 
     /// The cipher this key is for.
@@ -74,10 +76,10 @@ impl KeystreamKey {
             count = slot + 1;
         }
         let rows = &mut all[..count];
-        match &self.inner {
+        self.pacing.make(rows.iter().map(|row| row.len()).sum(), || match &self.inner {
             Inner::Aes(key) => key.write_rows(segment, offset, rows),
             Inner::Legacy(key) => key.subkey(segment).write_rows(offset, rows),
-        }
+        });
     }
 
     /// Writes part of one pad; `subkey` is that of the packet's segment.
@@ -141,18 +143,24 @@ impl InlineKeystream {
     ///
     /// If the pad would be longer than the mask of the tag and [`PAYLOAD_BYTES_MAX`].
     pub fn write(&mut self, packet: PacketNumber, offset: usize, out: &mut [u8]) {
-        let subkey = subkey(&self.key, &mut self.last, packet.segment());
-        self.key.write_pad(packet, subkey, offset, out);
+        let Self { key, last, .. } = self;
+        key.pacing.make(out.len(), || {
+            let subkey = subkey(key, last, packet.segment());
+            key.write_pad(packet, subkey, offset, out);
+        });
     }
 
     /// XORs the bytes `offset..offset + data.len()` of the packet's pad on `data`; encrypts and
     /// decrypts. Panics as [`Self::write`] does, before it touches `data`.
     pub fn apply(&mut self, packet: PacketNumber, offset: usize, data: &mut [u8]) {
-        self.key.check_end(offset, data.len());
-        let subkey = subkey(&self.key, &mut self.last, packet.segment());
+        let Self { key, last, scratch } = self;
+        key.check_end(offset, data.len());
         for (piece, data) in data.chunks_mut(SCRATCH_BYTES).enumerate() {
-            let pad = &mut self.scratch[..data.len()];
-            self.key.write_pad(packet, subkey, offset + piece * SCRATCH_BYTES, pad);
+            let pad = &mut scratch[..data.len()];
+            key.pacing.make(pad.len(), || {
+                let subkey = subkey(key, last, packet.segment());
+                key.write_pad(packet, subkey, offset + piece * SCRATCH_BYTES, pad);
+            });
             for (byte, pad) in data.iter_mut().zip(&*pad) {
                 *byte ^= pad;
             }

@@ -30,6 +30,7 @@ mod keystream;
 mod legacy;
 mod mac;
 mod number;
+mod pace;
 mod suite;
 #[cfg(test)]
 #[path = "../tests/vectors/mod.rs"]
@@ -40,6 +41,7 @@ pub use derive::SuiteKey;
 pub use keystream::{InlineKeystream, KeystreamKey, PAYLOAD_BYTES_MAX};
 pub use mac::{MacKey, TAG_BYTES};
 pub use number::{PacketNumber, SEGMENT_PACKETS, Segment};
+pub use pace::{Pace, Pacing};
 pub use suite::{
     Cipher, Class, Mac, MeasureSuite, Protection, Suite, UnknownMeasureSuite, UnknownSuite,
 };

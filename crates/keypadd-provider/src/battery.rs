@@ -9,6 +9,7 @@ mod allocations;
 mod forgeries;
 mod late;
 mod modes;
+mod pacing;
 mod replays;
 mod rfc9001;
 mod sealing;

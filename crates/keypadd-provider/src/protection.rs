@@ -6,7 +6,8 @@
 use std::sync::Arc;
 
 use keypadd_keystream::{
-    Cipher, CipherEngine, KeystreamKey, Mac, MacKey, PacketNumber, Protection, SuiteKey, TAG_BYTES,
+    Cipher, CipherEngine, KeystreamKey, Mac, MacKey, Pacing, PacketNumber, Protection, SuiteKey,
+    TAG_BYTES,
 };
 use ring::aead::{AES_128_GCM, AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use ring::error::Unspecified;
@@ -31,7 +32,7 @@ impl KeyProtection {
     ) -> (Self, Option<Arc<KeystreamKey>>) {
         let SuiteKey { keystream, mac } =
             SuiteKey::derive_with(suite, material.key(), material.iv(), engine);
-        let whole = (suite.mac() == Mac::Ghash).then(|| WholePacket::new(suite, material));
+        let whole = (suite.mac() == Mac::Ghash).then(|| WholePacket::new(suite, material, engine));
         (Self { mask_bytes: suite.mask_bytes(), mac, whole: whole.flatten() }, keystream)
     }
 
@@ -50,21 +51,23 @@ impl KeyProtection {
     }
 }
 
-/// AES-GCM in one pass, by ring: what a packet without a pad costs, and `--pool off`.
+/// AES-GCM in one pass, by ring: what a packet without a pad costs, and `--pool off`. A pace holds for
+/// all of the pass, GHASH in it: the two are one loop.
 pub(crate) struct WholePacket {
     key: LessSafeKey,
+    pacing: Pacing,
     iv: Zeroizing<[u8; 12]>,
 }
 
 impl WholePacket {
     /// `None` only if the key has the wrong length, which rustls rules out.
-    fn new(suite: Protection, material: &KeyMaterial) -> Option<Self> {
+    fn new(suite: Protection, material: &KeyMaterial, engine: CipherEngine) -> Option<Self> {
         let algorithm = match suite.cipher() {
             Cipher::Aes128 => &AES_128_GCM,
             _ => &AES_256_GCM,
         };
         let key = LessSafeKey::new(UnboundKey::new(algorithm, material.key()).ok()?);
-        Some(Self { key, iv: Zeroizing::new(*material.iv()) })
+        Some(Self { key, pacing: engine.pacing(), iv: Zeroizing::new(*material.iv()) })
     }
 
     pub(crate) fn seal(
@@ -73,12 +76,16 @@ impl WholePacket {
         header: &[u8],
         payload: &mut [u8],
     ) -> [u8; TAG_BYTES] {
-        let aad = Aad::from(header);
-        let tag = self
-            .key
-            .seal_in_place_separate_tag(self.nonce(packet_number), aad, payload)
-            .expect("a payload below 64 KiB is far below GCM's limit");
-        tag.as_ref().try_into().expect("GCM's tag is 16 bytes")
+        let mut tag = [0; TAG_BYTES];
+        self.pacing.make(TAG_BYTES + payload.len(), || {
+            let aad = Aad::from(header);
+            let sealed = self
+                .key
+                .seal_in_place_separate_tag(self.nonce(packet_number), aad, payload)
+                .expect("a payload below 64 KiB is far below GCM's limit");
+            tag = sealed.as_ref().try_into().expect("GCM's tag is 16 bytes");
+        });
+        tag
     }
 
     pub(crate) fn open(
@@ -87,7 +94,12 @@ impl WholePacket {
         header: &[u8],
         sealed: &mut [u8],
     ) -> Result<(), Unspecified> {
-        self.key.open_in_place(self.nonce(packet_number), Aad::from(header), sealed).map(|_| ())
+        let mut opened = Err(Unspecified);
+        self.pacing.make(sealed.len(), || {
+            let (nonce, aad) = (self.nonce(packet_number), Aad::from(header));
+            opened = self.key.open_in_place(nonce, aad, sealed).map(|_| ());
+        });
+        opened
     }
 
     /// RFC 9001 section 5.3: the IV with the packet number XORed into its low 64 bits.

@@ -54,8 +54,16 @@ impl Sender {
 
     /// Adds a phase, as the session does; phases come in order.
     pub(super) fn key(&self, phase: u64, material: &KeyMaterial) -> SealKey {
-        let (protection, keystream) =
-            KeyProtection::derive(self.suite, material, CipherEngine::default());
+        self.key_with(phase, material, CipherEngine::default())
+    }
+
+    pub(super) fn key_with(
+        &self,
+        phase: u64,
+        material: &KeyMaterial,
+        engine: CipherEngine,
+    ) -> SealKey {
+        let (protection, keystream) = KeyProtection::derive(self.suite, material, engine);
         self.phases().add(phase, keystream);
         SealKey::new(Arc::clone(&self.outbound), phase, protection, self.limits)
     }
@@ -94,8 +102,16 @@ impl Receiver {
 
     /// Adds a phase, as the session does; phases come in order.
     pub(super) fn key(&self, phase: u64, material: &KeyMaterial) -> OpenKey {
-        let (protection, keystream) =
-            KeyProtection::derive(self.suite, material, CipherEngine::default());
+        self.key_with(phase, material, CipherEngine::default())
+    }
+
+    pub(super) fn key_with(
+        &self,
+        phase: u64,
+        material: &KeyMaterial,
+        engine: CipherEngine,
+    ) -> OpenKey {
+        let (protection, keystream) = KeyProtection::derive(self.suite, material, engine);
         self.arrivals().phases.add(phase, keystream);
         OpenKey::new(Arc::clone(&self.inbound), phase, protection, self.limits)
     }
