@@ -45,7 +45,7 @@ impl Sealing {
         let settings = |pool| CryptoSettings {
             key: Arc::new(PrivateKey::generate().expect("randomness")),
             suites: vec![suite.into()],
-            kex: vec![KeyExchange::X25519],
+            kex: vec![KeyExchange::X25519.into()],
             pool,
             cipher_engine: CipherEngine::default(),
             meters: Arc::clone(&meters),

@@ -7,7 +7,9 @@ use std::time::{Duration, SystemTime};
 
 use keypadd_bench::Service;
 use keypadd_keystream::{CipherEngine, Class, MeasureSuite, Protection, Suite};
-use keypadd_provider::{CryptoSettings, KeyExchange, Meters, PrivateKey, PublicKey};
+use keypadd_provider::{
+    CryptoSettings, Group, KeyExchange, MeasureKeyExchange, Meters, PrivateKey, PublicKey,
+};
 use keypadd_tunnel::{Congestion, TransportSettings};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
@@ -100,6 +102,8 @@ pub(crate) struct Daemon {
     pub(crate) drain: Duration,
     /// The suites that were chosen: what is accepted but for measurements.
     pub(crate) suites: Vec<Suite>,
+    /// The key exchanges that were chosen, likewise.
+    pub(crate) kex: Vec<KeyExchange>,
     /// Where its pads come from.
     pub(crate) pooling: Pooling,
     metrics: Option<TcpListener>,
@@ -148,13 +152,13 @@ impl Daemon {
         let crypto = CryptoSettings {
             key: settings.key,
             suites: accepted(&settings.suites, settings.permit_bench),
-            kex: settings.kex,
+            kex: accepted_groups(&settings.kex, settings.permit_bench),
             pool: pooling.pool(),
             cipher_engine: settings.cipher_engine,
             meters,
         };
-        let DaemonSettings { drain, suites, control_socket, .. } = settings;
-        Ok(Self { crypto, transport, drain, suites, pooling, metrics, control_socket, bench })
+        let DaemonSettings { drain, suites, kex, control_socket, .. } = settings;
+        Ok(Self { crypto, transport, drain, suites, kex, pooling, metrics, control_socket, bench })
     }
 
     /// Where measurements are answered, if they are.
@@ -210,6 +214,12 @@ impl Daemon {
 pub(crate) fn accepted(suites: &[Suite], permit_bench: bool) -> Vec<Protection> {
     let measured = MeasureSuite::ALL.into_iter().filter(|_| permit_bench).map(Into::into);
     suites.iter().copied().map(Into::into).chain(measured).collect()
+}
+
+/// Likewise.
+pub(crate) fn accepted_groups(kex: &[KeyExchange], permit_bench: bool) -> Vec<Group> {
+    let measured = MeasureKeyExchange::ALL.into_iter().filter(|_| permit_bench).map(Into::into);
+    kex.iter().copied().map(Into::into).chain(measured).collect()
 }
 
 /// Keeps the rates up to date, until it is dropped.

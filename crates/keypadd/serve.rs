@@ -118,7 +118,7 @@ pub(crate) async fn run(
         listen: place,
         key: daemon.public_key(),
         suites: &daemon.suites,
-        kex: &daemon.crypto.kex,
+        kex: &daemon.kex,
         permits: &permits,
         listen_permits: &listen_permits,
     };

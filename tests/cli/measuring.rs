@@ -24,7 +24,7 @@ async fn measuring(server: &str, target: SocketAddr) -> Client {
     let crypto = CryptoSettings {
         key: Arc::new(PrivateKey::from_pem(PRIVATE_KEY).unwrap()),
         suites: vec![MeasureSuite::NULL_HMAC_SHA1.into()],
-        kex: vec![KeyExchange::X25519],
+        kex: vec![KeyExchange::X25519.into()],
         pool: None,
         cipher_engine: CipherEngine::default(),
         meters: Arc::new(Meters::default()),

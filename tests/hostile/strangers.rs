@@ -22,7 +22,7 @@ async fn shake_hands(server: SocketAddr, handshakes: u64, at_once: u64) {
     let crypto = CryptoSettings {
         key: Arc::new(PrivateKey::generate().unwrap()),
         suites: vec![SUITES[0].parse::<Suite>().unwrap().into()],
-        kex: vec![KeyExchange::X25519],
+        kex: vec![KeyExchange::X25519.into()],
         pool: None,
         cipher_engine: CipherEngine::default(),
         meters: Arc::new(Meters::default()),

@@ -12,7 +12,7 @@ mod section;
 use std::future::Future;
 use std::time::{Duration, Instant};
 
-use keypadd_provider::KeyExchange;
+use keypadd_provider::Group;
 use tokio::task::JoinSet;
 
 use crate::interleave::{Progress, Tell, process_cpu};
@@ -28,7 +28,7 @@ const RELAYED: u32 = 5;
 #[derive(Clone, Debug)]
 pub struct Kex {
     /// The key exchanges.
-    pub groups: Vec<KeyExchange>,
+    pub groups: Vec<Group>,
     /// Rounds in which all groups have one turn.
     pub rounds: u32,
     /// Handshakes of a turn, one after the other.
@@ -53,7 +53,7 @@ pub struct Handshakes {
 /// All of one group.
 #[derive(Clone, Debug)]
 struct Measured {
-    group: KeyExchange,
+    group: Group,
     wire: Option<Wire>,
     turns: Vec<Turn>,
 }

@@ -263,7 +263,7 @@ fn crypto(
     Ok(CryptoSettings {
         key,
         suites: vec![arm.suite],
-        kex: vec![settings.kex],
+        kex: vec![settings.kex.into()],
         pool,
         cipher_engine: arm.engine,
         meters,

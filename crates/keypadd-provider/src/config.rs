@@ -18,7 +18,7 @@ use rustls::server::{NoServerSessionStorage, ResolvesServerCert};
 use rustls::version::TLS13;
 
 use crate::identity::{PrivateKey, PublicKey};
-use crate::kx::KeyExchange;
+use crate::kx::Group;
 use crate::meters::Meters;
 use crate::refusal::{Allowed, NotesOffer, Refusal};
 use crate::retry;
@@ -44,7 +44,7 @@ pub struct CryptoSettings {
     /// Suites to offer or to accept, most wanted first.
     pub suites: Vec<Protection>,
     /// Key exchanges to offer or to accept, most wanted first.
-    pub kex: Vec<KeyExchange>,
+    pub kex: Vec<Group>,
     /// Where pads come from; `None` makes every byte inline.
     pub pool: Option<Pool>,
     /// What computes DES, for suites that have it.

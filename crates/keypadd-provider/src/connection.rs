@@ -6,7 +6,7 @@ use keypadd_keystream::{Class, Protection};
 use keypadd_pool::{Allowance, Direction, Part, PartLevel, Pool};
 
 use crate::fault::KeyFault;
-use crate::kx::KeyExchange;
+use crate::kx::Group;
 use crate::limits::Limits;
 use crate::open::Inbound;
 use crate::phases::Phases;
@@ -18,7 +18,7 @@ pub struct HandshakeData {
     /// The suite that was negotiated.
     pub suite: Protection,
     /// The key exchange that was negotiated.
-    pub kex: KeyExchange,
+    pub kex: Group,
     /// A view of the connection's keys.
     pub keys: ConnectionKeys,
 }
@@ -26,7 +26,7 @@ pub struct HandshakeData {
 impl HandshakeData {
     /// What the connection may be used for.
     pub fn class(&self) -> Class {
-        self.suite.class()
+        self.suite.class().max(self.kex.class())
     }
 
     /// Whether it is there to be measured: bench streams and nothing else go through it.

@@ -1,14 +1,17 @@
-//! Key exchange: the three groups of TLS 1.3 that keypadd offers, by name.
+//! Key exchange: the three groups of TLS 1.3 that people choose from, by name, and those that are for
+//! measurements alone.
 //!
-//! One file per group; `secp384r1` is ring's own. A group makes its secret for one handshake, from
+//! One file per kind of group; `secp384r1` is ring's own. A group makes its secret for one handshake, from
 //! the operating system's randomness, and wipes it. Knows no suites and no identities.
 
 mod hybrid;
+mod modp;
 mod x25519;
 
 use std::fmt;
 use std::str::FromStr;
 
+use keypadd_keystream::Class;
 use rustls::crypto::{SupportedKxGroup, ring};
 use rustls::{Error, NamedGroup, PeerMisbehaved};
 use thiserror::Error as ThisError;
@@ -47,10 +50,123 @@ impl KeyExchange {
             Self::Secp384r1 => ring::kx_group::SECP384R1,
         }
     }
+}
+
+/// A key exchange for measurements alone, after the papers: Diffie-Hellman modulo a prime. No parser of
+/// what people choose returns it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum MeasureKeyExchange {
+    /// RFC 2409's group 1: 768 bits, broken for whoever has the means.
+    Modp768,
+    /// RFC 2409's group 2: 1,024 bits, in reach of the largest.
+    Modp1024,
+    /// RFC 3526's group 15: 3,072 bits.
+    Modp3072,
+    /// RFC 7919's ffdhe3072.
+    Ffdhe3072,
+}
+
+impl MeasureKeyExchange {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Modp768, Self::Modp1024, Self::Modp3072, Self::Ffdhe3072];
+
+    /// The name on the command line of measurements and in figures.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Modp768 => "modp-768",
+            Self::Modp1024 => "modp-1024",
+            Self::Modp3072 => "modp-3072",
+            Self::Ffdhe3072 => "ffdhe3072",
+        }
+    }
+
+    /// The implementation, for a [`rustls::crypto::CryptoProvider`].
+    pub fn group(self) -> &'static dyn SupportedKxGroup {
+        match self {
+            Self::Modp768 => &modp::MODP_768,
+            Self::Modp1024 => &modp::MODP_1024,
+            Self::Modp3072 => &modp::MODP_3072,
+            Self::Ffdhe3072 => &modp::FFDHE3072,
+        }
+    }
+}
+
+/// Any key exchange that two ends can settle on. It has no parser.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Group {
+    /// One that people choose.
+    Chosen(KeyExchange),
+    /// One that is for measurements.
+    Measure(MeasureKeyExchange),
+}
+
+impl Group {
+    /// All of them, those that people choose first.
+    pub fn all() -> impl Iterator<Item = Self> {
+        let chosen = KeyExchange::ALL.into_iter().map(Self::Chosen);
+        chosen.chain(MeasureKeyExchange::ALL.into_iter().map(Self::Measure))
+    }
+
+    /// The name in logs, figures and metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Chosen(kex) => kex.name(),
+            Self::Measure(kex) => kex.name(),
+        }
+    }
+
+    /// Standard, or for measurements alone.
+    pub fn class(self) -> Class {
+        match self {
+            Self::Chosen(_) => Class::Standard,
+            Self::Measure(_) => Class::Measure,
+        }
+    }
+
+    /// The implementation, for a [`rustls::crypto::CryptoProvider`].
+    pub fn group(self) -> &'static dyn SupportedKxGroup {
+        match self {
+            Self::Chosen(kex) => kex.group(),
+            Self::Measure(kex) => kex.group(),
+        }
+    }
 
     /// The key exchange that a handshake settled on, if it is one of ours.
     pub fn from_named_group(group: NamedGroup) -> Option<Self> {
-        Self::ALL.into_iter().find(|kex| kex.group().name() == group)
+        Self::all().find(|kex| kex.group().name() == group)
+    }
+}
+
+impl From<KeyExchange> for Group {
+    fn from(kex: KeyExchange) -> Self {
+        Self::Chosen(kex)
+    }
+}
+
+impl From<MeasureKeyExchange> for Group {
+    fn from(kex: MeasureKeyExchange) -> Self {
+        Self::Measure(kex)
+    }
+}
+
+impl fmt::Display for Group {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl fmt::Display for MeasureKeyExchange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for MeasureKeyExchange {
+    type Err = UnknownMeasureKeyExchange;
+
+    fn from_str(name: &str) -> Result<Self, UnknownMeasureKeyExchange> {
+        let found = Self::ALL.into_iter().find(|kex| kex.name() == name);
+        found.ok_or_else(|| UnknownMeasureKeyExchange { name: name.to_owned() })
     }
 }
 
@@ -77,6 +193,17 @@ pub struct UnknownKeyExchange {
     pub name: String,
 }
 
+/// A name that is no key exchange for measurements.
+#[derive(Clone, Debug, PartialEq, Eq, ThisError)]
+#[error(
+    "`{name}` is no key exchange for measurements; there are {}",
+    MeasureKeyExchange::ALL.map(MeasureKeyExchange::name).join(", ")
+)]
+pub struct UnknownMeasureKeyExchange {
+    /// What was given.
+    pub name: String,
+}
+
 /// A share of the wrong length or form, or one that leads to a worthless secret. TLS sends
 /// `illegal_parameter` for it.
 const INVALID_SHARE: Error = Error::PeerMisbehaved(PeerMisbehaved::InvalidKeyShare);
@@ -86,5 +213,7 @@ fn fill_random(secret: &mut [u8]) -> Result<(), Error> {
     getrandom::fill(secret).map_err(|_| Error::FailedToGetRandomBytes)
 }
 
+#[cfg(test)]
+mod modp_tests;
 #[cfg(test)]
 mod tests;

@@ -36,7 +36,9 @@ pub use connection::{ConnectionKeys, DirectionStatus, HandshakeData};
 pub use fault::KeyFault;
 pub use identity::{KeyTextError, PrivateKey, PublicKey};
 pub use keypadd_pool::Allowance;
-pub use kx::{KeyExchange, UnknownKeyExchange};
+pub use kx::{
+    Group, KeyExchange, MeasureKeyExchange, UnknownKeyExchange, UnknownMeasureKeyExchange,
+};
 pub use meters::{Meters, PacketStage, SAMPLED_ONE_IN};
 pub use pays::{SealTimes, TIMED_BYTES, pool_pays, seal_times};
 pub use seams::Seams;

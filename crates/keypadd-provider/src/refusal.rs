@@ -10,7 +10,7 @@ use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls::{AlertDescription, CipherSuite, Error, NamedGroup, PeerIncompatible};
 
-use crate::kx::KeyExchange;
+use crate::kx::Group;
 use crate::suites::from_code_point;
 use crate::verify::RefusedKey;
 
@@ -101,7 +101,7 @@ fn suite_name(code: CipherSuite) -> String {
 
 /// Likewise.
 fn group_name(group: NamedGroup) -> String {
-    match KeyExchange::from_named_group(group) {
+    match Group::from_named_group(group) {
         Some(kex) => kex.name().to_owned(),
         None => format!("{:#06x}", u16::from(group)),
     }

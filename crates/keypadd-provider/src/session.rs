@@ -26,7 +26,7 @@ use crate::carrier::claim;
 use crate::connection::{ConnectionKeys, HandshakeData};
 use crate::fault::FaultLatch;
 use crate::identity::PublicKey;
-use crate::kx::KeyExchange;
+use crate::kx::Group;
 use crate::limits::Limits;
 use crate::meters::Meters;
 use crate::open::{Inbound, OpenKey};
@@ -79,7 +79,7 @@ enum Tls {
 struct OneRtt {
     suite: Protection,
     limits: Limits,
-    kex: KeyExchange,
+    kex: Group,
     secrets: Secrets,
     next_phase: u64,
     keys: ConnectionKeys,
@@ -207,7 +207,7 @@ impl Session for PooledSession {
         let code = connection.negotiated_cipher_suite().map(|suite| suite.suite());
         let suite = code.and_then(from_code_point).expect("rustls negotiates what we configured");
         let group = connection.negotiated_key_exchange_group();
-        let kex = group.and_then(|group| KeyExchange::from_named_group(group.name()));
+        let kex = group.and_then(|group| Group::from_named_group(group.name()));
         let limits = self.context.seams.limits(suite);
         let (keys, (outbound, inbound)) = match change {
             // Handshake packets are few and never pooled: they are left out of the figures.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use keypadd_keystream::{CipherEngine, Protection};
-use keypadd_provider::{KeyExchange, PublicKey};
+use keypadd_provider::{Group, KeyExchange, PublicKey};
 use keypadd_tunnel::{Congestion, ServerAddress};
 
 use super::{path_parser, values};
@@ -273,9 +273,12 @@ pub(crate) struct ExhaustionArgs {
 #[derive(Debug, Args)]
 pub(crate) struct KexArgs {
     /// Key exchanges to compare
+    ///
+    /// Those of `keypadd connect`, and for measurements alone modp-768, modp-1024, modp-3072 and
+    /// ffdhe3072.
     #[arg(long, env = "KEYPADD_KEX", value_name = "NAME", value_delimiter = ',')]
-    #[arg(value_parser = values::kex, default_value = "x25519,x25519mlkem768,secp384r1")]
-    pub(crate) kex: Vec<KeyExchange>,
+    #[arg(value_parser = values::bench_kex, default_value = "x25519,x25519mlkem768,secp384r1")]
+    pub(crate) kex: Vec<Group>,
     /// Handshakes of a turn, one after the other
     #[arg(long, env = "KEYPADD_HANDSHAKES", value_name = "NUMBER", default_value = "100")]
     #[arg(value_parser = values::count)]

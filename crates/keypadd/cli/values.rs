@@ -12,7 +12,7 @@ pub(super) use keypadd_config::values::{
     remote_forward, server, socket, suite, target,
 };
 use keypadd_keystream::{MeasureSuite, Protection, Suite};
-use keypadd_provider::PublicKey;
+use keypadd_provider::{Group, PublicKey};
 
 use crate::error::{is_private, shown};
 
@@ -57,6 +57,14 @@ pub(super) fn bench_suite(text: &str) -> Result<Protection, BadValue> {
         let names = names.chain(MeasureSuite::ALL.iter().map(|suite| suite.name()));
         let names = names.collect::<Vec<_>>().join(", ");
         bad(format!("{} is not a suite", shown(text)), format!("one of {names}"))
+    })
+}
+
+/// A key exchange of `bench`, likewise.
+pub(super) fn bench_kex(text: &str) -> Result<Group, BadValue> {
+    Group::all().find(|group| group.name() == text).ok_or_else(|| {
+        let names = Group::all().map(Group::name).collect::<Vec<_>>().join(", ");
+        bad(format!("{} is no key exchange", shown(text)), format!("one of {names}"))
     })
 }
 

@@ -14,7 +14,7 @@ use super::allowances::Allowances;
 use super::links::{Bound, Link, crypto_for};
 use super::{pool_options, pool_suites};
 use crate::configfile::Loaded;
-use crate::daemon::{Daemon, accepted};
+use crate::daemon::{Daemon, accepted, accepted_groups};
 use crate::error::{Error, Exit};
 use crate::ready::RunReady;
 use crate::serve;
@@ -115,7 +115,7 @@ impl Applied {
             key,
             pool: change.pool.clone(),
             suites: accepted(&new.suites, daemon.bench().is_some()),
-            kex: new.kex.clone(),
+            kex: accepted_groups(&new.kex, daemon.bench().is_some()),
             ..daemon.crypto.clone()
         };
         self.allowances.prepare(&new);

@@ -43,7 +43,7 @@ pub(super) fn crypto_for(
     CryptoSettings {
         pool: settings.pool.clone().map(limited),
         suites: vec![dialled.suite.into()],
-        kex: vec![dialled.kex],
+        kex: vec![dialled.kex.into()],
         ..settings.clone()
     }
 }

@@ -114,7 +114,7 @@ fn settings(
     CryptoSettings {
         key: Arc::clone(&IDENTITIES[side as usize]),
         suites: vec![suite.into()],
-        kex: vec![KeyExchange::X25519],
+        kex: vec![KeyExchange::X25519.into()],
         pool: pool.map(|stepped| stepped.pool.clone()),
         cipher_engine: CipherEngine::default(),
         meters: Arc::clone(meters),

@@ -6,8 +6,7 @@ use std::time::{Duration, Instant};
 
 use keypadd_keystream::{CipherEngine, Suite};
 use keypadd_provider::{
-    AllowList, CryptoSettings, KeyExchange, Meters, PrivateKey, PublicKey, client_config,
-    server_config,
+    AllowList, CryptoSettings, Group, Meters, PrivateKey, PublicKey, client_config, server_config,
 };
 use quinn::{Endpoint, TransportConfig, VarInt};
 use tokio::task::JoinSet;
@@ -38,7 +37,7 @@ pub(super) struct Ends {
 }
 
 impl Ends {
-    pub(super) async fn new(group: KeyExchange) -> Result<Self, String> {
+    pub(super) async fn new(group: Group) -> Result<Self, String> {
         let text = |error: &dyn std::fmt::Display| error.to_string();
         let new_key = || PrivateKey::generate().map(Arc::new).map_err(|error| text(&error));
         let [client_key, server_key] = [new_key()?, new_key()?];

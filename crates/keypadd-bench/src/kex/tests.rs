@@ -1,9 +1,10 @@
 use super::*;
 use crate::results::{Cell, Outcome};
+use keypadd_provider::KeyExchange;
 
 fn kex(groups: &[KeyExchange]) -> Kex {
     Kex {
-        groups: groups.to_vec(),
+        groups: groups.iter().copied().map(Into::into).collect(),
         rounds: 3,
         handshakes: 3,
         per_second: 100.0,
@@ -65,7 +66,7 @@ async fn a_run_that_is_stopped_keeps_its_complete_turns() {
 fn a_second_round_trip_turns_the_verdict() {
     let outcome = |trips: Option<f64>| {
         let wire = trips.map(|trips| Wire { round_trips: [trips, trips + 0.5], ..Wire::default() });
-        let measured = Measured { group: KeyExchange::X25519, wire, turns: Vec::new() };
+        let measured = Measured { group: KeyExchange::X25519.into(), wire, turns: Vec::new() };
         section::section(&kex(&[KeyExchange::X25519]), &[measured]).verdicts[0].outcome
     };
     assert_eq!(outcome(Some(1.08)), Outcome::Holds);

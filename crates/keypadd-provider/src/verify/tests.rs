@@ -17,7 +17,7 @@ use rustls::{
 
 use super::*;
 use crate::identity::PrivateKey;
-use crate::kx::KeyExchange;
+use crate::kx::{Group, KeyExchange};
 
 /// A list for tests: the keys in it.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ fn key() -> PrivateKey {
     PrivateKey::generate().unwrap()
 }
 
-fn provider(kex: &[KeyExchange]) -> Arc<CryptoProvider> {
+fn provider(kex: &[Group]) -> Arc<CryptoProvider> {
     Arc::new(CryptoProvider {
         kx_groups: kex.iter().map(|kex| kex.group()).collect(),
         ..ring::default_provider()
@@ -42,8 +42,8 @@ fn provider(kex: &[KeyExchange]) -> Arc<CryptoProvider> {
 
 /// One handshake's parties: who presents what, who expects whom.
 struct Parties {
-    kex: KeyExchange,
-    server_kex: Vec<KeyExchange>,
+    kex: Group,
+    server_kex: Vec<Group>,
     pinned: PublicKey,
     listed: Vec<PublicKey>,
     client: Option<Arc<dyn ResolvesClientCert>>,
@@ -54,8 +54,8 @@ impl Parties {
     /// A client and a server that know each other.
     fn acquainted(client: &PrivateKey, server: &PrivateKey) -> Self {
         Self {
-            kex: KeyExchange::default(),
-            server_kex: KeyExchange::ALL.to_vec(),
+            kex: KeyExchange::default().into(),
+            server_kex: Group::all().collect(),
             pinned: server.public(),
             listed: vec![client.public()],
             client: Some(client.client_resolver().unwrap()),
@@ -142,7 +142,7 @@ fn alert(description: AlertDescription) -> Error {
 
 #[test]
 fn the_right_keys_meet_over_every_key_exchange() {
-    for kex in KeyExchange::ALL {
+    for kex in Group::all() {
         let (client, server) = (key(), key());
         let outcome = Parties { kex, ..Parties::acquainted(&client, &server) }.shake_hands();
         let (at_client, at_server) = (outcome.client.unwrap(), outcome.server.unwrap());
@@ -151,7 +151,7 @@ fn the_right_keys_meet_over_every_key_exchange() {
         assert_eq!(peer(&at_server), client.public());
         for side in [at_client, at_server] {
             let group = side.negotiated_key_exchange_group().unwrap();
-            assert_eq!(KeyExchange::from_named_group(group.name()), Some(kex));
+            assert_eq!(Group::from_named_group(group.name()), Some(kex));
         }
     }
 }
@@ -245,7 +245,7 @@ fn a_client_without_a_key_is_refused() {
 fn no_common_key_exchange_is_an_error_of_its_own() {
     let (client, server) = (key(), key());
     let mut parties = Parties::acquainted(&client, &server);
-    parties.server_kex = vec![KeyExchange::Secp384r1];
+    parties.server_kex = vec![KeyExchange::Secp384r1.into()];
     let (at_client, at_server) = parties.shake_hands().errors();
     let expected = PeerIncompatible::NoKxGroupsInCommon;
     assert_eq!(at_server, Some(Error::PeerIncompatible(expected)));

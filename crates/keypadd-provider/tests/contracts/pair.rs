@@ -56,7 +56,7 @@ impl Pair {
         let settings = |end: usize| CryptoSettings {
             key: Arc::clone(&keys[end]),
             suites: vec![suite.into()],
-            kex: vec![KeyExchange::X25519],
+            kex: vec![KeyExchange::X25519.into()],
             pool: None,
             cipher_engine: CipherEngine::default(),
             meters: Arc::new(Meters::default()),

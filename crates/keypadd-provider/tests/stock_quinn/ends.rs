@@ -48,7 +48,7 @@ impl Ends {
         let settings = CryptoSettings {
             key: Arc::clone(&our_key),
             suites: vec![suite.into()],
-            kex: vec![KeyExchange::X25519],
+            kex: vec![KeyExchange::X25519.into()],
             pool,
             cipher_engine: CipherEngine::default(),
             meters: Arc::clone(&meters),

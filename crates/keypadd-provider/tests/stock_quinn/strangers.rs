@@ -19,7 +19,7 @@ async fn an_unlisted_key_fills_no_chunk_and_a_listed_one_does() {
     let settings = CryptoSettings {
         key: Arc::clone(&our_key),
         suites: vec![suite.into()],
-        kex: vec![KeyExchange::X25519],
+        kex: vec![KeyExchange::X25519.into()],
         pool: Some(pool.clone()),
         cipher_engine: CipherEngine::default(),
         meters: Arc::new(Meters::default()),

@@ -4,7 +4,10 @@
 use std::{io, net::SocketAddr, sync::Arc};
 
 use keypadd_keystream::{MeasureSuite, Protection, Suite};
-use keypadd_provider::{PrivateKey, PublicKey, client_config, server_config};
+use keypadd_provider::{
+    CryptoSettings, Group, KeyExchange, MeasureKeyExchange, PrivateKey, PublicKey, client_config,
+    server_config,
+};
 use keypadd_tunnel::{
     AuthError, BenchForward, Bind, Client, ClientError, ClientSession, ClientSettings, Forward,
     Listen, Peers,
@@ -15,23 +18,39 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::support::*;
 
-const NULL: MeasureSuite = MeasureSuite::NULL_HMAC_SHA1;
+/// What protects a connection.
+#[derive(Clone, Copy, Debug)]
+struct How {
+    suite: Protection,
+    kex: Group,
+}
+
+impl How {
+    fn suite(suite: impl Into<Protection>) -> Self {
+        Self { suite: suite.into(), kex: KeyExchange::X25519.into() }
+    }
+
+    fn crypto(self, key: &Arc<PrivateKey>) -> CryptoSettings {
+        CryptoSettings { kex: vec![self.kex], ..crypto(key, self.suite) }
+    }
+}
+
+/// Connections for measurements alone: one by its suite, one by its key exchange.
+fn measured() -> [How; 2] {
+    let kex = MeasureKeyExchange::Modp768.into();
+    [How::suite(MeasureSuite::NULL_HMAC_SHA1), How { kex, ..How::suite(Suite::AES_128_GCM) }]
+}
 
 fn bench_forward() -> Forward {
     Forward::Bench(BenchForward { bind: Bind::Loopback, port: 0 })
 }
 
-/// A server that accepts `suite`, permits everything, and has a bench service there.
-fn server(
-    key: &Arc<PrivateKey>,
-    suite: impl Into<Protection>,
-    bench: Option<SocketAddr>,
-) -> RunningServer {
+/// A server that is protected like this, permits everything, and has a bench service there.
+fn server(key: &Arc<PrivateKey>, how: How, bench: Option<SocketAddr>) -> RunningServer {
     let own = new_key();
     let permits = ["*:*", "listen *:*"];
     RunningServer::start_as(Arc::clone(&own), key.public(), &permits, |settings| {
-        let crypto = crypto(&own, suite);
-        settings.crypto = server_config(&crypto, settings.peers.clone()).unwrap();
+        settings.crypto = server_config(&how.crypto(&own), settings.peers.clone()).unwrap();
         settings.bench = bench;
     })
 }
@@ -39,12 +58,12 @@ fn server(
 fn settings(
     server: (SocketAddr, PublicKey),
     key: &Arc<PrivateKey>,
-    suite: impl Into<Protection>,
+    how: How,
     forwards: Vec<Forward>,
 ) -> ClientSettings {
     ClientSettings {
         server: server.0.to_string().parse().unwrap(),
-        crypto: client_config(&crypto(key, suite), server.1).unwrap(),
+        crypto: client_config(&how.crypto(key), server.1).unwrap(),
         name: None,
         forwards,
         transport: <_>::default(),
@@ -54,9 +73,9 @@ fn settings(
 }
 
 /// A peer of our own making, past its hello.
-async fn raw(server: &RunningServer, key: &Arc<PrivateKey>, suite: impl Into<Protection>) -> Raw {
+async fn raw(server: &RunningServer, key: &Arc<PrivateKey>, how: How) -> Raw {
     let endpoint = Endpoint::client("[::1]:0".parse().unwrap()).unwrap();
-    let config = client_config(&crypto(key, suite), server.key).unwrap();
+    let config = client_config(&how.crypto(key), server.key).unwrap();
     let config = quinn::ClientConfig::new(config);
     let connecting = endpoint.connect_with(config, server.address, "keypadd").unwrap();
     let connection = within(connecting).await.unwrap();
@@ -104,14 +123,17 @@ async fn assert_unused(listener: &TcpListener) {
 }
 
 #[tokio::test]
-async fn bench_streams_reach_the_service_over_every_suite() {
+async fn bench_streams_reach_the_service_over_every_suite_and_key_exchange() {
     let service = listener().await;
-    for suite in Protection::all() {
+    let groups = Group::all().map(|kex| How { kex, ..How::suite(Suite::AES_128_GCM) });
+    for how in Protection::all().map(How::suite).chain(groups) {
         let key = new_key();
-        let server = server(&key, suite, service.local_addr().ok());
-        let settings = settings((server.address, server.key), &key, suite, vec![bench_forward()]);
+        let server = server(&key, how, service.local_addr().ok());
+        let settings = settings((server.address, server.key), &key, how, vec![bench_forward()]);
         let client = RunningClient::start(settings).await;
-        assert_eq!(client.sessions.live()[0].handshake().suite, suite);
+        let live = client.sessions.live();
+        assert_eq!(live[0].handshake().suite, how.suite);
+        assert_eq!(live[0].handshake().kex, how.kex);
         let mut here = TcpStream::connect(client.entrances[0]).await.unwrap();
         let mut there = talks(&mut here, &service).await;
         swap_a_byte(&mut here, &mut there).await;
@@ -121,9 +143,9 @@ async fn bench_streams_reach_the_service_over_every_suite() {
 #[tokio::test]
 async fn a_server_without_the_service_refuses_bench_streams() {
     let key = new_key();
-    let suite = Suite::AES_128_GCM;
-    let server = server(&key, suite, None);
-    let raw = raw(&server, &key, suite).await;
+    let how = How::suite(Suite::AES_128_GCM);
+    let server = server(&key, how, None);
+    let raw = raw(&server, &key, how).await;
     let refused = Err(StreamCode::NotPermitted);
     assert_eq!(answer(&raw.connection, &StreamHeader::Bench).await, refused);
     let target = listener().await;
@@ -132,11 +154,16 @@ async fn a_server_without_the_service_refuses_bench_streams() {
 
 #[tokio::test]
 async fn a_measure_connection_gets_nothing_but_the_service_from_its_server() {
+    for how in measured() {
+        nothing_but_the_service(how).await;
+    }
+}
+
+async fn nothing_but_the_service(how: How) {
     let (service, target) = (listener().await, listener().await);
     let key = new_key();
-    let server = server(&key, NULL, service.local_addr().ok());
-    let Raw { connection, control: (mut say, mut hear), _endpoint } =
-        raw(&server, &key, NULL).await;
+    let server = server(&key, how, service.local_addr().ok());
+    let Raw { connection, control: (mut say, mut hear), _endpoint } = raw(&server, &key, how).await;
     let refused = Err(StreamCode::NotPermitted);
     assert_eq!(answer(&connection, &to(&target)).await, refused);
     let socket = StreamHeader::Goal(keypadd_tunnel::Goal::Unix("/run/x".parse().unwrap()));
@@ -156,14 +183,14 @@ async fn a_measure_connection_gets_nothing_but_the_service_from_its_server() {
 }
 
 /// A server of our own making that would give a measure connection everything, and its client.
-async fn client_of_a_made_server(forwards: Vec<Forward>) -> (Raw, Client, ClientSession) {
+async fn client_of_a_made_server(how: How, forwards: Vec<Forward>) -> (Raw, Client, ClientSession) {
     let (own, key) = (new_key(), new_key());
     let peers = Arc::new(Peers::new([allowed_peer(key.public(), &[])]).unwrap());
-    let config = server_config(&crypto(&own, NULL), peers).unwrap();
+    let config = server_config(&how.crypto(&own), peers).unwrap();
     let config = quinn::ServerConfig::with_crypto(config);
     let endpoint = Endpoint::server(config, "[::1]:0".parse().unwrap()).unwrap();
     let address = endpoint.local_addr().unwrap();
-    let client = tokio::spawn(connected(settings((address, own.public()), &key, NULL, forwards)));
+    let client = tokio::spawn(connected(settings((address, own.public()), &key, how, forwards)));
     let connection = within(endpoint.accept()).await.unwrap().await.unwrap();
     let (mut send, mut recv) = within(connection.accept_bi()).await.unwrap();
     let heard = within(keypadd_tunnel::read_frame(&mut recv)).await.unwrap();
@@ -175,12 +202,18 @@ async fn client_of_a_made_server(forwards: Vec<Forward>) -> (Raw, Client, Client
 
 #[tokio::test]
 async fn a_client_asks_a_measure_connection_for_nothing_but_the_service() {
+    for how in measured() {
+        asks_for_nothing_else(how).await;
+    }
+}
+
+async fn asks_for_nothing_else(how: How) {
     let target = listener().await;
     let target_address = target.local_addr().unwrap();
     let texts = [&format!("0:{target_address}"), "-D 0", &format!("-R 0:{target_address}")];
     let mut forwards: Vec<_> = texts.into_iter().map(forward).collect();
     forwards.push(bench_forward());
-    let (raw, client, session) = client_of_a_made_server(forwards).await;
+    let (raw, client, session) = client_of_a_made_server(how, forwards).await;
 
     let [(_, outcome)] = &session.remote_forwards()[..] else { panic!("one remote forward") };
     assert_eq!(*outcome, Err(ListenCode::NotPermitted));
@@ -219,15 +252,24 @@ async fn a_client_asks_a_measure_connection_for_nothing_but_the_service() {
 }
 
 #[tokio::test]
-async fn a_server_of_tunnels_shakes_no_hands_over_a_measure_suite() {
+async fn a_server_of_tunnels_shakes_no_hands_for_measurements() {
     let key = new_key();
     let server = RunningServer::start(key.public(), &["*:*"]);
-    for suite in MeasureSuite::ALL {
-        let settings = settings((server.address, server.key), &key, suite, Vec::new());
+    let refused = async |how: How| {
+        let settings = settings((server.address, server.key), &key, how, Vec::new());
         let client = Client::bind(settings).await.unwrap();
-        let error = within(client.connect()).await.expect_err("it connected");
+        match within(client.connect()).await.expect_err("it connected") {
+            ClientError::Auth { cause, .. } => cause,
+            error => panic!("{error}"),
+        }
+    };
+    for suite in MeasureSuite::ALL {
         let lists = format!("no common suite: offered {suite}; allowed aes-128-gcm");
-        let ClientError::Auth { cause, .. } = error else { panic!("{error}") };
-        assert_eq!(cause, AuthError::NoCommonSuite(lists));
+        assert_eq!(refused(How::suite(suite)).await, AuthError::NoCommonSuite(lists));
+    }
+    for kex in MeasureKeyExchange::ALL {
+        let lists = format!("no common key exchange: offered {kex}; allowed x25519");
+        let how = How { kex: kex.into(), ..How::suite(Suite::AES_128_GCM) };
+        assert_eq!(refused(how).await, AuthError::NoCommonKeyExchange(lists));
     }
 }

@@ -30,7 +30,7 @@ pub fn crypto(key: &Arc<PrivateKey>, suite: impl Into<Protection>) -> CryptoSett
     CryptoSettings {
         key: Arc::clone(key),
         suites: vec![suite.into()],
-        kex: vec![KeyExchange::X25519],
+        kex: vec![KeyExchange::X25519.into()],
         pool: None,
         cipher_engine: CipherEngine::default(),
         meters: Arc::new(Meters::default()),

@@ -52,7 +52,7 @@ async fn the_servers_name_is_asked_for_at_every_attempt() {
     let crypto = CryptoSettings {
         key: Arc::new(PrivateKey::generate().unwrap()),
         suites: vec![Suite::AES_128_GCM.into()],
-        kex: vec![KeyExchange::X25519],
+        kex: vec![KeyExchange::X25519.into()],
         pool: None,
         cipher_engine: CipherEngine::default(),
         meters: Arc::new(Meters::default()),
