@@ -113,7 +113,7 @@ pub(crate) fn ratios(id: &str, title: &str, arms: &[Samples]) -> Table {
 
 /// What a workload's main figure is.
 pub(crate) struct Figure {
-    /// What it is of: `a keystroke`.
+    /// What it is of: `A keystroke`.
     pub(crate) of: &'static str,
     /// How ratios of it are called: `ratio of medians`.
     pub(crate) ratio: &'static str,

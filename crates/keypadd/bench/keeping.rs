@@ -61,7 +61,10 @@ impl Keeping {
         sections: Vec<Section>,
         ended_by: Option<&str>,
     ) -> Result<(), Error> {
-        let _ = Term::stderr().clear_line();
+        let term = Term::stderr();
+        if term.is_term() {
+            let _ = term.clear_line();
+        }
         match ended_by {
             Some(why) => self.results.run.end_early(why),
             None => self.results.run.end(),

@@ -88,8 +88,8 @@ impl Workload for Bulk {
         let bursts = samples(&arms, |measured| Some(measured.burst_mbit));
         let rates = samples(&arms, |measured| Some(measured.mbit));
         let figure = |of| Figure { of, ratio: "ratio of rates", less_is_better: false };
-        section.verdicts = verdicts(&figure("a burst"), &bursts);
-        section.verdicts.extend(verdicts(&figure("bulk without a pause"), &rates));
+        section.verdicts = verdicts(&figure("A burst"), &bursts);
+        section.verdicts.extend(verdicts(&figure("Bulk without a pause"), &rates));
         let mut table = Table::new("rates", "Payload that arrived", "arm")
             .column("burst", "Mbit/s")
             .column("without a pause", "Mbit/s");
@@ -104,7 +104,7 @@ impl Workload for Bulk {
             costs(&arms),
         ];
         let time = || Axis::linear("time", "s");
-        let mut rate = Plot::new("rate", "Rate over time", time(), Axis::linear("rate", "Mbit/s"));
+        let mut rate = Plot::new("rate", "Rate over time", time(), Axis::log("rate", "Mbit/s"));
         rate.caption = "The first round; each point is the average of 50 ms.".into();
         let mut level = Plot::new(
             "level",

@@ -105,7 +105,7 @@ impl Workload for Files {
         let most = self.clients.len() - 1;
         let medians =
             samples(&arms, |FilesMeasured(served)| served[most].latencies.quantile_us(0.5));
-        let figure = Figure { of: "a file", ratio: "ratio of medians", less_is_better: true };
+        let figure = Figure { of: "A file", ratio: "ratio of medians", less_is_better: true };
         section.verdicts = verdicts(&figure, &medians);
         let title = format!("Median over that of the base lines, {} clients", self.clients[most]);
         section.tables = self.tables(&arms);

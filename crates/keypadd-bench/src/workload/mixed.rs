@@ -74,7 +74,7 @@ impl Workload for Mixed {
         ];
         let medians = samples(&arms, |measured| measured.latencies.quantile_us(0.5));
         let figure = Figure {
-            of: "a keystroke beside bulk data",
+            of: "A keystroke beside bulk data",
             ratio: "ratio of medians",
             less_is_better: true,
         };

@@ -61,7 +61,7 @@ impl Workload for Terminal {
                 .into(),
         ];
         let medians = samples(&arms, |latencies| latencies.quantile_us(0.5));
-        let figure = Figure { of: "a keystroke", ratio: "ratio of medians", less_is_better: true };
+        let figure = Figure { of: "A keystroke", ratio: "ratio of medians", less_is_better: true };
         section.verdicts = verdicts(&figure, &medians);
         section.tables = vec![
             quantiles("latency", "From key to echo", &arms, |latencies| latencies),
