@@ -7,10 +7,11 @@ use std::sync::Arc;
 
 use keypadd_bench::results::Section;
 use keypadd_bench::{
-    Arm, Bulk, Exhaustion, FileMix, Files, Kex, Mixed, PathError, PathFault, PathSettings,
-    Patience, Place, Progress, Rounds, Runs, Terminal, TunnelArm, Typing, Workload, open, rehearse,
-    take_turns,
+    Arm, Bulk, CipherRate, Exhaustion, FileMix, Files, Kex, Mixed, PathError, PathFault,
+    PathSettings, Patience, Place, Progress, Rounds, Runs, Terminal, TunnelArm, Typing, Workload,
+    open, rehearse, take_turns,
 };
+use keypadd_keystream::CipherEngine;
 use keypadd_tunnel::TransportSettings;
 
 use crate::cli::{
@@ -84,7 +85,7 @@ async fn measure<W: Workload>(
     shutdown: Shutdown,
 ) -> Result<(), Error> {
     let settings = path_settings(tunnel, pools.pool_budget)?;
-    let keeping = Keeping::begin(title, run)?;
+    let keeping = Keeping::begin(title, run, emulated(tunnel))?;
     rehearse(&workload.offered(), &settings).await.map_err(|error| {
         Error::new(Exit::Usage, error.to_string()).hint("a lower rate, or fewer who ask")
     })?;
@@ -108,7 +109,7 @@ async fn measure<W: Workload>(
 
 async fn exhaust(args: ExhaustionArgs, shutdown: Shutdown) -> Result<(), Error> {
     let ExhaustionArgs { pool_budget, background, time, tunnel, run } = args;
-    let arms = Arm::all(&tunnel.suite, &[true], &tunnel.cipher_backend);
+    let arms = Arm::all(&tunnel.suite, &[true], &engines(&tunnel));
     let pooled = arms.into_iter().filter_map(|arm| match arm {
         Arm::Tunnel(arm) if arm.pool => Some(arm),
         _ => None,
@@ -129,7 +130,7 @@ async fn exhaust(args: ExhaustionArgs, shutdown: Shutdown) -> Result<(), Error> 
             stage_seconds: time.as_secs_f64(),
         },
     };
-    let keeping = Keeping::begin("keypadd bench exhaustion", &run)?;
+    let keeping = Keeping::begin("keypadd bench exhaustion", &run, emulated(&tunnel))?;
     let meter = keeping.meter();
     let tell = |progress: &Progress| meter.show(progress);
     let save = |section: &Section| keeping.save_so_far(vec![section.clone()]);
@@ -147,7 +148,7 @@ async fn shake_hands(args: KexArgs, shutdown: Shutdown) -> Result<(), Error> {
         time,
         seed: run.seed,
     };
-    let keeping = Keeping::begin("keypadd bench kex", &run)?;
+    let keeping = Keeping::begin("keypadd bench kex", &run, Vec::new())?;
     let meter = keeping.meter();
     let tell = |progress: &Progress| meter.show(progress);
     let ran = experiment.run(&tell, thrown(&shutdown)).await;
@@ -162,8 +163,23 @@ async fn thrown(shutdown: &Shutdown) {
 fn arms(flags: &TunnelFlags, pools: &[OnOff]) -> Vec<Arm> {
     let pools: Vec<bool> = pools.iter().map(|mode| *mode == OnOff::On).collect();
     let tcp = flags.server.is_none().then_some(Arm::Tcp);
-    let tunnels = Arm::all(&flags.suite, &pools, &flags.cipher_backend);
+    let tunnels = Arm::all(&flags.suite, &pools, &engines(flags));
     tcp.into_iter().chain(tunnels).collect()
+}
+
+fn engines(flags: &TunnelFlags) -> Vec<CipherEngine> {
+    let paced = |engine: &CipherEngine| match flags.emulate_cipher_rate {
+        Some(rate) => engine.at_pace(CipherRate::new(rate)),
+        None => *engine,
+    };
+    flags.cipher_backend.iter().map(paced).collect()
+}
+
+/// What is not as it is in use.
+fn emulated(flags: &TunnelFlags) -> Vec<String> {
+    let end = if flags.server.is_some() { ", at the near end" } else { "" };
+    let slowed = |rate| format!("keystream slowed to {rate} bytes a second of CPU{end}");
+    flags.emulate_cipher_rate.map(slowed).into_iter().collect()
 }
 
 fn path_settings(flags: &TunnelFlags, pool_budget_bytes: usize) -> Result<PathSettings, Error> {

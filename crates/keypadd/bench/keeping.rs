@@ -26,14 +26,18 @@ pub(super) struct Keeping {
 }
 
 impl Keeping {
-    /// Begins a run.
+    /// Begins a run. `emulated` is what is not as it is in use.
     ///
     /// # Errors
     /// Exit 2: the directory does not take a report.
-    pub(super) fn begin(title: &str, flags: &RunFlags) -> Result<Self, Error> {
+    pub(super) fn begin(
+        title: &str,
+        flags: &RunFlags,
+        emulated: Vec<String>,
+    ) -> Result<Self, Error> {
         let output = flags.out.as_deref().map(Output::create).transpose();
         let output = output.map_err(|error| Error::new(Exit::Usage, format!("--out: {error}")))?;
-        let run = Run::begin(title, &command_line(), flags.seed);
+        let run = Run { emulated, ..Run::begin(title, &command_line(), flags.seed) };
         Ok(Self { results: Results::new(run, Machine::read()), output, json: flags.json })
     }
 

@@ -1,5 +1,6 @@
 //! `keypadd bench`: what is measured and how long. Comments on flags are help texts.
 
+use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -81,6 +82,17 @@ pub(crate) struct TunnelFlags {
     #[arg(value_parser = values::cipher_backend, help_heading = "Arms")]
     #[arg(default_value = "auto")]
     pub(crate) cipher_backend: Vec<CipherEngine>,
+    /// Slow the making of keystream, and only that, to so many bytes a second of CPU
+    ///
+    /// As if the cipher, or the machine beside its network, were slower. Every table and picture says so.
+    #[arg(
+        long,
+        env = "KEYPADD_EMULATE_CIPHER_RATE",
+        value_name = "BYTES/S",
+        help_heading = "Arms"
+    )]
+    #[arg(value_parser = values::cipher_rate)]
+    pub(crate) emulate_cipher_rate: Option<NonZeroU64>,
     /// The key exchange: x25519, x25519mlkem768 or secp384r1
     #[arg(long, env = "KEYPADD_KEX", value_name = "NAME", value_parser = values::kex)]
     #[arg(default_value_t = KeyExchange::default(), help_heading = "Common")]

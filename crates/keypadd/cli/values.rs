@@ -2,6 +2,7 @@
 //! that a configuration file can say as well is read by `keypadd-config`. `usage` puts the flag's name in
 //! front of what is wrong.
 
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 use keypadd_config::values as config;
@@ -131,6 +132,17 @@ pub(super) fn size(text: &str) -> Result<u64, BadValue> {
         Ok(size) if size.as_u64() > 0 => Ok(size.as_u64()),
         _ => Err(bad(format!("{} is not a size", shown(text)), "as in 128 or 3MiB")),
     }
+}
+
+/// `--emulate-cipher-rate`: bytes a second.
+pub(super) fn cipher_rate(text: &str) -> Result<NonZeroU64, BadValue> {
+    let bytes = text.trim_end_matches("/s").parse::<bytesize::ByteSize>().ok();
+    bytes.and_then(|bytes| NonZeroU64::new(bytes.as_u64())).ok_or_else(|| {
+        bad(
+            format!("{} is not a rate of bytes", shown(text)),
+            "bytes a second, as in 940 or 11.7MB",
+        )
+    })
 }
 
 /// `SIZE[:WEIGHT]`.
