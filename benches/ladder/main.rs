@@ -1,47 +1,53 @@
-//! What a packet costs, rung by rung: keystream, MAC, then sealing with and without a pool.
+//! What a packet costs, rung by rung: keystream, XOR, MAC, queues, then sealing and opening by where pads
+//! come from.
 //!
 //! `cargo bench` prints the machine's CPU features first; figures of different machines do not
-//! compare. A packet sealed on a hit uses a pad that a filler made on another core, in order,
-//! from a pool of 64 MiB, and no pad twice; waiting for the filler is not counted.
+//! compare. No pad is used twice, and waiting for fillers is not counted. Pads are hot (the measuring
+//! core has just made them), or made by a filler on another core and taken in order: from a pool of
+//! 64 MiB, and from one that is larger than the last-level cache.
 
-mod handshake;
-
-use std::time::{Duration, Instant};
+mod ends;
+mod packets;
+mod queues;
+mod sources;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group};
-use keypadd_keystream::{InlineKeystream, PacketNumber, Suite, SuiteKey, TAG_BYTES};
-use keypadd_pool::{Pool, PoolSettings};
+use keypadd_keystream::{
+    CipherBackend, InlineKeystream, Mac, PacketNumber, Protection, SuiteKey, cpu_features,
+};
+use std::collections::HashSet;
+use std::hint::black_box;
+use std::time::Duration;
 
-use handshake::Sealing;
+use ends::HEADER_BYTES;
 
-/// A keystroke's packet and a full one, in bytes of payload.
-const SIZES: [usize; 2] = [128, 1400];
-const SUITES: [Suite; 4] = [
-    Suite::AES_256_GCM,
-    Suite::AES_256_CTR_HMAC_SHA1,
-    Suite::TRIPLE_DES_CTR_HMAC_SHA1,
-    Suite::DES_CTR_HMAC_SHA1,
-];
-/// A short header: flags, connection id, packet number.
-const HEADER_BYTES: usize = 12;
+/// Bytes of payload, from a keystroke to more than any datagram on an ordinary path.
+const SIZES: [usize; 5] = [64, 128, 512, 1400, 16_384];
 
-fn key(suite: Suite) -> SuiteKey {
-    SuiteKey::derive(suite, &[7; 32][..suite.protection().key_bytes()], &[9; 12])
+fn key(suite: Protection) -> SuiteKey {
+    SuiteKey::derive(suite, &[7; 32][..suite.key_bytes()], &[9; 12])
+}
+
+/// Suites that differ in what `by` says of them; the first of each.
+fn distinct<T: std::hash::Hash + Eq>(by: impl Fn(Protection) -> T) -> Vec<Protection> {
+    let mut seen = HashSet::new();
+    Protection::all().filter(|suite| seen.insert(by(*suite))).collect()
 }
 
 fn keystream(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("keystream");
-    for suite in SUITES {
-        let key = key(suite);
-        let keystream = key.keystream.expect("no cipher here is null");
+    brief(&mut group);
+    for suite in distinct(Protection::cipher) {
+        let Some(keystream) = key(suite).keystream else { continue };
         let mut inline = InlineKeystream::new(keystream);
         for size in SIZES {
             group.throughput(Throughput::Bytes(size as u64));
             let mut packet_number = 0;
-            group.bench_function(BenchmarkId::new(suite.name(), size), |bencher| {
-                let mut data = vec![0; size];
+            let id = BenchmarkId::new(format!("{:?}, one packet", suite.cipher()), size);
+            group.bench_function(id, |bencher| {
+                let mut pad = vec![0; size];
                 bencher.iter(|| {
-                    inline.apply(PacketNumber::new(packet_number), 0, &mut data);
+                    inline.write(PacketNumber::new(packet_number), 0, &mut pad);
                     packet_number += 1;
                 });
             });
@@ -49,13 +55,47 @@ fn keystream(criterion: &mut Criterion) {
     }
 }
 
+fn xor(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("xor");
+    brief(&mut group);
+    for size in SIZES {
+        group.throughput(Throughput::Bytes(size as u64));
+        group.bench_function(BenchmarkId::new("hot", size), |bencher| {
+            let (mut data, pad) = (vec![0_u8; size], vec![5_u8; size]);
+            bencher.iter(|| xor_over(black_box(&mut data), black_box(&pad)));
+        });
+        // Larger than the last-level cache: each pad has left it when it is wanted again.
+        let mut pads = Vec::new();
+        group.bench_function(BenchmarkId::new("beyond the cache", size), |bencher| {
+            if pads.is_empty() {
+                pads = vec![5_u8; sources::last_level_cache_bytes() * 5 / 4];
+            }
+            let mut data = vec![0_u8; size];
+            let mut in_order = pads.chunks_exact(size).cycle();
+            bencher.iter(|| {
+                let pad = in_order.next().expect("it begins anew");
+                xor_over(black_box(&mut data), black_box(pad));
+            });
+        });
+    }
+}
+
+fn xor_over(data: &mut [u8], pad: &[u8]) {
+    for (byte, pad) in data.iter_mut().zip(pad) {
+        *byte ^= pad;
+    }
+}
+
 fn mac(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("mac");
-    for suite in SUITES {
+    brief(&mut group);
+    for suite in distinct(Protection::mac).into_iter().filter(|suite| suite.mac() != Mac::Null) {
         let key = key(suite);
         for size in SIZES {
             let data = vec![0; size];
-            group.bench_function(BenchmarkId::new(suite.name(), size), |bencher| {
+            group.throughput(Throughput::Bytes(size as u64));
+            let id = BenchmarkId::new(format!("{:?}", suite.mac()), size);
+            group.bench_function(id, |bencher| {
                 let number = PacketNumber::new(1);
                 bencher.iter(|| key.mac.tag(number, &[0; HEADER_BYTES], &data, &[0; 16]));
             });
@@ -63,70 +103,20 @@ fn mac(criterion: &mut Criterion) {
     }
 }
 
-fn seal(criterion: &mut Criterion) {
-    let mut group = criterion.benchmark_group("seal");
-    group.sample_size(10).warm_up_time(Duration::from_millis(300));
-    for suite in SUITES {
-        for size in SIZES {
-            let packet = HEADER_BYTES + size + TAG_BYTES;
-            for (name, pool) in [("off", None), ("hit", Some(64 << 20))] {
-                let pool = pool.map(|budget_bytes| {
-                    Pool::new(PoolSettings { budget_bytes }).expect("memory for the pool")
-                });
-                let mut sealing = Sealing::new(suite, pool);
-                let id = BenchmarkId::new(format!("{suite} {name}"), size);
-                group.bench_function(id, |bencher| {
-                    bencher.iter_custom(|count| bursts(&mut sealing, packet, count));
-                });
-            }
-        }
-    }
-}
-
-/// Time for `count` packets, in bursts that end before a key's limit or the pool's pads do; what
-/// happens between bursts is not counted.
-fn bursts(sealing: &mut Sealing, packet: usize, count: u64) -> Duration {
-    let mut buffer = vec![0; packet];
-    let (mut left, mut spent) = (count, Duration::ZERO);
-    while left > 0 {
-        let burst = left.min(sealing.prepare(packet - HEADER_BYTES));
-        let hits = sealing.hits();
-        let start = Instant::now();
-        for _ in 0..burst {
-            sealing.seal(&mut buffer, HEADER_BYTES);
-        }
-        spent += start.elapsed();
-        if let Some((before, after)) = hits.zip(sealing.hits()) {
-            assert!((after - before) * 100 >= burst * 99, "{} of {burst} hit", after - before);
-        }
-        left -= burst;
-    }
-    spent
+/// Short runs: there are many rungs, and a person waits.
+pub(crate) fn brief(group: &mut criterion::BenchmarkGroup<'_, criterion::measurement::WallTime>) {
+    group.sample_size(20);
+    group.warm_up_time(Duration::from_millis(200)).measurement_time(Duration::from_millis(700));
 }
 
 fn print_machine() {
-    println!("CPU features used: {}", cpu_features().join(" "));
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    println!("CPU features: {}; {cores} cores", cpu_features().join(" "));
+    println!("last-level cache: {} MiB", sources::last_level_cache_bytes() >> 20);
+    println!("cipher backend: {}", CipherBackend::Auto.engine().expect("there always is one"));
 }
 
-#[cfg(target_arch = "x86_64")]
-fn cpu_features() -> Vec<&'static str> {
-    let known = [
-        ("aes", is_x86_feature_detected!("aes")),
-        ("pclmulqdq", is_x86_feature_detected!("pclmulqdq")),
-        ("sha", is_x86_feature_detected!("sha")),
-        ("vaes", is_x86_feature_detected!("vaes")),
-        ("avx2", is_x86_feature_detected!("avx2")),
-        ("avx512f", is_x86_feature_detected!("avx512f")),
-    ];
-    known.into_iter().filter(|(_, present)| *present).map(|(name, _)| name).collect()
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn cpu_features() -> Vec<&'static str> {
-    vec![std::env::consts::ARCH]
-}
-
-criterion_group!(ladder, keystream, mac, seal);
+criterion_group!(ladder, keystream, xor, mac, queues::queues, packets::seal, packets::open);
 
 fn main() {
     print_machine();

@@ -1,0 +1,85 @@
+//! Sealing and opening, by where pads come from.
+
+use std::time::{Duration, Instant};
+
+use bytes::BytesMut;
+use criterion::{BenchmarkId, Criterion, Throughput};
+use keypadd_keystream::{Protection, TAG_BYTES};
+
+use crate::SIZES;
+use crate::ends::{Ends, HEADER_BYTES, Measured};
+use crate::sources::{Source, Supply};
+
+/// Most packets that are sealed in advance, to be opened.
+const SEALED_MAX: u64 = 2048;
+
+pub(crate) fn seal(criterion: &mut Criterion) {
+    packets(criterion, "seal", Measured::Sealing, seal_burst);
+}
+
+pub(crate) fn open(criterion: &mut Criterion) {
+    packets(criterion, "open", Measured::Opening, open_burst);
+}
+
+type Burst = fn(&mut Ends, usize, u64) -> (Duration, u64);
+
+fn packets(criterion: &mut Criterion, name: &str, measured: Measured, burst: Burst) {
+    let mut group = criterion.benchmark_group(name);
+    group.sample_size(10);
+    group.warm_up_time(Duration::from_millis(100)).measurement_time(Duration::from_millis(500));
+    for suite in Protection::all() {
+        for source in Source::ALL {
+            let mut supply = None;
+            for size in SIZES {
+                let Some(coverage) = source.coverage(suite, size) else { continue };
+                group.throughput(Throughput::Bytes(size as u64));
+                let id = BenchmarkId::new(format!("{suite}, {}", source.name()), size);
+                group.bench_function(id, |bencher| {
+                    // Made for the first packets that are measured, and not for those filtered out.
+                    let supply = supply.get_or_insert_with(|| Supply::new(source, suite, measured));
+                    bencher.iter_custom(|count| {
+                        let (mut left, mut spent) = (count, Duration::ZERO);
+                        while left > 0 {
+                            let (ends, at_hand) = supply.next(size);
+                            let before = ends.found(coverage);
+                            let (time, done) = burst(ends, size, left.min(at_hand));
+                            let found = ends.found(coverage) - before;
+                            assert!(found * 100 >= done * 95, "{found} of {done} are {coverage:?}");
+                            spent += time;
+                            left -= done.min(left);
+                        }
+                        spent
+                    });
+                });
+            }
+        }
+    }
+    group.finish();
+}
+
+fn seal_burst(ends: &mut Ends, size: usize, count: u64) -> (Duration, u64) {
+    let mut packet = vec![0; HEADER_BYTES + size + TAG_BYTES];
+    let start = Instant::now();
+    for _ in 0..count {
+        ends.seal(&mut packet, HEADER_BYTES);
+    }
+    (start.elapsed(), count)
+}
+
+fn open_burst(ends: &mut Ends, size: usize, count: u64) -> (Duration, u64) {
+    let count = count.min(SEALED_MAX);
+    let first = ends.next();
+    let mut sealed: Vec<BytesMut> = (0..count)
+        .map(|_| {
+            let mut packet = vec![0; HEADER_BYTES + size + TAG_BYTES];
+            ends.seal(&mut packet, HEADER_BYTES);
+            BytesMut::from(&packet[HEADER_BYTES..])
+        })
+        .collect();
+    let header = [0; HEADER_BYTES];
+    let start = Instant::now();
+    for (number, payload) in (first..).zip(&mut sealed) {
+        ends.open(number, &header, payload);
+    }
+    (start.elapsed(), count)
+}

@@ -1,0 +1,196 @@
+//! Where pads come from: pools that are kept as each rung wants them.
+
+use std::path::Path;
+use std::time::Duration;
+
+use keypadd_keystream::{Cipher, Mac, Protection};
+use keypadd_pool::{Coverage, Filler, HEAD_BYTES, PAD_BYTES, Pool, PoolSettings, Step};
+
+use crate::ends::{Ends, Measured, PACKETS_PER_KEY};
+
+/// A pool whose pads stay in a core's own cache.
+const HOT_BYTES: usize = 1 << 20;
+/// A pool that has room for heads and for no body.
+const HEADS_BYTES: usize = 96 << 10;
+/// What DESIGN.md's figures are for.
+const NEAR_BYTES: usize = 64 << 20;
+/// A cache where the system names none.
+const CACHE_BYTES: usize = 32 << 20;
+/// Memory that one connection's pads take at most, roughly: more connections fill a larger pool.
+const CONNECTION_BYTES: usize = 36 << 20;
+/// How much time passes for a filler from one look at what is needed to the next: it learns rates by it.
+const LOOKS_APART: Duration = Duration::from_millis(60);
+/// Such looks before packets are measured: from the second on it knows that they are long, by the third
+/// it has got back what it had given to keystrokes.
+const LOOKS: u32 = 3;
+
+/// A source of pads.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// No pool.
+    Off,
+    /// A pool that is dry.
+    Miss,
+    /// Heads and no bodies.
+    Partial,
+    /// Pads that the measuring core has just made.
+    Hot,
+    /// 64 MiB of pads that another core has made.
+    Near,
+    /// More pads than the last-level cache holds, made on another core and taken in order.
+    Cold,
+}
+
+impl Source {
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Off, Self::Miss, Self::Partial, Self::Hot, Self::Near, Self::Cold];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Miss => "miss",
+            Self::Partial => "partial",
+            Self::Hot => "hit, hot",
+            Self::Near => "hit, 64 MiB",
+            Self::Cold => "hit, beyond the cache",
+        }
+    }
+
+    /// What every packet is to find; `None` where such packets do not exist. Pads end at 1,456 bytes,
+    /// a short packet needs no body, and GCM seals at once what lacks its body.
+    pub(crate) fn coverage(self, suite: Protection, payload_bytes: usize) -> Option<Coverage> {
+        let pad_bytes = suite.mask_bytes() + payload_bytes;
+        match self {
+            Self::Off => Some(Coverage::Miss),
+            _ if suite.cipher() == Cipher::Null => None,
+            Self::Miss => Some(Coverage::Miss),
+            Self::Partial => {
+                let exists = pad_bytes > HEAD_BYTES && suite.mac() != Mac::Ghash;
+                exists.then_some(Coverage::Partial)
+            }
+            // Without a bitslice of its own, filling so many takes minutes.
+            Self::Near | Self::Cold if suite.cipher() == Cipher::Rc2_40 => None,
+            Self::Hot | Self::Near | Self::Cold => {
+                (pad_bytes <= PAD_BYTES).then_some(Coverage::Hit)
+            }
+        }
+    }
+}
+
+/// Connections whose pads come from one source, one after the other.
+pub(crate) struct Supply {
+    source: Source,
+    pool: Option<Pool>,
+    filler: Option<Filler>,
+    now: Duration,
+    ends: Vec<Ends>,
+    /// Connections that are still to be drawn from, with the packets that each has pads for.
+    left: Vec<(usize, u64)>,
+}
+
+impl Supply {
+    pub(crate) fn new(source: Source, suite: Protection, measured: Measured) -> Self {
+        let settings = |budget_bytes| PoolSettings { budget_bytes };
+        let stepped = |bytes| Pool::with_filler(settings(bytes)).expect("memory for the pool");
+        let threaded = |bytes| Pool::new(settings(bytes)).expect("memory for the pool");
+        let (pool, filler, connections) = match source {
+            Source::Off => (None, None, 1),
+            Source::Miss | Source::Partial => {
+                let (pool, filler) = stepped(HEADS_BYTES);
+                (Some(pool), Some(filler), 1)
+            }
+            Source::Hot => {
+                let (pool, filler) = stepped(HOT_BYTES);
+                (Some(pool), Some(filler), 1)
+            }
+            Source::Near => (Some(threaded(NEAR_BYTES)), None, 1),
+            Source::Cold => {
+                // A trial of every rung measures nothing, and needs no pool of that size.
+                let bytes = if is_trial() { 0 } else { last_level_cache_bytes() * 5 / 4 };
+                let connections = bytes.div_ceil(CONNECTION_BYTES) + 1;
+                // A quarter is kept for heads and newcomers.
+                (Some(threaded(connections * CONNECTION_BYTES * 4 / 3)), None, connections)
+            }
+        };
+        let ends: Vec<Ends> =
+            (0..connections).map(|_| Ends::new(suite, measured, pool.clone())).collect();
+        Self { source, pool, filler, now: Duration::ZERO, ends, left: Vec::new() }
+    }
+
+    /// A connection, and how many packets of such a payload may be measured on it at once.
+    pub(crate) fn next(&mut self, payload_bytes: usize) -> (&mut Ends, u64) {
+        if self.left.is_empty() {
+            self.ends.iter_mut().for_each(Ends::rekey);
+            for _ in 0..LOOKS {
+                self.look();
+                self.ends.iter_mut().for_each(Ends::prime);
+            }
+            self.look();
+            self.left = match self.source {
+                Source::Off | Source::Miss => vec![(0, PACKETS_PER_KEY)],
+                Source::Partial => vec![(0, self.ends[0].at_hand(0))],
+                Source::Hot | Source::Near | Source::Cold => {
+                    self.rest();
+                    let at_hand = self.ends.iter().map(|ends| ends.at_hand(payload_bytes));
+                    // The last to be filled is drawn from last: it still is in a cache.
+                    at_hand.enumerate().filter(|(_, packets)| *packets > 0).rev().collect()
+                }
+            };
+        }
+        let (nth, mut packets) = self.left.pop().unwrap_or((0, 0));
+        if matches!(self.source, Source::Near | Source::Cold) {
+            self.ends[nth].reach(payload_bytes);
+            packets = self.ends[nth].at_hand(payload_bytes);
+        }
+        assert!(packets > 0, "no pads of {payload_bytes} bytes: {}", self.source.name());
+        (&mut self.ends[nth], packets)
+    }
+
+    /// Waits until a filler on another core sleeps, by the kernel's word (proc(5)): it has nothing more to
+    /// make then.
+    fn rest(&self) {
+        let (Source::Near | Source::Cold, Some(pool)) = (self.source, &self.pool) else { return };
+        let thread = pool.snapshot().filler_thread_id;
+        let sleeps = || {
+            let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat"));
+            stat.is_ok_and(|stat| stat.contains(") S "))
+        };
+        let made = || pool.snapshot().fill_bytes_total;
+        loop {
+            let before = made();
+            std::thread::sleep(LOOKS_APART);
+            if sleeps() && made() == before {
+                return;
+            }
+        }
+    }
+
+    /// Lets the filler look at what is needed, and make it.
+    fn look(&mut self) {
+        match (self.source, &mut self.filler) {
+            (Source::Partial | Source::Hot, Some(filler)) => {
+                self.now += LOOKS_APART;
+                while filler.step(self.now) == Step::Worked {}
+            }
+            (Source::Near | Source::Cold, _) => std::thread::sleep(LOOKS_APART),
+            _ => {}
+        }
+    }
+}
+
+/// Whether every rung is only tried: `cargo bench -- --test`, and `cargo test --benches`.
+fn is_trial() -> bool {
+    let asked = |flag| std::env::args().any(|argument| argument == flag);
+    asked("--test") || !asked("--bench")
+}
+
+/// The largest cache that the first core has.
+pub(crate) fn last_level_cache_bytes() -> usize {
+    let caches = Path::new("/sys/devices/system/cpu/cpu0/cache");
+    let size = |index: u32| -> Option<usize> {
+        let text = std::fs::read_to_string(caches.join(format!("index{index}/size"))).ok()?;
+        let kib = text.trim().strip_suffix('K')?;
+        Some(kib.parse::<usize>().ok()? << 10)
+    };
+    (0..8).filter_map(size).max().unwrap_or(CACHE_BYTES)
+}
