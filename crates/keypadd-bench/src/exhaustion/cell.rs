@@ -14,6 +14,9 @@ const BELOW_FASTEST: f64 = 0.8;
 /// which warming up has used some.
 const BURST_PACKETS_MAX: f64 = 49_152.0;
 
+/// Cores that other programs may take before figures are no longer this machine's.
+const OTHERS_MAX: f64 = 0.05;
+
 /// A case, its predictions and its figures. Rates are of packets a second.
 #[derive(Clone, Debug)]
 pub(super) struct Cell {
@@ -31,6 +34,8 @@ pub(super) struct Cell {
     pub bursts: Vec<(f64, Vec<BurstFound>)>,
     /// What the searches for R* found, a repetition each.
     pub found: Vec<Found>,
+    /// Cores that other programs took meanwhile, a repetition each.
+    pub others: Vec<f64>,
 }
 
 impl Cell {
@@ -53,7 +58,16 @@ impl Cell {
             Burst::Lasts => false,
         };
         let bursts = rates.chain([fastest]).filter(ends).map(|rate| (rate, Vec::new())).collect();
-        Self { arm, pool_bytes, calibration, packet_bytes, fastest, bursts, found: Vec::new() }
+        Self {
+            arm,
+            pool_bytes,
+            calibration,
+            packet_bytes,
+            fastest,
+            bursts,
+            found: Vec::new(),
+            others: Vec::new(),
+        }
     }
 
     /// Payload of so many packets a second, in Mbit/s.
@@ -70,6 +84,11 @@ impl Cell {
     pub(crate) fn pool_name(&self) -> String {
         let mib = self.pool_bytes as f64 / f64::from(1 << 20);
         format!("{}, {}, pool {mib:.0} MiB", self.arm.suite, self.arm.engine.backend())
+    }
+
+    /// Whether other programs left the cores alone, as far as is known.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.others.iter().all(|cores| *cores <= OTHERS_MAX)
     }
 
     /// R* of every repetition that has one, in Mbit/s: 0 for a pool that never fills.

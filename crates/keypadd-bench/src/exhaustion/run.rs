@@ -13,6 +13,7 @@ use super::calibration::calibrate;
 use super::cell::Cell;
 use super::finder::{Patience, burst, find};
 use super::model::Calibration;
+use super::others::Since;
 use super::section::section;
 use super::tunnel::{Ended, Tunnel};
 use crate::arm::{Arm, TunnelArm};
@@ -177,6 +178,7 @@ impl Visits {
         let of = format!("{} of {}", repetition + 1, self.settings.repetitions);
         let load = Background::start(calibration.background, VISIT_MAX);
         self.doing(format!("{name}: looking for R*, {of}"));
+        let since = Since::now();
         let mut tunnel = self.open(arm, pool_bytes)?;
         (tunnel.packet_bytes, tunnel.fastest) = (packet_bytes, fastest);
         let patience = self.settings.patience;
@@ -191,6 +193,7 @@ impl Visits {
         }
         tunnel.close();
         drop(load);
+        self.cells[nth].others.extend(since.cores_of_others());
         Ok(())
     }
 

@@ -43,9 +43,9 @@ pub(crate) fn section(cells: &[Cell], repetitions: u32) -> Section {
          and the load. Fillers get what traffic and load leave of the cores. Rates are of payload."
             .into(),
     ];
-    let predictions: Vec<(Prediction, f64)> = cells.iter().flat_map(predictions).collect();
+    let predictions: Vec<Judged> = cells.iter().flat_map(predictions).collect();
     section.verdicts = verdicts(cells, &predictions);
-    section.predictions = predictions.into_iter().map(|(prediction, _)| prediction).collect();
+    section.predictions = predictions.into_iter().map(|it| it.prediction).collect();
     section.tables = vec![sustained_table(cells), bursts_table(cells), calibration_table(cells)];
     for (nth, cell) in cells.iter().enumerate() {
         section.plots.extend(level_plot(nth, cell));
@@ -55,8 +55,17 @@ pub(crate) fn section(cells: &[Cell], repetitions: u32) -> Section {
     section
 }
 
-/// What is predicted of a case, with what the run showed by now, and the cores that are idle then.
-fn predictions(cell: &Cell) -> Vec<(Prediction, f64)> {
+/// A prediction, and what says whether it is to be judged.
+struct Judged {
+    prediction: Prediction,
+    /// Cores that are idle then, by the model.
+    idle: f64,
+    /// Whether nobody else took any.
+    is_quiet: bool,
+}
+
+/// What is predicted of a case, with what the run showed by now.
+fn predictions(cell: &Cell) -> Vec<Judged> {
     let model = &cell.calibration;
     let sustained = model.sustained();
     let from = format!(
@@ -73,7 +82,8 @@ fn predictions(cell: &Cell) -> Vec<(Prediction, f64)> {
     if let Some(measured) = mean(&cell.sustained_mbit()).filter(|it| it.value > 0.0) {
         of_rate.compare(measured);
     }
-    let mut all = vec![(of_rate, model.idle(sustained))];
+    let judged = |prediction, idle| Judged { prediction, idle, is_quiet: cell.is_quiet() };
+    let mut all = vec![judged(of_rate, model.idle(sustained))];
     for (rate, found) in &cell.bursts {
         let Burst::Dry { seconds, packets } = model.burst(*rate) else { continue };
         let at = format!("at {:.0} Mbit/s, {name}", cell.mbit(*rate));
@@ -92,7 +102,7 @@ fn predictions(cell: &Cell) -> Vec<(Prediction, f64)> {
         if let Some(measured) = payloads(cell, found) {
             bytes.compare(measured);
         }
-        all.extend([time, bytes].map(|prediction| (prediction, model.idle(*rate))));
+        all.extend([time, bytes].map(|prediction| judged(prediction, model.idle(*rate))));
     }
     all
 }
@@ -117,7 +127,7 @@ fn rekeyed(burst: &BurstFound) -> bool {
     burst.readings[..until.min(burst.readings.len())].last().map(|reading| reading.phase) != first
 }
 
-fn verdicts(cells: &[Cell], predictions: &[(Prediction, f64)]) -> Vec<Verdict> {
+fn verdicts(cells: &[Cell], predictions: &[Judged]) -> Vec<Verdict> {
     let mut verdicts = vec![accuracy(predictions), confirmed(cells)];
     verdicts.extend(backends(cells));
     verdicts.extend(full_load(cells));
@@ -125,15 +135,15 @@ fn verdicts(cells: &[Cell], predictions: &[(Prediction, f64)]) -> Vec<Verdict> {
 }
 
 /// Whether the predictions were as good as was promised, where it was.
-fn accuracy(predictions: &[(Prediction, f64)]) -> Verdict {
+fn accuracy(predictions: &[Judged]) -> Verdict {
     let judged: Vec<(&Prediction, f64)> = predictions
         .iter()
-        .filter(|(_, idle)| *idle >= IDLE_CORES_MIN)
-        .filter_map(|(prediction, _)| Some((prediction, prediction.error_percent?)))
+        .filter(|it| it.idle >= IDLE_CORES_MIN && it.is_quiet)
+        .filter_map(|it| Some((&it.prediction, it.prediction.error_percent?)))
         .collect();
     let worst = judged.iter().max_by(|one, other| one.1.abs().total_cmp(&other.1.abs()));
     let (outcome, because) = match worst {
-        None => (Outcome::CannotTell, "no such case was measured".into()),
+        None => (Outcome::CannotTell, "no such case was measured undisturbed".into()),
         Some((prediction, error)) => {
             let outcome = match error.abs() <= ERROR_PERCENT_MAX {
                 true => Outcome::Holds,
@@ -151,8 +161,8 @@ fn accuracy(predictions: &[(Prediction, f64)]) -> Verdict {
     Verdict {
         claim: "With a core left idle, R*, T* and B* are predicted before the run.".into(),
         rule: format!(
-            "Holds if every prediction lies within {ERROR_PERCENT_MAX} % of what was measured, where traffic and \
-             load leave at least one core idle."
+            "Holds if every prediction lies within {ERROR_PERCENT_MAX} % of what was measured, where traffic and load \
+             leave at least one core idle and other programs take nothing worth mentioning."
         ),
         outcome,
         because,
@@ -254,7 +264,8 @@ fn sustained_table(cells: &[Cell]) -> Table {
         .column("lasts at", "Mbit/s")
         .column("runs dry at", "Mbit/s")
         .column("fastest offered", "Mbit/s")
-        .column("full pool", "packets");
+        .column("full pool", "packets")
+        .column("taken by others", "cores");
     for cell in cells {
         let predicted = cell.calibration.sustained();
         let measured = mean(&cell.sustained_mbit());
@@ -283,6 +294,7 @@ fn sustained_table(cells: &[Cell]) -> Table {
                 ),
                 cell.mbit(cell.fastest).into(),
                 mean(&capacities).into(),
+                mean(&cell.others).into(),
             ],
         );
     }
@@ -408,6 +420,13 @@ fn rate_plot(nth: usize, cell: &Cell) -> Option<Plot> {
 /// What a reader must know of a case.
 fn notes(cell: &Cell) -> Vec<String> {
     let (mut notes, name) = (Vec::new(), cell.name());
+    if let Some(others) = cell.others.iter().copied().reduce(f64::max).filter(|_| !cell.is_quiet())
+    {
+        notes.push(format!(
+            "{name}: other programs took up to {others:.1} cores, which no prediction knew of; its predictions are \
+             not judged."
+        ));
+    }
     if let Some(rate) = cell.at_least_mbit() {
         notes.push(format!(
             "{name}: R* was not reached: {rate:.0} Mbit/s, the fastest that could be offered, did not empty the pool."

@@ -106,6 +106,18 @@ fn predictions_are_judged_only_where_a_core_was_idle() {
 }
 
 #[test]
+fn predictions_are_not_judged_by_a_run_that_others_disturbed() {
+    let mut cell = measured(CONVENTIONAL, 0.0, 2.0);
+    cell.others = vec![0.01, 0.02, 0.01];
+    let quiet = section(&[cell.clone()], 3);
+    assert_eq!(outcome(&quiet, "predicted before the run"), Outcome::DoesNotHold);
+    cell.others[1] = 1.3;
+    let disturbed = section(&[cell], 3);
+    assert_eq!(outcome(&disturbed, "predicted before the run"), Outcome::CannotTell);
+    assert!(disturbed.notes.iter().any(|note| note.contains("up to 1.3 cores")));
+}
+
+#[test]
 fn a_threshold_that_was_not_confirmed_is_none() {
     let mut cell = measured(CONVENTIONAL, 0.0, 1.0);
     assert_eq!(outcome(&section(&[cell.clone()], 3), "is a threshold"), Outcome::Holds);

@@ -1,0 +1,69 @@
+//! What other programs take of the cores meanwhile: fillers get none of it, and no model knows of it.
+
+use std::time::{Duration, Instant};
+
+use crate::interleave::process_cpu;
+
+/// Ticks in a second of `/proc/stat`, the same on every Linux (proc(5), USER_HZ).
+const TICKS: f64 = 100.0;
+
+/// A reading to count from.
+pub(super) struct Since {
+    at: Instant,
+    busy_seconds: Option<f64>,
+    own: Duration,
+}
+
+impl Since {
+    pub(super) fn now() -> Self {
+        let stat = std::fs::read_to_string("/proc/stat").ok();
+        Self {
+            at: Instant::now(),
+            busy_seconds: stat.and_then(|stat| busy_seconds(&stat)),
+            own: process_cpu(),
+        }
+    }
+
+    /// Cores that others have taken since, on average; `None` where the kernel does not say.
+    pub(super) fn cores_of_others(&self) -> Option<f64> {
+        let now = Self::now();
+        let busy = now.busy_seconds? - self.busy_seconds?;
+        let own = now.own.saturating_sub(self.own).as_secs_f64();
+        Some(((busy - own) / now.at.duration_since(self.at).as_secs_f64()).max(0.0))
+    }
+}
+
+/// CPU seconds that all cores have been busy with anything, what a hypervisor took among it.
+fn busy_seconds(stat: &str) -> Option<f64> {
+    let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
+    let ticks: Option<Vec<f64>> = line.split_whitespace().map(|ticks| ticks.parse().ok()).collect();
+    // user, nice, system, idle, iowait, irq, softirq, steal; guests are in user already.
+    match ticks?[..] {
+        [user, nice, system, _, _, irq, softirq, steal, ..] => {
+            Some((user + nice + system + irq + softirq + steal) / TICKS)
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_busy_is_all_but_idle_and_waiting() {
+        let stat = "cpu  100 20 30 9999 8888 4 5 600 70 0\ncpu0 1 2 3 4 5 6 7 8 9 10\n";
+        assert_eq!(busy_seconds(stat), Some(7.59));
+        assert_eq!(busy_seconds("cpu  1 2 x"), None);
+        assert_eq!(busy_seconds("intr 1"), None);
+    }
+
+    #[test]
+    fn others_take_no_more_than_there_is() {
+        let since = Since::now();
+        std::thread::sleep(Duration::from_millis(50));
+        let cores = std::thread::available_parallelism().unwrap().get() as f64;
+        // Ticks are counted whole: one more on each core, of five.
+        assert!(since.cores_of_others().is_none_or(|others| others <= cores * 1.5));
+    }
+}
