@@ -4,12 +4,13 @@
 mod keeping;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use keypadd_bench::results::Section;
 use keypadd_bench::{
-    Arm, Bulk, CipherRate, Exhaustion, FileMix, Files, Kex, Mixed, PathError, PathFault,
-    PathSettings, Patience, Place, Progress, Rounds, Runs, Terminal, TunnelArm, Typing, Workload,
-    open, rehearse, take_turns,
+    Arm, Bulk, CipherRate, Exhaustion, FileMix, Files, INTERRUPTED, Kex, Mixed, PathError,
+    PathFault, PathSettings, Patience, Place, Progress, Rounds, Runs, Terminal, TunnelArm, Typing,
+    Workload, open, rehearse, take_turns,
 };
 use keypadd_keystream::CipherEngine;
 use keypadd_tunnel::TransportSettings;
@@ -33,6 +34,12 @@ const ROUNDS: u32 = 10;
 /// The same for exhaustion, whose rounds take minutes.
 const EXHAUSTION_ROUNDS: u32 = 3;
 
+/// Most requests of a turn: all are drawn before it, some 32 bytes each.
+const REQUESTS_MOST: f64 = 4e6;
+
+/// Most handshakes of the open loop of a turn: what is not over yet is held, some 100 KiB each.
+const HANDSHAKES_MOST: f64 = 2e4;
+
 /// Of the time that a rate is tried in exhaustion, the part that a look at the filler takes.
 const PROBES_IN_A_STAGE: f64 = 8.0;
 
@@ -46,6 +53,7 @@ pub(crate) async fn run(args: BenchArgs, shutdown: Shutdown) -> Result<(), Error
     match args.workload {
         BenchWorkload::Terminal(args) => {
             let TerminalArgs { typing, time, tunnel, pools, run } = *args;
+            refuse_more(typing.rate.unwrap_or_default(), time, REQUESTS_MOST)?;
             let workload = Terminal { typing: read_typing(typing), time, seed: run.seed };
             measure("keypadd bench terminal", &workload, (&tunnel, &pools, &run), shutdown).await
         }
@@ -56,18 +64,36 @@ pub(crate) async fn run(args: BenchArgs, shutdown: Shutdown) -> Result<(), Error
         }
         BenchWorkload::Mixed(args) => {
             let MixedArgs { typing, streams, time, tunnel, pools, run } = *args;
+            refuse_more(typing.rate.unwrap_or_default(), time, REQUESTS_MOST)?;
             let terminal = Terminal { typing: read_typing(typing), time, seed: run.seed };
             let workload = Mixed { terminal, streams };
             measure("keypadd bench mixed", &workload, (&tunnel, &pools, &run), shutdown).await
         }
         BenchWorkload::Files(args) => {
             let FilesArgs { clients, file, rate, time, tunnel, pools, run } = *args;
+            let most = clients.iter().copied().max().unwrap_or(0);
+            refuse_more(rate * f64::from(most), time, REQUESTS_MOST)?;
             let mix = FileMix { files: file };
             let workload = Files { clients, mix, per_second: rate, time, seed: run.seed };
             measure("keypadd bench files", &workload, (&tunnel, &pools, &run), shutdown).await
         }
         BenchWorkload::Exhaustion(args) => exhaust(*args, shutdown).await,
         BenchWorkload::Kex(args) => shake_hands(*args, shutdown).await,
+    }
+}
+
+/// Refuses a turn of which more would be offered than can be held.
+fn refuse_more(per_second: f64, time: Duration, most: f64) -> Result<(), Error> {
+    let offered = per_second * time.as_secs_f64();
+    match offered > most {
+        true => Err(Error::new(
+            Exit::Usage,
+            format!("--rate: {offered:.0} in a turn are too many"),
+        )
+        .hint(format!(
+            "at most {most:.0}: a lower rate or a shorter --time; more rounds measure longer"
+        ))),
+        false => Ok(()),
     }
 }
 
@@ -94,7 +120,7 @@ async fn measure<W: Workload>(
     let arms = arms(tunnel, &pools.pool);
     let paths = tokio::select! {
         paths = open(&arms, &settings, &tell) => paths,
-        _ = shutdown.thrown() => return Ok(()),
+        _ = shutdown.thrown() => return keeping.end(Vec::new(), Some(INTERRUPTED)),
     };
     let paths = paths.map_err(|error| not_open(error, &settings))?;
     let rounds = Rounds { rounds: run.rounds.unwrap_or(ROUNDS), seed: run.seed, tell: &tell };
@@ -140,6 +166,7 @@ async fn exhaust(args: ExhaustionArgs, shutdown: Shutdown) -> Result<(), Error> 
 
 async fn shake_hands(args: KexArgs, shutdown: Shutdown) -> Result<(), Error> {
     let KexArgs { kex, handshakes, rate, time, run } = args;
+    refuse_more(rate, time, HANDSHAKES_MOST)?;
     let experiment = Kex {
         groups: kex,
         rounds: run.rounds.unwrap_or(ROUNDS),
@@ -188,7 +215,16 @@ fn path_settings(flags: &TunnelFlags, pool_budget_bytes: usize) -> Result<PathSe
             let path = flags.key.clone().map_or_else(keyfile::default_path, Ok)?;
             Place::There { server: server.clone(), peer, key: Arc::new(keyfile::read(&path)?) }
         }
-        _ => Place::Here,
+        (Some(_), None) => {
+            return Err(Error::new(Exit::Usage, "--peer is missing: the server's public key")
+                .hint("`keypadd pubkey`, run on the server, prints it"));
+        }
+        (None, Some(_)) => {
+            return Err(Error::new(Exit::Usage, "--peer is given, and no server").hint(
+                "HOST --peer PUBKEY measures against HOST; without both, both ends run here",
+            ));
+        }
+        (None, None) => Place::Here,
     };
     let transport =
         TransportSettings { congestion: flags.congestion, ..TransportSettings::default() };
@@ -202,7 +238,8 @@ fn not_open(error: PathError, settings: &PathSettings) -> Error {
             explain(error, key.public(), *peer)
         }
         (PathFault::Service(_), Place::There { .. }) => {
-            Error::new(Exit::Runtime, cause).hint("does the server run with --permit-bench?")
+            let cause = format!("{}: the server answers no measurements", error.arm);
+            Error::new(Exit::Runtime, cause).hint("does it run with --permit-bench?")
         }
         _ => Error::new(Exit::Runtime, cause),
     }

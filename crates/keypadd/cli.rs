@@ -147,6 +147,7 @@ Examples:
     ///
     /// Arms take turns in one run; figures come with 95 % intervals, and the report says what they
     /// bear out and what they contradict. Ctrl-C keeps what has been measured.
+    #[command(subcommand_value_name = "WORKLOAD", subcommand_help_heading = "Workloads")]
     #[command(after_help = "\
 Examples:
   keypadd bench terminal --out report

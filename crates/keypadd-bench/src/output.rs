@@ -28,18 +28,15 @@ pub struct Output {
     _lock: File,
 }
 
-/// Why a directory does not take a report. Each says what to do about it.
+/// Why a directory does not take a report.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum OutputError {
     /// It is a file, a socket or the like.
-    #[error("{0} is not a directory; name one that is empty or not there yet")]
+    #[error("{0} is not a directory")]
     NotADirectory(PathBuf),
     /// It has something that no report has.
-    #[error(
-        "{directory} has files that are not of a report ({other}); name a directory that is empty \
-         or not there yet"
-    )]
+    #[error("{directory} has files that are not of a report ({other})")]
     Foreign {
         /// The directory.
         directory: PathBuf,
@@ -47,16 +44,29 @@ pub enum OutputError {
         other: String,
     },
     /// Another run writes its report there.
-    #[error("another run writes its report to {0}; name another directory or wait for its end")]
+    #[error("another run writes its report to {0}")]
     InUse(PathBuf),
     /// It cannot be made or written.
-    #[error("cannot write to {directory}: {cause}; name a directory that you may write to")]
+    #[error("cannot write to {directory}: {cause}")]
     Unwritable {
         /// The directory.
         directory: PathBuf,
         /// What the system says.
         cause: io::Error,
     },
+}
+
+impl OutputError {
+    /// What to do about it.
+    pub fn hint(&self) -> &'static str {
+        match self {
+            Self::NotADirectory(_) | Self::Foreign { .. } => {
+                "name a directory that is empty or not there yet"
+            }
+            Self::InUse(_) => "name another directory, or wait for its end",
+            Self::Unwritable { .. } => "name a directory that you may write to",
+        }
+    }
 }
 
 /// A save that failed. What the save before has written is still there.

@@ -55,11 +55,16 @@ pub enum Broken {
     #[error("cannot connect to {0}: {1}")]
     Refused(SocketAddr, #[source] io::Error),
     /// The connection ended, or nothing came for [`PATIENCE`].
-    #[error("the traffic stopped: {0}")]
+    #[error("the traffic stopped: {}", without_number(.0))]
     Stopped(#[source] io::Error),
     /// What came back is not what was sent.
     #[error("an answer came back altered: this is a bug, please report it")]
     Altered,
+}
+
+/// An error of the system in its words, without its number.
+fn without_number(error: &io::Error) -> String {
+    error.to_string().split(" (os error").next().unwrap_or_default().to_owned()
 }
 
 impl Broken {
@@ -205,7 +210,10 @@ fn read(
     while left > 0 {
         let most = left.min(buffer.len() as u64) as usize;
         let len = match stream.read(&mut buffer[..most]) {
-            Ok(0) => return Err(Broken::Stopped(io::ErrorKind::UnexpectedEof.into())),
+            Ok(0) => {
+                let closed = "the connection was closed";
+                return Err(Broken::Stopped(io::Error::new(io::ErrorKind::UnexpectedEof, closed)));
+            }
             Ok(len) => len,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {

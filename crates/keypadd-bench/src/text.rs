@@ -50,16 +50,12 @@ pub(crate) fn ending(run: &Run) -> Option<String> {
     if run.complete {
         return None;
     }
-    let until = "what follows is what was measured until then";
-    Some(match (&run.ended_by, &run.ended) {
-        (Some(why), _) => format!("INCOMPLETE, ended by {why}: {until}."),
-        (None, Some(_)) => format!("INCOMPLETE: {until}."),
-        (None, None) => {
-            "INCOMPLETE, still running or killed: what follows is what was measured before this was \
-             written."
-                .to_owned()
-        }
-    })
+    let why = match (&run.ended_by, &run.ended) {
+        (Some(why), _) => why.as_str(),
+        (None, Some(_)) => "it ended early",
+        (None, None) => "it still runs, or was killed",
+    };
+    Some(format!("INCOMPLETE: {why}. What follows was measured before that."))
 }
 
 /// What is not as in use, for every table and picture of a section.

@@ -50,7 +50,9 @@ pub(crate) fn costs<M>(arms: &[(Arm, &[Turn<M>])]) -> Table {
         .column("turns with a full pool", "");
     for (arm, turns) in arms {
         let counts = turns.iter().fold(Counts::default(), |sum, turn| sum.and(turn.counts));
-        let shares = counts.percentages();
+        let packets = counts.hit + counts.partial + counts.miss;
+        // Without a tunnel there are no packets, without a cipher no pads.
+        let shares = counts.percentages().filter(|_| has_pads(*arm));
         let share = |nth: usize| shares.map_or(Cell::Missing, |shares| shares[nth].into());
         let megabytes = |bytes: u64| match shares {
             Some(_) => (bytes as f64 / 1e6).into(),
@@ -64,9 +66,9 @@ pub(crate) fn costs<M>(arms: &[(Arm, &[Turn<M>])]) -> Table {
         table.push(
             &arm.to_string(),
             vec![
-                match shares {
-                    Some(_) => ((counts.hit + counts.partial + counts.miss) as f64).into(),
-                    None => Cell::Missing,
+                match packets {
+                    0 => Cell::Missing,
+                    packets => (packets as f64).into(),
                 },
                 share(0),
                 share(1),
@@ -165,6 +167,10 @@ fn unencrypted(arms: &[Samples], suite: Protection) -> Option<&Samples> {
     };
     let same_mac = |(arm, _): &&Samples| null(arm).is_some_and(|base| base.mac() == suite.mac());
     arms.iter().find(same_mac).or_else(|| arms.iter().find(|(arm, _)| null(arm).is_some()))
+}
+
+fn has_pads(arm: Arm) -> bool {
+    matches!(arm, Arm::Tunnel(tunnel) if !is_null(tunnel.suite))
 }
 
 fn is_null(suite: Protection) -> bool {

@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 use console::Term;
 use keypadd_bench::Progress;
 use keypadd_bench::machine::Machine;
-use keypadd_bench::output::Output;
+use keypadd_bench::output::{Output, OutputError};
 use keypadd_bench::results::{Results, Run, Section};
 use keypadd_bench::text;
 
 use crate::cli::RunFlags;
-use crate::error::{Error, Exit};
+use crate::error::{Error, Exit, system};
 use crate::results::print;
 
 /// Columns of tables that are not printed on a terminal.
@@ -36,7 +36,7 @@ impl Keeping {
         emulated: Vec<String>,
     ) -> Result<Self, Error> {
         let output = flags.out.as_deref().map(Output::create).transpose();
-        let output = output.map_err(|error| Error::new(Exit::Usage, format!("--out: {error}")))?;
+        let output = output.map_err(|error| not_taken(&error))?;
         let run = Run { emulated, ..Run::begin(title, &command_line(), flags.seed) };
         Ok(Self { results: Results::new(run, Machine::read()), output, json: flags.json })
     }
@@ -92,6 +92,16 @@ impl Keeping {
             _ => Ok(()),
         }
     }
+}
+
+fn not_taken(error: &OutputError) -> Error {
+    let cause = match error {
+        OutputError::Unwritable { directory, cause } => {
+            format!("cannot write to {}: {}", directory.display(), system(cause))
+        }
+        other => other.to_string(),
+    };
+    Error::new(Exit::Usage, format!("--out: {cause}")).hint(error.hint())
 }
 
 fn width() -> usize {

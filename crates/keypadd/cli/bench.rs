@@ -56,7 +56,7 @@ pub(crate) struct TunnelFlags {
     /// Measure against this server, which must run with --permit-bench [default: both ends run here]
     ///
     /// Without it both ends run in this process, over UDP on loopback, with keys of the moment.
-    #[arg(value_name = "HOST[:PORT]", value_parser = values::server, requires = "peer")]
+    #[arg(value_name = "HOST[:PORT]", value_parser = values::server)]
     pub(crate) server: Option<ServerAddress>,
     /// The server's public key
     #[arg(long, env = "KEYPADD_PEER", value_name = "PUBKEY", value_parser = values::public_key)]
@@ -160,9 +160,10 @@ pub(crate) struct TypingFlags {
     pub(crate) typists: u32,
     /// Instead of people: keys a second, evenly
     #[arg(long, env = "KEYPADD_RATE", value_name = "PER-SECOND", value_parser = values::rate)]
+    #[arg(allow_negative_numbers = true)]
     pub(crate) rate: Option<f64>,
     /// With --rate: bytes of a key, and of its echo, at least 16 [default: 64]
-    #[arg(long, env = "KEYPADD_SIZE", value_name = "SIZE", value_parser = values::size)]
+    #[arg(long, env = "KEYPADD_SIZE", value_name = "SIZE", value_parser = values::key_size)]
     #[arg(requires = "rate")]
     pub(crate) size: Option<u64>,
 }
@@ -187,7 +188,7 @@ pub(crate) struct TerminalArgs {
 pub(crate) struct BulkArgs {
     /// Connections at once
     #[arg(long, env = "KEYPADD_STREAMS", value_name = "NUMBER", default_value = "1")]
-    #[arg(value_parser = values::count)]
+    #[arg(value_parser = values::connections)]
     pub(crate) streams: u32,
     /// How long each turn goes on after its burst
     #[arg(long, env = "KEYPADD_TIME", value_name = "DURATION", default_value = "2s")]
@@ -220,7 +221,7 @@ pub(crate) struct MixedArgs {
     pub(crate) typing: TypingFlags,
     /// Streams of bulk data
     #[arg(long, env = "KEYPADD_STREAMS", value_name = "NUMBER", default_value = "1")]
-    #[arg(value_parser = values::count)]
+    #[arg(value_parser = values::connections)]
     pub(crate) streams: u32,
     /// How long each turn lasts
     #[arg(long, env = "KEYPADD_TIME", value_name = "DURATION", default_value = "3s")]
@@ -238,7 +239,7 @@ pub(crate) struct MixedArgs {
 pub(crate) struct FilesArgs {
     /// Numbers of clients, each tried for itself
     #[arg(long, env = "KEYPADD_CLIENTS", value_name = "NUMBER", default_value = "4,8,16")]
-    #[arg(value_delimiter = ',', value_parser = values::count)]
+    #[arg(value_delimiter = ',', value_parser = values::connections)]
     pub(crate) clients: Vec<u32>,
     /// Sizes of files, and how often each is asked for beside the others
     #[arg(long, env = "KEYPADD_FILE", value_name = "SIZE[:WEIGHT]", value_delimiter = ',')]
@@ -246,7 +247,7 @@ pub(crate) struct FilesArgs {
     pub(crate) file: Vec<(u64, f64)>,
     /// Files that a client asks for, a second
     #[arg(long, env = "KEYPADD_RATE", value_name = "PER-SECOND", default_value = "20")]
-    #[arg(value_parser = values::rate)]
+    #[arg(value_parser = values::rate, allow_negative_numbers = true)]
     pub(crate) rate: f64,
     /// How long for each number of clients, in each turn
     #[arg(long, env = "KEYPADD_TIME", value_name = "DURATION", default_value = "2s")]
@@ -297,7 +298,7 @@ pub(crate) struct KexArgs {
     pub(crate) handshakes: u32,
     /// Handshakes a second of the second half of a turn, whatever has become of earlier ones
     #[arg(long, env = "KEYPADD_RATE", value_name = "PER-SECOND", default_value = "100")]
-    #[arg(value_parser = values::rate)]
+    #[arg(value_parser = values::rate, allow_negative_numbers = true)]
     pub(crate) rate: f64,
     /// How long that second half lasts
     #[arg(long, env = "KEYPADD_TIME", value_name = "DURATION", default_value = "2s")]

@@ -22,17 +22,15 @@ pub(super) fn explain<T>(error: &clap::Error) -> Result<Option<T>, Error> {
             return Ok(None);
         }
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => {
-            wrong("no command given".into())
-                .hint(format!("one of {}; `keypadd --help` explains them", verbs().join(", ")))
+            wrong(format!("no {} given", Meant::read().kind())).hint(Meant::read().choices())
         }
         ErrorKind::InvalidSubcommand => {
-            let verb = text(error, ContextKind::InvalidSubcommand).unwrap_or_default();
-            let cause = format!("{} is not a command", shown(verb));
-            match nearest(error) {
-                Some(near) => wrong(cause).hint(format!("did you mean `keypadd {near}`?")),
-                None => wrong(cause)
-                    .hint(format!("one of {}; `keypadd --help` explains them", verbs().join(", "))),
-            }
+            let (verb, meant) = (text(error, ContextKind::InvalidSubcommand), Meant::read());
+            let cause = format!("{} is not a {}", shown(verb.unwrap_or_default()), meant.kind());
+            wrong(cause).hint(match nearest(error) {
+                Some(near) => format!("did you mean `{} {near}`?", meant.typed),
+                None => meant.choices(),
+            })
         }
         ErrorKind::UnknownArgument => {
             let given = text(error, ContextKind::InvalidArg).unwrap_or_default();
@@ -132,14 +130,36 @@ fn choices(error: &clap::Error) -> String {
 
 /// Where to read on: the help of the verb that was meant.
 fn help_line() -> String {
-    let verbs = verbs();
-    let meant = std::env::args().skip(1).find(|argument| verbs.contains(argument));
-    match meant {
-        Some(verb) => format!("`keypadd {verb} --help` shows its flags and an example"),
-        None => "`keypadd --help` shows the commands and an example".into(),
-    }
+    let Meant { typed, command } = Meant::read();
+    let what = if command.get_name() == "keypadd" { "the commands" } else { "its flags" };
+    format!("`{typed} --help` shows {what} and an example")
 }
 
-fn verbs() -> Vec<String> {
-    Cli::command().get_subcommands().map(|verb| verb.get_name().to_owned()).collect()
+/// The command that was meant, as far as the arguments name one: `bench terminal`, `bench`, or none.
+struct Meant {
+    typed: String,
+    command: clap::Command,
+}
+
+impl Meant {
+    fn read() -> Self {
+        let (mut typed, mut command) = ("keypadd".to_owned(), Cli::command());
+        for argument in std::env::args().skip(1) {
+            if let Some(below) = command.find_subcommand(&argument).cloned() {
+                typed = format!("{typed} {}", below.get_name());
+                command = below;
+            }
+        }
+        Self { typed, command }
+    }
+
+    /// What stands behind it: a command, or what the help calls it.
+    fn kind(&self) -> String {
+        self.command.get_subcommand_value_name().unwrap_or("COMMAND").to_lowercase()
+    }
+
+    fn choices(&self) -> String {
+        let names: Vec<_> = self.command.get_subcommands().map(clap::Command::get_name).collect();
+        format!("one of {}; `{} --help` explains them", names.join(", "), self.typed)
+    }
 }

@@ -5,6 +5,7 @@
 use std::num::NonZeroU64;
 use std::time::Duration;
 
+use keypadd_bench::Exchange;
 use keypadd_config::values as config;
 use keypadd_config::values::peer_name;
 pub(super) use keypadd_config::values::{
@@ -69,18 +70,27 @@ pub(super) fn bench_kex(text: &str) -> Result<Group, BadValue> {
     })
 }
 
-/// Most of what `bench` counts: rounds, typists, streams, clients. More would be threads without use.
+/// Most of what `bench` counts: rounds, typists, handshakes.
 const COUNT_MOST: u32 = 1_000;
 
-/// A number of rounds, typists, streams or clients.
+/// Most connections of a measurement: each has two threads, and half of tokio's blocking threads (512)
+/// are theirs. One that waits for a thread would measure that.
+const CONNECTIONS_MOST: u32 = 256;
+
+/// A number of rounds, typists or handshakes.
 pub(super) fn count(text: &str) -> Result<u32, BadValue> {
-    match text.parse() {
-        Ok(number @ 1..=COUNT_MOST) => Ok(number),
-        _ => Err(bad(
-            format!("{} is not a number from 1 to {COUNT_MOST}", shown(text)),
-            "a whole number, such as 10",
-        )),
-    }
+    up_to(COUNT_MOST, text)
+}
+
+/// A number of streams or clients.
+pub(super) fn connections(text: &str) -> Result<u32, BadValue> {
+    up_to(CONNECTIONS_MOST, text)
+}
+
+fn up_to(most: u32, text: &str) -> Result<u32, BadValue> {
+    let cause = || format!("{} is not a number from 1 to {most}", shown(text));
+    let number = text.parse().ok().filter(|number| (1..=most).contains(number));
+    number.ok_or_else(|| bad(cause(), "a whole number, such as 10"))
 }
 
 /// `--seed`.
@@ -126,11 +136,29 @@ pub(super) fn turn_time(text: &str) -> Result<Duration, BadValue> {
     }
 }
 
+/// Largest burst or file: the far end says when it has it, and is not waited for longer than 10 s.
+const SIZE_MOST: u64 = 1 << 30;
+
 /// Bytes, with or without a unit.
 pub(super) fn size(text: &str) -> Result<u64, BadValue> {
-    match text.parse::<bytesize::ByteSize>() {
-        Ok(size) if size.as_u64() > 0 => Ok(size.as_u64()),
-        _ => Err(bad(format!("{} is not a size", shown(text)), "as in 128 or 3MiB")),
+    match text.parse::<bytesize::ByteSize>().map(|size| size.as_u64()) {
+        Ok(size @ 1..=SIZE_MOST) => Ok(size),
+        _ => Err(bad(
+            format!("{} is not a size from 1 byte to 1GiB", shown(text)),
+            "as in 128 or 3MiB",
+        )),
+    }
+}
+
+/// Bytes of a key, and of its echo.
+pub(super) fn key_size(text: &str) -> Result<u64, BadValue> {
+    let least = Exchange::REQUEST_BYTES_MIN;
+    match size(text)? {
+        bytes if bytes < least => Err(bad(
+            format!("{} is less than the head of a request", shown(text)),
+            format!("at least {least}"),
+        )),
+        bytes => Ok(bytes),
     }
 }
 

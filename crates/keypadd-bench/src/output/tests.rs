@@ -55,9 +55,9 @@ fn a_directory_with_other_files_is_refused_and_left_alone() {
         let path = root.path().join(other);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(&path, "mine").unwrap();
-        let refused = Output::create(root.path()).unwrap_err().to_string();
-        assert!(refused.contains("name a directory that is empty"), "{refused}");
-        assert!(!refused.contains('\n'));
+        let refused = Output::create(root.path()).unwrap_err();
+        assert!(refused.hint().contains("name a directory that is empty"), "{refused}");
+        assert!(!refused.to_string().contains('\n'));
         assert_eq!(fs::read_to_string(&path).unwrap(), "mine");
         assert_eq!(names_in(root.path()).unwrap().len(), 1, "nothing was added");
     }
@@ -96,9 +96,9 @@ fn what_is_no_directory_is_refused() {
 #[test]
 fn a_directory_that_cannot_be_written_is_refused_with_a_way_out() {
     // Nobody, root included, makes directories there.
-    let refused = Output::create(Path::new("/proc/keypadd-report")).unwrap_err().to_string();
-    assert!(refused.contains("cannot write to /proc/keypadd-report"), "{refused}");
-    assert!(refused.contains("name a directory that you may write to"), "{refused}");
+    let refused = Output::create(Path::new("/proc/keypadd-report")).unwrap_err();
+    assert!(refused.to_string().contains("cannot write to /proc/keypadd-report"), "{refused}");
+    assert!(refused.hint().contains("name a directory that you may write to"), "{refused}");
 }
 
 #[test]

@@ -96,8 +96,9 @@ fn summary(results: &Results, names: &Names) -> Markup {
                         " "
                     }
                 }
+                // Of one experiment they stand right below.
                 @for (section, names) in results.sections.iter().zip(&names.sections) {
-                    @if !section.verdicts.is_empty() {
+                    @if results.sections.len() > 1 && !section.verdicts.is_empty() {
                         h3 { a href={ "#" (names.anchor) } { (section.title) } }
                         (judged(&section.verdicts))
                     }

@@ -148,7 +148,7 @@ fn an_incomplete_run_says_so_on_its_page_and_its_pictures() {
     results.run.end_early("the peer was lost: timed out");
     let files = files(&results);
     let page = content(&files, PAGE);
-    let at = page.find("INCOMPLETE, ended by the peer was lost: timed out").unwrap();
+    let at = page.find("INCOMPLETE: the peer was lost: timed out").unwrap();
     assert!(at < page.find("What came out").unwrap());
     for file in files.iter().filter(|file| file.path.ends_with(".svg")) {
         let words = file.contents.replace("</text>", " ");
