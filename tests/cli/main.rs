@@ -6,6 +6,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod bench;
 #[path = "../daemons/mod.rs"]
 mod daemons;
 mod ending;

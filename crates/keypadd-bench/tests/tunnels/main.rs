@@ -1,0 +1,35 @@
+//! Measurements of tunnels whose truth is known beforehand: a delay that is put in between, pools that
+//! are full, dry or not there.
+
+#![allow(clippy::unwrap_used)]
+
+mod delay;
+mod pads;
+
+use keypadd_bench::results::{Cell, Section};
+use keypadd_bench::{Path, PathSettings, Place, Rounds, Runs, Workload, take_turns};
+use keypadd_provider::KeyExchange;
+use keypadd_tunnel::TransportSettings;
+
+fn settings(place: Place) -> PathSettings {
+    PathSettings {
+        place,
+        pool_budget_bytes: 2 << 20,
+        kex: KeyExchange::X25519,
+        transport: TransportSettings::default(),
+    }
+}
+
+async fn measure<W: Workload>(workload: &W, paths: &[Path], rounds: u32) -> Runs<W::Measured> {
+    let rounds = Rounds { rounds, seed: 1, tell: &|_| () };
+    let runs = take_turns(workload, paths, rounds, |_| (), std::future::pending()).await;
+    assert_eq!(runs.ended_by, None);
+    runs
+}
+
+/// A cell of a section's table.
+fn cell(section: &Section, table: &str, row: &str, column: &str) -> Cell {
+    let table = section.tables.iter().find(|it| it.id == table).unwrap();
+    let nth = table.columns.iter().position(|it| it.name == column).unwrap();
+    table.rows.iter().find(|it| it.label == row).unwrap().cells[nth].clone()
+}
