@@ -157,7 +157,8 @@ impl Path {
     }
 
     /// Waits until the fillers have made nothing for a while, which is when all pools are full. False
-    /// if `patience` was too short: without idle CPU they never are.
+    /// if `patience` was too short, as it is without idle CPU; and while a first phase lasts, which ends
+    /// at any moment and takes its pads along.
     pub async fn rest(&self, patience: Duration) -> bool {
         let deadline = Instant::now() + patience;
         loop {
@@ -166,7 +167,7 @@ impl Path {
             let has_any = || [true, false].iter().all(|&up| self.packets_at_hand(up) != Some(0));
             let at_rest = self.gauges.filled_bytes() == filled && self.gauges.fillers_sleep();
             if at_rest && has_any() {
-                return true;
+                return self.is_past_first_phase();
             }
             if Instant::now() > deadline {
                 return false;
@@ -190,13 +191,15 @@ impl Path {
     async fn warm_up(&self) -> Result<(), Broken> {
         let deadline = Instant::now() + WARM_UP_TIME;
         let mut requester = Requester::open(self.address).await?;
-        let past_first_phase =
-            || self.keys().iter().all(|keys| keys.status(Direction::Send).key_phase > 0);
-        while !past_first_phase() && Instant::now() < deadline {
+        while !self.is_past_first_phase() && Instant::now() < deadline {
             let requests = Requests::WithoutPause(WARM_UP, Duration::from_millis(1));
             (requester, ()) = requester.run(requests, Instant::now(), (), |(), _| ()).await?;
         }
         Ok(())
+    }
+
+    fn is_past_first_phase(&self) -> bool {
+        self.keys().iter().all(|keys| keys.status(Direction::Send).key_phase > 0)
     }
 }
 

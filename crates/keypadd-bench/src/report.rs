@@ -37,7 +37,7 @@ pub struct File {
     pub contents: String,
 }
 
-/// All files of a report, [`RESULTS`] first.
+/// All files of a report, `results.json` first.
 pub fn files(results: &Results) -> Vec<File> {
     let file = |path: String, contents: String| File { path, contents };
     let names = Names::of(results);

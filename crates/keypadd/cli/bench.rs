@@ -109,7 +109,7 @@ pub(crate) struct TunnelFlags {
 pub(crate) struct PoolFlags {
     /// With a pool, without one, or both
     #[arg(long, env = "KEYPADD_POOL", value_name = "MODE", value_delimiter = ',')]
-    #[arg(default_values_t = [OnOff::On, OnOff::Off], help_heading = "Arms")]
+    #[arg(default_value = "on,off", help_heading = "Arms")]
     pub(crate) pool: Vec<OnOff>,
     /// Memory for keystream at each end of an arm with a pool
     #[arg(long, env = "KEYPADD_POOL_BUDGET", value_name = "SIZE", default_value = "16MiB")]
@@ -143,12 +143,6 @@ pub(crate) struct RunFlags {
 pub(crate) enum OnOff {
     On,
     Off,
-}
-
-impl std::fmt::Display for OnOff {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(if *self == Self::On { "on" } else { "off" })
-    }
 }
 
 /// How keys are pressed.
