@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use keypadd_provider::Group;
 use tokio::task::JoinSet;
 
-use crate::interleave::{Progress, Tell, process_cpu};
+use crate::interleave::{INTERRUPTED, Progress, Tell, process_cpu};
 use crate::latencies::Latencies;
 use crate::results::Section;
 use ends::Ends;
@@ -96,7 +96,7 @@ impl Kex {
         let mut measured: Vec<Measured> = self.groups.iter().map(empty).collect();
         let ended_by = tokio::select! {
             ended = self.all(tell, &mut measured) => ended.err(),
-            () = stop => Some("it was interrupted".into()),
+            () = stop => Some(INTERRUPTED.into()),
         };
         Handshakes { section: section::section(self, &measured), ended_by }
     }

@@ -14,6 +14,7 @@ use super::finder::Subject;
 use super::readings::Reading;
 use super::stream::Stream;
 use crate::arm::Arm;
+use crate::interleave::INTERRUPTED;
 use crate::path::{Path, PathError, PathSettings};
 use crate::requester::Broken;
 
@@ -33,7 +34,7 @@ const PRIMING_TIME: Duration = Duration::from_secs(2);
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Ended {
     /// The user's wish.
-    #[error("it was interrupted")]
+    #[error("{INTERRUPTED}")]
     Interrupted,
     /// The traffic stopped.
     #[error(transparent)]
