@@ -275,9 +275,7 @@ pub(crate) fn explain(error: ClientError, own: PublicKey, peer: PublicKey) -> Er
 
 /// The number that tells this run of the client from every other.
 pub(crate) fn draw_instance() -> Result<Instance, Error> {
-    let mut instance = [0; 16];
-    getrandom::fill(&mut instance).map_err(|error| {
+    Instance::draw().map_err(|error| {
         Error::new(Exit::Runtime, format!("no randomness from the system: {error}"))
-    })?;
-    Ok(Instance(instance))
+    })
 }

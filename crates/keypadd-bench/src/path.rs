@@ -323,7 +323,7 @@ async fn connect(
         forwards: vec![Forward::Bench(BenchForward { bind: Bind::Loopback, port: 0 })],
         transport: settings.transport.clone(),
         connect_timeout: CONNECT_TIME,
-        instance: draw_instance()?,
+        instance: Instance::draw().map_err(text)?,
     });
     let client = client.await.map_err(ClientError::from)?;
     let bound = client.forwards();
@@ -354,12 +354,6 @@ fn only(sessions: Sessions) -> Result<Arc<LiveSession>, PathFault> {
 
 fn new_key() -> Result<Arc<PrivateKey>, PathFault> {
     PrivateKey::generate().map(Arc::new).map_err(text)
-}
-
-fn draw_instance() -> Result<Instance, PathFault> {
-    let mut instance = [0; 16];
-    getrandom::fill(&mut instance).map_err(text)?;
-    Ok(Instance(instance))
 }
 
 fn text(error: impl std::fmt::Display) -> PathFault {

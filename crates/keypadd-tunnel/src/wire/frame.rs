@@ -23,6 +23,18 @@ const LISTEN_UNIX: u8 = 2;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Instance(pub [u8; 16]);
 
+impl Instance {
+    /// The number of a run that starts now.
+    ///
+    /// # Errors
+    /// The system has no randomness.
+    pub fn draw() -> Result<Self, getrandom::Error> {
+        let mut instance = [0; 16];
+        getrandom::fill(&mut instance)?;
+        Ok(Self(instance))
+    }
+}
+
 /// A control frame whose type is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Frame {
