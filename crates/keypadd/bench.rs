@@ -17,7 +17,7 @@ use keypadd_tunnel::TransportSettings;
 
 use crate::cli::{
     BenchArgs, BenchWorkload, BulkArgs, ExhaustionArgs, FilesArgs, KexArgs, MixedArgs, OnOff,
-    PoolFlags, RunFlags, TerminalArgs, TunnelFlags, TypingFlags, Way,
+    TerminalArgs, TunnelFlags, TurnFlags, TypingFlags, Way,
 };
 use crate::connect::explain;
 use crate::error::{Error, Exit};
@@ -52,30 +52,30 @@ const PROBES_IN_A_STAGE: f64 = 8.0;
 pub(crate) async fn run(args: BenchArgs, shutdown: Shutdown) -> Result<(), Error> {
     match args.workload {
         BenchWorkload::Terminal(args) => {
-            let TerminalArgs { typing, time, tunnel, pools, run } = *args;
+            let TerminalArgs { typing, time, turns } = *args;
             refuse_more(typing.rate.unwrap_or_default(), time, REQUESTS_MOST)?;
-            let workload = Terminal { typing: read_typing(typing), time, seed: run.seed };
-            measure("keypadd bench terminal", &workload, (&tunnel, &pools, &run), shutdown).await
+            let workload = Terminal { typing: read_typing(typing), time, seed: turns.run.seed };
+            measure("keypadd bench terminal", &workload, turns, shutdown).await
         }
         BenchWorkload::Bulk(args) => {
-            let BulkArgs { streams, time, burst, direction, tunnel, pools, run } = *args;
+            let BulkArgs { streams, time, burst, direction, turns } = *args;
             let workload = Bulk { streams, time, burst_bytes: burst, up: direction == Way::Up };
-            measure("keypadd bench bulk", &workload, (&tunnel, &pools, &run), shutdown).await
+            measure("keypadd bench bulk", &workload, turns, shutdown).await
         }
         BenchWorkload::Mixed(args) => {
-            let MixedArgs { typing, streams, time, tunnel, pools, run } = *args;
+            let MixedArgs { typing, streams, time, turns } = *args;
             refuse_more(typing.rate.unwrap_or_default(), time, REQUESTS_MOST)?;
-            let terminal = Terminal { typing: read_typing(typing), time, seed: run.seed };
+            let terminal = Terminal { typing: read_typing(typing), time, seed: turns.run.seed };
             let workload = Mixed { terminal, streams };
-            measure("keypadd bench mixed", &workload, (&tunnel, &pools, &run), shutdown).await
+            measure("keypadd bench mixed", &workload, turns, shutdown).await
         }
         BenchWorkload::Files(args) => {
-            let FilesArgs { clients, file, rate, time, tunnel, pools, run } = *args;
+            let FilesArgs { clients, file, rate, time, turns } = *args;
             let most = clients.iter().copied().max().unwrap_or(0);
             refuse_more(rate * f64::from(most), time, REQUESTS_MOST)?;
             let mix = FileMix { files: file };
-            let workload = Files { clients, mix, per_second: rate, time, seed: run.seed };
-            measure("keypadd bench files", &workload, (&tunnel, &pools, &run), shutdown).await
+            let workload = Files { clients, mix, per_second: rate, time, seed: turns.run.seed };
+            measure("keypadd bench files", &workload, turns, shutdown).await
         }
         BenchWorkload::Exhaustion(args) => exhaust(*args, shutdown).await,
         BenchWorkload::Kex(args) => shake_hands(*args, shutdown).await,
@@ -107,24 +107,24 @@ fn read_typing(flags: TypingFlags) -> Typing {
 async fn measure<W: Workload>(
     title: &str,
     workload: &W,
-    (tunnel, pools, run): (&TunnelFlags, &PoolFlags, &RunFlags),
+    TurnFlags { tunnel, pools, run }: TurnFlags,
     shutdown: Shutdown,
 ) -> Result<(), Error> {
-    let settings = path_settings(tunnel, pools.pool_budget)?;
-    let keeping = Keeping::begin(title, run, emulated(tunnel))?;
+    let settings = path_settings(&tunnel, pools.pool_budget)?;
+    let keeping = Keeping::begin(title, &run, emulated(&tunnel))?;
     rehearse(&workload.offered(), &settings).await.map_err(|error| {
         Error::new(Exit::Usage, error.to_string()).hint("a lower rate, or fewer who ask")
     })?;
     let meter = keeping.meter();
     let tell = |progress: &Progress| meter.show(progress);
-    let arms = arms(tunnel, &pools.pool);
+    let arms = arms(&tunnel, &pools.pool);
     let paths = tokio::select! {
         paths = open(&arms, &settings, &tell) => paths,
         _ = shutdown.thrown() => return keeping.end(Vec::new(), Some(INTERRUPTED)),
     };
     let paths = paths.map_err(|error| not_open(error, &settings))?;
     let rounds = Rounds { rounds: run.rounds.unwrap_or(ROUNDS), seed: run.seed, tell: &tell };
-    let keep = |runs: &Runs<W::Measured>| keeping.save_so_far(vec![workload.section(runs)]);
+    let keep = |runs: &Runs<W::Measured>| keeping.save_so_far(|| workload.section(runs));
     let runs = take_turns(workload, &paths, rounds, keep, thrown(&shutdown)).await;
     let ended = keeping.end(vec![workload.section(&runs)], runs.ended_by.as_deref());
     for path in paths {
@@ -159,7 +159,7 @@ async fn exhaust(args: ExhaustionArgs, shutdown: Shutdown) -> Result<(), Error> 
     let keeping = Keeping::begin("keypadd bench exhaustion", &run, emulated(&tunnel))?;
     let meter = keeping.meter();
     let tell = |progress: &Progress| meter.show(progress);
-    let save = |section: &Section| keeping.save_so_far(vec![section.clone()]);
+    let save = |section: &Section| keeping.save_so_far(|| section.clone());
     let ran = experiment.run(&tell, &save, thrown(&shutdown)).await;
     keeping.end(vec![ran.section], ran.ended_by.as_deref())
 }

@@ -46,13 +46,17 @@ impl Keeping {
         Meter { term: Term::stderr(), said: std::sync::Mutex::new(Instant::now()) }
     }
 
-    /// Saves what there is so far. If that fails it is tried again at the end, and told of then.
-    pub(super) fn save_so_far(&self, sections: Vec<Section>) {
-        let _ = self.save(&Results { sections, ..self.results.clone() });
+    /// Saves what there is so far, where there is a place for it. If that fails it is tried again at the
+    /// end, and told of then.
+    pub(super) fn save_so_far(&self, section: impl FnOnce() -> Section) {
+        if let Some(output) = &self.output {
+            let sections = vec![section()];
+            let _ = output.save(&Results { sections, ..self.results.clone() });
+        }
     }
 
-    fn save(&self, results: &Results) -> Result<(), Error> {
-        let saved = self.output.as_ref().map_or(Ok(()), |output| output.save(results));
+    fn save(&self) -> Result<(), Error> {
+        let saved = self.output.as_ref().map_or(Ok(()), |output| output.save(&self.results));
         saved.map_err(|error| Error::new(Exit::Runtime, format!("--out: {error}")))
     }
 
@@ -74,7 +78,7 @@ impl Keeping {
             None => self.results.run.end(),
         }
         self.results.sections = sections;
-        let saved = self.save(&self.results);
+        let saved = self.save();
         let text = match self.json {
             true => self.results.to_json(),
             false => text::write(&self.results, width()),

@@ -117,6 +117,17 @@ pub(crate) struct PoolFlags {
     pub(crate) pool_budget: usize,
 }
 
+/// What every workload takes in which arms have turns.
+#[derive(Debug, Args)]
+pub(crate) struct TurnFlags {
+    #[command(flatten)]
+    pub(crate) tunnel: TunnelFlags,
+    #[command(flatten)]
+    pub(crate) pools: PoolFlags,
+    #[command(flatten)]
+    pub(crate) run: RunFlags,
+}
+
 /// How often, and what becomes of the results.
 #[derive(Debug, Args)]
 pub(crate) struct RunFlags {
@@ -171,11 +182,7 @@ pub(crate) struct TerminalArgs {
     #[arg(value_parser = values::turn_time)]
     pub(crate) time: Duration,
     #[command(flatten)]
-    pub(crate) tunnel: TunnelFlags,
-    #[command(flatten)]
-    pub(crate) pools: PoolFlags,
-    #[command(flatten)]
-    pub(crate) run: RunFlags,
+    pub(crate) turns: TurnFlags,
 }
 
 #[derive(Debug, Args)]
@@ -196,11 +203,7 @@ pub(crate) struct BulkArgs {
     #[arg(long, env = "KEYPADD_DIRECTION", value_name = "WAY", default_value = "up")]
     pub(crate) direction: Way,
     #[command(flatten)]
-    pub(crate) tunnel: TunnelFlags,
-    #[command(flatten)]
-    pub(crate) pools: PoolFlags,
-    #[command(flatten)]
-    pub(crate) run: RunFlags,
+    pub(crate) turns: TurnFlags,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -222,11 +225,7 @@ pub(crate) struct MixedArgs {
     #[arg(value_parser = values::turn_time)]
     pub(crate) time: Duration,
     #[command(flatten)]
-    pub(crate) tunnel: TunnelFlags,
-    #[command(flatten)]
-    pub(crate) pools: PoolFlags,
-    #[command(flatten)]
-    pub(crate) run: RunFlags,
+    pub(crate) turns: TurnFlags,
 }
 
 #[derive(Debug, Args)]
@@ -248,11 +247,7 @@ pub(crate) struct FilesArgs {
     #[arg(value_parser = values::turn_time)]
     pub(crate) time: Duration,
     #[command(flatten)]
-    pub(crate) tunnel: TunnelFlags,
-    #[command(flatten)]
-    pub(crate) pools: PoolFlags,
-    #[command(flatten)]
-    pub(crate) run: RunFlags,
+    pub(crate) turns: TurnFlags,
 }
 
 #[derive(Debug, Args)]
