@@ -3,20 +3,25 @@
 //! plays the attacker on it.
 //!
 //! The claim is I11 and its neighbours: a forwarded connection's bytes are exact or it ends in a
-//! reset, nothing hangs for 60 s, and when all is over both daemons hold what they held before.
-//! `cargo test` runs a slice of each proof. The proofs as a whole take a quarter of an hour, print
+//! reset, nothing hangs for 60 s, and when all is over both daemons hold what they held before. Beside
+//! it: what can be seen of pads from outside, on the wire and in memory, and what happens when nobody
+//! makes any. `cargo test` runs a slice of each proof. The proofs as a whole take a quarter of an hour, print
 //! figures, and have a command in CONTRIBUTING.md.
-//! Counts and exactness decide; a figure of time does in one of the long proofs and in no other test.
+//! Counts and exactness decide; figures of time do in some of the long proofs and in no other test.
 
 #![allow(clippy::unwrap_used)]
 
+mod capture;
 #[path = "../daemons/mod.rs"]
 #[allow(dead_code)]
 mod daemons;
 mod exchange;
+mod fillers;
 mod flood;
 mod forgeries;
 mod networks;
+mod plain;
+mod remains;
 mod replays;
 mod seeds;
 mod strangers;

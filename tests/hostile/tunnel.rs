@@ -50,6 +50,15 @@ impl Holding {
     }
 }
 
+/// What a daemon of this desk says of itself.
+pub(crate) fn figures(desk: &Desk, daemon: &Daemon) -> Value {
+    let mut status = desk.keypadd(&["status", "--json"]);
+    let output = block_in_place(|| status.output()).unwrap();
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let daemons = document["daemons"].as_array().unwrap();
+    daemons.iter().find(|one| one["pid"] == daemon.pid()).unwrap().clone()
+}
+
 impl Tunnel {
     /// A tunnel that has carried something already, so that what it holds now is what it takes.
     pub(crate) async fn start(suite: &'static str, seed: u64) -> Self {
@@ -125,11 +134,7 @@ impl Tunnel {
 
     /// The figures of a daemon: `serve` or `connect`.
     pub(crate) fn figures(&self, verb: &str) -> Value {
-        let mut status = self.desk.keypadd(&["status", "--json"]);
-        let output = block_in_place(|| status.output()).unwrap();
-        let document: Value = serde_json::from_slice(&output.stdout).unwrap();
-        let daemons = document["daemons"].as_array().unwrap();
-        daemons.iter().find(|daemon| daemon["verb"] == verb).unwrap().clone()
+        figures(&self.desk, self.daemon(verb))
     }
 
     /// Waits until no forwarded connection is open and every descriptor is given back.

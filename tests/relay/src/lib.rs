@@ -118,6 +118,11 @@ impl Relay {
         self.way(direction).recorded()
     }
 
+    /// The copies kept, oldest first; from now on none of them is.
+    pub fn take_recorded(&self, direction: Direction) -> Vec<Vec<u8>> {
+        self.way(direction).take_recorded()
+    }
+
     /// Sends this as if the other end had, past all impairments and counts. Never waits:
     /// `WouldBlock` when the socket's buffer is full, `NotConnected` before a client was heard.
     pub fn inject(&self, direction: Direction, datagram: &[u8]) -> io::Result<()> {

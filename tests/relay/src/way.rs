@@ -76,6 +76,10 @@ impl Way {
         lock(&self.state).recorded.iter().cloned().collect()
     }
 
+    pub(crate) fn take_recorded(&self) -> Vec<Vec<u8>> {
+        std::mem::take(&mut lock(&self.state).recorded).into()
+    }
+
     /// Decides on a datagram that was just taken in and counts it.
     fn decide(&self, datagram: &[u8]) -> Fate {
         let mut state = lock(&self.state);

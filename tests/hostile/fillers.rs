@@ -1,0 +1,235 @@
+//! Fillers that do not come to their work: held from outside, as a debugger holds a thread, or left
+//! without CPU by programs that want all of it. A tunnel then makes its pads inline and waits for
+//! nobody (I6, I9).
+
+use std::fs;
+use std::hint::spin_loop;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle, available_parallelism};
+use std::time::{Duration, Instant};
+
+use keypadd_bench::results::{Estimate, Outcome};
+use keypadd_bench::statistics::ratio;
+use keypadd_bench::verdict::Rule;
+use nix::errno::Errno;
+use nix::sys::ptrace;
+use nix::sys::wait::{WaitPidFlag, waitpid};
+use nix::unistd::Pid;
+use serde_json::Value;
+use tokio::task::block_in_place;
+use tokio::time::sleep;
+
+use crate::SUITES;
+use crate::daemons::{Daemon, desk};
+use crate::exchange::{HANG, Job};
+use crate::plain::{Plain, start_service};
+use crate::tunnel::{LOOK, Tunnel};
+
+/// A thread of another process, which does not run as long as this lives (ptrace(2)).
+struct Held {
+    release: Option<mpsc::Sender<()>>,
+    tracer: Option<JoinHandle<()>>,
+}
+
+impl Held {
+    /// Stops the thread that fills a daemon's pool, and no other.
+    fn filler_of(daemon: &Daemon) -> nix::Result<Self> {
+        let filler = filler_of(daemon).expect("a daemon with a pool has a filler");
+        let (stopped, outcome) = mpsc::channel();
+        let (release, released) = mpsc::channel();
+        // Whoever attaches is the only thread that can let go.
+        let tracer = thread::spawn(move || {
+            let attached = ptrace::attach(filler)
+                .and_then(|()| waitpid(filler, Some(WaitPidFlag::__WALL)).map(drop));
+            stopped.send(attached).unwrap();
+            if attached.is_ok() {
+                let _: Result<(), _> = released.recv();
+                // It may have ended with its process.
+                let _ = ptrace::detach(filler, None);
+            }
+        });
+        outcome.recv().unwrap()?;
+        Ok(Self { release: Some(release), tracer: Some(tracer) })
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.release = None;
+        if let Some(tracer) = self.tracer.take() {
+            tracer.join().unwrap();
+        }
+    }
+}
+
+/// The thread that fills a daemon's pool, by the name that it has.
+fn filler_of(daemon: &Daemon) -> Option<Pid> {
+    let threads = fs::read_dir(format!("/proc/{}/task", daemon.pid())).unwrap();
+    let mut threads = threads.map(|thread| thread.unwrap());
+    let filler = threads.find(|thread| {
+        fs::read_to_string(thread.path().join("comm")).is_ok_and(|name| name == "keypadd-fill\n")
+    })?;
+    Some(Pid::from_raw(filler.file_name().to_str().unwrap().parse().unwrap()))
+}
+
+/// Programs that want all the CPU there is, at least two.
+struct Hogs {
+    enough: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Hogs {
+    fn start() -> Self {
+        let enough = Arc::new(AtomicBool::new(false));
+        let count = available_parallelism().map_or(2, |cores| cores.get().max(2));
+        let hog = || {
+            let enough = Arc::clone(&enough);
+            thread::spawn(move || {
+                while !enough.load(Relaxed) {
+                    spin_loop();
+                }
+            })
+        };
+        let threads = (0..count).map(|_| hog()).collect();
+        Self { enough, threads }
+    }
+}
+
+impl Drop for Hogs {
+    fn drop(&mut self) {
+        self.enough.store(true, Relaxed);
+        for thread in self.threads.drain(..) {
+            thread.join().unwrap();
+        }
+    }
+}
+
+/// More than the pools of the daemons hold.
+const DRAINING_BYTES: usize = 8 << 20;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_filler_that_is_held_from_outside_costs_pads_and_nothing_else() {
+    let tunnel = Tunnel::start(SUITES[1], 8).await;
+    let verbs = ["serve", "connect"];
+    let fillers = block_in_place(|| verbs.map(|verb| Held::filler_of(tunnel.daemon(verb))));
+    if fillers.iter().any(|held| matches!(held, Err(Errno::EPERM))) {
+        eprintln!("left out: nobody may trace a process here");
+        return;
+    }
+    let fillers = fillers.map(|held| held.unwrap());
+    let before = verbs.map(|verb| tunnel.figures(verb));
+    for seed in 0..2 {
+        tunnel.must_carry(Job::each_way(seed, DRAINING_BYTES)).await;
+    }
+    for (verb, before) in verbs.into_iter().zip(before) {
+        let after = tunnel.figures(verb);
+        let more = |figure: fn(&Value) -> &Value| {
+            figure(&after).as_u64().unwrap() - figure(&before).as_u64().unwrap()
+        };
+        assert_eq!(more(|figures| &figures["pool"]["fill_bytes"]), 0, "{verb}: it is not held");
+        let inline = more(|figures| &figures["keystream_inline_bytes"]);
+        assert!(inline >= DRAINING_BYTES as u64, "{verb}: {inline}");
+        assert!(more(|figures| &figures["packets"]["send"]["miss"]) > 0, "{verb}");
+    }
+    drop(fillers);
+    let filled = |verb: &str| tunnel.figures(verb)["pool"]["fill_bytes"].as_u64().unwrap();
+    let before = verbs.map(filled);
+    let deadline = Instant::now() + HANG;
+    while verbs.map(filled).iter().zip(before).any(|(now, before)| *now == before) {
+        assert!(Instant::now() < deadline, "a filler that is let go does not fill");
+        tunnel.must_carry(Job::each_way(3, 64 << 10)).await;
+        sleep(LOOK).await;
+    }
+    tunnel.must_be_as_before().await;
+}
+
+/// What keeps the fillers from their work.
+#[derive(Clone, Copy, Debug)]
+enum Hindrance {
+    Held,
+    Starved,
+}
+
+/// How often each arm has its turn.
+const TURNS: usize = 20;
+
+/// How long half a turn is to last.
+const HALF_TURN: Duration = Duration::from_millis(500);
+
+/// Bytes of a request, which is answered with one.
+const REQUEST_BYTES: u64 = 64;
+
+/// The 99th percentile of so many round trips, in seconds.
+async fn p99(tunnel: &mut Plain, requests: usize) -> f64 {
+    let mut took = Vec::with_capacity(requests);
+    for _ in 0..requests {
+        took.push(tunnel.carry(REQUEST_BYTES, 1).await);
+    }
+    took.sort();
+    took[requests * 99 / 100].as_secs_f64()
+}
+
+/// Two tunnels, with a pool whose filler is kept from its work and without a pool, turn by turn; how
+/// the first compares in speed and in the 99th percentile of round trips.
+async fn compare(suite: &str, hindrance: Hindrance) -> [Option<Estimate>; 2] {
+    let (desk, service) = (desk(), start_service().await);
+    let mut on = Plain::start(&desk, suite, "on", &service).await;
+    let mut off = Plain::start(&desk, suite, "off", &service).await;
+    let _hogs = matches!(hindrance, Hindrance::Starved).then(Hogs::start);
+    let _held = matches!(hindrance, Hindrance::Held).then(|| {
+        [&on.server, &on.client].map(|daemon| Held::filler_of(daemon).expect("may trace"))
+    });
+    for tunnel in [&mut on, &mut off] {
+        tunnel.carry(2 * DRAINING_BYTES as u64, 1).await;
+    }
+    let seconds = off.carry(DRAINING_BYTES as u64, 1).await.as_secs_f64();
+    let bytes = DRAINING_BYTES as f64 * HALF_TURN.as_secs_f64() / seconds;
+    let mut seconds = 0.0;
+    for _ in 0..100 {
+        seconds += off.carry(REQUEST_BYTES, 1).await.as_secs_f64();
+    }
+    let requests = (100.0 * HALF_TURN.as_secs_f64() / seconds).max(200.0) as usize;
+    let mut rates = [const { Vec::new() }; 2];
+    let mut p99s = [const { Vec::new() }; 2];
+    for turn in 0..TURNS {
+        for place in [turn % 2, 1 - turn % 2] {
+            let tunnel = if place == 0 { &mut on } else { &mut off };
+            rates[place].push(bytes / tunnel.carry(bytes as u64, 1).await.as_secs_f64());
+            p99s[place].push(p99(tunnel, requests).await);
+        }
+    }
+    [rates, p99s].map(|[on, off]| ratio(&on, &off))
+}
+
+/// Judges every suite and says each figure.
+async fn must_keep_up(hindrance: Hindrance) {
+    let mut missed = Vec::new();
+    for suite in SUITES {
+        let [speed, p99] = compare(suite, hindrance).await;
+        let verdicts = [
+            Rule::AtLeast(0.97).judge("as fast as --pool off", "ratio of rates", speed.as_ref()),
+            Rule::AtMost(1.1).judge("as prompt as --pool off", "ratio of p99s", p99.as_ref()),
+        ];
+        for verdict in verdicts {
+            println!("{suite}, {hindrance:?}: {}: {}", verdict.claim, verdict.because);
+            if verdict.outcome != Outcome::Holds {
+                missed.push(format!("{suite}: {}: {}", verdict.claim, verdict.because));
+            }
+        }
+    }
+    assert!(missed.is_empty(), "{missed:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "a long proof: minutes, on a machine that is idle"]
+async fn a_tunnel_whose_filler_is_held_is_as_fast_as_one_without_a_pool() {
+    must_keep_up(Hindrance::Held).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "a long proof: minutes, on a machine that is idle"]
+async fn a_tunnel_whose_filler_gets_no_cpu_is_as_fast_as_one_without_a_pool() {
+    must_keep_up(Hindrance::Starved).await;
+}

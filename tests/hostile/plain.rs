@@ -1,0 +1,191 @@
+//! Tunnels that carry one byte over and over: what is cheap to make and, where it is looked for on the
+//! wire, known at every place of every packet.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::block_in_place;
+use tokio::time::{sleep, timeout};
+use udp_relay::Relay;
+
+use crate::daemons::{Daemon, Desk};
+use crate::exchange::HANG;
+use crate::tunnel::{LOOK, figures};
+
+/// The byte.
+pub(crate) const TEXT: u8 = 0x5a;
+
+const PIECE_BYTES: usize = 64 << 10;
+
+/// Both ends of a tunnel, and one connection through it to a service.
+pub(crate) struct Plain {
+    suite: String,
+    pool: String,
+    service: String,
+    pub(crate) server: Daemon,
+    pub(crate) client: Daemon,
+    stream: TcpStream,
+}
+
+impl Plain {
+    pub(crate) async fn start(desk: &Desk, suite: &str, pool: &str, service: &str) -> Self {
+        let server = serve(desk, suite, pool, service);
+        let address = server.address();
+        Self::connect(desk, server, &address, suite, pool, service).await
+    }
+
+    /// One with a relay between its ends.
+    pub(crate) async fn relayed(desk: &Desk, suite: &str, service: &str) -> (Self, Relay) {
+        let server = serve(desk, suite, "on", service);
+        let relay = Relay::start(server.address().parse().unwrap(), 0).await.unwrap();
+        let address = relay.address().to_string();
+        (Self::connect(desk, server, &address, suite, "on", service).await, relay)
+    }
+
+    async fn connect(
+        desk: &Desk,
+        server: Daemon,
+        address: &str,
+        suite: &str,
+        pool: &str,
+        service: &str,
+    ) -> Self {
+        let client = block_in_place(|| connect(desk, address, suite, pool, service));
+        let stream = enter(&client).await;
+        let [suite, pool, service] = [suite, pool, service].map(str::to_owned);
+        Self { suite, pool, service, server, client, stream }
+    }
+
+    /// The client ends and comes again.
+    pub(crate) async fn reconnected(self, desk: &Desk, relay: &Relay) -> Self {
+        let Self { suite, pool, service, server, client, stream } = self;
+        // It waits for what it carries.
+        drop(stream);
+        assert_eq!(block_in_place(|| client.stop()).status.code(), Some(0));
+        let address = relay.address().to_string();
+        Self::connect(desk, server, &address, &suite, &pool, &service).await
+    }
+
+    /// The client ends; the server goes on alone.
+    pub(crate) fn end_client(self) -> Daemon {
+        drop(self.stream);
+        assert_eq!(block_in_place(|| self.client.stop()).status.code(), Some(0));
+        self.server
+    }
+
+    /// Carries so many bytes of text up, then down; returns when the last one has come.
+    pub(crate) async fn carry(&mut self, up_bytes: u64, down_bytes: u64) -> Duration {
+        let began = Instant::now();
+        let carried = async {
+            self.stream.write_u64(up_bytes).await?;
+            self.stream.write_u64(down_bytes).await?;
+            write(&mut self.stream, up_bytes).await?;
+            read(&mut self.stream, down_bytes).await
+        };
+        timeout(HANG, carried).await.expect("it hangs").unwrap();
+        began.elapsed()
+    }
+
+    /// Gives the client so many bytes of text and waits for nothing.
+    pub(crate) async fn give(&mut self, up_bytes: u64) {
+        self.stream.write_u64(up_bytes).await.unwrap();
+        self.stream.write_u64(0).await.unwrap();
+        write(&mut self.stream, up_bytes).await.unwrap();
+    }
+
+    /// Waits until both pools hold pads for so many full packets of each direction.
+    pub(crate) async fn filled(&self, desk: &Desk, packets: u64) {
+        let deadline = Instant::now() + HANG;
+        let lacks = |daemon: &Daemon| {
+            let figures = figures(desk, daemon);
+            let keys = &figures["sessions"][0]["keys"];
+            ["send", "receive"].iter().any(|direction| {
+                keys[direction]["body"]["packets"].as_u64().is_none_or(|body| body < packets)
+            })
+        };
+        while lacks(&self.server) || lacks(&self.client) {
+            let figures = [&self.server, &self.client].map(|daemon| figures(desk, daemon));
+            assert!(Instant::now() < deadline, "no full pool: {figures:?}");
+            sleep(LOOK).await;
+        }
+    }
+
+    /// The figures of the server, then of the client.
+    pub(crate) fn figures(&self, desk: &Desk) -> [Value; 2] {
+        [&self.server, &self.client].map(|daemon| figures(desk, daemon))
+    }
+}
+
+fn flags<'a>(suite: &'a str, pool: &'a str) -> Vec<&'a str> {
+    let mut flags = vec!["--suite", suite, "--pool", pool];
+    flags.extend(suite.contains("des-").then_some("--allow-legacy"));
+    flags
+}
+
+fn serve(desk: &Desk, suite: &str, pool: &str, service: &str) -> Daemon {
+    Daemon::serve(desk, &[&["--permit-open", service][..], &flags(suite, pool)].concat())
+}
+
+fn connect(desk: &Desk, address: &str, suite: &str, pool: &str, service: &str) -> Daemon {
+    let mut connect = Daemon::connect_to(desk, address);
+    connect.args(flags(suite, pool)).args(["--log-format", "json"]);
+    connect.args(["-L", &format!("127.0.0.1:0:{service}")]);
+    Daemon::start(connect)
+}
+
+async fn enter(client: &Daemon) -> TcpStream {
+    let listener = client.ready["forwards"][0]["listen"][0].as_str().unwrap();
+    let stream = TcpStream::connect(listener.parse::<SocketAddr>().unwrap()).await.unwrap();
+    stream.set_nodelay(true).unwrap();
+    stream
+}
+
+async fn write(stream: &mut TcpStream, bytes: u64) -> io::Result<()> {
+    let piece = [TEXT; PIECE_BYTES];
+    let mut rest = bytes as usize;
+    while rest > 0 {
+        let written = stream.write(&piece[..rest.min(PIECE_BYTES)]).await?;
+        rest -= written;
+    }
+    Ok(())
+}
+
+async fn read(stream: &mut TcpStream, bytes: u64) -> io::Result<()> {
+    let mut piece = vec![0; PIECE_BYTES];
+    let mut rest = bytes as usize;
+    while rest > 0 {
+        let most = rest.min(PIECE_BYTES);
+        let length = stream.read(&mut piece[..most]).await?;
+        if length == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        assert!(piece[..length].iter().all(|byte| *byte == TEXT), "wrong bytes");
+        rest -= length;
+    }
+    Ok(())
+}
+
+/// Where a service listens that takes so many bytes as it is told, answers with so many, and again.
+pub(crate) async fn start_service() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                stream.set_nodelay(true)?;
+                loop {
+                    let (up, down) = (stream.read_u64().await?, stream.read_u64().await?);
+                    read(&mut stream, up).await?;
+                    write(&mut stream, down).await?;
+                }
+                #[allow(unreachable_code, reason = "it tells the type")]
+                io::Result::Ok(())
+            });
+        }
+    });
+    address
+}

@@ -1,0 +1,198 @@
+//! What memory holds of pads, seen from outside: keystream is recovered on the wire (`capture.rs`) and
+//! looked for in the memory of daemons (proc(5)) and in what the kernel writes when one dies (core(5)).
+//! Keys are not known here.
+
+use std::collections::HashSet;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+
+use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
+use tokio::task::block_in_place;
+use tokio::time::{Instant, sleep};
+use udp_relay::{Direction, Impairments};
+
+use crate::SUITES;
+use crate::capture::Capture;
+use crate::daemons::{Daemon, Desk, PUBLIC_KEY, desk};
+use crate::exchange::HANG;
+use crate::plain::{Plain, start_service};
+use crate::tunnel::LOOK;
+
+/// What is looked for: so many bytes are no coincidence.
+const PIECE_BYTES: usize = 12;
+/// Where, in what is recovered of a packet: in its head, and in its body.
+const PLACES: [usize; 3] = [40, 300, 900];
+
+/// Pieces that may lie on stacks: what compilers spilled while the last blocks were made inline, one or
+/// two of the thousands that are looked for.
+const ON_STACKS_MAX: usize = 64;
+
+/// Pieces of keystream to look for.
+struct Pieces {
+    wanted: HashSet<[u8; PIECE_BYTES]>,
+    /// Which first two bytes some piece has.
+    begins: Vec<bool>,
+}
+
+impl Pieces {
+    fn of(capture: &Capture) -> Self {
+        let (mut wanted, mut begins) = (HashSet::new(), vec![false; 1 << 16]);
+        for packet in capture.packets() {
+            for place in PLACES {
+                let piece = *packet[place..].first_chunk::<PIECE_BYTES>().unwrap();
+                begins[usize::from(u16::from_be_bytes([piece[0], piece[1]]))] = true;
+                wanted.insert(piece);
+            }
+        }
+        Self { wanted, begins }
+    }
+
+    /// How many of them are in there.
+    fn in_memory(&self, memory: &[u8]) -> usize {
+        let windows = memory.windows(PIECE_BYTES);
+        let found = windows.filter(|window| {
+            self.begins[usize::from(u16::from_be_bytes([window[0], window[1]]))]
+                && self.wanted.contains(*window)
+        });
+        found.collect::<HashSet<_>>().len()
+    }
+}
+
+/// A mapping without rights, and no longer than this, lies below a thread's stack.
+const GUARD_BYTES_MAX: u64 = 64 << 10;
+
+/// A daemon's memory as it is now: what a core dump would have of it, and what it would not.
+struct Memory {
+    dumped: Vec<Vec<u8>>,
+    /// The same, but of threads' stacks: a compiler may put anything there.
+    stacks: Vec<Vec<u8>>,
+    not_dumped: Vec<Vec<u8>>,
+}
+
+impl Memory {
+    fn of(daemon: &Daemon) -> Self {
+        let process = PathBuf::from(format!("/proc/{}", daemon.pid()));
+        let memory = File::open(process.join("mem")).unwrap();
+        let (mut dumped, mut stacks, mut not_dumped) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut range, mut guard_end, mut is_stack) = (None, 0, false);
+        for line in fs::read_to_string(process.join("smaps")).unwrap().lines() {
+            let mut words = line.split_whitespace();
+            match (words.next().unwrap_or_default(), words.next().unwrap_or_default()) {
+                ("VmFlags:", _) => {
+                    let Some((from, to)) = range.take() else { continue };
+                    let mut bytes = vec![0; (to - from) as usize];
+                    if memory.read_exact_at(&mut bytes, from).is_ok() {
+                        let is_not_dumped = line.split_whitespace().any(|flag| flag == "dd");
+                        let areas = match (is_not_dumped, is_stack) {
+                            (true, _) => &mut not_dumped,
+                            (false, true) => &mut stacks,
+                            (false, false) => &mut dumped,
+                        };
+                        areas.push(bytes);
+                    }
+                }
+                (area, rights) if rights.len() == 4 && area.contains('-') => {
+                    let (from, to) = area.split_once('-').unwrap();
+                    let [from, to] = [from, to].map(|end| u64::from_str_radix(end, 16).unwrap());
+                    if rights.starts_with("---") && to - from <= GUARD_BYTES_MAX {
+                        guard_end = to;
+                    }
+                    is_stack = from == guard_end || line.ends_with("[stack]");
+                    range = rights.starts_with("rw").then_some((from, to));
+                }
+                _ => {}
+            }
+        }
+        assert!(!dumped.is_empty() && !stacks.is_empty(), "nothing is read of it");
+        Self { dumped, stacks, not_dumped }
+    }
+
+    /// How many pieces there are in each of the three.
+    fn pieces(&self, pieces: &Pieces) -> [usize; 3] {
+        [&self.dumped, &self.stacks, &self.not_dumped]
+            .map(|areas| areas.iter().map(|area| pieces.in_memory(area)).sum())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_daemon_whose_session_is_over_holds_none_of_its_pads() {
+    for suite in SUITES {
+        let (desk, service) = (desk(), start_service().await);
+        let (mut tunnel, relay) = Plain::relayed(&desk, suite, &service).await;
+        for direction in [Direction::ToServer, Direction::ToClient] {
+            relay.record(direction, usize::MAX);
+        }
+        tunnel.filled(&desk, 64).await;
+        // More than the pools hold: pads of the pool, and such as are made on the spot.
+        tunnel.carry(5 << 20, 5 << 20).await;
+        let mut capture = Capture::default();
+        capture.take_from(&relay);
+        let pieces = Pieces::of(&capture);
+        // Pads for the last numbers, too late for their packets, may still lie in the pools.
+        for end in [&tunnel.client, &tunnel.server] {
+            let [dumped, on_stacks, _] = Memory::of(end).pieces(&pieces);
+            assert_eq!(dumped, 0, "{suite}: used pads outside of the pool");
+            assert!(on_stacks <= ON_STACKS_MAX, "{suite}: {on_stacks} used pads on stacks");
+        }
+        let server = tunnel.end_client();
+        let deadline = Instant::now() + HANG;
+        loop {
+            match Memory::of(&server).pieces(&pieces) {
+                [0, ..=ON_STACKS_MAX, 0] => break,
+                found => assert!(Instant::now() < deadline, "{suite}: {found:?} stay"),
+            }
+            sleep(LOOK).await;
+        }
+    }
+}
+
+/// Where the kernel puts the core dump of a process of this desk, if it does.
+fn core_dump(desk: &Desk) -> Option<PathBuf> {
+    let pattern = fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap();
+    if pattern.starts_with(['|', '/']) {
+        eprintln!("left out: core dumps go elsewhere here");
+        return None;
+    }
+    let mut files = fs::read_dir(desk.path("")).unwrap().map(|file| file.unwrap().path());
+    files.find(|path| path.file_name().unwrap().to_string_lossy().starts_with("core"))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_core_dump_holds_no_pad_to_come() {
+    for suite in SUITES {
+        let (desk, service) = (desk(), start_service().await);
+        let (mut tunnel, relay) = Plain::relayed(&desk, suite, &service).await;
+        tunnel.carry(1 << 20, 1 << 20).await;
+        tunnel.filled(&desk, 64).await;
+        // The client uses pads that the server still has, because nothing arrives there.
+        relay.record(Direction::ToServer, usize::MAX);
+        relay.set_both(&Impairments { cut: true, ..Impairments::default() });
+        tunnel.give(64 << 10).await;
+        let mut capture = Capture::default();
+        let deadline = Instant::now() + HANG;
+        while capture.packets().count() < 8 {
+            assert!(Instant::now() < deadline, "{suite}: the client sends nothing");
+            sleep(LOOK).await;
+            capture.take_from(&relay);
+        }
+        let pieces = Pieces::of(&capture);
+        assert_eq!(Memory::of(&tunnel.client).pieces(&pieces)[0], 0, "{suite}: used pads");
+        let [dumped, on_stacks, not_dumped] = Memory::of(&tunnel.server).pieces(&pieces);
+        assert!(not_dumped > 0, "{suite}: the server has no pads of these packets");
+        assert_eq!([dumped, on_stacks], [0; 2], "{suite}: pads in memory that is dumped");
+        let server = tunnel.server;
+        let pid = Pid::from_raw(server.pid() as i32);
+        let limit = Rlimit { current: None, maximum: None };
+        prlimit(pid, Resource::Core, limit).unwrap();
+        server.signal(Signal::ABORT);
+        let ended = block_in_place(|| server.ended());
+        assert_eq!(ended.status.signal(), Some(Signal::ABORT.as_raw()), "{suite}");
+        let Some(path) = core_dump(&desk) else { return };
+        let core = fs::read(path).unwrap();
+        let known = PUBLIC_KEY.as_bytes();
+        assert!(core.windows(known.len()).any(|window| window == known), "not a core dump");
+        assert_eq!(pieces.in_memory(&core), 0, "{suite}: pads in a core dump");
+    }
+}
