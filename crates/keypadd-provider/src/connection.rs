@@ -1,6 +1,7 @@
 //! What the rest of the daemon may know of a connection's keys: faults, levels, phases. No key.
 
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use keypadd_keystream::{Class, Protection};
 use keypadd_pool::{Allowance, Direction, Part, PartLevel, Pool};
@@ -10,6 +11,7 @@ use crate::kx::Group;
 use crate::limits::Limits;
 use crate::open::Inbound;
 use crate::phases::Phases;
+use crate::renewal::Renewal;
 use crate::seal::Outbound;
 
 /// What `quinn::Connection::handshake_data` holds once 1-RTT keys exist; `peer_identity` tells whether
@@ -90,6 +92,23 @@ impl ConnectionKeys {
     /// zeros by then, or will be within 64. One waiter at a time.
     pub async fn fault(&self) -> KeyFault {
         self.outbound.fault.wait().await
+    }
+
+    /// How long a phase of these keys may be used.
+    pub fn age_max(&self) -> Duration {
+        Limits::of(self.suite).phase_age
+    }
+
+    /// A watch over these keys' bytes and age, from `now` on; see [`Self::age_max`].
+    pub fn renewal(&self, age_max: Duration, now: Instant) -> Renewal {
+        Renewal::new(self.clone(), age_max, now)
+    }
+
+    /// The next phase will be used soon: from the next packet on its heads are made.
+    pub(crate) fn expect_update(&self) {
+        if let Ok(phases) = self.outbound.phases.lock() {
+            phases.expect_update();
+        }
     }
 
     /// The figures of one direction.

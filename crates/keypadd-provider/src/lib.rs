@@ -19,6 +19,7 @@ mod pays;
 mod phases;
 mod protection;
 mod refusal;
+mod renewal;
 mod retry;
 mod seal;
 mod seams;
@@ -41,5 +42,6 @@ pub use kx::{
 };
 pub use meters::{Meters, PacketStage, SAMPLED_ONE_IN};
 pub use pays::{SealTimes, TIMED_BYTES, pool_pays, seal_times};
+pub use renewal::{Renew, Renewal};
 pub use seams::Seams;
 pub use verify::{AllowList, ListedClients, PinnedServer, RefusedKey};

@@ -4,7 +4,9 @@
 //! quinn asks for a key update when a limit nears but keeps sending if the update does not come,
 //! so the sealing key itself counts and stops (`seal.rs`).
 
-use keypadd_keystream::{Cipher, Protection};
+use std::time::Duration;
+
+use keypadd_keystream::{Cipher, PAYLOAD_BYTES_MAX, Protection};
 
 /// Packets under one AES key: RFC 9001 section 6.6's figure for AES-GCM. AES-CTR with a MAC has
 /// the same distinguishing bound, for the same number of blocks.
@@ -14,6 +16,17 @@ const AES_CONFIDENTIALITY_LIMIT: u64 = 1 << 23;
 /// blocks at 1,452 bytes, far below the 2^20 blocks of SP 800-67r2; the phase is kept short so
 /// that the traffic secret behind the subkeys changes often.
 const LEGACY_PHASE_PACKETS: u64 = 1 << 16;
+
+/// Bytes under one phase of a cipher with 128-bit blocks: 2^32 blocks, as RFC 4344 section 3.2 has it.
+const AES_PHASE_BYTES: u64 = 1 << 36;
+
+/// Bytes under one phase of a cipher with 64-bit blocks: a gigabyte, as RFC 4344 section 3.2 has it.
+/// Packets of 1,452 bytes come to a tenth of that.
+const LEGACY_PHASE_BYTES: u64 = 1 << 30;
+
+/// How long one phase is used: an hour, as RFC 4253 section 9 has it. It bounds what a secret opens
+/// that is read from memory, not what ciphers bear, so it is the same for all.
+const PHASE_AGE: Duration = Duration::from_secs(3600);
 
 /// quinn-proto updates keys this many packets before the limit that it is told
 /// (`KEY_UPDATE_MARGIN`), so a phase of N packets is asked for by naming N + 10,000.
@@ -37,18 +50,27 @@ pub(crate) struct Limits {
     pub(crate) reported: u64,
     /// Packets after which the key seals no more, whatever the peer does.
     pub(crate) hard_stop: u64,
+    /// Bytes after which an update is asked for; after twice as many the key seals no more.
+    pub(crate) phase_bytes: u64,
+    /// Time after which an update has been asked for.
+    pub(crate) phase_age: Duration,
 }
 
 impl Limits {
     pub(crate) fn of(suite: Protection) -> Self {
         match suite.cipher() {
             // A null cipher wears nothing out; some figure must be there.
-            Cipher::Aes128 | Cipher::Aes256 | Cipher::Null => {
-                Self { reported: AES_CONFIDENTIALITY_LIMIT, hard_stop: AES_CONFIDENTIALITY_LIMIT }
-            }
+            Cipher::Aes128 | Cipher::Aes256 | Cipher::Null => Self {
+                reported: AES_CONFIDENTIALITY_LIMIT,
+                hard_stop: AES_CONFIDENTIALITY_LIMIT,
+                phase_bytes: AES_PHASE_BYTES,
+                phase_age: PHASE_AGE,
+            },
             Cipher::Des | Cipher::TripleDes | Cipher::Rc2_40 => Self {
                 reported: LEGACY_PHASE_PACKETS + QUINN_KEY_UPDATE_MARGIN,
                 hard_stop: 2 * LEGACY_PHASE_PACKETS,
+                phase_bytes: LEGACY_PHASE_BYTES,
+                phase_age: PHASE_AGE,
             },
         }
     }
@@ -59,7 +81,19 @@ impl Limits {
         Self {
             reported: self.reported.min(reported),
             hard_stop: self.hard_stop.min(reported.saturating_mul(2)),
+            ..self
         }
+    }
+
+    /// Bytes after which the key seals no more.
+    pub(crate) fn hard_stop_bytes(&self) -> u64 {
+        2 * self.phase_bytes
+    }
+
+    /// Bytes after which the key asks for the connection to be closed: [`CLOSING_PACKETS`] of any length
+    /// fit between this and the stop.
+    pub(crate) fn closing_bytes(&self) -> u64 {
+        self.hard_stop_bytes().saturating_sub(CLOSING_PACKETS * PAYLOAD_BYTES_MAX as u64)
     }
 
     /// Packets after which quinn updates the key, except in the first phase, which is shorter.

@@ -136,6 +136,11 @@ impl Phases {
         }
     }
 
+    /// The phase in use ends soon, in both directions.
+    pub(crate) fn expect_update(&self) {
+        self.ahead.0.fetch_max(self.current + 1, Relaxed);
+    }
+
     /// What the pool holds for all live phases, per part.
     pub(crate) fn level(&self, part: Part) -> PartLevel {
         let mut sum = PartLevel::default();

@@ -20,11 +20,14 @@ use crate::limits::{CLOSING_PACKETS, INTEGRITY_LIMIT, Limits};
 use crate::meters::{Meters, PacketStage, StageClock, sample};
 use crate::phases::{Ahead, Phases, Spent};
 use crate::protection::KeyProtection;
+use crate::renewal::Worn;
 
 /// What all sealing keys of one connection share.
 pub(crate) struct Outbound {
     pub(crate) phases: Mutex<Phases>,
     pub(crate) fault: Arc<FaultLatch>,
+    /// The phase in use has carried as many bytes as it should.
+    pub(crate) worn: Worn,
     meters: Arc<Meters>,
     /// The lowest packet number that may still be sealed.
     next: AtomicU64,
@@ -42,6 +45,7 @@ impl Outbound {
         Self {
             phases: Mutex::new(Phases::new(Direction::Send, limits.phase_packets(), ahead)),
             fault,
+            worn: Worn::default(),
             meters,
             next: AtomicU64::new(0),
             poisoned: AtomicBool::new(false),
@@ -56,6 +60,7 @@ pub(crate) struct SealKey {
     protection: KeyProtection,
     limits: Limits,
     sealed: AtomicU64,
+    sealed_bytes: AtomicU64,
 }
 
 impl SealKey {
@@ -65,7 +70,14 @@ impl SealKey {
         protection: KeyProtection,
         limits: Limits,
     ) -> Self {
-        Self { outbound, phase, protection, limits, sealed: AtomicU64::new(0) }
+        Self {
+            outbound,
+            phase,
+            protection,
+            limits,
+            sealed: AtomicU64::new(0),
+            sealed_bytes: AtomicU64::new(0),
+        }
     }
 
     fn seal(
@@ -133,10 +145,32 @@ impl SealKey {
             // Still sealing: the closing packets need these last numbers.
             self.outbound.fault.latch(KeyFault::LimitReached);
         }
+        self.wear(payload_bytes as u64)?;
         let number = packet_number.value();
         if self.outbound.next.fetch_max(number + 1, Relaxed) > number {
             self.outbound.meters.count_pad_reuse();
             return Err(KeyFault::NumberRepeated);
+        }
+        Ok(())
+    }
+
+    /// Counts the bytes of a packet. quinn seals one packet at a time, under its connection's lock: what
+    /// is read here is what was written last.
+    fn wear(&self, payload_bytes: u64) -> Result<(), KeyFault> {
+        let before = self.sealed_bytes.load(Relaxed);
+        let sealed_bytes = before + payload_bytes;
+        self.sealed_bytes.store(sealed_bytes, Relaxed);
+        if sealed_bytes < self.limits.phase_bytes {
+            return Ok(());
+        }
+        if before < self.limits.phase_bytes {
+            self.outbound.worn.set(self.phase);
+        }
+        if sealed_bytes > self.limits.hard_stop_bytes() {
+            return Err(KeyFault::LimitReached);
+        }
+        if sealed_bytes > self.limits.closing_bytes() {
+            self.outbound.fault.latch(KeyFault::LimitReached);
         }
         Ok(())
     }

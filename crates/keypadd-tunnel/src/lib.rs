@@ -31,6 +31,7 @@ mod proxy;
 mod publish;
 mod published;
 mod remotes;
+mod renew;
 mod server;
 mod session;
 mod silence;

@@ -12,7 +12,7 @@ use std::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
-    time::SystemTime,
+    time::{Instant, SystemTime},
 };
 
 use keypadd_provider::{HandshakeData, KeyFault, PublicKey};
@@ -24,6 +24,7 @@ use crate::{
     clock::{Jump, Jumps},
     control::{Control, ControlError},
     remotes::Remotes,
+    renew::renew,
     source::plain,
     status::{ForwardStatus, Role, SessionStatus, unix_seconds},
     wire::{CloseCode, Frame, Instance, ListenCode},
@@ -264,9 +265,11 @@ impl LiveSession {
         mut jumps: Jumps,
     ) -> Lost {
         let keys = &self.handshake.keys;
+        let renewal = keys.renewal(keys.age_max(), Instant::now());
         tokio::select! {
             biased;
             fault = keys.fault() => self.end(Lost::Key(fault)),
+            fault = renew(&self.connection, renewal) => self.end(Lost::Key(fault)),
             jump = jumps.next() => self.end(Lost::Clock(jump)),
             _ = self.connection.closed() => {}
             error = control.serve(to_say, heard) => if self.connection.close_reason().is_none() {

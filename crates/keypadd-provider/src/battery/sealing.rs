@@ -83,6 +83,33 @@ fn a_key_asks_for_the_end_64_packets_early_and_then_stops() {
 }
 
 #[test]
+fn a_key_asks_for_its_successor_by_bytes_then_for_the_end_and_stops_at_twice_as_many() {
+    const PHASE_BYTES: u64 = 8 << 20;
+    let longest = PAYLOAD_BYTES_MAX as u64;
+    for suite in [Suite::AES_256_GCM, Suite::TRIPLE_DES_CTR_HMAC_SHA1].map(Protection::from) {
+        let limits = Limits { phase_bytes: PHASE_BYTES, ..Limits::of(suite) };
+        let (sender, key) = (Sender::limited(suite, limits), material(suite, 3));
+        let seals = sender.key(0, &key);
+        for sealed in 1..=2 * PHASE_BYTES / longest {
+            assert!(!is_zeros(
+                &seal(&seals, sealed, HEADER, &payload(PAYLOAD_BYTES_MAX)),
+                PAYLOAD_BYTES_MAX
+            ));
+            assert_eq!(
+                sender.is_worn(0),
+                sealed * longest >= PHASE_BYTES,
+                "{suite} after {sealed}"
+            );
+            let is_closing = (sealed + CLOSING_PACKETS) * longest > 2 * PHASE_BYTES;
+            let expected = is_closing.then_some(KeyFault::LimitReached);
+            assert_eq!(sender.fault(), expected, "{suite} after {sealed}");
+        }
+        assert!(is_zeros(&seal(&seals, 1 << 20, HEADER, &payload(1)), 1), "{suite}");
+        assert!(!sender.is_worn(1), "{suite}: the next phase");
+    }
+}
+
+#[test]
 fn the_longest_payload_passes_and_a_longer_one_is_zeros() {
     for suite in Protection::all() {
         for pads in [Pads::Off, Pads::Warm] {

@@ -72,6 +72,11 @@ impl Sender {
         self.outbound.phases.lock().expect("no test has panicked")
     }
 
+    /// Whether a phase has carried as many bytes as it should.
+    pub(super) fn is_worn(&self, phase: u64) -> bool {
+        self.outbound.worn.is(phase)
+    }
+
     /// The fault that is latched, if any.
     pub(super) fn fault(&self) -> Option<KeyFault> {
         match pin!(self.fault.wait()).poll(&mut Context::from_waker(Waker::noop())) {
