@@ -8,6 +8,7 @@
 
 mod ends;
 mod packets;
+mod paired;
 mod queues;
 mod sources;
 
@@ -120,6 +121,9 @@ criterion_group!(ladder, keystream, xor, mac, queues::queues, packets::seal, pac
 
 fn main() {
     print_machine();
+    if paired::is_asked_for() {
+        paired::paired();
+    }
     ladder();
     Criterion::default().configure_from_args().final_summary();
 }

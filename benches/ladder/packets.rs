@@ -57,7 +57,7 @@ fn packets(criterion: &mut Criterion, name: &str, measured: Measured, burst: Bur
     group.finish();
 }
 
-fn seal_burst(ends: &mut Ends, size: usize, count: u64) -> (Duration, u64) {
+pub(crate) fn seal_burst(ends: &mut Ends, size: usize, count: u64) -> (Duration, u64) {
     let mut packet = vec![0; HEADER_BYTES + size + TAG_BYTES];
     let start = Instant::now();
     for _ in 0..count {

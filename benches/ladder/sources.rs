@@ -179,7 +179,7 @@ impl Supply {
 }
 
 /// Whether every rung is only tried: `cargo bench -- --test`, and `cargo test --benches`.
-fn is_trial() -> bool {
+pub(crate) fn is_trial() -> bool {
     let asked = |flag| std::env::args().any(|argument| argument == flag);
     asked("--test") || !asked("--bench")
 }
