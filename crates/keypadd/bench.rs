@@ -8,16 +8,16 @@ use std::time::Duration;
 
 use keypadd_bench::results::Section;
 use keypadd_bench::{
-    Arm, Bulk, CipherRate, Exhaustion, FileMix, Files, INTERRUPTED, Kex, Mixed, PathError,
-    PathFault, PathSettings, Patience, Place, Progress, Rounds, Runs, Terminal, TunnelArm, Typing,
-    Workload, open, rehearse, take_turns,
+    Arm, Bulk, CipherRate, Effort, Exhaustion, FileMix, Files, INTERRUPTED, Kex, Mixed, Paper,
+    PathError, PathFault, PathSettings, Patience, Place, Progress, Reproduction, Rounds, Runs,
+    Terminal, TunnelArm, Typing, Workload, open, rehearse, take_turns,
 };
 use keypadd_keystream::CipherEngine;
 use keypadd_tunnel::TransportSettings;
 
 use crate::cli::{
     BenchArgs, BenchWorkload, BulkArgs, ExhaustionArgs, FilesArgs, KexArgs, MixedArgs, OnOff,
-    TerminalArgs, TunnelFlags, TurnFlags, TypingFlags, Way,
+    ReproduceArgs, TerminalArgs, TunnelFlags, TurnFlags, TypingFlags, Way,
 };
 use crate::connect::explain;
 use crate::error::{Error, Exit};
@@ -79,6 +79,7 @@ pub(crate) async fn run(args: BenchArgs, shutdown: Shutdown) -> Result<(), Error
         }
         BenchWorkload::Exhaustion(args) => exhaust(*args, shutdown).await,
         BenchWorkload::Kex(args) => shake_hands(*args, shutdown).await,
+        BenchWorkload::Reproduce(args) => reproduce(*args, shutdown).await,
     }
 }
 
@@ -182,6 +183,29 @@ async fn shake_hands(args: KexArgs, shutdown: Shutdown) -> Result<(), Error> {
     keeping.end(vec![ran.section], ran.ended_by.as_deref())
 }
 
+async fn reproduce(args: ReproduceArgs, shutdown: Shutdown) -> Result<(), Error> {
+    let asked = |paper: &Paper| args.paper.iter().any(|it| it.0.contains(paper));
+    let reproduction = Reproduction {
+        papers: Paper::ALL.into_iter().filter(asked).collect(),
+        effort: if args.quick { Effort::Quick } else { Effort::Full },
+        seed: args.seed,
+    };
+    let mut keeping = Keeping::resume("keypadd bench reproduce", &args)?;
+    let started = keeping.notebook(reproduction.effort)?.started();
+    keeping.started(started);
+    let ran = {
+        let notebook = keeping.notebook(reproduction.effort)?;
+        if !notebook.is_empty() {
+            eprintln!("going on: {} parts are measured already", notebook.len());
+        }
+        let meter = keeping.meter();
+        let tell = |progress: &Progress| meter.show(progress);
+        let keep = |sections: Vec<Section>| keeping.save_sections_so_far(sections);
+        reproduction.run(&notebook, &tell, &keep, thrown(&shutdown)).await
+    };
+    keeping.end(ran.sections, ran.ended_by.as_deref())
+}
+
 async fn thrown(shutdown: &Shutdown) {
     shutdown.thrown().await;
 }
@@ -228,7 +252,7 @@ fn path_settings(flags: &TunnelFlags, pool_budget_bytes: usize) -> Result<PathSe
     };
     let transport =
         TransportSettings { congestion: flags.congestion, ..TransportSettings::default() };
-    Ok(PathSettings { place, pool_budget_bytes, kex: flags.kex, transport })
+    Ok(PathSettings { place, pool_budget_bytes, kex: flags.kex.into(), transport })
 }
 
 fn not_open(error: PathError, settings: &PathSettings) -> Error {

@@ -29,7 +29,7 @@ use crate::error::Error;
 
 pub(crate) use bench::{
     BenchArgs, BenchWorkload, BulkArgs, ExhaustionArgs, FilesArgs, KexArgs, MixedArgs, OnOff,
-    RunFlags, TerminalArgs, TunnelFlags, TurnFlags, TypingFlags, Way,
+    ReproduceArgs, RunFlags, TerminalArgs, TunnelFlags, TurnFlags, TypingFlags, Way,
 };
 pub(crate) use values::{Allowed, memory_bytes};
 

@@ -248,3 +248,39 @@ fn a_server_that_does_not_permit_it_is_not_measured() {
         assert!(ran.stdout.is_empty());
     }
 }
+
+/// The parts of a reproduction that are recorded.
+fn parts(desk: &Desk) -> Option<usize> {
+    let notebook = fs::read(desk.path("report/measured.json")).ok()?;
+    let notebook: Value = serde_json::from_slice(&notebook).unwrap();
+    Some(notebook["parts"].as_object().unwrap().len())
+}
+
+#[test]
+fn a_reproduction_that_is_stopped_goes_on_and_takes_nothing_of_another_run() {
+    let desk = desk();
+    let reproduce = ["reproduce", "praptodiyono", "--quick", "--out", "report"];
+    let child = bench(&desk, &[&reproduce]).spawn().unwrap();
+    until("a part is recorded", || parts(&desk));
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    let ran = child.wait_with_output().unwrap();
+    assert_eq!(ran.status.code(), Some(0), "{}", text(&ran.stderr));
+    let printed = text(&ran.stdout);
+    assert!(printed.contains("INCOMPLETE: it was interrupted"), "{printed}");
+    assert!(printed.contains("What the papers claim"), "{printed}");
+    assert!(desk.path("report/pages/praptodiyono.html").exists());
+    let before = parts(&desk).unwrap();
+
+    let other = bench(&desk, &[&reproduce, &["--seed", "2"]]).output().unwrap();
+    assert_eq!(other.status.code(), Some(2));
+    assert!(text(&other.stderr).contains("holds a run with seed 1"), "{}", text(&other.stderr));
+    let other = bench(&desk, &[&["kex", "--out", "report"]]).output().unwrap();
+    assert_eq!(other.status.code(), Some(2));
+    assert!(text(&other.stderr).contains("measured.json"), "{}", text(&other.stderr));
+
+    let child = bench(&desk, &[&reproduce]).spawn().unwrap();
+    until("it went on", || parts(&desk).filter(|&parts| parts > before));
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    let ran = child.wait_with_output().unwrap();
+    assert!(text(&ran.stderr).contains("going on: "), "{}", text(&ran.stderr));
+}

@@ -18,8 +18,9 @@ use tokio::task::JoinSet;
 use crate::interleave::{INTERRUPTED, Progress, Tell, process_cpu};
 use crate::latencies::Latencies;
 use crate::results::Section;
-use ends::Ends;
 use relay::{HELD_BACK, Relay};
+
+pub(crate) use ends::Ends;
 
 /// Handshakes through the relay, for each group: what they send hardly differs.
 const RELAYED: u32 = 5;
@@ -84,7 +85,7 @@ struct Turn {
 
 /// When a handshake was over, from its start.
 #[derive(Clone, Copy, Debug)]
-struct Times {
+pub(crate) struct Times {
     ready: Duration,
     done: Duration,
 }

@@ -4,8 +4,8 @@ use std::f64::consts::PI;
 
 use crate::machine::Machine;
 use crate::results::{
-    Axis, Cell, Curve, Estimate, Mark, Outcome, Plot, Prediction, Results, Run, Section, Style,
-    Table, Verdict,
+    Axis, Beside, Cell, Curve, Estimate, Mark, Outcome, Plot, Prediction, Results, Run, Section,
+    Style, Surface, Table, Verdict,
 };
 
 const ARMS: [(&str, f64, f64); 4] = [
@@ -15,7 +15,7 @@ const ARMS: [(&str, f64, f64); 4] = [
     ("3des-ctr-hmac-sha1, pool off", 212.0, 0.2),
 ];
 
-/// A complete run of three experiments.
+/// A complete run of three experiments and a paper.
 pub(crate) fn results() -> Results {
     let mut run = Run::begin(
         "made-up results: nothing was measured",
@@ -26,7 +26,7 @@ pub(crate) fn results() -> Results {
     run.end();
     run.ended = Some("2026-01-02T03:16:45Z".to_owned());
     let mut results = Results::new(run, machine());
-    results.sections = vec![terminal(), bulk(), exhaustion()];
+    results.sections = vec![terminal(), bulk(), exhaustion(), paper()];
     results
 }
 
@@ -72,6 +72,7 @@ fn terminal() -> Section {
                 .to_owned(),
             outcome: Outcome::Holds,
             because: "ratio of medians 1.008, 95 % interval 1.001 to 1.015".to_owned(),
+            beside: None,
         },
         Verdict {
             claim: "The pool makes 3DES keystrokes cheaper.".to_owned(),
@@ -79,6 +80,7 @@ fn terminal() -> Section {
                 .to_owned(),
             outcome: Outcome::CannotTell,
             because: "ratio of medians 0.97, 95 % interval 0.92 to 1.03".to_owned(),
+            beside: None,
         },
     ];
     let mut table = Table::new("latency", "Round trips of a keystroke", "arm");
@@ -174,6 +176,7 @@ fn exhaustion() -> Section {
         rule: "the error of every T* with a core left idle is at most 5 %".to_owned(),
         outcome: Outcome::DoesNotHold,
         because: "largest error 7.4 %, at 16 MiB".to_owned(),
+        beside: None,
     }];
     let mut prediction =
         Prediction::new("R*, pool 64 MiB", "Mbit/s", 96.0, "fill rate 12.0 MB/s, one core idle");
@@ -221,5 +224,52 @@ fn exhaustion() -> Section {
     ));
     plot.marks = vec![Mark::at_x(5.16, "T* predicted"), Mark::at_x(5.02, "T* measured")];
     section.plots.push(plot);
+    section
+}
+
+fn paper() -> Section {
+    let mut section =
+        Section::new("paper", "A paper that nobody wrote", "Is it as its author says?");
+    section.own_page = true;
+    section.emulated = vec!["keystream slowed to 72 kB/s".to_owned()];
+    section.method = vec!["What the paper did was done again.".to_owned()];
+    let claims = [
+        ("X1", Some(7.25), Some(estimate(6.9, 0.04)), Outcome::Holds),
+        ("X2", Some(1.01), Some(estimate(1.3, 0.1)), Outcome::DoesNotHold),
+        ("X3", None, Some(Estimate::single(0.2)), Outcome::CannotTell),
+        ("X4", Some(0.5), None, Outcome::NotRun),
+    ];
+    for (name, paper, today, outcome) in claims {
+        section.verdicts.push(Verdict {
+            claim: "More is carried by larger packets, whatever they are made of.".to_owned(),
+            rule: "the interval begins at 1 or above".to_owned(),
+            outcome,
+            because: "made up".to_owned(),
+            beside: Some(Beside {
+                name: name.to_owned(),
+                ratio: "bytes a second, packets of 1,024 bytes over packets of 128 bytes"
+                    .to_owned(),
+                paper,
+                source: "page 2".to_owned(),
+                today,
+            }),
+        });
+    }
+    let cell = |row: usize, column: usize| match (row, column) {
+        (2, 3) => None,
+        _ => Some(estimate(4.0 * 1.6_f64.powi(column as i32) + row as f64, 0.05)),
+    };
+    section.surfaces.push(Surface {
+        id: "round-trips".to_owned(),
+        title: "Round trips by size and delay".to_owned(),
+        caption: "Darker is longer.".to_owned(),
+        x: Axis::log("packet", "bytes"),
+        y: Axis::linear("delay between packets", "ms"),
+        z: Axis::log("round trip", "ms"),
+        columns: vec![16.0, 64.0, 128.0, 256.0, 1024.0],
+        rows: vec![0.0, 1.0, 5.0],
+        cells: (0..3).map(|row| (0..5).map(|column| cell(row, column)).collect()).collect(),
+        range: None,
+    });
     section
 }

@@ -20,6 +20,9 @@ use crate::results::Results;
 /// Ends the names of files that are being written.
 const UNFINISHED: &str = ".unfinished";
 
+/// What a run that can be resumed has measured so far.
+const NOTEBOOK: &str = "measured.json";
+
 /// A directory that takes a report.
 #[derive(Debug)]
 pub struct Output {
@@ -87,6 +90,19 @@ impl Output {
     ///
     /// If it cannot be written, holds files that are not of a report, or another run uses it.
     pub fn create(directory: &Path) -> Result<Self, OutputError> {
+        Self::take(directory, false)
+    }
+
+    /// As [`Self::create`], for a run that can be resumed: what such a run has left there is welcome.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn resume(directory: &Path) -> Result<Self, OutputError> {
+        Self::take(directory, true)
+    }
+
+    fn take(directory: &Path, may_have_notebook: bool) -> Result<Self, OutputError> {
         let unwritable = |cause| OutputError::Unwritable { directory: directory.to_owned(), cause };
         if fs::metadata(directory).is_ok_and(|found| !found.is_dir()) {
             return Err(OutputError::NotADirectory(directory.to_owned()));
@@ -101,7 +117,7 @@ impl Output {
             // A file system without locks keeps nobody out, and that is no reason to refuse it.
             Err(TryLockError::Error(_)) => {}
         }
-        if let Some(other) = foreign(directory).map_err(unwritable)? {
+        if let Some(other) = foreign(directory, may_have_notebook).map_err(unwritable)? {
             return Err(OutputError::Foreign { directory: directory.to_owned(), other });
         }
         for folder in ["", report::PLOTS, report::DATA] {
@@ -119,6 +135,28 @@ impl Output {
         &self.directory
     }
 
+    /// Where a run that can be resumed has its figures.
+    pub fn notebook(&self) -> PathBuf {
+        self.directory.join(NOTEBOOK)
+    }
+
+    /// Replaces what a run that can be resumed has measured so far.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be written. What was there is there still.
+    pub fn save_notebook(&self, json: &str) -> Result<(), SaveError> {
+        let path = self.notebook();
+        let beside = beside(&path);
+        let unfinished = Unfinished(vec![beside.clone()]);
+        write_synced(&beside, json.as_bytes())
+            .and_then(|()| fs::rename(&beside, &path))
+            .and_then(|()| sync_directory(&self.directory))
+            .map_err(|cause| SaveError { path, cause })?;
+        drop(unfinished);
+        Ok(())
+    }
+
     /// The page, for whoever is to open it.
     pub fn page(&self) -> PathBuf {
         self.directory.join(report::PAGE)
@@ -132,6 +170,10 @@ impl Output {
     /// If a file cannot be written. The report is then the one of the save before.
     pub fn save(&self, results: &Results) -> Result<(), SaveError> {
         let files = report::files(results);
+        if files.iter().any(|file| file.path.starts_with(report::PAGES)) {
+            let path = self.directory.join(report::PAGES);
+            fs::create_dir_all(&path).map_err(|cause| SaveError { path, cause })?;
+        }
         let mut unfinished = Unfinished(Vec::new());
         for file in &files {
             let path = self.directory.join(&file.path);
@@ -156,6 +198,9 @@ impl Output {
         for (folder, _) in FOLDERS {
             let path = self.directory.join(folder);
             let blame = |cause| (path.clone(), cause);
+            if !path.exists() {
+                continue; // no report had any of these
+            }
             for name in names_in(&path).map_err(blame)? {
                 if !current.contains(format!("{folder}/{name}").as_str()) && is_ours(folder, &name)
                 {
@@ -181,7 +226,8 @@ impl Drop for Unfinished {
 }
 
 /// The folders of a report and how the names in them end.
-const FOLDERS: [(&str, &str); 2] = [(report::PLOTS, ".svg"), (report::DATA, ".csv")];
+const FOLDERS: [(&str, &str); 3] =
+    [(report::PLOTS, ".svg"), (report::DATA, ".csv"), (report::PAGES, ".html")];
 
 /// Whether a report has files of such names; `folder` is empty for the directory itself.
 fn is_ours(folder: &str, name: &str) -> bool {
@@ -193,11 +239,12 @@ fn is_ours(folder: &str, name: &str) -> bool {
 }
 
 /// The first path that no report has: other names, something else under a known name, or known names
-/// without a run's results beside them.
-fn foreign(directory: &Path) -> io::Result<Option<String>> {
+/// without a run's results beside them. What took hours to measure is a report's only if it is resumed.
+fn foreign(directory: &Path, may_have_notebook: bool) -> io::Result<Option<String>> {
     let results = fs::read_to_string(directory.join(report::RESULTS));
     let is_report = results.is_ok_and(|results| Results::is_of_a_run(&results));
     let is_finished = |name: &str| !name.ends_with(UNFINISHED);
+    let is_notebook = |name: &str| name.strip_suffix(UNFINISHED).unwrap_or(name) == NOTEBOOK;
     for name in names_in(directory)? {
         let path = directory.join(&name);
         let found = fs::symlink_metadata(&path)?;
@@ -213,6 +260,7 @@ fn foreign(directory: &Path) -> io::Result<Option<String>> {
             }
             None if found.is_file() && is_ours("", &name) && (is_report || !is_finished(&name)) => {
             }
+            None if found.is_file() && is_notebook(&name) && is_report && may_have_notebook => {}
             _ => return Ok(Some(name)),
         }
     }

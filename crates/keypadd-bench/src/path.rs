@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use keypadd_pool::{Direction, Pool, PoolSettings};
 use keypadd_provider::{
-    ConnectionKeys, CryptoSettings, KeyExchange, Meters, PrivateKey, PublicKey, client_config,
+    ConnectionKeys, CryptoSettings, Group, Meters, PrivateKey, PublicKey, client_config,
     server_config,
 };
 use keypadd_tunnel::wire::Instance;
@@ -68,7 +68,7 @@ pub struct PathSettings {
     /// Memory for keystream at each end of an arm that has a pool.
     pub pool_budget_bytes: usize,
     /// The key exchange.
-    pub kex: KeyExchange,
+    pub kex: Group,
     /// Windows and congestion control.
     pub transport: TransportSettings,
 }
@@ -266,7 +266,7 @@ fn crypto(
     Ok(CryptoSettings {
         key,
         suites: vec![arm.suite],
-        kex: vec![settings.kex.into()],
+        kex: vec![settings.kex],
         pool,
         cipher_engine: arm.engine,
         meters,

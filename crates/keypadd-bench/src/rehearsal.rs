@@ -64,7 +64,7 @@ mod tests {
         let settings = PathSettings {
             place: Place::Here,
             pool_budget_bytes: 1 << 20,
-            kex: KeyExchange::default(),
+            kex: KeyExchange::default().into(),
             transport: TransportSettings::default(),
         };
         let second = Duration::from_secs(1);

@@ -3,17 +3,24 @@
 //! `report.html` is one file that asks the network for nothing and runs no script. All text in it is
 //! text: labels may come from command lines and peers.
 
+mod claims;
 mod curve;
 mod data;
 mod mark;
 mod names;
 mod page;
 mod plot;
+mod ratios;
 mod scale;
+mod sheet;
+mod surface;
 mod table;
 
+use maud::Markup;
+
 use self::names::Names;
-use crate::results::{Plot, Results, Section};
+use self::sheet::{Alone, Size};
+use crate::results::{Results, Section};
 use crate::text;
 
 /// Colours of page and pictures, and what curves look like.
@@ -23,10 +30,16 @@ const PLOT_STYLE: &str = include_str!("report/plot.css");
 pub(crate) const PLOTS: &str = "plots";
 /// The folder of figures.
 pub(crate) const DATA: &str = "csv";
-/// The page.
+/// The folder of pages of their own.
+pub(crate) const PAGES: &str = "pages";
+/// The page, or the first of several.
 pub(crate) const PAGE: &str = "report.html";
 /// What all of it is made from.
 pub(crate) const RESULTS: &str = "results.json";
+
+/// How to read the picture of ratios.
+const RATIOS_CAPTION: &str = "Left of the dashed line the first named is less, right of it more. Where both marks lie on one side, \
+     the paper's direction is today's.";
 
 /// One file of a report.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,22 +59,38 @@ pub fn files(results: &Results) -> Vec<File> {
         file(PAGE.to_owned(), text::legible(&page::page(results, &names).into_string())),
     ];
     for (section, names) in results.sections.iter().zip(&names.sections) {
+        if section.own_page {
+            let page = page::own_page(results, section, names).into_string();
+            files.push(file(format!("{PAGES}/{}.html", names.anchor), text::legible(&page)));
+        }
+        let mut picture = |name: &str, picture: Markup| {
+            let picture = text::legible(&picture.into_string());
+            files.push(file(format!("{PLOTS}/{name}.svg"), picture));
+        };
         let palette = plot::Palette::of(&section.plots);
         for (plot, name) in section.plots.iter().zip(&names.plots) {
-            let picture = picture(results, section, plot, &palette);
-            files.push(file(format!("{PLOTS}/{name}.svg"), picture));
+            let alone = alone(results, section, &plot.title, &plot.caption);
+            picture(name, plot::draw(plot, &palette, Size::Wide, Some(&alone)));
+        }
+        for (surface, name) in section.surfaces.iter().zip(&names.surfaces) {
+            let alone = alone(results, section, &surface.title, &surface.caption);
+            picture(name, surface::draw(surface, Size::Wide, Some(&alone)));
+        }
+        if ratios::has_any(&section.verdicts) {
+            let alone = alone(results, section, &section.title, RATIOS_CAPTION);
+            picture(&names.ratios, ratios::draw(&section.verdicts, Size::Wide, Some(&alone)));
         }
     }
     files.extend(data::files(results, &names));
     files
 }
 
-/// A plot as a file of its own.
-fn picture(results: &Results, section: &Section, plot: &Plot, palette: &plot::Palette) -> String {
+/// What is written around a picture in a file of its own.
+fn alone<'a>(results: &Results, section: &Section, head: &'a str, caption: &str) -> Alone<'a> {
     let run = &results.run;
     let mut lines = Vec::new();
     lines.extend(text::emulated(run, section));
-    lines.extend((!plot.caption.is_empty()).then(|| plot.caption.clone()));
+    lines.extend((!caption.is_empty()).then(|| caption.to_owned()));
     lines.push(format!(
         "{}, keypadd {}, seed {}, {}{}; {}",
         run.title,
@@ -71,8 +100,7 @@ fn picture(results: &Results, section: &Section, plot: &Plot, palette: &plot::Pa
         if run.complete { "" } else { ", incomplete" },
         results.machine.cpu_and_cores(),
     ));
-    let alone = plot::Alone { head: &plot.title, lines };
-    text::legible(&plot::draw(plot, palette, plot::Size::Wide, Some(&alone)).into_string())
+    Alone { head, lines }
 }
 
 #[cfg(test)]

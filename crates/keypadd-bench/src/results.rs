@@ -8,10 +8,13 @@
 
 mod build;
 mod number;
+mod surface;
 
 use serde::{Deserialize, Serialize};
 
 use crate::machine::Machine;
+
+pub use surface::Surface;
 
 /// What [`Results::schema`] says of results that this code writes.
 pub const SCHEMA: u32 = 1;
@@ -75,12 +78,18 @@ pub struct Section {
     pub tables: Vec<Table>,
     /// Figures as pictures.
     pub plots: Vec<Plot>,
+    /// Figures over two factors, as pictures.
+    #[serde(default)]
+    pub surfaces: Vec<Surface>,
     /// What a reader must know to trust or doubt this.
     pub notes: Vec<String>,
+    /// Whether it is long enough for a page of its own, with its verdicts alone on the front page.
+    #[serde(default)]
+    pub own_page: bool,
 }
 
 /// A claim and whether the figures bear it out. Computed, never typed in.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
     /// What is claimed, as a sentence.
     pub claim: String,
@@ -90,6 +99,25 @@ pub struct Verdict {
     pub outcome: Outcome,
     /// The figures that it says so for, with intervals; or why it cannot be told.
     pub because: String,
+    /// What a paper says of it beside what came out, if the claim is a paper's.
+    #[serde(default)]
+    pub beside: Option<Beside>,
+}
+
+/// A paper's ratio beside today's.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Beside {
+    /// Names the claim within its paper: `L4`. Several verdicts may share it.
+    pub name: String,
+    /// What the ratio is of: `time of a key exchange, modp-1024 over secp384r1`.
+    pub ratio: String,
+    /// As the paper's figures have it; `None` where it has no figure for it.
+    #[serde(with = "number")]
+    pub paper: Option<f64>,
+    /// Where it has it: `Table 1`.
+    pub source: String,
+    /// As it came out.
+    pub today: Option<Estimate>,
 }
 
 /// What a rule can say.
@@ -102,6 +130,16 @@ pub enum Outcome {
     DoesNotHold,
     /// The figures are too few or too uncertain, or were not measured.
     CannotTell,
+    /// This machine, or this program, lacks what the claim is about.
+    CannotCompare,
+    /// Its figures were to be measured and were not.
+    NotRun,
+}
+
+impl Outcome {
+    /// All of them, the surest first.
+    pub const ALL: [Self; 5] =
+        [Self::Holds, Self::DoesNotHold, Self::CannotTell, Self::CannotCompare, Self::NotRun];
 }
 
 /// A figure, how sure it is, and what it was made from.
@@ -342,7 +380,7 @@ impl Run {
 }
 
 /// The time as results have it.
-fn now() -> String {
+pub(crate) fn now() -> String {
     humantime::format_rfc3339_seconds(std::time::SystemTime::now()).to_string()
 }
 

@@ -6,7 +6,9 @@
 
 use crate::figure;
 use crate::figure::Written;
-use crate::results::{Cell, Outcome, Prediction, Results, Run, Section, Table, Verdict};
+use crate::results::{
+    Beside, Cell, Estimate, Outcome, Prediction, Results, Run, Section, Table, Verdict,
+};
 
 /// Where the words of a verdict begin.
 const INDENT: usize = 16;
@@ -20,7 +22,10 @@ pub fn write(results: &Results, width: usize) -> String {
     ];
     lines.extend(ending(run));
     let lines: Vec<_> = lines.iter().flat_map(|line| wrap(line, width)).collect();
-    let head = lines.join("\n") + "\n";
+    let mut head = lines.join("\n") + "\n";
+    if let Some(claims) = claims(&results.sections) {
+        head = head + "\n" + &write_table(&claims, width);
+    }
     let sections = results.sections.iter().map(|section| write_section(section, run, width));
     legible(&sections.fold(head, |text, section| text + "\n" + &section))
 }
@@ -93,16 +98,51 @@ impl Outcome {
             Self::Holds => "holds",
             Self::DoesNotHold => "does not hold",
             Self::CannotTell => "cannot tell",
+            Self::CannotCompare => "cannot compare",
+            Self::NotRun => "not run",
         }
     }
 }
 
+/// What a paper has of a claim: `L1: bytes a second, 1,024 over 128 bytes: 7.25 in the paper (page 2)`.
+pub(crate) fn of_paper(beside: &Beside) -> String {
+    let Beside { name, ratio, paper, source, .. } = beside;
+    match paper {
+        Some(paper) => {
+            let paper = Estimate::single(*paper);
+            format!("{name}: {ratio}: {paper} in the paper ({source})")
+        }
+        None => format!("{name}: {ratio}: no figure in the paper"),
+    }
+}
+
+/// All claims of papers in one table, which is read first; `None` if there are none.
+pub(crate) fn claims(sections: &[Section]) -> Option<Table> {
+    let mut table = Table::new("claims", "What the papers claim", "claim")
+        .column("of", "")
+        .column("paper", "")
+        .column("today", "")
+        .column("verdict", "");
+    for (section, verdict) in
+        sections.iter().flat_map(|it| it.verdicts.iter().map(move |v| (it, v)))
+    {
+        let Some(Beside { name, ratio, paper, today, .. }) = &verdict.beside else { continue };
+        let cells = vec![
+            ratio.as_str().into(),
+            paper.map(Estimate::single).into(),
+            today.clone().into(),
+            verdict.outcome.name().into(),
+        ];
+        table.push(&format!("{} {name}", section.id), cells);
+    }
+    (!table.rows.is_empty()).then_some(table)
+}
+
 fn write_verdict(verdict: &Verdict, width: usize) -> String {
-    let parts = [
-        (verdict.outcome.name().to_uppercase(), verdict.claim.clone()),
-        (String::new(), verdict.because.clone()),
-        (String::new(), format!("Rule: {}", verdict.rule)),
-    ];
+    let mut parts = vec![(verdict.outcome.name().to_uppercase(), verdict.claim.clone())];
+    parts.extend(verdict.beside.iter().map(|beside| (String::new(), of_paper(beside))));
+    parts.push((String::new(), verdict.because.clone()));
+    parts.push((String::new(), format!("Rule: {}", verdict.rule)));
     let mut text = String::new();
     for (outcome, words) in parts {
         for (index, line) in wrap(&words, width.saturating_sub(INDENT)).iter().enumerate() {

@@ -10,6 +10,8 @@ pub enum Rule {
     AtMost(f64),
     /// It is no less than this.
     AtLeast(f64),
+    /// It is no less than the first and no more than the second.
+    Within(f64, f64),
 }
 
 impl Rule {
@@ -26,13 +28,20 @@ impl Rule {
                 (self.outcome(*low, *high), because)
             }
         };
-        Verdict { claim: claim.to_owned(), rule: self.words(figure), outcome, because }
+        Verdict {
+            claim: claim.to_owned(),
+            rule: self.words(figure),
+            outcome,
+            because,
+            beside: None,
+        }
     }
 
     fn outcome(self, low: f64, high: f64) -> Outcome {
         let (holds, contradicted) = match self {
             Self::AtMost(limit) => (high <= limit, low > limit),
             Self::AtLeast(limit) => (low >= limit, high < limit),
+            Self::Within(least, most) => (low >= least && high <= most, high < least || low > most),
         };
         match (holds, contradicted) {
             (true, _) => Outcome::Holds,
@@ -48,6 +57,9 @@ impl Rule {
             ),
             Self::AtLeast(limit) => format!(
                 "Holds if the 95 % interval of the {figure} begins at {limit} or above; does not hold if it ends below."
+            ),
+            Self::Within(least, most) => format!(
+                "Holds if the 95 % interval of the {figure} lies within {least} to {most}; does not hold if it lies outside."
             ),
         }
     }
@@ -73,6 +85,11 @@ mod tests {
         assert_eq!(outcome(at_least, 1.2, 3.0), Outcome::Holds);
         assert_eq!(outcome(at_least, 0.9, 1.05), Outcome::DoesNotHold);
         assert_eq!(outcome(at_least, 1.0, 1.2), Outcome::CannotTell);
+        let within = Rule::Within(0.9, 1.1);
+        assert_eq!(outcome(within, 0.95, 1.05), Outcome::Holds);
+        assert_eq!(outcome(within, 1.2, 1.3), Outcome::DoesNotHold);
+        assert_eq!(outcome(within, 0.7, 0.8), Outcome::DoesNotHold);
+        assert_eq!(outcome(within, 0.8, 1.0), Outcome::CannotTell);
     }
 
     #[test]

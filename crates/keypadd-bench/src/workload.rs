@@ -16,6 +16,7 @@ use crate::statistics;
 use crate::verdict::Rule;
 
 pub use bulk::{Bulk, BulkMeasured};
+pub(crate) use bulk::{flood, rate_mbit};
 pub use files::{FileMix, Files, FilesMeasured};
 pub use mixed::{Mixed, MixedMeasured};
 pub use terminal::Terminal;

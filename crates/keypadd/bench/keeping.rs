@@ -4,13 +4,13 @@
 use std::time::{Duration, Instant};
 
 use console::Term;
-use keypadd_bench::Progress;
 use keypadd_bench::machine::Machine;
 use keypadd_bench::output::{Output, OutputError};
 use keypadd_bench::results::{Results, Run, Section};
 use keypadd_bench::text;
+use keypadd_bench::{Effort, Notebook, Progress};
 
-use crate::cli::RunFlags;
+use crate::cli::{ReproduceArgs, RunFlags};
 use crate::error::{Error, Exit, system};
 use crate::results::print;
 
@@ -41,6 +41,34 @@ impl Keeping {
         Ok(Self { results: Results::new(run, Machine::read()), output, json: flags.json })
     }
 
+    /// Begins a run, or goes on with one.
+    ///
+    /// # Errors
+    /// Exit 2: the directory does not take a report.
+    pub(super) fn resume(title: &str, flags: &ReproduceArgs) -> Result<Self, Error> {
+        let output = flags.out.as_deref().map(Output::resume).transpose();
+        let output = output.map_err(|error| not_taken(&error))?;
+        let run = Run::begin(title, &command_line(), flags.seed);
+        Ok(Self { results: Results::new(run, Machine::read()), output, json: flags.json })
+    }
+
+    /// What was measured in the directory before, by a run of this seed and effort.
+    ///
+    /// # Errors
+    /// Exit 2: it was another run.
+    pub(super) fn notebook(&self, effort: Effort) -> Result<Notebook<'_>, Error> {
+        let Results { run, machine, .. } = &self.results;
+        Notebook::open(self.output.as_ref(), effort, run.seed, machine).map_err(|error| {
+            Error::new(Exit::Usage, format!("--out: {error}"))
+                .hint("name another directory, or say what that run was told")
+        })
+    }
+
+    /// Says when the first part of a run was begun that goes on.
+    pub(super) fn started(&mut self, at: String) {
+        self.results.run.started = at;
+    }
+
     /// Where progress is shown.
     pub(super) fn meter(&self) -> Meter {
         Meter { term: Term::stderr(), said: std::sync::Mutex::new(Instant::now()) }
@@ -49,8 +77,14 @@ impl Keeping {
     /// Saves what there is so far, where there is a place for it. If that fails it is tried again at the
     /// end, and told of then.
     pub(super) fn save_so_far(&self, section: impl FnOnce() -> Section) {
+        if self.output.is_some() {
+            self.save_sections_so_far(vec![section()]);
+        }
+    }
+
+    /// The same of several.
+    pub(super) fn save_sections_so_far(&self, sections: Vec<Section>) {
         if let Some(output) = &self.output {
-            let sections = vec![section()];
             let _ = output.save(&Results { sections, ..self.results.clone() });
         }
     }

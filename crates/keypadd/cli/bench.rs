@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
+use keypadd_bench::Paper;
 use keypadd_keystream::{CipherEngine, Protection};
 use keypadd_provider::{Group, KeyExchange, PublicKey};
 use keypadd_tunnel::{Congestion, ServerAddress};
@@ -48,6 +49,15 @@ Example:
     /// Handshakes: time, bytes and round trips of each key exchange
     #[command(after_help = "Example:\n  keypadd bench kex --kex x25519,secp384r1 --out report")]
     Kex(Box<KexArgs>),
+    /// Experiments of papers, repeated on this machine, and their claims judged
+    ///
+    /// Varies what each paper varied, as often as it did, and prints today's ratios beside the paper's. All
+    /// of it takes hours; stopped, it goes on with the same command line and directory.
+    #[command(after_help = "\
+Examples:
+  keypadd bench reproduce all --quick --out quick
+  keypadd bench reproduce praptodiyono --out papers")]
+    Reproduce(Box<ReproduceArgs>),
 }
 
 /// Where the far end is, and which suites are compared.
@@ -296,3 +306,34 @@ pub(crate) struct KexArgs {
     #[command(flatten)]
     pub(crate) run: RunFlags,
 }
+
+#[derive(Debug, Args)]
+pub(crate) struct ReproduceArgs {
+    /// The papers, or all
+    #[arg(value_name = "PAPER", value_delimiter = ',', required = true)]
+    #[arg(value_parser = values::papers)]
+    pub(crate) paper: Vec<Papers>,
+    /// Less of everything: all papers in under five minutes
+    ///
+    /// Fewer repetitions and shorter ones, so wider intervals; what is not reached in time is not run.
+    /// The report says how much weaker that is.
+    #[arg(long, env = "KEYPADD_QUICK", value_parser = values::switch)]
+    pub(crate) quick: bool,
+    /// What all traffic follows from: the same number offers the same traffic
+    #[arg(long, env = "KEYPADD_SEED", value_name = "NUMBER", default_value = "1")]
+    #[arg(value_parser = values::seed, help_heading = "Common")]
+    pub(crate) seed: u64,
+    /// Write the report into this directory, and each experiment's figures as soon as it is complete
+    ///
+    /// Named again with the same seed and effort, a run goes on where it was stopped.
+    #[arg(long, env = "KEYPADD_OUT", value_name = "DIR", value_parser = path_parser())]
+    #[arg(help_heading = "Common")]
+    pub(crate) out: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long, env = "KEYPADD_JSON", value_parser = values::switch, help_heading = "Common")]
+    pub(crate) json: bool,
+}
+
+/// What was named: a paper, or all that there are.
+#[derive(Clone, Debug)]
+pub(crate) struct Papers(pub(crate) Vec<Paper>);

@@ -5,7 +5,7 @@
 use std::num::NonZeroU64;
 use std::time::Duration;
 
-use keypadd_bench::Exchange;
+use keypadd_bench::{Exchange, Paper};
 use keypadd_config::values as config;
 use keypadd_config::values::peer_name;
 pub(super) use keypadd_config::values::{
@@ -16,6 +16,7 @@ pub(super) use keypadd_config::values::{
 use keypadd_keystream::{MeasureSuite, Protection, Suite};
 use keypadd_provider::{Group, PublicKey};
 
+use super::bench::Papers;
 use crate::error::{is_private, shown};
 
 fn bad(cause: impl Into<String>, hint: impl Into<String>) -> BadValue {
@@ -67,6 +68,18 @@ pub(super) fn bench_kex(text: &str) -> Result<Group, BadValue> {
     Group::all().find(|group| group.name() == text).ok_or_else(|| {
         let names = Group::all().map(Group::name).collect::<Vec<_>>().join(", ");
         bad(format!("{} is no key exchange", shown(text)), format!("one of {names}"))
+    })
+}
+
+/// A paper, or `all`.
+pub(super) fn papers(text: &str) -> Result<Papers, BadValue> {
+    if text == "all" {
+        return Ok(Papers(Paper::ALL.to_vec()));
+    }
+    let found = Paper::ALL.into_iter().find(|paper| paper.name() == text);
+    found.map(|paper| Papers(vec![paper])).ok_or_else(|| {
+        let names = Paper::ALL.map(Paper::name).join(", ");
+        bad(format!("{} is none of the papers", shown(text)), format!("one of {names}, or all"))
     })
 }
 

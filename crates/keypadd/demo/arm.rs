@@ -98,7 +98,7 @@ pub(super) async fn run(
     let settings = PathSettings {
         place: Place::Here,
         pool_budget_bytes: POOL_BUDGET_BYTES,
-        kex: KeyExchange::default(),
+        kex: KeyExchange::default().into(),
         transport: TransportSettings::default(),
     };
     let path = Path::open(keypadd_bench::Arm::Tunnel(tunnel), &settings).await;

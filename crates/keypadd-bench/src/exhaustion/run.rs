@@ -226,7 +226,7 @@ mod tests {
             path: PathSettings {
                 place: Place::Here,
                 pool_budget_bytes: 0,
-                kex: KeyExchange::X25519,
+                kex: KeyExchange::X25519.into(),
                 transport: TransportSettings::default(),
             },
             arms: vec![TunnelArm { suite, pool: true, engine }],

@@ -166,6 +166,7 @@ fn accuracy(predictions: &[Judged]) -> Verdict {
         ),
         outcome,
         because,
+        beside: None,
     }
 }
 
@@ -192,6 +193,7 @@ fn confirmed(cells: &[Cell]) -> Verdict {
             .into(),
         outcome,
         because: format!("{stood} of {found} were confirmed from both sides"),
+        beside: None,
     }
 }
 

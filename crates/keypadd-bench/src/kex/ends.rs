@@ -29,7 +29,7 @@ impl AllowList for Only {
 
 /// A client and a server; clones are the same two.
 #[derive(Clone, Debug)]
-pub(super) struct Ends {
+pub(crate) struct Ends {
     client: Endpoint,
     address: SocketAddr,
     /// Ends with the last clone.
@@ -37,7 +37,7 @@ pub(super) struct Ends {
 }
 
 impl Ends {
-    pub(super) async fn new(group: Group) -> Result<Self, String> {
+    pub(crate) async fn new(group: Group) -> Result<Self, String> {
         let text = |error: &dyn std::fmt::Display| error.to_string();
         let new_key = || PrivateKey::generate().map(Arc::new).map_err(|error| text(&error));
         let [client_key, server_key] = [new_key()?, new_key()?];
@@ -77,7 +77,7 @@ impl Ends {
     }
 
     /// One handshake, directly or by way of a relay.
-    pub(super) async fn shake_hands(&self, relay: Option<SocketAddr>) -> Result<Times, String> {
+    pub(crate) async fn shake_hands(&self, relay: Option<SocketAddr>) -> Result<Times, String> {
         let start = Instant::now();
         let connecting = self.client.connect(relay.unwrap_or(self.address), "keypadd");
         let connecting = connecting.map_err(|error| error.to_string())?;

@@ -59,6 +59,7 @@ fn round_trips(measured: &[Measured]) -> Verdict {
                 .into(),
         outcome,
         because: if because.is_empty() { "not measured".into() } else { because.join(", ") },
+        beside: None,
     }
 }
 

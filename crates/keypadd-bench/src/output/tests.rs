@@ -5,7 +5,10 @@ use crate::results::Section;
 /// Every file below a directory, with what is in it.
 fn everything(directory: &Path) -> Vec<(String, String)> {
     let mut found = Vec::new();
-    for folder in ["", report::PLOTS, report::DATA] {
+    for folder in ["", report::PLOTS, report::DATA, report::PAGES] {
+        if !directory.join(folder).exists() {
+            continue; // a report without such pages
+        }
         for name in names_in(&directory.join(folder)).unwrap() {
             let path = directory.join(folder).join(&name);
             if path.is_file() {

@@ -8,8 +8,9 @@ use std::fmt::Write;
 use maud::Markup;
 use maud::html;
 
-use super::plot::{Palette, round};
+use super::plot::Palette;
 use super::scale::Ruler;
+use super::sheet::round;
 use crate::results::{Curve, Style};
 
 /// Curves of so few points show each of them.

@@ -4,7 +4,8 @@
 use super::DATA;
 use super::File;
 use super::names::{Names, VERDICTS};
-use crate::results::{At, Axis, Cell, Plot, Results, Section, Table};
+use super::ratios;
+use crate::results::{At, Axis, Beside, Cell, Plot, Results, Section, Surface, Table};
 use crate::text;
 
 pub(super) fn files(results: &Results, names: &Names) -> Vec<File> {
@@ -20,6 +21,12 @@ pub(super) fn files(results: &Results, names: &Names) -> Vec<File> {
         }
         for (plot, name) in section.plots.iter().zip(&names.plots) {
             files.push(file(name, curves(plot, emulated)));
+        }
+        if ratios::has_any(&section.verdicts) {
+            files.push(file(&names.ratios, ratios_of(section, emulated)));
+        }
+        for (content, name) in section.surfaces.iter().zip(&names.surfaces) {
+            files.push(file(name, surface(content, emulated)));
         }
     }
     files
@@ -112,6 +119,37 @@ fn curves(plot: &Plot, emulated: Option<&str>) -> Vec<Vec<String>> {
         row.extend([figure(At::x(mark.at)), figure(At::y(mark.at))]);
         row.extend([String::new(), String::new()]);
         rows.push(row);
+    }
+    said(rows, emulated)
+}
+
+/// A row for each claim that has one.
+fn ratios_of(section: &Section, emulated: Option<&str>) -> Vec<Vec<String>> {
+    let mut rows = vec![words(["claim", "ratio", "paper", "where", "today", "low", "high"])];
+    for Beside { name, ratio, paper, source, today } in ratios::rows(&section.verdicts) {
+        let today = today.as_ref();
+        let interval = today.and_then(|today| today.interval);
+        let mut row = words([name, ratio]);
+        row.extend([figure(*paper), word(source), figure(today.map(|today| today.value))]);
+        row.extend([figure(interval.map(|[low, _]| low)), figure(interval.map(|[_, high]| high))]);
+        rows.push(row);
+    }
+    said(rows, emulated)
+}
+
+/// A row for each pair of the two factors.
+fn surface(surface: &Surface, emulated: Option<&str>) -> Vec<Vec<String>> {
+    let axis = |axis: &Axis| named(&axis.name, &axis.unit);
+    let heads = [axis(&surface.x), axis(&surface.y), axis(&surface.z)];
+    let mut rows = vec![heads.iter().map(|head| word(head)).collect::<Vec<_>>()];
+    rows[0].extend(words(["low", "high"]));
+    for (y, cells) in surface.rows.iter().zip(&surface.cells) {
+        for (x, cell) in surface.columns.iter().zip(cells) {
+            let interval = cell.as_ref().and_then(|cell| cell.interval);
+            let z = cell.as_ref().map(|cell| cell.value);
+            let ends = [interval.map(|[low, _]| low), interval.map(|[_, high]| high)];
+            rows.push([Some(*x), Some(*y), z].into_iter().chain(ends).map(figure).collect());
+        }
     }
     said(rows, emulated)
 }

@@ -5,7 +5,7 @@ use maud::Markup;
 use maud::html;
 
 use super::curve::Frame;
-use super::plot::{line, round, shorten, text_width};
+use super::sheet::{line, round, shorten, text_width};
 use crate::results::Plot;
 
 const ROW: f64 = 15.0;

@@ -20,6 +20,9 @@ pub(super) struct SectionNames {
     pub(super) predictions: String,
     pub(super) tables: Vec<String>,
     pub(super) plots: Vec<String>,
+    pub(super) surfaces: Vec<String>,
+    /// Of the picture of ratios.
+    pub(super) ratios: String,
 }
 
 /// The file of all verdicts.
@@ -35,6 +38,8 @@ impl Names {
                 predictions: name("predictions"),
                 tables: section.tables.iter().map(|table| name(&table.id)).collect(),
                 plots: section.plots.iter().map(|plot| name(&plot.id)).collect(),
+                surfaces: section.surfaces.iter().map(|it| name(&it.id)).collect(),
+                ratios: name("ratios-of-claims"),
                 anchor,
             }
         });

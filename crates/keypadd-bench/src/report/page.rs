@@ -1,25 +1,61 @@
-//! `report.html`: what a person reads first, then a section for every experiment.
+//! `report.html`: what a person reads first, then a section for every experiment; those that are long have
+//! pages of their own.
 
 use maud::DOCTYPE;
 use maud::Markup;
 use maud::PreEscaped;
 use maud::html;
 
-use super::DATA;
-use super::PLOT_STYLE;
-use super::PLOTS;
-use super::RESULTS;
 use super::names::{Names, SectionNames, VERDICTS};
-use super::plot::{self, Palette, Size};
-use super::table;
+use super::plot::{self, Palette};
+use super::sheet::Size;
+use super::{DATA, PAGE, PAGES, PLOT_STYLE, PLOTS, RATIOS_CAPTION, RESULTS};
+use super::{claims, ratios, surface, table};
 use crate::machine::Machine;
-use crate::results::{Outcome, Plot, Results, Run, Section, Verdict};
+use crate::results::{Outcome, Results, Run, Section, Verdict};
 use crate::text;
 
 const PAGE_STYLE: &str = include_str!("page.css");
 
+/// The front page, with all sections but those that have pages of their own.
 pub(super) fn page(results: &Results, names: &Names) -> Markup {
     let run = &results.run;
+    let body = html! {
+        (summary(results, names))
+        @for (section, names) in results.sections.iter().zip(&names.sections) {
+            @if !section.own_page { (experiment(section, run, names, "")) }
+        }
+        (origin(run, &results.machine))
+    };
+    let footer = html! {
+        p {
+            "Made from " a href=(RESULTS) { (RESULTS) } " alone. Beside it stand " code { (PLOTS) "/" }
+            " with every picture and " code { (DATA) "/" } " with every table and curve."
+        }
+    };
+    document(run, &run.title, &body, &footer)
+}
+
+/// A section's own page.
+pub(super) fn own_page(results: &Results, section: &Section, names: &SectionNames) -> Markup {
+    let front = format!("{UP}{PAGE}");
+    let footer = html! { p { a href=(front) { "All claims, the run and the machine" } } };
+    let title = format!("{}: {}", results.run.title, section.title);
+    document(&results.run, &title, &experiment(section, &results.run, names, UP), &footer)
+}
+
+/// From a section's own page to the directory of the report.
+const UP: &str = "../";
+
+/// Where a section stands, from the front page.
+pub(super) fn address(section: &Section, names: &SectionNames) -> String {
+    match section.own_page {
+        true => format!("{PAGES}/{}.html", names.anchor),
+        false => format!("#{}", names.anchor),
+    }
+}
+
+fn document(run: &Run, title: &str, main: &Markup, footer: &Markup) -> Markup {
     html! {
         (DOCTYPE)
         html lang="en" {
@@ -28,7 +64,7 @@ pub(super) fn page(results: &Results, names: &Names) -> Markup {
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 meta name="color-scheme" content="light dark";
                 meta name="generator" content={ "keypadd " (run.version) };
-                title { (run.title) }
+                title { (title) }
                 style { (PreEscaped(PLOT_STYLE)) (PreEscaped(PAGE_STYLE)) }
             }
             body {
@@ -42,19 +78,8 @@ pub(super) fn page(results: &Results, names: &Names) -> Markup {
                         p class="emulated" { "Emulated: " (run.emulated.join("; ")) }
                     }
                 }
-                main {
-                    (summary(results, names))
-                    @for (section, names) in results.sections.iter().zip(&names.sections) {
-                        (experiment(section, run, names))
-                    }
-                    (origin(run, &results.machine))
-                }
-                footer {
-                    p {
-                        "Made from " a href=(RESULTS) { (RESULTS) } " alone. Beside it stand " code { (PLOTS) "/" }
-                        " with every picture and " code { (DATA) "/" } " with every table and curve."
-                    }
-                }
+                main { (main) }
+                footer { (footer) }
             }
         }
     }
@@ -77,7 +102,7 @@ fn when(run: &Run) -> String {
 fn summary(results: &Results, names: &Names) -> Markup {
     let verdicts = || results.sections.iter().flat_map(|section| &section.verdicts);
     let count = |outcome| verdicts().filter(|verdict| verdict.outcome == outcome).count();
-    let counts: Vec<_> = [Outcome::Holds, Outcome::DoesNotHold, Outcome::CannotTell]
+    let counts: Vec<_> = Outcome::ALL
         .map(|outcome| (outcome, count(outcome)))
         .into_iter()
         .filter(|(_, count)| *count > 0)
@@ -98,8 +123,10 @@ fn summary(results: &Results, names: &Names) -> Markup {
                 }
                 // Of one experiment they stand right below.
                 @for (section, names) in results.sections.iter().zip(&names.sections) {
-                    @if results.sections.len() > 1 && !section.verdicts.is_empty() {
-                        h3 { a href={ "#" (names.anchor) } { (section.title) } }
+                    @if claims::has_any(section) {
+                        (claims::table(section, names))
+                    } @else if results.sections.len() > 1 && !section.verdicts.is_empty() {
+                        h3 { a href=(address(section, names)) { (section.title) } }
                         (judged(&section.verdicts))
                     }
                 }
@@ -108,7 +135,7 @@ fn summary(results: &Results, names: &Names) -> Markup {
             @if results.sections.iter().any(|section| section.verdicts.is_empty()) {
                 nav aria-label="Experiments" {
                     @for (section, names) in results.sections.iter().zip(&names.sections) {
-                        a href={ "#" (names.anchor) } { (section.title) }
+                        a href=(address(section, names)) { (section.title) }
                         " "
                     }
                 }
@@ -118,11 +145,12 @@ fn summary(results: &Results, names: &Names) -> Markup {
     }
 }
 
-fn class(outcome: Outcome) -> &'static str {
+pub(super) fn class(outcome: Outcome) -> &'static str {
     match outcome {
         Outcome::Holds => "holds",
         Outcome::DoesNotHold => "not",
         Outcome::CannotTell => "unsure",
+        Outcome::CannotCompare | Outcome::NotRun => "none",
     }
 }
 
@@ -133,6 +161,9 @@ fn counted(outcome: Outcome, count: usize) -> &'static str {
         (Outcome::DoesNotHold, 1) => "does not hold",
         (Outcome::DoesNotHold, _) => "do not hold",
         (Outcome::CannotTell, _) => "cannot be told",
+        (Outcome::CannotCompare, _) => "cannot be compared here",
+        (Outcome::NotRun, 1) => "was not run",
+        (Outcome::NotRun, _) => "were not run",
     }
 }
 
@@ -144,6 +175,7 @@ fn judged(verdicts: &[Verdict]) -> Markup {
                     span class={ "outcome " (class(verdict.outcome)) } { (verdict.outcome.name()) }
                     div {
                         p class="claim" { (verdict.claim) }
+                        @if let Some(beside) = &verdict.beside { p { (text::of_paper(beside)) } }
                         p { (verdict.because) }
                         p class="rule" { "Rule: " (verdict.rule) }
                     }
@@ -153,9 +185,11 @@ fn judged(verdicts: &[Verdict]) -> Markup {
     }
 }
 
-fn experiment(section: &Section, run: &Run, names: &SectionNames) -> Markup {
+/// `home` leads from the page that it stands on to the directory of the report.
+fn experiment(section: &Section, run: &Run, names: &SectionNames, home: &str) -> Markup {
     let emulated = text::emulated(run, section);
     let emulated = emulated.as_deref();
+    let around = Around { emulated, home };
     let palette = Palette::of(&section.plots);
     let predictions = text::predictions(&section.predictions);
     html! {
@@ -165,14 +199,26 @@ fn experiment(section: &Section, run: &Run, names: &SectionNames) -> Markup {
             @for paragraph in &section.method { p { (paragraph) } }
             @if let Some(emulated) = emulated { p class="emulated" { (emulated) } }
             @if !section.verdicts.is_empty() { (judged(&section.verdicts)) }
-            @for (plot, name) in section.plots.iter().zip(&names.plots) {
-                (picture(plot, name, &palette, emulated))
+            @if ratios::has_any(&section.verdicts) {
+                (picture("The paper's ratios and today's", RATIOS_CAPTION, &names.ratios, &around, |size| {
+                    ratios::draw(&section.verdicts, size, None)
+                }))
+            }
+            @for (content, name) in section.surfaces.iter().zip(&names.surfaces) {
+                (picture(&content.title, &content.caption, name, &around, |size| {
+                    surface::draw(content, size, None)
+                }))
+            }
+            @for (content, name) in section.plots.iter().zip(&names.plots) {
+                (picture(&content.title, &content.caption, name, &around, |size| {
+                    plot::draw(content, &palette, size, None)
+                }))
             }
             @if let Some(predictions) = predictions {
                 figure {
                     figcaption { h3 { (predictions.title) } }
                     (table::table(&predictions))
-                    (caption("", emulated, &[(DATA, &names.predictions, "csv")]))
+                    (caption("", &around, &[(DATA, &names.predictions, "csv")]))
                 }
                 details open {
                     summary { "What the predictions were made from" }
@@ -188,7 +234,7 @@ fn experiment(section: &Section, run: &Run, names: &SectionNames) -> Markup {
                 figure {
                     figcaption { h3 { (content.title) } }
                     (table::table(content))
-                    (caption("", emulated, &[(DATA, name, "csv")]))
+                    (caption("", &around, &[(DATA, name, "csv")]))
                 }
             }
             @if !section.notes.is_empty() {
@@ -199,27 +245,41 @@ fn experiment(section: &Section, run: &Run, names: &SectionNames) -> Markup {
     }
 }
 
+/// What all pictures and tables of a section have below them.
+struct Around<'a> {
+    emulated: Option<&'a str>,
+    /// Leads to the directory of the report.
+    home: &'a str,
+}
+
 /// A picture twice, for a desktop and for a phone; the style shows one of them.
-fn picture(plot: &Plot, name: &str, palette: &Palette, emulated: Option<&str>) -> Markup {
+fn picture(
+    title: &str,
+    words: &str,
+    name: &str,
+    around: &Around,
+    draw: impl Fn(Size) -> Markup,
+) -> Markup {
+    let files = [(PLOTS, name, "svg"), (DATA, name, "csv")];
     html! {
         figure {
-            figcaption { h3 { (plot.title) } }
-            (plot::draw(plot, palette, Size::Wide, None))
-            (plot::draw(plot, palette, Size::Narrow, None))
-            (caption(&plot.caption, emulated, &[(PLOTS, name, "svg"), (DATA, name, "csv")]))
+            figcaption { h3 { (title) } }
+            (draw(Size::Wide))
+            (draw(Size::Narrow))
+            (caption(words, around, &files))
         }
     }
 }
 
 /// The words below a picture or a table, what is emulated among them, and where its files are.
-fn caption(words: &str, emulated: Option<&str>, files: &[(&str, &str, &str)]) -> Markup {
+fn caption(words: &str, around: &Around, files: &[(&str, &str, &str)]) -> Markup {
     html! {
         p class="caption" {
             @if !words.is_empty() { (words) " " }
-            @if let Some(emulated) = emulated { span class="emulated" { (emulated) } " " }
+            @if let Some(emulated) = around.emulated { span class="emulated" { (emulated) } " " }
             span class="files" {
                 @for (folder, name, ending) in files {
-                    a href={ (folder) "/" (name) "." (ending) } { (ending.to_uppercase()) }
+                    a href={ (around.home) (folder) "/" (name) "." (ending) } { (ending.to_uppercase()) }
                     " "
                 }
             }

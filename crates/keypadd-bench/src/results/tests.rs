@@ -14,6 +14,7 @@ fn made_up() -> Results {
         rule: "equal".to_owned(),
         outcome: Outcome::DoesNotHold,
         because: "1 < 2".to_owned(),
+        beside: None,
     });
     let mut table = Table::new("table", "A table", "arm").column("p50", "µs").column("what", "");
     table.push("a", vec![estimate.clone().into(), "words".into()]);

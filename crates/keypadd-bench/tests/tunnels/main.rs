@@ -15,7 +15,7 @@ fn settings(place: Place) -> PathSettings {
     PathSettings {
         place,
         pool_budget_bytes: 2 << 20,
-        kex: KeyExchange::X25519,
+        kex: KeyExchange::X25519.into(),
         transport: TransportSettings::default(),
     }
 }

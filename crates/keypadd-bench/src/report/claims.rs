@@ -1,0 +1,50 @@
+//! The claims of papers in one table that a person reads first: the paper's ratio, today's, the verdict.
+
+use maud::Markup;
+use maud::html;
+
+use super::names::SectionNames;
+use super::page::{address, class};
+use crate::figure;
+use crate::results::{Beside, Estimate, Section, Verdict};
+
+/// Whether a section's verdicts are those of a paper.
+pub(super) fn has_any(section: &Section) -> bool {
+    section.verdicts.iter().any(|verdict| verdict.beside.is_some())
+}
+
+/// The claims of one paper; its head leads to its page.
+pub(super) fn table(section: &Section, names: &SectionNames) -> Markup {
+    let claims = || section.verdicts.iter().filter_map(|it| Some((it, it.beside.as_ref()?)));
+    html! {
+        h3 { a href=(address(section, names)) { (section.title) } }
+        p class="question" { (section.question) }
+        table class="claims" {
+            thead {
+                tr {
+                    th scope="col" { "claim" }
+                    th scope="col" { "ratio" }
+                    th scope="col" class="figure" { "paper" }
+                    th scope="col" class="figure" { "today" }
+                    th scope="col" { "verdict" }
+                }
+            }
+            tbody { @for (verdict, beside) in claims() { (row(verdict, beside)) } }
+        }
+    }
+}
+
+fn row(verdict: &Verdict, beside: &Beside) -> Markup {
+    let paper = beside.paper.map(|it| figure::write(&Estimate::single(it)));
+    let today = beside.today.as_ref().map(figure::write);
+    let missing = || figure::NONE.to_owned();
+    html! {
+        tr {
+            th scope="row" { span class="name" { (beside.name) } " " (verdict.claim) }
+            td class="of" { (beside.ratio) }
+            td class="figure" data-is="paper" title=(beside.source) { (paper.unwrap_or_else(missing)) }
+            td class="figure" data-is="today" title=(verdict.because) { (today.unwrap_or_else(missing)) }
+            td { span class={ "outcome " (class(verdict.outcome)) } { (verdict.outcome.name()) } }
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! Papers, reproduced: their factors and repetitions through tunnels of today, their claims judged.
+//!
+//! A paper is a list of parts that are measured, each recorded as plain figures as soon as it is complete
+//! ([`Notebook`]), and a pure function from what is recorded to a [`Section`]. What was recorded is never
+//! measured again, so that a run of hours goes on where it was stopped. Rules are fixed before the run;
+//! a paper's figures are data that name their place in it.
+
+mod claim;
+mod effort;
+mod lab;
+mod notebook;
+mod praptodiyono;
+
+use std::fmt;
+use std::future::Future;
+use std::time::{Duration, Instant};
+
+use crate::interleave::{INTERRUPTED, Tell};
+use crate::results::Section;
+use lab::Lab;
+
+pub use effort::Effort;
+pub use notebook::{Notebook, OtherRun};
+
+/// A paper.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Paper {
+    /// Praptodiyono and others, "Performance Analysis of Internet Key Exchange Algorithms".
+    Praptodiyono,
+}
+
+impl Paper {
+    /// All of them, the oldest first.
+    pub const ALL: [Self; 1] = [Self::Praptodiyono];
+
+    /// The name on the command line, in files and in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Praptodiyono => "praptodiyono",
+        }
+    }
+
+    /// How long a quick run of it takes at most; of all together, less than five minutes.
+    fn quick_time(self) -> Duration {
+        Duration::from_secs(match self {
+            Self::Praptodiyono => 45,
+        })
+    }
+
+    /// Measures what is missing, as far as that is allowed; the page of all that there is then.
+    async fn reproduce(self, lab: &Lab<'_>) -> Section {
+        let section = match self {
+            Self::Praptodiyono => praptodiyono::reproduce(lab).await,
+        };
+        Section { id: self.name().to_owned(), own_page: true, ..section }
+    }
+}
+
+impl fmt::Display for Paper {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// What is to be reproduced, and how thoroughly.
+#[derive(Clone, Debug)]
+pub struct Reproduction {
+    /// The papers, in this order.
+    pub papers: Vec<Paper>,
+    /// How thoroughly.
+    pub effort: Effort,
+    /// What traffic and the order of turns follow from.
+    pub seed: u64,
+}
+
+/// What came out.
+#[derive(Clone, Debug)]
+pub struct Reproduced {
+    /// A page for each paper that was asked for or had parts recorded already.
+    pub sections: Vec<Section>,
+    /// Why it ended before its time; `None` if it did not.
+    pub ended_by: Option<String>,
+}
+
+impl Reproduction {
+    /// Measures what `notebook` has not, until all is there or `stop` resolves. `keep` is given the pages
+    /// after each paper.
+    pub async fn run(
+        &self,
+        notebook: &Notebook<'_>,
+        tell: Tell<'_>,
+        keep: &(dyn Fn(Vec<Section>) + Sync),
+        stop: impl Future<Output = ()>,
+    ) -> Reproduced {
+        keep(self.pages(notebook, tell).await);
+        let all = async {
+            for &paper in &self.papers {
+                let end = match self.effort {
+                    Effort::Quick => Some(Instant::now() + paper.quick_time()),
+                    Effort::Full => None,
+                };
+                let lab = Lab::measuring(notebook, paper, self, tell, end);
+                paper.reproduce(&lab).await;
+                keep(self.pages(notebook, tell).await);
+            }
+        };
+        let ended_by = tokio::select! {
+            biased;
+            () = stop => Some(INTERRUPTED.to_owned()),
+            () = all => notebook.fault(),
+        };
+        Reproduced { sections: self.pages(notebook, tell).await, ended_by }
+    }
+
+    /// The pages of what is recorded.
+    async fn pages(&self, notebook: &Notebook<'_>, tell: Tell<'_>) -> Vec<Section> {
+        let mut sections = Vec::new();
+        for paper in Paper::ALL {
+            if self.papers.contains(&paper) || notebook.has_any_of(paper) {
+                let lab = Lab::reading(notebook, paper, self, tell);
+                sections.push(paper.reproduce(&lab).await);
+            }
+        }
+        sections
+    }
+}
+
+#[cfg(test)]
+mod tests;
