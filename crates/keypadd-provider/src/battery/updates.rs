@@ -1,7 +1,9 @@
 //! Key updates: lanes of coming phases, late packets of past ones, and memory that comes home.
 
+use std::time::Duration;
+
 use keypadd_keystream::{PacketNumber, Protection, Suite, SuiteKey};
-use keypadd_pool::{Coverage, Direction, Part, Pool, Stage};
+use keypadd_pool::{Coverage, Direction, Part, Pool, PoolSettings, Stage, Step};
 
 use super::support::{
     Receiver, Sender, material, new_pool, open, payload, poll_until, seal, with_pads,
@@ -14,6 +16,8 @@ use crate::seal::SealKey;
 const HEADER: &[u8] = b"header";
 /// A keystroke: its pad lies in the head for every suite.
 const PAYLOAD_BYTES: usize = 50;
+/// Ten keys a second.
+const BETWEEN_KEYS: Duration = Duration::from_millis(100);
 /// Packets of a phase before its successor's lane is opened.
 const BEFORE_STANDBY: u64 = 200;
 
@@ -145,6 +149,49 @@ fn each_phase_has_its_lane_before_it_is_needed() {
             assert!(matches!(stage(phases, 1), None | Some(Stage::Dormant)));
             assert_eq!(stage(phases, 2), Some(Stage::Active), "{suite}");
         });
+    }
+}
+
+#[test]
+fn a_rekey_under_steady_terminal_traffic_causes_no_miss() {
+    for suite in with_pads() {
+        let settings = PoolSettings { budget_bytes: 1 << 20 };
+        let (pool, mut filler) = Pool::with_filler(settings).expect("a pool");
+        let mut link = Link::new(suite, &pool);
+        // Between two keystrokes the filler has all the time that it wants.
+        let mut now = Duration::ZERO;
+        let mut keystrokes = |link: &mut Link, count: u64| {
+            for _ in 0..count {
+                now += BETWEEN_KEYS;
+                while filler.step(now) == Step::Worked {}
+                link.carry(1);
+            }
+        };
+        keystrokes(&mut link, 70);
+        for is_by_time in [false, true, false, true] {
+            link.update();
+            // quinn keeps the past phase's key for three probe timeouts.
+            keystrokes(&mut link, 10);
+            let in_use = link.phase_in_use();
+            link.opens[..in_use].fill_with(|| None);
+            // After so many packets, as quinn does it, or sooner, when the time is up.
+            if is_by_time {
+                keystrokes(&mut link, 70);
+                link.each_direction(|phases| phases.expect_update());
+                keystrokes(&mut link, 1);
+            } else {
+                keystrokes(&mut link, BEFORE_STANDBY + 10);
+            }
+        }
+        link.update();
+        keystrokes(&mut link, 70);
+        for (meters, direction) in
+            [(&link.sender.meters, Direction::Send), (&link.receiver.meters, Direction::Receive)]
+        {
+            let [hits, partial, misses] = [Coverage::Hit, Coverage::Partial, Coverage::Miss]
+                .map(|coverage| meters.packets(direction, coverage));
+            assert_eq!((partial, misses), (0, 0), "{suite}, {direction:?}, {hits} hits");
+        }
     }
 }
 
