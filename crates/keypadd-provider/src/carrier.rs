@@ -43,20 +43,29 @@ impl KeyMaterial {
     }
 }
 
-/// Holds one key until it is claimed, once.
-pub(crate) struct KeyCarrier(Mutex<Option<(AeadKey, Zeroizing<[u8; IV_BYTES]>)>>);
+/// Holds one key until it is claimed, once. What is kept stays where it is until it is wiped: a value that
+/// moves leaves a copy behind.
+pub(crate) struct KeyCarrier(Mutex<Option<Box<Kept>>>);
+
+/// Key, padding, IV.
+struct Kept {
+    bytes: Zeroizing<[u8; KEY_BYTES + IV_BYTES]>,
+    key_bytes: usize,
+}
 
 impl KeyCarrier {
     pub(crate) fn new(key: AeadKey, iv: Iv) -> Self {
-        let mut kept = Zeroizing::new([0; IV_BYTES]);
-        kept.copy_from_slice(iv.as_ref());
-        Self(Mutex::new(Some((key, kept))))
+        let bytes = Zeroizing::new([0; KEY_BYTES + IV_BYTES]);
+        let mut kept = Box::new(Kept { bytes, key_bytes: key.as_ref().len() });
+        kept.bytes[..key.as_ref().len()].copy_from_slice(key.as_ref());
+        kept.bytes[KEY_BYTES..].copy_from_slice(iv.as_ref());
+        Self(Mutex::new(Some(kept)))
     }
 }
 
-/// Takes the material out of a key that rustls made with one of our suites; `None` for any other
-/// key, or the second time.
-pub(crate) fn claim(key: &dyn PacketKey) -> Option<KeyMaterial> {
+/// Lends the material of a key that rustls made with one of our suites, and wipes it then; `None` for
+/// any other key, or the second time.
+pub(crate) fn claim<T>(key: &dyn PacketKey, derive: impl FnOnce(&KeyMaterial) -> T) -> Option<T> {
     let mut bytes = Zeroizing::new([0; KEY_BYTES + IV_BYTES]);
     let key_bytes = key.decrypt_in_place(0, CLAIM, &mut bytes[..]).ok()?.len();
     let mut material = KeyMaterial {
@@ -66,7 +75,7 @@ pub(crate) fn claim(key: &dyn PacketKey) -> Option<KeyMaterial> {
     };
     material.key.copy_from_slice(&bytes[..KEY_BYTES]);
     material.iv.copy_from_slice(&bytes[KEY_BYTES..]);
-    Some(material)
+    Some(derive(&material))
 }
 
 impl PacketKey for KeyCarrier {
@@ -87,13 +96,9 @@ impl PacketKey for KeyCarrier {
             return Err(Error::DecryptError);
         }
         let mut material = self.0.lock().map_err(|_| Error::DecryptError)?;
-        let (key, iv) = material.as_ref().ok_or(Error::DecryptError)?;
-        let key_bytes = key.as_ref().len();
-        payload[..key_bytes].copy_from_slice(key.as_ref());
-        payload[KEY_BYTES..].copy_from_slice(&iv[..]);
-        // Dropped in place, so wiped in place: taking it would wipe a copy.
-        *material = None;
-        Ok(&payload[..key_bytes + IV_BYTES])
+        let kept = material.take().ok_or(Error::DecryptError)?;
+        payload.copy_from_slice(&kept.bytes[..]);
+        Ok(&payload[..kept.key_bytes + IV_BYTES])
     }
 
     fn tag_len(&self) -> usize {

@@ -290,8 +290,8 @@ fn key_pair(
     remote: &dyn rustls::quic::PacketKey,
 ) -> KeyPair<Box<dyn PacketKey>> {
     let derive = |carrier| {
-        let material = claim(carrier).expect("a fresh key of our suite carries its material");
-        KeyProtection::derive(suite, &material, engine)
+        claim(carrier, |material| KeyProtection::derive(suite, material, engine))
+            .expect("a fresh key of our suite carries its material")
     };
     let (protection, keystream) = derive(local);
     if let Ok(mut phases) = outbound.phases.lock() {

@@ -1,0 +1,290 @@
+//! What a connection leaves in this process's memory when it is over: no key of ours and no keystream.
+//! What libraries leave is listed here and in docs/DESIGN.md ("What stays in memory"). Alone in its
+//! process, because all of its memory is read (proc(5), `/proc/self/mem`).
+//!
+//! Memory is written to a file first; only then are the keys computed that are looked for, from what
+//! rustls's key log told: by HKDF as RFC 8446, RFC 9001 and docs/DESIGN.md say, and by no code of ours.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io::Write;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use hkdf::Hkdf;
+use keypadd_keystream::{Cipher, CipherEngine, Mac, Suite};
+use keypadd_pool::{Pool, PoolSettings};
+use keypadd_provider::{
+    AllowList, CryptoSettings, KeyExchange, Meters, PrivateKey, PublicKey, Seams,
+    client_config_with, server_config_with,
+};
+use quinn::{Connection, Endpoint};
+use rustls::KeyLog;
+use sha2::{Sha256, Sha384};
+
+/// Memory is read in pieces of this size.
+const PIECE_BYTES: usize = 1 << 20;
+/// A mapping without rights, and no longer than this, lies below a thread's stack.
+const GUARD_BYTES_MAX: u64 = 64 << 10;
+/// The stack of a thread where nobody asks for another. (Newer systems guard it without a mapping.)
+const STACK_BYTES: u64 = 2 << 20;
+/// So many bytes of what is looked for are no coincidence.
+const TRACE_BYTES: usize = 12;
+/// Key updates that are asked for, with traffic before and after each.
+const UPDATES: usize = 3;
+/// Phases whose keys are looked for: one more is derived than is used.
+const PHASES: usize = UPDATES + 3;
+/// What each round of traffic carries each way.
+const ROUND_BYTES: usize = 200 << 10;
+/// Segments of 64 packets whose subkeys are looked for.
+const SEGMENTS: u64 = 24;
+
+/// What rustls logs, each byte inverted, so that the log is not found.
+#[derive(Debug, Default)]
+struct Inverted(Mutex<BTreeMap<String, Vec<u8>>>);
+
+impl KeyLog for Inverted {
+    fn log(&self, label: &str, _: &[u8], secret: &[u8]) {
+        let inverted = secret.iter().map(|byte| !byte).collect();
+        self.0.lock().expect("no panic").insert(label.into(), inverted);
+    }
+}
+
+#[derive(Debug)]
+struct Only(PublicKey);
+
+impl AllowList for Only {
+    fn allows(&self, key: &PublicKey) -> bool {
+        *key == self.0
+    }
+}
+
+/// HKDF-Expand-Label of TLS 1.3 with an empty context; the secret's length tells the hash.
+fn expand_label(secret: &[u8], label: &[u8], bytes: usize) -> Vec<u8> {
+    let mut info = (bytes as u16).to_be_bytes().to_vec();
+    info.push(6 + label.len() as u8);
+    info.extend(b"tls13 ");
+    info.extend(label);
+    info.push(0);
+    let mut out = vec![0; bytes];
+    match secret.len() {
+        32 => Hkdf::<Sha256>::from_prk(secret).expect("32 bytes").expand(&info, &mut out),
+        _ => Hkdf::<Sha384>::from_prk(secret).expect("48 bytes").expand(&info, &mut out),
+    }
+    .expect("short");
+    out
+}
+
+fn expand(key: &[u8], info: &[u8], bytes: usize) -> Vec<u8> {
+    let mut out = vec![0; bytes];
+    Hkdf::<Sha256>::from_prk(key).expect("32 bytes").expand(info, &mut out).expect("short");
+    out
+}
+
+/// All keys of a connection by what they are: two directions, some phases.
+fn keys(suite: Suite, log: &Inverted) -> Vec<(&'static str, Vec<u8>)> {
+    let protection = suite.protection();
+    let log = log.0.lock().expect("no panic");
+    let secret = |label: &str| log[label].iter().map(|byte| !byte).collect::<Vec<u8>>();
+    let mut keys = Vec::new();
+    for sender in ["CLIENT", "SERVER"] {
+        keys.push(("handshake secret", secret(&format!("{sender}_HANDSHAKE_TRAFFIC_SECRET"))));
+        let mut secret = secret(&format!("{sender}_TRAFFIC_SECRET_0"));
+        keys.push(("header key", expand_label(&secret, b"quic hp", protection.key_bytes())));
+        for _ in 0..PHASES {
+            let key = expand_label(&secret, b"quic key", protection.key_bytes());
+            keys.push(("IV", expand_label(&secret, b"quic iv", 12)));
+            if protection.mac() != Mac::Ghash {
+                let bytes = if protection.mac() == Mac::HmacSha1 { 20 } else { 32 };
+                keys.push(("MAC key", expand(&key, b"keypadd mac", bytes)));
+                match protection.cipher() {
+                    Cipher::Aes128 => keys.push(("cipher key", expand(&key, b"keypadd enc", 16))),
+                    Cipher::Aes256 => keys.push(("cipher key", expand(&key, b"keypadd enc", 32))),
+                    _ => keys.extend((0..SEGMENTS).flat_map(|segment| subkey(&key, segment))),
+                }
+            }
+            let is_rings = protection.mac() == Mac::Ghash;
+            keys.push((if is_rings { "packet key of ring's" } else { "packet key" }, key));
+            let next = expand_label(&secret, b"quic ku", secret.len());
+            keys.push(("traffic secret", std::mem::replace(&mut secret, next)));
+        }
+    }
+    keys
+}
+
+/// The key of a segment as it is derived and, with parity, as it is used.
+fn subkey(key: &[u8], segment: u64) -> [(&'static str, Vec<u8>); 2] {
+    let info = [b"keypadd sub".as_slice(), &segment.to_be_bytes(), &[0]].concat();
+    let derived = expand(key, &info, 24);
+    let odd = |byte: &u8| (byte & 0xfe) | u8::from((byte >> 1).count_ones().is_multiple_of(2));
+    [("subkey", derived.iter().map(odd).collect()), ("subkey", derived)]
+}
+
+/// Writes all memory that the process can write to two files: stacks of threads, also of such as are
+/// over, and the rest.
+fn snapshot([stacks, rest]: [&Path; 2]) {
+    let maps = fs::read_to_string("/proc/self/maps").expect("proc is mounted");
+    let memory = File::open("/proc/self/mem").expect("one's own memory");
+    let mut files = [stacks, rest].map(|path| File::create(path).expect("a file"));
+    let mut piece = vec![0; PIECE_BYTES];
+    // What lies here is an echo of what was read before.
+    let own = piece.as_ptr() as u64..piece.as_ptr() as u64 + PIECE_BYTES as u64;
+    let mut guard_end = 0;
+    for line in maps.lines() {
+        let mut words = line.split_whitespace();
+        let (range, rights) = (words.next().expect("a range"), words.next().expect("rights"));
+        let (from, to) = range.split_once('-').expect("two ends");
+        let [mut at, to] = [from, to].map(|end| u64::from_str_radix(end, 16).expect("an address"));
+        if rights.starts_with("---") && to - at <= GUARD_BYTES_MAX {
+            guard_end = to;
+        }
+        if !rights.starts_with("rw") {
+            continue;
+        }
+        let is_stack = at == guard_end || to - at == STACK_BYTES || line.ends_with("[stack]");
+        let file = &mut files[usize::from(!is_stack)];
+        while at < to {
+            let border = [own.start, own.end].into_iter().find(|border| *border > at);
+            let end = to.min(at + PIECE_BYTES as u64).min(border.unwrap_or(to));
+            let bytes = (end - at) as usize;
+            if !own.contains(&at) && memory.read_exact_at(&mut piece[..bytes], at).is_ok() {
+                file.write_all(&piece[..bytes]).expect("room for it");
+            }
+            at = end;
+        }
+    }
+    piece.fill(0);
+    std::hint::black_box(&mut piece);
+}
+
+/// What of these a snapshot holds, by what it is.
+fn found(keys: &[(&'static str, Vec<u8>)], path: &Path) -> BTreeSet<&'static str> {
+    let memory = fs::read(path).expect("a snapshot");
+    fs::remove_file(path).expect("it is there");
+    let mut wanted: BTreeMap<[u8; TRACE_BYTES], &'static str> = BTreeMap::new();
+    let mut begins = vec![false; 1 << 16];
+    for (what, key) in keys {
+        let trace = *key.first_chunk::<TRACE_BYTES>().expect("long enough");
+        begins[usize::from(u16::from_be_bytes([trace[0], trace[1]]))] = true;
+        wanted.insert(trace, what);
+    }
+    let windows = memory.windows(TRACE_BYTES);
+    let of = |window: &[u8]| wanted.get(window.first_chunk::<TRACE_BYTES>()?).copied();
+    windows
+        .filter(|window| begins[usize::from(u16::from_be_bytes([window[0], window[1]]))])
+        .filter_map(of)
+        .collect()
+}
+
+/// Sends so much each way on a stream of its own.
+async fn carry([client, server]: [&Connection; 2]) {
+    let text = vec![0x5a; ROUND_BYTES];
+    let ask = async {
+        let (mut send, mut receive) = client.open_bi().await.expect("a stream");
+        send.write_all(&text).await.expect("written");
+        send.finish().expect("open");
+        receive.read_to_end(ROUND_BYTES).await.expect("answered")
+    };
+    let answer = async {
+        let (mut send, mut receive) = server.accept_bi().await.expect("a stream");
+        let heard = receive.read_to_end(ROUND_BYTES).await.expect("asked");
+        send.write_all(&heard).await.expect("written");
+        send.finish().expect("open");
+        let _ = send.stopped().await;
+    };
+    let (heard, ()) = tokio::join!(ask, answer);
+    assert!(heard == text);
+}
+
+/// Lives the life of one connection, with a pool at both ends.
+async fn live(suite: Suite, log: &Arc<Inverted>, alive: [&Path; 2]) {
+    let key = || Arc::new(PrivateKey::generate().expect("randomness"));
+    let keys = [key(), key()];
+    let pool = Pool::new(PoolSettings { budget_bytes: 1 << 20 }).expect("a pool");
+    let settings = |end: usize| CryptoSettings {
+        key: Arc::clone(&keys[end]),
+        suites: vec![suite.into()],
+        kex: vec![KeyExchange::X25519.into()],
+        pool: Some(pool.clone()),
+        cipher_engine: CipherEngine::default(),
+        meters: Arc::new(Meters::default()),
+    };
+    let seams = Seams { key_log: Arc::clone(log) as _, ..Seams::default() };
+    let client = client_config_with(&settings(0), keys[1].public(), &seams).expect("settings");
+    let allowed = Arc::new(Only(keys[0].public()));
+    let server = server_config_with(&settings(1), allowed, &seams).expect("settings");
+    let loopback = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let listening =
+        Endpoint::server(quinn::ServerConfig::with_crypto(server), loopback).expect("a socket");
+    let connecting = Endpoint::client(loopback).expect("a socket");
+    let address = listening.local_addr().expect("bound");
+    let accept = async { listening.accept().await.expect("incoming").await.expect("accepted") };
+    let connect = async {
+        let config = quinn::ClientConfig::new(client);
+        let connecting = connecting.connect_with(config, address, "keypadd").expect("valid");
+        connecting.await.expect("connected")
+    };
+    let (server, client) = tokio::join!(accept, connect);
+    for round in 0..=UPDATES {
+        carry([&client, &server]).await;
+        if round < UPDATES {
+            client.force_key_update();
+        }
+    }
+    snapshot(alive);
+    client.close(0u32.into(), b"");
+    server.closed().await;
+    drop((client, server));
+    tokio::join!(connecting.wait_idle(), listening.wait_idle());
+}
+
+/// Waits until the pool's filler has ended, and has given its keys up.
+fn wait_for_the_filler() {
+    let is_filler = |thread: fs::DirEntry| {
+        fs::read_to_string(thread.path().join("comm")).is_ok_and(|name| name == "keypadd-fill\n")
+    };
+    let deadline = Instant::now() + Duration::from_secs(120);
+    while fs::read_dir("/proc/self/task").expect("proc is mounted").flatten().any(is_filler) {
+        assert!(Instant::now() < deadline, "a filler without a pool goes on");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// What libraries leave outside of stacks; docs/DESIGN.md has it in words. rustls moves secrets from one
+/// place to another, and wipes the last one; ring wipes nothing.
+const LIBRARIES_LEAVE: [&str; 5] =
+    ["handshake secret", "traffic secret", "header key", "packet key of ring's", "IV"];
+
+#[test]
+fn a_connection_that_is_over_leaves_no_key_of_ours_in_memory() {
+    for suite in [Suite::AES_256_GCM, Suite::AES_256_CTR_HMAC_SHA1, Suite::TRIPLE_DES_CTR_HMAC_SHA1]
+    {
+        let log = Arc::new(Inverted::default());
+        let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+        let files = ["alive-stacks", "alive", "over-stacks", "over"].map(|name| folder.join(name));
+        let [alive_stacks, alive, over_stacks, over] = files.each_ref().map(PathBuf::as_path);
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        runtime.block_on(live(suite, &log, [alive_stacks, alive]));
+        runtime.shutdown_timeout(Duration::from_secs(60));
+        wait_for_the_filler();
+        snapshot([over_stacks, over]);
+        let keys = keys(suite, &log);
+        let [alive_stacks, alive, over_stacks, over] =
+            [alive_stacks, alive, over_stacks, over].map(|path| found(&keys, path));
+        println!(
+            "{suite}: alive {alive:?}, over {over:?}; on stacks {alive_stacks:?}, {over_stacks:?}"
+        );
+        // Not blind: a connection that lives has its keys.
+        assert!(alive.contains("header key"), "{suite}: {alive:?}");
+        let ours: Vec<_> = over.iter().filter(|what| !LIBRARIES_LEAVE.contains(what)).collect();
+        assert!(ours.is_empty(), "{suite}: {ours:?}");
+    }
+}
