@@ -252,7 +252,13 @@ fn path_settings(flags: &TunnelFlags, pool_budget_bytes: usize) -> Result<PathSe
     };
     let transport =
         TransportSettings { congestion: flags.congestion, ..TransportSettings::default() };
-    Ok(PathSettings { place, pool_budget_bytes, kex: flags.kex.into(), transport })
+    Ok(PathSettings {
+        place,
+        pool_budget_bytes,
+        kex: flags.kex.into(),
+        transport,
+        far_engine: None,
+    })
 }
 
 fn not_open(error: PathError, settings: &PathSettings) -> Error {

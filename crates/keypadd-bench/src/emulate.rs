@@ -6,6 +6,8 @@
 
 use std::cell::Cell;
 use std::num::NonZeroU64;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use keypadd_keystream::Pace;
@@ -73,6 +75,39 @@ impl Pace for CipherRate {
     }
 }
 
+/// A [`CipherRate`] that can be set and lifted while ends run, so that they come up, and their pools fill,
+/// at full speed. Clones are one and the same.
+#[derive(Clone, Debug)]
+pub(crate) struct Throttle {
+    /// 0 while there is none.
+    bytes_per_second: Arc<AtomicU64>,
+    reading: Duration,
+}
+
+impl Throttle {
+    /// Lifted.
+    pub(crate) fn new() -> Self {
+        let CipherRate { reading, .. } = CipherRate::new(NonZeroU64::MIN);
+        Self { bytes_per_second: Arc::default(), reading }
+    }
+
+    /// From now on so many bytes for each second of CPU; as fast as it goes with `None`.
+    pub(crate) fn set(&self, bytes_per_second: Option<NonZeroU64>) {
+        self.bytes_per_second.store(bytes_per_second.map_or(0, NonZeroU64::get), Relaxed);
+    }
+}
+
+impl Pace for Throttle {
+    fn paced(&self, bytes: usize, make: &mut dyn FnMut()) {
+        match NonZeroU64::new(self.bytes_per_second.load(Relaxed)) {
+            Some(bytes_per_second) => {
+                CipherRate { bytes_per_second, reading: self.reading }.paced(bytes, make);
+            }
+            None => make(),
+        }
+    }
+}
+
 /// CPU that this thread has spent.
 fn thread_cpu() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
@@ -136,6 +171,26 @@ mod tests {
             let ratio = seen / bytes_per_second as f64;
             assert!((0.96..1.02).contains(&ratio), "chunks: {ratio} of the rate");
         }
+    }
+
+    #[test]
+    fn a_throttle_slows_from_when_it_is_set_until_it_is_lifted() {
+        let throttle = Throttle::new();
+        let engine = CipherEngine::default().at_pace(throttle.clone());
+        let mut inline = InlineKeystream::new(keystream(Suite::AES_128_GCM, engine));
+        let mut number = 0;
+        let mut make = || {
+            number += 1;
+            measured(1 << 10, || inline.write(PacketNumber::new(number), 0, &mut [0; 1 << 10]))
+        };
+        assert!(make() > 1e6);
+        throttle.set(NonZeroU64::new(100_000));
+        // Ten milliseconds of CPU.
+        let slow = make();
+        assert!((90_000.0..110_000.0).contains(&slow), "{slow}");
+        throttle.set(None);
+        // The piece after a slow one owes nothing.
+        assert!(make() > 1e6);
     }
 
     #[test]

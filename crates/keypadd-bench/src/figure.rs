@@ -133,6 +133,15 @@ fn write_with(figure: f64, decimals: Option<usize>) -> String {
     format!("{sign}{}", group(&text))
 }
 
+/// A figure by itself with three digits, where there is room for few or its maker gave no more.
+pub(crate) fn brief(figure: f64) -> String {
+    if !figure.is_finite() || figure == 0.0 || !WRITTEN_OUT.contains(&figure.abs()) {
+        return write(&Estimate::single(figure));
+    }
+    let decimals = (2 - power(figure.abs())).clamp(0, DECIMALS_MAX) as usize;
+    write_with(figure, Some(decimals))
+}
+
 /// Commas from five digits on: `1234`, `12,345`.
 pub(crate) fn group(text: &str) -> String {
     let (whole, rest) = text.split_at(text.find('.').unwrap_or(text.len()));

@@ -8,6 +8,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use keypadd_keystream::CipherEngine;
 use keypadd_pool::{Direction, Pool, PoolSettings};
 use keypadd_provider::{
     ConnectionKeys, CryptoSettings, Group, Meters, PrivateKey, PublicKey, client_config,
@@ -71,6 +72,8 @@ pub struct PathSettings {
     pub kex: Group,
     /// Windows and congestion control.
     pub transport: TransportSettings,
+    /// What computes keystream at the far end, if it runs here and that is not what the arm says.
+    pub far_engine: Option<CipherEngine>,
 }
 
 /// Why a path does not come up.
@@ -227,7 +230,8 @@ async fn open_tunnel(arm: TunnelArm, settings: &PathSettings) -> Result<Path, Pa
         Place::There { server, peer, key } => (server.clone(), *peer, Arc::clone(key)),
         Place::Here => {
             let [near_key, far_key] = [new_key()?, new_key()?];
-            let far = crypto(arm, settings, Arc::clone(&far_key), &mut gauges)?;
+            let far_arm = TunnelArm { engine: settings.far_engine.unwrap_or(arm.engine), ..arm };
+            let far = crypto(far_arm, settings, Arc::clone(&far_key), &mut gauges)?;
             let (server, sessions) =
                 listen(far, near_key.public(), settings, &mut tasks, stopped.clone()).await?;
             far_sessions = Some(sessions);

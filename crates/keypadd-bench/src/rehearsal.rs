@@ -66,6 +66,7 @@ mod tests {
             pool_budget_bytes: 1 << 20,
             kex: KeyExchange::default().into(),
             transport: TransportSettings::default(),
+            far_engine: None,
         };
         let second = Duration::from_secs(1);
         let little = even(20.0, Exchange::new(64, 64), second);

@@ -8,6 +8,7 @@
 mod claim;
 mod effort;
 mod lab;
+mod lomas;
 mod notebook;
 mod praptodiyono;
 
@@ -25,17 +26,20 @@ pub use notebook::{Notebook, OtherRun};
 /// A paper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Paper {
+    /// Lomas, "Encrypting Network Traffic".
+    Lomas,
     /// Praptodiyono and others, "Performance Analysis of Internet Key Exchange Algorithms".
     Praptodiyono,
 }
 
 impl Paper {
     /// All of them, the oldest first.
-    pub const ALL: [Self; 1] = [Self::Praptodiyono];
+    pub const ALL: [Self; 2] = [Self::Lomas, Self::Praptodiyono];
 
     /// The name on the command line, in files and in reports.
     pub fn name(self) -> &'static str {
         match self {
+            Self::Lomas => "lomas",
             Self::Praptodiyono => "praptodiyono",
         }
     }
@@ -43,13 +47,15 @@ impl Paper {
     /// How long a quick run of it takes at most; of all together, less than five minutes.
     fn quick_time(self) -> Duration {
         Duration::from_secs(match self {
-            Self::Praptodiyono => 45,
+            Self::Lomas => 95,
+            Self::Praptodiyono => 35,
         })
     }
 
     /// Measures what is missing, as far as that is allowed; the page of all that there is then.
     async fn reproduce(self, lab: &Lab<'_>) -> Section {
         let section = match self {
+            Self::Lomas => lomas::reproduce(lab).await,
             Self::Praptodiyono => praptodiyono::reproduce(lab).await,
         };
         Section { id: self.name().to_owned(), own_page: true, ..section }

@@ -127,6 +127,37 @@ impl Requester {
         done
     }
 
+    /// Makes the same exchange so many times, each when the answer to the one before has come and a pause
+    /// has passed (a closed loop); how long each took.
+    ///
+    /// # Errors
+    /// As for [`Self::run`].
+    pub(crate) async fn one_by_one(
+        mut self,
+        exchange: Exchange,
+        count: u32,
+        pause: Duration,
+    ) -> Result<(Self, Vec<Duration>), Broken> {
+        let unplug = Unplug::of(&self.stream).map_err(Broken::Stopped)?;
+        let done = blocking(move || {
+            let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
+            let (mut times, mut bytes) = (Vec::with_capacity(count as usize), buffer());
+            for _ in 0..count {
+                thread::sleep(pause);
+                let start = Instant::now();
+                write(&self.stream, &mut self.requests, exchange).map_err(Broken::Stopped)?;
+                read(&self.stream, &mut self.responses, exchange, &mut bytes)?;
+                times.push(start.elapsed());
+            }
+            Ok((self, times))
+        })
+        .await;
+        if done.is_ok() {
+            unplug.keep();
+        }
+        done
+    }
+
     fn exchange(
         &mut self,
         requests: Requests,

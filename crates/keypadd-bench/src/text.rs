@@ -109,7 +109,7 @@ pub(crate) fn of_paper(beside: &Beside) -> String {
     let Beside { name, ratio, paper, source, .. } = beside;
     match paper {
         Some(paper) => {
-            let paper = Estimate::single(*paper);
+            let paper = figure::brief(*paper);
             format!("{name}: {ratio}: {paper} in the paper ({source})")
         }
         None => format!("{name}: {ratio}: no figure in the paper"),

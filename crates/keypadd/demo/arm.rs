@@ -100,6 +100,7 @@ pub(super) async fn run(
         pool_budget_bytes: POOL_BUDGET_BYTES,
         kex: KeyExchange::default().into(),
         transport: TransportSettings::default(),
+        far_engine: None,
     };
     let path = Path::open(keypadd_bench::Arm::Tunnel(tunnel), &settings).await;
     let path = path.map_err(|error| failed(error.to_string()))?;

@@ -228,6 +228,7 @@ mod tests {
                 pool_budget_bytes: 0,
                 kex: KeyExchange::X25519.into(),
                 transport: TransportSettings::default(),
+                far_engine: None,
             },
             arms: vec![TunnelArm { suite, pool: true, engine }],
             pools_bytes: vec![4 << 20],

@@ -6,7 +6,7 @@ use maud::html;
 use super::names::SectionNames;
 use super::page::{address, class};
 use crate::figure;
-use crate::results::{Beside, Estimate, Section, Verdict};
+use crate::results::{Beside, Section, Verdict};
 
 /// Whether a section's verdicts are those of a paper.
 pub(super) fn has_any(section: &Section) -> bool {
@@ -35,7 +35,7 @@ pub(super) fn table(section: &Section, names: &SectionNames) -> Markup {
 }
 
 fn row(verdict: &Verdict, beside: &Beside) -> Markup {
-    let paper = beside.paper.map(|it| figure::write(&Estimate::single(it)));
+    let paper = beside.paper.map(figure::brief);
     let today = beside.today.as_ref().map(figure::write);
     let missing = || figure::NONE.to_owned();
     html! {

@@ -33,15 +33,15 @@ pub(super) fn page(results: &Results, names: &Names) -> Markup {
             " with every picture and " code { (DATA) "/" } " with every table and curve."
         }
     };
-    document(run, &run.title, &body, &footer)
+    document(run, &run.title, &html! {}, &body, &footer)
 }
 
 /// A section's own page.
 pub(super) fn own_page(results: &Results, section: &Section, names: &SectionNames) -> Markup {
     let front = format!("{UP}{PAGE}");
-    let footer = html! { p { a href=(front) { "All claims, the run and the machine" } } };
+    let back = html! { p { a href=(front) { "All claims, the run and the machine" } } };
     let title = format!("{}: {}", results.run.title, section.title);
-    document(&results.run, &title, &experiment(section, &results.run, names, UP), &footer)
+    document(&results.run, &title, &back, &experiment(section, &results.run, names, UP), &back)
 }
 
 /// From a section's own page to the directory of the report.
@@ -55,7 +55,7 @@ pub(super) fn address(section: &Section, names: &SectionNames) -> String {
     }
 }
 
-fn document(run: &Run, title: &str, main: &Markup, footer: &Markup) -> Markup {
+fn document(run: &Run, title: &str, head: &Markup, main: &Markup, footer: &Markup) -> Markup {
     html! {
         (DOCTYPE)
         html lang="en" {
@@ -71,6 +71,7 @@ fn document(run: &Run, title: &str, main: &Markup, footer: &Markup) -> Markup {
                 header {
                     h1 { (run.title) }
                     p class="when" { (when(run)) }
+                    (head)
                     @if let Some(ending) = text::ending(run) {
                         p class="incomplete" role="status" { (ending) }
                     }

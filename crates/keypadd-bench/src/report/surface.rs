@@ -26,14 +26,12 @@ pub(super) fn draw(surface: &Surface, size: Size, alone: Option<&Alone>) -> Mark
         let names: Vec<String> = surface.rows.iter().map(step).collect();
         let left = 16.0 + names.iter().map(|name| text_width(name)).fold(0.0, f64::max);
         let across = (width - left - 8.0) / surface.columns.len().max(1) as f64;
-        let first = top + 26.0;
+        let first = top + 44.0;
         let bottom = first + height * surface.rows.len() as f64;
         let shade = Shade::of(surface);
         let markup = html! {
-            text class="soft" x="8" y=(round(top + 14.0)) { (named(y)) }
-            text class="soft" x=(round(width - 8.0)) y=(round(top + 14.0)) text-anchor="end" {
-                "in each field: " (named(z))
-            }
+            text class="soft" x="8" y=(round(top + 14.0)) { "in each field: " (named(z)) }
+            text class="soft" x="8" y=(round(top + 34.0)) { (named(y)) }
             // The first row is the lowest, as on any axis.
             @for (row, (cells, name)) in surface.cells.iter().zip(&names).enumerate() {
                 @let up = bottom - height * (row + 1) as f64;
@@ -59,22 +57,13 @@ fn field(
     [wide, high]: [f64; 2],
 ) -> Markup {
     let nth = cell.and_then(|cell| shade.nth(cell.value));
-    let text = cell.map_or_else(|| figure::NONE.to_owned(), |cell| brief(cell.value));
+    let text = cell.map_or_else(|| figure::NONE.to_owned(), |cell| figure::brief(cell.value));
     let fill = nth.map_or_else(|| "empty".to_owned(), |nth| format!("h{nth}"));
     let ink = if nth.is_some_and(|nth| nth >= DEEP) { "deep" } else { "" };
     html! {
         rect class=(fill) x=(round(x + 1.0)) y=(round(y + 1.0)) width=(round(wide - 2.0)) height=(round(high - 2.0)) {}
         text class=(ink) text-anchor="middle" x=(round(x + wide / 2.0)) y=(round(y + high / 2.0 + 4.0)) { (text) }
     }
-}
-
-/// Three digits: a field has room for few, and the table beside it has all.
-fn brief(figure: f64) -> String {
-    if !figure.is_finite() || figure == 0.0 {
-        return figure::write(&Estimate::single(figure));
-    }
-    let decimals = (2 - figure.abs().log10().floor() as i32).max(0) as usize;
-    figure::group(&format!("{figure:.decimals$}"))
 }
 
 /// From figures to shades.

@@ -17,6 +17,7 @@ fn settings(place: Place) -> PathSettings {
         pool_budget_bytes: 2 << 20,
         kex: KeyExchange::X25519.into(),
         transport: TransportSettings::default(),
+        far_engine: None,
     }
 }
 

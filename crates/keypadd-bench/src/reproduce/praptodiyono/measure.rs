@@ -100,6 +100,7 @@ async fn stream(arm: Arm, kex: Group, time: Duration) -> Part<f64> {
         pool_budget_bytes: 0,
         kex,
         transport: TransportSettings::default(),
+        far_engine: None,
     };
     let path = Path::open(arm, &settings).await?;
     let step = Exchange::new(STEP_BYTES, 1);

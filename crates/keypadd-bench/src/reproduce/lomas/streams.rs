@@ -1,0 +1,108 @@
+//! Bursts and streams beside a cipher that is as slow beside them as his: what fits, and what does not.
+
+use std::time::{Duration, Instant};
+
+use super::bed::{AMPLE_BYTES, Slowed, fill, plain, tunnel};
+use super::{Network, Streams};
+use crate::counts::Counts;
+use crate::exchange::Exchange;
+use crate::path::Path;
+use crate::reproduce::Effort;
+use crate::reproduce::lab::Part;
+use crate::requester::{Requester, Requests};
+use crate::schedule::Due;
+use crate::workload::flood;
+
+/// A file: of his several megabytes as many as an ample pool has pads for.
+pub(super) const FILE_BYTES: u64 = 3 << 20;
+/// A pool that a stream soon empties.
+const SMALL_BYTES: usize = 2 << 20;
+/// Time between two bursts of traffic whose average is low.
+const BURST_EVERY: Duration = Duration::from_millis(500);
+/// The part of the cipher's rate that its average is.
+pub(super) const BELOW: f64 = 0.5;
+/// Data between two answers that tell how much has arrived.
+const STEP_BYTES: u64 = 32 << 10;
+
+/// How long traffic of a low average goes on.
+pub(super) fn below_time(effort: Effort) -> Duration {
+    effort.pick(Duration::from_secs(2), Duration::from_secs(15))
+}
+
+/// How long a stream goes on.
+pub(super) fn above_time(effort: Effort) -> Duration {
+    effort.pick(Duration::from_millis(1500), Duration::from_secs(8))
+}
+
+pub(super) async fn streams(effort: Effort, network: Network) -> Part<Streams> {
+    let rate = network.stream_cipher();
+    let mut streams = Streams::default();
+
+    let path = plain().await?;
+    streams.plain_burst = burst(&path).await?;
+    path.close().await;
+
+    let path = tunnel(Some(AMPLE_BYTES)).await?;
+    fill(&path).await;
+    let slowed = Slowed::both(rate);
+    streams.pooled_burst = burst(&path).await?;
+    drop(slowed);
+    path.close().await;
+
+    let path = tunnel(Some(SMALL_BYTES)).await?;
+    fill(&path).await;
+    let before = path.gauges().counts();
+    let slowed = Slowed::both(rate);
+    let bytes = rate.get() as f64 * BELOW * BURST_EVERY.as_secs_f64();
+    let exchange = Exchange::new(bytes as u64, 1);
+    let bursts = (below_time(effort).as_secs_f64() / BURST_EVERY.as_secs_f64()) as u32;
+    let schedule = (0..bursts).map(|nth| Due { at: BURST_EVERY * nth, exchange }).collect();
+    let requester = Requester::open(path.address()).await?;
+    let (requester, ()) =
+        requester.run(Requests::At(schedule), Instant::now(), (), |(), _| ()).await?;
+    drop((slowed, requester));
+    streams.late_below = late(path.gauges().counts().since(before));
+
+    fill(&path).await;
+    let before = path.gauges().counts();
+    streams.after = second_half(&path, effort, Slowed::both(rate)).await?;
+    streams.late_above = late(path.gauges().counts().since(before));
+    path.close().await;
+
+    let path = tunnel(None).await?;
+    streams.inline = second_half(&path, effort, Slowed::both(rate)).await?;
+    path.close().await;
+    Ok(streams)
+}
+
+/// How fast a file goes, Mbit/s.
+async fn burst(path: &Path) -> Part<f64> {
+    let requester = Requester::open(path.address()).await?;
+    let file = Exchange::new(FILE_BYTES, 1);
+    let (_, times) = requester.one_by_one(file, 1, Duration::ZERO).await?;
+    let took: Duration = times.iter().sum();
+    Ok(FILE_BYTES as f64 * 8.0 / 1e6 / took.as_secs_f64())
+}
+
+/// How much arrives in the second half of a stream that sends as fast as it goes, Mbit/s. What is then still
+/// under way arrives at full speed and does not count.
+async fn second_half(path: &Path, effort: Effort, slowed: Slowed) -> Part<f64> {
+    let time = above_time(effort);
+    let start = Instant::now() + Duration::from_millis(20);
+    let lift = async {
+        tokio::time::sleep_until((start + time).into()).await;
+        drop(slowed);
+    };
+    let stream = flood(path, 1, Exchange::new(STEP_BYTES, 1), time, start);
+    let (arrivals, ()) = tokio::join!(stream, lift);
+    let (half, end) = (time.as_secs_f64() / 2.0, time.as_secs_f64());
+    let counted = |(at, _): &&(f64, u64)| *at > half && *at <= end;
+    let bytes: u64 = arrivals?.iter().filter(counted).map(|(_, bytes)| bytes).sum();
+    Ok(bytes as f64 * 8.0 / 1e6 / half)
+}
+
+/// The part of all keystream that was made while a packet waited for it.
+fn late(counts: Counts) -> f64 {
+    let all = counts.inline_bytes + counts.pool_bytes;
+    counts.inline_bytes as f64 / all.max(1) as f64
+}
