@@ -4,7 +4,7 @@
 //! connection and not to a key: the next key will carry the same traffic. Knows no chunks, and no
 //! clock but the `now` it is given.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::arena::UNIT_BYTES;
@@ -55,12 +55,24 @@ impl Allowance {
 pub struct Traffic {
     pub(crate) direction: Direction,
     needed: Arc<[AtomicU64; 2]>,
+    /// The filler's alone: no packet waits for it.
+    averages: Arc<Mutex<Averages>>,
+}
+
+/// What the filler has made of the counts.
+#[derive(Debug, Default)]
+struct Averages {
+    /// The counts of the last reading.
+    counts: [u64; 2],
+    /// When that was; `None` before the first.
+    at: Option<Duration>,
+    per_second: [f64; 2],
 }
 
 impl Traffic {
     /// A direction that has carried nothing yet.
     pub fn new(direction: Direction) -> Self {
-        Self { direction, needed: Arc::default() }
+        Self { direction, needed: Arc::default(), averages: Arc::default() }
     }
 
     /// Counts a packet by the parts of its pad. One thread at a time counts.
@@ -76,38 +88,24 @@ impl Traffic {
     fn counts(&self) -> [u64; 2] {
         Part::ALL.map(|part| self.needed[part as usize].load(Relaxed))
     }
-}
 
-/// The averages of one direction, as its filler keeps them.
-#[derive(Debug)]
-pub(crate) struct Demand {
-    traffic: Traffic,
-    counts: [u64; 2],
-    at: Duration,
-    per_second: [f64; 2],
-}
-
-impl Demand {
-    pub(crate) fn new(traffic: Traffic, now: Duration) -> Self {
-        let counts = traffic.counts();
-        Self { traffic, counts, at: now, per_second: [0.0; 2] }
-    }
-
-    /// Packets a second that needed each part, lately.
-    pub(crate) fn at(&mut self, now: Duration) -> [f64; 2] {
-        let passed = now.saturating_sub(self.at);
+    /// Packets a second that needed each part, lately. What was carried before the first reading counts
+    /// as carried right then: a filler that comes late has missed nothing.
+    pub(crate) fn demand(&self, now: Duration) -> [f64; 2] {
+        let mut averages = self.averages.lock().unwrap_or_else(PoisonError::into_inner);
+        let passed = now.saturating_sub(*averages.at.get_or_insert(now));
         if passed >= SHORTEST {
-            let counts = self.traffic.counts();
+            let counts = self.counts();
             let weight = 1.0 - (-passed.as_secs_f64() / MEMORY.as_secs_f64()).exp();
             for part in Part::ALL {
-                let packets = counts[part as usize].wrapping_sub(self.counts[part as usize]);
+                let packets = counts[part as usize].wrapping_sub(averages.counts[part as usize]);
                 let rate = packets as f64 / passed.as_secs_f64();
-                let average = &mut self.per_second[part as usize];
+                let average = &mut averages.per_second[part as usize];
                 *average += weight * (rate - *average);
             }
-            (self.counts, self.at) = (counts, now);
+            (averages.counts, averages.at) = (counts, Some(now));
         }
-        self.per_second
+        averages.per_second
     }
 }
 
@@ -117,41 +115,52 @@ mod tests {
     use crate::chunk::{HEAD_BYTES, PAD_BYTES};
 
     /// Readings every 100 ms of a direction that carries `packets` of `pad_bytes` in between.
-    fn carry(demand: &mut Demand, from: Duration, steps: u32, packets: u64, pad_bytes: usize) {
+    fn carry(traffic: &Traffic, from: Duration, steps: u32, packets: u64, pad_bytes: usize) {
         for step in 1..=steps {
-            (0..packets).for_each(|_| demand.traffic.count(pad_bytes));
-            demand.at(from + Duration::from_millis(100) * step);
+            (0..packets).for_each(|_| traffic.count(pad_bytes));
+            traffic.demand(from + Duration::from_millis(100) * step);
         }
     }
 
     #[test]
     fn a_steady_rate_is_learned_and_forgotten() {
-        let mut demand = Demand::new(Traffic::new(Direction::Send), Duration::ZERO);
-        assert_eq!(demand.at(Duration::ZERO), [0.0, 0.0]);
-        carry(&mut demand, Duration::ZERO, 600, 10, HEAD_BYTES);
-        let [heads, bodies] = demand.at(Duration::from_secs(60));
+        let traffic = Traffic::new(Direction::Send);
+        assert_eq!(traffic.demand(Duration::ZERO), [0.0, 0.0]);
+        carry(&traffic, Duration::ZERO, 600, 10, HEAD_BYTES);
+        let [heads, bodies] = traffic.demand(Duration::from_secs(60));
         assert!((99.0..=100.0).contains(&heads), "{heads}");
         assert_eq!(bodies, 0.0);
-        let [heads, _] = demand.at(Duration::from_secs(120));
+        let [heads, _] = traffic.demand(Duration::from_secs(120));
         assert!(heads < 0.3, "{heads}");
     }
 
     #[test]
     fn long_packets_need_both_parts() {
-        let mut demand = Demand::new(Traffic::new(Direction::Send), Duration::ZERO);
-        carry(&mut demand, Duration::ZERO, 100, 100, PAD_BYTES);
-        let [heads, bodies] = demand.at(Duration::from_secs(10));
+        let traffic = Traffic::new(Direction::Send);
+        carry(&traffic, Duration::ZERO, 100, 100, PAD_BYTES);
+        let [heads, bodies] = traffic.demand(Duration::from_secs(10));
         assert_eq!(heads, bodies);
         assert!((600.0..=700.0).contains(&heads), "{heads}");
     }
 
     #[test]
+    fn what_was_carried_before_anybody_looked_counts_and_all_keys_see_it() {
+        let traffic = Traffic::new(Direction::Receive);
+        (0..1000).for_each(|_| traffic.count(PAD_BYTES));
+        let of_the_next_key = traffic.clone();
+        traffic.demand(Duration::from_secs(5));
+        let [heads, bodies] = of_the_next_key.demand(Duration::from_secs(6));
+        assert!(heads == bodies && (90.0..100.0).contains(&heads), "{heads}, {bodies}");
+        assert_eq!(traffic.demand(Duration::from_secs(6)), [heads, bodies]);
+    }
+
+    #[test]
     fn readings_that_come_too_soon_change_nothing_and_lose_nothing() {
         let traffic = Traffic::new(Direction::Receive);
-        let mut demand = Demand::new(traffic.clone(), Duration::ZERO);
+        assert_eq!(traffic.demand(Duration::ZERO), [0.0, 0.0]);
         (0..1000).for_each(|_| traffic.count(1));
-        assert_eq!(demand.at(Duration::from_millis(1)), [0.0, 0.0]);
-        let [heads, _] = demand.at(Duration::from_secs(10));
+        assert_eq!(traffic.demand(Duration::from_millis(1)), [0.0, 0.0]);
+        let [heads, _] = traffic.demand(Duration::from_secs(10));
         assert!((60.0..=70.0).contains(&heads), "{heads}");
     }
 }

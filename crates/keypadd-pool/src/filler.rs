@@ -13,7 +13,7 @@ use keypadd_keystream::{KeystreamKey, PacketNumber, SEGMENT_PACKETS, Segment};
 use crate::arena::Unit;
 use crate::chunk::{Chunk, KeyId, Part};
 use crate::cpu_share::CpuShare;
-use crate::demand::{Allowance, Demand, Traffic};
+use crate::demand::{Allowance, Traffic};
 use crate::lane::Shared;
 use crate::plan::{LaneView, Plan, Recall, Stage, Work, plan_refill};
 use crate::shared::{FillerShared, Home};
@@ -43,8 +43,6 @@ pub(crate) struct Feed {
     traffic: Traffic,
     /// Its peer's, if that is limited.
     allowance: Option<Allowance>,
-    /// Begins when the filler takes the lane in.
-    demand: Option<Demand>,
     ends: [FeedEnd; 2],
 }
 
@@ -56,17 +54,16 @@ impl Feed {
         (traffic, allowance): (Traffic, Option<Allowance>),
         ends: [FeedEnd; 2],
     ) -> Self {
-        Self { key, keystream, shared, traffic, allowance, demand: None, ends }
+        Self { key, keystream, shared, traffic, allowance, ends }
     }
 
     /// What the plan needs to know.
     fn view(&mut self, now: Duration) -> LaneView {
-        let Self { shared, traffic, allowance, demand, ends, .. } = self;
-        let demand = demand.get_or_insert_with(|| Demand::new(traffic.clone(), now));
+        let Self { shared, traffic, allowance, ends, .. } = self;
         LaneView {
             stage: shared.stage(),
             at_hand: Part::ALL.map(|part| shared.at_hand(part)),
-            demand: demand.at(now),
+            demand: traffic.demand(now),
             allotment: allowance.as_ref().map(Allowance::allotment),
             recalled: Part::ALL.map(|part| ends[part as usize].is_recalled(shared, part)),
         }

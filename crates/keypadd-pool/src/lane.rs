@@ -187,7 +187,8 @@ impl Lane {
     /// given up.
     pub fn seek(&mut self, packet_number: PacketNumber, pad_bytes: usize) -> Coverage {
         let segment = packet_number.segment();
-        if segment.value() > self.shared.position.load(Relaxed) {
+        let goes_on = segment.value() > self.shared.position.load(Relaxed);
+        if goes_on {
             self.shared.position.store(segment.value(), Relaxed);
         }
         self.traffic.count(pad_bytes);
@@ -196,7 +197,9 @@ impl Lane {
                 (&self.shared.parts[part as usize], &mut self.hands[part as usize]);
             let moved = hand.advance_to(segment, counts);
             let gave_back = hand.obey(counts);
-            if gave_back || moved && self.shared.at_hand(part) <= counts.low_water.load(Relaxed) {
+            // Where there is nothing, nothing moves; the filler may not know that it is needed now.
+            let uses = moved || goes_on && pad_bytes > part.range().start;
+            if gave_back || uses && self.shared.at_hand(part) <= counts.low_water.load(Relaxed) {
                 self.bell.wake.filler();
             }
         }

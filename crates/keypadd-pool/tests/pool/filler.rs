@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use keypadd_keystream::{PacketNumber, SEGMENT_PACKETS, Suite};
 use keypadd_pool::{
-    Coverage, Direction, FillerFault, FillerHost, PAD_BYTES, Part, Pool, PoolSettings, Priority,
-    Stage, Step, Traffic,
+    Coverage, Direction, FillerFault, FillerHost, HEAD_BYTES, PAD_BYTES, Part, Pool, PoolSettings,
+    Priority, Stage, Step, Traffic,
 };
 
 use crate::support::{key, poll_until, pool};
@@ -248,4 +248,24 @@ fn a_full_daemon_whose_sessions_are_idle_never_wakes_its_filler() {
     }
     task.await_rest();
     assert_eq!(task.activity(), before);
+}
+
+#[test]
+fn long_packets_where_only_heads_are_wake_the_filler() {
+    // Room for heads and for no body.
+    let pool = pool(96 << 10);
+    let task = Task::of(&pool);
+    let traffic = Traffic::new(Direction::Send);
+    let key = key(Suite::AES_128_GCM, 7);
+    let mut lane = pool.open_lane(key, &traffic, PacketNumber::new(0), Stage::Active);
+    poll_until("heads are there", || lane.level(Part::Head).packets > 0);
+    task.await_rest();
+    let next_segment = PacketNumber::new(SEGMENT_PACKETS as u64);
+    let (_, before) = task.activity();
+    assert_eq!(lane.seek(next_segment, HEAD_BYTES), Coverage::Hit);
+    task.await_rest();
+    assert_eq!(task.activity().1, before, "a keystroke has what it needs");
+    let next_segment = PacketNumber::new(2 * SEGMENT_PACKETS as u64);
+    assert_eq!(lane.seek(next_segment, PAD_BYTES), Coverage::Partial);
+    poll_until("the filler looks", || task.activity().1 != before);
 }
