@@ -10,7 +10,7 @@ use keypadd_bench::results::Section;
 use keypadd_bench::{
     Arm, Bulk, CipherRate, Effort, Exhaustion, FileMix, Files, INTERRUPTED, Kex, Mixed, Paper,
     PathError, PathFault, PathSettings, Patience, Place, Progress, Reproduction, Rounds, Runs,
-    Terminal, TunnelArm, Typing, Workload, open, rehearse, take_turns,
+    Terminal, TunnelArm, Typing, Workload, rehearse, take_turns, try_out,
 };
 use keypadd_keystream::CipherEngine;
 use keypadd_tunnel::TransportSettings;
@@ -119,19 +119,15 @@ async fn measure<W: Workload>(
     let meter = keeping.meter();
     let tell = |progress: &Progress| meter.show(progress);
     let arms = arms(&tunnel, &pools.pool);
-    let paths = tokio::select! {
-        paths = open(&arms, &settings, &tell) => paths,
+    let tried = tokio::select! {
+        tried = try_out(&arms, &settings, &tell) => tried,
         _ = shutdown.thrown() => return keeping.end(Vec::new(), Some(INTERRUPTED)),
     };
-    let paths = paths.map_err(|error| not_open(error, &settings))?;
+    tried.map_err(|error| not_open(error, &settings))?;
     let rounds = Rounds { rounds: run.rounds.unwrap_or(ROUNDS), seed: run.seed, tell: &tell };
     let keep = |runs: &Runs<W::Measured>| keeping.save_so_far(|| workload.section(runs));
-    let runs = take_turns(workload, &paths, rounds, keep, thrown(&shutdown)).await;
-    let ended = keeping.end(vec![workload.section(&runs)], runs.ended_by.as_deref());
-    for path in paths {
-        path.close().await;
-    }
-    ended
+    let runs = take_turns(workload, &arms, &settings, rounds, keep, thrown(&shutdown)).await;
+    keeping.end(vec![workload.section(&runs)], runs.ended_by.as_deref())
 }
 
 async fn exhaust(args: ExhaustionArgs, shutdown: Shutdown) -> Result<(), Error> {

@@ -1,8 +1,10 @@
 //! Arms take turns: in each round every arm is measured once, in an order drawn from the seed, so that
 //! what drifts in the machine meets all of them alike and rounds can be compared pair by pair.
 //!
-//! All paths stay up for the whole run; before a turn its pools are full and its fillers asleep, or it is
-//! noted that they were not. Whoever stops it keeps the turns that are complete.
+//! Each turn brings up a path of its own, the only one at that time: whatever luck a connection has, with
+//! ports, memory and threads, it has for one turn, so that the spread between rounds contains it. Before
+//! a turn its pools are full and its fillers asleep, or it is noted that they were not. Whoever stops it
+//! keeps the turns that are complete.
 
 use std::fmt;
 use std::future::Future;
@@ -115,21 +117,20 @@ impl fmt::Display for Progress {
 /// Is told of each step; may be slow without harm only between turns.
 pub type Tell<'a> = &'a (dyn Fn(&Progress) + Sync);
 
-/// Brings every arm up, one after the other.
+/// Brings every arm up and ends it again: what cannot be measured is found before anything is.
 ///
 /// # Errors
 /// Those of [`Path::open`].
-pub async fn open(
+pub async fn try_out(
     arms: &[Arm],
     settings: &PathSettings,
     tell: Tell<'_>,
-) -> Result<Vec<Path>, PathError> {
-    let mut paths = Vec::new();
+) -> Result<(), PathError> {
     for &arm in arms {
         tell(&Progress::Opening(arm));
-        paths.push(Path::open(arm, settings).await?);
+        Path::open(arm, settings).await?.close().await;
     }
-    Ok(paths)
+    Ok(())
 }
 
 /// How often, and who is told meanwhile.
@@ -143,19 +144,20 @@ pub struct Rounds<'a> {
     pub tell: Tell<'a>,
 }
 
-/// Measures `workload` on each path in each round, until `stop` resolves. `keep` is given what there is
+/// Measures `workload` on each arm in each round, until `stop` resolves. `keep` is given what there is
 /// after each round, so that a run which is killed leaves something.
 pub async fn take_turns<W: Workload>(
     workload: &W,
-    paths: &[Path],
+    arms: &[Arm],
+    settings: &PathSettings,
     rounds: Rounds<'_>,
     mut keep: impl FnMut(&Runs<W::Measured>),
     stop: impl Future<Output = ()>,
 ) -> Runs<W::Measured> {
     let mut runs =
-        Runs { arms: paths.iter().map(|path| (path.arm(), Vec::new())).collect(), ended_by: None };
+        Runs { arms: arms.iter().map(|&arm| (arm, Vec::new())).collect(), ended_by: None };
     let ended_by = tokio::select! {
-        ended_by = all_rounds(workload, paths, rounds, &mut keep, &mut runs) => ended_by,
+        ended_by = all_rounds(workload, settings, rounds, &mut keep, &mut runs) => ended_by.err(),
         () = stop => Some(INTERRUPTED.into()),
     };
     runs.ended_by = ended_by;
@@ -164,35 +166,35 @@ pub async fn take_turns<W: Workload>(
 
 async fn all_rounds<W: Workload>(
     workload: &W,
-    paths: &[Path],
+    settings: &PathSettings,
     Rounds { rounds, seed, tell }: Rounds<'_>,
     keep: &mut impl FnMut(&Runs<W::Measured>),
     runs: &mut Runs<W::Measured>,
-) -> Option<String> {
+) -> Result<(), String> {
     let mut random = fastrand::Rng::with_seed(seed);
     for round in 0..rounds {
-        let mut order: Vec<usize> = (0..paths.len()).collect();
+        let mut order: Vec<usize> = (0..runs.arms.len()).collect();
         random.shuffle(&mut order);
         for nth in order {
-            let path = &paths[nth];
-            let arm = path.arm();
+            let arm = runs.arms[nth].0;
+            tell(&Progress::Opening(arm));
+            let path = Path::open(arm, settings).await.map_err(|error| error.to_string())?;
             tokio::time::sleep(SILENCE).await;
             if arm.has_pool() {
                 tell(&Progress::Filling(arm));
             }
             let was_full = path.rest(FILL_TIME).await;
             tell(&Progress::Turn { arm, round: round + 1, rounds });
-            match turn(workload, path, round, was_full).await {
-                Ok(turn) => runs.arms[nth].1.push(turn),
-                Err(error) => return Some(format!("{arm}: {error}")),
-            }
+            let turn = turn(workload, &path, round, was_full).await;
+            runs.arms[nth].1.push(turn.map_err(|error| format!("{arm}: {error}"))?);
             if path.has_faults() {
-                return Some(format!("{arm}: packets did not verify"));
+                return Err(format!("{arm}: packets did not verify"));
             }
+            path.close().await;
         }
         keep(runs);
     }
-    None
+    Ok(())
 }
 
 async fn turn<W: Workload>(

@@ -13,6 +13,7 @@ mod emulate;
 mod exchange;
 mod exhaustion;
 mod figure;
+mod host;
 mod interleave;
 mod kex;
 mod latencies;
@@ -38,7 +39,10 @@ pub use counts::{Counts, Gauges};
 pub use emulate::CipherRate;
 pub use exchange::Exchange;
 pub use exhaustion::{Exhausted, Exhaustion, Patience};
-pub use interleave::{INTERRUPTED, Progress, Rounds, Runs, Tell, Turn, Workload, open, take_turns};
+pub use host::Host;
+pub use interleave::{
+    INTERRUPTED, Progress, Rounds, Runs, Tell, Turn, Workload, take_turns, try_out,
+};
 pub use kex::{Handshakes, Kex};
 pub use latencies::Latencies;
 pub use path::{Path, PathError, PathFault, PathSettings, Place};

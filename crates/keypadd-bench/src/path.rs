@@ -1,8 +1,8 @@
 //! An arm that is up: something to connect to, and the counters of what is behind it.
 //!
 //! Both ends of a tunnel in this process over UDP on loopback, or the near end of one to a server that
-//! permits measurements. Keys of the moment for the former; nothing here touches a file or a port that
-//! somebody chose.
+//! permits measurements; each end, and the service behind it, on a host of its own. Keys of the moment
+//! for the former; nothing here touches a file or a port that somebody chose.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -21,12 +21,12 @@ use keypadd_tunnel::{
     TransportSettings,
 };
 use tokio::sync::watch;
-use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use crate::arm::{Arm, TunnelArm};
 use crate::counts::Gauges;
 use crate::exchange::Exchange;
+use crate::host::Host;
 use crate::requester::{Broken, Requester, Requests};
 use crate::service::Service;
 
@@ -108,7 +108,10 @@ pub struct Path {
     gauges: Gauges,
     sessions: Vec<Arc<LiveSession>>,
     stop: watch::Sender<()>,
-    tasks: JoinSet<()>,
+    /// The near one first.
+    ends: Vec<Host>,
+    /// Answers until it is dropped.
+    _service: Option<Host>,
 }
 
 impl Path {
@@ -187,7 +190,11 @@ impl Path {
     /// Ends what runs here.
     pub async fn close(mut self) {
         let _ = self.stop.send(());
-        let gone = async { while self.tasks.join_next().await.is_some() {} };
+        let gone = async {
+            for end in &mut self.ends {
+                end.rest().await;
+            }
+        };
         let _ = timeout(CLOSE_TIME, gone).await;
     }
 
@@ -207,48 +214,56 @@ impl Path {
 }
 
 async fn open_tcp() -> Result<Path, PathFault> {
-    let service = Service::bind().await.map_err(text)?;
-    let address = service.address();
-    let mut tasks = JoinSet::new();
-    tasks.spawn(service.run());
+    let (service, address) = serve().await?;
     Ok(Path {
         arm: Arm::Tcp,
         address,
         gauges: Gauges { meters: Vec::new(), pools: Vec::new() },
         sessions: Vec::new(),
         stop: watch::channel(()).0,
-        tasks,
+        ends: Vec::new(),
+        _service: Some(service),
     })
 }
 
 async fn open_tunnel(arm: TunnelArm, settings: &PathSettings) -> Result<Path, PathFault> {
-    let mut tasks = JoinSet::new();
     let (stop, stopped) = watch::channel(());
     let mut gauges = Gauges { meters: Vec::new(), pools: Vec::new() };
-    let mut far_sessions = None;
+    let (mut ends, mut service, mut far_sessions) = (Vec::new(), None, None);
     let (server, peer, key) = match &settings.place {
         Place::There { server, peer, key } => (server.clone(), *peer, Arc::clone(key)),
         Place::Here => {
             let [near_key, far_key] = [new_key()?, new_key()?];
             let far_arm = TunnelArm { engine: settings.far_engine.unwrap_or(arm.engine), ..arm };
-            let far = crypto(far_arm, settings, Arc::clone(&far_key), &mut gauges)?;
-            let (server, sessions) =
-                listen(far, near_key.public(), settings, &mut tasks, stopped.clone()).await?;
-            far_sessions = Some(sessions);
-            (server, far_key.public(), near_key)
+            let crypto = crypto(far_arm, settings, Arc::clone(&far_key), &mut gauges)?;
+            let (answering, service_at) = serve().await?;
+            let far =
+                listen(crypto, near_key.public(), service_at, settings, stopped.clone()).await?;
+            far_sessions = Some(far.sessions);
+            ends.push(far.host);
+            service = Some(answering);
+            (far.address, far_key.public(), near_key)
         }
     };
     let near = crypto(arm, settings, key, &mut gauges)?;
     // The near end's counters first, as its session.
     gauges.meters.rotate_right(1);
     gauges.pools.rotate_right(usize::from(arm.pool));
-    let (address, session) = connect(server, near, peer, settings, &mut tasks, stopped).await?;
-    let sessions = std::iter::once(session).chain(match far_sessions {
-        Some(sessions) => vec![only(sessions)?],
-        None => Vec::new(),
-    });
-    let path =
-        Path { arm: Arm::Tunnel(arm), address, gauges, sessions: sessions.collect(), stop, tasks };
+    let near = connect(server, near, peer, settings, stopped).await?;
+    let mut sessions = vec![only(&near.sessions)?];
+    if let Some(far_sessions) = far_sessions {
+        sessions.push(only(&far_sessions)?);
+    }
+    ends.insert(0, near.host);
+    let path = Path {
+        arm: Arm::Tunnel(arm),
+        address: near.address,
+        gauges,
+        sessions,
+        stop,
+        ends,
+        _service: service,
+    };
     path.warm_up().await?;
     Ok(path)
 }
@@ -277,17 +292,32 @@ fn crypto(
     })
 }
 
-/// Starts the far end in this process.
+/// An end of a tunnel that is up, on its host. Where one can connect to it: UDP of the far one, TCP of the
+/// near one.
+struct End<A> {
+    host: Host,
+    address: A,
+    sessions: Sessions,
+}
+
+/// Starts a service.
+async fn serve() -> Result<(Host, SocketAddr), PathFault> {
+    let mut host = Host::start().map_err(text)?;
+    let service = host.run(Service::bind()).await.flatten().map_err(text)?;
+    let address = service.address();
+    host.spawn(service.run());
+    Ok((host, address))
+}
+
+/// Starts the far end.
 async fn listen(
     crypto: CryptoSettings,
     near: PublicKey,
+    service: SocketAddr,
     settings: &PathSettings,
-    tasks: &mut JoinSet<()>,
     stopped: watch::Receiver<()>,
-) -> Result<(ServerAddress, Sessions), PathFault> {
-    let service = Service::bind().await.map_err(text)?;
-    let service_at = service.address();
-    tasks.spawn(service.run());
+) -> Result<End<ServerAddress>, PathFault> {
+    let mut host = Host::start().map_err(text)?;
     let peer = AllowedPeer {
         name: Some("bench".into()),
         key: near,
@@ -296,19 +326,19 @@ async fn listen(
         allowance: None,
     };
     let peers = Arc::new(Peers::new([peer]).map_err(text)?);
-    let server = Server::bind(ServerSettings {
+    let settings = ServerSettings {
         listen: (Ipv4Addr::LOCALHOST, 0).into(),
         crypto: server_config(&crypto, peers.clone()).map_err(text)?,
         peers,
         transport: settings.transport.clone(),
         connections_max: 1,
-        bench: Some(service_at),
-    });
-    let server = server.map_err(text)?;
+        bench: Some(service),
+    };
+    let server = host.run(async { Server::bind(settings) }).await.map_err(text)?.map_err(text)?;
     let address = server.local_addr().to_string().parse().map_err(text)?;
     let sessions = server.sessions();
-    tasks.spawn(async move { server.run(at_once(stopped)).await });
-    Ok((address, sessions))
+    host.spawn(async move { server.run(at_once(stopped)).await });
+    Ok(End { host, address, sessions })
 }
 
 /// Starts the near end, with a listener that leads to the far end's service.
@@ -317,10 +347,10 @@ async fn connect(
     crypto: CryptoSettings,
     peer: PublicKey,
     settings: &PathSettings,
-    tasks: &mut JoinSet<()>,
     stopped: watch::Receiver<()>,
-) -> Result<(SocketAddr, Arc<LiveSession>), PathFault> {
-    let client = Client::bind(ClientSettings {
+) -> Result<End<SocketAddr>, PathFault> {
+    let mut host = Host::start().map_err(text)?;
+    let settings = ClientSettings {
         server,
         crypto: client_config(&crypto, peer).map_err(text)?,
         name: None,
@@ -328,22 +358,26 @@ async fn connect(
         transport: settings.transport.clone(),
         connect_timeout: CONNECT_TIME,
         instance: Instance::draw().map_err(text)?,
+    };
+    let connected = host.run(async {
+        let client = Client::bind(settings).await?;
+        let session = client.connect().await?;
+        Ok::<_, ClientError>((client, session))
     });
-    let client = client.await.map_err(ClientError::from)?;
+    let (client, session) = connected.await.map_err(text)??;
     let bound = client.forwards();
     let listening = bound.iter().flat_map(|(_, bound)| bound).find_map(|bound| match bound {
         Bound::Tcp(address) => Some(*address),
         Bound::Unix(_) => None,
     });
     let address = listening.ok_or_else(|| PathFault::Here("no port to listen on".into()))?;
-    let session = client.connect().await?;
     let sessions = client.sessions();
-    tasks.spawn(async move {
+    host.spawn(async move {
         // A session that is lost shows in the traffic.
         client.run(Some(session), at_once(stopped)).await;
         client.close().await;
     });
-    Ok((address, only(sessions)?))
+    Ok(End { host, address, sessions })
 }
 
 async fn at_once(mut stopped: watch::Receiver<()>) -> Duration {
@@ -351,7 +385,7 @@ async fn at_once(mut stopped: watch::Receiver<()>) -> Duration {
     Duration::ZERO
 }
 
-fn only(sessions: Sessions) -> Result<Arc<LiveSession>, PathFault> {
+fn only(sessions: &Sessions) -> Result<Arc<LiveSession>, PathFault> {
     let gone = || PathFault::Here("the tunnel closed as soon as it was up".into());
     sessions.live().pop().ok_or_else(gone)
 }

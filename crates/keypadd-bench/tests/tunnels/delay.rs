@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use keypadd_bench::{Arm, Path, Place, Service, Terminal, TunnelArm, Typing};
+use keypadd_bench::{Arm, Place, Service, Terminal, TunnelArm, Typing};
 use keypadd_keystream::{CipherEngine, Suite};
 use keypadd_provider::{CryptoSettings, KeyExchange, Meters, PrivateKey, server_config};
 use keypadd_tunnel::{
@@ -13,7 +13,7 @@ use keypadd_tunnel::{
 use tokio::task::JoinSet;
 use udp_relay::{Impairments, Relay};
 
-use crate::{measure, settings};
+use crate::measure;
 
 /// Of each direction.
 const DELAY: Duration = Duration::from_millis(5);
@@ -71,21 +71,17 @@ async fn a_tunnel_behind_an_injected_delay_measures_that_much_more() {
 
     let suite = Suite::AES_256_GCM.protection();
     let arm = Arm::Tunnel(TunnelArm { suite, pool: false, engine: CipherEngine::default() });
-    let mut paths = Vec::new();
+    let typing = Typing::Fixed { per_second: 100.0, bytes: 64 };
+    let terminal = Terminal { typing, time: Duration::from_millis(300), seed: 1 };
+    let mut quickest = Vec::new();
     for relay in &relays {
         let server = relay.address().to_string().parse().unwrap();
         let place = Place::There { server, peer: key.public(), key: Arc::clone(&key) };
-        paths.push(Path::open(arm, &settings(place)).await.unwrap());
+        let runs = measure(&terminal, arm, place, 4).await;
+        let rounds = runs.arms[0].1.iter().map(|turn| turn.measured.quantile_us(0.0).unwrap());
+        quickest.push(rounds.fold(f64::INFINITY, f64::min));
     }
-    let typing = Typing::Fixed { per_second: 100.0, bytes: 64 };
-    let terminal = Terminal { typing, time: Duration::from_millis(300), seed: 1 };
-    let runs = measure(&terminal, &paths, 4).await;
-
-    let quickest = |nth: usize| {
-        let rounds = runs.arms[nth].1.iter().map(|turn| turn.measured.quantile_us(0.0).unwrap());
-        rounds.fold(f64::INFINITY, f64::min)
-    };
-    let (direct, delayed) = (quickest(0), quickest(1));
+    let (direct, delayed) = (quickest[0], quickest[1]);
     assert!(delayed >= INJECTED_US * DIGITS, "{delayed} us of at least {INJECTED_US}");
     let more = delayed - direct;
     assert!(direct < INJECTED_US && more < INJECTED_US + SLACK_US, "{direct} us, {more} us more");

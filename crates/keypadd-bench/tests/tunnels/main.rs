@@ -7,7 +7,7 @@ mod delay;
 mod pads;
 
 use keypadd_bench::results::{Cell, Section};
-use keypadd_bench::{Path, PathSettings, Place, Rounds, Runs, Workload, take_turns};
+use keypadd_bench::{Arm, PathSettings, Place, Rounds, Runs, Workload, take_turns};
 use keypadd_provider::KeyExchange;
 use keypadd_tunnel::TransportSettings;
 
@@ -21,9 +21,15 @@ fn settings(place: Place) -> PathSettings {
     }
 }
 
-async fn measure<W: Workload>(workload: &W, paths: &[Path], rounds: u32) -> Runs<W::Measured> {
+async fn measure<W: Workload>(
+    workload: &W,
+    arm: Arm,
+    place: Place,
+    rounds: u32,
+) -> Runs<W::Measured> {
     let rounds = Rounds { rounds, seed: 1, tell: &|_| () };
-    let runs = take_turns(workload, paths, rounds, |_| (), std::future::pending()).await;
+    let (settings, never) = (settings(place), std::future::pending());
+    let runs = take_turns(workload, &[arm], &settings, rounds, |_| (), never).await;
     assert_eq!(runs.ended_by, None);
     runs
 }
