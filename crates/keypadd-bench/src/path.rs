@@ -170,15 +170,23 @@ impl Path {
         loop {
             let filled = self.gauges.filled_bytes();
             sleep(FILLER_AT_REST).await;
-            let has_any = || [true, false].iter().all(|&up| self.packets_at_hand(up) != Some(0));
             let at_rest = self.gauges.filled_bytes() == filled && self.gauges.fillers_sleep();
-            if at_rest && has_any() {
+            if at_rest && self.has_heads() {
                 return self.is_past_first_phase();
             }
             if Instant::now() > deadline {
                 return false;
             }
         }
+    }
+
+    /// Whether every direction has pads for keystrokes; which of them has how many long ones is for the
+    /// pool to say.
+    fn has_heads(&self) -> bool {
+        let ways = [Direction::Send, Direction::Receive];
+        let has_some =
+            |keys: &ConnectionKeys| ways.iter().all(|&way| keys.status(way).head.packets > 0);
+        !self.arm.has_pool() || self.keys().into_iter().all(has_some)
     }
 
     /// Whether a packet's tag did not verify or a pad was to be used twice: a bug, or a network that
