@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use keypadd_bench::results::Section;
 use keypadd_bench::{
-    Arm, Bulk, CipherRate, Effort, Exhaustion, FileMix, Files, INTERRUPTED, Kex, Mixed, Paper,
-    PathError, PathFault, PathSettings, Patience, Place, Progress, Reproduction, Rounds, Runs,
-    Terminal, TunnelArm, Typing, Workload, rehearse, take_turns, try_out,
+    Arm, Bulk, CipherRate, Effort, Exhaustion, FileMix, Files, INTERRUPTED, Kex, Link, Mixed,
+    Paper, PathError, PathFault, PathSettings, Patience, Place, Progress, Reproduction, Rounds,
+    Runs, Terminal, TunnelArm, Typing, Workload, rehearse, take_turns, try_out,
 };
 use keypadd_keystream::CipherEngine;
 use keypadd_tunnel::TransportSettings;
@@ -248,13 +248,8 @@ fn path_settings(flags: &TunnelFlags, pool_budget_bytes: usize) -> Result<PathSe
     };
     let transport =
         TransportSettings { congestion: flags.congestion, ..TransportSettings::default() };
-    Ok(PathSettings {
-        place,
-        pool_budget_bytes,
-        kex: flags.kex.into(),
-        transport,
-        far_engine: None,
-    })
+    let (kex, link) = (flags.kex.into(), Link::default());
+    Ok(PathSettings { place, pool_budget_bytes, kex, transport, far_engine: None, link })
 }
 
 fn not_open(error: PathError, settings: &PathSettings) -> Error {

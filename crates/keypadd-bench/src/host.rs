@@ -7,9 +7,23 @@
 //! is started on it.
 
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
 
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
+
+use crate::namespace::Namespace;
+use crate::quota::Quota;
+
+/// What the threads of a host may see and use; by default, what this process may.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Seat {
+    /// The network that it is in.
+    pub(crate) namespace: Option<Namespace>,
+    /// How much of a core it has.
+    pub(crate) quota: Option<Arc<Quota>>,
+}
 
 /// One worker thread. Dropped, all that runs on it ends.
 #[derive(Debug)]
@@ -17,31 +31,51 @@ pub struct Host {
     /// `None` only while it is dropped.
     runtime: Option<Runtime>,
     tasks: JoinSet<()>,
+    /// Whether all its threads are where they have to be.
+    is_seated: Arc<AtomicBool>,
 }
 
 impl Host {
     /// Starts its thread.
     ///
     /// # Errors
-    /// The system has no thread or no descriptor for it.
-    pub fn start() -> io::Result<Self> {
+    /// The system has no thread or no descriptor for it, or does not let it take its seat.
+    pub(crate) fn start(seat: &Seat) -> io::Result<Self> {
+        let is_seated = Arc::new(AtomicBool::new(true));
+        let seated = Arc::clone(&is_seated);
+        let namespace = seat.namespace.clone();
+        // Not held by threads: it has to go when its owner goes, and they may end later.
+        let quota = seat.quota.as_ref().map(Arc::downgrade);
+        let take = move || {
+            let namespaced = namespace.as_ref().map_or(Ok(()), Namespace::enter);
+            let quota = quota.as_ref().and_then(Weak::upgrade);
+            let slowed = quota.map_or(Ok(()), |quota| quota.enter());
+            if namespaced.and(slowed).is_err() {
+                seated.store(false, Relaxed);
+            }
+        };
         let runtime = Builder::new_multi_thread()
             .worker_threads(1)
             .thread_name("kpd-host")
+            .on_thread_start(take)
             .enable_all()
             .build()?;
-        Ok(Self { runtime: Some(runtime), tasks: JoinSet::new() })
+        Ok(Self { runtime: Some(runtime), tasks: JoinSet::new(), is_seated })
     }
 
     /// Does something on it and waits for the end.
     ///
     /// # Errors
-    /// It ended on a fault.
+    /// It ended on a fault, or ran where it should not.
     pub async fn run<F>(&self, future: F) -> io::Result<F::Output>
     where
         F: Future<Output: Send> + Send + 'static,
     {
-        self.runtime().spawn(future).await.map_err(io::Error::other)
+        let done = self.runtime().spawn(future).await.map_err(io::Error::other)?;
+        match self.is_seated.load(Relaxed) {
+            true => Ok(done),
+            false => Err(io::Error::other("a thread cannot enter its namespace or control group")),
+        }
     }
 
     /// Has it do something for as long as it takes.

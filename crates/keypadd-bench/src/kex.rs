@@ -6,7 +6,6 @@
 //! that holds every datagram back for a known time.
 
 mod ends;
-mod relay;
 mod section;
 
 use std::future::Future;
@@ -17,13 +16,16 @@ use tokio::task::JoinSet;
 
 use crate::interleave::{INTERRUPTED, Progress, Tell, process_cpu};
 use crate::latencies::Latencies;
+use crate::link::{Link, LinkSettings};
 use crate::results::Section;
-use relay::{HELD_BACK, Relay};
 
 pub(crate) use ends::Ends;
 
 /// Handshakes through the relay, for each group: what they send hardly differs.
 const RELAYED: u32 = 5;
+
+/// How long each of their datagrams is held back: long beside what a handshake computes.
+const HELD_BACK: Duration = Duration::from_millis(20);
 
 /// What to measure.
 #[derive(Clone, Debug)]
@@ -163,10 +165,11 @@ impl Kex {
 /// Counts through a relay; the time that it takes, in units of the relay's, are round trips.
 async fn wire(ends: &Ends) -> Result<Wire, String> {
     let mut sum = Wire::default();
+    let link = Link::new(LinkSettings { delay: HELD_BACK, ..LinkSettings::default() });
     for _ in 0..RELAYED {
-        let relay = Relay::start(ends.server()).await.map_err(|error| error.to_string())?;
-        let times = ends.shake_hands(Some(relay.address())).await?;
-        for (way, seen) in relay.seen().iter().enumerate() {
+        let (address, relay) = link.udp(ends.server()).map_err(|error| error.to_string())?;
+        let times = ends.shake_hands(Some(address)).await?;
+        for (way, seen) in relay.iter().flat_map(|relay| relay.seen()).enumerate() {
             sum.bytes[way] += seen.bytes as f64 / f64::from(RELAYED);
             sum.datagrams[way] += seen.datagrams as f64 / f64::from(RELAYED);
         }

@@ -17,11 +17,14 @@ mod host;
 mod interleave;
 mod kex;
 mod latencies;
+mod link;
 pub mod machine;
 #[cfg(test)]
 mod made_up;
+mod namespace;
 pub mod output;
 mod path;
+mod quota;
 mod rehearsal;
 pub mod report;
 mod reproduce;
@@ -45,6 +48,8 @@ pub use interleave::{
 };
 pub use kex::{Handshakes, Kex};
 pub use latencies::Latencies;
+pub use link::{Link, LinkSettings};
+pub use namespace::FourHosts;
 pub use path::{Path, PathError, PathFault, PathSettings, Place};
 pub use rehearsal::{CannotOffer, rehearse};
 pub use reproduce::{Effort, Notebook, OtherRun, Paper, Reproduced, Reproduction};

@@ -1,37 +1,31 @@
 //! An arm that is up: something to connect to, and the counters of what is behind it.
 //!
-//! Both ends of a tunnel in this process over UDP on loopback, or the near end of one to a server that
-//! permits measurements; each end, and the service behind it, on a host of its own. Keys of the moment
-//! for the former; nothing here touches a file or a port that somebody chose.
+//! Both ends of a tunnel in this process over UDP, on loopback, with a link in between or on hosts that the
+//! kernel tells apart, or the near end of one to a server that permits measurements; each end, and the
+//! service behind it, on a host of its own. Keys of the moment for the former; nothing here touches a file
+//! or a port that somebody chose.
 
-use std::net::{Ipv4Addr, SocketAddr};
+mod open;
+
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use keypadd_keystream::CipherEngine;
-use keypadd_pool::{Direction, Pool, PoolSettings};
-use keypadd_provider::{
-    ConnectionKeys, CryptoSettings, Group, Meters, PrivateKey, PublicKey, client_config,
-    server_config,
-};
-use keypadd_tunnel::wire::Instance;
-use keypadd_tunnel::{
-    AllowedPeer, BenchForward, Bind, Bound, Client, ClientError, ClientSettings, Forward,
-    ListenPermits, LiveSession, Peers, Permits, Server, ServerAddress, ServerSettings, Sessions,
-    TransportSettings,
-};
+use keypadd_pool::Direction;
+use keypadd_provider::{ConnectionKeys, Group, PrivateKey, PublicKey};
+use keypadd_tunnel::{ClientError, LiveSession, ServerAddress, TransportSettings};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-use crate::arm::{Arm, TunnelArm};
+use crate::arm::Arm;
 use crate::counts::Gauges;
 use crate::exchange::Exchange;
 use crate::host::Host;
+use crate::link::{Link, Relay};
+use crate::namespace::FourHosts;
+use crate::quota::Quota;
 use crate::requester::{Broken, Requester, Requests};
-use crate::service::Service;
-
-/// Longest wait for a handshake.
-const CONNECT_TIME: Duration = Duration::from_secs(10);
 
 /// Longest wait for both ends to say goodbye.
 const CLOSE_TIME: Duration = Duration::from_secs(1);
@@ -50,6 +44,13 @@ const FILLER_AT_REST: Duration = Duration::from_millis(50);
 pub enum Place {
     /// In this process.
     Here,
+    /// In this process, on hosts of their own; whoever measures does so from the client.
+    Hosts {
+        /// The hosts.
+        hosts: Arc<FourHosts>,
+        /// How much of a core each of the two gateways has; `None`: as much as there is.
+        processor: Option<f64>,
+    },
     /// A server that permits measurements.
     There {
         /// Where it is.
@@ -74,6 +75,8 @@ pub struct PathSettings {
     pub transport: TransportSettings,
     /// What computes keystream at the far end, if it runs here and that is not what the arm says.
     pub far_engine: Option<CipherEngine>,
+    /// What lies between ends that are [`Here`](Place::Here).
+    pub link: Link,
 }
 
 /// Why a path does not come up.
@@ -112,6 +115,10 @@ pub struct Path {
     ends: Vec<Host>,
     /// Answers until it is dropped.
     _service: Option<Host>,
+    /// Held for as long as something comes through.
+    _relay: Option<Relay>,
+    /// After the ends, whose threads they hold back.
+    _quotas: Vec<Arc<Quota>>,
 }
 
 impl Path {
@@ -120,9 +127,19 @@ impl Path {
     /// # Errors
     /// No memory, no free port, no handshake, or the far end does not let us measure.
     pub async fn open(arm: Arm, settings: &PathSettings) -> Result<Self, PathError> {
+        let path = Self::open_cold(arm, settings).await?;
+        path.warm_up().await.map_err(|cause| PathError { arm, cause: cause.into() })?;
+        Ok(path)
+    }
+
+    /// Brings an arm up, and nothing more: its first key phase and slow start lie ahead.
+    ///
+    /// # Errors
+    /// Those of [`open`](Self::open).
+    pub async fn open_cold(arm: Arm, settings: &PathSettings) -> Result<Self, PathError> {
         let opened = match arm {
-            Arm::Tcp => open_tcp().await,
-            Arm::Tunnel(tunnel) => open_tunnel(tunnel, settings).await,
+            Arm::Tcp => open::tcp(settings).await,
+            Arm::Tunnel(tunnel) => open::tunnel(tunnel, settings).await,
         };
         opened.map_err(|cause| PathError { arm, cause })
     }
@@ -219,189 +236,4 @@ impl Path {
     fn is_past_first_phase(&self) -> bool {
         self.keys().iter().all(|keys| keys.status(Direction::Send).key_phase > 0)
     }
-}
-
-async fn open_tcp() -> Result<Path, PathFault> {
-    let (service, address) = serve().await?;
-    Ok(Path {
-        arm: Arm::Tcp,
-        address,
-        gauges: Gauges { meters: Vec::new(), pools: Vec::new() },
-        sessions: Vec::new(),
-        stop: watch::channel(()).0,
-        ends: Vec::new(),
-        _service: Some(service),
-    })
-}
-
-async fn open_tunnel(arm: TunnelArm, settings: &PathSettings) -> Result<Path, PathFault> {
-    let (stop, stopped) = watch::channel(());
-    let mut gauges = Gauges { meters: Vec::new(), pools: Vec::new() };
-    let (mut ends, mut service, mut far_sessions) = (Vec::new(), None, None);
-    let (server, peer, key) = match &settings.place {
-        Place::There { server, peer, key } => (server.clone(), *peer, Arc::clone(key)),
-        Place::Here => {
-            let [near_key, far_key] = [new_key()?, new_key()?];
-            let far_arm = TunnelArm { engine: settings.far_engine.unwrap_or(arm.engine), ..arm };
-            let crypto = crypto(far_arm, settings, Arc::clone(&far_key), &mut gauges)?;
-            let (answering, service_at) = serve().await?;
-            let far =
-                listen(crypto, near_key.public(), service_at, settings, stopped.clone()).await?;
-            far_sessions = Some(far.sessions);
-            ends.push(far.host);
-            service = Some(answering);
-            (far.address, far_key.public(), near_key)
-        }
-    };
-    let near = crypto(arm, settings, key, &mut gauges)?;
-    // The near end's counters first, as its session.
-    gauges.meters.rotate_right(1);
-    gauges.pools.rotate_right(usize::from(arm.pool));
-    let near = connect(server, near, peer, settings, stopped).await?;
-    let mut sessions = vec![only(&near.sessions)?];
-    if let Some(far_sessions) = far_sessions {
-        sessions.push(only(&far_sessions)?);
-    }
-    ends.insert(0, near.host);
-    let path = Path {
-        arm: Arm::Tunnel(arm),
-        address: near.address,
-        gauges,
-        sessions,
-        stop,
-        ends,
-        _service: service,
-    };
-    path.warm_up().await?;
-    Ok(path)
-}
-
-fn crypto(
-    arm: TunnelArm,
-    settings: &PathSettings,
-    key: Arc<PrivateKey>,
-    gauges: &mut Gauges,
-) -> Result<CryptoSettings, PathFault> {
-    let budget_bytes = settings.pool_budget_bytes;
-    let pool = arm.pool.then(|| Pool::new(PoolSettings { budget_bytes }));
-    let pool = pool
-        .transpose()
-        .map_err(|error| PathFault::Here(format!("no memory for a pool: {error}")))?;
-    let meters = Arc::new(Meters::default());
-    gauges.meters.push(Arc::clone(&meters));
-    gauges.pools.extend(pool.clone());
-    Ok(CryptoSettings {
-        key,
-        suites: vec![arm.suite],
-        kex: vec![settings.kex],
-        pool,
-        cipher_engine: arm.engine,
-        meters,
-    })
-}
-
-/// An end of a tunnel that is up, on its host. Where one can connect to it: UDP of the far one, TCP of the
-/// near one.
-struct End<A> {
-    host: Host,
-    address: A,
-    sessions: Sessions,
-}
-
-/// Starts a service.
-async fn serve() -> Result<(Host, SocketAddr), PathFault> {
-    let mut host = Host::start().map_err(text)?;
-    let service = host.run(Service::bind()).await.flatten().map_err(text)?;
-    let address = service.address();
-    host.spawn(service.run());
-    Ok((host, address))
-}
-
-/// Starts the far end.
-async fn listen(
-    crypto: CryptoSettings,
-    near: PublicKey,
-    service: SocketAddr,
-    settings: &PathSettings,
-    stopped: watch::Receiver<()>,
-) -> Result<End<ServerAddress>, PathFault> {
-    let mut host = Host::start().map_err(text)?;
-    let peer = AllowedPeer {
-        name: Some("bench".into()),
-        key: near,
-        permits: Permits::default(),
-        listen_permits: ListenPermits::default(),
-        allowance: None,
-    };
-    let peers = Arc::new(Peers::new([peer]).map_err(text)?);
-    let settings = ServerSettings {
-        listen: (Ipv4Addr::LOCALHOST, 0).into(),
-        crypto: server_config(&crypto, peers.clone()).map_err(text)?,
-        peers,
-        transport: settings.transport.clone(),
-        connections_max: 1,
-        bench: Some(service),
-    };
-    let server = host.run(async { Server::bind(settings) }).await.map_err(text)?.map_err(text)?;
-    let address = server.local_addr().to_string().parse().map_err(text)?;
-    let sessions = server.sessions();
-    host.spawn(async move { server.run(at_once(stopped)).await });
-    Ok(End { host, address, sessions })
-}
-
-/// Starts the near end, with a listener that leads to the far end's service.
-async fn connect(
-    server: ServerAddress,
-    crypto: CryptoSettings,
-    peer: PublicKey,
-    settings: &PathSettings,
-    stopped: watch::Receiver<()>,
-) -> Result<End<SocketAddr>, PathFault> {
-    let mut host = Host::start().map_err(text)?;
-    let settings = ClientSettings {
-        server,
-        crypto: client_config(&crypto, peer).map_err(text)?,
-        name: None,
-        forwards: vec![Forward::Bench(BenchForward { bind: Bind::Loopback, port: 0 })],
-        transport: settings.transport.clone(),
-        connect_timeout: CONNECT_TIME,
-        instance: Instance::draw().map_err(text)?,
-    };
-    let connected = host.run(async {
-        let client = Client::bind(settings).await?;
-        let session = client.connect().await?;
-        Ok::<_, ClientError>((client, session))
-    });
-    let (client, session) = connected.await.map_err(text)??;
-    let bound = client.forwards();
-    let listening = bound.iter().flat_map(|(_, bound)| bound).find_map(|bound| match bound {
-        Bound::Tcp(address) => Some(*address),
-        Bound::Unix(_) => None,
-    });
-    let address = listening.ok_or_else(|| PathFault::Here("no port to listen on".into()))?;
-    let sessions = client.sessions();
-    host.spawn(async move {
-        // A session that is lost shows in the traffic.
-        client.run(Some(session), at_once(stopped)).await;
-        client.close().await;
-    });
-    Ok(End { host, address, sessions })
-}
-
-async fn at_once(mut stopped: watch::Receiver<()>) -> Duration {
-    let _ = stopped.changed().await;
-    Duration::ZERO
-}
-
-fn only(sessions: &Sessions) -> Result<Arc<LiveSession>, PathFault> {
-    let gone = || PathFault::Here("the tunnel closed as soon as it was up".into());
-    sessions.live().pop().ok_or_else(gone)
-}
-
-fn new_key() -> Result<Arc<PrivateKey>, PathFault> {
-    PrivateKey::generate().map(Arc::new).map_err(text)
-}
-
-fn text(error: impl std::fmt::Display) -> PathFault {
-    PathFault::Here(error.to_string())
 }

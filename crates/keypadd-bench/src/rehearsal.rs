@@ -56,6 +56,7 @@ mod tests {
 
     use super::*;
     use crate::exchange::Exchange;
+    use crate::link::Link;
     use crate::path::Place;
     use crate::schedule::even;
 
@@ -67,6 +68,7 @@ mod tests {
             kex: KeyExchange::default().into(),
             transport: TransportSettings::default(),
             far_engine: None,
+            link: Link::default(),
         };
         let second = Duration::from_secs(1);
         let little = even(20.0, Exchange::new(64, 64), second);

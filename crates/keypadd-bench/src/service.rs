@@ -4,7 +4,7 @@
 //! is asked for, a connection at a time each. It holds no more than two buffers for a connection.
 
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -31,7 +31,15 @@ impl Service {
     /// # Errors
     /// The system has no port or no descriptor.
     pub async fn bind() -> io::Result<Self> {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+        Self::bind_at(Ipv4Addr::LOCALHOST.into()).await
+    }
+
+    /// The same on another address.
+    ///
+    /// # Errors
+    /// As above, or the address is not this host's.
+    pub async fn bind_at(address: IpAddr) -> io::Result<Self> {
+        let listener = TcpListener::bind((address, 0)).await?;
         let address = listener.local_addr()?;
         Ok(Self { listener, address })
     }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::future::Future;
 use std::time::{Duration, Instant};
 
-use keypadd_bench::{Counts, Due, Path, PathSettings, Place, TunnelArm};
+use keypadd_bench::{Counts, Due, Link, Path, PathSettings, Place, TunnelArm};
 use keypadd_keystream::CipherEngine;
 use keypadd_provider::KeyExchange;
 use keypadd_tunnel::TransportSettings;
@@ -101,6 +101,7 @@ pub(super) async fn run(
         kex: KeyExchange::default().into(),
         transport: TransportSettings::default(),
         far_engine: None,
+        link: Link::default(),
     };
     let path = Path::open(keypadd_bench::Arm::Tunnel(tunnel), &settings).await;
     let path = path.map_err(|error| failed(error.to_string()))?;

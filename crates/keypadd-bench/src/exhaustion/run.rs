@@ -139,7 +139,7 @@ impl Visits {
         tunnel.close();
         let Some(calibrated) = calibrated else { return Ok(()) };
         let fillers = match self.settings.path.place {
-            Place::Here => 2.0,
+            Place::Here | Place::Hosts { .. } => 2.0,
             Place::There { .. } => 1.0,
         };
         for background in self.settings.backgrounds.clone() {
@@ -218,6 +218,7 @@ mod tests {
     use keypadd_tunnel::TransportSettings;
 
     use super::*;
+    use crate::link::Link;
 
     fn settings(repetitions: u32) -> Exhaustion {
         let suite = Suite::TRIPLE_DES_CTR_HMAC_SHA1.protection();
@@ -229,6 +230,7 @@ mod tests {
                 kex: KeyExchange::X25519.into(),
                 transport: TransportSettings::default(),
                 far_engine: None,
+                link: Link::default(),
             },
             arms: vec![TunnelArm { suite, pool: true, engine }],
             pools_bytes: vec![4 << 20],

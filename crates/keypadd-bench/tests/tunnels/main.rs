@@ -7,28 +7,29 @@ mod delay;
 mod pads;
 
 use keypadd_bench::results::{Cell, Section};
-use keypadd_bench::{Arm, PathSettings, Place, Rounds, Runs, Workload, take_turns};
+use keypadd_bench::{Arm, Link, PathSettings, Place, Rounds, Runs, Workload, take_turns};
 use keypadd_provider::KeyExchange;
 use keypadd_tunnel::TransportSettings;
 
-fn settings(place: Place) -> PathSettings {
+fn settings(link: Link) -> PathSettings {
     PathSettings {
-        place,
+        place: Place::Here,
         pool_budget_bytes: 2 << 20,
         kex: KeyExchange::X25519.into(),
         transport: TransportSettings::default(),
         far_engine: None,
+        link,
     }
 }
 
 async fn measure<W: Workload>(
     workload: &W,
     arm: Arm,
-    place: Place,
+    link: Link,
     rounds: u32,
 ) -> Runs<W::Measured> {
     let rounds = Rounds { rounds, seed: 1, tell: &|_| () };
-    let (settings, never) = (settings(place), std::future::pending());
+    let (settings, never) = (settings(link), std::future::pending());
     let runs = take_turns(workload, &[arm], &settings, rounds, |_| (), never).await;
     assert_eq!(runs.ended_by, None);
     runs

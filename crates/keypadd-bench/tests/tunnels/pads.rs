@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use keypadd_bench::results::Cell;
-use keypadd_bench::{Arm, Bulk, Place, Terminal, TunnelArm, Typing, Workload};
+use keypadd_bench::{Arm, Bulk, Link, Terminal, TunnelArm, Typing, Workload};
 use keypadd_keystream::{CipherBackend, CipherEngine, MeasureSuite, Suite};
 
 use crate::{cell, measure};
@@ -24,7 +24,7 @@ fn quick(pool: bool) -> Arm {
 /// One turn's figures from the table of costs: hit, partial and miss in per cent, then megabytes from the
 /// pool and made on the spot.
 async fn costs<W: Workload>(workload: &W, arm: Arm) -> [f64; 5] {
-    let section = workload.section(&measure(workload, arm, Place::Here, 1).await);
+    let section = workload.section(&measure(workload, arm, Link::default(), 1).await);
     let pools = match arm.has_pool() {
         true => Cell::Text("1 of 1".into()),
         false => Cell::Missing,
@@ -78,7 +78,7 @@ async fn without_a_pool_every_packet_misses() {
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_cipher_there_are_packets_and_no_pads() {
     let arms = Arm::all(&[MeasureSuite::NULL.protection()], &[true], &[<_>::default()]);
-    let section = typing().section(&measure(&typing(), arms[0], Place::Here, 1).await);
+    let section = typing().section(&measure(&typing(), arms[0], Link::default(), 1).await);
     assert!(
         matches!(cell(&section, "pads", "null", "packets"), Cell::Figure(it) if it.value > 0.0)
     );

@@ -13,6 +13,7 @@ use super::Network;
 use crate::arm::{Arm, TunnelArm};
 use crate::emulate::Throttle;
 use crate::exchange::Exchange;
+use crate::link::Link;
 use crate::path::{Path, PathSettings, Place};
 use crate::reproduce::Effort;
 use crate::reproduce::lab::{Missed, Part};
@@ -101,6 +102,7 @@ async fn open(
         kex: KeyExchange::X25519.into(),
         transport: TransportSettings::default(),
         far_engine,
+        link: Link::default(),
     };
     Ok(Path::open(Arm::Tunnel(arm), &settings).await?)
 }

@@ -10,6 +10,7 @@ use super::{GROUPS, Generated, Generation, Throughput};
 use crate::arm::{Arm, TunnelArm};
 use crate::exchange::Exchange;
 use crate::kex::Ends;
+use crate::link::Link;
 use crate::path::{Path, PathSettings, Place};
 use crate::reproduce::Effort;
 use crate::reproduce::lab::{Lab, Missed, Part};
@@ -101,6 +102,7 @@ async fn stream(arm: Arm, kex: Group, time: Duration) -> Part<f64> {
         kex,
         transport: TransportSettings::default(),
         far_engine: None,
+        link: Link::default(),
     };
     let path = Path::open(arm, &settings).await?;
     let step = Exchange::new(STEP_BYTES, 1);
