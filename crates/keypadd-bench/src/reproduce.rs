@@ -5,16 +5,21 @@
 //! measured again, so that a run of hours goes on where it was stopped. Rules are fixed before the run;
 //! a paper's figures are data that name their place in it.
 
+mod bollinger;
 mod claim;
+mod compaq;
 mod effort;
 mod lab;
 mod lomas;
 mod notebook;
 mod praptodiyono;
+mod ridzuan;
 
 use std::fmt;
 use std::future::Future;
 use std::time::{Duration, Instant};
+
+use keypadd_keystream::{Cipher, Mac, Protection};
 
 use crate::interleave::{INTERRUPTED, Tell};
 use crate::results::Section;
@@ -28,18 +33,28 @@ pub use notebook::{Notebook, OtherRun};
 pub enum Paper {
     /// Lomas, "Encrypting Network Traffic".
     Lomas,
+    /// Compaq, "Performance Testing of AXENT Raptor Firewall Virtual Private Network Implementation".
+    Compaq,
+    /// Bollinger, "Choosing Secure Remote Access Technologies".
+    Bollinger,
+    /// Ridzuan and Ab Rahman, "Performance Comparison of Encryption IPsec VPN Encryption Techniques".
+    Ridzuan,
     /// Praptodiyono and others, "Performance Analysis of Internet Key Exchange Algorithms".
     Praptodiyono,
 }
 
 impl Paper {
     /// All of them, the oldest first.
-    pub const ALL: [Self; 2] = [Self::Lomas, Self::Praptodiyono];
+    pub const ALL: [Self; 5] =
+        [Self::Lomas, Self::Compaq, Self::Bollinger, Self::Ridzuan, Self::Praptodiyono];
 
     /// The name on the command line, in files and in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Lomas => "lomas",
+            Self::Compaq => "compaq",
+            Self::Bollinger => "bollinger",
+            Self::Ridzuan => "ridzuan",
             Self::Praptodiyono => "praptodiyono",
         }
     }
@@ -48,6 +63,7 @@ impl Paper {
     fn quick_time(self) -> Duration {
         Duration::from_secs(match self {
             Self::Lomas => 95,
+            Self::Compaq | Self::Bollinger | Self::Ridzuan => 53,
             Self::Praptodiyono => 35,
         })
     }
@@ -56,6 +72,9 @@ impl Paper {
     async fn reproduce(self, lab: &Lab<'_>) -> Section {
         let section = match self {
             Self::Lomas => lomas::reproduce(lab).await,
+            Self::Compaq => compaq::reproduce(lab).await,
+            Self::Bollinger => bollinger::reproduce(lab).await,
+            Self::Ridzuan => ridzuan::reproduce(lab).await,
             Self::Praptodiyono => praptodiyono::reproduce(lab).await,
         };
         Section { id: self.name().to_owned(), own_page: true, ..section }
@@ -129,6 +148,19 @@ impl Reproduction {
         }
         sections
     }
+}
+
+/// The turns of a round, in an order drawn from the seed.
+fn order(seed: u64, round: u32, count: usize) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..count).collect();
+    fastrand::Rng::with_seed(seed.wrapping_add(round.into())).shuffle(&mut order);
+    order
+}
+
+/// The suite of a cipher and a MAC that a paper pairs.
+fn suite(cipher: Cipher, mac: Mac) -> Protection {
+    let found = Protection::all().find(|it| it.cipher() == cipher && it.mac() == mac);
+    found.expect("there is a suite for each pair of the papers, which tests go through")
 }
 
 #[cfg(test)]

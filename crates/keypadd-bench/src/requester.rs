@@ -80,6 +80,7 @@ pub struct Requester {
     stream: TcpStream,
     requests: Filling,
     responses: Filling,
+    underway: usize,
 }
 
 impl Requester {
@@ -93,14 +94,21 @@ impl Requester {
             let stream = TcpStream::connect_timeout(&address, PATIENCE).map_err(refused)?;
             stream.set_nodelay(true).map_err(refused)?;
             stream.set_read_timeout(Some(PATIENCE)).map_err(refused)?;
-            let mut opened =
-                Self { stream, requests: Filling::default(), responses: Filling::default() };
+            let (requests, responses) = (Filling::default(), Filling::default());
+            let mut opened = Self { stream, requests, responses, underway: UNDERWAY };
             let first = Exchange::new(0, 0);
             write(&opened.stream, &mut opened.requests, first).map_err(Broken::Stopped)?;
             read(&opened.stream, &mut opened.responses, first, &mut buffer())?;
             Ok(opened)
         })
         .await
+    }
+
+    /// Has no more exchanges under way than so many, so that what is sent without a pause does not pile
+    /// up before a slow path.
+    #[must_use]
+    pub fn at_most(self, underway: usize) -> Self {
+        Self { underway, ..self }
     }
 
     /// Sends `requests` and tells `record` of each answer, in order. `start` may lie ahead, so that
@@ -164,8 +172,8 @@ impl Requester {
         start: Instant,
         mut tell: impl FnMut(Answered),
     ) -> Result<(), Broken> {
-        let Self { stream, requests: sent, responses } = self;
-        let (underway, sending) = mpsc::sync_channel(UNDERWAY);
+        let Self { stream, requests: sent, responses, underway } = self;
+        let (underway, sending) = mpsc::sync_channel(*underway);
         let mut bytes = buffer();
         thread::scope(|scope| {
             scope.spawn(|| {

@@ -44,7 +44,6 @@ pub(crate) enum Missed {
     /// A quick run's time for this paper was over.
     OutOfTime,
     /// This machine or this program lacks what it needs; in words.
-    #[expect(dead_code, reason = "the papers so far need nothing that a machine may lack")]
     Lacking(String),
     /// It was tried and failed; in words.
     Failed(String),

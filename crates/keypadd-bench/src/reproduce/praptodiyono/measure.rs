@@ -12,8 +12,8 @@ use crate::exchange::Exchange;
 use crate::kex::Ends;
 use crate::link::Link;
 use crate::path::{Path, PathSettings, Place};
-use crate::reproduce::Effort;
 use crate::reproduce::lab::{Lab, Missed, Part};
+use crate::reproduce::{Effort, order};
 use crate::workload::{flood, rate_mbit};
 
 /// Of the tunnels, which differ in their handshakes alone. The paper does not name its cipher; this is
@@ -109,12 +109,6 @@ async fn stream(arm: Arm, kex: Group, time: Duration) -> Part<f64> {
     let arrivals = flood(&path, 1, step, time, Instant::now() + LEAD).await?;
     path.close().await;
     Ok(rate_mbit(&arrivals))
-}
-
-fn order(seed: u64, round: u32, count: usize) -> Vec<usize> {
-    let mut order: Vec<usize> = (0..count).collect();
-    fastrand::Rng::with_seed(seed.wrapping_add(round.into())).shuffle(&mut order);
-    order
 }
 
 fn micros(time: Duration) -> f64 {

@@ -1,0 +1,106 @@
+//! Bollinger, "Choosing Secure Remote Access Technologies": what 3DES costs beside DES, and perfect forward
+//! secrecy beside none, in the throughput of one TCP stream between two routers.
+
+mod measure;
+mod page;
+
+use keypadd_keystream::{Protection, Suite};
+use serde::{Deserialize, Serialize};
+
+use super::lab::{Lab, Missed, Part, Rounds};
+use crate::results::Section;
+
+/// How a stream is protected.
+#[derive(Clone, Copy, Debug)]
+struct Setting {
+    suite: Protection,
+    /// Whether a key exchange of its own follows each lifetime.
+    fresh: bool,
+}
+
+/// The paper's, in the order of its tables.
+const SETTINGS: [Setting; 4] = [
+    Setting { suite: Suite::DES_CTR_HMAC_SHA1.protection(), fresh: false },
+    Setting { suite: Suite::TRIPLE_DES_CTR_HMAC_SHA1.protection(), fresh: false },
+    Setting { suite: Suite::DES_CTR_HMAC_SHA1.protection(), fresh: true },
+    Setting { suite: Suite::TRIPLE_DES_CTR_HMAC_SHA1.protection(), fresh: true },
+];
+
+/// Pairs of them without and with fresh key exchanges.
+const PAIRS: [[usize; 2]; 2] = [[0, 2], [1, 3]];
+
+/// A network that the streams cross.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Network {
+    /// The paper's switch.
+    Near,
+    /// A satellite, of which the paper speaks.
+    Far,
+}
+
+/// A stream of one setting, cut into stretches.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+struct Streamed {
+    /// Rates, Mbit/s: of one lifetime each, or of as many stretches of one connection, its start left out.
+    mbit: Vec<f64>,
+    /// Key exchanges of the stream, the first one included.
+    key_exchanges: u32,
+    /// How long a lifetime of keys was.
+    lifetime_seconds: f64,
+}
+
+/// Streams by setting.
+type Streams = [Part<Streamed>; SETTINGS.len()];
+
+/// All that is measured.
+#[derive(Debug)]
+struct Figures {
+    /// As the paper's Table 2: many short streams, keys that live for an hour.
+    short: Rounds<[Streamed; SETTINGS.len()]>,
+    /// As its Table 3: one long stream, keys that live for two minutes.
+    long: Streams,
+    /// The same over a satellite.
+    far: Streams,
+}
+
+pub(super) async fn reproduce(lab: &Lab<'_>) -> Section {
+    let mut short = Rounds::default();
+    for round in 0..lab.effort.rounds() {
+        let name = format!("short streams, round {}", round + 1);
+        short.push(lab.part(&name, measure::short(lab, round)).await);
+    }
+    let long = streams(lab, Network::Near).await;
+    let far = streams(lab, Network::Far).await;
+    page::page(&Figures { short, long, far }, lab.effort)
+}
+
+async fn streams(lab: &Lab<'_>, network: Network) -> Streams {
+    let mut streams: Streams = std::array::from_fn(|_| Err(Missed::NotReached));
+    // The pair that quick runs measure over the satellite comes first: time may be short.
+    for nth in [1, 3, 0, 2] {
+        let name = format!("long stream, {}, {}", network.name(), SETTINGS[nth].name());
+        streams[nth] = lab.part(&name, measure::long(lab, network, nth)).await;
+    }
+    streams
+}
+
+impl Network {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Near => "near",
+            Self::Far => "600 ms away",
+        }
+    }
+}
+
+impl Setting {
+    fn name(self) -> String {
+        match self.fresh {
+            true => format!("{}, fresh key exchanges", self.suite),
+            false => self.suite.to_string(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
