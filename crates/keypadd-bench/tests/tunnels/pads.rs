@@ -38,8 +38,9 @@ async fn costs<W: Workload>(workload: &W, arm: Arm) -> [f64; 5] {
     })
 }
 
+/// More packets each way than a filler that comes late skips to be ahead again.
 fn typing() -> Terminal {
-    let typing = Typing::Fixed { per_second: 50.0, bytes: 64 };
+    let typing = Typing::Fixed { per_second: 600.0, bytes: 64 };
     Terminal { typing, time: Duration::from_millis(400), seed: 1 }
 }
 
@@ -53,8 +54,8 @@ fn flood() -> Bulk {
 #[tokio::test(flavor = "multi_thread")]
 async fn keys_find_their_pads_in_a_full_pool() {
     let [hit, partial, miss, from_pool, inline] = costs(&typing(), quick(true)).await;
-    assert_eq!([hit, partial, miss, inline], [100.0, 0.0, 0.0, 0.0]);
-    assert!(from_pool > 0.0);
+    assert_eq!([hit + miss, partial], [100.0, 0.0], "keys live on heads alone");
+    assert!(hit > 0.0 && from_pool > 0.0 && (inline > 0.0) == (miss > 0.0), "{inline} MB inline");
 }
 
 #[tokio::test(flavor = "multi_thread")]
