@@ -63,7 +63,7 @@ impl Paper {
     fn quick_time(self) -> Duration {
         Duration::from_secs(match self {
             Self::Lomas => 95,
-            Self::Compaq | Self::Bollinger | Self::Ridzuan => 53,
+            Self::Compaq | Self::Bollinger | Self::Ridzuan => 51,
             Self::Praptodiyono => 35,
         })
     }
