@@ -14,6 +14,8 @@ const HOT_BYTES: usize = 1 << 20;
 const HEADS_BYTES: usize = 96 << 10;
 /// What DESIGN.md's figures are for.
 const NEAR_BYTES: usize = 64 << 20;
+/// What a trial has in the place of either: it measures nothing.
+const TRIAL_BYTES: usize = 8 << 20;
 /// A cache where the system names none.
 const CACHE_BYTES: usize = 32 << 20;
 /// Memory that one connection's pads take at most, roughly: more connections fill a larger pool.
@@ -103,10 +105,10 @@ impl Supply {
                 let (pool, filler) = stepped(HOT_BYTES);
                 (Some(pool), Some(filler), 1)
             }
+            Source::Near | Source::Cold if is_trial() => (Some(threaded(TRIAL_BYTES)), None, 1),
             Source::Near => (Some(threaded(NEAR_BYTES)), None, 1),
             Source::Cold => {
-                // A trial of every rung measures nothing, and needs no pool of that size.
-                let bytes = if is_trial() { 0 } else { last_level_cache_bytes() * 5 / 4 };
+                let bytes = last_level_cache_bytes() * 5 / 4;
                 let connections = bytes.div_ceil(CONNECTION_BYTES) + 1;
                 // A quarter is kept for heads and newcomers.
                 (Some(threaded(connections * CONNECTION_BYTES * 4 / 3)), None, connections)
