@@ -38,10 +38,10 @@ async fn costs<W: Workload>(workload: &W, arm: Arm) -> [f64; 5] {
     })
 }
 
-/// More packets each way than a filler that comes late skips to be ahead again.
+/// Four times the packets each way that a filler which comes late may skip to be ahead again.
 fn typing() -> Terminal {
-    let typing = Typing::Fixed { per_second: 600.0, bytes: 64 };
-    Terminal { typing, time: Duration::from_millis(400), seed: 1 }
+    let typing = Typing::Fixed { per_second: 1000.0, bytes: 64 };
+    Terminal { typing, time: Duration::from_millis(800), seed: 1 }
 }
 
 /// Many times what a pool holds.
@@ -55,7 +55,10 @@ fn flood() -> Bulk {
 async fn keys_find_their_pads_in_a_full_pool() {
     let [hit, partial, miss, from_pool, inline] = costs(&typing(), quick(true)).await;
     assert_eq!([hit + miss, partial], [100.0, 0.0], "keys live on heads alone");
-    assert!(hit > 0.0 && from_pool > 0.0 && (inline > 0.0) == (miss > 0.0), "{inline} MB inline");
+    assert!(
+        hit > 50.0 && from_pool > 0.0 && (inline > 0.0) == (miss > 0.0),
+        "{hit} % hits, {inline} MB inline"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
