@@ -38,7 +38,10 @@ impl Claim {
             (None, Some(missed)) => {
                 verdict.outcome = match missed {
                     Missed::Lacking(_) => Outcome::CannotCompare,
-                    Missed::NotReached | Missed::OutOfTime | Missed::Failed(_) => Outcome::NotRun,
+                    Missed::NotReached
+                    | Missed::OutOfTime
+                    | Missed::NotInQuick
+                    | Missed::Failed(_) => Outcome::NotRun,
                 };
                 verdict.because = missed.to_string();
             }

@@ -43,6 +43,8 @@ pub(crate) enum Missed {
     NotReached,
     /// A quick run's time for this paper was over.
     OutOfTime,
+    /// A quick run leaves it out.
+    NotInQuick,
     /// This machine or this program lacks what it needs; in words.
     Lacking(String),
     /// It was tried and failed; in words.
@@ -54,6 +56,7 @@ impl fmt::Display for Missed {
         match self {
             Self::NotReached => f.write_str("the run did not come to it"),
             Self::OutOfTime => f.write_str("a quick run's time was over before"),
+            Self::NotInQuick => f.write_str("a quick run leaves it out"),
             Self::Lacking(what) => f.write_str(what),
             Self::Failed(cause) => write!(f, "it failed: {cause}"),
         }

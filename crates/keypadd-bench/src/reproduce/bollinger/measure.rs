@@ -102,7 +102,7 @@ pub(super) async fn short(lab: &Lab<'_>, round: u32) -> Part<[Streamed; SETTINGS
 pub(super) async fn long(lab: &Lab<'_>, network: Network, nth: usize) -> Part<Streamed> {
     let is_extra = network == Network::Far && SETTINGS[nth].suite == SETTINGS[0].suite;
     if is_extra && lab.effort == Effort::Quick {
-        return Err(Missed::OutOfTime);
+        return Err(Missed::NotInQuick);
     }
     stream(nth, network, long_plan(lab.effort, network)).await
 }

@@ -62,6 +62,9 @@ pub(super) fn page(figures: &Figures, effort: Effort) -> Section {
             ("settings at 600 ms", "2".into(), "4".into()),
         ]),
     ];
+    section.emulated = vec![
+        "lines are a relay in this process: 100 Mbit/s near, 10 Mbit/s with a round trip of 600 ms far".into(),
+    ];
     section.verdicts = ciphers(figures);
     section.verdicts.extend(forward_secrecy(&figures.long));
     section.verdicts.extend(never_reached(figures));

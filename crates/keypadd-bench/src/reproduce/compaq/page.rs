@@ -53,12 +53,16 @@ pub(super) fn page(figures: &Figures, effort: Effort) -> Section {
             ("seconds of each number and size", seconds(Effort::Quick), seconds(Effort::Full)),
         ]),
     ];
+    section.emulated = vec![
+        "four hosts are network namespaces that share this machine's cores".into(),
+        "processors of two speeds are CPU quotas".into(),
+    ];
     if let Ok(base) = &figures.calibration {
-        let slowed = |pair| {
+        section.emulated.extend(EMULATED.map(|pair| {
             let (suite, rate) = (protection(pair), emulated_rate(pair.0, *base));
-            format!("{suite}: keystream slowed to {} bytes a second", group(&rate.to_string()))
-        };
-        section.emulated = EMULATED.map(slowed).to_vec();
+            let rate = group(&rate.to_string());
+            format!("{suite}, emulated: keystream slowed to {rate} bytes a second")
+        }));
     }
     section.verdicts = claims::verdicts(figures);
     section.tables = vec![over_base(figures), processors(figures)];
