@@ -103,6 +103,13 @@ pub enum PathFault {
     Here(String),
 }
 
+/// One end, and how it is told to end.
+#[derive(Debug)]
+struct RunningEnd {
+    host: Host,
+    stop: watch::Sender<()>,
+}
+
 /// An arm that is up. Dropped, it is gone at once; [`close`](Self::close) lets the ends say goodbye.
 #[derive(Debug)]
 pub struct Path {
@@ -110,9 +117,8 @@ pub struct Path {
     address: SocketAddr,
     gauges: Gauges,
     sessions: Vec<Arc<LiveSession>>,
-    stop: watch::Sender<()>,
     /// The near one first.
-    ends: Vec<Host>,
+    ends: Vec<RunningEnd>,
     /// Answers until it is dropped.
     _service: Option<Host>,
     /// Held for as long as something comes through.
@@ -214,10 +220,11 @@ impl Path {
 
     /// Ends what runs here.
     pub async fn close(mut self) {
-        let _ = self.stop.send(());
         let gone = async {
+            // The near one first: one that is left by its server says so and calls again.
             for end in &mut self.ends {
-                end.rest().await;
+                let _ = end.stop.send(());
+                end.host.rest().await;
             }
         };
         let _ = timeout(CLOSE_TIME, gone).await;

@@ -16,7 +16,7 @@ use keypadd_tunnel::{
 };
 use tokio::sync::watch;
 
-use super::{Path, PathFault, PathSettings, Place};
+use super::{Path, PathFault, PathSettings, Place, RunningEnd};
 use crate::arm::{Arm, TunnelArm};
 use crate::counts::Gauges;
 use crate::host::{Host, Seat};
@@ -37,7 +37,6 @@ pub(super) async fn tcp(settings: &PathSettings) -> Result<Path, PathFault> {
         address,
         gauges: Gauges { meters: Vec::new(), pools: Vec::new() },
         sessions: Vec::new(),
-        stop: watch::channel(()).0,
         ends: Vec::new(),
         _service: Some(service),
         _relay: relay,
@@ -48,7 +47,6 @@ pub(super) async fn tcp(settings: &PathSettings) -> Result<Path, PathFault> {
 /// A service, and a tunnel to it.
 pub(super) async fn tunnel(arm: TunnelArm, settings: &PathSettings) -> Result<Path, PathFault> {
     let sites = Sites::of(settings)?;
-    let (stop, stopped) = watch::channel(());
     let mut gauges = Gauges { meters: Vec::new(), pools: Vec::new() };
     let (mut ends, mut service, mut far_sessions, mut relay) = (Vec::new(), None, None, None);
     let (server, peer, key) = match &settings.place {
@@ -58,19 +56,12 @@ pub(super) async fn tunnel(arm: TunnelArm, settings: &PathSettings) -> Result<Pa
             let far_arm = TunnelArm { engine: settings.far_engine.unwrap_or(arm.engine), ..arm };
             let crypto = crypto(far_arm, settings, Arc::clone(&far_key), &mut gauges)?;
             let (answering, service_at) = serve(&sites.service).await?;
-            let (far, address) = listen(
-                &sites.far,
-                crypto,
-                near_key.public(),
-                service_at,
-                settings,
-                stopped.clone(),
-            )
-            .await?;
+            let (far, address) =
+                listen(&sites.far, crypto, near_key.public(), service_at, settings).await?;
             let (address, between) = settings.link.udp(address).map_err(text)?;
             relay = between;
             far_sessions = Some(far.sessions);
-            ends.push(far.host);
+            ends.push(far.running);
             service = Some(answering);
             (address.to_string().parse().map_err(text)?, far_key.public(), near_key)
         }
@@ -79,18 +70,17 @@ pub(super) async fn tunnel(arm: TunnelArm, settings: &PathSettings) -> Result<Pa
     // The near end's counters first, as its session.
     gauges.meters.rotate_right(1);
     gauges.pools.rotate_right(usize::from(arm.pool));
-    let (near, address) = connect(&sites.near, server, near, peer, settings, stopped).await?;
+    let (near, address) = connect(&sites.near, server, near, peer, settings).await?;
     let mut sessions = vec![only(&near.sessions)?];
     if let Some(far_sessions) = far_sessions {
         sessions.push(only(&far_sessions)?);
     }
-    ends.insert(0, near.host);
+    ends.insert(0, near.running);
     Ok(Path {
         arm: Arm::Tunnel(arm),
         address,
         gauges,
         sessions,
-        stop,
         ends,
         _service: service,
         _relay: relay,
@@ -162,7 +152,7 @@ fn crypto(
 
 /// An end of a tunnel that is up, on its host.
 struct End {
-    host: Host,
+    running: RunningEnd,
     sessions: Sessions,
 }
 
@@ -182,7 +172,6 @@ async fn listen(
     near: PublicKey,
     service: SocketAddr,
     settings: &PathSettings,
-    stopped: watch::Receiver<()>,
 ) -> Result<(End, SocketAddr), PathFault> {
     let mut host = Host::start(&site.seat).map_err(text)?;
     let peer = AllowedPeer {
@@ -203,8 +192,9 @@ async fn listen(
     };
     let server = host.run(async { Server::bind(settings) }).await.map_err(text)?.map_err(text)?;
     let (address, sessions) = (server.local_addr(), server.sessions());
+    let (stop, stopped) = watch::channel(());
     host.spawn(async move { server.run(at_once(stopped)).await });
-    Ok((End { host, sessions }, address))
+    Ok((End { running: RunningEnd { host, stop }, sessions }, address))
 }
 
 /// Starts the near end, with a listener that leads to the far end's service; where that is.
@@ -214,7 +204,6 @@ async fn connect(
     crypto: CryptoSettings,
     peer: PublicKey,
     settings: &PathSettings,
-    stopped: watch::Receiver<()>,
 ) -> Result<(End, SocketAddr), PathFault> {
     let mut host = Host::start(&site.seat).map_err(text)?;
     let bind = match site.address.is_loopback() {
@@ -243,12 +232,13 @@ async fn connect(
     });
     let address = listening.ok_or_else(|| PathFault::Here("no port to listen on".into()))?;
     let sessions = client.sessions();
+    let (stop, stopped) = watch::channel(());
     host.spawn(async move {
         // A session that is lost shows in the traffic.
         client.run(Some(session), at_once(stopped)).await;
         client.close().await;
     });
-    Ok((End { host, sessions }, address))
+    Ok((End { running: RunningEnd { host, stop }, sessions }, address))
 }
 
 async fn at_once(mut stopped: watch::Receiver<()>) -> Duration {
