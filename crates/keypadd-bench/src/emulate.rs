@@ -109,7 +109,7 @@ impl Pace for Throttle {
 }
 
 /// CPU that this thread has spent.
-fn thread_cpu() -> Duration {
+pub(crate) fn thread_cpu() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }

@@ -187,12 +187,10 @@ mod tests {
 
     use keypadd_keystream::{CipherEngine, Suite};
     use keypadd_provider::KeyExchange;
-    use keypadd_tunnel::TransportSettings;
 
     use super::*;
     use crate::arm::{Arm, TunnelArm};
     use crate::exchange::Exchange;
-    use crate::link::Link;
     use crate::path::{Path, PathSettings, Place};
     use crate::requester::{Requester, Requests};
     use crate::schedule::Due;
@@ -210,9 +208,7 @@ mod tests {
                 place,
                 pool_budget_bytes: 1 << 20,
                 kex: KeyExchange::X25519.into(),
-                transport: TransportSettings::default(),
-                far_engine: None,
-                link: Link::default(),
+                ..PathSettings::default()
             };
             let path = Path::open_cold(arm, &settings).await.unwrap();
             let address = path.address();

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use keypadd_keystream::CipherEngine;
 use keypadd_pool::Direction;
-use keypadd_provider::{ConnectionKeys, Group, PrivateKey, PublicKey};
+use keypadd_provider::{ConnectionKeys, Group, KeyExchange, PrivateKey, PublicKey};
 use keypadd_tunnel::{ClientError, LiveSession, ServerAddress, TransportSettings};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
@@ -77,6 +77,20 @@ pub struct PathSettings {
     pub far_engine: Option<CipherEngine>,
     /// What lies between ends that are [`Here`](Place::Here).
     pub link: Link,
+}
+
+/// Both ends in this process and nothing in between, no memory for pools, and what daemons do.
+impl Default for PathSettings {
+    fn default() -> Self {
+        Self {
+            place: Place::Here,
+            pool_budget_bytes: 0,
+            kex: KeyExchange::default().into(),
+            transport: TransportSettings::default(),
+            far_engine: None,
+            link: Link::default(),
+        }
+    }
 }
 
 /// Why a path does not come up.

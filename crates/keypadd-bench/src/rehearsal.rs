@@ -51,25 +51,14 @@ pub async fn rehearse(schedule: &[Due], settings: &PathSettings) -> Result<(), C
 
 #[cfg(test)]
 mod tests {
-    use keypadd_provider::KeyExchange;
-    use keypadd_tunnel::TransportSettings;
 
     use super::*;
     use crate::exchange::Exchange;
-    use crate::link::Link;
-    use crate::path::Place;
     use crate::schedule::even;
 
     #[tokio::test]
     async fn what_no_machine_can_offer_is_refused_and_a_little_is_not() {
-        let settings = PathSettings {
-            place: Place::Here,
-            pool_budget_bytes: 1 << 20,
-            kex: KeyExchange::default().into(),
-            transport: TransportSettings::default(),
-            far_engine: None,
-            link: Link::default(),
-        };
+        let settings = PathSettings { pool_budget_bytes: 1 << 20, ..PathSettings::default() };
         let second = Duration::from_secs(1);
         let little = even(20.0, Exchange::new(64, 64), second);
         assert_eq!(rehearse(&little, &settings).await, Ok(()));

@@ -5,10 +5,8 @@ use std::fmt;
 use std::future::Future;
 use std::time::{Duration, Instant};
 
-use keypadd_bench::{Counts, Due, Link, Path, PathSettings, Place, TunnelArm};
+use keypadd_bench::{Counts, Due, Path, PathSettings, TunnelArm};
 use keypadd_keystream::CipherEngine;
-use keypadd_provider::KeyExchange;
-use keypadd_tunnel::TransportSettings;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
@@ -95,14 +93,7 @@ pub(super) async fn run(
     stage(Stage::Connecting);
     let tunnel =
         TunnelArm { suite: arm.suite.protection(), pool: arm.pool, engine: workload.engine };
-    let settings = PathSettings {
-        place: Place::Here,
-        pool_budget_bytes: POOL_BUDGET_BYTES,
-        kex: KeyExchange::default().into(),
-        transport: TransportSettings::default(),
-        far_engine: None,
-        link: Link::default(),
-    };
+    let settings = PathSettings { pool_budget_bytes: POOL_BUDGET_BYTES, ..PathSettings::default() };
     let path = Path::open(keypadd_bench::Arm::Tunnel(tunnel), &settings).await;
     let path = path.map_err(|error| failed(error.to_string()))?;
     let latencies = Shared::default();

@@ -215,23 +215,14 @@ mod tests {
 
     use keypadd_keystream::{CipherBackend, Suite};
     use keypadd_provider::KeyExchange;
-    use keypadd_tunnel::TransportSettings;
 
     use super::*;
-    use crate::link::Link;
 
     fn settings(repetitions: u32) -> Exhaustion {
         let suite = Suite::TRIPLE_DES_CTR_HMAC_SHA1.protection();
         let engine = CipherBackend::Auto.engine().unwrap();
         Exhaustion {
-            path: PathSettings {
-                place: Place::Here,
-                pool_budget_bytes: 0,
-                kex: KeyExchange::X25519.into(),
-                transport: TransportSettings::default(),
-                far_engine: None,
-                link: Link::default(),
-            },
+            path: PathSettings { kex: KeyExchange::X25519.into(), ..PathSettings::default() },
             arms: vec![TunnelArm { suite, pool: true, engine }],
             pools_bytes: vec![4 << 20],
             backgrounds: vec![0.0],

@@ -7,18 +7,15 @@ mod delay;
 mod pads;
 
 use keypadd_bench::results::{Cell, Section};
-use keypadd_bench::{Arm, Link, PathSettings, Place, Rounds, Runs, Workload, take_turns};
+use keypadd_bench::{Arm, Link, PathSettings, Rounds, Runs, Workload, take_turns};
 use keypadd_provider::KeyExchange;
-use keypadd_tunnel::TransportSettings;
 
 fn settings(link: Link) -> PathSettings {
     PathSettings {
-        place: Place::Here,
         pool_budget_bytes: 2 << 20,
         kex: KeyExchange::X25519.into(),
-        transport: TransportSettings::default(),
-        far_engine: None,
         link,
+        ..PathSettings::default()
     }
 }
 

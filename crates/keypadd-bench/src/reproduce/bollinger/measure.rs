@@ -10,14 +10,13 @@ use std::time::{Duration, Instant};
 
 use keypadd_keystream::CipherEngine;
 use keypadd_provider::{Group, MeasureKeyExchange};
-use keypadd_tunnel::TransportSettings;
 use tokio::time::sleep_until;
 
 use super::{Network, SETTINGS, Streamed};
 use crate::arm::{Arm, TunnelArm};
 use crate::exchange::Exchange;
 use crate::link::{Link, LinkSettings};
-use crate::path::{Path, PathSettings, Place};
+use crate::path::{Path, PathSettings};
 use crate::reproduce::lab::{Lab, Missed, Part};
 use crate::reproduce::{Effort, order};
 use crate::requester::{Answered, Requester, Requests};
@@ -113,14 +112,7 @@ type Opened = (Path, Requester);
 async fn open(nth: usize, network: Network, link: &Link, kex: Group) -> Part<Opened> {
     let engine = CipherEngine::default();
     let arm = Arm::Tunnel(TunnelArm { suite: SETTINGS[nth].suite, pool: false, engine });
-    let settings = PathSettings {
-        place: Place::Here,
-        pool_budget_bytes: 0,
-        kex,
-        transport: TransportSettings::default(),
-        far_engine: None,
-        link: link.clone(),
-    };
+    let settings = PathSettings { kex, link: link.clone(), ..PathSettings::default() };
     let path = Path::open_cold(arm, &settings).await?;
     let requester = Requester::open(path.address()).await?;
     Ok((path, requester.at_most(network.underway())))

@@ -5,8 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use keypadd_keystream::{Cipher, CipherEngine, Mac};
-use keypadd_provider::KeyExchange;
-use keypadd_tunnel::TransportSettings;
 
 use super::crowd::Crowd;
 use super::page::BASE_OVER_DES;
@@ -16,7 +14,6 @@ use super::{
 };
 use crate::arm::{Arm, TunnelArm};
 use crate::emulate::CipherRate;
-use crate::link::Link;
 use crate::namespace::FourHosts;
 use crate::path::{Path, PathSettings, Place};
 use crate::reproduce::lab::{Lab, Missed, Part};
@@ -128,14 +125,7 @@ fn arm(pair: (Cipher, Mac), engine: CipherEngine) -> Arm {
 }
 
 async fn open(arm: Arm, place: &Place) -> Part<Path> {
-    let settings = PathSettings {
-        place: place.clone(),
-        pool_budget_bytes: 0,
-        kex: KeyExchange::default().into(),
-        transport: TransportSettings::default(),
-        far_engine: None,
-        link: Link::default(),
-    };
+    let settings = PathSettings { place: place.clone(), ..PathSettings::default() };
     let path = Path::open_cold(arm, &settings).await?;
     // Congestion control, path MTU and the service's threads settle.
     serve(&path, place, WARM_UP_CLIENTS, LARGE, WARM_UP, 0).await?;

@@ -7,14 +7,12 @@ use std::time::{Duration, Instant};
 
 use keypadd_keystream::{Cipher, CipherBackend, CipherEngine, Mac, MeasureSuite, Protection};
 use keypadd_provider::KeyExchange;
-use keypadd_tunnel::TransportSettings;
 
 use super::Network;
 use crate::arm::{Arm, TunnelArm};
 use crate::emulate::Throttle;
 use crate::exchange::Exchange;
-use crate::link::Link;
-use crate::path::{Path, PathSettings, Place};
+use crate::path::{Path, PathSettings};
 use crate::reproduce::Effort;
 use crate::reproduce::lab::{Missed, Part};
 use crate::requester::Requester;
@@ -97,12 +95,10 @@ async fn open(
     far_engine: Option<CipherEngine>,
 ) -> Part<Path> {
     let settings = PathSettings {
-        place: Place::Here,
         pool_budget_bytes,
         kex: KeyExchange::X25519.into(),
-        transport: TransportSettings::default(),
         far_engine,
-        link: Link::default(),
+        ..PathSettings::default()
     };
     Ok(Path::open(Arm::Tunnel(arm), &settings).await?)
 }

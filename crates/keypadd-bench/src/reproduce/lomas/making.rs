@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use keypadd_keystream::{CipherBackend, KeystreamKey, PacketNumber, SEGMENT_PACKETS, SuiteKey};
-use rustix::time::{ClockId, clock_gettime};
 
 use super::bed::{AMPLE_BYTES, by, des, fill};
 use super::streams::FILE_BYTES;
 use super::{LOADS, Making};
 use crate::background::Background;
+use crate::emulate::thread_cpu;
 use crate::exchange::Exchange;
 use crate::interleave::process_cpu;
 use crate::path::Path;
@@ -109,9 +109,4 @@ async fn beside(share: f64, effort: Effort) -> Part<f64> {
     drop(load);
     path.close().await;
     Ok(made as f64 / took.as_secs_f64())
-}
-
-fn thread_cpu() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }

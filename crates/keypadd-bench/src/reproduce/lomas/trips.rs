@@ -7,8 +7,8 @@ use super::bed::{AMPLE_BYTES, Slowed, fill, plain, tunnel};
 use super::{Encryptions, Grid, Network, Surfaces, Trips, delays, sizes};
 use crate::exchange::Exchange;
 use crate::path::Path;
-use crate::reproduce::Effort;
 use crate::reproduce::lab::{Lab, Part};
+use crate::reproduce::{Effort, order};
 use crate::requester::Requester;
 
 /// Round trips of a field of a surface, without encryption and with pads that are ready.
@@ -30,9 +30,7 @@ const LONG: u64 = 1024;
 pub(super) async fn surfaces(lab: &Lab<'_>, round: u32, network: Network) -> Part<Surfaces> {
     let effort = lab.effort;
     let mut surfaces = Surfaces::default();
-    let mut order = [0, 1, 2];
-    fastrand::Rng::with_seed(lab.seed.wrapping_add(round.into())).shuffle(&mut order);
-    for nth in order {
+    for nth in order(lab.seed, round, 3) {
         match nth {
             0 => {
                 let path = plain().await?;

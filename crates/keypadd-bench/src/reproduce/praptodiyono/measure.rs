@@ -4,14 +4,12 @@ use std::time::{Duration, Instant};
 
 use keypadd_keystream::{CipherEngine, Protection, Suite};
 use keypadd_provider::{Group, KeyExchange};
-use keypadd_tunnel::TransportSettings;
 
 use super::{GROUPS, Generated, Generation, Throughput};
 use crate::arm::{Arm, TunnelArm};
 use crate::exchange::Exchange;
 use crate::kex::Ends;
-use crate::link::Link;
-use crate::path::{Path, PathSettings, Place};
+use crate::path::{Path, PathSettings};
 use crate::reproduce::lab::{Lab, Missed, Part};
 use crate::reproduce::{Effort, order};
 use crate::workload::{flood, rate_mbit};
@@ -96,14 +94,7 @@ pub(super) async fn throughput(lab: &Lab<'_>, round: u32) -> Part<Throughput> {
 
 /// Payload that arrives, Mbit/s.
 async fn stream(arm: Arm, kex: Group, time: Duration) -> Part<f64> {
-    let settings = PathSettings {
-        place: Place::Here,
-        pool_budget_bytes: 0,
-        kex,
-        transport: TransportSettings::default(),
-        far_engine: None,
-        link: Link::default(),
-    };
+    let settings = PathSettings { kex, ..PathSettings::default() };
     let path = Path::open(arm, &settings).await?;
     let step = Exchange::new(STEP_BYTES, 1);
     let arrivals = flood(&path, 1, step, time, Instant::now() + LEAD).await?;

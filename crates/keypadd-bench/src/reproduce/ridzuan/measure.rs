@@ -5,14 +5,13 @@ use std::time::{Duration, Instant};
 
 use keypadd_keystream::{Cipher, CipherEngine, Mac, Protection};
 use keypadd_provider::MeasureKeyExchange;
-use keypadd_tunnel::TransportSettings;
 
 use super::{EMULATED, Echoes, Round, SCENARIOS, SIZES, TABLE_3, scenario};
 use crate::arm::{Arm, TunnelArm};
 use crate::emulate::CipherRate;
 use crate::exchange::Exchange;
 use crate::link::{Link, LinkSettings};
-use crate::path::{Path, PathSettings, Place};
+use crate::path::{Path, PathSettings};
 use crate::reproduce::lab::{Lab, Part};
 use crate::reproduce::{Effort, order, suite};
 use crate::requester::{Answered, Requester, Requests};
@@ -81,14 +80,8 @@ fn tunnel(suite: Protection, engine: CipherEngine) -> Arm {
 /// Echoes through a new path over a new line.
 async fn echo(arm: Arm, count: u32) -> Part<Echoes> {
     let line = LinkSettings { delay: delay(), bits_per_second: Some(LINE), ipv6: false };
-    let settings = PathSettings {
-        place: Place::Here,
-        pool_budget_bytes: 0,
-        kex: GROUP.into(),
-        transport: TransportSettings::default(),
-        far_engine: None,
-        link: Link::new(line),
-    };
+    let settings =
+        PathSettings { kex: GROUP.into(), link: Link::new(line), ..PathSettings::default() };
     let path = Path::open_cold(arm, &settings).await?;
     let requester = Requester::open(path.address()).await?;
     let exchanges = SIZES.map(|bytes| Exchange::new(bytes, bytes));
