@@ -5,6 +5,7 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
+use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -23,12 +24,19 @@ pub(crate) fn until<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T 
     }
 }
 
-/// A UDP and TCP port that was free a moment ago.
+/// A UDP and TCP port that nobody else gets: below those that the kernel gives out by itself (ip(7)), and
+/// given out here once.
 pub(crate) fn free_port() -> u16 {
-    let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = tcp.local_addr().unwrap().port();
-    UdpSocket::bind(("127.0.0.1", port)).unwrap();
-    port
+    static NEXT: AtomicU16 = AtomicU16::new(15_000);
+    loop {
+        let port = NEXT.fetch_add(1, Relaxed);
+        let is_free =
+            |ip: &str| TcpListener::bind((ip, port)).is_ok() && UdpSocket::bind((ip, port)).is_ok();
+        if is_free("0.0.0.0") {
+            return port;
+        }
+        assert!(port < 30_000, "no port is free");
+    }
 }
 
 /// A target that says everything back on every connection, at a free port of this address.
