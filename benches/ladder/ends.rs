@@ -51,6 +51,8 @@ pub(crate) struct Ends {
     keys: [ConnectionKeys; 2],
     meters: [Arc<Meters>; 2],
     measured: Measured,
+    /// Of a pad, before what the payload needs.
+    mask_bytes: usize,
     next: u64,
 }
 
@@ -78,7 +80,8 @@ impl Ends {
             data.downcast::<HandshakeData>().expect("ours").keys
         });
         let [sealing, opening] = next_keys(&mut sessions);
-        Self { sessions, sealing, opening, keys, meters, measured, next: 0 }
+        let mask_bytes = suite.mask_bytes();
+        Self { sessions, sealing, opening, keys, meters, measured, mask_bytes, next: 0 }
     }
 
     /// Packets of the measured end that found so much of their pad.
@@ -132,7 +135,8 @@ impl Ends {
             Measured::Sealing => self.keys[0].status(Direction::Send),
             Measured::Opening => self.keys[1].status(Direction::Receive),
         };
-        let bodies = if payload_bytes > HEAD_BYTES { status.body.packets } else { u64::MAX };
+        let is_long = self.mask_bytes + payload_bytes > HEAD_BYTES;
+        let bodies = if is_long { status.body.packets } else { u64::MAX };
         status.head.packets.min(bodies).saturating_sub(NOT_USED).min(PACKETS_PER_KEY)
     }
 
