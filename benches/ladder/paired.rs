@@ -30,8 +30,8 @@ pub(crate) fn is_asked_for() -> bool {
 pub(crate) fn paired() {
     let turns = if is_trial() { 1 } else { TURNS };
     for suite in Protection::all().filter(|suite| suite.cipher() != Cipher::Null) {
-        let mut supplies = SOURCES.map(|source| Supply::new(source, suite, Measured::Sealing));
         for size in SIZES {
+            let mut supplies = SOURCES.map(|source| Supply::new(source, suite, Measured::Sealing));
             let mut took = SOURCES.map(|_| Vec::new());
             for turn in 0..turns {
                 for place in 0..SOURCES.len() {
