@@ -2,7 +2,7 @@
 //! waiting for what takes time. Knows sockets, no daemon.
 
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
@@ -30,9 +30,8 @@ pub(crate) fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(15_000);
     loop {
         let port = NEXT.fetch_add(1, Relaxed);
-        let is_free =
-            |ip: &str| TcpListener::bind((ip, port)).is_ok() && UdpSocket::bind((ip, port)).is_ok();
-        if is_free("0.0.0.0") {
+        let everywhere = (Ipv4Addr::UNSPECIFIED, port);
+        if TcpListener::bind(everywhere).is_ok() && UdpSocket::bind(everywhere).is_ok() {
             return port;
         }
         assert!(port < 30_000, "no port is free");

@@ -26,12 +26,17 @@ mod staying;
 mod watching;
 
 use std::fs;
+use std::path::Path;
 
 use daemons::{PRIVATE_KEY, PUBLIC_KEY, write_file};
 
 #[test]
 fn every_case_prints_and_ends_as_written() {
-    let desk = tempfile::tempdir().unwrap();
+    let desk = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cli-cases");
+    if desk.exists() {
+        fs::remove_dir_all(&desk).unwrap();
+    }
+    fs::create_dir(&desk).unwrap();
     let seed_line = PRIVATE_KEY.lines().nth(1).unwrap();
     for (name, text, mode) in [
         ("good.key", PRIVATE_KEY, 0o600),
@@ -42,16 +47,17 @@ fn every_case_prints_and_ends_as_written() {
         ("cut.key", &PRIVATE_KEY.replace(seed_line, &seed_line[..44]), 0o600),
         ("empty.key", "", 0o600),
     ] {
-        write_file(&desk.path().join(name), text, mode);
+        write_file(&desk.join(name), text, mode);
     }
     for entry in fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cli/config")).unwrap() {
         let path = entry.unwrap().path();
         let text = fs::read_to_string(&path).unwrap();
-        write_file(&desk.path().join(path.file_name().unwrap()), &text, 0o644);
+        write_file(&desk.join(path.file_name().unwrap()), &text, 0o644);
     }
-    write_file(&desk.path().join("writable.toml"), "", 0o666);
-    // The cases name these files alone, so that the texts are the same on every machine.
-    std::env::set_current_dir(desk.path()).unwrap();
+    write_file(&desk.join("writable.toml"), "", 0o666);
+    // The cases name these files alone, so that the texts are the same on every machine. All tests of the process
+    // are then in this folder, which therefore outlives it.
+    std::env::set_current_dir(&desk).unwrap();
     trycmd::TestCases::new()
         .env("KEYPADD_KEY", "good.key")
         .env("COLUMNS", "100")

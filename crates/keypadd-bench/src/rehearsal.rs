@@ -51,7 +51,6 @@ pub async fn rehearse(schedule: &[Due], settings: &PathSettings) -> Result<(), C
 
 #[cfg(test)]
 mod tests {
-
     use super::*;
     use crate::exchange::Exchange;
     use crate::schedule::even;

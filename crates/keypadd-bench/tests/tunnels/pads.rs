@@ -54,7 +54,8 @@ fn flood() -> Bulk {
 #[tokio::test(flavor = "multi_thread")]
 async fn keys_find_their_pads_in_a_full_pool() {
     let [hit, partial, miss, from_pool, inline] = costs(&typing(), quick(true)).await;
-    // Two keys that the network stack hands over at once are one packet, longer than a head.
+    assert!((hit + partial + miss - 100.0).abs() < 1e-9);
+    // What is sent together, two keys for one, is a packet longer than a head.
     assert!(partial < 5.0, "keys live on heads: {partial} % of packets had more");
     assert!(
         hit > 50.0 && from_pool > 0.0 && (inline > 0.0) == (partial + miss > 0.0),
