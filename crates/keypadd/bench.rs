@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use keypadd_bench::results::Section;
 use keypadd_bench::{
-    Arm, Bulk, CipherRate, Effort, Exhaustion, FileMix, Files, INTERRUPTED, Kex, Link, Mixed,
-    Paper, PathError, PathFault, PathSettings, Patience, Place, Progress, Reproduction, Rounds,
-    Runs, Terminal, TunnelArm, Typing, Workload, rehearse, take_turns, try_out,
+    Arm, Bulk, CannotOffer, CipherRate, Effort, Exhaustion, FileMix, Files, INTERRUPTED, Kex, Link,
+    Mixed, Paper, PathError, PathFault, PathSettings, Patience, Place, Progress, Reproduction,
+    Rounds, Runs, Terminal, TunnelArm, Typing, Workload, rehearse, take_turns, try_out,
 };
 use keypadd_keystream::CipherEngine;
 use keypadd_tunnel::TransportSettings;
@@ -113,9 +113,7 @@ async fn measure<W: Workload>(
 ) -> Result<(), Error> {
     let settings = path_settings(&tunnel, pools.pool_budget)?;
     let keeping = Keeping::begin(title, &run, emulated(&tunnel))?;
-    rehearse(&workload.offered(), &settings).await.map_err(|error| {
-        Error::new(Exit::Usage, error.to_string()).hint("a lower rate, or fewer who ask")
-    })?;
+    rehearse(&workload.offered(), &settings).await.map_err(not_offered)?;
     let meter = keeping.meter();
     let tell = |progress: &Progress| meter.show(progress);
     let arms = arms(&tunnel, &pools.pool);
@@ -173,6 +171,7 @@ async fn shake_hands(args: KexArgs, shutdown: Shutdown) -> Result<(), Error> {
         seed: run.seed,
     };
     let keeping = Keeping::begin("keypadd bench kex", &run, Vec::new())?;
+    experiment.rehearse().await.map_err(not_offered)?;
     let meter = keeping.meter();
     let tell = |progress: &Progress| meter.show(progress);
     let ran = experiment.run(&tell, thrown(&shutdown)).await;
@@ -200,6 +199,10 @@ async fn reproduce(args: ReproduceArgs, shutdown: Shutdown) -> Result<(), Error>
         reproduction.run(&notebook, &tell, &keep, thrown(&shutdown)).await
     };
     keeping.end(ran.sections, ran.ended_by.as_deref())
+}
+
+fn not_offered(error: CannotOffer) -> Error {
+    Error::new(Exit::Usage, error.to_string()).hint("a lower rate, or fewer who ask")
 }
 
 async fn thrown(shutdown: &Shutdown) {

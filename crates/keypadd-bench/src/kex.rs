@@ -9,6 +9,7 @@ mod ends;
 mod section;
 
 use std::future::Future;
+use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
 
 use keypadd_provider::Group;
@@ -17,12 +18,16 @@ use tokio::task::JoinSet;
 use crate::interleave::{INTERRUPTED, Progress, Tell, process_cpu};
 use crate::latencies::Latencies;
 use crate::link::{Link, LinkSettings};
+use crate::rehearsal::CannotOffer;
 use crate::results::Section;
 
 pub(crate) use ends::Ends;
 
 /// Handshakes through the relay, for each group: what they send hardly differs.
 const RELAYED: u32 = 5;
+
+/// Handshakes of each group before anything is measured, to see what they compute.
+const REHEARSED: u32 = 10;
 
 /// How long each of their datagrams is held back: long beside what a handshake computes.
 const HELD_BACK: Duration = Duration::from_millis(20);
@@ -93,6 +98,24 @@ pub(crate) struct Times {
 }
 
 impl Kex {
+    /// Tries whether this machine can compute so many handshakes a second, of every group.
+    ///
+    /// # Errors
+    /// They need more CPU than its cores have.
+    pub async fn rehearse(&self) -> Result<(), CannotOffer> {
+        let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        for &group in &self.groups {
+            let failed = |cause| CannotOffer::Failed(format!("{group}: {cause}"));
+            let ends = Ends::new(group).await.map_err(failed)?;
+            let cpu = one_by_one(&ends, REHEARSED).await.map_err(failed)?.cpu_us;
+            if cpu * self.per_second > cores as f64 * 1e6 {
+                let millis = cpu / 1e3;
+                return Err(CannotOffer::TooManyHandshakes { group, millis, cores });
+            }
+        }
+        Ok(())
+    }
+
     /// Runs until all is measured or `stop` resolves; what was measured by then is kept.
     pub async fn run(&self, tell: Tell<'_>, stop: impl Future<Output = ()>) -> Handshakes {
         let empty = |&group| Measured { group, wire: None, turns: Vec::new() };
@@ -130,18 +153,7 @@ impl Kex {
     }
 
     async fn turn(&self, ends: &Ends) -> Result<Turn, String> {
-        let mut turn = Turn::default();
-        // The first one of a turn finds caches cold; it does not count.
-        ends.shake_hands(None).await?;
-        let cpu = process_cpu();
-        for _ in 0..self.handshakes {
-            let times = ends.shake_hands(None).await?;
-            turn.ready.record(times.ready);
-            turn.done.record(times.done);
-        }
-        let cpu = process_cpu().saturating_sub(cpu);
-        turn.cpu_us = cpu.as_secs_f64() * 1e6 / f64::from(self.handshakes);
-
+        let mut turn = one_by_one(ends, self.handshakes).await?;
         let (start, mut running) = (Instant::now(), JoinSet::new());
         for nth in 0..(self.time.as_secs_f64() * self.per_second) as u32 {
             let due = start + Duration::from_secs_f64(f64::from(nth) / self.per_second);
@@ -160,6 +172,22 @@ impl Kex {
         }
         Ok(turn)
     }
+}
+
+/// The first half of a turn.
+async fn one_by_one(ends: &Ends, handshakes: u32) -> Result<Turn, String> {
+    let mut turn = Turn::default();
+    // The first one finds caches cold; it does not count.
+    ends.shake_hands(None).await?;
+    let cpu = process_cpu();
+    for _ in 0..handshakes {
+        let times = ends.shake_hands(None).await?;
+        turn.ready.record(times.ready);
+        turn.done.record(times.done);
+    }
+    let cpu = process_cpu().saturating_sub(cpu);
+    turn.cpu_us = cpu.as_secs_f64() * 1e6 / f64::from(handshakes);
+    Ok(turn)
 }
 
 /// Counts through a relay; the time that it takes, in units of the relay's, are round trips.

@@ -1,6 +1,9 @@
-//! Whether this machine can offer some traffic at all: tried over plain TCP before anything is measured.
+//! Whether this machine can offer some traffic at all: tried over plain TCP before anything is measured. Handshakes
+//! are tried where they are measured; here is how that is said.
 
 use std::time::{Duration, Instant};
+
+use keypadd_provider::Group;
 
 use crate::arm::Arm;
 use crate::path::{Path, PathSettings};
@@ -14,7 +17,7 @@ const TRIED: Duration = Duration::from_millis(500);
 const LAG_MAX: Duration = Duration::from_millis(250);
 
 /// Why traffic cannot be offered.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum CannotOffer {
     /// A plain TCP connection cannot keep up.
     #[error(
@@ -23,6 +26,19 @@ pub enum CannotOffer {
         TRIED.as_millis()
     )]
     TooMuch(Duration),
+    /// So many handshakes a second need more CPU than there is.
+    #[error(
+        "this machine cannot offer that many: a handshake with {group} takes {millis:.2} ms of CPU at both \
+         ends together, and the cores here are {cores}"
+    )]
+    TooManyHandshakes {
+        /// Of which key exchange.
+        group: Group,
+        /// CPU of one, at both ends together.
+        millis: f64,
+        /// What computes them.
+        cores: usize,
+    },
     /// There is no plain TCP connection.
     #[error("traffic cannot be offered here: {0}")]
     Failed(String),

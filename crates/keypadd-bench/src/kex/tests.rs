@@ -41,6 +41,15 @@ async fn every_group_is_measured_and_larger_shares_show_on_the_wire() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn more_handshakes_than_any_machine_computes_are_refused_and_a_few_are_not() {
+    let few = Kex { per_second: 1.0, ..kex(&KeyExchange::ALL) };
+    assert_eq!(few.rehearse().await, Ok(()));
+    let many = Kex { per_second: 1e9, ..few };
+    let refused = many.rehearse().await;
+    assert!(matches!(refused, Err(CannotOffer::TooManyHandshakes { .. })), "{refused:?}");
+}
+
 #[tokio::test]
 async fn a_run_that_is_stopped_keeps_its_complete_turns() {
     let (kex, told) = (kex(&[KeyExchange::X25519]), std::sync::Mutex::new(0));
