@@ -62,8 +62,9 @@ impl Paper {
     /// How long a quick run of it takes at most; of all together, less than five minutes.
     fn quick_time(self) -> Duration {
         Duration::from_secs(match self {
-            Self::Lomas => 95,
-            Self::Compaq | Self::Bollinger | Self::Ridzuan => 51,
+            Self::Lomas => 90,
+            Self::Bollinger => 70,
+            Self::Compaq | Self::Ridzuan => 45,
             Self::Praptodiyono => 35,
         })
     }

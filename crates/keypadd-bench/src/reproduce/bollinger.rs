@@ -7,7 +7,8 @@ mod page;
 use keypadd_keystream::{Protection, Suite};
 use serde::{Deserialize, Serialize};
 
-use super::lab::{Lab, Missed, Part, Rounds};
+use super::lab::{Lab, Rounds};
+use super::order;
 use crate::results::Section;
 
 /// How a stream is protected.
@@ -38,26 +39,29 @@ enum Network {
     Far,
 }
 
-/// A stream of one setting, cut into stretches.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+/// A stream of one setting.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 struct Streamed {
-    /// Rates, Mbit/s: of one lifetime each, or of as many stretches of one connection, its start left out.
-    mbit: Vec<f64>,
-    /// Key exchanges of the stream, the first one included.
+    /// Its rate; of a long one, without its start.
+    mbit: f64,
+    /// Key exchanges of the stream, the first one included, as counted.
     key_exchanges: u32,
     /// How long a lifetime of keys was.
     lifetime_seconds: f64,
 }
 
-/// Streams by setting.
-type Streams = [Part<Streamed>; SETTINGS.len()];
+/// Rounds of a long stream by setting.
+type Streams = [Rounds<Streamed>; SETTINGS.len()];
+
+/// Rounds of long streams: as many as an interval needs, because in a full run each takes minutes.
+const LONG_ROUNDS: u32 = 3;
 
 /// All that is measured.
 #[derive(Debug)]
 struct Figures {
     /// As the paper's Table 2: many short streams, keys that live for an hour.
     short: Rounds<[Streamed; SETTINGS.len()]>,
-    /// As its Table 3: one long stream, keys that live for two minutes.
+    /// As its Table 3: long streams, keys that live for two minutes.
     long: Streams,
     /// The same over a satellite.
     far: Streams,
@@ -75,11 +79,13 @@ pub(super) async fn reproduce(lab: &Lab<'_>) -> Section {
 }
 
 async fn streams(lab: &Lab<'_>, network: Network) -> Streams {
-    let mut streams: Streams = std::array::from_fn(|_| Err(Missed::NotReached));
-    // The pair that quick runs measure over the satellite comes first: time may be short.
-    for nth in [1, 3, 0, 2] {
-        let name = format!("long stream, {}, {}", network.name(), SETTINGS[nth].name());
-        streams[nth] = lab.part(&name, measure::long(lab, network, nth)).await;
+    let mut streams = Streams::default();
+    for round in 0..LONG_ROUNDS {
+        for nth in order(lab.seed, round, SETTINGS.len()) {
+            let setting = SETTINGS[nth].name();
+            let name = format!("long stream, {}, {setting}, round {}", network.name(), round + 1);
+            streams[nth].push(lab.part(&name, measure::long(lab, network, nth)).await);
+        }
     }
     streams
 }

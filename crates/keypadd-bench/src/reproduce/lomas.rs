@@ -5,6 +5,7 @@ mod bed;
 mod claims;
 mod making;
 mod page;
+mod pairs;
 mod streams;
 #[cfg(test)]
 mod tests;
@@ -107,8 +108,8 @@ struct Encryptions {
 struct Streams {
     plain_burst: f64,
     pooled_burst: f64,
-    /// In bursts whose average is half the cipher's rate.
-    late_below: f64,
+    /// In bursts whose average is half the cipher's rate; a quick run has none.
+    late_below: Option<f64>,
     /// In a stream as fast as it goes.
     late_above: f64,
     /// Once the pool has run dry.
@@ -130,6 +131,17 @@ struct Making {
     beside_loads: [f64; LOADS.len()],
 }
 
+/// A stream on a line, Mbit/s.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+struct Pairs {
+    /// With nobody else on it.
+    alone: f64,
+    /// Beside that of another pair.
+    beside: f64,
+    /// The other pair's.
+    other: f64,
+}
+
 /// Shares of every core that other programs take.
 const LOADS: [f64; 3] = [0.0, 0.5, 1.0];
 
@@ -141,6 +153,7 @@ struct Figures {
     encryptions: Rounds<Encryptions>,
     streams: Rounds<Streams>,
     making: Rounds<Making>,
+    pairs: Rounds<Pairs>,
 }
 
 /// Packets' sizes, bytes.
@@ -167,7 +180,12 @@ pub(super) async fn reproduce(lab: &Lab<'_>) -> Section {
         encryptions: Rounds::default(),
         streams: Rounds::default(),
         making: Rounds::default(),
+        pairs: Rounds::default(),
     };
+    for nth in 0..lab.effort.rounds() {
+        let name = format!("two pairs on one line, round {}", nth + 1);
+        figures.pairs.push(lab.part(&name, pairs::pairs(lab, nth)).await);
+    }
     match figures.network.clone() {
         Ok(network) => {
             for nth in 0..lab.effort.rounds() {
@@ -176,13 +194,13 @@ pub(super) async fn reproduce(lab: &Lab<'_>) -> Section {
                 let part = lab.part(&name, trips::surfaces(lab, nth, network)).await;
                 figures.surfaces.push(part);
                 let name = format!("encryptions, {round}");
-                let part = lab.part(&name, trips::encryptions(lab.effort, network)).await;
+                let part = lab.part(&name, trips::encryptions(lab, nth, network)).await;
                 figures.encryptions.push(part);
                 let name = format!("streams, {round}");
-                let part = lab.part(&name, streams::streams(lab.effort, network)).await;
+                let part = lab.part(&name, streams::streams(lab, nth, network)).await;
                 figures.streams.push(part);
                 let name = format!("making keystream, {round}");
-                let part = lab.part(&name, making::making(lab.effort)).await;
+                let part = lab.part(&name, making::making(lab, nth)).await;
                 figures.making.push(part);
             }
         }

@@ -1,7 +1,7 @@
 //! What a reproduction has measured so far, part by part, kept in the report's directory: a run that was
 //! stopped or killed goes on with the first part that is not there.
 //!
-//! Figures of another seed, effort, version or machine are not mixed with this run's: such a directory
+//! Figures of another seed, effort, program or machine are not mixed with this run's: such a directory
 //! is refused. Knows no paper's figures; they are JSON here.
 
 use std::collections::BTreeMap;
@@ -10,8 +10,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use sha2::{Digest, Sha256};
 
-use super::lab::{Missed, Part};
+use super::lab::Missed;
 use super::{Effort, Paper};
 use crate::machine::Machine;
 use crate::output::Output;
@@ -21,7 +22,7 @@ use crate::output::Output;
 struct Head {
     seed: u64,
     effort: Effort,
-    version: String,
+    program: String,
     machine: String,
 }
 
@@ -79,8 +80,7 @@ impl<'a> Notebook<'a> {
         seed: u64,
         machine: &Machine,
     ) -> Result<Self, OtherRun> {
-        let version = env!("CARGO_PKG_VERSION").to_owned();
-        let head = Head { seed, effort, version, machine: machine.cpu_and_cores() };
+        let head = Head { seed, effort, program: program(), machine: machine.cpu_and_cores() };
         let kept = match output {
             Some(output) => read(output, &head)?,
             None => None,
@@ -115,11 +115,9 @@ impl<'a> Notebook<'a> {
     }
 
     /// The figures of a part, if it is recorded and reads.
-    pub(super) fn read<T: DeserializeOwned>(&self, name: &str) -> Option<Part<T>> {
+    pub(super) fn read<T: DeserializeOwned>(&self, name: &str) -> Option<T> {
         let value = lock(&self.kept).parts.get(name)?.clone();
-        let unread =
-            |error| Missed::Failed(format!("what is recorded of it does not read: {error}"));
-        Some(serde_json::from_value(value).map_err(unread))
+        serde_json::from_value(value).ok()
     }
 
     pub(super) fn record<T: Serialize>(&self, name: &str, figures: &T) {
@@ -150,6 +148,15 @@ impl<'a> Notebook<'a> {
     }
 }
 
+/// This program: its version does not tell two builds of it apart.
+fn program() -> String {
+    let version = env!("CARGO_PKG_VERSION");
+    let program = std::env::current_exe().and_then(std::fs::read);
+    let Ok(digest) = program.map(Sha256::digest) else { return format!("version {version}") };
+    let build = u32::from_be_bytes([digest[0], digest[1], digest[2], digest[3]]);
+    format!("version {version}, build {build:08x}")
+}
+
 /// What nobody left half written, because each change is one insertion.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -177,8 +184,8 @@ fn read(output: &Output, ours: &Head) -> Result<Option<Kept>, OtherRun> {
     if theirs.seed != ours.seed {
         return differ(format!("seed {}", theirs.seed), format!("seed {}", ours.seed));
     }
-    if theirs.version != ours.version {
-        return differ(format!("version {}", theirs.version), format!("version {}", ours.version));
+    if theirs.program != ours.program {
+        return differ(theirs.program.clone(), ours.program.clone());
     }
     if theirs.machine != ours.machine {
         return differ(format!("a {}", theirs.machine), format!("a {}", ours.machine));

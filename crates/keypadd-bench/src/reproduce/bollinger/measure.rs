@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use keypadd_keystream::CipherEngine;
 use keypadd_provider::{Group, MeasureKeyExchange};
-use tokio::time::sleep_until;
+use tokio::time::sleep;
 
 use super::{Network, SETTINGS, Streamed};
 use crate::arm::{Arm, TunnelArm};
@@ -30,17 +30,21 @@ const STEP_BYTES: u64 = 16 << 10;
 
 /// Lifetime of keys where the paper set none.
 const AN_HOUR: Duration = Duration::from_secs(3600);
+/// Where it did.
+const TWO_MINUTES: Duration = Duration::from_secs(120);
+
+/// Some fifty round trips of the far network.
+const SETTLE: Duration = Duration::from_secs(30);
 
 /// How a stream goes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
     /// How long keys live.
     pub(super) lifetime: Duration,
-    /// The stretches of which rates are taken, and how many.
-    pub(super) stretch: Duration,
-    pub(super) stretches: u32,
-    /// Until the first of them, where a connection's start is not to count.
+    /// Its start, which does not count: longer than a new connection takes to find the line's rate.
     pub(super) settle: Duration,
+    /// What counts.
+    pub(super) time: Duration,
 }
 
 impl Network {
@@ -62,32 +66,27 @@ impl Network {
         }
     }
 
-    /// How long before the end of a lifetime the next connection is begun: a few round trips.
+    /// How long before the end of a lifetime the next connection is begun: a few round trips, which a
+    /// handshake takes.
     fn lead(self) -> Duration {
         Duration::from_millis(200) + 12 * self.link().delay
     }
 }
 
 pub(super) fn short_plan(effort: Effort) -> Plan {
-    let stretch = effort.pick(Duration::from_millis(500), Duration::from_secs(30));
-    Plan { lifetime: AN_HOUR, stretch, stretches: 1, settle: Duration::ZERO }
+    let time = effort.pick(Duration::from_millis(500), Duration::from_secs(30));
+    Plan { lifetime: AN_HOUR, settle: Duration::ZERO, time }
 }
 
-/// The long streams: ten minutes with keys that live for two.
+/// The long streams, with keys that live for two minutes: as many key exchanges in all rounds together as in the
+/// paper's ten minutes, and more.
 pub(super) fn long_plan(effort: Effort, network: Network) -> Plan {
-    let two_minutes = Duration::from_secs(120);
-    let quick = |lifetime, settle, stretch| Plan {
-        lifetime: Duration::from_millis(lifetime),
-        stretch: Duration::from_millis(stretch),
-        stretches: 3,
-        settle: Duration::from_millis(settle),
+    let [half_a_second, three_seconds] = [500, 3000].map(Duration::from_millis);
+    let (lifetime, settle, counted) = match network {
+        Network::Near => effort.pick((half_a_second, half_a_second, 2), (TWO_MINUTES, SETTLE, 2)),
+        Network::Far => effort.pick((three_seconds, three_seconds, 1), (TWO_MINUTES, SETTLE, 1)),
     };
-    let full =
-        Plan { lifetime: two_minutes, stretch: two_minutes, stretches: 4, settle: two_minutes };
-    match network {
-        Network::Near => effort.pick(quick(800, 800, 500), full),
-        Network::Far => effort.pick(quick(4_000, 7_000, 1_500), full),
-    }
+    Plan { lifetime, settle, time: lifetime * counted }
 }
 
 pub(super) async fn short(lab: &Lab<'_>, round: u32) -> Part<[Streamed; SETTINGS.len()]> {
@@ -118,51 +117,44 @@ async fn open(nth: usize, network: Network, link: &Link, kex: Group) -> Part<Ope
     Ok((path, requester.at_most(network.underway())))
 }
 
-/// One stream of a setting.
+/// One stream of a setting, over as many connections as the lives of its keys ask for.
 async fn stream(nth: usize, network: Network, plan: Plan) -> Part<Streamed> {
     let link = Link::new(network.link());
-    let opened = open(nth, network, &link, FIRST).await?;
-    let whole = plan.settle + plan.stretch * plan.stretches;
-    let lifetime_seconds = plan.lifetime.as_secs_f64();
-    if !SETTINGS[nth].fresh || whole <= plan.lifetime {
-        let (arrivals, _) = send(opened, whole).await?;
-        let mbit = (0..plan.stretches).map(|stretch| {
-            let from = (plan.settle + plan.stretch * stretch).as_secs_f64();
-            rate(&arrivals, from, plan.stretch.as_secs_f64())
-        });
-        return Ok(Streamed { mbit: mbit.collect(), key_exchanges: 1, lifetime_seconds });
-    }
-    let (mut opened, mut mbit) = (Some(opened), Vec::new());
-    while let Some(current) = opened.take() {
-        let begun = Instant::now();
-        let is_last = mbit.len() + 1 == plan.stretches as usize;
+    let mut current = Some(open(nth, network, &link, FIRST).await?);
+    let (begun, mut left) = (Instant::now(), plan.settle + plan.time);
+    let (mut arrivals, mut key_exchanges) = (Vec::new(), 0);
+    while let Some(opened) = current.take() {
+        key_exchanges += 1;
+        let time = if SETTINGS[nth].fresh { left.min(plan.lifetime) } else { left };
+        left -= time;
         let next = async {
-            if is_last {
+            if left.is_zero() {
                 return Ok(None);
             }
-            let lead = network.lead().min(plan.lifetime);
-            sleep_until((begun + plan.lifetime - lead).into()).await;
+            sleep(time.saturating_sub(network.lead())).await;
             open(nth, network, &link, FRESH).await.map(Some)
         };
-        let (sent, next) = tokio::join!(send(current, plan.lifetime), next);
-        let bytes = sent?.0.len() as u64 * STEP_BYTES;
-        mbit.push(bytes as f64 * 8.0 / 1e6 / begun.elapsed().as_secs_f64());
-        opened = next?;
+        let from = begun.elapsed().as_secs_f64();
+        let (sent, next) = tokio::join!(send(opened, time), next);
+        arrivals.extend(sent?.iter().map(|at| from + at));
+        current = next?;
     }
-    Ok(Streamed { key_exchanges: plan.stretches, mbit, lifetime_seconds })
+    let mbit = rate(&arrivals, plan.settle.as_secs_f64(), begun.elapsed().as_secs_f64());
+    Ok(Streamed { mbit, key_exchanges, lifetime_seconds: plan.lifetime.as_secs_f64() })
 }
 
-/// Sends for so long; when each step had arrived, in seconds from the start.
-async fn send((path, requester): Opened, time: Duration) -> Part<(Vec<f64>, Path)> {
+/// Sends for so long, and until all is answered; when each step had arrived, in seconds from the start.
+async fn send((path, requester): Opened, time: Duration) -> Part<Vec<f64>> {
     let requests = Requests::WithoutPause(Exchange::new(STEP_BYTES, 1), time);
     let tell =
         |arrivals: &mut Vec<f64>, answered: Answered| arrivals.push(answered.at.as_secs_f64());
-    let (_, arrivals) = requester.run(requests, Instant::now(), Vec::new(), tell).await?;
-    Ok((arrivals, path))
+    let (requester, arrivals) = requester.run(requests, Instant::now(), Vec::new(), tell).await?;
+    drop((requester, path));
+    Ok(arrivals)
 }
 
-/// Mbit/s in a stretch that begins `from` seconds after the start.
-fn rate(arrivals: &[f64], from: f64, seconds: f64) -> f64 {
-    let within = arrivals.iter().filter(|at| (from..from + seconds).contains(*at)).count();
-    within as f64 * STEP_BYTES as f64 * 8.0 / 1e6 / seconds
+/// Mbit/s of what arrives between two moments, in seconds from the start.
+fn rate(arrivals: &[f64], from: f64, to: f64) -> f64 {
+    let within = arrivals.iter().filter(|at| (from..to).contains(*at)).count();
+    within as f64 * STEP_BYTES as f64 * 8.0 / 1e6 / (to - from)
 }

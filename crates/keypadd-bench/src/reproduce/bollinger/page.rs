@@ -1,7 +1,7 @@
 //! What the streams say, beside what the paper says. Pure.
 
 use super::measure::{long_plan, short_plan};
-use super::{Figures, Network, PAIRS, SETTINGS, Streamed, Streams};
+use super::{Figures, LONG_ROUNDS, Network, PAIRS, SETTINGS, Streamed, Streams};
 use crate::reproduce::Effort;
 use crate::reproduce::claim::Claim;
 use crate::reproduce::lab::Missed;
@@ -37,10 +37,12 @@ pub(super) fn page(figures: &Figures, effort: Effort) -> Section {
         format!(
             "The paper sends one TCP stream between two routers: ten times 30 s in each setting, then ten minutes with \
              keys that live for two. Here such streams cross tunnels over a line of 100 Mbit/s, like its switch: {} s \
-             in rounds, then with lifetimes of {} s. A third experiment repeats the second over 10 Mbit/s with a round \
-             trip of 600 ms and lifetimes of {} s, to try what the paper only supposes.",
-            short.stretch.as_secs_f64(),
+             in rounds, then {LONG_ROUNDS} times {} s with lifetimes of {} s. A third experiment sends {LONG_ROUNDS} times {} s over \
+             10 Mbit/s with a round trip of 600 ms and lifetimes of {} s, to try what the paper only supposes.",
+            short.time.as_secs_f64(),
+            (long.settle + long.time).as_secs_f64(),
             long.lifetime.as_secs_f64(),
+            (far.settle + far.time).as_secs_f64(),
             far.lifetime.as_secs_f64(),
         ),
         "Forward secrecy by a fresh key exchange is a new connection (MODP-768, as in the paper's tables; the first one \
@@ -48,12 +50,16 @@ pub(super) fn page(figures: &Figures, effort: Effort) -> Section {
          ones. The new connection is brought up before the old one's keys end; the stream moves over when all that \
          it has sent is answered. Streams without forward secrecy keep their connection."
             .into(),
-        "Settings of the long streams are compared stretch by stretch, one lifetime each, the start of the stream \
-         left out where it has no forward secrecy. What a key exchange costs is taken as time lost in each \
-         lifetime and scaled to the paper's two minutes."
-            .into(),
+        format!(
+            "Long streams go in rounds, the settings in an order drawn from the seed. The first {} s of each, near, and {} s, \
+             far, do not count: a connection has to find the line's rate. What a key exchange costs is taken as time lost in a lifetime and \
+             scaled to the paper's two minutes; the time in which the old connection's last data is answered and the \
+             new one waits is part of it.",
+            long.settle.as_secs_f64(),
+            far.settle.as_secs_f64(),
+        ),
         effort.compared(&[
-            ("seconds of a short stream", seconds(short_plan(Effort::Quick).stretch), seconds(short_plan(Effort::Full).stretch)),
+            ("seconds of a short stream", seconds(short_plan(Effort::Quick).time), seconds(short_plan(Effort::Full).time)),
             (
                 "lifetimes of seconds",
                 seconds(long_plan(Effort::Quick, Network::Near).lifetime),
@@ -109,8 +115,7 @@ fn notes() -> Vec<String> {
 
 /// B1: ciphers hardly differ.
 fn ciphers(figures: &Figures) -> Vec<Verdict> {
-    let of =
-        |nth: usize| figures.short.figures(|it| it[nth].mbit.first().copied().unwrap_or(f64::NAN));
+    let of = |nth: usize| figures.short.figures(|it| it[nth].mbit);
     let rule = Rule::Within(1.0 - SLIGHT, 1.0 + SLIGHT);
     let claim = Claim::new(
         "B1",
@@ -128,39 +133,28 @@ fn ciphers(figures: &Figures) -> Vec<Verdict> {
         rule,
     );
     let claim = claim.printed(TABLE_3[1] / TABLE_3[0], "Table 3");
-    let (today, missed) = compared(&figures.long, [0, 1], |rates, others| ratio(others, rates));
+    let (today, missed) = compared(&figures.long, [0, 1]);
     vec![short, claim.judge(today, missed)]
 }
 
-/// Two settings' stretches, as many as both have; why one has none.
-fn compared(
-    streams: &Streams,
-    [one, other]: [usize; 2],
-    by: impl Fn(&[f64], &[f64]) -> Option<Estimate>,
-) -> (Option<Estimate>, Option<&Missed>) {
-    match (&streams[one], &streams[other]) {
-        (Ok(one), Ok(other)) => {
-            let count = one.mbit.len().min(other.mbit.len());
-            (by(&one.mbit[..count], &other.mbit[..count]), None)
-        }
-        (Err(missed), _) | (_, Err(missed)) => (None, Some(missed)),
-    }
+/// How much faster the second of two settings is, in the rounds that both have; why some are missing.
+fn compared(streams: &Streams, [one, other]: [usize; 2]) -> (Option<Estimate>, Option<&Missed>) {
+    let [one, other] = [&streams[one], &streams[other]];
+    let [base, rates] = [one, other].map(|it| it.figures(|it| it.mbit));
+    let count = base.len().min(rates.len());
+    (ratio(&rates[..count], &base[..count]), one.missed.as_ref().or(other.missed.as_ref()))
 }
 
-/// What is left of a stream's rate with fresh key exchanges every two minutes, stretch by stretch: the time
-/// that each one lost, scaled.
-fn left(without: &[f64], with: &Streamed) -> Vec<f64> {
-    let pairs = without.iter().zip(&with.mbit);
-    let lost =
-        |(without, with_fresh): (&f64, &f64)| with.lifetime_seconds * (1.0 - with_fresh / without);
-    pairs.map(|pair| 1.0 - lost(pair) / LIFETIME_SECONDS).collect()
-}
-
-fn left_of_pair(streams: &Streams, [without, with]: [usize; 2]) -> Result<Vec<f64>, &Missed> {
-    match (&streams[without], &streams[with]) {
-        (Ok(without), Ok(with)) => Ok(left(&without.mbit, with)),
-        (Err(missed), _) | (_, Err(missed)) => Err(missed),
-    }
+/// What is left of a stream's rate with fresh key exchanges every two minutes, round by round: the time that
+/// each one lost, scaled. And why rounds are missing.
+fn left(streams: &Streams, [without, with]: [usize; 2]) -> (Vec<f64>, Option<&Missed>) {
+    let [without, with] = [&streams[without], &streams[with]];
+    let pairs = without.all.iter().zip(&with.all);
+    let lost = |(without, with): (&Streamed, &Streamed)| {
+        with.lifetime_seconds * (1.0 - with.mbit / without.mbit)
+    };
+    let left = pairs.map(|pair| 1.0 - lost(pair) / LIFETIME_SECONDS).collect();
+    (left, without.missed.as_ref().or(with.missed.as_ref()))
 }
 
 /// B2: it costs one to two per cent.
@@ -176,10 +170,8 @@ fn forward_secrecy(streams: &Streams) -> Vec<Verdict> {
             Rule::Within(COSTS[0], COSTS[1]),
         );
         let claim = claim.printed(TABLE_3[pair[1]] / TABLE_3[pair[0]], "Table 3");
-        match left_of_pair(streams, pair) {
-            Ok(left) => claim.judge(mean(&left), None),
-            Err(missed) => claim.judge(None, Some(missed)),
-        }
+        let (left, missed) = left(streams, pair);
+        claim.judge(mean(&left), missed)
     };
     PAIRS.map(of_pair).to_vec()
 }
@@ -210,9 +202,7 @@ fn never_reached(figures: &Figures) -> Vec<Verdict> {
             &format!("rate, {}, with over without, short streams", SETTINGS[without].suite),
             Rule::Within(1.0 - SLIGHT, 1.0 + SLIGHT),
         );
-        let of = |nth: usize| {
-            figures.short.figures(|it| it[nth].mbit.first().copied().unwrap_or(f64::NAN))
-        };
+        let of = |nth: usize| figures.short.figures(|it| it[nth].mbit);
         claim
             .printed(paper, "Table 2")
             .judge(ratio(&of(with), &of(without)), figures.short.missed.as_ref())
@@ -232,13 +222,10 @@ fn amplified(figures: &Figures) -> Vec<Verdict> {
             &format!("rate with fresh key exchanges over without, {suite}, 600 ms over near"),
             Rule::AtMost(AMPLIFIED),
         );
-        match (left_of_pair(&figures.far, pair), left_of_pair(&figures.long, pair)) {
-            (Ok(far), Ok(near)) => {
-                let count = far.len().min(near.len());
-                claim.judge(ratio(&far[..count], &near[..count]), None)
-            }
-            (Err(missed), _) | (_, Err(missed)) => claim.judge(None, Some(missed)),
-        }
+        let [(far, missed), (near, also_missed)] =
+            [&figures.far, &figures.long].map(|streams| left(streams, pair));
+        let count = far.len().min(near.len());
+        claim.judge(ratio(&far[..count], &near[..count]), missed.or(also_missed))
     };
     PAIRS.map(of_pair).to_vec()
 }
@@ -250,8 +237,7 @@ fn short_table(figures: &Figures) -> Table {
         .column("today", "Mbit/s")
         .column("today, over DES", "")
         .column("key exchanges", "");
-    let of =
-        |nth: usize| figures.short.figures(|it| it[nth].mbit.first().copied().unwrap_or(f64::NAN));
+    let of = |nth: usize| figures.short.figures(|it| it[nth].mbit);
     for (nth, setting) in SETTINGS.iter().enumerate() {
         let exchanges = figures.short.figures(|it| f64::from(it[nth].key_exchanges));
         let cells = vec![
@@ -272,7 +258,7 @@ fn long_table(id: &str, title: &str, streams: &Streams, is_papers: bool) -> Tabl
         table = table.column("paper, Table 3", "as printed").column("paper, over DES", "");
     }
     table = table
-        .column("today, in a lifetime", "Mbit/s")
+        .column("today", "Mbit/s")
         .column("lifetime", "s")
         .column("key exchanges", "")
         .column("lost by each", "ms")
@@ -282,18 +268,16 @@ fn long_table(id: &str, title: &str, streams: &Streams, is_papers: bool) -> Tabl
             true => vec![TABLE_3[nth].into(), (TABLE_3[nth] / TABLE_3[0]).into()],
             false => Vec::new(),
         };
-        match &streams[nth] {
-            Ok(streamed) => {
-                cells.extend([
-                    mean(&streamed.mbit).into(),
-                    streamed.lifetime_seconds.into(),
-                    f64::from(streamed.key_exchanges).into(),
-                ]);
-            }
-            Err(missed) => cells.extend([missed.to_string().into(), Cell::Missing, Cell::Missing]),
-        }
+        let of = |figure: fn(&Streamed) -> f64| mean(&streams[nth].figures(figure));
+        let once = |figure| of(figure).map_or(Cell::Missing, |it| it.value.into());
+        let rates = match (&streams[nth].missed, of(|it| it.mbit)) {
+            (Some(missed), None) => missed.to_string().into(),
+            (_, rates) => rates.into(),
+        };
+        let exchanges = once(|it| f64::from(it.key_exchanges));
+        cells.extend([rates, once(|it| it.lifetime_seconds), exchanges]);
         let pair = PAIRS.into_iter().find(|pair| pair[1] == nth);
-        let left = pair.and_then(|pair| left_of_pair(streams, pair).ok()).unwrap_or_default();
+        let left = pair.map(|pair| left(streams, pair).0).unwrap_or_default();
         let lost: Vec<f64> =
             left.iter().map(|left| (1.0 - left) * LIFETIME_SECONDS * 1e3).collect();
         let percent: Vec<f64> = left.iter().map(|left| left * 1e2).collect();
@@ -324,8 +308,7 @@ fn plot(figures: &Figures) -> Plot {
             plot.curves.push(Curve::of_estimates(label, Style::Points, estimates));
         }
     };
-    let of =
-        |nth: usize| figures.short.figures(|it| it[nth].mbit.first().copied().unwrap_or(f64::NAN));
+    let of = |nth: usize| figures.short.figures(|it| it[nth].mbit);
     let all = || 0..SETTINGS.len();
     push(
         "today, short",
@@ -334,7 +317,7 @@ fn plot(figures: &Figures) -> Plot {
     for (label, streams, base) in
         [("today, long", &figures.long, 0), ("today, 600 ms, over 3DES", &figures.far, 1)]
     {
-        let over = |nth| compared(streams, [base, nth], |base, rates| ratio(rates, base)).0;
+        let over = |nth| compared(streams, [base, nth]).0;
         push(label, all().filter_map(|nth| Some((number(nth), over(nth)?))).collect());
     }
     plot

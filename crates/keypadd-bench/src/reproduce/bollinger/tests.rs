@@ -2,23 +2,27 @@ use super::page::page;
 use super::*;
 use crate::reproduce::Effort;
 use crate::reproduce::claim::same_outcomes;
+use crate::reproduce::lab::Missed;
 use crate::results::Outcome::{CannotTell, DoesNotHold, Holds, NotRun};
 
-fn streamed(mbit: f64, key_exchanges: u32, lifetime_seconds: f64) -> Streamed {
-    // Stretches differ a little.
-    Streamed { mbit: vec![mbit, mbit * 1.001, mbit * 0.999], key_exchanges, lifetime_seconds }
-}
-
 fn streams(rates: [f64; 4], lifetime_seconds: f64) -> Streams {
-    let rates = [0, 1, 2, 3].map(|nth| (rates[nth], if SETTINGS[nth].fresh { 3 } else { 1 }));
-    rates.map(|(mbit, key_exchanges)| Ok(streamed(mbit, key_exchanges, lifetime_seconds)))
+    [0, 1, 2, 3].map(|nth| {
+        let key_exchanges = if SETTINGS[nth].fresh { 3 } else { 1 };
+        let mut rounds = Rounds::default();
+        // Rounds differ a little.
+        for spread in [1.0, 1.001, 0.999] {
+            let mbit = rates[nth] * spread;
+            rounds.push(Ok(Streamed { mbit, key_exchanges, lifetime_seconds }));
+        }
+        rounds
+    })
 }
 
 fn figures(short: [f64; 4], key_exchanges: u32, long: Streams, far: Streams) -> Figures {
     let mut rounds = Rounds::default();
     for _ in 0..3 {
         let of = |nth: usize| Streamed {
-            mbit: vec![short[nth]],
+            mbit: short[nth],
             key_exchanges: if SETTINGS[nth].fresh { key_exchanges } else { 1 },
             lifetime_seconds: 3600.0,
         };
@@ -59,15 +63,22 @@ fn a_key_exchange_that_costs_nothing_is_no_cost_and_time_lost_is_scaled_to_two_m
 }
 
 #[test]
-fn what_was_not_measured_is_not_run_and_two_stretches_cannot_tell() {
-    let none = || std::array::from_fn(|_| Err(Missed::OutOfTime));
+fn what_was_not_measured_is_not_run_and_two_rounds_cannot_tell() {
+    let none = || {
+        [(); 4].map(|()| {
+            let mut none = Rounds::default();
+            none.push(Err(Missed::OutOfTime));
+            none
+        })
+    };
     let mut short = Rounds::default();
     short.push(Err(Missed::NotReached));
     let section = page(&Figures { short, long: none(), far: none() }, Effort::Quick);
     same_outcomes(&section, &[NotRun; 10]);
     let few = || {
-        streams([100.0; 4], 120.0)
-            .map(|it| it.map(|it| Streamed { mbit: it.mbit[..2].to_vec(), ..it }))
+        let mut few = streams([100.0; 4], 120.0);
+        few.iter_mut().for_each(|it| it.all.truncate(2));
+        few
     };
     let mut few = figures([100.0; 4], 1, few(), few());
     few.short.all.pop();

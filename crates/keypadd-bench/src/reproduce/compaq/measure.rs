@@ -48,7 +48,7 @@ pub(super) fn emulated_rate(cipher: Cipher, base_mbit: f64) -> NonZeroU64 {
 }
 
 fn hosts() -> Part<Arc<FourHosts>> {
-    FourHosts::build(None).map(Arc::new).map_err(Missed::Lacking)
+    FourHosts::build().map(Arc::new).map_err(Missed::Lacking)
 }
 
 /// What the base carries, Mbit/s: large files, the most clients.

@@ -12,6 +12,7 @@ use super::Network;
 use crate::arm::{Arm, TunnelArm};
 use crate::emulate::Throttle;
 use crate::exchange::Exchange;
+use crate::link::Link;
 use crate::path::{Path, PathSettings};
 use crate::reproduce::Effort;
 use crate::reproduce::lab::{Missed, Part};
@@ -50,6 +51,12 @@ impl Slowed {
         Self(())
     }
 
+    /// So that a round trip, of which the near end encrypts the one half and decrypts the other, costs what one
+    /// encryption at this rate costs: his graphs pay for one.
+    pub(super) fn one_encryption(rate: NonZeroU64) -> Self {
+        Self::to(rate.checked_mul(NonZeroU64::MIN.saturating_add(1)), None)
+    }
+
     /// Both to the same.
     pub(super) fn both(rate: NonZeroU64) -> Self {
         Self::to(Some(rate), Some(rate))
@@ -80,6 +87,14 @@ pub(super) async fn tunnel(pool_bytes: Option<usize>) -> Part<Path> {
     let [engine, far] = ciphers().engines;
     let arm = TunnelArm { suite: des(), pool: pool_bytes.is_some(), engine };
     open(arm, pool_bytes.unwrap_or(0), Some(far)).await
+}
+
+/// A tunnel over a line, as it comes up, without a pool.
+pub(super) async fn over(link: &Link) -> Part<Path> {
+    let engine = CipherEngine::default();
+    let arm = Arm::Tunnel(TunnelArm { suite: des(), pool: false, engine });
+    let settings = PathSettings { link: link.clone(), ..PathSettings::default() };
+    Ok(Path::open_cold(arm, &settings).await?)
 }
 
 /// A tunnel by a backend as it is; with a pool at both ends, or with none.

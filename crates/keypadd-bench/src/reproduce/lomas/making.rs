@@ -14,8 +14,8 @@ use crate::emulate::thread_cpu;
 use crate::exchange::Exchange;
 use crate::interleave::process_cpu;
 use crate::path::Path;
-use crate::reproduce::Effort;
-use crate::reproduce::lab::{Missed, Part};
+use crate::reproduce::lab::{Lab, Missed, Part};
+use crate::reproduce::{Effort, order};
 use crate::requester::Requester;
 
 /// The implementations: one block at a time, and hundreds.
@@ -27,14 +27,18 @@ const LOAD_MAX: Duration = Duration::from_secs(30);
 /// Pads of a piece of keystream that is made alone.
 const PAD_BYTES: usize = 1400;
 
-pub(super) async fn making(effort: Effort) -> Part<Making> {
-    let mut making = Making {
-        work_inline: work(CipherBackend::DesCrate, None).await?,
-        work_pooled: work(CipherBackend::DesCrate, Some(AMPLE_BYTES)).await?,
-        ..Making::default()
-    };
+pub(super) async fn making(lab: &Lab<'_>, round: u32) -> Part<Making> {
+    let effort = lab.effort;
+    let mut making = Making::default();
+    for nth in order(lab.seed, round, 2) {
+        match nth {
+            0 => making.work_inline = work(CipherBackend::DesCrate, None).await?,
+            _ => making.work_pooled = work(CipherBackend::DesCrate, Some(AMPLE_BYTES)).await?,
+        }
+    }
     let time = effort.pick(Duration::from_millis(50), Duration::from_millis(500));
-    for (nth, backend) in BACKENDS.into_iter().enumerate() {
+    for nth in order(lab.seed, round, BACKENDS.len()) {
+        let backend = BACKENDS[nth];
         let alone = tokio::task::spawn_blocking(move || alone(backend, time)).await;
         making.alone[nth] =
             alone.map_err(|_| "a measuring thread ended on a fault".to_owned())??;
@@ -43,8 +47,8 @@ pub(super) async fn making(effort: Effort) -> Part<Making> {
         making.fillers[nth] = filler_rate(&path);
         path.close().await;
     }
-    for (nth, share) in LOADS.into_iter().enumerate() {
-        making.beside_loads[nth] = beside(share, effort).await?;
+    for nth in order(lab.seed, round, LOADS.len()) {
+        making.beside_loads[nth] = beside(LOADS[nth], effort).await?;
     }
     Ok(making)
 }

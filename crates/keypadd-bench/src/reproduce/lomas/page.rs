@@ -1,6 +1,7 @@
 //! The surfaces, the tables and the words around the claims. Pure.
 
-use super::streams::{FILE_BYTES, above_time, below_time};
+use super::pairs::BITS_PER_SECOND;
+use super::streams::{FILE_BYTES, above_time};
 use super::trips::{slow_trips, trips};
 use super::{Figures, Grid, LOADS, Surfaces, Trips, claims, delays, his, sizes};
 use crate::reproduce::Effort;
@@ -21,7 +22,13 @@ pub(super) fn page(figures: &Figures, effort: Effort) -> Section {
         "Does encryption cost anything that a user notices, if its keystream is made before it is needed?",
     );
     section.method = method(effort);
-    section.emulated = vec![emulated(figures)];
+    section.emulated = vec![
+        emulated(figures),
+        format!(
+            "the line that two pairs share (L10) is a relay in this process, {} Mbit/s",
+            BITS_PER_SECOND.get() / 1_000_000
+        ),
+    ];
     section.verdicts = claims::verdicts(figures, sizes(effort));
     section.surfaces = surfaces(figures, effort);
     section.plots = vec![by_size(figures, effort)];
@@ -32,14 +39,16 @@ pub(super) fn page(figures: &Figures, effort: Effort) -> Section {
         streams(figures),
         making(figures),
         loads(figures),
+        pairs(figures),
     ]);
     section.notes = vec![
-        "His second graph pays for one encryption a packet. The inline surface here pays for all four of a round \
-         trip, near and far; L9 compares the two."
+        "His second graph pays for one encryption a round trip. So does the inline surface here: the near end \
+         encrypts and decrypts at twice the rate, the far end at full speed. A tunnel pays for four; L9 compares \
+         the two."
             .into(),
         "He calls a precomputed round trip several orders of magnitude faster than an inline one. By his own \
-         figures it is 31 times as fast at 128 bytes (16 blocks of 8.5 ms beside a round trip of 4.6 ms), \
-         or 119 times with four encryptions. Both are shown: the claim as its rule, his figures as his ratio."
+         figures it is 31 times as fast at 128 bytes (16 blocks of 8.5 ms beside a round trip of 4.6 ms). \
+         Both are shown: the claim as its rule, his figures as his ratio."
             .into(),
         "An empty pool (L7) is a tunnel without one: its first packet is made while it waits, as all others are."
             .into(),
@@ -55,8 +64,7 @@ fn method(effort: Effort) -> Vec<String> {
         [Effort::Quick, Effort::Full].map(|effort| time(effort).as_secs_f64().to_string())
     };
     let fields = |effort| (sizes(effort).len() * delays(effort).len()).to_string();
-    let [trips, slow, below, above] =
-        [count(trips), count(slow_trips), time(below_time), time(above_time)];
+    let [trips, slow, above] = [count(trips), count(slow_trips), time(above_time)];
     let amount = |what: &'static str, [quick, full]: [String; 2]| (what, quick, full);
     vec![
         "DES without a MAC, as his was, through two ends on one machine, over UDP on loopback; plain is a tunnel \
@@ -76,7 +84,7 @@ fn method(effort: Effort) -> Vec<String> {
             amount("fields of a surface", [fields(Effort::Quick), fields(Effort::Full)]),
             amount("round trips of a field", trips),
             amount("of an inline one", slow),
-            amount("seconds of bursts", below),
+            amount("bursts use the pool", ["not at all".into(), "twice over".into()]),
             amount("seconds of a stream", above),
         ]),
     ]
@@ -169,7 +177,7 @@ fn by_size(figures: &Figures, effort: Effort) -> Plot {
         Axis::log("packet", "bytes"),
         Axis::log("round trips of 128 bytes without encryption", ""),
     );
-    plot.caption = "No delay. His inline curve pays for one encryption, today's for four.".into();
+    plot.caption = "No delay. Both inline curves pay for one encryption a round trip.".into();
     let all_sizes = sizes(effort);
     let unit = |it: &Surfaces| {
         let nth = all_sizes.iter().position(|size| *size == 128)?;
@@ -220,9 +228,12 @@ fn streams(figures: &Figures) -> Table {
     let rate = |of: fn(&super::Streams) -> f64| Cell::from(mean(&rounds.figures(of)));
     let late =
         |of: fn(&super::Streams) -> f64| Cell::from(mean(&rounds.figures(|it| of(it) * 100.0)));
+    let below: Option<Vec<f64>> =
+        rounds.all.iter().map(|it| Some(it.late_below? * 100.0)).collect();
+    let mean_below = Cell::from(below.and_then(|it| mean(&it)));
     table.push("a file, plain", vec![rate(|it| it.plain_burst), Cell::Missing]);
     table.push("a file, full pool", vec![rate(|it| it.pooled_burst), Cell::Missing]);
-    table.push("bursts, half the cipher's rate", vec![Cell::Missing, late(|it| it.late_below)]);
+    table.push("bursts, half the cipher's rate", vec![Cell::Missing, mean_below]);
     table.push("a stream, pool dry", vec![rate(|it| it.after), late(|it| it.late_above)]);
     table.push("a stream, no pool", vec![rate(|it| it.inline), Cell::Missing]);
     table
@@ -248,6 +259,20 @@ fn making(figures: &Figures) -> Table {
     let bitslices =
         vec![mega(&|it| it.alone[1]), mega(&|it| it.fillers[1]), Cell::Missing, Cell::Missing];
     table.push("bitslices", bitslices);
+    table
+}
+
+fn pairs(figures: &Figures) -> Table {
+    let mut table =
+        Table::new("pairs", "Two pairs on one line", "a stream").column("throughput", "Mbit/s");
+    let rounds = &figures.pairs;
+    for (label, rates) in [
+        ("alone", rounds.figures(|it| it.alone)),
+        ("beside another", rounds.figures(|it| it.beside)),
+        ("the other", rounds.figures(|it| it.other)),
+    ] {
+        table.push(label, vec![mean(&rates).into()]);
+    }
     table
 }
 

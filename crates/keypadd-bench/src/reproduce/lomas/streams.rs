@@ -7,8 +7,8 @@ use super::{Network, Streams};
 use crate::counts::Counts;
 use crate::exchange::Exchange;
 use crate::path::Path;
-use crate::reproduce::Effort;
-use crate::reproduce::lab::Part;
+use crate::reproduce::lab::{Lab, Part};
+use crate::reproduce::{Effort, order};
 use crate::requester::{Requester, Requests};
 use crate::schedule::Due;
 use crate::workload::flood;
@@ -24,9 +24,11 @@ pub(super) const BELOW: f64 = 0.5;
 /// Data between two answers that tell how much has arrived.
 const STEP_BYTES: u64 = 32 << 10;
 
-/// How long traffic of a low average goes on.
-pub(super) fn below_time(effort: Effort) -> Duration {
-    effort.pick(Duration::from_secs(2), Duration::from_secs(15))
+/// How long traffic of a low average goes on: until it has used what the pool holds twice. A quick run has no
+/// time for that.
+pub(super) fn below_time(network: Network) -> Duration {
+    let rate = network.stream_cipher().get() as f64 * BELOW;
+    Duration::from_secs_f64((2.0 * SMALL_BYTES as f64 / rate).clamp(2.0, 120.0))
 }
 
 /// How long a stream goes on.
@@ -34,45 +36,60 @@ pub(super) fn above_time(effort: Effort) -> Duration {
     effort.pick(Duration::from_millis(1500), Duration::from_secs(8))
 }
 
-pub(super) async fn streams(effort: Effort, network: Network) -> Part<Streams> {
-    let rate = network.stream_cipher();
+pub(super) async fn streams(lab: &Lab<'_>, round: u32, network: Network) -> Part<Streams> {
+    let (effort, rate) = (lab.effort, network.stream_cipher());
     let mut streams = Streams::default();
+    for nth in order(lab.seed, round, 4) {
+        match nth {
+            0 => {
+                let path = plain().await?;
+                streams.plain_burst = burst(&path).await?;
+                path.close().await;
+            }
+            1 => {
+                let path = tunnel(Some(AMPLE_BYTES)).await?;
+                fill(&path).await;
+                let slowed = Slowed::both(rate);
+                streams.pooled_burst = burst(&path).await?;
+                drop(slowed);
+                path.close().await;
+            }
+            2 => {
+                let path = tunnel(Some(SMALL_BYTES)).await?;
+                if effort == Effort::Full {
+                    streams.late_below = Some(below(&path, network).await?);
+                }
+                fill(&path).await;
+                let before = path.gauges().counts();
+                streams.after = second_half(&path, effort, Slowed::both(rate)).await?;
+                streams.late_above = late(path.gauges().counts().since(before));
+                path.close().await;
+            }
+            _ => {
+                let path = tunnel(None).await?;
+                streams.inline = second_half(&path, effort, Slowed::both(rate)).await?;
+                path.close().await;
+            }
+        }
+    }
+    Ok(streams)
+}
 
-    let path = plain().await?;
-    streams.plain_burst = burst(&path).await?;
-    path.close().await;
-
-    let path = tunnel(Some(AMPLE_BYTES)).await?;
-    fill(&path).await;
-    let slowed = Slowed::both(rate);
-    streams.pooled_burst = burst(&path).await?;
-    drop(slowed);
-    path.close().await;
-
-    let path = tunnel(Some(SMALL_BYTES)).await?;
-    fill(&path).await;
+/// Keystream made while packets of bursts waited, whose average is below the cipher's rate.
+async fn below(path: &Path, network: Network) -> Part<f64> {
+    fill(path).await;
     let before = path.gauges().counts();
+    let rate = network.stream_cipher();
     let slowed = Slowed::both(rate);
     let bytes = rate.get() as f64 * BELOW * BURST_EVERY.as_secs_f64();
     let exchange = Exchange::new(bytes as u64, 1);
-    let bursts = (below_time(effort).as_secs_f64() / BURST_EVERY.as_secs_f64()) as u32;
+    let bursts = (below_time(network).as_secs_f64() / BURST_EVERY.as_secs_f64()) as u32;
     let schedule = (0..bursts).map(|nth| Due { at: BURST_EVERY * nth, exchange }).collect();
     let requester = Requester::open(path.address()).await?;
     let (requester, ()) =
         requester.run(Requests::At(schedule), Instant::now(), (), |(), _| ()).await?;
     drop((slowed, requester));
-    streams.late_below = late(path.gauges().counts().since(before));
-
-    fill(&path).await;
-    let before = path.gauges().counts();
-    streams.after = second_half(&path, effort, Slowed::both(rate)).await?;
-    streams.late_above = late(path.gauges().counts().since(before));
-    path.close().await;
-
-    let path = tunnel(None).await?;
-    streams.inline = second_half(&path, effort, Slowed::both(rate)).await?;
-    path.close().await;
-    Ok(streams)
+    Ok(late(path.gauges().counts().since(before)))
 }
 
 /// How fast a file goes, Mbit/s.

@@ -15,8 +15,10 @@ fn grid(time_us: impl Fn(f64, f64) -> f64, first: f64) -> Grid {
     delays(EFFORT).iter().map(row).collect()
 }
 
+type Round = (Surfaces, Encryptions, Streams, Making, Pairs);
+
 /// Four rounds around what `round` makes; a spread of nearly nothing, so that intervals are narrow.
-fn figures(round: impl Fn(f64) -> (Surfaces, Encryptions, Streams, Making)) -> Figures {
+fn figures(round: impl Fn(f64) -> Round) -> Figures {
     let network = Network { trip_us: 100.0, mbit: 1600.0 };
     let mut figures = Figures {
         network: Ok(network),
@@ -24,13 +26,15 @@ fn figures(round: impl Fn(f64) -> (Surfaces, Encryptions, Streams, Making)) -> F
         encryptions: Rounds::default(),
         streams: Rounds::default(),
         making: Rounds::default(),
+        pairs: Rounds::default(),
     };
     for spread in [0.999, 1.001, 0.999, 1.001] {
-        let (surfaces, encryptions, streams, making) = round(spread);
+        let (surfaces, encryptions, streams, making, pairs) = round(spread);
         figures.surfaces.push(Ok(surfaces));
         figures.encryptions.push(Ok(encryptions));
         figures.streams.push(Ok(streams));
         figures.making.push(Ok(making));
+        figures.pairs.push(Ok(pairs));
     }
     figures
 }
@@ -54,7 +58,7 @@ fn figures_as_he_describes_them_bear_every_claim_out() {
             let streams = Streams {
                 plain_burst: 1000.0,
                 pooled_burst: 1000.0 * spread,
-                late_below: 0.001,
+                late_below: Some(0.001),
                 late_above: 0.9,
                 after: 3.0,
                 inline: 3.0 * spread,
@@ -66,7 +70,8 @@ fn figures_as_he_describes_them_bear_every_claim_out() {
                 fillers: [1.0, 14.0],
                 beside_loads: [100.0, 50.0, spread],
             };
-            (surfaces, encryptions, streams, making)
+            let pairs = Pairs { alone: 9.0, beside: 4.5 * spread, other: 4.5 };
+            (surfaces, encryptions, streams, making, pairs)
         }),
         Holds,
     );
@@ -81,13 +86,13 @@ fn contrary_figures_give_the_contrary_verdict_on_every_claim() {
             let surfaces = Surfaces {
                 plain: grid(|size, _| size * 10.0 * varied, 1.0),
                 inline: grid(|_, delay| (4000.0 + 1e6 * delay) * varied, 1.0),
-                pooled: grid(|size, _| size * 40.0 * varied, 1.0),
+                pooled: grid(|size, _| (4000.0 + size * 40.0) * varied, 1.0),
             };
             let encryptions = Encryptions { one_us: 1.0, two_us: 1.0, four_us: spread };
             let streams = Streams {
                 plain_burst: 1000.0,
                 pooled_burst: 100.0 * spread,
-                late_below: 0.5,
+                late_below: Some(0.5),
                 late_above: 0.1,
                 after: 90.0,
                 inline: 3.0 * spread,
@@ -99,7 +104,8 @@ fn contrary_figures_give_the_contrary_verdict_on_every_claim() {
                 fillers: [1.0, 1.0],
                 beside_loads: [100.0, 100.0, 90.0 * spread],
             };
-            (surfaces, encryptions, streams, making)
+            let pairs = Pairs { alone: 9.0, beside: 9.0 * spread, other: 9.0 };
+            (surfaces, encryptions, streams, making, pairs)
         }),
         DoesNotHold,
     );
@@ -114,17 +120,20 @@ fn without_the_network_nothing_is_run_and_its_fault_is_said() {
     none.encryptions = Rounds::default();
     none.streams = Rounds::default();
     none.making = Rounds::default();
+    none.pairs = Rounds::default();
     none.surfaces.push(Err(missed.clone()));
     none.encryptions.push(Err(missed.clone()));
     none.streams.push(Err(missed.clone()));
-    none.making.push(Err(missed));
+    none.making.push(Err(missed.clone()));
+    none.pairs.push(Err(missed));
     outcomes(&none, NotRun);
     let section = page::page(&none, EFFORT);
     assert!(section.verdicts.iter().all(|it| it.because.contains("no port")));
 }
 
-fn unreachable_round() -> (Surfaces, Encryptions, Streams, Making) {
-    (Surfaces::default(), Encryptions::default(), Streams::default(), Making::default())
+fn unreachable_round() -> Round {
+    let pairs = Pairs::default();
+    (Surfaces::default(), Encryptions::default(), Streams::default(), Making::default(), pairs)
 }
 
 #[test]

@@ -39,7 +39,7 @@ pub(super) async fn surfaces(lab: &Lab<'_>, round: u32, network: Network) -> Par
             }
             1 => {
                 let path = tunnel(None).await?;
-                let slowed = Slowed::both(network.trip_cipher());
+                let slowed = Slowed::one_encryption(network.trip_cipher());
                 settle(&path).await?;
                 surfaces.inline = grid(&path, effort, slow_trips(effort), None).await?;
                 drop(slowed);
@@ -87,20 +87,22 @@ async fn grid(path: &Path, effort: Effort, count: u32, pooled: Option<Network>) 
     Ok(grid)
 }
 
-pub(super) async fn encryptions(effort: Effort, network: Network) -> Part<Encryptions> {
-    let count = effort.pick(6, 50);
+pub(super) async fn encryptions(lab: &Lab<'_>, round: u32, network: Network) -> Part<Encryptions> {
+    let count = lab.effort.pick(6, 50);
     let rate = Some(network.trip_cipher());
     let path = tunnel(None).await?;
     let mut times = [0.0; 3];
     let mut requester = Requester::open(path.address()).await?;
-    for (mean, (answer, far)) in times.iter_mut().zip([(1, None), (LONG, None), (LONG, rate)]) {
+    let arms = [(1, None), (LONG, None), (LONG, rate)];
+    for nth in order(lab.seed, round, arms.len()) {
+        let (answer, far) = arms[nth];
         let slowed = Slowed::to(rate, far);
         settle(&path).await?;
         let exchange = Exchange::new(LONG, answer);
         let (back, took) = requester.one_by_one(exchange, count, Duration::ZERO).await?;
         drop(slowed);
         requester = back;
-        *mean = mean_us(&took);
+        times[nth] = mean_us(&took);
     }
     drop(requester);
     path.close().await;
