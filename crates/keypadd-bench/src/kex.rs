@@ -174,7 +174,7 @@ impl Kex {
     }
 }
 
-/// The first half of a turn.
+/// Handshakes one after the other: the first half of a turn, and the rehearsal.
 async fn one_by_one(ends: &Ends, handshakes: u32) -> Result<Turn, String> {
     let mut turn = Turn::default();
     // The first one finds caches cold; it does not count.

@@ -78,8 +78,8 @@ pub(super) fn short_plan(effort: Effort) -> Plan {
     Plan { lifetime: AN_HOUR, settle: Duration::ZERO, time }
 }
 
-/// The long streams, with keys that live for two minutes: as many key exchanges in all rounds together as in the
-/// paper's ten minutes, and more.
+/// The long streams, with keys that live for two minutes: near, all rounds together have more fresh key exchanges than
+/// the paper's ten minutes; far, where one costs seconds, each stream has one.
 pub(super) fn long_plan(effort: Effort, network: Network) -> Plan {
     let [half_a_second, three_seconds] = [500, 3000].map(Duration::from_millis);
     let (lifetime, settle, counted) = match network {
