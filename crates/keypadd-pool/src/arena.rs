@@ -5,15 +5,18 @@
 //! own, so that a smaller budget gives pages back to the kernel, which sees neighbours as one area.
 //! (`MADV_WIPEONFORK` would be wrong here: it hands a child keystream of zeros.)
 
-use std::io;
 use std::ops::{Deref, DerefMut};
+// Not the makings of `sync.rs`: what becomes of memory that nobody uses is no matter of a model.
+use std::sync::mpsc;
+use std::{io, thread};
 
 use memmap2::{Advice, MmapMut};
 
 /// Bytes of a unit, the smallest piece that the pool hands out: two pages.
 pub(crate) const UNIT_BYTES: usize = 8192;
 
-/// One piece of pool memory; dropped, its pages go back to the kernel.
+/// One piece of pool memory; dropped, its pages go back to the kernel, which is not for a filler to do:
+/// see [`releaser`].
 #[derive(Debug)]
 pub(crate) struct Unit {
     pages: MmapMut,
@@ -63,6 +66,18 @@ pub(crate) fn map(count: usize) -> io::Result<Vec<Unit>> {
         units.push(Unit { pages, locked: may_lock });
     }
     Ok(units)
+}
+
+/// Starts a thread that gives pages back to the kernel, until the last sender is gone.
+///
+/// For that the kernel holds the lock of all the process's mappings. A thread that runs only when a CPU is
+/// idle may be stopped right then, for seconds on a busy machine, and whoever maps memory or starts a thread
+/// would wait for it. So a filler passes memory on to this thread, which is of its maker's class.
+pub(crate) fn releaser() -> io::Result<mpsc::Sender<Vec<Unit>>> {
+    let (sender, unwanted) = mpsc::channel::<Vec<Unit>>();
+    let release = move || unwanted.into_iter().for_each(drop);
+    thread::Builder::new().name("keypadd-unmap".into()).spawn(release)?;
+    Ok(sender)
 }
 
 /// Overwrites keystream so that the stores cannot be elided: the memory outlives the call, and the

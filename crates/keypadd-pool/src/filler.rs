@@ -127,6 +127,8 @@ pub struct Filler {
     work: VecDeque<Work>,
     /// Memory of chunks that were dropped rather than given back.
     returned: mpsc::Receiver<Box<[Unit]>>,
+    /// Takes what is to go back to the kernel, see [`crate::arena::releaser`].
+    released: std::sync::mpsc::Sender<Vec<Unit>>,
     home: Home,
     free: Stock,
     mapped_units: usize,
@@ -141,6 +143,7 @@ impl Filler {
         shared: Arc<FillerShared>,
         orders: mpsc::Receiver<Order>,
         units: Vec<Unit>,
+        released: std::sync::mpsc::Sender<Vec<Unit>>,
     ) -> Self {
         let (sender, returned) = mpsc::channel();
         let home = Home::new(sender, Arc::clone(&shared));
@@ -151,6 +154,7 @@ impl Filler {
             feeds: Vec::new(),
             work: VecDeque::new(),
             returned,
+            released,
             home,
             free: Stock::default(),
             mapped_units: 0,
@@ -243,13 +247,15 @@ impl Filler {
         self.free.add(units);
     }
 
-    /// Gives memory above the budget back to the kernel as far as it is free, unlocked units first.
+    /// Gives memory above the budget back as far as it is free, unlocked units first.
     fn trim(&mut self) {
         let excess = self.mapped_units.saturating_sub(self.budget_units).min(self.free.units());
         if excess > 0 {
-            self.mapped_units -= excess;
-            self.locked_units -= self.free.give_back(excess);
+            let units = self.free.part_with(excess);
+            self.mapped_units -= units.len();
+            self.locked_units -= units.iter().filter(|unit| unit.is_locked()).count();
             self.shared.locked_units.store(self.locked_units as u64, Relaxed);
+            let _ = self.released.send(units);
         }
     }
 
@@ -304,5 +310,75 @@ impl Filler {
         let bytes = work.part.row_bytes() * SEGMENT_PACKETS;
         self.shared.fill_bytes.fetch_add(bytes as u64, Relaxed);
         true
+    }
+}
+
+/// Gives back all memory that no lane has or may still use, also when the thread ends by a panic.
+impl Drop for Filler {
+    fn drop(&mut self) {
+        self.collect();
+        // What is queued for closed lanes comes home as it is dropped.
+        self.feeds.clear();
+        self.collect();
+        let units = self.free.part_with(usize::MAX);
+        let _ = self.released.send(units);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, channel};
+
+    use keypadd_keystream::{Suite, SuiteKey};
+
+    use super::*;
+    use crate::arena::UNIT_BYTES;
+    use crate::demand::Direction;
+    use crate::lane::Lane;
+    use crate::pool::{Pool, PoolSettings};
+
+    const UNITS: usize = 128;
+
+    /// A pool whose lane took all it wants, and what the filler passes on to be given back to the kernel.
+    fn filled() -> (Pool, Filler, Lane, Receiver<Vec<Unit>>) {
+        let settings = PoolSettings { budget_bytes: UNITS * UNIT_BYTES };
+        let (pool, mut filler) = Pool::with_filler(settings).expect("memory");
+        let (sender, released) = channel();
+        filler.released = sender;
+        let key = SuiteKey::derive(Suite::AES_128_GCM, &[1; 16], &[2; 12]).keystream;
+        let (traffic, first) = (Traffic::new(Direction::Send), PacketNumber::new(0));
+        let lane = pool.open_lane(key.expect("pads"), &traffic, first, Stage::Active);
+        fill(&mut filler);
+        (pool, filler, lane, released)
+    }
+
+    fn fill(filler: &mut Filler) {
+        while filler.step(Duration::ZERO) == Step::Worked {}
+    }
+
+    fn units(released: &Receiver<Vec<Unit>>) -> usize {
+        released.try_iter().map(|units| units.len()).sum()
+    }
+
+    #[test]
+    fn memory_above_a_smaller_budget_is_passed_on_and_not_unmapped_by_the_filler() {
+        let (pool, mut filler, _lane, released) = filled();
+        let free = filler.free.units();
+        assert_eq!(units(&released), 0);
+        pool.set_budget((UNITS - free) * UNIT_BYTES).expect("a smaller budget");
+        fill(&mut filler);
+        assert_eq!(units(&released), free);
+    }
+
+    #[test]
+    fn an_ending_filler_passes_all_on_that_is_free_or_queued_or_on_its_way() {
+        let (pool, filler, mut lane, released) = filled();
+        for number in [0, 1 << 8] {
+            lane.seek(PacketNumber::new(number), 1);
+        }
+        pool.set_budget((UNITS + 3) * UNIT_BYTES).expect("a larger budget");
+        drop(lane);
+        drop((pool, filler));
+        assert_eq!(units(&released), UNITS + 3);
     }
 }

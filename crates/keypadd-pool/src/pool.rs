@@ -119,7 +119,7 @@ impl Pool {
         let units = arena::map(budget_units)?;
         let (orders, received) = mpsc::channel();
         let filler = Arc::new(FillerShared::default());
-        let worker = Filler::new(Arc::clone(&filler), received, units);
+        let worker = Filler::new(Arc::clone(&filler), received, units, arena::releaser()?);
         let handle = Handle {
             filler,
             orders,

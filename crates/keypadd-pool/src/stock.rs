@@ -40,13 +40,13 @@ impl Stock {
         Some(units.into())
     }
 
-    /// Gives so many units back to the kernel, unlocked ones first; how many of them were locked.
-    pub(crate) fn give_back(&mut self, units: usize) -> usize {
+    /// Parts with so many units, or all there are, unlocked ones first.
+    pub(crate) fn part_with(&mut self, units: usize) -> Vec<Unit> {
         let unlocked = units.min(self.unlocked.len());
         let locked = (units - unlocked).min(self.locked.len());
-        self.unlocked.truncate(self.unlocked.len() - unlocked);
-        self.locked.truncate(self.locked.len() - locked);
-        locked
+        let mut parted = self.unlocked.split_off(self.unlocked.len() - unlocked);
+        parted.extend(self.locked.drain(self.locked.len() - locked..));
+        parted
     }
 }
 
@@ -63,7 +63,11 @@ mod tests {
     }
 
     fn locked_of(units: Option<Box<[Unit]>>) -> Option<usize> {
-        units.map(|units| units.iter().filter(|unit| unit.is_locked()).count())
+        units.map(|units| locked(&units))
+    }
+
+    fn locked(units: &[Unit]) -> usize {
+        units.iter().filter(|unit| unit.is_locked()).count()
     }
 
     #[test]
@@ -80,11 +84,13 @@ mod tests {
     }
 
     #[test]
-    fn locked_memory_is_given_back_last() {
-        let mut stock = stock(3, 2);
-        assert_eq!(stock.give_back(1), 0);
-        assert_eq!(stock.give_back(3), 2);
-        assert_eq!(locked_of(stock.take(Part::Head)), Some(1));
-        assert_eq!(stock.give_back(9), 0);
+    fn locked_memory_is_parted_with_last() {
+        let mut stock = stock(3, 3);
+        for (asked, (parted, of_them_locked)) in
+            [(1, (1, 0)), (3, (3, 1)), (9, (2, 2)), (9, (0, 0))]
+        {
+            let units = stock.part_with(asked);
+            assert_eq!((units.len(), locked(&units)), (parted, of_them_locked), "{asked}");
+        }
     }
 }
