@@ -72,12 +72,12 @@ fn memory_that_must_be_locked_and_cannot_be_is_a_reason_not_to_start() {
 fn a_reload_takes_the_pool_from_live_sessions_and_gives_it_back() {
     let desk = desk();
     let (udp, port, target) = (free_port(), free_port(), echo("127.0.0.1"));
-    let write = |pool: &str| {
+    let write = |pool: &str, of_peer: &str| {
         let peer = format!("[peer.self]\npublic-key = \"{PUBLIC_KEY}\"\n");
         let file = format!(
             "{pool}\nkey = \"good.key\"\npool-budget = \"4MiB\"\nlisten = \"127.0.0.1:{udp}\"\n\
              permit-open = [\"{target}\"]\n{peer}endpoint = \"127.0.0.1:{udp}\"\n\
-             permit-listen = [\"1\"]\npool-budget = \"2MiB\"\nlocal = [\"{port}:{target}\"]\n"
+             permit-listen = [\"1\"]\n{of_peer}local = [\"{port}:{target}\"]\n"
         );
         fs::write(desk.path("self.toml"), file).unwrap();
     };
@@ -98,23 +98,32 @@ fn a_reload_takes_the_pool_from_live_sessions_and_gives_it_back() {
         let keys = sessions.iter().flat_map(|one| directions.map(|way| level(&one["keys"][way])));
         keys.collect()
     };
-    write("pool = \"on\"");
+    write("pool = \"on\"", "");
     let _daemon =
         Daemon::start(desk.keypadd(&["run", "--config", "self.toml", "--log-format", "json"]));
     let kept = until("the forward works", || through(port));
     let is_full = || Some(held()).filter(|held| held.len() == 4 && held.iter().all(|&one| one > 0));
-    let held = until("all directions have pads", is_full);
+    until("there is more than a peer's later share", || {
+        Some(()).filter(|()| held().iter().sum::<u64>() > 2 << 20)
+    });
     // One peer, two sessions: both ends are this daemon.
-    assert!(held.iter().sum::<u64>() <= 2 << 20, "{held:?}");
+    let share = "pool-budget = \"2MiB\"\n";
+    write("pool = \"on\"", share);
+    reload();
+    until("both sessions have given back", || {
+        assert!(echoes(&kept));
+        Some(()).filter(|()| held().iter().sum::<u64>() <= 2 << 20)
+    });
+    until("all directions have pads", is_full);
 
-    write("pool = \"off\"");
+    write("pool = \"off\"", share);
     assert!(reload().contains("  pool has changed\n"));
     let (shown, document) = status(&desk);
     assert!(shown.contains("\n  pool off: pool = \"off\"\n"), "{shown}");
     assert_eq!(document["daemons"][0]["sessions"][0]["keys"]["send"]["head"]["bytes"], 0);
     assert!(echoes(&kept));
 
-    write("pool = \"on\"\nmax-fill-cpu = \"50\"");
+    write("pool = \"on\"\nmax-fill-cpu = \"50\"", share);
     let said = reload();
     assert!(said.contains("  max-fill-cpu has changed\n"), "{said}");
     until("all directions have pads again", is_full);

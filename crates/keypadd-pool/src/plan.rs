@@ -3,7 +3,7 @@
 //!
 //! Knows no threads, no keys and no clock. Heads come before bodies as far as keystrokes and the
 //! bodies at hand need them, then bodies, then the heads that are left. Who holds more than its target
-//! while others go short is asked to give back.
+//! while others go short is asked to give back, and so is a peer that holds more than it may.
 
 use std::collections::{HashMap, HashSet};
 
@@ -124,10 +124,14 @@ pub(crate) fn plan_refill(
     free_units: usize,
     total_units: usize,
 ) -> Plan {
-    let mut free = Free { units: free_units, by_allotment: left_of_allotments(lanes) };
+    let held = held_by_allotment(lanes);
+    let left = |(&of, &held): (&Allotment, &usize)| (of, of.units.saturating_sub(held));
+    let mut free = Free { units: free_units, by_allotment: held.iter().map(left).collect() };
     let mut work = Vec::new();
-    // Whose memory has run out: everybody's, or one peer's.
-    let mut short: HashSet<Option<Allotment>> = HashSet::new();
+    // Whose memory has run out: everybody's, or one peer's. A peer whose allotment has shrunk has none either,
+    // though its lanes want no more.
+    let overdrawn = held.iter().filter(|(of, held)| **held > of.units).map(|(of, _)| Some(*of));
+    let mut short: HashSet<Option<Allotment>> = overdrawn.collect();
     for (part, wish) in [
         (Part::Head, urgent_heads as fn(&LaneView) -> u64),
         (Part::Body, |_| u64::MAX),
@@ -192,15 +196,14 @@ impl Free {
     }
 }
 
-fn left_of_allotments(lanes: &[LaneView]) -> HashMap<Allotment, usize> {
-    let mut left = HashMap::new();
+fn held_by_allotment(lanes: &[LaneView]) -> HashMap<Allotment, usize> {
+    let mut held = HashMap::new();
     for lane in lanes {
         if let Some(allotment) = lane.allotment {
-            let left = left.entry(allotment).or_insert(allotment.units);
-            *left = left.saturating_sub(lane.units());
+            *held.entry(allotment).or_default() += lane.units();
         }
     }
-    left
+    held
 }
 
 /// Lanes that hold clearly more than their targets, and have not been asked yet. Who is short for its

@@ -75,6 +75,21 @@ fn a_peer_at_its_allowance_gets_no_more_and_gives_to_itself() {
 }
 
 #[test]
+fn a_peer_whose_allowance_shrinks_gives_back_though_nobody_goes_short() {
+    let of = |units: usize, lane: LaneView| LaneView {
+        allotment: Some(Allotment { peer: 1, units }),
+        ..lane
+    };
+    let held = lane(Stage::Active, 80, 0);
+    assert_eq!(plan(&[of(80, held)], TOTAL).recalls, []);
+    let keep = targets(&[of(40, held)], TOTAL)[0][Part::Head as usize];
+    assert!(keep <= 40, "{keep}");
+    let shrunk = plan(&[of(40, held)], TOTAL);
+    assert_eq!(shrunk.recalls, [Recall { lane: 0, part: Part::Head, keep }]);
+    assert_eq!(shrunk.work, []);
+}
+
+#[test]
 fn who_holds_too_much_gives_back_when_others_go_short_and_only_then() {
     let hoarder = lane(Stage::Active, MAX_HEADS, 500);
     let newcomer = carrying(1000.0, 1000.0);
