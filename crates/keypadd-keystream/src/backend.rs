@@ -4,6 +4,7 @@
 
 use crate::bitslice::Path;
 use crate::pace::{Pace, Pacing};
+use crate::suite::Cipher;
 use std::fmt;
 use std::str::FromStr;
 
@@ -136,6 +137,19 @@ impl CipherEngine {
     /// Through which keystream is to be made.
     pub fn pacing(self) -> Pacing {
         self.pacing
+    }
+
+    /// What makes this cipher: the engine of [`CipherBackend::Auto`], at this one's pace, where which one it is
+    /// makes no difference to it.
+    pub fn of_cipher(self, cipher: Cipher) -> Self {
+        let auto = Self { pacing: self.pacing, ..Self::default() };
+        let lanes = |engine: Self| engine.aes_path().map(Path::lanes);
+        let is_alike = match cipher {
+            Cipher::Des | Cipher::TripleDes => false,
+            Cipher::Aes128 | Cipher::Aes256 => lanes(self) == lanes(auto),
+            Cipher::Rc2_40 | Cipher::Null => true,
+        };
+        if is_alike { auto } else { self }
     }
 
     /// What makes chunks of AES, if it is not the crate `aes`.
