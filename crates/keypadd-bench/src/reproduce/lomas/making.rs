@@ -39,12 +39,14 @@ pub(super) async fn making(lab: &Lab<'_>, round: u32) -> Part<Making> {
     let time = effort.pick(Duration::from_millis(50), Duration::from_millis(500));
     for nth in order(lab.seed, round, BACKENDS.len()) {
         let backend = BACKENDS[nth];
-        let alone = tokio::task::spawn_blocking(move || alone(backend, time)).await;
-        making.alone[nth] =
-            alone.map_err(|_| "a measuring thread ended on a fault".to_owned())??;
         let path = by(backend, Some(AMPLE_BYTES)).await?;
         fill(&path).await;
         making.fillers[nth] = filler_rate(&path);
+        // While these fillers sleep, and when the kernel has taken back what earlier pools had: either would
+        // slow this down.
+        let alone = tokio::task::spawn_blocking(move || alone(backend, time)).await;
+        making.alone[nth] =
+            alone.map_err(|_| "a measuring thread ended on a fault".to_owned())??;
         path.close().await;
     }
     for nth in order(lab.seed, round, LOADS.len()) {
