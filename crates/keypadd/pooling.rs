@@ -184,7 +184,7 @@ fn choose(suites: &[Suite], engine: CipherEngine, former: &[Choice]) -> Vec<Choi
         let times = seal_times(suite, engine).map(Vec::from).unwrap_or_default();
         Choice {
             suite: suite.name(),
-            pays: pool_pays(&times, &[]),
+            pays: pool_pays(&times),
             seals: times.into_iter().map(report).collect(),
             protection: suite,
         }

@@ -44,7 +44,10 @@ fn open(pool: &Pool, key: &Arc<KeystreamKey>, direction: Direction, stage: Stage
 /// Takes the pad of a packet; whatever came from the pool must be that packet's keystream.
 fn take(lane: &mut Lane, key: &Arc<KeystreamKey>, number: u64) -> bool {
     let number = PacketNumber::new(number);
+    // As for a packet that has not verified yet: what is seen then is there when it has.
+    let (seen, mask) = (lane.peek(number, 32), lane.peek_mask(number));
     let coverage = lane.seek(number, 32);
+    assert!(seen != Coverage::Hit || coverage == Coverage::Hit);
     let mut pad = [0; 32];
     let served = lane.take(number, &mut [], &mut pad) == [true, false];
     assert_eq!(served, coverage == Coverage::Hit);
@@ -53,6 +56,7 @@ fn take(lane: &mut Lane, key: &Arc<KeystreamKey>, number: u64) -> bool {
         InlineKeystream::new(Arc::clone(key)).write(number, 0, &mut expected);
     }
     assert_eq!(pad, expected);
+    assert!(mask.is_none_or(|mask| mask[..] == expected[..16]));
     // Once is all.
     assert_eq!(lane.take(number, &mut [], &mut [0; 32]), [false; 2]);
     served
