@@ -6,21 +6,20 @@
 //! ([`Feed`]) is in `filler.rs`. Counters between the two are atomics of their own and carry no
 //! other data, so relaxed ordering is enough; the queues order the chunks.
 
-use std::collections::VecDeque;
+mod hand;
+
 use std::sync::Arc;
 
 use keypadd_keystream::{PacketNumber, SEGMENT_PACKETS, Segment};
 
-use crate::chunk::{Chunk, KeyId, Part};
+use crate::chunk::{KeyId, Part};
 use crate::demand::Traffic;
 use crate::plan::Stage;
 use crate::shared::Wake;
 use crate::sync::Ordering::{Acquire, Relaxed, Release};
-use crate::sync::{AtomicBool, AtomicU8, AtomicU64, Consumer, Producer};
+use crate::sync::{AtomicBool, AtomicU8, AtomicU64};
 
-/// Chunks kept behind the newest one for late packets. QUIC stacks drop what is more than about
-/// 128 numbers late, which spans at most two earlier segments.
-const RECENT_CHUNKS: usize = 2;
+pub(crate) use hand::Hand;
 
 /// How much of a packet's pad was at hand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -275,154 +274,4 @@ fn coverage(pad_bytes: usize, mut at_hand: impl FnMut(Part) -> bool) -> Coverage
         _ if have < all || pad_bytes > Part::Body.range().end => Coverage::Partial,
         _ => Coverage::Hit,
     }
-}
-
-/// The consumer's end of one part's queues, and the chunks in use.
-pub(crate) struct Hand {
-    /// Chunks that were drawn to get at those behind them, and kept; they come before `ready`.
-    drawn: VecDeque<Box<Chunk>>,
-    ready: Consumer<Box<Chunk>>,
-    spent: Producer<Box<Chunk>>,
-    current: Option<Box<Chunk>>,
-    /// Chunks before the current one, newest first, kept for late packets; empty where the
-    /// direction never goes back.
-    recent: [Option<Box<Chunk>>; RECENT_CHUNKS],
-    keeps_recent: bool,
-}
-
-impl Hand {
-    pub(crate) fn new(
-        ready: Consumer<Box<Chunk>>,
-        spent: Producer<Box<Chunk>>,
-        keeps_recent: bool,
-    ) -> Self {
-        Self {
-            drawn: VecDeque::new(),
-            ready,
-            spent,
-            current: None,
-            recent: [None, None],
-            keeps_recent,
-        }
-    }
-
-    /// Chunks that a hand may hold besides the queue.
-    pub(crate) const fn held_chunks() -> usize {
-        1 + RECENT_CHUNKS
-    }
-
-    /// Gives up chunks older than `segment` and draws the next ones; true if there was any of either.
-    /// Ends after at most the queue's length, however far the number jumped.
-    fn advance_to(&mut self, segment: Segment, counts: &PartShared) -> bool {
-        if self.current.as_ref().is_some_and(|chunk| chunk.segment() >= segment) {
-            return false;
-        }
-        let mut moved = false;
-        loop {
-            if let Some(old) = self.current.take() {
-                moved = true;
-                self.retire(old);
-            }
-            let Some(chunk) = self.next() else { break };
-            moved = true;
-            counts.popped.fetch_add(1, Relaxed);
-            let arrived = chunk.segment() >= segment;
-            self.current = Some(chunk);
-            if arrived {
-                break;
-            }
-        }
-        counts.in_hand.store(self.current.as_ref().map_or(0, |c| u64::from(c.untaken())), Relaxed);
-        moved
-    }
-
-    /// The chunk that comes next.
-    fn next(&mut self) -> Option<Box<Chunk>> {
-        self.drawn.pop_front().or_else(|| self.ready.pop().ok())
-    }
-
-    /// Gives back what the filler wants for others, the furthest first; true if it had asked. The
-    /// chunks go as they are: wiping tens of MiB is the filler's work, not that of a packet.
-    fn obey(&mut self, counts: &PartShared) -> bool {
-        // Paired with the filler's store: everything it had pushed by then is in the queue.
-        let recall = counts.recall.load(Acquire);
-        if recall == NO_RECALL {
-            return false;
-        }
-        while let Ok(chunk) = self.ready.pop() {
-            self.drawn.push_back(chunk);
-        }
-        let mut resume = u64::MAX;
-        while self.drawn.len() as u64 > recall - 1 {
-            let Some(chunk) = self.drawn.pop_back() else { break };
-            counts.popped.fetch_add(1, Relaxed);
-            resume = chunk.segment().value();
-            give_back(&mut self.spent, chunk);
-        }
-        counts.resume.store(resume, Relaxed);
-        counts.recall.store(NO_RECALL, Release);
-        true
-    }
-
-    fn retire(&mut self, chunk: Box<Chunk>) {
-        let oldest = if self.keeps_recent {
-            let [newest, older] = &mut self.recent;
-            let oldest = older.take();
-            *older = newest.replace(chunk);
-            oldest
-        } else {
-            Some(chunk)
-        };
-        if let Some(mut chunk) = oldest {
-            chunk.wipe_untaken();
-            give_back(&mut self.spent, chunk);
-        }
-    }
-
-    fn chunks(&self) -> impl Iterator<Item = &Box<Chunk>> {
-        self.current.iter().chain(self.recent.iter().flatten())
-    }
-
-    fn find(&mut self, key: KeyId, part: Part, pn: PacketNumber) -> Option<&mut Chunk> {
-        self.current
-            .iter_mut()
-            .chain(self.recent.iter_mut().flatten())
-            .map(|chunk| &mut **chunk)
-            .find(|chunk| chunk.holds(key, pn.segment(), part, pn.slot()))
-    }
-
-    /// As `find`, but also sees the front of the queue, and moves nothing.
-    fn peek(&self, key: KeyId, part: Part, pn: PacketNumber) -> Option<&Chunk> {
-        self.chunks()
-            .chain(self.drawn.front().or_else(|| self.ready.peek().ok()))
-            .map(|chunk| &**chunk)
-            .find(|chunk| chunk.holds(key, pn.segment(), part, pn.slot()))
-    }
-
-    /// Pads left in the current chunk after `pn`; `None` when `pn` is not of that chunk.
-    fn in_hand(&self, pn: PacketNumber) -> Option<u64> {
-        let current = self.current.as_ref().filter(|chunk| chunk.segment() == pn.segment());
-        current.map(|_| (SEGMENT_PACKETS - 1 - pn.slot()) as u64)
-    }
-}
-
-impl Drop for Hand {
-    /// Wipes and gives back what is in use. What still waits in the queue is the filler's to wipe:
-    /// it may be tens of MiB, and this runs under the connection's lock.
-    fn drop(&mut self) {
-        let recent = self.recent.iter_mut().filter_map(Option::take);
-        for mut chunk in self.current.take().into_iter().chain(recent) {
-            chunk.wipe_untaken();
-            give_back(&mut self.spent, chunk);
-        }
-        for chunk in self.drawn.drain(..) {
-            give_back(&mut self.spent, chunk);
-        }
-    }
-}
-
-/// The queue back has room for every chunk of the lane; if it ever had not, the chunk is dropped,
-/// which sends its memory home another way.
-fn give_back(spent: &mut Producer<Box<Chunk>>, chunk: Box<Chunk>) {
-    drop(spent.push(chunk));
 }

@@ -52,8 +52,9 @@ impl Cell {
         let multiples = MULTIPLES.map(|times| times * sustained);
         let rates = multiples.into_iter().filter(|rate| *rate < fastest * BELOW_FASTEST);
         let ends = |rate: &f64| match calibration.burst(*rate) {
+            // A pool that holds nothing has nothing to run out of.
             Burst::Dry { seconds, packets } => {
-                seconds < stage_seconds && packets < BURST_PACKETS_MAX
+                seconds > 0.0 && seconds < stage_seconds && packets < BURST_PACKETS_MAX
             }
             Burst::Lasts => false,
         };

@@ -1,10 +1,11 @@
-use keypadd_keystream::Suite;
+use keypadd_keystream::{CipherBackend, Suite};
 
 use super::*;
 use crate::arm::TunnelArm;
 use crate::exhaustion::finder::{Found, Tried};
 use crate::exhaustion::model::{Calibration, TrafficCost};
 use crate::exhaustion::readings::{Dry, Reading};
+use crate::results::Outcome;
 
 /// Two ends on four cores, 3DES at 10,000 pads a CPU second: R* is 10,000 packets a second.
 fn cell(backend: CipherBackend, background: f64) -> Cell {
@@ -81,6 +82,15 @@ fn before_the_run_there_are_predictions_without_figures() {
     assert!(section.predictions.iter().all(|it| it.predicted > 0.0 && it.measured.is_none()));
     assert_eq!(outcome(&section, "predicted before the run"), Outcome::CannotTell);
     assert_eq!(outcome(&section, "is a threshold"), Outcome::CannotTell);
+}
+
+#[test]
+fn from_a_pool_that_holds_nothing_there_are_no_bursts() {
+    let Cell { arm, pool_bytes, mut calibration, packet_bytes, fastest, .. } =
+        cell(CONVENTIONAL, 0.0);
+    calibration.level = 0.0;
+    let empty = Cell::new(arm, pool_bytes, calibration, packet_bytes, fastest, 60.0);
+    assert!(empty.bursts.is_empty());
 }
 
 #[test]

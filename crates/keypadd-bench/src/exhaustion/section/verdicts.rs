@@ -1,0 +1,150 @@
+//! Each claim's rule, and whether it holds.
+
+use keypadd_keystream::CipherBackend;
+
+use super::Judged;
+use crate::exhaustion::cell::Cell;
+use crate::exhaustion::finder::{Found, Sustained};
+use crate::results::{Outcome, Prediction, Verdict};
+use crate::statistics::ratio;
+use crate::verdict::Rule;
+
+/// Errors of predictions up to this are as good as was promised.
+const ERROR_PERCENT_MAX: f64 = 5.0;
+/// Cores that must be idle for a prediction to be judged by it.
+const IDLE_CORES_MIN: f64 = 1.0;
+/// How many times the sustained rate of the conventional cipher a bitsliced one is to reach.
+const BACKENDS_APART: f64 = 15.0;
+/// The share of R* that a pool may keep when every core is busy.
+const FULL_LOAD_SHARE: f64 = 0.02;
+
+pub(super) fn all(cells: &[Cell], predictions: &[Judged]) -> Vec<Verdict> {
+    let mut verdicts = vec![accuracy(predictions), confirmed(cells)];
+    verdicts.extend(backends(cells));
+    verdicts.extend(full_load(cells));
+    verdicts
+}
+
+/// Whether the predictions were as good as was promised, where it was.
+fn accuracy(predictions: &[Judged]) -> Verdict {
+    let judged: Vec<(&Prediction, f64)> = predictions
+        .iter()
+        .filter(|it| it.idle >= IDLE_CORES_MIN && it.is_quiet)
+        .filter_map(|it| Some((&it.prediction, it.prediction.error_percent?)))
+        .collect();
+    let worst = judged.iter().max_by(|one, other| one.1.abs().total_cmp(&other.1.abs()));
+    let (outcome, because) = match worst {
+        None => (Outcome::CannotTell, "no such case was measured undisturbed".into()),
+        Some((prediction, error)) => {
+            let outcome = match error.abs() <= ERROR_PERCENT_MAX {
+                true => Outcome::Holds,
+                false => Outcome::DoesNotHold,
+            };
+            let far = judged.iter().filter(|(_, error)| error.abs() > ERROR_PERCENT_MAX).count();
+            let because = format!(
+                "{far} of {} predictions are off by more; the worst is {}, by {error:+.1} %",
+                judged.len(),
+                prediction.name
+            );
+            (outcome, because)
+        }
+    };
+    Verdict {
+        claim: "With a core left idle, R*, T* and B* are predicted before the run.".into(),
+        rule: format!(
+            "Holds if every prediction lies within {ERROR_PERCENT_MAX} % of what was measured, where traffic and load \
+             leave at least one core idle and other programs take nothing worth mentioning."
+        ),
+        outcome,
+        because,
+        beside: None,
+    }
+}
+
+/// Whether every R* that was found stood the trial.
+fn confirmed(cells: &[Cell]) -> Verdict {
+    let (mut found, mut stood) = (0, 0);
+    for cell in cells {
+        for search in &cell.found {
+            if let Sustained::Found { lasts, runs_dry, .. } = search.sustained {
+                found += 1;
+                stood += usize::from(lasts.is_some() && runs_dry.is_some());
+            }
+        }
+    }
+    let outcome = match (found, stood) {
+        (0, _) => Outcome::CannotTell,
+        (found, stood) if found == stood => Outcome::Holds,
+        _ => Outcome::DoesNotHold,
+    };
+    Verdict {
+        claim: "R* is a threshold: the pool lasts a little below it and runs dry a little above.".into(),
+        rule: "Holds if, in every search that found an R*, a nearly empty pool did not run dry at a rate up to \
+               12 % below it and did at a rate up to 12 % above."
+            .into(),
+        outcome,
+        because: format!("{stood} of {found} were confirmed from both sides"),
+        beside: None,
+    }
+}
+
+/// How far apart the conventional cipher and the bitsliced one are, suite by suite without a load.
+fn backends(cells: &[Cell]) -> Vec<Verdict> {
+    let idle = |cell: &&Cell| cell.calibration.background == 0.0;
+    let conventional = |cell: &&Cell| cell.arm.engine.backend() == CipherBackend::DesCrate;
+    let mut verdicts = Vec::new();
+    for base in cells.iter().filter(idle).filter(conventional) {
+        let others = cells.iter().filter(idle).filter(|cell| {
+            cell.arm.suite == base.arm.suite
+                && cell.pool_bytes == base.pool_bytes
+                && !conventional(cell)
+        });
+        for cell in others {
+            let claim = format!(
+                "{}: the sustained rate of {} is at least {BACKENDS_APART} times that of the des crate.",
+                cell.arm.suite,
+                cell.arm.engine.backend()
+            );
+            let rates: Vec<f64> = cell.found.iter().filter_map(|it| reached(cell, it)).collect();
+            let base = base.sustained_mbit();
+            let rounds = rates.len().min(base.len());
+            let ratio = ratio(&rates[..rounds], &base[..rounds]);
+            verdicts.push(Rule::AtLeast(BACKENDS_APART).judge(
+                &claim,
+                "ratio of R*",
+                ratio.as_ref(),
+            ));
+        }
+    }
+    verdicts
+}
+
+/// R*, or what it is at least, in Mbit/s.
+fn reached(cell: &Cell, found: &Found) -> Option<f64> {
+    match found.sustained {
+        Sustained::Found { rate, .. } | Sustained::AtLeast { rate } => Some(cell.mbit(rate)),
+        Sustained::NeverFills => None,
+    }
+}
+
+/// The scheme's real limit: nothing is precomputed where no CPU is idle.
+fn full_load(cells: &[Cell]) -> Vec<Verdict> {
+    let at = |background: f64| {
+        move |cell: &&Cell| (cell.calibration.background - background).abs() < 1e-9
+    };
+    let mut verdicts = Vec::new();
+    for idle in cells.iter().filter(at(0.0)) {
+        let same = |cell: &&Cell| cell.arm == idle.arm && cell.pool_bytes == idle.pool_bytes;
+        let Some(full) = cells.iter().filter(at(1.0)).find(same) else { continue };
+        let claim = format!("{}: with no idle CPU the pool sustains nothing.", idle.pool_name());
+        let free: Vec<f64> = idle.found.iter().filter_map(|it| reached(idle, it)).collect();
+        // A pool that never fills bears no rate; the ratio wants a figure above zero.
+        let loaded: Vec<f64> =
+            full.sustained_mbit().into_iter().map(|rate| rate.max(f64::MIN_POSITIVE)).collect();
+        let rounds = free.len().min(loaded.len());
+        let ratio = ratio(&loaded[..rounds], &free[..rounds]);
+        let figure = "ratio of R* under full load to R* without";
+        verdicts.push(Rule::AtMost(FULL_LOAD_SHARE).judge(&claim, figure, ratio.as_ref()));
+    }
+    verdicts
+}
