@@ -68,12 +68,20 @@ pub(crate) fn map(count: usize) -> io::Result<Vec<Unit>> {
     Ok(units)
 }
 
+/// How many of these the kernel promised to keep out of swap.
+pub(crate) fn locked(units: &[Unit]) -> usize {
+    units.iter().filter(|unit| unit.is_locked()).count()
+}
+
+/// Where memory goes that nobody will use again, see [`releaser`].
+pub(crate) type Released = mpsc::Sender<Vec<Unit>>;
+
 /// Starts a thread that gives pages back to the kernel, until the last sender is gone.
 ///
 /// For that the kernel holds the lock of all the process's mappings. A thread that runs only when a CPU is
 /// idle may be stopped right then, for seconds on a busy machine, and whoever maps memory or starts a thread
 /// would wait for it. So a filler passes memory on to this thread, which is of its maker's class.
-pub(crate) fn releaser() -> io::Result<mpsc::Sender<Vec<Unit>>> {
+pub(crate) fn releaser() -> io::Result<Released> {
     let (sender, unwanted) = mpsc::channel::<Vec<Unit>>();
     let release = move || unwanted.into_iter().for_each(drop);
     thread::Builder::new().name("keypadd-unmap".into()).spawn(release)?;

@@ -32,6 +32,9 @@ pub enum Direction {
 pub struct Allowance(Arc<AtomicU64>);
 
 impl Allowance {
+    /// Bytes that are no limit.
+    pub const UNLIMITED: u64 = u64::MAX;
+
     /// An allowance of so many bytes. Where it is less than a head chunk for each of the peer's lanes,
     /// some have none.
     pub fn new(bytes: u64) -> Self {
@@ -43,10 +46,11 @@ impl Allowance {
         self.0.store(bytes, Relaxed);
     }
 
-    pub(crate) fn allotment(&self) -> Allotment {
-        let units = self.0.load(Relaxed) / UNIT_BYTES as u64;
-        let units = usize::try_from(units).unwrap_or(usize::MAX);
-        Allotment { peer: Arc::as_ptr(&self.0) as usize, units }
+    /// What plans go by; `None` without a limit.
+    pub(crate) fn allotment(&self) -> Option<Allotment> {
+        let bytes = Some(self.0.load(Relaxed)).filter(|bytes| *bytes != Self::UNLIMITED)?;
+        let units = usize::try_from(bytes / UNIT_BYTES as u64).unwrap_or(usize::MAX);
+        Some(Allotment { peer: Arc::as_ptr(&self.0) as usize, units })
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use keypadd_keystream::{KeystreamKey, PacketNumber, SEGMENT_PACKETS, Segment};
 
-use crate::arena::Unit;
+use crate::arena::{Released, Unit, locked};
 use crate::chunk::{Chunk, KeyId, Part};
 use crate::cpu_share::CpuShare;
 use crate::demand::{Allowance, Traffic};
@@ -64,7 +64,7 @@ impl Feed {
             stage: shared.stage(),
             at_hand: Part::ALL.map(|part| shared.at_hand(part)),
             demand: traffic.demand(now),
-            allotment: allowance.as_ref().map(Allowance::allotment),
+            allotment: allowance.as_ref().and_then(Allowance::allotment),
             recalled: Part::ALL.map(|part| ends[part as usize].is_recalled(shared, part)),
         }
     }
@@ -127,8 +127,7 @@ pub struct Filler {
     work: VecDeque<Work>,
     /// Memory of chunks that were dropped rather than given back.
     returned: mpsc::Receiver<Box<[Unit]>>,
-    /// Takes what is to go back to the kernel, see [`crate::arena::releaser`].
-    released: std::sync::mpsc::Sender<Vec<Unit>>,
+    released: Released,
     home: Home,
     free: Stock,
     mapped_units: usize,
@@ -143,7 +142,7 @@ impl Filler {
         shared: Arc<FillerShared>,
         orders: mpsc::Receiver<Order>,
         units: Vec<Unit>,
-        released: std::sync::mpsc::Sender<Vec<Unit>>,
+        released: Released,
     ) -> Self {
         let (sender, returned) = mpsc::channel();
         let home = Home::new(sender, Arc::clone(&shared));
@@ -242,7 +241,7 @@ impl Filler {
     /// Adds freshly mapped memory.
     fn take_in(&mut self, units: Vec<Unit>) {
         self.mapped_units += units.len();
-        self.locked_units += units.iter().filter(|unit| unit.is_locked()).count();
+        self.locked_units += locked(&units);
         self.shared.locked_units.store(self.locked_units as u64, Relaxed);
         self.free.add(units);
     }
@@ -253,7 +252,7 @@ impl Filler {
         if excess > 0 {
             let units = self.free.part_with(excess);
             self.mapped_units -= units.len();
-            self.locked_units -= units.iter().filter(|unit| unit.is_locked()).count();
+            self.locked_units -= locked(&units);
             self.shared.locked_units.store(self.locked_units as u64, Relaxed);
             let _ = self.released.send(units);
         }

@@ -63,11 +63,7 @@ mod tests {
     }
 
     fn locked_of(units: Option<Box<[Unit]>>) -> Option<usize> {
-        units.map(|units| locked(&units))
-    }
-
-    fn locked(units: &[Unit]) -> usize {
-        units.iter().filter(|unit| unit.is_locked()).count()
+        units.map(|units| arena::locked(&units))
     }
 
     #[test]
@@ -90,7 +86,7 @@ mod tests {
             [(1, (1, 0)), (3, (3, 1)), (9, (2, 2)), (9, (0, 0))]
         {
             let units = stock.part_with(asked);
-            assert_eq!((units.len(), locked(&units)), (parted, of_them_locked), "{asked}");
+            assert_eq!((units.len(), arena::locked(&units)), (parted, of_them_locked), "{asked}");
         }
     }
 }

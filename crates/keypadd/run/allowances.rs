@@ -32,5 +32,5 @@ impl Allowances {
 }
 
 fn limit(peer: Option<&Peer>) -> u64 {
-    peer.and_then(|peer| peer.pool_budget_bytes).map_or(u64::MAX, |bytes| bytes as u64)
+    peer.and_then(|peer| peer.pool_budget_bytes).map_or(Allowance::UNLIMITED, |bytes| bytes as u64)
 }
