@@ -1,5 +1,5 @@
-//! A load beside what is measured: threads of ordinary priority, one on every core, that take a share of
-//! it and give back nothing. Idle CPU is what fillers live on; this takes it away.
+//! A load beside what is measured: threads, one on every core, that take a share of it and give back nothing. Of
+//! ordinary priority they take the idle CPU that fillers live on; of idle class they take what nobody wants.
 //!
 //! Ends when it is dropped, and after a time at the latest.
 
@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use keypadd_pool::{FillerHost, Kernel, Priority};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// One turn of work and rest: longer than the kernel's slice, shorter than any pool lasts.
@@ -23,15 +24,28 @@ pub(crate) struct Background {
 impl Background {
     /// Takes `share` (0 to 1) of every core that this process may use, for at most `longest`.
     pub(crate) fn start(share: f64, longest: Duration) -> Self {
+        Self::of(share, longest, || true)
+    }
+
+    /// Keeps every core awake for at most `longest`, by threads that stand back as fillers do. A core that
+    /// sleeps takes longer to wake than a packet to be encrypted; where fillers of one arm are busy, this
+    /// keeps the cores of all arms awake alike.
+    pub(crate) fn awake(longest: Duration) -> Self {
+        Self::of(1.0, longest, || Kernel::default().stand_back() != Priority::Ordinary)
+    }
+
+    fn of(share: f64, longest: Duration, may_work: fn() -> bool) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let end = Instant::now() + longest;
         if share > 0.0 {
             for core in cores() {
                 let stop = Arc::clone(&stop);
                 // A system that gives no thread gets less load, which shows in the figures.
-                let _ = thread::Builder::new()
-                    .name("keypadd-load".into())
-                    .spawn(move || work(core, share.min(1.0), end, &stop));
+                let _ = thread::Builder::new().name("keypadd-load".into()).spawn(move || {
+                    if may_work() {
+                        work(core, share.min(1.0), end, &stop);
+                    }
+                });
             }
         }
         Self { stop }

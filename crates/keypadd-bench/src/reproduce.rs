@@ -14,6 +14,7 @@ mod lomas;
 mod notebook;
 mod praptodiyono;
 mod ridzuan;
+mod stream;
 
 use std::fmt;
 use std::future::Future;

@@ -14,19 +14,15 @@ use tokio::time::sleep;
 
 use super::{Network, SETTINGS, Streamed};
 use crate::arm::{Arm, TunnelArm};
-use crate::exchange::Exchange;
 use crate::link::{Link, LinkSettings};
 use crate::path::{Path, PathSettings};
 use crate::reproduce::lab::{Lab, Part};
-use crate::reproduce::{Effort, order};
-use crate::requester::{Answered, Requester, Requests};
+use crate::reproduce::{Effort, order, stream};
+use crate::requester::Requester;
 
 /// The paper's first key exchange, and the one for forward secrecy: of its tables, group 1.
 const FIRST: Group = Group::Measure(MeasureKeyExchange::Modp1024);
 const FRESH: Group = Group::Measure(MeasureKeyExchange::Modp768);
-
-/// Data between two answers that tell how much has arrived.
-const STEP_BYTES: u64 = 16 << 10;
 
 /// Lifetime of keys where the paper set none.
 const AN_HOUR: Duration = Duration::from_secs(3600);
@@ -102,22 +98,22 @@ pub(super) async fn long(effort: Effort, network: Network, nth: usize) -> Part<S
 /// A connection that is up, and one through it.
 type Opened = (Path, Requester);
 
-async fn open(nth: usize, network: Network, link: &Link, kex: Group) -> Part<Opened> {
+async fn open(nth: usize, link: &Link, kex: Group) -> Part<Opened> {
     let engine = CipherEngine::default();
     let arm = Arm::Tunnel(TunnelArm { suite: SETTINGS[nth].suite, pool: false, engine });
     let settings = PathSettings { kex, link: link.clone(), ..PathSettings::default() };
     let path = Path::open_cold(arm, &settings).await?;
     let requester = Requester::open(path.address()).await?;
-    Ok((path, requester.at_most(network.underway())))
+    Ok((path, requester))
 }
 
 /// One stream of a setting, over as many connections as the lives of its keys ask for.
 async fn stream(nth: usize, network: Network, plan: Plan) -> Part<Streamed> {
     let link = Link::new(network.link());
-    let mut current = Some(open(nth, network, &link, FIRST).await?);
+    let mut current = Some(open(nth, &link, FIRST).await?);
     let (begun, mut left) = (Instant::now(), plan.settle + plan.time);
     let (mut arrivals, mut key_exchanges) = (Vec::new(), 0);
-    while let Some(opened) = current.take() {
+    while let Some((path, requester)) = current.take() {
         key_exchanges += 1;
         let time = if SETTINGS[nth].fresh { left.min(plan.lifetime) } else { left };
         left -= time;
@@ -126,29 +122,18 @@ async fn stream(nth: usize, network: Network, plan: Plan) -> Part<Streamed> {
                 return Ok(None);
             }
             sleep(time.saturating_sub(network.lead())).await;
-            open(nth, network, &link, FRESH).await.map(Some)
+            open(nth, &link, FRESH).await.map(Some)
         };
         let from = begun.elapsed().as_secs_f64();
-        let (sent, next) = tokio::join!(send(opened, time), next);
+        let sent = async {
+            let sent = stream::send(requester, network.underway(), Instant::now(), time).await;
+            drop(path);
+            sent
+        };
+        let (sent, next) = tokio::join!(sent, next);
         arrivals.extend(sent?.iter().map(|at| from + at));
         current = next?;
     }
-    let mbit = rate(&arrivals, plan.settle.as_secs_f64(), begun.elapsed().as_secs_f64());
+    let mbit = stream::rate(&arrivals, plan.settle.as_secs_f64(), begun.elapsed().as_secs_f64());
     Ok(Streamed { mbit, key_exchanges, lifetime_seconds: plan.lifetime.as_secs_f64() })
-}
-
-/// Sends for so long, and until all is answered; when each step had arrived, in seconds from the start.
-async fn send((path, requester): Opened, time: Duration) -> Part<Vec<f64>> {
-    let requests = Requests::WithoutPause(Exchange::new(STEP_BYTES, 1), time);
-    let tell =
-        |arrivals: &mut Vec<f64>, answered: Answered| arrivals.push(answered.at.as_secs_f64());
-    let (requester, arrivals) = requester.run(requests, Instant::now(), Vec::new(), tell).await?;
-    drop((requester, path));
-    Ok(arrivals)
-}
-
-/// Mbit/s of what arrives between two moments, in seconds from the start.
-fn rate(arrivals: &[f64], from: f64, to: f64) -> f64 {
-    let within = arrivals.iter().filter(|at| (from..to).contains(*at)).count();
-    within as f64 * STEP_BYTES as f64 * 8.0 / 1e6 / (to - from)
 }

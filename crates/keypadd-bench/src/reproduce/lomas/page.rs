@@ -75,8 +75,10 @@ fn method(effort: Effort) -> Vec<String> {
             .into(),
         format!(
             "Surfaces: round trips one after the other, a silence between them, the same bytes there and back. \
+             Threads of idle class keep the cores awake in all three, as fillers that are kept busy would in one. \
              Streams: a file of {} MiB from a full pool; then, from a pool of 2 MiB, bursts every half second whose \
-             average is half the cipher's rate; then as fast as it goes. What making keystream costs, and how \
+             average is half the cipher's rate, once the tunnel has carried such bursts at full speed and its pool knows \
+             what they need; then as fast as it goes. What making keystream costs, and how \
              much is made beside other programs, is measured with the ciphers as they are.",
             FILE_BYTES >> 20,
         ),

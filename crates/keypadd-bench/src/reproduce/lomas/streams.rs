@@ -1,5 +1,6 @@
 //! Bursts and streams beside a cipher that is as slow beside them as his: what fits, and what does not.
 
+use std::num::NonZeroU64;
 use std::time::{Duration, Instant};
 
 use super::bed::{AMPLE_BYTES, Slowed, fill, plain, tunnel};
@@ -8,10 +9,9 @@ use crate::counts::Counts;
 use crate::exchange::Exchange;
 use crate::path::Path;
 use crate::reproduce::lab::{Lab, Part};
-use crate::reproduce::{Effort, order};
+use crate::reproduce::{Effort, order, stream};
 use crate::requester::{Requester, Requests};
 use crate::schedule::Due;
-use crate::workload::flood;
 
 /// A file: of his several megabytes as many as an ample pool has pads for.
 pub(super) const FILE_BYTES: u64 = 3 << 20;
@@ -19,10 +19,12 @@ pub(super) const FILE_BYTES: u64 = 3 << 20;
 const SMALL_BYTES: usize = 2 << 20;
 /// Time between two bursts of traffic whose average is low.
 const BURST_EVERY: Duration = Duration::from_millis(500);
+/// How long the pool learns what these bursts need, at full speed: somewhat more than it remembers.
+const LEARNING: Duration = Duration::from_secs(15);
 /// The part of the cipher's rate that its average is.
 pub(super) const BELOW: f64 = 0.5;
-/// Data between two answers that tell how much has arrived.
-const STEP_BYTES: u64 = 32 << 10;
+/// Steps of a stream that are sent and not yet answered, at most: a quarter of a second of a slow receiver's work.
+const UNDERWAY: usize = 16;
 
 /// How long traffic of a low average goes on: until it has used what the pool holds twice. A quick run has no
 /// time for that.
@@ -77,19 +79,25 @@ pub(super) async fn streams(lab: &Lab<'_>, round: u32, network: Network) -> Part
 
 /// Keystream made while packets of bursts waited, whose average is below the cipher's rate.
 async fn below(path: &Path, network: Network) -> Part<f64> {
+    let rate = network.stream_cipher();
+    bursts(path, rate, LEARNING).await?;
     fill(path).await;
     let before = path.gauges().counts();
-    let rate = network.stream_cipher();
     let slowed = Slowed::both(rate);
+    bursts(path, rate, below_time(network)).await?;
+    drop(slowed);
+    Ok(late(path.gauges().counts().since(before)))
+}
+
+/// Bursts for so long, whose average is below this rate.
+async fn bursts(path: &Path, rate: NonZeroU64, time: Duration) -> Part<()> {
     let bytes = rate.get() as f64 * BELOW * BURST_EVERY.as_secs_f64();
     let exchange = Exchange::new(bytes as u64, 1);
-    let bursts = (below_time(network).as_secs_f64() / BURST_EVERY.as_secs_f64()) as u32;
-    let schedule = (0..bursts).map(|nth| Due { at: BURST_EVERY * nth, exchange }).collect();
+    let count = (time.as_secs_f64() / BURST_EVERY.as_secs_f64()) as u32;
+    let schedule = (0..count).map(|nth| Due { at: BURST_EVERY * nth, exchange }).collect();
     let requester = Requester::open(path.address()).await?;
-    let (requester, ()) =
-        requester.run(Requests::At(schedule), Instant::now(), (), |(), _| ()).await?;
-    drop((slowed, requester));
-    Ok(late(path.gauges().counts().since(before)))
+    requester.run(Requests::At(schedule), Instant::now(), (), |(), _| ()).await?;
+    Ok(())
 }
 
 /// How fast a file goes, Mbit/s.
@@ -101,21 +109,14 @@ async fn burst(path: &Path) -> Part<f64> {
     Ok(FILE_BYTES as f64 * 8.0 / 1e6 / took.as_secs_f64())
 }
 
-/// How much arrives in the second half of a stream that sends as fast as it goes, Mbit/s. What is then still
-/// under way arrives at full speed and does not count.
+/// How much arrives in the second half of a stream that sends as fast as it goes, Mbit/s.
 async fn second_half(path: &Path, effort: Effort, slowed: Slowed) -> Part<f64> {
     let time = above_time(effort);
-    let start = Instant::now() + Duration::from_millis(20);
-    let lift = async {
-        tokio::time::sleep_until((start + time).into()).await;
-        drop(slowed);
-    };
-    let stream = flood(path, 1, Exchange::new(STEP_BYTES, 1), time, start);
-    let (arrivals, ()) = tokio::join!(stream, lift);
-    let (half, end) = (time.as_secs_f64() / 2.0, time.as_secs_f64());
-    let counted = |(at, _): &&(f64, u64)| *at > half && *at <= end;
-    let bytes: u64 = arrivals?.iter().filter(counted).map(|(_, bytes)| bytes).sum();
-    Ok(bytes as f64 * 8.0 / 1e6 / half)
+    let requester = Requester::open(path.address()).await?;
+    let start = Instant::now() + stream::LEAD;
+    let arrivals = stream::send(requester, UNDERWAY, start, time).await?;
+    drop(slowed);
+    Ok(stream::rate(&arrivals, time.as_secs_f64() / 2.0, time.as_secs_f64()))
 }
 
 /// The part of all keystream that was made while a packet waited for it.

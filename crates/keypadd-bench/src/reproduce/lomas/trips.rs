@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::bed::{AMPLE_BYTES, Slowed, fill, plain, tunnel};
 use super::{Encryptions, Grid, Network, Surfaces, Trips, delays, sizes};
+use crate::background::Background;
 use crate::exchange::Exchange;
 use crate::path::Path;
 use crate::reproduce::lab::{Lab, Part};
@@ -24,12 +25,17 @@ pub(super) fn slow_trips(effort: Effort) -> u32 {
 /// Round trips after the cipher has become slower, which do not count.
 const SETTLING_TRIPS: u32 = 4;
 
+/// The longest that cores may have to be kept awake.
+const AWAKE_MAX: Duration = Duration::from_secs(600);
+
 /// The packets of which encryptions are counted: long, so that what goes along counts little.
 const LONG: u64 = 1024;
 
 pub(super) async fn surfaces(lab: &Lab<'_>, round: u32, network: Network) -> Part<Surfaces> {
     let effort = lab.effort;
     let mut surfaces = Surfaces::default();
+    // Fillers that an emulated cipher keeps busy would keep the cores of their arm alone awake.
+    let _awake = Background::awake(AWAKE_MAX);
     for nth in order(lab.seed, round, 3) {
         match nth {
             0 => {
