@@ -19,6 +19,7 @@ pub use bulk::{Bulk, BulkMeasured};
 pub(crate) use bulk::{flood, rate_mbit};
 pub use files::{FileMix, Files, FilesMeasured};
 pub use mixed::{Mixed, MixedMeasured};
+pub(crate) use terminal::LEAD;
 pub use terminal::Terminal;
 
 /// An arm and one figure of each of its rounds.

@@ -5,13 +5,18 @@ use std::time::{Duration, Instant};
 
 use super::lab::Part;
 use crate::exchange::Exchange;
+use crate::path::Path;
 use crate::requester::{Answered, Requester, Requests};
+use crate::workload::LEAD;
 
 /// Data between two answers that tell how much has arrived.
 const STEP_BYTES: u64 = 16 << 10;
 
-/// Until a stream starts, so that its threads are up.
-pub(super) const LEAD: Duration = Duration::from_millis(20);
+/// [`send`] on a connection of its own through a path, once its threads are up.
+pub(super) async fn through(path: &Path, underway: usize, time: Duration) -> Part<Vec<f64>> {
+    let requester = Requester::open(path.address()).await?;
+    send(requester, underway, Instant::now() + LEAD, time).await
+}
 
 /// Sends for so long, and until all is answered, with at most `underway` steps not yet answered; when each step
 /// had arrived, in seconds from `start`.

@@ -17,7 +17,7 @@ use crate::path::{Path, PathSettings};
 use crate::reproduce::Effort;
 use crate::reproduce::lab::{Missed, Part};
 use crate::requester::Requester;
-use crate::workload::flood;
+use crate::workload::{LEAD, flood};
 
 /// Longest wait for full pools.
 const FILL_TIME: Duration = Duration::from_secs(20);
@@ -135,7 +135,7 @@ pub(super) async fn network(effort: Effort) -> Part<Network> {
     drop(requester);
     let trip_us = times.iter().map(|it| it.as_secs_f64() * 1e6).sum::<f64>() / f64::from(trips);
     let step = Exchange::new(256 << 10, 1);
-    let start = Instant::now() + Duration::from_millis(20);
+    let start = Instant::now() + LEAD;
     let arrivals = flood(&path, 1, step, time, start).await?;
     path.close().await;
     Ok(Network { trip_us, mbit: crate::workload::rate_mbit(&arrivals) })

@@ -1,7 +1,7 @@
 //! Two pairs of machines on one network, as on his Ethernet: what each leaves of the other's throughput.
 
 use std::num::NonZeroU64;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::Pairs;
 use super::bed::over;
@@ -9,7 +9,6 @@ use crate::link::{Link, LinkSettings};
 use crate::path::Path;
 use crate::reproduce::lab::{Lab, Part};
 use crate::reproduce::{Effort, order, stream};
-use crate::requester::Requester;
 
 /// Ethernet of his time.
 pub(super) const BITS_PER_SECOND: NonZeroU64 = NonZeroU64::new(10_000_000).unwrap();
@@ -44,8 +43,6 @@ pub(super) async fn pairs(lab: &Lab<'_>, round: u32) -> Part<Pairs> {
 
 /// Payload that arrives, Mbit/s.
 async fn carry(path: &Path, time: Duration) -> Part<f64> {
-    let requester = Requester::open(path.address()).await?;
-    let start = Instant::now() + stream::LEAD;
-    let arrivals = stream::send(requester, UNDERWAY, start, time).await?;
+    let arrivals = stream::through(path, UNDERWAY, time).await?;
     Ok(stream::rate(&arrivals, 0.0, time.as_secs_f64()))
 }

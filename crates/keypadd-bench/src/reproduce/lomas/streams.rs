@@ -112,9 +112,7 @@ async fn burst(path: &Path) -> Part<f64> {
 /// How much arrives in the second half of a stream that sends as fast as it goes, Mbit/s.
 async fn second_half(path: &Path, effort: Effort, slowed: Slowed) -> Part<f64> {
     let time = above_time(effort);
-    let requester = Requester::open(path.address()).await?;
-    let start = Instant::now() + stream::LEAD;
-    let arrivals = stream::send(requester, UNDERWAY, start, time).await?;
+    let arrivals = stream::through(path, UNDERWAY, time).await?;
     drop(slowed);
     Ok(stream::rate(&arrivals, time.as_secs_f64() / 2.0, time.as_secs_f64()))
 }

@@ -14,7 +14,7 @@ use crate::link::{Link, LinkSettings};
 use crate::path::{Path, PathSettings};
 use crate::reproduce::lab::{Lab, Missed, Part};
 use crate::reproduce::{Effort, order};
-use crate::workload::{flood, rate_mbit};
+use crate::workload::{LEAD, flood, rate_mbit};
 
 /// Of the tunnels, which differ in their handshakes alone. The paper does not name its cipher; this is
 /// what its software took by default at the time.
@@ -22,8 +22,6 @@ pub(super) const SUITE: Protection = Suite::AES_128_CTR_HMAC_SHA1.protection();
 
 /// Data between two answers that tell how much has arrived.
 const STEP_BYTES: u64 = 32 << 10;
-/// Until a stream starts, so that its threads are up.
-const LEAD: Duration = Duration::from_millis(20);
 
 /// How many of each a round's figure is the mean of.
 pub(super) fn exchanges(effort: Effort) -> u32 {
