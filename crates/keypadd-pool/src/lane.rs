@@ -194,10 +194,12 @@ impl Lane {
         for part in Part::ALL {
             let (counts, hand) =
                 (&self.shared.parts[part as usize], &mut self.hands[part as usize]);
-            let moved = hand.advance_to(segment, counts);
+            // A part that this packet does not need follows from segment to segment.
+            let needs = pad_bytes > part.range().start;
+            let moved = (needs || goes_on) && hand.advance_to(segment, counts);
             let gave_back = hand.obey(counts);
             // Where there is nothing, nothing moves; the filler may not know that it is needed now.
-            let uses = moved || goes_on && pad_bytes > part.range().start;
+            let uses = moved || needs && goes_on;
             if gave_back || uses && self.shared.at_hand(part) <= counts.low_water.load(Relaxed) {
                 self.bell.wake.filler();
             }

@@ -49,11 +49,18 @@ impl Hand {
     }
 
     /// Gives up chunks older than `segment` and draws the next ones; true if there was any of either.
-    /// Ends after at most the queue's length, however far the number jumped.
+    /// What every packet of a dry pool does is small enough to be inlined.
+    #[inline]
     pub(super) fn advance_to(&mut self, segment: Segment, counts: &PartShared) -> bool {
-        if self.current.as_ref().is_some_and(|chunk| chunk.segment() >= segment) {
-            return false;
+        match &self.current {
+            Some(chunk) if chunk.segment() >= segment => false,
+            None if self.drawn.is_empty() && self.ready.peek().is_err() => false,
+            _ => self.draw(segment, counts),
         }
+    }
+
+    /// Ends after at most the queue's length, however far the number jumped.
+    fn draw(&mut self, segment: Segment, counts: &PartShared) -> bool {
         let mut moved = false;
         loop {
             if let Some(old) = self.current.take() {
@@ -80,17 +87,23 @@ impl Hand {
 
     /// Gives back what the filler wants for others, the furthest first; true if it had asked. The
     /// chunks go as they are: wiping tens of MiB is the filler's work, not that of a packet.
+    #[inline]
     pub(super) fn obey(&mut self, counts: &PartShared) -> bool {
         // Paired with the filler's store: everything it had pushed by then is in the queue.
         let recall = counts.recall.load(Acquire);
         if recall == NO_RECALL {
             return false;
         }
+        self.give_back_all_but(recall - 1, counts);
+        true
+    }
+
+    fn give_back_all_but(&mut self, keep: u64, counts: &PartShared) {
         while let Ok(chunk) = self.ready.pop() {
             self.drawn.push_back(chunk);
         }
         let mut resume = u64::MAX;
-        while self.drawn.len() as u64 > recall - 1 {
+        while self.drawn.len() as u64 > keep {
             let Some(chunk) = self.drawn.pop_back() else { break };
             counts.popped.fetch_add(1, Relaxed);
             resume = chunk.segment().value();
@@ -98,7 +111,6 @@ impl Hand {
         }
         counts.resume.store(resume, Relaxed);
         counts.recall.store(NO_RECALL, Release);
-        true
     }
 
     fn retire(&mut self, chunk: Box<Chunk>) {
