@@ -12,7 +12,11 @@ use aes::{Aes128Enc, Aes256Enc};
 use cipher::array::Array;
 use cipher::consts::U16;
 use cipher::{BlockCipherEncrypt, KeyInit};
-use zeroize::Zeroize;
+use zeroize::{Zeroize, zeroize_stack};
+
+/// Above what a wide AES keeps on the stack of round keys, in copies of 64 bytes for each of 16, and of
+/// the blocks it has just made. What is built on a stack later moves, and takes what it covers to the heap.
+const AES_STACK_BYTES: usize = 8192;
 
 /// An AES key schedule of either length.
 pub(crate) enum Aes {
@@ -61,7 +65,9 @@ impl AesCtr {
         (self.iv ^ (u128::from(packet.value()) << 32)) | 1
     }
 
-    /// Writes the pads of a segment's packets in slots 0, 1 and so on, from byte `offset` on.
+    /// Writes the pads of a segment's packets in slots 0, 1 and so on, from byte `offset` on. Never part
+    /// of a caller's frame, which would be gone, and the rest out of reach, before the stack is wiped.
+    #[inline(never)]
     pub(crate) fn write_rows(&self, segment: Segment, offset: usize, rows: &mut [&mut [u8]]) {
         match &self.bitslice {
             // A batch is for all slots, and costs what half of them cost one by one.
@@ -70,14 +76,23 @@ impl AesCtr {
             }
             _ => {
                 for (slot, row) in rows.iter_mut().enumerate() {
-                    self.write(segment.packet(slot), offset, row);
+                    self.encrypt_counters(segment.packet(slot), offset, row);
                 }
             }
         }
+        zeroize_stack::<AES_STACK_BYTES>();
     }
 
-    /// Writes part of one packet's pad.
+    /// Writes part of one packet's pad. Never part of a caller's frame, as [`Self::write_rows`].
+    #[inline(never)]
     pub(crate) fn write(&self, packet: PacketNumber, offset: usize, out: &mut [u8]) {
+        self.encrypt_counters(packet, offset, out);
+        zeroize_stack::<AES_STACK_BYTES>();
+    }
+
+    /// In a frame of its own, so that the caller can wipe what a wide AES leaves in it.
+    #[inline(never)]
+    fn encrypt_counters(&self, packet: PacketNumber, offset: usize, out: &mut [u8]) {
         let first = self.first_block(packet);
         // No carry into the nonce: a pad's length keeps the counter far below 2^32.
         let counter = |block: u64| (first + u128::from(block)).to_be_bytes().into();

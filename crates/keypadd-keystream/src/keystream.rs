@@ -11,7 +11,6 @@ use crate::pace::Pacing;
 use crate::suite::Cipher;
 use std::fmt;
 use std::sync::Arc;
-use zeroize::zeroize_stack;
 
 /// The longest payload a packet may have: what the counter of a 64-bit cipher can number.
 ///
@@ -23,10 +22,6 @@ const PAD_BYTES_MAX: usize = PAYLOAD_BYTES_MAX + 16;
 
 /// Bytes that [`InlineKeystream::apply`] makes at a time: the payload of an Ethernet frame at once.
 const SCRATCH_BYTES: usize = 1536;
-
-/// Above what a wide AES keeps on the stack of round keys and, in a build that is not optimised, of the
-/// blocks it has just made. What is built on a stack later moves, and takes what it covers to the heap.
-const AES_STACK_BYTES: usize = if cfg!(debug_assertions) { 8192 } else { 2048 };
 
 /// One cipher key and IV. Immutable, so any number of threads may use it; wiped when dropped.
 pub struct KeystreamKey {
@@ -97,10 +92,7 @@ impl KeystreamKey {
     ) {
         self.check_end(offset, out.len());
         match (&self.inner, subkey) {
-            (Inner::Aes(key), _) => {
-                key.write(packet, offset, out);
-                zeroize_stack::<AES_STACK_BYTES>();
-            }
+            (Inner::Aes(key), _) => key.write(packet, offset, out),
             (Inner::Legacy(_), Some(subkey)) => subkey.write(packet.slot(), offset, out),
             (Inner::Legacy(_), None) => unreachable!("a 64-bit cipher works with a subkey"),
         }

@@ -28,10 +28,6 @@ use sha2::{Sha256, Sha384};
 
 /// Memory is read in pieces of this size.
 const PIECE_BYTES: usize = 1 << 20;
-/// A mapping without rights, and no longer than this, lies below a thread's stack.
-const GUARD_BYTES_MAX: u64 = 64 << 10;
-/// The stack of a thread where nobody asks for another. (Newer systems guard it without a mapping.)
-const STACK_BYTES: u64 = 2 << 20;
 /// So many bytes of what is looked for are no coincidence.
 const TRACE_BYTES: usize = 12;
 /// Key updates that are asked for, with traffic before and after each.
@@ -124,29 +120,22 @@ fn subkey(key: &[u8], segment: u64) -> [(&'static str, Vec<u8>); 2] {
     [("subkey", derived.iter().map(odd).collect()), ("subkey", derived)]
 }
 
-/// Writes all memory that the process can write to two files: stacks of threads, also of such as are
-/// over, and the rest.
-fn snapshot([stacks, rest]: [&Path; 2]) {
+/// Writes all memory that the process can write to a file: also the stacks of threads that are over.
+fn snapshot(path: &Path) {
     let maps = fs::read_to_string("/proc/self/maps").expect("proc is mounted");
     let memory = File::open("/proc/self/mem").expect("one's own memory");
-    let mut files = [stacks, rest].map(|path| File::create(path).expect("a file"));
+    let mut file = File::create(path).expect("a file");
     let mut piece = vec![0; PIECE_BYTES];
     // What lies here is an echo of what was read before.
     let own = piece.as_ptr() as u64..piece.as_ptr() as u64 + PIECE_BYTES as u64;
-    let mut guard_end = 0;
     for line in maps.lines() {
         let mut words = line.split_whitespace();
         let (range, rights) = (words.next().expect("a range"), words.next().expect("rights"));
-        let (from, to) = range.split_once('-').expect("two ends");
-        let [mut at, to] = [from, to].map(|end| u64::from_str_radix(end, 16).expect("an address"));
-        if rights.starts_with("---") && to - at <= GUARD_BYTES_MAX {
-            guard_end = to;
-        }
         if !rights.starts_with("rw") {
             continue;
         }
-        let is_stack = at == guard_end || to - at == STACK_BYTES || line.ends_with("[stack]");
-        let file = &mut files[usize::from(!is_stack)];
+        let (from, to) = range.split_once('-').expect("two ends");
+        let [mut at, to] = [from, to].map(|end| u64::from_str_radix(end, 16).expect("an address"));
         while at < to {
             let border = [own.start, own.end].into_iter().find(|border| *border > at);
             let end = to.min(at + PIECE_BYTES as u64).min(border.unwrap_or(to));
@@ -201,7 +190,7 @@ async fn carry([client, server]: [&Connection; 2]) {
 }
 
 /// Lives the life of one connection, with a pool at both ends.
-async fn live(suite: Suite, log: &Arc<Inverted>, alive: [&Path; 2]) {
+async fn live(suite: Suite, log: &Arc<Inverted>, alive: &Path) {
     let key = || Arc::new(PrivateKey::generate().expect("randomness"));
     let keys = [key(), key()];
     let pool = Pool::new(PoolSettings { budget_bytes: 1 << 20 }).expect("a pool");
@@ -254,7 +243,7 @@ fn wait_for_the_filler() {
     }
 }
 
-/// What libraries leave outside of stacks; docs/DESIGN.md has it in words. rustls moves secrets from one
+/// What libraries leave; docs/DESIGN.md has it in words. rustls moves secrets from one
 /// place to another, and wipes the last one; ring wipes nothing.
 const LIBRARIES_LEAVE: [&str; 5] =
     ["handshake secret", "traffic secret", "header key", "packet key of ring's", "IV"];
@@ -265,23 +254,19 @@ fn a_connection_that_is_over_leaves_no_key_of_ours_in_memory() {
     {
         let log = Arc::new(Inverted::default());
         let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
-        let files = ["alive-stacks", "alive", "over-stacks", "over"].map(|name| folder.join(name));
-        let [alive_stacks, alive, over_stacks, over] = files.each_ref().map(PathBuf::as_path);
+        let [alive, over] = ["alive", "over"].map(|name| folder.join(name));
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .enable_all()
             .build()
             .expect("a runtime");
-        runtime.block_on(live(suite, &log, [alive_stacks, alive]));
+        runtime.block_on(live(suite, &log, &alive));
         runtime.shutdown_timeout(Duration::from_secs(60));
         wait_for_the_filler();
-        snapshot([over_stacks, over]);
+        snapshot(&over);
         let keys = keys(suite, &log);
-        let [alive_stacks, alive, over_stacks, over] =
-            [alive_stacks, alive, over_stacks, over].map(|path| found(&keys, path));
-        println!(
-            "{suite}: alive {alive:?}, over {over:?}; on stacks {alive_stacks:?}, {over_stacks:?}"
-        );
+        let [alive, over] = [alive, over].map(|path| found(&keys, &path));
+        println!("{suite}: alive {alive:?}, over {over:?}");
         // Not blind: a connection that lives has its keys.
         assert!(alive.contains("header key"), "{suite}: {alive:?}");
         let ours: Vec<_> = over.iter().filter(|what| !LIBRARIES_LEAVE.contains(what)).collect();
