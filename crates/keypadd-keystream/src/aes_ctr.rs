@@ -14,9 +14,10 @@ use cipher::consts::U16;
 use cipher::{BlockCipherEncrypt, KeyInit};
 use zeroize::{Zeroize, zeroize_stack};
 
-/// Above what a wide AES keeps on the stack of round keys, in copies of 64 bytes for each of 16, and of
-/// the blocks it has just made. What is built on a stack later moves, and takes what it covers to the heap.
-const AES_STACK_BYTES: usize = 8192;
+/// Above what a wide AES keeps on the stack, of round keys 64 bytes wide for one, below [`AesCtr::write`]
+/// and [`AesCtr::write_rows`]: 3.6 KiB where it is optimised. What is built on a stack later moves, and
+/// takes what it covers to the heap.
+const AES_STACK_BYTES: usize = if cfg!(debug_assertions) { 8192 } else { 4096 };
 
 /// An AES key schedule of either length.
 pub(crate) enum Aes {
