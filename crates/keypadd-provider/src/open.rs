@@ -104,7 +104,7 @@ impl OpenKey {
                 stages.end_of(PacketStage::Pad);
             }
             let mut mask = Zeroizing::new([0; 16]);
-            let spent = pads.apply(packet_number, &mut mask[..mask_bytes], ciphertext);
+            let spent = pads.apply(coverage, packet_number, &mut mask[..mask_bytes], ciphertext);
             stages.end_of(if coverage == Coverage::Hit {
                 PacketStage::Xor
             } else {

@@ -240,18 +240,19 @@ impl PhasePads {
     }
 
     /// XORs the packet's pad over `mask` and `data`, which together are its first pad bytes: from
-    /// the pool what is there, inline the rest. Call [`Self::seek`] first. A null cipher leaves both
-    /// as they are and spends nothing.
+    /// the pool what [`Self::seek`] has just found, inline the rest. A null cipher leaves both as they
+    /// are and spends nothing.
     pub(crate) fn apply(
         &mut self,
+        found: Coverage,
         packet_number: PacketNumber,
         mask: &mut [u8],
         data: &mut [u8],
     ) -> Spent {
         let Some(inline) = &mut self.inline else { return Spent::default() };
         let [head, body] = match &mut self.lane {
-            Some(lane) => lane.take(packet_number, mask, data),
-            None => [false; 2],
+            Some(lane) if found != Coverage::Miss => lane.take(packet_number, mask, data),
+            _ => [false; 2],
         };
         let pad_bytes = mask.len() + data.len();
         let mut spent = Spent { pool_bytes: pad_bytes, inline_bytes: 0 };

@@ -106,7 +106,8 @@ impl SealKey {
         let spent = if whole.is_some() {
             Spent { pool_bytes: 0, inline_bytes: pad_bytes }
         } else {
-            pads.apply(packet_number, &mut mask[..self.protection.mask_bytes()], payload)
+            let mask = &mut mask[..self.protection.mask_bytes()];
+            pads.apply(coverage, packet_number, mask, payload)
         };
         phases.follow(self.phase, packet_number);
         drop(phases);
