@@ -15,7 +15,7 @@ const SIZES: [usize; 2] = [128, 1400];
 /// Without a pool first: what the other two are compared with.
 const SOURCES: [Source; 3] = [Source::Off, Source::Hot, Source::Miss];
 /// How often each has its turn.
-const TURNS: usize = 30;
+const TURNS: usize = 120;
 /// Packets of a turn at most.
 const PACKETS_MAX: u64 = 1000;
 /// Beyond this a packet is dearer than without a pool.
