@@ -17,7 +17,9 @@ use crate::lane::{Hand, Lane, Shared};
 use crate::plan::{MAX_BODIES, MAX_HEADS, Stage};
 use crate::shared::{FillerShared, Wake};
 use crate::sync::{
-    AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering::Relaxed, RingBuffer, mpsc, thread,
+    AtomicBool, AtomicU64, Mutex, MutexGuard,
+    Ordering::{Acquire, Relaxed},
+    RingBuffer, mpsc, thread,
 };
 use crate::thread::{Alive, FillerFault, FillerHost, Kernel};
 
@@ -104,7 +106,7 @@ impl Pool {
         // Alive from now on: a thread of an idle class may begin late, and a filler that has not begun
         // is none that has failed.
         let alive = Alive::new(Arc::clone(&pool.handle.filler));
-        let work = || crate::thread::run(filler, host, alive);
+        let work = || crate::thread::run(alive, filler, host);
         thread::Builder::new().name("keypadd-fill".into()).spawn(work)?;
         Ok(pool)
     }
@@ -237,7 +239,7 @@ impl Pool {
             fill_cpu: Duration::from_nanos(filler.fill_cpu_nanos.load(Relaxed)),
             pads_wasted_total: filler.pads_wasted.load(Relaxed),
             filler_thread_id: filler.thread_id.load(Relaxed),
-            filler_alive: filler.alive.load(Relaxed),
+            filler_alive: filler.alive.load(Acquire),
             filler_idle_class: filler.idle_class.load(Relaxed),
             filler_fault: FillerFault::from_code(filler.fault.load(Relaxed)),
             max_fill_cpu_percent: filler.max_cpu_percent.load(Relaxed) as u8,

@@ -16,7 +16,7 @@ use thread_priority::{
 use crate::cpu_share::WHOLE_CORE;
 use crate::filler::{Filler, Step};
 use crate::shared::FillerShared;
-use crate::sync::Ordering::Relaxed;
+use crate::sync::Ordering::{Relaxed, Release};
 use crate::sync::thread;
 
 /// How far a filler stands back.
@@ -101,8 +101,9 @@ impl FillerHost for Kernel {
     }
 }
 
-/// Fills until the pool is dropped.
-pub(crate) fn run(mut filler: Filler, mut host: impl FillerHost, alive: Alive) {
+/// Fills until the pool is dropped. `alive` comes first, so that it goes last: who sees that the filler
+/// has ended finds that it takes no orders.
+pub(crate) fn run(alive: Alive, mut filler: Filler, mut host: impl FillerHost) {
     let shared = Arc::clone(&alive.0);
     // Set here, not by the spawner: a wake-up needs the handle before the first sleep.
     let _ = shared.thread.set(thread::current());
@@ -154,10 +155,10 @@ impl Alive {
 
 impl Drop for Alive {
     fn drop(&mut self) {
-        self.0.alive.store(false, Relaxed);
         if std::thread::panicking() {
             self.0.fault.store(FillerFault::Failed as u8 + 1, Relaxed);
             tracing::error!("no pool: {}; pads are made inline", FillerFault::Failed.reason());
         }
+        self.0.alive.store(false, Release);
     }
 }

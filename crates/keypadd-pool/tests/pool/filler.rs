@@ -180,7 +180,7 @@ fn a_filler_that_fails_leaves_lanes_that_run_dry_and_says_so() {
         poll_until("it has ended and the lane is dry", || {
             number += SEGMENT_PACKETS as u64;
             let coverage = lane.seek(PacketNumber::new(number), PAD_BYTES);
-            pool.snapshot().filler_fault.is_some() && coverage == Coverage::Miss
+            !pool.snapshot().filler_alive && coverage == Coverage::Miss
         });
         let snapshot = pool.snapshot();
         assert_eq!((snapshot.filler_fault, snapshot.filler_alive), (Some(fault), false));
