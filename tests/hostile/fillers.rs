@@ -152,11 +152,15 @@ enum Hindrance {
     Starved,
 }
 
-/// How often each arm has its turn.
-const TURNS: usize = 20;
+/// How long the arms take turns. Many short turns say more than a few long ones: what a machine does
+/// beside comes in spells.
+const COMPARED: Duration = Duration::from_secs(120);
 
-/// How long half a turn is to last.
-const HALF_TURN: Duration = Duration::from_millis(500);
+/// How long half a turn is to last, if its requests are not too few for a percentile.
+const HALF_TURN: Duration = Duration::from_millis(50);
+
+/// The requests of a turn, at least.
+const MIN_REQUESTS: f64 = 200.0;
 
 /// Bytes of a request, which is answered with one.
 const REQUEST_BYTES: u64 = 64;
@@ -190,10 +194,11 @@ async fn compare(suite: &str, hindrance: Hindrance) -> [Option<Estimate>; 2] {
     for _ in 0..100 {
         seconds += off.carry(REQUEST_BYTES, 1).await.as_secs_f64();
     }
-    let requests = (100.0 * HALF_TURN.as_secs_f64() / seconds).max(200.0) as usize;
+    let requests = (100.0 * HALF_TURN.as_secs_f64() / seconds).max(MIN_REQUESTS) as usize;
     let mut rates = [const { Vec::new() }; 2];
     let mut p99s = [const { Vec::new() }; 2];
-    for turn in 0..TURNS {
+    let until = Instant::now() + COMPARED;
+    for turn in (0..).take_while(|_| Instant::now() < until) {
         for place in [turn % 2, 1 - turn % 2] {
             let tunnel = if place == 0 { &mut on } else { &mut off };
             rates[place].push(bytes / tunnel.carry(bytes as u64, 1).await.as_secs_f64());
