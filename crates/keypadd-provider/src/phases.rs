@@ -136,9 +136,15 @@ impl Phases {
         }
     }
 
-    /// The phase in use ends soon, in both directions.
+    /// The phase that quinn seals the next packet in. It holds the keys of the one after, and may have
+    /// followed its peer into this one without having sent anything since.
+    pub(crate) fn sealing(&self) -> u64 {
+        self.pads.back().map_or(0, |next| next.phase.saturating_sub(1))
+    }
+
+    /// The phase that is being sealed in ends soon, in both directions.
     pub(crate) fn expect_update(&self) {
-        self.ahead.0.fetch_max(self.current + 1, Relaxed);
+        self.ahead.0.fetch_max(self.sealing() + 1, Relaxed);
     }
 
     /// What the pool holds for all live phases, per part.
@@ -152,7 +158,7 @@ impl Phases {
         sum
     }
 
-    /// The phase in use and the packet numbers it has spanned.
+    /// The phase of the newest packet and the packet numbers it has spanned.
     pub(crate) fn progress(&self) -> (u64, u64) {
         let pads = self.pads.iter().find(|pads| pads.phase == self.current);
         let first = pads.and_then(|pads| pads.first_packet);

@@ -48,7 +48,7 @@ impl Renewal {
     /// What to do at `now`.
     pub fn step(&mut self, now: Instant) -> Renew {
         let (outbound, _) = self.keys.directions();
-        let Ok(phase) = outbound.phases.lock().map(|phases| phases.progress().0) else {
+        let Ok(phase) = outbound.phases.lock().map(|phases| phases.sealing()) else {
             return Renew::End;
         };
         let was_wanted = self.watch.update_at.is_some();
@@ -139,7 +139,17 @@ impl Worn {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use keypadd_keystream::Suite;
+
     use super::*;
+    use crate::fault::FaultLatch;
+    use crate::limits::Limits;
+    use crate::meters::Meters;
+    use crate::open::Inbound;
+    use crate::phases::Ahead;
+    use crate::seal::Outbound;
 
     const HOUR: Duration = Duration::from_secs(3600);
 
@@ -187,5 +197,27 @@ mod tests {
             };
         }
         assert_eq!((asked, now), (1795, at(1795 + 10 + 1795)));
+    }
+
+    /// quinn would take the update, and the peer, which has seen nothing of the phase before it, would
+    /// open no packet any more.
+    #[test]
+    fn a_phase_that_came_from_the_peer_is_not_ended_before_anything_was_sent_in_it() {
+        let suite = Suite::default().into();
+        let (limits, ahead) = (Limits::of(suite), Ahead::default());
+        let (fault, meters) = <(Arc<FaultLatch>, Arc<Meters>)>::default();
+        let outbound = Arc::new(Outbound::new(limits, ahead.clone(), fault, Arc::clone(&meters)));
+        let inbound = Arc::new(Inbound::new(limits, ahead, meters));
+        let keys = ConnectionKeys::new(suite, Arc::clone(&outbound), inbound);
+        let began = Instant::now();
+        let at = |seconds| began + Duration::from_secs(seconds);
+        let mut renewal = keys.renewal(HOUR, began);
+        for phase in [0, 1] {
+            outbound.phases.lock().expect("no panic").add(phase, None);
+        }
+        assert_eq!(renewal.step(at(1795)), Renew::Wait(at(1805)));
+        // It follows its peer, and sends nothing.
+        outbound.phases.lock().expect("no panic").add(2, None);
+        assert_eq!(renewal.step(at(1805)), Renew::Wait(at(1805 + 1795)));
     }
 }
