@@ -69,6 +69,16 @@ impl AllowList for Only {
     }
 }
 
+impl Link {
+    /// Whether this end may take the handshake for confirmed: a server when it is over, a client when the
+    /// server has told it so. One that has closed need not know.
+    pub(crate) fn is_confirmed(&self) -> bool {
+        let told = || self.connection.stats().frame_rx.handshake_done > 0;
+        let confirmed = self.up && (self.connection.side() == Side::Server || told());
+        confirmed || self.connection.is_closed()
+    }
+}
+
 impl End {
     pub(crate) fn new(side: Side, schedule: &Schedule, rng: &mut Rng) -> Self {
         let mut config = EndpointConfig::default();

@@ -82,6 +82,10 @@ struct World {
     supply: Supply,
     /// Why and how connections ended.
     endings: Vec<String>,
+    /// Connections with an end that has got a packet two phases beyond any that it had. quinn ends a phase
+    /// after its packets whether or not one was acknowledged (RFC 9001 6.1 has it wait), and a peer that lost
+    /// all of them opens nothing more.
+    outrun: BTreeSet<usize>,
 }
 
 /// What has reached one end of a connection, by the auditor's notes.
@@ -120,6 +124,7 @@ impl World {
             resizes_left: schedule.resizes,
             supply: Supply::Filling,
             endings: Vec::new(),
+            outrun: BTreeSet::new(),
             rng,
             schedule,
         };
@@ -216,6 +221,9 @@ impl World {
         let newest = arrived.newest.get_or_insert(seen);
         self.figures.late += u64::from(seen.number / 64 < newest.number / 64);
         self.figures.after_rekey += u64::from(seen.phase < newest.phase);
+        if seen.phase > newest.phase + 1 {
+            self.outrun.insert(connection);
+        }
         newest.number = newest.number.max(seen.number);
         newest.phase = newest.phase.max(seen.phase);
     }
@@ -273,6 +281,10 @@ impl World {
         let confirmed = self.is_confirmed(index);
         let all_confirmed = (0..self.wirings.len()).all(|index| self.is_confirmed(index));
         let Some(link) = self.ends[side as usize].links.get_mut(&handle) else { return };
+        // RFC 9001 6.1: the next update waits until the peer has acknowledged a packet of this phase. quinn
+        // does not wait, and a peer that has seen none opens no packet of the phase after it.
+        let reached = self.arrivals.get(&(index, !side)).and_then(|arrived| arrived.newest);
+        let may_update = reached.is_some_and(|seen| seen.phase == link.sender.next_phase());
         let mut due = false;
         if link.connection.poll_timeout().is_some_and(|at| at <= now) {
             link.connection.handle_timeout(now);
@@ -283,7 +295,7 @@ impl World {
             link.traffic.wake_at = Some(virtual_now + Duration::from_millis(1));
         } else if link.traffic.wake_at.is_some_and(|at| at <= virtual_now) {
             link.traffic.write(&mut link.connection, virtual_now);
-            if self.rng.u32(0..self.schedule.update_one_in) == 0 {
+            if self.rng.u32(0..self.schedule.update_one_in) == 0 && may_update {
                 link.connection.force_key_update();
             }
             due = true;

@@ -5,6 +5,7 @@
 
 use std::any::Any;
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::BytesMut;
@@ -26,18 +27,27 @@ pub(crate) struct Sealed {
     pub(crate) plaintext: Vec<u8>,
 }
 
-/// The packets that one end of one connection has sealed and the auditor has not yet seen.
+/// The packets that one end of one connection has sealed and the auditor has not yet seen, and the
+/// phase that it is in.
 #[derive(Default)]
-pub(crate) struct Tape(Mutex<VecDeque<Sealed>>);
+pub(crate) struct Tape {
+    sealed: Mutex<VecDeque<Sealed>>,
+    phase: AtomicU64,
+}
 
 impl Tape {
     fn note(&self, sealed: Sealed) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push_back(sealed);
+        self.sealed.lock().unwrap_or_else(PoisonError::into_inner).push_back(sealed);
+    }
+
+    /// The phase that quinn would seal a packet in now.
+    pub(crate) fn phase(&self) -> u64 {
+        self.phase.load(Relaxed)
     }
 
     /// The next packet sealed.
     pub(crate) fn next(&self) -> Option<Sealed> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
+        self.sealed.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
     }
 }
 
@@ -153,6 +163,8 @@ impl Session for WatchedSession {
     fn next_1rtt_keys(&mut self) -> Option<KeyPair<Box<dyn PacketKey>>> {
         let keys = self.inner.next_1rtt_keys()?;
         let local = self.watch(keys.local, Space::Data, self.next_phase);
+        // quinn asks for the keys after those that it goes over to.
+        self.tape.phase.store(self.next_phase - 1, Relaxed);
         self.next_phase += 1;
         Some(KeyPair { local, remote: keys.remote })
     }
