@@ -29,9 +29,9 @@ use progress::{Stage, Supply};
 
 /// A run that takes longer than this hangs.
 const VIRTUAL_TIME_MAX: Duration = Duration::from_secs(900);
-/// A run that has sent this many times its packets and not reached its goals never will. No phase
+/// A run of which so many packets were audited and that has not reached its goals never will. No phase
 /// comes to its hard stop before: that is twice the 10,000 that quinn has as a margin.
-const PACKETS_FACTOR_MAX: u64 = 15;
+const PACKETS_MAX: u64 = 19_000;
 
 /// What came of a run.
 #[derive(Clone, Debug)]
@@ -167,9 +167,7 @@ impl World {
     /// Moves time from event to event until all connections are gone.
     fn go(&mut self) {
         while self.stage != Stage::Over {
-            if self.now > VIRTUAL_TIME_MAX
-                || self.auditor.packets > PACKETS_FACTOR_MAX * self.schedule.packets
-            {
+            if self.now > VIRTUAL_TIME_MAX || self.auditor.packets > PACKETS_MAX {
                 let (phases, packets) = (self.phases(), self.auditor.packets);
                 let (refilled, stage) = (self.has_refilled(), self.stage);
                 let at = format!(
