@@ -22,21 +22,21 @@ async fn raw_connection(permits: &[&str]) -> (RunningServer, Endpoint, Connectio
     (server, endpoint, connection)
 }
 
-fn hello() -> Vec<u8> {
+pub fn hello() -> Vec<u8> {
     Frame::HelloClient { version: VERSION, instance: Instance([9; 16]) }.encode()
 }
 
-fn header(target: &str) -> Vec<u8> {
+pub fn header(target: &str) -> Vec<u8> {
     StreamHeader::Goal(Goal::Tcp(target.parse().unwrap())).encode()
 }
 
-async fn control(connection: &Connection, bytes: &[u8]) -> (SendStream, RecvStream) {
+pub async fn control(connection: &Connection, bytes: &[u8]) -> (SendStream, RecvStream) {
     let (mut send, recv) = connection.open_bi().await.unwrap();
     send.write_all(bytes).await.unwrap();
     (send, recv)
 }
 
-async fn welcome(recv: &mut RecvStream) {
+pub async fn welcome(recv: &mut RecvStream) {
     let mut answer = [0; 4];
     within(recv.read_exact(&mut answer)).await.unwrap();
     assert_eq!(answer[..], Frame::HelloServer { version: VERSION }.encode());

@@ -16,5 +16,6 @@ mod remote;
 mod remote_hostile;
 mod resets;
 mod staying;
+mod stubborn;
 mod support;
 mod unix;
