@@ -1,11 +1,14 @@
 //! A peer that holds a listed key and does not keep to the protocol.
 
+use std::sync::Arc;
+
 use keypadd_keystream::Suite;
 use keypadd_provider::client_config;
 use keypadd_tunnel::{
     Goal,
     wire::{CONNECTED, Frame, Instance, StreamCode, StreamHeader, VERSION},
 };
+use quinn::crypto::ClientConfig;
 use quinn::{Connection, ConnectionError, Endpoint, RecvStream, SendStream};
 
 use crate::support::*;
@@ -14,12 +17,21 @@ use crate::support::*;
 async fn raw_connection(permits: &[&str]) -> (RunningServer, Endpoint, Connection) {
     let key = new_key();
     let server = RunningServer::start(key.public(), permits);
-    let endpoint = Endpoint::client("[::1]:0".parse().unwrap()).unwrap();
     let crypto = client_config(&crypto(&key, Suite::AES_128_GCM), server.key).unwrap();
+    let (endpoint, connection) = connect(&server, crypto).await;
+    (server, endpoint, connection)
+}
+
+/// The connection of a client with this cryptography, past the handshake.
+pub async fn connect(
+    server: &RunningServer,
+    crypto: Arc<dyn ClientConfig>,
+) -> (Endpoint, Connection) {
+    let endpoint = Endpoint::client("[::1]:0".parse().unwrap()).unwrap();
     let connecting =
         endpoint.connect_with(quinn::ClientConfig::new(crypto), server.address, "keypadd");
     let connection = within(connecting.unwrap()).await.unwrap();
-    (server, endpoint, connection)
+    (endpoint, connection)
 }
 
 pub fn hello() -> Vec<u8> {

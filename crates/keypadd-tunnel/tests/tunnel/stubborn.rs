@@ -13,12 +13,12 @@ use quinn::crypto::{
     ClientConfig, CryptoError, ExportKeyingMaterialError, HeaderKey, KeyPair, Keys, PacketKey,
     Session,
 };
-use quinn::{ConnectError, ConnectionError, ConnectionId, Endpoint, Side};
+use quinn::{ConnectError, ConnectionError, ConnectionId, Side};
 use quinn_proto::TransportError;
 use quinn_proto::transport_parameters::TransportParameters;
 use tokio::io::AsyncWriteExt;
 
-use crate::hostile::{control, header, hello, welcome};
+use crate::hostile::{connect, control, header, hello, welcome};
 use crate::support::*;
 
 /// The key phase bit of a short header (RFC 9000 17.3.1), before header protection.
@@ -161,10 +161,7 @@ async fn a_peer_that_never_follows_an_update_is_left_before_the_hard_stop() {
     };
     let server = RunningServer::start_as(server_key.clone(), key.public(), &["*:*"], adjust);
     let stubborn = Stubborn(client_config(&settings(&key), server.key).unwrap());
-    let endpoint = Endpoint::client("[::1]:0".parse().unwrap()).unwrap();
-    let config = quinn::ClientConfig::new(Arc::new(stubborn));
-    let connecting = endpoint.connect_with(config, server.address, "keypadd").unwrap();
-    let connection = within(connecting).await.unwrap();
+    let (_endpoint, connection) = connect(&server, Arc::new(stubborn)).await;
     let (_control, mut answer) = control(&connection, &hello()).await;
     welcome(&mut answer).await;
 
