@@ -24,7 +24,7 @@ use crate::bugs::{Bug, Spoiler};
 use crate::pools::SteppedPool;
 use crate::schedule::Schedule;
 use crate::secrets::SecretLog;
-use crate::tape::{Tape, Watched};
+use crate::tape::Tape;
 use crate::traffic::Traffic;
 use crate::wire::CID_BYTES;
 
@@ -142,26 +142,18 @@ impl Wiring {
         let log = Arc::new(SecretLog::default());
         let seams =
             Seams { key_log: Arc::clone(&log) as _, phase_packets_max: schedule.phase_packets };
-        let tapes: [Arc<Tape>; 2] = Default::default();
         let [client, server] = ends;
         let client = settings(suite, Side::Client, Some(&client.pool), &client.meters);
         let server = settings(suite, Side::Server, Some(&server.pool), &server.meters);
         let client = client_config_with(&client, IDENTITIES[1].public(), &seams);
         let allowed = Arc::new(Only(IDENTITIES[0].public()));
         let server = server_config_with(&server, allowed, &seams);
-        let spoiler =
-            |side| bug.map(|bug| Arc::new(Spoiler { bug, suite, side, log: Arc::clone(&log) }));
+        let spoiler = |side| bug.map(|bug| Spoiler { bug, suite, side, log: Arc::clone(&log) });
+        let tapes = [Side::Client, Side::Server].map(|side| Arc::new(Tape::new(spoiler(side))));
+        let by = |end: usize| Arc::clone(&tapes[end]) as _;
         Self {
-            client: Arc::new(Watched::<dyn crypto::ClientConfig> {
-                inner: client.expect("settings"),
-                tape: Arc::clone(&tapes[0]),
-                spoiler: spoiler(Side::Client),
-            }),
-            server: Arc::new(Watched::<dyn crypto::ServerConfig> {
-                inner: server.expect("settings"),
-                tape: Arc::clone(&tapes[1]),
-                spoiler: spoiler(Side::Server),
-            }),
+            client: interposer::client_config(client.expect("settings"), by(0)),
+            server: interposer::server_config(server.expect("settings"), by(1)),
             first_cid: SeededCids(rng.fork()).generate_cid(),
             seed: rng.u64(..) & !1,
             log,

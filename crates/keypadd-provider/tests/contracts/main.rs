@@ -6,11 +6,13 @@ mod pair;
 mod record;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
+use interposer::Origin;
 use keypadd_keystream::Suite;
 
 use pair::Pair;
-use record::{Act, Origin};
+use record::Act;
 
 /// What quinn keeps free below the limit that it is told; limits.rs adds it.
 const KEY_UPDATE_MARGIN: u64 = 10_000;
@@ -122,7 +124,7 @@ fn quinn_goes_on_under_a_key_whose_limit_has_passed() {
     let limit = KEY_UPDATE_MARGIN + PHASE_PACKETS;
     let mut pair = Pair::new(Suite::AES_128_CTR_HMAC_SHA256, Some(limit));
     pair.run(3000, [true, true]);
-    let client = pair.ends[0].record.clone();
+    let client = Arc::clone(&pair.ends[0].record);
     let newest = |origins: &mut dyn Iterator<Item = Origin>| origins.last();
     let in_use = || {
         newest(&mut client.acts().into_iter().filter_map(|act| match act {
@@ -146,7 +148,7 @@ fn quinn_goes_on_under_a_key_whose_limit_has_passed() {
 fn dropped_connections_drop_their_keys() {
     // Rests on it: pads and keys are wiped when quinn drops the packet keys.
     let pair = after_updates();
-    let records = pair.ends.each_ref().map(|end| end.record.clone());
+    let records = pair.ends.each_ref().map(|end| Arc::clone(&end.record));
     drop(pair);
     for record in records {
         let count = |kind: fn(&Act) -> bool| record.acts().iter().filter(|act| kind(act)).count();

@@ -16,7 +16,7 @@ use quinn_proto::{
     ServerConfig,
 };
 
-use super::record::{Record, Recorded};
+use super::record::Record;
 
 /// The round trip is two of these.
 const TICK: Duration = Duration::from_millis(1);
@@ -27,7 +27,7 @@ pub(crate) struct Pair {
 }
 
 pub(crate) struct End {
-    pub(crate) record: Record,
+    pub(crate) record: Arc<Record>,
     endpoint: Endpoint,
     pub(crate) connection: Option<(ConnectionHandle, Connection)>,
     inbox: VecDeque<Vec<u8>>,
@@ -61,12 +61,13 @@ impl Pair {
             cipher_engine: CipherEngine::default(),
             meters: Arc::new(Meters::default()),
         };
-        let records = [Record::default(), Record::default()];
+        let records = [(); 2].map(|()| Arc::new(Record::new(limit)));
+        let by = |end: usize| Arc::clone(&records[end]) as _;
         let inner = client_config(&settings(0), keys[1].public()).expect("settings");
-        let client = Recorded { record: records[0].clone(), limit, inner };
+        let client = interposer::client_config(inner, by(0));
         let inner = server_config(&settings(1), Arc::new(Anybody)).expect("settings");
-        let server = Recorded { record: records[1].clone(), limit, inner };
-        let server = Arc::new(ServerConfig::with_crypto(Arc::new(server)));
+        let server = interposer::server_config(inner, by(1));
+        let server = Arc::new(ServerConfig::with_crypto(server));
         let now = Instant::now();
         let endpoint =
             |server| Endpoint::new(Arc::new(EndpointConfig::default()), server, true, None);
@@ -80,7 +81,7 @@ impl Pair {
             },
         );
         let mut ends = [ends.next(), ends.next()].map(|end| end.expect("two ends"));
-        let client = ClientConfig::new(Arc::new(client));
+        let client = ClientConfig::new(client);
         ends[0].connection =
             Some(ends[0].endpoint.connect(now, client, address(1), "x").expect("a connection"));
         Self { now, ends }
