@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use keypadd_keystream::{InlineKeystream, PacketNumber, Suite, SuiteKey};
-use keypadd_pool::{Coverage, Direction, PAD_BYTES, Pool, PoolSettings, Stage, Traffic};
+use keypadd_pool::{Coverage, Direction, PAD_BYTES, Part, Pool, PoolSettings, Stage, Traffic};
 
 /// Memory is read in pieces of this size.
 const PIECE_BYTES: usize = 1 << 20;
@@ -114,6 +114,10 @@ fn nothing_of_a_closed_connections_pads_is_left_in_memory() {
         let traffic = Traffic::new(Direction::Send);
         let mut lane =
             pool.open_lane(Arc::clone(&key), &traffic, PacketNumber::new(0), Stage::Active);
+        // A lane that goes past what is made just then is served further on.
+        poll_until("all the pads are there", || {
+            Part::ALL.iter().all(|&part| lane.level(part).packets > 700)
+        });
         for number in [0, 7, 63, 64, 700] {
             poll_until("the pad is there", || {
                 lane.seek(PacketNumber::new(number), PAD_BYTES) == Coverage::Hit
