@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 use bytes::BytesMut;
 use fastrand::Rng;
 use keypadd_keystream::{CipherEngine, Suite};
+use keypadd_pool::Pool;
 use keypadd_provider::{
-    AllowList, CryptoSettings, KeyExchange, Meters, PrivateKey, PublicKey, Seams,
+    AllowList, CryptoSettings, HandshakeData, KeyExchange, Meters, PrivateKey, PublicKey, Seams,
     client_config_with, server_config_with,
 };
 use quinn_proto::congestion::{Controller, ControllerFactory};
@@ -43,6 +44,7 @@ pub(crate) struct Link {
     pub(crate) traffic: Traffic,
     pub(crate) sender: Sender,
     pub(crate) up: bool,
+    pub(crate) left_pool: bool,
 }
 
 /// What both ends of one connection need, made before it begins.
@@ -70,6 +72,14 @@ impl AllowList for Only {
 }
 
 impl Link {
+    /// Takes the connection to a pool, or from it. Only once the handshake is over.
+    pub(crate) fn use_pool(&mut self, pool: Option<&Pool>) {
+        let data = self.connection.crypto_session().handshake_data();
+        let data = data.and_then(|data| data.downcast::<HandshakeData>().ok());
+        data.expect("the handshake is over").keys.use_pool(pool);
+        self.left_pool = pool.is_none();
+    }
+
     /// Whether this end may take the handshake for confirmed: a server when it is over, a client when the
     /// server has told it so. One that has closed need not know.
     pub(crate) fn is_confirmed(&self) -> bool {
@@ -177,6 +187,7 @@ impl Wiring {
             traffic: Traffic::new(self.seed, side, schedule.styles[side as usize], rng.fork()),
             sender: Sender::new(index, side, suite, log, tape),
             up: false,
+            left_pool: false,
         }
     }
 }

@@ -5,11 +5,8 @@ use std::fmt;
 /// Counts of one run, or of many added up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
-    /// Runs that are counted here and came to their end.
+    /// Runs that are counted here.
     pub runs: u64,
-    /// Runs besides whose last connection was lost because an end went through a phase of which its peer
-    /// got no packet.
-    pub outrun: u64,
     /// 1-RTT packets on the wire, each of them audited.
     pub packets: u64,
     /// Blocks of keystream on the wire, each of them compared with all others of its run.
@@ -38,6 +35,8 @@ pub struct Figures {
     pub rebinds: u64,
     /// Changes of a pool's budget under way.
     pub resizes: u64,
+    /// Times that a live connection left its pool; it comes back.
+    pub switches: u64,
     /// Times that a lane ran dry.
     pub dry: u64,
     /// Connections that were cut off in the middle.
@@ -51,7 +50,6 @@ impl Figures {
     pub fn add(&mut self, other: &Self) {
         let Self {
             runs,
-            outrun,
             packets,
             blocks,
             hit,
@@ -66,12 +64,12 @@ impl Figures {
             updates,
             rebinds,
             resizes,
+            switches,
             dry,
             cut,
             stream_bytes,
         } = other;
         self.runs += runs;
-        self.outrun += outrun;
         self.packets += packets;
         self.blocks += blocks;
         self.hit += hit;
@@ -86,6 +84,7 @@ impl Figures {
         self.updates += updates;
         self.rebinds += rebinds;
         self.resizes += resizes;
+        self.switches += switches;
         self.dry += dry;
         self.cut += cut;
         self.stream_bytes += stream_bytes;
@@ -114,10 +113,9 @@ impl fmt::Display for Figures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} runs ({} outrun), {} packets, {} blocks: hit {}, partial {}, miss {}; of {} delivered late {}, after rekey {}; \
-             lost {}, doubled {}, corrupted {}; {} key updates, {} rebinds, {} budgets changed, dry {} times, {} cut off, {} stream bytes",
+            "{} runs, {} packets, {} blocks: hit {}, partial {}, miss {}; of {} delivered late {}, after rekey {}; \
+             lost {}, doubled {}, corrupted {}; {} key updates, {} rebinds, {} budgets changed, {} pools left, dry {} times, {} cut off, {} stream bytes",
             self.runs,
-            self.outrun,
             self.packets,
             self.blocks,
             self.hit,
@@ -132,6 +130,7 @@ impl fmt::Display for Figures {
             self.updates,
             self.rebinds,
             self.resizes,
+            self.switches,
             self.dry,
             self.cut,
             self.stream_bytes

@@ -79,13 +79,10 @@ struct World {
     cut_at: u64,
     rebinds_left: u32,
     resizes_left: u32,
+    switches_left: u32,
     supply: Supply,
     /// Why and how connections ended.
     endings: Vec<String>,
-    /// Connections with an end that has got a packet two phases beyond any that it had. quinn ends a phase
-    /// after its packets whether or not one was acknowledged (RFC 9001 6.1 has it wait), and a peer that lost
-    /// all of them opens nothing more.
-    outrun: BTreeSet<usize>,
 }
 
 /// What has reached one end of a connection, by the auditor's notes.
@@ -122,9 +119,9 @@ impl World {
             cut_at: 0,
             rebinds_left: schedule.rebinds,
             resizes_left: schedule.resizes,
+            switches_left: schedule.switches,
             supply: Supply::Filling,
             endings: Vec::new(),
-            outrun: BTreeSet::new(),
             rng,
             schedule,
         };
@@ -219,9 +216,6 @@ impl World {
         let newest = arrived.newest.get_or_insert(seen);
         self.figures.late += u64::from(seen.number / 64 < newest.number / 64);
         self.figures.after_rekey += u64::from(seen.phase < newest.phase);
-        if seen.phase > newest.phase + 1 {
-            self.outrun.insert(connection);
-        }
         newest.number = newest.number.max(seen.number);
         newest.phase = newest.phase.max(seen.phase);
     }
@@ -297,6 +291,7 @@ impl World {
                 link.connection.force_key_update();
             }
             due = true;
+            self.switch_pool(side, handle);
             if self.rebinds_left > 0 && all_confirmed && self.rng.u32(0..150) == 0 {
                 self.rebinds_left -= 1;
                 self.figures.rebinds += 1;
@@ -312,6 +307,19 @@ impl World {
         if due {
             self.note("wake", &[side as u64]);
             self.drive(side, handle);
+        }
+    }
+
+    /// Takes one end of a live connection from its pool, or back to it, as a reload does.
+    fn switch_pool(&mut self, side: Side, handle: ConnectionHandle) {
+        let End { links, pool, .. } = &mut self.ends[side as usize];
+        let Some(link) = links.get_mut(&handle) else { return };
+        if link.left_pool && self.rng.u32(0..20) == 0 {
+            link.use_pool(Some(&pool.pool));
+        } else if !link.left_pool && self.switches_left > 0 && self.rng.u32(0..100) == 0 {
+            self.switches_left -= 1;
+            self.figures.switches += 1;
+            link.use_pool(None);
         }
     }
 

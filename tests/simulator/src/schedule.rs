@@ -58,6 +58,8 @@ pub(crate) struct Schedule {
     pub(crate) rebinds: u32,
     /// Changes of either end's budget.
     pub(crate) resizes: u32,
+    /// Times that a connection leaves its pool for a while.
+    pub(crate) switches: u32,
 }
 
 /// The pool's unit: a chunk of heads.
@@ -100,6 +102,7 @@ impl Schedule {
             mood: rng.u32(50..500),
             rebinds: rng.u32(0..3),
             resizes: rng.u32(0..3),
+            switches: rng.u32(0..3),
         }
     }
 
