@@ -63,6 +63,7 @@ impl Feed {
         LaneView {
             stage: shared.stage(),
             at_hand: Part::ALL.map(|part| shared.at_hand(part)),
+            kept: Part::ALL.map(|part| shared.parts[part as usize].kept.load(Relaxed)),
             demand: traffic.demand(now),
             allotment: allowance.as_ref().and_then(Allowance::allotment),
             recalled: Part::ALL.map(|part| ends[part as usize].is_recalled(shared, part)),
@@ -261,7 +262,7 @@ impl Filler {
     fn make_plan(&mut self, now: Duration) -> Plan {
         let views: Vec<LaneView> = self.feeds.iter_mut().map(|feed| feed.view(now)).collect();
         // What keys keep for late packets, and what is on its way home, is nobody's to be given.
-        let at_hand: usize = views.iter().map(LaneView::units).sum();
+        let at_hand: usize = views.iter().map(LaneView::units_at_hand).sum();
         let elsewhere = (self.mapped_units - self.free.units()).saturating_sub(at_hand);
         let targets = targets(&views, self.budget_units.saturating_sub(elsewhere));
         for (feed, target) in self.feeds.iter().zip(&targets) {
@@ -276,7 +277,7 @@ impl Filler {
     fn recall(&mut self, Recall { lane, part, keep }: Recall) {
         let feed = &mut self.feeds[lane];
         feed.ends[part as usize].recalled = true;
-        feed.shared.parts[part as usize].recall(keep.saturating_sub(feed.shared.in_use(part)));
+        feed.shared.parts[part as usize].recall(keep);
     }
 
     /// Makes one chunk of a piece of work; false when no more of it is wanted or possible.

@@ -59,6 +59,9 @@ pub(crate) struct PartShared {
     popped: AtomicU64,
     /// Pads left in the consumer's current chunk.
     in_hand: AtomicU64,
+    /// Chunks in the consumer's hand that have no pads to come: those kept for late packets, and a
+    /// current one that is used up.
+    pub(crate) kept: AtomicU64,
     /// The consumer wakes the filler when its level falls to this many chunks.
     pub(crate) low_water: AtomicU64,
     recall: AtomicU64,
@@ -69,7 +72,8 @@ pub(crate) struct PartShared {
 const NO_RECALL: u64 = 0;
 
 impl PartShared {
-    /// Asks for all but the nearest `keep` chunks. The filler pushes nothing until they are back.
+    /// Asks for all but the nearest `keep` chunks, the one in use among them, and for what is kept for
+    /// late packets. The filler pushes nothing until they are back.
     pub(crate) fn recall(&self, keep: u64) {
         self.recall.store(keep + 1, Release);
     }
@@ -101,12 +105,7 @@ impl Shared {
 
     /// Chunks with pads that are to be used: those in the queue, and the one in use.
     pub(crate) fn at_hand(&self, part: Part) -> u64 {
-        self.queued(part) + self.in_use(part)
-    }
-
-    /// One while the chunk in use has pads left.
-    pub(crate) fn in_use(&self, part: Part) -> u64 {
-        u64::from(self.parts[part as usize].in_hand.load(Relaxed) > 0)
+        self.queued(part) + u64::from(self.parts[part as usize].in_hand.load(Relaxed) > 0)
     }
 
     /// Chunks in the queue, not counting those in the consumer's hands.
@@ -197,7 +196,8 @@ impl Lane {
             // A part that this packet does not need follows from segment to segment.
             let needs = pad_bytes > part.range().start;
             let moved = (needs || goes_on) && hand.advance_to(segment, counts);
-            let gave_back = hand.obey(counts);
+            let expired = goes_on && hand.expire(segment, counts);
+            let gave_back = hand.obey(counts) || expired;
             // Where there is nothing, nothing moves; the filler may not know that it is needed now.
             let uses = moved || needs && goes_on;
             if gave_back || uses && self.shared.at_hand(part) <= counts.low_water.load(Relaxed) {
@@ -242,7 +242,7 @@ impl Lane {
                 Part::Body => chunk.take(slot, 0, &mut data[range.start - skip..end]),
             }
             if let Some(in_hand) = hand.in_hand(packet_number) {
-                self.shared.parts[part as usize].in_hand.store(in_hand, Relaxed);
+                hand.note(in_hand, &self.shared.parts[part as usize]);
             }
             true
         })

@@ -60,6 +60,8 @@ pub(crate) struct LaneView {
     pub stage: Stage,
     /// Chunks at hand, the one in use among them, by part.
     pub at_hand: [u64; 2],
+    /// Chunks that it keeps besides, for late packets, by part.
+    pub kept: [u64; 2],
     /// Packets a second that needed each part, lately.
     pub demand: [f64; 2],
     /// Parts that have been asked to give back and have not yet.
@@ -79,9 +81,18 @@ pub(crate) struct Allotment {
 
 impl LaneView {
     /// Memory at hand, in units.
-    pub(crate) fn units(&self) -> usize {
-        Part::ALL.iter().map(|&part| self.at_hand[part as usize] as usize * part.units()).sum()
+    pub(crate) fn units_at_hand(&self) -> usize {
+        units(self.at_hand)
     }
+
+    /// Memory that is kept besides, in units.
+    pub(crate) fn units_kept(&self) -> usize {
+        units(self.kept)
+    }
+}
+
+fn units(chunks: [u64; 2]) -> usize {
+    Part::ALL.iter().map(|&part| chunks[part as usize] as usize * part.units()).sum()
 }
 
 /// Chunks to make for one lane.
@@ -200,14 +211,14 @@ fn held_by_allotment(lanes: &[LaneView]) -> HashMap<Allotment, usize> {
     let mut held = HashMap::new();
     for lane in lanes {
         if let Some(allotment) = lane.allotment {
-            *held.entry(allotment).or_default() += lane.units();
+            *held.entry(allotment).or_default() += lane.units_at_hand() + lane.units_kept();
         }
     }
     held
 }
 
-/// Lanes that hold clearly more than their targets, and have not been asked yet. Who is short for its
-/// own peer's sake is helped by that peer's lanes alone.
+/// Lanes that hold clearly more than their targets, or keep what they are to have none of, and have not been
+/// asked yet. Who is short for its own peer's sake is helped by that peer's lanes alone.
 fn recalls(
     lanes: &[LaneView],
     targets: &[[u64; 2]],
@@ -220,7 +231,9 @@ fn recalls(
         }
         for part in Part::ALL {
             let (keep, at_hand) = (targets[lane][part as usize], view.at_hand[part as usize]);
-            if !view.recalled[part as usize] && at_hand > keep + keep / SLACK_SHARE {
+            let too_much =
+                at_hand > keep + keep / SLACK_SHARE || keep == 0 && view.kept[part as usize] > 0;
+            if !view.recalled[part as usize] && too_much {
                 recalls.push(Recall { lane, part, keep });
             }
         }

@@ -55,13 +55,13 @@ pub(crate) fn targets(lanes: &[LaneView], total_units: usize) -> Vec<[u64; 2]> {
         // what those leave.
         let limited: Vec<(Allotment, Vec<usize>)> = lanes_by_allotment(&open, lanes)
             .into_iter()
-            .filter(|(allotment, its)| units_of_all(&targets, its) > allotment.units as u64)
+            .filter(|(of, its)| units_of_all(&targets, its) > room_of(*of, its, lanes) as u64)
             .collect();
         if limited.is_empty() {
             return targets;
         }
         for (allotment, its) in &limited {
-            set(&mut targets, its, lanes, Room::of(allotment.units));
+            set(&mut targets, its, lanes, Room::of(room_of(*allotment, its, lanes)));
             let used = units_of_all(&targets, its);
             room.all = room.all.saturating_sub(used);
             room.before_heads = room.before_heads.saturating_sub(used);
@@ -85,6 +85,11 @@ impl Room {
         let before_heads = total_units - total_units / HEADS_ONLY_SHARE;
         Self { all: all as u64, before_heads: before_heads as u64 }
     }
+}
+
+/// What a peer may hold besides what its lanes keep for late packets, in units.
+fn room_of(allotment: Allotment, its: &[usize], lanes: &[LaneView]) -> usize {
+    allotment.units.saturating_sub(its.iter().map(|&lane| lanes[lane].units_kept()).sum())
 }
 
 fn units_of([heads, bodies]: [u64; 2]) -> u64 {

@@ -10,8 +10,8 @@ use crate::chunk::{Chunk, KeyId, Part};
 use crate::sync::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::{Consumer, Producer};
 
-/// Chunks kept behind the newest one for late packets. QUIC stacks drop what is more than about
-/// 128 numbers late, which spans at most two earlier segments.
+/// Segments behind the newest one whose chunks are kept for late packets. QUIC stacks drop what is more
+/// than about 128 numbers late, which spans at most two earlier segments.
 const RECENT_CHUNKS: usize = 2;
 
 /// The consumer's end of one part's queues, and the chunks in use.
@@ -76,8 +76,34 @@ impl Hand {
                 break;
             }
         }
-        counts.in_hand.store(self.current.as_ref().map_or(0, |c| u64::from(c.untaken())), Relaxed);
+        self.note(self.current.as_ref().map_or(0, |chunk| u64::from(chunk.untaken())), counts);
         moved
+    }
+
+    /// Lets the filler see the pads left in the current chunk, and what the hand holds besides.
+    pub(super) fn note(&self, in_hand: u64, counts: &PartShared) {
+        let used_up = self.current.is_some() && in_hand == 0;
+        let kept = self.recent.iter().flatten().count() as u64 + u64::from(used_up);
+        counts.in_hand.store(in_hand, Relaxed);
+        counts.kept.store(kept, Relaxed);
+    }
+
+    /// Gives up what is too far behind `segment` for late packets; true if there was any. A lane that has run
+    /// dry draws nothing that would push it out.
+    pub(super) fn expire(&mut self, segment: Segment, counts: &PartShared) -> bool {
+        let oldest = segment.value().saturating_sub(RECENT_CHUNKS as u64);
+        let Self { recent, spent, .. } = self;
+        let mut expired = false;
+        for place in recent {
+            if let Some(chunk) = place.take_if(|chunk| chunk.segment().value() < oldest) {
+                give_back(spent, chunk);
+                expired = true;
+            }
+        }
+        if expired {
+            self.note(counts.in_hand.load(Relaxed), counts);
+        }
+        expired
     }
 
     /// The chunk that comes next.
@@ -85,8 +111,7 @@ impl Hand {
         self.drawn.pop_front().or_else(|| self.ready.pop().ok())
     }
 
-    /// Gives back what the filler wants for others, the furthest first; true if it had asked. The
-    /// chunks go as they are: wiping tens of MiB is the filler's work, not that of a packet.
+    /// Gives back what the filler wants for others, the furthest first; true if it had asked.
     #[inline]
     pub(super) fn obey(&mut self, counts: &PartShared) -> bool {
         // Paired with the filler's store: everything it had pushed by then is in the queue.
@@ -102,13 +127,24 @@ impl Hand {
         while let Ok(chunk) = self.ready.pop() {
             self.drawn.push_back(chunk);
         }
+        let mut in_hand = counts.in_hand.load(Relaxed);
+        let keep_queued = keep.saturating_sub(u64::from(in_hand > 0));
         let mut resume = u64::MAX;
-        while self.drawn.len() as u64 > keep {
+        while self.drawn.len() as u64 > keep_queued {
             let Some(chunk) = self.drawn.pop_back() else { break };
             counts.popped.fetch_add(1, Relaxed);
             resume = chunk.segment().value();
             give_back(&mut self.spent, chunk);
         }
+        // The chunk in use is not made anew: what is left of its segment goes inline.
+        let in_use = if keep == 0 { self.current.take() } else { None };
+        if in_use.is_some() {
+            in_hand = 0;
+        }
+        for chunk in self.recent.iter_mut().filter_map(Option::take).chain(in_use) {
+            give_back(&mut self.spent, chunk);
+        }
+        self.note(in_hand, counts);
         counts.resume.store(resume, Relaxed);
         counts.recall.store(NO_RECALL, Release);
     }
@@ -122,8 +158,7 @@ impl Hand {
         } else {
             Some(chunk)
         };
-        if let Some(mut chunk) = oldest {
-            chunk.wipe_untaken();
+        if let Some(chunk) = oldest {
             give_back(&mut self.spent, chunk);
         }
     }
@@ -170,8 +205,9 @@ impl Drop for Hand {
     }
 }
 
-/// The queue back has room for every chunk of the lane; if it ever had not, the chunk is dropped,
-/// which sends its memory home another way.
+/// Chunks go as they are: a jump of numbers may leave tens of MiB behind, and wiping them is the filler's
+/// work, not that of a packet. The queue back has room for every chunk of the lane; if it ever had not, the
+/// chunk is dropped, which wipes it and sends its memory home another way.
 fn give_back(spent: &mut Producer<Box<Chunk>>, chunk: Box<Chunk>) {
     drop(spent.push(chunk));
 }

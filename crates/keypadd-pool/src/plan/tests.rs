@@ -4,8 +4,8 @@ use crate::targets::targets;
 const TOTAL: usize = 8192; // 64 MiB
 
 fn lane(stage: Stage, heads: u64, bodies: u64) -> LaneView {
-    let (demand, recalled, allotment) = ([0.0; 2], [false; 2], None);
-    LaneView { stage, at_hand: [heads, bodies], demand, recalled, allotment }
+    let (kept, demand, recalled, allotment) = ([0; 2], [0.0; 2], [false; 2], None);
+    LaneView { stage, at_hand: [heads, bodies], kept, demand, recalled, allotment }
 }
 
 /// An active lane that holds nothing and carries so many packets a second, long ones among them.

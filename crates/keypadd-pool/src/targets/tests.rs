@@ -4,7 +4,8 @@ use crate::plan::Stage;
 const TOTAL: usize = 8192; // 64 MiB
 
 fn lane(stage: Stage) -> LaneView {
-    LaneView { stage, at_hand: [0; 2], demand: [0.0; 2], recalled: [false; 2], allotment: None }
+    let (kept, demand, recalled, allotment) = ([0; 2], [0.0; 2], [false; 2], None);
+    LaneView { stage, at_hand: [0; 2], kept, demand, recalled, allotment }
 }
 
 /// An active lane that carries so many packets a second, long ones among them.

@@ -1,41 +1,21 @@
 //! Lanes and memory, from outside: right bytes, bounded work, a budget that holds.
 
 use std::io::ErrorKind;
-use std::sync::Arc;
 use std::time::Duration;
 
-use keypadd_keystream::{KeystreamKey, PacketNumber, SEGMENT_PACKETS, Suite};
+use keypadd_keystream::{PacketNumber, SEGMENT_PACKETS, Suite};
 use keypadd_pool::{
-    Allowance, BODY_BYTES, Coverage, Direction, HEAD_BYTES, Lane, PAD_BYTES, Part, Pool,
-    PoolSettings, Stage, Step, Traffic,
+    BODY_BYTES, Coverage, Direction, HEAD_BYTES, Lane, PAD_BYTES, Part, Pool, PoolSettings, Stage,
+    Step,
 };
 
-use crate::support::{all_memory_is_free, inline_pad, key, poll_until, pool};
-
-const SEGMENT: u64 = SEGMENT_PACKETS as u64;
-const MIB: usize = 1 << 20;
-
-fn open(pool: &Pool, key: &Arc<KeystreamKey>, direction: Direction, stage: Stage) -> Lane {
-    pool.open_lane(Arc::clone(key), &Traffic::new(direction), PacketNumber::new(0), stage)
-}
+use crate::support::*;
 
 /// Waits until all that the pool can hold of the packet's pad is at hand.
 fn await_pad(lane: &mut Lane, number: u64) {
     poll_until("the pad is there", || {
         lane.seek(PacketNumber::new(number), PAD_BYTES) == Coverage::Hit
     });
-}
-
-/// Takes a pad over zeros, the first `mask_bytes` as the mask; what came, and from where.
-fn take(lane: &mut Lane, number: u64, mask_bytes: usize, bytes: usize) -> (Vec<u8>, [bool; 2]) {
-    let mut pad = vec![0; bytes];
-    let (mask, data) = pad.split_at_mut(mask_bytes);
-    let served = lane.take(PacketNumber::new(number), mask, data);
-    (pad, served)
-}
-
-fn level_bytes(lane: &Lane) -> u64 {
-    Part::ALL.map(|part| lane.level(part).bytes).iter().sum()
 }
 
 #[test]
@@ -184,31 +164,6 @@ fn memory_comes_home_when_lanes_go_while_the_filler_pushes() {
 }
 
 #[test]
-fn forty_lanes_together_stay_within_the_budget() {
-    let pool = pool(8 * MIB);
-    let budget = pool.snapshot().budget_bytes;
-    let key = key(Suite::AES_128_GCM, 8);
-    let stages = [Stage::Active, Stage::Active, Stage::Brief, Stage::Standby];
-    let mut lanes: Vec<Lane> =
-        (0..40).map(|index| open(&pool, &key, Direction::Receive, stages[index % 4])).collect();
-    for step in 0..400_u64 {
-        for (index, lane) in lanes.iter_mut().enumerate() {
-            lane.seek(PacketNumber::new(step * (1 + index as u64 % 5)), PAD_BYTES);
-        }
-        // Nothing is consumed while the levels are read, so they can only seem too high.
-        let at_hand: u64 = lanes.iter().map(level_bytes).sum();
-        assert!(at_hand <= budget, "{at_hand} of {budget}");
-    }
-    poll_until("every lane has something", || {
-        lanes.iter().all(|lane| lane.level(Part::Head).packets > 0)
-    });
-    let at_hand: u64 = lanes.iter().map(level_bytes).sum();
-    assert!(at_hand <= budget, "{at_hand} of {budget}");
-    drop(lanes);
-    poll_until("all memory is home", || all_memory_is_free(&pool));
-}
-
-#[test]
 fn a_dormant_lane_is_not_filled() {
     let pool = pool(4 * MIB);
     let key = key(Suite::AES_128_GCM, 9);
@@ -258,53 +213,6 @@ fn a_pool_without_room_for_a_chunk_is_refused() {
 }
 
 #[test]
-fn a_lane_gives_back_what_another_needs_and_is_made_anew_where_it_left_off() {
-    // Heads for one lane and no body: a budget that the first lane takes whole.
-    let pool = pool(20 * 8192);
-    let (early_key, late_key) = (key(Suite::AES_128_GCM, 11), key(Suite::AES_128_GCM, 12));
-    let mut early = open(&pool, &early_key, Direction::Send, Stage::Active);
-    poll_until("the early lane has all", || early.level(Part::Head).packets >= 17 * SEGMENT);
-    let mut late: Vec<Lane> =
-        (0..9).map(|_| open(&pool, &late_key, Direction::Receive, Stage::Active)).collect();
-    // It obeys at its next packet, and what it keeps is what comes next.
-    poll_until("the late lanes have their floor", || {
-        early.seek(PacketNumber::new(0), 0);
-        late.iter().all(|lane| lane.level(Part::Head).packets >= SEGMENT)
-    });
-    assert!(early.level(Part::Head).packets < 17 * SEGMENT);
-    assert_eq!(early.seek(PacketNumber::new(0), HEAD_BYTES), Coverage::Hit);
-    late.clear();
-    for number in (0..40 * SEGMENT).step_by(17) {
-        poll_until("the pad is there", || {
-            early.seek(PacketNumber::new(number), HEAD_BYTES) == Coverage::Hit
-        });
-        let (pad, _) = take(&mut early, number, 16, HEAD_BYTES);
-        assert!(pad == inline_pad(&early_key, number, HEAD_BYTES), "{number}");
-    }
-    drop(early);
-    poll_until("all memory is home", || all_memory_is_free(&pool));
-}
-
-#[test]
-fn newcomers_get_what_others_have_besides_the_chunk_in_use() {
-    let settings = PoolSettings { budget_bytes: 24 * 8192 };
-    let (pool, mut filler) = Pool::with_filler(settings).expect("a pool");
-    let key = key(Suite::AES_128_GCM, 14);
-    let mut lanes = Vec::new();
-    for newcomers in [12, 8] {
-        lanes.extend((0..newcomers).map(|_| open(&pool, &key, Direction::Send, Stage::Active)));
-        // What is asked back is given at the next packet, which also draws a chunk.
-        for _ in 0..3 {
-            while filler.step(Duration::ZERO) == Step::Worked {}
-            for lane in &mut lanes {
-                lane.seek(PacketNumber::new(0), 0);
-            }
-        }
-    }
-    assert!(lanes.iter().all(|lane| lane.level(Part::Head).packets >= SEGMENT));
-}
-
-#[test]
 fn bulk_that_outruns_the_filler_leaves_keystrokes_their_heads() {
     let (pool, mut filler) = Pool::with_filler(PoolSettings { budget_bytes: 4 * MIB }).expect("ok");
     let key = key(Suite::AES_128_GCM, 15);
@@ -327,59 +235,4 @@ fn bulk_that_outruns_the_filler_leaves_keystrokes_their_heads() {
     }
     assert!(bulk[0] > 20_000, "bulk found its pads: {bulk:?}");
     assert_eq!(keystrokes[0], 0, "of {}", keystrokes[1]);
-}
-
-#[test]
-fn connections_of_a_peer_with_an_allowance_stay_within_it_together() {
-    let (pool, mut filler) = Pool::with_filler(PoolSettings { budget_bytes: 8 * MIB }).expect("ok");
-    let key = key(Suite::AES_128_GCM, 16);
-    let allowance = Allowance::new(MIB as u64);
-    let mut lanes = Vec::new();
-    for newcomers in [1, 3, 8] {
-        lanes.extend((0..newcomers).map(|_| {
-            open(&pool.for_peer(allowance.clone()), &key, Direction::Receive, Stage::Active)
-        }));
-        for _ in 0..5 {
-            while filler.step(Duration::ZERO) == Step::Worked {}
-            let at_hand: u64 = lanes.iter().map(level_bytes).sum();
-            assert!(at_hand <= MIB as u64, "{at_hand}");
-            for lane in &mut lanes {
-                lane.seek(PacketNumber::new(0), 0);
-            }
-        }
-        assert!(lanes.iter().all(|lane| lane.level(Part::Head).packets >= SEGMENT));
-    }
-    // Who has none shares the rest, and a larger allowance is used.
-    let stranger = open(&pool, &key, Direction::Send, Stage::Active);
-    while filler.step(Duration::ZERO) == Step::Worked {}
-    assert!(level_bytes(&stranger) > 3 * MIB as u64);
-    allowance.set(2 * MIB as u64);
-    lanes[0].set_stage(Stage::Brief);
-    while filler.step(Duration::ZERO) == Step::Worked {}
-    assert!(lanes.iter().map(level_bytes).sum::<u64>() > MIB as u64);
-}
-
-#[test]
-fn a_thousand_idle_connections_have_64_heads_each_way_in_64_mib() {
-    let pool = pool(64 * MIB);
-    let key = key(Suite::AES_128_GCM, 13);
-    let mut lanes = Vec::new();
-    for _ in 0..1000 {
-        for direction in [Direction::Send, Direction::Receive] {
-            for stage in [Stage::Brief, Stage::Active] {
-                lanes.push(open(&pool, &key, direction, stage));
-            }
-        }
-    }
-    // The early ones have taken more than their share; each obeys at its next packet.
-    poll_until("every lane has 64 heads", || {
-        for lane in &mut lanes {
-            lane.seek(PacketNumber::new(0), 0);
-        }
-        lanes.iter().all(|lane| lane.level(Part::Head).packets >= SEGMENT)
-    });
-    let at_hand: u64 = lanes.iter().map(level_bytes).sum();
-    assert!(at_hand <= pool.snapshot().budget_bytes);
-    lanes.clear();
-    poll_until("all memory is home", || all_memory_is_free(&pool));
 }

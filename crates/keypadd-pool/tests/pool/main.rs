@@ -3,4 +3,5 @@
 
 mod filler;
 mod lanes;
+mod shares;
 mod support;

@@ -4,8 +4,13 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use keypadd_keystream::{InlineKeystream, KeystreamKey, PacketNumber, Suite, SuiteKey};
-use keypadd_pool::{Pool, PoolSettings};
+use keypadd_keystream::{
+    InlineKeystream, KeystreamKey, PacketNumber, SEGMENT_PACKETS, Suite, SuiteKey,
+};
+use keypadd_pool::{Direction, Lane, Part, Pool, PoolSettings, Stage, Traffic};
+
+pub(crate) const SEGMENT: u64 = SEGMENT_PACKETS as u64;
+pub(crate) const MIB: usize = 1 << 20;
 
 pub(crate) fn pool(budget_bytes: usize) -> Pool {
     Pool::new(PoolSettings { budget_bytes }).expect("a pool")
@@ -36,4 +41,30 @@ pub(crate) fn poll_until(condition: &str, mut holds: impl FnMut() -> bool) {
         assert!(Instant::now() < deadline, "waited in vain until {condition}");
         thread::sleep(Duration::from_millis(1));
     }
+}
+
+pub(crate) fn open(
+    pool: &Pool,
+    key: &Arc<KeystreamKey>,
+    direction: Direction,
+    stage: Stage,
+) -> Lane {
+    pool.open_lane(Arc::clone(key), &Traffic::new(direction), PacketNumber::new(0), stage)
+}
+
+/// Takes a pad over zeros, the first `mask_bytes` as the mask; what came, and from where.
+pub(crate) fn take(
+    lane: &mut Lane,
+    number: u64,
+    mask_bytes: usize,
+    bytes: usize,
+) -> (Vec<u8>, [bool; 2]) {
+    let mut pad = vec![0; bytes];
+    let (mask, data) = pad.split_at_mut(mask_bytes);
+    let served = lane.take(PacketNumber::new(number), mask, data);
+    (pad, served)
+}
+
+pub(crate) fn level_bytes(lane: &Lane) -> u64 {
+    Part::ALL.map(|part| lane.level(part).bytes).iter().sum()
 }

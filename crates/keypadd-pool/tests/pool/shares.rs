@@ -1,0 +1,258 @@
+//! Who has how much of the memory: the budget, allowances of peers, and what is given back.
+
+use std::time::Duration;
+
+use keypadd_keystream::{PacketNumber, Suite};
+use keypadd_pool::{
+    Allowance, Coverage, Direction, Filler, HEAD_BYTES, Lane, PAD_BYTES, Part, Pool, PoolSettings,
+    Stage, Step,
+};
+
+use crate::support::*;
+
+#[test]
+fn forty_lanes_together_stay_within_the_budget() {
+    let pool = pool(8 * MIB);
+    let budget = pool.snapshot().budget_bytes;
+    let key = key(Suite::AES_128_GCM, 8);
+    let stages = [Stage::Active, Stage::Active, Stage::Brief, Stage::Standby];
+    let mut lanes: Vec<Lane> =
+        (0..40).map(|index| open(&pool, &key, Direction::Receive, stages[index % 4])).collect();
+    for step in 0..400_u64 {
+        for (index, lane) in lanes.iter_mut().enumerate() {
+            lane.seek(PacketNumber::new(step * (1 + index as u64 % 5)), PAD_BYTES);
+        }
+        // Nothing is consumed while the levels are read, so they can only seem too high.
+        let at_hand: u64 = lanes.iter().map(level_bytes).sum();
+        assert!(at_hand <= budget, "{at_hand} of {budget}");
+    }
+    poll_until("every lane has something", || {
+        lanes.iter().all(|lane| lane.level(Part::Head).packets > 0)
+    });
+    let at_hand: u64 = lanes.iter().map(level_bytes).sum();
+    assert!(at_hand <= budget, "{at_hand} of {budget}");
+    drop(lanes);
+    poll_until("all memory is home", || all_memory_is_free(&pool));
+}
+
+#[test]
+fn a_lane_gives_back_what_another_needs_and_is_made_anew_where_it_left_off() {
+    // Heads for one lane and no body: a budget that the first lane takes whole.
+    let pool = pool(20 * 8192);
+    let (early_key, late_key) = (key(Suite::AES_128_GCM, 11), key(Suite::AES_128_GCM, 12));
+    let mut early = open(&pool, &early_key, Direction::Send, Stage::Active);
+    poll_until("the early lane has all", || early.level(Part::Head).packets >= 17 * SEGMENT);
+    let mut late: Vec<Lane> =
+        (0..9).map(|_| open(&pool, &late_key, Direction::Receive, Stage::Active)).collect();
+    // It obeys at its next packet, and what it keeps is what comes next.
+    poll_until("the late lanes have their floor", || {
+        early.seek(PacketNumber::new(0), 0);
+        late.iter().all(|lane| lane.level(Part::Head).packets >= SEGMENT)
+    });
+    assert!(early.level(Part::Head).packets < 17 * SEGMENT);
+    assert_eq!(early.seek(PacketNumber::new(0), HEAD_BYTES), Coverage::Hit);
+    late.clear();
+    for number in (0..40 * SEGMENT).step_by(17) {
+        poll_until("the pad is there", || {
+            early.seek(PacketNumber::new(number), HEAD_BYTES) == Coverage::Hit
+        });
+        let (pad, _) = take(&mut early, number, 16, HEAD_BYTES);
+        assert!(pad == inline_pad(&early_key, number, HEAD_BYTES), "{number}");
+    }
+    drop(early);
+    poll_until("all memory is home", || all_memory_is_free(&pool));
+}
+
+#[test]
+fn newcomers_get_what_others_have_besides_the_chunk_in_use() {
+    let settings = PoolSettings { budget_bytes: 24 * 8192 };
+    let (pool, mut filler) = Pool::with_filler(settings).expect("a pool");
+    let key = key(Suite::AES_128_GCM, 14);
+    let mut lanes = Vec::new();
+    for newcomers in [12, 8] {
+        lanes.extend((0..newcomers).map(|_| open(&pool, &key, Direction::Send, Stage::Active)));
+        // What is asked back is given at the next packet, which also draws a chunk.
+        for _ in 0..3 {
+            while filler.step(Duration::ZERO) == Step::Worked {}
+            for lane in &mut lanes {
+                lane.seek(PacketNumber::new(0), 0);
+            }
+        }
+    }
+    assert!(lanes.iter().all(|lane| lane.level(Part::Head).packets >= SEGMENT));
+}
+
+#[test]
+fn connections_of_a_peer_with_an_allowance_stay_within_it_together() {
+    let (pool, mut filler) = Pool::with_filler(PoolSettings { budget_bytes: 8 * MIB }).expect("ok");
+    let key = key(Suite::AES_128_GCM, 16);
+    let allowance = Allowance::new(MIB as u64);
+    let mut lanes = Vec::new();
+    for newcomers in [1, 3, 8] {
+        lanes.extend((0..newcomers).map(|_| {
+            open(&pool.for_peer(allowance.clone()), &key, Direction::Receive, Stage::Active)
+        }));
+        for _ in 0..5 {
+            while filler.step(Duration::ZERO) == Step::Worked {}
+            let at_hand: u64 = lanes.iter().map(level_bytes).sum();
+            assert!(at_hand <= MIB as u64, "{at_hand}");
+            for lane in &mut lanes {
+                lane.seek(PacketNumber::new(0), 0);
+            }
+        }
+        assert!(lanes.iter().all(|lane| lane.level(Part::Head).packets >= SEGMENT));
+    }
+    // Who has none shares the rest, and a larger allowance is used.
+    let stranger = open(&pool, &key, Direction::Send, Stage::Active);
+    while filler.step(Duration::ZERO) == Step::Worked {}
+    assert!(level_bytes(&stranger) > 3 * MIB as u64);
+    allowance.set(2 * MIB as u64);
+    lanes[0].set_stage(Stage::Brief);
+    while filler.step(Duration::ZERO) == Step::Worked {}
+    assert!(lanes.iter().map(level_bytes).sum::<u64>() > MIB as u64);
+}
+
+#[test]
+fn a_thousand_idle_connections_have_64_heads_each_way_in_64_mib() {
+    let pool = pool(64 * MIB);
+    let key = key(Suite::AES_128_GCM, 13);
+    let mut lanes = Vec::new();
+    for _ in 0..1000 {
+        for direction in [Direction::Send, Direction::Receive] {
+            for stage in [Stage::Brief, Stage::Active] {
+                lanes.push(open(&pool, &key, direction, stage));
+            }
+        }
+    }
+    // The early ones have taken more than their share; each obeys at its next packet.
+    poll_until("every lane has 64 heads", || {
+        for lane in &mut lanes {
+            lane.seek(PacketNumber::new(0), 0);
+        }
+        lanes.iter().all(|lane| lane.level(Part::Head).packets >= SEGMENT)
+    });
+    let at_hand: u64 = lanes.iter().map(level_bytes).sum();
+    assert!(at_hand <= pool.snapshot().budget_bytes);
+    lanes.clear();
+    poll_until("all memory is home", || all_memory_is_free(&pool));
+}
+
+/// Lets the filler do all that it has to do at this time.
+fn fill(filler: &mut Filler, now: Duration) {
+    while filler.step(now) == Step::Worked {}
+}
+
+/// Whole pads of a segment.
+fn carry_bulk(lane: &mut Lane, segment: u64) {
+    for number in segment * SEGMENT..(segment + 1) * SEGMENT {
+        lane.seek(PacketNumber::new(number), PAD_BYTES);
+        take(lane, number, 16, PAD_BYTES);
+    }
+}
+
+#[test]
+fn connections_that_have_carried_bulk_and_are_idle_give_all_back_that_others_need() {
+    // A fifth of a thousand connections in a fifth of 64 MiB, one after the other.
+    let settings = PoolSettings { budget_bytes: 64 * MIB / 5 };
+    let (pool, mut filler) = Pool::with_filler(settings).expect("a pool");
+    let (key, mut now) = (key(Suite::AES_128_GCM, 17), Duration::ZERO);
+    let mut directions: Vec<[Lane; 2]> = Vec::new();
+    let keep_alive = |directions: &mut Vec<[Lane; 2]>| {
+        for lane in directions.as_flattened_mut() {
+            lane.seek(PacketNumber::new(5 * SEGMENT), 0);
+        }
+    };
+    let mut had_bodies = 0;
+    for nth in 0..400 {
+        let direction = [Direction::Send, Direction::Receive][nth % 2];
+        let stages = [Stage::Active, Stage::Standby];
+        let [mut lane, next] = stages.map(|stage| open(&pool, &key, direction, stage));
+        for segment in 0..5 {
+            fill(&mut filler, now);
+            keep_alive(&mut directions);
+            now += Duration::from_millis(100);
+            fill(&mut filler, now);
+            carry_bulk(&mut lane, segment);
+        }
+        had_bodies += u32::from(lane.level(Part::Body).packets > 0);
+        directions.push([lane, next]);
+        keep_alive(&mut directions);
+        now += Duration::from_secs(15);
+        fill(&mut filler, now);
+    }
+    assert!(had_bodies > 50, "{had_bodies} had bodies");
+    let rounds = (0..10).position(|_| {
+        let has_floor = directions.iter().all(|[lane, next]| {
+            lane.level(Part::Head).packets > 0 && next.level(Part::Head).packets >= SEGMENT
+        });
+        keep_alive(&mut directions);
+        now += Duration::from_secs(15);
+        fill(&mut filler, now);
+        has_floor
+    });
+    assert!(rounds.is_some(), "some still go short");
+}
+
+#[test]
+fn what_a_peer_keeps_for_late_packets_is_part_of_its_allowance() {
+    let (pool, mut filler) = Pool::with_filler(PoolSettings { budget_bytes: 8 * MIB }).expect("ok");
+    let (key, mut now) = (key(Suite::AES_128_GCM, 18), Duration::ZERO);
+    let of_peer = pool.for_peer(Allowance::new(MIB as u64));
+    let mut lanes: Vec<Lane> =
+        (0..16).map(|_| open(&of_peer, &key, Direction::Receive, Stage::Active)).collect();
+    for round in 0..3 {
+        for lane in &mut lanes {
+            for segment in 5 * round..5 * round + 5 {
+                now += Duration::from_millis(100);
+                fill(&mut filler, now);
+                carry_bulk(lane, segment);
+            }
+            fill(&mut filler, now);
+            // All memory that is not free is in this peer's lanes.
+            let held = pool.snapshot().filled_bytes;
+            assert!(held <= MIB as u64, "round {round}: {held} bytes");
+        }
+    }
+}
+
+#[test]
+fn chunks_too_far_behind_for_late_packets_go_home_from_a_lane_that_ran_dry() {
+    let (pool, mut filler) = Pool::with_filler(PoolSettings { budget_bytes: MIB }).expect("a pool");
+    let key = key(Suite::AES_128_GCM, 19);
+    let mut lane = open(&pool, &key, Direction::Receive, Stage::Active);
+    fill(&mut filler, Duration::ZERO);
+    let chunks = lane.level(Part::Head).packets / SEGMENT;
+    // The filler makes no more of it.
+    lane.set_stage(Stage::Dormant);
+    for behind in 0..=3 {
+        let number = PacketNumber::new((chunks - 1 + behind) * SEGMENT);
+        lane.seek(number, PAD_BYTES);
+        // The last of them is late by so many segments.
+        let last = PacketNumber::new((chunks - 1) * SEGMENT + 1);
+        let expected = if behind <= 2 { Coverage::Hit } else { Coverage::Miss };
+        assert_eq!(lane.peek(last, HEAD_BYTES), expected, "{behind} behind");
+    }
+    fill(&mut filler, Duration::ZERO);
+    assert!(all_memory_is_free(&pool));
+}
+
+#[test]
+fn a_jump_leaves_the_wiping_to_the_filler() {
+    let (pool, mut filler) = Pool::with_filler(PoolSettings { budget_bytes: 8 * MIB }).expect("ok");
+    let key = key(Suite::AES_128_GCM, 20);
+    for direction in [Direction::Send, Direction::Receive] {
+        let mut lane = open(&pool, &key, direction, Stage::Active);
+        fill(&mut filler, Duration::ZERO);
+        let queued = Part::ALL.map(|part| lane.level(part).packets).iter().sum::<u64>();
+        let before = pool.snapshot().pads_wasted_total;
+        lane.seek(PacketNumber::new(1 << 30), PAD_BYTES);
+        assert_eq!(pool.snapshot().pads_wasted_total, before, "the packet wiped pads");
+        assert_eq!(level_bytes(&lane), 0);
+        lane.set_stage(Stage::Dormant);
+        // Beyond what a receiver keeps.
+        lane.seek(PacketNumber::new((1 << 30) + 5 * SEGMENT), 0);
+        fill(&mut filler, Duration::ZERO);
+        assert_eq!(pool.snapshot().pads_wasted_total, before + queued);
+        assert!(all_memory_is_free(&pool));
+    }
+}
