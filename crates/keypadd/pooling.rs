@@ -1,11 +1,12 @@
 //! A daemon's pool: whether there is one, for which suites, within what bounds. `auto` times seals once for
 //! each suite and lets `keypadd_provider::pool_pays` decide. A reload may change all of it.
 
+use std::io::ErrorKind;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use keypadd_config::values::PoolMode;
 use keypadd_keystream::{CipherEngine, Protection, Suite};
-use keypadd_pool::{NotLocked, Pool, PoolSettings};
+use keypadd_pool::{FillerFault, NotLocked, Pool, PoolSettings};
 use keypadd_provider::{SealTimes, pool_pays, seal_times};
 use serde::Serialize;
 
@@ -59,9 +60,10 @@ pub(crate) struct SealReport {
 /// A change that can be made and has not been made yet.
 pub(crate) struct Change {
     options: PoolOptions,
-    /// The pool from now on, before and after which the budget is this.
+    /// The pool from now on.
     pub(crate) pool: Option<Pool>,
     choices: Vec<Choice>,
+    /// What its budget was, if it has another one since.
     former_budget_bytes: Option<usize>,
 }
 
@@ -93,8 +95,19 @@ impl Pooling {
         (state.options.mode, state.choices.clone())
     }
 
+    /// Why the pool no longer fills, in one line, where that is so: its filler has ended.
+    pub(crate) fn fault(&self) -> Option<String> {
+        let snapshot = self.pool()?.snapshot();
+        if snapshot.filler_alive {
+            return None;
+        }
+        let reason = snapshot.filler_fault.map_or("the filler has ended", FillerFault::reason);
+        Some(format!("the pool no longer fills: {reason}; turned off and on again it is a new one"))
+    }
+
     /// Makes what a change needs and can fail. A pool that stays has the new budget at once;
-    /// [`Self::undo`] gives it the old one back.
+    /// [`Self::undo`] gives it the old one back. One whose filler has ended stays as it is: it is no reason
+    /// to keep the rest of a change back, and [`Self::fault`] says so.
     ///
     /// # Errors
     /// As for [`Self::start`].
@@ -114,11 +127,13 @@ impl Pooling {
             PoolMode::Off => false,
             PoolMode::Auto => choices.iter().any(|choice| choice.pays),
         };
-        let former_budget_bytes = state.pool.as_ref().map(|_| state.options.budget_bytes);
+        let former = state.options.budget_bytes;
+        let mut former_budget_bytes = None;
         let pool = match state.pool.clone().filter(|_| is_wanted) {
             Some(pool) => {
-                pool.set_budget(options.budget_bytes)
-                    .map_err(|error| no_pool(options.budget_bytes, &error))?;
+                if options.budget_bytes != former && resize(&pool, options.budget_bytes)? {
+                    former_budget_bytes = Some(former);
+                }
                 Some(pool)
             }
             None if is_wanted => Some(new_pool(options)?),
@@ -203,6 +218,19 @@ fn report(times: SealTimes) -> SealReport {
 /// What to do about memory that is not locked.
 const LOCK_HINT: &str = "raise the limit: `ulimit -l`, or LimitMEMLOCK= of the systemd unit";
 
+/// Gives a pool another budget; false if its filler has ended, and nobody is there to follow it.
+fn resize(pool: &Pool, budget_bytes: usize) -> Result<bool, Error> {
+    if !pool.snapshot().filler_alive {
+        return Ok(false);
+    }
+    match pool.set_budget(budget_bytes) {
+        Ok(()) => Ok(true),
+        // It has ended just now.
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(no_pool(budget_bytes, &error)),
+    }
+}
+
 fn new_pool(options: PoolOptions) -> Result<Pool, Error> {
     let budget_bytes = options.budget_bytes;
     let pool =
@@ -236,7 +264,105 @@ fn no_pool(budget_bytes: usize, error: &std::io::Error) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
+    use keypadd_pool::{FillerHost, Priority};
+
     use super::*;
+
+    /// A host that lets no filler run.
+    struct Refuses;
+
+    impl FillerHost for Refuses {
+        fn stand_back(&mut self) -> Priority {
+            Priority::Ordinary
+        }
+
+        fn cpu_time(&mut self) -> Duration {
+            Duration::ZERO
+        }
+
+        fn now(&mut self) -> Duration {
+            Duration::ZERO
+        }
+    }
+
+    /// A host on which a filler fails as soon as it asks what it has spent.
+    struct Fails;
+
+    impl FillerHost for Fails {
+        fn stand_back(&mut self) -> Priority {
+            Priority::Idle
+        }
+
+        fn cpu_time(&mut self) -> Duration {
+            panic!("this filler fails, as the test wants it")
+        }
+
+        fn now(&mut self) -> Duration {
+            Duration::ZERO
+        }
+    }
+
+    const SUITES: [Suite; 1] = [Suite::AES_256_GCM];
+
+    fn options(mode: PoolMode, budget_bytes: usize) -> PoolOptions {
+        PoolOptions { mode, budget_bytes, max_fill_cpu_percent: 100, require_locked: false }
+    }
+
+    /// A daemon's, in which this pool's filler has ended.
+    fn ended(host: impl FillerHost) -> Pooling {
+        let pooling =
+            Pooling::start(options(PoolMode::On, 1 << 20), &SUITES, CipherEngine::default())
+                .expect("a pool");
+        let pool = Pool::with_host(PoolSettings { budget_bytes: 1 << 20 }, host).expect("a pool");
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while pool.snapshot().filler_alive {
+            assert!(Instant::now() < deadline, "the filler goes on");
+            std::thread::yield_now();
+        }
+        pooling.locked().pool = Some(pool);
+        pooling
+    }
+
+    fn change(pooling: &Pooling, options: PoolOptions) {
+        let change = pooling.prepare(options, &SUITES, CipherEngine::default());
+        pooling.apply(change.expect("a change"), None);
+    }
+
+    #[test]
+    fn a_filler_that_has_ended_keeps_no_change_back_and_is_named_until_there_is_another() {
+        for (pooling, reason) in
+            [(ended(Refuses), "the kernel refused"), (ended(Fails), "the filler has failed")]
+        {
+            for budget_bytes in [1 << 20, 2 << 20, 1 << 19] {
+                change(&pooling, options(PoolMode::On, budget_bytes));
+                let fault = pooling.fault().expect("a fault");
+                let begin = format!("the pool no longer fills: {reason}");
+                assert!(fault.starts_with(&begin) && !fault.contains('\n'), "{fault}");
+            }
+            change(&pooling, options(PoolMode::Off, 1 << 20));
+            assert_eq!(pooling.fault(), None);
+            change(&pooling, options(PoolMode::On, 1 << 20));
+            assert_eq!(pooling.fault(), None);
+            assert!(pooling.pool().expect("a pool").snapshot().filler_alive);
+        }
+    }
+
+    #[test]
+    fn a_change_that_is_taken_back_leaves_the_budget_as_it_was() {
+        let start = options(PoolMode::On, 1 << 20);
+        let pooling = Pooling::start(start, &SUITES, CipherEngine::default()).expect("a pool");
+        let budget = || pooling.pool().expect("a pool").snapshot().budget_bytes;
+        for budget_bytes in [1 << 20, 2 << 20, 1 << 19] {
+            let options = options(PoolMode::On, budget_bytes);
+            let change = pooling.prepare(options, &SUITES, CipherEngine::default());
+            let change = change.expect("a change");
+            assert_eq!(budget(), budget_bytes as u64);
+            pooling.undo(&change);
+            assert_eq!(budget(), 1 << 20);
+        }
+    }
 
     #[test]
     fn locked_memory_is_said_in_whole_mib_where_it_is() {

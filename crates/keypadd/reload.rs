@@ -21,6 +21,8 @@ struct Answer {
     file: Option<String>,
     changed: Vec<String>,
     restart: Vec<String>,
+    /// What does not work, and did not before.
+    warnings: Vec<String>,
     /// The error's text, when the old settings stay in force.
     refused: Option<String>,
     exit: u8,
@@ -114,5 +116,6 @@ fn outcome(path: &Path, answer: Answer) -> Result<String, Error> {
     if !answer.restart.is_empty() {
         lines.push(format!("  not until a restart: {}", answer.restart.join(", ")));
     }
+    lines.extend(answer.warnings.iter().map(|line| format!("  {line}")));
     Ok(lines.iter().map(|line| one_line(line) + "\n").collect())
 }

@@ -95,12 +95,24 @@ pub(crate) async fn run(
         announce_reload();
         let outcome = reload(&path, &started, &mut daemon, &mut applied).await;
         notify_systemd(&[sd_notify::NotifyState::Ready]);
-        let document = outcome.map_or_else(|error| refusal(&error), |changes| {
-            for line in &changes.applied {
-                tracing::info!("reloaded: {line}");
-            }
-            json!({ "file": path.display().to_string(), "changed": changes.applied, "restart": changes.restart })
-        });
+        let document = outcome.map_or_else(
+            |error| refusal(&error),
+            |changes| {
+                for line in &changes.applied {
+                    tracing::info!("reloaded: {line}");
+                }
+                let warnings: Vec<String> = daemon.pooling.fault().into_iter().collect();
+                for line in &warnings {
+                    tracing::warn!("{line}");
+                }
+                json!({
+                    "file": path.display().to_string(),
+                    "changed": changes.applied,
+                    "restart": changes.restart,
+                    "warnings": warnings,
+                })
+            },
+        );
         if let Some(asked) = asked {
             let _ = asked.send(document);
         }

@@ -137,8 +137,8 @@ impl Pool {
     /// a smaller one goes back to the kernel as packets use it up and lanes close.
     ///
     /// # Errors
-    /// As for [`Pool::new`], when the filler has died, and when memory must be locked and cannot be; the
-    /// budget then stays as it was.
+    /// As for [`Pool::new`]; [`io::ErrorKind::BrokenPipe`] when the filler has died; and when memory must be
+    /// locked and cannot be. The budget then stays as it was.
     pub fn set_budget(&self, budget_bytes: usize) -> io::Result<()> {
         let wanted = units_of(budget_bytes)?;
         let mut budget = self.handle.budget_units();
@@ -147,7 +147,8 @@ impl Pool {
             return Err(io::Error::other("the memory cannot be locked"));
         }
         if self.handle.orders.send(Order::Budget { units: wanted, new }).is_err() {
-            return Err(io::Error::other("the pool has stopped filling"));
+            let ended = io::ErrorKind::BrokenPipe;
+            return Err(io::Error::new(ended, "the pool has stopped filling"));
         }
         *budget = wanted;
         Wake(Arc::clone(&self.handle.filler)).filler();
