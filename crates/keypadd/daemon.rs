@@ -153,7 +153,7 @@ impl Daemon {
             key: settings.key,
             suites: accepted(&settings.suites, settings.permit_bench),
             kex: accepted_groups(&settings.kex, settings.permit_bench),
-            pool: pooling.pool(),
+            supply: pooling.supply(),
             cipher_engine: settings.cipher_engine,
             meters,
         };

@@ -198,9 +198,9 @@ impl Figures {
     }
 
     fn pool_report(&self, sessions: &[SessionReport]) -> PoolReport {
-        let (mode, suites) = self.pooling.choices();
+        let (mode, suites, pool) = self.pooling.in_force();
         let auto = mode == PoolMode::Auto;
-        let Some(pool) = self.pooling.pool() else {
+        let Some(pool) = pool else {
             let reason = self.why_off(&suites);
             return PoolReport { mode: "off", auto, reason, suites, ..PoolReport::default() };
         };

@@ -7,11 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use keypadd_config::values::PoolMode;
 use keypadd_keystream::{CipherEngine, Protection, Suite};
 use keypadd_pool::{FillerFault, NotLocked, Pool, PoolSettings};
-use keypadd_provider::{SealTimes, pool_pays, seal_times};
+use keypadd_provider::{SealTimes, Supply, pool_pays, seal_times};
 use serde::Serialize;
 
 use crate::error::{Error, Exit, system};
-use crate::sources::Sources;
 
 /// What the user asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,13 +25,17 @@ pub(crate) struct PoolOptions {
 
 /// What is in force; clones see the same.
 #[derive(Clone, Debug)]
-pub(crate) struct Pooling(Arc<Mutex<State>>);
+pub(crate) struct Pooling {
+    state: Arc<Mutex<State>>,
+    /// Has a handle that serves the suites for which a pool pays. Exchanged while the state is held, so that
+    /// who reads both sees what belongs together.
+    supply: Supply,
+}
 
 #[derive(Debug)]
 struct State {
     options: PoolOptions,
-    /// A handle that serves the suites for which a pool pays.
-    pool: Option<Pool>,
+    /// What `auto` has found, kept while it is not asked for.
     choices: Vec<Choice>,
 }
 
@@ -61,7 +64,7 @@ pub(crate) struct SealReport {
 pub(crate) struct Change {
     options: PoolOptions,
     /// The pool from now on.
-    pub(crate) pool: Option<Pool>,
+    pool: Option<Pool>,
     choices: Vec<Choice>,
     /// What its budget was, if it has another one since.
     former_budget_bytes: Option<usize>,
@@ -77,22 +80,29 @@ impl Pooling {
         suites: &[Suite],
         engine: CipherEngine,
     ) -> Result<Self, Error> {
-        let nothing = State { options, pool: None, choices: Vec::new() };
-        let pooling = Self(Arc::new(Mutex::new(nothing)));
+        let state = Arc::new(Mutex::new(State { options, choices: Vec::new() }));
+        let pooling = Self { state, supply: Supply::default() };
         let change = pooling.prepare(options, suites, engine)?;
-        pooling.apply(change, None);
+        pooling.apply(change);
         Ok(pooling)
     }
 
-    /// The handle for sessions to come.
-    pub(crate) fn pool(&self) -> Option<Pool> {
-        self.locked().pool.clone()
+    /// What sessions draw on, now and after every change.
+    pub(crate) fn supply(&self) -> Supply {
+        self.supply.clone()
     }
 
-    /// The mode asked for, and what `auto` found.
-    pub(crate) fn choices(&self) -> (PoolMode, Vec<Choice>) {
+    /// The pool that they draw on now.
+    pub(crate) fn pool(&self) -> Option<Pool> {
+        self.supply.pool()
+    }
+
+    /// The mode asked for, what `auto` found if that is the mode, and the pool.
+    pub(crate) fn in_force(&self) -> (PoolMode, Vec<Choice>, Option<Pool>) {
         let state = self.locked();
-        (state.options.mode, state.choices.clone())
+        let mode = state.options.mode;
+        let choices = if mode == PoolMode::Auto { state.choices.clone() } else { Vec::new() };
+        (mode, choices, self.supply.pool())
     }
 
     /// Why the pool no longer fills, in one line, where that is so: its filler has ended.
@@ -120,7 +130,7 @@ impl Pooling {
         let state = self.locked();
         let choices = match options.mode {
             PoolMode::Auto => choose(suites, engine, &state.choices),
-            PoolMode::On | PoolMode::Off => Vec::new(),
+            PoolMode::On | PoolMode::Off => state.choices.clone(),
         };
         let is_wanted = match options.mode {
             PoolMode::On => true,
@@ -129,7 +139,7 @@ impl Pooling {
         };
         let former = state.options.budget_bytes;
         let mut former_budget_bytes = None;
-        let pool = match state.pool.clone().filter(|_| is_wanted) {
+        let pool = match self.pool().filter(|_| is_wanted) {
             Some(pool) => {
                 if options.budget_bytes != former && resize(&pool, options.budget_bytes)? {
                     former_budget_bytes = Some(former);
@@ -139,31 +149,23 @@ impl Pooling {
             None if is_wanted => Some(new_pool(options)?),
             None => None,
         };
+        let is_left_out = |choice: &&Choice| options.mode == PoolMode::Auto && !choice.pays;
         let not_paying: Vec<Protection> =
-            choices.iter().filter(|choice| !choice.pays).map(|choice| choice.protection).collect();
+            choices.iter().filter(is_left_out).map(|choice| choice.protection).collect();
         let pool = pool.map(|pool| pool.except(&not_paying));
         Ok(Change { options, pool, choices, former_budget_bytes })
     }
 
-    /// Puts a change in force, for sessions to come and, if they are given, for those that live.
-    pub(crate) fn apply(&self, change: Change, sources: Option<&Sources>) {
+    /// Puts a change in force, for sessions that live, for those whose handshake is under way, and for those
+    /// to come.
+    pub(crate) fn apply(&self, change: Change) {
         let Change { options, pool, choices, .. } = change;
         if let Some(pool) = &pool {
             pool.set_max_fill_cpu(options.max_fill_cpu_percent);
         }
-        let serves = |pool: &Option<Pool>, suite| pool.as_ref().is_some_and(|p| p.serves(suite));
-        let former = {
-            let mut state = self.locked();
-            let former = std::mem::replace(&mut state.pool, pool.clone());
-            (state.options, state.choices) = (options, choices);
-            former
-        };
-        for live in sources.map(Sources::live).unwrap_or_default() {
-            let handshake = live.handshake();
-            if serves(&former, handshake.suite) != serves(&pool, handshake.suite) {
-                handshake.keys.use_pool(pool.as_ref());
-            }
-        }
+        let mut state = self.locked();
+        self.supply.set(pool);
+        *state = State { options, choices };
     }
 
     /// Takes a change back that was prepared and not applied.
@@ -175,7 +177,7 @@ impl Pooling {
 
     /// What is replaced as a whole is whole after a panic too.
     fn locked(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -321,13 +323,13 @@ mod tests {
             assert!(Instant::now() < deadline, "the filler goes on");
             std::thread::yield_now();
         }
-        pooling.locked().pool = Some(pool);
+        pooling.supply.set(Some(pool));
         pooling
     }
 
     fn change(pooling: &Pooling, options: PoolOptions) {
         let change = pooling.prepare(options, &SUITES, CipherEngine::default());
-        pooling.apply(change.expect("a change"), None);
+        pooling.apply(change.expect("a change"));
     }
 
     #[test]
@@ -369,5 +371,32 @@ mod tests {
         assert_eq!(locked_of(8 << 20, 64 << 20), "locked 8 of 64 MiB");
         assert_eq!(locked_of(0, 1 << 20), "locked 0 of 1 MiB");
         assert_eq!(locked_of(7 * 512 * 1024, 64 << 20), "locked 3.5 of 64 MiB");
+    }
+
+    /// What `auto` would find, made up.
+    fn found(pays: bool) -> Choice {
+        let [suite] = SUITES;
+        Choice { suite: suite.name(), pays, seals: Vec::new(), protection: suite.into() }
+    }
+
+    #[test]
+    fn modes_follow_each_other_in_any_order_and_auto_goes_by_what_it_has_found() {
+        use PoolMode::{Auto, Off, On};
+        for pays in [true, false] {
+            let start = options(Off, 1 << 20);
+            let pooling = Pooling::start(start, &SUITES, CipherEngine::default()).expect("none");
+            pooling.locked().choices = vec![found(pays)];
+            // Every mode after every other one.
+            for mode in [Auto, On, Off, On, Auto, Off, Auto, Auto] {
+                change(&pooling, options(mode, 1 << 20));
+                let (shown, choices, pool) = pooling.in_force();
+                let is_served = pool.as_ref().is_some_and(|pool| pool.serves(SUITES[0].into()));
+                let expected = mode == On || mode == Auto && pays;
+                assert_eq!((shown, pool.is_some(), is_served), (mode, expected, expected));
+                // Timed, it would have figures.
+                let found: Vec<_> = choices.iter().map(|one| (one.pays, one.seals.len())).collect();
+                assert_eq!(found, if mode == Auto { vec![(pays, 0)] } else { Vec::new() });
+            }
+        }
     }
 }

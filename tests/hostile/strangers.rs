@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use keypadd_keystream::{CipherEngine, Suite};
-use keypadd_provider::{CryptoSettings, KeyExchange, Meters, PrivateKey, PublicKey, client_config};
+use keypadd_provider::{
+    CryptoSettings, KeyExchange, Meters, PrivateKey, PublicKey, Supply, client_config,
+};
 use serde_json::Value;
 use tokio::time::{sleep, timeout};
 use udp_relay::{Direction, Relay};
@@ -23,7 +25,7 @@ async fn shake_hands(server: SocketAddr, handshakes: u64, at_once: u64) {
         key: Arc::new(PrivateKey::generate().unwrap()),
         suites: vec![SUITES[0].parse::<Suite>().unwrap().into()],
         kex: vec![KeyExchange::X25519.into()],
-        pool: None,
+        supply: Supply::default(),
         cipher_engine: CipherEngine::default(),
         meters: Arc::new(Meters::default()),
     };

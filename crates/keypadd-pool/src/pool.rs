@@ -155,14 +155,14 @@ impl Pool {
         Ok(())
     }
 
+    /// Whether this is a handle to the same pool.
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.handle, &other.handle)
+    }
+
     /// A handle whose lanes belong to the peer that has this allowance.
     pub fn for_peer(&self, allowance: Allowance) -> Self {
         Self { allowance: Some(allowance), ..self.clone() }
-    }
-
-    /// The allowance of this handle's peer.
-    pub fn allowance(&self) -> Option<&Allowance> {
-        self.allowance.as_ref()
     }
 
     /// A handle that is not to be used for these protections: it does not pay for them.

@@ -6,7 +6,6 @@
 use std::sync::Arc;
 
 use keypadd_keystream::{CipherEngine, Protection};
-use keypadd_pool::Pool;
 use quinn_proto::crypto::{self, Keys, Session, UnsupportedVersion};
 use quinn_proto::transport_parameters::TransportParameters;
 use quinn_proto::{ConnectError, ConnectionId, Side};
@@ -25,6 +24,7 @@ use crate::retry;
 use crate::seams::Seams;
 use crate::session::{PooledSession, SessionContext, initial_keys};
 use crate::suites::tls_suite;
+use crate::supply::Supply;
 use crate::verify::{AllowList, ListedClients, PinnedServer};
 
 /// The application protocol, in ALPN's form (RFC 7301).
@@ -45,8 +45,8 @@ pub struct CryptoSettings {
     pub suites: Vec<Protection>,
     /// Key exchanges to offer or to accept, most wanted first.
     pub kex: Vec<Group>,
-    /// Where pads come from; `None` makes every byte inline.
-    pub pool: Option<Pool>,
+    /// Where pads come from; without a pool every byte is made inline.
+    pub supply: Supply,
     /// What computes DES, for suites that have it.
     pub cipher_engine: CipherEngine,
     /// Where packets are counted.
@@ -70,7 +70,7 @@ impl CryptoSettings {
 
     fn context(&self, listed: Option<Arc<dyn AllowList>>, seams: &Seams) -> SessionContext {
         SessionContext {
-            pool: self.pool.clone(),
+            supply: self.supply.clone(),
             listed,
             meters: Arc::clone(&self.meters),
             cipher_engine: self.cipher_engine,

@@ -69,16 +69,20 @@ impl ConnectionKeys {
         (&self.outbound, &self.inbound)
     }
 
+    /// What the peer may hold of any pool, once it is known.
+    pub(crate) fn limit(&self, allowance: Allowance) {
+        // A connection has one peer, and its peer one allowance.
+        let _ = self.allowance.set(allowance);
+    }
+
     /// Takes pads from this pool from now on, where it serves the connection's suite; without one, makes
-    /// them inline. Pads of a pool that is left are wiped. An allowance that came with the first pool holds
-    /// for later ones. Only for a connection whose peer has proved its key.
-    pub fn use_pool(&self, pool: Option<&Pool>) {
-        let pool = pool.filter(|pool| pool.serves(self.suite)).map(|pool| match pool.allowance() {
-            Some(first) => pool.for_peer(self.allowance.get_or_init(|| first.clone()).clone()),
-            None => match self.allowance.get() {
-                Some(allowance) => pool.for_peer(allowance.clone()),
-                None => pool.clone(),
-            },
+    /// them inline. Pads of a pool that is left are wiped. Only for a connection whose peer has proved its
+    /// key.
+    pub(crate) fn use_pool(&self, pool: Option<&Pool>) {
+        let pool = pool.filter(|pool| pool.serves(self.suite));
+        let pool = pool.map(|pool| match self.allowance.get() {
+            Some(allowance) => pool.for_peer(allowance.clone()),
+            None => pool.clone(),
         });
         if let Ok(mut phases) = self.outbound.phases.lock() {
             phases.use_pool(pool.clone());

@@ -84,8 +84,14 @@ impl Phases {
         });
     }
 
-    /// The peer has proved its key, and chunks may be made in this pool from now on, or none any more.
+    /// The peer has proved its key, and chunks may be made in this pool from now on, or none any more. What
+    /// the pool of before has made is kept only if it is this one.
     pub(crate) fn use_pool(&mut self, pool: Option<Pool>) {
+        if let (Some(former), Some(pool)) = (&self.pool, &pool)
+            && former.is_same(pool)
+        {
+            return;
+        }
         for pads in &mut self.pads {
             pads.lane = None;
         }

@@ -13,7 +13,6 @@ use std::io::Cursor;
 use std::sync::Arc;
 
 use keypadd_keystream::{CipherEngine, Protection};
-use keypadd_pool::Pool;
 use quinn_proto::crypto::{
     ExportKeyingMaterialError, HeaderKey, KeyPair, Keys, PacketKey, Session,
 };
@@ -37,13 +36,14 @@ use crate::retry;
 use crate::seal::{Outbound, SealKey};
 use crate::seams::Seams;
 use crate::suites::from_code_point;
+use crate::supply::{Drawing, Supply};
 use crate::tickets::TicketSkipper;
 use crate::verify::AllowList;
 
 /// What a session needs besides TLS.
 #[derive(Clone)]
 pub(crate) struct SessionContext {
-    pub(crate) pool: Option<Pool>,
+    pub(crate) supply: Supply,
     /// Of a server: who may come in, and with how much of the pool.
     pub(crate) listed: Option<Arc<dyn AllowList>>,
     pub(crate) meters: Arc<Meters>,
@@ -59,6 +59,8 @@ pub(crate) struct PooledSession {
     refusal: Refusal,
     /// Present from the moment that 1-RTT keys exist.
     one_rtt: Option<OneRtt>,
+    /// Present from the moment that the peer has proved its key.
+    drawing: Option<Drawing>,
     /// Whether quinn has been told that handshake data is there.
     announced: bool,
 }
@@ -92,7 +94,7 @@ impl PooledSession {
             Connection::Server(_) => Side::Server,
         };
         let tls = Tls::Handshaking(Box::new(connection));
-        Self { side, tls, context, refusal, one_rtt: None, announced: false }
+        Self { side, tls, context, refusal, one_rtt: None, drawing: None, announced: false }
     }
 
     /// Ends the handshake: forgets rustls's connection and lets chunks be made.
@@ -109,15 +111,9 @@ impl PooledSession {
         self.tls = match (peer, parameters) {
             (Some(peer), Some(parameters)) => {
                 let transport_parameters = parameters.to_vec();
-                // From here on the connection's keys hold the pool, and can let go of it.
-                if let Some(pool) = self.context.pool.take() {
-                    let listed = self.context.listed.as_ref();
-                    let limited = listed.and_then(|listed| listed.allowance(&peer));
-                    one_rtt.keys.use_pool(Some(&match limited {
-                        Some(allowance) => pool.for_peer(allowance),
-                        None => pool,
-                    }));
-                }
+                let listed = self.context.listed.as_ref();
+                let allowance = listed.and_then(|listed| listed.allowance(&peer));
+                self.drawing = Some(self.context.supply.join(one_rtt.keys.clone(), allowance));
                 Tls::Done { peer, transport_parameters, tickets: TicketSkipper::default() }
             }
             // Unreachable while the verifiers insist on raw keys; if they did not, no pads.

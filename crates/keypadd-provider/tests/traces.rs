@@ -198,7 +198,7 @@ async fn live(suite: Suite, log: &Arc<Inverted>, alive: &Path) {
         key: Arc::clone(&keys[end]),
         suites: vec![suite.into()],
         kex: vec![KeyExchange::X25519.into()],
-        pool: Some(pool.clone()),
+        supply: Some(pool.clone()).into(),
         cipher_engine: CipherEngine::default(),
         meters: Arc::new(Meters::default()),
     };

@@ -35,8 +35,8 @@ mod tests {
     use keypadd_keystream::{CipherEngine, Suite};
     use keypadd_pool::Direction;
     use keypadd_provider::{
-        AllowList, CryptoSettings, KeyExchange, Meters, PrivateKey, PublicKey, client_config,
-        server_config,
+        AllowList, CryptoSettings, KeyExchange, Meters, PrivateKey, PublicKey, Supply,
+        client_config, server_config,
     };
     use quinn::Endpoint;
     use tokio::time::{sleep, timeout};
@@ -61,7 +61,7 @@ mod tests {
             key: Arc::clone(key),
             suites: vec![Suite::TRIPLE_DES_CTR_HMAC_SHA1.into()],
             kex: vec![KeyExchange::X25519.into()],
-            pool: None,
+            supply: Supply::default(),
             cipher_engine: CipherEngine::default(),
             meters: Arc::new(Meters::default()),
         };

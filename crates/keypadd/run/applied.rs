@@ -113,7 +113,6 @@ impl Applied {
         let change = daemon.pooling.prepare(options, &suites, daemon.crypto.cipher_engine)?;
         let crypto = CryptoSettings {
             key,
-            pool: change.pool.clone(),
             suites: accepted(&new.suites, daemon.bench().is_some()),
             kex: accepted_groups(&new.kex, daemon.bench().is_some()),
             ..daemon.crypto.clone()
@@ -146,7 +145,7 @@ impl Applied {
         daemon.crypto = crypto;
         self.config = new;
         self.show_sources(daemon);
-        daemon.pooling.apply(change, Some(&self.sources));
+        daemon.pooling.apply(change);
         Ok(())
     }
 

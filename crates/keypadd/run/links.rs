@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use keypadd_config::{Dialled, Peer};
-use keypadd_pool::Pool;
 use keypadd_provider::{Allowance, CryptoSettings, client_config};
 use keypadd_tunnel::{BindError, Client, ClientSettings, Forward, TransportSettings};
 use tokio::task::JoinHandle;
@@ -36,12 +35,12 @@ pub(super) fn crypto_for(
     dialled: &Dialled,
     allowance: Option<Allowance>,
 ) -> CryptoSettings {
-    let limited = |pool: Pool| match allowance {
-        Some(allowance) => pool.for_peer(allowance),
-        None => pool,
+    let supply = match allowance {
+        Some(allowance) => settings.supply.for_peer(allowance),
+        None => settings.supply.clone(),
     };
     CryptoSettings {
-        pool: settings.pool.clone().map(limited),
+        supply,
         suites: vec![dialled.suite.into()],
         kex: vec![dialled.kex.into()],
         ..settings.clone()

@@ -135,7 +135,7 @@ fn settings(
         key: Arc::clone(&IDENTITIES[side as usize]),
         suites: vec![suite.into()],
         kex: vec![KeyExchange::X25519.into()],
-        pool: pool.map(|stepped| stepped.pool.clone()),
+        supply: pool.map(|stepped| stepped.pool.clone()).into(),
         cipher_engine: CipherEngine::default(),
         meters: Arc::clone(meters),
     }

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use keypadd_keystream::{CipherEngine, Suite};
 use keypadd_provider::{
-    AllowList, CryptoSettings, Group, Meters, PrivateKey, PublicKey, client_config, server_config,
+    AllowList, CryptoSettings, Group, Meters, PrivateKey, PublicKey, Supply, client_config,
+    server_config,
 };
 use quinn::{Endpoint, TransportConfig, VarInt};
 use tokio::task::JoinSet;
@@ -45,7 +46,7 @@ impl Ends {
             key: Arc::clone(key),
             suites: vec![Suite::default().protection()],
             kex: vec![group],
-            pool: None,
+            supply: Supply::default(),
             cipher_engine: CipherEngine::default(),
             meters: Arc::new(Meters::default()),
         };

@@ -144,7 +144,7 @@ fn crypto(
         key,
         suites: vec![arm.suite],
         kex: vec![settings.kex],
-        pool,
+        supply: pool.into(),
         cipher_engine: arm.engine,
         meters,
     })

@@ -4,6 +4,7 @@
 
 mod pair;
 mod record;
+mod supply;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

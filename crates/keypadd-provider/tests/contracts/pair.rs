@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use bytes::BytesMut;
 use keypadd_keystream::{CipherEngine, Suite};
 use keypadd_provider::{
-    AllowList, CryptoSettings, KeyExchange, Meters, PrivateKey, PublicKey, client_config,
+    AllowList, CryptoSettings, KeyExchange, Meters, PrivateKey, PublicKey, Supply, client_config,
     server_config,
 };
 use quinn_proto::{
@@ -51,13 +51,18 @@ fn address(end: usize) -> SocketAddr {
 impl Pair {
     /// A client and a server that have just begun to shake hands.
     pub(crate) fn new(suite: Suite, limit: Option<u64>) -> Self {
+        Self::drawing(suite, limit, &Supply::default())
+    }
+
+    /// Likewise; both draw on this.
+    pub(crate) fn drawing(suite: Suite, limit: Option<u64>, supply: &Supply) -> Self {
         let key = || Arc::new(PrivateKey::generate().expect("randomness"));
         let keys = [key(), key()];
         let settings = |end: usize| CryptoSettings {
             key: Arc::clone(&keys[end]),
             suites: vec![suite.into()],
             kex: vec![KeyExchange::X25519.into()],
-            pool: None,
+            supply: supply.clone(),
             cipher_engine: CipherEngine::default(),
             meters: Arc::new(Meters::default()),
         };

@@ -4,7 +4,8 @@ use std::{future::pending, io, net::SocketAddr, sync::Arc, time::Duration};
 
 use keypadd_keystream::{CipherEngine, Protection, Suite};
 use keypadd_provider::{
-    CryptoSettings, KeyExchange, Meters, PrivateKey, PublicKey, client_config, server_config,
+    CryptoSettings, KeyExchange, Meters, PrivateKey, PublicKey, Supply, client_config,
+    server_config,
 };
 use keypadd_tunnel::{
     AllowedPeer, Bound, Client, ClientSession, ClientSettings, Forward, Link, LinkState, Peers,
@@ -31,7 +32,7 @@ pub fn crypto(key: &Arc<PrivateKey>, suite: impl Into<Protection>) -> CryptoSett
         key: Arc::clone(key),
         suites: vec![suite.into()],
         kex: vec![KeyExchange::X25519.into()],
-        pool: None,
+        supply: Supply::default(),
         cipher_engine: CipherEngine::default(),
         meters: Arc::new(Meters::default()),
     }

@@ -1,0 +1,95 @@
+//! A pool that is exchanged, at every moment of a handshake and after it: what connections have then is what
+//! was chosen last. The filler is stepped, so that nothing is filled in between.
+
+use std::time::Duration;
+
+use keypadd_keystream::Suite;
+use keypadd_pool::{Direction, Filler, Pool, PoolSettings, Step};
+use keypadd_provider::{Allowance, HandshakeData, Supply};
+
+use crate::pair::Pair;
+
+const SUITE: Suite = Suite::AES_256_CTR_HMAC_SHA256;
+
+/// A handshake takes 2, and some more until both ends are done with it.
+const MILLIS: usize = 6;
+
+fn stepped() -> (Pool, Filler) {
+    Pool::with_filler(PoolSettings { budget_bytes: 4 << 20 }).expect("memory")
+}
+
+/// Lets a filler do all that it would; what the pool holds then, in bytes.
+fn filled((pool, filler): &mut (Pool, Filler)) -> u64 {
+    while filler.step(Duration::ZERO) == Step::Worked {}
+    pool.snapshot().filled_bytes
+}
+
+/// What the connection at each end has at hand, in bytes and each way, once its handshake is complete.
+fn at_hand(pair: &Pair) -> Vec<u64> {
+    let keys = pair.ends.iter().map(|end| {
+        let (_, connection) = end.connection.as_ref().expect("a connection");
+        assert!(!connection.is_handshaking());
+        let data = connection.crypto_session().handshake_data().expect("keys");
+        data.downcast::<HandshakeData>().expect("ours").keys
+    });
+    let both = |keys: keypadd_provider::ConnectionKeys| {
+        [Direction::Send, Direction::Receive].map(|way| keys.status(way).head.bytes)
+    };
+    keys.flat_map(both).collect()
+}
+
+#[test]
+fn a_pool_that_goes_while_hands_are_shaken_is_held_by_nobody() {
+    for millis in 0..=MILLIS {
+        let mut former = stepped();
+        let supply = Supply::new(Some(former.0.clone()));
+        let mut pair = Pair::drawing(SUITE, None, &supply);
+        pair.run(millis, [false; 2]);
+        supply.set(None);
+        pair.run(100, [false; 2]);
+        assert_eq!(at_hand(&pair), [0; 4], "after {millis} ms");
+        assert_eq!(filled(&mut former), 0, "after {millis} ms");
+        let (pool, mut filler) = former;
+        drop(pool);
+        assert_eq!(filler.step(Duration::ZERO), Step::Stopped, "after {millis} ms");
+    }
+}
+
+#[test]
+fn a_pool_that_comes_while_hands_are_shaken_fills_for_both_ends_as_far_as_they_may() {
+    for millis in 0..=MILLIS {
+        let allowance = Allowance::new(256 << 10);
+        let supply = Supply::default();
+        let mut pair = Pair::drawing(SUITE, None, &supply.for_peer(allowance));
+        pair.run(millis, [false; 2]);
+        let (mut first, mut second) = (stepped(), stepped());
+        for pools in [&first, &second] {
+            supply.set(Some(pools.0.clone()));
+            // The same once more changes nothing.
+            supply.set(Some(pools.0.clone()));
+            pair.run(50, [false; 2]);
+        }
+        assert_eq!(filled(&mut first), 0, "after {millis} ms");
+        let bytes = filled(&mut second);
+        assert!(bytes > 0 && bytes <= 256 << 10, "after {millis} ms: {bytes}");
+        assert!(at_hand(&pair).iter().all(|&bytes| bytes > 0), "after {millis} ms");
+    }
+}
+
+#[test]
+fn pads_at_hand_stay_where_the_pool_does() {
+    let mut pools = stepped();
+    let supply = Supply::new(Some(pools.0.clone()));
+    let mut pair = Pair::drawing(SUITE, None, &supply);
+    pair.run(100, [false; 2]);
+    let bytes = filled(&mut pools);
+    supply.set(Some(pools.0.except(&[Suite::AES_128_GCM.into()])));
+    let snapshot = pools.0.snapshot();
+    assert_eq!((snapshot.filled_bytes, snapshot.pads_wasted_total), (bytes, 0));
+    supply.set(Some(pools.0.except(&[SUITE.into()])));
+    assert_eq!(at_hand(&pair), [0; 4]);
+    assert_eq!(filled(&mut pools), 0);
+    drop(pair);
+    supply.set(Some(pools.0.clone()));
+    assert_eq!(filled(&mut pools), 0);
+}
