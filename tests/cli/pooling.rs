@@ -2,6 +2,7 @@
 //! leads to. What seals take depends on the machine, so most claims are about what follows from it.
 
 use std::fs;
+use std::net::SocketAddr;
 
 use serde_json::Value;
 
@@ -68,27 +69,50 @@ fn memory_that_must_be_locked_and_cannot_be_is_a_reason_not_to_start() {
     assert!(said.contains("LimitMEMLOCK="), "{said}");
 }
 
-#[test]
-fn a_reload_takes_the_pool_from_live_sessions_and_gives_it_back() {
-    let desk = desk();
-    let (udp, port, target) = (free_port(), free_port(), echo("127.0.0.1"));
-    let write = |pool: &str, of_peer: &str| {
+/// A daemon that is its own peer, so that both ends of its session are in one place, and a forward between them.
+struct Own {
+    desk: Desk,
+    udp: u16,
+    port: u16,
+    target: SocketAddr,
+}
+
+impl Own {
+    fn new() -> Self {
+        Self { desk: desk(), udp: free_port(), port: free_port(), target: echo("127.0.0.1") }
+    }
+
+    /// Its file, with these lines of its own and of its peer.
+    fn write(&self, lines: &str, of_peer: &str) {
+        let Self { udp, port, target, .. } = self;
         let peer = format!("[peer.self]\npublic-key = \"{PUBLIC_KEY}\"\n");
         let file = format!(
-            "{pool}\nkey = \"good.key\"\npool-budget = \"4MiB\"\nlisten = \"127.0.0.1:{udp}\"\n\
+            "{lines}\nkey = \"good.key\"\npool-budget = \"4MiB\"\nlisten = \"127.0.0.1:{udp}\"\n\
              permit-open = [\"{target}\"]\n{peer}endpoint = \"127.0.0.1:{udp}\"\n\
              permit-listen = [\"1\"]\n{of_peer}local = [\"{port}:{target}\"]\n"
         );
-        fs::write(desk.path("self.toml"), file).unwrap();
-    };
-    let reload = || {
-        let output = desk.keypadd(&["reload"]).output().unwrap();
+        fs::write(self.desk.path("self.toml"), file).unwrap();
+    }
+
+    fn start(&self) -> Daemon {
+        let args = ["run", "--config", "self.toml", "--log-format", "json"];
+        Daemon::start(self.desk.keypadd(&args))
+    }
+
+    fn reload(&self) -> String {
+        let output = self.desk.keypadd(&["reload"]).output().unwrap();
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
         text(&output.stdout)
-    };
-    // Bytes of pads that the sessions at both ends hold.
-    let held = || -> Vec<u64> {
-        let (_, document) = status(&desk);
+    }
+
+    /// What `status` says of its pool.
+    fn pool(&self) -> Value {
+        status(&self.desk).1["daemons"][0]["pool"].clone()
+    }
+
+    /// Bytes of pads that the sessions at both ends hold, each way.
+    fn held(&self) -> Vec<u64> {
+        let (_, document) = status(&self.desk);
         let sessions = document["daemons"][0]["sessions"].as_array().unwrap().clone();
         let directions = ["send", "receive"];
         let parts = ["head", "body"];
@@ -97,37 +121,78 @@ fn a_reload_takes_the_pool_from_live_sessions_and_gives_it_back() {
         };
         let keys = sessions.iter().flat_map(|one| directions.map(|way| level(&one["keys"][way])));
         keys.collect()
-    };
-    write("pool = \"on\"", "");
-    let _daemon =
-        Daemon::start(desk.keypadd(&["run", "--config", "self.toml", "--log-format", "json"]));
-    let kept = until("the forward works", || through(port));
-    let is_full = || Some(held()).filter(|held| held.len() == 4 && held.iter().all(|&one| one > 0));
+    }
+
+    /// Whether both ends have pads in both directions.
+    fn is_full(&self) -> Option<()> {
+        let held = self.held();
+        (held.len() == 4 && held.iter().all(|&one| one > 0)).then_some(())
+    }
+}
+
+#[test]
+fn a_reload_takes_the_pool_from_live_sessions_and_gives_it_back() {
+    let own = Own::new();
+    own.write("pool = \"on\"", "");
+    let _daemon = own.start();
+    let kept = until("the forward works", || through(own.port));
     until("there is more than a peer's later share", || {
-        Some(()).filter(|()| held().iter().sum::<u64>() > 2 << 20)
+        Some(()).filter(|()| own.held().iter().sum::<u64>() > 2 << 20)
     });
     // One peer, two sessions: both ends are this daemon.
     let share = "pool-budget = \"2MiB\"\n";
-    write("pool = \"on\"", share);
-    reload();
+    own.write("pool = \"on\"", share);
+    own.reload();
     until("both sessions have given back", || {
         assert!(echoes(&kept));
-        Some(()).filter(|()| held().iter().sum::<u64>() <= 2 << 20)
+        Some(()).filter(|()| own.held().iter().sum::<u64>() <= 2 << 20)
     });
-    until("all directions have pads", is_full);
+    until("all directions have pads", || own.is_full());
 
-    write("pool = \"off\"", share);
-    assert!(reload().contains("  pool has changed\n"));
-    let (shown, document) = status(&desk);
+    own.write("pool = \"off\"", share);
+    assert!(own.reload().contains("  pool has changed\n"));
+    let (shown, _) = status(&own.desk);
     assert!(shown.contains("\n  pool off: pool = \"off\"\n"), "{shown}");
-    assert_eq!(document["daemons"][0]["sessions"][0]["keys"]["send"]["head"]["bytes"], 0);
+    assert_eq!(own.held(), [0; 4]);
     assert!(echoes(&kept));
 
-    write("pool = \"on\"\nmax-fill-cpu = \"50\"", share);
-    let said = reload();
+    own.write("pool = \"on\"\nmax-fill-cpu = \"50\"", share);
+    let said = own.reload();
     assert!(said.contains("  max-fill-cpu has changed\n"), "{said}");
-    until("all directions have pads again", is_full);
+    until("all directions have pads again", || own.is_full());
     assert!(echoes(&kept));
-    let (shown, _) = status(&desk);
+    let (shown, _) = status(&own.desk);
     assert!(shown.contains(" % of one core, at most 50 %\n"), "{shown}");
+}
+
+#[test]
+fn live_sessions_follow_to_auto_and_from_it_and_a_suite_is_timed_once() {
+    // One suite for which a pool pays on any machine, and one for which the machine decides.
+    let slow =
+        "suite = [\"3des-ctr-hmac-sha1\"]\nallow-legacy = true\ncipher-backend = \"des-crate\"";
+    for (lines, of_peer) in [(slow, "suite = \"3des-ctr-hmac-sha1\"\n"), ("", "")] {
+        let own = Own::new();
+        let write = |mode: &str| own.write(&format!("pool = \"{mode}\"\n{lines}"), of_peer);
+        write("auto");
+        let _daemon = own.start();
+        let kept = until("the forward works", || through(own.port));
+        let found = own.pool()["suites"].as_array().unwrap().clone();
+        let used = if of_peer.is_empty() { "aes-256-gcm" } else { "3des-ctr-hmac-sha1" };
+        let used = found.iter().find(|suite| suite["suite"] == used).unwrap();
+        assert!(of_peer.is_empty() || used["pays"] == true, "{used}");
+        for mode in ["auto", "on", "auto", "off", "auto", "off", "on"] {
+            write(mode);
+            own.reload();
+            if mode == "on" || mode == "auto" && used["pays"] == true {
+                until("all directions have pads", || own.is_full());
+            } else {
+                assert_eq!(own.held(), [0; 4], "{mode}");
+            }
+            let pool = own.pool();
+            assert_eq!(pool["auto"], mode == "auto");
+            let suites = pool["suites"].as_array().unwrap();
+            assert_eq!(*suites, if mode == "auto" { found.clone() } else { Vec::new() });
+            assert!(echoes(&kept), "{mode}");
+        }
+    }
 }
