@@ -8,9 +8,8 @@ use std::time::{Duration, Instant};
 use bytes::BytesMut;
 use fastrand::Rng;
 use keypadd_keystream::{CipherEngine, Suite};
-use keypadd_pool::Pool;
 use keypadd_provider::{
-    AllowList, CryptoSettings, HandshakeData, KeyExchange, Meters, PrivateKey, PublicKey, Seams,
+    AllowList, CryptoSettings, KeyExchange, Meters, PrivateKey, PublicKey, Seams, Supply,
     client_config_with, server_config_with,
 };
 use quinn_proto::congestion::{Controller, ControllerFactory};
@@ -44,7 +43,8 @@ pub(crate) struct Link {
     pub(crate) traffic: Traffic,
     pub(crate) sender: Sender,
     pub(crate) up: bool,
-    pub(crate) left_pool: bool,
+    /// Where its pads come from: its end's pool, but when it has left that.
+    pub(crate) supply: Supply,
 }
 
 /// What both ends of one connection need, made before it begins.
@@ -56,6 +56,7 @@ pub(crate) struct Wiring {
     seed: u64,
     log: Arc<SecretLog>,
     tapes: [Arc<Tape>; 2],
+    supplies: [Supply; 2],
 }
 
 /// Both ends' identities. Their bytes reach no decision, so they may differ from run to run.
@@ -72,14 +73,6 @@ impl AllowList for Only {
 }
 
 impl Link {
-    /// Takes the connection to a pool, or from it. Only once the handshake is over.
-    pub(crate) fn use_pool(&mut self, pool: Option<&Pool>) {
-        let data = self.connection.crypto_session().handshake_data();
-        let data = data.and_then(|data| data.downcast::<HandshakeData>().ok());
-        data.expect("the handshake is over").keys.use_pool(pool);
-        self.left_pool = pool.is_none();
-    }
-
     /// Whether this end may take the handshake for confirmed: a server when it is over, a client when the
     /// server has told it so. One that has closed need not know.
     pub(crate) fn is_confirmed(&self) -> bool {
@@ -99,7 +92,7 @@ impl End {
         config.rng_seed(Some(seed));
         // Never used: each connection is accepted with a configuration of its own.
         let placeholder = (side == Side::Server).then(|| {
-            let settings = settings(Suite::default(), side, None, &Arc::default());
+            let settings = settings(Suite::default(), side, Supply::default(), &Arc::default());
             let allowed = Arc::new(Only(IDENTITIES[0].public()));
             let crypto = server_config_with(&settings, allowed, &Seams::default());
             Arc::new(ServerConfig::with_crypto(crypto.expect("settings")))
@@ -125,17 +118,12 @@ impl End {
     }
 }
 
-fn settings(
-    suite: Suite,
-    side: Side,
-    pool: Option<&SteppedPool>,
-    meters: &Arc<Meters>,
-) -> CryptoSettings {
+fn settings(suite: Suite, side: Side, supply: Supply, meters: &Arc<Meters>) -> CryptoSettings {
     CryptoSettings {
         key: Arc::clone(&IDENTITIES[side as usize]),
         suites: vec![suite.into()],
         kex: vec![KeyExchange::X25519.into()],
-        supply: pool.map(|stepped| stepped.pool.clone()).into(),
+        supply,
         cipher_engine: CipherEngine::default(),
         meters: Arc::clone(meters),
     }
@@ -152,9 +140,12 @@ impl Wiring {
         let log = Arc::new(SecretLog::default());
         let seams =
             Seams { key_log: Arc::clone(&log) as _, phase_packets_max: schedule.phase_packets };
-        let [client, server] = ends;
-        let client = settings(suite, Side::Client, Some(&client.pool), &client.meters);
-        let server = settings(suite, Side::Server, Some(&server.pool), &server.meters);
+        let supplies = ends.each_ref().map(|end| Supply::new(Some(end.pool.pool.clone())));
+        let settings_of = |side: Side| {
+            let end = side as usize;
+            settings(suite, side, supplies[end].clone(), &ends[end].meters)
+        };
+        let (client, server) = (settings_of(Side::Client), settings_of(Side::Server));
         let client = client_config_with(&client, IDENTITIES[1].public(), &seams);
         let allowed = Arc::new(Only(IDENTITIES[0].public()));
         let server = server_config_with(&server, allowed, &seams);
@@ -168,6 +159,7 @@ impl Wiring {
             seed: rng.u64(..) & !1,
             log,
             tapes,
+            supplies,
         }
     }
 
@@ -187,7 +179,7 @@ impl Wiring {
             traffic: Traffic::new(self.seed, side, schedule.styles[side as usize], rng.fork()),
             sender: Sender::new(index, side, suite, log, tape),
             up: false,
-            left_pool: false,
+            supply: self.supplies[side as usize].clone(),
         }
     }
 }

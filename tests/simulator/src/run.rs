@@ -314,12 +314,13 @@ impl World {
     fn switch_pool(&mut self, side: Side, handle: ConnectionHandle) {
         let End { links, pool, .. } = &mut self.ends[side as usize];
         let Some(link) = links.get_mut(&handle) else { return };
-        if link.left_pool && self.rng.u32(0..20) == 0 {
-            link.use_pool(Some(&pool.pool));
-        } else if !link.left_pool && self.switches_left > 0 && self.rng.u32(0..100) == 0 {
+        let has_left = link.supply.pool().is_none();
+        if has_left && self.rng.u32(0..20) == 0 {
+            link.supply.set(Some(pool.pool.clone()));
+        } else if !has_left && self.switches_left > 0 && self.rng.u32(0..100) == 0 {
             self.switches_left -= 1;
             self.figures.switches += 1;
-            link.use_pool(None);
+            link.supply.set(None);
         }
     }
 
