@@ -3,5 +3,6 @@
 
 mod filler;
 mod lanes;
+mod random;
 mod shares;
 mod support;
