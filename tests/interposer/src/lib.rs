@@ -69,7 +69,7 @@ pub fn client_config(
     inner: Arc<dyn ClientConfig>,
     by: Arc<dyn Interposer>,
 ) -> Arc<dyn ClientConfig> {
-    Arc::new(Interposed { inner, by })
+    Arc::new(Interposed { inner, by: Box::new(move || Arc::clone(&by)) })
 }
 
 /// A server's configuration whose sealing keys `by` stands before.
@@ -77,17 +77,26 @@ pub fn server_config(
     inner: Arc<dyn ServerConfig>,
     by: Arc<dyn Interposer>,
 ) -> Arc<dyn ServerConfig> {
-    Arc::new(Interposed { inner, by })
+    each_of_server(inner, move || Arc::clone(&by))
+}
+
+/// A server's configuration that asks for an interposer for each of its sessions, in the order in which they
+/// begin.
+pub fn each_of_server(
+    inner: Arc<dyn ServerConfig>,
+    by: impl Fn() -> Arc<dyn Interposer> + Send + Sync + 'static,
+) -> Arc<dyn ServerConfig> {
+    Arc::new(Interposed { inner, by: Box::new(by) })
 }
 
 struct Interposed<C: ?Sized> {
     inner: Arc<C>,
-    by: Arc<dyn Interposer>,
+    by: Box<dyn Fn() -> Arc<dyn Interposer> + Send + Sync>,
 }
 
 impl<C: ?Sized> Interposed<C> {
     fn session(&self, inner: Box<dyn Session>) -> Box<dyn Session> {
-        Box::new(InterposedSession { inner, by: Arc::clone(&self.by), handshake: 0, next: 0 })
+        Box::new(InterposedSession { inner, by: (self.by)(), handshake: 0, next: 0 })
     }
 }
 

@@ -6,6 +6,7 @@ mod bench;
 mod carrying;
 mod changes;
 mod dynamic;
+mod faults;
 mod hostile;
 mod jumps;
 mod lifecycle;
