@@ -1,6 +1,7 @@
 //! A peer that opens what is sent in every key phase and answers in the first one for ever. quinn waits for
 //! it and goes on under a key whose limit has passed; what ends the connection is the key.
 
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
 use interposer::{Interposer, Origin, PacketKeys};
@@ -19,6 +20,9 @@ use crate::support::*;
 const KEY_PHASE: u8 = 0x04;
 /// Where a key of a suite with 64-bit blocks stops (docs/DESIGN.md, "Key phases and limits").
 const HARD_STOP: u64 = 1 << 17;
+/// What quinn is told as its limit, and how many packets before the stop the connection is to close (the same).
+const TOLD_TO_QUINN: u64 = (1 << 16) + 10_000;
+const CLOSING_PACKETS: u64 = 64;
 
 /// Our client's cryptography, but for the phase that it seals in: the first, whichever quinn takes it for.
 #[derive(Default)]
@@ -64,12 +68,45 @@ impl Interposer for Stubborn {
     }
 }
 
+/// Counts at the server what its second phase, the one that the peer does not follow to, seals: packets, and
+/// those of them that are zeros.
+#[derive(Default)]
+struct Counting {
+    sealed: AtomicU64,
+    zeros: AtomicU64,
+    /// What it was sealed for, by any later phase: none may come into use.
+    later: AtomicU64,
+}
+
+impl Interposer for Counting {
+    fn seal(
+        &self,
+        origin: Origin,
+        key: &dyn PacketKey,
+        packet_number: u64,
+        buf: &mut [u8],
+        header_len: usize,
+    ) {
+        key.encrypt(packet_number, buf, header_len);
+        let is_zeros = buf[header_len..].iter().all(|byte| *byte == 0);
+        let count = match origin {
+            Origin::Next(0) if is_zeros => &self.zeros,
+            Origin::Next(0) => &self.sealed,
+            Origin::Next(_) => &self.later,
+            Origin::Initial | Origin::Handshake(_) => return,
+        };
+        count.fetch_add(1, Relaxed);
+    }
+}
+
 #[tokio::test]
 async fn a_peer_that_never_follows_an_update_is_left_before_the_hard_stop() {
     let (key, server_key) = (new_key(), new_key());
+    let counting = Arc::new(Counting::default());
     let settings = |key| crypto(key, Suite::TRIPLE_DES_CTR_HMAC_SHA1);
     let adjust = |server: &mut ServerSettings| {
-        server.crypto = server_config(&settings(&server_key), server.peers.clone()).unwrap();
+        let inner = server_config(&settings(&server_key), server.peers.clone()).unwrap();
+        server.crypto = interposer::server_config(inner, counting.clone());
     };
     let server = RunningServer::start_as(server_key.clone(), key.public(), &["*:*"], adjust);
     let client = client_config(&settings(&key), server.key).unwrap();
@@ -101,10 +138,18 @@ async fn a_peer_that_never_follows_an_update_is_left_before_the_hard_stop() {
         ConnectionError::Reset => {}
         other => panic!("{other:?}"),
     }
-    // It was not left for anything else, and nothing came beyond the stop: phases before this one have
-    // fewer than 1,000 packets.
+    // It was not left for anything else: the key sealed far beyond what quinn was told, up to where it asks for
+    // the end, and nothing from its stop on.
+    let [sealed, zeros, later] =
+        [&counting.sealed, &counting.zeros, &counting.later].map(|count| count.load(Relaxed));
+    assert!(
+        (HARD_STOP - CLOSING_PACKETS + 1..=HARD_STOP).contains(&sealed),
+        "{sealed}, then {zeros}"
+    );
+    assert_eq!(later, 0, "the server changed keys without an answer");
+    // So it was on the wire: the phase before this one has fewer than 1,000 packets.
     let packets = connection.stats().udp_rx.datagrams;
-    assert!((HARD_STOP / 2..HARD_STOP + 1000).contains(&packets), "{packets}");
+    assert!((TOLD_TO_QUINN + 1..HARD_STOP + 1000).contains(&packets), "{packets}");
     until("the session is forgotten", || server.sessions.live().is_empty()).await;
     within(flood).await.unwrap();
 }
