@@ -3,6 +3,8 @@
 //!
 //! After the shape of quinn's own `perf/src/noprotection.rs`.
 
+mod stubborn;
+
 use std::any::Any;
 use std::sync::Arc;
 
@@ -13,6 +15,8 @@ use quinn_proto::crypto::{
 };
 use quinn_proto::transport_parameters::TransportParameters;
 use quinn_proto::{ConnectError, ConnectionId, Side, TransportError};
+
+pub use stubborn::Stubborn;
 
 /// Which call of a session made a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
+use interposer::{Interposer, Stubborn};
 use keypadd_keystream::{CipherEngine, Suite};
 use keypadd_provider::{
     AllowList, CryptoSettings, KeyExchange, Meters, PrivateKey, PublicKey, Supply, client_config,
@@ -13,7 +14,7 @@ use keypadd_provider::{
 };
 use quinn_proto::{
     ClientConfig, Connection, ConnectionHandle, DatagramEvent, Endpoint, EndpointConfig,
-    ServerConfig,
+    ServerConfig, crypto,
 };
 
 use super::record::Record;
@@ -28,11 +29,10 @@ pub(crate) struct Pair {
 
 pub(crate) struct End {
     pub(crate) record: Arc<Record>,
+    pub(crate) meters: Arc<Meters>,
     endpoint: Endpoint,
     pub(crate) connection: Option<(ConnectionHandle, Connection)>,
     inbox: VecDeque<Vec<u8>>,
-    /// Datagrams to this end are lost.
-    pub(crate) is_deaf: bool,
 }
 
 #[derive(Debug)]
@@ -44,45 +44,82 @@ impl AllowList for Anybody {
     }
 }
 
+/// Our cryptography for a client and a server that know each other, and what of it can be looked at.
+pub(crate) struct Crypto {
+    pub(crate) client: Arc<dyn crypto::ClientConfig>,
+    pub(crate) server: Arc<dyn crypto::ServerConfig>,
+    pub(crate) keys: [PublicKey; 2],
+    meters: [Arc<Meters>; 2],
+}
+
+impl Crypto {
+    pub(crate) fn new(suite: Suite, supplies: [Supply; 2]) -> Self {
+        let key = || Arc::new(PrivateKey::generate().expect("randomness"));
+        let keys = [key(), key()];
+        let mut ends = keys.iter().zip(supplies).map(|(key, supply)| CryptoSettings {
+            key: Arc::clone(key),
+            suites: vec![suite.into()],
+            kex: vec![KeyExchange::X25519.into()],
+            supply,
+            cipher_engine: CipherEngine::default(),
+            meters: Arc::new(Meters::default()),
+        });
+        let settings = [ends.next(), ends.next()].map(|end| end.expect("two ends"));
+        Self {
+            client: client_config(&settings[0], keys[1].public()).expect("settings"),
+            server: server_config(&settings[1], Arc::new(Anybody)).expect("settings"),
+            keys: keys.each_ref().map(|key| key.public()),
+            meters: settings.map(|settings| settings.meters),
+        }
+    }
+}
+
 fn address(end: usize) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, 1000 + end as u16))
 }
 
 impl Pair {
-    /// A client and a server that have just begun to shake hands.
-    pub(crate) fn new(suite: Suite, limit: Option<u64>) -> Self {
-        Self::drawing(suite, limit, &Supply::default())
+    /// A client and a server that have just begun to shake hands, with what quinn is told of each one's limit.
+    pub(crate) fn new(suite: Suite, limits: [Option<u64>; 2]) -> Self {
+        let records = limits.map(|limit| Arc::new(Record::new(limit)));
+        let by = Arc::clone(&records[1]);
+        Self::interposed(suite, &Supply::default(), records, by)
     }
 
-    /// Likewise; both draw on this.
-    pub(crate) fn drawing(suite: Suite, limit: Option<u64>, supply: &Supply) -> Self {
-        let key = || Arc::new(PrivateKey::generate().expect("randomness"));
-        let keys = [key(), key()];
-        let settings = |end: usize| CryptoSettings {
-            key: Arc::clone(&keys[end]),
-            suites: vec![suite.into()],
-            kex: vec![KeyExchange::X25519.into()],
-            supply: supply.clone(),
-            cipher_engine: CipherEngine::default(),
-            meters: Arc::new(Meters::default()),
-        };
-        let records = [(); 2].map(|()| Arc::new(Record::new(limit)));
-        let by = |end: usize| Arc::clone(&records[end]) as _;
-        let inner = client_config(&settings(0), keys[1].public()).expect("settings");
-        let client = interposer::client_config(inner, by(0));
-        let inner = server_config(&settings(1), Arc::new(Anybody)).expect("settings");
-        let server = interposer::server_config(inner, by(1));
+    /// The same, without such limits; both draw on this.
+    pub(crate) fn drawing(suite: Suite, supply: &Supply) -> Self {
+        let records = [(); 2].map(|()| Arc::new(Record::new(None)));
+        let by = Arc::clone(&records[1]);
+        Self::interposed(suite, supply, records, by)
+    }
+
+    /// The same, but the server answers in the first key phase for ever, and keeps no record.
+    pub(crate) fn against_a_stubborn_server(suite: Suite, limit: u64) -> Self {
+        let records = [Some(limit), None].map(|limit| Arc::new(Record::new(limit)));
+        Self::interposed(suite, &Supply::default(), records, Arc::new(Stubborn::default()))
+    }
+
+    fn interposed(
+        suite: Suite,
+        supply: &Supply,
+        records: [Arc<Record>; 2],
+        of_server: Arc<dyn Interposer>,
+    ) -> Self {
+        let supplies = [supply.clone(), supply.clone()];
+        let Crypto { client, server, meters, .. } = Crypto::new(suite, supplies);
+        let client = interposer::client_config(client, Arc::clone(&records[0]) as _);
+        let server = interposer::server_config(server, of_server);
         let server = Arc::new(ServerConfig::with_crypto(server));
         let now = Instant::now();
         let endpoint =
             |server| Endpoint::new(Arc::new(EndpointConfig::default()), server, true, None);
-        let mut ends = [None, Some(server)].map(endpoint).into_iter().zip(records).map(
-            |(endpoint, record)| End {
+        let mut ends = [None, Some(server)].map(endpoint).into_iter().zip(records).zip(meters).map(
+            |((endpoint, record), meters)| End {
                 record,
+                meters,
                 endpoint,
                 connection: None,
                 inbox: VecDeque::new(),
-                is_deaf: false,
             },
         );
         let mut ends = [ends.next(), ends.next()].map(|end| end.expect("two ends"));
@@ -103,10 +140,7 @@ impl Pair {
             }
             for at in 0..2 {
                 let sent = self.ends[at].turn(self.now, address(1 - at));
-                let other = &mut self.ends[1 - at];
-                if !other.is_deaf {
-                    other.inbox.extend(sent);
-                }
+                self.ends[1 - at].inbox.extend(sent);
             }
         }
     }

@@ -9,20 +9,51 @@ use quinn_proto::crypto::PacketKey;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Act {
     Made(Origin),
-    Sealed { by: Origin, number: u64, room_for_tag: bool },
+    Sealed { by: Origin, form: Form, number: u64, room_for_tag: bool },
     Dropped(Origin),
+}
+
+/// A packet's type, by its first byte (RFC 9000 17.2, 17.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    Initial,
+    ZeroRtt,
+    Handshake,
+    Retry,
+    Short,
+}
+
+impl Form {
+    fn of(header: &[u8]) -> Self {
+        match (header[0] & 0x80, header[0] >> 4 & 3) {
+            (0, _) => Self::Short,
+            (_, 0) => Self::Initial,
+            (_, 1) => Self::ZeroRtt,
+            (_, 2) => Self::Handshake,
+            _ => Self::Retry,
+        }
+    }
+}
+
+/// A packet before its header is protected.
+#[derive(Clone, Debug)]
+pub(crate) struct Packet {
+    pub(crate) number: u64,
+    pub(crate) header: Vec<u8>,
+    pub(crate) sealed: Vec<u8>,
 }
 
 /// All of it, in order.
 pub(crate) struct Record {
     acts: Mutex<Vec<Act>>,
+    initials: Mutex<Vec<Packet>>,
     /// What quinn is told instead of a key's own limit.
     limit: Option<u64>,
 }
 
 impl Record {
     pub(crate) fn new(limit: Option<u64>) -> Self {
-        Self { acts: Mutex::default(), limit }
+        Self { acts: Mutex::default(), initials: Mutex::default(), limit }
     }
 
     fn note(&self, act: Act) {
@@ -31,6 +62,11 @@ impl Record {
 
     pub(crate) fn acts(&self) -> Vec<Act> {
         self.acts.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The Initial packets, as they were sealed.
+    pub(crate) fn initials(&self) -> Vec<Packet> {
+        self.initials.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Numbers sealed by the key that this call made.
@@ -54,8 +90,14 @@ impl Interposer for Record {
         header_len: usize,
     ) {
         let room_for_tag = buf.len() >= header_len + key.tag_len();
-        self.note(Act::Sealed { by, number, room_for_tag });
+        let form = Form::of(buf);
+        self.note(Act::Sealed { by, form, number, room_for_tag });
         key.encrypt(number, buf, header_len);
+        if form == Form::Initial {
+            let (header, sealed) = buf.split_at(header_len);
+            let packet = Packet { number, header: header.into(), sealed: sealed.into() };
+            self.initials.lock().unwrap_or_else(PoisonError::into_inner).push(packet);
+        }
     }
 
     fn made(&self, origin: Origin, _: &Arc<dyn PacketKey>) {

@@ -43,7 +43,7 @@ fn a_pool_that_goes_while_hands_are_shaken_is_held_by_nobody() {
     for millis in 0..=MILLIS {
         let mut former = stepped();
         let supply = Supply::new(Some(former.0.clone()));
-        let mut pair = Pair::drawing(SUITE, None, &supply);
+        let mut pair = Pair::drawing(SUITE, &supply);
         pair.run(millis, [false; 2]);
         supply.set(None);
         pair.run(100, [false; 2]);
@@ -60,7 +60,7 @@ fn a_pool_that_comes_while_hands_are_shaken_fills_for_both_ends_as_far_as_they_m
     for millis in 0..=MILLIS {
         let allowance = Allowance::new(256 << 10);
         let supply = Supply::default();
-        let mut pair = Pair::drawing(SUITE, None, &supply.for_peer(allowance));
+        let mut pair = Pair::drawing(SUITE, &supply.for_peer(allowance));
         pair.run(millis, [false; 2]);
         let (mut first, mut second) = (stepped(), stepped());
         for pools in [&first, &second] {
@@ -80,7 +80,7 @@ fn a_pool_that_comes_while_hands_are_shaken_fills_for_both_ends_as_far_as_they_m
 fn pads_at_hand_stay_where_the_pool_does() {
     let mut pools = stepped();
     let supply = Supply::new(Some(pools.0.clone()));
-    let mut pair = Pair::drawing(SUITE, None, &supply);
+    let mut pair = Pair::drawing(SUITE, &supply);
     pair.run(100, [false; 2]);
     let bytes = filled(&mut pools);
     supply.set(Some(pools.0.except(&[Suite::AES_128_GCM.into()])));

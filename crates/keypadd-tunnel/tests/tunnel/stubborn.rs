@@ -1,72 +1,26 @@
 //! A peer that opens what is sent in every key phase and answers in the first one for ever. quinn waits for
 //! it and goes on under a key whose limit has passed; what ends the connection is the key.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock};
 
-use interposer::{Interposer, Origin, PacketKeys};
+use interposer::{Interposer, Origin, Stubborn};
 use keypadd_keystream::Suite;
 use keypadd_provider::{client_config, server_config};
 use keypadd_tunnel::ServerSettings;
 use keypadd_tunnel::wire::{CONNECTED, CloseCode};
-use quinn::crypto::{PacketKey, Session};
-use quinn::{ConnectionError, ConnectionId, Side};
+use quinn::ConnectionError;
+use quinn::crypto::PacketKey;
 use tokio::io::AsyncWriteExt;
 
 use crate::hostile::{connect, control, header, hello, welcome};
 use crate::support::*;
 
-/// The key phase bit of a short header (RFC 9000 17.3.1), before header protection.
-const KEY_PHASE: u8 = 0x04;
 /// Where a key of a suite with 64-bit blocks stops (docs/DESIGN.md, "Key phases and limits").
 const HARD_STOP: u64 = 1 << 17;
 /// What quinn is told as its limit, and how many packets before the stop the connection is to close (the same).
 const TOLD_TO_QUINN: u64 = (1 << 16) + 10_000;
 const CLOSING_PACKETS: u64 = 64;
-
-/// Our client's cryptography, but for the phase that it seals in: the first, whichever quinn takes it for.
-#[derive(Default)]
-struct Stubborn {
-    first: OnceLock<Arc<dyn PacketKey>>,
-}
-
-impl Interposer for Stubborn {
-    fn made(&self, origin: Origin, key: &Arc<dyn PacketKey>) {
-        if origin == Origin::Handshake(1) {
-            self.first.set(Arc::clone(key)).unwrap_or_else(|_| unreachable!("it is made once"));
-        }
-    }
-
-    /// The session would retire the first phase if it were asked for the third. The server stays in the second,
-    /// so what stands for later phases opens nothing.
-    fn next(&self, nth: usize, session: &mut dyn Session) -> Option<PacketKeys> {
-        match nth {
-            0 => session.next_1rtt_keys(),
-            _ => Some(session.initial_keys(&ConnectionId::new(&[]), Side::Client).packet),
-        }
-    }
-
-    fn seal(
-        &self,
-        origin: Origin,
-        key: &dyn PacketKey,
-        packet_number: u64,
-        buf: &mut [u8],
-        header_len: usize,
-    ) {
-        let Origin::Next(nth) = origin else {
-            return key.encrypt(packet_number, buf, header_len);
-        };
-        // These are the keys of phase nth + 1, and quinn has set the bit in every odd one.
-        buf[0] ^= if nth % 2 == 0 { KEY_PHASE } else { 0 };
-        self.first.get().unwrap().encrypt(packet_number, buf, header_len);
-    }
-
-    /// It asks for no update either.
-    fn confidentiality_limit(&self, _: &dyn PacketKey) -> u64 {
-        u64::MAX
-    }
-}
 
 /// Counts at the server what its second phase, the one that the peer does not follow to, seals: packets, and
 /// those of them that are zeros.
@@ -74,7 +28,7 @@ impl Interposer for Stubborn {
 struct Counting {
     sealed: AtomicU64,
     zeros: AtomicU64,
-    /// What it was sealed for, by any later phase: none may come into use.
+    /// Packets of any later phase: none may come into use.
     later: AtomicU64,
 }
 

@@ -1,0 +1,136 @@
+//! What a session takes for granted of rustls: two of them shake hands by hand, with no quinn in between.
+
+use std::time::Duration;
+
+use bytes::BytesMut;
+use keypadd_keystream::Suite;
+use keypadd_pool::{Filler, Pool, PoolSettings, Step};
+use keypadd_provider::PublicKey;
+use quinn_proto::Side;
+use quinn_proto::crypto::{Keys, Session};
+use quinn_proto::transport_parameters::TransportParameters;
+
+use super::pair::Crypto;
+
+const VERSION: u32 = 1;
+/// Calls after the end of a handshake, of which each could bring another message.
+const CALLS: usize = 10;
+
+/// An end of a handshake, with a pool whose filler works when it is told to.
+struct Hand {
+    session: Box<dyn Session>,
+    pool: Pool,
+    filler: Filler,
+}
+
+impl Hand {
+    fn new(session: Box<dyn Session>, (pool, filler): (Pool, Filler)) -> Self {
+        Self { session, pool, filler }
+    }
+
+    fn write(&mut self) -> (Vec<u8>, Option<Keys>) {
+        let mut bytes = Vec::new();
+        let keys = self.session.write_handshake(&mut bytes);
+        (bytes, keys)
+    }
+
+    fn read(&mut self, bytes: &[u8]) {
+        self.session.read_handshake(bytes).expect("what the other end has written");
+    }
+
+    /// Reads all of it but the last byte, in pieces, while nothing comes of it, and then the last.
+    fn read_to_the_last(&mut self, bytes: &[u8]) {
+        let (last, rest) = bytes.split_last().expect("some bytes");
+        for piece in rest.chunks(7) {
+            self.read(piece);
+            let (bytes, keys) = self.write();
+            assert!(bytes.is_empty() && keys.is_none(), "an answer to a part of a flight");
+            self.assert_unproved();
+        }
+        self.read(&[*last]);
+    }
+
+    /// The peer has not proved its key: nobody is named, and no pad is made.
+    fn assert_unproved(&mut self) {
+        assert!(self.session.is_handshaking());
+        assert!(self.session.peer_identity().is_none());
+        assert_eq!(self.pads_made(), 0);
+    }
+
+    fn pads_made(&mut self) -> u64 {
+        while self.filler.step(Duration::ZERO) == Step::Worked {}
+        self.pool.snapshot().fill_bytes_total
+    }
+
+    /// All is said: nothing more is written, and there are no further keys. Who the peer is.
+    fn settle(&mut self) -> PublicKey {
+        assert!(!self.session.is_handshaking());
+        for _ in 0..CALLS {
+            let (bytes, keys) = self.write();
+            assert!(
+                bytes.is_empty() && keys.is_none(),
+                "{} bytes after the handshake",
+                bytes.len()
+            );
+        }
+        *self.session.peer_identity().expect("a peer").downcast().expect("a public key")
+    }
+}
+
+#[test]
+fn first_phase_keys_come_with_a_servers_flight_and_prove_nobody() {
+    // Rests on it: lanes open when the peer has proved its key, which is when `is_handshaking` turns false, and
+    // not when there are keys, which a server has much sooner; the second keys are those of phase 0; a server
+    // says nothing after the handshake, so that its rustls connection can be dropped; and a client drops its own
+    // only when its last message has been handed out.
+    let pools = [(); 2].map(|()| {
+        Pool::with_filler(PoolSettings { budget_bytes: 1 << 20 }).expect("a pool without a thread")
+    });
+    let crypto = Crypto::new(
+        Suite::AES_256_CTR_HMAC_SHA256,
+        pools.each_ref().map(|(pool, _)| Some(pool.clone()).into()),
+    );
+    let parameters = |side| TransportParameters::read(side, &mut &[][..]).expect("defaults");
+    let of_client = crypto.client.start_session(VERSION, "x", &parameters(Side::Client));
+    let of_server = crypto.server.start_session(VERSION, &parameters(Side::Server));
+    let [pool_of_client, pool_of_server] = pools;
+    let mut client = Hand::new(of_client.expect("a session"), pool_of_client);
+    let mut server = Hand::new(of_server, pool_of_server);
+
+    let (hello, keys) = client.write();
+    assert!(!hello.is_empty() && keys.is_none());
+    server.read_to_the_last(&hello);
+    let (hello, handshake_keys) = server.write();
+    assert!(!hello.is_empty() && handshake_keys.is_some());
+    let (flight, servers) = server.write();
+    let servers = servers.expect("a server's second keys").packet;
+    server.assert_unproved();
+    let next = server.session.next_1rtt_keys();
+    assert!(next.is_some(), "quinn asks at once");
+    server.assert_unproved();
+
+    client.read_to_the_last(&hello);
+    let (bytes, clients_handshake_keys) = client.write();
+    assert!(bytes.is_empty() && clients_handshake_keys.is_some());
+    // A client has no 1-RTT keys before the server has proved its own key, to the last byte.
+    client.read_to_the_last(&flight);
+    let (finished, clients) = client.write();
+    let clients = clients.expect("a client's second keys").packet;
+    assert!(!finished.is_empty());
+    assert_eq!(client.settle(), crypto.keys[1]);
+    assert!(client.pads_made() > 0);
+
+    server.read_to_the_last(&finished);
+    assert_eq!(server.settle(), crypto.keys[0]);
+    assert!(server.pads_made() > 0);
+
+    // Both ends' second keys are of one phase, each its own direction's.
+    for (sealing, opening) in [(&servers.local, &clients.remote), (&clients.local, &servers.remote)]
+    {
+        let mut packet = [7; 48];
+        sealing.encrypt(0, &mut packet, 8);
+        let mut payload = BytesMut::from(&packet[8..]);
+        opening.decrypt(0, &packet[..8], &mut payload).expect("keys that fit");
+        assert_eq!(payload[..], [7; 24]);
+    }
+}
