@@ -197,7 +197,7 @@ impl Lane {
             let needs = pad_bytes > part.range().start;
             let moved = (needs || goes_on) && hand.advance_to(segment, counts);
             let expired = goes_on && hand.expire(segment, counts);
-            let gave_back = hand.obey(counts) || expired;
+            let gave_back = hand.obey(needs.then_some(segment), counts) || expired;
             // Where there is nothing, nothing moves; the filler may not know that it is needed now.
             let uses = moved || needs && goes_on;
             if gave_back || uses && self.shared.at_hand(part) <= counts.low_water.load(Relaxed) {

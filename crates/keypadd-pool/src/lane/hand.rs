@@ -111,19 +111,20 @@ impl Hand {
         self.drawn.pop_front().or_else(|| self.ready.pop().ok())
     }
 
-    /// Gives back what the filler wants for others, the furthest first; true if it had asked.
+    /// Gives back what the filler wants for others, the furthest first; true if it had asked. What the
+    /// packet at hand needs stays: it may have been seen already.
     #[inline]
-    pub(super) fn obey(&mut self, counts: &PartShared) -> bool {
+    pub(super) fn obey(&mut self, needed: Option<Segment>, counts: &PartShared) -> bool {
         // Paired with the filler's store: everything it had pushed by then is in the queue.
         let recall = counts.recall.load(Acquire);
         if recall == NO_RECALL {
             return false;
         }
-        self.give_back_all_but(recall - 1, counts);
+        self.give_back_all_but(recall - 1, needed, counts);
         true
     }
 
-    fn give_back_all_but(&mut self, keep: u64, counts: &PartShared) {
+    fn give_back_all_but(&mut self, keep: u64, needed: Option<Segment>, counts: &PartShared) {
         while let Ok(chunk) = self.ready.pop() {
             self.drawn.push_back(chunk);
         }
@@ -137,11 +138,13 @@ impl Hand {
             give_back(&mut self.spent, chunk);
         }
         // The chunk in use is not made anew: what is left of its segment goes inline.
-        let in_use = if keep == 0 { self.current.take() } else { None };
+        let spare = |chunk: &mut Box<Chunk>| Some(chunk.segment()) != needed;
+        let in_use = if keep == 0 { self.current.take_if(spare) } else { None };
         if in_use.is_some() {
             in_hand = 0;
         }
-        for chunk in self.recent.iter_mut().filter_map(Option::take).chain(in_use) {
+        let recent = self.recent.iter_mut().filter_map(|place| place.take_if(spare));
+        for chunk in recent.chain(in_use) {
             give_back(&mut self.spent, chunk);
         }
         self.note(in_hand, counts);
