@@ -1,98 +1,24 @@
-//! Pads against independent counter modes, against each other, and against themselves.
+//! Pads against independent counter modes, against each other, and against themselves. How many cases the
+//! properties have, PROPTEST_CASES says.
 #![allow(clippy::unwrap_used)]
 
+mod independent;
+
 use aes::{Aes128, Aes256};
-use ctr::Ctr32BE;
-use des::cipher::{BlockCipherEncrypt, KeyInit, KeyIvInit, StreamCipher};
+use des::cipher::{BlockCipherDecrypt, KeyInit};
 use des::{Des, TdesEde3};
-use hkdf::Hkdf;
+use independent::{LONGEST, aes_key, keyed, numbers, pad, subkey, with_pads};
 use keypadd_keystream::{
     Cipher, CipherBackend, InlineKeystream, KeystreamKey, PAYLOAD_BYTES_MAX, PacketNumber,
     Protection, SEGMENT_PACKETS, Suite, SuiteKey,
 };
 use proptest::prelude::*;
 use rc2::Rc2;
-use sha2::Sha256;
 use std::collections::HashSet;
 use std::sync::Arc;
 
-/// The largest payload that fits in a UDP datagram over IPv4.
-const LONGEST: usize = 65_527;
-
-/// The first `length` bytes of a pad, the slow way: RustCrypto's `ctr` for AES, one block after
-/// the other for DES, with nothing from the crate under test but the suite's properties.
-fn expected(suite: Protection, key: &[u8], iv: &[u8; 12], number: u64, length: usize) -> Vec<u8> {
-    let expand = |info: &[&[u8]], bytes: usize| {
-        let mut out = vec![0; bytes];
-        Hkdf::<Sha256>::from_prk(key).unwrap().expand(&info.concat(), &mut out).unwrap();
-        out
-    };
-    let enc = |bytes| match suite.mask_bytes() {
-        0 => expand(&[b"keypadd enc"], bytes),
-        _ => key.to_vec(),
-    };
-    let mut counter = [iv.as_slice(), &1u32.to_be_bytes()].concat();
-    for (byte, number) in counter[4..12].iter_mut().zip(number.to_be_bytes()) {
-        *byte ^= number;
-    }
-    let subkey = |bytes| {
-        let segment = (number / 64).to_be_bytes();
-        let mut material = expand(&[b"keypadd sub", &segment, &[0]], bytes + 8);
-        let iv = u64::from_be_bytes(material.split_off(bytes).try_into().unwrap());
-        (material, iv) // parity bits do not change what DES computes
-    };
-    let mut pad = vec![0; length];
-    match suite.cipher() {
-        Cipher::Aes128 => Ctr32BE::<Aes128>::new_from_slices(&enc(16), &counter)
-            .unwrap()
-            .apply_keystream(&mut pad),
-        Cipher::Aes256 => Ctr32BE::<Aes256>::new_from_slices(&enc(32), &counter)
-            .unwrap()
-            .apply_keystream(&mut pad),
-        Cipher::Des => {
-            let (key, iv) = subkey(8);
-            counter_mode_64(&Des::new_from_slice(&key).unwrap(), iv, number, &mut pad);
-        }
-        Cipher::TripleDes => {
-            let (key, iv) = subkey(24);
-            counter_mode_64(&TdesEde3::new_from_slice(&key).unwrap(), iv, number, &mut pad);
-        }
-        Cipher::Rc2_40 => {
-            let (key, iv) = subkey(5);
-            counter_mode_64(&Rc2::new_with_eff_key_len(&key, 40), iv, number, &mut pad);
-        }
-        Cipher::Null => unreachable!("has no pad"),
-    }
-    pad
-}
-
-fn counter_mode_64<C>(cipher: &C, iv: u64, number: u64, pad: &mut [u8])
-where
-    C: BlockCipherEncrypt<BlockSize = des::cipher::consts::U8>,
-{
-    for (at, out) in pad.chunks_mut(8).enumerate() {
-        let counter = number % 64 * 8192 + at as u64;
-        let mut block = (iv ^ counter).to_be_bytes().into();
-        cipher.encrypt_block(&mut block);
-        out.copy_from_slice(&block[..out.len()]);
-    }
-}
-
-/// Every pair that has pads.
-fn with_pads() -> impl Iterator<Item = Protection> {
-    Protection::all().filter(|suite| suite.cipher() != Cipher::Null)
-}
-
 fn keystream(suite: impl Into<Protection>, key: &[u8], iv: &[u8; 12]) -> Arc<KeystreamKey> {
     SuiteKey::derive(suite, key, iv).keystream.unwrap()
-}
-
-/// Any packet number below 2^62, with a liking for the borders of segments and of words.
-fn numbers() -> impl Strategy<Value = u64> {
-    let borders = [0u64, 64, 1 << 16, 1 << 32, 1 << 33, 1 << 61, (1 << 62) - 2];
-    let near = (prop::sample::select(borders.to_vec()), -2i64..=1)
-        .prop_map(|(border, step)| border.saturating_add_signed(step));
-    prop_oneof![near, 0..1u64 << 62, 0u64..200]
 }
 
 /// A range of a pad: mostly packet sizes, sometimes whatever a datagram can hold.
@@ -100,13 +26,6 @@ fn ranges() -> impl Strategy<Value = (usize, usize)> {
     let longest = prop_oneof![4 => Just(300), 4 => Just(2_000), 1 => Just(LONGEST)];
     let ends = longest.prop_flat_map(|longest| (0..=longest, 0..=longest));
     ends.prop_map(|(a, b)| (a.min(b), a.max(b)))
-}
-
-/// A suite and a key for it.
-fn keyed() -> impl Strategy<Value = (Protection, Vec<u8>, [u8; 12])> {
-    let suites = prop::sample::select(with_pads().collect::<Vec<_>>());
-    (suites, any::<[u8; 32]>(), any::<[u8; 12]>())
-        .prop_map(|(suite, key, iv)| (suite, key[..suite.key_bytes()].to_vec(), iv))
 }
 
 proptest! {
@@ -117,7 +36,7 @@ proptest! {
     ) {
         let mut inline = InlineKeystream::new(keystream(suite, &key, &iv));
         for (number, (from, to)) in requests {
-            let pad = expected(suite, &key, &iv, number, to);
+            let pad = pad(suite, &key, &iv, number, to);
             let number = PacketNumber::new(number);
             let mut out = vec![0xa5; to - from];
             inline.write(number, from, &mut out);
@@ -145,6 +64,77 @@ proptest! {
             let number = PacketNumber::new(segment.first().value() + slot as u64);
             inline.write(number, offset, &mut single);
             prop_assert!(single == *row, "{number:?}");
+        }
+    }
+}
+
+/// The packet number and the place in its pad that a block of keystream is made for, read back from its counter:
+/// where that can be done no two of them share one. `number` says which subkey it is, where there are some.
+fn read_back(
+    suite: Protection,
+    key: &[u8],
+    iv: &[u8; 12],
+    number: u64,
+    block: &[u8],
+) -> (u64, usize) {
+    fn decrypted<C: BlockCipherDecrypt>(cipher: C, block: &[u8]) -> Vec<u8> {
+        let mut block = block.try_into().unwrap();
+        cipher.decrypt_block(&mut block);
+        block.to_vec()
+    }
+    let of_aes = |counter: Vec<u8>| {
+        assert_eq!(counter[..4], iv[..4]);
+        let [mask, number] =
+            [&iv[4..], &counter[4..12]].map(|bytes| u64::from_be_bytes(bytes.try_into().unwrap()));
+        let block = u32::from_be_bytes(counter[12..].try_into().unwrap());
+        (mask ^ number, block as usize - 1)
+    };
+    let of_64_bits = |counter: Vec<u8>, iv: u64| {
+        let counter = iv ^ u64::from_be_bytes(counter.try_into().unwrap());
+        assert!(counter >> 13 < 64, "beyond the segment");
+        ((number & !63) + (counter >> 13), counter as usize % 8192)
+    };
+    match suite.cipher() {
+        Cipher::Aes128 => {
+            let key = aes_key(suite, key, 16);
+            of_aes(decrypted(Aes128::new_from_slice(&key).unwrap(), block))
+        }
+        Cipher::Aes256 => {
+            let key = aes_key(suite, key, 32);
+            of_aes(decrypted(Aes256::new_from_slice(&key).unwrap(), block))
+        }
+        Cipher::Des => {
+            let (key, iv) = subkey(key, number, 8);
+            of_64_bits(decrypted(Des::new_from_slice(&key).unwrap(), block), iv)
+        }
+        Cipher::TripleDes => {
+            let (key, iv) = subkey(key, number, 24);
+            of_64_bits(decrypted(TdesEde3::new_from_slice(&key).unwrap(), block), iv)
+        }
+        Cipher::Rc2_40 => {
+            let (key, iv) = subkey(key, number, 5);
+            of_64_bits(decrypted(Rc2::new_with_eff_key_len(&key, 40), block), iv)
+        }
+        Cipher::Null => unreachable!("has no pad"),
+    }
+}
+
+proptest! {
+    #[test]
+    fn number_and_place_can_be_read_back_from_any_counter_block(
+        (suite, key, iv) in keyed(),
+        pairs in prop::array::uniform2((numbers(), any::<prop::sample::Index>())),
+    ) {
+        let mut inline = InlineKeystream::new(keystream(suite, &key, &iv));
+        for (number, index) in pairs {
+            let bytes = match suite.cipher() {
+                Cipher::Aes128 | Cipher::Aes256 => 16,
+                _ => 8,
+            };
+            let place = index.index(PAYLOAD_BYTES_MAX / bytes);
+            let mut block = vec![0; bytes];
+            inline.write(PacketNumber::new(number), place * bytes, &mut block);
+            prop_assert_eq!(read_back(suite, &key, &iv, number, &block), (number, place));
         }
     }
 }

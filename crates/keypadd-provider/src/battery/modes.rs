@@ -1,31 +1,88 @@
 //! Every source of pads against every other (I2): what one seals, each opens, byte for byte.
 
-use keypadd_keystream::Protection;
+use std::collections::HashSet;
+use std::env;
+
+use keypadd_keystream::{Protection, SEGMENT_PACKETS};
 use keypadd_pool::Coverage;
 use proptest::prelude::*;
 
 use super::support::{Pads, Receiver, Sender, material, open, payload, seal};
+use crate::window::WINDOW_PACKETS;
 
 const SOURCES: [Pads; 3] = [Pads::Off, Pads::Warm, Pads::Dry];
 const HEADER: &[u8] = b"a header of 19 byte";
+const SEGMENT: u64 = SEGMENT_PACKETS as u64;
+/// The largest payload that fits in a UDP datagram over IPv4.
+const LONGEST: usize = 65_527;
+/// Cases where PROPTEST_CASES says nothing: a case is every suite with three senders and three receivers each.
+const CASES: u32 = 6;
 
-proptest! {
-    // A case is every suite with three senders and three receivers each.
-    #![proptest_config(ProptestConfig::with_cases(6))]
+/// A packet to come.
+#[derive(Clone, Copy, Debug)]
+struct Packet {
+    bytes: usize,
+    next: Next,
+    /// Packets of a case arrive in the order of these.
+    arrival: u8,
+}
 
-    #[test]
-    fn sources_seal_the_same_bytes_and_open_each_others(
-        packets in prop::collection::vec((1usize..=9000, 1u64..150), 1..30),
-        seed in any::<u8>(),
-    ) {
-        for suite in Protection::all() {
-            run(suite, seed, &packets)?;
+/// Where the packet after it is.
+#[derive(Clone, Copy, Debug)]
+enum Next {
+    After(u64),
+    /// At the next border of segments: which side of it.
+    Border(u64),
+}
+
+impl Next {
+    fn after(self, number: u64) -> u64 {
+        match self {
+            Self::After(gap) => number + gap,
+            Self::Border(side) => (number + 2).next_multiple_of(SEGMENT) - 1 + side,
         }
     }
 }
 
-/// Sends packets of the given lengths, each number the given gap above the one before.
-fn run(suite: Protection, seed: u8, packets: &[(usize, u64)]) -> Result<(), TestCaseError> {
+fn packets() -> impl Strategy<Value = Packet> {
+    let bytes = prop_oneof![16 => 1..=9000usize, 8 => 0..=200usize, 1 => 0..=LONGEST];
+    let next = prop_oneof![
+        2 => Just(Next::After(1)),
+        4 => (1u64..150).prop_map(Next::After),
+        2 => (0u64..3).prop_map(Next::Border),
+    ];
+    (bytes, next, any::<u8>()).prop_map(|(bytes, next, arrival)| Packet { bytes, next, arrival })
+}
+
+fn config() -> ProptestConfig {
+    match env::var_os("PROPTEST_CASES") {
+        Some(_) => ProptestConfig::default(),
+        None => ProptestConfig::with_cases(CASES),
+    }
+}
+
+proptest! {
+    #![proptest_config(config())]
+
+    #[test]
+    fn sources_seal_the_same_bytes_and_open_each_others(
+        packets in prop::collection::vec(packets(), 1..30),
+        seed in any::<u8>(),
+        is_in_order in any::<bool>(),
+    ) {
+        for suite in Protection::all() {
+            run(suite, seed, &packets, is_in_order)?;
+        }
+    }
+}
+
+/// Sends packets; they arrive in order or not, and twice.
+fn run(
+    suite: Protection,
+    seed: u8,
+    packets: &[Packet],
+    is_in_order: bool,
+) -> Result<(), TestCaseError> {
     let material = material(suite, seed);
     let senders = SOURCES.map(|pads| {
         let sender = Sender::new(suite);
@@ -40,22 +97,34 @@ fn run(suite: Protection, seed: u8, packets: &[(usize, u64)]) -> Result<(), Test
         (pads, receiver, key)
     });
     let mut number = 0;
-    for &(bytes, gap) in packets {
-        let payload = payload(bytes);
+    let mut sent = Vec::new();
+    for packet in packets {
+        let payload = payload(packet.bytes);
         let [expected, others @ ..] =
             senders.each_ref().map(|(_, _, key)| seal(key, number, HEADER, &payload));
         for sealed in &others {
             prop_assert_eq!(sealed, &expected, "{} {}", suite, number);
         }
-        for (pads, _, key) in &receivers {
-            let opened = open(key, number, HEADER, &expected);
-            prop_assert_eq!(opened.as_ref(), Some(&payload), "{} {} {:?}", suite, number, pads);
-        }
-        number += gap;
+        sent.push((packet.arrival, number, payload, expected));
+        number = packet.next.after(number);
     }
-    // The first packet of a warm lane finds its pad, unless it is far too long; a dry lane never
-    // serves one.
-    let first_bytes = suite.mask_bytes() + packets.first().map_or(0, |(bytes, _)| *bytes);
+    if !is_in_order {
+        sent.sort_by_key(|(arrival, ..)| *arrival);
+    }
+    let (mut newest, mut came) = (0, HashSet::new());
+    for (_, number, payload, sealed) in sent.iter().chain(&sent) {
+        // What comes again, or so late that nobody can tell, opens nowhere.
+        newest = newest.max(*number);
+        let is_new = newest - number < WINDOW_PACKETS && came.insert(*number);
+        for (pads, _, key) in &receivers {
+            let opened = open(key, *number, HEADER, sealed);
+            let expected = is_new.then_some(payload);
+            prop_assert_eq!(opened.as_ref(), expected, "{} {} {:?}", suite, number, pads);
+        }
+    }
+    // The first packet of a warm lane finds its pad, unless it is far too long or others came first; a dry
+    // lane never serves one.
+    let first_bytes = suite.mask_bytes() + packets.first().map_or(0, |packet| packet.bytes);
     let pooled = senders
         .iter()
         .map(|(pads, end, _)| (pads, &end.meters))
@@ -64,6 +133,7 @@ fn run(suite: Protection, seed: u8, packets: &[(usize, u64)]) -> Result<(), Test
         let served = meters.keystream_pool_bytes() > 0;
         match pads.coverage(suite, first_bytes) {
             Coverage::Miss if *pads == Pads::Warm => {}
+            _ if *pads == Pads::Warm && !is_in_order => {}
             coverage => prop_assert_eq!(served, coverage != Coverage::Miss, "{} {:?}", suite, pads),
         }
     }

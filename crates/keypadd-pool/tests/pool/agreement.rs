@@ -1,0 +1,124 @@
+//! What a pool gives, what is made inline and what others compute are the same bytes, whatever is asked for and in
+//! whatever order. No thread: a case says when the filler works, so that it can be had again.
+
+use std::env;
+use std::sync::Arc;
+use std::time::Duration;
+
+use keypadd_keystream::{InlineKeystream, PacketNumber, SEGMENT_PACKETS, SuiteKey};
+use keypadd_pool::{Direction, PAD_BYTES, Part, Pool, PoolSettings, Stage, Traffic};
+use proptest::prelude::*;
+
+use crate::independent::{LONGEST, keyed, numbers, pad};
+
+const SEGMENT: u64 = SEGMENT_PACKETS as u64;
+/// Room for what a lane of the first phase holds, 16 heads and 4 bodies, and for chunks in use: a case fills
+/// little, and runs dry.
+const BUDGET_BYTES: usize = 96 * 8192;
+/// Cases where PROPTEST_CASES says nothing; each has up to [`PACKETS`] packets.
+const CASES: u32 = 64;
+const PACKETS: usize = 40;
+
+/// Where the next packet is, seen from the newest one.
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    Ahead(u64),
+    Behind(u64),
+    /// At a border of segments: the border's distance in segments, and which side of it.
+    Border(u64, u64),
+    /// One that was asked for before.
+    Again(prop::sample::Index),
+    Anywhere(u64),
+}
+
+fn places() -> impl Strategy<Value = Place> {
+    prop_oneof![
+        12 => Just(Place::Ahead(1)),
+        3 => (0u64..200).prop_map(Place::Ahead),
+        3 => (0u64..200).prop_map(Place::Behind),
+        6 => (0u64..3, 0u64..3).prop_map(|(border, side)| Place::Border(border, side)),
+        4 => any::<prop::sample::Index>().prop_map(Place::Again),
+        1 => numbers().prop_map(Place::Anywhere),
+    ]
+}
+
+fn lengths() -> impl Strategy<Value = usize> {
+    let near = [0, 1, 16, 127, 128, 129, PAD_BYTES - 1, PAD_BYTES, PAD_BYTES + 1, LONGEST];
+    prop_oneof![
+        20 => 0..=200usize,
+        20 => 0..=PAD_BYTES + 40,
+        8 => prop::sample::select(near[..near.len() - 1].to_vec()),
+        1 => 0..=LONGEST,
+        1 => Just(near[near.len() - 1]),
+    ]
+}
+
+/// Chunks that the filler may make before a packet: none, a few, all that there is room for.
+fn steps() -> impl Strategy<Value = usize> {
+    prop_oneof![12 => Just(0), 4 => 0..6usize, 1 => Just(24)]
+}
+
+fn config() -> ProptestConfig {
+    match env::var_os("PROPTEST_CASES") {
+        Some(_) => ProptestConfig::default(),
+        None => ProptestConfig::with_cases(CASES),
+    }
+}
+
+proptest! {
+    #![proptest_config(config())]
+
+    #[test]
+    fn a_pool_inline_and_others_make_the_same_pads(
+        (suite, key, iv) in keyed(),
+        receives in any::<bool>(),
+        first in numbers(),
+        packets in prop::collection::vec((places(), lengths(), steps()), 1..=PACKETS),
+    ) {
+        let settings = PoolSettings { budget_bytes: BUDGET_BYTES };
+        let (pool, mut filler) = Pool::with_filler(settings).expect("a pool");
+        let keystream = SuiteKey::derive(suite, &key, &iv).keystream.expect("no cipher is null");
+        let mut inline = InlineKeystream::new(Arc::clone(&keystream));
+        let traffic = Traffic::new(if receives { Direction::Receive } else { Direction::Send });
+        let mut lane = pool.open_lane(keystream, &traffic, PacketNumber::new(first), Stage::Brief);
+        let (mut newest, mut asked, mut given) = (first, vec![first], Vec::new());
+        for (place, bytes, steps) in packets {
+            for _ in 0..steps {
+                filler.step(Duration::ZERO);
+            }
+            let number = match place {
+                Place::Ahead(by) => newest + by,
+                Place::Behind(by) => newest.saturating_sub(by),
+                Place::Border(border, side) => {
+                    ((newest / SEGMENT + border) * SEGMENT + side).saturating_sub(1)
+                }
+                Place::Again(index) => *index.get(&asked),
+                Place::Anywhere(number) => number,
+            };
+            newest = newest.max(number);
+            asked.push(number);
+            let expected = pad(suite, &key, &iv, number, bytes);
+            let number = PacketNumber::new(number);
+            let mut single = vec![0; bytes];
+            inline.write(number, 0, &mut single);
+            prop_assert!(single == expected, "{number:?} inline");
+
+            lane.seek(number, bytes);
+            let mask_bytes = suite.mask_bytes().min(bytes);
+            let mut pooled = vec![0; bytes];
+            let (mask, data) = pooled.split_at_mut(mask_bytes);
+            let served = lane.take(number, mask, data);
+            for part in Part::ALL {
+                let range = part.range().start.min(bytes)..part.range().end.min(bytes);
+                if served[part as usize] {
+                    prop_assert!(pooled[range.clone()] == expected[range], "{number:?} {part:?}");
+                    prop_assert!(!given.contains(&(number, part)), "{number:?} {part:?} twice");
+                    given.push((number, part));
+                } else {
+                    prop_assert!(pooled[range].iter().all(|byte| *byte == 0));
+                }
+            }
+            prop_assert!(pooled[bytes.min(PAD_BYTES)..].iter().all(|byte| *byte == 0));
+        }
+    }
+}
