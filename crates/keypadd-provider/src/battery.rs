@@ -7,6 +7,7 @@
 
 mod allocations;
 mod forgeries;
+mod jumps;
 mod late;
 mod modes;
 mod pacing;

@@ -235,24 +235,3 @@ fn chunks_too_far_behind_for_late_packets_go_home_from_a_lane_that_ran_dry() {
     fill(&mut filler, Duration::ZERO);
     assert!(all_memory_is_free(&pool));
 }
-
-#[test]
-fn a_jump_leaves_the_wiping_to_the_filler() {
-    let (pool, mut filler) = Pool::with_filler(PoolSettings { budget_bytes: 8 * MIB }).expect("ok");
-    let key = key(Suite::AES_128_GCM, 20);
-    for direction in [Direction::Send, Direction::Receive] {
-        let mut lane = open(&pool, &key, direction, Stage::Active);
-        fill(&mut filler, Duration::ZERO);
-        let queued = Part::ALL.map(|part| lane.level(part).packets).iter().sum::<u64>();
-        let before = pool.snapshot().pads_wasted_total;
-        lane.seek(PacketNumber::new(1 << 30), PAD_BYTES);
-        assert_eq!(pool.snapshot().pads_wasted_total, before, "the packet wiped pads");
-        assert_eq!(level_bytes(&lane), 0);
-        lane.set_stage(Stage::Dormant);
-        // Beyond what a receiver keeps.
-        lane.seek(PacketNumber::new((1 << 30) + 5 * SEGMENT), 0);
-        fill(&mut filler, Duration::ZERO);
-        assert_eq!(pool.snapshot().pads_wasted_total, before + queued);
-        assert!(all_memory_is_free(&pool));
-    }
-}

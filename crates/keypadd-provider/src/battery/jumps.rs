@@ -1,0 +1,69 @@
+//! A peer that jumps: genuine packets, each 2^30 numbers above the one before. What each makes this end do is
+//! counted, not timed.
+
+use std::time::Duration;
+
+use bytes::BytesMut;
+use keypadd_pool::{Filler, Pool, PoolSettings, Step};
+use quinn_proto::crypto::PacketKey;
+
+use super::support::{Receiver, Sender, material, payload, seal, with_pads};
+
+const HEADER: &[u8] = b"header";
+const JUMP: u64 = 1 << 30;
+const JUMPS: u64 = 16;
+const PAYLOAD_BYTES: usize = 300;
+/// Pads of chunks in use and of those that are kept for late packets, three of each part; and as many of the
+/// next phase's lane, which follows.
+const HELD_PADS: u64 = 2 * 2 * 3 * 64;
+
+fn fill(filler: &mut Filler) {
+    while filler.step(Duration::ZERO) == Step::Worked {}
+}
+
+#[test]
+fn a_jump_costs_the_packet_path_nothing_new_and_the_filler_one_budget() {
+    for suite in with_pads() {
+        // The filler makes all that it may between two packets, or never runs.
+        for is_filled in [true, false] {
+            let (sender, receiver) = (Sender::new(suite), Receiver::new(suite));
+            let seals = sender.key(0, &material(suite, 12));
+            let opens = receiver.key(0, &material(suite, 12));
+            let next = receiver.key(1, &material(suite, 13));
+            let settings = PoolSettings { budget_bytes: 1 << 20 };
+            let (pool, mut filler) = Pool::with_filler(settings).expect("a pool");
+            receiver.arrivals().phases.use_pool(Some(pool.clone()));
+            fill(&mut filler);
+            for jump in 0..JUMPS {
+                let sealed = seal(&seals, jump * JUMP, HEADER, &payload(PAYLOAD_BYTES));
+                let mut sealed = BytesMut::from(&sealed[..]);
+                let at_hand: u64 = receiver.levels().iter().map(|level| level.packets).sum();
+                let before = pool.snapshot();
+                let opening = allocation_counter::measure(|| {
+                    opens.decrypt(jump * JUMP, HEADER, &mut sealed).expect("it is genuine");
+                });
+                assert_eq!(sealed, payload(PAYLOAD_BYTES));
+                let what = format!("{suite}, filled: {is_filled}, jump {jump}");
+                // As any other packet: the plaintext's memory, no pad made and none wiped that was queued.
+                let asked = (opening.count_total, opening.bytes_total);
+                assert_eq!(asked, (1, PAYLOAD_BYTES as u64), "{what}");
+                let opened = pool.snapshot();
+                assert_eq!(opened.fill_bytes_total, before.fill_bytes_total, "{what}");
+                assert_eq!(opened.pads_wasted_total, before.pads_wasted_total, "{what}");
+                if is_filled {
+                    fill(&mut filler);
+                }
+                let after = pool.snapshot();
+                let made = after.fill_bytes_total - opened.fill_bytes_total;
+                assert!(made <= after.budget_bytes, "{what}: {made} bytes");
+                let given_up = after.pads_wasted_total - before.pads_wasted_total;
+                assert!(given_up <= at_hand + HELD_PADS, "{what}: {given_up} of {at_hand}");
+                assert!(after.filled_bytes <= after.budget_bytes, "{what}");
+                assert_eq!(after.budget_bytes, before.budget_bytes);
+            }
+            drop((opens, next));
+            fill(&mut filler);
+            assert_eq!(pool.snapshot().filled_bytes, 0, "{suite}: all memory is home");
+        }
+    }
+}
