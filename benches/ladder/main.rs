@@ -7,6 +7,7 @@
 //! 64 MiB, and from one that is larger than the last-level cache.
 
 mod ends;
+mod floor;
 mod packets;
 mod paired;
 mod queues;
@@ -110,6 +111,11 @@ pub(crate) fn brief(group: &mut criterion::BenchmarkGroup<'_, criterion::measure
     group.warm_up_time(Duration::from_millis(200)).measurement_time(Duration::from_millis(700));
 }
 
+/// Whether the command line asks for a comparison, or for a trial of everything.
+fn is_asked_for(name: &str) -> bool {
+    std::env::args().any(|argument| argument == name) || sources::is_trial()
+}
+
 fn print_machine() {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     println!("CPU features: {}; {cores} cores", cpu_features().join(" "));
@@ -121,8 +127,11 @@ criterion_group!(ladder, keystream, xor, mac, queues::queues, packets::seal, pac
 
 fn main() {
     print_machine();
-    if paired::is_asked_for() {
-        paired::paired();
+    let comparisons: [(&str, fn()); 2] = [("paired", paired::paired), ("floor", floor::floor)];
+    for (name, compare) in comparisons {
+        if is_asked_for(name) {
+            compare();
+        }
     }
     ladder();
     Criterion::default().configure_from_args().final_summary();

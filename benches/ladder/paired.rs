@@ -21,11 +21,6 @@ const PACKETS_MAX: u64 = 1000;
 /// Beyond this a packet is dearer than without a pool.
 const DEAREST: f64 = 1.03;
 
-/// Whether the command line asks for this, or for a trial of everything.
-pub(crate) fn is_asked_for() -> bool {
-    std::env::args().any(|argument| argument == "paired") || is_trial()
-}
-
 /// Compares all suites that have pads, and says how.
 pub(crate) fn paired() {
     let turns = if is_trial() { 1 } else { TURNS };

@@ -22,6 +22,8 @@ const CACHE_BYTES: usize = 32 << 20;
 const CONNECTION_BYTES: usize = 36 << 20;
 /// How much time passes for a filler from one look at what is needed to the next: it learns rates by it.
 const LOOKS_APART: Duration = Duration::from_millis(60);
+/// How long a filler that has rested before is to have made nothing.
+const REST: Duration = Duration::from_millis(2);
 /// Such looks before packets are measured: from the second on it knows that they are long, by the third
 /// it has got back what it had given to keystrokes.
 const LOOKS: u32 = 3;
@@ -121,6 +123,12 @@ impl Supply {
 
     /// A connection, and how many packets of such a payload may be measured on it at once.
     pub(crate) fn next(&mut self, payload_bytes: usize) -> (&mut Ends, u64) {
+        self.some(payload_bytes, u64::MAX)
+    }
+
+    /// As [`Self::next`], but for so many packets at most; what is left of a pool that another core fills
+    /// is for the next call.
+    pub(crate) fn some(&mut self, payload_bytes: usize, most: u64) -> (&mut Ends, u64) {
         if self.left.is_empty() {
             self.ends.iter_mut().for_each(Ends::rekey);
             for _ in 0..LOOKS {
@@ -132,7 +140,7 @@ impl Supply {
                 Source::Off | Source::Miss => vec![(0, PACKETS_PER_KEY)],
                 Source::Partial => vec![(0, self.ends[0].at_hand(0))],
                 Source::Hot | Source::Near | Source::Cold => {
-                    self.rest();
+                    self.rest(LOOKS_APART);
                     let at_hand = self.ends.iter().map(|ends| ends.at_hand(payload_bytes));
                     // The last to be filled is drawn from last: it still is in a cache.
                     at_hand.enumerate().filter(|(_, packets)| *packets > 0).rev().collect()
@@ -142,15 +150,19 @@ impl Supply {
         let (nth, mut packets) = self.left.pop().unwrap_or((0, 0));
         if matches!(self.source, Source::Near | Source::Cold) {
             self.ends[nth].reach(payload_bytes);
-            packets = self.ends[nth].at_hand(payload_bytes);
+            self.rest(REST);
+            packets = packets.min(self.ends[nth].at_hand(payload_bytes));
+            if packets > most {
+                self.left.push((nth, packets - most));
+            }
         }
         assert!(packets > 0, "no pads of {payload_bytes} bytes: {}", self.source.name());
-        (&mut self.ends[nth], packets)
+        (&mut self.ends[nth], packets.min(most))
     }
 
-    /// Waits until a filler on another core sleeps, by the kernel's word (proc(5)): it has nothing more to
-    /// make then.
-    fn rest(&self) {
+    /// Waits until a filler on another core sleeps, by the kernel's word (proc(5)), and has made nothing
+    /// for so long: it has nothing more to make then.
+    fn rest(&self, apart: Duration) {
         let (Source::Near | Source::Cold, Some(pool)) = (self.source, &self.pool) else { return };
         let thread = pool.snapshot().filler_thread_id;
         let sleeps = || {
@@ -160,7 +172,7 @@ impl Supply {
         let made = || pool.snapshot().fill_bytes_total;
         loop {
             let before = made();
-            std::thread::sleep(LOOKS_APART);
+            std::thread::sleep(apart);
             if sleeps() && made() == before {
                 return;
             }

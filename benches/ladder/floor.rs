@@ -1,0 +1,144 @@
+//! What a hit costs beyond its floor: the XOR of a pad and the MAC of the same bytes, which any packet
+//! needs. `cargo bench --bench ladder -- floor` seals from a pool and works the floor turn by turn, and
+//! says for each suite by how many nanoseconds a hit is above it, how many times it is of it, and whether
+//! that is within what was aimed at.
+//!
+//! The floor is the tag that sealing makes, by the same code (`MacKey::tag`): in a GCM suite that is GHASH
+//! under the mask, and the mask's 16 bytes are XORed from the pad like the payload's; a null MAC is 16 zeros,
+//! so that its floor is an XOR. Its pads lie in order in memory that this core has just written, as many as
+//! a hit of the same turn has: they are as hot as those of a hot pool. Pads from another core are compared
+//! with the same floor, so that what it takes to fetch them counts against the pool.
+
+use std::hint::black_box;
+use std::time::Duration;
+
+use keypadd_bench::results::Estimate;
+use keypadd_bench::statistics::{difference, ratio};
+use keypadd_bench::verdict::Rule;
+use keypadd_keystream::{Cipher, Mac, MacKey, PacketNumber, Protection, TAG_BYTES};
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::ends::{HEADER_BYTES, Measured};
+use crate::packets::seal_burst;
+use crate::sources::{Source, Supply, is_trial};
+use crate::{key, xor_over};
+
+/// How often each has its turn.
+const TURNS: usize = 120;
+/// Packets of a turn at most, and of its beginning, which is not timed: code and branches are warm then.
+const PACKETS_MAX: u64 = 1000;
+const FIRST_PACKETS: u64 = 64;
+/// What a hit may take of the time of its floor, in a suite with an HMAC, from this payload on.
+const DEAREST: f64 = 1.10;
+const DEAREST_FROM_BYTES: usize = 1400;
+
+/// Payloads of a keystroke and of a full packet; how many nanoseconds a hit is to be above its floor at
+/// most, with hot pads and with pads from 64 MiB that another core has filled.
+const AIMS: [(usize, [f64; 2]); 2] = [(128, [40.0, 60.0]), (1400, [60.0, 150.0])];
+const SOURCES: [Source; 2] = [Source::Hot, Source::Near];
+
+/// Compares all suites that have pads, and says how.
+pub(crate) fn floor() {
+    let turns = if is_trial() { 1 } else { TURNS };
+    for suite in Protection::all().filter(|suite| suite.cipher() != Cipher::Null) {
+        let mut floor = Floor { mac: key(suite).mac, mask_bytes: suite.mask_bytes() };
+        for (size, aims) in AIMS {
+            let mut supplies: Vec<(Source, Supply)> = (SOURCES.into_iter())
+                .filter(|source| source.coverage(suite, size).is_some())
+                .map(|source| (source, Supply::new(source, suite, Measured::Sealing)))
+                .collect();
+            let mut hits = vec![Vec::new(); supplies.len()];
+            let mut floors = Vec::new();
+            for turn in 0..turns {
+                for place in 0..=supplies.len() {
+                    match (turn + place) % (supplies.len() + 1) {
+                        0 => floors.push(floor.nanos_of_a_packet(size)),
+                        nth => {
+                            let (source, supply) = &mut supplies[nth - 1];
+                            hits[nth - 1].push(nanos_of_a_hit(supply, *source, suite, size));
+                        }
+                    }
+                }
+            }
+            for (((source, _), hits), aim) in supplies.iter().zip(&hits).zip(aims) {
+                say(suite, size, *source, hits, &floors, aim);
+            }
+        }
+    }
+}
+
+/// One line: the figures, how they compare, and the verdicts.
+fn say(suite: Protection, size: usize, source: Source, hits: &[f64], floors: &[f64], aim: f64) {
+    let judged = |figure: &str, most: f64, estimate: Option<Estimate>| {
+        let verdict = Rule::AtMost(most).judge("", figure, estimate.as_ref());
+        (verdict.because, verdict.outcome)
+    };
+    let mean = |took: &[f64]| took.iter().sum::<f64>() / took.len() as f64;
+    let (above, outcome) = judged("ns above it", aim, difference(hits, floors));
+    let (times, of_it) = judged("times of it", DEAREST, ratio(hits, floors));
+    let has_hmac = !matches!(suite.mac(), Mac::Ghash | Mac::Null);
+    let of_it = (has_hmac && size >= DEAREST_FROM_BYTES)
+        .then(|| format!("; at most {DEAREST}: {of_it:?}"))
+        .unwrap_or_default();
+    println!(
+        "{suite}, {size} bytes, {}: {:.0} ns, floor {:.0} ns: {above}; at most {aim}: {outcome:?}; \
+         {times}{of_it}",
+        source.name(),
+        mean(hits),
+        mean(floors),
+    );
+}
+
+/// Seals packets whose pads are at hand; what one of them takes.
+fn nanos_of_a_hit(supply: &mut Supply, source: Source, suite: Protection, size: usize) -> f64 {
+    let coverage = source.coverage(suite, size).expect("short enough for a pad");
+    let (ends, at_hand) = supply.some(size, FIRST_PACKETS + PACKETS_MAX);
+    let before = ends.found(coverage);
+    let (_, first) = seal_burst(ends, size, FIRST_PACKETS.min(at_hand / 2));
+    let count = at_hand - first;
+    let start = cpu_time();
+    seal_burst(ends, size, count);
+    let took = cpu_time() - start;
+    let found = ends.found(coverage) - before;
+    assert!(found * 100 >= at_hand * 95, "{suite}: {found} of {at_hand} are {coverage:?}");
+    took.as_nanos() as f64 / count as f64
+}
+
+/// What sealing a packet is at the least.
+struct Floor {
+    mac: MacKey,
+    mask_bytes: usize,
+}
+
+impl Floor {
+    /// XORs pads over packets and makes their tags; what one of them takes.
+    fn nanos_of_a_packet(&mut self, size: usize) -> f64 {
+        let pad_bytes = self.mask_bytes + size;
+        let pads = vec![5; (FIRST_PACKETS + PACKETS_MAX) as usize * pad_bytes];
+        let (first, rest) = pads.split_at(FIRST_PACKETS as usize * pad_bytes);
+        self.burst(first, size);
+        let start = cpu_time();
+        self.burst(rest, size);
+        (cpu_time() - start).as_nanos() as f64 / PACKETS_MAX as f64
+    }
+
+    fn burst(&mut self, pads: &[u8], size: usize) {
+        let mut packet = vec![0; HEADER_BYTES + size + TAG_BYTES];
+        for (number, pad) in (0..).zip(pads.chunks_exact(self.mask_bytes + size)) {
+            let (header, sealed) = packet.split_at_mut(HEADER_BYTES);
+            let (payload, tag) = sealed.split_at_mut(size);
+            let (for_mask, for_payload) = pad.split_at(self.mask_bytes);
+            let mut mask = [0; TAG_BYTES];
+            mask[..self.mask_bytes].copy_from_slice(for_mask);
+            xor_over(payload, for_payload);
+            tag.copy_from_slice(&self.mac.tag(PacketNumber::new(number), header, payload, &mask));
+            black_box(&mut packet);
+        }
+    }
+}
+
+/// CPU time of this thread: what other programs take of the core meanwhile is not in it.
+fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
