@@ -153,6 +153,11 @@ impl Ends {
     pub(crate) fn open(&self, number: u64, header: &[u8], payload: &mut BytesMut) {
         self.opening.decrypt(number, header, payload).expect("it was sealed for us");
     }
+
+    /// Whether a packet is refused.
+    pub(crate) fn refuses(&self, number: u64, header: &[u8], payload: &mut BytesMut) -> bool {
+        self.opening.decrypt(number, header, payload).is_err()
+    }
 }
 
 /// The client's sealing key and the server's opening key of the next phase.

@@ -12,6 +12,7 @@ mod packets;
 mod paired;
 mod queues;
 mod sources;
+mod tags;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group};
 use keypadd_keystream::{
@@ -127,7 +128,8 @@ criterion_group!(ladder, keystream, xor, mac, queues::queues, packets::seal, pac
 
 fn main() {
     print_machine();
-    let comparisons: [(&str, fn()); 2] = [("paired", paired::paired), ("floor", floor::floor)];
+    let comparisons: [(&str, fn()); 3] =
+        [("paired", paired::paired), ("floor", floor::floor), ("tags", tags::tags)];
     for (name, compare) in comparisons {
         if is_asked_for(name) {
             compare();
