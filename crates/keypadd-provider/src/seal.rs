@@ -59,6 +59,7 @@ pub(crate) struct SealKey {
     phase: u64,
     protection: KeyProtection,
     limits: Limits,
+    /// Packets and bytes so far, changed under the lock of [`Outbound::phases`] alone.
     sealed: AtomicU64,
     sealed_bytes: AtomicU64,
 }
@@ -80,17 +81,20 @@ impl SealKey {
         }
     }
 
+    /// Seals `payload` in place and writes its tag.
     fn seal(
         &self,
         packet_number: PacketNumber,
         header: &[u8],
         payload: &mut [u8],
+        tag: &mut [u8; TAG_BYTES],
         started: Option<Instant>,
-    ) -> Result<([u8; TAG_BYTES], Coverage), KeyFault> {
+    ) -> Result<Coverage, KeyFault> {
         let mut stages = StageClock::new(&self.outbound.meters, started);
         self.permit(packet_number, payload.len())?;
         let pad_bytes = self.protection.mask_bytes() + payload.len();
         let mut phases = self.outbound.phases.lock().map_err(|_| KeyFault::Internal)?;
+        self.wear(payload.len() as u64)?;
         let pads = phases.pads(self.phase).ok_or(KeyFault::KeyRetired)?;
         let coverage = pads.seek(packet_number, pad_bytes);
         if pads.ran_dry(coverage, pad_bytes) {
@@ -112,7 +116,7 @@ impl SealKey {
         phases.follow(self.phase, packet_number);
         drop(phases);
 
-        let tag = match whole {
+        *tag = match whole {
             Some(whole) => whole.seal(packet_number, header, payload),
             None => {
                 stages.end_of(if coverage == Coverage::Hit {
@@ -127,7 +131,7 @@ impl SealKey {
         };
         let (pool, inline) = (spent.pool_bytes, spent.inline_bytes);
         self.outbound.meters.count_packet(Direction::Send, coverage, pool, inline);
-        Ok((tag, coverage))
+        Ok(coverage)
     }
 
     /// Whether this key may seal this packet; claims the number.
@@ -138,15 +142,6 @@ impl SealKey {
         if payload_bytes > PAYLOAD_BYTES_MAX {
             return Err(KeyFault::PayloadTooLong);
         }
-        let sealed = self.sealed.fetch_add(1, Relaxed);
-        if sealed >= self.limits.hard_stop {
-            return Err(KeyFault::LimitReached);
-        }
-        if sealed + CLOSING_PACKETS >= self.limits.hard_stop {
-            // Still sealing: the closing packets need these last numbers.
-            self.outbound.fault.latch(KeyFault::LimitReached);
-        }
-        self.wear(payload_bytes as u64)?;
         let number = packet_number.value();
         if self.outbound.next.fetch_max(number + 1, Relaxed) > number {
             self.outbound.meters.count_pad_reuse();
@@ -155,9 +150,18 @@ impl SealKey {
         Ok(())
     }
 
-    /// Counts the bytes of a packet. quinn seals one packet at a time, under its connection's lock: what
-    /// is read here is what was written last.
+    /// Counts a packet and its bytes, and says whether the key may still seal it. Whoever calls holds the
+    /// lock of the phases: what is read here is what was written last, without a bus lock for it.
     fn wear(&self, payload_bytes: u64) -> Result<(), KeyFault> {
+        let sealed = self.sealed.load(Relaxed);
+        if sealed >= self.limits.hard_stop {
+            return Err(KeyFault::LimitReached);
+        }
+        self.sealed.store(sealed + 1, Relaxed);
+        if sealed + CLOSING_PACKETS >= self.limits.hard_stop {
+            // Still sealing: the closing packets need these last numbers.
+            self.outbound.fault.latch(KeyFault::LimitReached);
+        }
         let before = self.sealed_bytes.load(Relaxed);
         let sealed_bytes = before + payload_bytes;
         self.sealed_bytes.store(sealed_bytes, Relaxed);
@@ -190,18 +194,19 @@ impl PacketKey for SealKey {
     fn encrypt(&self, packet: u64, buf: &mut [u8], header_len: usize) {
         let started = sample(packet);
         let (header, sealed) = buf.split_at_mut(header_len);
-        let (payload, tag) = sealed.split_at_mut(sealed.len().saturating_sub(TAG_BYTES));
-        match self.seal(PacketNumber::new(packet), header, payload, started) {
-            Ok((sealed_tag, coverage)) if tag.len() == TAG_BYTES => {
-                tag.copy_from_slice(&sealed_tag);
-                self.outbound.meters.observe(Direction::Send, coverage, started);
+        let outcome = match sealed.split_last_chunk_mut() {
+            Some((payload, tag)) => {
+                self.seal(PacketNumber::new(packet), header, payload, tag, started)
             }
-            outcome => {
+            None => Err(KeyFault::Internal),
+        };
+        match outcome {
+            Ok(coverage) => self.outbound.meters.observe(Direction::Send, coverage, started),
+            Err(fault) => {
                 // Never plaintext on the wire, whatever went wrong.
-                payload.fill(0);
-                tag.fill(0);
+                sealed.fill(0);
                 self.outbound.poisoned.store(true, Relaxed);
-                self.outbound.fault.latch(outcome.err().unwrap_or(KeyFault::Internal));
+                self.outbound.fault.latch(fault);
             }
         }
     }
