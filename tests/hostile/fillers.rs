@@ -1,6 +1,8 @@
 //! Fillers that do not come to their work: held from outside, as a debugger holds a thread, or left
 //! without CPU by programs that want all of it. A tunnel then makes its pads inline and waits for
-//! nobody (I6, I9).
+//! nobody (I6, I9). And the other way round: what a filler takes from such programs (`host`).
+
+mod host;
 
 use std::fs;
 use std::hint::spin_loop;
