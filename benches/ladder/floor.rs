@@ -5,9 +5,9 @@
 //!
 //! The floor is the tag that sealing makes, by the same code (`MacKey::tag`): in a GCM suite that is GHASH
 //! under the mask, and the mask's 16 bytes are XORed from the pad like the payload's; a null MAC is 16 zeros,
-//! so that its floor is an XOR. Its pads lie in order in memory that this core has just written, as many as
-//! a hit of the same turn has: they are as hot as those of a hot pool. Pads from another core are compared
-//! with the same floor, so that what it takes to fetch them counts against the pool.
+//! so that its floor is an XOR. Its pads lie in order in memory that this core has just written, 1.5 MiB at
+//! most, about as hot as those of a hot pool of 1 MiB, which has fewer packets for a turn. Pads from another
+//! core are compared with the same floor, so that what it takes to fetch them counts against the pool.
 
 use std::hint::black_box;
 use std::time::Duration;
