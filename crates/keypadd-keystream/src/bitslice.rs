@@ -27,9 +27,13 @@ use crate::number::SEGMENT_PACKETS;
 use aes::AesRows;
 use des::State;
 use lanes::{Job, Lanes};
+use zeroize::zeroize_stack;
 
 /// Bytes of a block.
 const BLOCK_BYTES: usize = 8;
+
+/// Above what a job keeps on the stack: 64 or 128 vectors of up to 64 bytes, and as much again.
+const STACK_BYTES: usize = if cfg!(debug_assertions) { 64 << 10 } else { 16 << 10 };
 
 /// Vectors that this CPU has; a value shows that it has them.
 #[derive(Clone, Copy)]
@@ -98,7 +102,15 @@ impl Path {
         }
     }
 
+    /// Does a job and wipes what it leaves on the stack: blocks that vectors are made of and read out from.
     fn run(self, job: impl Job) {
+        self.run_in_frame(job);
+        zeroize_stack::<STACK_BYTES>();
+    }
+
+    /// In a frame of its own, so that the caller can wipe it.
+    #[inline(never)]
+    fn run_in_frame(self, job: impl Job) {
         match self {
             Self::Lanes64 => u64::run((), job),
             #[cfg(target_arch = "x86_64")]

@@ -25,17 +25,19 @@ pub const TAG_BYTES: usize = 16;
 const BLOCK: usize = 16;
 const GROUP: usize = 4;
 
-/// Above what [`ghash`] and what it calls keep on the stack: a state (160 bytes), a few blocks.
-const GHASH_STACK_BYTES: usize = 1024;
+/// Above what [`ghash`] and [`hmac`] and what they call keep on the stack: copies of a state of up to 200
+/// bytes, a few blocks, the words of a hash.
+const STACK_BYTES: usize = if cfg!(debug_assertions) { 16 << 10 } else { 1024 };
 
 /// The authentication key of one direction and key phase. Immutable; wiped when dropped.
 pub struct MacKey(Inner);
 
+/// States have a place of their own: a key is handed on from frame to frame, and would leave a copy in each.
 enum Inner {
-    Ghash(GHash),
-    HmacSha256(Hmac<Sha256>),
-    HmacSha1(Hmac<Sha1>),
-    HmacMd5(Hmac<Md5>),
+    Ghash(Box<GHash>),
+    HmacSha256(Box<Hmac<Sha256>>),
+    HmacSha1(Box<Hmac<Sha1>>),
+    HmacMd5(Box<Hmac<Md5>>),
     /// Zeros, for measurements.
     Null,
 }
@@ -45,21 +47,21 @@ impl MacKey {
     pub(crate) fn ghash(aes: &Aes) -> Self {
         let mut h = Array::default();
         aes.encrypt_block(&mut h);
-        let key = Self(Inner::Ghash(GHash::new(&h)));
+        let key = Self(Inner::Ghash(GHash::new(&h).into()));
         counter::wipe(&mut h);
         key
     }
 
     pub(crate) fn hmac_sha256(key: &[u8; 32]) -> Self {
-        Self(Inner::HmacSha256(Hmac::new_from_slice(key).expect("HMAC takes any length")))
+        Self(Inner::HmacSha256(keyed(key)))
     }
 
     pub(crate) fn hmac_sha1(key: &[u8; 20]) -> Self {
-        Self(Inner::HmacSha1(Hmac::new_from_slice(key).expect("HMAC takes any length")))
+        Self(Inner::HmacSha1(keyed(key)))
     }
 
     pub(crate) fn hmac_md5(key: &[u8; 16]) -> Self {
-        Self(Inner::HmacMd5(Hmac::new_from_slice(key).expect("HMAC takes any length")))
+        Self(Inner::HmacMd5(keyed(key)))
     }
 
     /// Authenticates nothing.
@@ -85,20 +87,20 @@ impl MacKey {
         let number = packet.value().to_be_bytes();
         let header_bytes = (header.len() as u64).to_be_bytes();
         let parts = [&number, &header_bytes, header, ciphertext];
-        match &self.0 {
-            Inner::Ghash(key) => {
-                let mut tag = ghash(key, header, ciphertext);
-                zeroize_stack::<GHASH_STACK_BYTES>();
-                for (byte, mask) in tag.iter_mut().zip(mask) {
-                    *byte ^= mask;
-                }
-                tag
+        let mut tag = match &self.0 {
+            Inner::Ghash(key) => ghash(key, header, ciphertext),
+            Inner::HmacSha256(key) => hmac(&**key, parts),
+            Inner::HmacSha1(key) => hmac(&**key, parts),
+            Inner::HmacMd5(key) => hmac(&**key, parts),
+            Inner::Null => return [0; TAG_BYTES],
+        };
+        zeroize_stack::<STACK_BYTES>();
+        if let Inner::Ghash(_) = &self.0 {
+            for (byte, mask) in tag.iter_mut().zip(mask) {
+                *byte ^= mask;
             }
-            Inner::HmacSha256(key) => hmac(key.clone(), parts),
-            Inner::HmacSha1(key) => hmac(key.clone(), parts),
-            Inner::HmacMd5(key) => hmac(key.clone(), parts),
-            Inner::Null => [0; TAG_BYTES],
         }
+        tag
     }
 
     /// Whether `tag` is the packet's tag. Takes the same time wherever a wrong tag differs; a tag
@@ -119,8 +121,8 @@ impl Drop for MacKey {
     fn drop(&mut self) {
         // HMAC states wipe themselves. A GHASH state is flat, so that another one covers it.
         if let Inner::Ghash(key) = &mut self.0 {
-            *key = GHash::new(&Array::default());
-            zeroize::optimization_barrier(key);
+            **key = GHash::new(&Array::default());
+            zeroize::optimization_barrier(&**key);
         }
     }
 }
@@ -179,8 +181,16 @@ fn ghash(key: &GHash, header: &[u8], ciphertext: &[u8]) -> [u8; TAG_BYTES] {
     state.finalize().into()
 }
 
-/// HMAC of all parts in a row, the first 16 bytes of it.
-fn hmac<M: Mac + OutputSizeUser>(mut state: M, parts: [&[u8]; 4]) -> [u8; TAG_BYTES] {
+/// The state of an HMAC under a key.
+fn keyed<M: KeyInit>(key: &[u8]) -> Box<M> {
+    Box::new(M::new_from_slice(key).expect("HMAC takes any length"))
+}
+
+/// HMAC of all parts in a row, the first 16 bytes of it. A frame of its own, as for [`ghash`]: finishing an
+/// HMAC moves its state.
+#[inline(never)]
+fn hmac<M: Mac + OutputSizeUser + Clone>(key: &M, parts: [&[u8]; 4]) -> [u8; TAG_BYTES] {
+    let mut state = key.clone();
     for part in parts {
         state.update(part);
     }
@@ -195,13 +205,13 @@ mod tests {
     use proptest::prelude::*;
 
     /// Through the code that tags packets, cut at every place a part may end.
-    fn check<M: Mac + OutputSizeUser + KeyInit>(text: &str) {
+    fn check<M: Mac + OutputSizeUser + KeyInit + Clone>(text: &str) {
         for case in vectors::blocks(text) {
             let (key, message) = (case.bytes("key"), case.bytes("message"));
             for split in 0..=message.len() {
-                let state = <M as KeyInit>::new_from_slice(&key).unwrap();
+                let state = *keyed::<M>(&key);
                 let (left, right) = message.split_at(split);
-                assert_eq!(hmac(state, [b"", left, b"", right]), case.bytes("mac")[..TAG_BYTES]);
+                assert_eq!(hmac(&state, [b"", left, b"", right]), case.bytes("mac")[..TAG_BYTES]);
             }
         }
     }

@@ -2,10 +2,15 @@
 //! What libraries leave is listed here and in docs/DESIGN.md ("What stays in memory"). Alone in its
 //! process, because all of its memory is read (proc(5), `/proc/self/mem`).
 //!
-//! Memory is written to a file first; only then are the keys computed that are looked for, from what
-//! rustls's key log told: by HKDF as RFC 8446, RFC 9001 and docs/DESIGN.md say, and by no code of ours.
+//! Memory is written to a file first; only then is computed what is looked for, from what rustls's key log
+//! told. Keys and the states of MACs by no code of ours, as RFC 8446, RFC 9001 and docs/DESIGN.md say; pads by the
+//! keystream that the battery compares with others' packets. A core dump (core(5)) of this process would hold
+//! less than what is read here: nothing that is only read, and no pool.
+//!
+//! AES-GCM's key, and the round keys that follow from it, are in ring's memory as they are in ours, and ring
+//! leaves them. Ours alone are the pads, and GHASH's key as `polyval` lays it out.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::{self, File};
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -15,14 +20,16 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use aes::cipher::{BlockCipherEncrypt, KeyInit};
+use aes::{Aes128Enc, Aes256Enc};
 use hkdf::Hkdf;
-use keypadd_keystream::{Cipher, CipherEngine, Mac, Suite};
+use keypadd_keystream::{Cipher, CipherEngine, Mac, PacketNumber, Suite, SuiteKey};
 use keypadd_pool::{Pool, PoolSettings};
 use keypadd_provider::{
     AllowList, CryptoSettings, KeyExchange, Meters, PrivateKey, PublicKey, Seams,
     client_config_with, server_config_with,
 };
-use quinn::{Connection, Endpoint};
+use quinn::{Connection, Endpoint, TransportConfig};
 use rustls::KeyLog;
 use sha2::{Sha256, Sha384};
 
@@ -34,10 +41,19 @@ const TRACE_BYTES: usize = 12;
 const UPDATES: usize = 3;
 /// Phases whose keys are looked for: one more is derived than is used.
 const PHASES: usize = UPDATES + 3;
+/// The pool of both ends.
+const POOL_BYTES: usize = 1 << 20;
 /// What each round of traffic carries each way.
 const ROUND_BYTES: usize = 200 << 10;
-/// Segments of 64 packets whose subkeys are looked for.
+/// Segments of 64 packets whose subkeys and pads are looked for.
 const SEGMENTS: u64 = 24;
+/// Where in a pad: in its head, twice in its body.
+const PLACES: [usize; 3] = [32, 400, 1200];
+/// Bytes of a pad in the pool.
+const PAD_BYTES: usize = 1456;
+/// Packets that may be padded with zeros, which makes them keystream: those of the handshake's datagrams
+/// (RFC 9000 section 14.1).
+const PADDED_PACKETS: usize = 16;
 
 /// What rustls logs, each byte inverted, so that the log is not found.
 #[derive(Debug, Default)]
@@ -91,7 +107,7 @@ fn keys(suite: Suite, log: &Inverted) -> Vec<(&'static str, Vec<u8>)> {
         keys.push(("handshake secret", secret(&format!("{sender}_HANDSHAKE_TRAFFIC_SECRET"))));
         let mut secret = secret(&format!("{sender}_TRAFFIC_SECRET_0"));
         keys.push(("header key", expand_label(&secret, b"quic hp", protection.key_bytes())));
-        for _ in 0..PHASES {
+        for phase in 0..PHASES {
             let key = expand_label(&secret, b"quic key", protection.key_bytes());
             keys.push(("IV", expand_label(&secret, b"quic iv", 12)));
             if protection.mac() != Mac::Ghash {
@@ -103,6 +119,14 @@ fn keys(suite: Suite, log: &Inverted) -> Vec<(&'static str, Vec<u8>)> {
                     _ => keys.extend((0..SEGMENTS).flat_map(|segment| subkey(&key, segment))),
                 }
             }
+            match protection.mac() {
+                Mac::Ghash => keys.push(("GHASH key", ghash_key(&key))),
+                Mac::HmacSha1 => keys.extend(sha1_states(&expand(&key, b"keypadd mac", 20))),
+                _ => keys.extend(sha256_states(&expand(&key, b"keypadd mac", 32))),
+            }
+            let skipped = if phase == 0 { PADDED_PACKETS } else { 0 };
+            let iv = expand_label(&secret, b"quic iv", 12);
+            keys.extend(pads(suite, &key, &iv).into_iter().skip(skipped * PLACES.len()));
             let is_rings = protection.mac() == Mac::Ghash;
             keys.push((if is_rings { "packet key of ring's" } else { "packet key" }, key));
             let next = expand_label(&secret, b"quic ku", secret.len());
@@ -118,6 +142,77 @@ fn subkey(key: &[u8], segment: u64) -> [(&'static str, Vec<u8>); 2] {
     let derived = expand(key, &info, 24);
     let odd = |byte: &u8| (byte & 0xfe) | u8::from((byte >> 1).count_ones().is_multiple_of(2));
     [("subkey", derived.iter().map(odd).collect()), ("subkey", derived)]
+}
+
+/// Pieces of pads of one key, packet by packet.
+fn pads(suite: Suite, key: &[u8], iv: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
+    let iv = iv.try_into().expect("12 bytes");
+    let keystream = SuiteKey::derive(suite, key, iv).keystream.expect("a cipher");
+    let mut pads = Vec::new();
+    for segment in 0..SEGMENTS {
+        let mut rows = vec![[0; PAD_BYTES]; 64];
+        let all = rows.iter_mut().map(|row| &mut row[..]);
+        keystream.write_rows(PacketNumber::new(segment * 64).segment(), 0, all);
+        let piece = |row: &[u8; PAD_BYTES], at: usize| row[at..at + TRACE_BYTES].to_vec();
+        pads.extend(rows.iter().flat_map(|row| PLACES.map(|at| ("pad", piece(row, at)))));
+    }
+    pads
+}
+
+/// What the `polyval` crate keeps beside GHASH's key, of which that follows: half of a product that is its own
+/// way to multiply. (SP 800-38D section 7.1, step 1; RFC 8452, appendix A; polyval's `compute_d`.)
+fn ghash_key(key: &[u8]) -> Vec<u8> {
+    let mut block = [0; 16].into();
+    match key.len() {
+        16 => Aes128Enc::new_from_slice(key).expect("16 bytes").encrypt_block(&mut block),
+        _ => Aes256Enc::new_from_slice(key).expect("32 bytes").encrypt_block(&mut block),
+    }
+    let reversed = u128::from_be_bytes(block.into());
+    let carry = reversed >> 127;
+    let h = (reversed << 1) ^ carry ^ (carry << 127) ^ (carry << 126) ^ (carry << 121);
+    let product = (0..64).filter(|bit| h >> bit & 1 == 1);
+    let product = product.fold(0, |sum, bit| sum ^ (0xc200_0000_0000_0000_u128 << bit));
+    (h.rotate_left(64) ^ product).to_le_bytes().to_vec()
+}
+
+/// A hash's block that begins with an HMAC key, as the inner and the outer hash take it (RFC 2104 section 2).
+fn hmac_blocks(key: &[u8]) -> [[u8; 64]; 2] {
+    [0x36, 0x5c].map(|pad| {
+        let mut block = [pad; 64];
+        block.iter_mut().zip(key).for_each(|(byte, key)| *byte ^= key);
+        block
+    })
+}
+
+/// The two states of an HMAC's key as they lie in memory.
+fn sha256_states(key: &[u8]) -> [(&'static str, Vec<u8>); 2] {
+    // FIPS 180-4 section 5.3.3.
+    let begin = [
+        0x6a09_e667,
+        0xbb67_ae85,
+        0x3c6e_f372,
+        0xa54f_f53a,
+        0x510e_527f,
+        0x9b05_688c,
+        0x1f83_d9ab,
+        0x5be0_cd19,
+    ];
+    hmac_blocks(key).map(|block| {
+        let mut state = begin;
+        sha2::block_api::compress256(&mut state, &[block]);
+        ("MAC state", state.iter().flat_map(|word: &u32| word.to_ne_bytes()).collect())
+    })
+}
+
+/// Likewise.
+fn sha1_states(key: &[u8]) -> [(&'static str, Vec<u8>); 2] {
+    // FIPS 180-4 section 5.3.1.
+    let begin = [0x6745_2301, 0xefcd_ab89, 0x98ba_dcfe, 0x1032_5476, 0xc3d2_e1f0];
+    hmac_blocks(key).map(|block| {
+        let mut state = begin;
+        sha1::block_api::compress(&mut state, &[block]);
+        ("MAC state", state.iter().flat_map(|word: &u32| word.to_ne_bytes()).collect())
+    })
 }
 
 /// Writes all memory that the process can write to a file: also the stacks of threads that are over.
@@ -154,19 +249,18 @@ fn snapshot(path: &Path) {
 fn found(keys: &[(&'static str, Vec<u8>)], path: &Path) -> BTreeSet<&'static str> {
     let memory = fs::read(path).expect("a snapshot");
     fs::remove_file(path).expect("it is there");
-    let mut wanted: BTreeMap<[u8; TRACE_BYTES], &'static str> = BTreeMap::new();
-    let mut begins = vec![false; 1 << 16];
+    let mut wanted: HashMap<[u8; TRACE_BYTES], &'static str> = HashMap::new();
+    let begin =
+        |trace: &[u8]| trace[..3].iter().fold(0, |number, &byte| number << 8 | usize::from(byte));
+    let mut begins = vec![false; 1 << 24];
     for (what, key) in keys {
         let trace = *key.first_chunk::<TRACE_BYTES>().expect("long enough");
-        begins[usize::from(u16::from_be_bytes([trace[0], trace[1]]))] = true;
+        begins[begin(&trace)] = true;
         wanted.insert(trace, what);
     }
     let windows = memory.windows(TRACE_BYTES);
     let of = |window: &[u8]| wanted.get(window.first_chunk::<TRACE_BYTES>()?).copied();
-    windows
-        .filter(|window| begins[usize::from(u16::from_be_bytes([window[0], window[1]]))])
-        .filter_map(of)
-        .collect()
+    windows.filter(|window| begins[begin(window)]).filter_map(of).collect()
 }
 
 /// Sends so much each way on a stream of its own.
@@ -193,7 +287,7 @@ async fn carry([client, server]: [&Connection; 2]) {
 async fn live(suite: Suite, log: &Arc<Inverted>, alive: &Path) {
     let key = || Arc::new(PrivateKey::generate().expect("randomness"));
     let keys = [key(), key()];
-    let pool = Pool::new(PoolSettings { budget_bytes: 1 << 20 }).expect("a pool");
+    let pool = Pool::new(PoolSettings { budget_bytes: POOL_BYTES }).expect("a pool");
     let settings = |end: usize| CryptoSettings {
         key: Arc::clone(&keys[end]),
         suites: vec![suite.into()],
@@ -207,13 +301,19 @@ async fn live(suite: Suite, log: &Arc<Inverted>, alive: &Path) {
     let allowed = Arc::new(Only(keys[0].public()));
     let server = server_config_with(&settings(1), allowed, &seams).expect("settings");
     let loopback = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    let listening =
-        Endpoint::server(quinn::ServerConfig::with_crypto(server), loopback).expect("a socket");
+    // Probes of the path would be padded with zeros, which makes them keystream.
+    let mut transport = TransportConfig::default();
+    transport.mtu_discovery_config(None);
+    let transport = Arc::new(transport);
+    let mut server = quinn::ServerConfig::with_crypto(server);
+    server.transport_config(Arc::clone(&transport));
+    let listening = Endpoint::server(server, loopback).expect("a socket");
     let connecting = Endpoint::client(loopback).expect("a socket");
     let address = listening.local_addr().expect("bound");
     let accept = async { listening.accept().await.expect("incoming").await.expect("accepted") };
     let connect = async {
-        let config = quinn::ClientConfig::new(client);
+        let mut config = quinn::ClientConfig::new(client);
+        config.transport_config(transport);
         let connecting = connecting.connect_with(config, address, "keypadd").expect("valid");
         connecting.await.expect("connected")
     };
@@ -223,6 +323,12 @@ async fn live(suite: Suite, log: &Arc<Inverted>, alive: &Path) {
         if round < UPDATES {
             client.force_key_update();
         }
+    }
+    // A filler that gets little time begins late.
+    let deadline = Instant::now() + Duration::from_secs(120);
+    while pool.snapshot().filled_bytes < POOL_BYTES as u64 / 2 {
+        assert!(Instant::now() < deadline, "the pool stays empty");
+        tokio::time::sleep(Duration::from_millis(1)).await;
     }
     snapshot(alive);
     client.close(0u32.into(), b"");
@@ -248,8 +354,22 @@ fn wait_for_the_filler() {
 const LIBRARIES_LEAVE: [&str; 5] =
     ["handshake secret", "traffic secret", "header key", "packet key of ring's", "IV"];
 
+/// What a MAC's key is in our memory. The `polyval` crate keeps it so where the CPU multiplies without carries.
+fn state_of(suite: Suite) -> &'static str {
+    match suite.protection().mac() {
+        Mac::Ghash
+            if cfg!(target_arch = "x86_64") && std::arch::is_x86_feature_detected!("pclmulqdq") =>
+        {
+            "GHASH key"
+        }
+        Mac::Ghash => "pad",
+        _ => "MAC state",
+    }
+}
+
 #[test]
 fn a_connection_that_is_over_leaves_no_key_of_ours_in_memory() {
+    let mut left = Vec::new();
     for suite in [Suite::AES_256_GCM, Suite::AES_256_CTR_HMAC_SHA1, Suite::TRIPLE_DES_CTR_HMAC_SHA1]
     {
         let log = Arc::new(Inverted::default());
@@ -267,9 +387,12 @@ fn a_connection_that_is_over_leaves_no_key_of_ours_in_memory() {
         let keys = keys(suite, &log);
         let [alive, over] = [alive, over].map(|path| found(&keys, &path));
         println!("{suite}: alive {alive:?}, over {over:?}");
-        // Not blind: a connection that lives has its keys.
-        assert!(alive.contains("header key"), "{suite}: {alive:?}");
+        // Not blind: a connection that lives has its keys, and pads to come.
+        for ours in ["header key", "pad", state_of(suite)] {
+            assert!(alive.contains(ours), "{suite}: {ours} of {alive:?}");
+        }
         let ours: Vec<_> = over.iter().filter(|what| !LIBRARIES_LEAVE.contains(what)).collect();
-        assert!(ours.is_empty(), "{suite}: {ours:?}");
+        left.extend(ours.into_iter().map(|what| format!("{suite}: {what}")));
     }
+    assert!(left.is_empty(), "{left:?}");
 }
