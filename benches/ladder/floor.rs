@@ -77,9 +77,11 @@ fn say(suite: Protection, size: usize, source: Source, hits: &[f64], floors: &[f
     let (above, outcome) = judged("ns above it", aim, difference(hits, floors));
     let (times, of_it) = judged("times of it", DEAREST, ratio(hits, floors));
     let has_hmac = !matches!(suite.mac(), Mac::Ghash | Mac::Null);
-    let of_it = (has_hmac && size >= DEAREST_FROM_BYTES)
-        .then(|| format!("; at most {DEAREST}: {of_it:?}"))
-        .unwrap_or_default();
+    let of_it = if has_hmac && size >= DEAREST_FROM_BYTES {
+        format!("; at most {DEAREST}: {of_it:?}")
+    } else {
+        String::new()
+    };
     println!(
         "{suite}, {size} bytes, {}: {:.0} ns, floor {:.0} ns: {above}; at most {aim}: {outcome:?}; \
          {times}{of_it}",
