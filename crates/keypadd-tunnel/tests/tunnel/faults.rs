@@ -180,7 +180,7 @@ async fn a_tunnel_whose_fillers_panic_goes_on_and_carries_its_bytes_exactly() {
     let host = Failing::default();
     let settings = |key: &_| {
         let pool = Pool::with_host(PoolSettings { budget_bytes: 8 << 20 }, host.clone()).unwrap();
-        CryptoSettings { pool: Some(pool), ..crypto(key, Suite::AES_256_CTR_HMAC_SHA256) }
+        CryptoSettings { supply: Some(pool).into(), ..crypto(key, Suite::AES_256_CTR_HMAC_SHA256) }
     };
     let (key, server_key) = (new_key(), new_key());
     let ends = [settings(&key), settings(&server_key)];
@@ -206,7 +206,7 @@ async fn a_tunnel_whose_fillers_panic_goes_on_and_carries_its_bytes_exactly() {
         round += 1;
     }
     host.0.store(true, Relaxed);
-    let pools = ends.each_ref().map(|end| end.pool.as_ref().unwrap());
+    let pools = ends.each_ref().map(|end| end.supply.pool().unwrap());
     // What the fillers had made is used up: then whole rounds come by without a pad.
     let mut last = [0; 2];
     while pools.iter().any(|pool| pool.snapshot().filler_alive) || pooled() != last {
