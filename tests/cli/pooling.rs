@@ -2,7 +2,9 @@
 //! leads to. What seals take depends on the machine, so most claims are about what follows from it.
 
 use std::fs;
+use std::io::{self, Write};
 use std::net::SocketAddr;
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
@@ -51,22 +53,93 @@ fn auto_has_no_pool_where_no_suite_gains_by_it_and_says_how_to_have_one() {
     }
 }
 
+/// Memory that a process may lock, in KiB, and of how much.
+const LOCKED_KIB: u32 = 1024;
+const LOCKED: &str = "locked 1 of 4 MiB";
+
+/// CAP_IPC_LOCK (capabilities(7)), for which no limit of locked memory holds.
+const IPC_LOCK: u32 = 14;
+
+/// The same command in a process that may lock so much and no more; `None`, and a line, where that cannot be had.
+fn limited(test: &str, command: &Command) -> Option<Command> {
+    let own = fs::read_to_string("/proc/self/status").unwrap();
+    let capabilities = own.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap();
+    let capabilities = u64::from_str_radix(capabilities.trim(), 16).unwrap();
+    let script = format!("ulimit -l {LOCKED_KIB} && exec \"$@\"");
+    let mut shell = vec!["sh", "-c", &script, "sh"];
+    if capabilities >> IPC_LOCK & 1 == 1 {
+        // Given up for good, by whoever may (setpriv(1)).
+        shell.splice(0..0, ["setpriv", "--bounding-set", "-ipc_lock", "--inh-caps", "-ipc_lock"]);
+    }
+    let in_shell = || {
+        let mut in_shell = Command::new(shell[0]);
+        in_shell.args(&shell[1..]);
+        in_shell
+    };
+    if !in_shell().arg("true").output().is_ok_and(|output| output.status.success()) {
+        // Not `eprintln!`, which a test that passes keeps to itself.
+        let _ = writeln!(
+            io::stderr(),
+            "{test}: SKIPPED: `{}` does not work here, and who has CAP_IPC_LOCK may lock all",
+            shell.join(" ")
+        );
+        return None;
+    }
+    let mut limited = in_shell();
+    limited.arg(command.get_program()).args(command.get_args()).env_clear().stdin(Stdio::null());
+    limited.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    limited.current_dir(command.get_current_dir().unwrap());
+    // For the shell alone.
+    limited.env("PATH", std::env::var_os("PATH").unwrap_or_default());
+    Some(limited)
+}
+
+const SERVE: [&str; 7] =
+    ["serve", "--allow", PUBLIC_KEY, "--listen", "127.0.0.1:0", "--log-format", "json"];
+
+#[test]
+fn a_server_that_may_not_lock_its_pool_says_how_much_it_has_and_how_to_have_all() {
+    let desk = desk();
+    let name = "a_server_that_may_not_lock_its_pool_says_how_much_it_has_and_how_to_have_all";
+    let Some(command) = limited(name, &desk.keypadd(&SERVE)) else { return };
+    let server = Daemon::start(command);
+    let (shown, document) = status(&desk);
+    let line =
+        format!("\n  {LOCKED}, the rest may be swapped out: raise LimitMEMLOCK= or `ulimit -l`\n");
+    assert!(shown.contains(&line), "{shown}");
+    let pool = &document["daemons"][0]["pool"];
+    assert_eq!(pool["locked_bytes"], u64::from(LOCKED_KIB) << 10, "{pool}");
+    let said = text(&server.stop().stderr);
+    let warning = format!(
+        "the kernel {LOCKED}; the rest may be swapped out: raise the limit: `ulimit -l`, or LimitMEMLOCK= of the systemd unit"
+    );
+    let lines: Vec<_> = said.lines().filter(|line| line.contains("swapped out")).collect();
+    assert!(lines.len() == 1 && lines[0].contains(&warning), "{said}");
+}
+
 #[test]
 fn memory_that_must_be_locked_and_cannot_be_is_a_reason_not_to_start() {
+    let desk = desk();
+    let command = desk.keypadd(&[&SERVE[..5], &["--require-locked"]].concat());
+    let name = "memory_that_must_be_locked_and_cannot_be_is_a_reason_not_to_start";
+    let Some(mut command) = limited(name, &command) else { return };
+    let output = command.output().unwrap();
+    let expected = format!(
+        "keypadd: no pool: the kernel {LOCKED}, and --require-locked is given\n  \
+         hint: raise the limit: `ulimit -l`, or LimitMEMLOCK= of the systemd unit\n"
+    );
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(1), expected));
+}
+
+#[test]
+fn memory_that_must_be_locked_and_can_be_is_locked() {
     let (first, second) = (desk(), desk());
     let _server = Daemon::serve(&first, &[]);
     let (_, document) = status(&first);
     let pool = &document["daemons"][0]["pool"];
     if pool["locked_bytes"] == pool["budget_bytes"] {
         Daemon::serve(&second, &["--require-locked"]);
-        return;
     }
-    let args = ["serve", "--allow", PUBLIC_KEY, "--listen", "127.0.0.1:0", "--require-locked"];
-    let output = second.keypadd(&args).output().unwrap();
-    let said = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("keypadd: no pool: the kernel locked "), "{said}");
-    assert!(said.contains("LimitMEMLOCK="), "{said}");
 }
 
 /// A daemon that is its own peer, so that both ends of its session are in one place, and a forward between them.
