@@ -2,10 +2,12 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::Stdio;
+use std::time::Instant;
 
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::daemons::{Daemon, desk, text};
+use crate::ends::{echo, exchange, free_port, noise, scrape, until};
 
 #[test]
 fn watching_prints_a_line_of_json_each_second_and_ends_on_ctrl_c() {
@@ -51,4 +53,57 @@ fn a_reader_that_goes_away_ends_the_watch() {
     drop(watch.stdout.take());
     let output = watch.wait_with_output().unwrap();
     assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(0), ""));
+}
+
+/// A histogram: its buckets' bounds in seconds and counts, how many samples, their sum.
+type Samples = (Vec<(f64, u64)>, u64, f64);
+
+/// That of one stage.
+fn stage(scraped: &str, stage: &str) -> Option<Samples> {
+    let label = format!("stage=\"{stage}\"");
+    let of = |kind: &str| {
+        let begin = format!("keypadd_packet_stage_seconds_{kind}{{");
+        let lines = scraped.lines().filter_map(move |line| line.strip_prefix(begin.as_str()));
+        lines.filter(|line| line.contains(&label)).filter_map(|line| line.rsplit_once(' '))
+    };
+    let buckets = of("bucket").map(|(labels, count)| {
+        let bound = labels.split("le=\"").nth(1).unwrap().split('"').next().unwrap();
+        let bound = bound.parse().unwrap_or(f64::INFINITY);
+        (bound, count.parse().unwrap())
+    });
+    let count = of("count").next()?.1.parse().unwrap();
+    Some((buckets.collect(), count, of("sum").next()?.1.parse().unwrap()))
+}
+
+#[test]
+fn metrics_say_how_long_each_stage_of_packets_takes() {
+    let started = Instant::now();
+    let (desk, target, [port, metrics]) = (desk(), echo("127.0.0.1"), [free_port(), free_port()]);
+    // Pads by a cipher that AES-GCM in one pass does not replace, so that there are all stages.
+    let suite = ["--suite", "aes-256-ctr-hmac-sha256", "--log-format", "json"];
+    let server = Daemon::serve(&desk, &[&suite[..2], &["--permit-open", "*:*"]].concat());
+    let (forward, metrics_at) = (format!("{port}:{target}"), format!("127.0.0.1:{metrics}"));
+    let flags = [&suite[..], &["-L", &forward, "--metrics", &metrics_at]].concat();
+    let _client = Daemon::start(server.connect(&desk, &flags));
+    let stages = ["pad", "xor", "mac", "udp_send"];
+    for name in stages {
+        let (_, count, sum) = stage(&scrape(metrics), name).unwrap();
+        assert!(count < 8 && sum < 1.0, "{name}: {count} samples before any traffic");
+    }
+    let sent = noise(1 << 20);
+    let scraped = until("every stage has samples", || {
+        assert!(exchange(&format!("127.0.0.1:{port}"), &sent).unwrap() == sent);
+        let scraped = scrape(metrics);
+        let is_sampled = |name| stage(&scraped, name).is_some_and(|(_, count, _)| count > 8);
+        stages.into_iter().all(is_sampled).then_some(scraped)
+    });
+    assert!(scraped.contains("# TYPE keypadd_packet_stage_seconds histogram\n"), "{scraped}");
+    for name in stages {
+        let (buckets, count, sum) = stage(&scraped, name).unwrap();
+        assert!(buckets.len() > 8 && buckets.is_sorted(), "{name}: {buckets:?}");
+        assert!(buckets.iter().is_sorted_by_key(|(_, count)| count), "{name}: {buckets:?}");
+        assert_eq!(buckets.last(), Some(&(f64::INFINITY, count)), "{name}");
+        // Packets of two daemons, one in 64 of them: in any other unit it would be more than has passed.
+        assert!(sum > 0.0 && sum < started.elapsed().as_secs_f64(), "{name}: {sum} s");
+    }
 }
