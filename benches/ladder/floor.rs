@@ -13,7 +13,7 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use keypadd_bench::results::Estimate;
-use keypadd_bench::statistics::{difference, ratio};
+use keypadd_bench::statistics::{difference, mean, ratio};
 use keypadd_bench::verdict::Rule;
 use keypadd_keystream::{Cipher, Mac, MacKey, PacketNumber, Protection, TAG_BYTES};
 use rustix::time::{ClockId, clock_gettime};
@@ -73,7 +73,6 @@ fn say(suite: Protection, size: usize, source: Source, hits: &[f64], floors: &[f
         let verdict = Rule::AtMost(most).judge("", figure, estimate.as_ref());
         (verdict.because, verdict.outcome)
     };
-    let mean = |took: &[f64]| took.iter().sum::<f64>() / took.len() as f64;
     let (above, outcome) = judged("ns above it", aim, difference(hits, floors));
     let (times, of_it) = judged("times of it", DEAREST, ratio(hits, floors));
     let has_hmac = !matches!(suite.mac(), Mac::Ghash | Mac::Null);
@@ -82,12 +81,13 @@ fn say(suite: Protection, size: usize, source: Source, hits: &[f64], floors: &[f
     } else {
         String::new()
     };
+    let [taken, floor] = [hits, floors].map(|took| mean(took).expect("a turn at least").value);
     println!(
         "{suite}, {size} bytes, {}: {:.0} ns, floor {:.0} ns: {above}; at most {aim}: {outcome:?}; \
          {times}{of_it}",
         source.name(),
-        mean(hits),
-        mean(floors),
+        taken,
+        floor,
     );
 }
 

@@ -2,7 +2,7 @@
 //! so that what the machine does meanwhile does it to all three. `cargo bench --bench ladder -- paired`
 //! says each ratio with its interval, and whether it is within what docs/DESIGN.md asks for.
 
-use keypadd_bench::statistics::ratio;
+use keypadd_bench::statistics::{mean, ratio};
 use keypadd_bench::verdict::Rule;
 use keypadd_keystream::{Cipher, Protection};
 
@@ -43,12 +43,13 @@ pub(crate) fn paired() {
             for (source, took) in SOURCES[1..].iter().zip(rest) {
                 let ratio = ratio(took, off);
                 let verdict = Rule::AtMost(DEAREST).judge("", "time of off", ratio.as_ref());
-                let mean = |took: &[f64]| took.iter().sum::<f64>() / took.len() as f64;
+                let [taken, without] =
+                    [took, off].map(|took| mean(took).expect("a turn at least").value);
                 println!(
                     "{suite}, {size} bytes, {}: {:.0} ns, off {:.0} ns: {}; at most {DEAREST}: {:?}",
                     source.name(),
-                    mean(took),
-                    mean(off),
+                    taken,
+                    without,
                     verdict.because,
                     verdict.outcome,
                 );
