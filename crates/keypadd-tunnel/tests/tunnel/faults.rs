@@ -10,13 +10,13 @@ use keypadd_keystream::Suite;
 use keypadd_pool::{FillerFault, FillerHost, Pool, PoolSettings, Priority};
 use keypadd_provider::{CryptoSettings, KeyFault, client_config, server_config};
 use keypadd_tunnel::ServerSettings;
-use keypadd_tunnel::wire::{CONNECTED, CloseCode, Instance};
+use keypadd_tunnel::wire::{CloseCode, Instance};
 use quinn::ConnectionError;
 use quinn::crypto::PacketKey;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::hostile::{connect, control, header, hello, welcome};
+use crate::hostile::{connect, connected, control, hello, welcome};
 use crate::support::*;
 
 /// The type of an application's CONNECTION_CLOSE (RFC 9000 19.19).
@@ -95,11 +95,7 @@ async fn a_number_sealed_twice_ends_its_connection_with_code_2_and_no_other() {
     let (_control, mut answer) = control(&connection, &hello()).await;
     welcome(&mut answer).await;
     let target = listener().await;
-    let (mut send, mut recv) = connection.open_bi().await.unwrap();
-    send.write_all(&header(&target.local_addr().unwrap().to_string())).await.unwrap();
-    let mut connected = [0xff];
-    within(recv.read_exact(&mut connected)).await.unwrap();
-    assert_eq!(connected, [CONNECTED]);
+    let (mut send, _recv) = connected(&connection, &target).await;
     let mut failing = accept(&target).await;
 
     // The other one, which carries all the time.

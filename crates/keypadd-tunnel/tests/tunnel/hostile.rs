@@ -10,6 +10,7 @@ use keypadd_tunnel::{
 };
 use quinn::crypto::ClientConfig;
 use quinn::{Connection, ConnectionError, Endpoint, RecvStream, SendStream};
+use tokio::net::TcpListener;
 
 use crate::support::*;
 
@@ -63,14 +64,20 @@ async fn code_for(connection: &Connection, bytes: &[u8]) -> StreamCode {
     StreamCode::from_value(code.into_inner())
 }
 
-/// A good stream still works.
-async fn assert_alive(connection: &Connection, target: &tokio::net::TcpListener) {
+/// A good stream, which the server has connected to the target.
+pub async fn connected(connection: &Connection, target: &TcpListener) -> (SendStream, RecvStream) {
     let (mut send, mut recv) = connection.open_bi().await.unwrap();
     let target_address = target.local_addr().unwrap().to_string();
     send.write_all(&header(&target_address)).await.unwrap();
     let mut answer = [0xff];
     within(recv.read_exact(&mut answer)).await.unwrap();
     assert_eq!(answer, [CONNECTED]);
+    (send, recv)
+}
+
+/// A good stream still works.
+async fn assert_alive(connection: &Connection, target: &TcpListener) {
+    let _streams = connected(connection, target).await;
     drop(accept(target).await);
 }
 

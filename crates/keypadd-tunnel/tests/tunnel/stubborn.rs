@@ -8,12 +8,12 @@ use interposer::{Interposer, Origin, Stubborn};
 use keypadd_keystream::Suite;
 use keypadd_provider::{client_config, server_config};
 use keypadd_tunnel::ServerSettings;
-use keypadd_tunnel::wire::{CONNECTED, CloseCode};
+use keypadd_tunnel::wire::CloseCode;
 use quinn::ConnectionError;
 use quinn::crypto::PacketKey;
 use tokio::io::AsyncWriteExt;
 
-use crate::hostile::{connect, control, header, hello, welcome};
+use crate::hostile::{connect, connected, control, hello, welcome};
 use crate::support::*;
 
 /// Where a key of a suite with 64-bit blocks stops (docs/DESIGN.md, "Key phases and limits").
@@ -70,15 +70,11 @@ async fn a_peer_that_never_follows_an_update_is_left_before_the_hard_stop() {
     welcome(&mut answer).await;
 
     let target = listener().await;
-    let (mut send, mut recv) = connection.open_bi().await.unwrap();
-    send.write_all(&header(&target.local_addr().unwrap().to_string())).await.unwrap();
+    let (_send, mut recv) = connected(&connection, &target).await;
     let flood = tokio::spawn(async move {
         let mut stream = accept(&target).await;
         while stream.write_all(&[0x5a; 64 << 10]).await.is_ok() {}
     });
-    let mut connected = [0xff];
-    within(recv.read_exact(&mut connected)).await.unwrap();
-    assert_eq!(connected, [CONNECTED]);
     let mut chunk = vec![0; 64 << 10];
     while within(recv.read(&mut chunk)).await.is_ok_and(|read| read.is_some()) {}
 
