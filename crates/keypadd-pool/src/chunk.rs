@@ -19,6 +19,12 @@ pub const BODY_BYTES: usize = 1328;
 /// the shortest header and the tag, plus GCM's tag mask. Longer packets end inline.
 pub const PAD_BYTES: usize = HEAD_BYTES + BODY_BYTES;
 
+/// A row that begins with so many zeros is no pad.
+const MARK_BYTES: usize = 16;
+/// The longest rest of a pad that is wiped at once: beyond it, a packet would wait for the wiping of what it
+/// has no use for.
+const REST_BYTES_MAX: usize = 128;
+
 /// Which bytes of every pad a chunk holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
@@ -69,6 +75,8 @@ pub(crate) struct Chunk {
     part: Part,
     /// One bit a packet: set when its pad was used.
     taken: u64,
+    /// One bit a packet: set when its pad was used in part, and the rest is not wiped yet.
+    rests: u64,
     units: Box<[Unit]>,
     home: Home,
 }
@@ -84,7 +92,7 @@ impl Chunk {
         home: Home,
     ) -> Self {
         debug_assert_eq!(units.len(), part.units());
-        let mut chunk = Self { key, segment, part, taken: 0, units, home };
+        let mut chunk = Self { key, segment, part, taken: 0, rests: 0, units, home };
         let rows = chunk
             .units
             .iter_mut()
@@ -113,7 +121,7 @@ impl Chunk {
             && self.segment == segment
             && self.part == part
             && self.taken & (1 << slot) == 0
-            && self.row(slot)[..16].iter().any(|&byte| byte != 0)
+            && self.row(slot)[..MARK_BYTES].iter().any(|&byte| byte != 0)
     }
 
     /// Reads a pad without taking it: for GCM's tag mask, before the tag is known to be good.
@@ -122,8 +130,9 @@ impl Chunk {
         &self.units[unit][bytes]
     }
 
-    /// Takes the pad of `slot`: XORs its bytes from `from` on over `data` and wipes all of it.
-    /// The caller has asked [`Self::holds`]; `data` ends within the row.
+    /// Takes the pad of `slot`: XORs its bytes from `from` on over `data` and wipes what was used of it; a
+    /// long rest is wiped along with what was not used at all. The caller has asked [`Self::holds`]; `data`
+    /// ends within the row.
     pub(crate) fn take(&mut self, slot: usize, from: usize, data: &mut [u8]) {
         // Retire the pad before using it, so that nothing can use it twice.
         self.taken |= 1 << slot;
@@ -132,19 +141,26 @@ impl Chunk {
         for (byte, pad) in data.iter_mut().zip(&row[from..]) {
             *byte ^= pad;
         }
-        wipe(row);
+        // The first bytes in any case: they tell that there is no pad any more.
+        let used = (from + data.len()).max(MARK_BYTES);
+        if row.len() - used > REST_BYTES_MAX {
+            self.rests |= 1 << slot;
+            wipe(&mut row[..used]);
+        } else {
+            wipe(row);
+        }
     }
 
-    /// Wipes what was not used, and counts it as wasted; the chunk has nothing to take after that.
+    /// Wipes what was not used, and counts pads of which nothing was as wasted; the chunk has nothing to take
+    /// after that.
     pub(crate) fn wipe_untaken(&mut self) {
         self.home.count_wasted(u64::from(self.untaken()));
-        for slot in 0..SEGMENT_PACKETS {
-            if self.taken & (1 << slot) == 0 {
-                let (unit, bytes) = self.place(slot);
-                wipe(&mut self.units[unit][bytes]);
-            }
+        let left = !self.taken | self.rests;
+        for slot in (0..SEGMENT_PACKETS).filter(|slot| left & (1 << slot) != 0) {
+            let (unit, bytes) = self.place(slot);
+            wipe(&mut self.units[unit][bytes]);
         }
-        self.taken = u64::MAX;
+        (self.taken, self.rests) = (u64::MAX, 0);
     }
 
     /// The memory of a chunk that has been wiped.

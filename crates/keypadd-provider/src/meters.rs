@@ -1,9 +1,12 @@
 //! What packet protection counts, for metrics: one set per daemon.
 //!
-//! Counters are relaxed atomics; the two histograms are sampled, one packet in 64, because a
-//! clock read costs as much as a short packet's XOR.
+//! What every packet counts, each direction of a connection counts by itself, with plain stores: an addition
+//! that others could see at once locks the bus, and a few of those cost as much as a keystroke's XOR and MAC.
+//! Whoever reads adds up. The other counters are relaxed atomics; the two histograms are sampled, one packet in
+//! 64, because a clock read costs as much as a short packet's XOR.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use keypadd_pool::{Coverage, Direction};
@@ -43,11 +46,9 @@ impl PacketStage {
 /// Counters and timings of every key of a daemon. They only grow.
 #[derive(Debug)]
 pub struct Meters {
-    packets: [[AtomicU64; 3]; 2],
+    tallies: Mutex<Tallies>,
     seconds: [[Histogram; 3]; 2],
     stages: [Histogram; 4],
-    keystream_pool_bytes: AtomicU64,
-    keystream_inline_bytes: AtomicU64,
     exhaustions: AtomicU64,
     open_failures: AtomicU64,
     replays: AtomicU64,
@@ -59,11 +60,9 @@ impl Default for Meters {
         // 50 ns to 1.6 ms: a pooled keystroke to a 3DES packet on a slow machine.
         let histogram = || Histogram::new(exponential_buckets(50e-9, 2.0, 16));
         Self {
-            packets: Default::default(),
+            tallies: Mutex::default(),
             seconds: [[(); 3]; 2].map(|row| row.map(|()| histogram())),
             stages: [(); 4].map(|()| histogram()),
-            keystream_pool_bytes: AtomicU64::default(),
-            keystream_inline_bytes: AtomicU64::default(),
             exhaustions: AtomicU64::default(),
             open_failures: AtomicU64::default(),
             replays: AtomicU64::default(),
@@ -75,7 +74,7 @@ impl Default for Meters {
 impl Meters {
     /// Packets sealed or opened whose pad came so.
     pub fn packets(&self, direction: Direction, pad: Coverage) -> u64 {
-        self.packets[direction as usize][pad as usize].load(Relaxed)
+        self.sum(&[direction], |counts| &counts.packets[pad as usize])
     }
 
     /// How long sealing or opening took, in seconds, sampled one in [`SAMPLED_ONE_IN`].
@@ -96,12 +95,12 @@ impl Meters {
 
     /// Keystream bytes used that a filler had made.
     pub fn keystream_pool_bytes(&self) -> u64 {
-        self.keystream_pool_bytes.load(Relaxed)
+        self.sum(&BOTH, |counts| &counts.pool_bytes)
     }
 
     /// Keystream bytes used that were made while the packet waited.
     pub fn keystream_inline_bytes(&self) -> u64 {
-        self.keystream_inline_bytes.load(Relaxed)
+        self.sum(&BOTH, |counts| &counts.inline_bytes)
     }
 
     /// Times that a lane which had served packets ran dry.
@@ -124,20 +123,18 @@ impl Meters {
         self.pad_reuse.load(Relaxed)
     }
 
-    pub(crate) fn count_packet(
-        &self,
-        direction: Direction,
-        pad: Coverage,
-        pool_bytes: usize,
-        inline_bytes: usize,
-    ) {
-        self.packets[direction as usize][pad as usize].fetch_add(1, Relaxed);
-        if pool_bytes > 0 {
-            self.keystream_pool_bytes.fetch_add(pool_bytes as u64, Relaxed);
-        }
-        if inline_bytes > 0 {
-            self.keystream_inline_bytes.fetch_add(inline_bytes as u64, Relaxed);
-        }
+    /// One figure of some directions, over all connections.
+    fn sum(&self, directions: &[Direction], figure: impl Fn(&Counts) -> &AtomicU64) -> u64 {
+        let tallies = self.tallies();
+        let live = tallies.live.iter().filter(|(direction, _)| directions.contains(direction));
+        let live = live.map(|(_, counts)| figure(counts).load(Relaxed));
+        let gone = directions.iter().map(|way| figure(&tallies.gone[*way as usize]).load(Relaxed));
+        live.chain(gone).sum()
+    }
+
+    /// Nothing that is done under this lock can leave it half done.
+    fn tallies(&self) -> MutexGuard<'_, Tallies> {
+        self.tallies.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn count_exhaustion(&self) {
@@ -161,6 +158,65 @@ impl Meters {
             self.seconds[direction as usize][pad as usize].observe(since.elapsed().as_secs_f64());
         }
     }
+}
+
+const BOTH: [Direction; 2] = [Direction::Send, Direction::Receive];
+
+/// What directions of connections have counted: each that lives, and the others together, by direction.
+#[derive(Debug, Default)]
+struct Tallies {
+    live: Vec<(Direction, Arc<Counts>)>,
+    gone: [Counts; 2],
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    packets: [AtomicU64; 3],
+    pool_bytes: AtomicU64,
+    inline_bytes: AtomicU64,
+}
+
+/// What one direction of one connection counts. Dropped, its counts stay in the meters.
+#[derive(Debug)]
+pub(crate) struct Tally {
+    meters: Arc<Meters>,
+    direction: Direction,
+    counts: Arc<Counts>,
+}
+
+impl Tally {
+    pub(crate) fn new(meters: &Arc<Meters>, direction: Direction) -> Self {
+        let counts = Arc::default();
+        meters.tallies().live.push((direction, Arc::clone(&counts)));
+        Self { meters: Arc::clone(meters), direction, counts }
+    }
+
+    /// Counts a packet whose pad came so, and the keystream that it took. One at a time does (`&mut`): what is
+    /// read here is what was written last.
+    pub(crate) fn count(&mut self, pad: Coverage, pool_bytes: usize, inline_bytes: usize) {
+        add(&self.counts.packets[pad as usize], 1);
+        add(&self.counts.pool_bytes, pool_bytes as u64);
+        add(&self.counts.inline_bytes, inline_bytes as u64);
+    }
+}
+
+impl Drop for Tally {
+    fn drop(&mut self) {
+        let mut tallies = self.meters.tallies();
+        let Tallies { live, gone } = &mut *tallies;
+        live.retain(|(_, counts)| !Arc::ptr_eq(counts, &self.counts));
+        let gone = &gone[self.direction as usize];
+        for (sum, packets) in gone.packets.iter().zip(&self.counts.packets) {
+            add(sum, packets.load(Relaxed));
+        }
+        add(&gone.pool_bytes, self.counts.pool_bytes.load(Relaxed));
+        add(&gone.inline_bytes, self.counts.inline_bytes.load(Relaxed));
+    }
+}
+
+/// Adds to what nobody else adds to now.
+fn add(sum: &AtomicU64, more: u64) {
+    sum.store(sum.load(Relaxed).wrapping_add(more), Relaxed);
 }
 
 /// Times the stages of a packet that is sampled; does nothing for one that is not.

@@ -33,7 +33,7 @@ pub(crate) struct Arrivals {
 
 impl Inbound {
     pub(crate) fn new(limits: Limits, ahead: Ahead, meters: Arc<Meters>) -> Self {
-        let phases = Phases::new(Direction::Receive, limits.phase_packets(), ahead);
+        let phases = Phases::new(Direction::Receive, limits.phase_packets(), ahead, &meters);
         let arrivals = Arrivals { phases, window: ReplayWindow::default() };
         Self { arrivals: Mutex::new(arrivals), meters }
     }
@@ -117,9 +117,7 @@ impl OpenKey {
             self.inbound.meters.count_exhaustion();
         }
         phases.follow(self.phase, packet_number);
-        drop(arrivals);
-        let (pool, inline) = (spent.pool_bytes, spent.inline_bytes);
-        self.inbound.meters.count_packet(Direction::Receive, coverage, pool, inline);
+        phases.count(coverage, spent);
         Ok(coverage)
     }
 

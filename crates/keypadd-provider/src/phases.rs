@@ -17,6 +17,7 @@ use keypadd_pool::{Coverage, Direction, HEAD_BYTES, Lane, Part, PartLevel, Pool,
 use zeroize::Zeroizing;
 
 use crate::limits::STANDBY_PACKETS;
+use crate::meters::{Meters, Tally};
 
 /// The longest rest of a pad that is made inline where the packet could be done as a whole.
 pub(crate) const REST_BYTES_MAX: usize = 2 * HEAD_BYTES;
@@ -24,6 +25,7 @@ pub(crate) const REST_BYTES_MAX: usize = 2 * HEAD_BYTES;
 /// All live phases, oldest first.
 pub(crate) struct Phases {
     traffic: Traffic,
+    tally: Tally,
     /// Set once the handshake is complete: no chunk is made for strangers.
     pool: Option<Pool>,
     pads: VecDeque<PhasePads>,
@@ -61,9 +63,15 @@ pub(crate) struct Spent {
 }
 
 impl Phases {
-    pub(crate) fn new(direction: Direction, phase_packets: u64, ahead: Ahead) -> Self {
+    pub(crate) fn new(
+        direction: Direction,
+        phase_packets: u64,
+        ahead: Ahead,
+        meters: &Arc<Meters>,
+    ) -> Self {
         Self {
             traffic: Traffic::new(direction),
+            tally: Tally::new(meters, direction),
             pool: None,
             pads: VecDeque::new(),
             current: 0,
@@ -112,6 +120,11 @@ impl Phases {
     /// The pads of a live phase.
     pub(crate) fn pads(&mut self, phase: u64) -> Option<&mut PhasePads> {
         self.pads.iter_mut().find(|pads| pads.phase == phase)
+    }
+
+    /// Counts a packet that was sealed or opened: where its pad came from, and what it took.
+    pub(crate) fn count(&mut self, pad: Coverage, spent: Spent) {
+        self.tally.count(pad, spent.pool_bytes, spent.inline_bytes);
     }
 
     /// Follows the connection: called for every packet that was sealed or has verified.

@@ -42,8 +42,9 @@ impl Outbound {
         fault: Arc<FaultLatch>,
         meters: Arc<Meters>,
     ) -> Self {
+        let phases = Phases::new(Direction::Send, limits.phase_packets(), ahead, &meters);
         Self {
-            phases: Mutex::new(Phases::new(Direction::Send, limits.phase_packets(), ahead)),
+            phases: Mutex::new(phases),
             fault,
             worn: Worn::default(),
             meters,
@@ -114,6 +115,7 @@ impl SealKey {
             pads.apply(coverage, packet_number, mask, payload)
         };
         phases.follow(self.phase, packet_number);
+        phases.count(coverage, spent);
         drop(phases);
 
         *tag = match whole {
@@ -129,8 +131,6 @@ impl SealKey {
                 tag
             }
         };
-        let (pool, inline) = (spent.pool_bytes, spent.inline_bytes);
-        self.outbound.meters.count_packet(Direction::Send, coverage, pool, inline);
         Ok(coverage)
     }
 

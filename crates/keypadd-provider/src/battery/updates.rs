@@ -1,5 +1,6 @@
 //! Key updates: lanes of coming phases, late packets of past ones, and memory that comes home.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use keypadd_keystream::{PacketNumber, Protection, Suite, SuiteKey};
@@ -200,7 +201,8 @@ fn a_phase_that_ends_in_one_direction_is_prepared_in_both() {
     let (pool, ahead) = (new_pool(4 << 20), Ahead::default());
     let keystream = || SuiteKey::derive(Suite::AES_128_GCM, &[1; 16], &[2; 12]).keystream;
     let [mut busy, mut quiet] = [Direction::Send, Direction::Receive].map(|direction| {
-        let mut phases = Phases::new(direction, STANDBY_PACKETS + 10, ahead.clone());
+        let limit = STANDBY_PACKETS + 10;
+        let mut phases = Phases::new(direction, limit, ahead.clone(), &Arc::default());
         (0..3).for_each(|phase| phases.add(phase, keystream()));
         phases.use_pool(Some(pool.clone()));
         phases.follow(1, PacketNumber::new(0));
