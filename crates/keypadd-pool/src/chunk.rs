@@ -57,6 +57,20 @@ impl Part {
         UNIT_BYTES / self.row_bytes()
     }
 
+    /// The unit that holds the row of `slot`, and where in it. By constants: to divide takes as long as to
+    /// XOR a keystroke.
+    #[inline]
+    const fn place(self, slot: usize) -> (usize, Range<usize>) {
+        const HEADS: usize = Part::Head.rows_per_unit();
+        const BODIES: usize = Part::Body.rows_per_unit();
+        let (unit, nth) = match self {
+            Self::Head => (slot / HEADS, slot % HEADS),
+            Self::Body => (slot / BODIES, slot % BODIES),
+        };
+        let start = nth * self.row_bytes();
+        (unit, start..start + self.row_bytes())
+    }
+
     /// Units that a chunk of this part takes from the arena.
     pub(crate) const fn units(self) -> usize {
         SEGMENT_PACKETS.div_ceil(self.rows_per_unit())
@@ -116,33 +130,35 @@ impl Chunk {
     ///
     /// A row that begins with 16 zero bytes is never keystream that was generated: it was wiped,
     /// or never written. XORing it would send plaintext, so it counts as not here.
+    #[inline]
     pub(crate) fn holds(&self, key: KeyId, segment: Segment, part: Part, slot: usize) -> bool {
         self.key == key
             && self.segment == segment
             && self.part == part
             && self.taken & (1 << slot) == 0
-            && self.row(slot)[..MARK_BYTES].iter().any(|&byte| byte != 0)
+            && self.row(slot)[..MARK_BYTES] != [0; MARK_BYTES]
     }
 
     /// Reads a pad without taking it: for GCM's tag mask, before the tag is known to be good.
     pub(crate) fn row(&self, slot: usize) -> &[u8] {
-        let (unit, bytes) = self.place(slot);
+        let (unit, bytes) = self.part.place(slot);
         &self.units[unit][bytes]
     }
 
-    /// Takes the pad of `slot`: XORs its bytes from `from` on over `data` and wipes what was used of it; a
-    /// long rest is wiped along with what was not used at all. The caller has asked [`Self::holds`]; `data`
-    /// ends within the row.
-    pub(crate) fn take(&mut self, slot: usize, from: usize, data: &mut [u8]) {
+    /// Takes the pad of `slot`: XORs its first bytes over `mask` and then `data`, and wipes what was used of it;
+    /// a long rest is wiped along with what was not used at all. The caller has asked [`Self::holds`]; both
+    /// together are no longer than the row.
+    #[inline]
+    pub(crate) fn take(&mut self, slot: usize, mask: &mut [u8], data: &mut [u8]) {
         // Retire the pad before using it, so that nothing can use it twice.
         self.taken |= 1 << slot;
-        let (unit, bytes) = self.place(slot);
+        let (unit, bytes) = self.part.place(slot);
         let row = &mut self.units[unit][bytes];
-        for (byte, pad) in data.iter_mut().zip(&row[from..]) {
-            *byte ^= pad;
-        }
+        let (for_mask, for_data) = row.split_at(mask.len());
+        xor(mask, for_mask);
+        xor(data, for_data);
         // The first bytes in any case: they tell that there is no pad any more.
-        let used = (from + data.len()).max(MARK_BYTES);
+        let used = (mask.len() + data.len()).max(MARK_BYTES);
         if row.len() - used > REST_BYTES_MAX {
             self.rests |= 1 << slot;
             wipe(&mut row[..used]);
@@ -157,7 +173,7 @@ impl Chunk {
         self.home.count_wasted(u64::from(self.untaken()));
         let left = !self.taken | self.rests;
         for slot in (0..SEGMENT_PACKETS).filter(|slot| left & (1 << slot) != 0) {
-            let (unit, bytes) = self.place(slot);
+            let (unit, bytes) = self.part.place(slot);
             wipe(&mut self.units[unit][bytes]);
         }
         (self.taken, self.rests) = (u64::MAX, 0);
@@ -168,11 +184,12 @@ impl Chunk {
         self.wipe_untaken();
         std::mem::take(&mut self.units)
     }
+}
 
-    fn place(&self, slot: usize) -> (usize, Range<usize>) {
-        let (per_unit, row_bytes) = (self.part.rows_per_unit(), self.part.row_bytes());
-        let start = slot % per_unit * row_bytes;
-        (slot / per_unit, start..start + row_bytes)
+/// XORs a pad over data that may be shorter.
+fn xor(data: &mut [u8], pad: &[u8]) {
+    for (byte, pad) in data.iter_mut().zip(pad) {
+        *byte ^= pad;
     }
 }
 

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use keypadd_keystream::{PacketNumber, SEGMENT_PACKETS, Segment};
 
-use crate::chunk::{KeyId, Part};
+use crate::chunk::{BODY_BYTES, HEAD_BYTES, KeyId, PAD_BYTES, Part};
 use crate::demand::Traffic;
 use crate::plan::Stage;
 use crate::shared::Wake;
@@ -78,10 +78,15 @@ impl PartShared {
         self.recall.store(keep + 1, Release);
     }
 
+    /// Whether the filler has asked for chunks back, and has not got them yet.
+    fn is_recalled(&self) -> bool {
+        self.recall.load(Acquire) != NO_RECALL
+    }
+
     /// After a recall that has been obeyed: the segment from which on chunks are to be made again,
     /// if any came back.
     pub(crate) fn obeyed(&self) -> Option<u64> {
-        (self.recall.load(Acquire) == NO_RECALL).then(|| self.resume.load(Relaxed))
+        (!self.is_recalled()).then(|| self.resume.load(Relaxed))
     }
 }
 
@@ -196,6 +201,9 @@ impl Lane {
             // A part that this packet does not need follows from segment to segment.
             let needs = pad_bytes > part.range().start;
             let moved = (needs || goes_on) && hand.advance_to(segment, counts);
+            if !moved && !goes_on && !counts.is_recalled() {
+                continue; // as nearly always
+            }
             let expired = goes_on && hand.expire(segment, counts);
             let gave_back = hand.obey(needs.then_some(segment), counts) || expired;
             // Where there is nothing, nothing moves; the filler may not know that it is needed now.
@@ -218,34 +226,34 @@ impl Lane {
         mask: &mut [u8],
         data: &mut [u8],
     ) -> [bool; 2] {
-        let pad_bytes = mask.len() + data.len();
-        let (skip, slot) = (mask.len(), packet_number.slot());
-        debug_assert!(skip <= Part::Head.range().end, "the tag mask lies in the head");
-        Part::ALL.map(|part| {
-            let range = part.range();
-            if pad_bytes <= range.start {
-                return false;
-            }
-            let hand = &mut self.hands[part as usize];
-            let Some(chunk) = hand.find(self.key, part, packet_number) else {
-                return false;
-            };
-            let end = range.end.min(pad_bytes) - skip;
-            match part {
-                Part::Head => {
-                    // The mask's bytes first: taking the pad wipes them.
-                    for (byte, pad) in mask.iter_mut().zip(chunk.row(slot)) {
-                        *byte ^= pad;
-                    }
-                    chunk.take(slot, skip, &mut data[..end]);
-                }
-                Part::Body => chunk.take(slot, 0, &mut data[range.start - skip..end]),
-            }
-            if let Some(in_hand) = hand.in_hand(packet_number) {
-                hand.note(in_hand, &self.shared.parts[part as usize]);
-            }
-            true
-        })
+        debug_assert!(mask.len() <= HEAD_BYTES, "the tag mask lies in the head");
+        let (head, rest) = data.split_at_mut(data.len().min(HEAD_BYTES - mask.len()));
+        let (body, _) = rest.split_at_mut(rest.len().min(BODY_BYTES));
+        [
+            self.take_part(Part::Head, packet_number, mask, head),
+            self.take_part(Part::Body, packet_number, &mut [], body),
+        ]
+    }
+
+    /// As [`Self::take`], for one part of the pad.
+    #[inline]
+    fn take_part(
+        &mut self,
+        part: Part,
+        packet_number: PacketNumber,
+        mask: &mut [u8],
+        data: &mut [u8],
+    ) -> bool {
+        if mask.is_empty() && data.is_empty() {
+            return false;
+        }
+        let hand = &mut self.hands[part as usize];
+        let Some(chunk) = hand.find(self.key, part, packet_number) else { return false };
+        chunk.take(packet_number.slot(), mask, data);
+        if let Some(in_hand) = hand.in_hand(packet_number) {
+            hand.note(in_hand, &self.shared.parts[part as usize]);
+        }
+        true
     }
 
     /// How much the filler should hold ready for this key.
@@ -267,13 +275,12 @@ impl Lane {
 }
 
 /// Which of a pad's parts a packet needs decides between hit, partial and miss.
+#[inline]
 fn coverage(pad_bytes: usize, mut at_hand: impl FnMut(Part) -> bool) -> Coverage {
-    let needed = Part::ALL.into_iter().filter(|part| pad_bytes > part.range().start);
-    let (have, all) =
-        needed.fold((0, 0), |(have, all), part| (have + usize::from(at_hand(part)), all + 1));
-    match have {
-        0 => Coverage::Miss,
-        _ if have < all || pad_bytes > Part::Body.range().end => Coverage::Partial,
-        _ => Coverage::Hit,
+    let is_long = pad_bytes > HEAD_BYTES;
+    match (pad_bytes > 0 && at_hand(Part::Head), is_long && at_hand(Part::Body)) {
+        (false, false) => Coverage::Miss,
+        (true, body) if body == is_long && pad_bytes <= PAD_BYTES => Coverage::Hit,
+        _ => Coverage::Partial,
     }
 }

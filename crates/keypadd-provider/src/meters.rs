@@ -153,10 +153,24 @@ impl Meters {
         self.pad_reuse.fetch_add(1, Relaxed);
     }
 
+    #[inline]
     pub(crate) fn observe(&self, direction: Direction, pad: Coverage, since: Option<Instant>) {
         if let Some(since) = since {
-            self.seconds[direction as usize][pad as usize].observe(since.elapsed().as_secs_f64());
+            self.observe_packet(direction, pad, since);
         }
+    }
+
+    #[cold]
+    fn observe_packet(&self, direction: Direction, pad: Coverage, since: Instant) {
+        self.seconds[direction as usize][pad as usize].observe(since.elapsed().as_secs_f64());
+    }
+
+    /// The stage began at `last`; returns when it ended, which is now.
+    #[cold]
+    fn observe_stage(&self, stage: PacketStage, last: Instant) -> Instant {
+        let now = Instant::now();
+        self.stages[stage as usize].observe((now - last).as_secs_f64());
+        now
     }
 }
 
@@ -231,11 +245,10 @@ impl<'m> StageClock<'m> {
     }
 
     /// A stage ends here, and the next one begins.
+    #[inline]
     pub(crate) fn end_of(&mut self, stage: PacketStage) {
         if let Some(last) = self.last {
-            let now = Instant::now();
-            self.meters.stages[stage as usize].observe((now - last).as_secs_f64());
-            self.last = Some(now);
+            self.last = Some(self.meters.observe_stage(stage, last));
         }
     }
 }

@@ -7,7 +7,6 @@
 //! Without a pool, or before the peer has proved its key, there are no lanes and every byte is
 //! made inline.
 
-use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -28,7 +27,7 @@ pub(crate) struct Phases {
     tally: Tally,
     /// Set once the handshake is complete: no chunk is made for strangers.
     pool: Option<Pool>,
-    pads: VecDeque<PhasePads>,
+    pads: Vec<PhasePads>,
     /// The newest phase that a packet was sealed or opened with.
     current: u64,
     /// One above the newest packet number used: where new lanes begin.
@@ -73,7 +72,7 @@ impl Phases {
             traffic: Traffic::new(direction),
             tally: Tally::new(meters, direction),
             pool: None,
-            pads: VecDeque::new(),
+            pads: Vec::new(),
             current: 0,
             next_packet: 0,
             phase_packets,
@@ -83,7 +82,7 @@ impl Phases {
 
     /// Adds the next phase's keystream; phases come in order.
     pub(crate) fn add(&mut self, phase: u64, keystream: Option<Arc<KeystreamKey>>) {
-        self.pads.push_back(PhasePads {
+        self.pads.push(PhasePads {
             phase,
             inline: keystream.map(InlineKeystream::new),
             lane: None,
@@ -137,14 +136,15 @@ impl Phases {
         if phase != self.current {
             return;
         }
-        let Some(pads) = self.pads(phase) else { return };
+        let mut phases = self.pads.iter_mut();
+        let Some(pads) = phases.find(|pads| pads.phase == phase) else { return };
         let first = *pads.first_packet.get_or_insert_with(|| packet_number.value());
         let spanned = (packet_number.value() + 1).saturating_sub(first);
         if spanned + STANDBY_PACKETS >= self.phase_packets {
             self.ahead.0.fetch_max(phase + 1, Relaxed);
         }
         let is_ahead = self.ahead.0.load(Relaxed) > phase;
-        match self.pads(phase + 1).map(|next| &mut next.lane) {
+        match phases.next().map(|next| &mut next.lane) {
             // The next phase will begin at a number not far above this one: its chunks for
             // numbers already used up are given back and made anew further on.
             Some(Some(lane)) => {
@@ -158,7 +158,7 @@ impl Phases {
     /// The phase that quinn seals the next packet in. It holds the keys of the one after, and may have
     /// followed its peer into this one without having sent anything since.
     pub(crate) fn sealing(&self) -> u64 {
-        self.pads.back().map_or(0, |next| next.phase.saturating_sub(1))
+        self.pads.last().map_or(0, |next| next.phase.saturating_sub(1))
     }
 
     /// The phase that is being sealed in ends soon, in both directions.
@@ -281,7 +281,7 @@ impl PhasePads {
         };
         let pad_bytes = mask.len() + data.len();
         let mut spent = Spent { pool_bytes: pad_bytes, inline_bytes: 0 };
-        for gap in gaps(head, body, pad_bytes) {
+        for gap in gaps(head, body, pad_bytes).into_iter().filter(|gap| !gap.is_empty()) {
             spent.pool_bytes -= gap.len();
             spent.inline_bytes += gap.len();
             apply_inline(inline, packet_number, gap, mask, data);
@@ -309,17 +309,14 @@ fn apply_inline(
     }
 }
 
-/// The ranges of a pad that the pool did not serve, in order and joined where they touch.
-fn gaps(head: bool, body: bool, pad_bytes: usize) -> impl Iterator<Item = Range<usize>> {
+/// The ranges of a pad that the pool did not serve, in order and joined where they touch; some are empty, of
+/// which a few end before they start.
+fn gaps(head: bool, body: bool, pad_bytes: usize) -> [Range<usize>; 2] {
     let [head_range, body_range] = Part::ALL.map(Part::range);
-    let ranges: [Range<usize>; 2] = match (head, body) {
+    match (head, body) {
         (true, true) => [body_range.end..pad_bytes, 0..0],
         (true, false) => [head_range.end..pad_bytes, 0..0],
         (false, true) => [head_range, body_range.end..pad_bytes],
         (false, false) => [0..pad_bytes, 0..0],
-    };
-    ranges
-        .into_iter()
-        .map(move |range| range.start..range.end.min(pad_bytes))
-        .filter(|range| range.start < range.end)
+    }
 }

@@ -3,7 +3,7 @@
 //! quinn unwraps what packet keys return, under the connection's lock, so this key neither fails
 //! nor panics: asked for anything unsound it writes zeros over payload and tag, latches a fault,
 //! and seals nothing more. A packet number is used once: the key refuses every number that is not
-//! above the last one of its direction, by an atomic outside the mutex.
+//! above the last one of its direction, whatever the phase.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -29,7 +29,7 @@ pub(crate) struct Outbound {
     /// The phase in use has carried as many bytes as it should.
     pub(crate) worn: Worn,
     meters: Arc<Meters>,
-    /// The lowest packet number that may still be sealed.
+    /// The lowest packet number that may still be sealed; changed under the lock of `phases` alone.
     next: AtomicU64,
     /// Something unsound was asked: only zeros go out from now on.
     poisoned: AtomicBool,
@@ -92,9 +92,9 @@ impl SealKey {
         started: Option<Instant>,
     ) -> Result<Coverage, KeyFault> {
         let mut stages = StageClock::new(&self.outbound.meters, started);
-        self.permit(packet_number, payload.len())?;
         let pad_bytes = self.protection.mask_bytes() + payload.len();
         let mut phases = self.outbound.phases.lock().map_err(|_| KeyFault::Internal)?;
+        self.permit(packet_number, payload.len())?;
         self.wear(payload.len() as u64)?;
         let pads = phases.pads(self.phase).ok_or(KeyFault::KeyRetired)?;
         let coverage = pads.seek(packet_number, pad_bytes);
@@ -134,7 +134,8 @@ impl SealKey {
         Ok(coverage)
     }
 
-    /// Whether this key may seal this packet; claims the number.
+    /// Whether this key may seal this packet; claims the number. Whoever calls holds the lock of the phases,
+    /// as for [`Self::wear`].
     fn permit(&self, packet_number: PacketNumber, payload_bytes: usize) -> Result<(), KeyFault> {
         if self.outbound.poisoned.load(Relaxed) {
             return Err(KeyFault::Internal);
@@ -143,10 +144,11 @@ impl SealKey {
             return Err(KeyFault::PayloadTooLong);
         }
         let number = packet_number.value();
-        if self.outbound.next.fetch_max(number + 1, Relaxed) > number {
+        if self.outbound.next.load(Relaxed) > number {
             self.outbound.meters.count_pad_reuse();
             return Err(KeyFault::NumberRepeated);
         }
+        self.outbound.next.store(number + 1, Relaxed);
         Ok(())
     }
 

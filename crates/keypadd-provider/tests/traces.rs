@@ -374,7 +374,9 @@ fn a_connection_that_is_over_leaves_no_key_of_ours_in_memory() {
     {
         let log = Arc::new(Inverted::default());
         let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
-        let [alive, over] = ["alive", "over"].map(|name| folder.join(name));
+        // Another run of this test may be under way in the same folder.
+        let file = |name| folder.join(format!("{name}-{}", std::process::id()));
+        let [alive, over] = ["alive", "over"].map(file);
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .enable_all()

@@ -47,7 +47,7 @@ fn a_row_of_zeros_counts_as_not_at_hand() {
     for part in Part::ALL {
         let (mut chunk, _arrivals) = chunk(part);
         for slot in [0, 5, 6, 63] {
-            let (unit, bytes) = chunk.place(slot);
+            let (unit, bytes) = chunk.part.place(slot);
             chunk.units[unit][bytes.start..bytes.start + 16].fill(0);
             assert!(!chunk.holds(KEY, segment(2), part, slot), "{part:?} {slot}");
             // Its neighbours are unharmed.
@@ -62,7 +62,7 @@ fn a_pad_that_was_used_is_wiped_and_no_longer_held() {
         let (mut chunk, _arrivals) = chunk(part);
         let row = chunk.row(9).to_vec();
         let mut data = [0; 20];
-        chunk.take(9, 4, &mut data);
+        chunk.take(9, &mut [0; 4], &mut data);
         assert_eq!(data, row[4..24]);
         assert!(chunk.row(9)[..24].iter().all(|&byte| byte == 0));
         assert!(!chunk.holds(KEY, segment(2), part, 9));
@@ -80,7 +80,7 @@ fn memory_leaves_a_chunk_wiped_whichever_way_it_goes() {
         assert!(arrivals.try_recv().is_err(), "nothing came another way");
 
         let (mut dropped, arrivals) = chunk(part);
-        dropped.take(1, 0, &mut [0; 16]);
+        dropped.take(1, &mut [], &mut [0; 16]);
         drop(dropped);
         let units = arrivals.try_recv().expect("the memory came home");
         assert!(units.len() == part.units() && is_wiped(&units));
@@ -91,7 +91,7 @@ fn memory_leaves_a_chunk_wiped_whichever_way_it_goes() {
 fn rows_of_different_packets_never_share_bytes() {
     for part in Part::ALL {
         let (chunk, _arrivals) = chunk(part);
-        let mut places: Vec<_> = (0..SEGMENT_PACKETS).map(|slot| chunk.place(slot)).collect();
+        let mut places: Vec<_> = (0..SEGMENT_PACKETS).map(|slot| chunk.part.place(slot)).collect();
         places.sort_by_key(|(unit, bytes)| (*unit, bytes.start));
         for pair in places.windows(2) {
             let [(unit, bytes), (next_unit, next_bytes)] = pair else {

@@ -113,7 +113,6 @@ impl Hand {
 
     /// Gives back what the filler wants for others, the furthest first; true if it had asked. What the
     /// packet at hand needs stays: it may have been seen already.
-    #[inline]
     pub(super) fn obey(&mut self, needed: Option<Segment>, counts: &PartShared) -> bool {
         // Paired with the filler's store: everything it had pushed by then is in the queue.
         let recall = counts.recall.load(Acquire);
@@ -170,12 +169,17 @@ impl Hand {
         self.current.iter().chain(self.recent.iter().flatten())
     }
 
+    #[inline]
     pub(super) fn find(&mut self, key: KeyId, part: Part, pn: PacketNumber) -> Option<&mut Chunk> {
-        self.current
-            .iter_mut()
-            .chain(self.recent.iter_mut().flatten())
-            .map(|chunk| &mut **chunk)
-            .find(|chunk| chunk.holds(key, pn.segment(), part, pn.slot()))
+        let holds = |chunk: &Chunk| chunk.holds(key, pn.segment(), part, pn.slot());
+        let Self { current, recent, .. } = self;
+        // Nearly every packet's.
+        if let Some(chunk) = current.as_deref_mut()
+            && holds(chunk)
+        {
+            return Some(chunk);
+        }
+        recent.iter_mut().flatten().map(|chunk| &mut **chunk).find(|chunk| holds(chunk))
     }
 
     /// As `find`, but also sees the front of the queue, and moves nothing.
