@@ -1,6 +1,6 @@
 //! A chunk: one part of the keystream of 64 consecutive packet numbers of one key.
 //!
-//! A chunk is neither `Clone` nor `Copy`. Using a pad marks it taken, wipes it, and first checks
+//! A chunk is neither `Clone` nor `Copy`. Using a pad marks it taken, wipes what is used of it, and first checks
 //! that the chunk belongs to the key, the segment and the part that the caller means: the real
 //! bug of a pool is a pad under the wrong number, so the check stays in release builds.
 
@@ -21,9 +21,9 @@ pub const PAD_BYTES: usize = HEAD_BYTES + BODY_BYTES;
 
 /// A row that begins with so many zeros is no pad.
 const MARK_BYTES: usize = 16;
-/// The longest rest of a pad that is wiped at once: beyond it, a packet would wait for the wiping of what it
-/// has no use for.
-const REST_BYTES_MAX: usize = 128;
+/// The longest rest of a pad that is wiped along with what was used of it, two lines of a cache: for a longer
+/// one, a packet would wait until memory that it has no use for has been fetched.
+const REST_WIPED_MAX: usize = 128;
 
 /// Which bytes of every pad a chunk holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,8 +89,8 @@ pub(crate) struct Chunk {
     part: Part,
     /// One bit a packet: set when its pad was used.
     taken: u64,
-    /// One bit a packet: set when its pad was used in part, and the rest is not wiped yet.
-    rests: u64,
+    /// One bit a packet: set when all of its pad has been wiped.
+    wiped: u64,
     units: Box<[Unit]>,
     home: Home,
 }
@@ -106,7 +106,7 @@ impl Chunk {
         home: Home,
     ) -> Self {
         debug_assert_eq!(units.len(), part.units());
-        let mut chunk = Self { key, segment, part, taken: 0, rests: 0, units, home };
+        let mut chunk = Self { key, segment, part, taken: 0, wiped: 0, units, home };
         let rows = chunk
             .units
             .iter_mut()
@@ -159,29 +159,29 @@ impl Chunk {
         xor(data, for_data);
         // The first bytes in any case: they tell that there is no pad any more.
         let used = (mask.len() + data.len()).max(MARK_BYTES);
-        if row.len() - used > REST_BYTES_MAX {
-            self.rests |= 1 << slot;
+        if row.len().saturating_sub(used) > REST_WIPED_MAX {
             wipe(&mut row[..used]);
         } else {
             wipe(row);
+            self.wiped |= 1 << slot;
         }
     }
 
-    /// Wipes what was not used, and counts pads of which nothing was as wasted; the chunk has nothing to take
-    /// after that.
-    pub(crate) fn wipe_untaken(&mut self) {
+    /// Wipes what is left of all pads, and counts those of which nothing was used as wasted; the chunk has
+    /// nothing to take after that.
+    pub(crate) fn wipe_left(&mut self) {
         self.home.count_wasted(u64::from(self.untaken()));
-        let left = !self.taken | self.rests;
-        for slot in (0..SEGMENT_PACKETS).filter(|slot| left & (1 << slot) != 0) {
+        self.taken = u64::MAX;
+        for slot in (0..SEGMENT_PACKETS).filter(|slot| self.wiped & (1 << slot) == 0) {
             let (unit, bytes) = self.part.place(slot);
             wipe(&mut self.units[unit][bytes]);
         }
-        (self.taken, self.rests) = (u64::MAX, 0);
+        self.wiped = u64::MAX;
     }
 
     /// The memory of a chunk that has been wiped.
     pub(crate) fn into_units(mut self) -> Box<[Unit]> {
-        self.wipe_untaken();
+        self.wipe_left();
         std::mem::take(&mut self.units)
     }
 }
@@ -196,7 +196,7 @@ fn xor(data: &mut [u8], pad: &[u8]) {
 impl Drop for Chunk {
     fn drop(&mut self) {
         if !self.units.is_empty() {
-            self.wipe_untaken();
+            self.wipe_left();
             self.home.take_back(std::mem::take(&mut self.units));
         }
     }

@@ -84,8 +84,8 @@ impl ConnectionKeys {
             Some(allowance) => pool.for_peer(allowance.clone()),
             None => pool.clone(),
         });
-        if let Ok(mut phases) = self.outbound.phases.lock() {
-            phases.use_pool(pool.clone());
+        if let Ok(mut departures) = self.outbound.departures.lock() {
+            departures.phases.use_pool(pool.clone());
         }
         if let Ok(mut arrivals) = self.inbound.arrivals.lock() {
             arrivals.phases.use_pool(pool);
@@ -110,8 +110,8 @@ impl ConnectionKeys {
 
     /// The next phase will be used soon: from the next packet on its heads are made.
     pub(crate) fn expect_update(&self) {
-        if let Ok(phases) = self.outbound.phases.lock() {
-            phases.expect_update();
+        if let Ok(departures) = self.outbound.departures.lock() {
+            departures.phases.expect_update();
         }
     }
 
@@ -129,9 +129,12 @@ impl ConnectionKeys {
             }
         };
         match direction {
-            Direction::Send => {
-                self.outbound.phases.lock().map(|phases| read(&phases)).unwrap_or_default()
-            }
+            Direction::Send => self
+                .outbound
+                .departures
+                .lock()
+                .map(|departures| read(&departures.phases))
+                .unwrap_or_default(),
             Direction::Receive => self
                 .inbound
                 .arrivals

@@ -1,8 +1,7 @@
 //! What packet protection counts, for metrics: one set per daemon.
 //!
-//! What every packet counts, each direction of a connection counts by itself, with plain stores: an addition
-//! that others could see at once locks the bus, and a few of those cost as much as a keystroke's XOR and MAC.
-//! Whoever reads adds up. The other counters are relaxed atomics; the two histograms are sampled, one packet in
+//! What every packet counts, each direction of a connection counts by itself, with a load and a store: atomic
+//! additions lock the bus, and a few of those cost as much as a keystroke's XOR. Whoever reads adds up. The other counters are relaxed atomics; the two histograms are sampled, one packet in
 //! 64, because a clock read costs as much as a short packet's XOR.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -20,7 +19,7 @@ pub const SAMPLED_ONE_IN: u64 = 64;
 pub enum PacketStage {
     /// Finding the pad; where some of it is not at hand, making it, with the XOR that goes along.
     Pad,
-    /// XORing a pad that was all at hand over the packet, and wiping it.
+    /// XORing a pad that was all at hand over the packet, and wiping what was used of it.
     Xor,
     /// Making or checking the tag.
     Mac,
@@ -126,10 +125,11 @@ impl Meters {
     /// One figure of some directions, over all connections.
     fn sum(&self, directions: &[Direction], figure: impl Fn(&Counts) -> &AtomicU64) -> u64 {
         let tallies = self.tallies();
-        let live = tallies.live.iter().filter(|(direction, _)| directions.contains(direction));
-        let live = live.map(|(_, counts)| figure(counts).load(Relaxed));
-        let gone = directions.iter().map(|way| figure(&tallies.gone[*way as usize]).load(Relaxed));
-        live.chain(gone).sum()
+        let of = |way: &Direction| {
+            let live = tallies.live[*way as usize].iter().map(|counts| &**counts);
+            live.chain([&tallies.gone[*way as usize]])
+        };
+        directions.iter().flat_map(of).map(|counts| figure(counts).load(Relaxed)).sum()
     }
 
     /// Nothing that is done under this lock can leave it half done.
@@ -176,10 +176,10 @@ impl Meters {
 
 const BOTH: [Direction; 2] = [Direction::Send, Direction::Receive];
 
-/// What directions of connections have counted: each that lives, and the others together, by direction.
+/// What directions of connections have counted, by direction: each that lives, and the others together.
 #[derive(Debug, Default)]
 struct Tallies {
-    live: Vec<(Direction, Arc<Counts>)>,
+    live: [Vec<Arc<Counts>>; 2],
     gone: [Counts; 2],
 }
 
@@ -201,7 +201,7 @@ pub(crate) struct Tally {
 impl Tally {
     pub(crate) fn new(meters: &Arc<Meters>, direction: Direction) -> Self {
         let counts = Arc::default();
-        meters.tallies().live.push((direction, Arc::clone(&counts)));
+        meters.tallies().live[direction as usize].push(Arc::clone(&counts));
         Self { meters: Arc::clone(meters), direction, counts }
     }
 
@@ -217,9 +217,8 @@ impl Tally {
 impl Drop for Tally {
     fn drop(&mut self) {
         let mut tallies = self.meters.tallies();
-        let Tallies { live, gone } = &mut *tallies;
-        live.retain(|(_, counts)| !Arc::ptr_eq(counts, &self.counts));
-        let gone = &gone[self.direction as usize];
+        tallies.live[self.direction as usize].retain(|counts| !Arc::ptr_eq(counts, &self.counts));
+        let gone = &tallies.gone[self.direction as usize];
         for (sum, packets) in gone.packets.iter().zip(&self.counts.packets) {
             add(sum, packets.load(Relaxed));
         }
@@ -259,4 +258,35 @@ pub(crate) fn sample(packet_number: u64) -> Option<Instant> {
     /// 2^64 over the golden ratio: consecutive numbers spread evenly (Knuth, TAOCP 6.4).
     const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
     (packet_number.wrapping_mul(SPREAD) >> (64 - SAMPLED_ONE_IN.ilog2()) == 0).then(Instant::now)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_direction_counted_stays_when_it_is_gone() {
+        let meters = Arc::new(Meters::default());
+        let mut tallies = BOTH.map(|way| [(); 2].map(|()| Some(Tally::new(&meters, way))));
+        let check = |packets: u64| {
+            for (way, times) in BOTH.into_iter().zip([1, 2]) {
+                assert_eq!(meters.packets(way, Coverage::Partial), times * packets);
+                assert_eq!(meters.packets(way, Coverage::Hit), 0);
+            }
+            assert_eq!(meters.keystream_pool_bytes(), 3 * packets * 100);
+            assert_eq!(meters.keystream_inline_bytes(), 3 * packets * 7);
+        };
+        for nth in [0, 1] {
+            for (way, times) in [(0, 1), (1, 2)] {
+                for _ in 0..times {
+                    tallies[way][nth].as_mut().expect("it lives").count(Coverage::Partial, 100, 7);
+                }
+            }
+        }
+        check(2);
+        for nth in [0, 1] {
+            tallies.iter_mut().for_each(|of_a_way| of_a_way[nth] = None);
+            check(2);
+        }
+    }
 }

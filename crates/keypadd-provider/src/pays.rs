@@ -66,7 +66,7 @@ pub fn seal_times(protection: Protection, engine: CipherEngine) -> Option<[SealT
     let pooled = Arm::new(protection, engine);
     let inline = Arm::new(protection, engine);
     let (pool, mut filler) = Pool::with_filler(PoolSettings { budget_bytes: POOL_BYTES }).ok()?;
-    pooled.outbound.phases.lock().ok()?.use_pool(Some(pool));
+    pooled.outbound.departures.lock().ok()?.phases.use_pool(Some(pool));
     let mut number = 0;
     let times = TIMED_BYTES.map(|bytes| {
         while filler.step(Duration::ZERO) == Step::Worked {}
@@ -107,8 +107,8 @@ impl Arm {
             Arc::new(Outbound::new(limits, Ahead::default(), fault, Arc::clone(&meters)));
         let material = KeyMaterial::made_up(&vec![0x35; protection.key_bytes()], [0xa5; 12]);
         let (key_protection, keystream) = KeyProtection::derive(protection, &material, engine);
-        if let Ok(mut phases) = outbound.phases.lock() {
-            phases.add(0, keystream);
+        if let Ok(mut departures) = outbound.departures.lock() {
+            departures.phases.add(0, keystream);
         }
         let key = SealKey::new(Arc::clone(&outbound), 0, key_protection, limits);
         Self { meters, outbound, key }

@@ -121,7 +121,7 @@ impl Phases {
         self.pads.iter_mut().find(|pads| pads.phase == phase)
     }
 
-    /// Counts a packet that was sealed or opened: where its pad came from, and what it took.
+    /// Counts a packet whose pad was taken: where it came from, and how much of it.
     pub(crate) fn count(&mut self, pad: Coverage, spent: Spent) {
         self.tally.count(pad, spent.pool_bytes, spent.inline_bytes);
     }
@@ -310,7 +310,7 @@ fn apply_inline(
 }
 
 /// The ranges of a pad that the pool did not serve, in order and joined where they touch; some are empty, of
-/// which a few end before they start.
+/// which a few end before they start. A body is served only to a packet that is longer than a head.
 fn gaps(head: bool, body: bool, pad_bytes: usize) -> [Range<usize>; 2] {
     let [head_range, body_range] = Part::ALL.map(Part::range);
     match (head, body) {

@@ -48,7 +48,8 @@ impl Renewal {
     /// What to do at `now`.
     pub fn step(&mut self, now: Instant) -> Renew {
         let (outbound, _) = self.keys.directions();
-        let Ok(phase) = outbound.phases.lock().map(|phases| phases.sealing()) else {
+        let Ok(phase) = outbound.departures.lock().map(|departures| departures.phases.sealing())
+        else {
             return Renew::End;
         };
         let was_wanted = self.watch.update_at.is_some();
@@ -213,11 +214,11 @@ mod tests {
         let at = |seconds| began + Duration::from_secs(seconds);
         let mut renewal = keys.renewal(HOUR, began);
         for phase in [0, 1] {
-            outbound.phases.lock().expect("no panic").add(phase, None);
+            outbound.departures.lock().expect("no panic").phases.add(phase, None);
         }
         assert_eq!(renewal.step(at(1795)), Renew::Wait(at(1805)));
         // It follows its peer, and sends nothing.
-        outbound.phases.lock().expect("no panic").add(2, None);
+        outbound.departures.lock().expect("no panic").phases.add(2, None);
         assert_eq!(renewal.step(at(1805)), Renew::Wait(at(1805 + 1795)));
     }
 }

@@ -24,15 +24,20 @@ use crate::renewal::Worn;
 
 /// What all sealing keys of one connection share.
 pub(crate) struct Outbound {
-    pub(crate) phases: Mutex<Phases>,
+    pub(crate) departures: Mutex<Departures>,
     pub(crate) fault: Arc<FaultLatch>,
     /// The phase in use has carried as many bytes as it should.
     pub(crate) worn: Worn,
     meters: Arc<Meters>,
-    /// The lowest packet number that may still be sealed; changed under the lock of `phases` alone.
-    next: AtomicU64,
     /// Something unsound was asked: only zeros go out from now on.
     poisoned: AtomicBool,
+}
+
+/// The pads and the count of numbers, which spans phases.
+pub(crate) struct Departures {
+    pub(crate) phases: Phases,
+    /// The lowest packet number that may still be sealed.
+    next: u64,
 }
 
 impl Outbound {
@@ -44,11 +49,10 @@ impl Outbound {
     ) -> Self {
         let phases = Phases::new(Direction::Send, limits.phase_packets(), ahead, &meters);
         Self {
-            phases: Mutex::new(phases),
+            departures: Mutex::new(Departures { phases, next: 0 }),
             fault,
             worn: Worn::default(),
             meters,
-            next: AtomicU64::new(0),
             poisoned: AtomicBool::new(false),
         }
     }
@@ -60,7 +64,7 @@ pub(crate) struct SealKey {
     phase: u64,
     protection: KeyProtection,
     limits: Limits,
-    /// Packets and bytes so far, changed under the lock of [`Outbound::phases`] alone.
+    /// Packets and bytes so far, changed under the lock of [`Outbound::departures`] alone.
     sealed: AtomicU64,
     sealed_bytes: AtomicU64,
 }
@@ -93,8 +97,9 @@ impl SealKey {
     ) -> Result<Coverage, KeyFault> {
         let mut stages = StageClock::new(&self.outbound.meters, started);
         let pad_bytes = self.protection.mask_bytes() + payload.len();
-        let mut phases = self.outbound.phases.lock().map_err(|_| KeyFault::Internal)?;
-        self.permit(packet_number, payload.len())?;
+        let mut departures = self.outbound.departures.lock().map_err(|_| KeyFault::Internal)?;
+        let Departures { phases, next } = &mut *departures;
+        self.permit(packet_number, payload.len(), next)?;
         self.wear(payload.len() as u64)?;
         let pads = phases.pads(self.phase).ok_or(KeyFault::KeyRetired)?;
         let coverage = pads.seek(packet_number, pad_bytes);
@@ -116,7 +121,7 @@ impl SealKey {
         };
         phases.follow(self.phase, packet_number);
         phases.count(coverage, spent);
-        drop(phases);
+        drop(departures);
 
         *tag = match whole {
             Some(whole) => whole.seal(packet_number, header, payload),
@@ -134,9 +139,13 @@ impl SealKey {
         Ok(coverage)
     }
 
-    /// Whether this key may seal this packet; claims the number. Whoever calls holds the lock of the phases,
-    /// as for [`Self::wear`].
-    fn permit(&self, packet_number: PacketNumber, payload_bytes: usize) -> Result<(), KeyFault> {
+    /// Whether this key may seal this packet; claims its number, if it is the `next` one or above.
+    fn permit(
+        &self,
+        packet_number: PacketNumber,
+        payload_bytes: usize,
+        next: &mut u64,
+    ) -> Result<(), KeyFault> {
         if self.outbound.poisoned.load(Relaxed) {
             return Err(KeyFault::Internal);
         }
@@ -144,16 +153,16 @@ impl SealKey {
             return Err(KeyFault::PayloadTooLong);
         }
         let number = packet_number.value();
-        if self.outbound.next.load(Relaxed) > number {
+        if number < *next {
             self.outbound.meters.count_pad_reuse();
             return Err(KeyFault::NumberRepeated);
         }
-        self.outbound.next.store(number + 1, Relaxed);
+        *next = number + 1;
         Ok(())
     }
 
     /// Counts a packet and its bytes, and says whether the key may still seal it. Whoever calls holds the
-    /// lock of the phases: what is read here is what was written last, without a bus lock for it.
+    /// lock of the direction: what is read here is what was written last, without a bus lock for it.
     fn wear(&self, payload_bytes: u64) -> Result<(), KeyFault> {
         let sealed = self.sealed.load(Relaxed);
         if sealed >= self.limits.hard_stop {
@@ -186,8 +195,8 @@ impl SealKey {
 impl Drop for SealKey {
     /// What is left of this phase's keystream goes with its key.
     fn drop(&mut self) {
-        if let Ok(mut phases) = self.outbound.phases.lock() {
-            phases.retire(self.phase);
+        if let Ok(mut departures) = self.outbound.departures.lock() {
+            departures.phases.retire(self.phase);
         }
     }
 }

@@ -239,8 +239,8 @@ impl Session for PooledSession {
         one_rtt.next_phase += 1;
         let keys = one_rtt.secrets.next_packet_keys();
         let (outbound, inbound) = one_rtt.keys.directions();
-        if let Ok(mut phases) = outbound.phases.lock() {
-            phases.retire_before(phase - 1);
+        if let Ok(mut departures) = outbound.departures.lock() {
+            departures.phases.retire_before(phase - 1);
         }
         let kind = (one_rtt.suite, one_rtt.limits, self.context.cipher_engine);
         Some(key_pair(kind, phase, outbound, inbound, &*keys.local, &*keys.remote))
@@ -290,8 +290,8 @@ fn key_pair(
             .expect("a fresh key of our suite carries its material")
     };
     let (protection, keystream) = derive(local);
-    if let Ok(mut phases) = outbound.phases.lock() {
-        phases.add(phase, keystream);
+    if let Ok(mut departures) = outbound.departures.lock() {
+        departures.phases.add(phase, keystream);
     }
     let seal = SealKey::new(Arc::clone(outbound), phase, protection, limits);
     let (protection, keystream) = derive(remote);

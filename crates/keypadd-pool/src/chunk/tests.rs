@@ -64,7 +64,10 @@ fn a_pad_that_was_used_is_wiped_and_no_longer_held() {
         let mut data = [0; 20];
         chunk.take(9, &mut [0; 4], &mut data);
         assert_eq!(data, row[4..24]);
-        assert!(chunk.row(9)[..24].iter().all(|&byte| byte == 0));
+        let wiped = if part == Part::Head { HEAD_BYTES } else { 24 };
+        assert!(chunk.row(9)[..wiped].iter().all(|&byte| byte == 0));
+        // The rest of a body waits for the filler: no packet has a use for it.
+        assert!(chunk.row(9)[wiped..] == row[wiped..]);
         assert!(!chunk.holds(KEY, segment(2), part, 9));
         assert_eq!(chunk.untaken(), 63);
         assert!(chunk.holds(KEY, segment(2), part, 8) && chunk.holds(KEY, segment(2), part, 10));
@@ -79,11 +82,15 @@ fn memory_leaves_a_chunk_wiped_whichever_way_it_goes() {
         assert!(units.len() == part.units() && is_wiped(&units));
         assert!(arrivals.try_recv().is_err(), "nothing came another way");
 
-        let (mut dropped, arrivals) = chunk(part);
-        dropped.take(1, &mut [], &mut [0; 16]);
-        drop(dropped);
-        let units = arrivals.try_recv().expect("the memory came home");
-        assert!(units.len() == part.units() && is_wiped(&units));
+        // However much of a pad was used.
+        for used in [1, 16, HEAD_BYTES, BODY_BYTES - 129, BODY_BYTES - 128, BODY_BYTES] {
+            let used = used.min(part.row_bytes());
+            let (mut dropped, arrivals) = chunk(part);
+            dropped.take(1, &mut [], &mut vec![0; used]);
+            drop(dropped);
+            let units = arrivals.try_recv().expect("the memory came home");
+            assert!(units.len() == part.units() && is_wiped(&units), "{part:?}, {used} bytes");
+        }
     }
 }
 

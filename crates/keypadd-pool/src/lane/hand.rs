@@ -203,7 +203,7 @@ impl Drop for Hand {
     fn drop(&mut self) {
         let recent = self.recent.iter_mut().filter_map(Option::take);
         for mut chunk in self.current.take().into_iter().chain(recent) {
-            chunk.wipe_untaken();
+            chunk.wipe_left();
             give_back(&mut self.spent, chunk);
         }
         for chunk in self.drawn.drain(..) {

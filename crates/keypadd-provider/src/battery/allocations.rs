@@ -35,7 +35,7 @@ fn sealing_allocates_nothing_and_opening_the_plaintext_alone() {
             let settings = PoolSettings { budget_bytes: 16 << 20 };
             let (pool, mut filler) = Pool::with_filler(settings).expect("a pool");
             if lanes != Lanes::None {
-                sender.phases().use_pool(Some(pool.clone()));
+                sender.departures().phases.use_pool(Some(pool.clone()));
                 receiver.arrivals().phases.use_pool(Some(pool.clone()));
             }
             while lanes == Lanes::Filled && filler.step(Duration::ZERO) == Step::Worked {}

@@ -87,7 +87,7 @@ fn run(
     let senders = SOURCES.map(|pads| {
         let sender = Sender::new(suite);
         let key = sender.key(0, &material);
-        pads.supply(&mut sender.phases(), 0);
+        pads.supply(&mut sender.departures().phases, 0);
         (pads, sender, key)
     });
     let receivers = SOURCES.map(|pads| {

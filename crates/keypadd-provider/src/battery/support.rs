@@ -19,7 +19,7 @@ use crate::meters::Meters;
 use crate::open::{Arrivals, Inbound, OpenKey};
 use crate::phases::{Ahead, Phases, REST_BYTES_MAX};
 use crate::protection::KeyProtection;
-use crate::seal::{Outbound, SealKey};
+use crate::seal::{Departures, Outbound, SealKey};
 
 /// The pairs whose packets have pads: all but those with a null cipher.
 pub(super) fn with_pads() -> impl Iterator<Item = Protection> {
@@ -64,12 +64,12 @@ impl Sender {
         engine: CipherEngine,
     ) -> SealKey {
         let (protection, keystream) = KeyProtection::derive(self.suite, material, engine);
-        self.phases().add(phase, keystream);
+        self.departures().phases.add(phase, keystream);
         SealKey::new(Arc::clone(&self.outbound), phase, protection, self.limits)
     }
 
-    pub(super) fn phases(&self) -> MutexGuard<'_, Phases> {
-        self.outbound.phases.lock().expect("no test has panicked")
+    pub(super) fn departures(&self) -> MutexGuard<'_, Departures> {
+        self.outbound.departures.lock().expect("no test has panicked")
     }
 
     /// Whether a phase has carried as many bytes as it should.

@@ -51,7 +51,7 @@ impl Link {
         };
         link.add_phase();
         link.add_phase();
-        link.sender.phases().use_pool(Some(pool.clone()));
+        link.sender.departures().phases.use_pool(Some(pool.clone()));
         link.receiver.arrivals().phases.use_pool(Some(pool.clone()));
         link
     }
@@ -68,7 +68,7 @@ impl Link {
     fn update(&mut self) {
         self.add_phase();
         let in_use = self.opens.len() - 2;
-        self.sender.phases().retire_before(in_use as u64);
+        self.sender.departures().phases.retire_before(in_use as u64);
         self.seals.drain(..self.seals.len() - 2);
     }
 
@@ -97,7 +97,7 @@ impl Link {
 
     /// Runs `check` on the phases of both directions.
     fn each_direction(&self, mut check: impl FnMut(&mut Phases)) {
-        check(&mut self.sender.phases());
+        check(&mut self.sender.departures().phases);
         check(&mut self.receiver.arrivals().phases);
     }
 }
@@ -267,7 +267,7 @@ fn a_live_connection_leaves_its_pool_and_comes_back_to_it() {
                 let using = is_used.then(|| pool.clone());
                 link.each_direction(|phases| phases.use_pool(using.clone()));
                 poll_until("the pool has followed", || {
-                    let level = link.sender.phases().level(Part::Head);
+                    let level = link.sender.departures().phases.level(Part::Head);
                     (level.packets > 0) == is_used && (pool.snapshot().filled_bytes > 0) == is_used
                 });
                 let before = hits(&link);
