@@ -201,8 +201,8 @@ impl ConnectionIdGenerator for SeededCids {
     }
 }
 
-/// Longer than the tunnel's: a handshake may lose three in ten of its datagrams.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Longer than the tunnel's: a handshake may lose three in ten of its datagrams, and seven probes in a row.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
 /// quinn's own guess of 333 ms makes a bad handshake last many seconds and leaves an estimate behind
 /// that puts key updates off for as long: three probe timeouts after the one before.
 const INITIAL_RTT: Duration = Duration::from_millis(20);

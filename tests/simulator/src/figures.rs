@@ -5,8 +5,11 @@ use std::fmt;
 /// Counts of one run, or of many added up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
-    /// Runs that are counted here.
+    /// Runs that are counted here and came to their end.
     pub runs: u64,
+    /// Runs besides whose last connection was lost because an end went through a phase of which its peer
+    /// got no packet.
+    pub outrun: u64,
     /// 1-RTT packets on the wire, each of them audited.
     pub packets: u64,
     /// Blocks of keystream on the wire, each of them compared with all others of its run.
@@ -50,6 +53,7 @@ impl Figures {
     pub fn add(&mut self, other: &Self) {
         let Self {
             runs,
+            outrun,
             packets,
             blocks,
             hit,
@@ -70,6 +74,7 @@ impl Figures {
             stream_bytes,
         } = other;
         self.runs += runs;
+        self.outrun += outrun;
         self.packets += packets;
         self.blocks += blocks;
         self.hit += hit;
@@ -113,9 +118,10 @@ impl fmt::Display for Figures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} runs, {} packets, {} blocks: hit {}, partial {}, miss {}; of {} delivered late {}, after rekey {}; \
+            "{} runs ({} outrun), {} packets, {} blocks: hit {}, partial {}, miss {}; of {} delivered late {}, after rekey {}; \
              lost {}, doubled {}, corrupted {}; {} key updates, {} rebinds, {} budgets changed, {} pools left, dry {} times, {} cut off, {} stream bytes",
             self.runs,
+            self.outrun,
             self.packets,
             self.blocks,
             self.hit,

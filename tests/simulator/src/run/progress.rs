@@ -113,6 +113,10 @@ impl World {
         if self.ends.iter().all(|end| end.links.is_empty()) {
             match self.stage {
                 Stage::Closing => {}
+                // It has not come to all that a run has to reach.
+                _ if self.outrun.contains(&last) => {
+                    (self.figures.runs, self.figures.outrun) = (0, 1);
+                }
                 _ => {
                     let at = format!("the connection was lost: {:?}", self.endings);
                     self.auditor.find(Finding::Hang(at));
