@@ -32,6 +32,9 @@ const VIRTUAL_TIME_MAX: Duration = Duration::from_secs(900);
 /// A run of which so many packets were audited and that has not reached its goals never will. No phase
 /// comes to its hard stop before: that is twice the 10,000 that quinn has as a margin.
 const PACKETS_MAX: u64 = 19_000;
+/// In a run that is half way there, applications write no more often than this: what it still waits for is
+/// time. A very late handshake leaves quinn an estimate by which it puts key updates off for seconds.
+const PATIENCE: Duration = Duration::from_millis(100);
 
 /// What came of a run.
 #[derive(Clone, Debug)]
@@ -296,6 +299,9 @@ impl World {
             link.traffic.wake_at = Some(virtual_now + Duration::from_millis(1));
         } else if link.traffic.wake_at.is_some_and(|at| at <= virtual_now) {
             link.traffic.write(&mut link.connection, virtual_now);
+            if self.auditor.packets > PACKETS_MAX / 2 {
+                link.traffic.wake_at = link.traffic.wake_at.max(Some(virtual_now + PATIENCE));
+            }
             if self.rng.u32(0..self.schedule.update_one_in) == 0 && may_update {
                 link.connection.force_key_update();
             }
