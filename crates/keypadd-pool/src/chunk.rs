@@ -154,13 +154,13 @@ impl Chunk {
         self.taken |= 1 << slot;
         let (unit, bytes) = self.part.place(slot);
         let row = &mut self.units[unit][bytes];
-        let (for_mask, for_data) = row.split_at(mask.len());
+        let used = mask.len() + data.len();
+        let (for_mask, for_data) = row[..used].split_at(mask.len());
         xor(mask, for_mask);
         xor(data, for_data);
-        // The first bytes in any case: they tell that there is no pad any more.
-        let used = (mask.len() + data.len()).max(MARK_BYTES);
-        if row.len().saturating_sub(used) > REST_WIPED_MAX {
-            wipe(&mut row[..used]);
+        if row.len() - used > REST_WIPED_MAX {
+            // The first bytes in any case: they tell that there is no pad any more.
+            wipe(&mut row[..used.max(MARK_BYTES)]);
         } else {
             wipe(row);
             self.wiped |= 1 << slot;
@@ -186,7 +186,7 @@ impl Chunk {
     }
 }
 
-/// XORs a pad over data that may be shorter.
+/// XORs a pad over as many bytes of data.
 fn xor(data: &mut [u8], pad: &[u8]) {
     for (byte, pad) in data.iter_mut().zip(pad) {
         *byte ^= pad;

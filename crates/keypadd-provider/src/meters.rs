@@ -220,11 +220,12 @@ impl Drop for Tally {
         let mut tallies = self.meters.tallies();
         tallies.live[self.direction as usize].retain(|counts| !Arc::ptr_eq(counts, &self.counts));
         let gone = &tallies.gone[self.direction as usize];
-        for (sum, packets) in gone.packets.iter().zip(&self.counts.packets) {
+        let Counts { packets, pool_bytes, inline_bytes } = &*self.counts;
+        for (sum, packets) in gone.packets.iter().zip(packets) {
             add(sum, packets.load(Relaxed));
         }
-        add(&gone.pool_bytes, self.counts.pool_bytes.load(Relaxed));
-        add(&gone.inline_bytes, self.counts.inline_bytes.load(Relaxed));
+        add(&gone.pool_bytes, pool_bytes.load(Relaxed));
+        add(&gone.inline_bytes, inline_bytes.load(Relaxed));
     }
 }
 

@@ -157,7 +157,8 @@ impl SealKey {
             self.outbound.meters.count_pad_reuse();
             return Err(KeyFault::NumberRepeated);
         }
-        *next = number + 1;
+        // The last of 64 bits has no next one, and a count that began anew would permit all numbers again.
+        *next = number.checked_add(1).ok_or(KeyFault::Internal)?;
         Ok(())
     }
 

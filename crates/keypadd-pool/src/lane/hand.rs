@@ -173,7 +173,7 @@ impl Hand {
     pub(super) fn find(&mut self, key: KeyId, part: Part, pn: PacketNumber) -> Option<&mut Chunk> {
         let holds = |chunk: &Chunk| chunk.holds(key, pn.segment(), part, pn.slot());
         let Self { current, recent, .. } = self;
-        // Nearly every packet's.
+        // Where the pad of nearly every packet is.
         if let Some(chunk) = current.as_deref_mut()
             && holds(chunk)
         {

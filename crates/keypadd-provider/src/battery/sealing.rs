@@ -38,6 +38,19 @@ fn a_number_not_above_the_last_yields_zeros_and_ends_the_key() {
 }
 
 #[test]
+fn the_last_number_of_64_bits_is_refused_and_does_not_begin_the_count_anew() {
+    for suite in Protection::all() {
+        let sender = Sender::new(suite);
+        let key = sender.key(0, &material(suite, 1));
+        assert!(!is_zeros(&seal(&key, u64::MAX - 1, HEADER, &payload(40)), 40));
+        assert!(is_zeros(&seal(&key, u64::MAX, HEADER, &payload(40)), 40));
+        assert_eq!(sender.fault(), Some(KeyFault::Internal));
+        let next = sender.key(1, &material(suite, 2));
+        assert!(is_zeros(&seal(&next, 0, HEADER, &payload(40)), 40));
+    }
+}
+
+#[test]
 fn a_number_used_in_one_phase_is_refused_in_the_next() {
     for suite in Protection::all() {
         let sender = Sender::new(suite);
