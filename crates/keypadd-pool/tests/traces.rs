@@ -15,6 +15,9 @@ const PIECE_BYTES: usize = 1 << 20;
 /// What is looked for: so many bytes of it are no coincidence.
 const TRACE_BYTES: usize = 12;
 
+/// Of a packet that ends soon after its head.
+const SHORT_BYTES: usize = 144;
+
 /// Bytes to look for, kept in a form that the search does not find.
 struct Trace {
     what: String,
@@ -127,7 +130,9 @@ fn nothing_of_a_closed_connections_pads_is_left_in_memory() {
                 let seen = found(&of_suite);
                 assert!(seen.iter().any(|what| what.contains("pad of 7 ")), "{suite}: {seen:?}");
             }
-            let mut data = [0; PAD_BYTES];
+            // A short packet leaves most of its pad.
+            let bytes = if number == 7 { SHORT_BYTES } else { PAD_BYTES };
+            let mut data = vec![0; bytes];
             lane.take(PacketNumber::new(number), &mut [], &mut data);
             data.fill(0);
             std::hint::black_box(&mut data);

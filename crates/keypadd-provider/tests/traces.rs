@@ -12,10 +12,10 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{Read, Seek, Write};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -215,11 +215,15 @@ fn sha1_states(key: &[u8]) -> [(&'static str, Vec<u8>); 2] {
     })
 }
 
-/// Writes all memory that the process can write to a file: also the stacks of threads that are over.
-fn snapshot(path: &Path) {
+/// Writes all memory that the process can write to a file: also the stacks of threads that are over. The file
+/// has no name any more, so that nothing is left of it if this process dies.
+fn snapshot() -> File {
     let maps = fs::read_to_string("/proc/self/maps").expect("proc is mounted");
     let memory = File::open("/proc/self/mem").expect("one's own memory");
-    let mut file = File::create(path).expect("a file");
+    let path =
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("memory-{}", std::process::id()));
+    let mut file = File::create_new(&path).expect("a file");
+    fs::remove_file(path).expect("it is there");
     let mut piece = vec![0; PIECE_BYTES];
     // What lies here is an echo of what was read before.
     let own = piece.as_ptr() as u64..piece.as_ptr() as u64 + PIECE_BYTES as u64;
@@ -243,12 +247,14 @@ fn snapshot(path: &Path) {
     }
     piece.fill(0);
     std::hint::black_box(&mut piece);
+    file
 }
 
 /// What of these a snapshot holds, by what it is.
-fn found(keys: &[(&'static str, Vec<u8>)], path: &Path) -> BTreeSet<&'static str> {
-    let memory = fs::read(path).expect("a snapshot");
-    fs::remove_file(path).expect("it is there");
+fn found(keys: &[(&'static str, Vec<u8>)], mut snapshot: File) -> BTreeSet<&'static str> {
+    let mut memory = Vec::new();
+    snapshot.rewind().expect("a file");
+    snapshot.read_to_end(&mut memory).expect("a snapshot");
     let mut wanted: HashMap<[u8; TRACE_BYTES], &'static str> = HashMap::new();
     let begin =
         |trace: &[u8]| trace[..3].iter().fold(0, |number, &byte| number << 8 | usize::from(byte));
@@ -283,8 +289,8 @@ async fn carry([client, server]: [&Connection; 2]) {
     assert!(heard == text);
 }
 
-/// Lives the life of one connection, with a pool at both ends.
-async fn live(suite: Suite, log: &Arc<Inverted>, alive: &Path) {
+/// Lives the life of one connection, with a pool at both ends; what memory held just before its end.
+async fn live(suite: Suite, log: &Arc<Inverted>) -> File {
     let key = || Arc::new(PrivateKey::generate().expect("randomness"));
     let keys = [key(), key()];
     let pool = Pool::new(PoolSettings { budget_bytes: POOL_BYTES }).expect("a pool");
@@ -330,11 +336,12 @@ async fn live(suite: Suite, log: &Arc<Inverted>, alive: &Path) {
         assert!(Instant::now() < deadline, "the pool stays empty");
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    snapshot(alive);
+    let alive = snapshot();
     client.close(0u32.into(), b"");
     server.closed().await;
     drop((client, server));
     tokio::join!(connecting.wait_idle(), listening.wait_idle());
+    alive
 }
 
 /// Waits until the pool's filler has ended, and has given its keys up.
@@ -373,21 +380,17 @@ fn a_connection_that_is_over_leaves_no_key_of_ours_in_memory() {
     for suite in [Suite::AES_256_GCM, Suite::AES_256_CTR_HMAC_SHA1, Suite::TRIPLE_DES_CTR_HMAC_SHA1]
     {
         let log = Arc::new(Inverted::default());
-        let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
-        // Another run of this test may be under way in the same folder.
-        let file = |name| folder.join(format!("{name}-{}", std::process::id()));
-        let [alive, over] = ["alive", "over"].map(file);
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .enable_all()
             .build()
             .expect("a runtime");
-        runtime.block_on(live(suite, &log, &alive));
+        let alive = runtime.block_on(live(suite, &log));
         runtime.shutdown_timeout(Duration::from_secs(60));
         wait_for_the_filler();
-        snapshot(&over);
+        let over = snapshot();
         let keys = keys(suite, &log);
-        let [alive, over] = [alive, over].map(|path| found(&keys, &path));
+        let [alive, over] = [alive, over].map(|snapshot| found(&keys, snapshot));
         println!("{suite}: alive {alive:?}, over {over:?}");
         // Not blind: a connection that lives has its keys, and pads to come.
         for ours in ["header key", "pad", state_of(suite)] {
