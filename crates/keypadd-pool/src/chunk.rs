@@ -147,7 +147,7 @@ impl Chunk {
 
     /// Takes the pad of `slot`: XORs its first bytes over `mask` and then `data`, and wipes what was used of it;
     /// a long rest is wiped along with what was not used at all. The caller has asked [`Self::holds`]; both
-    /// together are no longer than the row.
+    /// together are no longer than the row, or it panics.
     #[inline]
     pub(crate) fn take(&mut self, slot: usize, mask: &mut [u8], data: &mut [u8]) {
         // Retire the pad before using it, so that nothing can use it twice.

@@ -1,7 +1,8 @@
 //! The pads of one direction of a connection, over its key phases.
 //!
-//! It lies behind the mutex of its direction, beside the count of numbers or the replay window (`Departures`,
-//! `Arrivals`), which quinn's calls take and, for a moment, whoever reads status; fillers never do. It decides when a phase gets a lane and how full that is kept: the first
+//! It lies behind the mutex of its direction, beside the count of numbers or the replay window
+//! (`Departures`, `Arrivals`), which quinn's calls take and, for a moment, whoever reads status;
+//! fillers never do. It decides when a phase gets a lane and how full that is kept: the first
 //! phase little, since it lasts under 1,000 packets; the second at once, since its key exists from
 //! the start; later ones shortly before their use, so that a rekey does not meet a cold pool.
 //! Without a pool, or before the peer has proved its key, there are no lanes and every byte is
