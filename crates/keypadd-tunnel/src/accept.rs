@@ -6,6 +6,7 @@
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
+use keypadd_transport::Stream;
 use tokio::{
     sync::Semaphore,
     time::{Instant, sleep, timeout},
@@ -22,7 +23,7 @@ use crate::{
     proxy,
     session::OpenForward,
     socks::Reply,
-    splice::{StreamPair, splice},
+    splice::splice,
     stream::{OpenError, open_stream},
     wire::{StreamCode, StreamHeader},
 };
@@ -118,8 +119,8 @@ async fn carry(
     name: &str,
 ) {
     match open(entry, &socket, from, header, name).await {
-        Ok((pair, _open)) => {
-            if let Err(cut) = splice(socket, pair).await {
+        Ok((stream, _open)) => {
+            if let Err(cut) = splice(socket, stream).await {
                 debug!(forward = name, ?from, %cut, "forward cut");
             }
         }
@@ -141,10 +142,10 @@ async fn carry_asked(entry: &Entry, mut socket: Forwarded, from: Option<SocketAd
     };
     let header = StreamHeader::Goal(Goal::Tcp(target.clone()));
     let refusal = match open(entry, &socket, from, &header, name).await {
-        Ok((pair, _open)) => {
+        Ok((stream, _open)) => {
             // An answer that cannot be sent shows again when the connection is used.
             proxy::answer(&mut socket, Reply::Succeeded).await;
-            if let Err(cut) = splice(socket, pair).await {
+            if let Err(cut) = splice(socket, stream).await {
                 debug!(forward = name, ?from, %cut, "forward cut");
             }
             return;
@@ -178,7 +179,7 @@ async fn open(
     from: Option<SocketAddr>,
     header: &StreamHeader,
     name: &str,
-) -> Result<(StreamPair, OpenForward), NoStream> {
+) -> Result<(Stream, OpenForward), NoStream> {
     let opening = async {
         loop {
             let Ok(Ok(session)) = timeout(SESSION_WAIT, entry.link.session()).await else {
@@ -187,7 +188,7 @@ async fn open(
             };
             let open = session.forward_opened(name);
             match open_stream(&session, header).await {
-                Ok(pair) => return Ok((pair, open)),
+                Ok(stream) => return Ok((stream, open)),
                 Err(OpenError::Refused(code)) => return Err(NoStream::Refused(code)),
                 Err(OpenError::Lost) => {}
             }

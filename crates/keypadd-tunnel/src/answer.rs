@@ -7,6 +7,7 @@
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
+use keypadd_transport::Stream;
 use tokio::time::timeout;
 use tracing::{debug, info};
 
@@ -17,7 +18,7 @@ use crate::{
     lookup::Lookups,
     peer::AllowedPeer,
     session::LiveSession,
-    splice::{StreamPair, splice},
+    splice::splice,
     wire::{CONNECTED, STREAM_HEAD_BYTES, StreamCode, StreamHead, StreamHeader},
 };
 
@@ -31,63 +32,59 @@ pub(crate) async fn answer_client(
     peer: Arc<AllowedPeer>,
     lookups: Lookups,
     bench: Option<SocketAddr>,
-    mut pair: StreamPair,
+    mut stream: Stream,
 ) -> Option<Goal> {
-    let goal = match read_header(&mut pair).await {
+    let goal = match read_header(&mut stream).await {
         Some(StreamHeader::Goal(_)) if session.measures_only() => {
-            pair.reset(StreamCode::NotPermitted);
+            stream.reset(StreamCode::NotPermitted.into());
             return None;
         }
         Some(StreamHeader::Goal(goal)) => goal,
         Some(StreamHeader::Bench) => {
-            answer_bench(&session, bench, pair).await;
+            answer_bench(&session, bench, stream).await;
             return None;
         }
         Some(StreamHeader::Remote(_)) | None => {
-            pair.reset(StreamCode::BadHeader);
+            stream.reset(StreamCode::BadHeader.into());
             return None;
         }
     };
     let name = goal.to_string();
     let _open = session.forward_opened(&name);
-    let code = connect(&session, &name, pair, dial(&goal, &peer.permits, &lookups)).await.err();
+    let code = connect(&session, &name, stream, dial(&goal, &peer.permits, &lookups)).await.err();
     (code == Some(StreamCode::NotPermitted)).then_some(goal)
 }
 
 /// Joins a stream to the bench service, as a goal that is permitted would be.
-async fn answer_bench(session: &Arc<LiveSession>, bench: Option<SocketAddr>, pair: StreamPair) {
+async fn answer_bench(session: &Arc<LiveSession>, bench: Option<SocketAddr>, stream: Stream) {
     let Some(address) = bench else {
-        pair.reset(StreamCode::NotPermitted);
+        stream.reset(StreamCode::NotPermitted.into());
         return;
     };
     let _open = session.forward_opened("bench");
     // A code has told the client why, and the log where it is verbose.
-    let _ = connect(session, "bench", pair, dial_address(address)).await;
+    let _ = connect(session, "bench", stream, dial_address(address)).await;
 }
 
 /// Serves a stream of a server's, if it names a remote forward of this session.
-pub(crate) async fn answer_server(
-    session: Arc<LiveSession>,
-    lookups: Lookups,
-    mut pair: StreamPair,
-) {
-    let Some(StreamHeader::Remote(id)) = read_header(&mut pair).await else {
-        pair.reset(StreamCode::BadHeader);
+pub(crate) async fn answer_server(session: Arc<LiveSession>, lookups: Lookups, mut stream: Stream) {
+    let Some(StreamHeader::Remote(id)) = read_header(&mut stream).await else {
+        stream.reset(StreamCode::BadHeader.into());
         return;
     };
     if session.measures_only() {
-        pair.reset(StreamCode::NotPermitted);
+        stream.reset(StreamCode::NotPermitted.into());
         return;
     }
     let Some(forward) = session.remotes.find(id) else {
         debug!(peer = session.peer(), id, "no remote forward has this number");
-        pair.reset(StreamCode::Refused);
+        stream.reset(StreamCode::Refused.into());
         return;
     };
     let name = Forward::Remote(RemoteForward::clone(&forward)).to_string();
     let _open = session.forward_opened(&name);
     let dialling = dial_own(&forward.goal, &lookups);
-    if let Err(code) = connect(&session, &name, pair, dialling).await {
+    if let Err(code) = connect(&session, &name, stream, dialling).await {
         info!(forward = name, %code, "not connected to {}", forward.goal);
     }
 }
@@ -96,10 +93,10 @@ pub(crate) async fn answer_server(
 async fn connect(
     session: &LiveSession,
     name: &str,
-    mut pair: StreamPair,
+    stream: Stream,
     dialling: impl Future<Output = Result<Forwarded, StreamCode>>,
 ) -> Result<(), StreamCode> {
-    let stopped = pair.send.stopped();
+    let stopped = stream.send.stopped();
     let dialled = tokio::select! {
         dialled = dialling => dialled,
         // The other end has given up: so do we, whatever the goal would have said.
@@ -109,25 +106,25 @@ async fn connect(
         Ok(socket) => socket,
         Err(code) => {
             debug!(peer = session.peer(), target = name, %code, "not connected");
-            pair.reset(code);
+            stream.reset(code.into());
             return Err(code);
         }
     };
-    if pair.send.write_all(&[CONNECTED]).await.is_ok()
-        && let Err(cut) = splice(socket, pair).await
+    if stream.send.write_all(&[CONNECTED]).await.is_ok()
+        && let Err(cut) = splice(socket, stream).await
     {
         debug!(peer = session.peer(), target = name, %cut, "forward cut");
     }
     Ok(())
 }
 
-async fn read_header(pair: &mut StreamPair) -> Option<StreamHeader> {
+async fn read_header(stream: &mut Stream) -> Option<StreamHeader> {
     let read = async {
         let mut head = [0; STREAM_HEAD_BYTES];
-        pair.recv.read_exact(&mut head).await.ok()?;
+        stream.recv.read_exact(&mut head).await.ok()??;
         let head = StreamHead::decode(head).ok()?;
         let mut text = vec![0; head.text_bytes()];
-        pair.recv.read_exact(&mut text).await.ok()?;
+        stream.recv.read_exact(&mut text).await.ok()??;
         head.header(&text).ok()
     };
     timeout(HEADER_TIME, read).await.ok()?

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use quinn::{Endpoint, TransportConfig, crypto};
+use keypadd_transport::{ClientConfig, Endpoint, crypto};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     time::timeout,
@@ -29,7 +29,6 @@ use crate::{
     lookup::Lookups,
     server::GOODBYE_TIME,
     session::{Listed, LiveSession, Lost, Sessions},
-    silence::endpoint_on,
     socket::{ANY_PORT, bind_udp},
     splice::{Cut, splice_pair},
     stream::{OpenError, open_stream},
@@ -63,8 +62,7 @@ pub struct ClientSettings {
 /// A client whose local ports are bound.
 pub struct Client {
     endpoint: Endpoint,
-    config: Mutex<quinn::ClientConfig>,
-    transport: Arc<TransportConfig>,
+    config: Mutex<ClientConfig>,
     server: ServerAddress,
     name: Option<String>,
     connect_timeout: Duration,
@@ -132,14 +130,14 @@ impl Client {
         let failed = |source| BindError { address: "udp port".into(), source };
         let socket = bind_udp(ANY_PORT, settings.transport.udp_buffer_bytes).map_err(failed)?;
         let watchman = Watchman::new(Arc::clone(&settings.transport.clocks));
-        let endpoint =
-            endpoint_on(socket, None, watchman.silence(), settings.transport.meters.clone())
-                .map_err(failed)?;
-        let transport = settings.transport.quinn(End::Client);
+        let egress = watchman.egress();
+        let endpoint = settings
+            .transport
+            .endpoint(End::Client, vec![socket], None, 0, egress)
+            .map_err(failed)?;
         Ok(Self {
             endpoint,
-            config: Mutex::new(configured(settings.crypto, &transport)),
-            transport,
+            config: Mutex::new(ClientConfig::new(settings.crypto)),
             server: settings.server,
             name: settings.name,
             connect_timeout: settings.connect_timeout,
@@ -172,8 +170,7 @@ impl Client {
 
     /// From the next attempt to connect on, packet protection is this.
     pub fn set_crypto(&self, crypto: Arc<dyn crypto::ClientConfig>) {
-        let config = configured(crypto, &self.transport);
-        *self.config.lock().unwrap_or_else(PoisonError::into_inner) = config;
+        *self.config.lock().unwrap_or_else(PoisonError::into_inner) = ClientConfig::new(crypto);
     }
 
     /// Whether there is a session, and how often one was lost; it outlasts the client.
@@ -249,12 +246,12 @@ impl Client {
         let _open = live.forward_opened(&format!("-W {target}"));
         let refused = |code| ClientError::Refused { target: target.clone(), code };
         let header = StreamHeader::Goal(Goal::Tcp(target.clone()));
-        let pair = match open_stream(live, &header).await {
-            Ok(pair) => pair,
+        let stream = match open_stream(live, &header).await {
+            Ok(stream) => stream,
             Err(OpenError::Refused(code)) => return Err(refused(code)),
             Err(OpenError::Lost) => return Err(self.lost(session).await),
         };
-        match splice_pair(reader, writer, pair).await {
+        match splice_pair(reader, writer, stream).await {
             Ok(()) => Ok(()),
             Err(Cut::Remote(code)) => Err(refused(code)),
             Err(Cut::Local(error)) => Err(ClientError::Local(error)),
@@ -279,13 +276,4 @@ async fn publish(session: &LiveSession, wanted: &[RemoteForward]) {
     for frame in frames {
         session.ask(frame).await;
     }
-}
-
-fn configured(
-    crypto: Arc<dyn crypto::ClientConfig>,
-    transport: &Arc<TransportConfig>,
-) -> quinn::ClientConfig {
-    let mut config = quinn::ClientConfig::new(crypto);
-    config.transport_config(Arc::clone(transport));
-    config
 }

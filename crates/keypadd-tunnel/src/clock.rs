@@ -3,7 +3,7 @@
 //! would use their keystream a second time (docs/DESIGN.md, "What the user must do").
 //!
 //! [`jump`] decides, over readings that a [`Clocks`] gives; a task asks it twice a second, and
-//! `silence` before each datagram. Knows nothing of connections: who has one listens to [`Jumps`].
+//! `egress` before each send. Knows nothing of connections: who has one listens to [`Jumps`].
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -11,7 +11,7 @@ use rustix::time::{ClockId, clock_gettime};
 use tokio::{sync::watch, task::JoinSet, time::sleep};
 use tracing::warn;
 
-use crate::silence::Silence;
+use crate::egress::EgressGate;
 
 /// The clocks are read this often, so that a jump is known and acted on within a second.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -99,7 +99,7 @@ pub(crate) fn jump(before: &Readings, now: &Readings) -> Option<Jump> {
 #[derive(Debug)]
 pub(crate) struct Watchman {
     jumps: Jumps,
-    silence: Silence,
+    egress: EgressGate,
     _task: JoinSet<()>,
 }
 
@@ -111,27 +111,27 @@ impl Watchman {
     /// Starts to look. Needs a tokio runtime.
     pub(crate) fn new(clocks: Arc<dyn Clocks>) -> Self {
         let (sender, receiver) = watch::channel(None);
-        let silence = Silence::new(clocks);
-        let watched = silence.clone();
+        let egress = EgressGate::new(clocks);
+        let watched = egress.clone();
         let mut task = JoinSet::new();
         task.spawn(async move {
             loop {
                 tokio::select! {
                     () = sleep(LOOK_EVERY) => {}
-                    () = watched.fell() => {}
+                    () = watched.jumped() => {}
                 }
-                if let Some(jump) = watched.look() {
+                if let Some(jump) = watched.check() {
                     warn!("{jump}: all connections are closed and made anew, with fresh keys");
                     sender.send_replace(Some(jump));
                 }
             }
         });
-        Self { jumps: Jumps(receiver), silence, _task: task }
+        Self { jumps: Jumps(receiver), egress, _task: task }
     }
 
-    /// What falls with a jump; whoever has an endpoint ends it.
-    pub(crate) fn silence(&self) -> Silence {
-        self.silence.clone()
+    /// What shuts at a jump; whoever has an endpoint opens it again.
+    pub(crate) fn egress(&self) -> EgressGate {
+        self.egress.clone()
     }
 
     /// Jumps from now on.

@@ -5,7 +5,7 @@
 
 use std::future::pending;
 
-use quinn::{RecvStream, SendStream, WriteError};
+use keypadd_transport::{RecvHalf, SendHalf, Stream, WriteError};
 use thiserror::Error;
 use tokio::{
     io::{AsyncRead, AsyncReadExt},
@@ -20,8 +20,8 @@ const SKIP_BYTES: usize = 1024;
 /// Both halves of the control stream.
 #[derive(Debug)]
 pub(crate) struct Control {
-    send: SendStream,
-    recv: RecvStream,
+    send: SendHalf,
+    recv: RecvHalf,
 }
 
 /// Why the control stream cannot go on.
@@ -49,12 +49,13 @@ impl From<WriteError> for ControlError {
 }
 
 impl Control {
-    pub(crate) fn new((send, recv): (SendStream, RecvStream)) -> Self {
+    pub(crate) fn new(stream: Stream) -> Self {
+        let Stream { send, recv } = stream;
         Self { send, recv }
     }
 
     /// Sends a frame.
-    pub(crate) async fn say(&mut self, frame: &Frame) -> Result<(), ControlError> {
+    pub(crate) async fn say(&self, frame: &Frame) -> Result<(), ControlError> {
         Ok(self.send.write_all(&frame.encode()).await?)
     }
 
@@ -71,7 +72,7 @@ impl Control {
         mut to_say: mpsc::Receiver<Frame>,
         heard: mpsc::Sender<Frame>,
     ) -> ControlError {
-        let Self { mut send, mut recv } = self;
+        let Self { send, mut recv } = self;
         let saying = async {
             while let Some(frame) = to_say.recv().await {
                 if let Err(error) = send.write_all(&frame.encode()).await {

@@ -5,7 +5,7 @@
 
 use std::io;
 
-use quinn::{ConnectionError, TransportErrorCode};
+use keypadd_transport::{ConnectionError, TransportErrorCode};
 use thiserror::Error;
 
 use crate::{

@@ -8,6 +8,7 @@
 
 use std::{io, time::Duration};
 
+use keypadd_transport::Socket;
 use socket2::SockRef;
 use tokio::{
     io::Interest,
@@ -47,6 +48,14 @@ impl Forwarded {
             Self::Tcp(stream) => tcp_failed(stream).await,
             Self::Unix(stream) => unix_failed(stream).await,
         }
+    }
+
+    /// Takes it out of the runtime, for a loop of the transport.
+    pub(crate) fn into_socket(self) -> io::Result<Socket> {
+        Ok(match self {
+            Self::Tcp(stream) => stream.into_std()?.into(),
+            Self::Unix(stream) => stream.into_std()?.into(),
+        })
     }
 
     /// Closes in order; the kernel goes on delivering what was written.

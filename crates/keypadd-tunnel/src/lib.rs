@@ -2,19 +2,19 @@
 //!
 //! A [`Server`] lets listed peers in and connects their streams to permitted targets; a [`Client`]
 //! binds local listeners, reaches one server and carries each TCP connection over a stream of its
-//! own. Packet protection comes in from outside as quinn's crypto configurations: this crate never
+//! own. Packet protection comes in from outside as `quinn-proto` crypto configurations: this crate never
 //! sees a key or a pad, only the public key that a handshake has proved.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod accept;
-mod admission;
 mod answer;
 mod carried;
 mod client;
 mod clock;
 mod control;
 mod dial;
+mod egress;
 mod entrances;
 mod error;
 mod forward;
@@ -34,7 +34,6 @@ mod remotes;
 mod renew;
 mod server;
 mod session;
-mod silence;
 mod socket;
 mod socket_path;
 pub mod socks;
@@ -42,9 +41,9 @@ mod source;
 mod splice;
 mod status;
 mod stream;
+mod tally;
 mod target;
 mod transport;
-mod turns;
 mod unix_listener;
 pub mod wire;
 
@@ -56,6 +55,7 @@ pub use forward::{
     BenchForward, Bind, DynamicForward, Forward, ForwardError, ForwardFault, Goal, Listen,
     LocalForward, RemoteForward,
 };
+pub use keypadd_transport::SpinShare;
 pub use link::Link;
 pub use listen::Bound;
 pub use pattern::{PermitError, PermitFault};

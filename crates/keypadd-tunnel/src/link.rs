@@ -9,7 +9,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use quinn::ConnectionError;
+use keypadd_transport::ConnectionError;
 use tokio::sync::watch;
 
 use crate::{

@@ -249,8 +249,8 @@ impl Accepted {
             }
         };
         match opened {
-            Ok(pair) => {
-                if let Err(cut) = splice(socket, pair).await {
+            Ok(stream) => {
+                if let Err(cut) = splice(socket, stream).await {
                     debug!(peer, forward = name, %cut, "forward cut");
                 }
             }

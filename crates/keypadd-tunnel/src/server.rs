@@ -1,21 +1,19 @@
 //! The listening end: a UDP port, whom it answers, how it is changed and how it ends.
 //!
-//! Strangers are counted and turned away here, at no cost that they could drive up; a client that
-//! is let in is served in `serving`. Connections and handshakes in flight are bounded.
+//! Strangers are counted and turned away by the transport's loops, at no cost that they could drive
+//! up; a client whose handshake is complete is served in `serving`.
 
 use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
 
-use quinn::{Endpoint, Incoming, crypto};
+use keypadd_transport::{Accepted, Endpoint, HandshakeFailed, Refusal, ServerConfig, crypto};
 use tokio::{task::JoinSet, time::timeout};
 use tracing::{debug, info, warn};
 
-use self::serving::{InFlight, Notice, Serving};
+use self::serving::{Notice, Serving};
 use crate::{
-    admission::{Attempt, Verdict, decide},
     error::BindError,
     peer::Peers,
-    session::{Lost, Sessions, Shown},
-    silence::endpoint_on,
+    session::{Lost, Sessions},
     socket::bind_udp,
     source::{Source, plain},
     transport::{End, TransportSettings},
@@ -26,13 +24,6 @@ mod serving;
 
 /// Time for connections to say goodbye when the server ends.
 pub(crate) const GOODBYE_TIME: Duration = Duration::from_secs(3);
-
-/// Attempts to connect that wait for the accept loop; it never makes them wait long.
-const WAITING_MAX: usize = 256;
-
-/// Bytes that may come in for one waiting attempt, and for all of them.
-const WAITING_BYTES: u64 = 64 << 10;
-const WAITING_BYTES_TOTAL: u64 = 4 << 20;
 
 /// What a server is made of.
 pub struct ServerSettings {
@@ -54,8 +45,7 @@ pub struct ServerSettings {
 #[derive(Debug)]
 pub struct Server {
     endpoint: Endpoint,
-    config: quinn::ServerConfig,
-    local_addr: SocketAddr,
+    config: ServerConfig,
     connections_max: usize,
     serving: Arc<Serving>,
 }
@@ -64,7 +54,7 @@ pub struct Server {
 #[derive(Clone, Debug)]
 pub struct ServerHandle {
     endpoint: Endpoint,
-    config: quinn::ServerConfig,
+    config: ServerConfig,
     serving: Arc<Serving>,
 }
 
@@ -88,7 +78,7 @@ impl ServerHandle {
     pub fn set_crypto(&self, crypto: Arc<dyn crypto::ServerConfig>) {
         let mut config = self.config.clone();
         config.crypto = crypto;
-        self.endpoint.set_server_config(Some(config));
+        self.endpoint.set_server_config(config);
     }
 }
 
@@ -96,24 +86,24 @@ impl Server {
     /// Binds the UDP address. Nobody is answered before [`run`](Self::run). Needs a tokio runtime.
     pub fn bind(settings: ServerSettings) -> Result<Self, BindError> {
         let failed = |source| BindError { address: format!("udp {}", settings.listen), source };
-        let mut config = quinn::ServerConfig::with_crypto(settings.crypto);
-        config
-            .transport_config(settings.transport.quinn(End::Server))
-            .max_incoming(WAITING_MAX)
-            .incoming_buffer_size(WAITING_BYTES)
-            .incoming_buffer_size_total(WAITING_BYTES_TOTAL)
-            // A client behind a NAT may come from another port at any time.
-            .migration(true);
+        let mut config = ServerConfig::with_crypto(settings.crypto);
+        // A client behind a NAT may come from another port at any time.
+        config.migration(true);
         let socket =
             bind_udp(settings.listen, settings.transport.udp_buffer_bytes).map_err(failed)?;
         let serving = Arc::new(Serving::new(settings.peers, &settings.transport, settings.bench));
-        let silence = serving.watchman.silence();
-        let endpoint =
-            endpoint_on(socket, Some(config.clone()), silence, settings.transport.meters.clone())
-                .map_err(failed)?;
-        let local_addr = endpoint.local_addr().map_err(failed)?;
         let connections_max = settings.connections_max;
-        Ok(Self { endpoint, config, local_addr, connections_max, serving })
+        let endpoint = settings
+            .transport
+            .endpoint(
+                End::Server,
+                vec![socket],
+                Some(config.clone()),
+                connections_max,
+                serving.watchman.egress(),
+            )
+            .map_err(failed)?;
+        Ok(Self { endpoint, config, connections_max, serving })
     }
 
     /// What changes the server while it runs.
@@ -124,7 +114,7 @@ impl Server {
 
     /// The bound UDP address.
     pub fn local_addr(&self) -> SocketAddr {
-        self.local_addr
+        self.endpoint.local_addr()
     }
 
     /// The sessions that live; the list outlasts the server.
@@ -138,44 +128,38 @@ impl Server {
     pub async fn run(self, shutdown: impl Future<Output = Duration>) {
         tokio::select! {
             () = self.serve(shutdown) => {}
-            never = self.speak_again() => match never {},
+            never = self.reopen_egress() => match never {},
         }
     }
 
-    /// Ends each silence, also one that fell before it was called.
-    async fn speak_again(&self) -> Infallible {
+    /// Opens the egress gate again after each jump, also one that came before the call.
+    async fn reopen_egress(&self) -> Infallible {
         let mut jumps = self.serving.watchman.jumps();
         loop {
-            self.serving.watchman.silence().outlast(&self.endpoint).await;
+            self.serving.watchman.egress().reopen(&self.endpoint).await;
             jumps.next().await;
         }
     }
 
     async fn serve(&self, shutdown: impl Future<Output = Duration>) {
         tokio::pin!(shutdown);
-        let silence = self.serving.watchman.silence();
         let mut connections = JoinSet::new();
         let grace = loop {
             tokio::select! {
                 grace = &mut shutdown => break grace,
-                incoming = self.endpoint.accept() => match incoming {
-                    // It could not be answered, and would be a connection more to wait for.
-                    Some(incoming) if silence.holds() => incoming.ignore(),
-                    Some(incoming) => self.admit(incoming, &mut connections),
+                accepted = self.endpoint.accept() => match accepted {
+                    Some(Accepted::Connection(connection)) => {
+                        connections.spawn(Arc::clone(&self.serving).serve(connection));
+                    }
+                    Some(other) => self.note(&other),
                     None => break Duration::ZERO,
                 },
                 Some(_) = connections.join_next() => {}
             }
         };
+        self.endpoint.refuse();
         self.serving.drain();
-        let drained = async {
-            loop {
-                tokio::select! {
-                    Some(incoming) = self.endpoint.accept() => incoming.refuse(),
-                    done = connections.join_next() => if done.is_none() { break },
-                }
-            }
-        };
+        let drained = async { while connections.join_next().await.is_some() {} };
         if timeout(grace, drained).await.is_err() && !grace.is_zero() {
             info!("what is still open is cut off");
         }
@@ -190,47 +174,31 @@ impl Server {
         }
     }
 
-    fn admit(&self, incoming: Incoming, connections: &mut JoinSet<()>) {
+    /// Logs what came to nothing, at a limited rate.
+    fn note(&self, accepted: &Accepted) {
         let serving = &self.serving;
-        let source = Source::of(incoming.remote_address());
-        let validated = incoming.remote_address_validated();
-        let attempt = Attempt {
-            in_flight: serving.handshakes.now(),
-            of_source: serving.handshakes_of.now(&(source, validated)),
-            full: serving.connections.now() >= self.connections_max,
-            validated,
-        };
-        match decide(attempt) {
-            Verdict::Accept => {
-                let in_flight = InFlight {
-                    _all: serving.handshakes.add(),
-                    _of_source: serving.handshakes_of.add((source, validated)),
-                };
-                let counted = (in_flight, serving.connections.add());
-                match incoming.accept() {
-                    Ok(connecting) => {
-                        let serving = Arc::clone(serving);
-                        connections.spawn(serving.serve(connecting, counted));
+        match accepted {
+            Accepted::Connection(_) => {}
+            Accepted::Failed(HandshakeFailed { remote, error }) => {
+                serving.log_stranger(plain(*remote), error);
+            }
+            Accepted::Refused(remote, refusal) => {
+                let remote = plain(*remote);
+                match refusal {
+                    Refusal::Full if serving.may_log(Notice::Full(Source::of(remote))) => {
+                        let max = self.connections_max;
+                        warn!(source = %remote, max, "refused: too many connections");
                     }
-                    Err(error) => debug!(%source, error = %Shown(&error), "not accepted"),
+                    Refusal::Displaced if serving.may_log(Notice::Crowd) => {
+                        let total = self.endpoint.refusals().displaced;
+                        warn!(
+                            source = %remote,
+                            total,
+                            "too many handshakes at once: the oldest unproved one was dropped"
+                        );
+                    }
+                    _ => debug!(source = %remote, ?refusal, "handshake dropped"),
                 }
-            }
-            // An address that has proved itself cannot be asked again, and is not (`validated`).
-            Verdict::Retry => drop(incoming.retry()),
-            Verdict::Refuse => {
-                if serving.may_log(Notice::Full(source)) {
-                    let source = plain(incoming.remote_address());
-                    warn!(%source, max = self.connections_max, "refused: too many connections");
-                }
-                incoming.refuse();
-            }
-            Verdict::IgnoreSource => incoming.ignore(),
-            Verdict::IgnoreAll => {
-                if serving.may_log(Notice::Crowd) {
-                    let in_flight = attempt.in_flight;
-                    warn!(in_flight, "too many handshakes at once: new clients are not answered");
-                }
-                incoming.ignore();
             }
         }
     }

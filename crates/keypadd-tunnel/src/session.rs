@@ -16,7 +16,7 @@ use std::{
 };
 
 use keypadd_provider::{HandshakeData, KeyFault, PublicKey};
-use quinn::{Connection, ConnectionError, VarInt};
+use keypadd_transport::{Connection, ConnectionError, VarInt};
 use thiserror::Error;
 use tokio::sync::mpsc;
 
@@ -101,21 +101,18 @@ pub(crate) struct Proved {
 }
 
 /// The peer's key and what was agreed on; `None` where packet protection is not ours.
-pub(crate) fn proved(connection: &Connection) -> Option<Proved> {
-    let key = *connection.peer_identity()?.downcast::<PublicKey>().ok()?;
-    let handshake = *connection.handshake_data()?.downcast::<HandshakeData>().ok()?;
-    Some(Proved { key, handshake })
+pub(crate) fn proved(connection: &Connection) -> Option<Arc<Proved>> {
+    connection.proof()
 }
 
 /// A session while it lives.
 pub struct LiveSession {
     pub(crate) id: u64,
     label: String,
-    key: PublicKey,
+    proved: Arc<Proved>,
     role: Role,
     instance: Instance,
     since: SystemTime,
-    handshake: HandshakeData,
     pub(crate) connection: Connection,
     /// Frames for the control stream.
     to_say: mpsc::Sender<Frame>,
@@ -143,13 +140,13 @@ impl fmt::Debug for LiveSession {
 impl LiveSession {
     /// What the handshake agreed on, with the handle of the connection's keys for their figures.
     pub fn handshake(&self) -> &HandshakeData {
-        &self.handshake
+        &self.proved.handshake
     }
 
     /// Whether this end opens and takes bench streams and nothing else: suite or key exchange are for
     /// measurements alone.
     pub(crate) fn measures_only(&self) -> bool {
-        self.handshake.measures_only()
+        self.proved.handshake.measures_only()
     }
 
     /// The peer's name, or its key's first characters.
@@ -159,12 +156,7 @@ impl LiveSession {
 
     /// The peer's public key.
     pub fn key(&self) -> PublicKey {
-        self.key
-    }
-
-    /// The part this end plays.
-    pub(crate) fn role(&self) -> Role {
-        self.role
+        self.proved.key
     }
 
     /// The run of the client that this session belongs to.
@@ -190,11 +182,11 @@ impl LiveSession {
         SessionStatus {
             id: self.id,
             peer: self.label.clone(),
-            public_key: self.key.to_string(),
+            public_key: self.proved.key.to_string(),
             role: self.role,
             remote: self.remote(),
-            suite: self.handshake.suite.to_string(),
-            kex: self.handshake.kex.to_string(),
+            suite: self.proved.handshake.suite.to_string(),
+            kex: self.proved.handshake.kex.to_string(),
             since_unix_seconds: unix_seconds(self.since),
             rtt_seconds: stats.path.rtt.as_secs_f64(),
             mtu_bytes: stats.path.current_mtu,
@@ -264,7 +256,7 @@ impl LiveSession {
         heard: mpsc::Sender<Frame>,
         mut jumps: Jumps,
     ) -> Lost {
-        let keys = &self.handshake.keys;
+        let keys = &self.proved.handshake.keys;
         let renewal = keys.renewal(keys.age_max(), Instant::now());
         tokio::select! {
             biased;
@@ -361,7 +353,7 @@ pub(crate) struct NewSession<'a> {
     pub(crate) label: String,
     pub(crate) role: Role,
     pub(crate) instance: Instance,
-    pub(crate) proved: Proved,
+    pub(crate) proved: Arc<Proved>,
     pub(crate) connection: Connection,
     /// Where its frames for the control stream go.
     pub(crate) to_say: mpsc::Sender<Frame>,
@@ -383,7 +375,7 @@ impl Sessions {
     /// Ends the sessions that this one takes the place of: older ones of the same run of the client.
     pub(crate) fn replace_by(&self, newest: &LiveSession) {
         for old in self.live() {
-            let same = old.key == newest.key && old.instance == newest.instance;
+            let same = old.proved.key == newest.proved.key && old.instance == newest.instance;
             if same && old.id < newest.id {
                 old.end(Lost::Replaced);
             }
@@ -398,11 +390,10 @@ impl Sessions {
         let session = Arc::new(LiveSession {
             id,
             label: new.label,
-            key: new.proved.key,
+            proved: new.proved,
             role: new.role,
             instance: new.instance,
             since: SystemTime::now(),
-            handshake: new.proved.handshake,
             connection: new.connection,
             to_say: new.to_say,
             remotes: Remotes::default(),

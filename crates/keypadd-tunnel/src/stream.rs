@@ -4,12 +4,12 @@
 
 use std::time::Duration;
 
-use quinn::ReadExactError;
+use keypadd_transport::Stream;
 use tokio::time::timeout;
 
 use crate::{
     session::LiveSession,
-    splice::{Cut, StreamPair},
+    splice::Cut,
     wire::{CONNECTED, StreamCode, StreamHeader},
 };
 
@@ -38,7 +38,7 @@ impl From<Cut> for OpenError {
 pub(crate) async fn open_stream(
     session: &LiveSession,
     header: &StreamHeader,
-) -> Result<StreamPair, OpenError> {
+) -> Result<Stream, OpenError> {
     if session.measures_only() && *header != StreamHeader::Bench {
         return Err(OpenError::Refused(StreamCode::NotPermitted));
     }
@@ -48,19 +48,16 @@ pub(crate) async fn open_stream(
     }
 }
 
-async fn open(session: &LiveSession, header: &StreamHeader) -> Result<StreamPair, OpenError> {
-    let connection = &session.connection;
-    let pair = connection.open_bi().await.map_err(|_| OpenError::Lost)?;
-    let mut pair = StreamPair::new(connection.clone(), session.role(), pair);
-    pair.send.write_all(&header.encode()).await.map_err(Cut::from)?;
+async fn open(session: &LiveSession, header: &StreamHeader) -> Result<Stream, OpenError> {
+    let mut stream = session.connection.open_bi().await.map_err(|_| OpenError::Lost)?;
+    stream.send.write_all(&header.encode()).await.map_err(Cut::from)?;
 
     let mut answer = [0];
-    match pair.recv.read_exact(&mut answer).await {
-        Ok(()) if answer == [CONNECTED] => Ok(pair),
-        Ok(()) | Err(ReadExactError::FinishedEarly(_)) => {
-            pair.reset(StreamCode::BadHeader);
+    match stream.recv.read_exact(&mut answer).await.map_err(Cut::from)? {
+        Some(()) if answer == [CONNECTED] => Ok(stream),
+        Some(()) | None => {
+            stream.reset(StreamCode::BadHeader.into());
             Err(OpenError::Refused(StreamCode::BadHeader))
         }
-        Err(ReadExactError::ReadError(error)) => Err(Cut::from(error).into()),
     }
 }

@@ -3,27 +3,32 @@
 //! What one connection may hold, whatever its peer does:
 //!
 //! ```text
-//! receive_window + send_window + open forwards x 2 copy buffers of 32 KiB + about 1 MiB in quinn
+//! receive_window + send_window + about 1 MiB in quinn-proto
 //! ```
 //!
-//! An endpoint holds 10 MiB of datagrams besides, at most, that its connections have not seen yet
-//! (`turns`).
+//! Nothing else is queued: datagrams wait in the socket's buffer until their connection has room.
 //!
-//! The receive window is quinn's promise for all streams together; its default is unbounded. A
-//! stream whose reader has stopped holds no more than `stream_receive_window` of it here, and
-//! nothing at the sender: bytes are taken from TCP only when the stream's window has room for them.
-//! Crypto and loss recovery are quinn's; this file knows numbers only.
+//! The receive window holds for all streams together. A stream whose reader has stopped holds no
+//! more than `stream_receive_window` of it here, and nothing at the sender: bytes are taken from
+//! TCP only when they may leave at once. Crypto and loss recovery are not known here, only numbers.
 
-use std::{fmt, str::FromStr, sync::Arc, time::Duration};
+use std::{any::Any, fmt, io, net::UdpSocket, str::FromStr, sync::Arc, time::Duration};
 
 use keypadd_provider::Meters;
-use quinn::{
-    EndpointConfig, IdleTimeout, MtuDiscoveryConfig, TransportConfig, VarInt,
+use keypadd_transport::{
+    Endpoint, EndpointConfig, EndpointSettings, IdleTimeout, Inspect, MtuDiscoveryConfig,
+    ServerConfig, SpinShare, TransportConfig, VarInt,
     congestion::{BbrConfig, ControllerFactory, CubicConfig},
+    crypto,
 };
 use thiserror::Error;
 
-use crate::clock::{Clocks, SystemClocks};
+use crate::{
+    clock::{Clocks, SystemClocks},
+    egress::{EgressGate, MeteredEgress},
+    session::Proved,
+    wire::{CloseCode, StreamCode},
+};
 
 /// QUIC version 1 (RFC 9000 15).
 pub(crate) const QUIC_VERSION: u32 = 1;
@@ -107,6 +112,8 @@ pub struct TransportSettings {
     pub clocks: Arc<dyn Clocks>,
     /// Where the time of sending is noted, if anywhere.
     pub meters: Option<Arc<Meters>>,
+    /// Share of a core that each loop may spend on polling instead of sleeping.
+    pub spin: SpinShare,
 }
 
 impl Default for TransportSettings {
@@ -122,6 +129,7 @@ impl Default for TransportSettings {
             udp_buffer_bytes: 4 << 20,
             clocks: Arc::new(SystemClocks),
             meters: None,
+            spin: SpinShare::default(),
         }
     }
 }
@@ -134,12 +142,44 @@ pub(crate) enum End {
 }
 
 impl TransportSettings {
-    /// quinn's configuration for one end.
-    pub(crate) fn quinn(&self, end: End) -> Arc<TransportConfig> {
+    /// Starts an endpoint on these sockets, one loop each.
+    pub(crate) fn endpoint(
+        &self,
+        end: End,
+        sockets: Vec<UdpSocket>,
+        server: Option<ServerConfig>,
+        connections_max: usize,
+        gate: EgressGate,
+    ) -> io::Result<Endpoint> {
         let congestion: Arc<dyn ControllerFactory + Send + Sync> = match self.congestion {
             Congestion::Cubic => Arc::new(CubicConfig::default()),
             Congestion::Bbr => Arc::new(BbrConfig::default()),
         };
+        let mut config = EndpointConfig::default();
+        // One QUIC version and no other.
+        config.supported_versions(vec![QUIC_VERSION]);
+        let settings = self.clone();
+        Endpoint::start(EndpointSettings {
+            sockets,
+            config,
+            server,
+            transport: Arc::new(move || settings.of_connection(end)),
+            congestion,
+            flight_max: self.send_window_bytes.into(),
+            connections_max,
+            egress: Arc::new(MeteredEgress { gate, meters: self.meters.clone() }),
+            inspect: inspect(),
+            cut_code: StreamCode::Reset.into(),
+            drop_code: StreamCode::ShuttingDown.into(),
+            // A client that says goodbye in order has taken what it wanted of a finished stream.
+            // A server's goodbye says nothing of what its targets have got (invariant I11).
+            goodbye_code: (end == End::Server).then(|| CloseCode::Shutdown.value().into()),
+            spin: self.spin,
+        })
+    }
+
+    /// Windows and timers of one connection.
+    fn of_connection(&self, end: End) -> TransportConfig {
         // The control stream is one more than the forwards. A server opens streams for remote
         // forwards alone.
         let streams = match end {
@@ -152,10 +192,11 @@ impl TransportSettings {
 
         let mut config = TransportConfig::default();
         config
-            .congestion_controller_factory(congestion)
             .receive_window(VarInt::from_u32(self.receive_window_bytes))
             .stream_receive_window(VarInt::from_u32(self.stream_receive_window_bytes))
-            .send_window(self.send_window_bytes.into())
+            // What may be in flight is bounded by the loop, for all streams together; a window in
+            // quinn-proto would let one stream shut out the others.
+            .send_window(2 * u64::from(self.send_window_bytes))
             .max_concurrent_bidi_streams(VarInt::from_u32(streams))
             .max_concurrent_uni_streams(VarInt::from_u32(0))
             .datagram_receive_buffer_size(None)
@@ -164,15 +205,17 @@ impl TransportSettings {
             .packet_threshold(PACKET_THRESHOLD)
             .mtu_discovery_config(Some(mtu))
             .enable_segmentation_offload(true);
-        Arc::new(config)
+        config
     }
 }
 
-/// quinn's configuration of a UDP socket's endpoint: one QUIC version and no other.
-pub(crate) fn endpoint_config() -> EndpointConfig {
-    let mut config = EndpointConfig::default();
-    config.supported_versions(vec![QUIC_VERSION]);
-    config
+/// Takes the peer's key and what was agreed on out of a session whose protection is ours.
+fn inspect() -> Inspect {
+    Arc::new(|session: &dyn crypto::Session| {
+        let key = *session.peer_identity()?.downcast().ok()?;
+        let handshake = *session.handshake_data()?.downcast().ok()?;
+        Some(Arc::new(Proved { key, handshake }) as Arc<dyn Any + Send + Sync>)
+    })
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use tokio::{
 
 use crate::{
     answer::answer_server, carried::Carried, lookup::Lookups, remotes::ASK_AGAIN,
-    session::LiveSession, splice::StreamPair, status::Role, wire::Frame,
+    session::LiveSession, wire::Frame,
 };
 
 /// Attends to the server, for as long as it is polled.
@@ -50,9 +50,8 @@ async fn hear(
                     session.remotes.heard(id, outcome);
                 }
             }
-            Ok(pair) = session.connection.accept_bi() => {
-                let pair = StreamPair::new(session.connection.clone(), Role::Client, pair);
-                carried.spawn(answer_server(Arc::clone(session), lookups.clone(), pair));
+            Ok(stream) = session.connection.accept_bi() => {
+                carried.spawn(answer_server(Arc::clone(session), lookups.clone(), stream));
             }
             // The session is over, which its supervisor says.
             else => std::future::pending().await,

@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use keypadd_transport::ConnectingError;
 use tokio::{
     sync::mpsc,
     time::{Instant, timeout, timeout_at},
@@ -79,7 +80,7 @@ impl Client {
     async fn attempt(&self, address: SocketAddr) -> Result<ClientSession, Attempt> {
         let (mut jumps, for_session) = (self.watchman.jumps(), self.watchman.jumps());
         let shaking = async {
-            self.watchman.silence().outlast(&self.endpoint).await;
+            self.watchman.egress().reopen(&self.endpoint).await;
             self.shake_hands(address, for_session).await
         };
         tokio::select! {
@@ -95,16 +96,16 @@ impl Client {
         jumps: Jumps,
     ) -> Result<ClientSession, Attempt> {
         let config = self.config.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let connecting = self
-            .endpoint
-            .connect_with(config, address, SERVER_NAME)
-            .map_err(|error| Attempt::Failed(error.to_string()))?;
-        let connection = connecting.await.map_err(|error| Attempt::of(&error))?;
+        let connection = match self.endpoint.connect(config, address, SERVER_NAME).await {
+            Ok(connection) => connection,
+            Err(ConnectingError::Failed(error)) => return Err(Attempt::of(&error)),
+            Err(error) => return Err(Attempt::Failed(error.to_string())),
+        };
         let proved = proved(&connection)
             .ok_or_else(|| Attempt::Failed("the handshake proved no key".into()))?;
 
-        let streams = connection.open_bi().await.map_err(|error| Attempt::of(&error))?;
-        let mut control = Control::new(streams);
+        let stream = connection.open_bi().await.map_err(|error| Attempt::of(&error))?;
+        let mut control = Control::new(stream);
         let hello = Frame::HelloClient { version: VERSION, instance: self.instance };
         // The server judges our key last: a refusal arrives when we are already done.
         let answer = match control.say(&hello).await {

@@ -1,4 +1,4 @@
-//! One client at the listening end, from its first packet to its end: handshake, hellos, streams.
+//! One client at the listening end, from the end of its handshake on: hellos, streams.
 //!
 //! Who is a client was settled by the handshake; what it may reach is settled here, stream by
 //! stream. Everything that it can make this end do is bounded: its connections, its streams, the
@@ -7,7 +7,7 @@
 use std::{future::pending, net::SocketAddr, sync::Arc, time::Duration};
 
 use keypadd_provider::PublicKey;
-use quinn::{Connecting, Connection, ConnectionError};
+use keypadd_transport::{Connection, ConnectionError};
 use tokio::{
     sync::{Semaphore, mpsc, watch},
     task::JoinSet,
@@ -16,7 +16,6 @@ use tokio::{
 use tracing::{debug, info, warn};
 
 use crate::{
-    admission::{Count, Counted, Tallied, Tally},
     answer::answer_client,
     clock::{Jumps, Watchman},
     control::{Control, ControlError},
@@ -30,14 +29,14 @@ use crate::{
     published::Published,
     session::{FRAMES_MAX, Listed, LiveSession, Lost, NewSession, Sessions, proved},
     source::{Source, plain},
-    splice::StreamPair,
     status::Role,
+    tally::{Tallied, Tally},
     transport::TransportSettings,
     wire::{CloseCode, Frame, Instance, StreamCode, VERSION},
 };
 
-/// Time from a client's first packet to its hello.
-const HANDSHAKE_TIME: Duration = Duration::from_secs(5);
+/// Time from the end of a client's handshake to its hello.
+const HELLO_TIME: Duration = Duration::from_secs(5);
 
 /// Connections at once of one key, so that no client can take every place.
 const KEY_CONNECTIONS_MAX: usize = 16;
@@ -47,9 +46,6 @@ const KEY_CONNECTIONS_MAX: usize = 16;
 pub(super) struct Serving {
     pub(super) peers: Arc<Peers>,
     pub(super) sessions: Sessions,
-    pub(super) handshakes: Count,
-    pub(super) handshakes_of: Tally<(Source, bool)>,
-    pub(super) connections: Count,
     connections_of: Tally<PublicKey>,
     lookups: LookupShares,
     notices: Notices<Notice>,
@@ -73,12 +69,6 @@ pub(super) enum Notice {
     ListenPermit(Source),
     Crowd,
     KeyFull(PublicKey),
-}
-
-/// What is counted from an attempt's first packet to the hello.
-pub(super) struct InFlight {
-    pub(super) _all: Counted,
-    pub(super) _of_source: Tallied<(Source, bool)>,
 }
 
 /// A session that may begin.
@@ -116,9 +106,6 @@ impl Serving {
         Self {
             peers,
             sessions: Sessions::default(),
-            handshakes: Count::default(),
-            handshakes_of: Tally::default(),
-            connections: Count::default(),
             connections_of: Tally::default(),
             lookups: LookupShares::default(),
             notices: Notices::default(),
@@ -135,34 +122,27 @@ impl Serving {
         self.draining.send_replace(true);
     }
 
-    /// One connection from its first packet to its end.
-    pub(super) async fn serve(
-        self: Arc<Self>,
-        connecting: Connecting,
-        counted: (InFlight, Counted),
-    ) {
-        let (in_flight, _open) = counted;
-        let source = plain(connecting.remote_address());
+    /// One connection from the end of its handshake to its own.
+    pub(super) async fn serve(self: Arc<Self>, connection: Connection) {
+        let source = plain(connection.remote_address());
         let (mut jumps, for_session) = (self.watchman.jumps(), self.watchman.jumps());
         let welcomed = tokio::select! {
             // Whatever keys were agreed on so far go with the connection.
             _ = jumps.next() => return,
-            welcomed = timeout(HANDSHAKE_TIME, self.welcome(connecting)) => welcomed,
+            welcomed = timeout(HELLO_TIME, self.welcome(connection)) => welcomed,
         };
-        drop(in_flight);
         match welcomed {
             Ok(Ok(Welcomed { listed, control, to_say, _of_key })) => {
                 self.serve_session(listed, control, to_say, for_session).await;
             }
             Ok(Err(Failed::Connection(error))) => self.log_stranger(source, &error),
             Ok(Err(Failed::Control(error))) => debug!(%source, %error, "no session"),
-            Err(_) => debug!(%source, "no session: the handshake took too long"),
+            Err(_) => debug!(%source, "no session: the client did not say hello in time"),
         }
     }
 
-    /// Shakes hands and exchanges hellos.
-    async fn welcome(&self, connecting: Connecting) -> Result<Welcomed, Failed> {
-        let connection = connecting.await?;
+    /// Exchanges hellos.
+    async fn welcome(&self, connection: Connection) -> Result<Welcomed, Failed> {
         // The handshake has asked the same list; this is where the permits come from.
         let proved = proved(&connection);
         let listed = proved.and_then(|proved| Some((self.peers.find(&proved.key)?, proved)));
@@ -242,17 +222,16 @@ impl Serving {
             tokio::select! {
                 lost = &mut supervisor => break lost,
                 Ok(_) = draining.changed(), if !ending => {}
-                Ok(pair) = session.connection.accept_bi() => {
-                    let pair = StreamPair::new(session.connection.clone(), Role::Server, pair);
+                Ok(stream) = session.connection.accept_bi() => {
                     if ending {
-                        pair.reset(StreamCode::ShuttingDown);
+                        stream.reset(StreamCode::ShuttingDown.into());
                         continue;
                     }
                     // Asked anew for each stream: permits may have changed. A session whose key
                     // is not listed is closed, so it does not come this far.
                     if let Some(peer) = self.peers.find(&session.key()) {
                         let (session, lookups) = (Arc::clone(session), lookups.clone());
-                        streams.spawn(answer_client(session, peer, lookups, self.bench, pair));
+                        streams.spawn(answer_client(session, peer, lookups, self.bench, stream));
                     }
                 }
                 () = run(&mut publishing) => {}
@@ -292,7 +271,7 @@ impl Serving {
         self.notices.admit(notice, Instant::now().into_std())
     }
 
-    fn log_stranger(&self, source: SocketAddr, error: &ConnectionError) {
+    pub(super) fn log_stranger(&self, source: SocketAddr, error: &ConnectionError) {
         match Stranger::of(error) {
             Stranger::Key(key) => {
                 if self.may_log(Notice::Stranger(Source::of(source))) {

@@ -1,0 +1,321 @@
+//! Which strangers may shake hands, so that those who stall keep nobody out.
+//!
+//! A handshake that has not proved a key yet holds one of some thousand slots. When they are all
+//! taken, or the share of the newcomer's network is, the oldest makes way: an honest handshake needs
+//! two round trips, a stalled one waits to be the oldest. Shares are by IPv4 address and by IPv6
+//! /64, /56 and /48. Some slots are kept for networks that proved a key before. Knows addresses and
+//! times, no packets.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    net::{IpAddr, SocketAddr},
+    time::{Duration, Instant},
+};
+
+/// Handshakes under way at once.
+const SLOTS: usize = 4096;
+
+/// One slot in so many is kept for networks that have proved a key before.
+const KEPT_ONE_IN: usize = 8;
+
+/// Slots of one network, by the length of its prefix; an IPv4 address counts as a /64.
+const SHARES: [(u32, usize); 3] = [(64, 64), (56, 256), (48, 1024)];
+
+/// Above so many handshakes an address has to prove itself first (RFC 9000 8.1.2).
+const RETRY_ABOVE: usize = 8;
+
+/// Networks that are remembered as proved.
+const PROVED_MAX: usize = 4096;
+
+/// Time from a first packet to the end of its handshake.
+pub(crate) const HANDSHAKE_TIME: Duration = Duration::from_secs(5);
+
+/// A prefix of an address. IPv4 addresses stand where IPv6 maps them, shifted so that each is a /64.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Network {
+    bits: u128,
+    length: u32,
+}
+
+impl Network {
+    fn of(address: IpAddr, length: u32) -> Self {
+        let bits = match address.to_canonical() {
+            // Beyond global unicast (2000::/3): no IPv6 network is met there.
+            IpAddr::V4(v4) => (1 << 127) | (u128::from(v4.to_bits()) << 64),
+            IpAddr::V6(v6) => v6.to_bits(),
+        };
+        Self { bits: bits >> (128 - length) << (128 - length), length }
+    }
+
+    /// Those that a handshake counts for; an IPv4 address is one network alone.
+    fn all(address: IpAddr) -> impl Iterator<Item = (Self, usize)> {
+        let v4 = address.to_canonical().is_ipv4();
+        SHARES
+            .into_iter()
+            .take(if v4 { 1 } else { SHARES.len() })
+            .map(move |(length, share)| (Self::of(address, length), share))
+    }
+
+    fn smallest(address: IpAddr) -> Self {
+        Self::of(address, SHARES[0].0)
+    }
+}
+
+/// What is to be done with a newcomer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Accept,
+    /// Have it prove its address.
+    Retry,
+}
+
+/// Why a handshake was not taken or was given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// There are as many connections as there may be.
+    Full,
+    /// It was the oldest when another one came, and had not proved a key.
+    Displaced,
+    /// It took too long.
+    TimedOut,
+}
+
+/// Handshakes that were not completed, since the endpoint began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Refusals {
+    /// Turned away because there were too many connections.
+    pub full: u64,
+    /// Given up for newer ones.
+    pub displaced: u64,
+    /// Given up because they took too long.
+    pub timed_out: u64,
+}
+
+/// A handshake under way.
+struct Entry<K> {
+    id: K,
+    address: IpAddr,
+    since: Instant,
+}
+
+/// Handshakes under way, by age.
+pub(crate) struct Handshakes<K> {
+    by_age: BTreeMap<u64, Entry<K>>,
+    of_key: HashMap<K, u64>,
+    of_network: HashMap<Network, BTreeSet<u64>>,
+    /// Those of networks that had not proved a key when they began.
+    unknown: BTreeSet<u64>,
+    next: u64,
+    proved: HashMap<Network, u64>,
+    proved_by_age: BTreeMap<u64, Network>,
+    slots: usize,
+    /// Of the slots, those that networks without a proved key cannot take.
+    kept: usize,
+}
+
+impl<K: Copy + Eq + std::hash::Hash> Handshakes<K> {
+    pub(crate) fn new() -> Self {
+        Self::with_slots(SLOTS)
+    }
+
+    fn with_slots(slots: usize) -> Self {
+        Self {
+            by_age: BTreeMap::new(),
+            of_key: HashMap::new(),
+            of_network: HashMap::new(),
+            unknown: BTreeSet::new(),
+            next: 0,
+            proved: HashMap::new(),
+            proved_by_age: BTreeMap::new(),
+            slots,
+            kept: slots / KEPT_ONE_IN,
+        }
+    }
+
+    /// Whether a newcomer is taken as it is.
+    pub(crate) fn judge(&self, validated: bool) -> Verdict {
+        match validated || self.by_age.len() < RETRY_ABOVE {
+            true => Verdict::Accept,
+            false => Verdict::Retry,
+        }
+    }
+
+    /// Those that make way for a newcomer from `address`: give them up, then [`add`](Self::add).
+    pub(crate) fn displaced_by(&self, address: IpAddr) -> Option<K> {
+        let over_share = || {
+            Network::all(address).find_map(|(network, share)| {
+                let ages = self.of_network.get(&network).filter(|ages| ages.len() >= share)?;
+                ages.first()
+            })
+        };
+        let known = self.proved.contains_key(&Network::smallest(address));
+        let age = match over_share() {
+            Some(age) => age,
+            None if self.by_age.len() >= self.slots => self.by_age.keys().next()?,
+            None if !known && self.unknown.len() >= self.slots - self.kept => {
+                self.unknown.first()?
+            }
+            None => return None,
+        };
+        self.by_age.get(age).map(|entry| entry.id)
+    }
+
+    /// Notes a handshake that has begun.
+    pub(crate) fn add(&mut self, id: K, address: SocketAddr, now: Instant) {
+        let address = address.ip();
+        let age = self.next;
+        self.next += 1;
+        let known = self.proved.contains_key(&Network::smallest(address));
+        for (network, _) in Network::all(address) {
+            self.of_network.entry(network).or_default().insert(age);
+        }
+        if !known {
+            self.unknown.insert(age);
+        }
+        self.by_age.insert(age, Entry { id, address, since: now });
+        self.of_key.insert(id, age);
+    }
+
+    /// Forgets a handshake; `proved` where it has proved a key.
+    pub(crate) fn remove(&mut self, id: K, proved: bool) -> bool {
+        let Some(age) = self.of_key.remove(&id) else { return false };
+        let Some(entry) = self.by_age.remove(&age) else { return false };
+        for (network, _) in Network::all(entry.address) {
+            if let Some(ages) = self.of_network.get_mut(&network) {
+                ages.remove(&age);
+                if ages.is_empty() {
+                    self.of_network.remove(&network);
+                }
+            }
+        }
+        self.unknown.remove(&age);
+        if proved {
+            self.remember(Network::smallest(entry.address));
+        }
+        true
+    }
+
+    fn remember(&mut self, network: Network) {
+        let age = self.next;
+        self.next += 1;
+        if let Some(before) = self.proved.insert(network, age) {
+            self.proved_by_age.remove(&before);
+        }
+        self.proved_by_age.insert(age, network);
+        if self.proved.len() > PROVED_MAX
+            && let Some((_, oldest)) = self.proved_by_age.pop_first()
+        {
+            self.proved.remove(&oldest);
+        }
+    }
+
+    /// A handshake that has taken too long.
+    pub(crate) fn overdue(&self, now: Instant) -> Option<K> {
+        let (_, oldest) = self.by_age.first_key_value()?;
+        (now.saturating_duration_since(oldest.since) >= HANDSHAKE_TIME).then_some(oldest.id)
+    }
+
+    /// When the oldest will have taken too long.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.by_age.first_key_value().map(|(_, oldest)| oldest.since + HANDSHAKE_TIME)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.by_age.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn v4(host: u32) -> SocketAddr {
+        SocketAddr::new(IpAddr::V4((0x0a00_0000 + host).into()), 1)
+    }
+
+    /// Adds as a loop does; returns who made way.
+    fn come(table: &mut Handshakes<u32>, id: u32, from: SocketAddr, now: Instant) -> Option<u32> {
+        let displaced = table.displaced_by(from.ip());
+        if let Some(id) = displaced {
+            assert!(table.remove(id, false));
+        }
+        table.add(id, from, now);
+        displaced
+    }
+
+    #[test]
+    fn stalled_handshakes_of_one_address_make_way_for_the_next_behind_it() {
+        let (mut table, now) = (Handshakes::new(), Instant::now());
+        for id in 0..64 {
+            assert_eq!(come(&mut table, id, v4(1), now), None);
+        }
+        assert_eq!(come(&mut table, 64, v4(1), now), Some(0));
+        assert_eq!(come(&mut table, 65, v4(2), now), None, "another address has its own share");
+        assert_eq!(table.len(), 65);
+    }
+
+    #[test]
+    fn a_full_table_gives_up_the_oldest_and_keeps_slots_for_the_known() {
+        let (mut table, now) = (Handshakes::with_slots(80), Instant::now());
+        table.add(1000, v4(5000), now);
+        assert!(table.remove(1000, true));
+        for id in 0..70 {
+            assert_eq!(come(&mut table, id, v4(id), now), None);
+        }
+        assert_eq!(come(&mut table, 70, v4(70), now), Some(0), "strangers have 7 of 8 slots");
+        for id in 0..10 {
+            assert_eq!(come(&mut table, 2000 + id, v4(5000), now), None);
+        }
+        assert_eq!(come(&mut table, 2010, v4(5000), now), Some(1), "then the oldest of all");
+    }
+
+    #[test]
+    fn ipv6_networks_have_shares_at_every_size() {
+        let at = |network: u128| {
+            SocketAddr::new(IpAddr::V6((0x2001_0db8_u128 << 96 | network << 64).into()), 1)
+        };
+        let (mut table, now) = (Handshakes::new(), Instant::now());
+        // 256 slots of a /56, from its 256 different /64s.
+        for id in 0..256 {
+            assert_eq!(come(&mut table, id, at(id.into()), now), None);
+        }
+        assert_eq!(come(&mut table, 256, at(7), now), Some(0));
+        assert_eq!(come(&mut table, 257, at(0x100), now), None, "the next /56");
+    }
+
+    #[test]
+    fn a_crowd_has_to_prove_its_addresses() {
+        let (mut table, now) = (Handshakes::new(), Instant::now());
+        for id in 0..8 {
+            assert_eq!(table.judge(false), Verdict::Accept);
+            table.add(id, v4(id), now);
+        }
+        assert_eq!(table.judge(false), Verdict::Retry);
+        assert_eq!(table.judge(true), Verdict::Accept);
+    }
+
+    #[test]
+    fn nothing_is_left_of_those_that_are_gone() {
+        let (mut table, now) = (Handshakes::new(), Instant::now());
+        for id in 0..10_000 {
+            come(&mut table, id, v4(id), now);
+        }
+        for id in 0..10_000 {
+            table.remove(id, id % 2 == 0);
+        }
+        assert!(table.of_network.is_empty() && table.of_key.is_empty() && table.len() == 0);
+        assert!(table.unknown.is_empty());
+        assert!(table.proved.len() <= PROVED_MAX);
+    }
+
+    #[test]
+    fn the_oldest_is_overdue_first() {
+        let (mut table, now) = (Handshakes::new(), Instant::now());
+        table.add(1, v4(1), now);
+        table.add(2, v4(2), now + Duration::from_secs(1));
+        assert_eq!(table.overdue(now + HANDSHAKE_TIME - Duration::from_millis(1)), None);
+        assert_eq!(table.overdue(now + HANDSHAKE_TIME), Some(1));
+        assert_eq!(table.deadline(), Some(now + HANDSHAKE_TIME));
+    }
+}

@@ -1,0 +1,97 @@
+//! Connection IDs that carry the number of the loop that owns the connection, in their first byte.
+//!
+//! A datagram that the kernel gives to another loop's socket, because its sender's address changed,
+//! finds its way by that byte. The rest is random (RFC 9000 5.1).
+
+use quinn_proto::{ConnectionId, ConnectionIdGenerator, InvalidCid};
+
+/// Bytes of a connection ID.
+const CID_BYTES: usize = 8;
+
+/// First bit of a long header (RFC 9000 17.2), whose connection IDs say nothing of loops yet.
+const LONG_HEADER: u8 = 0x80;
+
+/// Makes the connection IDs of one loop.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LoopIds {
+    pub(crate) number: u8,
+}
+
+impl ConnectionIdGenerator for LoopIds {
+    fn generate_cid(&mut self) -> ConnectionId {
+        let mut bytes = [0; CID_BYTES];
+        // A predictable ID is still a valid one; the system's source does not fail once it is seeded.
+        let _ = getrandom::fill(&mut bytes);
+        bytes[0] = self.number;
+        ConnectionId::new(&bytes)
+    }
+
+    fn validate(&self, cid: &ConnectionId) -> Result<(), InvalidCid> {
+        match cid.first() {
+            Some(&number) if number == self.number => Ok(()),
+            _ => Err(InvalidCid),
+        }
+    }
+
+    fn cid_len(&self) -> usize {
+        CID_BYTES
+    }
+
+    fn cid_lifetime(&self) -> Option<std::time::Duration> {
+        None
+    }
+}
+
+/// The loop whose connection a datagram belongs to, where its header says so: short headers begin
+/// with one byte of flags and the connection ID.
+pub(crate) fn loop_of(datagram: &[u8]) -> Option<u8> {
+    match datagram {
+        [first, number, ..] if first & LONG_HEADER == 0 && datagram.len() > CID_BYTES => {
+            Some(*number)
+        }
+        // Long header: flags, version, length of the destination's connection ID, the ID. Those of
+        // a client's first flight are its own choice and of another length.
+        [first, _, _, _, _, length, number, ..]
+            if first & LONG_HEADER != 0
+                && usize::from(*length) == CID_BYTES
+                && is_handshake(*first) =>
+        {
+            Some(*number)
+        }
+        _ => None,
+    }
+}
+
+/// Whether a long header's type is Handshake (RFC 9000 17.2.4): its connection ID is one of ours.
+fn is_handshake(first: u8) -> bool {
+    first & 0x30 == 0x20
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_tells_its_loop_and_no_two_are_alike() {
+        let mut ids = LoopIds { number: 5 };
+        let (one, two) = (ids.generate_cid(), ids.generate_cid());
+        assert_ne!(one, two);
+        let mut short = vec![0x40];
+        short.extend_from_slice(&one);
+        short.push(0);
+        assert_eq!(loop_of(&short), Some(5));
+        assert!(ids.validate(&one).is_ok());
+        assert!(LoopIds { number: 4 }.validate(&one).is_err());
+    }
+
+    #[test]
+    fn first_flights_and_scraps_belong_to_no_loop() {
+        let initial = [0xc0, 0, 0, 0, 1, 8, 5, 1, 2, 3, 4, 5, 6, 7];
+        assert_eq!(loop_of(&initial), None);
+        let handshake = [0xe0, 0, 0, 0, 1, 8, 5, 1, 2, 3, 4, 5, 6, 7];
+        assert_eq!(loop_of(&handshake), Some(5));
+        for scrap in [&[][..], &[0x40], &[0x40, 5, 1], &[0xe0, 0, 0, 0]] {
+            assert_eq!(loop_of(scrap), None);
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! A UDP address with the loops behind it: connecting, accepting, closing.
+
+use std::{
+    fmt, io,
+    net::{SocketAddr, UdpSocket},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
+    },
+    thread,
+};
+
+use bytes::Bytes;
+use quinn_proto::{
+    ClientConfig, ConnectionError, EndpointConfig, ServerConfig, TransportConfig, VarInt,
+    congestion::ControllerFactory, crypto,
+};
+use tokio::sync::{Notify, mpsc, oneshot};
+
+use crate::{
+    Refusal, Refusals,
+    connection::{Connecting, Connection, Proof},
+    event_loop::{EventLoop, Parts},
+    mailbox::{Command, Mailbox},
+    spin::SpinShare,
+    udp::Egress,
+};
+
+/// Takes out of a session, once its handshake is complete, what handles show as
+/// [`Connection::proof`].
+pub type Inspect = Arc<dyn Fn(&dyn crypto::Session) -> Option<Proof> + Send + Sync>;
+
+/// Makes `quinn-proto`'s configuration of one connection.
+pub type MakeTransport = Arc<dyn Fn() -> TransportConfig + Send + Sync>;
+
+/// What an endpoint is made of.
+pub struct EndpointSettings {
+    /// A bound UDP socket for each loop, all of one address.
+    pub sockets: Vec<UdpSocket>,
+    /// Protocol versions and reset keys.
+    pub config: EndpointConfig,
+    /// Handshakes of clients; without it nobody is let in.
+    pub server: Option<ServerConfig>,
+    /// Makes the windows and timers of a connection. Its congestion controller is not used.
+    pub transport: MakeTransport,
+    /// The controller of each connection.
+    pub congestion: Arc<dyn ControllerFactory + Send + Sync>,
+    /// Bytes of a connection that may be sent and not acknowledged.
+    pub flight_max: u64,
+    /// Connections at once; more are refused.
+    pub connections_max: usize,
+    /// Asked before each send.
+    pub egress: Arc<dyn Egress>,
+    /// What is kept of a handshake.
+    pub inspect: Inspect,
+    /// The code that resets what is cut short.
+    pub cut_code: VarInt,
+    /// The code that resets a stream whose handles were dropped.
+    pub drop_code: VarInt,
+    /// A peer that closes its connection with this code has all it wanted of finished streams, as
+    /// if it had acknowledged them.
+    pub goodbye_code: Option<VarInt>,
+    /// Polling before sleep.
+    pub spin: SpinShare,
+}
+
+impl fmt::Debug for EndpointSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EndpointSettings").finish_non_exhaustive()
+    }
+}
+
+/// What the drivers of an endpoint's connections go by.
+pub(crate) struct Rules {
+    pub(crate) inspect: Inspect,
+    pub(crate) cut_code: VarInt,
+    pub(crate) drop_code: VarInt,
+    goodbye_code: Option<VarInt>,
+}
+
+impl Rules {
+    /// Whether a connection's end stands for the acknowledgement of finished streams.
+    pub(crate) fn is_goodbye(&self, reason: &ConnectionError) -> bool {
+        match (reason, self.goodbye_code) {
+            (ConnectionError::ApplicationClosed(close), Some(code)) => close.error_code == code,
+            _ => false,
+        }
+    }
+}
+
+/// Figures that the loops of an endpoint share with its handles.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    connections: AtomicUsize,
+    idle: Notify,
+    full: AtomicU64,
+    displaced: AtomicU64,
+    timed_out: AtomicU64,
+}
+
+impl Counters {
+    pub(crate) fn opened(&self) {
+        self.connections.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn closed(&self) {
+        if self.connections.fetch_sub(1, Relaxed) == 1 {
+            self.idle.notify_waiters();
+        }
+    }
+
+    pub(crate) fn connections(&self) -> usize {
+        self.connections.load(Relaxed)
+    }
+
+    pub(crate) fn refused(&self, refusal: Refusal) {
+        let counter = match refusal {
+            Refusal::Full => &self.full,
+            Refusal::Displaced => &self.displaced,
+            Refusal::TimedOut => &self.timed_out,
+        };
+        counter.fetch_add(1, Relaxed);
+    }
+}
+
+/// What a listening endpoint has to tell.
+#[derive(Debug)]
+pub enum Accepted {
+    /// A client has shaken hands.
+    Connection(Connection),
+    /// A client that was answered has not.
+    Failed(HandshakeFailed),
+    /// One was not let in, or had to make way.
+    Refused(SocketAddr, Refusal),
+}
+
+/// A handshake that failed.
+#[derive(Clone, Debug)]
+pub struct HandshakeFailed {
+    /// Where it came from.
+    pub remote: SocketAddr,
+    /// Why it failed.
+    pub error: ConnectionError,
+}
+
+/// An endpoint; clones are one. When the last is dropped its loops end, and with them what
+/// connections are left.
+#[derive(Clone, Debug)]
+pub struct Endpoint(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    loops: Vec<Mailbox>,
+    threads: Mutex<Vec<thread::JoinHandle<()>>>,
+    local_addr: SocketAddr,
+    counters: Arc<Counters>,
+    accepted: tokio::sync::Mutex<mpsc::UnboundedReceiver<Accepted>>,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        for mailbox in &self.loops {
+            mailbox.send(Command::Stop);
+        }
+        let threads = self.threads.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for thread in threads.drain(..) {
+            // A loop that has panicked has ended all the same.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Endpoint {
+    /// Starts the loops.
+    ///
+    /// # Errors
+    /// What the system says of the sockets or of starting threads.
+    pub fn start(settings: EndpointSettings) -> io::Result<Self> {
+        let first = settings.sockets.first().ok_or(io::ErrorKind::InvalidInput)?;
+        let local_addr = first.local_addr()?;
+        let (accept, accepted) = mpsc::unbounded_channel();
+        let counters = Arc::<Counters>::default();
+        let rules = Arc::new(Rules {
+            inspect: settings.inspect,
+            cut_code: settings.cut_code,
+            drop_code: settings.drop_code,
+            goodbye_code: settings.goodbye_code,
+        });
+        let loops = settings
+            .sockets
+            .into_iter()
+            .enumerate()
+            .map(|(number, socket)| {
+                EventLoop::new(Parts {
+                    number: number as u8,
+                    socket,
+                    config: settings.config.clone(),
+                    server: settings.server.clone(),
+                    transport: Arc::clone(&settings.transport),
+                    congestion: Arc::clone(&settings.congestion),
+                    flight_max: settings.flight_max,
+                    connections_max: settings.connections_max,
+                    egress: Arc::clone(&settings.egress),
+                    rules: Arc::clone(&rules),
+                    counters: Arc::clone(&counters),
+                    accepted: accept.clone(),
+                    spin: settings.spin,
+                })
+            })
+            .collect::<io::Result<Vec<_>>>()?;
+        let mailboxes: Vec<_> = loops.iter().map(EventLoop::mailbox).collect();
+        let mut inner = Inner {
+            loops: mailboxes.clone(),
+            threads: Mutex::default(),
+            local_addr,
+            counters,
+            accepted: tokio::sync::Mutex::new(accepted),
+        };
+        for mut one in loops {
+            one.set_peers(mailboxes.clone());
+            let thread =
+                thread::Builder::new().name("transport".into()).spawn(move || one.run())?;
+            inner.threads.get_mut().unwrap_or_else(PoisonError::into_inner).push(thread);
+        }
+        Ok(Self(Arc::new(inner)))
+    }
+
+    /// The bound UDP address.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.0.local_addr
+    }
+
+    /// Begins to shake hands.
+    pub fn connect(
+        &self,
+        config: ClientConfig,
+        address: SocketAddr,
+        server_name: &str,
+    ) -> Connecting {
+        let (reply, opened) = oneshot::channel();
+        let (config, server_name) = (Box::new(config), server_name.to_owned());
+        self.0.loops[0].send(Command::Connect { config, address, server_name, reply });
+        Connecting::new(opened)
+    }
+
+    /// What happens next to clients that want to come in; `None` when the loops have ended.
+    pub async fn accept(&self) -> Option<Accepted> {
+        self.0.accepted.lock().await.recv().await
+    }
+
+    /// Handshakes that begin from now on go by this.
+    pub fn set_server_config(&self, config: ServerConfig) {
+        let config = Arc::new(config);
+        self.send_all(|| Command::SetServerConfig(Arc::clone(&config)));
+    }
+
+    /// Refuses whoever comes from now on.
+    pub fn refuse(&self) {
+        self.send_all(|| Command::Refuse);
+    }
+
+    /// Closes all connections and refuses new ones.
+    pub fn close(&self, code: VarInt, reason: &[u8]) {
+        let reason = Bytes::copy_from_slice(reason);
+        self.send_all(|| Command::CloseAll { code, reason: reason.clone() });
+    }
+
+    /// Connections that are not over, those included that wait for their peers' last packets.
+    pub fn open_connections(&self) -> usize {
+        self.0.counters.connections()
+    }
+
+    /// Completes when there are none.
+    pub async fn wait_idle(&self) {
+        loop {
+            let idle = self.0.counters.idle.notified();
+            tokio::pin!(idle);
+            idle.as_mut().enable();
+            if self.open_connections() == 0 {
+                return;
+            }
+            idle.await;
+        }
+    }
+
+    /// Handshakes that came to nothing here.
+    pub fn refusals(&self) -> Refusals {
+        let counters = &self.0.counters;
+        Refusals {
+            full: counters.full.load(Relaxed),
+            displaced: counters.displaced.load(Relaxed),
+            timed_out: counters.timed_out.load(Relaxed),
+        }
+    }
+
+    fn send_all(&self, command: impl Fn() -> Command) {
+        for mailbox in &self.0.loops {
+            mailbox.send(command());
+        }
+    }
+}

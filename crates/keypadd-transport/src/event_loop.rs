@@ -1,0 +1,579 @@
+//! The loop: one thread, one UDP socket, its connections, and their sockets.
+//!
+//! Each round takes what the system has ready, gives datagrams to their connections, drives those
+//! that have something to do, and sleeps when none has. A panic in one connection ends that
+//! connection; the others go on.
+
+use std::{
+    cmp::Reverse,
+    collections::{BinaryHeap, HashMap},
+    io,
+    net::{SocketAddr, UdpSocket},
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use bytes::BytesMut;
+use mio::{Events, Poll, Token};
+use quinn_proto::{
+    ClientConfig, ConnectError, ConnectionError, ConnectionHandle, DatagramEvent, Endpoint,
+    EndpointConfig, EndpointEvent, Incoming, ServerConfig, StreamId, TransportConfig,
+    congestion::ControllerFactory,
+};
+use quinn_udp::RecvMeta;
+use tokio::sync::{mpsc, oneshot};
+use tracing::{debug, error};
+
+use crate::{
+    admission::{Handshakes, Refusal, Verdict},
+    cid::{LoopIds, loop_of},
+    connection::{Attempt, Opened, Shared},
+    driver::{Driver, Outlet, Waiting},
+    endpoint::{Accepted, Counters, MakeTransport, Rules},
+    gate::Gate,
+    mailbox::{Command, ConnectionCommand, Inbox, Key, Mailbox},
+    spin::{Spin, SpinShare},
+    udp::{Egress, Received, Udp},
+};
+
+const UDP: Token = Token(0);
+const WAKER: Token = Token(1);
+/// Tokens of sockets begin here and are never used again.
+const FIRST_SOCKET: usize = 2;
+
+/// Events of the system taken at once.
+const EVENTS: usize = 256;
+
+/// Batches received before connections are driven.
+const BATCHES_PER_ROUND: usize = 16;
+
+/// A loop without a timer looks after this long all the same.
+const SLEEP_MAX: Duration = Duration::from_secs(60);
+
+/// What a loop is made of.
+pub(crate) struct Parts {
+    pub(crate) number: u8,
+    pub(crate) socket: UdpSocket,
+    pub(crate) config: EndpointConfig,
+    pub(crate) server: Option<ServerConfig>,
+    pub(crate) transport: MakeTransport,
+    pub(crate) congestion: Arc<dyn ControllerFactory + Send + Sync>,
+    pub(crate) flight_max: u64,
+    pub(crate) connections_max: usize,
+    pub(crate) egress: Arc<dyn Egress>,
+    pub(crate) rules: Arc<Rules>,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) accepted: mpsc::UnboundedSender<Accepted>,
+    pub(crate) spin: SpinShare,
+}
+
+/// A connection and what the loop knows of it.
+struct Slot {
+    driver: Driver,
+    key: Key,
+    /// In the list of those to drive.
+    dirty: bool,
+    /// The earliest of its entries among the timers.
+    deadline: Option<Instant>,
+    /// Whether the endpoint still routes datagrams to it.
+    routed: bool,
+}
+
+pub(crate) struct EventLoop {
+    poll: Poll,
+    inbox: Inbox,
+    mailbox: Mailbox,
+    peers: Vec<Mailbox>,
+    number: u8,
+    udp: Udp,
+    endpoint: Endpoint,
+    server: Option<ServerConfig>,
+    transport: MakeTransport,
+    congestion: Arc<dyn ControllerFactory + Send + Sync>,
+    flight_max: u64,
+    connections_max: usize,
+    rules: Arc<Rules>,
+    counters: Arc<Counters>,
+    accepted: mpsc::UnboundedSender<Accepted>,
+    handshakes: Handshakes<Key>,
+    refusing: bool,
+
+    slots: HashMap<Key, Slot>,
+    /// By `quinn-proto`'s handles, which are used again.
+    routes: HashMap<usize, Key>,
+    next_serial: u64,
+    dirty: Vec<Key>,
+    timers: BinaryHeap<Reverse<(Instant, u64, usize)>>,
+    sockets: HashMap<Token, (Key, StreamId)>,
+    next_token: usize,
+    send_buffer: Vec<u8>,
+    spin: Spin,
+    stop: bool,
+}
+
+impl EventLoop {
+    pub(crate) fn new(parts: Parts) -> io::Result<Self> {
+        let poll = Poll::new()?;
+        let waker = mio::Waker::new(poll.registry(), WAKER)?;
+        let (mailbox, inbox) = Mailbox::new(waker);
+        let udp = Udp::new(parts.socket, parts.egress)?;
+        udp.register(poll.registry(), UDP)?;
+        let mut config = parts.config;
+        let number = parts.number;
+        config.cid_generator(move || Box::new(LoopIds { number }));
+        let may_probe = !udp.may_fragment();
+        let endpoint = Endpoint::new(Arc::new(config), None, may_probe, None);
+        let mut this = Self {
+            poll,
+            inbox,
+            mailbox,
+            peers: Vec::new(),
+            number,
+            udp,
+            endpoint,
+            server: None,
+            transport: parts.transport,
+            congestion: parts.congestion,
+            flight_max: parts.flight_max,
+            connections_max: parts.connections_max,
+            rules: parts.rules,
+            counters: parts.counters,
+            accepted: parts.accepted,
+            handshakes: Handshakes::new(),
+            refusing: false,
+            slots: HashMap::new(),
+            routes: HashMap::new(),
+            next_serial: 0,
+            dirty: Vec::new(),
+            timers: BinaryHeap::new(),
+            sockets: HashMap::new(),
+            next_token: FIRST_SOCKET,
+            send_buffer: Vec::new(),
+            spin: Spin::new(parts.spin, Instant::now()),
+            stop: false,
+        };
+        this.set_server(parts.server);
+        Ok(this)
+    }
+
+    pub(crate) fn mailbox(&self) -> Mailbox {
+        self.mailbox.clone()
+    }
+
+    /// The mailboxes of all loops of the endpoint, by number.
+    pub(crate) fn set_peers(&mut self, peers: Vec<Mailbox>) {
+        self.peers = peers;
+    }
+
+    pub(crate) fn run(mut self) {
+        // What is outside of any connection must not leave handles waiting either.
+        if catch_unwind(AssertUnwindSafe(|| self.rounds())).is_err() {
+            error!("an event loop failed; its connections are closed");
+        }
+        for (_, slot) in self.slots.drain() {
+            let abandon = || slot.driver.abandon(ConnectionError::LocallyClosed);
+            let _ = catch_unwind(AssertUnwindSafe(abandon));
+            self.counters.closed();
+        }
+    }
+
+    fn rounds(&mut self) {
+        let mut events = Events::with_capacity(EVENTS);
+        while !self.stop {
+            let timeout = self.timeout();
+            match self.poll.poll(&mut events, timeout) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    error!(%error, "cannot wait for events");
+                    return;
+                }
+            }
+            let now = Instant::now();
+            let mut worked = !events.is_empty();
+            for event in &events {
+                match event.token() {
+                    UDP => {
+                        if event.is_writable() {
+                            self.on_writable();
+                        }
+                    }
+                    WAKER => {}
+                    token => self.on_socket(token, event),
+                }
+            }
+            self.commands(now);
+            worked |= self.receive(now);
+            self.expire(now);
+            self.drive(now);
+            if worked {
+                self.spin.worked();
+            }
+        }
+    }
+
+    /// How long to wait for the system.
+    fn timeout(&mut self) -> Option<Duration> {
+        if !self.dirty.is_empty() && !self.udp.is_full() {
+            return Some(Duration::ZERO);
+        }
+        let now = Instant::now();
+        if !self.slots.is_empty() && self.spin.again(now) {
+            return Some(Duration::ZERO);
+        }
+        let timer = self.timers.peek().map(|Reverse((at, ..))| *at);
+        let deadline = [timer, self.handshakes.deadline()].into_iter().flatten().min();
+        let wait = deadline.map_or(SLEEP_MAX, |at| at.saturating_duration_since(now));
+        Some(wait.min(SLEEP_MAX))
+    }
+
+    /// The UDP socket has room: what waited for it goes on.
+    fn on_writable(&mut self) {
+        self.udp.flush();
+    }
+
+    fn on_socket(&mut self, token: Token, event: &mio::event::Event) {
+        let Some(&(key, id)) = self.sockets.get(&token) else { return };
+        self.guarded(key, |slot| slot.driver.on_socket(id, event));
+    }
+
+    fn commands(&mut self, now: Instant) {
+        let commands: Vec<_> = self.inbox.take().collect();
+        for command in commands {
+            match command {
+                Command::Connect { config, address, server_name, reply } => {
+                    self.connect(*config, address, &server_name, reply, now);
+                }
+                Command::SetServerConfig(config) => {
+                    self.set_server(Some(ServerConfig::clone(&config)));
+                }
+                Command::Refuse => self.refusing = true,
+                Command::CloseAll { code, reason } => {
+                    self.refusing = true;
+                    let keys: Vec<_> = self.slots.keys().copied().collect();
+                    for key in keys {
+                        let reason = reason.clone();
+                        self.guarded(key, |slot| slot.driver.close(code, reason, now));
+                    }
+                }
+                Command::Stop => self.stop = true,
+                Command::Datagram { received_at, bytes, meta } => {
+                    self.datagram(received_at, bytes, &meta);
+                }
+                Command::Connection(key, command) => self.on_command(key, command, now),
+            }
+        }
+    }
+
+    fn on_command(&mut self, key: Key, command: ConnectionCommand, now: Instant) {
+        let Self { poll, sockets, next_token, slots, .. } = self;
+        let Some(slot) = slots.get_mut(&key) else { return };
+        let registry = poll.registry();
+        let register = |id, socket: &crate::Socket| {
+            let token = Token(*next_token);
+            *next_token += 1;
+            socket.register(registry, token)?;
+            sockets.insert(token, (key, id));
+            Ok(token)
+        };
+        let handled =
+            catch_unwind(AssertUnwindSafe(|| slot.driver.on_command(command, now, register)));
+        match handled {
+            Ok(()) => self.mark(key),
+            Err(_) => self.fault(key),
+        }
+    }
+
+    fn set_server(&mut self, config: Option<ServerConfig>) {
+        self.server = config;
+        self.endpoint.set_server_config(self.server.clone().map(Arc::new));
+    }
+
+    /// The configuration of one connection, and the gate of what it sends.
+    fn gated(&self, now: Instant) -> (Gate, Arc<TransportConfig>) {
+        let (gate, factory) = Gate::new(Arc::clone(&self.congestion), self.flight_max, now);
+        let mut transport = (self.transport)();
+        transport.congestion_controller_factory(factory);
+        (gate, Arc::new(transport))
+    }
+
+    fn connect(
+        &mut self,
+        mut config: ClientConfig,
+        address: SocketAddr,
+        server_name: &str,
+        reply: oneshot::Sender<Result<Opened, ConnectError>>,
+        now: Instant,
+    ) {
+        let (gate, transport) = self.gated(now);
+        config.transport_config(transport);
+        match self.endpoint.connect(now, config, address, server_name) {
+            Ok((handle, connection)) => {
+                let (established, wait) = oneshot::channel();
+                let waiting = Waiting::Client(established);
+                let shared = self.add(handle, connection, gate, waiting, address);
+                let attempt = Attempt(Some(shared));
+                // Where nobody waits the attempt is dropped, which closes it.
+                let _ = reply.send(Ok(Opened { attempt, established: wait }));
+            }
+            Err(error) => drop(reply.send(Err(error))),
+        }
+    }
+
+    fn add(
+        &mut self,
+        handle: ConnectionHandle,
+        connection: quinn_proto::Connection,
+        gate: Gate,
+        waiting: Waiting,
+        remote: SocketAddr,
+    ) -> Arc<Shared> {
+        let key = Key { handle: handle.0, serial: self.next_serial };
+        self.next_serial += 1;
+        let shared = Arc::new(Shared::new(key, self.mailbox.clone(), remote));
+        let rules = Arc::clone(&self.rules);
+        let driver = Driver::new(connection, gate, Arc::clone(&shared), rules, waiting);
+        let slot = Slot { driver, key, dirty: false, deadline: None, routed: true };
+        self.slots.insert(key, slot);
+        self.routes.insert(handle.0, key);
+        self.counters.opened();
+        self.mark(key);
+        shared
+    }
+
+    /// Receives up to a round's batches; whether there were any.
+    fn receive(&mut self, now: Instant) -> bool {
+        for batch in 0..BATCHES_PER_ROUND {
+            let Some(mut received) = self.udp.receive() else { return batch > 0 };
+            while let Some(datagram) = received.next() {
+                let Received { meta, .. } = &received;
+                match loop_of(&datagram) {
+                    Some(number) if number != self.number => {
+                        self.hand_over(number, datagram, meta, now)
+                    }
+                    _ => {
+                        let meta = *meta;
+                        self.datagram(now, datagram, &meta);
+                    }
+                }
+            }
+        }
+        true
+    }
+
+    /// Gives a datagram to the loop whose connection it belongs to.
+    fn hand_over(&mut self, number: u8, bytes: BytesMut, meta: &RecvMeta, now: Instant) {
+        match self.peers.get(usize::from(number)) {
+            Some(peer) => peer.send(Command::Datagram { received_at: now, bytes, meta: *meta }),
+            // Of a daemon that was here before, or made up: answered as unknown.
+            None => self.datagram(now, bytes, meta),
+        }
+    }
+
+    fn datagram(&mut self, now: Instant, bytes: BytesMut, meta: &RecvMeta) {
+        let ecn = meta.ecn.and_then(|ecn| quinn_proto::EcnCodepoint::from_bits(ecn as u8));
+        self.send_buffer.clear();
+        let event =
+            self.endpoint.handle(now, meta.addr, meta.dst_ip, ecn, bytes, &mut self.send_buffer);
+        match event {
+            Some(DatagramEvent::ConnectionEvent(handle, event)) => {
+                let Some(&key) = self.routes.get(&handle.0) else { return };
+                self.guarded(key, |slot| slot.driver.on_event(event));
+            }
+            Some(DatagramEvent::NewConnection(incoming)) => self.incoming(incoming, now),
+            Some(DatagramEvent::Response(transmit)) => self.respond(transmit),
+            None => {}
+        }
+    }
+
+    fn respond(&mut self, transmit: quinn_proto::Transmit) {
+        if !self.udp.is_full() {
+            self.udp.send(transmit, &self.send_buffer);
+        }
+    }
+
+    fn incoming(&mut self, incoming: Incoming, now: Instant) {
+        let remote = incoming.remote_address();
+        self.send_buffer.clear();
+        if !self.udp.may_send() {
+            // It could not be answered, and would be a connection more to wait for.
+            return self.endpoint.ignore(incoming);
+        }
+        let full = self.counters.connections() >= self.connections_max;
+        // The oldest handshake makes way also where all places are taken by handshakes.
+        let displaced = self.handshakes.displaced_by(remote.ip());
+        if self.refusing || (full && displaced.is_none()) {
+            if !self.refusing {
+                self.refused(remote, Refusal::Full);
+            }
+            let transmit = self.endpoint.refuse(incoming, &mut self.send_buffer);
+            return self.respond(transmit);
+        }
+        if self.handshakes.judge(incoming.remote_address_validated()) == Verdict::Retry
+            && incoming.may_retry()
+        {
+            if let Ok(transmit) = self.endpoint.retry(incoming, &mut self.send_buffer) {
+                self.respond(transmit);
+            }
+            return;
+        }
+        if let Some(key) = displaced {
+            self.give_up(key, Refusal::Displaced);
+        }
+        let Some(mut config) = self.server.clone() else { return self.endpoint.ignore(incoming) };
+        let (gate, transport) = self.gated(now);
+        config.transport_config(transport);
+        self.send_buffer.clear();
+        let accepted =
+            self.endpoint.accept(incoming, now, &mut self.send_buffer, Some(Arc::new(config)));
+        match accepted {
+            Ok((handle, connection)) => {
+                let waiting = Waiting::Server(self.accepted.clone());
+                let shared = self.add(handle, connection, gate, waiting, remote);
+                self.handshakes.add(shared.key, remote, now);
+            }
+            Err(error) => {
+                debug!(%remote, error = %error.cause, "not accepted");
+                if let Some(transmit) = error.response {
+                    self.respond(transmit);
+                }
+            }
+        }
+    }
+
+    fn refused(&self, remote: SocketAddr, refusal: Refusal) {
+        self.counters.refused(refusal);
+        let _ = self.accepted.send(Accepted::Refused(remote, refusal));
+    }
+
+    /// Forgets a handshake that has proved nothing, with nothing said to whoever it was.
+    fn give_up(&mut self, key: Key, refusal: Refusal) {
+        self.handshakes.remove(key, false);
+        if let Some(slot) = self.slots.get(&key) {
+            let remote = slot.driver.shared().remote();
+            self.refused(remote, refusal);
+            self.remove(key, ConnectionError::TimedOut);
+        }
+    }
+
+    /// Marks what is due.
+    fn expire(&mut self, now: Instant) {
+        while let Some(&Reverse((at, serial, handle))) = self.timers.peek() {
+            if at > now {
+                break;
+            }
+            self.timers.pop();
+            let key = Key { handle, serial };
+            if let Some(slot) = self.slots.get_mut(&key)
+                && slot.deadline == Some(at)
+            {
+                slot.deadline = None;
+                self.mark(key);
+            }
+        }
+        while let Some(key) = self.handshakes.overdue(now) {
+            self.give_up(key, Refusal::TimedOut);
+        }
+    }
+
+    /// Drives the connections that have something to do.
+    fn drive(&mut self, now: Instant) {
+        let mut keys = std::mem::take(&mut self.dirty);
+        for key in keys.drain(..) {
+            if let Some(slot) = self.slots.get_mut(&key) {
+                slot.dirty = false;
+                if catch_unwind(AssertUnwindSafe(|| self.drive_one(key, now))).is_err() {
+                    self.fault(key);
+                }
+            }
+        }
+        if self.dirty.is_empty() {
+            self.dirty = keys;
+        }
+    }
+
+    fn drive_one(&mut self, key: Key, now: Instant) {
+        let Some(slot) = self.slots.get_mut(&key) else { return };
+        let mut outlet = Outlet { udp: &mut self.udp, buffer: &mut self.send_buffer, now };
+        let mut turn = slot.driver.drive(&mut outlet);
+        // Answers of the endpoint may be more to send.
+        let mut answered = false;
+        while let Some(event) = slot.driver.endpoint_event() {
+            if event.is_drained() {
+                slot.routed = false;
+                self.routes.remove(&key.handle);
+            }
+            if let Some(event) = self.endpoint.handle_event(ConnectionHandle(key.handle), event) {
+                slot.driver.on_event(event);
+                answered = true;
+            }
+        }
+        turn.more |= answered;
+        for token in slot.driver.ended_sockets() {
+            self.sockets.remove(&token);
+        }
+        let over = slot.driver.is_over();
+        if turn.proved || turn.lost {
+            self.handshakes.remove(key, turn.proved);
+        }
+        if over {
+            self.slots.remove(&key);
+            self.counters.closed();
+            return;
+        }
+        if turn.more || self.udp.is_full() {
+            self.mark(key);
+        }
+        if let Some(at) = turn.deadline {
+            self.set_timer(key, at);
+        }
+    }
+
+    fn set_timer(&mut self, key: Key, at: Instant) {
+        let Some(slot) = self.slots.get_mut(&key) else { return };
+        // An earlier entry leads here again.
+        if slot.deadline.is_none_or(|earlier| at < earlier) {
+            slot.deadline = Some(at);
+            self.timers.push(Reverse((at, key.serial, key.handle)));
+        }
+    }
+
+    fn mark(&mut self, key: Key) {
+        if let Some(slot) = self.slots.get_mut(&key)
+            && !slot.dirty
+        {
+            slot.dirty = true;
+            self.dirty.push(key);
+        }
+    }
+
+    /// Works on a connection; a panic ends it and no other.
+    fn guarded(&mut self, key: Key, work: impl FnOnce(&mut Slot)) {
+        let Some(slot) = self.slots.get_mut(&key) else { return };
+        match catch_unwind(AssertUnwindSafe(|| work(slot))) {
+            Ok(()) => self.mark(key),
+            Err(_) => self.fault(key),
+        }
+    }
+
+    /// A connection has panicked: nothing more is asked of it.
+    fn fault(&mut self, key: Key) {
+        let remote = self.slots.get(&key).map(|slot| slot.driver.shared().remote());
+        error!(?remote, "internal error: this connection is closed, others go on");
+        self.remove(key, ConnectionError::LocallyClosed);
+    }
+
+    fn remove(&mut self, key: Key, reason: ConnectionError) {
+        self.handshakes.remove(key, false);
+        let Some(slot) = self.slots.remove(&key) else { return };
+        if slot.routed {
+            self.routes.remove(&key.handle);
+            let handle = ConnectionHandle(slot.key.handle);
+            let _ = self.endpoint.handle_event(handle, EndpointEvent::drained());
+        }
+        self.counters.closed();
+        self.sockets.retain(|_, (of, _)| *of != key);
+        let _ = catch_unwind(AssertUnwindSafe(|| slot.driver.abandon(reason)));
+    }
+}

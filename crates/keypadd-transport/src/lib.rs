@@ -1,0 +1,39 @@
+//! QUIC connections and the sockets that are spliced to their streams, each in one event loop.
+//!
+//! A loop is a thread that owns a UDP socket, its `quinn-proto` endpoint and connections, and the
+//! TCP and unix sockets of their streams. A datagram is read, opened and written to its TCP socket,
+//! and the answer sealed and sent, without another thread being woken. Control code (hellos, names,
+//! permits) holds [`Connection`] and [`Stream`] handles, which talk to the loop by messages.
+//!
+//! Knows no permits, names, configuration or keys: packet protection comes in as `quinn-proto`'s
+//! crypto configurations, and what a handshake has proved goes out through [`Inspect`].
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod admission;
+mod cid;
+mod connection;
+mod driver;
+mod endpoint;
+mod event_loop;
+mod gate;
+mod mailbox;
+mod socket;
+mod spin;
+mod splice;
+mod stream;
+mod udp;
+
+pub use admission::{Refusal, Refusals};
+pub use connection::{Connecting, ConnectingError, Connection};
+pub use endpoint::{Accepted, Endpoint, EndpointSettings, HandshakeFailed, Inspect, MakeTransport};
+pub use quinn_proto::{
+    ApplicationClose, ClientConfig, ConnectionClose, ConnectionError, ConnectionStats,
+    EndpointConfig, IdleTimeout, MtuDiscoveryConfig, ServerConfig, TransportConfig,
+    TransportErrorCode, VarInt, congestion, crypto,
+};
+pub use socket::Socket;
+pub use spin::SpinShare;
+pub use splice::{Cut, Delivery};
+pub use stream::{ReadError, RecvHalf, SendHalf, Stopped, Stream, WriteError};
+pub use udp::Egress;

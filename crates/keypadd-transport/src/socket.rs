@@ -1,0 +1,117 @@
+//! The sockets that streams are spliced to: non-blocking reads and writes, and how each ends.
+//!
+//! TCP ends in order (FIN) or by a reset (RST). A unix socket has no reset: its reader sees an end
+//! as after a last byte. Until [`Socket::close_cleanly`], whatever drops a TCP socket resets it, so
+//! that a cut-off stream never passes for a finished one.
+
+use std::{
+    io::{self, IoSlice, Write},
+    net::{Shutdown, TcpStream},
+    os::{
+        fd::{AsFd, AsRawFd, BorrowedFd},
+        unix::net::UnixStream,
+    },
+    time::Duration,
+};
+
+use mio::{Interest, Registry, Token, unix::SourceFd};
+use socket2::SockRef;
+
+/// A connected stream socket in non-blocking mode.
+#[derive(Debug)]
+pub enum Socket {
+    /// TCP.
+    Tcp(TcpStream),
+    /// A unix stream socket.
+    Unix(UnixStream),
+}
+
+impl From<TcpStream> for Socket {
+    fn from(stream: TcpStream) -> Self {
+        Self::Tcp(stream)
+    }
+}
+
+impl From<UnixStream> for Socket {
+    fn from(stream: UnixStream) -> Self {
+        Self::Unix(stream)
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(stream) => stream.as_fd(),
+            Self::Unix(stream) => stream.as_fd(),
+        }
+    }
+}
+
+impl Socket {
+    /// Makes sure that it does not block and that a drop resets it.
+    pub(crate) fn prepare(&self) -> io::Result<()> {
+        match self {
+            Self::Tcp(stream) => {
+                // A connection that is gone already says so when it is used.
+                let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
+                stream.set_nonblocking(true)
+            }
+            Self::Unix(stream) => stream.set_nonblocking(true),
+        }
+    }
+
+    pub(crate) fn register(&self, registry: &Registry, token: Token) -> io::Result<()> {
+        let interest = Interest::READABLE | Interest::WRITABLE;
+        registry.register(&mut SourceFd(&self.as_fd().as_raw_fd()), token, interest)
+    }
+
+    /// Reads up to `bytes`; 0 at the end.
+    pub(crate) fn read(&self, bytes: usize) -> io::Result<Vec<u8>> {
+        let mut buffer = Vec::with_capacity(bytes);
+        loop {
+            match rustix::io::read(self, rustix::buffer::spare_capacity(&mut buffer)) {
+                Ok(_) => return Ok(buffer),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    pub(crate) fn write(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        loop {
+            let written = match self {
+                Self::Tcp(stream) => (&mut &*stream).write_vectored(slices),
+                Self::Unix(stream) => (&mut &*stream).write_vectored(slices),
+            };
+            match written {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                written => return written,
+            }
+        }
+    }
+
+    /// Ends what is written to it.
+    pub(crate) fn shutdown(&self) -> io::Result<()> {
+        match self {
+            Self::Tcp(stream) => stream.shutdown(Shutdown::Write),
+            Self::Unix(stream) => stream.shutdown(Shutdown::Write),
+        }
+    }
+
+    /// The error that waits on it, if any.
+    pub(crate) fn take_error(&self) -> Option<io::Error> {
+        let error = match self {
+            Self::Tcp(stream) => stream.take_error(),
+            Self::Unix(stream) => stream.take_error(),
+        };
+        error.unwrap_or_else(Some)
+    }
+
+    /// Closes in order; the kernel goes on delivering what was written.
+    pub(crate) fn close_cleanly(self) {
+        if let Self::Tcp(stream) = &self {
+            let _ = SockRef::from(stream).set_linger(None);
+        }
+    }
+}

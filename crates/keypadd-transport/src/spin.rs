@@ -1,0 +1,133 @@
+//! How long a loop polls before it sleeps.
+//!
+//! Waking a sleeping thread costs 10-50 us, which is most of an idle round trip. After work a loop
+//! polls for a short time in case an answer follows, within a share of its core: time spent polling
+//! for nothing is paid from an allowance that grows with the clock. Knows times only.
+
+use std::time::{Duration, Instant};
+
+/// Polling goes on this long after the last event.
+const SPIN_TIME: Duration = Duration::from_micros(50);
+
+/// Allowance that may be saved up.
+const SAVED_MAX: Duration = Duration::from_millis(5);
+
+/// Between two looks of a poll that nobody interrupts. A longer gap means that another thread wanted
+/// the core.
+const GAP_MAX: Duration = Duration::from_micros(20);
+
+/// The share of its core that a loop may spend on polling for nothing, in percent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SpinShare(u8);
+
+impl SpinShare {
+    /// A share in percent; more than 100 is 100.
+    pub const fn percent(percent: u8) -> Self {
+        Self(if percent > 100 { 100 } else { percent })
+    }
+}
+
+impl Default for SpinShare {
+    fn default() -> Self {
+        Self(2)
+    }
+}
+
+/// A loop's polling.
+#[derive(Debug)]
+pub(crate) struct Spin {
+    share: f64,
+    allowance: Duration,
+    filled_at: Instant,
+    /// Since when there has been nothing to do, and the last look since then.
+    idle: Option<(Instant, Instant)>,
+    spent: Duration,
+}
+
+impl Spin {
+    pub(crate) fn new(share: SpinShare, now: Instant) -> Self {
+        let share = f64::from(share.0) / 100.0;
+        Self { share, allowance: SAVED_MAX, filled_at: now, idle: None, spent: Duration::ZERO }
+    }
+
+    /// There was work.
+    pub(crate) fn worked(&mut self) {
+        self.idle = None;
+    }
+
+    /// There is nothing to do now: whether to look again at once rather than to sleep.
+    pub(crate) fn again(&mut self, now: Instant) -> bool {
+        if self.share == 0.0 {
+            return false;
+        }
+        let elapsed = now.saturating_duration_since(self.filled_at);
+        self.filled_at = now;
+        self.allowance = (self.allowance + elapsed.mul_f64(self.share)).min(SAVED_MAX);
+        let Some((since, last)) = self.idle else {
+            self.idle = Some((now, now));
+            return !self.allowance.is_zero();
+        };
+        let gap = now.saturating_duration_since(last);
+        self.allowance = self.allowance.saturating_sub(gap);
+        self.spent += gap;
+        self.idle = Some((since, now));
+        gap <= GAP_MAX
+            && !self.allowance.is_zero()
+            && now.saturating_duration_since(since) < SPIN_TIME
+    }
+
+    /// Time spent so far.
+    pub(crate) fn spent(&self) -> Duration {
+        self.spent
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOOK: Duration = Duration::from_micros(5);
+
+    /// Polls from `now` on until it may not; when that is.
+    fn spin_until_sleep(spin: &mut Spin, mut now: Instant) -> Instant {
+        while spin.again(now) {
+            now += LOOK;
+        }
+        now
+    }
+
+    #[test]
+    fn polling_ends_after_its_time() {
+        let start = Instant::now();
+        let mut spin = Spin::new(SpinShare::percent(100), start);
+        let end = spin_until_sleep(&mut spin, start);
+        assert_eq!(end - start, SPIN_TIME);
+    }
+
+    #[test]
+    fn without_a_share_nothing_is_polled() {
+        let start = Instant::now();
+        assert!(!Spin::new(SpinShare::percent(0), start).again(start));
+    }
+
+    #[test]
+    fn polling_stays_within_its_share() {
+        let start = Instant::now();
+        let mut spin = Spin::new(SpinShare::percent(2), start);
+        let mut now = start;
+        while now - start < Duration::from_secs(2) {
+            spin.worked();
+            now = spin_until_sleep(&mut spin, now) + Duration::from_micros(10);
+        }
+        let share = (spin.spent() - SAVED_MAX).as_secs_f64() / (now - start).as_secs_f64();
+        assert!((0.015..=0.021).contains(&share), "{share}");
+    }
+
+    #[test]
+    fn a_core_that_others_want_is_left_at_once() {
+        let start = Instant::now();
+        let mut spin = Spin::new(SpinShare::percent(100), start);
+        assert!(spin.again(start));
+        assert!(!spin.again(start + GAP_MAX + LOOK));
+    }
+}

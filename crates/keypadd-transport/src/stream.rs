@@ -1,0 +1,303 @@
+//! Handles of streams for control tasks: headers and control frames are read and written here,
+//! until the stream is spliced to a socket and goes on inside its loop.
+//!
+//! What the peer sends meanwhile is held up to [`HELD_BYTES`] and stays in the stream's flow-control
+//! window beyond that, so a stream that nobody reads costs a bounded amount of memory.
+
+use std::{
+    future::{Future, poll_fn},
+    io,
+    pin::Pin,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
+    task::{Context, Poll, Waker},
+};
+
+use bytes::{Buf, Bytes, BytesMut};
+use quinn_proto::{ConnectionError, StreamId, VarInt};
+use thiserror::Error;
+use tokio::{
+    io::{AsyncRead, ReadBuf},
+    sync::oneshot,
+};
+
+use crate::{
+    connection::Shared,
+    mailbox::{ConnectionCommand, StreamCommand},
+    socket::Socket,
+    splice::{Cut, Delivery},
+};
+
+/// Bytes that are held for a reader before the window closes.
+pub(crate) const HELD_BYTES: usize = 4 << 10;
+
+/// Why a stream cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ReadError {
+    /// The peer gave the stream up, with this code.
+    #[error("stream reset by peer: error {0}")]
+    Reset(VarInt),
+    /// The connection is gone.
+    #[error("connection lost: {0}")]
+    Lost(ConnectionError),
+}
+
+/// Why a stream cannot be written.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum WriteError {
+    /// The peer does not read it any more, for the reason of this code.
+    #[error("sending stopped by peer: error {0}")]
+    Stopped(VarInt),
+    /// The connection is gone, or the stream was given up here.
+    #[error("connection lost")]
+    Lost,
+}
+
+/// What ended the sending half while nothing was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stopped {
+    /// The peer does not read it any more, for the reason of this code.
+    ByPeer(VarInt),
+    /// The connection is gone.
+    Lost,
+}
+
+/// What a loop has received for a stream that a control task reads.
+#[derive(Debug, Default)]
+pub(crate) struct Held {
+    bytes: BytesMut,
+    end: Option<End>,
+    stopped: Option<Stopped>,
+    reader: Option<Waker>,
+    watcher: Option<Waker>,
+}
+
+/// How the receiving half ended.
+#[derive(Clone, Debug)]
+enum End {
+    Finished,
+    Failed(ReadError),
+}
+
+/// Between the loop and the handles of one stream.
+#[derive(Debug, Default)]
+pub(crate) struct Hold(Mutex<Held>);
+
+impl Hold {
+    /// Bytes there is room for.
+    pub(crate) fn room(&self) -> usize {
+        HELD_BYTES.saturating_sub(self.held().bytes.len())
+    }
+
+    pub(crate) fn push(&self, bytes: &[u8]) {
+        let mut held = self.held();
+        held.bytes.extend_from_slice(bytes);
+        wake(&mut held.reader);
+    }
+
+    pub(crate) fn finish(&self) {
+        self.end(End::Finished);
+    }
+
+    pub(crate) fn fail(&self, error: ReadError) {
+        self.end(End::Failed(error));
+    }
+
+    fn end(&self, end: End) {
+        let mut held = self.held();
+        held.end.get_or_insert(end);
+        wake(&mut held.reader);
+    }
+
+    pub(crate) fn stop(&self, stopped: Stopped) {
+        let mut held = self.held();
+        held.stopped.get_or_insert(stopped);
+        wake(&mut held.watcher);
+    }
+
+    /// What no reader has taken, for the socket that the stream is spliced to, and whether the
+    /// stream has ended after it.
+    pub(crate) fn take(&self) -> (Bytes, bool) {
+        let mut held = self.held();
+        let finished = matches!(held.end, Some(End::Finished));
+        (held.bytes.split().freeze(), finished)
+    }
+
+    /// No panic leaves it half changed.
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn wake(waker: &mut Option<Waker>) {
+    if let Some(waker) = waker.take() {
+        waker.wake();
+    }
+}
+
+/// Both halves of one stream share this; the last one dropped resets the stream.
+#[derive(Debug)]
+struct Core {
+    connection: Arc<Shared>,
+    id: StreamId,
+    hold: Arc<Hold>,
+    /// The code of that reset.
+    code: AtomicU64,
+    /// The loop has it: there is nothing to reset.
+    spliced: AtomicBool,
+}
+
+impl Core {
+    fn command(&self, command: StreamCommand) {
+        self.connection.command(ConnectionCommand::Stream(self.id, command));
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        if !self.spliced.load(Relaxed) {
+            let code = VarInt::from_u64(self.code.load(Relaxed)).unwrap_or_default();
+            self.command(StreamCommand::Reset(code));
+        }
+    }
+}
+
+/// A bidirectional stream. Dropped, both directions are reset: cut-off data never passes for all of
+/// it.
+#[derive(Debug)]
+pub struct Stream {
+    /// The sending half.
+    pub send: SendHalf,
+    /// The receiving half.
+    pub recv: RecvHalf,
+}
+
+/// The sending half of a stream.
+#[derive(Debug)]
+pub struct SendHalf(Arc<Core>);
+
+/// The receiving half of a stream.
+#[derive(Debug)]
+pub struct RecvHalf(Arc<Core>);
+
+impl Stream {
+    pub(crate) fn new(
+        connection: Arc<Shared>,
+        id: StreamId,
+        hold: Arc<Hold>,
+        drop_code: VarInt,
+    ) -> Self {
+        let code = AtomicU64::new(drop_code.into_inner());
+        let spliced = AtomicBool::new(false);
+        let core = Arc::new(Core { connection, id, hold, code, spliced });
+        Self { send: SendHalf(Arc::clone(&core)), recv: RecvHalf(core) }
+    }
+
+    /// Resets both directions with this code.
+    pub fn reset(self, code: VarInt) {
+        self.send.0.code.store(code.into_inner(), Relaxed);
+    }
+
+    /// Hands the stream and a socket to the loop, which carries every byte between them; completes
+    /// when both directions have ended in order and the peer has acknowledged every byte.
+    ///
+    /// Dropped before that, the future resets both: what is cut off never passes for the end.
+    ///
+    /// # Errors
+    /// What cut it short; the socket has been reset then.
+    pub async fn splice(self, socket: Socket, delivery: Delivery) -> Result<(), Cut> {
+        let core = &self.send.0;
+        let (reply, outcome) = oneshot::channel();
+        // From here on a drop of the stream resets what is spliced.
+        core.command(StreamCommand::Splice { socket, delivery, reply });
+        let outcome = outcome.await;
+        core.spliced.store(true, Relaxed);
+        outcome.unwrap_or(Err(Cut::Lost))
+    }
+}
+
+impl SendHalf {
+    /// Writes all of it; completes when it has been handed to the connection.
+    ///
+    /// # Errors
+    /// [`WriteError`] when the peer does not want it, or there is no connection any more.
+    pub async fn write_all(&self, bytes: &[u8]) -> Result<(), WriteError> {
+        let (reply, written) = oneshot::channel();
+        let bytes = Bytes::copy_from_slice(bytes);
+        self.0.command(StreamCommand::Write { bytes, reply });
+        written.await.unwrap_or(Err(WriteError::Lost))
+    }
+
+    /// Completes when the peer stops reading or the connection is gone.
+    pub fn stopped(&self) -> impl Future<Output = Stopped> + Send + 'static {
+        let hold = Arc::clone(&self.0.hold);
+        poll_fn(move |cx| {
+            let mut held = hold.held();
+            match held.stopped {
+                Some(stopped) => Poll::Ready(stopped),
+                None => {
+                    held.watcher = Some(cx.waker().clone());
+                    Poll::Pending
+                }
+            }
+        })
+    }
+}
+
+impl RecvHalf {
+    /// Reads until `buffer` is full; `None` when the peer finished the stream before that.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the stream was reset or the connection is gone.
+    pub async fn read_exact(&mut self, buffer: &mut [u8]) -> Result<Option<()>, ReadError> {
+        let mut read = 0;
+        while read < buffer.len() {
+            match poll_fn(|cx| self.poll_take(cx, &mut buffer[read..])).await? {
+                0 => return Ok(None),
+                bytes => read += bytes,
+            }
+        }
+        Ok(Some(()))
+    }
+
+    /// Takes what is there; 0 at the end of the stream.
+    fn poll_take(&self, cx: &Context<'_>, buffer: &mut [u8]) -> Poll<Result<usize, ReadError>> {
+        let mut held = self.0.hold.held();
+        let bytes = held.bytes.len().min(buffer.len());
+        if bytes > 0 {
+            let was_full = held.bytes.len() >= HELD_BYTES;
+            held.bytes.copy_to_slice(&mut buffer[..bytes]);
+            drop(held);
+            if was_full {
+                self.0.command(StreamCommand::Resume);
+            }
+            return Poll::Ready(Ok(bytes));
+        }
+        match &held.end {
+            Some(End::Finished) => Poll::Ready(Ok(0)),
+            Some(End::Failed(error)) => Poll::Ready(Err(error.clone())),
+            None => {
+                held.reader = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl AsyncRead for RecvHalf {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let unfilled = buffer.initialize_unfilled();
+        if unfilled.is_empty() {
+            return Poll::Ready(Ok(()));
+        }
+        let read = std::task::ready!(self.poll_take(cx, unfilled)).map_err(io::Error::other)?;
+        buffer.advance(read);
+        Poll::Ready(Ok(()))
+    }
+}
