@@ -238,6 +238,14 @@ impl Endpoint {
         server_name: &str,
     ) -> Connecting {
         let (reply, opened) = oneshot::channel();
+        // What comes in on a socket of both families bears mapped addresses (RFC 4291 2.5.5.2), by
+        // which the connection knows its peer.
+        let address = match address {
+            SocketAddr::V4(v4) if self.0.local_addr.is_ipv6() => {
+                (v4.ip().to_ipv6_mapped(), v4.port()).into()
+            }
+            address => address,
+        };
         let (config, server_name) = (Box::new(config), server_name.to_owned());
         self.0.loops[0].send(Command::Connect { config, address, server_name, reply });
         Connecting::new(opened)
