@@ -1,0 +1,102 @@
+//! Measures one arm once: what a round records of it.
+//!
+//! The order is fixed: warm up, bulk both ways, idle round trips, round trips beside bulk both ways, idle
+//! CPU. All of it runs on one thread in the near namespace, with a second one for bulk beside round
+//! trips. Does not know which arm it measures, nor what is good.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::load::{self, Bulk, Direction, Echo, RoundTrips, Until};
+use crate::tunnel::Tunnel;
+
+/// How long the bulk transfer lasts that warms a tunnel up.
+const WARM_UP: Duration = Duration::from_millis(500);
+/// Pause between measurements, for a tunnel to come to rest.
+const SETTLE: Duration = Duration::from_millis(100);
+/// Idle round trips end at this number or after this time.
+const IDLE_ROUND_TRIPS: Until = Until { count: 2000, elapsed: Duration::from_secs(1) };
+/// Round trips that are not recorded, on each new connection.
+const UNRECORDED: Until = Until { count: 50, elapsed: Duration::from_secs(1) };
+/// How long bulk runs before round trips beside it are recorded.
+const BULK_LEAD: Duration = Duration::from_millis(300);
+/// How long a tunnel without connections is watched.
+const IDLE_CPU: Duration = Duration::from_millis(500);
+/// Message sizes of idle round trips.
+const SMALL_BYTES: usize = 128;
+const LARGE_BYTES: usize = 1024;
+
+/// What one arm did in one round.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Sample {
+    pub(crate) download: Bulk,
+    pub(crate) upload: Bulk,
+    /// Idle round trips of 128 B.
+    pub(crate) small: RoundTrips,
+    /// Idle round trips of 1 KiB.
+    pub(crate) large: RoundTrips,
+    pub(crate) beside_download: Beside,
+    pub(crate) beside_upload: Beside,
+    /// CPU seconds per second of a tunnel without connections.
+    pub(crate) idle_cpu: Option<f64>,
+}
+
+/// Round trips of 128 B on one connection while bulk data uses another.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct Beside {
+    pub(crate) round_trips: RoundTrips,
+    pub(crate) bulk: Bulk,
+}
+
+impl Sample {
+    /// Measures a tunnel with bulk transfers of `duration`. Call in the near namespace.
+    ///
+    /// # Errors
+    /// One line: which measurement failed, and how.
+    pub(crate) fn measure(tunnel: &Tunnel, duration: Duration) -> Result<Self, String> {
+        let cpu = || tunnel.cpu_seconds();
+        let bulk = |direction, duration| {
+            let bulk = load::bulk(tunnel.address, direction, duration, &cpu);
+            std::thread::sleep(SETTLE);
+            bulk
+        };
+        let warm_up = |direction| bulk(direction, WARM_UP / 2);
+        warm_up(Direction::Download).map_err(|error| format!("warm-up: {error}"))?;
+        warm_up(Direction::Upload).map_err(|error| format!("warm-up: {error}"))?;
+        let download = bulk(Direction::Download, duration)?;
+        let upload = bulk(Direction::Upload, duration)?;
+        let small = idle_round_trips(tunnel, SMALL_BYTES)?;
+        let large = idle_round_trips(tunnel, LARGE_BYTES)?;
+        let beside_download = beside(tunnel, Direction::Download, duration)?;
+        let beside_upload = beside(tunnel, Direction::Upload, duration)?;
+        let before = cpu();
+        std::thread::sleep(IDLE_CPU);
+        let idle_cpu = cpu().zip(before).map(|(after, before)| after - before);
+        let idle_cpu = idle_cpu.map(|seconds| seconds / IDLE_CPU.as_secs_f64());
+        Ok(Self { download, upload, small, large, beside_download, beside_upload, idle_cpu })
+    }
+}
+
+fn idle_round_trips(tunnel: &Tunnel, size: usize) -> Result<RoundTrips, String> {
+    let mut echo = Echo::open(tunnel.address, size)?;
+    echo.measure(UNRECORDED)?;
+    echo.measure(IDLE_ROUND_TRIPS)
+}
+
+fn beside(tunnel: &Tunnel, direction: Direction, duration: Duration) -> Result<Beside, String> {
+    let mut echo = Echo::open(tunnel.address, SMALL_BYTES)?;
+    echo.measure(UNRECORDED)?;
+    let cpu = || tunnel.cpu_seconds();
+    let measured = std::thread::scope(|scope| {
+        // Both threads are in the near namespace: a thread starts in that of its parent.
+        let bulk =
+            scope.spawn(|| load::bulk(tunnel.address, direction, BULK_LEAD + duration, &cpu));
+        std::thread::sleep(BULK_LEAD);
+        let round_trips = echo.measure(Until { count: usize::MAX, elapsed: duration });
+        let bulk = bulk.join().unwrap_or_else(|_| Err("the bulk thread panicked".into()));
+        Ok(Beside { round_trips: round_trips?, bulk: bulk? })
+    });
+    std::thread::sleep(SETTLE);
+    measured.map_err(|error: String| format!("round trips beside bulk: {error}"))
+}

@@ -1,0 +1,155 @@
+//! Brings an arm's tunnel up and takes it down.
+//!
+//! Starts its processes in order, each when the one before is ready, and proves by a round trip that
+//! the tunnel carries data. Every wait has a bound and ends early if a process does. Does not know how
+//! arms differ.
+
+use std::fs::{self, File};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::arms::{self, Arm, Program, Ready};
+use crate::cleanup::Cleanup;
+use crate::load::Echo;
+use crate::network::Network;
+use crate::procstat;
+
+/// A bound on each step of bringing a tunnel up.
+const START_TIMEOUT: Duration = Duration::from_secs(20);
+/// How often a step is tried.
+const RETRY: Duration = Duration::from_millis(20);
+/// Lines of a log that an error shows.
+const LOG_LINES: usize = 6;
+
+/// A tunnel that is up. Dropping it ends its processes.
+#[derive(Debug)]
+pub(crate) struct Tunnel {
+    cleanup: Arc<Cleanup>,
+    /// Where to send traffic, in the near namespace.
+    pub(crate) address: SocketAddr,
+    processes: Vec<Process>,
+}
+
+#[derive(Debug)]
+struct Process {
+    id: u32,
+    name: String,
+    log: PathBuf,
+}
+
+impl Tunnel {
+    /// Starts an arm's processes; returns when a round trip has been made.
+    ///
+    /// # Errors
+    /// What failed, and the last lines of the logs.
+    pub(crate) fn open(
+        cleanup: &Arc<Cleanup>,
+        network: &Network,
+        arm: &Arm,
+        directory: &Path,
+        ports: (u16, u16),
+    ) -> Result<Self, String> {
+        let (programs, address) = arm.kind.programs(directory, ports)?;
+        let mut tunnel = Self { cleanup: Arc::clone(cleanup), address, processes: Vec::new() };
+        let opened = tunnel.start(network, directory, &programs);
+        opened.map_err(|error| format!("{error}{}", tunnel.log_tails()))?;
+        Ok(tunnel)
+    }
+
+    /// CPU seconds of both ends so far; nothing for an arm without processes.
+    pub(crate) fn cpu_seconds(&self) -> Option<f64> {
+        let ids: Vec<u32> = self.processes.iter().map(|process| process.id).collect();
+        (!ids.is_empty()).then(|| procstat::cpu_seconds(&ids))
+    }
+
+    /// Which process has ended, if one has.
+    pub(crate) fn failure(&self) -> Option<String> {
+        self.processes.iter().find_map(|process| {
+            let status = self.cleanup.ended(process.id)?;
+            Some(format!("{} has ended ({status})", process.name))
+        })
+    }
+
+    /// The last lines of each process's log, indented, each line on a line of its own.
+    pub(crate) fn log_tails(&self) -> String {
+        let mut tails = String::new();
+        for process in &self.processes {
+            let log = fs::read_to_string(&process.log).unwrap_or_default();
+            let lines: Vec<&str> = log.lines().collect();
+            for line in lines.iter().skip(lines.len().saturating_sub(LOG_LINES)) {
+                tails.push_str(&format!("\n    {}: {line}", process.name));
+            }
+        }
+        tails
+    }
+
+    fn start(
+        &mut self,
+        network: &Network,
+        directory: &Path,
+        programs: &[Program],
+    ) -> Result<(), String> {
+        for program in programs {
+            let name = Path::new(&program.program).file_name().unwrap_or_default();
+            let name = format!("{} ({:?} end)", name.to_string_lossy(), program.end);
+            let log = directory.join(format!("{:?}.log", program.end));
+            let file = File::create(&log).map_err(|error| format!("{}: {error}", log.display()))?;
+            let copy = file.try_clone().map_err(|error| format!("{}: {error}", log.display()))?;
+            let mut command = network.command(program.end, &program.program);
+            command.args(&program.arguments).stdout(file).stderr(copy);
+            arms::clear_variables(&mut command);
+            // Where keypadd puts its control socket; the two ends must not meet there.
+            let runtime = directory.join(format!("{:?}.run", program.end));
+            let _ = fs::create_dir(&runtime);
+            command.env("RUNTIME_DIRECTORY", &runtime);
+            let id = self.cleanup.spawn(&mut command)?;
+            self.processes.push(Process { id, name: name.clone(), log: log.clone() });
+            match &program.ready {
+                Ready::Listens(address) => {
+                    self.wait(network, &format!("{name}: does not listen"), || {
+                        TcpStream::connect_timeout(address, START_TIMEOUT).map(drop).is_ok()
+                    })?
+                }
+                Ready::Logs(text) => self.wait(network, &format!("{name}: not ready"), || {
+                    fs::read_to_string(&log).is_ok_and(|log| log.contains(text))
+                })?,
+                Ready::Carries => {}
+            }
+        }
+        let address = self.address;
+        self.wait(network, "the tunnel carries no data", || Echo::open(address, 128).is_ok())
+    }
+
+    /// Tries until it succeeds, a process ends or the time is over.
+    fn wait(
+        &self,
+        network: &Network,
+        what: &str,
+        attempt: impl Fn() -> bool + Sync,
+    ) -> Result<(), String> {
+        network.inside_near(|| {
+            let until = Instant::now() + START_TIMEOUT;
+            while !attempt() {
+                if let Some(failure) = self.failure() {
+                    return Err(failure);
+                }
+                if Instant::now() > until {
+                    return Err(format!("{what} after {} s", START_TIMEOUT.as_secs()));
+                }
+                std::thread::sleep(RETRY);
+            }
+            Ok(())
+        })
+    }
+}
+
+impl Drop for Tunnel {
+    fn drop(&mut self) {
+        // The near end first, as a user would.
+        for process in self.processes.iter().rev() {
+            self.cleanup.end(process.id);
+        }
+    }
+}
