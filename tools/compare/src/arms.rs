@@ -60,7 +60,14 @@ pub(crate) enum Ready {
 impl Kind {
     pub(crate) fn keypadd(program: &Path, flags: &str) -> Self {
         let flags = flags.split_whitespace().map(str::to_owned).collect();
-        Self::Keypadd { program: program.to_owned(), flags }
+        Self::Keypadd { program: absolute(program), flags }
+    }
+
+    /// Changes the binary of a keypadd arm; nothing for others.
+    pub(crate) fn use_program(&mut self, path: &Path) {
+        if let Self::Keypadd { program, .. } = self {
+            *program = absolute(path);
+        }
     }
 
     /// The programs that this arm needs, each with its Debian package.
@@ -249,6 +256,11 @@ fn program(
 ) -> Program {
     let arguments = arguments.into_iter().map(OsString::from).collect();
     Program { end, program: program.as_ref().to_owned(), arguments, ready }
+}
+
+/// A bare name would be looked up in `PATH` instead of the current directory.
+fn absolute(program: &Path) -> PathBuf {
+    std::path::absolute(program).unwrap_or_else(|_| program.to_owned())
 }
 
 /// Where a program is, by `PATH` and the system's directories, which a user's `PATH` may lack.

@@ -105,7 +105,7 @@ impl Cli {
             }
             given.push(name);
             match arms.iter_mut().find(|arm| arm.name == name).map(|arm| &mut arm.kind) {
-                Some(Kind::Keypadd { program, .. }) => *program = path.into(),
+                Some(kind @ Kind::Keypadd { .. }) => kind.use_program(path.as_ref()),
                 Some(_) => return Err(format!("--arm-binary: {name} is not a keypadd arm")),
                 None => add(&mut arms, name, Kind::keypadd(path.as_ref(), ""))?,
             }

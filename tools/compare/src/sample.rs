@@ -21,6 +21,8 @@ const IDLE_ROUND_TRIPS: Until = Until { count: 2000, elapsed: Duration::from_sec
 const UNRECORDED: Until = Until { count: 50, elapsed: Duration::from_secs(1) };
 /// How long bulk runs before round trips beside it are recorded.
 const BULK_LEAD: Duration = Duration::from_millis(300);
+/// Pause before the idle CPU: socat's children linger for half a second.
+const IDLE_SETTLE: Duration = Duration::from_millis(700);
 /// How long a tunnel without connections is watched.
 const IDLE_CPU: Duration = Duration::from_millis(500);
 /// Message sizes of idle round trips.
@@ -70,6 +72,7 @@ impl Sample {
         let large = idle_round_trips(tunnel, LARGE_BYTES)?;
         let beside_download = beside(tunnel, Direction::Download, duration)?;
         let beside_upload = beside(tunnel, Direction::Upload, duration)?;
+        std::thread::sleep(IDLE_SETTLE);
         let before = cpu();
         std::thread::sleep(IDLE_CPU);
         let idle_cpu = cpu().zip(before).map(|(after, before)| after - before);

@@ -1,0 +1,156 @@
+//! Runs the rounds: every arm once in each, in an order shuffled from a seed.
+//!
+//! Each arm gets a fresh tunnel on ports of its own, which is taken down before the next one starts.
+//! Rewrites the JSON file after every round. Does not judge what it records.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use crate::arms::{Arm, SERVICE_PORT};
+use crate::cleanup::Cleanup;
+use crate::figures::{Figure, Round};
+use crate::host::Host;
+use crate::load::Echo;
+use crate::network::{End, FAR, Network};
+use crate::sample::Sample;
+use crate::tunnel::Tunnel;
+
+/// Tunnels use ports upwards from here, near and far, below the ephemeral range.
+const NEAR_PORTS: u16 = 10_000;
+const FAR_PORTS: u16 = 20_000;
+/// How many ports each end may use before they are used again.
+const PORTS: usize = 10_000;
+/// A bound on the start of the traffic service.
+const SERVICE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// All that was recorded, as `--out` writes it.
+#[derive(Debug, Serialize)]
+pub(crate) struct Record {
+    pub(crate) host: Host,
+    pub(crate) mtu: u32,
+    pub(crate) seed: u64,
+    /// Seconds that each bulk transfer takes.
+    pub(crate) seconds: f64,
+    /// Complete rounds only.
+    pub(crate) rounds: Vec<Round>,
+}
+
+impl Record {
+    /// Writes it as JSON.
+    ///
+    /// # Errors
+    /// One line: the file cannot be written.
+    pub(crate) fn write(&self, path: &Path) -> Result<(), String> {
+        let text = serde_json::to_string_pretty(self).map_err(|error| error.to_string())?;
+        std::fs::write(path, text + "\n").map_err(|error| format!("{}: {error}", path.display()))
+    }
+}
+
+/// What rounds run on.
+#[derive(Debug)]
+pub(crate) struct Bench<'a> {
+    pub(crate) cleanup: &'a Arc<Cleanup>,
+    pub(crate) network: &'a Network,
+    /// Each arm's files are in a directory with its name here.
+    pub(crate) scratch: PathBuf,
+    pub(crate) arms: &'a [Arm],
+}
+
+impl Bench<'_> {
+    /// Starts the traffic service in the far namespace and waits until it answers.
+    ///
+    /// # Errors
+    /// One line: it does not start, or does not answer within 10 s.
+    pub(crate) fn start_service(&self, own_path: &Path) -> Result<(), String> {
+        let mut service = self.network.command(End::Far, own_path.as_os_str());
+        let id = self.cleanup.spawn(service.arg("service").arg(SERVICE_PORT.to_string()))?;
+        self.network.inside_near(|| {
+            let until = Instant::now() + SERVICE_TIMEOUT;
+            while let Err(error) = Echo::open((FAR, SERVICE_PORT).into(), 128) {
+                if let Some(status) = self.cleanup.ended(id) {
+                    return Err(format!("the traffic service has ended ({status})"));
+                }
+                if Instant::now() > until {
+                    return Err(format!("the traffic service does not answer: {error}"));
+                }
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            Ok(())
+        })
+    }
+
+    /// Makes each arm's keys and files.
+    ///
+    /// # Errors
+    /// One line: the arm, and what failed.
+    pub(crate) fn prepare(&self) -> Result<(), String> {
+        self.arms.iter().try_for_each(|arm| {
+            let prepared = arm.kind.prepare(&self.scratch.join(&arm.name));
+            prepared.map_err(|error| format!("{}: {error}", arm.name))
+        })
+    }
+
+    /// Runs `count` rounds and adds each complete one to the record.
+    ///
+    /// # Errors
+    /// The round, the arm and what failed, with the last lines of the logs. The record keeps the rounds
+    /// before.
+    pub(crate) fn run(
+        &self,
+        count: u32,
+        record: &mut Record,
+        out: Option<&Path>,
+    ) -> Result<(), String> {
+        let mut random = fastrand::Rng::with_seed(record.seed);
+        let mut used: usize = 0;
+        for number in 1..=count {
+            let mut order: Vec<&Arm> = self.arms.iter().collect();
+            random.shuffle(&mut order);
+            let mut round = Round::default();
+            for arm in order {
+                let offset = u16::try_from(used % PORTS).map_err(|error| error.to_string())?;
+                used += 1;
+                let ports = (NEAR_PORTS + offset, FAR_PORTS + offset);
+                let sample = self.sample(arm, ports, record.seconds);
+                let sample =
+                    sample.map_err(|error| format!("round {number}, {}: {error}", arm.name))?;
+                progress(number, count, arm, &sample);
+                round.order.push(arm.name.clone());
+                round.samples.insert(arm.name.clone(), sample);
+            }
+            record.rounds.push(round);
+            out.map_or(Ok(()), |path| record.write(path))?;
+        }
+        Ok(())
+    }
+
+    fn sample(&self, arm: &Arm, ports: (u16, u16), seconds: f64) -> Result<Sample, String> {
+        let directory = self.scratch.join(&arm.name);
+        let tunnel = Tunnel::open(self.cleanup, self.network, arm, &directory, ports)?;
+        let duration = Duration::from_secs_f64(seconds);
+        let sample = self.network.inside_near(|| Sample::measure(&tunnel, duration));
+        sample.map_err(|error| {
+            // A dead process is the cause of whatever else was noticed.
+            let cause = tunnel.failure().map(|it| format!("{it}: ")).unwrap_or_default();
+            format!("{cause}{error}{}", tunnel.log_tails())
+        })
+    }
+}
+
+/// One line on standard error for each sample, so that a long run is seen to proceed.
+fn progress(number: u32, count: u32, arm: &Arm, sample: &Sample) {
+    let figure = |figure: Figure| figure.of(sample).unwrap_or(f64::NAN);
+    eprintln!(
+        "round {number}/{count} {:<10} {:5.2} down {:5.2} up Gbit/s, RTT {:4.0} us, \
+         beside bulk {:5.0} down {:5.0} up",
+        arm.name,
+        figure(Figure::BulkDown),
+        figure(Figure::BulkUp),
+        figure(Figure::SmallP50),
+        figure(Figure::BesideDownP50),
+        figure(Figure::BesideUpP50),
+    );
+}
