@@ -96,14 +96,14 @@ impl Kind {
             Self::Direct | Self::Socat => Ok(()),
             Self::Ssh => {
                 for name in ["host", "user"] {
-                    let mut keygen = Command::new("ssh-keygen");
+                    let mut keygen = Command::new(locate("ssh-keygen"));
                     run(keygen.args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(at(name)))?;
                 }
                 let host = read(&at("host.pub"))?;
                 write(&at("known_hosts"), &format!("compare {host}"))
             }
             Self::Stunnel => {
-                let mut openssl = Command::new("openssl");
+                let mut openssl = Command::new(locate("openssl"));
                 openssl.args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]);
                 openssl.args(["-subj", "/CN=compare", "-keyout"]).arg(at("key.pem"));
                 run(openssl.arg("-out").arg(at("certificate.pem"))).map(drop)
@@ -166,8 +166,6 @@ fn ssh(directory: &Path, near: SocketAddr, far: SocketAddr) -> Result<Vec<Progra
         at("user.pub"),
     );
     write(&directory.join("sshd_config"), &config)?;
-    // sshd re-executes itself, so it needs its whole path.
-    let sshd = find("sshd").ok_or("sshd: not found")?;
     let server = ["-D".into(), "-e".into(), "-f".into(), at("sshd_config")];
     let mut client: Vec<String> = ["-F", NO_FILE, "-N", "-T"].map(str::to_owned).to_vec();
     for option in [
@@ -191,7 +189,7 @@ fn ssh(directory: &Path, near: SocketAddr, far: SocketAddr) -> Result<Vec<Progra
     client.extend(["-L".into(), format!("{near}:127.0.0.1:{SERVICE_PORT}")]);
     client.push(format!("root@{}", far.ip()));
     Ok(vec![
-        program(End::Far, sshd, server, Ready::Logs("Server listening on")),
+        program(End::Far, "sshd", server, Ready::Logs("Server listening on")),
         program(End::Near, "ssh", client, Ready::Carries),
     ])
 }
@@ -255,7 +253,7 @@ fn program(
     ready: Ready,
 ) -> Program {
     let arguments = arguments.into_iter().map(OsString::from).collect();
-    Program { end, program: program.as_ref().to_owned(), arguments, ready }
+    Program { end, program: locate(program.as_ref()), arguments, ready }
 }
 
 /// A bare name would be looked up in `PATH` instead of the current directory.
@@ -268,6 +266,12 @@ pub(crate) fn find(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let system = ["/usr/sbin", "/sbin"].map(PathBuf::from);
     std::env::split_paths(&path).chain(system).map(|it| it.join(name)).find(|it| it.is_file())
+}
+
+/// The whole path of a program, which sshd needs to execute itself again; the name if there is none.
+pub(crate) fn locate(name: impl AsRef<OsStr>) -> OsString {
+    let name = name.as_ref();
+    name.to_str().and_then(find).map_or_else(|| name.to_owned(), PathBuf::into_os_string)
 }
 
 /// Removes the caller's `KEYPADD_*` variables, which would set flags.

@@ -12,10 +12,14 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::arms::locate;
 use crate::procstat;
 
 /// How long a child may take to exit after SIGTERM.
 const EXIT_GRACE: Duration = Duration::from_secs(3);
+
+/// How long the main thread may take to print its report after a signal.
+const REPORT_GRACE: Duration = Duration::from_secs(3);
 
 /// The registry. Shared with the thread that waits for signals.
 #[derive(Debug, Default)]
@@ -27,6 +31,7 @@ struct State {
     namespaces: Vec<String>,
     directories: Vec<PathBuf>,
     done: bool,
+    interrupted: Option<i32>,
 }
 
 impl Cleanup {
@@ -54,11 +59,19 @@ impl Cleanup {
                 }
             });
             eprintln!("compare: signal {number}: cleaning up");
-            ours.run(); // keeps the lock of the others out by its `done`
+            ours.lock().interrupted = Some(number);
+            ours.run();
+            // The main thread has lost its tunnels: it prints complete rounds and exits.
+            std::thread::sleep(REPORT_GRACE);
             std::process::exit(128 + number);
         };
         std::thread::Builder::new().name("signals".into()).spawn(wait).map_err(failed)?;
         Ok(cleanup)
+    }
+
+    /// The number of the signal that has interrupted this program.
+    pub(crate) fn interrupted(&self) -> Option<i32> {
+        self.lock().interrupted
     }
 
     /// Removes a namespace in the end.
@@ -115,7 +128,10 @@ impl Cleanup {
             end(child, Duration::ZERO);
         }
         for name in std::mem::take(&mut state.namespaces) {
-            let _ = Command::new("ip").args(["netns", "del", &name]).stderr(Stdio::null()).status();
+            let _ = Command::new(locate("ip"))
+                .args(["netns", "del", &name])
+                .stderr(Stdio::null())
+                .status();
         }
         for path in std::mem::take(&mut state.directories) {
             let _ = std::fs::remove_dir_all(path);

@@ -44,6 +44,7 @@ pub(crate) enum Figure {
     BesideUpP99,
     BesideUpMax,
     KeptUp,
+    Others,
 }
 
 /// What a figure of keypadd is divided by.
@@ -82,6 +83,7 @@ impl Figure {
             Self::BesideUpP99 => "RTT beside upload p99",
             Self::BesideUpMax => "RTT beside upload max",
             Self::KeptUp => "upload kept beside RTT",
+            Self::Others => "CPU % of other programs",
         }
     }
 
@@ -116,6 +118,7 @@ impl Figure {
             Self::BesideUpP99 => Some(beside_up.round_trips.p99_us),
             Self::BesideUpMax => Some(beside_up.round_trips.max_us),
             Self::KeptUp => Some(kept(beside_up, up)),
+            Self::Others => Some(sample.others_cpu * 100.0),
         }
     }
 
@@ -197,6 +200,7 @@ pub(crate) mod tests {
             beside_download: beside,
             beside_upload: Beside { bulk: bulk(gbit * 3.0), ..beside },
             idle_cpu: Some(0.02),
+            others_cpu: 0.1,
         }
     }
 

@@ -76,7 +76,7 @@ fn version(arm: &Arm) -> Option<(String, String)> {
 fn first_line(command: &[&str], begin: &str) -> String {
     let unknown = || "unknown".to_owned();
     let [program, arguments @ ..] = command else { return unknown() };
-    let mut command = Command::new(program);
+    let mut command = Command::new(arms::locate(program));
     arms::clear_variables(&mut command);
     let Ok(output) = command.args(arguments).stdin(Stdio::null()).output() else {
         return unknown();

@@ -62,7 +62,11 @@ fn compare(cli: &Cli) -> Result<(), String> {
     let cleanup = Cleanup::start()?;
     let result = run(cli, &arms, &own_path, &cleanup);
     cleanup.run();
-    result
+    match cleanup.interrupted() {
+        // What failed then failed for that reason, which has been told.
+        Some(number) => std::process::exit(128 + number),
+        None => result,
+    }
 }
 
 fn run(cli: &Cli, arms: &[Arm], own_path: &Path, cleanup: &Arc<Cleanup>) -> Result<(), String> {
@@ -78,7 +82,7 @@ fn run(cli: &Cli, arms: &[Arm], own_path: &Path, cleanup: &Arc<Cleanup>) -> Resu
     out.map_or(Ok(()), |path| record.write(path))?;
     print!("{}", record.host.text());
     println!(
-        "MTU {}, {} rounds, bulk {} s, seed {}",
+        "MTU {}, rounds {}, bulk {} s, seed {}",
         cli.mtu, cli.rounds, cli.seconds, record.seed
     );
 

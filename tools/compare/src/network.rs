@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
+use crate::arms::locate;
 use crate::cleanup::Cleanup;
 
 /// The far end's address on the veth pair.
@@ -75,9 +76,9 @@ impl Network {
     ///
     /// `ip` and `setpriv` replace themselves by the program, so the child's id is the program's.
     pub(crate) fn command(&self, end: End, program: &std::ffi::OsStr) -> Command {
-        let mut command = Command::new("ip");
-        command.args(["netns", "exec", self.name(end), "setpriv", "--pdeathsig", "KILL"]);
-        command.arg(program);
+        let mut command = Command::new(locate("ip"));
+        command.args(["netns", "exec", self.name(end)]).arg(locate("setpriv"));
+        command.args(["--pdeathsig", "KILL"]).arg(program);
         command
     }
 
@@ -103,8 +104,10 @@ impl Network {
 }
 
 fn ip(arguments: &[&str]) -> Result<(), String> {
-    let output =
-        Command::new("ip").args(arguments).output().map_err(|error| format!("ip: {error}"))?;
+    let output = Command::new(locate("ip"))
+        .args(arguments)
+        .output()
+        .map_err(|error| format!("ip: {error}"))?;
     if output.status.success() {
         return Ok(());
     }

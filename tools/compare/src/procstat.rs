@@ -1,6 +1,6 @@
 //! Reads CPU time of processes and their descendants from `/proc/PID/stat` (proc(5)).
 //!
-//! Times have the resolution of a clock tick, 10 ms as a rule. Does not know what the processes do.
+//! Also the CPU time of the whole machine, from `/proc/stat`. Times have the resolution of a clock tick, 10 ms as a rule. Does not know what the processes do.
 
 use std::fs;
 
@@ -21,6 +21,20 @@ pub(crate) fn cpu_seconds(roots: &[u32]) -> f64 {
     let ticks: u64 =
         roots.iter().flat_map(|root| descend(&everyone, *root)).map(|it| it.cpu_ticks).sum();
     ticks as f64 / rustix::param::clock_ticks_per_second() as f64
+}
+
+/// The CPU seconds that the whole machine has been busy so far, on all its cores.
+pub(crate) fn machine_cpu_seconds() -> f64 {
+    let text = fs::read_to_string("/proc/stat").unwrap_or_default();
+    busy_ticks(&text).unwrap_or(0) as f64 / rustix::param::clock_ticks_per_second() as f64
+}
+
+/// User, nice, system, irq and softirq time of the first line; guests are in user time already.
+fn busy_ticks(text: &str) -> Option<u64> {
+    let line = text.lines().next()?.strip_prefix("cpu ")?;
+    let ticks: Vec<u64> = line.split_whitespace().map_while(|it| it.parse().ok()).collect();
+    let [user, nice, system, _idle, _wait, irq, softirq, ..] = ticks[..] else { return None };
+    Some(user + nice + system + irq + softirq)
 }
 
 /// A process and its living descendants.
@@ -90,6 +104,14 @@ mod tests {
         let ids: Vec<u32> = descend(&everyone, 2).iter().map(|it| it.id).collect();
         assert_eq!(ids, [2, 3, 4]);
         assert!(descend(&everyone, 77).is_empty());
+    }
+
+    #[test]
+    fn machine_is_busy_with_all_but_idle_and_wait() {
+        let text = "cpu  10 2 30 4000 500 6 7 8 9 0\ncpu0 1 1 1 1 1 1 1 1 1 0\n";
+        assert_eq!(busy_ticks(text), Some(10 + 2 + 30 + 6 + 7));
+        assert_eq!(busy_ticks("cpu  10 2"), None);
+        assert!(machine_cpu_seconds() > 0.0);
     }
 
     #[test]

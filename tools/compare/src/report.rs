@@ -12,12 +12,13 @@ const TABLES: [(&str, &[(&str, Figure)]); 5] = [
         &[("download", Figure::BulkDown), ("upload", Figure::BulkUp), ("mean", Figure::BulkMean)],
     ),
     (
-        "CPU of both tunnel ends, seconds per GB; idle: percent of a core",
+        "CPU of both tunnel ends, seconds per GB; idle: % of a core; others: % of all cores",
         &[
             ("download", Figure::CpuDown),
             ("upload", Figure::CpuUp),
             ("both", Figure::CpuMean),
             ("idle", Figure::IdleCpu),
+            ("others", Figure::Others),
         ],
     ),
     (

@@ -4,11 +4,12 @@
 //! CPU. All of it runs on one thread in the near namespace, with a second one for bulk beside round
 //! trips. Does not know which arm it measures, nor what is good.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
 use crate::load::{self, Bulk, Direction, Echo, RoundTrips, Until};
+use crate::procstat;
 use crate::tunnel::Tunnel;
 
 /// How long the bulk transfer lasts that warms a tunnel up.
@@ -42,6 +43,8 @@ pub(crate) struct Sample {
     pub(crate) beside_upload: Beside,
     /// CPU seconds per second of a tunnel without connections.
     pub(crate) idle_cpu: Option<f64>,
+    /// Share of the machine's CPU time that programs other than these used meanwhile.
+    pub(crate) others_cpu: f64,
 }
 
 /// Round trips of 128 B on one connection while bulk data uses another.
@@ -57,6 +60,7 @@ impl Sample {
     /// # Errors
     /// One line: which measurement failed, and how.
     pub(crate) fn measure(tunnel: &Tunnel, duration: Duration) -> Result<Self, String> {
+        let others = OtherPrograms::watch();
         let cpu = || tunnel.cpu_seconds();
         let bulk = |direction, duration| {
             let bulk = load::bulk(tunnel.address, direction, duration, &cpu);
@@ -77,7 +81,41 @@ impl Sample {
         std::thread::sleep(IDLE_CPU);
         let idle_cpu = cpu().zip(before).map(|(after, before)| after - before);
         let idle_cpu = idle_cpu.map(|seconds| seconds / IDLE_CPU.as_secs_f64());
-        Ok(Self { download, upload, small, large, beside_download, beside_upload, idle_cpu })
+        let others_cpu = others.share();
+        Ok(Self {
+            download,
+            upload,
+            small,
+            large,
+            beside_download,
+            beside_upload,
+            idle_cpu,
+            others_cpu,
+        })
+    }
+}
+
+/// Watches what else uses this machine's CPU: on a shared machine, the reason of much of a range.
+struct OtherPrograms {
+    start: Instant,
+    others_cpu_seconds: f64,
+}
+
+impl OtherPrograms {
+    fn watch() -> Self {
+        Self { start: Instant::now(), others_cpu_seconds: Self::cpu_seconds() }
+    }
+
+    /// Share of all cores' time since then, 0 to 1.
+    fn share(&self) -> f64 {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from) as f64;
+        let used = Self::cpu_seconds() - self.others_cpu_seconds;
+        (used / self.start.elapsed().as_secs_f64() / cores).clamp(0.0, 1.0)
+    }
+
+    /// All programs but this one, its children and theirs.
+    fn cpu_seconds() -> f64 {
+        procstat::machine_cpu_seconds() - procstat::cpu_seconds(&[std::process::id()])
     }
 }
 
