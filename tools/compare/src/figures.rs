@@ -47,11 +47,11 @@ pub(crate) enum Figure {
     Others,
 }
 
-/// What a figure of keypadd is divided by.
+/// What a figure of a keypadd arm is divided by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Base {
+pub(crate) enum Base<'a> {
     /// The same figure of this arm.
-    Arm(&'static str),
+    Arm(&'a str),
     /// The same figure of the better of the two peers in that round.
     BetterPeer,
     /// The arm's own idle round trip: 128 B, p50.
@@ -156,7 +156,7 @@ pub(crate) fn span(rounds: &[Round], arm: &str, figure: Figure) -> Option<Span> 
 }
 
 /// The ratio of an arm's figure to a base, round by round. Rounds without either are left out.
-pub(crate) fn ratio(rounds: &[Round], arm: &str, figure: Figure, base: Base) -> Option<Span> {
+pub(crate) fn ratio(rounds: &[Round], arm: &str, figure: Figure, base: Base<'_>) -> Option<Span> {
     Span::of(rounds.iter().filter_map(|round| {
         let own = figure.of(round.samples.get(arm)?)?;
         let base = base_value(round, arm, figure, base)?;
@@ -164,7 +164,7 @@ pub(crate) fn ratio(rounds: &[Round], arm: &str, figure: Figure, base: Base) -> 
     }))
 }
 
-fn base_value(round: &Round, arm: &str, figure: Figure, base: Base) -> Option<f64> {
+fn base_value(round: &Round, arm: &str, figure: Figure, base: Base<'_>) -> Option<f64> {
     let of_arm = |arm: &str| figure.of(round.samples.get(arm)?);
     match base {
         Base::Arm(peer) => of_arm(peer),

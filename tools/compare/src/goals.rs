@@ -22,7 +22,7 @@ pub(crate) enum Limit {
 pub(crate) struct Goal {
     pub(crate) name: &'static str,
     figure: Figure,
-    base: Base,
+    base: Base<'static>,
     pub(crate) limit: Limit,
 }
 
@@ -31,7 +31,7 @@ pub(crate) const GOALS: [Goal; 14] = {
     use Base::{Arm, BetterPeer, One, OwnIdle};
     use Figure as F;
     use Limit::{AtLeast, AtMost};
-    const fn goal(name: &'static str, figure: Figure, base: Base, limit: Limit) -> Goal {
+    const fn goal(name: &'static str, figure: Figure, base: Base<'static>, limit: Limit) -> Goal {
         Goal { name, figure, base, limit }
     }
     [

@@ -85,7 +85,9 @@ pub(crate) fn text(rounds: &[Round], arms: &[&str], judged: &[&str]) -> String {
         text += &format!("\n{title}\n{}", table(&rows));
     }
     for arm in judged {
-        text += &format!("\nRatios of {arm}, round by round\n{}", ratios(rounds, arm));
+        // Variants are also compared with the first keypadd arm.
+        let first = judged.first().copied().filter(|first| first != arm);
+        text += &format!("\nRatios of {arm}, round by round\n{}", ratios(rounds, arm, first));
     }
     for arm in judged {
         text += &format!("\nGoals, {arm}\n{}", verdicts(rounds, arm));
@@ -96,16 +98,21 @@ pub(crate) fn text(rounds: &[Round], arms: &[&str], judged: &[&str]) -> String {
     text
 }
 
-fn ratios(rounds: &[Round], arm: &str) -> String {
+fn ratios(rounds: &[Round], arm: &str, first: Option<&str>) -> String {
     let [ssh, stunnel] = PEERS;
     let over = ["over ssh", "over stunnel", "over the better", "over own idle p50"];
     let mut rows = vec![header("figure", over)];
     for figure in RATIOS {
-        let over = |base| cell(ratio(rounds, arm, figure, base));
+        let over = |base: Base<'_>| cell(ratio(rounds, arm, figure, base));
         let idle = if OVER_IDLE.contains(&figure) { over(Base::OwnIdle) } else { String::new() };
         let better = over(Base::BetterPeer);
         let name = figure.name().to_owned();
         rows.push(vec![name, over(Base::Arm(ssh)), over(Base::Arm(stunnel)), better, idle]);
+    }
+    if let Some(first) = first {
+        let cells = RATIOS.map(|figure| cell(ratio(rounds, arm, figure, Base::Arm(first))));
+        let column = std::iter::once(format!("over {first}")).chain(cells);
+        rows.iter_mut().zip(column).for_each(|(row, cell)| row.push(cell));
     }
     table(&rows)
 }
@@ -183,6 +190,16 @@ mod tests {
         }
         assert!(!text.contains("Goals, ssh"));
         assert!(text.lines().all(|line| line.len() < 110), "{text}");
+    }
+
+    #[test]
+    fn variants_are_compared_with_the_first_keypadd_arm() {
+        let rounds = [round(&[("keypadd", 4.0, 40.0), ("variant", 12.0, 20.0)])];
+        let text = text(&rounds, &["keypadd", "variant"], &["keypadd", "variant"]);
+        assert_eq!(text.matches("over keypadd").count(), 1);
+        let mut bulk =
+            text.lines().filter(|it| it.contains("bulk download") && !it.contains("faster"));
+        assert!(bulk.next_back().unwrap().ends_with("3.00 [3.00-3.00]"), "{text}");
     }
 
     #[test]
