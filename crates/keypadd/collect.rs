@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use keypadd_pool::{Direction, PartLevel};
-use keypadd_provider::{PacketStage, SAMPLED_ONE_IN};
+use keypadd_provider::{DirectionStatus, PacketStage, SAMPLED_ONE_IN};
 use keypadd_tunnel::LinkState;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{
@@ -147,7 +147,7 @@ impl Figures {
             let suite = live.handshake().suite;
             suites.insert(labels([("suite", suite.name()), ("class", class_name(suite))]));
             for (direction, way) in DIRECTIONS {
-                let keys = live.handshake().keys.status(direction);
+                let keys = DirectionStatus::of_all(live.keys(), direction);
                 for (part, level) in [("head", keys.head), ("body", keys.body)] {
                     let labels =
                         labels([("peer", &status.peer), ("direction", way), ("part", part)]);

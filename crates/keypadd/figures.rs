@@ -251,7 +251,7 @@ fn session_report(live: &LiveSession, rates: &Rates) -> SessionReport {
     let session = live.status();
     let keys = |direction| {
         let rate = rates.of(session.id, direction);
-        let status: DirectionStatus = live.handshake().keys.status(direction);
+        let status = DirectionStatus::of_all(live.keys(), direction);
         let level = |part: PartLevel| LevelReport { bytes: part.bytes, packets: part.packets };
         KeysReport {
             key_phase: status.key_phase,

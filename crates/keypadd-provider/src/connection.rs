@@ -60,6 +60,28 @@ pub struct DirectionStatus {
     pub key_budget_left_ratio: f64,
 }
 
+impl DirectionStatus {
+    /// Of all connections of a session together: what they have in the pool, the latest phase, and the
+    /// budget of the keys that are nearest to their end.
+    pub fn of_all<'a>(
+        keys: impl IntoIterator<Item = &'a ConnectionKeys>,
+        direction: Direction,
+    ) -> Self {
+        let add = |one: PartLevel, other: PartLevel| PartLevel {
+            bytes: one.bytes + other.bytes,
+            packets: one.packets + other.packets,
+        };
+        let each = keys.into_iter().map(|keys| keys.status(direction));
+        each.reduce(|one, other| Self {
+            head: add(one.head, other.head),
+            body: add(one.body, other.body),
+            key_phase: one.key_phase.max(other.key_phase),
+            key_budget_left_ratio: one.key_budget_left_ratio.min(other.key_budget_left_ratio),
+        })
+        .unwrap_or_default()
+    }
+}
+
 impl ConnectionKeys {
     pub(crate) fn new(suite: Protection, outbound: Arc<Outbound>, inbound: Arc<Inbound>) -> Self {
         Self { suite, outbound, inbound, allowance: Arc::default() }

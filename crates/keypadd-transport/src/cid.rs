@@ -5,11 +5,14 @@
 
 use quinn_proto::{ConnectionId, ConnectionIdGenerator, InvalidCid};
 
+/// The longest connection ID (RFC 9000 17.2).
+const MAX_CID_SIZE: usize = 20;
+
 /// Bytes of a connection ID.
 const CID_BYTES: usize = 8;
 
 /// First bit of a long header (RFC 9000 17.2), whose connection IDs say nothing of loops yet.
-const LONG_HEADER: u8 = 0x80;
+pub(crate) const LONG_HEADER: u8 = 0x80;
 
 /// Makes the connection IDs of one loop.
 #[derive(Clone, Copy, Debug)]
@@ -39,6 +42,31 @@ impl ConnectionIdGenerator for LoopIds {
 
     fn cid_lifetime(&self) -> Option<std::time::Duration> {
         None
+    }
+}
+
+/// What a connection is for; the sender of a first packet says it by the connection ID it chooses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lane {
+    /// Control streams, and streams that have little to say at a time.
+    Sparse,
+    /// Streams that always have more.
+    Bulk,
+}
+
+impl Lane {
+    /// Of `loops` loops one that carries such connections: those with even numbers carry what is
+    /// sparse, where there are several.
+    pub(crate) fn first_loop(self, loops: usize) -> usize {
+        self as usize % loops
+    }
+
+    /// A first connection ID of the server (RFC 9000 7.2) that leads to such a loop there.
+    pub(crate) fn first_cid(self) -> ConnectionId {
+        let mut bytes = [0; MAX_CID_SIZE];
+        let _ = getrandom::fill(&mut bytes);
+        bytes[0] = bytes[0] & !1 | self as u8;
+        ConnectionId::new(&bytes)
     }
 }
 

@@ -15,10 +15,11 @@ use std::{
 
 use bytes::Bytes;
 use quinn_proto::{ConnectError, ConnectionError, ConnectionStats, VarInt};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use crate::{
     mailbox::{Command, ConnectionCommand, Key, Mailbox},
+    migrate::{Migration, Sibling},
     stream::Stream,
 };
 
@@ -30,6 +31,7 @@ pub(crate) struct Shared {
     pub(crate) key: Key,
     pub(crate) mailbox: Mailbox,
     closed: watch::Sender<Option<ConnectionError>>,
+    bulk_wanted: Notify,
     live: Mutex<Live>,
 }
 
@@ -42,7 +44,8 @@ struct Live {
 impl Shared {
     pub(crate) fn new(key: Key, mailbox: Mailbox, remote: SocketAddr) -> Self {
         let live = Mutex::new(Live { remote, stats: ConnectionStats::default() });
-        Self { key, mailbox, closed: watch::Sender::new(None), live }
+        let (closed, bulk_wanted) = (watch::Sender::new(None), Notify::new());
+        Self { key, mailbox, closed, bulk_wanted, live }
     }
 
     pub(crate) fn command(&self, command: ConnectionCommand) {
@@ -58,6 +61,15 @@ impl Shared {
             }
             first
         });
+    }
+
+    /// A stream has become bulk and there is no bulk connection.
+    pub(crate) fn want_bulk(&self) {
+        self.bulk_wanted.notify_one();
+    }
+
+    pub(crate) fn sibling(&self) -> Sibling {
+        Sibling { mailbox: self.mailbox.clone(), key: self.key }
     }
 
     pub(crate) fn close_reason(&self) -> Option<ConnectionError> {
@@ -174,6 +186,21 @@ impl Connection {
     /// Closes the connection and tells the peer. The first reason stands.
     pub fn close(&self, code: VarInt, reason: &[u8]) {
         close(&self.0.shared, code, Bytes::copy_from_slice(reason));
+    }
+
+    /// Completes when a stream carries bulk data and there is no connection for that yet.
+    pub async fn bulk_wanted(&self) {
+        self.0.shared.bulk_wanted.notified().await;
+    }
+
+    /// Has `bulk`, another connection to the same peer, carry the bulk streams of this one. The peer
+    /// must do the same with its ends.
+    pub fn attach_bulk(&self, bulk: &Self) {
+        let (here, there) = (&self.0.shared, &bulk.0.shared);
+        let attach =
+            |sibling, bulk| ConnectionCommand::Migration(Migration::Attach { sibling, bulk });
+        there.command(attach(here.sibling(), true));
+        here.command(attach(there.sibling(), false));
     }
 
     /// Replaces the keys of both directions at the next packet (RFC 9001 6).

@@ -9,34 +9,28 @@ use std::{
     time::Instant,
 };
 
-use bytes::{Buf, Bytes};
-use mio::Token;
+use bytes::Bytes;
+use mio::{Interest, Token};
 use quinn_proto::{
     Connection, ConnectionError, Dir, EndpointEvent, Event, StreamEvent, StreamId, VarInt,
 };
 use tokio::sync::{mpsc, oneshot};
 
 use crate::{
+    channel::{Channel, Held, Spliced},
     connection::{Established, Shared},
     endpoint::{Accepted, HandshakeFailed, Rules},
+    event_loop::Registrar,
     gate::Gate,
+    inward::{Delivered, Inward},
     mailbox::{ConnectionCommand, StreamCommand},
-    splice::{SPARSE_BYTES, Sent, Splice},
+    migrate::{Announcement, Migration, Moves},
+    outward::Outward,
+    socket::Socket,
+    splice::{Cut, Delivery, Joint, Reply},
     stream::{Hold, ReadError, Stopped, Stream, WriteError},
     udp::Udp,
 };
-
-/// Trains of packets with bulk data that leave before the loop looks elsewhere.
-const TRAINS_PER_TURN: usize = 4;
-
-/// Sends in one turn, whatever they are for.
-const SENDS_PER_TURN: usize = 64;
-
-/// Bytes that sparse streams may have in flight beyond the congestion window, all together.
-const SPARSE_RESERVE: u64 = 64 << 10;
-
-/// The largest read from a socket.
-const READ_BYTES: usize = 64 << 10;
 
 /// What a driver works with: its loop's socket, and a buffer for what is sealed.
 pub(crate) struct Outlet<'a> {
@@ -53,38 +47,28 @@ pub(crate) enum Waiting {
     Server(mpsc::UnboundedSender<Accepted>),
 }
 
-/// A stream that a control task reads and writes.
-struct Held {
-    hold: Arc<Hold>,
-    unwritten: VecDeque<(Bytes, oneshot::Sender<Result<(), WriteError>>)>,
-}
-
-enum Lane {
-    Held(Held),
-    Spliced(Box<Splice>),
-}
-
 /// A connection, its streams and their sockets.
 pub(crate) struct Driver {
-    connection: Connection,
-    gate: Gate,
-    shared: Arc<Shared>,
-    rules: Arc<Rules>,
+    pub(crate) connection: Connection,
+    pub(crate) gate: Gate,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) rules: Arc<Rules>,
     waiting: Waiting,
     incoming: Option<mpsc::UnboundedSender<Stream>>,
-    lanes: HashMap<StreamId, Lane>,
+    pub(crate) channels: HashMap<StreamId, Channel>,
     /// Streams with something to read.
-    arrived: Vec<StreamId>,
+    pub(crate) arrived: Vec<StreamId>,
     /// Streams whose sockets may have something to send.
-    sparse: VecDeque<StreamId>,
-    bulk: VecDeque<StreamId>,
+    pub(crate) sparse: VecDeque<StreamId>,
+    pub(crate) bulk: VecDeque<StreamId>,
+    pub(crate) moves: Moves,
     opening: VecDeque<oneshot::Sender<Stream>>,
     /// Tokens of sockets that are closed.
     ended_sockets: Vec<Token>,
     /// When pacing lets more go.
-    paced_until: Option<Instant>,
+    pub(crate) paced_until: Option<Instant>,
     proved: bool,
-    lost: bool,
+    pub(crate) lost: bool,
     drained: bool,
 }
 
@@ -115,10 +99,11 @@ impl Driver {
             rules,
             waiting,
             incoming: None,
-            lanes: HashMap::new(),
+            channels: HashMap::new(),
             arrived: Vec::new(),
             sparse: VecDeque::new(),
             bulk: VecDeque::new(),
+            moves: Moves::default(),
             opening: VecDeque::new(),
             ended_sockets: Vec::new(),
             paced_until: None,
@@ -151,24 +136,32 @@ impl Driver {
 
     /// What the system says of a stream's socket.
     pub(crate) fn on_socket(&mut self, id: StreamId, event: &mio::event::Event) {
-        let Some(Lane::Spliced(splice)) = self.lanes.get_mut(&id) else { return };
-        match splice.on_ready(event) {
-            Ok(()) => {
-                if splice.waits_to_write() {
-                    self.arrived.push(id);
-                }
-                self.enqueue(id);
+        let Some(Channel::Spliced(spliced)) = self.channels.get_mut(&id) else { return };
+        let mut error = None;
+        if let Some(inward) = &mut spliced.inward {
+            inward.on_ready(event);
+            if inward.waits_to_write() {
+                self.arrived.push(id);
             }
-            Err(cut) => self.cut(id, Err(cut)),
+            error = event.is_error().then(|| inward.registered.socket.take_error()).flatten();
+        }
+        if let Some(outward) = &mut spliced.outward {
+            outward.on_ready(event);
+            let taken = || outward.registered.socket.take_error();
+            error = error.or_else(|| event.is_error().then(taken).flatten());
+        }
+        match error {
+            Some(error) => self.cut(id, error.into()),
+            None => self.enqueue(id),
         }
     }
 
-    /// What a control task asks for. A socket comes with the token it is registered by.
+    /// What a control task, or the loop of the sibling connection, asks for.
     pub(crate) fn on_command(
         &mut self,
         command: ConnectionCommand,
+        registrar: &mut Registrar<'_>,
         now: Instant,
-        register: impl FnOnce(StreamId, &crate::socket::Socket) -> std::io::Result<Token>,
     ) {
         match command {
             ConnectionCommand::Open(reply) => {
@@ -177,7 +170,10 @@ impl Driver {
             }
             ConnectionCommand::Close { code, reason } => self.close(code, reason, now),
             ConnectionCommand::UpdateKeys => self.connection.force_key_update(),
-            ConnectionCommand::Stream(id, command) => self.on_stream_command(id, command, register),
+            ConnectionCommand::Stream(id, command) => {
+                self.on_stream_command(id, command, registrar, now);
+            }
+            ConnectionCommand::Migration(message) => self.on_migration(message, registrar, now),
         }
     }
 
@@ -185,37 +181,63 @@ impl Driver {
         &mut self,
         id: StreamId,
         command: StreamCommand,
-        register: impl FnOnce(StreamId, &crate::socket::Socket) -> std::io::Result<Token>,
+        registrar: &mut Registrar<'_>,
+        now: Instant,
     ) {
-        match (command, self.lanes.get_mut(&id)) {
-            (StreamCommand::Write { bytes, reply }, Some(Lane::Held(held))) => {
+        match (command, self.channels.get_mut(&id)) {
+            (StreamCommand::Write { bytes, reply }, Some(Channel::Held(held))) => {
                 held.unwritten.push_back((bytes, reply));
-                self.write_held(id);
+                held.send(self.connection.send_stream(id));
             }
             (StreamCommand::Resume, Some(_)) => self.arrived.push(id),
-            (StreamCommand::Splice { socket, delivery, reply }, Some(Lane::Held(held))) => {
-                let received = held.hold.take();
-                let registered = socket.prepare().and_then(|()| register(id, &socket));
-                match registered {
-                    Ok(token) => {
-                        let splice = Splice::new(socket, token, delivery, reply, received);
-                        self.lanes.insert(id, Lane::Spliced(Box::new(splice)));
-                        self.enqueue(id);
-                        self.arrived.push(id);
-                    }
-                    Err(error) => {
-                        let _ = reply.send(Err(error.into()));
-                        self.reset(id, self.rules.cut_code);
-                    }
-                }
+            (StreamCommand::Splice { socket, delivery, reply }, Some(Channel::Held(_))) => {
+                self.splice(id, socket, delivery, reply, registrar, now);
             }
             (StreamCommand::Reset(code), Some(_)) => {
                 self.reset(id, code);
-                self.end(id, Err(crate::Cut::Lost));
-                self.lanes.remove(&id);
+                self.cut(id, Cut::Lost);
+                self.channels.remove(&id);
             }
             // Replies are dropped, which says that the stream is gone.
             (_, _) => {}
+        }
+    }
+
+    /// Joins a stream that was held to a socket.
+    fn splice(
+        &mut self,
+        id: StreamId,
+        socket: Socket,
+        delivery: Delivery,
+        reply: Reply,
+        registrar: &mut Registrar<'_>,
+        now: Instant,
+    ) {
+        let Some(Channel::Held(held)) = self.channels.remove(&id) else { return };
+        let interest = Interest::READABLE | Interest::WRITABLE;
+        let registered = socket.prepare().and_then(|()| registrar.register(id, socket, interest));
+        match registered {
+            Ok(registered) => {
+                let joint = Joint::new(delivery, reply);
+                let received = held.hold.take();
+                let mut inward =
+                    Inward::new(Arc::clone(&joint), Arc::clone(&registered), received, held.read);
+                let moves_to = held
+                    .continuation
+                    .filter(|continuation| inward.set_moves_at(continuation.offset))
+                    .map(|continuation| continuation.at);
+                let token = registered.token;
+                let outward = Outward::new(Arc::clone(&joint), registered, held.written, now);
+                let (outward, inward) = (Some(outward), Some(inward));
+                let spliced = Spliced { joint, token, outward, inward, moved_out: false, moves_to };
+                self.channels.insert(id, Channel::Spliced(Box::new(spliced)));
+                self.enqueue(id);
+                self.arrived.push(id);
+            }
+            Err(error) => {
+                let _ = reply.send(Err(error.into()));
+                self.reset(id, self.rules.cut_code);
+            }
         }
     }
 
@@ -228,13 +250,15 @@ impl Driver {
     }
 
     /// Drives until there is nothing to do, or enough has been done for one turn.
-    pub(crate) fn drive(&mut self, outlet: &mut Outlet<'_>) -> Turn {
+    pub(crate) fn drive(&mut self, outlet: &mut Outlet<'_>, registrar: &mut Registrar<'_>) -> Turn {
         let now = outlet.now;
         if self.connection.poll_timeout().is_some_and(|deadline| deadline <= now) {
             self.connection.handle_timeout(now);
         }
         self.poll_events(now);
         self.deliver(now);
+        self.adopt(registrar, now);
+        self.move_idle_back(now);
         let mut more = self.send(outlet);
         self.poll_events(now);
         more |= !self.arrived.is_empty();
@@ -244,16 +268,17 @@ impl Driver {
 
     /// Whether nothing of it is left.
     pub(crate) fn is_over(&self) -> bool {
-        self.drained && self.lanes.is_empty()
+        self.drained && self.channels.is_empty()
     }
 
     fn deadline(&mut self, now: Instant) -> Option<Instant> {
         let splices = match self.lost {
-            true => self.lanes.values().filter_map(Lane::deadline).min(),
+            true => self.channels.values().filter_map(Channel::deadline).min(),
             false => None,
         };
         let paced = self.paced_until.filter(|until| *until > now);
-        [self.connection.poll_timeout(), paced, splices].into_iter().flatten().min()
+        let moves = self.moves.deadline();
+        [self.connection.poll_timeout(), paced, splices, moves].into_iter().flatten().min()
     }
 
     fn poll_events(&mut self, now: Instant) {
@@ -288,35 +313,43 @@ impl Driver {
     fn on_stream_event(&mut self, event: StreamEvent) {
         match event {
             StreamEvent::Opened { dir: Dir::Bi } => self.accept(),
-            StreamEvent::Opened { dir: Dir::Uni } => {}
+            StreamEvent::Opened { dir: Dir::Uni } => self.accept_continuations(),
             StreamEvent::Readable { id } => {
                 if self.arrived.last() != Some(&id) {
                     self.arrived.push(id);
                 }
             }
-            StreamEvent::Writable { id } => match self.lanes.get_mut(&id) {
-                Some(Lane::Held(_)) => self.write_held(id),
-                Some(Lane::Spliced(splice)) => {
-                    splice.unblock();
-                    self.enqueue(id);
+            StreamEvent::Writable { id } => match self.channels.get_mut(&id) {
+                Some(Channel::Held(held)) => held.send(self.connection.send_stream(id)),
+                Some(Channel::Spliced(spliced)) => {
+                    if let Some(outward) = &mut spliced.outward {
+                        outward.unblock();
+                        self.enqueue(id);
+                    }
                 }
-                None => {}
+                _ => {}
             },
             StreamEvent::Finished { id } => {
-                if let Some(Lane::Spliced(splice)) = self.lanes.get_mut(&id) {
-                    splice.acknowledged();
-                    self.complete(id);
+                if let Some(Channel::Spliced(spliced)) = self.channels.get_mut(&id)
+                    && spliced.outward.as_mut().is_some_and(Outward::acknowledged)
+                {
+                    spliced.outward = None;
+                    self.retire(id);
                 }
             }
-            StreamEvent::Stopped { id, error_code } => match self.lanes.get_mut(&id) {
-                Some(Lane::Held(held)) => {
+            StreamEvent::Stopped { id, error_code } => match self.channels.get_mut(&id) {
+                Some(Channel::Held(held)) => {
                     held.hold.stop(Stopped::ByPeer(error_code));
                     for (_, reply) in held.unwritten.drain(..) {
                         let _ = reply.send(Err(WriteError::Stopped(error_code)));
                     }
                 }
-                Some(Lane::Spliced(_)) => self.cut(id, Err(crate::Cut::Remote(error_code))),
-                None => {}
+                Some(Channel::Spliced(_)) => {
+                    if !self.has_followed(id, error_code) {
+                        self.cut(id, Cut::Remote(error_code));
+                    }
+                }
+                _ => {}
             },
             StreamEvent::Available { .. } => self.open(),
         }
@@ -334,6 +367,13 @@ impl Driver {
         }
     }
 
+    fn accept_continuations(&mut self) {
+        while let Some(id) = self.connection.streams().accept(Dir::Uni) {
+            self.channels.insert(id, Channel::Announced(Announcement::default()));
+            self.arrived.push(id);
+        }
+    }
+
     /// Opens the streams that were asked for, as many as the peer allows.
     fn open(&mut self) {
         while !self.lost && !self.opening.is_empty() {
@@ -347,45 +387,30 @@ impl Driver {
 
     fn hold(&mut self, id: StreamId) -> Stream {
         let hold = Arc::<Hold>::default();
-        let held = Held { hold: Arc::clone(&hold), unwritten: VecDeque::new() };
-        self.lanes.insert(id, Lane::Held(held));
+        self.channels.insert(id, Channel::Held(Held::new(Arc::clone(&hold))));
         Stream::new(Arc::clone(&self.shared), id, hold, self.rules.drop_code)
-    }
-
-    fn write_held(&mut self, id: StreamId) {
-        let Some(Lane::Held(held)) = self.lanes.get_mut(&id) else { return };
-        let mut stream = self.connection.send_stream(id);
-        while let Some((bytes, _)) = held.unwritten.front_mut() {
-            let outcome = match stream.write(bytes) {
-                Ok(written) if written < bytes.len() => {
-                    bytes.advance(written);
-                    continue;
-                }
-                Ok(_) => Ok(()),
-                Err(quinn_proto::WriteError::Blocked) => return,
-                Err(quinn_proto::WriteError::Stopped(code)) => Err(WriteError::Stopped(code)),
-                Err(quinn_proto::WriteError::ClosedStream) => Err(WriteError::Lost),
-            };
-            if let Some((_, reply)) = held.unwritten.pop_front() {
-                let _ = reply.send(outcome);
-            }
-        }
     }
 
     /// Gives what has arrived to whoever it is for.
     fn deliver(&mut self, now: Instant) {
         let mut arrived = std::mem::take(&mut self.arrived);
         for id in arrived.drain(..) {
-            match self.lanes.get_mut(&id) {
-                Some(Lane::Held(held)) => receive_held(&held.hold, self.connection.recv_stream(id)),
-                Some(Lane::Spliced(splice)) => {
-                    let delivered = splice.deliver(self.connection.recv_stream(id), now);
-                    match delivered {
-                        Ok(()) => self.complete(id),
-                        Err(cut) => self.cut(id, Err(cut)),
+            match self.channels.get_mut(&id) {
+                Some(Channel::Held(held)) => held.receive(self.connection.recv_stream(id)),
+                Some(Channel::Spliced(spliced)) => {
+                    let Some(inward) = &mut spliced.inward else { continue };
+                    match inward.deliver(self.connection.recv_stream(id), now) {
+                        Ok(Delivered::Partly) => {}
+                        Ok(Delivered::UpToMove) => self.move_in(id),
+                        Ok(Delivered::Whole) => {
+                            spliced.inward = None;
+                            self.retire(id);
+                        }
+                        Err(cut) => self.cut(id, cut),
                     }
                 }
-                None => {}
+                Some(Channel::Announced(_)) => self.read_announcement(id),
+                Some(Channel::Awaiting) | None => {}
             }
         }
         // Its capacity serves again.
@@ -393,150 +418,49 @@ impl Driver {
             self.arrived = arrived;
         }
         if self.lost {
-            let overdue = |lane: &Lane| lane.deadline().is_some_and(|deadline| deadline <= now);
-            let ids: Vec<_> =
-                self.lanes.iter().filter(|(_, lane)| overdue(lane)).map(|(id, _)| *id).collect();
+            let overdue =
+                |channel: &Channel| channel.deadline().is_some_and(|deadline| deadline <= now);
+            let overdue = self.channels.iter().filter(|(_, channel)| overdue(channel));
+            let ids: Vec<_> = overdue.map(|(id, _)| *id).collect();
             for id in ids {
-                self.cut(id, Err(crate::Cut::Lost));
+                self.cut(id, Cut::Lost);
             }
         }
     }
 
-    fn enqueue(&mut self, id: StreamId) {
-        let Some(Lane::Spliced(splice)) = self.lanes.get_mut(&id) else { return };
-        if !splice.queued && splice.may_send() {
-            splice.queued = true;
-            if splice.is_bulk() { &mut self.bulk } else { &mut self.sparse }.push_back(id);
+    /// Forgets a stream that carries nothing any more.
+    pub(crate) fn retire(&mut self, id: StreamId) {
+        if matches!(self.channels.get(&id), Some(Channel::Spliced(spliced)) if spliced.is_over()) {
+            self.remove_spliced(id);
         }
     }
 
-    /// Sends what may be sent; whether there is more that may leave at once.
-    fn send(&mut self, outlet: &mut Outlet<'_>) -> bool {
-        let now = outlet.now;
-        let mut sends = SENDS_PER_TURN;
-        let mut trains = TRAINS_PER_TURN;
-        self.paced_until = None;
-        loop {
-            if outlet.udp.is_full() {
-                return false;
-            }
-            self.give_sparse(now);
-            let train = self.train(outlet);
-            let gave = trains > 0 && self.give_bulk(now, train);
-            if !self.transmit(outlet, &mut sends) {
-                return !outlet.udp.is_full();
-            }
-            if !gave {
-                return trains == 0 && !self.bulk.is_empty() && self.gate.room(now) >= train as u64;
-            }
-            trains -= 1;
+    /// Cuts a splice short: the stream and the socket are reset, and so is what has moved.
+    pub(crate) fn cut(&mut self, id: StreamId, cut: Cut) {
+        let Some(Channel::Spliced(spliced)) = self.channels.get(&id) else { return };
+        let elsewhere = spliced.outward.is_none() || spliced.inward.is_none();
+        if spliced.joint.cut(cut) && elsewhere {
+            self.tell(Migration::Sweep);
         }
-    }
-
-    /// Stream bytes that one send takes.
-    fn train(&self, outlet: &Outlet<'_>) -> usize {
-        let mtu = self.connection.current_mtu();
-        outlet.udp.train(mtu) * usize::from(mtu)
-    }
-
-    /// Sparse streams go first, also where bulk has filled the window.
-    fn give_sparse(&mut self, now: Instant) {
-        for _ in 0..self.sparse.len() {
-            if self.gate.room(now) == 0 && self.gate.excess() >= SPARSE_RESERVE {
-                return;
-            }
-            let Some(id) = self.sparse.pop_front() else { return };
-            self.give(id, SPARSE_BYTES);
-        }
-    }
-
-    /// Gives bulk streams a train's worth; whether anything was given.
-    fn give_bulk(&mut self, now: Instant, train: usize) -> bool {
-        if self.bulk.is_empty() {
-            self.gate.set_held_back(false);
-            return false;
-        }
-        self.gate.set_held_back(true);
-        let room = self.gate.room(now);
-        // Full trains, or a quarter of a window that holds no more than a few: small ones cost as
-        // much as large ones.
-        let least = (train as u64).min(self.gate.window() / 4);
-        if room < least {
-            return false;
-        }
-        let paced = match self.gate.paced(now, self.connection.rtt(), room.min(train as u64)) {
-            Ok(bytes) => bytes as usize,
-            Err(until) => {
-                self.paced_until = Some(until);
-                return false;
-            }
-        };
-        let mut given = 0;
-        while given < paced
-            && let Some(id) = self.bulk.pop_front()
-        {
-            given += self.give(id, (paced - given).min(READ_BYTES));
-        }
-        self.gate.spend(given as u64);
-        given > 0
-    }
-
-    /// Lets a socket's bytes into its stream; how many.
-    fn give(&mut self, id: StreamId, bytes: usize) -> usize {
-        let Some(Lane::Spliced(splice)) = self.lanes.get_mut(&id) else { return 0 };
-        splice.queued = false;
-        match splice.send(&mut self.connection.send_stream(id), bytes) {
-            Ok(Sent::Bytes(sent)) => {
-                self.enqueue(id);
-                sent
-            }
-            Ok(Sent::Dry(sent)) => sent,
-            Err(cut) => {
-                self.cut(id, Err(cut));
-                0
-            }
-        }
-    }
-
-    /// Sends all that the connection has to say; false where it has to be asked again.
-    fn transmit(&mut self, outlet: &mut Outlet<'_>, sends: &mut usize) -> bool {
-        loop {
-            if outlet.udp.is_full() || *sends == 0 {
-                return false;
-            }
-            let datagrams = outlet.udp.train(self.connection.current_mtu());
-            outlet.buffer.clear();
-            let transmit = self.connection.poll_transmit(outlet.now, datagrams, outlet.buffer);
-            let Some(transmit) = transmit else { return true };
-            outlet.udp.send(transmit, outlet.buffer);
-            *sends -= 1;
-        }
-    }
-
-    /// Ends a splice whose directions are both through.
-    fn complete(&mut self, id: StreamId) {
-        if matches!(self.lanes.get(&id), Some(Lane::Spliced(splice)) if splice.is_complete()) {
-            self.end(id, Ok(()));
-        }
-    }
-
-    /// Cuts a splice short: both the stream and the socket are reset.
-    fn cut(&mut self, id: StreamId, outcome: Result<(), crate::Cut>) {
         self.reset(id, self.rules.cut_code);
-        self.end(id, outcome);
+        self.remove_spliced(id);
     }
 
-    fn end(&mut self, id: StreamId, outcome: Result<(), crate::Cut>) {
-        if let Some(Lane::Spliced(splice)) = self.lanes.remove(&id) {
-            self.ended_sockets.push(splice.token);
-            splice.end(outcome);
+    pub(crate) fn remove_spliced(&mut self, id: StreamId) {
+        if let Some(Channel::Spliced(spliced)) = self.channels.remove(&id) {
+            self.ended_sockets.push(spliced.token);
         }
     }
 
     /// Both do nothing where the half has ended or the connection is gone.
-    fn reset(&mut self, id: StreamId, code: VarInt) {
-        let _ = self.connection.send_stream(id).reset(code);
-        let _ = self.connection.recv_stream(id).stop(code);
+    pub(crate) fn reset(&mut self, id: StreamId, code: VarInt) {
+        let (one_way, ours) = (id.dir() == Dir::Uni, id.initiator() == self.connection.side());
+        if !one_way || ours {
+            let _ = self.connection.send_stream(id).reset(code);
+        }
+        if !one_way || !ours {
+            let _ = self.connection.recv_stream(id).stop(code);
+        }
     }
 
     /// The connection is gone; what its streams had still to deliver goes on.
@@ -557,19 +481,33 @@ impl Driver {
             }
             Waiting::Nobody => {}
         }
-        let ids: Vec<_> = self.lanes.keys().copied().collect();
+        self.end_moves();
+        let ids: Vec<_> = self.channels.keys().copied().collect();
         for id in ids {
-            match self.lanes.get_mut(&id) {
-                Some(Lane::Held(held)) => {
-                    receive_held(&held.hold, self.connection.recv_stream(id));
+            match self.channels.get_mut(&id) {
+                Some(Channel::Held(held)) => {
+                    held.receive(self.connection.recv_stream(id));
                     held.hold.fail(ReadError::Lost(reason.clone()));
                     held.hold.stop(Stopped::Lost);
-                    self.lanes.remove(&id);
+                    self.channels.remove(&id);
                 }
-                Some(Lane::Spliced(splice)) => match splice.connection_lost(goodbye, now) {
-                    Ok(()) => self.arrived.push(id),
-                    Err(cut) => self.end(id, Err(cut)),
-                },
+                Some(Channel::Spliced(spliced)) => {
+                    if goodbye && spliced.outward.as_mut().is_some_and(Outward::acknowledged) {
+                        spliced.outward = None;
+                    }
+                    if spliced.outward.is_some() || spliced.moved_out {
+                        self.cut(id, Cut::Lost);
+                        continue;
+                    }
+                    if let Some(inward) = &mut spliced.inward {
+                        inward.connection_lost(now);
+                        self.arrived.push(id);
+                    }
+                    self.retire(id);
+                }
+                Some(Channel::Announced(_) | Channel::Awaiting) => {
+                    self.channels.remove(&id);
+                }
                 None => {}
             }
         }
@@ -581,37 +519,17 @@ impl Driver {
         if let Waiting::Client(reply) = std::mem::replace(&mut self.waiting, Waiting::Nobody) {
             let _ = reply.send(Err(reason.clone()));
         }
-        for (_, lane) in self.lanes.drain() {
-            match lane {
-                Lane::Held(held) => {
+        self.end_moves();
+        for (_, channel) in self.channels.drain() {
+            match channel {
+                Channel::Held(held) => {
                     held.hold.fail(ReadError::Lost(reason.clone()));
                     held.hold.stop(Stopped::Lost);
                 }
-                Lane::Spliced(splice) => splice.end(Err(crate::Cut::Lost)),
+                Channel::Spliced(spliced) => drop(spliced.joint.cut(Cut::Lost)),
+                Channel::Announced(_) | Channel::Awaiting => {}
             }
         }
-    }
-}
-
-impl Lane {
-    fn deadline(&self) -> Option<Instant> {
-        match self {
-            Self::Held(_) => None,
-            Self::Spliced(splice) => splice.deadline(),
-        }
-    }
-}
-
-/// Passes on what has arrived, as far as the reader has room for it.
-fn receive_held(hold: &Hold, mut stream: quinn_proto::RecvStream<'_>) {
-    let Ok(mut chunks) = stream.read(true) else { return };
-    loop {
-        match chunks.next(hold.room()) {
-            Ok(Some(chunk)) if chunk.bytes.is_empty() => return,
-            Ok(Some(chunk)) => hold.push(&chunk.bytes),
-            Ok(None) => return hold.finish(),
-            Err(quinn_proto::ReadError::Reset(code)) => return hold.fail(ReadError::Reset(code)),
-            Err(quinn_proto::ReadError::Blocked) => return,
-        }
+        self.tell(Migration::Sweep);
     }
 }

@@ -16,13 +16,15 @@ use quinn_proto::{
     congestion::ControllerFactory, crypto,
 };
 use tokio::sync::{Notify, mpsc, oneshot};
+use tracing::info;
 
 use crate::{
-    Refusal, Refusals,
+    Lane, Refusal, Refusals,
     connection::{Connecting, Connection, Proof},
     event_loop::{EventLoop, Parts},
     mailbox::{Command, Mailbox},
     spin::SpinShare,
+    steering::steer,
     udp::Egress,
 };
 
@@ -35,7 +37,7 @@ pub type MakeTransport = Arc<dyn Fn() -> TransportConfig + Send + Sync>;
 
 /// What an endpoint is made of.
 pub struct EndpointSettings {
-    /// A bound UDP socket for each loop, all of one address.
+    /// A bound UDP socket for each loop; those of a server share an address (SO_REUSEPORT).
     pub sockets: Vec<UdpSocket>,
     /// Protocol versions and reset keys.
     pub config: EndpointConfig,
@@ -178,6 +180,13 @@ impl Endpoint {
     pub fn start(settings: EndpointSettings) -> io::Result<Self> {
         let first = settings.sockets.first().ok_or(io::ErrorKind::InvalidInput)?;
         let local_addr = first.local_addr()?;
+        // A client's sockets have ports of their own.
+        if settings.server.is_some()
+            && settings.sockets.len() > 1
+            && let Err(error) = steer(first, settings.sockets.len())
+        {
+            info!(%error, "no steering of datagrams: loops hand them over");
+        }
         let (accept, accepted) = mpsc::unbounded_channel();
         let counters = Arc::<Counters>::default();
         let rules = Arc::new(Rules {
@@ -233,10 +242,12 @@ impl Endpoint {
     /// Begins to shake hands.
     pub fn connect(
         &self,
-        config: ClientConfig,
+        mut config: ClientConfig,
         address: SocketAddr,
         server_name: &str,
+        lane: Lane,
     ) -> Connecting {
+        config.initial_dst_cid_provider(Arc::new(move || lane.first_cid()));
         let (reply, opened) = oneshot::channel();
         // What comes in on a socket of both families bears mapped addresses (RFC 4291 2.5.5.2), by
         // which the connection knows its peer.
@@ -247,7 +258,12 @@ impl Endpoint {
             address => address,
         };
         let (config, server_name) = (Box::new(config), server_name.to_owned());
-        self.0.loops[0].send(Command::Connect { config, address, server_name, reply });
+        self.0.loops[lane.first_loop(self.0.loops.len())].send(Command::Connect {
+            config,
+            address,
+            server_name,
+            reply,
+        });
         Connecting::new(opened)
     }
 

@@ -15,7 +15,7 @@ use std::{
 };
 
 use bytes::BytesMut;
-use mio::{Events, Poll, Token};
+use mio::{Events, Interest, Poll, Registry, Token};
 use quinn_proto::{
     ClientConfig, ConnectError, ConnectionError, ConnectionHandle, DatagramEvent, Endpoint,
     EndpointConfig, EndpointEvent, Incoming, ServerConfig, StreamId, TransportConfig,
@@ -33,7 +33,9 @@ use crate::{
     endpoint::{Accepted, Counters, MakeTransport, Rules},
     gate::Gate,
     mailbox::{Command, ConnectionCommand, Inbox, Key, Mailbox},
+    socket::Socket,
     spin::{Spin, SpinShare},
+    splice::Registered,
     udp::{Egress, Received, Udp},
 };
 
@@ -66,6 +68,30 @@ pub(crate) struct Parts {
     pub(crate) counters: Arc<Counters>,
     pub(crate) accepted: mpsc::UnboundedSender<Accepted>,
     pub(crate) spin: SpinShare,
+}
+
+/// Registers sockets of one connection with a loop.
+pub(crate) struct Registrar<'a> {
+    key: Key,
+    registry: &'a Registry,
+    sockets: &'a mut HashMap<Token, (Key, StreamId)>,
+    next_token: &'a mut usize,
+}
+
+impl Registrar<'_> {
+    /// Registers the socket of a stream.
+    pub(crate) fn register(
+        &mut self,
+        id: StreamId,
+        socket: Socket,
+        interest: Interest,
+    ) -> io::Result<Arc<Registered>> {
+        let token = Token(*self.next_token);
+        *self.next_token += 1;
+        let registered = Registered::new(socket, token, interest, self.registry)?;
+        self.sockets.insert(token, (self.key, id));
+        Ok(Arc::new(registered))
+    }
 }
 
 /// A connection and what the loop knows of it.
@@ -268,18 +294,10 @@ impl EventLoop {
 
     fn on_command(&mut self, key: Key, command: ConnectionCommand, now: Instant) {
         let Self { poll, sockets, next_token, slots, .. } = self;
-        let Some(slot) = slots.get_mut(&key) else { return };
-        let registry = poll.registry();
-        let register = |id, socket: &crate::Socket| {
-            let token = Token(*next_token);
-            *next_token += 1;
-            socket.register(registry, token)?;
-            sockets.insert(token, (key, id));
-            Ok(token)
-        };
-        let handled =
-            catch_unwind(AssertUnwindSafe(|| slot.driver.on_command(command, now, register)));
-        match handled {
+        let Some(slot) = slots.get_mut(&key) else { return command.abandon() };
+        let mut registrar = Registrar { key, registry: poll.registry(), sockets, next_token };
+        let work = || slot.driver.on_command(command, &mut registrar, now);
+        match catch_unwind(AssertUnwindSafe(work)) {
             Ok(()) => self.mark(key),
             Err(_) => self.fault(key),
         }
@@ -494,9 +512,11 @@ impl EventLoop {
     }
 
     fn drive_one(&mut self, key: Key, now: Instant) {
-        let Some(slot) = self.slots.get_mut(&key) else { return };
-        let mut outlet = Outlet { udp: &mut self.udp, buffer: &mut self.send_buffer, now };
-        let mut turn = slot.driver.drive(&mut outlet);
+        let Self { poll, sockets, next_token, slots, udp, send_buffer, .. } = self;
+        let Some(slot) = slots.get_mut(&key) else { return };
+        let mut registrar = Registrar { key, registry: poll.registry(), sockets, next_token };
+        let mut outlet = Outlet { udp, buffer: send_buffer, now };
+        let mut turn = slot.driver.drive(&mut outlet, &mut registrar);
         // Answers of the endpoint may be more to send.
         let mut answered = false;
         while let Some(event) = slot.driver.endpoint_event() {

@@ -11,20 +11,27 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod admission;
+mod channel;
 mod cid;
 mod connection;
 mod driver;
 mod endpoint;
 mod event_loop;
 mod gate;
+mod inward;
 mod mailbox;
+mod migrate;
+mod outward;
+mod sending;
 mod socket;
 mod spin;
 mod splice;
+mod steering;
 mod stream;
 mod udp;
 
 pub use admission::{Refusal, Refusals};
+pub use cid::Lane;
 pub use connection::{Connecting, ConnectingError, Connection};
 pub use endpoint::{Accepted, Endpoint, EndpointSettings, HandshakeFailed, Inspect, MakeTransport};
 pub use quinn_proto::{

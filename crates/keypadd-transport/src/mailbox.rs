@@ -16,6 +16,7 @@ use tokio::sync::oneshot;
 
 use crate::{
     connection::Opened,
+    migrate::Migration,
     socket::Socket,
     splice::{Cut, Delivery},
     stream::{Stream, WriteError},
@@ -58,9 +59,23 @@ pub(crate) enum Command {
 /// What a connection is asked to do.
 pub(crate) enum ConnectionCommand {
     Open(oneshot::Sender<Stream>),
-    Close { code: VarInt, reason: Bytes },
+    Close {
+        code: VarInt,
+        reason: Bytes,
+    },
     UpdateKeys,
     Stream(StreamId, StreamCommand),
+    /// From the sibling connection's loop.
+    Migration(Migration),
+}
+
+impl ConnectionCommand {
+    /// Ends what a command carries that finds its connection gone. Replies are dropped.
+    pub(crate) fn abandon(self) {
+        if let Self::Migration(message) = self {
+            message.abandon();
+        }
+    }
 }
 
 /// What a stream is asked to do.

@@ -60,9 +60,25 @@ impl Socket {
         }
     }
 
-    pub(crate) fn register(&self, registry: &Registry, token: Token) -> io::Result<()> {
-        let interest = Interest::READABLE | Interest::WRITABLE;
+    pub(crate) fn register(
+        &self,
+        registry: &Registry,
+        token: Token,
+        interest: Interest,
+    ) -> io::Result<()> {
         registry.register(&mut SourceFd(&self.as_fd().as_raw_fd()), token, interest)
+    }
+
+    pub(crate) fn deregister(&self, registry: &Registry) -> io::Result<()> {
+        registry.deregister(&mut SourceFd(&self.as_fd().as_raw_fd()))
+    }
+
+    /// Another descriptor of the same socket, for another loop.
+    pub(crate) fn try_clone(&self) -> io::Result<Self> {
+        Ok(match self {
+            Self::Tcp(stream) => Self::Tcp(stream.try_clone()?),
+            Self::Unix(stream) => Self::Unix(stream.try_clone()?),
+        })
     }
 
     /// Reads up to `bytes`; 0 at the end.
@@ -108,9 +124,9 @@ impl Socket {
         error.unwrap_or_else(Some)
     }
 
-    /// Closes in order; the kernel goes on delivering what was written.
-    pub(crate) fn close_cleanly(self) {
-        if let Self::Tcp(stream) = &self {
+    /// Closes in order when it is dropped; the kernel goes on delivering what was written.
+    pub(crate) fn close_cleanly(&self) {
+        if let Self::Tcp(stream) = self {
             let _ = SockRef::from(stream).set_linger(None);
         }
     }

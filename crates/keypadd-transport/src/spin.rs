@@ -1,8 +1,9 @@
 //! How long a loop polls before it sleeps.
 //!
 //! Waking a sleeping thread costs 10-50 us, which is most of an idle round trip. After work a loop
-//! polls for a short time in case an answer follows, within a share of its core: time spent polling
-//! for nothing is paid from an allowance that grows with the clock. Knows times only.
+//! polls for a short time in case an answer follows. Polls that end in nothing are paid from an
+//! allowance that grows with the clock, so that they take a bounded share of a core; a poll that is
+//! answered is part of the work. Knows times only.
 
 use std::time::{Duration, Instant};
 
@@ -37,22 +38,40 @@ impl Default for SpinShare {
 #[derive(Debug)]
 pub(crate) struct Spin {
     share: f64,
-    allowance: Duration,
+    /// What may be spent on polling for nothing; below zero where the last poll took longer.
+    allowance_seconds: f64,
     filled_at: Instant,
-    /// Since when there has been nothing to do, and the last look since then.
-    idle: Option<(Instant, Instant)>,
+    state: State,
     spent: Duration,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum State {
+    Working,
+    Polling {
+        since: Instant,
+        last: Instant,
+    },
+    /// It was polled for nothing; the next work begins anew.
+    Resting,
 }
 
 impl Spin {
     pub(crate) fn new(share: SpinShare, now: Instant) -> Self {
         let share = f64::from(share.0) / 100.0;
-        Self { share, allowance: SAVED_MAX, filled_at: now, idle: None, spent: Duration::ZERO }
+        let allowance_seconds = SAVED_MAX.as_secs_f64();
+        Self {
+            share,
+            allowance_seconds,
+            filled_at: now,
+            state: State::Working,
+            spent: Duration::ZERO,
+        }
     }
 
-    /// There was work.
+    /// There was work: what was polled for came.
     pub(crate) fn worked(&mut self) {
-        self.idle = None;
+        self.state = State::Working;
     }
 
     /// There is nothing to do now: whether to look again at once rather than to sleep.
@@ -60,20 +79,31 @@ impl Spin {
         if self.share == 0.0 {
             return false;
         }
-        let elapsed = now.saturating_duration_since(self.filled_at);
-        self.filled_at = now;
-        self.allowance = (self.allowance + elapsed.mul_f64(self.share)).min(SAVED_MAX);
-        let Some((since, last)) = self.idle else {
-            self.idle = Some((now, now));
-            return !self.allowance.is_zero();
-        };
-        let gap = now.saturating_duration_since(last);
-        self.allowance = self.allowance.saturating_sub(gap);
-        self.spent += gap;
-        self.idle = Some((since, now));
-        gap <= GAP_MAX
-            && !self.allowance.is_zero()
-            && now.saturating_duration_since(since) < SPIN_TIME
+        match self.state {
+            State::Working => {
+                let elapsed = now.saturating_duration_since(self.filled_at).as_secs_f64();
+                self.filled_at = now;
+                self.allowance_seconds =
+                    (self.allowance_seconds + elapsed * self.share).min(SAVED_MAX.as_secs_f64());
+                let again = self.allowance_seconds >= SPIN_TIME.as_secs_f64();
+                self.state =
+                    if again { State::Polling { since: now, last: now } } else { State::Resting };
+                again
+            }
+            State::Polling { since, last } => {
+                let gap = now.saturating_duration_since(last);
+                let polled = now.saturating_duration_since(since);
+                self.spent += gap;
+                let again = polled < SPIN_TIME && gap <= GAP_MAX;
+                self.state = State::Polling { since, last: now };
+                if !again {
+                    self.allowance_seconds -= polled.as_secs_f64();
+                    self.state = State::Resting;
+                }
+                again
+            }
+            State::Resting => false,
+        }
     }
 
     /// Time spent so far.

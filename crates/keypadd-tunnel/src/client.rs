@@ -38,6 +38,7 @@ use crate::{
 };
 
 mod attend;
+mod bulk;
 mod connect;
 mod stay;
 
@@ -62,7 +63,7 @@ pub struct ClientSettings {
 /// A client whose local ports are bound.
 pub struct Client {
     endpoint: Endpoint,
-    config: Mutex<ClientConfig>,
+    config: Arc<Mutex<ClientConfig>>,
     server: ServerAddress,
     name: Option<String>,
     connect_timeout: Duration,
@@ -128,16 +129,17 @@ impl Client {
             return Err(error);
         }
         let failed = |source| BindError { address: "udp port".into(), source };
-        let socket = bind_udp(ANY_PORT, settings.transport.udp_buffer_bytes).map_err(failed)?;
+        let sockets = (0..settings.transport.loops.min(2))
+            .map(|_| bind_udp(ANY_PORT, settings.transport.udp_buffer_bytes))
+            .collect::<Result<_, _>>()
+            .map_err(failed)?;
         let watchman = Watchman::new(Arc::clone(&settings.transport.clocks));
         let egress = watchman.egress();
-        let endpoint = settings
-            .transport
-            .endpoint(End::Client, vec![socket], None, 0, egress)
-            .map_err(failed)?;
+        let endpoint =
+            settings.transport.endpoint(End::Client, sockets, None, 0, egress).map_err(failed)?;
         Ok(Self {
             endpoint,
-            config: Mutex::new(ClientConfig::new(settings.crypto)),
+            config: Arc::new(Mutex::new(ClientConfig::new(settings.crypto))),
             server: settings.server,
             name: settings.name,
             connect_timeout: settings.connect_timeout,

@@ -38,7 +38,7 @@ mod tests {
         AllowList, CryptoSettings, KeyExchange, Meters, PrivateKey, PublicKey, Supply,
         client_config, server_config,
     };
-    use keypadd_transport::{Accepted, ClientConfig, Endpoint, ServerConfig};
+    use keypadd_transport::{Accepted, ClientConfig, Endpoint, Lane, ServerConfig};
     use tokio::time::{sleep, timeout};
 
     use super::*;
@@ -88,7 +88,10 @@ mod tests {
         };
         let connect = async {
             let address = listening.local_addr();
-            connecting.connect(ClientConfig::new(client), address, "x").await.expect("connected")
+            connecting
+                .connect(ClientConfig::new(client), address, "x", Lane::Sparse)
+                .await
+                .expect("connected")
         };
         let (accepted, connected) = tokio::join!(accept, connect);
         ([connected, accepted], [connecting, listening])

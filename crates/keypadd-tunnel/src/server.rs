@@ -14,7 +14,7 @@ use crate::{
     error::BindError,
     peer::Peers,
     session::{Lost, Sessions},
-    socket::bind_udp,
+    socket::bind_udp_group,
     source::{Source, plain},
     transport::{End, TransportSettings},
     wire::CloseCode,
@@ -89,15 +89,15 @@ impl Server {
         let mut config = ServerConfig::with_crypto(settings.crypto);
         // A client behind a NAT may come from another port at any time.
         config.migration(true);
-        let socket =
-            bind_udp(settings.listen, settings.transport.udp_buffer_bytes).map_err(failed)?;
+        let TransportSettings { loops, udp_buffer_bytes, .. } = settings.transport;
+        let sockets = bind_udp_group(settings.listen, loops, udp_buffer_bytes).map_err(failed)?;
         let serving = Arc::new(Serving::new(settings.peers, &settings.transport, settings.bench));
         let connections_max = settings.connections_max;
         let endpoint = settings
             .transport
             .endpoint(
                 End::Server,
-                vec![socket],
+                sockets,
                 Some(config.clone()),
                 connections_max,
                 serving.watchman.egress(),

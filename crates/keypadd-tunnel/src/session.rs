@@ -15,7 +15,7 @@ use std::{
     time::{Instant, SystemTime},
 };
 
-use keypadd_provider::{HandshakeData, KeyFault, PublicKey};
+use keypadd_provider::{ConnectionKeys, HandshakeData, KeyFault, PublicKey};
 use keypadd_transport::{Connection, ConnectionError, VarInt};
 use thiserror::Error;
 use tokio::sync::mpsc;
@@ -27,7 +27,7 @@ use crate::{
     renew::renew,
     source::plain,
     status::{ForwardStatus, Role, SessionStatus, unix_seconds},
-    wire::{CloseCode, Frame, Instance, ListenCode},
+    wire::{CloseCode, Frame, Instance, ListenCode, SessionToken},
 };
 
 /// Frames that wait to be said, or to be taken in, at once.
@@ -114,12 +114,22 @@ pub struct LiveSession {
     instance: Instance,
     since: SystemTime,
     pub(crate) connection: Connection,
+    /// Carries bulk streams, once there are any.
+    bulk: OnceLock<Bulk>,
+    /// What ties a bulk connection to this session: drawn by the server, known to the client.
+    pub(crate) token: OnceLock<SessionToken>,
     /// Frames for the control stream.
     to_say: mpsc::Sender<Frame>,
     /// What a client has asked its server to listen for.
     pub(crate) remotes: Remotes,
     fault: OnceLock<Lost>,
     forwards: Mutex<BTreeMap<String, Forwarded>>,
+}
+
+/// The connection that carries a session's bulk streams.
+struct Bulk {
+    connection: Connection,
+    proved: Arc<Proved>,
 }
 
 /// The connections of one forward.
@@ -176,7 +186,16 @@ impl LiveSession {
 
     /// The session's figures now.
     pub fn status(&self) -> SessionStatus {
-        let stats = self.connection.stats();
+        let mut stats = self.connection.stats();
+        if let Some(bulk) = self.bulk.get() {
+            let more = bulk.connection.stats();
+            stats.path.current_mtu = stats.path.current_mtu.max(more.path.current_mtu);
+            stats.path.sent_packets += more.path.sent_packets;
+            stats.path.lost_packets += more.path.lost_packets;
+            stats.udp_rx.datagrams += more.udp_rx.datagrams;
+            stats.udp_rx.bytes += more.udp_rx.bytes;
+            stats.udp_tx.bytes += more.udp_tx.bytes;
+        }
         let refused = self.remotes.refused();
         let forwards = locked(&self.forwards);
         SessionStatus {
@@ -218,9 +237,56 @@ impl LiveSession {
         self.close(cause.code(), &cause.to_string());
     }
 
-    /// Closes the connection, for a reason that the peer is told.
+    /// Closes the connections, for a reason that the peer is told.
     pub(crate) fn close(&self, code: CloseCode, reason: &str) {
-        self.connection.close(VarInt::from_u32(code.value()), reason.as_bytes());
+        let code = VarInt::from_u32(code.value());
+        self.connection.close(code, reason.as_bytes());
+        if let Some(bulk) = self.bulk.get() {
+            bulk.connection.close(code, reason.as_bytes());
+        }
+    }
+
+    /// The keys of its connections.
+    pub fn keys(&self) -> impl Iterator<Item = &ConnectionKeys> {
+        let bulk = self.bulk.get().map(|bulk| &bulk.proved.handshake.keys);
+        [&self.proved.handshake.keys].into_iter().chain(bulk)
+    }
+
+    /// Has this connection carry the bulk streams of the session. False, where there is one already
+    /// or it agreed on other packet protection.
+    pub(crate) fn attach_bulk(&self, connection: &Connection, proved: &Arc<Proved>) -> bool {
+        let (ours, theirs) = (&self.proved, proved);
+        let same = ours.key == theirs.key
+            && ours.handshake.suite == theirs.handshake.suite
+            && ours.handshake.kex == theirs.handshake.kex;
+        let bulk = Bulk { connection: connection.clone(), proved: Arc::clone(proved) };
+        let attached = same && self.bulk.set(bulk).is_ok();
+        if attached {
+            self.connection.attach_bulk(connection);
+            if self.has_ended() {
+                self.close(CloseCode::Shutdown, "the session has ended");
+            }
+        }
+        attached
+    }
+
+    /// Watches over the bulk connection until it or the session ends; each ends the other.
+    pub(crate) async fn supervise_bulk(&self) {
+        let Some(Bulk { connection, proved }) = self.bulk.get() else { return };
+        let keys = &proved.handshake.keys;
+        let renewal = keys.renewal(keys.age_max(), Instant::now());
+        tokio::select! {
+            biased;
+            fault = keys.fault() => self.end(Lost::Key(fault)),
+            fault = renew(connection, renewal) => self.end(Lost::Key(fault)),
+            _ = self.connection.closed() => {}
+            error = connection.closed() => self.end(Lost::Connection(error)),
+        }
+        let (code, reason) = match self.fault.get() {
+            Some(cause) => (cause.code(), cause.to_string()),
+            None => (CloseCode::Shutdown, String::new()),
+        };
+        connection.close(VarInt::from_u32(code.value()), reason.as_bytes());
     }
 
     /// Says something on the control stream; waits while much is to be said already.
@@ -372,6 +438,12 @@ impl Sessions {
         self.live().iter().map(|session| session.status()).collect()
     }
 
+    /// The session of a client's key that has this token.
+    pub(crate) fn find(&self, key: &PublicKey, token: SessionToken) -> Option<Arc<LiveSession>> {
+        let known = |session: &LiveSession| session.token.get() == Some(&token);
+        self.live().into_iter().find(|session| session.proved.key == *key && known(session))
+    }
+
     /// Ends the sessions that this one takes the place of: older ones of the same run of the client.
     pub(crate) fn replace_by(&self, newest: &LiveSession) {
         for old in self.live() {
@@ -395,6 +467,8 @@ impl Sessions {
             instance: new.instance,
             since: SystemTime::now(),
             connection: new.connection,
+            bulk: OnceLock::new(),
+            token: OnceLock::new(),
             to_say: new.to_say,
             remotes: Remotes::default(),
             fault: OnceLock::new(),

@@ -8,7 +8,7 @@ use std::{
 };
 
 use rustix::io::Errno;
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::net::TcpListener;
 use tracing::{debug, info};
 
@@ -32,6 +32,31 @@ pub(crate) fn bind_udp(address: SocketAddr, asked_bytes: usize) -> io::Result<Ud
     let buffers = ask_for_buffers(&socket, asked_bytes);
     log_buffers(buffers);
     Ok(socket.into())
+}
+
+/// Binds UDP sockets that share one address (SO_REUSEPORT), as [`bind_udp`] does one. An address
+/// that another program has is an error; programs of the same user may join later.
+pub(crate) fn bind_udp_group(
+    address: SocketAddr,
+    sockets: usize,
+    asked_bytes: usize,
+) -> io::Result<Vec<UdpSocket>> {
+    let first = bind_udp(address, asked_bytes)?;
+    if sockets < 2 {
+        return Ok(vec![first]);
+    }
+    let address = first.local_addr()?;
+    // Set after it is bound, so that it does not join another program's group.
+    SockRef::from(&first).set_reuse_port(true)?;
+    let mut group = vec![first];
+    for _ in 1..sockets {
+        let socket = open(address, Type::DGRAM, Protocol::UDP)?;
+        socket.set_reuse_port(true)?;
+        socket.bind(&address.into())?;
+        ask_for_buffers(&socket, asked_bytes);
+        group.push(socket.into());
+    }
+    Ok(group)
 }
 
 /// An unspecified address of both families and any free port.
@@ -126,6 +151,16 @@ mod tests {
             let (bytes, source) = socket.recv_from(&mut [0; 8]).unwrap();
             assert_eq!((bytes, source.ip().to_canonical()), (1, from.ip()));
         }
+    }
+
+    #[test]
+    fn a_group_shares_an_address_that_others_cannot_bind() {
+        let group = bind_udp_group(ANY_PORT, 3, 64 << 10).unwrap();
+        let addresses: Vec<_> = group.iter().map(|it| it.local_addr().unwrap()).collect();
+        assert_eq!(addresses.len(), 3);
+        assert!(addresses.iter().all(|address| *address == addresses[0]));
+        let another = bind_udp_group(addresses[0], 3, 64 << 10);
+        assert_eq!(another.unwrap_err().kind(), io::ErrorKind::AddrInUse);
     }
 
     #[test]

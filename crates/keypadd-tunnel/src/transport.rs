@@ -12,7 +12,7 @@
 //! more than `stream_receive_window` of it here, and nothing at the sender: bytes are taken from
 //! TCP only when they may leave at once. Crypto and loss recovery are not known here, only numbers.
 
-use std::{any::Any, fmt, io, net::UdpSocket, str::FromStr, sync::Arc, time::Duration};
+use std::{any::Any, fmt, io, net::UdpSocket, str::FromStr, sync::Arc, thread, time::Duration};
 
 use keypadd_provider::Meters;
 use keypadd_transport::{
@@ -112,8 +112,11 @@ pub struct TransportSettings {
     pub clocks: Arc<dyn Clocks>,
     /// Where the time of sending is noted, if anywhere.
     pub meters: Option<Arc<Meters>>,
-    /// Share of a core that each loop may spend on polling instead of sleeping.
+    /// Share of a core that each loop may spend on polling for nothing instead of sleeping.
     pub spin: SpinShare,
+    /// Event loops of a server, one thread each. A client has two at most: one for what is sparse,
+    /// one for bulk.
+    pub loops: usize,
 }
 
 impl Default for TransportSettings {
@@ -130,8 +133,15 @@ impl Default for TransportSettings {
             clocks: Arc::new(SystemClocks),
             meters: None,
             spin: SpinShare::default(),
+            loops: default_loops(),
         }
     }
+}
+
+/// As many loops as cores, within bounds: with two, a keystroke waits for no thread that carries bulk
+/// data, also on a single core.
+fn default_loops() -> usize {
+    thread::available_parallelism().map_or(2, |cores| cores.get().clamp(2, 8))
 }
 
 /// Which end of the connection a configuration is for.
@@ -198,7 +208,7 @@ impl TransportSettings {
             // quinn-proto would let one stream shut out the others.
             .send_window(2 * u64::from(self.send_window_bytes))
             .max_concurrent_bidi_streams(VarInt::from_u32(streams))
-            .max_concurrent_uni_streams(VarInt::from_u32(0))
+            .max_concurrent_uni_streams(VarInt::from_u32(self.forwards_max))
             .datagram_receive_buffer_size(None)
             .keep_alive_interval(Some(KEEP_ALIVE))
             .max_idle_timeout(Some(idle))

@@ -15,7 +15,7 @@ use thiserror::Error;
 use crate::{socket_path::SocketPathError, target::AddressError};
 
 pub use code::{CloseCode, ListenCode, StreamCode};
-pub use frame::{FRAME_HEAD_BYTES, Frame, FrameHead, Instance};
+pub use frame::{FRAME_HEAD_BYTES, Frame, FrameHead, Instance, SessionToken};
 pub use header::{CONNECTED, STREAM_HEAD_BYTES, StreamHead, StreamHeader};
 
 /// Version of the control protocol that this end speaks.

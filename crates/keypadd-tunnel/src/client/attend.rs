@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use tokio::{
-    sync::mpsc,
+    sync::{Notify, mpsc},
     time::{Instant, interval_at},
 };
 
@@ -19,11 +19,12 @@ pub(super) async fn attend(
     frames: mpsc::Receiver<Frame>,
     carried: &Carried,
     lookups: &Lookups,
+    bulk_wanted: &Notify,
 ) {
     // Side by side: what is asked may have to wait until what was answered is heard.
     tokio::select! {
         () = ask_again(session) => {}
-        () = hear(session, frames, carried, lookups) => {}
+        () = hear(session, frames, carried, lookups, bulk_wanted) => {}
     }
 }
 
@@ -42,14 +43,16 @@ async fn hear(
     mut frames: mpsc::Receiver<Frame>,
     carried: &Carried,
     lookups: &Lookups,
+    bulk_wanted: &Notify,
 ) {
     loop {
         tokio::select! {
-            Some(frame) = frames.recv() => {
-                if let Frame::Listening { id, outcome } = frame {
-                    session.remotes.heard(id, outcome);
-                }
-            }
+            Some(frame) = frames.recv() => match frame {
+                Frame::Listening { id, outcome } => session.remotes.heard(id, outcome),
+                Frame::BulkOffer { token } => drop(session.token.set(token)),
+                Frame::BulkWanted => bulk_wanted.notify_one(),
+                _ => {}
+            },
             Ok(stream) = session.connection.accept_bi() => {
                 carried.spawn(answer_server(Arc::clone(session), lookups.clone(), stream));
             }

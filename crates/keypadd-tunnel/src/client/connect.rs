@@ -9,14 +9,14 @@ use std::{
     time::Duration,
 };
 
-use keypadd_transport::ConnectingError;
+use keypadd_transport::{ConnectingError, Lane};
 use tokio::{
-    sync::mpsc,
+    sync::{Notify, mpsc},
     time::{Instant, timeout, timeout_at},
 };
 use tracing::debug;
 
-use super::{Client, ClientSession, attend::attend, publish};
+use super::{Client, ClientSession, attend::attend, bulk::BulkDialer, publish};
 use crate::{
     clock::Jumps,
     control::Control,
@@ -96,11 +96,12 @@ impl Client {
         jumps: Jumps,
     ) -> Result<ClientSession, Attempt> {
         let config = self.config.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let connection = match self.endpoint.connect(config, address, SERVER_NAME).await {
-            Ok(connection) => connection,
-            Err(ConnectingError::Failed(error)) => return Err(Attempt::of(&error)),
-            Err(error) => return Err(Attempt::Failed(error.to_string())),
-        };
+        let connection =
+            match self.endpoint.connect(config, address, SERVER_NAME, Lane::Sparse).await {
+                Ok(connection) => connection,
+                Err(ConnectingError::Failed(error)) => return Err(Attempt::of(&error)),
+                Err(error) => return Err(Attempt::Failed(error.to_string())),
+            };
         let proved = proved(&connection)
             .ok_or_else(|| Attempt::Failed("the handshake proved no key".into()))?;
 
@@ -140,13 +141,17 @@ impl Client {
         });
         let session = Arc::clone(&listed.session);
         let (carried, lookups) = (self.carried.clone(), self.lookups.clone());
+        let dialer =
+            BulkDialer { endpoint: self.endpoint.clone(), config: Arc::clone(&self.config) };
         tokio::spawn(async move {
             let (heard, frames) = mpsc::channel(FRAMES_MAX);
+            let bulk_wanted = Notify::new();
             tokio::select! {
                 lost = session.supervise(control, to_say, heard, jumps) => {
                     debug!(peer = session.peer(), cause = %lost, "session ended");
                 }
-                () = attend(&session, frames, &carried, &lookups) => {}
+                () = attend(&session, frames, &carried, &lookups, &bulk_wanted) => {}
+                () = dialer.run(&session, &bulk_wanted) => {}
             }
         });
         let made = ClientSession { listed };

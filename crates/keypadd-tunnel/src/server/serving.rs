@@ -32,7 +32,7 @@ use crate::{
     status::Role,
     tally::{Tallied, Tally},
     transport::TransportSettings,
-    wire::{CloseCode, Frame, Instance, StreamCode, VERSION},
+    wire::{CloseCode, Frame, Instance, SessionToken, StreamCode, VERSION},
 };
 
 /// Time from the end of a client's handshake to its hello.
@@ -69,6 +69,13 @@ pub(super) enum Notice {
     ListenPermit(Source),
     Crowd,
     KeyFull(PublicKey),
+}
+
+/// What a client's first frame makes of its connection.
+enum Welcome {
+    Session(Welcomed),
+    /// It carries the bulk streams of this session; the control stream says so as long as it is open.
+    Bulk(Arc<LiveSession>, Control),
 }
 
 /// A session that may begin.
@@ -132,9 +139,10 @@ impl Serving {
             welcomed = timeout(HELLO_TIME, self.welcome(connection)) => welcomed,
         };
         match welcomed {
-            Ok(Ok(Welcomed { listed, control, to_say, _of_key })) => {
+            Ok(Ok(Welcome::Session(Welcomed { listed, control, to_say, _of_key }))) => {
                 self.serve_session(listed, control, to_say, for_session).await;
             }
+            Ok(Ok(Welcome::Bulk(session, _control))) => session.supervise_bulk().await,
             Ok(Err(Failed::Connection(error))) => self.log_stranger(source, &error),
             Ok(Err(Failed::Control(error))) => debug!(%source, %error, "no session"),
             Err(_) => debug!(%source, "no session: the client did not say hello in time"),
@@ -142,13 +150,34 @@ impl Serving {
     }
 
     /// Exchanges hellos.
-    async fn welcome(&self, connection: Connection) -> Result<Welcomed, Failed> {
+    async fn welcome(&self, connection: Connection) -> Result<Welcome, Failed> {
         // The handshake has asked the same list; this is where the permits come from.
         let proved = proved(&connection);
         let listed = proved.and_then(|proved| Some((self.peers.find(&proved.key)?, proved)));
         let Some((peer, proved)) = listed else {
             close(&connection, CloseCode::Protocol, "this key is not listed");
             return Err(ConnectionError::LocallyClosed.into());
+        };
+        let mut control = Control::new(connection.accept_bi().await?);
+        let instance = match hello(&mut control).await {
+            Ok(Hello::Session(instance)) => instance,
+            Ok(Hello::Bulk(token)) => {
+                let session = self.sessions.find(&proved.key, token);
+                return match session.filter(|it| it.attach_bulk(&connection, &proved)) {
+                    Some(session) => {
+                        control.say(&Frame::HelloServer { version: VERSION }).await?;
+                        Ok(Welcome::Bulk(session, control))
+                    }
+                    None => {
+                        close(&connection, CloseCode::Protocol, "no session has this token");
+                        Err(ConnectionError::LocallyClosed.into())
+                    }
+                };
+            }
+            Err(error) => {
+                close(&connection, CloseCode::Protocol, &error.to_string());
+                return Err(error.into());
+            }
         };
         let Some(of_key) = self.connections_of.add_below(proved.key, KEY_CONNECTIONS_MAX) else {
             if self.may_log(Notice::KeyFull(proved.key)) {
@@ -157,14 +186,6 @@ impl Serving {
             }
             close(&connection, CloseCode::KeyFull, "too many connections of this key");
             return Err(ConnectionError::LocallyClosed.into());
-        };
-        let mut control = Control::new(connection.accept_bi().await?);
-        let instance = match hello(&mut control).await {
-            Ok(instance) => instance,
-            Err(error) => {
-                close(&connection, CloseCode::Protocol, &error.to_string());
-                return Err(error.into());
-            }
         };
         let (frames, to_say) = mpsc::channel(FRAMES_MAX);
         let listed = self.sessions.add(NewSession {
@@ -180,7 +201,12 @@ impl Serving {
         self.end_unlisted(&listed.session);
         self.sessions.replace_by(&listed.session);
         control.say(&Frame::HelloServer { version: VERSION }).await?;
-        Ok(Welcomed { listed, control, to_say, _of_key: of_key })
+        // Without randomness there is no bulk connection, and one connection carries all.
+        if let Ok(token) = SessionToken::draw() {
+            let token = *listed.session.token.get_or_init(|| token);
+            control.say(&Frame::BulkOffer { token }).await?;
+        }
+        Ok(Welcome::Session(Welcomed { listed, control, to_say, _of_key: of_key }))
     }
 
     /// Serves streams until the session ends; then all of them end at once.
@@ -235,6 +261,7 @@ impl Serving {
                     }
                 }
                 () = run(&mut publishing) => {}
+                () = session.connection.bulk_wanted() => session.say_if_room(Frame::BulkWanted),
                 Some(accepted) = incoming.recv() => {
                     let carrying = accepted.carry(Arc::clone(session));
                     streams.spawn(async move {
@@ -310,10 +337,19 @@ async fn run(task: &mut Option<impl Future<Output = ()> + Unpin>) {
     }
 }
 
-async fn hello(control: &mut Control) -> Result<Instance, ControlError> {
+/// A client's first frame.
+enum Hello {
+    Session(Instance),
+    Bulk(SessionToken),
+}
+
+async fn hello(control: &mut Control) -> Result<Hello, ControlError> {
     match control.hear().await? {
-        Frame::HelloClient { version: VERSION, instance } => Ok(instance),
-        Frame::HelloClient { version, .. } => Err(ControlError::Version(version)),
+        Frame::HelloClient { version: VERSION, instance } => Ok(Hello::Session(instance)),
+        Frame::HelloBulk { version: VERSION, token } => Ok(Hello::Bulk(token)),
+        Frame::HelloClient { version, .. } | Frame::HelloBulk { version, .. } => {
+            Err(ControlError::Version(version))
+        }
         _ => Err(ControlError::NoHello),
     }
 }

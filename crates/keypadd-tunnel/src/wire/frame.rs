@@ -15,6 +15,9 @@ const TYPE_LISTEN: u8 = 3;
 const TYPE_LISTENING: u8 = 4;
 const TYPE_UNLISTEN: u8 = 5;
 const TYPE_PING: u8 = 6;
+const TYPE_BULK_OFFER: u8 = 7;
+const TYPE_BULK_WANTED: u8 = 8;
+const TYPE_HELLO_BULK: u8 = 9;
 
 const LISTEN_TCP: u8 = 1;
 const LISTEN_UNIX: u8 = 2;
@@ -32,6 +35,22 @@ impl Instance {
         let mut instance = [0; 16];
         getrandom::fill(&mut instance)?;
         Ok(Self(instance))
+    }
+}
+
+/// A random number that a server draws for each session; it ties a bulk connection to its session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SessionToken(pub [u8; 16]);
+
+impl SessionToken {
+    /// The number of a session that begins now.
+    ///
+    /// # Errors
+    /// The system has no randomness.
+    pub fn draw() -> Result<Self, getrandom::Error> {
+        let mut token = [0; 16];
+        getrandom::fill(&mut token)?;
+        Ok(Self(token))
     }
 }
 
@@ -71,6 +90,20 @@ pub enum Frame {
     },
     /// From either end: are you there? QUIC's acknowledgement is the answer.
     Ping,
+    /// From the server: a second connection may carry this session's bulk streams.
+    BulkOffer {
+        /// What ties it to the session.
+        token: SessionToken,
+    },
+    /// From the server: it has bulk data to send; make that connection.
+    BulkWanted,
+    /// The client's first frame on that connection.
+    HelloBulk {
+        /// Version the client speaks.
+        version: u8,
+        /// From the offer.
+        token: SessionToken,
+    },
 }
 
 /// The first three bytes of a control frame.
@@ -111,6 +144,11 @@ impl Frame {
             }
             Self::Unlisten { id } => (TYPE_UNLISTEN, id.to_be_bytes().to_vec()),
             Self::Ping => (TYPE_PING, Vec::new()),
+            Self::BulkOffer { token } => (TYPE_BULK_OFFER, token.0.to_vec()),
+            Self::BulkWanted => (TYPE_BULK_WANTED, Vec::new()),
+            Self::HelloBulk { version, token } => {
+                (TYPE_HELLO_BULK, [&[*version][..], &token.0].concat())
+            }
         };
         let length = u16::try_from(body.len()).expect("our own bodies are a few bytes");
         [&length.to_be_bytes()[..], &[kind], &body].concat()
@@ -133,6 +171,11 @@ impl Frame {
             }
             TYPE_UNLISTEN => Self::Unlisten { id: fields.number()? },
             TYPE_PING => Self::Ping,
+            TYPE_BULK_OFFER => Self::BulkOffer { token: SessionToken(fields.array()?) },
+            TYPE_BULK_WANTED => Self::BulkWanted,
+            TYPE_HELLO_BULK => {
+                Self::HelloBulk { version: fields.byte()?, token: SessionToken(fields.array()?) }
+            }
             _ => return Ok(None),
         }))
     }

@@ -23,6 +23,11 @@ fn listen(text: &str) -> Listen {
 fn frames_are_these_bytes() {
     let mut hello = vec![0, 17, 1, 1];
     hello.extend([7; 16]);
+    let mut hello_bulk = vec![0, 17, 9, 1];
+    hello_bulk.extend([8; 16]);
+    let mut offer = vec![0, 16, 7];
+    offer.extend([8; 16]);
+    let token = SessionToken([8; 16]);
     let listen = |id, text| Frame::Listen { id, listen: listen(text) };
     for (frame, bytes) in [
         (Frame::HelloClient { version: VERSION, instance: Instance([7; 16]) }, &hello[..]),
@@ -36,6 +41,9 @@ fn frames_are_these_bytes() {
         (Frame::Listening { id: 3, outcome: Err(ListenCode::InUse) }, &[0, 5, 4, 0, 3, 2, 0, 0]),
         (Frame::Unlisten { id: 0x102 }, &[0, 2, 5, 1, 2]),
         (Frame::Ping, &[0, 0, 6]),
+        (Frame::BulkOffer { token }, &offer[..]),
+        (Frame::BulkWanted, &[0, 0, 8]),
+        (Frame::HelloBulk { version: VERSION, token }, &hello_bulk[..]),
     ] {
         assert_eq!(frame.encode(), bytes, "{frame:?}");
         assert_eq!(decode_frame(bytes), Ok(Some(frame)));
@@ -100,7 +108,7 @@ fn senseless_headers_are_refused() {
 proptest! {
     #[test]
     fn any_bytes_are_decoded_or_refused_without_a_panic(
-        kind in 0..8_u8, head: [u8; 4], bytes in vec(any::<u8>(), 0..300)
+        kind in 0..11_u8, head: [u8; 4], bytes in vec(any::<u8>(), 0..300)
     ) {
         let _ = FrameHead::decode(*head.first_chunk().unwrap());
         let _ = Frame::decode(kind, &bytes);
@@ -125,6 +133,9 @@ proptest! {
             Frame::Listening { id, outcome },
             Frame::Unlisten { id },
             Frame::Ping,
+            Frame::BulkOffer { token: SessionToken(instance) },
+            Frame::BulkWanted,
+            Frame::HelloBulk { version, token: SessionToken(instance) },
         ] {
             prop_assert!(frame.encode().len() <= FRAME_HEAD_BYTES + Frame::BODY_BYTES_MAX);
             prop_assert_eq!(decode_frame(&frame.encode()), Ok(Some(frame)));

@@ -1,0 +1,118 @@
+//! What a stream of a connection is for at this end.
+
+use std::{collections::VecDeque, sync::Arc, time::Instant};
+
+use bytes::Bytes;
+use mio::Token;
+use quinn_proto::StreamId;
+use tokio::sync::oneshot;
+
+use crate::{
+    inward::Inward,
+    migrate::{Announcement, Continuation},
+    outward::Outward,
+    splice::Joint,
+    stream::{Hold, ReadError, WriteError},
+};
+
+pub(crate) enum Channel {
+    /// A control task reads and writes it.
+    Held(Held),
+    /// It carries one or both directions of a socket.
+    Spliced(Box<Spliced>),
+    /// A stream of the sibling connection goes on here; its head is on the way.
+    Announced(Announcement),
+    /// The head has been read; the sibling still delivers what came before.
+    Awaiting,
+}
+
+/// A stream that a control task reads and writes.
+pub(crate) struct Held {
+    pub(crate) hold: Arc<Hold>,
+    pub(crate) unwritten: VecDeque<(Bytes, oneshot::Sender<Result<(), WriteError>>)>,
+    /// Bytes of the stream so far, in each direction.
+    pub(crate) written: u64,
+    pub(crate) read: u64,
+    /// Where the peer's direction goes on, should it be spliced.
+    pub(crate) continuation: Option<Continuation>,
+}
+
+impl Held {
+    pub(crate) fn new(hold: Arc<Hold>) -> Self {
+        Self { hold, unwritten: VecDeque::new(), written: 0, read: 0, continuation: None }
+    }
+
+    /// Passes on what has arrived, as far as the reader has room for it.
+    pub(crate) fn receive(&mut self, mut stream: quinn_proto::RecvStream<'_>) {
+        let Ok(mut chunks) = stream.read(true) else { return };
+        loop {
+            match chunks.next(self.hold.room()) {
+                Ok(Some(chunk)) if chunk.bytes.is_empty() => return,
+                Ok(Some(chunk)) => {
+                    self.read += chunk.bytes.len() as u64;
+                    self.hold.push(&chunk.bytes);
+                }
+                Ok(None) => return self.hold.finish(),
+                Err(quinn_proto::ReadError::Reset(code)) => {
+                    return self.hold.fail(ReadError::Reset(code));
+                }
+                Err(quinn_proto::ReadError::Blocked) => return,
+            }
+        }
+    }
+
+    /// Writes what waits, as far as the stream takes it.
+    pub(crate) fn send(&mut self, mut stream: quinn_proto::SendStream<'_>) {
+        while let Some((bytes, _)) = self.unwritten.front_mut() {
+            let outcome = match stream.write(bytes) {
+                Ok(written) => {
+                    self.written += written as u64;
+                    if written < bytes.len() {
+                        bytes::Buf::advance(bytes, written);
+                        continue;
+                    }
+                    Ok(())
+                }
+                Err(quinn_proto::WriteError::Blocked) => return,
+                Err(quinn_proto::WriteError::Stopped(code)) => Err(WriteError::Stopped(code)),
+                Err(quinn_proto::WriteError::ClosedStream) => Err(WriteError::Lost),
+            };
+            if let Some((_, reply)) = self.unwritten.pop_front() {
+                let _ = reply.send(outcome);
+            }
+        }
+    }
+}
+
+/// The directions of a socket that a stream carries.
+pub(crate) struct Spliced {
+    pub(crate) joint: Arc<Joint>,
+    /// By which the socket is registered with the loop.
+    pub(crate) token: Token,
+    pub(crate) outward: Option<Outward>,
+    pub(crate) inward: Option<Inward>,
+    /// The outward direction has moved to the sibling, and the peer has not followed yet.
+    pub(crate) moved_out: bool,
+    /// Where the inward direction moves when it has come to its end here.
+    pub(crate) moves_to: Option<StreamId>,
+}
+
+impl Spliced {
+    /// Whether nothing goes over this stream any more.
+    pub(crate) fn is_over(&self) -> bool {
+        self.outward.is_none() && self.inward.is_none() && !self.moved_out
+    }
+
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.inward.as_ref()?.deadline()
+    }
+}
+
+impl Channel {
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        match self {
+            Self::Spliced(spliced) => spliced.deadline(),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! The direction from a stream to a socket.
+//!
+//! Bytes are taken from the stream only as the socket takes them, so credit goes back to the peer as
+//! TCP takes bytes. What the peer was told has arrived is still delivered when the connection is
+//! gone, if the other direction had ended.
+
+use std::{
+    collections::VecDeque,
+    io::{self, IoSlice},
+    sync::Arc,
+    time::Instant,
+};
+
+use bytes::{Buf, Bytes};
+use quinn_proto::{RecvStream, VarInt};
+
+use crate::splice::{Cut, DELIVERY_TIME, Delivery, Joint, Registered};
+
+/// Bytes taken from a stream for one write, until the socket has taken so many at once.
+const TAKEN_BYTES_MIN: usize = 16 << 10;
+
+/// Bytes taken from a stream for one write, at most: about what `SLICES` packets hold.
+const TAKEN_BYTES_MAX: usize = 90 << 10;
+
+/// Slices of one write.
+const SLICES: usize = 64;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Open,
+    /// The peer has finished; the socket has not taken all of it.
+    Ending,
+}
+
+/// How far a delivery has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Delivered {
+    /// The socket or the stream has to have more first.
+    Partly,
+    /// The socket has taken everything and the end.
+    Whole,
+    /// It has taken everything up to where another stream goes on.
+    UpToMove,
+}
+
+/// What is on its way from a stream to a socket.
+pub(crate) struct Inward {
+    pub(crate) joint: Arc<Joint>,
+    pub(crate) registered: Arc<Registered>,
+    stage: Stage,
+    writable: bool,
+    /// Taken from the stream and not yet by the socket.
+    undelivered: VecDeque<Bytes>,
+    take_bytes: usize,
+    /// Bytes taken from the stream so far, with what was read before the splice.
+    pub(crate) offset: u64,
+    /// Where another stream goes on (`migrate`).
+    moves_at: Option<u64>,
+    /// The connection is gone; without progress the splice ends then.
+    give_up_at: Option<Instant>,
+}
+
+impl Inward {
+    pub(crate) fn new(
+        joint: Arc<Joint>,
+        registered: Arc<Registered>,
+        (received, finished): (Bytes, bool),
+        offset: u64,
+    ) -> Self {
+        Self {
+            joint,
+            registered,
+            stage: if finished { Stage::Ending } else { Stage::Open },
+            writable: true,
+            undelivered: if received.is_empty() { VecDeque::new() } else { [received].into() },
+            take_bytes: TAKEN_BYTES_MIN,
+            offset,
+            moves_at: None,
+            give_up_at: None,
+        }
+    }
+
+    /// Another stream goes on at this offset; false where this one has gone beyond it.
+    pub(crate) fn set_moves_at(&mut self, offset: u64) -> bool {
+        let possible = offset >= self.offset && self.moves_at.is_none();
+        if possible {
+            self.moves_at = Some(offset);
+        }
+        possible
+    }
+
+    /// Goes on from another connection's stream, with a registration there.
+    pub(crate) fn move_to(&mut self, registered: Arc<Registered>, offset: u64) {
+        self.registered = registered;
+        (self.writable, self.moves_at, self.offset) = (true, None, offset);
+    }
+
+    pub(crate) fn on_ready(&mut self, event: &mio::event::Event) {
+        self.writable |= event.is_writable();
+    }
+
+    /// Whether the socket has become writable for bytes that wait.
+    pub(crate) fn waits_to_write(&self) -> bool {
+        self.writable && !self.undelivered.is_empty()
+    }
+
+    /// Moves bytes from the stream to the socket, as far as both allow.
+    pub(crate) fn deliver(
+        &mut self,
+        mut stream: RecvStream<'_>,
+        now: Instant,
+    ) -> Result<Delivered, Cut> {
+        loop {
+            if !self.flush(now)? {
+                return Ok(Delivered::Partly);
+            }
+            if self.stage == Stage::Ending {
+                self.registered.socket.shutdown()?;
+                self.joint.inward_done(&self.registered.socket);
+                return Ok(Delivered::Whole);
+            }
+            let bytes = match self.moves_at {
+                Some(end) if end == self.offset => return Ok(Delivered::UpToMove),
+                Some(end) => (end - self.offset).min(self.take_bytes as u64) as usize,
+                None => self.take_bytes,
+            };
+            match take(&mut stream, bytes, &mut self.undelivered) {
+                Ok(Taken::Some(bytes)) => self.offset += bytes as u64,
+                // Where the connection is gone nothing comes after what has been delivered.
+                Ok(Taken::None) if self.give_up_at.is_some() => return Err(Cut::Lost),
+                Ok(Taken::None) => return Ok(Delivered::Partly),
+                // The peer may not end a stream that it has said goes on elsewhere.
+                Ok(Taken::End) if self.moves_at.is_some() => return Err(Cut::Lost),
+                Ok(Taken::End) => self.stage = Stage::Ending,
+                Err(code) => return Err(Cut::Remote(code)),
+            }
+        }
+    }
+
+    /// Writes what was taken; whether nothing is left of it.
+    fn flush(&mut self, now: Instant) -> Result<bool, Cut> {
+        while !self.undelivered.is_empty() {
+            if !self.writable {
+                return Ok(false);
+            }
+            let mut slices = [IoSlice::new(&[]); SLICES];
+            let mut offered = 0;
+            let count = self.undelivered.len().min(SLICES);
+            for (slice, bytes) in slices.iter_mut().zip(&self.undelivered) {
+                *slice = IoSlice::new(bytes);
+                offered += bytes.len();
+            }
+            match self.registered.socket.write(&slices[..count]) {
+                Ok(written) => {
+                    self.written(written);
+                    if written == offered {
+                        self.take_bytes = (self.take_bytes * 2).min(TAKEN_BYTES_MAX);
+                    } else {
+                        self.take_bytes = TAKEN_BYTES_MIN;
+                    }
+                    if let Some(at) = &mut self.give_up_at {
+                        *at = now + DELIVERY_TIME;
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.writable = false,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(true)
+    }
+
+    fn written(&mut self, mut bytes: usize) {
+        while let Some(first) = self.undelivered.front_mut() {
+            if first.len() > bytes {
+                first.advance(bytes);
+                return;
+            }
+            bytes -= first.len();
+            self.undelivered.pop_front();
+        }
+    }
+
+    /// The connection is gone: what has arrived is still delivered where the other direction is
+    /// through.
+    pub(crate) fn connection_lost(&mut self, now: Instant) {
+        self.give_up_at = Some(now + DELIVERY_TIME);
+    }
+
+    /// When the socket must have taken a byte.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        match self.joint.delivery {
+            Delivery::Bounded => self.give_up_at,
+            Delivery::Unbounded => None,
+        }
+    }
+}
+
+enum Taken {
+    Some(usize),
+    None,
+    End,
+}
+
+/// Takes up to `bytes` from the stream; the error is the peer's code.
+fn take(
+    stream: &mut RecvStream<'_>,
+    bytes: usize,
+    into: &mut VecDeque<Bytes>,
+) -> Result<Taken, VarInt> {
+    // A stream that is closed has been stopped here, or read to its end.
+    let Ok(mut chunks) = stream.read(true) else { return Ok(Taken::End) };
+    let mut taken = 0;
+    while taken < bytes && into.len() < SLICES {
+        match chunks.next(bytes - taken) {
+            Ok(Some(chunk)) => {
+                taken += chunk.bytes.len();
+                into.push_back(chunk.bytes);
+            }
+            Ok(None) if taken == 0 => return Ok(Taken::End),
+            Err(quinn_proto::ReadError::Reset(code)) if taken == 0 => return Err(code),
+            Ok(None) | Err(_) => break,
+        }
+    }
+    Ok(if taken == 0 { Taken::None } else { Taken::Some(taken) })
+}

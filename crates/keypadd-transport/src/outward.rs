@@ -1,0 +1,217 @@
+//! The direction from a socket to a stream.
+//!
+//! Bytes are read from the socket only when the stream may send them: what may not leave now stays
+//! in the kernel, where it holds the sender back.
+
+use std::{io, sync::Arc, time::Instant};
+
+use bytes::Bytes;
+use quinn_proto::SendStream;
+
+use crate::{
+    socket::Socket,
+    splice::{Cut, Joint, Registered},
+};
+
+/// Bytes that a socket may have to say without pause and still count as sparse.
+pub(crate) const SPARSE_BYTES: usize = 16 << 10;
+
+/// Bytes without pause that make a stream bulk, to be carried over the session's bulk connection.
+const BULK_BYTES: usize = 64 << 10;
+
+/// Whether a stream has more to say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sent {
+    /// This many bytes, and there may be more.
+    Bytes(usize),
+    /// This many bytes; the socket's next event or the stream's credit comes first.
+    Dry(usize),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Open,
+    /// The stream is finished; the peer has not acknowledged all of it.
+    Finishing,
+}
+
+/// A socket's input and what was read of it.
+pub(crate) struct Outward {
+    pub(crate) joint: Arc<Joint>,
+    pub(crate) registered: Arc<Registered>,
+    stage: Stage,
+    readable: bool,
+    /// The socket has an end behind what is unread, which no later event announces.
+    read_closed: bool,
+    /// Of the head of a stream that another one goes on at, what is not sent.
+    head: Bytes,
+    /// Read and not yet taken by the stream.
+    unsent: Bytes,
+    /// Whether the stream has to be given credit first.
+    blocked: bool,
+    /// Whether the stream has to be taken over by the peer first (`migrate`).
+    pub(crate) moving: bool,
+    /// Whether the driver has it in a queue.
+    pub(crate) queued: bool,
+    /// Bytes read since the socket last had none.
+    run_bytes: usize,
+    /// Bytes of the stream so far, with what was written before the splice.
+    pub(crate) offset: u64,
+    pub(crate) sent_at: Instant,
+}
+
+impl Outward {
+    pub(crate) fn new(
+        joint: Arc<Joint>,
+        registered: Arc<Registered>,
+        offset: u64,
+        now: Instant,
+    ) -> Self {
+        Self {
+            joint,
+            registered,
+            stage: Stage::Open,
+            readable: true,
+            read_closed: false,
+            head: Bytes::new(),
+            unsent: Bytes::new(),
+            blocked: false,
+            moving: false,
+            queued: false,
+            run_bytes: 0,
+            offset,
+            sent_at: now,
+        }
+    }
+
+    /// Goes on at another connection's stream, which begins with `head`, once the peer has followed.
+    /// The new registration reports anew whatever is ready.
+    pub(crate) fn move_to(&mut self, registered: Arc<Registered>, head: Bytes, now: Instant) {
+        (self.registered, self.head, self.sent_at) = (registered, head, now);
+        (self.readable, self.blocked, self.queued) = (true, false, false);
+        (self.moving, self.offset) = (true, 0);
+    }
+
+    fn socket(&self) -> &Socket {
+        &self.registered.socket
+    }
+
+    pub(crate) fn on_ready(&mut self, event: &mio::event::Event) {
+        self.readable |= event.is_readable();
+        self.read_closed |= event.is_read_closed();
+    }
+
+    /// The stream may have credit again.
+    pub(crate) fn unblock(&mut self) {
+        self.blocked = false;
+    }
+
+    /// Whether there may be something to send.
+    pub(crate) fn may_send(&self) -> bool {
+        self.stage == Stage::Open
+            && !self.blocked
+            && (!self.head.is_empty()
+                || (!self.moving && (self.readable || !self.unsent.is_empty())))
+    }
+
+    /// Whether it queues behind sparse streams.
+    pub(crate) fn is_bulk(&self) -> bool {
+        self.run_bytes > SPARSE_BYTES
+    }
+
+    /// Whether it belongs on the session's bulk connection.
+    pub(crate) fn wants_bulk(&self) -> bool {
+        self.stage == Stage::Open && (self.run_bytes > BULK_BYTES || self.blocked)
+    }
+
+    /// Whether it has been idle since `since`, with nothing read that is not sent.
+    pub(crate) fn is_idle_since(&self, since: Instant) -> bool {
+        self.stage == Stage::Open
+            && !self.moving
+            && !self.readable
+            && self.unsent.is_empty()
+            && self.sent_at <= since
+    }
+
+    /// Reads up to `bytes` from the socket and gives them to the stream.
+    pub(crate) fn send(
+        &mut self,
+        stream: &mut SendStream<'_>,
+        bytes: usize,
+        now: Instant,
+    ) -> Result<Sent, Cut> {
+        if !self.head.is_empty() {
+            let sent = write(stream, &mut self.head)?;
+            self.blocked = !self.head.is_empty();
+            self.offset += sent as u64;
+            return Ok(if self.may_send() { Sent::Bytes(sent) } else { Sent::Dry(sent) });
+        }
+        if self.unsent.is_empty() {
+            match self.socket().read(bytes) {
+                Ok(read) if read.is_empty() => {
+                    self.stage = Stage::Finishing;
+                    // A stream that was stopped meanwhile is cut by the event that says so.
+                    let _ = stream.finish();
+                    return Ok(Sent::Dry(0));
+                }
+                Ok(read) => {
+                    self.run_bytes += read.len();
+                    if read.len() < bytes && !self.read_closed {
+                        // A stream socket that gives less than was asked for is empty (epoll(7)).
+                        self.ran_dry();
+                    }
+                    self.unsent = slim(read);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.ran_dry();
+                    return Ok(Sent::Dry(0));
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        // What is left is written at once when there is credit: asking now notes that it waits.
+        let sent = write(stream, &mut self.unsent)?;
+        self.blocked = !self.unsent.is_empty();
+        self.offset += sent as u64;
+        self.sent_at = now;
+        Ok(if self.may_send() { Sent::Bytes(sent) } else { Sent::Dry(sent) })
+    }
+
+    fn ran_dry(&mut self) {
+        (self.readable, self.run_bytes) = (false, 0);
+    }
+
+    /// The peer has acknowledged the stream up to its end; whether that was asked for.
+    pub(crate) fn acknowledged(&mut self) -> bool {
+        let finished = self.stage == Stage::Finishing;
+        if finished {
+            self.joint.outward_done(&self.registered.socket);
+        }
+        finished
+    }
+}
+
+/// Writes what the stream takes of `bytes`; less than all of it where credit comes first. Asks until
+/// the stream says so, which makes it tell when there is credit again.
+fn write(stream: &mut SendStream<'_>, bytes: &mut Bytes) -> Result<usize, Cut> {
+    let before = bytes.len();
+    let mut chunk = [std::mem::take(bytes)];
+    let outcome = loop {
+        match stream.write_chunks(&mut chunk) {
+            Ok(_) if !chunk[0].is_empty() => {}
+            Ok(_) | Err(quinn_proto::WriteError::Blocked) => break Ok(()),
+            Err(quinn_proto::WriteError::Stopped(code)) => break Err(Cut::Remote(code)),
+            Err(quinn_proto::WriteError::ClosedStream) => break Err(Cut::Lost),
+        }
+    };
+    [*bytes] = chunk;
+    outcome.map(|()| before - bytes.len())
+}
+
+/// Keeps no large buffer for few bytes.
+fn slim(read: Vec<u8>) -> Bytes {
+    match read.len() < read.capacity() / 2 {
+        true => Bytes::copy_from_slice(&read),
+        false => read.into(),
+    }
+}

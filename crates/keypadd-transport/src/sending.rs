@@ -1,0 +1,145 @@
+//! What leaves next: sparse streams first, bulk in full trains of packets, as the congestion window
+//! and pacing let it out.
+
+use std::time::Instant;
+
+use quinn_proto::StreamId;
+
+use crate::{
+    channel::Channel,
+    driver::{Driver, Outlet},
+    outward::{SPARSE_BYTES, Sent},
+};
+
+/// Trains of packets with bulk data that leave before the loop looks elsewhere.
+const TRAINS_PER_TURN: usize = 4;
+
+/// Sends in one turn, whatever they are for.
+const SENDS_PER_TURN: usize = 64;
+
+/// Bytes that sparse streams may have in flight beyond the congestion window, all together.
+const SPARSE_RESERVE: u64 = 64 << 10;
+
+/// The largest read from a socket.
+const READ_BYTES: usize = 64 << 10;
+
+impl Driver {
+    pub(crate) fn enqueue(&mut self, id: StreamId) {
+        let Some(Channel::Spliced(spliced)) = self.channels.get_mut(&id) else { return };
+        if let Some(outward) = &mut spliced.outward
+            && !outward.queued
+            && outward.may_send()
+        {
+            outward.queued = true;
+            if outward.is_bulk() { &mut self.bulk } else { &mut self.sparse }.push_back(id);
+        }
+    }
+
+    /// Sends what may be sent; whether there is more that may leave at once.
+    pub(crate) fn send(&mut self, outlet: &mut Outlet<'_>) -> bool {
+        let now = outlet.now;
+        let mut sends = SENDS_PER_TURN;
+        let mut trains = TRAINS_PER_TURN;
+        self.paced_until = None;
+        loop {
+            if outlet.udp.is_full() {
+                return false;
+            }
+            self.give_sparse(now);
+            let train = self.train(outlet);
+            let gave = trains > 0 && self.give_bulk(now, train);
+            if !self.transmit(outlet, &mut sends) {
+                return !outlet.udp.is_full();
+            }
+            if !gave {
+                return trains == 0 && !self.bulk.is_empty() && self.gate.room(now) >= train as u64;
+            }
+            trains -= 1;
+        }
+    }
+
+    /// Stream bytes that one send takes.
+    fn train(&self, outlet: &Outlet<'_>) -> usize {
+        let mtu = self.connection.current_mtu();
+        outlet.udp.train(mtu) * usize::from(mtu)
+    }
+
+    /// Sparse streams go first, also where bulk has filled the window.
+    fn give_sparse(&mut self, now: Instant) {
+        for _ in 0..self.sparse.len() {
+            if self.gate.room(now) == 0 && self.gate.excess() >= SPARSE_RESERVE {
+                return;
+            }
+            let Some(id) = self.sparse.pop_front() else { return };
+            self.give(id, SPARSE_BYTES, now);
+        }
+    }
+
+    /// Gives bulk streams a train's worth; whether anything was given.
+    fn give_bulk(&mut self, now: Instant, train: usize) -> bool {
+        if self.bulk.is_empty() {
+            self.gate.set_held_back(false);
+            return false;
+        }
+        self.gate.set_held_back(true);
+        let room = self.gate.room(now);
+        // Full trains, or a quarter of a window that holds no more than a few: small ones cost as
+        // much as large ones.
+        let least = (train as u64).min(self.gate.window() / 4);
+        if room < least {
+            return false;
+        }
+        let paced = match self.gate.paced(now, self.connection.rtt(), room.min(train as u64)) {
+            Ok(bytes) => bytes as usize,
+            Err(until) => {
+                self.paced_until = Some(until);
+                return false;
+            }
+        };
+        let mut given = 0;
+        while given < paced
+            && let Some(id) = self.bulk.pop_front()
+        {
+            given += self.give(id, (paced - given).min(READ_BYTES), now);
+        }
+        self.gate.spend(given as u64);
+        given > 0
+    }
+
+    /// Lets a socket's bytes into its stream; how many.
+    fn give(&mut self, id: StreamId, bytes: usize, now: Instant) -> usize {
+        let Some(Channel::Spliced(spliced)) = self.channels.get_mut(&id) else { return 0 };
+        let Some(outward) = &mut spliced.outward else { return 0 };
+        outward.queued = false;
+        match outward.send(&mut self.connection.send_stream(id), bytes, now) {
+            Ok(Sent::Bytes(sent)) => {
+                self.enqueue(id);
+                self.move_if_bulk(id);
+                sent
+            }
+            Ok(Sent::Dry(sent)) => {
+                self.move_if_bulk(id);
+                sent
+            }
+            Err(cut) => {
+                self.cut(id, cut);
+                0
+            }
+        }
+    }
+
+    /// Sends all that the connection has to say; false where it has to be asked again.
+    fn transmit(&mut self, outlet: &mut Outlet<'_>, sends: &mut usize) -> bool {
+        loop {
+            if outlet.udp.is_full() || *sends == 0 {
+                return false;
+            }
+            let datagrams = outlet.udp.train(self.connection.current_mtu());
+            outlet.buffer.clear();
+            let transmit = self.connection.poll_transmit(outlet.now, datagrams, outlet.buffer);
+            let Some(transmit) = transmit else { return true };
+            outlet.udp.send(transmit, outlet.buffer);
+            *sends -= 1;
+        }
+    }
+}
