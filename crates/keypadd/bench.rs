@@ -249,8 +249,13 @@ fn path_settings(flags: &TunnelFlags, pool_budget_bytes: usize) -> Result<PathSe
         }
         (None, None) => Place::Here,
     };
-    let transport =
-        TransportSettings { congestion: flags.congestion, ..TransportSettings::default() };
+    let defaults = TransportSettings::default();
+    let transport = TransportSettings {
+        congestion: flags.congestion,
+        spin: flags.spin,
+        loops: flags.loops.unwrap_or(defaults.loops),
+        ..defaults
+    };
     let (kex, link) = (flags.kex.into(), Link::default());
     Ok(PathSettings { place, pool_budget_bytes, kex, transport, far_engine: None, link })
 }

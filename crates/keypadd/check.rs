@@ -7,6 +7,7 @@ use std::io::Write;
 use bytesize::ByteSize;
 use keypadd_config::values::{LogFormat, PoolMode};
 use keypadd_config::{Config, Dialled, Peer};
+use keypadd_tunnel::TransportSettings;
 
 use crate::cli::ConfigArgs;
 use crate::configfile::{self, Loaded};
@@ -77,6 +78,9 @@ fn settings(config: &Config, out: &mut Vec<String>) {
     let engine = config.cipher_engine.asked();
     out.push(format!("cipher-backend {engine}{}", default("cipher-backend")));
     out.push(format!("congestion {}{}", config.congestion, default("congestion")));
+    out.push(format!("spin {} %{}", config.spin, default("spin")));
+    let loops = config.loops.unwrap_or_else(|| TransportSettings::default().loops);
+    out.push(format!("loops {loops}{}", default("loops")));
     let timeout = humantime::format_duration(config.connect_timeout);
     out.push(format!("connect-timeout {timeout}{}", default("connect-timeout")));
     let drain = humantime::format_duration(config.drain_timeout);

@@ -22,7 +22,7 @@ use keypadd_keystream::{CipherEngine, Suite};
 use keypadd_provider::{KeyExchange, PublicKey};
 use keypadd_tunnel::{
     Congestion, DEFAULT_PORT, DynamicForward, ListenPermit, LocalForward, Permit, RemoteForward,
-    ServerAddress, Target,
+    ServerAddress, SpinShare, Target,
 };
 
 use crate::error::Error;
@@ -334,6 +334,20 @@ pub(crate) struct DaemonFlags {
     #[arg(default_value_t = Congestion::default(), value_parser = values::congestion)]
     #[arg(help_heading = "Common")]
     pub(crate) congestion: Congestion,
+    /// Share of one core that each event loop may spend on polling before it sleeps; 0 is off
+    ///
+    /// For 50 us after it had something to do, a loop polls instead of sleeping: an answer that comes in
+    /// that time meets a thread that is awake.
+    #[arg(long, env = "KEYPADD_SPIN", value_name = "PERCENT")]
+    #[arg(default_value_t = SpinShare::default(), value_parser = values::spin)]
+    #[arg(help_heading = "Common")]
+    pub(crate) spin: SpinShare,
+    /// Event loops of a server, a thread each [default: one for each core, from 2 to 8]
+    ///
+    /// They share its connections. A client has two at most: one for what is typed, one for bulk data.
+    #[arg(long, env = "KEYPADD_LOOPS", value_name = "NUMBER", value_parser = values::loops)]
+    #[arg(help_heading = "Common")]
+    pub(crate) loops: Option<usize>,
     /// On SIGTERM, how long open connections may take to finish, such as 10s; 0s cuts them off
     ///
     /// Ctrl-C cuts them off, and so does a second signal.

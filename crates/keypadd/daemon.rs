@@ -10,7 +10,7 @@ use keypadd_keystream::{CipherEngine, Class, MeasureSuite, Protection, Suite};
 use keypadd_provider::{
     CryptoSettings, Group, KeyExchange, MeasureKeyExchange, Meters, PrivateKey, PublicKey,
 };
-use keypadd_tunnel::{Congestion, TransportSettings};
+use keypadd_tunnel::{Congestion, SpinShare, TransportSettings};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio::time::interval;
@@ -43,6 +43,10 @@ pub(crate) struct DaemonSettings {
     pub(crate) cipher_engine: CipherEngine,
     /// How fast to send.
     pub(crate) congestion: Congestion,
+    /// How much of one core each event loop may spend on polling.
+    pub(crate) spin: SpinShare,
+    /// How many event loops an endpoint has; unless given, this host's cores decide.
+    pub(crate) loops: Option<usize>,
     /// Where metrics are served, if they are.
     pub(crate) metrics: Option<SocketAddr>,
     /// Whether there is a control socket, for `status`.
@@ -84,6 +88,8 @@ impl DaemonSettings {
             permit_bench: false,
             cipher_engine: flags.cipher_backend,
             congestion: flags.congestion,
+            spin: flags.spin,
+            loops: flags.loops,
             metrics: flags.metrics,
             control_socket: true,
             drain: flags.drain_timeout,
@@ -144,10 +150,13 @@ impl Daemon {
         let bench = if settings.permit_bench { Some(Bench::start().await?) } else { None };
         let pooling = Pooling::start(settings.pool, &settings.pool_suites, settings.cipher_engine)?;
         let meters = Arc::new(Meters::default());
+        let defaults = TransportSettings::default();
         let transport = TransportSettings {
             congestion: settings.congestion,
+            spin: settings.spin,
+            loops: settings.loops.unwrap_or(defaults.loops),
             meters: Some(Arc::clone(&meters)),
-            ..TransportSettings::default()
+            ..defaults
         };
         let crypto = CryptoSettings {
             key: settings.key,

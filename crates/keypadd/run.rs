@@ -205,6 +205,8 @@ fn daemon_settings(loaded: &Loaded) -> DaemonSettings {
         pool_suites: pool_suites(config),
         cipher_engine: config.cipher_engine,
         congestion: config.congestion,
+        spin: config.spin,
+        loops: config.loops,
         metrics: config.metrics,
         control_socket: true,
         drain: config.drain_timeout,

@@ -180,12 +180,15 @@ fn what_waits_for_a_restart_is_named_and_a_daemon_without_a_file_says_so() {
     let far = pair.run("far");
     pair.write_far(
         &pair.permit(),
-        "congestion = \"bbr\"\nmetrics = \"127.0.0.1:1\"\nsuite = \"aes-128-gcm\"",
+        "congestion = \"bbr\"\nspin = \"0%\"\nloops = 3\nmetrics = \"127.0.0.1:1\"\nsuite = \"aes-128-gcm\"",
     );
     for _ in 0..2 {
         let (code, said, error) = pair.keypadd(&["reload"]);
         assert_eq!(code, Some(0), "{error}");
-        assert!(said.contains("  not until a restart: congestion, metrics\n"), "{said}");
+        assert!(
+            said.contains("  not until a restart: congestion, spin, loops, metrics\n"),
+            "{said}"
+        );
     }
     drop(far.stop());
     let _serve = Daemon::serve(&pair.desk, &[]);

@@ -44,6 +44,8 @@ fn a_private_key_pasted_anywhere_is_refused_and_not_repeated() {
         "pool-budget",
         "cipher-backend",
         "congestion",
+        "spin",
+        "loops",
         "drain-timeout",
         "metrics",
         "log-format",

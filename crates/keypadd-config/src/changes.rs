@@ -64,6 +64,8 @@ fn differs(one: &Config, other: &Config, key: &str) -> bool {
         "require-locked" => one.require_locked != other.require_locked,
         "cipher-backend" => one.cipher_engine != other.cipher_engine,
         "congestion" => one.congestion != other.congestion,
+        "spin" => one.spin != other.spin,
+        "loops" => one.loops != other.loops,
         "connect-timeout" => one.connect_timeout != other.connect_timeout,
         "drain-timeout" => one.drain_timeout != other.drain_timeout,
         "metrics" => one.metrics != other.metrics,

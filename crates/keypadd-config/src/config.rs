@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use keypadd_keystream::{CipherEngine, Class, Suite};
 use keypadd_provider::KeyExchange;
-use keypadd_tunnel::{Congestion, ListenPermit, Permit};
+use keypadd_tunnel::{Congestion, ListenPermit, Permit, SpinShare};
 use toml::Spanned;
 use toml::de::DeValue;
 
@@ -70,6 +70,10 @@ pub struct Config {
     pub cipher_engine: CipherEngine,
     /// How fast to send.
     pub congestion: Congestion,
+    /// How much of one core each event loop may spend on polling.
+    pub spin: SpinShare,
+    /// How many event loops there are; unless given, this host's cores decide.
+    pub loops: Option<usize>,
     /// How long one attempt to connect may take.
     pub connect_timeout: Duration,
     /// How long what is open may take to finish on SIGTERM.
@@ -139,6 +143,8 @@ impl Config {
             require_locked: globals.require_locked,
             cipher_engine: globals.cipher_engine.map(|name| name.value).unwrap_or_default(),
             congestion: globals.congestion.map(|name| name.value).unwrap_or_default(),
+            spin: globals.spin.map(|share| share.value).unwrap_or_default(),
+            loops: globals.loops.map(|number| number.value),
             connect_timeout: globals.connect_timeout.map_or(CONNECT_TIMEOUT, |time| time.value),
             drain_timeout: globals.drain_timeout.map_or(DRAIN_TIMEOUT, |time| time.value),
             metrics: globals.metrics.map(|address| address.value),
@@ -167,6 +173,8 @@ pub(crate) struct Globals {
     require_locked: bool,
     cipher_engine: Option<Placed<CipherEngine>>,
     congestion: Option<Placed<Congestion>>,
+    spin: Option<Placed<SpinShare>>,
+    loops: Option<Placed<usize>>,
     connect_timeout: Option<Placed<Duration>>,
     drain_timeout: Option<Placed<Duration>>,
     metrics: Option<Placed<SocketAddr>>,
@@ -199,6 +207,8 @@ impl Globals {
                 .is_some_and(|switch| switch.value),
             cipher_engine: table.text("cipher-backend", values::cipher_backend, faults),
             congestion: table.text("congestion", values::congestion, faults),
+            spin: table.text("spin", values::spin, faults),
+            loops: table.number("loops", values::loops, faults),
             connect_timeout: table.text("connect-timeout", values::duration, faults),
             drain_timeout: table.text("drain-timeout", values::drain_timeout, faults),
             metrics: table.text("metrics", values::socket, faults),

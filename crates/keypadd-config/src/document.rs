@@ -135,6 +135,32 @@ impl<'t> Table<'t> {
         }
     }
 
+    /// A whole number that `read` understands.
+    pub(crate) fn number<T>(
+        &mut self,
+        name: &'static str,
+        read: impl Fn(&str) -> Result<T, BadValue>,
+        faults: &mut Faults<'_>,
+    ) -> Option<Placed<T>> {
+        let (_, value) = self.take(name)?;
+        let at = value.span().start;
+        match value.get_ref() {
+            DeValue::Integer(number) => match read(&number.to_string()) {
+                Ok(value) => return Some(Placed { value, at }),
+                Err(BadValue { cause, hint }) => {
+                    faults.add(at, format!("{name}: {cause}"), Some(hint));
+                }
+            },
+            // What there is of it is not what was meant.
+            _ if faults.is_broken(at) => {}
+            other => {
+                let hint = format!("as in {}, without quotes", example(self.scope, name));
+                wrong_type(name, other, "a whole number", &value.span(), hint, faults);
+            }
+        }
+        None
+    }
+
     /// Notes every key that nobody has taken.
     pub(crate) fn refuse_rest(self, faults: &mut Faults<'_>) {
         for (key, _) in self.entries {

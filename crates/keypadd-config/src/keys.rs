@@ -62,7 +62,7 @@ const fn peer(
 }
 
 /// All of them, in the order in which the documentation lists them.
-pub const KEYS: [Key; 29] = [
+pub const KEYS: [Key; 31] = [
     global(
         "key",
         "key = \"/etc/keypadd/key\"",
@@ -174,6 +174,22 @@ pub const KEYS: [Key; 29] = [
         "`\"cubic\"`",
         Restart,
         "congestion control: cubic yields as TCP does, bbr keeps its speed where packets get lost",
+    ),
+    global(
+        "spin",
+        "spin = \"5%\"",
+        "percentage",
+        "`\"2%\"`",
+        Restart,
+        "share of one core that each event loop may spend on polling before it sleeps; `\"0%\"`: it sleeps at once",
+    ),
+    global(
+        "loops",
+        "loops = 4",
+        "number",
+        "one for each core, from 2 to 8",
+        Restart,
+        "event loops of a server, a thread each, at most 64; a client has two at most",
     ),
     global(
         "connect-timeout",

@@ -13,7 +13,7 @@ use keypadd_keystream::{CipherBackend, CipherEngine, Suite};
 use keypadd_provider::{KeyExchange, KeyTextError, PublicKey};
 use keypadd_tunnel::{
     AddressError, Congestion, DynamicForward, ForwardError, ListenPermit, LocalForward, Permit,
-    PermitError, RemoteForward, ServerAddress, Target,
+    PermitError, RemoteForward, ServerAddress, SpinShare, Target,
 };
 use tracing_subscriber::EnvFilter;
 
@@ -24,6 +24,9 @@ const POOL_BUDGET_LEAST: ByteSize = ByteSize::mib(1);
 
 /// The longest wait that can be asked for; what is longer is a slip of the finger.
 const DURATION_MOST: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Most event loops: no host gains by more, and each has a thread and a socket.
+const LOOPS_MOST: usize = 64;
 
 /// Longest name of a peer; it becomes a label of metrics.
 const NAME_CHARS_MAX: usize = 63;
@@ -233,6 +236,29 @@ pub fn congestion(text: &str) -> Result<Congestion, BadValue> {
     text.parse().map_err(|_| bad(cause, "one of cubic, bbr"))
 }
 
+/// How much of one core an event loop may spend on polling, in percent.
+///
+/// # Errors
+/// The text is no whole percentage.
+pub fn spin(text: &str) -> Result<SpinShare, BadValue> {
+    let cause = format!("{} is not a share of a core", shown(text));
+    text.parse().map_err(|_| bad(cause, "from 0 to 100, as in 5; 0 turns polling off"))
+}
+
+/// How many event loops there are.
+///
+/// # Errors
+/// The text is no number from 1 to 64.
+pub fn loops(text: &str) -> Result<usize, BadValue> {
+    match text.parse() {
+        Ok(number @ 1..=LOOPS_MOST) => Ok(number),
+        _ => Err(bad(
+            format!("{} is not a number of loops", shown(text)),
+            format!("from 1 to {LOOPS_MOST}; one for each core is enough"),
+        )),
+    }
+}
+
 /// Whether there is a pool, by name.
 ///
 /// # Errors
@@ -375,6 +401,17 @@ mod tests {
         for unusable in ["lots", "1000PiB", "16EiB", "99999999999999999999999", "1e30GiB", "-1MiB"]
         {
             assert!(pool_budget(unusable, 1 << 40).is_err(), "{unusable}");
+        }
+    }
+
+    #[test]
+    fn a_share_may_be_nothing_and_loops_may_not() {
+        assert_eq!(spin("0"), Ok(SpinShare::percent(0)));
+        assert_eq!(spin("5%"), Ok(SpinShare::percent(5)));
+        assert_eq!(loops("1"), Ok(1));
+        assert_eq!(loops("64"), Ok(64));
+        for unusable in ["0", "65", "-1", "4.0", "0x4", "all"] {
+            assert!(loops(unusable).is_err(), "{unusable}");
         }
     }
 

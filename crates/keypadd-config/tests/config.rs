@@ -119,6 +119,24 @@ fn an_empty_list_of_suites_is_a_fault_and_an_empty_list_of_permits_is_none() {
 }
 
 #[test]
+fn loops_are_a_number_and_a_spin_share_is_a_text() {
+    assert_eq!(
+        faults("loops = \"4\"\nspin = 5\n")[..2],
+        [
+            "1:9: loops: `4` is a text, a whole number belongs here",
+            "2:8: spin: `5` is a number, a text belongs here",
+        ]
+    );
+    assert_eq!(faults("loops = 65\n")[0], "1:9: loops: `65` is not a number of loops");
+    assert_eq!(hints("loops = \"4\"\n")[0], "as in loops = 4, without quotes");
+    let text = format!(
+        "listen = \"[::]:1\"\nloops = 3\nspin = \"0%\"\n[peer.one]\npublic-key = \"{ONE}\"\n"
+    );
+    let config = read(&text).unwrap();
+    assert_eq!((config.loops, config.spin.to_string().as_str()), (Some(3), "0"));
+}
+
+#[test]
 fn a_column_counts_characters() {
     assert_eq!(
         faults("congestion = \"ä\" # ö\n\"ü\" = 1\n")[..2],

@@ -40,7 +40,7 @@ pub use quinn_proto::{
     TransportErrorCode, VarInt, congestion, crypto,
 };
 pub use socket::Socket;
-pub use spin::SpinShare;
+pub use spin::{SpinShare, SpinShareError};
 pub use splice::{Cut, Delivery};
 pub use stream::{ReadError, RecvHalf, SendHalf, Stopped, Stream, WriteError};
 pub use udp::Egress;

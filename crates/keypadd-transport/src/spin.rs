@@ -5,7 +5,13 @@
 //! allowance that grows with the clock, so that they take a bounded share of a core; a poll that is
 //! answered is part of the work. Knows times only.
 
-use std::time::{Duration, Instant};
+use std::{
+    fmt, mem,
+    str::FromStr,
+    time::{Duration, Instant},
+};
+
+use thiserror::Error;
 
 /// Polling goes on this long after the last event.
 const SPIN_TIME: Duration = Duration::from_micros(50);
@@ -31,6 +37,30 @@ impl SpinShare {
 impl Default for SpinShare {
     fn default() -> Self {
         Self(2)
+    }
+}
+
+/// A share that is no whole percentage from 0 to 100.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("`{0}` is not a percentage from 0 to 100")]
+pub struct SpinShareError(String);
+
+impl FromStr for SpinShare {
+    type Err = SpinShareError;
+
+    /// A whole number, with or without `%`.
+    fn from_str(text: &str) -> Result<Self, SpinShareError> {
+        match text.strip_suffix('%').unwrap_or(text).parse() {
+            Ok(percent @ 0..=100) => Ok(Self(percent)),
+            _ => Err(SpinShareError(text.into())),
+        }
+    }
+}
+
+impl fmt::Display for SpinShare {
+    /// The percentage as a bare number.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
     }
 }
 
@@ -106,9 +136,9 @@ impl Spin {
         }
     }
 
-    /// Time spent so far.
-    pub(crate) fn spent(&self) -> Duration {
-        self.spent
+    /// Time spent since the last call.
+    pub(crate) fn take_spent(&mut self) -> Duration {
+        mem::take(&mut self.spent)
     }
 }
 
@@ -149,8 +179,28 @@ mod tests {
             spin.worked();
             now = spin_until_sleep(&mut spin, now) + Duration::from_micros(10);
         }
-        let share = (spin.spent() - SAVED_MAX).as_secs_f64() / (now - start).as_secs_f64();
+        let share = (spin.take_spent() - SAVED_MAX).as_secs_f64() / (now - start).as_secs_f64();
         assert!((0.015..=0.021).contains(&share), "{share}");
+    }
+
+    #[test]
+    fn time_spent_is_handed_out_once() {
+        let start = Instant::now();
+        let mut spin = Spin::new(SpinShare::percent(100), start);
+        spin_until_sleep(&mut spin, start);
+        assert_eq!(spin.take_spent(), SPIN_TIME);
+        assert_eq!(spin.take_spent(), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_share_is_read_as_shown() {
+        for share in [0, 2, 100].map(SpinShare::percent) {
+            assert_eq!(share.to_string().parse(), Ok(share));
+            assert_eq!(format!("{share}%").parse(), Ok(share));
+        }
+        for unusable in ["", "%", "101", "256", "-1", "1.5", "2 %", "much"] {
+            assert!(unusable.parse::<SpinShare>().is_err(), "{unusable}");
+        }
     }
 
     #[test]

@@ -8,7 +8,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use keypadd_bench::Paper;
 use keypadd_keystream::{CipherEngine, Protection};
 use keypadd_provider::{Group, KeyExchange, PublicKey};
-use keypadd_tunnel::{Congestion, ServerAddress};
+use keypadd_tunnel::{Congestion, ServerAddress, SpinShare};
 
 use super::{path_parser, values};
 
@@ -112,6 +112,15 @@ pub(crate) struct TunnelFlags {
     #[arg(default_value_t = Congestion::default(), value_parser = values::congestion)]
     #[arg(help_heading = "Common")]
     pub(crate) congestion: Congestion,
+    /// Share of one core that each event loop may spend on polling before it sleeps; 0 is off
+    #[arg(long, env = "KEYPADD_SPIN", value_name = "PERCENT")]
+    #[arg(default_value_t = SpinShare::default(), value_parser = values::spin)]
+    #[arg(help_heading = "Common")]
+    pub(crate) spin: SpinShare,
+    /// Event loops of a server, a thread each [default: one for each core, from 2 to 8]
+    #[arg(long, env = "KEYPADD_LOOPS", value_name = "NUMBER", value_parser = values::loops)]
+    #[arg(help_heading = "Common")]
+    pub(crate) loops: Option<usize>,
 }
 
 /// With and without a pool.
