@@ -23,6 +23,7 @@ impl Collector for Figures {
     fn encode(&self, encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
         let mut out = Out(encoder);
         self.encode_packets(&mut out)?;
+        self.encode_transport(&mut out)?;
         self.encode_pool(&mut out)?;
         self.encode_links(&mut out)?;
         self.encode_sessions(&mut out)
@@ -84,6 +85,14 @@ impl Figures {
             out.counters(name, help, [(labels([]), value)])?;
         }
         Ok(())
+    }
+
+    fn encode_transport(&self, out: &mut Out<'_>) -> fmt::Result {
+        out.counters(
+            "keypadd_transport_spin_seconds",
+            "CPU time that event loops spent on polling before they slept",
+            [(labels([]), self.sources.spun().as_secs_f64())],
+        )
     }
 
     fn encode_pool(&self, out: &mut Out<'_>) -> fmt::Result {

@@ -107,7 +107,7 @@ pub(crate) async fn run(
         Dialling { peer: peer.short(), endpoint: server.to_string(), link: client.link() };
     // `-W` carries one connection over one session, and makes no other.
     let dialling = stdio.is_none().then_some(dialling);
-    let source = Source { sessions: client.sessions(), dialling };
+    let source = Source { sessions: client.sessions(), loops: client.loop_meter(), dialling };
     let sources = Sources::new(daemon.public_key(), vec![source]);
     let mut watching = daemon.watch("connect", server.to_string(), sources, Requests::Status);
     let connected = tokio::select! {

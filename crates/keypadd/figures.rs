@@ -53,6 +53,7 @@ pub(crate) struct Report {
     place: String,
     public_key: String,
     started_unix_seconds: u64,
+    transport: TransportReport,
     pool: PoolReport,
     keystream_pool_bytes: u64,
     keystream_inline_bytes: u64,
@@ -63,6 +64,16 @@ pub(crate) struct Report {
     pad_reuse: u64,
     sessions: Vec<SessionReport>,
     links: Vec<LinkReport>,
+}
+
+/// The event loops.
+#[derive(Debug, Serialize)]
+struct TransportReport {
+    loops: usize,
+    /// CPU time that they spent on polling for nothing.
+    spin_seconds: f64,
+    /// The same as part of one core, since the daemon started.
+    spin_ratio: f64,
 }
 
 /// A peer that is dialled.
@@ -181,6 +192,7 @@ impl Figures {
             place: self.place.clone(),
             public_key: self.sources.public_key().to_string(),
             started_unix_seconds: unix_seconds(self.started),
+            transport: self.transport_report(),
             pool: self.pool_report(&sessions),
             keystream_pool_bytes: meters.keystream_pool_bytes(),
             keystream_inline_bytes: meters.keystream_inline_bytes(),
@@ -195,6 +207,13 @@ impl Figures {
             sessions,
             links: links.collect(),
         }
+    }
+
+    fn transport_report(&self) -> TransportReport {
+        let spin_seconds = self.sources.spun().as_secs_f64();
+        let up = self.started.elapsed().map_or(0.0, |up| up.as_secs_f64());
+        let spin_ratio = if up > 0.0 { spin_seconds / up } else { 0.0 };
+        TransportReport { loops: self.sources.loops(), spin_seconds, spin_ratio }
     }
 
     fn pool_report(&self, sessions: &[SessionReport]) -> PoolReport {

@@ -111,7 +111,7 @@ pub(crate) async fn run(
         );
     }
     let place = server.local_addr();
-    let source = Source { sessions: server.sessions(), dialling: None };
+    let source = Source { sessions: server.sessions(), loops: server.loop_meter(), dialling: None };
     let sources = Sources::new(daemon.public_key(), vec![source]);
     let mut watching = daemon.watch("serve", place.to_string(), sources, Requests::Status);
     let line = ConnectLine {

@@ -107,3 +107,31 @@ fn metrics_say_how_long_each_stage_of_packets_takes() {
         assert!(sum > 0.0 && sum < started.elapsed().as_secs_f64(), "{name}: {sum} s");
     }
 }
+
+#[test]
+fn what_polling_takes_is_shown_and_without_a_share_it_takes_nothing() {
+    let (desk, target, [port, metrics]) = (desk(), echo("127.0.0.1"), [free_port(), free_port()]);
+    let server = Daemon::serve(&desk, &["--permit-open", "*:*", "--spin", "0", "--loops", "2"]);
+    let (forward, metrics_at) = (format!("{port}:{target}"), format!("127.0.0.1:{metrics}"));
+    let flags = ["-L", &forward, "--metrics", &metrics_at, "--spin", "100", "--log-format", "json"];
+    let _client = Daemon::start(server.connect(&desk, &flags));
+    until("polling is counted", || {
+        assert_eq!(exchange(&format!("127.0.0.1:{port}"), b"hello").unwrap(), b"hello");
+        let scraped = scrape(metrics);
+        let mut lines = scraped.lines();
+        let spun =
+            lines.find_map(|line| line.strip_prefix("keypadd_transport_spin_seconds_total "));
+        (spun.unwrap().parse::<f64>().unwrap() > 0.0).then_some(())
+    });
+    let shown = text(&desk.keypadd(&["status"]).output().unwrap().stdout);
+    assert!(shown.contains(", polling took 0.00 s of CPU, 0.0 % of one core\n"), "{shown}");
+    let document = desk.keypadd(&["status", "--json"]).output().unwrap().stdout;
+    let document: serde_json::Value = serde_json::from_slice(&document).unwrap();
+    for daemon in document["daemons"].as_array().unwrap() {
+        let transport = &daemon["transport"];
+        let polls = daemon["verb"] == "connect";
+        assert!(transport["loops"].as_u64().unwrap() > 0, "{transport}");
+        assert_eq!(transport["spin_seconds"].as_f64().unwrap() > 0.0, polls, "{transport}");
+        assert!(transport["spin_ratio"].as_f64().unwrap() < 1.0, "{transport}");
+    }
+}

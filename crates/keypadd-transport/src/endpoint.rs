@@ -8,6 +8,7 @@ use std::{
         atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
     thread,
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -98,6 +99,7 @@ pub(crate) struct Counters {
     full: AtomicU64,
     displaced: AtomicU64,
     timed_out: AtomicU64,
+    spun_nanos: AtomicU64,
 }
 
 impl Counters {
@@ -122,6 +124,38 @@ impl Counters {
             Refusal::TimedOut => &self.timed_out,
         };
         counter.fetch_add(1, Relaxed);
+    }
+
+    /// A loop has polled for nothing this long.
+    pub(crate) fn spun(&self, time: Duration) {
+        if !time.is_zero() {
+            // 2^64 ns are 584 years of one core.
+            self.spun_nanos.fetch_add(time.as_nanos() as u64, Relaxed);
+        }
+    }
+}
+
+/// What the loops of an endpoint cost. It outlasts the endpoint and does not keep it.
+#[derive(Clone, Debug)]
+pub struct LoopMeter {
+    loops: usize,
+    counters: Arc<Counters>,
+}
+
+impl LoopMeter {
+    /// How many there are.
+    pub fn loops(&self) -> usize {
+        self.loops
+    }
+
+    /// CPU time that all of them have spent on polling for nothing.
+    pub fn spun(&self) -> Duration {
+        Duration::from_nanos(self.counters.spun_nanos.load(Relaxed))
+    }
+
+    /// Whether the other one is of the same endpoint.
+    pub fn is_of_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.counters, &other.counters)
     }
 }
 
@@ -315,6 +349,21 @@ impl Endpoint {
             displaced: counters.displaced.load(Relaxed),
             timed_out: counters.timed_out.load(Relaxed),
         }
+    }
+
+    /// How many loops there are.
+    pub fn loops(&self) -> usize {
+        self.0.loops.len()
+    }
+
+    /// CPU time that they have spent on polling for nothing.
+    pub fn spun(&self) -> Duration {
+        self.meter().spun()
+    }
+
+    /// The same for whoever must not keep the endpoint.
+    pub fn meter(&self) -> LoopMeter {
+        LoopMeter { loops: self.loops(), counters: Arc::clone(&self.0.counters) }
     }
 
     fn send_all(&self, command: impl Fn() -> Command) {

@@ -248,6 +248,7 @@ impl EventLoop {
         if !self.slots.is_empty() && self.spin.again(now) {
             return Some(Duration::ZERO);
         }
+        self.counters.spun(self.spin.take_spent());
         let timer = self.timers.peek().map(|Reverse((at, ..))| *at);
         let deadline = [timer, self.handshakes.deadline()].into_iter().flatten().min();
         let wait = deadline.map_or(SLEEP_MAX, |at| at.saturating_duration_since(now));

@@ -33,7 +33,9 @@ mod udp;
 pub use admission::{Refusal, Refusals};
 pub use cid::Lane;
 pub use connection::{Connecting, ConnectingError, Connection};
-pub use endpoint::{Accepted, Endpoint, EndpointSettings, HandshakeFailed, Inspect, MakeTransport};
+pub use endpoint::{
+    Accepted, Endpoint, EndpointSettings, HandshakeFailed, Inspect, LoopMeter, MakeTransport,
+};
 pub use quinn_proto::{
     ApplicationClose, ClientConfig, ConnectionClose, ConnectionError, ConnectionStats,
     EndpointConfig, IdleTimeout, MtuDiscoveryConfig, ServerConfig, TransportConfig,

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use keypadd_transport::{ClientConfig, Endpoint, crypto};
+use keypadd_transport::{ClientConfig, Endpoint, LoopMeter, crypto};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     time::timeout,
@@ -178,6 +178,11 @@ impl Client {
     /// Whether there is a session, and how often one was lost; it outlasts the client.
     pub fn link(&self) -> Link {
         self.link.clone()
+    }
+
+    /// What its event loops cost; it outlasts the client.
+    pub fn loop_meter(&self) -> LoopMeter {
+        self.endpoint.meter()
     }
 
     fn forward_names(&self) -> Vec<String> {

@@ -55,7 +55,7 @@ pub use forward::{
     BenchForward, Bind, DynamicForward, Forward, ForwardError, ForwardFault, Goal, Listen,
     LocalForward, RemoteForward,
 };
-pub use keypadd_transport::SpinShare;
+pub use keypadd_transport::{LoopMeter, SpinShare};
 pub use link::Link;
 pub use listen::Bound;
 pub use pattern::{PermitError, PermitFault};

@@ -5,7 +5,9 @@
 
 use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
 
-use keypadd_transport::{Accepted, Endpoint, HandshakeFailed, Refusal, ServerConfig, crypto};
+use keypadd_transport::{
+    Accepted, Endpoint, HandshakeFailed, LoopMeter, Refusal, ServerConfig, crypto,
+};
 use tokio::{task::JoinSet, time::timeout};
 use tracing::{debug, info, warn};
 
@@ -120,6 +122,11 @@ impl Server {
     /// The sessions that live; the list outlasts the server.
     pub fn sessions(&self) -> Sessions {
         self.serving.sessions.clone()
+    }
+
+    /// What its event loops cost; it outlasts the server.
+    pub fn loop_meter(&self) -> LoopMeter {
+        self.endpoint.meter()
     }
 
     /// Serves until `shutdown` completes with the time that open connections may still have.

@@ -262,7 +262,7 @@ fn peers(config: &Config, allowances: &Allowances) -> Result<Peers, Error> {
 
 fn start_server(server: Server, drain: Duration) -> Listening {
     let (stop, stopped) = shutdown::switch();
-    let source = Source { sessions: server.sessions(), dialling: None };
+    let source = Source { sessions: server.sessions(), loops: server.loop_meter(), dialling: None };
     let (handle, place) = (server.handle(), server.local_addr());
     let task = tokio::spawn(async move { server.run(stopped.drained(drain)).await });
     Listening { handle, place, source, stop, task }

@@ -142,6 +142,7 @@ impl Link {
     pub(super) fn source(&self) -> Source {
         Source {
             sessions: self.client.sessions(),
+            loops: self.client.loop_meter(),
             dialling: Some(Dialling {
                 peer: self.peer.name.clone(),
                 endpoint: self.endpoint(),

@@ -20,6 +20,7 @@ struct Daemon {
     place: String,
     public_key: String,
     started_unix_seconds: u64,
+    transport: Option<Transport>,
     pool: Pool,
     keystream_pool_bytes: u64,
     keystream_inline_bytes: u64,
@@ -33,6 +34,13 @@ struct Daemon {
     sessions: Vec<Session>,
     #[serde(default)]
     links: Vec<Link>,
+}
+
+#[derive(Deserialize)]
+struct Transport {
+    loops: usize,
+    spin_seconds: f64,
+    spin_ratio: f64,
 }
 
 #[derive(Deserialize)]
@@ -154,6 +162,7 @@ pub(super) fn render(document: Value) -> Result<String, serde_json::Error> {
         ),
         format!("  key {}", printable(&daemon.public_key)),
     ];
+    lines.extend(daemon.transport.as_ref().map(transport));
     pool(&daemon, &mut lines);
     // What is connected, and always was, is shown as a session alone.
     let noteworthy = |link: &&Link| link.state != "connected" || !link.reconnects.is_empty();
@@ -172,6 +181,13 @@ pub(super) fn render(document: Value) -> Result<String, serde_json::Error> {
         lines.extend(one.forwards.iter().map(forward));
     }
     Ok(lines.join("\n") + "\n")
+}
+
+/// The event loops.
+fn transport(Transport { loops, spin_seconds, spin_ratio }: &Transport) -> String {
+    let share = 100.0 * spin_ratio;
+    let noun = if *loops == 1 { "event loop" } else { "event loops" };
+    format!("  {loops} {noun}, polling took {spin_seconds:.2} s of CPU, {share:.1} % of one core")
 }
 
 /// What `auto` chose for a suite, and why.
