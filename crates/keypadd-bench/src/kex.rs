@@ -1,6 +1,6 @@
 //! What a handshake costs, by key exchange: time, CPU, bytes, datagrams and round trips.
 //!
-//! Two quinn endpoints of this process shake hands over UDP on loopback, with the packet protection that
+//! Two endpoints of this process shake hands over UDP on loopback, with the packet protection that
 //! ships and no tunnel around it: one handshake after the other, then at a fixed rate whatever has
 //! become of earlier ones. What crosses the wire, and how often, is counted by a relay between them
 //! that holds every datagram back for a known time.

@@ -1,6 +1,7 @@
 //! Two endpoints that shake hands and part again.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -9,14 +10,36 @@ use keypadd_provider::{
     AllowList, CryptoSettings, Group, Meters, PrivateKey, PublicKey, Supply, client_config,
     server_config,
 };
-use quinn::{Endpoint, TransportConfig, VarInt};
+use keypadd_transport::{
+    Accepted, ClientConfig, ConnectionError, Egress, Endpoint, EndpointConfig, EndpointSettings,
+    ServerConfig, SpinShare, TransportConfig, VarInt, congestion::CubicConfig,
+};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::Times;
 
+/// The code of everything that ends here.
+const NO_ERROR: VarInt = VarInt::from_u32(0);
+
 /// Longest wait for a handshake.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Connections at once; more are refused, and more than could wait are never begun.
+const CONNECTIONS_MAX: usize = 1 << 16;
+
+/// Bytes in flight of a connection: more than a handshake ever has.
+const FLIGHT_MAX: u64 = 1 << 20;
+
+/// Everything may leave at once.
+#[derive(Debug)]
+struct Unrestricted;
+
+impl Egress for Unrestricted {
+    fn may_send(&self) -> bool {
+        true
+    }
+}
 
 /// Only the other end.
 #[derive(Debug)]
@@ -32,6 +55,7 @@ impl AllowList for Only {
 #[derive(Clone, Debug)]
 pub(crate) struct Ends {
     client: Endpoint,
+    config: ClientConfig,
     address: SocketAddr,
     /// Ends with the last clone.
     _accepting: Arc<JoinSet<()>>,
@@ -54,23 +78,14 @@ impl Ends {
         let accepting = server_config(&settings(&server_key), allowed).map_err(|it| text(&it))?;
         let connecting = client_config(&settings(&client_key), server_key.public());
         let connecting = connecting.map_err(|error| text(&error))?;
-        // A search for larger packets would be counted as part of the handshake.
-        let mut transport = TransportConfig::default();
-        transport.mtu_discovery_config(None);
-        let transport = Arc::new(transport);
-        let mut server = quinn::ServerConfig::with_crypto(accepting);
-        server.transport_config(Arc::clone(&transport));
-        let mut client = quinn::ClientConfig::new(connecting);
-        client.transport_config(transport);
-
-        let any_port = (Ipv4Addr::LOCALHOST, 0).into();
-        let server = Endpoint::server(server, any_port).map_err(|error| text(&error))?;
-        let address = server.local_addr().map_err(|error| text(&error))?;
-        let mut connecting = Endpoint::client(any_port).map_err(|error| text(&error))?;
-        connecting.set_default_client_config(client);
+        let server = endpoint(Some(ServerConfig::with_crypto(accepting)));
+        let server = server.map_err(|error| text(&error))?;
+        let address = server.local_addr();
+        let client = endpoint(None).map_err(|error| text(&error))?;
+        let config = ClientConfig::new(connecting);
         let mut accepting = JoinSet::new();
         accepting.spawn(accept(server));
-        Ok(Self { client: connecting, address, _accepting: Arc::new(accepting) })
+        Ok(Self { client, config, address, _accepting: Arc::new(accepting) })
     }
 
     pub(super) fn server(&self) -> SocketAddr {
@@ -80,16 +95,14 @@ impl Ends {
     /// One handshake, directly or by way of a relay.
     pub(crate) async fn shake_hands(&self, relay: Option<SocketAddr>) -> Result<Times, String> {
         let start = Instant::now();
-        let connecting = self.client.connect(relay.unwrap_or(self.address), "keypadd");
-        let connecting = connecting.map_err(|error| error.to_string())?;
+        let address = relay.unwrap_or(self.address);
+        let connecting = self.client.connect(self.config.clone(), address, "keypadd");
         let both = async {
             let connection = connecting.await.map_err(|error| error.to_string())?;
             let ready = start.elapsed();
             // The server closes as soon as it knows who came.
             match connection.closed().await {
-                quinn::ConnectionError::ApplicationClosed(_) => {
-                    Ok(Times { ready, done: start.elapsed() })
-                }
+                ConnectionError::ApplicationClosed(_) => Ok(Times { ready, done: start.elapsed() }),
                 error => Err(error.to_string()),
             }
         };
@@ -99,13 +112,35 @@ impl Ends {
 
 /// Lets everybody in who proves to be allowed, and parts at once.
 async fn accept(server: Endpoint) {
-    while let Some(incoming) = server.accept().await {
-        tokio::spawn(async move {
-            // What the client sees of a handshake that failed is its error.
-            let Ok(connecting) = incoming.accept() else { return };
-            if let Ok(connection) = connecting.await {
-                connection.close(VarInt::from_u32(0), b"");
-            }
-        });
+    while let Some(accepted) = server.accept().await {
+        // What the client sees of a handshake that failed is its error.
+        if let Accepted::Connection(connection) = accepted {
+            connection.close(NO_ERROR, b"");
+        }
     }
+}
+
+/// An endpoint of one loop on loopback.
+fn endpoint(server: Option<ServerConfig>) -> io::Result<Endpoint> {
+    Endpoint::start(EndpointSettings {
+        sockets: vec![UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?],
+        config: EndpointConfig::default(),
+        server,
+        transport: Arc::new(|| {
+            // A search for larger packets would be counted as part of the handshake.
+            let mut transport = TransportConfig::default();
+            transport.mtu_discovery_config(None);
+            transport
+        }),
+        congestion: Arc::new(CubicConfig::default()),
+        flight_max: FLIGHT_MAX,
+        connections_max: CONNECTIONS_MAX,
+        egress: Arc::new(Unrestricted),
+        inspect: Arc::new(|_| None),
+        cut_code: NO_ERROR,
+        drop_code: NO_ERROR,
+        goodbye_code: None,
+        // CPU time is to be that of handshakes.
+        spin: SpinShare::percent(0),
+    })
 }
