@@ -1,10 +1,11 @@
 //! A chunk: one part of the keystream of 64 consecutive packet numbers of one key.
 //!
-//! A chunk is neither `Clone` nor `Copy`. Using a pad marks it taken, wipes what is used of it, and first checks
-//! that the chunk belongs to the key, the segment and the part that the caller means: the real
-//! bug of a pool is a pad under the wrong number, so the check stays in release builds.
+//! A chunk is neither `Clone` nor `Copy`. Finding a pad checks that the chunk belongs to the key, the segment
+//! and the part that the caller means: the real bug of a pool is a pad under the wrong number, so the check
+//! stays in release builds. Using it marks it taken and wipes what is used of it.
 
 use std::ops::Range;
+use std::sync::atomic::{Ordering::SeqCst, compiler_fence};
 
 use keypadd_keystream::{KeystreamKey, SEGMENT_PACKETS, Segment};
 
@@ -59,7 +60,7 @@ impl Part {
 
     /// The unit that holds the row of `slot`, and where in it. By constants: to divide takes as long as to
     /// XOR a keystroke.
-    #[inline]
+    #[inline(always)]
     const fn place(self, slot: usize) -> (usize, Range<usize>) {
         const HEADS: usize = Part::Head.rows_per_unit();
         const BODIES: usize = Part::Body.rows_per_unit();
@@ -126,45 +127,51 @@ impl Chunk {
         self.taken.count_zeros()
     }
 
-    /// Whether the pad of `slot` of (key, segment, part) is here and unused.
+    /// Where the pad of `slot` of (key, segment, part) lies, if it is here and unused.
     ///
-    /// A row that begins with 16 zero bytes is never keystream that was generated: it was wiped,
-    /// or never written. XORing it would send plaintext, so it counts as not here.
-    #[inline]
-    pub(crate) fn holds(&self, key: KeyId, segment: Segment, part: Part, slot: usize) -> bool {
-        self.key == key
-            && self.segment == segment
-            && self.part == part
-            && self.taken & (1 << slot) == 0
-            && self.row(slot)[..MARK_BYTES] != [0; MARK_BYTES]
-    }
-
-    /// Reads a pad without taking it: for GCM's tag mask, before the tag is known to be good.
-    pub(crate) fn row(&self, slot: usize) -> &[u8] {
-        let (unit, bytes) = self.part.place(slot);
-        &self.units[unit][bytes]
-    }
-
-    /// Takes the pad of `slot`: XORs its first bytes over `mask` and then `data`, and wipes what was used of it;
-    /// a long rest is wiped along with what was not used at all. The caller has asked [`Self::holds`]; both
-    /// together are no longer than the row, or it panics.
-    #[inline]
-    pub(crate) fn take(&mut self, slot: usize, mask: &mut [u8], data: &mut [u8]) {
-        // Retire the pad before using it, so that nothing can use it twice.
-        self.taken |= 1 << slot;
-        let (unit, bytes) = self.part.place(slot);
-        let row = &mut self.units[unit][bytes];
-        let used = mask.len() + data.len();
-        let (for_mask, for_data) = row[..used].split_at(mask.len());
-        xor(mask, for_mask);
-        xor(data, for_data);
-        if row.len() - used > REST_WIPED_MAX {
-            // The first bytes in any case: they tell that there is no pad any more.
-            wipe(&mut row[..used.max(MARK_BYTES)]);
-        } else {
-            wipe(row);
-            self.wiped |= 1 << slot;
+    /// A row that begins with 16 zero bytes is never keystream that was generated: it was wiped, or never
+    /// written. XORing it would send plaintext, so it counts as not here.
+    #[inline(always)]
+    fn find(
+        &self,
+        key: KeyId,
+        segment: Segment,
+        part: Part,
+        slot: usize,
+    ) -> Option<(usize, Range<usize>)> {
+        let is_asked_for = self.key == key && self.segment == segment && self.part == part;
+        if !is_asked_for || self.taken & (1 << slot) != 0 {
+            return None;
         }
+        let (unit, bytes) = part.place(slot);
+        let is_keystream = self.units[unit][bytes.clone()][..MARK_BYTES] != [0; MARK_BYTES];
+        is_keystream.then_some((unit, bytes))
+    }
+
+    /// Reads a pad where it lies, without taking it: for GCM's tag mask, before the tag is known to be good.
+    pub(crate) fn peek(
+        &self,
+        key: KeyId,
+        segment: Segment,
+        part: Part,
+        slot: usize,
+    ) -> Option<&[u8]> {
+        let (unit, bytes) = self.find(key, segment, part, slot)?;
+        Some(&self.units[unit][bytes])
+    }
+
+    /// The pad of `slot` of (key, segment, part), to be taken.
+    #[inline(always)]
+    pub(crate) fn row(
+        &mut self,
+        key: KeyId,
+        segment: Segment,
+        part: Part,
+        slot: usize,
+    ) -> Option<Row<'_>> {
+        let (unit, bytes) = self.find(key, segment, part, slot)?;
+        let Self { taken, wiped, units, .. } = self;
+        Some(Row { bytes: &mut units[unit][bytes], bit: 1 << slot, taken, wiped })
     }
 
     /// Wipes what is left of all pads, and counts those of which nothing was used as wasted; the chunk has
@@ -186,11 +193,45 @@ impl Chunk {
     }
 }
 
-/// XORs a pad over as many bytes of data.
-fn xor(data: &mut [u8], pad: &[u8]) {
-    for (byte, pad) in data.iter_mut().zip(pad) {
-        *byte ^= pad;
+/// One packet's row of a chunk: found, and not used yet.
+pub(crate) struct Row<'a> {
+    bytes: &'a mut [u8],
+    /// The packet's place in the chunk's two maps.
+    bit: u64,
+    taken: &'a mut u64,
+    wiped: &'a mut u64,
+}
+
+impl Row<'_> {
+    /// Takes the pad: XORs its first bytes over `mask` and then `data`, and wipes what was used of it; a long
+    /// rest is wiped along with what was not used at all. Both together are no longer than the row, or it
+    /// panics.
+    #[inline(always)]
+    pub(crate) fn take(self, mask: &mut [u8], data: &mut [u8]) {
+        let Self { bytes: row, bit, taken, wiped } = self;
+        // Retire the pad before using it, so that nothing can use it twice.
+        *taken |= bit;
+        let (for_mask, rest) = row.split_at_mut(mask.len());
+        let (for_data, rest) = rest.split_at_mut(data.len());
+        spend(mask, for_mask);
+        spend(data, for_data);
+        if rest.len() <= REST_WIPED_MAX {
+            wipe(rest);
+            *wiped |= bit;
+        } else {
+            // The first bytes in any case: they tell that there is no pad any more.
+            wipe(&mut row[..MARK_BYTES]);
+        }
     }
+}
+
+/// XORs a pad over as many bytes of data, and wipes it.
+#[inline(always)]
+fn spend(data: &mut [u8], pad: &mut [u8]) {
+    for (byte, pad) in data.iter_mut().zip(&mut *pad) {
+        *byte ^= std::mem::take(pad);
+    }
+    compiler_fence(SeqCst);
 }
 
 impl Drop for Chunk {

@@ -80,6 +80,7 @@ impl Traffic {
     }
 
     /// Counts a packet by the parts of its pad. One thread at a time counts.
+    #[inline(always)]
     pub(crate) fn count(&self, pad_bytes: usize) {
         for part in Part::ALL {
             if pad_bytes > part.range().start {

@@ -14,7 +14,7 @@ use crate::arena::{Released, Unit, locked};
 use crate::chunk::{Chunk, KeyId, Part};
 use crate::cpu_share::CpuShare;
 use crate::demand::{Allowance, Traffic};
-use crate::lane::Shared;
+use crate::lane::{PartHolding, Shared};
 use crate::plan::{LaneView, Plan, Recall, Stage, Work, plan_refill};
 use crate::shared::{FillerShared, Home};
 use crate::stock::Stock;
@@ -60,10 +60,11 @@ impl Feed {
     /// What the plan needs to know.
     fn view(&mut self, now: Duration) -> LaneView {
         let Self { shared, traffic, allowance, ends, .. } = self;
+        let holdings = shared.holdings();
         LaneView {
             stage: shared.stage(),
-            at_hand: Part::ALL.map(|part| shared.at_hand(part)),
-            kept: Part::ALL.map(|part| shared.parts[part as usize].kept.load(Relaxed)),
+            at_hand: holdings.each_ref().map(PartHolding::at_hand),
+            kept: holdings.map(|holding| holding.kept),
             demand: traffic.demand(now),
             allotment: allowance.as_ref().and_then(Allowance::allotment),
             recalled: Part::ALL.map(|part| ends[part as usize].is_recalled(shared, part)),
@@ -292,14 +293,14 @@ impl Filler {
             return false;
         }
         let Some(units) = self.free.take(work.part) else { return false };
-        let position = feed.shared.position.load(Relaxed);
+        let position = feed.shared.position();
         let ahead = PacketNumber::new((position + end.lead) * SEGMENT_PACKETS as u64);
         let segment = end.next.max(ahead.segment());
         let chunk =
             Chunk::fill(feed.key, &feed.keystream, segment, work.part, units, self.home.clone());
         end.next = segment.next();
         // A chunk that comes too late is lost work: aim further ahead until one is in time.
-        end.lead = if feed.shared.position.load(Relaxed) > segment.value() {
+        end.lead = if feed.shared.position() > segment.value() {
             (end.lead * 2).clamp(1, MAX_LEAD[work.part as usize])
         } else {
             end.lead / 2

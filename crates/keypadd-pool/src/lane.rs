@@ -32,6 +32,18 @@ pub enum Coverage {
     Miss,
 }
 
+impl Coverage {
+    /// Of a pad of so many bytes of which some are at hand.
+    #[inline(always)]
+    pub fn of(at_hand: usize, pad_bytes: usize) -> Self {
+        match at_hand {
+            0 => Self::Miss,
+            all if all == pad_bytes => Self::Hit,
+            _ => Self::Partial,
+        }
+    }
+}
+
 /// What the pool holds for one part of a lane.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PartLevel {
@@ -47,8 +59,9 @@ pub(crate) struct Shared {
     stage: AtomicU8,
     /// The consumer is gone and has given everything back.
     closed: AtomicBool,
-    /// The newest segment that the consumer has needed.
-    pub(crate) position: AtomicU64,
+    /// The lowest packet number whose pad may still be wanted: one above the newest that was used, and in
+    /// no segment before the newest that the consumer has needed.
+    next: AtomicU64,
     pub(crate) parts: [PartShared; 2],
 }
 
@@ -57,11 +70,10 @@ pub(crate) struct Shared {
 pub(crate) struct PartShared {
     pub(crate) pushed: AtomicU64,
     popped: AtomicU64,
-    /// Pads left in the consumer's current chunk.
-    in_hand: AtomicU64,
-    /// Chunks in the consumer's hand that have no pads to come: those kept for late packets, and a
-    /// current one that is used up.
-    pub(crate) kept: AtomicU64,
+    /// One above the last packet number of the consumer's current chunk; 0 without one.
+    current_end: AtomicU64,
+    /// Chunks that the consumer keeps for late packets.
+    recent: AtomicU64,
     /// The consumer wakes the filler when its level falls to this many chunks.
     pub(crate) low_water: AtomicU64,
     recall: AtomicU64,
@@ -78,7 +90,12 @@ impl PartShared {
         self.recall.store(keep + 1, Release);
     }
 
+    fn queued(&self) -> u64 {
+        self.pushed.load(Relaxed).saturating_sub(self.popped.load(Relaxed))
+    }
+
     /// Whether the filler has asked for chunks back, and has not got them yet.
+    #[inline(always)]
     fn is_recalled(&self) -> bool {
         self.recall.load(Acquire) != NO_RECALL
     }
@@ -95,7 +112,7 @@ impl Shared {
         Self {
             stage: AtomicU8::new(stage as u8),
             closed: AtomicBool::new(false),
-            position: AtomicU64::new(position.value()),
+            next: AtomicU64::new(position.first().value()),
             parts: Default::default(),
         }
     }
@@ -108,21 +125,42 @@ impl Shared {
         self.closed.load(Acquire)
     }
 
-    /// Chunks with pads that are to be used: those in the queue, and the one in use.
-    pub(crate) fn at_hand(&self, part: Part) -> u64 {
-        self.queued(part) + u64::from(self.parts[part as usize].in_hand.load(Relaxed) > 0)
+    /// The segment that the consumer is in.
+    pub(crate) fn position(&self) -> u64 {
+        PacketNumber::new(self.next.load(Relaxed)).segment().value()
     }
 
+    /// What there is of both parts now. Each counter is read once, so that a chunk is either at hand or kept.
+    pub(crate) fn holdings(&self) -> [PartHolding; 2] {
+        let next = self.next.load(Relaxed);
+        Part::ALL.map(|part| {
+            let counts = &self.parts[part as usize];
+            let end = counts.current_end.load(Relaxed);
+            let is_used_up = end > 0 && end <= next;
+            PartHolding {
+                queued: counts.queued(),
+                in_hand: end.saturating_sub(next).min(SEGMENT_PACKETS as u64),
+                kept: counts.recent.load(Relaxed) + u64::from(is_used_up),
+            }
+        })
+    }
+}
+
+/// What there is of one part of a lane at one moment.
+pub(crate) struct PartHolding {
     /// Chunks in the queue, not counting those in the consumer's hands.
-    fn queued(&self, part: Part) -> u64 {
-        let counts = &self.parts[part as usize];
-        counts.pushed.load(Relaxed).saturating_sub(counts.popped.load(Relaxed))
-    }
+    queued: u64,
+    /// Pads to come of the consumer's current chunk.
+    in_hand: u64,
+    /// Chunks in the consumer's hand that have no pads to come: those kept for late packets, and a
+    /// current one that is used up.
+    pub(crate) kept: u64,
+}
 
-    fn level(&self, part: Part) -> PartLevel {
-        let in_hand = self.parts[part as usize].in_hand.load(Relaxed);
-        let packets = self.queued(part) * SEGMENT_PACKETS as u64 + in_hand;
-        PartLevel { bytes: packets * part.row_bytes() as u64, packets }
+impl PartHolding {
+    /// Chunks with pads that are to be used: those in the queue, and the one in use.
+    pub(crate) fn at_hand(&self) -> u64 {
+        self.queued + u64::from(self.in_hand > 0)
     }
 }
 
@@ -130,6 +168,10 @@ impl Shared {
 /// the connection's lock.
 pub struct Lane {
     key: KeyId,
+    /// The newest segment that was needed.
+    segment: Segment,
+    /// As [`Shared::next`], which it is the only one to write.
+    next: u64,
     shared: Arc<Shared>,
     traffic: Traffic,
     hands: [Hand; 2],
@@ -159,101 +201,114 @@ impl Lane {
         wake: Wake,
     ) -> Self {
         let bell = Bell { wake, shared: Arc::clone(&shared) };
-        Self { key, shared, traffic, hands, bell }
+        let next = shared.next.load(Relaxed);
+        let segment = PacketNumber::new(next).segment();
+        Self { key, segment, next, shared, traffic, hands, bell }
     }
 
-    /// How much of the first `pad_bytes` of the packet's pad could be taken now, without taking
-    /// or moving anything: safe to ask for packets that are not yet known to be genuine.
-    pub fn peek(&self, packet_number: PacketNumber, pad_bytes: usize) -> Coverage {
-        coverage(pad_bytes, |part| {
-            self.hands[part as usize].peek(self.key, part, packet_number).is_some()
-        })
+    /// What of the first `pad_bytes` of the packet's pad could be taken now, without taking or moving
+    /// anything: safe to ask for packets that are not yet known to be genuine.
+    pub fn peek(&self, packet_number: PacketNumber, pad_bytes: usize) -> Peek<'_> {
+        let [heads, bodies] = &self.hands;
+        let (needs_head, needs_body) = needs(pad_bytes);
+        let head = if needs_head { heads.peek(self.key, Part::Head, packet_number) } else { None };
+        let has_body = needs_body && bodies.peek(self.key, Part::Body, packet_number).is_some();
+        Peek { head, has_body, pad_bytes }
     }
 
-    /// How many of the first `pad_bytes` of the packet's pad could be taken now; as [`Self::peek`].
-    pub fn at_hand(&self, packet_number: PacketNumber, pad_bytes: usize) -> usize {
-        let has =
-            |part: Part| self.hands[part as usize].peek(self.key, part, packet_number).is_some();
-        let bytes = |part: Part| part.range().end.min(pad_bytes).saturating_sub(part.range().start);
-        Part::ALL.into_iter().filter(|&part| has(part)).map(bytes).sum()
-    }
-
-    /// The first 16 bytes of the packet's pad, GCM's tag mask, read in place. `None` when they
-    /// are not at hand; the pad stays usable.
-    pub fn peek_mask(&self, packet_number: PacketNumber) -> Option<[u8; 16]> {
-        let chunk = self.hands[Part::Head as usize].peek(self.key, Part::Head, packet_number)?;
-        chunk.row(packet_number.slot())[..16].try_into().ok()
-    }
-
-    /// Moves to the packet's segment and says how much of the first `pad_bytes` of its pad is at
-    /// hand. Only for packet numbers that we chose or that came with a good tag: older chunks are
-    /// given up.
-    pub fn seek(&mut self, packet_number: PacketNumber, pad_bytes: usize) -> Coverage {
-        let segment = packet_number.segment();
-        let goes_on = segment.value() > self.shared.position.load(Relaxed);
-        if goes_on {
-            self.shared.position.store(segment.value(), Relaxed);
-        }
+    /// Moves to the packet's segment, as for a packet that needs the first `pad_bytes` of its pad, and takes
+    /// none of it. Only for packet numbers that we chose or that came with a good tag: older chunks are given
+    /// up.
+    #[inline(always)]
+    pub fn seek(&mut self, packet_number: PacketNumber, pad_bytes: usize) {
         self.traffic.count(pad_bytes);
-        for part in Part::ALL {
-            let (counts, hand) =
-                (&self.shared.parts[part as usize], &mut self.hands[part as usize]);
-            // A part that this packet does not need follows from segment to segment.
-            let needs = pad_bytes > part.range().start;
-            let moved = (needs || goes_on) && hand.advance_to(segment, counts);
-            if !moved && !goes_on && !counts.is_recalled() {
-                continue; // as nearly always
-            }
-            let expired = goes_on && hand.expire(segment, counts);
-            let gave_back = hand.obey(needs.then_some(segment), counts) || expired;
-            // Where there is nothing, nothing moves; the filler may not know that it is needed now.
-            let uses = moved || needs && goes_on;
-            if gave_back || uses && self.shared.at_hand(part) <= counts.low_water.load(Relaxed) {
-                self.bell.wake.filler();
-            }
+        let (needs_head, needs_body) = needs(pad_bytes);
+        let [heads, bodies] = &self.hands;
+        if packet_number.segment() > self.segment
+            || needs_head && heads.can_draw()
+            || needs_body && bodies.can_draw()
+            || self.shared.parts.iter().any(PartShared::is_recalled)
+        {
+            self.advance_to(packet_number.segment(), pad_bytes);
         }
-        coverage(pad_bytes, |part| {
-            self.hands[part as usize].find(self.key, part, packet_number).is_some()
-        })
     }
 
-    /// Takes the packet's pad: XORs it over `mask` and `data`, which together are the packet's
-    /// first pad bytes, as far as it is at hand. Returns per part, in the order of
-    /// [`Part::ALL`], whether it was; the caller makes the rest inline. Call [`Self::seek`] first.
+    /// Moves to the packet's segment as [`Self::seek`] does and takes the packet's pad: XORs what is at hand of
+    /// it over `mask` and `data`, which together are the packet's first pad bytes. If that is less than `least`
+    /// bytes nothing is taken. The caller makes the rest inline. `found` is called in between, when every byte
+    /// is at hand.
+    ///
+    /// # Panics
+    ///
+    /// If `mask` does not fit into a head.
+    // Inlined into its caller, with what it calls: rows that are handed from frame to frame through memory cost
+    // a short packet as much as its XOR.
+    #[inline(always)]
     pub fn take(
         &mut self,
         packet_number: PacketNumber,
         mask: &mut [u8],
         data: &mut [u8],
-    ) -> [bool; 2] {
-        debug_assert!(mask.len() <= HEAD_BYTES, "the tag mask lies in the head");
-        let (head, rest) = data.split_at_mut(data.len().min(HEAD_BYTES - mask.len()));
-        let (body, _) = rest.split_at_mut(rest.len().min(BODY_BYTES));
-        [
-            self.take_part(Part::Head, packet_number, mask, head),
-            self.take_part(Part::Body, packet_number, &mut [], body),
-        ]
+        least: usize,
+        found: impl FnOnce(),
+    ) -> Taken {
+        let pad_bytes = mask.len() + data.len();
+        self.seek(packet_number, pad_bytes);
+        let Self { key, next, shared, hands: [heads, bodies], .. } = self;
+        if heads.is_empty() && bodies.is_empty() {
+            return Taken::NOTHING;
+        }
+        let (needs_head, needs_body) = needs(pad_bytes);
+        let head = if needs_head { heads.row(*key, Part::Head, packet_number) } else { None };
+        let body = if needs_body { bodies.row(*key, Part::Body, packet_number) } else { None };
+        let taken = Taken::of(head.is_some(), body.is_some(), pad_bytes);
+        if taken.bytes < least.max(1) {
+            return Taken::NOTHING;
+        }
+        if taken.bytes == pad_bytes {
+            found();
+        }
+        let number = packet_number.value();
+        if number >= *next {
+            *next = number + 1;
+            shared.next.store(*next, Relaxed);
+        }
+        let (for_head, rest) = data.split_at_mut(data.len().min(HEAD_BYTES - mask.len()));
+        if let Some(head) = head {
+            head.take(mask, for_head);
+        }
+        if let Some(body) = body {
+            let bytes = rest.len().min(BODY_BYTES);
+            body.take(&mut [], &mut rest[..bytes]);
+        }
+        taken
     }
 
-    /// As [`Self::take`], for one part of the pad.
-    #[inline]
-    fn take_part(
-        &mut self,
-        part: Part,
-        packet_number: PacketNumber,
-        mask: &mut [u8],
-        data: &mut [u8],
-    ) -> bool {
-        if mask.is_empty() && data.is_empty() {
-            return false;
+    /// Draws chunks for a packet of this segment, and gives back what is behind it or asked for. What hardly
+    /// any packet comes to.
+    #[inline(never)]
+    fn advance_to(&mut self, segment: Segment, pad_bytes: usize) {
+        let Self { next, shared, hands, .. } = self;
+        let goes_on = segment > self.segment;
+        if goes_on {
+            self.segment = segment;
+            *next = segment.first().value();
+            shared.next.store(*next, Relaxed);
         }
-        let hand = &mut self.hands[part as usize];
-        let Some(chunk) = hand.find(self.key, part, packet_number) else { return false };
-        chunk.take(packet_number.slot(), mask, data);
-        if let Some(in_hand) = hand.in_hand(packet_number) {
-            hand.note(in_hand, &self.shared.parts[part as usize]);
+        for part in Part::ALL {
+            let (counts, hand) = (&shared.parts[part as usize], &mut hands[part as usize]);
+            // A part that this packet does not need follows from segment to segment.
+            let needs = pad_bytes > part.range().start;
+            let moved = (needs || goes_on) && hand.advance_to(segment, counts);
+            let expired = goes_on && hand.expire(segment, counts);
+            let gave_back = hand.obey(needs.then_some(segment), *next, counts) || expired;
+            // Where there is nothing, nothing moves; the filler may not know that it is needed now.
+            let uses = moved || needs && goes_on;
+            let at_hand = || counts.queued() + u64::from(hand.has_pads(*next));
+            if gave_back || uses && at_hand() <= counts.low_water.load(Relaxed) {
+                self.bell.wake.filler();
+            }
         }
-        true
     }
 
     /// How much the filler should hold ready for this key.
@@ -270,17 +325,64 @@ impl Lane {
 
     /// What is at hand for one part.
     pub fn level(&self, part: Part) -> PartLevel {
-        self.shared.level(part)
+        let [head, body] = self.shared.holdings();
+        let holding = if part == Part::Head { head } else { body };
+        let packets = holding.queued * SEGMENT_PACKETS as u64 + holding.in_hand;
+        PartLevel { bytes: packets * part.row_bytes() as u64, packets }
     }
 }
 
-/// Which of a pad's parts a packet needs decides between hit, partial and miss.
-#[inline]
-fn coverage(pad_bytes: usize, mut at_hand: impl FnMut(Part) -> bool) -> Coverage {
-    let is_long = pad_bytes > HEAD_BYTES;
-    match (pad_bytes > 0 && at_hand(Part::Head), is_long && at_hand(Part::Body)) {
-        (false, false) => Coverage::Miss,
-        (true, body) if body == is_long && pad_bytes <= PAD_BYTES => Coverage::Hit,
-        _ => Coverage::Partial,
+/// What could be taken of one packet's pad.
+pub struct Peek<'a> {
+    head: Option<&'a [u8]>,
+    has_body: bool,
+    pad_bytes: usize,
+}
+
+impl<'a> Peek<'a> {
+    /// How many bytes are at hand.
+    pub fn bytes(&self) -> usize {
+        Taken::of(self.head.is_some(), self.has_body, self.pad_bytes).bytes
     }
+
+    /// How much of the pad that is.
+    pub fn coverage(&self) -> Coverage {
+        Coverage::of(self.bytes(), self.pad_bytes)
+    }
+
+    /// The first 16 bytes, GCM's tag mask, where they lie. `None` when they are not at hand; the pad stays
+    /// usable.
+    pub fn mask(&self) -> Option<&'a [u8; 16]> {
+        self.head.and_then(|head| head.first_chunk())
+    }
+}
+
+/// What was taken of one packet's pad.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Taken {
+    /// Whether the head was, as far as it was needed.
+    pub head: bool,
+    /// Whether the body was, likewise.
+    pub body: bool,
+    /// Bytes in all.
+    pub bytes: usize,
+}
+
+impl Taken {
+    /// No byte.
+    pub const NOTHING: Self = Self { head: false, body: false, bytes: 0 };
+
+    /// Of a pad of so many bytes, the parts that are there and needed.
+    #[inline(always)]
+    fn of(head: bool, body: bool, pad_bytes: usize) -> Self {
+        let of_head = if head { pad_bytes.min(HEAD_BYTES) } else { 0 };
+        let of_body = if body { pad_bytes.min(PAD_BYTES) - HEAD_BYTES } else { 0 };
+        Self { head, body, bytes: of_head + of_body }
+    }
+}
+
+/// Whether a pad of so many bytes has something of the head, and of the body.
+#[inline(always)]
+fn needs(pad_bytes: usize) -> (bool, bool) {
+    (pad_bytes > 0, pad_bytes > HEAD_BYTES)
 }

@@ -26,7 +26,7 @@ mod thread;
 pub use chunk::{BODY_BYTES, HEAD_BYTES, PAD_BYTES, Part};
 pub use demand::{Allowance, Direction, Traffic};
 pub use filler::{Filler, Step};
-pub use lane::{Coverage, Lane, PartLevel};
+pub use lane::{Coverage, Lane, PartLevel, Peek, Taken};
 pub use plan::Stage;
 pub use pool::{NotLocked, Pool, PoolSettings, PoolSnapshot};
 pub use thread::{FillerFault, FillerHost, Kernel, Priority};

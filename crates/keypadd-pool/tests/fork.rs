@@ -17,7 +17,7 @@ fn a_forked_child_that_touches_a_pad_dies_and_its_parent_keeps_it() {
     let (traffic, number) = (Traffic::new(Direction::Send), PacketNumber::new(3));
     let mut lane = pool.open_lane(Arc::clone(&key), &traffic, PacketNumber::new(0), Stage::Active);
     let deadline = Instant::now() + Duration::from_secs(120);
-    while lane.seek(number, PAD_BYTES) != Coverage::Hit {
+    while lane.peek(number, PAD_BYTES).coverage() != Coverage::Hit {
         assert!(Instant::now() < deadline, "no pad");
         thread::sleep(Duration::from_millis(1));
     }
@@ -25,7 +25,7 @@ fn a_forked_child_that_touches_a_pad_dies_and_its_parent_keeps_it() {
     let child = match fork().expect("a child") {
         Fork::Child => {
             let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
-            lane.take(number, &mut [], &mut data);
+            lane.take(number, &mut [], &mut data, 0, || ());
             // Only a child that could read the pad comes here, and dies of something else.
             std::process::abort();
         }
@@ -34,6 +34,6 @@ fn a_forked_child_that_touches_a_pad_dies_and_its_parent_keeps_it() {
     let ended = waitpid(Some(child), WaitOptions::empty()).expect("a child of ours");
     let (_, status) = ended.expect("it was waited for");
     assert_eq!(status.terminating_signal(), Some(Signal::SEGV.as_raw()), "{status:?}");
-    assert_eq!(lane.take(number, &mut [], &mut data), [true; 2]);
+    assert_eq!(lane.take(number, &mut [], &mut data, 0, || ()).bytes, PAD_BYTES);
     assert_ne!(data, [0; PAD_BYTES]);
 }

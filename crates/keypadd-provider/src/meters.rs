@@ -138,10 +138,6 @@ impl Meters {
         self.tallies.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn count_exhaustion(&self) {
-        self.exhaustions.fetch_add(1, Relaxed);
-    }
-
     pub(crate) fn count_open_failure(&self) {
         self.open_failures.fetch_add(1, Relaxed);
     }
@@ -206,8 +202,15 @@ impl Tally {
         Self { meters: Arc::clone(meters), direction, counts }
     }
 
+    /// Counts that the pool ran dry.
+    #[cold]
+    pub(crate) fn count_exhaustion(&self) {
+        self.meters.exhaustions.fetch_add(1, Relaxed);
+    }
+
     /// Counts a packet whose pad came so, and the keystream that it took. One at a time does (`&mut`): what is
     /// read here is what was written last.
+    #[inline]
     pub(crate) fn count(&mut self, pad: Coverage, pool_bytes: usize, inline_bytes: usize) {
         add(&self.counts.packets[pad as usize], 1);
         add(&self.counts.pool_bytes, pool_bytes as u64);

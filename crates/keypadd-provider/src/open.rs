@@ -9,14 +9,13 @@ use std::time::Instant;
 
 use bytes::BytesMut;
 use keypadd_keystream::{PAYLOAD_BYTES_MAX, PacketNumber, TAG_BYTES};
-use keypadd_pool::{Coverage, Direction};
+use keypadd_pool::{Coverage, Direction, Peek};
 use quinn_proto::crypto::{CryptoError, PacketKey};
-use zeroize::Zeroizing;
 
 use crate::limits::{INTEGRITY_LIMIT, Limits};
 use crate::meters::{Meters, PacketStage, StageClock, sample};
-use crate::phases::{Ahead, Phases, Spent};
-use crate::protection::KeyProtection;
+use crate::phases::{Ahead, Phases, least_of};
+use crate::protection::{KeyProtection, TagMask};
 use crate::window::ReplayWindow;
 
 /// What all opening keys of one connection share.
@@ -74,50 +73,48 @@ impl OpenKey {
         let pad_bytes = mask_bytes + payload_bytes;
         let mut arrivals = self.inbound.arrivals.lock().map_err(|_| CryptoError)?;
         let Arrivals { phases, window } = &mut *arrivals;
-        let pads = phases.pads(self.phase).ok_or(CryptoError)?;
 
         let replayed = window.refuses(packet_number.value());
-        let at_hand =
-            pads.lane().map_or(Coverage::Miss, |lane| lane.peek(packet_number, pad_bytes));
-        let whole = self
-            .protection
-            .whole()
-            .filter(|_| pads.is_worse(at_hand, packet_number, pad_bytes) && !replayed);
-        let (coverage, spent) = if let Some(whole) = whole {
-            whole.open(packet_number, header, sealed).map_err(|_| self.refuse_forged())?;
-            // Only now that the number is genuine may the lane move to it.
-            pads.seek(packet_number, pad_bytes);
-            (Coverage::Miss, Spent { pool_bytes: 0, inline_bytes: pad_bytes })
-        } else {
-            let (ciphertext, tag) = sealed.split_at_mut(payload_bytes);
-            let mask = if mask_bytes > 0 { pads.mask(packet_number) } else { Zeroizing::default() };
-            if !self.protection.mac().verify(packet_number, header, ciphertext, &mask, tag) {
-                return Err(self.refuse_forged());
+        let mut made = TagMask::default();
+        let mut mask = &made.0;
+        // An HMAC verifies without a look at the pad.
+        if mask_bytes > 0 {
+            let lane = phases.lane(self.phase);
+            let peek = lane.map(|lane| lane.peek(packet_number, pad_bytes));
+            let pool_bytes = peek.as_ref().map_or(0, Peek::bytes);
+            let whole = self.protection.whole();
+            if let Some(whole) = whole.filter(|_| pool_bytes < least_of(pad_bytes) && !replayed) {
+                whole.open(packet_number, header, sealed).map_err(|_| self.refuse_forged())?;
+                // Only now that the number is genuine may the lane move to it.
+                let left = phases.leave(self.phase, packet_number, pad_bytes).ok_or(CryptoError)?;
+                window.mark(packet_number.value());
+                return Ok(left);
             }
-            if replayed {
-                self.inbound.meters.count_replay();
-                return Err(CryptoError);
-            }
-            stages.end_of(PacketStage::Mac);
-            let coverage = pads.seek(packet_number, pad_bytes);
-            if coverage == Coverage::Hit {
-                stages.end_of(PacketStage::Pad);
-            }
-            let mut mask = Zeroizing::new([0; 16]);
-            let spent = pads.apply(coverage, packet_number, &mut mask[..mask_bytes], ciphertext);
-            stages.end_of(if coverage == Coverage::Hit {
-                PacketStage::Xor
-            } else {
-                PacketStage::Pad
-            });
-            (coverage, spent)
-        };
-        window.mark(packet_number.value());
-        if pads.ran_dry(coverage, pad_bytes) {
-            self.inbound.meters.count_exhaustion();
+            mask = match peek.and_then(|peek| peek.mask()) {
+                Some(mask) => mask,
+                None => {
+                    phases.write_mask(self.phase, packet_number, &mut made.0);
+                    &made.0
+                }
+            };
         }
-        phases.follow(self.phase, packet_number);
-        phases.count(coverage, spent);
+        let (ciphertext, tag) = sealed.split_at_mut(payload_bytes);
+        if !self.protection.mac().verify(packet_number, header, ciphertext, mask, tag) {
+            return Err(self.refuse_forged());
+        }
+        if replayed {
+            self.inbound.meters.count_replay();
+            return Err(CryptoError);
+        }
+        stages.end_of(PacketStage::Mac);
+        // The mask has done its work.
+        let pad = (&mut TagMask::default().0[..mask_bytes], ciphertext);
+        let coverage = phases
+            .apply(self.phase, packet_number, pad, 0, || stages.end_of(PacketStage::Pad))
+            .ok_or(CryptoError)?;
+        let is_hit = coverage == Coverage::Hit;
+        stages.end_of(if is_hit { PacketStage::Xor } else { PacketStage::Pad });
+        window.mark(packet_number.value());
         Ok(coverage)
     }
 

@@ -12,9 +12,10 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use keypadd_keystream::{InlineKeystream, KeystreamKey, PacketNumber};
-use keypadd_pool::{Coverage, Direction, HEAD_BYTES, Lane, Part, PartLevel, Pool, Stage, Traffic};
-use zeroize::Zeroizing;
+use keypadd_keystream::{InlineKeystream, KeystreamKey, PacketNumber, Segment};
+use keypadd_pool::{
+    Coverage, Direction, HEAD_BYTES, Lane, Part, PartLevel, Pool, Stage, Taken, Traffic,
+};
 
 use crate::limits::STANDBY_PACKETS;
 use crate::meters::{Meters, Tally};
@@ -36,12 +37,32 @@ pub(crate) struct Phases {
     /// Packets after which the phase is expected to end.
     phase_packets: u64,
     ahead: Ahead,
+    /// What the last packet came to; `None` when the next one has to look at everything anew.
+    followed: Option<Followed>,
 }
 
 /// The newest phase whose keystream should be made ahead, shared by a connection's directions:
 /// quinn updates the keys of both when either has sent its phase's packets.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ahead(Arc<AtomicU64>);
+
+impl Ahead {
+    fn phase(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+
+    fn reach(&self, phase: u64) {
+        self.0.fetch_max(phase, Relaxed);
+    }
+}
+
+/// How far a connection has been followed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Followed {
+    phase: u64,
+    segment: Segment,
+    ahead: u64,
+}
 
 /// The pads of one key.
 pub(crate) struct PhasePads {
@@ -53,13 +74,6 @@ pub(crate) struct PhasePads {
     first_packet: Option<u64>,
     /// Whether the last packet that needed no body, and the last that did, found all of its pad.
     was_hit: [bool; 2],
-}
-
-/// Keystream bytes that a packet took, by source.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Spent {
-    pub(crate) pool_bytes: usize,
-    pub(crate) inline_bytes: usize,
 }
 
 impl Phases {
@@ -78,11 +92,13 @@ impl Phases {
             next_packet: 0,
             phase_packets,
             ahead,
+            followed: None,
         }
     }
 
     /// Adds the next phase's keystream; phases come in order.
     pub(crate) fn add(&mut self, phase: u64, keystream: Option<Arc<KeystreamKey>>) {
+        self.followed = None;
         self.pads.push(PhasePads {
             phase,
             inline: keystream.map(InlineKeystream::new),
@@ -104,6 +120,7 @@ impl Phases {
             pads.lane = None;
         }
         self.pool = pool;
+        self.followed = None;
         self.open_lanes();
     }
 
@@ -117,19 +134,89 @@ impl Phases {
         self.pads.retain(|pads| pads.phase != phase);
     }
 
-    /// The pads of a live phase.
-    pub(crate) fn pads(&mut self, phase: u64) -> Option<&mut PhasePads> {
-        self.pads.iter_mut().find(|pads| pads.phase == phase)
+    /// The lane of a live phase, where one has been opened.
+    pub(crate) fn lane(&self, phase: u64) -> Option<&Lane> {
+        self.pads.iter().find(|pads| pads.phase == phase)?.lane.as_ref()
     }
 
-    /// Counts a packet whose pad was taken: where it came from, and how much of it.
-    pub(crate) fn count(&mut self, pad: Coverage, spent: Spent) {
-        self.tally.count(pad, spent.pool_bytes, spent.inline_bytes);
+    /// Overwrites `mask` with the first bytes of a packet's pad, made inline.
+    pub(crate) fn write_mask(&mut self, phase: u64, number: PacketNumber, mask: &mut [u8]) {
+        let pads = self.pads.iter_mut().find(|pads| pads.phase == phase);
+        if let Some(PhasePads { inline: Some(inline), .. }) = pads {
+            inline.write(number, 0, mask);
+        }
     }
 
-    /// Follows the connection: called for every packet that was sealed or has verified.
-    pub(crate) fn follow(&mut self, phase: u64, packet_number: PacketNumber) {
+    /// Follows the connection to a packet that is sealed or has verified, and XORs the packet's pad over `mask`
+    /// and `data`, which together are its bytes: from the pool what that has, inline the rest. But a packet of
+    /// whose pad the pool has less than `least` bytes is left as it is: the caller does it as a whole. A null
+    /// cipher leaves all as they are. `found` is called in between, when the pool has every byte.
+    ///
+    /// Returns how much came from the pool; `None` if the phase is over.
+    #[inline(always)]
+    pub(crate) fn apply(
+        &mut self,
+        phase: u64,
+        packet_number: PacketNumber,
+        (mask, data): (&mut [u8], &mut [u8]),
+        least: usize,
+        found: impl FnOnce(),
+    ) -> Option<Coverage> {
+        let pad_bytes = mask.len() + data.len();
+        let (pads, tally) = self.follow(phase, packet_number)?;
+        let taken = match &mut pads.lane {
+            Some(lane) => lane.take(packet_number, mask, data, least, found),
+            None => Taken::NOTHING,
+        };
+        let coverage = pads.count(tally, taken.bytes, pad_bytes);
+        if coverage != Coverage::Hit && taken.bytes >= least {
+            pads.apply_inline(packet_number, taken, mask, data);
+        }
+        Some(coverage)
+    }
+
+    /// As [`Self::apply`], for a packet that has been opened as a whole: what the pool has of its pad is wasted.
+    pub(crate) fn leave(
+        &mut self,
+        phase: u64,
+        packet_number: PacketNumber,
+        pad_bytes: usize,
+    ) -> Option<Coverage> {
+        let (pads, tally) = self.follow(phase, packet_number)?;
+        if let Some(lane) = &mut pads.lane {
+            lane.seek(packet_number, pad_bytes);
+        }
+        Some(pads.count(tally, 0, pad_bytes))
+    }
+
+    /// Follows the connection to a packet; the pads of its phase, if that is not over.
+    #[inline(always)]
+    pub(crate) fn follow(
+        &mut self,
+        phase: u64,
+        packet_number: PacketNumber,
+    ) -> Option<(&mut PhasePads, &mut Tally)> {
         self.next_packet = self.next_packet.max(packet_number.value() + 1);
+        let segment = packet_number.segment();
+        let followed = Followed { phase, segment, ahead: self.ahead.phase() };
+        if self.followed != Some(followed) {
+            self.followed = Some(followed);
+            self.catch_up(phase, packet_number);
+        }
+        let mut phases = self.pads.iter_mut();
+        let pads = phases.find(|pads| pads.phase == phase)?;
+        // The next phase will begin at a number not far above this one: its chunks for numbers already used up
+        // are given back and made anew further on.
+        if let Some(PhasePads { lane: Some(next), .. }) = phases.next() {
+            next.seek(packet_number, 0);
+        }
+        Some((pads, &mut self.tally))
+    }
+
+    /// What a packet does that begins a phase or a segment, or comes after somebody has asked for the next
+    /// phase.
+    #[inline(never)]
+    fn catch_up(&mut self, phase: u64, packet_number: PacketNumber) {
         if phase > self.current {
             self.current = phase;
             self.set_stages();
@@ -137,22 +224,17 @@ impl Phases {
         if phase != self.current {
             return;
         }
-        let mut phases = self.pads.iter_mut();
-        let Some(pads) = phases.find(|pads| pads.phase == phase) else { return };
+        let Some(pads) = self.pads.iter_mut().find(|pads| pads.phase == phase) else { return };
         let first = *pads.first_packet.get_or_insert_with(|| packet_number.value());
-        let spanned = (packet_number.value() + 1).saturating_sub(first);
-        if spanned + STANDBY_PACKETS >= self.phase_packets {
-            self.ahead.0.fetch_max(phase + 1, Relaxed);
+        let near = first.saturating_add(self.phase_packets.saturating_sub(STANDBY_PACKETS));
+        if self.next_packet >= near {
+            self.ahead.reach(phase + 1);
+        } else if near <= packet_number.segment().next().first().value() {
+            // In this segment: its packets are looked at one by one.
+            self.followed = None;
         }
-        let is_ahead = self.ahead.0.load(Relaxed) > phase;
-        match phases.next().map(|next| &mut next.lane) {
-            // The next phase will begin at a number not far above this one: its chunks for
-            // numbers already used up are given back and made anew further on.
-            Some(Some(lane)) => {
-                lane.seek(packet_number, 0);
-            }
-            Some(None) if is_ahead => self.open_lane(phase + 1, Stage::Standby),
-            _ => {}
+        if self.ahead.phase() > phase {
+            self.open_lane(phase + 1, Stage::Standby);
         }
     }
 
@@ -164,7 +246,7 @@ impl Phases {
 
     /// The phase that is being sealed in ends soon, in both directions.
     pub(crate) fn expect_update(&self) {
-        self.ahead.0.fetch_max(self.sealing() + 1, Relaxed);
+        self.ahead.reach(self.sealing() + 1);
     }
 
     /// What the pool holds for all live phases, per part.
@@ -219,80 +301,47 @@ impl Phases {
 }
 
 impl PhasePads {
-    /// The lane, where one has been opened.
-    pub(crate) fn lane(&self) -> Option<&Lane> {
-        self.lane.as_ref()
-    }
-
-    /// GCM's tag mask: read in place without taking the pad, else made inline (one block).
-    pub(crate) fn mask(&mut self, packet_number: PacketNumber) -> Zeroizing<[u8; 16]> {
-        if let Some(mask) = self.lane.as_ref().and_then(|lane| lane.peek_mask(packet_number)) {
-            return Zeroizing::new(mask);
-        }
-        let mut mask = Zeroizing::new([0; 16]);
-        if let Some(inline) = &mut self.inline {
-            inline.write(packet_number, 0, &mut mask[..]);
-        }
-        mask
-    }
-
-    /// Moves the lane to the packet and says how much of its pad is at hand.
-    pub(crate) fn seek(&mut self, packet_number: PacketNumber, pad_bytes: usize) -> Coverage {
-        self.lane.as_mut().map_or(Coverage::Miss, |lane| lane.seek(packet_number, pad_bytes))
-    }
-
-    /// Whether a packet whose pad is at hand so far had better be sealed or opened as a whole, where
-    /// that can be done: GHASH and a long rest of the pad take longer than AES-GCM in one pass.
-    pub(crate) fn is_worse(
-        &self,
-        coverage: Coverage,
-        packet_number: PacketNumber,
-        pad_bytes: usize,
-    ) -> bool {
-        let at_hand =
-            || self.lane.as_ref().map_or(0, |lane| lane.at_hand(packet_number, pad_bytes));
-        match coverage {
-            Coverage::Hit => false,
-            Coverage::Partial => pad_bytes - at_hand() > REST_BYTES_MAX,
-            Coverage::Miss => true,
-        }
-    }
-
-    /// True when this packet is the first of its kind to lack pad after a hit: the pool has just
-    /// run dry. Short packets, which need no body, and longer ones are judged apart.
-    pub(crate) fn ran_dry(&mut self, coverage: Coverage, pad_bytes: usize) -> bool {
+    /// Counts a packet of whose pad so many bytes came from the pool; how much of it that is.
+    #[inline(always)]
+    fn count(&mut self, tally: &mut Tally, pool_bytes: usize, pad_bytes: usize) -> Coverage {
+        let coverage = Coverage::of(pool_bytes, pad_bytes);
+        let inline_bytes = if self.inline.is_some() { pad_bytes - pool_bytes } else { 0 };
+        tally.count(coverage, pool_bytes, inline_bytes);
+        // The first of its kind to lack pad after a hit: the pool has just run dry. Short packets, which need
+        // no body, and longer ones are judged apart.
+        let is_hit = coverage == Coverage::Hit;
         let was_hit = &mut self.was_hit[usize::from(pad_bytes > HEAD_BYTES)];
-        std::mem::replace(was_hit, coverage == Coverage::Hit) && coverage != Coverage::Hit
+        if std::mem::replace(was_hit, is_hit) && !is_hit {
+            tally.count_exhaustion();
+        }
+        coverage
     }
 
-    /// XORs the packet's pad over `mask` and `data`, which together are its first pad bytes: from
-    /// the pool what [`Self::seek`] has just found, inline the rest. A null cipher leaves both as they
-    /// are and spends nothing.
-    pub(crate) fn apply(
+    /// XORs what was not `taken` of the packet's pad over `mask` and `data`.
+    #[inline(never)]
+    fn apply_inline(
         &mut self,
-        found: Coverage,
         packet_number: PacketNumber,
+        taken: Taken,
         mask: &mut [u8],
         data: &mut [u8],
-    ) -> Spent {
-        let Some(inline) = &mut self.inline else { return Spent::default() };
-        let [head, body] = match &mut self.lane {
-            Some(lane) if found != Coverage::Miss => lane.take(packet_number, mask, data),
-            _ => [false; 2],
-        };
+    ) {
+        let Some(inline) = &mut self.inline else { return };
         let pad_bytes = mask.len() + data.len();
-        let mut spent = Spent { pool_bytes: pad_bytes, inline_bytes: 0 };
-        for gap in gaps(head, body, pad_bytes).into_iter().filter(|gap| !gap.is_empty()) {
-            spent.pool_bytes -= gap.len();
-            spent.inline_bytes += gap.len();
-            apply_inline(inline, packet_number, gap, mask, data);
+        for gap in gaps(taken, pad_bytes).into_iter().filter(|gap| !gap.is_empty()) {
+            apply_range(inline, packet_number, gap, mask, data);
         }
-        spent
     }
 }
 
+/// The bytes that the pool must have of a packet's pad, or the packet had better be sealed or opened as a
+/// whole, where that can be done: GHASH and a long rest of the pad take longer than AES-GCM in one pass.
+pub(crate) fn least_of(pad_bytes: usize) -> usize {
+    pad_bytes.saturating_sub(REST_BYTES_MAX).max(1)
+}
+
 /// XORs the bytes `pad` of a packet's pad over what `mask` and `data` have there.
-fn apply_inline(
+fn apply_range(
     inline: &mut InlineKeystream,
     packet_number: PacketNumber,
     pad: Range<usize>,
@@ -312,9 +361,9 @@ fn apply_inline(
 
 /// The ranges of a pad that the pool did not serve, in order and joined where they touch; some are empty, of
 /// which a few end before they start. A body is served only to a packet that is longer than a head.
-fn gaps(head: bool, body: bool, pad_bytes: usize) -> [Range<usize>; 2] {
+fn gaps(taken: Taken, pad_bytes: usize) -> [Range<usize>; 2] {
     let [head_range, body_range] = Part::ALL.map(Part::range);
-    match (head, body) {
+    match (taken.head, taken.body) {
         (true, true) => [body_range.end..pad_bytes, 0..0],
         (true, false) => [head_range.end..pad_bytes, 0..0],
         (false, true) => [head_range, body_range.end..pad_bytes],

@@ -51,6 +51,18 @@ impl KeyProtection {
     }
 }
 
+/// GCM's tag mask while a packet needs it; wiped when dropped, at once and not byte by byte.
+#[derive(Default)]
+pub(crate) struct TagMask(pub(crate) [u8; TAG_BYTES]);
+
+impl Drop for TagMask {
+    #[inline]
+    fn drop(&mut self) {
+        self.0 = [0; TAG_BYTES];
+        zeroize::optimization_barrier(&self.0);
+    }
+}
+
 /// AES-GCM in one pass, by ring: what a packet without a pad costs, and `--pool off`. A pace holds for
 /// all of the pass, GHASH in it: the two are one loop.
 pub(crate) struct WholePacket {

@@ -13,13 +13,12 @@ use bytes::BytesMut;
 use keypadd_keystream::{PAYLOAD_BYTES_MAX, PacketNumber, TAG_BYTES};
 use keypadd_pool::{Coverage, Direction};
 use quinn_proto::crypto::{CryptoError, PacketKey};
-use zeroize::Zeroizing;
 
 use crate::fault::{FaultLatch, KeyFault};
 use crate::limits::{CLOSING_PACKETS, INTEGRITY_LIMIT, Limits};
 use crate::meters::{Meters, PacketStage, StageClock, sample};
-use crate::phases::{Ahead, Phases, Spent};
-use crate::protection::KeyProtection;
+use crate::phases::{Ahead, Phases, least_of};
+use crate::protection::{KeyProtection, TagMask};
 use crate::renewal::Worn;
 
 /// What all sealing keys of one connection share.
@@ -96,46 +95,29 @@ impl SealKey {
         started: Option<Instant>,
     ) -> Result<Coverage, KeyFault> {
         let mut stages = StageClock::new(&self.outbound.meters, started);
-        let pad_bytes = self.protection.mask_bytes() + payload.len();
+        let mask_bytes = self.protection.mask_bytes();
         let mut departures = self.outbound.departures.lock().map_err(|_| KeyFault::Internal)?;
         let Departures { phases, next } = &mut *departures;
         self.permit(packet_number, payload.len(), next)?;
         self.wear(payload.len() as u64)?;
-        let pads = phases.pads(self.phase).ok_or(KeyFault::KeyRetired)?;
-        let coverage = pads.seek(packet_number, pad_bytes);
-        if pads.ran_dry(coverage, pad_bytes) {
-            self.outbound.meters.count_exhaustion();
-        }
-        let whole =
-            self.protection.whole().filter(|_| pads.is_worse(coverage, packet_number, pad_bytes));
-        let coverage = if whole.is_some() { Coverage::Miss } else { coverage };
-        if coverage == Coverage::Hit {
-            stages.end_of(PacketStage::Pad);
-        }
-        let mut mask = Zeroizing::new([0; 16]);
-        let spent = if whole.is_some() {
-            Spent { pool_bytes: 0, inline_bytes: pad_bytes }
-        } else {
-            let mask = &mut mask[..self.protection.mask_bytes()];
-            pads.apply(coverage, packet_number, mask, payload)
-        };
-        phases.follow(self.phase, packet_number);
-        phases.count(coverage, spent);
+        let whole = self.protection.whole();
+        let least = whole.map_or(0, |_| least_of(mask_bytes + payload.len()));
+        let mut mask = TagMask::default();
+        let pad = (&mut mask.0[..mask_bytes], &mut *payload);
+        let coverage = phases
+            .apply(self.phase, packet_number, pad, least, || stages.end_of(PacketStage::Pad))
+            .ok_or(KeyFault::KeyRetired)?;
         drop(departures);
-
-        *tag = match whole {
-            Some(whole) => whole.seal(packet_number, header, payload),
-            None => {
-                stages.end_of(if coverage == Coverage::Hit {
-                    PacketStage::Xor
-                } else {
-                    PacketStage::Pad
-                });
-                let tag = self.protection.mac().tag(packet_number, header, payload, &mask);
-                stages.end_of(PacketStage::Mac);
-                tag
-            }
-        };
+        if let Some(whole) = whole
+            && coverage == Coverage::Miss
+        {
+            *tag = whole.seal(packet_number, header, payload);
+            return Ok(coverage);
+        }
+        let is_hit = coverage == Coverage::Hit;
+        stages.end_of(if is_hit { PacketStage::Xor } else { PacketStage::Pad });
+        *tag = self.protection.mac().tag(packet_number, header, payload, &mask.0);
+        stages.end_of(PacketStage::Mac);
         Ok(coverage)
     }
 

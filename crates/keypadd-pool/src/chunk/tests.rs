@@ -24,6 +24,12 @@ fn chunk(part: Part) -> (Chunk, mpsc::Receiver<Box<[Unit]>>) {
     (chunk, arrivals)
 }
 
+/// Whatever a row holds, used or not.
+fn bytes(chunk: &Chunk, slot: usize) -> &[u8] {
+    let (unit, bytes) = chunk.part.place(slot);
+    &chunk.units[unit][bytes]
+}
+
 fn is_wiped(units: &[Unit]) -> bool {
     units.iter().all(|unit| unit.iter().all(|&byte| byte == 0))
 }
@@ -33,11 +39,11 @@ fn only_the_key_segment_and_part_that_a_chunk_was_made_for_are_held() {
     for (part, other) in [(Part::Head, Part::Body), (Part::Body, Part::Head)] {
         let (chunk, _arrivals) = chunk(part);
         for slot in 0..SEGMENT_PACKETS {
-            assert!(chunk.holds(KEY, segment(2), part, slot));
-            assert!(!chunk.holds(KeyId(8), segment(2), part, slot));
-            assert!(!chunk.holds(KEY, segment(1), part, slot));
-            assert!(!chunk.holds(KEY, segment(3), part, slot));
-            assert!(!chunk.holds(KEY, segment(2), other, slot));
+            assert!(chunk.peek(KEY, segment(2), part, slot).is_some());
+            assert!(chunk.peek(KeyId(8), segment(2), part, slot).is_none());
+            assert!(chunk.peek(KEY, segment(1), part, slot).is_none());
+            assert!(chunk.peek(KEY, segment(3), part, slot).is_none());
+            assert!(chunk.peek(KEY, segment(2), other, slot).is_none());
         }
     }
 }
@@ -49,9 +55,9 @@ fn a_row_of_zeros_counts_as_not_at_hand() {
         for slot in [0, 5, 6, 63] {
             let (unit, bytes) = chunk.part.place(slot);
             chunk.units[unit][bytes.start..bytes.start + 16].fill(0);
-            assert!(!chunk.holds(KEY, segment(2), part, slot), "{part:?} {slot}");
+            assert!(chunk.peek(KEY, segment(2), part, slot).is_none(), "{part:?} {slot}");
             // Its neighbours are unharmed.
-            assert!(chunk.holds(KEY, segment(2), part, slot ^ 1));
+            assert!(chunk.peek(KEY, segment(2), part, slot ^ 1).is_some());
         }
     }
 }
@@ -60,17 +66,20 @@ fn a_row_of_zeros_counts_as_not_at_hand() {
 fn a_pad_that_was_used_is_wiped_and_no_longer_held() {
     for part in Part::ALL {
         let (mut chunk, _arrivals) = chunk(part);
-        let row = chunk.row(9).to_vec();
+        let row = bytes(&chunk, 9).to_vec();
         let mut data = [0; 20];
-        chunk.take(9, &mut [0; 4], &mut data);
+        chunk.row(KEY, segment(2), part, 9).expect("unused").take(&mut [0; 4], &mut data);
         assert_eq!(data, row[4..24]);
         let wiped = if part == Part::Head { HEAD_BYTES } else { 24 };
-        assert!(chunk.row(9)[..wiped].iter().all(|&byte| byte == 0));
+        assert!(bytes(&chunk, 9)[..wiped].iter().all(|&byte| byte == 0));
         // The rest of a body waits for the filler: no packet has a use for it.
-        assert!(chunk.row(9)[wiped..] == row[wiped..]);
-        assert!(!chunk.holds(KEY, segment(2), part, 9));
+        assert!(bytes(&chunk, 9)[wiped..] == row[wiped..]);
+        assert!(chunk.peek(KEY, segment(2), part, 9).is_none());
         assert_eq!(chunk.untaken(), 63);
-        assert!(chunk.holds(KEY, segment(2), part, 8) && chunk.holds(KEY, segment(2), part, 10));
+        assert!(
+            chunk.peek(KEY, segment(2), part, 8).is_some()
+                && chunk.peek(KEY, segment(2), part, 10).is_some()
+        );
     }
 }
 
@@ -86,7 +95,8 @@ fn memory_leaves_a_chunk_wiped_whichever_way_it_goes() {
         for used in [1, 16, HEAD_BYTES, BODY_BYTES - 129, BODY_BYTES - 128, BODY_BYTES] {
             let used = used.min(part.row_bytes());
             let (mut dropped, arrivals) = chunk(part);
-            dropped.take(1, &mut [], &mut vec![0; used]);
+            let row = dropped.row(KEY, segment(2), part, 1).expect("unused");
+            row.take(&mut [], &mut vec![0; used]);
             drop(dropped);
             let units = arrivals.try_recv().expect("the memory came home");
             assert!(units.len() == part.units() && is_wiped(&units), "{part:?}, {used} bytes");

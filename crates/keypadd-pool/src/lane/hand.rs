@@ -3,10 +3,10 @@
 
 use std::collections::VecDeque;
 
-use keypadd_keystream::{PacketNumber, SEGMENT_PACKETS, Segment};
+use keypadd_keystream::{PacketNumber, Segment};
 
 use super::{NO_RECALL, PartShared};
-use crate::chunk::{Chunk, KeyId, Part};
+use crate::chunk::{Chunk, KeyId, Part, Row};
 use crate::sync::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::{Consumer, Producer};
 
@@ -48,44 +48,45 @@ impl Hand {
         1 + RECENT_CHUNKS
     }
 
-    /// Gives up chunks older than `segment` and draws the next ones; true if there was any of either.
-    /// What every packet of a dry pool does is small enough to be inlined.
-    #[inline]
-    pub(super) fn advance_to(&mut self, segment: Segment, counts: &PartShared) -> bool {
-        match &self.current {
-            Some(chunk) if chunk.segment() >= segment => false,
-            None if self.drawn.is_empty() && self.ready.peek().is_err() => false,
-            _ => self.draw(segment, counts),
-        }
+    /// Whether there is no chunk in use and none is kept.
+    #[inline(always)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.current.is_none() && (!self.keeps_recent || self.recent.iter().all(Option::is_none))
     }
 
-    /// Ends after at most the queue's length, however far the number jumped.
-    fn draw(&mut self, segment: Segment, counts: &PartShared) -> bool {
+    /// Whether there is no chunk in use and one that could be.
+    #[inline(always)]
+    pub(super) fn can_draw(&self) -> bool {
+        self.current.is_none() && (!self.drawn.is_empty() || self.ready.peek().is_ok())
+    }
+
+    /// Gives up chunks older than `segment` and draws the next ones; true if there was any of either. Ends
+    /// after at most the queue's length, however far the number jumped.
+    pub(super) fn advance_to(&mut self, segment: Segment, counts: &PartShared) -> bool {
         let mut moved = false;
-        loop {
-            if let Some(old) = self.current.take() {
-                moved = true;
-                self.retire(old);
-            }
-            let Some(chunk) = self.next() else { break };
-            moved = true;
-            counts.popped.fetch_add(1, Relaxed);
-            let arrived = chunk.segment() >= segment;
-            self.current = Some(chunk);
-            if arrived {
+        while self.current.as_ref().is_none_or(|chunk| chunk.segment() < segment) {
+            let next = self.next();
+            if self.current.is_none() && next.is_none() {
                 break;
             }
+            moved = true;
+            if next.is_some() {
+                counts.popped.fetch_add(1, Relaxed);
+            }
+            if let Some(old) = std::mem::replace(&mut self.current, next) {
+                self.retire(old);
+            }
         }
-        self.note(self.current.as_ref().map_or(0, |chunk| u64::from(chunk.untaken())), counts);
+        if moved {
+            self.publish(counts);
+        }
         moved
     }
 
-    /// Lets the filler see the pads left in the current chunk, and what the hand holds besides.
-    pub(super) fn note(&self, in_hand: u64, counts: &PartShared) {
-        let used_up = self.current.is_some() && in_hand == 0;
-        let kept = self.recent.iter().flatten().count() as u64 + u64::from(used_up);
-        counts.in_hand.store(in_hand, Relaxed);
-        counts.kept.store(kept, Relaxed);
+    /// Lets the filler see what the hand holds.
+    fn publish(&self, counts: &PartShared) {
+        counts.current_end.store(self.current_end(), Relaxed);
+        counts.recent.store(self.recent.iter().flatten().count() as u64, Relaxed);
     }
 
     /// Gives up what is too far behind `segment` for late packets; true if there was any. A lane that has run
@@ -101,7 +102,7 @@ impl Hand {
             }
         }
         if expired {
-            self.note(counts.in_hand.load(Relaxed), counts);
+            self.publish(counts);
         }
         expired
     }
@@ -111,24 +112,39 @@ impl Hand {
         self.drawn.pop_front().or_else(|| self.ready.pop().ok())
     }
 
-    /// Gives back what the filler wants for others, the furthest first; true if it had asked. What the
-    /// packet at hand needs stays: it may have been seen already.
-    pub(super) fn obey(&mut self, needed: Option<Segment>, counts: &PartShared) -> bool {
+    /// Whether the current chunk has pads for packet numbers from `next` on.
+    pub(super) fn has_pads(&self, next: u64) -> bool {
+        self.current_end() > next
+    }
+
+    /// One above the last packet number of the current chunk; 0 without one.
+    fn current_end(&self) -> u64 {
+        self.current.as_ref().map_or(0, |chunk| chunk.segment().next().first().value())
+    }
+
+    /// Gives back what the filler wants for others, the furthest first; true if it had asked. Packet numbers
+    /// from `next` on are to come. What the packet at hand needs stays: it may have been seen already.
+    pub(super) fn obey(&mut self, needed: Option<Segment>, next: u64, counts: &PartShared) -> bool {
         // Paired with the filler's store: everything it had pushed by then is in the queue.
         let recall = counts.recall.load(Acquire);
         if recall == NO_RECALL {
             return false;
         }
-        self.give_back_all_but(recall - 1, needed, counts);
+        self.give_back_all_but(recall - 1, needed, next, counts);
         true
     }
 
-    fn give_back_all_but(&mut self, keep: u64, needed: Option<Segment>, counts: &PartShared) {
+    fn give_back_all_but(
+        &mut self,
+        keep: u64,
+        needed: Option<Segment>,
+        next: u64,
+        counts: &PartShared,
+    ) {
         while let Ok(chunk) = self.ready.pop() {
             self.drawn.push_back(chunk);
         }
-        let mut in_hand = counts.in_hand.load(Relaxed);
-        let keep_queued = keep.saturating_sub(u64::from(in_hand > 0));
+        let keep_queued = keep.saturating_sub(u64::from(self.has_pads(next)));
         let mut resume = u64::MAX;
         while self.drawn.len() as u64 > keep_queued {
             let Some(chunk) = self.drawn.pop_back() else { break };
@@ -139,14 +155,11 @@ impl Hand {
         // The chunk in use is not made anew: what is left of its segment goes inline.
         let spare = |chunk: &mut Box<Chunk>| Some(chunk.segment()) != needed;
         let in_use = if keep == 0 { self.current.take_if(spare) } else { None };
-        if in_use.is_some() {
-            in_hand = 0;
-        }
         let recent = self.recent.iter_mut().filter_map(|place| place.take_if(spare));
         for chunk in recent.chain(in_use) {
             give_back(&mut self.spent, chunk);
         }
-        self.note(in_hand, counts);
+        self.publish(counts);
         counts.resume.store(resume, Relaxed);
         counts.recall.store(NO_RECALL, Release);
     }
@@ -165,36 +178,37 @@ impl Hand {
         }
     }
 
-    fn chunks(&self) -> impl Iterator<Item = &Box<Chunk>> {
-        self.current.iter().chain(self.recent.iter().flatten())
-    }
-
-    #[inline]
-    pub(super) fn find(&mut self, key: KeyId, part: Part, pn: PacketNumber) -> Option<&mut Chunk> {
-        let holds = |chunk: &Chunk| chunk.holds(key, pn.segment(), part, pn.slot());
-        let Self { current, recent, .. } = self;
+    /// The packet's row, where a chunk in the hand has it.
+    #[inline(always)]
+    pub(super) fn row(&mut self, key: KeyId, part: Part, pn: PacketNumber) -> Option<Row<'_>> {
+        let Self { current, recent, keeps_recent, .. } = self;
         // Where the pad of nearly every packet is.
-        if let Some(chunk) = current.as_deref_mut()
-            && holds(chunk)
+        if let Some(chunk) = current
+            && let Some(row) = chunk.row(key, pn.segment(), part, pn.slot())
         {
-            return Some(chunk);
+            return Some(row);
         }
-        recent.iter_mut().flatten().map(|chunk| &mut **chunk).find(|chunk| holds(chunk))
+        if *keeps_recent { late_row(recent, key, part, pn) } else { None }
     }
 
-    /// As `find`, but also sees the front of the queue, and moves nothing.
-    pub(super) fn peek(&self, key: KeyId, part: Part, pn: PacketNumber) -> Option<&Chunk> {
-        self.chunks()
-            .chain(self.drawn.front().or_else(|| self.ready.peek().ok()))
-            .map(|chunk| &**chunk)
-            .find(|chunk| chunk.holds(key, pn.segment(), part, pn.slot()))
+    /// As [`Self::row`], but also sees the front of the queue, and moves nothing.
+    pub(super) fn peek(&self, key: KeyId, part: Part, pn: PacketNumber) -> Option<&[u8]> {
+        let in_hand = self.current.iter().chain(self.recent.iter().flatten());
+        let mut chunks = in_hand.chain(self.drawn.front().or_else(|| self.ready.peek().ok()));
+        chunks.find_map(|chunk| chunk.peek(key, pn.segment(), part, pn.slot()))
     }
+}
 
-    /// Pads left in the current chunk after `pn`; `None` when `pn` is not of that chunk.
-    pub(super) fn in_hand(&self, pn: PacketNumber) -> Option<u64> {
-        let current = self.current.as_ref().filter(|chunk| chunk.segment() == pn.segment());
-        current.map(|_| (SEGMENT_PACKETS - 1 - pn.slot()) as u64)
-    }
+/// The row of a packet that came late.
+#[inline(never)]
+fn late_row(
+    recent: &mut [Option<Box<Chunk>>; RECENT_CHUNKS],
+    key: KeyId,
+    part: Part,
+    pn: PacketNumber,
+) -> Option<Row<'_>> {
+    let mut chunks = recent.iter_mut().flatten();
+    chunks.find_map(|chunk| chunk.row(key, pn.segment(), part, pn.slot()))
 }
 
 impl Drop for Hand {

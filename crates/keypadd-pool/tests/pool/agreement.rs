@@ -103,11 +103,11 @@ proptest! {
             inline.write(number, 0, &mut single);
             prop_assert!(single == expected, "{number:?} inline");
 
-            lane.seek(number, bytes);
             let mask_bytes = suite.mask_bytes().min(bytes);
             let mut pooled = vec![0; bytes];
             let (mask, data) = pooled.split_at_mut(mask_bytes);
-            let served = lane.take(number, mask, data);
+            let taken = lane.take(number, mask, data, 0, || ());
+            let served = [taken.head, taken.body];
             for part in Part::ALL {
                 let range = part.range().start.min(bytes)..part.range().end.min(bytes);
                 if served[part as usize] {

@@ -10,7 +10,7 @@ use keypadd_pool::{
     Priority, Stage, Step, Traffic,
 };
 
-use crate::support::{key, poll_until, pool};
+use crate::support::{key, poll_until, pool, seek};
 
 /// `SCHED_IDLE` of sched(7).
 const SCHED_IDLE: u32 = 5;
@@ -91,7 +91,7 @@ fn the_filler_sleeps_when_there_is_nothing_to_fill_and_wakes_for_a_consumer() {
         Stage::Active,
     );
     poll_until("the lane is served", || {
-        lane.seek(PacketNumber::new(0), PAD_BYTES) == Coverage::Hit
+        seek(&mut lane, PacketNumber::new(0), PAD_BYTES) == Coverage::Hit
     });
     task.await_rest();
     let full = Part::ALL.map(|part| lane.level(part));
@@ -101,7 +101,7 @@ fn the_filler_sleeps_when_there_is_nothing_to_fill_and_wakes_for_a_consumer() {
     // Using up segments makes room below the low-water mark, which wakes it again.
     for segment in 1..8 {
         let number = PacketNumber::new(segment * SEGMENT_PACKETS as u64);
-        assert_eq!(lane.seek(number, PAD_BYTES), Coverage::Hit, "{segment}");
+        assert_eq!(seek(&mut lane, number, PAD_BYTES), Coverage::Hit, "{segment}");
     }
     poll_until("the filler has gone on", || pool.snapshot().fill_bytes_total > made);
     task.await_rest();
@@ -129,12 +129,12 @@ fn a_filler_without_a_thread_works_when_it_is_stepped_and_at_no_other_time() {
     let key = key(Suite::AES_256_GCM, 3);
     let mut lane =
         pool.open_lane(key, &Traffic::new(Direction::Send), PacketNumber::new(0), Stage::Active);
-    assert_eq!(lane.seek(PacketNumber::new(0), PAD_BYTES), Coverage::Miss);
+    assert_eq!(seek(&mut lane, PacketNumber::new(0), PAD_BYTES), Coverage::Miss);
     assert_eq!(filler.step(Duration::ZERO), Step::Worked);
     assert_eq!(lane.level(Part::Head).packets, SEGMENT_PACKETS as u64, "one chunk a step");
     while filler.step(Duration::ZERO) == Step::Worked {}
     assert_eq!(filler.step(Duration::ZERO), Step::Idle);
-    assert_eq!(lane.seek(PacketNumber::new(0), PAD_BYTES), Coverage::Hit);
+    assert_eq!(seek(&mut lane, PacketNumber::new(0), PAD_BYTES), Coverage::Hit);
     assert!(!pool.snapshot().filler_alive, "no thread was made");
     drop(pool);
     assert_eq!(filler.step(Duration::ZERO), Step::Stopped);
@@ -179,7 +179,7 @@ fn a_filler_that_fails_leaves_lanes_that_run_dry_and_says_so() {
         let mut number = 0;
         poll_until("it has ended and the lane is dry", || {
             number += SEGMENT_PACKETS as u64;
-            let coverage = lane.seek(PacketNumber::new(number), PAD_BYTES);
+            let coverage = seek(&mut lane, PacketNumber::new(number), PAD_BYTES);
             !pool.snapshot().filler_alive && coverage == Coverage::Miss
         });
         let snapshot = pool.snapshot();
@@ -243,7 +243,7 @@ fn a_full_daemon_whose_sessions_are_idle_never_wakes_its_filler() {
     // Keystrokes and keep-alives, less than a quarter of what there is.
     for number in 0..150 {
         for lane in &mut lanes {
-            assert_eq!(lane.seek(PacketNumber::new(number), 40), Coverage::Hit);
+            assert_eq!(seek(lane, PacketNumber::new(number), 40), Coverage::Hit);
         }
     }
     task.await_rest();
@@ -262,10 +262,10 @@ fn long_packets_where_only_heads_are_wake_the_filler() {
     task.await_rest();
     let next_segment = PacketNumber::new(SEGMENT_PACKETS as u64);
     let (_, before) = task.activity();
-    assert_eq!(lane.seek(next_segment, HEAD_BYTES), Coverage::Hit);
+    assert_eq!(seek(&mut lane, next_segment, HEAD_BYTES), Coverage::Hit);
     task.await_rest();
     assert_eq!(task.activity().1, before, "a keystroke has what it needs");
     let next_segment = PacketNumber::new(2 * SEGMENT_PACKETS as u64);
-    assert_eq!(lane.seek(next_segment, PAD_BYTES), Coverage::Partial);
+    assert_eq!(seek(&mut lane, next_segment, PAD_BYTES), Coverage::Partial);
     poll_until("the filler looks", || task.activity().1 != before);
 }

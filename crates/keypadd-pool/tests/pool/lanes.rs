@@ -17,7 +17,7 @@ const KEPT_PADS: u64 = 2 * 2 * SEGMENT;
 /// Waits until all that the pool can hold of the packet's pad is at hand.
 fn await_pad(lane: &mut Lane, number: u64) {
     poll_until("the pad is there", || {
-        lane.seek(PacketNumber::new(number), PAD_BYTES) == Coverage::Hit
+        seek(lane, PacketNumber::new(number), PAD_BYTES) == Coverage::Hit
     });
 }
 
@@ -32,7 +32,7 @@ fn a_lane_gives_the_bytes_that_inline_gives() {
         for mask_bytes in [0, 16] {
             for bytes in lengths.into_iter().filter(|&bytes| bytes >= mask_bytes) {
                 await_pad(&mut lane, number);
-                let coverage = lane.seek(PacketNumber::new(number), bytes);
+                let coverage = seek(&mut lane, PacketNumber::new(number), bytes);
                 let (pad, served) = take(&mut lane, number, mask_bytes, bytes);
                 let mut expected = inline_pad(&key, number, bytes);
                 expected[bytes.min(PAD_BYTES)..].fill(0);
@@ -73,12 +73,12 @@ fn a_pad_is_taken_once_however_little_of_it_was_used() {
     await_pad(&mut lane, 5);
     assert_eq!(take(&mut lane, 5, 0, 1).1, [true, false]);
     assert_eq!(take(&mut lane, 5, 0, 100), (vec![0; 100], [false, false]));
-    assert_eq!(lane.peek(number, 100), Coverage::Miss);
-    assert_eq!(lane.peek_mask(number), None);
+    assert_eq!(lane.peek(number, 100).coverage(), Coverage::Miss);
+    assert_eq!(lane.peek(number, 100).mask(), None);
     // The body is a pad of its own, not used yet.
-    assert_eq!(lane.peek(number, PAD_BYTES), Coverage::Partial);
+    assert_eq!(lane.peek(number, PAD_BYTES).coverage(), Coverage::Partial);
     assert_eq!(take(&mut lane, 5, 0, PAD_BYTES).1, [false, true]);
-    assert_eq!(lane.peek(number, PAD_BYTES), Coverage::Miss);
+    assert_eq!(lane.peek(number, PAD_BYTES).coverage(), Coverage::Miss);
 }
 
 #[test]
@@ -89,13 +89,13 @@ fn a_peek_takes_nothing_and_moves_nothing() {
     await_pad(&mut lane, 0);
     let expected: [u8; 16] = inline_pad(&key, 3, 16).try_into().expect("16 bytes");
     for _ in 0..3 {
-        assert_eq!(lane.peek_mask(PacketNumber::new(3)), Some(expected));
-        assert_eq!(lane.peek(PacketNumber::new(3), PAD_BYTES), Coverage::Hit);
+        let peek = lane.peek(PacketNumber::new(3), PAD_BYTES);
+        assert_eq!((peek.mask(), peek.coverage()), (Some(&expected), Coverage::Hit));
         for far in [1 << 20, 1 << 40, (1 << 62) - 1] {
-            assert_eq!(lane.peek(PacketNumber::new(far), PAD_BYTES), Coverage::Miss);
+            assert_eq!(lane.peek(PacketNumber::new(far), PAD_BYTES).coverage(), Coverage::Miss);
         }
     }
-    assert_eq!(lane.seek(PacketNumber::new(3), PAD_BYTES), Coverage::Hit);
+    assert_eq!(seek(&mut lane, PacketNumber::new(3), PAD_BYTES), Coverage::Hit);
     let (pad, _) = take(&mut lane, 3, 16, PAD_BYTES);
     assert!(pad == inline_pad(&key, 3, PAD_BYTES));
 }
@@ -110,7 +110,7 @@ fn a_sender_gives_past_segments_up_and_a_receiver_keeps_two() {
             await_pad(&mut lane, segment * SEGMENT);
             for behind in 1..=segment {
                 let number = (segment - behind) * SEGMENT + segment;
-                let coverage = lane.seek(PacketNumber::new(number), PAD_BYTES);
+                let coverage = seek(&mut lane, PacketNumber::new(number), PAD_BYTES);
                 let expected = if behind <= kept { Coverage::Hit } else { Coverage::Miss };
                 assert_eq!(coverage, expected, "{direction:?}: {behind} behind {segment}");
             }
@@ -136,7 +136,11 @@ fn a_jump_by_two_to_the_forty_costs_no_more_than_what_was_queued() {
             assert_eq!(jumped.pads_wasted_total, before.pads_wasted_total);
             // The filler makes what there is room for once, from the packet's own segment on.
             while filler.step(Duration::ZERO) == Step::Worked {}
-            assert_eq!(lane.seek(PacketNumber::new(number), PAD_BYTES), Coverage::Hit, "{jump}");
+            assert_eq!(
+                seek(&mut lane, PacketNumber::new(number), PAD_BYTES),
+                Coverage::Hit,
+                "{jump}"
+            );
             let (pad, _) = take(&mut lane, number, 0, PAD_BYTES);
             assert!(pad == inline_pad(&key, number, PAD_BYTES));
             let after = pool.snapshot();
@@ -200,7 +204,7 @@ fn a_lane_that_outlives_its_pool_runs_dry_without_ado() {
     poll_until("the lane is dry", || {
         let number = segment * SEGMENT;
         segment += 1;
-        let coverage = lane.seek(PacketNumber::new(number), PAD_BYTES);
+        let coverage = seek(&mut lane, PacketNumber::new(number), PAD_BYTES);
         if coverage == Coverage::Hit {
             let (pad, _) = take(&mut lane, number, 0, PAD_BYTES);
             assert!(pad == inline_pad(&key, number, PAD_BYTES), "{number}");
@@ -209,7 +213,7 @@ fn a_lane_that_outlives_its_pool_runs_dry_without_ado() {
     });
     lane.set_stage(Stage::Standby);
     let number = PacketNumber::new(1 << 40);
-    assert_eq!(lane.seek(number, PAD_BYTES), Coverage::Miss);
+    assert_eq!(seek(&mut lane, number, PAD_BYTES), Coverage::Miss);
     assert_eq!(take(&mut lane, 1 << 40, 0, 9), (vec![0; 9], [false, false]));
 }
 
@@ -237,7 +241,7 @@ fn bulk_that_outruns_the_filler_leaves_keystrokes_their_heads() {
     for number in 0..100_000_u64 {
         let is_keystroke = number % 30 == 7;
         let bytes = if is_keystroke { 64 } else { PAD_BYTES };
-        let is_hit = lane.seek(PacketNumber::new(number), bytes) == Coverage::Hit;
+        let is_hit = seek(&mut lane, PacketNumber::new(number), bytes) == Coverage::Hit;
         take(&mut lane, number, 16, bytes);
         let counts = if is_keystroke { &mut keystrokes } else { &mut bulk };
         counts[usize::from(is_hit)] += 1;

@@ -16,8 +16,7 @@ use keypadd_keystream::{
     Cipher, InlineKeystream, KeystreamKey, PacketNumber, Protection, SEGMENT_PACKETS, SuiteKey,
 };
 use keypadd_pool::{
-    Allowance, BODY_BYTES, Coverage, Direction, HEAD_BYTES, Lane, PAD_BYTES, Part, Pool, Stage,
-    Traffic,
+    Allowance, BODY_BYTES, Direction, HEAD_BYTES, Lane, PAD_BYTES, Part, Pool, Stage, Traffic,
 };
 
 use crate::support::{poll_until, pool};
@@ -123,28 +122,27 @@ impl Held {
         let packet = PacketNumber::new(number);
         let bytes = random_length(rng);
         let mask_bytes = if bytes >= 16 && rng.bool() { 16 } else { 0 };
-        let at_hand = self.lane.at_hand(packet, bytes);
-        if let Some(mask) = self.lane.peek_mask(packet) {
+        let peek = self.lane.peek(packet, bytes);
+        let at_hand = peek.bytes();
+        if let Some(mask) = peek.mask() {
             let mut expected = [0; 16];
             self.inline.write(packet, 0, &mut expected);
-            assert_eq!(mask, expected, "{:?}: mask of {number}", self.key);
+            assert_eq!(mask, &expected, "{:?}: mask of {number}", self.key);
             assert!(!self.given[Part::Head as usize].contains(&number), "{number}: a mask again");
         }
-        // Some peek and go, as for a forgery, and some take what the last seek has brought.
+        // Some peek and go, as for a forgery, and some find a pad and leave it.
         let way = rng.u8(0..32);
         if way == 0 {
             return;
         }
-        let coverage = (way > 1).then(|| {
-            self.newest = self.newest.max(number);
-            self.lane.seek(packet, bytes)
-        });
-        let served = self.take(number, mask_bytes, bytes, run);
-        if let Some(coverage) = coverage {
-            assert_eq!(coverage, as_coverage(served, bytes), "{number}: {bytes} bytes");
-            let brought = served_bytes(served, bytes);
-            assert!(at_hand <= brought, "{number}: {at_hand} bytes were seen, {brought} came");
+        self.newest = self.newest.max(number);
+        if way == 1 {
+            self.lane.seek(packet, bytes);
+            return;
         }
+        let served = self.take(number, mask_bytes, bytes, run);
+        let brought = served_bytes(served, bytes);
+        assert!(at_hand <= brought, "{number}: {at_hand} bytes were seen, {brought} came");
         if served != [false; 2] {
             if self.last_given.len() == 128 {
                 self.last_given.swap_remove(rng.usize(..128));
@@ -158,7 +156,11 @@ impl Held {
         let packet = PacketNumber::new(number);
         let mut buffer = vec![UNTOUCHED; bytes];
         let (mask, data) = buffer.split_at_mut(mask_bytes);
-        let served = self.lane.take(packet, mask, data);
+        let mut found_all = false;
+        let taken = self.lane.take(packet, mask, data, 0, || found_all = true);
+        let served = [taken.head, taken.body];
+        assert_eq!(taken.bytes, served_bytes(served, bytes), "{number}: {bytes} bytes");
+        assert_eq!(found_all, bytes > 0 && taken.bytes == bytes, "{number}: {bytes} bytes");
         let mut expected = vec![UNTOUCHED; bytes];
         for part in Part::ALL {
             let range = part.range().start.min(bytes)..part.range().end.min(bytes);
@@ -182,14 +184,6 @@ impl Held {
 fn served_bytes(served: [bool; 2], bytes: usize) -> usize {
     let of = |part: Part| part.range().end.min(bytes).saturating_sub(part.range().start);
     Part::ALL.into_iter().filter(|&part| served[part as usize]).map(of).sum()
-}
-
-fn as_coverage(served: [bool; 2], bytes: usize) -> Coverage {
-    match served_bytes(served, bytes) {
-        0 => Coverage::Miss,
-        all if all == bytes => Coverage::Hit,
-        _ => Coverage::Partial,
-    }
 }
 
 impl Run {
@@ -333,7 +327,6 @@ fn run(operations: u64) {
     held.lane.set_stage(Stage::Active);
     poll_until("a lane is served", || held.lane.level(Part::Head).packets > 0);
     assert!(run.pool.snapshot().filled_bytes <= snapshot.budget_bytes);
-    held.lane.seek(PacketNumber::new(0), HEAD_BYTES);
     assert_eq!(held.take(0, 16, HEAD_BYTES, &run), [true, false]);
 
     let [heads, bodies, refused] = run.counts();

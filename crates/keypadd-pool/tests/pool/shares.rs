@@ -50,11 +50,11 @@ fn a_lane_gives_back_what_another_needs_and_is_made_anew_where_it_left_off() {
         late.iter().all(|lane| lane.level(Part::Head).packets >= SEGMENT)
     });
     assert!(early.level(Part::Head).packets < 17 * SEGMENT);
-    assert_eq!(early.seek(PacketNumber::new(0), HEAD_BYTES), Coverage::Hit);
+    assert_eq!(seek(&mut early, PacketNumber::new(0), HEAD_BYTES), Coverage::Hit);
     late.clear();
     for number in (0..40 * SEGMENT).step_by(17) {
         poll_until("the pad is there", || {
-            early.seek(PacketNumber::new(number), HEAD_BYTES) == Coverage::Hit
+            seek(&mut early, PacketNumber::new(number), HEAD_BYTES) == Coverage::Hit
         });
         let (pad, _) = take(&mut early, number, 16, HEAD_BYTES);
         assert!(pad == inline_pad(&early_key, number, HEAD_BYTES), "{number}");
@@ -230,7 +230,7 @@ fn chunks_too_far_behind_for_late_packets_go_home_from_a_lane_that_ran_dry() {
         // The last of them is late by so many segments.
         let last = PacketNumber::new((chunks - 1) * SEGMENT + 1);
         let expected = if behind <= 2 { Coverage::Hit } else { Coverage::Miss };
-        assert_eq!(lane.peek(last, HEAD_BYTES), expected, "{behind} behind");
+        assert_eq!(lane.peek(last, HEAD_BYTES).coverage(), expected, "{behind} behind");
     }
     fill(&mut filler, Duration::ZERO);
     assert!(all_memory_is_free(&pool));

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use keypadd_keystream::{
     InlineKeystream, KeystreamKey, PacketNumber, SEGMENT_PACKETS, Suite, SuiteKey,
 };
-use keypadd_pool::{Direction, Lane, Part, Pool, PoolSettings, Stage, Traffic};
+use keypadd_pool::{Coverage, Direction, Lane, Part, Pool, PoolSettings, Stage, Traffic};
 
 pub(crate) const SEGMENT: u64 = SEGMENT_PACKETS as u64;
 pub(crate) const MIB: usize = 1 << 20;
@@ -52,6 +52,12 @@ pub(crate) fn open(
     pool.open_lane(Arc::clone(key), &Traffic::new(direction), PacketNumber::new(0), stage)
 }
 
+/// Moves a lane to a packet; how much of its pad is at hand then.
+pub(crate) fn seek(lane: &mut Lane, number: PacketNumber, pad_bytes: usize) -> Coverage {
+    lane.seek(number, pad_bytes);
+    lane.peek(number, pad_bytes).coverage()
+}
+
 /// Takes a pad over zeros, the first `mask_bytes` as the mask; what came, and from where.
 pub(crate) fn take(
     lane: &mut Lane,
@@ -61,8 +67,8 @@ pub(crate) fn take(
 ) -> (Vec<u8>, [bool; 2]) {
     let mut pad = vec![0; bytes];
     let (mask, data) = pad.split_at_mut(mask_bytes);
-    let served = lane.take(PacketNumber::new(number), mask, data);
-    (pad, served)
+    let taken = lane.take(PacketNumber::new(number), mask, data, 0, || ());
+    (pad, [taken.head, taken.body])
 }
 
 pub(crate) fn level_bytes(lane: &Lane) -> u64 {

@@ -31,10 +31,9 @@ fn packets_up_to_two_segments_late_come_from_the_pool_and_older_ones_inline() {
         let move_to = |segment: u64| {
             let number = segment * SEGMENT + 20;
             poll_until("the next segment is there", || {
-                let phases = &mut receiver.arrivals().phases;
-                let lane = phases.pads(0).and_then(|pads| pads.lane());
-                let lane = lane.expect("admitted");
-                lane.peek(PacketNumber::new(number), pad_bytes) == Coverage::Hit
+                let phases = &receiver.arrivals().phases;
+                let lane = phases.lane(0).expect("admitted");
+                lane.peek(PacketNumber::new(number), pad_bytes).coverage() == Coverage::Hit
             });
             deliver(number, Coverage::Hit);
         };

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use keypadd_keystream::{PacketNumber, Protection, Suite, SuiteKey};
-use keypadd_pool::{Coverage, Direction, Part, Pool, PoolSettings, Stage, Step};
+use keypadd_pool::{Coverage, Direction, Lane, Part, Pool, PoolSettings, Stage, Step};
 
 use super::support::{
     Receiver, Sender, material, new_pool, open, payload, poll_until, seal, with_pads,
@@ -103,12 +103,11 @@ impl Link {
 }
 
 fn stage(phases: &mut Phases, phase: u64) -> Option<Stage> {
-    phases.pads(phase)?.lane().map(|lane| lane.stage())
+    phases.lane(phase).map(Lane::stage)
 }
 
 fn packets_at_hand(phases: &mut Phases, phase: u64, part: Part) -> u64 {
-    let lane = phases.pads(phase).and_then(|pads| pads.lane());
-    lane.map_or(0, |lane| lane.level(part).packets)
+    phases.lane(phase).map_or(0, |lane| lane.level(part).packets)
 }
 
 #[test]
@@ -208,7 +207,9 @@ fn a_phase_that_ends_in_one_direction_is_prepared_in_both() {
         phases.follow(1, PacketNumber::new(0));
         phases
     });
-    (1..20).for_each(|number| busy.follow(1, PacketNumber::new(number)));
+    for number in 1..20 {
+        busy.follow(1, PacketNumber::new(number));
+    }
     assert_eq!(stage(&mut busy, 2), Some(Stage::Standby));
     assert_eq!(stage(&mut quiet, 2), None, "no packet of its own has come");
     quiet.follow(1, PacketNumber::new(1));
@@ -247,7 +248,7 @@ fn memory_of_retired_phases_and_dropped_keys_comes_home() {
                 *past = None;
             }
             link.each_direction(|phases| {
-                assert!(phases.pads(in_use as u64 - 1).is_none(), "{suite}: retired");
+                assert!(phases.lane(in_use as u64 - 1).is_none(), "{suite}: retired");
             });
         }
         poll_until("the pool serves the link", || !is_home());
