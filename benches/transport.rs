@@ -19,7 +19,8 @@ use keypadd_provider::{
 };
 use keypadd_transport::{
     Accepted, ClientConfig, Connection, Delivery, Egress, Endpoint, EndpointConfig,
-    EndpointSettings, ServerConfig, SpinShare, TransportConfig, VarInt, congestion::CubicConfig,
+    EndpointSettings, Lane, ServerConfig, SpinShare, TransportConfig, VarInt,
+    congestion::CubicConfig,
 };
 use tokio::runtime::Runtime;
 
@@ -123,7 +124,8 @@ impl Tunnel {
         let listening = endpoint(Some(ServerConfig::with_crypto(accepting)), spin);
         let client = endpoint(None, spin);
         let address = listening.local_addr();
-        let connect = client.connect(ClientConfig::new(connecting), address, "keypadd");
+        let connect =
+            client.connect(ClientConfig::new(connecting), address, "keypadd", Lane::Sparse);
         let accept = async {
             match listening.accept().await {
                 Some(Accepted::Connection(connection)) => connection,

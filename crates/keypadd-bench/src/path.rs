@@ -13,7 +13,9 @@ use std::time::{Duration, Instant};
 
 use keypadd_keystream::CipherEngine;
 use keypadd_pool::Direction;
-use keypadd_provider::{ConnectionKeys, Group, KeyExchange, PrivateKey, PublicKey};
+use keypadd_provider::{
+    ConnectionKeys, DirectionStatus, Group, KeyExchange, PrivateKey, PublicKey,
+};
 use keypadd_tunnel::{ClientError, LiveSession, ServerAddress, TransportSettings};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
@@ -179,9 +181,10 @@ impl Path {
         &self.gauges
     }
 
-    /// The keys of the ends that run here, the near one first; none without a tunnel.
-    pub fn keys(&self) -> Vec<&ConnectionKeys> {
-        self.sessions.iter().map(|session| &session.handshake().keys).collect()
+    /// The keys of the ends that run here, of all their connections, the near end first; none without
+    /// a tunnel.
+    pub fn keys(&self) -> Vec<Vec<&ConnectionKeys>> {
+        self.sessions.iter().map(|session| session.keys().collect()).collect()
     }
 
     /// Packets whose whole pad is at hand, where that is least: the near end sends and the far one, if
@@ -191,8 +194,8 @@ impl Path {
             true => [Direction::Send, Direction::Receive],
             false => [Direction::Receive, Direction::Send],
         };
-        let at_hand = |(keys, way): (&ConnectionKeys, Direction)| {
-            let status = keys.status(way);
+        let at_hand = |(keys, way): (Vec<&ConnectionKeys>, Direction)| {
+            let status = DirectionStatus::of_all(keys, way);
             status.head.packets.min(status.body.packets)
         };
         let least = self.keys().into_iter().zip(ways).map(at_hand).min();
@@ -223,7 +226,7 @@ impl Path {
         let ways = [Direction::Send, Direction::Receive];
         let has_some =
             |keys: &ConnectionKeys| ways.iter().all(|&way| keys.status(way).head.packets > 0);
-        !self.arm.has_pool() || self.keys().into_iter().all(has_some)
+        !self.arm.has_pool() || self.keys().into_iter().flatten().all(has_some)
     }
 
     /// Whether a packet's tag did not verify or a pad was to be used twice: a bug, or a network that
@@ -255,6 +258,6 @@ impl Path {
     }
 
     fn is_past_first_phase(&self) -> bool {
-        self.keys().iter().all(|keys| keys.status(Direction::Send).key_phase > 0)
+        self.keys().iter().flatten().all(|keys| keys.status(Direction::Send).key_phase > 0)
     }
 }

@@ -8,6 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use keypadd_pool::{Coverage, Direction};
+use keypadd_provider::DirectionStatus;
 use tokio::runtime::Handle;
 
 use super::finder::Subject;
@@ -151,8 +152,8 @@ impl Tunnel {
     }
 
     fn key_phase(&self) -> u64 {
-        let keys = self.path().keys();
-        keys.first().map_or(0, |keys| keys.status(Direction::Send).key_phase)
+        let keys = self.path().keys().into_iter().next().unwrap_or_default();
+        DirectionStatus::of_all(keys, Direction::Send).key_phase
     }
 
     fn interrupted(&self) -> Result<(), Ended> {

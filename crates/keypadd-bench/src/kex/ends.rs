@@ -12,7 +12,7 @@ use keypadd_provider::{
 };
 use keypadd_transport::{
     Accepted, ClientConfig, ConnectionError, Egress, Endpoint, EndpointConfig, EndpointSettings,
-    ServerConfig, SpinShare, TransportConfig, VarInt, congestion::CubicConfig,
+    Lane, ServerConfig, SpinShare, TransportConfig, VarInt, congestion::CubicConfig,
 };
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -96,7 +96,7 @@ impl Ends {
     pub(crate) async fn shake_hands(&self, relay: Option<SocketAddr>) -> Result<Times, String> {
         let start = Instant::now();
         let address = relay.unwrap_or(self.address);
-        let connecting = self.client.connect(self.config.clone(), address, "keypadd");
+        let connecting = self.client.connect(self.config.clone(), address, "keypadd", Lane::Sparse);
         let both = async {
             let connection = connecting.await.map_err(|error| error.to_string())?;
             let ready = start.elapsed();

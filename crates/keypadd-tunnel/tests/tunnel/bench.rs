@@ -84,6 +84,8 @@ async fn raw(server: &RunningServer, key: &Arc<PrivateKey>, how: How) -> Raw {
     send.write_all(&hello.encode()).await.unwrap();
     let heard = within(keypadd_tunnel::read_frame(&mut recv)).await.unwrap();
     assert_eq!(heard, Frame::HelloServer { version: VERSION });
+    let heard = within(keypadd_tunnel::read_frame(&mut recv)).await.unwrap();
+    assert!(matches!(heard, Frame::BulkOffer { .. }), "{heard:?}");
     Raw { connection, control: (send, recv), _endpoint: endpoint }
 }
 

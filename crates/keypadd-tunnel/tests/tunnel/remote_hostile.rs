@@ -122,6 +122,7 @@ async fn a_client_that_asks_for_thousands_of_listeners_gets_few_and_harms_nobody
     let hello = Frame::HelloClient { version: VERSION, instance: Instance([9; 16]) };
     send.write_all(&hello.encode()).await.unwrap();
     assert!(matches!(hear(&mut recv).await, Frame::HelloServer { .. }));
+    assert!(matches!(hear(&mut recv).await, Frame::BulkOffer { .. }));
     let asking = async {
         for id in 0..ASKED {
             let listen = Listen::Tcp { bind: Bind::Loopback, port: 0 };
