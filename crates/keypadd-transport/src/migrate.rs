@@ -230,6 +230,10 @@ impl Driver {
         match outward.registered.socket.try_clone() {
             Ok(socket) => {
                 spliced.moved_out = true;
+                // The other loop hears of what is to be read.
+                if let Some(inward) = &spliced.inward {
+                    inward.registered.set_interest(Interest::WRITABLE);
+                }
                 let offset = outward.offset;
                 let moving = Moving { outward, socket, origin: id, offset };
                 sibling.send(Migration::Adopt(Box::new(moving)));
@@ -350,6 +354,9 @@ impl Driver {
         };
         match inward.registered.socket.try_clone() {
             Ok(socket) => {
+                if let Some(outward) = &spliced.outward {
+                    outward.registered.set_interest(Interest::READABLE);
+                }
                 self.tell(Migration::Arrive { at, inward: Box::new(inward), socket });
                 let _ = self.connection.recv_stream(id).stop(MOVED);
                 self.retire(id);

@@ -69,6 +69,15 @@ impl Socket {
         registry.register(&mut SourceFd(&self.as_fd().as_raw_fd()), token, interest)
     }
 
+    pub(crate) fn reregister(
+        &self,
+        registry: &Registry,
+        token: Token,
+        interest: Interest,
+    ) -> io::Result<()> {
+        registry.reregister(&mut SourceFd(&self.as_fd().as_raw_fd()), token, interest)
+    }
+
     pub(crate) fn deregister(&self, registry: &Registry) -> io::Result<()> {
         registry.deregister(&mut SourceFd(&self.as_fd().as_raw_fd()))
     }

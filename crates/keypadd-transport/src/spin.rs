@@ -14,14 +14,17 @@ use std::{
 use thiserror::Error;
 
 /// Polling goes on this long after the last event.
-const SPIN_TIME: Duration = Duration::from_micros(50);
+const SPIN_TIME: Duration = Duration::from_micros(80);
 
 /// Allowance that may be saved up.
-const SAVED_MAX: Duration = Duration::from_millis(5);
+const SAVED_MAX: Duration = Duration::from_millis(20);
 
 /// Between two looks of a poll that nobody interrupts. A longer gap means that another thread wanted
 /// the core.
 const GAP_MAX: Duration = Duration::from_micros(20);
+
+/// What such a gap costs: where cores are busy, polling stops after some ten of them.
+const GAP_PRICE: Duration = Duration::from_millis(2);
 
 /// The share of its core that a loop may spend on polling for nothing, in percent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,7 +130,8 @@ impl Spin {
                 let again = polled < SPIN_TIME && gap <= GAP_MAX;
                 self.state = State::Polling { since, last: now };
                 if !again {
-                    self.allowance_seconds -= polled.as_secs_f64();
+                    let price = if gap > GAP_MAX { polled.max(GAP_PRICE) } else { polled };
+                    self.allowance_seconds -= price.as_secs_f64();
                     self.state = State::Resting;
                 }
                 again

@@ -79,6 +79,13 @@ impl Registered {
     }
 }
 
+impl Registered {
+    /// Hears of nothing else from now on. An error leaves events that nobody needs.
+    pub(crate) fn set_interest(&self, interest: Interest) {
+        let _ = self.socket.reregister(&self.registry, self.token, interest);
+    }
+}
+
 impl Drop for Registered {
     fn drop(&mut self) {
         // Another descriptor of the same socket would keep it registered.
