@@ -221,7 +221,8 @@ impl<K: Copy + Eq + std::hash::Hash> Handshakes<K> {
         self.by_age.first_key_value().map(|(_, oldest)| oldest.since + HANDSHAKE_TIME)
     }
 
-    pub(crate) fn len(&self) -> usize {
+    #[cfg(test)]
+    fn len(&self) -> usize {
         self.by_age.len()
     }
 }

@@ -344,11 +344,7 @@ impl Driver {
                         let _ = reply.send(Err(WriteError::Stopped(error_code)));
                     }
                 }
-                Some(Channel::Spliced(_)) => {
-                    if !self.has_followed(id, error_code) {
-                        self.cut(id, Cut::Remote(error_code));
-                    }
-                }
+                Some(Channel::Spliced(_)) => self.on_stopped(id, error_code),
                 _ => {}
             },
             StreamEvent::Available { .. } => self.open(),

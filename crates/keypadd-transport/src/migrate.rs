@@ -15,6 +15,7 @@
 //! splice, wherever its directions are.
 
 use std::{
+    collections::VecDeque,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -135,7 +136,7 @@ pub(crate) struct Moves {
     sibling: Option<Sibling>,
     is_bulk: bool,
     /// Directions that wait for the peer to allow another stream.
-    waiting: Vec<Box<Moving>>,
+    waiting: VecDeque<Moving>,
     /// Directions that came from these streams of the sibling and wait for the peer to follow.
     following: Vec<(StreamId, StreamId)>,
     /// Heads that arrived before the sibling was known.
@@ -160,7 +161,7 @@ impl Driver {
         match message {
             Migration::Attach { sibling, bulk } => self.attach(sibling, bulk),
             Migration::Adopt(moving) => {
-                self.moves.waiting.push(moving);
+                self.moves.waiting.push_back(*moving);
                 self.adopt(registrar, now);
             }
             Migration::Proceed { origin } => self.proceed(origin),
@@ -250,7 +251,8 @@ impl Driver {
         self.moves.waiting.retain(|moving| !moving.outward.joint.is_cut());
         while !self.lost && !self.moves.waiting.is_empty() {
             let Some(id) = self.connection.streams().open(Dir::Uni) else { return };
-            let Moving { mut outward, socket, origin, offset } = *self.moves.waiting.swap_remove(0);
+            let Some(moving) = self.moves.waiting.pop_front() else { return };
+            let Moving { mut outward, socket, origin, offset } = moving;
             match registrar.register(id, socket, Interest::READABLE) {
                 Ok(registered) => {
                     outward.move_to(registered, Announcement::encode(origin, offset), now);
@@ -282,17 +284,18 @@ impl Driver {
         self.channels.insert(id, Channel::Spliced(Box::new(spliced)));
     }
 
-    /// The peer has stopped a stream; whether that is because it has moved.
-    pub(crate) fn has_followed(&mut self, id: StreamId, code: VarInt) -> bool {
-        let Some(Channel::Spliced(spliced)) = self.channels.get_mut(&id) else { return false };
-        if code != MOVED || !spliced.moved_out {
-            return false;
+    /// The peer has stopped a stream: because it has followed where the stream has moved, or because
+    /// it has given the stream up.
+    pub(crate) fn on_stopped(&mut self, id: StreamId, code: VarInt) {
+        match self.channels.get_mut(&id) {
+            Some(Channel::Spliced(spliced)) if code == MOVED && spliced.moved_out => {
+                spliced.moved_out = false;
+                let _ = self.connection.send_stream(id).reset(MOVED);
+                self.tell(Migration::Proceed { origin: id });
+                self.retire(id);
+            }
+            _ => self.cut(id, Cut::Remote(code)),
         }
-        spliced.moved_out = false;
-        let _ = self.connection.send_stream(id).reset(MOVED);
-        self.tell(Migration::Proceed { origin: id });
-        self.retire(id);
-        true
     }
 
     fn proceed(&mut self, origin: StreamId) {
