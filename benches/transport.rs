@@ -19,7 +19,7 @@ use keypadd_provider::{
 };
 use keypadd_transport::{
     Accepted, ClientConfig, Connection, Delivery, Egress, Endpoint, EndpointConfig,
-    EndpointSettings, Lane, ServerConfig, SpinShare, TransportConfig, VarInt,
+    EndpointSettings, Lane, ServerConfig, SpinShare, TransportConfig, VarInt, Windows,
     congestion::CubicConfig,
 };
 use tokio::runtime::Runtime;
@@ -31,7 +31,8 @@ const ECHO_BYTES: usize = 128;
 const BULK_BYTES: usize = 16 << 20;
 
 /// Of a stream and of a connection, as a tunnel has them.
-const STREAM_WINDOW_BYTES: u32 = 2 << 20;
+const WINDOWS: Windows =
+    Windows { stream: 2 << 20, connection: 64 << 20, connection_max: 64 << 20 };
 const SEND_WINDOW_BYTES: u32 = 16 << 20;
 
 const NO_ERROR: VarInt = VarInt::from_u32(0);
@@ -59,9 +60,7 @@ fn endpoint(server: Option<ServerConfig>, spin: SpinShare) -> Endpoint {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a UDP port");
     let transport = || {
         let mut transport = TransportConfig::default();
-        transport
-            .stream_receive_window(VarInt::from_u32(STREAM_WINDOW_BYTES))
-            .send_window(2 * u64::from(SEND_WINDOW_BYTES));
+        transport.send_window(2 * u64::from(SEND_WINDOW_BYTES));
         transport
     };
     let endpoint = Endpoint::start(EndpointSettings {
@@ -69,6 +68,8 @@ fn endpoint(server: Option<ServerConfig>, spin: SpinShare) -> Endpoint {
         config: EndpointConfig::default(),
         server,
         transport: Arc::new(transport),
+        sparse_windows: WINDOWS,
+        bulk_windows: WINDOWS,
         congestion: Arc::new(CubicConfig::default()),
         flight_max: SEND_WINDOW_BYTES.into(),
         connections_max: 1,

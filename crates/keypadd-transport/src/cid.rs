@@ -61,6 +61,15 @@ impl Lane {
         self as usize % loops
     }
 
+    /// What a client says by the first connection ID it has chosen. Clients that choose at random say
+    /// either.
+    pub(crate) fn of(first_cid: &ConnectionId) -> Self {
+        match first_cid.first() {
+            Some(byte) if byte & 1 == 1 => Self::Bulk,
+            _ => Self::Sparse,
+        }
+    }
+
     /// A first connection ID of the server (RFC 9000 7.2) that leads to such a loop there.
     pub(crate) fn first_cid(self) -> ConnectionId {
         let mut bytes = [0; MAX_CID_SIZE];
@@ -110,6 +119,15 @@ mod tests {
         assert_eq!(loop_of(&short), Some(5));
         assert!(ids.validate(&one).is_ok());
         assert!(LoopIds { number: 4 }.validate(&one).is_err());
+    }
+
+    #[test]
+    fn a_first_id_says_its_lane() {
+        for lane in [Lane::Sparse, Lane::Bulk] {
+            assert_eq!(Lane::of(&lane.first_cid()), lane);
+            assert_eq!(lane.first_loop(1), 0);
+            assert_eq!(lane.first_loop(4), lane as usize);
+        }
     }
 
     #[test]

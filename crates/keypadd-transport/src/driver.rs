@@ -30,7 +30,14 @@ use crate::{
     splice::{Cut, Delivery, Joint, Reply},
     stream::{Hold, ReadError, Stopped, Stream, WriteError},
     udp::Udp,
+    windows::ReceiveWindow,
 };
+
+/// What bounds a connection.
+pub(crate) struct Limits {
+    pub(crate) gate: Gate,
+    pub(crate) window: ReceiveWindow,
+}
 
 /// What a driver works with: its loop's socket, and a buffer for what is sealed.
 pub(crate) struct Outlet<'a> {
@@ -51,6 +58,7 @@ pub(crate) enum Waiting {
 pub(crate) struct Driver {
     pub(crate) connection: Connection,
     pub(crate) gate: Gate,
+    window: ReceiveWindow,
     pub(crate) shared: Arc<Shared>,
     pub(crate) rules: Arc<Rules>,
     waiting: Waiting,
@@ -87,7 +95,7 @@ pub(crate) struct Turn {
 impl Driver {
     pub(crate) fn new(
         connection: Connection,
-        gate: Gate,
+        Limits { gate, window }: Limits,
         shared: Arc<Shared>,
         rules: Arc<Rules>,
         waiting: Waiting,
@@ -95,6 +103,7 @@ impl Driver {
         Self {
             connection,
             gate,
+            window,
             shared,
             rules,
             waiting,
@@ -259,6 +268,7 @@ impl Driver {
         self.deliver(now);
         self.adopt(registrar, now);
         self.move_idle_back(now);
+        self.adjust_window(now);
         let mut more = self.send(outlet);
         self.poll_events(now);
         more |= !self.arrived.is_empty();
@@ -277,8 +287,8 @@ impl Driver {
             false => None,
         };
         let paced = self.paced_until.filter(|until| *until > now);
-        let moves = self.moves.deadline();
-        [self.connection.poll_timeout(), paced, splices, moves].into_iter().flatten().min()
+        let (moves, window) = (self.moves.deadline(), self.window.deadline());
+        [self.connection.poll_timeout(), paced, splices, moves, window].into_iter().flatten().min()
     }
 
     fn poll_events(&mut self, now: Instant) {
@@ -396,6 +406,7 @@ impl Driver {
                 Some(Channel::Spliced(spliced)) => {
                     let Some(inward) = &mut spliced.inward else { continue };
                     match inward.deliver(self.connection.recv_stream(id), now) {
+                        Ok(Delivered::Partly) if inward.is_blocked() => self.window.blocked(now),
                         Ok(Delivered::Partly) => {}
                         Ok(Delivered::UpToMove) => self.move_in(id),
                         Ok(Delivered::Whole) => {
@@ -421,6 +432,23 @@ impl Driver {
             for id in ids {
                 self.cut(id, Cut::Lost);
             }
+        }
+    }
+
+    /// Leaves other streams their window while sockets take nothing.
+    fn adjust_window(&mut self, now: Instant) {
+        let Some(since) = self.window.is_due(now) else { return };
+        let (mut blocked, mut stalled) = (0, 0);
+        for channel in self.channels.values() {
+            if let Channel::Spliced(spliced) = channel
+                && let Some(at) = spliced.inward.as_ref().and_then(Inward::blocked_since)
+            {
+                blocked += 1;
+                stalled += usize::from(at <= since);
+            }
+        }
+        if let Some(bytes) = self.window.set_stalled(blocked, stalled, now) {
+            self.connection.set_receive_window(bytes.into());
         }
     }
 

@@ -44,8 +44,13 @@ pub struct EndpointSettings {
     pub config: EndpointConfig,
     /// Handshakes of clients; without it nobody is let in.
     pub server: Option<ServerConfig>,
-    /// Makes the windows and timers of a connection. Its congestion controller is not used.
+    /// Makes the timers and limits of a connection. Its receive windows and its congestion controller
+    /// are not used.
     pub transport: MakeTransport,
+    /// Receive windows of connections for what is sparse.
+    pub sparse_windows: Windows,
+    /// Receive windows of connections for bulk.
+    pub bulk_windows: Windows,
     /// The controller of each connection.
     pub congestion: Arc<dyn ControllerFactory + Send + Sync>,
     /// Bytes of a connection that may be sent and not acknowledged.
@@ -65,6 +70,18 @@ pub struct EndpointSettings {
     pub goodbye_code: Option<VarInt>,
     /// Polling before sleep.
     pub spin: SpinShare,
+}
+
+/// Receive windows of a connection, in bytes: what a peer may have us hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Windows {
+    /// Of each stream.
+    pub stream: u32,
+    /// Of all streams together.
+    pub connection: u32,
+    /// The most that the connection's window grows to while sockets take nothing: by a stream's window
+    /// for each, so that those streams leave the others theirs.
+    pub connection_max: u32,
 }
 
 impl fmt::Debug for EndpointSettings {
@@ -240,6 +257,7 @@ impl Endpoint {
                     config: settings.config.clone(),
                     server: settings.server.clone(),
                     transport: Arc::clone(&settings.transport),
+                    windows: [settings.sparse_windows, settings.bulk_windows],
                     congestion: Arc::clone(&settings.congestion),
                     flight_max: settings.flight_max,
                     connections_max: settings.connections_max,
@@ -296,6 +314,7 @@ impl Endpoint {
             config,
             address,
             server_name,
+            lane,
             reply,
         });
         Connecting::new(opened)

@@ -27,16 +27,17 @@ use tracing::{debug, error};
 
 use crate::{
     admission::{Handshakes, Refusal, Verdict},
-    cid::{LoopIds, loop_of},
+    cid::{Lane, LoopIds, loop_of},
     connection::{Attempt, Opened, Shared},
-    driver::{Driver, Outlet, Waiting},
-    endpoint::{Accepted, Counters, MakeTransport, Rules},
+    driver::{Driver, Limits, Outlet, Waiting},
+    endpoint::{Accepted, Counters, MakeTransport, Rules, Windows},
     gate::Gate,
     mailbox::{Command, ConnectionCommand, Inbox, Key, Mailbox},
     socket::Socket,
     spin::{Spin, SpinShare},
     splice::Registered,
     udp::{Egress, Received, Udp},
+    windows::ReceiveWindow,
 };
 
 const UDP: Token = Token(0);
@@ -60,6 +61,8 @@ pub(crate) struct Parts {
     pub(crate) config: EndpointConfig,
     pub(crate) server: Option<ServerConfig>,
     pub(crate) transport: MakeTransport,
+    /// By lane.
+    pub(crate) windows: [Windows; 2],
     pub(crate) congestion: Arc<dyn ControllerFactory + Send + Sync>,
     pub(crate) flight_max: u64,
     pub(crate) connections_max: usize,
@@ -116,6 +119,7 @@ pub(crate) struct EventLoop {
     endpoint: Endpoint,
     server: Option<ServerConfig>,
     transport: MakeTransport,
+    windows: [Windows; 2],
     congestion: Arc<dyn ControllerFactory + Send + Sync>,
     flight_max: u64,
     connections_max: usize,
@@ -160,6 +164,7 @@ impl EventLoop {
             endpoint,
             server: None,
             transport: parts.transport,
+            windows: parts.windows,
             congestion: parts.congestion,
             flight_max: parts.flight_max,
             connections_max: parts.connections_max,
@@ -269,8 +274,8 @@ impl EventLoop {
         let commands: Vec<_> = self.inbox.take().collect();
         for command in commands {
             match command {
-                Command::Connect { config, address, server_name, reply } => {
-                    self.connect(*config, address, &server_name, reply, now);
+                Command::Connect { config, address, server_name, lane, reply } => {
+                    self.connect(*config, address, (&server_name, lane), reply, now);
                 }
                 Command::SetServerConfig(config) => {
                     self.set_server(Some(ServerConfig::clone(&config)));
@@ -309,29 +314,33 @@ impl EventLoop {
         self.endpoint.set_server_config(self.server.clone().map(Arc::new));
     }
 
-    /// The configuration of one connection, and the gate of what it sends.
-    fn gated(&self, now: Instant) -> (Gate, Arc<TransportConfig>) {
+    /// The configuration of one connection, and what bounds it.
+    fn limits(&self, lane: Lane, now: Instant) -> (Limits, Arc<TransportConfig>) {
         let (gate, factory) = Gate::new(Arc::clone(&self.congestion), self.flight_max, now);
+        let windows = self.windows[lane as usize];
         let mut transport = (self.transport)();
-        transport.congestion_controller_factory(factory);
-        (gate, Arc::new(transport))
+        transport
+            .congestion_controller_factory(factory)
+            .stream_receive_window(windows.stream.into())
+            .receive_window(windows.connection.into());
+        (Limits { gate, window: ReceiveWindow::new(windows) }, Arc::new(transport))
     }
 
     fn connect(
         &mut self,
         mut config: ClientConfig,
         address: SocketAddr,
-        server_name: &str,
+        (server_name, lane): (&str, Lane),
         reply: oneshot::Sender<Result<Opened, ConnectError>>,
         now: Instant,
     ) {
-        let (gate, transport) = self.gated(now);
+        let (limits, transport) = self.limits(lane, now);
         config.transport_config(transport);
         match self.endpoint.connect(now, config, address, server_name) {
             Ok((handle, connection)) => {
                 let (established, wait) = oneshot::channel();
                 let waiting = Waiting::Client(established);
-                let shared = self.add(handle, connection, gate, waiting, address);
+                let shared = self.add(handle, connection, limits, waiting, address);
                 let attempt = Attempt(Some(shared));
                 // Where nobody waits the attempt is dropped, which closes it.
                 let _ = reply.send(Ok(Opened { attempt, established: wait }));
@@ -344,7 +353,7 @@ impl EventLoop {
         &mut self,
         handle: ConnectionHandle,
         connection: quinn_proto::Connection,
-        gate: Gate,
+        limits: Limits,
         waiting: Waiting,
         remote: SocketAddr,
     ) -> Arc<Shared> {
@@ -352,7 +361,7 @@ impl EventLoop {
         self.next_serial += 1;
         let shared = Arc::new(Shared::new(key, self.mailbox.clone(), remote));
         let rules = Arc::clone(&self.rules);
-        let driver = Driver::new(connection, gate, Arc::clone(&shared), rules, waiting);
+        let driver = Driver::new(connection, limits, Arc::clone(&shared), rules, waiting);
         let slot = Slot { driver, key, dirty: false, deadline: None, routed: true };
         self.slots.insert(key, slot);
         self.routes.insert(handle.0, key);
@@ -441,7 +450,8 @@ impl EventLoop {
             self.give_up(key, Refusal::Displaced);
         }
         let Some(mut config) = self.server.clone() else { return self.endpoint.ignore(incoming) };
-        let (gate, transport) = self.gated(now);
+        let lane = Lane::of(incoming.orig_dst_cid());
+        let (limits, transport) = self.limits(lane, now);
         config.transport_config(transport);
         self.send_buffer.clear();
         let accepted =
@@ -449,7 +459,7 @@ impl EventLoop {
         match accepted {
             Ok((handle, connection)) => {
                 let waiting = Waiting::Server(self.accepted.clone());
-                let shared = self.add(handle, connection, gate, waiting, remote);
+                let shared = self.add(handle, connection, limits, waiting, remote);
                 self.handshakes.add(shared.key, remote, now);
             }
             Err(error) => {

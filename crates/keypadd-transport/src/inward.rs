@@ -49,6 +49,8 @@ pub(crate) struct Inward {
     pub(crate) registered: Arc<Registered>,
     stage: Stage,
     writable: bool,
+    /// Since when the socket has taken nothing of what waits.
+    blocked_since: Option<Instant>,
     /// Taken from the stream and not yet by the socket.
     undelivered: VecDeque<Bytes>,
     take_bytes: usize,
@@ -72,6 +74,7 @@ impl Inward {
             registered,
             stage: if finished { Stage::Ending } else { Stage::Open },
             writable: true,
+            blocked_since: None,
             undelivered: if received.is_empty() { VecDeque::new() } else { [received].into() },
             take_bytes: TAKEN_BYTES_MIN,
             offset,
@@ -102,6 +105,15 @@ impl Inward {
     /// Whether the socket has become writable for bytes that wait.
     pub(crate) fn waits_to_write(&self) -> bool {
         self.writable && !self.undelivered.is_empty()
+    }
+
+    /// Whether bytes wait for the socket.
+    pub(crate) fn is_blocked(&self) -> bool {
+        self.blocked_since.is_some()
+    }
+
+    pub(crate) fn blocked_since(&self) -> Option<Instant> {
+        self.blocked_since
     }
 
     /// Moves bytes from the stream to the socket, as far as both allow.
@@ -141,6 +153,7 @@ impl Inward {
     fn flush(&mut self, now: Instant) -> Result<bool, Cut> {
         while !self.undelivered.is_empty() {
             if !self.writable {
+                self.blocked_since.get_or_insert(now);
                 return Ok(false);
             }
             let mut slices = [IoSlice::new(&[]); SLICES];
@@ -152,6 +165,7 @@ impl Inward {
             }
             match self.registered.socket.write(&slices[..count]) {
                 Ok(written) => {
+                    self.blocked_since = None;
                     self.written(written);
                     if written == offered {
                         self.take_bytes = (self.take_bytes * 2).min(TAKEN_BYTES_MAX);

@@ -29,12 +29,14 @@ mod splice;
 mod steering;
 mod stream;
 mod udp;
+mod windows;
 
 pub use admission::{Refusal, Refusals};
 pub use cid::Lane;
 pub use connection::{Connecting, ConnectingError, Connection};
 pub use endpoint::{
     Accepted, Endpoint, EndpointSettings, HandshakeFailed, Inspect, LoopMeter, MakeTransport,
+    Windows,
 };
 pub use quinn_proto::{
     ApplicationClose, ClientConfig, ConnectionClose, ConnectionError, ConnectionStats,

@@ -15,6 +15,7 @@ use quinn_udp::RecvMeta;
 use tokio::sync::oneshot;
 
 use crate::{
+    cid::Lane,
     connection::Opened,
     migrate::Migration,
     socket::Socket,
@@ -36,6 +37,7 @@ pub(crate) enum Command {
         config: Box<ClientConfig>,
         address: std::net::SocketAddr,
         server_name: String,
+        lane: Lane,
         reply: oneshot::Sender<Result<Opened, ConnectError>>,
     },
     SetServerConfig(Arc<ServerConfig>),

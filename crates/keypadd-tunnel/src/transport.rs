@@ -3,21 +3,22 @@
 //! What one connection may hold, whatever its peer does:
 //!
 //! ```text
-//! receive_window + send_window + about 1 MiB in quinn-proto
+//! 64 KiB x (forwards_max + 17) + 4 x receive_window + 2 x 2 x send_window + about 2 MiB in quinn-proto
 //! ```
 //!
-//! Nothing else is queued: datagrams wait in the socket's buffer until their connection has room.
-//!
-//! The receive window holds for all streams together. A stream whose reader has stopped holds no
-//! more than `stream_receive_window` of it here, and nothing at the sender: bytes are taken from
-//! TCP only when they may leave at once. Crypto and loss recovery are not known here, only numbers.
+//! The first is the window of the connection for what is sparse, where every stream may be unread to
+//! the end of its own. The second is that of the connection for bulk, of which three quarters are
+//! there only while sockets take nothing; a stream whose reader has stopped holds no more than
+//! `stream_receive_window` of it here, and nothing at the sender: bytes are taken from TCP only when
+//! they may leave at once. Nothing else is queued: datagrams wait in the socket's buffer until their
+//! connection has room. Crypto and loss recovery are not known here, only numbers.
 
 use std::{any::Any, fmt, io, net::UdpSocket, str::FromStr, sync::Arc, thread, time::Duration};
 
 use keypadd_provider::Meters;
 use keypadd_transport::{
     Endpoint, EndpointConfig, EndpointSettings, IdleTimeout, Inspect, MtuDiscoveryConfig,
-    ServerConfig, SpinShare, TransportConfig, VarInt,
+    ServerConfig, SpinShare, TransportConfig, VarInt, Windows,
     congestion::{BbrConfig, ControllerFactory, CubicConfig},
     crypto,
 };
@@ -54,6 +55,12 @@ const MTU_UPPER_BOUND: u16 = 1452;
 /// halves throughput on paths that reorder. quinn drops what comes more than 129 numbers late, so
 /// a larger figure than this would call nothing lost that could still arrive.
 const PACKET_THRESHOLD: u32 = 128;
+
+/// Bytes that a stream may hold unread here before it moves to the bulk connection.
+const SPARSE_STREAM_WINDOW_BYTES: u32 = 64 << 10;
+
+/// What the receive window of a bulk connection grows to while sockets take nothing, as a multiple.
+const STALLED_FACTOR: u32 = 4;
 
 /// How fast to send. Measured, 300 Mbit/s, 20 ms, random loss of 0 / 0.5 / 2 %: CUBIC 281 / 11 / 4.3
 /// Mbit/s, BBR 269 / 261 / 263. On a fast clean link CUBIC won, 3.0 against 2.2 Gbit/s.
@@ -97,10 +104,9 @@ impl fmt::Display for Congestion {
 pub struct TransportSettings {
     /// Congestion control of what this end sends.
     pub congestion: Congestion,
-    /// Bytes that all streams of a connection may hold unread here.
+    /// Bytes that all streams of the bulk connection may hold unread here, where all are read.
     pub receive_window_bytes: u32,
-    /// Bytes that one stream may hold unread here. The ratio of the two windows is the number of
-    /// stopped readers that it takes to stop the whole connection.
+    /// Bytes that one stream of the bulk connection may hold unread here.
     pub stream_receive_window_bytes: u32,
     /// Bytes of a connection that may be sent and not yet acknowledged.
     pub send_window_bytes: u32,
@@ -125,7 +131,7 @@ impl Default for TransportSettings {
         Self {
             congestion: Congestion::default(),
             receive_window_bytes: 64 * MIB,
-            // 800 Mbit/s at 20 ms for one TCP connection; 32 stopped readers before others wait.
+            // 800 Mbit/s at 20 ms for one TCP connection; 128 stopped readers before other bulk waits.
             stream_receive_window_bytes: 2 * MIB,
             send_window_bytes: 16 * MIB,
             forwards_max: 1024,
@@ -174,6 +180,12 @@ impl TransportSettings {
             config,
             server,
             transport: Arc::new(move || settings.of_connection(end)),
+            sparse_windows: self.sparse_windows(),
+            bulk_windows: Windows {
+                stream: self.stream_receive_window_bytes,
+                connection: self.receive_window_bytes,
+                connection_max: self.receive_window_bytes.saturating_mul(STALLED_FACTOR),
+            },
             congestion,
             flight_max: self.send_window_bytes.into(),
             connections_max,
@@ -188,7 +200,14 @@ impl TransportSettings {
         })
     }
 
-    /// Windows and timers of one connection.
+    /// Every stream may be unread to the end of its window, and the others go on.
+    fn sparse_windows(&self) -> Windows {
+        let stream = SPARSE_STREAM_WINDOW_BYTES.min(self.stream_receive_window_bytes);
+        let connection = stream.saturating_mul(self.forwards_max.saturating_add(17));
+        Windows { stream, connection, connection_max: connection }
+    }
+
+    /// Timers and limits of one connection.
     fn of_connection(&self, end: End) -> TransportConfig {
         // The control stream is one more than the forwards. A server opens streams for remote
         // forwards alone.
@@ -202,8 +221,6 @@ impl TransportSettings {
 
         let mut config = TransportConfig::default();
         config
-            .receive_window(VarInt::from_u32(self.receive_window_bytes))
-            .stream_receive_window(VarInt::from_u32(self.stream_receive_window_bytes))
             // What may be in flight is bounded by the loop, for all streams together; a window in
             // quinn-proto would let one stream shut out the others.
             .send_window(2 * u64::from(self.send_window_bytes))

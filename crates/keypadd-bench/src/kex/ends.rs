@@ -12,7 +12,7 @@ use keypadd_provider::{
 };
 use keypadd_transport::{
     Accepted, ClientConfig, ConnectionError, Egress, Endpoint, EndpointConfig, EndpointSettings,
-    Lane, ServerConfig, SpinShare, TransportConfig, VarInt, congestion::CubicConfig,
+    Lane, ServerConfig, SpinShare, TransportConfig, VarInt, Windows, congestion::CubicConfig,
 };
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -120,6 +120,9 @@ async fn accept(server: Endpoint) {
     }
 }
 
+/// Nothing but the handshake is carried.
+const WINDOWS: Windows = Windows { stream: 1 << 16, connection: 1 << 16, connection_max: 1 << 16 };
+
 /// An endpoint of one loop on loopback.
 fn endpoint(server: Option<ServerConfig>) -> io::Result<Endpoint> {
     Endpoint::start(EndpointSettings {
@@ -132,6 +135,8 @@ fn endpoint(server: Option<ServerConfig>) -> io::Result<Endpoint> {
             transport.mtu_discovery_config(None);
             transport
         }),
+        sparse_windows: WINDOWS,
+        bulk_windows: WINDOWS,
         congestion: Arc::new(CubicConfig::default()),
         flight_max: FLIGHT_MAX,
         connections_max: CONNECTIONS_MAX,

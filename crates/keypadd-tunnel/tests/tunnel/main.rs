@@ -3,6 +3,7 @@
 #![allow(unreachable_pub, clippy::unwrap_used)]
 
 mod bench;
+mod bulk;
 mod carrying;
 mod changes;
 mod dynamic;

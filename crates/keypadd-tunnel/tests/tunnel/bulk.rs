@@ -1,0 +1,116 @@
+//! Bulk streams on a connection of their own, and streams that nobody reads.
+
+use std::time::Duration;
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    task::JoinSet,
+    time::sleep,
+};
+
+use crate::support::*;
+
+/// Sends noise through a connection both ways at once and compares it.
+async fn carry_both_ways(here: &mut TcpStream, there: &mut TcpStream, seed: u64, bytes: usize) {
+    let (up, down) = (noise(seed, bytes), noise(seed + 1, bytes));
+    let (mut up_heard, mut down_heard) = (vec![0; bytes], vec![0; bytes]);
+    let (mut here_reads, mut here_writes) = here.split();
+    let (mut there_reads, mut there_writes) = there.split();
+    let (one, two, three, four) = within(async {
+        tokio::join!(
+            here_writes.write_all(&up),
+            there_reads.read_exact(&mut up_heard),
+            there_writes.write_all(&down),
+            here_reads.read_exact(&mut down_heard),
+        )
+    })
+    .await;
+    one.and(two).and(three).and(four).unwrap();
+    assert!(up == up_heard && down == down_heard, "seed {seed}");
+}
+
+/// The connections of the one session that the server has.
+fn connections(tunnel: &Tunnel) -> usize {
+    tunnel.server.sessions.live().first().map_or(0, |session| session.keys().count())
+}
+
+#[tokio::test]
+async fn bulk_moves_to_a_connection_of_its_own_and_back_without_losing_a_byte() {
+    let target = listener().await;
+    let tunnel = Tunnel::to(&target).await;
+    let mut here = tunnel.enter().await;
+    let mut there = accept(&target).await;
+    swap_a_byte(&mut here, &mut there).await;
+    assert_eq!(connections(&tunnel), 1, "a keystroke needs no other connection");
+
+    for round in 0..3 {
+        carry_both_ways(&mut here, &mut there, 2 * round, 8 << 20).await;
+        assert_eq!(connections(&tunnel), 2);
+        // Both directions go back meanwhile.
+        sleep(Duration::from_millis(1500)).await;
+        swap_a_byte(&mut here, &mut there).await;
+    }
+    here.shutdown().await.unwrap();
+    assert_eq!(read_all(&mut there).await.unwrap(), b"");
+    let late = noise(9, 3_000_001);
+    let answering = async {
+        there.write_all(&late).await.unwrap();
+        there.shutdown().await.unwrap();
+    };
+    let (_, heard) = tokio::join!(answering, read_all(&mut here));
+    assert!(heard.unwrap() == late);
+    until("both ends forget it", || tunnel.open() == (0, 0)).await;
+}
+
+#[tokio::test]
+async fn a_bulk_stream_that_is_reset_at_either_end_is_reset_at_the_other() {
+    let target = listener().await;
+    let tunnel = Tunnel::to(&target).await;
+    for cut_here in [true, false] {
+        let mut here = tunnel.enter().await;
+        let mut there = accept(&target).await;
+        carry_both_ways(&mut here, &mut there, 3, 4 << 20).await;
+        let (cut, mut left) = if cut_here { (here, there) } else { (there, here) };
+        reset(cut);
+        assert_reset(&mut left).await;
+    }
+    until("both ends forget them", || tunnel.open() == (0, 0)).await;
+    // The session goes on.
+    let mut here = tunnel.enter().await;
+    talks(&mut here, &target).await;
+}
+
+#[tokio::test]
+async fn streams_that_nobody_reads_cost_the_others_nothing() {
+    const STALLED: usize = 80;
+    const BYTES: usize = 4 << 20;
+    let target = listener().await;
+    let tunnel = Tunnel::to(&target).await;
+    let mut held = Vec::new();
+    let mut writing = JoinSet::new();
+    for number in 0..2 * STALLED {
+        let mut here = tunnel.enter().await;
+        let mut there = accept(&target).await;
+        // A quarter of them have been read for a while, and are bulk by then.
+        if number % 4 == 0 {
+            carry_both_ways(&mut here, &mut there, number as u64, 512 << 10).await;
+        }
+        let (mut writes, unread) = if number % 2 == 0 { (here, there) } else { (there, here) };
+        held.push(unread);
+        writing.spawn(async move {
+            let _ = writes.write_all(&vec![0x5a; 2 * BYTES]).await;
+            writes
+        });
+    }
+    until("all sessions carry them", || tunnel.open().0 >= 2 * STALLED as u64).await;
+    sleep(Duration::from_millis(500)).await;
+
+    let mut here = tunnel.enter().await;
+    let mut there = accept(&target).await;
+    for _ in 0..20 {
+        swap_a_byte(&mut here, &mut there).await;
+    }
+    carry_both_ways(&mut here, &mut there, 7, 16 << 20).await;
+    drop((held, writing));
+}
