@@ -55,7 +55,7 @@ pub struct EndpointSettings {
     pub congestion: Arc<dyn ControllerFactory + Send + Sync>,
     /// Bytes of a connection that may be sent and not acknowledged.
     pub flight_max: u64,
-    /// Connections at once; more are refused.
+    /// Connections at once, of each lane; more are refused.
     pub connections_max: usize,
     /// Asked before each send.
     pub egress: Arc<dyn Egress>,
@@ -111,7 +111,8 @@ impl Rules {
 /// Figures that the loops of an endpoint share with its handles.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
-    connections: AtomicUsize,
+    /// By lane.
+    connections: [AtomicUsize; 2],
     idle: Notify,
     full: AtomicU64,
     displaced: AtomicU64,
@@ -120,18 +121,23 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    pub(crate) fn opened(&self) {
-        self.connections.fetch_add(1, Relaxed);
+    pub(crate) fn opened(&self, lane: Lane) {
+        self.connections[lane as usize].fetch_add(1, Relaxed);
     }
 
-    pub(crate) fn closed(&self) {
-        if self.connections.fetch_sub(1, Relaxed) == 1 {
+    pub(crate) fn closed(&self, lane: Lane) {
+        self.connections[lane as usize].fetch_sub(1, Relaxed);
+        if self.connections() == 0 {
             self.idle.notify_waiters();
         }
     }
 
+    pub(crate) fn connections_of(&self, lane: Lane) -> usize {
+        self.connections[lane as usize].load(Relaxed)
+    }
+
     pub(crate) fn connections(&self) -> usize {
-        self.connections.load(Relaxed)
+        self.connections_of(Lane::Sparse) + self.connections_of(Lane::Bulk)
     }
 
     pub(crate) fn refused(&self, refusal: Refusal) {

@@ -101,6 +101,7 @@ impl Registrar<'_> {
 struct Slot {
     driver: Driver,
     key: Key,
+    lane: Lane,
     /// In the list of those to drive.
     dirty: bool,
     /// The earliest of its entries among the timers.
@@ -205,7 +206,7 @@ impl EventLoop {
         for (_, slot) in self.slots.drain() {
             let abandon = || slot.driver.abandon(ConnectionError::LocallyClosed);
             let _ = catch_unwind(AssertUnwindSafe(abandon));
-            self.counters.closed();
+            self.counters.closed(slot.lane);
         }
     }
 
@@ -340,7 +341,7 @@ impl EventLoop {
             Ok((handle, connection)) => {
                 let (established, wait) = oneshot::channel();
                 let waiting = Waiting::Client(established);
-                let shared = self.add(handle, connection, limits, waiting, address);
+                let shared = self.add(handle, connection, (limits, lane), waiting, address);
                 let attempt = Attempt(Some(shared));
                 // Where nobody waits the attempt is dropped, which closes it.
                 let _ = reply.send(Ok(Opened { attempt, established: wait }));
@@ -353,7 +354,7 @@ impl EventLoop {
         &mut self,
         handle: ConnectionHandle,
         connection: quinn_proto::Connection,
-        limits: Limits,
+        (limits, lane): (Limits, Lane),
         waiting: Waiting,
         remote: SocketAddr,
     ) -> Arc<Shared> {
@@ -362,10 +363,10 @@ impl EventLoop {
         let shared = Arc::new(Shared::new(key, self.mailbox.clone(), remote));
         let rules = Arc::clone(&self.rules);
         let driver = Driver::new(connection, limits, Arc::clone(&shared), rules, waiting);
-        let slot = Slot { driver, key, dirty: false, deadline: None, routed: true };
+        let slot = Slot { driver, key, lane, dirty: false, deadline: None, routed: true };
         self.slots.insert(key, slot);
         self.routes.insert(handle.0, key);
-        self.counters.opened();
+        self.counters.opened(lane);
         self.mark(key);
         shared
     }
@@ -428,7 +429,8 @@ impl EventLoop {
             // It could not be answered, and would be a connection more to wait for.
             return self.endpoint.ignore(incoming);
         }
-        let full = self.counters.connections() >= self.connections_max;
+        let lane = Lane::of(incoming.orig_dst_cid());
+        let full = self.counters.connections_of(lane) >= self.connections_max;
         // The oldest handshake makes way also where all places are taken by handshakes.
         let displaced = self.handshakes.displaced_by(remote.ip());
         if self.refusing || (full && displaced.is_none()) {
@@ -450,7 +452,6 @@ impl EventLoop {
             self.give_up(key, Refusal::Displaced);
         }
         let Some(mut config) = self.server.clone() else { return self.endpoint.ignore(incoming) };
-        let lane = Lane::of(incoming.orig_dst_cid());
         let (limits, transport) = self.limits(lane, now);
         config.transport_config(transport);
         self.send_buffer.clear();
@@ -459,7 +460,7 @@ impl EventLoop {
         match accepted {
             Ok((handle, connection)) => {
                 let waiting = Waiting::Server(self.accepted.clone());
-                let shared = self.add(handle, connection, limits, waiting, remote);
+                let shared = self.add(handle, connection, (limits, lane), waiting, remote);
                 self.handshakes.add(shared.key, remote, now);
             }
             Err(error) => {
@@ -549,8 +550,9 @@ impl EventLoop {
             self.handshakes.remove(key, turn.proved);
         }
         if over {
+            let lane = slot.lane;
             self.slots.remove(&key);
-            self.counters.closed();
+            self.counters.closed(lane);
             return;
         }
         if turn.more || self.udp.is_full() {
@@ -603,7 +605,7 @@ impl EventLoop {
             let handle = ConnectionHandle(slot.key.handle);
             let _ = self.endpoint.handle_event(handle, EndpointEvent::drained());
         }
-        self.counters.closed();
+        self.counters.closed(slot.lane);
         self.sockets.retain(|_, (of, _)| *of != key);
         let _ = catch_unwind(AssertUnwindSafe(|| slot.driver.abandon(reason)));
     }
