@@ -1,5 +1,5 @@
-//! A fault inside ends one connection, or none: a number that is sealed twice at a server with two sessions,
-//! a filler that panics.
+//! A fault inside ends one connection, or none: a number that is sealed twice and a panic at a server
+//! with several sessions, a filler that panics.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -151,6 +151,79 @@ async fn a_number_sealed_twice_ends_its_connection_with_code_2_and_no_other() {
     assert_eq!(left(), [survivor]);
     assert!(other.reconnects().is_empty());
     assert_eq!(sound.repeated.load(Relaxed), 0);
+}
+
+/// Seals as it is asked, and panics when it is told to.
+#[derive(Default)]
+struct Panics {
+    is_armed: AtomicBool,
+    happened: AtomicBool,
+}
+
+impl Interposer for Panics {
+    fn seal(
+        &self,
+        origin: Origin,
+        key: &dyn PacketKey,
+        packet_number: u64,
+        buf: &mut [u8],
+        header_len: usize,
+    ) {
+        if !matches!(origin, Origin::Initial | Origin::Handshake(0))
+            && self.is_armed.swap(false, Relaxed)
+        {
+            self.happened.store(true, Relaxed);
+            panic!("a fault in sealing, as the test wants it");
+        }
+        key.encrypt(packet_number, buf, header_len);
+    }
+}
+
+#[tokio::test]
+async fn a_panic_in_sealing_ends_its_session_and_no_other() {
+    let (key, server_key) = (new_key(), new_key());
+    let ends: Arc<Mutex<Vec<Arc<Panics>>>> = Arc::default();
+    let adjust = |server: &mut ServerSettings| {
+        let settings = crypto(&server_key, Suite::AES_128_GCM);
+        let inner = server_config(&settings, server.peers.clone()).unwrap();
+        let ends = Arc::clone(&ends);
+        server.crypto = interposer::each_of_server(inner, move || {
+            let end = Arc::new(Panics::default());
+            ends.lock().unwrap().push(Arc::clone(&end));
+            end
+        });
+    };
+    let server = RunningServer::start_as(server_key.clone(), key.public(), &["*:*"], adjust);
+    let target = listener().await;
+    let forward = format!("0:{}", target.local_addr().unwrap());
+    let start = |instance| {
+        let mut settings = client_settings(&server, &key, &[&forward]);
+        settings.instance = Instance([instance; 16]);
+        RunningClient::start(settings)
+    };
+    let failing = start(1).await;
+    let mut failing_here = TcpStream::connect(failing.entrances[0]).await.unwrap();
+    let _failing_there = accept(&target).await;
+    let other = start(2).await;
+    let mut here = TcpStream::connect(other.entrances[0]).await.unwrap();
+    let mut there = accept(&target).await;
+    carry(&mut here, &mut there, 1).await;
+
+    let armed = Arc::clone(&ends.lock().unwrap()[0]);
+    armed.is_armed.store(true, Relaxed);
+    failing_here.write_all(b"a keystroke").await.unwrap();
+    until("sealing panics", || armed.happened.load(Relaxed)).await;
+    assert_reset(&mut failing_here).await;
+    until("its client comes again", || !failing.reconnects().is_empty()).await;
+
+    // The other session, new clients and the server's end are as before.
+    carry(&mut here, &mut there, 2).await;
+    assert!(other.reconnects().is_empty());
+    let third = start(3).await;
+    let mut here = TcpStream::connect(third.entrances[0]).await.unwrap();
+    talks(&mut here, &target).await;
+    drop((failing, other, third));
+    within(server.stop()).await;
 }
 
 /// A kernel whose clock fails when it is told to.
