@@ -17,7 +17,8 @@ const QUIET_FILTER: &str = "error,keypadd=warn,keypadd_keystream=warn,keypadd_po
                             keypadd_provider=warn,keypadd_tunnel=warn";
 /// `-v`: our crates at `debug`, the transport's warnings.
 const VERBOSE_FILTER: &str = "warn,keypadd=debug,keypadd_keystream=debug,keypadd_pool=debug,\
-                              keypadd_provider=debug,keypadd_tunnel=debug";
+                              keypadd_provider=debug,keypadd_transport=debug,\
+                              keypadd_tunnel=debug";
 /// `-vv`: what the transport does as well.
 const TALKATIVE_FILTER: &str = "debug";
 

@@ -463,11 +463,14 @@ impl Driver {
     pub(crate) fn cut(&mut self, id: StreamId, cut: Cut) {
         let Some(Channel::Spliced(spliced)) = self.channels.get(&id) else { return };
         let elsewhere = spliced.outward.is_none() || spliced.inward.is_none();
-        if spliced.joint.cut(cut) && elsewhere {
-            self.tell(Migration::Sweep);
-        }
+        spliced.joint.cut(cut);
         self.reset(id, self.rules.cut_code);
         self.remove_spliced(id);
+        if elsewhere {
+            // The other direction is on another stream of this connection, or of the sibling.
+            self.sweep();
+            self.tell(Migration::Sweep);
+        }
     }
 
     pub(crate) fn remove_spliced(&mut self, id: StreamId) {

@@ -55,7 +55,8 @@ pub struct EndpointSettings {
     pub congestion: Arc<dyn ControllerFactory + Send + Sync>,
     /// Bytes of a connection that may be sent and not acknowledged.
     pub flight_max: u64,
-    /// Connections at once, of each lane; more are refused.
+    /// Connections of clients that have proved a key, at once and of each lane; more are refused.
+    /// Handshakes are bounded apart (`admission`).
     pub connections_max: usize,
     /// Asked before each send.
     pub egress: Arc<dyn Egress>,
@@ -111,8 +112,10 @@ impl Rules {
 /// Figures that the loops of an endpoint share with its handles.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
-    /// By lane.
-    connections: [AtomicUsize; 2],
+    /// Connections that are not over, handshakes among them.
+    connections: AtomicUsize,
+    /// Clients' connections that have proved a key, by lane.
+    proved: [AtomicUsize; 2],
     idle: Notify,
     full: AtomicU64,
     displaced: AtomicU64,
@@ -121,23 +124,33 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    pub(crate) fn opened(&self, lane: Lane) {
-        self.connections[lane as usize].fetch_add(1, Relaxed);
+    pub(crate) fn opened(&self) {
+        self.connections.fetch_add(1, Relaxed);
     }
 
-    pub(crate) fn closed(&self, lane: Lane) {
-        self.connections[lane as usize].fetch_sub(1, Relaxed);
-        if self.connections() == 0 {
+    pub(crate) fn closed(&self) {
+        if self.connections.fetch_sub(1, Relaxed) == 1 {
             self.idle.notify_waiters();
         }
     }
 
-    pub(crate) fn connections_of(&self, lane: Lane) -> usize {
-        self.connections[lane as usize].load(Relaxed)
+    pub(crate) fn connections(&self) -> usize {
+        self.connections.load(Relaxed)
     }
 
-    pub(crate) fn connections(&self) -> usize {
-        self.connections_of(Lane::Sparse) + self.connections_of(Lane::Bulk)
+    /// A client has proved its key.
+    pub(crate) fn proved(&self, lane: Lane) {
+        self.proved[lane as usize].fetch_add(1, Relaxed);
+    }
+
+    /// A client that had proved its key is gone.
+    pub(crate) fn left(&self, lane: Lane) {
+        self.proved[lane as usize].fetch_sub(1, Relaxed);
+    }
+
+    /// Clients that have proved their keys.
+    pub(crate) fn clients(&self, lane: Lane) -> usize {
+        self.proved[lane as usize].load(Relaxed)
     }
 
     pub(crate) fn refused(&self, refusal: Refusal) {

@@ -102,6 +102,8 @@ struct Slot {
     driver: Driver,
     key: Key,
     lane: Lane,
+    /// Whether it counts among the clients that have proved a key.
+    counted: bool,
     /// In the list of those to drive.
     dirty: bool,
     /// The earliest of its entries among the timers.
@@ -206,7 +208,7 @@ impl EventLoop {
         for (_, slot) in self.slots.drain() {
             let abandon = || slot.driver.abandon(ConnectionError::LocallyClosed);
             let _ = catch_unwind(AssertUnwindSafe(abandon));
-            self.counters.closed(slot.lane);
+            self.counters.closed();
         }
     }
 
@@ -363,10 +365,11 @@ impl EventLoop {
         let shared = Arc::new(Shared::new(key, self.mailbox.clone(), remote));
         let rules = Arc::clone(&self.rules);
         let driver = Driver::new(connection, limits, Arc::clone(&shared), rules, waiting);
-        let slot = Slot { driver, key, lane, dirty: false, deadline: None, routed: true };
+        let slot =
+            Slot { driver, key, lane, counted: false, dirty: false, deadline: None, routed: true };
         self.slots.insert(key, slot);
         self.routes.insert(handle.0, key);
-        self.counters.opened(lane);
+        self.counters.opened();
         self.mark(key);
         shared
     }
@@ -430,10 +433,9 @@ impl EventLoop {
             return self.endpoint.ignore(incoming);
         }
         let lane = Lane::of(incoming.orig_dst_cid());
-        let full = self.counters.connections_of(lane) >= self.connections_max;
-        // The oldest handshake makes way also where all places are taken by handshakes.
+        let full = self.counters.clients(lane) >= self.connections_max;
         let displaced = self.handshakes.displaced_by(remote.ip());
-        if self.refusing || (full && displaced.is_none()) {
+        if self.refusing || full {
             if !self.refusing {
                 self.refused(remote, Refusal::Full);
             }
@@ -546,13 +548,17 @@ impl EventLoop {
             self.sockets.remove(&token);
         }
         let over = slot.driver.is_over();
-        if turn.proved || turn.lost {
-            self.handshakes.remove(key, turn.proved);
+        if turn.lost && !turn.proved {
+            self.handshakes.remove(key, false);
+        }
+        if turn.proved && self.handshakes.remove(key, true) {
+            slot.counted = true;
+            self.counters.proved(slot.lane);
         }
         if over {
-            let lane = slot.lane;
-            self.slots.remove(&key);
-            self.counters.closed(lane);
+            if let Some(slot) = self.slots.remove(&key) {
+                self.uncount(&slot);
+            }
             return;
         }
         if turn.more || self.udp.is_full() {
@@ -561,6 +567,13 @@ impl EventLoop {
         if let Some(at) = turn.deadline {
             self.set_timer(key, at);
         }
+    }
+
+    fn uncount(&self, slot: &Slot) {
+        if slot.counted {
+            self.counters.left(slot.lane);
+        }
+        self.counters.closed();
     }
 
     fn set_timer(&mut self, key: Key, at: Instant) {
@@ -605,7 +618,7 @@ impl EventLoop {
             let handle = ConnectionHandle(slot.key.handle);
             let _ = self.endpoint.handle_event(handle, EndpointEvent::drained());
         }
-        self.counters.closed(slot.lane);
+        self.uncount(&slot);
         self.sockets.retain(|_, (of, _)| *of != key);
         let _ = catch_unwind(AssertUnwindSafe(|| slot.driver.abandon(reason)));
     }

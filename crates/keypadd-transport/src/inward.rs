@@ -127,7 +127,7 @@ impl Inward {
                 return Ok(Delivered::Partly);
             }
             if self.stage == Stage::Ending {
-                self.registered.socket.shutdown()?;
+                self.joint.shut_down(&self.registered.socket)?;
                 self.joint.inward_done(&self.registered.socket);
                 return Ok(Delivered::Whole);
             }

@@ -398,8 +398,8 @@ impl Driver {
         }
     }
 
-    /// Cuts what was cut at the sibling.
-    fn sweep(&mut self) {
+    /// Ends the streams of splices that were cut.
+    pub(crate) fn sweep(&mut self) {
         let is_cut = |channel: &Channel| matches!(channel, Channel::Spliced(spliced) if spliced.joint.is_cut());
         let cut = self.channels.iter().filter(|(_, channel)| is_cut(channel));
         let ids: Vec<_> = cut.map(|(id, _)| *id).collect();

@@ -149,6 +149,9 @@ impl Outward {
         if self.unsent.is_empty() {
             match self.socket().read(bytes) {
                 Ok(read) if read.is_empty() => {
+                    if self.joint.was_reset(self.socket()) {
+                        return Err(io::Error::from(io::ErrorKind::ConnectionReset).into());
+                    }
                     self.stage = Stage::Finishing;
                     // A stream that was stopped meanwhile is cut by the event that says so.
                     let _ = stream.finish();

@@ -15,6 +15,7 @@ use std::{
 };
 
 use mio::{Interest, Registry, Token, unix::SourceFd};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::SockRef;
 
 /// A connected stream socket in non-blocking mode.
@@ -122,6 +123,14 @@ impl Socket {
             Self::Tcp(stream) => stream.shutdown(Shutdown::Write),
             Self::Unix(stream) => stream.shutdown(Shutdown::Write),
         }
+    }
+
+    /// Whether TCP has ended both ways, as it has after a reset. A unix socket has no reset.
+    pub(crate) fn is_hung_up(&self) -> bool {
+        let Self::Tcp(stream) = self else { return false };
+        let mut asked = [PollFd::new(stream, PollFlags::empty())];
+        let answered = poll(&mut asked, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+        answered.is_ok() && asked[0].revents().contains(PollFlags::HUP)
     }
 
     /// The error that waits on it, if any.

@@ -15,7 +15,7 @@ use std::{
     io,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering::Relaxed},
+        atomic::{AtomicBool, Ordering::SeqCst},
     },
     time::Duration,
 };
@@ -99,6 +99,8 @@ pub(crate) struct Joint {
     pub(crate) delivery: Delivery,
     outcome: Mutex<Outcome>,
     cut: AtomicBool,
+    /// The socket's output is shut down, or is about to be.
+    shut: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -111,7 +113,20 @@ struct Outcome {
 impl Joint {
     pub(crate) fn new(delivery: Delivery, reply: Reply) -> Arc<Self> {
         let outcome = Outcome { reply: Some(reply), outward_done: false, inward_done: false };
-        Arc::new(Self { delivery, outcome: Mutex::new(outcome), cut: AtomicBool::new(false) })
+        let (cut, shut) = (AtomicBool::new(false), AtomicBool::new(false));
+        Arc::new(Self { delivery, outcome: Mutex::new(outcome), cut, shut })
+    }
+
+    /// Ends the socket's output.
+    pub(crate) fn shut_down(&self, socket: &Socket) -> io::Result<()> {
+        self.shut.store(true, SeqCst);
+        socket.shutdown()
+    }
+
+    /// Whether an end of input was a reset. The loop of the other direction may have taken the error,
+    /// so that the input shows an end alone.
+    pub(crate) fn was_reset(&self, socket: &Socket) -> bool {
+        self.is_cut() || (socket.is_hung_up() && !self.shut.load(SeqCst))
     }
 
     /// The peer has acknowledged every byte and the end.
@@ -140,7 +155,7 @@ impl Joint {
     /// Ends the splice; the first reason stands. The socket is reset when both directions are
     /// dropped. Returns whether it was not over before.
     pub(crate) fn cut(&self, cut: Cut) -> bool {
-        self.cut.store(true, Relaxed);
+        self.cut.store(true, SeqCst);
         match self.outcome().reply.take() {
             Some(reply) => {
                 let _ = reply.send(Err(cut));
@@ -152,7 +167,7 @@ impl Joint {
 
     /// Whether either direction was cut.
     pub(crate) fn is_cut(&self) -> bool {
-        self.cut.load(Relaxed)
+        self.cut.load(SeqCst)
     }
 
     /// No panic leaves it half changed.

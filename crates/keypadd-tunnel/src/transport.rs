@@ -131,7 +131,7 @@ impl Default for TransportSettings {
         Self {
             congestion: Congestion::default(),
             receive_window_bytes: 64 * MIB,
-            // 800 Mbit/s at 20 ms for one TCP connection; 128 stopped readers before other bulk waits.
+            // 800 Mbit/s at 20 ms for one TCP connection; 96 stopped readers before other bulk has less than its window.
             stream_receive_window_bytes: 2 * MIB,
             send_window_bytes: 16 * MIB,
             forwards_max: 1024,
@@ -147,7 +147,8 @@ impl Default for TransportSettings {
 /// As many loops as cores, within bounds: with two, a keystroke waits for no thread that carries bulk
 /// data, also on a single core.
 fn default_loops() -> usize {
-    thread::available_parallelism().map_or(2, |cores| cores.get().clamp(2, 8))
+    // An even number: half of them carry what is sparse, half bulk.
+    thread::available_parallelism().map_or(2, |cores| cores.get().clamp(2, 8) & !1)
 }
 
 /// Which end of the connection a configuration is for.
