@@ -261,15 +261,19 @@ impl Driver {
     /// Drives until there is nothing to do, or enough has been done for one turn.
     pub(crate) fn drive(&mut self, outlet: &mut Outlet<'_>, registrar: &mut Registrar<'_>) -> Turn {
         let now = outlet.now;
-        if self.connection.poll_timeout().is_some_and(|deadline| deadline <= now) {
-            self.connection.handle_timeout(now);
-        }
         self.poll_events(now);
         self.deliver(now);
         self.adopt(registrar, now);
         self.move_idle_back(now);
         self.adjust_window(now);
         let mut more = self.send(outlet);
+        // Timers come after what has arrived was answered: on a path that has just changed, quinn-proto
+        // takes it that something is in flight.
+        if self.connection.poll_timeout().is_some_and(|deadline| deadline <= now) {
+            self.connection.handle_timeout(now);
+            self.poll_events(now);
+            more |= self.send(outlet);
+        }
         self.poll_events(now);
         more |= !self.arrived.is_empty();
         self.shared.publish(self.connection.remote_address(), self.connection.stats());
