@@ -224,11 +224,13 @@ impl Driver {
     ) {
         let Some(Channel::Held(held)) = self.channels.remove(&id) else { return };
         let interest = Interest::READABLE | Interest::WRITABLE;
-        let registered = socket.prepare().and_then(|()| registrar.register(id, socket, interest));
+        // From here on a drop of the socket resets it.
+        let ready = socket.prepare().map_err(Cut::from).and_then(|()| held.hold.take());
+        let registered =
+            ready.and_then(|received| Ok((received, registrar.register(id, socket, interest)?)));
         match registered {
-            Ok(registered) => {
+            Ok((received, registered)) => {
                 let joint = Joint::new(delivery, reply);
-                let received = held.hold.take();
                 let mut inward =
                     Inward::new(Arc::clone(&joint), Arc::clone(&registered), received, held.read);
                 let moves_to = held
@@ -243,8 +245,8 @@ impl Driver {
                 self.enqueue(id);
                 self.arrived.push(id);
             }
-            Err(error) => {
-                let _ = reply.send(Err(error.into()));
+            Err(cut) => {
+                let _ = reply.send(Err(cut));
                 self.reset(id, self.rules.cut_code);
             }
         }

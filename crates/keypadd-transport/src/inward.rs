@@ -12,7 +12,7 @@ use std::{
 };
 
 use bytes::{Buf, Bytes};
-use quinn_proto::{RecvStream, VarInt};
+use quinn_proto::RecvStream;
 
 use crate::splice::{Cut, DELIVERY_TIME, Delivery, Joint, Registered};
 
@@ -137,14 +137,21 @@ impl Inward {
                 None => self.take_bytes,
             };
             match take(&mut stream, bytes, &mut self.undelivered) {
-                Ok(Taken::Some(bytes)) => self.offset += bytes as u64,
-                // Where the connection is gone nothing comes after what has been delivered.
-                Ok(Taken::None) if self.give_up_at.is_some() => return Err(Cut::Lost),
-                Ok(Taken::None) => return Ok(Delivered::Partly),
                 // The peer may not end a stream that it has said goes on elsewhere.
-                Ok(Taken::End) if self.moves_at.is_some() => return Err(Cut::Lost),
-                Ok(Taken::End) => self.stage = Stage::Ending,
-                Err(code) => return Err(Cut::Remote(code)),
+                Ok(Taken { is_end: true, .. }) if self.moves_at.is_some() => return Err(Cut::Lost),
+                Ok(Taken { bytes, is_end }) => {
+                    self.offset += bytes as u64;
+                    if is_end {
+                        self.stage = Stage::Ending;
+                    } else if bytes == 0 {
+                        // Where the connection is gone nothing comes after what has been delivered.
+                        return match self.give_up_at {
+                            Some(_) => Err(Cut::Lost),
+                            None => Ok(Delivered::Partly),
+                        };
+                    }
+                }
+                Err(cut) => return Err(cut),
             }
         }
     }
@@ -209,31 +216,35 @@ impl Inward {
     }
 }
 
-enum Taken {
-    Some(usize),
-    None,
-    End,
+struct Taken {
+    bytes: usize,
+    /// Nothing comes after them.
+    is_end: bool,
 }
 
-/// Takes up to `bytes` from the stream; the error is the peer's code.
+/// Takes up to `bytes` from the stream.
 fn take(
     stream: &mut RecvStream<'_>,
     bytes: usize,
     into: &mut VecDeque<Bytes>,
-) -> Result<Taken, VarInt> {
-    // A stream that is closed has been stopped here, or read to its end.
-    let Ok(mut chunks) = stream.read(true) else { return Ok(Taken::End) };
-    let mut taken = 0;
-    while taken < bytes && into.len() < SLICES {
-        match chunks.next(bytes - taken) {
+) -> Result<Taken, Cut> {
+    // A stream that is read to its end is not asked again: this one was given up.
+    let Ok(mut chunks) = stream.read(true) else { return Err(Cut::Lost) };
+    let mut taken = Taken { bytes: 0, is_end: false };
+    while taken.bytes < bytes && into.len() < SLICES {
+        match chunks.next(bytes - taken.bytes) {
             Ok(Some(chunk)) => {
-                taken += chunk.bytes.len();
+                taken.bytes += chunk.bytes.len();
                 into.push_back(chunk.bytes);
             }
-            Ok(None) if taken == 0 => return Ok(Taken::End),
-            Err(quinn_proto::ReadError::Reset(code)) if taken == 0 => return Err(code),
-            Ok(None) | Err(_) => break,
+            // quinn-proto says so once.
+            Ok(None) => {
+                taken.is_end = true;
+                break;
+            }
+            Err(quinn_proto::ReadError::Reset(code)) => return Err(Cut::Remote(code)),
+            Err(quinn_proto::ReadError::Blocked) => break,
         }
     }
-    Ok(if taken == 0 { Taken::None } else { Taken::Some(taken) })
+    Ok(taken)
 }

@@ -118,11 +118,18 @@ impl Hold {
     }
 
     /// What no reader has taken, for the socket that the stream is spliced to, and whether the
-    /// stream has ended after it.
-    pub(crate) fn take(&self) -> (Bytes, bool) {
+    /// stream has ended after it. The error is what has ended either direction otherwise.
+    pub(crate) fn take(&self) -> Result<(Bytes, bool), Cut> {
         let mut held = self.held();
-        let finished = matches!(held.end, Some(End::Finished));
-        (held.bytes.split().freeze(), finished)
+        match (&held.end, held.stopped) {
+            (Some(End::Failed(ReadError::Reset(code))), _) => Err(Cut::Remote(*code)),
+            (_, Some(Stopped::ByPeer(code))) => Err(Cut::Remote(code)),
+            (Some(End::Failed(ReadError::Lost(_))), _) | (_, Some(Stopped::Lost)) => Err(Cut::Lost),
+            (end, None) => {
+                let finished = end.is_some();
+                Ok((held.bytes.split().freeze(), finished))
+            }
+        }
     }
 
     /// No panic leaves it half changed.
