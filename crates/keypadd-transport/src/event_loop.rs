@@ -15,7 +15,7 @@ use std::{
 };
 
 use bytes::BytesMut;
-use mio::{Events, Interest, Poll, Registry, Token};
+use mio::{Events, Poll, Token};
 use quinn_proto::{
     ClientConfig, ConnectError, ConnectionError, ConnectionHandle, DatagramEvent, Endpoint,
     EndpointConfig, EndpointEvent, Incoming, ServerConfig, StreamId, TransportConfig,
@@ -33,9 +33,8 @@ use crate::{
     endpoint::{Accepted, Counters, MakeTransport, Rules, Windows},
     gate::Gate,
     mailbox::{Command, ConnectionCommand, Inbox, Key, Mailbox},
-    socket::Socket,
     spin::{Spin, SpinShare},
-    splice::Registered,
+    splice::Registrar,
     udp::{Egress, Received, Udp},
     windows::ReceiveWindow,
 };
@@ -71,30 +70,6 @@ pub(crate) struct Parts {
     pub(crate) counters: Arc<Counters>,
     pub(crate) accepted: mpsc::UnboundedSender<Accepted>,
     pub(crate) spin: SpinShare,
-}
-
-/// Registers sockets of one connection with a loop.
-pub(crate) struct Registrar<'a> {
-    key: Key,
-    registry: &'a Registry,
-    sockets: &'a mut HashMap<Token, (Key, StreamId)>,
-    next_token: &'a mut usize,
-}
-
-impl Registrar<'_> {
-    /// Registers the socket of a stream.
-    pub(crate) fn register(
-        &mut self,
-        id: StreamId,
-        socket: Socket,
-        interest: Interest,
-    ) -> io::Result<Arc<Registered>> {
-        let token = Token(*self.next_token);
-        *self.next_token += 1;
-        let registered = Registered::new(socket, token, interest, self.registry)?;
-        self.sockets.insert(token, (self.key, id));
-        Ok(Arc::new(registered))
-    }
 }
 
 /// A connection and what the loop knows of it.

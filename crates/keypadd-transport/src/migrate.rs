@@ -28,12 +28,11 @@ use tracing::debug;
 use crate::{
     channel::{Channel, Spliced},
     driver::Driver,
-    event_loop::Registrar,
     inward::Inward,
     mailbox::{Command, ConnectionCommand, Key, Mailbox},
     outward::Outward,
     socket::Socket,
-    splice::{Cut, Registered},
+    splice::{Cut, Registered, Registrar},
 };
 
 /// The code that stops a stream which goes on at the sibling connection ("move").

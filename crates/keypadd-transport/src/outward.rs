@@ -19,15 +19,6 @@ pub(crate) const SPARSE_BYTES: usize = 16 << 10;
 /// Bytes without pause that make a stream bulk, to be carried over the session's bulk connection.
 const BULK_BYTES: usize = 64 << 10;
 
-/// Whether a stream has more to say.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sent {
-    /// This many bytes, and there may be more.
-    Bytes(usize),
-    /// This many bytes; the socket's next event or the stream's credit comes first.
-    Dry(usize),
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Open,
@@ -133,18 +124,18 @@ impl Outward {
             && self.sent_at <= since
     }
 
-    /// Reads up to `bytes` from the socket and gives them to the stream.
+    /// Reads up to `bytes` from the socket and gives them to the stream; how many went in.
     pub(crate) fn send(
         &mut self,
         stream: &mut SendStream<'_>,
         bytes: usize,
         now: Instant,
-    ) -> Result<Sent, Cut> {
+    ) -> Result<usize, Cut> {
         if !self.head.is_empty() {
             let sent = write(stream, &mut self.head)?;
             self.blocked = !self.head.is_empty();
             self.offset += sent as u64;
-            return Ok(if self.may_send() { Sent::Bytes(sent) } else { Sent::Dry(sent) });
+            return Ok(sent);
         }
         if self.unsent.is_empty() {
             match self.socket().read(bytes) {
@@ -155,7 +146,7 @@ impl Outward {
                     self.stage = Stage::Finishing;
                     // A stream that was stopped meanwhile is cut by the event that says so.
                     let _ = stream.finish();
-                    return Ok(Sent::Dry(0));
+                    return Ok(0);
                 }
                 Ok(read) => {
                     self.run_bytes += read.len();
@@ -167,7 +158,7 @@ impl Outward {
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.ran_dry();
-                    return Ok(Sent::Dry(0));
+                    return Ok(0);
                 }
                 Err(error) => return Err(error.into()),
             }
@@ -177,7 +168,7 @@ impl Outward {
         self.blocked = !self.unsent.is_empty();
         self.offset += sent as u64;
         self.sent_at = now;
-        Ok(if self.may_send() { Sent::Bytes(sent) } else { Sent::Dry(sent) })
+        Ok(sent)
     }
 
     fn ran_dry(&mut self) {

@@ -8,7 +8,7 @@ use quinn_proto::StreamId;
 use crate::{
     channel::Channel,
     driver::{Driver, Outlet},
-    outward::{SPARSE_BYTES, Sent},
+    outward::SPARSE_BYTES,
 };
 
 /// Trains of packets with bulk data that leave before the loop looks elsewhere.
@@ -112,12 +112,8 @@ impl Driver {
         let Some(outward) = &mut spliced.outward else { return 0 };
         outward.queued = false;
         match outward.send(&mut self.connection.send_stream(id), bytes, now) {
-            Ok(Sent::Bytes(sent)) => {
+            Ok(sent) => {
                 self.enqueue(id);
-                self.move_if_bulk(id);
-                sent
-            }
-            Ok(Sent::Dry(sent)) => {
                 self.move_if_bulk(id);
                 sent
             }

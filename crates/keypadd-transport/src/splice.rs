@@ -12,6 +12,7 @@
 //! by one loop and may move to another (`migrate`); what they share is the outcome, kept here.
 
 use std::{
+    collections::HashMap,
     io,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -21,11 +22,11 @@ use std::{
 };
 
 use mio::{Interest, Registry, Token};
-use quinn_proto::VarInt;
+use quinn_proto::{StreamId, VarInt};
 use thiserror::Error;
 use tokio::sync::oneshot;
 
-use crate::socket::Socket;
+use crate::{mailbox::Key, socket::Socket};
 
 /// Time in which a socket must take a byte once the connection is gone. The kernel takes bytes in
 /// gulps, a third of its buffer each: a slow reader needs seconds for one.
@@ -90,6 +91,30 @@ impl Drop for Registered {
     fn drop(&mut self) {
         // Another descriptor of the same socket would keep it registered.
         let _ = self.socket.deregister(&self.registry);
+    }
+}
+
+/// Registers sockets of one connection with a loop.
+pub(crate) struct Registrar<'a> {
+    pub(crate) key: Key,
+    pub(crate) registry: &'a Registry,
+    pub(crate) sockets: &'a mut HashMap<Token, (Key, StreamId)>,
+    pub(crate) next_token: &'a mut usize,
+}
+
+impl Registrar<'_> {
+    /// Registers the socket of a stream.
+    pub(crate) fn register(
+        &mut self,
+        id: StreamId,
+        socket: Socket,
+        interest: Interest,
+    ) -> io::Result<Arc<Registered>> {
+        let token = Token(*self.next_token);
+        *self.next_token += 1;
+        let registered = Registered::new(socket, token, interest, self.registry)?;
+        self.sockets.insert(token, (self.key, id));
+        Ok(Arc::new(registered))
     }
 }
 

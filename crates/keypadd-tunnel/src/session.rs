@@ -105,6 +105,17 @@ pub(crate) fn proved(connection: &Connection) -> Option<Arc<Proved>> {
     connection.proof()
 }
 
+/// Updates a connection's keys when they are due; completes when they must not be used any more.
+async fn watch_keys(connection: &Connection, proved: &Proved) -> KeyFault {
+    let keys = &proved.handshake.keys;
+    let renewal = keys.renewal(keys.age_max(), Instant::now());
+    tokio::select! {
+        biased;
+        fault = keys.fault() => fault,
+        fault = renew(connection, renewal) => fault,
+    }
+}
+
 /// A session while it lives.
 pub struct LiveSession {
     pub(crate) id: u64,
@@ -273,12 +284,9 @@ impl LiveSession {
     /// Watches over the bulk connection until it or the session ends; each ends the other.
     pub(crate) async fn supervise_bulk(&self) {
         let Some(Bulk { connection, proved }) = self.bulk.get() else { return };
-        let keys = &proved.handshake.keys;
-        let renewal = keys.renewal(keys.age_max(), Instant::now());
         tokio::select! {
             biased;
-            fault = keys.fault() => self.end(Lost::Key(fault)),
-            fault = renew(connection, renewal) => self.end(Lost::Key(fault)),
+            fault = watch_keys(connection, proved) => self.end(Lost::Key(fault)),
             _ = self.connection.closed() => {}
             error = connection.closed() => self.end(Lost::Connection(error)),
         }
@@ -322,12 +330,9 @@ impl LiveSession {
         heard: mpsc::Sender<Frame>,
         mut jumps: Jumps,
     ) -> Lost {
-        let keys = &self.proved.handshake.keys;
-        let renewal = keys.renewal(keys.age_max(), Instant::now());
         tokio::select! {
             biased;
-            fault = keys.fault() => self.end(Lost::Key(fault)),
-            fault = renew(&self.connection, renewal) => self.end(Lost::Key(fault)),
+            fault = watch_keys(&self.connection, &self.proved) => self.end(Lost::Key(fault)),
             jump = jumps.next() => self.end(Lost::Clock(jump)),
             _ = self.connection.closed() => {}
             error = control.serve(to_say, heard) => if self.connection.close_reason().is_none() {
