@@ -336,7 +336,7 @@ pub(crate) struct DaemonFlags {
     pub(crate) congestion: Congestion,
     /// Share of one core that each event loop may spend on polling before it sleeps; 0 is off
     ///
-    /// For 50 us after it had something to do, a loop polls instead of sleeping: an answer that comes in
+    /// For 80 us after it had something to do, a loop polls instead of sleeping: an answer that comes in
     /// that time meets a thread that is awake.
     #[arg(long, env = "KEYPADD_SPIN", value_name = "PERCENT")]
     #[arg(default_value_t = SpinShare::default(), value_parser = values::spin)]

@@ -481,6 +481,9 @@ impl Driver {
     pub(crate) fn remove_spliced(&mut self, id: StreamId) {
         if let Some(Channel::Spliced(spliced)) = self.channels.remove(&id) {
             self.ended_sockets.push(spliced.token);
+            if spliced.outward.is_some_and(|outward| outward.moving) {
+                self.forget_move(id);
+            }
         }
     }
 

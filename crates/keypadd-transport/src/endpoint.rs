@@ -162,7 +162,7 @@ impl Counters {
         counter.fetch_add(1, Relaxed);
     }
 
-    /// A loop has polled for nothing this long.
+    /// A loop has polled this long.
     pub(crate) fn spun(&self, time: Duration) {
         if !time.is_zero() {
             // 2^64 ns are 584 years of one core.
@@ -184,7 +184,7 @@ impl LoopMeter {
         self.loops
     }
 
-    /// CPU time that all of them have spent on polling for nothing.
+    /// CPU time that all of them have spent on polling, answered or not.
     pub fn spun(&self) -> Duration {
         Duration::from_nanos(self.counters.spun_nanos.load(Relaxed))
     }

@@ -408,6 +408,11 @@ impl Driver {
         }
     }
 
+    /// A direction that waited for the peer to follow is gone.
+    pub(crate) fn forget_move(&mut self, id: StreamId) {
+        self.moves.following.retain(|(_, at)| *at != id);
+    }
+
     /// Ends every move that is under way: the connection is gone.
     pub(crate) fn end_moves(&mut self) {
         for moving in self.moves.waiting.drain(..) {
