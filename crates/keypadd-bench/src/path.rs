@@ -32,10 +32,14 @@ use crate::requester::{Broken, Requester, Requests};
 /// Longest wait for both ends to say goodbye.
 const CLOSE_TIME: Duration = Duration::from_secs(1);
 
-/// What goes through before anything counts, a step at a time: it ends quinn's first key phase, which
-/// is short at random, and lets congestion control and path MTU settle.
-const WARM_UP: Exchange = Exchange::new(256 << 10, 256 << 10);
-/// Longest time for it.
+/// What goes through both connections of a session before anything counts, a step at a time: it ends
+/// quinn's first key phase, which is short at random, and lets congestion control and path MTU settle.
+const WARM_UP_BULK: Exchange = Exchange::new(256 << 10, 256 << 10);
+/// The same for the connection that carries keystrokes.
+const WARM_UP_SPARSE: Exchange = Exchange::new(64, 64);
+/// Length of a step.
+const WARM_UP_STEP: Duration = Duration::from_millis(20);
+/// Longest time for all of it.
 const WARM_UP_TIME: Duration = Duration::from_secs(5);
 
 /// A filler that made nothing for this long sleeps.
@@ -249,12 +253,21 @@ impl Path {
 
     async fn warm_up(&self) -> Result<(), Broken> {
         let deadline = Instant::now() + WARM_UP_TIME;
-        let mut requester = Requester::open(self.address).await?;
-        while !self.is_past_first_phase() && Instant::now() < deadline {
-            let requests = Requests::WithoutPause(WARM_UP, Duration::from_millis(1));
-            (requester, ()) = requester.run(requests, Instant::now(), (), |(), _| ()).await?;
+        let mut bulk = Requester::open(self.address).await?;
+        let mut sparse = Requester::open(self.address).await?.at_most(1);
+        while !self.is_warm() && Instant::now() < deadline {
+            let step = |exchange| Requests::WithoutPause(exchange, WARM_UP_STEP);
+            let start = Instant::now();
+            let bulk_step = bulk.run(step(WARM_UP_BULK), start, (), |(), _| ());
+            let sparse_step = sparse.run(step(WARM_UP_SPARSE), start, (), |(), _| ());
+            ((bulk, ()), (sparse, ())) = tokio::try_join!(bulk_step, sparse_step)?;
         }
         Ok(())
+    }
+
+    /// Whether every session has its bulk connection, and no connection is in its first key phase.
+    fn is_warm(&self) -> bool {
+        self.sessions.iter().all(|session| session.keys().count() > 1) && self.is_past_first_phase()
     }
 
     fn is_past_first_phase(&self) -> bool {
