@@ -252,15 +252,17 @@ impl Path {
     }
 
     async fn warm_up(&self) -> Result<(), Broken> {
+        tokio::try_join!(self.warm_up_by(WARM_UP_BULK), self.warm_up_by(WARM_UP_SPARSE))?;
+        Ok(())
+    }
+
+    /// Repeats an exchange, each when the one before is answered, until all connections are warm.
+    async fn warm_up_by(&self, exchange: Exchange) -> Result<(), Broken> {
         let deadline = Instant::now() + WARM_UP_TIME;
-        let mut bulk = Requester::open(self.address).await?;
-        let mut sparse = Requester::open(self.address).await?.at_most(1);
+        let mut requester = Requester::open(self.address).await?.at_most(1);
         while !self.is_warm() && Instant::now() < deadline {
-            let step = |exchange| Requests::WithoutPause(exchange, WARM_UP_STEP);
-            let start = Instant::now();
-            let bulk_step = bulk.run(step(WARM_UP_BULK), start, (), |(), _| ());
-            let sparse_step = sparse.run(step(WARM_UP_SPARSE), start, (), |(), _| ());
-            ((bulk, ()), (sparse, ())) = tokio::try_join!(bulk_step, sparse_step)?;
+            let requests = Requests::WithoutPause(exchange, WARM_UP_STEP);
+            (requester, ()) = requester.run(requests, Instant::now(), (), |(), _| ()).await?;
         }
         Ok(())
     }

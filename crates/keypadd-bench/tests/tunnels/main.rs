@@ -9,6 +9,11 @@ mod pads;
 use keypadd_bench::results::{Cell, Section};
 use keypadd_bench::{Arm, Link, PathSettings, Rounds, Runs, Workload, take_turns};
 use keypadd_provider::KeyExchange;
+use tokio::sync::Mutex;
+
+/// Held while a tunnel is measured: fillers have only the time that nobody else wants, and none while
+/// another test measures.
+static MACHINE: Mutex<()> = Mutex::const_new(());
 
 fn settings(link: Link) -> PathSettings {
     PathSettings {
@@ -25,6 +30,7 @@ async fn measure<W: Workload>(
     link: Link,
     rounds: u32,
 ) -> Runs<W::Measured> {
+    let _alone = MACHINE.lock().await;
     let rounds = Rounds { rounds, seed: 1, tell: &|_| () };
     let (settings, never) = (settings(link), std::future::pending());
     let runs = take_turns(workload, &[arm], &settings, rounds, |_| (), never).await;
