@@ -4,7 +4,7 @@
 //! window lets out now, sparse ones first, so that nothing waits inside `quinn-proto`.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::VecDeque,
     sync::Arc,
     time::Instant,
 };
@@ -14,6 +14,7 @@ use mio::{Interest, Token};
 use quinn_proto::{
     Connection, ConnectionError, Dir, EndpointEvent, Event, StreamEvent, StreamId, VarInt,
 };
+use rustc_hash::FxHashMap;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::{
@@ -62,7 +63,7 @@ pub(crate) struct Driver {
     pub(crate) rules: Arc<Rules>,
     waiting: Waiting,
     incoming: Option<mpsc::UnboundedSender<Stream>>,
-    pub(crate) channels: HashMap<StreamId, Channel>,
+    pub(crate) channels: FxHashMap<StreamId, Channel>,
     /// Streams with something to read.
     pub(crate) arrived: Vec<StreamId>,
     /// Streams whose sockets may have something to send.
@@ -107,7 +108,7 @@ impl Driver {
             rules,
             waiting,
             incoming: None,
-            channels: HashMap::new(),
+            channels: FxHashMap::default(),
             arrived: Vec::new(),
             sparse: VecDeque::new(),
             bulk: VecDeque::new(),

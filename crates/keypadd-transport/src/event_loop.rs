@@ -6,7 +6,7 @@
 
 use std::{
     cmp::Reverse,
-    collections::{BinaryHeap, HashMap},
+    collections::BinaryHeap,
     io,
     net::{SocketAddr, UdpSocket},
     panic::{AssertUnwindSafe, catch_unwind},
@@ -22,6 +22,7 @@ use quinn_proto::{
     congestion::ControllerFactory,
 };
 use quinn_udp::RecvMeta;
+use rustc_hash::FxHashMap;
 use tokio::sync::{mpsc, oneshot};
 use tracing::{debug, error};
 
@@ -107,13 +108,13 @@ pub(crate) struct EventLoop {
     handshakes: Handshakes<Key>,
     refusing: bool,
 
-    slots: HashMap<Key, Slot>,
+    slots: FxHashMap<Key, Slot>,
     /// By `quinn-proto`'s handles, which are used again.
-    routes: HashMap<usize, Key>,
+    routes: FxHashMap<usize, Key>,
     next_serial: u64,
     dirty: Vec<Key>,
     timers: BinaryHeap<Reverse<(Instant, u64, usize)>>,
-    sockets: HashMap<Token, (Key, StreamId)>,
+    sockets: FxHashMap<Token, (Key, StreamId)>,
     next_token: usize,
     send_buffer: Vec<u8>,
     spin: Spin,
@@ -151,12 +152,12 @@ impl EventLoop {
             accepted: parts.accepted,
             handshakes: Handshakes::new(),
             refusing: false,
-            slots: HashMap::new(),
-            routes: HashMap::new(),
+            slots: FxHashMap::default(),
+            routes: FxHashMap::default(),
             next_serial: 0,
             dirty: Vec::new(),
             timers: BinaryHeap::new(),
-            sockets: HashMap::new(),
+            sockets: FxHashMap::default(),
             next_token: FIRST_SOCKET,
             send_buffer: Vec::new(),
             spin: Spin::new(parts.spin, Instant::now()),

@@ -12,7 +12,6 @@
 //! by one loop and may move to another (`migrate`); what they share is the outcome, kept here.
 
 use std::{
-    collections::HashMap,
     io,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -23,6 +22,7 @@ use std::{
 
 use mio::{Interest, Registry, Token};
 use quinn_proto::{StreamId, VarInt};
+use rustc_hash::FxHashMap;
 use thiserror::Error;
 use tokio::sync::oneshot;
 
@@ -98,7 +98,7 @@ impl Drop for Registered {
 pub(crate) struct Registrar<'a> {
     pub(crate) key: Key,
     pub(crate) registry: &'a Registry,
-    pub(crate) sockets: &'a mut HashMap<Token, (Key, StreamId)>,
+    pub(crate) sockets: &'a mut FxHashMap<Token, (Key, StreamId)>,
     pub(crate) next_token: &'a mut usize,
 }
 
