@@ -3,11 +3,7 @@
 //! Runs to completion each time the loop drives it. Streams are given only what the congestion
 //! window lets out now, sparse ones first, so that nothing waits inside `quinn-proto`.
 
-use std::{
-    collections::VecDeque,
-    sync::Arc,
-    time::Instant,
-};
+use std::{collections::VecDeque, sync::Arc, time::Instant};
 
 use bytes::Bytes;
 use mio::{Interest, Token};

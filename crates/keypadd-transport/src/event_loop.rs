@@ -11,6 +11,7 @@ use std::{
     net::{SocketAddr, UdpSocket},
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -230,6 +231,7 @@ impl EventLoop {
         }
         let now = Instant::now();
         if !self.slots.is_empty() && self.spin.again(now) {
+            thread::yield_now();
             return Some(Duration::ZERO);
         }
         self.counters.spun(self.spin.take_spent());

@@ -19,12 +19,12 @@ const SPIN_TIME: Duration = Duration::from_micros(80);
 /// Allowance that may be saved up.
 const SAVED_MAX: Duration = Duration::from_millis(20);
 
-/// Between two looks of a poll that nobody interrupts. A longer gap means that another thread wanted
-/// the core.
-const GAP_MAX: Duration = Duration::from_micros(20);
+/// The core is offered to others before each look. A program that answers takes it for less than this
+/// and is what the poll waits for; one that keeps it longer has work of its own.
+const GAP_MAX: Duration = Duration::from_micros(200);
 
-/// What such a gap costs: where cores are busy, polling stops after some ten of them.
-const GAP_PRICE: Duration = Duration::from_millis(2);
+/// What such a gap costs: where cores are busy, polling stops after two of them.
+const GAP_PRICE: Duration = Duration::from_millis(10);
 
 /// The share of its core that a loop may spend on polling for nothing, in percent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
