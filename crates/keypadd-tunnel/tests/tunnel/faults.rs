@@ -10,7 +10,9 @@ use bytes::BytesMut;
 use interposer::{Interposer, Origin};
 use keypadd_keystream::Suite;
 use keypadd_pool::{FillerFault, FillerHost, Pool, PoolSettings, Priority};
-use keypadd_provider::{CryptoSettings, KeyFault, Meters, PrivateKey, client_config, server_config};
+use keypadd_provider::{
+    CryptoSettings, KeyFault, Meters, PrivateKey, client_config, server_config,
+};
 use keypadd_tunnel::wire::{CloseCode, Instance};
 use keypadd_tunnel::{ClientSettings, ServerSettings, Sessions};
 use quinn::ConnectionError;
