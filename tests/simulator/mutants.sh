@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Is the auditor blind? Puts each bug of mutants/ into a copy of the sources, builds the simulator
-# on it, and asks the auditor about some seeds of three suites. Run it in a clone:
+# on it, and asks the auditor about some seeds of three suites, run through the event loops that ship.
+# Run it in a clone:
 #
 #     tests/simulator/mutants.sh [NAME]...
 #

@@ -16,6 +16,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::{
     channel::{Channel, Held, Spliced},
     connection::{Established, Shared},
+    datagrams::Datagrams,
     endpoint::{Accepted, HandshakeFailed, Rules},
     gate::Gate,
     inward::{Delivered, Inward},
@@ -25,7 +26,6 @@ use crate::{
     socket::Socket,
     splice::{Cut, Delivery, Joint, Registrar, Reply},
     stream::{Hold, ReadError, Stopped, Stream, WriteError},
-    udp::Udp,
     windows::ReceiveWindow,
 };
 
@@ -37,7 +37,7 @@ pub(crate) struct Limits {
 
 /// What a driver works with: its loop's socket, and a buffer for what is sealed.
 pub(crate) struct Outlet<'a> {
-    pub(crate) udp: &'a mut Udp,
+    pub(crate) udp: &'a mut dyn Datagrams,
     pub(crate) buffer: &'a mut Vec<u8>,
     pub(crate) now: Instant,
 }

@@ -8,7 +8,7 @@ use std::{
         atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use bytes::Bytes;
@@ -22,11 +22,12 @@ use tracing::info;
 use crate::{
     Lane, Refusal, Refusals,
     connection::{Connecting, Connection, Proof},
+    datagrams::Datagrams,
     event_loop::{EventLoop, Parts},
     mailbox::{Command, Mailbox},
     spin::SpinShare,
     steering::steer,
-    udp::Egress,
+    udp::{Egress, Udp},
 };
 
 /// Takes out of a session, once its handshake is complete, what handles show as
@@ -247,16 +248,35 @@ impl Endpoint {
     ///
     /// # Errors
     /// What the system says of the sockets or of starting threads.
-    pub fn start(settings: EndpointSettings) -> io::Result<Self> {
-        let first = settings.sockets.first().ok_or(io::ErrorKind::InvalidInput)?;
+    pub fn start(mut settings: EndpointSettings) -> io::Result<Self> {
+        let sockets = std::mem::take(&mut settings.sockets);
+        let first = sockets.first().ok_or(io::ErrorKind::InvalidInput)?;
         let local_addr = first.local_addr()?;
         // A client's sockets have ports of their own.
         if settings.server.is_some()
-            && settings.sockets.len() > 1
-            && let Err(error) = steer(first, settings.sockets.len())
+            && sockets.len() > 1
+            && let Err(error) = steer(first, sockets.len())
         {
             info!(%error, "no steering of datagrams: loops hand them over");
         }
+        let udp = |socket| Udp::new(socket, Arc::clone(&settings.egress));
+        let udp = sockets.into_iter().map(udp).collect::<io::Result<Vec<_>>>()?;
+        let (this, loops) = Self::with_loops(settings, local_addr, udp, Instant::now())?;
+        for one in loops {
+            let thread =
+                thread::Builder::new().name("transport".into()).spawn(move || one.run())?;
+            this.0.threads.lock().unwrap_or_else(PoisonError::into_inner).push(thread);
+        }
+        Ok(this)
+    }
+
+    /// An endpoint, and its loops for whoever runs them.
+    pub(crate) fn with_loops<U: Datagrams>(
+        settings: EndpointSettings,
+        local_addr: SocketAddr,
+        udp: Vec<U>,
+        now: Instant,
+    ) -> io::Result<(Self, Vec<EventLoop<U>>)> {
         let (accept, accepted) = mpsc::unbounded_channel();
         let counters = Arc::<Counters>::default();
         let rules = Arc::new(Rules {
@@ -265,44 +285,36 @@ impl Endpoint {
             drop_code: settings.drop_code,
             goodbye_code: settings.goodbye_code,
         });
-        let loops = settings
-            .sockets
-            .into_iter()
-            .enumerate()
-            .map(|(number, socket)| {
-                EventLoop::new(Parts {
-                    number: number as u8,
-                    socket,
-                    config: settings.config.clone(),
-                    server: settings.server.clone(),
-                    transport: Arc::clone(&settings.transport),
-                    windows: [settings.sparse_windows, settings.bulk_windows],
-                    congestion: Arc::clone(&settings.congestion),
-                    flight_max: settings.flight_max,
-                    connections_max: settings.connections_max,
-                    egress: Arc::clone(&settings.egress),
-                    rules: Arc::clone(&rules),
-                    counters: Arc::clone(&counters),
-                    accepted: accept.clone(),
-                    spin: settings.spin,
-                })
-            })
-            .collect::<io::Result<Vec<_>>>()?;
+        let mut loops = Vec::with_capacity(udp.len());
+        for (number, udp) in udp.into_iter().enumerate() {
+            let parts = Parts {
+                number: number as u8,
+                config: settings.config.clone(),
+                server: settings.server.clone(),
+                transport: Arc::clone(&settings.transport),
+                windows: [settings.sparse_windows, settings.bulk_windows],
+                congestion: Arc::clone(&settings.congestion),
+                flight_max: settings.flight_max,
+                connections_max: settings.connections_max,
+                rules: Arc::clone(&rules),
+                counters: Arc::clone(&counters),
+                accepted: accept.clone(),
+                spin: settings.spin,
+            };
+            loops.push(EventLoop::new(parts, udp, now)?);
+        }
         let mailboxes: Vec<_> = loops.iter().map(EventLoop::mailbox).collect();
-        let mut inner = Inner {
-            loops: mailboxes.clone(),
+        for one in &mut loops {
+            one.set_peers(mailboxes.clone());
+        }
+        let inner = Inner {
+            loops: mailboxes,
             threads: Mutex::default(),
             local_addr,
             counters,
             accepted: tokio::sync::Mutex::new(accepted),
         };
-        for mut one in loops {
-            one.set_peers(mailboxes.clone());
-            let thread =
-                thread::Builder::new().name("transport".into()).spawn(move || one.run())?;
-            inner.threads.get_mut().unwrap_or_else(PoisonError::into_inner).push(thread);
-        }
-        Ok(Self(Arc::new(inner)))
+        Ok((Self(Arc::new(inner)), loops))
     }
 
     /// The bound UDP address.

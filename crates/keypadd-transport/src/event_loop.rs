@@ -8,7 +8,7 @@ use std::{
     cmp::Reverse,
     collections::BinaryHeap,
     io,
-    net::{SocketAddr, UdpSocket},
+    net::SocketAddr,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
     thread,
@@ -31,13 +31,14 @@ use crate::{
     admission::{Handshakes, Refusal, Verdict},
     cid::{Lane, LoopIds, loop_of},
     connection::{Attempt, Opened, Shared},
+    datagrams::Datagrams,
     driver::{Driver, Limits, Outlet, Waiting},
     endpoint::{Accepted, Counters, MakeTransport, Rules, Windows},
     gate::Gate,
     mailbox::{Command, ConnectionCommand, Inbox, Key, Mailbox},
     spin::{Spin, SpinShare},
     splice::Registrar,
-    udp::{Egress, Received, Udp},
+    udp::Received,
     windows::ReceiveWindow,
 };
 
@@ -58,7 +59,6 @@ const SLEEP_MAX: Duration = Duration::from_secs(60);
 /// What a loop is made of.
 pub(crate) struct Parts {
     pub(crate) number: u8,
-    pub(crate) socket: UdpSocket,
     pub(crate) config: EndpointConfig,
     pub(crate) server: Option<ServerConfig>,
     pub(crate) transport: MakeTransport,
@@ -67,7 +67,6 @@ pub(crate) struct Parts {
     pub(crate) congestion: Arc<dyn ControllerFactory + Send + Sync>,
     pub(crate) flight_max: u64,
     pub(crate) connections_max: usize,
-    pub(crate) egress: Arc<dyn Egress>,
     pub(crate) rules: Arc<Rules>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) accepted: mpsc::UnboundedSender<Accepted>,
@@ -89,13 +88,13 @@ struct Slot {
     routed: bool,
 }
 
-pub(crate) struct EventLoop {
+pub(crate) struct EventLoop<U> {
     poll: Poll,
     inbox: Inbox,
     mailbox: Mailbox,
     peers: Vec<Mailbox>,
     number: u8,
-    udp: Udp,
+    udp: U,
     endpoint: Endpoint,
     server: Option<ServerConfig>,
     transport: MakeTransport,
@@ -122,12 +121,11 @@ pub(crate) struct EventLoop {
     stop: bool,
 }
 
-impl EventLoop {
-    pub(crate) fn new(parts: Parts) -> io::Result<Self> {
+impl<U: Datagrams> EventLoop<U> {
+    pub(crate) fn new(parts: Parts, udp: U, now: Instant) -> io::Result<Self> {
         let poll = Poll::new()?;
         let waker = mio::Waker::new(poll.registry(), WAKER)?;
         let (mailbox, inbox) = Mailbox::new(waker);
-        let udp = Udp::new(parts.socket, parts.egress)?;
         udp.register(poll.registry(), UDP)?;
         let mut config = parts.config;
         let number = parts.number;
@@ -161,7 +159,7 @@ impl EventLoop {
             sockets: FxHashMap::default(),
             next_token: FIRST_SOCKET,
             send_buffer: Vec::new(),
-            spin: Spin::new(parts.spin, Instant::now()),
+            spin: Spin::new(parts.spin, now),
             stop: false,
         };
         this.set_server(parts.server);
@@ -193,34 +191,34 @@ impl EventLoop {
         let mut events = Events::with_capacity(EVENTS);
         while !self.stop {
             let timeout = self.timeout();
-            match self.poll.poll(&mut events, timeout) {
-                Ok(()) => {}
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => {
-                    error!(%error, "cannot wait for events");
-                    return;
-                }
+            if let Err(error) = self.poll(&mut events, timeout) {
+                error!(%error, "cannot wait for events");
+                return;
             }
-            let now = Instant::now();
-            let mut worked = !events.is_empty();
-            for event in &events {
-                match event.token() {
-                    UDP => {
-                        if event.is_writable() {
-                            self.on_writable();
-                        }
+            self.round(&events, Instant::now());
+        }
+    }
+
+    /// Takes what the system has ready, and drives the connections that have something to do.
+    pub(crate) fn round(&mut self, events: &Events, now: Instant) {
+        let mut worked = !events.is_empty();
+        for event in events {
+            match event.token() {
+                UDP => {
+                    if event.is_writable() {
+                        self.on_writable();
                     }
-                    WAKER => {}
-                    token => self.on_socket(token, event),
                 }
+                WAKER => {}
+                token => self.on_socket(token, event),
             }
-            self.commands(now);
-            worked |= self.receive(now);
-            self.expire(now);
-            self.drive(now);
-            if worked {
-                self.spin.worked();
-            }
+        }
+        self.commands(now);
+        worked |= self.receive(now);
+        self.expire(now);
+        self.drive(now);
+        if worked {
+            self.spin.worked();
         }
     }
 
@@ -235,10 +233,31 @@ impl EventLoop {
             return Some(Duration::ZERO);
         }
         self.counters.spun(self.spin.take_spent());
-        let timer = self.timers.peek().map(|Reverse((at, ..))| *at);
-        let deadline = [timer, self.handshakes.deadline()].into_iter().flatten().min();
-        let wait = deadline.map_or(SLEEP_MAX, |at| at.saturating_duration_since(now));
+        let wait = self.deadline().map_or(SLEEP_MAX, |at| at.saturating_duration_since(now));
         Some(wait.min(SLEEP_MAX))
+    }
+
+    /// Whether a round has something to do that nobody reports.
+    pub(crate) fn is_due(&self, now: Instant) -> bool {
+        !self.dirty.is_empty() || self.deadline().is_some_and(|at| at <= now)
+    }
+
+    pub(crate) fn udp(&mut self) -> &mut U {
+        &mut self.udp
+    }
+
+    /// Waits for the system.
+    pub(crate) fn poll(&mut self, events: &mut Events, wait: Option<Duration>) -> io::Result<()> {
+        match self.poll.poll(events, wait) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
+            outcome => outcome,
+        }
+    }
+
+    /// When something is due next.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        let timer = self.timers.peek().map(|Reverse((at, ..))| *at);
+        [timer, self.handshakes.deadline()].into_iter().flatten().min()
     }
 
     /// The UDP socket has room: what waited for it goes on.

@@ -154,7 +154,7 @@ impl Outward {
                         // A stream socket that gives less than was asked for is empty (epoll(7)).
                         self.ran_dry();
                     }
-                    self.unsent = slim(read);
+                    self.unsent = read;
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.ran_dry();
@@ -200,12 +200,4 @@ fn write(stream: &mut SendStream<'_>, bytes: &mut Bytes) -> Result<usize, Cut> {
     };
     [*bytes] = chunk;
     outcome.map(|()| before - bytes.len())
-}
-
-/// Keeps no large buffer for few bytes.
-fn slim(read: Vec<u8>) -> Bytes {
-    match read.len() < read.capacity() / 2 {
-        true => Bytes::copy_from_slice(&read),
-        false => read.into(),
-    }
 }

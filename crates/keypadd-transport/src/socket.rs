@@ -6,6 +6,7 @@
 
 use std::{
     io::{self, IoSlice, Write},
+    mem::MaybeUninit,
     net::{Shutdown, TcpStream},
     os::{
         fd::{AsFd, AsRawFd, BorrowedFd},
@@ -14,9 +15,16 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
 use mio::{Interest, Registry, Token, unix::SourceFd};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::{
+    buffer::spare_capacity,
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::{Errno, retry_on_intr},
+};
 use socket2::SockRef;
+
+use crate::outward::SPARSE_BYTES;
 
 /// A connected stream socket in non-blocking mode.
 #[derive(Debug)]
@@ -91,13 +99,26 @@ impl Socket {
         })
     }
 
-    /// Reads up to `bytes`; 0 at the end.
-    pub(crate) fn read(&self, bytes: usize) -> io::Result<Vec<u8>> {
+    /// Reads up to `bytes`; none at the end. What was read keeps no more than twice its own memory.
+    pub(crate) fn read(&self, bytes: usize) -> io::Result<Bytes> {
+        if bytes <= SPARSE_BYTES {
+            return self.read_few(bytes);
+        }
         let mut buffer = Vec::with_capacity(bytes);
+        retry_on_intr(|| rustix::io::read(self, spare_capacity(&mut buffer)))?;
+        match buffer.len() < buffer.capacity() / 2 {
+            true => Ok(Bytes::copy_from_slice(&buffer)),
+            false => Ok(buffer.into()),
+        }
+    }
+
+    /// A sparse stream's bytes: few, but nobody knows how few before they are read.
+    fn read_few(&self, bytes: usize) -> io::Result<Bytes> {
         loop {
-            match rustix::io::read(self, rustix::buffer::spare_capacity(&mut buffer)) {
-                Ok(_) => return Ok(buffer),
-                Err(rustix::io::Errno::INTR) => {}
+            let mut buffer = [const { MaybeUninit::uninit() }; SPARSE_BYTES];
+            match rustix::io::read(self, &mut buffer[..bytes]) {
+                Ok((read, _)) => return Ok(Bytes::copy_from_slice(read)),
+                Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
         }

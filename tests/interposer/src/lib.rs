@@ -1,5 +1,5 @@
 //! quinn's crypto traits, passed on: an [`Interposer`] stands between quinn and the keys that a configuration
-//! makes, and seals in their place. What is opened, it never sees.
+//! makes, and seals and opens in their place.
 //!
 //! After the shape of quinn's own `perf/src/noprotection.rs`.
 
@@ -34,7 +34,7 @@ pub enum Origin {
 /// The keys of one key phase, or of a packet number space.
 pub type PacketKeys = KeyPair<Box<dyn PacketKey>>;
 
-/// What is done with the sealing keys of one connection's end.
+/// What is done with the keys of one connection's end.
 pub trait Interposer: Send + Sync {
     /// Takes the place of `key.encrypt(packet_number, buf, header_len)`.
     fn seal(
@@ -46,18 +46,34 @@ pub trait Interposer: Send + Sync {
         header_len: usize,
     );
 
+    /// Takes the place of `key.decrypt(packet_number, header, payload)`.
+    ///
+    /// # Errors
+    /// Those of `key`: the packet is dropped.
+    fn open(
+        &self,
+        origin: Origin,
+        key: &dyn PacketKey,
+        packet_number: u64,
+        header: &[u8],
+        payload: &mut BytesMut,
+    ) -> Result<(), CryptoError> {
+        let _ = origin;
+        key.decrypt(packet_number, header, payload)
+    }
+
     /// Takes the place of the nth call of `next_1rtt_keys`.
     fn next(&self, nth: usize, session: &mut dyn Session) -> Option<PacketKeys> {
         let _ = nth;
         session.next_1rtt_keys()
     }
 
-    /// A call has made this key.
+    /// A call has made this sealing key.
     fn made(&self, origin: Origin, key: &Arc<dyn PacketKey>) {
         let _ = (origin, key);
     }
 
-    /// quinn has dropped the key that this call made.
+    /// quinn has dropped the sealing key that this call made.
     fn dropped(&self, origin: Origin) {
         let _ = origin;
     }
@@ -68,7 +84,7 @@ pub trait Interposer: Send + Sync {
     }
 }
 
-/// A client's configuration whose sealing keys `by` stands before.
+/// A client's configuration whose keys `by` stands before.
 pub fn client_config(
     inner: Arc<dyn ClientConfig>,
     by: Arc<dyn Interposer>,
@@ -76,7 +92,7 @@ pub fn client_config(
     Arc::new(Interposed { inner, by: Box::new(move || Arc::clone(&by)) })
 }
 
-/// A server's configuration whose sealing keys `by` stands before.
+/// A server's configuration whose keys `by` stands before.
 pub fn server_config(
     inner: Arc<dyn ServerConfig>,
     by: Arc<dyn Interposer>,
@@ -149,8 +165,11 @@ impl InterposedSession {
     fn interpose(&self, origin: Origin, keys: PacketKeys) -> PacketKeys {
         let inner = Arc::from(keys.local);
         self.by.made(origin, &inner);
-        let local = Box::new(InterposedKey { inner, origin, by: Arc::clone(&self.by) });
-        KeyPair { local, remote: keys.remote }
+        let (by, is_sealing) = (&self.by, true);
+        let local = InterposedKey { inner, origin, is_sealing, by: Arc::clone(by) };
+        let (inner, is_sealing) = (Arc::from(keys.remote), false);
+        let remote = InterposedKey { inner, origin, is_sealing, by: Arc::clone(by) };
+        KeyPair { local: Box::new(local), remote: Box::new(remote) }
     }
 }
 
@@ -219,12 +238,15 @@ impl Session for InterposedSession {
 struct InterposedKey {
     inner: Arc<dyn PacketKey>,
     origin: Origin,
+    is_sealing: bool,
     by: Arc<dyn Interposer>,
 }
 
 impl Drop for InterposedKey {
     fn drop(&mut self) {
-        self.by.dropped(self.origin);
+        if self.is_sealing {
+            self.by.dropped(self.origin);
+        }
     }
 }
 
@@ -239,7 +261,7 @@ impl PacketKey for InterposedKey {
         header: &[u8],
         payload: &mut BytesMut,
     ) -> Result<(), CryptoError> {
-        self.inner.decrypt(packet, header, payload)
+        self.by.open(self.origin, &*self.inner, packet, header, payload)
     }
 
     fn tag_len(&self) -> usize {

@@ -89,6 +89,11 @@ impl Sender {
         self.tape.phase()
     }
 
+    /// Whether it has sealed packets that have not left.
+    pub(crate) fn has_sealed(&self) -> bool {
+        self.tape.has_sealed()
+    }
+
     fn load(&mut self, space: Space, phase: u64) -> bool {
         if self.ciphers.contains_key(&(space, phase)) {
             return true;

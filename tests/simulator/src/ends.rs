@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use bytes::BytesMut;
 use fastrand::Rng;
 use keypadd_keystream::{CipherEngine, Suite};
+use keypadd_pool::Pool;
 use keypadd_provider::{
     AllowList, CryptoSettings, KeyExchange, Meters, PrivateKey, PublicKey, Seams, Supply,
     client_config_with, server_config_with,
@@ -133,17 +134,17 @@ impl Wiring {
     pub(crate) fn new(
         suite: Suite,
         schedule: &Schedule,
-        ends: &[End; 2],
+        sources: [(Pool, Arc<Meters>); 2],
         bug: Option<Bug>,
         rng: &mut Rng,
     ) -> Self {
         let log = Arc::new(SecretLog::default());
         let seams =
             Seams { key_log: Arc::clone(&log) as _, phase_packets_max: schedule.phase_packets };
-        let supplies = ends.each_ref().map(|end| Supply::new(Some(end.pool.pool.clone())));
+        let supplies = sources.each_ref().map(|(pool, _)| Supply::new(Some(pool.clone())));
         let settings_of = |side: Side| {
-            let end = side as usize;
-            settings(suite, side, supplies[end].clone(), &ends[end].meters)
+            let (_, meters) = &sources[side as usize];
+            settings(suite, side, supplies[side as usize].clone(), meters)
         };
         let (client, server) = (settings_of(Side::Client), settings_of(Side::Server));
         let client = client_config_with(&client, IDENTITIES[1].public(), &seams);
@@ -172,15 +173,25 @@ impl Wiring {
         rng: &mut Rng,
     ) -> Link {
         let side = connection.side();
-        let (log, tape) = (Arc::clone(&self.log), Arc::clone(&self.tapes[side as usize]));
         Link {
             index,
             connection,
             traffic: Traffic::new(self.seed, side, schedule.styles[side as usize], rng.fork()),
-            sender: Sender::new(index, side, suite, log, tape),
+            sender: self.sender(index, suite, side),
             up: false,
-            supply: self.supplies[side as usize].clone(),
+            supply: self.supply(side),
         }
+    }
+
+    /// What the auditor has to know of one end.
+    pub(crate) fn sender(&self, index: usize, suite: Suite, side: Side) -> Sender {
+        let (log, tape) = (Arc::clone(&self.log), Arc::clone(&self.tapes[side as usize]));
+        Sender::new(index, side, suite, log, tape)
+    }
+
+    /// Where the pads of one end come from.
+    pub(crate) fn supply(&self, side: Side) -> Supply {
+        self.supplies[side as usize].clone()
     }
 }
 
@@ -208,13 +219,13 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
 const INITIAL_RTT: Duration = Duration::from_millis(20);
 
 /// The transport of both ends.
-pub(crate) fn transport(schedule: &Schedule) -> Arc<TransportConfig> {
+pub(crate) fn transport(schedule: &Schedule) -> TransportConfig {
     let mut mtu = MtuDiscoveryConfig::default();
     mtu.upper_bound(1452);
     let idle = IdleTimeout::try_from(IDLE_TIMEOUT).expect("below 2^62 ms");
     let mut config = TransportConfig::default();
     config
-        .congestion_controller_factory(Arc::new(Fixed(schedule.window_bytes)))
+        .congestion_controller_factory(congestion(schedule))
         .send_window(schedule.window_bytes)
         .receive_window(VarInt::from_u32(8 << 20))
         .max_idle_timeout(Some(idle))
@@ -223,7 +234,12 @@ pub(crate) fn transport(schedule: &Schedule) -> Arc<TransportConfig> {
         .packet_threshold(schedule.packet_threshold)
         .mtu_discovery_config(Some(mtu))
         .enable_segmentation_offload(schedule.batch > 1);
-    Arc::new(config)
+    config
+}
+
+/// The congestion control of both ends.
+pub(crate) fn congestion(schedule: &Schedule) -> Arc<dyn ControllerFactory + Send + Sync> {
+    Arc::new(Fixed(schedule.window_bytes))
 }
 
 /// Congestion control that allows the same always, so that losses do not end the pressure.

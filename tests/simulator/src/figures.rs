@@ -44,6 +44,8 @@ pub struct Figures {
     pub dry: u64,
     /// Connections that were cut off in the middle.
     pub cut: u64,
+    /// Connections for bulk that sessions made beside their first, where loops run.
+    pub bulk: u64,
     /// Bytes of streams that were delivered and compared.
     pub stream_bytes: u64,
 }
@@ -71,6 +73,7 @@ impl Figures {
             switches,
             dry,
             cut,
+            bulk,
             stream_bytes,
         } = other;
         self.runs += runs;
@@ -92,6 +95,7 @@ impl Figures {
         self.switches += switches;
         self.dry += dry;
         self.cut += cut;
+        self.bulk += bulk;
         self.stream_bytes += stream_bytes;
     }
 
@@ -119,7 +123,7 @@ impl fmt::Display for Figures {
         write!(
             f,
             "{} runs ({} outrun), {} packets, {} blocks: hit {}, partial {}, miss {}; of {} delivered late {}, after rekey {}; \
-             lost {}, doubled {}, corrupted {}; {} key updates, {} rebinds, {} budgets changed, {} pools left, dry {} times, {} cut off, {} stream bytes",
+             lost {}, doubled {}, corrupted {}; {} key updates, {} rebinds, {} budgets changed, {} pools left, dry {} times, {} cut off, {} for bulk, {} stream bytes",
             self.runs,
             self.outrun,
             self.packets,
@@ -139,6 +143,7 @@ impl fmt::Display for Figures {
             self.switches,
             self.dry,
             self.cut,
+            self.bulk,
             self.stream_bytes
         )
     }

@@ -1,9 +1,9 @@
 //! Runs many seeds of each suite and reports what was counted: the long proof.
 //!
 //!     cargo run --release -p simulator -- [--suite NAME]... [--packets N] [--seeds N] [--from SEED]
-//!                                         [--minutes N] [--jobs N]
+//!                                         [--minutes N] [--jobs N] [--through loops|quinn]
 //!
-//! By default at least 10^7 packets and 10^4 seeds of each suite. `--minutes` bounds each suite and
+//! Through the event loops that ship, unless quinn-proto alone is asked for. By default at least 10^7 packets and 10^4 seeds of each suite. `--minutes` bounds each suite and
 //! makes a part of the proof, which the last line then says. Exit code 1: something was found, or a
 //! class of packets had under 1 %. A finding ends the suite and names its seed, which
 //! `--suite NAME --from SEED --seeds 1` runs again; with `RUST_LOG=quinn_proto=trace` in the
@@ -17,7 +17,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use keypadd_keystream::Suite;
-use simulator::{Figures, Outcome, run};
+use simulator::{Figures, Outcome, run, run_loops};
 use tracing_subscriber::EnvFilter;
 
 /// The proof's size, per suite.
@@ -32,6 +32,7 @@ struct Arguments {
     from: u64,
     minutes: Option<u64>,
     jobs: u64,
+    run: fn(Suite, u64) -> Outcome,
 }
 
 impl Arguments {
@@ -43,6 +44,7 @@ impl Arguments {
             from: 0,
             minutes: None,
             jobs: 1,
+            run: run_loops,
         };
         let mut words = std::env::args().skip(1);
         while let Some(flag) = words.next() {
@@ -57,6 +59,13 @@ impl Arguments {
                 "--from" => arguments.from = number()?,
                 "--minutes" => arguments.minutes = Some(number()?),
                 "--jobs" => arguments.jobs = number()?.max(1),
+                "--through" => {
+                    arguments.run = match value.as_str() {
+                        "loops" => run_loops,
+                        "quinn" => run,
+                        _ => return Err(format!("{flag}: `{value}` is neither loops nor quinn")),
+                    }
+                }
                 _ => return Err(format!("unknown flag {flag}; see the head of main.rs")),
             }
         }
@@ -98,7 +107,9 @@ fn run_suite(suite: Suite, arguments: &Arguments) -> bool {
                 return;
             }
             let seed = next.fetch_add(1, Relaxed);
-            let Ok(Outcome { figures, findings, .. }) = catch_unwind(|| run(suite, seed)) else {
+            let Ok(Outcome { figures, findings, .. }) =
+                catch_unwind(|| (arguments.run)(suite, seed))
+            else {
                 println!("{suite}, seed {seed}: a panic");
                 found.fetch_add(1, Relaxed);
                 return;

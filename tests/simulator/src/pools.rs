@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use fastrand::Rng;
-use keypadd_pool::{Filler, Pool, PoolSettings, Step};
+use keypadd_pool::{Coverage, Direction, Filler, Pool, PoolSettings, Step};
+use keypadd_provider::Meters;
 
 use crate::schedule::Schedule;
 
@@ -63,5 +64,58 @@ impl SteppedPool {
     /// Steps the filler until it has nothing left to do.
     pub(crate) fn settle(&mut self, now: Duration) {
         while self.filler.step(now) == Step::Worked {}
+    }
+}
+
+/// Packets with a pad, or a part of one, that count as the pools serving.
+const SERVED_MIN: u64 = 20;
+/// Packets without any that count as the pools having run dry.
+const MISSED_MIN: u64 = 10;
+
+/// Whether the pools of a run have served, then not, then served again.
+#[derive(Default)]
+pub(crate) struct Refill(Supply);
+
+/// How far they have come; a figure is the count that the next step starts from.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+enum Supply {
+    #[default]
+    Filling,
+    Served(u64),
+    Dry(u64),
+    Refilled,
+}
+
+impl Refill {
+    /// Looks at the figures of both ends.
+    pub(crate) fn observe<'a>(&mut self, meters: impl Iterator<Item = &'a Meters> + Clone) -> bool {
+        let count = |pad: Coverage| -> u64 {
+            let of = |meters: &Meters| {
+                meters.packets(Direction::Send, pad) + meters.packets(Direction::Receive, pad)
+            };
+            meters.clone().map(of).sum()
+        };
+        let served = count(Coverage::Hit) + count(Coverage::Partial);
+        let missed = count(Coverage::Miss);
+        self.0 = match self.0 {
+            Supply::Filling if served >= SERVED_MIN => Supply::Served(missed),
+            Supply::Served(before) if missed >= before + MISSED_MIN => Supply::Dry(served),
+            Supply::Dry(before) if served >= before + SERVED_MIN => Supply::Refilled,
+            same => same,
+        };
+        self.is_done()
+    }
+
+    pub(crate) fn is_done(&self) -> bool {
+        self.0 == Supply::Refilled
+    }
+
+    /// Whether fillers have to work, or not, to bring about what is missing.
+    pub(crate) fn order(&self) -> Option<bool> {
+        match self.0 {
+            Supply::Filling | Supply::Dry(_) => Some(true),
+            Supply::Served(_) => Some(false),
+            Supply::Refilled => None,
+        }
     }
 }

@@ -5,7 +5,7 @@
 
 mod progress;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -17,15 +17,18 @@ use quinn_proto::{
 };
 use sha2::{Digest, Sha256};
 
+use crate::arrivals::Arrivals;
 use crate::auditor::{Auditor, Finding, Seen};
 use crate::bugs::Bug;
 use crate::ends::{End, Wiring, transport};
 use crate::figures::Figures;
 use crate::network::{Departure, Network, SERVER};
+use crate::pools::Refill;
 use crate::schedule::Schedule;
 use crate::traffic::mix;
 
-use progress::{Stage, Supply};
+pub(crate) use progress::PHASES_MIN;
+use progress::Stage;
 
 /// A run that takes longer than this hangs.
 const VIRTUAL_TIME_MAX: Duration = Duration::from_secs(900);
@@ -71,7 +74,7 @@ struct World {
     ends: [End; 2],
     wirings: Vec<Wiring>,
     accepted: BTreeSet<usize>,
-    arrivals: BTreeMap<(usize, Side), Arrived>,
+    arrivals: Arrivals,
     auditor: Auditor,
     figures: Figures,
     transcript: Sha256,
@@ -83,21 +86,9 @@ struct World {
     rebinds_left: u32,
     resizes_left: u32,
     switches_left: u32,
-    supply: Supply,
+    refill: Refill,
     /// Why and how connections ended.
     endings: Vec<String>,
-    /// Connections with an end that has got a packet two phases beyond any that it had. quinn ends a phase
-    /// after its packets whether or not one was acknowledged (RFC 9001 6.1 has it wait), and a peer that lost
-    /// all of them opens nothing more. Phases of 60 packets are so short that this happens; real ones have
-    /// millions, and no window lets so many go unacknowledged.
-    outrun: BTreeSet<usize>,
-}
-
-/// What has reached one end of a connection, by the auditor's notes.
-#[derive(Default)]
-struct Arrived {
-    numbers: BTreeSet<u64>,
-    newest: Option<Seen>,
 }
 
 impl World {
@@ -111,14 +102,14 @@ impl World {
         let mut world = Self {
             suite,
             bug,
-            transport: transport(&schedule),
+            transport: Arc::new(transport(&schedule)),
             epoch: Instant::now(),
             now: Duration::ZERO,
             network,
             ends,
             wirings: Vec::new(),
             accepted: BTreeSet::new(),
-            arrivals: BTreeMap::new(),
+            arrivals: Arrivals::default(),
             auditor: Auditor::default(),
             figures: Figures { runs: 1, ..Figures::default() },
             transcript: Sha256::new(),
@@ -128,9 +119,8 @@ impl World {
             rebinds_left: schedule.rebinds,
             resizes_left: schedule.resizes,
             switches_left: schedule.switches,
-            supply: Supply::Filling,
+            refill: Refill::default(),
             endings: Vec::new(),
-            outrun: BTreeSet::new(),
             rng,
             schedule,
         };
@@ -151,7 +141,9 @@ impl World {
     /// Begins the next connection.
     fn connect(&mut self) {
         let index = self.wirings.len();
-        let wiring = Wiring::new(self.suite, &self.schedule, &self.ends, self.bug, &mut self.rng);
+        let sources =
+            self.ends.each_ref().map(|end| (end.pool.pool.clone(), Arc::clone(&end.meters)));
+        let wiring = Wiring::new(self.suite, &self.schedule, sources, self.bug, &mut self.rng);
         let mut config = ClientConfig::new(Arc::clone(&wiring.client));
         let first_cid = wiring.first_cid;
         config.initial_dst_cid_provider(Arc::new(move || first_cid));
@@ -185,7 +177,9 @@ impl World {
             }
             while let Some(flying) = self.network.arrival(self.now, &mut self.figures) {
                 self.note("arrival", &[flying.to as u64, flying.bytes.len() as u64]);
-                self.arrive(flying.connection, flying.to, flying.seen);
+                if let Some(seen) = flying.seen {
+                    self.arrivals.arrive(flying.connection, flying.to, seen, &mut self.figures);
+                }
                 self.deliver(flying.to, flying.from, &flying.bytes, flying.connection);
             }
             for side in [Side::Client, Side::Server] {
@@ -212,24 +206,6 @@ impl World {
             next = [next, timeout, link.traffic.wake_at].into_iter().flatten().min();
         }
         next
-    }
-
-    /// Counts a packet that arrived intact.
-    fn arrive(&mut self, connection: usize, to: Side, seen: Option<Seen>) {
-        let Some(seen) = seen else { return };
-        let arrived = self.arrivals.entry((connection, to)).or_default();
-        if !arrived.numbers.insert(seen.number) {
-            return;
-        }
-        self.figures.delivered += 1;
-        let newest = arrived.newest.get_or_insert(seen);
-        self.figures.late += u64::from(seen.number / 64 < newest.number / 64);
-        self.figures.after_rekey += u64::from(seen.phase < newest.phase);
-        if seen.phase > newest.phase + 1 {
-            self.outrun.insert(connection);
-        }
-        newest.number = newest.number.max(seen.number);
-        newest.phase = newest.phase.max(seen.phase);
     }
 
     fn deliver(&mut self, to: Side, from: std::net::SocketAddr, bytes: &[u8], connection: usize) {
@@ -287,7 +263,7 @@ impl World {
         let Some(link) = self.ends[side as usize].links.get_mut(&handle) else { return };
         // RFC 9001 6.1: the next update waits until the peer has acknowledged a packet of this phase. quinn
         // does not wait, and a peer that has seen none opens no packet of the phase after it.
-        let reached = self.arrivals.get(&(index, !side)).and_then(|arrived| arrived.newest);
+        let reached = self.arrivals.newest(index, !side);
         let may_update = reached.is_some_and(|seen| seen.phase == link.sender.next_phase());
         let mut due = false;
         if link.connection.poll_timeout().is_some_and(|at| at <= now) {

@@ -43,6 +43,10 @@ impl Tape {
         self.phase.load(Relaxed)
     }
 
+    pub(crate) fn has_sealed(&self) -> bool {
+        !self.sealed.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
     /// The next packet sealed.
     pub(crate) fn next(&self) -> Option<Sealed> {
         self.sealed.lock().unwrap_or_else(PoisonError::into_inner).pop_front()

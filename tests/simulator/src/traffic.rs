@@ -154,7 +154,7 @@ fn stream_seed(seed: u64, id: StreamId) -> u64 {
 }
 
 /// The bytes of a stream from `offset` on.
-fn fill(seed: u64, offset: u64, out: &mut [u8]) {
+pub(crate) fn fill(seed: u64, offset: u64, out: &mut [u8]) {
     let (mut word, mut bytes) = (u64::MAX, [0; 8]);
     for (place, byte) in (offset..).zip(out) {
         if place / 8 != word {

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use keypadd_keystream::Suite;
-use simulator::{Bug, Finding, run, run_with_bug};
+use simulator::{Bug, Finding, Outcome, run_loops_with_bug, run_with_bug};
 
 /// One suite of each kind of counter and MAC.
 const SUITES: [Suite; 3] =
@@ -24,14 +24,17 @@ fn is_named(bug: Bug, finding: &Finding) -> bool {
 
 #[test]
 fn every_bug_put_in_on_purpose_is_found_and_named() {
-    for suite in SUITES {
-        assert_eq!(run(suite, 0).findings, [], "{suite} without a bug");
-        for bug in Bug::ALL {
-            let findings = run_with_bug(suite, 0, Some(bug)).findings;
-            assert!(
-                findings.iter().any(|found| is_named(bug, found)),
-                "{suite}, {bug:?}: {findings:?}"
-            );
+    for (through, run) in
+        [("quinn", run_with_bug as fn(_, _, _) -> _), ("loops", run_loops_with_bug)]
+    {
+        for suite in SUITES {
+            let Outcome { findings, .. } = run(suite, 0, None);
+            assert_eq!(findings, [], "{through}, {suite} without a bug");
+            for bug in Bug::ALL {
+                let Outcome { findings, .. } = run(suite, 0, Some(bug));
+                let named = findings.iter().any(|found| is_named(bug, found));
+                assert!(named, "{through}, {suite}, {bug:?}: {findings:?}");
+            }
         }
     }
 }
@@ -77,9 +80,14 @@ fn the_program_and_the_tunnel_never_name_the_auditors_seams() {
     for part in ["keypadd", "keypadd-tunnel/src"] {
         for path in files(&root.join(part), "rs") {
             let text = fs::read_to_string(&path).expect("a source file");
-            for name in
-                ["Seams", "client_config_with", "server_config_with", "with_filler", "KeyLog"]
-            {
+            for name in [
+                "Seams",
+                "client_config_with",
+                "server_config_with",
+                "with_filler",
+                "KeyLog",
+                "SteppedLoop",
+            ] {
                 assert!(!text.contains(name), "{} names {name}", path.display());
             }
             sources += 1;

@@ -1,23 +1,127 @@
-//! A fault inside ends one connection, or none: a number that is sealed twice and a panic at a server
+//! A fault inside ends one connection, or none: a number that is sealed twice and panics at a server
 //! with several sessions, a filler that panics.
 
+use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
 
+use bytes::BytesMut;
 use interposer::{Interposer, Origin};
 use keypadd_keystream::Suite;
 use keypadd_pool::{FillerFault, FillerHost, Pool, PoolSettings, Priority};
-use keypadd_provider::{CryptoSettings, KeyFault, client_config, server_config};
-use keypadd_tunnel::ServerSettings;
+use keypadd_provider::{
+    CryptoSettings, KeyFault, Meters, PrivateKey, client_config, server_config,
+};
 use keypadd_tunnel::wire::{CloseCode, Instance};
+use keypadd_tunnel::{ClientSettings, ServerSettings, Sessions};
 use quinn::ConnectionError;
-use quinn::crypto::PacketKey;
+use quinn::crypto::{CryptoError, PacketKey};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
+use tracing::Level;
 
 use crate::hostile::{connect, connected, control, hello, welcome};
 use crate::support::*;
+
+/// A server that has an interposer at its end of each connection, and a target.
+struct Site<I> {
+    server: RunningServer,
+    meters: Arc<Meters>,
+    /// In the order in which the connections began.
+    ends: Arc<Mutex<Vec<Arc<I>>>>,
+    /// What the server lets in.
+    key: Arc<PrivateKey>,
+    target: TcpListener,
+}
+
+impl<I: Interposer + Default + 'static> Site<I> {
+    async fn start() -> Self {
+        let (key, server_key) = (new_key(), new_key());
+        let settings = crypto(&server_key, Suite::AES_128_GCM);
+        let meters = Arc::clone(&settings.meters);
+        let ends: Arc<Mutex<Vec<Arc<I>>>> = Arc::default();
+        let adjust = |server: &mut ServerSettings| {
+            let inner = server_config(&settings, server.peers.clone()).unwrap();
+            let ends = Arc::clone(&ends);
+            server.crypto = interposer::each_of_server(inner, move || {
+                let end = Arc::new(I::default());
+                ends.lock().unwrap().push(Arc::clone(&end));
+                end
+            });
+        };
+        let server = RunningServer::start_as(server_key.clone(), key.public(), &["*:*"], adjust);
+        Self { server, meters, ends, key, target: listener().await }
+    }
+
+    fn end(&self, nth: usize) -> Arc<I> {
+        Arc::clone(&self.ends.lock().unwrap()[nth])
+    }
+
+    /// A client with a connection through its forward.
+    async fn client(&self, instance: u8) -> (RunningClient, TcpStream, TcpStream) {
+        let forward = format!("0:{}", self.target.local_addr().unwrap());
+        let instance = Instance([instance; 16]);
+        let settings = client_settings(&self.server, &self.key, &[&forward]);
+        let client = RunningClient::start(ClientSettings { instance, ..settings }).await;
+        let here = TcpStream::connect(client.entrances[0]).await.unwrap();
+        let there = accept(&self.target).await;
+        (client, here, there)
+    }
+
+    /// A session that carries all the time.
+    async fn survivor(&self, instance: u8) -> Survivor {
+        let (client, mut here, mut there) = self.client(instance).await;
+        let rounds = Arc::new(AtomicU64::new(0));
+        let carried = Arc::clone(&rounds);
+        let carrying = tokio::spawn(async move {
+            for seed in 0.. {
+                carry(&mut here, &mut there, seed).await;
+                carried.fetch_add(1, Relaxed);
+            }
+        });
+        let sessions = self.server.sessions.clone();
+        let id = sessions.status().last().unwrap().id;
+        let survivor = Survivor { id, client, sessions, rounds, carrying };
+        survivor.goes_on().await;
+        survivor
+    }
+}
+
+/// A session that carries all the time, and shall go on doing so.
+struct Survivor {
+    id: u64,
+    client: RunningClient,
+    /// The server's.
+    sessions: Sessions,
+    rounds: Arc<AtomicU64>,
+    carrying: JoinHandle<()>,
+}
+
+impl Survivor {
+    /// It carries a few rounds more, over the session that it has had from its start.
+    async fn goes_on(&self) {
+        let before = self.rounds.load(Relaxed);
+        until("the other session goes on", || {
+            assert!(!self.carrying.is_finished(), "the other session has failed");
+            self.is_listed() && self.rounds.load(Relaxed) >= before + 4
+        })
+        .await;
+        assert!(self.client.reconnects().is_empty());
+    }
+
+    /// Asks for the figures, which locks what connections publish.
+    fn is_listed(&self) -> bool {
+        self.sessions.status().iter().any(|session| session.id == self.id)
+    }
+}
+
+impl Drop for Survivor {
+    fn drop(&mut self) {
+        self.carrying.abort();
+    }
+}
 
 /// The type of an application's CONNECTION_CLOSE (RFC 9000 19.19).
 const APPLICATION_CLOSE: u8 = 0x1d;
@@ -74,57 +178,25 @@ async fn carry(here: &mut TcpStream, there: &mut TcpStream, round: u64) {
 
 #[tokio::test]
 async fn a_number_sealed_twice_ends_its_connection_with_code_2_and_no_other() {
-    let (key, server_key) = (new_key(), new_key());
-    let settings = crypto(&server_key, Suite::AES_128_GCM);
-    let meters = Arc::clone(&settings.meters);
-    let ends: Arc<Mutex<Vec<Arc<Repeats>>>> = Arc::default();
-    let adjust = |server: &mut ServerSettings| {
-        let inner = server_config(&settings, server.peers.clone()).unwrap();
-        let ends = Arc::clone(&ends);
-        server.crypto = interposer::each_of_server(inner, move || {
-            let end = Arc::new(Repeats::default());
-            ends.lock().unwrap().push(Arc::clone(&end));
-            end
-        });
-    };
-    let server = RunningServer::start_as(server_key.clone(), key.public(), &["*:*"], adjust);
+    let site = Site::<Repeats>::start().await;
+    let server = &site.server;
 
     // The connection that will fail, with a stream that is open.
-    let client = client_config(&crypto(&key, Suite::AES_128_GCM), server.key).unwrap();
-    let (_endpoint, connection) = connect(&server, client).await;
+    let client = client_config(&crypto(&site.key, Suite::AES_128_GCM), server.key).unwrap();
+    let (_endpoint, connection) = connect(server, client).await;
     let (_control, mut answer) = control(&connection, &hello()).await;
     welcome(&mut answer).await;
-    let target = listener().await;
-    let (mut send, _recv) = connected(&connection, &target).await;
-    let mut failing = accept(&target).await;
+    let (mut send, _recv) = connected(&connection, &site.target).await;
+    let mut failing = accept(&site.target).await;
+    let other = site.survivor(2).await;
 
-    // The other one, which carries all the time.
-    let forward = format!("0:{}", target.local_addr().unwrap());
-    let mut other = client_settings(&server, &key, &[&forward]);
-    other.instance = Instance([2; 16]);
-    let other = RunningClient::start(other).await;
-    let mut here = TcpStream::connect(other.entrances[0]).await.unwrap();
-    let mut there = accept(&target).await;
-    until("both sessions are up", || server.sessions.live().len() == 2).await;
-    let survivor = server.sessions.status()[1].id;
-    let rounds = Arc::new(AtomicU64::new(0));
-    let carried = Arc::clone(&rounds);
-    let carrying = tokio::spawn(async move {
-        for seed in 0.. {
-            carry(&mut here, &mut there, seed).await;
-            carried.fetch_add(1, Relaxed);
-        }
-    });
-    until("the other one carries", || rounds.load(Relaxed) > 0).await;
-
-    let ends = ends.lock().unwrap().clone();
     // The sound one has made a second connection by now, for its bulk data.
-    let [faulty, sound, ..] = &ends[..] else { panic!("two sessions") };
+    let (faulty, sound) = (site.end(0), site.end(1));
     faulty.is_armed.store(true, Relaxed);
     send.write_all(&noise(1, 1000)).await.unwrap();
     until("a number is sealed twice", || faulty.repeated.load(Relaxed) == 1).await;
     let left = || server.sessions.status().iter().map(|session| session.id).collect::<Vec<_>>();
-    until("its session is over", || left() == [survivor]).await;
+    until("its session is over", || left() == [other.id]).await;
 
     // Its own target is reset. Of its packets there are zeros from then on, so that the code stays here
     // and its client is told that nobody knows it.
@@ -138,26 +210,36 @@ async fn a_number_sealed_twice_ends_its_connection_with_code_2_and_no_other() {
     let has_close = |packet: &Vec<u8>| packet.windows(close.len()).any(|part| part == close);
     assert!(faulty.since.lock().unwrap().iter().any(has_close), "closed with another code");
     assert_eq!((faulty.repeated.load(Relaxed), faulty.leaked.load(Relaxed)), (1, 0));
-    assert_eq!(meters.pad_reuse(), 1);
+    assert_eq!(site.meters.pad_reuse(), 1);
 
-    // The other one goes on.
-    let before = rounds.load(Relaxed);
-    until("the other one goes on", || {
-        assert!(!carrying.is_finished(), "the other one has failed");
-        rounds.load(Relaxed) >= before + 4
-    })
-    .await;
-    carrying.abort();
-    assert_eq!(left(), [survivor]);
-    assert!(other.reconnects().is_empty());
+    other.goes_on().await;
+    assert_eq!(left(), [other.id]);
     assert_eq!(sound.repeated.load(Relaxed), 0);
 }
 
-/// Seals as it is asked, and panics when it is told to.
+/// Where a panic happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Sealing,
+    Opening,
+}
+
+/// Seals and opens as it is asked, and panics once where it is told to.
 #[derive(Default)]
 struct Panics {
-    is_armed: AtomicBool,
+    armed: Mutex<Option<Place>>,
     happened: AtomicBool,
+}
+
+impl Panics {
+    fn pass(&self, origin: Origin, place: Place) {
+        let is_one_rtt = !matches!(origin, Origin::Initial | Origin::Handshake(0));
+        let armed = self.armed.lock().unwrap().take_if(|armed| is_one_rtt && *armed == place);
+        if armed.is_some() {
+            self.happened.store(true, Relaxed);
+            panic!("a fault in {place:?}, as the test wants it");
+        }
+    }
 }
 
 impl Interposer for Panics {
@@ -169,61 +251,97 @@ impl Interposer for Panics {
         buf: &mut [u8],
         header_len: usize,
     ) {
-        if !matches!(origin, Origin::Initial | Origin::Handshake(0))
-            && self.is_armed.swap(false, Relaxed)
-        {
-            self.happened.store(true, Relaxed);
-            panic!("a fault in sealing, as the test wants it");
-        }
+        self.pass(origin, Place::Sealing);
         key.encrypt(packet_number, buf, header_len);
     }
+
+    fn open(
+        &self,
+        origin: Origin,
+        key: &dyn PacketKey,
+        packet_number: u64,
+        header: &[u8],
+        payload: &mut BytesMut,
+    ) -> Result<(), CryptoError> {
+        self.pass(origin, Place::Opening);
+        key.decrypt(packet_number, header, payload)
+    }
+}
+
+/// Errors that were logged in this process.
+static LOG: Mutex<Vec<u8>> = Mutex::new(Vec::new());
+
+struct Log;
+
+impl io::Write for Log {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        LOG.lock().unwrap().extend_from_slice(line);
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn log_errors() {
+    static BEGUN: Once = Once::new();
+    BEGUN.call_once(|| {
+        let log = tracing_subscriber::fmt().with_max_level(Level::ERROR).with_ansi(false);
+        log.with_writer(|| Log).init();
+    });
+}
+
+/// Errors that name this address.
+fn logged(address: impl ToString) -> Vec<String> {
+    let address = address.to_string();
+    let log = String::from_utf8(LOG.lock().unwrap().clone()).unwrap();
+    log.lines().filter(|line| line.contains(&address)).map(String::from).collect()
+}
+
+/// Two sessions at one server, of which one panics; figures are asked for all the time.
+async fn a_panic_ends_its_session_and_no_other(place: Place) {
+    log_errors();
+    let site = Site::<Panics>::start().await;
+    let (failing, mut here, mut there) = site.client(1).await;
+    swap_a_byte(&mut here, &mut there).await;
+    let remote = site.server.sessions.status()[0].remote;
+    let other = site.survivor(2).await;
+
+    let faulty = site.end(0);
+    *faulty.armed.lock().unwrap() = Some(place);
+    here.write_all(b"a keystroke").await.unwrap();
+    until("it panics", || {
+        assert!(other.is_listed());
+        faulty.happened.load(Relaxed)
+    })
+    .await;
+    assert_reset(&mut here).await;
+    assert_reset(&mut there).await;
+    until("its client comes again", || {
+        assert!(other.is_listed());
+        !failing.reconnects().is_empty()
+    })
+    .await;
+    other.goes_on().await;
+    let lines = logged(remote);
+    assert_eq!(lines.len(), 1, "{lines:?}");
+
+    // New clients are let in, and the server ends in order.
+    let (third, mut here, mut there) = site.client(3).await;
+    swap_a_byte(&mut here, &mut there).await;
+    drop((failing, other, third));
+    within(site.server.stop()).await;
 }
 
 #[tokio::test]
 async fn a_panic_in_sealing_ends_its_session_and_no_other() {
-    let (key, server_key) = (new_key(), new_key());
-    let ends: Arc<Mutex<Vec<Arc<Panics>>>> = Arc::default();
-    let adjust = |server: &mut ServerSettings| {
-        let settings = crypto(&server_key, Suite::AES_128_GCM);
-        let inner = server_config(&settings, server.peers.clone()).unwrap();
-        let ends = Arc::clone(&ends);
-        server.crypto = interposer::each_of_server(inner, move || {
-            let end = Arc::new(Panics::default());
-            ends.lock().unwrap().push(Arc::clone(&end));
-            end
-        });
-    };
-    let server = RunningServer::start_as(server_key.clone(), key.public(), &["*:*"], adjust);
-    let target = listener().await;
-    let forward = format!("0:{}", target.local_addr().unwrap());
-    let start = |instance| {
-        let mut settings = client_settings(&server, &key, &[&forward]);
-        settings.instance = Instance([instance; 16]);
-        RunningClient::start(settings)
-    };
-    let failing = start(1).await;
-    let mut failing_here = TcpStream::connect(failing.entrances[0]).await.unwrap();
-    let _failing_there = accept(&target).await;
-    let other = start(2).await;
-    let mut here = TcpStream::connect(other.entrances[0]).await.unwrap();
-    let mut there = accept(&target).await;
-    carry(&mut here, &mut there, 1).await;
+    a_panic_ends_its_session_and_no_other(Place::Sealing).await;
+}
 
-    let armed = Arc::clone(&ends.lock().unwrap()[0]);
-    armed.is_armed.store(true, Relaxed);
-    failing_here.write_all(b"a keystroke").await.unwrap();
-    until("sealing panics", || armed.happened.load(Relaxed)).await;
-    assert_reset(&mut failing_here).await;
-    until("its client comes again", || !failing.reconnects().is_empty()).await;
-
-    // The other session, new clients and the server's end are as before.
-    carry(&mut here, &mut there, 2).await;
-    assert!(other.reconnects().is_empty());
-    let third = start(3).await;
-    let mut here = TcpStream::connect(third.entrances[0]).await.unwrap();
-    talks(&mut here, &target).await;
-    drop((failing, other, third));
-    within(server.stop()).await;
+#[tokio::test]
+async fn a_panic_in_opening_ends_its_session_and_no_other() {
+    a_panic_ends_its_session_and_no_other(Place::Opening).await;
 }
 
 /// A kernel whose clock fails when it is told to.
@@ -296,4 +414,6 @@ async fn a_tunnel_whose_fillers_panic_goes_on_and_carries_its_bytes_exactly() {
     }
     assert_eq!(sessions(), before);
     assert!(client.reconnects().is_empty());
+    drop(client);
+    within(server.stop()).await;
 }

@@ -7,14 +7,10 @@ use sha2::Digest;
 
 use super::{Outcome, World};
 use crate::auditor::Finding;
-use crate::ends::{End, Link};
+use crate::ends::Link;
 
 /// Phases that a seed has to reach in both directions.
-const PHASES_MIN: u64 = 3;
-/// Packets with a pad, or a part of one, that count as the pools serving.
-const SERVED_MIN: u64 = 20;
-/// Packets without any that count as the pools having run dry.
-const MISSED_MIN: u64 = 10;
+pub(crate) const PHASES_MIN: u64 = 3;
 
 /// What the newest connection is doing.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -24,15 +20,6 @@ pub(super) enum Stage {
     Finishing,
     Closing,
     Over,
-}
-
-/// How far the pools have come; a figure is the count that the next step starts from.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Supply {
-    Filling,
-    Served(u64),
-    Dry(u64),
-    Refilled,
 }
 
 impl World {
@@ -52,32 +39,14 @@ impl World {
 
     /// Whether the pools have served, then not, then served again.
     pub(super) fn has_refilled(&mut self) -> bool {
-        let count = |pad: Coverage| -> u64 {
-            let of = |end: &End| {
-                let meters = &end.meters;
-                meters.packets(Direction::Send, pad) + meters.packets(Direction::Receive, pad)
-            };
-            self.ends.iter().map(of).sum()
-        };
-        let served = count(Coverage::Hit) + count(Coverage::Partial);
-        let missed = count(Coverage::Miss);
-        self.supply = match self.supply {
-            Supply::Filling if served >= SERVED_MIN => Supply::Served(missed),
-            Supply::Served(before) if missed >= before + MISSED_MIN => Supply::Dry(served),
-            Supply::Dry(before) if served >= before + SERVED_MIN => Supply::Refilled,
-            same => same,
-        };
+        let refilled = self.refill.observe(self.ends.iter().map(|end| &*end.meters));
         // From a third of the way on, the fillers are made to bring about what is still missing.
         let last = self.wirings.len() == self.schedule.connections;
         let left = self.packets_goal.saturating_sub(self.auditor.packets);
-        let order = match self.supply {
-            _ if !last || left > self.schedule.packets * 2 / 3 => None,
-            Supply::Filling | Supply::Dry(_) => Some(true),
-            Supply::Served(_) => Some(false),
-            Supply::Refilled => None,
-        };
+        let is_due = last && left <= self.schedule.packets * 2 / 3;
+        let order = self.refill.order().filter(|_| is_due);
         self.ends.iter_mut().for_each(|end| end.pool.order = order);
-        self.supply == Supply::Refilled
+        refilled
     }
 
     /// Cuts connections off, ends streams, and closes, when the time for it has come.
@@ -114,7 +83,7 @@ impl World {
             match self.stage {
                 Stage::Closing => {}
                 // It has not come to all that a run has to reach.
-                _ if self.outrun.contains(&last) => {
+                _ if self.arrivals.is_outrun(last) => {
                     (self.figures.runs, self.figures.outrun) = (0, 1);
                 }
                 _ => {

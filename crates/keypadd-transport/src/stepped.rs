@@ -1,0 +1,127 @@
+//! An event loop without a thread, a UDP socket or a clock, for proofs.
+//!
+//! Whoever owns it brings the time and carries the datagrams. All else is the loop that ships: its
+//! endpoint and connections, what is sent when, and the TCP and unix sockets that streams are
+//! spliced to. The program never makes one.
+
+use std::{
+    collections::VecDeque,
+    io,
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
+
+use bytes::BytesMut;
+use mio::{Events, Registry, Token};
+use quinn_udp::RecvMeta;
+
+use crate::{
+    Endpoint, EndpointSettings, datagrams::Datagrams, event_loop::EventLoop, udp::Received,
+};
+
+/// Datagrams that a loop has sent at once.
+#[derive(Debug)]
+pub struct Left<'a> {
+    /// Where to.
+    pub destination: SocketAddr,
+    /// One after the other.
+    pub bytes: &'a [u8],
+    /// The length of each but the last.
+    pub segment_bytes: usize,
+}
+
+/// Takes what a loop sends.
+pub type Outbox = Box<dyn FnMut(Left<'_>)>;
+
+/// What stands in the place of a UDP socket.
+struct Memory {
+    arrived: VecDeque<Received>,
+    outbox: Outbox,
+    train: usize,
+}
+
+impl Datagrams for Memory {
+    fn register(&self, _: &Registry, _: Token) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn may_fragment(&self) -> bool {
+        false
+    }
+
+    fn train(&self, _: u16) -> usize {
+        self.train
+    }
+
+    fn is_full(&self) -> bool {
+        false
+    }
+
+    fn may_send(&self) -> bool {
+        true
+    }
+
+    fn flush(&mut self) {}
+
+    fn send(&mut self, transmit: quinn_proto::Transmit, bytes: &[u8]) {
+        let segment_bytes = transmit.segment_size.unwrap_or(transmit.size).max(1);
+        let (destination, bytes) = (transmit.destination, &bytes[..transmit.size]);
+        (self.outbox)(Left { destination, bytes, segment_bytes });
+    }
+
+    fn receive(&mut self) -> Option<Received> {
+        self.arrived.pop_front()
+    }
+}
+
+/// An endpoint's only loop.
+pub struct SteppedLoop {
+    inner: EventLoop<Memory>,
+    events: Events,
+}
+
+impl SteppedLoop {
+    /// A loop that sends up to `train` datagrams at once into `outbox`, with its endpoint. No sockets
+    /// of the settings are used, and nobody is asked before a send.
+    ///
+    /// # Errors
+    /// What the system says of waiting for sockets.
+    pub fn new(
+        settings: EndpointSettings,
+        address: SocketAddr,
+        (train, outbox): (usize, Outbox),
+        now: Instant,
+    ) -> io::Result<(Self, Endpoint)> {
+        let memory = Memory { arrived: VecDeque::new(), outbox, train };
+        let (endpoint, loops) = Endpoint::with_loops(settings, address, vec![memory], now)?;
+        let inner = loops.into_iter().next().ok_or(io::ErrorKind::InvalidInput)?;
+        Ok((Self { inner, events: Events::with_capacity(1_024) }, endpoint))
+    }
+
+    /// A datagram has arrived; the next round takes it.
+    pub fn arrive(&mut self, from: SocketAddr, datagram: &[u8]) {
+        let meta =
+            RecvMeta { addr: from, len: datagram.len(), stride: datagram.len(), ..<_>::default() };
+        self.inner.udp().arrived.push_back(Received { bytes: BytesMut::from(datagram), meta });
+    }
+
+    /// Does what there is to do at `now`, round by round, until it would wait.
+    ///
+    /// # Errors
+    /// What the system says of waiting for sockets.
+    pub fn run_until_idle(&mut self, now: Instant) -> io::Result<()> {
+        loop {
+            self.inner.poll(&mut self.events, Some(Duration::ZERO))?;
+            let has_arrived = !self.inner.udp().arrived.is_empty();
+            if self.events.is_empty() && !has_arrived && !self.inner.is_due(now) {
+                return Ok(());
+            }
+            self.inner.round(&self.events, now);
+        }
+    }
+
+    /// When something is due next.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.inner.deadline()
+    }
+}

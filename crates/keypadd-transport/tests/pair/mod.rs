@@ -1,0 +1,131 @@
+//! Two endpoints of one loop each in this process, over loopback, and connections between them.
+
+use std::net::{Ipv4Addr, UdpSocket};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+
+use keypadd_keystream::{CipherEngine, Suite};
+use keypadd_provider::{
+    AllowList, CryptoSettings, KeyExchange, Meters, PrivateKey, PublicKey, Supply, client_config,
+    server_config,
+};
+use keypadd_transport::{
+    Accepted, ClientConfig, Connection, Delivery, Egress, Endpoint, EndpointConfig,
+    EndpointSettings, Lane, ServerConfig, SpinShare, Stream, TransportConfig, VarInt, Windows,
+    congestion::CubicConfig, crypto,
+};
+use tokio::runtime::Runtime;
+
+/// Of a stream and of a connection, as a tunnel has them.
+const WINDOWS: Windows =
+    Windows { stream: 2 << 20, connection: 64 << 20, connection_max: 64 << 20 };
+const SEND_WINDOW_BYTES: u32 = 16 << 20;
+
+const NO_ERROR: VarInt = VarInt::from_u32(0);
+
+#[derive(Debug)]
+struct Anybody;
+
+impl AllowList for Anybody {
+    fn allows(&self, _: &PublicKey) -> bool {
+        true
+    }
+}
+
+#[derive(Debug)]
+struct Unrestricted;
+
+impl Egress for Unrestricted {
+    fn may_send(&self) -> bool {
+        true
+    }
+}
+
+fn endpoint(server: Option<ServerConfig>) -> Endpoint {
+    let transport = || {
+        let mut transport = TransportConfig::default();
+        transport.send_window(2 * u64::from(SEND_WINDOW_BYTES));
+        transport
+    };
+    let endpoint = Endpoint::start(EndpointSettings {
+        sockets: vec![UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap()],
+        config: EndpointConfig::default(),
+        server,
+        transport: Arc::new(transport),
+        sparse_windows: WINDOWS,
+        bulk_windows: WINDOWS,
+        congestion: Arc::new(CubicConfig::default()),
+        flight_max: SEND_WINDOW_BYTES.into(),
+        connections_max: 4,
+        egress: Arc::new(Unrestricted),
+        inspect: Arc::new(|_| None),
+        cut_code: NO_ERROR,
+        drop_code: NO_ERROR,
+        goodbye_code: None,
+        spin: SpinShare::percent(0),
+    });
+    endpoint.unwrap()
+}
+
+/// A client and a server, with AES-256-GCM and no pool.
+pub struct Pair {
+    /// Of control tasks.
+    pub control: Runtime,
+    pub client: Endpoint,
+    pub server: Endpoint,
+    crypto: Arc<dyn crypto::ClientConfig>,
+}
+
+impl Pair {
+    pub fn new() -> Self {
+        let control =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_time().build();
+        let [client, server] = [(); 2].map(|()| CryptoSettings {
+            key: Arc::new(PrivateKey::generate().unwrap()),
+            suites: vec![Suite::AES_256_GCM.into()],
+            kex: vec![KeyExchange::X25519.into()],
+            supply: Supply::default(),
+            cipher_engine: CipherEngine::default(),
+            meters: Arc::new(Meters::default()),
+        });
+        let crypto = client_config(&client, server.key.public()).unwrap();
+        let server = server_config(&server, Arc::new(Anybody)).unwrap();
+        let server = endpoint(Some(ServerConfig::with_crypto(server)));
+        Self { control: control.unwrap(), client: endpoint(None), server, crypto }
+    }
+
+    /// A connection's ends: the client's, the server's.
+    pub fn connect(&self) -> [Connection; 2] {
+        let config = ClientConfig::new(Arc::clone(&self.crypto));
+        let address = self.server.local_addr();
+        let connect = self.client.connect(config, address, "keypadd", Lane::Sparse);
+        let accept = async {
+            match self.server.accept().await {
+                Some(Accepted::Connection(connection)) => connection,
+                other => panic!("{other:?}"),
+            }
+        };
+        let (connected, accepted) = self.control.block_on(async { tokio::join!(connect, accept) });
+        [connected.unwrap(), accepted]
+    }
+
+    /// A stream's ends, once a first byte has shown it to the server, which has read it.
+    pub fn open(&self, [client, server]: &[Connection; 2]) -> [Stream; 2] {
+        self.control.block_on(async {
+            let opened = client.open_bi().await.unwrap();
+            opened.send.write_all(&[0]).await.unwrap();
+            let mut accepted = server.accept_bi().await.unwrap();
+            accepted.recv.read_exact(&mut [0]).await.unwrap();
+            [opened, accepted]
+        })
+    }
+
+    /// Splices both ends of a stream; the programs' ends of both sockets.
+    pub fn splice(&self, streams: [Stream; 2]) -> [UnixStream; 2] {
+        streams.map(|stream| {
+            let (program, spliced) = UnixStream::pair().unwrap();
+            self.control.spawn(stream.splice(spliced.into(), Delivery::Unbounded));
+            program
+        })
+    }
+}

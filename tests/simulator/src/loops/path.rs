@@ -1,0 +1,102 @@
+//! What lies between the loops: each datagram is audited as it leaves and handed to the network, and
+//! the fillers work in between.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use fastrand::Rng;
+use keypadd_transport::Left;
+use quinn_proto::Side;
+use sha2::{Digest, Sha256};
+
+use crate::arrivals::Arrivals;
+use crate::auditor::{Auditor, Finding, Sender};
+use crate::figures::Figures;
+use crate::network::{Departure, Flying, Network};
+use crate::pools::SteppedPool;
+use crate::schedule::Schedule;
+
+pub(super) struct Path {
+    pub(super) now: Duration,
+    pub(super) network: Network,
+    pub(super) auditor: Auditor,
+    pub(super) arrivals: Arrivals,
+    pub(super) figures: Figures,
+    pub(super) pools: [SteppedPool; 2],
+    /// Of each connection both ends.
+    pub(super) senders: Vec<[Sender; 2]>,
+    pub(super) transcript: Sha256,
+    /// Connections that were cut off, or given up in the handshake. The server may have forgotten them, and
+    /// would shake hands a second time, under keys that the log cannot tell from the first ones.
+    pub(super) left_behind: BTreeSet<usize>,
+}
+
+/// Whether a datagram begins with an Initial packet (RFC 9000 17.2.2).
+fn is_initial(datagram: &[u8]) -> bool {
+    datagram.first().is_some_and(|first| first & 0xb0 == 0x80)
+}
+
+impl Path {
+    pub(super) fn new(schedule: &Schedule, rng: &mut Rng) -> Self {
+        Self {
+            now: Duration::ZERO,
+            network: Network::new(schedule.weather, rng.fork()),
+            auditor: Auditor::default(),
+            arrivals: Arrivals::default(),
+            figures: Figures { runs: 1, ..Figures::default() },
+            pools: [0, 1].map(|end| SteppedPool::new(schedule, end, rng.fork())),
+            senders: Vec::new(),
+            transcript: Sha256::new(),
+            left_behind: BTreeSet::new(),
+        }
+    }
+
+    pub(super) fn note(&mut self, what: &str, values: &[u64]) {
+        self.transcript.update(what);
+        self.transcript.update((self.now.as_nanos() as u64).to_be_bytes());
+        values.iter().for_each(|value| self.transcript.update(value.to_be_bytes()));
+    }
+
+    /// Takes what a loop sends.
+    pub(super) fn send(&mut self, from: Side, left: &Left<'_>) {
+        let destination = left.destination;
+        for bytes in left.bytes.chunks(left.segment_bytes) {
+            // What one connection has sealed leaves before another seals: its end's tape is the only
+            // one with packets. An Initial packet alone is on no tape, nor is what the endpoint says
+            // to strangers; neither has anything to audit.
+            let sealed = self.senders.iter().position(|ends| ends[from as usize].has_sealed());
+            let connection = sealed.unwrap_or_else(|| self.senders.len().saturating_sub(1));
+            let seen = sealed.and_then(|index| {
+                self.auditor.datagram(&mut self.senders[index][from as usize], bytes)
+            });
+            let (phase, number) = seen.map_or((0, 0), |seen| (seen.phase, seen.number));
+            self.note("send", &[from as u64, bytes.len() as u64, phase, number]);
+            let datagram = Departure { destination, connection, bytes, seen };
+            self.network.send(self.now, from, datagram, &mut self.figures);
+        }
+        for end in 0..2 {
+            let steps = self.pools[end].turn(self.now);
+            self.note("filler", &[end as u64, steps.into()]);
+            if let Some(broken) = self.pools[end].broken_promise() {
+                self.auditor.find(Finding::Accounts(broken));
+            }
+        }
+    }
+
+    /// The next datagram that has arrived by now.
+    pub(super) fn arrival(&mut self) -> Option<Flying> {
+        let flying = loop {
+            let flying = self.network.arrival(self.now, &mut self.figures)?;
+            let left_behind = self.left_behind.contains(&flying.connection);
+            if !(left_behind && flying.to == Side::Server && is_initial(&flying.bytes)) {
+                break flying;
+            }
+            self.figures.lost += 1;
+        };
+        self.note("arrival", &[flying.to as u64, flying.bytes.len() as u64]);
+        if let Some(seen) = flying.seen {
+            self.arrivals.arrive(flying.connection, flying.to, seen, &mut self.figures);
+        }
+        Some(flying)
+    }
+}

@@ -1,0 +1,41 @@
+//! A slice of the proof through the event loops that ship, and that a seed gives the same run again.
+
+use keypadd_keystream::Suite;
+use simulator::{Figures, run_loops};
+
+/// Seeds of each suite; the long proof has 10,000.
+const SEEDS: u64 = 4;
+
+fn slice(suites: impl Iterator<Item = Suite>) {
+    let mut all = Figures::default();
+    for suite in suites {
+        for seed in 0..SEEDS {
+            let outcome = run_loops(suite, seed);
+            assert!(outcome.findings.is_empty(), "{suite}, seed {seed}: {:?}", outcome.findings);
+            all.add(&outcome.figures);
+        }
+    }
+    println!("{all}");
+    assert!(all.scarce().is_empty(), "under 1 %: {:?} of {all}", all.scarce());
+    assert!(all.bulk > 0, "no connection for bulk: {all}");
+}
+
+#[test]
+fn no_keystream_of_a_standard_suite_is_used_twice_by_the_loops_that_ship() {
+    slice(Suite::ALL.into_iter().take(6));
+}
+
+#[test]
+fn no_keystream_of_a_legacy_suite_is_used_twice_by_the_loops_that_ship() {
+    slice(Suite::ALL.into_iter().skip(6));
+}
+
+#[test]
+fn a_seed_gives_the_same_run_through_the_loops_again() {
+    for seed in 0..3 {
+        let [first, second] = [(); 2].map(|()| run_loops(Suite::AES_256_GCM, seed));
+        assert_eq!(first.figures, second.figures, "seed {seed}");
+        assert_eq!(first.transcript, second.transcript, "seed {seed}");
+        assert_ne!(first.transcript, run_loops(Suite::AES_256_GCM, seed + 1).transcript);
+    }
+}
