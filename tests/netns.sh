@@ -79,7 +79,9 @@ a_path_that_shrinks_costs_no_connection() {
     expect "SHA-256 is equal" probe swap "$forward" --mib 16
     packets_have "$2"
     set_mtu 1400
+    local began=$SECONDS
     expect "SHA-256 is equal" probe swap "$forward" --mib 16
+    expect "it is found out at once" [ $((SECONDS - began)) -le 4 ]
     packets_have 1200
     expect "the client has not reconnected" silent grep 'lost: ' "$scratch/near.0.log"
     set_mtu 1500
