@@ -58,7 +58,7 @@ impl Egress for Unrestricted {
 /// An endpoint of one loop on loopback.
 fn endpoint(server: Option<ServerConfig>, spin: SpinShare) -> Endpoint {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a UDP port");
-    let transport = || {
+    let transport = |_| {
         let mut transport = TransportConfig::default();
         transport.send_window(2 * u64::from(SEND_WINDOW_BYTES));
         transport

@@ -51,6 +51,42 @@ ipv6_carries_the_tunnel_and_the_forward() {
     expect "SHA-256 is equal" probe swap "[::1]:$forward_port" --mib 16
 }
 
+# set_mtu BYTES: of the path, at both ends.
+set_mtu() {
+    local end
+    for end in "$far" "$near"; do
+        ip -n "$end" link set veth0 mtu "$1" || die "cannot set the MTU"
+    done
+}
+
+# packets_have BYTES: both ends send packets of up to so many.
+packets_have() {
+    expect "near sends packets of $1 bytes" soon shows near "packets up to $1 bytes"
+    expect "far sends packets of $1 bytes" soon shows far "packets up to $1 bytes"
+}
+
+packets_are_as_long_as_the_path_carries() {
+    set_mtu "$2"
+    tunnel "$1"
+    expect "SHA-256 is equal" probe swap "$forward" --mib 16
+    packets_have "$3"
+    set_mtu 1500
+}
+
+a_path_that_shrinks_costs_no_connection() {
+    set_mtu "$1"
+    tunnel aes-256-gcm
+    expect "SHA-256 is equal" probe swap "$forward" --mib 16
+    packets_have "$2"
+    set_mtu 1400
+    local began=$SECONDS
+    expect "SHA-256 is equal" probe swap "$forward" --mib 16
+    expect "it is found out at once" [ $((SECONDS - began)) -le 4 ]
+    packets_have 1200
+    expect "the client has not reconnected" silent grep 'lost: ' "$scratch/near.0.log"
+    set_mtu 1500
+}
+
 # ---- ends and resets ----------------------------------------------------------------------------
 
 half_close_is_exact_both_ways() {
@@ -315,6 +351,11 @@ claim refused_and_unpermitted_targets_end_as_resets
 claim stdio_to_a_target_that_is_not_to_be_had_says_one_line_and_exits_1
 claim two_hundred_connections_at_once_are_exact
 claim ipv6_carries_the_tunnel_and_the_forward
+claim packets_are_as_long_as_the_path_carries aes-256-gcm 1500 1452
+claim packets_are_as_long_as_the_path_carries aes-256-gcm 9000 8972
+claim packets_are_as_long_as_the_path_carries 3des-ctr-hmac-sha1 9000 1452
+claim a_path_that_shrinks_costs_no_connection 1500 1452
+claim a_path_that_shrinks_costs_no_connection 9000 8972
 claim ssh_runs_through_its_proxy_command
 claim a_signal_ends_both_cleanly TERM
 claim a_signal_ends_both_cleanly INT

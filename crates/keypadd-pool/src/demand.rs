@@ -149,6 +149,13 @@ mod tests {
     }
 
     #[test]
+    fn packets_that_need_no_pad_ask_for_none() {
+        let traffic = Traffic::new(Direction::Send);
+        carry(&traffic, Duration::ZERO, 100, 100, 0);
+        assert_eq!(traffic.demand(Duration::from_secs(10)), [0.0, 0.0]);
+    }
+
+    #[test]
     fn what_was_carried_before_anybody_looked_counts_and_all_keys_see_it() {
         let traffic = Traffic::new(Direction::Receive);
         (0..1000).for_each(|_| traffic.count(PAD_BYTES));

@@ -15,6 +15,7 @@ mod kx;
 mod limits;
 mod meters;
 mod open;
+mod parameters;
 mod pays;
 mod phases;
 mod protection;

@@ -17,6 +17,10 @@ const AES_CONFIDENTIALITY_LIMIT: u64 = 1 << 23;
 /// that the traffic secret behind the subkeys changes often.
 const LEGACY_PHASE_PACKETS: u64 = 1 << 16;
 
+/// The largest UDP payload that is sent under a cipher with 64-bit blocks: what Ethernet carries over
+/// IPv6, and the size for which the blocks under a subkey are counted.
+const LEGACY_DATAGRAM_BYTES_MAX: u16 = 1_452;
+
 /// Bytes under one phase of a cipher with 128-bit blocks: 2^32 blocks, as RFC 4344 section 3.2 has it.
 const AES_PHASE_BYTES: u64 = 1 << 36;
 
@@ -54,6 +58,8 @@ pub(crate) struct Limits {
     pub(crate) phase_bytes: u64,
     /// Time after which an update has been asked for.
     pub(crate) phase_age: Duration,
+    /// The largest UDP payload that is sent, where the suite bounds it.
+    pub(crate) datagram_bytes_max: Option<u16>,
 }
 
 impl Limits {
@@ -65,12 +71,14 @@ impl Limits {
                 hard_stop: AES_CONFIDENTIALITY_LIMIT,
                 phase_bytes: AES_PHASE_BYTES,
                 phase_age: PHASE_AGE,
+                datagram_bytes_max: None,
             },
             Cipher::Des | Cipher::TripleDes | Cipher::Rc2_40 => Self {
                 reported: LEGACY_PHASE_PACKETS + QUINN_KEY_UPDATE_MARGIN,
                 hard_stop: 2 * LEGACY_PHASE_PACKETS,
                 phase_bytes: LEGACY_PHASE_BYTES,
                 phase_age: PHASE_AGE,
+                datagram_bytes_max: Some(LEGACY_DATAGRAM_BYTES_MAX),
             },
         }
     }

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use keypadd_keystream::{InlineKeystream, KeystreamKey, PacketNumber, Segment};
 use keypadd_pool::{
-    Coverage, Direction, HEAD_BYTES, Lane, Part, PartLevel, Pool, Stage, Taken, Traffic,
+    Coverage, Direction, HEAD_BYTES, Lane, PAD_BYTES, Part, PartLevel, Pool, Stage, Taken, Traffic,
 };
 
 use crate::limits::STANDBY_PACKETS;
@@ -165,6 +165,11 @@ impl Phases {
         let pad_bytes = mask.len() + data.len();
         let (pads, tally) = self.follow(phase, packet_number)?;
         let taken = match &mut pads.lane {
+            // It needs no pad, and none should be made for packets like it.
+            Some(lane) if least > PAD_BYTES => {
+                lane.seek(packet_number, 0);
+                Taken::NOTHING
+            }
             Some(lane) => lane.take(packet_number, mask, data, least, found),
             None => Taken::NOTHING,
         };
@@ -184,7 +189,8 @@ impl Phases {
     ) -> Option<Coverage> {
         let (pads, tally) = self.follow(phase, packet_number)?;
         if let Some(lane) = &mut pads.lane {
-            lane.seek(packet_number, pad_bytes);
+            let needed = if least_of(pad_bytes) > PAD_BYTES { 0 } else { pad_bytes };
+            lane.seek(packet_number, needed);
         }
         Some(pads.count(tally, 0, pad_bytes))
     }

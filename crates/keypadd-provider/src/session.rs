@@ -9,7 +9,6 @@
 //! RFC 9001. Initial keys are public and ring's; they never reach our suites.
 
 use std::any::Any;
-use std::io::Cursor;
 use std::sync::Arc;
 
 use keypadd_keystream::{CipherEngine, Protection};
@@ -29,6 +28,7 @@ use crate::kx::Group;
 use crate::limits::Limits;
 use crate::meters::Meters;
 use crate::open::{Inbound, OpenKey};
+use crate::parameters;
 use crate::phases::Ahead;
 use crate::protection::KeyProtection;
 use crate::refusal::Refusal;
@@ -180,13 +180,23 @@ impl Session for PooledSession {
     }
 
     fn transport_parameters(&self) -> Result<Option<TransportParameters>, TransportError> {
-        let bytes = match &self.tls {
-            Tls::Handshaking(connection) => connection.quic_transport_parameters(),
-            Tls::Done { transport_parameters, .. } => Some(&transport_parameters[..]),
-            Tls::Failed => None,
+        let (bytes, suite) = match &self.tls {
+            Tls::Handshaking(connection) => {
+                (connection.quic_transport_parameters(), negotiated_suite(connection))
+            }
+            Tls::Done { transport_parameters, .. } => {
+                (Some(&transport_parameters[..]), self.one_rtt.as_ref().map(|keys| keys.suite))
+            }
+            Tls::Failed => (None, None),
         };
-        let read = |bytes| TransportParameters::read(self.side, &mut Cursor::new(bytes));
-        bytes.map(read).transpose().map_err(Into::into)
+        // What the peer's parameters come with also says which suite it is.
+        let (Some(bytes), Some(suite)) = (bytes, suite) else { return Ok(None) };
+        let read = |mut bytes: &[u8]| TransportParameters::read(self.side, &mut bytes);
+        let parameters = match Limits::of(suite).datagram_bytes_max {
+            Some(most) => read(&parameters::bounded(bytes, most)),
+            None => read(bytes),
+        };
+        Ok(Some(parameters?))
     }
 
     fn write_handshake(&mut self, buf: &mut Vec<u8>) -> Option<Keys> {
@@ -200,8 +210,7 @@ impl Session for PooledSession {
             }
             return None;
         };
-        let code = connection.negotiated_cipher_suite().map(|suite| suite.suite());
-        let suite = code.and_then(from_code_point).expect("rustls negotiates what we configured");
+        let suite = negotiated_suite(connection).expect("rustls negotiates what we configured");
         let group = connection.negotiated_key_exchange_group();
         let kex = group.and_then(|group| Group::from_named_group(group.name()));
         let limits = self.context.seams.limits(suite);
@@ -259,6 +268,11 @@ impl Session for PooledSession {
     ) -> Result<(), ExportKeyingMaterialError> {
         Err(ExportKeyingMaterialError)
     }
+}
+
+/// The suite, once it is agreed on.
+fn negotiated_suite(connection: &Connection) -> Option<Protection> {
+    from_code_point(connection.negotiated_cipher_suite()?.suite())
 }
 
 /// The two directions of a packet number space that has its own keys.

@@ -34,8 +34,9 @@ use crate::{
 /// [`Connection::proof`].
 pub type Inspect = Arc<dyn Fn(&dyn crypto::Session) -> Option<Proof> + Send + Sync>;
 
-/// Makes `quinn-proto`'s configuration of one connection.
-pub type MakeTransport = Arc<dyn Fn() -> TransportConfig + Send + Sync>;
+/// Makes `quinn-proto`'s configuration of one connection, whose route carries UDP payloads of so many
+/// bytes as far as this host knows: what path MTU discovery may go up to.
+pub type MakeTransport = Arc<dyn Fn(u16) -> TransportConfig + Send + Sync>;
 
 /// What an endpoint is made of.
 pub struct EndpointSettings {

@@ -36,6 +36,7 @@ use crate::{
     endpoint::{Accepted, Counters, MakeTransport, Rules, Windows},
     gate::Gate,
     mailbox::{Command, ConnectionCommand, Inbox, Key, Mailbox},
+    route,
     spin::{Spin, SpinShare},
     splice::Registrar,
     udp::Received,
@@ -314,11 +315,11 @@ impl<U: Datagrams> EventLoop<U> {
         self.endpoint.set_server_config(self.server.clone().map(Arc::new));
     }
 
-    /// The configuration of one connection, and what bounds it.
-    fn limits(&self, lane: Lane, now: Instant) -> (Limits, Arc<TransportConfig>) {
+    /// The configuration of one connection to `peer`, and what bounds it.
+    fn limits(&self, peer: SocketAddr, lane: Lane, now: Instant) -> (Limits, Arc<TransportConfig>) {
         let (gate, factory) = Gate::new(Arc::clone(&self.congestion), self.flight_max, now);
         let windows = self.windows[lane as usize];
-        let mut transport = (self.transport)();
+        let mut transport = (self.transport)(route::payload_max(peer));
         transport
             .congestion_controller_factory(factory)
             .stream_receive_window(windows.stream.into())
@@ -334,7 +335,7 @@ impl<U: Datagrams> EventLoop<U> {
         reply: oneshot::Sender<Result<Opened, ConnectError>>,
         now: Instant,
     ) {
-        let (limits, transport) = self.limits(lane, now);
+        let (limits, transport) = self.limits(address, lane, now);
         config.transport_config(transport);
         match self.endpoint.connect(now, config, address, server_name) {
             Ok((handle, connection)) => {
@@ -451,7 +452,7 @@ impl<U: Datagrams> EventLoop<U> {
             self.give_up(key, Refusal::Displaced);
         }
         let Some(mut config) = self.server.clone() else { return self.endpoint.ignore(incoming) };
-        let (limits, transport) = self.limits(lane, now);
+        let (limits, transport) = self.limits(remote, lane, now);
         config.transport_config(transport);
         self.send_buffer.clear();
         let accepted =

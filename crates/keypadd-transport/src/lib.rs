@@ -23,6 +23,7 @@ mod inward;
 mod mailbox;
 mod migrate;
 mod outward;
+mod route;
 mod sending;
 mod socket;
 mod spin;

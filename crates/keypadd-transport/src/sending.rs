@@ -20,6 +20,10 @@ const SENDS_PER_TURN: usize = 64;
 /// Bytes that sparse streams may have in flight beyond the congestion window, all together.
 const SPARSE_RESERVE: u64 = 64 << 10;
 
+/// What is not stream data in a datagram, at most: a short header with the peer's connection ID and a packet
+/// number (RFC 9000 17.3.1), the tag, and the type, ID, offset and length of a STREAM frame (19.8).
+const OVERHEAD_BYTES: usize = (1 + 20 + 4) + 16 + (1 + 8 + 8 + 2);
+
 /// The largest read from a socket.
 const READ_BYTES: usize = 64 << 10;
 
@@ -58,10 +62,10 @@ impl Driver {
         }
     }
 
-    /// Stream bytes that one send takes.
+    /// Stream bytes that one send takes. A little too many would leave in a send of their own.
     fn train(&self, outlet: &Outlet<'_>) -> usize {
         let mtu = self.connection.current_mtu();
-        outlet.udp.train(mtu) * usize::from(mtu)
+        outlet.udp.train(mtu) * usize::from(mtu).saturating_sub(OVERHEAD_BYTES)
     }
 
     /// Sparse streams go first, also where bulk has filled the window.

@@ -16,6 +16,7 @@ use std::{
 use bytes::BytesMut;
 use mio::{Interest, Registry, Token, unix::SourceFd};
 use quinn_udp::{EcnCodepoint, RecvMeta, UdpSocketState};
+use rustix::io::Errno;
 
 /// The largest batch that the kernel hands over or takes (UDP's length field).
 const BATCH_BYTES: usize = 64 << 10;
@@ -138,22 +139,36 @@ impl Udp {
         }
         self.sends += 1;
         let started = self.sends.is_multiple_of(TIMED_ONE_IN).then(Instant::now);
-        let sent = self.state.try_send(
-            (&self.socket).into(),
-            &quinn_udp::Transmit {
-                destination: transmit.destination,
-                ecn: transmit.ecn.and_then(|ecn| EcnCodepoint::from_bits(ecn as u8)),
-                contents: &bytes[..transmit.size],
-                segment_size: transmit.segment_size,
-                src_ip: transmit.src_ip,
-            },
-        );
+        let train = quinn_udp::Transmit {
+            destination: transmit.destination,
+            ecn: transmit.ecn.and_then(|ecn| EcnCodepoint::from_bits(ecn as u8)),
+            contents: &bytes[..transmit.size],
+            segment_size: transmit.segment_size,
+            src_ip: transmit.src_ip,
+        };
+        let sent = self.state.try_send((&self.socket).into(), &train);
+        if let (Err(error), Some(bytes)) = (&sent, transmit.segment_size)
+            && Errno::from_io_error(error) == Some(Errno::MSGSIZE)
+        {
+            self.send_apart(&train, bytes);
+        }
         if let Some(started) = started {
             let segment = transmit.segment_size.unwrap_or(transmit.size).max(1);
             let packets = transmit.size.div_ceil(segment).max(1);
             self.egress.observe_send(started.elapsed() / packets as u32);
         }
         matches!(sent, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
+    }
+
+    /// Sends each datagram of a train that has become too long for the interface. The kernel refuses the
+    /// whole train, and what is lost with short datagrams in it does not look like a lower MTU to
+    /// `quinn-proto`. Alone, the short ones arrive, and it finds out.
+    #[cold]
+    fn send_apart(&self, train: &quinn_udp::Transmit<'_>, datagram_bytes: usize) {
+        for contents in train.contents.chunks(datagram_bytes) {
+            let alone = quinn_udp::Transmit { contents, segment_size: None, ..train.clone() };
+            let _ = self.state.try_send((&self.socket).into(), &alone);
+        }
     }
 
     /// The next batch, or `None` when there is none now.

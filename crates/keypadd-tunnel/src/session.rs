@@ -200,7 +200,8 @@ impl LiveSession {
         let mut stats = self.connection.stats();
         if let Some(bulk) = self.bulk.get() {
             let more = bulk.connection.stats();
-            stats.path.current_mtu = stats.path.current_mtu.max(more.path.current_mtu);
+            // It sends the packets of full size, and so finds out how long they may be.
+            stats.path.current_mtu = more.path.current_mtu;
             stats.path.sent_packets += more.path.sent_packets;
             stats.path.lost_packets += more.path.lost_packets;
             stats.udp_rx.datagrams += more.udp_rx.datagrams;

@@ -27,6 +27,8 @@ pub struct Impairments {
     pub delay: Duration,
     /// Up to this much more, evenly spread: larger than the gaps, it reorders too.
     pub jitter: Duration,
+    /// Longer datagrams are lost, and nobody says so: a black hole.
+    pub bytes_max: Option<usize>,
 }
 
 /// What becomes of one datagram.
@@ -34,7 +36,7 @@ pub struct Impairments {
 pub enum Fate {
     /// It came while the direction was cut.
     Cut,
-    /// It is lost.
+    /// It is lost, by chance or because it is too long.
     Lost,
     /// It arrives, perhaps late, damaged or twice.
     Arrives {
@@ -72,7 +74,7 @@ impl Fate {
         if set.cut {
             return Self::Cut;
         }
-        if lost {
+        if lost || set.bytes_max.is_some_and(|most| bytes > most) {
             return Self::Lost;
         }
         let hold = if held { set.hold } else { Duration::ZERO };
@@ -106,6 +108,7 @@ mod tests {
             hold: Duration::from_millis(7),
             delay: Duration::from_millis(20),
             jitter: Duration::from_millis(3),
+            bytes_max: None,
         }
     }
 
@@ -158,6 +161,16 @@ mod tests {
             fates.iter().map(|fate| *fate == Fate::Lost).collect::<Vec<_>>()
         };
         assert_eq!(lost(&everything()), lost(&Impairments { loss: 0.2, ..<_>::default() }));
+    }
+
+    #[test]
+    fn what_is_too_long_is_lost_and_nothing_else() {
+        let set = Impairments { bytes_max: Some(1_400), ..<_>::default() };
+        let arrives = |bytes| {
+            let fates = (0..MANY).map(|number| Fate::of(6, ToClient, number, bytes, &set));
+            fates.filter(|fate| *fate != Fate::Lost).count() as u64
+        };
+        assert_eq!([1_401, 1_400].map(arrives), [0, MANY]);
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! A bad network in userspace: UDP between one client and one server, with loss, delay, jitter,
-//! reordering, duplication, corruption, changes of the client's address and cuts.
+//! reordering, duplication, corruption, black holes, changes of the client's address and cuts.
 //!
 //! Everything can be changed while it runs. What becomes of the n-th datagram of a direction follows
 //! from the seed and the impairments in force alone ([`Fate::of`]). The relay also plays the

@@ -26,7 +26,7 @@ pub struct Counts {
     pub sent: u64,
     /// Lost while the direction was cut.
     pub cut: u64,
-    /// Lost by chance.
+    /// Lost by chance, or because they were too long.
     pub lost: u64,
     /// Sent on with a bit flipped.
     pub corrupted: u64,

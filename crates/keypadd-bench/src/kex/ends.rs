@@ -129,7 +129,7 @@ fn endpoint(server: Option<ServerConfig>) -> io::Result<Endpoint> {
         sockets: vec![UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?],
         config: EndpointConfig::default(),
         server,
-        transport: Arc::new(|| {
+        transport: Arc::new(|_| {
             // A search for larger packets would be counted as part of the handshake.
             let mut transport = TransportConfig::default();
             transport.mtu_discovery_config(None);

@@ -13,6 +13,7 @@ use keypadd_tunnel::wire::Instance;
 use keypadd_tunnel::{
     AllowedPeer, BenchForward, Bind, Bound, Client, ClientError, ClientSettings, Forward,
     ListenPermits, LiveSession, Peers, Permits, Server, ServerAddress, ServerSettings, Sessions,
+    TransportSettings,
 };
 use tokio::sync::watch;
 
@@ -26,6 +27,9 @@ use crate::service::Service;
 
 /// Longest wait for a handshake.
 const CONNECT_TIME: Duration = Duration::from_secs(10);
+
+/// Largest UDP payload that Ethernet carries over IPv4 and IPv6.
+const ETHERNET_DATAGRAM_BYTES: u16 = 1_452;
 
 /// A service, and a plain connection to it.
 pub(super) async fn tcp(settings: &PathSettings) -> Result<Path, PathFault> {
@@ -86,6 +90,18 @@ pub(super) async fn tunnel(arm: TunnelArm, settings: &PathSettings) -> Result<Pa
         _relay: relay,
         _quotas: sites.quotas,
     })
+}
+
+/// Of ends that run here, packets are those of an Ethernet path, whatever loopback carries: what is measured
+/// is to hold for a network.
+fn transport(settings: &PathSettings) -> TransportSettings {
+    let transport = settings.transport.clone();
+    match settings.place {
+        Place::There { .. } => transport,
+        Place::Here | Place::Hosts { .. } => {
+            TransportSettings { datagram_bytes_max: ETHERNET_DATAGRAM_BYTES, ..transport }
+        }
+    }
 }
 
 /// Where something runs, and under which address it listens there.
@@ -186,7 +202,7 @@ async fn listen(
         listen: (site.address, 0).into(),
         crypto: server_config(&crypto, peers.clone()).map_err(text)?,
         peers,
-        transport: settings.transport.clone(),
+        transport: transport(settings),
         connections_max: 1,
         bench: Some(service),
     };
@@ -215,7 +231,7 @@ async fn connect(
         crypto: client_config(&crypto, peer).map_err(text)?,
         name: None,
         forwards: vec![Forward::Bench(BenchForward { bind, port: 0 })],
-        transport: settings.transport.clone(),
+        transport: transport(settings),
         connect_timeout: CONNECT_TIME,
         instance: Instance::draw().map_err(text)?,
     };

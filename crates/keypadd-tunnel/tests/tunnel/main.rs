@@ -12,6 +12,7 @@ mod hostile;
 mod jumps;
 mod lifecycle;
 mod load;
+mod mtu;
 mod paths;
 mod refusals;
 mod remote;

@@ -1,0 +1,97 @@
+//! How large a UDP payload the route to a peer carries, as the kernel knows it.
+//!
+//! Path MTU discovery could search up to any size. But each size that is too large costs three lost
+//! probes, and the search ends sooner where it begins with what the interface carries. The kernel
+//! also remembers routers' answers to probes (ICMP), for later connections.
+
+use std::{
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
+};
+
+use rustix::net::sockopt::{ip_mtu, ipv6_mtu};
+
+/// What Ethernet carries over IPv6; over IPv4 it is 20 bytes more.
+const ETHERNET_PAYLOAD: u16 = 1_452;
+
+/// Routes with less than this are treated as Ethernet: a little more saves little, and the pool makes
+/// pads for packets of [`ETHERNET_PAYLOAD`] bytes.
+const JUMBO_PAYLOAD_MIN: u16 = 2 * ETHERNET_PAYLOAD;
+
+/// Headers of IPv4 and UDP, without options.
+const IPV4_HEADERS: u32 = 20 + 8;
+
+/// Headers of IPv6 and UDP.
+const IPV6_HEADERS: u32 = 40 + 8;
+
+/// The largest UDP payload to probe for on the way to `peer`.
+///
+/// Never less than Ethernet's: the kernel believes ICMP messages, which may be forged, and probes
+/// find out what is true.
+pub(crate) fn payload_max(peer: SocketAddr) -> u16 {
+    let ip = peer.ip().to_canonical();
+    let headers = if ip.is_ipv4() { IPV4_HEADERS } else { IPV6_HEADERS };
+    match mtu(ip, peer) {
+        Ok(mtu) => probed(mtu.saturating_sub(headers)),
+        // Probes go as far as they would without knowing the route.
+        Err(_) => ETHERNET_PAYLOAD,
+    }
+}
+
+/// What is probed for where the route carries so much.
+fn probed(payload: u32) -> u16 {
+    match u16::try_from(payload).unwrap_or(u16::MAX) {
+        jumbo if jumbo >= JUMBO_PAYLOAD_MIN => jumbo,
+        _ => ETHERNET_PAYLOAD,
+    }
+}
+
+/// Asks the kernel, which knows routes of connected sockets alone. Nothing is sent.
+fn mtu(ip: IpAddr, peer: SocketAddr) -> io::Result<u32> {
+    let any = match ip {
+        IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    };
+    let socket = UdpSocket::bind((any, 0))?;
+    let connected = match (ip, peer) {
+        // With the scope that a link-local address has.
+        (IpAddr::V6(_), peer) => socket.connect(peer),
+        (IpAddr::V4(ip), peer) => socket.connect((ip, peer.port())),
+    };
+    connected?;
+    Ok(if ip.is_ipv4() { ip_mtu(&socket) } else { ipv6_mtu(&socket) }?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loopback_carries_more_than_ethernet() {
+        for peer in ["127.0.0.1:9", "[::1]:9", "[::ffff:127.0.0.1]:9"] {
+            let payload = payload_max(peer.parse().unwrap());
+            assert!(payload > JUMBO_PAYLOAD_MIN, "{peer}: {payload}");
+        }
+    }
+
+    #[test]
+    fn a_route_with_little_more_than_ethernet_or_less_counts_as_ethernet() {
+        for payload in [0, 524, 1_200, 1_452, 1_472, 2_903] {
+            assert_eq!(probed(payload), ETHERNET_PAYLOAD, "{payload}");
+        }
+    }
+
+    #[test]
+    fn a_jumbo_route_is_used_in_full() {
+        assert_eq!(probed(2_904), 2_904);
+        assert_eq!(probed(9_000 - IPV4_HEADERS), 8_972);
+        assert_eq!(probed(9_000 - IPV6_HEADERS), 8_952);
+        assert_eq!(probed(1 << 20), u16::MAX);
+    }
+
+    #[test]
+    fn without_a_route_probes_go_up_to_ethernet() {
+        // Only sockets that ask for it may connect to a broadcast address.
+        assert_eq!(payload_max("255.255.255.255:9".parse().unwrap()), ETHERNET_PAYLOAD);
+    }
+}

@@ -1,0 +1,136 @@
+//! The size of packets: up to what the path carries, and down again when it carries less.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use keypadd_keystream::{Protection, Suite};
+use keypadd_provider::{PrivateKey, client_config, server_config};
+use keypadd_tunnel::TransportSettings;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+use udp_relay::{Direction, Impairments, Relay};
+
+use crate::support::*;
+
+/// What Ethernet carries over IPv6.
+const ETHERNET: usize = 1_452;
+
+/// Datagrams whose lengths are looked at, of each direction.
+const LOOKED_AT: usize = 4_096;
+
+/// Both ends of a suite with a relay between them; the relay carries what loopback does.
+struct Path {
+    relay: Relay,
+    server: RunningServer,
+    client: RunningClient,
+    here: TcpStream,
+    there: TcpStream,
+}
+
+impl Path {
+    async fn start(suite: impl Into<Protection>) -> Self {
+        let (suite, key) = (suite.into(), new_key());
+        let target = listener().await;
+        let server_key: Arc<PrivateKey> = new_key();
+        let of_server = Arc::clone(&server_key);
+        let server = RunningServer::start_as(server_key, key.public(), &["*:*"], |settings| {
+            let crypto = crypto(&of_server, suite);
+            settings.crypto = server_config(&crypto, settings.peers.clone()).unwrap();
+        });
+        let relay = Relay::start(server.address, 1).await.unwrap();
+        for direction in [Direction::ToServer, Direction::ToClient] {
+            relay.record(direction, LOOKED_AT);
+        }
+        let forward: &str = &format!("0:{}", target.local_addr().unwrap());
+        let mut settings = client_settings(&server, &key, &[forward]);
+        settings.server = relay.address().to_string().parse().unwrap();
+        settings.crypto = client_config(&crypto(&key, suite), server.key).unwrap();
+        let client = RunningClient::start(settings).await;
+        let here = TcpStream::connect(client.entrances[0]).await.unwrap();
+        let there = accept(&target).await;
+        Self { relay, server, client, here, there }
+    }
+
+    /// Carries so many bytes each way at once, and checks every one.
+    async fn carry(&mut self, seed: u64, bytes: usize) {
+        let (up, down) = (noise(seed, bytes), noise(seed + 1, bytes));
+        let (mut from_here, mut to_there) = self.here.split();
+        let (mut from_there, mut to_here) = self.there.split();
+        let mut heard = [vec![0; bytes], vec![0; bytes]];
+        let [at_there, at_here] = &mut heard;
+        let transfer = async {
+            tokio::join!(
+                async { to_there.write_all(&up).await.unwrap() },
+                async { to_here.write_all(&down).await.unwrap() },
+                async { from_there.read_exact(at_there).await.unwrap() },
+                async { from_here.read_exact(at_here).await.unwrap() },
+            )
+        };
+        within(transfer).await;
+        assert!(heard == [up, down], "other bytes than were sent");
+    }
+
+    /// How long the packets of the client and the server may be now.
+    fn sizes(&self) -> [usize; 2] {
+        [&self.client.sessions, &self.server.sessions]
+            .map(|sessions| sessions.status().first().map_or(0, |session| session.mtu_bytes.into()))
+    }
+
+    /// The longest datagrams of late, to the server and to the client.
+    fn longest(&self) -> [usize; 2] {
+        [Direction::ToServer, Direction::ToClient].map(|direction| {
+            let recorded = self.relay.recorded(direction);
+            recorded.iter().map(Vec::len).max().unwrap_or(0)
+        })
+    }
+}
+
+#[tokio::test]
+async fn packets_become_as_long_as_the_route_carries() {
+    let most = usize::from(TransportSettings::default().datagram_bytes_max);
+    for suite in [Suite::AES_256_GCM, Suite::AES_128_CTR_HMAC_SHA256] {
+        let mut path = Path::start(suite).await;
+        until("the search ends", || path.sizes() == [most; 2]).await;
+        path.carry(1, 8 << 20).await;
+        until("the connection for bulk has searched too", || path.sizes() == [most; 2]).await;
+        path.carry(3, 8 << 20).await;
+        assert_eq!(path.longest(), [most; 2], "{suite}");
+    }
+}
+
+#[tokio::test]
+async fn packets_of_suites_with_64_bit_blocks_stay_at_1452_bytes() {
+    for suite in [Suite::TRIPLE_DES_CTR_HMAC_SHA1, Suite::DES_CTR_HMAC_SHA256] {
+        let mut path = Path::start(suite).await;
+        until("the search ends", || path.sizes() == [ETHERNET; 2]).await;
+        path.carry(1, 2 << 20).await;
+        until("the connection for bulk has searched too", || path.sizes() == [ETHERNET; 2]).await;
+        path.carry(3, 2 << 20).await;
+        assert_eq!(path.longest(), [ETHERNET; 2], "{suite}");
+    }
+}
+
+#[tokio::test]
+async fn a_path_that_swallows_long_packets_from_now_on_costs_no_connection_and_no_byte() {
+    const CARRIES: usize = 1_400;
+    let mut path = Path::start(Suite::AES_128_GCM).await;
+    path.carry(1, 8 << 20).await;
+    until("the search ends", || path.sizes().iter().all(|size| *size > 9_000)).await;
+    path.carry(3, 8 << 20).await;
+
+    let narrow = Impairments { bytes_max: Some(CARRIES), ..<_>::default() };
+    path.relay.set_both(&narrow);
+    let began = Instant::now();
+    path.carry(5, 8 << 20).await;
+    let taken = began.elapsed();
+    assert!(path.sizes().iter().all(|size| *size <= CARRIES), "{:?}", path.sizes());
+    assert!(path.relay.counts(Direction::ToServer).lost > 0);
+    // Probe timeouts, not the ten seconds after which a path is dead.
+    assert!(taken < Duration::from_secs(8), "{taken:?}");
+    assert!(path.client.reconnects().is_empty(), "it is the same session");
+    assert_eq!(path.server.sessions.live().len(), 1);
+}
