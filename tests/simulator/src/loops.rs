@@ -147,7 +147,7 @@ impl World {
                 sockets: Vec::new(),
                 config,
                 server: None,
-                transport: Arc::new(move || transport(&schedule)),
+                transport: Arc::new(move |_| transport(&schedule)),
                 sparse_windows: WINDOWS,
                 bulk_windows: WINDOWS,
                 congestion: congestion(&schedule),
