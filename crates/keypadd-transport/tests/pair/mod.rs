@@ -42,7 +42,7 @@ impl Egress for Unrestricted {
 }
 
 fn endpoint(server: Option<ServerConfig>) -> Endpoint {
-    let transport = || {
+    let transport = |_| {
         let mut transport = TransportConfig::default();
         transport.send_window(2 * u64::from(SEND_WINDOW_BYTES));
         transport
