@@ -17,6 +17,7 @@ use quinn_proto::{
 use tokio::sync::{mpsc, oneshot};
 
 use crate::{
+    allowance::Allowance,
     channel::{Channel, Held, Spliced},
     connection::{Established, Shared},
     endpoint::{Accepted, HandshakeFailed, Rules},
@@ -36,6 +37,8 @@ use crate::{
 pub(crate) struct Limits {
     pub(crate) gate: Gate,
     pub(crate) window: ReceiveWindow,
+    /// By `Dir`.
+    pub(crate) allowances: [Allowance; 2],
 }
 
 /// What a driver works with: its loop's socket, and a buffer for what is sealed.
@@ -58,6 +61,7 @@ pub(crate) struct Driver {
     pub(crate) connection: Connection,
     pub(crate) gate: Gate,
     window: ReceiveWindow,
+    allowances: [Allowance; 2],
     pub(crate) shared: Arc<Shared>,
     pub(crate) rules: Arc<Rules>,
     waiting: Waiting,
@@ -94,7 +98,7 @@ pub(crate) struct Turn {
 impl Driver {
     pub(crate) fn new(
         connection: Connection,
-        Limits { gate, window }: Limits,
+        Limits { gate, window, allowances }: Limits,
         shared: Arc<Shared>,
         rules: Arc<Rules>,
         waiting: Waiting,
@@ -103,6 +107,7 @@ impl Driver {
             connection,
             gate,
             window,
+            allowances,
             shared,
             rules,
             waiting,
@@ -376,12 +381,22 @@ impl Driver {
                 let _ = incoming.send(stream);
             }
         }
+        self.allow_more(Dir::Bi);
     }
 
     fn accept_continuations(&mut self) {
         while let Some(id) = self.connection.streams().accept(Dir::Uni) {
             self.channels.insert(id, Channel::Announced(Announcement::default()));
             self.arrived.push(id);
+        }
+        self.allow_more(Dir::Uni);
+    }
+
+    /// Lets the peer open more streams where it has opened many.
+    fn allow_more(&mut self, dir: Dir) {
+        let open = self.connection.streams().remote_open_streams(dir);
+        if let Some(count) = self.allowances[dir as usize].grow(open) {
+            self.connection.set_max_concurrent_streams(dir, count);
         }
     }
 

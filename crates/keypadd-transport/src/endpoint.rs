@@ -33,7 +33,7 @@ use crate::{
 /// [`Connection::proof`].
 pub type Inspect = Arc<dyn Fn(&dyn crypto::Session) -> Option<Proof> + Send + Sync>;
 
-/// Makes `quinn-proto`'s configuration of one connection.
+/// Makes `quinn-proto`'s configuration of one connection, but for what [`EndpointSettings`] has.
 pub type MakeTransport = Arc<dyn Fn() -> TransportConfig + Send + Sync>;
 
 /// What an endpoint is made of.
@@ -44,9 +44,11 @@ pub struct EndpointSettings {
     pub config: EndpointConfig,
     /// Handshakes of clients; without it nobody is let in.
     pub server: Option<ServerConfig>,
-    /// Makes the timers and limits of a connection. Its receive windows and its congestion controller
-    /// are not used.
+    /// Makes the timers and limits of a connection. Its receive windows, its numbers of streams and its
+    /// congestion controller are not used.
     pub transport: MakeTransport,
+    /// Streams that a peer may have open at once on each connection.
+    pub streams: Streams,
     /// Receive windows of connections for what is sparse.
     pub sparse_windows: Windows,
     /// Receive windows of connections for bulk.
@@ -71,6 +73,15 @@ pub struct EndpointSettings {
     pub goodbye_code: Option<VarInt>,
     /// Polling before sleep.
     pub spin: SpinShare,
+}
+
+/// Streams that a peer may have open at once. It is allowed few at first and more as it opens them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Streams {
+    /// That go both ways.
+    pub bidirectional: u32,
+    /// That go one way: streams that have moved from the sibling connection.
+    pub unidirectional: u32,
 }
 
 /// Receive windows of a connection, in bytes: what a peer may have us hold.
@@ -276,6 +287,7 @@ impl Endpoint {
                     config: settings.config.clone(),
                     server: settings.server.clone(),
                     transport: Arc::clone(&settings.transport),
+                    streams: settings.streams,
                     windows: [settings.sparse_windows, settings.bulk_windows],
                     congestion: Arc::clone(&settings.congestion),
                     flight_max: settings.flight_max,

@@ -15,9 +15,9 @@ use std::{
 };
 
 use bytes::BytesMut;
-use mio::{Events, Poll, Token};
+use mio::{Events, Poll, Registry, Token};
 use quinn_proto::{
-    ClientConfig, ConnectError, ConnectionError, ConnectionHandle, DatagramEvent, Endpoint,
+    ClientConfig, ConnectError, ConnectionError, ConnectionHandle, DatagramEvent, Dir, Endpoint,
     EndpointConfig, EndpointEvent, Incoming, ServerConfig, StreamId, TransportConfig,
     congestion::ControllerFactory,
 };
@@ -27,10 +27,11 @@ use tracing::{debug, error};
 
 use crate::{
     admission::{Handshakes, Refusal, Verdict},
+    allowance::Allowance,
     cid::{Lane, LoopIds, loop_of},
     connection::{Attempt, Opened, Shared},
     driver::{Driver, Limits, Outlet, Waiting},
-    endpoint::{Accepted, Counters, MakeTransport, Rules, Windows},
+    endpoint::{Accepted, Counters, MakeTransport, Rules, Streams, Windows},
     gate::Gate,
     mailbox::{Command, ConnectionCommand, Inbox, Key, Mailbox},
     spin::{Spin, SpinShare},
@@ -60,6 +61,7 @@ pub(crate) struct Parts {
     pub(crate) config: EndpointConfig,
     pub(crate) server: Option<ServerConfig>,
     pub(crate) transport: MakeTransport,
+    pub(crate) streams: Streams,
     /// By lane.
     pub(crate) windows: [Windows; 2],
     pub(crate) congestion: Arc<dyn ControllerFactory + Send + Sync>,
@@ -89,6 +91,8 @@ struct Slot {
 
 pub(crate) struct EventLoop {
     poll: Poll,
+    /// A clone is a descriptor, so that all sockets share this one.
+    registry: Arc<Registry>,
     inbox: Inbox,
     mailbox: Mailbox,
     peers: Vec<Mailbox>,
@@ -97,6 +101,7 @@ pub(crate) struct EventLoop {
     endpoint: Endpoint,
     server: Option<ServerConfig>,
     transport: MakeTransport,
+    streams: Streams,
     windows: [Windows; 2],
     congestion: Arc<dyn ControllerFactory + Send + Sync>,
     flight_max: u64,
@@ -123,10 +128,11 @@ pub(crate) struct EventLoop {
 impl EventLoop {
     pub(crate) fn new(parts: Parts) -> io::Result<Self> {
         let poll = Poll::new()?;
-        let waker = mio::Waker::new(poll.registry(), WAKER)?;
+        let registry = Arc::new(poll.registry().try_clone()?);
+        let waker = mio::Waker::new(&registry, WAKER)?;
         let (mailbox, inbox) = Mailbox::new(waker);
         let udp = Udp::new(parts.socket, parts.egress)?;
-        udp.register(poll.registry(), UDP)?;
+        udp.register(&registry, UDP)?;
         let mut config = parts.config;
         let number = parts.number;
         config.cid_generator(move || Box::new(LoopIds { number }));
@@ -134,6 +140,7 @@ impl EventLoop {
         let endpoint = Endpoint::new(Arc::new(config), None, may_probe, None);
         let mut this = Self {
             poll,
+            registry,
             inbox,
             mailbox,
             peers: Vec::new(),
@@ -142,6 +149,7 @@ impl EventLoop {
             endpoint,
             server: None,
             transport: parts.transport,
+            streams: parts.streams,
             windows: parts.windows,
             congestion: parts.congestion,
             flight_max: parts.flight_max,
@@ -277,9 +285,9 @@ impl EventLoop {
     }
 
     fn on_command(&mut self, key: Key, command: ConnectionCommand, now: Instant) {
-        let Self { poll, sockets, next_token, slots, .. } = self;
+        let Self { registry, sockets, next_token, slots, .. } = self;
         let Some(slot) = slots.get_mut(&key) else { return command.abandon() };
-        let mut registrar = Registrar { key, registry: poll.registry(), sockets, next_token };
+        let mut registrar = Registrar { key, registry, sockets, next_token };
         let work = || slot.driver.on_command(command, &mut registrar, now);
         match catch_unwind(AssertUnwindSafe(work)) {
             Ok(()) => self.mark(key),
@@ -296,12 +304,18 @@ impl EventLoop {
     fn limits(&self, lane: Lane, now: Instant) -> (Limits, Arc<TransportConfig>) {
         let (gate, factory) = Gate::new(Arc::clone(&self.congestion), self.flight_max, now);
         let windows = self.windows[lane as usize];
+        let Streams { bidirectional, unidirectional } = self.streams;
+        // By `Dir`.
+        let allowances = [bidirectional, unidirectional].map(Allowance::new);
         let mut transport = (self.transport)();
         transport
             .congestion_controller_factory(factory)
             .stream_receive_window(windows.stream.into())
-            .receive_window(windows.connection.into());
-        (Limits { gate, window: ReceiveWindow::new(windows) }, Arc::new(transport))
+            .receive_window(windows.connection.into())
+            .max_concurrent_bidi_streams(allowances[Dir::Bi as usize].current())
+            .max_concurrent_uni_streams(allowances[Dir::Uni as usize].current());
+        let window = ReceiveWindow::new(windows);
+        (Limits { gate, window, allowances }, Arc::new(transport))
     }
 
     fn connect(
@@ -501,9 +515,9 @@ impl EventLoop {
     }
 
     fn drive_one(&mut self, key: Key, now: Instant) {
-        let Self { poll, sockets, next_token, slots, udp, send_buffer, .. } = self;
+        let Self { registry, sockets, next_token, slots, udp, send_buffer, .. } = self;
         let Some(slot) = slots.get_mut(&key) else { return };
-        let mut registrar = Registrar { key, registry: poll.registry(), sockets, next_token };
+        let mut registrar = Registrar { key, registry, sockets, next_token };
         let mut outlet = Outlet { udp, buffer: send_buffer, now };
         let mut turn = slot.driver.drive(&mut outlet, &mut registrar);
         // Answers of the endpoint may be more to send.

@@ -18,7 +18,7 @@ use std::{any::Any, fmt, io, net::UdpSocket, str::FromStr, sync::Arc, thread, ti
 use keypadd_provider::Meters;
 use keypadd_transport::{
     Endpoint, EndpointConfig, EndpointSettings, IdleTimeout, Inspect, MtuDiscoveryConfig,
-    ServerConfig, SpinShare, TransportConfig, VarInt, Windows,
+    ServerConfig, SpinShare, Streams, TransportConfig, Windows,
     congestion::{BbrConfig, ControllerFactory, CubicConfig},
     crypto,
 };
@@ -180,7 +180,8 @@ impl TransportSettings {
             sockets,
             config,
             server,
-            transport: Arc::new(move || settings.of_connection(end)),
+            transport: Arc::new(move || settings.of_connection()),
+            streams: self.streams(end),
             sparse_windows: self.sparse_windows(),
             bulk_windows: Windows {
                 stream: self.stream_receive_window_bytes,
@@ -208,14 +209,19 @@ impl TransportSettings {
         Windows { stream, connection, connection_max: connection }
     }
 
-    /// Timers and limits of one connection.
-    fn of_connection(&self, end: End) -> TransportConfig {
+    /// Streams that the other end may have open.
+    fn streams(&self, end: End) -> Streams {
         // The control stream is one more than the forwards. A server opens streams for remote
         // forwards alone.
-        let streams = match end {
+        let bidirectional = match end {
             End::Client => self.forwards_max,
             End::Server => self.forwards_max.saturating_add(1),
         };
+        Streams { bidirectional, unidirectional: self.forwards_max }
+    }
+
+    /// Timers and limits of one connection.
+    fn of_connection(&self) -> TransportConfig {
         let mut mtu = MtuDiscoveryConfig::default();
         mtu.upper_bound(MTU_UPPER_BOUND);
         let idle = IdleTimeout::try_from(IDLE_TIMEOUT).expect("10 s is below 2^62 ms");
@@ -225,8 +231,6 @@ impl TransportSettings {
             // What may be in flight is bounded by the loop, for all streams together; a window in
             // quinn-proto would let one stream shut out the others.
             .send_window(2 * u64::from(self.send_window_bytes))
-            .max_concurrent_bidi_streams(VarInt::from_u32(streams))
-            .max_concurrent_uni_streams(VarInt::from_u32(self.forwards_max))
             .datagram_receive_buffer_size(None)
             .keep_alive_interval(Some(KEEP_ALIVE))
             .max_idle_timeout(Some(idle))
