@@ -71,6 +71,7 @@ fn endpoint(server: Option<ServerConfig>, spin: SpinShare) -> Endpoint {
         streams: Streams { bidirectional: 1, unidirectional: 1 },
         sparse_windows: WINDOWS,
         bulk_windows: WINDOWS,
+        growth: 0,
         congestion: Arc::new(CubicConfig::default()),
         flight_max: SEND_WINDOW_BYTES.into(),
         connections_max: 1,

@@ -16,7 +16,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio::time::interval;
 
-use crate::cli::DaemonFlags;
+use crate::cli::{DaemonFlags, memory_bytes};
 use crate::control::{self, ControlSocket, Requests};
 use crate::error::{Error, Exit, system};
 use crate::figures::Figures;
@@ -24,6 +24,9 @@ use crate::pooling::{PoolOptions, Pooling};
 use crate::rates::{self, Rates};
 use crate::sources::Sources;
 use crate::{keyfile, metrics};
+
+/// Of this host's memory, what slow readers of all sessions may hold beyond their windows.
+const STALLED_ONE_IN: u64 = 4;
 
 /// What both kinds of daemon are started with.
 #[derive(Debug)]
@@ -161,6 +164,7 @@ impl Daemon {
             spin: settings.spin,
             loops: settings.loops.unwrap_or(defaults.loops),
             forwards_max: settings.max_forwards.unwrap_or(defaults.forwards_max),
+            stalled_bytes: defaults.stalled_bytes.min(memory_bytes() / STALLED_ONE_IN),
             meters: Some(Arc::clone(&meters)),
             ..defaults
         };

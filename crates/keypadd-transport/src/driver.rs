@@ -425,7 +425,14 @@ impl Driver {
                 Some(Channel::Held(held)) => held.receive(self.connection.recv_stream(id)),
                 Some(Channel::Spliced(spliced)) => {
                     let Some(inward) = &mut spliced.inward else { continue };
-                    match inward.deliver(self.connection.recv_stream(id), now) {
+                    let before = inward.offset;
+                    let delivered = inward.deliver(self.connection.recv_stream(id), now);
+                    if let Some(window) = self.window.read(inward.offset - before) {
+                        // Only a window that grows is announced.
+                        self.connection.set_receive_window((window - 1).into());
+                        self.connection.set_receive_window(window.into());
+                    }
+                    match delivered {
                         Ok(Delivered::Partly) if inward.is_blocked() => self.window.blocked(now),
                         Ok(Delivered::Partly) => {}
                         Ok(Delivered::UpToMove) => self.move_in(id),
@@ -458,16 +465,14 @@ impl Driver {
     /// Leaves other streams their window while sockets take nothing.
     fn adjust_window(&mut self, now: Instant) {
         let Some(since) = self.window.is_due(now) else { return };
-        let (mut blocked, mut stalled) = (0, 0);
-        for channel in self.channels.values() {
-            if let Channel::Spliced(spliced) = channel
-                && let Some(at) = spliced.inward.as_ref().and_then(Inward::blocked_since)
-            {
-                blocked += 1;
-                stalled += usize::from(at <= since);
+        let slow = |channel: &&Channel| match channel {
+            Channel::Spliced(spliced) => {
+                spliced.inward.as_ref().is_some_and(|inward| inward.was_blocked(since))
             }
-        }
-        if let Some(bytes) = self.window.set_stalled(blocked, stalled, now) {
+            _ => false,
+        };
+        let slow = self.channels.values().filter(slow).count();
+        if let Some(bytes) = self.window.set_slow(slow, now) {
             self.connection.set_receive_window(bytes.into());
         }
     }

@@ -27,6 +27,7 @@ use crate::{
     spin::SpinShare,
     steering::steer,
     udp::Egress,
+    windows::Budget,
 };
 
 /// Takes out of a session, once its handshake is complete, what handles show as
@@ -53,6 +54,8 @@ pub struct EndpointSettings {
     pub sparse_windows: Windows,
     /// Receive windows of connections for bulk.
     pub bulk_windows: Windows,
+    /// Bytes by which the windows of all connections may grow together, each to its `connection_max`.
+    pub growth: u64,
     /// The controller of each connection.
     pub congestion: Arc<dyn ControllerFactory + Send + Sync>,
     /// Bytes of a connection that may be sent and not acknowledged.
@@ -91,8 +94,8 @@ pub struct Windows {
     pub stream: u32,
     /// Of all streams together.
     pub connection: u32,
-    /// The most that the connection's window grows to while sockets take nothing: by a stream's window
-    /// for each, so that those streams leave the others theirs.
+    /// The most that the connection's window grows to while sockets are slow: by a stream's window for
+    /// each, so that those streams leave the others theirs.
     pub connection_max: u32,
 }
 
@@ -270,6 +273,7 @@ impl Endpoint {
         }
         let (accept, accepted) = mpsc::unbounded_channel();
         let counters = Arc::<Counters>::default();
+        let budget = Arc::new(Budget::new(settings.growth));
         let rules = Arc::new(Rules {
             inspect: settings.inspect,
             cut_code: settings.cut_code,
@@ -289,6 +293,7 @@ impl Endpoint {
                     transport: Arc::clone(&settings.transport),
                     streams: settings.streams,
                     windows: [settings.sparse_windows, settings.bulk_windows],
+                    budget: Arc::clone(&budget),
                     congestion: Arc::clone(&settings.congestion),
                     flight_max: settings.flight_max,
                     connections_max: settings.connections_max,

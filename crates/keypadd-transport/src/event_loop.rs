@@ -37,7 +37,7 @@ use crate::{
     spin::{Spin, SpinShare},
     splice::Registrar,
     udp::{Egress, Received, Udp},
-    windows::ReceiveWindow,
+    windows::{Budget, ReceiveWindow},
 };
 
 const UDP: Token = Token(0);
@@ -64,6 +64,7 @@ pub(crate) struct Parts {
     pub(crate) streams: Streams,
     /// By lane.
     pub(crate) windows: [Windows; 2],
+    pub(crate) budget: Arc<Budget>,
     pub(crate) congestion: Arc<dyn ControllerFactory + Send + Sync>,
     pub(crate) flight_max: u64,
     pub(crate) connections_max: usize,
@@ -103,6 +104,7 @@ pub(crate) struct EventLoop {
     transport: MakeTransport,
     streams: Streams,
     windows: [Windows; 2],
+    budget: Arc<Budget>,
     congestion: Arc<dyn ControllerFactory + Send + Sync>,
     flight_max: u64,
     connections_max: usize,
@@ -151,6 +153,7 @@ impl EventLoop {
             transport: parts.transport,
             streams: parts.streams,
             windows: parts.windows,
+            budget: parts.budget,
             congestion: parts.congestion,
             flight_max: parts.flight_max,
             connections_max: parts.connections_max,
@@ -314,7 +317,7 @@ impl EventLoop {
             .receive_window(windows.connection.into())
             .max_concurrent_bidi_streams(allowances[Dir::Bi as usize].current())
             .max_concurrent_uni_streams(allowances[Dir::Uni as usize].current());
-        let window = ReceiveWindow::new(windows);
+        let window = ReceiveWindow::new(windows, Arc::clone(&self.budget));
         (Limits { gate, window, allowances }, Arc::new(transport))
     }
 

@@ -139,6 +139,7 @@ fn endpoint(server: Option<ServerConfig>) -> io::Result<Endpoint> {
         streams: Streams { bidirectional: 1, unidirectional: 0 },
         sparse_windows: WINDOWS,
         bulk_windows: WINDOWS,
+        growth: 0,
         congestion: Arc::new(CubicConfig::default()),
         flight_max: FLIGHT_MAX,
         connections_max: CONNECTIONS_MAX,
