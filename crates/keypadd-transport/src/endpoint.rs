@@ -134,6 +134,7 @@ pub(crate) struct Counters {
     full: AtomicU64,
     displaced: AtomicU64,
     timed_out: AtomicU64,
+    crowded: AtomicU64,
     spun_nanos: AtomicU64,
 }
 
@@ -172,6 +173,7 @@ impl Counters {
             Refusal::Full => &self.full,
             Refusal::Displaced => &self.displaced,
             Refusal::TimedOut => &self.timed_out,
+            Refusal::Crowded => &self.crowded,
         };
         counter.fetch_add(1, Relaxed);
     }
@@ -403,6 +405,7 @@ impl Endpoint {
             full: counters.full.load(Relaxed),
             displaced: counters.displaced.load(Relaxed),
             timed_out: counters.timed_out.load(Relaxed),
+            crowded: counters.crowded.load(Relaxed),
         }
     }
 

@@ -434,13 +434,18 @@ impl EventLoop {
             let transmit = self.endpoint.refuse(incoming, &mut self.send_buffer);
             return self.respond(transmit);
         }
-        if self.handshakes.judge(incoming.remote_address_validated()) == Verdict::Retry
-            && incoming.may_retry()
-        {
-            if let Ok(transmit) = self.endpoint.retry(incoming, &mut self.send_buffer) {
-                self.respond(transmit);
+        match self.handshakes.judge(remote.ip(), incoming.remote_address_validated(), now) {
+            Verdict::Retry if incoming.may_retry() => {
+                if let Ok(transmit) = self.endpoint.retry(incoming, &mut self.send_buffer) {
+                    self.respond(transmit);
+                }
+                return;
             }
-            return;
+            Verdict::Wait => {
+                self.refused(remote, Refusal::Crowded);
+                return self.endpoint.ignore(incoming);
+            }
+            Verdict::Retry | Verdict::Accept => {}
         }
         if let Some(key) = displaced {
             self.give_up(key, Refusal::Displaced);
