@@ -19,7 +19,7 @@ use keypadd_provider::{
 };
 use keypadd_transport::{
     Accepted, ClientConfig, Connection, Delivery, Egress, Endpoint, EndpointConfig,
-    EndpointSettings, Lane, ServerConfig, SpinShare, TransportConfig, VarInt, Windows,
+    EndpointSettings, Lane, ServerConfig, SpinShare, Streams, TransportConfig, VarInt, Windows,
     congestion::CubicConfig,
 };
 use tokio::runtime::Runtime;
@@ -68,8 +68,10 @@ fn endpoint(server: Option<ServerConfig>, spin: SpinShare) -> Endpoint {
         config: EndpointConfig::default(),
         server,
         transport: Arc::new(transport),
+        streams: Streams { bidirectional: 1, unidirectional: 1 },
         sparse_windows: WINDOWS,
         bulk_windows: WINDOWS,
+        growth: 0,
         congestion: Arc::new(CubicConfig::default()),
         flight_max: SEND_WINDOW_BYTES.into(),
         connections_max: 1,

@@ -81,6 +81,8 @@ fn settings(config: &Config, out: &mut Vec<String>) {
     out.push(format!("spin {} %{}", config.spin, default("spin")));
     let loops = config.loops.unwrap_or_else(|| TransportSettings::default().loops);
     out.push(format!("loops {loops}{}", default("loops")));
+    let forwards = config.max_forwards.unwrap_or_else(|| TransportSettings::default().forwards_max);
+    out.push(format!("max-forwards {forwards}{}", default("max-forwards")));
     let timeout = humantime::format_duration(config.connect_timeout);
     out.push(format!("connect-timeout {timeout}{}", default("connect-timeout")));
     let drain = humantime::format_duration(config.drain_timeout);

@@ -348,6 +348,12 @@ pub(crate) struct DaemonFlags {
     #[arg(long, env = "KEYPADD_LOOPS", value_name = "NUMBER", value_parser = values::loops)]
     #[arg(help_heading = "Common")]
     pub(crate) loops: Option<usize>,
+    /// Forwarded connections that a session carries at once, each way [default: 1024]
+    ///
+    /// Both ends have to allow them. What comes beyond waits in the listener's queue.
+    #[arg(long, env = "KEYPADD_MAX_FORWARDS", value_name = "NUMBER")]
+    #[arg(value_parser = values::max_forwards, help_heading = "Common")]
+    pub(crate) max_forwards: Option<u32>,
     /// On SIGTERM, how long open connections may take to finish, such as 10s; 0s cuts them off
     ///
     /// Ctrl-C cuts them off, and so does a second signal.

@@ -11,11 +11,12 @@ use keypadd_provider::{
     CryptoSettings, Group, KeyExchange, MeasureKeyExchange, Meters, PrivateKey, PublicKey,
 };
 use keypadd_tunnel::{Congestion, SpinShare, TransportSettings};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio::time::interval;
 
-use crate::cli::DaemonFlags;
+use crate::cli::{DaemonFlags, memory_bytes};
 use crate::control::{self, ControlSocket, Requests};
 use crate::error::{Error, Exit, system};
 use crate::figures::Figures;
@@ -23,6 +24,9 @@ use crate::pooling::{PoolOptions, Pooling};
 use crate::rates::{self, Rates};
 use crate::sources::Sources;
 use crate::{keyfile, metrics};
+
+/// Of this host's memory, what slow readers of all sessions may hold beyond their windows.
+const STALLED_ONE_IN: u64 = 4;
 
 /// What both kinds of daemon are started with.
 #[derive(Debug)]
@@ -47,6 +51,8 @@ pub(crate) struct DaemonSettings {
     pub(crate) spin: SpinShare,
     /// How many event loops an endpoint has; unless given, this host's cores decide.
     pub(crate) loops: Option<usize>,
+    /// How many connections a session forwards at once, each way, unless it is the tunnel's default.
+    pub(crate) max_forwards: Option<u32>,
     /// Where metrics are served, if they are.
     pub(crate) metrics: Option<SocketAddr>,
     /// Whether there is a control socket, for `status`.
@@ -90,6 +96,7 @@ impl DaemonSettings {
             congestion: flags.congestion,
             spin: flags.spin,
             loops: flags.loops,
+            max_forwards: flags.max_forwards,
             metrics: flags.metrics,
             control_socket: true,
             drain: flags.drain_timeout,
@@ -143,6 +150,7 @@ impl Daemon {
     /// # Errors
     /// Exit 6: the metrics port is taken. Exit 1: there is no memory for the pool.
     pub(crate) async fn prepare(settings: DaemonSettings) -> Result<Self, Error> {
+        raise_descriptor_limit();
         let metrics = match settings.metrics {
             Some(address) => Some(metrics::bind(address).await?),
             None => None,
@@ -155,6 +163,8 @@ impl Daemon {
             congestion: settings.congestion,
             spin: settings.spin,
             loops: settings.loops.unwrap_or(defaults.loops),
+            forwards_max: settings.max_forwards.unwrap_or(defaults.forwards_max),
+            stalled_bytes: defaults.stalled_bytes.min(memory_bytes() / STALLED_ONE_IN),
             meters: Some(Arc::clone(&meters)),
             ..defaults
         };
@@ -216,6 +226,17 @@ impl Daemon {
             tasks.spawn(metrics::serve(listener, figures));
         }
         tasks
+    }
+}
+
+/// Raises the soft limit of open files to the hard one: each forwarded connection takes a descriptor
+/// here, two once it is bulk, and shells and service managers commonly set the soft limit to 1,024 for
+/// the sake of programs that use select(2).
+fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, ..limit };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        tracing::debug!(%error, "the limit of open files stays as it is");
     }
 }
 

@@ -207,6 +207,7 @@ fn daemon_settings(loaded: &Loaded) -> DaemonSettings {
         congestion: config.congestion,
         spin: config.spin,
         loops: config.loops,
+        max_forwards: config.max_forwards,
         metrics: config.metrics,
         control_socket: true,
         drain: config.drain_timeout,

@@ -46,6 +46,7 @@ fn a_private_key_pasted_anywhere_is_refused_and_not_repeated() {
         "congestion",
         "spin",
         "loops",
+        "max-forwards",
         "drain-timeout",
         "metrics",
         "log-format",

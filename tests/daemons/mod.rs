@@ -119,7 +119,6 @@ impl Daemon {
         desk.keypadd(&["connect", address, "--peer", PUBLIC_KEY])
     }
 
-    #[allow(dead_code, reason = "`cli` does not ask")]
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }

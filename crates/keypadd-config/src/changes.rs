@@ -66,6 +66,7 @@ fn differs(one: &Config, other: &Config, key: &str) -> bool {
         "congestion" => one.congestion != other.congestion,
         "spin" => one.spin != other.spin,
         "loops" => one.loops != other.loops,
+        "max-forwards" => one.max_forwards != other.max_forwards,
         "connect-timeout" => one.connect_timeout != other.connect_timeout,
         "drain-timeout" => one.drain_timeout != other.drain_timeout,
         "metrics" => one.metrics != other.metrics,

@@ -74,6 +74,8 @@ pub struct Config {
     pub spin: SpinShare,
     /// How many event loops there are; unless given, this host's cores decide.
     pub loops: Option<usize>,
+    /// How many connections a session forwards at once, each way; unless given, the tunnel's default.
+    pub max_forwards: Option<u32>,
     /// How long one attempt to connect may take.
     pub connect_timeout: Duration,
     /// How long what is open may take to finish on SIGTERM.
@@ -145,6 +147,7 @@ impl Config {
             congestion: globals.congestion.map(|name| name.value).unwrap_or_default(),
             spin: globals.spin.map(|share| share.value).unwrap_or_default(),
             loops: globals.loops.map(|number| number.value),
+            max_forwards: globals.max_forwards.map(|number| number.value),
             connect_timeout: globals.connect_timeout.map_or(CONNECT_TIMEOUT, |time| time.value),
             drain_timeout: globals.drain_timeout.map_or(DRAIN_TIMEOUT, |time| time.value),
             metrics: globals.metrics.map(|address| address.value),
@@ -175,6 +178,7 @@ pub(crate) struct Globals {
     congestion: Option<Placed<Congestion>>,
     spin: Option<Placed<SpinShare>>,
     loops: Option<Placed<usize>>,
+    max_forwards: Option<Placed<u32>>,
     connect_timeout: Option<Placed<Duration>>,
     drain_timeout: Option<Placed<Duration>>,
     metrics: Option<Placed<SocketAddr>>,
@@ -209,6 +213,7 @@ impl Globals {
             congestion: table.text("congestion", values::congestion, faults),
             spin: table.text("spin", values::spin, faults),
             loops: table.number("loops", values::loops, faults),
+            max_forwards: table.number("max-forwards", values::max_forwards, faults),
             connect_timeout: table.text("connect-timeout", values::duration, faults),
             drain_timeout: table.text("drain-timeout", values::drain_timeout, faults),
             metrics: table.text("metrics", values::socket, faults),

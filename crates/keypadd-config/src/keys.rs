@@ -62,7 +62,7 @@ const fn peer(
 }
 
 /// All of them, in the order in which the documentation lists them.
-pub const KEYS: [Key; 31] = [
+pub const KEYS: [Key; 32] = [
     global(
         "key",
         "key = \"/etc/keypadd/key\"",
@@ -190,6 +190,14 @@ pub const KEYS: [Key; 31] = [
         "one for each core, from 2 to 8",
         Restart,
         "event loops of a server, a thread each, at most 64; a client has two at most",
+    ),
+    global(
+        "max-forwards",
+        "max-forwards = 10000",
+        "number",
+        "1024",
+        Restart,
+        "forwarded connections that one session carries at once, each way, at most 32768; both ends have to allow them",
     ),
     global(
         "connect-timeout",

@@ -28,6 +28,10 @@ const DURATION_MOST: Duration = Duration::from_secs(24 * 60 * 60);
 /// Most event loops: no host gains by more, and each has a thread and a socket.
 const LOOPS_MOST: usize = 64;
 
+/// Most forwarded connections of a session: unread, they hold 2 GiB of its receive window, which is a
+/// number of 32 bits.
+const FORWARDS_MOST: u32 = 32_768;
+
 /// Longest name of a peer; it becomes a label of metrics.
 const NAME_CHARS_MAX: usize = 63;
 
@@ -259,6 +263,20 @@ pub fn loops(text: &str) -> Result<usize, BadValue> {
     }
 }
 
+/// Forwarded connections that a session carries at once, each way.
+///
+/// # Errors
+/// The text is no number from 1 to 32768.
+pub fn max_forwards(text: &str) -> Result<u32, BadValue> {
+    match text.parse() {
+        Ok(number @ 1..=FORWARDS_MOST) => Ok(number),
+        _ => Err(bad(
+            format!("{} is not a number of forwarded connections", shown(text)),
+            format!("from 1 to {FORWARDS_MOST}, as in 10000"),
+        )),
+    }
+}
+
 /// Whether there is a pool, by name.
 ///
 /// # Errors
@@ -412,6 +430,15 @@ mod tests {
         assert_eq!(loops("64"), Ok(64));
         for unusable in ["0", "65", "-1", "4.0", "0x4", "all"] {
             assert!(loops(unusable).is_err(), "{unusable}");
+        }
+    }
+
+    #[test]
+    fn forwards_are_some_and_fit_into_a_window() {
+        assert_eq!(max_forwards("1"), Ok(1));
+        assert_eq!(max_forwards("32768"), Ok(32_768));
+        for unusable in ["0", "32769", "-1", "1e4", "10,000", "all"] {
+            assert!(max_forwards(unusable).is_err(), "{unusable}");
         }
     }
 

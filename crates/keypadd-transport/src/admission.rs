@@ -24,6 +24,13 @@ const SHARES: [(u32, usize); 3] = [(64, 64), (56, 256), (48, 1024)];
 /// Above so many handshakes an address has to prove itself first (RFC 9000 8.1.2).
 const RETRY_ABOVE: usize = 8;
 
+/// Above so many handshakes in a loop an address begins one in [`CROWD_PACE`]: a handshake costs a third
+/// of a millisecond, and to say nothing costs next to nothing.
+const CROWD: usize = 512;
+
+/// How long an address waits in a crowd after its newest handshake, if that has not proved a key.
+const CROWD_PACE: Duration = Duration::from_secs(2);
+
 /// Networks that are remembered as proved.
 const PROVED_MAX: usize = 4096;
 
@@ -67,6 +74,8 @@ pub(crate) enum Verdict {
     Accept,
     /// Have it prove its address.
     Retry,
+    /// Say nothing: it comes again.
+    Wait,
 }
 
 /// Why a handshake was not taken or was given up.
@@ -79,6 +88,8 @@ pub enum Refusal {
     Displaced,
     /// It took too long.
     TimedOut,
+    /// There are many, and the newest of its network was not complete.
+    Crowded,
 }
 
 /// Handshakes that were not completed, since the endpoint began.
@@ -90,6 +101,8 @@ pub struct Refusals {
     pub displaced: u64,
     /// Given up because they took too long.
     pub timed_out: u64,
+    /// Not begun because there were many, one of them by the same network a moment ago.
+    pub crowded: u64,
 }
 
 /// A handshake under way.
@@ -133,12 +146,24 @@ impl<K: Copy + Eq + std::hash::Hash> Handshakes<K> {
         }
     }
 
-    /// Whether a newcomer is taken as it is.
-    pub(crate) fn judge(&self, validated: bool) -> Verdict {
-        match validated || self.by_age.len() < RETRY_ABOVE {
-            true => Verdict::Accept,
-            false => Verdict::Retry,
+    /// Whether a newcomer from `address` is taken as it is.
+    pub(crate) fn judge(&self, address: IpAddr, validated: bool, now: Instant) -> Verdict {
+        if !validated && self.by_age.len() >= RETRY_ABOVE {
+            return Verdict::Retry;
         }
+        match self.by_age.len() >= CROWD && self.has_just_begun(address, now) {
+            true => Verdict::Wait,
+            false => Verdict::Accept,
+        }
+    }
+
+    /// Whether a network that has never proved a key began a handshake a moment ago.
+    fn has_just_begun(&self, address: IpAddr, now: Instant) -> bool {
+        let network = Network::smallest(address);
+        let newest = self.of_network.get(&network).and_then(BTreeSet::last);
+        let newest = newest.and_then(|age| self.by_age.get(age));
+        !self.proved.contains_key(&network)
+            && newest.is_some_and(|it| now.saturating_duration_since(it.since) < CROWD_PACE)
     }
 
     /// Those that make way for a newcomer from `address`: give them up, then [`add`](Self::add).
@@ -289,11 +314,26 @@ mod tests {
     fn a_crowd_has_to_prove_its_addresses() {
         let (mut table, now) = (Handshakes::new(), Instant::now());
         for id in 0..8 {
-            assert_eq!(table.judge(false), Verdict::Accept);
+            assert_eq!(table.judge(v4(id).ip(), false, now), Verdict::Accept);
             table.add(id, v4(id), now);
         }
-        assert_eq!(table.judge(false), Verdict::Retry);
-        assert_eq!(table.judge(true), Verdict::Accept);
+        assert_eq!(table.judge(v4(8).ip(), false, now), Verdict::Retry);
+        assert_eq!(table.judge(v4(8).ip(), true, now), Verdict::Accept);
+    }
+
+    #[test]
+    fn in_a_crowd_an_address_that_proves_nothing_waits_before_it_begins_again() {
+        let (mut table, now) = (Handshakes::new(), Instant::now());
+        table.add(9_999, v4(0), now);
+        assert!(table.remove(9_999, true));
+        for id in 0..512 {
+            assert_eq!(table.judge(v4(1).ip(), true, now), Verdict::Accept, "no crowd yet");
+            table.add(id, v4(id % 256), now);
+        }
+        assert_eq!(table.judge(v4(1).ip(), true, now), Verdict::Wait);
+        assert_eq!(table.judge(v4(1).ip(), true, now + CROWD_PACE), Verdict::Accept);
+        assert_eq!(table.judge(v4(300).ip(), true, now), Verdict::Accept, "its first");
+        assert_eq!(table.judge(v4(0).ip(), true, now), Verdict::Accept, "it proved a key before");
     }
 
     #[test]

@@ -14,6 +14,7 @@ use rustc_hash::FxHashMap;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::{
+    allowance::Allowance,
     channel::{Channel, Held, Spliced},
     connection::{Established, Shared},
     datagrams::Datagrams,
@@ -33,6 +34,8 @@ use crate::{
 pub(crate) struct Limits {
     pub(crate) gate: Gate,
     pub(crate) window: ReceiveWindow,
+    /// By `Dir`.
+    pub(crate) allowances: [Allowance; 2],
 }
 
 /// What a driver works with: its loop's socket, and a buffer for what is sealed.
@@ -55,6 +58,7 @@ pub(crate) struct Driver {
     pub(crate) connection: Connection,
     pub(crate) gate: Gate,
     window: ReceiveWindow,
+    allowances: [Allowance; 2],
     pub(crate) shared: Arc<Shared>,
     pub(crate) rules: Arc<Rules>,
     waiting: Waiting,
@@ -91,7 +95,7 @@ pub(crate) struct Turn {
 impl Driver {
     pub(crate) fn new(
         connection: Connection,
-        Limits { gate, window }: Limits,
+        Limits { gate, window, allowances }: Limits,
         shared: Arc<Shared>,
         rules: Arc<Rules>,
         waiting: Waiting,
@@ -100,6 +104,7 @@ impl Driver {
             connection,
             gate,
             window,
+            allowances,
             shared,
             rules,
             waiting,
@@ -373,12 +378,22 @@ impl Driver {
                 let _ = incoming.send(stream);
             }
         }
+        self.allow_more(Dir::Bi);
     }
 
     fn accept_continuations(&mut self) {
         while let Some(id) = self.connection.streams().accept(Dir::Uni) {
             self.channels.insert(id, Channel::Announced(Announcement::default()));
             self.arrived.push(id);
+        }
+        self.allow_more(Dir::Uni);
+    }
+
+    /// Lets the peer open more streams where it has opened many.
+    fn allow_more(&mut self, dir: Dir) {
+        let open = self.connection.streams().remote_open_streams(dir);
+        if let Some(count) = self.allowances[dir as usize].grow(open) {
+            self.connection.set_max_concurrent_streams(dir, count);
         }
     }
 
@@ -407,7 +422,14 @@ impl Driver {
                 Some(Channel::Held(held)) => held.receive(self.connection.recv_stream(id)),
                 Some(Channel::Spliced(spliced)) => {
                     let Some(inward) = &mut spliced.inward else { continue };
-                    match inward.deliver(self.connection.recv_stream(id), now) {
+                    let before = inward.offset;
+                    let delivered = inward.deliver(self.connection.recv_stream(id), now);
+                    if let Some(window) = self.window.read(inward.offset - before) {
+                        // Only a window that grows is announced.
+                        self.connection.set_receive_window((window - 1).into());
+                        self.connection.set_receive_window(window.into());
+                    }
+                    match delivered {
                         Ok(Delivered::Partly) if inward.is_blocked() => self.window.blocked(now),
                         Ok(Delivered::Partly) => {}
                         Ok(Delivered::UpToMove) => self.move_in(id),
@@ -440,16 +462,14 @@ impl Driver {
     /// Leaves other streams their window while sockets take nothing.
     fn adjust_window(&mut self, now: Instant) {
         let Some(since) = self.window.is_due(now) else { return };
-        let (mut blocked, mut stalled) = (0, 0);
-        for channel in self.channels.values() {
-            if let Channel::Spliced(spliced) = channel
-                && let Some(at) = spliced.inward.as_ref().and_then(Inward::blocked_since)
-            {
-                blocked += 1;
-                stalled += usize::from(at <= since);
+        let slow = |channel: &&Channel| match channel {
+            Channel::Spliced(spliced) => {
+                spliced.inward.as_ref().is_some_and(|inward| inward.was_blocked(since))
             }
-        }
-        if let Some(bytes) = self.window.set_stalled(blocked, stalled, now) {
+            _ => false,
+        };
+        let slow = self.channels.values().filter(slow).count();
+        if let Some(bytes) = self.window.set_slow(slow, now) {
             self.connection.set_receive_window(bytes.into());
         }
     }

@@ -28,6 +28,7 @@ use crate::{
     spin::SpinShare,
     steering::steer,
     udp::{Egress, Udp},
+    windows::Budget,
 };
 
 /// Takes out of a session, once its handshake is complete, what handles show as
@@ -35,7 +36,8 @@ use crate::{
 pub type Inspect = Arc<dyn Fn(&dyn crypto::Session) -> Option<Proof> + Send + Sync>;
 
 /// Makes `quinn-proto`'s configuration of one connection, whose route carries UDP payloads of so many
-/// bytes as far as this host knows: what path MTU discovery may go up to.
+/// bytes as far as this host knows: what path MTU discovery may go up to. What
+/// [`EndpointSettings`] has is set there.
 pub type MakeTransport = Arc<dyn Fn(u16) -> TransportConfig + Send + Sync>;
 
 /// What an endpoint is made of.
@@ -46,13 +48,17 @@ pub struct EndpointSettings {
     pub config: EndpointConfig,
     /// Handshakes of clients; without it nobody is let in.
     pub server: Option<ServerConfig>,
-    /// Makes the timers and limits of a connection. Its receive windows and its congestion controller
-    /// are not used.
+    /// Makes the timers and limits of a connection. Its receive windows, its numbers of streams and its
+    /// congestion controller are not used.
     pub transport: MakeTransport,
+    /// Streams that a peer may have open at once on each connection.
+    pub streams: Streams,
     /// Receive windows of connections for what is sparse.
     pub sparse_windows: Windows,
     /// Receive windows of connections for bulk.
     pub bulk_windows: Windows,
+    /// Bytes by which the windows of all connections may grow together, each to its `connection_max`.
+    pub growth: u64,
     /// The controller of each connection.
     pub congestion: Arc<dyn ControllerFactory + Send + Sync>,
     /// Bytes of a connection that may be sent and not acknowledged.
@@ -75,6 +81,15 @@ pub struct EndpointSettings {
     pub spin: SpinShare,
 }
 
+/// Streams that a peer may have open at once. It is allowed few at first and more as it opens them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Streams {
+    /// That go both ways.
+    pub bidirectional: u32,
+    /// That go one way: streams that have moved from the sibling connection.
+    pub unidirectional: u32,
+}
+
 /// Receive windows of a connection, in bytes: what a peer may have us hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Windows {
@@ -82,8 +97,8 @@ pub struct Windows {
     pub stream: u32,
     /// Of all streams together.
     pub connection: u32,
-    /// The most that the connection's window grows to while sockets take nothing: by a stream's window
-    /// for each, so that those streams leave the others theirs.
+    /// The most that the connection's window grows to while sockets are slow: by a stream's window for
+    /// each, so that those streams leave the others theirs.
     pub connection_max: u32,
 }
 
@@ -122,6 +137,7 @@ pub(crate) struct Counters {
     full: AtomicU64,
     displaced: AtomicU64,
     timed_out: AtomicU64,
+    crowded: AtomicU64,
     spun_nanos: AtomicU64,
 }
 
@@ -160,6 +176,7 @@ impl Counters {
             Refusal::Full => &self.full,
             Refusal::Displaced => &self.displaced,
             Refusal::TimedOut => &self.timed_out,
+            Refusal::Crowded => &self.crowded,
         };
         counter.fetch_add(1, Relaxed);
     }
@@ -280,6 +297,7 @@ impl Endpoint {
     ) -> io::Result<(Self, Vec<EventLoop<U>>)> {
         let (accept, accepted) = mpsc::unbounded_channel();
         let counters = Arc::<Counters>::default();
+        let budget = Arc::new(Budget::new(settings.growth));
         let rules = Arc::new(Rules {
             inspect: settings.inspect,
             cut_code: settings.cut_code,
@@ -293,7 +311,9 @@ impl Endpoint {
                 config: settings.config.clone(),
                 server: settings.server.clone(),
                 transport: Arc::clone(&settings.transport),
+                streams: settings.streams,
                 windows: [settings.sparse_windows, settings.bulk_windows],
+                budget: Arc::clone(&budget),
                 congestion: Arc::clone(&settings.congestion),
                 flight_max: settings.flight_max,
                 connections_max: settings.connections_max,
@@ -399,6 +419,7 @@ impl Endpoint {
             full: counters.full.load(Relaxed),
             displaced: counters.displaced.load(Relaxed),
             timed_out: counters.timed_out.load(Relaxed),
+            crowded: counters.crowded.load(Relaxed),
         }
     }
 

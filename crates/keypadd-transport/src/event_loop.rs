@@ -16,9 +16,9 @@ use std::{
 };
 
 use bytes::BytesMut;
-use mio::{Events, Poll, Token};
+use mio::{Events, Poll, Registry, Token};
 use quinn_proto::{
-    ClientConfig, ConnectError, ConnectionError, ConnectionHandle, DatagramEvent, Endpoint,
+    ClientConfig, ConnectError, ConnectionError, ConnectionHandle, DatagramEvent, Dir, Endpoint,
     EndpointConfig, EndpointEvent, Incoming, ServerConfig, StreamId, TransportConfig,
     congestion::ControllerFactory,
 };
@@ -29,18 +29,19 @@ use tracing::{debug, error};
 
 use crate::{
     admission::{Handshakes, Refusal, Verdict},
+    allowance::Allowance,
     cid::{Lane, LoopIds, loop_of},
     connection::{Attempt, Opened, Shared},
     datagrams::Datagrams,
     driver::{Driver, Limits, Outlet, Waiting},
-    endpoint::{Accepted, Counters, MakeTransport, Rules, Windows},
+    endpoint::{Accepted, Counters, MakeTransport, Rules, Streams, Windows},
     gate::Gate,
     mailbox::{Command, ConnectionCommand, Inbox, Key, Mailbox},
     route,
     spin::{Spin, SpinShare},
     splice::Registrar,
     udp::Received,
-    windows::ReceiveWindow,
+    windows::{Budget, ReceiveWindow},
 };
 
 const UDP: Token = Token(0);
@@ -63,8 +64,10 @@ pub(crate) struct Parts {
     pub(crate) config: EndpointConfig,
     pub(crate) server: Option<ServerConfig>,
     pub(crate) transport: MakeTransport,
+    pub(crate) streams: Streams,
     /// By lane.
     pub(crate) windows: [Windows; 2],
+    pub(crate) budget: Arc<Budget>,
     pub(crate) congestion: Arc<dyn ControllerFactory + Send + Sync>,
     pub(crate) flight_max: u64,
     pub(crate) connections_max: usize,
@@ -91,6 +94,8 @@ struct Slot {
 
 pub(crate) struct EventLoop<U> {
     poll: Poll,
+    /// A clone is a descriptor, so that all sockets share this one.
+    registry: Arc<Registry>,
     inbox: Inbox,
     mailbox: Mailbox,
     peers: Vec<Mailbox>,
@@ -99,7 +104,9 @@ pub(crate) struct EventLoop<U> {
     endpoint: Endpoint,
     server: Option<ServerConfig>,
     transport: MakeTransport,
+    streams: Streams,
     windows: [Windows; 2],
+    budget: Arc<Budget>,
     congestion: Arc<dyn ControllerFactory + Send + Sync>,
     flight_max: u64,
     connections_max: usize,
@@ -125,9 +132,10 @@ pub(crate) struct EventLoop<U> {
 impl<U: Datagrams> EventLoop<U> {
     pub(crate) fn new(parts: Parts, udp: U, now: Instant) -> io::Result<Self> {
         let poll = Poll::new()?;
-        let waker = mio::Waker::new(poll.registry(), WAKER)?;
+        let registry = Arc::new(poll.registry().try_clone()?);
+        let waker = mio::Waker::new(&registry, WAKER)?;
         let (mailbox, inbox) = Mailbox::new(waker);
-        udp.register(poll.registry(), UDP)?;
+        udp.register(&registry, UDP)?;
         let mut config = parts.config;
         let number = parts.number;
         config.cid_generator(move || Box::new(LoopIds { number }));
@@ -135,6 +143,7 @@ impl<U: Datagrams> EventLoop<U> {
         let endpoint = Endpoint::new(Arc::new(config), None, may_probe, None);
         let mut this = Self {
             poll,
+            registry,
             inbox,
             mailbox,
             peers: Vec::new(),
@@ -143,7 +152,9 @@ impl<U: Datagrams> EventLoop<U> {
             endpoint,
             server: None,
             transport: parts.transport,
+            streams: parts.streams,
             windows: parts.windows,
+            budget: parts.budget,
             congestion: parts.congestion,
             flight_max: parts.flight_max,
             connections_max: parts.connections_max,
@@ -300,9 +311,9 @@ impl<U: Datagrams> EventLoop<U> {
     }
 
     fn on_command(&mut self, key: Key, command: ConnectionCommand, now: Instant) {
-        let Self { poll, sockets, next_token, slots, .. } = self;
+        let Self { registry, sockets, next_token, slots, .. } = self;
         let Some(slot) = slots.get_mut(&key) else { return command.abandon() };
-        let mut registrar = Registrar { key, registry: poll.registry(), sockets, next_token };
+        let mut registrar = Registrar { key, registry, sockets, next_token };
         let work = || slot.driver.on_command(command, &mut registrar, now);
         match catch_unwind(AssertUnwindSafe(work)) {
             Ok(()) => self.mark(key),
@@ -319,12 +330,18 @@ impl<U: Datagrams> EventLoop<U> {
     fn limits(&self, peer: SocketAddr, lane: Lane, now: Instant) -> (Limits, Arc<TransportConfig>) {
         let (gate, factory) = Gate::new(Arc::clone(&self.congestion), self.flight_max, now);
         let windows = self.windows[lane as usize];
+        let Streams { bidirectional, unidirectional } = self.streams;
+        // By `Dir`.
+        let allowances = [bidirectional, unidirectional].map(Allowance::new);
         let mut transport = (self.transport)(route::payload_max(peer));
         transport
             .congestion_controller_factory(factory)
             .stream_receive_window(windows.stream.into())
-            .receive_window(windows.connection.into());
-        (Limits { gate, window: ReceiveWindow::new(windows) }, Arc::new(transport))
+            .receive_window(windows.connection.into())
+            .max_concurrent_bidi_streams(allowances[Dir::Bi as usize].current())
+            .max_concurrent_uni_streams(allowances[Dir::Uni as usize].current());
+        let window = ReceiveWindow::new(windows, Arc::clone(&self.budget));
+        (Limits { gate, window, allowances }, Arc::new(transport))
     }
 
     fn connect(
@@ -440,13 +457,18 @@ impl<U: Datagrams> EventLoop<U> {
             let transmit = self.endpoint.refuse(incoming, &mut self.send_buffer);
             return self.respond(transmit);
         }
-        if self.handshakes.judge(incoming.remote_address_validated()) == Verdict::Retry
-            && incoming.may_retry()
-        {
-            if let Ok(transmit) = self.endpoint.retry(incoming, &mut self.send_buffer) {
-                self.respond(transmit);
+        match self.handshakes.judge(remote.ip(), incoming.remote_address_validated(), now) {
+            Verdict::Retry if incoming.may_retry() => {
+                if let Ok(transmit) = self.endpoint.retry(incoming, &mut self.send_buffer) {
+                    self.respond(transmit);
+                }
+                return;
             }
-            return;
+            Verdict::Wait => {
+                self.refused(remote, Refusal::Crowded);
+                return self.endpoint.ignore(incoming);
+            }
+            Verdict::Retry | Verdict::Accept => {}
         }
         if let Some(key) = displaced {
             self.give_up(key, Refusal::Displaced);
@@ -524,9 +546,9 @@ impl<U: Datagrams> EventLoop<U> {
     }
 
     fn drive_one(&mut self, key: Key, now: Instant) {
-        let Self { poll, sockets, next_token, slots, udp, send_buffer, .. } = self;
+        let Self { registry, sockets, next_token, slots, udp, send_buffer, .. } = self;
         let Some(slot) = slots.get_mut(&key) else { return };
-        let mut registrar = Registrar { key, registry: poll.registry(), sockets, next_token };
+        let mut registrar = Registrar { key, registry, sockets, next_token };
         let mut outlet = Outlet { udp, buffer: send_buffer, now };
         let mut turn = slot.driver.drive(&mut outlet, &mut registrar);
         // Answers of the endpoint may be more to send.

@@ -49,8 +49,9 @@ pub(crate) struct Inward {
     pub(crate) registered: Arc<Registered>,
     stage: Stage,
     writable: bool,
-    /// Since when the socket has taken nothing of what waits.
-    blocked_since: Option<Instant>,
+    /// When the socket last would not take what waits; it waits still if `is_blocked`.
+    blocked_at: Option<Instant>,
+    is_blocked: bool,
     /// Taken from the stream and not yet by the socket.
     undelivered: VecDeque<Bytes>,
     take_bytes: usize,
@@ -74,7 +75,8 @@ impl Inward {
             registered,
             stage: if finished { Stage::Ending } else { Stage::Open },
             writable: true,
-            blocked_since: None,
+            blocked_at: None,
+            is_blocked: false,
             undelivered: if received.is_empty() { VecDeque::new() } else { [received].into() },
             take_bytes: TAKEN_BYTES_MIN,
             offset,
@@ -109,11 +111,12 @@ impl Inward {
 
     /// Whether bytes wait for the socket.
     pub(crate) fn is_blocked(&self) -> bool {
-        self.blocked_since.is_some()
+        self.is_blocked
     }
 
-    pub(crate) fn blocked_since(&self) -> Option<Instant> {
-        self.blocked_since
+    /// Whether bytes wait, or waited once since then.
+    pub(crate) fn was_blocked(&self, since: Instant) -> bool {
+        self.is_blocked || self.blocked_at.is_some_and(|at| at >= since)
     }
 
     /// Moves bytes from the stream to the socket, as far as both allow.
@@ -160,7 +163,7 @@ impl Inward {
     fn flush(&mut self, now: Instant) -> Result<bool, Cut> {
         while !self.undelivered.is_empty() {
             if !self.writable {
-                self.blocked_since.get_or_insert(now);
+                (self.is_blocked, self.blocked_at) = (true, Some(now));
                 return Ok(false);
             }
             let mut slices = [IoSlice::new(&[]); SLICES];
@@ -172,7 +175,7 @@ impl Inward {
             }
             match self.registered.socket.write(&slices[..count]) {
                 Ok(written) => {
-                    self.blocked_since = None;
+                    self.is_blocked = false;
                     self.written(written);
                     if written == offered {
                         self.take_bytes = (self.take_bytes * 2).min(TAKEN_BYTES_MAX);

@@ -11,6 +11,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod admission;
+mod allowance;
 mod channel;
 mod cid;
 mod connection;
@@ -39,7 +40,7 @@ pub use cid::Lane;
 pub use connection::{Connecting, ConnectingError, Connection};
 pub use endpoint::{
     Accepted, Endpoint, EndpointSettings, HandshakeFailed, Inspect, LoopMeter, MakeTransport,
-    Windows,
+    Streams, Windows,
 };
 pub use quinn_proto::{
     ApplicationClose, ClientConfig, ConnectionClose, ConnectionError, ConnectionStats,

@@ -190,7 +190,8 @@ impl Driver {
             return;
         }
         let Some(Channel::Spliced(spliced)) = self.channels.get(&id) else { return };
-        if !spliced.outward.as_ref().is_some_and(Outward::wants_bulk) {
+        let rtt = self.connection.rtt();
+        if !spliced.outward.as_ref().is_some_and(|outward| outward.wants_bulk(rtt)) {
             return;
         }
         match self.moves.sibling {

@@ -3,7 +3,11 @@
 //! Bytes are read from the socket only when the stream may send them: what may not leave now stays
 //! in the kernel, where it holds the sender back.
 
-use std::{io, sync::Arc, time::Instant};
+use std::{
+    io,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use bytes::Bytes;
 use quinn_proto::SendStream;
@@ -16,8 +20,15 @@ use crate::{
 /// Bytes that a socket may have to say without pause and still count as sparse.
 pub(crate) const SPARSE_BYTES: usize = 16 << 10;
 
-/// Bytes without pause that make a stream bulk, to be carried over the session's bulk connection.
-const BULK_BYTES: usize = 64 << 10;
+/// Bytes without pause that make a stream bulk, to be carried over the session's bulk connection: more
+/// than a reader that has never read can have taken, which is what both kernels hold for it (a first
+/// receive window of up to 128 KiB; `UNSENT_BYTES` of `socket`, and the packet that exceeds it), and its
+/// window on the sparse connection, 64 KiB. So a stream that nobody reads stays where its window is small.
+const BULK_BYTES: usize = 384 << 10;
+
+/// Where a round trip takes longer, a stream that waits for credit is bulk: it would take six of them
+/// to carry so much.
+const FAR: Duration = Duration::from_millis(5);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
@@ -111,8 +122,8 @@ impl Outward {
     }
 
     /// Whether it belongs on the session's bulk connection.
-    pub(crate) fn wants_bulk(&self) -> bool {
-        self.stage == Stage::Open && (self.run_bytes > BULK_BYTES || self.blocked)
+    pub(crate) fn wants_bulk(&self, rtt: Duration) -> bool {
+        self.stage == Stage::Open && (self.run_bytes > BULK_BYTES || (self.blocked && rtt > FAR))
     }
 
     /// Whether it has been idle since `since`, with nothing read that is not sent.

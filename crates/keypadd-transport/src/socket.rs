@@ -26,6 +26,11 @@ use socket2::SockRef;
 
 use crate::outward::SPARSE_BYTES;
 
+/// Bytes that a TCP socket takes beyond what may leave at once. Without this limit the kernel takes
+/// megabytes for a reader that has stopped, and a thousand of those use up the memory that it has for
+/// all TCP connections of the host (tcp_mem in tcp(7)).
+const UNSENT_BYTES: u32 = 64 << 10;
+
 /// A connected stream socket in non-blocking mode.
 #[derive(Debug)]
 pub enum Socket {
@@ -62,7 +67,9 @@ impl Socket {
         match self {
             Self::Tcp(stream) => {
                 // A connection that is gone already says so when it is used.
-                let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
+                let socket = SockRef::from(stream);
+                let _ = socket.set_linger(Some(Duration::ZERO));
+                let _ = socket.set_tcp_notsent_lowat(UNSENT_BYTES);
                 stream.set_nonblocking(true)
             }
             Self::Unix(stream) => stream.set_nonblocking(true),

@@ -64,7 +64,7 @@ pub(crate) type Reply = oneshot::Sender<Result<(), Cut>>;
 pub(crate) struct Registered {
     pub(crate) socket: Socket,
     pub(crate) token: Token,
-    registry: Registry,
+    registry: Arc<Registry>,
 }
 
 impl Registered {
@@ -72,11 +72,10 @@ impl Registered {
         socket: Socket,
         token: Token,
         interest: Interest,
-        registry: &Registry,
+        registry: &Arc<Registry>,
     ) -> io::Result<Self> {
-        let registry = registry.try_clone()?;
-        socket.register(&registry, token, interest)?;
-        Ok(Self { socket, token, registry })
+        socket.register(registry, token, interest)?;
+        Ok(Self { socket, token, registry: Arc::clone(registry) })
     }
 }
 
@@ -97,7 +96,7 @@ impl Drop for Registered {
 /// Registers sockets of one connection with a loop.
 pub(crate) struct Registrar<'a> {
     pub(crate) key: Key,
-    pub(crate) registry: &'a Registry,
+    pub(crate) registry: &'a Arc<Registry>,
     pub(crate) sockets: &'a mut FxHashMap<Token, (Key, StreamId)>,
     pub(crate) next_token: &'a mut usize,
 }

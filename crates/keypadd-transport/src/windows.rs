@@ -1,32 +1,76 @@
-//! The receive window of a connection, which grows while sockets take nothing.
+//! The receive window of a connection, which grows while sockets take less than arrives.
 //!
-//! In QUIC all streams share their connection's window, and what a stalled socket leaves unread stays
-//! part of it (RFC 9000 4.1): enough of them would stop every other stream. So the window grows by as
-//! much as stalled streams may hold, up to a limit, and shrinks again when they are read. Knows counts
-//! and times only.
+//! In QUIC all streams share their connection's window, and what a slow socket leaves unread stays part
+//! of it (RFC 9000 4.1): enough of them would stop every other stream. So the window grows by as much as
+//! their streams may hold, and shrinks again when they are read. What it grows by comes out of a budget
+//! that all connections of an endpoint share. Knows counts and times only.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
 
 use crate::endpoint::Windows;
 
-/// A socket that has taken nothing for this long is stalled; how often that is looked at.
-const STALLED: Duration = Duration::from_millis(100);
+/// How often sockets are looked at while one takes nothing.
+const CHECK: Duration = Duration::from_millis(100);
+
+/// A socket that took nothing at some time in this long may leave its stream's window full: also one
+/// that is read drop by drop.
+const SLOW: Duration = Duration::from_secs(1);
+
+/// Credit is announced when one part in so many of what streams that are read have was read, as in
+/// quinn-proto.
+const ANNOUNCED_ONE_IN: u32 = 8;
+
+/// A connection may take this many times what it leaves of the budget, so that those that come later
+/// find some, however greedy it is (dynamic thresholds, Choudhury and Hahne 1998).
+const SHARE: u64 = 3;
+
+/// Bytes by which the windows of all connections of an endpoint may grow, as far as nobody has them.
+#[derive(Debug)]
+pub(crate) struct Budget(AtomicU64);
+
+impl Budget {
+    pub(crate) fn new(bytes: u64) -> Self {
+        Self(AtomicU64::new(bytes))
+    }
+
+    /// Exchanges what a connection has for what it wants, as far as its share allows; what it has then.
+    fn exchange(&self, has: u64, wanted: u64) -> u64 {
+        let grant = |free: u64| {
+            let share = SHARE.saturating_mul(free.saturating_add(has)) / (1 + SHARE);
+            wanted.min(share.max(has))
+        };
+        let take = |free: u64| Some((free + has) - grant(free));
+        match self.0.fetch_update(Relaxed, Relaxed, take) {
+            Ok(free) | Err(free) => grant(free),
+        }
+    }
+}
 
 #[derive(Debug)]
 pub(crate) struct ReceiveWindow {
     windows: Windows,
-    current: u32,
+    budget: Arc<Budget>,
+    /// What it has of the budget.
+    grown: u32,
     check_at: Option<Instant>,
+    /// Read since credit was announced.
+    read: u64,
 }
 
 impl ReceiveWindow {
-    pub(crate) fn new(windows: Windows) -> Self {
-        Self { windows, current: windows.connection, check_at: None }
+    pub(crate) fn new(windows: Windows, budget: Arc<Budget>) -> Self {
+        Self { windows, budget, grown: 0, check_at: None, read: 0 }
     }
 
     /// A socket takes nothing now.
     pub(crate) fn blocked(&mut self, now: Instant) {
-        self.check_at.get_or_insert(now + STALLED);
+        self.check_at.get_or_insert(now + CHECK);
     }
 
     /// When to look at the sockets.
@@ -34,27 +78,40 @@ impl ReceiveWindow {
         self.check_at
     }
 
-    /// Whether it is time to look, and since when a socket must have been blocked to count.
+    /// Whether it is time to look, and since when a socket must have been blocked once to count.
     pub(crate) fn is_due(&mut self, now: Instant) -> Option<Instant> {
-        self.check_at.take_if(|at| *at <= now).map(|_| now.checked_sub(STALLED).unwrap_or(now))
+        self.check_at.take_if(|at| *at <= now).map(|_| now.checked_sub(SLOW).unwrap_or(now))
     }
 
-    /// So many sockets are blocked, and of them so many are stalled; the window where it changes.
-    pub(crate) fn set_stalled(
-        &mut self,
-        blocked: usize,
-        stalled: usize,
-        now: Instant,
-    ) -> Option<u32> {
-        if blocked > 0 {
+    /// So much was read; the window where it has to be announced. `quinn-proto` does so by itself when
+    /// an eighth of all of it has been read, which may be more than slow streams leave to the others.
+    pub(crate) fn read(&mut self, bytes: u64) -> Option<u32> {
+        self.read += bytes;
+        let due = self.read >= u64::from(self.windows.connection / ANNOUNCED_ONE_IN);
+        if due {
+            self.read = 0;
+        }
+        (due && self.grown > 0).then_some(self.windows.connection + self.grown)
+    }
+
+    /// So many sockets are slow; the window where it changes.
+    pub(crate) fn set_slow(&mut self, slow: usize, now: Instant) -> Option<u32> {
+        if slow > 0 {
             self.blocked(now);
         }
         let Windows { stream, connection, connection_max } = self.windows;
-        let held = u32::try_from(stalled).unwrap_or(u32::MAX).saturating_mul(stream);
-        let window = connection.saturating_add(held).min(connection_max.max(connection));
-        let changed = window != self.current;
-        self.current = window;
-        changed.then_some(window)
+        let held = u32::try_from(slow).unwrap_or(u32::MAX).saturating_mul(stream);
+        let wanted = held.min(connection_max.saturating_sub(connection));
+        let grown = self.budget.exchange(self.grown.into(), wanted.into()) as u32;
+        let changed = grown != self.grown;
+        self.grown = grown;
+        changed.then_some(connection + grown)
+    }
+}
+
+impl Drop for ReceiveWindow {
+    fn drop(&mut self) {
+        self.budget.exchange(self.grown.into(), 0);
     }
 }
 
@@ -64,27 +121,58 @@ mod tests {
 
     const WINDOWS: Windows = Windows { stream: 10, connection: 100, connection_max: 150 };
 
-    #[test]
-    fn the_window_grows_by_what_stalled_streams_hold_up_to_its_limit() {
-        let (mut window, now) = (ReceiveWindow::new(WINDOWS), Instant::now());
-        assert_eq!(window.set_stalled(0, 0, now), None);
-        assert_eq!(window.set_stalled(3, 3, now), Some(130));
-        assert_eq!(window.set_stalled(9, 9, now), Some(150));
-        assert_eq!(window.set_stalled(0, 0, now), Some(100));
+    fn window(budget: &Arc<Budget>) -> ReceiveWindow {
+        ReceiveWindow::new(WINDOWS, Arc::clone(budget))
     }
 
     #[test]
-    fn sockets_are_looked_at_only_while_one_is_blocked() {
-        let (mut window, start) = (ReceiveWindow::new(WINDOWS), Instant::now());
+    fn the_window_grows_by_what_slow_streams_hold_up_to_its_limit() {
+        let (budget, now) = (Arc::new(Budget::new(1_000)), Instant::now());
+        let mut window = window(&budget);
+        assert_eq!(window.set_slow(0, now), None);
+        assert_eq!(window.set_slow(3, now), Some(130));
+        assert_eq!(window.set_slow(3, now), None);
+        assert_eq!(window.set_slow(9, now), Some(150));
+        assert_eq!(window.set_slow(0, now), Some(100));
+    }
+
+    #[test]
+    fn a_greedy_connection_leaves_some_of_the_budget_to_the_next() {
+        let (budget, now) = (Arc::new(Budget::new(40)), Instant::now());
+        let (mut greedy, mut late) = (window(&budget), window(&budget));
+        assert_eq!(greedy.set_slow(9, now), Some(130), "three quarters of it");
+        assert_eq!(late.set_slow(9, now), Some(107), "three quarters of the rest");
+        assert_eq!(greedy.set_slow(9, now), None, "what it has is not taken away");
+        drop(greedy);
+        assert_eq!(late.set_slow(9, now), Some(130));
+        drop(late);
+        assert_eq!(budget.0.load(Relaxed), 40, "all of it is back");
+    }
+
+    #[test]
+    fn a_grown_window_is_announced_as_often_as_one_that_has_not_grown() {
+        let (budget, now) = (Arc::new(Budget::new(1_000)), Instant::now());
+        let mut window = window(&budget);
+        assert_eq!(window.read(1_000), None, "quinn-proto does so");
+        window.set_slow(5, now);
+        assert_eq!(window.read(11), None);
+        assert_eq!(window.read(1), Some(150));
+        assert_eq!(window.read(1), None);
+    }
+
+    #[test]
+    fn sockets_are_looked_at_only_while_one_is_slow() {
+        let (budget, start) = (Arc::new(Budget::new(1_000)), Instant::now() + SLOW);
+        let mut window = window(&budget);
         assert_eq!(window.deadline(), None);
         window.blocked(start);
         assert_eq!(window.is_due(start), None);
-        let now = start + STALLED;
-        assert_eq!(window.is_due(now), Some(start));
-        window.set_stalled(1, 1, now);
-        assert_eq!(window.deadline(), Some(now + STALLED));
-        assert_eq!(window.is_due(now + STALLED), Some(now));
-        window.set_stalled(0, 0, now + STALLED);
+        let now = start + CHECK;
+        assert_eq!(window.is_due(now), Some(now - SLOW));
+        window.set_slow(1, now);
+        assert_eq!(window.deadline(), Some(now + CHECK));
+        assert_eq!(window.is_due(now + CHECK), Some(now + CHECK - SLOW));
+        window.set_slow(0, now + CHECK);
         assert_eq!(window.deadline(), None);
     }
 }

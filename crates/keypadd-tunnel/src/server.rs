@@ -204,6 +204,14 @@ impl Server {
                             "too many handshakes at once: the oldest unproved one was dropped"
                         );
                     }
+                    Refusal::Crowded if serving.may_log(Notice::Crowd) => {
+                        let total = self.endpoint.refusals().crowded;
+                        warn!(
+                            source = %remote,
+                            total,
+                            "too many handshakes at once: addresses that complete none have to wait"
+                        );
+                    }
                     _ => debug!(source = %remote, ?refusal, "handshake dropped"),
                 }
             }

@@ -3,14 +3,14 @@
 //! What one connection may hold, whatever its peer does:
 //!
 //! ```text
-//! 64 KiB x (forwards_max + 17) + 4 x receive_window + 2 x 2 x send_window + about 2 MiB in quinn-proto
+//! 64 KiB x (forwards_max + 17) + receive_window + 2 x 2 x send_window + about 2 MiB in quinn-proto
 //! ```
 //!
 //! The first is the window of the connection for what is sparse, where every stream may be unread to
-//! the end of its own. The second is that of the connection for bulk, of which three quarters are
-//! there only while sockets take nothing; a stream whose reader has stopped holds no more than
-//! `stream_receive_window` of it here, and nothing at the sender: bytes are taken from TCP only when
-//! they may leave at once. Nothing else is queued: datagrams wait in the socket's buffer until their
+//! the end of its own. The second is that of the connection for bulk. While sockets take less than
+//! arrives it grows by `stream_receive_window` for each of them, out of `stalled_bytes`, which all
+//! connections of an endpoint share. A stream whose reader has stopped holds no more than its window
+//! here, and nothing at the sender: bytes are taken from TCP only when they may leave at once. Nothing else is queued: datagrams wait in the socket's buffer until their
 //! connection has room. Crypto and loss recovery are not known here, only numbers.
 
 use std::{any::Any, fmt, io, net::UdpSocket, str::FromStr, sync::Arc, thread, time::Duration};
@@ -18,7 +18,7 @@ use std::{any::Any, fmt, io, net::UdpSocket, str::FromStr, sync::Arc, thread, ti
 use keypadd_provider::Meters;
 use keypadd_transport::{
     Endpoint, EndpointConfig, EndpointSettings, IdleTimeout, Inspect, MtuDiscoveryConfig,
-    ServerConfig, SpinShare, TransportConfig, VarInt, Windows,
+    ServerConfig, SpinShare, Streams, TransportConfig, Windows,
     congestion::{BbrConfig, ControllerFactory, CubicConfig},
     crypto,
 };
@@ -59,9 +59,6 @@ const PACKET_THRESHOLD: u32 = 128;
 
 /// Bytes that a stream may hold unread here before it moves to the bulk connection.
 const SPARSE_STREAM_WINDOW_BYTES: u32 = 64 << 10;
-
-/// What the receive window of a bulk connection grows to while sockets take nothing, as a multiple.
-const STALLED_FACTOR: u32 = 4;
 
 /// How fast to send. Measured, 300 Mbit/s, 20 ms, random loss of 0 / 0.5 / 2 %: CUBIC 281 / 11 / 4.3
 /// Mbit/s, BBR 269 / 261 / 263. On a fast clean link CUBIC won, 3.0 against 2.2 Gbit/s.
@@ -109,6 +106,9 @@ pub struct TransportSettings {
     pub receive_window_bytes: u32,
     /// Bytes that one stream of the bulk connection may hold unread here.
     pub stream_receive_window_bytes: u32,
+    /// Bytes that streams whose readers are slow or have stopped may hold here beyond `receive_window`,
+    /// over all connections of an endpoint. One connection gets three quarters of what is left at most.
+    pub stalled_bytes: u64,
     /// Bytes of a connection that may be sent and not yet acknowledged.
     pub send_window_bytes: u32,
     /// TCP connections that one QUIC connection carries at once.
@@ -135,8 +135,10 @@ impl Default for TransportSettings {
         Self {
             congestion: Congestion::default(),
             receive_window_bytes: 64 * MIB,
-            // 800 Mbit/s at 20 ms for one TCP connection; 96 stopped readers before other bulk has less than its window.
+            // 800 Mbit/s at 20 ms for one TCP connection, as in OpenSSH.
             stream_receive_window_bytes: 2 * MIB,
+            // 1,500 stopped readers of one session before other bulk has less than its window.
+            stalled_bytes: 4 << 30,
             send_window_bytes: 16 * MIB,
             forwards_max: 1024,
             udp_buffer_bytes: 4 << 20,
@@ -188,13 +190,18 @@ impl TransportSettings {
             sockets,
             config,
             server,
-            transport: Arc::new(move |route_bytes| settings.of_connection(end, route_bytes)),
+            transport: Arc::new(move |route_bytes| settings.of_connection(route_bytes)),
+            streams: self.streams(end),
             sparse_windows: self.sparse_windows(),
             bulk_windows: Windows {
                 stream: self.stream_receive_window_bytes,
                 connection: self.receive_window_bytes,
-                connection_max: self.receive_window_bytes.saturating_mul(STALLED_FACTOR),
+                connection_max: self
+                    .stream_receive_window_bytes
+                    .saturating_mul(self.forwards_max)
+                    .saturating_add(self.receive_window_bytes),
             },
+            growth: self.stalled_bytes,
             congestion,
             flight_max: self.send_window_bytes.into(),
             connections_max,
@@ -216,14 +223,19 @@ impl TransportSettings {
         Windows { stream, connection, connection_max: connection }
     }
 
-    /// Timers and limits of one connection whose route carries UDP payloads of so many bytes.
-    fn of_connection(&self, end: End, route_bytes: u16) -> TransportConfig {
+    /// Streams that the other end may have open.
+    fn streams(&self, end: End) -> Streams {
         // The control stream is one more than the forwards. A server opens streams for remote
         // forwards alone.
-        let streams = match end {
+        let bidirectional = match end {
             End::Client => self.forwards_max,
             End::Server => self.forwards_max.saturating_add(1),
         };
+        Streams { bidirectional, unidirectional: self.forwards_max }
+    }
+
+    /// Timers and limits of one connection whose route carries UDP payloads of so many bytes.
+    fn of_connection(&self, route_bytes: u16) -> TransportConfig {
         let mut mtu = MtuDiscoveryConfig::default();
         mtu.upper_bound(route_bytes.min(self.datagram_bytes_max));
         let idle = IdleTimeout::try_from(IDLE_TIMEOUT).expect("10 s is below 2^62 ms");
@@ -233,8 +245,6 @@ impl TransportSettings {
             // What may be in flight is bounded by the loop, for all streams together; a window in
             // quinn-proto would let one stream shut out the others.
             .send_window(2 * u64::from(self.send_window_bytes))
-            .max_concurrent_bidi_streams(VarInt::from_u32(streams))
-            .max_concurrent_uni_streams(VarInt::from_u32(self.forwards_max))
             .datagram_receive_buffer_size(None)
             .keep_alive_interval(Some(KEEP_ALIVE))
             .max_idle_timeout(Some(idle))

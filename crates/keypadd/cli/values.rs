@@ -10,8 +10,8 @@ use keypadd_config::values as config;
 use keypadd_config::values::peer_name;
 pub(super) use keypadd_config::values::{
     BadValue, cipher_backend, congestion, cpu_percent, drain_timeout, duration, dynamic_forward,
-    kex, listen_permit, local_forward, log_filter, loops, path, permit, pool_mode, public_key,
-    remote_forward, server, socket, spin, suite, target,
+    kex, listen_permit, local_forward, log_filter, loops, max_forwards, path, permit, pool_mode,
+    public_key, remote_forward, server, socket, spin, suite, target,
 };
 use keypadd_keystream::{MeasureSuite, Protection, Suite};
 use keypadd_provider::{Group, PublicKey};

@@ -22,7 +22,7 @@ use keypadd_pool::{Coverage, Direction};
 use keypadd_provider::{Meters, Supply};
 use keypadd_transport::{
     Accepted, ClientConfig, Connection, Cut, Delivery, Egress, Endpoint, EndpointConfig,
-    EndpointSettings, Lane, ServerConfig, SpinShare, SteppedLoop, Stream, VarInt, Windows,
+    EndpointSettings, Lane, ServerConfig, SpinShare, SteppedLoop, Stream, Streams, VarInt, Windows,
 };
 use quinn_proto::Side;
 use sha2::Digest;
@@ -148,8 +148,10 @@ impl World {
                 config,
                 server: None,
                 transport: Arc::new(move |_| transport(&schedule)),
+                streams: Streams { bidirectional: 256, unidirectional: 256 },
                 sparse_windows: WINDOWS,
                 bulk_windows: WINDOWS,
+                growth: 16 << 20,
                 congestion: congestion(&schedule),
                 flight_max: schedule.window_bytes,
                 connections_max: 16,

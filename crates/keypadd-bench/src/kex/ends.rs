@@ -12,7 +12,8 @@ use keypadd_provider::{
 };
 use keypadd_transport::{
     Accepted, ClientConfig, ConnectionError, Egress, Endpoint, EndpointConfig, EndpointSettings,
-    Lane, ServerConfig, SpinShare, TransportConfig, VarInt, Windows, congestion::CubicConfig,
+    Lane, ServerConfig, SpinShare, Streams, TransportConfig, VarInt, Windows,
+    congestion::CubicConfig,
 };
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -135,8 +136,10 @@ fn endpoint(server: Option<ServerConfig>) -> io::Result<Endpoint> {
             transport.mtu_discovery_config(None);
             transport
         }),
+        streams: Streams { bidirectional: 1, unidirectional: 0 },
         sparse_windows: WINDOWS,
         bulk_windows: WINDOWS,
+        growth: 0,
         congestion: Arc::new(CubicConfig::default()),
         flight_max: FLIGHT_MAX,
         connections_max: CONNECTIONS_MAX,

@@ -11,8 +11,8 @@ use keypadd_provider::{
 };
 use keypadd_transport::{
     Accepted, ClientConfig, Connection, Delivery, Egress, Endpoint, EndpointConfig,
-    EndpointSettings, Lane, ServerConfig, SpinShare, Stream, TransportConfig, VarInt, Windows,
-    congestion::CubicConfig, crypto,
+    EndpointSettings, Lane, ServerConfig, SpinShare, Stream, Streams, TransportConfig, VarInt,
+    Windows, congestion::CubicConfig, crypto,
 };
 use tokio::runtime::Runtime;
 
@@ -52,8 +52,10 @@ fn endpoint(server: Option<ServerConfig>) -> Endpoint {
         config: EndpointConfig::default(),
         server,
         transport: Arc::new(transport),
+        streams: Streams { bidirectional: 256, unidirectional: 256 },
         sparse_windows: WINDOWS,
         bulk_windows: WINDOWS,
+        growth: 0,
         congestion: Arc::new(CubicConfig::default()),
         flight_max: SEND_WINDOW_BYTES.into(),
         connections_max: 4,

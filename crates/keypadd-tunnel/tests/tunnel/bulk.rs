@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use keypadd_tunnel::TransportSettings;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
     task::JoinSet,
-    time::sleep,
+    time::{sleep, timeout},
 };
 
 use crate::support::*;
@@ -113,4 +114,64 @@ async fn streams_that_nobody_reads_cost_the_others_nothing() {
     }
     carry_both_ways(&mut here, &mut there, 7, 16 << 20).await;
     drop((held, writing));
+}
+
+#[tokio::test]
+async fn stopped_readers_that_hold_many_windows_leave_the_others_theirs() {
+    const STALLED: usize = 150;
+    let transport = TransportSettings {
+        receive_window_bytes: 1 << 20,
+        stream_receive_window_bytes: 128 << 10,
+        ..<_>::default()
+    };
+    let target = listener().await;
+    let forward: &str = &format!("0:{}", target.local_addr().unwrap());
+    let tunnel = Tunnel::start_with(&["*:*"], &[forward], transport).await;
+    let mut held = Vec::new();
+    let mut writing = JoinSet::new();
+    for number in 0..2 * STALLED {
+        let mut here = tunnel.enter().await;
+        let mut there = accept(&target).await;
+        // They are bulk by then, so that each holds its window of the bulk connection.
+        carry_both_ways(&mut here, &mut there, number as u64, 256 << 10).await;
+        let (mut writes, unread) = if number % 2 == 0 { (here, there) } else { (there, here) };
+        held.push(unread);
+        writing.spawn(async move {
+            let _ = writes.write_all(&vec![0x5a; 8 << 20]).await;
+            writes
+        });
+    }
+    let mut here = tunnel.enter().await;
+    let mut there = accept(&target).await;
+    carry_both_ways(&mut here, &mut there, 7, 16 << 20).await;
+    drop((held, writing));
+}
+
+#[tokio::test]
+async fn a_stream_that_nobody_reads_needs_no_bulk_connection() {
+    let target = listener().await;
+    let tunnel = Tunnel::to(&target).await;
+    let mut here = tunnel.enter().await;
+    let mut there = accept(&target).await;
+    swap_a_byte(&mut here, &mut there).await;
+    // Until both kernels and the stream's window are full.
+    while timeout(Duration::from_secs(1), there.write_all(&[0x5a; 64 << 10])).await.is_ok() {}
+    assert_eq!(connections(&tunnel), 1);
+    // Once it is read it is bulk.
+    let reading = async {
+        let mut buffer = vec![0; 64 << 10];
+        loop {
+            assert!(here.read(&mut buffer).await.unwrap() > 0);
+        }
+    };
+    let writing = async {
+        let block = vec![0x5a; 64 << 10];
+        while connections(&tunnel) == 1 {
+            there.write_all(&block).await.unwrap();
+        }
+    };
+    within(async {
+        tokio::select! { () = writing => {}, () = reading => {} }
+    })
+    .await;
 }

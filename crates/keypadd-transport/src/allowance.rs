@@ -1,0 +1,63 @@
+//! How many streams a peer may have open: few at first, more as it opens them, up to a limit.
+//!
+//! `quinn-proto` makes an entry for every stream that the peer may open, before it does: 130 KiB a
+//! connection with 1,024 each way, also for a handshake that proves nothing. So an idle connection
+//! allows few. Knows counts only.
+
+use quinn_proto::VarInt;
+
+/// What a new connection allows.
+const FIRST: u32 = 16;
+
+/// Streams of one kind that the peer may have open.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Allowance {
+    current: u32,
+    max: u32,
+}
+
+impl Allowance {
+    pub(crate) fn new(max: u32) -> Self {
+        Self { current: FIRST.min(max), max }
+    }
+
+    /// What it is now.
+    pub(crate) fn current(self) -> VarInt {
+        self.current.into()
+    }
+
+    /// So many are open; the allowance where it changes. It doubles while half of it is left, so that a
+    /// peer that opens many does not wait for it.
+    pub(crate) fn grow(&mut self, open: u64) -> Option<VarInt> {
+        let before = self.current;
+        while self.current < self.max && open >= u64::from(self.current / 2) {
+            self.current = self.current.saturating_mul(2).min(self.max);
+        }
+        (self.current != before).then(|| self.current())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_allowance_is_small_at_first_and_stays_ahead_of_what_is_open_up_to_its_limit() {
+        let mut allowance = Allowance::new(1025);
+        assert_eq!(allowance.current(), VarInt::from_u32(FIRST));
+        assert_eq!(allowance.grow(1), None);
+        assert_eq!(allowance.grow(8), Some(VarInt::from_u32(32)));
+        assert_eq!(allowance.grow(8), None);
+        assert_eq!(allowance.grow(100), Some(VarInt::from_u32(256)));
+        assert_eq!(allowance.grow(1000), Some(VarInt::from_u32(1025)));
+        assert_eq!(allowance.grow(1025), None);
+    }
+
+    #[test]
+    fn a_small_limit_is_never_passed() {
+        let mut allowance = Allowance::new(1);
+        assert_eq!(allowance.current(), VarInt::from_u32(1));
+        assert_eq!(allowance.grow(1), None);
+        assert_eq!(Allowance::new(0).current(), VarInt::from_u32(0));
+    }
+}

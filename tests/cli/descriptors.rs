@@ -1,0 +1,56 @@
+//! Open files: how many a forwarded connection takes, and how many a daemon may have.
+
+use std::fs;
+use std::process::Command;
+
+use rustix::process::Signal;
+
+use crate::daemons::{Daemon, desk};
+use crate::ends::{PATIENCE, echo, echoes, through, until};
+
+/// Fewer than the forwards of the test take.
+const SOFT_LIMIT: usize = 64;
+const FORWARDS: usize = 100;
+
+/// Runs it as from a shell that allows few open files.
+fn with_few_files(command: &Command) -> Command {
+    let mut shell = Command::new("/bin/sh");
+    shell.args(["-c", &format!("ulimit -S -n {SOFT_LIMIT} && exec \"$@\""), "sh"]);
+    shell.arg(command.get_program()).args(command.get_args()).env_clear();
+    shell.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    if let Some(directory) = command.get_current_dir() {
+        shell.current_dir(directory);
+    }
+    shell
+}
+
+fn open_files(daemon: &Daemon) -> usize {
+    fs::read_dir(format!("/proc/{}/fd", daemon.pid())).unwrap().count()
+}
+
+#[test]
+fn a_forward_takes_one_open_file_at_each_end_and_the_soft_limit_is_raised() {
+    let (desk, target) = (desk(), echo("127.0.0.1"));
+    let permit = target.to_string();
+    let mut serve = desk.keypadd(&["serve", "--log-format", "json", "--listen", "127.0.0.1:0"]);
+    serve.args(["--allow", crate::daemons::PUBLIC_KEY, "--permit-open", &permit]);
+    let server = Daemon::start(with_few_files(&serve));
+    let connect =
+        server.connect(&desk, &["--log-format", "json", "-L", &format!("127.0.0.1:0:{permit}")]);
+    let client = Daemon::start(with_few_files(&connect));
+    let listener: std::net::SocketAddr =
+        client.ready["forwards"][0]["listen"][0].as_str().unwrap().parse().unwrap();
+    let before = [open_files(&server), open_files(&client)];
+    let forwards: Vec<_> =
+        (0..FORWARDS).map(|_| through(listener.port()).expect("it is forwarded")).collect();
+    assert!(forwards.iter().all(echoes), "nothing within {PATIENCE:?}");
+    until("both ends have one more for each", || {
+        let more = [open_files(&server) - before[0], open_files(&client) - before[1]];
+        (more == [FORWARDS; 2]).then_some(())
+    });
+    drop(forwards);
+    for daemon in [client, server] {
+        daemon.signal(Signal::TERM);
+        assert_eq!(daemon.ended().status.code(), Some(0));
+    }
+}

@@ -1,0 +1,111 @@
+//! Shows what keypadd does at scale: many forwards, many clients, streams that nobody reads, packets
+//! that are replayed, handshakes that are never finished.
+//!
+//! Runs the claims in order against daemons that it starts on loopback, prints a table of figures with
+//! their goals, and fails if a goal is missed. This file runs the steps and reports errors; each claim is
+//! a file. See docs/BENCHMARKING.md, "Scale and load".
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod cli;
+mod clients;
+mod daemon;
+mod forwards;
+mod handshakes;
+mod initial;
+mod replays;
+mod service;
+mod stalled;
+mod table;
+mod traffic;
+
+use std::process::ExitCode;
+use std::time::SystemTime;
+
+use clap::Parser;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tokio::runtime::Runtime;
+
+use crate::cli::{Claim, Cli, Role};
+use crate::table::Table;
+
+/// What a claim comes to: rows of the table, or why it could not be measured.
+type Outcome<T> = Result<T, String>;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    if let Err(error) = raise_descriptor_limit(cli.descriptors()) {
+        eprintln!("scale: {error}");
+        return ExitCode::FAILURE;
+    }
+    let result = Runtime::new().map_err(|error| format!("cannot start threads: {error}"));
+    let result = result.and_then(|runtime| {
+        let result = runtime.block_on(async {
+            match &cli.role {
+                Some(Role::Service) => service::run().await.map(|()| true),
+                None => run(&cli).await,
+            }
+        });
+        runtime.shutdown_background();
+        result
+    });
+    match result {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("scale: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Whether every goal was met.
+async fn run(cli: &Cli) -> Outcome<bool> {
+    let keypadd = cli.keypadd()?;
+    let mut table = Table::default();
+    println!("{}", head());
+    println!("keypadd: {} ({})", daemon::version(&keypadd).await?, keypadd.display());
+    for claim in cli.claims() {
+        let rows = match claim {
+            Claim::Forwards => forwards::measure(cli, &keypadd).await,
+            Claim::Clients => clients::measure(cli, &keypadd).await,
+            Claim::Stalled => stalled::measure(cli, &keypadd).await,
+            Claim::Replays => replays::measure(cli, &keypadd).await,
+            Claim::Handshakes => handshakes::measure(cli, &keypadd).await,
+        };
+        // What went wrong with one claim says nothing of the others.
+        table.section(&claim.title(cli), rows);
+    }
+    Ok(table.holds())
+}
+
+/// Date, kernel and processor.
+fn head() -> String {
+    let file = |path| std::fs::read_to_string(path).unwrap_or_default();
+    let cpu = file("/proc/cpuinfo");
+    let model = cpu.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
+    let model = model.map_or("unknown", |(_, name)| name.trim());
+    let load = file("/proc/loadavg");
+    format!(
+        "{}, Linux {}, {} x {model}, load {}",
+        humantime::format_rfc3339_seconds(SystemTime::now()),
+        file("/proc/sys/kernel/osrelease").trim(),
+        std::thread::available_parallelism().map_or(0, usize::from),
+        load.split(' ').take(3).collect::<Vec<_>>().join(" "),
+    )
+}
+
+/// Raises the limit of open files to what the run takes: the hard limit too, where root may.
+fn raise_descriptor_limit(needed: u64) -> Outcome<()> {
+    let limit = getrlimit(Resource::Nofile);
+    let maximum = limit.maximum.unwrap_or(u64::MAX);
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    if maximum >= needed {
+        return setrlimit(Resource::Nofile, raised)
+            .map_err(|error| format!("RLIMIT_NOFILE: {error}"));
+    }
+    let more = Rlimit { current: Some(needed), maximum: Some(needed) };
+    setrlimit(Resource::Nofile, more).map_err(|error| {
+        format!("{needed} open files are needed, {maximum} allowed (ulimit -Hn): {error}")
+    })
+}

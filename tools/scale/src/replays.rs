@@ -1,0 +1,179 @@
+//! A peer, or somebody on its path, that sends its packets again as fast as it can: the memory of
+//! neither end grows, and another client gets what it asks for, as long as that is not all there is.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::thread;
+use std::time::Duration;
+
+use udp_relay::{Direction, Relay};
+
+use crate::Outcome;
+use crate::cli::Cli;
+use crate::daemon::{Daemon, Desk, Service};
+use crate::table::Row;
+use crate::traffic::{Pinger, Way, bulk, paced_bulk};
+
+/// How much more a daemon may hold meanwhile (docs/DESIGN.md, "Memory bounds": datagrams that wait in
+/// the loops, buffers of what is carried beside).
+const MEMORY_GOAL_BYTES: u64 = 32 << 20;
+/// Bytes a second that another client asks for, each way: 100 Mbit/s.
+const OFFERED: f64 = 12.5e6;
+/// What it gets of them.
+const GOODPUT_GOAL: f64 = 0.9;
+/// Packets that are sent again.
+const COPIES: usize = 4_096;
+/// Between two looks at the memory.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Who gets the copies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Victim {
+    /// Nobody: a socket that is not read, which costs the machine as much.
+    Bystander,
+    Server,
+    Client,
+}
+
+/// What a time of replays has come to.
+struct Carried {
+    /// Copies a second.
+    rate: f64,
+    /// What the other client gets of what it asks for.
+    share: f64,
+    /// Bytes a second of the other client at full speed, both ways.
+    full_speed: f64,
+    /// How much more the victim held at most.
+    grown_bytes: u64,
+}
+
+pub(crate) async fn measure(cli: &Cli, keypadd: &Path) -> Outcome<Vec<Row>> {
+    let service = Service::start().await?;
+    let desk = Desk::new(keypadd).await?;
+    let flags = ["--pool", "off"];
+    let mut server = desk.serve(&[], &flags).await?;
+    let no_relay = |error: std::io::Error| format!("relay: {error}");
+    let relay = Relay::start(server.listen()?, 1).await.map_err(no_relay)?;
+    let relay = Arc::new(relay);
+    let (mut peer, peers_entrance) = desk.connect(relay.address(), service.address, &flags).await?;
+    let (mut other, entrance) = desk.connect(server.listen()?, service.address, &flags).await?;
+    for direction in [Direction::ToServer, Direction::ToClient] {
+        relay.record(direction, COPIES);
+    }
+    // All kinds of packets, of both connections of a session.
+    let mut keys = Pinger::open(peers_entrance).await?;
+    keys.ping(100).await?;
+    bulk(peers_entrance, Way::Up, 1.0).await?;
+    bulk(peers_entrance, Way::Down, 1.0).await?;
+    // The other client's buffers are as large as they get.
+    both_ways(entrance, 2.0, f64::INFINITY).await?;
+
+    let mut carried = Vec::new();
+    for victim in [Victim::Bystander, Victim::Server, Victim::Client] {
+        let daemon = if victim == Victim::Client { &peer } else { &server };
+        carried.push(carry(&relay, daemon, victim, entrance, cli.replay_seconds).await?);
+    }
+    keys.ping(100).await.map_err(|error| format!("the peer's own connection: {error}"))?;
+    server.must_run()?;
+    peer.must_run()?;
+    other.must_run()?;
+    other.stop().await?;
+    peer.stop().await?;
+    server.stop().await?;
+
+    let mut rows = Vec::new();
+    for (name, carried) in
+        ["a bystander", "the server", "the peer's client"].into_iter().zip(&carried)
+    {
+        let gbit = carried.full_speed * 8e-9;
+        rows.push(Row::stated(
+            format!("replays at {name}"),
+            format!("{:.0} a second, another client at full speed {gbit:.2} Gbit/s", carried.rate),
+        ));
+    }
+    for (name, carried) in ["the server", "the peer's client"].into_iter().zip(&carried[1..]) {
+        rows.push(Row::judged(
+            format!("memory of {name} grows by"),
+            format!("{:.1} MiB", carried.grown_bytes as f64 / 1_048_576.0),
+            "at most 32 MiB",
+            carried.grown_bytes <= MEMORY_GOAL_BYTES,
+        ));
+    }
+    let share = carried[1].share;
+    rows.push(Row::judged(
+        "another client gets of 100 Mbit/s each way",
+        format!("{share:.2} while they come to the server"),
+        "at least 0.9",
+        share >= GOODPUT_GOAL,
+    ));
+    Ok(rows)
+}
+
+/// Bytes a second of a download and an upload at once.
+async fn both_ways(entrance: SocketAddr, seconds: f64, rate: f64) -> Outcome<f64> {
+    let of = |way| paced_bulk(entrance, way, seconds, rate);
+    let (down, up) = tokio::join!(of(Way::Down), of(Way::Up));
+    Ok(down? + up?)
+}
+
+/// Has the other client carry bulk while the victim is given copies.
+async fn carry(
+    relay: &Arc<Relay>,
+    daemon: &Daemon,
+    victim: Victim,
+    entrance: SocketAddr,
+    seconds: f64,
+) -> Outcome<Carried> {
+    let direction = match victim {
+        Victim::Client => Direction::ToClient,
+        Victim::Bystander | Victim::Server => Direction::ToServer,
+    };
+    let copies = relay.recorded(direction);
+    if copies.is_empty() {
+        return Err("nothing was recorded".into());
+    }
+    let bystander = UdpSocket::bind("127.0.0.1:0").map_err(|error| format!("UDP: {error}"))?;
+    let address = bystander.local_addr().map_err(|error| format!("UDP: {error}"))?;
+    let before = daemon.settled_bytes().await?;
+    let (stop, sent) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
+    let attacker = thread::spawn({
+        let (stop, sent, relay) = (Arc::clone(&stop), Arc::clone(&sent), Arc::clone(relay));
+        move || {
+            for copy in copies.iter().cycle() {
+                if stop.load(Relaxed) {
+                    return;
+                }
+                // What the kernel does not take counts as sent: the attacker does not know better.
+                match victim {
+                    Victim::Bystander => drop(bystander.send_to(copy, address)),
+                    Victim::Server | Victim::Client => drop(relay.inject(direction, copy)),
+                }
+                sent.fetch_add(1, Relaxed);
+            }
+        }
+    });
+    let mut most = before;
+    let watch = async {
+        loop {
+            most = most.max(daemon.resident_bytes().unwrap_or(0));
+            tokio::time::sleep(LOOK).await;
+        }
+    };
+    let carry = async {
+        let share = both_ways(entrance, seconds / 2.0, OFFERED).await? / (2.0 * OFFERED);
+        Outcome::Ok((share, both_ways(entrance, seconds / 2.0, f64::INFINITY).await?))
+    };
+    let carried = tokio::select! {
+        carried = carry => carried,
+        () = watch => Err("never".into()),
+    };
+    let count = sent.load(Relaxed);
+    stop.store(true, Relaxed);
+    let _ = attacker.join();
+    // `bulk` runs a quarter longer, for its warm-up.
+    let rate = count as f64 / (seconds * 1.25);
+    let (share, full_speed) = carried?;
+    Ok(Carried { rate, share, full_speed, grown_bytes: most.saturating_sub(before) })
+}
