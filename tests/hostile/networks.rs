@@ -99,7 +99,7 @@ where
 async fn bytes_are_exact_where_packets_are_lost_doubled_reordered_and_damaged() {
     for_every_suite(async |suite| {
         let tunnel = Tunnel::start(suite, 1).await;
-        let exact = carry_through(&tunnel, &everything(), 128 << 10).await;
+        let exact = carry_through(&tunnel, &everything(), 1 << 20).await;
         assert_eq!(exact, CONNECTIONS, "{suite}");
         let counts = tunnel.relay.counts(Direction::ToClient);
         assert!(counts.lost > 0 && counts.corrupted > 0 && counts.duplicated > 0, "{counts:?}");
