@@ -441,6 +441,8 @@ impl<U: Datagrams> EventLoop<U> {
     }
 
     fn incoming(&mut self, incoming: Incoming, now: Instant) {
+        // What the owner set before this client spoke applies to it.
+        self.commands(now);
         let remote = incoming.remote_address();
         self.send_buffer.clear();
         if !self.udp.may_send() {
