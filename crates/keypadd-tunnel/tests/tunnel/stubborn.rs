@@ -84,8 +84,8 @@ async fn a_peer_that_never_follows_an_update_is_left_before_the_hard_stop() {
             assert_eq!(code, u64::from(CloseCode::KeyFault.value()), "{close:?}");
         }
         // Packets with the code were lost where the flood fills the path; whatever comes after the end of
-        // the connection is answered so.
-        ConnectionError::Reset => {}
+        // the connection is answered so, if anything comes: a client that has nothing to say runs out of time.
+        ConnectionError::Reset | ConnectionError::TimedOut => {}
         other => panic!("{other:?}"),
     }
     // It was not left for anything else: the key sealed far beyond what quinn was told, up to where it asks for
