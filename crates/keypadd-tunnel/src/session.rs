@@ -200,8 +200,8 @@ impl LiveSession {
         let mut stats = self.connection.stats();
         if let Some(bulk) = self.bulk.get() {
             let more = bulk.connection.stats();
-            // It sends the packets of full size, and so finds out how long they may be.
-            stats.path.current_mtu = more.path.current_mtu;
+            // A path that has shrunk is found out by the connection that sends long packets on it.
+            stats.path.current_mtu = stats.path.current_mtu.min(more.path.current_mtu);
             stats.path.sent_packets += more.path.sent_packets;
             stats.path.lost_packets += more.path.lost_packets;
             stats.udp_rx.datagrams += more.udp_rx.datagrams;
