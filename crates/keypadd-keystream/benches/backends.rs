@@ -1,17 +1,16 @@
-//! Keystream by every backend that the CPU has: DES and triple DES against the crate `des`, AES against
-//! the crate `aes`.
+//! Measures keystream of every backend that the CPU has: DES and triple DES against the `des` crate,
+//! AES against the `aes` crate.
 //!
 //!     cargo bench -p keypadd-keystream --bench backends
 //!     cargo bench -p keypadd-keystream --bench backends -- inline   # where bitslice beats one by one
 //!     RUSTFLAGS='--cfg aes_backend="soft"' cargo bench -p keypadd-keystream --bench backends -- aes
 //!
-//! The last is as on a CPU without AES instructions; without the flag the crate has them.
+//! The last runs the `aes` crate as on a CPU without AES instructions.
 //!
-//! What fillers ask for is measured as they ask for it: a new segment with every call, so that
-//! deriving the subkey, making counters and writing into the rows of a chunk are counted. Time is
-//! this thread's CPU time, so that what else runs is not counted. Arms take turns within a round
-//! and are compared within it, for a machine that is busy elsewhere slows neighbours alike: a
-//! figure is the median of the rounds, with the spread of the middle 80 %.
+//! Requests are those of a filler: a new segment with every call, so deriving the subkey, building
+//! counters and writing into the rows of a chunk all count. Time is this thread's CPU time. Arms
+//! alternate within a round and are compared within it, because other load slows neighbors alike; a
+//! result is the median of the rounds, with the spread of the middle 80 %.
 
 use keypadd_keystream::{
     Cipher, CipherBackend, CipherEngine, InlineKeystream, KeystreamKey, PacketNumber,
@@ -20,15 +19,14 @@ use keypadd_keystream::{
 use rustix::time::{ClockId, clock_gettime};
 use std::sync::Arc;
 
-/// A turn of an arm lasts at least this long, so that reading the clock does not count.
+/// An arm runs at least this long, so that reading the clock is negligible.
 const TURN_SECONDS: f64 = 0.005;
 
 const AES: [Suite; 2] = [Suite::AES_128_CTR_HMAC_SHA1, Suite::AES_256_CTR_HMAC_SHA1];
 
 const SUITES: [Suite; 2] = [Suite::DES_CTR_HMAC_SHA1, Suite::TRIPLE_DES_CTR_HMAC_SHA1];
 
-/// Heads and bodies of chunks as the pool cuts them, and full packets in one piece: name, first
-/// byte, bytes.
+/// Heads and bodies of chunks, and full packets in one piece: name, first byte, bytes.
 const PARTS: [(&str, usize, usize); 3] =
     [("heads", 0, 128), ("bodies", 128, 1328), ("full packets", 0, 1400)];
 
@@ -70,7 +68,7 @@ fn cipher(suite: Suite) -> &'static str {
     }
 }
 
-/// Whole segments, as a filler asks for them.
+/// Whole segments, as a filler requests them.
 fn chunks(suites: [Suite; 2], rounds: usize) {
     for suite in suites {
         for (name, offset, bytes) in PARTS {
@@ -93,7 +91,7 @@ fn chunks(suites: [Suite; 2], rounds: usize) {
     }
 }
 
-/// Single packets of a run, as a dry pool has them: one subkey in 64 packets.
+/// Consecutive single packets, as with a dry pool: one subkey per 64 packets.
 fn inline(rounds: usize) {
     for suite in SUITES {
         for blocks in [1, 2, 4, 5, 6, 8, 16, 64, 175] {
@@ -171,13 +169,13 @@ fn report(suite: Suite, timed: &[Timed], bytes: usize) {
     }
 }
 
-/// CPU time that this thread has spent.
+/// This thread's CPU time.
 fn cpu_seconds() -> f64 {
     let spent = clock_gettime(ClockId::ThreadCPUTime);
     spent.tv_sec as f64 + spent.tv_nsec as f64 / 1e9
 }
 
-/// The 10th, 50th and 90th of a hundred.
+/// The 10th, 50th and 90th percentiles.
 fn spread(values: impl Iterator<Item = f64>) -> [f64; 3] {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);

@@ -1,4 +1,4 @@
-//! AES in counter mode, for GCM and for RFC 3686's layout, which are one and the same.
+//! Runs AES in counter mode, in the layout that GCM and RFC 3686 share.
 //!
 //! Block `j` of packet `pn` is `E(iv xor pn || be32(1 + j))`: in GCM with a 96-bit nonce block 0 is
 //! the mask of the tag and the payload starts with block 1 (SP 800-38D 7.1); without GCM the
@@ -14,9 +14,9 @@ use cipher::consts::U16;
 use cipher::{BlockCipherEncrypt, KeyInit};
 use zeroize::{Zeroize, zeroize_stack};
 
-/// Above what a wide AES keeps on the stack, of round keys 64 bytes wide for one, below [`AesCtr::write`]
-/// and [`AesCtr::write_rows`]: 3.6 KiB where it is optimised. What is built on a stack later moves, and
-/// takes what it covers to the heap.
+/// Upper bound on the stack that a wide AES uses below [`AesCtr::write`] and [`AesCtr::write_rows`]:
+/// 3.6 KiB in optimized builds, mostly round keys 64 bytes wide. It is wiped because a value built
+/// on the stack later may carry leftovers along when it moves to the heap.
 const AES_STACK_BYTES: usize = if cfg!(debug_assertions) { 8192 } else { 4096 };
 
 /// An AES key schedule of either length.
@@ -45,14 +45,14 @@ impl Aes {
 /// The keystream of one AES key and one IV.
 pub(crate) struct AesCtr {
     aes: Aes,
-    /// What chunks are made by where the CPU has no AES instructions.
+    /// Generates chunks on CPUs without AES instructions.
     bitslice: Option<(Path, AesPlanes)>,
-    /// The 96-bit IV in the upper bits of a counter block, the counter's 32 bits zero.
+    /// The 96-bit IV in the upper bits of a counter block; the 32 counter bits are zero.
     iv: u128,
 }
 
 impl AesCtr {
-    /// With 16 bytes of key for AES-128, with 32 for AES-256.
+    /// AES-128 with 16 bytes of key, AES-256 with 32; the IV comes from TLS.
     pub(crate) fn new(key: &[u8], iv: &[u8; 12], engine: CipherEngine) -> Self {
         let mut block = [0; 16];
         block[..12].copy_from_slice(iv);
@@ -60,18 +60,18 @@ impl AesCtr {
         Self { aes: Aes::new(key), bitslice, iv: u128::from_be_bytes(block) }
     }
 
-    /// Block 0 of a packet: the number as 96 bits is XORed on the IV (RFC 9001 5.3), counters start
+    /// Block 0 of a packet: the number as 96 bits is XORed into the IV (RFC 9001 5.3); counters start
     /// at 1.
     fn first_block(&self, packet: PacketNumber) -> u128 {
         (self.iv ^ (u128::from(packet.value()) << 32)) | 1
     }
 
-    /// Writes the pads of a segment's packets in slots 0, 1 and so on, from byte `offset` on. Never part
-    /// of a caller's frame, which would be gone, and the rest out of reach, before the stack is wiped.
+    /// Writes the pads of a segment's packets in slots 0, 1 and so on, from byte `offset` on. Never
+    /// inlined, so that the wipe below reaches everything that encryption left on the stack.
     #[inline(never)]
     pub(crate) fn write_rows(&self, segment: Segment, offset: usize, rows: &mut [&mut [u8]]) {
         match &self.bitslice {
-            // A batch is for all slots, and costs what half of them cost one by one.
+            // A batch covers all slots and costs as much as half of them one by one.
             Some((path, key)) if rows.len() > SEGMENT_PACKETS / 2 => {
                 path.write_aes_rows(key, self.first_block(segment.packet(0)), offset, rows);
             }
@@ -84,18 +84,18 @@ impl AesCtr {
         zeroize_stack::<AES_STACK_BYTES>();
     }
 
-    /// Writes part of one packet's pad. Never part of a caller's frame, as [`Self::write_rows`].
+    /// Writes part of one packet's pad. Never inlined, as [`Self::write_rows`].
     #[inline(never)]
     pub(crate) fn write(&self, packet: PacketNumber, offset: usize, out: &mut [u8]) {
         self.encrypt_counters(packet, offset, out);
         zeroize_stack::<AES_STACK_BYTES>();
     }
 
-    /// In a frame of its own, so that the caller can wipe what a wide AES leaves in it.
+    /// Has its own stack frame, so that the caller can wipe what a wide AES leaves there.
     #[inline(never)]
     fn encrypt_counters(&self, packet: PacketNumber, offset: usize, out: &mut [u8]) {
         let first = self.first_block(packet);
-        // No carry into the nonce: a pad's length keeps the counter far below 2^32.
+        // Cannot carry into the nonce: pads are short enough to keep the counter far below 2^32.
         let counter = |block: u64| (first + u128::from(block)).to_be_bytes().into();
         match &self.aes {
             Aes::Aes128(aes) => counter::write_range(aes, offset, out, counter),
@@ -124,8 +124,8 @@ mod tests {
         include_str!("../tests/vectors/nessie_aes_256.txt"),
     ];
 
-    /// The keystream from a whole counter block on, by the way packets take: the block's first 96
-    /// bits are the IV, its last 32 the place in the pad, which starts at 1.
+    /// The keystream from a whole counter block on, through the packet path: the block's first 96
+    /// bits are the IV, its last 32 the block's position in the pad, counted from 1.
     fn keystream(key: &[u8], counter: &[u8; 16], bytes: usize) -> Option<Vec<u8>> {
         let (iv, count) = counter.split_first_chunk().unwrap();
         let block = u32::from_be_bytes(count.try_into().unwrap()).checked_sub(1)?;

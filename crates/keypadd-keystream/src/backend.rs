@@ -1,6 +1,6 @@
-//! Which code computes ciphers: chosen at run time, or forced to measure and to test it.
+//! Chooses the cipher implementation at run time, or by name for tests and measurements.
 //!
-//! All backends give the same bytes. Knows names and what the CPU has, no keys.
+//! All backends generate the same bytes. Knows names and CPU features, no keys.
 
 use crate::bitslice::Path;
 use crate::pace::{Pace, Pacing};
@@ -8,27 +8,27 @@ use crate::suite::Cipher;
 use std::fmt;
 use std::str::FromStr;
 
-/// How DES and triple DES are computed, and chunks of AES where the CPU has no instructions for it.
+/// The implementation of DES and triple DES, and of AES chunks on CPUs without AES instructions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum CipherBackend {
-    /// The fastest that this CPU has: the widest bitslice, for chunks and for single packets. AES by
-    /// its instructions; without them single packets are made by the crate `aes`.
+    /// The fastest on this CPU: the widest bitslice for DES, and AES instructions. Without those,
+    /// the `aes` crate generates single AES packets.
     #[default]
     Auto,
-    /// The crate `des`, a block at a time, with tables at addresses that depend on secrets, and the
-    /// crate `aes`: the conventional way, kept to be measured.
+    /// The `des` crate, one block at a time, with table lookups that depend on secrets, and the `aes`
+    /// crate: the conventional way, kept as a baseline for measurements.
     DesCrate,
-    /// 64 blocks at a time in general registers: what every CPU has.
+    /// 64 blocks at a time in general registers; runs on every CPU.
     Bitslice64,
-    /// 128 blocks at a time: SSE2 on x86-64, NEON on 64-bit ARM; part of both.
+    /// 128 blocks at a time: SSE2 on x86-64, NEON on 64-bit ARM, where every CPU has it.
     Bitslice128,
     /// 256 blocks at a time: AVX2.
     Bitslice256,
-    /// 512 blocks at a time, by functions of three inputs: AVX-512.
+    /// 512 blocks at a time: AVX-512, with its three-input logic instruction.
     Bitslice512,
 }
 
-/// A backend that this CPU can run; [`CipherBackend::engine`] makes it.
+/// A backend that this CPU can run, from [`CipherBackend::engine`].
 #[derive(Clone, Copy)]
 pub struct CipherEngine {
     asked: CipherBackend,
@@ -36,7 +36,7 @@ pub struct CipherEngine {
     pacing: Pacing,
 }
 
-/// Whether AES has instructions; the crate `aes` is fastest then.
+/// Whether the CPU has AES instructions; the `aes` crate is fastest then.
 fn has_aes() -> bool {
     #[cfg(target_arch = "x86_64")]
     return is_x86_feature_detected!("aes");
@@ -46,10 +46,10 @@ fn has_aes() -> bool {
     false
 }
 
-/// Where bitsliced AES begins to be faster than the crate `aes` without AES instructions.
+/// The lanes from which bitsliced AES beats the `aes` crate without AES instructions.
 const AES_LANES_MIN: usize = 128;
 
-/// What computes blocks.
+/// Encrypts blocks.
 #[derive(Clone, Copy)]
 pub(crate) enum Blocks {
     DesCrate,
@@ -57,7 +57,7 @@ pub(crate) enum Blocks {
 }
 
 impl CipherBackend {
-    /// All that can be asked for.
+    /// Every backend.
     pub const ALL: [Self; 6] = [
         Self::Auto,
         Self::DesCrate,
@@ -67,7 +67,7 @@ impl CipherBackend {
         Self::Bitslice512,
     ];
 
-    /// The name on command lines and in figures.
+    /// The name on command lines and in reports.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Auto => "auto",
@@ -79,7 +79,7 @@ impl CipherBackend {
         }
     }
 
-    /// What [`Self::Auto`] stands for on this CPU; any other backend stands for itself.
+    /// The backend that [`Self::Auto`] selects on this CPU; any other backend is itself.
     pub fn chosen(self) -> Self {
         match self {
             Self::Auto => [Self::Bitslice512, Self::Bitslice256, Self::Bitslice128]
@@ -95,11 +95,11 @@ impl CipherBackend {
         self.engine().is_ok()
     }
 
-    /// What runs it.
+    /// The engine that runs this backend.
     ///
     /// # Errors
     ///
-    /// If this CPU lacks the instructions; the message names them, and the backends that it has.
+    /// If this CPU lacks the instructions; the message names them and the available backends.
     pub fn engine(self) -> Result<CipherEngine, BackendMissing> {
         let path = match self.chosen() {
             Self::Auto | Self::DesCrate => None,
@@ -123,24 +123,24 @@ impl CipherBackend {
 }
 
 impl CipherEngine {
-    /// What was asked for, [`CipherBackend::Auto`] among it.
+    /// The backend as requested, possibly [`CipherBackend::Auto`].
     pub fn asked(self) -> CipherBackend {
         self.asked
     }
 
-    /// The same, slowed: whatever makes keystream with it does so at this pace. For measurements; the
-    /// pace is kept for the life of the process.
+    /// The same engine, with keystream generation slowed to this pace. For measurements; leaks the
+    /// pace, which lives as long as the process.
     pub fn at_pace(self, pace: impl Pace + 'static) -> Self {
         Self { pacing: Pacing::by(pace), ..self }
     }
 
-    /// Through which keystream is to be made.
+    /// The pace at which to generate keystream.
     pub fn pacing(self) -> Pacing {
         self.pacing
     }
 
-    /// What makes this cipher: the engine of [`CipherBackend::Auto`], at this one's pace, where which one it is
-    /// makes no difference to it.
+    /// The engine for this cipher: the one of [`CipherBackend::Auto`], at this one's pace, if the two
+    /// run the cipher alike.
     pub fn of_cipher(self, cipher: Cipher) -> Self {
         let auto = Self { pacing: self.pacing, ..Self::default() };
         let lanes = |engine: Self| engine.aes_path().map(Path::lanes);
@@ -152,7 +152,7 @@ impl CipherEngine {
         if is_alike { auto } else { self }
     }
 
-    /// What makes chunks of AES, if it is not the crate `aes`.
+    /// The bitslice that generates AES chunks, unless the `aes` crate does.
     pub(crate) fn aes_path(self) -> Option<Path> {
         let Blocks::Bitslice(path) = self.blocks else {
             return None;
@@ -164,7 +164,7 @@ impl CipherEngine {
         here.then_some(path)
     }
 
-    /// What runs, never [`CipherBackend::Auto`].
+    /// The backend in use, never [`CipherBackend::Auto`].
     pub fn backend(self) -> CipherBackend {
         self.asked.chosen()
     }
@@ -195,7 +195,7 @@ impl fmt::Debug for CipherEngine {
     }
 }
 
-/// What was asked for, and what that is here: `auto: bitslice-256`.
+/// The requested backend and what it resolves to: `auto: bitslice-256`.
 impl fmt::Display for CipherEngine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.asked {
@@ -205,7 +205,7 @@ impl fmt::Display for CipherEngine {
     }
 }
 
-/// Those instructions of this CPU that ciphers and MACs are made faster by, for the head of figures.
+/// The CPU features of this machine that speed up ciphers and MACs, for report headers.
 pub fn cpu_features() -> Vec<&'static str> {
     let known = known_features();
     known.into_iter().filter(|(_, present)| *present).map(|(name, _)| name).collect()
@@ -256,18 +256,18 @@ impl FromStr for CipherBackend {
     }
 }
 
-/// A backend was forced that this CPU cannot run.
+/// This CPU cannot run the requested backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "cipher backend `{0}` needs {needs}, which this CPU lacks; it has {here}",
+    "cipher backend `{0}` needs {needs}, which this CPU lacks; available: {here}",
     needs = .0.needs(),
     here = names(|backend| backend.is_available())
 )]
 pub struct BackendMissing(CipherBackend);
 
-/// A name that is no backend's. The message repeats it and lists those that exist.
+/// Not the name of a backend. The message quotes it and lists the valid names.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown cipher backend `{0}`; backends are {all}", all = names(|_| true))]
+#[error("unknown cipher backend `{0}`; valid backends: {all}", all = names(|_| true))]
 pub struct UnknownBackend(String);
 
 fn names(of: impl Fn(CipherBackend) -> bool) -> String {
@@ -280,7 +280,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_name_parses_to_its_backend_and_others_do_not() {
+    fn every_backend_name_parses_and_unknown_names_do_not() {
         for backend in CipherBackend::ALL {
             assert_eq!(backend.to_string().parse(), Ok(backend));
         }
@@ -289,15 +289,15 @@ mod tests {
     }
 
     #[test]
-    fn auto_stands_for_a_bitslice_that_is_here() {
+    fn auto_selects_an_available_bitslice() {
         let chosen = CipherBackend::Auto.chosen();
         assert!(chosen.is_available() && chosen.name().starts_with("bitslice"), "{chosen}");
     }
 
     #[test]
-    fn what_the_cpu_lacks_is_said_with_what_it_has() {
+    fn a_missing_backend_error_names_the_instructions_and_the_alternatives() {
         let message = BackendMissing(CipherBackend::Bitslice512).to_string();
-        for part in ["`bitslice-512` needs AVX-512F", "has auto, des-crate, bitslice-64"] {
+        for part in ["`bitslice-512` needs AVX-512F", "available: auto, des-crate, bitslice-64"] {
             assert!(message.contains(part), "{message}");
         }
         for backend in CipherBackend::ALL {

@@ -1,13 +1,13 @@
-//! Keystream of DES and triple DES, and of AES where the CPU has no instructions for it, hundreds of
-//! blocks at a time.
+//! Generates keystream by bitslicing, hundreds of blocks at a time: DES, triple DES, and AES on
+//! CPUs without AES instructions.
 //!
-//! A bitsliced cipher has one vector for each bit of the block, and every vector has a bit of each
-//! of 64 to 512 blocks. A filler needs thousands of blocks of one subkey, so vectors are always
-//! full. All time is the same whatever data and key are: no branch and no address depends on them.
+//! A bitsliced cipher has one vector per bit of the block, and every vector holds that bit of 64 to
+//! 512 blocks. A filler needs thousands of blocks of one subkey, so vectors are always full.
+//! Constant-time: no branch and no address depends on data or key.
 //!
-//! A word of a vector is 64 lanes, and a segment has 64 packets: in a batch for chunks lane `i` is
-//! the packet in slot `i` and each word another block, so that lanes are full however short rows
-//! are, and a row's blocks come out side by side. Knows counter blocks and rows, no derivation.
+//! A word of a vector is 64 lanes and a segment has 64 packets: in a batch for chunks, lane `i` is
+//! the packet in slot `i` and each word is another block, so lanes stay full however short the rows,
+//! and a row's blocks come out side by side. Knows counter blocks and rows, no key derivation.
 
 mod aes;
 mod aes_s_box;
@@ -19,10 +19,13 @@ mod des;
 mod lanes;
 mod simd;
 mod transpose;
+mod word;
 
 pub(crate) use aes::AesPlanes;
+pub(crate) use counters::BLOCK_BITS;
 pub(crate) use des::KeyPlanes;
 
+use crate::counter;
 use crate::number::SEGMENT_PACKETS;
 use aes::AesRows;
 use des::State;
@@ -32,10 +35,10 @@ use zeroize::zeroize_stack;
 /// Bytes of a block.
 const BLOCK_BYTES: usize = 8;
 
-/// Above what a job keeps on the stack: 64 or 128 vectors of up to 64 bytes, and as much again.
+/// Upper bound on a job's stack: 64 or 128 vectors of up to 64 bytes, and as much again.
 const STACK_BYTES: usize = if cfg!(debug_assertions) { 64 << 10 } else { 16 << 10 };
 
-/// Vectors that this CPU has; a value shows that it has them.
+/// Vector instructions; a value proves that this CPU has them.
 #[derive(Clone, Copy)]
 pub(crate) enum Path {
     /// One word.
@@ -102,13 +105,13 @@ impl Path {
         }
     }
 
-    /// Does a job and wipes what it leaves on the stack: blocks that vectors are made of and read out from.
+    /// Runs a job, then wipes the blocks that it leaves on the stack.
     fn run(self, job: impl Job) {
         self.run_in_frame(job);
         zeroize_stack::<STACK_BYTES>();
     }
 
-    /// In a frame of its own, so that the caller can wipe it.
+    /// Has its own stack frame, so that the caller can wipe it.
     #[inline(never)]
     fn run_in_frame(self, job: impl Job) {
         match self {
@@ -124,7 +127,7 @@ impl Path {
         }
     }
 
-    /// Writes pads of a segment's packets from byte `offset` on, row `i` that of slot `i`.
+    /// Writes the pads of a segment's packets from byte `offset` on; row `i` is slot `i`.
     pub(crate) fn write_rows(
         self,
         key: &KeyPlanes,
@@ -134,7 +137,7 @@ impl Path {
     ) {
         let bytes = rows.iter().map(|row| row.len()).max().unwrap_or(0);
         let blocks = (offset % BLOCK_BYTES + bytes).div_ceil(BLOCK_BYTES);
-        // Few rows would leave most lanes of a batch for all slots without a packet.
+        // With few rows, a batch for all slots would leave most lanes empty.
         let batches_of_one = blocks.div_ceil(self.lanes());
         if rows.len() * batches_of_one < blocks.div_ceil(self.lanes() / SEGMENT_PACKETS) {
             for (slot, row) in rows.iter_mut().enumerate() {
@@ -145,8 +148,8 @@ impl Path {
         }
     }
 
-    /// Writes pads of a segment's packets under AES, as [`Self::write_rows`] does. `counter` is block 0
-    /// of slot 0; blocks count in its low 32 bits, slots are XORed on those above.
+    /// As [`Self::write_rows`], for AES. `counter` is block 0 of slot 0; its low 32 bits count
+    /// blocks, and slots are XORed into the bits above.
     pub(crate) fn write_aes_rows(
         self,
         key: &AesPlanes,
@@ -175,7 +178,7 @@ struct Rows<'a, 'b> {
     key: &'a KeyPlanes,
     iv: u64,
     offset: usize,
-    /// Blocks that the longest row touches.
+    /// Blocks that the longest row spans.
     blocks: usize,
     rows: &'a mut [&'b mut [u8]],
 }
@@ -228,7 +231,7 @@ impl Job for Packet<'_> {
     }
 }
 
-/// Writes blocks of DES that are side by side in a vector, as [`put`] does.
+/// Writes blocks of DES that are side by side in a vector, as [`counter::copy_overlap`] does.
 #[inline(always)]
 fn put_words<L: Lanes>(words: L, at: usize, skip: usize, out: &mut [u8]) {
     let bytes = L::WORDS * BLOCK_BYTES;
@@ -240,18 +243,8 @@ fn put_words<L: Lanes>(words: L, at: usize, skip: usize, out: &mut [u8]) {
     }
     let mut whole = [0; 64];
     words.store(&mut whole[..bytes]);
-    put(&whole[..bytes], at, skip, out);
-    crate::counter::wipe(&mut whole);
-}
-
-/// Writes keystream that begins `skip` bytes before `out` does: these are its bytes from `at` on.
-/// What is outside of `out` is dropped.
-#[inline(always)]
-fn put(bytes: &[u8], at: usize, skip: usize, out: &mut [u8]) {
-    let lead = skip.saturating_sub(at);
-    let from = (at + lead - skip).min(out.len());
-    let piece = (bytes.len() - lead).min(out.len() - from);
-    out[from..from + piece].copy_from_slice(&bytes[lead..lead + piece]);
+    counter::copy_overlap(&whole[..bytes], at, skip, out);
+    counter::wipe(&mut whole);
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
-//! From blocks to bytes: any range of a counter-mode keystream, at any offset.
+//! Writes any byte range of a counter-mode keystream, at any offset (SP 800-38A 6.5).
 //!
-//! Knows neither counters nor ciphers: whoever calls says what counter block `j` holds and which
-//! cipher encrypts it (SP 800-38A 6.5).
+//! Knows neither counters nor ciphers: the caller says what counter block `j` holds and which
+//! cipher encrypts it.
 
 use cipher::array::{Array, ArraySize};
 use cipher::{BlockCipherEncBackend, BlockCipherEncClosure, BlockCipherEncrypt, BlockSizeUser};
@@ -19,8 +19,8 @@ pub(crate) fn write_range<N: ArraySize>(
     cipher.encrypt_with_backend(Range { offset, out, counter, block_size });
 }
 
-/// The whole range as one job for the cipher: to enter a wide AES back end is to spread the round
-/// keys over vector registers, which costs as much as encrypting twenty blocks.
+/// The whole range as one job for the cipher: entering a wide AES back end spreads the round keys
+/// over vector registers, which costs as much as encrypting twenty blocks.
 struct Range<'a, N, F> {
     offset: usize,
     out: &'a mut [u8],
@@ -33,7 +33,7 @@ impl<N: ArraySize, F> BlockSizeUser for Range<'_, N, F> {
 }
 
 impl<N: ArraySize, F: Fn(u64) -> Array<u8, N>> BlockCipherEncClosure for Range<'_, N, F> {
-    /// Whole blocks are made in place, as many at once as the back end likes; only the ragged ends
+    /// Encrypts whole blocks in place, as many at once as the back end likes; only the ragged ends
     /// go through a block on the stack, which is wiped.
     #[inline(always)]
     fn call<B: BlockCipherEncBackend<BlockSize = N>>(self, backend: &B) {
@@ -70,9 +70,20 @@ impl<N: ArraySize, F: Fn(u64) -> Array<u8, N>> BlockCipherEncClosure for Range<'
     }
 }
 
-/// Overwrites bytes so that the compiler may not leave it out, at the speed of a `memset`
+/// Copies keystream bytes `at..` into `out`, which holds the keystream from byte `skip` on. Drops
+/// what lies outside `out`.
+#[inline(always)]
+pub(crate) fn copy_overlap(bytes: &[u8], at: usize, skip: usize, out: &mut [u8]) {
+    let lead = skip.saturating_sub(at);
+    let from = (at + lead - skip).min(out.len());
+    let piece = (bytes.len() - lead).min(out.len() - from);
+    out[from..from + piece].copy_from_slice(&bytes[lead..lead + piece]);
+}
+
+/// Overwrites bytes with zeros in a way that the compiler cannot remove, at the speed of a `memset`
 /// (`Zeroize` for slices stores byte by byte).
-pub(crate) fn wipe(bytes: &mut [u8]) {
+#[inline]
+pub fn wipe(bytes: &mut [u8]) {
     bytes.fill(0);
     zeroize::optimization_barrier(bytes);
 }

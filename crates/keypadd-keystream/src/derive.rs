@@ -1,30 +1,27 @@
-//! From the key that TLS hands over to the keys that encrypt and authenticate.
+//! Derives encryption and authentication keys from the key that TLS provides.
 //!
-//! GCM uses the TLS key as it is (RFC 9001 5.1). A private pair takes it as the pseudorandom key
-//! of HKDF-SHA-256 and expands what it needs (RFC 5869 2.3, `docs/DESIGN.md`).
+//! GCM uses the TLS key as it is (RFC 9001 5.1). A private suite takes it as the pseudorandom key
+//! of HKDF-SHA-256 and expands its keys from it (`prk.rs`, `docs/DESIGN.md`).
 
 use crate::aes_ctr::{Aes, AesCtr};
 use crate::backend::CipherEngine;
 use crate::keystream::KeystreamKey;
 use crate::legacy::{LegacyCipher, LegacyKey};
 use crate::mac::MacKey;
+use crate::prk::Prk;
 use crate::suite::{Cipher, Mac, Protection};
-use hkdf::Hkdf;
-use sha2::Sha256;
 use std::sync::Arc;
-use zeroize::{Zeroizing, zeroize_stack};
+use zeroize::zeroize_stack;
 
-/// Above what a derivation keeps on the stack: hash states, an AES key schedule, their copies.
+/// Upper bound on the stack that a derivation uses: hash states, an AES key schedule, their copies.
 const DERIVE_STACK_BYTES: usize = 8192;
 
-/// Everything one direction of one key phase encrypts and authenticates with.
-///
-/// The keystream half is shared, because a filler works with it beside the packet path.
+/// The encryption and authentication keys of one direction and key phase.
 #[derive(Debug)]
 pub struct SuiteKey {
-    /// Makes the pads; a null cipher has none.
+    /// Generates pads; `None` for a null cipher. Shared, because a pool filler uses it too.
     pub keystream: Option<Arc<KeystreamKey>>,
-    /// Makes and checks the tags.
+    /// Computes and verifies tags.
     pub mac: MacKey,
 }
 
@@ -33,13 +30,13 @@ impl SuiteKey {
     ///
     /// # Panics
     ///
-    /// If `key` has not [`Protection::key_bytes`] bytes: the provider has then asked TLS for the
-    /// wrong length, which no peer can bring about.
+    /// If `key` is not [`Protection::key_bytes`] long: the provider asked TLS for the wrong
+    /// length, which no peer can cause.
     pub fn derive(suite: impl Into<Protection>, key: &[u8], iv: &[u8; 12]) -> Self {
         Self::derive_with(suite, key, iv, CipherEngine::default())
     }
 
-    /// As [`Self::derive`], with the code that is to compute DES.
+    /// As [`Self::derive`], with a chosen cipher implementation.
     ///
     /// # Panics
     ///
@@ -57,7 +54,7 @@ impl SuiteKey {
         keys
     }
 
-    /// In a frame of its own, so that the caller can wipe what HKDF and key schedules leave in it.
+    /// Has its own stack frame, so that the caller can wipe what HKDF and key schedules leave there.
     #[inline(never)]
     fn expand(suite: Protection, key: &[u8], iv: &[u8; 12], engine: CipherEngine) -> Self {
         let (keystream, mac) = if suite.mac() == Mac::Ghash {
@@ -79,8 +76,8 @@ impl SuiteKey {
     }
 }
 
-/// The keystream of a private suite: AES works with one key expanded from `prk`, a 64-bit cipher
-/// with a subkey per segment, expanded when it is needed; a null cipher has none.
+/// The keystream of a private suite: AES uses one key expanded from `prk`, a 64-bit cipher expands
+/// a subkey per segment on demand, and a null cipher has none.
 fn private_keystream(
     cipher: Cipher,
     prk: Prk,
@@ -102,46 +99,14 @@ fn private_keystream(
     })
 }
 
-/// A pseudorandom key of HKDF-SHA-256, absorbed into the two hash states it keys.
-pub(crate) struct Prk(Hkdf<Sha256>);
-
-impl Prk {
-    pub(crate) fn new(key: &[u8; 32]) -> Self {
-        Self(Hkdf::from_prk(key).expect("32 bytes are one SHA-256 output"))
-    }
-
-    /// HKDF-Expand (RFC 5869 2.3) with the concatenation of `info`, over all of `out`.
-    pub(crate) fn expand(&self, info: &[&[u8]], out: &mut [u8]) {
-        self.0.expand_multi_info(info, out).expect("far below 255 hash outputs");
-    }
-
-    fn expanded<const N: usize>(&self, info: &[&[u8]]) -> Zeroizing<[u8; N]> {
-        let mut key = Zeroizing::new([0; N]);
-        self.expand(info, &mut *key);
-        key
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::suite::{MeasureSuite, Suite};
-    use crate::vectors;
     use hmac::digest::block_buffer::{BlockBuffer, Eager};
     use zeroize::ZeroizeOnDrop;
 
-    #[test]
-    fn rfc_5869_expansions_are_reproduced() {
-        let text = include_str!("../tests/vectors/rfc5869.txt");
-        for case in vectors::blocks(text) {
-            let prk = Prk::new(&case.array("prk"));
-            let mut okm = vec![0; case.bytes("okm").len()];
-            prk.expand(&[&case.bytes("info")], &mut okm);
-            assert_eq!(okm, case.bytes("okm"));
-        }
-    }
-
-    /// `Hmac` and `Hkdf` are made of hash cores and a buffer, and have no other fields.
+    /// `Hmac` and `Hkdf` consist of hash cores and a buffer, and have no other fields.
     #[test]
     fn the_types_that_hold_keys_wipe_themselves() {
         fn wipes_itself<T: ZeroizeOnDrop>() {}
@@ -158,7 +123,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "length of the key")]
-    fn a_key_of_the_wrong_length_is_a_fault() {
+    fn a_key_of_the_wrong_length_panics() {
         SuiteKey::derive(Suite::AES_128_GCM, &[0; 32], &[0; 12]);
     }
 

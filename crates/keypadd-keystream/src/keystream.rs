@@ -1,7 +1,7 @@
-//! The keystream of one key: chunks for fillers, single packets for everyone in a hurry.
+//! Generates the keystream of one key: chunks for pool fillers, or single packets on demand.
 //!
-//! Both give the same bytes for the same packet number, always. Knows packet numbers, never what
-//! is in a packet, nor whether a number has been used before: that is the session's duty.
+//! Both generate the same bytes for the same packet number. Does not know whether a number has been
+//! used before: the caller must make sure that it has not.
 
 use crate::aes_ctr::AesCtr;
 use crate::counter;
@@ -12,15 +12,15 @@ use crate::suite::Cipher;
 use std::fmt;
 use std::sync::Arc;
 
-/// The longest payload a packet may have: what the counter of a 64-bit cipher can number.
+/// The longest payload a packet may have: what the counter of a 64-bit cipher can address.
 ///
-/// Above every UDP datagram, so only a fault can exceed it. Who encrypts checks it beforehand.
+/// Longer than any UDP datagram, so only a bug can exceed it. Callers check it before encrypting.
 pub const PAYLOAD_BYTES_MAX: usize = legacy::PAD_BYTES_MAX;
 
-/// Bytes of pad a packet can need: GCM's tag mask comes before the payload.
+/// The longest pad: GCM's tag mask comes before the payload.
 const PAD_BYTES_MAX: usize = PAYLOAD_BYTES_MAX + 16;
 
-/// Bytes that [`InlineKeystream::apply`] makes at a time: the payload of an Ethernet frame at once.
+/// Bytes that [`InlineKeystream::apply`] generates at a time: the payload of an Ethernet frame.
 const SCRATCH_BYTES: usize = 1536;
 
 /// One cipher key and IV. Immutable, so any number of threads may use it; wiped when dropped.
@@ -44,21 +44,21 @@ impl KeystreamKey {
         Self { cipher, inner: Inner::Legacy(key), pacing }
     }
 
-    /// The cipher this key is for.
+    /// The cipher of this key.
     pub fn cipher(&self) -> Cipher {
         self.cipher
     }
 
-    /// Writes pads of a segment's packets: `rows` is one buffer per packet, in order from slot 0,
-    /// and each is overwritten with the bytes `offset..offset + row.len()` of its packet's pad.
+    /// Writes the pads of a segment's packets: overwrites each row, in order from slot 0, with bytes
+    /// `offset..offset + row.len()` of its packet's pad.
     ///
-    /// Rows may differ in length and be fewer than 64. One call costs a 64-bit cipher one subkey,
-    /// so ask for all rows of a segment at once. Allocates nothing.
+    /// Rows may differ in length, and there may be fewer than 64. Every call makes a 64-bit cipher
+    /// derive a subkey, so request all rows of a segment at once. Does not allocate.
     ///
     /// # Panics
     ///
     /// If there are more than [`SEGMENT_PACKETS`] rows, or a row ends beyond what the cipher's
-    /// counter can number; going on would repeat another packet's pad.
+    /// counter can address: it would repeat another packet's pad.
     pub fn write_rows<'a>(
         &self,
         segment: Segment,
@@ -82,7 +82,7 @@ impl KeystreamKey {
         });
     }
 
-    /// Writes part of one pad; `subkey` is that of the packet's segment.
+    /// Writes part of one pad; `subkey` belongs to the packet's segment.
     fn write_pad(
         &self,
         packet: PacketNumber,
@@ -98,14 +98,14 @@ impl KeystreamKey {
         }
     }
 
-    /// Past its end a pad would run into the next packet's: a fault of ours, never a peer's.
+    /// Panics if a pad would run into the next packet's: a bug of ours, never the peer's doing.
     fn check_end(&self, offset: usize, len: usize) {
         let max = match self.inner {
             Inner::Aes(_) => PAD_BYTES_MAX,
             Inner::Legacy(_) => legacy::PAD_BYTES_MAX,
         };
         let end = offset.saturating_add(len);
-        assert!(end <= max, "a pad of {end} bytes, at most {max} can be numbered");
+        assert!(end <= max, "pad of {end} bytes exceeds the counter's {max}");
     }
 }
 
@@ -115,24 +115,24 @@ impl fmt::Debug for KeystreamKey {
     }
 }
 
-/// Pads of single packets, made on the spot: what a dry pool falls back on.
+/// Generates pads of single packets inline: the fallback when the pool has none.
 ///
-/// Gives the bytes that [`KeystreamKey::write_rows`] gives. It keeps the last subkey of a 64-bit
-/// cipher, so that a run of packets derives one per segment. Allocates nothing per packet.
+/// Generates the same bytes as [`KeystreamKey::write_rows`]. Caches the last subkey of a 64-bit
+/// cipher, so that consecutive packets derive one per segment. Does not allocate per packet.
 pub struct InlineKeystream {
     key: Arc<KeystreamKey>,
     last: Option<(Segment, Subkey)>,
-    /// Where `apply` makes pads; all zero between calls.
+    /// Where `apply` generates pads; all zero between calls.
     scratch: Box<[u8]>,
 }
 
 impl InlineKeystream {
-    /// A fallback for `key`; makes no subkey before it is asked for a pad.
+    /// Derives no subkey before the first pad is requested.
     pub fn new(key: Arc<KeystreamKey>) -> Self {
         Self { key, last: None, scratch: vec![0; SCRATCH_BYTES].into() }
     }
 
-    /// The key whose pads these are.
+    /// The key that the pads come from.
     pub fn key(&self) -> &Arc<KeystreamKey> {
         &self.key
     }
@@ -141,7 +141,7 @@ impl InlineKeystream {
     ///
     /// # Panics
     ///
-    /// If the pad would be longer than the mask of the tag and [`PAYLOAD_BYTES_MAX`].
+    /// If the pad would be longer than the tag mask plus [`PAYLOAD_BYTES_MAX`].
     pub fn write(&mut self, packet: PacketNumber, offset: usize, out: &mut [u8]) {
         let Self { key, last, .. } = self;
         key.pacing.make(out.len(), || {
@@ -150,8 +150,8 @@ impl InlineKeystream {
         });
     }
 
-    /// XORs the bytes `offset..offset + data.len()` of the packet's pad on `data`; encrypts and
-    /// decrypts. Panics as [`Self::write`] does, before it touches `data`.
+    /// XORs bytes `offset..offset + data.len()` of the packet's pad into `data`; encrypts and
+    /// decrypts. Panics like [`Self::write`], before it touches `data`.
     pub fn apply(&mut self, packet: PacketNumber, offset: usize, data: &mut [u8]) {
         let Self { key, last, scratch } = self;
         key.check_end(offset, data.len());
@@ -169,7 +169,7 @@ impl InlineKeystream {
     }
 }
 
-/// The subkey of `segment`, made unless it is the `last` one; `None` for ciphers without subkeys.
+/// The subkey of `segment`, cached in `last`; `None` for ciphers without subkeys.
 fn subkey<'a>(
     key: &KeystreamKey,
     last: &'a mut Option<(Segment, Subkey)>,

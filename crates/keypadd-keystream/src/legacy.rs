@@ -1,38 +1,35 @@
-//! Ciphers with 64-bit blocks in counter mode: DES, triple DES, RC2 with 40 bits of key.
+//! Runs ciphers with 64-bit blocks in counter mode: DES, triple DES, and RC2 with a 40-bit key.
 //!
-//! **Warning: insecure ciphers.** DES falls to a search of 2^56 keys, RC2-40 to one of 2^40, triple
-//! DES is withdrawn (SP 800-67r2). Nothing here is for data that matters. Our own code (`bitslice`) takes the same time
-//! whatever keys and data are; the `des` crate, which is computed with on demand only, and the `rc2`
-//! crate, which is for measurements, look tables up at addresses that depend on secrets, so that whoever shares the CPU's caches can learn keys.
+//! **Warning: insecure ciphers.** DES falls to a search of 2^56 keys, RC2-40 to one of 2^40, and
+//! triple DES is withdrawn (SP 800-67r2). Do not protect real data with them. `bitslice` is
+//! constant-time. The `des` crate (used only on request) and the `rc2` crate (used only in
+//! measurements) index tables by secrets, so whoever shares the CPU's caches can learn keys.
 //!
-//! What is contained is the short block: a subkey and IV per 64 packets (`docs/DESIGN.md`) keep
-//! every subkey below 2^19 blocks, so that no block repeats within one. Knows segments and slots,
-//! no headers and no clocks.
+//! The short block itself is handled: a subkey and IV per 64 packets (`docs/DESIGN.md`) keep every
+//! subkey below 2^19 blocks, so no block repeats under one. Knows segments and slots, no headers
+//! and no clocks.
 
 use crate::backend::{Blocks, CipherEngine};
-use crate::bitslice::{KeyPlanes, Path};
+use crate::bitslice::{BLOCK_BITS, KeyPlanes, Path};
 use crate::counter;
-use crate::derive::Prk;
 use crate::number::{SEGMENT_PACKETS, Segment};
+use crate::prk::Prk;
 use cipher::KeyInit;
 use des::{Des, TdesEde3};
 use rc2::Rc2;
 use zeroize::{Zeroize, Zeroizing, zeroize_stack};
 
-/// Bits of a counter block that count within a packet: 8,192 blocks of 8 bytes.
-pub(crate) const BLOCK_BITS: u32 = 13;
-
-/// Bytes of pad per packet that the counter layout can number.
+/// Bytes of pad per packet that the counter can address.
 pub(crate) const PAD_BYTES_MAX: usize = 8 << BLOCK_BITS;
 
-/// Above what deriving a subkey keeps on the stack: two hash states, three key schedules, copies.
+/// Upper bound on the stack used to derive a subkey: two hash states, three key schedules, copies.
 const DERIVE_STACK_BYTES: usize = 4096;
 
-/// Effective bits of an RC2 key (RFC 2268 2), and the bytes that are expanded for it.
+/// Effective bits of an RC2 key (RFC 2268 2), and the key bytes to expand.
 const RC2_BITS: usize = 40;
 const RC2_KEY_BYTES: usize = RC2_BITS / 8;
 
-/// Which of the ciphers a key is for.
+/// The cipher that a key is for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LegacyCipher {
     Des,
@@ -59,7 +56,7 @@ impl LegacyKey {
         subkey
     }
 
-    /// In a frame of its own, so that the caller can wipe what HKDF and key schedules leave in it.
+    /// Has its own stack frame, so that the caller can wipe what HKDF and key schedules leave there.
     #[inline(never)]
     fn derive_subkey(&self, segment: Segment) -> Subkey {
         let segment = segment.value().to_be_bytes();
@@ -77,7 +74,7 @@ impl LegacyKey {
                 let (key, iv) = material.split_at(24);
                 Subkey::new(self.engine, key, iv)
             }
-            // No parity bits and no list of weak keys, so the first try is taken.
+            // RC2 has no parity bits and no list of weak keys, so the first try is used.
             LegacyCipher::Rc2_40 => {
                 let mut material = Zeroizing::new([0; RC2_KEY_BYTES + 8]);
                 expand(0, &mut *material);
@@ -102,7 +99,7 @@ fn first_strong<const N: usize>(
             return material;
         }
     }
-    // Each try fails with a probability below 2^-49.
+    // Each try fails with probability below 2^-49.
     unreachable!("256 weak DES keys in a row")
 }
 
@@ -114,7 +111,7 @@ fn set_odd_parity(key: &mut [u8]) {
 }
 
 /// Whether any DES key in `key` is weak, semi-weak or possibly weak, or two of three are equal
-/// (SP 800-67r2 3.2 and 3.3.2). The parity bits must be set, the list has them.
+/// (SP 800-67r2 3.2 and 3.3.2). Parity must be set already: the list of weak keys includes it.
 fn is_weak(key: &[u8]) -> bool {
     des::weak_key_test(key).is_err()
 }

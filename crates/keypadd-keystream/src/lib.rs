@@ -1,23 +1,22 @@
-//! Keystream and MACs of every suite of keypadd: ciphers, counters, tags.
+//! Generates the keystream and the authentication tags of every keypadd suite.
 //!
 //! # Hazardous material
 //!
-//! What is here encrypts nothing by itself. A keystream is safe to use once per packet number and
-//! key, and this crate neither remembers numbers nor refuses one twice; a tag protects only if it
-//! is verified before anything is done with the payload. Both rules are kept by
-//! `keypadd-provider`, which is what to use. DES and triple DES ([`Class::Legacy`]) are insecure
-//! even when used by the rules, and what is [`Class::Measure`] protects little or nothing and is there
-//! to be measured; [`CipherBackend::DesCrate`] also reaches table indices that depend on
-//! secrets, all other backends of DES are free of that.
+//! These are primitives, not encryption. A keystream may be used once per key and packet number,
+//! and this crate does not track numbers; a tag protects only if it is verified before the payload
+//! is used. `keypadd-provider` enforces both rules: use that instead. DES and triple DES
+//! ([`Class::Legacy`]) are insecure even then, and [`Class::Measure`] suites, which exist for
+//! benchmarks, protect little or nothing. [`CipherBackend::DesCrate`] indexes tables by secrets;
+//! the other DES backends are constant-time.
 //!
-//! A packet's *pad* is [`Protection::mask_bytes`] bytes that mask the tag, then the bytes that are
-//! XORed on the payload. [`KeystreamKey::write_rows`] makes pads for whole segments of 64 packets,
-//! [`InlineKeystream`] for one packet, [`MacKey`] makes tags. The layouts are those of
+//! A packet's *pad* is [`Protection::mask_bytes`] bytes that mask the tag, then the bytes to XOR
+//! into the payload. [`KeystreamKey::write_rows`] generates pads for segments of 64 packets,
+//! [`InlineKeystream`] for one packet; [`MacKey`] computes tags. The layouts are defined in
 //! `docs/DESIGN.md`, after SP 800-38A, SP 800-38D, RFC 3686 and RFC 9001. The crate knows no
-//! packets, sockets or clocks.
+//! sockets, clocks or packet formats.
 //!
-//! Keys, subkeys and copies of MAC states are wiped when dropped, pads in scratch memory when used,
-//! and the stack below a key derivation afterwards. What else a compiler spills is not.
+//! Keys, subkeys and copies of MAC states are wiped when dropped, pads in scratch memory after use,
+//! and the stack after a key derivation. Other compiler spills are not.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -31,12 +30,14 @@ mod legacy;
 mod mac;
 mod number;
 mod pace;
+mod prk;
 mod suite;
 #[cfg(test)]
 #[path = "../tests/vectors/mod.rs"]
 mod vectors;
 
 pub use backend::{BackendMissing, CipherBackend, CipherEngine, UnknownBackend, cpu_features};
+pub use counter::wipe;
 pub use derive::SuiteKey;
 pub use keystream::{InlineKeystream, KeystreamKey, PAYLOAD_BYTES_MAX};
 pub use mac::{MacKey, TAG_BYTES};

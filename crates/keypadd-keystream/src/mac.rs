@@ -1,7 +1,7 @@
-//! The tag of a packet: GHASH under a mask, a truncated HMAC, or zeros where nothing authenticates.
+//! Computes and verifies packet tags: masked GHASH, truncated HMAC, or zeros for the null MAC.
 //!
-//! Sees the packet's number, header and ciphertext as bytes and judges nothing in them. Tags are
-//! compared in constant time. A key's state is made once and copied per packet; copies are wiped.
+//! Compares tags in constant time. Sets up a key's state once and copies it for every packet; the
+//! copies are wiped.
 
 use crate::aes_ctr::Aes;
 use crate::counter;
@@ -18,27 +18,27 @@ use std::fmt;
 use subtle::ConstantTimeEq;
 use zeroize::zeroize_stack;
 
-/// Bytes of every tag (RFC 9001 5.3 leaves no choice; an HMAC is cut to it, RFC 2104 5).
+/// Bytes of every tag, as QUIC requires (RFC 9001 5.3); HMACs are truncated to it (RFC 2104 5).
 pub const TAG_BYTES: usize = 16;
 
-/// Bytes of a GHASH block, and how many blocks the `polyval` crate multiplies at a time.
+/// Bytes of a GHASH block, and the blocks that the `polyval` crate multiplies at a time.
 const BLOCK: usize = 16;
 const GROUP: usize = 4;
 
-/// Above what [`ghash`] and [`hmac`] and what they call keep on the stack: copies of a state of up to 200
-/// bytes, a few blocks, the words of a hash.
+/// Upper bound on the stack used by [`ghash`] and [`hmac`] and their callees: copies of a state of up
+/// to 200 bytes, a few blocks, the words of a hash.
 const STACK_BYTES: usize = if cfg!(debug_assertions) { 16 << 10 } else { 1024 };
 
 /// The authentication key of one direction and key phase. Immutable; wiped when dropped.
 pub struct MacKey(Inner);
 
-/// States have a place of their own: a key is handed on from frame to frame, and would leave a copy in each.
+/// States are boxed: a key moves from frame to frame, and would leave a copy of its state in each.
 enum Inner {
     Ghash(Box<GHash>),
     HmacSha256(Box<Hmac<Sha256>>),
     HmacSha1(Box<Hmac<Sha1>>),
     HmacMd5(Box<Hmac<Md5>>),
-    /// Zeros, for measurements.
+    /// All zeros, for measurements.
     Null,
 }
 
@@ -69,12 +69,12 @@ impl MacKey {
         Self(Inner::Null)
     }
 
-    /// The tag over a packet's number, its header as sent before header protection, and its
-    /// ciphertext. `mask` is the first block of the packet's pad in a GCM suite; HMAC suites have
-    /// no use for it and ignore it. Allocates nothing.
+    /// Computes the tag over a packet's number, its header before header protection, and its
+    /// ciphertext. `mask` is the first block of the pad in a GCM suite; HMAC suites ignore it.
+    /// Does not allocate.
     ///
-    /// An HMAC covers `be64(number) || be64(header length) || header || ciphertext`; GHASH covers
-    /// header and ciphertext, and the number by the mask (RFC 9001 5.3). A null MAC is zeros.
+    /// An HMAC covers `be64(number) || be64(header length) || header || ciphertext`. GHASH covers
+    /// header and ciphertext; the mask binds the number (RFC 9001 5.3). The null MAC is all zeros.
     pub fn tag(
         &self,
         packet: PacketNumber,
@@ -82,8 +82,8 @@ impl MacKey {
         ciphertext: &[u8],
         mask: &[u8; TAG_BYTES],
     ) -> [u8; TAG_BYTES] {
-        // The number is in it at full length because the header carries only its last bytes; the
-        // length keeps header and ciphertext apart.
+        // The full number, because the header carries only its last bytes; the length separates
+        // header and ciphertext.
         let number = packet.value().to_be_bytes();
         let header_bytes = (header.len() as u64).to_be_bytes();
         let parts = [&number, &header_bytes, header, ciphertext];
@@ -103,8 +103,7 @@ impl MacKey {
         tag
     }
 
-    /// Whether `tag` is the packet's tag. Takes the same time wherever a wrong tag differs; a tag
-    /// that has not [`TAG_BYTES`] bytes is wrong.
+    /// Whether `tag` is the packet's tag, in constant time; false unless it is [`TAG_BYTES`] long.
     pub fn verify(
         &self,
         packet: PacketNumber,
@@ -119,7 +118,7 @@ impl MacKey {
 
 impl Drop for MacKey {
     fn drop(&mut self) {
-        // HMAC states wipe themselves. A GHASH state is flat, so that another one covers it.
+        // HMAC states wipe themselves. A GHASH state has no heap part, so assignment overwrites it.
         if let Inner::Ghash(key) = &mut self.0 {
             **key = GHash::new(&Array::default());
             zeroize::optimization_barrier(&**key);
@@ -140,14 +139,14 @@ impl fmt::Debug for MacKey {
     }
 }
 
-/// GHASH of header and ciphertext, each padded with zeros to whole blocks, and of the block that
-/// holds both lengths in bits (SP 800-38D 7.1, steps 4 and 5).
+/// GHASH of header and ciphertext, each zero-padded to whole blocks, and of the block with both
+/// lengths in bits (SP 800-38D 7.1, steps 4 and 5).
 ///
-/// Groups of four blocks cost little more than one block, so zero blocks come first until there
-/// are only whole groups: GHASH starts from zero, and zeros leave it there.
+/// A group of four blocks costs little more than one block, so leading zero blocks fill the first
+/// group: GHASH starts from zero, and zeros leave it there.
 ///
-/// A frame of its own, so that the caller can wipe what it leaves: finishing a GHASH consumes its
-/// state, and the crate's own wipe, byte by byte, takes as long as hashing 128 bytes.
+/// Has its own stack frame, so that the caller can wipe it: finalizing consumes the state, and the
+/// crate's own wipe, byte by byte, takes as long as hashing 128 bytes.
 #[inline(never)]
 fn ghash(key: &GHash, header: &[u8], ciphertext: &[u8]) -> [u8; TAG_BYTES] {
     let mut lengths = [0; 16];
@@ -177,7 +176,7 @@ fn ghash(key: &GHash, header: &[u8], ciphertext: &[u8]) -> [u8; TAG_BYTES] {
             }
         }
     }
-    debug_assert_eq!(filled, 0, "the lengths end a group");
+    debug_assert_eq!(filled, 0, "the length block completes a group");
     state.finalize().into()
 }
 
@@ -186,8 +185,8 @@ fn keyed<M: KeyInit>(key: &[u8]) -> Box<M> {
     Box::new(M::new_from_slice(key).expect("HMAC takes any length"))
 }
 
-/// HMAC of all parts in a row, the first 16 bytes of it. A frame of its own, as for [`ghash`]: finishing an
-/// HMAC moves its state.
+/// HMAC over the concatenated parts, truncated to 16 bytes. Has its own stack frame, as [`ghash`]:
+/// finalizing moves the state.
 #[inline(never)]
 fn hmac<M: Mac + OutputSizeUser + Clone>(key: &M, parts: [&[u8]; 4]) -> [u8; TAG_BYTES] {
     let mut state = key.clone();
@@ -204,7 +203,7 @@ mod tests {
     use crate::vectors;
     use proptest::prelude::*;
 
-    /// Through the code that tags packets, cut at every place a part may end.
+    /// Checks vectors through the code that tags packets, split at every position.
     fn check<M: Mac + OutputSizeUser + KeyInit + Clone>(text: &str) {
         for case in vectors::blocks(text) {
             let (key, message) = (case.bytes("key"), case.bytes("message"));
@@ -233,7 +232,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn grouped_blocks_give_the_plain_ghash(
+        fn grouped_ghash_equals_plain_ghash(
             header in prop::collection::vec(any::<u8>(), 0..200),
             ciphertext in prop::collection::vec(any::<u8>(), 0..600),
             key in any::<[u8; 16]>(),
@@ -259,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn every_flipped_bit_and_every_other_length_of_a_tag_is_refused() {
+    fn tags_with_a_flipped_bit_or_a_wrong_length_are_rejected() {
         let number = PacketNumber::new(77);
         for key in keys() {
             let good = |tag: &[u8]| key.verify(number, b"header", b"ciphertext", &[9; 16], tag);
@@ -277,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_null_tag_is_sixteen_zeros_and_nothing_else() {
+    fn the_null_mac_accepts_only_sixteen_zeros() {
         let (key, number) = (MacKey::null(), PacketNumber::new(77));
         let good = |tag: &[u8]| key.verify(number, b"header", b"ciphertext", &[9; 16], tag);
         assert_eq!(key.tag(number, b"header", b"ciphertext", &[9; 16]), [0; TAG_BYTES]);
@@ -290,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tag_covers_number_header_ciphertext_and_the_border_between_them() {
+    fn a_tag_covers_number_header_ciphertext_and_their_boundary() {
         let number = PacketNumber::new(1 << 40);
         let mask = [0; TAG_BYTES];
         for key in keys() {

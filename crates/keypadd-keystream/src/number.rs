@@ -1,23 +1,20 @@
-//! Packet numbers and the segments of 64 that share a subkey and a chunk.
-//!
-//! Knows arithmetic only: which number comes after which is the session's business.
-//! RFC 9000 12.3 bounds the numbers, `docs/DESIGN.md` names the segment.
+//! Defines packet numbers (RFC 9000 12.3) and segments: 64 of them, sharing a subkey and a chunk.
 
-/// Packets in a segment: as many as one subkey of a 64-bit cipher ever encrypts, as many as one
-/// chunk of the pool holds, and as many as a 64-bit map can mark as taken.
+/// Packets in a segment: those that one subkey of a 64-bit cipher encrypts, that one pool chunk
+/// holds, and that a 64-bit map can mark as taken.
 pub const SEGMENT_PACKETS: usize = 1 << SEGMENT_BITS;
 
 const SEGMENT_BITS: u32 = 6;
 
-/// The full number of a packet, never the one to four bytes of it that the header carries.
+/// The full number of a packet, not the one to four bytes of it that the header carries.
 ///
-/// Below 2^62 (RFC 9000 12.3), which quinn guarantees. Nothing in this crate leans on that bound:
-/// every counter and MAC layout is injective over all 64 bits.
+/// quinn guarantees that it is below 2^62 (RFC 9000 12.3). This crate does not rely on that: every
+/// counter and MAC layout is injective over all 64 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PacketNumber(u64);
 
 impl PacketNumber {
-    /// Wraps a number that the transport has already expanded to its full length.
+    /// Wraps a number that the transport has expanded to its full length.
     pub const fn new(value: u64) -> Self {
         Self(value)
     }
@@ -27,12 +24,12 @@ impl PacketNumber {
         self.0
     }
 
-    /// The segment this packet belongs to.
+    /// The packet's segment.
     pub const fn segment(self) -> Segment {
         Segment(self.0 >> SEGMENT_BITS)
     }
 
-    /// The place of this packet in its segment, `0..SEGMENT_PACKETS`.
+    /// The packet's position in its segment, `0..SEGMENT_PACKETS`.
     pub const fn slot(self) -> usize {
         (self.0 as usize) & (SEGMENT_PACKETS - 1)
     }
@@ -43,7 +40,7 @@ impl PacketNumber {
 pub struct Segment(u64);
 
 impl Segment {
-    /// The segment's place in the order of segments; this is what subkeys are derived from.
+    /// The segment's index, which subkeys are derived from.
     pub const fn value(self) -> u64 {
         self.0
     }
@@ -53,7 +50,7 @@ impl Segment {
         PacketNumber(self.0 << SEGMENT_BITS)
     }
 
-    /// The segment after this one. Segments of real packet numbers end far below overflow (2^56).
+    /// The next segment. Cannot overflow: real packet numbers end at segment 2^56.
     pub const fn next(self) -> Self {
         Self(self.0 + 1)
     }
@@ -70,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn segment_and_slot_give_the_number_back() {
+    fn segment_and_slot_determine_the_number() {
         for value in [0, 1, 63, 64, 65, 127, 1 << 32, (1 << 62) - 1] {
             let number = PacketNumber::new(value);
             assert_eq!(number.segment().packet(number.slot()), number);

@@ -1,29 +1,29 @@
-//! The seam by which measurements slow the making of keystream, and nothing else.
+//! Lets measurements slow down keystream generation.
 //!
-//! Knows no clock: who paces has one. Where nobody does, it costs a branch for each piece that is made.
+//! Knows no clock: the pace has one. Without a pace it costs one branch per piece generated.
 
 use std::fmt;
 use std::ptr;
 
-/// Decides how long the making of keystream takes.
+/// Decides how long generating keystream takes.
 pub trait Pace: Send + Sync {
-    /// Calls `make` exactly once, which makes so many bytes of keystream, and takes as long as they are
-    /// to take.
+    /// Calls `make`, which generates `bytes` bytes of keystream, exactly once, and returns when that
+    /// should have finished.
     fn paced(&self, bytes: usize, make: &mut dyn FnMut());
 }
 
-/// A pace, or none. Copied into every key, so it is one thin pointer.
+/// An optional pace. Copied into every key, so it is one thin pointer.
 #[derive(Clone, Copy, Default)]
 pub struct Pacing(Option<&'static &'static dyn Pace>);
 
 impl Pacing {
-    /// Keeps the pace for the life of the process: a measurement has few.
+    /// Leaks the pace: a measurement has few.
     pub(crate) fn by(pace: impl Pace + 'static) -> Self {
         let pace: &'static dyn Pace = Box::leak(Box::new(pace));
         Self(Some(Box::leak(Box::new(pace))))
     }
 
-    /// Runs what makes so many bytes of keystream.
+    /// Runs `make`, which generates `bytes` bytes of keystream, at this pace.
     pub fn make(self, bytes: usize, mut make: impl FnMut()) {
         match self.0 {
             None => make(),
@@ -35,14 +35,14 @@ impl Pacing {
                     }
                 };
                 pace.paced(bytes, &mut once);
-                // Keystream that was not made would be zeros, and plaintext on the wire.
+                // Missing keystream would be zeros, and would put plaintext on the wire.
                 once();
             }
         }
     }
 }
 
-/// The same pace, not one that is alike.
+/// Compares identity: equal if they are the same pace.
 impl PartialEq for Pacing {
     fn eq(&self, other: &Self) -> bool {
         match (self.0, other.0) {
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
     use std::cell::Cell;
 
-    /// Calls what it is given so many times.
+    /// Calls `make` this many times.
     struct Calls(usize);
 
     impl Pace for Calls {
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn keystream_is_made_once_whatever_a_pace_does() {
+    fn keystream_is_generated_exactly_once_whatever_a_pace_does() {
         let pacings = [0, 1, 2].map(|times| Pacing::by(Calls(times)));
         for pacing in pacings.into_iter().chain([Pacing::default()]) {
             let made = Cell::new(0);

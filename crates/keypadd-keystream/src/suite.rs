@@ -1,13 +1,13 @@
-//! The pairs of cipher and MAC that protect packets, what they are called, and who may choose which.
+//! Names the (cipher, MAC) pairs that protect packets, and says who may choose which.
 //!
-//! A [`Protection`] is any pair that has a name and a wire format; it has no parser. People choose a
-//! [`Suite`]; measurements also choose a [`MeasureSuite`], whose parser is called by nobody else.
-//! Code points, offers and refusals belong to the provider; `docs/DESIGN.md` lists all in one table.
+//! A [`Protection`] is any pair with a name and a wire format; it has no parser. Users choose a
+//! [`Suite`]; measurements may also choose a [`MeasureSuite`], whose parser nobody else calls.
+//! Code points and negotiation belong to the provider; `docs/DESIGN.md` lists all pairs.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// The block cipher whose counter mode makes the keystream.
+/// The block cipher whose counter mode generates the keystream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cipher {
     /// AES with a 128-bit key, FIPS 197.
@@ -18,13 +18,13 @@ pub enum Cipher {
     Des,
     /// Three-key triple DES, SP 800-67r2: withdrawn, kept for comparison.
     TripleDes,
-    /// RC2 with 40 bits of key, RFC 2268: what was exported once; any computer searches it.
+    /// RC2 with a 40-bit key, RFC 2268: once export grade; any computer can search it.
     Rc2_40,
-    /// None: no keystream, packets are readable.
+    /// No cipher: no keystream, packets are readable.
     Null,
 }
 
-/// What authenticates a packet. All of them send 16 bytes.
+/// The packet authenticator. All have 16-byte tags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mac {
     /// GHASH under a one-time mask from the keystream, SP 800-38D.
@@ -35,33 +35,33 @@ pub enum Mac {
     HmacSha1,
     /// HMAC-MD5, RFC 2104, all of its 128 bits.
     HmacMd5,
-    /// None: 16 zero bytes, which anybody can send.
+    /// No authentication: 16 zero bytes, which anyone can send.
     Null,
 }
 
 /// How a suite or a key exchange may be used, from the least to the most restricted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Class {
-    /// Offered and accepted without further ado.
+    /// Offered and accepted by default.
     Standard,
-    /// Insecure or withdrawn; only for those who ask for it by name and allow it.
+    /// Insecure or withdrawn; must be named and allowed explicitly.
     Legacy,
-    /// For measurements alone: a connection that uses it carries no forward.
+    /// For measurements only: a connection that uses it carries no forwards.
     Measure,
 }
 
-/// A (cipher, MAC) pair that has a name and a wire format. Other pairs cannot be built.
+/// A (cipher, MAC) pair with a name and a wire format. Other pairs cannot be constructed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Protection {
     cipher: Cipher,
     mac: Mac,
 }
 
-/// A pair that people may choose: standard or legacy.
+/// A pair that users may choose: standard or legacy.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Suite(Protection);
 
-/// A pair for measurements alone, after the papers. All are insecure, some protect nothing.
+/// A pair for measurements only, as in the papers. All are insecure; some protect nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct MeasureSuite(Protection);
 
@@ -70,13 +70,13 @@ impl Protection {
         Self { cipher, mac }
     }
 
-    /// Every pair there is: those of [`Suite::ALL`], then those of [`MeasureSuite::ALL`].
+    /// Every pair: those of [`Suite::ALL`], then those of [`MeasureSuite::ALL`].
     pub fn all() -> impl Iterator<Item = Self> {
         let suites = Suite::ALL.into_iter().map(Suite::protection);
         suites.chain(MeasureSuite::ALL.into_iter().map(MeasureSuite::protection))
     }
 
-    /// The name in logs, figures and metrics; of a suite also on command lines and in files.
+    /// The name in logs and metrics; for a suite also on command lines and in files.
     pub const fn name(self) -> &'static str {
         use {Cipher as C, Mac as M};
         match (self.cipher, self.mac) {
@@ -109,7 +109,7 @@ impl Protection {
         }
     }
 
-    /// Whether the pair needs the user's explicit consent, or is for measurements alone.
+    /// Whether the pair needs explicit consent, or is for measurements only.
     pub const fn class(self) -> Class {
         match (self.cipher, self.mac) {
             (Cipher::Rc2_40 | Cipher::Null, _) | (_, Mac::HmacMd5 | Mac::Null) => Class::Measure,
@@ -118,18 +118,18 @@ impl Protection {
         }
     }
 
-    /// The cipher that makes the keystream.
+    /// The cipher that generates the keystream.
     pub const fn cipher(self) -> Cipher {
         self.cipher
     }
 
-    /// What authenticates the packets.
+    /// The packet authenticator.
     pub const fn mac(self) -> Mac {
         self.mac
     }
 
-    /// Bytes of key to ask of the TLS key schedule: the AES key itself for GCM, else the 32
-    /// bytes that the pair's own keys are expanded from.
+    /// Bytes of key to request from the TLS key schedule: the AES key itself for GCM, else the 32
+    /// bytes that the pair's keys are expanded from.
     pub const fn key_bytes(self) -> usize {
         match (self.cipher, self.mac) {
             (Cipher::Aes128, Mac::Ghash) => 16,
@@ -137,7 +137,7 @@ impl Protection {
         }
     }
 
-    /// Leading bytes of a packet's pad that mask the tag and are never XORed on payload.
+    /// Leading bytes of a packet's pad that mask the tag and are never XORed into the payload.
     pub const fn mask_bytes(self) -> usize {
         match self.mac {
             Mac::Ghash => 16,
@@ -186,7 +186,7 @@ impl Suite {
         Self(Protection::new(cipher, mac))
     }
 
-    /// Whether the suite needs the user's explicit consent; never [`Class::Measure`].
+    /// Whether the suite needs explicit consent; never [`Class::Measure`].
     pub const fn class(self) -> Class {
         self.0.class()
     }
@@ -198,7 +198,7 @@ impl MeasureSuite {
     /// `null`: neither encrypted nor authenticated.
     pub const NULL: Self = Self::new(Cipher::Null, Mac::Null);
 
-    /// Every one of them; errors list them in this order.
+    /// Every measure suite; errors list them in this order.
     pub const ALL: [Self; 14] = [
         Self::new(Cipher::Aes256, Mac::HmacMd5),
         Self::new(Cipher::Aes128, Mac::HmacMd5),
@@ -239,16 +239,16 @@ impl fmt::Display for Protection {
     }
 }
 
-/// What the two kinds of suites have in common.
+/// Implements what the two kinds of suites have in common.
 macro_rules! named_pair {
     ($type:ident, $unknown:ident) => {
         impl $type {
-            /// What it does to packets.
+            /// The pair itself.
             pub const fn protection(self) -> Protection {
                 self.0
             }
 
-            /// The name on command lines and wherever the pair is shown.
+            /// The name on command lines and in output.
             pub const fn name(self) -> &'static str {
                 self.0.name()
             }
@@ -286,12 +286,12 @@ macro_rules! named_pair {
 named_pair!(Suite, UnknownSuite);
 named_pair!(MeasureSuite, UnknownMeasureSuite);
 
-/// A name that is no suite's. The message repeats it and lists those that exist.
+/// Not the name of a suite. The message quotes it and lists the valid names.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown suite `{0}`; suites are {names}", names = Suite::ALL.map(Suite::name).join(", "))]
 pub struct UnknownSuite(String);
 
-/// A name that is no measure suite's. The message repeats it and lists those that exist.
+/// Not the name of a measure suite. The message quotes it and lists the valid names.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "unknown measure suite `{0}`; measure suites are {names}",
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_name_is_repeated_and_the_known_ones_listed() {
+    fn an_unknown_suite_error_quotes_the_name_and_lists_the_valid_ones() {
         for name in ["rc4", "", "AES-256-GCM", "des-gcm", "aes-256-gcm ", "null-hmac-sha256"] {
             let message = name.parse::<Suite>().unwrap_err().to_string();
             assert!(message.contains(&format!("`{name}`")));
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn neither_parser_takes_the_other_kinds_names() {
+    fn neither_parser_accepts_the_other_kinds_names() {
         for suite in MeasureSuite::ALL {
             assert!(suite.name().parse::<Suite>().is_err(), "{suite}");
         }
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn classes_follow_from_names() {
+    fn classes_match_names() {
         for suite in Suite::ALL {
             let legacy = suite.name().contains("des");
             assert_eq!(suite.class(), if legacy { Class::Legacy } else { Class::Standard });

@@ -1,5 +1,5 @@
-//! Pads against independent counter modes, against each other, and against themselves. How many cases the
-//! properties have, PROPTEST_CASES says.
+//! Checks pads against independent counter modes, against each other and against themselves.
+//! PROPTEST_CASES sets the number of cases.
 #![allow(clippy::unwrap_used)]
 
 mod independent;
@@ -21,7 +21,7 @@ fn keystream(suite: impl Into<Protection>, key: &[u8], iv: &[u8; 12]) -> Arc<Key
     SuiteKey::derive(suite, key, iv).keystream.unwrap()
 }
 
-/// A range of a pad: mostly packet sizes, sometimes whatever a datagram can hold.
+/// A range of a pad: mostly packet sizes, sometimes anything that fits in a datagram.
 fn ranges() -> impl Strategy<Value = (usize, usize)> {
     let longest = prop_oneof![4 => Just(300), 4 => Just(2_000), 1 => Just(LONGEST)];
     let ends = longest.prop_flat_map(|longest| (0..=longest, 0..=longest));
@@ -30,7 +30,7 @@ fn ranges() -> impl Strategy<Value = (usize, usize)> {
 
 proptest! {
     #[test]
-    fn any_range_of_any_pad_in_any_order_is_what_others_compute(
+    fn any_range_of_any_pad_in_any_order_matches_an_independent_implementation(
         (suite, key, iv) in keyed(),
         requests in prop::collection::vec((numbers(), ranges()), 1..6),
     ) {
@@ -48,7 +48,7 @@ proptest! {
     }
 
     #[test]
-    fn chunks_and_single_packets_are_the_same_bytes(
+    fn chunks_and_single_packets_have_the_same_bytes(
         (suite, key, iv) in keyed(),
         number in numbers(),
         offset in 0usize..200,
@@ -68,8 +68,8 @@ proptest! {
     }
 }
 
-/// The packet number and the place in its pad that a block of keystream is made for, read back from its counter:
-/// where that can be done no two of them share one. `number` says which subkey it is, where there are some.
+/// Recovers from a counter block the packet number and the position in its pad: if that is possible, no
+/// two blocks share a counter. `number` selects the subkey of a 64-bit cipher.
 fn read_back(
     suite: Protection,
     key: &[u8],
@@ -121,7 +121,7 @@ fn read_back(
 
 proptest! {
     #[test]
-    fn number_and_place_can_be_read_back_from_any_counter_block(
+    fn any_counter_block_determines_its_number_and_position(
         (suite, key, iv) in keyed(),
         pairs in prop::array::uniform2((numbers(), any::<prop::sample::Index>())),
     ) {
@@ -139,8 +139,8 @@ proptest! {
     }
 }
 
-/// A block cipher maps different counters to different blocks, so that all blocks being different
-/// shows that all counters are: here every block a subkey can ever be asked for.
+/// A block cipher maps different counters to different blocks, so distinct blocks prove distinct
+/// counters: here for every block that a subkey can generate.
 #[test]
 fn no_counter_block_repeats_under_a_subkey() {
     let keystream = keystream(Suite::DES_CTR_HMAC_SHA1, &[3; 32], &[0; 12]);
@@ -152,7 +152,7 @@ fn no_counter_block_repeats_under_a_subkey() {
 }
 
 #[test]
-fn no_counter_block_repeats_under_an_aes_key_at_the_borders() {
+fn no_counter_block_repeats_under_an_aes_key_at_segment_boundaries() {
     for suite in [Suite::AES_128_GCM, Suite::AES_256_GCM, Suite::AES_256_CTR_HMAC_SHA1] {
         // An IV of ones lets every carry show that should not be there.
         let key = vec![3; suite.protection().key_bytes()];
@@ -171,7 +171,7 @@ fn no_counter_block_repeats_under_an_aes_key_at_the_borders() {
 }
 
 #[test]
-#[should_panic(expected = "can be numbered")]
+#[should_panic(expected = "exceeds the counter")]
 fn a_pad_never_runs_into_the_next_packets() {
     let keystream = keystream(Suite::TRIPLE_DES_CTR_HMAC_SHA1, &[3; 32], &[0; 12]);
     let mut inline = InlineKeystream::new(keystream);
@@ -186,7 +186,7 @@ fn a_chunk_never_runs_into_the_next_segment() {
     keystream.write_rows(segment, 0, [0; 65].chunks_mut(1));
 }
 
-/// Heads and bodies as the pool asks for them, and pieces that fit nothing.
+/// Heads and bodies as the pool requests them, and unaligned pieces.
 #[test]
 fn every_backend_writes_the_same_chunks() {
     for suite in with_pads() {

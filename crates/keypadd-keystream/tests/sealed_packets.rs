@@ -1,4 +1,4 @@
-//! Whole packets that `scripts/sealed_packets.py` has sealed without any code of ours.
+//! Checks against whole packets that `scripts/sealed_packets.py` sealed without any of our code.
 #![allow(clippy::unwrap_used)]
 
 mod vectors;
@@ -31,8 +31,8 @@ fn packets() -> Vec<Packet> {
     packets.collect()
 }
 
-/// The mask of the tag, zero where the suite has none, and the payload XORed with the pad, or as it
-/// is where the cipher is null.
+/// The tag mask (zero if the suite has none) and the payload XORed with the pad (unchanged for the
+/// null cipher).
 fn mask_and_apply(packet: &Packet, payload: &[u8]) -> ([u8; TAG_BYTES], Vec<u8>) {
     let mut mask = [0; TAG_BYTES];
     let Some(keystream) = packet.keys.keystream.clone() else {
@@ -47,7 +47,7 @@ fn mask_and_apply(packet: &Packet, payload: &[u8]) -> ([u8; TAG_BYTES], Vec<u8>)
 }
 
 #[test]
-fn packets_are_sealed_as_outside_rust() {
+fn sealed_packets_match_those_sealed_outside_rust() {
     for packet in packets() {
         let (mask, mut sealed) = mask_and_apply(&packet, &packet.payload);
         let tag = packet.keys.mac.tag(packet.number, &packet.header, &sealed, &mask);

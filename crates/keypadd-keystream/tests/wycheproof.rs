@@ -1,11 +1,11 @@
-//! GCM as put together from our pads and our GHASH, against Project Wycheproof.
+//! Checks GCM, assembled from our pads and our GHASH, against Project Wycheproof.
 #![allow(clippy::unwrap_used)]
 
 use keypadd_keystream::{InlineKeystream, PacketNumber, Suite, SuiteKey, TAG_BYTES};
 use wycheproof::TestResult;
 use wycheproof::aead::{TestName, TestSet};
 
-/// A nonce is IV xor packet number, so with number 0 the IV is the nonce.
+/// The nonce is IV xor packet number, so with number 0 it is the IV.
 const ZERO: PacketNumber = PacketNumber::new(0);
 
 #[test]

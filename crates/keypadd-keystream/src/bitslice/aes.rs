@@ -1,13 +1,14 @@
-//! AES on bit planes (FIPS 197), encryption only, for fillers on CPUs without AES instructions.
+//! Encrypts AES blocks on bit planes (FIPS 197), for fillers on CPUs without AES instructions.
 //!
-//! A plane holds one bit of every block of a batch; ShiftRows and the doubling in MixColumns are a
-//! matter of which plane is read, and the S-box is a circuit, in the key schedule too: no table is
-//! indexed by data or key. Knows blocks and rows, not whose.
+//! A plane holds one bit of every block of a batch; ShiftRows and the doubling in MixColumns only
+//! select planes, and the S-box is a circuit, in the key schedule too: no table is indexed by data
+//! or key.
 
 use super::aes_s_box::{AFFINE, s_box};
 use super::counters;
 use super::lanes::{Job, Lanes};
-use super::{put, transpose};
+use super::transpose;
+use crate::counter;
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
 const BLOCK_BYTES: usize = 16;
@@ -15,8 +16,8 @@ const BLOCK_BYTES: usize = 16;
 /// The bits of one byte of the blocks, the lowest first.
 type Planes<L> = [L; 8];
 
-/// The round keys, a word of zeros or ones for every bit, with what the S-boxes before them leave
-/// to be added.
+/// The round keys, a word of zeros or ones per bit. They include the constant that the S-boxes of
+/// the round before leave out.
 #[derive(Zeroize, ZeroizeOnDrop)]
 pub(crate) struct AesPlanes {
     rounds: Box<[[Planes<u64>; BLOCK_BYTES]]>,
@@ -42,7 +43,7 @@ impl AesPlanes {
 fn key_expansion(key: &[u8]) -> Zeroizing<Vec<[u8; 4]>> {
     let in_key = key.len() / 4;
     let count = 4 * (in_key + 7);
-    // As long as it gets, for what a vector grows out of is not wiped.
+    // At its full capacity: memory that a growing vector leaves behind is not wiped.
     let mut words = Zeroizing::new(Vec::with_capacity(count));
     words.extend(key.as_chunks::<4>().0);
     let mut constant = 1u8;
@@ -88,7 +89,7 @@ impl<L: Lanes> State<L> {
         }
     }
 
-    /// Encrypts. Two states take turns, so that none is copied.
+    /// Encrypts. Alternates between two states, so that none is copied.
     #[inline(always)]
     fn encrypt(&mut self, proof: L::Proof, key: &AesPlanes) {
         let mut other = Self([[L::splat(proof, 0); 8]; BLOCK_BYTES]);
@@ -109,7 +110,7 @@ impl<L: Lanes> State<L> {
             let bytes = from.substituted_column(proof, column);
             to.set_column(proof, column, &bytes, last);
         }
-        // 10 or 14 rounds are an even number, so that the last has written to this one.
+        // The number of rounds, 10 or 14, is even, so the last one wrote to this state.
         other.wipe(proof);
     }
 
@@ -130,7 +131,7 @@ impl<L: Lanes> State<L> {
         }
     }
 
-    /// SubBytes and ShiftRows: the four bytes that come to stand in a column.
+    /// SubBytes and ShiftRows: the four bytes of a new column.
     #[inline(always)]
     fn substituted_column(&self, proof: L::Proof, column: usize) -> [Planes<L>; 4] {
         let mut bytes = [[L::splat(proof, 0); 8]; 4];
@@ -140,7 +141,7 @@ impl<L: Lanes> State<L> {
         bytes
     }
 
-    /// Hands over the blocks of the first `rows` lanes of all words, in the order of words.
+    /// Passes the blocks of the first `rows` lanes of all words to `emit`, in word order.
     #[inline(always)]
     fn for_each_row(&self, proof: L::Proof, rows: usize, mut emit: impl FnMut(usize, &[u8])) {
         let zero = L::splat(proof, 0);
@@ -177,7 +178,7 @@ impl<L: Lanes> State<L> {
         }
         halves.fill([[zero; 8]; 8]);
         zeroize::optimization_barrier(&halves);
-        crate::counter::wipe(&mut blocks);
+        counter::wipe(&mut blocks);
     }
 
     #[inline(always)]
@@ -236,7 +237,7 @@ impl Job for AesRows<'_, '_> {
             }
             state.encrypt(proof, key);
             state.for_each_row(proof, rows.len(), |row, blocks| {
-                put(blocks, done * BLOCK_BYTES, skip, rows[row]);
+                counter::copy_overlap(blocks, done * BLOCK_BYTES, skip, rows[row]);
             });
             state.wipe(proof);
         }

@@ -1,8 +1,8 @@
-//! The S-box of AES (FIPS 197 5.1.1) as a circuit of 115 gates of two inputs.
+//! Computes the AES S-box (FIPS 197 5.1.1) as a circuit of 115 two-input gates.
 //!
 //! Joan Boyar and René Peralta, "A new combinational logic minimization technique with applications
 //! to cryptology", 2010: inversion in GF(2^8) by a tower of fields between two linear layers. Its
-//! four negations are left out; whoever calls adds them to what comes after.
+//! four negations are left out; the caller applies them (see [`AFFINE`]).
 
 use super::lanes::Lanes;
 
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn the_circuit_is_the_inverse_and_the_affine_map_of_the_standard_for_every_byte() {
+    fn the_circuit_matches_the_standard_for_every_byte() {
         for first in (0..=255).step_by(64) {
             let byte = |lane: u8| first + lane;
             let planes: [u64; 8] = std::array::from_fn(|bit| {

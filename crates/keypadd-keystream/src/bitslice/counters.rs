@@ -1,10 +1,12 @@
-//! Counter blocks as bit planes, made as planes: they are never blocks.
+//! Builds counter blocks directly as bit planes.
 //!
-//! What counts in a batch is a handful of bits; all others are the IV's, the same in every lane.
-//! Knows how `legacy` lays out a counter block: IV xor (slot << 13 | block).
+//! Only a handful of bits count within a batch; the others are the IV's, the same in every lane. A
+//! counter block of a 64-bit cipher is IV xor (slot << 13 | block).
 
 use super::lanes::Lanes;
-use crate::legacy::BLOCK_BITS;
+
+/// Bits of a 64-bit cipher's counter block that count within a packet: 8,192 blocks of 8 bytes.
+pub(crate) const BLOCK_BITS: u32 = 13;
 
 /// Bit `n` of the numbers 0 to 63.
 const LADDER: [u64; 6] = [
@@ -32,8 +34,8 @@ pub(super) fn of_rows<L: Lanes>(proof: L::Proof, iv: u64, first: u64, bit: u32) 
     }
 }
 
-/// Plane `bit` of a batch for all packets of a segment, as [`of_rows`] has it, for AES: `counter` is
-/// block 0 of slot 0, blocks count in its low 32 bits and slots above them.
+/// As [`of_rows`], for AES: `counter` is block 0 of slot 0; its low 32 bits count blocks, those
+/// above them slots.
 #[inline(always)]
 pub(super) fn of_aes_rows<L: Lanes>(proof: L::Proof, counter: u128, first: u32, bit: u32) -> L {
     match bit {
@@ -65,7 +67,7 @@ pub(super) fn of_packet<L: Lanes>(
     match bit {
         0..BLOCK_BITS => L::from_fn(proof, |word| {
             let first = first + word as u64;
-            // Below the number of words a word's lanes agree, above they count.
+            // Bits below the word count are the same in all lanes of a word; those above count.
             constant
                 ^ match bit.checked_sub(shared) {
                     None => spread(first, bit),
@@ -81,7 +83,7 @@ fn counting(first: u64, bit: u32) -> u64 {
     if let Some(ladder) = LADDER.get(bit as usize) {
         return ladder.rotate_right((first & 63) as u32);
     }
-    // The upper bits change once at most: after the last number that has those of `first`.
+    // The upper bits change at most once: after the last number that shares those of `first`.
     let same = !0 >> (first & 63);
     (spread(first, bit) & same) | (spread(first + 64, bit) & !same)
 }
@@ -91,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counting_numbers_are_counted() {
+    fn counting_gives_the_bits_of_consecutive_numbers() {
         for first in (0..200).chain(8000..8192) {
             for bit in 0..BLOCK_BITS {
                 let plane = counting(first, bit);

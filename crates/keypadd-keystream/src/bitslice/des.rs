@@ -1,27 +1,26 @@
-//! DES and triple DES on bit planes (FIPS 46-3, SP 800-67r2), encryption only.
+//! Encrypts DES and triple DES blocks on bit planes (FIPS 46-3, SP 800-67r2).
 //!
-//! A plane holds one bit of every block of a batch, so permutations are a matter of which plane is
-//! read, and S-boxes are circuits: no table is indexed by data or key. Knows blocks, not what
-//! counts in them. Eli Biham, "A Fast New DES Implementation in Software", 1997.
+//! A plane holds one bit of every block of a batch, so permutations only select planes, and S-boxes
+//! are circuits: no table is indexed by data or key. Eli Biham, "A Fast New DES Implementation in Software", 1997.
 
 use super::lanes::Lanes;
 use super::transpose;
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
-/// The round keys of one to three DES keys, as wiring.
+/// The round keys of one to three DES keys.
 ///
-/// Round keys are bits of the halves C and D of the key, rotated. Each half stands here twice, so
-/// that a rotation is a place to start reading at; every bit is a word of zeros or ones.
+/// Round keys are bits of the halves C and D of the key, rotated. Each half is stored twice, so a
+/// rotation is an offset to read from; every bit is a word of zeros or ones.
 #[derive(Zeroize, ZeroizeOnDrop)]
 pub(crate) struct KeyPlanes {
     keys: [[u64; PLANES]; 3],
-    /// How many of `keys` there are: 1 for DES, 3 for triple DES.
+    /// Number of keys used: 1 for DES, 3 for triple DES.
     count: usize,
 }
 
 const HALF: usize = 28;
 const PLANES: usize = 4 * HALF;
-/// As much as a round reads, from where its rotation says: both halves and what is between.
+/// What a round reads from its rotation's offset on: both halves and what is between.
 const WINDOW: usize = 3 * HALF;
 
 /// How far the halves have been rotated in each round (FIPS 46-3, appendix 1); 28 is a full turn.
@@ -73,7 +72,7 @@ const SPREAD: [usize; 32] = {
 };
 
 impl KeyPlanes {
-    /// The wiring of DES for 8 bytes of key, of triple DES for 24. Parity bits play no part.
+    /// DES for 8 bytes of key, triple DES for 24. Parity bits are ignored.
     pub(crate) fn new(key: &[u8]) -> Self {
         let mut planes = Self { keys: [[0; PLANES]; 3], count: key.len() / 8 };
         assert!(key.len() == 8 || key.len() == 24, "keys of DES have 8 bytes");
@@ -90,8 +89,8 @@ impl KeyPlanes {
         planes
     }
 
-    /// What each of the rounds reads, in order: encrypt, then decrypt, then encrypt. To decrypt
-    /// is to take the round keys in reverse.
+    /// What a round reads. Triple DES encrypts, decrypts, then encrypts; decryption uses the round
+    /// keys in reverse.
     fn window(&self, key: usize, round: usize) -> &[u64; WINDOW] {
         let round = if key == 1 { 15 - round } else { round };
         self.keys[key][ROTATIONS[round]..].first_chunk().expect("a rotation is below 28")
@@ -100,8 +99,8 @@ impl KeyPlanes {
 
 /// The planes of a batch: bits 1 to 32 of the block and bits 33 to 64, after IP.
 ///
-/// Arrays are filled in loops, not by the methods of arrays: those might stay functions of their
-/// own, which are not compiled for the instructions that have been enabled.
+/// Arrays are filled in loops, not by array methods: those might not be inlined, and would then not
+/// be compiled for the enabled instructions.
 pub(super) struct State<L> {
     halves: [[L; 32]; 2],
 }
@@ -121,7 +120,7 @@ impl<L: Lanes> State<L> {
     }
 
     /// Encrypts. Inside triple DES the final permutation of one DES and the initial permutation of
-    /// the next cancel out; what is left of both is that the halves change places.
+    /// the next cancel out, except that the halves are swapped.
     #[inline(always)]
     pub(super) fn encrypt(&mut self, proof: L::Proof, key: &KeyPlanes) {
         let [mut left, mut right] = self.halves.each_mut();
@@ -134,8 +133,8 @@ impl<L: Lanes> State<L> {
         }
     }
 
-    /// Hands over the words of every block row, for `rows` rows from the first: `emit(i, words)`
-    /// gets lane `i` of all words, as blocks in the order of words, for `store` to write.
+    /// Calls `emit(i, words)` for the first `rows` rows, with lane `i` of all words as blocks in word
+    /// order, for `store` to write.
     #[inline(always)]
     pub(super) fn for_each_row(
         &self,
@@ -143,7 +142,7 @@ impl<L: Lanes> State<L> {
         rows: usize,
         mut emit: impl FnMut(usize, L),
     ) {
-        // The halves have changed places, so that R16 comes first (FIPS 46-3). With FP after it,
+        // The halves are swapped, so R16 comes first (FIPS 46-3). With FP after it,
         // bit 8b + t of a block as a little-endian number is in this half, at this place.
         let zero = L::splat(proof, 0);
         let mut planes = [[zero; 8]; 8];
@@ -168,7 +167,7 @@ impl<L: Lanes> State<L> {
         zeroize::optimization_barrier(&planes);
     }
 
-    /// Overwrites the planes so that the compiler may not leave it out.
+    /// Overwrites the planes in a way that the compiler cannot remove.
     #[inline(always)]
     pub(super) fn wipe(&mut self, proof: L::Proof) {
         self.halves.fill([L::splat(proof, 0); 32]);

@@ -1,22 +1,19 @@
-//! What the bitsliced cipher asks of a vector: so many independent 64-bit words, and logic on them.
+//! Defines what a bitsliced cipher needs of a vector: independent 64-bit words, and logic on them.
 //!
-//! The cipher is written once over [`Lanes`]. Here is the form of one word that every CPU has; the
-//! others are in `simd`. Knows no cipher but for the choice of S-box circuits that suit a vector.
+//! Ciphers are written once over [`Lanes`]; `word.rs` and `simd.rs` implement it.
 
-use super::circuits_two;
-
-/// A vector of bits, one for each block that is encrypted at a time: 64 blocks a word.
+/// A vector of bits, one per block encrypted at a time: 64 blocks per word.
 ///
-/// All methods are for code that [`Lanes::run`] has entered: only there do they become single
-/// instructions. A value proves that its `Proof` exists, for there is no way to one without it.
+/// Call the methods only from code that [`Lanes::run`] has entered: only there do they compile to
+/// single instructions. A value can only be made from a `Proof`, so it proves that one exists.
 pub(super) trait Lanes: Copy {
     /// Words of 64 bits in a vector.
     const WORDS: usize;
 
-    /// Shows that the CPU has the instructions.
+    /// Proves that the CPU has the instructions.
     type Proof: Copy;
 
-    /// Does a job with the instructions of this vector.
+    /// Runs a job compiled for this vector's instructions.
     fn run<J: Job>(proof: Self::Proof, job: J);
 
     /// The same word throughout.
@@ -39,11 +36,8 @@ pub(super) trait Lanes: Copy {
     /// Every word shifted towards its low bits.
     fn shift_right<const BITS: u32>(self) -> Self;
 
-    /// S-box `NUMBER` (1 to 8) by the circuits that suit the instructions.
-    #[inline(always)]
-    fn s_box<const NUMBER: usize>(inputs: [Self; 6]) -> [Self; 4] {
-        circuits_two::s_box::<NUMBER, Self>(inputs)
-    }
+    /// DES S-box `NUMBER` (1 to 8), by the circuits that suit the instructions.
+    fn s_box<const NUMBER: usize>(inputs: [Self; 6]) -> [Self; 4];
 
     /// In every word: bits of `self` where `mask` is set, of `other` elsewhere.
     #[inline(always)]
@@ -59,69 +53,9 @@ pub(super) trait Ternary: Lanes {
     fn ternary<const TABLE: i32>(a: Self, b: Self, c: Self) -> Self;
 }
 
-/// Something to do with vectors of any width.
+/// Work that runs on vectors of any width.
 pub(super) trait Job {
     /// Implementations are `#[inline(always)]`, so that they are compiled for the instructions
     /// that [`Lanes::run`] enables.
     fn run<L: Lanes>(self, proof: L::Proof);
-}
-
-/// One word, for CPUs of which nothing else is known.
-impl Lanes for u64 {
-    const WORDS: usize = 1;
-    type Proof = ();
-
-    fn run<J: Job>(proof: (), job: J) {
-        job.run::<Self>(proof);
-    }
-
-    #[inline(always)]
-    fn splat((): (), word: u64) -> Self {
-        word
-    }
-
-    #[inline(always)]
-    fn from_fn((): (), word: impl Fn(usize) -> Self) -> Self {
-        word(0)
-    }
-
-    #[inline(always)]
-    fn store(self, out: &mut [u8]) {
-        out.copy_from_slice(&self.to_le_bytes());
-    }
-
-    #[inline(always)]
-    fn and(self, other: Self) -> Self {
-        self & other
-    }
-
-    #[inline(always)]
-    fn or(self, other: Self) -> Self {
-        self | other
-    }
-
-    #[inline(always)]
-    fn xor(self, other: Self) -> Self {
-        self ^ other
-    }
-
-    #[inline(always)]
-    fn and_not(self, other: Self) -> Self {
-        self & !other
-    }
-
-    #[inline(always)]
-    fn not(self) -> Self {
-        !self
-    }
-
-    #[inline(always)]
-    fn shift_left<const BITS: u32>(self) -> Self {
-        self << BITS
-    }
-
-    #[inline(always)]
-    fn shift_right<const BITS: u32>(self) -> Self {
-        self >> BITS
-    }
 }

@@ -1,11 +1,12 @@
-//! Vectors of 128, 256 and 512 bits: the only `unsafe` code of the project.
+//! Implements [`Lanes`] on vectors of 128, 256 and 512 bits: the only `unsafe` code of the project.
 //!
-//! Every block is intrinsics without memory access, one load or store through an array that is as
-//! long, or the entry into code compiled for more instructions. Each is sound because of the
-//! one fact that the type's proof stands for: the CPU has the instructions. Knows no cipher.
+//! Every unsafe block is an intrinsic without memory access, one load or store through an array of
+//! the same length, or a call into code compiled for more instructions. Each is sound because the
+//! type's proof shows that the CPU has the instructions.
 
 #![allow(unsafe_code)]
 
+use super::circuits_two;
 use super::lanes::{Job, Lanes};
 #[cfg(target_arch = "x86_64")]
 use super::{circuits_ternary, lanes::Ternary};
@@ -15,7 +16,7 @@ use std::arch::aarch64;
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64;
 
-/// Shows that the CPU has SSE2: every x86-64 has.
+/// Proves that the CPU has SSE2, as every x86-64 does.
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy)]
 pub(crate) struct HasSse2(());
@@ -25,7 +26,7 @@ impl HasSse2 {
     pub(super) const ALWAYS: Self = Self(());
 }
 
-/// Shows that the CPU has AVX2.
+/// Proves that the CPU has AVX2.
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy)]
 pub(crate) struct HasAvx2(());
@@ -37,7 +38,7 @@ impl HasAvx2 {
     }
 }
 
-/// Shows that the CPU has the foundation of AVX-512.
+/// Proves that the CPU has AVX-512F.
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy)]
 pub(crate) struct HasAvx512(());
@@ -49,7 +50,7 @@ impl HasAvx512 {
     }
 }
 
-/// Shows that the CPU has NEON: every 64-bit ARM has for which Rust's targets are.
+/// Proves that the CPU has NEON, as every 64-bit ARM target of Rust does.
 #[cfg(target_arch = "aarch64")]
 #[derive(Clone, Copy)]
 pub(crate) struct HasNeon(());
@@ -134,6 +135,11 @@ impl Lanes for Sse2 {
         // SAFETY: the value proves SSE2.
         Self(unsafe { x86_64::_mm_srl_epi64(self.0, x86_64::_mm_cvtsi32_si128(BITS as i32)) })
     }
+
+    #[inline(always)]
+    fn s_box<const NUMBER: usize>(inputs: [Self; 6]) -> [Self; 4] {
+        circuits_two::s_box::<NUMBER, Self>(inputs)
+    }
 }
 
 /// 256 lanes.
@@ -215,6 +221,11 @@ impl Lanes for Avx2 {
     fn shift_right<const BITS: u32>(self) -> Self {
         // SAFETY: the value proves AVX2.
         Self(unsafe { x86_64::_mm256_srl_epi64(self.0, x86_64::_mm_cvtsi32_si128(BITS as i32)) })
+    }
+
+    #[inline(always)]
+    fn s_box<const NUMBER: usize>(inputs: [Self; 6]) -> [Self; 4] {
+        circuits_two::s_box::<NUMBER, Self>(inputs)
     }
 }
 
@@ -392,5 +403,10 @@ impl Lanes for Neon {
     fn shift_right<const BITS: u32>(self) -> Self {
         // SAFETY: the value proves NEON.
         Self(unsafe { aarch64::vshlq_u64(self.0, aarch64::vdupq_n_s64(-i64::from(BITS))) })
+    }
+
+    #[inline(always)]
+    fn s_box<const NUMBER: usize>(inputs: [Self; 6]) -> [Self; 4] {
+        circuits_two::s_box::<NUMBER, Self>(inputs)
     }
 }

@@ -1,6 +1,6 @@
-//! Every path against the published tables, the crate `des`, and itself at every length.
+//! Checks every path against the published tables, the `des` crate, and itself at every length.
 //!
-//! What takes minutes is ignored; run it with
+//! Tests that take minutes are ignored; run them with
 //! `cargo test --release -p keypadd-keystream --lib -- --ignored`.
 
 use super::lanes::Ternary;
@@ -9,8 +9,7 @@ use crate::{CipherBackend, vectors};
 use ::des::{Des, TdesEde3};
 use cipher::{BlockCipherEncrypt, KeyInit};
 
-/// One word can stand in for vectors with ternary logic, so that their circuits are checked
-/// on every machine.
+/// Lets one word emulate ternary logic, so that the ternary circuits are checked on every machine.
 impl Ternary for u64 {
     fn ternary<const TABLE: i32>(a: Self, b: Self, c: Self) -> Self {
         let lane =
@@ -20,7 +19,7 @@ impl Ternary for u64 {
 }
 
 #[test]
-fn circuits_give_the_published_s_boxes_for_every_input() {
+fn circuits_compute_the_published_s_boxes_for_every_input() {
     let text = include_str!("../../tests/vectors/fips46_3_s_boxes.txt");
     let boxes = vectors::rows::<4>(text);
     check_s_box::<1>(&boxes[0]);
@@ -33,7 +32,7 @@ fn circuits_give_the_published_s_boxes_for_every_input() {
     check_s_box::<8>(&boxes[7]);
 }
 
-/// Lane `x` has input `x`, the first of the six bits being the highest.
+/// Lane `x` has input `x`; the first of the six bits is the highest.
 fn check_s_box<const NUMBER: usize>(published: &[Vec<u8>; 4]) {
     let inputs: [u64; 6] =
         std::array::from_fn(|bit| (0..64).map(|x: u64| (x >> (5 - bit) & 1) << x).sum());
@@ -50,7 +49,7 @@ fn check_s_box<const NUMBER: usize>(published: &[Vec<u8>; 4]) {
     }
 }
 
-/// All paths of this CPU.
+/// Every path that this CPU has.
 pub(super) fn paths() -> Vec<(&'static str, Path)> {
     let paths = [
         ("64", Some(Path::Lanes64)),
@@ -78,7 +77,7 @@ impl Random {
     }
 }
 
-/// The crate `des`, a block at a time.
+/// Encrypts with the `des` crate, a block at a time.
 fn reference(key: &[u8]) -> impl Fn(u64) -> u64 {
     let one = (key.len() == 8).then(|| Des::new_from_slice(key).unwrap());
     let three = (key.len() == 24).then(|| TdesEde3::new_from_slice(key).unwrap());
@@ -93,7 +92,7 @@ fn reference(key: &[u8]) -> impl Fn(u64) -> u64 {
     }
 }
 
-/// Encrypts any blocks, a batch of them, in place.
+/// Encrypts a batch of arbitrary blocks in place.
 struct Blocks<'a> {
     key: &'a KeyPlanes,
     blocks: &'a mut [u64],
@@ -119,7 +118,7 @@ impl Job for Blocks<'_> {
     }
 }
 
-/// Compares all paths on so many blocks, keys and blocks at random, 512 of them to a key.
+/// Compares all paths on random blocks, 512 per random key.
 fn compare_random_blocks(batches: usize) {
     let mut random = Random(46);
     for _ in 0..batches {
@@ -140,17 +139,17 @@ fn compare_random_blocks(batches: usize) {
 }
 
 #[test]
-fn random_blocks_are_those_of_the_des_crate() {
+fn random_blocks_match_the_des_crate() {
     compare_random_blocks(100);
 }
 
 #[test]
 #[ignore = "a minute in a release build"]
-fn ten_million_random_blocks_are_those_of_the_des_crate() {
+fn ten_million_random_blocks_match_the_des_crate() {
     compare_random_blocks(10_000_000_usize.div_ceil(512));
 }
 
-/// One block by the way of packets: the first counter block of slot 0 is the IV.
+/// One block through the packet path: the first counter block of slot 0 is the IV.
 fn one_block(path: Path, key: &KeyPlanes, block: u64) -> u64 {
     let mut out = [0; 8];
     path.write_packet(key, block, 0, 0, &mut out);
@@ -158,7 +157,7 @@ fn one_block(path: Path, key: &KeyPlanes, block: u64) -> u64 {
 }
 
 #[test]
-fn ten_thousand_blocks_each_made_of_the_last_are_those_of_the_des_crate() {
+fn ten_thousand_chained_blocks_match_the_des_crate() {
     for bytes in [8, 24] {
         let key = Random(bytes as u64).key(bytes);
         let (planes, reference) = (KeyPlanes::new(&key), reference(&key));
@@ -170,11 +169,11 @@ fn ten_thousand_blocks_each_made_of_the_last_are_those_of_the_des_crate() {
     }
 }
 
-/// The Monte Carlo test of SP 800-20 for encryption (TECB), on the example that NIST publishes:
-/// 400 times 10^4 blocks, each encrypting the last, the last three of a round XORed on the keys.
+/// The Monte Carlo test of SP 800-20 for encryption (TECB), with NIST's published example: 400 times
+/// 10^4 chained blocks; the last three of a round are XORed into the keys.
 #[test]
 #[ignore = "half a minute in a release build"]
-fn the_monte_carlo_test_of_nist_ends_as_published() {
+fn the_nist_monte_carlo_test_ends_as_published() {
     for (name, path) in paths() {
         let mut keys = [0x9ec2_372c_8637_9df4, 0xad7a_c446_4f73_805d, 0x20c4_f875_6452_7c91_u64];
         let mut block = 0xb624_d6bd_4178_3ab1;
@@ -191,14 +190,14 @@ fn the_monte_carlo_test_of_nist_ends_as_published() {
     }
 }
 
-/// A whole pad by the crate `des`.
+/// A whole pad by the `des` crate.
 fn reference_pad(key: &[u8], iv: u64, slot: usize, blocks: u64) -> Vec<u8> {
     let encrypt = reference(key);
     (0..blocks).flat_map(|block| encrypt(iv ^ (slot as u64) << 13 ^ block).to_be_bytes()).collect()
 }
 
 #[test]
-fn packets_of_every_length_around_a_batch_are_those_of_the_des_crate() {
+fn packets_of_every_length_around_a_batch_match_the_des_crate() {
     let mut random = Random(7);
     for bytes in [8, 24] {
         let (key, iv, slot) = (random.key(bytes), random.word(), 41);
@@ -226,7 +225,7 @@ fn packets_of_every_length_around_a_batch_are_those_of_the_des_crate() {
 }
 
 #[test]
-fn rows_of_every_number_and_length_around_a_batch_are_those_of_the_des_crate() {
+fn rows_of_every_number_and_length_around_a_batch_match_the_des_crate() {
     let mut random = Random(8);
     for bytes in [8, 24] {
         let (key, iv) = (random.key(bytes), random.word());
@@ -253,7 +252,7 @@ fn rows_of_every_number_and_length_around_a_batch_are_those_of_the_des_crate() {
 }
 
 #[test]
-fn names_of_backends_say_their_lanes() {
+fn backend_names_state_their_lanes() {
     for (name, path) in paths() {
         let backend: CipherBackend = format!("bitslice-{name}").parse().unwrap();
         assert!(backend.is_available());

@@ -1,8 +1,8 @@
-//! From bit planes to blocks: every word of 64 vectors as a matrix of 64 by 64 bits, transposed.
+//! Transposes bit planes into blocks: every word of 64 vectors is a 64 by 64 bit matrix.
 //!
 //! Six steps swap ever smaller squares (Henry Warren, "Hacker's Delight", 7-3). The first three are
-//! between vectors eight apart, the last three between neighbours, so that eight vectors at a time
-//! stay in registers. Knows bits only.
+//! between vectors eight apart, the last three between neighbors, so that eight vectors at a time
+//! stay in registers.
 
 use super::lanes::Lanes;
 
@@ -55,7 +55,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn bit_and_row_change_places(matrix in prop::collection::vec(any::<u64>(), 64)) {
+        fn transposing_swaps_bit_and_row(matrix in prop::collection::vec(any::<u64>(), 64)) {
             let mut far: [[u64; 8]; 8] =
                 std::array::from_fn(|t| std::array::from_fn(|b| matrix[8 * b + t]));
             for rows in &mut far {

@@ -12,7 +12,7 @@ const TRIPLE_DES: [&str; 2] = [
     include_str!("../../tests/vectors/nessie_3des.txt"),
 ];
 
-/// The pad of a segment's first packet: its first counter block is the IV itself.
+/// The first block of a segment's first pad: its counter block is the IV.
 fn first_pad_block(backend: CipherBackend, key: &[u8], iv: &[u8]) -> [u8; 8] {
     let mut pad = [0; 8];
     Subkey::new(backend.engine().unwrap(), key, iv).write(0, 0, &mut pad);
@@ -46,8 +46,7 @@ fn nist_and_nessie_blocks_of_triple_des_are_reproduced_as_pads() {
     }
 }
 
-/// With every effective length that the RFC has; 40 bits among whole packets that were sealed
-/// elsewhere (`tests/sealed_packets.rs`).
+/// Covers every effective key length in the RFC; `tests/sealed_packets.rs` covers 40 bits.
 #[test]
 fn rfc_2268_blocks_are_reproduced_as_pads() {
     for case in vectors::blocks(include_str!("../../tests/vectors/rfc2268.txt")) {
@@ -58,8 +57,8 @@ fn rfc_2268_blocks_are_reproduced_as_pads() {
     }
 }
 
-/// The 64 weak, semi-weak and possibly weak keys by their structure, not from the list of the
-/// crate: every byte follows one of four patterns, the same in both halves of the key, and the
+/// The 64 weak, semi-weak and possibly weak keys by their structure, not from the crate's list:
+/// every byte follows one of four patterns, the same in both halves of the key, and the
 /// choices of a half XOR to zero. Such a key makes at most four different round keys.
 fn weak_keys() -> Vec<[u8; 8]> {
     const LEFT: [u8; 4] = [0x01, 0x1f, 0xe0, 0xfe];
@@ -72,7 +71,7 @@ fn weak_keys() -> Vec<[u8; 8]> {
     keys.collect()
 }
 
-/// What the derivation does with candidates: the number of the first that it takes.
+/// Runs the derivation on candidates; the index of the one that it accepts.
 fn accepted<const N: usize>(candidates: &[[u8; N]]) -> usize {
     let taken = Cell::new(0);
     let material: Zeroizing<[u8; N]> = first_strong(N, |retry, out| {
@@ -86,7 +85,7 @@ fn accepted<const N: usize>(candidates: &[[u8; N]]) -> usize {
 const STRONG: [[u8; 8]; 3] = [*b"keypadd0", *b"keypadd2", *b"keypadd4"];
 
 #[test]
-fn the_list_has_sixty_four_keys() {
+fn there_are_sixty_four_weak_keys() {
     let mut keys = weak_keys();
     keys.sort();
     keys.dedup();
@@ -94,9 +93,8 @@ fn the_list_has_sixty_four_keys() {
 }
 
 proptest! {
-    /// T-22.
     #[test]
-    fn weak_keys_are_passed_over_whatever_their_parity_bits(parity in any::<[u8; 8]>()) {
+    fn weak_keys_are_skipped_whatever_their_parity_bits(parity in any::<[u8; 8]>()) {
         for mut weak in weak_keys() {
             for (byte, parity) in weak.iter_mut().zip(parity) {
                 *byte ^= parity & 1;
@@ -113,7 +111,7 @@ proptest! {
     }
 
     #[test]
-    fn triple_des_with_two_equal_parts_is_passed_over(
+    fn triple_des_keys_with_two_equal_parts_are_skipped(
         parts in any::<[[u8; 8]; 3]>(),
         parity in any::<[u8; 8]>(),
     ) {
@@ -130,7 +128,7 @@ proptest! {
     }
 
     #[test]
-    fn parity_is_odd_and_no_key_bit_changes(key in any::<[u8; 8]>()) {
+    fn setting_odd_parity_changes_no_key_bit(key in any::<[u8; 8]>()) {
         let mut fixed = key;
         set_odd_parity(&mut fixed);
         for (fixed, byte) in fixed.into_iter().zip(key) {

@@ -1,4 +1,4 @@
-//! Pads by nobody's code but RustCrypto's, and what to ask for them: for tests of this crate and of the pool.
+//! Computes pads with RustCrypto's code only, for the tests of this crate and of the pool.
 
 use aes::{Aes128, Aes256};
 use ctr::Ctr32BE;
@@ -19,7 +19,7 @@ fn expand(key: &[u8], info: &[&[u8]], bytes: usize) -> Vec<u8> {
     out
 }
 
-/// The key of AES under a suite's.
+/// The AES key derived from a suite's key.
 pub(crate) fn aes_key(suite: Protection, key: &[u8], bytes: usize) -> Vec<u8> {
     match suite.mask_bytes() {
         0 => expand(key, &[b"keypadd enc"], bytes),
@@ -35,8 +35,8 @@ pub(crate) fn subkey(key: &[u8], number: u64, bytes: usize) -> (Vec<u8>, u64) {
     (material, iv) // parity bits do not change what DES computes
 }
 
-/// The first `length` bytes of a pad, the slow way: RustCrypto's `ctr` for AES, one block after
-/// the other for DES, with nothing from the crate under test but the suite's properties.
+/// The first `length` bytes of a pad, computed the slow way: RustCrypto's `ctr` for AES, block by
+/// block for DES, using nothing of the crate under test but the suite's properties.
 pub(crate) fn pad(
     suite: Protection,
     key: &[u8],
@@ -85,12 +85,12 @@ where
     }
 }
 
-/// Every pair that has pads.
+/// Every suite that has pads.
 pub(crate) fn with_pads() -> impl Iterator<Item = Protection> {
     Protection::all().filter(|suite| suite.cipher() != Cipher::Null)
 }
 
-/// Any packet number below 2^62, with a liking for the borders of segments and of words.
+/// Any packet number below 2^62, biased towards segment and word boundaries.
 pub(crate) fn numbers() -> impl Strategy<Value = u64> {
     let borders = [0u64, 64, 1 << 16, 1 << 32, 1 << 33, 1 << 61, (1 << 62) - 2];
     let near = (prop::sample::select(borders.to_vec()), -2i64..=1)

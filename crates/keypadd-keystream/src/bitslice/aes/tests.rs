@@ -1,4 +1,4 @@
-//! Every path against NIST and NESSIE, the crate `aes`, and at every length around a batch.
+//! Checks every path against NIST and NESSIE, and against the `aes` crate at every length around a batch.
 
 use super::*;
 use crate::bitslice::tests::{Random, paths};
@@ -14,7 +14,7 @@ const FILES: [&str; 5] = [
     include_str!("../../../tests/vectors/sp800_38a_ecb.txt"),
 ];
 
-/// The crate `aes`, a block at a time.
+/// Encrypts with the `aes` crate, a block at a time.
 fn reference(key: &[u8], block: u128) -> [u8; 16] {
     let mut block = block.to_be_bytes().into();
     match key.len() {
@@ -38,7 +38,7 @@ fn nist_and_nessie_blocks_are_reproduced_as_pads() {
 }
 
 #[test]
-fn rows_of_every_number_and_length_around_a_batch_are_those_of_the_aes_crate() {
+fn rows_of_every_number_and_length_around_a_batch_match_the_aes_crate() {
     let mut random = Random(197);
     for bytes in [16, 32] {
         let key: Vec<u8> = (0..bytes).map(|_| random.word() as u8).collect();
