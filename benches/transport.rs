@@ -14,8 +14,8 @@ use std::time::Duration;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use keypadd_keystream::{CipherEngine, Suite};
 use keypadd_provider::{
-    AllowList, CryptoSettings, KeyExchange, Meters, PrivateKey, PublicKey, Supply, client_config,
-    server_config,
+    AllowList, CryptoSettings, KeyExchange, Meters, PoolSwitch, PrivateKey, PublicKey,
+    client_config, server_config,
 };
 use keypadd_transport::{
     Accepted, ClientConfig, Connection, Delivery, Egress, Endpoint, EndpointConfig,
@@ -118,7 +118,7 @@ impl Tunnel {
             key: Arc::clone(key),
             suites: vec![Suite::default().protection()],
             kex: vec![KeyExchange::X25519.into()],
-            supply: Supply::default(),
+            pool: PoolSwitch::default(),
             cipher_engine: CipherEngine::default(),
             meters: Arc::new(Meters::default()),
         });

@@ -63,7 +63,7 @@ impl Ends {
             key: Arc::new(PrivateKey::generate().expect("randomness")),
             suites: vec![suite],
             kex: vec![KeyExchange::X25519.into()],
-            supply: pool.clone().filter(|_| end == measured).into(),
+            pool: pool.clone().filter(|_| end == measured).into(),
             cipher_engine: CipherEngine::default(),
             meters: Arc::clone(&meters[end as usize]),
         };

@@ -172,7 +172,7 @@ impl Daemon {
             key: settings.key,
             suites: accepted(&settings.suites, settings.permit_bench),
             kex: accepted_groups(&settings.kex, settings.permit_bench),
-            supply: pooling.supply(),
+            pool: pooling.switch(),
             cipher_engine: settings.cipher_engine,
             meters,
         };

@@ -1,5 +1,5 @@
 //! A daemon's pool: whether there is one, for which suites, within what bounds. `auto` times seals once for
-//! each suite and lets `keypadd_provider::pool_pays` decide. A reload may change all of it.
+//! each suite and lets `keypadd_provider::worth_pooling` decide. A reload may change all of it.
 
 use std::io::ErrorKind;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use keypadd_config::values::PoolMode;
 use keypadd_keystream::{CipherEngine, Protection, Suite};
 use keypadd_pool::{FillerFault, NotLocked, Pool, PoolSettings};
-use keypadd_provider::{SealTimes, Supply, pool_pays, seal_times};
+use keypadd_provider::{PoolSwitch, SealTimes, seal_times, worth_pooling};
 use serde::Serialize;
 
 use crate::error::{Error, Exit, system};
@@ -29,7 +29,7 @@ pub(crate) struct Pooling {
     state: Arc<Mutex<State>>,
     /// Has a handle that serves the suites for which a pool pays. Exchanged while the state is held, so that
     /// who reads both sees what belongs together.
-    supply: Supply,
+    switch: PoolSwitch,
 }
 
 #[derive(Debug)]
@@ -65,6 +65,8 @@ pub(crate) struct Change {
     options: PoolOptions,
     /// The pool from now on.
     pool: Option<Pool>,
+    /// Suites that do not use it.
+    excluded: Vec<Protection>,
     choices: Vec<Choice>,
     /// What its budget was, if it has another one since.
     former_budget_bytes: Option<usize>,
@@ -81,20 +83,20 @@ impl Pooling {
         engine: CipherEngine,
     ) -> Result<Self, Error> {
         let state = Arc::new(Mutex::new(State { options, choices: Vec::new() }));
-        let pooling = Self { state, supply: Supply::default() };
+        let pooling = Self { state, switch: PoolSwitch::default() };
         let change = pooling.prepare(options, suites, engine)?;
         pooling.apply(change);
         Ok(pooling)
     }
 
     /// What sessions draw on, now and after every change.
-    pub(crate) fn supply(&self) -> Supply {
-        self.supply.clone()
+    pub(crate) fn switch(&self) -> PoolSwitch {
+        self.switch.clone()
     }
 
     /// The pool that they draw on now.
     pub(crate) fn pool(&self) -> Option<Pool> {
-        self.supply.pool()
+        self.switch.pool()
     }
 
     /// The mode asked for, what `auto` found if that is the mode, and the pool.
@@ -102,7 +104,7 @@ impl Pooling {
         let state = self.locked();
         let mode = state.options.mode;
         let choices = if mode == PoolMode::Auto { state.choices.clone() } else { Vec::new() };
-        (mode, choices, self.supply.pool())
+        (mode, choices, self.switch.pool())
     }
 
     /// Why the pool no longer fills, in one line, where that is so: its filler has ended.
@@ -150,21 +152,19 @@ impl Pooling {
             None => None,
         };
         let is_left_out = |choice: &&Choice| options.mode == PoolMode::Auto && !choice.pays;
-        let not_paying: Vec<Protection> =
-            choices.iter().filter(is_left_out).map(|choice| choice.protection).collect();
-        let pool = pool.map(|pool| pool.except(&not_paying));
-        Ok(Change { options, pool, choices, former_budget_bytes })
+        let excluded = choices.iter().filter(is_left_out).map(|choice| choice.protection).collect();
+        Ok(Change { options, pool, excluded, choices, former_budget_bytes })
     }
 
     /// Puts a change in force, for sessions that live, for those whose handshake is under way, and for those
     /// to come.
     pub(crate) fn apply(&self, change: Change) {
-        let Change { options, pool, choices, .. } = change;
+        let Change { options, pool, excluded, choices, .. } = change;
         if let Some(pool) = &pool {
             pool.set_max_fill_cpu(options.max_fill_cpu_percent);
         }
         let mut state = self.locked();
-        self.supply.set(pool);
+        self.switch.set_excluding(pool, &excluded);
         *state = State { options, choices };
     }
 
@@ -201,7 +201,7 @@ fn choose(suites: &[Suite], engine: CipherEngine, former: &[Choice]) -> Vec<Choi
         let times = seal_times(suite, engine).map(Vec::from).unwrap_or_default();
         Choice {
             suite: suite.name(),
-            pays: pool_pays(&times),
+            pays: worth_pooling(&times),
             seals: times.into_iter().map(report).collect(),
             protection: suite,
         }
@@ -276,7 +276,7 @@ mod tests {
     struct Refuses;
 
     impl FillerHost for Refuses {
-        fn stand_back(&mut self) -> Priority {
+        fn lower_priority(&mut self) -> Priority {
             Priority::Ordinary
         }
 
@@ -293,7 +293,7 @@ mod tests {
     struct Fails;
 
     impl FillerHost for Fails {
-        fn stand_back(&mut self) -> Priority {
+        fn lower_priority(&mut self) -> Priority {
             Priority::Idle
         }
 
@@ -323,7 +323,7 @@ mod tests {
             assert!(Instant::now() < deadline, "the filler goes on");
             std::thread::yield_now();
         }
-        pooling.supply.set(Some(pool));
+        pooling.switch.set(Some(pool));
         pooling
     }
 
@@ -390,7 +390,7 @@ mod tests {
             for mode in [Auto, On, Off, On, Auto, Off, Auto, Auto] {
                 change(&pooling, options(mode, 1 << 20));
                 let (shown, choices, pool) = pooling.in_force();
-                let is_served = pool.as_ref().is_some_and(|pool| pool.serves(SUITES[0].into()));
+                let is_served = pooling.switch.serves(SUITES[0].into());
                 let expected = mode == On || mode == Auto && pays;
                 assert_eq!((shown, pool.is_some(), is_served), (mode, expected, expected));
                 // Timed, it would have figures.

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use keypadd_bench::Exchange;
 use keypadd_keystream::{CipherEngine, MeasureSuite};
-use keypadd_provider::{CryptoSettings, KeyExchange, Meters, PrivateKey, Supply, client_config};
+use keypadd_provider::{
+    CryptoSettings, KeyExchange, Meters, PoolSwitch, PrivateKey, client_config,
+};
 use keypadd_tunnel::wire::Instance;
 use keypadd_tunnel::{
     AuthError, BenchForward, Bind, Bound, Client, ClientError, ClientSettings, Forward,
@@ -25,7 +27,7 @@ async fn measuring(server: &str, target: SocketAddr) -> Client {
         key: Arc::new(PrivateKey::from_pem(PRIVATE_KEY).unwrap()),
         suites: vec![MeasureSuite::NULL_HMAC_SHA1.into()],
         kex: vec![KeyExchange::X25519.into()],
-        supply: Supply::default(),
+        pool: PoolSwitch::default(),
         cipher_engine: CipherEngine::default(),
         meters: Arc::new(Meters::default()),
     };

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use keypadd_keystream::{CipherEngine, Suite};
 use keypadd_provider::{
-    CryptoSettings, KeyExchange, Meters, PrivateKey, PublicKey, Supply, client_config,
+    CryptoSettings, KeyExchange, Meters, PoolSwitch, PrivateKey, PublicKey, client_config,
 };
 use serde_json::Value;
 use tokio::time::{sleep, timeout};
@@ -25,7 +25,7 @@ async fn shake_hands(server: SocketAddr, handshakes: u64, at_once: u64) {
         key: Arc::new(PrivateKey::generate().unwrap()),
         suites: vec![SUITES[0].parse::<Suite>().unwrap().into()],
         kex: vec![KeyExchange::X25519.into()],
-        supply: Supply::default(),
+        pool: PoolSwitch::default(),
         cipher_engine: CipherEngine::default(),
         meters: Arc::new(Meters::default()),
     };

@@ -31,7 +31,7 @@ impl Background {
     /// sleeps takes longer to wake than a packet to be encrypted; where fillers of one arm are busy, this
     /// keeps the cores of all arms awake alike.
     pub(crate) fn awake(longest: Duration) -> Self {
-        Self::of(1.0, longest, || Kernel::default().stand_back() != Priority::Ordinary)
+        Self::of(1.0, longest, || Kernel::default().lower_priority() != Priority::Ordinary)
     }
 
     fn of(share: f64, longest: Duration, may_work: fn() -> bool) -> Self {

@@ -1,12 +1,12 @@
-//! The memory that keystream lives in: anonymous mappings, one a unit.
+//! Maps the memory that holds keystream: one anonymous mapping per unit.
 //!
-//! Knows pages, never what is written on them. They are kept out of core dumps and out of forked
-//! children, and locked into memory as far as the process's limit allows. A unit is a mapping of its
-//! own, so that a smaller budget gives pages back to the kernel, which sees neighbours as one area.
-//! (`MADV_WIPEONFORK` would be wrong here: it hands a child keystream of zeros.)
+//! Pages are kept out of core dumps and forked children, and locked into memory as far as the
+//! process's limit allows. A unit is its own mapping so that a smaller budget can return pages to the
+//! kernel, which merges adjacent ones. (`MADV_WIPEONFORK` would be wrong here: it would give a child
+//! keystream of zeros.)
 
 use std::ops::{Deref, DerefMut};
-// Not the makings of `sync.rs`: what becomes of memory that nobody uses is no matter of a model.
+// Not from `sync.rs`: the loom model does not cover releasing memory.
 use std::sync::mpsc;
 use std::{io, thread};
 
@@ -15,8 +15,8 @@ use memmap2::{Advice, MmapMut};
 /// Bytes of a unit, the smallest piece that the pool hands out: two pages.
 pub(crate) const UNIT_BYTES: usize = 8192;
 
-/// One piece of pool memory; dropped, its pages go back to the kernel, which is not for a filler to do:
-/// see [`releaser`].
+/// One piece of pool memory. Dropping it returns its pages to the kernel; a filler must not do that
+/// itself, see [`releaser`].
 #[derive(Debug)]
 pub(crate) struct Unit {
     pages: MmapMut,
@@ -24,7 +24,7 @@ pub(crate) struct Unit {
 }
 
 impl Unit {
-    /// Whether the kernel promised to keep the unit out of swap.
+    /// Whether the unit is locked into memory.
     pub(crate) fn is_locked(&self) -> bool {
         self.locked
     }
@@ -52,14 +52,14 @@ impl DerefMut for Unit {
 /// Maps `count` units.
 ///
 /// # Errors
-/// When the kernel refuses a mapping. A refused lock is not an error: [`Unit::is_locked`] says so.
+/// If the kernel refuses a mapping. A refused lock is not an error, see [`Unit::is_locked`].
 pub(crate) fn map(count: usize) -> io::Result<Vec<Unit>> {
     let mut units = Vec::with_capacity(count);
     let mut may_lock = true;
     for _ in 0..count {
         let pages = MmapMut::map_anon(UNIT_BYTES)?;
-        // A kernel that refuses leaves memory that is dumped or inherited: rather no pool than
-        // less protection than documented.
+        // If the kernel refuses these, memory could be dumped or inherited: fail rather than protect
+        // less than documented.
         pages.advise(Advice::DontDump)?;
         pages.advise(Advice::DontFork)?;
         may_lock = may_lock && pages.lock().is_ok();
@@ -68,29 +68,22 @@ pub(crate) fn map(count: usize) -> io::Result<Vec<Unit>> {
     Ok(units)
 }
 
-/// How many of these the kernel promised to keep out of swap.
+/// How many of these are locked into memory.
 pub(crate) fn locked(units: &[Unit]) -> usize {
     units.iter().filter(|unit| unit.is_locked()).count()
 }
 
-/// Where memory goes that nobody will use again, see [`releaser`].
+/// Takes memory that will not be used again, see [`releaser`].
 pub(crate) type Released = mpsc::Sender<Vec<Unit>>;
 
-/// Starts a thread that gives pages back to the kernel, until the last sender is gone.
+/// Starts a thread that returns pages to the kernel, until the last sender is gone.
 ///
-/// For that the kernel holds the lock of all the process's mappings. A thread that runs only when a CPU is
-/// idle may be stopped right then, for seconds on a busy machine, and whoever maps memory or starts a thread
-/// would wait for it. So a filler passes memory on to this thread, which is of its maker's class.
+/// Unmapping holds the lock of all the process's mappings. A SCHED_IDLE thread may be preempted right
+/// then, for seconds on a busy machine, and block whoever maps memory or starts a thread. So a filler
+/// passes memory on to this thread, which runs in its creator's scheduling class.
 pub(crate) fn releaser() -> io::Result<Released> {
     let (sender, unwanted) = mpsc::channel::<Vec<Unit>>();
     let release = move || unwanted.into_iter().for_each(drop);
     thread::Builder::new().name("keypadd-unmap".into()).spawn(release)?;
     Ok(sender)
-}
-
-/// Overwrites keystream so that the stores cannot be elided: the memory outlives the call, and the
-/// fence keeps the compiler from seeing a dead store in a caller that it inlined.
-pub(crate) fn wipe(bytes: &mut [u8]) {
-    bytes.fill(0);
-    std::sync::atomic::compiler_fence(std::sync::atomic::Ordering::SeqCst);
 }

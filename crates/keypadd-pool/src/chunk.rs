@@ -1,32 +1,32 @@
-//! A chunk: one part of the keystream of 64 consecutive packet numbers of one key.
+//! Holds one part of the keystream of 64 consecutive packet numbers of one key.
 //!
-//! A chunk is neither `Clone` nor `Copy`. Finding a pad checks that the chunk belongs to the key, the segment
-//! and the part that the caller means: the real bug of a pool is a pad under the wrong number, so the check
-//! stays in release builds. Using it marks it taken and wipes what is used of it.
+//! A chunk is neither `Clone` nor `Copy`. Finding a pad checks, in release builds too, that the chunk
+//! belongs to the caller's key, segment and part: the worst bug of a pool is a pad under the wrong number.
+//! Taking a pad marks it taken and wipes what is used of it.
 
 use std::ops::Range;
 use std::sync::atomic::{Ordering::SeqCst, compiler_fence};
 
-use keypadd_keystream::{KeystreamKey, SEGMENT_PACKETS, Segment};
+use keypadd_keystream::{KeystreamKey, SEGMENT_PACKETS, Segment, wipe};
 
-use crate::arena::{UNIT_BYTES, Unit, wipe};
-use crate::shared::Home;
+use crate::arena::{UNIT_BYTES, Unit};
+use crate::filler_state::Home;
 
-/// Bytes of a pad that a head chunk holds: a keystroke's packet needs no more.
+/// Bytes of a pad that a head chunk holds: enough for a keystroke's packet.
 pub const HEAD_BYTES: usize = 128;
 /// Bytes of a pad that a body chunk holds, after the head's.
 pub const BODY_BYTES: usize = 1328;
-/// Bytes of a pad that the pool can hold at all: enough for a UDP payload of 1,452 bytes less
-/// the shortest header and the tag, plus GCM's tag mask. Longer packets end inline.
+/// Bytes of a pad that the pool holds at most: enough for a UDP payload of 1,452 bytes less the
+/// shortest header and the tag, plus GCM's tag mask. The end of longer pads is generated inline.
 pub const PAD_BYTES: usize = HEAD_BYTES + BODY_BYTES;
 
-/// A row that begins with so many zeros is no pad.
+/// A row that begins with this many zeros is not a pad.
 const MARK_BYTES: usize = 16;
-/// The longest rest of a pad that is wiped along with what was used of it, two lines of a cache: for a longer
-/// one, a packet would wait until memory that it has no use for has been fetched.
+/// The longest unused rest of a pad that is wiped when the pad is taken: two cache lines. Wiping more would
+/// make the packet wait for memory that it does not need.
 const REST_WIPED_MAX: usize = 128;
 
-/// Which bytes of every pad a chunk holds.
+/// The part of every pad that a chunk holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// The first [`HEAD_BYTES`].
@@ -39,7 +39,7 @@ impl Part {
     /// Both parts, in pad order.
     pub const ALL: [Self; 2] = [Self::Head, Self::Body];
 
-    /// The part's place in a pad, in bytes.
+    /// The part's byte range in a pad.
     pub const fn range(self) -> Range<usize> {
         match self {
             Self::Head => 0..HEAD_BYTES,
@@ -58,8 +58,8 @@ impl Part {
         UNIT_BYTES / self.row_bytes()
     }
 
-    /// The unit that holds the row of `slot`, and where in it. By constants: to divide takes as long as to
-    /// XOR a keystroke.
+    /// The unit that holds the row of `slot`, and the range in it. Divides by constants: a division would
+    /// take as long as XORing a keystroke.
     #[inline(always)]
     const fn place(self, slot: usize) -> (usize, Range<usize>) {
         const HEADS: usize = Part::Head.rows_per_unit();
@@ -72,7 +72,7 @@ impl Part {
         (unit, start..start + self.row_bytes())
     }
 
-    /// Units that a chunk of this part takes from the arena.
+    /// Units in a chunk of this part.
     pub(crate) const fn units(self) -> usize {
         SEGMENT_PACKETS.div_ceil(self.rows_per_unit())
     }
@@ -82,15 +82,15 @@ impl Part {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KeyId(pub(crate) u64);
 
-/// The keystream of one part of one segment of one key. Dropped chunks are wiped and their memory
-/// goes home to the pool. No `Debug`: it would print keystream.
+/// The keystream of one part of one segment of one key. Dropping it wipes it and returns its memory
+/// to the pool. Has no `Debug`, which would print keystream.
 pub(crate) struct Chunk {
     key: KeyId,
     segment: Segment,
     part: Part,
-    /// One bit a packet: set when its pad was used.
+    /// One bit per packet: its pad was taken.
     taken: u64,
-    /// One bit a packet: set when all of its pad has been wiped.
+    /// One bit per packet: all of its pad has been wiped.
     wiped: u64,
     units: Box<[Unit]>,
     home: Home,
@@ -122,15 +122,15 @@ impl Chunk {
         self.segment
     }
 
-    /// Pads that were generated and never used.
+    /// Pads that were generated and not used.
     pub(crate) fn untaken(&self) -> u32 {
         self.taken.count_zeros()
     }
 
-    /// Where the pad of `slot` of (key, segment, part) lies, if it is here and unused.
+    /// The place of the pad of `slot` of (key, segment, part), if it is in this chunk and unused.
     ///
-    /// A row that begins with 16 zero bytes is never keystream that was generated: it was wiped, or never
-    /// written. XORing it would send plaintext, so it counts as not here.
+    /// A row that begins with 16 zero bytes was wiped or never written. XORing it would send plaintext, so
+    /// it counts as missing.
     #[inline(always)]
     fn find(
         &self,
@@ -148,7 +148,7 @@ impl Chunk {
         is_keystream.then_some((unit, bytes))
     }
 
-    /// Reads a pad where it lies, without taking it: for GCM's tag mask, before the tag is known to be good.
+    /// Reads a pad in place without taking it: for GCM's tag mask, before the tag is verified.
     pub(crate) fn peek(
         &self,
         key: KeyId,
@@ -160,7 +160,7 @@ impl Chunk {
         Some(&self.units[unit][bytes])
     }
 
-    /// The pad of `slot` of (key, segment, part), to be taken.
+    /// The pad of `slot` of (key, segment, part), ready to be taken.
     #[inline(always)]
     pub(crate) fn row(
         &mut self,
@@ -174,8 +174,7 @@ impl Chunk {
         Some(Row { bytes: &mut units[unit][bytes], bit: 1 << slot, taken, wiped })
     }
 
-    /// Wipes what is left of all pads, and counts those of which nothing was used as wasted; the chunk has
-    /// nothing to take after that.
+    /// Wipes what is left of all pads, and counts unused ones as wasted. Nothing can be taken afterwards.
     pub(crate) fn wipe_left(&mut self) {
         self.home.count_wasted(u64::from(self.untaken()));
         self.taken = u64::MAX;
@@ -186,26 +185,25 @@ impl Chunk {
         self.wiped = u64::MAX;
     }
 
-    /// The memory of a chunk that has been wiped.
+    /// Wipes the chunk and returns its memory.
     pub(crate) fn into_units(mut self) -> Box<[Unit]> {
         self.wipe_left();
         std::mem::take(&mut self.units)
     }
 }
 
-/// One packet's row of a chunk: found, and not used yet.
+/// One packet's row of a chunk, not taken yet.
 pub(crate) struct Row<'a> {
     bytes: &'a mut [u8],
-    /// The packet's place in the chunk's two maps.
+    /// The packet's bit in the chunk's two maps.
     bit: u64,
     taken: &'a mut u64,
     wiped: &'a mut u64,
 }
 
 impl Row<'_> {
-    /// Takes the pad: XORs its first bytes over `mask` and then `data`, and wipes what was used of it; a long
-    /// rest is wiped along with what was not used at all. Both together are no longer than the row, or it
-    /// panics.
+    /// Takes the pad: XORs its first bytes into `mask` and then `data`, and wipes what was used. A long rest
+    /// is wiped with the chunk. Panics if both together are longer than the row.
     #[inline(always)]
     pub(crate) fn take(self, mask: &mut [u8], data: &mut [u8]) {
         let Self { bytes: row, bit, taken, wiped } = self;
@@ -219,13 +217,13 @@ impl Row<'_> {
             wipe(rest);
             *wiped |= bit;
         } else {
-            // The first bytes in any case: they tell that there is no pad any more.
+            // At least the first bytes, which mark the pad as gone.
             wipe(&mut row[..MARK_BYTES]);
         }
     }
 }
 
-/// XORs a pad over as many bytes of data, and wipes it.
+/// XORs a pad into equally many bytes of data, and wipes it.
 #[inline(always)]
 fn spend(data: &mut [u8], pad: &mut [u8]) {
     for (byte, pad) in data.iter_mut().zip(&mut *pad) {

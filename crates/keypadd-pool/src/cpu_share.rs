@@ -1,28 +1,29 @@
-//! How much CPU time a filler may take: a share of one core, over time. Knows no clock and no thread:
-//! what has passed and what was spent is told.
+//! Limits a filler's CPU time to a share of one core.
+//!
+//! Knows no clock and no thread: the caller reports elapsed and spent time.
 
 use std::time::Duration;
 
-/// A share that was not used is kept for so long.
+/// Unused CPU time is kept for this long.
 const KEPT_SECONDS: f64 = 1.0;
-/// A filler that has spent its share rests until it has so much of it again: a rest for every piece of
-/// work would be a wake-up for every piece of work.
+/// A filler that has spent its share rests until it has earned this much again, so that it does not wake
+/// up for every piece of work.
 const REST_SECONDS: f64 = 0.05;
 /// No limit, in percent of one core.
 pub(crate) const WHOLE_CORE: u64 = 100;
 
-/// What is left of a share.
+/// The state of a share.
 #[derive(Debug, Default)]
 pub(crate) struct CpuShare {
     at: Duration,
     spent: Duration,
-    /// CPU time that may be spent now, in seconds of the time that it takes to earn it.
+    /// CPU time that may be spent now, in the seconds that it takes to earn it.
     credit: f64,
     resting: bool,
 }
 
 impl CpuShare {
-    /// How long to rest, if at all, for a thread that has spent this much CPU time by `now`.
+    /// How long a thread that has spent this much CPU time by `now` must rest, if at all.
     pub(crate) fn rest(
         &mut self,
         now: Duration,
@@ -47,8 +48,8 @@ impl CpuShare {
 mod tests {
     use super::*;
 
-    /// A thread that works whenever it may, for `seconds`, in pieces of this CPU time; the CPU time that
-    /// it spent and how often it rested.
+    /// Runs a thread that works whenever it may, for `seconds`, in pieces of this CPU time; returns the
+    /// CPU time it spent and how often it rested.
     fn run(percent: u64, piece: Duration, seconds: u64) -> (Duration, u64) {
         let mut share = CpuShare::default();
         let (mut now, mut spent, mut rests) = (Duration::ZERO, Duration::ZERO, 0);
@@ -68,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_keeps_to_its_share_in_few_and_long_rests() {
+    fn a_thread_keeps_to_its_share_with_few_long_rests() {
         for percent in [1, 10, 50, 99] {
             for piece in [Duration::from_micros(3), Duration::from_millis(14)] {
                 let (spent, rests) = run(percent, piece, 30);
@@ -86,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_share_that_was_not_used_is_kept_for_a_second() {
+    fn an_unused_share_is_kept_for_a_second() {
         let mut share = CpuShare::default();
         let hour = Duration::from_secs(3600);
         assert_eq!(share.rest(hour, Duration::ZERO, 10), None);

@@ -1,52 +1,50 @@
-//! How much a direction's packets need, learned from its traffic, and what a peer may hold.
+//! Learns how much keystream a direction needs from its traffic, and holds the limits of peers.
 //!
-//! A key counts packets, the filler turns the counts into rates. They belong to the direction of a
-//! connection and not to a key: the next key will carry the same traffic. Knows no chunks, and no
-//! clock but the `now` it is given.
+//! Lanes count packets, and the filler turns the counts into rates. Both belong to the direction of a
+//! connection, not to a key: the next key will carry the same traffic.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::arena::UNIT_BYTES;
 use crate::chunk::Part;
-use crate::plan::Allotment;
+use crate::lane_view::Allotment;
 use crate::sync::{AtomicU64, Ordering::Relaxed};
 
-/// Time constant of the averages: a burst that is over weighs a third as much after it.
+/// The time constant of the averages: after it, a past burst weighs about a third as much.
 const MEMORY: Duration = Duration::from_secs(10);
 
-/// Readings closer together than this say little about a rate.
+/// The shortest time between two readings that says enough about a rate.
 const SHORTEST: Duration = Duration::from_millis(50);
 
-/// Which way a key's packets go.
+/// The direction of a key's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// Packets that we send: their numbers only rise.
+    /// Packets that we send; their numbers only rise.
     Send,
-    /// Packets that arrive: some come late, so a few chunks behind the newest are kept.
+    /// Packets that arrive; some come late, so a few chunks behind the newest are kept.
     Receive,
 }
 
-/// Memory that the connections of one peer may hold together. Clones are the same peer's.
+/// The memory that the connections of one peer may hold together. Clones share the limit.
 #[derive(Clone, Debug)]
 pub struct Allowance(Arc<AtomicU64>);
 
 impl Allowance {
-    /// Bytes that are no limit.
+    /// No limit.
     pub const UNLIMITED: u64 = u64::MAX;
 
-    /// An allowance of so many bytes. Where it is less than a head chunk for each of the peer's lanes,
-    /// some have none.
+    /// A limit in bytes. If it is less than a head chunk for each of the peer's lanes, some have none.
     pub fn new(bytes: u64) -> Self {
         Self(Arc::new(AtomicU64::new(bytes)))
     }
 
-    /// Changes it; the plan obeys when it is next made.
+    /// Changes the limit; the next plan obeys it.
     pub fn set(&self, bytes: u64) {
         self.0.store(bytes, Relaxed);
     }
 
-    /// What plans go by; `None` without a limit.
+    /// The limit as the planner uses it; `None` if unlimited.
     pub(crate) fn allotment(&self) -> Option<Allotment> {
         let bytes = Some(self.0.load(Relaxed)).filter(|bytes| *bytes != Self::UNLIMITED)?;
         let units = usize::try_from(bytes / UNIT_BYTES as u64).unwrap_or(usize::MAX);
@@ -54,32 +52,32 @@ impl Allowance {
     }
 }
 
-/// One direction of one connection, over all its keys. Clones are the same direction.
+/// The traffic of one direction of a connection, over all its keys. Clones share the counts.
 #[derive(Clone, Debug)]
 pub struct Traffic {
     pub(crate) direction: Direction,
     needed: Arc<[AtomicU64; 2]>,
-    /// The filler's alone: no packet waits for it.
+    /// Used by the filler only: no packet waits for it.
     averages: Arc<Mutex<Averages>>,
 }
 
-/// What the filler has made of the counts.
+/// Rates, computed by the filler from the counts.
 #[derive(Debug, Default)]
 struct Averages {
     /// The counts of the last reading.
     counts: [u64; 2],
-    /// When that was; `None` before the first.
+    /// The time of the last reading; `None` before the first.
     at: Option<Duration>,
     per_second: [f64; 2],
 }
 
 impl Traffic {
-    /// A direction that has carried nothing yet.
+    /// A direction without traffic so far.
     pub fn new(direction: Direction) -> Self {
         Self { direction, needed: Arc::default(), averages: Arc::default() }
     }
 
-    /// Counts a packet by the parts of its pad. One thread at a time counts.
+    /// Counts a packet by the parts of its pad. Call from one thread at a time.
     #[inline(always)]
     pub(crate) fn count(&self, pad_bytes: usize) {
         for part in Part::ALL {
@@ -94,8 +92,8 @@ impl Traffic {
         Part::ALL.map(|part| self.needed[part as usize].load(Relaxed))
     }
 
-    /// Packets a second that needed each part, lately. What was carried before the first reading counts
-    /// as carried right then: a filler that comes late has missed nothing.
+    /// Recent packets per second that needed each part. Packets before the first reading count as if
+    /// they had come at that moment, so a late filler misses nothing.
     pub(crate) fn demand(&self, now: Duration) -> [f64; 2] {
         let mut averages = self.averages.lock().unwrap_or_else(PoisonError::into_inner);
         let passed = now.saturating_sub(*averages.at.get_or_insert(now));
@@ -119,7 +117,7 @@ mod tests {
     use super::*;
     use crate::chunk::{HEAD_BYTES, PAD_BYTES};
 
-    /// Readings every 100 ms of a direction that carries `packets` of `pad_bytes` in between.
+    /// Reads the rate every 100 ms, with `packets` packets of `pad_bytes` in between.
     fn carry(traffic: &Traffic, from: Duration, steps: u32, packets: u64, pad_bytes: usize) {
         for step in 1..=steps {
             (0..packets).for_each(|_| traffic.count(pad_bytes));
@@ -149,14 +147,14 @@ mod tests {
     }
 
     #[test]
-    fn packets_that_need_no_pad_ask_for_none() {
+    fn packets_without_a_pad_create_no_demand() {
         let traffic = Traffic::new(Direction::Send);
         carry(&traffic, Duration::ZERO, 100, 100, 0);
         assert_eq!(traffic.demand(Duration::from_secs(10)), [0.0, 0.0]);
     }
 
     #[test]
-    fn what_was_carried_before_anybody_looked_counts_and_all_keys_see_it() {
+    fn packets_before_the_first_reading_count_for_all_keys() {
         let traffic = Traffic::new(Direction::Receive);
         (0..1000).for_each(|_| traffic.count(PAD_BYTES));
         let of_the_next_key = traffic.clone();
@@ -167,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn readings_that_come_too_soon_change_nothing_and_lose_nothing() {
+    fn readings_too_close_together_change_nothing_and_lose_nothing() {
         let traffic = Traffic::new(Direction::Receive);
         assert_eq!(traffic.demand(Duration::ZERO), [0.0, 0.0]);
         (0..1000).for_each(|_| traffic.count(1));

@@ -1,8 +1,8 @@
-//! The filler: turns plans into chunks, a step at a time.
+//! Fills lanes with chunks, one step at a time.
 //!
-//! It takes back spent memory, asks `targets.rs` and `plan.rs` for a plan, and makes whole chunks.
-//! Consumers ring for it, at most once per sleep, and never wait for it. It knows no clock and no
-//! thread: [`Filler::step`] is called by the thread of `thread.rs`, or by a simulator.
+//! A [`Filler`] collects spent memory, plans (`targets.rs`, `plan.rs`) and generates whole chunks.
+//! Consumers wake it at most once per sleep and never wait for it. It knows no clock and no thread:
+//! the thread of `thread.rs`, or a simulator, calls [`Filler::step`].
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,24 +14,25 @@ use crate::arena::{Released, Unit, locked};
 use crate::chunk::{Chunk, KeyId, Part};
 use crate::cpu_share::CpuShare;
 use crate::demand::{Allowance, Traffic};
-use crate::lane::{PartHolding, Shared};
-use crate::plan::{LaneView, Plan, Recall, Stage, Work, plan_refill};
-use crate::shared::{FillerShared, Home};
-use crate::stock::Stock;
+use crate::filler_state::{FillerState, Home};
+use crate::free_units::FreeUnits;
+use crate::lane_state::{LaneState, PartHolding};
+use crate::lane_view::{LaneView, Stage};
+use crate::plan::{Plan, Recall, Work, plan_refill};
 use crate::sync::Ordering::{AcqRel, Relaxed};
 use crate::sync::{Consumer, Producer, mpsc};
 use crate::targets::targets;
 
-/// Segments that the filler may skip ahead of a consumer that outruns it, by part. Skipped
-/// segments stay empty, also when the burst is over and keystrokes follow, which live on heads:
-/// those are quickly made, so little is skipped.
+/// Segments that the filler may skip to get ahead of a consumer that outruns it, by part. Skipped
+/// segments stay empty even when keystrokes, which need heads, follow the burst. Heads are quick to
+/// generate, so few are skipped.
 const MAX_LEAD: [u64; 2] = [2, 32];
 
-/// What the filler is told by the pool's handles.
+/// Orders from the pool's handles to the filler.
 pub(crate) enum Order {
     /// Fill this lane.
     Lane(Box<Feed>),
-    /// Keep to this many units; `new` are those that a larger budget takes.
+    /// Use this many units; `new` holds those added by a larger budget.
     Budget { units: usize, new: Vec<Unit> },
 }
 
@@ -39,9 +40,9 @@ pub(crate) enum Order {
 pub(crate) struct Feed {
     key: KeyId,
     keystream: Arc<KeystreamKey>,
-    shared: Arc<Shared>,
+    state: Arc<LaneState>,
     traffic: Traffic,
-    /// Its peer's, if that is limited.
+    /// Its peer's limit, if it has one.
     allowance: Option<Allowance>,
     ends: [FeedEnd; 2],
 }
@@ -50,24 +51,24 @@ impl Feed {
     pub(crate) fn new(
         key: KeyId,
         keystream: Arc<KeystreamKey>,
-        shared: Arc<Shared>,
+        state: Arc<LaneState>,
         (traffic, allowance): (Traffic, Option<Allowance>),
         ends: [FeedEnd; 2],
     ) -> Self {
-        Self { key, keystream, shared, traffic, allowance, ends }
+        Self { key, keystream, state, traffic, allowance, ends }
     }
 
-    /// What the plan needs to know.
+    /// The lane as the planner sees it.
     fn view(&mut self, now: Duration) -> LaneView {
-        let Self { shared, traffic, allowance, ends, .. } = self;
-        let holdings = shared.holdings();
+        let Self { state, traffic, allowance, ends, .. } = self;
+        let holdings = state.holdings();
         LaneView {
-            stage: shared.stage(),
-            at_hand: holdings.each_ref().map(PartHolding::at_hand),
+            stage: state.stage(),
+            available: holdings.each_ref().map(PartHolding::available),
             kept: holdings.map(|holding| holding.kept),
             demand: traffic.demand(now),
             allotment: allowance.as_ref().and_then(Allowance::allotment),
-            recalled: Part::ALL.map(|part| ends[part as usize].is_recalled(shared, part)),
+            recalled: Part::ALL.map(|part| ends[part as usize].is_recalled(state, part)),
         }
     }
 }
@@ -78,9 +79,9 @@ pub(crate) struct FeedEnd {
     pub(crate) spent: Consumer<Box<Chunk>>,
     /// The next segment to generate.
     next: Segment,
-    /// Segments to stay ahead of the consumer: grows while chunks arrive too late to be used.
+    /// Segments to stay ahead of the consumer; grows while chunks arrive too late to be used.
     lead: u64,
-    /// Chunks have been asked back.
+    /// A recall is outstanding.
     recalled: bool,
 }
 
@@ -93,10 +94,11 @@ impl FeedEnd {
         Self { ready, spent, next, lead: 0, recalled: false }
     }
 
-    /// Whether a recall is not obeyed yet. Once it is, filling goes on where it left a gap.
-    fn is_recalled(&mut self, shared: &Shared, part: Part) -> bool {
+    /// Whether a recall is outstanding. Once the consumer has obeyed it, filling resumes where it left a
+    /// gap.
+    fn is_recalled(&mut self, state: &LaneState, part: Part) -> bool {
         if self.recalled
-            && let Some(resume) = shared.parts[part as usize].obeyed()
+            && let Some(resume) = state.parts[part as usize].obeyed()
         {
             self.recalled = false;
             let resume = PacketNumber::new(resume.saturating_mul(SEGMENT_PACKETS as u64));
@@ -106,32 +108,32 @@ impl FeedEnd {
     }
 }
 
-/// What a filler has just done.
+/// The outcome of one step of a filler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// It made a chunk, or found that one was no longer wanted.
+    /// It generated a chunk, or found that one was no longer wanted.
     Worked,
-    /// There is nothing to do until somebody wakes it.
+    /// There is nothing to do until it is woken.
     Idle,
-    /// It has spent its share of the CPU: nothing until so much time has passed.
+    /// It has spent its share of the CPU and must rest this long.
     Resting(Duration),
-    /// The last handle of its pool is gone: there will be nothing to do any more.
+    /// The last handle of its pool is gone; it is done for good.
     Stopped,
 }
 
-/// Makes the chunks of one pool. [`Pool::new`](crate::Pool::new) gives it a thread; whoever takes
-/// it from [`Pool::with_filler`](crate::Pool::with_filler) decides when it works.
+/// Generates the chunks of one pool. [`Pool::new`](crate::Pool::new) runs it in a thread; the caller of
+/// [`Pool::with_filler`](crate::Pool::with_filler) steps it.
 pub struct Filler {
-    shared: Arc<FillerShared>,
+    state: Arc<FillerState>,
     orders: mpsc::Receiver<Order>,
     feeds: Vec<Feed>,
-    /// What is left of the last plan, its lanes as places in `feeds`.
+    /// The rest of the last plan; its lanes are indices into `feeds`.
     work: VecDeque<Work>,
-    /// Memory of chunks that were dropped rather than given back.
+    /// Memory of chunks that were dropped instead of given back.
     returned: mpsc::Receiver<Box<[Unit]>>,
     released: Released,
     home: Home,
-    free: Stock,
+    free: FreeUnits,
     mapped_units: usize,
     locked_units: usize,
     budget_units: usize,
@@ -141,23 +143,23 @@ pub struct Filler {
 
 impl Filler {
     pub(crate) fn new(
-        shared: Arc<FillerShared>,
+        state: Arc<FillerState>,
         orders: mpsc::Receiver<Order>,
         units: Vec<Unit>,
         released: Released,
     ) -> Self {
         let (sender, returned) = mpsc::channel();
-        let home = Home::new(sender, Arc::clone(&shared));
+        let home = Home::new(sender, Arc::clone(&state));
         let budget_units = units.len();
         let mut filler = Self {
-            shared,
+            state,
             orders,
             feeds: Vec::new(),
             work: VecDeque::new(),
             returned,
             released,
             home,
-            free: Stock::default(),
+            free: FreeUnits::default(),
             mapped_units: 0,
             locked_units: 0,
             budget_units,
@@ -172,27 +174,27 @@ impl Filler {
         self.work.is_empty()
     }
 
-    /// Tells it what CPU time it has spent in all: what a limit is held against.
+    /// Reports the total CPU time it has spent, for the CPU limit.
     pub fn spent(&mut self, cpu: Duration) {
         self.cpu_spent = cpu;
     }
 
-    /// Does one chunk's work at most, and looks around first when the last plan has been carried
-    /// out. Never waits. `now` counts from any one moment: rates are learned by it.
+    /// Generates at most one chunk, after planning anew if the last plan is done. Never waits. `now`
+    /// counts from any fixed moment; rates are computed from it.
     pub fn step(&mut self, now: Duration) -> Step {
-        if self.shared.stop.load(Relaxed) {
+        if self.state.stop.load(Relaxed) {
             return Step::Stopped;
         }
-        // Before it takes note of who rang: nobody rings again while it rests.
-        let percent = self.shared.max_cpu_percent.load(Relaxed);
+        // Before clearing the wake-up flag, so that nobody wakes it while it rests.
+        let percent = self.state.max_cpu_percent.load(Relaxed);
         if let Some(rest) = self.cpu.rest(now, self.cpu_spent, percent) {
             return Step::Resting(rest);
         }
         if self.work.is_empty() {
-            // Paired with the swap of a consumer: what it did before asking is seen below.
-            self.shared.wanted.swap(false, AcqRel);
+            // Pairs with the swap of a consumer: what it did before waking us is visible below.
+            self.state.wanted.swap(false, AcqRel);
             // The last handle may have gone since.
-            if self.shared.stop.load(Relaxed) {
+            if self.state.stop.load(Relaxed) {
                 return Step::Stopped;
             }
         }
@@ -205,7 +207,7 @@ impl Filler {
                 self.recall(recall);
             }
             let filled_units = self.mapped_units - self.free.units();
-            self.shared.filled_units.store(filled_units as u64, Relaxed);
+            self.state.filled_units.store(filled_units as u64, Relaxed);
         }
         let Some(piece) = self.work.pop_front() else { return Step::Idle };
         if self.fill(&piece) && piece.chunks > 1 {
@@ -214,7 +216,7 @@ impl Filler {
         Step::Worked
     }
 
-    /// Does as it was told, forgets closed lanes, and gathers memory that came back.
+    /// Takes orders, forgets closed lanes, and collects memory that came back.
     fn collect(&mut self) {
         while let Ok(order) = self.orders.try_recv() {
             match order {
@@ -227,7 +229,7 @@ impl Filler {
         }
         let free = &mut self.free;
         self.feeds.retain_mut(|feed| {
-            let closed = feed.shared.is_closed();
+            let closed = feed.state.is_closed();
             for end in &mut feed.ends {
                 while let Ok(chunk) = end.spent.pop() {
                     free.add(chunk.into_units());
@@ -244,32 +246,32 @@ impl Filler {
     fn take_in(&mut self, units: Vec<Unit>) {
         self.mapped_units += units.len();
         self.locked_units += locked(&units);
-        self.shared.locked_units.store(self.locked_units as u64, Relaxed);
+        self.state.locked_units.store(self.locked_units as u64, Relaxed);
         self.free.add(units);
     }
 
-    /// Gives memory above the budget back as far as it is free, unlocked units first.
+    /// Returns memory above the budget to the kernel as far as it is free, unlocked units first.
     fn trim(&mut self) {
         let excess = self.mapped_units.saturating_sub(self.budget_units).min(self.free.units());
         if excess > 0 {
-            let units = self.free.part_with(excess);
+            let units = self.free.remove(excess);
             self.mapped_units -= units.len();
             self.locked_units -= locked(&units);
-            self.shared.locked_units.store(self.locked_units as u64, Relaxed);
+            self.state.locked_units.store(self.locked_units as u64, Relaxed);
             let _ = self.released.send(units);
         }
     }
 
     fn make_plan(&mut self, now: Duration) -> Plan {
         let views: Vec<LaneView> = self.feeds.iter_mut().map(|feed| feed.view(now)).collect();
-        // What keys keep for late packets, and what is on its way home, is nobody's to be given.
-        let at_hand: usize = views.iter().map(LaneView::units_at_hand).sum();
-        let elsewhere = (self.mapped_units - self.free.units()).saturating_sub(at_hand);
+        // Chunks kept for late packets, and memory on its way back, cannot be assigned.
+        let available: usize = views.iter().map(LaneView::units_available).sum();
+        let elsewhere = (self.mapped_units - self.free.units()).saturating_sub(available);
         let targets = targets(&views, self.budget_units.saturating_sub(elsewhere));
         for (feed, target) in self.feeds.iter().zip(&targets) {
             for part in Part::ALL {
                 let low_water = target[part as usize] * 3 / 4;
-                feed.shared.parts[part as usize].low_water.store(low_water, Relaxed);
+                feed.state.parts[part as usize].low_water.store(low_water, Relaxed);
             }
         }
         plan_refill(&views, &targets, self.free.units(), self.budget_units)
@@ -278,14 +280,14 @@ impl Filler {
     fn recall(&mut self, Recall { lane, part, keep }: Recall) {
         let feed = &mut self.feeds[lane];
         feed.ends[part as usize].recalled = true;
-        feed.shared.parts[part as usize].recall(keep);
+        feed.state.parts[part as usize].recall(keep);
     }
 
-    /// Makes one chunk of a piece of work; false when no more of it is wanted or possible.
+    /// Generates one chunk of a piece of work; false if no more of it is wanted or possible.
     fn fill(&mut self, work: &Work) -> bool {
         let feed = &mut self.feeds[work.lane];
-        // The plan is a moment old: the key may have been retired since.
-        if feed.shared.is_closed() || feed.shared.stage() == Stage::Dormant {
+        // The key may have been retired since the plan was made.
+        if feed.state.is_closed() || feed.state.stage() == Stage::Dormant {
             return false;
         }
         let end = &mut feed.ends[work.part as usize];
@@ -293,35 +295,35 @@ impl Filler {
             return false;
         }
         let Some(units) = self.free.take(work.part) else { return false };
-        let position = feed.shared.position();
+        let position = feed.state.position();
         let ahead = PacketNumber::new((position + end.lead) * SEGMENT_PACKETS as u64);
         let segment = end.next.max(ahead.segment());
         let chunk =
             Chunk::fill(feed.key, &feed.keystream, segment, work.part, units, self.home.clone());
         end.next = segment.next();
-        // A chunk that comes too late is lost work: aim further ahead until one is in time.
-        end.lead = if feed.shared.position() > segment.value() {
+        // A chunk that comes too late is wasted: aim further ahead until one is in time.
+        end.lead = if feed.state.position() > segment.value() {
             (end.lead * 2).clamp(1, MAX_LEAD[work.part as usize])
         } else {
             end.lead / 2
         };
         if end.ready.push(Box::new(chunk)).is_ok() {
-            feed.shared.parts[work.part as usize].pushed.fetch_add(1, Relaxed);
+            feed.state.parts[work.part as usize].pushed.fetch_add(1, Relaxed);
         }
         let bytes = work.part.row_bytes() * SEGMENT_PACKETS;
-        self.shared.fill_bytes.fetch_add(bytes as u64, Relaxed);
+        self.state.fill_bytes.fetch_add(bytes as u64, Relaxed);
         true
     }
 }
 
-/// Gives back all memory that no lane has or may still use, also when the thread ends by a panic.
+/// Releases all memory that no lane holds, also if the thread panics.
 impl Drop for Filler {
     fn drop(&mut self) {
         self.collect();
-        // What is queued for closed lanes comes home as it is dropped.
+        // Dropping the queues returns their chunks' memory.
         self.feeds.clear();
         self.collect();
-        let units = self.free.part_with(usize::MAX);
+        let units = self.free.remove(usize::MAX);
         let _ = self.released.send(units);
     }
 }
@@ -340,7 +342,7 @@ mod tests {
 
     const UNITS: usize = 128;
 
-    /// A pool whose lane took all it wants, and what the filler passes on to be given back to the kernel.
+    /// A pool with a full lane, and the memory that the filler passes on for release.
     fn filled() -> (Pool, Filler, Lane, Receiver<Vec<Unit>>) {
         let settings = PoolSettings { budget_bytes: UNITS * UNIT_BYTES };
         let (pool, mut filler) = Pool::with_filler(settings).expect("memory");
@@ -362,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_above_a_smaller_budget_is_passed_on_and_not_unmapped_by_the_filler() {
+    fn the_filler_passes_memory_above_a_smaller_budget_on_and_does_not_unmap_it() {
         let (pool, mut filler, _lane, released) = filled();
         let free = filler.free.units();
         assert_eq!(units(&released), 0);
@@ -372,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ending_filler_passes_all_on_that_is_free_or_queued_or_on_its_way() {
+    fn a_stopping_filler_releases_free_queued_and_returning_memory() {
         let (pool, filler, mut lane, released) = filled();
         for number in [0, 1 << 8] {
             lane.seek(PacketNumber::new(number), 1);

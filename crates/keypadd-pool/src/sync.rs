@@ -1,6 +1,5 @@
-//! What threads share, in two makings: the one that ships, and under `cfg(loom)` the one with which
-//! `tests/loom.rs` goes through the orders in which things can happen. Of the queues only the inside
-//! is another there: a list behind a lock.
+//! Selects the synchronization primitives: std and rtrb, or loom's under `cfg(loom)`, with which
+//! `tests/loom.rs` explores thread interleavings.
 
 #[cfg(not(loom))]
 mod shipped {

@@ -1,58 +1,55 @@
-//! Who gets how much of the pool: a pure function of what every lane needs and of the budget.
+//! Divides the pool among lanes: a pure function of what every lane needs and of the budget.
 //!
-//! Knows no threads, no keys and no clock. A body is of use only where its packet's head is, so a
-//! lane has more heads than bodies, always: what it has above is its reserve, which is left for
-//! keystrokes when bulk has used up the bodies. The order: a floor of one head chunk for every lane
-//! that may be used; heads for the packets to come, first for those who need few, because a head
-//! serves a keystroke and is a tenth of the work; pads for long packets by their rate; what is left
-//! is spread evenly, since memory without keystream serves nobody. A peer whose memory is limited is
-//! a pool of its own.
+//! A body is useless without its packet's head, so every lane has more heads than bodies. The surplus
+//! is a reserve for keystrokes when bulk traffic has used up the bodies. In order: one head chunk for
+//! every lane that may be used; heads for expected packets, first for lanes that need few, because a
+//! head serves a keystroke at a tenth of the work; full pads for long packets, by their rate; what is
+//! left is spread evenly, since empty memory serves nobody. A peer with a limit is divided like a pool
+//! of its own. Knows no threads, keys or clock.
 
 use std::collections::{BTreeMap, HashSet};
 
 use crate::chunk::Part;
-use crate::plan::{Allotment, LaneView};
+use crate::lane_view::{Allotment, LaneView};
 
-/// Head chunks that every lane is to have: 64 keystrokes.
+/// The least head chunks of every lane: 64 keystrokes.
 const FLOOR_HEADS: u64 = 1;
-/// Head chunks before any body that no long packet has asked for: 4,096 packets, over half a minute
-/// of 100 packets a second.
+/// Head chunks that come before bodies that no long packet has needed: 4,096 packets, over half a
+/// minute at 100 packets per second.
 pub(crate) const PLENTY_HEADS: u64 = 64;
-/// Heads for this many seconds of keystrokes are more urgent than any body, up to that many.
+/// Heads for this many seconds of keystrokes, up to [`PLENTY_HEADS`], come before any body.
 const HEADS_AHEAD_SECONDS: f64 = 30.0;
-/// Heads for this many seconds of all packets likewise, where there are keystrokes among them: bulk
-/// uses heads up while a filler that gives way to everybody waits.
+/// So do heads for this many seconds of all packets on a lane with keystrokes: bulk uses heads up
+/// while the filler waits for an idle CPU.
 const ABSENCE_SECONDS: f64 = 0.25;
-/// One part in this many of the memory above the floors is the most that heads take before bodies.
+/// Heads take at most one part in this many of the memory above the floors before bodies do.
 const HEADS_FIRST_SHARE: u64 = 2;
-/// Bodies for each head of reserve.
+/// Bodies per head of reserve.
 const BODIES_A_RESERVE: u64 = 7;
-/// Packets a second, short ones or long ones, below which a lane counts as having none: keep-alives
-/// are no keystrokes.
+/// A rate below this, in packets per second, counts as zero: keep-alives are not keystrokes.
 const QUIET: f64 = 2.0;
-/// Body chunks of a lane that carries keystrokes alone: 1,024 packets, a screen or two that scroll by.
+/// Body chunks of a lane that carries only keystrokes: 1,024 packets, a few screens of output.
 const TERMINAL_BODIES: u64 = 16;
-/// One part in this many of the arena is for heads alone, so that idle bulk pads of early
-/// connections do not leave later ones without pads for their keystrokes.
+/// One part in this many of the arena is for heads only, so that idle bulk pads of early connections
+/// leave later ones pads for their keystrokes.
 pub(crate) const HEADS_ONLY_SHARE: usize = 4;
-/// One part in this many is nobody's, until somebody new comes.
+/// One part in this many stays unassigned, for new lanes.
 pub(crate) const NEWCOMERS_SHARE: usize = 8;
 
-/// Heads that a lane has before it has so many bodies: as many, and the reserve.
+/// Heads that a lane needs before it gets this many bodies: as many, plus the reserve.
 pub(crate) const fn heads_for(bodies: u64) -> u64 {
     bodies + bodies.div_ceil(BODIES_A_RESERVE)
 }
 
-/// Chunks that each lane should hold, by part. All of them together leave a share of `total_units`
-/// for newcomers.
+/// The chunks that each lane should hold, by part. Together they leave a share of `total_units` for
+/// new lanes.
 pub(crate) fn targets(lanes: &[LaneView], total_units: usize) -> Vec<[u64; 2]> {
     let mut targets = vec![[0; 2]; lanes.len()];
     let mut open: Vec<usize> = (0..lanes.len()).collect();
     let mut room = Room::of(total_units);
     loop {
         set(&mut targets, &open, lanes, room);
-        // Each peer that has more than it may is a pool of its own from now on, and the others divide
-        // what those leave.
+        // A peer above its limit is divided on its own from now on, and the others share the rest.
         let limited: Vec<(Allotment, Vec<usize>)> = lanes_by_allotment(&open, lanes)
             .into_iter()
             .filter(|(of, its)| units_of_all(&targets, its) > room_of(*of, its, lanes) as u64)
@@ -75,7 +72,7 @@ pub(crate) fn targets(lanes: &[LaneView], total_units: usize) -> Vec<[u64; 2]> {
 #[derive(Clone, Copy)]
 struct Room {
     all: u64,
-    /// What heads and bodies may take together before the rest is for heads alone.
+    /// What heads and bodies may take together; the rest is for heads only.
     before_heads: u64,
 }
 
@@ -87,7 +84,7 @@ impl Room {
     }
 }
 
-/// What a peer may hold besides what its lanes keep for late packets, in units.
+/// What a peer may hold besides the chunks kept for late packets, in units.
 fn room_of(allotment: Allotment, its: &[usize], lanes: &[LaneView]) -> usize {
     allotment.units.saturating_sub(its.iter().map(|&lane| lanes[lane].units_kept()).sum())
 }
@@ -100,7 +97,7 @@ fn units_of_all(targets: &[[u64; 2]], some: &[usize]) -> u64 {
     some.iter().map(|&lane| units_of(targets[lane])).sum()
 }
 
-/// The targets of some lanes, which have this room.
+/// Sets the targets of some lanes, which share this room.
 fn set(targets: &mut [[u64; 2]], some: &[usize], lanes: &[LaneView], room: Room) {
     let chosen: Vec<LaneView> = some.iter().map(|&lane| lanes[lane]).collect();
     for (&lane, target) in some.iter().zip(divide(&chosen, room)) {
@@ -108,7 +105,7 @@ fn set(targets: &mut [[u64; 2]], some: &[usize], lanes: &[LaneView], room: Room)
     }
 }
 
-/// The lanes of peers whose memory is limited, in an order that does not depend on chance.
+/// The lanes of peers with a limit, in a deterministic order.
 fn lanes_by_allotment(some: &[usize], lanes: &[LaneView]) -> BTreeMap<Allotment, Vec<usize>> {
     let mut by_allotment: BTreeMap<Allotment, Vec<usize>> = BTreeMap::new();
     for &lane in some {
@@ -133,7 +130,7 @@ fn divide(lanes: &[LaneView], room: Room) -> Vec<[u64; 2]> {
     let bodies: Vec<u64> = most.iter().map(|most| most[1]).collect();
     held.give_pads(&bodies, room.before_heads.min(room.all), |lane| lanes[lane].long());
 
-    // What nobody needs.
+    // Memory that nobody needs yet.
     held.give_heads(&heads_within(PLENTY_HEADS), room.all);
     let bodies: Vec<u64> = lanes
         .iter()
@@ -146,12 +143,12 @@ fn divide(lanes: &[LaneView], room: Room) -> Vec<[u64; 2]> {
 }
 
 impl LaneView {
-    /// Packets a second that need a body; none where that is not worth speaking of.
+    /// Packets per second that need a body; zero if negligible.
     fn long(&self) -> f64 {
         Some(self.demand[Part::Body as usize]).filter(|&long| long >= QUIET).unwrap_or(0.0)
     }
 
-    /// Packets a second that need no body.
+    /// Packets per second that need no body.
     fn short(&self) -> f64 {
         (self.demand[Part::Head as usize] - self.demand[Part::Body as usize]).max(0.0)
     }
@@ -160,20 +157,20 @@ impl LaneView {
         self.short() >= QUIET
     }
 
-    /// Head chunks that come before any body.
+    /// Head chunks to have before any body.
     fn heads_needed(&self) -> u64 {
         let ahead = (self.short() * HEADS_AHEAD_SECONDS / 64.0).min(PLENTY_HEADS as f64);
         let all = if self.has_keystrokes() { self.short() + self.long() } else { 0.0 };
         (all * ABSENCE_SECONDS / 64.0).max(ahead).ceil() as u64
     }
 
-    /// Whether it carries keystrokes, or what answers them, and nothing else.
+    /// Whether it carries keystrokes or their echoes, and nothing else.
     fn is_terminal(&self) -> bool {
         self.has_keystrokes() && self.long() == 0.0
     }
 }
 
-/// What lanes have been given so far.
+/// What each lane has been given so far.
 struct Held {
     heads: Vec<u64>,
     bodies: Vec<u64>,
@@ -185,20 +182,20 @@ impl Held {
         pairs.map(|(&heads, &bodies)| units_of([heads, bodies])).sum()
     }
 
-    /// Heads evenly, each lane up to `most` in all, while everything stays within `up_to`.
+    /// Gives heads evenly, each lane up to `most` in all, within `up_to` units for everything.
     fn give_heads(&mut self, most: &[u64], up_to: u64) {
         let mut left = up_to.saturating_sub(self.units());
         share(&mut self.heads, &mut left, most, |_| 1.0);
     }
 
-    /// Bodies by weight, and the heads that go before them.
+    /// Gives bodies by weight, and the heads that they need.
     fn give_pads(&mut self, most: &[u64], up_to: u64, weight: impl Fn(usize) -> f64) {
         let mut left = up_to.saturating_sub(self.units());
         let costs: Vec<u64> = (0..most.len()).map(|lane| self.cost(lane, most[lane])).collect();
         let mut given = vec![0; most.len()];
         share(&mut given, &mut left, &costs, weight);
         for (lane, units) in given.into_iter().enumerate() {
-            // Never more than one too many: a body comes with two heads at most.
+            // At most one too many, because a body needs at most two heads.
             let mut bodies =
                 (self.bodies[lane] + units / Part::Body.units() as u64).min(most[lane]);
             while bodies > self.bodies[lane] && self.cost(lane, bodies) > units {
@@ -211,7 +208,7 @@ impl Held {
         }
     }
 
-    /// Units that it takes to bring a lane to so many bodies.
+    /// The units needed to bring a lane to this many bodies.
     fn cost(&self, lane: usize, bodies: u64) -> u64 {
         let more = bodies.saturating_sub(self.bodies[lane]);
         let heads = heads_for(bodies).saturating_sub(self.heads[lane]);
@@ -219,8 +216,8 @@ impl Held {
     }
 }
 
-/// Gives out of `left` by weight, each lane up to `most` in all; a lane of no weight gets nothing.
-/// What one lane cannot take goes to the others, and what division leaves over to the first.
+/// Gives from `left` by weight, each lane up to `most` in all; a lane of zero weight gets nothing.
+/// What one lane cannot take goes to the others, and a remainder of the division to the first ones.
 fn share(given: &mut [u64], left: &mut u64, most: &[u64], weight: impl Fn(usize) -> f64) {
     let mut open: Vec<usize> =
         (0..given.len()).filter(|&lane| given[lane] < most[lane] && weight(lane) > 0.0).collect();
@@ -236,7 +233,7 @@ fn share(given: &mut [u64], left: &mut u64, most: &[u64], weight: impl Fn(usize)
         }
         open.retain(|&lane| given[lane] < most[lane]);
         if *left == before {
-            // Less than one each: one for as many as there are.
+            // Less than one each: one each, as far as it goes.
             for &lane in open.iter().take(*left as usize) {
                 given[lane] += 1;
                 *left -= 1;

@@ -1,9 +1,9 @@
-//! The filler's thread: a loop around [`Filler::step`] that lets everybody else go first.
+//! Runs the filler in a thread that yields to everything else.
 //!
-//! It takes class SCHED_IDLE, or the lowest priority where that is refused; where both are, it does not
-//! run at all, because it would take time from others. It sleeps when there is nothing to do and when
-//! it has spent its share. When it ends without being told to, lanes run dry, packets are made inline,
-//! and the log and the pool's figures say why.
+//! The thread sets its class to SCHED_IDLE, or its priority to nice 19 if that is refused; if both are,
+//! it exits rather than take CPU time from others. It sleeps when there is nothing to do or its CPU share
+//! is spent. If it ends without being told to, lanes run dry, keystream is generated inline, and the log
+//! and [`PoolSnapshot`](crate::PoolSnapshot) say why.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,32 +15,32 @@ use thread_priority::{
 
 use crate::cpu_share::WHOLE_CORE;
 use crate::filler::{Filler, Step};
-use crate::shared::FillerShared;
+use crate::filler_state::FillerState;
 use crate::sync::Ordering::{Relaxed, Release};
 use crate::sync::thread;
 
-/// How far a filler stands back.
+/// The scheduling priority that a filler got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Priority {
-    /// Class SCHED_IDLE: it runs when nothing else wants the CPU.
+    /// Class SCHED_IDLE: runs only when nothing else wants the CPU.
     Idle,
     /// Nice 19.
     Low,
-    /// As everybody else: the kernel refused.
+    /// Normal priority: the kernel refused both.
     Ordinary,
 }
 
-/// Why a filler has ended; packets are made inline since.
+/// Why a filler ended. Keystream is generated inline from then on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FillerFault {
-    /// An internal error.
+    /// It panicked.
     Failed,
-    /// The kernel refused to let it stand back.
+    /// The kernel refused to lower its priority.
     NotIdle,
 }
 
 impl FillerFault {
-    /// In words that follow "pool off: ".
+    /// The reason, to follow "pool off: ".
     pub fn reason(self) -> &'static str {
         match self {
             Self::Failed => "the filler has failed",
@@ -53,20 +53,20 @@ impl FillerFault {
     }
 }
 
-/// What a filler's thread asks of the kernel. The pool uses [`Kernel`]; a test may use one that refuses
-/// or fails.
+/// What a filler's thread needs of the operating system. Tests replace [`Kernel`] by hosts that refuse or
+/// fail.
 pub trait FillerHost: Send + 'static {
-    /// Lets the calling thread stand back behind all others.
-    fn stand_back(&mut self) -> Priority;
+    /// Lowers the priority of the calling thread below all others.
+    fn lower_priority(&mut self) -> Priority;
 
-    /// CPU time that the calling thread has spent.
+    /// The CPU time of the calling thread.
     fn cpu_time(&mut self) -> Duration;
 
-    /// Time that has passed since any one moment.
+    /// The time since some fixed moment.
     fn now(&mut self) -> Duration;
 }
 
-/// The system that the process runs on.
+/// The real operating system.
 #[derive(Clone, Copy, Debug)]
 pub struct Kernel {
     started: Instant,
@@ -79,12 +79,12 @@ impl Default for Kernel {
 }
 
 impl FillerHost for Kernel {
-    fn stand_back(&mut self) -> Priority {
+    fn lower_priority(&mut self) -> Priority {
         let idle = ThreadSchedulePolicy::Normal(NormalThreadSchedulePolicy::Idle);
         match set_thread_priority_and_policy(thread_native_id(), ThreadPriority::Min, idle) {
             Ok(()) => Priority::Idle,
             Err(error) => {
-                tracing::warn!(?error, "the kernel refused SCHED_IDLE to a filler");
+                tracing::warn!(?error, "the kernel refused SCHED_IDLE to the pool filler");
                 let nice = rustix::process::setpriority_process(None, 19);
                 if nice.is_ok() { Priority::Low } else { Priority::Ordinary }
             }
@@ -101,26 +101,29 @@ impl FillerHost for Kernel {
     }
 }
 
-/// Fills until the pool is dropped. `alive` comes first, so that it goes last: who sees that the filler
-/// has ended finds that it takes no orders.
+/// Fills until the pool is dropped. `alive` is the first parameter so that it is dropped last: once the
+/// filler reads as ended, it takes no orders.
 pub(crate) fn run(alive: Alive, mut filler: Filler, mut host: impl FillerHost) {
-    let shared = Arc::clone(&alive.0);
-    // Set here, not by the spawner: a wake-up needs the handle before the first sleep.
-    let _ = shared.thread.set(thread::current());
-    shared.thread_id.store(rustix::thread::gettid().as_raw_nonzero().get(), Relaxed);
-    match host.stand_back() {
-        Priority::Idle => shared.idle_class.store(true, Relaxed),
+    let state = Arc::clone(&alive.0);
+    // Set by this thread, not its creator: wake-ups need it before the first sleep.
+    let _ = state.thread.set(thread::current());
+    state.thread_id.store(rustix::thread::gettid().as_raw_nonzero().get(), Relaxed);
+    match host.lower_priority() {
+        Priority::Idle => state.idle_class.store(true, Relaxed),
         Priority::Low => {}
         Priority::Ordinary => {
-            shared.fault.store(FillerFault::NotIdle as u8 + 1, Relaxed);
-            tracing::error!("no pool: {}; pads are made inline", FillerFault::NotIdle.reason());
+            state.fault.store(FillerFault::NotIdle as u8 + 1, Relaxed);
+            tracing::error!(
+                "pool off: {}; generating keystream inline",
+                FillerFault::NotIdle.reason()
+            );
             return;
         }
     }
     loop {
-        if filler.has_no_work() || shared.max_cpu_percent.load(Relaxed) < WHOLE_CORE {
+        if filler.has_no_work() || state.max_cpu_percent.load(Relaxed) < WHOLE_CORE {
             let spent = host.cpu_time();
-            shared.fill_cpu_nanos.store(spent.as_nanos() as u64, Relaxed);
+            state.fill_cpu_nanos.store(spent.as_nanos() as u64, Relaxed);
             filler.spent(spent);
         }
         match filler.step(host.now()) {
@@ -137,19 +140,19 @@ fn park_for(rest: Duration) {
     thread::park_timeout(rest);
 }
 
-/// A model has no time, and no test of it a limit.
+/// Loom models no time, and no loom test sets a CPU limit.
 #[cfg(loom)]
 fn park_for(_: Duration) {
     thread::yield_now();
 }
 
-/// Says that a filler lives, and when it stops without being told to, why pads are made inline.
-pub(crate) struct Alive(Arc<FillerShared>);
+/// Marks the filler as alive until dropped, and logs it if it panics.
+pub(crate) struct Alive(Arc<FillerState>);
 
 impl Alive {
-    pub(crate) fn new(shared: Arc<FillerShared>) -> Self {
-        shared.alive.store(true, Relaxed);
-        Self(shared)
+    pub(crate) fn new(state: Arc<FillerState>) -> Self {
+        state.alive.store(true, Relaxed);
+        Self(state)
     }
 }
 
@@ -157,7 +160,10 @@ impl Drop for Alive {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.0.fault.store(FillerFault::Failed as u8 + 1, Relaxed);
-            tracing::error!("no pool: {}; pads are made inline", FillerFault::Failed.reason());
+            tracing::error!(
+                "pool off: {}; generating keystream inline",
+                FillerFault::Failed.reason()
+            );
         }
         self.0.alive.store(false, Release);
     }

@@ -1,5 +1,5 @@
-//! A child that the process forks has none of its pool: whoever touches a pad there dies of it, and reads
-//! no zeros, which would be plaintext on the wire. Alone in its process, because that is forked.
+//! Checks that a forked child cannot read the pool: touching a pad kills it, so it never reads zeros, which
+//! would put plaintext on the wire. Runs in a process of its own, because it forks.
 
 use std::sync::Arc;
 use std::thread;
@@ -11,7 +11,7 @@ use keypadd_pool::{Coverage, Direction, PAD_BYTES, Pool, PoolSettings, Stage, Tr
 use rustix::process::{Pid, Resource, Rlimit, Signal, WaitOptions, setrlimit, waitpid};
 
 #[test]
-fn a_forked_child_that_touches_a_pad_dies_and_its_parent_keeps_it() {
+fn a_forked_child_that_touches_a_pad_dies_and_the_parent_keeps_the_pad() {
     let pool = Pool::new(PoolSettings { budget_bytes: 1 << 20 }).expect("a pool");
     let key = SuiteKey::derive(Suite::AES_128_GCM, &[1; 16], &[2; 12]).keystream.expect("pads");
     let (traffic, number) = (Traffic::new(Direction::Send), PacketNumber::new(3));
@@ -26,7 +26,7 @@ fn a_forked_child_that_touches_a_pad_dies_and_its_parent_keeps_it() {
         Fork::Child => {
             let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
             lane.take(number, &mut [], &mut data, 0, || ());
-            // Only a child that could read the pad comes here, and dies of something else.
+            // Reached only if the child could read the pad; it then dies of another signal.
             std::process::abort();
         }
         Fork::Parent(child) => Pid::from_raw(child).expect("a process"),

@@ -1,6 +1,6 @@
-//! The orders in which a consumer and a filler can meet, gone through by loom: the window of chunks in use,
-//! the switch of phases, memory that is asked back, and the end. The code is the one that ships, but for the
-//! primitives that `src/sync.rs` exchanges. Only under `cfg(loom)`:
+//! Model-checks the interleavings of a consumer and a filler with loom: the window of chunks in use, a phase
+//! switch, recalls, and shutdown. Runs the shipped code with the primitives of `src/sync.rs` replaced. Only
+//! under `cfg(loom)`:
 //!
 //!     RUSTFLAGS="--cfg loom" cargo test --release -p keypadd-pool --test loom
 #![cfg(loom)]
@@ -16,12 +16,12 @@ use keypadd_pool::{
 use loom::model::Builder;
 use loom::thread;
 
-/// A body chunk, the least that a pool can have; or as many head chunks.
+/// One body chunk, the smallest pool; or as many head chunks.
 const UNITS: usize = 11;
 const UNIT_BYTES: usize = 8192;
 const SEGMENT: u64 = 64;
 
-/// Goes through all orders in which threads change at most `changes` times against their will.
+/// Explores all interleavings with at most `changes` preemptions.
 fn model(changes: usize, claim: impl Fn() + Send + Sync + 'static) {
     let mut builder = Builder::new();
     builder.preemption_bound = Some(changes);
@@ -41,10 +41,10 @@ fn open(pool: &Pool, key: &Arc<KeystreamKey>, direction: Direction, stage: Stage
     pool.open_lane(Arc::clone(key), &Traffic::new(direction), PacketNumber::new(0), stage)
 }
 
-/// Takes the pad of a packet; whatever came from the pool must be that packet's keystream.
+/// Takes the pad of a packet; what comes from the pool must be that packet's keystream.
 fn take(lane: &mut Lane, key: &Arc<KeystreamKey>, number: u64) -> bool {
     let number = PacketNumber::new(number);
-    // As for a packet that has not verified yet: what is seen then is there when it has.
+    // As for an unauthenticated packet: what a peek sees must still be there after verification.
     let peek = lane.peek(number, 32);
     let (seen, mask) = (peek.coverage(), peek.mask().copied());
     let (mut pad, mut found) = ([0; 32], false);
@@ -58,7 +58,7 @@ fn take(lane: &mut Lane, key: &Arc<KeystreamKey>, number: u64) -> bool {
     }
     assert_eq!(pad, expected);
     assert!(mask.is_none_or(|mask| mask[..] == expected[..16]));
-    // Once is all. (After a miss the filler may have pushed by now.)
+    // A pad is taken only once. (After a miss, the filler may have pushed it by now.)
     if served {
         assert_eq!(lane.take(number, &mut [], &mut [0; 32], 0, || ()), Taken::NOTHING);
     }
@@ -73,14 +73,14 @@ fn steps(filler: &mut Filler, most: usize) {
     }
 }
 
-/// Everything is over: all memory must have come home.
+/// Checks that all memory came back.
 fn settle(pool: &Pool, filler: &mut Filler) {
     while filler.step(Duration::ZERO) == Step::Worked {}
     assert_eq!(pool.snapshot().filled_bytes, 0);
 }
 
 #[test]
-fn a_window_that_moves_while_it_is_filled_serves_each_pad_once_and_right() {
+fn a_window_moving_while_it_is_filled_serves_each_pad_once_and_right() {
     for direction in [Direction::Send, Direction::Receive] {
         model(2, move || {
             let (pool, mut filler) = pool();
@@ -100,7 +100,7 @@ fn a_window_that_moves_while_it_is_filled_serves_each_pad_once_and_right() {
 }
 
 #[test]
-fn a_phase_that_is_left_gives_its_memory_to_the_next_one() {
+fn a_finished_phase_gives_its_memory_to_the_next_one() {
     model(2, || {
         let (pool, mut filler) = pool();
         let (old_key, new_key) = (key(1), key(2));
@@ -123,7 +123,7 @@ fn a_phase_that_is_left_gives_its_memory_to_the_next_one() {
 }
 
 #[test]
-fn what_is_asked_back_comes_back_and_what_is_kept_stays_right() {
+fn recalled_chunks_come_back_and_kept_ones_stay_right() {
     model(2, || {
         let (pool, mut filler) = pool();
         let (early_key, late_key) = (key(1), key(2));
@@ -140,7 +140,7 @@ fn what_is_asked_back_comes_back_and_what_is_kept_stays_right() {
         });
         steps(&mut filler, 2);
         let mut early = consumer.join().expect("no panic");
-        // In the end, and after one more packet, everybody has the floor.
+        // In the end, after one more packet, every lane has the minimum.
         for _ in 0..2 {
             while filler.step(Duration::ZERO) == Step::Worked {}
             early.seek(PacketNumber::new(2 * SEGMENT), HEAD_BYTES);
@@ -152,11 +152,11 @@ fn what_is_asked_back_comes_back_and_what_is_kept_stays_right() {
     });
 }
 
-/// A kernel without a clock.
+/// A host without a clock.
 struct Timeless;
 
 impl FillerHost for Timeless {
-    fn stand_back(&mut self) -> Priority {
+    fn lower_priority(&mut self) -> Priority {
         Priority::Idle
     }
 
@@ -170,9 +170,9 @@ impl FillerHost for Timeless {
 }
 
 #[test]
-fn a_filler_ends_with_its_pool_whoever_goes_first_and_sleeps_through_no_call() {
+fn a_filler_ends_with_its_pool_in_any_order_and_misses_no_wakeup() {
     for lane_goes_first in [true, false] {
-        // A filler that slept on would be a deadlock, which loom reports.
+        // A filler that kept sleeping would be a deadlock, which loom reports.
         model(2, move || {
             let settings = PoolSettings { budget_bytes: UNITS * UNIT_BYTES };
             let pool = Pool::with_host(settings, Timeless).expect("a pool");

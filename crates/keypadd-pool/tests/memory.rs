@@ -1,5 +1,5 @@
-//! The pool's pages as the kernel sees them: not dumped, not inherited, locked as far as the pool
-//! said, given back when it shrinks. Alone in its process and in turn, because all of it is read.
+//! Checks the pool's pages as the kernel sees them: not dumped, not inherited, locked as reported, released
+//! when the pool shrinks. Runs in a process of its own, one test at a time, because it reads all mappings.
 
 use std::fs;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,7 +20,7 @@ fn pool(budget_bytes: usize) -> Pool {
     Pool::new(PoolSettings { budget_bytes }).expect("a pool")
 }
 
-/// Bytes of this process's mappings that carry every one of these flags (proc(5), VmFlags).
+/// Bytes of this process's mappings with all of these flags (proc(5), VmFlags).
 fn mapped_bytes(flags: &[&str]) -> usize {
     let smaps = fs::read_to_string("/proc/self/smaps").expect("proc is mounted");
     let (mut sum, mut size) = (0, 0);
@@ -39,7 +39,7 @@ fn mapped_bytes(flags: &[&str]) -> usize {
     sum
 }
 
-/// What the pool's mappings carry: neither dumped nor inherited.
+/// Bytes of the pool's mappings, which are neither dumped nor inherited.
 fn pool_bytes() -> usize {
     mapped_bytes(&["dd", "dc"])
 }
@@ -53,7 +53,7 @@ fn poll_until(condition: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// A lane that takes all that its pool gives one key.
+/// A lane that takes as much as the pool gives one key.
 fn greedy_lane(pool: &Pool) -> Lane {
     let keystream =
         SuiteKey::derive(Suite::AES_128_GCM, &[1; 16], &[2; 12]).keystream.expect("pads");
@@ -66,7 +66,7 @@ fn greedy_lane(pool: &Pool) -> Lane {
 }
 
 #[test]
-fn pool_memory_is_kept_out_of_core_dumps_and_of_children_and_goes_back_to_the_kernel() {
+fn pool_memory_is_neither_dumped_nor_inherited_and_is_unmapped_in_the_end() {
     let _turn = turn();
     let pool = pool(4 * MIB);
     assert_eq!(pool_bytes(), 4 * MIB);
@@ -75,7 +75,7 @@ fn pool_memory_is_kept_out_of_core_dumps_and_of_children_and_goes_back_to_the_ke
 }
 
 #[test]
-fn pool_memory_is_locked_as_far_as_the_snapshot_says() {
+fn pool_memory_is_locked_as_the_snapshot_reports() {
     let _turn = turn();
     let before = mapped_bytes(&["lo"]);
     let pool = pool(4 * MIB);
@@ -101,7 +101,7 @@ fn a_larger_budget_is_mapped_and_filled_at_once() {
 }
 
 #[test]
-fn a_smaller_budget_gives_free_memory_back_at_once_and_the_rest_when_it_is_used_up() {
+fn a_smaller_budget_releases_free_memory_at_once_and_the_rest_when_used_up() {
     let _turn = turn();
     let pool = pool(16 * MIB);
     let lane = greedy_lane(&pool);
@@ -124,7 +124,7 @@ fn a_smaller_budget_gives_free_memory_back_at_once_and_the_rest_when_it_is_used_
 }
 
 #[test]
-fn a_budget_without_room_for_a_chunk_changes_nothing() {
+fn a_budget_too_small_for_a_chunk_changes_nothing() {
     let _turn = turn();
     let pool = pool(2 * MIB);
     pool.set_budget(8192).expect_err("too small");

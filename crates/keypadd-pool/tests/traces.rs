@@ -1,5 +1,5 @@
-//! What a connection leaves in this process's memory when it is over: no keystream of the pool. Alone
-//! in its process, because all of its memory is read (proc(5), `/proc/self/mem`).
+//! Checks that a closed connection leaves no keystream of the pool in memory. Runs in a process of its own,
+//! because it reads all of its memory (proc(5), `/proc/self/mem`).
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -10,15 +10,15 @@ use std::time::{Duration, Instant};
 use keypadd_keystream::{InlineKeystream, PacketNumber, Suite, SuiteKey};
 use keypadd_pool::{Coverage, Direction, PAD_BYTES, Part, Pool, PoolSettings, Stage, Traffic};
 
-/// Memory is read in pieces of this size.
+/// Reads memory in pieces of this size.
 const PIECE_BYTES: usize = 1 << 20;
-/// What is looked for: so many bytes of it are no coincidence.
+/// Bytes to search for: too many to match by coincidence.
 const TRACE_BYTES: usize = 12;
 
-/// Of a packet that ends soon after its head.
+/// The length of a packet that ends soon after its head.
 const SHORT_BYTES: usize = 144;
 
-/// Bytes to look for, kept in a form that the search does not find.
+/// Bytes to search for, stored so that the search does not find this copy.
 struct Trace {
     what: String,
     inverted: [u8; TRACE_BYTES],
@@ -42,11 +42,11 @@ impl Trace {
     }
 }
 
-/// Which of the traces are in memory that the process can write.
+/// The traces found in writable memory.
 fn found(traces: &[Trace]) -> Vec<&str> {
     let maps = fs::read_to_string("/proc/self/maps").expect("proc is mounted");
     let memory = File::open("/proc/self/mem").expect("one's own memory");
-    // Reads the pieces; a trace at their border is found in the overlap.
+    // Pieces overlap, so that a trace at a boundary is found.
     let mut piece = vec![0; PIECE_BYTES + TRACE_BYTES];
     let own = piece.as_ptr() as u64..piece.as_ptr() as u64 + piece.len() as u64;
     let mut found = Vec::new();
@@ -60,7 +60,7 @@ fn found(traces: &[Trace]) -> Vec<&str> {
         while at < to {
             let bytes = ((to - at) as usize).min(piece.len());
             if memory.read_exact_at(&mut piece[..bytes], at).is_ok() {
-                // What was read of this very buffer is an echo of what was read before.
+                // This buffer holds copies of what was read before.
                 let is_own = at < own.end && at + bytes as u64 > own.start;
                 let hits = traces.iter().filter(|trace| !is_own && trace.is_in(&piece[..bytes]));
                 found.extend(hits.map(|trace| trace.what.as_str()));
@@ -80,7 +80,7 @@ fn poll_until(condition: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// The first bytes of some pads, made and looked up in a place of their own.
+/// The first bytes of some pads, generated in a frame of their own.
 fn traces_of_pads(key: &Arc<keypadd_keystream::KeystreamKey>, suite: Suite) -> Vec<Trace> {
     let mut inline = InlineKeystream::new(Arc::clone(key));
     let mut traces = Vec::new();
@@ -96,15 +96,15 @@ fn traces_of_pads(key: &Arc<keypadd_keystream::KeystreamKey>, suite: Suite) -> V
     traces
 }
 
-/// Overwrites what looking pads up has left below on the stack: registers that the compiler spilled, which
-/// DESIGN.md lists as known. From here on only the pool has a hand in it.
+/// Overwrites what generating the pads left on the stack: registers that the compiler spilled, a known
+/// limit (DESIGN.md). From here on only the pool can leave traces.
 #[inline(never)]
 fn scrub_stack() {
     std::hint::black_box(&mut [0x33_u8; 64 << 10]);
 }
 
 #[test]
-fn nothing_of_a_closed_connections_pads_is_left_in_memory() {
+fn a_closed_connection_leaves_no_pads_in_memory() {
     let pool = Pool::new(PoolSettings { budget_bytes: 4 << 20 }).expect("a pool");
     let mut traces = Vec::new();
     for suite in Suite::ALL {
@@ -117,7 +117,7 @@ fn nothing_of_a_closed_connections_pads_is_left_in_memory() {
         let traffic = Traffic::new(Direction::Send);
         let mut lane =
             pool.open_lane(Arc::clone(&key), &traffic, PacketNumber::new(0), Stage::Active);
-        // A lane that goes past what is made just then is served further on.
+        // A lane that outruns the filler is served further ahead.
         poll_until("all the pads are there", || {
             Part::ALL.iter().all(|&part| lane.level(part).packets > 700)
         });
@@ -127,12 +127,12 @@ fn nothing_of_a_closed_connections_pads_is_left_in_memory() {
                 lane.seek(number, PAD_BYTES);
                 lane.peek(number, PAD_BYTES).coverage() == Coverage::Hit
             });
-            // Not blind: what is at hand is found.
+            // The search works: it finds available pads.
             if number == 0 {
                 let seen = found(&of_suite);
                 assert!(seen.iter().any(|what| what.contains("pad of 7 ")), "{suite}: {seen:?}");
             }
-            // A short packet leaves most of its pad.
+            // A short packet uses little of its pad.
             let bytes = if number == 7 { SHORT_BYTES } else { PAD_BYTES };
             let mut data = vec![0; bytes];
             lane.take(PacketNumber::new(number), &mut [], &mut data, 0, || ());

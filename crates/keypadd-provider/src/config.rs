@@ -19,12 +19,12 @@ use rustls::version::TLS13;
 use crate::identity::{PrivateKey, PublicKey};
 use crate::kx::Group;
 use crate::meters::Meters;
+use crate::pool_switch::PoolSwitch;
 use crate::refusal::{Allowed, NotesOffer, Refusal};
 use crate::retry;
-use crate::seams::Seams;
 use crate::session::{PooledSession, SessionContext, initial_keys};
 use crate::suites::tls_suite;
-use crate::supply::Supply;
+use crate::test_hooks::TestHooks;
 use crate::verify::{AllowList, ListedClients, PinnedServer};
 
 /// The application protocol, in ALPN's form (RFC 7301).
@@ -46,7 +46,7 @@ pub struct CryptoSettings {
     /// Key exchanges to offer or to accept, most wanted first.
     pub kex: Vec<Group>,
     /// Where pads come from; without a pool every byte is made inline.
-    pub supply: Supply,
+    pub pool: PoolSwitch,
     /// What computes DES, for suites that have it.
     pub cipher_engine: CipherEngine,
     /// Where packets are counted.
@@ -68,13 +68,13 @@ impl CryptoSettings {
         })
     }
 
-    fn context(&self, listed: Option<Arc<dyn AllowList>>, seams: &Seams) -> SessionContext {
+    fn context(&self, listed: Option<Arc<dyn AllowList>>, hooks: &TestHooks) -> SessionContext {
         SessionContext {
-            supply: self.supply.clone(),
+            pool: self.pool.clone(),
             listed,
             meters: Arc::clone(&self.meters),
             cipher_engine: self.cipher_engine,
-            seams: seams.clone(),
+            hooks: hooks.clone(),
         }
     }
 }
@@ -87,7 +87,7 @@ pub fn client_config(
     settings: &CryptoSettings,
     server: PublicKey,
 ) -> Result<Arc<dyn crypto::ClientConfig>, ConfigError> {
-    client_config_with(settings, server, &Seams::default())
+    client_config_with(settings, server, &TestHooks::default())
 }
 
 /// As [`client_config`], for an auditor.
@@ -97,7 +97,7 @@ pub fn client_config(
 pub fn client_config_with(
     settings: &CryptoSettings,
     server: PublicKey,
-    seams: &Seams,
+    hooks: &TestHooks,
 ) -> Result<Arc<dyn crypto::ClientConfig>, ConfigError> {
     let mut tls = rustls::ClientConfig::builder_with_provider(settings.provider())
         .with_protocol_versions(&[&TLS13])?
@@ -107,8 +107,8 @@ pub fn client_config_with(
     tls.alpn_protocols = vec![ALPN.to_vec()];
     tls.enable_sni = false;
     tls.resumption = Resumption::disabled();
-    tls.key_log = Arc::clone(&seams.key_log);
-    Ok(Arc::new(PooledClient { tls: Arc::new(tls), context: settings.context(None, seams) }))
+    tls.key_log = Arc::clone(&hooks.key_log);
+    Ok(Arc::new(PooledClient { tls: Arc::new(tls), context: settings.context(None, hooks) }))
 }
 
 /// The listening end: only holders of keys that `allowed` lists come in.
@@ -119,7 +119,7 @@ pub fn server_config(
     settings: &CryptoSettings,
     allowed: Arc<dyn AllowList>,
 ) -> Result<Arc<dyn crypto::ServerConfig>, ConfigError> {
-    server_config_with(settings, allowed, &Seams::default())
+    server_config_with(settings, allowed, &TestHooks::default())
 }
 
 /// As [`server_config`], for an auditor.
@@ -129,7 +129,7 @@ pub fn server_config(
 pub fn server_config_with(
     settings: &CryptoSettings,
     allowed: Arc<dyn AllowList>,
-    seams: &Seams,
+    hooks: &TestHooks,
 ) -> Result<Arc<dyn crypto::ServerConfig>, ConfigError> {
     let resolver = settings.key.server_resolver()?;
     let mut tls = rustls::ServerConfig::builder_with_provider(settings.provider())
@@ -140,8 +140,8 @@ pub fn server_config_with(
     tls.session_storage = Arc::new(NoServerSessionStorage {});
     tls.send_tls13_tickets = 0;
     tls.max_early_data_size = 0;
-    tls.key_log = Arc::clone(&seams.key_log);
-    let context = settings.context(Some(allowed), seams);
+    tls.key_log = Arc::clone(&hooks.key_log);
+    let context = settings.context(Some(allowed), hooks);
     let allowed = Allowed {
         suites: settings.suites.iter().map(|suite| suite.name()).collect(),
         kex: settings.kex.iter().map(|kex| kex.name()).collect(),

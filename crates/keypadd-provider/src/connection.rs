@@ -1,7 +1,7 @@
-//! What the rest of the daemon may know of a connection's keys: faults, levels, phases. No key.
+//! Shows the state of a connection's keys to the rest of the daemon: faults, levels, phases. Never a key.
 
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use keypadd_keystream::{Class, Protection};
 use keypadd_pool::{Allowance, Direction, Part, PartLevel, Pool};
@@ -11,15 +11,14 @@ use crate::kx::Group;
 use crate::limits::Limits;
 use crate::open::Inbound;
 use crate::phases::Phases;
-use crate::renewal::Renewal;
 use crate::seal::Outbound;
 
-/// What `quinn::Connection::handshake_data` holds once 1-RTT keys exist; `peer_identity` tells whether
-/// the peer has proved its key.
+/// The content of `quinn::Connection::handshake_data` once 1-RTT keys exist. Only `peer_identity` tells
+/// whether the peer has proved its key.
 pub struct HandshakeData {
-    /// The suite that was negotiated.
+    /// The negotiated suite.
     pub suite: Protection,
-    /// The key exchange that was negotiated.
+    /// The negotiated key exchange.
     pub kex: Group,
     /// A view of the connection's keys.
     pub keys: ConnectionKeys,
@@ -31,7 +30,7 @@ impl HandshakeData {
         self.suite.class().max(self.kex.class())
     }
 
-    /// Whether it is there to be measured: bench streams and nothing else go through it.
+    /// Whether the connection is for measurements only: it carries bench streams and nothing else.
     pub fn measures_only(&self) -> bool {
         self.class() == Class::Measure
     }
@@ -43,26 +42,26 @@ pub struct ConnectionKeys {
     suite: Protection,
     outbound: Arc<Outbound>,
     inbound: Arc<Inbound>,
-    /// What its peer may hold of a pool, once that is known.
+    /// The limit of its peer, once known.
     allowance: Arc<OnceLock<Allowance>>,
 }
 
-/// Figures of one direction at one moment.
+/// The state of one direction at one moment.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DirectionStatus {
-    /// Keystream at hand for the first bytes of packets.
+    /// Precomputed keystream for the first bytes of packets.
     pub head: PartLevel,
-    /// Keystream at hand for the rest of packets.
+    /// Precomputed keystream for the rest of packets.
     pub body: PartLevel,
     /// The key phase in use, from 0.
     pub key_phase: u64,
-    /// The part of the key's packets that is left before its hard stop, 1.0 to 0.0.
+    /// The fraction of the key's packets left before its hard limit, 1.0 to 0.0.
     pub key_budget_left_ratio: f64,
 }
 
 impl DirectionStatus {
-    /// Of all connections of a session together: what they have in the pool, the latest phase, and the
-    /// budget of the keys that are nearest to their end.
+    /// Combines all connections of a session: the sum of their keystream, the latest phase, and the lowest
+    /// key budget.
     pub fn of_all<'a>(
         keys: impl IntoIterator<Item = &'a ConnectionKeys>,
         direction: Direction,
@@ -91,53 +90,50 @@ impl ConnectionKeys {
         (&self.outbound, &self.inbound)
     }
 
-    /// What the peer may hold of any pool, once it is known.
+    /// Sets what the peer may hold of any pool.
     pub(crate) fn limit(&self, allowance: Allowance) {
-        // A connection has one peer, and its peer one allowance.
+        // Set once: a connection has one peer, which has one allowance.
         let _ = self.allowance.set(allowance);
     }
 
-    /// Takes pads from this pool from now on, where it serves the connection's suite; without one, makes
-    /// them inline. Pads of a pool that is left are wiped. Only for a connection whose peer has proved its
-    /// key.
+    pub(crate) fn suite(&self) -> Protection {
+        self.suite
+    }
+
+    /// Takes pads from this pool from now on; without one, generates them inline. Wipes the pads of the
+    /// former pool. Only for a connection whose peer has proved its key.
     pub(crate) fn use_pool(&self, pool: Option<&Pool>) {
-        let pool = pool.filter(|pool| pool.serves(self.suite));
         let pool = pool.map(|pool| match self.allowance.get() {
             Some(allowance) => pool.for_peer(allowance.clone()),
             None => pool.clone(),
         });
-        if let Ok(mut departures) = self.outbound.departures.lock() {
-            departures.phases.use_pool(pool.clone());
+        if let Ok(mut sending) = self.outbound.sending.lock() {
+            sending.phases.use_pool(pool.clone());
         }
-        if let Ok(mut arrivals) = self.inbound.arrivals.lock() {
-            arrivals.phases.use_pool(pool);
+        if let Ok(mut receiving) = self.inbound.receiving.lock() {
+            receiving.phases.use_pool(pool);
         }
     }
 
-    /// Resolves when the connection must be closed at once because of its keys; its packets are
-    /// zeros by then, or will be within 64. One waiter at a time.
+    /// Resolves when a key fault requires the connection to be closed at once; its packets are all zeros
+    /// by then, or will be within 64 packets. One waiter at a time.
     pub async fn fault(&self) -> KeyFault {
         self.outbound.fault.wait().await
     }
 
-    /// How long a phase of these keys may be used.
+    /// The maximum age of a phase of these keys.
     pub fn age_max(&self) -> Duration {
         Limits::of(self.suite).phase_age
     }
 
-    /// A watch over these keys' bytes and age, from `now` on; see [`Self::age_max`].
-    pub fn renewal(&self, age_max: Duration, now: Instant) -> Renewal {
-        Renewal::new(self.clone(), age_max, now)
-    }
-
-    /// The next phase will be used soon: from the next packet on its heads are made.
+    /// Announces that the next phase is due: from the next packet on, its heads are precomputed.
     pub(crate) fn expect_update(&self) {
-        if let Ok(departures) = self.outbound.departures.lock() {
-            departures.phases.expect_update();
+        if let Ok(sending) = self.outbound.sending.lock() {
+            sending.phases.expect_update();
         }
     }
 
-    /// The figures of one direction.
+    /// The state of one direction.
     pub fn status(&self, direction: Direction) -> DirectionStatus {
         let limits = Limits::of(self.suite);
         let read = |phases: &Phases| {
@@ -153,15 +149,15 @@ impl ConnectionKeys {
         match direction {
             Direction::Send => self
                 .outbound
-                .departures
+                .sending
                 .lock()
-                .map(|departures| read(&departures.phases))
+                .map(|sending| read(&sending.phases))
                 .unwrap_or_default(),
             Direction::Receive => self
                 .inbound
-                .arrivals
+                .receiving
                 .lock()
-                .map(|arrivals| read(&arrivals.phases))
+                .map(|receiving| read(&receiving.phases))
                 .unwrap_or_default(),
         }
     }

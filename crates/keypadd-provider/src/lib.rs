@@ -1,36 +1,38 @@
-//! Packet protection for quinn, on a pool of keystream; the only crate that sees TLS keys.
+//! Provides packet protection for quinn on a pool of keystream; the only crate that sees TLS keys.
 //!
-//! rustls runs the handshake; the suites, the key-exchange groups, the identities and the packet
-//! keys are ours. One file per capability, as in rustls's own providers. Knows no sockets, no
-//! streams and no tokio. See `docs/DESIGN.md` for the wire format and the security argument.
+//! rustls runs the handshake; the suites, key-exchange groups, identities and packet keys are ours.
+//! One file per capability, as in rustls's own providers. Knows no sockets, streams or tokio. See
+//! `docs/DESIGN.md` for the wire format and the security argument.
 
 #[cfg(test)]
 mod battery;
-mod carrier;
+mod calibration;
 mod config;
 mod connection;
 mod fault;
 mod identity;
+mod key_extraction;
 mod kx;
 mod limits;
 mod meters;
 mod open;
 mod parameters;
-mod pays;
 mod phases;
+mod pool_switch;
 mod protection;
 mod refusal;
 mod renewal;
 mod retry;
 mod seal;
-mod seams;
 mod session;
 mod suites;
-mod supply;
+mod test_hooks;
 mod tickets;
+mod usage;
 mod verify;
 mod window;
 
+pub use calibration::{SealTimes, TIMED_BYTES, seal_times, worth_pooling};
 pub use config::{
     ALPN, ConfigError, CryptoSettings, client_config, client_config_with, server_config,
     server_config_with,
@@ -43,8 +45,7 @@ pub use kx::{
     Group, KeyExchange, MeasureKeyExchange, UnknownKeyExchange, UnknownMeasureKeyExchange,
 };
 pub use meters::{Meters, PacketStage, SAMPLED_ONE_IN};
-pub use pays::{SealTimes, TIMED_BYTES, pool_pays, seal_times};
+pub use pool_switch::PoolSwitch;
 pub use renewal::{Renew, Renewal};
-pub use seams::Seams;
-pub use supply::Supply;
+pub use test_hooks::TestHooks;
 pub use verify::{AllowList, ListedClients, PinnedServer, RefusedKey};

@@ -1,8 +1,8 @@
-//! The key that opens what arrives in one phase (quinn's `PacketKey`, remote half).
+//! Opens the packets that arrive in one phase (quinn's `PacketKey`, remote half).
 //!
-//! A forged or replayed packet costs no keystream of the pool: the tag is verified first, then
-//! the number is looked up in the direction's replay window, and only then is a pad taken. GCM
-//! needs one pad block to verify, its tag mask; that is read in place, or made inline.
+//! Forged and replayed packets cost no pool keystream: the tag is verified first, then the number is
+//! checked against the direction's replay window, and only then is a pad taken. GCM needs one pad block
+//! to verify, the tag mask, which is read in place or generated inline.
 
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -18,14 +18,14 @@ use crate::phases::{Ahead, Phases, least_of};
 use crate::protection::{KeyProtection, TagMask};
 use crate::window::ReplayWindow;
 
-/// What all opening keys of one connection share.
+/// State shared by all opening keys of one connection.
 pub(crate) struct Inbound {
-    pub(crate) arrivals: Mutex<Arrivals>,
+    pub(crate) receiving: Mutex<ReceiveState>,
     meters: Arc<Meters>,
 }
 
-/// The pads and the replay window, which spans phases.
-pub(crate) struct Arrivals {
+/// The pads and the replay window of the receive direction, over all phases.
+pub(crate) struct ReceiveState {
     pub(crate) phases: Phases,
     window: ReplayWindow,
 }
@@ -33,8 +33,8 @@ pub(crate) struct Arrivals {
 impl Inbound {
     pub(crate) fn new(limits: Limits, ahead: Ahead, meters: Arc<Meters>) -> Self {
         let phases = Phases::new(Direction::Receive, limits.phase_packets(), ahead, &meters);
-        let arrivals = Arrivals { phases, window: ReplayWindow::default() };
-        Self { arrivals: Mutex::new(arrivals), meters }
+        let receiving = ReceiveState { phases, window: ReplayWindow::default() };
+        Self { receiving: Mutex::new(receiving), meters }
     }
 }
 
@@ -56,7 +56,7 @@ impl OpenKey {
         Self { inbound, phase, protection, limits }
     }
 
-    /// Opens `sealed` (ciphertext and tag) in place; the plaintext is all but the last 16 bytes.
+    /// Opens `sealed` (ciphertext and tag) in place; the plaintext is all but its last 16 bytes.
     fn open(
         &self,
         packet_number: PacketNumber,
@@ -71,13 +71,13 @@ impl OpenKey {
         }
         let mask_bytes = self.protection.mask_bytes();
         let pad_bytes = mask_bytes + payload_bytes;
-        let mut arrivals = self.inbound.arrivals.lock().map_err(|_| CryptoError)?;
-        let Arrivals { phases, window } = &mut *arrivals;
+        let mut receiving = self.inbound.receiving.lock().map_err(|_| CryptoError)?;
+        let ReceiveState { phases, window } = &mut *receiving;
 
         let replayed = window.refuses(packet_number.value());
         let mut made = TagMask::default();
         let mut mask = &made.0;
-        // An HMAC verifies without a look at the pad.
+        // HMACs verify without the pad.
         if mask_bytes > 0 {
             let lane = phases.lane(self.phase);
             let peek = lane.map(|lane| lane.peek(packet_number, pad_bytes));
@@ -85,10 +85,11 @@ impl OpenKey {
             let whole = self.protection.whole();
             if let Some(whole) = whole.filter(|_| pool_bytes < least_of(pad_bytes) && !replayed) {
                 whole.open(packet_number, header, sealed).map_err(|_| self.refuse_forged())?;
-                // Only now that the number is genuine may the lane move to it.
-                let left = phases.leave(self.phase, packet_number, pad_bytes).ok_or(CryptoError)?;
+                // The number is genuine, so the lane may move to it.
+                let coverage =
+                    phases.skip(self.phase, packet_number, pad_bytes).ok_or(CryptoError)?;
                 window.mark(packet_number.value());
-                return Ok(left);
+                return Ok(coverage);
             }
             mask = match peek.and_then(|peek| peek.mask()) {
                 Some(mask) => mask,
@@ -107,7 +108,7 @@ impl OpenKey {
             return Err(CryptoError);
         }
         stages.end_of(PacketStage::Mac);
-        // The mask has done its work.
+        // The mask is not needed any more.
         let pad = (&mut TagMask::default().0[..mask_bytes], ciphertext);
         let coverage = phases
             .apply(self.phase, packet_number, pad, 0, || stages.end_of(PacketStage::Pad))
@@ -125,16 +126,16 @@ impl OpenKey {
 }
 
 impl Drop for OpenKey {
-    /// quinn keeps the previous phase three PTO for late packets; then its keystream goes too.
+    /// Wipes the phase's keystream. quinn keeps a phase three PTO longer, for late packets.
     fn drop(&mut self) {
-        if let Ok(mut arrivals) = self.inbound.arrivals.lock() {
-            arrivals.phases.retire(self.phase);
+        if let Ok(mut receiving) = self.inbound.receiving.lock() {
+            receiving.phases.retire(self.phase);
         }
     }
 }
 
 impl PacketKey for OpenKey {
-    /// An opening key seals nothing; quinn never asks. Zeros, so that nothing readable goes out.
+    /// Writes zeros: quinn never asks an opening key to seal, and no plaintext may go out.
     fn encrypt(&self, _: u64, buf: &mut [u8], header_len: usize) {
         buf[header_len..].fill(0);
     }
@@ -147,8 +148,8 @@ impl PacketKey for OpenKey {
     ) -> Result<(), CryptoError> {
         let started = sample(packet);
         let coverage = self.open(PacketNumber::new(packet), header, payload, started)?;
-        // A datagram is a slice of a whole batch of them (GRO). Unread stream data would keep the
-        // batch alive, up to 64 KiB for a few bytes: the plaintext moves to memory of its own size.
+        // A datagram is a slice of a whole batch (GRO). Unread stream data would keep the batch alive,
+        // up to 64 KiB for a few bytes, so the plaintext is copied to memory of its own.
         *payload = BytesMut::from(&payload[..payload.len() - TAG_BYTES]);
         self.inbound.meters.observe(Direction::Receive, coverage, started);
         Ok(())

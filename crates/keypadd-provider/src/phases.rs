@@ -1,12 +1,12 @@
-//! The pads of one direction of a connection, over its key phases.
+//! Supplies the pads of one direction of a connection, over its key phases.
 //!
-//! It lies behind the mutex of its direction, beside the count of numbers or the replay window
-//! (`Departures`, `Arrivals`), which quinn's calls take and, for a moment, whoever reads status;
-//! fillers never do. It decides when a phase gets a lane and how full that is kept: the first
-//! phase little, since it lasts under 1,000 packets; the second at once, since its key exists from
-//! the start; later ones shortly before their use, so that a rekey does not meet a cold pool.
-//! Without a pool, or before the peer has proved its key, there are no lanes and every byte is
-//! made inline.
+//! Decides when a phase gets a lane and how full it is kept: the first phase gets little, since it lasts
+//! under 1,000 packets; the second is filled at once, since its key exists from the start; later ones are
+//! filled shortly before their use, so that a key update does not meet an empty pool. Without a pool, or
+//! before the peer has proved its key, there are no lanes and all keystream is generated inline.
+//!
+//! Lives under the mutex of its direction (`SendState`, `ReceiveState`), which quinn's calls and status
+//! readers take; fillers never do.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,29 +20,29 @@ use keypadd_pool::{
 use crate::limits::STANDBY_PACKETS;
 use crate::meters::{Meters, Tally};
 
-/// The longest rest of a pad that is made inline where the packet could be done as a whole.
+/// The longest rest of a pad that is generated inline if the packet could be sealed or opened in one pass.
 pub(crate) const REST_BYTES_MAX: usize = 2 * HEAD_BYTES;
 
 /// All live phases, oldest first.
 pub(crate) struct Phases {
     traffic: Traffic,
     tally: Tally,
-    /// Set once the handshake is complete: no chunk is made for strangers.
+    /// Set once the peer has proved its key: strangers cost no keystream.
     pool: Option<Pool>,
     pads: Vec<PhasePads>,
-    /// The newest phase that a packet was sealed or opened with.
+    /// The newest phase used.
     current: u64,
-    /// One above the newest packet number used: where new lanes begin.
+    /// One above the newest packet number used; new lanes start here.
     next_packet: u64,
-    /// Packets after which the phase is expected to end.
+    /// The expected packets of a phase.
     phase_packets: u64,
     ahead: Ahead,
-    /// What the last packet came to; `None` when the next one has to look at everything anew.
+    /// The state at the last packet; `None` if the next one must check everything.
     followed: Option<Followed>,
 }
 
-/// The newest phase whose keystream should be made ahead, shared by a connection's directions:
-/// quinn updates the keys of both when either has sent its phase's packets.
+/// The newest phase to precompute, shared by a connection's directions: quinn updates the keys of both when
+/// either has sent its phase's packets.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ahead(Arc<AtomicU64>);
 
@@ -56,7 +56,7 @@ impl Ahead {
     }
 }
 
-/// How far a connection has been followed.
+/// How far the connection has progressed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Followed {
     phase: u64,
@@ -67,12 +67,12 @@ struct Followed {
 /// The pads of one key.
 pub(crate) struct PhasePads {
     phase: u64,
-    /// Makes pads on the spot; a null cipher has none, and then there is never a lane.
+    /// Generates pads inline; `None` for a null cipher, which never has a lane either.
     inline: Option<InlineKeystream>,
     lane: Option<Lane>,
-    /// The first packet number that the phase was used for.
+    /// The first packet number of the phase.
     first_packet: Option<u64>,
-    /// Whether the last packet that needed no body, and the last that did, found all of its pad.
+    /// Whether the last packet without a body, and the last one with, was a hit.
     was_hit: [bool; 2],
 }
 
@@ -96,7 +96,7 @@ impl Phases {
         }
     }
 
-    /// Adds the next phase's keystream; phases come in order.
+    /// Adds the next phase, in order.
     pub(crate) fn add(&mut self, phase: u64, keystream: Option<Arc<KeystreamKey>>) {
         self.followed = None;
         self.pads.push(PhasePads {
@@ -108,8 +108,8 @@ impl Phases {
         });
     }
 
-    /// The peer has proved its key, and chunks may be made in this pool from now on, or none any more. What
-    /// the pool of before has made is kept only if it is this one.
+    /// Uses this pool, or none, from now on; the peer must have proved its key. Wipes the pads of a former
+    /// pool, unless it is the same.
     pub(crate) fn use_pool(&mut self, pool: Option<Pool>) {
         if let (Some(former), Some(pool)) = (&self.pool, &pool)
             && former.is_same(pool)
@@ -124,22 +124,22 @@ impl Phases {
         self.open_lanes();
     }
 
-    /// Wipes and forgets phases before `phase`.
+    /// Wipes and removes the phases before `phase`.
     pub(crate) fn retire_before(&mut self, phase: u64) {
         self.pads.retain(|pads| pads.phase >= phase);
     }
 
-    /// Wipes and forgets one phase: its key is gone.
+    /// Wipes and removes one phase, whose key is gone.
     pub(crate) fn retire(&mut self, phase: u64) {
         self.pads.retain(|pads| pads.phase != phase);
     }
 
-    /// The lane of a live phase, where one has been opened.
+    /// The lane of a phase, if it has one.
     pub(crate) fn lane(&self, phase: u64) -> Option<&Lane> {
         self.pads.iter().find(|pads| pads.phase == phase)?.lane.as_ref()
     }
 
-    /// Overwrites `mask` with the first bytes of a packet's pad, made inline.
+    /// Overwrites `mask` with the first bytes of a packet's pad, generated inline.
     pub(crate) fn write_mask(&mut self, phase: u64, number: PacketNumber, mask: &mut [u8]) {
         let pads = self.pads.iter_mut().find(|pads| pads.phase == phase);
         if let Some(PhasePads { inline: Some(inline), .. }) = pads {
@@ -147,12 +147,12 @@ impl Phases {
         }
     }
 
-    /// Follows the connection to a packet that is sealed or has verified, and XORs the packet's pad over `mask`
-    /// and `data`, which together are its bytes: from the pool what that has, inline the rest. But a packet of
-    /// whose pad the pool has less than `least` bytes is left as it is: the caller does it as a whole. A null
-    /// cipher leaves all as they are. `found` is called in between, when the pool has every byte.
+    /// Follows the connection to a packet that is ours or authenticated, and XORs the packet's pad into `mask`
+    /// and `data`, which together are as long as the pad: from the pool as far as it goes, the rest inline. If
+    /// the pool has fewer than `least` bytes, leaves the packet unchanged, for the caller to process in one
+    /// pass. A null cipher changes nothing. Calls `found` before the XOR if the pool has every byte.
     ///
-    /// Returns how much came from the pool; `None` if the phase is over.
+    /// Returns the pool's coverage; `None` if the phase is over.
     #[inline(always)]
     pub(crate) fn apply(
         &mut self,
@@ -165,7 +165,7 @@ impl Phases {
         let pad_bytes = mask.len() + data.len();
         let (pads, tally) = self.follow(phase, packet_number)?;
         let taken = match &mut pads.lane {
-            // It needs no pad, and none should be made for packets like it.
+            // No pad can be long enough, so create no demand for one.
             Some(lane) if least > PAD_BYTES => {
                 lane.seek(packet_number, 0);
                 Taken::NOTHING
@@ -180,8 +180,8 @@ impl Phases {
         Some(coverage)
     }
 
-    /// As [`Self::apply`], for a packet that has been opened as a whole: what the pool has of its pad is wasted.
-    pub(crate) fn leave(
+    /// As [`Self::apply`], for a packet that was opened in one pass: its pad in the pool is skipped.
+    pub(crate) fn skip(
         &mut self,
         phase: u64,
         packet_number: PacketNumber,
@@ -195,7 +195,7 @@ impl Phases {
         Some(pads.count(tally, 0, pad_bytes))
     }
 
-    /// Follows the connection to a packet; the pads of its phase, if that is not over.
+    /// Follows the connection to a packet; returns the pads of its phase, unless that is over.
     #[inline(always)]
     pub(crate) fn follow(
         &mut self,
@@ -211,16 +211,15 @@ impl Phases {
         }
         let mut phases = self.pads.iter_mut();
         let pads = phases.find(|pads| pads.phase == phase)?;
-        // The next phase will begin at a number not far above this one: its chunks for numbers already used up
-        // are given back and made anew further on.
+        // The next phase begins not far above this number: it gives back chunks for numbers already used, so
+        // that later ones are filled instead.
         if let Some(PhasePads { lane: Some(next), .. }) = phases.next() {
             next.seek(packet_number, 0);
         }
         Some((pads, &mut self.tally))
     }
 
-    /// What a packet does that begins a phase or a segment, or comes after somebody has asked for the next
-    /// phase.
+    /// Handles a packet that begins a phase or a segment, or that follows a request for the next phase.
     #[inline(never)]
     fn catch_up(&mut self, phase: u64, packet_number: PacketNumber) {
         if phase > self.current {
@@ -236,7 +235,7 @@ impl Phases {
         if self.next_packet >= near {
             self.ahead.reach(phase + 1);
         } else if near <= packet_number.segment().next().first().value() {
-            // In this segment: its packets are looked at one by one.
+            // The phase ends within this segment: check every packet.
             self.followed = None;
         }
         if self.ahead.phase() > phase {
@@ -244,18 +243,18 @@ impl Phases {
         }
     }
 
-    /// The phase that quinn seals the next packet in. It holds the keys of the one after, and may have
-    /// followed its peer into this one without having sent anything since.
+    /// The phase in which quinn seals the next packet. quinn already holds the keys of the one after, and may
+    /// have followed its peer into this phase without having sent anything in it.
     pub(crate) fn sealing(&self) -> u64 {
         self.pads.last().map_or(0, |next| next.phase.saturating_sub(1))
     }
 
-    /// The phase that is being sealed in ends soon, in both directions.
+    /// Announces that the sealing phase ends soon, in both directions.
     pub(crate) fn expect_update(&self) {
         self.ahead.reach(self.sealing() + 1);
     }
 
-    /// What the pool holds for all live phases, per part.
+    /// What the pool holds of one part, for all phases.
     pub(crate) fn level(&self, part: Part) -> PartLevel {
         let mut sum = PartLevel::default();
         for lane in self.pads.iter().filter_map(|pads| pads.lane.as_ref()) {
@@ -266,14 +265,14 @@ impl Phases {
         sum
     }
 
-    /// The phase of the newest packet and the packet numbers it has spanned.
+    /// The current phase and the packet numbers it has spanned.
     pub(crate) fn progress(&self) -> (u64, u64) {
         let pads = self.pads.iter().find(|pads| pads.phase == self.current);
         let first = pads.and_then(|pads| pads.first_packet);
         (self.current, first.map_or(0, |first| self.next_packet.saturating_sub(first)))
     }
 
-    /// Lanes of the first phases.
+    /// Opens the lanes of the first phases.
     fn open_lanes(&mut self) {
         for (phase, stage) in [(0, Stage::Brief), (1, Stage::Active)] {
             self.open_lane(phase, stage);
@@ -290,7 +289,7 @@ impl Phases {
         }
     }
 
-    /// The phase in use is kept full, the ones before it no longer.
+    /// Keeps the current phase full, and those before it no longer.
     fn set_stages(&mut self) {
         let current = self.current;
         if current > 0 {
@@ -307,14 +306,14 @@ impl Phases {
 }
 
 impl PhasePads {
-    /// Counts a packet of whose pad so many bytes came from the pool; how much of it that is.
+    /// Counts a packet with this many pad bytes from the pool; returns the coverage.
     #[inline(always)]
     fn count(&mut self, tally: &mut Tally, pool_bytes: usize, pad_bytes: usize) -> Coverage {
         let coverage = Coverage::of(pool_bytes, pad_bytes);
         let inline_bytes = if self.inline.is_some() { pad_bytes - pool_bytes } else { 0 };
         tally.count(coverage, pool_bytes, inline_bytes);
-        // The first of its kind to lack pad after a hit: the pool has just run dry. Short packets, which need
-        // no body, and longer ones are judged apart.
+        // The first packet without its full pad after a hit: the pool has just run dry. Short packets, which
+        // need no body, and longer ones are counted separately.
         let is_hit = coverage == Coverage::Hit;
         let was_hit = &mut self.was_hit[usize::from(pad_bytes > HEAD_BYTES)];
         if std::mem::replace(was_hit, is_hit) && !is_hit {
@@ -323,7 +322,7 @@ impl PhasePads {
         coverage
     }
 
-    /// XORs what was not `taken` of the packet's pad over `mask` and `data`.
+    /// XORs the part of the pad that was not `taken` into `mask` and `data`.
     #[inline(never)]
     fn apply_inline(
         &mut self,
@@ -340,13 +339,13 @@ impl PhasePads {
     }
 }
 
-/// The bytes that the pool must have of a packet's pad, or the packet had better be sealed or opened as a
-/// whole, where that can be done: GHASH and a long rest of the pad take longer than AES-GCM in one pass.
+/// The least pad bytes from the pool that make a pooled packet worthwhile: with fewer, AES-GCM in one pass is
+/// faster than GHASH and a long rest of the pad.
 pub(crate) fn least_of(pad_bytes: usize) -> usize {
     pad_bytes.saturating_sub(REST_BYTES_MAX).max(1)
 }
 
-/// XORs the bytes `pad` of a packet's pad over what `mask` and `data` have there.
+/// XORs the byte range `pad` of a packet's pad into `mask` and `data`.
 fn apply_range(
     inline: &mut InlineKeystream,
     packet_number: PacketNumber,
@@ -365,8 +364,8 @@ fn apply_range(
     }
 }
 
-/// The ranges of a pad that the pool did not serve, in order and joined where they touch; some are empty, of
-/// which a few end before they start. A body is served only to a packet that is longer than a head.
+/// The ranges of a pad that the pool did not serve, in order and merged if adjacent; some are empty, and a
+/// few end before they start. Only a packet longer than a head gets a body.
 fn gaps(taken: Taken, pad_bytes: usize) -> [Range<usize>; 2] {
     let [head_range, body_range] = Part::ALL.map(Part::range);
     match (taken.head, taken.body) {

@@ -1,7 +1,7 @@
-//! How one key protects packets, whatever phase or direction it is for: the MAC, and for the GCM
-//! suites ring's whole AES-GCM, which serves packets that find nothing in the pool.
+//! Holds one key's packet protection: the MAC, and for GCM suites ring's one-pass AES-GCM, which
+//! handles packets that find no pad in the pool.
 //!
-//! Knows bytes and keys; never where a pad comes from.
+//! Does not know where pads come from.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use ring::aead::{AES_128_GCM, AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use ring::error::Unspecified;
 use zeroize::Zeroizing;
 
-use crate::carrier::KeyMaterial;
+use crate::key_extraction::KeyMaterial;
 
 /// The MAC half of a suite's key, and ring's AEAD where that computes the same function.
 pub(crate) struct KeyProtection {
@@ -23,8 +23,7 @@ pub(crate) struct KeyProtection {
 }
 
 impl KeyProtection {
-    /// Splits a suite's key into packet protection and the keystream behind it, which a null cipher
-    /// has not.
+    /// Splits a suite's key into packet protection and keystream; a null cipher has no keystream.
     pub(crate) fn derive(
         suite: Protection,
         material: &KeyMaterial,
@@ -36,7 +35,7 @@ impl KeyProtection {
         (Self { mask_bytes: suite.mask_bytes(), mac, whole: whole.flatten() }, keystream)
     }
 
-    /// Pad bytes before the payload's: 16 for GCM's tag mask, else none.
+    /// Pad bytes before the payload's: 16 for GCM's tag mask, else 0.
     pub(crate) fn mask_bytes(&self) -> usize {
         self.mask_bytes
     }
@@ -45,13 +44,13 @@ impl KeyProtection {
         &self.mac
     }
 
-    /// What seals and opens a packet that finds nothing of its pad in the pool, or too little.
+    /// Seals and opens packets that find too little of their pad in the pool.
     pub(crate) fn whole(&self) -> Option<&WholePacket> {
         self.whole.as_ref()
     }
 }
 
-/// GCM's tag mask while a packet needs it; wiped when dropped, at once and not byte by byte.
+/// GCM's tag mask while a packet needs it; wiped when dropped, in one store rather than byte by byte.
 #[derive(Default)]
 pub(crate) struct TagMask(pub(crate) [u8; TAG_BYTES]);
 
@@ -63,8 +62,8 @@ impl Drop for TagMask {
     }
 }
 
-/// AES-GCM in one pass, by ring: what a packet without a pad costs, and `--pool off`. A pace holds for
-/// all of the pass, GHASH in it: the two are one loop.
+/// AES-GCM in one pass, by ring: for packets without a pad, and all packets with `--pool off`. A pace
+/// slows the whole pass, including GHASH: the two are one loop.
 pub(crate) struct WholePacket {
     key: LessSafeKey,
     pacing: Pacing,
@@ -72,7 +71,7 @@ pub(crate) struct WholePacket {
 }
 
 impl WholePacket {
-    /// `None` only if the key has the wrong length, which rustls rules out.
+    /// `None` only if the key has the wrong length, which rustls prevents.
     fn new(suite: Protection, material: &KeyMaterial, engine: CipherEngine) -> Option<Self> {
         let algorithm = match suite.cipher() {
             Cipher::Aes128 => &AES_128_GCM,

@@ -1,85 +1,80 @@
-//! When keys are replaced although quinn, which counts packets, would go on with them: after so many
-//! bytes and after so much time (`limits.rs`).
+//! Renews keys by bytes sent and by age (`limits.rs`), in addition to quinn, which counts packets.
 //!
-//! Says what to do and when to ask again; whoever holds the connection does it and keeps the time. An
-//! update needs the peer, so it is asked for again until the phase has changed, and a connection whose
-//! peer never follows ends.
+//! Decides what to do and when to ask again; the owner of the connection acts and keeps time. A key update
+//! needs the peer, so it is requested again until the phase changes; if the peer never follows, the
+//! connection must be closed.
 
-use std::future::poll_fn;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::task::Poll;
 use std::time::{Duration, Instant};
-
-use atomic_waker::AtomicWaker;
 
 use crate::connection::ConnectionKeys;
 
-/// Between an update that time asks for and the update itself the next phase's heads are made. This part
-/// of an age, 10 s of an hour, is long enough for a keep-alive, with which the lane is opened, and for the
-/// filler.
+/// The next phase's heads are precomputed before an update that is due by age. This fraction of the age,
+/// 10 s of an hour, leaves time for a keep-alive, which opens the lane, and for the filler.
 const LEADS: u32 = 360;
-/// The same where bytes ask for it: packets follow each other fast then.
+/// The same lead for an update due by bytes: packets follow quickly then.
 const LEAD_IN_TRAFFIC: Duration = Duration::from_millis(100);
-/// quinn refuses an update for three probe timeouts after the one before; it is asked this often.
+/// The interval of requests: quinn refuses an update within three probe timeouts of the last one.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// What is to be done about a connection's keys.
+/// What to do about a connection's keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Renew {
-    /// Nothing until then, unless [`Renewal::worn`] resolves before.
+    /// Do nothing until then, unless [`Renewal::usage_limit_reached`] resolves first.
     Wait(Instant),
-    /// Ask quinn for a key update now, and this again then.
+    /// Request a key update from quinn now, and ask again then.
     Update(Instant),
-    /// Close the connection: updates have been asked for in vain.
+    /// Close the connection: the peer follows no update.
     End,
 }
 
-/// Watches over the age of one connection's keys.
+/// Watches the bytes and the age of one connection's keys.
 pub struct Renewal {
     keys: ConnectionKeys,
     watch: Watch,
 }
 
-impl Renewal {
-    pub(crate) fn new(keys: ConnectionKeys, age_max: Duration, now: Instant) -> Self {
-        Self { keys, watch: Watch::new(age_max, now) }
+impl ConnectionKeys {
+    /// Watches these keys' bytes and age, from `now` on; see [`Self::age_max`].
+    pub fn renewal(&self, age_max: Duration, now: Instant) -> Renewal {
+        Renewal { keys: self.clone(), watch: Watch::new(age_max, now) }
     }
+}
 
+impl Renewal {
     /// What to do at `now`.
     pub fn step(&mut self, now: Instant) -> Renew {
         let (outbound, _) = self.keys.directions();
-        let Ok(phase) = outbound.departures.lock().map(|departures| departures.phases.sealing())
-        else {
+        let Ok(phase) = outbound.sending.lock().map(|sending| sending.phases.sealing()) else {
             return Renew::End;
         };
         let was_wanted = self.watch.update_at.is_some();
-        let renew = self.watch.step(phase, outbound.worn.is(phase), now);
+        let renew = self.watch.step(phase, outbound.usage_limit.is_reached(phase), now);
         if self.watch.update_at.is_some() && !was_wanted {
             self.keys.expect_update();
         }
         renew
     }
 
-    /// Resolves when bytes ask for an update that [`Self::step`] does not know of.
-    pub async fn worn(&self) {
+    /// Resolves when the bytes sent call for an update that [`Self::step`] has not seen yet.
+    pub async fn usage_limit_reached(&self) {
         match self.watch.update_at {
-            None => self.keys.directions().0.worn.wait(self.watch.phase).await,
+            None => self.keys.directions().0.usage_limit.wait(self.watch.phase).await,
             Some(_) => std::future::pending().await,
         }
     }
 }
 
-/// How long a sending phase has been seen.
+/// Tracks the age of the sending phase.
 #[derive(Debug)]
 struct Watch {
-    /// A phase that is found again after so long is to end. It may have begun as long before it was
-    /// first seen, so this is half of what the age leaves.
+    /// A phase seen again after this long must end. It may have begun this long before it was first seen,
+    /// so this is half the maximum age, less the lead.
     period: Duration,
     lead: Duration,
     phase: u64,
-    /// When it was seen first.
+    /// When the phase was first seen.
     seen: Instant,
-    /// When it is to end, once that is known.
+    /// When to update, once that is decided.
     update_at: Option<Instant>,
 }
 
@@ -89,13 +84,13 @@ impl Watch {
         Self { period: (age_max - lead) / 2, lead, phase: 0, seen: now, update_at: None }
     }
 
-    fn step(&mut self, phase: u64, is_worn: bool, now: Instant) -> Renew {
+    fn step(&mut self, phase: u64, is_used_up: bool, now: Instant) -> Renew {
         if phase != self.phase {
             (self.phase, self.seen, self.update_at) = (phase, now, None);
         }
         let old_at = self.seen + self.period;
         let update_at = match self.update_at {
-            None if is_worn => *self.update_at.insert(now + LEAD_IN_TRAFFIC),
+            None if is_used_up => *self.update_at.insert(now + LEAD_IN_TRAFFIC),
             None if now >= old_at => *self.update_at.insert(now + self.lead),
             None => return Renew::Wait(old_at),
             Some(at) => at,
@@ -107,34 +102,6 @@ impl Watch {
         } else {
             Renew::End
         }
-    }
-}
-
-/// Tells that a sending phase has carried as many bytes as it should.
-#[derive(Debug, Default)]
-pub(crate) struct Worn {
-    /// One above the last phase of which that is true.
-    phases: AtomicU64,
-    waiter: AtomicWaker,
-}
-
-impl Worn {
-    pub(crate) fn set(&self, phase: u64) {
-        self.phases.fetch_max(phase + 1, Relaxed);
-        self.waiter.wake();
-    }
-
-    pub(crate) fn is(&self, phase: u64) -> bool {
-        self.phases.load(Relaxed) > phase
-    }
-
-    /// Waits until this, or a later phase, is worn. One waiter at a time.
-    async fn wait(&self, phase: u64) {
-        poll_fn(|context| {
-            self.waiter.register(context.waker());
-            if self.is(phase) { Poll::Ready(()) } else { Poll::Pending }
-        })
-        .await;
     }
 }
 
@@ -154,17 +121,17 @@ mod tests {
 
     const HOUR: Duration = Duration::from_secs(3600);
 
-    /// A watch that has just begun, and a clock that is set by hand.
+    /// A new watch, and a manual clock.
     fn watch() -> (Watch, impl Fn(u64) -> Instant) {
         let began = Instant::now();
         (Watch::new(HOUR, began), move |seconds| began + Duration::from_secs(seconds))
     }
 
     #[test]
-    fn a_quiet_phase_ends_within_an_hour_of_its_begin() {
+    fn a_quiet_phase_ends_within_an_hour_of_its_start() {
         let (mut watch, at) = watch();
         assert_eq!(watch.step(0, false, at(0)), Renew::Wait(at(1795)));
-        // The next one came by itself, a moment after that, and is first seen now.
+        // The next one began right after that, and is first seen now.
         assert_eq!(watch.step(1, false, at(1795)), Renew::Wait(at(3590)));
         assert_eq!(watch.step(1, false, at(3590)), Renew::Wait(at(3600)));
         assert_eq!(watch.step(1, false, at(3600)), Renew::Update(at(3601)));
@@ -172,18 +139,18 @@ mod tests {
     }
 
     #[test]
-    fn a_worn_phase_ends_at_once_whatever_its_age() {
+    fn a_phase_at_its_usage_limit_ends_at_once_whatever_its_age() {
         let (mut watch, at) = watch();
         let now = at(7);
         assert_eq!(watch.step(0, true, now), Renew::Wait(now + LEAD_IN_TRAFFIC));
         let now = now + LEAD_IN_TRAFFIC;
         assert_eq!(watch.step(0, true, now), Renew::Update(now + RETRY));
-        // The one after it is as good as new.
+        // The next one starts afresh.
         assert_eq!(watch.step(1, false, now + RETRY), Renew::Wait(now + RETRY + watch.period));
     }
 
     #[test]
-    fn a_peer_that_never_follows_is_asked_for_half_an_hour_and_then_left() {
+    fn a_peer_that_never_follows_is_asked_for_half_an_hour_and_then_dropped() {
         let (mut watch, at) = watch();
         let mut asked = 0;
         let mut now = at(0);
@@ -200,10 +167,10 @@ mod tests {
         assert_eq!((asked, now), (1795, at(1795 + 10 + 1795)));
     }
 
-    /// quinn would take the update, and the peer, which has seen nothing of the phase before it, would
-    /// open no packet any more.
+    /// quinn would accept the update, and the peer, which has seen no packet of the phase before, could open
+    /// nothing any more.
     #[test]
-    fn a_phase_that_came_from_the_peer_is_not_ended_before_anything_was_sent_in_it() {
+    fn a_phase_started_by_the_peer_does_not_end_before_we_sent_in_it() {
         let suite = Suite::default().into();
         let (limits, ahead) = (Limits::of(suite), Ahead::default());
         let (fault, meters) = <(Arc<FaultLatch>, Arc<Meters>)>::default();
@@ -214,11 +181,11 @@ mod tests {
         let at = |seconds| began + Duration::from_secs(seconds);
         let mut renewal = keys.renewal(HOUR, began);
         for phase in [0, 1] {
-            outbound.departures.lock().expect("no panic").phases.add(phase, None);
+            outbound.sending.lock().expect("no panic").phases.add(phase, None);
         }
         assert_eq!(renewal.step(at(1795)), Renew::Wait(at(1805)));
-        // It follows its peer, and sends nothing.
-        outbound.departures.lock().expect("no panic").phases.add(2, None);
+        // We follow the peer, and send nothing.
+        outbound.sending.lock().expect("no panic").phases.add(2, None);
         assert_eq!(renewal.step(at(1805)), Renew::Wait(at(1805 + 1795)));
     }
 }

@@ -1,9 +1,9 @@
-//! The key that seals what we send in one phase (quinn's `PacketKey`, local half).
+//! Seals the packets that we send in one phase (quinn's `PacketKey`, local half).
 //!
-//! quinn unwraps what packet keys return, under the connection's lock, so this key neither fails
-//! nor panics: asked for anything unsound it writes zeros over payload and tag, latches a fault,
-//! and seals nothing more. A packet number is used once: the key refuses every number that is not
-//! above the last one of its direction, whatever the phase.
+//! quinn unwraps what packet keys return, under the connection's lock, so this key neither fails nor
+//! panics: given an unsound request, it writes zeros over payload and tag, latches a fault, and seals
+//! nothing more. It refuses every packet number that is not above the last one of its direction, in
+//! any phase, so no number is used twice.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -19,21 +19,20 @@ use crate::limits::{CLOSING_PACKETS, INTEGRITY_LIMIT, Limits};
 use crate::meters::{Meters, PacketStage, StageClock, sample};
 use crate::phases::{Ahead, Phases, least_of};
 use crate::protection::{KeyProtection, TagMask};
-use crate::renewal::Worn;
+use crate::usage::UsageLimit;
 
-/// What all sealing keys of one connection share.
+/// State shared by all sealing keys of one connection.
 pub(crate) struct Outbound {
-    pub(crate) departures: Mutex<Departures>,
+    pub(crate) sending: Mutex<SendState>,
     pub(crate) fault: Arc<FaultLatch>,
-    /// The phase in use has carried as many bytes as it should.
-    pub(crate) worn: Worn,
+    pub(crate) usage_limit: UsageLimit,
     meters: Arc<Meters>,
-    /// Something unsound was asked: only zeros go out from now on.
+    /// A request was unsound: only zeros go out from now on.
     poisoned: AtomicBool,
 }
 
-/// The pads and the count of numbers, which spans phases.
-pub(crate) struct Departures {
+/// The pads and the packet numbers of the send direction, over all phases.
+pub(crate) struct SendState {
     pub(crate) phases: Phases,
     /// The lowest packet number that may still be sealed.
     next: u64,
@@ -48,9 +47,9 @@ impl Outbound {
     ) -> Self {
         let phases = Phases::new(Direction::Send, limits.phase_packets(), ahead, &meters);
         Self {
-            departures: Mutex::new(Departures { phases, next: 0 }),
+            sending: Mutex::new(SendState { phases, next: 0 }),
             fault,
-            worn: Worn::default(),
+            usage_limit: UsageLimit::default(),
             meters,
             poisoned: AtomicBool::new(false),
         }
@@ -63,7 +62,7 @@ pub(crate) struct SealKey {
     phase: u64,
     protection: KeyProtection,
     limits: Limits,
-    /// Packets and bytes so far, changed under the lock of [`Outbound::departures`] alone.
+    /// Packets and bytes so far; written only under the lock of [`Outbound::sending`].
     sealed: AtomicU64,
     sealed_bytes: AtomicU64,
 }
@@ -96,10 +95,10 @@ impl SealKey {
     ) -> Result<Coverage, KeyFault> {
         let mut stages = StageClock::new(&self.outbound.meters, started);
         let mask_bytes = self.protection.mask_bytes();
-        let mut departures = self.outbound.departures.lock().map_err(|_| KeyFault::Internal)?;
-        let Departures { phases, next } = &mut *departures;
-        self.permit(packet_number, payload.len(), next)?;
-        self.wear(payload.len() as u64)?;
+        let mut sending = self.outbound.sending.lock().map_err(|_| KeyFault::Internal)?;
+        let SendState { phases, next } = &mut *sending;
+        self.claim_number(packet_number, payload.len(), next)?;
+        self.count_usage(payload.len() as u64)?;
         let whole = self.protection.whole();
         let least = whole.map_or(0, |_| least_of(mask_bytes + payload.len()));
         let mut mask = TagMask::default();
@@ -107,7 +106,7 @@ impl SealKey {
         let coverage = phases
             .apply(self.phase, packet_number, pad, least, || stages.end_of(PacketStage::Pad))
             .ok_or(KeyFault::KeyRetired)?;
-        drop(departures);
+        drop(sending);
         if let Some(whole) = whole
             && coverage == Coverage::Miss
         {
@@ -121,8 +120,8 @@ impl SealKey {
         Ok(coverage)
     }
 
-    /// Whether this key may seal this packet; claims its number, if it is the `next` one or above.
-    fn permit(
+    /// Claims the packet's number, unless it is below `next`; fails if the key must not seal the packet.
+    fn claim_number(
         &self,
         packet_number: PacketNumber,
         payload_bytes: usize,
@@ -139,21 +138,21 @@ impl SealKey {
             self.outbound.meters.count_pad_reuse();
             return Err(KeyFault::NumberRepeated);
         }
-        // The last of 64 bits has no next one, and a count that began anew would permit all numbers again.
+        // Must not wrap around: that would permit all numbers again.
         *next = number.checked_add(1).ok_or(KeyFault::Internal)?;
         Ok(())
     }
 
-    /// Counts a packet and its bytes, and says whether the key may still seal it. Whoever calls holds the
-    /// lock of the direction: what is read here is what was written last, without a bus lock for it.
-    fn wear(&self, payload_bytes: u64) -> Result<(), KeyFault> {
+    /// Counts a packet and its bytes against the usage limits; fails if they are exceeded. The caller holds
+    /// the lock of the direction, so plain loads and stores are enough.
+    fn count_usage(&self, payload_bytes: u64) -> Result<(), KeyFault> {
         let sealed = self.sealed.load(Relaxed);
         if sealed >= self.limits.hard_stop {
             return Err(KeyFault::LimitReached);
         }
         self.sealed.store(sealed + 1, Relaxed);
         if sealed + CLOSING_PACKETS >= self.limits.hard_stop {
-            // Still sealing: the closing packets need these last numbers.
+            // Keeps sealing: closing the connection needs these last packets.
             self.outbound.fault.latch(KeyFault::LimitReached);
         }
         let before = self.sealed_bytes.load(Relaxed);
@@ -163,7 +162,7 @@ impl SealKey {
             return Ok(());
         }
         if before < self.limits.phase_bytes {
-            self.outbound.worn.set(self.phase);
+            self.outbound.usage_limit.reach(self.phase);
         }
         if sealed_bytes > self.limits.hard_stop_bytes() {
             return Err(KeyFault::LimitReached);
@@ -176,10 +175,10 @@ impl SealKey {
 }
 
 impl Drop for SealKey {
-    /// What is left of this phase's keystream goes with its key.
+    /// Wipes the rest of this phase's keystream.
     fn drop(&mut self) {
-        if let Ok(mut departures) = self.outbound.departures.lock() {
-            departures.phases.retire(self.phase);
+        if let Ok(mut sending) = self.outbound.sending.lock() {
+            sending.phases.retire(self.phase);
         }
     }
 }
@@ -197,7 +196,7 @@ impl PacketKey for SealKey {
         match outcome {
             Ok(coverage) => self.outbound.meters.observe(Direction::Send, coverage, started),
             Err(fault) => {
-                // Never plaintext on the wire, whatever went wrong.
+                // No plaintext on the wire, whatever went wrong.
                 sealed.fill(0);
                 self.outbound.poisoned.store(true, Relaxed);
                 self.outbound.fault.latch(fault);

@@ -20,35 +20,35 @@ use quinn_proto::{ConnectionId, Side, TransportError, TransportErrorCode};
 use rustls::crypto::ring::cipher_suite::TLS13_AES_128_GCM_SHA256;
 use rustls::quic::{Connection, KeyChange, Secrets, Version};
 
-use crate::carrier::claim;
 use crate::connection::{ConnectionKeys, HandshakeData};
 use crate::fault::FaultLatch;
 use crate::identity::PublicKey;
+use crate::key_extraction::extract;
 use crate::kx::Group;
 use crate::limits::Limits;
 use crate::meters::Meters;
 use crate::open::{Inbound, OpenKey};
 use crate::parameters;
 use crate::phases::Ahead;
+use crate::pool_switch::{AttachedConnection, PoolSwitch};
 use crate::protection::KeyProtection;
 use crate::refusal::Refusal;
 use crate::retry;
 use crate::seal::{Outbound, SealKey};
-use crate::seams::Seams;
 use crate::suites::from_code_point;
-use crate::supply::{Drawing, Supply};
+use crate::test_hooks::TestHooks;
 use crate::tickets::TicketSkipper;
 use crate::verify::AllowList;
 
 /// What a session needs besides TLS.
 #[derive(Clone)]
 pub(crate) struct SessionContext {
-    pub(crate) supply: Supply,
+    pub(crate) pool: PoolSwitch,
     /// Of a server: who may come in, and with how much of the pool.
     pub(crate) listed: Option<Arc<dyn AllowList>>,
     pub(crate) meters: Arc<Meters>,
     pub(crate) cipher_engine: CipherEngine,
-    pub(crate) seams: Seams,
+    pub(crate) hooks: TestHooks,
 }
 
 /// A QUIC session whose packet keys draw on a pool.
@@ -60,7 +60,7 @@ pub(crate) struct PooledSession {
     /// Present from the moment that 1-RTT keys exist.
     one_rtt: Option<OneRtt>,
     /// Present from the moment that the peer has proved its key.
-    drawing: Option<Drawing>,
+    attached: Option<AttachedConnection>,
     /// Whether quinn has been told that handshake data is there.
     announced: bool,
 }
@@ -94,7 +94,7 @@ impl PooledSession {
             Connection::Server(_) => Side::Server,
         };
         let tls = Tls::Handshaking(Box::new(connection));
-        Self { side, tls, context, refusal, one_rtt: None, drawing: None, announced: false }
+        Self { side, tls, context, refusal, one_rtt: None, attached: None, announced: false }
     }
 
     /// Ends the handshake: forgets rustls's connection and lets chunks be made.
@@ -113,7 +113,7 @@ impl PooledSession {
                 let transport_parameters = parameters.to_vec();
                 let listed = self.context.listed.as_ref();
                 let allowance = listed.and_then(|listed| listed.allowance(&peer));
-                self.drawing = Some(self.context.supply.join(one_rtt.keys.clone(), allowance));
+                self.attached = Some(self.context.pool.attach(one_rtt.keys.clone(), allowance));
                 Tls::Done { peer, transport_parameters, tickets: TicketSkipper::default() }
             }
             // Unreachable while the verifiers insist on raw keys; if they did not, no pads.
@@ -213,7 +213,7 @@ impl Session for PooledSession {
         let suite = negotiated_suite(connection).expect("rustls negotiates what we configured");
         let group = connection.negotiated_key_exchange_group();
         let kex = group.and_then(|group| Group::from_named_group(group.name()));
-        let limits = self.context.seams.limits(suite);
+        let limits = self.context.hooks.limits(suite);
         let (keys, (outbound, inbound)) = match change {
             // Handshake packets are few and never pooled: they are left out of the figures.
             KeyChange::Handshake { keys } => (keys, directions(limits, &Arc::default())),
@@ -248,8 +248,8 @@ impl Session for PooledSession {
         one_rtt.next_phase += 1;
         let keys = one_rtt.secrets.next_packet_keys();
         let (outbound, inbound) = one_rtt.keys.directions();
-        if let Ok(mut departures) = outbound.departures.lock() {
-            departures.phases.retire_before(phase - 1);
+        if let Ok(mut sending) = outbound.sending.lock() {
+            sending.phases.retire_before(phase - 1);
         }
         let kind = (one_rtt.suite, one_rtt.limits, self.context.cipher_engine);
         Some(key_pair(kind, phase, outbound, inbound, &*keys.local, &*keys.remote))
@@ -300,17 +300,17 @@ fn key_pair(
     remote: &dyn rustls::quic::PacketKey,
 ) -> KeyPair<Box<dyn PacketKey>> {
     let derive = |carrier| {
-        claim(carrier, |material| KeyProtection::derive(suite, material, engine))
+        extract(carrier, |material| KeyProtection::derive(suite, material, engine))
             .expect("a fresh key of our suite carries its material")
     };
     let (protection, keystream) = derive(local);
-    if let Ok(mut departures) = outbound.departures.lock() {
-        departures.phases.add(phase, keystream);
+    if let Ok(mut sending) = outbound.sending.lock() {
+        sending.phases.add(phase, keystream);
     }
     let seal = SealKey::new(Arc::clone(outbound), phase, protection, limits);
     let (protection, keystream) = derive(remote);
-    if let Ok(mut arrivals) = inbound.arrivals.lock() {
-        arrivals.phases.add(phase, keystream);
+    if let Ok(mut receiving) = inbound.receiving.lock() {
+        receiving.phases.add(phase, keystream);
     }
     let open = OpenKey::new(Arc::clone(inbound), phase, protection, limits);
     KeyPair { local: Box::new(seal), remote: Box::new(open) }

@@ -19,7 +19,7 @@ use rustls::{
     CipherSuite, ConnectionTrafficSecrets, Error, SupportedCipherSuite, Tls13CipherSuite,
 };
 
-use crate::carrier::KeyCarrier;
+use crate::key_extraction::ExtractableKey;
 use crate::limits::Limits;
 
 /// The suite's TLS code point. The GCM suites have TLS's own (RFC 8446 appendix B.4); the others
@@ -94,7 +94,7 @@ struct SuiteAlgorithm {
 
 impl Algorithm for SuiteAlgorithm {
     fn packet_key(&self, key: AeadKey, iv: Iv) -> Box<dyn PacketKey> {
-        Box::new(KeyCarrier::new(key, iv))
+        Box::new(ExtractableKey::new(key, iv))
     }
 
     fn header_protection_key(&self, key: AeadKey) -> Box<dyn HeaderProtectionKey> {

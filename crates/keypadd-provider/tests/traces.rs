@@ -26,7 +26,7 @@ use hkdf::Hkdf;
 use keypadd_keystream::{Cipher, CipherEngine, Mac, PacketNumber, Suite, SuiteKey};
 use keypadd_pool::{Pool, PoolSettings};
 use keypadd_provider::{
-    AllowList, CryptoSettings, KeyExchange, Meters, PrivateKey, PublicKey, Seams,
+    AllowList, CryptoSettings, KeyExchange, Meters, PrivateKey, PublicKey, TestHooks,
     client_config_with, server_config_with,
 };
 use quinn::{Connection, Endpoint, TransportConfig};
@@ -298,14 +298,14 @@ async fn live(suite: Suite, log: &Arc<Inverted>) -> File {
         key: Arc::clone(&keys[end]),
         suites: vec![suite.into()],
         kex: vec![KeyExchange::X25519.into()],
-        supply: Some(pool.clone()).into(),
+        pool: Some(pool.clone()).into(),
         cipher_engine: CipherEngine::default(),
         meters: Arc::new(Meters::default()),
     };
-    let seams = Seams { key_log: Arc::clone(log) as _, ..Seams::default() };
-    let client = client_config_with(&settings(0), keys[1].public(), &seams).expect("settings");
+    let hooks = TestHooks { key_log: Arc::clone(log) as _, ..TestHooks::default() };
+    let client = client_config_with(&settings(0), keys[1].public(), &hooks).expect("settings");
     let allowed = Arc::new(Only(keys[0].public()));
-    let server = server_config_with(&settings(1), allowed, &seams).expect("settings");
+    let server = server_config_with(&settings(1), allowed, &hooks).expect("settings");
     let loopback = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     // Probes of the path would be padded with zeros, which makes them keystream.
     let mut transport = TransportConfig::default();

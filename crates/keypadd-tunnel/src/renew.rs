@@ -21,7 +21,7 @@ pub(crate) async fn renew(connection: &Connection, mut renewal: Renewal) -> KeyF
         };
         tokio::select! {
             () = sleep_until(again.into()) => {}
-            () = renewal.worn() => {}
+            () = renewal.usage_limit_reached() => {}
         }
     }
 }
@@ -35,7 +35,7 @@ mod tests {
     use keypadd_keystream::{CipherEngine, Suite};
     use keypadd_pool::Direction;
     use keypadd_provider::{
-        AllowList, CryptoSettings, KeyExchange, Meters, PrivateKey, PublicKey, Supply,
+        AllowList, CryptoSettings, KeyExchange, Meters, PoolSwitch, PrivateKey, PublicKey,
         client_config, server_config,
     };
     use keypadd_transport::{Accepted, ClientConfig, Endpoint, Lane, ServerConfig};
@@ -65,7 +65,7 @@ mod tests {
             key: Arc::clone(key),
             suites: vec![Suite::TRIPLE_DES_CTR_HMAC_SHA1.into()],
             kex: vec![KeyExchange::X25519.into()],
-            supply: Supply::default(),
+            pool: PoolSwitch::default(),
             cipher_engine: CipherEngine::default(),
             meters: Arc::new(Meters::default()),
         };

@@ -35,12 +35,12 @@ pub(super) fn crypto_for(
     dialled: &Dialled,
     allowance: Option<Allowance>,
 ) -> CryptoSettings {
-    let supply = match allowance {
-        Some(allowance) => settings.supply.for_peer(allowance),
-        None => settings.supply.clone(),
+    let pool = match allowance {
+        Some(allowance) => settings.pool.for_peer(allowance),
+        None => settings.pool.clone(),
     };
     CryptoSettings {
-        supply,
+        pool,
         suites: vec![dialled.suite.into()],
         kex: vec![dialled.kex.into()],
         ..settings.clone()

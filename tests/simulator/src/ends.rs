@@ -10,7 +10,7 @@ use fastrand::Rng;
 use keypadd_keystream::{CipherEngine, Suite};
 use keypadd_pool::Pool;
 use keypadd_provider::{
-    AllowList, CryptoSettings, KeyExchange, Meters, PrivateKey, PublicKey, Seams, Supply,
+    AllowList, CryptoSettings, KeyExchange, Meters, PoolSwitch, PrivateKey, PublicKey, TestHooks,
     client_config_with, server_config_with,
 };
 use quinn_proto::congestion::{Controller, ControllerFactory};
@@ -45,7 +45,7 @@ pub(crate) struct Link {
     pub(crate) sender: Sender,
     pub(crate) up: bool,
     /// Where its pads come from: its end's pool, but when it has left that.
-    pub(crate) supply: Supply,
+    pub(crate) pool: PoolSwitch,
 }
 
 /// What both ends of one connection need, made before it begins.
@@ -57,7 +57,7 @@ pub(crate) struct Wiring {
     seed: u64,
     log: Arc<SecretLog>,
     tapes: [Arc<Tape>; 2],
-    supplies: [Supply; 2],
+    switches: [PoolSwitch; 2],
 }
 
 /// Both ends' identities. Their bytes reach no decision, so they may differ from run to run.
@@ -93,9 +93,9 @@ impl End {
         config.rng_seed(Some(seed));
         // Never used: each connection is accepted with a configuration of its own.
         let placeholder = (side == Side::Server).then(|| {
-            let settings = settings(Suite::default(), side, Supply::default(), &Arc::default());
+            let settings = settings(Suite::default(), side, PoolSwitch::default(), &Arc::default());
             let allowed = Arc::new(Only(IDENTITIES[0].public()));
-            let crypto = server_config_with(&settings, allowed, &Seams::default());
+            let crypto = server_config_with(&settings, allowed, &TestHooks::default());
             Arc::new(ServerConfig::with_crypto(crypto.expect("settings")))
         });
         let pool = SteppedPool::new(schedule, side as usize, rng.fork());
@@ -119,12 +119,12 @@ impl End {
     }
 }
 
-fn settings(suite: Suite, side: Side, supply: Supply, meters: &Arc<Meters>) -> CryptoSettings {
+fn settings(suite: Suite, side: Side, pool: PoolSwitch, meters: &Arc<Meters>) -> CryptoSettings {
     CryptoSettings {
         key: Arc::clone(&IDENTITIES[side as usize]),
         suites: vec![suite.into()],
         kex: vec![KeyExchange::X25519.into()],
-        supply,
+        pool,
         cipher_engine: CipherEngine::default(),
         meters: Arc::clone(meters),
     }
@@ -139,17 +139,17 @@ impl Wiring {
         rng: &mut Rng,
     ) -> Self {
         let log = Arc::new(SecretLog::default());
-        let seams =
-            Seams { key_log: Arc::clone(&log) as _, phase_packets_max: schedule.phase_packets };
-        let supplies = sources.each_ref().map(|(pool, _)| Supply::new(Some(pool.clone())));
+        let hooks =
+            TestHooks { key_log: Arc::clone(&log) as _, phase_packets_max: schedule.phase_packets };
+        let switches = sources.each_ref().map(|(pool, _)| PoolSwitch::new(Some(pool.clone())));
         let settings_of = |side: Side| {
             let (_, meters) = &sources[side as usize];
-            settings(suite, side, supplies[side as usize].clone(), meters)
+            settings(suite, side, switches[side as usize].clone(), meters)
         };
         let (client, server) = (settings_of(Side::Client), settings_of(Side::Server));
-        let client = client_config_with(&client, IDENTITIES[1].public(), &seams);
+        let client = client_config_with(&client, IDENTITIES[1].public(), &hooks);
         let allowed = Arc::new(Only(IDENTITIES[0].public()));
-        let server = server_config_with(&server, allowed, &seams);
+        let server = server_config_with(&server, allowed, &hooks);
         let spoiler = |side| bug.map(|bug| Spoiler { bug, suite, side, log: Arc::clone(&log) });
         let tapes = [Side::Client, Side::Server].map(|side| Arc::new(Tape::new(spoiler(side))));
         let by = |end: usize| Arc::clone(&tapes[end]) as _;
@@ -160,7 +160,7 @@ impl Wiring {
             seed: rng.u64(..) & !1,
             log,
             tapes,
-            supplies,
+            switches,
         }
     }
 
@@ -179,7 +179,7 @@ impl Wiring {
             traffic: Traffic::new(self.seed, side, schedule.styles[side as usize], rng.fork()),
             sender: self.sender(index, suite, side),
             up: false,
-            supply: self.supply(side),
+            pool: self.switch(side),
         }
     }
 
@@ -190,8 +190,8 @@ impl Wiring {
     }
 
     /// Where the pads of one end come from.
-    pub(crate) fn supply(&self, side: Side) -> Supply {
-        self.supplies[side as usize].clone()
+    pub(crate) fn switch(&self, side: Side) -> PoolSwitch {
+        self.switches[side as usize].clone()
     }
 }
 

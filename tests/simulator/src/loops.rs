@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use fastrand::Rng;
 use keypadd_keystream::Suite;
 use keypadd_pool::{Coverage, Direction};
-use keypadd_provider::{Meters, Supply};
+use keypadd_provider::{Meters, PoolSwitch};
 use keypadd_transport::{
     Accepted, ClientConfig, Connection, Cut, Delivery, Egress, Endpoint, EndpointConfig,
     EndpointSettings, Lane, ServerConfig, SpinShare, SteppedLoop, Stream, Streams, VarInt, Windows,
@@ -99,7 +99,7 @@ struct Link {
     /// Among all connections of the run.
     index: usize,
     ends: [Connection; 2],
-    supplies: [Supply; 2],
+    switches: [PoolSwitch; 2],
 }
 
 /// A sparse connection, a bulk one once it is wanted, and what is forwarded over them.
@@ -280,9 +280,9 @@ impl World {
                 (done || matches!(client, Some(Err(_))) || world.now() >= late).then_some(())
             })?;
             if let (Some(Ok(client)), Some(Some(server))) = (client, server) {
-                let supplies = [Side::Client, Side::Server].map(|side| wiring.supply(side));
+                let switches = [Side::Client, Side::Server].map(|side| wiring.switch(side));
                 self.is_connecting = false;
-                return Ok(Link { index, ends: [client, server], supplies });
+                return Ok(Link { index, ends: [client, server], switches });
             }
             self.path.borrow_mut().left_behind.insert(index);
         }
@@ -500,14 +500,14 @@ impl World {
         if self.rng.u32(0..self.schedule.update_one_in) == 0 && may_update {
             link.ends[side as usize].force_key_update();
         }
-        let supply = &link.supplies[side as usize];
-        let has_left = supply.pool().is_none();
+        let switch = &link.switches[side as usize];
+        let has_left = switch.pool().is_none();
         if has_left && self.rng.u32(0..20) == 0 {
-            supply.set(Some(path.pools[side as usize].pool.clone()));
+            switch.set(Some(path.pools[side as usize].pool.clone()));
         } else if !has_left && self.switches_left > 0 && self.rng.u32(0..100) == 0 {
             self.switches_left -= 1;
             path.figures.switches += 1;
-            supply.set(None);
+            switch.set(None);
         }
         // QUIC allows no change of address before the handshake is confirmed.
         let mut all = self.sessions.iter().flat_map(|session| &session.links);

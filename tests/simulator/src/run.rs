@@ -305,13 +305,13 @@ impl World {
     fn switch_pool(&mut self, side: Side, handle: ConnectionHandle) {
         let End { links, pool, .. } = &mut self.ends[side as usize];
         let Some(link) = links.get_mut(&handle) else { return };
-        let has_left = link.supply.pool().is_none();
+        let has_left = link.pool.pool().is_none();
         if has_left && self.rng.u32(0..20) == 0 {
-            link.supply.set(Some(pool.pool.clone()));
+            link.pool.set(Some(pool.pool.clone()));
         } else if !has_left && self.switches_left > 0 && self.rng.u32(0..100) == 0 {
             self.switches_left -= 1;
             self.figures.switches += 1;
-            link.supply.set(None);
+            link.pool.set(None);
         }
     }
 

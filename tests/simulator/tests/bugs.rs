@@ -72,16 +72,16 @@ fn texts_before(patch: &str) -> Vec<(&str, String)> {
     found
 }
 
-/// The seams through which the auditor gets keys are for the auditor alone.
+/// Only the auditor uses the test hooks through which it gets keys.
 #[test]
-fn the_program_and_the_tunnel_never_name_the_auditors_seams() {
+fn the_program_and_the_tunnel_never_name_the_test_hooks() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crates");
     let mut sources = 0;
     for part in ["keypadd", "keypadd-tunnel/src"] {
         for path in files(&root.join(part), "rs") {
             let text = fs::read_to_string(&path).expect("a source file");
             for name in [
-                "Seams",
+                "TestHooks",
                 "client_config_with",
                 "server_config_with",
                 "with_filler",

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use keypadd_keystream::{CipherEngine, Suite};
 use keypadd_provider::{
-    CryptoSettings, KeyExchange, Meters, PrivateKey, PublicKey, Supply, client_config,
+    CryptoSettings, KeyExchange, Meters, PoolSwitch, PrivateKey, PublicKey, client_config,
 };
 use keypadd_tunnel::{
     Client, ClientSession, ClientSettings, ServerAddress, SpinShare, TransportSettings,
@@ -117,7 +117,7 @@ async fn connect(server: SocketAddr, key: Arc<PrivateKey>, peer: PublicKey) -> O
         key,
         suites: vec![Suite::default().into()],
         kex: vec![KeyExchange::default().into()],
-        supply: Supply::default(),
+        pool: PoolSwitch::default(),
         cipher_engine: CipherEngine::default(),
         meters: Arc::new(Meters::default()),
     };

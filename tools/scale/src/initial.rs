@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use keypadd_keystream::{CipherEngine, Suite};
 use keypadd_provider::{
-    CryptoSettings, KeyExchange, Meters, PrivateKey, PublicKey, Supply, client_config,
+    CryptoSettings, KeyExchange, Meters, PoolSwitch, PrivateKey, PublicKey, client_config,
 };
 use quinn_proto::crypto::Session;
 use quinn_proto::transport_parameters::TransportParameters;
@@ -54,7 +54,7 @@ impl Stranger {
             suites: vec![Suite::default().into()],
             // Fits into one packet.
             kex: vec![KeyExchange::X25519.into()],
-            supply: Supply::default(),
+            pool: PoolSwitch::default(),
             cipher_engine: CipherEngine::default(),
             meters: Arc::new(Meters::default()),
         };

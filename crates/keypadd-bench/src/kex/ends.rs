@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use keypadd_keystream::{CipherEngine, Suite};
 use keypadd_provider::{
-    AllowList, CryptoSettings, Group, Meters, PrivateKey, PublicKey, Supply, client_config,
+    AllowList, CryptoSettings, Group, Meters, PoolSwitch, PrivateKey, PublicKey, client_config,
     server_config,
 };
 use keypadd_transport::{
@@ -71,7 +71,7 @@ impl Ends {
             key: Arc::clone(key),
             suites: vec![Suite::default().protection()],
             kex: vec![group],
-            supply: Supply::default(),
+            pool: PoolSwitch::default(),
             cipher_engine: CipherEngine::default(),
             meters: Arc::new(Meters::default()),
         };

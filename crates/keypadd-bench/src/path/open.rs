@@ -160,7 +160,7 @@ fn crypto(
         key,
         suites: vec![arm.suite],
         kex: vec![settings.kex],
-        supply: pool.into(),
+        pool: pool.into(),
         cipher_engine: arm.engine,
         meters,
     })

@@ -5,7 +5,7 @@ use keypadd_keystream::{PacketNumber, Suite, SuiteKey};
 
 use super::*;
 use crate::arena;
-use crate::shared::FillerShared;
+use crate::filler_state::FillerState;
 
 const KEY: KeyId = KeyId(7);
 
@@ -13,10 +13,10 @@ fn segment(value: u64) -> Segment {
     PacketNumber::new(value * SEGMENT_PACKETS as u64).segment()
 }
 
-/// A chunk of segment 2, and where its memory comes home.
+/// A chunk of segment 2, and the receiver of its memory.
 fn chunk(part: Part) -> (Chunk, mpsc::Receiver<Box<[Unit]>>) {
     let (sender, arrivals) = mpsc::channel();
-    let home = Home::new(sender, Arc::new(FillerShared::default()));
+    let home = Home::new(sender, Arc::new(FillerState::default()));
     let units = arena::map(part.units()).expect("memory").into();
     let keystream =
         SuiteKey::derive(Suite::AES_128_GCM, &[1; 16], &[2; 12]).keystream.expect("no null cipher");
@@ -24,7 +24,7 @@ fn chunk(part: Part) -> (Chunk, mpsc::Receiver<Box<[Unit]>>) {
     (chunk, arrivals)
 }
 
-/// Whatever a row holds, used or not.
+/// A row's bytes, used or not.
 fn bytes(chunk: &Chunk, slot: usize) -> &[u8] {
     let (unit, bytes) = chunk.part.place(slot);
     &chunk.units[unit][bytes]
@@ -35,7 +35,7 @@ fn is_wiped(units: &[Unit]) -> bool {
 }
 
 #[test]
-fn only_the_key_segment_and_part_that_a_chunk_was_made_for_are_held() {
+fn a_chunk_holds_only_its_own_key_segment_and_part() {
     for (part, other) in [(Part::Head, Part::Body), (Part::Body, Part::Head)] {
         let (chunk, _arrivals) = chunk(part);
         for slot in 0..SEGMENT_PACKETS {
@@ -49,21 +49,21 @@ fn only_the_key_segment_and_part_that_a_chunk_was_made_for_are_held() {
 }
 
 #[test]
-fn a_row_of_zeros_counts_as_not_at_hand() {
+fn a_row_of_zeros_counts_as_missing() {
     for part in Part::ALL {
         let (mut chunk, _arrivals) = chunk(part);
         for slot in [0, 5, 6, 63] {
             let (unit, bytes) = chunk.part.place(slot);
             chunk.units[unit][bytes.start..bytes.start + 16].fill(0);
             assert!(chunk.peek(KEY, segment(2), part, slot).is_none(), "{part:?} {slot}");
-            // Its neighbours are unharmed.
+            // Its neighbors are unchanged.
             assert!(chunk.peek(KEY, segment(2), part, slot ^ 1).is_some());
         }
     }
 }
 
 #[test]
-fn a_pad_that_was_used_is_wiped_and_no_longer_held() {
+fn a_taken_pad_is_wiped_and_gone() {
     for part in Part::ALL {
         let (mut chunk, _arrivals) = chunk(part);
         let row = bytes(&chunk, 9).to_vec();
@@ -72,7 +72,7 @@ fn a_pad_that_was_used_is_wiped_and_no_longer_held() {
         assert_eq!(data, row[4..24]);
         let wiped = if part == Part::Head { HEAD_BYTES } else { 24 };
         assert!(bytes(&chunk, 9)[..wiped].iter().all(|&byte| byte == 0));
-        // The rest of a body waits for the filler: no packet has a use for it.
+        // The filler wipes the rest of a body.
         assert!(bytes(&chunk, 9)[wiped..] == row[wiped..]);
         assert!(chunk.peek(KEY, segment(2), part, 9).is_none());
         assert_eq!(chunk.untaken(), 63);
@@ -84,14 +84,14 @@ fn a_pad_that_was_used_is_wiped_and_no_longer_held() {
 }
 
 #[test]
-fn memory_leaves_a_chunk_wiped_whichever_way_it_goes() {
+fn memory_leaves_a_chunk_wiped_in_every_way() {
     for part in Part::ALL {
         let (given_back, arrivals) = chunk(part);
         let units = given_back.into_units();
         assert!(units.len() == part.units() && is_wiped(&units));
         assert!(arrivals.try_recv().is_err(), "nothing came another way");
 
-        // However much of a pad was used.
+        // Whatever part of a pad was used.
         for used in [1, 16, HEAD_BYTES, BODY_BYTES - 129, BODY_BYTES - 128, BODY_BYTES] {
             let used = used.min(part.row_bytes());
             let (mut dropped, arrivals) = chunk(part);

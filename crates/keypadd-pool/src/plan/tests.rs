@@ -1,14 +1,15 @@
 use super::*;
+use crate::lane_view::{MAX_BODIES, MAX_HEADS, Stage};
 use crate::targets::targets;
 
 const TOTAL: usize = 8192; // 64 MiB
 
 fn lane(stage: Stage, heads: u64, bodies: u64) -> LaneView {
     let (kept, demand, recalled, allotment) = ([0; 2], [0.0; 2], [false; 2], None);
-    LaneView { stage, at_hand: [heads, bodies], kept, demand, recalled, allotment }
+    LaneView { stage, available: [heads, bodies], kept, demand, recalled, allotment }
 }
 
-/// An active lane that holds nothing and carries so many packets a second, long ones among them.
+/// An empty active lane with this many packets per second, and this many long ones among them.
 fn carrying(packets: f64, long: f64) -> LaneView {
     LaneView { demand: [packets, long], ..lane(Stage::Active, 0, 0) }
 }
@@ -32,13 +33,13 @@ fn heads_come_before_bodies_and_the_emptiest_lane_first() {
 }
 
 #[test]
-fn full_heads_let_bodies_in() {
+fn bodies_are_filled_once_heads_are_full() {
     let lanes = [lane(Stage::Active, MAX_HEADS, 0)];
     assert_eq!(plan(&lanes, TOTAL).work, [Work { lane: 0, part: Part::Body, chunks: 2 }]);
 }
 
 #[test]
-fn full_lanes_and_dormant_lanes_want_nothing() {
+fn full_and_dormant_lanes_get_no_work() {
     let full = [lane(Stage::Active, MAX_HEADS, MAX_BODIES), lane(Stage::Dormant, 0, 0)];
     assert_eq!(plan(&full, TOTAL), Plan::default());
 }
@@ -63,7 +64,7 @@ fn heads_beyond_what_bodies_need_wait_for_the_bodies() {
 }
 
 #[test]
-fn a_peer_at_its_allowance_gets_no_more_and_gives_to_itself() {
+fn a_peer_at_its_allowance_gets_no_more_and_recalls_its_own_lanes() {
     let of =
         |lane: LaneView| LaneView { allotment: Some(Allotment { peer: 1, units: 80 }), ..lane };
     let hoarder = of(lane(Stage::Active, 80, 0));
@@ -75,7 +76,7 @@ fn a_peer_at_its_allowance_gets_no_more_and_gives_to_itself() {
 }
 
 #[test]
-fn a_peer_whose_allowance_shrinks_gives_back_though_nobody_goes_short() {
+fn a_peer_whose_allowance_shrinks_gives_back_even_if_nobody_goes_short() {
     let of = |units: usize, lane: LaneView| LaneView {
         allotment: Some(Allotment { peer: 1, units }),
         ..lane
@@ -90,7 +91,7 @@ fn a_peer_whose_allowance_shrinks_gives_back_though_nobody_goes_short() {
 }
 
 #[test]
-fn who_holds_too_much_gives_back_when_others_go_short_and_only_then() {
+fn a_lane_above_its_target_is_recalled_only_while_others_go_short() {
     let hoarder = lane(Stage::Active, MAX_HEADS, 500);
     let newcomer = carrying(1000.0, 1000.0);
     assert_eq!(plan(&[hoarder, newcomer], TOTAL).recalls, []);
@@ -99,8 +100,8 @@ fn who_holds_too_much_gives_back_when_others_go_short_and_only_then() {
     let keep = targets(&[hoarder, newcomer], TOTAL)[0][Part::Body as usize];
     assert!(keep < 100, "{keep}");
     assert_eq!(short.recalls, [Recall { lane: 0, part: Part::Body, keep }]);
-    // Asked once, and not filled until it has obeyed.
-    let asked = LaneView { recalled: [false, true], at_hand: [MAX_HEADS, 0], ..hoarder };
+    // Recalled once, and not filled until it has obeyed.
+    let asked = LaneView { recalled: [false, true], available: [MAX_HEADS, 0], ..hoarder };
     let later = plan(&[asked, newcomer], TOTAL);
     assert_eq!(later.recalls, []);
     assert!(later.work.iter().all(|work| work.lane == 1), "{:?}", later.work);

@@ -1,4 +1,4 @@
-//! rtrb's queue as the model sees it: the calls that the pool makes, a list behind a lock inside.
+//! Models rtrb's queue for loom: the calls that the pool makes, on a list behind a lock.
 
 use std::cell::OnceCell;
 use std::collections::VecDeque;
@@ -10,7 +10,7 @@ struct Inside<T> {
     most: usize,
 }
 
-/// Makes both ends, as rtrb's type of this name does.
+/// Creates both ends, like rtrb's type of this name.
 pub(crate) struct RingBuffer;
 
 impl RingBuffer {
@@ -40,7 +40,7 @@ impl<T> Producer<T> {
 
 pub(crate) struct Consumer<T> {
     inside: Arc<Mutex<Inside<T>>>,
-    /// What has been looked at.
+    /// The item last peeked at.
     front: OnceCell<T>,
 }
 

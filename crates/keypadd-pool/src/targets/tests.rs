@@ -1,14 +1,14 @@
 use super::*;
-use crate::plan::Stage;
+use crate::lane_view::Stage;
 
 const TOTAL: usize = 8192; // 64 MiB
 
 fn lane(stage: Stage) -> LaneView {
     let (kept, demand, recalled, allotment) = ([0; 2], [0.0; 2], [false; 2], None);
-    LaneView { stage, at_hand: [0; 2], kept, demand, recalled, allotment }
+    LaneView { stage, available: [0; 2], kept, demand, recalled, allotment }
 }
 
-/// An active lane that carries so many packets a second, long ones among them.
+/// An active lane with this many packets per second, and this many long ones among them.
 fn carrying(packets: f64, long: f64) -> LaneView {
     LaneView { demand: [packets, long], ..lane(Stage::Active) }
 }
@@ -17,7 +17,7 @@ fn idle() -> LaneView {
     carrying(0.0, 0.0)
 }
 
-/// The plan as a table: what each lane carries and what it is to hold.
+/// The targets as a table.
 fn shown(lanes: &[(&str, LaneView)], total: usize) -> String {
     let views: Vec<LaneView> = lanes.iter().map(|(_, view)| *view).collect();
     let mut table = String::from("lane                  short/s  long/s  heads  bodies    KiB\n");
@@ -30,7 +30,7 @@ fn shown(lanes: &[(&str, LaneView)], total: usize) -> String {
 }
 
 #[test]
-fn a_terminal_session_has_nearly_all_heads() {
+fn a_terminal_session_gets_nearly_all_heads() {
     let lanes = [
         ("keystrokes", carrying(12.0, 0.0)),
         ("echoes", carrying(13.0, 0.1)),
@@ -46,7 +46,7 @@ keystrokes, fast         5000       0    512      16   5504
 }
 
 #[test]
-fn a_file_transfer_has_whole_pads() {
+fn a_file_transfer_gets_full_pads() {
     let lanes = [("data", carrying(50_000.0, 50_000.0)), ("answers", carrying(20_000.0, 0.0))];
     let expected = "\
 lane                  short/s  long/s  heads  bodies    KiB
@@ -90,7 +90,7 @@ answers                 10000       0     39       0    312
 }
 
 #[test]
-fn many_idle_connections_have_keystrokes_each_and_few_have_whole_pads_too() {
+fn many_idle_connections_get_keystrokes_each_and_few_get_full_pads_too() {
     let connection = [Stage::Brief, Stage::Active, Stage::Brief, Stage::Active].map(lane);
     for (connections, expected) in [
         (1, [[16, 4], [512, 248]]),
@@ -106,7 +106,7 @@ fn many_idle_connections_have_keystrokes_each_and_few_have_whole_pads_too() {
 }
 
 #[test]
-fn one_greedy_connection_leaves_the_others_theirs() {
+fn one_greedy_connection_leaves_the_others_their_share() {
     let mut lanes = vec![("greedy", carrying(200_000.0, 200_000.0))];
     lanes.extend([("terminal", carrying(10.0, 0.0)); 3]);
     lanes.extend([("transfer", carrying(1_000.0, 1_000.0)), ("idle", idle())]);
@@ -123,7 +123,7 @@ idle                        0       0    222       0   1776
 }
 
 #[test]
-fn a_peer_with_an_allowance_keeps_to_it_and_the_others_have_the_rest() {
+fn a_peer_with_an_allowance_keeps_to_it_and_the_others_get_the_rest() {
     let of = |peer, units| Some(Allotment { peer, units });
     let greedy = LaneView { allotment: of(1, 512), ..carrying(200_000.0, 200_000.0) };
     let modest = LaneView { allotment: of(2, TOTAL), ..carrying(12.0, 0.0) };

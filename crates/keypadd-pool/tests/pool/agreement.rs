@@ -1,5 +1,5 @@
-//! What a pool gives, what is made inline and what others compute are the same bytes, whatever is asked for and in
-//! whatever order. No thread: a case says when the filler works, so that it can be had again.
+//! Checks that pooled, inline and independently computed keystream are the same bytes, whatever is requested in
+//! whatever order. Runs without a filler thread, so that cases are reproducible.
 
 use std::env;
 use std::sync::Arc;
@@ -12,21 +12,21 @@ use proptest::prelude::*;
 use crate::independent::{LONGEST, keyed, numbers, pad};
 
 const SEGMENT: u64 = SEGMENT_PACKETS as u64;
-/// Room for what a lane of the first phase holds, 16 heads and 4 bodies, and for chunks in use: a case fills
-/// little, and runs dry.
+/// Room for what a first-phase lane holds, 16 heads and 4 bodies, and for chunks in use: a case fills little
+/// and runs dry.
 const BUDGET_BYTES: usize = 96 * 8192;
-/// Cases where PROPTEST_CASES says nothing; each has up to [`PACKETS`] packets.
+/// Cases unless PROPTEST_CASES is set; each has up to [`PACKETS`] packets.
 const CASES: u32 = 64;
 const PACKETS: usize = 40;
 
-/// Where the next packet is, seen from the newest one.
+/// The next packet, relative to the newest one.
 #[derive(Clone, Copy, Debug)]
 enum Place {
     Ahead(u64),
     Behind(u64),
-    /// At a border of segments: the border's distance in segments, and which side of it.
+    /// At a segment boundary: its distance in segments, and the side.
     Border(u64, u64),
-    /// One that was asked for before.
+    /// A number requested before.
     Again(prop::sample::Index),
     Anywhere(u64),
 }
@@ -53,7 +53,7 @@ fn lengths() -> impl Strategy<Value = usize> {
     ]
 }
 
-/// Chunks that the filler may make before a packet: none, a few, all that there is room for.
+/// Chunks that the filler may generate before a packet: none, a few, or all that fit.
 fn steps() -> impl Strategy<Value = usize> {
     prop_oneof![12 => Just(0), 4 => 0..6usize, 1 => Just(24)]
 }
@@ -69,7 +69,7 @@ proptest! {
     #![proptest_config(config())]
 
     #[test]
-    fn a_pool_inline_and_others_make_the_same_pads(
+    fn pooled_inline_and_independent_pads_are_the_same(
         (suite, key, iv) in keyed(),
         receives in any::<bool>(),
         first in numbers(),

@@ -1,4 +1,4 @@
-//! The filler's thread as the kernel sees it: its class, its name, its sleep, its end.
+//! Tests the filler's thread: scheduling class, name, sleep, shutdown, faults, CPU limit.
 
 use std::fs;
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use crate::support::{key, poll_until, pool, seek};
 /// `SCHED_IDLE` of sched(7).
 const SCHED_IDLE: u32 = 5;
 
-/// Equal readings in a row that count as rest; between two of them a busy thread would have run.
+/// Equal readings in a row that count as sleep; a busy thread would run between two of them.
 const READINGS: usize = 50;
 
-/// What `/proc/self/task/<id>/` says of the filler; see proc(5).
+/// The filler's `/proc/self/task/<id>/`, see proc(5).
 struct Task {
     directory: String,
 }
@@ -45,7 +45,7 @@ impl Task {
         self.stat(3) == "S"
     }
 
-    /// CPU time and voluntary context switches so far.
+    /// CPU time and voluntary context switches.
     fn activity(&self) -> (String, String) {
         let status = self.read("status");
         let switches = status
@@ -57,7 +57,7 @@ impl Task {
         (cpu.into(), switches.into())
     }
 
-    /// Waits until the thread sleeps and goes on sleeping.
+    /// Waits until the thread sleeps and stays asleep.
     fn await_rest(&self) {
         let (mut last, mut same) = (self.activity(), 0);
         poll_until("the filler rests", || {
@@ -70,7 +70,7 @@ impl Task {
 }
 
 #[test]
-fn the_filler_runs_in_class_idle_under_its_own_name() {
+fn the_filler_runs_in_sched_idle_under_its_own_name() {
     let pool = pool(1 << 20);
     let task = Task::of(&pool);
     poll_until("it is in its class", || pool.snapshot().filler_idle_class);
@@ -79,7 +79,7 @@ fn the_filler_runs_in_class_idle_under_its_own_name() {
 }
 
 #[test]
-fn the_filler_sleeps_when_there_is_nothing_to_fill_and_wakes_for_a_consumer() {
+fn the_filler_sleeps_when_all_is_full_and_wakes_for_a_consumer() {
     let pool = pool(2 << 20);
     let task = Task::of(&pool);
     task.await_rest();
@@ -98,7 +98,7 @@ fn the_filler_sleeps_when_there_is_nothing_to_fill_and_wakes_for_a_consumer() {
     let made = pool.snapshot().fill_bytes_total;
     assert!(full.iter().all(|level| level.packets > 0));
 
-    // Using up segments makes room below the low-water mark, which wakes it again.
+    // Using up segments down to the low-water mark wakes it again.
     for segment in 1..8 {
         let number = PacketNumber::new(segment * SEGMENT_PACKETS as u64);
         assert_eq!(seek(&mut lane, number, PAD_BYTES), Coverage::Hit, "{segment}");
@@ -124,7 +124,7 @@ fn the_filler_ends_with_the_last_handle() {
 }
 
 #[test]
-fn a_filler_without_a_thread_works_when_it_is_stepped_and_at_no_other_time() {
+fn a_filler_without_a_thread_works_only_when_stepped() {
     let (pool, mut filler) = Pool::with_filler(PoolSettings { budget_bytes: 1 << 20 }).expect("ok");
     let key = key(Suite::AES_256_GCM, 3);
     let mut lane =
@@ -140,15 +140,14 @@ fn a_filler_without_a_thread_works_when_it_is_stepped_and_at_no_other_time() {
     assert_eq!(filler.step(Duration::ZERO), Step::Stopped);
 }
 
-/// A kernel that lets the filler stand back no further than this, and whose clock fails after so many
-/// readings.
+/// A host that grants only this priority, and whose clock fails after this many readings.
 struct Faulty {
     priority: Priority,
     readings: u32,
 }
 
 impl FillerHost for Faulty {
-    fn stand_back(&mut self) -> Priority {
+    fn lower_priority(&mut self) -> Priority {
         self.priority
     }
 
@@ -163,7 +162,7 @@ impl FillerHost for Faulty {
 }
 
 #[test]
-fn a_filler_that_fails_leaves_lanes_that_run_dry_and_says_so() {
+fn a_failed_filler_leaves_dry_lanes_and_reports_why() {
     for (priority, readings, fault) in [
         (Priority::Low, 3, FillerFault::Failed),
         (Priority::Idle, 0, FillerFault::Failed),
@@ -175,7 +174,7 @@ fn a_filler_that_fails_leaves_lanes_that_run_dry_and_says_so() {
         let traffic = Traffic::new(Direction::Send);
         let mut lane =
             pool.open_lane(Arc::clone(&key), &traffic, PacketNumber::new(0), Stage::Active);
-        // What it had made is used up, and then each packet misses at once.
+        // What it generated is used up; then every packet misses.
         let mut number = 0;
         poll_until("it has ended and the lane is dry", || {
             number += SEGMENT_PACKETS as u64;
@@ -191,7 +190,7 @@ fn a_filler_that_fails_leaves_lanes_that_run_dry_and_says_so() {
 }
 
 #[test]
-fn a_filler_that_has_spent_its_share_rests_until_it_has_earned_it() {
+fn a_filler_that_spent_its_cpu_share_rests_until_it_earned_more() {
     let (pool, mut filler) = Pool::with_filler(PoolSettings { budget_bytes: 8 << 20 }).expect("ok");
     pool.set_max_fill_cpu(20);
     let key = key(Suite::AES_128_GCM, 5);
@@ -202,7 +201,7 @@ fn a_filler_that_has_spent_its_share_rests_until_it_has_earned_it() {
     while now < Duration::from_secs(20) {
         filler.spent(spent);
         match filler.step(now) {
-            // A chunk takes a millisecond, and there is always more to do.
+            // A chunk takes a millisecond, and there is always more work.
             Step::Worked => {
                 spent += Duration::from_millis(1);
                 now += Duration::from_millis(1);
@@ -219,7 +218,7 @@ fn a_filler_that_has_spent_its_share_rests_until_it_has_earned_it() {
     let share = spent.as_secs_f64() / now.as_secs_f64();
     assert!((0.19..0.21).contains(&share), "{share}");
     assert!(rested.as_secs_f64() > 15.0, "{rested:?}");
-    // Whoever lifts the limit is obeyed at once.
+    // Lifting the limit takes effect at once.
     pool.set_max_fill_cpu(100);
     assert_eq!(filler.step(now), Step::Worked);
     drop(pool);
@@ -227,7 +226,7 @@ fn a_filler_that_has_spent_its_share_rests_until_it_has_earned_it() {
 }
 
 #[test]
-fn a_full_daemon_whose_sessions_are_idle_never_wakes_its_filler() {
+fn idle_sessions_with_a_full_pool_never_wake_the_filler() {
     let pool = pool(4 << 20);
     let task = Task::of(&pool);
     let key = key(Suite::AES_128_GCM, 6);
@@ -240,7 +239,7 @@ fn a_full_daemon_whose_sessions_are_idle_never_wakes_its_filler() {
     poll_until("the pool is full", || lanes.iter().all(|lane| lane.level(Part::Body).packets > 0));
     task.await_rest();
     let before = task.activity();
-    // Keystrokes and keep-alives, less than a quarter of what there is.
+    // Keystrokes and keep-alives, less than a quarter of what is available.
     for number in 0..150 {
         for lane in &mut lanes {
             assert_eq!(seek(lane, PacketNumber::new(number), 40), Coverage::Hit);
@@ -251,8 +250,8 @@ fn a_full_daemon_whose_sessions_are_idle_never_wakes_its_filler() {
 }
 
 #[test]
-fn long_packets_where_only_heads_are_wake_the_filler() {
-    // Room for heads and for no body.
+fn long_packets_that_find_only_heads_wake_the_filler() {
+    // Room for heads but not for a body.
     let pool = pool(96 << 10);
     let task = Task::of(&pool);
     let traffic = Traffic::new(Direction::Send);

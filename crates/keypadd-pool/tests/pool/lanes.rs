@@ -1,4 +1,4 @@
-//! Lanes and memory, from outside: right bytes, bounded work, a budget that holds.
+//! Tests lanes and their memory: right bytes, bounded work, kept budget.
 
 use std::io::ErrorKind;
 use std::time::Duration;
@@ -11,10 +11,10 @@ use keypadd_pool::{
 
 use crate::support::*;
 
-/// Pads of chunks that are kept for late packets, two of each part.
+/// Pads of the chunks kept for late packets, two of each part.
 const KEPT_PADS: u64 = 2 * 2 * SEGMENT;
 
-/// Waits until all that the pool can hold of the packet's pad is at hand.
+/// Waits until the pool has as much of the packet's pad as it can hold.
 fn await_pad(lane: &mut Lane, number: u64) {
     poll_until("the pad is there", || {
         seek(lane, PacketNumber::new(number), PAD_BYTES) == Coverage::Hit
@@ -22,7 +22,7 @@ fn await_pad(lane: &mut Lane, number: u64) {
 }
 
 #[test]
-fn a_lane_gives_the_bytes_that_inline_gives() {
+fn a_lane_serves_the_same_bytes_as_inline() {
     let lengths = [0, 1, 16, 17, 127, 128, 129, 700, 1455, 1456, 1457, 2000];
     let pool = pool(4 * MIB);
     for suite in Suite::ALL {
@@ -75,14 +75,14 @@ fn a_pad_is_taken_once_however_little_of_it_was_used() {
     assert_eq!(take(&mut lane, 5, 0, 100), (vec![0; 100], [false, false]));
     assert_eq!(lane.peek(number, 100).coverage(), Coverage::Miss);
     assert_eq!(lane.peek(number, 100).mask(), None);
-    // The body is a pad of its own, not used yet.
+    // The body was not taken yet.
     assert_eq!(lane.peek(number, PAD_BYTES).coverage(), Coverage::Partial);
     assert_eq!(take(&mut lane, 5, 0, PAD_BYTES).1, [false, true]);
     assert_eq!(lane.peek(number, PAD_BYTES).coverage(), Coverage::Miss);
 }
 
 #[test]
-fn a_peek_takes_nothing_and_moves_nothing() {
+fn a_peek_neither_takes_nor_moves_anything() {
     let pool = pool(4 * MIB);
     let key = key(Suite::AES_256_GCM, 4);
     let mut lane = open(&pool, &key, Direction::Receive, Stage::Active);
@@ -101,7 +101,7 @@ fn a_peek_takes_nothing_and_moves_nothing() {
 }
 
 #[test]
-fn a_sender_gives_past_segments_up_and_a_receiver_keeps_two() {
+fn a_sender_gives_up_past_segments_and_a_receiver_keeps_two() {
     let pool = pool(8 * MIB);
     let key = key(Suite::AES_128_GCM, 5);
     for (direction, kept) in [(Direction::Send, 0), (Direction::Receive, 2)] {
@@ -129,12 +129,12 @@ fn a_jump_by_two_to_the_forty_costs_no_more_than_what_was_queued() {
         let mut before = pool.snapshot();
         for jump in 0..20 {
             let number = jump << 40;
-            // The packet gives up what there was; it makes nothing and wipes nothing.
+            // The packet only gives chunks up; it neither generates nor wipes anything.
             lane.seek(PacketNumber::new(number), PAD_BYTES);
             let jumped = pool.snapshot();
             assert_eq!(jumped.fill_bytes_total, before.fill_bytes_total);
             assert_eq!(jumped.pads_wasted_total, before.pads_wasted_total);
-            // The filler makes what there is room for once, from the packet's own segment on.
+            // The filler fills the free room once, from the packet's segment on.
             while filler.step(Duration::ZERO) == Step::Worked {}
             assert_eq!(
                 seek(&mut lane, PacketNumber::new(number), PAD_BYTES),
@@ -152,7 +152,7 @@ fn a_jump_by_two_to_the_forty_costs_no_more_than_what_was_queued() {
             at_hand = Part::ALL.map(|part| lane.level(part).packets).iter().sum::<u64>() + 2;
             before = after;
         }
-        // And all of it comes home.
+        // All memory comes back.
         drop(lane);
         while filler.step(Duration::ZERO) == Step::Worked {}
         assert!(all_memory_is_free(&pool));
@@ -160,13 +160,13 @@ fn a_jump_by_two_to_the_forty_costs_no_more_than_what_was_queued() {
 }
 
 #[test]
-fn memory_comes_home_when_lanes_go_while_the_filler_pushes() {
+fn memory_comes_back_when_lanes_close_while_the_filler_pushes() {
     let pool = pool(4 * MIB);
     let key = key(Suite::AES_128_GCM, 7);
     for round in 0..200 {
         let mut lane = open(&pool, &key, Direction::Receive, Stage::Active);
         match round % 4 {
-            // At once, when something is there, in use, and far ahead.
+            // Drop it at once, when something is there, in use, and far ahead.
             0 => {}
             1 => poll_until("a chunk is there", || level_bytes(&lane) > 0),
             2 => await_pad(&mut lane, 3 * SEGMENT),
@@ -185,7 +185,7 @@ fn a_dormant_lane_is_not_filled() {
     let key = key(Suite::AES_128_GCM, 9);
     let dormant = open(&pool, &key, Direction::Send, Stage::Dormant);
     let mut active = open(&pool, &key, Direction::Send, Stage::Active);
-    // The filler has seen both lanes by now, and passed over the first.
+    // By now the filler has seen both lanes and skipped the first.
     await_pad(&mut active, 0);
     assert_eq!(level_bytes(&dormant), 0);
     dormant.set_stage(Stage::Standby);
@@ -194,7 +194,7 @@ fn a_dormant_lane_is_not_filled() {
 }
 
 #[test]
-fn a_lane_that_outlives_its_pool_runs_dry_without_ado() {
+fn a_lane_that_outlives_its_pool_runs_dry() {
     let pool = pool(2 * MIB);
     let key = key(Suite::AES_128_GCM, 10);
     let mut lane = open(&pool, &key, Direction::Receive, Stage::Active);
@@ -218,7 +218,7 @@ fn a_lane_that_outlives_its_pool_runs_dry_without_ado() {
 }
 
 #[test]
-fn a_pool_without_room_for_a_chunk_is_refused() {
+fn a_pool_too_small_for_a_chunk_is_refused() {
     let chunk_units = SEGMENT_PACKETS.div_ceil(8192 / BODY_BYTES);
     for budget_bytes in [0, 1, 8191, chunk_units * 8192 - 1] {
         let refused = Pool::new(PoolSettings { budget_bytes }).expect_err("too small");
@@ -234,7 +234,7 @@ fn bulk_that_outruns_the_filler_leaves_keystrokes_their_heads() {
     let key = key(Suite::AES_128_GCM, 15);
     let mut lane = open(&pool, &key, Direction::Send, Stage::Active);
     while filler.step(Duration::ZERO) == Step::Worked {}
-    // A packet every 50 us, a keystroke among 30, and a filler that makes 1.6 chunks a segment where
+    // A packet every 50 us, one in 30 a keystroke, and a filler that generates 1.6 chunks per segment where
     // bulk needs two.
     let mut keystrokes = [0; 2];
     let mut bulk = [0; 2];

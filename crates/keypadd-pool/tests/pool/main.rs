@@ -1,5 +1,5 @@
-//! The pool from outside: lanes, memory, and the filler as the kernel sees it. No test judges
-//! time; what a filler does is waited for.
+//! Tests the pool through its public interface: lanes, memory, and the filler's thread. No test depends on
+//! timing; they wait for the filler.
 
 #[path = "../../../keypadd-keystream/tests/independent/mod.rs"]
 #[allow(clippy::unwrap_used)] // as in the tests that it is of

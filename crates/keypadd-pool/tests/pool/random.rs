@@ -1,9 +1,9 @@
-//! The pool as it runs, used at random: consumers on threads of their own, a filler on its own, and every
-//! byte that a lane gives is compared with what its key gives without a pool.
+//! Uses the pool at random from several threads, with a filler thread, and compares every byte that a lane
+//! serves with inline keystream.
 //!
-//! Each lane has a book of the pads that it has given, so that none comes twice, and in the end every pad
-//! that was made has been given or wiped. A seed decides what each consumer asks for; how the threads meet is
-//! the machine's doing (all orders of few steps are loom's: tests/loom.rs).
+//! Each lane records the pads it has served, so that none is served twice; in the end every generated pad was
+//! served or wiped. A seed decides what each consumer requests; the interleaving is up to the machine
+//! (tests/loom.rs explores interleavings of few steps exhaustively).
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -25,36 +25,36 @@ const SEGMENT: u64 = SEGMENT_PACKETS as u64;
 /// Numbers are below this (RFC 9000 12.3).
 const NUMBERS_END: u64 = 1 << 62;
 const CONSUMERS: u64 = 4;
-/// Lanes that a consumer has at most.
+/// The most lanes of a consumer.
 const LANES: usize = 4;
-/// Budgets, from one body chunk to more than the lanes ask for.
+/// Budgets, from one body chunk to more than the lanes need.
 const BUDGET_BYTES: [usize; 2] = [11 * 8192, 24 << 20];
-/// What a packet's buffer holds before its pad is taken.
+/// The content of a packet's buffer before its pad is taken.
 const UNTOUCHED: u8 = 0x5a;
-/// Pads of each part that a run gives at least, and second takes that it refuses: with less it shows little.
+/// The least pads of each part that a run must serve, and second takes that it must refuse, to be meaningful.
 const ENOUGH: u64 = 1000;
 
-/// What the consumers of one run share.
+/// State shared by the consumers of one run.
 struct Run {
     pool: Pool,
     largest_budget: AtomicUsize,
     allowances: [Allowance; 2],
-    /// Lanes go from thread to thread, as connections do.
+    /// Lanes that move from thread to thread, as connections do.
     exchange: Mutex<Vec<Held>>,
     given: [AtomicU64; 2],
     refused: AtomicU64,
 }
 
-/// A lane and what is known of it.
+/// A lane and the record of what it served.
 struct Held {
     lane: Lane,
     traffic: Traffic,
     key: Arc<KeystreamKey>,
     inline: InlineKeystream,
     newest: u64,
-    /// Numbers whose pads it has given, by part.
+    /// Numbers whose pads it has served, by part.
     given: [HashSet<u64>; 2],
-    /// The last of them.
+    /// The last number requested.
     last_given: Vec<u64>,
 }
 
@@ -71,7 +71,7 @@ fn random_stage(rng: &mut Rng) -> Stage {
     rng.choice(stages).expect("stages")
 }
 
-/// Any length that a packet's pad may have, with a liking for keystrokes, whole packets and borders.
+/// Any pad length, biased towards keystrokes, full packets and boundaries.
 fn random_length(rng: &mut Rng) -> usize {
     match rng.u8(0..16) {
         0..6 => rng.usize(0..=HEAD_BYTES + 2),
@@ -105,7 +105,7 @@ impl Held {
             7500..7700 => newest + rng.u64(0..3 * SEGMENT),
             7700..8600 => newest.saturating_sub(rng.u64(0..3 * SEGMENT)),
             8600..9500 => rng.choice(&self.last_given).copied().unwrap_or(newest),
-            // The borders of this segment and of its neighbours.
+            // The boundaries of this segment and of its neighbors.
             9500..9990 => {
                 ((newest / SEGMENT + rng.u64(0..3)) * SEGMENT + rng.u64(0..3)).saturating_sub(1)
             }
@@ -116,7 +116,7 @@ impl Held {
         number.min(NUMBERS_END - 1)
     }
 
-    /// Asks for one packet's pad in one of the ways there are.
+    /// Requests one packet's pad in a random way.
     fn ask(&mut self, rng: &mut Rng, run: &Run) {
         let number = self.random_number(rng);
         let packet = PacketNumber::new(number);
@@ -130,7 +130,7 @@ impl Held {
             assert_eq!(mask, &expected, "{:?}: mask of {number}", self.key);
             assert!(!self.given[Part::Head as usize].contains(&number), "{number}: a mask again");
         }
-        // Some peek and go, as for a forgery, and some find a pad and leave it.
+        // Some only peek, as for a forgery, and some seek without taking.
         let way = rng.u8(0..32);
         if way == 0 {
             return;
@@ -151,7 +151,7 @@ impl Held {
         }
     }
 
-    /// Takes a pad, compares every byte of it and enters it into the book.
+    /// Takes a pad, compares every byte and records it.
     fn take(&mut self, number: u64, mask_bytes: usize, bytes: usize, run: &Run) -> [bool; 2] {
         let packet = PacketNumber::new(number);
         let mut buffer = vec![UNTOUCHED; bytes];
@@ -180,7 +180,7 @@ impl Held {
     }
 }
 
-/// What of a packet's pad the served parts come to.
+/// The bytes of a packet's pad that the served parts cover.
 fn served_bytes(served: [bool; 2], bytes: usize) -> usize {
     let of = |part: Part| part.range().end.min(bytes).saturating_sub(part.range().start);
     Part::ALL.into_iter().filter(|&part| served[part as usize]).map(of).sum()
@@ -211,7 +211,7 @@ impl Run {
         Held::open(&pool, rng, Traffic::new(direction), next)
     }
 
-    /// One thing that a consumer does.
+    /// Performs one random operation.
     fn step(&self, rng: &mut Rng, lanes: &mut Vec<Held>) {
         if lanes.is_empty() {
             lanes.push(self.open(rng));
@@ -220,7 +220,7 @@ impl Run {
         match rng.u32(0..40_000) {
             0..40 if lanes.len() < LANES => lanes.push(self.open(rng)),
             40..60 => drop(lanes.swap_remove(at)),
-            // The next phase of the same traffic: another key, numbers that go on.
+            // The next phase of the same traffic: a new key, continuing numbers.
             60..80 => {
                 let (traffic, next) = (lanes[at].traffic.clone(), lanes[at].newest + 1);
                 lanes[at] = Held::open(&self.pool, rng, traffic, next);
@@ -249,7 +249,7 @@ impl Run {
         }
     }
 
-    /// One consumer's part. Now and then it stands still, or a filler of an idle class would have no turn.
+    /// Runs one consumer. It pauses now and then, or the SCHED_IDLE filler would never run.
     fn consume(&self, seed: u64, operations: u64) {
         let mut rng = Rng::with_seed(seed);
         let mut lanes = Vec::new();
@@ -276,13 +276,13 @@ impl Run {
         self.counts().iter().all(|&count| count >= ENOUGH)
     }
 
-    /// Heads and bodies given, and takes that came too late for one.
+    /// Heads and bodies served, and second takes refused.
     fn counts(&self) -> [u64; 3] {
         [&self.given[0], &self.given[1], &self.refused].map(|count| count.load(Relaxed))
     }
 
-    /// Whether every pad that was made has been given or wiped unused: from what was made, in bytes and in
-    /// pads, follows how many chunks of each part there were, and that must come out whole.
+    /// Whether every generated pad was served or wiped unused: the bytes and pads generated determine the
+    /// number of chunks of each part, which must come out whole.
     fn accounts_agree(&self) -> bool {
         let snapshot = self.pool.snapshot();
         let [heads_given, bodies_given, _] = self.counts();
@@ -299,7 +299,7 @@ impl Run {
     }
 }
 
-/// Runs the consumers, each for so many operations, and judges the pool when they have gone.
+/// Runs the consumers for this many operations each, then checks the pool.
 fn run(operations: u64) {
     let seed = match env::var("KEYPADD_POOL_SEED") {
         Ok(seed) => seed.parse().expect("KEYPADD_POOL_SEED is a number"),
@@ -319,7 +319,7 @@ fn run(operations: u64) {
     poll_until("all memory is home", || run.pool.snapshot().filled_bytes == 0);
     poll_until("every pad that was made was given or wiped", || run.accounts_agree());
 
-    // And it serves as it did before, within its budget.
+    // It still serves, within its budget.
     let snapshot = run.pool.snapshot();
     assert!(snapshot.filler_alive && snapshot.filler_fault.is_none());
     assert!(snapshot.locked_bytes <= snapshot.budget_bytes);
@@ -338,12 +338,12 @@ fn run(operations: u64) {
 }
 
 #[test]
-fn whatever_consumers_do_at_once_each_pad_is_right_and_given_once() {
+fn concurrent_random_use_serves_each_pad_right_and_once() {
     run(200_000);
 }
 
 #[test]
 #[ignore = "minutes: ten million operations, CONTRIBUTING.md"]
-fn whatever_consumers_do_at_once_ten_million_times_each_pad_is_right_and_given_once() {
+fn ten_million_concurrent_random_uses_serve_each_pad_right_and_once() {
     run(10_000_000);
 }

@@ -1,4 +1,4 @@
-//! Who has how much of the memory: the budget, allowances of peers, and what is given back.
+//! Tests how memory is shared: the budget, peers' allowances, and recalls.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ fn forty_lanes_together_stay_within_the_budget() {
         for (index, lane) in lanes.iter_mut().enumerate() {
             lane.seek(PacketNumber::new(step * (1 + index as u64 % 5)), PAD_BYTES);
         }
-        // Nothing is consumed while the levels are read, so they can only seem too high.
+        // Nothing is consumed while the levels are read, so they can only read too high.
         let at_hand: u64 = lanes.iter().map(level_bytes).sum();
         assert!(at_hand <= budget, "{at_hand} of {budget}");
     }
@@ -36,15 +36,15 @@ fn forty_lanes_together_stay_within_the_budget() {
 }
 
 #[test]
-fn a_lane_gives_back_what_another_needs_and_is_made_anew_where_it_left_off() {
-    // Heads for one lane and no body: a budget that the first lane takes whole.
+fn a_lane_gives_back_what_another_needs_and_is_refilled_where_it_left_off() {
+    // Heads for one lane and no body: the first lane takes the whole budget.
     let pool = pool(20 * 8192);
     let (early_key, late_key) = (key(Suite::AES_128_GCM, 11), key(Suite::AES_128_GCM, 12));
     let mut early = open(&pool, &early_key, Direction::Send, Stage::Active);
     poll_until("the early lane has all", || early.level(Part::Head).packets >= 17 * SEGMENT);
     let mut late: Vec<Lane> =
         (0..9).map(|_| open(&pool, &late_key, Direction::Receive, Stage::Active)).collect();
-    // It obeys at its next packet, and what it keeps is what comes next.
+    // It obeys at its next packet, and keeps what comes next.
     poll_until("the late lanes have their floor", || {
         early.seek(PacketNumber::new(0), 0);
         late.iter().all(|lane| lane.level(Part::Head).packets >= SEGMENT)
@@ -64,14 +64,14 @@ fn a_lane_gives_back_what_another_needs_and_is_made_anew_where_it_left_off() {
 }
 
 #[test]
-fn newcomers_get_what_others_have_besides_the_chunk_in_use() {
+fn new_lanes_get_what_others_hold_besides_the_current_chunk() {
     let settings = PoolSettings { budget_bytes: 24 * 8192 };
     let (pool, mut filler) = Pool::with_filler(settings).expect("a pool");
     let key = key(Suite::AES_128_GCM, 14);
     let mut lanes = Vec::new();
     for newcomers in [12, 8] {
         lanes.extend((0..newcomers).map(|_| open(&pool, &key, Direction::Send, Stage::Active)));
-        // What is asked back is given at the next packet, which also draws a chunk.
+        // A recall is obeyed at the next packet, which also draws a chunk.
         for _ in 0..3 {
             while filler.step(Duration::ZERO) == Step::Worked {}
             for lane in &mut lanes {
@@ -83,7 +83,7 @@ fn newcomers_get_what_others_have_besides_the_chunk_in_use() {
 }
 
 #[test]
-fn connections_of_a_peer_with_an_allowance_stay_within_it_together() {
+fn all_connections_of_a_peer_stay_within_its_allowance() {
     let (pool, mut filler) = Pool::with_filler(PoolSettings { budget_bytes: 8 * MIB }).expect("ok");
     let key = key(Suite::AES_128_GCM, 16);
     let allowance = Allowance::new(MIB as u64);
@@ -102,7 +102,7 @@ fn connections_of_a_peer_with_an_allowance_stay_within_it_together() {
         }
         assert!(lanes.iter().all(|lane| lane.level(Part::Head).packets >= SEGMENT));
     }
-    // Who has none shares the rest, and a larger allowance is used.
+    // Peers without one share the rest, and a raised allowance is used.
     let stranger = open(&pool, &key, Direction::Send, Stage::Active);
     while filler.step(Duration::ZERO) == Step::Worked {}
     assert!(level_bytes(&stranger) > 3 * MIB as u64);
@@ -124,7 +124,7 @@ fn a_thousand_idle_connections_have_64_heads_each_way_in_64_mib() {
             }
         }
     }
-    // The early ones have taken more than their share; each obeys at its next packet.
+    // The early ones hold more than their share; each obeys at its next packet.
     poll_until("every lane has 64 heads", || {
         for lane in &mut lanes {
             lane.seek(PacketNumber::new(0), 0);
@@ -137,12 +137,12 @@ fn a_thousand_idle_connections_have_64_heads_each_way_in_64_mib() {
     poll_until("all memory is home", || all_memory_is_free(&pool));
 }
 
-/// Lets the filler do all that it has to do at this time.
+/// Steps the filler until it has nothing to do at this time.
 fn fill(filler: &mut Filler, now: Duration) {
     while filler.step(now) == Step::Worked {}
 }
 
-/// Whole pads of a segment.
+/// Takes the full pads of a segment.
 fn carry_bulk(lane: &mut Lane, segment: u64) {
     for number in segment * SEGMENT..(segment + 1) * SEGMENT {
         lane.seek(PacketNumber::new(number), PAD_BYTES);
@@ -151,8 +151,8 @@ fn carry_bulk(lane: &mut Lane, segment: u64) {
 }
 
 #[test]
-fn connections_that_have_carried_bulk_and_are_idle_give_all_back_that_others_need() {
-    // A fifth of a thousand connections in a fifth of 64 MiB, one after the other.
+fn idle_connections_that_carried_bulk_give_back_what_others_need() {
+    // A fifth of a thousand connections in a fifth of 64 MiB, one after another.
     let settings = PoolSettings { budget_bytes: 64 * MIB / 5 };
     let (pool, mut filler) = Pool::with_filler(settings).expect("a pool");
     let (key, mut now) = (key(Suite::AES_128_GCM, 17), Duration::ZERO);
@@ -194,7 +194,7 @@ fn connections_that_have_carried_bulk_and_are_idle_give_all_back_that_others_nee
 }
 
 #[test]
-fn what_a_peer_keeps_for_late_packets_is_part_of_its_allowance() {
+fn chunks_kept_for_late_packets_count_against_the_allowance() {
     let (pool, mut filler) = Pool::with_filler(PoolSettings { budget_bytes: 8 * MIB }).expect("ok");
     let (key, mut now) = (key(Suite::AES_128_GCM, 18), Duration::ZERO);
     let of_peer = pool.for_peer(Allowance::new(MIB as u64));
@@ -208,7 +208,7 @@ fn what_a_peer_keeps_for_late_packets_is_part_of_its_allowance() {
                 carry_bulk(lane, segment);
             }
             fill(&mut filler, now);
-            // All memory that is not free is in this peer's lanes.
+            // This peer's lanes hold all memory that is not free.
             let held = pool.snapshot().filled_bytes;
             assert!(held <= MIB as u64, "round {round}: {held} bytes");
         }
@@ -216,18 +216,18 @@ fn what_a_peer_keeps_for_late_packets_is_part_of_its_allowance() {
 }
 
 #[test]
-fn chunks_too_far_behind_for_late_packets_go_home_from_a_lane_that_ran_dry() {
+fn a_dry_lane_gives_back_chunks_too_old_for_late_packets() {
     let (pool, mut filler) = Pool::with_filler(PoolSettings { budget_bytes: MIB }).expect("a pool");
     let key = key(Suite::AES_128_GCM, 19);
     let mut lane = open(&pool, &key, Direction::Receive, Stage::Active);
     fill(&mut filler, Duration::ZERO);
     let chunks = lane.level(Part::Head).packets / SEGMENT;
-    // The filler makes no more of it.
+    // The filler stops filling it.
     lane.set_stage(Stage::Dormant);
     for behind in 0..=3 {
         let number = PacketNumber::new((chunks - 1 + behind) * SEGMENT);
         lane.seek(number, PAD_BYTES);
-        // The last of them is late by so many segments.
+        // The last one is this many segments late.
         let last = PacketNumber::new((chunks - 1) * SEGMENT + 1);
         let expected = if behind <= 2 { Coverage::Hit } else { Coverage::Miss };
         assert_eq!(lane.peek(last, HEAD_BYTES).coverage(), expected, "{behind} behind");

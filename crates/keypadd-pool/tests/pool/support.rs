@@ -1,4 +1,4 @@
-//! What the pool's tests share: pools, keys, and waiting for what a filler does.
+//! Provides pools, keys and waiting to the pool's tests.
 
 use std::sync::Arc;
 use std::thread;
@@ -23,7 +23,7 @@ pub(crate) fn key(suite: Suite, seed: u8) -> Arc<KeystreamKey> {
     SuiteKey::derive(suite, &key, &[seed ^ 0xa5; 12]).keystream.expect("no cipher is null")
 }
 
-/// The first bytes of a packet's pad, made inline.
+/// The first bytes of a packet's pad, generated inline.
 pub(crate) fn inline_pad(key: &Arc<KeystreamKey>, number: u64, bytes: usize) -> Vec<u8> {
     let mut pad = vec![0; bytes];
     InlineKeystream::new(Arc::clone(key)).write(PacketNumber::new(number), 0, &mut pad);
@@ -52,13 +52,13 @@ pub(crate) fn open(
     pool.open_lane(Arc::clone(key), &Traffic::new(direction), PacketNumber::new(0), stage)
 }
 
-/// Moves a lane to a packet; how much of its pad is at hand then.
+/// Moves a lane to a packet; the coverage of its pad then.
 pub(crate) fn seek(lane: &mut Lane, number: PacketNumber, pad_bytes: usize) -> Coverage {
     lane.seek(number, pad_bytes);
     lane.peek(number, pad_bytes).coverage()
 }
 
-/// Takes a pad over zeros, the first `mask_bytes` as the mask; what came, and from where.
+/// Takes a pad into zeros, the first `mask_bytes` as the mask; the bytes, and which parts the pool had.
 pub(crate) fn take(
     lane: &mut Lane,
     number: u64,

@@ -35,8 +35,8 @@ fn sealing_allocates_nothing_and_opening_the_plaintext_alone() {
             let settings = PoolSettings { budget_bytes: 16 << 20 };
             let (pool, mut filler) = Pool::with_filler(settings).expect("a pool");
             if lanes != Lanes::None {
-                sender.departures().phases.use_pool(Some(pool.clone()));
-                receiver.arrivals().phases.use_pool(Some(pool.clone()));
+                sender.sending().phases.use_pool(Some(pool.clone()));
+                receiver.receiving().phases.use_pool(Some(pool.clone()));
             }
             while lanes == Lanes::Filled && filler.step(Duration::ZERO) == Step::Worked {}
             for number in 0..PACKETS {

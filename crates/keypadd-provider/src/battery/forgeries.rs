@@ -27,7 +27,7 @@ impl Target {
         let packet = [HEADER, &seal(&key, NUMBER, HEADER, &payload)].concat();
         let receiver = Receiver::new(suite);
         let key = receiver.key(0, &material);
-        pads.supply(&mut receiver.arrivals().phases, 0);
+        pads.supply(&mut receiver.receiving().phases, 0);
         Self { suite, pads, receiver, key, packet }
     }
 

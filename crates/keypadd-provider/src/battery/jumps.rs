@@ -32,7 +32,7 @@ fn a_jump_costs_the_packet_path_nothing_new_and_the_filler_one_budget() {
             let next = receiver.key(1, &material(suite, 13));
             let settings = PoolSettings { budget_bytes: 1 << 20 };
             let (pool, mut filler) = Pool::with_filler(settings).expect("a pool");
-            receiver.arrivals().phases.use_pool(Some(pool.clone()));
+            receiver.receiving().phases.use_pool(Some(pool.clone()));
             fill(&mut filler);
             for jump in 0..JUMPS {
                 let sealed = seal(&seals, jump * JUMP, HEADER, &payload(PAYLOAD_BYTES));

@@ -17,7 +17,7 @@ fn packets_up_to_two_segments_late_come_from_the_pool_and_older_ones_inline() {
         let material = material(suite, 10);
         let receiver = Receiver::new(suite);
         let opens = receiver.key(0, &material);
-        Pads::Warm.supply(&mut receiver.arrivals().phases, 0);
+        Pads::Warm.supply(&mut receiver.receiving().phases, 0);
         let deliver = |number: u64, expected: Coverage| {
             let before = receiver.meters.packets(Direction::Receive, expected);
             let seals = Sender::new(suite).key(0, &material);
@@ -31,7 +31,7 @@ fn packets_up_to_two_segments_late_come_from_the_pool_and_older_ones_inline() {
         let move_to = |segment: u64| {
             let number = segment * SEGMENT + 20;
             poll_until("the next segment is there", || {
-                let phases = &receiver.arrivals().phases;
+                let phases = &receiver.receiving().phases;
                 let lane = phases.lane(0).expect("admitted");
                 lane.peek(PacketNumber::new(number), pad_bytes).coverage() == Coverage::Hit
             });

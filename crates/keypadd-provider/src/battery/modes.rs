@@ -87,13 +87,13 @@ fn run(
     let senders = SOURCES.map(|pads| {
         let sender = Sender::new(suite);
         let key = sender.key(0, &material);
-        pads.supply(&mut sender.departures().phases, 0);
+        pads.supply(&mut sender.sending().phases, 0);
         (pads, sender, key)
     });
     let receivers = SOURCES.map(|pads| {
         let receiver = Receiver::new(suite);
         let key = receiver.key(0, &material);
-        pads.supply(&mut receiver.arrivals().phases, 0);
+        pads.supply(&mut receiver.receiving().phases, 0);
         (pads, receiver, key)
     });
     let mut number = 0;

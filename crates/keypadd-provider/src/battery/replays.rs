@@ -24,7 +24,7 @@ fn each_source(check: impl Fn(Protection, Pads, &Receiver, &dyn Fn(u64, u64) -> 
         for pads in [Pads::Off, Pads::Warm, Pads::Dry] {
             let receiver = Receiver::new(suite);
             let opens = [0, 1].map(|phase| receiver.key(phase, &material(suite, 8 + phase as u8)));
-            pads.supply(&mut receiver.arrivals().phases, 0);
+            pads.supply(&mut receiver.receiving().phases, 0);
             // Each packet from a sender of its own, so that any number may be sealed again.
             let deliver = |phase: u64, number: u64| {
                 let seals = Sender::new(suite).key(phase, &material(suite, 8 + phase as u8));

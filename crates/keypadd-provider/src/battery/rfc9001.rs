@@ -1,5 +1,5 @@
-//! The worked example of RFC 9001, appendix A, through our AES-128-GCM: key schedule of rustls,
-//! our carriers, our packet keys, the suite's header protection.
+//! Checks the worked example of RFC 9001, appendix A, with our AES-128-GCM: rustls's key schedule, our
+//! key extraction, our packet keys, the suite's header protection.
 
 use keypadd_keystream::{Protection, Suite};
 use quinn_proto::crypto::HeaderKey;
@@ -7,13 +7,13 @@ use rustls::Side;
 use rustls::quic::{DirectionalKeys, Keys, Version};
 
 use super::support::{Receiver, Sender, Vector, open, seal};
-use crate::carrier::{KeyMaterial, claim};
+use crate::key_extraction::{KeyMaterial, extract};
 use crate::suites::tls_suite;
 
 const SUITE: Protection = Suite::AES_128_GCM.protection();
 const INITIALS: &str = include_str!("../../tests/vectors/rfc9001.txt");
 
-/// Header protection and packet key material of one direction of the Initial space.
+/// Header protection and packet key of one direction of the Initial space.
 struct Direction {
     header: Box<dyn HeaderKey>,
     material: KeyMaterial,
@@ -26,12 +26,12 @@ impl Direction {
         let suite = suite.expect("our suite does QUIC");
         let Keys { local, remote } = suite.keys(connection_id, side, Version::V1);
         let DirectionalKeys { header, packet } = if sender == side { local } else { remote };
-        let copied = |kept: &KeyMaterial| KeyMaterial::made_up(kept.key(), *kept.iv());
-        Self { header: Box::new(header), material: claim(&*packet, copied).expect("our carrier") }
+        let copied = |kept: &KeyMaterial| KeyMaterial::synthetic(kept.key(), *kept.iv());
+        Self { header: Box::new(header), material: extract(&*packet, copied).expect("our key") }
     }
 }
 
-/// Runs `check` for each Initial packet with the directions as its sender and receiver see them.
+/// Runs `check` for each Initial packet, with the keys as its sender and its receiver see them.
 fn each_initial(check: impl Fn(&Vector<'_>, Direction, Direction)) {
     let initials = Vector::all(INITIALS);
     assert_eq!(initials.len(), 2);
@@ -50,7 +50,7 @@ fn each_initial(check: impl Fn(&Vector<'_>, Direction, Direction)) {
 }
 
 #[test]
-fn a1_keys_and_ivs_come_out_of_the_carriers() {
+fn a1_keys_and_ivs_can_be_extracted() {
     each_initial(|initial, sender, receiver| {
         for direction in [sender, receiver] {
             assert_eq!(direction.material.key(), initial.bytes("key"));
@@ -79,7 +79,7 @@ fn a2_and_a3_packets_open() {
         let mut packet = initial.bytes("protected");
         let offset = initial.number("packet_number_offset") as usize;
         direction.header.decrypt(offset, &mut packet);
-        // RFC 9000 section 17.2: the low two bits are the packet number's length, less one.
+        // RFC 9000 section 17.2: the low two bits are the packet number's length minus one.
         let header_bytes = offset + 1 + usize::from(packet[0] & 3);
         let (header, sealed) = packet.split_at(header_bytes);
         assert_eq!(header, initial.bytes("header"));

@@ -20,7 +20,7 @@ fn a_number_not_above_the_last_yields_zeros_and_ends_the_key() {
             for repeated in [5, 4, 0] {
                 let sender = Sender::new(suite);
                 let key = sender.key(0, &material(suite, 1));
-                pads.supply(&mut sender.departures().phases, 0);
+                pads.supply(&mut sender.sending().phases, 0);
                 assert!(!is_zeros(&seal(&key, 5, HEADER, &payload(100)), 100));
                 assert_eq!(sender.fault(), None);
 
@@ -68,7 +68,7 @@ fn a_retired_key_seals_only_zeros() {
     let suite = Suite::AES_256_GCM.into();
     let sender = Sender::new(suite);
     let key = sender.key(0, &material(suite, 1));
-    sender.departures().phases.retire_before(1);
+    sender.sending().phases.retire_before(1);
     assert!(is_zeros(&seal(&key, 0, HEADER, &payload(40)), 40));
     assert_eq!(sender.fault(), Some(KeyFault::KeyRetired));
 }
@@ -109,7 +109,7 @@ fn a_key_asks_for_its_successor_by_bytes_then_for_the_end_and_stops_at_twice_as_
                 PAYLOAD_BYTES_MAX
             ));
             assert_eq!(
-                sender.is_worn(0),
+                sender.usage_limit_reached(0),
                 sealed * longest >= PHASE_BYTES,
                 "{suite} after {sealed}"
             );
@@ -118,7 +118,7 @@ fn a_key_asks_for_its_successor_by_bytes_then_for_the_end_and_stops_at_twice_as_
             assert_eq!(sender.fault(), expected, "{suite} after {sealed}");
         }
         assert!(is_zeros(&seal(&seals, 1 << 20, HEADER, &payload(1)), 1), "{suite}");
-        assert!(!sender.is_worn(1), "{suite}: the next phase");
+        assert!(!sender.usage_limit_reached(1), "{suite}: the next phase");
     }
 }
 
@@ -129,7 +129,7 @@ fn the_longest_payload_passes_and_a_longer_one_is_zeros() {
             let material = material(suite, 4);
             let (sender, receiver) = (Sender::new(suite), Receiver::new(suite));
             let (seals, opens) = (sender.key(0, &material), receiver.key(0, &material));
-            pads.supply(&mut sender.departures().phases, 0);
+            pads.supply(&mut sender.sending().phases, 0);
             let longest = payload(PAYLOAD_BYTES_MAX);
             let sealed = seal(&seals, 0, HEADER, &longest);
             assert!(open(&opens, 0, HEADER, &sealed) == Some(longest), "{suite} {pads:?}");

@@ -12,14 +12,14 @@ use keypadd_keystream::{Cipher, CipherEngine, Mac, PacketNumber, Protection, TAG
 use keypadd_pool::{BODY_BYTES, Coverage, HEAD_BYTES, Part, PartLevel, Pool, PoolSettings};
 use quinn_proto::crypto::PacketKey;
 
-use crate::carrier::KeyMaterial;
 use crate::fault::{FaultLatch, KeyFault};
+use crate::key_extraction::KeyMaterial;
 use crate::limits::Limits;
 use crate::meters::Meters;
-use crate::open::{Arrivals, Inbound, OpenKey};
+use crate::open::{Inbound, OpenKey, ReceiveState};
 use crate::phases::{Ahead, Phases, REST_BYTES_MAX};
 use crate::protection::KeyProtection;
-use crate::seal::{Departures, Outbound, SealKey};
+use crate::seal::{Outbound, SealKey, SendState};
 
 /// The pairs whose packets have pads: all but those with a null cipher.
 pub(super) fn with_pads() -> impl Iterator<Item = Protection> {
@@ -64,17 +64,17 @@ impl Sender {
         engine: CipherEngine,
     ) -> SealKey {
         let (protection, keystream) = KeyProtection::derive(self.suite, material, engine);
-        self.departures().phases.add(phase, keystream);
+        self.sending().phases.add(phase, keystream);
         SealKey::new(Arc::clone(&self.outbound), phase, protection, self.limits)
     }
 
-    pub(super) fn departures(&self) -> MutexGuard<'_, Departures> {
-        self.outbound.departures.lock().expect("no test has panicked")
+    pub(super) fn sending(&self) -> MutexGuard<'_, SendState> {
+        self.outbound.sending.lock().expect("no test has panicked")
     }
 
     /// Whether a phase has carried as many bytes as it should.
-    pub(super) fn is_worn(&self, phase: u64) -> bool {
-        self.outbound.worn.is(phase)
+    pub(super) fn usage_limit_reached(&self, phase: u64) -> bool {
+        self.outbound.usage_limit.is_reached(phase)
     }
 
     /// The fault that is latched, if any.
@@ -117,17 +117,17 @@ impl Receiver {
         engine: CipherEngine,
     ) -> OpenKey {
         let (protection, keystream) = KeyProtection::derive(self.suite, material, engine);
-        self.arrivals().phases.add(phase, keystream);
+        self.receiving().phases.add(phase, keystream);
         OpenKey::new(Arc::clone(&self.inbound), phase, protection, self.limits)
     }
 
-    pub(super) fn arrivals(&self) -> MutexGuard<'_, Arrivals> {
-        self.inbound.arrivals.lock().expect("no test has panicked")
+    pub(super) fn receiving(&self) -> MutexGuard<'_, ReceiveState> {
+        self.inbound.receiving.lock().expect("no test has panicked")
     }
 
     /// Keystream at hand, heads and bodies.
     pub(super) fn levels(&self) -> [PartLevel; 2] {
-        Part::ALL.map(|part| self.arrivals().phases.level(part))
+        Part::ALL.map(|part| self.receiving().phases.level(part))
     }
 }
 
@@ -213,7 +213,7 @@ pub(super) fn material(suite: Protection, seed: u8) -> KeyMaterial {
     let key: Vec<u8> = (0..suite.key_bytes() as u8)
         .map(|index| index.wrapping_mul(29).wrapping_add(seed))
         .collect();
-    KeyMaterial::made_up(&key, [seed ^ 0xa5; 12])
+    KeyMaterial::synthetic(&key, [seed ^ 0xa5; 12])
 }
 
 /// A payload in which no two neighbouring 16-byte blocks are alike.
@@ -277,6 +277,6 @@ impl<'a> Vector<'a> {
     /// The key and the IV.
     pub(super) fn material(&self) -> KeyMaterial {
         let iv = self.bytes("iv").try_into().expect("an IV of 12 bytes");
-        KeyMaterial::made_up(&self.bytes("key"), iv)
+        KeyMaterial::synthetic(&self.bytes("key"), iv)
     }
 }

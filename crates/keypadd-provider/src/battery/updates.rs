@@ -51,8 +51,8 @@ impl Link {
         };
         link.add_phase();
         link.add_phase();
-        link.sender.departures().phases.use_pool(Some(pool.clone()));
-        link.receiver.arrivals().phases.use_pool(Some(pool.clone()));
+        link.sender.sending().phases.use_pool(Some(pool.clone()));
+        link.receiver.receiving().phases.use_pool(Some(pool.clone()));
         link
     }
 
@@ -68,7 +68,7 @@ impl Link {
     fn update(&mut self) {
         self.add_phase();
         let in_use = self.opens.len() - 2;
-        self.sender.departures().phases.retire_before(in_use as u64);
+        self.sender.sending().phases.retire_before(in_use as u64);
         self.seals.drain(..self.seals.len() - 2);
     }
 
@@ -97,8 +97,8 @@ impl Link {
 
     /// Runs `check` on the phases of both directions.
     fn each_direction(&self, mut check: impl FnMut(&mut Phases)) {
-        check(&mut self.sender.departures().phases);
-        check(&mut self.receiver.arrivals().phases);
+        check(&mut self.sender.sending().phases);
+        check(&mut self.receiver.receiving().phases);
     }
 }
 
@@ -227,7 +227,7 @@ fn late_packets_of_a_past_phase_open_until_its_key_is_dropped() {
         link.carry(10);
         assert!(link.opens(0, &late), "{suite}");
         let stale = link.opens[0].take().expect("phase 0");
-        link.receiver.arrivals().phases.retire(0);
+        link.receiver.receiving().phases.retire(0);
         assert_eq!(open(&stale, later.0, HEADER, &later.1), None, "{suite}");
         link.carry(10);
         assert_eq!(link.receiver.meters.replays() + link.receiver.meters.open_failures(), 0);
@@ -268,7 +268,7 @@ fn a_live_connection_leaves_its_pool_and_comes_back_to_it() {
                 let using = is_used.then(|| pool.clone());
                 link.each_direction(|phases| phases.use_pool(using.clone()));
                 poll_until("the pool has followed", || {
-                    let level = link.sender.departures().phases.level(Part::Head);
+                    let level = link.sender.sending().phases.level(Part::Head);
                     (level.packets > 0) == is_used && (pool.snapshot().filled_bytes > 0) == is_used
                 });
                 let before = hits(&link);

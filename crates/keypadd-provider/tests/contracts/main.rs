@@ -3,8 +3,8 @@
 //! documentation; each claim says what rests on it.
 
 mod pair;
+mod pool_switch;
 mod record;
-mod supply;
 mod tls;
 
 use std::collections::BTreeSet;

@@ -9,8 +9,8 @@ use bytes::BytesMut;
 use interposer::{Interposer, Stubborn};
 use keypadd_keystream::{CipherEngine, Suite};
 use keypadd_provider::{
-    AllowList, CryptoSettings, KeyExchange, Meters, PrivateKey, PublicKey, Supply, client_config,
-    server_config,
+    AllowList, CryptoSettings, KeyExchange, Meters, PoolSwitch, PrivateKey, PublicKey,
+    client_config, server_config,
 };
 use quinn_proto::{
     ClientConfig, Connection, ConnectionHandle, DatagramEvent, Endpoint, EndpointConfig,
@@ -53,14 +53,14 @@ pub(crate) struct Crypto {
 }
 
 impl Crypto {
-    pub(crate) fn new(suite: Suite, supplies: [Supply; 2]) -> Self {
+    pub(crate) fn new(suite: Suite, switches: [PoolSwitch; 2]) -> Self {
         let key = || Arc::new(PrivateKey::generate().expect("randomness"));
         let keys = [key(), key()];
-        let mut ends = keys.iter().zip(supplies).map(|(key, supply)| CryptoSettings {
+        let mut ends = keys.iter().zip(switches).map(|(key, pool)| CryptoSettings {
             key: Arc::clone(key),
             suites: vec![suite.into()],
             kex: vec![KeyExchange::X25519.into()],
-            supply,
+            pool,
             cipher_engine: CipherEngine::default(),
             meters: Arc::new(Meters::default()),
         });
@@ -83,30 +83,30 @@ impl Pair {
     pub(crate) fn new(suite: Suite, limits: [Option<u64>; 2]) -> Self {
         let records = limits.map(|limit| Arc::new(Record::new(limit)));
         let by = Arc::clone(&records[1]);
-        Self::interposed(suite, &Supply::default(), records, by)
+        Self::interposed(suite, &PoolSwitch::default(), records, by)
     }
 
     /// The same, without such limits; both draw on this.
-    pub(crate) fn drawing(suite: Suite, supply: &Supply) -> Self {
+    pub(crate) fn switched(suite: Suite, switch: &PoolSwitch) -> Self {
         let records = [(); 2].map(|()| Arc::new(Record::new(None)));
         let by = Arc::clone(&records[1]);
-        Self::interposed(suite, supply, records, by)
+        Self::interposed(suite, switch, records, by)
     }
 
     /// The same, but the server answers in the first key phase for ever, and keeps no record.
     pub(crate) fn against_a_stubborn_server(suite: Suite, limit: u64) -> Self {
         let records = [Some(limit), None].map(|limit| Arc::new(Record::new(limit)));
-        Self::interposed(suite, &Supply::default(), records, Arc::new(Stubborn::default()))
+        Self::interposed(suite, &PoolSwitch::default(), records, Arc::new(Stubborn::default()))
     }
 
     fn interposed(
         suite: Suite,
-        supply: &Supply,
+        switch: &PoolSwitch,
         records: [Arc<Record>; 2],
         of_server: Arc<dyn Interposer>,
     ) -> Self {
-        let supplies = [supply.clone(), supply.clone()];
-        let Crypto { client, server, meters, .. } = Crypto::new(suite, supplies);
+        let switches = [switch.clone(), switch.clone()];
+        let Crypto { client, server, meters, .. } = Crypto::new(suite, switches);
         let client = interposer::client_config(client, Arc::clone(&records[0]) as _);
         let server = interposer::server_config(server, of_server);
         let server = Arc::new(ServerConfig::with_crypto(server));

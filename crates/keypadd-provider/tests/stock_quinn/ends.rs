@@ -49,7 +49,7 @@ impl Ends {
             key: Arc::clone(&our_key),
             suites: vec![suite.into()],
             kex: vec![KeyExchange::X25519.into()],
-            supply: pool.into(),
+            pool: pool.into(),
             cipher_engine: CipherEngine::default(),
             meters: Arc::clone(&meters),
         };

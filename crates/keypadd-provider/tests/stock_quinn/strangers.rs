@@ -20,7 +20,7 @@ async fn an_unlisted_key_fills_no_chunk_and_a_listed_one_does() {
         key: Arc::clone(&our_key),
         suites: vec![suite.into()],
         kex: vec![KeyExchange::X25519.into()],
-        supply: Some(pool.clone()).into(),
+        pool: Some(pool.clone()).into(),
         cipher_engine: CipherEngine::default(),
         meters: Arc::new(Meters::default()),
     };

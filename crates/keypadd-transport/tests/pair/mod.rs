@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use keypadd_keystream::{CipherEngine, Suite};
 use keypadd_provider::{
-    AllowList, CryptoSettings, KeyExchange, Meters, PrivateKey, PublicKey, Supply, client_config,
-    server_config,
+    AllowList, CryptoSettings, KeyExchange, Meters, PoolSwitch, PrivateKey, PublicKey,
+    client_config, server_config,
 };
 use keypadd_transport::{
     Accepted, ClientConfig, Connection, Delivery, Egress, Endpoint, EndpointConfig,
@@ -86,7 +86,7 @@ impl Pair {
             key: Arc::new(PrivateKey::generate().unwrap()),
             suites: vec![Suite::AES_256_GCM.into()],
             kex: vec![KeyExchange::X25519.into()],
-            supply: Supply::default(),
+            pool: PoolSwitch::default(),
             cipher_engine: CipherEngine::default(),
             meters: Arc::new(Meters::default()),
         });

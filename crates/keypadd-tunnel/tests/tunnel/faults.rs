@@ -349,7 +349,7 @@ async fn a_panic_in_opening_ends_its_session_and_no_other() {
 struct Failing(Arc<AtomicBool>);
 
 impl FillerHost for Failing {
-    fn stand_back(&mut self) -> Priority {
+    fn lower_priority(&mut self) -> Priority {
         Priority::Idle
     }
 
@@ -368,7 +368,7 @@ async fn a_tunnel_whose_fillers_panic_goes_on_and_carries_its_bytes_exactly() {
     let host = Failing::default();
     let settings = |key: &_| {
         let pool = Pool::with_host(PoolSettings { budget_bytes: 8 << 20 }, host.clone()).unwrap();
-        CryptoSettings { supply: Some(pool).into(), ..crypto(key, Suite::AES_256_CTR_HMAC_SHA256) }
+        CryptoSettings { pool: Some(pool).into(), ..crypto(key, Suite::AES_256_CTR_HMAC_SHA256) }
     };
     let (key, server_key) = (new_key(), new_key());
     let ends = [settings(&key), settings(&server_key)];
@@ -394,7 +394,7 @@ async fn a_tunnel_whose_fillers_panic_goes_on_and_carries_its_bytes_exactly() {
         round += 1;
     }
     host.0.store(true, Relaxed);
-    let pools = ends.each_ref().map(|end| end.supply.pool().unwrap());
+    let pools = ends.each_ref().map(|end| end.pool.pool().unwrap());
     // What the fillers had made is used up: then whole rounds come by without a pad.
     let mut last = [0; 2];
     while pools.iter().any(|pool| pool.snapshot().filler_alive) || pooled() != last {

@@ -4,7 +4,7 @@ use std::{future::pending, io, net::SocketAddr, sync::Arc, time::Duration};
 
 use keypadd_keystream::{CipherEngine, Protection, Suite};
 use keypadd_provider::{
-    CryptoSettings, KeyExchange, Meters, PrivateKey, PublicKey, Supply, client_config,
+    CryptoSettings, KeyExchange, Meters, PoolSwitch, PrivateKey, PublicKey, client_config,
     server_config,
 };
 use keypadd_tunnel::{
@@ -32,7 +32,7 @@ pub fn crypto(key: &Arc<PrivateKey>, suite: impl Into<Protection>) -> CryptoSett
         key: Arc::clone(key),
         suites: vec![suite.into()],
         kex: vec![KeyExchange::X25519.into()],
-        supply: Supply::default(),
+        pool: PoolSwitch::default(),
         cipher_engine: CipherEngine::default(),
         meters: Arc::new(Meters::default()),
     }

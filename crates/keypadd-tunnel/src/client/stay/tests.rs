@@ -7,7 +7,9 @@ use std::{
 };
 
 use keypadd_keystream::{CipherEngine, Suite};
-use keypadd_provider::{CryptoSettings, KeyExchange, Meters, PrivateKey, Supply, client_config};
+use keypadd_provider::{
+    CryptoSettings, KeyExchange, Meters, PoolSwitch, PrivateKey, client_config,
+};
 use tokio::{net::UdpSocket, time::timeout};
 
 use super::*;
@@ -53,7 +55,7 @@ async fn the_servers_name_is_asked_for_at_every_attempt() {
         key: Arc::new(PrivateKey::generate().unwrap()),
         suites: vec![Suite::AES_128_GCM.into()],
         kex: vec![KeyExchange::X25519.into()],
-        supply: Supply::default(),
+        pool: PoolSwitch::default(),
         cipher_engine: CipherEngine::default(),
         meters: Arc::new(Meters::default()),
     };

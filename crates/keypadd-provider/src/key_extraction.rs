@@ -1,10 +1,10 @@
-//! Carries key material out of rustls.
+//! Extracts key material from rustls.
 //!
-//! rustls derives QUIC packet keys and hands each to its suite's algorithm, without a word about
-//! connection, direction or phase, and gives the session a boxed trait object back. Our algorithm
-//! returns a [`KeyCarrier`], which protects no packet: it only keeps the material until the
-//! session, which knows all three, claims it. Each box says for itself whose key it is, so nothing
-//! depends on the order in which rustls makes them.
+//! rustls derives QUIC packet keys and passes each to its suite's algorithm, without connection,
+//! direction or phase, and returns the resulting boxed trait object to the session. Our algorithm
+//! returns an [`ExtractableKey`], which protects no packet: it only keeps the material until the
+//! session, which knows all three, extracts it. Every box holds its own key, so nothing depends on
+//! the order in which rustls creates them.
 
 use std::sync::Mutex;
 
@@ -16,8 +16,8 @@ use zeroize::Zeroizing;
 const IV_BYTES: usize = 12;
 const KEY_BYTES: usize = 32;
 
-/// What asks a carrier for its material; a packet's header never looks like this.
-const CLAIM: &[u8] = b"keypadd claims this key";
+/// The header that requests the material; no packet's header looks like this.
+const REQUEST: &[u8] = b"keypadd claims this key";
 
 /// One packet key and IV as rustls derived them.
 pub(crate) struct KeyMaterial {
@@ -35,17 +35,16 @@ impl KeyMaterial {
         &self.iv
     }
 
-    /// Material that no handshake made: for timings and test vectors.
-    pub(crate) fn made_up(key_bytes: &[u8], iv: [u8; IV_BYTES]) -> Self {
+    /// Material from outside a handshake, for timings and test vectors.
+    pub(crate) fn synthetic(key_bytes: &[u8], iv: [u8; IV_BYTES]) -> Self {
         let mut key = Zeroizing::new([0; KEY_BYTES]);
         key[..key_bytes.len()].copy_from_slice(key_bytes);
         Self { key, key_bytes: key_bytes.len(), iv: Zeroizing::new(iv) }
     }
 }
 
-/// Holds one key until it is claimed, once. What is kept stays where it is until it is wiped: a value that
-/// moves leaves a copy behind.
-pub(crate) struct KeyCarrier(Mutex<Option<Box<Kept>>>);
+/// Holds one key until it is extracted, once. Boxed, because a value that moves leaves a copy behind.
+pub(crate) struct ExtractableKey(Mutex<Option<Box<Kept>>>);
 
 /// Key, padding, IV.
 struct Kept {
@@ -53,7 +52,7 @@ struct Kept {
     key_bytes: usize,
 }
 
-impl KeyCarrier {
+impl ExtractableKey {
     pub(crate) fn new(key: AeadKey, iv: Iv) -> Self {
         let bytes = Zeroizing::new([0; KEY_BYTES + IV_BYTES]);
         let mut kept = Box::new(Kept { bytes, key_bytes: key.as_ref().len() });
@@ -63,11 +62,11 @@ impl KeyCarrier {
     }
 }
 
-/// Lends the material of a key that rustls made with one of our suites, and wipes it then; `None` for
-/// any other key, or the second time.
-pub(crate) fn claim<T>(key: &dyn PacketKey, derive: impl FnOnce(&KeyMaterial) -> T) -> Option<T> {
+/// Lends the material of a key that rustls derived for one of our suites, then wipes it; `None` for any
+/// other key, or the second time.
+pub(crate) fn extract<T>(key: &dyn PacketKey, derive: impl FnOnce(&KeyMaterial) -> T) -> Option<T> {
     let mut bytes = Zeroizing::new([0; KEY_BYTES + IV_BYTES]);
-    let key_bytes = key.decrypt_in_place(0, CLAIM, &mut bytes[..]).ok()?.len();
+    let key_bytes = key.decrypt_in_place(0, REQUEST, &mut bytes[..]).ok()?.len();
     let mut material = KeyMaterial {
         key: Zeroizing::new([0; KEY_BYTES]),
         key_bytes: key_bytes.checked_sub(IV_BYTES)?,
@@ -78,21 +77,21 @@ pub(crate) fn claim<T>(key: &dyn PacketKey, derive: impl FnOnce(&KeyMaterial) ->
     Some(derive(&material))
 }
 
-impl PacketKey for KeyCarrier {
-    /// Never encrypts: used as a packet key by mistake it must not put key bytes on a wire.
+impl PacketKey for ExtractableKey {
+    /// Always fails: used as a packet key by mistake, it must not put key bytes on the wire.
     fn encrypt_in_place(&self, _: u64, _: &[u8], _: &mut [u8]) -> Result<Tag, Error> {
         Err(Error::EncryptError)
     }
 
-    /// Answers the one call of [`claim`] with key, padding and IV; refuses everything else. The
-    /// length returned is the key's and the IV's, without padding.
+    /// Answers the one request of [`extract`] with key, padding and IV; refuses everything else. The
+    /// returned length is that of key and IV, without padding.
     fn decrypt_in_place<'a>(
         &self,
         _: u64,
         header: &[u8],
         payload: &'a mut [u8],
     ) -> Result<&'a [u8], Error> {
-        if header != CLAIM || payload.len() != KEY_BYTES + IV_BYTES {
+        if header != REQUEST || payload.len() != KEY_BYTES + IV_BYTES {
             return Err(Error::DecryptError);
         }
         let mut material = self.0.lock().map_err(|_| Error::DecryptError)?;

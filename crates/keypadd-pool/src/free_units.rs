@@ -1,18 +1,18 @@
-//! The arena's memory that holds no keystream: what chunks are made of, and what a smaller budget gives
-//! back. Knows which units are locked and hands those out to heads first, which stay longest and serve
-//! keystrokes; bodies get them when there is nothing else.
+//! Keeps the arena's free units, and hands them out for chunks or back to the kernel.
+//!
+//! Locked units go to heads first, which live longest and serve keystrokes; bodies get them last.
 
 use crate::arena::Unit;
 use crate::chunk::Part;
 
 /// Free units.
 #[derive(Default)]
-pub(crate) struct Stock {
+pub(crate) struct FreeUnits {
     locked: Vec<Unit>,
     unlocked: Vec<Unit>,
 }
 
-impl Stock {
+impl FreeUnits {
     pub(crate) fn add(&mut self, units: impl IntoIterator<Item = Unit>) {
         for unit in units {
             if unit.is_locked() { &mut self.locked } else { &mut self.unlocked }.push(unit);
@@ -40,13 +40,13 @@ impl Stock {
         Some(units.into())
     }
 
-    /// Parts with so many units, or all there are, unlocked ones first.
-    pub(crate) fn part_with(&mut self, units: usize) -> Vec<Unit> {
+    /// Removes up to this many units, unlocked ones first.
+    pub(crate) fn remove(&mut self, units: usize) -> Vec<Unit> {
         let unlocked = units.min(self.unlocked.len());
         let locked = (units - unlocked).min(self.locked.len());
-        let mut parted = self.unlocked.split_off(self.unlocked.len() - unlocked);
-        parted.extend(self.locked.drain(self.locked.len() - locked..));
-        parted
+        let mut removed = self.unlocked.split_off(self.unlocked.len() - unlocked);
+        removed.extend(self.locked.drain(self.locked.len() - locked..));
+        removed
     }
 }
 
@@ -55,11 +55,11 @@ mod tests {
     use super::*;
     use crate::arena;
 
-    fn stock(locked: usize, unlocked: usize) -> Stock {
-        let mut stock = Stock::default();
+    fn free_units(locked: usize, unlocked: usize) -> FreeUnits {
+        let mut free = FreeUnits::default();
         let units = arena::map(locked + unlocked).expect("memory").into_iter().enumerate();
-        stock.add(units.map(|(nth, unit)| unit.pretending_to_be_locked(nth < locked)));
-        stock
+        free.add(units.map(|(nth, unit)| unit.pretending_to_be_locked(nth < locked)));
+        free
     }
 
     fn locked_of(units: Option<Box<[Unit]>>) -> Option<usize> {
@@ -67,26 +67,26 @@ mod tests {
     }
 
     #[test]
-    fn heads_have_locked_memory_first_and_bodies_have_it_last() {
-        let mut stock = stock(4, 13);
-        assert_eq!(locked_of(stock.take(Part::Body)), Some(0));
-        assert_eq!(locked_of(stock.take(Part::Head)), Some(1));
-        assert_eq!(stock.units(), 5);
-        assert_eq!(locked_of(stock.take(Part::Body)), None);
+    fn heads_get_locked_memory_first_and_bodies_get_it_last() {
+        let mut free = free_units(4, 13);
+        assert_eq!(locked_of(free.take(Part::Body)), Some(0));
+        assert_eq!(locked_of(free.take(Part::Head)), Some(1));
+        assert_eq!(free.units(), 5);
+        assert_eq!(locked_of(free.take(Part::Body)), None);
         for locked in [1, 1, 1, 0, 0] {
-            assert_eq!(locked_of(stock.take(Part::Head)), Some(locked));
+            assert_eq!(locked_of(free.take(Part::Head)), Some(locked));
         }
-        assert_eq!(locked_of(stock.take(Part::Head)), None);
+        assert_eq!(locked_of(free.take(Part::Head)), None);
     }
 
     #[test]
-    fn locked_memory_is_parted_with_last() {
-        let mut stock = stock(3, 3);
-        for (asked, (parted, of_them_locked)) in
+    fn locked_memory_is_removed_last() {
+        let mut free = free_units(3, 3);
+        for (asked, (removed, of_them_locked)) in
             [(1, (1, 0)), (3, (3, 1)), (9, (2, 2)), (9, (0, 0))]
         {
-            let units = stock.part_with(asked);
-            assert_eq!((units.len(), arena::locked(&units)), (parted, of_them_locked), "{asked}");
+            let units = free.remove(asked);
+            assert_eq!((units.len(), arena::locked(&units)), (removed, of_them_locked), "{asked}");
         }
     }
 }

@@ -1,5 +1,6 @@
-//! What the filler and everybody else see of each other: figures, the bell that wakes it, and the
-//! way home for memory. Atomics and channels only; nothing here waits for anybody.
+//! Shares the filler's counters with the rest of the pool, wakes it, and returns memory to it.
+//!
+//! Uses atomics and channels only; nothing here blocks.
 
 use std::sync::{Arc, OnceLock};
 
@@ -12,17 +13,17 @@ use crate::sync::{
     mpsc,
 };
 
-/// Figures that everybody may read and the filler's bell.
+/// The filler's counters, settings and wake-up flag.
 #[derive(Debug)]
-pub(crate) struct FillerShared {
+pub(crate) struct FillerState {
     pub(crate) thread: OnceLock<Thread>,
-    /// Set by the first consumer that wants work done, cleared by the filler before it looks.
+    /// Set by the first consumer that wants work done, cleared by the filler before it plans.
     pub(crate) wanted: AtomicBool,
     pub(crate) stop: AtomicBool,
     pub(crate) alive: AtomicBool,
-    /// Why it ended, as a code; 0 while it has not.
+    /// Why it ended, as a code; 0 while it runs.
     pub(crate) fault: AtomicU8,
-    /// How much of one core it may take.
+    /// Its CPU limit, in percent of one core.
     pub(crate) max_cpu_percent: AtomicU64,
     /// Whether the kernel accepted SCHED_IDLE.
     pub(crate) idle_class: AtomicBool,
@@ -31,12 +32,12 @@ pub(crate) struct FillerShared {
     pub(crate) fill_cpu_nanos: AtomicU64,
     /// Units that hold keystream.
     pub(crate) filled_units: AtomicU64,
-    /// Units that the kernel keeps out of swap.
+    /// Units locked into memory.
     pub(crate) locked_units: AtomicU64,
     pub(crate) pads_wasted: AtomicU64,
 }
 
-impl Default for FillerShared {
+impl Default for FillerState {
     fn default() -> Self {
         Self {
             thread: OnceLock::new(),
@@ -56,12 +57,12 @@ impl Default for FillerShared {
     }
 }
 
-/// A consumer's way to the filler.
+/// Wakes the filler.
 #[derive(Clone, Debug)]
-pub(crate) struct Wake(pub(crate) Arc<FillerShared>);
+pub(crate) struct Wake(pub(crate) Arc<FillerState>);
 
 impl Wake {
-    /// Wakes the filler unless somebody has already. Never blocks.
+    /// Wakes the filler unless it has been woken already. Never blocks.
     pub(crate) fn filler(&self) {
         if !self.0.wanted.swap(true, AcqRel)
             && let Some(thread) = self.0.thread.get()
@@ -71,24 +72,24 @@ impl Wake {
     }
 }
 
-/// Where a chunk's memory goes when nobody gives the chunk back, and where waste is counted.
+/// Takes the memory of dropped chunks, and counts wasted pads.
 #[derive(Clone)]
 pub(crate) struct Home {
     units: mpsc::Sender<Box<[Unit]>>,
-    shared: Arc<FillerShared>,
+    filler: Arc<FillerState>,
 }
 
 impl Home {
-    pub(crate) fn new(units: mpsc::Sender<Box<[Unit]>>, shared: Arc<FillerShared>) -> Self {
-        Self { units, shared }
+    pub(crate) fn new(units: mpsc::Sender<Box<[Unit]>>, filler: Arc<FillerState>) -> Self {
+        Self { units, filler }
     }
 
-    /// Without a receiver the pool is gone; the memory, wiped, goes back to the kernel.
+    /// If the pool is gone, the memory, which is wiped, goes back to the kernel.
     pub(crate) fn take_back(&self, units: Box<[Unit]>) {
         let _ = self.units.send(units);
     }
 
     pub(crate) fn count_wasted(&self, pads: u64) {
-        self.shared.pads_wasted.fetch_add(pads, Relaxed);
+        self.filler.pads_wasted.fetch_add(pads, Relaxed);
     }
 }

@@ -1,7 +1,7 @@
-//! Whether a pool pays on this machine: a pooled seal timed against an inline one.
+//! Calibrates on this machine whether a pool is worthwhile: times pooled against inline seals.
 //!
-//! Both arms are the sealing key as it ships, in turns, so that both see the same machine; inline GCM is
-//! ring's. What follows from the figures is a function of them alone.
+//! Both arms use the shipped sealing key and alternate, so that both see the same load; inline GCM is
+//! ring's. The decision depends on the timings only.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,55 +10,55 @@ use keypadd_keystream::{Cipher, CipherEngine, Protection, SEGMENT_PACKETS, TAG_B
 use keypadd_pool::{Coverage, Direction, Pool, PoolSettings, Step};
 use quinn_proto::crypto::PacketKey;
 
-use crate::carrier::KeyMaterial;
 use crate::fault::FaultLatch;
+use crate::key_extraction::KeyMaterial;
 use crate::limits::Limits;
 use crate::meters::Meters;
 use crate::phases::Ahead;
 use crate::protection::KeyProtection;
 use crate::seal::{Outbound, SealKey};
 
-/// Payloads that are timed, in bytes: a keystroke, a line, a full packet.
+/// Payloads to time, in bytes: a keystroke, a line, a full packet.
 pub const TIMED_BYTES: [usize; 3] = [64, 256, 1400];
 
-/// A pool is used where a pooled seal is this many times as fast as an inline one.
+/// A pool is used if a pooled seal is this many times as fast as an inline one.
 const WINS: f64 = 1.10;
 
 const HEADER: &[u8] = b"a header of 19 byte";
-/// Each arm seals this many packets before the other's turn: a clock reading costs as much as a short one.
+/// Packets that an arm seals in a turn: reading the clock costs as much as sealing a short one.
 const TURN_PACKETS: u64 = 7;
-/// Turns of each arm: all of its packets lie in one segment, whose pads are at hand.
+/// Turns of each arm: all of its packets lie in one segment, whose pads are precomputed.
 const TURNS: u64 = SEGMENT_PACKETS as u64 / TURN_PACKETS;
 /// Room for the chunks of a first phase.
 const POOL_BYTES: usize = 1 << 20;
 
-/// What a seal takes at one length.
+/// The time of a seal at one length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SealTimes {
-    /// The payload.
+    /// Payload bytes.
     pub bytes: usize,
-    /// With all of the pad at hand.
+    /// With a precomputed pad.
     pub pooled: Duration,
-    /// With no pool.
+    /// Without a pool.
     pub inline: Duration,
 }
 
 impl SealTimes {
-    /// How many times as fast a pooled seal is.
+    /// The speed-up of a pooled seal.
     pub fn gain(&self) -> f64 {
         self.inline.as_secs_f64() / self.pooled.as_secs_f64().max(1e-9)
     }
 }
 
-/// Whether a pool pays: it wins by 10 % or more at one of the lengths, and loses as much at none. Which
-/// lengths a session will have nobody knows beforehand, and most have them all.
-pub fn pool_pays(times: &[SealTimes]) -> bool {
+/// Whether a pool is worthwhile: at least 10 % faster at one length, and at none as much slower. Sessions
+/// usually mix all lengths, and nobody knows the mix beforehand.
+pub fn worth_pooling(times: &[SealTimes]) -> bool {
     let gains = || times.iter().map(SealTimes::gain);
     gains().any(|gain| gain >= WINS) && gains().all(|gain| gain > 1.0 / WINS)
 }
 
-/// Times seals of one protection, for some milliseconds at most; `None` for one that has no pads, and
-/// where there is no memory for a small pool.
+/// Times seals of one suite, for a few milliseconds; `None` for a suite without pads, or if there is no
+/// memory for a small pool.
 pub fn seal_times(protection: Protection, engine: CipherEngine) -> Option<[SealTimes; 3]> {
     if protection.cipher() == Cipher::Null {
         return None;
@@ -66,7 +66,7 @@ pub fn seal_times(protection: Protection, engine: CipherEngine) -> Option<[SealT
     let pooled = Arm::new(protection, engine);
     let inline = Arm::new(protection, engine);
     let (pool, mut filler) = Pool::with_filler(PoolSettings { budget_bytes: POOL_BYTES }).ok()?;
-    pooled.outbound.departures.lock().ok()?.phases.use_pool(Some(pool));
+    pooled.outbound.sending.lock().ok()?.phases.use_pool(Some(pool));
     let mut number = 0;
     let times = TIMED_BYTES.map(|bytes| {
         while filler.step(Duration::ZERO) == Step::Worked {}
@@ -91,7 +91,7 @@ fn median(mut turns: Vec<Duration>) -> Duration {
     turns[turns.len() / 2] / TURN_PACKETS as u32
 }
 
-/// A sealing key of its own, whose packets go nowhere.
+/// A sealing key whose packets are discarded.
 struct Arm {
     meters: Arc<Meters>,
     outbound: Arc<Outbound>,
@@ -105,10 +105,10 @@ impl Arm {
         let fault = Arc::new(FaultLatch::default());
         let outbound =
             Arc::new(Outbound::new(limits, Ahead::default(), fault, Arc::clone(&meters)));
-        let material = KeyMaterial::made_up(&vec![0x35; protection.key_bytes()], [0xa5; 12]);
+        let material = KeyMaterial::synthetic(&vec![0x35; protection.key_bytes()], [0xa5; 12]);
         let (key_protection, keystream) = KeyProtection::derive(protection, &material, engine);
-        if let Ok(mut departures) = outbound.departures.lock() {
-            departures.phases.add(0, keystream);
+        if let Ok(mut sending) = outbound.sending.lock() {
+            sending.phases.add(0, keystream);
         }
         let key = SealKey::new(Arc::clone(&outbound), 0, key_protection, limits);
         Self { meters, outbound, key }
@@ -141,22 +141,22 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_pays_where_it_wins_by_a_tenth() {
-        assert!(pool_pays(&times([(210, 7_000), (400, 20_000), (900, 118_000)])));
-        assert!(pool_pays(&times([(100, 110), (100, 100), (100, 100)])));
-        assert!(!pool_pays(&times([(100, 109), (100, 109), (100, 109)])));
-        assert!(!pool_pays(&times([(210, 210), (300, 280), (450, 300)])));
-        assert!(!pool_pays(&[]));
+    fn a_pool_that_is_a_tenth_faster_at_some_length_is_worthwhile() {
+        assert!(worth_pooling(&times([(210, 7_000), (400, 20_000), (900, 118_000)])));
+        assert!(worth_pooling(&times([(100, 110), (100, 100), (100, 100)])));
+        assert!(!worth_pooling(&times([(100, 109), (100, 109), (100, 109)])));
+        assert!(!worth_pooling(&times([(210, 210), (300, 280), (450, 300)])));
+        assert!(!worth_pooling(&[]));
     }
 
     #[test]
-    fn a_pool_that_loses_a_tenth_at_some_length_does_not_pay() {
-        assert!(pool_pays(&times([(100, 150), (100, 100), (109, 100)])));
-        assert!(!pool_pays(&times([(100, 150), (100, 100), (111, 100)])));
+    fn a_pool_that_is_a_tenth_slower_at_some_length_is_not_worthwhile() {
+        assert!(worth_pooling(&times([(100, 150), (100, 100), (109, 100)])));
+        assert!(!worth_pooling(&times([(100, 150), (100, 100), (111, 100)])));
     }
 
     #[test]
-    fn every_protection_with_pads_is_timed_and_a_cipher_without_hardware_gains() {
+    fn every_suite_with_pads_is_timed_and_a_cipher_without_hardware_gains() {
         for protection in Protection::all() {
             let times = seal_times(protection, CipherEngine::default());
             assert_eq!(times.is_none(), protection.cipher() == Cipher::Null, "{protection}");
@@ -164,10 +164,10 @@ mod tests {
                 assert!(times.pooled > Duration::ZERO && times.inline > Duration::ZERO);
             }
         }
-        // A hundred times as much work: no machine is so busy that this turns.
+        // A hundred times the work: no load can reverse this.
         let des_crate =
             keypadd_keystream::CipherBackend::DesCrate.engine().expect("it is everywhere");
         let slow = keypadd_keystream::Suite::TRIPLE_DES_CTR_HMAC_SHA1.into();
-        assert!(pool_pays(&seal_times(slow, des_crate).expect("it has pads")));
+        assert!(worth_pooling(&seal_times(slow, des_crate).expect("it has pads")));
     }
 }

@@ -1,40 +1,39 @@
-//! The consumer's end of one part's queues: the chunks in use, and what is given back. Its owner is the lane;
-//! it never waits, whatever the filler does.
+//! The consumer's end of one part's queues: the current chunk, those kept for late packets, those to come,
+//! and the way back for spent ones. Never waits, whatever the filler does.
 
 use std::collections::VecDeque;
 
 use keypadd_keystream::{PacketNumber, Segment};
 
-use super::{NO_RECALL, PartShared};
 use crate::chunk::{Chunk, KeyId, Part, Row};
-use crate::sync::Ordering::{Acquire, Relaxed, Release};
+use crate::lane_state::PartState;
 use crate::sync::{Consumer, Producer};
 
-/// Segments behind the newest one whose chunks are kept for late packets. QUIC stacks drop what is more
-/// than about 128 numbers late, which spans at most two earlier segments.
+/// Segments behind the newest whose chunks are kept for late packets. QUIC stacks drop packets more than
+/// about 128 numbers late, so at most two earlier segments matter.
 const RECENT_CHUNKS: usize = 2;
 
-/// The consumer's end of one part's queues, and the chunks in use.
-pub(crate) struct Hand {
-    /// Chunks that were drawn to get at those behind them, and kept; they come before `ready`.
-    drawn: VecDeque<Box<Chunk>>,
+/// The consumer's end of one part's queues.
+pub(crate) struct PartQueue {
+    /// Chunks popped to reach those behind them, and kept; they come before `ready`.
+    popped: VecDeque<Box<Chunk>>,
     ready: Consumer<Box<Chunk>>,
     spent: Producer<Box<Chunk>>,
     current: Option<Box<Chunk>>,
-    /// Chunks before the current one, newest first, kept for late packets; empty where the
-    /// direction never goes back.
+    /// Chunks before the current one, newest first, kept for late packets; empty if `keeps_recent` is
+    /// false.
     recent: [Option<Box<Chunk>>; RECENT_CHUNKS],
     keeps_recent: bool,
 }
 
-impl Hand {
+impl PartQueue {
     pub(crate) fn new(
         ready: Consumer<Box<Chunk>>,
         spent: Producer<Box<Chunk>>,
         keeps_recent: bool,
     ) -> Self {
         Self {
-            drawn: VecDeque::new(),
+            popped: VecDeque::new(),
             ready,
             spent,
             current: None,
@@ -43,26 +42,26 @@ impl Hand {
         }
     }
 
-    /// Chunks that a hand may hold besides the queue.
+    /// Chunks held besides those in the queue, at most.
     pub(crate) const fn held_chunks() -> usize {
         1 + RECENT_CHUNKS
     }
 
-    /// Whether there is no chunk in use and none is kept.
+    /// Whether there is neither a current chunk nor one kept for late packets.
     #[inline(always)]
     pub(super) fn is_empty(&self) -> bool {
         self.current.is_none() && (!self.keeps_recent || self.recent.iter().all(Option::is_none))
     }
 
-    /// Whether there is no chunk in use and one that could be.
+    /// Whether there is no current chunk although one is ready.
     #[inline(always)]
     pub(super) fn can_draw(&self) -> bool {
-        self.current.is_none() && (!self.drawn.is_empty() || self.ready.peek().is_ok())
+        self.current.is_none() && (!self.popped.is_empty() || self.ready.peek().is_ok())
     }
 
-    /// Gives up chunks older than `segment` and draws the next ones; true if there was any of either. Ends
-    /// after at most the queue's length, however far the number jumped.
-    pub(super) fn advance_to(&mut self, segment: Segment, counts: &PartShared) -> bool {
+    /// Gives up chunks older than `segment` and draws the next ones; true if there was any of either.
+    /// Takes at most as many steps as the queue is long, however far the number jumped.
+    pub(super) fn advance_to(&mut self, segment: Segment, state: &PartState) -> bool {
         let mut moved = false;
         while self.current.as_ref().is_none_or(|chunk| chunk.segment() < segment) {
             let next = self.next();
@@ -71,27 +70,25 @@ impl Hand {
             }
             moved = true;
             if next.is_some() {
-                counts.popped.fetch_add(1, Relaxed);
+                state.count_pop();
             }
             if let Some(old) = std::mem::replace(&mut self.current, next) {
                 self.retire(old);
             }
         }
         if moved {
-            self.publish(counts);
+            self.publish(state);
         }
         moved
     }
 
-    /// Lets the filler see what the hand holds.
-    fn publish(&self, counts: &PartShared) {
-        counts.current_end.store(self.current_end(), Relaxed);
-        counts.recent.store(self.recent.iter().flatten().count() as u64, Relaxed);
+    fn publish(&self, state: &PartState) {
+        state.publish(self.current_end(), self.recent.iter().flatten().count());
     }
 
-    /// Gives up what is too far behind `segment` for late packets; true if there was any. A lane that has run
-    /// dry draws nothing that would push it out.
-    pub(super) fn expire(&mut self, segment: Segment, counts: &PartShared) -> bool {
+    /// Gives up chunks too far behind `segment` for late packets; true if there were any. A dry lane draws
+    /// no chunks that would push them out.
+    pub(super) fn expire(&mut self, segment: Segment, state: &PartState) -> bool {
         let oldest = segment.value().saturating_sub(RECENT_CHUNKS as u64);
         let Self { recent, spent, .. } = self;
         let mut expired = false;
@@ -102,14 +99,14 @@ impl Hand {
             }
         }
         if expired {
-            self.publish(counts);
+            self.publish(state);
         }
         expired
     }
 
-    /// The chunk that comes next.
+    /// Pops the next chunk.
     fn next(&mut self) -> Option<Box<Chunk>> {
-        self.drawn.pop_front().or_else(|| self.ready.pop().ok())
+        self.popped.pop_front().or_else(|| self.ready.pop().ok())
     }
 
     /// Whether the current chunk has pads for packet numbers from `next` on.
@@ -122,16 +119,14 @@ impl Hand {
         self.current.as_ref().map_or(0, |chunk| chunk.segment().next().first().value())
     }
 
-    /// Gives back what the filler wants for others, the furthest first; true if it had asked. Packet numbers
-    /// from `next` on are to come. What the packet at hand needs stays: it may have been seen already.
-    pub(super) fn obey(&mut self, needed: Option<Segment>, next: u64, counts: &PartShared) -> bool {
-        // Paired with the filler's store: everything it had pushed by then is in the queue.
-        let recall = counts.recall.load(Acquire);
-        if recall == NO_RECALL {
-            return false;
+    /// Obeys a recall, if there is one: gives chunks back, the furthest first, and returns true. Packet
+    /// numbers from `next` on are to come. Keeps the `needed` segment, whose pad may have been peeked at.
+    pub(super) fn obey(&mut self, needed: Option<Segment>, next: u64, state: &PartState) -> bool {
+        let recalled = state.recalled();
+        if let Some(keep) = recalled {
+            self.give_back_all_but(keep, needed, next, state);
         }
-        self.give_back_all_but(recall - 1, needed, next, counts);
-        true
+        recalled.is_some()
     }
 
     fn give_back_all_but(
@@ -139,29 +134,28 @@ impl Hand {
         keep: u64,
         needed: Option<Segment>,
         next: u64,
-        counts: &PartShared,
+        state: &PartState,
     ) {
         while let Ok(chunk) = self.ready.pop() {
-            self.drawn.push_back(chunk);
+            self.popped.push_back(chunk);
         }
         let keep_queued = keep.saturating_sub(u64::from(self.has_pads(next)));
         let mut resume = u64::MAX;
-        while self.drawn.len() as u64 > keep_queued {
-            let Some(chunk) = self.drawn.pop_back() else { break };
-            counts.popped.fetch_add(1, Relaxed);
+        while self.popped.len() as u64 > keep_queued {
+            let Some(chunk) = self.popped.pop_back() else { break };
+            state.count_pop();
             resume = chunk.segment().value();
             give_back(&mut self.spent, chunk);
         }
-        // The chunk in use is not made anew: what is left of its segment goes inline.
+        // The current chunk is not generated again: the rest of its segment goes inline.
         let spare = |chunk: &mut Box<Chunk>| Some(chunk.segment()) != needed;
-        let in_use = if keep == 0 { self.current.take_if(spare) } else { None };
+        let current = if keep == 0 { self.current.take_if(spare) } else { None };
         let recent = self.recent.iter_mut().filter_map(|place| place.take_if(spare));
-        for chunk in recent.chain(in_use) {
+        for chunk in recent.chain(current) {
             give_back(&mut self.spent, chunk);
         }
-        self.publish(counts);
-        counts.resume.store(resume, Relaxed);
-        counts.recall.store(NO_RECALL, Release);
+        self.publish(state);
+        state.obey(resume);
     }
 
     fn retire(&mut self, chunk: Box<Chunk>) {
@@ -178,11 +172,11 @@ impl Hand {
         }
     }
 
-    /// The packet's row, where a chunk in the hand has it.
+    /// The packet's row, if the current chunk or a recent one has it.
     #[inline(always)]
     pub(super) fn row(&mut self, key: KeyId, part: Part, pn: PacketNumber) -> Option<Row<'_>> {
         let Self { current, recent, keeps_recent, .. } = self;
-        // Where the pad of nearly every packet is.
+        // Nearly every packet's pad is here.
         if let Some(chunk) = current
             && let Some(row) = chunk.row(key, pn.segment(), part, pn.slot())
         {
@@ -191,15 +185,15 @@ impl Hand {
         if *keeps_recent { late_row(recent, key, part, pn) } else { None }
     }
 
-    /// As [`Self::row`], but also sees the front of the queue, and moves nothing.
+    /// As [`Self::row`], but also looks at the front of the queue, and moves nothing.
     pub(super) fn peek(&self, key: KeyId, part: Part, pn: PacketNumber) -> Option<&[u8]> {
-        let in_hand = self.current.iter().chain(self.recent.iter().flatten());
-        let mut chunks = in_hand.chain(self.drawn.front().or_else(|| self.ready.peek().ok()));
+        let held = self.current.iter().chain(self.recent.iter().flatten());
+        let mut chunks = held.chain(self.popped.front().or_else(|| self.ready.peek().ok()));
         chunks.find_map(|chunk| chunk.peek(key, pn.segment(), part, pn.slot()))
     }
 }
 
-/// The row of a packet that came late.
+/// The row of a late packet.
 #[inline(never)]
 fn late_row(
     recent: &mut [Option<Box<Chunk>>; RECENT_CHUNKS],
@@ -211,24 +205,24 @@ fn late_row(
     chunks.find_map(|chunk| chunk.row(key, pn.segment(), part, pn.slot()))
 }
 
-impl Drop for Hand {
-    /// Wipes and gives back what is in use. What still waits in the queue is the filler's to wipe:
-    /// it may be tens of MiB, and this runs under the connection's lock.
+impl Drop for PartQueue {
+    /// Wipes the chunks in use and gives them back. The filler wipes those still in the queue: they may be
+    /// tens of MiB, and this runs under the connection's lock.
     fn drop(&mut self) {
         let recent = self.recent.iter_mut().filter_map(Option::take);
         for mut chunk in self.current.take().into_iter().chain(recent) {
             chunk.wipe_left();
             give_back(&mut self.spent, chunk);
         }
-        for chunk in self.drawn.drain(..) {
+        for chunk in self.popped.drain(..) {
             give_back(&mut self.spent, chunk);
         }
     }
 }
 
-/// Chunks go as they are: a jump of numbers may leave tens of MiB behind, and wiping them is the filler's
-/// work, not that of a packet. The queue back has room for every chunk of the lane; if it ever had not, the
-/// chunk is dropped, which wipes it and sends its memory home another way.
+/// Gives a chunk back as it is: a jump of numbers may leave tens of MiB behind, and wiping them is the
+/// filler's job, not the packet path's. The queue back has room for every chunk of the lane; if it ever had
+/// not, the chunk is dropped, which wipes it and returns its memory through [`Home`](crate::filler_state::Home).
 fn give_back(spent: &mut Producer<Box<Chunk>>, chunk: Box<Chunk>) {
     drop(spent.push(chunk));
 }

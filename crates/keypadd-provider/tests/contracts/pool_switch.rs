@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use keypadd_keystream::Suite;
 use keypadd_pool::{Direction, Filler, Pool, PoolSettings, Step};
-use keypadd_provider::{Allowance, HandshakeData, Supply};
+use keypadd_provider::{Allowance, HandshakeData, PoolSwitch};
 
 use crate::pair::Pair;
 
@@ -42,10 +42,10 @@ fn at_hand(pair: &Pair) -> Vec<u64> {
 fn a_pool_that_goes_while_hands_are_shaken_is_held_by_nobody() {
     for millis in 0..=MILLIS {
         let mut former = stepped();
-        let supply = Supply::new(Some(former.0.clone()));
-        let mut pair = Pair::drawing(SUITE, &supply);
+        let switch = PoolSwitch::new(Some(former.0.clone()));
+        let mut pair = Pair::switched(SUITE, &switch);
         pair.run(millis, [false; 2]);
-        supply.set(None);
+        switch.set(None);
         pair.run(100, [false; 2]);
         assert_eq!(at_hand(&pair), [0; 4], "after {millis} ms");
         assert_eq!(filled(&mut former), 0, "after {millis} ms");
@@ -59,14 +59,14 @@ fn a_pool_that_goes_while_hands_are_shaken_is_held_by_nobody() {
 fn a_pool_that_comes_while_hands_are_shaken_fills_for_both_ends_as_far_as_they_may() {
     for millis in 0..=MILLIS {
         let allowance = Allowance::new(256 << 10);
-        let supply = Supply::default();
-        let mut pair = Pair::drawing(SUITE, &supply.for_peer(allowance));
+        let switch = PoolSwitch::default();
+        let mut pair = Pair::switched(SUITE, &switch.for_peer(allowance));
         pair.run(millis, [false; 2]);
         let (mut first, mut second) = (stepped(), stepped());
         for pools in [&first, &second] {
-            supply.set(Some(pools.0.clone()));
+            switch.set(Some(pools.0.clone()));
             // The same once more changes nothing.
-            supply.set(Some(pools.0.clone()));
+            switch.set(Some(pools.0.clone()));
             pair.run(50, [false; 2]);
         }
         assert_eq!(filled(&mut first), 0, "after {millis} ms");
@@ -79,17 +79,17 @@ fn a_pool_that_comes_while_hands_are_shaken_fills_for_both_ends_as_far_as_they_m
 #[test]
 fn pads_at_hand_stay_where_the_pool_does() {
     let mut pools = stepped();
-    let supply = Supply::new(Some(pools.0.clone()));
-    let mut pair = Pair::drawing(SUITE, &supply);
+    let switch = PoolSwitch::new(Some(pools.0.clone()));
+    let mut pair = Pair::switched(SUITE, &switch);
     pair.run(100, [false; 2]);
     let bytes = filled(&mut pools);
-    supply.set(Some(pools.0.except(&[Suite::AES_128_GCM.into()])));
+    switch.set_excluding(Some(pools.0.clone()), &[Suite::AES_128_GCM.into()]);
     let snapshot = pools.0.snapshot();
     assert_eq!((snapshot.filled_bytes, snapshot.pads_wasted_total), (bytes, 0));
-    supply.set(Some(pools.0.except(&[SUITE.into()])));
+    switch.set_excluding(Some(pools.0.clone()), &[SUITE.into()]);
     assert_eq!(at_hand(&pair), [0; 4]);
     assert_eq!(filled(&mut pools), 0);
     drop(pair);
-    supply.set(Some(pools.0.clone()));
+    switch.set(Some(pools.0.clone()));
     assert_eq!(filled(&mut pools), 0);
 }
