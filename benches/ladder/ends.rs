@@ -1,4 +1,4 @@
-//! Packet keys as a tunnel has them: from two real sessions that shook hands in memory.
+//! Provides a tunnel's packet keys, from two real sessions that complete a handshake in memory.
 
 use std::io::Cursor;
 use std::sync::Arc;
@@ -18,13 +18,13 @@ use quinn_proto::transport_parameters::TransportParameters;
 pub(crate) const PACKETS_PER_KEY: u64 = 30_000;
 /// A short header: flags, connection id, packet number.
 pub(crate) const HEADER_BYTES: usize = 12;
-/// Long packets that go before those that are measured.
+/// Long packets sent before the measured ones.
 const FIRST_PACKETS: usize = 128;
 /// Their payload.
 const FIRST_BYTES: usize = 1400;
-/// More than a filler ever skips.
+/// More packets than a filler ever skips.
 const SKIPPED_MAX: usize = 4096;
-/// Packets at hand that are not used: those of the chunk before, and of the last one.
+/// Available packets that are not used: those of the previous chunk and of the last one.
 const NOT_USED: u64 = 2 * SEGMENT_PACKETS as u64;
 
 #[derive(Debug)]
@@ -36,7 +36,7 @@ impl AllowList for Anybody {
     }
 }
 
-/// Which end has the pool and is measured.
+/// The end that has the pool and is measured.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Measured {
     Sealing,
@@ -51,7 +51,7 @@ pub(crate) struct Ends {
     keys: [ConnectionKeys; 2],
     meters: [Arc<Meters>; 2],
     measured: Measured,
-    /// Of a pad, before what the payload needs.
+    /// Bytes of a pad before the payload's.
     mask_bytes: usize,
     next: u64,
 }
@@ -84,7 +84,7 @@ impl Ends {
         Self { sessions, sealing, opening, keys, meters, measured, mask_bytes, next: 0 }
     }
 
-    /// Packets of the measured end that found so much of their pad.
+    /// Packets of the measured end with this coverage.
     pub(crate) fn found(&self, coverage: Coverage) -> u64 {
         let way = match self.measured {
             Measured::Sealing => Direction::Send,
@@ -93,14 +93,14 @@ impl Ends {
         self.meters[self.measured as usize].packets(way, coverage)
     }
 
-    /// Changes to a fresh key, whose lane is opened by its first packets.
+    /// Changes to a fresh key, whose first packets open its lane.
     pub(crate) fn rekey(&mut self) {
         [self.sealing, self.opening] = next_keys(&mut self.sessions);
         self.prime();
     }
 
-    /// Carries long packets that do not count: the pool learns from them what is to come. Those that
-    /// are measured begin with a chunk of their own.
+    /// Sends long packets that are not measured, from which the pool learns what to expect. The measured ones
+    /// begin with a new chunk.
     pub(crate) fn prime(&mut self) {
         for _ in 0..FIRST_PACKETS {
             self.carry(FIRST_BYTES);
@@ -108,7 +108,7 @@ impl Ends {
         self.next = self.next.next_multiple_of(SEGMENT_PACKETS as u64);
     }
 
-    /// Carries packets until one finds its pad: a filler that lagged behind has begun further on.
+    /// Sends packets until one finds its pad: a filler that lagged behind has skipped ahead.
     pub(crate) fn reach(&mut self, payload_bytes: usize) {
         for _ in 0..SKIPPED_MAX {
             let before = self.found(Coverage::Hit);
@@ -119,7 +119,7 @@ impl Ends {
         }
     }
 
-    /// One packet from end to end.
+    /// Sends one packet from end to end.
     fn carry(&mut self, payload_bytes: usize) {
         let mut packet = vec![0; HEADER_BYTES + payload_bytes + TAG_BYTES];
         self.seal(&mut packet, HEADER_BYTES);
@@ -129,8 +129,8 @@ impl Ends {
         }
     }
 
-    /// Packets of such a payload whose pads are at hand, at the measured end.
-    pub(crate) fn at_hand(&self, payload_bytes: usize) -> u64 {
+    /// Packets with this payload whose pads are available at the measured end.
+    pub(crate) fn available(&self, payload_bytes: usize) -> u64 {
         let status = match self.measured {
             Measured::Sealing => self.keys[0].status(Direction::Send),
             Measured::Opening => self.keys[1].status(Direction::Receive),
@@ -140,7 +140,7 @@ impl Ends {
         status.head.packets.min(bodies).saturating_sub(NOT_USED).min(PACKETS_PER_KEY)
     }
 
-    /// The number that is sealed next.
+    /// The next number to seal.
     pub(crate) fn next(&self) -> u64 {
         self.next
     }
@@ -173,7 +173,7 @@ fn parameters() -> TransportParameters {
         .expect("no parameter is required")
 }
 
-/// Passes messages until both ends know each other.
+/// Passes messages until the handshake is complete.
 fn shake_hands(client: &mut dyn Session, server: &mut dyn Session) {
     for _ in 0..8 {
         pass(client, server);

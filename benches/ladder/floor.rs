@@ -1,13 +1,12 @@
-//! What a hit costs beyond its floor: the XOR of a pad and the MAC of the same bytes, which any packet
-//! needs. `cargo bench --bench ladder -- floor` seals from a pool and works the floor turn by turn, and
-//! says for each suite by how many nanoseconds a hit is above it, how many times it is of it, and whether
-//! that is within what was aimed at.
+//! Measures what a hit costs beyond its floor: the XOR of a pad and the MAC of the same bytes, which any
+//! packet needs. `cargo bench --bench ladder -- floor` alternates between sealing from a pool and the floor,
+//! and prints for each suite the difference in nanoseconds, the ratio, and whether that meets the goal.
 //!
-//! The floor is the tag that sealing makes, by the same code (`MacKey::tag`): in a GCM suite that is GHASH
-//! under the mask, and the mask's 16 bytes are XORed from the pad like the payload's; a null MAC is 16 zeros,
-//! so that its floor is an XOR. Its pads lie in order in memory that this core has just written, 1.5 MiB at
-//! most, about as hot as those of a hot pool of 1 MiB, which has fewer packets for a turn. Pads from another
-//! core are compared with the same floor, so that what it takes to fetch them counts against the pool.
+//! The floor's tag is computed by the same code (`MacKey::tag`): in a GCM suite it is masked GHASH, and the
+//! mask's 16 bytes are XORed from the pad like the payload's; a null MAC is 16 zeros, so its floor is only an
+//! XOR. Its pads lie in order in memory that this core has just written, 1.5 MiB at most, about as hot as
+//! those of a hot pool of 1 MiB, which has fewer packets per turn. Pads from another core are compared with
+//! the same floor, so fetching them counts against the pool.
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -20,54 +19,54 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::ends::{HEADER_BYTES, Measured};
 use crate::packets::seal_burst;
-use crate::sources::{Source, Supply, is_trial};
+use crate::sources::{Connections, Source, is_trial};
 use crate::{key, xor_over};
 
-/// How often each has its turn.
+/// Turns of each.
 const TURNS: usize = 120;
-/// Packets of a turn at most, and of its beginning, which is not timed: code and branches are warm then.
+/// The most packets of a turn, and those of its untimed beginning, which warms up code and branches.
 const PACKETS_MAX: u64 = 1000;
 const FIRST_PACKETS: u64 = 64;
-/// What a hit may take of the time of its floor, in a suite with an HMAC, from this payload on.
+/// The goal for a hit relative to its floor in an HMAC suite, from this payload on.
 const DEAREST: f64 = 1.10;
 const DEAREST_FROM_BYTES: usize = 1400;
 
-/// Payloads of a keystroke and of a full packet; how many nanoseconds a hit is to be above its floor at
-/// most, with hot pads and with pads from 64 MiB that another core has filled.
+/// Payloads of a keystroke and of a full packet, and the goals for a hit in nanoseconds above its floor, with
+/// hot pads and with pads from 64 MiB filled by another core.
 const AIMS: [(usize, [f64; 2]); 2] = [(128, [40.0, 60.0]), (1400, [60.0, 150.0])];
 const SOURCES: [Source; 2] = [Source::Hot, Source::Near];
 
-/// Compares all suites that have pads, and says how.
+/// Compares all suites with pads and prints the results.
 pub(crate) fn floor() {
     let turns = if is_trial() { 1 } else { TURNS };
     for suite in Protection::all().filter(|suite| suite.cipher() != Cipher::Null) {
         let mut floor = Floor { mac: key(suite).mac, mask_bytes: suite.mask_bytes() };
         for (size, aims) in AIMS {
-            let mut supplies: Vec<(Source, Supply)> = (SOURCES.into_iter())
+            let mut arms: Vec<(Source, Connections)> = (SOURCES.into_iter())
                 .filter(|source| source.coverage(suite, size).is_some())
-                .map(|source| (source, Supply::new(source, suite, Measured::Sealing)))
+                .map(|source| (source, Connections::new(source, suite, Measured::Sealing)))
                 .collect();
-            let mut hits = vec![Vec::new(); supplies.len()];
+            let mut hits = vec![Vec::new(); arms.len()];
             let mut floors = Vec::new();
             for turn in 0..turns {
-                for place in 0..=supplies.len() {
-                    match (turn + place) % (supplies.len() + 1) {
+                for place in 0..=arms.len() {
+                    match (turn + place) % (arms.len() + 1) {
                         0 => floors.push(floor.nanos_of_a_packet(size)),
                         nth => {
-                            let (source, supply) = &mut supplies[nth - 1];
-                            hits[nth - 1].push(nanos_of_a_hit(supply, *source, suite, size));
+                            let (source, connections) = &mut arms[nth - 1];
+                            hits[nth - 1].push(nanos_of_a_hit(connections, *source, suite, size));
                         }
                     }
                 }
             }
-            for (((source, _), hits), aim) in supplies.iter().zip(&hits).zip(aims) {
+            for (((source, _), hits), aim) in arms.iter().zip(&hits).zip(aims) {
                 say(suite, size, *source, hits, &floors, aim);
             }
         }
     }
 }
 
-/// One line: the figures, how they compare, and the verdicts.
+/// One line: the times, the comparison and the verdicts.
 fn say(suite: Protection, size: usize, source: Source, hits: &[f64], floors: &[f64], aim: f64) {
     let judged = |figure: &str, most: f64, estimate: Option<Estimate>| {
         let verdict = Rule::AtMost(most).judge("", figure, estimate.as_ref());
@@ -91,29 +90,34 @@ fn say(suite: Protection, size: usize, source: Source, hits: &[f64], floors: &[f
     );
 }
 
-/// Seals packets whose pads are at hand; what one of them takes.
-fn nanos_of_a_hit(supply: &mut Supply, source: Source, suite: Protection, size: usize) -> f64 {
+/// Seals packets whose pads are available; the time per packet.
+fn nanos_of_a_hit(
+    connections: &mut Connections,
+    source: Source,
+    suite: Protection,
+    size: usize,
+) -> f64 {
     let coverage = source.coverage(suite, size).expect("short enough for a pad");
-    let (ends, at_hand) = supply.some(size, FIRST_PACKETS + PACKETS_MAX);
+    let (ends, available) = connections.some(size, FIRST_PACKETS + PACKETS_MAX);
     let before = ends.found(coverage);
-    let (_, first) = seal_burst(ends, size, FIRST_PACKETS.min(at_hand / 2));
-    let count = at_hand - first;
+    let (_, first) = seal_burst(ends, size, FIRST_PACKETS.min(available / 2));
+    let count = available - first;
     let start = cpu_time();
     seal_burst(ends, size, count);
     let took = cpu_time() - start;
     let found = ends.found(coverage) - before;
-    assert!(found * 100 >= at_hand * 95, "{suite}: {found} of {at_hand} are {coverage:?}");
+    assert!(found * 100 >= available * 95, "{suite}: {found} of {available} are {coverage:?}");
     took.as_nanos() as f64 / count as f64
 }
 
-/// What sealing a packet is at the least.
+/// The minimum work of sealing a packet.
 struct Floor {
     mac: MacKey,
     mask_bytes: usize,
 }
 
 impl Floor {
-    /// XORs pads over packets and makes their tags; what one of them takes.
+    /// XORs pads into packets and computes their tags; the time per packet.
     fn nanos_of_a_packet(&mut self, size: usize) -> f64 {
         let pad_bytes = self.mask_bytes + size;
         let pads = vec![5; (FIRST_PACKETS + PACKETS_MAX) as usize * pad_bytes];
@@ -139,7 +143,7 @@ impl Floor {
     }
 }
 
-/// CPU time of this thread: what other programs take of the core meanwhile is not in it.
+/// CPU time of this thread, which excludes other programs on the core.
 fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)

@@ -1,4 +1,4 @@
-//! Sealing and opening, by where pads come from.
+//! Measures sealing and opening by source of pads.
 
 use std::time::{Duration, Instant};
 
@@ -8,9 +8,9 @@ use keypadd_keystream::{Protection, TAG_BYTES};
 
 use crate::SIZES;
 use crate::ends::{Ends, HEADER_BYTES, Measured};
-use crate::sources::{Source, Supply};
+use crate::sources::{Connections, Source};
 
-/// Most packets that are sealed in advance, to be opened.
+/// The most packets to seal in advance, for opening.
 const SEALED_MAX: u64 = 2048;
 
 pub(crate) fn seal(criterion: &mut Criterion) {
@@ -29,20 +29,21 @@ fn packets(criterion: &mut Criterion, name: &str, measured: Measured, burst: Bur
     group.warm_up_time(Duration::from_millis(100)).measurement_time(Duration::from_millis(500));
     for suite in Protection::all() {
         for source in Source::ALL {
-            let mut supply = None;
+            let mut connections = None;
             for size in SIZES {
                 let Some(coverage) = source.coverage(suite, size) else { continue };
                 group.throughput(Throughput::Bytes(size as u64));
                 let id = BenchmarkId::new(format!("{suite}, {}", source.name()), size);
                 group.bench_function(id, |bencher| {
-                    // Made for the first packets that are measured, and not for those filtered out.
-                    let supply = supply.get_or_insert_with(|| Supply::new(source, suite, measured));
+                    // Created only if this benchmark is not filtered out.
+                    let connections = connections
+                        .get_or_insert_with(|| Connections::new(source, suite, measured));
                     bencher.iter_custom(|count| {
                         let (mut left, mut spent) = (count, Duration::ZERO);
                         while left > 0 {
-                            let (ends, at_hand) = supply.next(size);
+                            let (ends, available) = connections.next(size);
                             let before = ends.found(coverage);
-                            let (time, done) = burst(ends, size, left.min(at_hand));
+                            let (time, done) = burst(ends, size, left.min(available));
                             let found = ends.found(coverage) - before;
                             assert!(found * 100 >= done * 95, "{found} of {done} are {coverage:?}");
                             spent += time;

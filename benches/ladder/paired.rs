@@ -1,6 +1,6 @@
-//! Sealing with pads at hand, and with a pool that is dry, against sealing without a pool: turn by turn,
-//! so that what the machine does meanwhile does it to all three. `cargo bench --bench ladder -- paired`
-//! says each ratio with its interval, and whether it is within what docs/DESIGN.md asks for.
+//! Compares sealing with precomputed pads, and with a dry pool, to sealing without a pool, in alternating
+//! turns, so that other load affects all three alike. `cargo bench --bench ladder -- paired` prints each
+//! ratio with its interval, and whether it meets the goal of docs/DESIGN.md.
 
 use keypadd_bench::statistics::{mean, ratio};
 use keypadd_bench::verdict::Rule;
@@ -8,35 +8,30 @@ use keypadd_keystream::{Cipher, Protection};
 
 use crate::ends::Measured;
 use crate::packets::seal_burst;
-use crate::sources::{Source, Supply, is_trial};
+use crate::sources::{Connections, Source, is_trial};
 
 /// A keystroke and a full packet.
 const SIZES: [usize; 2] = [128, 1400];
-/// Without a pool first: what the other two are compared with.
+/// Without a pool first: the baseline of the other two.
 const SOURCES: [Source; 3] = [Source::Off, Source::Hot, Source::Miss];
-/// How often each has its turn.
+/// Turns of each.
 const TURNS: usize = 120;
-/// Packets of a turn at most.
+/// The most packets of a turn.
 const PACKETS_MAX: u64 = 1000;
-/// Beyond this a packet is dearer than without a pool.
+/// Above this ratio, a packet is slower than without a pool.
 const DEAREST: f64 = 1.03;
 
-/// Compares all suites that have pads, and says how.
+/// Compares all suites with pads and prints the results.
 pub(crate) fn paired() {
     let turns = if is_trial() { 1 } else { TURNS };
     for suite in Protection::all().filter(|suite| suite.cipher() != Cipher::Null) {
         for size in SIZES {
-            let mut supplies = SOURCES.map(|source| Supply::new(source, suite, Measured::Sealing));
+            let mut arms = SOURCES.map(|source| Connections::new(source, suite, Measured::Sealing));
             let mut took = SOURCES.map(|_| Vec::new());
             for turn in 0..turns {
                 for place in 0..SOURCES.len() {
                     let nth = (turn + place) % SOURCES.len();
-                    took[nth].push(nanos_of_a_packet(
-                        &mut supplies[nth],
-                        SOURCES[nth],
-                        suite,
-                        size,
-                    ));
+                    took[nth].push(nanos_of_a_packet(&mut arms[nth], SOURCES[nth], suite, size));
                 }
             }
             let [off, rest @ ..] = &took;
@@ -58,12 +53,17 @@ pub(crate) fn paired() {
     }
 }
 
-/// Seals packets that find what this source gives; what one of them takes.
-fn nanos_of_a_packet(supply: &mut Supply, source: Source, suite: Protection, size: usize) -> f64 {
+/// Seals packets with this source's coverage; the time per packet.
+fn nanos_of_a_packet(
+    connections: &mut Connections,
+    source: Source,
+    suite: Protection,
+    size: usize,
+) -> f64 {
     let coverage = source.coverage(suite, size).expect("short enough for a pad");
-    let (ends, at_hand) = supply.next(size);
+    let (ends, available) = connections.next(size);
     let before = ends.found(coverage);
-    let (time, done) = seal_burst(ends, size, at_hand.min(PACKETS_MAX));
+    let (time, done) = seal_burst(ends, size, available.min(PACKETS_MAX));
     let found = ends.found(coverage) - before;
     assert!(found * 100 >= done * 95, "{suite}: {found} of {done} are {coverage:?}");
     time.as_nanos() as f64 / done as f64

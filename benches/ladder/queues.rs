@@ -1,4 +1,4 @@
-//! What moves a chunk: one push and one pop in 64 packets, and the way home.
+//! Measures moving a chunk: one push and one pop per 64 packets, each way.
 
 use std::hint::black_box;
 use std::thread;
@@ -9,10 +9,10 @@ use rtrb::RingBuffer;
 
 use crate::brief;
 
-/// As many as a lane's queue has room for.
+/// The capacity of a lane's queue.
 const SLOTS: usize = 512;
 
-/// What a queue carries is a handle of this size: key, numbers, a boxed slice, the way home.
+/// The size of a chunk's handle: key, numbers, a boxed slice, the way back.
 type Handle = [usize; 8];
 
 pub(crate) fn queues(criterion: &mut Criterion) {

@@ -1,4 +1,5 @@
-//! Where pads come from: pools that are kept as each rung wants them.
+//! Provides connections whose pads come from a given source: no pool, a dry one, or pads hot or cold in the
+//! cache.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,24 +9,24 @@ use keypadd_pool::{Coverage, Filler, HEAD_BYTES, PAD_BYTES, Pool, PoolSettings, 
 
 use crate::ends::{Ends, Measured, PACKETS_PER_KEY};
 
-/// A pool whose pads stay in a core's own cache.
+/// A pool that fits in a core's own cache.
 const HOT_BYTES: usize = 1 << 20;
-/// A pool that has room for heads and for no body.
+/// A pool with room for heads but not for a body.
 const HEADS_BYTES: usize = 96 << 10;
-/// What DESIGN.md's figures are for.
+/// The pool size of DESIGN.md's results.
 const NEAR_BYTES: usize = 64 << 20;
-/// What a trial has in the place of either: it measures nothing.
+/// The size of both in a trial, which measures nothing.
 const TRIAL_BYTES: usize = 8 << 20;
-/// A cache where the system names none.
+/// The assumed cache if the system reports none.
 const CACHE_BYTES: usize = 32 << 20;
-/// Memory that one connection's pads take at most, roughly: more connections fill a larger pool.
+/// Roughly the most memory of one connection's pads; larger pools take more connections.
 const CONNECTION_BYTES: usize = 36 << 20;
-/// How much time passes for a filler from one look at what is needed to the next: it learns rates by it.
+/// The time between two plans of a filler, from which it computes rates.
 const LOOKS_APART: Duration = Duration::from_millis(60);
-/// How long a filler that has rested before is to have made nothing.
+/// How long a filler that has slept before must have generated nothing.
 const REST: Duration = Duration::from_millis(2);
-/// Such looks before packets are measured: from the second on it knows that they are long, by the third
-/// it has got back what it had given to keystrokes.
+/// Plans before packets are measured: by the second the filler knows that packets are long, by the third it
+/// has recalled what it gave to keystrokes.
 const LOOKS: u32 = 3;
 
 /// A source of pads.
@@ -33,15 +34,15 @@ const LOOKS: u32 = 3;
 pub(crate) enum Source {
     /// No pool.
     Off,
-    /// A pool that is dry.
+    /// A dry pool.
     Miss,
-    /// Heads and no bodies.
+    /// Heads without bodies.
     Partial,
-    /// Pads that the measuring core has just made.
+    /// Pads that the measuring core has just generated.
     Hot,
-    /// 64 MiB of pads that another core has made.
+    /// 64 MiB of pads generated on another core.
     Near,
-    /// More pads than the last-level cache holds, made on another core and taken in order.
+    /// More pads than the last-level cache holds, generated on another core and taken in order.
     Cold,
 }
 
@@ -60,8 +61,8 @@ impl Source {
         }
     }
 
-    /// What every packet is to find; `None` where such packets do not exist. Pads end at 1,456 bytes,
-    /// a short packet needs no body, and GCM seals at once what lacks its body.
+    /// The coverage of every packet; `None` if there are no such packets. Pads end at 1,456 bytes, a short
+    /// packet needs no body, and GCM seals packets without their body in one pass.
     pub(crate) fn coverage(self, suite: Protection, payload_bytes: usize) -> Option<Coverage> {
         let pad_bytes = suite.mask_bytes() + payload_bytes;
         match self {
@@ -72,7 +73,7 @@ impl Source {
                 let exists = pad_bytes > HEAD_BYTES && suite.mac() != Mac::Ghash;
                 exists.then_some(Coverage::Partial)
             }
-            // Without a bitslice of its own, filling so many takes minutes.
+            // RC2 has no bitslice: filling these takes minutes.
             Self::Near | Self::Cold if suite.cipher() == Cipher::Rc2_40 => None,
             Self::Hot | Self::Near | Self::Cold => {
                 (pad_bytes <= PAD_BYTES).then_some(Coverage::Hit)
@@ -81,18 +82,18 @@ impl Source {
     }
 }
 
-/// Connections whose pads come from one source, one after the other.
-pub(crate) struct Supply {
+/// Connections whose pads come from one source, used one after another.
+pub(crate) struct Connections {
     source: Source,
     pool: Option<Pool>,
     filler: Option<Filler>,
     now: Duration,
     ends: Vec<Ends>,
-    /// Connections that are still to be drawn from, with the packets that each has pads for.
+    /// Connections still to be used, with the packets that each has pads for.
     left: Vec<(usize, u64)>,
 }
 
-impl Supply {
+impl Connections {
     pub(crate) fn new(source: Source, suite: Protection, measured: Measured) -> Self {
         let settings = |budget_bytes| PoolSettings { budget_bytes };
         let stepped = |bytes| Pool::with_filler(settings(bytes)).expect("memory for the pool");
@@ -112,7 +113,7 @@ impl Supply {
             Source::Cold => {
                 let bytes = last_level_cache_bytes() * 5 / 4;
                 let connections = bytes.div_ceil(CONNECTION_BYTES) + 1;
-                // A quarter is kept for heads and newcomers.
+                // A quarter is reserved for heads and new lanes.
                 (Some(threaded(connections * CONNECTION_BYTES * 4 / 3)), None, connections)
             }
         };
@@ -121,13 +122,13 @@ impl Supply {
         Self { source, pool, filler, now: Duration::ZERO, ends, left: Vec::new() }
     }
 
-    /// A connection, and how many packets of such a payload may be measured on it at once.
+    /// A connection, and how many packets with this payload can be measured on it in a row.
     pub(crate) fn next(&mut self, payload_bytes: usize) -> (&mut Ends, u64) {
         self.some(payload_bytes, u64::MAX)
     }
 
-    /// As [`Self::next`], but for so many packets at most; what is left of a pool that another core fills
-    /// is for the next call.
+    /// As [`Self::next`], for at most this many packets; what is left of a pool filled by another core is for
+    /// the next call.
     pub(crate) fn some(&mut self, payload_bytes: usize, most: u64) -> (&mut Ends, u64) {
         if self.left.is_empty() {
             self.ends.iter_mut().for_each(Ends::rekey);
@@ -138,12 +139,12 @@ impl Supply {
             self.look();
             self.left = match self.source {
                 Source::Off | Source::Miss => vec![(0, PACKETS_PER_KEY)],
-                Source::Partial => vec![(0, self.ends[0].at_hand(0))],
+                Source::Partial => vec![(0, self.ends[0].available(0))],
                 Source::Hot | Source::Near | Source::Cold => {
                     self.rest(LOOKS_APART);
-                    let at_hand = self.ends.iter().map(|ends| ends.at_hand(payload_bytes));
-                    // The last to be filled is drawn from last: it still is in a cache.
-                    at_hand.enumerate().filter(|(_, packets)| *packets > 0).rev().collect()
+                    let available = self.ends.iter().map(|ends| ends.available(payload_bytes));
+                    // The last one filled is used last: it is still in a cache.
+                    available.enumerate().filter(|(_, packets)| *packets > 0).rev().collect()
                 }
             };
         }
@@ -151,7 +152,7 @@ impl Supply {
         if matches!(self.source, Source::Near | Source::Cold) {
             self.ends[nth].reach(payload_bytes);
             self.rest(REST);
-            packets = packets.min(self.ends[nth].at_hand(payload_bytes));
+            packets = packets.min(self.ends[nth].available(payload_bytes));
             if packets > most {
                 self.left.push((nth, packets - most));
             }
@@ -160,8 +161,8 @@ impl Supply {
         (&mut self.ends[nth], packets.min(most))
     }
 
-    /// Waits until a filler on another core sleeps, by the kernel's word (proc(5)), and has made nothing
-    /// for so long: it has nothing more to make then.
+    /// Waits until a filler on another core sleeps (proc(5)) and has generated nothing for this long: it is
+    /// done then.
     fn rest(&self, apart: Duration) {
         let (Source::Near | Source::Cold, Some(pool)) = (self.source, &self.pool) else { return };
         let thread = pool.snapshot().filler_thread_id;
@@ -179,7 +180,7 @@ impl Supply {
         }
     }
 
-    /// Lets the filler look at what is needed, and make it.
+    /// Lets the filler plan and fill.
     fn look(&mut self) {
         match (self.source, &mut self.filler) {
             (Source::Partial | Source::Hot, Some(filler)) => {
@@ -192,13 +193,13 @@ impl Supply {
     }
 }
 
-/// Whether every rung is only tried: `cargo bench -- --test`, and `cargo test --benches`.
+/// Whether this is only a trial: `cargo bench -- --test`, or `cargo test --benches`.
 pub(crate) fn is_trial() -> bool {
     let asked = |flag| std::env::args().any(|argument| argument == flag);
     asked("--test") || !asked("--bench")
 }
 
-/// The largest cache that the first core has.
+/// The largest cache of the first core.
 pub(crate) fn last_level_cache_bytes() -> usize {
     let caches = Path::new("/sys/devices/system/cpu/cpu0/cache");
     let size = |index: u32| -> Option<usize> {

@@ -1,10 +1,10 @@
-//! Whether refusing a packet takes the same time wherever its tag is wrong, after "Dude, is my code
+//! Tests whether refusing a packet takes the same time wherever its tag is wrong, after "Dude, is my code
 //! constant time?" (Reparaz, Balasch, Verbauwhede, 2017): `cargo bench --bench ladder -- tags`.
 //!
-//! Opening keys are asked for one packet again and again, whose tag is wrong in its first byte or in its last;
-//! which of them is drawn each time. Welch's t over all times, and over those below each of a hundred
-//! percentiles, is printed where it is largest. Below 4.5 either way the two cannot be told apart. So that one sees
-//! that a difference would be: the same with a comparison behind it that stops at the first wrong byte.
+//! An opening key gets the same packet over and over, with a tag whose first or last byte is wrong, chosen at
+//! random each time. Prints the largest Welch's t over all times and over those below each of a hundred
+//! percentiles. Below 4.5 in magnitude the two cannot be distinguished. As a control, repeats the test with an
+//! added comparison that stops at the first wrong byte.
 
 use std::cell::RefCell;
 use std::hint::black_box;
@@ -17,18 +17,18 @@ use keypadd_keystream::{Protection, Suite, TAG_BYTES};
 use keypadd_pool::Coverage;
 
 use crate::ends::{HEADER_BYTES, Measured};
-use crate::sources::{Source, Supply, is_trial};
+use crate::sources::{Connections, Source, is_trial};
 
-/// The suite that stands for those with an HMAC.
+/// The suite that represents those with an HMAC.
 const HMAC: &str = "aes-256-ctr-hmac-sha256";
-/// How often a packet is refused.
+/// Packets to refuse.
 const SAMPLES: usize = 1_000_000;
-/// The same in a trial.
+/// Packets to refuse in a trial.
 const TRIAL_SAMPLES: usize = 100;
-/// Short: the less there is besides the comparison, the better a difference is seen.
+/// Short: the less work besides the comparison, the clearer a difference.
 const PAYLOAD_BYTES: usize = 64;
 
-/// Compares the tags of both kinds, and prints how.
+/// Tests tags of both kinds and prints the results.
 pub(crate) fn tags() {
     let bench = |name, benchfn| BenchMetadata { name: BenchName(name), seed: None, benchfn };
     let benches = vec![
@@ -42,11 +42,11 @@ pub(crate) fn tags() {
     println!("max t is to be below 4.5 in all but the last, and far above it there");
 }
 
-/// Has a packet refused whose pad is at hand, so that AES-GCM checks it by the pool's GHASH.
+/// Refuses a packet whose pad is available, so that GCM verifies it by GHASH under a pooled mask.
 fn refuse(runner: &mut CtRunner, rng: &mut BenchRng, suite: &str, stops: bool) {
     let suite: Protection = suite.parse::<Suite>().expect("a suite").into();
-    let mut supply = Supply::new(Source::Hot, suite, Measured::Opening);
-    let (ends, _) = supply.next(PAYLOAD_BYTES);
+    let mut connections = Connections::new(Source::Hot, suite, Measured::Opening);
+    let (ends, _) = connections.next(PAYLOAD_BYTES);
     let mut packet = [0; HEADER_BYTES + PAYLOAD_BYTES + TAG_BYTES];
     let number = ends.next();
     ends.seal(&mut packet, HEADER_BYTES);
@@ -57,11 +57,11 @@ fn refuse(runner: &mut CtRunner, rng: &mut BenchRng, suite: &str, stops: bool) {
         tag[place] ^= 1;
         tag
     });
-    // One buffer for both, into which either tag is copied as a whole: else their addresses differ.
+    // One buffer for both, into which either tag is copied as a whole, so that their addresses are the same.
     let sealed = RefCell::new(BytesMut::from(sealed));
     let samples = if is_trial() { TRIAL_SAMPLES } else { SAMPLES };
     for nth in 0..samples {
-        // Two of each, so that there is something to compare in the shortest trial.
+        // At least two of each, even in the shortest trial.
         let last = if nth < 4 { nth % 2 } else { usize::from(rng.random::<bool>()) };
         sealed.borrow_mut()[PAYLOAD_BYTES..].copy_from_slice(&wrong[last]);
         let class = [Class::Left, Class::Right][last];
@@ -71,15 +71,15 @@ fn refuse(runner: &mut CtRunner, rng: &mut BenchRng, suite: &str, stops: bool) {
             refused && (!stops || is_equal(&sealed[PAYLOAD_BYTES..], &right))
         });
     }
-    // It was the tag alone that was wrong, and the pad was there.
+    // Only the tag was wrong, and the pad was available.
     let before = ends.found(Coverage::Hit);
     let mut sealed = sealed.into_inner();
     sealed[PAYLOAD_BYTES..].copy_from_slice(&right);
     ends.open(number, header, &mut sealed);
-    assert_eq!(ends.found(Coverage::Hit), before + 1, "{suite}: its pad was not at hand");
+    assert_eq!(ends.found(Coverage::Hit), before + 1, "{suite}: its pad was not available");
 }
 
-/// What a tag must never be compared with.
+/// How a tag must never be compared.
 fn is_equal(left: &[u8], right: &[u8]) -> bool {
     left.iter().zip(right).all(|(left, right)| black_box(*left) == black_box(*right))
 }

@@ -1,4 +1,4 @@
-//! What a daemon hands to quinn: crypto configurations for the connecting and the listening end.
+//! Builds quinn's crypto configurations for clients and servers.
 //!
 //! TLS 1.3 alone, mutual raw public keys, ALPN `keypadd/1` required, no tickets, no 0-RTT, no
 //! SNI. The client offers its suites and groups in the order given.
@@ -36,24 +36,24 @@ const SERVER_NAME: &str = "keypadd";
 /// QUIC version 1 (RFC 9000) alone.
 const QUIC_VERSION: u32 = 1;
 
-/// What both ends choose.
+/// Settings of either end.
 #[derive(Clone, Debug)]
 pub struct CryptoSettings {
     /// This host's key.
     pub key: Arc<PrivateKey>,
-    /// Suites to offer or to accept, most wanted first.
+    /// Suites to offer or accept, in order of preference.
     pub suites: Vec<Protection>,
-    /// Key exchanges to offer or to accept, most wanted first.
+    /// Key exchanges to offer or accept, in order of preference.
     pub kex: Vec<Group>,
-    /// Where pads come from; without a pool every byte is made inline.
+    /// The pool that pads come from, if any.
     pub pool: PoolSwitch,
-    /// What computes DES, for suites that have it.
+    /// The cipher implementation.
     pub cipher_engine: CipherEngine,
-    /// Where packets are counted.
+    /// Counts packets.
     pub meters: Arc<Meters>,
 }
 
-/// rustls would not take the settings.
+/// rustls rejected the settings.
 #[derive(Debug, thiserror::Error)]
 #[error("the TLS library refused the settings")]
 pub struct ConfigError(#[from] rustls::Error);
@@ -79,10 +79,10 @@ impl CryptoSettings {
     }
 }
 
-/// The connecting end: only the holder of `server` will be talked to.
+/// A client that connects only to the holder of `server`.
 ///
 /// # Errors
-/// When rustls refuses the settings, such as an empty list of suites or key exchanges.
+/// If rustls rejects the settings, such as an empty list of suites or key exchanges.
 pub fn client_config(
     settings: &CryptoSettings,
     server: PublicKey,
@@ -90,7 +90,7 @@ pub fn client_config(
     client_config_with(settings, server, &TestHooks::default())
 }
 
-/// As [`client_config`], for an auditor.
+/// As [`client_config`], with test hooks.
 ///
 /// # Errors
 /// As for [`client_config`].
@@ -111,7 +111,7 @@ pub fn client_config_with(
     Ok(Arc::new(PooledClient { tls: Arc::new(tls), context: settings.context(None, hooks) }))
 }
 
-/// The listening end: only holders of keys that `allowed` lists come in.
+/// A server that accepts only holders of keys that `allowed` lists.
 ///
 /// # Errors
 /// As for [`client_config`].
@@ -122,7 +122,7 @@ pub fn server_config(
     server_config_with(settings, allowed, &TestHooks::default())
 }
 
-/// As [`server_config`], for an auditor.
+/// As [`server_config`], with test hooks.
 ///
 /// # Errors
 /// As for [`client_config`].

@@ -1,7 +1,7 @@
-//! The latch through which a key asks for its connection to be closed.
+//! Lets a key request that its connection be closed.
 //!
-//! A key must neither panic nor return an error to quinn, which would panic under its connection
-//! lock. It latches a fault here instead; the connection's supervisor waits for it.
+//! A key must neither panic nor return an error to quinn, which would panic under its connection lock.
+//! It latches a fault instead, which the connection's supervisor waits for.
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
@@ -16,21 +16,21 @@ pub enum KeyFault {
     /// The peer did not follow a key update in time; see `docs/DESIGN.md` on limits.
     #[error("a key reached its confidentiality limit")]
     LimitReached = 1,
-    /// quinn asked to seal a packet number that is not above the last one.
+    /// quinn tried to seal a packet number not above the last one.
     #[error("a packet number was about to repeat under one key")]
     NumberRepeated = 2,
-    /// quinn asked to seal a payload that the counter cannot number.
+    /// quinn tried to seal a payload too long for the counter.
     #[error("a packet was too long for the suite's block counter")]
     PayloadTooLong = 3,
-    /// quinn asked to seal with a key phase that it had moved on from.
-    #[error("a retired key was asked to seal a packet")]
+    /// quinn tried to seal with a key phase that it had left.
+    #[error("a retired key was used to seal a packet")]
     KeyRetired = 4,
-    /// A fault of ours, or a packet after any of the above.
-    #[error("packet protection failed inside")]
+    /// A bug of ours, or a packet after any other fault.
+    #[error("internal error in packet protection")]
     Internal = 5,
 }
 
-/// One connection's latch: the first fault stays.
+/// One connection's fault; the first one stays.
 #[derive(Debug, Default)]
 pub(crate) struct FaultLatch {
     fault: AtomicU8,

@@ -1,19 +1,20 @@
-//! Key exchange: the three groups of TLS 1.3 that people choose from, by name, and those that are for
-//! measurements alone.
+//! Names the key exchanges: the three TLS 1.3 groups that users choose from, and those for measurements
+//! only.
 //!
-//! One file per kind of group; `secp384r1` is ring's own. A group makes its secret for one handshake, from
-//! the operating system's randomness, and wipes it. Knows no suites and no identities.
+//! One file per kind of group; `secp384r1` is ring's. A group generates its secret for one handshake, from
+//! the operating system's randomness, and wipes it.
 
 mod hybrid;
 mod modp;
+mod share;
 mod x25519;
 
 use std::fmt;
 use std::str::FromStr;
 
 use keypadd_keystream::Class;
+use rustls::NamedGroup;
 use rustls::crypto::{SupportedKxGroup, ring};
-use rustls::{Error, NamedGroup, PeerMisbehaved};
 use thiserror::Error as ThisError;
 
 /// A key exchange by its name on the command line.
@@ -21,11 +22,11 @@ use thiserror::Error as ThisError;
 pub enum KeyExchange {
     /// RFC 7748: the classical exchange, 32 bytes each way.
     X25519,
-    /// X25519 and ML-KEM-768 together (draft-ietf-tls-ecdhe-mlkem): safe while either stands. The
-    /// client's share is 1,216 bytes, so its hello takes two packets.
+    /// X25519 combined with ML-KEM-768 (draft-ietf-tls-ecdhe-mlkem): secure while either is. The client's
+    /// share is 1,216 bytes, so its hello takes two packets.
     #[default]
     X25519MlKem768,
-    /// NIST's P-384 (RFC 8446, section 4.2.8.2), for those who must.
+    /// NIST's P-384 (RFC 8446, section 4.2.8.2), where policy requires it.
     Secp384r1,
 }
 
@@ -52,13 +53,13 @@ impl KeyExchange {
     }
 }
 
-/// A key exchange for measurements alone, after the papers: Diffie-Hellman modulo a prime. No parser of
-/// what people choose returns it.
+/// A key exchange for measurements only, as in the papers: Diffie-Hellman modulo a prime. No user-facing
+/// parser returns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MeasureKeyExchange {
-    /// RFC 2409's group 1: 768 bits, broken for whoever has the means.
+    /// RFC 2409's group 1: 768 bits, broken by well-funded attackers.
     Modp768,
-    /// RFC 2409's group 2: 1,024 bits, in reach of the largest.
+    /// RFC 2409's group 2: 1,024 bits, within reach of the largest attackers.
     Modp1024,
     /// RFC 3526's group 15: 3,072 bits.
     Modp3072,
@@ -70,7 +71,7 @@ impl MeasureKeyExchange {
     /// All of them.
     pub const ALL: [Self; 4] = [Self::Modp768, Self::Modp1024, Self::Modp3072, Self::Ffdhe3072];
 
-    /// The name on the command line of measurements and in figures.
+    /// The name on the benchmarks' command line and in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Modp768 => "modp-768",
@@ -91,23 +92,23 @@ impl MeasureKeyExchange {
     }
 }
 
-/// Any key exchange that two ends can settle on. It has no parser.
+/// Any key exchange that two ends can negotiate. It has no parser.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Group {
-    /// One that people choose.
+    /// One that users choose.
     Chosen(KeyExchange),
-    /// One that is for measurements.
+    /// One for measurements.
     Measure(MeasureKeyExchange),
 }
 
 impl Group {
-    /// All of them, those that people choose first.
+    /// All of them, users' choices first.
     pub fn all() -> impl Iterator<Item = Self> {
         let chosen = KeyExchange::ALL.into_iter().map(Self::Chosen);
         chosen.chain(MeasureKeyExchange::ALL.into_iter().map(Self::Measure))
     }
 
-    /// The name in logs, figures and metrics.
+    /// The name in logs and metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::Chosen(kex) => kex.name(),
@@ -115,7 +116,7 @@ impl Group {
         }
     }
 
-    /// Standard, or for measurements alone.
+    /// Standard, or for measurements only.
     pub fn class(self) -> Class {
         match self {
             Self::Chosen(_) => Class::Standard,
@@ -131,7 +132,7 @@ impl Group {
         }
     }
 
-    /// The key exchange that a handshake settled on, if it is one of ours.
+    /// The key exchange that a handshake negotiated, if it is one of ours.
     pub fn from_named_group(group: NamedGroup) -> Option<Self> {
         Self::all().find(|kex| kex.group().name() == group)
     }
@@ -185,32 +186,23 @@ impl FromStr for KeyExchange {
     }
 }
 
-/// A name that is no key exchange.
+/// Not the name of a key exchange.
 #[derive(Clone, Debug, PartialEq, Eq, ThisError)]
-#[error("`{name}` is no key exchange; there are {}", KeyExchange::ALL.map(KeyExchange::name).join(", "))]
+#[error("unknown key exchange `{name}`; key exchanges are {}", KeyExchange::ALL.map(KeyExchange::name).join(", "))]
 pub struct UnknownKeyExchange {
-    /// What was given.
+    /// The name given.
     pub name: String,
 }
 
-/// A name that is no key exchange for measurements.
+/// Not the name of a key exchange for measurements.
 #[derive(Clone, Debug, PartialEq, Eq, ThisError)]
 #[error(
-    "`{name}` is no key exchange for measurements; there are {}",
+    "unknown measure key exchange `{name}`; measure key exchanges are {}",
     MeasureKeyExchange::ALL.map(MeasureKeyExchange::name).join(", ")
 )]
 pub struct UnknownMeasureKeyExchange {
-    /// What was given.
+    /// The name given.
     pub name: String,
-}
-
-/// A share of the wrong length or form, or one that leads to a worthless secret. TLS sends
-/// `illegal_parameter` for it.
-const INVALID_SHARE: Error = Error::PeerMisbehaved(PeerMisbehaved::InvalidKeyShare);
-
-/// Fills `secret` from the operating system, or fails the handshake: no fallback, no panic.
-fn fill_random(secret: &mut [u8]) -> Result<(), Error> {
-    getrandom::fill(secret).map_err(|_| Error::FailedToGetRandomBytes)
 }
 
 #[cfg(test)]

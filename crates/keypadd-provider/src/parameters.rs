@@ -1,19 +1,17 @@
-//! The peer's transport parameters as quinn-proto reads them, with the size of what we send bounded
-//! where the suite asks for it.
+//! Lowers the peer's `max_udp_payload_size` (RFC 9000 section 18.2) if the suite limits packet size.
 //!
-//! quinn-proto's configuration of a connection is made before the suite is agreed on, so it cannot
-//! hold a bound that depends on the suite. What the peer takes is read after that, and path MTU
-//! discovery goes no further (RFC 9000 section 18.2, `max_udp_payload_size`).
+//! quinn-proto's connection settings are fixed before the suite is negotiated, so they cannot depend on it.
+//! The peer's transport parameters are read afterwards, and path MTU discovery respects them.
 
 use bytes::{Buf, BufMut};
 use quinn_proto::VarInt;
 use quinn_proto::coding::{Codec, UnexpectedEnd};
 
-/// `max_udp_payload_size`, RFC 9000 section 18.2. Without it, all sizes are taken.
+/// `max_udp_payload_size`, RFC 9000 section 18.2. Without it, all sizes are accepted.
 const MAX_UDP_PAYLOAD_SIZE: VarInt = VarInt::from_u32(0x03);
 
-/// The same parameters, but for a peer that takes UDP payloads of no more than `most` bytes. What is
-/// malformed stays as it is: quinn-proto refuses it.
+/// The same parameters with `max_udp_payload_size` at most `most`. Malformed parameters stay unchanged:
+/// quinn-proto rejects them.
 pub(crate) fn bounded(parameters: &[u8], most: u16) -> Vec<u8> {
     bound(parameters, most).unwrap_or_else(|_| parameters.to_vec())
 }
@@ -75,20 +73,20 @@ mod tests {
     }
 
     #[test]
-    fn a_size_that_is_not_stated_is_added() {
+    fn a_missing_size_is_added() {
         assert_eq!(of(&[&OTHER]), [OTHER, BOUND].concat());
         assert_eq!(of(&[]), BOUND);
     }
 
     #[test]
-    fn a_smaller_size_stays() {
+    fn a_smaller_size_is_kept() {
         for size in [[0x03, 0x02, 0x44, 0xb0], BOUND] {
             assert_eq!(of(&[&size, &OTHER]), [size, OTHER].concat());
         }
     }
 
     #[test]
-    fn what_is_malformed_stays_for_quinn_to_refuse() {
+    fn malformed_parameters_are_left_for_quinn_to_reject() {
         let malformed: [&[u8]; 5] = [
             &[0x03],
             &[0x03, 0x02, 0x45],

@@ -1,7 +1,7 @@
-//! Why a handshake was refused, in words that both ends may see.
+//! Explains why a handshake was refused, in terms that both ends may see.
 //!
-//! quinn sends the reason of a transport error to the peer, and the tunnel reads it back out of
-//! the error, so a reason names only what the peer showed or what is no secret.
+//! quinn sends the reason of a transport error to the peer, and the tunnel parses it, so a reason names
+//! only what the peer sent or what is not secret.
 
 use std::sync::{Arc, Mutex};
 
@@ -14,21 +14,21 @@ use crate::kx::Group;
 use crate::suites::from_code_point;
 use crate::verify::RefusedKey;
 
-/// Words errors; on a server it knows what the client offered.
+/// Formats handshake errors; on a server it knows what the client offered.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Refusal {
     allowed: Allowed,
     offered: Arc<Mutex<Offer>>,
 }
 
-/// Names of what a server accepts.
+/// The names of what a server accepts.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Allowed {
     pub(crate) suites: Vec<&'static str>,
     pub(crate) kex: Vec<&'static str>,
 }
 
-/// What a client has said that it can do.
+/// What a client offered.
 #[derive(Debug, Default)]
 struct Offer {
     suites: Vec<CipherSuite>,
@@ -36,14 +36,14 @@ struct Offer {
 }
 
 impl Refusal {
-    /// For one handshake of a server that allows this.
+    /// For one handshake of a server that accepts this.
     pub(crate) fn new(allowed: Allowed) -> Self {
         Self { allowed, offered: Arc::default() }
     }
 
-    /// What quinn closes the connection with for an error of rustls, which may have raised an
-    /// alert of its own. A refused key is `access_denied` (RFC 8446 section 6.2): rustls would
-    /// call it an unknown certificate.
+    /// The error with which quinn closes the connection for an error of rustls, which may have set an
+    /// alert. A refused key is `access_denied` (RFC 8446 section 6.2); rustls would call it an unknown
+    /// certificate.
     pub(crate) fn transport_error(
         &self,
         error: &Error,
@@ -81,7 +81,7 @@ impl Refusal {
     }
 }
 
-/// A hostile list may be long, so it is cut.
+/// Lists names; truncated, because a hostile list may be long.
 fn listed<T: Copy>(offered: &[T], name: impl Fn(T) -> String) -> String {
     const MOST: usize = 12;
     let mut names: Vec<String> = offered.iter().take(MOST).map(|&one| name(one)).collect();
@@ -91,7 +91,7 @@ fn listed<T: Copy>(offered: &[T], name: impl Fn(T) -> String) -> String {
     names.join(", ")
 }
 
-/// Our name, or the number of what we do not know.
+/// Our name for a suite, or the code point of an unknown one.
 fn suite_name(code: CipherSuite) -> String {
     match from_code_point(code) {
         Some(suite) => suite.name().to_owned(),
@@ -99,7 +99,7 @@ fn suite_name(code: CipherSuite) -> String {
     }
 }
 
-/// Likewise.
+/// Our name for a group, or the code point of an unknown one.
 fn group_name(group: NamedGroup) -> String {
     match Group::from_named_group(group) {
         Some(kex) => kex.name().to_owned(),
@@ -107,8 +107,8 @@ fn group_name(group: NamedGroup) -> String {
     }
 }
 
-/// Presents the server's key and notes what the client offered: rustls asks for the key before it
-/// chooses suite and key exchange, and says nothing of the offer when it finds none.
+/// Resolves the server's key and records the client's offer: rustls resolves the key before it chooses
+/// suite and key exchange, and does not report the offer if it finds nothing in common.
 #[derive(Debug)]
 pub(crate) struct NotesOffer {
     pub(crate) resolver: Arc<dyn ResolvesServerCert>,

@@ -1,5 +1,5 @@
-//! The integrity tag of Retry packets (RFC 9001 section 5.8): AES-128-GCM under a published key,
-//! so it guards against accidents and blind forgery, not against anybody on the path.
+//! Computes and verifies the integrity tag of Retry packets (RFC 9001 section 5.8): AES-128-GCM under a
+//! published key, which guards against accidents and off-path forgery, not against anyone on the path.
 
 use quinn_proto::ConnectionId;
 use ring::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
@@ -14,7 +14,7 @@ const NONCE: [u8; 12] = [0x46, 0x15, 0x99, 0xd3, 0x5d, 0x63, 0x2b, 0xf2, 0x23, 0
 
 const TAG_BYTES: usize = 16;
 
-/// The tag of a Retry packet sent in answer to an Initial with `orig_dst_cid`.
+/// The tag of a Retry packet in answer to an Initial with `orig_dst_cid`.
 pub(crate) fn tag(orig_dst_cid: &ConnectionId, packet: &[u8]) -> [u8; TAG_BYTES] {
     let mut pseudo_packet = Vec::with_capacity(1 + orig_dst_cid.len() + packet.len());
     pseudo_packet.push(orig_dst_cid.len() as u8);
@@ -31,7 +31,7 @@ pub(crate) fn tag(orig_dst_cid: &ConnectionId, packet: &[u8]) -> [u8; TAG_BYTES]
     tag.as_ref().try_into().expect("GCM's tag is 16 bytes")
 }
 
-/// Whether a Retry packet, `payload` with the tag at its end, answers our Initial.
+/// Whether a Retry packet, with the tag at the end of `payload`, answers our Initial.
 pub(crate) fn is_valid(orig_dst_cid: &ConnectionId, header: &[u8], payload: &[u8]) -> bool {
     let Some(tag_start) = payload.len().checked_sub(TAG_BYTES) else {
         return false;

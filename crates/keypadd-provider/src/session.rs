@@ -1,12 +1,11 @@
-//! One connection's handshake and key schedule: quinn's `crypto::Session` over rustls.
+//! Runs one connection's handshake and key schedule: quinn's `crypto::Session` over rustls (RFC 9001).
 //!
-//! rustls runs TLS 1.3; this session turns the keys it derives into ours, of which it knows
-//! direction and phase. When the handshake is over it drops the rustls connection, which would
-//! otherwise keep the first traffic secrets for its whole life, and keeps the ratchet alone
-//! (`rustls::quic::Secrets`, which replaces itself at each step); and only then, the peer having
-//! proved its key, are chunks made for the connection.
+//! rustls runs TLS 1.3; the session turns the keys that it derives into ours, with direction and phase.
+//! After the handshake, it drops the rustls connection, which would otherwise keep the first traffic
+//! secrets for its whole life, and keeps only the ratchet (`rustls::quic::Secrets`, which replaces itself
+//! at each step). Only then, when the peer has proved its key, does the connection use a pool.
 //!
-//! RFC 9001. Initial keys are public and ring's; they never reach our suites.
+//! Initial keys are public and ring's; they never reach our suites.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -44,28 +43,28 @@ use crate::verify::AllowList;
 #[derive(Clone)]
 pub(crate) struct SessionContext {
     pub(crate) pool: PoolSwitch,
-    /// Of a server: who may come in, and with how much of the pool.
+    /// On a server: the clients that may connect, and their allowances.
     pub(crate) listed: Option<Arc<dyn AllowList>>,
     pub(crate) meters: Arc<Meters>,
     pub(crate) cipher_engine: CipherEngine,
     pub(crate) hooks: TestHooks,
 }
 
-/// A QUIC session whose packet keys draw on a pool.
+/// A QUIC session whose packet keys take pads from a pool.
 pub(crate) struct PooledSession {
     side: Side,
     tls: Tls,
     context: SessionContext,
     refusal: Refusal,
-    /// Present from the moment that 1-RTT keys exist.
+    /// Set once 1-RTT keys exist.
     one_rtt: Option<OneRtt>,
-    /// Present from the moment that the peer has proved its key.
+    /// Set once the peer has proved its key.
     attached: Option<AttachedConnection>,
-    /// Whether quinn has been told that handshake data is there.
+    /// Whether quinn has been told that handshake data is available.
     announced: bool,
 }
 
-/// The handshake while it lasts, then what quinn still asks about it.
+/// The handshake in progress, then what quinn still asks about it.
 enum Tls {
     Handshaking(Box<Connection>),
     Done {
@@ -73,7 +72,7 @@ enum Tls {
         transport_parameters: Vec<u8>,
         tickets: TicketSkipper,
     },
-    /// The peer did what the protocol forbids: the handshake never ends.
+    /// The peer violated the protocol: the handshake never completes.
     Failed,
 }
 
@@ -97,7 +96,7 @@ impl PooledSession {
         Self { side, tls, context, refusal, one_rtt: None, attached: None, announced: false }
     }
 
-    /// Ends the handshake: forgets rustls's connection and lets chunks be made.
+    /// Completes the handshake: drops rustls's connection and attaches to the pool.
     fn settle(&mut self) {
         let Tls::Handshaking(connection) = &self.tls else {
             return;
@@ -116,7 +115,7 @@ impl PooledSession {
                 self.attached = Some(self.context.pool.attach(one_rtt.keys.clone(), allowance));
                 Tls::Done { peer, transport_parameters, tickets: TicketSkipper::default() }
             }
-            // Unreachable while the verifiers insist on raw keys; if they did not, no pads.
+            // Unreachable while the verifiers require raw keys; otherwise there is no pool.
             _ => Tls::Failed,
         };
     }
@@ -174,7 +173,7 @@ impl Session for PooledSession {
         if let Err(error) = connection.read_hs(buf) {
             return Err(self.refusal.transport_error(&error, connection.alert()));
         }
-        // quinn asks for the data once it has called `write_handshake`, which has it then.
+        // quinn reads the data after calling `write_handshake`, which provides it.
         let complete = !connection.is_handshaking();
         Ok(complete && !std::mem::replace(&mut self.announced, true))
     }
@@ -189,7 +188,7 @@ impl Session for PooledSession {
             }
             Tls::Failed => (None, None),
         };
-        // What the peer's parameters come with also says which suite it is.
+        // The message with the peer's parameters also settles the suite.
         let (Some(bytes), Some(suite)) = (bytes, suite) else { return Ok(None) };
         let read = |mut bytes: &[u8]| TransportParameters::read(self.side, &mut bytes);
         let parameters = match Limits::of(suite).datagram_bytes_max {
@@ -215,7 +214,7 @@ impl Session for PooledSession {
         let kex = group.and_then(|group| Group::from_named_group(group.name()));
         let limits = self.context.hooks.limits(suite);
         let (keys, (outbound, inbound)) = match change {
-            // Handshake packets are few and never pooled: they are left out of the figures.
+            // Handshake packets are few and never pooled, so they are not counted.
             KeyChange::Handshake { keys } => (keys, directions(limits, &Arc::default())),
             KeyChange::OneRtt { keys, next } => {
                 let (outbound, inbound) = directions(limits, &self.context.meters);
@@ -240,8 +239,8 @@ impl Session for PooledSession {
         Some(Keys { header, packet })
     }
 
-    /// Called once when 1-RTT keys appear and then at each key update: call k makes phase k, and
-    /// phase k-1 has just come into use, so sending phases before it are dead.
+    /// Called once when 1-RTT keys appear and then at each key update: call k derives phase k when phase
+    /// k-1 has just come into use, so sending phases before that are over.
     fn next_1rtt_keys(&mut self) -> Option<KeyPair<Box<dyn PacketKey>>> {
         let one_rtt = self.one_rtt.as_mut()?;
         let phase = one_rtt.next_phase;
@@ -259,7 +258,7 @@ impl Session for PooledSession {
         retry::is_valid(orig_dst_cid, header, payload)
     }
 
-    /// Nothing is exported: the exporter would keep a secret of the handshake alive.
+    /// Always fails: an exporter would keep a secret of the handshake alive.
     fn export_keying_material(
         &self,
         _: &mut [u8],
@@ -270,12 +269,12 @@ impl Session for PooledSession {
     }
 }
 
-/// The suite, once it is agreed on.
+/// The suite, once negotiated.
 fn negotiated_suite(connection: &Connection) -> Option<Protection> {
     from_code_point(connection.negotiated_cipher_suite()?.suite())
 }
 
-/// The two directions of a packet number space that has its own keys.
+/// The two directions of a packet number space with its own keys.
 fn directions(limits: Limits, meters: &Arc<Meters>) -> (Arc<Outbound>, Arc<Inbound>) {
     let ahead = Ahead::default();
     let fault = Arc::new(FaultLatch::default());
@@ -290,7 +289,7 @@ fn protocol_violation(reason: &str) -> TransportError {
     TransportError { code, frame: None, reason: reason.into() }
 }
 
-/// Our keys for one phase, from the carriers that rustls returned.
+/// Our keys for one phase, from the extractable keys that rustls returned.
 fn key_pair(
     (suite, limits, engine): (Protection, Limits, CipherEngine),
     phase: u64,
@@ -299,9 +298,9 @@ fn key_pair(
     local: &dyn rustls::quic::PacketKey,
     remote: &dyn rustls::quic::PacketKey,
 ) -> KeyPair<Box<dyn PacketKey>> {
-    let derive = |carrier| {
-        extract(carrier, |material| KeyProtection::derive(suite, material, engine))
-            .expect("a fresh key of our suite carries its material")
+    let derive = |key| {
+        extract(key, |material| KeyProtection::derive(suite, material, engine))
+            .expect("a fresh key of our suite has its material")
     };
     let (protection, keystream) = derive(local);
     if let Ok(mut sending) = outbound.sending.lock() {

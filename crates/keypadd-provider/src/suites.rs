@@ -1,9 +1,9 @@
-//! Our suites as rustls sees them: code points, hashes, and algorithms that hand keys over.
+//! Registers our suites with rustls: code points, hashes, and algorithms that hand over keys.
 //!
-//! rustls runs the handshake and derives keys with ring's hashes; packet protection is ours, so a
-//! suite's QUIC algorithm only carries keys (`carrier.rs`). Header protection is ring's: AES of
-//! the suite's own key length for the GCM suites (RFC 9001 section 5.4.3), AES-256 for every
-//! private suite, since DES must not guard headers.
+//! rustls runs the handshake and derives keys with ring's hashes; packet protection is ours, so a suite's
+//! QUIC algorithm only passes keys on (`key_extraction.rs`). Header protection is ring's: AES of the
+//! suite's key length for GCM suites (RFC 9001 section 5.4.3), AES-256 for private suites, since DES must
+//! not protect headers.
 
 use std::sync::LazyLock;
 
@@ -23,8 +23,7 @@ use crate::key_extraction::ExtractableKey;
 use crate::limits::Limits;
 
 /// The suite's TLS code point. The GCM suites have TLS's own (RFC 8446 appendix B.4); the others
-/// are in the private-use range 0xFFxx: cipher in the high digit, MAC in the low, 0 where there is
-/// none.
+/// are in the private-use range 0xFFxx: cipher in the high digit, MAC in the low, 0 for none.
 pub(crate) fn code_point(suite: Protection) -> CipherSuite {
     let cipher = match suite.cipher() {
         Cipher::Aes128 => 0x10,
@@ -49,7 +48,7 @@ pub(crate) fn from_code_point(code: CipherSuite) -> Option<Protection> {
     Protection::all().find(|&suite| code_point(suite) == code)
 }
 
-/// The suite as rustls wants it.
+/// The suite, for rustls.
 pub(crate) fn tls_suite(suite: Protection) -> SupportedCipherSuite {
     static TLS_SUITES: LazyLock<Vec<Tls13CipherSuite>> =
         LazyLock::new(|| ALGORITHMS.iter().map(tls13_suite).collect());
@@ -61,7 +60,7 @@ pub(crate) fn tls_suite(suite: Protection) -> SupportedCipherSuite {
 static ALGORITHMS: LazyLock<Vec<SuiteAlgorithm>> =
     LazyLock::new(|| Protection::all().map(|suite| SuiteAlgorithm { suite }).collect());
 
-/// Hash and HKDF are ring's: SHA-384 for AES-256-GCM, as TLS has it, else SHA-256.
+/// Uses ring's hash and HKDF: SHA-384 for AES-256-GCM, as in TLS, else SHA-256.
 fn tls13_suite(algorithm: &'static SuiteAlgorithm) -> Tls13CipherSuite {
     let suite = algorithm.suite;
     let stock = stock(is_gcm(suite, Cipher::Aes256));
@@ -86,7 +85,7 @@ fn stock(aes_256: bool) -> &'static Tls13CipherSuite {
     suite.tls13().expect("ring's AES-GCM suites are of TLS 1.3")
 }
 
-/// A suite's half of rustls's interface.
+/// A suite's algorithm, for rustls.
 #[derive(Debug)]
 struct SuiteAlgorithm {
     suite: Protection,
@@ -107,8 +106,8 @@ impl Algorithm for SuiteAlgorithm {
     }
 }
 
-/// TLS records are not used over QUIC (RFC 9001 section 4.1.4), but rustls installs record keys
-/// all the same; they are dropped on arrival, which wipes the key (rustls does not wipe IVs).
+/// QUIC has no TLS records (RFC 9001 section 4.1.4), but rustls installs record keys anyway; they are
+/// dropped at once, which wipes the key (rustls does not wipe IVs).
 impl Tls13AeadAlgorithm for SuiteAlgorithm {
     fn encrypter(&self, _: AeadKey, _: Iv) -> Box<dyn MessageEncrypter> {
         Box::new(NoRecords)
@@ -164,7 +163,7 @@ mod tests {
     use keypadd_keystream::{MeasureSuite, Suite};
 
     #[test]
-    fn code_points_are_distinct_and_known_again() {
+    fn code_points_are_distinct_and_map_back() {
         for suite in Protection::all() {
             assert_eq!(from_code_point(code_point(suite)), Some(suite));
         }

@@ -1,12 +1,12 @@
 //! Skips session tickets, the one TLS message that a server may send after the handshake.
 //!
-//! A keypadd server sends none and nobody here resumes; a stock QUIC stack at the other end may
-//! still send some. Knows the framing of handshake messages (RFC 8446 section 4) and no more.
+//! A keypadd server sends none and no client resumes, but a stock QUIC stack may send some. Knows only
+//! the framing of handshake messages (RFC 8446 section 4).
 
 const NEW_SESSION_TICKET: u8 = 4;
 const HEADER_BYTES: usize = 4;
 
-/// Where in the stream of messages the last read ended.
+/// The position in the stream of messages.
 #[derive(Debug, Default)]
 pub(crate) struct TicketSkipper {
     header: Vec<u8>,
@@ -14,7 +14,7 @@ pub(crate) struct TicketSkipper {
 }
 
 impl TicketSkipper {
-    /// Reads on; false as soon as a message is anything but a ticket.
+    /// Consumes bytes; false as soon as a message is anything but a ticket.
     #[must_use]
     pub(crate) fn skip(&mut self, mut bytes: &[u8]) -> bool {
         while !bytes.is_empty() {
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tickets_pass_in_pieces_of_any_size_and_nothing_else_does() {
+    fn only_tickets_pass_in_pieces_of_any_size() {
         let two_tickets = [&[4, 0, 0, 3, 1, 2, 3][..], &[4, 0, 0, 0], &[4, 0, 0, 1, 9]].concat();
         for size in 1..=two_tickets.len() {
             let mut skipper = TicketSkipper::default();

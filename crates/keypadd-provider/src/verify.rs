@@ -1,9 +1,9 @@
-//! Who may be at the other end: the pinned server, the listed clients.
+//! Authenticates the peer: the pinned server, or a listed client.
 //!
-//! Both judge a raw public key (RFC 7250), and both demand the proof that the peer holds the private
-//! half: the signature over the handshake (RFC 8446, section 4.4.3). There are no names, dates or
-//! chains. TLS 1.2 and any scheme but Ed25519 are refused. Knows no sockets and writes no logs: a
-//! refusal is an error that carries the key ([`RefusedKey`]).
+//! Both verifiers check a raw public key (RFC 7250) and the proof that the peer holds its private half:
+//! the signature over the handshake (RFC 8446, section 4.4.3). There are no names, dates or chains.
+//! Refuses TLS 1.2 and any scheme but Ed25519. A refusal is an error that carries the key
+//! ([`RefusedKey`]).
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,14 +21,14 @@ use thiserror::Error as ThisError;
 
 use crate::identity::PublicKey;
 
-/// The clients that may come in. Asked once per handshake, from the thread that drives it, so it must
-/// not block; a list that changes is asked anew by the next handshake.
+/// The clients that may connect. Queried once per handshake, by the thread that drives it, so it must
+/// not block.
 pub trait AllowList: fmt::Debug + Send + Sync {
     /// Whether the holder of `key` may connect.
     fn allows(&self, key: &PublicKey) -> bool;
 
-    /// How much of the pool the connections of `key` may hold together; `None` is no limit. Asked once
-    /// per connection, when the key has been proved.
+    /// How much of the pool the connections of `key` may hold together; `None` is no limit. Queried once
+    /// per connection, after the client has proved its key.
     fn allowance(&self, _key: &PublicKey) -> Option<Allowance> {
         None
     }
@@ -38,25 +38,25 @@ pub trait AllowList: fmt::Debug + Send + Sync {
 ///
 /// It travels as `Error::InvalidCertificate(CertificateError::Other(..))`; read it back with
 /// [`RefusedKey::from_error`]. rustls's alert for that error is `certificate_unknown` (46); a QUIC
-/// session is free to close with another, and `access_denied` (49) says it better.
+/// session may close with another, and `access_denied` (49) fits better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ThisError)]
 #[non_exhaustive]
 pub enum RefusedKey {
-    /// A client's key is on no list. The client has proved that the key is its own.
+    /// A client's key is not listed. The client has proved that it holds the key.
     #[error("key not allowed: {0}")]
     NotAllowed(PublicKey),
-    /// The server is not the one that was asked for. It need not hold the key that it showed.
+    /// The server's key is not the pinned one. It need not hold the key that it presented.
     #[error("the server's key is {shown}, not {pinned}")]
     NotPinned {
-        /// The key that the server sent.
+        /// The key that the server presented.
         shown: PublicKey,
-        /// The key that was asked for.
+        /// The pinned key.
         pinned: PublicKey,
     },
 }
 
 impl RefusedKey {
-    /// The refused key in an error of rustls, if that is what ended the handshake.
+    /// The refused key in an error of rustls, if that is why the handshake failed.
     pub fn from_error(error: &Error) -> Option<&Self> {
         match error {
             Error::InvalidCertificate(CertificateError::Other(OtherError(inner))) => {
@@ -73,7 +73,30 @@ impl From<RefusedKey> for Error {
     }
 }
 
-/// The client's judge: the server must hold the one key that the user named.
+/// The methods that both verifiers implement alike: TLS 1.3 only, raw public keys only, Ed25519 only.
+macro_rules! raw_keys_over_tls13 {
+    () => {
+        /// Never called while the configuration offers only TLS 1.3; fails the handshake otherwise.
+        fn verify_tls12_signature(
+            &self,
+            _message: &[u8],
+            _cert: &CertificateDer<'_>,
+            _dss: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, Error> {
+            Err(Error::PeerIncompatible(PeerIncompatible::Tls13RequiredForQuic))
+        }
+
+        fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+            vec![SignatureScheme::ED25519]
+        }
+
+        fn requires_raw_public_keys(&self) -> bool {
+            true
+        }
+    };
+}
+
+/// Verifies on the client that the server holds the one key that the user pinned.
 #[derive(Debug)]
 pub struct PinnedServer {
     pinned: PublicKey,
@@ -81,7 +104,7 @@ pub struct PinnedServer {
 }
 
 impl PinnedServer {
-    /// Accepts the holder of `pinned` and nobody else.
+    /// Accepts only the holder of `pinned`.
     pub fn new(pinned: PublicKey) -> Self {
         Self { pinned, signatures: Ed25519Signatures::new() }
     }
@@ -103,14 +126,7 @@ impl ServerCertVerifier for PinnedServer {
         Ok(ServerCertVerified::assertion())
     }
 
-    fn verify_tls12_signature(
-        &self,
-        _message: &[u8],
-        _cert: &CertificateDer<'_>,
-        _dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        Err(TLS12_REFUSED)
-    }
+    raw_keys_over_tls13!();
 
     fn verify_tls13_signature(
         &self,
@@ -120,21 +136,12 @@ impl ServerCertVerifier for PinnedServer {
     ) -> Result<HandshakeSignatureValid, Error> {
         self.signatures.verify(message, cert, dss)
     }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        vec![SignatureScheme::ED25519]
-    }
-
-    fn requires_raw_public_keys(&self) -> bool {
-        true
-    }
 }
 
-/// The server's judge: the client must hold a key that the list allows.
+/// Verifies on the server that the client holds a listed key.
 ///
-/// The list is asked after the signature has been checked, not when the key is shown. So a stranger
-/// cannot find out which keys are listed by showing them, nor make the server name someone else's key
-/// in its log.
+/// Queries the list after checking the signature, not when the key is presented. So a stranger can
+/// neither probe which keys are listed nor make the server log someone else's key.
 #[derive(Debug)]
 pub struct ListedClients {
     allowed: Arc<dyn AllowList>,
@@ -142,15 +149,15 @@ pub struct ListedClients {
 }
 
 impl ListedClients {
-    /// Accepts the holders of the keys that `allowed` allows.
+    /// Accepts holders of the keys that `allowed` lists.
     pub fn new(allowed: Arc<dyn AllowList>) -> Self {
         Self { allowed, signatures: Ed25519Signatures::new() }
     }
 }
 
 impl ClientCertVerifier for ListedClients {
-    /// No hints: there are no issuers. A client without a key is refused, by `client_auth_mandatory`,
-    /// which stays true.
+    /// Empty, because there are no issuers. `client_auth_mandatory` stays true, so a client without a key
+    /// is refused.
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         &[]
     }
@@ -161,19 +168,12 @@ impl ClientCertVerifier for ListedClients {
         intermediates: &[CertificateDer<'_>],
         _now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        // Only the form: the list's turn comes with the signature.
+        // Checks only the encoding: the list is queried with the signature.
         read_key(end_entity, intermediates)?;
         Ok(ClientCertVerified::assertion())
     }
 
-    fn verify_tls12_signature(
-        &self,
-        _message: &[u8],
-        _cert: &CertificateDer<'_>,
-        _dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        Err(TLS12_REFUSED)
-    }
+    raw_keys_over_tls13!();
 
     fn verify_tls13_signature(
         &self,
@@ -188,21 +188,10 @@ impl ClientCertVerifier for ListedClients {
         }
         Ok(valid)
     }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        vec![SignatureScheme::ED25519]
-    }
-
-    fn requires_raw_public_keys(&self) -> bool {
-        true
-    }
 }
 
-/// Never reached while the configuration offers TLS 1.3 alone; if it is, the handshake ends.
-const TLS12_REFUSED: Error = Error::PeerIncompatible(PeerIncompatible::Tls13RequiredForQuic);
-
 /// The key in a peer's Certificate message: for a raw public key one entry, the SubjectPublicKeyInfo
-/// (RFC 8446, section 4.4.2). Anything else is `bad_certificate`.
+/// (RFC 8446, section 4.4.2). Anything else is a `bad_certificate`.
 fn read_key(
     end_entity: &CertificateDer<'_>,
     intermediates: &[CertificateDer<'_>],
@@ -214,7 +203,7 @@ fn read_key(
     PublicKey::from_spki(end_entity).map_err(|_| malformed)
 }
 
-/// The check of a CertificateVerify message, on ring.
+/// Verifies CertificateVerify messages with ring.
 #[derive(Debug)]
 struct Ed25519Signatures(WebPkiSupportedAlgorithms);
 
@@ -229,7 +218,7 @@ impl Ed25519Signatures {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        // ring's list has other schemes too, and rustls leaves it to us to hold the peer to ours.
+        // ring supports other schemes too, and rustls leaves it to us to enforce ours.
         if dss.scheme != SignatureScheme::ED25519 {
             return Err(PeerMisbehaved::SignedHandshakeWithUnadvertisedSigScheme.into());
         }

@@ -1,17 +1,16 @@
-//! The replay window of one receive direction: which packet numbers have been opened.
+//! Tracks which packet numbers of one receive direction have been opened.
 //!
-//! A ring of bits after RFC 6479. It spans key phases, because packet numbers do. quinn looks for
-//! duplicates only after decryption, so without this a replayed packet would be decrypted, and
-//! cost keystream, each time it came.
+//! A ring of bits as in RFC 6479. It spans key phases, as packet numbers do. quinn detects duplicates
+//! only after decryption, so without this every replay would be decrypted and cost keystream.
 
-/// Words of the ring; one of them is always being entered, so the window is a word less.
+/// Words of the ring; one is always partly filled, so the window is one word shorter.
 const WORDS: usize = 32;
 
-/// Numbers below the newest that are told apart; older ones are refused. quinn itself drops what
-/// is more than 128 late.
+/// Numbers below the newest that are tracked; older ones are refused. quinn itself drops packets more
+/// than 128 late.
 pub(crate) const WINDOW_PACKETS: u64 = (WORDS as u64 - 1) * 64;
 
-/// Marks opened numbers; knows nothing of keys.
+/// The set of opened numbers.
 #[derive(Debug, Default)]
 pub(crate) struct ReplayWindow {
     /// One above the newest number opened; zero before the first.
@@ -20,7 +19,7 @@ pub(crate) struct ReplayWindow {
 }
 
 impl ReplayWindow {
-    /// Whether the number was opened before, or is too old to tell.
+    /// Whether the number was opened before, or is too old to know.
     pub(crate) fn refuses(&self, packet_number: u64) -> bool {
         if packet_number >= self.end {
             return false;
@@ -29,8 +28,7 @@ impl ReplayWindow {
             || self.ring[word(packet_number)] & bit(packet_number) != 0
     }
 
-    /// Marks a number as opened. Only after its tag has verified: a forgery must not move the
-    /// window.
+    /// Marks a number as opened. Call only after its tag has verified: a forgery must not move the window.
     pub(crate) fn mark(&mut self, packet_number: u64) {
         if packet_number >= self.end {
             let newest_word = self.end.saturating_sub(1) / 64;

@@ -1,14 +1,14 @@
-//! What a connection leaves in this process's memory when it is over: no key of ours and no keystream.
-//! What libraries leave is listed here and in docs/DESIGN.md ("What stays in memory"). Alone in its
-//! process, because all of its memory is read (proc(5), `/proc/self/mem`).
+//! Checks that a closed connection leaves none of our keys and no keystream in memory. What libraries leave is
+//! listed here and in docs/DESIGN.md ("What stays in memory"). Runs in a process of its own, because it reads
+//! all of its memory (proc(5), `/proc/self/mem`).
 //!
-//! Memory is written to a file first; only then is computed what is looked for, from what rustls's key log
-//! told. Keys and the states of MACs by no code of ours, as RFC 8446, RFC 9001 and docs/DESIGN.md say; pads by the
-//! keystream that the battery compares with others' packets. A core dump (core(5)) of this process would hold
-//! less than what is read here: nothing that is only read, and no pool.
+//! Memory is written to a file first; only then are the traces to search for computed, from rustls's key log:
+//! keys and MAC states without our code, by RFC 8446, RFC 9001 and docs/DESIGN.md; pads by the keystream that
+//! the battery checks against independent packets. A core dump (core(5)) would contain less than is read here:
+//! neither read-only memory nor the pool.
 //!
-//! AES-GCM's key, and the round keys that follow from it, are in ring's memory as they are in ours, and ring
-//! leaves them. Ours alone are the pads, and GHASH's key as `polyval` lays it out.
+//! AES-GCM's key and its round keys are in ring's memory as well as in ours, and ring leaves them. Only the
+//! pads, and GHASH's key in `polyval`'s layout, are ours alone.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::{self, File};
@@ -33,13 +33,13 @@ use quinn::{Connection, Endpoint, TransportConfig};
 use rustls::KeyLog;
 use sha2::{Sha256, Sha384};
 
-/// Memory is read in pieces of this size.
+/// Reads memory in pieces of this size.
 const PIECE_BYTES: usize = 1 << 20;
-/// So many bytes of what is looked for are no coincidence.
+/// Bytes of a trace to search for: too many to match by coincidence.
 const TRACE_BYTES: usize = 12;
-/// Key updates that are asked for, with traffic before and after each.
+/// Key updates to request, with traffic before and after each.
 const UPDATES: usize = 3;
-/// Phases whose keys are looked for: one more is derived than is used.
+/// Phases whose keys to search for: one more is derived than used.
 const PHASES: usize = UPDATES + 3;
 /// The pool of both ends.
 const POOL_BYTES: usize = 1 << 20;
@@ -375,7 +375,7 @@ fn state_of(suite: Suite) -> &'static str {
 }
 
 #[test]
-fn a_connection_that_is_over_leaves_no_key_of_ours_in_memory() {
+fn a_closed_connection_leaves_no_key_of_ours_in_memory() {
     let mut left = Vec::new();
     for suite in [Suite::AES_256_GCM, Suite::AES_256_CTR_HMAC_SHA1, Suite::TRIPLE_DES_CTR_HMAC_SHA1]
     {
@@ -392,7 +392,7 @@ fn a_connection_that_is_over_leaves_no_key_of_ours_in_memory() {
         let keys = keys(suite, &log);
         let [alive, over] = [alive, over].map(|snapshot| found(&keys, snapshot));
         println!("{suite}: alive {alive:?}, over {over:?}");
-        // Not blind: a connection that lives has its keys, and pads to come.
+        // The search works: a live connection has its keys, and pads to come.
         for ours in ["header key", "pad", state_of(suite)] {
             assert!(alive.contains(ours), "{suite}: {ours} of {alive:?}");
         }

@@ -1,5 +1,5 @@
-//! What packets ask the allocator for, on a hit and on a miss, also where one chunk ends and the next
-//! begins. Sealing: nothing. Opening: the plaintext's own memory, which `OpenKey` has a reason for.
+//! Counts allocations per packet, on hits and misses, across chunk boundaries: sealing makes none, opening
+//! one for the plaintext (see `OpenKey`).
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ const HEADER: &[u8] = b"header";
 const PACKETS: u64 = 150;
 const PAYLOAD_BYTES: [usize; 4] = [40, 200, 1_200, 1_430];
 
-/// What the lanes hold when the packets come.
+/// The state of the lanes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Lanes {
     None,
@@ -31,7 +31,7 @@ fn sealing_allocates_nothing_and_opening_the_plaintext_alone() {
             let material = material(suite, 11);
             let (sender, receiver) = (Sender::new(suite), Receiver::new(suite));
             let (seals, opens) = (sender.key(0, &material), receiver.key(0, &material));
-            // A filler without a thread: it asks nothing back while the packets are counted.
+            // A filler without a thread, so that nothing is recalled while counting.
             let settings = PoolSettings { budget_bytes: 16 << 20 };
             let (pool, mut filler) = Pool::with_filler(settings).expect("a pool");
             if lanes != Lanes::None {

@@ -1,4 +1,4 @@
-//! Forged packets (I4): none is accepted, and none costs keystream or moves a lane.
+//! Tests that forged packets (I4) are rejected, cost no keystream and move no lane.
 
 use keypadd_keystream::{Protection, TAG_BYTES};
 use keypadd_pool::{Coverage, Direction};
@@ -10,7 +10,7 @@ const PACKET_BYTES: usize = 1200;
 const HEADER: &[u8] = b"a header of 19 byte";
 const NUMBER: u64 = 3;
 
-/// One genuine packet, not yet opened, and who may open it.
+/// One genuine packet, not yet opened, and its receiver.
 struct Target {
     suite: Protection,
     pads: Pads,
@@ -27,7 +27,7 @@ impl Target {
         let packet = [HEADER, &seal(&key, NUMBER, HEADER, &payload)].concat();
         let receiver = Receiver::new(suite);
         let key = receiver.key(0, &material);
-        pads.supply(&mut receiver.receiving().phases, 0);
+        pads.provide(&mut receiver.receiving().phases, 0);
         Self { suite, pads, receiver, key, packet }
     }
 
@@ -36,8 +36,8 @@ impl Target {
         open(&self.key, number, header, sealed).is_some()
     }
 
-    /// Runs `forge`, which returns how many forgeries with a tag it tried, and checks that they
-    /// changed nothing: the genuine packet still finds what it would have found.
+    /// Runs `forge`, which returns how many forgeries with a tag it tried, and checks that they changed
+    /// nothing: the genuine packet still finds its pad.
     fn withstands(self, forge: impl FnOnce(&Self) -> u64) {
         let (suite, pads, meters) = (self.suite, self.pads, &self.receiver.meters);
         let before = self.receiver.levels();

@@ -1,5 +1,5 @@
-//! A peer that jumps: genuine packets, each 2^30 numbers above the one before. What each makes this end do is
-//! counted, not timed.
+//! Tests a peer that jumps: genuine packets, each 2^30 numbers above the previous one. Counts the work that
+//! each causes, rather than timing it.
 
 use std::time::Duration;
 

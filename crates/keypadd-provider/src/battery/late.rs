@@ -1,4 +1,4 @@
-//! Packets that arrive late: chunks just left behind serve them, older ones are made inline.
+//! Tests late packets: recent chunks serve them, and pads of older ones are generated inline.
 
 use keypadd_keystream::{PacketNumber, SEGMENT_PACKETS};
 use keypadd_pool::{Coverage, Direction};
@@ -17,7 +17,7 @@ fn packets_up_to_two_segments_late_come_from_the_pool_and_older_ones_inline() {
         let material = material(suite, 10);
         let receiver = Receiver::new(suite);
         let opens = receiver.key(0, &material);
-        Pads::Warm.supply(&mut receiver.receiving().phases, 0);
+        Pads::Warm.provide(&mut receiver.receiving().phases, 0);
         let deliver = |number: u64, expected: Coverage| {
             let before = receiver.meters.packets(Direction::Receive, expected);
             let seals = Sender::new(suite).key(0, &material);

@@ -1,4 +1,4 @@
-//! Every source of pads against every other (I2): what one seals, each opens, byte for byte.
+//! Tests every source of pads against every other (I2): what one seals, each opens, byte for byte.
 
 use std::collections::HashSet;
 use std::env;
@@ -87,13 +87,13 @@ fn run(
     let senders = SOURCES.map(|pads| {
         let sender = Sender::new(suite);
         let key = sender.key(0, &material);
-        pads.supply(&mut sender.sending().phases, 0);
+        pads.provide(&mut sender.sending().phases, 0);
         (pads, sender, key)
     });
     let receivers = SOURCES.map(|pads| {
         let receiver = Receiver::new(suite);
         let key = receiver.key(0, &material);
-        pads.supply(&mut receiver.receiving().phases, 0);
+        pads.provide(&mut receiver.receiving().phases, 0);
         (pads, receiver, key)
     });
     let mut number = 0;

@@ -1,5 +1,4 @@
-//! A pace holds for all keystream and for nothing else: it sees every byte that packets use, from ring's
-//! AES-GCM as well, and changes none.
+//! Tests that a pace applies to all keystream, including ring's AES-GCM, and changes none of it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};

@@ -1,4 +1,4 @@
-//! Replayed packets (I5): refused, and they cost no keystream; a forgery moves no window.
+//! Tests that replayed packets (I5) are refused and cost no keystream, and that forgeries move no window.
 
 use keypadd_keystream::Protection;
 use keypadd_pool::{Coverage, Direction};
@@ -9,7 +9,7 @@ use crate::window::WINDOW_PACKETS;
 
 const HEADER: &[u8] = b"header";
 
-/// Everything that opening a packet makes grow.
+/// Every counter that opening a packet increases.
 fn spent(meters: &Meters) -> [u64; 5] {
     let packets = [Coverage::Hit, Coverage::Partial, Coverage::Miss]
         .map(|coverage| meters.packets(Direction::Receive, coverage));
@@ -24,7 +24,7 @@ fn each_source(check: impl Fn(Protection, Pads, &Receiver, &dyn Fn(u64, u64) -> 
         for pads in [Pads::Off, Pads::Warm, Pads::Dry] {
             let receiver = Receiver::new(suite);
             let opens = [0, 1].map(|phase| receiver.key(phase, &material(suite, 8 + phase as u8)));
-            pads.supply(&mut receiver.receiving().phases, 0);
+            pads.provide(&mut receiver.receiving().phases, 0);
             // Each packet from a sender of its own, so that any number may be sealed again.
             let deliver = |phase: u64, number: u64| {
                 let seals = Sender::new(suite).key(phase, &material(suite, 8 + phase as u8));

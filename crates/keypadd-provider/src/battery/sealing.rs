@@ -1,5 +1,5 @@
-//! What a sealing key refuses (I3): numbers that do not rise, too many packets, too long ones.
-//! It never panics and never lets plaintext out; it writes zeros and asks for the end.
+//! Tests what a sealing key refuses (I3): numbers that do not rise, too many packets, too long ones. It never
+//! panics and never emits plaintext; it writes zeros and requests the connection to be closed.
 
 use keypadd_keystream::{PAYLOAD_BYTES_MAX, Protection, Suite, TAG_BYTES};
 
@@ -20,7 +20,7 @@ fn a_number_not_above_the_last_yields_zeros_and_ends_the_key() {
             for repeated in [5, 4, 0] {
                 let sender = Sender::new(suite);
                 let key = sender.key(0, &material(suite, 1));
-                pads.supply(&mut sender.sending().phases, 0);
+                pads.provide(&mut sender.sending().phases, 0);
                 assert!(!is_zeros(&seal(&key, 5, HEADER, &payload(100)), 100));
                 assert_eq!(sender.fault(), None);
 
@@ -129,7 +129,7 @@ fn the_longest_payload_passes_and_a_longer_one_is_zeros() {
             let material = material(suite, 4);
             let (sender, receiver) = (Sender::new(suite), Receiver::new(suite));
             let (seals, opens) = (sender.key(0, &material), receiver.key(0, &material));
-            pads.supply(&mut sender.sending().phases, 0);
+            pads.provide(&mut sender.sending().phases, 0);
             let longest = payload(PAYLOAD_BYTES_MAX);
             let sealed = seal(&seals, 0, HEADER, &longest);
             assert!(open(&opens, 0, HEADER, &sealed) == Some(longest), "{suite} {pads:?}");

@@ -1,4 +1,4 @@
-//! What the battery shares: one direction's two ends, sources of pads, vector files.
+//! Provides the two ends of a direction, sources of pads and vector files to the battery.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -21,12 +21,12 @@ use crate::phases::{Ahead, Phases, REST_BYTES_MAX};
 use crate::protection::KeyProtection;
 use crate::seal::{Outbound, SealKey, SendState};
 
-/// The pairs whose packets have pads: all but those with a null cipher.
+/// The suites with pads: all but those with a null cipher.
 pub(super) fn with_pads() -> impl Iterator<Item = Protection> {
     Protection::all().filter(|suite| suite.cipher() != Cipher::Null)
 }
 
-/// The pairs whose tags tell forgeries: all but those with a null MAC.
+/// The suites whose tags reveal forgeries: all but those with a null MAC.
 pub(super) fn with_tags() -> impl Iterator<Item = Protection> {
     Protection::all().filter(|suite| suite.mac() != Mac::Null)
 }
@@ -72,12 +72,12 @@ impl Sender {
         self.outbound.sending.lock().expect("no test has panicked")
     }
 
-    /// Whether a phase has carried as many bytes as it should.
+    /// Whether a phase has reached its usage limit in bytes.
     pub(super) fn usage_limit_reached(&self, phase: u64) -> bool {
         self.outbound.usage_limit.is_reached(phase)
     }
 
-    /// The fault that is latched, if any.
+    /// The latched fault, if any.
     pub(super) fn fault(&self) -> Option<KeyFault> {
         match pin!(self.fault.wait()).poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(fault) => Some(fault),
@@ -125,37 +125,37 @@ impl Receiver {
         self.inbound.receiving.lock().expect("no test has panicked")
     }
 
-    /// Keystream at hand, heads and bodies.
+    /// Precomputed keystream, heads and bodies.
     pub(super) fn levels(&self) -> [PartLevel; 2] {
         Part::ALL.map(|part| self.receiving().phases.level(part))
     }
 }
 
-/// Where the pads of phase 0 come from.
+/// The source of phase 0's pads.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Pads {
-    /// No pool at all.
+    /// No pool.
     Off,
-    /// A lane that has heads and bodies.
+    /// A lane with heads and bodies.
     Warm,
     /// A lane whose pool is too small for bodies.
     HeadsOnly,
-    /// A lane that holds nothing for any packet of the test.
+    /// A lane without pads for any packet of the test.
     Dry,
 }
 
-/// Room for every lane of the tests that run at once.
+/// Room for the lanes of all tests that run concurrently.
 static POOL: LazyLock<Pool> = LazyLock::new(|| new_pool(16 << 20));
 
-/// Twenty-one units of 8 KiB: one fewer than it takes to be given a body chunk of eleven.
+/// Twenty-one units of 8 KiB: one fewer than a lane needs to get a body chunk of eleven.
 static SMALL_POOL: LazyLock<Pool> = LazyLock::new(|| new_pool(21 * 8192));
 
-/// Above every packet number: a lane that opens there never holds a pad of the tests.
+/// Above every packet number: a lane opened here never holds a pad of the tests.
 const BEYOND_ALL_NUMBERS: PacketNumber = PacketNumber::new(1 << 63);
 
 impl Pads {
-    /// Provides phase 0 with pads from packet number `first` on, and waits until they are there.
-    pub(super) fn supply(self, phases: &mut Phases, first: u64) {
+    /// Provides phase 0 with pads from packet number `first` on, and waits until they are available.
+    pub(super) fn provide(self, phases: &mut Phases, first: u64) {
         if let Some(last) = first.checked_sub(1) {
             phases.follow(0, PacketNumber::new(last));
         }
@@ -176,15 +176,15 @@ impl Pads {
             }
         };
         if phases.lane(0).is_none() {
-            return; // a null cipher, as `coverage` knows
+            return; // a null cipher, see `coverage`
         }
         poll_until("the lane is filled", || {
             parts.iter().all(|&part| phases.level(part).packets > 0)
         });
     }
 
-    /// How much of the first packet's pad is then used. A GCM packet that would lack too much of
-    /// it is done as a whole.
+    /// The coverage of the first packet then. A GCM packet with too little of its pad is processed in one
+    /// pass.
     pub(super) fn coverage(self, suite: Protection, pad_bytes: usize) -> Coverage {
         let pooled_bytes = match self {
             _ if suite.cipher() == Cipher::Null => 0,
@@ -208,7 +208,7 @@ pub(super) fn new_pool(budget_bytes: usize) -> Pool {
     Pool::new(PoolSettings { budget_bytes }).expect("a pool")
 }
 
-/// A key like any other; different seeds, different keys.
+/// A key that depends on the seed.
 pub(super) fn material(suite: Protection, seed: u8) -> KeyMaterial {
     let key: Vec<u8> = (0..suite.key_bytes() as u8)
         .map(|index| index.wrapping_mul(29).wrapping_add(seed))
@@ -216,7 +216,7 @@ pub(super) fn material(suite: Protection, seed: u8) -> KeyMaterial {
     KeyMaterial::synthetic(&key, [seed ^ 0xa5; 12])
 }
 
-/// A payload in which no two neighbouring 16-byte blocks are alike.
+/// A payload without two equal adjacent 16-byte blocks.
 pub(super) fn payload(bytes: usize) -> Vec<u8> {
     (0..bytes).map(|index| (index * 7 + index / 256) as u8).collect()
 }

@@ -1,4 +1,4 @@
-//! Key updates: lanes of coming phases, late packets of past ones, and memory that comes home.
+//! Tests key updates: lanes of coming phases, late packets of past ones, and memory that comes back.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,9 +15,9 @@ use crate::phases::{Ahead, Phases};
 use crate::seal::SealKey;
 
 const HEADER: &[u8] = b"header";
-/// A keystroke: its pad lies in the head for every suite.
+/// A keystroke: a head covers its pad in every suite.
 const PAYLOAD_BYTES: usize = 50;
-/// Ten keys a second.
+/// Ten keystrokes per second.
 const BETWEEN_KEYS: Duration = Duration::from_millis(100);
 /// Packets of a phase before its successor's lane is opened.
 const BEFORE_STANDBY: u64 = 200;
@@ -33,7 +33,7 @@ struct Link {
 }
 
 impl Link {
-    /// A link whose handshake has just ended: quinn holds the keys of phases 0 and 1.
+    /// A link right after the handshake: quinn holds the keys of phases 0 and 1.
     fn new(suite: Protection, pool: &Pool) -> Self {
         let full = Limits::of(suite);
         let limits = Limits {
@@ -63,8 +63,8 @@ impl Link {
         self.opens.push(Some(self.receiver.key(phase, &material)));
     }
 
-    /// What quinn does at a key update: the newest phase comes into use, another is made, the
-    /// sending key of the old phase is dropped.
+    /// Updates the keys as quinn does: uses the newest phase, derives another, drops the sending key of the
+    /// old phase.
     fn update(&mut self) {
         self.add_phase();
         let in_use = self.opens.len() - 2;
@@ -158,7 +158,7 @@ fn a_rekey_under_steady_terminal_traffic_causes_no_miss() {
         let settings = PoolSettings { budget_bytes: 1 << 20 };
         let (pool, mut filler) = Pool::with_filler(settings).expect("a pool");
         let mut link = Link::new(suite, &pool);
-        // Between two keystrokes the filler has all the time that it wants.
+        // The filler has all the time it needs between two keystrokes.
         let mut now = Duration::ZERO;
         let mut keystrokes = |link: &mut Link, count: u64| {
             for _ in 0..count {

@@ -1,4 +1,4 @@
-//! Packets sealed by an independent implementation, for every suite and source of pads (I2).
+//! Tests packets sealed by an independent implementation, for every suite and source of pads (I2).
 
 use keypadd_keystream::Protection;
 use keypadd_pool::Direction;
@@ -32,7 +32,7 @@ fn every_source_seals_what_an_independent_implementation_sealed() {
         let number = vector.number("packet_number");
         let sender = Sender::new(suite(vector));
         let key = sender.key(0, &vector.material());
-        pads.supply(&mut sender.sending().phases, number);
+        pads.provide(&mut sender.sending().phases, number);
         let sealed = seal(&key, number, &vector.bytes("header"), &vector.bytes("payload"));
         let name = vector.text("suite");
         assert_eq!(hex::encode(sealed), vector.text("sealed"), "{name} {number} {pads:?}");
@@ -48,7 +48,7 @@ fn every_source_opens_what_an_independent_implementation_sealed() {
         let number = vector.number("packet_number");
         let receiver = Receiver::new(suite(vector));
         let key = receiver.key(0, &vector.material());
-        pads.supply(&mut receiver.receiving().phases, number);
+        pads.provide(&mut receiver.receiving().phases, number);
         let payload = open(&key, number, &vector.bytes("header"), &vector.bytes("sealed"));
         let name = vector.text("suite");
         assert_eq!(payload, Some(vector.bytes("payload")), "{name} {number} {pads:?}");

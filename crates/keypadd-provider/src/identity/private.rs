@@ -1,9 +1,8 @@
-//! The private half: a seed of 32 bytes, kept in one place on the heap and wiped when dropped.
+//! Parses and prints private keys: a 32-byte seed, kept in one place on the heap and wiped when dropped.
 //!
 //! Reads PKCS#8 version 1, as OpenSSL writes it, and version 2 (RFC 5958, RFC 8410 section 7);
 //! writes version 1, which every OpenSSL since 1.1.1 reads. ring does the arithmetic and the DER.
-//! The key pair that ring builds to sign with is not wiped by ring; it lives as long as the TLS
-//! configuration it was made for.
+//! ring does not wipe the key pair that it signs with, which lives as long as its TLS configuration.
 
 use std::fmt;
 use std::io;
@@ -12,7 +11,8 @@ use pem_rfc7468::LineEnding;
 use ring::signature::{Ed25519KeyPair, KeyPair};
 use zeroize::Zeroizing;
 
-use super::{KeyTextError, PublicKey, is_ssh_key};
+use super::error::{KeyTextError, is_ssh_key};
+use super::public::PublicKey;
 
 const PEM_LABEL: &str = "PRIVATE KEY";
 
@@ -22,7 +22,7 @@ const PKCS8_V1_PREFIX: [u8; 16] = [
     0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20,
 ];
 
-/// Where the seed lies in either version, and where the algorithm is named.
+/// The position of the seed in either version, and of the algorithm's name.
 const SEED_BYTES: std::ops::Range<usize> = 16..48;
 const ALGORITHM_BYTES: std::ops::Range<usize> = 5..12;
 
@@ -34,11 +34,11 @@ pub struct PrivateKey {
 }
 
 impl PrivateKey {
-    /// Makes a key from the operating system's randomness.
+    /// Generates a key from the operating system's randomness.
     ///
     /// # Errors
     ///
-    /// When the operating system has no randomness to give.
+    /// If the operating system provides no randomness.
     pub fn generate() -> io::Result<Self> {
         let mut seed = Box::new(Zeroizing::new([0; 32]));
         getrandom::fill(seed.as_mut_slice())
@@ -49,7 +49,7 @@ impl PrivateKey {
         Ok(Self { seed, public })
     }
 
-    /// Reads a PKCS#8 PEM file's text; text before the block is allowed (RFC 7468, section 2).
+    /// Parses the text of a PKCS#8 PEM file; text before the block is allowed (RFC 7468, section 2).
     ///
     /// # Errors
     ///
@@ -79,14 +79,14 @@ impl PrivateKey {
         {
             return Err(KeyTextError::NotEd25519);
         }
-        // Version 2 carries the public key, and ring refuses it if it is not the seed's own.
+        // Version 2 includes the public key, and ring rejects it if it does not match the seed.
         let pair =
             Ed25519KeyPair::from_pkcs8_maybe_unchecked(der).map_err(|_| KeyTextError::Damaged)?;
         let public = public_half(&pair)?;
         let mut seed = Box::new(Zeroizing::new([0; 32]));
         seed.copy_from_slice(der.get(SEED_BYTES).ok_or(KeyTextError::Damaged)?);
-        // Attributes may follow the seed and lengthen the outer header, and then the seed lies
-        // elsewhere: that these 32 bytes give the public key proves that they are the seed.
+        // Attributes after the seed may lengthen the outer header and move the seed: check that these 32
+        // bytes give the public key.
         Ed25519KeyPair::from_seed_and_public_key(seed.as_slice(), public.as_bytes())
             .map_err(|_| KeyTextError::Damaged)?;
         Ok(Self { seed, public })

@@ -1,7 +1,6 @@
-//! The public half: 32 bytes that are known to be a usable Ed25519 key.
+//! Parses and prints public keys: 32 bytes that are known to be a usable Ed25519 key.
 //!
-//! Parsing is strict, one key has one text and one encoding: what compares equal is equal, and what
-//! `keygen` printed is what `--allow` takes. Knows text and DER, never who may connect.
+//! Parsing is strict: a key has one text and one encoding, so equal keys compare equal.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,12 +8,12 @@ use std::str::FromStr;
 use base64ct::{Base64, Encoding};
 use curve25519_dalek::edwards::CompressedEdwardsY;
 
-use super::{KeyTextError, is_ssh_key};
+use super::error::{KeyTextError, is_ssh_key};
 
 /// Length of a public key's text: 32 bytes in base64, with one `=`.
 const TEXT_CHARS: usize = 44;
 
-/// How many characters of the text stand for a peer that has no name.
+/// Characters of the text that identify a peer without a name.
 const SHORT_CHARS: usize = 8;
 
 /// A SubjectPublicKeyInfo of Ed25519 up to the key: SEQUENCE { SEQUENCE { OID 1.3.101.112 },
@@ -27,18 +26,18 @@ const PKCS8_BASE64_PREFIXES: [&str; 2] = ["MC4CAQAwBQYDK2Vw", "MFECAQEwBQYDK2Vw"
 
 /// An Ed25519 public key: a point of the curve, canonically encoded, not of small order.
 ///
-/// [`FromStr`] takes the 44-character text (white space at the ends is dropped), [`fmt::Display`]
-/// writes it.
+/// [`FromStr`] parses the 44-character text, ignoring surrounding white space; [`fmt::Display`] writes
+/// it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PublicKey([u8; 32]);
 
 impl PublicKey {
-    /// Takes the 32 bytes of RFC 8032, section 5.1.5.
+    /// Parses the 32 bytes of RFC 8032, section 5.1.5.
     ///
     /// # Errors
     ///
     /// [`KeyTextError::NotAPoint`] and [`KeyTextError::SmallOrder`]. A signature under a key of small
-    /// order can be made without any private key, so such a key would be an open door in a list.
+    /// order can be forged without a private key, so such a key in a list would admit anyone.
     pub fn from_bytes(bytes: [u8; 32]) -> Result<Self, KeyTextError> {
         // RFC 8032, section 5.1.3: y must be below p, which a round trip proves.
         let point = CompressedEdwardsY(bytes).decompress().ok_or(KeyTextError::NotAPoint)?;
@@ -56,12 +55,12 @@ impl PublicKey {
         &self.0
     }
 
-    /// Reads a DER SubjectPublicKeyInfo: what a peer sends as its raw public key (RFC 7250).
+    /// Parses a DER SubjectPublicKeyInfo: what a peer sends as its raw public key (RFC 7250).
     ///
     /// # Errors
     ///
-    /// [`KeyTextError::NotSpki`] for any byte that differs from the one encoding that RFC 8410
-    /// permits, and the errors of [`PublicKey::from_bytes`].
+    /// [`KeyTextError::NotSpki`] for any deviation from the one encoding that RFC 8410 permits, and the
+    /// errors of [`PublicKey::from_bytes`].
     pub fn from_spki(der: &[u8]) -> Result<Self, KeyTextError> {
         let key = der.strip_prefix(&SPKI_PREFIX).ok_or(KeyTextError::NotSpki)?;
         Self::from_bytes(key.try_into().map_err(|_| KeyTextError::NotSpki)?)
@@ -75,7 +74,7 @@ impl PublicKey {
         der
     }
 
-    /// The first 8 characters of the text: what stands for a peer without a name in logs and metrics.
+    /// The first 8 characters of the text, which identify a peer without a name in logs and metrics.
     pub fn short(&self) -> String {
         let mut text = self.to_string();
         text.truncate(SHORT_CHARS);
@@ -88,8 +87,8 @@ impl FromStr for PublicKey {
 
     fn from_str(text: &str) -> Result<Self, KeyTextError> {
         let text = text.trim();
-        // Tell the likely mix-ups first: their lengths and alphabets are wrong as well, and saying
-        // only that would send people looking for a typing error.
+        // Detect likely mix-ups first: their lengths and alphabets are wrong too, and saying only that
+        // would make users look for a typo.
         if is_ssh_key(text) {
             return Err(KeyTextError::SshKeyGiven);
         }
@@ -104,7 +103,7 @@ impl FromStr for PublicKey {
         if found != TEXT_CHARS {
             return Err(KeyTextError::WrongLength { found });
         }
-        // 44 characters can hold 33 bytes; the extra room lets those be refused, not overflow.
+        // 44 characters can hold 33 bytes; the spare byte lets those be rejected rather than overflow.
         let mut bytes = [0; 33];
         let bytes = Base64::decode(text, &mut bytes).map_err(|_| KeyTextError::NotBase64)?;
         Self::from_bytes(bytes.try_into().map_err(|_| KeyTextError::NotBase64)?)

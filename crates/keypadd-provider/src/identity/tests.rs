@@ -30,7 +30,7 @@ fn pem_block(der: &[u8]) -> String {
     pem_rfc7468::encode_string("PRIVATE KEY", Default::default(), der).unwrap()
 }
 
-/// The PEM block of a vector, without the line that says where it comes from.
+/// The PEM block of a vector, without its origin line.
 fn block(vector: &str) -> &str {
     vector.split_once('\n').expect("a first line").1
 }
@@ -120,7 +120,7 @@ fn debug_shows_no_secret() {
 }
 
 #[test]
-fn what_stands_in_place_of_a_public_key_is_named() {
+fn what_is_given_instead_of_a_public_key_is_named() {
     let middle_line = block(OPENSSL_PRIVATE).lines().nth(1).unwrap();
     let cases = [
         (OPENSSL_PRIVATE, KeyTextError::PrivateKeyGiven),
@@ -148,7 +148,7 @@ fn what_stands_in_place_of_a_public_key_is_named() {
 }
 
 #[test]
-fn what_stands_in_place_of_a_private_key_is_named() {
+fn what_is_given_instead_of_a_private_key_is_named() {
     let cases = [
         (RFC_8410_PUBLIC, KeyTextError::PublicKeyGiven),
         (OPENSSL_PUBLIC, KeyTextError::PublicKeyGiven),
@@ -206,7 +206,7 @@ fn bytes_that_are_no_canonical_point_are_refused() {
 }
 
 #[test]
-fn messages_are_one_line_and_repeat_nothing_of_the_text() {
+fn messages_are_one_line_and_quote_nothing_of_the_text() {
     let secret = block(OPENSSL_PRIVATE).lines().nth(1).unwrap();
     for text in [OPENSSL_PRIVATE, secret, &secret[20..], &secret[..44], &secret[20..64]] {
         for message in [public(text).err(), PrivateKey::from_pem(text).err()] {

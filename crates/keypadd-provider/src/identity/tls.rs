@@ -1,5 +1,5 @@
-//! A key pair as rustls wants it: a raw public key in place of a certificate (RFC 7250, RFC 8446
-//! section 4.4.2), at either end. Knows how to present a key, not how to judge the peer's.
+//! Presents a key pair to rustls as a raw public key instead of a certificate (RFC 7250, RFC 8446
+//! section 4.4.2), at either end.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use rustls::server::{AlwaysResolvesServerRawPublicKeys, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 
-use super::PrivateKey;
+use super::private::PrivateKey;
 
 impl PrivateKey {
     /// What a client presents when the server asks for its key: always this key, never an X.509
@@ -18,7 +18,7 @@ impl PrivateKey {
     ///
     /// # Errors
     ///
-    /// rustls's, if ring will not take the key; it has taken it before, so none is expected.
+    /// rustls's, if ring rejects the key; not expected, since ring has accepted it before.
     pub fn client_resolver(&self) -> Result<Arc<dyn ResolvesClientCert>, Error> {
         Ok(Arc::new(AlwaysResolvesClientRawPublicKeys::new(self.certified_key()?)))
     }

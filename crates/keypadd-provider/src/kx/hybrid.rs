@@ -1,4 +1,4 @@
-//! X25519MLKEM768 (draft-ietf-tls-ecdhe-mlkem, FIPS 203): a secret that stands while either half does.
+//! Implements X25519MLKEM768 (draft-ietf-tls-ecdhe-mlkem, FIPS 203), secure while either half is.
 //!
 //! Client share: encapsulation key (1,184) and X25519 share (32). Server share: ciphertext (1,088) and
 //! X25519 share (32). Secret: ML-KEM's 32 bytes, then X25519's. Every length is checked before either
@@ -13,8 +13,8 @@ use rustls::ffdhe_groups::FfdheGroup;
 use rustls::{Error, NamedGroup, ProtocolVersion};
 use zeroize::{Zeroize, Zeroizing};
 
+use super::share::{INVALID_SHARE, fill_random};
 use super::x25519::{self, Exchange};
-use super::{INVALID_SHARE, fill_random};
 
 /// ML-KEM-768's encapsulation key, the client's half (FIPS 203, table 3).
 const ENCAPSULATION_KEY_BYTES: usize = 1184;
@@ -25,7 +25,7 @@ const CIPHERTEXT_BYTES: usize = 1088;
 /// ML-KEM's part of the secret.
 const ML_KEM_SECRET_BYTES: usize = 32;
 
-/// The group, as rustls asks for it.
+/// The group, for rustls.
 #[derive(Debug)]
 pub(super) struct X25519MlKem768;
 
@@ -39,7 +39,7 @@ impl SupportedKxGroup for X25519MlKem768 {
         Ok(Box::new(ClientExchange::new(decapsulation_key, Exchange::start()?)))
     }
 
-    /// The server's side, in one step: it learns its secret while it makes its share.
+    /// The server's side, in one step: it computes its secret along with its share.
     fn start_and_complete(&self, client_share: &[u8]) -> Result<CompletedKeyExchange, Error> {
         let (key, classical_share) = split(client_share, ENCAPSULATION_KEY_BYTES)?;
         // FIPS 203, section 7.2: the type check, and the modulus check (no coefficient of 3,329 or
@@ -92,8 +92,8 @@ impl ClientExchange {
 }
 
 impl ActiveKeyExchange for ClientExchange {
-    /// A ciphertext of the right length always gives a secret; if it was not made for our key, the
-    /// secret is one that nobody else has (FIPS 203, section 6.3), and the handshake ends at Finished.
+    /// Every ciphertext of the right length yields a secret; if it was not made for our key, nobody else has
+    /// that secret (FIPS 203, section 6.3), and the handshake ends at Finished.
     fn complete(self: Box<Self>, server_share: &[u8]) -> Result<SharedSecret, Error> {
         let (ciphertext, classical_share) = split(server_share, CIPHERTEXT_BYTES)?;
         let ciphertext = Ciphertext::<MlKem768>::try_from(ciphertext).map_err(|_| INVALID_SHARE)?;
@@ -102,8 +102,8 @@ impl ActiveKeyExchange for ClientExchange {
         Ok(join(ml_kem_secret.as_slice(), classical_secret.as_bytes()))
     }
 
-    /// The X25519 half may be offered as a share of its own, so that a server that knows only X25519
-    /// costs no second round trip. rustls asks for it when both groups are configured.
+    /// Offers the X25519 half as a share of its own, which saves a round trip with a server that supports
+    /// only X25519. rustls asks for it if both groups are configured.
     fn hybrid_component(&self) -> Option<(NamedGroup, &[u8])> {
         Some((NamedGroup::X25519, self.classical.share()))
     }
@@ -125,7 +125,7 @@ impl ActiveKeyExchange for ClientExchange {
     }
 }
 
-/// ML-KEM's part of a share and X25519's; any other length than the sum is refused.
+/// Splits a share into ML-KEM's part and X25519's; refuses any other length than the sum.
 fn split(share: &[u8], ml_kem_bytes: usize) -> Result<(&[u8], &[u8]), Error> {
     if share.len() != ml_kem_bytes + x25519::SHARE_BYTES {
         return Err(INVALID_SHARE);
@@ -133,7 +133,7 @@ fn split(share: &[u8], ml_kem_bytes: usize) -> Result<(&[u8], &[u8]), Error> {
     Ok(share.split_at(ml_kem_bytes))
 }
 
-/// Both secrets, ML-KEM's first, in a buffer that never grows and so leaves no copy behind.
+/// Both secrets, ML-KEM's first, in a buffer that never grows, so it leaves no copy behind.
 fn join(ml_kem: &[u8], classical: &[u8]) -> SharedSecret {
     let mut secret = Vec::with_capacity(ML_KEM_SECRET_BYTES + x25519::SHARE_BYTES);
     secret.extend_from_slice(ml_kem);

@@ -1,8 +1,9 @@
-//! Diffie-Hellman modulo a prime, as the papers measured it: RFC 2409's groups 1 and 2, RFC 3526's group 15,
-//! and ffdhe3072 of RFC 7919 (shares and secrets as in RFC 8446 4.2.8.1 and 7.4.1). For measurements alone.
+//! Implements Diffie-Hellman modulo a prime, as the papers measured it, for measurements only: RFC 2409's
+//! groups 1 and 2, RFC 3526's group 15, and ffdhe3072 of RFC 7919 (shares and secrets as in RFC 8446 4.2.8.1
+//! and 7.4.1).
 //!
-//! All primes are safe and the generator is 2. Exponentiation is `crypto-bigint`'s, in constant time for
-//! exponents of one length; what it leaves on the stack is wiped. Knows no names of users.
+//! All primes are safe primes and the generator is 2. Exponentiation is `crypto-bigint`'s, constant-time for
+//! exponents of one length; what it leaves on the stack is wiped.
 
 use std::fmt;
 use std::sync::LazyLock;
@@ -14,22 +15,22 @@ use rustls::ffdhe_groups::FfdheGroup;
 use rustls::{Error, NamedGroup};
 use zeroize::{Zeroizing, zeroize_stack};
 
-use super::{INVALID_SHARE, fill_random};
+use super::share::{INVALID_SHARE, fill_random};
 
-/// Above what an exponentiation keeps on the stack: sixteen powers of 384 bytes, a product, copies.
+/// Upper bound on the stack of an exponentiation: sixteen powers of 384 bytes, a product, copies.
 const POWER_STACK_BYTES: usize = 32 << 10;
 
-/// TLS's range for private use among finite fields (RFC 8446 4.2.7).
+/// From TLS's private-use range of finite-field groups (RFC 8446 4.2.7).
 pub(super) static MODP_768: Modp<{ U768::LIMBS }, { U256::LIMBS }> =
     Modp::new(NamedGroup::Unknown(0x01FC), || {
         FixedMontyParams::new_vartime(Odd::from_be_hex(PRIME_768))
     });
-/// Likewise.
+/// From the same range.
 pub(super) static MODP_1024: Modp<{ U1024::LIMBS }, { U256::LIMBS }> =
     Modp::new(NamedGroup::Unknown(0x01FD), || {
         FixedMontyParams::new_vartime(Odd::from_be_hex(PRIME_1024))
     });
-/// Likewise.
+/// From the same range.
 pub(super) static MODP_3072: Modp<{ U3072::LIMBS }, { U320::LIMBS }> =
     Modp::new(NamedGroup::Unknown(0x01FE), || {
         FixedMontyParams::new_vartime(Odd::from_be_hex(PRIME_3072))
@@ -69,7 +70,7 @@ impl<const N: usize, const E: usize> SupportedKxGroup for Modp<N, E> {
     fn start(&self) -> Result<Box<dyn ActiveKeyExchange>, Error> {
         let mut bytes = Zeroizing::new(vec![0; Uint::<E>::BYTES]);
         fill_random(&mut bytes)?;
-        // Of full length, so that all exponents take the same time, and none is 0 or 1.
+        // Full length, so that all exponents take the same time, and none is 0 or 1.
         bytes[0] |= 0x80;
         Ok(Box::new(self.exchange(Zeroizing::new(Uint::from_be_slice(&bytes)))))
     }
@@ -83,7 +84,7 @@ impl<const N: usize, const E: usize> SupportedKxGroup for Modp<N, E> {
     }
 }
 
-/// One exchange: our exponent, and the share that was made from it.
+/// One exchange: our exponent and our share.
 pub(super) struct Exchange<const N: usize, const E: usize> {
     name: NamedGroup,
     params: FixedMontyParams<N>,
@@ -93,7 +94,7 @@ pub(super) struct Exchange<const N: usize, const E: usize> {
 
 impl<const N: usize, const E: usize> ActiveKeyExchange for Exchange<N, E> {
     /// RFC 7919 5.1: "Peers MUST validate each other's public key Y (dh_Ys offered by the server or dh_Yc
-    /// offered by the client) by ensuring that 1 < Y < p-1." Others lead to a secret that anybody knows.
+    /// offered by the client) by ensuring that 1 < Y < p-1." Others lead to a secret that anyone knows.
     fn complete(self: Box<Self>, peer: &[u8]) -> Result<SharedSecret, Error> {
         if peer.len() != Uint::<N>::BYTES {
             return Err(INVALID_SHARE);
@@ -119,7 +120,7 @@ impl<const N: usize, const E: usize> ActiveKeyExchange for Exchange<N, E> {
     }
 }
 
-/// `base` to the power of `exponent`, as many bytes as the prime has; the stack is wiped.
+/// `base` to the power of `exponent`, as long as the prime; wipes the stack.
 fn power<const N: usize, const E: usize>(
     params: &FixedMontyParams<N>,
     base: &Uint<N>,

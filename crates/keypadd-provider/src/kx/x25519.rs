@@ -1,7 +1,6 @@
-//! X25519 (RFC 7748, RFC 8446 section 4.2.8.2), on x25519-dalek.
+//! Implements X25519 (RFC 7748, RFC 8446 section 4.2.8.2) on x25519-dalek.
 //!
-//! The secret lives for one exchange and is wiped by its type. Knows nothing of the hybrid that is
-//! built on it.
+//! The secret lives for one exchange and is wiped by its type.
 
 use rustls::crypto::{ActiveKeyExchange, SharedSecret, SupportedKxGroup};
 use rustls::ffdhe_groups::FfdheGroup;
@@ -9,12 +8,12 @@ use rustls::{Error, NamedGroup};
 use x25519_dalek::{PublicKey, StaticSecret};
 use zeroize::Zeroizing;
 
-use super::{INVALID_SHARE, fill_random};
+use super::share::{INVALID_SHARE, fill_random};
 
 /// Length of either side's share, and of the secret.
 pub(super) const SHARE_BYTES: usize = 32;
 
-/// The group, as rustls asks for it.
+/// The group, for rustls.
 #[derive(Debug)]
 pub(super) struct X25519;
 
@@ -32,14 +31,14 @@ impl SupportedKxGroup for X25519 {
     }
 }
 
-/// One exchange: our secret, and the share that was made from it.
+/// One exchange: our secret and our share.
 pub(super) struct Exchange {
     secret: StaticSecret,
     share: PublicKey,
 }
 
 impl Exchange {
-    /// A fresh secret.
+    /// Generates a fresh secret.
     pub(super) fn start() -> Result<Self, Error> {
         let mut secret = Zeroizing::new([0; SHARE_BYTES]);
         fill_random(secret.as_mut_slice())?;
@@ -51,7 +50,7 @@ impl Exchange {
         Self { secret, share }
     }
 
-    /// What the peer needs.
+    /// Our share, for the peer.
     pub(super) fn share(&self) -> &[u8; SHARE_BYTES] {
         self.share.as_bytes()
     }
@@ -59,8 +58,8 @@ impl Exchange {
     /// The shared secret, 32 bytes, wiped when dropped.
     ///
     /// RFC 8446, section 7.4.2: implementations "MUST check whether the computed Diffie-Hellman
-    /// shared secret is the all-zero value and abort if so". A share of small order gives it, and
-    /// would let a third party know the secret.
+    /// shared secret is the all-zero value and abort if so". A share of small order yields it,
+    /// and would reveal the secret to third parties.
     pub(super) fn agree(self, peer: &[u8]) -> Result<x25519_dalek::SharedSecret, Error> {
         let peer: [u8; SHARE_BYTES] = peer.try_into().map_err(|_| INVALID_SHARE)?;
         let secret = self.secret.diffie_hellman(&PublicKey::from(peer));

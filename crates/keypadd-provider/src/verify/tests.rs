@@ -1,5 +1,5 @@
-//! Whole TLS 1.3 handshakes in memory: ring's suites, our groups, our judges. Each test states what
-//! either side ends with, because the session maps these errors to QUIC's close codes.
+//! Runs whole TLS 1.3 handshakes in memory, with ring's suites, our groups and our verifiers. Each test
+//! states both sides' errors, because the session maps them to QUIC's close codes.
 #![allow(clippy::unwrap_used)]
 
 use rustls::client::{AlwaysResolvesClientRawPublicKeys, ResolvesClientCert};
@@ -19,7 +19,7 @@ use super::*;
 use crate::identity::PrivateKey;
 use crate::kx::{Group, KeyExchange};
 
-/// A list for tests: the keys in it.
+/// A list with these keys.
 #[derive(Debug)]
 struct Keys(Vec<PublicKey>);
 
@@ -40,7 +40,7 @@ fn provider(kex: &[Group]) -> Arc<CryptoProvider> {
     })
 }
 
-/// One handshake's parties: who presents what, who expects whom.
+/// The parties of a handshake: who presents what, who expects whom.
 struct Parties {
     kex: Group,
     server_kex: Vec<Group>,
@@ -84,8 +84,8 @@ impl Parties {
     }
 }
 
-/// How a handshake ended at either side. The client may succeed and learn of its refusal later: in
-/// TLS 1.3 it finishes before the server has seen its key.
+/// How a handshake ended on each side. A client may succeed and be refused later: in TLS 1.3 it finishes
+/// before the server has seen its key.
 struct Outcome {
     client: Result<Connection, Error>,
     server: Result<Connection, Error>,
@@ -110,7 +110,7 @@ impl Outcome {
     }
 }
 
-/// Carries everything that `from` has to say; keeps the first error of `to`, which may still answer.
+/// Delivers all output of `from`; keeps the first error of `to`, which may still answer.
 fn deliver(from: &mut Connection, to: &mut Connection, error: &mut Option<Error>) {
     let mut wire = Vec::new();
     while from.wants_write() {
@@ -129,7 +129,7 @@ fn peer(connection: &Connection) -> PublicKey {
     PublicKey::from_spki(&certificates[0]).unwrap()
 }
 
-/// What a liar presents: the public key of one, the signature of another.
+/// An impostor's key: the public key of one, the signature of another.
 fn shown_but_not_held(shown: PublicKey, held: &PrivateKey) -> Arc<CertifiedKey> {
     let der = PrivatePkcs8KeyDer::from_pem_slice(held.to_pem().as_bytes()).unwrap();
     let signer = any_eddsa_type(&der).unwrap();
@@ -205,7 +205,7 @@ fn a_client_that_shows_a_key_but_does_not_hold_it_cannot_tell_whether_it_is_list
     }
 }
 
-/// Says that it has a raw public key, and then has none.
+/// Claims to have a raw public key, then presents none.
 #[derive(Debug)]
 struct EmptyHanded;
 
@@ -226,14 +226,14 @@ impl ResolvesClientCert for EmptyHanded {
 #[test]
 fn a_client_without_a_key_is_refused() {
     let (client, server) = (key(), key());
-    // One that does not know raw public keys, as every browser.
+    // A client without support for raw public keys, such as any browser.
     let parties = Parties { client: None, ..Parties::acquainted(&client, &server) };
     let (at_client, at_server) = parties.shake_hands().errors();
     let expected = PeerIncompatible::IncorrectCertificateTypeExtension;
     assert_eq!(at_server, Some(Error::PeerIncompatible(expected)));
     assert_eq!(at_client, Some(alert(AlertDescription::HandshakeFailure)));
 
-    // One that does, and keeps it to itself.
+    // A client with support that withholds its key.
     let client_resolver: Option<Arc<dyn ResolvesClientCert>> = Some(Arc::new(EmptyHanded));
     let parties = Parties { client: client_resolver, ..Parties::acquainted(&client, &server) };
     let (at_client, at_server) = parties.shake_hands().errors();
@@ -283,7 +283,7 @@ fn a_chain_behind_a_raw_key_is_refused() {
     assert_eq!(at_client, Some(alert(AlertDescription::BadCertificate)));
 }
 
-/// Signs under a scheme that nobody asked for.
+/// Signs with a scheme that was not offered.
 #[derive(Debug)]
 struct Unasked;
 

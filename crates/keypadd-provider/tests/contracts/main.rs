@@ -1,6 +1,6 @@
-//! What packet protection takes for granted of quinn and rustls, so that a release of theirs in which it no
-//! longer holds fails here, by name, before anything else does. The locked releases are asked, not their
-//! documentation; each claim says what rests on it.
+//! Tests what packet protection assumes of quinn and rustls, so that a release that breaks an assumption fails
+//! here, by name, before anything else. Tests the locked releases, not their documentation; each claim says
+//! what depends on it.
 
 mod pair;
 mod pool_switch;
@@ -40,7 +40,7 @@ fn after_updates() -> Pair {
 
 #[test]
 fn quinn_never_seals_a_number_twice_and_numbers_only_rise() {
-    // Rests on it: a sealing key that refuses every number not above the last one refuses no packet.
+    // Depends on it: a sealing key that refuses every number not above the last one refuses no packet.
     for end in after_updates().ends {
         let spaces: [fn(Origin) -> bool; 3] = [
             |origin| origin == Origin::Initial,
@@ -61,7 +61,7 @@ fn quinn_never_seals_a_number_twice_and_numbers_only_rise() {
 
 #[test]
 fn quinn_leaves_room_for_the_tag() {
-    // Rests on it: a buffer without that room is sent as zeros, and closes the connection.
+    // Depends on it: a buffer without that room is sent as zeros, and closes the connection.
     for end in after_updates().ends {
         let has_room = |act: Act| !matches!(act, Act::Sealed { room_for_tag: false, .. });
         assert!(end.record.acts().into_iter().all(has_room));
@@ -70,7 +70,7 @@ fn quinn_leaves_room_for_the_tag() {
 
 #[test]
 fn keys_come_in_the_order_that_tells_phases_apart() {
-    // Rests on it: the second keys of `write_handshake` are phase 0, the nth call of `next_1rtt_keys` makes
+    // Depends on it: the second keys of `write_handshake` are phase 0, the nth call of `next_1rtt_keys` makes
     // phase n + 1, and comes when phase n has just begun (session.rs counts calls).
     for end in after_updates().ends {
         let made: Vec<Origin> = (end.record.acts().into_iter())
@@ -97,7 +97,7 @@ fn keys_come_in_the_order_that_tells_phases_apart() {
 
 #[test]
 fn a_sending_phase_is_over_when_the_next_one_begins() {
-    // Rests on it: pads of a sending phase are wiped as soon as the next one is in use.
+    // Depends on it: pads of a sending phase are wiped as soon as the next one is in use.
     for end in after_updates().ends {
         let phases = (end.record.acts().into_iter()).filter_map(|act| match act {
             Act::Sealed { by: by @ (FIRST_PHASE | Origin::Next(_)), .. } => Some(by),
@@ -110,7 +110,7 @@ fn a_sending_phase_is_over_when_the_next_one_begins() {
 
 #[test]
 fn the_first_phase_has_10_to_999_packets() {
-    // Rests on it: how much is filled for a first phase. One end's update is both ends', so an end's phase may
+    // Depends on it: how much is filled for a first phase. One end's update is both ends', so an end's phase may
     // be shorter than its own count.
     let mut first = BTreeSet::new();
     for _ in 0..8 {
@@ -125,7 +125,7 @@ fn the_first_phase_has_10_to_999_packets() {
 
 #[test]
 fn later_phases_end_10000_packets_before_the_limit() {
-    // Rests on it: the limits that quinn is told, which are phases and 10,000 more (limits.rs). The client alone
+    // Depends on it: the limits that quinn is told, which are phases and 10,000 more (limits.rs). The client alone
     // has such a limit, so that all updates but the first are its own.
     let mut pair = Pair::new(SUITE, [Some(KEY_UPDATE_MARGIN + PHASE_PACKETS), None]);
     pair.run(4000, [true, true]);
@@ -140,7 +140,7 @@ fn later_phases_end_10000_packets_before_the_limit() {
 
 #[test]
 fn quinn_goes_on_under_a_key_whose_limit_has_passed() {
-    // What we do not rest on: an update needs an answer, and without one quinn seals beyond the limit that it
+    // What we do not depend on: an update needs an answer, and without one quinn seals beyond the limit that it
     // was told. That is why the sealing key counts by itself.
     let limit = KEY_UPDATE_MARGIN + PHASE_PACKETS;
     let mut pair = Pair::against_a_stubborn_server(SUITE, limit);
@@ -153,7 +153,7 @@ fn quinn_goes_on_under_a_key_whose_limit_has_passed() {
 
 #[test]
 fn each_type_of_packet_has_keys_of_its_own_and_there_is_no_0_rtt() {
-    // Rests on it: Initial packets never touch our ciphers, and nothing goes out under keys that could be
+    // Depends on it: Initial packets never touch our ciphers, and nothing goes out under keys that could be
     // replayed.
     for end in after_updates().ends {
         for act in end.record.acts() {
@@ -170,7 +170,7 @@ fn each_type_of_packet_has_keys_of_its_own_and_there_is_no_0_rtt() {
 
 #[test]
 fn initial_packets_are_sealed_under_public_keys_and_by_none_of_our_suites() {
-    // Rests on it: no pad is spent before a peer is known. The keys are RFC 9001's (5.2), made here from the
+    // Depends on it: no pad is spent before a peer is known. The keys are RFC 9001's (5.2), made here from the
     // connection ID that the client has drawn, by ring; the connection's own suite makes other bytes.
     let mut pair = Pair::new(SUITE, [None, None]);
     pair.run(100, [true, true]);
@@ -200,7 +200,7 @@ fn initial_packets_are_sealed_under_public_keys_and_by_none_of_our_suites() {
 
 #[test]
 fn dropped_connections_drop_their_keys() {
-    // Rests on it: pads and keys are wiped when quinn drops the packet keys.
+    // Depends on it: pads and keys are wiped when quinn drops the packet keys.
     let pair = after_updates();
     let records = pair.ends.each_ref().map(|end| Arc::clone(&end.record));
     drop(pair);

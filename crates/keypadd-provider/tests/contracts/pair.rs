@@ -1,4 +1,4 @@
-//! Two quinn-proto endpoints on a virtual clock and a network that loses nothing.
+//! Provides two quinn-proto endpoints on a virtual clock and a lossless network.
 
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -79,21 +79,21 @@ fn address(end: usize) -> SocketAddr {
 }
 
 impl Pair {
-    /// A client and a server that have just begun to shake hands, with what quinn is told of each one's limit.
+    /// A client and a server at the start of their handshake, with the limits that quinn is told.
     pub(crate) fn new(suite: Suite, limits: [Option<u64>; 2]) -> Self {
         let records = limits.map(|limit| Arc::new(Record::new(limit)));
         let by = Arc::clone(&records[1]);
         Self::interposed(suite, &PoolSwitch::default(), records, by)
     }
 
-    /// The same, without such limits; both draw on this.
+    /// The same, without such limits; both use this pool switch.
     pub(crate) fn switched(suite: Suite, switch: &PoolSwitch) -> Self {
         let records = [(); 2].map(|()| Arc::new(Record::new(None)));
         let by = Arc::clone(&records[1]);
         Self::interposed(suite, switch, records, by)
     }
 
-    /// The same, but the server answers in the first key phase for ever, and keeps no record.
+    /// The same, but the server stays in the first key phase forever, and keeps no record.
     pub(crate) fn against_a_stubborn_server(suite: Suite, limit: u64) -> Self {
         let records = [Some(limit), None].map(|limit| Arc::new(Record::new(limit)));
         Self::interposed(suite, &PoolSwitch::default(), records, Arc::new(Stubborn::default()))

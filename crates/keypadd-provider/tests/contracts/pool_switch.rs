@@ -1,5 +1,5 @@
-//! A pool that is exchanged, at every moment of a handshake and after it: what connections have then is what
-//! was chosen last. The filler is stepped, so that nothing is filled in between.
+//! Tests switching pools at every moment of a handshake and after it: connections use the last choice. Fillers
+//! are stepped, so that nothing is filled in between.
 
 use std::time::Duration;
 
@@ -11,21 +11,21 @@ use crate::pair::Pair;
 
 const SUITE: Suite = Suite::AES_256_CTR_HMAC_SHA256;
 
-/// A handshake takes 2, and some more until both ends are done with it.
+/// A handshake takes 2 ms, and a few more until both ends have confirmed it.
 const MILLIS: usize = 6;
 
 fn stepped() -> (Pool, Filler) {
     Pool::with_filler(PoolSettings { budget_bytes: 4 << 20 }).expect("memory")
 }
 
-/// Lets a filler do all that it would; what the pool holds then, in bytes.
+/// Steps a filler until it is done; the bytes that its pool holds then.
 fn filled((pool, filler): &mut (Pool, Filler)) -> u64 {
     while filler.step(Duration::ZERO) == Step::Worked {}
     pool.snapshot().filled_bytes
 }
 
-/// What the connection at each end has at hand, in bytes and each way, once its handshake is complete.
-fn at_hand(pair: &Pair) -> Vec<u64> {
+/// Precomputed bytes of the connection at each end, each way, once its handshake is complete.
+fn available(pair: &Pair) -> Vec<u64> {
     let keys = pair.ends.iter().map(|end| {
         let (_, connection) = end.connection.as_ref().expect("a connection");
         assert!(!connection.is_handshaking());
@@ -39,7 +39,7 @@ fn at_hand(pair: &Pair) -> Vec<u64> {
 }
 
 #[test]
-fn a_pool_that_goes_while_hands_are_shaken_is_held_by_nobody() {
+fn a_pool_removed_during_a_handshake_is_not_held() {
     for millis in 0..=MILLIS {
         let mut former = stepped();
         let switch = PoolSwitch::new(Some(former.0.clone()));
@@ -47,7 +47,7 @@ fn a_pool_that_goes_while_hands_are_shaken_is_held_by_nobody() {
         pair.run(millis, [false; 2]);
         switch.set(None);
         pair.run(100, [false; 2]);
-        assert_eq!(at_hand(&pair), [0; 4], "after {millis} ms");
+        assert_eq!(available(&pair), [0; 4], "after {millis} ms");
         assert_eq!(filled(&mut former), 0, "after {millis} ms");
         let (pool, mut filler) = former;
         drop(pool);
@@ -56,7 +56,7 @@ fn a_pool_that_goes_while_hands_are_shaken_is_held_by_nobody() {
 }
 
 #[test]
-fn a_pool_that_comes_while_hands_are_shaken_fills_for_both_ends_as_far_as_they_may() {
+fn a_pool_added_during_a_handshake_fills_for_both_ends_within_their_allowance() {
     for millis in 0..=MILLIS {
         let allowance = Allowance::new(256 << 10);
         let switch = PoolSwitch::default();
@@ -65,19 +65,19 @@ fn a_pool_that_comes_while_hands_are_shaken_fills_for_both_ends_as_far_as_they_m
         let (mut first, mut second) = (stepped(), stepped());
         for pools in [&first, &second] {
             switch.set(Some(pools.0.clone()));
-            // The same once more changes nothing.
+            // Setting it again changes nothing.
             switch.set(Some(pools.0.clone()));
             pair.run(50, [false; 2]);
         }
         assert_eq!(filled(&mut first), 0, "after {millis} ms");
         let bytes = filled(&mut second);
         assert!(bytes > 0 && bytes <= 256 << 10, "after {millis} ms: {bytes}");
-        assert!(at_hand(&pair).iter().all(|&bytes| bytes > 0), "after {millis} ms");
+        assert!(available(&pair).iter().all(|&bytes| bytes > 0), "after {millis} ms");
     }
 }
 
 #[test]
-fn pads_at_hand_stay_where_the_pool_does() {
+fn pads_are_kept_if_the_pool_stays() {
     let mut pools = stepped();
     let switch = PoolSwitch::new(Some(pools.0.clone()));
     let mut pair = Pair::switched(SUITE, &switch);
@@ -87,7 +87,7 @@ fn pads_at_hand_stay_where_the_pool_does() {
     let snapshot = pools.0.snapshot();
     assert_eq!((snapshot.filled_bytes, snapshot.pads_wasted_total), (bytes, 0));
     switch.set_excluding(Some(pools.0.clone()), &[SUITE.into()]);
-    assert_eq!(at_hand(&pair), [0; 4]);
+    assert_eq!(available(&pair), [0; 4]);
     assert_eq!(filled(&mut pools), 0);
     drop(pair);
     switch.set(Some(pools.0.clone()));

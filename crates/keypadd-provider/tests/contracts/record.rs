@@ -1,4 +1,4 @@
-//! Writes down what quinn does with the sealing keys of one end.
+//! Records what quinn does with the sealing keys of one end.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

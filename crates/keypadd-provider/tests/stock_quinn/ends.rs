@@ -1,4 +1,4 @@
-//! Two endpoints on loopback: one with our packet protection, one as quinn and ring ship it.
+//! Provides two endpoints on loopback: one with our packet protection, one stock quinn with ring.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use rustls::crypto::ring::cipher_suite::{TLS13_AES_128_GCM_SHA256, TLS13_AES_256
 use rustls::crypto::ring::default_provider;
 use rustls::version::TLS13;
 
-/// Which end is ours.
+/// The end that is ours.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Role {
     Client,
@@ -91,7 +91,7 @@ pub(crate) fn key() -> Arc<PrivateKey> {
     Arc::new(PrivateKey::generate().expect("randomness"))
 }
 
-/// ring's provider as it comes, cut to one suite.
+/// ring's provider, reduced to one suite.
 fn provider(suite: Suite) -> Arc<CryptoProvider> {
     let stock = match suite {
         Suite::AES_128_GCM => TLS13_AES_128_GCM_SHA256,

@@ -1,5 +1,5 @@
-//! Our packet protection against a stock quinn endpoint with ring's own suites: the standard
-//! suites are plain QUIC on the wire, in both roles, pooled or not.
+//! Tests our packet protection against a stock quinn endpoint with ring's suites: the standard suites are
+//! plain QUIC on the wire, in both roles, pooled or not.
 
 mod ends;
 mod strangers;

@@ -1,5 +1,5 @@
-//! No chunk for strangers: a server has 1-RTT keys before it knows who the client is, and must
-//! not spend its filler on whoever knocks.
+//! Tests that strangers cost no keystream: a server has 1-RTT keys before it knows who the client is, and must
+//! not fill lanes for just anyone.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
