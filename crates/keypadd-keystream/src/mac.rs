@@ -300,7 +300,7 @@ mod tests {
             let other = key.tag(PacketNumber::new(0), b"abc", b"defg", &mask);
             let masked = key.tag(number, b"abc", b"defg", &[1; TAG_BYTES]);
             match key.0 {
-                // GCM binds the number through the mask, which is made of it.
+                // GCM binds the number through the mask, which depends on it.
                 Inner::Ghash(_) => assert!(tag == other && tag != masked),
                 _ => assert!(tag != other && tag == masked),
             }

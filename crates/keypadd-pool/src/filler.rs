@@ -179,7 +179,7 @@ impl Filler {
         self.cpu_spent = cpu;
     }
 
-    /// Generates at most one chunk, after planning anew if the last plan is done. Never waits. `now`
+    /// Generates at most one chunk, after making a new plan if the last one is done. Never waits. `now`
     /// counts from any fixed moment; rates are computed from it.
     pub fn step(&mut self, now: Duration) -> Step {
         if self.state.stop.load(Relaxed) {

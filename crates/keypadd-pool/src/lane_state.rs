@@ -37,17 +37,17 @@ pub(crate) struct PartState {
     resume: AtomicU64,
 }
 
-/// The value of `recall` while no chunk is asked back.
+/// The value of `recall` without a recall.
 const NO_RECALL: u64 = 0;
 
 impl PartState {
-    /// Asks for all but the nearest `keep` chunks, counting the current one, and for those kept for
-    /// late packets. The filler pushes nothing until they are back.
+    /// Recalls all but the nearest `keep` chunks, counting the current one, and those kept for late
+    /// packets. The filler pushes nothing until they are back.
     pub(crate) fn recall(&self, keep: u64) {
         self.recall.store(keep + 1, Release);
     }
 
-    /// The number of chunks to keep, if the filler has asked for the others and not got them yet.
+    /// The number of chunks to keep, if a recall is outstanding.
     #[inline(always)]
     pub(crate) fn recalled(&self) -> Option<u64> {
         // Pairs with the filler's store: everything that it had pushed by then is in the queue.

@@ -64,7 +64,7 @@ pub(crate) struct PooledSession {
     announced: bool,
 }
 
-/// The handshake in progress, then what quinn still asks about it.
+/// The handshake in progress, then the results that quinn still needs.
 enum Tls {
     Handshaking(Box<Connection>),
     Done {

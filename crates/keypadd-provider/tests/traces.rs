@@ -43,19 +43,19 @@ const UPDATES: usize = 3;
 const PHASES: usize = UPDATES + 3;
 /// The pool of both ends.
 const POOL_BYTES: usize = 1 << 20;
-/// What each round of traffic carries each way.
+/// Bytes of each round of traffic, each way.
 const ROUND_BYTES: usize = 200 << 10;
-/// Segments of 64 packets whose subkeys and pads are looked for.
+/// Segments of 64 packets whose subkeys and pads to search for.
 const SEGMENTS: u64 = 24;
-/// Where in a pad: in its head, twice in its body.
+/// Positions in a pad: one in its head, two in its body.
 const PLACES: [usize; 3] = [32, 400, 1200];
 /// Bytes of a pad in the pool.
 const PAD_BYTES: usize = 1456;
-/// Packets that may be padded with zeros, which makes them keystream: those of the handshake's datagrams
+/// Packets that may be padded with zeros, and so contain plain keystream: those in the handshake's datagrams
 /// (RFC 9000 section 14.1).
 const PADDED_PACKETS: usize = 16;
 
-/// What rustls logs, each byte inverted, so that the log is not found.
+/// The secrets that rustls logs, inverted byte by byte, so that the search does not find the log.
 #[derive(Debug, Default)]
 struct Inverted(Mutex<BTreeMap<String, Vec<u8>>>);
 
@@ -97,7 +97,7 @@ fn expand(key: &[u8], info: &[u8], bytes: usize) -> Vec<u8> {
     out
 }
 
-/// All keys of a connection by what they are: two directions, some phases.
+/// All keys of a connection, with their kinds: two directions, several phases.
 fn keys(suite: Suite, log: &Inverted) -> Vec<(&'static str, Vec<u8>)> {
     let protection = suite.protection();
     let log = log.0.lock().expect("no panic");
@@ -136,7 +136,7 @@ fn keys(suite: Suite, log: &Inverted) -> Vec<(&'static str, Vec<u8>)> {
     keys
 }
 
-/// The key of a segment as it is derived and, with parity, as it is used.
+/// The key of a segment, as derived and, with parity set, as used.
 fn subkey(key: &[u8], segment: u64) -> [(&'static str, Vec<u8>); 2] {
     let info = [b"keypadd sub".as_slice(), &segment.to_be_bytes(), &[0]].concat();
     let derived = expand(key, &info, 24);
@@ -159,8 +159,8 @@ fn pads(suite: Suite, key: &[u8], iv: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
     pads
 }
 
-/// What the `polyval` crate keeps beside GHASH's key, of which that follows: half of a product that is its own
-/// way to multiply. (SP 800-38D section 7.1, step 1; RFC 8452, appendix A; polyval's `compute_d`.)
+/// What the `polyval` crate stores beside GHASH's key, and derives from it: half of a product for its way of
+/// multiplying. (SP 800-38D section 7.1, step 1; RFC 8452, appendix A; polyval's `compute_d`.)
 fn ghash_key(key: &[u8]) -> Vec<u8> {
     let mut block = [0; 16].into();
     match key.len() {
@@ -175,7 +175,7 @@ fn ghash_key(key: &[u8]) -> Vec<u8> {
     (h.rotate_left(64) ^ product).to_le_bytes().to_vec()
 }
 
-/// A hash's block that begins with an HMAC key, as the inner and the outer hash take it (RFC 2104 section 2).
+/// The first blocks of the inner and the outer hash of an HMAC (RFC 2104 section 2).
 fn hmac_blocks(key: &[u8]) -> [[u8; 64]; 2] {
     [0x36, 0x5c].map(|pad| {
         let mut block = [pad; 64];
@@ -184,7 +184,7 @@ fn hmac_blocks(key: &[u8]) -> [[u8; 64]; 2] {
     })
 }
 
-/// The two states of an HMAC's key as they lie in memory.
+/// The two states of an HMAC-SHA-256 key as stored in memory.
 fn sha256_states(key: &[u8]) -> [(&'static str, Vec<u8>); 2] {
     // FIPS 180-4 section 5.3.3.
     let begin = [
@@ -204,7 +204,7 @@ fn sha256_states(key: &[u8]) -> [(&'static str, Vec<u8>); 2] {
     })
 }
 
-/// Likewise.
+/// As [`sha256_states`], for HMAC-SHA-1.
 fn sha1_states(key: &[u8]) -> [(&'static str, Vec<u8>); 2] {
     // FIPS 180-4 section 5.3.1.
     let begin = [0x6745_2301, 0xefcd_ab89, 0x98ba_dcfe, 0x1032_5476, 0xc3d2_e1f0];
@@ -215,8 +215,8 @@ fn sha1_states(key: &[u8]) -> [(&'static str, Vec<u8>); 2] {
     })
 }
 
-/// Writes all memory that the process can write to a file: also the stacks of threads that are over. The file
-/// has no name any more, so that nothing is left of it if this process dies.
+/// Copies all writable memory of the process to a file, including the stacks of finished threads. The file is
+/// unlinked, so that nothing is left of it if this process dies.
 fn snapshot() -> File {
     let maps = fs::read_to_string("/proc/self/maps").expect("proc is mounted");
     let memory = File::open("/proc/self/mem").expect("one's own memory");
@@ -225,7 +225,7 @@ fn snapshot() -> File {
     let mut file = File::create_new(&path).expect("a file");
     fs::remove_file(path).expect("it is there");
     let mut piece = vec![0; PIECE_BYTES];
-    // What lies here is an echo of what was read before.
+    // This buffer holds copies of what was read before.
     let own = piece.as_ptr() as u64..piece.as_ptr() as u64 + PIECE_BYTES as u64;
     for line in maps.lines() {
         let mut words = line.split_whitespace();
@@ -250,7 +250,7 @@ fn snapshot() -> File {
     file
 }
 
-/// What of these a snapshot holds, by what it is.
+/// The kinds of keys that a snapshot contains.
 fn found(keys: &[(&'static str, Vec<u8>)], mut snapshot: File) -> BTreeSet<&'static str> {
     let mut memory = Vec::new();
     snapshot.rewind().expect("a file");
@@ -269,7 +269,7 @@ fn found(keys: &[(&'static str, Vec<u8>)], mut snapshot: File) -> BTreeSet<&'sta
     windows.filter(|window| begins[begin(window)]).filter_map(of).collect()
 }
 
-/// Sends so much each way on a stream of its own.
+/// Sends a round of traffic each way on a new stream.
 async fn carry([client, server]: [&Connection; 2]) {
     let text = vec![0x5a; ROUND_BYTES];
     let ask = async {
@@ -289,7 +289,7 @@ async fn carry([client, server]: [&Connection; 2]) {
     assert!(heard == text);
 }
 
-/// Lives the life of one connection, with a pool at both ends; what memory held just before its end.
+/// Runs one connection with a pool at both ends; returns a snapshot of memory just before it closes.
 async fn live(suite: Suite, log: &Arc<Inverted>) -> File {
     let key = || Arc::new(PrivateKey::generate().expect("randomness"));
     let keys = [key(), key()];
@@ -307,7 +307,7 @@ async fn live(suite: Suite, log: &Arc<Inverted>) -> File {
     let allowed = Arc::new(Only(keys[0].public()));
     let server = server_config_with(&settings(1), allowed, &hooks).expect("settings");
     let loopback = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    // Probes of the path would be padded with zeros, which makes them keystream.
+    // Path probes would be padded with zeros, and so contain plain keystream.
     let mut transport = TransportConfig::default();
     transport.mtu_discovery_config(None);
     let transport = Arc::new(transport);
@@ -330,7 +330,7 @@ async fn live(suite: Suite, log: &Arc<Inverted>) -> File {
             client.force_key_update();
         }
     }
-    // A filler that gets little time begins late.
+    // A filler that gets little CPU time starts late.
     let deadline = Instant::now() + Duration::from_secs(120);
     while pool.snapshot().filled_bytes < POOL_BYTES as u64 / 2 {
         assert!(Instant::now() < deadline, "the pool stays empty");
@@ -344,7 +344,7 @@ async fn live(suite: Suite, log: &Arc<Inverted>) -> File {
     alive
 }
 
-/// Waits until the pool's filler has ended, and has given its keys up.
+/// Waits until the pool's filler has ended, and has dropped its keys.
 fn wait_for_the_filler() {
     let is_filler = |thread: fs::DirEntry| {
         fs::read_to_string(thread.path().join("comm")).is_ok_and(|name| name == "keypadd-fill\n")
@@ -356,12 +356,12 @@ fn wait_for_the_filler() {
     }
 }
 
-/// What libraries leave; docs/DESIGN.md has it in words. rustls moves secrets from one
-/// place to another, and wipes the last one; ring wipes nothing.
+/// What libraries leave (docs/DESIGN.md): rustls moves secrets, and wipes only the last copy; ring wipes
+/// nothing.
 const LIBRARIES_LEAVE: [&str; 5] =
     ["handshake secret", "traffic secret", "header key", "packet key of ring's", "IV"];
 
-/// What a MAC's key is in our memory. The `polyval` crate keeps it so where the CPU multiplies without carries.
+/// The kind of a suite's MAC key in our memory. This is `polyval`'s layout on CPUs with carry-less multiplication.
 fn state_of(suite: Suite) -> &'static str {
     match suite.protection().mac() {
         Mac::Ghash

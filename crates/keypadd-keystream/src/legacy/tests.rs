@@ -59,7 +59,7 @@ fn rfc_2268_blocks_are_reproduced_as_pads() {
 
 /// The 64 weak, semi-weak and possibly weak keys by their structure, not from the crate's list:
 /// every byte follows one of four patterns, the same in both halves of the key, and the
-/// choices of a half XOR to zero. Such a key makes at most four different round keys.
+/// choices of a half XOR to zero. Such a key has at most four different round keys.
 fn weak_keys() -> Vec<[u8; 8]> {
     const LEFT: [u8; 4] = [0x01, 0x1f, 0xe0, 0xfe];
     const RIGHT: [u8; 4] = [0x01, 0x0e, 0xf1, 0xfe];

@@ -92,7 +92,7 @@ fn no_truncated_packet_is_accepted() {
                 let forged = &target.packet[..bytes];
                 assert!(!target.is_accepted(NUMBER, forged), "{} to {bytes}", target.suite);
             }
-            // What is too short to have a tag is refused before it is judged.
+            // A packet too short for a tag is refused before verification.
             (PACKET_BYTES - HEADER.len() - TAG_BYTES) as u64
         });
     });

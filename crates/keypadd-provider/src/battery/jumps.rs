@@ -24,7 +24,7 @@ fn fill(filler: &mut Filler) {
 #[test]
 fn a_jump_costs_the_packet_path_nothing_new_and_the_filler_one_budget() {
     for suite in with_pads() {
-        // The filler makes all that it may between two packets, or never runs.
+        // The filler fills everything between two packets, or never runs.
         for is_filled in [true, false] {
             let (sender, receiver) = (Sender::new(suite), Receiver::new(suite));
             let seals = sender.key(0, &material(suite, 12));

@@ -15,23 +15,23 @@ const HEADER: &[u8] = b"a header of 19 byte";
 const SEGMENT: u64 = SEGMENT_PACKETS as u64;
 /// The largest payload that fits in a UDP datagram over IPv4.
 const LONGEST: usize = 65_527;
-/// Cases where PROPTEST_CASES says nothing: a case is every suite with three senders and three receivers each.
+/// Cases unless PROPTEST_CASES is set; a case runs every suite with three senders and three receivers each.
 const CASES: u32 = 6;
 
-/// A packet to come.
+/// A packet to send.
 #[derive(Clone, Copy, Debug)]
 struct Packet {
     bytes: usize,
     next: Next,
-    /// Packets of a case arrive in the order of these.
+    /// Sort key for the order of arrival.
     arrival: u8,
 }
 
-/// Where the packet after it is.
+/// The position of the next packet.
 #[derive(Clone, Copy, Debug)]
 enum Next {
     After(u64),
-    /// At the next border of segments: which side of it.
+    /// At the next segment boundary: the side.
     Border(u64),
 }
 
@@ -65,7 +65,7 @@ proptest! {
     #![proptest_config(config())]
 
     #[test]
-    fn sources_seal_the_same_bytes_and_open_each_others(
+    fn all_sources_seal_the_same_bytes_and_open_each_others_packets(
         packets in prop::collection::vec(packets(), 1..30),
         seed in any::<u8>(),
         is_in_order in any::<bool>(),
@@ -76,7 +76,7 @@ proptest! {
     }
 }
 
-/// Sends packets; they arrive in order or not, and twice.
+/// Sends packets, which arrive in any order, and twice.
 fn run(
     suite: Protection,
     seed: u8,
@@ -113,7 +113,7 @@ fn run(
     }
     let (mut newest, mut came) = (0, HashSet::new());
     for (_, number, payload, sealed) in sent.iter().chain(&sent) {
-        // What comes again, or so late that nobody can tell, opens nowhere.
+        // A replay, or a packet too late to know, does not open.
         newest = newest.max(*number);
         let is_new = newest - number < WINDOW_PACKETS && came.insert(*number);
         for (pads, _, key) in &receivers {

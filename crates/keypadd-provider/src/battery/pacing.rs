@@ -12,7 +12,7 @@ use crate::seal::SealKey;
 const HEADER: &[u8] = b"header";
 const PAYLOAD_BYTES: [usize; 4] = [1, 40, 1_400, 5_000];
 
-/// Counts the bytes that are made.
+/// Counts the bytes generated.
 #[derive(Clone, Default)]
 struct Counts(Arc<AtomicUsize>);
 
@@ -44,7 +44,7 @@ fn a_pace_sees_every_byte_of_keystream_and_changes_none() {
             assert!(open(&opens, number, HEADER, &sealed) == Some(payload(bytes)), "{suite}");
             assert_eq!(counts.0.load(Relaxed) - before, pad_bytes, "{suite}: opening {bytes}");
         }
-        // Chunks too: what a filler makes.
+        // The filler's chunks too.
         let (_, keystream) = KeyProtection::derive(suite, &material, engine);
         let before = counts.0.load(Relaxed);
         let mut chunk = vec![0; 64 * 128];

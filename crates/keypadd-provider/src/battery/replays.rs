@@ -54,7 +54,7 @@ fn a_packet_opens_once() {
 }
 
 #[test]
-fn a_packet_left_of_the_window_is_refused_unseen() {
+fn a_packet_older_than_the_window_is_refused() {
     each_source(|suite, pads, receiver, deliver| {
         let newest = WINDOW_PACKETS + 100;
         assert!(deliver(0, newest));
@@ -88,7 +88,7 @@ fn a_forgery_neither_uses_a_number_up_nor_moves_the_window() {
         assert_eq!(open(&opens, 7, HEADER, &[0x17; 316]), None);
         assert_eq!(open(&opens, (1 << 62) - 1, HEADER, &sealed), None);
         assert_eq!(open(&opens, 7, HEADER, &sealed), Some(payload(300)), "{suite}");
-        // A forged replay is a forgery: whoever lacks the key learns nothing about the window.
+        // A forged replay is a forgery: without the key, one learns nothing about the window.
         assert_eq!(open(&opens, 7, HEADER, &[0x17; 316]), None);
         assert_eq!((receiver.meters.open_failures(), receiver.meters.replays()), (3, 0));
     }

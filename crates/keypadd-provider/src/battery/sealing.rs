@@ -38,7 +38,7 @@ fn a_number_not_above_the_last_yields_zeros_and_ends_the_key() {
 }
 
 #[test]
-fn the_last_number_of_64_bits_is_refused_and_does_not_begin_the_count_anew() {
+fn the_last_64_bit_number_is_refused_and_does_not_restart_the_count() {
     for suite in Protection::all() {
         let sender = Sender::new(suite);
         let key = sender.key(0, &material(suite, 1));
@@ -74,7 +74,7 @@ fn a_retired_key_seals_only_zeros() {
 }
 
 #[test]
-fn a_key_asks_for_the_end_64_packets_early_and_then_stops() {
+fn a_key_requests_closing_64_packets_early_and_then_stops() {
     const HARD_STOP: u64 = 200;
     for suite in Protection::all() {
         let limits = Limits { hard_stop: HARD_STOP, ..Limits::of(suite) };
@@ -96,7 +96,7 @@ fn a_key_asks_for_the_end_64_packets_early_and_then_stops() {
 }
 
 #[test]
-fn a_key_asks_for_its_successor_by_bytes_then_for_the_end_and_stops_at_twice_as_many() {
+fn a_key_requests_an_update_by_bytes_then_closing_and_stops_at_twice_as_many() {
     const PHASE_BYTES: u64 = 8 << 20;
     let longest = PAYLOAD_BYTES_MAX as u64;
     for suite in [Suite::AES_256_GCM, Suite::TRIPLE_DES_CTR_HMAC_SHA1].map(Protection::from) {

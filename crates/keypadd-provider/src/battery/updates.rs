@@ -174,7 +174,7 @@ fn a_rekey_under_steady_terminal_traffic_causes_no_miss() {
             keystrokes(&mut link, 10);
             let in_use = link.phase_in_use();
             link.opens[..in_use].fill_with(|| None);
-            // After so many packets, as quinn does it, or sooner, when the time is up.
+            // After this many packets, as quinn does, or sooner, when time is up.
             if is_by_time {
                 keystrokes(&mut link, 70);
                 link.each_direction(|phases| phases.expect_update());
@@ -235,7 +235,7 @@ fn late_packets_of_a_past_phase_open_until_its_key_is_dropped() {
 }
 
 #[test]
-fn memory_of_retired_phases_and_dropped_keys_comes_home() {
+fn memory_of_retired_phases_and_dropped_keys_comes_back() {
     let pool = new_pool(4 << 20);
     let is_home = || pool.snapshot().filled_bytes == 0;
     for suite in with_pads() {

@@ -174,7 +174,7 @@ fn damaged_pkcs8_is_refused() {
     for cut in 1..v2.len() {
         assert_eq!(private(&pem_block(&v2[..cut])), KeyTextError::Damaged, "{cut}");
     }
-    // Any bit of the seed or of the public key beside it makes the two disagree.
+    // Flipping any bit of the seed or of the public key makes the two disagree.
     for at in (16..48).chain(v2.len() - 32..v2.len()) {
         let mut changed = v2.clone();
         changed[at] ^= 1;
@@ -193,7 +193,7 @@ fn public_keys_of_small_order_are_refused() {
 }
 
 #[test]
-fn bytes_that_are_no_canonical_point_are_refused() {
+fn bytes_other_than_a_canonical_point_are_refused() {
     // y = 2 is on no point; y = p + 3 is y = 3 written a second way (RFC 8032, section 5.1.3).
     let (mut off_curve, mut three, mut three_again) = ([0; 32], [0; 32], [0xff; 32]);
     off_curve[0] = 2;

@@ -13,7 +13,7 @@ use rustls::sign::CertifiedKey;
 use super::private::PrivateKey;
 
 impl PrivateKey {
-    /// What a client presents when the server asks for its key: always this key, never an X.509
+    /// Resolves a client's credentials: always this key, never an X.509
     /// certificate.
     ///
     /// # Errors
@@ -23,7 +23,7 @@ impl PrivateKey {
         Ok(Arc::new(AlwaysResolvesClientRawPublicKeys::new(self.certified_key()?)))
     }
 
-    /// What a server presents, whatever name the client asked for.
+    /// Resolves a server's credentials, whatever server name the client requests.
     ///
     /// # Errors
     ///

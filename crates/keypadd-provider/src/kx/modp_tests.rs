@@ -66,7 +66,7 @@ fn agree_as_outside_rust<const N: usize, const E: usize>(
 }
 
 #[test]
-fn exchanges_are_those_of_pow() {
+fn exchanges_match_those_of_python() {
     agree_as_outside_rust(&modp::MODP_768, MeasureKeyExchange::Modp768);
     agree_as_outside_rust(&modp::MODP_1024, MeasureKeyExchange::Modp1024);
     agree_as_outside_rust(&modp::MODP_3072, MeasureKeyExchange::Modp3072);
@@ -74,7 +74,7 @@ fn exchanges_are_those_of_pow() {
 }
 
 #[test]
-fn ffdhe3072_is_the_prime_that_rustls_knows() {
+fn ffdhe3072_is_the_prime_of_rustls() {
     assert_eq!(vectors(MeasureKeyExchange::Ffdhe3072)[0]["prime"], ffdhe_groups::FFDHE3072.p);
     assert_eq!(ffdhe_groups::FFDHE3072.g, [2]);
 }
@@ -117,7 +117,7 @@ fn shares_out_of_range_or_of_another_length_are_refused_in_both_roles() {
 }
 
 #[test]
-fn names_are_distinct_and_neither_parser_takes_the_other_kinds() {
+fn names_are_distinct_and_neither_parser_accepts_the_other_kinds() {
     for kex in MeasureKeyExchange::ALL {
         assert_eq!(kex.to_string().parse(), Ok(kex));
         assert!(kex.name().parse::<KeyExchange>().is_err());

@@ -141,7 +141,7 @@ fn alert(description: AlertDescription) -> Error {
 }
 
 #[test]
-fn the_right_keys_meet_over_every_key_exchange() {
+fn the_right_keys_connect_over_every_key_exchange() {
     for kex in Group::all() {
         let (client, server) = (key(), key());
         let outcome = Parties { kex, ..Parties::acquainted(&client, &server) }.shake_hands();
@@ -180,7 +180,7 @@ fn a_server_with_another_key_than_the_pinned_one_is_refused() {
 }
 
 #[test]
-fn a_server_that_shows_the_pinned_key_but_does_not_hold_it_is_refused() {
+fn a_server_without_the_pinned_private_key_is_refused() {
     let (client, server) = (key(), key());
     let liar = shown_but_not_held(server.public(), &key());
     let liar = Arc::new(AlwaysResolvesServerRawPublicKeys::new(liar));
@@ -191,7 +191,7 @@ fn a_server_that_shows_the_pinned_key_but_does_not_hold_it_is_refused() {
 }
 
 #[test]
-fn a_client_that_shows_a_key_but_does_not_hold_it_cannot_tell_whether_it_is_listed() {
+fn a_client_without_the_private_key_cannot_tell_whether_a_key_is_listed() {
     let (client, server) = (key(), key());
     for listed in [vec![client.public()], vec![]] {
         let liar = shown_but_not_held(client.public(), &key());
@@ -253,7 +253,7 @@ fn no_common_key_exchange_is_an_error_of_its_own() {
 }
 
 #[test]
-fn a_certificate_that_is_no_ed25519_key_is_refused() {
+fn a_certificate_other_than_an_ed25519_key_is_refused() {
     let (client, server) = (key(), key());
     let mut weak = client.public().spki();
     weak[12..].fill(0);

@@ -20,7 +20,7 @@ use rustls::quic::Version;
 use pair::Pair;
 use record::{Act, Form};
 
-/// What quinn keeps free below the limit that it is told; limits.rs adds it.
+/// The margin that quinn keeps below the reported limit; limits.rs adds it.
 const KEY_UPDATE_MARGIN: u64 = 10_000;
 /// Packets of later phases in these tests.
 const PHASE_PACKETS: u64 = 150;
@@ -69,7 +69,7 @@ fn quinn_leaves_room_for_the_tag() {
 }
 
 #[test]
-fn keys_come_in_the_order_that_tells_phases_apart() {
+fn keys_come_in_the_order_of_their_phases() {
     // Depends on it: the second keys of `write_handshake` are phase 0, the nth call of `next_1rtt_keys` makes
     // phase n + 1, and comes when phase n has just begun (session.rs counts calls).
     for end in after_updates().ends {
@@ -83,7 +83,7 @@ fn keys_come_in_the_order_that_tells_phases_apart() {
         assert!(nexts > 5, "{made:?}");
         let expected = [Origin::Handshake(0), FIRST_PHASE].into_iter();
         assert!(made.iter().copied().eq(expected.chain((0..nexts).map(Origin::Next))), "{made:?}");
-        // Nothing is sealed by the keys of a phase before those of the phase after it were made.
+        // The keys of a phase seal nothing before those of the next phase are derived.
         let acts = end.record.acts();
         for nth in 0..nexts - 1 {
             let used = acts
@@ -110,8 +110,8 @@ fn a_sending_phase_is_over_when_the_next_one_begins() {
 
 #[test]
 fn the_first_phase_has_10_to_999_packets() {
-    // Depends on it: how much is filled for a first phase. One end's update is both ends', so an end's phase may
-    // be shorter than its own count.
+    // Depends on it: how much is filled for a first phase. An update by one end updates both, so an end's phase
+    // may be shorter than its own count.
     let mut first = BTreeSet::new();
     for _ in 0..8 {
         for end in after_updates().ends {
@@ -125,25 +125,25 @@ fn the_first_phase_has_10_to_999_packets() {
 
 #[test]
 fn later_phases_end_10000_packets_before_the_limit() {
-    // Depends on it: the limits that quinn is told, which are phases and 10,000 more (limits.rs). The client alone
+    // Depends on it: the reported limits, which are phases plus 10,000 (limits.rs). The client alone
     // has such a limit, so that all updates but the first are its own.
     let mut pair = Pair::new(SUITE, [Some(KEY_UPDATE_MARGIN + PHASE_PACKETS), None]);
     pair.run(4000, [true, true]);
     let phases = (1..).map(|nth| pair.ends[0].record.sealed_by(Origin::Next(nth)));
     let begins: Vec<u64> = phases.map_while(|numbers| numbers.first().copied()).collect();
     let spans: Vec<u64> = begins.windows(2).map(|begins| begins[1] - begins[0]).collect();
-    // A number that quinn skips where a phase begins or ends is counted with the one or the other.
+    // A number that quinn skips at a phase boundary may count for either phase.
     assert!(spans.iter().all(|span| span.abs_diff(PHASE_PACKETS) <= 2), "{spans:?}");
     let exact = spans.iter().filter(|span| **span == PHASE_PACKETS).count();
     assert!(spans.len() > 15 && exact > spans.len() / 2, "{spans:?}");
 }
 
 #[test]
-fn quinn_goes_on_under_a_key_whose_limit_has_passed() {
-    // What we do not depend on: an update needs an answer, and without one quinn seals beyond the limit that it
-    // was told. That is why the sealing key counts by itself.
+fn quinn_keeps_using_a_key_past_its_limit() {
+    // The sealing key counts packets itself for this reason: an update needs an answer, and without one quinn
+    // seals beyond the reported limit.
     let limit = KEY_UPDATE_MARGIN + PHASE_PACKETS;
-    let mut pair = Pair::against_a_stubborn_server(SUITE, limit);
+    let mut pair = Pair::with_a_stubborn_server(SUITE, limit);
     pair.run(limit as usize + 3000, [true, false]);
     let record = &pair.ends[0].record;
     let sealed = record.sealed_by(Origin::Next(0)).len() as u64;
@@ -171,7 +171,7 @@ fn each_type_of_packet_has_keys_of_its_own_and_there_is_no_0_rtt() {
 #[test]
 fn initial_packets_are_sealed_under_public_keys_and_by_none_of_our_suites() {
     // Depends on it: no pad is spent before a peer is known. The keys are RFC 9001's (5.2), made here from the
-    // connection ID that the client has drawn, by ring; the connection's own suite makes other bytes.
+    // client's random connection ID, by ring; the connection's own suite would give other bytes.
     let mut pair = Pair::new(SUITE, [None, None]);
     pair.run(100, [true, true]);
     let packets = pair.ends.each_ref().map(|end| end.record.initials());
@@ -188,7 +188,7 @@ fn initial_packets_are_sealed_under_public_keys_and_by_none_of_our_suites() {
             assert!(opened.is_ok(), "{packet:?}");
         }
     }
-    // Our meters know packets of the 1-RTT space and no others.
+    // Our meters count only packets of the 1-RTT space.
     for end in pair.ends {
         let is_short = |act: &Act| matches!(act, Act::Sealed { form: Form::Short, .. });
         let sealed = end.record.acts().into_iter().filter(is_short).count() as u64;

@@ -94,7 +94,7 @@ impl Pair {
     }
 
     /// The same, but the server stays in the first key phase forever, and keeps no record.
-    pub(crate) fn against_a_stubborn_server(suite: Suite, limit: u64) -> Self {
+    pub(crate) fn with_a_stubborn_server(suite: Suite, limit: u64) -> Self {
         let records = [Some(limit), None].map(|limit| Arc::new(Record::new(limit)));
         Self::interposed(suite, &PoolSwitch::default(), records, Arc::new(Stubborn::default()))
     }
@@ -129,7 +129,7 @@ impl Pair {
         Self { now, ends }
     }
 
-    /// Runs for so many milliseconds; each end that may says something in each of them.
+    /// Runs for this many milliseconds; in each of them, each permitted end sends something.
     pub(crate) fn run(&mut self, millis: usize, talks: [bool; 2]) {
         for _ in 0..millis {
             self.now += TICK;

@@ -47,7 +47,7 @@ pub(crate) struct Packet {
 pub(crate) struct Record {
     acts: Mutex<Vec<Act>>,
     initials: Mutex<Vec<Packet>>,
-    /// What quinn is told instead of a key's own limit.
+    /// The limit reported to quinn instead of the key's own.
     limit: Option<u64>,
 }
 

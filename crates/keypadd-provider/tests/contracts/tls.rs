@@ -16,7 +16,7 @@ const VERSION: u32 = 1;
 /// Calls after the end of a handshake, of which each could bring another message.
 const CALLS: usize = 10;
 
-/// An end of a handshake, with a pool whose filler works when it is told to.
+/// An end of a handshake, with a pool whose filler is stepped.
 struct Hand {
     session: Box<dyn Session>,
     pool: Pool,
@@ -50,7 +50,7 @@ impl Hand {
         self.read(&[*last]);
     }
 
-    /// The peer has not proved its key: nobody is named, and no pad is made.
+    /// Checks that the peer is not identified, and no pad generated, before it has proved its key.
     fn assert_unproved(&mut self) {
         assert!(self.session.is_handshaking());
         assert!(self.session.peer_identity().is_none());
@@ -62,7 +62,7 @@ impl Hand {
         self.pool.snapshot().fill_bytes_total
     }
 
-    /// All is said: nothing more is written, and there are no further keys. Who the peer is.
+    /// Checks that nothing more is written and that there are no further keys; returns the peer's key.
     fn settle(&mut self) -> PublicKey {
         assert!(!self.session.is_handshaking());
         for _ in 0..CALLS {
@@ -78,11 +78,11 @@ impl Hand {
 }
 
 #[test]
-fn first_phase_keys_come_with_a_servers_flight_and_prove_nobody() {
-    // Rests on it: lanes open when the peer has proved its key, which is when `is_handshaking` turns false, and
+fn first_phase_keys_come_with_a_servers_flight_and_authenticate_nobody() {
+    // Depends on it: lanes open when the peer has proved its key, which is when `is_handshaking` turns false, and
     // not when there are keys, which a server has much sooner; the second keys are those of phase 0; a server
     // says nothing after the handshake, so that its rustls connection can be dropped; and a client drops its own
-    // only when its last message has been handed out.
+    // only after its last message has been sent.
     let pools = [(); 2].map(|()| {
         Pool::with_filler(PoolSettings { budget_bytes: 1 << 20 }).expect("a pool without a thread")
     });

@@ -153,7 +153,7 @@ async fn aes_256_gcm_server_of_ours_moves_64_mib_each_way() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hundred_packets_a_second_are_served_by_the_pool() {
+async fn the_pool_serves_a_hundred_packets_per_second() {
     for (suite, role) in [(Suite::AES_128_GCM, Role::Client), (Suite::AES_256_GCM, Role::Server)] {
         quiet_traffic_hits(suite, role).await;
     }

@@ -34,7 +34,7 @@ async fn an_unlisted_key_fills_no_chunk_and_a_listed_one_does() {
     for _ in 0..20 {
         let config = stock_client(suite, &stranger, our_key.public());
         let connect = async {
-            // The client's half of the handshake ends before the server has judged its key.
+            // The client's handshake completes before the server has verified its key.
             let connection = client.connect_with(config, address, "keypadd").expect("valid").await;
             match connection {
                 Ok(connection) => connection.closed().await,
