@@ -1,6 +1,6 @@
 //! Compares sealing with precomputed pads, and with a dry pool, to sealing without a pool, in alternating
 //! turns, so that other load affects all three alike. `cargo bench --bench ladder -- paired` prints each
-//! ratio with its interval, and whether it meets the goal of docs/DESIGN.md.
+//! ratio with its interval, and whether it meets the goal of docs/benchmarks/README.md.
 
 use keypadd_bench::statistics::{mean, ratio};
 use keypadd_bench::verdict::Rule;

@@ -13,7 +13,7 @@ use crate::ends::{Ends, Measured, PACKETS_PER_KEY};
 const HOT_BYTES: usize = 1 << 20;
 /// A pool with room for heads but not for a body.
 const HEADS_BYTES: usize = 96 << 10;
-/// The pool size of DESIGN.md's results.
+/// The pool size of the goals in docs/benchmarks/README.md.
 const NEAR_BYTES: usize = 64 << 20;
 /// The size of both in a trial, which measures nothing.
 const TRIAL_BYTES: usize = 8 << 20;

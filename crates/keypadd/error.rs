@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 pub(crate) use keypadd_config::quote::{is_private, one_line, shown};
 
-/// The exit codes of the command line (docs/DESIGN.md, "Command line"). 0 is success.
+/// The exit codes of the command line (docs/operations.md, "Running"). 0 is success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Exit {
