@@ -18,29 +18,37 @@ use tokio::{
 };
 
 use crate::{
-    accept::Accepting,
-    carried::Carried,
-    clock::Watchman,
-    entrances::Entrances,
+    clock::monitor::Watchman,
     error::{BindError, ClientError},
-    forward::{Forward, Goal, RemoteForward},
-    link::Link,
-    listen::Bound,
-    lookup::Lookups,
+    forwards::{
+        accept::Accepting,
+        listen::Bound,
+        listeners::Entrances,
+        open_stream::{OpenError, open_stream},
+        splice::{Cut, splice_pair},
+        tasks::Carried,
+    },
+    net::{
+        bind::{ANY_PORT, bind_udp},
+        lookup::Lookups,
+    },
     server::GOODBYE_TIME,
-    session::{Listed, LiveSession, Lost, Sessions},
-    socket::{ANY_PORT, bind_udp},
-    splice::{Cut, splice_pair},
-    stream::{OpenError, open_stream},
-    target::{ServerAddress, Target},
+    sessions::{
+        server_link::Link,
+        session::{Listed, LiveSession, Lost, Sessions},
+    },
+    spec::{
+        forward::{Forward, Goal, RemoteForward},
+        target::{ServerAddress, Target},
+    },
     transport::{End, TransportSettings},
     wire::{CloseCode, Instance, ListenCode, StreamHeader},
 };
 
-mod attend;
 mod bulk;
 mod connect;
-mod stay;
+mod incoming;
+mod reconnect;
 
 /// What a client is made of.
 pub struct ClientSettings {

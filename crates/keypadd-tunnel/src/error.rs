@@ -9,9 +9,11 @@ use keypadd_transport::{ConnectionError, TransportErrorCode};
 use thiserror::Error;
 
 use crate::{
-    forward::RemoteForward,
-    session::{Lost, Shown, printable},
-    target::{ServerAddress, Target},
+    sessions::session::{Lost, Shown, printable},
+    spec::{
+        forward::RemoteForward,
+        target::{ServerAddress, Target},
+    },
     wire::{ListenCode, StreamCode},
 };
 

@@ -14,14 +14,17 @@ use tracing::{debug, info, warn};
 use self::serving::{Notice, Serving};
 use crate::{
     error::BindError,
-    peer::Peers,
-    session::{Lost, Sessions},
-    socket::bind_udp_group,
-    source::{Source, plain},
+    net::{
+        bind::bind_udp_group,
+        source::{Source, plain},
+    },
+    permits::peers::Peers,
+    sessions::session::{Lost, Sessions},
     transport::{End, TransportSettings},
     wire::CloseCode,
 };
 
+mod per_key_limit;
 mod serving;
 
 /// Time for connections to say goodbye when the server ends.

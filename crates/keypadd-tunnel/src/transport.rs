@@ -25,9 +25,11 @@ use keypadd_transport::{
 use thiserror::Error;
 
 use crate::{
-    clock::{Clocks, SystemClocks},
-    egress::{EgressGate, MeteredEgress},
-    session::Proved,
+    clock::{
+        egress_gate::{EgressGate, MeteredEgress},
+        jump::{Clocks, SystemClocks},
+    },
+    sessions::session::Proved,
     wire::{CloseCode, StreamCode},
 };
 

@@ -16,8 +16,10 @@ use tokio::{
 use tracing::debug;
 
 use crate::{
-    control::Control,
-    session::{LiveSession, proved},
+    sessions::{
+        control::Control,
+        session::{LiveSession, proved},
+    },
     transport::SERVER_NAME,
     wire::{Frame, SessionToken, VERSION},
 };

@@ -16,17 +16,19 @@ use tokio::{
 };
 use tracing::debug;
 
-use super::{Client, ClientSession, attend::attend, bulk::BulkDialer, publish};
+use super::{Client, ClientSession, bulk::BulkDialer, incoming::attend, publish};
 use crate::{
-    clock::Jumps,
-    control::Control,
-    dial::share_of,
+    clock::monitor::Jumps,
     error::{Attempt, ClientError},
-    lookup::{is_another_name_of_this_host, resolve},
-    peer::short,
-    session::{FRAMES_MAX, NewSession, proved},
-    status::Role,
-    target::ServerAddress,
+    forwards::dial::share_of,
+    net::lookup::{is_another_name_of_this_host, resolve},
+    permits::peers::short,
+    sessions::{
+        control::Control,
+        session::{FRAMES_MAX, NewSession, proved},
+        status::Role,
+    },
+    spec::target::ServerAddress,
     transport::SERVER_NAME,
     wire::{Frame, VERSION},
 };

@@ -16,21 +16,22 @@ use tokio::{
 use tracing::{debug, info, warn};
 
 use crate::{
-    answer::answer_client,
-    clock::{Jumps, Watchman},
-    control::{Control, ControlError},
+    clock::monitor::{Jumps, Watchman},
     error::Stranger,
-    forward::{Goal, Listen},
-    lookup::LookupShares,
-    notices::Notices,
-    peer::Peers,
-    permit_listen::ListenPermit,
-    publish::Publisher,
-    published::Published,
-    session::{FRAMES_MAX, Listed, LiveSession, Lost, NewSession, Sessions, proved},
-    source::{Source, plain},
-    status::Role,
-    tally::{Tallied, Tally},
+    forwards::{answer::answer_client, remote_listen::Publisher, reservations::Published},
+    log_rate_limit::Notices,
+    net::{
+        lookup::LookupShares,
+        source::{Source, plain},
+    },
+    permits::{listen::ListenPermit, peers::Peers},
+    server::per_key_limit::{Tallied, Tally},
+    sessions::{
+        control::{Control, ControlError},
+        session::{FRAMES_MAX, Listed, LiveSession, Lost, NewSession, Sessions, proved},
+        status::Role,
+    },
+    spec::forward::{Goal, Listen},
     transport::TransportSettings,
     wire::{CloseCode, Frame, Instance, SessionToken, StreamCode, VERSION},
 };

@@ -1,9 +1,11 @@
 //! Frames of the control stream.
 
 use crate::{
-    forward::{Bind, Listen},
-    target::HOST_BYTES_MAX,
-    wire::{ListenCode, WireError},
+    spec::{
+        forward::{Bind, Listen},
+        target::HOST_BYTES_MAX,
+    },
+    wire::{code::ListenCode, error::WireError},
 };
 
 /// Bytes before a control frame's body: its length and its type.

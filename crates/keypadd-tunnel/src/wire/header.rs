@@ -1,9 +1,11 @@
 //! The first bytes of every stream but the control stream: what it is to be connected to.
 
 use crate::{
-    forward::Goal,
-    target::{AddressError, HOST_BYTES_MAX, Host, Target},
-    wire::WireError,
+    spec::{
+        forward::Goal,
+        target::{AddressError, HOST_BYTES_MAX, Host, Target},
+    },
+    wire::error::WireError,
 };
 
 /// Bytes of a stream header before the host or the path.

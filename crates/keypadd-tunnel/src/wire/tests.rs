@@ -1,7 +1,7 @@
 use proptest::{collection::vec, prelude::*};
 
 use super::*;
-use crate::forward::{Goal, Listen, RemoteForward};
+use crate::spec::forward::{Goal, Listen, RemoteForward};
 
 fn decode_frame(bytes: &[u8]) -> Result<Option<Frame>, WireError> {
     let head = FrameHead::decode(*bytes.first_chunk().unwrap());
@@ -148,7 +148,7 @@ proptest! {
     ) {
         let host = host.parse().unwrap();
         for header in [
-            StreamHeader::Goal(Goal::Tcp(crate::target::Target { host, port })),
+            StreamHeader::Goal(Goal::Tcp(crate::spec::target::Target { host, port })),
             StreamHeader::Goal(Goal::Unix(path.parse().unwrap())),
             StreamHeader::Remote(port),
         ] {

@@ -1,0 +1,81 @@
+//! How a client waits between attempts, and whom it asks where the server is.
+
+use std::{
+    future::pending,
+    net::SocketAddr,
+    sync::atomic::{AtomicU8, Ordering},
+};
+
+use keypadd_keystream::{CipherEngine, Suite};
+use keypadd_provider::{CryptoSettings, KeyExchange, Meters, PrivateKey, Supply, client_config};
+use tokio::{net::UdpSocket, time::timeout};
+
+use super::*;
+use crate::{
+    client::ClientSettings, net::lookup::Lookups, transport::TransportSettings, wire::Instance,
+};
+
+#[test]
+fn waits_grow_from_a_second_to_half_a_minute_and_no_two_clients_wait_alike() {
+    let waits: Vec<f64> = retries().take(100).map(|wait| wait.as_secs_f64()).collect();
+    for (nth, &wait) in waits.iter().enumerate() {
+        let least = [1.0, 2.0, 4.0, 8.0].get(nth).copied().unwrap_or(15.0);
+        assert!((least..=2.0 * least).contains(&wait), "{nth}: {wait}");
+    }
+    assert!(waits.iter().any(|&wait| wait > 16.0), "no jitter: {waits:?}");
+    let others: Vec<f64> = retries().take(100).map(|wait| wait.as_secs_f64()).collect();
+    assert_ne!(waits, others);
+}
+
+/// Says another address each time: 127.0.0.1, then 127.0.0.2, and so on.
+fn moving(name: &str, port: u16) -> std::io::Result<Vec<SocketAddr>> {
+    static ASKED: AtomicU8 = AtomicU8::new(0);
+    assert_eq!(name, "moving.example");
+    Ok(vec![([127, 0, 0, 1 + ASKED.fetch_add(1, Ordering::Relaxed)], port).into()])
+}
+
+/// Two addresses with one port.
+async fn two_homes() -> [UdpSocket; 2] {
+    loop {
+        let first = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let port = first.local_addr().unwrap().port();
+        if let Ok(second) = UdpSocket::bind(("127.0.0.2", port)).await {
+            return [first, second];
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_servers_name_is_asked_for_at_every_attempt() {
+    let homes = two_homes().await;
+    let port = homes[0].local_addr().unwrap().port();
+    let crypto = CryptoSettings {
+        key: Arc::new(PrivateKey::generate().unwrap()),
+        suites: vec![Suite::AES_128_GCM.into()],
+        kex: vec![KeyExchange::X25519.into()],
+        supply: Supply::default(),
+        cipher_engine: CipherEngine::default(),
+        meters: Arc::new(Meters::default()),
+    };
+    let server = PrivateKey::generate().unwrap().public();
+    let client = Client::bind(ClientSettings {
+        server: format!("moving.example:{port}").parse().unwrap(),
+        crypto: client_config(&crypto, server).unwrap(),
+        name: None,
+        forwards: Vec::new(),
+        transport: TransportSettings::default(),
+        connect_timeout: Duration::from_millis(200),
+        instance: Instance([1; 16]),
+    });
+    let client = Client { lookups: Lookups::asking(moving), ..client.await.unwrap() };
+    let called_at = async {
+        let mut datagram = [0; 2048];
+        for home in &homes {
+            home.recv(&mut datagram).await.unwrap();
+        }
+    };
+    tokio::select! {
+        () = client.run(None, pending()) => unreachable!("nobody ends it"),
+        called = timeout(Duration::from_secs(60), called_at) => called.expect("called at both"),
+    }
+}

@@ -1,0 +1,240 @@
+//! The way to a goal: resolve, compare with the permits, connect.
+//!
+//! Only addresses that passed the comparison are dialled, so that no second look at DNS can lead
+//! elsewhere (invariant I10). Knows nothing of streams.
+
+use std::{
+    collections::{HashMap, HashSet},
+    io,
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
+
+use tokio::{
+    net::{TcpStream, UnixStream},
+    task::JoinSet,
+    time::{Instant, timeout, timeout_at},
+};
+
+use crate::{
+    net::{
+        forwarded_socket::Forwarded,
+        lookup::{Lookups, resolve},
+    },
+    permits::open::Permits,
+    spec::{
+        forward::Goal,
+        socket_path::SocketPath,
+        target::{Host, Target},
+    },
+    wire::StreamCode,
+};
+
+/// Time for resolving and connecting together.
+const DIAL_TIME: Duration = Duration::from_secs(10);
+
+/// Time of it for resolving the permitted names.
+const NAMES_TIME: Duration = Duration::from_secs(3);
+
+/// Connects to a goal if the permits admit it; the code says why not.
+pub(crate) async fn dial(
+    goal: &Goal,
+    permits: &Permits,
+    lookups: &Lookups,
+) -> Result<Forwarded, StreamCode> {
+    match goal {
+        Goal::Tcp(target) => dial_target(target, permits, lookups).await.map(Forwarded::from),
+        Goal::Unix(path) if permits.admits_socket(path) => connect_unix(path).await,
+        Goal::Unix(_) => Err(StreamCode::NotPermitted),
+    }
+}
+
+/// Connects to a goal that needs no permit: it is of this end's own choosing.
+pub(crate) async fn dial_own(goal: &Goal, lookups: &Lookups) -> Result<Forwarded, StreamCode> {
+    let target = match goal {
+        Goal::Tcp(target) => target,
+        Goal::Unix(path) => return connect_unix(path).await,
+    };
+    let deadline = Instant::now() + DIAL_TIME;
+    let found = timeout_at(deadline, resolve(&target.host, target.port, lookups)).await;
+    let found = found.map_err(|_| StreamCode::TimedOut)?.map_err(|_| StreamCode::NameNotFound)?;
+    connect_any(&found, deadline).await.map(Forwarded::from)
+}
+
+/// Connects to an address of this end's own.
+pub(crate) async fn dial_address(address: SocketAddr) -> Result<Forwarded, StreamCode> {
+    connect_any(&[address], Instant::now() + DIAL_TIME).await.map(Forwarded::from)
+}
+
+async fn connect_unix(path: &SocketPath) -> Result<Forwarded, StreamCode> {
+    match timeout(DIAL_TIME, UnixStream::connect(path.as_path())).await {
+        Ok(Ok(stream)) => Ok(stream.into()),
+        Ok(Err(error)) => Err(code_of(&error)),
+        Err(_) => Err(StreamCode::TimedOut),
+    }
+}
+
+/// Addresses that are admitted as they stand are tried first, so that a permitted name that does
+/// not resolve delays nothing that does not depend on it.
+async fn dial_target(
+    target: &Target,
+    permits: &Permits,
+    lookups: &Lookups,
+) -> Result<TcpStream, StreamCode> {
+    // A target that no permit can admit is not worth a question to DNS.
+    if !permits.may_admit_port(target.port) {
+        return Err(StreamCode::NotPermitted);
+    }
+    let deadline = Instant::now() + DIAL_TIME;
+    let asked = timeout_at(deadline, resolve(&target.host, target.port, lookups)).await;
+    let asked = asked.map_err(|_| StreamCode::TimedOut)?.map_err(|_| StreamCode::NameNotFound)?;
+
+    let admitted = |address: &SocketAddr| permits.admits(target, address.ip(), |_| &[]);
+    let (sure, open): (Vec<_>, Vec<_>) = asked.into_iter().partition(admitted);
+    let names: HashSet<&str> =
+        if open.is_empty() { HashSet::new() } else { permits.names_to_resolve(target).collect() };
+    if names.is_empty() && !sure.is_empty() {
+        return connect_any(&sure, deadline).await;
+    }
+    let mut failure = StreamCode::NotPermitted;
+    if !sure.is_empty() {
+        match connect_any(&sure, Instant::now() + share_of(deadline, 2)).await {
+            Ok(stream) => return Ok(stream),
+            Err(code) => failure = code,
+        }
+    }
+    let names = addresses_of(names, lookups, deadline.min(Instant::now() + NAMES_TIME)).await;
+    let admitted = |address: &SocketAddr| {
+        permits.admits(target, address.ip(), |name| names.get(name).map_or(&[], Vec::as_slice))
+    };
+    let open: Vec<_> = open.into_iter().filter(admitted).collect();
+    if open.is_empty() { Err(failure) } else { connect_any(&open, deadline).await }
+}
+
+/// What permitted names resolve to, all asked at once. One that has no answer in time permits
+/// nothing.
+async fn addresses_of(
+    names: HashSet<&str>,
+    lookups: &Lookups,
+    deadline: Instant,
+) -> HashMap<String, Vec<IpAddr>> {
+    let mut lookups_running = JoinSet::new();
+    for name in names {
+        let (name, lookups) = (name.to_owned(), lookups.clone());
+        lookups_running.spawn(async move {
+            let found = resolve(&Host::Name(name.clone()), 0, &lookups).await.unwrap_or_default();
+            (name, found.iter().map(SocketAddr::ip).collect())
+        });
+    }
+    let mut found = HashMap::new();
+    while let Ok(Some(done)) = timeout_at(deadline, lookups_running.join_next()).await {
+        found.extend(done);
+    }
+    found
+}
+
+/// Tries the addresses in turn; each gets its share of the time that is left.
+async fn connect_any(addresses: &[SocketAddr], deadline: Instant) -> Result<TcpStream, StreamCode> {
+    let mut failure = StreamCode::Unreachable;
+    for (tried, address) in addresses.iter().enumerate() {
+        let share = share_of(deadline, addresses.len() - tried);
+        let code = match timeout(share, TcpStream::connect(address)).await {
+            Ok(Ok(stream)) if !is_self_connected(&stream) => return Ok(stream),
+            // A loopback port that nobody listens on can be given to its own caller.
+            Ok(Ok(_)) => StreamCode::Refused,
+            Ok(Err(error)) => code_of(&error),
+            Err(_) => StreamCode::TimedOut,
+        };
+        // What says most about the target: it refused, or stayed silent, or was not found.
+        failure = match (failure, code) {
+            (StreamCode::Refused, _) => StreamCode::Refused,
+            (failure, StreamCode::Unreachable) => failure,
+            (_, code) => code,
+        };
+    }
+    Err(failure)
+}
+
+/// An equal part of the time that is left, for one of `left` attempts.
+pub(crate) fn share_of(deadline: Instant, left: usize) -> Duration {
+    let left = u32::try_from(left.max(1)).unwrap_or(u32::MAX);
+    deadline.saturating_duration_since(Instant::now()) / left
+}
+
+fn is_self_connected(stream: &TcpStream) -> bool {
+    matches!((stream.local_addr(), stream.peer_addr()), (Ok(local), Ok(peer)) if local == peer)
+}
+
+fn code_of(error: &io::Error) -> StreamCode {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => StreamCode::Refused,
+        io::ErrorKind::ConnectionReset => StreamCode::Reset,
+        io::ErrorKind::TimedOut => StreamCode::TimedOut,
+        _ => StreamCode::Unreachable,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    async fn listener() -> (TcpListener, u16) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        (listener, port)
+    }
+
+    async fn try_dial(asked: String, permits: &[&str]) -> Result<SocketAddr, StreamCode> {
+        let permits = permits.iter().map(|permit| permit.parse().unwrap()).collect();
+        let stream = dial_target(&asked.parse().unwrap(), &permits, &Lookups::default()).await?;
+        Ok(stream.peer_addr().unwrap())
+    }
+
+    #[tokio::test]
+    async fn localhost_goes_to_the_permitted_one_of_its_addresses() {
+        let (listener, port) = listener().await;
+        let address = listener.local_addr().unwrap();
+        let only_v4: &str = &format!("127.0.0.1:{port}");
+        assert_eq!(try_dial(format!("localhost:{port}"), &[only_v4]).await, Ok(address));
+        assert_eq!(try_dial(format!("LOCALHOST.:{port}"), &["localhost:*"]).await, Ok(address));
+        // ::1 is permitted, nobody listens there, and 127.0.0.1 is not tried instead.
+        let only_v6: &str = &format!("[::1]:{port}");
+        let refused = try_dial(format!("localhost:{port}"), &[only_v6]).await;
+        assert_eq!(refused, Err(StreamCode::Refused));
+    }
+
+    #[tokio::test]
+    async fn what_no_permit_names_is_not_dialled() {
+        let (_listener, port) = listener().await;
+        for permits in [&[][..], &["*:1"], &["10.0.0.0/8:*"], &["[::1]:*"], &["127.0.0.2:*"]] {
+            let refused = try_dial(format!("127.0.0.1:{port}"), permits).await;
+            assert_eq!(refused, Err(StreamCode::NotPermitted), "{permits:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_dead_permitted_name_delays_no_target_that_does_not_need_it() {
+        let (listener, port) = listener().await;
+        let lookups = Lookups::default();
+        // No lookup gets an answer: every place of the share is taken.
+        let _dead = lookups.exhausted();
+        let permits = ["dead.example:*", "127.0.0.1:*"].map(|permit| permit.parse().unwrap());
+        let permits = Permits::new(permits.into());
+        let target = format!("localhost:{port}").parse().unwrap();
+        let dialling = dial_target(&target, &permits, &lookups);
+        let stream = timeout(NAMES_TIME / 2, dialling).await.expect("it waits for a name").unwrap();
+        assert_eq!(stream.peer_addr().unwrap(), listener.local_addr().unwrap());
+    }
+
+    #[tokio::test]
+    async fn a_closed_port_is_refused_and_a_bad_name_not_found() {
+        let (listener, port) = listener().await;
+        drop(listener);
+        let refused = try_dial(format!("127.0.0.1:{port}"), &["*:*"]).await;
+        assert_eq!(refused, Err(StreamCode::Refused));
+        let unknown = try_dial("no-such-name.invalid:1".into(), &["*:*"]).await;
+        assert_eq!(unknown, Err(StreamCode::NameNotFound));
+    }
+}

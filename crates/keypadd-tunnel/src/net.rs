@@ -1,0 +1,7 @@
+//! Sockets, listeners and name lookups of the host. Knows nothing of QUIC or permits.
+
+pub(crate) mod bind;
+pub(crate) mod forwarded_socket;
+pub(crate) mod lookup;
+pub(crate) mod source;
+pub(crate) mod unix_listener;
