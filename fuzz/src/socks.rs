@@ -10,14 +10,14 @@ pub fn holds(bytes: &[u8]) {
     let mut handshake = Handshake::default();
     let (mut rest, mut heard) = (bytes, 0);
     loop {
-        let wanted = handshake.wants();
+        let wanted = handshake.wanted();
         assert!((1..=257).contains(&wanted), "a handshake that goes on wants {wanted} bytes");
         // Shorter than wanted only where the client has ended: it must bear that too.
         let (given, after) = rest.split_at(wanted.min(rest.len()));
         let ended = given.len() < wanted;
         (rest, heard) = (after, heard + given.len());
         assert!(heard <= BYTES_MAX);
-        match handshake.hear(given) {
+        match handshake.feed(given) {
             Step::More(answer) => assert!(!ended && answer.len() <= 2),
             Step::Connect(target) => {
                 assert!(!ended && target.port != 0);
@@ -29,5 +29,5 @@ pub fn holds(bytes: &[u8]) {
             }
         }
     }
-    assert_eq!(handshake.wants(), 0);
+    assert_eq!(handshake.wanted(), 0);
 }

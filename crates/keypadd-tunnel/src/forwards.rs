@@ -1,4 +1,4 @@
-//! Forwarding: listeners, targets, and the streams between them.
+//! Forwards connections: accepts them, opens a stream for each, and connects to the destination.
 
 pub(crate) mod accept;
 pub(crate) mod answer;

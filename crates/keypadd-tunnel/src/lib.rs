@@ -1,9 +1,9 @@
-//! TCP over QUIC: endpoints, peers, permits, forwards.
+//! Forwards TCP connections and unix sockets over QUIC.
 //!
-//! A [`Server`] lets listed peers in and connects their streams to permitted targets; a [`Client`]
-//! binds local listeners, reaches one server and carries each TCP connection over a stream of its
-//! own. Packet protection comes in from outside as `quinn-proto` crypto configurations: this crate never
-//! sees a key or a pad, only the public key that a handshake has proved.
+//! A [`Server`] accepts listed peers and connects their streams to permitted targets. A [`Client`]
+//! binds local listeners, connects to one server and forwards each accepted connection over its own
+//! stream. Packet protection is passed in as `quinn-proto` crypto configurations: this crate never
+//! sees a secret key or a pad, only the public key that a handshake has proved.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -34,9 +34,11 @@ pub use permits::{
 pub use server::{Server, ServerHandle, ServerSettings};
 pub use sessions::{
     control::{ControlError, read_frame},
-    server_link::Link,
-    session::{LiveSession, Lost, Sessions},
-    status::{ForwardStatus, LinkState, LinkStatus, Role, SessionStatus},
+    lost::{Lost, printable},
+    registry::Sessions,
+    server_link::ServerLink,
+    session::LiveSession,
+    status::{ForwardStatus, LinkState, LinkStatus, Role, SessionStatus, unix_seconds},
 };
 pub use spec::{
     forward::{

@@ -1,7 +1,7 @@
-//! Keeps a log readable while strangers knock: one line a minute for each source and kind.
+//! Limits log lines that a remote host can cause to one a minute for each kind and source.
 //!
-//! Bounded in memory: when too many sources are remembered at once, new ones share one line.
-//! Time is an argument.
+//! Bounded in memory: when too many sources are tracked, new ones share one line a minute. The
+//! caller passes the time.
 
 use std::{
     collections::HashMap,
@@ -10,47 +10,48 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A source is heard once in this time.
-const QUIET: Duration = Duration::from_secs(60);
+/// Time between two lines of one source.
+const INTERVAL: Duration = Duration::from_secs(60);
 
-/// Sources remembered at once.
+/// Sources tracked at once.
 const SOURCES_MAX: usize = 1024;
 
-/// When each source was last heard.
+/// When each source last logged a line.
 #[derive(Debug)]
-pub(crate) struct Notices<S>(Mutex<Heard<S>>);
+pub(crate) struct LogRateLimit<S>(Mutex<LastLines<S>>);
 
 #[derive(Debug)]
-struct Heard<S> {
+struct LastLines<S> {
     sources: HashMap<S, Instant>,
-    crowd: Option<Instant>,
+    /// The last line of a source that was not tracked.
+    untracked: Option<Instant>,
 }
 
-impl<S> Default for Notices<S> {
+impl<S> Default for LogRateLimit<S> {
     fn default() -> Self {
-        Self(Mutex::new(Heard { sources: HashMap::new(), crowd: None }))
+        Self(Mutex::new(LastLines { sources: HashMap::new(), untracked: None }))
     }
 }
 
-impl<S: Eq + Hash> Notices<S> {
-    /// Whether this source may be heard now; if so it will not be again for a minute.
-    pub(crate) fn admit(&self, source: S, now: Instant) -> bool {
-        let recent = |then: Instant| now.saturating_duration_since(then) < QUIET;
-        let mut heard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if heard.sources.get(&source).is_some_and(|&then| recent(then)) {
+impl<S: Eq + Hash> LogRateLimit<S> {
+    /// Whether this source may log a line now; if so, not again for a minute.
+    pub(crate) fn allow(&self, source: S, now: Instant) -> bool {
+        let recent = |then: Instant| now.saturating_duration_since(then) < INTERVAL;
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.sources.get(&source).is_some_and(|&then| recent(then)) {
             return false;
         }
-        if heard.sources.len() >= SOURCES_MAX {
-            heard.sources.retain(|_, then| recent(*then));
+        if last.sources.len() >= SOURCES_MAX {
+            last.sources.retain(|_, then| recent(*then));
         }
-        if heard.sources.len() >= SOURCES_MAX {
-            let admitted = !heard.crowd.is_some_and(recent);
-            if admitted {
-                heard.crowd = Some(now);
+        if last.sources.len() >= SOURCES_MAX {
+            let allowed = !last.untracked.is_some_and(recent);
+            if allowed {
+                last.untracked = Some(now);
             }
-            return admitted;
+            return allowed;
         }
-        heard.sources.insert(source, now);
+        last.sources.insert(source, now);
         true
     }
 }
@@ -60,23 +61,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_source_is_heard_once_a_minute() {
-        let notices = Notices::default();
+    fn a_source_logs_one_line_a_minute() {
+        let limit = LogRateLimit::default();
         let start = Instant::now();
-        assert!(notices.admit("a", start));
-        assert!(!notices.admit("a", start + QUIET - Duration::from_millis(1)));
-        assert!(notices.admit("b", start));
-        assert!(notices.admit("a", start + QUIET));
+        assert!(limit.allow("a", start));
+        assert!(!limit.allow("a", start + INTERVAL - Duration::from_millis(1)));
+        assert!(limit.allow("b", start));
+        assert!(limit.allow("a", start + INTERVAL));
     }
 
     #[test]
-    fn a_crowd_is_heard_once_and_costs_no_memory() {
-        let notices = Notices::default();
+    fn untracked_sources_share_one_line_and_use_no_memory() {
+        let limit = LogRateLimit::default();
         let start = Instant::now();
-        let heard = (0..10 * SOURCES_MAX).filter(|&source| notices.admit(source, start)).count();
-        assert_eq!(heard, SOURCES_MAX + 1);
-        assert_eq!(notices.0.lock().unwrap().sources.len(), SOURCES_MAX);
-        assert!(notices.admit(usize::MAX, start + QUIET));
-        assert_eq!(notices.0.lock().unwrap().sources.len(), 1);
+        let logged = (0..10 * SOURCES_MAX).filter(|&source| limit.allow(source, start)).count();
+        assert_eq!(logged, SOURCES_MAX + 1);
+        assert_eq!(limit.0.lock().unwrap().sources.len(), SOURCES_MAX);
+        assert!(limit.allow(usize::MAX, start + INTERVAL));
+        assert_eq!(limit.0.lock().unwrap().sources.len(), 1);
     }
 }

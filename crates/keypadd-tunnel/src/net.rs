@@ -1,4 +1,4 @@
-//! Sockets, listeners and name lookups of the host. Knows nothing of QUIC or permits.
+//! Wraps the host's sockets, listeners and name lookups. Knows nothing of QUIC or permits.
 
 pub(crate) mod bind;
 pub(crate) mod forwarded_socket;

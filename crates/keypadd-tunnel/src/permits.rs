@@ -1,4 +1,4 @@
-//! Which clients may connect, what each may reach, and where each may listen.
+//! Decides which clients may connect, what each may reach, and where each may listen. No I/O.
 
 pub(crate) mod listen;
 pub(crate) mod open;

@@ -1,4 +1,5 @@
-//! Forward specifications as text: hosts, ports, socket paths, and `-L`, `-R` and `-D`.
+//! Parses forward specifications: hosts, ports, socket paths, `-L`, `-R` and `-D`. Text only, no
+//! I/O.
 
 pub(crate) mod forward;
 pub(crate) mod socket_path;

@@ -1,10 +1,10 @@
-//! The bytes that the two ends say to each other inside QUIC streams.
+//! Encodes and decodes what the two ends send in QUIC streams.
 //!
-//! The first bidirectional stream that the client opens is the control stream: frames of
-//! `u16 length | u8 type | body`, the length being the body's, big-endian. Types that are not known
-//! are skipped, so that later versions may say more. Every other stream starts with a header of
-//! four bytes and perhaps a host or a path, and is answered by one byte 0, or by a reset whose
-//! code says why not. Everything here is a total function on bytes: no sockets, no panics.
+//! The first bidirectional stream of the client is the control stream: frames of `u16 length | u8
+//! type | body`, big-endian, where the length is that of the body. Frames of unknown types are
+//! skipped, so that later versions can add types. Every other stream starts with a header of four
+//! bytes and an optional host or path. The answer is one byte 0, or a reset with a code. No sockets
+//! here, and no input panics.
 
 mod code;
 mod error;
@@ -16,7 +16,7 @@ pub use error::WireError;
 pub use frame::{FRAME_HEAD_BYTES, Frame, FrameHead, Instance, SessionToken};
 pub use header::{CONNECTED, STREAM_HEAD_BYTES, StreamHead, StreamHeader};
 
-/// Version of the control protocol that this end speaks.
+/// Version of the control protocol that this end uses.
 pub const VERSION: u8 = 1;
 
 #[cfg(test)]

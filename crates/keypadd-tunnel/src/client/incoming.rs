@@ -1,5 +1,5 @@
-//! What a client does for its server while a session lives: hears its answers, takes its streams, and asks
-//! again for what it has refused.
+//! Handles the frames and streams that a server sends to its client, and retries refused remote
+//! forwards.
 
 use std::sync::Arc;
 
@@ -9,56 +9,56 @@ use tokio::{
 };
 
 use crate::{
-    forwards::{answer::answer_server, tasks::Carried},
+    forwards::{answer::answer_server, tasks::ConnectionTasks},
     net::lookup::Lookups,
-    sessions::{remote_forwards::ASK_AGAIN, session::LiveSession},
+    sessions::{remote_forwards::RETRY_INTERVAL, session::LiveSession},
     wire::Frame,
 };
 
-/// Attends to the server, for as long as it is polled.
-pub(super) async fn attend(
+/// Handles what the server sends. Never returns.
+pub(super) async fn handle_incoming(
     session: &Arc<LiveSession>,
     frames: mpsc::Receiver<Frame>,
-    carried: &Carried,
+    tasks: &ConnectionTasks,
     lookups: &Lookups,
     bulk_wanted: &Notify,
 ) {
-    // Side by side: what is asked may have to wait until what was answered is heard.
+    // Concurrently: a request may have to wait until answers are received.
     tokio::select! {
-        () = ask_again(session) => {}
-        () = hear(session, frames, carried, lookups, bulk_wanted) => {}
+        () = retry_refused(session) => {}
+        () = receive(session, frames, tasks, lookups, bulk_wanted) => {}
     }
 }
 
-async fn ask_again(session: &LiveSession) {
-    let mut again = interval_at(Instant::now() + ASK_AGAIN, ASK_AGAIN);
+async fn retry_refused(session: &LiveSession) {
+    let mut interval = interval_at(Instant::now() + RETRY_INTERVAL, RETRY_INTERVAL);
     loop {
-        again.tick().await;
-        for frame in session.remotes.ask_again() {
-            session.ask(frame).await;
+        interval.tick().await;
+        for frame in session.remote_forwards.retry_refused() {
+            session.request(frame).await;
         }
     }
 }
 
-async fn hear(
+async fn receive(
     session: &Arc<LiveSession>,
     mut frames: mpsc::Receiver<Frame>,
-    carried: &Carried,
+    tasks: &ConnectionTasks,
     lookups: &Lookups,
     bulk_wanted: &Notify,
 ) {
     loop {
         tokio::select! {
             Some(frame) = frames.recv() => match frame {
-                Frame::Listening { id, outcome } => session.remotes.heard(id, outcome),
+                Frame::Listening { id, outcome } => session.remote_forwards.answered(id, outcome),
                 Frame::BulkOffer { token } => drop(session.token.set(token)),
                 Frame::BulkWanted => bulk_wanted.notify_one(),
                 _ => {}
             },
             Ok(stream) = session.connection.accept_bi() => {
-                carried.spawn(answer_server(Arc::clone(session), lookups.clone(), stream));
+                tasks.spawn(answer_server(Arc::clone(session), lookups.clone(), stream));
             }
-            // The session is over, which its supervisor says.
+            // The session has ended; its supervisor reports that.
             else => std::future::pending().await,
         }
     }

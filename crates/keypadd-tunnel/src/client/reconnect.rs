@@ -1,7 +1,4 @@
-//! A session after the other: when one is lost, another is made, however many attempts that takes.
-//!
-//! Waits grow and are drawn at random, so that the clients of a server that was away do not all
-//! come at once. Carries nothing itself: whoever does waits at the link.
+//! Keeps a client connected: reconnects with exponential backoff and jitter when a session is lost.
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
@@ -9,87 +6,88 @@ use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use tokio::time::{Instant, sleep};
 use tracing::{debug, info, warn};
 
-use super::{Client, ClientSession, publish};
+use super::{Client, ClientSession, request_forwards};
 use crate::{
     error::ClientError,
     sessions::server_link::{CLOCK, reason},
 };
 
-/// The shortest wait before another attempt, and half of the longest: to each wait up to as much
-/// again is added at random, so that the clients of a server that was away do not all come at once.
+/// The shortest delay before a retry, and half of the longest: jitter adds up to as much again, so
+/// that the clients of a restarted server do not all reconnect at once.
 const RETRY_MIN: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_secs(15);
 
-/// A session that lived this long was a good one: after it, waits are short again.
-const LIVED: Duration = Duration::from_secs(30);
+/// After a session of this length the backoff starts again.
+const BACKOFF_RESET: Duration = Duration::from_secs(30);
 
-/// Refusals of one outage that are remembered as logged.
+/// Different refusals logged in one outage.
 const LOGGED_MAX: usize = 16;
 
 impl Client {
-    /// Keeps a session in `current`.
+    /// Keeps a live session in `current`. Never returns.
     pub(super) async fn stay_connected(&self, current: &mut Option<ClientSession>) -> Infallible {
-        let mut waits = retries();
+        let mut delays = backoff();
         let mut outage: Option<(Instant, &'static str)> = None;
         loop {
             let session = match current {
                 Some(session) => session,
                 None => {
                     let at_once = outage.is_none_or(|(_, reason)| reason == CLOCK);
-                    let session = self.reach(&mut waits, at_once).await;
+                    let session = self.reconnect(&mut delays, at_once).await;
                     if let Some((began, _)) = outage {
                         let seconds = began.elapsed().as_secs_f64();
-                        info!(server = %self.server, "connected again after {seconds:.1} s");
+                        info!(server = %self.server, "reconnected after {seconds:.1} s");
                     }
                     current.insert(session)
                 }
             };
             let began = Instant::now();
-            self.link.up(Arc::clone(&session.listed.session), outage.map(|(_, reason)| reason));
+            self.link
+                .up(Arc::clone(&session.registration.session), outage.map(|(_, reason)| reason));
             // The forwards may have changed while there was no session.
-            publish(&session.listed.session, &self.remote_forwards()).await;
-            session.listed.session.remotes.announce();
+            request_forwards(&session.registration.session, &self.remote_forwards()).await;
+            session.registration.session.remote_forwards.start_logging();
             let lost = session.lost().await;
-            warn!(server = %self.server, "lost: {lost}; trying again");
+            warn!(server = %self.server, "connection lost ({lost}); reconnecting");
             self.link.lost(lost.to_string());
             outage = Some((Instant::now(), reason(&lost)));
-            // Leaves the list, and a server that lives is told.
+            // Removes it from the list, and tells the server if it is alive.
             *current = None;
-            if began.elapsed() >= LIVED {
-                waits = retries();
+            if began.elapsed() >= BACKOFF_RESET {
+                delays = backoff();
             }
         }
     }
 
-    /// Tries until there is a session; waits first, unless it is to try `at_once`.
-    async fn reach(&self, waits: &mut ExponentialBackoff, at_once: bool) -> ClientSession {
-        let mut jumps = self.watchman.jumps();
+    /// Retries until there is a session; the first attempt has no delay if `at_once`.
+    async fn reconnect(&self, delays: &mut ExponentialBackoff, at_once: bool) -> ClientSession {
+        let mut jumps = self.clock_monitor.jumps();
         let mut logged = Vec::new();
         let mut cause = None;
         let mut pause = !at_once;
         loop {
             if pause {
-                let time = waits.next().unwrap_or(RETRY_MAX);
-                self.link.waits(time, cause.take());
+                let time = delays.next().unwrap_or(RETRY_MAX);
+                self.link.waiting(time, cause.take());
                 tokio::select! {
                     () = sleep(time) => {}
-                    // Who wakes up wants to be there.
-                    _ = jumps.next() => *waits = retries(),
+                    // After a wake-up, retry at once.
+                    _ = jumps.next() => *delays = backoff(),
                 }
-                self.link.tries();
+                self.link.connecting();
             }
             pause = true;
             match self.connect().await {
                 Ok(session) => return session,
                 Err(error) => {
                     let text = error.to_string();
-                    // A refusal is for somebody to mend, who may take days: one line for each.
+                    // A refusal lasts until somebody fixes it: logged once, not at each attempt.
                     let refused = matches!(error, ClientError::Auth { .. });
                     if refused && logged.len() < LOGGED_MAX && !logged.contains(&text) {
-                        warn!("still not connected: {text}");
+                        warn!("reconnect failed: {text}");
                         logged.push(text.clone());
                     } else {
-                        debug!("still not connected: {text}");
+                        debug!("reconnect failed: {text}");
                     }
                     cause = Some(text);
                 }
@@ -98,8 +96,8 @@ impl Client {
     }
 }
 
-/// 1 to 2 s, 2 to 4 s, and so on up to 15 to 30 s, for ever.
-fn retries() -> ExponentialBackoff {
+/// Delays of 1 to 2 s, 2 to 4 s, and so on up to 15 to 30 s, without end.
+fn backoff() -> ExponentialBackoff {
     ExponentialBuilder::new()
         .with_min_delay(RETRY_MIN)
         .with_max_delay(RETRY_MAX)

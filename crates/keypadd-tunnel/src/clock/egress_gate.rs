@@ -1,9 +1,9 @@
 //! Drops all output after a clock jump until every older connection is closed.
 //!
-//! After a jump this process may be a copy, and its original may have sent other bytes under the
-//! packet numbers that come next here. Not even a goodbye may leave then: it would be sealed with
-//! keystream that was used already. So the clocks are read before every send; a check twice a
-//! second would come too late for the first of them. Knows nothing of connections but their number.
+//! After a jump this process may be a restored copy, and the original may have used the next packet
+//! numbers already. Then not even a CONNECTION_CLOSE may be sent: it would reuse keystream. So the
+//! clocks are read before every send; the monitor's check twice a second would be too late for the
+//! first packets. Knows nothing of connections except how many are open.
 
 use std::{
     sync::{
@@ -19,17 +19,17 @@ use tokio::{sync::Notify, time::sleep};
 
 use crate::clock::jump::{Clocks, Jump, Readings, jump};
 
-/// How often connections are counted while the gate is shut.
-const GLANCE: Duration = Duration::from_millis(20);
+/// Time between two counts of the open connections while the gate is shut.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Whether anything may be sent; clones share it.
+/// Decides whether packets may be sent; clones share one gate.
 #[derive(Clone, Debug)]
-pub(crate) struct EgressGate(Arc<State>);
+pub(crate) struct EgressGate(Arc<GateState>);
 
 #[derive(Debug)]
-struct State {
+struct GateState {
     clocks: Arc<dyn Clocks>,
-    /// The clocks at the last check.
+    /// The readings of the last check.
     last: Mutex<Readings>,
     shut: AtomicBool,
     jumped: Notify,
@@ -39,10 +39,10 @@ impl EgressGate {
     pub(crate) fn new(clocks: Arc<dyn Clocks>) -> Self {
         let last = Mutex::new(clocks.read());
         let (shut, jumped) = (AtomicBool::new(false), Notify::new());
-        Self(Arc::new(State { clocks, last, shut, jumped }))
+        Self(Arc::new(GateState { clocks, last, shut, jumped }))
     }
 
-    /// Reads the clocks. Shuts the gate if they have jumped since the last check.
+    /// Reads the clocks, and shuts the gate if they have jumped since the last check.
     pub(crate) fn check(&self) -> Option<Jump> {
         let mut last = self.last();
         let now = self.0.clocks.read();
@@ -51,7 +51,7 @@ impl EgressGate {
         jump
     }
 
-    /// Completes when a send has found a jump between two checks: the next check is due.
+    /// Waits until a send detects a jump: then a check is due at once.
     pub(crate) async fn jumped(&self) {
         self.0.jumped.notified().await;
     }
@@ -61,13 +61,13 @@ impl EgressGate {
         self.0.shut.load(Ordering::Acquire)
     }
 
-    /// Opens a shut gate once the endpoint has no connection left: what was sealed before is gone
-    /// with the last one. Whoever has connections must have closed them.
+    /// Waits until the endpoint has no connection, and opens the gate: then no packet sealed before
+    /// the jump is left. The owner of the connections must close them.
     pub(crate) async fn reopen(&self, endpoint: &Endpoint) {
         while self.is_shut() {
             match endpoint.open_connections() {
                 0 => self.0.shut.store(false, Ordering::Release),
-                _ => sleep(GLANCE).await,
+                _ => sleep(POLL_INTERVAL).await,
             }
         }
     }
@@ -92,14 +92,14 @@ impl EgressGate {
         jump
     }
 
-    /// Held until the clocks are read and compared, so that no reading is compared with a later one.
-    /// Readings are plain numbers, which no panic can leave half changed.
+    /// Locked until the clocks are read and compared, so that no reading is compared with a later
+    /// one. Readings are plain numbers, which no panic can leave half changed.
     fn last(&self) -> MutexGuard<'_, Readings> {
         self.0.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The gate and the meters as the transport asks for them.
+/// The gate and the meters behind the transport's interface.
 #[derive(Debug)]
 pub(crate) struct MeteredEgress {
     pub(crate) gate: EgressGate,

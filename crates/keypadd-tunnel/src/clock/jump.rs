@@ -1,36 +1,35 @@
-//! Notices that time has jumped: the system slept, its clock was set, or it is a copy of itself that
-//! was restored from a snapshot. Connections of before must not be used after that, because a copy
-//! would use their keystream a second time (docs/DESIGN.md, "What the user must do").
+//! Detects that the host slept, that its clock was set, or that it was restored from a snapshot.
 //!
-//! [`jump`] decides, over readings that a [`Clocks`] gives; a task asks it twice a second, and
-//! `egress` before each send. Knows nothing of connections: who has one listens to [`Jumps`].
+//! Connections from before a jump must not be used after it: a restored copy would use their
+//! keystream a second time (docs/DESIGN.md, "What the user must do"). [`jump`] compares two
+//! [`Readings`]: `monitor` twice a second, and `egress_gate` before each send.
 
 use std::{fmt, time::Duration};
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Two clocks that part by more than this between two looks have been moved. Slewing (adjtime(3),
-/// NTP) parts them by a quarter of a millisecond at most.
-const APART_NANOS: i128 = 1_000_000_000;
+/// Two clocks that diverge by more than this between two checks have jumped. Slewing (adjtime(3),
+/// NTP) makes them diverge by a quarter of a millisecond at most.
+const DIVERGENCE_MAX_NANOS: i128 = 1_000_000_000;
 
-/// What the system's clocks show at one moment, each in nanoseconds from a start of its own.
+/// The clocks at one moment, in nanoseconds from different origins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Readings {
-    /// Time in which the system ran.
+    /// Time that the system has run (CLOCK_MONOTONIC).
     pub monotonic_nanos: i128,
-    /// Time in which it ran or slept.
+    /// Time that it has run or slept (CLOCK_BOOTTIME).
     pub boottime_nanos: i128,
-    /// Time of day, since 1970.
+    /// Time of day, since 1970 (CLOCK_REALTIME).
     pub realtime_nanos: i128,
 }
 
-/// Where readings come from.
+/// A source of readings.
 pub trait Clocks: fmt::Debug + Send + Sync {
-    /// All clocks now.
+    /// Reads all clocks.
     fn read(&self) -> Readings;
 }
 
-/// The system's own clocks (clock_gettime(2)).
+/// The clocks of the system (clock_gettime(2)).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemClocks;
 
@@ -48,14 +47,14 @@ impl Clocks for SystemClocks {
     }
 }
 
-/// How time has jumped.
+/// A clock jump.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Jump {
-    /// The system slept this long.
+    /// The system slept for this long.
     Slept(Duration),
-    /// The time of day went forward by this much more than time passed.
+    /// The time of day advanced by this much more than time passed.
     Forward(Duration),
-    /// The time of day went backward by this much.
+    /// The time of day went back by this much.
     Backward(Duration),
 }
 
@@ -73,7 +72,7 @@ impl fmt::Display for Jump {
     }
 }
 
-/// Whether time has jumped between two readings.
+/// Compares two readings; returns the jump between them, if any.
 pub(crate) fn jump(before: &Readings, now: &Readings) -> Option<Jump> {
     let passed = now.monotonic_nanos - before.monotonic_nanos;
     let slept = now.boottime_nanos - before.boottime_nanos - passed;
@@ -81,9 +80,9 @@ pub(crate) fn jump(before: &Readings, now: &Readings) -> Option<Jump> {
     let time =
         |nanos: i128| Duration::from_nanos(u64::try_from(nanos.unsigned_abs()).unwrap_or(u64::MAX));
     match () {
-        () if slept.abs() > APART_NANOS => Some(Jump::Slept(time(slept))),
-        () if set > APART_NANOS => Some(Jump::Forward(time(set))),
-        () if set < -APART_NANOS => Some(Jump::Backward(time(set))),
+        () if slept.abs() > DIVERGENCE_MAX_NANOS => Some(Jump::Slept(time(slept))),
+        () if set > DIVERGENCE_MAX_NANOS => Some(Jump::Forward(time(set))),
+        () if set < -DIVERGENCE_MAX_NANOS => Some(Jump::Backward(time(set))),
         () => None,
     }
 }
@@ -100,7 +99,7 @@ mod tests {
         realtime_nanos: 1_700_000_000 * SECOND,
     };
 
-    /// So much later on each clock.
+    /// `START` plus an offset for each clock.
     fn later(monotonic: i128, boottime: i128, realtime: i128) -> Readings {
         Readings {
             monotonic_nanos: START.monotonic_nanos + monotonic,
@@ -110,20 +109,20 @@ mod tests {
     }
 
     #[test]
-    fn time_that_passes_is_no_jump_however_much_of_it() {
+    fn elapsed_time_of_any_length_is_not_a_jump() {
         for passed in [0, SECOND / 2, 30 * SECOND, 86_400 * SECOND] {
             assert_eq!(jump(&START, &later(passed, passed, passed)), None);
         }
     }
 
     #[test]
-    fn clocks_may_part_by_a_second() {
+    fn clocks_may_diverge_by_a_second() {
         assert_eq!(jump(&START, &later(SECOND / 2, 3 * SECOND / 2, SECOND / 2)), None);
         assert_eq!(jump(&START, &later(SECOND / 2, SECOND / 2, -SECOND / 2)), None);
     }
 
     #[test]
-    fn a_sleep_is_told_from_a_clock_that_was_set() {
+    fn a_sleep_differs_from_a_clock_that_was_set() {
         // The time of day goes on while the system sleeps.
         let slept = jump(&START, &later(SECOND / 2, 9 * SECOND / 2, 9 * SECOND / 2));
         assert_eq!(slept, Some(Jump::Slept(Duration::from_secs(4))));
@@ -134,13 +133,13 @@ mod tests {
     }
 
     #[test]
-    fn a_process_restored_where_the_system_has_run_less_has_jumped() {
+    fn a_process_restored_on_a_system_with_less_uptime_has_jumped() {
         let restored = jump(&START, &later(-90 * SECOND, -90 * SECOND, 600 * SECOND));
         assert_eq!(restored, Some(Jump::Forward(Duration::from_secs(690))));
     }
 
     #[test]
-    fn the_systems_clocks_do_not_jump_by_themselves() {
+    fn system_clocks_do_not_jump_by_themselves() {
         let before = SystemClocks.read();
         assert_eq!(jump(&before, &SystemClocks.read()), None);
     }

@@ -11,49 +11,49 @@ use crate::clock::{
     jump::{Clocks, Jump},
 };
 
-/// The clocks are read this often, so that a jump is known and acted on within a second.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// Time between two checks, so that a jump is detected and handled within a second.
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The task that looks at the clocks; dropped, it stops.
+/// Runs the task that checks the clocks; the task stops on drop.
 #[derive(Debug)]
-pub(crate) struct Watchman {
+pub(crate) struct ClockMonitor {
     jumps: Jumps,
-    egress: EgressGate,
+    gate: EgressGate,
     _task: JoinSet<()>,
 }
 
-/// Where jumps are heard of, from the moment on when it was made.
+/// Receives the jumps detected since it was made.
 #[derive(Debug)]
 pub(crate) struct Jumps(watch::Receiver<Option<Jump>>);
 
-impl Watchman {
-    /// Starts to look. Needs a tokio runtime.
+impl ClockMonitor {
+    /// Starts the task. Needs a tokio runtime.
     pub(crate) fn new(clocks: Arc<dyn Clocks>) -> Self {
         let (sender, receiver) = watch::channel(None);
-        let egress = EgressGate::new(clocks);
-        let watched = egress.clone();
+        let gate = EgressGate::new(clocks);
+        let checked = gate.clone();
         let mut task = JoinSet::new();
         task.spawn(async move {
             loop {
                 tokio::select! {
-                    () = sleep(LOOK_EVERY) => {}
-                    () = watched.jumped() => {}
+                    () = sleep(CHECK_INTERVAL) => {}
+                    () = checked.jumped() => {}
                 }
-                if let Some(jump) = watched.check() {
-                    warn!("{jump}: all connections are closed and made anew, with fresh keys");
+                if let Some(jump) = checked.check() {
+                    warn!("{jump}: closing all connections; reconnecting with new keys");
                     sender.send_replace(Some(jump));
                 }
             }
         });
-        Self { jumps: Jumps(receiver), egress, _task: task }
+        Self { jumps: Jumps(receiver), gate, _task: task }
     }
 
-    /// What shuts at a jump; whoever has an endpoint opens it again.
-    pub(crate) fn egress(&self) -> EgressGate {
-        self.egress.clone()
+    /// The gate that shuts at a jump. The owner of the endpoint must reopen it.
+    pub(crate) fn gate(&self) -> EgressGate {
+        self.gate.clone()
     }
 
-    /// Jumps from now on.
+    /// A receiver of the jumps from now on.
     pub(crate) fn jumps(&self) -> Jumps {
         let mut receiver = self.jumps.0.clone();
         receiver.mark_unchanged();
@@ -62,11 +62,11 @@ impl Watchman {
 }
 
 impl Jumps {
-    /// Completes with the next jump.
+    /// Waits for the next jump.
     pub(crate) async fn next(&mut self) -> Jump {
         loop {
             if self.0.changed().await.is_err() {
-                // The watchman is gone, and with it whatever he watched for.
+                // The monitor was dropped, with everything that uses it.
                 return std::future::pending().await;
             }
             if let Some(jump) = *self.0.borrow_and_update() {

@@ -1,8 +1,7 @@
-//! Accepting connections of a forward and carrying each over a stream of its own.
+//! Accepts connections of a client's forwards and forwards each over its own stream.
 //!
-//! A listener belongs to the client, not to a session: what is accepted while there is none waits
-//! for the next one, and is reset when that takes too long. A dynamic forward first asks each
-//! connection where it wants to go (`proxy`).
+//! A connection accepted without a session waits for the next one, and is reset after a timeout. A
+//! dynamic forward first reads the SOCKS request (`proxy`).
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -15,179 +14,177 @@ use tracing::{debug, warn};
 
 use crate::{
     forwards::{
-        listen::Listeners,
+        listen::ListenerGroup,
         open_stream::{OpenError, open_stream},
         proxy,
         socks::Reply,
         splice::splice,
-        tasks::Carried,
+        tasks::ConnectionTasks,
     },
-    log_rate_limit::Notices,
-    net::forwarded_socket::Forwarded,
-    sessions::{server_link::Link, session::OpenForward},
+    log_rate_limit::LogRateLimit,
+    net::forwarded_socket::ForwardedSocket,
+    sessions::{server_link::ServerLink, session::ConnectionCount},
     spec::forward::{Forward, Goal},
     wire::{StreamCode, StreamHeader},
 };
 
-/// Rest after a failed accept: out of file descriptors, most likely, and soon better.
-pub(crate) const ACCEPT_REST: Duration = Duration::from_millis(100);
+/// Pause after a failed accept, most likely for lack of file descriptors.
+pub(crate) const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
-/// Time that an accepted connection waits for a session.
-const SESSION_WAIT: Duration = Duration::from_secs(10);
+/// How long an accepted connection waits for a session.
+const SESSION_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What all accept loops of a client share.
+/// What the accept loops of a client share.
 #[derive(Clone, Debug)]
-pub(crate) struct Accepting {
-    entry: Entry,
-    /// As many as the server takes. Taken by connections that are there, so that an idle listener
-    /// holds none; one connection a forward waits for a slot, more in its queue.
+pub(crate) struct Acceptor {
+    context: Context,
+    /// As many as the server allows. A slot is taken after accept, so an idle listener holds none;
+    /// one connection of each forward waits for a slot, the others in the listener's queue.
     slots: Arc<Semaphore>,
-    carried: Carried,
+    tasks: ConnectionTasks,
 }
 
-/// What a connection needs once it is accepted. It holds neither slots nor the set that it is in:
-/// a task that held its own set would keep it from ever being dropped.
+/// What a connection's task needs. It must not hold the set of tasks: the set would keep itself
+/// alive.
 #[derive(Clone, Debug)]
-struct Entry {
-    link: Link,
-    notices: Arc<Notices<(String, Option<StreamCode>)>>,
+struct Context {
+    link: ServerLink,
+    log_limit: Arc<LogRateLimit<(String, Option<StreamCode>)>>,
 }
 
-impl Accepting {
-    pub(crate) fn new(link: Link, forwards_max: usize, carried: Carried) -> Self {
+impl Acceptor {
+    pub(crate) fn new(link: ServerLink, forwards_max: usize, tasks: ConnectionTasks) -> Self {
         let slots = Arc::new(Semaphore::new(forwards_max.min(Semaphore::MAX_PERMITS)));
-        Self { entry: Entry { link, notices: Arc::default() }, slots, carried }
+        Self { context: Context { link, log_limit: Arc::default() }, slots, tasks }
     }
-}
 
-impl Entry {
-    fn may_log(&self, forward: &str, code: Option<StreamCode>) -> bool {
-        self.notices.admit((forward.into(), code), Instant::now().into_std())
-    }
-}
-
-/// Accepts until it is dropped. What it has accepted is the client's.
-pub(crate) async fn accept_loop(accepting: Accepting, listeners: Listeners, forward: Arc<Forward>) {
-    let Accepting { entry, slots, carried } = accepting;
-    let name: Arc<str> = forward.to_string().into();
-    loop {
-        match listeners.accept().await {
-            Ok((socket, from)) => {
-                let slot = tokio::select! {
-                    slot = Arc::clone(&slots).acquire_owned() => slot,
-                    error = socket.failed() => {
-                        debug!(forward = %name, ?from, %error, "gone before there was a slot");
-                        continue;
-                    }
-                };
-                let entry = entry.clone();
-                let (forward, name) = (Arc::clone(&forward), Arc::clone(&name));
-                carried.spawn(async move {
-                    let _slot = slot;
-                    match &*forward {
-                        Forward::Local(local) => {
-                            let header = StreamHeader::Goal(local.goal.clone());
-                            let goal = local.goal.to_string();
-                            carry(&entry, socket, from, (&header, &goal), &name).await;
+    /// Accepts connections until it is dropped. Their tasks go on after that.
+    pub(crate) async fn run(self, listeners: ListenerGroup, forward: Arc<Forward>) {
+        let Self { context, slots, tasks } = self;
+        let name = forward.to_string();
+        loop {
+            match listeners.accept().await {
+                Ok((socket, from)) => {
+                    let slot = tokio::select! {
+                        slot = Arc::clone(&slots).acquire_owned() => slot,
+                        error = socket.failed() => {
+                            debug!(forward = %name, ?from, %error, "closed waiting for a slot");
+                            continue;
                         }
-                        Forward::Bench(_) => {
-                            let goal = (&StreamHeader::Bench, "its bench service");
-                            carry(&entry, socket, from, goal, &name).await;
-                        }
-                        Forward::Dynamic(_) => carry_asked(&entry, socket, from, &name).await,
-                        // Its listeners are the server's.
-                        Forward::Remote(_) => {}
-                    }
-                });
-            }
-            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
-            Err(error) => {
-                if entry.may_log(&name, None) {
-                    warn!(forward = %name, %error, "cannot accept");
+                    };
+                    let task = serve(context.clone(), socket, from, Arc::clone(&forward));
+                    tasks.spawn(async move {
+                        let _slot = slot;
+                        task.await;
+                    });
                 }
-                sleep(ACCEPT_REST).await;
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+                Err(error) => {
+                    if context.may_log(&name, None) {
+                        warn!(forward = %name, %error, "accept failed");
+                    }
+                    sleep(ACCEPT_RETRY).await;
+                }
             }
         }
     }
 }
 
-/// Carries a connection to a goal that is known, by its header and its name.
-async fn carry(
-    entry: &Entry,
-    socket: Forwarded,
+impl Context {
+    fn may_log(&self, forward: &str, code: Option<StreamCode>) -> bool {
+        self.log_limit.allow((forward.into(), code), Instant::now().into_std())
+    }
+}
+
+/// Serves one accepted connection of a forward to its end.
+async fn serve(
+    context: Context,
+    socket: ForwardedSocket,
     from: Option<SocketAddr>,
-    (header, goal): (&StreamHeader, &str),
-    name: &str,
+    forward: Arc<Forward>,
 ) {
-    match open(entry, &socket, from, header, name).await {
-        Ok((stream, _open)) => {
-            if let Err(cut) = splice(socket, stream).await {
-                debug!(forward = name, ?from, %cut, "forward cut");
+    let name = forward.to_string();
+    let (header, goal) = match &*forward {
+        Forward::Local(local) => (StreamHeader::Goal(local.goal.clone()), local.goal.to_string()),
+        Forward::Bench(_) => (StreamHeader::Bench, "its bench service".into()),
+        Forward::Dynamic(_) => return forward_proxied(&context, socket, from, &name).await,
+        // The server listens.
+        Forward::Remote(_) => return,
+    };
+    match open(&context, &socket, from, &header, &name).await {
+        Ok((stream, _count)) => {
+            if let Err(error) = splice(socket, stream).await {
+                debug!(forward = name, ?from, %error, "connection failed");
             }
         }
         Err(NoStream::Refused(code)) => {
-            if entry.may_log(name, Some(code)) {
-                warn!(forward = name, %code, "the server did not connect to {goal}");
+            if context.may_log(&name, Some(code)) {
+                warn!(forward = name, %code, "the server could not connect to {goal}");
             }
         }
-        Err(NoStream::NoSession | NoStream::Gone) => {}
+        Err(NoStream::NoSession | NoStream::ConnectionFailed) => {}
     }
 }
 
-/// Carries a connection to the target that it asks for.
-async fn carry_asked(entry: &Entry, mut socket: Forwarded, from: Option<SocketAddr>, name: &str) {
-    let Some(target) = proxy::ask(&mut socket).await else {
-        debug!(forward = name, ?from, "no request that could be met");
+/// Forwards a connection to the target that it requests by SOCKS.
+async fn forward_proxied(
+    context: &Context,
+    mut socket: ForwardedSocket,
+    from: Option<SocketAddr>,
+    name: &str,
+) {
+    let Some(target) = proxy::read_request(&mut socket).await else {
+        debug!(forward = name, ?from, "no valid SOCKS request");
         socket.close_cleanly();
         return;
     };
     let header = StreamHeader::Goal(Goal::Tcp(target.clone()));
-    let refusal = match open(entry, &socket, from, &header, name).await {
-        Ok((stream, _open)) => {
-            // An answer that cannot be sent shows again when the connection is used.
-            proxy::answer(&mut socket, Reply::Succeeded).await;
-            if let Err(cut) = splice(socket, stream).await {
-                debug!(forward = name, ?from, %cut, "forward cut");
+    let refusal = match open(context, &socket, from, &header, name).await {
+        Ok((stream, _count)) => {
+            // If the reply cannot be sent, the splice fails as well.
+            proxy::reply(&mut socket, Reply::Succeeded).await;
+            if let Err(error) = splice(socket, stream).await {
+                debug!(forward = name, ?from, %error, "connection failed");
             }
             return;
         }
-        Err(NoStream::Gone) => return,
+        Err(NoStream::ConnectionFailed) => return,
         Err(NoStream::NoSession) => Reply::GeneralFailure,
         Err(NoStream::Refused(code)) => {
-            // The program that asked is told: a log line for each target would be its words.
-            debug!(forward = name, ?from, %code, "the server did not connect to {target}");
+            // Not a warning: the SOCKS client is told, and could fill the log.
+            debug!(forward = name, ?from, %code, "the server could not connect to {target}");
             Reply::of(code)
         }
     };
-    proxy::answer(&mut socket, refusal).await;
+    proxy::reply(&mut socket, refusal).await;
     socket.close_cleanly();
 }
 
-/// Why a connection has no stream.
+/// Why no stream was opened.
 #[derive(Debug)]
 enum NoStream {
     Refused(StreamCode),
     NoSession,
-    /// The connection itself has failed.
-    Gone,
+    /// The connection to forward has failed.
+    ConnectionFailed,
 }
 
-/// A stream over the session that lives, else over the next one if it comes in time. Nothing of the
-/// connection has been sent before this returns, so a session lost meanwhile costs it nothing.
+/// Opens a stream over the current session, or the next one within the timeout. Retries if the
+/// session is lost meanwhile: no data of the connection has been sent yet.
 async fn open(
-    entry: &Entry,
-    socket: &Forwarded,
+    context: &Context,
+    socket: &ForwardedSocket,
     from: Option<SocketAddr>,
     header: &StreamHeader,
     name: &str,
-) -> Result<(Stream, OpenForward), NoStream> {
+) -> Result<(Stream, ConnectionCount), NoStream> {
     let opening = async {
         loop {
-            let Ok(Ok(session)) = timeout(SESSION_WAIT, entry.link.session()).await else {
-                debug!(forward = name, ?from, "no session in time");
+            let Ok(Ok(session)) = timeout(SESSION_TIMEOUT, context.link.session()).await else {
+                debug!(forward = name, ?from, "timed out waiting for a session");
                 return Err(NoStream::NoSession);
             };
-            let open = session.forward_opened(name);
+            let open = session.count_connection(name);
             match open_stream(&session, header).await {
                 Ok(stream) => return Ok((stream, open)),
                 Err(OpenError::Refused(code)) => return Err(NoStream::Refused(code)),
@@ -198,8 +195,8 @@ async fn open(
     tokio::select! {
         opened = opening => opened,
         error = socket.failed() => {
-            debug!(forward = name, ?from, %error, "gone before the target answered");
-            Err(NoStream::Gone)
+            debug!(forward = name, ?from, %error, "closed before the target answered");
+            Err(NoStream::ConnectionFailed)
         }
     }
 }

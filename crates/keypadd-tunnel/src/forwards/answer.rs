@@ -1,9 +1,8 @@
-//! Answering a stream that the other end opened: read its header, connect to the goal, join the two.
+//! Answers a stream that the other end opened: reads the header, connects, and splices the two.
 //!
-//! A client may ask a server for any goal that its permits admit; a server may ask a client for a
-//! remote forward by its number and for nothing else (invariant I10). Over a connection that is for
-//! measurements alone a client is connected to the bench service and to nothing else. Whatever makes
-//! no sense costs that one stream.
+//! A client may request any destination that its permits admit; a server may only request a remote
+//! forward of its client, by number (invariant I10). A session for measurements reaches the bench
+//! service only. A malformed header resets its own stream only.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -16,18 +15,18 @@ use crate::{
         dial::{dial, dial_address, dial_own},
         splice::splice,
     },
-    net::{forwarded_socket::Forwarded, lookup::Lookups},
+    net::{forwarded_socket::ForwardedSocket, lookup::Lookups},
     permits::peers::AllowedPeer,
     sessions::session::LiveSession,
     spec::forward::{Forward, Goal, RemoteForward},
     wire::{CONNECTED, STREAM_HEAD_BYTES, StreamCode, StreamHead, StreamHeader},
 };
 
-/// Time for a new stream to say where it wants to go.
-const HEADER_TIME: Duration = Duration::from_secs(10);
+/// Timeout for the header of a new stream.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Serves a stream of a client's; gives the goal back if no permit admits it. `bench` is this end's
-/// bench service.
+/// Serves a stream of a client. Returns the destination if no permit admits it. `bench` is the
+/// address of this end's bench service.
 pub(crate) async fn answer_client(
     session: Arc<LiveSession>,
     peer: Arc<AllowedPeer>,
@@ -51,23 +50,23 @@ pub(crate) async fn answer_client(
         }
     };
     let name = goal.to_string();
-    let _open = session.forward_opened(&name);
+    let _count = session.count_connection(&name);
     let code = connect(&session, &name, stream, dial(&goal, &peer.permits, &lookups)).await.err();
     (code == Some(StreamCode::NotPermitted)).then_some(goal)
 }
 
-/// Joins a stream to the bench service, as a goal that is permitted would be.
+/// Connects a stream to the bench service.
 async fn answer_bench(session: &Arc<LiveSession>, bench: Option<SocketAddr>, stream: Stream) {
     let Some(address) = bench else {
         stream.reset(StreamCode::NotPermitted.into());
         return;
     };
-    let _open = session.forward_opened("bench");
-    // A code has told the client why, and the log where it is verbose.
+    let _count = session.count_connection("bench");
+    // `connect` has sent the code to the client and logged it.
     let _ = connect(session, "bench", stream, dial_address(address)).await;
 }
 
-/// Serves a stream of a server's, if it names a remote forward of this session.
+/// Serves a stream of a server, which must name a remote forward of this session.
 pub(crate) async fn answer_server(session: Arc<LiveSession>, lookups: Lookups, mut stream: Stream) {
     let Some(StreamHeader::Remote(id)) = read_header(&mut stream).await else {
         stream.reset(StreamCode::BadHeader.into());
@@ -77,44 +76,44 @@ pub(crate) async fn answer_server(session: Arc<LiveSession>, lookups: Lookups, m
         stream.reset(StreamCode::NotPermitted.into());
         return;
     }
-    let Some(forward) = session.remotes.find(id) else {
+    let Some(forward) = session.remote_forwards.find(id) else {
         debug!(peer = session.peer(), id, "no remote forward has this number");
         stream.reset(StreamCode::Refused.into());
         return;
     };
     let name = Forward::Remote(RemoteForward::clone(&forward)).to_string();
-    let _open = session.forward_opened(&name);
-    let dialling = dial_own(&forward.goal, &lookups);
-    if let Err(code) = connect(&session, &name, stream, dialling).await {
-        info!(forward = name, %code, "not connected to {}", forward.goal);
+    let _count = session.count_connection(&name);
+    let dialing = dial_own(&forward.goal, &lookups);
+    if let Err(code) = connect(&session, &name, stream, dialing).await {
+        info!(forward = name, %code, "could not connect to {}", forward.goal);
     }
 }
 
-/// Joins a stream and the goal that `dialling` connects to; the error says why it was not reached.
+/// Splices a stream with the socket that `dialing` connects, or resets it with the code.
 async fn connect(
     session: &LiveSession,
     name: &str,
     stream: Stream,
-    dialling: impl Future<Output = Result<Forwarded, StreamCode>>,
+    dialing: impl Future<Output = Result<ForwardedSocket, StreamCode>>,
 ) -> Result<(), StreamCode> {
     let stopped = stream.send.stopped();
-    let dialled = tokio::select! {
-        dialled = dialling => dialled,
-        // The other end has given up: so do we, whatever the goal would have said.
+    let dialed = tokio::select! {
+        dialed = dialing => dialed,
+        // The other end has given up.
         _ = stopped => Err(StreamCode::Reset),
     };
-    let socket = match dialled {
+    let socket = match dialed {
         Ok(socket) => socket,
         Err(code) => {
-            debug!(peer = session.peer(), target = name, %code, "not connected");
+            debug!(peer = session.peer(), target = name, %code, "could not connect");
             stream.reset(code.into());
             return Err(code);
         }
     };
     if stream.send.write_all(&[CONNECTED]).await.is_ok()
-        && let Err(cut) = splice(socket, stream).await
+        && let Err(error) = splice(socket, stream).await
     {
-        debug!(peer = session.peer(), target = name, %cut, "forward cut");
+        debug!(peer = session.peer(), target = name, %error, "connection failed");
     }
     Ok(())
 }
@@ -128,5 +127,5 @@ async fn read_header(stream: &mut Stream) -> Option<StreamHeader> {
         stream.recv.read_exact(&mut text).await.ok()??;
         head.header(&text).ok()
     };
-    timeout(HEADER_TIME, read).await.ok()?
+    timeout(HEADER_TIMEOUT, read).await.ok()?
 }

@@ -1,7 +1,7 @@
-//! The way to a goal: resolve, compare with the permits, connect.
+//! Connects to a destination: resolves it, checks the permits, and dials.
 //!
-//! Only addresses that passed the comparison are dialled, so that no second look at DNS can lead
-//! elsewhere (invariant I10). Knows nothing of streams.
+//! Dials only addresses that passed the check; nothing is resolved again in between (invariant
+//! I10).
 
 use std::{
     collections::{HashMap, HashSet},
@@ -18,7 +18,7 @@ use tokio::{
 
 use crate::{
     net::{
-        forwarded_socket::Forwarded,
+        forwarded_socket::ForwardedSocket,
         lookup::{Lookups, resolve},
     },
     permits::open::Permits,
@@ -30,122 +30,128 @@ use crate::{
     wire::StreamCode,
 };
 
-/// Time for resolving and connecting together.
-const DIAL_TIME: Duration = Duration::from_secs(10);
+/// Timeout for resolving and connecting.
+const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Time of it for resolving the permitted names.
-const NAMES_TIME: Duration = Duration::from_secs(3);
+/// Part of it for resolving the permitted names.
+const NAMES_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Connects to a goal if the permits admit it; the code says why not.
+/// Connects to a destination if the permits admit it.
 pub(crate) async fn dial(
     goal: &Goal,
     permits: &Permits,
     lookups: &Lookups,
-) -> Result<Forwarded, StreamCode> {
+) -> Result<ForwardedSocket, StreamCode> {
     match goal {
-        Goal::Tcp(target) => dial_target(target, permits, lookups).await.map(Forwarded::from),
+        Goal::Tcp(target) => dial_target(target, permits, lookups).await.map(ForwardedSocket::from),
         Goal::Unix(path) if permits.admits_socket(path) => connect_unix(path).await,
         Goal::Unix(_) => Err(StreamCode::NotPermitted),
     }
 }
 
-/// Connects to a goal that needs no permit: it is of this end's own choosing.
-pub(crate) async fn dial_own(goal: &Goal, lookups: &Lookups) -> Result<Forwarded, StreamCode> {
+/// Connects to a destination that this end has configured itself, and so needs no permit.
+pub(crate) async fn dial_own(
+    goal: &Goal,
+    lookups: &Lookups,
+) -> Result<ForwardedSocket, StreamCode> {
     let target = match goal {
         Goal::Tcp(target) => target,
         Goal::Unix(path) => return connect_unix(path).await,
     };
-    let deadline = Instant::now() + DIAL_TIME;
+    let deadline = Instant::now() + DIAL_TIMEOUT;
     let found = timeout_at(deadline, resolve(&target.host, target.port, lookups)).await;
     let found = found.map_err(|_| StreamCode::TimedOut)?.map_err(|_| StreamCode::NameNotFound)?;
-    connect_any(&found, deadline).await.map(Forwarded::from)
+    connect_any(&found, deadline).await.map(ForwardedSocket::from)
 }
 
-/// Connects to an address of this end's own.
-pub(crate) async fn dial_address(address: SocketAddr) -> Result<Forwarded, StreamCode> {
-    connect_any(&[address], Instant::now() + DIAL_TIME).await.map(Forwarded::from)
+/// Connects to an address that this end has configured itself.
+pub(crate) async fn dial_address(address: SocketAddr) -> Result<ForwardedSocket, StreamCode> {
+    connect_any(&[address], Instant::now() + DIAL_TIMEOUT).await.map(ForwardedSocket::from)
 }
 
-async fn connect_unix(path: &SocketPath) -> Result<Forwarded, StreamCode> {
-    match timeout(DIAL_TIME, UnixStream::connect(path.as_path())).await {
+async fn connect_unix(path: &SocketPath) -> Result<ForwardedSocket, StreamCode> {
+    match timeout(DIAL_TIMEOUT, UnixStream::connect(path.as_path())).await {
         Ok(Ok(stream)) => Ok(stream.into()),
         Ok(Err(error)) => Err(code_of(&error)),
         Err(_) => Err(StreamCode::TimedOut),
     }
 }
 
-/// Addresses that are admitted as they stand are tried first, so that a permitted name that does
-/// not resolve delays nothing that does not depend on it.
+/// Dials addresses that are permitted without a lookup first, so that a permitted name that does
+/// not resolve delays only what depends on it.
 async fn dial_target(
     target: &Target,
     permits: &Permits,
     lookups: &Lookups,
 ) -> Result<TcpStream, StreamCode> {
-    // A target that no permit can admit is not worth a question to DNS.
+    // Without a lookup, if no permit covers the port.
     if !permits.may_admit_port(target.port) {
         return Err(StreamCode::NotPermitted);
     }
-    let deadline = Instant::now() + DIAL_TIME;
-    let asked = timeout_at(deadline, resolve(&target.host, target.port, lookups)).await;
-    let asked = asked.map_err(|_| StreamCode::TimedOut)?.map_err(|_| StreamCode::NameNotFound)?;
+    let deadline = Instant::now() + DIAL_TIMEOUT;
+    let found = timeout_at(deadline, resolve(&target.host, target.port, lookups)).await;
+    let found = found.map_err(|_| StreamCode::TimedOut)?.map_err(|_| StreamCode::NameNotFound)?;
 
     let admitted = |address: &SocketAddr| permits.admits(target, address.ip(), |_| &[]);
-    let (sure, open): (Vec<_>, Vec<_>) = asked.into_iter().partition(admitted);
-    let names: HashSet<&str> =
-        if open.is_empty() { HashSet::new() } else { permits.names_to_resolve(target).collect() };
-    if names.is_empty() && !sure.is_empty() {
-        return connect_any(&sure, deadline).await;
+    let (permitted, unknown): (Vec<_>, Vec<_>) = found.into_iter().partition(admitted);
+    let names: HashSet<&str> = if unknown.is_empty() {
+        HashSet::new()
+    } else {
+        permits.names_to_resolve(target).collect()
+    };
+    if names.is_empty() && !permitted.is_empty() {
+        return connect_any(&permitted, deadline).await;
     }
     let mut failure = StreamCode::NotPermitted;
-    if !sure.is_empty() {
-        match connect_any(&sure, Instant::now() + share_of(deadline, 2)).await {
+    if !permitted.is_empty() {
+        match connect_any(&permitted, Instant::now() + share_of(deadline, 2)).await {
             Ok(stream) => return Ok(stream),
             Err(code) => failure = code,
         }
     }
-    let names = addresses_of(names, lookups, deadline.min(Instant::now() + NAMES_TIME)).await;
+    let names = addresses_of(names, lookups, deadline.min(Instant::now() + NAMES_TIMEOUT)).await;
     let admitted = |address: &SocketAddr| {
         permits.admits(target, address.ip(), |name| names.get(name).map_or(&[], Vec::as_slice))
     };
-    let open: Vec<_> = open.into_iter().filter(admitted).collect();
-    if open.is_empty() { Err(failure) } else { connect_any(&open, deadline).await }
+    let permitted: Vec<_> = unknown.into_iter().filter(admitted).collect();
+    if permitted.is_empty() { Err(failure) } else { connect_any(&permitted, deadline).await }
 }
 
-/// What permitted names resolve to, all asked at once. One that has no answer in time permits
-/// nothing.
+/// Resolves the permitted names concurrently. A name without an answer in time permits nothing.
 async fn addresses_of(
     names: HashSet<&str>,
     lookups: &Lookups,
     deadline: Instant,
 ) -> HashMap<String, Vec<IpAddr>> {
-    let mut lookups_running = JoinSet::new();
+    let mut running = JoinSet::new();
     for name in names {
         let (name, lookups) = (name.to_owned(), lookups.clone());
-        lookups_running.spawn(async move {
+        running.spawn(async move {
             let found = resolve(&Host::Name(name.clone()), 0, &lookups).await.unwrap_or_default();
             (name, found.iter().map(SocketAddr::ip).collect())
         });
     }
     let mut found = HashMap::new();
-    while let Ok(Some(done)) = timeout_at(deadline, lookups_running.join_next()).await {
+    while let Ok(Some(done)) = timeout_at(deadline, running.join_next()).await {
         found.extend(done);
     }
     found
 }
 
-/// Tries the addresses in turn; each gets its share of the time that is left.
+/// Tries the addresses in order; each gets an equal share of the time left.
 async fn connect_any(addresses: &[SocketAddr], deadline: Instant) -> Result<TcpStream, StreamCode> {
     let mut failure = StreamCode::Unreachable;
     for (tried, address) in addresses.iter().enumerate() {
         let share = share_of(deadline, addresses.len() - tried);
         let code = match timeout(share, TcpStream::connect(address)).await {
             Ok(Ok(stream)) if !is_self_connected(&stream) => return Ok(stream),
-            // A loopback port that nobody listens on can be given to its own caller.
+            // TCP self-connect: a loopback port without a listener can be its caller's own source
+            // port.
             Ok(Ok(_)) => StreamCode::Refused,
             Ok(Err(error)) => code_of(&error),
             Err(_) => StreamCode::TimedOut,
         };
-        // What says most about the target: it refused, or stayed silent, or was not found.
+        // Reports the most informative failure: refused, then timed out, then unreachable.
         failure = match (failure, code) {
             (StreamCode::Refused, _) => StreamCode::Refused,
             (failure, StreamCode::Unreachable) => failure,
@@ -155,7 +161,7 @@ async fn connect_any(addresses: &[SocketAddr], deadline: Instant) -> Result<TcpS
     Err(failure)
 }
 
-/// An equal part of the time that is left, for one of `left` attempts.
+/// An equal share of the time left, for one of `left` attempts.
 pub(crate) fn share_of(deadline: Instant, left: usize) -> Duration {
     let left = u32::try_from(left.max(1)).unwrap_or(u32::MAX);
     deadline.saturating_duration_since(Instant::now()) / left
@@ -193,13 +199,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn localhost_goes_to_the_permitted_one_of_its_addresses() {
+    async fn localhost_is_dialed_at_its_permitted_address() {
         let (listener, port) = listener().await;
         let address = listener.local_addr().unwrap();
         let only_v4: &str = &format!("127.0.0.1:{port}");
         assert_eq!(try_dial(format!("localhost:{port}"), &[only_v4]).await, Ok(address));
         assert_eq!(try_dial(format!("LOCALHOST.:{port}"), &["localhost:*"]).await, Ok(address));
-        // ::1 is permitted, nobody listens there, and 127.0.0.1 is not tried instead.
+        // ::1 is permitted and has no listener; 127.0.0.1 is not tried instead.
         let only_v6: &str = &format!("[::1]:{port}");
         let refused = try_dial(format!("localhost:{port}"), &[only_v6]).await;
         assert_eq!(refused, Err(StreamCode::Refused));
@@ -215,16 +221,17 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_dead_permitted_name_delays_no_target_that_does_not_need_it() {
+    async fn a_name_that_does_not_resolve_delays_only_targets_that_need_it() {
         let (listener, port) = listener().await;
         let lookups = Lookups::default();
-        // No lookup gets an answer: every place of the share is taken.
-        let _dead = lookups.exhausted();
+        // No lookup runs: the limit is exhausted.
+        let _exhausted = lookups.exhaust();
         let permits = ["dead.example:*", "127.0.0.1:*"].map(|permit| permit.parse().unwrap());
         let permits = Permits::new(permits.into());
         let target = format!("localhost:{port}").parse().unwrap();
-        let dialling = dial_target(&target, &permits, &lookups);
-        let stream = timeout(NAMES_TIME / 2, dialling).await.expect("it waits for a name").unwrap();
+        let dialing = dial_target(&target, &permits, &lookups);
+        let stream =
+            timeout(NAMES_TIMEOUT / 2, dialing).await.expect("does not wait for a name").unwrap();
         assert_eq!(stream.peer_addr().unwrap(), listener.local_addr().unwrap());
     }
 

@@ -1,4 +1,4 @@
-//! Listeners of forwards, on either end: every socket that a place to listen stands for.
+//! Binds the sockets of a forward's listen address, on either end.
 
 use std::{
     fmt,
@@ -15,9 +15,9 @@ use crate::{
     error::BindError,
     net::{
         bind::{listen_tcp, no_such_family},
-        forwarded_socket::Forwarded,
+        forwarded_socket::ForwardedSocket,
         lookup::{Lookups, resolve},
-        unix_listener::UnixEntrance,
+        unix_listener::UnixPathListener,
     },
     spec::{
         forward::{Bind, Listen},
@@ -26,20 +26,20 @@ use crate::{
     },
 };
 
-/// Tries for a port that is free in both families, when any port will do.
+/// Attempts to find a port that is free in both families, for port 0.
 const ANY_PORT_TRIES: usize = 16;
 
 /// One listening socket.
 #[derive(Debug)]
 enum Listener {
     Tcp(TcpListener),
-    Unix(UnixEntrance),
+    Unix(UnixPathListener),
 }
 
 /// Where a listening socket is bound.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Bound {
-    /// A TCP address with the port that was had.
+    /// A TCP address and port.
     Tcp(SocketAddr),
     /// A unix socket.
     Unix(SocketPath),
@@ -74,28 +74,28 @@ impl Listener {
         match self {
             Self::Tcp(listener) => listener
                 .poll_accept(cx)
-                .map_ok(|(stream, from)| (Forwarded::from(stream), Some(from))),
-            Self::Unix(entrance) => entrance.poll_accept(cx).map_ok(|stream| (stream.into(), None)),
+                .map_ok(|(stream, from)| (ForwardedSocket::from(stream), Some(from))),
+            Self::Unix(listener) => listener.poll_accept(cx).map_ok(|stream| (stream.into(), None)),
         }
     }
 
     fn bound(&self) -> io::Result<Bound> {
         match self {
             Self::Tcp(listener) => listener.local_addr().map(Bound::Tcp),
-            Self::Unix(entrance) => Ok(Bound::Unix(entrance.path().clone())),
+            Self::Unix(listener) => Ok(Bound::Unix(listener.path().clone())),
         }
     }
 }
 
-/// All sockets that one forward listens on. Dropped, they are closed at once.
+/// All sockets that one forward listens on; closed on drop.
 #[derive(Debug, Default)]
-pub(crate) struct Listeners(Vec<Listener>);
+pub(crate) struct ListenerGroup(Vec<Listener>);
 
-/// A connection, and where it comes from as far as its socket knows.
-type Accepted = (Forwarded, Option<SocketAddr>);
+/// A connection and its source address, if it has one.
+type Accepted = (ForwardedSocket, Option<SocketAddr>);
 
-impl Listeners {
-    /// Waits for a connection on any of them.
+impl ListenerGroup {
+    /// Accepts a connection on any of the sockets.
     pub(crate) async fn accept(&self) -> io::Result<Accepted> {
         poll_fn(|cx| {
             let mut polled = self.0.iter().map(|listener| listener.poll_accept(cx));
@@ -104,19 +104,19 @@ impl Listeners {
         .await
     }
 
-    /// The TCP port, the same for all; 0 for a unix socket.
+    /// The TCP port, the same for all sockets; 0 for a unix socket.
     pub(crate) fn port(&self) -> u16 {
         self.bound().iter().find_map(Bound::port).unwrap_or(0)
     }
 
-    /// Where they are bound.
+    /// The bound addresses.
     pub(crate) fn bound(&self) -> Vec<Bound> {
         self.0.iter().filter_map(|listener| listener.bound().ok()).collect()
     }
 }
 
-/// Binds all sockets of a place that this end chose for itself, or none.
-pub(crate) async fn bind_own(listen: &Listen) -> Result<Listeners, BindError> {
+/// Binds a listen address that this end has configured itself: all its sockets or none.
+pub(crate) async fn bind_own(listen: &Listen) -> Result<ListenerGroup, BindError> {
     match listen {
         Listen::Tcp { bind, port } => {
             let addresses = addresses_of(bind, *port, &Lookups::default()).await;
@@ -128,7 +128,7 @@ pub(crate) async fn bind_own(listen: &Listen) -> Result<Listeners, BindError> {
     }
 }
 
-/// The addresses that a bind address stands for.
+/// The addresses to bind.
 pub(crate) async fn addresses_of(
     bind: &Bind,
     port: u16,
@@ -143,21 +143,21 @@ pub(crate) async fn addresses_of(
     })
 }
 
-/// Binds a unix socket, whose file goes with the listener.
-pub(crate) fn bind_unix(path: &SocketPath) -> Result<Listeners, BindError> {
-    UnixEntrance::bind(path)
-        .map(|entrance| Listeners(vec![Listener::Unix(entrance)]))
+/// Binds a unix socket; its file is removed with the listener.
+pub(crate) fn bind_unix(path: &SocketPath) -> Result<ListenerGroup, BindError> {
+    UnixPathListener::bind(path)
+        .map(|listener| ListenerGroup(vec![Listener::Unix(listener)]))
         .map_err(|source| BindError { address: format!("unix {path}"), source })
 }
 
-/// Binds all of these addresses, or none; port 0 is any that is free on all. A family that the host
-/// does not have is left out.
-pub(crate) fn bind_tcp(addresses: &[IpAddr], port: u16) -> Result<Listeners, BindError> {
+/// Binds all of these addresses or none, for port 0 to one port that is free on all of them. Skips
+/// a family that the host does not have.
+pub(crate) fn bind_tcp(addresses: &[IpAddr], port: u16) -> Result<ListenerGroup, BindError> {
     let tries = if port == 0 { ANY_PORT_TRIES } else { 1 };
     let mut result = bind_addresses(addresses, port);
     for _ in 1..tries {
         match &result {
-            // The port was free in one family and taken in the other: draw another.
+            // The port was free in one family only: try another.
             Err(error) if error.source.kind() == io::ErrorKind::AddrInUse => {
                 result = bind_addresses(addresses, port);
             }
@@ -167,7 +167,7 @@ pub(crate) fn bind_tcp(addresses: &[IpAddr], port: u16) -> Result<Listeners, Bin
     result
 }
 
-fn bind_addresses(addresses: &[IpAddr], mut port: u16) -> Result<Listeners, BindError> {
+fn bind_addresses(addresses: &[IpAddr], mut port: u16) -> Result<ListenerGroup, BindError> {
     let mut listeners = Vec::new();
     let mut missing = None;
     for &address in addresses {
@@ -184,6 +184,6 @@ fn bind_addresses(addresses: &[IpAddr], mut port: u16) -> Result<Listeners, Bind
     }
     match missing {
         Some(error) if listeners.is_empty() => Err(error),
-        _ => Ok(Listeners(listeners)),
+        _ => Ok(ListenerGroup(listeners)),
     }
 }

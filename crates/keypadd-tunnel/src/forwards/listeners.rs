@@ -1,8 +1,7 @@
-//! The listeners of a client's forwards and the loops that accept from them.
+//! Opens and closes the listeners of a client's forwards, and runs their accept loops.
 //!
-//! They belong to the client and outlive its sessions. The set can be changed while it runs: what
-//! stays in it is not touched, and connections that are already in stay whatever happens to the
-//! listener they came through.
+//! Listeners belong to the client and outlive its sessions. The set can change while the client
+//! runs: unchanged listeners are not touched, and open connections survive their listener.
 
 use std::{
     mem,
@@ -14,71 +13,71 @@ use tokio::task::JoinSet;
 use crate::{
     error::BindError,
     forwards::{
-        accept::{Accepting, accept_loop},
-        listen::{Bound, Listeners, bind_own},
+        accept::Acceptor,
+        listen::{Bound, ListenerGroup, bind_own},
     },
     spec::forward::{BenchForward, DynamicForward, Forward, Listen},
 };
 
 /// All listeners of a client.
 #[derive(Debug)]
-pub(crate) struct Entrances {
-    accepting: Accepting,
-    open: Mutex<Vec<Entrance>>,
-    /// Held by the one call that changes the set.
+pub(crate) struct ForwardListeners {
+    acceptor: Acceptor,
+    open: Mutex<Vec<ForwardListener>>,
+    /// Serializes changes of the set.
     changing: tokio::sync::Mutex<()>,
 }
 
-/// One forward's listeners.
+/// The listeners of one forward.
 #[derive(Debug)]
-struct Entrance {
+struct ForwardListener {
     forward: Arc<Forward>,
     addresses: Vec<Bound>,
-    accepting: JoinSet<()>,
+    accept_loop: JoinSet<()>,
 }
 
-impl Entrances {
-    pub(crate) fn new(accepting: Accepting) -> Self {
-        Self { accepting, open: Mutex::default(), changing: <_>::default() }
+impl ForwardListeners {
+    pub(crate) fn new(acceptor: Acceptor) -> Self {
+        Self { acceptor, open: Mutex::default(), changing: <_>::default() }
     }
 
-    /// Each forward with the addresses it listens on.
+    /// Each forward with its bound addresses.
     pub(crate) fn list(&self) -> Vec<(Forward, Vec<Bound>)> {
         let open = self.open();
         open.iter().map(|entry| ((*entry.forward).clone(), entry.addresses.clone())).collect()
     }
 
-    /// Closes what is not among `forwards` and opens what is new there, in this order, so that a
-    /// port may go from one forward to another. What cannot be bound is left out and returned.
+    /// Closes listeners that are not in `forwards`, then opens the new ones, so that a port can
+    /// move from one forward to another. Skips what cannot be bound and returns the errors.
     pub(crate) async fn set(&self, forwards: Vec<Forward>) -> Vec<BindError> {
-        let _turn = self.changing.lock().await;
+        let _guard = self.changing.lock().await;
         let mut wanted: Vec<&Forward> = forwards.iter().collect();
-        let mut gone = Vec::new();
+        let mut removed = Vec::new();
         {
             let mut open = self.open();
-            for entrance in mem::take(&mut *open) {
-                match wanted.iter().position(|&forward| *forward == *entrance.forward) {
+            for listener in mem::take(&mut *open) {
+                match wanted.iter().position(|&forward| *forward == *listener.forward) {
                     Some(found) => {
                         wanted.remove(found);
-                        open.push(entrance);
+                        open.push(listener);
                     }
-                    None => gone.push(entrance),
+                    None => removed.push(listener),
                 }
             }
         }
-        for mut entrance in gone {
-            // The sockets are closed when the loop is gone, not when it is told to go.
-            entrance.accepting.shutdown().await;
+        for mut listener in removed {
+            // Waits for the loop to end: only then are the sockets closed.
+            listener.accept_loop.shutdown().await;
         }
         let mut errors = Vec::new();
         for forward in wanted {
-            match self.entrance(forward.clone()).await {
-                Ok(entrance) => self.open().push(entrance),
+            match self.start(forward.clone()).await {
+                Ok(listener) => self.open().push(listener),
                 Err(error) => errors.push(error),
             }
         }
-        self.open().sort_by_key(|entrance| {
-            forwards.iter().position(|forward| *forward == *entrance.forward)
+        self.open().sort_by_key(|listener| {
+            forwards.iter().position(|forward| *forward == *listener.forward)
         });
         errors
     }
@@ -88,25 +87,25 @@ impl Entrances {
         self.set(Vec::new()).await;
     }
 
-    async fn entrance(&self, forward: Forward) -> Result<Entrance, BindError> {
+    async fn start(&self, forward: Forward) -> Result<ForwardListener, BindError> {
         let listeners = match &forward {
             Forward::Local(forward) => bind_own(&forward.listen).await?,
             Forward::Dynamic(DynamicForward { bind, port })
             | Forward::Bench(BenchForward { bind, port }) => {
                 bind_own(&Listen::Tcp { bind: bind.clone(), port: *port }).await?
             }
-            // Its listeners are the server's.
-            Forward::Remote(_) => Listeners::default(),
+            // The server listens.
+            Forward::Remote(_) => ListenerGroup::default(),
         };
         let forward = Arc::new(forward);
         let addresses = listeners.bound();
-        let mut accepting = JoinSet::new();
-        accepting.spawn(accept_loop(self.accepting.clone(), listeners, Arc::clone(&forward)));
-        Ok(Entrance { forward, addresses, accepting })
+        let mut accept_loop = JoinSet::new();
+        accept_loop.spawn(self.acceptor.clone().run(listeners, Arc::clone(&forward)));
+        Ok(ForwardListener { forward, addresses, accept_loop })
     }
 
     /// A panic cannot leave the list half changed.
-    fn open(&self) -> MutexGuard<'_, Vec<Entrance>> {
+    fn open(&self) -> MutexGuard<'_, Vec<ForwardListener>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

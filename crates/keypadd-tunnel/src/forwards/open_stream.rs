@@ -1,6 +1,6 @@
-//! Opening a stream: a client to a goal of the server's side, a server to one of its client's remote
-//! forwards. The other end's part is in `answer`. Over a connection that is for measurements alone only
-//! streams to the bench service are opened.
+//! Opens a stream: a client to a destination, a server to a remote forward of its client.
+//!
+//! The other end's part is in `answer`. A session for measurements opens bench streams only.
 
 use std::time::Duration;
 
@@ -8,33 +8,33 @@ use keypadd_transport::Stream;
 use tokio::time::timeout;
 
 use crate::{
-    forwards::splice::Cut,
+    forwards::splice::SpliceError,
     sessions::session::LiveSession,
     wire::{CONNECTED, StreamCode, StreamHeader},
 };
 
-/// Time for a stream to be had and for the other end to answer; that gives itself less.
-const OPEN_TIME: Duration = Duration::from_secs(20);
+/// Timeout for opening a stream and for the answer; longer than the other end's own timeouts.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Why there is no stream.
+/// Why a stream could not be opened.
 #[derive(Debug)]
 pub(crate) enum OpenError {
-    /// The other end said why.
+    /// The other end refused it.
     Refused(StreamCode),
-    /// The connection is gone.
+    /// The connection is lost.
     Lost,
 }
 
-impl From<Cut> for OpenError {
-    fn from(cut: Cut) -> Self {
-        match cut {
-            Cut::Remote(code) => Self::Refused(code),
-            Cut::Local(_) | Cut::Lost => Self::Lost,
+impl From<SpliceError> for OpenError {
+    fn from(error: SpliceError) -> Self {
+        match error {
+            SpliceError::Remote(code) => Self::Refused(code),
+            SpliceError::Local(_) | SpliceError::Lost => Self::Lost,
         }
     }
 }
 
-/// Opens a stream; it is connected to what the header names when this returns.
+/// Opens a stream and waits until the other end has connected it to what the header names.
 pub(crate) async fn open_stream(
     session: &LiveSession,
     header: &StreamHeader,
@@ -42,7 +42,7 @@ pub(crate) async fn open_stream(
     if session.measures_only() && *header != StreamHeader::Bench {
         return Err(OpenError::Refused(StreamCode::NotPermitted));
     }
-    match timeout(OPEN_TIME, open(session, header)).await {
+    match timeout(OPEN_TIMEOUT, open(session, header)).await {
         Ok(opened) => opened,
         Err(_) => Err(OpenError::Refused(StreamCode::TimedOut)),
     }
@@ -50,10 +50,10 @@ pub(crate) async fn open_stream(
 
 async fn open(session: &LiveSession, header: &StreamHeader) -> Result<Stream, OpenError> {
     let mut stream = session.connection.open_bi().await.map_err(|_| OpenError::Lost)?;
-    stream.send.write_all(&header.encode()).await.map_err(Cut::from)?;
+    stream.send.write_all(&header.encode()).await.map_err(SpliceError::from)?;
 
     let mut answer = [0];
-    match stream.recv.read_exact(&mut answer).await.map_err(Cut::from)? {
+    match stream.recv.read_exact(&mut answer).await.map_err(SpliceError::from)? {
         Some(()) if answer == [CONNECTED] => Ok(stream),
         Some(()) | None => {
             stream.reset(StreamCode::BadHeader.into());

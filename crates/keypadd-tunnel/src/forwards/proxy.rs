@@ -1,5 +1,5 @@
-//! The listening end of a dynamic forward: asks a connection where it wants to go, in SOCKS5, and
-//! says what became of it. What the bytes mean is in `socks`.
+//! Reads the SOCKS5 request of a connection to a dynamic forward, and sends the reply. The protocol
+//! itself is in `socks`.
 
 use std::time::Duration;
 
@@ -11,30 +11,30 @@ use tokio::{
 
 use crate::{
     forwards::socks::{Handshake, Reply, Step},
-    net::forwarded_socket::Forwarded,
+    net::forwarded_socket::ForwardedSocket,
     spec::target::Target,
 };
 
-/// Time for a connection to say where it wants to go.
-const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
+/// Timeout for the SOCKS handshake.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Most bytes that a handshake wants at once.
+/// Most bytes that a handshake reads at once.
 const WANTED_MAX: usize = 257;
 
-/// Time for an answer to be taken; it is a few bytes on a fresh connection.
-const ANSWER_TIME: Duration = Duration::from_secs(5);
+/// Timeout for sending the reply: a few bytes on a new connection.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The target that is asked for; `None` where there is none, which the connection was told.
-pub(crate) async fn ask(socket: &mut Forwarded) -> Option<Target> {
-    // A dynamic forward listens on TCP alone.
-    let Forwarded::Tcp(stream) = socket else { return None };
-    timeout(HANDSHAKE_TIME, shake_hands(stream)).await.ok()?
+/// Reads the requested target. On an invalid request, sends the reply and returns `None`.
+pub(crate) async fn read_request(socket: &mut ForwardedSocket) -> Option<Target> {
+    // A dynamic forward listens on TCP only.
+    let ForwardedSocket::Tcp(stream) = socket else { return None };
+    timeout(HANDSHAKE_TIMEOUT, shake_hands(stream)).await.ok()?
 }
 
-/// Says what became of the request.
-pub(crate) async fn answer(socket: &mut Forwarded, reply: Reply) {
-    if let Forwarded::Tcp(stream) = socket {
-        let _ = timeout(ANSWER_TIME, stream.write_all(&reply.encode())).await;
+/// Sends the reply to the request.
+pub(crate) async fn reply(socket: &mut ForwardedSocket, reply: Reply) {
+    if let ForwardedSocket::Tcp(stream) = socket {
+        let _ = timeout(REPLY_TIMEOUT, stream.write_all(&reply.encode())).await;
     }
 }
 
@@ -42,9 +42,9 @@ async fn shake_hands(stream: &mut TcpStream) -> Option<Target> {
     let mut handshake = Handshake::default();
     let mut buffer = [0; WANTED_MAX];
     loop {
-        let wanted = buffer.get_mut(..handshake.wants())?;
+        let wanted = buffer.get_mut(..handshake.wanted())?;
         stream.read_exact(wanted).await.ok()?;
-        match handshake.hear(wanted) {
+        match handshake.feed(wanted) {
             Step::More([]) => {}
             Step::More(answer) => stream.write_all(answer).await.ok()?,
             Step::Connect(target) => return Some(target),

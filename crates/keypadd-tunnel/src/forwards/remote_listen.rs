@@ -1,9 +1,9 @@
-//! The server's end of remote forwards: one session's listeners, opened and closed as its client asks.
+//! Listens on the server for the remote forwards (`-R`) of one session.
 //!
-//! What connects to a listener goes to the client over a stream that names the client's number for
-//! it and nothing else; what that number stands for is the client's business. A session has a
-//! bounded number of listeners, each checked against the client's permits to listen, and they go
-//! with it. What they accept is handed on, to be carried as the session's other streams are.
+//! Opens and closes listeners as the client requests, within its listen permits and a maximum
+//! number, and closes them with the session. An accepted connection goes to the client over a
+//! stream that carries only the client's number for the forward; the client decides what to connect
+//! to.
 
 use std::{collections::HashMap, io, net::IpAddr, sync::Arc, time::Duration};
 
@@ -17,68 +17,72 @@ use tracing::{debug, info, warn};
 use crate::{
     error::BindError,
     forwards::{
-        accept::ACCEPT_REST,
-        listen::{Bound, Listeners, addresses_of, bind_tcp, bind_unix},
+        accept::ACCEPT_RETRY,
+        listen::{Bound, ListenerGroup, addresses_of, bind_tcp, bind_unix},
         open_stream::{OpenError, open_stream},
-        reservations::{Held, Place, Published},
+        reservations::{Place, Reservation, Reservations},
         splice::splice,
     },
-    log_rate_limit::Notices,
-    net::{forwarded_socket::Forwarded, lookup::Lookups},
+    log_rate_limit::LogRateLimit,
+    net::{forwarded_socket::ForwardedSocket, lookup::Lookups},
     permits::{listen::ListenPermits, peers::Peers},
     sessions::session::LiveSession,
     spec::forward::Listen,
     wire::{Frame, ListenCode, StreamCode, StreamHeader},
 };
 
-/// Remote forwards of one session.
-const LISTENS_MAX: usize = 64;
+/// Remote forwards per session.
+const LISTENERS_MAX: usize = 64;
 
-/// Time to resolve a name that is to be bound.
-const NAME_TIME: Duration = Duration::from_secs(3);
+/// Timeout for resolving a name to bind.
+const NAME_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// One session's remote forwards.
+/// The remote forwards of one session.
 #[derive(Clone, Debug)]
-pub(crate) struct Publisher {
+pub(crate) struct RemoteListeners {
     pub(crate) session: Arc<LiveSession>,
     pub(crate) peers: Arc<Peers>,
     pub(crate) lookups: Lookups,
-    pub(crate) published: Published,
-    /// Takes what the listeners accept.
-    pub(crate) accepted: mpsc::Sender<Accepted>,
-    /// Connections at once through all its listeners.
+    pub(crate) reservations: Reservations,
+    /// Receives the accepted connections.
+    pub(crate) accepted: mpsc::Sender<RemoteConnection>,
+    /// Limits open connections over all listeners.
     pub(crate) slots: Arc<Semaphore>,
-    pub(crate) notices: Arc<Notices<(u16, Option<StreamCode>)>>,
+    pub(crate) log_limit: Arc<RemoteLogLimit>,
 }
 
-/// A connection that is to be brought to the client.
+/// Limits log lines by forward number and code.
+pub(crate) type RemoteLogLimit = LogRateLimit<(u16, Option<StreamCode>)>;
+
+/// An accepted connection to forward to the client.
 #[derive(Debug)]
-pub(crate) struct Accepted {
+pub(crate) struct RemoteConnection {
     id: u16,
     name: Arc<str>,
-    socket: Forwarded,
-    notices: Arc<Notices<(u16, Option<StreamCode>)>>,
+    socket: ForwardedSocket,
+    log_limit: Arc<RemoteLogLimit>,
     _slot: OwnedSemaphorePermit,
 }
 
-/// What a listener has bound; the sockets are closed before the addresses are free.
-struct Open {
-    listeners: Listeners,
-    /// What the permits were asked for; none for a unix socket.
+/// An open listener. Fields drop in order: the sockets are closed before the reservation is
+/// released.
+struct OpenListener {
+    listeners: ListenerGroup,
+    /// The permitted addresses; none for a unix socket.
     addresses: Vec<IpAddr>,
-    held: Held,
+    reservation: Reservation,
 }
 
-/// A listener that has ended.
-struct Ended {
+/// A listener that has closed.
+struct ClosedListener {
     id: u16,
-    /// What no permit admitted.
+    /// The listen address, if no permit admits it.
     unpermitted: Option<Listen>,
 }
 
-impl Publisher {
-    /// Does what the client's frames say, until it is dropped; then all listeners go.
-    /// `unpermitted` is told of what no permit admits.
+impl RemoteListeners {
+    /// Handles the client's frames until it is dropped; then all listeners close. Calls
+    /// `unpermitted` with each listen address that no permit admits.
     pub(crate) async fn run(
         self,
         mut frames: mpsc::Receiver<Frame>,
@@ -93,15 +97,15 @@ impl Publisher {
                         self.answer(id, Err(ListenCode::NotPermitted)).await;
                     }
                     Frame::Listen { id, .. }
-                        if stops.len() >= LISTENS_MAX || stops.contains_key(&id) =>
+                        if stops.len() >= LISTENERS_MAX || stops.contains_key(&id) =>
                     {
                         self.answer(id, Err(ListenCode::TooMany)).await;
                     }
                     Frame::Listen { id, listen } => {
                         let stop = Arc::new(Notify::new());
                         stops.insert(id, Arc::clone(&stop));
-                        let publisher = self.clone();
-                        tasks.spawn(async move { publisher.serve(id, listen, &stop).await });
+                        let this = self.clone();
+                        tasks.spawn(async move { this.serve(id, listen, &stop).await });
                     }
                     Frame::Unlisten { id } => {
                         if let Some(stop) = stops.get(&id) {
@@ -111,56 +115,56 @@ impl Publisher {
                     _ => {}
                 },
                 Some(done) = tasks.join_next(), if !tasks.is_empty() => match done {
-                    Ok(Ended { id, unpermitted: refused }) => {
+                    Ok(ClosedListener { id, unpermitted: refused }) => {
                         stops.remove(&id);
                         if let Some(listen) = refused {
                             unpermitted(&listen);
                         }
                     }
-                    Err(error) => debug!(%error, "a listener failed"),
+                    Err(error) => debug!(%error, "remote forward task failed"),
                 },
                 else => std::future::pending().await,
             }
         }
     }
 
-    /// One listener from its permit to its end.
-    async fn serve(&self, id: u16, listen: Listen, stop: &Notify) -> Ended {
+    /// Serves one remote forward to its end.
+    async fn serve(&self, id: u16, listen: Listen, stop: &Notify) -> ClosedListener {
         let peer = self.session.peer();
         let served = async {
             let open = self.open(&listen).await?;
             let bound: Vec<_> = open.listeners.bound().iter().map(Bound::to_string).collect();
-            info!(peer, listen = bound.join(", "), "remote forward up");
+            info!(peer, listen = bound.join(", "), "remote forward opened");
             let name: Arc<str> = format!("-R {}", with_port(&listen, open.listeners.port())).into();
-            let _listed = self.session.forward_stands(&name);
+            let _pinned = self.session.pin_forward(&name);
             self.answer(id, Ok(open.listeners.port())).await;
             tokio::select! {
                 code = self.accept(id, &name, &listen, &open) => Err::<(), _>(code),
-                () = open.held.taken() => {
-                    info!(peer, %listen, "remote forward goes to another session of this key");
+                () = open.reservation.revoked() => {
+                    info!(peer, %listen, "remote forward taken over by a newer session");
                     Err(ListenCode::InUse)
                 }
             }
         };
-        let ended = tokio::select! {
-            ended = served => ended,
+        let outcome = tokio::select! {
+            outcome = served => outcome,
             () = stop.notified() => Ok(()),
         };
-        let Err(code) = ended else {
-            info!(peer, %listen, "remote forward down");
-            return Ended { id, unpermitted: None };
+        let Err(code) = outcome else {
+            info!(peer, %listen, "remote forward closed");
+            return ClosedListener { id, unpermitted: None };
         };
-        debug!(peer, %listen, %code, "no remote forward");
+        debug!(peer, %listen, %code, "remote forward failed");
         self.answer(id, Err(code)).await;
-        Ended { id, unpermitted: (code == ListenCode::NotPermitted).then_some(listen) }
+        ClosedListener { id, unpermitted: (code == ListenCode::NotPermitted).then_some(listen) }
     }
 
     async fn answer(&self, id: u16, outcome: Result<u16, ListenCode>) {
-        self.session.say(Frame::Listening { id, outcome }).await;
+        self.session.send(Frame::Listening { id, outcome }).await;
     }
 
-    /// Binds what was asked for, as far as it is permitted.
-    async fn open(&self, listen: &Listen) -> Result<Open, ListenCode> {
+    /// Reserves and binds the permitted addresses of a listen address.
+    async fn open(&self, listen: &Listen) -> Result<OpenListener, ListenCode> {
         let peer = self.peers.find(&self.session.key()).ok_or(ListenCode::NotPermitted)?;
         let permits = &peer.listen_permits;
         let (bind, port) = match listen {
@@ -170,16 +174,16 @@ impl Publisher {
                     return Err(ListenCode::NotPermitted);
                 }
                 let places = vec![Place::Unix(path.clone())];
-                let held = self.published.hold(&self.session, places).await?;
+                let reservation = self.reservations.reserve(&self.session, places).await?;
                 let listeners = bind_unix(path).map_err(|error| code_of(&error))?;
-                return Ok(Open { listeners, addresses: Vec::new(), held });
+                return Ok(OpenListener { listeners, addresses: Vec::new(), reservation });
             }
         };
-        // What no permit can admit is not worth a question to DNS.
+        // Without a lookup, if no permit covers the port.
         if !permits.may_admit_port(port) {
             return Err(ListenCode::NotPermitted);
         }
-        let found = timeout(NAME_TIME, addresses_of(bind, port, &self.lookups)).await;
+        let found = timeout(NAME_TIMEOUT, addresses_of(bind, port, &self.lookups)).await;
         let mut addresses = found.ok().and_then(Result::ok).ok_or(ListenCode::NoAddress)?;
         addresses.retain(|&address| permits.admits(bind, address, port));
         if addresses.is_empty() {
@@ -188,30 +192,36 @@ impl Publisher {
         let bind = || bind_tcp(&addresses, port).map_err(|error| code_of(&error));
         if port != 0 {
             let places = addresses.iter().map(|&ip| Place::Tcp((ip, port).into())).collect();
-            let held = self.published.hold(&self.session, places).await?;
-            return Ok(Open { listeners: bind()?, addresses, held });
+            let reservation = self.reservations.reserve(&self.session, places).await?;
+            return Ok(OpenListener { listeners: bind()?, addresses, reservation });
         }
-        // Any free port: nobody holds it, and which it is shows when it is bound.
+        // Any free port: it is known once bound, and nobody can have reserved it.
         let listeners = bind()?;
         let places = listeners.bound().into_iter().filter_map(|bound| match bound {
             Bound::Tcp(address) => Some(Place::Tcp(address)),
             Bound::Unix(_) => None,
         });
-        let held = self.published.hold(&self.session, places.collect()).await?;
-        Ok(Open { listeners, addresses, held })
+        let reservation = self.reservations.reserve(&self.session, places.collect()).await?;
+        Ok(OpenListener { listeners, addresses, reservation })
     }
 
-    /// Accepts until the permits have changed so that it may not.
-    async fn accept(&self, id: u16, name: &Arc<str>, listen: &Listen, open: &Open) -> ListenCode {
+    /// Accepts connections until a permit change forbids it; returns the code for the client.
+    async fn accept(
+        &self,
+        id: u16,
+        name: &Arc<str>,
+        listen: &Listen,
+        open: &OpenListener,
+    ) -> ListenCode {
         loop {
             let socket = match open.listeners.accept().await {
                 Ok((socket, _)) => socket,
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
                 Err(error) => {
-                    if may_log(&self.notices, id, None) {
-                        warn!(peer = self.session.peer(), forward = %name, %error, "cannot accept");
+                    if may_log(&self.log_limit, id, None) {
+                        warn!(peer = self.session.peer(), forward = %name, %error, "accept failed");
                     }
-                    sleep(ACCEPT_REST).await;
+                    sleep(ACCEPT_RETRY).await;
                     continue;
                 }
             };
@@ -222,41 +232,42 @@ impl Publisher {
             let slot = tokio::select! {
                 slot = Arc::clone(&self.slots).acquire_owned() => slot,
                 error = socket.failed() => {
-                    debug!(forward = %name, %error, "gone before there was a slot");
+                    debug!(forward = %name, %error, "closed while waiting for a slot");
                     continue;
                 }
             };
             let Ok(slot) = slot else { continue };
-            let (name, notices) = (Arc::clone(name), Arc::clone(&self.notices));
-            // Nobody takes it where the session has just ended: dropped, it is reset.
-            let _ = self.accepted.send(Accepted { id, name, socket, notices, _slot: slot }).await;
+            let (name, log_limit) = (Arc::clone(name), Arc::clone(&self.log_limit));
+            let connection = RemoteConnection { id, name, socket, log_limit, _slot: slot };
+            // Fails if the session has just ended: then it is dropped, and so reset.
+            let _ = self.accepted.send(connection).await;
         }
     }
 }
 
-impl Accepted {
-    /// Brings it to the client and carries it to its end.
-    pub(crate) async fn carry(self, session: Arc<LiveSession>) {
-        let Self { id, name, socket, notices, _slot } = self;
+impl RemoteConnection {
+    /// Forwards the connection to the client, to its end.
+    pub(crate) async fn forward(self, session: Arc<LiveSession>) {
+        let Self { id, name, socket, log_limit, _slot } = self;
         let (name, peer) = (&*name, session.peer());
-        let _open = session.forward_opened(name);
+        let _count = session.count_connection(name);
         let header = StreamHeader::Remote(id);
         let opened = tokio::select! {
             opened = open_stream(&session, &header) => opened,
             error = socket.failed() => {
-                debug!(peer, forward = name, %error, "gone before the client answered");
+                debug!(peer, forward = name, %error, "closed before the client answered");
                 return;
             }
         };
         match opened {
             Ok(stream) => {
-                if let Err(cut) = splice(socket, stream).await {
-                    debug!(peer, forward = name, %cut, "forward cut");
+                if let Err(error) = splice(socket, stream).await {
+                    debug!(peer, forward = name, %error, "connection failed");
                 }
             }
             Err(OpenError::Refused(code)) => {
-                if may_log(&notices, id, Some(code)) {
-                    warn!(peer, forward = name, %code, "the client did not connect");
+                if may_log(&log_limit, id, Some(code)) {
+                    warn!(peer, forward = name, %code, "the client could not connect");
                 }
             }
             Err(OpenError::Lost) => debug!(peer, forward = name, "the session has ended"),
@@ -264,15 +275,11 @@ impl Accepted {
     }
 }
 
-fn may_log(
-    notices: &Notices<(u16, Option<StreamCode>)>,
-    id: u16,
-    code: Option<StreamCode>,
-) -> bool {
-    notices.admit((id, code), Instant::now().into_std())
+fn may_log(log_limit: &RemoteLogLimit, id: u16, code: Option<StreamCode>) -> bool {
+    log_limit.allow((id, code), Instant::now().into_std())
 }
 
-/// What was asked for, with the port that has been bound.
+/// The listen address with the bound port.
 fn with_port(listen: &Listen, port: u16) -> Listen {
     match listen {
         Listen::Tcp { bind, .. } => Listen::Tcp { bind: bind.clone(), port },
@@ -280,7 +287,7 @@ fn with_port(listen: &Listen, port: u16) -> Listen {
     }
 }
 
-/// Whether what is bound may still be.
+/// Whether the bound addresses are still permitted.
 fn admits(permits: &ListenPermits, listen: &Listen, addresses: &[IpAddr]) -> bool {
     match listen {
         Listen::Unix(path) => permits.admits_socket(path),
@@ -290,7 +297,7 @@ fn admits(permits: &ListenPermits, listen: &Listen, addresses: &[IpAddr]) -> boo
     }
 }
 
-/// What the client is told of a bind that failed.
+/// The code that tells the client why bind failed.
 fn code_of(error: &BindError) -> ListenCode {
     match error.source.kind() {
         io::ErrorKind::AddrInUse | io::ErrorKind::AlreadyExists => ListenCode::InUse,

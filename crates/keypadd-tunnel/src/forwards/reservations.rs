@@ -1,8 +1,9 @@
-//! Which session of a server holds which address for a remote forward, and who may take it over.
+//! Reserves addresses for the remote forwards of a server's sessions, and decides who may take one
+//! over.
 //!
-//! An address belongs to the session that asked first. Another session of the same key gets it when
-//! the holder is an older connection of the same run, or has been silent for three seconds after a
-//! question; a session of another key never does. Knows sessions and addresses, and binds nothing.
+//! An address belongs to the session that requested it first. A newer session of the same key takes
+//! it over if the holder belongs to the same run of the client, or does not respond to a ping
+//! within three seconds. A session of another key never does. Binds nothing.
 
 use std::{
     collections::HashMap,
@@ -22,13 +23,13 @@ use crate::{
     wire::{Frame, ListenCode},
 };
 
-/// A holder that sends nothing for this long after a ping has lost its addresses.
-const SILENCE: Duration = Duration::from_secs(3);
+/// A holder that sends nothing for this long after a ping loses its addresses.
+const PING_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// How often its packets are counted meanwhile.
-const GLANCE: Duration = Duration::from_millis(50);
+/// Time between two checks for packets of the holder.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// What can be held.
+/// An address to reserve.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     Tcp(SocketAddr),
@@ -36,126 +37,128 @@ pub(crate) enum Place {
 }
 
 impl Place {
-    /// Whether both cannot be bound at once.
+    /// Whether the two cannot be bound at the same time.
     fn overlaps(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Unix(one), Self::Unix(other)) => one == other,
             (Self::Tcp(one), Self::Tcp(other)) => {
-                let every = |ip: IpAddr| ip.is_unspecified();
+                let all = |ip: IpAddr| ip.is_unspecified();
                 one.port() == other.port()
-                    && (one.ip() == other.ip() || every(one.ip()) || every(other.ip()))
+                    && (one.ip() == other.ip() || all(one.ip()) || all(other.ip()))
             }
             _ => false,
         }
     }
 }
 
-/// All addresses that are held; clones share one list.
+/// All reserved addresses of a server; clones share one table.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Published(Arc<Mutex<Holds>>);
+pub(crate) struct Reservations(Arc<Mutex<Table>>);
 
 #[derive(Debug, Default)]
-struct Holds {
-    next: u64,
-    held: HashMap<u64, Hold>,
+struct Table {
+    next_id: u64,
+    entries: HashMap<u64, Entry>,
 }
 
 #[derive(Clone, Debug)]
-struct Hold {
+struct Entry {
     session: Arc<LiveSession>,
     places: Vec<Place>,
-    stop: Arc<Notify>,
-    /// Closed when the holder is gone.
-    gone: watch::Receiver<()>,
+    revoke: Arc<Notify>,
+    /// Closed when the reservation is released.
+    released: watch::Receiver<()>,
 }
 
-/// Addresses held; dropped, they are free. The sockets must be closed before.
+/// Reserved addresses; released on drop. The sockets must be closed before.
 #[derive(Debug)]
-pub(crate) struct Held {
-    published: Published,
-    number: u64,
-    stop: Arc<Notify>,
-    _here: watch::Sender<()>,
+pub(crate) struct Reservation {
+    reservations: Reservations,
+    id: u64,
+    revoke: Arc<Notify>,
+    _unreleased: watch::Sender<()>,
 }
 
-impl Held {
-    /// Completes when another session takes the addresses over.
-    pub(crate) async fn taken(&self) {
-        self.stop.notified().await;
+impl Reservation {
+    /// Waits until another session takes the addresses over.
+    pub(crate) async fn revoked(&self) {
+        self.revoke.notified().await;
     }
 }
 
-impl Drop for Held {
+impl Drop for Reservation {
     fn drop(&mut self) {
-        self.published.holds().held.remove(&self.number);
+        self.reservations.table().entries.remove(&self.id);
     }
 }
 
-impl Published {
-    /// Holds these addresses for `session`, once whoever holds one of them now has let go of it.
+impl Reservations {
+    /// Reserves these addresses for `session`, taking them over from their holder if allowed.
     ///
     /// # Errors
-    /// [`ListenCode::InUse`]: a holder has a better right.
-    pub(crate) async fn hold(
+    /// [`ListenCode::InUse`]: the holder keeps them.
+    pub(crate) async fn reserve(
         &self,
         session: &Arc<LiveSession>,
         places: Vec<Place>,
-    ) -> Result<Held, ListenCode> {
+    ) -> Result<Reservation, ListenCode> {
         loop {
-            let mut rival = match self.hold_if_free(session, &places) {
-                Ok(held) => return Ok(held),
-                Err(rival) => rival,
+            let mut holder = match self.reserve_if_free(session, &places) {
+                Ok(reservation) => return Ok(reservation),
+                Err(holder) => holder,
             };
-            if !may_take(session, &rival.session).await {
+            if !may_take_over(session, &holder.session).await {
                 return Err(ListenCode::InUse);
             }
-            rival.stop.notify_one();
-            while rival.gone.changed().await.is_ok() {}
+            holder.revoke.notify_one();
+            while holder.released.changed().await.is_ok() {}
         }
     }
 
-    fn hold_if_free(
+    /// Reserves the addresses, or returns the entry that has one of them.
+    fn reserve_if_free(
         &self,
         session: &Arc<LiveSession>,
         places: &[Place],
-    ) -> Result<Held, Box<Hold>> {
-        let mut holds = self.holds();
-        let overlaps = |hold: &&Hold| {
-            hold.places.iter().any(|held| places.iter().any(|place| held.overlaps(place)))
+    ) -> Result<Reservation, Box<Entry>> {
+        let mut table = self.table();
+        let overlaps = |entry: &&Entry| {
+            entry.places.iter().any(|held| places.iter().any(|place| held.overlaps(place)))
         };
-        if let Some(rival) = holds.held.values().find(overlaps) {
-            return Err(Box::new(rival.clone()));
+        if let Some(holder) = table.entries.values().find(overlaps) {
+            return Err(Box::new(holder.clone()));
         }
-        let number = holds.next;
-        holds.next += 1;
-        let (here, gone) = watch::channel(());
-        let stop = Arc::new(Notify::new());
+        let id = table.next_id;
+        table.next_id += 1;
+        let (unreleased, released) = watch::channel(());
+        let revoke = Arc::new(Notify::new());
         let (session, places) = (Arc::clone(session), places.to_vec());
-        holds.held.insert(number, Hold { session, places, stop: Arc::clone(&stop), gone });
-        Ok(Held { published: self.clone(), number, stop, _here: here })
+        let entry = Entry { session, places, revoke: Arc::clone(&revoke), released };
+        table.entries.insert(id, entry);
+        Ok(Reservation { reservations: self.clone(), id, revoke, _unreleased: unreleased })
     }
 
-    /// A panic cannot leave the list half changed.
-    fn holds(&self) -> MutexGuard<'_, Holds> {
+    /// A panic cannot leave the table half changed.
+    fn table(&self) -> MutexGuard<'_, Table> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Whether a session may have what another one holds.
-async fn may_take(newcomer: &LiveSession, holder: &LiveSession) -> bool {
+/// Whether a session may take over the holder's addresses.
+async fn may_take_over(newcomer: &LiveSession, holder: &LiveSession) -> bool {
     if newcomer.key() != holder.key() || newcomer.id <= holder.id {
         return false;
     }
-    newcomer.instance() == holder.instance() || is_silent(holder).await
+    newcomer.instance() == holder.instance() || is_unresponsive(holder).await
 }
 
-/// Asks a session for a sign of life, and whether none comes in time. Any packet is one.
-async fn is_silent(session: &LiveSession) -> bool {
+/// Pings a session; returns whether no packet of it arrives in time.
+async fn is_unresponsive(session: &LiveSession) -> bool {
     let datagrams = || session.connection.stats().udp_rx.datagrams;
     let before = datagrams();
-    // Where many frames wait to be sent already, they ask as well as this one.
-    session.say_if_room(Frame::Ping);
-    let deadline = Instant::now() + SILENCE;
+    // If the queue is full, its frames serve as the ping.
+    session.try_send(Frame::Ping);
+    let deadline = Instant::now() + PING_TIMEOUT;
     while !session.has_ended() {
         if datagrams() != before {
             return false;
@@ -163,7 +166,7 @@ async fn is_silent(session: &LiveSession) -> bool {
         if Instant::now() >= deadline {
             return true;
         }
-        sleep(GLANCE).await;
+        sleep(POLL_INTERVAL).await;
     }
     true
 }
@@ -173,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_address_overlaps_each_of_the_same_port() {
+    fn all_addresses_overlap_any_address_with_the_same_port() {
         let tcp = |text: &str| Place::Tcp(text.parse().unwrap());
         let unix = |text: &str| Place::Unix(text.parse().unwrap());
         for (one, other, overlap) in [

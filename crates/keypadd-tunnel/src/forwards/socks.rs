@@ -1,9 +1,9 @@
-//! The server's side of SOCKS5 (RFC 1928) as a function on bytes: no sockets, no clock.
+//! Implements the server side of SOCKS5 (RFC 1928) as a state machine on bytes, without I/O.
 //!
-//! CONNECT alone, without authentication: who may connect to the listener may use it. A handshake
-//! asks for exactly the bytes it needs next, at most 257 at a time and 519 in all, so nothing that
-//! follows the request is ever read by it. Names are taken as they come, for the server of the
-//! tunnel to resolve.
+//! Supports CONNECT only, without authentication: whoever can reach the listener may use it. The
+//! handshake requests exactly the bytes it needs next, at most 257 at a time and 519 in all, so it
+//! never reads data that follows the request. Names are not resolved here but by the tunnel's
+//! server.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -20,50 +20,50 @@ const ADDRESS_IPV4: u8 = 1;
 const ADDRESS_NAME: u8 = 3;
 const ADDRESS_IPV6: u8 = 4;
 
-/// What a request is answered with (RFC 1928 6).
+/// The reply to a request (RFC 1928 6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Reply {
     /// The target is connected.
     Succeeded = 0,
-    /// Anything that has no number of its own.
+    /// Any failure without a code of its own.
     GeneralFailure = 1,
-    /// No permit names the target.
+    /// No permit admits the target.
     NotAllowed = 2,
-    /// There is no way to the host, it does not answer, or its name does not resolve.
+    /// The host is unreachable, does not answer, or its name does not resolve.
     HostUnreachable = 4,
     /// The target refused.
     Refused = 5,
-    /// Neither BIND nor UDP ASSOCIATE is done here.
+    /// BIND and UDP ASSOCIATE are not supported.
     CommandNotSupported = 7,
-    /// An address that is neither IPv4, IPv6 nor a name.
+    /// The address is not IPv4, IPv6 or a name.
     AddressTypeNotSupported = 8,
 }
 
-/// What a handshake has come to.
+/// The result of feeding bytes to a handshake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// It goes on; these bytes, perhaps none, are to be sent first.
+    /// Send these bytes, if any, and go on.
     More(&'static [u8]),
-    /// The client asks for this target, and is to be answered with a [`Reply`].
+    /// The client requests this target; send a [`Reply`].
     Connect(Target),
-    /// It has failed: these bytes, perhaps none, are the last that the client gets.
+    /// The handshake failed; send these bytes, if any, and close.
     Failed(Vec<u8>),
 }
 
-/// A handshake as far as it has come.
+/// A handshake in progress.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Handshake(State);
+pub struct Handshake(HandshakeState);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    /// Version and number of methods.
+enum HandshakeState {
+    /// Expects the version and the number of methods.
     Greeting,
     Methods(u8),
-    /// Version, command, a reserved byte, type of address.
+    /// Expects version, command, a reserved byte and the address type.
     Request,
     NameLength(u8),
-    /// The address and a port.
+    /// Expects the address and the port.
     Address {
         command: u8,
         kind: u8,
@@ -74,58 +74,58 @@ enum State {
 
 impl Default for Handshake {
     fn default() -> Self {
-        Self(State::Greeting)
+        Self(HandshakeState::Greeting)
     }
 }
 
 impl Handshake {
-    /// Bytes that [`hear`](Self::hear) wants next; 0 when the handshake is over.
-    pub fn wants(&self) -> usize {
+    /// Number of bytes that [`feed`](Self::feed) needs next; 0 when the handshake is over.
+    pub fn wanted(&self) -> usize {
         match self.0 {
-            State::Greeting => 2,
-            State::Methods(methods) => methods.into(),
-            State::Request => 4,
-            State::NameLength(_) => 1,
-            State::Address { bytes, .. } => usize::from(bytes) + 2,
-            State::Over => 0,
+            HandshakeState::Greeting => 2,
+            HandshakeState::Methods(methods) => methods.into(),
+            HandshakeState::Request => 4,
+            HandshakeState::NameLength(_) => 1,
+            HandshakeState::Address { bytes, .. } => usize::from(bytes) + 2,
+            HandshakeState::Over => 0,
         }
     }
 
-    /// Takes the bytes that were wanted; any other number of them ends the handshake.
-    pub fn hear(&mut self, bytes: &[u8]) -> Step {
-        let wanted = self.wants();
-        let state = std::mem::replace(&mut self.0, State::Over);
+    /// Feeds the wanted bytes; any other number of bytes fails the handshake.
+    pub fn feed(&mut self, bytes: &[u8]) -> Step {
+        let wanted = self.wanted();
+        let state = std::mem::replace(&mut self.0, HandshakeState::Over);
         let (next, step) = match (state, bytes) {
-            (State::Greeting, &[VERSION, methods @ 1..=u8::MAX]) => {
-                (State::Methods(methods), Step::More(&[]))
+            (HandshakeState::Greeting, &[VERSION, methods @ 1..=u8::MAX]) => {
+                (HandshakeState::Methods(methods), Step::More(&[]))
             }
-            (State::Methods(_), methods) if methods.len() == wanted => {
+            (HandshakeState::Methods(_), methods) if methods.len() == wanted => {
                 if !methods.contains(&NO_AUTHENTICATION) {
                     return Step::Failed(vec![VERSION, NO_ACCEPTABLE_METHOD]);
                 }
-                (State::Request, Step::More(&[VERSION, NO_AUTHENTICATION]))
+                (HandshakeState::Request, Step::More(&[VERSION, NO_AUTHENTICATION]))
             }
-            (State::Request, &[VERSION, command, _, kind]) => {
+            (HandshakeState::Request, &[VERSION, command, _, kind]) => {
                 let next = match kind {
-                    ADDRESS_IPV4 => State::Address { command, kind, bytes: 4 },
-                    ADDRESS_IPV6 => State::Address { command, kind, bytes: 16 },
-                    ADDRESS_NAME => State::NameLength(command),
+                    ADDRESS_IPV4 => HandshakeState::Address { command, kind, bytes: 4 },
+                    ADDRESS_IPV6 => HandshakeState::Address { command, kind, bytes: 16 },
+                    ADDRESS_NAME => HandshakeState::NameLength(command),
                     _ => return failed(Reply::AddressTypeNotSupported),
                 };
                 (next, Step::More(&[]))
             }
-            (State::NameLength(command), &[bytes @ 1..=u8::MAX]) => {
-                (State::Address { command, kind: ADDRESS_NAME, bytes }, Step::More(&[]))
+            (HandshakeState::NameLength(command), &[bytes @ 1..=u8::MAX]) => {
+                (HandshakeState::Address { command, kind: ADDRESS_NAME, bytes }, Step::More(&[]))
             }
-            (State::Address { command, kind, .. }, bytes) if bytes.len() == wanted => {
+            (HandshakeState::Address { command, kind, .. }, bytes) if bytes.len() == wanted => {
                 return match command {
                     COMMAND_CONNECT => target(kind, bytes).map_or_else(failed, Step::Connect),
-                    // Heard to its end: a connection closed with bytes unread would be reset, and
-                    // the reply with it.
+                    // The request is read to its end: closing a connection with unread bytes would
+                    // reset it, and the reply would be lost.
                     _ => failed(Reply::CommandNotSupported),
                 };
             }
-            // Another protocol, or a request that is none: there is nobody to answer to.
+            // Another protocol or an invalid request: no reply.
             _ => return Step::Failed(Vec::new()),
         };
         self.0 = next;
@@ -142,7 +142,7 @@ fn target(kind: u8, bytes: &[u8]) -> Result<Target, Reply> {
     };
     let host = match host {
         Some(address) => Host::Address(address.to_canonical()),
-        // What cannot be a name does not resolve either.
+        // An invalid name cannot be resolved.
         None => str::from_utf8(address)
             .ok()
             .and_then(|name| name.parse().ok())
@@ -159,13 +159,12 @@ fn failed(reply: Reply) -> Step {
 }
 
 impl Reply {
-    /// The whole reply. The address that the target is reached from is the other end's business:
-    /// it is given as 0.0.0.0:0.
+    /// Encodes the reply. The bound address is 0.0.0.0:0: it is not known at this end.
     pub fn encode(self) -> [u8; 10] {
         [VERSION, self as u8, 0, ADDRESS_IPV4, 0, 0, 0, 0, 0, 0]
     }
 
-    /// The reply for a stream that was refused.
+    /// The reply for a refused stream.
     pub fn of(code: StreamCode) -> Self {
         match code {
             StreamCode::NotPermitted => Self::NotAllowed,
@@ -187,25 +186,26 @@ mod tests {
 
     use super::*;
 
-    /// Runs a handshake on what a client sends: what it is told, how it ends, what is left over.
+    /// Runs a handshake on a client's bytes: returns what it sends, how it ends, and how many are
+    /// left.
     fn run(mut bytes: &[u8]) -> (Vec<u8>, Option<Step>, usize) {
-        let (mut handshake, mut said) = (Handshake::default(), Vec::new());
-        while handshake.wants() > 0 {
-            let Some((wanted, rest)) = bytes.split_at_checked(handshake.wants()) else {
-                return (said, None, bytes.len());
+        let (mut handshake, mut sent) = (Handshake::default(), Vec::new());
+        while handshake.wanted() > 0 {
+            let Some((wanted, rest)) = bytes.split_at_checked(handshake.wanted()) else {
+                return (sent, None, bytes.len());
             };
             bytes = rest;
-            match handshake.hear(wanted) {
-                Step::More(answer) => said.extend(answer),
-                step => return (said, Some(step), bytes.len()),
+            match handshake.feed(wanted) {
+                Step::More(answer) => sent.extend(answer),
+                step => return (sent, Some(step), bytes.len()),
             }
         }
-        (said, None, bytes.len())
+        (sent, None, bytes.len())
     }
 
     fn connect(address: &[u8]) -> Option<Step> {
-        let (said, step, left) = run(&[b"\x05\x01\x00\x05\x01\x00", address].concat());
-        assert_eq!((said, left), (vec![5, 0], 0));
+        let (sent, step, left) = run(&[b"\x05\x01\x00\x05\x01\x00", address].concat());
+        assert_eq!((sent, left), (vec![5, 0], 0));
         step
     }
 
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn connect_names_a_target_in_three_ways() {
+    fn connect_accepts_ipv4_ipv6_and_names() {
         for (address, target) in [
             (&b"\x01\x7f\x00\x00\x01\x00\x50"[..], "127.0.0.1:80"),
             (b"\x03\x07db.host\x15\x38", "db.host:5432"),
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_done_is_refused_by_its_number() {
+    fn unsupported_requests_get_their_reply_code() {
         assert_eq!(run(b"\x05\x01\x00\x05\x02\x00\x01\x0a\0\0\x01\0\x50").1, replied(7));
         assert_eq!(run(b"\x05\x01\x00\x05\x03\x00\x03\x01a\0\0").1, replied(7));
         assert_eq!(connect(b"\x02"), replied(8));
@@ -237,13 +237,13 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_wants_to_say_who_it_is_is_told_that_nobody_asks() {
+    fn only_no_authentication_is_accepted() {
         assert_eq!(run(b"\x05\x02\x01\x02").1, Some(Step::Failed(vec![5, 0xff])));
         assert_eq!(run(b"\x05\x03\x02\x01\x00").0, [5, 0]);
     }
 
     #[test]
-    fn another_protocol_gets_no_answer() {
+    fn another_protocol_gets_no_reply() {
         for bytes in
             [&b"\x04\x01\x00\x50"[..], b"GET / ", b"\x05\x00", b"\x05\x01\x00\x04\x01\0\x01"]
         {
@@ -253,13 +253,13 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_the_request_is_left_alone() {
+    fn data_after_the_request_is_not_read() {
         let (_, step, left) = run(b"\x05\x01\x00\x05\x01\x00\x03\x01a\x00\x50early");
         assert_eq!((step, left), (Some(Step::Connect("a:80".parse().unwrap())), 5));
     }
 
     #[test]
-    fn every_refusal_has_its_reply() {
+    fn every_stream_code_has_a_reply() {
         for (code, reply) in [
             (StreamCode::NotPermitted, 2),
             (StreamCode::NameNotFound, 4),
@@ -277,14 +277,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_end_or_want_more_and_never_many(bytes in vec(any::<u8>(), 0..1024)) {
-            let (said, _, left) = run(&bytes);
-            prop_assert!(said.len() <= 2);
+        fn any_bytes_end_or_need_few_more(bytes in vec(any::<u8>(), 0..1024)) {
+            let (sent, _, left) = run(&bytes);
+            prop_assert!(sent.len() <= 2);
             prop_assert!(bytes.len() - left <= 519);
         }
 
         #[test]
-        fn any_request_ends_or_wants_more(
+        fn any_request_ends_or_needs_more(
             command in 0..4_u8, address in 0..6_u8, rest in vec(any::<u8>(), 0..300)
         ) {
             let head = [5, 1, 0, 5, command, 0, address];

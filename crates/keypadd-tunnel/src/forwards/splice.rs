@@ -1,7 +1,7 @@
-//! Joins one connection of a forward to one QUIC stream.
+//! Splices a forwarded connection with a QUIC stream.
 //!
-//! The transport carries the bytes (`keypadd-transport`, `splice`); here codes of the wire are put
-//! on streams, and standard input and output (`-W`) are connected through a pair of unix sockets.
+//! The transport copies the bytes (`keypadd-transport`, `splice`). Here its errors become stream
+//! codes, and standard input and output (`-W`) are connected through a pair of unix sockets.
 
 use std::{io, os::unix::net::UnixStream as StdUnixStream};
 
@@ -12,28 +12,28 @@ use tokio::{
     net::UnixStream,
 };
 
-use crate::{net::forwarded_socket::Forwarded, wire::StreamCode};
+use crate::{net::forwarded_socket::ForwardedSocket, wire::StreamCode};
 
-/// Bytes of each copy buffer of standard input and output.
+/// Size of each copy buffer for standard input and output.
 const COPY_BYTES: usize = 32 << 10;
 
-/// Why a forward ended before both directions were through.
+/// Why a splice ended before both directions were finished.
 #[derive(Debug, Error)]
-pub(crate) enum Cut {
-    /// The TCP connection, or the standard input or output, failed here.
+pub(crate) enum SpliceError {
+    /// The local connection, or standard input or output, failed.
     #[error(transparent)]
     Local(#[from] io::Error),
-    /// The other end gave the stream up.
-    #[error("the other end ended it: {0}")]
+    /// The other end reset the stream.
+    #[error("reset by the other end: {0}")]
     Remote(StreamCode),
-    /// The QUIC connection is gone.
+    /// The QUIC connection is lost.
     #[error("connection lost")]
     Lost,
 }
 
-impl From<keypadd_transport::Cut> for Cut {
-    fn from(cut: keypadd_transport::Cut) -> Self {
-        match cut {
+impl From<keypadd_transport::Cut> for SpliceError {
+    fn from(error: keypadd_transport::Cut) -> Self {
+        match error {
             keypadd_transport::Cut::Local(error) => Self::Local(error),
             keypadd_transport::Cut::Remote(code) => Self::Remote(code.into()),
             _ => Self::Lost,
@@ -41,7 +41,7 @@ impl From<keypadd_transport::Cut> for Cut {
     }
 }
 
-impl From<ReadError> for Cut {
+impl From<ReadError> for SpliceError {
     fn from(error: ReadError) -> Self {
         match error {
             ReadError::Reset(code) => Self::Remote(code.into()),
@@ -50,7 +50,7 @@ impl From<ReadError> for Cut {
     }
 }
 
-impl From<WriteError> for Cut {
+impl From<WriteError> for SpliceError {
     fn from(error: WriteError) -> Self {
         match error {
             WriteError::Stopped(code) => Self::Remote(code.into()),
@@ -67,24 +67,24 @@ impl From<VarInt> for StreamCode {
 
 impl From<StreamCode> for VarInt {
     fn from(code: StreamCode) -> Self {
-        // Codes of ours are small, and those of the peer came as such an integer.
+        // Our codes are small, and the peer's were decoded from a VarInt.
         Self::from_u64(code.value()).unwrap_or_default()
     }
 }
 
-/// Joins a connection and a stream until both directions have ended or one is cut.
-pub(crate) async fn splice(socket: Forwarded, stream: Stream) -> Result<(), Cut> {
+/// Splices a connection with a stream until both directions have finished or one has failed.
+pub(crate) async fn splice(socket: ForwardedSocket, stream: Stream) -> Result<(), SpliceError> {
     Ok(stream.splice(socket.into_socket()?, Delivery::Bounded).await?)
 }
 
-/// Joins a reader and a writer (`-W`: standard input and output) and a stream. The writer is shut
-/// down as soon as the other end has finished; the reader may still have much to say. Whoever reads
-/// what is written may pause as long as they like: nothing else waits for it.
+/// Splices a reader and a writer (`-W`: standard input and output) with a stream. Shuts down the
+/// writer when the other end has finished, while the reader may go on. A blocked writer blocks
+/// nothing else.
 pub(crate) async fn splice_pair(
     reader: impl AsyncRead + Unpin,
     writer: impl AsyncWrite + Unpin,
     stream: Stream,
-) -> Result<(), Cut> {
+) -> Result<(), SpliceError> {
     let (near, far) = StdUnixStream::pair()?;
     near.set_nonblocking(true)?;
     let (from_stream, to_stream) = split(UnixStream::from_std(near)?);
@@ -96,7 +96,7 @@ pub(crate) async fn splice_pair(
     let (mut sending, mut receiving) = (true, true);
     let outcome = loop {
         tokio::select! {
-            // A stream that is cut ends its socket as one that is finished does, but says so first.
+            // Checked first: a failed stream also closes its socket, like a finished one.
             biased;
             outcome = &mut spliced => break outcome,
             sent = &mut outward, if sending => {
@@ -110,7 +110,7 @@ pub(crate) async fn splice_pair(
         }
     };
     if receiving {
-        // What had arrived before the end is written, whatever the end was.
+        // Writes what arrived before the end, also after a failure.
         let mut writer = inward.await?;
         if outcome.is_ok() {
             writer.shutdown().await?;
@@ -119,7 +119,7 @@ pub(crate) async fn splice_pair(
     Ok(outcome?)
 }
 
-/// Copies until the reader ends. A stream that is gone is no failure of the reader's.
+/// Copies until the reader ends. A failed stream is not an error of the reader.
 async fn outward(
     mut reader: impl AsyncRead + Unpin,
     mut to_stream: WriteHalf<UnixStream>,
@@ -137,14 +137,14 @@ async fn outward(
     }
 }
 
-/// Copies until the stream ends; gives the writer back.
+/// Copies until the stream ends; returns the writer.
 async fn inward<W: AsyncWrite + Unpin>(
     mut from_stream: ReadHalf<UnixStream>,
     mut writer: W,
 ) -> io::Result<W> {
     let mut buffer = vec![0; COPY_BYTES];
     loop {
-        // A socket that is closed with data unread says ECONNRESET: the stream was cut.
+        // ECONNRESET means that the stream failed with data unread.
         let bytes = from_stream.read(&mut buffer).await.unwrap_or(0);
         if bytes == 0 {
             return Ok(writer);

@@ -1,5 +1,4 @@
-//! The tasks that carry one connection each, kept apart from what accepted it: a listener may go while
-//! its connections stay. Knows nothing of what a task does; dropped, it ends them all.
+//! Owns the tasks that serve one connection each, so that connections survive their listener.
 
 use std::{
     mem,
@@ -10,26 +9,26 @@ use std::{
 use tokio::{task::JoinSet, time::timeout};
 use tracing::info;
 
-/// Clones share one set.
+/// A set of tasks, aborted on drop; clones share it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Carried(Arc<Mutex<JoinSet<()>>>);
+pub(crate) struct ConnectionTasks(Arc<Mutex<JoinSet<()>>>);
 
-impl Carried {
-    /// Runs a task until it ends by itself, or the set is ended or dropped.
+impl ConnectionTasks {
+    /// Spawns a task into the set.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         let mut tasks = self.tasks();
-        // Those that are through leave here, so that the set is no larger than what it carries.
+        // Removes finished tasks, so that the set does not grow.
         while tasks.try_join_next().is_some() {}
         tasks.spawn(task);
     }
 
-    /// Gives all tasks `grace` to end by themselves, then cancels what is left of them. Returns when
-    /// none is left; nobody may spawn meanwhile.
-    pub(crate) async fn end(&self, grace: Duration) {
+    /// Waits up to `grace` for all tasks to finish, then aborts the rest. Nothing may be spawned
+    /// meanwhile.
+    pub(crate) async fn drain(&self, grace: Duration) {
         let mut tasks = mem::take(&mut *self.tasks());
         let all = async { while tasks.join_next().await.is_some() {} };
         if timeout(grace, all).await.is_err() && !grace.is_zero() {
-            info!("what is still open is cut off");
+            info!("drain timeout: resetting open connections");
         }
         tasks.shutdown().await;
     }

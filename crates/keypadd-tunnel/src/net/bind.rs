@@ -1,6 +1,4 @@
-//! UDP sockets and TCP listeners with the options that a tunnel needs.
-//!
-//! Knows the kernel's socket options and nothing of QUIC.
+//! Binds UDP sockets and TCP listeners, and sets their socket options.
 
 use std::{
     io,
@@ -12,54 +10,54 @@ use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::net::TcpListener;
 use tracing::{debug, info};
 
-/// Connections that wait in a listener's queue before the kernel turns more away.
+/// Connections that the kernel queues for a listener before it refuses more.
 pub(crate) const LISTEN_BACKLOG: i32 = 1024;
 
-/// What the kernel granted of the UDP buffers asked for.
+/// UDP buffer sizes: requested and granted by the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct UdpBuffers {
-    /// Bytes asked for, in each direction.
-    asked_bytes: usize,
+    /// Bytes requested, for each direction.
+    requested_bytes: usize,
     /// Receive buffer granted.
     receive_bytes: usize,
     /// Send buffer granted.
     send_bytes: usize,
 }
 
-/// Binds a UDP socket; `[::]` takes both families, and IPv4 alone where there is no IPv6.
-pub(crate) fn bind_udp(address: SocketAddr, asked_bytes: usize) -> io::Result<UdpSocket> {
+/// Binds a UDP socket. `[::]` binds both families, or IPv4 only on a host without IPv6.
+pub(crate) fn bind_udp(address: SocketAddr, requested_bytes: usize) -> io::Result<UdpSocket> {
     let socket = or_ipv4(address, open_udp)?;
-    let buffers = ask_for_buffers(&socket, asked_bytes);
+    let buffers = set_buffers(&socket, requested_bytes);
     log_buffers(buffers);
     Ok(socket.into())
 }
 
-/// Binds UDP sockets that share one address (SO_REUSEPORT), as [`bind_udp`] does one. An address
-/// that another program has is an error; programs of the same user may join later.
+/// Binds several UDP sockets to one address (SO_REUSEPORT), each as [`bind_udp`] does. Fails if
+/// another program has the address; programs of the same user may join later.
 pub(crate) fn bind_udp_group(
     address: SocketAddr,
     sockets: usize,
-    asked_bytes: usize,
+    requested_bytes: usize,
 ) -> io::Result<Vec<UdpSocket>> {
-    let first = bind_udp(address, asked_bytes)?;
+    let first = bind_udp(address, requested_bytes)?;
     if sockets < 2 {
         return Ok(vec![first]);
     }
     let address = first.local_addr()?;
-    // Set after it is bound, so that it does not join another program's group.
+    // Set after bind, so that it does not join another program's group.
     SockRef::from(&first).set_reuse_port(true)?;
     let mut group = vec![first];
     for _ in 1..sockets {
         let socket = open(address, Type::DGRAM, Protocol::UDP)?;
         socket.set_reuse_port(true)?;
         socket.bind(&address.into())?;
-        ask_for_buffers(&socket, asked_bytes);
+        set_buffers(&socket, requested_bytes);
         group.push(socket.into());
     }
     Ok(group)
 }
 
-/// An unspecified address of both families and any free port.
+/// All addresses of both families, any free port.
 pub(crate) const ANY_PORT: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0);
 
@@ -72,14 +70,14 @@ fn open_udp(address: SocketAddr) -> io::Result<Socket> {
 fn open(address: SocketAddr, kind: Type, protocol: Protocol) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), kind, Some(protocol))?;
     if address.is_ipv6() {
-        // One socket for both families where every address is meant, one family otherwise.
+        // `[::]` is dual-stack; any other address is IPv6 only.
         socket.set_only_v6(!address.ip().is_unspecified())?;
     }
     socket.set_nonblocking(true)?;
     Ok(socket)
 }
 
-/// Where every address is meant and the host has no IPv6, every IPv4 address is what is left.
+/// Binds `[::]` as 0.0.0.0 on a host without IPv6.
 fn or_ipv4<T>(address: SocketAddr, bind: impl Fn(SocketAddr) -> io::Result<T>) -> io::Result<T> {
     match bind(address) {
         Err(error) if address.ip() == Ipv6Addr::UNSPECIFIED && no_such_family(&error) => {
@@ -89,45 +87,45 @@ fn or_ipv4<T>(address: SocketAddr, bind: impl Fn(SocketAddr) -> io::Result<T>) -
     }
 }
 
-/// Whether an address family does not exist on this host.
+/// Whether the host does not have the address family.
 pub(crate) fn no_such_family(error: &io::Error) -> bool {
     let errno = Errno::from_io_error(error);
     matches!(errno, Some(Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL))
 }
 
-/// Asks, and reads back: Linux grants at most `net.core.{r,w}mem_max`, and shows twice the figure
-/// because it counts its own bookkeeping (socket(7)).
-fn ask_for_buffers(socket: &Socket, asked_bytes: usize) -> UdpBuffers {
+/// Sets the buffer sizes and reads them back. Linux grants at most `net.core.{r,w}mem_max`, and
+/// reports twice the size, because it counts its own overhead (socket(7)).
+fn set_buffers(socket: &Socket, requested_bytes: usize) -> UdpBuffers {
     let shown_per_byte = if cfg!(target_os = "linux") { 2 } else { 1 };
-    // A refusal leaves the default, which is read back and logged.
-    let _ = socket.set_recv_buffer_size(asked_bytes);
-    let _ = socket.set_send_buffer_size(asked_bytes);
+    // On failure the default stays; it is read back and logged.
+    let _ = socket.set_recv_buffer_size(requested_bytes);
+    let _ = socket.set_send_buffer_size(requested_bytes);
     UdpBuffers {
-        asked_bytes,
+        requested_bytes,
         receive_bytes: socket.recv_buffer_size().unwrap_or(0) / shown_per_byte,
         send_bytes: socket.send_buffer_size().unwrap_or(0) / shown_per_byte,
     }
 }
 
-fn log_buffers(UdpBuffers { asked_bytes, receive_bytes, send_bytes }: UdpBuffers) {
-    if receive_bytes.min(send_bytes) >= asked_bytes {
+fn log_buffers(UdpBuffers { requested_bytes, receive_bytes, send_bytes }: UdpBuffers) {
+    if receive_bytes.min(send_bytes) >= requested_bytes {
         debug!(receive_bytes, send_bytes, "UDP buffers granted");
     } else {
         info!(
-            asked_bytes,
+            requested_bytes,
             receive_bytes,
             send_bytes,
-            "UDP buffers are smaller than asked for, bursts may be lost; as root: \
-             sysctl -w net.core.rmem_max={asked_bytes} net.core.wmem_max={asked_bytes}"
+            "UDP buffers are smaller than requested, bursts may be lost; as root: \
+             sysctl -w net.core.rmem_max={requested_bytes} net.core.wmem_max={requested_bytes}"
         );
     }
 }
 
-/// Binds a TCP listener; `[::]` takes both families as for UDP.
+/// Binds a TCP listener. `[::]` binds both families, as for UDP.
 pub(crate) fn listen_tcp(address: SocketAddr) -> io::Result<TcpListener> {
     or_ipv4(address, |address| {
         let socket = open(address, Type::STREAM, Protocol::TCP)?;
-        // A restarted daemon gets its port back while old connections are still in TIME_WAIT.
+        // A restarted daemon can bind its port while old connections are in TIME_WAIT.
         socket.set_reuse_address(true)?;
         socket.bind(&address.into())?;
         socket.listen(LISTEN_BACKLOG)?;
@@ -140,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn udp_on_all_addresses_hears_both_families() {
+    fn udp_on_all_addresses_receives_both_families() {
         let socket = bind_udp(ANY_PORT, 1 << 20).unwrap();
         let port = socket.local_addr().unwrap().port();
         socket.set_nonblocking(false).unwrap();
@@ -164,9 +162,9 @@ mod tests {
     }
 
     #[test]
-    fn granted_buffers_are_what_the_kernel_says() {
+    fn granted_buffers_are_what_the_kernel_reports() {
         let socket = open_udp(ANY_PORT).unwrap();
-        let buffers = ask_for_buffers(&socket, 64 << 10);
+        let buffers = set_buffers(&socket, 64 << 10);
         assert_eq!((buffers.receive_bytes, buffers.send_bytes), (64 << 10, 64 << 10));
     }
 }

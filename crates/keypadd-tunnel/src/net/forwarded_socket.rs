@@ -1,10 +1,10 @@
-//! A connection of a forward, over TCP or a unix socket, and how each of them ends.
+//! Wraps the socket of a forwarded connection, TCP or unix, and ends it cleanly or with a reset.
 //!
-//! TCP ends in order (FIN) or by a reset (RST), which the other side can tell apart. A unix socket
-//! has no reset: closed abruptly, it shows its reader an end as after a last byte, and only who
-//! still writes gets an error. Whatever is carried there needs an end of its own if a cut must not
-//! pass for the end (docs/DESIGN.md). The reverse direction is kept: a program that closes with data
-//! unread, which Linux shows as ECONNRESET, is a reset here as well.
+//! TCP tells an orderly end (FIN) from a reset (RST). A unix socket has no reset: after an abrupt
+//! close its reader sees end of file, and only a writer gets an error. An application protocol over
+//! a unix socket must therefore mark its own end (docs/DESIGN.md). In the other direction the
+//! distinction is kept: if a program closes with data unread, Linux reports ECONNRESET, and the
+//! stream is reset.
 
 use std::{io, time::Duration};
 
@@ -15,19 +15,19 @@ use tokio::{
     net::{TcpStream, UnixStream},
 };
 
-/// A connection of a forward. Until [`close_cleanly`](Self::close_cleanly), whatever drops it (a
-/// cancelled task, a panic, the end of the process) resets it, so that a cut-off stream can never
-/// pass for a finished one, as far as the socket has words for that.
+/// The socket of a forwarded connection. Dropping it resets the connection (a canceled task, a
+/// panic or the end of the process), so that a truncated stream never looks complete where the
+/// socket can express that. [`close_cleanly`](Self::close_cleanly) does not.
 #[derive(Debug)]
-pub(crate) enum Forwarded {
+pub(crate) enum ForwardedSocket {
     Tcp(TcpStream),
     Unix(UnixStream),
 }
 
-impl From<TcpStream> for Forwarded {
+impl From<TcpStream> for ForwardedSocket {
     fn from(stream: TcpStream) -> Self {
         let socket = SockRef::from(&stream);
-        // On a connection that is already gone these fail, and reading will say so.
+        // If the connection has failed already, the next read reports it.
         let _ = socket.set_linger(Some(Duration::ZERO));
         let _ = socket.set_keepalive(true);
         let _ = stream.set_nodelay(true);
@@ -35,22 +35,36 @@ impl From<TcpStream> for Forwarded {
     }
 }
 
-impl From<UnixStream> for Forwarded {
+impl From<UnixStream> for ForwardedSocket {
     fn from(stream: UnixStream) -> Self {
         Self::Unix(stream)
     }
 }
 
-impl Forwarded {
-    /// Completes when the connection has failed, which it shows even while data waits unread.
+impl ForwardedSocket {
+    /// Waits until the connection fails; notices this even while data is unread.
     pub(crate) async fn failed(&self) -> io::Error {
-        match self {
-            Self::Tcp(stream) => tcp_failed(stream).await,
-            Self::Unix(stream) => unix_failed(stream).await,
+        const ERROR: Interest = Interest::ERROR;
+        loop {
+            let failed = match self {
+                Self::Tcp(stream) => stream
+                    .ready(ERROR)
+                    .await
+                    .and_then(|_| stream.try_io(ERROR, || pending_error(stream.take_error()))),
+                Self::Unix(stream) => stream
+                    .ready(ERROR)
+                    .await
+                    .and_then(|_| stream.try_io(ERROR, || pending_error(stream.take_error()))),
+            };
+            match failed {
+                Ok(error) => return error,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return error,
+            }
         }
     }
 
-    /// Takes it out of the runtime, for a loop of the transport.
+    /// Moves the socket from the runtime to the transport's event loops.
     pub(crate) fn into_socket(self) -> io::Result<Socket> {
         Ok(match self {
             Self::Tcp(stream) => stream.into_std()?.into(),
@@ -58,7 +72,7 @@ impl Forwarded {
         })
     }
 
-    /// Closes in order; the kernel goes on delivering what was written.
+    /// Closes without a reset; the kernel delivers what was written.
     pub(crate) fn close_cleanly(self) {
         if let Self::Tcp(stream) = &self {
             let _ = SockRef::from(stream).set_linger(None);
@@ -66,42 +80,8 @@ impl Forwarded {
     }
 }
 
-/// Completes when a TCP connection has failed.
-pub(crate) async fn tcp_failed(stream: &TcpStream) -> io::Error {
-    loop {
-        if let Err(error) = stream.ready(Interest::ERROR).await {
-            return error;
-        }
-        let error = stream.try_io(Interest::ERROR, || taken(stream.take_error()));
-        if let Some(error) = settled(error) {
-            return error;
-        }
-    }
-}
-
-/// Completes when a connection over a unix socket has failed.
-pub(crate) async fn unix_failed(stream: &UnixStream) -> io::Error {
-    loop {
-        if let Err(error) = stream.ready(Interest::ERROR).await {
-            return error;
-        }
-        let error = stream.try_io(Interest::ERROR, || taken(stream.take_error()));
-        if let Some(error) = settled(error) {
-            return error;
-        }
-    }
-}
-
-/// Readiness may be stale, or a read or a write may have taken the error already and reported it:
-/// asking the socket settles it, and WouldBlock clears the readiness.
-fn taken(error: io::Result<Option<io::Error>>) -> io::Result<io::Error> {
+/// Readiness may be stale, or a read or write may have taken and reported the error already. Asking
+/// the socket settles it, and WouldBlock clears the readiness.
+fn pending_error(error: io::Result<Option<io::Error>>) -> io::Result<io::Error> {
     error?.ok_or_else(|| io::ErrorKind::WouldBlock.into())
-}
-
-fn settled(error: io::Result<io::Error>) -> Option<io::Error> {
-    match error {
-        Ok(error) => Some(error),
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
-        Err(error) => Some(error),
-    }
 }

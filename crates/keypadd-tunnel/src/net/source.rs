@@ -1,7 +1,7 @@
-//! Where packets come from, as far as one neighbour can be told from another.
+//! Groups peer addresses by source for rate limits, and formats them for people.
 //!
-//! An IPv4 address is one source, and so is a whole IPv6 /64: that is what a single host is given
-//! (RFC 6177), and it may take a new address of it for every packet. Addresses only, no counts.
+//! A source is one IPv4 address or one IPv6 /64: a single host is given a /64 (RFC 6177) and may
+//! use a new address for every packet.
 
 use std::{
     fmt,
@@ -30,10 +30,10 @@ impl fmt::Display for Source {
     }
 }
 
-/// An address as people know it: an IPv4 address that came in by an IPv6 socket is an IPv4 address.
+/// Unmaps an IPv4 address that arrived on an IPv6 socket.
 pub(crate) fn plain(address: SocketAddr) -> SocketAddr {
     match address.ip().to_canonical() {
-        // An IPv6 scope stays: link-local addresses mean nothing without it.
+        // Unchanged: a link-local address needs its scope.
         IpAddr::V6(_) => address,
         v4 => SocketAddr::new(v4, address.port()),
     }
@@ -55,8 +55,9 @@ mod tests {
             assert_eq!(Source::of(address.parse().unwrap()).to_string(), source);
         }
     }
+
     #[test]
-    fn an_address_is_shown_as_people_know_it() {
+    fn mapped_ipv4_addresses_are_unmapped() {
         for (address, shown) in
             [("[::ffff:192.0.2.7]:6", "192.0.2.7:6"), ("[fe80::1%2]:7", "[fe80::1%2]:7")]
         {

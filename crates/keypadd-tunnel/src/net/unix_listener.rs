@@ -1,7 +1,7 @@
-//! A listening unix socket and its file: there, for this user alone, for as long as somebody listens.
+//! Binds a unix socket for this user only, and removes its file when the listener is dropped.
 //!
-//! A file left behind by a process that died is replaced. One that somebody listens on, or that is
-//! no socket, is left alone and is an error. Knows nothing of forwards.
+//! A stale socket, left by a process that died, is replaced. A socket with a listener, or another
+//! kind of file, is left alone and is an error.
 
 use std::{
     fs,
@@ -18,23 +18,23 @@ use tokio::net::{UnixListener, UnixStream};
 
 use crate::{net::bind::LISTEN_BACKLOG, spec::socket_path::SocketPath};
 
-/// Held from looking at a file to listening on it, so that no other forward of this process takes
-/// a socket that is bound and not listening yet for one left behind.
+/// Held from the check of a file until the socket listens: in between it looks like a stale socket
+/// to other forwards of this process.
 static BINDING: Mutex<()> = Mutex::new(());
 
-/// A listening socket; its file goes when it is dropped.
+/// A listening unix socket; its file is removed on drop.
 #[derive(Debug)]
-pub(crate) struct UnixEntrance {
+pub(crate) struct UnixPathListener {
     listener: UnixListener,
     path: SocketPath,
-    /// Device and inode: the file is removed only if it is still ours.
+    /// Device and inode, to remove the file only if it is still ours.
     file: (u64, u64),
 }
 
-impl UnixEntrance {
-    /// Binds and listens. The file's mode is 0600 from the start. Needs a tokio runtime.
+impl UnixPathListener {
+    /// Binds and listens. The file has mode 0600 from the start. Needs a tokio runtime.
     pub(crate) fn bind(path: &SocketPath) -> io::Result<Self> {
-        let _turn = BINDING.lock().unwrap_or_else(PoisonError::into_inner);
+        let _guard = BINDING.lock().unwrap_or_else(PoisonError::into_inner);
         let file = path.as_path();
         let socket = match bound(file) {
             Err(error) if error.kind() == ErrorKind::AddrInUse => {
@@ -58,10 +58,10 @@ impl UnixEntrance {
     }
 }
 
-impl Drop for UnixEntrance {
+impl Drop for UnixPathListener {
     fn drop(&mut self) {
         let file = self.path.as_path();
-        // Somebody may have put another file there: that one is theirs.
+        // Another program may have replaced the file.
         if fs::symlink_metadata(file).is_ok_and(|now| (now.dev(), now.ino()) == self.file) {
             let _ = fs::remove_file(file);
         }
@@ -71,20 +71,20 @@ impl Drop for UnixEntrance {
 fn bound(file: &Path) -> io::Result<Socket> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.set_nonblocking(true)?;
-    // The file takes its mode from the socket (Linux), so it is never open to others.
+    // On Linux the file gets the socket's mode, so others can never connect.
     fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
     socket.bind(&SockAddr::unix(file)?)?;
     Ok(socket)
 }
 
-/// Removes a socket that nobody listens on.
+/// Removes a socket that has no listener.
 fn remove_stale(file: &Path) -> io::Result<()> {
     if !fs::symlink_metadata(file)?.file_type().is_socket() {
-        let cause = "a file of that name is there and is not a socket";
+        let cause = "the file exists and is not a socket";
         return Err(io::Error::new(ErrorKind::AlreadyExists, cause));
     }
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-    // A listener whose queue is full is alive all the same: not waited for, it says WouldBlock.
+    // A listener with a full queue answers WouldBlock: it is alive.
     socket.set_nonblocking(true)?;
     match socket.connect(&SockAddr::unix(file)?) {
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => fs::remove_file(file),
@@ -99,50 +99,50 @@ mod tests {
 
     use super::*;
 
-    /// A fresh directory and a path in it.
-    fn place() -> (tempfile::TempDir, SocketPath) {
+    /// A new directory and a path in it.
+    fn temporary_path() -> (tempfile::TempDir, SocketPath) {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("x.sock").to_str().unwrap().parse().unwrap();
         (directory, path)
     }
 
     #[tokio::test]
-    async fn the_file_is_this_users_alone_and_goes_with_the_listener() {
-        let (_directory, path) = place();
-        let entrance = UnixEntrance::bind(&path).unwrap();
+    async fn the_file_is_for_this_user_only_and_is_removed_with_the_listener() {
+        let (_directory, path) = temporary_path();
+        let listener = UnixPathListener::bind(&path).unwrap();
         let mode = fs::metadata(path.as_path()).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         UnixStream::connect(path.as_path()).await.unwrap();
-        std::future::poll_fn(|cx| entrance.poll_accept(cx)).await.unwrap();
-        drop(entrance);
+        std::future::poll_fn(|cx| listener.poll_accept(cx)).await.unwrap();
+        drop(listener);
         assert!(!path.as_path().exists());
     }
 
     #[tokio::test]
-    async fn a_socket_left_behind_is_replaced_and_a_live_one_is_not() {
-        let (_directory, path) = place();
-        // Dropped without a word, as by a process that was killed.
+    async fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
+        let (_directory, path) = temporary_path();
+        // The file stays, as after a process that was killed.
         drop(std::os::unix::net::UnixListener::bind(path.as_path()).unwrap());
         assert!(path.as_path().exists());
-        let _live = UnixEntrance::bind(&path).unwrap();
-        let error = UnixEntrance::bind(&path).unwrap_err();
+        let _live = UnixPathListener::bind(&path).unwrap();
+        let error = UnixPathListener::bind(&path).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::AddrInUse);
         UnixStream::connect(path.as_path()).await.unwrap();
     }
 
     #[tokio::test]
-    async fn no_other_file_is_touched() {
-        let (_directory, path) = place();
+    async fn other_files_are_not_touched() {
+        let (_directory, path) = temporary_path();
         fs::write(path.as_path(), "precious").unwrap();
-        let error = UnixEntrance::bind(&path).unwrap_err();
-        assert_eq!(error.to_string(), "a file of that name is there and is not a socket");
+        let error = UnixPathListener::bind(&path).unwrap_err();
+        assert_eq!(error.to_string(), "the file exists and is not a socket");
         assert_eq!(fs::read(path.as_path()).unwrap(), b"precious");
         fs::remove_file(path.as_path()).unwrap();
 
-        let entrance = UnixEntrance::bind(&path).unwrap();
+        let listener = UnixPathListener::bind(&path).unwrap();
         fs::remove_file(path.as_path()).unwrap();
         fs::write(path.as_path(), "another's").unwrap();
-        drop(entrance);
+        drop(listener);
         assert_eq!(fs::read(path.as_path()).unwrap(), b"another's");
     }
 }

@@ -1,9 +1,8 @@
-//! Permits to listen: which addresses of this server a client may publish something on (`-R`).
+//! Decides on which addresses of this server a client may listen (`-R`).
 //!
-//! A permit is compared with the address that will be bound. Without a host it means loopback, as
-//! a forward without a bind address does; every address is permitted by `*` alone. A permitted name
-//! is compared as a name, since binding it is the server's own business with its own DNS. This file
-//! decides and knows no sockets.
+//! A permit is compared with the address to bind. Without a host it means loopback, like a forward
+//! without a bind address; only `*` permits binding all addresses. A permitted name is compared as
+//! a name, because the server resolves it itself.
 
 use std::{fmt, net::IpAddr, str::FromStr};
 
@@ -16,12 +15,12 @@ use crate::{
     },
 };
 
-/// One pattern: `PORT` on loopback, `HOST:PORT`, `HOST:*`, `*:PORT`, `*:*`, IPv6 in brackets; or the
+/// A permit: `PORT` on loopback, `HOST:PORT`, `HOST:*`, `*:PORT`, `*:*`, IPv6 in brackets; or the
 /// `/PATH` of a unix socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenPermit(Pattern);
 
-/// All permits to listen of one client; none permits nothing.
+/// All listen permits of one client; an empty list permits nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListenPermits(Vec<ListenPermit>);
 
@@ -47,8 +46,8 @@ fn on_loopback(port: PortPattern) -> Pattern {
 }
 
 impl ListenPermit {
-    /// The narrowest permit that admits this: what a log line proposes. Any free port takes a
-    /// permit for all ports.
+    /// The narrowest permit that admits `listen`, to suggest in a log line. Port 0 (any free port)
+    /// needs a permit for all ports.
     pub fn for_listen(listen: &Listen) -> Self {
         let (bind, port) = match listen {
             Listen::Unix(path) => return Self(Pattern::Unix(path.clone())),
@@ -62,7 +61,7 @@ impl ListenPermit {
         })
     }
 
-    /// Something that it admits, for whoever shows how it may be used; loopback where it may be.
+    /// A listen address that it admits, to show in examples; loopback if permitted.
     pub fn example(&self) -> Listen {
         let (host, port) = match &self.0 {
             Pattern::Tcp(host, port) => (host.example(), port.example(8080)),
@@ -80,33 +79,33 @@ impl fmt::Display for ListenPermit {
 }
 
 impl ListenPermits {
-    /// The permits of one client.
+    /// Makes the listen permits of one client.
     pub fn new(permits: Vec<ListenPermit>) -> Self {
         Self(permits)
     }
 
-    /// Whether nothing is permitted.
+    /// Whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether some permit names this port: if none does, nothing needs to be resolved. Port 0, any
-    /// that is free, is named by permits for all ports.
+    /// Whether any permit covers this port. If none does, no name needs to be resolved. Port 0 (any
+    /// free port) is covered by permits for all ports.
     pub fn may_admit_port(&self, port: u16) -> bool {
         self.of_port(port).next().is_some()
     }
 
-    /// Whether this address may be bound, with this port, for a client that asked for `bind`.
+    /// Whether this address and port may be bound for a client that requested `bind`.
     pub fn admits(&self, bind: &Bind, address: IpAddr, port: u16) -> bool {
         let address = address.to_canonical();
         self.of_port(port).any(|permitted| match permitted {
             HostPattern::Any => true,
-            // All networks and none: what is bound on every address is not in one network.
+            // The unspecified address is in no network: it binds all addresses.
             HostPattern::Net(net) => !address.is_unspecified() && net.contains(&address),
             HostPattern::One(host) if host.is_localhost() => LOOPBACK.contains(&address),
             HostPattern::One(Host::Address(permitted)) => *permitted == address,
             HostPattern::One(name) => {
-                matches!(bind, Bind::Host(asked) if same_host(name, asked))
+                matches!(bind, Bind::Host(requested) if same_host(name, requested))
             }
         })
     }
@@ -141,7 +140,7 @@ mod tests {
         format!("{text}:goal:1").parse::<crate::spec::forward::RemoteForward>().unwrap().listen
     }
 
-    /// Decides on the first address that a server would bind.
+    /// Decides for the first address that a server would bind.
     fn admits(patterns: &[&str], asked: &str) -> bool {
         let permits = permits(patterns);
         match listen(asked) {
@@ -159,9 +158,9 @@ mod tests {
     }
 
     #[test]
-    fn permits_compare_the_address_that_is_bound() {
+    fn permits_are_compared_with_the_address_to_bind() {
         for (pattern, asked, admitted) in [
-            // A bare port is loopback's.
+            // A port without a host means loopback.
             ("8080", "8080", true),
             ("8080", "8081", false),
             ("8080", "127.0.0.1:8080", true),
@@ -175,7 +174,7 @@ mod tests {
             ("localhost:*", "8080", true),
             ("127.0.0.1:8080", "8080", true),
             ("[::1]:8080", "8080", false),
-            // A host, by its words.
+            // A host.
             ("10.0.0.1:8080", "10.0.0.1:8080", true),
             ("10.0.0.1:8080", "8080", false),
             ("10.0.0.1:*", "10.0.0.1:1", true),
@@ -184,12 +183,12 @@ mod tests {
             ("0.0.0.0/0:*", "0.0.0.0:1", false),
             ("lan:80", "LAN.:80", true),
             ("lan:80", "other:80", false),
-            // Every address.
+            // All addresses.
             ("*:8080", "*:8080", true),
             ("*:8080", "10.0.0.1:8080", true),
             ("*:8080", "8080", true),
             ("*:*", "*:1", true),
-            // Any free port takes a permit for all.
+            // Port 0 needs a permit for all ports.
             ("8080", "0", false),
             ("localhost:*", "0", true),
             ("*:*", "0", true),
@@ -206,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn the_proposed_permit_admits_what_was_asked() {
+    fn the_suggested_permit_admits_the_request() {
         for (asked, proposed) in [
             ("8080", "localhost:8080"),
             ("0", "localhost:*"),
@@ -222,14 +221,14 @@ mod tests {
     }
 
     #[test]
-    fn bad_permits_are_named() {
+    fn errors_name_the_bad_permit() {
         for (text, message) in [
             ("0", "permit `0`: `0` is not a port (1 to 65535)"),
             ("65536", "permit `65536`: `65536` is not a port (1 to 65535)"),
             ("db", "permit `db`: `db`: the port is missing, as in HOST:PORT"),
             ("", "permit ``: ``: the port is missing, as in HOST:PORT"),
             (":80", "permit `:80`: ``: the host is missing"),
-            ("*.lan:1", "permit `*.lan:1`: `*.lan`: `*` stands for a whole host"),
+            ("*.lan:1", "permit `*.lan:1`: `*.lan`: `*` matches a whole host"),
             ("/", "permit `/`: `/` is not the path of a unix socket"),
             ("::1:22", "permit `::1:22`: `::1:22`: an IPv6 address goes in brackets"),
         ] {
@@ -240,12 +239,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_parsed_or_refused_without_a_panic(text in "\\PC{0,40}") {
+        fn parsing_never_panics(text in "\\PC{0,40}") {
             let _ = text.parse::<ListenPermit>();
         }
 
         #[test]
-        fn what_is_shown_is_read_back(text in "[\\[\\]a-c0-9:./*]{0,16}") {
+        fn displayed_permits_parse_to_the_same(text in "[\\[\\]a-c0-9:./*]{0,16}") {
             if let Ok(permit) = text.parse::<ListenPermit>() {
                 prop_assert_eq!(permit.to_string().parse::<ListenPermit>(), Ok(permit));
             }

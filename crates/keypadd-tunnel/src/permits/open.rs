@@ -1,11 +1,10 @@
-//! Permits: which targets a client may reach through this server (invariant I10).
+//! Decides which targets a client may reach through this server (invariant I10).
 //!
-//! A permit is compared with the address that will be connected to, not with the words of the
-//! request: the asked name and the permitted names are both resolved, and only addresses that
-//! passed the comparison are ever dialled. So a name that points somewhere else gains nothing, and
-//! `localhost` and `127.0.0.1` are the same place. A unix socket is permitted by exactly its path,
-//! and by no pattern of hosts. The resolving is done by the caller (`dial`); this file decides and
-//! knows no sockets.
+//! A permit is compared with the address to connect to, not with the text of the request: the
+//! requested name and the permitted names are both resolved, and only permitted addresses are
+//! dialed. So a name that is changed to point elsewhere gains nothing, and `localhost` and
+//! `127.0.0.1` are the same target. A unix socket is permitted by its exact path only. The caller
+//! (`dial`) resolves names.
 
 use std::{fmt, net::IpAddr, str::FromStr};
 
@@ -18,12 +17,12 @@ use crate::{
     },
 };
 
-/// One pattern: `HOST:PORT`, `HOST:*`, `*:PORT`, `CIDR:PORT`, `*:*`, IPv6 in brackets; or the
+/// A permit: `HOST:PORT`, `HOST:*`, `*:PORT`, `CIDR:PORT`, `*:*`, IPv6 in brackets; or the
 /// `/PATH` of a unix socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Permit(Pattern);
 
-/// All permits of one client; none permits nothing.
+/// All permits of one client; an empty list permits nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Permits(Vec<Permit>);
 
@@ -39,7 +38,7 @@ impl FromStr for Permit {
 }
 
 impl Permit {
-    /// Something that it admits, for whoever shows how it may be used; ssh where any port will do.
+    /// A target that it admits, to show in examples; port 22 if any port is permitted.
     pub fn example(&self) -> Goal {
         match &self.0 {
             Pattern::Tcp(host, port) => {
@@ -57,17 +56,17 @@ impl fmt::Display for Permit {
 }
 
 impl Permits {
-    /// The permits of one client.
+    /// Makes the permits of one client.
     pub fn new(permits: Vec<Permit>) -> Self {
         Self(permits)
     }
 
-    /// Whether nothing is permitted.
+    /// Whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether some permit names this port: if none does, nothing needs to be resolved.
+    /// Whether any permit covers this port. If none does, no name needs to be resolved.
     pub fn may_admit_port(&self, port: u16) -> bool {
         self.of_port(port).next().is_some()
     }
@@ -77,33 +76,35 @@ impl Permits {
         self.0.iter().any(|permit| permit.0.is_of(path))
     }
 
-    /// The permitted names whose addresses [`admits`](Self::admits) will ask for. A permit for the
-    /// very name that was asked is not among them: the asked name's addresses are its own, however
-    /// DNS shuffles them.
-    pub fn names_to_resolve<'a>(&'a self, asked: &'a Target) -> impl Iterator<Item = &'a str> {
-        self.of_port(asked.port).filter_map(move |permitted| match permitted {
-            HostPattern::One(host) if host.is_localhost() || same_host(host, &asked.host) => None,
+    /// The permitted names that must be resolved before [`admits`](Self::admits). A permit for the
+    /// requested name itself is not among them: all its addresses are permitted, even if DNS
+    /// returns others each time.
+    pub fn names_to_resolve<'a>(&'a self, requested: &'a Target) -> impl Iterator<Item = &'a str> {
+        self.of_port(requested.port).filter_map(move |permitted| match permitted {
+            HostPattern::One(host) if host.is_localhost() || same_host(host, &requested.host) => {
+                None
+            }
             HostPattern::One(Host::Name(name)) => Some(name.as_str()),
             _ => None,
         })
     }
 
-    /// Whether a connection to `address`, one of the addresses of the asked host, is permitted.
-    /// `addresses_of` gives those of a permitted name, none if it did not resolve.
+    /// Whether a connection to `address`, one of the addresses of the requested host, is permitted.
+    /// `addresses_of` returns the addresses of a permitted name, none if it did not resolve.
     pub fn admits<'r>(
         &self,
-        asked: &Target,
+        requested: &Target,
         address: IpAddr,
         addresses_of: impl Fn(&str) -> &'r [IpAddr],
     ) -> bool {
         let address = address.to_canonical();
-        self.of_port(asked.port).any(|permitted| match permitted {
+        self.of_port(requested.port).any(|permitted| match permitted {
             HostPattern::Any => true,
             HostPattern::Net(net) => net.contains(&address),
-            // First, so that no name server has a say in what localhost is.
+            // Before other names, so that DNS cannot decide what localhost is.
             HostPattern::One(host) if host.is_localhost() => LOOPBACK.contains(&address),
             HostPattern::One(Host::Address(permitted)) => *permitted == address,
-            HostPattern::One(host) if same_host(host, &asked.host) => true,
+            HostPattern::One(host) if same_host(host, &requested.host) => true,
             HostPattern::One(Host::Name(name)) => {
                 addresses_of(name).iter().any(|permitted| permitted.to_canonical() == address)
             }
@@ -131,7 +132,7 @@ mod tests {
         patterns.iter().map(|pattern| pattern.parse().unwrap()).collect()
     }
 
-    /// Decides as a server does whose name servers know `db` and `web`.
+    /// Decides as a server whose DNS knows `db` and `web`.
     fn admits(patterns: &[&str], asked: &str, address: &str) -> bool {
         let db = [IpAddr::from([10, 0, 0, 5])];
         let web = ["10.0.0.6".parse().unwrap(), "fd00::6".parse().unwrap()];
@@ -147,7 +148,7 @@ mod tests {
     #[test]
     fn permits_compare_the_address_connected_to() {
         for (pattern, asked, address, admitted) in [
-            // A name, asked by itself, by address and by another name for it.
+            // A name, requested by itself, by address and by an alias.
             ("db:5432", "db:5432", "10.0.0.5", true),
             ("db:5432", "DB.:5432", "10.0.0.5", true),
             ("db:5432", "10.0.0.5:5432", "10.0.0.5", true),
@@ -156,9 +157,9 @@ mod tests {
             ("db:5432", "db:5433", "10.0.0.5", false),
             ("web:*", "alias:1", "fd00::6", true),
             ("gone:22", "alias:22", "10.0.0.5", false),
-            // DNS may name other addresses each time: the asked name's own are permitted.
+            // DNS may return other addresses each time: those of the requested name are permitted.
             ("db:5432", "db:5432", "10.0.0.99", true),
-            // localhost is two addresses, whatever a name server says.
+            // localhost is two addresses, whatever DNS says.
             ("localhost:22", "localhost:22", "127.0.0.1", true),
             ("localhost:22", "localhost:22", "::1", true),
             ("localhost:22", "localhost:22", "10.0.0.5", false),
@@ -198,13 +199,13 @@ mod tests {
     }
 
     #[test]
-    fn any_one_of_several_permits_is_enough() {
+    fn one_permit_of_several_is_enough() {
         assert!(admits(&["db:1", "web:2", "localhost:3"], "localhost:3", "::1"));
         assert!(!admits(&["db:1", "web:2", "localhost:3"], "localhost:2", "::1"));
     }
 
     #[test]
-    fn only_names_of_the_asked_port_are_resolved_and_never_localhost() {
+    fn only_names_with_the_requested_port_are_resolved_and_never_localhost() {
         let permits = permits(&["db:1", "web:*", "localhost:*", "10.0.0.0/8:*", "asked:2", "*:9"]);
         let names = |asked: &str| {
             let asked = asked.parse().unwrap();
@@ -216,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_unix_socket_is_permitted_by_its_path_alone() {
+    fn a_unix_socket_is_permitted_by_its_path_only() {
         let path = "/run/x.sock".parse().unwrap();
         assert!(permits(&["db:1", "/run/x.sock"]).admits_socket(&path));
         for pattern in ["*:*", "/run/y.sock", "/run/x.socket", "/run/../run/x.sock"] {
@@ -226,13 +227,13 @@ mod tests {
     }
 
     #[test]
-    fn bad_permits_are_named() {
+    fn errors_name_the_bad_permit() {
         for (text, message) in [
             ("db", "permit `db`: `db`: the port is missing, as in HOST:PORT"),
             ("db:ssh", "permit `db:ssh`: `ssh` is not a port (1 to 65535)"),
             (":22", "permit `:22`: ``: the host is missing"),
             ("10.0.0.0/33:1", "permit `10.0.0.0/33:1`: `10.0.0.0/33` is not a network, as in"),
-            ("*.lan:1", "permit `*.lan:1`: `*.lan`: `*` stands for a whole host"),
+            ("*.lan:1", "permit `*.lan:1`: `*.lan`: `*` matches a whole host"),
             ("/run/", "permit `/run/`: `/run/` is not the path of a unix socket"),
             ("::1:22", "permit `::1:22`: `::1:22`: an IPv6 address goes in brackets"),
         ] {
@@ -243,12 +244,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_parsed_or_refused_without_a_panic(text in "\\PC{0,40}") {
+        fn parsing_never_panics(text in "\\PC{0,40}") {
             let _ = text.parse::<Permit>();
         }
 
         #[test]
-        fn what_is_shown_is_read_back(text in "[\\[\\]a-c0-9:./*]{0,16}") {
+        fn displayed_permits_parse_to_the_same(text in "[\\[\\]a-c0-9:./*]{0,16}") {
             if let Ok(permit) = text.parse::<Permit>() {
                 prop_assert_eq!(permit.to_string().parse::<Permit>(), Ok(permit));
             }

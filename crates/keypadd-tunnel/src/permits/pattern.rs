@@ -1,7 +1,7 @@
-//! What a permit is made of: a pattern of hosts and ports, or the path of a unix socket.
+//! Parses the pattern of a permit: hosts and ports, or the path of a unix socket.
 //!
-//! The same text means the same in `--permit-open` and `--permit-listen`; what is compared with it
-//! differs, and stands in `permit` and `permit_listen`. Text only.
+//! `--permit-open` and `--permit-listen` use the same patterns; how they are compared is in `open`
+//! and `listen`.
 
 use std::{fmt, net::IpAddr};
 
@@ -13,7 +13,7 @@ use crate::spec::{
     target::{AddressError, Host, parse_port, same_name, split_host_port},
 };
 
-/// What one permit names.
+/// The pattern of one permit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Pattern {
     /// Hosts and ports.
@@ -35,13 +35,13 @@ pub(crate) enum PortPattern {
     One(u16),
 }
 
-/// Why a text is no permit.
+/// A permit that cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("permit `{pattern}`: {cause}")]
 pub struct PermitError {
     /// The text as given.
     pub pattern: String,
-    /// What is wrong with it.
+    /// What is wrong.
     pub cause: PermitFault,
 }
 
@@ -49,22 +49,22 @@ pub struct PermitError {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum PermitFault {
-    /// The host or the port cannot be one.
+    /// The host or the port is not valid.
     #[error(transparent)]
     Address(#[from] AddressError),
     /// A network that is not `ADDRESS/BITS`.
     #[error("`{0}` is not a network, as in 10.0.0.0/8 or [fd00::/8]")]
     Network(String),
-    /// A wildcard inside a name.
-    #[error("`{0}`: `*` stands for a whole host, not for part of one")]
+    /// A wildcard within a name.
+    #[error("`{0}`: `*` matches a whole host, not part of one")]
     Wildcard(String),
-    /// A path that cannot be a unix socket's.
+    /// The path is not valid for a unix socket.
     #[error(transparent)]
     Path(#[from] SocketPathError),
 }
 
 impl Pattern {
-    /// Reads `HOST:PORT`, `HOST:*`, `*:PORT`, `CIDR:PORT`, `*:*` or `/PATH`.
+    /// Parses `HOST:PORT`, `HOST:*`, `*:PORT`, `CIDR:PORT`, `*:*` or `/PATH`.
     pub(crate) fn parse(text: &str) -> Result<Self, PermitFault> {
         if is_path(text) {
             return Ok(Self::Unix(text.parse()?));
@@ -87,7 +87,7 @@ impl Pattern {
         Ok(Self::Tcp(host, port))
     }
 
-    /// The pattern of hosts, if it is one that names this port.
+    /// The host pattern, if the port matches.
     pub(crate) fn hosts_of_port(&self, port: u16) -> Option<&HostPattern> {
         match self {
             Self::Tcp(host, PortPattern::Any) => Some(host),
@@ -96,14 +96,14 @@ impl Pattern {
         }
     }
 
-    /// Whether it is this unix socket's.
+    /// Whether it is this unix socket.
     pub(crate) fn is_of(&self, path: &SocketPath) -> bool {
         matches!(self, Self::Unix(permitted) if permitted == path)
     }
 }
 
 impl HostPattern {
-    /// One of the hosts: this one where it may be any, the first address of a network.
+    /// One of the hosts: localhost for any host, the first address of a network.
     pub(crate) fn example(&self) -> Host {
         match self {
             Self::Any => Host::Name("localhost".into()),
@@ -114,7 +114,7 @@ impl HostPattern {
 }
 
 impl PortPattern {
-    /// One of the ports: `any` where it may be any.
+    /// One of the ports: `any` for any port.
     pub(crate) fn example(self, any: u16) -> u16 {
         match self {
             Self::Any => any,
@@ -143,7 +143,7 @@ impl fmt::Display for Pattern {
     }
 }
 
-/// Whether two hosts are the same words.
+/// Whether two hosts are the same text, ignoring case and a final dot of names.
 pub(crate) fn same_host(one: &Host, other: &Host) -> bool {
     match (one, other) {
         (Host::Name(one), Host::Name(other)) => same_name(one, other),

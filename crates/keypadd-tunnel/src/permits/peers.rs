@@ -1,7 +1,7 @@
-//! The clients that a server lets in, and what each may reach.
+//! Lists the clients that a server accepts, with the permits of each.
 //!
-//! The list is asked twice: by the handshake, which refuses strangers, and again for the permits of
-//! the key that was proved. Knows public keys and no handshake.
+//! The handshake looks a key up here to accept or refuse it; the server looks it up again for its
+//! permits.
 
 use std::{
     collections::HashMap,
@@ -13,10 +13,10 @@ use thiserror::Error;
 
 use crate::permits::{listen::ListenPermits, open::Permits};
 
-/// A client that may come in.
+/// A client that may connect.
 #[derive(Clone, Debug)]
 pub struct AllowedPeer {
-    /// The name it is called by in logs and figures; without one, the key's first characters.
+    /// Its name in logs and status; if absent, the first characters of the key.
     pub name: Option<String>,
     /// Its public key.
     pub key: PublicKey,
@@ -24,34 +24,29 @@ pub struct AllowedPeer {
     pub permits: Permits,
     /// Where it may listen.
     pub listen_permits: ListenPermits,
-    /// How much of the pool its connections may hold together, if that is limited.
+    /// Limit on the pool memory of its connections together, if any.
     pub allowance: Option<Allowance>,
 }
 
-/// All clients that may come in. As an [`AllowList`] it goes into the server's crypto
-/// configuration too, so that both speak of the same list; it can change while it is in use.
+/// All clients that may connect. The server's crypto configuration uses the same list, as an
+/// [`AllowList`]. It can change while in use.
 #[derive(Debug, Default)]
 pub struct Peers(RwLock<HashMap<PublicKey, Arc<AllowedPeer>>>);
 
-/// One key listed twice.
+/// A key is listed twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("the key {0} is listed twice")]
 pub struct DuplicateKey(pub PublicKey);
 
 impl AllowedPeer {
-    /// What the peer is called: its name, else its key's first characters.
+    /// The peer's name, or the first characters of its key.
     pub fn label(&self) -> String {
-        self.name.clone().unwrap_or_else(|| short(&self.key))
+        self.name.clone().unwrap_or_else(|| self.key.short())
     }
 }
 
-/// A key's first eight characters: what a peer without a name is called.
-pub(crate) fn short(key: &PublicKey) -> String {
-    key.to_string().chars().take(8).collect()
-}
-
 impl Peers {
-    /// Lists these clients.
+    /// Makes a list of these clients.
     pub fn new(peers: impl IntoIterator<Item = AllowedPeer>) -> Result<Self, DuplicateKey> {
         let mut listed = HashMap::new();
         for peer in peers {
@@ -62,12 +57,12 @@ impl Peers {
         Ok(Self(RwLock::new(listed)))
     }
 
-    /// The client that has this key.
+    /// Finds the client with this key.
     pub fn find(&self, key: &PublicKey) -> Option<Arc<AllowedPeer>> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).get(key).cloned()
     }
 
-    /// Lists these clients and no others, from the next question on.
+    /// Replaces the list; the next lookup sees the new one.
     pub(crate) fn replace(&self, peers: Self) {
         let peers = peers.0.into_inner().unwrap_or_else(PoisonError::into_inner);
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = peers;

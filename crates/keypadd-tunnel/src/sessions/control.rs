@@ -1,7 +1,7 @@
-//! The control stream: frames both ways for as long as the connection lives.
+//! Sends and receives control frames for as long as the connection is open.
 //!
-//! Reads in constant memory whatever the peer sends; frames of unknown types are skipped. What the
-//! bytes look like is in `wire`.
+//! Reads in constant memory whatever the peer sends, and skips frames of unknown types. The format
+//! of frames is in `wire`.
 
 use std::future::pending;
 
@@ -14,27 +14,27 @@ use tokio::{
 
 use crate::wire::{FRAME_HEAD_BYTES, Frame, FrameHead, VERSION, WireError};
 
-/// Bytes that are skipped at once.
+/// Bytes skipped per read.
 const SKIP_BYTES: usize = 1024;
 
-/// Both halves of the control stream.
+/// The control stream.
 #[derive(Debug)]
 pub(crate) struct Control {
     send: SendHalf,
     recv: RecvHalf,
 }
 
-/// Why the control stream cannot go on.
+/// Why the control stream failed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ControlError {
-    /// The peer closed the control stream and left the connection open.
+    /// The peer closed the control stream but not the connection.
     #[error("the control stream ended")]
     Ended,
-    /// The peer's bytes make no sense.
+    /// The peer's bytes cannot be decoded.
     #[error(transparent)]
     Wire(#[from] WireError),
-    /// The first frame was not the hello.
+    /// The first frame was not a hello.
     #[error("the first control frame is not a hello")]
     NoHello,
     /// The peer speaks another version.
@@ -55,50 +55,49 @@ impl Control {
     }
 
     /// Sends a frame.
-    pub(crate) async fn say(&self, frame: &Frame) -> Result<(), ControlError> {
+    pub(crate) async fn send(&self, frame: &Frame) -> Result<(), ControlError> {
         Ok(self.send.write_all(&frame.encode()).await?)
     }
 
-    /// The next frame of a known type. Not cancel-safe: a frame may be half read.
-    pub(crate) async fn hear(&mut self) -> Result<Frame, ControlError> {
+    /// Receives the next frame of a known type. Not cancel-safe: a frame may be half read.
+    pub(crate) async fn receive(&mut self) -> Result<Frame, ControlError> {
         read_frame(&mut self.recv).await
     }
 
-    /// After the hellos: says what is to be said and passes on what is heard, until the stream
-    /// ends; returns why. Who takes nothing of what is heard stops the reading, and with it the
-    /// peer: frames are not piled up.
+    /// Sends the frames of `outgoing` and passes received frames to `incoming`, until the stream
+    /// fails; returns why. While `incoming` is full nothing is read, which holds back the peer.
     pub(crate) async fn serve(
         self,
-        mut to_say: mpsc::Receiver<Frame>,
-        heard: mpsc::Sender<Frame>,
+        mut outgoing: mpsc::Receiver<Frame>,
+        incoming: mpsc::Sender<Frame>,
     ) -> ControlError {
         let Self { send, mut recv } = self;
-        let saying = async {
-            while let Some(frame) = to_say.recv().await {
+        let sending = async {
+            while let Some(frame) = outgoing.recv().await {
                 if let Err(error) = send.write_all(&frame.encode()).await {
                     return error.into();
                 }
             }
             pending().await
         };
-        let hearing = async {
+        let receiving = async {
             loop {
                 match read_frame(&mut recv).await {
-                    // Where nobody cares for frames any more they are skipped.
-                    Ok(frame) => drop(heard.send(frame).await),
+                    // Dropped when nobody handles frames any more.
+                    Ok(frame) => drop(incoming.send(frame).await),
                     Err(error) => return error,
                 }
             }
         };
         tokio::select! {
-            error = saying => error,
-            error = hearing => error,
+            error = sending => error,
+            error = receiving => error,
         }
     }
 }
 
-/// Reads the peer's next frame of a known type and skips the others. Waits as long as the peer
-/// does; not cancel-safe: a frame may be half read. Public so that it can be fuzzed.
+/// Reads the next frame of a known type and skips the others. No timeout. Not cancel-safe: a frame
+/// may be half read. Public so that it can be fuzzed.
 pub async fn read_frame<R: AsyncRead + Unpin>(recv: &mut R) -> Result<Frame, ControlError> {
     loop {
         let mut head = [0; FRAME_HEAD_BYTES];
@@ -125,7 +124,7 @@ async fn skip<R: AsyncRead + Unpin>(recv: &mut R, mut bytes: usize) -> Result<()
     Ok(())
 }
 
-/// Whatever ends the stream early ends the control stream.
+/// Any failure to read means that the control stream has ended.
 async fn read_exact<R: AsyncRead + Unpin>(
     recv: &mut R,
     bytes: &mut [u8],

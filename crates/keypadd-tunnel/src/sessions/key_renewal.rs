@@ -1,5 +1,5 @@
-//! Updates a connection's keys when they have protected enough bytes or are old enough. The keys say
-//! when; the transport does it.
+//! Requests key updates by bytes protected and by age. The provider decides when; the transport
+//! performs the update.
 
 use std::time::Instant;
 
@@ -7,8 +7,8 @@ use keypadd_provider::{KeyFault, Renew, Renewal};
 use keypadd_transport::Connection;
 use tokio::time::sleep_until;
 
-/// Asks for key updates for as long as the connection lives; ends with a fault where they were asked for
-/// in vain.
+/// Requests key updates until the connection ends. Returns a fault if the peer does not follow
+/// them.
 pub(crate) async fn renew(connection: &Connection, mut renewal: Renewal) -> KeyFault {
     loop {
         let again = match renewal.step(Instant::now()) {
@@ -45,19 +45,19 @@ mod tests {
     use crate::clock::egress_gate::EgressGate;
     use crate::clock::jump::SystemClocks;
     use crate::net::bind::bind_udp;
-    use crate::sessions::session::proved;
+    use crate::sessions::proof::proof_of;
     use crate::transport::{End, TransportSettings};
 
     #[derive(Debug)]
-    struct Anybody;
+    struct AllowAll;
 
-    impl AllowList for Anybody {
+    impl AllowList for AllowAll {
         fn allows(&self, _: &PublicKey) -> bool {
             true
         }
     }
 
-    /// Both ends of a connection; endpoints come along, to live as long.
+    /// Both ends of a connection, and the endpoints that they need to stay open.
     async fn connection() -> ([Connection; 2], [Endpoint; 2]) {
         let key = || Arc::new(PrivateKey::generate().expect("randomness"));
         let (ours, theirs) = (key(), key());
@@ -69,7 +69,7 @@ mod tests {
             cipher_engine: CipherEngine::default(),
             meters: Arc::new(Meters::default()),
         };
-        let server = server_config(&settings(&theirs), Arc::new(Anybody)).expect("settings");
+        let server = server_config(&settings(&theirs), Arc::new(AllowAll)).expect("settings");
         let client = client_config(&settings(&ours), theirs.public()).expect("settings");
         let loopback = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let endpoint = |end, server| {
@@ -100,12 +100,14 @@ mod tests {
     #[tokio::test]
     async fn keys_that_are_old_are_replaced_at_both_ends() {
         let (ends, _endpoints) = connection().await;
-        let keys = ends.each_ref().map(|end| proved(end).expect("our keys").handshake.keys.clone());
-        // The first phase ends by itself, and the second one after 2^16 packets, which this is not.
+        let keys =
+            ends.each_ref().map(|end| proof_of(end).expect("our keys").handshake.keys.clone());
+        // The first phase ends by itself. The second would end after 2^16 packets, more than are
+        // sent here.
         let renewal = keys[0].renewal(Duration::from_secs(6), Instant::now());
         let phases = || keys.each_ref().map(|keys| keys.status(Direction::Send).key_phase);
         let talk = async {
-            // Nobody reads these: a stream's window holds more than the test needs.
+            // Not read: a stream's window holds more than the test sends.
             let streams = [ends[0].open_bi().await, ends[1].open_bi().await]
                 .map(|opened| opened.expect("a stream"));
             while phases().iter().any(|phase| *phase < 2) {
@@ -117,7 +119,10 @@ mod tests {
         };
         let fault = tokio::select! {
             fault = renew(&ends[0], renewal) => Some(fault),
-            done = timeout(Duration::from_secs(120), talk) => done.err().map(|_| panic!("{:?}", phases())),
+            done = timeout(Duration::from_secs(120), talk) => {
+                done.unwrap_or_else(|_| panic!("{:?}", phases()));
+                None
+            }
         };
         assert_eq!(fault, None);
     }

@@ -1,6 +1,7 @@
-//! The client's end of remote forwards: what one session has asked its server to listen for, under
-//! which numbers, and what became of it. A stream of the server's is connected to the goal that was
-//! registered under its number here, or to nothing (invariant I10).
+//! Tracks the remote forwards (`-R`) that a client has asked its server for, by number.
+//!
+//! A stream from the server is connected to the target registered here under the number that it
+//! names, or refused (invariant I10).
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -13,54 +14,54 @@ use crate::{
     wire::{Frame, ListenCode},
 };
 
-/// How often the server is asked again for what it has refused: its permits may change, and so may who
-/// else listens there.
-pub(crate) const ASK_AGAIN: Duration = Duration::from_secs(10);
+/// How often a refused remote forward is requested again: the server's permits may change, and the
+/// address may become free.
+pub(crate) const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The remote forwards of one session.
 #[derive(Debug, Default)]
-pub(crate) struct Remotes(watch::Sender<Book>);
+pub(crate) struct RemoteForwards(watch::Sender<Requests>);
 
 #[derive(Debug, Default)]
-struct Book {
-    next: u16,
-    asked: BTreeMap<u16, Asked>,
-    /// Answers are logged, since nobody waits for them.
-    loud: bool,
+struct Requests {
+    next_id: u16,
+    by_id: BTreeMap<u16, Request>,
+    /// Whether answers are logged. The first answers are not: `connect` reports them.
+    log_answers: bool,
 }
 
 #[derive(Debug)]
-struct Asked {
+struct Request {
     forward: Arc<RemoteForward>,
     /// The last answer.
     outcome: Option<Outcome>,
-    /// Whether another one is to come.
+    /// Whether an answer is outstanding.
     pending: bool,
 }
 
-/// The TCP port that the server listens on (0 for a unix socket), or why it does not.
+/// The TCP port that the server listens on (0 for a unix socket), or why it does not listen.
 pub(crate) type Outcome = Result<u16, ListenCode>;
 
-impl Book {
-    /// A number that stands for nothing.
-    fn draw(&mut self) -> u16 {
-        while self.asked.contains_key(&self.next) {
-            self.next = self.next.wrapping_add(1);
+impl Requests {
+    /// Draws a number that is not in use.
+    fn draw_id(&mut self) -> u16 {
+        while self.by_id.contains_key(&self.next_id) {
+            self.next_id = self.next_id.wrapping_add(1);
         }
-        let id = self.next;
-        self.next = id.wrapping_add(1);
+        let id = self.next_id;
+        self.next_id = id.wrapping_add(1);
         id
     }
 }
 
-impl Remotes {
-    /// Makes these the remote forwards of the session: the frames that tell the server.
+impl RemoteForwards {
+    /// Sets the remote forwards of the session; returns the frames to send to the server.
     pub(crate) fn set(&self, wanted: &[RemoteForward]) -> Vec<Frame> {
         let mut frames = Vec::new();
-        self.0.send_modify(|book| {
+        self.0.send_modify(|requests| {
             let mut new: Vec<_> = wanted.iter().collect();
-            book.asked.retain(|&id, asked| {
-                let kept = new.iter().position(|&forward| *forward == *asked.forward);
+            requests.by_id.retain(|&id, request| {
+                let kept = new.iter().position(|&forward| *forward == *request.forward);
                 match kept {
                     Some(kept) => drop(new.remove(kept)),
                     None => frames.push(Frame::Unlisten { id }),
@@ -68,56 +69,59 @@ impl Remotes {
                 kept.is_some()
             });
             for forward in new {
-                let id = book.draw();
+                let id = requests.draw_id();
                 frames.push(Frame::Listen { id, listen: forward.listen.clone() });
                 let forward = Arc::new(forward.clone());
-                book.asked.insert(id, Asked { forward, outcome: None, pending: true });
+                requests.by_id.insert(id, Request { forward, outcome: None, pending: true });
             }
         });
         frames
     }
 
-    /// The frames that ask again for what was refused, under another number: the server may not have
-    /// done with the old one.
-    pub(crate) fn ask_again(&self) -> Vec<Frame> {
+    /// Requests refused forwards again; returns the frames to send. Each gets a new number, because
+    /// the server may still be cleaning up the old one.
+    pub(crate) fn retry_refused(&self) -> Vec<Frame> {
         let mut frames = Vec::new();
-        self.0.send_modify(|book| {
-            let refused = |asked: &Asked| !asked.pending && matches!(asked.outcome, Some(Err(_)));
-            let asked = book.asked.iter().filter(|(_, asked)| refused(asked));
-            let ids: Vec<u16> = asked.map(|(&id, _)| id).collect();
+        self.0.send_modify(|requests| {
+            let refused =
+                |request: &Request| !request.pending && matches!(request.outcome, Some(Err(_)));
+            let to_retry = requests.by_id.iter().filter(|(_, request)| refused(request));
+            let ids: Vec<u16> = to_retry.map(|(&id, _)| id).collect();
             for old in ids {
-                let id = book.draw();
-                let Some(mut asked) = book.asked.remove(&old) else { continue };
-                asked.pending = true;
-                frames.push(Frame::Listen { id, listen: asked.forward.listen.clone() });
-                book.asked.insert(id, asked);
+                let id = requests.draw_id();
+                let Some(mut request) = requests.by_id.remove(&old) else { continue };
+                request.pending = true;
+                frames.push(Frame::Listen { id, listen: request.forward.listen.clone() });
+                requests.by_id.insert(id, request);
             }
         });
         frames
     }
 
-    /// The forward with this number.
+    /// Finds the forward with this number.
     pub(crate) fn find(&self, id: u16) -> Option<Arc<RemoteForward>> {
-        self.0.borrow().asked.get(&id).map(|asked| Arc::clone(&asked.forward))
+        self.0.borrow().by_id.get(&id).map(|request| Arc::clone(&request.forward))
     }
 
-    /// Completes when the server has answered for each of them.
+    /// Waits until the server has answered every request once.
     pub(crate) async fn settled(&self) {
-        let answered = |book: &Book| book.asked.values().all(|asked| asked.outcome.is_some());
-        // The sender is ours: it lives.
+        let answered =
+            |requests: &Requests| requests.by_id.values().all(|request| request.outcome.is_some());
+        // Cannot fail: the sender is this one.
         let _ = self.0.subscribe().wait_for(answered).await;
     }
 
-    /// What the server has answered, in the order in which it was asked.
+    /// The answers of the server, by number.
     pub(crate) fn outcomes(&self) -> Vec<(RemoteForward, Outcome)> {
-        let book = self.0.borrow();
-        let answered = book.asked.values().filter_map(|Asked { forward, outcome, .. }| {
-            outcome.map(|outcome| (RemoteForward::clone(forward), outcome))
-        });
+        let requests = self.0.borrow();
+        let answered =
+            requests.by_id.values().filter_map(|Request { forward, outcome, .. }| {
+                outcome.map(|outcome| (RemoteForward::clone(forward), outcome))
+            });
         answered.collect()
     }
 
-    /// The forwards that the server does not listen for, as figures name them, and why.
+    /// The refused forwards, named as in the status, and why each was refused.
     pub(crate) fn refused(&self) -> BTreeMap<String, ListenCode> {
         let refused = self.outcomes().into_iter().filter_map(|(forward, outcome)| {
             Some((Forward::Remote(forward).to_string(), outcome.err()?))
@@ -125,9 +129,9 @@ impl Remotes {
         refused.collect()
     }
 
-    /// Logs what was refused so far, and from now on every answer that is another than the one before.
-    pub(crate) fn announce(&self) {
-        self.0.send_modify(|book| book.loud = true);
+    /// Logs the refusals so far, and from now on every answer that differs from the one before.
+    pub(crate) fn start_logging(&self) {
+        self.0.send_modify(|requests| requests.log_answers = true);
         for (forward, outcome) in self.outcomes() {
             if outcome.is_err() {
                 log(&forward, outcome);
@@ -135,15 +139,15 @@ impl Remotes {
         }
     }
 
-    /// Takes in an answer of the server's.
-    pub(crate) fn heard(&self, id: u16, outcome: Outcome) {
+    /// Records an answer of the server.
+    pub(crate) fn answered(&self, id: u16, outcome: Outcome) {
         let mut to_log = None;
-        self.0.send_modify(|book| {
-            // An answer to what was taken back meanwhile is of no use.
-            if let Some(asked) = book.asked.get_mut(&id) {
-                let news = asked.outcome.replace(outcome) != Some(outcome);
-                asked.pending = false;
-                to_log = (news && book.loud).then(|| Arc::clone(&asked.forward));
+        self.0.send_modify(|requests| {
+            // The request may have been withdrawn meanwhile.
+            if let Some(request) = requests.by_id.get_mut(&id) {
+                let changed = request.outcome.replace(outcome) != Some(outcome);
+                request.pending = false;
+                to_log = (changed && requests.log_answers).then(|| Arc::clone(&request.forward));
             }
         });
         if let Some(forward) = to_log {
@@ -155,14 +159,17 @@ impl Remotes {
 fn log(forward: &RemoteForward, outcome: Outcome) {
     let name = Forward::Remote(forward.clone());
     match outcome {
-        Ok(port) => info!(forward = %name, port, "the server listens"),
+        Ok(port) => info!(forward = %name, port, "remote forward established"),
         Err(code @ ListenCode::NotPermitted) => {
             let permit = ListenPermit::for_listen(&forward.listen);
-            warn!(forward = %name, %code, "the server does not listen; there: --permit-listen {permit}");
+            warn!(
+                forward = %name, %code,
+                "remote forward failed; to permit it on the server: --permit-listen {permit}"
+            );
         }
         Err(code) => warn!(
             forward = %name, %code,
-            "the server does not listen; it is asked again every {} s", ASK_AGAIN.as_secs()
+            "remote forward failed; retrying every {} s", RETRY_INTERVAL.as_secs()
         ),
     }
 }

@@ -1,7 +1,7 @@
-//! Whether a client has a session, why not, and how often it has come back.
+//! Tracks whether a client has a session, why not, and how often it has reconnected.
 //!
-//! Written by `Client::run` alone; read by everything that carries a connection, which waits here
-//! for a session, and by figures. Knows no sockets and decides nothing.
+//! Written by `Client::run` only. Read for the status, and by connections, which wait here for a
+//! session.
 
 use std::{
     collections::BTreeMap,
@@ -14,148 +14,153 @@ use tokio::sync::watch;
 
 use crate::{
     sessions::{
-        session::{LiveSession, Lost},
+        lost::Lost,
+        session::LiveSession,
         status::{LinkState, LinkStatus, unix_seconds},
     },
     wire::CloseCode,
 };
 
-/// A client's way to its server, as it is now; clones share it.
+/// A client's link to its server; clones share it.
 #[derive(Clone, Debug)]
-pub struct Link(Arc<Shared>);
+pub struct ServerLink(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    live: watch::Sender<Live>,
-    book: Mutex<Book>,
+    session: watch::Sender<LinkSession>,
+    history: Mutex<History>,
 }
 
-/// The session that there is to carry connections.
+/// The session that carries new connections.
 #[derive(Clone, Debug)]
-pub(crate) enum Live {
-    /// None yet, or none any more.
+enum LinkSession {
+    /// None at the moment.
     Waiting,
-    /// This one, unless it has just been lost.
+    /// This one; it may have ended just now.
     Up(Arc<LiveSession>),
     /// None, and there will be none.
-    Over,
+    Closed,
 }
 
 #[derive(Debug)]
-struct Book {
+struct History {
     since: SystemTime,
     cause: Option<String>,
     retry_at: Option<SystemTime>,
     reconnects: BTreeMap<&'static str, u64>,
 }
 
-/// The client ends: no session will come.
+/// The client is shutting down: there will be no session.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct LinkOver;
+pub(crate) struct LinkClosed;
 
-impl Default for Link {
+impl Default for ServerLink {
     fn default() -> Self {
-        let book = Book {
+        let history = History {
             since: SystemTime::now(),
             cause: None,
             retry_at: None,
             reconnects: BTreeMap::new(),
         };
-        Self(Arc::new(Shared { live: watch::Sender::new(Live::Waiting), book: Mutex::new(book) }))
+        Self(Arc::new(Shared {
+            session: watch::Sender::new(LinkSession::Waiting),
+            history: Mutex::new(history),
+        }))
     }
 }
 
-impl Link {
-    /// How it is now.
+impl ServerLink {
+    /// The current status.
     pub fn status(&self) -> LinkStatus {
-        let book = self.book();
+        let history = self.history();
         LinkStatus {
-            state: match *self.0.live.borrow() {
-                Live::Up(_) => LinkState::Connected,
-                Live::Waiting | Live::Over => LinkState::Waiting,
+            state: match *self.0.session.borrow() {
+                LinkSession::Up(_) => LinkState::Connected,
+                LinkSession::Waiting | LinkSession::Closed => LinkState::Waiting,
             },
-            since_unix_seconds: unix_seconds(book.since),
-            cause: book.cause.clone(),
-            retry_unix_seconds: book.retry_at.map(unix_seconds),
-            reconnects: book.reconnects.clone(),
+            since_unix_seconds: unix_seconds(history.since),
+            cause: history.cause.clone(),
+            retry_unix_seconds: history.retry_at.map(unix_seconds),
+            reconnects: history.reconnects.clone(),
         }
     }
 
-    /// The session that lives, or the next one, however long it takes.
-    pub(crate) async fn session(&self) -> Result<Arc<LiveSession>, LinkOver> {
-        // One that is just being lost is not worth a try: another value will come.
-        let settled = |live: &Live| match live {
-            Live::Waiting => false,
-            Live::Up(session) => session.connection.close_reason().is_none(),
-            Live::Over => true,
+    /// Waits for a live session, without a timeout.
+    pub(crate) async fn session(&self) -> Result<Arc<LiveSession>, LinkClosed> {
+        // A session that has just ended is passed over: `lost` will be called for it.
+        let settled = |session: &LinkSession| match session {
+            LinkSession::Waiting => false,
+            LinkSession::Up(session) => session.connection.close_reason().is_none(),
+            LinkSession::Closed => true,
         };
-        match self.0.live.subscribe().wait_for(settled).await.as_deref() {
-            Ok(Live::Up(session)) => Ok(Arc::clone(session)),
-            _ => Err(LinkOver),
+        match self.0.session.subscribe().wait_for(settled).await.as_deref() {
+            Ok(LinkSession::Up(session)) => Ok(Arc::clone(session)),
+            _ => Err(LinkClosed),
         }
     }
 
-    /// The session that lives now.
-    pub(crate) fn now(&self) -> Option<Arc<LiveSession>> {
-        match &*self.0.live.borrow() {
-            Live::Up(session) => Some(Arc::clone(session)),
-            Live::Waiting | Live::Over => None,
+    /// The current session.
+    pub(crate) fn current(&self) -> Option<Arc<LiveSession>> {
+        match &*self.0.session.borrow() {
+            LinkSession::Up(session) => Some(Arc::clone(session)),
+            LinkSession::Waiting | LinkSession::Closed => None,
         }
     }
 
-    /// There is a session; `after` is what ended the one before it.
+    /// Records a new session; `after` is what ended the one before.
     pub(crate) fn up(&self, session: Arc<LiveSession>, after: Option<&'static str>) {
-        let mut book = self.book();
-        (book.since, book.cause, book.retry_at) = (SystemTime::now(), None, None);
+        let mut history = self.history();
+        (history.since, history.cause, history.retry_at) = (SystemTime::now(), None, None);
         if let Some(reason) = after {
-            *book.reconnects.entry(reason).or_default() += 1;
+            *history.reconnects.entry(reason).or_default() += 1;
         }
-        drop(book);
-        self.0.live.send_replace(Live::Up(session));
+        drop(history);
+        self.0.session.send_replace(LinkSession::Up(session));
     }
 
-    /// There is no session any more.
+    /// Records the end of the session.
     pub(crate) fn lost(&self, cause: String) {
-        let mut book = self.book();
-        (book.since, book.cause, book.retry_at) = (SystemTime::now(), Some(cause), None);
-        drop(book);
-        self.0.live.send_replace(Live::Waiting);
+        let mut history = self.history();
+        (history.since, history.cause, history.retry_at) = (SystemTime::now(), Some(cause), None);
+        drop(history);
+        self.0.session.send_replace(LinkSession::Waiting);
     }
 
-    /// The next attempt comes after this time; `cause` is why the one before it failed.
-    pub(crate) fn waits(&self, time: Duration, cause: Option<String>) {
-        let mut book = self.book();
-        book.retry_at = Some(SystemTime::now() + time);
+    /// Records that the next attempt is made after `time`; `cause` is why the last one failed.
+    pub(crate) fn waiting(&self, time: Duration, cause: Option<String>) {
+        let mut history = self.history();
+        history.retry_at = Some(SystemTime::now() + time);
         if cause.is_some() {
-            book.cause = cause;
+            history.cause = cause;
         }
     }
 
-    /// An attempt is being made.
-    pub(crate) fn tries(&self) {
-        self.book().retry_at = None;
+    /// Records that an attempt is being made.
+    pub(crate) fn connecting(&self) {
+        self.history().retry_at = None;
     }
 
-    /// There will be no session.
-    pub(crate) fn over(&self, cause: &str) {
+    /// Records that there will be no session any more.
+    pub(crate) fn close(&self, cause: &str) {
         self.lost(cause.into());
-        self.0.live.send_replace(Live::Over);
+        self.0.session.send_replace(LinkSession::Closed);
     }
 
-    /// A panic cannot leave the figures half changed.
-    fn book(&self) -> MutexGuard<'_, Book> {
-        self.0.book.lock().unwrap_or_else(PoisonError::into_inner)
+    /// A panic cannot leave the history half changed.
+    fn history(&self) -> MutexGuard<'_, History> {
+        self.0.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A jump of the clock: nothing speaks against trying again at once.
+/// The reason of a session that ended with a clock jump: the client reconnects at once.
 pub(crate) const CLOCK: &str = "clock";
 
-/// What ended a session, in a word: few enough for a label.
+/// What ended a session, as the label of a metric.
 pub(crate) fn reason(lost: &Lost) -> &'static str {
     match lost {
         Lost::Connection(ConnectionError::TimedOut) => "silent",
-        // The other end knows nothing of the connection (RFC 9000 10.3): a clock has jumped there.
+        // A stateless reset (RFC 9000 10.3): the server has dropped the connection, after a clock
+        // jump for example.
         Lost::Connection(ConnectionError::Reset) => "forgotten",
         Lost::Connection(ConnectionError::ApplicationClosed(close)) => {
             let is = |code: CloseCode| close.error_code == code.value().into();
@@ -174,6 +179,6 @@ pub(crate) fn reason(lost: &Lost) -> &'static str {
         Lost::Clock(_) => CLOCK,
         Lost::Replaced => "replaced",
         Lost::Unlisted => "unlisted",
-        Lost::Ending => "shutdown",
+        Lost::Shutdown => "shutdown",
     }
 }

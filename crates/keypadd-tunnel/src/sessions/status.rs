@@ -1,12 +1,10 @@
-//! Figures of live sessions, as plain values for a status line or JSON.
-//!
-//! Knows nothing of where they come from; `session` fills them in.
+//! The status of sessions and of a client's link as plain values, for text and JSON.
 
 use std::{collections::BTreeMap, net::SocketAddr, time::SystemTime};
 
 use serde::Serialize;
 
-/// Which part this end plays in a session.
+/// Which end of a session this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
@@ -16,18 +14,18 @@ pub enum Role {
     Server,
 }
 
-/// One session at one moment.
+/// The status of one session.
 #[derive(Clone, Debug, Serialize)]
 pub struct SessionStatus {
-    /// Distinguishes sessions of one daemon, also two of one peer; never used again.
+    /// Identifies the session within the process; never reused.
     pub id: u64,
-    /// The peer's name, or its key's first characters.
+    /// The peer's name, or the first characters of its key.
     pub peer: String,
     /// The peer's public key, 44 characters.
     pub public_key: String,
-    /// The part this end plays.
+    /// Which end this is.
     pub role: Role,
-    /// Where the peer is now; it may move.
+    /// The peer's current address; it may change.
     pub remote: SocketAddr,
     /// Name of the suite agreed on.
     pub suite: String,
@@ -41,27 +39,27 @@ pub struct SessionStatus {
     pub mtu_bytes: u16,
     /// Packets sent.
     pub sent_packets: u64,
-    /// UDP payloads received: a packet each, but for a few of the handshake.
+    /// Datagrams received: one packet each, except for a few of the handshake.
     pub received_datagrams: u64,
-    /// Packets sent that never arrived.
+    /// Packets sent and declared lost.
     pub lost_packets: u64,
     /// UDP payload bytes sent.
     pub sent_bytes: u64,
     /// UDP payload bytes received.
     pub received_bytes: u64,
-    /// Connections open now, by forward: on a client all its forwards, also idle ones; on a server the
-    /// targets in use, and where it listens for the client.
+    /// Open connections by forward. A client lists all its forwards; a server lists the targets in
+    /// use and its listeners for remote forwards.
     pub forwards: Vec<ForwardStatus>,
 }
 
-/// The connections of one forward.
+/// The status of one forward.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ForwardStatus {
-    /// The forward as given on the command line; on a server the target, or `-R` and where it listens.
+    /// The forward as given; on a server the target, or `-R` and the listen address.
     pub forward: String,
-    /// Connections open now.
+    /// Open connections.
     pub open: u64,
-    /// Of a remote forward: why the server does not listen for it.
+    /// Why a remote forward failed at the server.
     pub cause: Option<String>,
 }
 
@@ -69,28 +67,28 @@ pub struct ForwardStatus {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LinkState {
-    /// It has one.
+    /// It has a session.
     Connected,
-    /// It has none, and tries to get one.
+    /// It has none and is reconnecting.
     Waiting,
 }
 
-/// A client's way to its server at one moment.
+/// The status of a client's link to its server.
 #[derive(Clone, Debug, Serialize)]
 pub struct LinkStatus {
     /// Whether there is a session.
     pub state: LinkState,
     /// Since when, as seconds since 1970.
     pub since_unix_seconds: u64,
-    /// Why there is none: what ended the last one, or what the last attempt met; absent before that.
+    /// Why there is no session: what ended the last one, or why the last attempt failed.
     pub cause: Option<String>,
     /// When the next attempt is made, as seconds since 1970; absent during an attempt.
     pub retry_unix_seconds: Option<u64>,
-    /// How often a session came after one that was lost, by what ended that one.
+    /// Number of reconnects, by what ended the session before.
     pub reconnects: BTreeMap<&'static str, u64>,
 }
 
-/// Seconds since 1970; a clock before that counts as 0.
-pub(crate) fn unix_seconds(time: SystemTime) -> u64 {
+/// Seconds since 1970; 0 for times before.
+pub fn unix_seconds(time: SystemTime) -> u64 {
     time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }

@@ -1,9 +1,9 @@
-//! Forwards as OpenSSH writes them (ssh(1)): `-L` and `-R` as `[bind:]port:host:hostport`, with the
+//! Parses forwards as OpenSSH does (ssh(1)): `-L` and `-R` `[bind:]port:host:hostport`, with the
 //! path of a unix socket in place of either end, and `-D [bind:]port`.
 //!
-//! Loopback, in both families, unless a bind address is given; an empty one or `*` is every
-//! address. Port 0 is any free port (the ready line says which). Text only: sockets are bound in
-//! `listen` and connected to in `dial`, and `-W host:port` is a plain [`Target`].
+//! Without a bind address a forward listens on loopback, in both families; an empty one or `*`
+//! means all addresses. Port 0 is any free port (the ready line says which). `-W host:port` is a
+//! plain [`Target`].
 
 use std::{fmt, net::IpAddr, str::FromStr};
 
@@ -19,9 +19,9 @@ use crate::spec::{
 pub enum Bind {
     /// 127.0.0.1 and ::1.
     Loopback,
-    /// Every address of both families.
+    /// All addresses of both families.
     All,
-    /// This address, or what this name resolves to when it is bound.
+    /// This address, or the addresses of this name when it is bound.
     Host(Host),
 }
 
@@ -30,16 +30,16 @@ pub enum Bind {
 pub enum Listen {
     /// A TCP port.
     Tcp {
-        /// On these addresses.
+        /// The addresses to bind.
         bind: Bind,
-        /// The port; 0 for any that is free.
+        /// The port; 0 for any free one.
         port: u16,
     },
     /// A unix socket.
     Unix(SocketPath),
 }
 
-/// What a forward is connected to at the other end.
+/// The target of a forward: what the other end connects to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Goal {
     /// A TCP port.
@@ -48,7 +48,7 @@ pub enum Goal {
     Unix(SocketPath),
 }
 
-/// A local forward (`-L`): what connects to it here is connected to the goal from there.
+/// A local forward (`-L`): the client listens, the server connects.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LocalForward {
     /// Where the client listens.
@@ -57,7 +57,7 @@ pub struct LocalForward {
     pub goal: Goal,
 }
 
-/// A remote forward (`-R`): what connects to it there is connected to the goal from here.
+/// A remote forward (`-R`): the server listens, the client connects.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RemoteForward {
     /// Where the server listens.
@@ -66,25 +66,25 @@ pub struct RemoteForward {
     pub goal: Goal,
 }
 
-/// A dynamic forward (`-D`): a SOCKS proxy here, whose targets are connected to from there.
+/// A dynamic forward (`-D`): the client is a SOCKS proxy, the server connects.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct DynamicForward {
-    /// On these addresses.
+    /// The addresses to bind.
     pub bind: Bind,
-    /// The TCP port; 0 for any that is free.
+    /// The TCP port; 0 for any free one.
     pub port: u16,
 }
 
-/// A listener here whose connections go to the bench service of the server. No text makes one.
+/// A forward to the server's bench service. It has no text form to parse.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct BenchForward {
-    /// On these addresses.
+    /// The addresses to bind.
     pub bind: Bind,
-    /// The TCP port; 0 for any that is free.
+    /// The TCP port; 0 for any free one.
     pub port: u16,
 }
 
-/// Any forward. Shown with its flag, as figures and logs name it.
+/// Any forward. Displays with its flag, as in status and logs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Forward {
     /// `-L`
@@ -93,17 +93,17 @@ pub enum Forward {
     Remote(RemoteForward),
     /// `-D`
     Dynamic(DynamicForward),
-    /// For measurements.
+    /// For measurements; no flag.
     Bench(BenchForward),
 }
 
-/// Why a text is no forward.
+/// A forward that cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("forward `{forward}`: {cause}")]
 pub struct ForwardError {
     /// The text as given.
     pub forward: String,
-    /// What is wrong with it.
+    /// What is wrong.
     pub cause: ForwardFault,
 }
 
@@ -120,10 +120,10 @@ pub enum ForwardFault {
     /// Not the fields of `-D`.
     #[error("expected [BIND:]PORT, with IPv6 addresses in brackets")]
     DynamicFields,
-    /// A host or a port that cannot be one.
+    /// A host or a port is not valid.
     #[error(transparent)]
     Address(#[from] AddressError),
-    /// A path that cannot be a unix socket's.
+    /// A path is not valid for a unix socket.
     #[error(transparent)]
     Path(#[from] SocketPathError),
 }
@@ -132,7 +132,7 @@ impl FromStr for LocalForward {
     type Err = ForwardError;
 
     fn from_str(text: &str) -> Result<Self, ForwardError> {
-        let (listen, goal) = ends(text).map_err(|cause| of(text, cause))?;
+        let (listen, goal) = ends(text).map_err(|cause| error(text, cause))?;
         Ok(Self { listen, goal })
     }
 }
@@ -141,7 +141,7 @@ impl FromStr for RemoteForward {
     type Err = ForwardError;
 
     fn from_str(text: &str) -> Result<Self, ForwardError> {
-        let (listen, goal) = ends(text).map_err(|cause| of(text, cause))?;
+        let (listen, goal) = ends(text).map_err(|cause| error(text, cause))?;
         Ok(Self { listen, goal })
     }
 }
@@ -153,15 +153,15 @@ impl FromStr for DynamicForward {
         let (bind, port) = match fields(text).as_deref() {
             Some(&[port]) => (Ok(Bind::Loopback), port),
             Some(&[bind, port]) => (parse_bind(bind), port),
-            _ => return Err(of(text, ForwardFault::DynamicFields)),
+            _ => return Err(error(text, ForwardFault::DynamicFields)),
         };
-        let bind = bind.map_err(|cause| of(text, cause.into()))?;
-        let port = listen_port(port).map_err(|cause| of(text, cause.into()))?;
+        let bind = bind.map_err(|cause| error(text, cause.into()))?;
+        let port = listen_port(port).map_err(|cause| error(text, cause.into()))?;
         Ok(Self { bind, port })
     }
 }
 
-fn of(text: &str, cause: ForwardFault) -> ForwardError {
+fn error(text: &str, cause: ForwardFault) -> ForwardError {
     ForwardError { forward: text.into(), cause }
 }
 
@@ -195,12 +195,12 @@ fn ends(text: &str) -> Result<(Listen, Goal), ForwardFault> {
     })
 }
 
-/// A port to listen on: 0 is any.
+/// Parses a port to listen on; 0 is allowed.
 fn listen_port(text: &str) -> Result<u16, AddressError> {
     if text == "0" { Ok(0) } else { parse_port(text) }
 }
 
-/// A bind address: empty or `*` is every address, `localhost` both of loopback.
+/// Parses a bind address: empty or `*` means all addresses, `localhost` both loopback addresses.
 pub(crate) fn parse_bind(text: &str) -> Result<Bind, AddressError> {
     match text {
         "" | "*" => Ok(Bind::All),
@@ -211,7 +211,7 @@ pub(crate) fn parse_bind(text: &str) -> Result<Bind, AddressError> {
     }
 }
 
-/// Splits at colons outside brackets and takes the brackets off; `None` where they do not match.
+/// Splits at colons outside brackets and removes the brackets; `None` if they do not match.
 fn fields(text: &str) -> Option<Vec<&str>> {
     let mut fields = Vec::new();
     let mut rest = text;
@@ -237,7 +237,7 @@ fn fields(text: &str) -> Option<Vec<&str>> {
 }
 
 impl fmt::Display for Bind {
-    /// As it stands before a port, with its colon; loopback needs no words.
+    /// As written before a port, with its colon; empty for loopback.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Loopback => Ok(()),

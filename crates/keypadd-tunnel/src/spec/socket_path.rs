@@ -1,37 +1,37 @@
-//! The path of a unix socket, on either end of a forward.
+//! Parses the path of a unix socket, on either end of a forward.
 //!
-//! Text only: sockets are bound in `listen` and connected to in `dial`. Paths are compared as they
-//! stand, without asking the file system; a permit names exactly one.
+//! Paths are compared as text, without asking the file system.
 
 use std::{fmt, path::Path, str::FromStr};
 
 use thiserror::Error;
 
-/// Longest path: the kernel's field has 108 bytes, one of them the final 0 (unix(7)).
+/// Longest path: the kernel's field has 108 bytes with the terminating null (unix(7)).
 pub(crate) const PATH_BYTES_MAX: usize = 107;
 
-/// An absolute path of 2 to 107 ASCII letters, digits and `/ . - _ @ + = %`: a peer's path goes into
-/// a log line that is meant to be pasted into a shell, and `:` and `,` separate fields and values.
+/// An absolute path of 2 to 107 ASCII letters, digits and `/ . - _ @ + = %`. So it is safe in log
+/// lines that suggest a command to paste into a shell, and has no `:` or `,`, which separate
+/// fields.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SocketPath(String);
 
-/// Why a text is no path of a unix socket; the message names the text.
+/// A socket path that cannot be parsed; the message quotes the text.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SocketPathError {
-    /// It does not begin at the root.
+    /// It is not absolute.
     #[error("`{0}`: the path of a unix socket begins with `/`")]
     Relative(String),
-    /// It is a directory's name, or longer than the kernel takes.
+    /// It names a directory, or is longer than the kernel allows.
     #[error("`{0}` is not the path of a unix socket (2 to 107 bytes, a file at its end)")]
     NoFile(String),
-    /// It has characters that cannot be told from what stands around it.
+    /// It contains other characters.
     #[error("`{0}`: the path of a unix socket has letters, digits and `/.-_@+=%` only")]
     Characters(String),
 }
 
 impl SocketPath {
-    /// The path as the file system takes it.
+    /// The path for the file system.
     pub fn as_path(&self) -> &Path {
         Path::new(&self.0)
     }
@@ -42,7 +42,7 @@ impl SocketPath {
     }
 }
 
-/// Whether a field of a forward or a permit is meant as a path.
+/// Whether a field of a forward or a permit is a path.
 pub(crate) fn is_path(text: &str) -> bool {
     text.starts_with('/')
 }
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bad_paths_are_named() {
+    fn errors_name_the_bad_path() {
         let long = format!("/{}", "x".repeat(PATH_BYTES_MAX));
         for (text, cause) in [
             ("run/x.sock", "`run/x.sock`: the path of a unix socket begins with `/`"),
@@ -98,12 +98,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_parsed_or_refused_without_a_panic(text in "\\PC{0,120}") {
+        fn parsing_never_panics(text in "\\PC{0,120}") {
             let _ = text.parse::<SocketPath>();
         }
 
         #[test]
-        fn what_is_shown_is_read_back(text in "/[a-zA-Z0-9/.@+=%_-]{0,110}") {
+        fn displayed_paths_parse_to_the_same(text in "/[a-zA-Z0-9/.@+=%_-]{0,110}") {
             if let Ok(path) = text.parse::<SocketPath>() {
                 prop_assert_eq!(path.to_string().parse(), Ok(path));
             }

@@ -1,7 +1,6 @@
-//! Where a forward goes: a host, by address or by name, and a port.
+//! Parses hosts, targets (`HOST:PORT`) and server addresses.
 //!
-//! Only text is handled here. Names are resolved in `dial`, and who may reach what is decided in
-//! `permit`. A name is kept as it was typed; comparing ignores case and one final dot (RFC 4343).
+//! Resolves nothing. A name is kept as typed; comparison ignores case and one final dot (RFC 4343).
 
 use std::{
     fmt,
@@ -11,32 +10,32 @@ use std::{
 
 use thiserror::Error;
 
-/// Longest host on the wire: its length travels in one byte.
+/// Longest host on the wire: its length is sent in one byte.
 pub(crate) const HOST_BYTES_MAX: usize = 255;
 
-/// UDP port of a server when none is given.
+/// Default UDP port of a server.
 pub const DEFAULT_PORT: u16 = 4433;
 
-/// What a name that stands for this very machine resolves to; DNS is never asked for it.
+/// The addresses of `localhost`. DNS is never asked for it.
 pub(crate) const LOOPBACK: [IpAddr; 2] =
     [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
 
-/// A host: an address, or a name still to be resolved.
+/// A host: an address, or a name to resolve.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Host {
-    /// An address, never an IPv4 address mapped into IPv6: those are unwrapped when parsed.
+    /// An address. IPv4-mapped IPv6 addresses are unmapped when parsed.
     Address(IpAddr),
-    /// A name of 1 to 255 ASCII letters, digits, `.`, `-` and `_`, a letter, a digit or `_` first:
-    /// a peer's name goes into a log line that is meant to be pasted into a shell.
+    /// A name of 1 to 255 ASCII letters, digits, `.`, `-` and `_` that starts with a letter, a
+    /// digit or `_`. So it is safe in log lines that suggest a command to paste into a shell.
     Name(String),
 }
 
-/// A TCP endpoint to be connected to.
+/// A TCP endpoint to connect to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Target {
     /// The host.
     pub host: Host,
-    /// The TCP port; never 0.
+    /// The TCP port, not 0.
     pub port: u16,
 }
 
@@ -45,42 +44,42 @@ pub struct Target {
 pub struct ServerAddress {
     /// The host.
     pub host: Host,
-    /// The UDP port; [`DEFAULT_PORT`] when none was given.
+    /// The UDP port; [`DEFAULT_PORT`] if none was given.
     pub port: u16,
 }
 
-/// Why a text is no host, port or address; the message names the text.
+/// A host, port or address that cannot be parsed; the message quotes the text.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum AddressError {
-    /// Nothing where a host should stand.
+    /// The host is empty.
     #[error("`{0}`: the host is missing")]
     NoHost(String),
     /// A host that is neither an address nor a usable name.
     #[error("`{0}` is not an address or a host name (letters, digits, `.`, `-`, `_`)")]
     BadHost(String),
-    /// No port where one is needed.
+    /// The port is missing.
     #[error("`{0}`: the port is missing, as in HOST:PORT")]
     NoPort(String),
     /// A port that is not a number from 1 to 65535.
     #[error("`{0}` is not a port (1 to 65535)")]
     BadPort(String),
-    /// An IPv6 address whose colons cannot be told from the port's.
+    /// An IPv6 address without brackets before a port.
     #[error("`{0}`: an IPv6 address goes in brackets, as in [::1]:22")]
     BareIpv6(String),
-    /// An opening bracket without its closing one, or text after it.
+    /// An opening bracket without a closing one, or text after it.
     #[error("`{0}`: brackets do not match")]
     Brackets(String),
 }
 
 impl Host {
-    /// Whether this is the name `localhost`, which is exactly 127.0.0.1 and ::1.
+    /// Whether this is the name `localhost`, which always means 127.0.0.1 and ::1.
     pub fn is_localhost(&self) -> bool {
         matches!(self, Self::Name(name) if same_name(name, "localhost"))
     }
 }
 
-/// Whether two names are the same to DNS: case and one final dot do not count.
+/// Whether two names are the same in DNS: ignores case and one final dot.
 pub(crate) fn same_name(one: &str, other: &str) -> bool {
     let bare = |name: &str| name.strip_suffix('.').unwrap_or(name).len();
     one[..bare(one)].eq_ignore_ascii_case(&other[..bare(other)])
@@ -89,7 +88,7 @@ pub(crate) fn same_name(one: &str, other: &str) -> bool {
 impl FromStr for Host {
     type Err = AddressError;
 
-    /// Takes an address or a name, without brackets.
+    /// Parses an address or a name, without brackets.
     fn from_str(text: &str) -> Result<Self, AddressError> {
         if text.is_empty() {
             return Err(AddressError::NoHost(text.into()));
@@ -119,7 +118,7 @@ impl fmt::Display for Host {
 impl FromStr for Target {
     type Err = AddressError;
 
-    /// Takes `HOST:PORT`; the host may stand in brackets and an IPv6 address must.
+    /// Parses `HOST:PORT`. The host may be in brackets; an IPv6 address must be.
     fn from_str(text: &str) -> Result<Self, AddressError> {
         let (host, port) = split_host_port(text)?;
         let port = port.ok_or_else(|| AddressError::NoPort(text.into()))?;
@@ -136,7 +135,7 @@ impl fmt::Display for Target {
 impl FromStr for ServerAddress {
     type Err = AddressError;
 
-    /// Takes `HOST`, `HOST:PORT`, `[ADDRESS]`, `[ADDRESS]:PORT`, and an IPv6 address alone.
+    /// Parses `HOST`, `HOST:PORT`, `[ADDRESS]`, `[ADDRESS]:PORT`, and an IPv6 address alone.
     fn from_str(text: &str) -> Result<Self, AddressError> {
         if let Ok(address) = text.parse::<Ipv6Addr>() {
             let host = Host::Address(IpAddr::V6(address).to_canonical());
@@ -161,7 +160,7 @@ fn write_host_port(f: &mut fmt::Formatter<'_>, host: &Host, port: u16) -> fmt::R
     }
 }
 
-/// Splits `HOST`, `HOST:PORT`, `[HOST]` or `[HOST]:PORT`; the brackets are taken off.
+/// Splits `HOST`, `HOST:PORT`, `[HOST]` or `[HOST]:PORT`, and removes the brackets.
 pub(crate) fn split_host_port(text: &str) -> Result<(&str, Option<&str>), AddressError> {
     if let Some(rest) = text.strip_prefix('[') {
         let unmatched = || AddressError::Brackets(text.into());
@@ -172,7 +171,8 @@ pub(crate) fn split_host_port(text: &str) -> Result<(&str, Option<&str>), Addres
         };
     }
     let Some((host, port)) = text.split_once(':') else { return Ok((text, None)) };
-    // Several colons are an IPv6 address or network if what is before the last one could be.
+    // With several colons, it is an IPv6 address or network if the text before the last one could
+    // be.
     let of_ipv6 = |byte: u8| byte.is_ascii_hexdigit() || b":./".contains(&byte);
     match port.rsplit_once(':') {
         Some((more, _)) if host.bytes().chain(more.bytes()).all(of_ipv6) => {
@@ -182,7 +182,7 @@ pub(crate) fn split_host_port(text: &str) -> Result<(&str, Option<&str>), Addres
     }
 }
 
-/// A port from 1 to 65535, digits only.
+/// Parses a port from 1 to 65535, digits only.
 pub(crate) fn parse_port(text: &str) -> Result<u16, AddressError> {
     let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     match text.parse() {
@@ -198,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn targets_are_read_as_ssh_writes_them() {
+    fn targets_parse_as_in_ssh() {
         for (text, host, port) in [
             ("db.internal:5432", "db.internal", 5432),
             ("127.0.0.1:22", "127.0.0.1", 22),
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_targets_are_named() {
+    fn errors_name_the_bad_target() {
         use AddressError::*;
         for (text, error) in [
             ("host", NoPort("host".into())),
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn no_name_means_anything_to_a_shell() {
+    fn names_contain_nothing_special_to_a_shell() {
         for name in
             ["a;reboot", "$(reboot)", "a&b", "a|b", "~root", "a>b", "-x", "a#b", "a=b", "!!"]
         {
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn server_port_may_be_left_out() {
+    fn server_port_is_optional() {
         for (text, shown) in [
             ("lab.example", "lab.example:4433"),
             ("lab.example:99", "lab.example:99"),
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn names_differ_by_neither_case_nor_a_final_dot() {
+    fn names_are_compared_without_case_and_final_dot() {
         assert!(same_name("Db.Internal.", "db.internal"));
         assert!(!same_name("db.internal", "db.internal.example"));
         assert!("LOCALHOST.".parse::<Host>().unwrap().is_localhost());
@@ -270,13 +270,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_parsed_or_refused_without_a_panic(text in "\\PC{0,40}") {
+        fn parsing_never_panics(text in "\\PC{0,40}") {
             let _ = text.parse::<Target>();
             let _ = text.parse::<ServerAddress>();
         }
 
         #[test]
-        fn what_is_shown_is_read_back(text in "[\\[\\]a-c0-9:.]{0,20}") {
+        fn displayed_targets_parse_to_the_same(text in "[\\[\\]a-c0-9:.]{0,20}") {
             if let Ok(target) = text.parse::<Target>() {
                 prop_assert_eq!(target.to_string().parse::<Target>(), Ok(target));
             }

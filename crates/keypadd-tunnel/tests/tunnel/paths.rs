@@ -40,7 +40,7 @@ async fn both_ends_notice_within_fifteen_seconds_that_the_other_is_silent() {
     until("the server notices", || server.sessions.live().is_empty()).await;
     let taken = began.elapsed();
     assert!(taken < Duration::from_secs(15), "{taken:?}");
-    assert_eq!(client.link.status().cause.unwrap(), "no answer");
+    assert_eq!(client.link.status().cause.unwrap(), "timeout");
     assert_reset(&mut here).await;
     assert_reset(&mut there).await;
 

@@ -111,7 +111,7 @@ async fn a_full_server_refuses_and_says_so() {
     let server = RunningServer::start_with(key.public(), &[], |s| s.connections_max = 1);
     let _first = connected(client_settings(&server, &key, &[])).await;
     let error = connect_error(client_settings(&server, &key, &[])).await;
-    assert!(error.to_string().ends_with("the server takes no more connections"), "{error}");
+    assert!(error.to_string().ends_with("the server has too many connections"), "{error}");
 }
 
 #[tokio::test]

@@ -144,7 +144,7 @@ async fn what_is_not_permitted_or_taken_is_refused_by_name() {
         assert!(matches!(error, ClientError::NotListening { code: named, .. } if named == code));
         assert_eq!(
             error.to_string(),
-            format!("the server does not listen for -R {listen}:web:80: {code}")
+            format!("remote forward -R {listen}:web:80 failed on the server: {code}")
         );
     }
 }

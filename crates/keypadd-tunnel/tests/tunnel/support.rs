@@ -8,8 +8,8 @@ use keypadd_provider::{
     server_config,
 };
 use keypadd_tunnel::{
-    AllowedPeer, Bound, Client, ClientSession, ClientSettings, Forward, Link, LinkState, Peers,
-    Server, ServerHandle, ServerSettings, Sessions, TransportSettings, wire::Instance,
+    AllowedPeer, Bound, Client, ClientSession, ClientSettings, Forward, LinkState, Peers, Server,
+    ServerHandle, ServerLink, ServerSettings, Sessions, TransportSettings, wire::Instance,
 };
 use socket2::SockRef;
 use tokio::{
@@ -173,7 +173,7 @@ pub async fn connected(settings: ClientSettings) -> (Client, ClientSession) {
 
 /// A client with its forwards, running.
 pub struct RunningClient {
-    pub link: Link,
+    pub link: ServerLink,
     pub sessions: Sessions,
     pub entrances: Vec<SocketAddr>,
     client: Arc<Client>,
@@ -218,7 +218,7 @@ pub struct Tunnel {
     pub client_key: PublicKey,
     pub client_sessions: Sessions,
     pub addresses: Vec<Vec<SocketAddr>>,
-    pub link: Link,
+    pub link: ServerLink,
     stop: Option<oneshot::Sender<Duration>>,
     task: JoinHandle<()>,
 }

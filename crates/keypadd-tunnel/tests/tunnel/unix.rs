@@ -126,10 +126,8 @@ async fn a_file_in_the_way_is_a_bind_error() {
     let server = RunningServer::start(key.public(), &[]);
     let settings = client_settings(&server, &key, &[&format!("{}:db:1", text(&path))]);
     let error: BindError = Client::bind(settings).await.err().unwrap();
-    let expected = format!(
-        "cannot listen on unix {}: a file of that name is there and is not a socket",
-        text(&path)
-    );
+    let expected =
+        format!("cannot listen on unix {}: the file exists and is not a socket", text(&path));
     assert_eq!(error.to_string(), expected);
     assert_eq!(fs::read(&path).unwrap(), b"precious");
 }

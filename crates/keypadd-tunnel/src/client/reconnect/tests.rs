@@ -1,4 +1,4 @@
-//! How a client waits between attempts, and whom it asks where the server is.
+//! The backoff between attempts, and the resolution of the server's name at each.
 
 use std::{
     future::pending,
@@ -16,26 +16,26 @@ use crate::{
 };
 
 #[test]
-fn waits_grow_from_a_second_to_half_a_minute_and_no_two_clients_wait_alike() {
-    let waits: Vec<f64> = retries().take(100).map(|wait| wait.as_secs_f64()).collect();
-    for (nth, &wait) in waits.iter().enumerate() {
+fn backoff_grows_from_a_second_to_half_a_minute_with_jitter() {
+    let delays: Vec<f64> = backoff().take(100).map(|delay| delay.as_secs_f64()).collect();
+    for (nth, &delay) in delays.iter().enumerate() {
         let least = [1.0, 2.0, 4.0, 8.0].get(nth).copied().unwrap_or(15.0);
-        assert!((least..=2.0 * least).contains(&wait), "{nth}: {wait}");
+        assert!((least..=2.0 * least).contains(&delay), "{nth}: {delay}");
     }
-    assert!(waits.iter().any(|&wait| wait > 16.0), "no jitter: {waits:?}");
-    let others: Vec<f64> = retries().take(100).map(|wait| wait.as_secs_f64()).collect();
-    assert_ne!(waits, others);
+    assert!(delays.iter().any(|&delay| delay > 16.0), "no jitter: {delays:?}");
+    let others: Vec<f64> = backoff().take(100).map(|delay| delay.as_secs_f64()).collect();
+    assert_ne!(delays, others);
 }
 
-/// Says another address each time: 127.0.0.1, then 127.0.0.2, and so on.
+/// Resolves to another address each time: 127.0.0.1, then 127.0.0.2, and so on.
 fn moving(name: &str, port: u16) -> std::io::Result<Vec<SocketAddr>> {
     static ASKED: AtomicU8 = AtomicU8::new(0);
     assert_eq!(name, "moving.example");
     Ok(vec![([127, 0, 0, 1 + ASKED.fetch_add(1, Ordering::Relaxed)], port).into()])
 }
 
-/// Two addresses with one port.
-async fn two_homes() -> [UdpSocket; 2] {
+/// Two sockets with different addresses and the same port.
+async fn two_servers() -> [UdpSocket; 2] {
     loop {
         let first = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         let port = first.local_addr().unwrap().port();
@@ -46,9 +46,9 @@ async fn two_homes() -> [UdpSocket; 2] {
 }
 
 #[tokio::test]
-async fn the_servers_name_is_asked_for_at_every_attempt() {
-    let homes = two_homes().await;
-    let port = homes[0].local_addr().unwrap().port();
+async fn the_servers_name_is_resolved_at_every_attempt() {
+    let servers = two_servers().await;
+    let port = servers[0].local_addr().unwrap().port();
     let crypto = CryptoSettings {
         key: Arc::new(PrivateKey::generate().unwrap()),
         suites: vec![Suite::AES_128_GCM.into()],
@@ -67,15 +67,15 @@ async fn the_servers_name_is_asked_for_at_every_attempt() {
         connect_timeout: Duration::from_millis(200),
         instance: Instance([1; 16]),
     });
-    let client = Client { lookups: Lookups::asking(moving), ..client.await.unwrap() };
-    let called_at = async {
+    let client = Client { lookups: Lookups::with_resolver(moving), ..client.await.unwrap() };
+    let receive_at_both = async {
         let mut datagram = [0; 2048];
-        for home in &homes {
-            home.recv(&mut datagram).await.unwrap();
+        for server in &servers {
+            server.recv(&mut datagram).await.unwrap();
         }
     };
     tokio::select! {
-        () = client.run(None, pending()) => unreachable!("nobody ends it"),
-        called = timeout(Duration::from_secs(60), called_at) => called.expect("called at both"),
+        () = client.run(None, pending()) => unreachable!("never shut down"),
+        received = timeout(Duration::from_secs(60), receive_at_both) => received.expect("both"),
     }
 }

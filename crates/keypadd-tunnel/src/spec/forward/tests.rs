@@ -15,7 +15,7 @@ fn path(path: &str) -> SocketPath {
 }
 
 #[test]
-fn forwards_are_read_as_ssh_reads_them() {
+fn forwards_parse_as_in_ssh() {
     let address = |text: &str| Bind::Host(Host::Address(text.parse().unwrap()));
     let name = Bind::Host(Host::Name("host.lan".into()));
     for (text, listen, goal) in [
@@ -43,7 +43,7 @@ fn forwards_are_read_as_ssh_reads_them() {
 }
 
 #[test]
-fn dynamic_forwards_are_a_port_with_or_without_an_address() {
+fn dynamic_forwards_are_a_port_with_an_optional_address() {
     let address = Bind::Host(Host::Address("::1".parse().unwrap()));
     for (text, bind, port) in [
         ("1080", Bind::Loopback, 1080),
@@ -58,7 +58,7 @@ fn dynamic_forwards_are_a_port_with_or_without_an_address() {
 }
 
 #[test]
-fn bad_forwards_are_named() {
+fn errors_name_the_bad_forward() {
     let shape = "expected [BIND:]PORT:HOST:HOSTPORT, with IPv6 addresses in brackets, or a /PATH \
                  in place of either end";
     let characters = "the path of a unix socket has letters, digits and `/.-_@+=%` only";
@@ -105,7 +105,7 @@ fn bad_forwards_are_named() {
 }
 
 #[test]
-fn figures_tell_the_kinds_apart() {
+fn each_kind_displays_with_its_flag() {
     let local = Forward::Local("localhost:8080:web:80".parse().unwrap());
     let remote = Forward::Remote("*:8080:/run/x.sock".parse().unwrap());
     let dynamic = Forward::Dynamic("[::1]:1080".parse().unwrap());
@@ -116,14 +116,14 @@ fn figures_tell_the_kinds_apart() {
 
 proptest! {
     #[test]
-    fn any_text_is_parsed_or_refused_without_a_panic(text in "\\PC{0,40}") {
+    fn parsing_never_panics(text in "\\PC{0,40}") {
         let _ = text.parse::<LocalForward>();
         let _ = text.parse::<RemoteForward>();
         let _ = text.parse::<DynamicForward>();
     }
 
     #[test]
-    fn what_is_shown_is_read_back(
+    fn displayed_forwards_parse_to_the_same(
         listen in "(|\\*:|:|10\\.0\\.0\\.1:|\\[::1\\]:|lan:|\\[a\\]:)[1-9][0-9]{0,3}|0|/[a-z/]{0,9}x",
         goal in "([a-c]{1,5}|\\[fd00::1\\]|10\\.0\\.0\\.1):[1-9][0-9]{0,3}|/[a-z/.]{0,9}x",
     ) {
