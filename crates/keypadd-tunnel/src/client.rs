@@ -18,6 +18,10 @@ use tokio::{
 };
 
 use crate::{
+    addresses::{
+        forward::{Destination, Forward, RemoteForward},
+        target::{ServerAddress, Target},
+    },
     clock::monitor::ClockMonitor,
     error::{BindError, ClientError},
     forwards::{
@@ -37,10 +41,6 @@ use crate::{
         registry::{Registration, Sessions},
         server_link::ServerLink,
         session::LiveSession,
-    },
-    spec::{
-        forward::{Forward, Goal, RemoteForward},
-        target::{ServerAddress, Target},
     },
     transport::{CLOSE_TIMEOUT, End, TransportSettings},
     wire::{CloseCode, Instance, ListenCode, StreamHeader},
@@ -260,7 +260,7 @@ impl Client {
         let live = &session.registration.session;
         let _count = live.count_connection(&format!("-W {target}"));
         let refused = |code| ClientError::Refused { target: target.clone(), code };
-        let header = StreamHeader::Goal(Goal::Tcp(target.clone()));
+        let header = StreamHeader::Destination(Destination::Tcp(target.clone()));
         let stream = match open_stream(live, &header).await {
             Ok(stream) => stream,
             Err(OpenError::Refused(code)) => return Err(refused(code)),

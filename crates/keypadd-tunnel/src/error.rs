@@ -8,11 +8,11 @@ use keypadd_transport::{ConnectionError, TransportErrorCode};
 use thiserror::Error;
 
 use crate::{
-    sessions::lost::{Lost, Shown, printable},
-    spec::{
+    addresses::{
         forward::RemoteForward,
         target::{ServerAddress, Target},
     },
+    sessions::lost::{Lost, Shown, printable},
     wire::{ListenCode, StreamCode},
 };
 

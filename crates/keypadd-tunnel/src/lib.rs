@@ -7,6 +7,7 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod addresses;
 mod client;
 mod clock;
 mod error;
@@ -16,10 +17,17 @@ mod net;
 mod permits;
 mod server;
 mod sessions;
-mod spec;
 mod transport;
 pub mod wire;
 
+pub use addresses::{
+    forward::{
+        BenchForward, Bind, Destination, DynamicForward, Forward, ForwardError, ForwardFault,
+        Listen, LocalForward, RemoteForward,
+    },
+    socket_path::{SocketPath, SocketPathError},
+    target::{AddressError, DEFAULT_PORT, Host, ServerAddress, Target},
+};
 pub use client::{Client, ClientSession, ClientSettings};
 pub use clock::jump::{Clocks, Jump, Readings, SystemClocks};
 pub use error::{AuthError, BindError, ClientError};
@@ -39,13 +47,5 @@ pub use sessions::{
     server_link::ServerLink,
     session::LiveSession,
     status::{ForwardStatus, LinkState, LinkStatus, Role, SessionStatus, unix_seconds},
-};
-pub use spec::{
-    forward::{
-        BenchForward, Bind, DynamicForward, Forward, ForwardError, ForwardFault, Goal, Listen,
-        LocalForward, RemoteForward,
-    },
-    socket_path::{SocketPath, SocketPathError},
-    target::{AddressError, DEFAULT_PORT, Host, ServerAddress, Target},
 };
 pub use transport::{Congestion, CongestionError, TransportSettings};

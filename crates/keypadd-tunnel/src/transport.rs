@@ -65,9 +65,9 @@ const PACKET_THRESHOLD: u32 = 128;
 /// Receive window of a stream on the sparse connection; a stream with more data moves to bulk.
 const SPARSE_STREAM_WINDOW_BYTES: u32 = 64 << 10;
 
-/// Congestion control. Measured at 300 Mbit/s, 20 ms and random loss of 0, 0.5 and 2 %: CUBIC 281, 11
-/// and 4.3 Mbit/s, BBR 269, 261 and 263 Mbit/s. On a fast link without loss CUBIC was faster: 3.0
-/// against 2.2 Gbit/s.
+/// Congestion control. Measured at 300 Mbit/s, 20 ms and random loss of 0, 0.5 and 2 %: CUBIC 281,
+/// 11 and 4.3 Mbit/s, BBR 269, 261 and 263 Mbit/s. On a fast link without loss CUBIC was faster:
+/// 3.0 against 2.2 Gbit/s.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Congestion {
     /// RFC 9438: fair to other flows; slow on paths with random loss.

@@ -18,6 +18,7 @@ use tracing::debug;
 
 use super::{Client, ClientSession, bulk::BulkDialer, incoming::handle_incoming, request_forwards};
 use crate::{
+    addresses::target::ServerAddress,
     clock::monitor::Jumps,
     error::{ClientError, ConnectFailure},
     forwards::dial::share_of,
@@ -28,7 +29,6 @@ use crate::{
         session::{FRAMES_MAX, NewSession},
         status::Role,
     },
-    spec::target::ServerAddress,
     transport::SERVER_NAME,
     wire::{Frame, VERSION},
 };

@@ -13,6 +13,7 @@ use tokio::{
 use tracing::{debug, warn};
 
 use crate::{
+    addresses::forward::{Destination, Forward},
     forwards::{
         listen::ListenerGroup,
         open_stream::{OpenError, open_stream},
@@ -24,7 +25,6 @@ use crate::{
     log_rate_limit::LogRateLimit,
     net::forwarded_socket::ForwardedSocket,
     sessions::{server_link::ServerLink, session::ConnectionCount},
-    spec::forward::{Forward, Goal},
     wire::{StreamCode, StreamHeader},
 };
 
@@ -104,8 +104,10 @@ async fn serve(
     forward: Arc<Forward>,
 ) {
     let name = forward.to_string();
-    let (header, goal) = match &*forward {
-        Forward::Local(local) => (StreamHeader::Goal(local.goal.clone()), local.goal.to_string()),
+    let (header, destination) = match &*forward {
+        Forward::Local(local) => {
+            (StreamHeader::Destination(local.destination.clone()), local.destination.to_string())
+        }
         Forward::Bench(_) => (StreamHeader::Bench, "its bench service".into()),
         Forward::Dynamic(_) => return forward_proxied(&context, socket, from, &name).await,
         // The server listens.
@@ -119,7 +121,7 @@ async fn serve(
         }
         Err(NoStream::Refused(code)) => {
             if context.may_log(&name, Some(code)) {
-                warn!(forward = name, %code, "the server could not connect to {goal}");
+                warn!(forward = name, %code, "the server could not connect to {destination}");
             }
         }
         Err(NoStream::NoSession | NoStream::ConnectionFailed) => {}
@@ -138,7 +140,7 @@ async fn forward_proxied(
         socket.close_cleanly();
         return;
     };
-    let header = StreamHeader::Goal(Goal::Tcp(target.clone()));
+    let header = StreamHeader::Destination(Destination::Tcp(target.clone()));
     let refusal = match open(context, &socket, from, &header, name).await {
         Ok((stream, _count)) => {
             // If the reply cannot be sent, the splice fails as well.

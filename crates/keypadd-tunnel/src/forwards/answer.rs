@@ -11,6 +11,7 @@ use tokio::time::timeout;
 use tracing::{debug, info};
 
 use crate::{
+    addresses::forward::{Destination, Forward, RemoteForward},
     forwards::{
         dial::{dial, dial_address, dial_own},
         splice::splice,
@@ -18,7 +19,6 @@ use crate::{
     net::{forwarded_socket::ForwardedSocket, lookup::Lookups},
     permits::peers::AllowedPeer,
     sessions::session::LiveSession,
-    spec::forward::{Forward, Goal, RemoteForward},
     wire::{CONNECTED, STREAM_HEAD_BYTES, StreamCode, StreamHead, StreamHeader},
 };
 
@@ -33,13 +33,13 @@ pub(crate) async fn answer_client(
     lookups: Lookups,
     bench: Option<SocketAddr>,
     mut stream: Stream,
-) -> Option<Goal> {
-    let goal = match read_header(&mut stream).await {
-        Some(StreamHeader::Goal(_)) if session.measures_only() => {
+) -> Option<Destination> {
+    let destination = match read_header(&mut stream).await {
+        Some(StreamHeader::Destination(_)) if session.measures_only() => {
             stream.reset(StreamCode::NotPermitted.into());
             return None;
         }
-        Some(StreamHeader::Goal(goal)) => goal,
+        Some(StreamHeader::Destination(destination)) => destination,
         Some(StreamHeader::Bench) => {
             answer_bench(&session, bench, stream).await;
             return None;
@@ -49,10 +49,11 @@ pub(crate) async fn answer_client(
             return None;
         }
     };
-    let name = goal.to_string();
+    let name = destination.to_string();
     let _count = session.count_connection(&name);
-    let code = connect(&session, &name, stream, dial(&goal, &peer.permits, &lookups)).await.err();
-    (code == Some(StreamCode::NotPermitted)).then_some(goal)
+    let code =
+        connect(&session, &name, stream, dial(&destination, &peer.permits, &lookups)).await.err();
+    (code == Some(StreamCode::NotPermitted)).then_some(destination)
 }
 
 /// Connects a stream to the bench service.
@@ -83,9 +84,9 @@ pub(crate) async fn answer_server(session: Arc<LiveSession>, lookups: Lookups, m
     };
     let name = Forward::Remote(RemoteForward::clone(&forward)).to_string();
     let _count = session.count_connection(&name);
-    let dialing = dial_own(&forward.goal, &lookups);
+    let dialing = dial_own(&forward.destination, &lookups);
     if let Err(code) = connect(&session, &name, stream, dialing).await {
-        info!(forward = name, %code, "could not connect to {}", forward.goal);
+        info!(forward = name, %code, "could not connect to {}", forward.destination);
     }
 }
 

@@ -17,16 +17,16 @@ use tokio::{
 };
 
 use crate::{
+    addresses::{
+        forward::Destination,
+        socket_path::SocketPath,
+        target::{Host, Target},
+    },
     net::{
         forwarded_socket::ForwardedSocket,
         lookup::{Lookups, resolve},
     },
     permits::open::Permits,
-    spec::{
-        forward::Goal,
-        socket_path::SocketPath,
-        target::{Host, Target},
-    },
     wire::StreamCode,
 };
 
@@ -38,25 +38,27 @@ const NAMES_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Connects to a destination if the permits admit it.
 pub(crate) async fn dial(
-    goal: &Goal,
+    destination: &Destination,
     permits: &Permits,
     lookups: &Lookups,
 ) -> Result<ForwardedSocket, StreamCode> {
-    match goal {
-        Goal::Tcp(target) => dial_target(target, permits, lookups).await.map(ForwardedSocket::from),
-        Goal::Unix(path) if permits.admits_socket(path) => connect_unix(path).await,
-        Goal::Unix(_) => Err(StreamCode::NotPermitted),
+    match destination {
+        Destination::Tcp(target) => {
+            dial_target(target, permits, lookups).await.map(ForwardedSocket::from)
+        }
+        Destination::Unix(path) if permits.admits_socket(path) => connect_unix(path).await,
+        Destination::Unix(_) => Err(StreamCode::NotPermitted),
     }
 }
 
 /// Connects to a destination that this end has configured itself, and so needs no permit.
 pub(crate) async fn dial_own(
-    goal: &Goal,
+    destination: &Destination,
     lookups: &Lookups,
 ) -> Result<ForwardedSocket, StreamCode> {
-    let target = match goal {
-        Goal::Tcp(target) => target,
-        Goal::Unix(path) => return connect_unix(path).await,
+    let target = match destination {
+        Destination::Tcp(target) => target,
+        Destination::Unix(path) => return connect_unix(path).await,
     };
     let deadline = Instant::now() + DIAL_TIMEOUT;
     let found = timeout_at(deadline, resolve(&target.host, target.port, lookups)).await;

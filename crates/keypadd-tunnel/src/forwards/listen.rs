@@ -12,17 +12,17 @@ use serde::{Serialize, Serializer};
 use tokio::net::TcpListener;
 
 use crate::{
+    addresses::{
+        forward::{Bind, Listen},
+        socket_path::SocketPath,
+        target::LOOPBACK,
+    },
     error::BindError,
     net::{
         bind::{listen_tcp, no_such_family},
         forwarded_socket::ForwardedSocket,
         lookup::{Lookups, resolve},
         unix_listener::UnixPathListener,
-    },
-    spec::{
-        forward::{Bind, Listen},
-        socket_path::SocketPath,
-        target::LOOPBACK,
     },
 };
 

@@ -11,12 +11,12 @@ use std::{
 use tokio::task::JoinSet;
 
 use crate::{
+    addresses::forward::{BenchForward, DynamicForward, Forward, Listen},
     error::BindError,
     forwards::{
         accept::Acceptor,
         listen::{Bound, ListenerGroup, bind_own},
     },
-    spec::forward::{BenchForward, DynamicForward, Forward, Listen},
 };
 
 /// All listeners of a client.

@@ -10,9 +10,9 @@ use tokio::{
 };
 
 use crate::{
+    addresses::target::Target,
     forwards::socks::{Handshake, Reply, Step},
     net::forwarded_socket::ForwardedSocket,
-    spec::target::Target,
 };
 
 /// Timeout for the SOCKS handshake.

@@ -15,6 +15,7 @@ use tokio::{
 use tracing::{debug, info, warn};
 
 use crate::{
+    addresses::forward::Listen,
     error::BindError,
     forwards::{
         accept::ACCEPT_RETRY,
@@ -27,7 +28,6 @@ use crate::{
     net::{forwarded_socket::ForwardedSocket, lookup::Lookups},
     permits::{listen::ListenPermits, peers::Peers},
     sessions::session::LiveSession,
-    spec::forward::Listen,
     wire::{Frame, ListenCode, StreamCode, StreamHeader},
 };
 

@@ -18,8 +18,8 @@ use tokio::{
 };
 
 use crate::{
+    addresses::socket_path::SocketPath,
     sessions::session::LiveSession,
-    spec::socket_path::SocketPath,
     wire::{Frame, ListenCode},
 };
 

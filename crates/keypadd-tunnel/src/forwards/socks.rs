@@ -8,7 +8,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::{
-    spec::target::{Host, Target},
+    addresses::target::{Host, Target},
     wire::StreamCode,
 };
 

@@ -13,7 +13,7 @@ use std::{
 use keypadd_provider::PublicKey;
 use tokio::{sync::Semaphore, task::spawn_blocking};
 
-use crate::spec::target::{Host, LOOPBACK};
+use crate::addresses::target::{Host, LOOPBACK};
 
 /// Concurrent lookups of one client, over all its connections.
 const CLIENT_LOOKUPS_MAX: usize = 8;

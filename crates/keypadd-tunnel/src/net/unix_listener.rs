@@ -16,7 +16,7 @@ use rustix::fs::{Mode, fchmod};
 use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::net::{UnixListener, UnixStream};
 
-use crate::{net::bind::LISTEN_BACKLOG, spec::socket_path::SocketPath};
+use crate::{addresses::socket_path::SocketPath, net::bind::LISTEN_BACKLOG};
 
 /// Held from the check of a file until the socket listens: in between it looks like a stale socket
 /// to other forwards of this process.

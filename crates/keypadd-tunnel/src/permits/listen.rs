@@ -7,12 +7,12 @@
 use std::{fmt, net::IpAddr, str::FromStr};
 
 use crate::{
-    permits::pattern::{HostPattern, Pattern, PermitError, PortPattern, same_host},
-    spec::{
+    addresses::{
         forward::{Bind, Listen},
         socket_path::SocketPath,
         target::{Host, LOOPBACK, parse_port},
     },
+    permits::pattern::{HostPattern, Pattern, PermitError, PortPattern, same_host},
 };
 
 /// A permit: `PORT` on loopback, `HOST:PORT`, `HOST:*`, `*:PORT`, `*:*`, IPv6 in brackets; or the
@@ -137,7 +137,10 @@ mod tests {
     }
 
     fn listen(text: &str) -> Listen {
-        format!("{text}:goal:1").parse::<crate::spec::forward::RemoteForward>().unwrap().listen
+        format!("{text}:target:1")
+            .parse::<crate::addresses::forward::RemoteForward>()
+            .unwrap()
+            .listen
     }
 
     /// Decides for the first address that a server would bind.

@@ -9,12 +9,12 @@
 use std::{fmt, net::IpAddr, str::FromStr};
 
 use crate::{
-    permits::pattern::{HostPattern, Pattern, PermitError, same_host},
-    spec::{
-        forward::Goal,
+    addresses::{
+        forward::Destination,
         socket_path::SocketPath,
         target::{Host, LOOPBACK, Target},
     },
+    permits::pattern::{HostPattern, Pattern, PermitError, same_host},
 };
 
 /// A permit: `HOST:PORT`, `HOST:*`, `*:PORT`, `CIDR:PORT`, `*:*`, IPv6 in brackets; or the
@@ -39,12 +39,12 @@ impl FromStr for Permit {
 
 impl Permit {
     /// A target that it admits, to show in examples; port 22 if any port is permitted.
-    pub fn example(&self) -> Goal {
+    pub fn example(&self) -> Destination {
         match &self.0 {
             Pattern::Tcp(host, port) => {
-                Goal::Tcp(Target { host: host.example(), port: port.example(22) })
+                Destination::Tcp(Target { host: host.example(), port: port.example(22) })
             }
-            Pattern::Unix(path) => Goal::Unix(path.clone()),
+            Pattern::Unix(path) => Destination::Unix(path.clone()),
         }
     }
 }

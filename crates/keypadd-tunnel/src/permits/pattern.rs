@@ -8,7 +8,7 @@ use std::{fmt, net::IpAddr};
 use ipnet::IpNet;
 use thiserror::Error;
 
-use crate::spec::{
+use crate::addresses::{
     socket_path::{SocketPath, SocketPathError, is_path},
     target::{AddressError, Host, parse_port, same_name, split_host_port},
 };

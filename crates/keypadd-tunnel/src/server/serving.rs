@@ -16,6 +16,7 @@ use tokio::{
 use tracing::{debug, info, warn};
 
 use crate::{
+    addresses::forward::{Destination, Listen},
     clock::monitor::{ClockMonitor, Jumps},
     error::HandshakeFailure,
     forwards::{answer::answer_client, remote_listen::RemoteListeners, reservations::Reservations},
@@ -34,7 +35,6 @@ use crate::{
         session::{FRAMES_MAX, LiveSession, NewSession},
         status::Role,
     },
-    spec::forward::{Goal, Listen},
     transport::TransportSettings,
     wire::{CloseCode, Frame, Instance, SessionToken, StreamCode, VERSION},
 };
@@ -274,8 +274,8 @@ impl Serving {
                     });
                 }
                 Some(done) = streams.join_next(), if !streams.is_empty() => {
-                    if let Ok(Some(goal)) = done {
-                        self.log_unpermitted(session, &goal);
+                    if let Ok(Some(destination)) = done {
+                        self.log_unpermitted(session, &destination);
                     }
                 }
             }
@@ -325,10 +325,10 @@ impl Serving {
         }
     }
 
-    fn log_unpermitted(&self, session: &LiveSession, goal: &Goal) {
+    fn log_unpermitted(&self, session: &LiveSession, target: &Destination) {
         if self.may_log(LogLine::Unpermitted(Source::of(session.remote()))) {
             let peer = session.peer();
-            warn!(peer, target = %goal, "not permitted; to permit it: --permit-open {goal}");
+            warn!(peer, %target, "not permitted; to permit it: --permit-open {target}");
         }
     }
 }

@@ -9,8 +9,8 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 
 use crate::{
+    addresses::forward::{Forward, RemoteForward},
     permits::listen::ListenPermit,
-    spec::forward::{Forward, RemoteForward},
     wire::{Frame, ListenCode},
 };
 

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use crate::spec::{socket_path::SocketPathError, target::AddressError};
+use crate::addresses::{socket_path::SocketPathError, target::AddressError};
 
 /// Bytes that cannot be decoded. The peer is at fault.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]

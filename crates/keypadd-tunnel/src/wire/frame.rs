@@ -1,7 +1,7 @@
 //! Encodes and decodes the frames of the control stream.
 
 use crate::{
-    spec::{
+    addresses::{
         forward::{Bind, Listen},
         target::HOST_BYTES_MAX,
     },

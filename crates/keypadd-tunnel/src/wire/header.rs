@@ -1,8 +1,8 @@
 //! Encodes and decodes stream headers: what a stream is to be connected to.
 
 use crate::{
-    spec::{
-        forward::Goal,
+    addresses::{
+        forward::Destination,
         target::{AddressError, HOST_BYTES_MAX, Host, Target},
     },
     wire::error::WireError,
@@ -23,7 +23,7 @@ const KIND_BENCH: u8 = 4;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StreamHeader {
     /// From a client: this target.
-    Goal(Goal),
+    Destination(Destination),
     /// From a server: the remote forward with this number of the client's. A server cannot name a
     /// host (invariant I10).
     Remote(u16),
@@ -75,9 +75,9 @@ impl StreamHead {
             Kind::Tcp { port: 0, .. } => Err(AddressError::BadPort("0".into()).into()),
             Kind::Tcp { port, .. } => {
                 let host = text.parse::<Host>()?;
-                Ok(StreamHeader::Goal(Goal::Tcp(Target { host, port })))
+                Ok(StreamHeader::Destination(Destination::Tcp(Target { host, port })))
             }
-            Kind::Unix { .. } => Ok(StreamHeader::Goal(Goal::Unix(text.parse()?))),
+            Kind::Unix { .. } => Ok(StreamHeader::Destination(Destination::Unix(text.parse()?))),
             Kind::Remote { id } => Ok(StreamHeader::Remote(id)),
             Kind::Bench => Ok(StreamHeader::Bench),
         }
@@ -88,8 +88,10 @@ impl StreamHeader {
     /// Encodes the header.
     pub fn encode(&self) -> Vec<u8> {
         let (kind, number, text) = match self {
-            Self::Goal(Goal::Tcp(target)) => (KIND_TCP, target.port, target.host.to_string()),
-            Self::Goal(Goal::Unix(path)) => (KIND_UNIX, 0, path.to_string()),
+            Self::Destination(Destination::Tcp(target)) => {
+                (KIND_TCP, target.port, target.host.to_string())
+            }
+            Self::Destination(Destination::Unix(path)) => (KIND_UNIX, 0, path.to_string()),
             Self::Remote(id) => (KIND_REMOTE, *id, String::new()),
             Self::Bench => (KIND_BENCH, 0, String::new()),
         };

@@ -1,7 +1,10 @@
 use proptest::{collection::vec, prelude::*};
 
 use super::*;
-use crate::spec::forward::{Goal, Listen, RemoteForward};
+use crate::addresses::{
+    forward::{Destination, Listen, RemoteForward},
+    target::Target,
+};
 
 fn decode_frame(bytes: &[u8]) -> Result<Option<Frame>, WireError> {
     let head = FrameHead::decode(*bytes.first_chunk().unwrap());
@@ -16,7 +19,7 @@ fn decode_header(bytes: &[u8]) -> Result<StreamHeader, WireError> {
 }
 
 fn listen(text: &str) -> Listen {
-    format!("{text}:goal:1").parse::<RemoteForward>().unwrap().listen
+    format!("{text}:target:1").parse::<RemoteForward>().unwrap().listen
 }
 
 #[test]
@@ -76,10 +79,10 @@ fn invalid_listens_are_refused() {
 
 #[test]
 fn stream_headers_have_these_encodings() {
-    let goal = |goal: Goal| StreamHeader::Goal(goal);
+    let destination = |destination: Destination| StreamHeader::Destination(destination);
     for (header, bytes) in [
-        (goal(Goal::Tcp("db:5432".parse().unwrap())), &b"\x01\x15\x38\x02db"[..]),
-        (goal(Goal::Unix("/run/x".parse().unwrap())), b"\x02\0\0\x06/run/x"),
+        (destination(Destination::Tcp("db:5432".parse().unwrap())), &b"\x01\x15\x38\x02db"[..]),
+        (destination(Destination::Unix("/run/x".parse().unwrap())), b"\x02\0\0\x06/run/x"),
         (StreamHeader::Remote(0x102), &[3, 1, 2, 0]),
         (StreamHeader::Bench, &[4, 0, 0, 0]),
     ] {
@@ -148,8 +151,8 @@ proptest! {
     ) {
         let host = host.parse().unwrap();
         for header in [
-            StreamHeader::Goal(Goal::Tcp(crate::spec::target::Target { host, port })),
-            StreamHeader::Goal(Goal::Unix(path.parse().unwrap())),
+            StreamHeader::Destination(Destination::Tcp(Target { host, port })),
+            StreamHeader::Destination(Destination::Unix(path.parse().unwrap())),
             StreamHeader::Remote(port),
         ] {
             prop_assert_eq!(decode_header(&header.encode()), Ok(header));

@@ -1,4 +1,4 @@
-//! Bytes and their end, both ways and in both families.
+//! Exact bytes and half-closes, both ways and in both address families.
 
 use std::time::Duration;
 
@@ -13,36 +13,30 @@ use tokio::{
 use crate::support::*;
 
 #[tokio::test]
-async fn the_client_may_finish_first_and_still_hear_everything() {
-    let target = listener().await;
-    let tunnel = Tunnel::to(&target).await;
-    let mut here = tunnel.enter().await;
-    let mut there = accept(&target).await;
+async fn a_client_that_finishes_first_still_receives_everything() {
+    let (_target, tunnel, mut here, mut there) = Tunnel::with_connection().await;
     let (question, answer) = (noise(1, 3_000_001), noise(2, 5_000_003));
 
     let asking = async {
         here.write_all(&question).await.unwrap();
         here.shutdown().await.unwrap();
     };
-    let (_, heard) = tokio::join!(asking, read_all(&mut there));
-    assert!(heard.unwrap() == question);
+    let (_, received) = tokio::join!(asking, read_all(&mut there));
+    assert!(received.unwrap() == question);
 
-    // The other direction is still whole.
+    // The other direction is still open.
     let answering = async {
         there.write_all(&answer).await.unwrap();
         there.shutdown().await.unwrap();
     };
-    let (_, heard) = tokio::join!(answering, read_all(&mut here));
-    assert!(heard.unwrap() == answer);
-    until("both ends forget it", || tunnel.open() == (0, 0)).await;
+    let (_, received) = tokio::join!(answering, read_all(&mut here));
+    assert!(received.unwrap() == answer);
+    until("both ends have closed it", || tunnel.open() == (0, 0)).await;
 }
 
 #[tokio::test]
-async fn the_target_may_finish_first_and_still_hear_everything() {
-    let target = listener().await;
-    let tunnel = Tunnel::to(&target).await;
-    let mut here = tunnel.enter().await;
-    let mut there = accept(&target).await;
+async fn a_target_that_finishes_first_still_receives_everything() {
+    let (_target, _tunnel, mut here, mut there) = Tunnel::with_connection().await;
 
     there.write_all(b"banner").await.unwrap();
     there.shutdown().await.unwrap();
@@ -53,8 +47,8 @@ async fn the_target_may_finish_first_and_still_hear_everything() {
         here.write_all(&late).await.unwrap();
         here.shutdown().await.unwrap();
     };
-    let (_, heard) = tokio::join!(sending, read_all(&mut there));
-    assert!(heard.unwrap() == late);
+    let (_, received) = tokio::join!(sending, read_all(&mut there));
+    assert!(received.unwrap() == late);
 }
 
 #[tokio::test]
@@ -69,11 +63,8 @@ async fn closing_at_once_loses_nothing() {
 }
 
 #[tokio::test]
-async fn single_bytes_arrive_at_once() {
-    let target = listener().await;
-    let tunnel = Tunnel::to(&target).await;
-    let mut here = tunnel.enter().await;
-    let mut there = accept(&target).await;
+async fn single_bytes_arrive_immediately() {
+    let (_target, _tunnel, mut here, mut there) = Tunnel::with_connection().await;
     for byte in 0..200 {
         here.write_u8(byte).await.unwrap();
         assert_eq!(within(there.read_u8()).await.unwrap(), byte);
@@ -83,7 +74,7 @@ async fn single_bytes_arrive_at_once() {
 }
 
 #[tokio::test]
-async fn ipv6_listener_and_target_work() {
+async fn ipv6_listeners_and_targets_work() {
     let target = TcpListener::bind("[::1]:0").await.unwrap();
     let port = target.local_addr().unwrap().port();
     let permit: &str = &format!("[::1]:{port}");
@@ -97,7 +88,7 @@ async fn ipv6_listener_and_target_work() {
 }
 
 #[tokio::test]
-async fn a_forward_listens_on_both_loopbacks_with_one_port() {
+async fn a_forward_listens_on_both_loopback_addresses_with_one_port() {
     let target = listener().await;
     let tunnel = Tunnel::to(&target).await;
     let addresses = &tunnel.addresses[0];
@@ -106,17 +97,16 @@ async fn a_forward_listens_on_both_loopbacks_with_one_port() {
     for address in addresses {
         let mut here = TcpStream::connect(address).await.unwrap();
         let mut there = accept(&target).await;
-        here.write_u8(7).await.unwrap();
-        assert_eq!(within(there.read_u8()).await.unwrap(), 7);
+        send_byte(&mut here, &mut there).await;
     }
 }
 
 #[tokio::test]
-async fn standard_streams_are_carried_to_their_ends() {
+async fn standard_streams_are_forwarded_to_their_ends() {
     let target = listener().await;
     let key = new_key();
     let server = RunningServer::start(key.public(), &["127.0.0.1:*"]);
-    let (client, session) = connected(client_settings(&server, &key, &[])).await;
+    let (client, session) = connect_client(client_settings(&server, &key, &[])).await;
     let target_address = target.local_addr().unwrap().to_string().parse().unwrap();
 
     let (mut near, far) = duplex(4096);
@@ -134,8 +124,8 @@ async fn standard_streams_are_carried_to_their_ends() {
             near.write_all(&message).await.unwrap();
             near.shutdown().await.unwrap();
         };
-        let (_, heard) = tokio::join!(sending, read_all(&mut there));
-        assert!(heard.unwrap() == message);
+        let (_, received) = tokio::join!(sending, read_all(&mut there));
+        assert!(received.unwrap() == message);
     };
     let (carried, ()) = within(async { tokio::join!(carrying, talking) }).await;
     carried.unwrap();
@@ -147,9 +137,9 @@ async fn a_client_that_ends_right_after_its_last_byte_loses_nothing() {
         let target = listener().await;
         let key = new_key();
         let server = RunningServer::start(key.public(), &["127.0.0.1:*"]);
-        let (client, session) = connected(client_settings(&server, &key, &[])).await;
+        let (client, session) = connect_client(client_settings(&server, &key, &[])).await;
         let target_address = target.local_addr().unwrap().to_string().parse().unwrap();
-        // As much as the stream's window and both kernels hold without a reader.
+        // As much as the stream's window and both kernels' buffers hold without a reader.
         let message = noise(round, 150_001);
         let (output, _) = duplex(64);
         let carrying = client.carry(&session, &target_address, &message[..], output);
@@ -160,7 +150,7 @@ async fn a_client_that_ends_right_after_its_last_byte_loses_nothing() {
         };
         let (carried, mut there) = within(async { tokio::join!(carrying, finishing) }).await;
         carried.unwrap();
-        // The target has read nothing yet, and the server is left alone with the bytes.
+        // The target has read nothing yet: the server holds the bytes.
         drop(session);
         within(client.close()).await;
         assert!(read_all(&mut there).await.unwrap() == message, "round {round}");
@@ -172,7 +162,7 @@ async fn a_reset_target_ends_standard_streams_with_an_error() {
     let target = listener().await;
     let key = new_key();
     let server = RunningServer::start(key.public(), &["127.0.0.1:*"]);
-    let (client, session) = connected(client_settings(&server, &key, &[])).await;
+    let (client, session) = connect_client(client_settings(&server, &key, &[])).await;
     let target_address = target.local_addr().unwrap().to_string().parse().unwrap();
     let (_near, far) = duplex(4096);
     let (reader, writer) = split(far);
@@ -185,16 +175,16 @@ async fn a_reset_target_ends_standard_streams_with_an_error() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_acknowledged_reaches_a_slow_target_after_the_client_has_left() {
+async fn acknowledged_data_reaches_a_slow_target_after_the_client_has_closed() {
     let target = listener().await;
-    // What the kernel holds for the target is little, so that the server holds the rest.
+    // A small receive buffer of the target, so that the server holds the rest.
     SockRef::from(&target).set_recv_buffer_size(64 << 10).unwrap();
     let key = new_key();
     let server = RunningServer::start_with(key.public(), &["127.0.0.1:*"], |settings| {
         settings.transport.stream_receive_window_bytes = 16 << 20;
         settings.transport.receive_window_bytes = 16 << 20;
     });
-    let (client, session) = connected(client_settings(&server, &key, &[])).await;
+    let (client, session) = connect_client(client_settings(&server, &key, &[])).await;
     let target_address = target.local_addr().unwrap().to_string().parse().unwrap();
 
     let message = noise(6, 7_000_003);
@@ -203,31 +193,31 @@ async fn what_was_acknowledged_reaches_a_slow_target_after_the_client_has_left()
     let finishing = async {
         let mut there = accept(&target).await;
         there.shutdown().await.unwrap();
-        // What is read for a while is bulk, and has a window that holds the rest.
-        let mut heard = Vec::new();
+        // Once it has been read for a while it is bulk, with a window that holds the rest.
+        let mut received = Vec::new();
         let mut part = vec![0; 16 << 10];
         let mut more = 64;
         while more > 0 {
             there.read_exact(&mut part).await.unwrap();
-            heard.extend_from_slice(&part);
+            received.extend_from_slice(&part);
             sleep(Duration::from_millis(1)).await;
             more -= usize::from(session.live().keys().count() == 2);
         }
-        (there, heard)
+        (there, received)
     };
-    let (carried, (mut there, mut heard)) =
+    let (carried, (mut there, mut received)) =
         within(async { tokio::join!(carrying, finishing) }).await;
     carried.unwrap();
     drop(session);
     within(client.close()).await;
 
-    let mut rest = vec![0; message.len() - heard.len()];
+    let mut rest = vec![0; message.len() - received.len()];
     for part in rest.chunks_mut(1 << 20) {
         sleep(Duration::from_millis(500)).await;
         within(there.read_exact(part)).await.unwrap();
     }
-    heard.extend(rest);
-    assert!(heard == message);
+    received.extend(rest);
+    assert!(received == message);
     assert_eq!(read_all(&mut there).await.unwrap(), b"");
-    until("the server forgets the session", || server.sessions.live().is_empty()).await;
+    until("the server has closed the session", || server.sessions.live().is_empty()).await;
 }

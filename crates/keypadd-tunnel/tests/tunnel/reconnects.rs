@@ -1,4 +1,4 @@
-//! Staying connected: what outlives a session, and how another one comes.
+//! Reconnects, forwards that change, and draining.
 
 use std::{future::pending, net::SocketAddr, time::Duration};
 
@@ -12,38 +12,38 @@ use tokio::{
 use crate::support::*;
 
 #[tokio::test]
-async fn a_server_that_comes_back_is_found_and_who_came_meanwhile_is_served() {
+async fn a_client_reconnects_and_serves_connections_accepted_meanwhile() {
     let target = listener().await;
     let tunnel = Tunnel::to(&target).await;
     let mut before = tunnel.enter().await;
-    let _there = talks(&mut before, &target).await;
+    let _there = assert_reaches(&mut before, &target).await;
     assert_eq!(tunnel.link.status().state, LinkState::Connected);
     assert!(tunnel.link.status().reconnects.is_empty());
 
     let link = tunnel.link.clone();
-    let entrance = tunnel.addresses[0][0];
+    let listener_address = tunnel.addresses[0][0];
     let allowed = tunnel.client_key;
-    let gone = tunnel.server.stop().await;
+    let stopped = tunnel.server.stop().await;
     assert_reset(&mut before).await;
-    until("the client knows", || link.status().state == LinkState::Waiting).await;
+    until("the client notices", || link.status().state == LinkState::Waiting).await;
     let cause = link.status().cause.unwrap();
     assert_eq!(cause, "closed by peer: the server is shutting down");
 
-    let mut meanwhile = TcpStream::connect(entrance).await.unwrap();
-    let _server = RunningServer::start_again(gone, allowed, &["*:*"]);
-    talks(&mut meanwhile, &target).await;
+    let mut meanwhile = TcpStream::connect(listener_address).await.unwrap();
+    let _server = RunningServer::start_again(stopped, allowed, &["*:*"]);
+    assert_reaches(&mut meanwhile, &target).await;
     let status = link.status();
     assert_eq!((status.state, status.cause), (LinkState::Connected, None));
     assert_eq!(Vec::from_iter(status.reconnects), [("shutdown", 1)]);
 }
 
 #[tokio::test]
-async fn who_finds_no_session_in_ten_seconds_is_reset() {
+async fn a_connection_without_a_session_is_reset_after_ten_seconds() {
     let key = new_key();
     let server = RunningServer::start(key.public(), &[]);
     let client = Client::bind(client_settings(&server, &key, &["0:web:80"])).await.unwrap();
-    let entrance = addresses(&client)[0][0];
-    let mut here = TcpStream::connect(entrance).await.unwrap();
+    let listener_address = addresses(&client)[0][0];
+    let mut here = TcpStream::connect(listener_address).await.unwrap();
     let began = Instant::now();
     assert_reset(&mut here).await;
     let waited = began.elapsed();
@@ -51,41 +51,41 @@ async fn who_finds_no_session_in_ten_seconds_is_reset() {
 }
 
 #[tokio::test]
-async fn forwards_change_and_what_is_open_stays() {
+async fn forwards_change_and_open_connections_stay() {
     let (first, second) = (listener().await, listener().await);
     let forward = |target: &TcpListener| format!("0:{}", target.local_addr().unwrap());
     let key = new_key();
     let server = RunningServer::start(key.public(), &["*:*"]);
     let forwards = [&*forward(&first), &*forward(&second)];
-    let (client, session) = connected(client_settings(&server, &key, &forwards)).await;
-    let entrances = |client: &Client| -> Vec<SocketAddr> {
+    let (client, session) = connect_client(client_settings(&server, &key, &forwards)).await;
+    let listeners = |client: &Client| -> Vec<SocketAddr> {
         addresses(client).iter().map(|addresses| addresses[0]).collect()
     };
     let change = async {
-        let [of_first, of_second] = entrances(&client)[..] else { panic!("two forwards") };
+        let [of_first, of_second] = listeners(&client)[..] else { panic!("two forwards") };
         let mut into_first = TcpStream::connect(of_first).await.unwrap();
         let mut out_of_first = accept(&first).await;
 
-        // The first goes, the second stays as it is, and a third is new.
+        // Removes the first, keeps the second, adds a third.
         let third = listener().await;
         let wanted = [forward(&second), forward(&third)].map(|text| crate::support::forward(&text));
         assert!(client.set_forwards(wanted.to_vec()).await.is_empty());
-        let [still_second, of_third] = entrances(&client)[..] else { panic!("two forwards") };
+        let [still_second, of_third] = listeners(&client)[..] else { panic!("two forwards") };
         assert_eq!(still_second, of_second);
         assert!(TcpStream::connect(of_first).await.is_err());
-        talks(&mut TcpStream::connect(of_third).await.unwrap(), &third).await;
-        talks(&mut TcpStream::connect(of_second).await.unwrap(), &second).await;
+        assert_reaches(&mut TcpStream::connect(of_third).await.unwrap(), &third).await;
+        assert_reaches(&mut TcpStream::connect(of_second).await.unwrap(), &second).await;
         into_first.write_u8(1).await.unwrap();
         assert_eq!(within(out_of_first.read_u8()).await.unwrap(), 1);
         let listed: Vec<_> = session_forwards(&client);
         assert!(listed.contains(&format!("-L {}", forward(&third))), "{listed:?}");
 
-        // One that cannot be bound is said, and harms no other.
+        // A forward that cannot be bound is reported; the others are not affected.
         let taken = format!("{}:web:80", of_second.port());
         let wanted = [forward(&second), taken].map(|text| crate::support::forward(&text));
         let errors = client.set_forwards(wanted.to_vec()).await;
         assert_eq!(errors.len(), 1, "{errors:?}");
-        assert_eq!(entrances(&client), [of_second]);
+        assert_eq!(listeners(&client), [of_second]);
         Duration::ZERO
     };
     client.run(Some(session), change).await;
@@ -98,39 +98,36 @@ fn session_forwards(client: &Client) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_client_whose_server_was_never_there_finds_it_when_it_comes() {
+async fn a_client_connects_when_its_server_starts_later() {
     let target = listener().await;
     let key = new_key();
     let server = RunningServer::start(key.public(), &["*:*"]);
     let forward: &str = &format!("0:{}", target.local_addr().unwrap());
     let mut settings = client_settings(&server, &key, &[forward]);
     settings.connect_timeout = Duration::from_millis(300);
-    let gone = server.stop().await;
+    let stopped = server.stop().await;
     let client = Client::bind(settings).await.unwrap();
-    let (link, entrance) = (client.link(), addresses(&client)[0][0]);
+    let (link, listener_address) = (client.link(), addresses(&client)[0][0]);
     let running = tokio::spawn(async move { client.run(None, pending()).await });
     until("an attempt has failed", || {
         link.status().cause.is_some_and(|cause| cause.contains("no answer in"))
     })
     .await;
     assert!(link.status().retry_unix_seconds.is_some());
-    let _server = RunningServer::start_again(gone, key.public(), &["*:*"]);
-    talks(&mut TcpStream::connect(entrance).await.unwrap(), &target).await;
-    assert!(link.status().reconnects.is_empty(), "it was never lost");
+    let _server = RunningServer::start_again(stopped, key.public(), &["*:*"]);
+    assert_reaches(&mut TcpStream::connect(listener_address).await.unwrap(), &target).await;
+    assert!(link.status().reconnects.is_empty(), "no session was lost");
     running.abort();
 }
 
 #[tokio::test]
-async fn a_server_that_drains_lets_what_is_open_finish_and_nothing_new_in() {
-    let target = listener().await;
-    let tunnel = Tunnel::to(&target).await;
-    let mut here = tunnel.enter().await;
-    let mut there = accept(&target).await;
-    let (link, entrance) = (tunnel.link.clone(), tunnel.addresses[0][0]);
+async fn a_draining_server_finishes_open_connections_and_accepts_no_new_ones() {
+    let (target, tunnel, mut here, mut there) = Tunnel::with_connection().await;
+    let (link, listener_address) = (tunnel.link.clone(), tunnel.addresses[0][0]);
     let draining = tokio::spawn(tunnel.server.drain(Duration::from_secs(50)));
-    // Until the server has begun, others still get in.
+    // New connections are still accepted until draining begins.
     loop {
-        let mut late = TcpStream::connect(entrance).await.unwrap();
+        let mut late = TcpStream::connect(listener_address).await.unwrap();
         let served = tokio::select! {
             served = target.accept() => served.is_ok(),
             ended = late.read_u8() => ended.is_ok(),
@@ -146,29 +143,23 @@ async fn a_server_that_drains_lets_what_is_open_finish_and_nothing_new_in() {
     drop(there);
     assert!(read_all(&mut here).await.unwrap().is_empty());
     within(draining).await.unwrap();
-    until("the client is told", || link.status().state == LinkState::Waiting).await;
+    until("the client notices", || link.status().state == LinkState::Waiting).await;
 }
 
 #[tokio::test]
-async fn what_does_not_finish_in_the_time_to_drain_is_reset() {
-    let target = listener().await;
-    let tunnel = Tunnel::to(&target).await;
-    let mut here = tunnel.enter().await;
-    let mut there = accept(&target).await;
+async fn connections_open_after_the_drain_time_are_reset() {
+    let (_target, tunnel, mut here, mut there) = Tunnel::with_connection().await;
     tunnel.server.drain(Duration::from_millis(50)).await;
     assert_reset(&mut here).await;
     assert_reset(&mut there).await;
 }
 
 #[tokio::test]
-async fn a_client_that_drains_lets_what_is_open_finish_and_nothing_new_in() {
-    let target = listener().await;
-    let mut tunnel = Tunnel::to(&target).await;
-    let mut here = tunnel.enter().await;
-    let mut there = accept(&target).await;
-    let entrance = tunnel.addresses[0][0];
+async fn a_draining_client_finishes_open_connections_and_accepts_no_new_ones() {
+    let (_target, mut tunnel, mut here, mut there) = Tunnel::with_connection().await;
+    let listener_address = tunnel.addresses[0][0];
     tunnel.drain_client(Duration::from_secs(50));
-    while TcpStream::connect(entrance).await.is_ok() {}
+    while TcpStream::connect(listener_address).await.is_ok() {}
     here.write_all(b"last words").await.unwrap();
     here.shutdown().await.unwrap();
     assert_eq!(read_all(&mut there).await.unwrap(), b"last words");
@@ -176,5 +167,5 @@ async fn a_client_that_drains_lets_what_is_open_finish_and_nothing_new_in() {
     drop(there);
     assert_eq!(read_all(&mut here).await.unwrap(), b"answer");
     let server = tunnel.client_ended().await;
-    until("the server forgets the session", || server.sessions.live().is_empty()).await;
+    until("the server has closed the session", || server.sessions.live().is_empty()).await;
 }

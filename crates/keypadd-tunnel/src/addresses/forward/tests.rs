@@ -6,8 +6,8 @@ fn tcp(bind: Bind, port: u16) -> Listen {
     Listen::Tcp { bind, port }
 }
 
-fn to(target: &str) -> Goal {
-    Goal::Tcp(target.parse().unwrap())
+fn to(target: &str) -> Destination {
+    Destination::Tcp(target.parse().unwrap())
 }
 
 fn path(path: &str) -> SocketPath {
@@ -18,7 +18,7 @@ fn path(path: &str) -> SocketPath {
 fn forwards_parse_as_in_ssh() {
     let address = |text: &str| Bind::Host(Host::Address(text.parse().unwrap()));
     let name = Bind::Host(Host::Name("host.lan".into()));
-    for (text, listen, goal) in [
+    for (text, listen, destination) in [
         ("8080:web:80", tcp(Bind::Loopback, 8080), to("web:80")),
         ("localhost:8080:web:80", tcp(Bind::Loopback, 8080), to("web:80")),
         ("[localhost]:8080:web:80", tcp(Bind::Loopback, 8080), to("web:80")),
@@ -29,16 +29,16 @@ fn forwards_parse_as_in_ssh() {
         ("8080:[fd00::1]:80", tcp(Bind::Loopback, 8080), to("[fd00::1]:80")),
         ("0:web:80", tcp(Bind::Loopback, 0), to("web:80")),
         ("host.lan:1:web:80", tcp(name, 1), to("web:80")),
-        ("8080:/run/x.sock", tcp(Bind::Loopback, 8080), Goal::Unix(path("/run/x.sock"))),
-        ("*:8080:/run/x.sock", tcp(Bind::All, 8080), Goal::Unix(path("/run/x.sock"))),
-        ("[::1]:8080:/x", tcp(address("::1"), 8080), Goal::Unix(path("/x"))),
+        ("8080:/run/x.sock", tcp(Bind::Loopback, 8080), Destination::Unix(path("/run/x.sock"))),
+        ("*:8080:/run/x.sock", tcp(Bind::All, 8080), Destination::Unix(path("/run/x.sock"))),
+        ("[::1]:8080:/x", tcp(address("::1"), 8080), Destination::Unix(path("/x"))),
         ("/tmp/y:web:80", Listen::Unix(path("/tmp/y")), to("web:80")),
         ("/tmp/y:[fd00::1]:80", Listen::Unix(path("/tmp/y")), to("[fd00::1]:80")),
-        ("/tmp/y:/x", Listen::Unix(path("/tmp/y")), Goal::Unix(path("/x"))),
+        ("/tmp/y:/x", Listen::Unix(path("/tmp/y")), Destination::Unix(path("/x"))),
     ] {
-        let (same, also) = (listen.clone(), goal.clone());
-        assert_eq!(text.parse(), Ok(LocalForward { listen, goal }), "{text}");
-        assert_eq!(text.parse(), Ok(RemoteForward { listen: same, goal: also }), "{text}");
+        let (same, also) = (listen.clone(), destination.clone());
+        assert_eq!(text.parse(), Ok(LocalForward { listen, destination }), "{text}");
+        assert_eq!(text.parse(), Ok(RemoteForward { listen: same, destination: also }), "{text}");
     }
 }
 
@@ -125,9 +125,9 @@ proptest! {
     #[test]
     fn displayed_forwards_parse_to_the_same(
         listen in "(|\\*:|:|10\\.0\\.0\\.1:|\\[::1\\]:|lan:|\\[a\\]:)[1-9][0-9]{0,3}|0|/[a-z/]{0,9}x",
-        goal in "([a-c]{1,5}|\\[fd00::1\\]|10\\.0\\.0\\.1):[1-9][0-9]{0,3}|/[a-z/.]{0,9}x",
+        destination in "([a-c]{1,5}|\\[fd00::1\\]|10\\.0\\.0\\.1):[1-9][0-9]{0,3}|/[a-z/.]{0,9}x",
     ) {
-        let text = format!("{listen}:{goal}");
+        let text = format!("{listen}:{destination}");
         let local: LocalForward = text.parse().unwrap();
         prop_assert_eq!(local.to_string().parse(), Ok(local));
         let remote: RemoteForward = text.parse().unwrap();

@@ -9,7 +9,7 @@ use std::{fmt, net::IpAddr, str::FromStr};
 
 use thiserror::Error;
 
-use crate::spec::{
+use crate::addresses::{
     socket_path::{SocketPath, SocketPathError, is_path},
     target::{AddressError, Host, Target, parse_port},
 };
@@ -39,9 +39,9 @@ pub enum Listen {
     Unix(SocketPath),
 }
 
-/// The target of a forward: what the other end connects to.
+/// The destination of a forward: what the other end connects to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Goal {
+pub enum Destination {
     /// A TCP port.
     Tcp(Target),
     /// A unix socket.
@@ -54,7 +54,7 @@ pub struct LocalForward {
     /// Where the client listens.
     pub listen: Listen,
     /// What the server connects to.
-    pub goal: Goal,
+    pub destination: Destination,
 }
 
 /// A remote forward (`-R`): the server listens, the client connects.
@@ -63,7 +63,7 @@ pub struct RemoteForward {
     /// Where the server listens.
     pub listen: Listen,
     /// What the client connects to.
-    pub goal: Goal,
+    pub destination: Destination,
 }
 
 /// A dynamic forward (`-D`): the client is a SOCKS proxy, the server connects.
@@ -132,8 +132,8 @@ impl FromStr for LocalForward {
     type Err = ForwardError;
 
     fn from_str(text: &str) -> Result<Self, ForwardError> {
-        let (listen, goal) = ends(text).map_err(|cause| error(text, cause))?;
-        Ok(Self { listen, goal })
+        let (listen, destination) = ends(text).map_err(|cause| error(text, cause))?;
+        Ok(Self { listen, destination })
     }
 }
 
@@ -141,8 +141,8 @@ impl FromStr for RemoteForward {
     type Err = ForwardError;
 
     fn from_str(text: &str) -> Result<Self, ForwardError> {
-        let (listen, goal) = ends(text).map_err(|cause| error(text, cause))?;
-        Ok(Self { listen, goal })
+        let (listen, destination) = ends(text).map_err(|cause| error(text, cause))?;
+        Ok(Self { listen, destination })
     }
 }
 
@@ -165,31 +165,31 @@ fn error(text: &str, cause: ForwardFault) -> ForwardError {
     ForwardError { forward: text.into(), cause }
 }
 
-fn ends(text: &str) -> Result<(Listen, Goal), ForwardFault> {
+fn ends(text: &str) -> Result<(Listen, Destination), ForwardFault> {
     let tcp = |bind, port| Ok::<_, ForwardFault>(Listen::Tcp { bind, port: listen_port(port)? });
     let unix = |path: &str| path.parse::<SocketPath>();
     let target = |host: &str, port| {
         Ok::<_, AddressError>(Target { host: host.parse()?, port: parse_port(port)? })
     };
     Ok(match fields(text).ok_or(ForwardFault::Fields)?[..] {
-        [listen, goal] if is_path(goal) => {
+        [listen, destination] if is_path(destination) => {
             let listen = match is_path(listen) {
                 true => Listen::Unix(unix(listen)?),
                 false => tcp(Bind::Loopback, listen)?,
             };
-            (listen, Goal::Unix(unix(goal)?))
+            (listen, Destination::Unix(unix(destination)?))
         }
         [path, host, host_port] if is_path(path) => {
-            (Listen::Unix(unix(path)?), Goal::Tcp(target(host, host_port)?))
+            (Listen::Unix(unix(path)?), Destination::Tcp(target(host, host_port)?))
         }
         [bind, port, path] if is_path(path) => {
-            (tcp(parse_bind(bind)?, port)?, Goal::Unix(unix(path)?))
+            (tcp(parse_bind(bind)?, port)?, Destination::Unix(unix(path)?))
         }
         [port, host, host_port] => {
-            (tcp(Bind::Loopback, port)?, Goal::Tcp(target(host, host_port)?))
+            (tcp(Bind::Loopback, port)?, Destination::Tcp(target(host, host_port)?))
         }
         [bind, port, host, host_port] => {
-            (tcp(parse_bind(bind)?, port)?, Goal::Tcp(target(host, host_port)?))
+            (tcp(parse_bind(bind)?, port)?, Destination::Tcp(target(host, host_port)?))
         }
         _ => return Err(ForwardFault::Fields),
     })
@@ -257,7 +257,7 @@ impl fmt::Display for Listen {
     }
 }
 
-impl fmt::Display for Goal {
+impl fmt::Display for Destination {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tcp(target) => target.fmt(f),
@@ -268,13 +268,13 @@ impl fmt::Display for Goal {
 
 impl fmt::Display for LocalForward {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.listen, self.goal)
+        write!(f, "{}:{}", self.listen, self.destination)
     }
 }
 
 impl fmt::Display for RemoteForward {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.listen, self.goal)
+        write!(f, "{}:{}", self.listen, self.destination)
     }
 }
 
