@@ -131,7 +131,7 @@ pub(crate) async fn run(
         // `-W` belongs to another program, which wants its end now and not when it is convenient.
         (Some(Ok(session)), Some(target)) => tokio::select! {
             biased;
-            ended = client.carry(&session, &target, stdin(), ClosingStdout::new()) => (ended, false),
+            ended = client.forward_stdio(&session, &target, stdin(), ClosingStdout::new()) => (ended, false),
             _ = shutdown.thrown() => (Ok(()), true),
         },
     };

@@ -59,7 +59,7 @@ pub struct ClientSettings {
     pub crypto: Arc<dyn crypto::ClientConfig>,
     /// The server's name in the status; if absent, the first characters of its key.
     pub name: Option<String>,
-    /// Forwards; may be empty if only `carry` is used.
+    /// Forwards; may be empty if only `forward_stdio` is used.
     pub forwards: Vec<Forward>,
     /// Transport settings.
     pub transport: TransportSettings,
@@ -250,7 +250,7 @@ impl Client {
     /// # Errors
     /// [`ClientError::Refused`] if the server cannot connect or the connection is reset,
     /// [`ClientError::Local`] if the reader or the writer fails, [`ClientError::Lost`].
-    pub async fn carry(
+    pub async fn forward_stdio(
         &self,
         session: &ClientSession,
         target: &Target,

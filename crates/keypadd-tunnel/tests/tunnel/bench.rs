@@ -194,9 +194,10 @@ async fn requests_nothing_else(setup: Setup) {
     assert_eq!(*outcome, Err(ListenCode::NotPermitted));
     assert!(session.all_listening().is_err());
     let destination = target_address.to_string().parse().unwrap();
-    let carried = client.carry(&session, &destination, tokio::io::empty(), tokio::io::sink()).await;
+    let forwarded =
+        client.forward_stdio(&session, &destination, tokio::io::empty(), tokio::io::sink()).await;
     let code = StreamCode::NotPermitted;
-    assert!(matches!(carried, Err(ClientError::Refused { code: found, .. }) if found == code));
+    assert!(matches!(forwarded, Err(ClientError::Refused { code: found, .. }) if found == code));
 
     let listeners: Vec<_> = addresses(&client).iter().map(|all| all.first().copied()).collect();
     let [Some(local), Some(_), None, Some(bench)] = listeners[..] else { panic!("{listeners:?}") };

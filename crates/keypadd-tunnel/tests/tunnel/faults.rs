@@ -74,16 +74,16 @@ impl<I: Interposer + Default + 'static> Site<I> {
     async fn survivor(&self, instance: u8) -> Survivor {
         let (client, mut here, mut there) = self.client(instance).await;
         let rounds = Arc::new(AtomicU64::new(0));
-        let carried = Arc::clone(&rounds);
-        let carrying = tokio::spawn(async move {
+        let counter = Arc::clone(&rounds);
+        let transferring = tokio::spawn(async move {
             for seed in 0.. {
-                carry(&mut here, &mut there, seed).await;
-                carried.fetch_add(1, Relaxed);
+                transfer(&mut here, &mut there, seed).await;
+                counter.fetch_add(1, Relaxed);
             }
         });
         let sessions = self.server.sessions.clone();
         let id = sessions.status().last().unwrap().id;
-        let survivor = Survivor { id, client, sessions, rounds, carrying };
+        let survivor = Survivor { id, client, sessions, rounds, transferring };
         survivor.goes_on().await;
         survivor
     }
@@ -96,7 +96,7 @@ struct Survivor {
     /// The server's.
     sessions: Sessions,
     rounds: Arc<AtomicU64>,
-    carrying: JoinHandle<()>,
+    transferring: JoinHandle<()>,
 }
 
 impl Survivor {
@@ -104,7 +104,7 @@ impl Survivor {
     async fn goes_on(&self) {
         let before = self.rounds.load(Relaxed);
         until("the other session transfers more", || {
-            assert!(!self.carrying.is_finished(), "the other session has failed");
+            assert!(!self.transferring.is_finished(), "the other session has failed");
             self.is_listed() && self.rounds.load(Relaxed) >= before + 4
         })
         .await;
@@ -119,7 +119,7 @@ impl Survivor {
 
 impl Drop for Survivor {
     fn drop(&mut self) {
-        self.carrying.abort();
+        self.transferring.abort();
     }
 }
 
@@ -162,7 +162,7 @@ impl Interposer for Repeats {
 }
 
 /// Transfers 256 KiB each way and compares.
-async fn carry(here: &mut TcpStream, there: &mut TcpStream, round: u64) {
+async fn transfer(here: &mut TcpStream, there: &mut TcpStream, round: u64) {
     for _ in 0..2 {
         let sent = noise(round, 256 << 10);
         let mut heard = vec![0; sent.len()];
@@ -390,7 +390,7 @@ async fn a_tunnel_whose_fillers_panic_goes_on_and_carries_its_bytes_exactly() {
     let mut round = 0;
     let pooled = || ends.each_ref().map(|end| end.meters.keystream_pool_bytes());
     while pooled().contains(&0) {
-        carry(&mut here, &mut there, round).await;
+        transfer(&mut here, &mut there, round).await;
         round += 1;
     }
     host.0.store(true, Relaxed);
@@ -399,11 +399,11 @@ async fn a_tunnel_whose_fillers_panic_goes_on_and_carries_its_bytes_exactly() {
     let mut last = [0; 2];
     while pools.iter().any(|pool| pool.snapshot().filler_alive) || pooled() != last {
         last = pooled();
-        carry(&mut here, &mut there, round).await;
+        transfer(&mut here, &mut there, round).await;
         round += 1;
     }
     for round in round..round + 4 {
-        carry(&mut here, &mut there, round).await;
+        transfer(&mut here, &mut there, round).await;
     }
     for pool in pools {
         assert_eq!(pool.snapshot().filler_fault, Some(FillerFault::Failed));

@@ -3,10 +3,10 @@
 
 mod bench;
 mod bulk;
-mod carrying;
 mod changes;
 mod dynamic;
 mod faults;
+mod forwarding;
 mod hostile;
 mod jumps;
 mod lifecycle;

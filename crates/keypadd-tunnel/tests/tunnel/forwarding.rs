@@ -111,7 +111,7 @@ async fn standard_streams_are_forwarded_to_their_ends() {
 
     let (mut near, far) = duplex(4096);
     let (reader, writer) = split(far);
-    let carrying = client.carry(&session, &target_address, reader, writer);
+    let forwarding = client.forward_stdio(&session, &target_address, reader, writer);
     let message = noise(5, 300_001);
     let talking = async {
         let mut there = accept(&target).await;
@@ -127,8 +127,8 @@ async fn standard_streams_are_forwarded_to_their_ends() {
         let (_, received) = tokio::join!(sending, read_all(&mut there));
         assert!(received.unwrap() == message);
     };
-    let (carried, ()) = within(async { tokio::join!(carrying, talking) }).await;
-    carried.unwrap();
+    let (forwarded, ()) = within(async { tokio::join!(forwarding, talking) }).await;
+    forwarded.unwrap();
 }
 
 #[tokio::test]
@@ -142,14 +142,14 @@ async fn a_client_that_ends_right_after_its_last_byte_loses_nothing() {
         // As much as the stream's window and both kernels' buffers hold without a reader.
         let message = noise(round, 150_001);
         let (output, _) = duplex(64);
-        let carrying = client.carry(&session, &target_address, &message[..], output);
+        let forwarding = client.forward_stdio(&session, &target_address, &message[..], output);
         let finishing = async {
             let mut there = accept(&target).await;
             there.shutdown().await.unwrap();
             there
         };
-        let (carried, mut there) = within(async { tokio::join!(carrying, finishing) }).await;
-        carried.unwrap();
+        let (forwarded, mut there) = within(async { tokio::join!(forwarding, finishing) }).await;
+        forwarded.unwrap();
         // The target has read nothing yet: the server holds the bytes.
         drop(session);
         within(client.close()).await;
@@ -167,9 +167,9 @@ async fn a_reset_target_ends_standard_streams_with_an_error() {
     let (_near, far) = duplex(4096);
     let (reader, writer) = split(far);
     let resetting = async { reset(accept(&target).await) };
-    let carrying = client.carry(&session, &target_address, reader, writer);
-    let (carried, ()) = within(async { tokio::join!(carrying, resetting) }).await;
-    let error = carried.unwrap_err();
+    let forwarding = client.forward_stdio(&session, &target_address, reader, writer);
+    let (forwarded, ()) = within(async { tokio::join!(forwarding, resetting) }).await;
+    let error = forwarded.unwrap_err();
     assert!(matches!(error, ClientError::Refused { .. }), "{error}");
     assert_eq!(error.to_string(), format!("{target_address}: connection reset"));
 }
@@ -189,7 +189,7 @@ async fn acknowledged_data_reaches_a_slow_target_after_the_client_has_closed() {
 
     let message = noise(6, 7_000_003);
     let mut written = Vec::new();
-    let carrying = client.carry(&session, &target_address, &message[..], &mut written);
+    let forwarding = client.forward_stdio(&session, &target_address, &message[..], &mut written);
     let finishing = async {
         let mut there = accept(&target).await;
         there.shutdown().await.unwrap();
@@ -205,9 +205,9 @@ async fn acknowledged_data_reaches_a_slow_target_after_the_client_has_closed() {
         }
         (there, received)
     };
-    let (carried, (mut there, mut received)) =
-        within(async { tokio::join!(carrying, finishing) }).await;
-    carried.unwrap();
+    let (forwarded, (mut there, mut received)) =
+        within(async { tokio::join!(forwarding, finishing) }).await;
+    forwarded.unwrap();
     drop(session);
     within(client.close()).await;
 
