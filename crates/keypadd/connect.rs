@@ -131,7 +131,7 @@ pub(crate) async fn run(
         // `-W` belongs to another program, which wants its end now and not when it is convenient.
         (Some(Ok(session)), Some(target)) => tokio::select! {
             biased;
-            ended = client.carry(&session, &target, stdin(), ClosingStdout::new()) => (ended, false),
+            ended = client.forward_stdio(&session, &target, stdin(), ClosingStdout::new()) => (ended, false),
             _ = shutdown.thrown() => (Ok(()), true),
         },
     };
@@ -194,11 +194,13 @@ fn ready(
 pub(crate) fn forwards_ready(client: &Client) -> Vec<ForwardReady> {
     let forwards = client.forwards().into_iter().filter_map(|(forward, bound)| {
         Some(match forward {
-            Forward::Local(LocalForward { goal, .. }) => {
-                ForwardReady::Local { listen: bound, target: goal.to_string() }
+            Forward::Local(LocalForward { destination, .. }) => {
+                ForwardReady::Local { listen: bound, target: destination.to_string() }
             }
             Forward::Dynamic(_) => ForwardReady::Dynamic { listen: bound },
-            Forward::Remote(RemoteForward { listen, goal }) => ForwardReady::remote(&listen, &goal),
+            Forward::Remote(RemoteForward { listen, destination }) => {
+                ForwardReady::remote(&listen, &destination)
+            }
             // Measurements have it, and they are ready in other words.
             Forward::Bench(_) => return None,
         })
@@ -208,12 +210,12 @@ pub(crate) fn forwards_ready(client: &Client) -> Vec<ForwardReady> {
 
 /// The forwards that the server listens for, each with the port that it has bound.
 fn remote_ready(session: &ClientSession) -> impl Iterator<Item = ForwardReady> {
-    session.remote_forwards().into_iter().map(|(RemoteForward { listen, goal }, port)| {
+    session.remote_forwards().into_iter().map(|(RemoteForward { listen, destination }, port)| {
         let listen = match (listen, port) {
             (Listen::Tcp { bind, .. }, Ok(port)) => Listen::Tcp { bind, port },
             (listen, _) => listen,
         };
-        ForwardReady::remote(&listen, &goal)
+        ForwardReady::remote(&listen, &destination)
     })
 }
 

@@ -3,13 +3,13 @@
 
 use std::process;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
 use keypadd_config::values::PoolMode;
 use keypadd_keystream::{Class, Protection};
 use keypadd_pool::{Coverage, Direction, PartLevel};
 use keypadd_provider::{DirectionStatus, Meters};
-use keypadd_tunnel::{LinkStatus, LiveSession, SessionStatus};
+use keypadd_tunnel::{LinkStatus, LiveSession, SessionStatus, unix_seconds};
 use serde::Serialize;
 
 use crate::pooling::{Choice, Pooling};
@@ -283,9 +283,4 @@ fn session_report(live: &LiveSession, rates: &Rates) -> SessionReport {
     };
     let keys = ByDirection { send: keys(Direction::Send), receive: keys(Direction::Receive) };
     SessionReport { session, class: class_name(live.handshake().suite), keys }
-}
-
-/// Seconds since 1970; a clock before that counts as 0.
-pub(crate) fn unix_seconds(time: SystemTime) -> u64 {
-    time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }

@@ -8,8 +8,8 @@ use std::{fmt, fs};
 use keypadd_keystream::{Class, Protection, Suite};
 use keypadd_provider::{KeyExchange, PublicKey};
 use keypadd_tunnel::{
-    Bind, Bound, DEFAULT_PORT, Forward, Goal, Host, Listen, ListenPermit, LocalForward, Permit,
-    RemoteForward, Target,
+    Bind, Bound, DEFAULT_PORT, Destination, Forward, Host, Listen, ListenPermit, LocalForward,
+    Permit, RemoteForward, Target,
 };
 use serde::Serialize;
 
@@ -114,12 +114,12 @@ pub(crate) enum ForwardReady {
 
 impl ForwardReady {
     /// A remote forward. The server's loopback goes by its name: a port alone would not say where it is.
-    pub(crate) fn remote(listen: &Listen, goal: &Goal) -> Self {
+    pub(crate) fn remote(listen: &Listen, destination: &Destination) -> Self {
         let listen = match listen {
             Listen::Tcp { bind: Bind::Loopback, port } => format!("localhost:{port}"),
             listen => listen.to_string(),
         };
-        Self::Remote { listen, target: goal.to_string() }
+        Self::Remote { listen, target: destination.to_string() }
     }
 }
 
@@ -237,28 +237,30 @@ impl ConnectLine<'_> {
     /// A forward that the permits admit, rather for a target that one of them names alone. Without any
     /// permit it is ssh's: the one that the warning about that proposes to permit.
     fn forward(&self) -> Forward {
-        let local = |goal: Goal| {
-            let port = match &goal {
-                Goal::Tcp(target) => local_port(target.port),
-                Goal::Unix(_) => 8000,
+        let local = |destination: Destination| {
+            let port = match &destination {
+                Destination::Tcp(target) => local_port(target.port),
+                Destination::Unix(_) => 8000,
             };
             Forward::Local(LocalForward {
                 listen: Listen::Tcp { bind: Bind::Loopback, port },
-                goal,
+                destination,
             })
         };
-        let localhost = |port| Goal::Tcp(Target { host: Host::Name("localhost".into()), port });
+        let localhost =
+            |port| Destination::Tcp(Target { host: Host::Name("localhost".into()), port });
         let alone = self.permits.iter().find_map(|permit| permit.to_string().parse().ok());
-        let goal = alone.map(Goal::Tcp).or_else(|| Some(self.permits.first()?.example()));
-        match (goal, self.listen_permits.first().map(ListenPermit::example)) {
-            (Some(goal), _) => local(goal),
+        let destination =
+            alone.map(Destination::Tcp).or_else(|| Some(self.permits.first()?.example()));
+        match (destination, self.listen_permits.first().map(ListenPermit::example)) {
+            (Some(destination), _) => local(destination),
             (None, None) => local(localhost(22)),
             (None, Some(listen)) => {
-                let goal = match &listen {
+                let destination = match &listen {
                     Listen::Tcp { port, .. } => localhost(*port),
                     Listen::Unix(_) => localhost(80),
                 };
-                Forward::Remote(RemoteForward { listen, goal })
+                Forward::Remote(RemoteForward { listen, destination })
             }
         }
     }

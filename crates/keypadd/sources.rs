@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use keypadd_provider::PublicKey;
-use keypadd_tunnel::{Link, LiveSession, LoopMeter, Sessions};
+use keypadd_tunnel::{LiveSession, LoopMeter, ServerLink, Sessions};
 
 /// One endpoint's sessions.
 #[derive(Clone, Debug)]
@@ -25,7 +25,7 @@ pub(crate) struct Dialling {
     /// Where it is.
     pub(crate) endpoint: String,
     /// Whether there is a session.
-    pub(crate) link: Link,
+    pub(crate) link: ServerLink,
 }
 
 /// All of them, and this host's key; clones share one list.

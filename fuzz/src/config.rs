@@ -1,11 +1,11 @@
-//! The configuration file: any text gives settings or faults, each fault at a place in the text and in one
-//! line that a terminal bears.
+//! Configuration files: any text gives settings or faults. Each fault has a position in the text
+//! and a message without control characters.
 
 use keypadd_config::{Config, Refused};
 
 const MEMORY_BYTES: u64 = 4 << 30;
 
-/// The claim.
+/// Panics if the property does not hold.
 pub fn holds(text: &str) {
     let lines = text.split('\n').count();
     let faults = match Config::read(text, MEMORY_BYTES) {

@@ -1,4 +1,4 @@
-//! The grammars of forwards: any text is read or refused, and what is shown is read back as the same.
+//! Forwards: any text parses or is refused, and a displayed forward parses to the same.
 
 use std::{fmt::Display, str::FromStr};
 
@@ -17,7 +17,7 @@ where
     }
 }
 
-/// The claim.
+/// Panics if the property does not hold.
 pub fn holds(text: &str) {
     round_trip::<LocalForward>(text);
     round_trip::<RemoteForward>(text);

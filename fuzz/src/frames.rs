@@ -1,6 +1,6 @@
-//! The control stream, read by the function that reads a peer's: any bytes are frames, unknown ones, or
-//! refused, nothing is waited for that is there, and what was understood is written as something that is
-//! understood the same.
+//! Control frames, read by the function that reads a peer's: any bytes are frames, unknown frames
+//! or errors, the reader never waits for bytes that are there, and encoded frames decode to the
+//! same.
 
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use keypadd_tunnel::wire::{FRAME_HEAD_BYTES, Frame};
 use keypadd_tunnel::{ControlError, read_frame};
 
-/// The next frame, and what follows it.
+/// Reads the next frame; returns it and the rest of the bytes.
 fn next(mut bytes: &[u8]) -> (Result<Frame, ControlError>, &[u8]) {
     let read = pin!(read_frame(&mut bytes)).poll(&mut Context::from_waker(Waker::noop()));
     match read {
@@ -17,10 +17,10 @@ fn next(mut bytes: &[u8]) -> (Result<Frame, ControlError>, &[u8]) {
     }
 }
 
-/// The claim.
+/// Panics if the property does not hold.
 pub fn holds(mut bytes: &[u8]) {
     while let (Ok(frame), rest) = next(bytes) {
-        assert!(rest.len() + FRAME_HEAD_BYTES <= bytes.len(), "a frame out of nothing");
+        assert!(rest.len() + FRAME_HEAD_BYTES <= bytes.len(), "a frame without bytes");
         let written = frame.encode();
         assert!(written.len() <= FRAME_HEAD_BYTES + Frame::BODY_BYTES_MAX);
         assert_eq!(next(&written), (Ok(frame), &[][..]));

@@ -1,5 +1,4 @@
-//! Stream headers: any bytes are one or are refused, and one that was understood is written as one that is
-//! understood the same.
+//! Stream headers: any bytes decode or are refused, and encoded headers decode to the same.
 
 use keypadd_tunnel::wire::{STREAM_HEAD_BYTES, StreamHead, StreamHeader};
 
@@ -10,7 +9,7 @@ fn read(bytes: &[u8]) -> Option<StreamHeader> {
     head.header(rest.get(..head.text_bytes())?).ok()
 }
 
-/// The claim.
+/// Panics if the property does not hold.
 pub fn holds(bytes: &[u8]) {
     if let Some(header) = read(bytes) {
         assert_eq!(read(&header.encode()), Some(header));

@@ -1,8 +1,8 @@
-//! What must hold of any text that a user and any bytes that a peer may give: one claim a module, each
-//! a function that panics where it does not hold.
+//! Properties that must hold for any text from a user and any bytes from a peer: one per module,
+//! each a function that panics if it does not hold.
 //!
-//! The fuzzer looks for such texts and bytes (`fuzz/run`); `cargo test` tries those under `fuzz/seeds`,
-//! so that the claims keep compiling and what was found once stays mended.
+//! The fuzzer searches for inputs that violate them (`fuzz/run`). `cargo test` runs them on the
+//! inputs under `fuzz/seeds`, so that they keep compiling and fixed bugs stay fixed.
 
 pub mod config;
 pub mod forwards;

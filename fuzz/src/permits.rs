@@ -1,8 +1,8 @@
-//! The grammars of permits: any text is read or refused, and what is shown is read back as the same.
+//! Permits: any text parses or is refused, and a displayed permit parses to the same.
 
 use keypadd_tunnel::{ListenPermit, Permit};
 
-/// The claim.
+/// Panics if the property does not hold.
 pub fn holds(text: &str) {
     match text.parse::<Permit>() {
         Ok(permit) => assert_eq!(permit.to_string().parse(), Ok(permit)),

@@ -149,7 +149,7 @@ fn what_is_stuck_when_the_time_to_drain_is_over_is_reset() {
         let log = text(&output.stderr);
         assert_eq!(output.status.code(), Some(0), "{log}");
         assert!(began.elapsed() >= Duration::from_millis(300), "it was given no time");
-        assert!(log.contains("what is still open is cut off"), "{log}");
+        assert!(log.contains("drain timeout: resetting open connections"), "{log}");
         let kind = stuck.join().unwrap();
         assert!([ErrorKind::ConnectionReset, ErrorKind::BrokenPipe].contains(&kind), "{kind}");
         held.set_read_timeout(Some(PATIENCE)).unwrap();

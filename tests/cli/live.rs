@@ -199,7 +199,7 @@ fn a_server_warns_of_no_permits_and_once_of_a_key_with_the_line_that_lets_it_in(
     let said = text(&server.stop().stderr);
     for line in [
         "no --permit-open: peers can come in and reach nothing; for example --permit-open localhost:22",
-        &format!("key not allowed; to let it in: --allow {}\"", other.trim()),
+        &format!("key not allowed; to allow it: --allow {}\"", other.trim()),
     ] {
         assert_eq!(said.matches(line).count(), 1, "{line}: {said}");
     }

@@ -71,7 +71,7 @@ fn a_server_killed_and_started_again_is_found_and_who_came_meanwhile_is_served()
     let output = client.stop();
     let log = text(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{log}");
-    for line in ["lost: no answer; trying again", "connected again after "] {
+    for line in ["connection lost (timeout); reconnecting", "reconnected after "] {
         assert_eq!(log.matches(line).count(), 1, "{log}");
     }
 }
@@ -141,7 +141,8 @@ fn a_port_goes_to_a_newer_run_of_the_same_key_once_its_holder_is_silent_and_not_
     let refused = publishing(&server, &desk, port, &target).output().unwrap();
     let said = text(&refused.stderr);
     assert_eq!(refused.status.code(), Some(6), "{said}");
-    let cause = format!("-R 127.0.0.1:{port}:{target}: address in use\n  hint: ");
+    let cause =
+        format!("-R 127.0.0.1:{port}:{target} failed on the server: address in use\n  hint: ");
     assert!(said.contains(&cause), "{said}");
     assert_eq!(greeted(port).unwrap(), 1, "who lives keeps it");
 
@@ -149,7 +150,7 @@ fn a_port_goes_to_a_newer_run_of_the_same_key_once_its_holder_is_silent_and_not_
     let new = Daemon::start(publishing(&server, &desk, port, &target));
     assert_eq!(greeted(port).unwrap(), 2);
     old.signal(Signal::CONT);
-    old.hear("the server does not listen");
+    old.hear("remote forward failed");
     assert_eq!(greeted(port).unwrap(), 2, "the newer one keeps it");
     for daemon in [old, new, server] {
         assert_eq!(daemon.stop().status.code(), Some(0));

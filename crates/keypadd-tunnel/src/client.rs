@@ -1,9 +1,9 @@
-//! The connecting end: one server, local listeners, and a stream for each connection.
+//! The client: binds local listeners, connects to one server, and opens a stream for each
+//! connection.
 //!
-//! [`Client::bind`] takes the local ports before anything is sent, [`Client::connect`] makes one
-//! session (`connect`), and [`Client::run`] serves until it is told to end: a session that is lost
-//! is followed by another (`stay`). The listeners belong to the client, not to a session (`entrances`); connections that
-//! come in meanwhile wait for the next one (`accept`).
+//! [`Client::bind`] binds the local ports before anything is sent, [`Client::connect`] makes one
+//! session, and [`Client::run`] serves until shutdown, reconnecting when a session is lost.
+//! Listeners outlive sessions; connections accepted without a session wait for the next one.
 
 use std::{
     convert::Infallible,
@@ -18,49 +18,58 @@ use tokio::{
 };
 
 use crate::{
-    accept::Accepting,
-    carried::Carried,
-    clock::Watchman,
-    entrances::Entrances,
+    addresses::{
+        forward::{Destination, Forward, RemoteForward},
+        target::{ServerAddress, Target},
+    },
+    clock::monitor::ClockMonitor,
     error::{BindError, ClientError},
-    forward::{Forward, Goal, RemoteForward},
-    link::Link,
-    listen::Bound,
-    lookup::Lookups,
-    server::GOODBYE_TIME,
-    session::{Listed, LiveSession, Lost, Sessions},
-    socket::{ANY_PORT, bind_udp},
-    splice::{Cut, splice_pair},
-    stream::{OpenError, open_stream},
-    target::{ServerAddress, Target},
-    transport::{End, TransportSettings},
+    forwards::{
+        accept::Acceptor,
+        listen::Bound,
+        listeners::ForwardListeners,
+        open_stream::{OpenError, open_stream},
+        splice::{SpliceError, splice_pair},
+        tasks::ConnectionTasks,
+    },
+    net::{
+        bind::{ANY_PORT, bind_udp},
+        lookup::Lookups,
+    },
+    sessions::{
+        lost::Lost,
+        registry::{Registration, Sessions},
+        server_link::ServerLink,
+        session::LiveSession,
+    },
+    transport::{CLOSE_TIMEOUT, End, TransportSettings},
     wire::{CloseCode, Instance, ListenCode, StreamHeader},
 };
 
-mod attend;
 mod bulk;
 mod connect;
-mod stay;
+mod incoming;
+mod reconnect;
 
-/// What a client is made of.
+/// The settings of a client.
 pub struct ClientSettings {
     /// The server.
     pub server: ServerAddress,
     /// Packet protection, with the server's key pinned in it.
     pub crypto: Arc<dyn crypto::ClientConfig>,
-    /// What the server is called in figures; without a name, its key's first characters.
+    /// The server's name in the status; if absent, the first characters of its key.
     pub name: Option<String>,
-    /// Forwards; may be none when only `carry` is used.
+    /// Forwards; may be empty if only `forward_stdio` is used.
     pub forwards: Vec<Forward>,
-    /// Windows and timers.
+    /// Transport settings.
     pub transport: TransportSettings,
-    /// Time from the first packet to the server's hello, over all its addresses.
+    /// Timeout from the first packet to the server's hello, over all its addresses.
     pub connect_timeout: Duration,
     /// This run of the client.
     pub instance: Instance,
 }
 
-/// A client whose local ports are bound.
+/// A client with its local ports bound.
 pub struct Client {
     endpoint: Endpoint,
     config: Arc<Mutex<ClientConfig>>,
@@ -68,42 +77,42 @@ pub struct Client {
     name: Option<String>,
     connect_timeout: Duration,
     instance: Instance,
-    entrances: Entrances,
-    carried: Carried,
-    link: Link,
+    listeners: ForwardListeners,
+    tasks: ConnectionTasks,
+    link: ServerLink,
     sessions: Sessions,
     lookups: Lookups,
-    watchman: Watchman,
+    clock_monitor: ClockMonitor,
 }
 
-/// A session with the server; dropped, it is closed.
+/// A session with the server; closed on drop.
 #[derive(Debug)]
 pub struct ClientSession {
-    listed: Listed,
+    registration: Registration,
 }
 
 impl Drop for ClientSession {
     fn drop(&mut self) {
-        self.listed.session.close(CloseCode::Shutdown, "the client has nothing more to do");
+        self.registration.session.close(CloseCode::Shutdown, "the client is done");
     }
 }
 
 impl ClientSession {
-    /// The session's figures and what the handshake agreed on.
+    /// The session's status and what the handshake agreed on.
     pub fn live(&self) -> &LiveSession {
-        &self.listed.session
+        &self.registration.session
     }
 
     /// Each remote forward with the TCP port that the server listens on (0 for a unix socket), or
-    /// with the reason why it does not.
+    /// with the code why it failed.
     pub fn remote_forwards(&self) -> Vec<(RemoteForward, Result<u16, ListenCode>)> {
-        self.listed.session.remotes.outcomes()
+        self.registration.session.remote_forwards.outcomes()
     }
 
-    /// Whether the server listens for all remote forwards.
+    /// Checks that the server listens for all remote forwards.
     ///
     /// # Errors
-    /// [`ClientError::NotListening`] for the first that it does not listen for.
+    /// [`ClientError::NotListening`] for the first that failed.
     pub fn all_listening(&self) -> Result<(), ClientError> {
         self.remote_forwards().into_iter().try_for_each(|(forward, outcome)| match outcome {
             Ok(_) => Ok(()),
@@ -111,21 +120,21 @@ impl ClientSession {
         })
     }
 
-    /// Completes when the session has ended, with the reason.
+    /// Waits for the end of the session; returns the reason.
     pub async fn lost(&self) -> Lost {
-        self.listed.session.lost().await
+        self.registration.session.lost().await
     }
 }
 
 impl Client {
-    /// Binds the listeners of all forwards, then a UDP port. Sends nothing. What comes in from now
-    /// on waits for a session. Needs a tokio runtime.
+    /// Binds the listeners of all forwards, then a UDP port. Sends nothing. Connections accepted
+    /// from now on wait for a session. Needs a tokio runtime.
     pub async fn bind(settings: ClientSettings) -> Result<Self, BindError> {
-        let (link, carried) = (Link::default(), Carried::default());
+        let (link, tasks) = (ServerLink::default(), ConnectionTasks::default());
         let forwards_max = settings.transport.forwards_max as usize;
-        let accepting = Accepting::new(link.clone(), forwards_max, carried.clone());
-        let entrances = Entrances::new(accepting);
-        if let Some(error) = entrances.set(settings.forwards).await.into_iter().next() {
+        let acceptor = Acceptor::new(link.clone(), forwards_max, tasks.clone());
+        let listeners = ForwardListeners::new(acceptor);
+        if let Some(error) = listeners.set(settings.forwards).await.into_iter().next() {
             return Err(error);
         }
         let failed = |source| BindError { address: "udp port".into(), source };
@@ -133,10 +142,10 @@ impl Client {
             .map(|_| bind_udp(ANY_PORT, settings.transport.udp_buffer_bytes))
             .collect::<Result<_, _>>()
             .map_err(failed)?;
-        let watchman = Watchman::new(Arc::clone(&settings.transport.clocks));
-        let egress = watchman.egress();
+        let clock_monitor = ClockMonitor::new(Arc::clone(&settings.transport.clocks));
+        let gate = clock_monitor.gate();
         let endpoint =
-            settings.transport.endpoint(End::Client, sockets, None, 0, egress).map_err(failed)?;
+            settings.transport.endpoint(End::Client, sockets, None, 0, gate).map_err(failed)?;
         Ok(Self {
             endpoint,
             config: Arc::new(Mutex::new(ClientConfig::new(settings.crypto))),
@@ -144,49 +153,49 @@ impl Client {
             name: settings.name,
             connect_timeout: settings.connect_timeout,
             instance: settings.instance,
-            entrances,
-            carried,
+            listeners,
+            tasks,
             link,
             sessions: Sessions::default(),
             lookups: Lookups::default(),
-            watchman,
+            clock_monitor,
         })
     }
 
-    /// Each forward with the addresses it listens on.
+    /// Each forward with its bound addresses.
     pub fn forwards(&self) -> Vec<(Forward, Vec<Bound>)> {
-        self.entrances.list()
+        self.listeners.list()
     }
 
-    /// Makes these the forwards: closes listeners that are not among them, opens those that are
-    /// new, leaves the others alone; a remote one that the server has refused is asked for again.
-    /// Established connections stay. What cannot be bound is left out and returned.
+    /// Sets the forwards: closes listeners that are not among them, opens the new ones, and leaves
+    /// the others alone. Requests refused remote forwards again. Open connections stay. Skips what
+    /// cannot be bound and returns the errors.
     pub async fn set_forwards(&self, forwards: Vec<Forward>) -> Vec<BindError> {
-        let errors = self.entrances.set(forwards).await;
-        if let Some(session) = self.link.now() {
-            session.list_forwards(&self.forward_names());
-            publish(&session, &self.remote_forwards()).await;
+        let errors = self.listeners.set(forwards).await;
+        if let Some(session) = self.link.current() {
+            session.pin_forwards(&self.forward_names());
+            request_forwards(&session, &self.remote_forwards()).await;
         }
         errors
     }
 
-    /// From the next attempt to connect on, packet protection is this.
+    /// Sets the packet protection for the next attempt to connect.
     pub fn set_crypto(&self, crypto: Arc<dyn crypto::ClientConfig>) {
         *self.config.lock().unwrap_or_else(PoisonError::into_inner) = ClientConfig::new(crypto);
     }
 
-    /// Whether there is a session, and how often one was lost; it outlasts the client.
-    pub fn link(&self) -> Link {
+    /// The state of the link to the server; outlives the client.
+    pub fn link(&self) -> ServerLink {
         self.link.clone()
     }
 
-    /// What its event loops cost; it outlasts the client.
+    /// The meter of its event loops; outlives the client.
     pub fn loop_meter(&self) -> LoopMeter {
         self.endpoint.meter()
     }
 
     fn forward_names(&self) -> Vec<String> {
-        self.entrances.list().iter().map(|(forward, _)| forward.to_string()).collect()
+        self.listeners.list().iter().map(|(forward, _)| forward.to_string()).collect()
     }
 
     fn remote_forwards(&self) -> Vec<RemoteForward> {
@@ -194,19 +203,18 @@ impl Client {
             Forward::Remote(remote) => Some(remote),
             Forward::Local(_) | Forward::Dynamic(_) | Forward::Bench(_) => None,
         };
-        self.entrances.list().into_iter().filter_map(|(forward, _)| remote(forward)).collect()
+        self.listeners.list().into_iter().filter_map(|(forward, _)| remote(forward)).collect()
     }
 
-    /// The sessions that live: one at most, unless `connect` is called more than once.
+    /// The live sessions: at most one, unless `connect` is called more than once.
     pub fn sessions(&self) -> Sessions {
         self.sessions.clone()
     }
 
-    /// Serves the forwards over this session and those that follow it, until `shutdown` completes
-    /// with the time that open connections may still have. Nothing new is let in then; what has not
-    /// ended in that time is reset. When a session is lost its connections end with it (what had
-    /// arrived by then is delivered, as long as it is taken), and another one is made, however many
-    /// attempts that takes.
+    /// Serves the forwards until `shutdown` returns the time to drain. Then accepts nothing new,
+    /// and resets the connections that have not ended within that time. When a session is lost, its
+    /// connections end (data that has arrived is still delivered), and the client reconnects, with
+    /// any number of attempts.
     pub async fn run(
         &self,
         first: Option<ClientSession>,
@@ -217,42 +225,42 @@ impl Client {
             grace = shutdown => grace,
             never = self.stay_connected(&mut current) => match never {},
         };
-        self.entrances.close().await;
+        self.listeners.close().await;
         if let Some(session) = &current {
-            publish(&session.listed.session, &[]).await;
+            request_forwards(&session.registration.session, &[]).await;
         }
-        let left_alone = async {
+        let session_lost = async {
             if let Some(session) = &current {
                 session.lost().await;
             }
-            // Who still waits for a session waits in vain.
-            self.link.over("shutting down");
+            // No reconnect any more: connections must not wait for a session.
+            self.link.close("shutting down");
             std::future::pending::<Infallible>().await
         };
         tokio::select! {
-            () = self.carried.end(grace) => {}
-            never = left_alone => match never {},
+            () = self.tasks.drain(grace) => {}
+            never = session_lost => match never {},
         }
-        self.link.over("shut down");
+        self.link.close("shut down");
     }
 
-    /// Carries one connection to `target` over a reader and a writer (`-W`). The writer is shut
-    /// down when the target has finished; the call returns when the reader has ended as well.
+    /// Forwards a reader and a writer to `target` (`-W`). Shuts down the writer when the target has
+    /// finished; returns when the reader has ended as well.
     ///
     /// # Errors
-    /// [`ClientError::Refused`] when the server does not connect or the connection is reset,
-    /// [`ClientError::Local`] when the reader or the writer fails, [`ClientError::Lost`].
-    pub async fn carry(
+    /// [`ClientError::Refused`] if the server cannot connect or the connection is reset,
+    /// [`ClientError::Local`] if the reader or the writer fails, [`ClientError::Lost`].
+    pub async fn forward_stdio(
         &self,
         session: &ClientSession,
         target: &Target,
         reader: impl AsyncRead + Unpin,
         writer: impl AsyncWrite + Unpin,
     ) -> Result<(), ClientError> {
-        let live = &session.listed.session;
-        let _open = live.forward_opened(&format!("-W {target}"));
+        let live = &session.registration.session;
+        let _count = live.count_connection(&format!("-W {target}"));
         let refused = |code| ClientError::Refused { target: target.clone(), code };
-        let header = StreamHeader::Goal(Goal::Tcp(target.clone()));
+        let header = StreamHeader::Destination(Destination::Tcp(target.clone()));
         let stream = match open_stream(live, &header).await {
             Ok(stream) => stream,
             Err(OpenError::Refused(code)) => return Err(refused(code)),
@@ -260,16 +268,16 @@ impl Client {
         };
         match splice_pair(reader, writer, stream).await {
             Ok(()) => Ok(()),
-            Err(Cut::Remote(code)) => Err(refused(code)),
-            Err(Cut::Local(error)) => Err(ClientError::Local(error)),
-            Err(Cut::Lost) => Err(self.lost(session).await),
+            Err(SpliceError::Remote(code)) => Err(refused(code)),
+            Err(SpliceError::Local(error)) => Err(ClientError::Local(error)),
+            Err(SpliceError::Lost) => Err(self.lost(session).await),
         }
     }
 
-    /// Closes the UDP port: tells the server, and waits a few seconds at most until it knows.
+    /// Closes all connections and the UDP port. Waits a few seconds at most for the server to know.
     pub async fn close(self) {
         self.endpoint.close(CloseCode::Shutdown.value().into(), b"the client is shutting down");
-        let _ = timeout(GOODBYE_TIME, self.endpoint.wait_idle()).await;
+        let _ = timeout(CLOSE_TIMEOUT, self.endpoint.wait_idle()).await;
     }
 
     async fn lost(&self, session: &ClientSession) -> ClientError {
@@ -277,10 +285,10 @@ impl Client {
     }
 }
 
-/// Makes these the remote forwards of a session, and asks again for those that were refused.
-async fn publish(session: &LiveSession, wanted: &[RemoteForward]) {
-    let frames = session.remotes.set(wanted).into_iter().chain(session.remotes.ask_again());
-    for frame in frames {
-        session.ask(frame).await;
+/// Sets the remote forwards of a session, and requests refused ones again.
+async fn request_forwards(session: &LiveSession, wanted: &[RemoteForward]) {
+    let requests = &session.remote_forwards;
+    for frame in requests.set(wanted).into_iter().chain(requests.retry_refused()) {
+        session.request(frame).await;
     }
 }

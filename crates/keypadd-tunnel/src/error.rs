@@ -1,7 +1,6 @@
-//! What can go wrong, told apart by who can mend it.
+//! Errors of binding and connecting, by who can fix them.
 //!
-//! The program turns each variant into its exit code and a hint; the texts here name the thing and
-//! the value.
+//! The program maps each variant to an exit code and a hint.
 
 use std::io;
 
@@ -9,9 +8,11 @@ use keypadd_transport::{ConnectionError, TransportErrorCode};
 use thiserror::Error;
 
 use crate::{
-    forward::RemoteForward,
-    session::{Lost, Shown, printable},
-    target::{ServerAddress, Target},
+    addresses::{
+        forward::RemoteForward,
+        target::{ServerAddress, Target},
+    },
+    sessions::lost::{Lost, Shown, printable},
     wire::{ListenCode, StreamCode},
 };
 
@@ -21,24 +22,24 @@ use crate::{
 pub struct BindError {
     /// The address, with its protocol.
     pub address: String,
-    /// What the system said.
+    /// The error of the system.
     pub source: io::Error,
 }
 
-/// The two ends do not accept each other.
+/// The handshake failed: the two ends do not accept each other.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum AuthError {
-    /// The server has another key than the one asked for.
+    /// The server's key is not the expected one.
     #[error("the server has another key: {0}")]
     ServerKey(String),
-    /// The server does not list this end's key.
+    /// This end's key is not in the server's list.
     #[error("the server does not allow this key: {0}")]
     KeyNotAllowed(String),
-    /// No suite that both ends accept.
+    /// The ends have no suite in common.
     #[error("{0}")]
     NoCommonSuite(String),
-    /// No key exchange that both ends accept.
+    /// The ends have no key exchange in common.
     #[error("{0}")]
     NoCommonKeyExchange(String),
     /// The handshake failed in another way.
@@ -46,51 +47,51 @@ pub enum AuthError {
     Handshake(String),
 }
 
-/// Why a client cannot do what it was asked for.
+/// Why a client failed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ClientError {
-    /// A local address is not to be had.
+    /// A local address could not be bound.
     #[error(transparent)]
     Bind(#[from] BindError),
-    /// The ends do not accept each other; trying again does not help.
+    /// The ends do not accept each other. Retrying does not help.
     #[error("{server}: {cause}")]
     Auth {
-        /// The server asked for.
+        /// The server.
         server: ServerAddress,
-        /// What was not accepted.
+        /// Why the handshake failed.
         cause: AuthError,
     },
-    /// No session with the server came about.
+    /// No connection to the server could be made.
     #[error("cannot reach {server}: {cause}")]
     Unreachable {
-        /// The server asked for.
+        /// The server.
         server: ServerAddress,
-        /// What stood in the way.
+        /// Why not.
         cause: String,
     },
-    /// A session that was up has ended.
+    /// An established session ended.
     #[error("connection to {server} lost: {cause}")]
     Lost {
-        /// The server asked for.
+        /// The server.
         server: ServerAddress,
-        /// What ended it.
+        /// Why it ended.
         cause: Lost,
     },
-    /// The server did not connect to the target, or the target ended the connection early.
+    /// The server could not connect to the target, or the target reset the connection.
     #[error("{target}: {code}")]
     Refused {
-        /// The target asked for.
+        /// The target.
         target: Target,
-        /// What the server said.
+        /// The code from the server.
         code: StreamCode,
     },
-    /// The server does not listen for a remote forward.
-    #[error("the server does not listen for -R {forward}: {code}")]
+    /// A remote forward failed on the server.
+    #[error("remote forward -R {forward} failed on the server: {code}")]
     NotListening {
-        /// The forward asked for.
+        /// The forward.
         forward: RemoteForward,
-        /// What the server said.
+        /// The code from the server.
         code: ListenCode,
     },
     /// Standard input or output failed.
@@ -100,61 +101,61 @@ pub enum ClientError {
 
 /// Why one attempt to connect failed.
 #[derive(Debug)]
-pub(crate) enum Attempt {
-    /// Not to be tried again, on any address.
+pub(crate) enum ConnectFailure {
+    /// Fatal: no other address will help.
     Auth(AuthError),
-    /// Another address may do.
-    Failed(String),
+    /// Another address may work.
+    Unreachable(String),
 }
 
-// How the handshake words what it refuses, in keypadd-provider.
+// Prefixes of the handshake's refusals, in keypadd-provider.
 const KEY_NOT_ALLOWED: &str = "key not allowed: ";
 const NO_COMMON_SUITE: &str = "no common suite: ";
 const NO_COMMON_KEX: &str = "no common key exchange: ";
 const SERVER_KEY: &str = "server key not pinned: ";
 
-/// What a handshake that failed on this server says of the client.
+/// Why a handshake failed on the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Stranger {
-    /// The client proved a key that is not listed: its text.
-    Key(String),
-    /// The client offers no suite, or no key exchange, that is allowed: both lists.
-    Offer(String),
-    /// Anything else; nobody needs to act on it.
+pub(crate) enum HandshakeFailure {
+    /// The client proved this key, which is not listed.
+    KeyNotAllowed(String),
+    /// The client offers no allowed suite or key exchange: both lists.
+    NothingInCommon(String),
+    /// Another reason that needs no action.
     Other(String),
 }
 
-impl Stranger {
+impl HandshakeFailure {
     pub(crate) fn of(error: &ConnectionError) -> Self {
         if let ConnectionError::TransportError(error) = error {
             if let Some(key) = error.reason.strip_prefix(KEY_NOT_ALLOWED) {
-                return Self::Key(printable(key));
+                return Self::KeyNotAllowed(printable(key));
             }
             if [NO_COMMON_SUITE, NO_COMMON_KEX].iter().any(|words| error.reason.starts_with(words))
             {
-                return Self::Offer(printable(&error.reason));
+                return Self::NothingInCommon(printable(&error.reason));
             }
         }
         Self::Other(Shown(error).to_string())
     }
 }
 
-impl Attempt {
-    /// Sorts the error of a connection that never became a session.
+impl ConnectFailure {
+    /// Classifies the error of a connection that did not become a session.
     pub(crate) fn of(error: &ConnectionError) -> Self {
         let (code, reason) = match error {
             ConnectionError::TransportError(error) => (error.code, error.reason.clone()),
             ConnectionError::ConnectionClosed(close) => {
                 (close.error_code, String::from_utf8_lossy(&close.reason).into_owned())
             }
-            error => return Self::Failed(Shown(error).to_string()),
+            error => return Self::Unreachable(Shown(error).to_string()),
         };
         if code == TransportErrorCode::CONNECTION_REFUSED {
-            return Self::Failed("the server takes no more connections".into());
+            return Self::Unreachable("the server has too many connections".into());
         }
         // CRYPTO_ERROR (RFC 9000 20.1): a TLS alert.
         if !(0x100..0x200).contains(&u64::from(code)) {
-            return Self::Failed(Shown(error).to_string());
+            return Self::Unreachable(Shown(error).to_string());
         }
         let reason = printable(&reason);
         Self::Auth(if let Some(key) = reason.strip_prefix(SERVER_KEY) {

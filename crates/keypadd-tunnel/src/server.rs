@@ -1,7 +1,7 @@
-//! The listening end: a UDP port, whom it answers, how it is changed and how it ends.
+//! The server: binds a UDP port, accepts clients, applies changes, and shuts down.
 //!
-//! Strangers are counted and turned away by the transport's loops, at no cost that they could drive
-//! up; a client whose handshake is complete is served in `serving`.
+//! The transport's event loops reject unauthenticated peers at bounded cost. `serving` handles a
+//! client after its handshake.
 
 use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -11,35 +11,35 @@ use keypadd_transport::{
 use tokio::{task::JoinSet, time::timeout};
 use tracing::{debug, info, warn};
 
-use self::serving::{Notice, Serving};
+use self::serving::{LogLine, Serving};
 use crate::{
     error::BindError,
-    peer::Peers,
-    session::{Lost, Sessions},
-    socket::bind_udp_group,
-    source::{Source, plain},
-    transport::{End, TransportSettings},
+    net::{
+        bind::bind_udp_group,
+        source::{Source, plain},
+    },
+    permits::peers::Peers,
+    sessions::{lost::Lost, registry::Sessions},
+    transport::{CLOSE_TIMEOUT, End, TransportSettings},
     wire::CloseCode,
 };
 
+mod per_key_limit;
 mod serving;
 
-/// Time for connections to say goodbye when the server ends.
-pub(crate) const GOODBYE_TIME: Duration = Duration::from_secs(3);
-
-/// What a server is made of.
+/// The settings of a server.
 pub struct ServerSettings {
-    /// UDP address to listen on; port 0 for any that is free.
+    /// UDP address to listen on; port 0 for any free one.
     pub listen: SocketAddr,
-    /// Packet protection; it must have been made with the same list of peers.
+    /// Packet protection, made with the same list of peers.
     pub crypto: Arc<dyn crypto::ServerConfig>,
-    /// Who may come in and what each may reach.
+    /// The clients that may connect, with their permits.
     pub peers: Arc<Peers>,
-    /// Windows and timers.
+    /// Transport settings.
     pub transport: TransportSettings,
-    /// Connections at once; above it new ones are refused.
+    /// Maximum number of connections; more are refused.
     pub connections_max: usize,
-    /// The service that bench streams are connected to. Without one they are refused.
+    /// Target of bench streams; without one they are refused.
     pub bench: Option<SocketAddr>,
 }
 
@@ -52,7 +52,7 @@ pub struct Server {
     serving: Arc<Serving>,
 }
 
-/// Changes a server while it runs. It keeps the UDP port: drop it when the server has ended.
+/// Changes a running server. It keeps the UDP port open: drop it when the server has ended.
 #[derive(Clone, Debug)]
 pub struct ServerHandle {
     endpoint: Endpoint,
@@ -61,13 +61,13 @@ pub struct ServerHandle {
 }
 
 impl ServerHandle {
-    /// The list that the server and its packet protection share.
+    /// The list of peers, shared with the packet protection.
     pub fn peers(&self) -> Arc<Peers> {
         Arc::clone(&self.serving.peers)
     }
 
-    /// Lists these clients and no others. Sessions of a key that is not among them are closed;
-    /// others are not touched, and the new permits hold from their next stream on.
+    /// Replaces the list of peers. Closes the sessions of keys that are not in it; for the others
+    /// the new permits apply from the next stream on.
     pub fn set_peers(&self, peers: Peers) {
         self.serving.peers.replace(peers);
         for session in self.serving.sessions.live() {
@@ -75,7 +75,7 @@ impl ServerHandle {
         }
     }
 
-    /// From the next handshake on, packet protection is this. It must have been made with
+    /// Sets the packet protection for the next handshakes. It must be made with
     /// [`peers`](Self::peers).
     pub fn set_crypto(&self, crypto: Arc<dyn crypto::ServerConfig>) {
         let mut config = self.config.clone();
@@ -85,11 +85,11 @@ impl ServerHandle {
 }
 
 impl Server {
-    /// Binds the UDP address. Nobody is answered before [`run`](Self::run). Needs a tokio runtime.
+    /// Binds the UDP address. Answers no client before [`run`](Self::run). Needs a tokio runtime.
     pub fn bind(settings: ServerSettings) -> Result<Self, BindError> {
         let failed = |source| BindError { address: format!("udp {}", settings.listen), source };
         let mut config = ServerConfig::with_crypto(settings.crypto);
-        // A client behind a NAT may come from another port at any time.
+        // The port of a client behind a NAT can change at any time.
         config.migration(true);
         let TransportSettings { loops, udp_buffer_bytes, .. } = settings.transport;
         let sockets = bind_udp_group(settings.listen, loops, udp_buffer_bytes).map_err(failed)?;
@@ -102,13 +102,13 @@ impl Server {
                 sockets,
                 Some(config.clone()),
                 connections_max,
-                serving.watchman.egress(),
+                serving.clock_monitor.gate(),
             )
             .map_err(failed)?;
         Ok(Self { endpoint, config, connections_max, serving })
     }
 
-    /// What changes the server while it runs.
+    /// A handle to change the running server.
     pub fn handle(&self) -> ServerHandle {
         let (endpoint, config) = (self.endpoint.clone(), self.config.clone());
         ServerHandle { endpoint, config, serving: Arc::clone(&self.serving) }
@@ -119,31 +119,31 @@ impl Server {
         self.endpoint.local_addr()
     }
 
-    /// The sessions that live; the list outlasts the server.
+    /// The live sessions; the list outlives the server.
     pub fn sessions(&self) -> Sessions {
         self.serving.sessions.clone()
     }
 
-    /// What its event loops cost; it outlasts the server.
+    /// The meter of its event loops; outlives the server.
     pub fn loop_meter(&self) -> LoopMeter {
         self.endpoint.meter()
     }
 
-    /// Serves until `shutdown` completes with the time that open connections may still have.
-    /// Nothing new is let in then; what has not ended in that time is reset, all clients are told,
-    /// and a few seconds later at most it has ended.
+    /// Serves until `shutdown` returns the time to drain. Then accepts nothing new, resets the
+    /// connections that have not ended within that time, and closes all sessions. Returns a few
+    /// seconds later at most.
     pub async fn run(self, shutdown: impl Future<Output = Duration>) {
         tokio::select! {
             () = self.serve(shutdown) => {}
-            never = self.reopen_egress() => match never {},
+            never = self.reopen_gate() => match never {},
         }
     }
 
-    /// Opens the egress gate again after each jump, also one that came before the call.
-    async fn reopen_egress(&self) -> Infallible {
-        let mut jumps = self.serving.watchman.jumps();
+    /// Reopens the egress gate after each jump, including one before the call.
+    async fn reopen_gate(&self) -> Infallible {
+        let mut jumps = self.serving.clock_monitor.jumps();
         loop {
-            self.serving.watchman.egress().reopen(&self.endpoint).await;
+            self.serving.clock_monitor.gate().reopen(&self.endpoint).await;
             jumps.next().await;
         }
     }
@@ -158,7 +158,7 @@ impl Server {
                     Some(Accepted::Connection(connection)) => {
                         connections.spawn(Arc::clone(&self.serving).serve(connection));
                     }
-                    Some(other) => self.note(&other),
+                    Some(other) => self.log_rejected(&other),
                     None => break Duration::ZERO,
                 },
                 Some(_) = connections.join_next() => {}
@@ -168,48 +168,48 @@ impl Server {
         self.serving.drain();
         let drained = async { while connections.join_next().await.is_some() {} };
         if timeout(grace, drained).await.is_err() && !grace.is_zero() {
-            info!("what is still open is cut off");
+            info!("drain timeout: resetting open connections");
         }
         let code = CloseCode::Shutdown.value().into();
-        self.endpoint.close(code, Lost::Ending.to_string().as_bytes());
-        let goodbye = async {
+        self.endpoint.close(code, Lost::Shutdown.to_string().as_bytes());
+        let closed = async {
             while connections.join_next().await.is_some() {}
             self.endpoint.wait_idle().await;
         };
-        if timeout(GOODBYE_TIME, goodbye).await.is_err() {
-            debug!("some connections did not end in time");
+        if timeout(CLOSE_TIMEOUT, closed).await.is_err() {
+            debug!("timed out closing connections");
         }
     }
 
-    /// Logs what came to nothing, at a limited rate.
-    fn note(&self, accepted: &Accepted) {
+    /// Logs a failed or refused handshake, at a limited rate.
+    fn log_rejected(&self, accepted: &Accepted) {
         let serving = &self.serving;
         match accepted {
             Accepted::Connection(_) => {}
             Accepted::Failed(HandshakeFailed { remote, error }) => {
-                serving.log_stranger(plain(*remote), error);
+                serving.log_handshake_failure(plain(*remote), error);
             }
             Accepted::Refused(remote, refusal) => {
                 let remote = plain(*remote);
                 match refusal {
-                    Refusal::Full if serving.may_log(Notice::Full(Source::of(remote))) => {
+                    Refusal::Full if serving.may_log(LogLine::ServerFull(Source::of(remote))) => {
                         let max = self.connections_max;
                         warn!(source = %remote, max, "refused: too many connections");
                     }
-                    Refusal::Displaced if serving.may_log(Notice::Crowd) => {
+                    Refusal::Displaced if serving.may_log(LogLine::Overload) => {
                         let total = self.endpoint.refusals().displaced;
                         warn!(
                             source = %remote,
                             total,
-                            "too many handshakes at once: the oldest unproved one was dropped"
+                            "too many concurrent handshakes: dropped the oldest unauthenticated one"
                         );
                     }
-                    Refusal::Crowded if serving.may_log(Notice::Crowd) => {
+                    Refusal::Crowded if serving.may_log(LogLine::Overload) => {
                         let total = self.endpoint.refusals().crowded;
                         warn!(
                             source = %remote,
                             total,
-                            "too many handshakes at once: addresses that complete none have to wait"
+                            "too many concurrent handshakes: delaying addresses that complete none"
                         );
                     }
                     _ => debug!(source = %remote, ?refusal, "handshake dropped"),

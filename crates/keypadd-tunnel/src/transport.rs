@@ -1,17 +1,17 @@
-//! The transport's settings: windows, timers, congestion control, and the memory they bound.
+//! Configures the transport: flow-control windows, timers, congestion control and memory limits.
 //!
-//! What one connection may hold, whatever its peer does:
+//! Memory of one session, whatever its peer does:
 //!
 //! ```text
 //! 64 KiB x (forwards_max + 17) + receive_window + 2 x 2 x send_window + about 2 MiB in quinn-proto
 //! ```
 //!
-//! The first is the window of the connection for what is sparse, where every stream may be unread to
-//! the end of its own. The second is that of the connection for bulk. While sockets take less than
-//! arrives it grows by `stream_receive_window` for each of them, out of `stalled_bytes`, which all
-//! connections of an endpoint share. A stream whose reader has stopped holds no more than its window
-//! here, and nothing at the sender: bytes are taken from TCP only when they may leave at once. Nothing else is queued: datagrams wait in the socket's buffer until their
-//! connection has room. Crypto and loss recovery are not known here, only numbers.
+//! The first term is the receive window of the sparse connection, which holds a full window of
+//! every stream. The second is that of the bulk connection. It grows by `stream_receive_window` for
+//! each stream whose socket is slower than the sender, out of `stalled_bytes`, which all
+//! connections of an endpoint share. A stream whose reader has stopped holds at most its window
+//! here and nothing at the sender, which reads from TCP only what it can send at once. Nothing else
+//! is queued: datagrams wait in the socket buffer until their connection can take them.
 
 use std::{any::Any, fmt, io, net::UdpSocket, str::FromStr, sync::Arc, thread, time::Duration};
 
@@ -25,53 +25,59 @@ use keypadd_transport::{
 use thiserror::Error;
 
 use crate::{
-    clock::{Clocks, SystemClocks},
-    egress::{EgressGate, MeteredEgress},
-    session::Proved,
+    clock::{
+        egress_gate::{EgressGate, MeteredEgress},
+        jump::{Clocks, SystemClocks},
+    },
+    sessions::proof::Proof,
     wire::{CloseCode, StreamCode},
 };
 
 /// QUIC version 1 (RFC 9000 15).
 pub(crate) const QUIC_VERSION: u32 = 1;
 
-/// Server name of the handshake. It is never sent: raw keys need no names.
+/// Server name for the handshake. Never sent: raw public keys need no name.
 pub(crate) const SERVER_NAME: &str = "keypadd";
 
-/// A silent path is probed this often, which also keeps NAT bindings open.
+/// Timeout for closing all connections when an end shuts down.
+pub(crate) const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Keep-alive interval on an idle path; also keeps NAT bindings open.
 const KEEP_ALIVE: Duration = Duration::from_secs(3);
 
-/// A path that has been silent this long is dead: three probes, the first of them sent again three
-/// times or so. The count starts anew with the first probe that is sent after the last packet came
-/// (RFC 9000 10.1), so a peer that dies is noticed after `KEEP_ALIVE` more at the latest: 13 s,
-/// within the 15 s that are promised. It is three probe timeouts where those are more (quinn), so
-/// on paths whose round trip takes a second or more it may be later.
+/// Idle timeout: three keep-alives, with about three retransmissions of the first. It restarts with
+/// the first keep-alive sent after the last received packet (RFC 9000 10.1), so a dead peer is
+/// detected within `KEEP_ALIVE` more: 13 s, within the documented 15 s. quinn uses three probe
+/// timeouts if that is longer, so detection takes longer on paths with a round-trip time of a
+/// second or more.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Largest UDP payload that is taken in, and probed for where the route carries it: that of Ethernet
-/// with an MTU of 9,216. Loopback carries more, but packets of 16 to 64 KiB took as much CPU time per
-/// byte, and one that is lost is more to send again.
+/// Largest UDP payload to receive, and to probe for if the route carries it: that of Ethernet with
+/// an MTU of 9,216. Loopback carries more, but packets of 16 to 64 KiB cost the same CPU time per
+/// byte and more to retransmit.
 const DATAGRAM_BYTES_MAX: u16 = 9_188;
 
-/// Packets that may overtake another before it is called lost. Three, as RFC 9002 6.1.1 has it,
-/// halves throughput on paths that reorder. quinn drops what comes more than 129 numbers late, so
-/// a larger figure than this would call nothing lost that could still arrive.
+/// Reordering threshold in packets for loss detection. The 3 of RFC 9002 6.1.1 halves throughput on
+/// paths that reorder. quinn drops packets that arrive more than 129 numbers late, so a larger
+/// threshold gains nothing.
 const PACKET_THRESHOLD: u32 = 128;
 
-/// Bytes that a stream may hold unread here before it moves to the bulk connection.
+/// Receive window of a stream on the sparse connection; a stream with more data moves to bulk.
 const SPARSE_STREAM_WINDOW_BYTES: u32 = 64 << 10;
 
-/// How fast to send. Measured, 300 Mbit/s, 20 ms, random loss of 0 / 0.5 / 2 %: CUBIC 281 / 11 / 4.3
-/// Mbit/s, BBR 269 / 261 / 263. On a fast clean link CUBIC won, 3.0 against 2.2 Gbit/s.
+/// Congestion control. Measured at 300 Mbit/s, 20 ms and random loss of 0, 0.5 and 2 %: CUBIC 281,
+/// 11 and 4.3 Mbit/s, BBR 269, 261 and 263 Mbit/s. On a fast link without loss CUBIC was faster:
+/// 3.0 against 2.2 Gbit/s.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Congestion {
-    /// RFC 9438: fair to others, collapses where loss is not congestion.
+    /// RFC 9438: fair to other flows; slow on paths with random loss.
     #[default]
     Cubic,
-    /// Follows the measured bandwidth, so that random loss costs little.
+    /// Follows the measured bandwidth; random loss costs little.
     Bbr,
 }
 
-/// A congestion controller that does not exist.
+/// An unknown congestion controller.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("congestion control `{0}` is not one of cubic, bbr")]
 pub struct CongestionError(String);
@@ -97,35 +103,34 @@ impl fmt::Display for Congestion {
     }
 }
 
-/// What both ends may set about the transport.
+/// Transport settings of either end.
 #[derive(Clone, Debug)]
 pub struct TransportSettings {
-    /// Congestion control of what this end sends.
+    /// Congestion control for sending.
     pub congestion: Congestion,
-    /// Bytes that all streams of the bulk connection may hold unread here, where all are read.
+    /// Receive window of the bulk connection, before it grows for slow readers.
     pub receive_window_bytes: u32,
-    /// Bytes that one stream of the bulk connection may hold unread here.
+    /// Receive window of one stream on the bulk connection.
     pub stream_receive_window_bytes: u32,
-    /// Bytes that streams whose readers are slow or have stopped may hold here beyond `receive_window`,
-    /// over all connections of an endpoint. One connection gets three quarters of what is left at most.
+    /// Bytes that streams with slow or stopped readers may hold beyond the receive window, over all
+    /// connections of an endpoint. One connection gets at most three quarters of what is left.
     pub stalled_bytes: u64,
-    /// Bytes of a connection that may be sent and not yet acknowledged.
+    /// Bytes in flight of one connection.
     pub send_window_bytes: u32,
-    /// TCP connections that one QUIC connection carries at once.
+    /// Open forwarded connections of one session.
     pub forwards_max: u32,
-    /// Bytes asked for as UDP send and receive buffer; the kernel may grant less.
+    /// Requested size of the UDP send and receive buffers; the kernel may grant less.
     pub udp_buffer_bytes: usize,
-    /// The clocks whose jumps end all connections.
+    /// The clocks to watch: a jump ends all connections.
     pub clocks: Arc<dyn Clocks>,
-    /// Where the time of sending is noted, if anywhere.
+    /// Records the time of each send, if set.
     pub meters: Option<Arc<Meters>>,
-    /// Share of a core that each loop may spend on polling for nothing instead of sleeping.
+    /// Share of a core that each loop may spend busy-polling instead of sleeping.
     pub spin: SpinShare,
-    /// Event loops of a server, one thread each. A client has two at most: one for what is sparse,
+    /// Event loops of a server, one thread each. A client has at most two: one for sparse streams,
     /// one for bulk.
     pub loops: usize,
-    /// The largest UDP payload that is taken in, and that path MTU discovery goes up to where the
-    /// route carries it.
+    /// Largest UDP payload to receive, and upper bound for path MTU discovery.
     pub datagram_bytes_max: u16,
 }
 
@@ -135,9 +140,9 @@ impl Default for TransportSettings {
         Self {
             congestion: Congestion::default(),
             receive_window_bytes: 64 * MIB,
-            // 800 Mbit/s at 20 ms for one TCP connection, as in OpenSSH.
+            // 800 Mbit/s at 20 ms for one TCP connection; the same as OpenSSH.
             stream_receive_window_bytes: 2 * MIB,
-            // 1,500 stopped readers of one session before other bulk has less than its window.
+            // Enough for 1,500 stopped readers of one session.
             stalled_bytes: 4 << 30,
             send_window_bytes: 16 * MIB,
             forwards_max: 1024,
@@ -151,14 +156,14 @@ impl Default for TransportSettings {
     }
 }
 
-/// As many loops as cores, within bounds: with two, a keystroke waits for no thread that carries bulk
-/// data, also on a single core.
+/// One loop per core, from 2 to 8. With two, sparse streams never wait for a thread that carries
+/// bulk data, even on a single core.
 fn default_loops() -> usize {
-    // An even number: half of them carry what is sparse, half bulk.
+    // An even number: half of them carry sparse streams, half bulk.
     thread::available_parallelism().map_or(2, |cores| cores.get().clamp(2, 8) & !1)
 }
 
-/// Which end of the connection a configuration is for.
+/// The end of the connection to configure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     Client,
@@ -166,7 +171,7 @@ pub(crate) enum End {
 }
 
 impl TransportSettings {
-    /// Starts an endpoint on these sockets, one loop each.
+    /// Starts an endpoint with one event loop per socket.
     pub(crate) fn endpoint(
         &self,
         end: End,
@@ -180,7 +185,7 @@ impl TransportSettings {
             Congestion::Bbr => Arc::new(BbrConfig::default()),
         };
         let mut config = EndpointConfig::default();
-        // One QUIC version and no other.
+        // QUIC version 1 only.
         config.supported_versions(vec![QUIC_VERSION]);
         config
             .max_udp_payload_size(self.datagram_bytes_max)
@@ -209,24 +214,24 @@ impl TransportSettings {
             inspect: inspect(),
             cut_code: StreamCode::Reset.into(),
             drop_code: StreamCode::ShuttingDown.into(),
-            // A client that says goodbye in order has taken what it wanted of a finished stream.
-            // A server's goodbye says nothing of what its targets have got (invariant I11).
+            // A client that closes in order has received all it wanted of a finished stream. A
+            // server's close says nothing about what its targets have received (invariant I11).
             goodbye_code: (end == End::Server).then(|| CloseCode::Shutdown.value().into()),
             spin: self.spin,
         })
     }
 
-    /// Every stream may be unread to the end of its window, and the others go on.
+    /// A connection window that holds a full window of every stream, so that streams that are not
+    /// read never block the others.
     fn sparse_windows(&self) -> Windows {
         let stream = SPARSE_STREAM_WINDOW_BYTES.min(self.stream_receive_window_bytes);
         let connection = stream.saturating_mul(self.forwards_max.saturating_add(17));
         Windows { stream, connection, connection_max: connection }
     }
 
-    /// Streams that the other end may have open.
+    /// Streams that the other end may open.
     fn streams(&self, end: End) -> Streams {
-        // The control stream is one more than the forwards. A server opens streams for remote
-        // forwards alone.
+        // A client opens the control stream and forwards; a server opens remote forwards only.
         let bidirectional = match end {
             End::Client => self.forwards_max,
             End::Server => self.forwards_max.saturating_add(1),
@@ -234,7 +239,7 @@ impl TransportSettings {
         Streams { bidirectional, unidirectional: self.forwards_max }
     }
 
-    /// Timers and limits of one connection whose route carries UDP payloads of so many bytes.
+    /// Timers and limits of one connection; its route carries UDP payloads of `route_bytes`.
     fn of_connection(&self, route_bytes: u16) -> TransportConfig {
         let mut mtu = MtuDiscoveryConfig::default();
         mtu.upper_bound(route_bytes.min(self.datagram_bytes_max));
@@ -242,8 +247,8 @@ impl TransportSettings {
 
         let mut config = TransportConfig::default();
         config
-            // What may be in flight is bounded by the loop, for all streams together; a window in
-            // quinn-proto would let one stream shut out the others.
+            // The event loop limits the bytes in flight over all streams. With only quinn-proto's
+            // send window one stream could block the others.
             .send_window(2 * u64::from(self.send_window_bytes))
             .datagram_receive_buffer_size(None)
             .keep_alive_interval(Some(KEEP_ALIVE))
@@ -255,12 +260,12 @@ impl TransportSettings {
     }
 }
 
-/// Takes the peer's key and what was agreed on out of a session whose protection is ours.
+/// Extracts the peer's key and the handshake data from a TLS session of our provider.
 fn inspect() -> Inspect {
     Arc::new(|session: &dyn crypto::Session| {
         let key = *session.peer_identity()?.downcast().ok()?;
         let handshake = *session.handshake_data()?.downcast().ok()?;
-        Some(Arc::new(Proved { key, handshake }) as Arc<dyn Any + Send + Sync>)
+        Some(Arc::new(Proof { key, handshake }) as Arc<dyn Any + Send + Sync>)
     })
 }
 
@@ -269,7 +274,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn congestion_is_read_as_shown() {
+    fn displayed_congestion_parses_to_the_same() {
         for congestion in [Congestion::Cubic, Congestion::Bbr] {
             assert_eq!(congestion.to_string().parse(), Ok(congestion));
         }

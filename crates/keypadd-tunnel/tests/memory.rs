@@ -1,4 +1,4 @@
-//! Memory under a reader that stops. A process of its own, so that nobody else's memory counts.
+//! Memory use when readers stop. In its own process, so that no other test's memory counts.
 #![allow(unreachable_pub, clippy::unwrap_used)]
 #![cfg(target_os = "linux")]
 
@@ -11,7 +11,7 @@ use support::{Tunnel, accept, listener, write_until_stuck};
 
 const MIB: u64 = 1 << 20;
 
-/// Resident memory that is not a file's.
+/// Anonymous resident memory.
 fn resident_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("RssAnon:")).unwrap();
@@ -20,7 +20,7 @@ fn resident_bytes() -> u64 {
 }
 
 #[tokio::test]
-async fn a_gibibyte_pushed_at_readers_that_stop_costs_the_windows_and_little_more() {
+async fn stopped_readers_cost_the_windows_and_little_more() {
     let transport = TransportSettings {
         receive_window_bytes: 6 << 20,
         send_window_bytes: 4 << 20,
@@ -31,17 +31,17 @@ async fn a_gibibyte_pushed_at_readers_that_stop_costs_the_windows_and_little_mor
     let forward: &str = &format!("0:{}", target.local_addr().unwrap());
     let tunnel = Tunnel::start_with(&["*:*"], &[forward], transport).await;
 
-    // Opened before the connection's window is used up: a stream's header needs some of it too.
+    // Opened before the connection's window is full: a stream's header needs some of it.
     let mut pairs = Vec::new();
     for _ in 0..4 {
         let writer = tunnel.enter().await;
         pairs.push((writer, accept(&target).await));
     }
     let before = resident_bytes();
-    // Four streams want 8 MiB of a connection that grants 6.
+    // Four streams could hold 8 MiB, but the connection's window is 6.
     for (writer, _stopped_reader) in &mut pairs {
         let written = write_until_stuck(writer, 1 << 30).await;
-        assert!(written < 1 << 30, "the reader has stopped, the writer has not");
+        assert!(written < 1 << 30, "the writer did not block");
     }
     let grown = resident_bytes().saturating_sub(before);
     assert!(grown <= windows + 8 * MIB, "grew by {} MiB", grown / MIB);

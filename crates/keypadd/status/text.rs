@@ -6,10 +6,10 @@ use std::time::{Duration, SystemTime};
 
 use bytesize::ByteSize;
 use keypadd_pool::HEAD_BYTES;
+use keypadd_tunnel::{printable, unix_seconds};
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::figures::unix_seconds;
 use crate::pooling::locked_of;
 
 /// What the text shows of a daemon.
@@ -360,9 +360,4 @@ fn lasting(seconds: f64) -> String {
 fn age(unix: u64) -> String {
     let seconds = unix_seconds(SystemTime::now()).saturating_sub(unix);
     humantime::format_duration(Duration::from_secs(seconds)).to_string()
-}
-
-/// Names come from other hosts: no control characters to the terminal.
-fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }

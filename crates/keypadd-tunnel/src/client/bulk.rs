@@ -1,7 +1,7 @@
-//! A client's second connection to its server, which carries the session's bulk streams.
+//! Makes a client's second connection to its server, which carries the session's bulk streams.
 //!
-//! Made when either end has bulk data for the first time, under the same keys and permits. Without
-//! it the first connection carries everything.
+//! Made when either end first has bulk data, with the same identities and permits. Without it the
+//! first connection carries all streams.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -16,19 +16,18 @@ use tokio::{
 use tracing::debug;
 
 use crate::{
-    control::Control,
-    session::{LiveSession, proved},
+    sessions::{control::Control, proof::proof_of, session::LiveSession},
     transport::SERVER_NAME,
     wire::{Frame, SessionToken, VERSION},
 };
 
-/// Time from the first packet to the server's hello.
-const CONNECT_TIME: Duration = Duration::from_secs(10);
+/// Timeout from the first packet to the server's hello.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Rest after an attempt that failed.
-const RETRY: Duration = Duration::from_secs(5);
+/// Pause after a failed attempt.
+const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
-/// What an attempt is made with.
+/// Makes the bulk connection.
 #[derive(Clone)]
 pub(super) struct BulkDialer {
     pub(super) endpoint: Endpoint,
@@ -36,21 +35,21 @@ pub(super) struct BulkDialer {
 }
 
 impl BulkDialer {
-    /// Makes the connection when it is wanted and watches over it, for as long as it is polled.
+    /// Makes the connection when it is wanted, and supervises it. Never returns.
     pub(super) async fn run(&self, session: &LiveSession, wanted: &Notify) {
         loop {
             tokio::select! {
                 () = wanted.notified() => {}
                 () = session.connection.bulk_wanted() => {}
             }
-            // A server that offers nothing takes no such connection.
+            // Without an offer the server accepts no bulk connection.
             let Some(token) = session.token.get() else { continue };
-            match timeout(CONNECT_TIME, self.attach(session, *token)).await {
+            match timeout(CONNECT_TIMEOUT, self.attach(session, *token)).await {
                 Ok(Ok(_control)) => session.supervise_bulk().await,
-                Ok(Err(cause)) => debug!(cause, "no bulk connection"),
-                Err(_) => debug!("no bulk connection: no answer in time"),
+                Ok(Err(cause)) => debug!(cause, "bulk connection failed"),
+                Err(_) => debug!("bulk connection failed: timeout"),
             }
-            sleep(RETRY).await;
+            sleep(RETRY_INTERVAL).await;
         }
     }
 
@@ -59,19 +58,19 @@ impl BulkDialer {
         let address = session.connection.remote_address();
         let connecting = self.endpoint.connect(config, address, SERVER_NAME, Lane::Bulk);
         let connection = connecting.await.map_err(|error| error.to_string())?;
-        let proved = proved(&connection).ok_or("the handshake proved no key")?;
+        let proof = proof_of(&connection).ok_or("the handshake proved no key")?;
         let stream = connection.open_bi().await.map_err(|error| error.to_string())?;
         let mut control = Control::new(stream);
         let hello = Frame::HelloBulk { version: VERSION, token };
-        control.say(&hello).await.map_err(|error| error.to_string())?;
-        match control.hear().await {
+        control.send(&hello).await.map_err(|error| error.to_string())?;
+        match control.receive().await {
             Ok(Frame::HelloServer { version: VERSION }) => {}
-            Ok(_) => return Err("the server answers with another frame".into()),
+            Ok(_) => return Err("the server did not answer with a hello".into()),
             Err(error) => return Err(error.to_string()),
         }
-        match session.attach_bulk(&connection, &proved) {
+        match session.attach_bulk(&connection, &proof) {
             true => Ok(control),
-            false => Err("it agreed on other packet protection".into()),
+            false => Err("the packet protection differs from the session's".into()),
         }
     }
 }

@@ -1,7 +1,7 @@
-//! One attempt to reach the server: its name, its addresses in turn, the handshake, the hellos.
+//! Connects to the server once: resolves its name, tries its addresses, and exchanges hellos.
 //!
-//! Bounded by the time to connect, and given up when a clock jumps: the keys that an attempt has
-//! agreed on go with it. Knows no listeners and makes no second attempt.
+//! Fails after the connect timeout, or when a clock jumps: then the keys of the attempt are
+//! dropped.
 
 use std::{
     net::SocketAddr,
@@ -16,27 +16,29 @@ use tokio::{
 };
 use tracing::debug;
 
-use super::{Client, ClientSession, attend::attend, bulk::BulkDialer, publish};
+use super::{Client, ClientSession, bulk::BulkDialer, incoming::handle_incoming, request_forwards};
 use crate::{
-    clock::Jumps,
-    control::Control,
-    dial::share_of,
-    error::{Attempt, ClientError},
-    lookup::{is_another_name_of_this_host, resolve},
-    peer::short,
-    session::{FRAMES_MAX, NewSession, proved},
-    status::Role,
-    target::ServerAddress,
+    addresses::target::ServerAddress,
+    clock::monitor::Jumps,
+    error::{ClientError, ConnectFailure},
+    forwards::dial::share_of,
+    net::lookup::{names_this_host, resolve},
+    sessions::{
+        control::Control,
+        proof::proof_of,
+        session::{FRAMES_MAX, NewSession},
+        status::Role,
+    },
     transport::SERVER_NAME,
     wire::{Frame, VERSION},
 };
 
 impl Client {
-    /// Resolves the server, tries its addresses in turn, and returns when it has said hello.
+    /// Resolves the server, tries its addresses in order, and returns when its hello is received.
     ///
     /// # Errors
-    /// [`ClientError::Auth`] at once when the ends do not accept each other, else
-    /// [`ClientError::Unreachable`] within the time to connect.
+    /// [`ClientError::Auth`] if the ends do not accept each other, else
+    /// [`ClientError::Unreachable`] within the connect timeout.
     pub async fn connect(&self) -> Result<ClientSession, ClientError> {
         let deadline = Instant::now() + self.connect_timeout;
         let unreachable = |cause| ClientError::Unreachable { server: self.server.clone(), cause };
@@ -44,9 +46,9 @@ impl Client {
         let no_name = |error: std::io::Error| unreachable(format!("no such host: {error}"));
         let addresses = match timeout_at(deadline, resolve(host, *port, &self.lookups)).await {
             Ok(addresses) => addresses.map_err(no_name)?,
-            Err(_) => return Err(unreachable("the name did not resolve in time".into())),
+            Err(_) => return Err(unreachable("timed out resolving the name".into())),
         };
-        // An address that the user gave is in the message already.
+        // The message contains the address already if the user gave it.
         let given = self.server.to_string();
         let of = |address: SocketAddr, cause: String| match address.to_string() == given {
             true => cause,
@@ -57,12 +59,12 @@ impl Client {
             let share = share_of(deadline, addresses.len() - tried);
             let cause = match timeout(share, self.attempt(address)).await {
                 Ok(Ok(session)) => return Ok(session),
-                Ok(Err(Attempt::Auth(cause))) => {
+                Ok(Err(ConnectFailure::Auth(cause))) => {
                     return Err(ClientError::Auth { server: self.server.clone(), cause });
                 }
-                Ok(Err(Attempt::Failed(cause))) => of(address, cause),
+                Ok(Err(ConnectFailure::Unreachable(cause))) => of(address, cause),
                 Err(_) => {
-                    // Whole milliseconds: the share has lost some microseconds since it was given.
+                    // Rounded up to milliseconds: the share is some microseconds below the timeout.
                     let waited = Duration::from_millis(share.as_micros().div_ceil(1000) as u64);
                     of(address, format!("no answer in {waited:?}"))
                 }
@@ -70,97 +72,97 @@ impl Client {
             causes.push(cause);
         }
         let mut cause = causes.join("; ");
-        if is_another_name_of_this_host(host, &addresses) {
-            cause.insert_str(0, "this name means this host itself here: ");
+        if names_this_host(host, &addresses) {
+            cause.insert_str(0, "the name resolves to this host: ");
         }
         Err(unreachable(cause))
     }
 
-    /// One attempt. Given up, whatever keys it has agreed on are gone.
-    async fn attempt(&self, address: SocketAddr) -> Result<ClientSession, Attempt> {
-        let (mut jumps, for_session) = (self.watchman.jumps(), self.watchman.jumps());
-        let shaking = async {
-            self.watchman.egress().reopen(&self.endpoint).await;
+    /// Connects to one address. When dropped, the keys agreed on are dropped as well.
+    async fn attempt(&self, address: SocketAddr) -> Result<ClientSession, ConnectFailure> {
+        let (mut jumps, for_session) = (self.clock_monitor.jumps(), self.clock_monitor.jumps());
+        let handshake = async {
+            self.clock_monitor.gate().reopen(&self.endpoint).await;
             self.shake_hands(address, for_session).await
         };
         tokio::select! {
-            jump = jumps.next() => Err(Attempt::Failed(jump.to_string())),
-            session = shaking => session,
+            jump = jumps.next() => Err(ConnectFailure::Unreachable(jump.to_string())),
+            session = handshake => session,
         }
     }
 
-    /// Handshake and hellos.
+    /// Performs the handshake and exchanges hellos.
     async fn shake_hands(
         &self,
         address: SocketAddr,
         jumps: Jumps,
-    ) -> Result<ClientSession, Attempt> {
+    ) -> Result<ClientSession, ConnectFailure> {
         let config = self.config.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let connection =
             match self.endpoint.connect(config, address, SERVER_NAME, Lane::Sparse).await {
                 Ok(connection) => connection,
-                Err(ConnectingError::Failed(error)) => return Err(Attempt::of(&error)),
-                Err(error) => return Err(Attempt::Failed(error.to_string())),
+                Err(ConnectingError::Failed(error)) => return Err(ConnectFailure::of(&error)),
+                Err(error) => return Err(ConnectFailure::Unreachable(error.to_string())),
             };
-        let proved = proved(&connection)
-            .ok_or_else(|| Attempt::Failed("the handshake proved no key".into()))?;
+        let proof = proof_of(&connection)
+            .ok_or_else(|| ConnectFailure::Unreachable("the handshake proved no key".into()))?;
 
-        let stream = connection.open_bi().await.map_err(|error| Attempt::of(&error))?;
+        let stream = connection.open_bi().await.map_err(|error| ConnectFailure::of(&error))?;
         let mut control = Control::new(stream);
         let hello = Frame::HelloClient { version: VERSION, instance: self.instance };
-        // The server judges our key last: a refusal arrives when we are already done.
-        let answer = match control.say(&hello).await {
-            Ok(()) => control.hear().await,
+        // The server checks our key last: its refusal can arrive after our handshake is complete.
+        let answer = match control.send(&hello).await {
+            Ok(()) => control.receive().await,
             Err(error) => Err(error),
         };
         match answer {
             Ok(Frame::HelloServer { version: VERSION }) => {}
             Ok(Frame::HelloServer { version }) => {
-                let cause = format!("the server speaks version {version} of the control protocol");
-                return Err(Attempt::Failed(cause));
+                let cause = format!("the server uses version {version} of the control protocol");
+                return Err(ConnectFailure::Unreachable(cause));
             }
             Ok(_) => {
-                return Err(Attempt::Failed("this is not a keypadd server".into()));
+                return Err(ConnectFailure::Unreachable("not a keypadd server".into()));
             }
             Err(error) => {
                 return Err(match connection.close_reason() {
-                    Some(error) => Attempt::of(&error),
-                    None => Attempt::Failed(error.to_string()),
+                    Some(error) => ConnectFailure::of(&error),
+                    None => ConnectFailure::Unreachable(error.to_string()),
                 });
             }
         }
-        let (frames, to_say) = mpsc::channel(FRAMES_MAX);
-        let listed = self.sessions.add(NewSession {
-            label: self.name.clone().unwrap_or_else(|| short(&proved.key)),
+        let (sender, outgoing) = mpsc::channel(FRAMES_MAX);
+        let registration = self.sessions.add(NewSession {
+            label: self.name.clone().unwrap_or_else(|| proof.key.short()),
             role: Role::Client,
             instance: self.instance,
-            proved,
+            proof,
             connection,
-            to_say: frames,
+            outgoing: sender,
             forwards: &self.forward_names(),
         });
-        let session = Arc::clone(&listed.session);
-        let (carried, lookups) = (self.carried.clone(), self.lookups.clone());
+        let session = Arc::clone(&registration.session);
+        let (tasks, lookups) = (self.tasks.clone(), self.lookups.clone());
         let dialer =
             BulkDialer { endpoint: self.endpoint.clone(), config: Arc::clone(&self.config) };
         tokio::spawn(async move {
-            let (heard, frames) = mpsc::channel(FRAMES_MAX);
+            let (incoming, frames) = mpsc::channel(FRAMES_MAX);
             let bulk_wanted = Notify::new();
             tokio::select! {
-                lost = session.supervise(control, to_say, heard, jumps) => {
+                lost = session.supervise(control, outgoing, incoming, jumps) => {
                     debug!(peer = session.peer(), cause = %lost, "session ended");
                 }
-                () = attend(&session, frames, &carried, &lookups, &bulk_wanted) => {}
+                () = handle_incoming(&session, frames, &tasks, &lookups, &bulk_wanted) => {}
                 () = dialer.run(&session, &bulk_wanted) => {}
             }
         });
-        let made = ClientSession { listed };
-        let live = &made.listed.session;
-        publish(live, &self.remote_forwards()).await;
+        let session = ClientSession { registration };
+        let live = &session.registration.session;
+        request_forwards(live, &self.remote_forwards()).await;
         let lost = tokio::select! {
-            () = live.remotes.settled() => None,
-            lost = made.lost() => Some(lost),
+            () = live.remote_forwards.settled() => None,
+            lost = session.lost() => Some(lost),
         };
-        lost.map_or(Ok(made), |lost| Err(Attempt::Failed(lost.to_string())))
+        lost.map_or(Ok(session), |lost| Err(ConnectFailure::Unreachable(lost.to_string())))
     }
 }

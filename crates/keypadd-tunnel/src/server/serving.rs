@@ -1,8 +1,8 @@
-//! One client at the listening end, from the end of its handshake on: hellos, streams.
+//! Serves one client after its handshake: exchanges hellos, then answers its streams.
 //!
-//! Who is a client was settled by the handshake; what it may reach is settled here, stream by
-//! stream. Everything that it can make this end do is bounded: its connections, its streams, the
-//! time to say what it wants. Knows no endpoint and lets nobody in.
+//! The handshake has authenticated the client; here each stream is checked against its permits. All
+//! that a client can cause is bounded: its connections, its streams, and its time to send a
+//! request.
 
 use std::{future::pending, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -16,89 +16,93 @@ use tokio::{
 use tracing::{debug, info, warn};
 
 use crate::{
-    answer::answer_client,
-    clock::{Jumps, Watchman},
-    control::{Control, ControlError},
-    error::Stranger,
-    forward::{Goal, Listen},
-    lookup::LookupShares,
-    notices::Notices,
-    peer::Peers,
-    permit_listen::ListenPermit,
-    publish::Publisher,
-    published::Published,
-    session::{FRAMES_MAX, Listed, LiveSession, Lost, NewSession, Sessions, proved},
-    source::{Source, plain},
-    status::Role,
-    tally::{Tallied, Tally},
+    addresses::forward::{Destination, Listen},
+    clock::monitor::{ClockMonitor, Jumps},
+    error::HandshakeFailure,
+    forwards::{answer::answer_client, remote_listen::RemoteListeners, reservations::Reservations},
+    log_rate_limit::LogRateLimit,
+    net::{
+        lookup::ClientLookups,
+        source::{Source, plain},
+    },
+    permits::{listen::ListenPermit, peers::Peers},
+    server::per_key_limit::{KeySlot, PerKeyLimit},
+    sessions::{
+        control::{Control, ControlError},
+        lost::Lost,
+        proof::proof_of,
+        registry::{Registration, Sessions},
+        session::{FRAMES_MAX, LiveSession, NewSession},
+        status::Role,
+    },
     transport::TransportSettings,
     wire::{CloseCode, Frame, Instance, SessionToken, StreamCode, VERSION},
 };
 
-/// Time from the end of a client's handshake to its hello.
-const HELLO_TIME: Duration = Duration::from_secs(5);
+/// Timeout from the end of the handshake to the client's hello.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Connections at once of one key, so that no client can take every place.
+/// Maximum number of connections of one key, so that no client can use up the server's.
 const KEY_CONNECTIONS_MAX: usize = 16;
 
-/// What all clients of a server share.
+/// What the clients of a server share.
 #[derive(Debug)]
 pub(super) struct Serving {
     pub(super) peers: Arc<Peers>,
     pub(super) sessions: Sessions,
-    connections_of: Tally<PublicKey>,
-    lookups: LookupShares,
-    notices: Notices<Notice>,
-    /// The server ends: sessions take no more streams and go when they have none.
+    connections: PerKeyLimit<PublicKey>,
+    lookups: ClientLookups,
+    log_limit: LogRateLimit<LogLine>,
+    /// Set at shutdown: sessions accept no more streams, and end when they have none.
     draining: watch::Sender<bool>,
-    pub(super) watchman: Watchman,
-    published: Published,
-    /// Connections at once, in each direction, of one session.
+    pub(super) clock_monitor: ClockMonitor,
+    reservations: Reservations,
+    /// Maximum number of open forwarded connections of one session, for each direction.
     forwards_max: usize,
-    /// Where bench streams go.
+    /// Target of bench streams.
     bench: Option<SocketAddr>,
 }
 
-/// Lines that others can cause, each once a minute.
+/// Log lines that remote hosts can cause; each is limited to one a minute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Notice {
-    Stranger(Source),
-    Offer(Source),
-    Full(Source),
-    Permit(Source),
-    ListenPermit(Source),
-    Crowd,
+pub(super) enum LogLine {
+    KeyNotAllowed(Source),
+    NothingInCommon(Source),
+    ServerFull(Source),
+    Unpermitted(Source),
+    ListenUnpermitted(Source),
+    Overload,
     KeyFull(PublicKey),
 }
 
-/// What a client's first frame makes of its connection.
-enum Welcome {
-    Session(Welcomed),
-    /// It carries the bulk streams of this session; the control stream says so as long as it is open.
+/// What a connection is for, by the client's first frame.
+enum Purpose {
+    Session(NewClient),
+    /// Carries the bulk streams of this session, for as long as its control stream is open.
     Bulk(Arc<LiveSession>, Control),
 }
 
-/// A session that may begin.
-struct Welcomed {
-    listed: Listed,
+/// A session ready to be served.
+struct NewClient {
+    registration: Registration,
     control: Control,
-    to_say: mpsc::Receiver<Frame>,
-    _of_key: Tallied<PublicKey>,
+    outgoing: mpsc::Receiver<Frame>,
+    _slot: KeySlot<PublicKey>,
 }
 
-/// What went wrong before a session began.
-enum Failed {
+/// Why no session was established.
+enum HelloError {
     Connection(ConnectionError),
     Control(ControlError),
 }
 
-impl From<ConnectionError> for Failed {
+impl From<ConnectionError> for HelloError {
     fn from(error: ConnectionError) -> Self {
         Self::Connection(error)
     }
 }
 
-impl From<ControlError> for Failed {
+impl From<ControlError> for HelloError {
     fn from(error: ControlError) -> Self {
         Self::Control(error)
     }
@@ -113,48 +117,48 @@ impl Serving {
         Self {
             peers,
             sessions: Sessions::default(),
-            connections_of: Tally::default(),
-            lookups: LookupShares::default(),
-            notices: Notices::default(),
+            connections: PerKeyLimit::default(),
+            lookups: ClientLookups::default(),
+            log_limit: LogRateLimit::default(),
             draining: watch::Sender::new(false),
-            watchman: Watchman::new(Arc::clone(&transport.clocks)),
-            published: Published::default(),
+            clock_monitor: ClockMonitor::new(Arc::clone(&transport.clocks)),
+            reservations: Reservations::default(),
             forwards_max: transport.forwards_max as usize,
             bench,
         }
     }
 
-    /// From now on sessions take no more streams and go when they have none.
+    /// Makes sessions accept no more streams, and end when they have none.
     pub(super) fn drain(&self) {
         self.draining.send_replace(true);
     }
 
-    /// One connection from the end of its handshake to its own.
+    /// Serves a connection from its handshake to its end.
     pub(super) async fn serve(self: Arc<Self>, connection: Connection) {
         let source = plain(connection.remote_address());
-        let (mut jumps, for_session) = (self.watchman.jumps(), self.watchman.jumps());
-        let welcomed = tokio::select! {
-            // Whatever keys were agreed on so far go with the connection.
+        let (mut jumps, for_session) = (self.clock_monitor.jumps(), self.clock_monitor.jumps());
+        let purpose = tokio::select! {
+            // Drops the keys agreed on so far with the connection.
             _ = jumps.next() => return,
-            welcomed = timeout(HELLO_TIME, self.welcome(connection)) => welcomed,
+            purpose = timeout(HELLO_TIMEOUT, self.exchange_hellos(connection)) => purpose,
         };
-        match welcomed {
-            Ok(Ok(Welcome::Session(Welcomed { listed, control, to_say, _of_key }))) => {
-                self.serve_session(listed, control, to_say, for_session).await;
+        match purpose {
+            Ok(Ok(Purpose::Session(NewClient { registration, control, outgoing, _slot }))) => {
+                self.serve_session(registration, control, outgoing, for_session).await;
             }
-            Ok(Ok(Welcome::Bulk(session, _control))) => session.supervise_bulk().await,
-            Ok(Err(Failed::Connection(error))) => self.log_stranger(source, &error),
-            Ok(Err(Failed::Control(error))) => debug!(%source, %error, "no session"),
-            Err(_) => debug!(%source, "no session: the client did not say hello in time"),
+            Ok(Ok(Purpose::Bulk(session, _control))) => session.supervise_bulk().await,
+            Ok(Err(HelloError::Connection(error))) => self.log_handshake_failure(source, &error),
+            Ok(Err(HelloError::Control(error))) => debug!(%source, %error, "hello failed"),
+            Err(_) => debug!(%source, "hello failed: timeout"),
         }
     }
 
     /// Exchanges hellos.
-    async fn welcome(&self, connection: Connection) -> Result<Welcome, Failed> {
-        // The handshake has asked the same list; this is where the permits come from.
-        let proved = proved(&connection);
-        let listed = proved.and_then(|proved| Some((self.peers.find(&proved.key)?, proved)));
-        let Some((peer, proved)) = listed else {
+    async fn exchange_hellos(&self, connection: Connection) -> Result<Purpose, HelloError> {
+        // The handshake has checked the same list, but it may have changed since.
+        let proof = proof_of(&connection);
+        let listed = proof.and_then(|proof| Some((self.peers.find(&proof.key)?, proof)));
+        let Some((peer, proof)) = listed else {
             close(&connection, CloseCode::Protocol, "this key is not listed");
             return Err(ConnectionError::LocallyClosed.into());
         };
@@ -162,11 +166,11 @@ impl Serving {
         let instance = match hello(&mut control).await {
             Ok(Hello::Session(instance)) => instance,
             Ok(Hello::Bulk(token)) => {
-                let session = self.sessions.find(&proved.key, token);
-                return match session.filter(|it| it.attach_bulk(&connection, &proved)) {
+                let session = self.sessions.find(&proof.key, token);
+                return match session.filter(|it| it.attach_bulk(&connection, &proof)) {
                     Some(session) => {
-                        control.say(&Frame::HelloServer { version: VERSION }).await?;
-                        Ok(Welcome::Bulk(session, control))
+                        control.send(&Frame::HelloServer { version: VERSION }).await?;
+                        Ok(Purpose::Bulk(session, control))
                     }
                     None => {
                         close(&connection, CloseCode::Protocol, "no session has this token");
@@ -179,157 +183,157 @@ impl Serving {
                 return Err(error.into());
             }
         };
-        let Some(of_key) = self.connections_of.add_below(proved.key, KEY_CONNECTIONS_MAX) else {
-            if self.may_log(Notice::KeyFull(proved.key)) {
+        let Some(slot) = self.connections.acquire(proof.key, KEY_CONNECTIONS_MAX) else {
+            if self.may_log(LogLine::KeyFull(proof.key)) {
                 let (peer, max) = (peer.label(), KEY_CONNECTIONS_MAX);
                 warn!(peer, max, "refused: too many connections of this key");
             }
             close(&connection, CloseCode::KeyFull, "too many connections of this key");
             return Err(ConnectionError::LocallyClosed.into());
         };
-        let (frames, to_say) = mpsc::channel(FRAMES_MAX);
-        let listed = self.sessions.add(NewSession {
+        let (sender, outgoing) = mpsc::channel(FRAMES_MAX);
+        let registration = self.sessions.add(NewSession {
             label: peer.label(),
             role: Role::Server,
             instance,
-            proved,
+            proof,
             connection,
-            to_say: frames,
+            outgoing: sender,
             forwards: &[],
         });
-        // The list may have changed since it was asked.
-        self.end_unlisted(&listed.session);
-        self.sessions.replace_by(&listed.session);
-        control.say(&Frame::HelloServer { version: VERSION }).await?;
-        // Without randomness there is no bulk connection, and one connection carries all.
+        // The list may have changed since the lookup.
+        self.end_unlisted(&registration.session);
+        self.sessions.replace_by(&registration.session);
+        control.send(&Frame::HelloServer { version: VERSION }).await?;
+        // Without randomness there is no bulk connection: one connection carries everything.
         if let Ok(token) = SessionToken::draw() {
-            let token = *listed.session.token.get_or_init(|| token);
-            control.say(&Frame::BulkOffer { token }).await?;
+            let token = *registration.session.token.get_or_init(|| token);
+            control.send(&Frame::BulkOffer { token }).await?;
         }
-        Ok(Welcome::Session(Welcomed { listed, control, to_say, _of_key: of_key }))
+        Ok(Purpose::Session(NewClient { registration, control, outgoing, _slot: slot }))
     }
 
-    /// Serves streams until the session ends; then all of them end at once.
+    /// Serves streams until the session ends.
     async fn serve_session(
         &self,
-        listed: Listed,
+        registration: Registration,
         control: Control,
-        to_say: mpsc::Receiver<Frame>,
+        outgoing: mpsc::Receiver<Frame>,
         jumps: Jumps,
     ) {
-        let session = &Arc::clone(&listed.session);
-        info!(peer = session.peer(), remote = %session.remote(), "session up");
+        let session = &Arc::clone(&registration.session);
+        info!(peer = session.peer(), remote = %session.remote(), "session established");
         let lookups = self.lookups.of(session.key());
         let mut streams = JoinSet::new();
-        let (heard, frames) = mpsc::channel(FRAMES_MAX);
-        let supervisor = session.supervise(control, to_say, heard, jumps);
-        let (accepted, mut incoming) = mpsc::channel(1);
-        let publisher = Publisher {
+        let (incoming, frames) = mpsc::channel(FRAMES_MAX);
+        let supervisor = session.supervise(control, outgoing, incoming, jumps);
+        let (accepted, mut remote_connections) = mpsc::channel(1);
+        let remote_listeners = RemoteListeners {
             session: Arc::clone(session),
             peers: Arc::clone(&self.peers),
             lookups: lookups.clone(),
-            published: self.published.clone(),
+            reservations: self.reservations.clone(),
             accepted,
             slots: Arc::new(Semaphore::new(self.forwards_max.min(Semaphore::MAX_PERMITS))),
-            notices: Arc::default(),
+            log_limit: Arc::default(),
         };
         let unpermitted = |listen: &Listen| self.log_unpermitted_listen(session, listen);
-        let mut publishing = Some(Box::pin(publisher.run(frames, unpermitted)));
+        let mut listening = Some(Box::pin(remote_listeners.run(frames, unpermitted)));
         tokio::pin!(supervisor);
         let mut draining = self.draining.subscribe();
         let lost = loop {
-            let ending = *draining.borrow_and_update();
-            if ending {
-                publishing = None;
+            let is_draining = *draining.borrow_and_update();
+            if is_draining {
+                listening = None;
             }
-            if ending && streams.is_empty() {
-                session.end(Lost::Ending);
+            if is_draining && streams.is_empty() {
+                session.end(Lost::Shutdown);
             }
             tokio::select! {
                 lost = &mut supervisor => break lost,
-                Ok(_) = draining.changed(), if !ending => {}
+                Ok(_) = draining.changed(), if !is_draining => {}
                 Ok(stream) = session.connection.accept_bi() => {
-                    if ending {
+                    if is_draining {
                         stream.reset(StreamCode::ShuttingDown.into());
                         continue;
                     }
-                    // Asked anew for each stream: permits may have changed. A session whose key
-                    // is not listed is closed, so it does not come this far.
+                    // Looked up for each stream, because permits may have changed. A session whose
+                    // key is no longer listed is being closed.
                     if let Some(peer) = self.peers.find(&session.key()) {
                         let (session, lookups) = (Arc::clone(session), lookups.clone());
                         streams.spawn(answer_client(session, peer, lookups, self.bench, stream));
                     }
                 }
-                () = run(&mut publishing) => {}
-                () = session.connection.bulk_wanted() => session.say_if_room(Frame::BulkWanted),
-                Some(accepted) = incoming.recv() => {
-                    let carrying = accepted.carry(Arc::clone(session));
+                () = run(&mut listening) => {}
+                () = session.connection.bulk_wanted() => session.try_send(Frame::BulkWanted),
+                Some(connection) = remote_connections.recv() => {
+                    let forwarding = connection.forward(Arc::clone(session));
                     streams.spawn(async move {
-                        carrying.await;
+                        forwarding.await;
                         None
                     });
                 }
                 Some(done) = streams.join_next(), if !streams.is_empty() => {
-                    if let Ok(Some(goal)) = done {
-                        self.log_unpermitted(session, &goal);
+                    if let Ok(Some(destination)) = done {
+                        self.log_unpermitted(session, &destination);
                     }
                 }
             }
         };
         info!(peer = session.peer(), cause = %lost, "session ended");
-        drop(publishing);
-        // What follows is for its targets: the session is over, and the next one may take its place.
-        drop(listed);
-        // The connection is closed, so the streams end by themselves: at once, unless bytes that
-        // were acknowledged wait for a slow target. Those are delivered for as long as the target
-        // takes some (`splice`); this task dropped, by a server that ends, resets what is left.
+        drop(listening);
+        // Leaves the list while the streams finish.
+        drop(registration);
+        // The connection is closed, so the streams end by themselves, except where acknowledged
+        // data waits for a slow target: that is delivered as long as the target reads (`splice`). A
+        // server that shuts down drops this task, which resets them.
         while streams.join_next().await.is_some() {}
     }
 
-    /// Ends a session whose key is not listed any more.
+    /// Ends a session whose key is no longer listed.
     pub(super) fn end_unlisted(&self, session: &LiveSession) {
         if self.peers.find(&session.key()).is_none() {
             session.end(Lost::Unlisted);
         }
     }
 
-    /// Whether a line may be logged again.
-    pub(super) fn may_log(&self, notice: Notice) -> bool {
-        self.notices.admit(notice, Instant::now().into_std())
+    /// Whether a line may be logged now.
+    pub(super) fn may_log(&self, line: LogLine) -> bool {
+        self.log_limit.allow(line, Instant::now().into_std())
     }
 
-    pub(super) fn log_stranger(&self, source: SocketAddr, error: &ConnectionError) {
-        match Stranger::of(error) {
-            Stranger::Key(key) => {
-                if self.may_log(Notice::Stranger(Source::of(source))) {
-                    warn!(%source, "key not allowed; to let it in: --allow {key}");
+    pub(super) fn log_handshake_failure(&self, source: SocketAddr, error: &ConnectionError) {
+        match HandshakeFailure::of(error) {
+            HandshakeFailure::KeyNotAllowed(key) => {
+                if self.may_log(LogLine::KeyNotAllowed(Source::of(source))) {
+                    warn!(%source, "key not allowed; to allow it: --allow {key}");
                 }
             }
-            Stranger::Offer(lists) => {
-                if self.may_log(Notice::Offer(Source::of(source))) {
+            HandshakeFailure::NothingInCommon(lists) => {
+                if self.may_log(LogLine::NothingInCommon(Source::of(source))) {
                     warn!(%source, "{lists}");
                 }
             }
-            Stranger::Other(error) => debug!(%source, error, "handshake failed"),
+            HandshakeFailure::Other(error) => debug!(%source, error, "handshake failed"),
         }
     }
 
     fn log_unpermitted_listen(&self, session: &LiveSession, listen: &Listen) {
-        if self.may_log(Notice::ListenPermit(Source::of(session.remote()))) {
+        if self.may_log(LogLine::ListenUnpermitted(Source::of(session.remote()))) {
             let (peer, permit) = (session.peer(), ListenPermit::for_listen(listen));
             warn!(peer, %listen, "not permitted; to permit it: --permit-listen {permit}");
         }
     }
 
-    fn log_unpermitted(&self, session: &LiveSession, goal: &Goal) {
-        if self.may_log(Notice::Permit(Source::of(session.remote()))) {
+    fn log_unpermitted(&self, session: &LiveSession, target: &Destination) {
+        if self.may_log(LogLine::Unpermitted(Source::of(session.remote()))) {
             let peer = session.peer();
-            warn!(peer, target = %goal, "not permitted; to permit it: --permit-open {goal}");
+            warn!(peer, %target, "not permitted; to permit it: --permit-open {target}");
         }
     }
 }
 
-/// Polls a task that may be over.
+/// Polls a task that may have been dropped.
 async fn run(task: &mut Option<impl Future<Output = ()> + Unpin>) {
     match task {
         Some(task) => task.await,
@@ -344,7 +348,7 @@ enum Hello {
 }
 
 async fn hello(control: &mut Control) -> Result<Hello, ControlError> {
-    match control.hear().await? {
+    match control.receive().await? {
         Frame::HelloClient { version: VERSION, instance } => Ok(Hello::Session(instance)),
         Frame::HelloBulk { version: VERSION, token } => Ok(Hello::Bulk(token)),
         Frame::HelloClient { version, .. } | Frame::HelloBulk { version, .. } => {

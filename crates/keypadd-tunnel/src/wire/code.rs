@@ -1,44 +1,44 @@
-//! Numbers that say why a stream, a connection or a listener is not to be had.
+//! Error codes: why a stream, a connection or a remote forward failed.
 
 use std::fmt;
 
-/// Why a stream ended early: the code of RESET_STREAM and STOP_SENDING (RFC 9000 19.4, 19.5).
+/// Why a stream failed: the code of RESET_STREAM and STOP_SENDING (RFC 9000 19.4, 19.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum StreamCode {
     /// The target refused the connection.
     Refused,
-    /// No permit of this client names the target.
+    /// No permit of the client admits the target.
     NotPermitted,
     /// The target's name does not resolve.
     NameNotFound,
-    /// There is no way to the target.
+    /// The target is unreachable.
     Unreachable,
     /// The target did not answer in time.
     TimedOut,
-    /// The TCP connection at the other end was reset.
+    /// The connection at the other end was reset.
     Reset,
     /// The other end is shutting down.
     ShuttingDown,
-    /// The stream's header made no sense.
+    /// The stream's header is not valid.
     BadHeader,
-    /// A code that this version does not know.
+    /// A code unknown to this version.
     Unknown(u64),
 }
 
-/// Why a connection was closed on purpose: the code of an application's CONNECTION_CLOSE.
+/// Why a connection was closed: the application error code of CONNECTION_CLOSE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CloseCode {
-    /// This end is shutting down, or has nothing more to do.
+    /// This end is shutting down, or is done.
     Shutdown,
-    /// The peer broke the protocol.
+    /// The peer violated the protocol.
     Protocol,
-    /// The keys of the connection must not be used any more.
+    /// The connection's keys must not be used any more.
     KeyFault,
-    /// The client's key has too many connections already.
+    /// The client's key has too many connections.
     KeyFull,
-    /// A newer session of the same run of the client takes this one's place.
+    /// Replaced by a newer session of the same run of the client.
     Replaced,
-    /// The client's key is not listed any more.
+    /// The client's key was removed from the list.
     Unlisted,
 }
 
@@ -72,7 +72,7 @@ impl StreamCode {
         }
     }
 
-    /// The code of a value from the wire.
+    /// Decodes a value from the wire.
     pub fn from_value(value: u64) -> Self {
         match value {
             1 => Self::Refused,
@@ -104,27 +104,27 @@ impl fmt::Display for StreamCode {
     }
 }
 
-/// Why the server does not listen for a remote forward.
+/// Why a remote forward failed on the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ListenCode {
-    /// No permit of this client names the address.
+    /// No listen permit of the client admits the address.
     NotPermitted,
-    /// Another session, or another program, listens there.
+    /// Another session or program is listening there.
     InUse,
-    /// The system does not let the server listen there.
+    /// The system denies it.
     Denied,
-    /// The server's host does not have that address.
+    /// The server's host does not have the address.
     NoAddress,
-    /// This session listens at as many addresses as it may, or under this id already.
+    /// The session has too many remote forwards, or one with this id.
     TooMany,
     /// Anything else.
     Failed,
-    /// A code that this version does not know.
+    /// A code unknown to this version.
     Unknown(u8),
 }
 
 impl ListenCode {
-    /// The code on the wire; never 0, which stands for success.
+    /// The code on the wire; never 0, which means success.
     pub fn value(self) -> u8 {
         match self {
             Self::NotPermitted => 1,
@@ -137,7 +137,7 @@ impl ListenCode {
         }
     }
 
-    /// The code of a value from the wire; `None` for 0.
+    /// Decodes a value from the wire; `None` for 0.
     pub fn from_value(value: u8) -> Option<Self> {
         Some(match value {
             0 => return None,
@@ -158,9 +158,9 @@ impl fmt::Display for ListenCode {
             Self::NotPermitted => "not permitted",
             Self::InUse => "address in use",
             Self::Denied => "permission denied by the system",
-            Self::NoAddress => "no such address there",
+            Self::NoAddress => "no such address",
             Self::TooMany => "too many remote forwards",
-            Self::Failed => "it cannot be bound",
+            Self::Failed => "cannot be bound",
             Self::Unknown(value) => return write!(f, "unknown code {value}"),
         })
     }

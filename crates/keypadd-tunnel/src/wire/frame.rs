@@ -1,12 +1,14 @@
-//! Frames of the control stream.
+//! Encodes and decodes the frames of the control stream.
 
 use crate::{
-    forward::{Bind, Listen},
-    target::HOST_BYTES_MAX,
-    wire::{ListenCode, WireError},
+    addresses::{
+        forward::{Bind, Listen},
+        target::HOST_BYTES_MAX,
+    },
+    wire::{code::ListenCode, error::WireError},
 };
 
-/// Bytes before a control frame's body: its length and its type.
+/// Bytes before a frame's body: length and type.
 pub const FRAME_HEAD_BYTES: usize = 3;
 
 const TYPE_HELLO_CLIENT: u8 = 1;
@@ -22,15 +24,15 @@ const TYPE_HELLO_BULK: u8 = 9;
 const LISTEN_TCP: u8 = 1;
 const LISTEN_UNIX: u8 = 2;
 
-/// A random number that a client draws when it starts; it tells one run from another.
+/// A random number that a client draws at start; it identifies the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Instance(pub [u8; 16]);
 
 impl Instance {
-    /// The number of a run that starts now.
+    /// Draws a number.
     ///
     /// # Errors
-    /// The system has no randomness.
+    /// The system's random number generator failed.
     pub fn draw() -> Result<Self, getrandom::Error> {
         let mut instance = [0; 16];
         getrandom::fill(&mut instance)?;
@@ -38,15 +40,15 @@ impl Instance {
     }
 }
 
-/// A random number that a server draws for each session; it ties a bulk connection to its session.
+/// A random number that a server draws for each session; it binds a bulk connection to its session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SessionToken(pub [u8; 16]);
 
 impl SessionToken {
-    /// The number of a session that begins now.
+    /// Draws a token.
     ///
     /// # Errors
-    /// The system has no randomness.
+    /// The system's random number generator failed.
     pub fn draw() -> Result<Self, getrandom::Error> {
         let mut token = [0; 16];
         getrandom::fill(&mut token)?;
@@ -54,54 +56,54 @@ impl SessionToken {
     }
 }
 
-/// A control frame whose type is known.
+/// A control frame of a known type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Frame {
     /// The client's first frame.
     HelloClient {
-        /// Version the client speaks.
+        /// The client's version.
         version: u8,
         /// The client's run.
         instance: Instance,
     },
-    /// The server's first frame: the client may now open streams.
+    /// The server's first frame. The client may open streams then.
     HelloServer {
-        /// Version the server speaks.
+        /// The server's version.
         version: u8,
     },
-    /// From the client: listen there, and bring what connects to me under this number.
+    /// From the client: listen there, and open a stream with this number for each connection.
     Listen {
-        /// The client's number for the forward, not in use in this session.
+        /// The client's number for the forward, unused in this session.
         id: u16,
-        /// Where.
+        /// Where to listen.
         listen: Listen,
     },
-    /// From the server: what became of a `Listen`.
+    /// From the server: the answer to a `Listen`.
     Listening {
         /// The client's number.
         id: u16,
-        /// The TCP port that is bound (0 for a unix socket), or why none is.
+        /// The bound TCP port (0 for a unix socket), or why it failed.
         outcome: Result<u16, ListenCode>,
     },
-    /// From the client: listen there no more. What is connected stays so.
+    /// From the client: stop listening. Open connections stay.
     Unlisten {
         /// The client's number.
         id: u16,
     },
-    /// From either end: are you there? QUIC's acknowledgement is the answer.
+    /// From either end: liveness check. QUIC's acknowledgment is the answer.
     Ping,
-    /// From the server: a second connection may carry this session's bulk streams.
+    /// From the server: the client may make a second connection for bulk streams.
     BulkOffer {
-        /// What ties it to the session.
+        /// Binds it to the session.
         token: SessionToken,
     },
-    /// From the server: it has bulk data to send; make that connection.
+    /// From the server: it has bulk data to send, so the client should make that connection.
     BulkWanted,
     /// The client's first frame on that connection.
     HelloBulk {
-        /// Version the client speaks.
+        /// The client's version.
         version: u8,
-        /// From the offer.
+        /// The token of the `BulkOffer`.
         token: SessionToken,
     },
 }
@@ -109,14 +111,14 @@ pub enum Frame {
 /// The first three bytes of a control frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameHead {
-    /// Bytes of body that follow.
+    /// Length of the body.
     pub body_bytes: u16,
     /// The frame's type, known or not.
     pub kind: u8,
 }
 
 impl FrameHead {
-    /// Reads the three bytes; every value is a possible head.
+    /// Decodes the three bytes; every value is valid.
     pub fn decode(bytes: [u8; FRAME_HEAD_BYTES]) -> Self {
         let [high, low, kind] = bytes;
         Self { body_bytes: u16::from_be_bytes([high, low]), kind }
@@ -124,10 +126,10 @@ impl FrameHead {
 }
 
 impl Frame {
-    /// Longest body of a frame that is known; a longer body has fields to be skipped.
+    /// Longest body of a known frame; in a longer body the rest is skipped.
     pub const BODY_BYTES_MAX: usize = 6 + HOST_BYTES_MAX;
 
-    /// The whole frame: head and body.
+    /// Encodes the frame: head and body.
     pub fn encode(&self) -> Vec<u8> {
         let (kind, body) = match self {
             Self::HelloClient { version, instance } => {
@@ -150,12 +152,12 @@ impl Frame {
                 (TYPE_HELLO_BULK, [&[*version][..], &token.0].concat())
             }
         };
-        let length = u16::try_from(body.len()).expect("our own bodies are a few bytes");
+        let length = u16::try_from(body.len()).expect("our own bodies are short");
         [&length.to_be_bytes()[..], &[kind], &body].concat()
     }
 
-    /// Reads a body; `None` for a type that is not known. Bytes after the known fields are
-    /// skipped, so that a frame may grow.
+    /// Decodes a body; `None` for an unknown type. Bytes after the known fields are skipped, so
+    /// that later versions can add fields.
     pub fn decode(kind: u8, body: &[u8]) -> Result<Option<Self>, WireError> {
         let mut fields = Fields { kind, rest: body };
         Ok(Some(match kind {
@@ -221,7 +223,7 @@ fn decode_listen(mut fields: Fields<'_>) -> Result<Listen, WireError> {
     }
 }
 
-/// What is left of a body.
+/// The rest of a body.
 struct Fields<'a> {
     kind: u8,
     rest: &'a [u8],
@@ -243,7 +245,7 @@ impl<'a> Fields<'a> {
         self.array().map(u16::from_be_bytes)
     }
 
-    /// Text behind a byte with its length.
+    /// Text with its length in one byte before it.
     fn text(&mut self) -> Result<&'a str, WireError> {
         let bytes = usize::from(self.byte()?);
         let short = WireError::ShortFrame { kind: self.kind };

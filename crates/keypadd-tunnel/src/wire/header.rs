@@ -1,15 +1,17 @@
-//! The first bytes of every stream but the control stream: what it is to be connected to.
+//! Encodes and decodes stream headers: what a stream is to be connected to.
 
 use crate::{
-    forward::Goal,
-    target::{AddressError, HOST_BYTES_MAX, Host, Target},
-    wire::WireError,
+    addresses::{
+        forward::Destination,
+        target::{AddressError, HOST_BYTES_MAX, Host, Target},
+    },
+    wire::error::WireError,
 };
 
-/// Bytes of a stream header before the host or the path.
+/// Bytes of a stream header before the host or path.
 pub const STREAM_HEAD_BYTES: usize = 4;
 
-/// The one byte with which the other end says that the goal is connected.
+/// The byte that answers a header once the target is connected.
 pub const CONNECTED: u8 = 0;
 
 const KIND_TCP: u8 = 1;
@@ -20,16 +22,16 @@ const KIND_BENCH: u8 = 4;
 /// What a stream is to be connected to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StreamHeader {
-    /// From a client: this goal.
-    Goal(Goal),
-    /// From a server: the goal of the remote forward to which the client gave this number. The
-    /// server has no words for a host (invariant I10).
+    /// From a client: this target.
+    Destination(Destination),
+    /// From a server: the remote forward with this number of the client's. A server cannot name a
+    /// host (invariant I10).
     Remote(u16),
     /// From a client: the server's bench service, if it has one.
     Bench,
 }
 
-/// A stream header as far as its fixed part tells it.
+/// The fixed part of a stream header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamHead(Kind);
 
@@ -42,7 +44,7 @@ enum Kind {
 }
 
 impl StreamHead {
-    /// Reads the fixed part.
+    /// Decodes the fixed part.
     pub fn decode(bytes: [u8; STREAM_HEAD_BYTES]) -> Result<Self, WireError> {
         let [kind, high, low, text_bytes] = bytes;
         let number = u16::from_be_bytes([high, low]);
@@ -57,7 +59,7 @@ impl StreamHead {
         }
     }
 
-    /// Bytes of host or path that follow, at most 255.
+    /// Length of the host or path that follows, at most 255.
     pub fn text_bytes(self) -> usize {
         match self.0 {
             Kind::Tcp { host_bytes, .. } => host_bytes.into(),
@@ -66,16 +68,16 @@ impl StreamHead {
         }
     }
 
-    /// Joins the fixed part with the bytes of host or path.
+    /// Decodes the header from the fixed part and the bytes of the host or path.
     pub fn header(self, text: &[u8]) -> Result<StreamHeader, WireError> {
         let text = str::from_utf8(text).map_err(|_| WireError::NotText)?;
         match self.0 {
             Kind::Tcp { port: 0, .. } => Err(AddressError::BadPort("0".into()).into()),
             Kind::Tcp { port, .. } => {
                 let host = text.parse::<Host>()?;
-                Ok(StreamHeader::Goal(Goal::Tcp(Target { host, port })))
+                Ok(StreamHeader::Destination(Destination::Tcp(Target { host, port })))
             }
-            Kind::Unix { .. } => Ok(StreamHeader::Goal(Goal::Unix(text.parse()?))),
+            Kind::Unix { .. } => Ok(StreamHeader::Destination(Destination::Unix(text.parse()?))),
             Kind::Remote { id } => Ok(StreamHeader::Remote(id)),
             Kind::Bench => Ok(StreamHeader::Bench),
         }
@@ -83,11 +85,13 @@ impl StreamHead {
 }
 
 impl StreamHeader {
-    /// The whole header.
+    /// Encodes the header.
     pub fn encode(&self) -> Vec<u8> {
         let (kind, number, text) = match self {
-            Self::Goal(Goal::Tcp(target)) => (KIND_TCP, target.port, target.host.to_string()),
-            Self::Goal(Goal::Unix(path)) => (KIND_UNIX, 0, path.to_string()),
+            Self::Destination(Destination::Tcp(target)) => {
+                (KIND_TCP, target.port, target.host.to_string())
+            }
+            Self::Destination(Destination::Unix(path)) => (KIND_UNIX, 0, path.to_string()),
             Self::Remote(id) => (KIND_REMOTE, *id, String::new()),
             Self::Bench => (KIND_BENCH, 0, String::new()),
         };

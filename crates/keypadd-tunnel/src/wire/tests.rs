@@ -1,7 +1,10 @@
 use proptest::{collection::vec, prelude::*};
 
 use super::*;
-use crate::forward::{Goal, Listen, RemoteForward};
+use crate::addresses::{
+    forward::{Destination, Listen, RemoteForward},
+    target::Target,
+};
 
 fn decode_frame(bytes: &[u8]) -> Result<Option<Frame>, WireError> {
     let head = FrameHead::decode(*bytes.first_chunk().unwrap());
@@ -16,11 +19,11 @@ fn decode_header(bytes: &[u8]) -> Result<StreamHeader, WireError> {
 }
 
 fn listen(text: &str) -> Listen {
-    format!("{text}:goal:1").parse::<RemoteForward>().unwrap().listen
+    format!("{text}:target:1").parse::<RemoteForward>().unwrap().listen
 }
 
 #[test]
-fn frames_are_these_bytes() {
+fn frames_have_these_encodings() {
     let mut hello = vec![0, 17, 1, 1];
     hello.extend([7; 16]);
     let mut hello_bulk = vec![0, 17, 9, 1];
@@ -57,15 +60,15 @@ fn unknown_types_are_skipped_and_short_bodies_refused() {
     assert_eq!(decode_frame(&[0, 2, 1, 1, 2]), Err(WireError::ShortFrame { kind: 1 }));
     assert_eq!(decode_frame(&[0, 1, 5, 1]), Err(WireError::ShortFrame { kind: 5 }));
     assert_eq!(decode_frame(&[0, 4, 4, 0, 0, 0, 1]), Err(WireError::ShortFrame { kind: 4 }));
-    // The text ends before its length says.
+    // The text is shorter than its length.
     let short = b"\0\x07\x03\0\0\x01\x1f\x90\x02*";
     assert_eq!(decode_frame(short), Err(WireError::ShortFrame { kind: 3 }));
-    // Frames may grow.
+    // Later versions may add fields.
     assert_eq!(decode_frame(&[0, 3, 5, 0, 1, 9]), Ok(Some(Frame::Unlisten { id: 1 })));
 }
 
 #[test]
-fn senseless_listens_are_refused() {
+fn invalid_listens_are_refused() {
     let decode = |body: &[u8]| Frame::decode(3, body);
     assert_eq!(decode(&[0, 0, 7, 0, 0, 0]), Err(WireError::UnknownListen(7)));
     assert_eq!(decode(&[0, 0, 1, 0, 80, 1, 0xff]), Err(WireError::NotText));
@@ -75,11 +78,11 @@ fn senseless_listens_are_refused() {
 }
 
 #[test]
-fn stream_headers_are_these_bytes() {
-    let goal = |goal: Goal| StreamHeader::Goal(goal);
+fn stream_headers_have_these_encodings() {
+    let destination = |destination: Destination| StreamHeader::Destination(destination);
     for (header, bytes) in [
-        (goal(Goal::Tcp("db:5432".parse().unwrap())), &b"\x01\x15\x38\x02db"[..]),
-        (goal(Goal::Unix("/run/x".parse().unwrap())), b"\x02\0\0\x06/run/x"),
+        (destination(Destination::Tcp("db:5432".parse().unwrap())), &b"\x01\x15\x38\x02db"[..]),
+        (destination(Destination::Unix("/run/x".parse().unwrap())), b"\x02\0\0\x06/run/x"),
         (StreamHeader::Remote(0x102), &[3, 1, 2, 0]),
         (StreamHeader::Bench, &[4, 0, 0, 0]),
     ] {
@@ -89,14 +92,14 @@ fn stream_headers_are_these_bytes() {
 }
 
 #[test]
-fn senseless_headers_are_refused() {
+fn invalid_headers_are_refused() {
     assert_eq!(StreamHead::decode([9, 0, 22, 1]), Err(WireError::UnknownKind(9)));
     assert_eq!(StreamHead::decode([1, 0, 22, 0]), Err(WireError::NoHost));
     assert_eq!(StreamHead::decode([2, 0, 0, 0]), Err(WireError::NoHost));
     assert_eq!(StreamHead::decode([2, 0, 22, 1]), Err(WireError::NotZero));
-    // A server cannot name a host: there is no room for one.
+    // A server cannot name a host.
     assert_eq!(StreamHead::decode([3, 0, 22, 1]), Err(WireError::NotZero));
-    // What a bench stream is connected to is the server's own choice.
+    // A client cannot choose the target of a bench stream.
     assert_eq!(StreamHead::decode([4, 0, 22, 0]), Err(WireError::NotZero));
     assert_eq!(StreamHead::decode([4, 0, 0, 1]), Err(WireError::NotZero));
     assert_eq!(decode_header(&[1, 0, 22, 1, 0xff]), Err(WireError::NotText));
@@ -107,7 +110,7 @@ fn senseless_headers_are_refused() {
 
 proptest! {
     #[test]
-    fn any_bytes_are_decoded_or_refused_without_a_panic(
+    fn decoding_never_panics(
         kind in 0..11_u8, head: [u8; 4], bytes in vec(any::<u8>(), 0..300)
     ) {
         let _ = FrameHead::decode(*head.first_chunk().unwrap());
@@ -118,7 +121,7 @@ proptest! {
     }
 
     #[test]
-    fn frames_survive_the_wire(
+    fn frames_round_trip(
         version: u8,
         instance: [u8; 16],
         id: u16,
@@ -143,13 +146,13 @@ proptest! {
     }
 
     #[test]
-    fn headers_survive_the_wire(
+    fn headers_round_trip(
         host in "[a-z0-9][a-z0-9.-]{0,254}", port in 1..=u16::MAX, path in "/[a-z/]{0,105}x",
     ) {
         let host = host.parse().unwrap();
         for header in [
-            StreamHeader::Goal(Goal::Tcp(crate::target::Target { host, port })),
-            StreamHeader::Goal(Goal::Unix(path.parse().unwrap())),
+            StreamHeader::Destination(Destination::Tcp(Target { host, port })),
+            StreamHeader::Destination(Destination::Unix(path.parse().unwrap())),
             StreamHeader::Remote(port),
         ] {
             prop_assert_eq!(decode_header(&header.encode()), Ok(header));
@@ -157,7 +160,7 @@ proptest! {
     }
 
     #[test]
-    fn codes_survive_the_wire(value: u64, byte in 1..=u8::MAX) {
+    fn codes_round_trip(value: u64, byte in 1..=u8::MAX) {
         prop_assert_eq!(StreamCode::from_value(value).value(), value);
         prop_assert_eq!(ListenCode::from_value(byte).map(ListenCode::value), Some(byte));
     }

@@ -1,5 +1,5 @@
-//! Streams to the bench service, and connections that are for measurements alone: they open and take such
-//! streams and nothing else, at both ends, whatever is permitted.
+//! Bench streams, and sessions for measurements: these carry bench streams only, at both ends,
+//! whatever the permits.
 
 use std::{io, net::SocketAddr, sync::Arc};
 
@@ -10,22 +10,22 @@ use keypadd_provider::{
 };
 use keypadd_tunnel::{
     AuthError, BenchForward, Bind, Client, ClientError, ClientSession, ClientSettings, Forward,
-    Listen, Peers,
-    wire::{CONNECTED, Frame, Instance, ListenCode, StreamCode, StreamHeader, VERSION},
+    Listen,
+    wire::{CONNECTED, Frame, ListenCode, StreamCode, StreamHeader},
 };
-use quinn::{Connection, Endpoint, RecvStream, SendStream};
+use quinn::Connection;
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::support::*;
+use crate::{hostile::*, support::*};
 
-/// What protects a connection.
+/// The packet protection of a connection.
 #[derive(Clone, Copy, Debug)]
-struct How {
+struct Setup {
     suite: Protection,
     kex: Group,
 }
 
-impl How {
+impl Setup {
     fn suite(suite: impl Into<Protection>) -> Self {
         Self { suite: suite.into(), kex: KeyExchange::X25519.into() }
     }
@@ -35,22 +35,22 @@ impl How {
     }
 }
 
-/// Connections for measurements alone: one by its suite, one by its key exchange.
-fn measured() -> [How; 2] {
+/// Sessions for measurements: one by its suite, one by its key exchange.
+fn measurement_setups() -> [Setup; 2] {
     let kex = MeasureKeyExchange::Modp768.into();
-    [How::suite(MeasureSuite::NULL_HMAC_SHA1), How { kex, ..How::suite(Suite::AES_128_GCM) }]
+    [Setup::suite(MeasureSuite::NULL_HMAC_SHA1), Setup { kex, ..Setup::suite(Suite::AES_128_GCM) }]
 }
 
 fn bench_forward() -> Forward {
     Forward::Bench(BenchForward { bind: Bind::Loopback, port: 0 })
 }
 
-/// A server that is protected like this, permits everything, and has a bench service there.
-fn server(key: &Arc<PrivateKey>, how: How, bench: Option<SocketAddr>) -> RunningServer {
+/// A server with this protection that permits everything and has this bench service.
+fn server(key: &Arc<PrivateKey>, setup: Setup, bench: Option<SocketAddr>) -> RunningServer {
     let own = new_key();
     let permits = ["*:*", "listen *:*"];
     RunningServer::start_as(Arc::clone(&own), key.public(), &permits, |settings| {
-        settings.crypto = server_config(&how.crypto(&own), settings.peers.clone()).unwrap();
+        settings.crypto = server_config(&setup.crypto(&own), settings.peers.clone()).unwrap();
         settings.bench = bench;
     })
 }
@@ -58,44 +58,18 @@ fn server(key: &Arc<PrivateKey>, how: How, bench: Option<SocketAddr>) -> Running
 fn settings(
     server: (SocketAddr, PublicKey),
     key: &Arc<PrivateKey>,
-    how: How,
+    setup: Setup,
     forwards: Vec<Forward>,
 ) -> ClientSettings {
-    ClientSettings {
-        server: server.0.to_string().parse().unwrap(),
-        crypto: client_config(&how.crypto(key), server.1).unwrap(),
-        name: None,
-        forwards,
-        transport: <_>::default(),
-        connect_timeout: std::time::Duration::from_secs(20),
-        instance: Instance([1; 16]),
-    }
+    let crypto = client_config(&setup.crypto(key), server.1).unwrap();
+    settings_for(server.0, crypto, forwards)
 }
 
-/// A peer of our own making, past its hello.
-async fn raw(server: &RunningServer, key: &Arc<PrivateKey>, how: How) -> Raw {
-    let endpoint = Endpoint::client("[::1]:0".parse().unwrap()).unwrap();
-    let config = client_config(&how.crypto(key), server.key).unwrap();
-    let config = quinn::ClientConfig::new(config);
-    let connecting = endpoint.connect_with(config, server.address, "keypadd").unwrap();
-    let connection = within(connecting).await.unwrap();
-    let (mut send, mut recv) = connection.open_bi().await.unwrap();
-    let hello = Frame::HelloClient { version: VERSION, instance: Instance([9; 16]) };
-    send.write_all(&hello.encode()).await.unwrap();
-    let heard = within(keypadd_tunnel::read_frame(&mut recv)).await.unwrap();
-    assert_eq!(heard, Frame::HelloServer { version: VERSION });
-    let heard = within(keypadd_tunnel::read_frame(&mut recv)).await.unwrap();
-    assert!(matches!(heard, Frame::BulkOffer { .. }), "{heard:?}");
-    Raw { connection, control: (send, recv), _endpoint: endpoint }
+async fn raw(server: &RunningServer, key: &Arc<PrivateKey>, setup: Setup) -> RawPeer {
+    RawPeer::connect(server, client_config(&setup.crypto(key), server.key).unwrap()).await
 }
 
-struct Raw {
-    connection: Connection,
-    control: (SendStream, RecvStream),
-    _endpoint: Endpoint,
-}
-
-/// How the other end answers a stream that begins with these bytes.
+/// How the other end answers a stream with this header.
 async fn answer(connection: &Connection, header: &StreamHeader) -> Result<(), StreamCode> {
     let (mut send, mut recv) = connection.open_bi().await.unwrap();
     send.write_all(&header.encode()).await.unwrap();
@@ -113,131 +87,131 @@ async fn answer(connection: &Connection, header: &StreamHeader) -> Result<(), St
 }
 
 fn to(target: &TcpListener) -> StreamHeader {
-    StreamHeader::Goal(keypadd_tunnel::Goal::Tcp(
+    StreamHeader::Destination(keypadd_tunnel::Destination::Tcp(
         target.local_addr().unwrap().to_string().parse().unwrap(),
     ))
 }
 
-/// Nobody has connected; asked after something that came later has.
+/// Checks that no connection has arrived; called after a later one has.
 async fn assert_unused(listener: &TcpListener) {
     let accepted = tokio::time::timeout(std::time::Duration::ZERO, listener.accept()).await;
-    assert!(accepted.is_err(), "somebody came through");
+    assert!(accepted.is_err(), "a connection arrived");
 }
 
 #[tokio::test]
 async fn bench_streams_reach_the_service_over_every_suite_and_key_exchange() {
     let service = listener().await;
-    let groups = Group::all().map(|kex| How { kex, ..How::suite(Suite::AES_128_GCM) });
-    for how in Protection::all().map(How::suite).chain(groups) {
+    let groups = Group::all().map(|kex| Setup { kex, ..Setup::suite(Suite::AES_128_GCM) });
+    for setup in Protection::all().map(Setup::suite).chain(groups) {
         let key = new_key();
-        let server = server(&key, how, service.local_addr().ok());
-        let settings = settings((server.address, server.key), &key, how, vec![bench_forward()]);
+        let server = server(&key, setup, service.local_addr().ok());
+        let settings = settings((server.address, server.key), &key, setup, vec![bench_forward()]);
         let client = RunningClient::start(settings).await;
         let live = client.sessions.live();
-        assert_eq!(live[0].handshake().suite, how.suite);
-        assert_eq!(live[0].handshake().kex, how.kex);
-        let mut here = TcpStream::connect(client.entrances[0]).await.unwrap();
-        let mut there = talks(&mut here, &service).await;
-        swap_a_byte(&mut here, &mut there).await;
+        assert_eq!(live[0].handshake().suite, setup.suite);
+        assert_eq!(live[0].handshake().kex, setup.kex);
+        let mut here = TcpStream::connect(client.listeners[0]).await.unwrap();
+        let mut there = assert_reaches(&mut here, &service).await;
+        send_bytes_both_ways(&mut here, &mut there).await;
     }
 }
 
 #[tokio::test]
 async fn a_server_without_the_service_refuses_bench_streams() {
     let key = new_key();
-    let how = How::suite(Suite::AES_128_GCM);
-    let server = server(&key, how, None);
-    let raw = raw(&server, &key, how).await;
+    let setup = Setup::suite(Suite::AES_128_GCM);
+    let server = server(&key, setup, None);
+    let raw = raw(&server, &key, setup).await;
     let refused = Err(StreamCode::NotPermitted);
     assert_eq!(answer(&raw.connection, &StreamHeader::Bench).await, refused);
     let target = listener().await;
-    assert_eq!(answer(&raw.connection, &to(&target)).await, Ok(()), "others go on");
+    assert_eq!(answer(&raw.connection, &to(&target)).await, Ok(()), "other streams still work");
 }
 
 #[tokio::test]
 async fn a_measure_connection_gets_nothing_but_the_service_from_its_server() {
-    for how in measured() {
-        nothing_but_the_service(how).await;
+    for setup in measurement_setups() {
+        nothing_but_the_service(setup).await;
     }
 }
 
-async fn nothing_but_the_service(how: How) {
+async fn nothing_but_the_service(setup: Setup) {
     let (service, target) = (listener().await, listener().await);
     let key = new_key();
-    let server = server(&key, how, service.local_addr().ok());
-    let Raw { connection, control: (mut say, mut hear), _endpoint } = raw(&server, &key, how).await;
+    let server = server(&key, setup, service.local_addr().ok());
+    let mut raw = raw(&server, &key, setup).await;
+    let (send, recv) = &mut raw.control;
+    let connection = &raw.connection;
     let refused = Err(StreamCode::NotPermitted);
-    assert_eq!(answer(&connection, &to(&target)).await, refused);
-    let socket = StreamHeader::Goal(keypadd_tunnel::Goal::Unix("/run/x".parse().unwrap()));
-    assert_eq!(answer(&connection, &socket).await, refused);
-    assert_eq!(answer(&connection, &StreamHeader::Remote(0)).await, Err(StreamCode::BadHeader));
+    assert_eq!(answer(connection, &to(&target)).await, refused);
+    let socket =
+        StreamHeader::Destination(keypadd_tunnel::Destination::Unix("/run/x".parse().unwrap()));
+    assert_eq!(answer(connection, &socket).await, refused);
+    assert_eq!(answer(connection, &StreamHeader::Remote(0)).await, Err(StreamCode::BadHeader));
     for (id, listen) in [
         (0, Listen::Tcp { bind: Bind::Loopback, port: 0 }),
         (1, Listen::Unix("/tmp/keypadd-nobody-listens".parse().unwrap())),
     ] {
-        say.write_all(&Frame::Listen { id, listen }.encode()).await.unwrap();
-        let heard = within(keypadd_tunnel::read_frame(&mut hear)).await.unwrap();
-        assert_eq!(heard, Frame::Listening { id, outcome: Err(ListenCode::NotPermitted) });
+        send.write_all(&Frame::Listen { id, listen }.encode()).await.unwrap();
+        let refused = Frame::Listening { id, outcome: Err(ListenCode::NotPermitted) };
+        assert_eq!(receive(recv).await, refused);
     }
-    assert_eq!(answer(&connection, &StreamHeader::Bench).await, Ok(()));
+    assert_eq!(answer(connection, &StreamHeader::Bench).await, Ok(()));
     accept(&service).await;
     assert_unused(&target).await;
 }
 
-/// A server of our own making that would give a measure connection everything, and its client.
-async fn client_of_a_made_server(how: How, forwards: Vec<Forward>) -> (Raw, Client, ClientSession) {
-    let (own, key) = (new_key(), new_key());
-    let peers = Arc::new(Peers::new([allowed_peer(key.public(), &[])]).unwrap());
-    let config = server_config(&how.crypto(&own), peers).unwrap();
-    let config = quinn::ServerConfig::with_crypto(config);
-    let endpoint = Endpoint::server(config, "[::1]:0".parse().unwrap()).unwrap();
-    let address = endpoint.local_addr().unwrap();
-    let client = tokio::spawn(connected(settings((address, own.public()), &key, how, forwards)));
-    let connection = within(endpoint.accept()).await.unwrap().await.unwrap();
-    let (mut send, mut recv) = within(connection.accept_bi()).await.unwrap();
-    let heard = within(keypadd_tunnel::read_frame(&mut recv)).await.unwrap();
-    assert!(matches!(heard, Frame::HelloClient { .. }));
-    send.write_all(&Frame::HelloServer { version: VERSION }.encode()).await.unwrap();
+/// A server that the test plays, and a client connected to it.
+async fn client_of_a_raw_server(
+    setup: Setup,
+    forwards: Vec<Forward>,
+) -> (RawPeer, Client, ClientSession) {
+    let key = new_key();
+    let (endpoint, address, server) = raw_server(&setup.crypto(&new_key()), key.public());
+    let settings = settings((address, server), &key, setup, forwards);
+    let client = tokio::spawn(connect_client(settings));
+    let raw = RawPeer::accept(endpoint).await;
     let (client, session) = within(client).await.unwrap();
-    (Raw { connection, control: (send, recv), _endpoint: endpoint }, client, session)
+    (raw, client, session)
 }
 
 #[tokio::test]
 async fn a_client_asks_a_measure_connection_for_nothing_but_the_service() {
-    for how in measured() {
-        asks_for_nothing_else(how).await;
+    for setup in measurement_setups() {
+        requests_nothing_else(setup).await;
     }
 }
 
-async fn asks_for_nothing_else(how: How) {
+async fn requests_nothing_else(setup: Setup) {
     let target = listener().await;
     let target_address = target.local_addr().unwrap();
     let texts = [&format!("0:{target_address}"), "-D 0", &format!("-R 0:{target_address}")];
     let mut forwards: Vec<_> = texts.into_iter().map(forward).collect();
     forwards.push(bench_forward());
-    let (raw, client, session) = client_of_a_made_server(how, forwards).await;
+    let (raw, client, session) = client_of_a_raw_server(setup, forwards).await;
 
     let [(_, outcome)] = &session.remote_forwards()[..] else { panic!("one remote forward") };
     assert_eq!(*outcome, Err(ListenCode::NotPermitted));
     assert!(session.all_listening().is_err());
-    let goal = target_address.to_string().parse().unwrap();
-    let carried = client.carry(&session, &goal, tokio::io::empty(), tokio::io::sink()).await;
+    let destination = target_address.to_string().parse().unwrap();
+    let forwarded =
+        client.forward_stdio(&session, &destination, tokio::io::empty(), tokio::io::sink()).await;
     let code = StreamCode::NotPermitted;
-    assert!(matches!(carried, Err(ClientError::Refused { code: found, .. }) if found == code));
+    assert!(matches!(forwarded, Err(ClientError::Refused { code: found, .. }) if found == code));
 
-    let entrances: Vec<_> = addresses(&client).iter().map(|all| all.first().copied()).collect();
-    let [Some(local), Some(_), None, Some(bench)] = entrances[..] else { panic!("{entrances:?}") };
+    let listeners: Vec<_> = addresses(&client).iter().map(|all| all.first().copied()).collect();
+    let [Some(local), Some(_), None, Some(bench)] = listeners[..] else { panic!("{listeners:?}") };
     let running = async {
         let mut refused = TcpStream::connect(local).await.unwrap();
         let ended = read_all(&mut refused).await;
         assert_eq!(ended.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
         let _measured = TcpStream::connect(bench).await.unwrap();
-        // The first stream that the server sees is that one: of the others it was told nothing.
+        // It is the first stream at the server: none was opened for the others.
         let (_send, mut recv) = within(raw.connection.accept_bi()).await.unwrap();
         let mut header = [0xff; 4];
         within(recv.read_exact(&mut header)).await.unwrap();
         assert_eq!(header[..], StreamHeader::Bench.encode());
-        // Nor does a stream of the server's come through.
+        // The client refuses the server's streams as well.
         let remote = answer(&raw.connection, &StreamHeader::Remote(0)).await;
         assert_eq!(remote, Err(StreamCode::NotPermitted));
         assert_unused(&target).await;
@@ -247,18 +221,18 @@ async fn asks_for_nothing_else(how: How) {
         () = client.run(Some(session), std::future::pending()) => {}
     }
     client.close().await;
-    // And on the control stream nothing followed the hello.
+    // Nothing followed the hello on the control stream.
     let (_, mut recv) = raw.control;
     let mut byte = [0];
     assert!(!matches!(within(recv.read(&mut byte)).await, Ok(Some(1..))));
 }
 
 #[tokio::test]
-async fn a_server_of_tunnels_shakes_no_hands_for_measurements() {
+async fn a_server_for_tunnels_refuses_handshakes_for_measurements() {
     let key = new_key();
     let server = RunningServer::start(key.public(), &["*:*"]);
-    let refused = async |how: How| {
-        let settings = settings((server.address, server.key), &key, how, Vec::new());
+    let refused = async |setup: Setup| {
+        let settings = settings((server.address, server.key), &key, setup, Vec::new());
         let client = Client::bind(settings).await.unwrap();
         match within(client.connect()).await.expect_err("it connected") {
             ClientError::Auth { cause, .. } => cause,
@@ -267,11 +241,11 @@ async fn a_server_of_tunnels_shakes_no_hands_for_measurements() {
     };
     for suite in MeasureSuite::ALL {
         let lists = format!("no common suite: offered {suite}; allowed aes-128-gcm");
-        assert_eq!(refused(How::suite(suite)).await, AuthError::NoCommonSuite(lists));
+        assert_eq!(refused(Setup::suite(suite)).await, AuthError::NoCommonSuite(lists));
     }
     for kex in MeasureKeyExchange::ALL {
         let lists = format!("no common key exchange: offered {kex}; allowed x25519");
-        let how = How { kex: kex.into(), ..How::suite(Suite::AES_128_GCM) };
-        assert_eq!(refused(how).await, AuthError::NoCommonKeyExchange(lists));
+        let setup = Setup { kex: kex.into(), ..Setup::suite(Suite::AES_128_GCM) };
+        assert_eq!(refused(setup).await, AuthError::NoCommonKeyExchange(lists));
     }
 }

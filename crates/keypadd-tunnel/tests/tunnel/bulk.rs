@@ -1,4 +1,4 @@
-//! Bulk streams on a connection of their own, and streams that nobody reads.
+//! Bulk streams on their own connection, and streams that are not read.
 
 use std::time::Duration;
 
@@ -12,45 +12,42 @@ use tokio::{
 
 use crate::support::*;
 
-/// Sends noise through a connection both ways at once and compares it.
-async fn carry_both_ways(here: &mut TcpStream, there: &mut TcpStream, seed: u64, bytes: usize) {
+/// Transfers data both ways at once and compares.
+async fn transfer_both_ways(here: &mut TcpStream, there: &mut TcpStream, seed: u64, bytes: usize) {
     let (up, down) = (noise(seed, bytes), noise(seed + 1, bytes));
-    let (mut up_heard, mut down_heard) = (vec![0; bytes], vec![0; bytes]);
+    let (mut up_received, mut down_received) = (vec![0; bytes], vec![0; bytes]);
     let (mut here_reads, mut here_writes) = here.split();
     let (mut there_reads, mut there_writes) = there.split();
     let (one, two, three, four) = within(async {
         tokio::join!(
             here_writes.write_all(&up),
-            there_reads.read_exact(&mut up_heard),
+            there_reads.read_exact(&mut up_received),
             there_writes.write_all(&down),
-            here_reads.read_exact(&mut down_heard),
+            here_reads.read_exact(&mut down_received),
         )
     })
     .await;
     one.and(two).and(three).and(four).unwrap();
-    assert!(up == up_heard && down == down_heard, "seed {seed}");
+    assert!(up == up_received && down == down_received, "seed {seed}");
 }
 
-/// The connections of the one session that the server has.
+/// The number of connections of the server's only session.
 fn connections(tunnel: &Tunnel) -> usize {
     tunnel.server.sessions.live().first().map_or(0, |session| session.keys().count())
 }
 
 #[tokio::test]
 async fn bulk_moves_to_a_connection_of_its_own_and_back_without_losing_a_byte() {
-    let target = listener().await;
-    let tunnel = Tunnel::to(&target).await;
-    let mut here = tunnel.enter().await;
-    let mut there = accept(&target).await;
-    swap_a_byte(&mut here, &mut there).await;
-    assert_eq!(connections(&tunnel), 1, "a keystroke needs no other connection");
+    let (_target, tunnel, mut here, mut there) = Tunnel::with_connection().await;
+    send_bytes_both_ways(&mut here, &mut there).await;
+    assert_eq!(connections(&tunnel), 1, "a keystroke needs no second connection");
 
     for round in 0..3 {
-        carry_both_ways(&mut here, &mut there, 2 * round, 8 << 20).await;
-        until("bulk has a connection of its own", || connections(&tunnel) == 2).await;
-        // Both directions go back meanwhile.
+        transfer_both_ways(&mut here, &mut there, 2 * round, 8 << 20).await;
+        until("there is a bulk connection", || connections(&tunnel) == 2).await;
+        // Both directions return to the sparse connection meanwhile.
         sleep(Duration::from_millis(1500)).await;
-        swap_a_byte(&mut here, &mut there).await;
+        send_bytes_both_ways(&mut here, &mut there).await;
     }
     here.shutdown().await.unwrap();
     assert_eq!(read_all(&mut there).await.unwrap(), b"");
@@ -59,9 +56,9 @@ async fn bulk_moves_to_a_connection_of_its_own_and_back_without_losing_a_byte() 
         there.write_all(&late).await.unwrap();
         there.shutdown().await.unwrap();
     };
-    let (_, heard) = tokio::join!(answering, read_all(&mut here));
-    assert!(heard.unwrap() == late);
-    until("both ends forget it", || tunnel.open() == (0, 0)).await;
+    let (_, received) = tokio::join!(answering, read_all(&mut here));
+    assert!(received.unwrap() == late);
+    until("both ends have closed it", || tunnel.open() == (0, 0)).await;
 }
 
 #[tokio::test]
@@ -71,19 +68,19 @@ async fn a_bulk_stream_that_is_reset_at_either_end_is_reset_at_the_other() {
     for cut_here in [true, false] {
         let mut here = tunnel.enter().await;
         let mut there = accept(&target).await;
-        carry_both_ways(&mut here, &mut there, 3, 4 << 20).await;
+        transfer_both_ways(&mut here, &mut there, 3, 4 << 20).await;
         let (cut, mut left) = if cut_here { (here, there) } else { (there, here) };
         reset(cut);
         assert_reset(&mut left).await;
     }
-    until("both ends forget them", || tunnel.open() == (0, 0)).await;
-    // The session goes on.
+    until("both ends have closed them", || tunnel.open() == (0, 0)).await;
+    // The session still works.
     let mut here = tunnel.enter().await;
-    talks(&mut here, &target).await;
+    assert_reaches(&mut here, &target).await;
 }
 
 #[tokio::test]
-async fn streams_that_nobody_reads_cost_the_others_nothing() {
+async fn streams_that_are_not_read_do_not_affect_others() {
     const STALLED: usize = 80;
     const BYTES: usize = 4 << 20;
     let target = listener().await;
@@ -93,9 +90,9 @@ async fn streams_that_nobody_reads_cost_the_others_nothing() {
     for number in 0..2 * STALLED {
         let mut here = tunnel.enter().await;
         let mut there = accept(&target).await;
-        // A quarter of them have been read for a while, and are bulk by then.
+        // A quarter of them have been read for a while, and so are bulk.
         if number % 4 == 0 {
-            carry_both_ways(&mut here, &mut there, number as u64, 512 << 10).await;
+            transfer_both_ways(&mut here, &mut there, number as u64, 512 << 10).await;
         }
         let (mut writes, unread) = if number % 2 == 0 { (here, there) } else { (there, here) };
         held.push(unread);
@@ -104,15 +101,15 @@ async fn streams_that_nobody_reads_cost_the_others_nothing() {
             writes
         });
     }
-    until("all sessions carry them", || tunnel.open().0 >= 2 * STALLED as u64).await;
+    until("all streams are open", || tunnel.open().0 >= 2 * STALLED as u64).await;
     sleep(Duration::from_millis(500)).await;
 
     let mut here = tunnel.enter().await;
     let mut there = accept(&target).await;
     for _ in 0..20 {
-        swap_a_byte(&mut here, &mut there).await;
+        send_bytes_both_ways(&mut here, &mut there).await;
     }
-    carry_both_ways(&mut here, &mut there, 7, 16 << 20).await;
+    transfer_both_ways(&mut here, &mut there, 7, 16 << 20).await;
     drop((held, writing));
 }
 
@@ -132,8 +129,8 @@ async fn stopped_readers_that_hold_many_windows_leave_the_others_theirs() {
     for number in 0..2 * STALLED {
         let mut here = tunnel.enter().await;
         let mut there = accept(&target).await;
-        // They are bulk by then, so that each holds its window of the bulk connection.
-        carry_both_ways(&mut here, &mut there, number as u64, 256 << 10).await;
+        // They are bulk then, so each holds its window of the bulk connection.
+        transfer_both_ways(&mut here, &mut there, number as u64, 256 << 10).await;
         let (mut writes, unread) = if number % 2 == 0 { (here, there) } else { (there, here) };
         held.push(unread);
         writing.spawn(async move {
@@ -143,21 +140,18 @@ async fn stopped_readers_that_hold_many_windows_leave_the_others_theirs() {
     }
     let mut here = tunnel.enter().await;
     let mut there = accept(&target).await;
-    carry_both_ways(&mut here, &mut there, 7, 16 << 20).await;
+    transfer_both_ways(&mut here, &mut there, 7, 16 << 20).await;
     drop((held, writing));
 }
 
 #[tokio::test]
 async fn a_stream_that_nobody_reads_needs_no_bulk_connection() {
-    let target = listener().await;
-    let tunnel = Tunnel::to(&target).await;
-    let mut here = tunnel.enter().await;
-    let mut there = accept(&target).await;
-    swap_a_byte(&mut here, &mut there).await;
-    // Until both kernels and the stream's window are full.
+    let (_target, tunnel, mut here, mut there) = Tunnel::with_connection().await;
+    send_bytes_both_ways(&mut here, &mut there).await;
+    // Until both kernels' buffers and the stream's window are full.
     while timeout(Duration::from_secs(1), there.write_all(&[0x5a; 64 << 10])).await.is_ok() {}
     assert_eq!(connections(&tunnel), 1);
-    // Once it is read it is bulk.
+    // Once it is read, it is bulk.
     let reading = async {
         let mut buffer = vec![0; 64 << 10];
         loop {

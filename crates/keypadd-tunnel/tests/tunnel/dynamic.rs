@@ -1,4 +1,4 @@
-//! Dynamic forwards: SOCKS5 as a program speaks it.
+//! Dynamic forwards, over SOCKS5.
 
 use std::net::SocketAddr;
 
@@ -9,7 +9,7 @@ use tokio::{
 
 use crate::support::*;
 
-/// A request for CONNECT to an address in SOCKS's own form.
+/// A CONNECT request for an encoded address.
 fn connect(address: &[u8], port: u16) -> Vec<u8> {
     [b"\x05\x01\x00", address, &port.to_be_bytes()[..]].concat()
 }
@@ -22,43 +22,25 @@ fn name(name: &str, port: u16) -> Vec<u8> {
     connect(&[&[3, name.len() as u8], name.as_bytes()].concat(), port)
 }
 
-/// Greets the proxy and asks: the connection and the first two bytes of the reply.
-async fn ask(proxy: SocketAddr, request: &[u8]) -> (TcpStream, [u8; 2]) {
+/// Sends a request; returns the connection and the first two bytes of the reply.
+async fn request(proxy: SocketAddr, bytes: &[u8]) -> (TcpStream, [u8; 2]) {
     let mut stream = TcpStream::connect(proxy).await.unwrap();
     stream.write_all(b"\x05\x01\x00").await.unwrap();
     let mut method = [0; 2];
     within(stream.read_exact(&mut method)).await.unwrap();
     assert_eq!(method, [5, 0]);
-    stream.write_all(request).await.unwrap();
+    stream.write_all(bytes).await.unwrap();
     let mut reply = [0; 10];
     within(stream.read_exact(&mut reply)).await.unwrap();
     assert_eq!(reply[2..], [0, 1, 0, 0, 0, 0, 0, 0]);
     (stream, [reply[0], reply[1]])
 }
 
-/// The code of a refusal, after which the connection has ended in order.
-async fn refused(proxy: SocketAddr, request: &[u8]) -> u8 {
-    let (mut stream, [5, code]) = ask(proxy, request).await else { panic!("not SOCKS5") };
+/// Sends a request that is refused; returns the code and checks that the connection ends in order.
+async fn refused(proxy: SocketAddr, bytes: &[u8]) -> u8 {
+    let (mut stream, [5, code]) = request(proxy, bytes).await else { panic!("not SOCKS5") };
     assert_eq!(read_all(&mut stream).await.unwrap(), b"");
     code
-}
-
-async fn exchange(mut near: TcpStream, target: &TcpListener) {
-    let mut far = accept(target).await;
-    let (question, answer) = (noise(3, 150_000), noise(4, 150_000));
-    let ask = async {
-        near.write_all(&question).await.unwrap();
-        near.shutdown().await.unwrap();
-        read_all(&mut near).await.unwrap()
-    };
-    let reply = async {
-        let heard = read_all(&mut far).await.unwrap();
-        far.write_all(&answer).await.unwrap();
-        drop(far);
-        heard
-    };
-    let (at_near, at_far) = within(async { tokio::join!(ask, reply) }).await;
-    assert!(at_far == question && at_near == answer);
 }
 
 #[tokio::test]
@@ -69,22 +51,22 @@ async fn targets_are_reached_by_ipv4_ipv6_and_name() {
     let port6 = target6.local_addr().unwrap().port();
     let tunnel = Tunnel::start(&["localhost:*"], &["-D 0"]).await;
     for proxy in tunnel.addresses[0].clone() {
-        let (near, reply) = ask(proxy, &v4(port)).await;
+        let (near, reply) = request(proxy, &v4(port)).await;
         assert_eq!(reply, [5, 0]);
-        exchange(near, &target).await;
-        let (near, reply) = ask(proxy, &name("localhost", port)).await;
+        exchange(near, accept(&target).await).await;
+        let (near, reply) = request(proxy, &name("localhost", port)).await;
         assert_eq!(reply, [5, 0]);
-        exchange(near, &target).await;
+        exchange(near, accept(&target).await).await;
         let six = connect(b"\x04\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x01", port6);
-        let (near, reply) = ask(proxy, &six).await;
+        let (near, reply) = request(proxy, &six).await;
         assert_eq!(reply, [5, 0]);
-        exchange(near, &target6).await;
+        exchange(near, accept(&target6).await).await;
     }
-    until("all is over", || tunnel.open() == (0, 0)).await;
+    until("all connections are closed", || tunnel.open() == (0, 0)).await;
 }
 
 #[tokio::test]
-async fn refusals_have_the_numbers_of_the_rfc() {
+async fn refusals_have_the_codes_of_the_rfc() {
     let closed = listener().await.local_addr().unwrap().port();
     let unpermitted = listener().await.local_addr().unwrap().port();
     let permits = [format!("*:{closed}"), "no-such-name.invalid:1".into()];
@@ -102,31 +84,31 @@ async fn refusals_have_the_numbers_of_the_rfc() {
 }
 
 #[tokio::test]
-async fn who_offers_no_usable_method_is_told_and_another_protocol_is_not_answered() {
+async fn unsupported_methods_are_refused_and_other_protocols_get_no_reply() {
     let tunnel = Tunnel::start(&["*:*"], &["-D 0"]).await;
-    for (said, answer) in [
+    for (sent, answer) in [
         (&b"\x05\x01\x02"[..], &b"\x05\xff"[..]),
         (b"\x04\x01\x00\x50\x7f\x00\x00\x01\x00", b""),
         (b"GET http://example/ HTTP/1.1\r\n\r\n", b""),
     ] {
         let mut stream = TcpStream::connect(tunnel.addresses[0][0]).await.unwrap();
-        stream.write_all(said).await.unwrap();
-        let mut heard = Vec::new();
-        // What was not read may end the connection with a reset.
-        let _ = within(stream.read_to_end(&mut heard)).await;
-        assert_eq!(heard, answer);
+        stream.write_all(sent).await.unwrap();
+        let mut received = Vec::new();
+        // Unread data may reset the connection.
+        let _ = within(stream.read_to_end(&mut received)).await;
+        assert_eq!(received, answer);
     }
 }
 
 #[tokio::test]
-async fn a_reset_goes_through_a_proxied_connection_both_ways() {
+async fn resets_pass_both_ways_through_the_proxy() {
     let target = listener().await;
     let port = target.local_addr().unwrap().port();
     let tunnel = Tunnel::start(&["*:*"], &["-D 0"]).await;
-    let (mut near, _) = ask(tunnel.addresses[0][0], &v4(port)).await;
+    let (mut near, _) = request(tunnel.addresses[0][0], &v4(port)).await;
     reset(accept(&target).await);
     assert_reset(&mut near).await;
-    let (near, _) = ask(tunnel.addresses[0][0], &v4(port)).await;
+    let (near, _) = request(tunnel.addresses[0][0], &v4(port)).await;
     let mut far = accept(&target).await;
     reset(near);
     assert_reset(&mut far).await;

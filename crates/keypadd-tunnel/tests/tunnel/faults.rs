@@ -1,5 +1,5 @@
-//! A fault inside ends one connection, or none: a number that is sealed twice and panics at a server
-//! with several sessions, a filler that panics.
+//! An internal fault ends one connection at most: a packet number sealed twice, a panic at a server
+//! with several sessions, and a panic of the pool filler.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -22,16 +22,16 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use tracing::Level;
 
-use crate::hostile::{connect, connected, control, hello, welcome};
+use crate::hostile::{connect, control, hello, open_valid_stream, welcome};
 use crate::support::*;
 
-/// A server that has an interposer at its end of each connection, and a target.
+/// A server with an interposer in each connection, and a target.
 struct Site<I> {
     server: RunningServer,
     meters: Arc<Meters>,
-    /// In the order in which the connections began.
+    /// By order of the connections.
     ends: Arc<Mutex<Vec<Arc<I>>>>,
-    /// What the server lets in.
+    /// The key that the server accepts.
     key: Arc<PrivateKey>,
     target: TcpListener,
 }
@@ -59,59 +59,59 @@ impl<I: Interposer + Default + 'static> Site<I> {
         Arc::clone(&self.ends.lock().unwrap()[nth])
     }
 
-    /// A client with a connection through its forward.
+    /// Starts a client with a connection through its forward.
     async fn client(&self, instance: u8) -> (RunningClient, TcpStream, TcpStream) {
         let forward = format!("0:{}", self.target.local_addr().unwrap());
         let instance = Instance([instance; 16]);
         let settings = client_settings(&self.server, &self.key, &[&forward]);
         let client = RunningClient::start(ClientSettings { instance, ..settings }).await;
-        let here = TcpStream::connect(client.entrances[0]).await.unwrap();
+        let here = TcpStream::connect(client.listeners[0]).await.unwrap();
         let there = accept(&self.target).await;
         (client, here, there)
     }
 
-    /// A session that carries all the time.
+    /// Starts a session that transfers data all the time.
     async fn survivor(&self, instance: u8) -> Survivor {
         let (client, mut here, mut there) = self.client(instance).await;
         let rounds = Arc::new(AtomicU64::new(0));
-        let carried = Arc::clone(&rounds);
-        let carrying = tokio::spawn(async move {
+        let counter = Arc::clone(&rounds);
+        let transferring = tokio::spawn(async move {
             for seed in 0.. {
-                carry(&mut here, &mut there, seed).await;
-                carried.fetch_add(1, Relaxed);
+                transfer(&mut here, &mut there, seed).await;
+                counter.fetch_add(1, Relaxed);
             }
         });
         let sessions = self.server.sessions.clone();
         let id = sessions.status().last().unwrap().id;
-        let survivor = Survivor { id, client, sessions, rounds, carrying };
+        let survivor = Survivor { id, client, sessions, rounds, transferring };
         survivor.goes_on().await;
         survivor
     }
 }
 
-/// A session that carries all the time, and shall go on doing so.
+/// A session that must go on transferring data.
 struct Survivor {
     id: u64,
     client: RunningClient,
     /// The server's.
     sessions: Sessions,
     rounds: Arc<AtomicU64>,
-    carrying: JoinHandle<()>,
+    transferring: JoinHandle<()>,
 }
 
 impl Survivor {
-    /// It carries a few rounds more, over the session that it has had from its start.
+    /// Waits for a few more rounds over the same session.
     async fn goes_on(&self) {
         let before = self.rounds.load(Relaxed);
-        until("the other session goes on", || {
-            assert!(!self.carrying.is_finished(), "the other session has failed");
+        until("the other session transfers more", || {
+            assert!(!self.transferring.is_finished(), "the other session has failed");
             self.is_listed() && self.rounds.load(Relaxed) >= before + 4
         })
         .await;
         assert!(self.client.reconnects().is_empty());
     }
 
-    /// Asks for the figures, which locks what connections publish.
+    /// Reads the status, which locks what connections publish.
     fn is_listed(&self) -> bool {
         self.sessions.status().iter().any(|session| session.id == self.id)
     }
@@ -119,21 +119,21 @@ impl Survivor {
 
 impl Drop for Survivor {
     fn drop(&mut self) {
-        self.carrying.abort();
+        self.transferring.abort();
     }
 }
 
 /// The type of an application's CONNECTION_CLOSE (RFC 9000 19.19).
 const APPLICATION_CLOSE: u8 = 0x1d;
 
-/// Seals as quinn asks, but for one packet of the 1-RTT space, which it seals twice when it is told to.
+/// Seals one packet of the 1-RTT space twice when armed.
 #[derive(Default)]
 struct Repeats {
     is_armed: AtomicBool,
-    /// Packets that were sealed twice, and what of the second time was not zeros.
+    /// Packets sealed twice, and bytes of later ciphertexts that are not zero.
     repeated: AtomicU64,
     leaked: AtomicU64,
-    /// Plaintexts of packets from then on.
+    /// Plaintexts of the later packets.
     since: Mutex<Vec<Vec<u8>>>,
 }
 
@@ -161,8 +161,8 @@ impl Interposer for Repeats {
     }
 }
 
-/// A quarter of a MiB through a connection, each way, byte for byte.
-async fn carry(here: &mut TcpStream, there: &mut TcpStream, round: u64) {
+/// Transfers 256 KiB each way and compares.
+async fn transfer(here: &mut TcpStream, there: &mut TcpStream, round: u64) {
     for _ in 0..2 {
         let sent = noise(round, 256 << 10);
         let mut heard = vec![0; sent.len()];
@@ -181,25 +181,25 @@ async fn a_number_sealed_twice_ends_its_connection_with_code_2_and_no_other() {
     let site = Site::<Repeats>::start().await;
     let server = &site.server;
 
-    // The connection that will fail, with a stream that is open.
+    // The connection that will fail, with an open stream.
     let client = client_config(&crypto(&site.key, Suite::AES_128_GCM), server.key).unwrap();
     let (_endpoint, connection) = connect(server, client).await;
     let (_control, mut answer) = control(&connection, &hello()).await;
     welcome(&mut answer).await;
-    let (mut send, _recv) = connected(&connection, &site.target).await;
+    let (mut send, _recv) = open_valid_stream(&connection, &site.target).await;
     let mut failing = accept(&site.target).await;
     let other = site.survivor(2).await;
 
-    // The sound one has made a second connection by now, for its bulk data.
-    let (faulty, sound) = (site.end(0), site.end(1));
+    // The other session has a second connection by now, for its bulk data.
+    let (faulty, intact) = (site.end(0), site.end(1));
     faulty.is_armed.store(true, Relaxed);
     send.write_all(&noise(1, 1000)).await.unwrap();
     until("a number is sealed twice", || faulty.repeated.load(Relaxed) == 1).await;
     let left = || server.sessions.status().iter().map(|session| session.id).collect::<Vec<_>>();
-    until("its session is over", || left() == [other.id]).await;
+    until("its session has ended", || left() == [other.id]).await;
 
-    // Its own target is reset. Of its packets there are zeros from then on, so that the code stays here
-    // and its client is told that nobody knows it.
+    // Its target is reset. Its packets are zeros from then on, so the close code is never sent, and
+    // its client gets a stateless reset.
     let mut rest = Vec::new();
     let _ = within(failing.read_to_end(&mut rest)).await;
     assert!(matches!(within(connection.closed()).await, ConnectionError::Reset));
@@ -214,7 +214,7 @@ async fn a_number_sealed_twice_ends_its_connection_with_code_2_and_no_other() {
 
     other.goes_on().await;
     assert_eq!(left(), [other.id]);
-    assert_eq!(sound.repeated.load(Relaxed), 0);
+    assert_eq!(intact.repeated.load(Relaxed), 0);
 }
 
 /// Where a panic happens.
@@ -224,7 +224,7 @@ enum Place {
     Opening,
 }
 
-/// Seals and opens as it is asked, and panics once where it is told to.
+/// Panics once where it is armed to.
 #[derive(Default)]
 struct Panics {
     armed: Mutex<Option<Place>>,
@@ -237,7 +237,7 @@ impl Panics {
         let armed = self.armed.lock().unwrap().take_if(|armed| is_one_rtt && *armed == place);
         if armed.is_some() {
             self.happened.store(true, Relaxed);
-            panic!("a fault in {place:?}, as the test wants it");
+            panic!("test fault in {place:?}");
         }
     }
 }
@@ -268,7 +268,7 @@ impl Interposer for Panics {
     }
 }
 
-/// Errors that were logged in this process.
+/// Errors logged in this process.
 static LOG: Mutex<Vec<u8>> = Mutex::new(Vec::new());
 
 struct Log;
@@ -292,19 +292,19 @@ fn log_errors() {
     });
 }
 
-/// Errors that name this address.
+/// Logged errors with this address.
 fn logged(address: impl ToString) -> Vec<String> {
     let address = address.to_string();
     let log = String::from_utf8(LOG.lock().unwrap().clone()).unwrap();
     log.lines().filter(|line| line.contains(&address)).map(String::from).collect()
 }
 
-/// Two sessions at one server, of which one panics; figures are asked for all the time.
+/// Two sessions at one server, one of which panics, while the status is read all the time.
 async fn a_panic_ends_its_session_and_no_other(place: Place) {
     log_errors();
     let site = Site::<Panics>::start().await;
     let (failing, mut here, mut there) = site.client(1).await;
-    swap_a_byte(&mut here, &mut there).await;
+    send_bytes_both_ways(&mut here, &mut there).await;
     let remote = site.server.sessions.status()[0].remote;
     let other = site.survivor(2).await;
 
@@ -318,7 +318,7 @@ async fn a_panic_ends_its_session_and_no_other(place: Place) {
     .await;
     assert_reset(&mut here).await;
     assert_reset(&mut there).await;
-    until("its client comes again", || {
+    until("its client reconnects", || {
         assert!(other.is_listed());
         !failing.reconnects().is_empty()
     })
@@ -327,9 +327,9 @@ async fn a_panic_ends_its_session_and_no_other(place: Place) {
     let lines = logged(remote);
     assert_eq!(lines.len(), 1, "{lines:?}");
 
-    // New clients are let in, and the server ends in order.
+    // New clients are accepted, and the server shuts down in order.
     let (third, mut here, mut there) = site.client(3).await;
-    swap_a_byte(&mut here, &mut there).await;
+    send_bytes_both_ways(&mut here, &mut there).await;
     drop((failing, other, third));
     within(site.server.stop()).await;
 }
@@ -344,7 +344,7 @@ async fn a_panic_in_opening_ends_its_session_and_no_other() {
     a_panic_ends_its_session_and_no_other(Place::Opening).await;
 }
 
-/// A kernel whose clock fails when it is told to.
+/// A filler host whose clock fails when armed.
 #[derive(Clone, Default)]
 struct Failing(Arc<AtomicBool>);
 
@@ -354,7 +354,7 @@ impl FillerHost for Failing {
     }
 
     fn cpu_time(&mut self) -> Duration {
-        assert!(!self.0.load(Relaxed), "a clock that fails, as the test wants it");
+        assert!(!self.0.load(Relaxed), "test fault of a clock");
         Duration::ZERO
     }
 
@@ -381,7 +381,7 @@ async fn a_tunnel_whose_fillers_panic_goes_on_and_carries_its_bytes_exactly() {
     let mut client = client_settings(&server, &key, &[&forward]);
     client.crypto = client_config(&ends[0], server.key).unwrap();
     let client = RunningClient::start(client).await;
-    let mut here = TcpStream::connect(client.entrances[0]).await.unwrap();
+    let mut here = TcpStream::connect(client.listeners[0]).await.unwrap();
     let mut there = accept(&target).await;
     let sessions = || server.sessions.status().iter().map(|session| session.id).collect::<Vec<_>>();
     let before = sessions();
@@ -390,27 +390,27 @@ async fn a_tunnel_whose_fillers_panic_goes_on_and_carries_its_bytes_exactly() {
     let mut round = 0;
     let pooled = || ends.each_ref().map(|end| end.meters.keystream_pool_bytes());
     while pooled().contains(&0) {
-        carry(&mut here, &mut there, round).await;
+        transfer(&mut here, &mut there, round).await;
         round += 1;
     }
     host.0.store(true, Relaxed);
     let pools = ends.each_ref().map(|end| end.pool.pool().unwrap());
-    // What the fillers had made is used up: then whole rounds come by without a pad.
+    // Uses up what the fillers had made, until a round takes nothing from the pool.
     let mut last = [0; 2];
     while pools.iter().any(|pool| pool.snapshot().filler_alive) || pooled() != last {
         last = pooled();
-        carry(&mut here, &mut there, round).await;
+        transfer(&mut here, &mut there, round).await;
         round += 1;
     }
     for round in round..round + 4 {
-        carry(&mut here, &mut there, round).await;
+        transfer(&mut here, &mut there, round).await;
     }
     for pool in pools {
         assert_eq!(pool.snapshot().filler_fault, Some(FillerFault::Failed));
     }
-    // What the other connection of the session had left may still go, a packet now and then.
+    // The session's other connection may still use up what it had left.
     for (now, before) in pooled().into_iter().zip(last) {
-        assert!(now - before < 256 << 10, "the lanes are dry");
+        assert!(now - before < 256 << 10, "the lanes are not empty");
     }
     assert_eq!(sessions(), before);
     assert!(client.reconnects().is_empty());

@@ -1,11 +1,11 @@
-//! A peer that holds a listed key and does not keep to the protocol.
+//! A peer with a listed key that violates the protocol, at either end.
 
-use std::sync::Arc;
+use std::{net::SocketAddr, sync::Arc};
 
 use keypadd_keystream::Suite;
-use keypadd_provider::client_config;
+use keypadd_provider::{CryptoSettings, PublicKey, client_config, server_config};
 use keypadd_tunnel::{
-    Goal,
+    Destination, Peers,
     wire::{CONNECTED, Frame, Instance, StreamCode, StreamHeader, VERSION},
 };
 use quinn::crypto::ClientConfig;
@@ -14,7 +14,7 @@ use tokio::net::TcpListener;
 
 use crate::support::*;
 
-/// A connection past the handshake that has said nothing yet.
+/// A connection after the handshake, without a hello.
 async fn raw_connection(permits: &[&str]) -> (RunningServer, Endpoint, Connection) {
     let key = new_key();
     let server = RunningServer::start(key.public(), permits);
@@ -23,7 +23,7 @@ async fn raw_connection(permits: &[&str]) -> (RunningServer, Endpoint, Connectio
     (server, endpoint, connection)
 }
 
-/// The connection of a client with this cryptography, past the handshake.
+/// Connects as a client with this packet protection, up to the end of the handshake.
 pub async fn connect(
     server: &RunningServer,
     crypto: Arc<dyn ClientConfig>,
@@ -40,7 +40,7 @@ pub fn hello() -> Vec<u8> {
 }
 
 pub fn header(target: &str) -> Vec<u8> {
-    StreamHeader::Goal(Goal::Tcp(target.parse().unwrap())).encode()
+    StreamHeader::Destination(Destination::Tcp(target.parse().unwrap())).encode()
 }
 
 pub async fn control(connection: &Connection, bytes: &[u8]) -> (SendStream, RecvStream) {
@@ -55,8 +55,52 @@ pub async fn welcome(recv: &mut RecvStream) {
     assert_eq!(answer[..], Frame::HelloServer { version: VERSION }.encode());
 }
 
-/// The code with which the server gives a stream up that began with these bytes.
-async fn code_for(connection: &Connection, bytes: &[u8]) -> StreamCode {
+/// A peer that the test plays, after the hellos.
+pub struct RawPeer {
+    pub connection: Connection,
+    pub control: (SendStream, RecvStream),
+    _endpoint: Endpoint,
+}
+
+impl RawPeer {
+    /// Connects as a client, and reads the server's hello and its bulk offer.
+    pub async fn connect(server: &RunningServer, crypto: Arc<dyn ClientConfig>) -> Self {
+        let (endpoint, connection) = connect(server, crypto).await;
+        let (send, mut recv) = control(&connection, &hello()).await;
+        assert_eq!(receive(&mut recv).await, Frame::HelloServer { version: VERSION });
+        assert!(matches!(receive(&mut recv).await, Frame::BulkOffer { .. }));
+        Self { connection, control: (send, recv), _endpoint: endpoint }
+    }
+
+    /// Accepts a client as a server, and exchanges hellos.
+    pub async fn accept(endpoint: Endpoint) -> Self {
+        let connection = within(endpoint.accept()).await.unwrap().await.unwrap();
+        let (mut send, mut recv) = within(connection.accept_bi()).await.unwrap();
+        assert!(matches!(receive(&mut recv).await, Frame::HelloClient { .. }));
+        send.write_all(&Frame::HelloServer { version: VERSION }.encode()).await.unwrap();
+        Self { connection, control: (send, recv), _endpoint: endpoint }
+    }
+}
+
+/// Receives the next frame of a known type.
+pub async fn receive(recv: &mut RecvStream) -> Frame {
+    within(keypadd_tunnel::read_frame(recv)).await.unwrap()
+}
+
+/// An endpoint that accepts this client's key, and its address and key.
+pub fn raw_server(
+    settings: &CryptoSettings,
+    client: PublicKey,
+) -> (Endpoint, SocketAddr, PublicKey) {
+    let peers = Arc::new(Peers::new([allowed_peer(client, &[])]).unwrap());
+    let config = quinn::ServerConfig::with_crypto(server_config(settings, peers).unwrap());
+    let endpoint = Endpoint::server(config, "[::1]:0".parse().unwrap()).unwrap();
+    let address = endpoint.local_addr().unwrap();
+    (endpoint, address, settings.key.public())
+}
+
+/// The code with which the other end resets a stream that starts with these bytes.
+pub async fn code_for(connection: &Connection, bytes: &[u8]) -> StreamCode {
     let (mut send, mut recv) = connection.open_bi().await.unwrap();
     send.write_all(bytes).await.unwrap();
     let _ = send.finish();
@@ -64,8 +108,11 @@ async fn code_for(connection: &Connection, bytes: &[u8]) -> StreamCode {
     StreamCode::from_value(code.into_inner())
 }
 
-/// A good stream, which the server has connected to the target.
-pub async fn connected(connection: &Connection, target: &TcpListener) -> (SendStream, RecvStream) {
+/// A valid stream that the server has connected to the target.
+pub async fn open_valid_stream(
+    connection: &Connection,
+    target: &TcpListener,
+) -> (SendStream, RecvStream) {
     let (mut send, mut recv) = connection.open_bi().await.unwrap();
     let target_address = target.local_addr().unwrap().to_string();
     send.write_all(&header(&target_address)).await.unwrap();
@@ -75,9 +122,9 @@ pub async fn connected(connection: &Connection, target: &TcpListener) -> (SendSt
     (send, recv)
 }
 
-/// A good stream still works.
+/// Checks that a valid stream still works.
 async fn assert_alive(connection: &Connection, target: &TcpListener) {
-    let _streams = connected(connection, target).await;
+    let _streams = open_valid_stream(connection, target).await;
     drop(accept(target).await);
 }
 
@@ -94,7 +141,7 @@ async fn unknown_frames_are_skipped_before_and_after_the_hello() {
 }
 
 #[tokio::test]
-async fn a_malformed_header_ends_that_stream_alone() {
+async fn a_malformed_header_resets_only_its_stream() {
     let (_server, _endpoint, connection) = raw_connection(&["*:*"]).await;
     let (_send, mut recv) = control(&connection, &hello()).await;
     welcome(&mut recv).await;
@@ -113,7 +160,7 @@ async fn a_malformed_header_ends_that_stream_alone() {
     }
     for seed in 0..100 {
         let mut header = noise(seed, 40);
-        header[0] |= 2; // no kind that exists
+        header[0] |= 2; // an unknown kind
         assert_eq!(code_for(&connection, &header).await, StreamCode::BadHeader);
     }
     assert_alive(&connection, &listener().await).await;
@@ -131,7 +178,7 @@ async fn streams_beyond_the_permits_are_told_code_2() {
 }
 
 #[tokio::test]
-async fn a_broken_hello_closes_the_connection() {
+async fn an_invalid_hello_closes_the_connection() {
     let other_version = Frame::HelloClient { version: 9, instance: Instance([0; 16]) }.encode();
     for (bytes, reason) in [
         (&b"\x00\x01\x01\x01"[..], "control frame of type 1 is too short"),
@@ -158,5 +205,5 @@ async fn a_control_stream_that_ends_closes_the_connection() {
     send.finish().unwrap();
     let closed = within(connection.closed()).await;
     assert!(matches!(closed, ConnectionError::ApplicationClosed(_)), "{closed:?}");
-    until("the session is forgotten", || server.sessions.live().is_empty()).await;
+    until("the session has ended", || server.sessions.live().is_empty()).await;
 }

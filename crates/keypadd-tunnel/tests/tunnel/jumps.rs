@@ -1,4 +1,4 @@
-//! Clocks that jump: every connection ends, and the next one is a new handshake.
+//! Clock jumps: every connection ends, and the next one makes a new handshake.
 
 use std::{
     sync::{
@@ -10,18 +10,18 @@ use std::{
 
 use keypadd_tunnel::{Clocks, Readings, SystemClocks};
 use tokio::net::TcpStream;
-use udp_relay::{Direction, Relay};
+use udp_relay::Direction;
 
 use crate::support::*;
 
-/// The system's clocks, moved by hand.
+/// The system's clocks with an offset.
 #[derive(Debug, Default)]
-struct Moved {
+struct OffsetClocks {
     slept_nanos: AtomicI64,
     set_nanos: AtomicI64,
 }
 
-impl Clocks for Moved {
+impl Clocks for OffsetClocks {
     fn read(&self) -> Readings {
         let mut now = SystemClocks.read();
         let slept = i128::from(self.slept_nanos.load(Ordering::Relaxed));
@@ -33,73 +33,73 @@ impl Clocks for Moved {
 
 const HOUR_NANOS: i64 = 3_600_000_000_000;
 
-/// A tunnel through which a byte has gone; then a clock jumps, and what must follow.
-async fn ends_and_comes_back(servers: bool, jump: impl FnOnce(&Moved)) {
-    let clocks = Arc::new(Moved::default());
+/// Lets a clock of the server or of the client jump under an open connection; checks that all is
+/// closed in time and that the client reconnects.
+async fn closes_and_reconnects(at_server: bool, jump: impl FnOnce(&OffsetClocks)) {
+    let clocks = Arc::new(OffsetClocks::default());
     let target = listener().await;
     let key = new_key();
     let server = RunningServer::start_with(key.public(), &["*:*"], |settings| {
-        if servers {
+        if at_server {
             settings.transport.clocks = clocks.clone();
         }
     });
     let forward: &str = &format!("0:{}", target.local_addr().unwrap());
     let mut settings = client_settings(&server, &key, &[forward]);
-    if !servers {
+    if !at_server {
         settings.transport.clocks = clocks.clone();
     }
     let client = RunningClient::start(settings).await;
-    let mut before = TcpStream::connect(client.entrances[0]).await.unwrap();
-    let mut there = talks(&mut before, &target).await;
+    let mut before = TcpStream::connect(client.listeners[0]).await.unwrap();
+    let mut there = assert_reaches(&mut before, &target).await;
     let first = client.sessions.live().pop().unwrap();
-    let jumped = if servers { server.sessions.live().pop().unwrap() } else { first.clone() };
+    let jumped = if at_server { server.sessions.live().pop().unwrap() } else { first.clone() };
 
     let began = Instant::now();
     jump(&clocks);
-    until("all is closed where it jumped", || jumped.has_ended()).await;
-    // A second is the promise; a busy machine is given some more.
+    until("the end whose clock jumped closes all", || jumped.has_ended()).await;
+    // The documented limit is a second; the rest is for a loaded machine.
     let taken = began.elapsed();
     assert!(taken < Duration::from_secs(3), "{taken:?}");
-    // The other end is not told. It learns from the next handshake, or from the answer to what it
-    // says next, every three seconds at least.
+    // Nothing is sent to the other end. It notices at the next handshake, or by the reset that
+    // answers its next packet, within three seconds.
     assert_reset(&mut before).await;
     assert_reset(&mut there).await;
     let taken = began.elapsed();
     assert!(taken < Duration::from_secs(12), "{taken:?}");
     assert!(first.has_ended());
 
-    let reason = if servers { "forgotten" } else { "clock" };
-    until("it comes back", || client.reconnects() == [(reason, 1)]).await;
-    let mut after = TcpStream::connect(client.entrances[0]).await.unwrap();
-    talks(&mut after, &target).await;
-    until("the old session is forgotten", || server.sessions.live().len() == 1).await;
+    let reason = if at_server { "forgotten" } else { "clock" };
+    until("it reconnects", || client.reconnects() == [(reason, 1)]).await;
+    let mut after = TcpStream::connect(client.listeners[0]).await.unwrap();
+    assert_reaches(&mut after, &target).await;
+    until("the old session has ended", || server.sessions.live().len() == 1).await;
 }
 
-/// Whether a packet begins a connection: the others have a short header (RFC 9000 17.3).
+/// Whether a packet belongs to a handshake: others have a short header (RFC 9000 17.3).
 fn has_long_header(datagram: &[u8]) -> bool {
     datagram[0] & 0x80 != 0
 }
 
-/// A copy whose clock is stepped must not send one more packet with the keys of its original: what
-/// it says next, whatever it wants to say, is the first packet of a new handshake.
+/// A restored copy must send no packet with the keys of the original. The next packet after a jump
+/// must be the first of a new handshake.
 #[tokio::test]
-async fn nothing_sealed_with_the_keys_of_before_leaves_after_a_jump_not_even_a_goodbye() {
-    let clocks = Arc::new(Moved::default());
+async fn after_a_jump_nothing_is_sent_with_the_old_keys_not_even_a_close() {
+    let clocks = Arc::new(OffsetClocks::default());
     let target = listener().await;
     let key = new_key();
     let server = RunningServer::start(key.public(), &["*:*"]);
-    let relay = Relay::start(server.address, 1).await.unwrap();
     let forward: &str = &format!("0:{}", target.local_addr().unwrap());
     let mut settings = client_settings(&server, &key, &[forward]);
-    settings.server = relay.address().to_string().parse().unwrap();
+    let relay = relayed(&server, &mut settings).await;
     settings.transport.clocks = clocks.clone();
     let client = RunningClient::start(settings).await;
-    let mut here = TcpStream::connect(client.entrances[0]).await.unwrap();
-    talks(&mut here, &target).await;
+    let mut here = TcpStream::connect(client.listeners[0]).await.unwrap();
+    assert_reaches(&mut here, &target).await;
 
-    // Nothing is under way: a silent path is probed every three seconds.
+    // Waits until nothing is in flight; an idle path is probed every three seconds.
     let mut last = None;
-    until("it is quiet", || {
+    until("the path is idle", || {
         let now = (relay.counts(Direction::ToServer).taken, Instant::now());
         let (count, since) = *last.get_or_insert(now);
         if count != now.0 {
@@ -110,32 +110,33 @@ async fn nothing_sealed_with_the_keys_of_before_leaves_after_a_jump_not_even_a_g
     .await;
     relay.record(Direction::ToServer, 1000);
     clocks.set_nanos.store(HOUR_NANOS, Ordering::Relaxed);
-    // Taken in by the tunnel before the next look at the clocks.
-    assert_eq!(here.try_write(b"the original said something else").unwrap(), 32);
-    until("it comes back", || client.reconnects() == [("clock", 1)]).await;
-    let said = relay.recorded(Direction::ToServer);
-    assert!(has_long_header(&said[0]), "{:02x?}", said[0]);
+    // Read by the tunnel before the next check of the clocks.
+    assert_eq!(here.try_write(b"the original sent something else").unwrap(), 32);
+    until("it reconnects", || client.reconnects() == [("clock", 1)]).await;
+    let sent = relay.recorded(Direction::ToServer);
+    assert!(has_long_header(&sent[0]), "{:02x?}", sent[0]);
 }
 
 #[tokio::test]
-async fn a_client_that_slept_makes_its_connection_anew() {
-    ends_and_comes_back(false, |clocks| clocks.slept_nanos.store(HOUR_NANOS, Ordering::Relaxed))
+async fn a_client_that_slept_reconnects() {
+    closes_and_reconnects(false, |clocks| clocks.slept_nanos.store(HOUR_NANOS, Ordering::Relaxed))
         .await;
 }
 
 #[tokio::test]
-async fn a_client_whose_clock_was_set_makes_its_connection_anew() {
-    ends_and_comes_back(false, |clocks| clocks.set_nanos.store(-HOUR_NANOS, Ordering::Relaxed))
+async fn a_client_whose_clock_was_set_reconnects() {
+    closes_and_reconnects(false, |clocks| clocks.set_nanos.store(-HOUR_NANOS, Ordering::Relaxed))
         .await;
 }
 
 #[tokio::test]
-async fn a_server_that_slept_closes_all_its_connections_and_lets_clients_back_in() {
-    ends_and_comes_back(true, |clocks| clocks.slept_nanos.store(HOUR_NANOS, Ordering::Relaxed))
+async fn a_server_that_slept_closes_all_connections_and_accepts_clients_again() {
+    closes_and_reconnects(true, |clocks| clocks.slept_nanos.store(HOUR_NANOS, Ordering::Relaxed))
         .await;
 }
 
 #[tokio::test]
-async fn a_server_whose_clock_was_set_closes_all_its_connections_and_lets_clients_back_in() {
-    ends_and_comes_back(true, |clocks| clocks.set_nanos.store(HOUR_NANOS, Ordering::Relaxed)).await;
+async fn a_server_whose_clock_was_set_closes_all_connections_and_accepts_clients_again() {
+    closes_and_reconnects(true, |clocks| clocks.set_nanos.store(HOUR_NANOS, Ordering::Relaxed))
+        .await;
 }

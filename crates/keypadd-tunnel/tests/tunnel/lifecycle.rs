@@ -1,9 +1,8 @@
-//! Beginning and end: what is bound, what is listed, what shutting down leaves behind.
+//! Start and end: bind errors, the status of sessions, and shutdown.
 
 use std::time::Duration;
 
 use keypadd_tunnel::{Client, Role, Server, ServerSettings};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::support::*;
 
@@ -72,12 +71,8 @@ async fn both_ends_list_the_session_and_its_forwards() {
 
 #[tokio::test]
 async fn a_server_that_stops_resets_what_is_open_and_tells_the_client() {
-    let target = listener().await;
-    let tunnel = Tunnel::to(&target).await;
-    let mut here = tunnel.enter().await;
-    let mut there = accept(&target).await;
-    here.write_u8(1).await.unwrap();
-    assert_eq!(within(there.read_u8()).await.unwrap(), 1);
+    let (_target, tunnel, mut here, mut there) = Tunnel::with_connection().await;
+    send_byte(&mut here, &mut there).await;
 
     let Tunnel { server, .. } = {
         let (server, sessions) = (tunnel.server.sessions.clone(), tunnel.client_sessions.clone());
@@ -90,37 +85,32 @@ async fn a_server_that_stops_resets_what_is_open_and_tells_the_client() {
 }
 
 #[tokio::test]
-async fn a_client_that_stops_resets_what_is_open_and_leaves_the_list() {
-    let target = listener().await;
-    let mut tunnel = Tunnel::to(&target).await;
-    let mut here = tunnel.enter().await;
-    let mut there = accept(&target).await;
-    here.write_u8(1).await.unwrap();
-    assert_eq!(within(there.read_u8()).await.unwrap(), 1);
+async fn a_client_that_stops_resets_open_connections_and_ends_its_session() {
+    let (_target, mut tunnel, mut here, mut there) = Tunnel::with_connection().await;
+    send_byte(&mut here, &mut there).await;
 
     tunnel.stop_client().await;
     let server = tunnel.client_ended().await;
     assert_reset(&mut there).await;
     assert_reset(&mut here).await;
-    until("the server forgets the session", || server.sessions.live().is_empty()).await;
+    until("the server has closed the session", || server.sessions.live().is_empty()).await;
 }
 
 #[tokio::test]
-async fn one_client_may_connect_again_with_the_same_listeners() {
+async fn a_client_can_connect_again_with_the_same_listeners() {
     let target = listener().await;
     let key = new_key();
     let server = RunningServer::start(key.public(), &["127.0.0.1:*"]);
     let forward: &str = &format!("0:{}", target.local_addr().unwrap());
-    let (client, first) = connected(client_settings(&server, &key, &[forward])).await;
-    let entrance = addresses(&client)[0][0];
+    let (client, first) = connect_client(client_settings(&server, &key, &[forward])).await;
+    let listener_address = addresses(&client)[0][0];
     drop(first);
-    // Who comes in between waits for the next session.
-    let mut here = tokio::net::TcpStream::connect(entrance).await.unwrap();
+    // A connection accepted in between waits for the next session.
+    let mut here = tokio::net::TcpStream::connect(listener_address).await.unwrap();
     let second = within(client.connect()).await.unwrap();
     let talk = async {
         let mut there = accept(&target).await;
-        here.write_u8(9).await.unwrap();
-        assert_eq!(within(there.read_u8()).await.unwrap(), 9);
+        send_byte(&mut here, &mut there).await;
         Duration::ZERO
     };
     client.run(Some(second), talk).await;

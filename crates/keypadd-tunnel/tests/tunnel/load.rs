@@ -1,4 +1,4 @@
-//! Many connections at once, and readers that stop.
+//! Many concurrent connections, and readers that stop.
 
 use keypadd_tunnel::TransportSettings;
 use tokio::{
@@ -23,30 +23,30 @@ async fn two_hundred_connections_at_once_carry_their_own_bytes() {
             });
         }
     });
-    let entrance = tunnel.addresses[0][0];
-    let mut talks = JoinSet::new();
+    let listener_address = tunnel.addresses[0][0];
+    let mut transfers = JoinSet::new();
     for seed in 0..200 {
-        talks.spawn(async move {
+        transfers.spawn(async move {
             let sent = noise(seed, 60_000 + seed as usize);
-            let mut stream = TcpStream::connect(entrance).await.unwrap();
+            let mut stream = TcpStream::connect(listener_address).await.unwrap();
             let (mut reader, mut writer) = stream.split();
-            let mut heard = Vec::new();
+            let mut received = Vec::new();
             let send = async {
                 writer.write_all(&sent).await.unwrap();
                 writer.shutdown().await.unwrap();
             };
-            let (_, read) = tokio::join!(send, reader.read_to_end(&mut heard));
+            let (_, read) = tokio::join!(send, reader.read_to_end(&mut received));
             read.unwrap();
-            assert!(heard == sent, "connection {seed}");
+            assert!(received == sent, "connection {seed}");
         });
     }
-    within(talks.join_all()).await;
-    until("both ends forget them", || tunnel.open() == (0, 0)).await;
+    within(transfers.join_all()).await;
+    until("both ends have closed them", || tunnel.open() == (0, 0)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reader_that_stops_holds_its_writer_and_nobody_else() {
-    // What the kernel may hold in four socket buffers, generously.
+async fn a_reader_that_stops_blocks_only_its_writer() {
+    // An upper limit for four socket buffers.
     const KERNEL_BYTES: usize = 40 << 20;
     const OFFERED: usize = 1 << 30;
     let windows = TransportSettings { stream_receive_window_bytes: 256 << 10, ..<_>::default() };
@@ -57,16 +57,16 @@ async fn a_reader_that_stops_holds_its_writer_and_nobody_else() {
     let mut held = tunnel.enter().await;
     let mut slow = accept(&target).await;
     let written = write_until_stuck(&mut held, OFFERED).await;
-    assert!(written < KERNEL_BYTES, "{written} bytes went nowhere");
+    assert!(written < KERNEL_BYTES, "{written} bytes written without a reader");
 
-    // Another connection is as quick as ever.
+    // Another connection is not affected.
     let mut here = tunnel.enter().await;
     let mut there = accept(&target).await;
     here.write_all(&noise(1, 1 << 20)).await.unwrap();
     here.shutdown().await.unwrap();
     assert!(read_all(&mut there).await.unwrap() == noise(1, 1 << 20));
 
-    // Nothing that went in is lost.
+    // Nothing that was written is lost.
     held.shutdown().await.unwrap();
     let mut arrived = 0;
     let mut buffer = vec![0; 64 << 10];
@@ -90,12 +90,11 @@ async fn idle_listeners_hold_no_slots() {
     let tunnel = Tunnel::start_with(&["*:*"], &forwards, transport).await;
     let mut here = TcpStream::connect(tunnel.addresses[2][0]).await.unwrap();
     let mut there = accept(&target).await;
-    here.write_u8(4).await.unwrap();
-    assert_eq!(within(there.read_u8()).await.unwrap(), 4);
+    send_byte(&mut here, &mut there).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn more_connections_than_slots_wait_their_turn() {
+async fn connections_beyond_the_slots_wait() {
     let transport = TransportSettings { forwards_max: 4, ..<_>::default() };
     let target = listener().await;
     let forward: &str = &format!("0:{}", target.local_addr().unwrap());
@@ -105,7 +104,7 @@ async fn more_connections_than_slots_wait_their_turn() {
             let (mut stream, _) = target.accept().await.unwrap();
             tokio::spawn(async move {
                 stream.write_u8(3).await.unwrap();
-                // Holds its slot until the client has left.
+                // Holds its slot until the client closes.
                 read_all(&mut stream).await
             });
         }

@@ -1,24 +1,23 @@
-//! Both ends in one process over loopback, with the crypto that ships; no pool, so every byte of
-//! keystream is made inline. Waits for conditions; no verdict hangs on time.
+//! Tests both ends in one process over loopback, with the real packet protection and no pool.
 #![allow(unreachable_pub, clippy::unwrap_used)]
 
 mod bench;
 mod bulk;
-mod carrying;
 mod changes;
 mod dynamic;
 mod faults;
+mod forwarding;
 mod hostile;
 mod jumps;
 mod lifecycle;
 mod load;
 mod mtu;
 mod paths;
+mod reconnects;
 mod refusals;
 mod remote;
 mod remote_hostile;
 mod resets;
-mod staying;
 mod stubborn;
 mod support;
 mod unix;

@@ -1,4 +1,4 @@
-//! The size of packets: up to what the path carries, and down again when it carries less.
+//! Packet size: grows to what the path carries, and shrinks when the path carries less.
 
 use std::{
     sync::Arc,
@@ -16,13 +16,13 @@ use udp_relay::{Direction, Impairments, Relay};
 
 use crate::support::*;
 
-/// What Ethernet carries over IPv6.
+/// UDP payload of an Ethernet packet over IPv6.
 const ETHERNET: usize = 1_452;
 
-/// Datagrams whose lengths are looked at, of each direction.
-const LOOKED_AT: usize = 4_096;
+/// Datagrams recorded for each direction.
+const RECORDED: usize = 4_096;
 
-/// Both ends of a suite with a relay between them; the relay carries what loopback does.
+/// Both ends with a relay between them, which carries datagrams of any size.
 struct Path {
     relay: Relay,
     server: RunningServer,
@@ -41,27 +41,26 @@ impl Path {
             let crypto = crypto(&of_server, suite);
             settings.crypto = server_config(&crypto, settings.peers.clone()).unwrap();
         });
-        let relay = Relay::start(server.address, 1).await.unwrap();
-        for direction in [Direction::ToServer, Direction::ToClient] {
-            relay.record(direction, LOOKED_AT);
-        }
         let forward: &str = &format!("0:{}", target.local_addr().unwrap());
         let mut settings = client_settings(&server, &key, &[forward]);
-        settings.server = relay.address().to_string().parse().unwrap();
+        let relay = relayed(&server, &mut settings).await;
+        for direction in [Direction::ToServer, Direction::ToClient] {
+            relay.record(direction, RECORDED);
+        }
         settings.crypto = client_config(&crypto(&key, suite), server.key).unwrap();
         let client = RunningClient::start(settings).await;
-        let here = TcpStream::connect(client.entrances[0]).await.unwrap();
+        let here = TcpStream::connect(client.listeners[0]).await.unwrap();
         let there = accept(&target).await;
         Self { relay, server, client, here, there }
     }
 
-    /// Carries so many bytes each way at once, and checks every one.
-    async fn carry(&mut self, seed: u64, bytes: usize) {
+    /// Transfers this many bytes each way at once, and compares.
+    async fn transfer(&mut self, seed: u64, bytes: usize) {
         let (up, down) = (noise(seed, bytes), noise(seed + 1, bytes));
         let (mut from_here, mut to_there) = self.here.split();
         let (mut from_there, mut to_here) = self.there.split();
-        let mut heard = [vec![0; bytes], vec![0; bytes]];
-        let [at_there, at_here] = &mut heard;
+        let mut received = [vec![0; bytes], vec![0; bytes]];
+        let [at_there, at_here] = &mut received;
         let transfer = async {
             tokio::join!(
                 async { to_there.write_all(&up).await.unwrap() },
@@ -71,16 +70,16 @@ impl Path {
             )
         };
         within(transfer).await;
-        assert!(heard == [up, down], "other bytes than were sent");
+        assert!(received == [up, down], "the bytes differ");
     }
 
-    /// How long the packets of the client and the server may be now.
+    /// The current MTU of the client and of the server.
     fn sizes(&self) -> [usize; 2] {
         [&self.client.sessions, &self.server.sessions]
             .map(|sessions| sessions.status().first().map_or(0, |session| session.mtu_bytes.into()))
     }
 
-    /// The longest datagrams of late, to the server and to the client.
+    /// The longest recorded datagrams, to the server and to the client.
     fn longest(&self) -> [usize; 2] {
         [Direction::ToServer, Direction::ToClient].map(|direction| {
             let recorded = self.relay.recorded(direction);
@@ -90,14 +89,14 @@ impl Path {
 }
 
 #[tokio::test]
-async fn packets_become_as_long_as_the_route_carries() {
+async fn packets_grow_to_what_the_route_carries() {
     let most = usize::from(TransportSettings::default().datagram_bytes_max);
     for suite in [Suite::AES_256_GCM, Suite::AES_128_CTR_HMAC_SHA256] {
         let mut path = Path::start(suite).await;
-        until("the search ends", || path.sizes() == [most; 2]).await;
-        path.carry(1, 8 << 20).await;
-        until("the connection for bulk has searched too", || path.sizes() == [most; 2]).await;
-        path.carry(3, 8 << 20).await;
+        until("MTU discovery ends", || path.sizes() == [most; 2]).await;
+        path.transfer(1, 8 << 20).await;
+        until("MTU discovery of the bulk connection ends", || path.sizes() == [most; 2]).await;
+        path.transfer(3, 8 << 20).await;
         assert_eq!(path.longest(), [most; 2], "{suite}");
     }
 }
@@ -106,10 +105,10 @@ async fn packets_become_as_long_as_the_route_carries() {
 async fn packets_of_suites_with_64_bit_blocks_stay_at_1452_bytes() {
     for suite in [Suite::TRIPLE_DES_CTR_HMAC_SHA1, Suite::DES_CTR_HMAC_SHA256] {
         let mut path = Path::start(suite).await;
-        until("the search ends", || path.sizes() == [ETHERNET; 2]).await;
-        path.carry(1, 2 << 20).await;
-        until("the connection for bulk has searched too", || path.sizes() == [ETHERNET; 2]).await;
-        path.carry(3, 2 << 20).await;
+        until("MTU discovery ends", || path.sizes() == [ETHERNET; 2]).await;
+        path.transfer(1, 2 << 20).await;
+        until("MTU discovery of the bulk connection ends", || path.sizes() == [ETHERNET; 2]).await;
+        path.transfer(3, 2 << 20).await;
         assert_eq!(path.longest(), [ETHERNET; 2], "{suite}");
     }
 }
@@ -118,18 +117,18 @@ async fn packets_of_suites_with_64_bit_blocks_stay_at_1452_bytes() {
 async fn a_path_that_swallows_long_packets_from_now_on_costs_no_connection_and_no_byte() {
     const CARRIES: usize = 1_400;
     let mut path = Path::start(Suite::AES_128_GCM).await;
-    path.carry(1, 8 << 20).await;
-    until("the search ends", || path.sizes().iter().all(|size| *size > 9_000)).await;
-    path.carry(3, 8 << 20).await;
+    path.transfer(1, 8 << 20).await;
+    until("MTU discovery ends", || path.sizes().iter().all(|size| *size > 9_000)).await;
+    path.transfer(3, 8 << 20).await;
 
     let narrow = Impairments { bytes_max: Some(CARRIES), ..<_>::default() };
     path.relay.set_both(&narrow);
     let began = Instant::now();
-    path.carry(5, 8 << 20).await;
+    path.transfer(5, 8 << 20).await;
     let taken = began.elapsed();
     assert!(path.sizes().iter().all(|size| *size <= CARRIES), "{:?}", path.sizes());
     assert!(path.relay.counts(Direction::ToServer).lost > 0);
-    // Probe timeouts, not the ten seconds after which a path is dead.
+    // Some probe timeouts, less than the idle timeout of ten seconds.
     assert!(taken < Duration::from_secs(8), "{taken:?}");
     assert!(path.client.reconnects().is_empty(), "it is the same session");
     assert_eq!(path.server.sessions.live().len(), 1);

@@ -1,38 +1,30 @@
-//! Paths that change under a session: silence, and an address that moves.
+//! Path changes during a session: a path that goes silent, and a client whose address changes.
 
 use std::time::{Duration, Instant};
 
-use keypadd_tunnel::ClientSettings;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
+    net::{TcpListener, TcpStream},
 };
 use udp_relay::{Impairments, Relay};
 
 use crate::support::*;
 
-/// Client settings that go through a relay.
-async fn relayed(
-    server: &RunningServer,
-    key: &std::sync::Arc<keypadd_provider::PrivateKey>,
-    forwards: &[&str],
-) -> (ClientSettings, Relay) {
-    let relay = Relay::start(server.address, 1).await.unwrap();
-    let mut settings = client_settings(server, key, forwards);
-    settings.server = relay.address().to_string().parse().unwrap();
-    (settings, relay)
+/// A target, a server, and a client that reaches it through a relay.
+async fn relayed_tunnel() -> (TcpListener, RunningServer, Relay, RunningClient) {
+    let (target, key) = (listener().await, new_key());
+    let server = RunningServer::start(key.public(), &["*:*"]);
+    let forward: &str = &format!("0:{}", target.local_addr().unwrap());
+    let mut settings = client_settings(&server, &key, &[forward]);
+    let relay = relayed(&server, &mut settings).await;
+    (target, server, relay, RunningClient::start(settings).await)
 }
 
 #[tokio::test]
-async fn both_ends_notice_within_fifteen_seconds_that_the_other_is_silent() {
-    let target = listener().await;
-    let key = new_key();
-    let server = RunningServer::start(key.public(), &["*:*"]);
-    let forward: &str = &format!("0:{}", target.local_addr().unwrap());
-    let (settings, relay) = relayed(&server, &key, &[forward]).await;
-    let client = RunningClient::start(settings).await;
-    let mut here = TcpStream::connect(client.entrances[0]).await.unwrap();
-    let mut there = talks(&mut here, &target).await;
+async fn both_ends_detect_a_silent_path_within_fifteen_seconds() {
+    let (target, server, relay, client) = relayed_tunnel().await;
+    let mut here = TcpStream::connect(client.listeners[0]).await.unwrap();
+    let mut there = assert_reaches(&mut here, &target).await;
 
     relay.set_both(&Impairments { cut: true, ..<_>::default() });
     let began = Instant::now();
@@ -40,26 +32,21 @@ async fn both_ends_notice_within_fifteen_seconds_that_the_other_is_silent() {
     until("the server notices", || server.sessions.live().is_empty()).await;
     let taken = began.elapsed();
     assert!(taken < Duration::from_secs(15), "{taken:?}");
-    assert_eq!(client.link.status().cause.unwrap(), "no answer");
+    assert_eq!(client.link.status().cause.unwrap(), "timeout");
     assert_reset(&mut here).await;
     assert_reset(&mut there).await;
 
     relay.set_both(&Impairments::default());
-    until("it comes back", || client.reconnects() == [("silent", 1)]).await;
-    let mut after = TcpStream::connect(client.entrances[0]).await.unwrap();
-    talks(&mut after, &target).await;
+    until("it reconnects", || client.reconnects() == [("silent", 1)]).await;
+    let mut after = TcpStream::connect(client.listeners[0]).await.unwrap();
+    assert_reaches(&mut after, &target).await;
 }
 
 #[tokio::test]
 async fn a_client_whose_address_changes_loses_nothing() {
     const BYTES: usize = 8 << 20;
-    let target = listener().await;
-    let key = new_key();
-    let server = RunningServer::start(key.public(), &["*:*"]);
-    let forward: &str = &format!("0:{}", target.local_addr().unwrap());
-    let (settings, relay) = relayed(&server, &key, &[forward]).await;
-    let client = RunningClient::start(settings).await;
-    let here = TcpStream::connect(client.entrances[0]).await.unwrap();
+    let (target, server, relay, client) = relayed_tunnel().await;
+    let here = TcpStream::connect(client.listeners[0]).await.unwrap();
     let there = accept(&target).await;
     let session = server.sessions.live().pop().unwrap();
     let first = session.remote();
@@ -67,8 +54,8 @@ async fn a_client_whose_address_changes_loses_nothing() {
     let (up, down) = (noise(1, BYTES), noise(2, BYTES));
     let (mut from_here, mut to_there) = here.into_split();
     let (mut from_there, mut to_here) = there.into_split();
-    let mut heard = [vec![0; BYTES], vec![0; BYTES]];
-    let [at_there, at_here] = &mut heard;
+    let mut received = [vec![0; BYTES], vec![0; BYTES]];
+    let [at_there, at_here] = &mut received;
     let moves = async {
         for _ in 0..3 {
             let before = session.remote();
@@ -76,7 +63,7 @@ async fn a_client_whose_address_changes_loses_nothing() {
             until("the server sees the new address", || session.remote() != before).await;
         }
     };
-    // A piece at a time, so that the moves come between, and the last piece comes after them.
+    // In two parts, so that the moves happen during the first and the second comes after them.
     let (half_up, half_down) = (up.split_at(BYTES / 2), down.split_at(BYTES / 2));
     let (first_up, first_down) = (half_up.0, half_down.0);
     let transfer = async {
@@ -97,7 +84,7 @@ async fn a_client_whose_address_changes_loses_nothing() {
         )
     };
     within(rest).await;
-    assert!(heard == [up, down], "other bytes than were sent");
+    assert!(received == [up, down], "the bytes differ");
     assert_ne!(session.remote(), first);
     assert!(!session.has_ended(), "it is the same session");
     assert!(client.reconnects().is_empty());

@@ -1,4 +1,4 @@
-//! What the other end does not want, and how this end learns why.
+//! Refusals by the other end, and the reasons that this end reports.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,11 +15,11 @@ use crate::support::*;
 async fn refusal(permits: &[&str], target: &str) -> StreamCode {
     let key = new_key();
     let server = RunningServer::start(key.public(), permits);
-    let (client, session) = connected(client_settings(&server, &key, &[])).await;
+    let (client, session) = connect_client(client_settings(&server, &key, &[])).await;
     let (_near, far) = duplex(64);
     let (reader, writer) = split(far);
     let target = target.parse().unwrap();
-    match within(client.carry(&session, &target, reader, writer)).await {
+    match within(client.forward_stdio(&session, &target, reader, writer)).await {
         Err(ClientError::Refused { code, .. }) => code,
         other => panic!("{other:?}"),
     }
@@ -30,7 +30,7 @@ async fn closed_port() -> u16 {
 }
 
 #[tokio::test]
-async fn refused_targets_say_why() {
+async fn refused_targets_have_a_code() {
     let port = closed_port().await;
     let local: &str = &format!("localhost:{port}");
     assert_eq!(refusal(&[local], local).await, StreamCode::Refused);
@@ -61,25 +61,25 @@ async fn connect_error(settings: keypadd_tunnel::ClientSettings) -> ClientError 
 }
 
 #[tokio::test]
-async fn a_key_that_is_not_listed_is_told_so() {
+async fn a_key_that_is_not_listed_is_refused_as_such() {
     let server = RunningServer::start(new_key().public(), &[]);
     let stranger = new_key();
     let error = connect_error(client_settings(&server, &stranger, &[])).await;
-    let told = AuthError::KeyNotAllowed(stranger.public().to_string());
-    assert!(matches!(&error, ClientError::Auth { cause, .. } if *cause == told), "{error:?}");
+    let expected = AuthError::KeyNotAllowed(stranger.public().to_string());
+    assert!(matches!(&error, ClientError::Auth { cause, .. } if *cause == expected), "{error:?}");
     assert!(server.sessions.live().is_empty());
 }
 
 #[tokio::test]
-async fn another_server_than_the_pinned_one_is_not_talked_to() {
+async fn a_server_with_another_key_than_the_pinned_one_is_refused() {
     let key = new_key();
     let server = RunningServer::start(key.public(), &[]);
     let mut settings = client_settings(&server, &key, &[]);
     let crypto = crypto(&key, Suite::AES_128_GCM);
     settings.crypto = client_config(&crypto, new_key().public()).unwrap();
     let error = connect_error(settings).await;
-    let shown = AuthError::ServerKey(server.key.to_string());
-    assert!(matches!(&error, ClientError::Auth { cause, .. } if *cause == shown), "{error:?}");
+    let expected = AuthError::ServerKey(server.key.to_string());
+    assert!(matches!(&error, ClientError::Auth { cause, .. } if *cause == expected), "{error:?}");
 }
 
 #[tokio::test]
@@ -95,7 +95,7 @@ async fn no_common_suite_names_both_lists() {
 }
 
 #[tokio::test]
-async fn silence_is_unreachable() {
+async fn a_server_that_does_not_answer_is_unreachable() {
     let key = new_key();
     let server = RunningServer::start(key.public(), &[]);
     let mut settings = client_settings(&server, &key, &[]);
@@ -106,17 +106,17 @@ async fn silence_is_unreachable() {
 }
 
 #[tokio::test]
-async fn a_full_server_refuses_and_says_so() {
+async fn a_full_server_refuses_connections_as_such() {
     let key = new_key();
     let server = RunningServer::start_with(key.public(), &[], |s| s.connections_max = 1);
-    let _first = connected(client_settings(&server, &key, &[])).await;
+    let _first = connect_client(client_settings(&server, &key, &[])).await;
     let error = connect_error(client_settings(&server, &key, &[])).await;
-    assert!(error.to_string().ends_with("the server takes no more connections"), "{error}");
+    assert!(error.to_string().ends_with("the server has too many connections"), "{error}");
 }
 
 #[tokio::test]
-async fn one_key_cannot_take_every_place() {
-    let (greedy, modest, server_key) = (new_key(), new_key(), new_key());
+async fn one_key_cannot_use_up_all_connections() {
+    let (greedy, other, server_key) = (new_key(), new_key(), new_key());
     let mut server = RunningServer::start_with(greedy.public(), &[], |settings| {
         settings.connections_max = 1000;
         let peer = |key: &Arc<PrivateKey>| AllowedPeer {
@@ -126,28 +126,28 @@ async fn one_key_cannot_take_every_place() {
             listen_permits: ListenPermits::default(),
             allowance: None,
         };
-        settings.peers = Arc::new(Peers::new([peer(&greedy), peer(&modest)]).unwrap());
+        settings.peers = Arc::new(Peers::new([peer(&greedy), peer(&other)]).unwrap());
         let crypto = crypto(&server_key, Suite::AES_128_GCM);
         settings.crypto = server_config(&crypto, settings.peers.clone()).unwrap();
     });
     server.key = server_key.public();
     let settings = |key, nth| {
         let mut settings = client_settings(&server, key, &[]);
-        // A session of the same instance would replace the one before.
+        // A session of the same instance would replace the previous one.
         settings.instance = Instance([nth; 16]);
         settings
     };
     let mut held = Vec::new();
     for nth in 0..16 {
-        held.push(connected(settings(&greedy, nth)).await);
+        held.push(connect_client(settings(&greedy, nth)).await);
     }
     let error = connect_error(settings(&greedy, 16)).await;
     assert!(error.to_string().ends_with("too many connections of this key"), "{error}");
-    connected(settings(&modest, 0)).await;
-    // Who leaves makes room.
+    connect_client(settings(&other, 0)).await;
+    // A closed session makes room.
     held.pop();
-    until("the server forgets one", || server.sessions.live().len() == 15).await;
-    connected(settings(&greedy, 17)).await;
+    until("the server has closed one", || server.sessions.live().len() == 15).await;
+    connect_client(settings(&greedy, 17)).await;
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! Remote forwards: the server listens, the client connects, and addresses change hands.
+//! Remote forwards: the server listens, the client connects, and addresses are taken over.
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -11,11 +11,11 @@ use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream, UnixStream},
 };
-use udp_relay::{Impairments, Relay};
+use udp_relay::Impairments;
 
 use crate::support::*;
 
-/// The one remote forward's port, or why there is none.
+/// The port of the only remote forward, or why it failed.
 fn outcome(session: &ClientSession) -> Result<u16, ListenCode> {
     session.remote_forwards()[0].1
 }
@@ -24,27 +24,33 @@ fn at(port: u16) -> SocketAddr {
     ([127, 0, 0, 1], port).into()
 }
 
-/// A port that is free now.
+/// A free port.
 async fn free_port() -> u16 {
     listener().await.local_addr().unwrap().port()
 }
 
-/// Half-closes from both sides in turn, with more bytes than any buffer holds.
-async fn exchange(mut near: TcpStream, mut far: TcpStream) {
-    let (question, answer) = (noise(5, 300_000), noise(6, 300_000));
-    let ask = async {
-        near.write_all(&question).await.unwrap();
-        near.shutdown().await.unwrap();
-        read_all(&mut near).await.unwrap()
-    };
-    let reply = async {
-        let heard = read_all(&mut far).await.unwrap();
-        far.write_all(&answer).await.unwrap();
-        drop(far);
-        heard
-    };
-    let (at_near, at_far) = within(async { tokio::join!(ask, reply) }).await;
-    assert!(at_far == question && at_near == answer);
+/// A server, a client's key, and a remote forward of a fixed port to a target.
+struct Site {
+    target: TcpListener,
+    port: u16,
+    forward: String,
+    key: Arc<PrivateKey>,
+    server: RunningServer,
+}
+
+impl Site {
+    async fn start(permits: &[&str]) -> Self {
+        let (target, port, key) = (listener().await, free_port().await, new_key());
+        let forward = format!("-R {port}:{}", target.local_addr().unwrap());
+        let server = RunningServer::start(key.public(), permits);
+        Self { target, port, forward, key, server }
+    }
+
+    /// Connects to the forward's port and exchanges data with the target.
+    async fn exchange(&self) {
+        let near = TcpStream::connect(at(self.port)).await.unwrap();
+        exchange(near, accept(&self.target).await).await;
+    }
 }
 
 async fn client_of(
@@ -55,11 +61,11 @@ async fn client_of(
 ) -> (Client, ClientSession) {
     let mut settings = client_settings(server, key, &[forward]);
     settings.instance = Instance([instance; 16]);
-    connected(settings).await
+    connect_client(settings).await
 }
 
 #[tokio::test]
-async fn what_connects_there_is_connected_here_byte_by_byte() {
+async fn connections_to_the_server_reach_the_clients_target_with_exact_bytes() {
     let target = listener().await;
     let key = new_key();
     let server = RunningServer::start(key.public(), &["listen localhost:*"]);
@@ -70,7 +76,7 @@ async fn what_connects_there_is_connected_here_byte_by_byte() {
         let near = TcpStream::connect(from).await.unwrap();
         exchange(near, accept(&target).await).await;
     }
-    // Resets, both ways.
+    // Resets pass both ways.
     let near = TcpStream::connect(at(port)).await.unwrap();
     let mut far = accept(&target).await;
     reset(near);
@@ -78,8 +84,8 @@ async fn what_connects_there_is_connected_here_byte_by_byte() {
     let mut near = TcpStream::connect(at(port)).await.unwrap();
     reset(accept(&target).await);
     assert_reset(&mut near).await;
-    until("all is over", || open(&server.sessions) == 0).await;
-    // The server lists where it listens also while nobody is connected.
+    until("all connections are closed", || open(&server.sessions) == 0).await;
+    // The server lists its listener even without connections.
     let [at_server] = &server.sessions.status()[..] else { panic!("one session") };
     let [forward] = &at_server.forwards[..] else { panic!("{at_server:?}") };
     assert_eq!((forward.forward.as_str(), forward.open), (format!("-R {port}").as_str(), 0));
@@ -88,7 +94,7 @@ async fn what_connects_there_is_connected_here_byte_by_byte() {
 }
 
 #[tokio::test]
-async fn a_target_that_refuses_resets_what_came_for_it() {
+async fn a_target_that_refuses_resets_the_connection() {
     let closed = free_port().await;
     let key = new_key();
     let server = RunningServer::start(key.public(), &["listen localhost:*"]);
@@ -98,7 +104,7 @@ async fn a_target_that_refuses_resets_what_came_for_it() {
 }
 
 #[tokio::test]
-async fn a_unix_socket_can_be_published_and_goes_with_the_session() {
+async fn a_unix_socket_is_removed_with_the_session() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("x.sock");
     let path = path.to_str().unwrap();
@@ -115,15 +121,13 @@ async fn a_unix_socket_can_be_published_and_goes_with_the_session() {
     assert_eq!(read_all(&mut far).await.unwrap(), b"hello");
     far.write_all(b"bye").await.unwrap();
     drop(far);
-    let mut heard = String::new();
-    within(near.read_to_string(&mut heard)).await.unwrap();
-    assert_eq!(heard, "bye");
+    assert_eq!(read_all(&mut near).await.unwrap(), b"bye");
     drop(session);
-    until("the file is gone", || !std::path::Path::new(path).exists()).await;
+    until("the file is removed", || !std::path::Path::new(path).exists()).await;
 }
 
 #[tokio::test]
-async fn what_is_not_permitted_or_taken_is_refused_by_name() {
+async fn unpermitted_and_taken_addresses_are_refused_with_a_code() {
     let occupied = listener().await;
     let occupied_port = occupied.local_addr().unwrap().port();
     let permitted = free_port().await;
@@ -144,13 +148,13 @@ async fn what_is_not_permitted_or_taken_is_refused_by_name() {
         assert!(matches!(error, ClientError::NotListening { code: named, .. } if named == code));
         assert_eq!(
             error.to_string(),
-            format!("the server does not listen for -R {listen}:web:80: {code}")
+            format!("remote forward -R {listen}:web:80 failed on the server: {code}")
         );
     }
 }
 
 #[tokio::test]
-async fn forwards_come_and_go_while_the_session_lives() {
+async fn forwards_change_while_the_session_is_open() {
     let target = listener().await;
     let (first, second) = (free_port().await, free_port().await);
     let text = |port| format!("-R {port}:{}", target.local_addr().unwrap());
@@ -171,7 +175,7 @@ async fn forwards_come_and_go_while_the_session_lives() {
     })
     .await;
     near.write_all(b"!").await.unwrap();
-    assert_eq!(within(far.read_u8()).await.unwrap(), b'!', "what was open stays");
+    assert_eq!(within(far.read_u8()).await.unwrap(), b'!', "open connections stay");
     let near = loop {
         if let Ok(near) = TcpStream::connect(at(second)).await {
             break near;
@@ -182,79 +186,61 @@ async fn forwards_come_and_go_while_the_session_lives() {
 }
 
 #[tokio::test]
-async fn an_address_goes_to_the_next_session_of_the_same_run_at_once() {
-    let target = listener().await;
-    let port = free_port().await;
-    let forward = format!("-R {port}:{}", target.local_addr().unwrap());
-    let key = new_key();
-    let server = RunningServer::start(key.public(), &["listen localhost:*"]);
-    let (_old_client, old) = client_of(&server, &key, 1, &forward).await;
-    assert_eq!(outcome(&old), Ok(port));
-    let (_new_client, new) = client_of(&server, &key, 1, &forward).await;
-    assert_eq!(outcome(&new), Ok(port));
-    let near = TcpStream::connect(at(port)).await.unwrap();
-    exchange(near, accept(&target).await).await;
+async fn a_newer_session_of_the_same_run_takes_the_address_over_at_once() {
+    let site = Site::start(&["listen localhost:*"]).await;
+    let (_old_client, old) = client_of(&site.server, &site.key, 1, &site.forward).await;
+    assert_eq!(outcome(&old), Ok(site.port));
+    let (_new_client, new) = client_of(&site.server, &site.key, 1, &site.forward).await;
+    assert_eq!(outcome(&new), Ok(site.port));
+    site.exchange().await;
 }
 
 #[tokio::test]
-async fn a_holder_that_lives_keeps_its_address_and_a_silent_one_loses_it() {
-    let target = listener().await;
-    let port = free_port().await;
-    let forward = format!("-R {port}:{}", target.local_addr().unwrap());
-    let key = new_key();
-    let server = RunningServer::start(key.public(), &["listen localhost:*"]);
-    let relay = Relay::start(server.address, 1).await.unwrap();
-    let mut settings = client_settings(&server, &key, &[&forward]);
-    settings.server = relay.address().to_string().parse().unwrap();
-    let (_holder_client, holder) = connected(settings).await;
-    assert_eq!(outcome(&holder), Ok(port));
+async fn a_live_holder_keeps_its_address_and_an_unresponsive_one_loses_it() {
+    let site = Site::start(&["listen localhost:*"]).await;
+    let mut settings = client_settings(&site.server, &site.key, &[&site.forward]);
+    let relay = relayed(&site.server, &mut settings).await;
+    let (_holder_client, holder) = connect_client(settings).await;
+    assert_eq!(outcome(&holder), Ok(site.port));
 
-    let (_second_client, second) = client_of(&server, &key, 2, &forward).await;
+    let (_second_client, second) = client_of(&site.server, &site.key, 2, &site.forward).await;
     assert_eq!(outcome(&second), Err(ListenCode::InUse));
 
     relay.set_both(&Impairments { cut: true, ..<_>::default() });
-    let (_third_client, third) = client_of(&server, &key, 3, &forward).await;
-    assert_eq!(outcome(&third), Ok(port));
-    let near = TcpStream::connect(at(port)).await.unwrap();
-    exchange(near, accept(&target).await).await;
+    let (_third_client, third) = client_of(&site.server, &site.key, 3, &site.forward).await;
+    assert_eq!(outcome(&third), Ok(site.port));
+    site.exchange().await;
 }
 
 #[tokio::test]
 async fn another_key_never_takes_an_address_over() {
-    let port = free_port().await;
-    let forward = format!("-R {port}:web:80");
-    let (key, other) = (new_key(), new_key());
-    let server = RunningServer::start(key.public(), &[]);
-    let listed = [&key, &other].map(|key| allowed_peer(key.public(), &["listen localhost:*"]));
-    server.handle.set_peers(Peers::new(listed).unwrap());
-    let relay = Relay::start(server.address, 1).await.unwrap();
-    let mut settings = client_settings(&server, &key, &[&forward]);
-    settings.server = relay.address().to_string().parse().unwrap();
-    let (_client, holder) = connected(settings).await;
-    assert_eq!(outcome(&holder), Ok(port));
+    let site = Site::start(&[]).await;
+    let other = new_key();
+    let listed = [&site.key, &other].map(|key| allowed_peer(key.public(), &["listen localhost:*"]));
+    site.server.handle.set_peers(Peers::new(listed).unwrap());
+    let mut settings = client_settings(&site.server, &site.key, &[&site.forward]);
+    let relay = relayed(&site.server, &mut settings).await;
+    let (_client, holder) = connect_client(settings).await;
+    assert_eq!(outcome(&holder), Ok(site.port));
     relay.set_both(&Impairments { cut: true, ..<_>::default() });
-    let (_other_client, second) = client_of(&server, &other, 2, &forward).await;
+    let (_other_client, second) = client_of(&site.server, &other, 2, &site.forward).await;
     assert_eq!(outcome(&second), Err(ListenCode::InUse));
 }
 
 #[tokio::test]
-async fn after_a_reconnect_the_server_is_asked_again() {
-    let target = listener().await;
-    let port = free_port().await;
-    let forward = format!("-R {port}:{}", target.local_addr().unwrap());
-    let key = new_key();
-    let server = RunningServer::start(key.public(), &["listen localhost:*"]);
+async fn remote_forwards_are_requested_again_after_a_reconnect() {
+    let Site { target, port, forward, key, server } = Site::start(&["listen localhost:*"]).await;
     let client = RunningClient::start(client_settings(&server, &key, &[&forward])).await;
-    let gone = server.stop().await;
+    let stopped = server.stop().await;
     assert!(TcpStream::connect(at(port)).await.is_err());
-    // Somebody else has the port when the client comes back: it says so, and asks the next time.
+    // Another program has the port at the first reconnect, and no longer at the second.
     let squatter = TcpListener::bind(at(port)).await.unwrap();
-    let server = RunningServer::start_again(gone, key.public(), &["listen localhost:*"]);
-    until("it comes back", || !server.sessions.live().is_empty()).await;
-    until("and knows it", || !client.is_waiting()).await;
+    let server = RunningServer::start_again(stopped, key.public(), &["listen localhost:*"]);
+    until("the client reconnects", || !server.sessions.live().is_empty()).await;
+    until("its link is up", || !client.is_waiting()).await;
     drop(squatter);
-    let gone = server.stop().await;
-    let _server = RunningServer::start_again(gone, key.public(), &["listen localhost:*"]);
+    let stopped = server.stop().await;
+    let _server = RunningServer::start_again(stopped, key.public(), &["listen localhost:*"]);
     let near = within(async {
         loop {
             match TcpStream::connect(at(port)).await {
@@ -267,31 +253,25 @@ async fn after_a_reconnect_the_server_is_asked_again() {
 }
 
 #[tokio::test]
-async fn a_permit_that_is_taken_back_closes_the_listener_at_its_next_connection() {
-    let target = listener().await;
-    let key = new_key();
-    let server = RunningServer::start(key.public(), &["listen localhost:*"]);
-    let forward = format!("-R 0:{}", target.local_addr().unwrap());
+async fn a_removed_permit_closes_the_listener_at_its_next_connection() {
+    let Site { port, forward, key, server, .. } = Site::start(&["listen localhost:*"]).await;
     let (_client, session) = client_of(&server, &key, 1, &forward).await;
-    let port = outcome(&session).unwrap();
+    assert_eq!(outcome(&session), Ok(port));
     server.handle.set_peers(Peers::new([allowed_peer(key.public(), &["*:*"])]).unwrap());
     assert_reset(&mut TcpStream::connect(at(port)).await.unwrap()).await;
     until("the port is free", || std::net::TcpListener::bind(at(port)).is_ok()).await;
-    until("the client knows", || outcome(&session) == Err(ListenCode::NotPermitted)).await;
+    until("the client notices", || outcome(&session) == Err(ListenCode::NotPermitted)).await;
 }
 
 #[tokio::test]
-async fn what_was_refused_is_asked_for_again_when_the_forwards_are_set() {
-    let target = listener().await;
-    let (port, key) = (free_port().await, new_key());
-    let server = RunningServer::start(key.public(), &["*:*"]);
-    let text = format!("-R {port}:{}", target.local_addr().unwrap());
-    let client = RunningClient::start(client_settings(&server, &key, &[&text])).await;
+async fn refused_forwards_are_requested_again_when_the_forwards_are_set() {
+    let Site { target, port, forward, key, server } = Site::start(&["*:*"]).await;
+    let client = RunningClient::start(client_settings(&server, &key, &[&forward])).await;
     let permits = ["listen localhost:*"];
     server.handle.set_peers(Peers::new([allowed_peer(key.public(), &permits)]).unwrap());
     let near = within(async {
         loop {
-            client.set_forwards(&[&text]).await;
+            client.set_forwards(&[&forward]).await;
             if let Ok(near) = TcpStream::connect(at(port)).await {
                 break near;
             }
@@ -307,7 +287,7 @@ async fn more_forwards_than_a_session_may_have_are_refused() {
     let server = RunningServer::start(key.public(), &["listen localhost:*"]);
     let forwards: Vec<String> = (0..70).map(|nth| format!("-R 0:web:{}", 1 + nth)).collect();
     let forwards: Vec<&str> = forwards.iter().map(String::as_str).collect();
-    let (_client, session) = connected(client_settings(&server, &key, &forwards)).await;
+    let (_client, session) = connect_client(client_settings(&server, &key, &forwards)).await;
     let outcomes = session.remote_forwards();
     let refused: Vec<&(RemoteForward, _)> =
         outcomes.iter().filter(|(_, outcome)| *outcome == Err(ListenCode::TooMany)).collect();

@@ -1,5 +1,5 @@
-//! A peer that opens what is sent in every key phase and answers in the first one for ever. quinn waits for
-//! it and goes on under a key whose limit has passed; what ends the connection is the key.
+//! A peer that opens packets of every key phase but always answers in the first. quinn waits for it
+//! and goes on under a key beyond its limit; the key ends the connection.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -13,22 +13,23 @@ use quinn::ConnectionError;
 use quinn::crypto::PacketKey;
 use tokio::io::AsyncWriteExt;
 
-use crate::hostile::{connect, connected, control, hello, welcome};
+use crate::hostile::{connect, control, hello, open_valid_stream, welcome};
 use crate::support::*;
 
-/// Where a key of a suite with 64-bit blocks stops (docs/DESIGN.md, "Key phases and limits").
+/// Hard stop of a key of a suite with 64-bit blocks (docs/DESIGN.md, "Key phases and limits").
 const HARD_STOP: u64 = 1 << 17;
-/// What quinn is told as its limit, and how many packets before the stop the connection is to close (the same).
+/// The limit reported to quinn, and how many packets before the stop the connection is to close
+/// (same source).
 const TOLD_TO_QUINN: u64 = (1 << 16) + 10_000;
 const CLOSING_PACKETS: u64 = 64;
 
-/// Counts at the server what its second phase, the one that the peer does not follow to, seals: packets, and
-/// those of them that are zeros.
+/// Counts the packets that the server seals in its second key phase, which the peer does not
+/// follow: valid ones, and those that are zeros.
 #[derive(Default)]
 struct Counting {
     sealed: AtomicU64,
     zeros: AtomicU64,
-    /// Packets of any later phase: none may come into use.
+    /// Packets of later phases: there must be none.
     later: AtomicU64,
 }
 
@@ -70,7 +71,7 @@ async fn a_peer_that_never_follows_an_update_is_left_before_the_hard_stop() {
     welcome(&mut answer).await;
 
     let target = listener().await;
-    let (_send, mut recv) = connected(&connection, &target).await;
+    let (_send, mut recv) = open_valid_stream(&connection, &target).await;
     let flood = tokio::spawn(async move {
         let mut stream = accept(&target).await;
         while stream.write_all(&[0x5a; 64 << 10]).await.is_ok() {}
@@ -83,13 +84,13 @@ async fn a_peer_that_never_follows_an_update_is_left_before_the_hard_stop() {
             let code = close.error_code.into_inner();
             assert_eq!(code, u64::from(CloseCode::KeyFault.value()), "{close:?}");
         }
-        // Packets with the code were lost where the flood fills the path; whatever comes after the end of
-        // the connection is answered so, if anything comes: a client that has nothing to say runs out of time.
+        // The packets with the code can be lost in the flood. A later packet is answered by a
+        // reset; without one the client times out.
         ConnectionError::Reset | ConnectionError::TimedOut => {}
         other => panic!("{other:?}"),
     }
-    // It was not left for anything else: the key sealed far beyond what quinn was told, up to where it asks for
-    // the end, and nothing from its stop on.
+    // The key was the reason: it sealed far beyond the limit reported to quinn, up to where it
+    // requests the end, and nothing from its stop on.
     let [sealed, zeros, later] =
         [&counting.sealed, &counting.zeros, &counting.later].map(|count| count.load(Relaxed));
     assert!(
@@ -97,9 +98,9 @@ async fn a_peer_that_never_follows_an_update_is_left_before_the_hard_stop() {
         "{sealed}, then {zeros}"
     );
     assert_eq!(later, 0, "the server changed keys without an answer");
-    // So it was on the wire: the phase before this one has fewer than 1,000 packets.
+    // The same on the wire: the phase before has fewer than 1,000 packets.
     let packets = connection.stats().udp_rx.datagrams;
     assert!((TOLD_TO_QUINN + 1..HARD_STOP + 1000).contains(&packets), "{packets}");
-    until("the session is forgotten", || server.sessions.live().is_empty()).await;
+    until("the session has ended", || server.sessions.live().is_empty()).await;
     within(flood).await.unwrap();
 }

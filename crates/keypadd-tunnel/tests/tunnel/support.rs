@@ -1,4 +1,4 @@
-//! A server, a client and targets to play with.
+//! Servers, clients, targets and checks that the tests share.
 
 use std::{future::pending, io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -8,19 +8,20 @@ use keypadd_provider::{
     server_config,
 };
 use keypadd_tunnel::{
-    AllowedPeer, Bound, Client, ClientSession, ClientSettings, Forward, Link, LinkState, Peers,
-    Server, ServerHandle, ServerSettings, Sessions, TransportSettings, wire::Instance,
+    AllowedPeer, Bound, Client, ClientSession, ClientSettings, Forward, LinkState, Peers, Server,
+    ServerHandle, ServerLink, ServerSettings, Sessions, TransportSettings, wire::Instance,
 };
 use socket2::SockRef;
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::{TcpListener, TcpStream},
     sync::oneshot,
     task::JoinHandle,
     time::{sleep, timeout},
 };
+use udp_relay::Relay;
 
-/// Longer than anything here takes; reaching it means a hang.
+/// Longer than any test step; reaching it means a hang.
 const HANG: Duration = Duration::from_secs(60);
 
 pub fn new_key() -> Arc<PrivateKey> {
@@ -38,7 +39,7 @@ pub fn crypto(key: &Arc<PrivateKey>, suite: impl Into<Protection>) -> CryptoSett
     }
 }
 
-/// A server that runs until it is told to stop.
+/// A running server.
 pub struct RunningServer {
     pub address: SocketAddr,
     pub key: PublicKey,
@@ -49,14 +50,14 @@ pub struct RunningServer {
     task: JoinHandle<()>,
 }
 
-/// What is left of a server.
-pub struct Gone {
+/// The address and key of a stopped server.
+pub struct StoppedServer {
     address: SocketAddr,
     private: Arc<PrivateKey>,
 }
 
-/// Completes when the sender is used or dropped.
-pub async fn told(stopped: oneshot::Receiver<Duration>) -> Duration {
+/// Waits until the sender is used or dropped.
+pub async fn stop_signal(stopped: oneshot::Receiver<Duration>) -> Duration {
     stopped.await.unwrap_or_default()
 }
 
@@ -94,30 +95,30 @@ impl RunningServer {
         let (address, sessions) = (server.local_addr(), server.sessions());
         let handle = server.handle();
         let (stop, stopped) = oneshot::channel();
-        let task = tokio::spawn(server.run(told(stopped)));
+        let task = tokio::spawn(server.run(stop_signal(stopped)));
         Self { address, key: key.public(), private: key, sessions, handle, stop: Some(stop), task }
     }
 
-    /// A server in the place of one that has stopped: same port, same key.
-    pub fn start_again(gone: Gone, allowed: PublicKey, permits: &[&str]) -> Self {
-        let Gone { address, private } = gone;
+    /// Restarts a stopped server with the same port and key.
+    pub fn start_again(stopped: StoppedServer, allowed: PublicKey, permits: &[&str]) -> Self {
+        let StoppedServer { address, private } = stopped;
         Self::start_as(private, allowed, permits, |settings| settings.listen = address)
     }
 
-    pub async fn stop(self) -> Gone {
+    pub async fn stop(self) -> StoppedServer {
         self.drain(Duration::ZERO).await
     }
 
-    pub async fn drain(self, grace: Duration) -> Gone {
-        let _ = self.stop.expect("not told yet").send(grace);
-        // It keeps the port.
+    pub async fn drain(self, grace: Duration) -> StoppedServer {
+        let _ = self.stop.expect("not stopped yet").send(grace);
+        // The handle keeps the port open.
         drop(self.handle);
         within(self.task).await.unwrap();
-        Gone { address: self.address, private: self.private }
+        StoppedServer { address: self.address, private: self.private }
     }
 }
 
-/// A peer with these permits; `listen 8080` is one to listen.
+/// A peer with these permits; `listen 8080` is a listen permit.
 pub fn allowed_peer(key: PublicKey, permits: &[&str]) -> AllowedPeer {
     let listen = permits.iter().filter_map(|permit| permit.strip_prefix("listen "));
     let open = permits.iter().filter(|permit| !permit.starts_with("listen "));
@@ -135,18 +136,36 @@ pub fn client_settings(
     key: &Arc<PrivateKey>,
     forwards: &[&str],
 ) -> ClientSettings {
+    let crypto = client_config(&crypto(key, Suite::AES_128_GCM), server.key).unwrap();
+    let forwards = forwards.iter().map(|text| forward(text)).collect();
+    settings_for(server.address, crypto, forwards)
+}
+
+/// Settings for a server at this address.
+pub fn settings_for(
+    server: SocketAddr,
+    crypto: Arc<dyn quinn::crypto::ClientConfig>,
+    forwards: Vec<Forward>,
+) -> ClientSettings {
     ClientSettings {
-        server: server.address.to_string().parse().unwrap(),
-        crypto: client_config(&crypto(key, Suite::AES_128_GCM), server.key).unwrap(),
+        server: server.to_string().parse().unwrap(),
+        crypto,
         name: None,
-        forwards: forwards.iter().map(|text| forward(text)).collect(),
+        forwards,
         transport: TransportSettings::default(),
         connect_timeout: Duration::from_secs(20),
         instance: Instance([1; 16]),
     }
 }
 
-/// A forward with its flag; without one, a local one.
+/// Routes a client through a relay.
+pub async fn relayed(server: &RunningServer, settings: &mut ClientSettings) -> Relay {
+    let relay = Relay::start(server.address, 1).await.unwrap();
+    settings.server = relay.address().to_string().parse().unwrap();
+    relay
+}
+
+/// Parses a forward with its flag; without one, a local forward.
 pub fn forward(text: &str) -> Forward {
     match text.split_at_checked(3) {
         Some(("-R ", text)) => Forward::Remote(text.parse().unwrap()),
@@ -165,31 +184,32 @@ pub fn addresses(client: &Client) -> Vec<Vec<SocketAddr>> {
     forwards.map(|(_, bound)| bound.into_iter().filter_map(tcp).collect()).collect()
 }
 
-pub async fn connected(settings: ClientSettings) -> (Client, ClientSession) {
+pub async fn connect_client(settings: ClientSettings) -> (Client, ClientSession) {
     let client = Client::bind(settings).await.unwrap();
     let session = within(client.connect()).await.unwrap();
     (client, session)
 }
 
-/// A client with its forwards, running.
+/// A running client with its forwards.
 pub struct RunningClient {
-    pub link: Link,
+    pub link: ServerLink,
     pub sessions: Sessions,
-    pub entrances: Vec<SocketAddr>,
+    /// The first address of each forward.
+    pub listeners: Vec<SocketAddr>,
     client: Arc<Client>,
     task: JoinHandle<()>,
 }
 
 impl RunningClient {
-    /// Connected once.
+    /// Connects, then runs.
     pub async fn start(settings: ClientSettings) -> Self {
-        let (client, session) = connected(settings).await;
+        let (client, session) = connect_client(settings).await;
         let (link, sessions) = (client.link(), client.sessions());
-        let entrances = addresses(&client).iter().filter_map(|all| all.first().copied()).collect();
+        let listeners = addresses(&client).iter().filter_map(|all| all.first().copied()).collect();
         let client = Arc::new(client);
         let running = Arc::clone(&client);
         let task = tokio::spawn(async move { running.run(Some(session), pending()).await });
-        Self { link, sessions, entrances, client, task }
+        Self { link, sessions, listeners, client, task }
     }
 
     pub async fn set_forwards(&self, forwards: &[&str]) {
@@ -212,13 +232,13 @@ impl Drop for RunningClient {
     }
 }
 
-/// A server and a client with its forwards, both running.
+/// A running server, and a running client with its forwards.
 pub struct Tunnel {
     pub server: RunningServer,
     pub client_key: PublicKey,
     pub client_sessions: Sessions,
     pub addresses: Vec<Vec<SocketAddr>>,
-    pub link: Link,
+    pub link: ServerLink,
     stop: Option<oneshot::Sender<Duration>>,
     task: JoinHandle<()>,
 }
@@ -240,13 +260,13 @@ impl Tunnel {
         });
         let mut settings = client_settings(&server, &key, forwards);
         settings.transport = transport;
-        let (client, session) = connected(settings).await;
+        let (client, session) = connect_client(settings).await;
         let addresses = addresses(&client);
         let client_sessions = client.sessions();
         let link = client.link();
         let (stop, stopped) = oneshot::channel();
         let task = tokio::spawn(async move {
-            client.run(Some(session), told(stopped)).await;
+            client.run(Some(session), stop_signal(stopped)).await;
             client.close().await;
         });
         Self { server, client_key, client_sessions, addresses, link, stop: Some(stop), task }
@@ -256,6 +276,15 @@ impl Tunnel {
     pub async fn to(target: &TcpListener) -> Self {
         let target = target.local_addr().unwrap();
         Self::start(&["*:*"], &[&format!("0:{target}")]).await
+    }
+
+    /// A tunnel with one forward and a connection: the target, the tunnel, and both ends.
+    pub async fn with_connection() -> (TcpListener, Self, TcpStream, TcpStream) {
+        let target = listener().await;
+        let tunnel = Self::to(&target).await;
+        let here = tunnel.enter().await;
+        let there = accept(&target).await;
+        (target, tunnel, here, there)
     }
 
     /// A connection into the first forward.
@@ -268,16 +297,16 @@ impl Tunnel {
     }
 
     pub fn drain_client(&mut self, grace: Duration) {
-        let _ = self.stop.take().expect("not told yet").send(grace);
+        let _ = self.stop.take().expect("not stopped yet").send(grace);
     }
 
-    /// Waits for the client's end.
+    /// Waits until the client has ended.
     pub async fn client_ended(self) -> RunningServer {
         within(self.task).await.unwrap();
         self.server
     }
 
-    /// How many forwarded connections the server and the client count.
+    /// Open connections as counted by the server and by the client.
     pub fn open(&self) -> (u64, u64) {
         (open(&self.server.sessions), open(&self.client_sessions))
     }
@@ -288,7 +317,7 @@ pub fn open(sessions: &Sessions) -> u64 {
 }
 
 pub async fn within<F: IntoFuture>(future: F) -> F::Output {
-    timeout(HANG, future).await.expect("it hangs")
+    timeout(HANG, future).await.expect("hangs")
 }
 
 pub async fn until(what: &str, mut condition: impl FnMut() -> bool) {
@@ -308,42 +337,66 @@ pub async fn accept(listener: &TcpListener) -> TcpStream {
     within(listener.accept()).await.unwrap().0
 }
 
-/// Reads to the end: the bytes, or how the connection failed.
-pub async fn read_all(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
+/// Reads to the end; returns the bytes, or how the connection failed.
+pub async fn read_all(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     within(stream.read_to_end(&mut bytes)).await?;
     Ok(bytes)
 }
 
-/// A byte goes through to the target, whose end is given back.
-pub async fn talks(here: &mut TcpStream, target: &TcpListener) -> TcpStream {
+/// Sends a byte through the tunnel.
+pub async fn send_byte(from: &mut TcpStream, to: &mut TcpStream) {
+    from.write_u8(7).await.unwrap();
+    assert_eq!(within(to.read_u8()).await.unwrap(), 7);
+}
+
+/// Accepts the connection at the target and sends a byte to it; returns the target's end.
+pub async fn assert_reaches(here: &mut TcpStream, target: &TcpListener) -> TcpStream {
     let mut there = accept(target).await;
-    here.write_u8(7).await.unwrap();
-    assert_eq!(within(there.read_u8()).await.unwrap(), 7);
+    send_byte(here, &mut there).await;
     there
 }
 
-/// A byte each way.
-pub async fn swap_a_byte(here: &mut TcpStream, there: &mut TcpStream) {
-    for _ in 0..2 {
-        here.write_u8(8).await.unwrap();
-        assert_eq!(within(there.read_u8()).await.unwrap(), 8);
-        std::mem::swap(here, there);
-    }
+/// Sends a byte each way.
+pub async fn send_bytes_both_ways(here: &mut TcpStream, there: &mut TcpStream) {
+    send_byte(here, there).await;
+    send_byte(there, here).await;
 }
 
-/// Reads until the connection fails; an orderly end is not what was expected.
+/// Sends more than the buffers hold each way, one direction after the other, each ended by a
+/// half-close, and compares.
+pub async fn exchange(
+    mut near: impl AsyncRead + AsyncWrite + Unpin,
+    mut far: impl AsyncRead + AsyncWrite + Unpin,
+) {
+    let (question, answer) = (noise(5, 300_000), noise(6, 300_000));
+    let ask = async {
+        near.write_all(&question).await.unwrap();
+        near.shutdown().await.unwrap();
+        read_all(&mut near).await.unwrap()
+    };
+    let reply = async {
+        let received = read_all(&mut far).await.unwrap();
+        far.write_all(&answer).await.unwrap();
+        drop(far);
+        received
+    };
+    let (at_near, at_far) = within(async { tokio::join!(ask, reply) }).await;
+    assert!(at_far == question && at_near == answer);
+}
+
+/// Reads until the connection is reset; fails on an orderly end.
 pub async fn assert_reset(stream: &mut TcpStream) {
     let error = read_all(stream).await.expect_err("ended in order");
     assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
 }
 
-/// Ends a connection by RST.
+/// Resets a connection (RST).
 pub fn reset(stream: TcpStream) {
     SockRef::from(&stream).set_linger(Some(Duration::ZERO)).unwrap();
 }
 
-/// Writes until nothing has moved for a while; how many bytes went in.
+/// Writes until the connection blocks; returns the number of bytes written.
 pub async fn write_until_stuck(stream: &mut TcpStream, limit: usize) -> usize {
     let block = vec![0x5a; 64 << 10];
     let mut written = 0;
@@ -356,7 +409,7 @@ pub async fn write_until_stuck(stream: &mut TcpStream, limit: usize) -> usize {
     written
 }
 
-/// Bytes that do not repeat soon and differ by seed.
+/// Pseudorandom bytes for a seed.
 pub fn noise(seed: u64, bytes: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut noise = Vec::with_capacity(bytes + 8);

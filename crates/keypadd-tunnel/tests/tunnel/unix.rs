@@ -22,35 +22,17 @@ async fn unix_sockets_on_both_sides_carry_exact_bytes_and_half_closes() {
     let forward = format!("{}:{}", text(&here), text(&there));
     let mut tunnel = Tunnel::start(&[text(&there)], &[&forward]).await;
 
-    let mut near = UnixStream::connect(&here).await.unwrap();
-    let question = noise(1, 300_000);
-    let answer = noise(2, 200_000);
-    let ask = async {
-        near.write_all(&question).await.unwrap();
-        near.shutdown().await.unwrap();
-        let mut heard = Vec::new();
-        near.read_to_end(&mut heard).await.unwrap();
-        heard
-    };
-    let reply = async {
-        let (mut far, _) = target.accept().await.unwrap();
-        let mut heard = Vec::new();
-        far.read_to_end(&mut heard).await.unwrap();
-        // The other direction is still open.
-        far.write_all(&answer).await.unwrap();
-        drop(far);
-        heard
-    };
-    let (at_near, at_far) = within(async { tokio::join!(ask, reply) }).await;
-    assert!(at_far == question && at_near == answer);
-    until("all is over", || tunnel.open() == (0, 0)).await;
+    let near = UnixStream::connect(&here).await.unwrap();
+    let (far, _) = within(target.accept()).await.unwrap();
+    exchange(near, far).await;
+    until("all connections are closed", || tunnel.open() == (0, 0)).await;
     tunnel.stop_client().await;
     tunnel.client_ended().await;
-    assert!(!here.exists(), "the socket's file is left behind");
+    assert!(!here.exists(), "the socket's file still exists");
 }
 
 #[tokio::test]
-async fn a_unix_socket_and_a_port_can_be_the_ends_of_one_forward() {
+async fn a_forward_can_join_a_unix_socket_and_a_port() {
     let directory = tempfile::tempdir().unwrap();
     let (here, there) = (directory.path().join("here"), directory.path().join("there"));
     let unix_target = UnixListener::bind(&there).unwrap();
@@ -64,9 +46,7 @@ async fn a_unix_socket_and_a_port_can_be_the_ends_of_one_forward() {
     let (mut far, _) = within(unix_target.accept()).await.unwrap();
     near.write_all(b"to a socket").await.unwrap();
     near.shutdown().await.unwrap();
-    let mut heard = String::new();
-    within(far.read_to_string(&mut heard)).await.unwrap();
-    assert_eq!(heard, "to a socket");
+    assert_eq!(read_all(&mut far).await.unwrap(), b"to a socket");
 
     let mut near = UnixStream::connect(&here).await.unwrap();
     let mut far = accept(&tcp_target).await;
@@ -76,7 +56,7 @@ async fn a_unix_socket_and_a_port_can_be_the_ends_of_one_forward() {
 }
 
 #[tokio::test]
-async fn a_tcp_reset_closes_the_unix_socket_and_unread_data_is_a_reset_the_other_way() {
+async fn a_tcp_reset_closes_the_unix_socket_and_unread_data_resets_the_tcp_connection() {
     let directory = tempfile::tempdir().unwrap();
     let there = directory.path().join("there");
     let target = UnixListener::bind(&there).unwrap();
@@ -85,7 +65,7 @@ async fn a_tcp_reset_closes_the_unix_socket_and_unread_data_is_a_reset_the_other
     let near = tunnel.enter().await;
     let (mut far, _) = within(target.accept()).await.unwrap();
     reset(near);
-    // Nothing says reset on a unix socket: its reader sees an end, its writer an error.
+    // A unix socket has no reset: its reader sees end of file, its writer an error.
     assert_eq!(within(far.read(&mut [0; 8])).await.unwrap(), 0);
     let error = within(async {
         loop {
@@ -105,20 +85,22 @@ async fn a_tcp_reset_closes_the_unix_socket_and_unread_data_is_a_reset_the_other
 }
 
 #[tokio::test]
-async fn a_socket_that_is_not_permitted_or_not_there_resets() {
+async fn an_unpermitted_or_missing_socket_resets_the_connection() {
     let directory = tempfile::tempdir().unwrap();
-    let (closed, gone) = (directory.path().join("closed"), directory.path().join("gone"));
-    let _target = UnixListener::bind(&closed).unwrap();
-    let forwards = [format!("0:{}", text(&closed)), format!("0:{}", text(&gone))];
+    let (unpermitted, missing) =
+        (directory.path().join("unpermitted"), directory.path().join("missing"));
+    let _target = UnixListener::bind(&unpermitted).unwrap();
+    let forwards = [format!("0:{}", text(&unpermitted)), format!("0:{}", text(&missing))];
     let tunnel =
-        Tunnel::start(&[text(&gone), "*:*"], &[forwards[0].as_str(), forwards[1].as_str()]).await;
+        Tunnel::start(&[text(&missing), "*:*"], &[forwards[0].as_str(), forwards[1].as_str()])
+            .await;
     for address in [tunnel.addresses[0][0], tunnel.addresses[1][0]] {
         assert_reset(&mut TcpStream::connect(address).await.unwrap()).await;
     }
 }
 
 #[tokio::test]
-async fn a_file_in_the_way_is_a_bind_error() {
+async fn an_existing_file_is_a_bind_error() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("file");
     fs::write(&path, "precious").unwrap();
@@ -126,10 +108,8 @@ async fn a_file_in_the_way_is_a_bind_error() {
     let server = RunningServer::start(key.public(), &[]);
     let settings = client_settings(&server, &key, &[&format!("{}:db:1", text(&path))]);
     let error: BindError = Client::bind(settings).await.err().unwrap();
-    let expected = format!(
-        "cannot listen on unix {}: a file of that name is there and is not a socket",
-        text(&path)
-    );
+    let expected =
+        format!("cannot listen on unix {}: the file exists and is not a socket", text(&path));
     assert_eq!(error.to_string(), expected);
     assert_eq!(fs::read(&path).unwrap(), b"precious");
 }

@@ -1,0 +1,6 @@
+//! Parses hosts, targets, socket paths and forwards (`-L`, `-R`, `-D`). Text only, no I/O.
+//! Parses hosts, targets, socket paths and forwards (`-L`, `-R`, `-D`). Text only, no I/O.
+
+pub(crate) mod forward;
+pub(crate) mod socket_path;
+pub(crate) mod target;

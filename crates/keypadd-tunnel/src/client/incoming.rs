@@ -1,0 +1,65 @@
+//! Handles the frames and streams that a server sends to its client, and retries refused remote
+//! forwards.
+
+use std::sync::Arc;
+
+use tokio::{
+    sync::{Notify, mpsc},
+    time::{Instant, interval_at},
+};
+
+use crate::{
+    forwards::{answer::answer_server, tasks::ConnectionTasks},
+    net::lookup::Lookups,
+    sessions::{remote_forwards::RETRY_INTERVAL, session::LiveSession},
+    wire::Frame,
+};
+
+/// Handles what the server sends. Never returns.
+pub(super) async fn handle_incoming(
+    session: &Arc<LiveSession>,
+    frames: mpsc::Receiver<Frame>,
+    tasks: &ConnectionTasks,
+    lookups: &Lookups,
+    bulk_wanted: &Notify,
+) {
+    // Concurrently: a request may have to wait until answers are received.
+    tokio::select! {
+        () = retry_refused(session) => {}
+        () = receive(session, frames, tasks, lookups, bulk_wanted) => {}
+    }
+}
+
+async fn retry_refused(session: &LiveSession) {
+    let mut interval = interval_at(Instant::now() + RETRY_INTERVAL, RETRY_INTERVAL);
+    loop {
+        interval.tick().await;
+        for frame in session.remote_forwards.retry_refused() {
+            session.request(frame).await;
+        }
+    }
+}
+
+async fn receive(
+    session: &Arc<LiveSession>,
+    mut frames: mpsc::Receiver<Frame>,
+    tasks: &ConnectionTasks,
+    lookups: &Lookups,
+    bulk_wanted: &Notify,
+) {
+    loop {
+        tokio::select! {
+            Some(frame) = frames.recv() => match frame {
+                Frame::Listening { id, outcome } => session.remote_forwards.answered(id, outcome),
+                Frame::BulkOffer { token } => drop(session.token.set(token)),
+                Frame::BulkWanted => bulk_wanted.notify_one(),
+                _ => {}
+            },
+            Ok(stream) = session.connection.accept_bi() => {
+                tasks.spawn(answer_server(Arc::clone(session), lookups.clone(), stream));
+            }
+            // The session has ended; its supervisor reports that.
+            else => std::future::pending().await,
+        }
+    }
+}

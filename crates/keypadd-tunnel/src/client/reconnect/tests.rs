@@ -1,0 +1,83 @@
+//! The backoff between attempts, and the resolution of the server's name at each.
+
+use std::{
+    future::pending,
+    net::SocketAddr,
+    sync::atomic::{AtomicU8, Ordering},
+};
+
+use keypadd_keystream::{CipherEngine, Suite};
+use keypadd_provider::{
+    CryptoSettings, KeyExchange, Meters, PoolSwitch, PrivateKey, client_config,
+};
+use tokio::{net::UdpSocket, time::timeout};
+
+use super::*;
+use crate::{
+    client::ClientSettings, net::lookup::Lookups, transport::TransportSettings, wire::Instance,
+};
+
+#[test]
+fn backoff_grows_from_a_second_to_half_a_minute_with_jitter() {
+    let delays: Vec<f64> = backoff().take(100).map(|delay| delay.as_secs_f64()).collect();
+    for (nth, &delay) in delays.iter().enumerate() {
+        let least = [1.0, 2.0, 4.0, 8.0].get(nth).copied().unwrap_or(15.0);
+        assert!((least..=2.0 * least).contains(&delay), "{nth}: {delay}");
+    }
+    assert!(delays.iter().any(|&delay| delay > 16.0), "no jitter: {delays:?}");
+    let others: Vec<f64> = backoff().take(100).map(|delay| delay.as_secs_f64()).collect();
+    assert_ne!(delays, others);
+}
+
+/// Resolves to another address each time: 127.0.0.1, then 127.0.0.2, and so on.
+fn moving(name: &str, port: u16) -> std::io::Result<Vec<SocketAddr>> {
+    static ASKED: AtomicU8 = AtomicU8::new(0);
+    assert_eq!(name, "moving.example");
+    Ok(vec![([127, 0, 0, 1 + ASKED.fetch_add(1, Ordering::Relaxed)], port).into()])
+}
+
+/// Two sockets with different addresses and the same port.
+async fn two_servers() -> [UdpSocket; 2] {
+    loop {
+        let first = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let port = first.local_addr().unwrap().port();
+        if let Ok(second) = UdpSocket::bind(("127.0.0.2", port)).await {
+            return [first, second];
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_servers_name_is_resolved_at_every_attempt() {
+    let servers = two_servers().await;
+    let port = servers[0].local_addr().unwrap().port();
+    let crypto = CryptoSettings {
+        key: Arc::new(PrivateKey::generate().unwrap()),
+        suites: vec![Suite::AES_128_GCM.into()],
+        kex: vec![KeyExchange::X25519.into()],
+        pool: PoolSwitch::default(),
+        cipher_engine: CipherEngine::default(),
+        meters: Arc::new(Meters::default()),
+    };
+    let server = PrivateKey::generate().unwrap().public();
+    let client = Client::bind(ClientSettings {
+        server: format!("moving.example:{port}").parse().unwrap(),
+        crypto: client_config(&crypto, server).unwrap(),
+        name: None,
+        forwards: Vec::new(),
+        transport: TransportSettings::default(),
+        connect_timeout: Duration::from_millis(200),
+        instance: Instance([1; 16]),
+    });
+    let client = Client { lookups: Lookups::with_resolver(moving), ..client.await.unwrap() };
+    let receive_at_both = async {
+        let mut datagram = [0; 2048];
+        for server in &servers {
+            server.recv(&mut datagram).await.unwrap();
+        }
+    };
+    tokio::select! {
+        () = client.run(None, pending()) => unreachable!("never shut down"),
+        received = timeout(Duration::from_secs(60), receive_at_both) => received.expect("both"),
+    }
+}

@@ -1,0 +1,14 @@
+//! Forwards connections: accepts them, opens a stream for each, and connects to the destination.
+
+pub(crate) mod accept;
+pub(crate) mod answer;
+pub(crate) mod dial;
+pub(crate) mod listen;
+pub(crate) mod listeners;
+pub(crate) mod open_stream;
+pub(crate) mod proxy;
+pub(crate) mod remote_listen;
+pub(crate) mod reservations;
+pub mod socks;
+pub(crate) mod splice;
+pub(crate) mod tasks;

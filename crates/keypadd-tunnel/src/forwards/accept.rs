@@ -1,0 +1,204 @@
+//! Accepts connections of a client's forwards and forwards each over its own stream.
+//!
+//! A connection accepted without a session waits for the next one, and is reset after a timeout. A
+//! dynamic forward first reads the SOCKS request (`proxy`).
+
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+
+use keypadd_transport::Stream;
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, sleep, timeout},
+};
+use tracing::{debug, warn};
+
+use crate::{
+    addresses::forward::{Destination, Forward},
+    forwards::{
+        listen::ListenerGroup,
+        open_stream::{OpenError, open_stream},
+        proxy,
+        socks::Reply,
+        splice::splice,
+        tasks::ConnectionTasks,
+    },
+    log_rate_limit::LogRateLimit,
+    net::forwarded_socket::ForwardedSocket,
+    sessions::{server_link::ServerLink, session::ConnectionCount},
+    wire::{StreamCode, StreamHeader},
+};
+
+/// Pause after a failed accept, most likely for lack of file descriptors.
+pub(crate) const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+
+/// How long an accepted connection waits for a session.
+const SESSION_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What the accept loops of a client share.
+#[derive(Clone, Debug)]
+pub(crate) struct Acceptor {
+    context: Context,
+    /// As many as the server allows. A slot is taken after accept, so an idle listener holds none;
+    /// one connection of each forward waits for a slot, the others in the listener's queue.
+    slots: Arc<Semaphore>,
+    tasks: ConnectionTasks,
+}
+
+/// What a connection's task needs. It must not hold the set of tasks: the set would keep itself
+/// alive.
+#[derive(Clone, Debug)]
+struct Context {
+    link: ServerLink,
+    log_limit: Arc<LogRateLimit<(String, Option<StreamCode>)>>,
+}
+
+impl Acceptor {
+    pub(crate) fn new(link: ServerLink, forwards_max: usize, tasks: ConnectionTasks) -> Self {
+        let slots = Arc::new(Semaphore::new(forwards_max.min(Semaphore::MAX_PERMITS)));
+        Self { context: Context { link, log_limit: Arc::default() }, slots, tasks }
+    }
+
+    /// Accepts connections until it is dropped. Their tasks go on after that.
+    pub(crate) async fn run(self, listeners: ListenerGroup, forward: Arc<Forward>) {
+        let Self { context, slots, tasks } = self;
+        let name = forward.to_string();
+        loop {
+            match listeners.accept().await {
+                Ok((socket, from)) => {
+                    let slot = tokio::select! {
+                        slot = Arc::clone(&slots).acquire_owned() => slot,
+                        error = socket.failed() => {
+                            debug!(forward = %name, ?from, %error, "closed waiting for a slot");
+                            continue;
+                        }
+                    };
+                    let task = serve(context.clone(), socket, from, Arc::clone(&forward));
+                    tasks.spawn(async move {
+                        let _slot = slot;
+                        task.await;
+                    });
+                }
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+                Err(error) => {
+                    if context.may_log(&name, None) {
+                        warn!(forward = %name, %error, "accept failed");
+                    }
+                    sleep(ACCEPT_RETRY).await;
+                }
+            }
+        }
+    }
+}
+
+impl Context {
+    fn may_log(&self, forward: &str, code: Option<StreamCode>) -> bool {
+        self.log_limit.allow((forward.into(), code), Instant::now().into_std())
+    }
+}
+
+/// Serves one accepted connection of a forward to its end.
+async fn serve(
+    context: Context,
+    socket: ForwardedSocket,
+    from: Option<SocketAddr>,
+    forward: Arc<Forward>,
+) {
+    let name = forward.to_string();
+    let (header, destination) = match &*forward {
+        Forward::Local(local) => {
+            (StreamHeader::Destination(local.destination.clone()), local.destination.to_string())
+        }
+        Forward::Bench(_) => (StreamHeader::Bench, "its bench service".into()),
+        Forward::Dynamic(_) => return forward_proxied(&context, socket, from, &name).await,
+        // The server listens.
+        Forward::Remote(_) => return,
+    };
+    match open(&context, &socket, from, &header, &name).await {
+        Ok((stream, _count)) => {
+            if let Err(error) = splice(socket, stream).await {
+                debug!(forward = name, ?from, %error, "connection failed");
+            }
+        }
+        Err(NoStream::Refused(code)) => {
+            if context.may_log(&name, Some(code)) {
+                warn!(forward = name, %code, "the server could not connect to {destination}");
+            }
+        }
+        Err(NoStream::NoSession | NoStream::ConnectionFailed) => {}
+    }
+}
+
+/// Forwards a connection to the target that it requests by SOCKS.
+async fn forward_proxied(
+    context: &Context,
+    mut socket: ForwardedSocket,
+    from: Option<SocketAddr>,
+    name: &str,
+) {
+    let Some(target) = proxy::read_request(&mut socket).await else {
+        debug!(forward = name, ?from, "no valid SOCKS request");
+        socket.close_cleanly();
+        return;
+    };
+    let header = StreamHeader::Destination(Destination::Tcp(target.clone()));
+    let refusal = match open(context, &socket, from, &header, name).await {
+        Ok((stream, _count)) => {
+            // If the reply cannot be sent, the splice fails as well.
+            proxy::reply(&mut socket, Reply::Succeeded).await;
+            if let Err(error) = splice(socket, stream).await {
+                debug!(forward = name, ?from, %error, "connection failed");
+            }
+            return;
+        }
+        Err(NoStream::ConnectionFailed) => return,
+        Err(NoStream::NoSession) => Reply::GeneralFailure,
+        Err(NoStream::Refused(code)) => {
+            // Not a warning: the SOCKS client is told, and could fill the log.
+            debug!(forward = name, ?from, %code, "the server could not connect to {target}");
+            Reply::of(code)
+        }
+    };
+    proxy::reply(&mut socket, refusal).await;
+    socket.close_cleanly();
+}
+
+/// Why no stream was opened.
+#[derive(Debug)]
+enum NoStream {
+    Refused(StreamCode),
+    NoSession,
+    /// The connection to forward has failed.
+    ConnectionFailed,
+}
+
+/// Opens a stream over the current session, or the next one within the timeout. Retries if the
+/// session is lost meanwhile: no data of the connection has been sent yet.
+async fn open(
+    context: &Context,
+    socket: &ForwardedSocket,
+    from: Option<SocketAddr>,
+    header: &StreamHeader,
+    name: &str,
+) -> Result<(Stream, ConnectionCount), NoStream> {
+    let opening = async {
+        loop {
+            let Ok(Ok(session)) = timeout(SESSION_TIMEOUT, context.link.session()).await else {
+                debug!(forward = name, ?from, "timed out waiting for a session");
+                return Err(NoStream::NoSession);
+            };
+            let open = session.count_connection(name);
+            match open_stream(&session, header).await {
+                Ok(stream) => return Ok((stream, open)),
+                Err(OpenError::Refused(code)) => return Err(NoStream::Refused(code)),
+                Err(OpenError::Lost) => {}
+            }
+        }
+    };
+    tokio::select! {
+        opened = opening => opened,
+        error = socket.failed() => {
+            debug!(forward = name, ?from, %error, "closed before the target answered");
+            Err(NoStream::ConnectionFailed)
+        }
+    }
+}

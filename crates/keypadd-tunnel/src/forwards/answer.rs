@@ -1,0 +1,132 @@
+//! Answers a stream that the other end opened: reads the header, connects, and splices the two.
+//!
+//! A client may request any destination that its permits admit; a server may only request a remote
+//! forward of its client, by number (invariant I10). A session for measurements reaches the bench
+//! service only. A malformed header resets its own stream only.
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use keypadd_transport::Stream;
+use tokio::time::timeout;
+use tracing::{debug, info};
+
+use crate::{
+    addresses::forward::{Destination, Forward, RemoteForward},
+    forwards::{
+        dial::{dial, dial_address, dial_own},
+        splice::splice,
+    },
+    net::{forwarded_socket::ForwardedSocket, lookup::Lookups},
+    permits::peers::AllowedPeer,
+    sessions::session::LiveSession,
+    wire::{CONNECTED, STREAM_HEAD_BYTES, StreamCode, StreamHead, StreamHeader},
+};
+
+/// Timeout for the header of a new stream.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Serves a stream of a client. Returns the destination if no permit admits it. `bench` is the
+/// address of this end's bench service.
+pub(crate) async fn answer_client(
+    session: Arc<LiveSession>,
+    peer: Arc<AllowedPeer>,
+    lookups: Lookups,
+    bench: Option<SocketAddr>,
+    mut stream: Stream,
+) -> Option<Destination> {
+    let destination = match read_header(&mut stream).await {
+        Some(StreamHeader::Destination(_)) if session.measures_only() => {
+            stream.reset(StreamCode::NotPermitted.into());
+            return None;
+        }
+        Some(StreamHeader::Destination(destination)) => destination,
+        Some(StreamHeader::Bench) => {
+            answer_bench(&session, bench, stream).await;
+            return None;
+        }
+        Some(StreamHeader::Remote(_)) | None => {
+            stream.reset(StreamCode::BadHeader.into());
+            return None;
+        }
+    };
+    let name = destination.to_string();
+    let _count = session.count_connection(&name);
+    let code =
+        connect(&session, &name, stream, dial(&destination, &peer.permits, &lookups)).await.err();
+    (code == Some(StreamCode::NotPermitted)).then_some(destination)
+}
+
+/// Connects a stream to the bench service.
+async fn answer_bench(session: &Arc<LiveSession>, bench: Option<SocketAddr>, stream: Stream) {
+    let Some(address) = bench else {
+        stream.reset(StreamCode::NotPermitted.into());
+        return;
+    };
+    let _count = session.count_connection("bench");
+    // `connect` has sent the code to the client and logged it.
+    let _ = connect(session, "bench", stream, dial_address(address)).await;
+}
+
+/// Serves a stream of a server, which must name a remote forward of this session.
+pub(crate) async fn answer_server(session: Arc<LiveSession>, lookups: Lookups, mut stream: Stream) {
+    let Some(StreamHeader::Remote(id)) = read_header(&mut stream).await else {
+        stream.reset(StreamCode::BadHeader.into());
+        return;
+    };
+    if session.measures_only() {
+        stream.reset(StreamCode::NotPermitted.into());
+        return;
+    }
+    let Some(forward) = session.remote_forwards.find(id) else {
+        debug!(peer = session.peer(), id, "no remote forward has this number");
+        stream.reset(StreamCode::Refused.into());
+        return;
+    };
+    let name = Forward::Remote(RemoteForward::clone(&forward)).to_string();
+    let _count = session.count_connection(&name);
+    let dialing = dial_own(&forward.destination, &lookups);
+    if let Err(code) = connect(&session, &name, stream, dialing).await {
+        info!(forward = name, %code, "could not connect to {}", forward.destination);
+    }
+}
+
+/// Splices a stream with the socket that `dialing` connects, or resets it with the code.
+async fn connect(
+    session: &LiveSession,
+    name: &str,
+    stream: Stream,
+    dialing: impl Future<Output = Result<ForwardedSocket, StreamCode>>,
+) -> Result<(), StreamCode> {
+    let stopped = stream.send.stopped();
+    let dialed = tokio::select! {
+        dialed = dialing => dialed,
+        // The other end has given up.
+        _ = stopped => Err(StreamCode::Reset),
+    };
+    let socket = match dialed {
+        Ok(socket) => socket,
+        Err(code) => {
+            debug!(peer = session.peer(), target = name, %code, "could not connect");
+            stream.reset(code.into());
+            return Err(code);
+        }
+    };
+    if stream.send.write_all(&[CONNECTED]).await.is_ok()
+        && let Err(error) = splice(socket, stream).await
+    {
+        debug!(peer = session.peer(), target = name, %error, "connection failed");
+    }
+    Ok(())
+}
+
+async fn read_header(stream: &mut Stream) -> Option<StreamHeader> {
+    let read = async {
+        let mut head = [0; STREAM_HEAD_BYTES];
+        stream.recv.read_exact(&mut head).await.ok()??;
+        let head = StreamHead::decode(head).ok()?;
+        let mut text = vec![0; head.text_bytes()];
+        stream.recv.read_exact(&mut text).await.ok()??;
+        head.header(&text).ok()
+    };
+    timeout(HEADER_TIMEOUT, read).await.ok()?
+}

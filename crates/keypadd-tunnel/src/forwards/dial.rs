@@ -1,0 +1,249 @@
+//! Connects to a destination: resolves it, checks the permits, and dials.
+//!
+//! Dials only addresses that passed the check; nothing is resolved again in between (invariant
+//! I10).
+
+use std::{
+    collections::{HashMap, HashSet},
+    io,
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
+
+use tokio::{
+    net::{TcpStream, UnixStream},
+    task::JoinSet,
+    time::{Instant, timeout, timeout_at},
+};
+
+use crate::{
+    addresses::{
+        forward::Destination,
+        socket_path::SocketPath,
+        target::{Host, Target},
+    },
+    net::{
+        forwarded_socket::ForwardedSocket,
+        lookup::{Lookups, resolve},
+    },
+    permits::open::Permits,
+    wire::StreamCode,
+};
+
+/// Timeout for resolving and connecting.
+const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Part of it for resolving the permitted names.
+const NAMES_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Connects to a destination if the permits admit it.
+pub(crate) async fn dial(
+    destination: &Destination,
+    permits: &Permits,
+    lookups: &Lookups,
+) -> Result<ForwardedSocket, StreamCode> {
+    match destination {
+        Destination::Tcp(target) => {
+            dial_target(target, permits, lookups).await.map(ForwardedSocket::from)
+        }
+        Destination::Unix(path) if permits.admits_socket(path) => connect_unix(path).await,
+        Destination::Unix(_) => Err(StreamCode::NotPermitted),
+    }
+}
+
+/// Connects to a destination that this end has configured itself, and so needs no permit.
+pub(crate) async fn dial_own(
+    destination: &Destination,
+    lookups: &Lookups,
+) -> Result<ForwardedSocket, StreamCode> {
+    let target = match destination {
+        Destination::Tcp(target) => target,
+        Destination::Unix(path) => return connect_unix(path).await,
+    };
+    let deadline = Instant::now() + DIAL_TIMEOUT;
+    let found = timeout_at(deadline, resolve(&target.host, target.port, lookups)).await;
+    let found = found.map_err(|_| StreamCode::TimedOut)?.map_err(|_| StreamCode::NameNotFound)?;
+    connect_any(&found, deadline).await.map(ForwardedSocket::from)
+}
+
+/// Connects to an address that this end has configured itself.
+pub(crate) async fn dial_address(address: SocketAddr) -> Result<ForwardedSocket, StreamCode> {
+    connect_any(&[address], Instant::now() + DIAL_TIMEOUT).await.map(ForwardedSocket::from)
+}
+
+async fn connect_unix(path: &SocketPath) -> Result<ForwardedSocket, StreamCode> {
+    match timeout(DIAL_TIMEOUT, UnixStream::connect(path.as_path())).await {
+        Ok(Ok(stream)) => Ok(stream.into()),
+        Ok(Err(error)) => Err(code_of(&error)),
+        Err(_) => Err(StreamCode::TimedOut),
+    }
+}
+
+/// Dials addresses that are permitted without a lookup first, so that a permitted name that does
+/// not resolve delays only what depends on it.
+async fn dial_target(
+    target: &Target,
+    permits: &Permits,
+    lookups: &Lookups,
+) -> Result<TcpStream, StreamCode> {
+    // Without a lookup, if no permit covers the port.
+    if !permits.may_admit_port(target.port) {
+        return Err(StreamCode::NotPermitted);
+    }
+    let deadline = Instant::now() + DIAL_TIMEOUT;
+    let found = timeout_at(deadline, resolve(&target.host, target.port, lookups)).await;
+    let found = found.map_err(|_| StreamCode::TimedOut)?.map_err(|_| StreamCode::NameNotFound)?;
+
+    let admitted = |address: &SocketAddr| permits.admits(target, address.ip(), |_| &[]);
+    let (permitted, unknown): (Vec<_>, Vec<_>) = found.into_iter().partition(admitted);
+    let names: HashSet<&str> = if unknown.is_empty() {
+        HashSet::new()
+    } else {
+        permits.names_to_resolve(target).collect()
+    };
+    if names.is_empty() && !permitted.is_empty() {
+        return connect_any(&permitted, deadline).await;
+    }
+    let mut failure = StreamCode::NotPermitted;
+    if !permitted.is_empty() {
+        match connect_any(&permitted, Instant::now() + share_of(deadline, 2)).await {
+            Ok(stream) => return Ok(stream),
+            Err(code) => failure = code,
+        }
+    }
+    let names = addresses_of(names, lookups, deadline.min(Instant::now() + NAMES_TIMEOUT)).await;
+    let admitted = |address: &SocketAddr| {
+        permits.admits(target, address.ip(), |name| names.get(name).map_or(&[], Vec::as_slice))
+    };
+    let permitted: Vec<_> = unknown.into_iter().filter(admitted).collect();
+    if permitted.is_empty() { Err(failure) } else { connect_any(&permitted, deadline).await }
+}
+
+/// Resolves the permitted names concurrently. A name without an answer in time permits nothing.
+async fn addresses_of(
+    names: HashSet<&str>,
+    lookups: &Lookups,
+    deadline: Instant,
+) -> HashMap<String, Vec<IpAddr>> {
+    let mut running = JoinSet::new();
+    for name in names {
+        let (name, lookups) = (name.to_owned(), lookups.clone());
+        running.spawn(async move {
+            let found = resolve(&Host::Name(name.clone()), 0, &lookups).await.unwrap_or_default();
+            (name, found.iter().map(SocketAddr::ip).collect())
+        });
+    }
+    let mut found = HashMap::new();
+    while let Ok(Some(done)) = timeout_at(deadline, running.join_next()).await {
+        found.extend(done);
+    }
+    found
+}
+
+/// Tries the addresses in order; each gets an equal share of the time left.
+async fn connect_any(addresses: &[SocketAddr], deadline: Instant) -> Result<TcpStream, StreamCode> {
+    let mut failure = StreamCode::Unreachable;
+    for (tried, address) in addresses.iter().enumerate() {
+        let share = share_of(deadline, addresses.len() - tried);
+        let code = match timeout(share, TcpStream::connect(address)).await {
+            Ok(Ok(stream)) if !is_self_connected(&stream) => return Ok(stream),
+            // TCP self-connect: a loopback port without a listener can be its caller's own source
+            // port.
+            Ok(Ok(_)) => StreamCode::Refused,
+            Ok(Err(error)) => code_of(&error),
+            Err(_) => StreamCode::TimedOut,
+        };
+        // Reports the most informative failure: refused, then timed out, then unreachable.
+        failure = match (failure, code) {
+            (StreamCode::Refused, _) => StreamCode::Refused,
+            (failure, StreamCode::Unreachable) => failure,
+            (_, code) => code,
+        };
+    }
+    Err(failure)
+}
+
+/// An equal share of the time left, for one of `left` attempts.
+pub(crate) fn share_of(deadline: Instant, left: usize) -> Duration {
+    let left = u32::try_from(left.max(1)).unwrap_or(u32::MAX);
+    deadline.saturating_duration_since(Instant::now()) / left
+}
+
+fn is_self_connected(stream: &TcpStream) -> bool {
+    matches!((stream.local_addr(), stream.peer_addr()), (Ok(local), Ok(peer)) if local == peer)
+}
+
+fn code_of(error: &io::Error) -> StreamCode {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => StreamCode::Refused,
+        io::ErrorKind::ConnectionReset => StreamCode::Reset,
+        io::ErrorKind::TimedOut => StreamCode::TimedOut,
+        _ => StreamCode::Unreachable,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    async fn listener() -> (TcpListener, u16) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        (listener, port)
+    }
+
+    async fn try_dial(asked: String, permits: &[&str]) -> Result<SocketAddr, StreamCode> {
+        let permits = permits.iter().map(|permit| permit.parse().unwrap()).collect();
+        let stream = dial_target(&asked.parse().unwrap(), &permits, &Lookups::default()).await?;
+        Ok(stream.peer_addr().unwrap())
+    }
+
+    #[tokio::test]
+    async fn localhost_is_dialed_at_its_permitted_address() {
+        let (listener, port) = listener().await;
+        let address = listener.local_addr().unwrap();
+        let only_v4: &str = &format!("127.0.0.1:{port}");
+        assert_eq!(try_dial(format!("localhost:{port}"), &[only_v4]).await, Ok(address));
+        assert_eq!(try_dial(format!("LOCALHOST.:{port}"), &["localhost:*"]).await, Ok(address));
+        // ::1 is permitted and has no listener; 127.0.0.1 is not tried instead.
+        let only_v6: &str = &format!("[::1]:{port}");
+        let refused = try_dial(format!("localhost:{port}"), &[only_v6]).await;
+        assert_eq!(refused, Err(StreamCode::Refused));
+    }
+
+    #[tokio::test]
+    async fn what_no_permit_names_is_not_dialled() {
+        let (_listener, port) = listener().await;
+        for permits in [&[][..], &["*:1"], &["10.0.0.0/8:*"], &["[::1]:*"], &["127.0.0.2:*"]] {
+            let refused = try_dial(format!("127.0.0.1:{port}"), permits).await;
+            assert_eq!(refused, Err(StreamCode::NotPermitted), "{permits:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_name_that_does_not_resolve_delays_only_targets_that_need_it() {
+        let (listener, port) = listener().await;
+        let lookups = Lookups::default();
+        // No lookup runs: the limit is exhausted.
+        let _exhausted = lookups.exhaust();
+        let permits = ["dead.example:*", "127.0.0.1:*"].map(|permit| permit.parse().unwrap());
+        let permits = Permits::new(permits.into());
+        let target = format!("localhost:{port}").parse().unwrap();
+        let dialing = dial_target(&target, &permits, &lookups);
+        let stream =
+            timeout(NAMES_TIMEOUT / 2, dialing).await.expect("does not wait for a name").unwrap();
+        assert_eq!(stream.peer_addr().unwrap(), listener.local_addr().unwrap());
+    }
+
+    #[tokio::test]
+    async fn a_closed_port_is_refused_and_a_bad_name_not_found() {
+        let (listener, port) = listener().await;
+        drop(listener);
+        let refused = try_dial(format!("127.0.0.1:{port}"), &["*:*"]).await;
+        assert_eq!(refused, Err(StreamCode::Refused));
+        let unknown = try_dial("no-such-name.invalid:1".into(), &["*:*"]).await;
+        assert_eq!(unknown, Err(StreamCode::NameNotFound));
+    }
+}

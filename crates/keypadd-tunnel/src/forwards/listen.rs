@@ -1,0 +1,189 @@
+//! Binds the sockets of a forward's listen address, on either end.
+
+use std::{
+    fmt,
+    future::poll_fn,
+    io,
+    net::{IpAddr, Ipv6Addr, SocketAddr},
+    task::{Context, Poll},
+};
+
+use serde::{Serialize, Serializer};
+use tokio::net::TcpListener;
+
+use crate::{
+    addresses::{
+        forward::{Bind, Listen},
+        socket_path::SocketPath,
+        target::LOOPBACK,
+    },
+    error::BindError,
+    net::{
+        bind::{listen_tcp, no_such_family},
+        forwarded_socket::ForwardedSocket,
+        lookup::{Lookups, resolve},
+        unix_listener::UnixPathListener,
+    },
+};
+
+/// Attempts to find a port that is free in both families, for port 0.
+const ANY_PORT_TRIES: usize = 16;
+
+/// One listening socket.
+#[derive(Debug)]
+enum Listener {
+    Tcp(TcpListener),
+    Unix(UnixPathListener),
+}
+
+/// Where a listening socket is bound.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Bound {
+    /// A TCP address and port.
+    Tcp(SocketAddr),
+    /// A unix socket.
+    Unix(SocketPath),
+}
+
+impl Bound {
+    fn port(&self) -> Option<u16> {
+        match self {
+            Self::Tcp(address) => Some(address.port()),
+            Self::Unix(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for Bound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(f),
+            Self::Unix(path) => path.fmt(f),
+        }
+    }
+}
+
+impl Serialize for Bound {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl Listener {
+    fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<Accepted>> {
+        match self {
+            Self::Tcp(listener) => listener
+                .poll_accept(cx)
+                .map_ok(|(stream, from)| (ForwardedSocket::from(stream), Some(from))),
+            Self::Unix(listener) => listener.poll_accept(cx).map_ok(|stream| (stream.into(), None)),
+        }
+    }
+
+    fn bound(&self) -> io::Result<Bound> {
+        match self {
+            Self::Tcp(listener) => listener.local_addr().map(Bound::Tcp),
+            Self::Unix(listener) => Ok(Bound::Unix(listener.path().clone())),
+        }
+    }
+}
+
+/// All sockets that one forward listens on; closed on drop.
+#[derive(Debug, Default)]
+pub(crate) struct ListenerGroup(Vec<Listener>);
+
+/// A connection and its source address, if it has one.
+type Accepted = (ForwardedSocket, Option<SocketAddr>);
+
+impl ListenerGroup {
+    /// Accepts a connection on any of the sockets.
+    pub(crate) async fn accept(&self) -> io::Result<Accepted> {
+        poll_fn(|cx| {
+            let mut polled = self.0.iter().map(|listener| listener.poll_accept(cx));
+            polled.find(Poll::is_ready).unwrap_or(Poll::Pending)
+        })
+        .await
+    }
+
+    /// The TCP port, the same for all sockets; 0 for a unix socket.
+    pub(crate) fn port(&self) -> u16 {
+        self.bound().iter().find_map(Bound::port).unwrap_or(0)
+    }
+
+    /// The bound addresses.
+    pub(crate) fn bound(&self) -> Vec<Bound> {
+        self.0.iter().filter_map(|listener| listener.bound().ok()).collect()
+    }
+}
+
+/// Binds a listen address that this end has configured itself: all its sockets or none.
+pub(crate) async fn bind_own(listen: &Listen) -> Result<ListenerGroup, BindError> {
+    match listen {
+        Listen::Tcp { bind, port } => {
+            let addresses = addresses_of(bind, *port, &Lookups::default()).await;
+            let addresses = addresses
+                .map_err(|source| BindError { address: format!("tcp {listen}"), source })?;
+            bind_tcp(&addresses, *port)
+        }
+        Listen::Unix(path) => bind_unix(path),
+    }
+}
+
+/// The addresses to bind.
+pub(crate) async fn addresses_of(
+    bind: &Bind,
+    port: u16,
+    lookups: &Lookups,
+) -> io::Result<Vec<IpAddr>> {
+    Ok(match bind {
+        Bind::Loopback => LOOPBACK.to_vec(),
+        Bind::All => vec![Ipv6Addr::UNSPECIFIED.into()],
+        Bind::Host(host) => {
+            resolve(host, port, lookups).await?.iter().map(SocketAddr::ip).collect()
+        }
+    })
+}
+
+/// Binds a unix socket; its file is removed with the listener.
+pub(crate) fn bind_unix(path: &SocketPath) -> Result<ListenerGroup, BindError> {
+    UnixPathListener::bind(path)
+        .map(|listener| ListenerGroup(vec![Listener::Unix(listener)]))
+        .map_err(|source| BindError { address: format!("unix {path}"), source })
+}
+
+/// Binds all of these addresses or none, for port 0 to one port that is free on all of them. Skips
+/// a family that the host does not have.
+pub(crate) fn bind_tcp(addresses: &[IpAddr], port: u16) -> Result<ListenerGroup, BindError> {
+    let tries = if port == 0 { ANY_PORT_TRIES } else { 1 };
+    let mut result = bind_addresses(addresses, port);
+    for _ in 1..tries {
+        match &result {
+            // The port was free in one family only: try another.
+            Err(error) if error.source.kind() == io::ErrorKind::AddrInUse => {
+                result = bind_addresses(addresses, port);
+            }
+            _ => break,
+        }
+    }
+    result
+}
+
+fn bind_addresses(addresses: &[IpAddr], mut port: u16) -> Result<ListenerGroup, BindError> {
+    let mut listeners = Vec::new();
+    let mut missing = None;
+    for &address in addresses {
+        let address = SocketAddr::new(address, port);
+        let failed = |source| BindError { address: format!("tcp {address}"), source };
+        match listen_tcp(address) {
+            Ok(listener) => {
+                port = listener.local_addr().map_err(failed)?.port();
+                listeners.push(Listener::Tcp(listener));
+            }
+            Err(source) if no_such_family(&source) => missing = Some(failed(source)),
+            Err(source) => return Err(failed(source)),
+        }
+    }
+    match missing {
+        Some(error) if listeners.is_empty() => Err(error),
+        _ => Ok(ListenerGroup(listeners)),
+    }
+}

@@ -1,0 +1,63 @@
+//! Opens a stream: a client to a destination, a server to a remote forward of its client.
+//!
+//! The other end's part is in `answer`. A session for measurements opens bench streams only.
+
+use std::time::Duration;
+
+use keypadd_transport::Stream;
+use tokio::time::timeout;
+
+use crate::{
+    forwards::splice::SpliceError,
+    sessions::session::LiveSession,
+    wire::{CONNECTED, StreamCode, StreamHeader},
+};
+
+/// Timeout for opening a stream and for the answer; longer than the other end's own timeouts.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Why a stream could not be opened.
+#[derive(Debug)]
+pub(crate) enum OpenError {
+    /// The other end refused it.
+    Refused(StreamCode),
+    /// The connection is lost.
+    Lost,
+}
+
+impl From<SpliceError> for OpenError {
+    fn from(error: SpliceError) -> Self {
+        match error {
+            SpliceError::Remote(code) => Self::Refused(code),
+            SpliceError::Local(_) | SpliceError::Lost => Self::Lost,
+        }
+    }
+}
+
+/// Opens a stream and waits until the other end has connected it to what the header names.
+pub(crate) async fn open_stream(
+    session: &LiveSession,
+    header: &StreamHeader,
+) -> Result<Stream, OpenError> {
+    if session.measures_only() && *header != StreamHeader::Bench {
+        return Err(OpenError::Refused(StreamCode::NotPermitted));
+    }
+    match timeout(OPEN_TIMEOUT, open(session, header)).await {
+        Ok(opened) => opened,
+        Err(_) => Err(OpenError::Refused(StreamCode::TimedOut)),
+    }
+}
+
+async fn open(session: &LiveSession, header: &StreamHeader) -> Result<Stream, OpenError> {
+    let mut stream = session.connection.open_bi().await.map_err(|_| OpenError::Lost)?;
+    stream.send.write_all(&header.encode()).await.map_err(SpliceError::from)?;
+
+    let mut answer = [0];
+    match stream.recv.read_exact(&mut answer).await.map_err(SpliceError::from)? {
+        Some(()) if answer == [CONNECTED] => Ok(stream),
+        Some(()) | None => {
+            stream.reset(StreamCode::BadHeader.into());
+            Err(OpenError::Refused(StreamCode::BadHeader))
+        }
+    }
+}

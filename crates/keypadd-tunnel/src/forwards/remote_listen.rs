@@ -1,0 +1,308 @@
+//! Listens on the server for the remote forwards (`-R`) of one session.
+//!
+//! Opens and closes listeners as the client requests, within its listen permits and a maximum
+//! number, and closes them with the session. An accepted connection goes to the client over a
+//! stream that carries only the client's number for the forward; the client decides what to connect
+//! to.
+
+use std::{collections::HashMap, io, net::IpAddr, sync::Arc, time::Duration};
+
+use tokio::{
+    sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc},
+    task::JoinSet,
+    time::{Instant, sleep, timeout},
+};
+use tracing::{debug, info, warn};
+
+use crate::{
+    addresses::forward::Listen,
+    error::BindError,
+    forwards::{
+        accept::ACCEPT_RETRY,
+        listen::{Bound, ListenerGroup, addresses_of, bind_tcp, bind_unix},
+        open_stream::{OpenError, open_stream},
+        reservations::{Place, Reservation, Reservations},
+        splice::splice,
+    },
+    log_rate_limit::LogRateLimit,
+    net::{forwarded_socket::ForwardedSocket, lookup::Lookups},
+    permits::{listen::ListenPermits, peers::Peers},
+    sessions::session::LiveSession,
+    wire::{Frame, ListenCode, StreamCode, StreamHeader},
+};
+
+/// Remote forwards per session.
+const LISTENERS_MAX: usize = 64;
+
+/// Timeout for resolving a name to bind.
+const NAME_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// The remote forwards of one session.
+#[derive(Clone, Debug)]
+pub(crate) struct RemoteListeners {
+    pub(crate) session: Arc<LiveSession>,
+    pub(crate) peers: Arc<Peers>,
+    pub(crate) lookups: Lookups,
+    pub(crate) reservations: Reservations,
+    /// Receives the accepted connections.
+    pub(crate) accepted: mpsc::Sender<RemoteConnection>,
+    /// Limits open connections over all listeners.
+    pub(crate) slots: Arc<Semaphore>,
+    pub(crate) log_limit: Arc<RemoteLogLimit>,
+}
+
+/// Limits log lines by forward number and code.
+pub(crate) type RemoteLogLimit = LogRateLimit<(u16, Option<StreamCode>)>;
+
+/// An accepted connection to forward to the client.
+#[derive(Debug)]
+pub(crate) struct RemoteConnection {
+    id: u16,
+    name: Arc<str>,
+    socket: ForwardedSocket,
+    log_limit: Arc<RemoteLogLimit>,
+    _slot: OwnedSemaphorePermit,
+}
+
+/// An open listener. Fields drop in order: the sockets are closed before the reservation is
+/// released.
+struct OpenListener {
+    listeners: ListenerGroup,
+    /// The permitted addresses; none for a unix socket.
+    addresses: Vec<IpAddr>,
+    reservation: Reservation,
+}
+
+/// A listener that has closed.
+struct ClosedListener {
+    id: u16,
+    /// The listen address, if no permit admits it.
+    unpermitted: Option<Listen>,
+}
+
+impl RemoteListeners {
+    /// Handles the client's frames until it is dropped; then all listeners close. Calls
+    /// `unpermitted` with each listen address that no permit admits.
+    pub(crate) async fn run(
+        self,
+        mut frames: mpsc::Receiver<Frame>,
+        unpermitted: impl Fn(&Listen),
+    ) {
+        let mut stops: HashMap<u16, Arc<Notify>> = HashMap::new();
+        let mut tasks = JoinSet::new();
+        loop {
+            tokio::select! {
+                Some(frame) = frames.recv() => match frame {
+                    Frame::Listen { id, .. } if self.session.measures_only() => {
+                        self.answer(id, Err(ListenCode::NotPermitted)).await;
+                    }
+                    Frame::Listen { id, .. }
+                        if stops.len() >= LISTENERS_MAX || stops.contains_key(&id) =>
+                    {
+                        self.answer(id, Err(ListenCode::TooMany)).await;
+                    }
+                    Frame::Listen { id, listen } => {
+                        let stop = Arc::new(Notify::new());
+                        stops.insert(id, Arc::clone(&stop));
+                        let this = self.clone();
+                        tasks.spawn(async move { this.serve(id, listen, &stop).await });
+                    }
+                    Frame::Unlisten { id } => {
+                        if let Some(stop) = stops.get(&id) {
+                            stop.notify_one();
+                        }
+                    }
+                    _ => {}
+                },
+                Some(done) = tasks.join_next(), if !tasks.is_empty() => match done {
+                    Ok(ClosedListener { id, unpermitted: refused }) => {
+                        stops.remove(&id);
+                        if let Some(listen) = refused {
+                            unpermitted(&listen);
+                        }
+                    }
+                    Err(error) => debug!(%error, "remote forward task failed"),
+                },
+                else => std::future::pending().await,
+            }
+        }
+    }
+
+    /// Serves one remote forward to its end.
+    async fn serve(&self, id: u16, listen: Listen, stop: &Notify) -> ClosedListener {
+        let peer = self.session.peer();
+        let served = async {
+            let open = self.open(&listen).await?;
+            let bound: Vec<_> = open.listeners.bound().iter().map(Bound::to_string).collect();
+            info!(peer, listen = bound.join(", "), "remote forward opened");
+            let name: Arc<str> = format!("-R {}", with_port(&listen, open.listeners.port())).into();
+            let _pinned = self.session.pin_forward(&name);
+            self.answer(id, Ok(open.listeners.port())).await;
+            tokio::select! {
+                code = self.accept(id, &name, &listen, &open) => Err::<(), _>(code),
+                () = open.reservation.revoked() => {
+                    info!(peer, %listen, "remote forward taken over by a newer session");
+                    Err(ListenCode::InUse)
+                }
+            }
+        };
+        let outcome = tokio::select! {
+            outcome = served => outcome,
+            () = stop.notified() => Ok(()),
+        };
+        let Err(code) = outcome else {
+            info!(peer, %listen, "remote forward closed");
+            return ClosedListener { id, unpermitted: None };
+        };
+        debug!(peer, %listen, %code, "remote forward failed");
+        self.answer(id, Err(code)).await;
+        ClosedListener { id, unpermitted: (code == ListenCode::NotPermitted).then_some(listen) }
+    }
+
+    async fn answer(&self, id: u16, outcome: Result<u16, ListenCode>) {
+        self.session.send(Frame::Listening { id, outcome }).await;
+    }
+
+    /// Reserves and binds the permitted addresses of a listen address.
+    async fn open(&self, listen: &Listen) -> Result<OpenListener, ListenCode> {
+        let peer = self.peers.find(&self.session.key()).ok_or(ListenCode::NotPermitted)?;
+        let permits = &peer.listen_permits;
+        let (bind, port) = match listen {
+            Listen::Tcp { bind, port } => (bind, *port),
+            Listen::Unix(path) => {
+                if !permits.admits_socket(path) {
+                    return Err(ListenCode::NotPermitted);
+                }
+                let places = vec![Place::Unix(path.clone())];
+                let reservation = self.reservations.reserve(&self.session, places).await?;
+                let listeners = bind_unix(path).map_err(|error| code_of(&error))?;
+                return Ok(OpenListener { listeners, addresses: Vec::new(), reservation });
+            }
+        };
+        // Without a lookup, if no permit covers the port.
+        if !permits.may_admit_port(port) {
+            return Err(ListenCode::NotPermitted);
+        }
+        let found = timeout(NAME_TIMEOUT, addresses_of(bind, port, &self.lookups)).await;
+        let mut addresses = found.ok().and_then(Result::ok).ok_or(ListenCode::NoAddress)?;
+        addresses.retain(|&address| permits.admits(bind, address, port));
+        if addresses.is_empty() {
+            return Err(ListenCode::NotPermitted);
+        }
+        let bind = || bind_tcp(&addresses, port).map_err(|error| code_of(&error));
+        if port != 0 {
+            let places = addresses.iter().map(|&ip| Place::Tcp((ip, port).into())).collect();
+            let reservation = self.reservations.reserve(&self.session, places).await?;
+            return Ok(OpenListener { listeners: bind()?, addresses, reservation });
+        }
+        // Any free port: it is known once bound, and nobody can have reserved it.
+        let listeners = bind()?;
+        let places = listeners.bound().into_iter().filter_map(|bound| match bound {
+            Bound::Tcp(address) => Some(Place::Tcp(address)),
+            Bound::Unix(_) => None,
+        });
+        let reservation = self.reservations.reserve(&self.session, places.collect()).await?;
+        Ok(OpenListener { listeners, addresses, reservation })
+    }
+
+    /// Accepts connections until a permit change forbids it; returns the code for the client.
+    async fn accept(
+        &self,
+        id: u16,
+        name: &Arc<str>,
+        listen: &Listen,
+        open: &OpenListener,
+    ) -> ListenCode {
+        loop {
+            let socket = match open.listeners.accept().await {
+                Ok((socket, _)) => socket,
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
+                Err(error) => {
+                    if may_log(&self.log_limit, id, None) {
+                        warn!(peer = self.session.peer(), forward = %name, %error, "accept failed");
+                    }
+                    sleep(ACCEPT_RETRY).await;
+                    continue;
+                }
+            };
+            let peer = self.peers.find(&self.session.key());
+            if !peer.is_some_and(|peer| admits(&peer.listen_permits, listen, &open.addresses)) {
+                return ListenCode::NotPermitted;
+            }
+            let slot = tokio::select! {
+                slot = Arc::clone(&self.slots).acquire_owned() => slot,
+                error = socket.failed() => {
+                    debug!(forward = %name, %error, "closed while waiting for a slot");
+                    continue;
+                }
+            };
+            let Ok(slot) = slot else { continue };
+            let (name, log_limit) = (Arc::clone(name), Arc::clone(&self.log_limit));
+            let connection = RemoteConnection { id, name, socket, log_limit, _slot: slot };
+            // Fails if the session has just ended: then it is dropped, and so reset.
+            let _ = self.accepted.send(connection).await;
+        }
+    }
+}
+
+impl RemoteConnection {
+    /// Forwards the connection to the client, to its end.
+    pub(crate) async fn forward(self, session: Arc<LiveSession>) {
+        let Self { id, name, socket, log_limit, _slot } = self;
+        let (name, peer) = (&*name, session.peer());
+        let _count = session.count_connection(name);
+        let header = StreamHeader::Remote(id);
+        let opened = tokio::select! {
+            opened = open_stream(&session, &header) => opened,
+            error = socket.failed() => {
+                debug!(peer, forward = name, %error, "closed before the client answered");
+                return;
+            }
+        };
+        match opened {
+            Ok(stream) => {
+                if let Err(error) = splice(socket, stream).await {
+                    debug!(peer, forward = name, %error, "connection failed");
+                }
+            }
+            Err(OpenError::Refused(code)) => {
+                if may_log(&log_limit, id, Some(code)) {
+                    warn!(peer, forward = name, %code, "the client could not connect");
+                }
+            }
+            Err(OpenError::Lost) => debug!(peer, forward = name, "the session has ended"),
+        }
+    }
+}
+
+fn may_log(log_limit: &RemoteLogLimit, id: u16, code: Option<StreamCode>) -> bool {
+    log_limit.allow((id, code), Instant::now().into_std())
+}
+
+/// The listen address with the bound port.
+fn with_port(listen: &Listen, port: u16) -> Listen {
+    match listen {
+        Listen::Tcp { bind, .. } => Listen::Tcp { bind: bind.clone(), port },
+        Listen::Unix(path) => Listen::Unix(path.clone()),
+    }
+}
+
+/// Whether the bound addresses are still permitted.
+fn admits(permits: &ListenPermits, listen: &Listen, addresses: &[IpAddr]) -> bool {
+    match listen {
+        Listen::Unix(path) => permits.admits_socket(path),
+        Listen::Tcp { bind, port } => {
+            addresses.iter().all(|&address| permits.admits(bind, address, *port))
+        }
+    }
+}
+
+/// The code that tells the client why bind failed.
+fn code_of(error: &BindError) -> ListenCode {
+    match error.source.kind() {
+        io::ErrorKind::AddrInUse | io::ErrorKind::AlreadyExists => ListenCode::InUse,
+        io::ErrorKind::PermissionDenied => ListenCode::Denied,
+        io::ErrorKind::AddrNotAvailable | io::ErrorKind::NotFound => ListenCode::NoAddress,
+        _ => ListenCode::Failed,
+    }
+}

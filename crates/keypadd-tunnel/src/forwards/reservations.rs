@@ -1,0 +1,196 @@
+//! Reserves addresses for the remote forwards of a server's sessions, and decides who may take one
+//! over.
+//!
+//! An address belongs to the session that requested it first. A newer session of the same key takes
+//! it over if the holder belongs to the same run of the client, or does not respond to a ping
+//! within three seconds. A session of another key never does. Binds nothing.
+
+use std::{
+    collections::HashMap,
+    net::{IpAddr, SocketAddr},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use tokio::{
+    sync::{Notify, watch},
+    time::{Instant, sleep},
+};
+
+use crate::{
+    addresses::socket_path::SocketPath,
+    sessions::session::LiveSession,
+    wire::{Frame, ListenCode},
+};
+
+/// A holder that sends nothing for this long after a ping loses its addresses.
+const PING_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Time between two checks for packets of the holder.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+
+/// An address to reserve.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    Tcp(SocketAddr),
+    Unix(SocketPath),
+}
+
+impl Place {
+    /// Whether the two cannot be bound at the same time.
+    fn overlaps(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Unix(one), Self::Unix(other)) => one == other,
+            (Self::Tcp(one), Self::Tcp(other)) => {
+                let all = |ip: IpAddr| ip.is_unspecified();
+                one.port() == other.port()
+                    && (one.ip() == other.ip() || all(one.ip()) || all(other.ip()))
+            }
+            _ => false,
+        }
+    }
+}
+
+/// All reserved addresses of a server; clones share one table.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Reservations(Arc<Mutex<Table>>);
+
+#[derive(Debug, Default)]
+struct Table {
+    next_id: u64,
+    entries: HashMap<u64, Entry>,
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    session: Arc<LiveSession>,
+    places: Vec<Place>,
+    revoke: Arc<Notify>,
+    /// Closed when the reservation is released.
+    released: watch::Receiver<()>,
+}
+
+/// Reserved addresses; released on drop. The sockets must be closed before.
+#[derive(Debug)]
+pub(crate) struct Reservation {
+    reservations: Reservations,
+    id: u64,
+    revoke: Arc<Notify>,
+    _unreleased: watch::Sender<()>,
+}
+
+impl Reservation {
+    /// Waits until another session takes the addresses over.
+    pub(crate) async fn revoked(&self) {
+        self.revoke.notified().await;
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.reservations.table().entries.remove(&self.id);
+    }
+}
+
+impl Reservations {
+    /// Reserves these addresses for `session`, taking them over from their holder if allowed.
+    ///
+    /// # Errors
+    /// [`ListenCode::InUse`]: the holder keeps them.
+    pub(crate) async fn reserve(
+        &self,
+        session: &Arc<LiveSession>,
+        places: Vec<Place>,
+    ) -> Result<Reservation, ListenCode> {
+        loop {
+            let mut holder = match self.reserve_if_free(session, &places) {
+                Ok(reservation) => return Ok(reservation),
+                Err(holder) => holder,
+            };
+            if !may_take_over(session, &holder.session).await {
+                return Err(ListenCode::InUse);
+            }
+            holder.revoke.notify_one();
+            while holder.released.changed().await.is_ok() {}
+        }
+    }
+
+    /// Reserves the addresses, or returns the entry that has one of them.
+    fn reserve_if_free(
+        &self,
+        session: &Arc<LiveSession>,
+        places: &[Place],
+    ) -> Result<Reservation, Box<Entry>> {
+        let mut table = self.table();
+        let overlaps = |entry: &&Entry| {
+            entry.places.iter().any(|held| places.iter().any(|place| held.overlaps(place)))
+        };
+        if let Some(holder) = table.entries.values().find(overlaps) {
+            return Err(Box::new(holder.clone()));
+        }
+        let id = table.next_id;
+        table.next_id += 1;
+        let (unreleased, released) = watch::channel(());
+        let revoke = Arc::new(Notify::new());
+        let (session, places) = (Arc::clone(session), places.to_vec());
+        let entry = Entry { session, places, revoke: Arc::clone(&revoke), released };
+        table.entries.insert(id, entry);
+        Ok(Reservation { reservations: self.clone(), id, revoke, _unreleased: unreleased })
+    }
+
+    /// A panic cannot leave the table half changed.
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether a session may take over the holder's addresses.
+async fn may_take_over(newcomer: &LiveSession, holder: &LiveSession) -> bool {
+    if newcomer.key() != holder.key() || newcomer.id <= holder.id {
+        return false;
+    }
+    newcomer.instance() == holder.instance() || is_unresponsive(holder).await
+}
+
+/// Pings a session; returns whether no packet of it arrives in time.
+async fn is_unresponsive(session: &LiveSession) -> bool {
+    let datagrams = || session.connection.stats().udp_rx.datagrams;
+    let before = datagrams();
+    // If the queue is full, its frames serve as the ping.
+    session.try_send(Frame::Ping);
+    let deadline = Instant::now() + PING_TIMEOUT;
+    while !session.has_ended() {
+        if datagrams() != before {
+            return false;
+        }
+        if Instant::now() >= deadline {
+            return true;
+        }
+        sleep(POLL_INTERVAL).await;
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_addresses_overlap_any_address_with_the_same_port() {
+        let tcp = |text: &str| Place::Tcp(text.parse().unwrap());
+        let unix = |text: &str| Place::Unix(text.parse().unwrap());
+        for (one, other, overlap) in [
+            (tcp("127.0.0.1:80"), tcp("127.0.0.1:80"), true),
+            (tcp("127.0.0.1:80"), tcp("127.0.0.1:81"), false),
+            (tcp("127.0.0.1:80"), tcp("[::1]:80"), false),
+            (tcp("[::]:80"), tcp("127.0.0.1:80"), true),
+            (tcp("10.0.0.1:80"), tcp("0.0.0.0:80"), true),
+            (unix("/a"), unix("/a"), true),
+            (unix("/a"), unix("/b"), false),
+            (unix("/a"), tcp("127.0.0.1:80"), false),
+        ] {
+            assert_eq!(one.overlaps(&other), overlap, "{one:?} {other:?}");
+            assert_eq!(other.overlaps(&one), overlap);
+        }
+    }
+}

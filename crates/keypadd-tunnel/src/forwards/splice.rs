@@ -1,0 +1,155 @@
+//! Splices a forwarded connection with a QUIC stream.
+//!
+//! The transport copies the bytes (`keypadd-transport`, `splice`). Here its errors become stream
+//! codes, and standard input and output (`-W`) are connected through a pair of unix sockets.
+
+use std::{io, os::unix::net::UnixStream as StdUnixStream};
+
+use keypadd_transport::{Delivery, ReadError, Socket, Stream, VarInt, WriteError};
+use thiserror::Error;
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf, split},
+    net::UnixStream,
+};
+
+use crate::{net::forwarded_socket::ForwardedSocket, wire::StreamCode};
+
+/// Size of each copy buffer for standard input and output.
+const COPY_BYTES: usize = 32 << 10;
+
+/// Why a splice ended before both directions were finished.
+#[derive(Debug, Error)]
+pub(crate) enum SpliceError {
+    /// The local connection, or standard input or output, failed.
+    #[error(transparent)]
+    Local(#[from] io::Error),
+    /// The other end reset the stream.
+    #[error("reset by the other end: {0}")]
+    Remote(StreamCode),
+    /// The QUIC connection is lost.
+    #[error("connection lost")]
+    Lost,
+}
+
+impl From<keypadd_transport::Cut> for SpliceError {
+    fn from(error: keypadd_transport::Cut) -> Self {
+        match error {
+            keypadd_transport::Cut::Local(error) => Self::Local(error),
+            keypadd_transport::Cut::Remote(code) => Self::Remote(code.into()),
+            _ => Self::Lost,
+        }
+    }
+}
+
+impl From<ReadError> for SpliceError {
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::Reset(code) => Self::Remote(code.into()),
+            ReadError::Lost(_) => Self::Lost,
+        }
+    }
+}
+
+impl From<WriteError> for SpliceError {
+    fn from(error: WriteError) -> Self {
+        match error {
+            WriteError::Stopped(code) => Self::Remote(code.into()),
+            WriteError::Lost => Self::Lost,
+        }
+    }
+}
+
+impl From<VarInt> for StreamCode {
+    fn from(code: VarInt) -> Self {
+        Self::from_value(code.into_inner())
+    }
+}
+
+impl From<StreamCode> for VarInt {
+    fn from(code: StreamCode) -> Self {
+        // Our codes are small, and the peer's were decoded from a VarInt.
+        Self::from_u64(code.value()).unwrap_or_default()
+    }
+}
+
+/// Splices a connection with a stream until both directions have finished or one has failed.
+pub(crate) async fn splice(socket: ForwardedSocket, stream: Stream) -> Result<(), SpliceError> {
+    Ok(stream.splice(socket.into_socket()?, Delivery::Bounded).await?)
+}
+
+/// Splices a reader and a writer (`-W`: standard input and output) with a stream. Shuts down the
+/// writer when the other end has finished, while the reader may go on. A blocked writer blocks
+/// nothing else.
+pub(crate) async fn splice_pair(
+    reader: impl AsyncRead + Unpin,
+    writer: impl AsyncWrite + Unpin,
+    stream: Stream,
+) -> Result<(), SpliceError> {
+    let (near, far) = StdUnixStream::pair()?;
+    near.set_nonblocking(true)?;
+    let (from_stream, to_stream) = split(UnixStream::from_std(near)?);
+    let spliced = stream.splice(Socket::from(far), Delivery::Unbounded);
+    let outward = outward(reader, to_stream);
+    let inward = inward(from_stream, writer);
+    tokio::pin!(spliced, outward, inward);
+
+    let (mut sending, mut receiving) = (true, true);
+    let outcome = loop {
+        tokio::select! {
+            // Checked first: a failed stream also closes its socket, like a finished one.
+            biased;
+            outcome = &mut spliced => break outcome,
+            sent = &mut outward, if sending => {
+                sent?;
+                sending = false;
+            }
+            received = &mut inward, if receiving => {
+                received?.shutdown().await?;
+                receiving = false;
+            }
+        }
+    };
+    if receiving {
+        // Writes what arrived before the end, also after a failure.
+        let mut writer = inward.await?;
+        if outcome.is_ok() {
+            writer.shutdown().await?;
+        }
+    }
+    Ok(outcome?)
+}
+
+/// Copies until the reader ends. A failed stream is not an error of the reader.
+async fn outward(
+    mut reader: impl AsyncRead + Unpin,
+    mut to_stream: WriteHalf<UnixStream>,
+) -> io::Result<()> {
+    let mut buffer = vec![0; COPY_BYTES];
+    loop {
+        let bytes = reader.read(&mut buffer).await?;
+        if bytes == 0 {
+            let _ = to_stream.shutdown().await;
+            return Ok(());
+        }
+        if to_stream.write_all(&buffer[..bytes]).await.is_err() {
+            return Ok(());
+        }
+    }
+}
+
+/// Copies until the stream ends; returns the writer.
+async fn inward<W: AsyncWrite + Unpin>(
+    mut from_stream: ReadHalf<UnixStream>,
+    mut writer: W,
+) -> io::Result<W> {
+    let mut buffer = vec![0; COPY_BYTES];
+    loop {
+        // ECONNRESET means that the stream failed with data unread.
+        let bytes = from_stream.read(&mut buffer).await.unwrap_or(0);
+        if bytes == 0 {
+            return Ok(writer);
+        }
+        writer.write_all(&buffer[..bytes]).await?;
+        writer.flush().await?;
+    }
+}

@@ -1,0 +1,83 @@
+//! Limits log lines that a remote host can cause to one a minute for each kind and source.
+//!
+//! Bounded in memory: when too many sources are tracked, new ones share one line a minute. The
+//! caller passes the time.
+
+use std::{
+    collections::HashMap,
+    hash::Hash,
+    sync::{Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+/// Time between two lines of one source.
+const INTERVAL: Duration = Duration::from_secs(60);
+
+/// Sources tracked at once.
+const SOURCES_MAX: usize = 1024;
+
+/// When each source last logged a line.
+#[derive(Debug)]
+pub(crate) struct LogRateLimit<S>(Mutex<LastLines<S>>);
+
+#[derive(Debug)]
+struct LastLines<S> {
+    sources: HashMap<S, Instant>,
+    /// The last line of a source that was not tracked.
+    untracked: Option<Instant>,
+}
+
+impl<S> Default for LogRateLimit<S> {
+    fn default() -> Self {
+        Self(Mutex::new(LastLines { sources: HashMap::new(), untracked: None }))
+    }
+}
+
+impl<S: Eq + Hash> LogRateLimit<S> {
+    /// Whether this source may log a line now; if so, not again for a minute.
+    pub(crate) fn allow(&self, source: S, now: Instant) -> bool {
+        let recent = |then: Instant| now.saturating_duration_since(then) < INTERVAL;
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.sources.get(&source).is_some_and(|&then| recent(then)) {
+            return false;
+        }
+        if last.sources.len() >= SOURCES_MAX {
+            last.sources.retain(|_, then| recent(*then));
+        }
+        if last.sources.len() >= SOURCES_MAX {
+            let allowed = !last.untracked.is_some_and(recent);
+            if allowed {
+                last.untracked = Some(now);
+            }
+            return allowed;
+        }
+        last.sources.insert(source, now);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_source_logs_one_line_a_minute() {
+        let limit = LogRateLimit::default();
+        let start = Instant::now();
+        assert!(limit.allow("a", start));
+        assert!(!limit.allow("a", start + INTERVAL - Duration::from_millis(1)));
+        assert!(limit.allow("b", start));
+        assert!(limit.allow("a", start + INTERVAL));
+    }
+
+    #[test]
+    fn untracked_sources_share_one_line_and_use_no_memory() {
+        let limit = LogRateLimit::default();
+        let start = Instant::now();
+        let logged = (0..10 * SOURCES_MAX).filter(|&source| limit.allow(source, start)).count();
+        assert_eq!(logged, SOURCES_MAX + 1);
+        assert_eq!(limit.0.lock().unwrap().sources.len(), SOURCES_MAX);
+        assert!(limit.allow(usize::MAX, start + INTERVAL));
+        assert_eq!(limit.0.lock().unwrap().sources.len(), 1);
+    }
+}

@@ -1,0 +1,7 @@
+//! Wraps the host's sockets, listeners and name lookups. Knows nothing of QUIC or permits.
+
+pub(crate) mod bind;
+pub(crate) mod forwarded_socket;
+pub(crate) mod lookup;
+pub(crate) mod source;
+pub(crate) mod unix_listener;

@@ -1,0 +1,190 @@
+//! Resolves host names, with a limit on concurrent lookups.
+//!
+//! The system's resolver blocks a thread and cannot be canceled: an abandoned lookup counts until
+//! the resolver returns.
+
+use std::{
+    collections::HashMap,
+    io,
+    net::{IpAddr, SocketAddr, ToSocketAddrs},
+    sync::{Arc, Mutex, PoisonError, Weak},
+};
+
+use keypadd_provider::PublicKey;
+use tokio::{sync::Semaphore, task::spawn_blocking};
+
+use crate::addresses::target::{Host, LOOPBACK};
+
+/// Concurrent lookups of one client, over all its connections.
+const CLIENT_LOOKUPS_MAX: usize = 8;
+
+/// Concurrent lookups of the process; tokio has more blocking threads than that.
+static ALL_LOOKUPS: Semaphore = Semaphore::const_new(64);
+
+/// Resolves a name and port; blocks.
+type Resolver = fn(&str, u16) -> io::Result<Vec<SocketAddr>>;
+
+/// Lookups of one client; clones share its limit.
+#[derive(Clone, Debug)]
+pub(crate) struct Lookups {
+    limit: Arc<Semaphore>,
+    resolver: Resolver,
+}
+
+impl Default for Lookups {
+    fn default() -> Self {
+        Self::with_limit(Arc::new(Semaphore::new(CLIENT_LOOKUPS_MAX)))
+    }
+}
+
+impl Lookups {
+    /// Lookups by the system's resolver.
+    fn with_limit(limit: Arc<Semaphore>) -> Self {
+        Self { limit, resolver: |name, port| Ok((name, port).to_socket_addrs()?.collect()) }
+    }
+}
+
+#[cfg(test)]
+impl Lookups {
+    /// Takes the whole limit, as lookups without an answer would.
+    pub(crate) fn exhaust(&self) -> tokio::sync::OwnedSemaphorePermit {
+        let all = u32::try_from(CLIENT_LOOKUPS_MAX).unwrap();
+        Arc::clone(&self.limit).try_acquire_many_owned(all).unwrap()
+    }
+
+    /// Lookups by another resolver.
+    pub(crate) fn with_resolver(resolver: Resolver) -> Self {
+        Self { resolver, ..Self::default() }
+    }
+}
+
+/// The lookup limits of all connected clients.
+#[derive(Debug, Default)]
+pub(crate) struct ClientLookups(Mutex<HashMap<PublicKey, Weak<Semaphore>>>);
+
+impl ClientLookups {
+    /// The lookups of this client, shared by its connections.
+    pub(crate) fn of(&self, key: PublicKey) -> Lookups {
+        let mut limits = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(limit) = limits.get(&key).and_then(Weak::upgrade) {
+            return Lookups::with_limit(limit);
+        }
+        limits.retain(|_, limit| limit.strong_count() > 0);
+        let lookups = Lookups::default();
+        limits.insert(key, Arc::downgrade(&lookups.limit));
+        lookups
+    }
+}
+
+/// Resolves a host to all its addresses; never asks DNS for `localhost`. Waits while too many
+/// lookups are running.
+pub(crate) async fn resolve(
+    host: &Host,
+    port: u16,
+    lookups: &Lookups,
+) -> io::Result<Vec<SocketAddr>> {
+    let name = match host {
+        Host::Address(address) => return Ok(vec![SocketAddr::new(*address, port)]),
+        host if host.is_localhost() => {
+            return Ok(LOOPBACK.map(|address| SocketAddr::new(address, port)).to_vec());
+        }
+        Host::Name(name) => name.clone(),
+    };
+    let resolver = lookups.resolver;
+    let found = bounded(lookups, move || resolver(&name, port)).await??;
+    let mut addresses: Vec<SocketAddr> = Vec::new();
+    for address in found {
+        // An IPv6 address keeps its scope: a link-local one needs it.
+        let plain = match address.ip().to_canonical() {
+            IpAddr::V4(v4) => SocketAddr::from((v4, port)),
+            IpAddr::V6(_) => address,
+        };
+        if !addresses.contains(&plain) {
+            addresses.push(plain);
+        }
+    }
+    if addresses.is_empty() { Err(io::ErrorKind::NotFound.into()) } else { Ok(addresses) }
+}
+
+/// Whether a name other than `localhost` resolves to loopback only: two hosts have the same name,
+/// or the name is for another network.
+pub(crate) fn names_this_host(host: &Host, addresses: &[SocketAddr]) -> bool {
+    let is_name = matches!(host, Host::Name(_)) && !host.is_localhost();
+    is_name && addresses.iter().all(|address| address.ip().to_canonical().is_loopback())
+}
+
+/// Runs `lookup` on a blocking thread, within the limits. It counts until it returns, even if the
+/// caller has given up.
+async fn bounded<T: Send + 'static>(
+    lookups: &Lookups,
+    lookup: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<T> {
+    // The client's own limit first: waiting for it must not hold a permit that all share.
+    let of_client = Arc::clone(&lookups.limit).acquire_owned().await.map_err(io::Error::other)?;
+    let of_all = ALL_LOOKUPS.acquire().await.map_err(io::Error::other)?;
+    let looking = spawn_blocking(move || {
+        let _permits = (of_client, of_all);
+        lookup()
+    });
+    looking.await.map_err(io::Error::other)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        sync::{
+            atomic::{AtomicUsize, Ordering},
+            mpsc,
+        },
+        time::Duration,
+    };
+
+    use tokio::time::timeout;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn abandoned_lookups_still_count() {
+        static RUNNING: AtomicUsize = AtomicUsize::new(0);
+        let lookups = Lookups::default();
+        let mut releases = Vec::new();
+        for _ in 0..CLIENT_LOOKUPS_MAX + 3 {
+            let (release, released) = mpsc::channel::<()>();
+            releases.push(release);
+            let dead = bounded(&lookups, move || {
+                RUNNING.fetch_add(1, Ordering::Relaxed);
+                let _ = released.recv();
+            });
+            assert!(timeout(Duration::from_millis(50), dead).await.is_err());
+        }
+        assert!(RUNNING.load(Ordering::Relaxed) <= CLIENT_LOOKUPS_MAX);
+        // Another client has its own limit; this one can resolve again when the resolver returns.
+        bounded(&Lookups::default(), || ()).await.unwrap();
+        drop(releases);
+        timeout(Duration::from_secs(30), bounded(&lookups, || ())).await.unwrap().unwrap();
+    }
+
+    #[test]
+    fn a_name_that_resolves_to_loopback_only_names_this_host() {
+        let is_here = |host: &str, addresses: &[&str]| {
+            let at = |address: &&str| SocketAddr::new(address.parse().unwrap(), 4433);
+            let addresses: Vec<_> = addresses.iter().map(at).collect();
+            names_this_host(&host.parse().unwrap(), &addresses)
+        };
+        assert!(is_here("debian", &["127.0.1.1"]) && is_here("debian", &["::1", "127.0.0.1"]));
+        assert!(!is_here("debian", &["127.0.1.1", "192.0.2.7"]));
+        assert!(!is_here("localhost", &["127.0.0.1"]) && !is_here("127.0.0.1", &["127.0.0.1"]));
+    }
+
+    #[test]
+    fn all_connections_of_a_key_share_one_limit() {
+        let lookups = ClientLookups::default();
+        let key = keypadd_provider::PrivateKey::generate().unwrap().public();
+        let other = keypadd_provider::PrivateKey::generate().unwrap().public();
+        let (one, two) = (lookups.of(key), lookups.of(key));
+        assert!(Arc::ptr_eq(&one.limit, &two.limit));
+        drop((one, two));
+        let _other = lookups.of(other);
+        assert_eq!(lookups.0.lock().unwrap().len(), 1);
+    }
+}

@@ -1,0 +1,258 @@
+//! Decides which targets a client may reach through this server (invariant I10).
+//!
+//! A permit is compared with the address to connect to, not with the text of the request: the
+//! requested name and the permitted names are both resolved, and only permitted addresses are
+//! dialed. So a name that is changed to point elsewhere gains nothing, and `localhost` and
+//! `127.0.0.1` are the same target. A unix socket is permitted by its exact path only. The caller
+//! (`dial`) resolves names.
+
+use std::{fmt, net::IpAddr, str::FromStr};
+
+use crate::{
+    addresses::{
+        forward::Destination,
+        socket_path::SocketPath,
+        target::{Host, LOOPBACK, Target},
+    },
+    permits::pattern::{HostPattern, Pattern, PermitError, same_host},
+};
+
+/// A permit: `HOST:PORT`, `HOST:*`, `*:PORT`, `CIDR:PORT`, `*:*`, IPv6 in brackets; or the
+/// `/PATH` of a unix socket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Permit(Pattern);
+
+/// All permits of one client; an empty list permits nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Permits(Vec<Permit>);
+
+impl FromStr for Permit {
+    type Err = PermitError;
+
+    fn from_str(text: &str) -> Result<Self, PermitError> {
+        match Pattern::parse(text) {
+            Ok(pattern) => Ok(Self(pattern)),
+            Err(cause) => Err(PermitError { pattern: text.into(), cause }),
+        }
+    }
+}
+
+impl Permit {
+    /// A target that it admits, to show in examples; port 22 if any port is permitted.
+    pub fn example(&self) -> Destination {
+        match &self.0 {
+            Pattern::Tcp(host, port) => {
+                Destination::Tcp(Target { host: host.example(), port: port.example(22) })
+            }
+            Pattern::Unix(path) => Destination::Unix(path.clone()),
+        }
+    }
+}
+
+impl fmt::Display for Permit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Permits {
+    /// Makes the permits of one client.
+    pub fn new(permits: Vec<Permit>) -> Self {
+        Self(permits)
+    }
+
+    /// Whether the list is empty.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether any permit covers this port. If none does, no name needs to be resolved.
+    pub fn may_admit_port(&self, port: u16) -> bool {
+        self.of_port(port).next().is_some()
+    }
+
+    /// Whether a connection to this unix socket is permitted.
+    pub fn admits_socket(&self, path: &SocketPath) -> bool {
+        self.0.iter().any(|permit| permit.0.is_of(path))
+    }
+
+    /// The permitted names that must be resolved before [`admits`](Self::admits). A permit for the
+    /// requested name itself is not among them: all its addresses are permitted, even if DNS
+    /// returns others each time.
+    pub fn names_to_resolve<'a>(&'a self, requested: &'a Target) -> impl Iterator<Item = &'a str> {
+        self.of_port(requested.port).filter_map(move |permitted| match permitted {
+            HostPattern::One(host) if host.is_localhost() || same_host(host, &requested.host) => {
+                None
+            }
+            HostPattern::One(Host::Name(name)) => Some(name.as_str()),
+            _ => None,
+        })
+    }
+
+    /// Whether a connection to `address`, one of the addresses of the requested host, is permitted.
+    /// `addresses_of` returns the addresses of a permitted name, none if it did not resolve.
+    pub fn admits<'r>(
+        &self,
+        requested: &Target,
+        address: IpAddr,
+        addresses_of: impl Fn(&str) -> &'r [IpAddr],
+    ) -> bool {
+        let address = address.to_canonical();
+        self.of_port(requested.port).any(|permitted| match permitted {
+            HostPattern::Any => true,
+            HostPattern::Net(net) => net.contains(&address),
+            // Before other names, so that DNS cannot decide what localhost is.
+            HostPattern::One(host) if host.is_localhost() => LOOPBACK.contains(&address),
+            HostPattern::One(Host::Address(permitted)) => *permitted == address,
+            HostPattern::One(host) if same_host(host, &requested.host) => true,
+            HostPattern::One(Host::Name(name)) => {
+                addresses_of(name).iter().any(|permitted| permitted.to_canonical() == address)
+            }
+        })
+    }
+
+    fn of_port(&self, port: u16) -> impl Iterator<Item = &HostPattern> {
+        self.0.iter().filter_map(move |permit| permit.0.hosts_of_port(port))
+    }
+}
+
+impl FromIterator<Permit> for Permits {
+    fn from_iter<I: IntoIterator<Item = Permit>>(permits: I) -> Self {
+        Self(permits.into_iter().collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn permits(patterns: &[&str]) -> Permits {
+        patterns.iter().map(|pattern| pattern.parse().unwrap()).collect()
+    }
+
+    /// Decides as a server whose DNS knows `db` and `web`.
+    fn admits(patterns: &[&str], asked: &str, address: &str) -> bool {
+        let db = [IpAddr::from([10, 0, 0, 5])];
+        let web = ["10.0.0.6".parse().unwrap(), "fd00::6".parse().unwrap()];
+        permits(patterns).admits(&asked.parse().unwrap(), address.parse().unwrap(), |name| {
+            match name {
+                "db" => &db,
+                "web" => &web,
+                _ => &[],
+            }
+        })
+    }
+
+    #[test]
+    fn permits_compare_the_address_connected_to() {
+        for (pattern, asked, address, admitted) in [
+            // A name, requested by itself, by address and by an alias.
+            ("db:5432", "db:5432", "10.0.0.5", true),
+            ("db:5432", "DB.:5432", "10.0.0.5", true),
+            ("db:5432", "10.0.0.5:5432", "10.0.0.5", true),
+            ("db:5432", "alias:5432", "10.0.0.5", true),
+            ("db:5432", "alias:5432", "10.0.0.6", false),
+            ("db:5432", "db:5433", "10.0.0.5", false),
+            ("web:*", "alias:1", "fd00::6", true),
+            ("gone:22", "alias:22", "10.0.0.5", false),
+            // DNS may return other addresses each time: those of the requested name are permitted.
+            ("db:5432", "db:5432", "10.0.0.99", true),
+            // localhost is two addresses, whatever DNS says.
+            ("localhost:22", "localhost:22", "127.0.0.1", true),
+            ("localhost:22", "localhost:22", "::1", true),
+            ("localhost:22", "localhost:22", "10.0.0.5", false),
+            ("localhost:22", "127.0.0.1:22", "127.0.0.1", true),
+            ("localhost:22", "[::1]:22", "::1", true),
+            ("localhost:22", "127.0.0.2:22", "127.0.0.2", false),
+            ("localhost:22", "rebound:22", "127.0.0.1", true),
+            ("localhost:22", "rebound:22", "10.0.0.5", false),
+            ("localhost:22", "0.0.0.0:22", "0.0.0.0", false),
+            ("127.0.0.1:22", "localhost:22", "127.0.0.1", true),
+            ("127.0.0.1:22", "localhost:22", "::1", false),
+            // Addresses and networks.
+            ("10.0.0.5:*", "10.0.0.5:9", "10.0.0.5", true),
+            ("10.0.0.5:*", "10.0.0.6:9", "10.0.0.6", false),
+            ("10.0.0.5:*", "[::ffff:10.0.0.5]:9", "::ffff:10.0.0.5", true),
+            ("10.0.0.0/8:80", "db:80", "10.0.0.5", true),
+            ("10.1.2.3/8:80", "db:80", "10.0.0.5", true),
+            ("10.0.0.0/8:80", "db:80", "11.0.0.5", false),
+            ("10.0.0.0/8:80", "db:81", "10.0.0.5", false),
+            ("10.0.0.0/8:80", "db:80", "::ffff:10.0.0.5", true),
+            ("[fd00::/8]:80", "web:80", "fd00::6", true),
+            ("[fd00::/8]:80", "web:80", "fe80::6", false),
+            ("[::1]:80", "[::1]:80", "::1", true),
+            // Wildcards.
+            ("*:443", "any.example:443", "192.0.2.1", true),
+            ("*:443", "any.example:80", "192.0.2.1", false),
+            ("*:*", "any.example:80", "2001:db8::1", true),
+        ] {
+            assert_eq!(admits(&[pattern], asked, address), admitted, "{pattern} {asked} {address}");
+        }
+    }
+
+    #[test]
+    fn no_permit_permits_nothing() {
+        assert!(!admits(&[], "localhost:22", "127.0.0.1"));
+        assert!(!permits(&[]).may_admit_port(22));
+    }
+
+    #[test]
+    fn one_permit_of_several_is_enough() {
+        assert!(admits(&["db:1", "web:2", "localhost:3"], "localhost:3", "::1"));
+        assert!(!admits(&["db:1", "web:2", "localhost:3"], "localhost:2", "::1"));
+    }
+
+    #[test]
+    fn only_names_with_the_requested_port_are_resolved_and_never_localhost() {
+        let permits = permits(&["db:1", "web:*", "localhost:*", "10.0.0.0/8:*", "asked:2", "*:9"]);
+        let names = |asked: &str| {
+            let asked = asked.parse().unwrap();
+            permits.names_to_resolve(&asked).map(String::from).collect::<Vec<_>>()
+        };
+        assert_eq!(names("asked:1"), ["db", "web"]);
+        assert_eq!(names("asked:2"), ["web"]);
+        assert_eq!(names("10.0.0.1:2"), ["web", "asked"]);
+    }
+
+    #[test]
+    fn a_unix_socket_is_permitted_by_its_path_only() {
+        let path = "/run/x.sock".parse().unwrap();
+        assert!(permits(&["db:1", "/run/x.sock"]).admits_socket(&path));
+        for pattern in ["*:*", "/run/y.sock", "/run/x.socket", "/run/../run/x.sock"] {
+            assert!(!permits(&[pattern]).admits_socket(&path), "{pattern}");
+        }
+        assert!(!permits(&["/run/x.sock"]).may_admit_port(1));
+    }
+
+    #[test]
+    fn errors_name_the_bad_permit() {
+        for (text, message) in [
+            ("db", "permit `db`: `db`: the port is missing, as in HOST:PORT"),
+            ("db:ssh", "permit `db:ssh`: `ssh` is not a port (1 to 65535)"),
+            (":22", "permit `:22`: ``: the host is missing"),
+            ("10.0.0.0/33:1", "permit `10.0.0.0/33:1`: `10.0.0.0/33` is not a network, as in"),
+            ("*.lan:1", "permit `*.lan:1`: `*.lan`: `*` matches a whole host"),
+            ("/run/", "permit `/run/`: `/run/` is not the path of a unix socket"),
+            ("::1:22", "permit `::1:22`: `::1:22`: an IPv6 address goes in brackets"),
+        ] {
+            let error = text.parse::<Permit>().unwrap_err().to_string();
+            assert!(error.starts_with(message), "{error}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn parsing_never_panics(text in "\\PC{0,40}") {
+            let _ = text.parse::<Permit>();
+        }
+
+        #[test]
+        fn displayed_permits_parse_to_the_same(text in "[\\[\\]a-c0-9:./*]{0,16}") {
+            if let Ok(permit) = text.parse::<Permit>() {
+                prop_assert_eq!(permit.to_string().parse::<Permit>(), Ok(permit));
+            }
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! Parses the pattern of a permit: hosts and ports, or the path of a unix socket.
+//!
+//! `--permit-open` and `--permit-listen` use the same patterns; how they are compared is in `open`
+//! and `listen`.
+
+use std::{fmt, net::IpAddr};
+
+use ipnet::IpNet;
+use thiserror::Error;
+
+use crate::addresses::{
+    socket_path::{SocketPath, SocketPathError, is_path},
+    target::{AddressError, Host, parse_port, same_name, split_host_port},
+};
+
+/// The pattern of one permit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Pattern {
+    /// Hosts and ports.
+    Tcp(HostPattern, PortPattern),
+    /// Exactly this unix socket.
+    Unix(SocketPath),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum HostPattern {
+    Any,
+    Net(IpNet),
+    One(Host),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PortPattern {
+    Any,
+    One(u16),
+}
+
+/// A permit that cannot be parsed.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("permit `{pattern}`: {cause}")]
+pub struct PermitError {
+    /// The text as given.
+    pub pattern: String,
+    /// What is wrong.
+    pub cause: PermitFault,
+}
+
+/// What is wrong with a permit.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum PermitFault {
+    /// The host or the port is not valid.
+    #[error(transparent)]
+    Address(#[from] AddressError),
+    /// A network that is not `ADDRESS/BITS`.
+    #[error("`{0}` is not a network, as in 10.0.0.0/8 or [fd00::/8]")]
+    Network(String),
+    /// A wildcard within a name.
+    #[error("`{0}`: `*` matches a whole host, not part of one")]
+    Wildcard(String),
+    /// The path is not valid for a unix socket.
+    #[error(transparent)]
+    Path(#[from] SocketPathError),
+}
+
+impl Pattern {
+    /// Parses `HOST:PORT`, `HOST:*`, `*:PORT`, `CIDR:PORT`, `*:*` or `/PATH`.
+    pub(crate) fn parse(text: &str) -> Result<Self, PermitFault> {
+        if is_path(text) {
+            return Ok(Self::Unix(text.parse()?));
+        }
+        let (host, port) = split_host_port(text)?;
+        let port = match port {
+            None => return Err(AddressError::NoPort(text.into()).into()),
+            Some("*") => PortPattern::Any,
+            Some(port) => PortPattern::One(parse_port(port)?),
+        };
+        let host = match host {
+            "*" => HostPattern::Any,
+            host if host.contains('*') => return Err(PermitFault::Wildcard(host.into())),
+            host if host.contains('/') => {
+                let net: IpNet = host.parse().map_err(|_| PermitFault::Network(host.into()))?;
+                HostPattern::Net(net.trunc())
+            }
+            host => HostPattern::One(host.parse()?),
+        };
+        Ok(Self::Tcp(host, port))
+    }
+
+    /// The host pattern, if the port matches.
+    pub(crate) fn hosts_of_port(&self, port: u16) -> Option<&HostPattern> {
+        match self {
+            Self::Tcp(host, PortPattern::Any) => Some(host),
+            Self::Tcp(host, PortPattern::One(permitted)) if *permitted == port => Some(host),
+            Self::Tcp(..) | Self::Unix(_) => None,
+        }
+    }
+
+    /// Whether it is this unix socket.
+    pub(crate) fn is_of(&self, path: &SocketPath) -> bool {
+        matches!(self, Self::Unix(permitted) if permitted == path)
+    }
+}
+
+impl HostPattern {
+    /// One of the hosts: localhost for any host, the first address of a network.
+    pub(crate) fn example(&self) -> Host {
+        match self {
+            Self::Any => Host::Name("localhost".into()),
+            Self::Net(net) => Host::Address(net.addr()),
+            Self::One(host) => host.clone(),
+        }
+    }
+}
+
+impl PortPattern {
+    /// One of the ports: `any` for any port.
+    pub(crate) fn example(self, any: u16) -> u16 {
+        match self {
+            Self::Any => any,
+            Self::One(port) => port,
+        }
+    }
+}
+
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (host, port) = match self {
+            Self::Tcp(host, port) => (host, port),
+            Self::Unix(path) => return path.fmt(f),
+        };
+        match host {
+            HostPattern::Any => f.write_str("*")?,
+            HostPattern::Net(net @ IpNet::V6(_)) => write!(f, "[{net}]")?,
+            HostPattern::Net(net) => net.fmt(f)?,
+            HostPattern::One(Host::Address(IpAddr::V6(address))) => write!(f, "[{address}]")?,
+            HostPattern::One(host) => host.fmt(f)?,
+        }
+        match port {
+            PortPattern::Any => f.write_str(":*"),
+            PortPattern::One(port) => write!(f, ":{port}"),
+        }
+    }
+}
+
+/// Whether two hosts are the same text, ignoring case and a final dot of names.
+pub(crate) fn same_host(one: &Host, other: &Host) -> bool {
+    match (one, other) {
+        (Host::Name(one), Host::Name(other)) => same_name(one, other),
+        (one, other) => one == other,
+    }
+}

@@ -1,0 +1,11 @@
+//! Runs sessions on either end: authenticated connections with a control stream.
+
+pub(crate) mod control;
+pub(crate) mod key_renewal;
+pub(crate) mod lost;
+pub(crate) mod proof;
+pub(crate) mod registry;
+pub(crate) mod remote_forwards;
+pub(crate) mod server_link;
+pub(crate) mod session;
+pub(crate) mod status;

@@ -1,0 +1,133 @@
+//! Sends and receives control frames for as long as the connection is open.
+//!
+//! Reads in constant memory whatever the peer sends, and skips frames of unknown types. The format
+//! of frames is in `wire`.
+
+use std::future::pending;
+
+use keypadd_transport::{RecvHalf, SendHalf, Stream, WriteError};
+use thiserror::Error;
+use tokio::{
+    io::{AsyncRead, AsyncReadExt},
+    sync::mpsc,
+};
+
+use crate::wire::{FRAME_HEAD_BYTES, Frame, FrameHead, VERSION, WireError};
+
+/// Bytes skipped per read.
+const SKIP_BYTES: usize = 1024;
+
+/// The control stream.
+#[derive(Debug)]
+pub(crate) struct Control {
+    send: SendHalf,
+    recv: RecvHalf,
+}
+
+/// Why the control stream failed.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ControlError {
+    /// The peer closed the control stream but not the connection.
+    #[error("the control stream ended")]
+    Ended,
+    /// The peer's bytes cannot be decoded.
+    #[error(transparent)]
+    Wire(#[from] WireError),
+    /// The first frame was not a hello.
+    #[error("the first control frame is not a hello")]
+    NoHello,
+    /// The peer speaks another version.
+    #[error("the peer speaks version {0} of the control protocol, this end version {VERSION}")]
+    Version(u8),
+}
+
+impl From<WriteError> for ControlError {
+    fn from(_: WriteError) -> Self {
+        Self::Ended
+    }
+}
+
+impl Control {
+    pub(crate) fn new(stream: Stream) -> Self {
+        let Stream { send, recv } = stream;
+        Self { send, recv }
+    }
+
+    /// Sends a frame.
+    pub(crate) async fn send(&self, frame: &Frame) -> Result<(), ControlError> {
+        Ok(self.send.write_all(&frame.encode()).await?)
+    }
+
+    /// Receives the next frame of a known type. Not cancel-safe: a frame may be half read.
+    pub(crate) async fn receive(&mut self) -> Result<Frame, ControlError> {
+        read_frame(&mut self.recv).await
+    }
+
+    /// Sends the frames of `outgoing` and passes received frames to `incoming`, until the stream
+    /// fails; returns why. While `incoming` is full nothing is read, which holds back the peer.
+    pub(crate) async fn serve(
+        self,
+        mut outgoing: mpsc::Receiver<Frame>,
+        incoming: mpsc::Sender<Frame>,
+    ) -> ControlError {
+        let Self { send, mut recv } = self;
+        let sending = async {
+            while let Some(frame) = outgoing.recv().await {
+                if let Err(error) = send.write_all(&frame.encode()).await {
+                    return error.into();
+                }
+            }
+            pending().await
+        };
+        let receiving = async {
+            loop {
+                match read_frame(&mut recv).await {
+                    // Dropped when nobody handles frames any more.
+                    Ok(frame) => drop(incoming.send(frame).await),
+                    Err(error) => return error,
+                }
+            }
+        };
+        tokio::select! {
+            error = sending => error,
+            error = receiving => error,
+        }
+    }
+}
+
+/// Reads the next frame of a known type and skips the others. No timeout. Not cancel-safe: a frame
+/// may be half read. Public so that it can be fuzzed.
+pub async fn read_frame<R: AsyncRead + Unpin>(recv: &mut R) -> Result<Frame, ControlError> {
+    loop {
+        let mut head = [0; FRAME_HEAD_BYTES];
+        read_exact(recv, &mut head).await?;
+        let FrameHead { body_bytes, kind } = FrameHead::decode(head);
+
+        let mut body = [0; Frame::BODY_BYTES_MAX];
+        let kept = usize::from(body_bytes).min(body.len());
+        read_exact(recv, &mut body[..kept]).await?;
+        skip(recv, usize::from(body_bytes) - kept).await?;
+        if let Some(frame) = Frame::decode(kind, &body[..kept])? {
+            return Ok(frame);
+        }
+    }
+}
+
+async fn skip<R: AsyncRead + Unpin>(recv: &mut R, mut bytes: usize) -> Result<(), ControlError> {
+    let mut skipped = [0; SKIP_BYTES];
+    while bytes > 0 {
+        let now = bytes.min(SKIP_BYTES);
+        read_exact(recv, &mut skipped[..now]).await?;
+        bytes -= now;
+    }
+    Ok(())
+}
+
+/// Any failure to read means that the control stream has ended.
+async fn read_exact<R: AsyncRead + Unpin>(
+    recv: &mut R,
+    bytes: &mut [u8],
+) -> Result<(), ControlError> {
+    recv.read_exact(bytes).await.map(drop).map_err(|_| ControlError::Ended)
+}

@@ -1,0 +1,17 @@
+//! What a handshake has proved: the peer's key, and the protection agreed on.
+
+use std::sync::Arc;
+
+use keypadd_provider::{HandshakeData, PublicKey};
+use keypadd_transport::Connection;
+
+/// The result of a handshake.
+pub(crate) struct Proof {
+    pub(crate) key: PublicKey,
+    pub(crate) handshake: HandshakeData,
+}
+
+/// The proof of a connection; `None` if its packet protection is not ours.
+pub(crate) fn proof_of(connection: &Connection) -> Option<Arc<Proof>> {
+    connection.proof()
+}

@@ -1,0 +1,86 @@
+//! Lists the live sessions of one client or server.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use keypadd_provider::PublicKey;
+
+use crate::{
+    sessions::{
+        lost::Lost,
+        session::{LiveSession, NewSession},
+        status::SessionStatus,
+    },
+    wire::SessionToken,
+};
+
+/// The ids of all sessions of the process: a daemon that is client and server has several lists,
+/// and its status tells their sessions apart by id.
+static NEXT_ID: AtomicU64 = AtomicU64::new(0);
+
+/// The live sessions by id; clones share one list.
+#[derive(Clone, Debug, Default)]
+pub struct Sessions(Arc<Mutex<BTreeMap<u64, Arc<LiveSession>>>>);
+
+/// Keeps a session in the list until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Registration {
+    sessions: Sessions,
+    pub(crate) session: Arc<LiveSession>,
+}
+
+impl Sessions {
+    /// The live sessions, oldest first.
+    pub fn live(&self) -> Vec<Arc<LiveSession>> {
+        self.list().values().cloned().collect()
+    }
+
+    /// The status of each live session.
+    pub fn status(&self) -> Vec<SessionStatus> {
+        self.live().iter().map(|session| session.status()).collect()
+    }
+
+    /// Finds the session of a client's key that has this token.
+    pub(crate) fn find(&self, key: &PublicKey, token: SessionToken) -> Option<Arc<LiveSession>> {
+        let found =
+            |session: &LiveSession| session.key() == *key && session.token.get() == Some(&token);
+        self.live().into_iter().find(|session| found(session))
+    }
+
+    /// Ends the older sessions of the same run of the client.
+    pub(crate) fn replace_by(&self, newest: &LiveSession) {
+        for old in self.live() {
+            let same = old.key() == newest.key() && old.instance() == newest.instance();
+            if same && old.id < newest.id {
+                old.end(Lost::Replaced);
+            }
+        }
+    }
+
+    /// Adds a session to the list.
+    pub(crate) fn add(&self, new: NewSession<'_>) -> Registration {
+        let mut list = self.list();
+        // Drawn under the lock, so that a list is ordered by id.
+        let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
+        let session = Arc::new(LiveSession::new(id, new));
+        list.insert(id, Arc::clone(&session));
+        drop(list);
+        Registration { sessions: self.clone(), session }
+    }
+
+    /// A panic cannot leave the list half changed.
+    fn list(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<LiveSession>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        self.sessions.list().remove(&self.session.id);
+    }
+}

@@ -1,0 +1,175 @@
+//! Tracks the remote forwards (`-R`) that a client has asked its server for, by number.
+//!
+//! A stream from the server is connected to the target registered here under the number that it
+//! names, or refused (invariant I10).
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use tokio::sync::watch;
+use tracing::{info, warn};
+
+use crate::{
+    addresses::forward::{Forward, RemoteForward},
+    permits::listen::ListenPermit,
+    wire::{Frame, ListenCode},
+};
+
+/// How often a refused remote forward is requested again: the server's permits may change, and the
+/// address may become free.
+pub(crate) const RETRY_INTERVAL: Duration = Duration::from_secs(10);
+
+/// The remote forwards of one session.
+#[derive(Debug, Default)]
+pub(crate) struct RemoteForwards(watch::Sender<Requests>);
+
+#[derive(Debug, Default)]
+struct Requests {
+    next_id: u16,
+    by_id: BTreeMap<u16, Request>,
+    /// Whether answers are logged. The first answers are not: `connect` reports them.
+    log_answers: bool,
+}
+
+#[derive(Debug)]
+struct Request {
+    forward: Arc<RemoteForward>,
+    /// The last answer.
+    outcome: Option<Outcome>,
+    /// Whether an answer is outstanding.
+    pending: bool,
+}
+
+/// The TCP port that the server listens on (0 for a unix socket), or why it does not listen.
+pub(crate) type Outcome = Result<u16, ListenCode>;
+
+impl Requests {
+    /// Draws a number that is not in use.
+    fn draw_id(&mut self) -> u16 {
+        while self.by_id.contains_key(&self.next_id) {
+            self.next_id = self.next_id.wrapping_add(1);
+        }
+        let id = self.next_id;
+        self.next_id = id.wrapping_add(1);
+        id
+    }
+}
+
+impl RemoteForwards {
+    /// Sets the remote forwards of the session; returns the frames to send to the server.
+    pub(crate) fn set(&self, wanted: &[RemoteForward]) -> Vec<Frame> {
+        let mut frames = Vec::new();
+        self.0.send_modify(|requests| {
+            let mut new: Vec<_> = wanted.iter().collect();
+            requests.by_id.retain(|&id, request| {
+                let kept = new.iter().position(|&forward| *forward == *request.forward);
+                match kept {
+                    Some(kept) => drop(new.remove(kept)),
+                    None => frames.push(Frame::Unlisten { id }),
+                }
+                kept.is_some()
+            });
+            for forward in new {
+                let id = requests.draw_id();
+                frames.push(Frame::Listen { id, listen: forward.listen.clone() });
+                let forward = Arc::new(forward.clone());
+                requests.by_id.insert(id, Request { forward, outcome: None, pending: true });
+            }
+        });
+        frames
+    }
+
+    /// Requests refused forwards again; returns the frames to send. Each gets a new number, because
+    /// the server may still be cleaning up the old one.
+    pub(crate) fn retry_refused(&self) -> Vec<Frame> {
+        let mut frames = Vec::new();
+        self.0.send_modify(|requests| {
+            let refused =
+                |request: &Request| !request.pending && matches!(request.outcome, Some(Err(_)));
+            let to_retry = requests.by_id.iter().filter(|(_, request)| refused(request));
+            let ids: Vec<u16> = to_retry.map(|(&id, _)| id).collect();
+            for old in ids {
+                let id = requests.draw_id();
+                let Some(mut request) = requests.by_id.remove(&old) else { continue };
+                request.pending = true;
+                frames.push(Frame::Listen { id, listen: request.forward.listen.clone() });
+                requests.by_id.insert(id, request);
+            }
+        });
+        frames
+    }
+
+    /// Finds the forward with this number.
+    pub(crate) fn find(&self, id: u16) -> Option<Arc<RemoteForward>> {
+        self.0.borrow().by_id.get(&id).map(|request| Arc::clone(&request.forward))
+    }
+
+    /// Waits until the server has answered every request once.
+    pub(crate) async fn settled(&self) {
+        let answered =
+            |requests: &Requests| requests.by_id.values().all(|request| request.outcome.is_some());
+        // Cannot fail: the sender is this one.
+        let _ = self.0.subscribe().wait_for(answered).await;
+    }
+
+    /// The answers of the server, by number.
+    pub(crate) fn outcomes(&self) -> Vec<(RemoteForward, Outcome)> {
+        let requests = self.0.borrow();
+        let answered =
+            requests.by_id.values().filter_map(|Request { forward, outcome, .. }| {
+                outcome.map(|outcome| (RemoteForward::clone(forward), outcome))
+            });
+        answered.collect()
+    }
+
+    /// The refused forwards, named as in the status, and why each was refused.
+    pub(crate) fn refused(&self) -> BTreeMap<String, ListenCode> {
+        let refused = self.outcomes().into_iter().filter_map(|(forward, outcome)| {
+            Some((Forward::Remote(forward).to_string(), outcome.err()?))
+        });
+        refused.collect()
+    }
+
+    /// Logs the refusals so far, and from now on every answer that differs from the one before.
+    pub(crate) fn start_logging(&self) {
+        self.0.send_modify(|requests| requests.log_answers = true);
+        for (forward, outcome) in self.outcomes() {
+            if outcome.is_err() {
+                log(&forward, outcome);
+            }
+        }
+    }
+
+    /// Records an answer of the server.
+    pub(crate) fn answered(&self, id: u16, outcome: Outcome) {
+        let mut to_log = None;
+        self.0.send_modify(|requests| {
+            // The request may have been withdrawn meanwhile.
+            if let Some(request) = requests.by_id.get_mut(&id) {
+                let changed = request.outcome.replace(outcome) != Some(outcome);
+                request.pending = false;
+                to_log = (changed && requests.log_answers).then(|| Arc::clone(&request.forward));
+            }
+        });
+        if let Some(forward) = to_log {
+            log(&forward, outcome);
+        }
+    }
+}
+
+fn log(forward: &RemoteForward, outcome: Outcome) {
+    let name = Forward::Remote(forward.clone());
+    match outcome {
+        Ok(port) => info!(forward = %name, port, "remote forward established"),
+        Err(code @ ListenCode::NotPermitted) => {
+            let permit = ListenPermit::for_listen(&forward.listen);
+            warn!(
+                forward = %name, %code,
+                "remote forward failed; to permit it on the server: --permit-listen {permit}"
+            );
+        }
+        Err(code) => warn!(
+            forward = %name, %code,
+            "remote forward failed; retrying every {} s", RETRY_INTERVAL.as_secs()
+        ),
+    }
+}

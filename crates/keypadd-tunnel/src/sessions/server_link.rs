@@ -1,0 +1,184 @@
+//! Tracks whether a client has a session, why not, and how often it has reconnected.
+//!
+//! Written by `Client::run` only. Read for the status, and by connections, which wait here for a
+//! session.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, SystemTime},
+};
+
+use keypadd_transport::ConnectionError;
+use tokio::sync::watch;
+
+use crate::{
+    sessions::{
+        lost::Lost,
+        session::LiveSession,
+        status::{LinkState, LinkStatus, unix_seconds},
+    },
+    wire::CloseCode,
+};
+
+/// A client's link to its server; clones share it.
+#[derive(Clone, Debug)]
+pub struct ServerLink(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    session: watch::Sender<LinkSession>,
+    history: Mutex<History>,
+}
+
+/// The session that carries new connections.
+#[derive(Clone, Debug)]
+enum LinkSession {
+    /// None at the moment.
+    Waiting,
+    /// This one; it may have ended just now.
+    Up(Arc<LiveSession>),
+    /// None, and there will be none.
+    Closed,
+}
+
+#[derive(Debug)]
+struct History {
+    since: SystemTime,
+    cause: Option<String>,
+    retry_at: Option<SystemTime>,
+    reconnects: BTreeMap<&'static str, u64>,
+}
+
+/// The client is shutting down: there will be no session.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LinkClosed;
+
+impl Default for ServerLink {
+    fn default() -> Self {
+        let history = History {
+            since: SystemTime::now(),
+            cause: None,
+            retry_at: None,
+            reconnects: BTreeMap::new(),
+        };
+        Self(Arc::new(Shared {
+            session: watch::Sender::new(LinkSession::Waiting),
+            history: Mutex::new(history),
+        }))
+    }
+}
+
+impl ServerLink {
+    /// The current status.
+    pub fn status(&self) -> LinkStatus {
+        let history = self.history();
+        LinkStatus {
+            state: match *self.0.session.borrow() {
+                LinkSession::Up(_) => LinkState::Connected,
+                LinkSession::Waiting | LinkSession::Closed => LinkState::Waiting,
+            },
+            since_unix_seconds: unix_seconds(history.since),
+            cause: history.cause.clone(),
+            retry_unix_seconds: history.retry_at.map(unix_seconds),
+            reconnects: history.reconnects.clone(),
+        }
+    }
+
+    /// Waits for a live session, without a timeout.
+    pub(crate) async fn session(&self) -> Result<Arc<LiveSession>, LinkClosed> {
+        // A session that has just ended is passed over: `lost` will be called for it.
+        let settled = |session: &LinkSession| match session {
+            LinkSession::Waiting => false,
+            LinkSession::Up(session) => session.connection.close_reason().is_none(),
+            LinkSession::Closed => true,
+        };
+        match self.0.session.subscribe().wait_for(settled).await.as_deref() {
+            Ok(LinkSession::Up(session)) => Ok(Arc::clone(session)),
+            _ => Err(LinkClosed),
+        }
+    }
+
+    /// The current session.
+    pub(crate) fn current(&self) -> Option<Arc<LiveSession>> {
+        match &*self.0.session.borrow() {
+            LinkSession::Up(session) => Some(Arc::clone(session)),
+            LinkSession::Waiting | LinkSession::Closed => None,
+        }
+    }
+
+    /// Records a new session; `after` is what ended the one before.
+    pub(crate) fn up(&self, session: Arc<LiveSession>, after: Option<&'static str>) {
+        let mut history = self.history();
+        (history.since, history.cause, history.retry_at) = (SystemTime::now(), None, None);
+        if let Some(reason) = after {
+            *history.reconnects.entry(reason).or_default() += 1;
+        }
+        drop(history);
+        self.0.session.send_replace(LinkSession::Up(session));
+    }
+
+    /// Records the end of the session.
+    pub(crate) fn lost(&self, cause: String) {
+        let mut history = self.history();
+        (history.since, history.cause, history.retry_at) = (SystemTime::now(), Some(cause), None);
+        drop(history);
+        self.0.session.send_replace(LinkSession::Waiting);
+    }
+
+    /// Records that the next attempt is made after `time`; `cause` is why the last one failed.
+    pub(crate) fn waiting(&self, time: Duration, cause: Option<String>) {
+        let mut history = self.history();
+        history.retry_at = Some(SystemTime::now() + time);
+        if cause.is_some() {
+            history.cause = cause;
+        }
+    }
+
+    /// Records that an attempt is being made.
+    pub(crate) fn connecting(&self) {
+        self.history().retry_at = None;
+    }
+
+    /// Records that there will be no session any more.
+    pub(crate) fn close(&self, cause: &str) {
+        self.lost(cause.into());
+        self.0.session.send_replace(LinkSession::Closed);
+    }
+
+    /// A panic cannot leave the history half changed.
+    fn history(&self) -> MutexGuard<'_, History> {
+        self.0.history.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The reason of a session that ended with a clock jump: the client reconnects at once.
+pub(crate) const CLOCK: &str = "clock";
+
+/// What ended a session, as the label of a metric.
+pub(crate) fn reason(lost: &Lost) -> &'static str {
+    match lost {
+        Lost::Connection(ConnectionError::TimedOut) => "silent",
+        // A stateless reset (RFC 9000 10.3): the server has dropped the connection, after a clock
+        // jump for example.
+        Lost::Connection(ConnectionError::Reset) => "forgotten",
+        Lost::Connection(ConnectionError::ApplicationClosed(close)) => {
+            let is = |code: CloseCode| close.error_code == code.value().into();
+            match () {
+                () if is(CloseCode::Shutdown) => "shutdown",
+                () if is(CloseCode::KeyFault) => "key",
+                () if is(CloseCode::Protocol) => "protocol",
+                () if is(CloseCode::Replaced) => "replaced",
+                () if is(CloseCode::Unlisted) => "unlisted",
+                () => "closed",
+            }
+        }
+        Lost::Connection(_) => "transport",
+        Lost::Key(_) => "key",
+        Lost::Control(_) => "protocol",
+        Lost::Clock(_) => CLOCK,
+        Lost::Replaced => "replaced",
+        Lost::Unlisted => "unlisted",
+        Lost::Shutdown => "shutdown",
+    }
+}

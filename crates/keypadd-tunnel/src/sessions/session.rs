@@ -1,0 +1,370 @@
+//! A session: an authenticated connection after the hellos, with its control stream and its status.
+//!
+//! The same on both ends. Of the keys it sees only a handle that reports a fault; the session
+//! closes the connection then.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    net::SocketAddr,
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    time::{Instant, SystemTime},
+};
+
+use keypadd_provider::{ConnectionKeys, HandshakeData, KeyFault, PublicKey};
+use keypadd_transport::{Connection, VarInt};
+use tokio::sync::mpsc;
+
+use crate::{
+    clock::monitor::Jumps,
+    net::source::plain,
+    sessions::{
+        control::Control,
+        key_renewal::renew,
+        lost::Lost,
+        proof::Proof,
+        remote_forwards::RemoteForwards,
+        status::{ForwardStatus, Role, SessionStatus, unix_seconds},
+    },
+    wire::{CloseCode, Frame, Instance, ListenCode, SessionToken},
+};
+
+/// Control frames queued for sending, and received frames queued for handling.
+pub(crate) const FRAMES_MAX: usize = 16;
+
+/// A live session.
+pub struct LiveSession {
+    pub(crate) id: u64,
+    label: String,
+    proof: Arc<Proof>,
+    role: Role,
+    instance: Instance,
+    since: SystemTime,
+    pub(crate) connection: Connection,
+    /// Carries bulk streams; made when there is bulk data.
+    bulk: OnceLock<BulkConnection>,
+    /// Ties a bulk connection to this session: drawn by the server and sent to the client.
+    pub(crate) token: OnceLock<SessionToken>,
+    /// Queue of the control stream.
+    outgoing: mpsc::Sender<Frame>,
+    /// The remote forwards that a client has asked its server for.
+    pub(crate) remote_forwards: RemoteForwards,
+    ended_by: OnceLock<Lost>,
+    forwards: Mutex<BTreeMap<String, ForwardEntry>>,
+}
+
+/// What a new session is made of.
+pub(crate) struct NewSession<'a> {
+    pub(crate) label: String,
+    pub(crate) role: Role,
+    pub(crate) instance: Instance,
+    pub(crate) proof: Arc<Proof>,
+    pub(crate) connection: Connection,
+    /// Queue of the control stream.
+    pub(crate) outgoing: mpsc::Sender<Frame>,
+    /// Forwards listed even while they have no connection.
+    pub(crate) forwards: &'a [String],
+}
+
+/// The connection that carries a session's bulk streams.
+struct BulkConnection {
+    connection: Connection,
+    proof: Arc<Proof>,
+}
+
+/// A forward in the session's status.
+#[derive(Clone, Copy, Debug, Default)]
+struct ForwardEntry {
+    /// Open connections.
+    open: u64,
+    /// Listed even while it has no connection. A server lists a target only while it is in use,
+    /// because the client chooses the text, and a remote forward for as long as it listens.
+    pinned: bool,
+}
+
+impl fmt::Debug for LiveSession {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LiveSession").field("id", &self.id).field("label", &self.label).finish()
+    }
+}
+
+impl LiveSession {
+    pub(crate) fn new(id: u64, new: NewSession<'_>) -> Self {
+        let session = Self {
+            id,
+            label: new.label,
+            proof: new.proof,
+            role: new.role,
+            instance: new.instance,
+            since: SystemTime::now(),
+            connection: new.connection,
+            bulk: OnceLock::new(),
+            token: OnceLock::new(),
+            outgoing: new.outgoing,
+            remote_forwards: RemoteForwards::default(),
+            ended_by: OnceLock::new(),
+            forwards: Mutex::default(),
+        };
+        session.pin_forwards(new.forwards);
+        session
+    }
+
+    /// What the handshake agreed on, and the handle of the connection's keys.
+    pub fn handshake(&self) -> &HandshakeData {
+        &self.proof.handshake
+    }
+
+    /// Whether the session is for measurements only, by its suite or key exchange: then it carries
+    /// bench streams and nothing else.
+    pub(crate) fn measures_only(&self) -> bool {
+        self.proof.handshake.measures_only()
+    }
+
+    /// The peer's name, or the first characters of its key.
+    pub fn peer(&self) -> &str {
+        &self.label
+    }
+
+    /// The peer's public key.
+    pub fn key(&self) -> PublicKey {
+        self.proof.key
+    }
+
+    /// The run of the client that this session belongs to.
+    pub fn instance(&self) -> Instance {
+        self.instance
+    }
+
+    /// Whether the session has ended.
+    pub fn has_ended(&self) -> bool {
+        self.connection.close_reason().is_some()
+    }
+
+    /// The peer's current address.
+    pub fn remote(&self) -> SocketAddr {
+        plain(self.connection.remote_address())
+    }
+
+    /// The status of the session, with both of its connections.
+    pub fn status(&self) -> SessionStatus {
+        let mut stats = self.connection.stats();
+        if let Some(bulk) = self.bulk.get() {
+            let more = bulk.connection.stats();
+            // The connection that sends full-size packets notices first that the path MTU has
+            // shrunk.
+            stats.path.current_mtu = stats.path.current_mtu.min(more.path.current_mtu);
+            stats.path.sent_packets += more.path.sent_packets;
+            stats.path.lost_packets += more.path.lost_packets;
+            stats.udp_rx.datagrams += more.udp_rx.datagrams;
+            stats.udp_rx.bytes += more.udp_rx.bytes;
+            stats.udp_tx.bytes += more.udp_tx.bytes;
+        }
+        let refused = self.remote_forwards.refused();
+        let forwards = self.forwards();
+        SessionStatus {
+            id: self.id,
+            peer: self.label.clone(),
+            public_key: self.proof.key.to_string(),
+            role: self.role,
+            remote: self.remote(),
+            suite: self.proof.handshake.suite.to_string(),
+            kex: self.proof.handshake.kex.to_string(),
+            since_unix_seconds: unix_seconds(self.since),
+            rtt_seconds: stats.path.rtt.as_secs_f64(),
+            mtu_bytes: stats.path.current_mtu,
+            sent_packets: stats.path.sent_packets,
+            received_datagrams: stats.udp_rx.datagrams,
+            lost_packets: stats.path.lost_packets,
+            sent_bytes: stats.udp_tx.bytes,
+            received_bytes: stats.udp_rx.bytes,
+            forwards: forwards
+                .iter()
+                .map(|(forward, entry)| ForwardStatus {
+                    forward: forward.clone(),
+                    open: entry.open,
+                    cause: refused.get(forward).map(ToString::to_string),
+                })
+                .collect(),
+        }
+    }
+
+    /// Waits for the end of the session; returns the reason.
+    pub(crate) async fn lost(&self) -> Lost {
+        let error = self.connection.closed().await;
+        self.ended_by.get().cloned().unwrap_or(Lost::Connection(error))
+    }
+
+    /// Ends the session and tells the peer why. Does nothing if it has ended already.
+    pub(crate) fn end(&self, cause: Lost) {
+        let cause = self.ended_by.get_or_init(|| cause);
+        self.close(cause.code(), &cause.to_string());
+    }
+
+    /// Closes the connections with a code and a reason that are sent to the peer.
+    pub(crate) fn close(&self, code: CloseCode, reason: &str) {
+        let code = VarInt::from_u32(code.value());
+        self.connection.close(code, reason.as_bytes());
+        if let Some(bulk) = self.bulk.get() {
+            bulk.connection.close(code, reason.as_bytes());
+        }
+    }
+
+    /// The key handles of the session's connections.
+    pub fn keys(&self) -> impl Iterator<Item = &ConnectionKeys> {
+        let bulk = self.bulk.get().map(|bulk| &bulk.proof.handshake.keys);
+        [&self.proof.handshake.keys].into_iter().chain(bulk)
+    }
+
+    /// Attaches the connection that carries the session's bulk streams. Returns false if there is
+    /// one already, or if its key or its packet protection differs.
+    pub(crate) fn attach_bulk(&self, connection: &Connection, proof: &Arc<Proof>) -> bool {
+        let (ours, theirs) = (&self.proof, proof);
+        let same = ours.key == theirs.key
+            && ours.handshake.suite == theirs.handshake.suite
+            && ours.handshake.kex == theirs.handshake.kex;
+        let bulk = BulkConnection { connection: connection.clone(), proof: Arc::clone(proof) };
+        let attached = same && self.bulk.set(bulk).is_ok();
+        if attached {
+            self.connection.attach_bulk(connection);
+            if self.has_ended() {
+                self.close(CloseCode::Shutdown, "the session has ended");
+            }
+        }
+        attached
+    }
+
+    /// Supervises the bulk connection until it or the session ends; either one ends the other.
+    pub(crate) async fn supervise_bulk(&self) {
+        let Some(BulkConnection { connection, proof }) = self.bulk.get() else { return };
+        tokio::select! {
+            biased;
+            fault = watch_keys(connection, proof) => self.end(Lost::Key(fault)),
+            _ = self.connection.closed() => {}
+            error = connection.closed() => self.end(Lost::Connection(error)),
+        }
+        let (code, reason) = match self.ended_by.get() {
+            Some(cause) => (cause.code(), cause.to_string()),
+            None => (CloseCode::Shutdown, String::new()),
+        };
+        connection.close(VarInt::from_u32(code.value()), reason.as_bytes());
+    }
+
+    /// Queues a frame for the control stream; waits while the queue is full.
+    pub(crate) async fn send(&self, frame: Frame) {
+        // Fails when the session has ended, and then nobody needs the frame.
+        let _ = self.outgoing.send(frame).await;
+    }
+
+    /// Queues a frame for the control stream unless the queue is full.
+    pub(crate) fn try_send(&self, frame: Frame) {
+        let _ = self.outgoing.try_send(frame);
+    }
+
+    /// Sends a frame about a remote forward to the server. On a session for measurements only, a
+    /// `Listen` is not sent: it is answered here with "not permitted".
+    pub(crate) async fn request(&self, frame: Frame) {
+        match frame {
+            Frame::Listen { id, .. } if self.measures_only() => {
+                self.remote_forwards.answered(id, Err(ListenCode::NotPermitted));
+            }
+            frame => self.send(frame).await,
+        }
+    }
+
+    /// Supervises the connection until it ends. Closes it on a key fault, a clock jump or a control
+    /// stream error; its streams fail by themselves then.
+    ///
+    /// Sends the frames of `outgoing`, and passes on received frames to `incoming`.
+    pub(crate) async fn supervise(
+        &self,
+        control: Control,
+        outgoing: mpsc::Receiver<Frame>,
+        incoming: mpsc::Sender<Frame>,
+        mut jumps: Jumps,
+    ) -> Lost {
+        tokio::select! {
+            biased;
+            fault = watch_keys(&self.connection, &self.proof) => self.end(Lost::Key(fault)),
+            jump = jumps.next() => self.end(Lost::Clock(jump)),
+            _ = self.connection.closed() => {}
+            error = control.serve(outgoing, incoming) => if !self.has_ended() {
+                self.end(Lost::Control(error));
+            },
+        }
+        self.lost().await
+    }
+
+    /// Sets which forwards are listed even while they have no connection.
+    pub(crate) fn pin_forwards(&self, names: &[String]) {
+        let mut forwards = self.forwards();
+        for (name, entry) in forwards.iter_mut() {
+            entry.pinned = names.contains(name);
+        }
+        forwards.retain(|_, entry| entry.pinned || entry.open > 0);
+        for name in names {
+            forwards.entry(name.clone()).or_default().pinned = true;
+        }
+    }
+
+    /// Lists `forward` even while it has no connection, until the guard is dropped.
+    pub(crate) fn pin_forward(self: &Arc<Self>, forward: &str) -> PinnedForward {
+        self.forwards().entry(forward.into()).or_default().pinned = true;
+        PinnedForward { session: Arc::clone(self), forward: forward.into() }
+    }
+
+    /// Counts a connection of `forward` until the guard is dropped.
+    pub(crate) fn count_connection(self: &Arc<Self>, forward: &str) -> ConnectionCount {
+        self.forwards().entry(forward.into()).or_default().open += 1;
+        ConnectionCount { session: Arc::clone(self), forward: forward.into() }
+    }
+
+    fn update_forward(&self, forward: &str, update: impl FnOnce(&mut ForwardEntry)) {
+        let mut forwards = self.forwards();
+        if let Some(entry) = forwards.get_mut(forward) {
+            update(entry);
+            if entry.open == 0 && !entry.pinned {
+                forwards.remove(forward);
+            }
+        }
+    }
+
+    /// Plain counts, which no panic can leave half changed.
+    fn forwards(&self) -> MutexGuard<'_, BTreeMap<String, ForwardEntry>> {
+        self.forwards.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Keeps a forward listed.
+pub(crate) struct PinnedForward {
+    session: Arc<LiveSession>,
+    forward: String,
+}
+
+impl Drop for PinnedForward {
+    fn drop(&mut self) {
+        self.session.update_forward(&self.forward, |entry| entry.pinned = false);
+    }
+}
+
+/// Counts one connection of a forward.
+pub(crate) struct ConnectionCount {
+    session: Arc<LiveSession>,
+    forward: String,
+}
+
+impl Drop for ConnectionCount {
+    fn drop(&mut self) {
+        self.session.update_forward(&self.forward, |entry| entry.open -= 1);
+    }
+}
+
+/// Renews a connection's keys when they are due; returns when they must not be used any more.
+async fn watch_keys(connection: &Connection, proof: &Proof) -> KeyFault {
+    let keys = &proof.handshake.keys;
+    let renewal = keys.renewal(keys.age_max(), Instant::now());
+    tokio::select! {
+        biased;
+        fault = keys.fault() => fault,
+        fault = renew(connection, renewal) => fault,
+    }
+}

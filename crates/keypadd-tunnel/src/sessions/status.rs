@@ -1,0 +1,94 @@
+//! The status of sessions and of a client's link as plain values, for text and JSON.
+
+use std::{collections::BTreeMap, net::SocketAddr, time::SystemTime};
+
+use serde::Serialize;
+
+/// Which end of a session this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// This end connected.
+    Client,
+    /// The peer connected.
+    Server,
+}
+
+/// The status of one session.
+#[derive(Clone, Debug, Serialize)]
+pub struct SessionStatus {
+    /// Identifies the session within the process; never reused.
+    pub id: u64,
+    /// The peer's name, or the first characters of its key.
+    pub peer: String,
+    /// The peer's public key, 44 characters.
+    pub public_key: String,
+    /// Which end this is.
+    pub role: Role,
+    /// The peer's current address; it may change.
+    pub remote: SocketAddr,
+    /// Name of the suite agreed on.
+    pub suite: String,
+    /// Name of the key exchange agreed on.
+    pub kex: String,
+    /// When the session was ready, as seconds since 1970.
+    pub since_unix_seconds: u64,
+    /// Smoothed round-trip time, seconds.
+    pub rtt_seconds: f64,
+    /// Largest UDP payload that the path is known to carry.
+    pub mtu_bytes: u16,
+    /// Packets sent.
+    pub sent_packets: u64,
+    /// Datagrams received: one packet each, except for a few of the handshake.
+    pub received_datagrams: u64,
+    /// Packets sent and declared lost.
+    pub lost_packets: u64,
+    /// UDP payload bytes sent.
+    pub sent_bytes: u64,
+    /// UDP payload bytes received.
+    pub received_bytes: u64,
+    /// Open connections by forward. A client lists all its forwards; a server lists the targets in
+    /// use and its listeners for remote forwards.
+    pub forwards: Vec<ForwardStatus>,
+}
+
+/// The status of one forward.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ForwardStatus {
+    /// The forward as given; on a server the target, or `-R` and the listen address.
+    pub forward: String,
+    /// Open connections.
+    pub open: u64,
+    /// Why a remote forward failed at the server.
+    pub cause: Option<String>,
+}
+
+/// Whether a client has a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LinkState {
+    /// It has a session.
+    Connected,
+    /// It has none and is reconnecting.
+    Waiting,
+}
+
+/// The status of a client's link to its server.
+#[derive(Clone, Debug, Serialize)]
+pub struct LinkStatus {
+    /// Whether there is a session.
+    pub state: LinkState,
+    /// Since when, as seconds since 1970.
+    pub since_unix_seconds: u64,
+    /// Why there is no session: what ended the last one, or why the last attempt failed.
+    pub cause: Option<String>,
+    /// When the next attempt is made, as seconds since 1970; absent during an attempt.
+    pub retry_unix_seconds: Option<u64>,
+    /// Number of reconnects, by what ended the session before.
+    pub reconnects: BTreeMap<&'static str, u64>,
+}
+
+/// Seconds since 1970; 0 for times before.
+pub fn unix_seconds(time: SystemTime) -> u64 {
+    time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
