@@ -4,6 +4,7 @@
 use std::io::ErrorKind;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use keypadd_config::Settings;
 use keypadd_config::values::PoolMode;
 use keypadd_keystream::{CipherEngine, Protection, Suite};
 use keypadd_pool::{FillerFault, NotLocked, Pool, PoolSettings};
@@ -21,6 +22,18 @@ pub(crate) struct PoolOptions {
     pub(crate) max_fill_cpu_percent: u8,
     /// Whether memory that may be swapped out is no memory.
     pub(crate) require_locked: bool,
+}
+
+impl PoolOptions {
+    /// Those of a daemon's settings.
+    pub(crate) fn of(settings: &Settings) -> Self {
+        Self {
+            mode: settings.pool.value,
+            budget_bytes: settings.pool_budget.value,
+            max_fill_cpu_percent: settings.max_fill_cpu.value,
+            require_locked: settings.require_locked.value,
+        }
+    }
 }
 
 /// What is in force; clones see the same.

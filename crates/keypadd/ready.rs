@@ -5,6 +5,7 @@ use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::{fmt, fs};
 
+use keypadd_config::values::LogFormat;
 use keypadd_keystream::{Class, Protection, Suite};
 use keypadd_provider::{KeyExchange, PublicKey};
 use keypadd_tunnel::{
@@ -13,7 +14,6 @@ use keypadd_tunnel::{
 };
 use serde::Serialize;
 
-use crate::cli::LogFormat;
 use crate::figures::class_label;
 
 /// Prints on standard error, which may be closed.
