@@ -24,6 +24,7 @@ mod pooling;
 mod rates;
 mod ready;
 mod reload;
+mod report;
 mod results;
 mod run;
 mod serve;

@@ -4,10 +4,10 @@
 
 use std::{collections::BTreeMap, net::SocketAddr, time::SystemTime};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Which part this end plays in a session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
     /// This end connected.
@@ -17,7 +17,7 @@ pub enum Role {
 }
 
 /// One session at one moment.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SessionStatus {
     /// Distinguishes sessions of one daemon, also two of one peer; never used again.
     pub id: u64,
@@ -55,7 +55,7 @@ pub struct SessionStatus {
 }
 
 /// The connections of one forward.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ForwardStatus {
     /// The forward as given on the command line; on a server the target, or `-R` and where it listens.
     pub forward: String,
@@ -66,7 +66,7 @@ pub struct ForwardStatus {
 }
 
 /// Whether a client has a session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LinkState {
     /// It has one.
