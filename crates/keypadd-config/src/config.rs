@@ -49,8 +49,8 @@ impl Config {
         let mut table = document::parse(text, &mut faults);
         let (listens, has_key) = (table.has("listen"), table.has("key"));
         let peers = table.take("peer");
-        let mut reader = Reader { table: &mut table, faults: &mut faults };
-        let settings = Settings::take(&mut reader, memory_bytes);
+        let mut reader = Reader { table: &mut table, faults: &mut faults, memory_bytes };
+        let settings = Settings::take(&mut reader);
         table.refuse_rest(&mut faults);
         for suite in settings.suite.iter().flatten() {
             refuse_legacy(&settings, suite, &mut faults);

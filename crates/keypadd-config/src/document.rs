@@ -89,13 +89,15 @@ impl<'t> Table<'t> {
 pub(crate) struct Reader<'r, 't, 'f> {
     pub(crate) table: &'r mut Table<'t>,
     pub(crate) faults: &'r mut Faults<'f>,
+    /// This host's memory.
+    pub(crate) memory_bytes: u64,
 }
 
 impl Source for Reader<'_, '_, '_> {
     fn one<T>(
         &mut self,
         key: &'static Key,
-        read: impl Fn(&str) -> Result<T, BadValue>,
+        read: impl Fn(&str, u64) -> Result<T, BadValue>,
     ) -> Option<Setting<T>> {
         let value = self.table.take(key.name)?;
         self.element(key, &value, &read)
@@ -104,7 +106,7 @@ impl Source for Reader<'_, '_, '_> {
     fn many<T>(
         &mut self,
         key: &'static Key,
-        read: impl Fn(&str) -> Result<T, BadValue>,
+        read: impl Fn(&str, u64) -> Result<T, BadValue>,
     ) -> Option<Vec<Setting<T>>> {
         let value = self.table.take(key.name)?;
         let list = match value.get_ref() {
@@ -128,7 +130,7 @@ impl Reader<'_, '_, '_> {
         &mut self,
         key: &Key,
         value: &Spanned<DeValue<'_>>,
-        read: &impl Fn(&str) -> Result<T, BadValue>,
+        read: &impl Fn(&str, u64) -> Result<T, BadValue>,
     ) -> Option<Setting<T>> {
         let at = value.span().start;
         let text = match (value.get_ref(), key.kind) {
@@ -142,7 +144,7 @@ impl Reader<'_, '_, '_> {
                 return None;
             }
         };
-        match read(&text) {
+        match read(&text, self.memory_bytes) {
             Ok(value) => Some(Setting { value, text, at: Some(at) }),
             Err(_) if self.faults.is_broken(at) => None,
             Err(BadValue { cause, hint }) => {

@@ -159,7 +159,8 @@ impl Context<'_, '_> {
                 faults.add(at, cause, Some(hint.into()));
             }
         }
-        let own = PeerSettings::take(&mut Reader { table: &mut table, faults }, u64::MAX);
+        let mut reader = Reader { table: &mut table, faults, memory_bytes: u64::MAX };
+        let own = PeerSettings::take(&mut reader);
         table.refuse_rest(faults);
         if let Some(suite) = &own.suite {
             refuse_legacy(settings, suite, faults);

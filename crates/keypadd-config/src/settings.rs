@@ -34,20 +34,21 @@ impl<T: PartialEq> PartialEq for Setting<T> {
     }
 }
 
-/// Where settings are read from: a table of the file, or the command line.
+/// Where settings are read from: a table of the file, or the command line. `read` takes a text and this
+/// host's memory in bytes.
 pub trait Source {
     /// The value of a key; `None` if it is not set or not valid.
     fn one<T>(
         &mut self,
         key: &'static Key,
-        read: impl Fn(&str) -> Result<T, BadValue>,
+        read: impl Fn(&str, u64) -> Result<T, BadValue>,
     ) -> Option<Setting<T>>;
 
     /// The valid values of a list; `None` if it is not set.
     fn many<T>(
         &mut self,
         key: &'static Key,
-        read: impl Fn(&str) -> Result<T, BadValue>,
+        read: impl Fn(&str, u64) -> Result<T, BadValue>,
     ) -> Option<Vec<Setting<T>>>;
 }
 
@@ -124,18 +125,17 @@ macro_rules! settings {
                 },)*
             ];
 
-            /// Reads every key; `memory_bytes` is this host's memory.
-            pub fn take(source: &mut impl Source, memory_bytes: u64) -> Self {
+            /// Reads every key.
+            pub fn take(source: &mut impl Source) -> Self {
                 let mut keys = Self::KEYS.iter();
                 Self {
                     $($field: {
-                        let read_within = |text: &str, memory: u64| {
+                        let read = |text: &str, memory: u64| {
                             let _ = memory;
                             values::$read(text $(, settings!(@$memory memory))?)
                         };
-                        let read = |text: &str| read_within(text, memory_bytes);
                         let key = keys.next().expect("a key for each field");
-                        settings!(@take $shape source, key, read, read_within)
+                        settings!(@take $shape source, key, read)
                     },)*
                 }
             }
@@ -156,21 +156,15 @@ macro_rules! settings {
     (@type maybe $type:ty) => { Option<Setting<$type>> };
     (@type many $type:ty) => { Option<Vec<Setting<$type>>> };
     (@memory $memory:ident) => { $memory };
-    (@take one $source:ident, $key:ident, $read:ident, $within:ident) => {
+    (@take one $source:ident, $key:ident, $read:ident) => {
         $source.one($key, $read).unwrap_or_else(|| Setting {
-            value: $within($key.default, u64::MAX).expect("a default is a valid value"),
+            value: $read($key.default, u64::MAX).expect("a default is a valid value"),
             text: $key.default.to_owned(),
             at: None,
         })
     };
-    (@take maybe $source:ident, $key:ident, $read:ident, $within:ident) => {{
-        let _ = $within;
-        $source.one($key, $read)
-    }};
-    (@take many $source:ident, $key:ident, $read:ident, $within:ident) => {{
-        let _ = $within;
-        $source.many($key, $read)
-    }};
+    (@take maybe $source:ident, $key:ident, $read:ident) => { $source.one($key, $read) };
+    (@take many $source:ident, $key:ident, $read:ident) => { $source.many($key, $read) };
 }
 
 settings! {
@@ -513,7 +507,7 @@ mod tests {
         fn one<T>(
             &mut self,
             _: &'static Key,
-            _: impl Fn(&str) -> Result<T, BadValue>,
+            _: impl Fn(&str, u64) -> Result<T, BadValue>,
         ) -> Option<Setting<T>> {
             None
         }
@@ -521,7 +515,7 @@ mod tests {
         fn many<T>(
             &mut self,
             _: &'static Key,
-            _: impl Fn(&str) -> Result<T, BadValue>,
+            _: impl Fn(&str, u64) -> Result<T, BadValue>,
         ) -> Option<Vec<Setting<T>>> {
             None
         }
@@ -529,7 +523,7 @@ mod tests {
 
     #[test]
     fn defaults_are_those_of_the_libraries() {
-        let settings = Settings::take(&mut Empty, 0);
+        let settings = Settings::take(&mut Empty);
         let transport = keypadd_tunnel::TransportSettings::default();
         assert_eq!(settings.congestion.value, transport.congestion);
         assert_eq!(settings.spin.value, transport.spin);

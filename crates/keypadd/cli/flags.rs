@@ -62,10 +62,9 @@ impl<C: HasFlags> Args for Flags<C> {
 
 impl<C: HasFlags> FromArgMatches for Flags<C> {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let memory = memory_bytes();
         Ok(Self {
-            settings: Settings::take(&mut Given(matches), memory),
-            peer: PeerSettings::take(&mut Given(matches), memory),
+            settings: Settings::take(&mut Given(matches)),
+            peer: PeerSettings::take(&mut Given(matches)),
             command: PhantomData,
         })
     }
@@ -83,7 +82,7 @@ impl Source for Given<'_> {
     fn one<T>(
         &mut self,
         key: &'static Key,
-        read: impl Fn(&str) -> Result<T, BadValue>,
+        read: impl Fn(&str, u64) -> Result<T, BadValue>,
     ) -> Option<Setting<T>> {
         self.many(key, read)?.into_iter().next()
     }
@@ -91,13 +90,14 @@ impl Source for Given<'_> {
     fn many<T>(
         &mut self,
         key: &'static Key,
-        read: impl Fn(&str) -> Result<T, BadValue>,
+        read: impl Fn(&str, u64) -> Result<T, BadValue>,
     ) -> Option<Vec<Setting<T>>> {
         let texts = self.0.try_get_many::<String>(key.name).ok().flatten()?;
         let is_given = self.0.value_source(key.name) != Some(ValueSource::DefaultValue);
-        let at = is_given.then_some(0);
-        let setting =
-            |text: &String| Some(Setting { value: read(text).ok()?, text: text.clone(), at });
+        let (at, memory) = (is_given.then_some(0), memory_bytes());
+        let setting = |text: &String| {
+            Some(Setting { value: read(text, memory).ok()?, text: text.clone(), at })
+        };
         Some(texts.filter_map(setting).collect())
     }
 }
