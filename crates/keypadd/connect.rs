@@ -24,7 +24,7 @@ use crate::stdio::{self, ClosingStdout};
 
 /// What a client is started with.
 #[derive(Debug)]
-pub(crate) struct Settings {
+pub(crate) struct ConnectOptions {
     server: ServerAddress,
     peer: PublicKey,
     work: Work,
@@ -39,7 +39,7 @@ enum Work {
     Stdio(Target),
 }
 
-impl Settings {
+impl ConnectOptions {
     /// Reads the flags.
     ///
     /// # Errors
@@ -78,11 +78,11 @@ impl Settings {
 /// time. Exit 1: the connection of `-W` is lost, its target cannot be reached, or `shutdown`
 /// interrupts it.
 pub(crate) async fn run(
-    settings: Settings,
+    options: ConnectOptions,
     shutdown: Shutdown,
     on_ready: impl FnOnce(&ClientReady),
 ) -> Result<(), Error> {
-    let Settings { server, peer, work, connect_timeout, daemon } = settings;
+    let ConnectOptions { server, peer, work, connect_timeout, daemon } = options;
     let mut daemon = Daemon::prepare(daemon).await?;
     let crypto = client_config(&daemon.crypto, peer)
         .map_err(|error| Error::new(Exit::Runtime, error.to_string()))?;

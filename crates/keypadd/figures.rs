@@ -13,7 +13,10 @@ use keypadd_tunnel::{LinkStatus, LiveSession};
 
 use crate::pooling::{Choice, Pooling};
 use crate::rates::Rates;
-use crate::report::{ByDirection, Keys, Level, Link, Packets, Pool, Report, Session, Transport};
+use crate::report::{
+    ByDirection, KeysReport, LevelReport, LinkReport, PacketsReport, PoolReport, Report,
+    SessionReport, TransportReport,
+};
 use crate::sources::Sources;
 
 /// Both directions, with their labels in metrics and JSON.
@@ -69,7 +72,12 @@ impl Figures {
             let [hit, partial, miss] =
                 COVERAGES.map(|(coverage, _)| meters.packets(direction, coverage));
             let all = hit + partial + miss;
-            Packets { hit, partial, miss, hit_ratio: (all > 0).then(|| hit as f64 / all as f64) }
+            PacketsReport {
+                hit,
+                partial,
+                miss,
+                hit_ratio: (all > 0).then(|| hit as f64 / all as f64),
+            }
         };
         let sessions: Vec<_> =
             self.sources.live().iter().map(|live| session_report(live, &self.rates)).collect();
@@ -77,7 +85,7 @@ impl Figures {
             let LinkStatus { state, since_unix_seconds, cause, retry_unix_seconds, reconnects } =
                 dialling.link.status();
             let reconnects = reconnects.into_iter().map(|(reason, n)| (reason.to_owned(), n));
-            Link {
+            LinkReport {
                 peer: dialling.peer,
                 endpoint: dialling.endpoint,
                 state,
@@ -111,24 +119,30 @@ impl Figures {
         }
     }
 
-    fn transport_report(&self) -> Transport {
+    fn transport_report(&self) -> TransportReport {
         let spin_seconds = self.sources.spun().as_secs_f64();
         let up = self.started.elapsed().map_or(0.0, |up| up.as_secs_f64());
         let spin_ratio = if up > 0.0 { spin_seconds / up } else { 0.0 };
-        Transport { loops: self.sources.loops(), spin_seconds, spin_ratio }
+        TransportReport { loops: self.sources.loops(), spin_seconds, spin_ratio }
     }
 
-    fn pool_report(&self, sessions: &[Session]) -> Pool {
+    fn pool_report(&self, sessions: &[SessionReport]) -> PoolReport {
         let (mode, suites, pool) = self.pooling.in_force();
         let auto = mode == PoolMode::Auto;
         let Some(pool) = pool else {
             let reason = self.why_off(&suites);
             let suites = suites.into_iter().map(|choice| choice.report).collect();
-            return Pool { mode: "off".into(), auto, reason, suites, ..Pool::default() };
+            return PoolReport {
+                mode: "off".into(),
+                auto,
+                reason,
+                suites,
+                ..PoolReport::default()
+            };
         };
         let pool = pool.snapshot();
         let keys = || sessions.iter().flat_map(|one| [&one.keys.send, &one.keys.receive]);
-        Pool {
+        PoolReport {
             mode: if pool.filler_alive { "on" } else { "off" }.into(),
             auto,
             reason: match pool.filler_fault {
@@ -167,13 +181,13 @@ impl Figures {
     }
 }
 
-fn session_report(live: &LiveSession, rates: &Rates) -> Session {
+fn session_report(live: &LiveSession, rates: &Rates) -> SessionReport {
     let session = live.status();
     let keys = |direction| {
         let rate = rates.of(session.id, direction);
         let status = DirectionStatus::of_all(live.keys(), direction);
-        let level = |part: PartLevel| Level { bytes: part.bytes, packets: part.packets };
-        Keys {
+        let level = |part: PartLevel| LevelReport { bytes: part.bytes, packets: part.packets };
+        KeysReport {
             key_phase: status.key_phase,
             key_budget_left_ratio: status.key_budget_left_ratio,
             head: level(status.head),
@@ -183,7 +197,7 @@ fn session_report(live: &LiveSession, rates: &Rates) -> Session {
         }
     };
     let keys = ByDirection { send: keys(Direction::Send), receive: keys(Direction::Receive) };
-    Session { session, class: class_name(live.handshake().suite).to_owned(), keys }
+    SessionReport { session, class: class_name(live.handshake().suite).to_owned(), keys }
 }
 
 /// Seconds since 1970; a clock before that counts as 0.

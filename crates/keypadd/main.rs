@@ -73,21 +73,21 @@ fn run() -> Result<(), Error> {
         Verb::Demo(args) => block_on(async { demo::run(args, signals()?).await }),
         Verb::Bench(args) => block_on(async { bench::run(args, signals()?).await }),
         Verb::Serve(args) => {
-            let settings = serve::Settings::read(*args)?;
+            let options = serve::ServeOptions::read(*args)?;
             block_on(async {
-                serve::run(settings, signals()?, |ready| ready::say(ready, format)).await
+                serve::run(options, signals()?, |ready| ready::say(ready, format)).await
             })
         }
         Verb::Connect(args) => {
             let silent = quiet && cli.log.verbose == 0;
-            let settings = connect::Settings::read(*args)?;
+            let options = connect::ConnectOptions::read(*args)?;
             block_on(async {
                 let say = |ready: &ready::ClientReady| {
                     if !silent {
                         ready::say(ready, format);
                     }
                 };
-                connect::run(settings, signals()?, say).await
+                connect::run(options, signals()?, say).await
             })
         }
     }
@@ -96,8 +96,8 @@ fn run() -> Result<(), Error> {
 /// Runs a daemon from a file. The file's log settings apply where the command line has none, so it
 /// is read first.
 fn run_from_file(args: cli::ConfigArgs, log: cli::LogFlags) -> Result<(), Error> {
-    let settings = run::Settings::read(args)?;
-    let (file, mut flags) = (settings.settings(), log.flags.settings);
+    let options = run::RunOptions::read(args)?;
+    let (file, mut flags) = (options.settings(), log.flags.settings);
     if flags.log.is_none() && log.verbose == 0 {
         flags.log = file.log.clone();
     }
@@ -108,7 +108,7 @@ fn run_from_file(args: cli::ConfigArgs, log: cli::LogFlags) -> Result<(), Error>
     let format = flags.log_format.value;
     block_on(async {
         let shutdown = shutdown::on_signals_but_hangup().map_err(|error| no_signals(&error))?;
-        run::run(settings, shutdown, |ready| ready::say(ready, format)).await
+        run::run(options, shutdown, |ready| ready::say(ready, format)).await
     })
 }
 

@@ -11,7 +11,7 @@ use keypadd_pool::{FillerFault, NotLocked, Pool, PoolSettings};
 use keypadd_provider::{SealTimes, Supply, pool_pays, seal_times};
 
 use crate::error::{Error, Exit, system};
-use crate::report::{SealTime, SuiteChoice};
+use crate::report::{SealReport, SuiteReport};
 
 /// The pool settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +57,7 @@ struct State {
 pub(crate) struct Choice {
     protection: Protection,
     /// The choice and its reasons.
-    pub(crate) report: SuiteChoice,
+    pub(crate) report: SuiteReport,
 }
 
 /// A prepared change.
@@ -186,7 +186,7 @@ impl Choice {
     /// The times at the length where the pool gains most: if it does not pay there, it pays
     /// nowhere.
     pub(crate) fn best(&self) -> Option<(f64, f64)> {
-        let gain = |seal: &&SealTime| seal.inline_seconds / seal.pooled_seconds;
+        let gain = |seal: &&SealReport| seal.inline_seconds / seal.pooled_seconds;
         let best = self.report.seals.iter().max_by(|one, other| gain(one).total_cmp(&gain(other)));
         best.map(|seal| (seal.pooled_seconds, seal.inline_seconds))
     }
@@ -203,14 +203,14 @@ fn choose(suites: &[Suite], engine: CipherEngine, former: &[Choice]) -> Vec<Choi
         let times = seal_times(suite, engine).map(Vec::from).unwrap_or_default();
         let pays = pool_pays(&times);
         let seals = times.into_iter().map(seal_time).collect();
-        let report = SuiteChoice { suite: suite.name().to_owned(), pays, seals };
+        let report = SuiteReport { suite: suite.name().to_owned(), pays, seals };
         Choice { protection: suite, report }
     };
     suites.iter().map(choose).collect()
 }
 
-fn seal_time(times: SealTimes) -> SealTime {
-    SealTime {
+fn seal_time(times: SealTimes) -> SealReport {
+    SealReport {
         payload_bytes: times.bytes,
         pooled_seconds: times.pooled.as_secs_f64(),
         inline_seconds: times.inline.as_secs_f64(),
@@ -377,7 +377,7 @@ mod tests {
     /// A synthetic choice of `auto`.
     fn found(pays: bool) -> Choice {
         let [suite] = SUITES;
-        let report = SuiteChoice { suite: suite.name().to_owned(), pays, seals: Vec::new() };
+        let report = SuiteReport { suite: suite.name().to_owned(), pays, seals: Vec::new() };
         Choice { protection: suite.into(), report }
     }
 

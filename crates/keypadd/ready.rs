@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_goes_by_its_own_name_says_what_to_do_where_nobody_knows_it() {
+    fn a_server_named_by_its_host_suggests_an_address_instead() {
         let ready = |listen: &str| ServerReady {
             listen: listen.parse().unwrap(),
             public_key: String::new(),
@@ -379,7 +379,7 @@ mod tests {
             permit_bench: false,
             connect: String::new(),
         };
-        let hint = format!("if {} is not known there, an address", host_name());
+        let hint = format!("if {} does not resolve there, use an address", host_name());
         assert!(ready("[::]:4433").to_string().contains(&hint));
         assert!(ready("0.0.0.0:4433").to_string().contains(&hint));
         assert!(!ready("127.0.0.1:4433").to_string().contains("an address"));

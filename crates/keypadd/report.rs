@@ -18,11 +18,11 @@ pub(crate) struct Report {
     pub(crate) public_key: String,
     pub(crate) started_unix_seconds: u64,
     #[serde(default)]
-    pub(crate) transport: Transport,
-    pub(crate) pool: Pool,
+    pub(crate) transport: TransportReport,
+    pub(crate) pool: PoolReport,
     pub(crate) keystream_pool_bytes: u64,
     pub(crate) keystream_inline_bytes: u64,
-    pub(crate) packets: ByDirection<Packets>,
+    pub(crate) packets: ByDirection<PacketsReport>,
     #[serde(default)]
     pub(crate) pool_exhaustions: u64,
     #[serde(default)]
@@ -31,15 +31,15 @@ pub(crate) struct Report {
     pub(crate) replays: u64,
     #[serde(default)]
     pub(crate) pad_reuse: u64,
-    pub(crate) sessions: Vec<Session>,
+    pub(crate) sessions: Vec<SessionReport>,
     #[serde(default)]
-    pub(crate) links: Vec<Link>,
+    pub(crate) links: Vec<LinkReport>,
 }
 
 /// The event loops.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Transport {
+pub(crate) struct TransportReport {
     pub(crate) loops: usize,
     /// CPU time spent on busy polling that found nothing.
     pub(crate) spin_seconds: f64,
@@ -49,7 +49,7 @@ pub(crate) struct Transport {
 
 /// A peer that this daemon connects to.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Link {
+pub(crate) struct LinkReport {
     pub(crate) peer: String,
     pub(crate) endpoint: String,
     pub(crate) state: LinkState,
@@ -73,7 +73,7 @@ pub(crate) struct ByDirection<T: Default> {
 /// Packets by how much of their keystream came from the pool.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Packets {
+pub(crate) struct PacketsReport {
     pub(crate) hit: u64,
     pub(crate) partial: u64,
     pub(crate) miss: u64,
@@ -84,14 +84,14 @@ pub(crate) struct Packets {
 /// The pool.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Pool {
+pub(crate) struct PoolReport {
     pub(crate) mode: String,
     /// Whether `auto` chose it.
     pub(crate) auto: bool,
     /// Why the pool is off; empty while it is on.
     pub(crate) reason: String,
     /// What `auto` chose for each suite.
-    pub(crate) suites: Vec<SuiteChoice>,
+    pub(crate) suites: Vec<SuiteReport>,
     pub(crate) budget_bytes: u64,
     pub(crate) filled_bytes: u64,
     pub(crate) locked_bytes: u64,
@@ -108,17 +108,17 @@ pub(crate) struct Pool {
 
 /// What `auto` chose for one suite.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct SuiteChoice {
+pub(crate) struct SuiteReport {
     pub(crate) suite: String,
     /// Whether the suite uses the pool.
     pub(crate) pays: bool,
     /// The times that decided.
-    pub(crate) seals: Vec<SealTime>,
+    pub(crate) seals: Vec<SealReport>,
 }
 
 /// How long sealing one payload takes.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(crate) struct SealTime {
+pub(crate) struct SealReport {
     pub(crate) payload_bytes: usize,
     pub(crate) pooled_seconds: f64,
     pub(crate) inline_seconds: f64,
@@ -126,21 +126,21 @@ pub(crate) struct SealTime {
 
 /// A session.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Session {
+pub(crate) struct SessionReport {
     #[serde(flatten)]
     pub(crate) session: SessionStatus,
     pub(crate) class: String,
-    pub(crate) keys: ByDirection<Keys>,
+    pub(crate) keys: ByDirection<KeysReport>,
 }
 
 /// The keys of one direction of a session.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Keys {
+pub(crate) struct KeysReport {
     pub(crate) key_phase: u64,
     pub(crate) key_budget_left_ratio: f64,
-    pub(crate) head: Level,
-    pub(crate) body: Level,
+    pub(crate) head: LevelReport,
+    pub(crate) body: LevelReport,
     /// Over the last seconds; absent before two samples.
     pub(crate) packets_per_second: Option<f64>,
     /// How long the pool lasts at that rate; absent while the session is idle.
@@ -150,7 +150,7 @@ pub(crate) struct Keys {
 /// Keystream in the pool.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Level {
+pub(crate) struct LevelReport {
     pub(crate) bytes: u64,
     pub(crate) packets: u64,
 }

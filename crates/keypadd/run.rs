@@ -9,7 +9,7 @@ mod links;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use keypadd_config::{Changes, Config};
+use keypadd_config::{Changes, Config, Settings};
 use keypadd_keystream::Suite;
 use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
@@ -30,12 +30,12 @@ const RELOADS_WAITING_MAX: usize = 4;
 
 /// The file and what it sets.
 #[derive(Debug)]
-pub(crate) struct Settings {
+pub(crate) struct RunOptions {
     path: PathBuf,
     loaded: Loaded,
 }
 
-impl Settings {
+impl RunOptions {
     /// Reads the file.
     ///
     /// # Errors
@@ -49,7 +49,7 @@ impl Settings {
     }
 
     /// What the file sets.
-    pub(crate) fn settings(&self) -> &keypadd_config::Settings {
+    pub(crate) fn settings(&self) -> &Settings {
         &self.loaded.config.settings
     }
 }
@@ -59,11 +59,11 @@ impl Settings {
 /// # Errors
 /// Exit 6: an address cannot be bound. Exit 1: the pool, signals or the TLS library fail.
 pub(crate) async fn run(
-    settings: Settings,
+    options: RunOptions,
     shutdown: Shutdown,
     say: impl FnOnce(&RunReady),
 ) -> Result<(), Error> {
-    let Settings { path, loaded } = settings;
+    let RunOptions { path, loaded } = options;
     let mut hangup = signal(SignalKind::hangup()).map_err(|error| {
         Error::new(Exit::Runtime, format!("cannot install signal handlers: {}", system(&error)))
     })?;

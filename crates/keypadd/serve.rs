@@ -23,7 +23,7 @@ const CONNECTIONS_MAX: usize = 1024;
 
 /// What a server is started with.
 #[derive(Debug)]
-pub(crate) struct Settings {
+pub(crate) struct ServeOptions {
     listen: SocketAddr,
     allow: Vec<Allowed>,
     permits: Vec<Permit>,
@@ -31,7 +31,7 @@ pub(crate) struct Settings {
     daemon: DaemonSettings,
 }
 
-impl Settings {
+impl ServeOptions {
     /// Reads the flags.
     ///
     /// # Errors
@@ -77,11 +77,11 @@ fn refuse_doubles(allow: &[Allowed]) -> Result<(), Error> {
 /// # Errors
 /// Exit 6: an address cannot be bound. Exit 1: the pool or the TLS library fails.
 pub(crate) async fn run(
-    settings: Settings,
+    options: ServeOptions,
     shutdown: Shutdown,
     on_ready: impl FnOnce(&ServerReady),
 ) -> Result<(), Error> {
-    let Settings { listen, allow, permits, listen_permits, daemon } = settings;
+    let ServeOptions { listen, allow, permits, listen_permits, daemon } = options;
     let mut daemon = Daemon::prepare(daemon).await?;
     let peers = allow.into_iter().map(|Allowed { name, key }| AllowedPeer {
         name,

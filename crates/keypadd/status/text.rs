@@ -9,7 +9,10 @@ use serde_json::Value;
 use crate::error::one_line;
 use crate::figures::unix_seconds;
 use crate::pooling::locked_of;
-use crate::report::{ByDirection, Keys, Link, Packets, Report, Session, SuiteChoice, Transport};
+use crate::report::{
+    ByDirection, KeysReport, LinkReport, PacketsReport, Report, SessionReport, SuiteReport,
+    TransportReport,
+};
 
 /// The text for one answer.
 ///
@@ -31,7 +34,7 @@ pub(super) fn render(document: Value) -> Result<String, serde_json::Error> {
     pool(&daemon, &mut lines);
     // A link that is up and was never lost shows as its session only.
     let noteworthy =
-        |link: &&Link| link.state != LinkState::Connected || !link.reconnects.is_empty();
+        |link: &&LinkReport| link.state != LinkState::Connected || !link.reconnects.is_empty();
     lines.extend(daemon.links.iter().filter(noteworthy).map(link));
     if daemon.sessions.is_empty() {
         lines.push("  no peers connected".into());
@@ -50,7 +53,7 @@ pub(super) fn render(document: Value) -> Result<String, serde_json::Error> {
 }
 
 /// The event loops.
-fn transport(Transport { loops, spin_seconds, spin_ratio }: &Transport) -> String {
+fn transport(TransportReport { loops, spin_seconds, spin_ratio }: &TransportReport) -> String {
     let share = 100.0 * spin_ratio;
     let noun = if *loops == 1 { "event loop" } else { "event loops" };
     format!(
@@ -59,7 +62,7 @@ fn transport(Transport { loops, spin_seconds, spin_ratio }: &Transport) -> Strin
 }
 
 /// What `auto` chose for a suite, and why.
-fn choice(choice: &SuiteChoice) -> String {
+fn choice(choice: &SuiteReport) -> String {
     let way = if choice.pays { "pooled" } else { "inline" };
     let seals = choice.seals.iter().map(|seal| {
         let (pooled, inline) = (seal.pooled_seconds * 1e6, seal.inline_seconds * 1e6);
@@ -115,7 +118,7 @@ fn pool(daemon: &Report, lines: &mut Vec<String>) {
     let ByDirection { send, receive } = &daemon.packets;
     let any = send.hit_ratio.is_some() || receive.hit_ratio.is_some();
     if any && pool.mode == "on" {
-        let ratio = |packets: &Packets| match packets.hit_ratio {
+        let ratio = |packets: &PacketsReport| match packets.hit_ratio {
             Some(ratio) => format!("{:.1} %", 100.0 * ratio),
             None => "none".into(),
         };
@@ -146,7 +149,7 @@ fn forward(ForwardStatus { forward, open, cause }: &ForwardStatus) -> String {
 }
 
 /// A peer that this daemon connects to.
-fn link(link: &Link) -> String {
+fn link(link: &LinkReport) -> String {
     let (peer, endpoint) = (one_line(&link.peer), one_line(&link.endpoint));
     let since = age(link.since_unix_seconds);
     let mut line = format!("  peer {peer} at {endpoint}: ");
@@ -172,7 +175,7 @@ fn link(link: &Link) -> String {
     line
 }
 
-fn session(Session { session, class, .. }: &Session, lines: &mut Vec<String>) {
+fn session(SessionReport { session, class, .. }: &SessionReport, lines: &mut Vec<String>) {
     let class = match class.as_str() {
         "standard" => "(standard)".to_owned(),
         class => format!("insecure ({class})"),
@@ -197,9 +200,9 @@ fn session(Session { session, class, .. }: &Session, lines: &mut Vec<String>) {
 }
 
 /// The pool of a session in both directions.
-fn pads(ByDirection { send, receive }: &ByDirection<Keys>, lines: &mut Vec<String>) {
+fn pads(ByDirection { send, receive }: &ByDirection<KeysReport>, lines: &mut Vec<String>) {
     for (direction, keys) in [("send", send), ("receive", receive)] {
-        let Keys { head, body, .. } = keys;
+        let KeysReport { head, body, .. } = keys;
         let seconds = match (keys.seconds_left, keys.packets_per_second) {
             (Some(seconds), Some(rate)) => format!("{} at {rate:.0} packets/s", lasting(seconds)),
             _ => "idle".into(),
