@@ -1,6 +1,6 @@
 //! Sealing with pads at hand, and with a pool that is dry, against sealing without a pool: turn by turn,
 //! so that what the machine does meanwhile does it to all three. `cargo bench --bench ladder -- paired`
-//! says each ratio with its interval, and whether it is within what docs/DESIGN.md asks for.
+//! says each ratio with its interval, and whether it meets the goal of docs/benchmarks/README.md.
 
 use keypadd_bench::statistics::{mean, ratio};
 use keypadd_bench::verdict::Rule;

@@ -12,7 +12,7 @@ use crate::ends::{Ends, Measured, PACKETS_PER_KEY};
 const HOT_BYTES: usize = 1 << 20;
 /// A pool that has room for heads and for no body.
 const HEADS_BYTES: usize = 96 << 10;
-/// What DESIGN.md's figures are for.
+/// What the goals of docs/benchmarks/README.md are for.
 const NEAR_BYTES: usize = 64 << 20;
 /// What a trial has in the place of either: it measures nothing.
 const TRIAL_BYTES: usize = 8 << 20;

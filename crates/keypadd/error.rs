@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 pub(crate) use keypadd_config::quote::{is_private, one_line, shown};
 
-/// Exit codes (docs/DESIGN.md, "Command line"); 0 is success.
+/// Exit codes (docs/operations.md, "Running"); 0 is success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Exit {

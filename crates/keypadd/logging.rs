@@ -1,11 +1,14 @@
 //! Sets up logging to standard error, as text or JSON. Global to the process, so only `main` calls
 //! it.
 
+use std::any::Any;
 use std::io::IsTerminal;
+use std::panic;
 
 use keypadd_config::Settings;
 use keypadd_config::values::LogFormat;
 use rustix::fs::fstat;
+use tracing::error;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::time::SystemTime;
 
@@ -49,6 +52,21 @@ pub(crate) fn start(settings: &Settings, verbose: u8, quiet: bool) {
             builder.with_ansi(colors).with_target(false).init();
         }
     }
+    if std::env::var_os("RUST_BACKTRACE").is_none() {
+        panic::set_hook(Box::new(|info| {
+            let location = info.location().map(ToString::to_string).unwrap_or_default();
+            error!("panic at {location}: {}", panic_message(info.payload()));
+        }));
+    }
+}
+
+/// What a panic says, quoted and on one line.
+fn panic_message(payload: &(dyn Any + Send)) -> String {
+    let text = match payload.downcast_ref::<String>() {
+        Some(text) => Some(text.as_str()),
+        None => payload.downcast_ref::<&str>().copied(),
+    };
+    format!("{:?}", text.unwrap_or("no message"))
 }
 
 /// Whether standard error is systemd's journal, which adds timestamps itself (systemd.exec(5),
@@ -56,4 +74,18 @@ pub(crate) fn start(settings: &Settings, verbose: u8, quiet: bool) {
 fn is_journal() -> bool {
     let named = std::env::var("JOURNAL_STREAM").unwrap_or_default();
     fstat(std::io::stderr()).is_ok_and(|file| named == format!("{}:{}", file.st_dev, file.st_ino))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_one_line() {
+        let panics: [fn(); 2] = [|| assert_eq!(1, 2), || panic!("plain")];
+        let lines = panics.map(|panics| panic_message(&*panic::catch_unwind(panics).unwrap_err()));
+        assert!(lines[0].contains("left: 1\\n"), "{}", lines[0]);
+        assert_eq!(lines[1], "\"plain\"");
+        assert!(lines.iter().all(|line| !line.contains('\n')));
+    }
 }

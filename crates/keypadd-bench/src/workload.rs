@@ -35,7 +35,7 @@ pub(crate) fn samples<M>(
 }
 
 /// How much dearer than no encryption a pooled packet may be before it does not cost the same
-/// (docs/DESIGN.md, section 8).
+/// (docs/benchmarks/README.md).
 const SAME_COST: f64 = 1.02;
 
 /// What the workload was paid with: where pads came from, and CPU.

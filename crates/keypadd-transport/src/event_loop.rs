@@ -412,7 +412,7 @@ impl<U: Datagrams> EventLoop<U> {
     /// Gives a datagram to the loop whose connection it belongs to.
     fn hand_over(&mut self, number: u8, bytes: BytesMut, meta: &RecvMeta, now: Instant) {
         match self.peers.get(usize::from(number)) {
-            Some(peer) => peer.send(Command::Datagram { received_at: now, bytes, meta: *meta }),
+            Some(peer) => peer.hand_over(now, bytes, *meta),
             // Of a daemon that was here before, or made up: answered as unknown.
             None => self.datagram(now, bytes, meta),
         }

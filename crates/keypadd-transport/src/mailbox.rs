@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering::SeqCst},
+        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
         mpsc,
     },
     time::Instant,
@@ -22,6 +22,9 @@ use crate::{
     splice::{Cut, Delivery},
     stream::{Stream, WriteError},
 };
+
+/// Datagrams from other loops that wait for a loop at most; more are lost, as where a socket's buffer is full.
+const DATAGRAMS_MAX: usize = 4_096;
 
 /// One connection for as long as its loop lives; never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -107,6 +110,8 @@ struct Shared {
     waker: mio::Waker,
     /// Whether the loop has been woken and has not looked yet.
     woken: AtomicBool,
+    /// Datagrams that wait.
+    datagrams: AtomicUsize,
 }
 
 /// The loop's end.
@@ -118,7 +123,8 @@ pub(crate) struct Inbox {
 impl Mailbox {
     pub(crate) fn new(waker: mio::Waker) -> (Self, Inbox) {
         let (sender, commands) = mpsc::channel();
-        let shared = Shared { commands: sender, waker, woken: AtomicBool::new(false) };
+        let woken = AtomicBool::new(false);
+        let shared = Shared { commands: sender, waker, woken, datagrams: AtomicUsize::new(0) };
         let mailbox = Self(Arc::new(shared));
         (mailbox.clone(), Inbox { commands, mailbox })
     }
@@ -130,12 +136,45 @@ impl Mailbox {
             let _ = self.0.waker.wake();
         }
     }
+
+    /// Hands a datagram over to the loop of its connection, or drops it where too many wait.
+    pub(crate) fn hand_over(&self, received_at: Instant, bytes: BytesMut, meta: RecvMeta) {
+        if self.0.datagrams.fetch_add(1, SeqCst) < DATAGRAMS_MAX {
+            self.send(Command::Datagram { received_at, bytes, meta });
+        } else {
+            self.0.datagrams.fetch_sub(1, SeqCst);
+        }
+    }
 }
 
 impl Inbox {
     /// What waits now; senders wake the loop again from now on.
     pub(crate) fn take(&self) -> impl Iterator<Item = Command> + '_ {
         self.mailbox.0.woken.store(false, SeqCst);
-        self.commands.try_iter()
+        self.commands.try_iter().inspect(|command| {
+            if let Command::Datagram { .. } = command {
+                self.mailbox.0.datagrams.fetch_sub(1, SeqCst);
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mio::{Poll, Token};
+
+    use super::*;
+
+    #[test]
+    fn datagrams_that_no_loop_takes_are_bounded() {
+        let poll = Poll::new().unwrap();
+        let waker = mio::Waker::new(poll.registry(), Token(0)).unwrap();
+        let (mailbox, inbox) = Mailbox::new(waker);
+        for (sent, taken) in [(DATAGRAMS_MAX + 1_000, DATAGRAMS_MAX), (3, 3)] {
+            for _ in 0..sent {
+                mailbox.hand_over(Instant::now(), BytesMut::new(), RecvMeta::default());
+            }
+            assert_eq!(inbox.take().count(), taken);
+        }
     }
 }

@@ -20,11 +20,15 @@ use crate::{
 /// Bytes that a socket may have to say without pause and still count as sparse.
 pub(crate) const SPARSE_BYTES: usize = 16 << 10;
 
-/// Bytes without pause that make a stream bulk, to be carried over the session's bulk connection: more
+/// Bytes in one burst that make a stream bulk, to be carried over the session's bulk connection: more
 /// than a reader that has never read can have taken, which is what both kernels hold for it (a first
 /// receive window of up to 128 KiB; `UNSENT_BYTES` of `socket`, and the packet that exceeds it), and its
 /// window on the sparse connection, 64 KiB. So a stream that nobody reads stays where its window is small.
 const BULK_BYTES: usize = 384 << 10;
+
+/// Bytes that leak from a burst in each microsecond in which the socket has nothing to read: a transfer may
+/// outpace its source for moments and is still one burst, and requests that await answers never add up.
+const LEAK_BYTES_PER_US: u128 = 100;
 
 /// Where a round trip takes longer, a stream that waits for credit is bulk: it would take six of them
 /// to carry so much.
@@ -57,6 +61,10 @@ pub(crate) struct Outward {
     pub(crate) queued: bool,
     /// Bytes read since the socket last had none.
     run_bytes: usize,
+    /// Bytes read in this burst, as a leaky bucket that is full when the stream is bulk.
+    burst_bytes: usize,
+    /// Since when the socket has had nothing to read.
+    dry_since: Option<Instant>,
     /// Bytes of the stream so far, with what was written before the splice.
     pub(crate) offset: u64,
     pub(crate) sent_at: Instant,
@@ -81,6 +89,8 @@ impl Outward {
             moving: false,
             queued: false,
             run_bytes: 0,
+            burst_bytes: 0,
+            dry_since: None,
             offset,
             sent_at: now,
         }
@@ -92,6 +102,7 @@ impl Outward {
         (self.registered, self.head, self.sent_at) = (registered, head, now);
         (self.readable, self.blocked, self.queued) = (true, false, false);
         (self.moving, self.offset) = (true, 0);
+        (self.run_bytes, self.burst_bytes, self.dry_since) = (0, 0, None);
     }
 
     fn socket(&self) -> &Socket {
@@ -121,9 +132,11 @@ impl Outward {
         self.run_bytes > SPARSE_BYTES
     }
 
-    /// Whether it belongs on the session's bulk connection.
+    /// Whether it belongs on the session's bulk connection. The peer follows one move at a time.
     pub(crate) fn wants_bulk(&self, rtt: Duration) -> bool {
-        self.stage == Stage::Open && (self.run_bytes > BULK_BYTES || (self.blocked && rtt > FAR))
+        self.stage == Stage::Open
+            && !self.moving
+            && (self.burst_bytes > BULK_BYTES || (self.blocked && rtt > FAR))
     }
 
     /// Whether it has been idle since `since`, with nothing read that is not sent.
@@ -160,15 +173,15 @@ impl Outward {
                     return Ok(0);
                 }
                 Ok(read) => {
-                    self.run_bytes += read.len();
+                    self.count(read.len(), now);
                     if read.len() < bytes && !self.read_closed {
                         // A stream socket that gives less than was asked for is empty (epoll(7)).
-                        self.ran_dry();
+                        self.ran_dry(now);
                     }
                     self.unsent = read;
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.ran_dry();
+                    self.ran_dry(now);
                     return Ok(0);
                 }
                 Err(error) => return Err(error.into()),
@@ -182,8 +195,19 @@ impl Outward {
         Ok(sent)
     }
 
-    fn ran_dry(&mut self) {
+    fn count(&mut self, bytes: usize, now: Instant) {
+        if let Some(since) = self.dry_since.take() {
+            let leaked = now.saturating_duration_since(since).as_micros() * LEAK_BYTES_PER_US;
+            let leaked = usize::try_from(leaked).unwrap_or(usize::MAX);
+            self.burst_bytes = self.burst_bytes.saturating_sub(leaked);
+        }
+        self.run_bytes += bytes;
+        self.burst_bytes = (self.burst_bytes + bytes).min(BULK_BYTES + 1);
+    }
+
+    fn ran_dry(&mut self, now: Instant) {
         (self.readable, self.run_bytes) = (false, 0);
+        self.dry_since.get_or_insert(now);
     }
 
     /// The peer has acknowledged the stream up to its end; whether that was asked for.
