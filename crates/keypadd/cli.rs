@@ -1,11 +1,6 @@
 //! Defines the command line: commands, flags, their variables and help. Checks each value by
 //! itself; combinations are checked by the command's own file.
 
-#![expect(
-    rustdoc::broken_intra_doc_links,
-    reason = "comments on flags are help texts: their brackets are the command line's"
-)]
-
 mod bench;
 mod flags;
 mod usage;
