@@ -1,4 +1,5 @@
-//! `keypadd completions`: what a shell completes, made from the definition that parsing uses.
+//! `keypadd completions`: prints shell completions, generated from the definition of the command
+//! line.
 
 use clap_complete::Shell;
 
@@ -6,7 +7,7 @@ use crate::cli::{self, CompletedShell, CompletionsArgs};
 use crate::error::Error;
 use crate::results::print;
 
-/// Prints them.
+/// Prints a shell's completion script.
 ///
 /// # Errors
 /// Exit 1: standard output fails.

@@ -1,5 +1,5 @@
-//! Where the configuration file lies, and how it gets from there to checked settings with the private key
-//! that it names. What it may say is `keypadd-config`'s.
+//! Finds and reads the configuration file and the private key that it names, and refuses a file
+//! that other users control. `keypadd-config` parses it.
 
 use std::fs::OpenOptions;
 use std::io::{self, ErrorKind, Read};
@@ -16,13 +16,13 @@ use crate::cli::memory_bytes;
 use crate::error::{Error, Exit, shown, system};
 use crate::keyfile;
 
-/// No configuration is longer; more is some other file.
+/// Longest configuration file; a longer one is some other file.
 const CONFIG_BYTES_MAX: u64 = 1 << 20;
 
 /// Permission bit of users who are neither the owner nor in the group.
 const OTHERS_WRITE: u32 = 0o002;
 
-/// A file's settings, and the key that belongs to them.
+/// A valid file, and its key.
 #[derive(Debug)]
 pub(crate) struct Loaded {
     /// The settings.
@@ -33,10 +33,10 @@ pub(crate) struct Loaded {
     pub(crate) key: Arc<PrivateKey>,
 }
 
-/// Where the file is: as given, else in the default place.
+/// The file's path: as given, else the default.
 ///
 /// # Errors
-/// Exit 3: nothing in the environment says where home is.
+/// Exit 3: HOME is not set.
 pub(crate) fn place(given: Option<PathBuf>) -> Result<PathBuf, Error> {
     const NAME: &str = "keypadd.toml";
     let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
@@ -53,18 +53,17 @@ pub(crate) fn place(given: Option<PathBuf>) -> Result<PathBuf, Error> {
     }
     match variable("HOME") {
         Some(home) => Ok(Path::new(&home).join(".config/keypadd").join(NAME)),
-        None => Err(Error::new(
-            Exit::Config,
-            "HOME is not set, so the configuration's place is unknown",
-        )
-        .hint("name the file with --config")),
+        None => {
+            Err(Error::new(Exit::Config, "cannot find the configuration file: HOME is not set")
+                .hint("name the file with --config"))
+        }
     }
 }
 
-/// Reads file and key.
+/// Reads the file and the key.
 ///
 /// # Errors
-/// Exit 3, with everything that is wrong in the file, and with the key.
+/// Exit 3: everything that is wrong with the file and the key.
 pub(crate) fn load(path: &Path) -> Result<Loaded, Error> {
     let text = read(path)?;
     match Config::read(&text, memory_bytes()) {
@@ -85,13 +84,13 @@ pub(crate) fn load(path: &Path) -> Result<Loaded, Error> {
     }
 }
 
-/// A fault with its file, as compilers name places: `FILE:LINE:COLUMN: cause`, and the way out.
+/// A fault as `FILE:LINE:COLUMN: cause`, and its hint.
 pub(crate) fn in_file(path: &Path, fault: &Fault) -> (String, Option<String>) {
     let Fault { line, column, cause, hint } = fault;
     (format!("{}:{line}:{column}: {cause}", path.display()), hint.clone())
 }
 
-/// A relative path means the directory of the file that names it.
+/// The key's path; a relative one is relative to the directory of the configuration file.
 fn key_path(config: &Path, key: &KeyPlace) -> Result<PathBuf, Error> {
     match key {
         KeyPlace::Default => keyfile::default_path(),
@@ -104,25 +103,26 @@ fn read(path: &Path) -> Result<String, Error> {
     let name = shown(path.to_string_lossy());
     let unusable = |cause: &str| Error::new(Exit::Config, format!("configuration {name} {cause}"));
     let failed = |error: io::Error| match error.kind() {
-        ErrorKind::NotFound => unusable("does not exist")
-            .hint("write it, or name another with --config; `keypadd run --help` has an example"),
-        ErrorKind::InvalidData => unusable("is not text in UTF-8"),
+        ErrorKind::NotFound => unusable("does not exist").hint(
+            "create it, or name another with --config; see `keypadd run --help` for an example",
+        ),
+        ErrorKind::InvalidData => unusable("is not UTF-8 text"),
         _ => unusable(&format!("cannot be read: {}", system(&error))),
     };
-    // Without waiting: a FIFO without a writer would block the open for ever.
+    // Non-blocking: opening a FIFO without a writer would block forever.
     let nonblock = OFlags::NONBLOCK.bits().cast_signed();
     let file = OpenOptions::new().read(true).custom_flags(nonblock).open(path).map_err(failed)?;
     let metadata = file.metadata().map_err(failed)?;
     if !metadata.is_file() {
-        return Err(unusable("is not a regular file").hint("name the file itself with --config"));
+        return Err(unusable("is not a regular file").hint("name a regular file with --config"));
     }
     let (owner, own) = (metadata.uid(), geteuid().as_raw());
     if owner != own && owner != 0 {
-        return Err(unusable(&format!("belongs to another user (uid {owner})"))
-            .hint("who can write it decides who may come in: let it be yours or root's"));
+        return Err(unusable(&format!("is owned by another user (uid {owner})"))
+            .hint("it controls who may connect, so it must be owned by you or root"));
     }
     if metadata.mode() & OTHERS_WRITE != 0 {
-        return Err(unusable("can be written by every user")
+        return Err(unusable("is writable by every user")
             .hint(format!("chmod o-w {}", keyfile::quoted_for_shell(path))));
     }
     let mut text = String::new();

@@ -1,8 +1,9 @@
-//! `keypadd connect`: a tunnel's connecting end as a daemon, with listeners (`-L`) or one connection over
-//! standard input and output (`-W`). Listeners are bound before anything is sent.
+//! `keypadd connect`: runs a client from flags, with forwards (`-L`, `-R`, `-D`) or one connection
+//! over standard input and output (`-W`). Binds its listeners before sending anything.
 
 use std::time::Duration;
 
+use keypadd_config::values_of;
 use keypadd_keystream::Class;
 use keypadd_provider::{PublicKey, client_config};
 use keypadd_tunnel::wire::{Instance, ListenCode};
@@ -12,7 +13,7 @@ use keypadd_tunnel::{
 };
 use tokio::io::stdin;
 
-use crate::cli::ConnectArgs;
+use crate::cli::{ConnectArgs, Flags};
 use crate::control::Requests;
 use crate::daemon::{Daemon, DaemonSettings, notify_stopping, notify_systemd};
 use crate::error::{Error, Exit, listen_hint, system};
@@ -23,7 +24,7 @@ use crate::stdio::{self, ClosingStdout};
 
 /// What a client is started with.
 #[derive(Debug)]
-pub(crate) struct Settings {
+pub(crate) struct ConnectOptions {
     server: ServerAddress,
     peer: PublicKey,
     work: Work,
@@ -38,7 +39,7 @@ enum Work {
     Stdio(Target),
 }
 
-impl Settings {
+impl ConnectOptions {
     /// Reads the flags.
     ///
     /// # Errors
@@ -47,42 +48,41 @@ impl Settings {
     pub(crate) fn read(args: ConnectArgs) -> Result<Self, Error> {
         let peer = args.peer.ok_or_else(|| {
             Error::new(Exit::Usage, "--peer is missing: the server's public key")
-                .hint("`keypadd pubkey`, run on the server, prints it")
+                .hint("run `keypadd pubkey` on the server to print it")
         })?;
+        let Flags { settings, peer: peer_settings, .. } = args.flags;
         let work = match args.stdio {
             Some(target) => Work::Stdio(target),
-            None => {
-                let local = args.local.into_iter().map(Forward::Local);
-                let remote = args.remote.into_iter().map(Forward::Remote);
-                let dynamic = args.dynamic.into_iter().map(Forward::Dynamic);
-                Work::Forwards(local.chain(remote).chain(dynamic).collect())
-            }
+            None => Work::Forwards(values_of(&peer_settings.forwards())),
         };
         if matches!(&work, Work::Forwards(forwards) if forwards.is_empty()) {
             return Err(Error::new(
                 Exit::Usage,
-                "nothing to forward: none of -L, -R, -D and -W is given",
+                "nothing to forward: give at least one of -L, -R, -D and -W",
             )
             .hint("for example -L 2222:localhost:22, then `ssh -p 2222 localhost`"));
         }
-        let daemon = DaemonSettings::read(args.daemon, vec![args.suite], vec![args.kex])?;
-        let connect_timeout = args.connect_timeout;
+        let suite = peer_settings.suite.map(|suite| suite.value).unwrap_or_default();
+        let kex = peer_settings.kex.map(|kex| kex.value).unwrap_or_default();
+        let connect_timeout = settings.connect_timeout.value;
+        let daemon = DaemonSettings::of_flags(settings, vec![suite], vec![kex])?;
         Ok(Self { server: args.server, peer, work, connect_timeout, daemon })
     }
 }
 
-/// Connects, and again when the connection is lost, and forwards until `shutdown`, or until the one connection of `-W` has ended; `on_ready` is
-/// told once the server has said hello.
+/// Connects, reconnects when the connection is lost, and forwards until `shutdown`, or until the
+/// one connection of `-W` ends; calls `on_ready` once connected.
 ///
 /// # Errors
-/// Exit 6: a listener cannot be bound. Exit 4: one end refuses the other. Exit 5: no answer in time.
-/// Exit 1: the connection of `-W` is lost, or its target cannot be reached or was cut off by `shutdown`.
+/// Exit 6: a listener cannot be bound. Exit 4: one end rejects the other. Exit 5: no answer in
+/// time. Exit 1: the connection of `-W` is lost, its target cannot be reached, or `shutdown`
+/// interrupts it.
 pub(crate) async fn run(
-    settings: Settings,
+    options: ConnectOptions,
     shutdown: Shutdown,
     on_ready: impl FnOnce(&ClientReady),
 ) -> Result<(), Error> {
-    let Settings { server, peer, work, connect_timeout, daemon } = settings;
+    let ConnectOptions { server, peer, work, connect_timeout, daemon } = options;
     let mut daemon = Daemon::prepare(daemon).await?;
     let crypto = client_config(&daemon.crypto, peer)
         .map_err(|error| Error::new(Exit::Runtime, error.to_string()))?;
@@ -105,7 +105,7 @@ pub(crate) async fn run(
     let carried = stdio.clone();
     let dialling =
         Dialling { peer: peer.short(), endpoint: server.to_string(), link: client.link() };
-    // `-W` carries one connection over one session, and makes no other.
+    // `-W` does not reconnect.
     let dialling = stdio.is_none().then_some(dialling);
     let source = Source { sessions: client.sessions(), loops: client.loop_meter(), dialling };
     let sources = Sources::new(daemon.public_key(), vec![source]);
@@ -128,23 +128,23 @@ pub(crate) async fn run(
             client.run(Some(session), ending).await;
             (Ok(()), false)
         }
-        // `-W` belongs to another program, which wants its end now and not when it is convenient.
+        // `-W` runs inside another program, which expects it to stop at once.
         (Some(Ok(session)), Some(target)) => tokio::select! {
             biased;
             ended = client.forward_stdio(&session, &target, stdin(), ClosingStdout::new()) => (ended, false),
             _ = shutdown.thrown() => (Ok(()), true),
         },
     };
-    // Asked before the goodbye: who still reads our output takes its end for the target's.
+    // Checked before the goodbye: a reader of our output would take its end for the target's.
     let cut_off = carried.filter(|_| cut && stdio::is_read());
-    // Where nobody answered there is nobody to say goodbye to.
+    // If nobody answered there is nobody to say goodbye to.
     if !matches!(ended, Err(ClientError::Unreachable { .. })) {
         client.close().await;
     }
     watching.shutdown().await;
     match cut_off {
         Some(target) => {
-            Err(Error::new(Exit::Runtime, format!("interrupted before {target} had finished")))
+            Err(Error::new(Exit::Runtime, format!("interrupted before {target} finished")))
         }
         None => ended.map_err(|error| explain(error, daemon.public_key(), peer)),
     }
@@ -161,7 +161,7 @@ async fn connect(
     session.all_listening()?;
     let suite = session.live().handshake().suite;
     if stdio && suite.class() == Class::Legacy {
-        // `-W` prints no ready lines, which would say so.
+        // `-W` prints no ready lines that would say so.
         tracing::warn!("suite {}", suite_with_class(suite));
     }
     on_ready(&ready(client, &session, server, peer));
@@ -190,7 +190,7 @@ fn ready(
     }
 }
 
-/// All forwards: those that listen here with the addresses that were bound, remote ones as asked for.
+/// All forwards: those that listen here with their bound addresses, remote ones as requested.
 pub(crate) fn forwards_ready(client: &Client) -> Vec<ForwardReady> {
     let forwards = client.forwards().into_iter().filter_map(|(forward, bound)| {
         Some(match forward {
@@ -201,14 +201,14 @@ pub(crate) fn forwards_ready(client: &Client) -> Vec<ForwardReady> {
             Forward::Remote(RemoteForward { listen, destination }) => {
                 ForwardReady::remote(&listen, &destination)
             }
-            // Measurements have it, and they are ready in other words.
+            // Only measurements have these.
             Forward::Bench(_) => return None,
         })
     });
     forwards.collect()
 }
 
-/// The forwards that the server listens for, each with the port that it has bound.
+/// The remote forwards, each with the port that the server bound.
 fn remote_ready(session: &ClientSession) -> impl Iterator<Item = ForwardReady> {
     session.remote_forwards().into_iter().map(|(RemoteForward { listen, destination }, port)| {
         let listen = match (listen, port) {
@@ -219,7 +219,8 @@ fn remote_ready(session: &ClientSession) -> impl Iterator<Item = ForwardReady> {
     })
 }
 
-/// The tunnel's errors with an exit code and a way out. `own` is this host's key, `peer` the server's.
+/// Adds an exit code and a hint to the tunnel's errors. `own` is this host's key, `peer` the
+/// server's.
 pub(crate) fn explain(error: ClientError, own: PublicKey, peer: PublicKey) -> Error {
     let cause = error.to_string();
     match error {
@@ -236,48 +237,47 @@ pub(crate) fn explain(error: ClientError, own: PublicKey, peer: PublicKey) -> Er
             let error = Error::new(Exit::Authentication, cause);
             match refusal {
                 AuthError::ServerKey(shown) => error.hint(format!(
-                    "if that is the right server, --peer {shown}; expected was {peer}"
+                    "expected {peer}; if this is the right server, use --peer {shown}"
                 )),
                 AuthError::KeyNotAllowed(_) => {
-                    error.hint(format!("on the server: keypadd serve --allow {own} ..."))
+                    error.hint(format!("on the server, run: keypadd serve --allow {own} ..."))
                 }
-                AuthError::NoCommonSuite(_) => error
-                    .hint("choose one of the server's with --suite, or add yours to its --suite"),
-                AuthError::NoCommonKeyExchange(_) => {
-                    error.hint("choose one of the server's with --kex, or add yours to its --kex")
-                }
-                _ => error.hint("both ends need the same keypadd"),
+                AuthError::NoCommonSuite(_) => error.hint(
+                    "choose one of the server's with --suite, or add yours to the server's --suite",
+                ),
+                AuthError::NoCommonKeyExchange(_) => error.hint(
+                    "choose one of the server's with --kex, or add yours to the server's --kex",
+                ),
+                _ => error.hint("run the same version of keypadd on both ends"),
             }
         }
         ClientError::Unreachable { cause: why, .. } if why.starts_with("no such host") => {
-            Error::new(Exit::Unreachable, cause)
-                .hint("is the name right, and does DNS work here? an address will do as well")
+            Error::new(Exit::Unreachable, cause).hint("check the name and DNS, or use an address")
         }
         ClientError::Unreachable { cause: why, .. } if why.starts_with("this name means") => {
             Error::new(Exit::Unreachable, cause)
-                .hint("an address of the server in place of its name will do")
+                .hint("use an address of the server instead of its name")
         }
         ClientError::Unreachable { .. } => Error::new(Exit::Unreachable, cause).hint(
-            "is `keypadd serve` running there, and does a firewall let its UDP port through?",
+            "check that `keypadd serve` is running there and that firewalls allow its UDP port",
         ),
         ClientError::NotListening { forward, code: ListenCode::NotPermitted } => {
             let permit = ListenPermit::for_listen(&forward.listen);
             Error::new(Exit::Runtime, cause)
-                .hint(format!("on the server: keypadd serve --permit-listen {permit} ..."))
+                .hint(format!("on the server, run: keypadd serve --permit-listen {permit} ..."))
         }
         ClientError::NotListening { code: ListenCode::TooMany, .. } => {
-            Error::new(Exit::Runtime, cause).hint("fewer -R in one command")
+            Error::new(Exit::Runtime, cause).hint("use fewer -R in one command")
         }
         ClientError::NotListening { .. } => Error::new(Exit::BindFailed, cause)
-            .hint("choose an address that is free on the server, as in -R 8081:localhost:80"),
-        // `-W` is used by programs: one line says it all.
+            .hint("choose a free address on the server, as in -R 8081:localhost:80"),
         _ => Error::new(Exit::Runtime, cause),
     }
 }
 
-/// The number that tells this run of the client from every other.
+/// A random number that identifies this run of the client.
 pub(crate) fn draw_instance() -> Result<Instance, Error> {
     Instance::draw().map_err(|error| {
-        Error::new(Exit::Runtime, format!("no randomness from the system: {error}"))
+        Error::new(Exit::Runtime, format!("cannot get random bytes from the system: {error}"))
     })
 }

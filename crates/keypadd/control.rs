@@ -1,6 +1,6 @@
-//! The control socket of a daemon: a client writes one line that says what it wants, the daemon answers
-//! with one JSON document and closes. Only the daemon's user can connect (0600 in a 0700 directory).
-//! One file per daemon, named by process; what dead daemons left is removed.
+//! Serves and queries a daemon's control socket: the client writes a one-line request, the daemon
+//! answers with one JSON document and closes. Only the daemon's user can connect (0600 in a 0700
+//! directory). Socket files are named by process ID; a new daemon removes stale ones.
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::io::{self, ErrorKind, Read, Write};
@@ -22,49 +22,49 @@ use tokio::time::timeout;
 
 use crate::figures::Figures;
 
-/// Asks for the figures.
+/// Requests the status.
 pub(crate) const STATUS_REQUEST: &str = "status";
 
-/// Asks for the configuration to be read again.
+/// Requests a reload.
 pub(crate) const RELOAD_REQUEST: &str = "reload";
 
-/// A reload may resolve names and wait for others before it.
-pub(crate) const RELOAD_PATIENCE: Duration = Duration::from_secs(60);
+/// Timeout of a reload, which may resolve names and wait for earlier ones.
+pub(crate) const RELOAD_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What a daemon can be asked for.
+/// The requests that a daemon answers.
 #[derive(Clone, Debug)]
 pub(crate) enum Requests {
-    /// Its figures.
+    /// Status.
     Status,
-    /// A reload as well; whoever takes the request from the queue sends the answer.
+    /// Status and reload; the receiver of a queued request sends the answer.
     Reload(mpsc::Sender<oneshot::Sender<Value>>),
 }
 
-/// Longest request, its newline included.
+/// Longest request, including its newline.
 const REQUEST_BYTES_MAX: u64 = 256;
 
-/// No answer is longer: a daemon with a thousand sessions needs about 1 MiB for its figures; a reload
-/// says a line for each change, or for each fault of a file of 1 MiB.
+/// Longest answer: the status of a thousand sessions takes about 1 MiB; a reload's answer has a
+/// line for each change or for each fault of a file of 1 MiB.
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
 
-/// A client says what it wants, and takes the answer, within this time.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// Timeout for reading a request and for writing an answer.
+const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Daemons of one process, as in tests.
+/// Most daemons of one process, as in tests.
 const DAEMONS_MAX: u32 = 64;
 
-/// Held while a daemon of this process binds, so that no other takes a socket that is bound and not
-/// listening yet for one left behind.
+/// Held while a daemon of this process binds, so that another does not take a socket that is bound
+/// but not yet listening for a stale one.
 static BINDING: Mutex<()> = Mutex::new(());
 
-/// A bound control socket; its file goes when it is dropped.
+/// A bound control socket; dropping it removes its file.
 #[derive(Debug)]
 pub(crate) struct ControlSocket {
     listener: UnixListener,
     path: PathBuf,
 }
 
-/// Where daemons of this user have their sockets; `None` where the system gives them no place.
+/// The directory of this user's sockets; `None` if the environment names none.
 pub(crate) fn directory() -> Option<PathBuf> {
     let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
     if let Some(given) = variable("RUNTIME_DIRECTORY") {
@@ -90,10 +90,10 @@ pub(crate) fn sockets(directory: &Path) -> Vec<PathBuf> {
 }
 
 impl ControlSocket {
-    /// Binds a socket in the directory, which is made if it is missing.
+    /// Binds a socket in the directory, creating it if it is missing.
     ///
     /// # Errors
-    /// When the directory cannot be made or the socket cannot be bound there.
+    /// The directory cannot be created or the socket cannot be bound.
     pub(crate) fn bind(directory: &Path) -> io::Result<Self> {
         DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
         let _turn = BINDING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -124,20 +124,19 @@ impl ControlSocket {
         &self.path
     }
 
-    /// Answers until it is dropped, also while the daemon ends.
+    /// Answers requests until dropped.
     pub(crate) async fn serve(self, figures: Figures, requests: Requests) {
         loop {
             match self.listener.accept().await {
                 Ok((client, _)) => {
-                    // A client that does not read harms nobody: its answer has a time limit.
                     let (figures, requests) = (figures.clone(), requests.clone());
                     tokio::spawn(async move {
                         let _ = answer(client, &figures, &requests).await;
                     });
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "control socket: cannot accept");
-                    tokio::time::sleep(PATIENCE).await;
+                    tracing::warn!(%error, "control socket: accept failed");
+                    tokio::time::sleep(TIMEOUT).await;
                 }
             }
         }
@@ -154,7 +153,7 @@ async fn answer(client: UnixStream, figures: &Figures, requests: &Requests) -> i
     let (reader, mut writer) = client.into_split();
     let mut request = String::new();
     let mut reader = BufReader::new(reader.take(REQUEST_BYTES_MAX));
-    timeout(PATIENCE, reader.read_line(&mut request)).await??;
+    timeout(TIMEOUT, reader.read_line(&mut request)).await??;
     let document = match (request.trim_end(), requests) {
         (STATUS_REQUEST, _) => serde_json::to_vec(&figures.report())?,
         (RELOAD_REQUEST, Requests::Reload(queue)) => serde_json::to_vec(&reload(queue).await)?,
@@ -167,46 +166,45 @@ async fn answer(client: UnixStream, figures: &Figures, requests: &Requests) -> i
         writer.write_all(&document).await?;
         writer.shutdown().await
     };
-    timeout(PATIENCE, written).await?
+    timeout(TIMEOUT, written).await?
 }
 
-/// Has the daemon reload, and says how it went.
+/// Makes the daemon reload and returns the outcome.
 async fn reload(queue: &mpsc::Sender<oneshot::Sender<Value>>) -> Value {
     let (sender, answer) = oneshot::channel();
     let asked = async {
         queue.send(sender).await.ok()?;
         answer.await.ok()
     };
-    match timeout(RELOAD_PATIENCE, asked).await {
+    match timeout(RELOAD_TIMEOUT, asked).await {
         Ok(Some(outcome)) => outcome,
-        _ => json!({ "error": "the daemon is about to end, or too busy" }),
+        _ => json!({ "error": "the daemon is shutting down or too busy" }),
     }
 }
 
-/// Asks the daemon behind a socket. `patience` bounds each read and write.
+/// Sends a request to the daemon of a socket. `timeout` bounds each read and write.
 ///
 /// # Errors
-/// When nobody listens there or takes the request in time, and when the answer is late or not
-/// understood.
+/// No daemon listens, it does not answer in time, or its answer is invalid.
 pub(crate) fn ask<A: DeserializeOwned>(
     path: &Path,
     request: &str,
-    patience: Duration,
+    timeout: Duration,
 ) -> io::Result<A> {
     let mut stream = connect(path)?;
-    stream.set_read_timeout(Some(patience))?;
-    stream.set_write_timeout(Some(patience))?;
+    stream.set_read_timeout(Some(timeout))?;
+    stream.set_write_timeout(Some(timeout))?;
     stream.write_all(format!("{request}\n").as_bytes())?;
     let mut answer = Vec::new();
     stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer)?;
     Ok(serde_json::from_slice(&answer)?)
 }
 
-/// Connects without waiting. A stopped daemon's queue may be full, which is `WouldBlock` here and would
-/// be for ever otherwise.
+/// Connects without blocking: a stopped daemon's queue may be full, which would block forever and
+/// is `WouldBlock` here.
 ///
 /// # Errors
-/// When there is no such socket, nobody listens or the queue is full.
+/// The socket does not exist, no process listens or the queue is full.
 fn connect(path: &Path) -> io::Result<StdUnixStream> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -216,9 +214,9 @@ fn connect(path: &Path) -> io::Result<StdUnixStream> {
     Ok(stream)
 }
 
-/// Whether the daemon behind a socket is gone: nobody listens, and its process, which the file is
-/// named after, does not exist or is this one (in a container process numbers come again). The second
-/// test spares another process between its bind and its listen; [`BINDING`] spares this one.
+/// Whether a socket is stale: no process listens, and the process that the file is named after does
+/// not exist or is this one (containers reuse process IDs). The second check spares another process
+/// between bind and listen; [`BINDING`] spares this one.
 fn is_stale(path: &Path) -> bool {
     let refused = connect(path).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused);
     let stem = path.file_stem().unwrap_or_default().to_string_lossy();

@@ -1,8 +1,7 @@
-//! What a command says when it fails: one line with the cause, one with the way out, one exit code; a
-//! configuration file that has several faults gets all of them said.
-//! Everything a user typed passes through [`shown`] before it is printed, so that a private key
-//! pasted in the wrong place, a control character or a page of text never reaches the terminal.
-//! Knows nothing of keys, sockets or clap.
+//! Defines the error of a command: a line with the cause, a line with a hint, and an exit code;
+//! several causes for a file with several faults. User input goes through [`shown`] before it is
+//! printed, so that pasted private keys, control characters and long texts never reach the
+//! terminal.
 
 use std::fmt;
 use std::io::{self, ErrorKind, Write};
@@ -10,19 +9,19 @@ use std::process::ExitCode;
 
 pub(crate) use keypadd_config::quote::{is_private, one_line, shown};
 
-/// The exit codes of the command line (docs/operations.md, "Running"). 0 is success.
+/// Exit codes (docs/operations.md, "Running"); 0 is success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Exit {
-    /// Something failed while running.
+    /// Runtime error.
     Runtime = 1,
-    /// The command line is wrong.
+    /// Invalid command line.
     Usage = 2,
-    /// A file that configures the program, such as the private key, cannot be used.
+    /// Invalid configuration or key file.
     Config = 3,
-    /// One end refused the other: its key, its suites or its key exchange.
+    /// One end rejected the other's key, suites or key exchange.
     Authentication = 4,
-    /// The other end did not answer.
+    /// No answer from the other end.
     Unreachable = 5,
     /// An address could not be bound, here or by the server.
     BindFailed = 6,
@@ -32,7 +31,7 @@ pub(crate) enum Exit {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Error {
     exit: Exit,
-    /// One, unless several things are wrong at once. Never none.
+    /// Never empty.
     parts: Vec<Part>,
 }
 
@@ -43,12 +42,12 @@ struct Part {
 }
 
 impl Error {
-    /// An error whose cause names the thing and the value.
+    /// An error; the cause names the flag or file and the value.
     pub(crate) fn new(exit: Exit, cause: impl Into<String>) -> Self {
         Self { exit, parts: vec![Part { cause: format!("keypadd: {}", cause.into()), hint: None }] }
     }
 
-    /// Several faults of a file, each `FILE:LINE:COLUMN: cause` with its way out.
+    /// Several faults of a file, each `FILE:LINE:COLUMN: cause` with its hint.
     pub(crate) fn listed(
         exit: Exit,
         faults: impl IntoIterator<Item = (String, Option<String>)>,
@@ -57,18 +56,18 @@ impl Error {
         Self { exit, parts: faults.into_iter().map(part).collect() }
     }
 
-    /// Says another error too; the exit code stays.
+    /// Appends another error; keeps the exit code.
     pub(crate) fn and(mut self, other: Self) -> Self {
         self.parts.extend(other.parts);
         self
     }
 
-    /// With which code the program would end.
+    /// The exit code.
     pub(crate) fn exit(&self) -> Exit {
         self.exit
     }
 
-    /// Adds the way out: what to type, set or look at.
+    /// Sets the hint of the last cause: what to do about it.
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
         if let Some(part) = self.parts.last_mut() {
             part.hint = Some(hint.into());
@@ -76,7 +75,7 @@ impl Error {
         self
     }
 
-    /// Prints two lines at most for each cause on standard error. A closed standard error is not a second error.
+    /// Prints at most two lines per cause on standard error, which may be closed.
     pub(crate) fn report(&self) -> ExitCode {
         let _ = write!(io::stderr().lock(), "{self}");
         ExitCode::from(self.exit as u8)
@@ -97,7 +96,7 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// An error of the operating system without its number, to stand at the end of a cause.
+/// An operating system error without its number, in lower case, for the end of a cause.
 pub(crate) fn system(error: &io::Error) -> String {
     let text = error.to_string();
     let mut text = text.split(" (os error").next().unwrap_or_default().to_owned();
@@ -107,33 +106,31 @@ pub(crate) fn system(error: &io::Error) -> String {
     text
 }
 
-/// The way out where a forward cannot listen here: at a TCP address, or at the path of a unix socket.
+/// The hint if a forward's TCP address or unix socket cannot be bound.
 pub(crate) fn listen_hint(address: &str, error: &io::Error, example: &str) -> String {
     if !address.starts_with("unix ") {
         return bind_hint(error, example);
     }
     match error.kind() {
-        ErrorKind::AddrInUse => "another program listens there; choose another path",
-        ErrorKind::NotFound => "make its directory first, or choose another path",
-        ErrorKind::PermissionDenied => "choose a path in a directory that you may write to",
-        _ => "choose another path, or remove the file if nobody needs it",
+        ErrorKind::AddrInUse => "another program is listening there; choose another path",
+        ErrorKind::NotFound => "create the directory, or choose another path",
+        ErrorKind::PermissionDenied => "choose a path in a directory that you can write to",
+        _ => "choose another path, or remove the file",
     }
     .into()
 }
 
-/// The way out where a local address could not be bound; `example` is a flag with a good value.
+/// The hint if a local address cannot be bound; `example` is a flag with a valid value.
 pub(crate) fn bind_hint(error: &io::Error, example: &str) -> String {
     match error.kind() {
         ErrorKind::AddrInUse => {
-            format!("another program listens there; choose a free port, as in {example}")
+            format!("another program is listening there; choose a free port, as in {example}")
         }
         ErrorKind::PermissionDenied => {
-            format!(
-                "ports below 1024 are reserved for the system; choose a higher one, as in {example}"
-            )
+            format!("ports below 1024 require root; choose a higher one, as in {example}")
         }
         ErrorKind::AddrNotAvailable => {
-            format!("this host does not have that address; choose one that it has, as in {example}")
+            format!("this host does not have that address; choose one of its own, as in {example}")
         }
         _ => format!("choose an address of this host and a free port, as in {example}"),
     }

@@ -1,5 +1,5 @@
-//! Everything one daemon knows of itself, read afresh each time: what `status` prints and what
-//! `/metrics` serves come from here. There is one per daemon and nothing global.
+//! Collects a daemon's status: reads all sources anew for each `keypadd status` and each scrape of
+//! `/metrics`. One per daemon, nothing global.
 
 use std::process;
 use std::sync::Arc;
@@ -9,148 +9,44 @@ use keypadd_config::values::PoolMode;
 use keypadd_keystream::{Class, Protection};
 use keypadd_pool::{Coverage, Direction, PartLevel};
 use keypadd_provider::{DirectionStatus, Meters};
-use keypadd_tunnel::{LinkStatus, LiveSession, SessionStatus, unix_seconds};
-use serde::Serialize;
+use keypadd_tunnel::{LinkStatus, LiveSession, unix_seconds};
 
 use crate::pooling::{Choice, Pooling};
 use crate::rates::Rates;
+use crate::report::{
+    ByDirection, KeysReport, LevelReport, LinkReport, PacketsReport, PoolReport, Report,
+    SessionReport, TransportReport,
+};
 use crate::sources::Sources;
 
-/// Both directions with their label in metrics and JSON.
+/// Both directions, with their labels in metrics and JSON.
 pub(crate) const DIRECTIONS: [(Direction, &str); 2] =
     [(Direction::Send, "send"), (Direction::Receive, "receive")];
 
-/// Where a packet's pad came from, with its label.
+/// How much of a packet's keystream came from the pool, with its label.
 pub(crate) const COVERAGES: [(Coverage, &str); 3] =
     [(Coverage::Hit, "hit"), (Coverage::Partial, "partial"), (Coverage::Miss, "miss")];
 
-/// A daemon's sources of figures.
+/// The sources of a daemon's status.
 #[derive(Clone, Debug)]
 pub(crate) struct Figures {
     /// `serve`, `connect` or `run`.
     pub(crate) verb: &'static str,
-    /// The bound UDP address of a server, the server's address of a client, the file of `run`.
+    /// A server's UDP address, a client's server address, or the file of `run`.
     pub(crate) place: String,
     /// When the daemon started.
     pub(crate) started: SystemTime,
-    /// The pool, if there is one.
+    /// The pool.
     pub(crate) pooling: Pooling,
-    /// What packet protection counted.
+    /// Counters of packet protection.
     pub(crate) meters: Arc<Meters>,
-    /// The sessions that live, and the peers that are dialled.
+    /// The open sessions, and the peers to connect to.
     pub(crate) sources: Sources,
-    /// How fast they use pads.
+    /// The sessions' packet rates.
     pub(crate) rates: Rates,
 }
 
-/// One daemon at one moment, as `status --json` prints it. Names are part of the command line's
-/// promise: fields may come, none goes.
-#[derive(Debug, Serialize)]
-pub(crate) struct Report {
-    version: &'static str,
-    pid: u32,
-    verb: &'static str,
-    place: String,
-    public_key: String,
-    started_unix_seconds: u64,
-    transport: TransportReport,
-    pool: PoolReport,
-    keystream_pool_bytes: u64,
-    keystream_inline_bytes: u64,
-    packets: ByDirection<Packets>,
-    pool_exhaustions: u64,
-    open_failures: u64,
-    replays: u64,
-    pad_reuse: u64,
-    sessions: Vec<SessionReport>,
-    links: Vec<LinkReport>,
-}
-
-/// The event loops.
-#[derive(Debug, Serialize)]
-struct TransportReport {
-    loops: usize,
-    /// CPU time that they spent on polling for nothing.
-    spin_seconds: f64,
-    /// The same as part of one core, since the daemon started.
-    spin_ratio: f64,
-}
-
-/// A peer that is dialled.
-#[derive(Debug, Serialize)]
-struct LinkReport {
-    peer: String,
-    endpoint: String,
-    #[serde(flatten)]
-    link: LinkStatus,
-}
-
-#[derive(Debug, Serialize)]
-struct ByDirection<T> {
-    send: T,
-    receive: T,
-}
-
-#[derive(Debug, Serialize)]
-struct Packets {
-    hit: u64,
-    partial: u64,
-    miss: u64,
-    /// Hits among all; absent before the first packet.
-    hit_ratio: Option<f64>,
-}
-
-#[derive(Debug, Default, Serialize)]
-struct PoolReport {
-    mode: &'static str,
-    /// Whether that was chosen by what seals take.
-    auto: bool,
-    /// Why the pool is off; empty while it is on.
-    reason: String,
-    /// What was chosen for each suite, and from which figures; empty unless it was.
-    suites: Vec<Choice>,
-    budget_bytes: u64,
-    filled_bytes: u64,
-    locked_bytes: u64,
-    fill_bytes: u64,
-    fill_cpu_seconds: f64,
-    pads_wasted: u64,
-    filler_idle_class: bool,
-    max_fill_cpu_percent: u8,
-    /// Short packets, to send and to receive, whose pads are at hand.
-    packets: u64,
-    /// How long the first session that runs dry has left; absent while all are idle.
-    seconds_left: Option<f64>,
-}
-
-#[derive(Debug, Serialize)]
-struct SessionReport {
-    #[serde(flatten)]
-    session: SessionStatus,
-    class: &'static str,
-    keys: ByDirection<KeysReport>,
-}
-
-#[derive(Debug, Serialize)]
-struct KeysReport {
-    key_phase: u64,
-    key_budget_left_ratio: f64,
-    head: LevelReport,
-    body: LevelReport,
-    /// Over the last seconds; absent before two samples.
-    packets_per_second: Option<f64>,
-    /// How long the pads at hand last at that rate; absent while the session is idle.
-    seconds_left: Option<f64>,
-}
-
-#[derive(Debug, Serialize)]
-struct LevelReport {
-    bytes: u64,
-    packets: u64,
-}
-
-/// A suite's class after its name, for people; all but a standard suite are called insecure
-/// wherever they are shown.
+/// A suite's class, shown after its name; every suite but the standard ones is marked insecure.
 pub(crate) fn class_label(suite: Protection) -> &'static str {
     match suite.class() {
         Class::Standard => "(standard)",
@@ -159,7 +55,7 @@ pub(crate) fn class_label(suite: Protection) -> &'static str {
     }
 }
 
-/// The class as a label of metrics and a field of JSON.
+/// The class as a metrics label and in JSON.
 pub(crate) fn class_name(suite: Protection) -> &'static str {
     match suite.class() {
         Class::Standard => "standard",
@@ -169,26 +65,40 @@ pub(crate) fn class_name(suite: Protection) -> &'static str {
 }
 
 impl Figures {
-    /// All figures now.
+    /// The status now.
     pub(crate) fn report(&self) -> Report {
         let meters = &self.meters;
         let packets = |direction| {
             let [hit, partial, miss] =
                 COVERAGES.map(|(coverage, _)| meters.packets(direction, coverage));
             let all = hit + partial + miss;
-            Packets { hit, partial, miss, hit_ratio: (all > 0).then(|| hit as f64 / all as f64) }
+            PacketsReport {
+                hit,
+                partial,
+                miss,
+                hit_ratio: (all > 0).then(|| hit as f64 / all as f64),
+            }
         };
         let sessions: Vec<_> =
             self.sources.live().iter().map(|live| session_report(live, &self.rates)).collect();
-        let links = self.sources.dialled().into_iter().map(|dialling| LinkReport {
-            peer: dialling.peer,
-            endpoint: dialling.endpoint,
-            link: dialling.link.status(),
+        let links = self.sources.dialled().into_iter().map(|dialling| {
+            let LinkStatus { state, since_unix_seconds, cause, retry_unix_seconds, reconnects } =
+                dialling.link.status();
+            let reconnects = reconnects.into_iter().map(|(reason, n)| (reason.to_owned(), n));
+            LinkReport {
+                peer: dialling.peer,
+                endpoint: dialling.endpoint,
+                state,
+                since_unix_seconds,
+                cause,
+                retry_unix_seconds,
+                reconnects: reconnects.collect(),
+            }
         });
         Report {
-            version: env!("CARGO_PKG_VERSION"),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: process::id(),
-            verb: self.verb,
+            verb: self.verb.to_owned(),
             place: self.place.clone(),
             public_key: self.sources.public_key().to_string(),
             started_unix_seconds: unix_seconds(self.started),
@@ -221,19 +131,26 @@ impl Figures {
         let auto = mode == PoolMode::Auto;
         let Some(pool) = pool else {
             let reason = self.why_off(&suites);
-            return PoolReport { mode: "off", auto, reason, suites, ..PoolReport::default() };
+            let suites = suites.into_iter().map(|choice| choice.report).collect();
+            return PoolReport {
+                mode: "off".into(),
+                auto,
+                reason,
+                suites,
+                ..PoolReport::default()
+            };
         };
         let pool = pool.snapshot();
         let keys = || sessions.iter().flat_map(|one| [&one.keys.send, &one.keys.receive]);
         PoolReport {
-            mode: if pool.filler_alive { "on" } else { "off" },
+            mode: if pool.filler_alive { "on" } else { "off" }.into(),
             auto,
             reason: match pool.filler_fault {
                 Some(fault) => fault.reason().into(),
                 None if pool.filler_alive => String::new(),
-                None => "the filler has not begun".into(),
+                None => "the filler has not started".into(),
             },
-            suites,
+            suites: suites.into_iter().map(|choice| choice.report).collect(),
             budget_bytes: pool.budget_bytes,
             filled_bytes: pool.filled_bytes,
             locked_bytes: pool.locked_bytes,
@@ -246,10 +163,8 @@ impl Figures {
             seconds_left: keys().filter_map(|keys| keys.seconds_left).reduce(f64::min),
         }
     }
-}
 
-impl Figures {
-    /// Why there is no pool: the user says so, or no suite gains by one.
+    /// Why there is no pool: it is turned off, or no suite is faster with it.
     fn why_off(&self, choices: &[Choice]) -> String {
         let setting = |mode: &str| match self.verb {
             "run" => format!("pool = \"{mode}\""),
@@ -282,5 +197,5 @@ fn session_report(live: &LiveSession, rates: &Rates) -> SessionReport {
         }
     };
     let keys = ByDirection { send: keys(Direction::Send), receive: keys(Direction::Receive) };
-    SessionReport { session, class: class_name(live.handshake().suite), keys }
+    SessionReport { session, class: class_name(live.handshake().suite).to_owned(), keys }
 }

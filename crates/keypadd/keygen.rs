@@ -1,5 +1,5 @@
-//! `keypadd keygen` and `keypadd pubkey`. Standard output is the public key and nothing else, so that
-//! `--allow "$(keypadd pubkey)"` works; what to do with it goes to standard error.
+//! `keypadd keygen` and `keypadd pubkey`: print the public key alone on standard output, so that
+//! `--allow "$(keypadd pubkey)"` works; instructions go to standard error.
 
 use std::io::{self, Write};
 
@@ -9,26 +9,28 @@ use crate::cli::KeyFileArgs;
 use crate::error::{Error, Exit, system};
 use crate::keyfile;
 
-/// Makes a key file and says what to run next, and where.
+/// Creates a key file and prints the next steps.
 ///
 /// # Errors
-/// Exit 1: the file exists or cannot be written, and nothing is left half done; or the file is made and
-/// standard output fails, which `keypadd pubkey` makes good.
+/// Exit 1: the file exists or cannot be written, and no partial file is left; or the file is
+/// created but standard output fails, so that `keypadd pubkey` must print the key.
 pub(crate) fn keygen(args: KeyFileArgs) -> Result<(), Error> {
     let path = args.file.map_or_else(keyfile::writable_path, Ok)?;
     let key = PrivateKey::generate()
-        .map_err(|error| Error::new(Exit::Runtime, format!("cannot make a key: {error}")))?;
+        .map_err(|error| Error::new(Exit::Runtime, format!("cannot generate a key: {error}")))?;
     keyfile::create(&path, &key)?;
     let public = key.public();
     print(&public).map_err(|error| {
         let path = keyfile::quoted_for_shell(&path);
-        error.hint(format!("the key file is made; `keypadd pubkey {path}` prints its public key"))
+        error.hint(format!(
+            "the key file was created; run `keypadd pubkey {path}` to print its public key"
+        ))
     })?;
     let _ = write!(
         io::stderr().lock(),
-        "The private key is in {path}; it stays on this host.\n\
-         The line above is this host's public key. `keypadd keygen` makes one on the other host too.\n\
-         Then start the end that is to be reached; it prints the line to run at the other end:\n  \
+        "The private key is in {path}; keep it on this host.\n\
+         The line above is this host's public key. Run `keypadd keygen` on the other host too.\n\
+         Then start the server on one of them; it prints the command for the other:\n  \
          on the other host: keypadd serve --allow {public} --permit-open localhost:22\n  \
          or on this host:   keypadd serve --allow OTHER-HOSTS-PUBLIC-KEY --permit-open localhost:22\n",
         path = path.display(),
@@ -39,7 +41,7 @@ pub(crate) fn keygen(args: KeyFileArgs) -> Result<(), Error> {
 /// Prints the public half of a key file.
 ///
 /// # Errors
-/// Exit 3: the file holds no usable private key.
+/// Exit 3: the file has no usable private key.
 pub(crate) fn pubkey(args: KeyFileArgs) -> Result<(), Error> {
     let path = args.file.map_or_else(keyfile::default_path, Ok)?;
     print(&keyfile::read(&path)?.public())

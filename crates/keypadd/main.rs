@@ -1,6 +1,5 @@
-//! `keypadd`: reads the command line and runs one verb. What a verb does is in its own file; what a
-//! daemon is made of comes from the libraries (docs/ARCHITECTURE.md). Nothing here outlives a verb
-//! except logging, so two daemons can run in one process.
+//! `keypadd`: reads the command line and runs one command. Each command has its own file; only
+//! logging outlives it, so two daemons can run in one process.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -25,6 +24,7 @@ mod pooling;
 mod rates;
 mod ready;
 mod reload;
+mod report;
 mod results;
 mod run;
 mod serve;
@@ -37,7 +37,6 @@ use std::process::ExitCode;
 
 use cli::Verb;
 use error::{Error, Exit, system};
-use keypadd_config::values::LogFormat;
 use tokio::runtime::Runtime;
 
 fn main() -> ExitCode {
@@ -48,18 +47,20 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<(), Error> {
-    let Some(mut cli) = cli::read()? else { return Ok(()) };
+    let Some(cli) = cli::read()? else { return Ok(()) };
     if let Verb::Run(args) = cli.verb {
-        return run_from_file(args, &mut cli.log);
+        return run_from_file(args, cli.log);
     }
-    // `-W` runs inside other programs, and `demo` and `bench` draw: their user wants to hear of trouble only.
+    // `-W` runs inside other programs, and `demo` and `bench` draw: they log warnings and errors
+    // only.
     let quiet = match &cli.verb {
         Verb::Connect(args) => args.stdio.is_some(),
         Verb::Demo(_) | Verb::Bench(_) => true,
         _ => false,
     };
-    logging::start(&cli.log, quiet);
-    let format = cli.log.log_format.unwrap_or_default();
+    let log = &cli.log.flags.settings;
+    logging::start(log, cli.log.verbose, quiet);
+    let format = log.log_format.value;
     match cli.verb {
         Verb::Keygen(args) => keygen::keygen(args),
         Verb::Pubkey(args) => keygen::pubkey(args),
@@ -72,42 +73,42 @@ fn run() -> Result<(), Error> {
         Verb::Demo(args) => block_on(async { demo::run(args, signals()?).await }),
         Verb::Bench(args) => block_on(async { bench::run(args, signals()?).await }),
         Verb::Serve(args) => {
-            let settings = serve::Settings::read(*args)?;
+            let options = serve::ServeOptions::read(*args)?;
             block_on(async {
-                serve::run(settings, signals()?, |ready| ready::say(ready, format)).await
+                serve::run(options, signals()?, |ready| ready::say(ready, format)).await
             })
         }
         Verb::Connect(args) => {
             let silent = quiet && cli.log.verbose == 0;
-            let settings = connect::Settings::read(*args)?;
+            let options = connect::ConnectOptions::read(*args)?;
             block_on(async {
                 let say = |ready: &ready::ClientReady| {
                     if !silent {
                         ready::say(ready, format);
                     }
                 };
-                connect::run(settings, signals()?, say).await
+                connect::run(options, signals()?, say).await
             })
         }
     }
 }
 
-/// The file says how to log, unless the command line does: it is read first.
-fn run_from_file(args: cli::ConfigArgs, log: &mut cli::LogFlags) -> Result<(), Error> {
-    let settings = run::Settings::read(args)?;
-    if log.log.is_none() && log.verbose == 0 {
-        log.log = settings.log().map(str::to_owned);
+/// Runs a daemon from a file. The file's log settings apply where the command line has none, so it
+/// is read first.
+fn run_from_file(args: cli::ConfigArgs, log: cli::LogFlags) -> Result<(), Error> {
+    let options = run::RunOptions::read(args)?;
+    let (file, mut flags) = (options.settings(), log.flags.settings);
+    if flags.log.is_none() && log.verbose == 0 {
+        flags.log = file.log.clone();
     }
-    let in_file = match settings.log_format() {
-        Some(LogFormat::Json) => cli::LogFormat::Json,
-        Some(LogFormat::Text) | None => cli::LogFormat::Text,
-    };
-    let format = log.log_format.unwrap_or(in_file);
-    log.log_format = Some(format);
-    logging::start(log, false);
+    if flags.log_format.at.is_none() {
+        flags.log_format = file.log_format.clone();
+    }
+    logging::start(&flags, log.verbose, false);
+    let format = flags.log_format.value;
     block_on(async {
         let shutdown = shutdown::on_signals_but_hangup().map_err(|error| no_signals(&error))?;
-        run::run(settings, shutdown, |ready| ready::say(ready, format)).await
+        run::run(options, shutdown, |ready| ready::say(ready, format)).await
     })
 }
 
@@ -116,11 +117,11 @@ fn signals() -> Result<shutdown::Shutdown, Error> {
 }
 
 fn no_signals(error: &std::io::Error) -> Error {
-    Error::new(Exit::Runtime, format!("cannot handle signals: {}", system(error)))
+    Error::new(Exit::Runtime, format!("cannot install signal handlers: {}", system(error)))
 }
 
-/// Runs a daemon to its end. What is then still blocked, such as a read of standard input, is left
-/// behind.
+/// Runs a daemon to its end. Abandons threads that are still blocked then, as in a read of standard
+/// input.
 fn block_on(daemon: impl Future<Output = Result<(), Error>>) -> Result<(), Error> {
     let runtime = Runtime::new().map_err(|error| {
         Error::new(Exit::Runtime, format!("cannot start threads: {}", system(&error)))

@@ -1,4 +1,4 @@
-//! `keypadd man`: manual pages (man(7)), made from the definition that parsing uses.
+//! `keypadd man`: prints manual pages (man(7)), generated from the definition of the command line.
 
 use std::{fs, io};
 
@@ -8,7 +8,8 @@ use crate::cli::{self, ManArgs};
 use crate::error::{Error, Exit, shown, system};
 use crate::results::print;
 
-/// Prints the main page, or writes all pages into a directory: `keypadd.1`, `keypadd-serve.1` and so on.
+/// Prints the main page, or writes all pages to a directory: `keypadd.1`, `keypadd-serve.1` and so
+/// on.
 ///
 /// # Errors
 /// Exit 1: a page cannot be written.

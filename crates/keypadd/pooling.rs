@@ -1,66 +1,66 @@
-//! A daemon's pool: whether there is one, for which suites, within what bounds. `auto` times seals once for
-//! each suite and lets `keypadd_provider::worth_pooling` decide. A reload may change all of it.
+//! Decides whether a daemon has a pool, for which suites and how large. `auto` times sealing once
+//! per suite and asks `keypadd_provider::worth_pooling`. A reload may change all of it.
 
 use std::io::ErrorKind;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use keypadd_config::Settings;
 use keypadd_config::values::PoolMode;
 use keypadd_keystream::{CipherEngine, Protection, Suite};
 use keypadd_pool::{FillerFault, NotLocked, Pool, PoolSettings};
 use keypadd_provider::{PoolSwitch, SealTimes, seal_times, worth_pooling};
-use serde::Serialize;
 
 use crate::error::{Error, Exit, system};
+use crate::report::{SealReport, SuiteReport};
 
-/// What the user asks for.
+/// The pool settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PoolOptions {
     pub(crate) mode: PoolMode,
     pub(crate) budget_bytes: usize,
-    /// How much of one core the filler may take.
+    /// CPU limit of the filler, in percent of one core.
     pub(crate) max_fill_cpu_percent: u8,
-    /// Whether memory that may be swapped out is no memory.
+    /// Whether the pool's memory must be locked.
     pub(crate) require_locked: bool,
 }
 
-/// What is in force; clones see the same.
+impl PoolOptions {
+    /// Those of a daemon's settings.
+    pub(crate) fn of(settings: &Settings) -> Self {
+        Self {
+            mode: settings.pool.value,
+            budget_bytes: settings.pool_budget.value,
+            max_fill_cpu_percent: settings.max_fill_cpu.value,
+            require_locked: settings.require_locked.value,
+        }
+    }
+}
+
+/// The pool in use; clones share it.
 #[derive(Clone, Debug)]
 pub(crate) struct Pooling {
     state: Arc<Mutex<State>>,
-    /// Has a handle that serves the suites for which a pool pays. Exchanged while the state is held, so that
-    /// who reads both sees what belongs together.
+    /// Holds a pool handle limited to the suites that use it. Replaced under the lock of `state`,
+    /// so that readers of both see a consistent pair.
     switch: PoolSwitch,
 }
 
 #[derive(Debug)]
 struct State {
     options: PoolOptions,
-    /// What `auto` has found, kept while it is not asked for.
+    /// What `auto` chose, kept in other modes too.
     choices: Vec<Choice>,
 }
 
-/// What `auto` found for one suite.
-#[derive(Clone, Debug, Serialize)]
+/// What `auto` chose for one suite.
+#[derive(Clone, Debug)]
 pub(crate) struct Choice {
-    /// The suite's name.
-    pub(crate) suite: &'static str,
-    /// Whether it has a pool.
-    pub(crate) pays: bool,
-    /// What sealing takes.
-    pub(crate) seals: Vec<SealReport>,
-    #[serde(skip)]
     protection: Protection,
+    /// The choice and its reasons.
+    pub(crate) report: SuiteReport,
 }
 
-/// What sealing takes at one length.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub(crate) struct SealReport {
-    payload_bytes: usize,
-    pooled_seconds: f64,
-    inline_seconds: f64,
-}
-
-/// A change that can be made and has not been made yet.
+/// A prepared change.
 pub(crate) struct Change {
     options: PoolOptions,
     /// The pool from now on.
@@ -68,15 +68,15 @@ pub(crate) struct Change {
     /// Suites that do not use it.
     excluded: Vec<Protection>,
     choices: Vec<Choice>,
-    /// What its budget was, if it has another one since.
+    /// Its former budget, if that has changed.
     former_budget_bytes: Option<usize>,
 }
 
 impl Pooling {
-    /// Makes the pool that these options and suites call for.
+    /// Creates the pool for these options and suites.
     ///
     /// # Errors
-    /// Exit 1: there is no memory for it, or it cannot be locked and must be.
+    /// Exit 1: there is not enough memory, or it must be locked and cannot be.
     pub(crate) fn start(
         options: PoolOptions,
         suites: &[Suite],
@@ -89,17 +89,17 @@ impl Pooling {
         Ok(pooling)
     }
 
-    /// What sessions draw on, now and after every change.
+    /// The pool switch of sessions, current after every change.
     pub(crate) fn switch(&self) -> PoolSwitch {
         self.switch.clone()
     }
 
-    /// The pool that they draw on now.
+    /// The pool in use now.
     pub(crate) fn pool(&self) -> Option<Pool> {
         self.switch.pool()
     }
 
-    /// The mode asked for, what `auto` found if that is the mode, and the pool.
+    /// The mode, what `auto` chose if that is the mode, and the pool.
     pub(crate) fn in_force(&self) -> (PoolMode, Vec<Choice>, Option<Pool>) {
         let state = self.locked();
         let mode = state.options.mode;
@@ -107,19 +107,21 @@ impl Pooling {
         (mode, choices, self.switch.pool())
     }
 
-    /// Why the pool no longer fills, in one line, where that is so: its filler has ended.
+    /// Why the filler has stopped, in one line; `None` while it runs.
     pub(crate) fn fault(&self) -> Option<String> {
         let snapshot = self.pool()?.snapshot();
         if snapshot.filler_alive {
             return None;
         }
-        let reason = snapshot.filler_fault.map_or("the filler has ended", FillerFault::reason);
-        Some(format!("the pool no longer fills: {reason}; turned off and on again it is a new one"))
+        let reason = snapshot.filler_fault.map_or("the filler has exited", FillerFault::reason);
+        Some(format!(
+            "the pool is no longer filled: {reason}; turn it off and on again to replace it"
+        ))
     }
 
-    /// Makes what a change needs and can fail. A pool that stays has the new budget at once;
-    /// [`Self::undo`] gives it the old one back. One whose filler has ended stays as it is: it is no reason
-    /// to keep the rest of a change back, and [`Self::fault`] says so.
+    /// Does the part of a change that can fail. A pool that stays gets its new budget at once;
+    /// [`Self::undo`] restores the old one. A pool whose filler has exited is kept and does not
+    /// block the rest of the change; [`Self::fault`] reports it.
     ///
     /// # Errors
     /// As for [`Self::start`].
@@ -137,7 +139,7 @@ impl Pooling {
         let is_wanted = match options.mode {
             PoolMode::On => true,
             PoolMode::Off => false,
-            PoolMode::Auto => choices.iter().any(|choice| choice.pays),
+            PoolMode::Auto => choices.iter().any(|choice| choice.report.pays),
         };
         let former = state.options.budget_bytes;
         let mut former_budget_bytes = None;
@@ -151,13 +153,12 @@ impl Pooling {
             None if is_wanted => Some(new_pool(options)?),
             None => None,
         };
-        let is_left_out = |choice: &&Choice| options.mode == PoolMode::Auto && !choice.pays;
+        let is_left_out = |choice: &&Choice| options.mode == PoolMode::Auto && !choice.report.pays;
         let excluded = choices.iter().filter(is_left_out).map(|choice| choice.protection).collect();
         Ok(Change { options, pool, excluded, choices, former_budget_bytes })
     }
 
-    /// Puts a change in force, for sessions that live, for those whose handshake is under way, and for those
-    /// to come.
+    /// Applies a change to current and future sessions.
     pub(crate) fn apply(&self, change: Change) {
         let Change { options, pool, excluded, choices, .. } = change;
         if let Some(pool) = &pool {
@@ -168,30 +169,31 @@ impl Pooling {
         *state = State { options, choices };
     }
 
-    /// Takes a change back that was prepared and not applied.
+    /// Reverts a change that was prepared but not applied.
     pub(crate) fn undo(&self, change: &Change) {
         if let (Some(pool), Some(bytes)) = (&change.pool, change.former_budget_bytes) {
             let _ = pool.set_budget(bytes);
         }
     }
 
-    /// What is replaced as a whole is whole after a panic too.
+    /// The state is always replaced as a whole, so it is consistent after a panic.
     fn locked(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Choice {
-    /// The length at which the pool does best: if it does not pay there, it pays nowhere.
+    /// The times at the length where the pool gains most: if it does not pay there, it pays
+    /// nowhere.
     pub(crate) fn best(&self) -> Option<(f64, f64)> {
         let gain = |seal: &&SealReport| seal.inline_seconds / seal.pooled_seconds;
-        let best = self.seals.iter().max_by(|one, other| gain(one).total_cmp(&gain(other)));
+        let best = self.report.seals.iter().max_by(|one, other| gain(one).total_cmp(&gain(other)));
         best.map(|seal| (seal.pooled_seconds, seal.inline_seconds))
     }
 }
 
-/// Times the suites that have not been timed; once is enough, and a reload must not turn a pool off because
-/// the machine is busy.
+/// Times the suites that have not been timed yet. Each is timed once, so that a reload on a busy
+/// machine does not turn the pool off.
 fn choose(suites: &[Suite], engine: CipherEngine, former: &[Choice]) -> Vec<Choice> {
     let choose = |suite: &Suite| {
         let suite = Protection::from(*suite);
@@ -199,17 +201,15 @@ fn choose(suites: &[Suite], engine: CipherEngine, former: &[Choice]) -> Vec<Choi
             return choice.clone();
         }
         let times = seal_times(suite, engine).map(Vec::from).unwrap_or_default();
-        Choice {
-            suite: suite.name(),
-            pays: worth_pooling(&times),
-            seals: times.into_iter().map(report).collect(),
-            protection: suite,
-        }
+        let pays = worth_pooling(&times);
+        let seals = times.into_iter().map(seal_time).collect();
+        let report = SuiteReport { suite: suite.name().to_owned(), pays, seals };
+        Choice { protection: suite, report }
     };
     suites.iter().map(choose).collect()
 }
 
-fn report(times: SealTimes) -> SealReport {
+fn seal_time(times: SealTimes) -> SealReport {
     SealReport {
         payload_bytes: times.bytes,
         pooled_seconds: times.pooled.as_secs_f64(),
@@ -217,17 +217,17 @@ fn report(times: SealTimes) -> SealReport {
     }
 }
 
-/// What to do about memory that is not locked.
-const LOCK_HINT: &str = "raise the limit: `ulimit -l`, or LimitMEMLOCK= of the systemd unit";
+/// How to lock more memory.
+const LOCK_HINT: &str = "raise `ulimit -l`, or LimitMEMLOCK= in the systemd unit";
 
-/// Gives a pool another budget; false if its filler has ended, and nobody is there to follow it.
+/// Changes a pool's budget; returns false if its filler has exited, which would apply it.
 fn resize(pool: &Pool, budget_bytes: usize) -> Result<bool, Error> {
     if !pool.snapshot().filler_alive {
         return Ok(false);
     }
     match pool.set_budget(budget_bytes) {
         Ok(()) => Ok(true),
-        // It has ended just now.
+        // It exited just now.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
         Err(error) => Err(no_pool(budget_bytes, &error)),
     }
@@ -242,11 +242,12 @@ fn new_pool(options: PoolOptions) -> Result<Pool, Error> {
     if options.require_locked
         && let Err(NotLocked { .. }) = pool.require_locked()
     {
-        let cause = format!("no pool: the kernel {locked}, and --require-locked is given");
+        let cause =
+            format!("cannot create the pool: the kernel {locked}, and require-locked is set");
         return Err(Error::new(Exit::Runtime, cause).hint(LOCK_HINT));
     }
     if snapshot.locked_bytes < snapshot.budget_bytes {
-        tracing::warn!("the kernel {locked}; the rest may be swapped out: {LOCK_HINT}");
+        tracing::warn!("the kernel {locked}; the rest may be swapped out; {LOCK_HINT}");
     }
     Ok(pool)
 }
@@ -260,8 +261,8 @@ pub(crate) fn locked_of(locked_bytes: u64, budget_bytes: u64) -> String {
 
 fn no_pool(budget_bytes: usize, error: &std::io::Error) -> Error {
     let size = bytesize::ByteSize::b(budget_bytes as u64).display().iec();
-    Error::new(Exit::Runtime, format!("no pool of {size}: {}", system(error)))
-        .hint("a smaller --pool-budget, or --pool off")
+    Error::new(Exit::Runtime, format!("cannot create a pool of {size}: {}", system(error)))
+        .hint("use a smaller pool-budget, or turn the pool off")
 }
 
 #[cfg(test)]
@@ -340,7 +341,7 @@ mod tests {
             for budget_bytes in [1 << 20, 2 << 20, 1 << 19] {
                 change(&pooling, options(PoolMode::On, budget_bytes));
                 let fault = pooling.fault().expect("a fault");
-                let begin = format!("the pool no longer fills: {reason}");
+                let begin = format!("the pool is no longer filled: {reason}");
                 assert!(fault.starts_with(&begin) && !fault.contains('\n'), "{fault}");
             }
             change(&pooling, options(PoolMode::Off, 1 << 20));
@@ -373,10 +374,11 @@ mod tests {
         assert_eq!(locked_of(7 * 512 * 1024, 64 << 20), "locked 3.5 of 64 MiB");
     }
 
-    /// What `auto` would find, made up.
+    /// A synthetic choice of `auto`.
     fn found(pays: bool) -> Choice {
         let [suite] = SUITES;
-        Choice { suite: suite.name(), pays, seals: Vec::new(), protection: suite.into() }
+        let report = SuiteReport { suite: suite.name().to_owned(), pays, seals: Vec::new() };
+        Choice { protection: suite.into(), report }
     }
 
     #[test]
@@ -394,7 +396,8 @@ mod tests {
                 let expected = mode == On || mode == Auto && pays;
                 assert_eq!((shown, pool.is_some(), is_served), (mode, expected, expected));
                 // Timed, it would have figures.
-                let found: Vec<_> = choices.iter().map(|one| (one.pays, one.seals.len())).collect();
+                let found: Vec<_> =
+                    choices.iter().map(|one| (one.report.pays, one.report.seals.len())).collect();
                 assert_eq!(found, if mode == Auto { vec![(pays, 0)] } else { Vec::new() });
             }
         }

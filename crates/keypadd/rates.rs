@@ -1,5 +1,5 @@
-//! How fast each session has used pads over the last seconds, and how long those at hand last at that rate.
-//! The daemon takes a sample of its own counters every second. Knows counters and times, no clock.
+//! Measures each session's packet rate over the last seconds, and how long the pool lasts at that
+//! rate. The daemon samples its counters every second; this file reads no clock.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,18 +8,17 @@ use std::time::{Duration, Instant};
 use keypadd_pool::{Direction, HEAD_BYTES, PartLevel};
 use keypadd_tunnel::SessionStatus;
 
-/// Time between two samples.
+/// Sampling interval.
 pub(crate) const EVERY: Duration = Duration::from_secs(1);
 
-/// Samples that are kept: rates are those of the last ten seconds.
+/// Samples kept: rates are over the last ten seconds.
 const SAMPLES: usize = 11;
 
-/// Below this many packets a second a session is idle: acknowledgements and keep-alives, and no end of
-/// the pads in sight.
+/// Packets per second below which a session is idle: only acknowledgments and keep-alives.
 const IDLE_BELOW: f64 = 1.0;
 
-/// What a packet has beside its payload: UDP payload less the bytes that a pad covers. A short header of
-/// QUIC with the longest connection id and the tag (RFC 9000 17.3.1).
+/// UDP payload bytes of a packet that keystream does not cover: a QUIC short header with the
+/// longest connection ID, and the tag (RFC 9000 section 17.3.1).
 const OVERHEAD_BYTES: f64 = 41.0;
 
 /// The rates of a daemon's sessions; clones share them.
@@ -42,14 +41,14 @@ struct Count {
 /// One direction of one session over the last seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Rate {
-    /// Packets a second.
+    /// Packets per second.
     pub(crate) packets: f64,
-    /// Bytes of the average packet.
+    /// Mean packet size in bytes.
     bytes: f64,
 }
 
 impl Rates {
-    /// Takes the counters of the sessions that live.
+    /// Adds a sample of the open sessions.
     pub(crate) fn sample(&self, now: Instant, sessions: &[SessionStatus]) {
         let counts = |status: &SessionStatus| {
             let sent = Count { packets: status.sent_packets, bytes: status.sent_bytes };
@@ -65,7 +64,7 @@ impl Rates {
         }
     }
 
-    /// The rate of a session, once there are two samples of it.
+    /// The rate of a session; `None` before two samples.
     pub(crate) fn of(&self, session: u64, direction: Direction) -> Option<Rate> {
         let samples = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let of =
@@ -83,8 +82,8 @@ impl Rates {
 }
 
 impl Rate {
-    /// How long these pads last. Short packets need heads alone, others both parts. `None` while the
-    /// session is idle.
+    /// How long the pool lasts: short packets use heads only, longer ones both parts. `None` while
+    /// the session is idle.
     pub(crate) fn seconds_left(&self, head: PartLevel, body: PartLevel) -> Option<f64> {
         let short = self.bytes - OVERHEAD_BYTES <= HEAD_BYTES as f64;
         let packets = if short { head.packets } else { head.packets.min(body.packets) };
@@ -101,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn short_packets_last_as_long_as_heads_and_long_ones_as_bodies() {
+    fn short_packets_use_heads_and_long_ones_the_scarcer_part() {
         let typing = Rate { packets: 10.0, bytes: 90.0 };
         assert_eq!(typing.seconds_left(level(100), level(5)), Some(10.0));
         let bulk = Rate { packets: 1000.0, bytes: 1452.0 };
@@ -109,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_session_has_no_end_in_sight() {
+    fn an_idle_session_has_no_time_left() {
         let idle = Rate { packets: 0.2, bytes: 60.0 };
         assert_eq!(idle.seconds_left(level(100), level(100)), None);
         assert_eq!(Rates::default().of(1, Direction::Send), None);

@@ -1,10 +1,11 @@
-//! What a daemon says once it is ready: plain lines for a person, one JSON line for a program. The lines
-//! of a server hold the exact command for the other host.
+//! Prints that a daemon is ready: text for a person or one JSON line for a program. A server's text
+//! includes the command to run on the other host.
 
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::{fmt, fs};
 
+use keypadd_config::values::LogFormat;
 use keypadd_keystream::{Class, Protection, Suite};
 use keypadd_provider::{KeyExchange, PublicKey};
 use keypadd_tunnel::{
@@ -13,10 +14,9 @@ use keypadd_tunnel::{
 };
 use serde::Serialize;
 
-use crate::cli::LogFormat;
 use crate::figures::class_label;
 
-/// Prints on standard error, which may be closed.
+/// Prints to standard error, which may be closed.
 pub(crate) fn say<R: fmt::Display + Serialize>(ready: &R, format: LogFormat) {
     let mut out = std::io::stderr().lock();
     let _ = match (format, serde_json::to_string(ready)) {
@@ -25,7 +25,7 @@ pub(crate) fn say<R: fmt::Display + Serialize>(ready: &R, format: LogFormat) {
     };
 }
 
-/// A server that lets clients in.
+/// A ready server.
 #[derive(Debug, Serialize)]
 #[serde(tag = "event", rename = "ready")]
 pub(crate) struct ServerReady {
@@ -33,11 +33,11 @@ pub(crate) struct ServerReady {
     pub(crate) listen: SocketAddr,
     /// This host's public key.
     pub(crate) public_key: String,
-    /// Accepted suites, each with its class.
+    /// Accepted suites, with their classes.
     pub(crate) suites: Vec<String>,
-    /// Whether peers may measure, with suites beside those.
+    /// Whether it also accepts the suites of measurements.
     pub(crate) permit_bench: bool,
-    /// What to run on the other host.
+    /// The command for the other host.
     pub(crate) connect: String,
 }
 
@@ -46,10 +46,7 @@ impl fmt::Display for ServerReady {
         writeln!(f, "keypadd: ready on udp {}, key {}", self.listen, self.public_key)?;
         writeln!(f, "  suites: {}", self.suites.join(", "))?;
         if self.permit_bench {
-            writeln!(
-                f,
-                "  measurements: answered, insecure suites and key exchanges for them accepted"
-            )?;
+            writeln!(f, "  measurements: answered, with insecure suites and key exchanges")?;
         }
         writeln!(f, "  on the other host: {}", self.connect)?;
         if self.listen.ip().to_canonical().is_unspecified() {
@@ -60,24 +57,24 @@ impl fmt::Display for ServerReady {
             let name = host_name();
             writeln!(
                 f,
-                "  if {name} is not known there, an address of this host instead{such_as}"
+                "  if {name} does not resolve there, use an address of this host{such_as}"
             )?;
         }
         Ok(())
     }
 }
 
-/// A client whose server has said hello.
+/// A connected client.
 #[derive(Debug, Serialize)]
 #[serde(tag = "event", rename = "ready")]
 pub(crate) struct ClientReady {
-    /// The server as it was asked for.
+    /// The server as given.
     pub(crate) server: String,
     /// Its UDP address.
     pub(crate) remote: SocketAddr,
     /// Its public key.
     pub(crate) peer: String,
-    /// The suite with its class.
+    /// The suite, with its class.
     pub(crate) suite: String,
     /// The key exchange.
     pub(crate) kex: String,
@@ -87,33 +84,34 @@ pub(crate) struct ClientReady {
     pub(crate) forwards: Vec<ForwardReady>,
 }
 
-/// A forward with the addresses it listens on.
+/// A forward with its bound addresses.
 #[derive(Debug, Serialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub(crate) enum ForwardReady {
     /// `-L`
     Local {
-        /// TCP addresses and unix sockets that are bound here.
+        /// Bound TCP addresses and unix sockets on this host.
         listen: Vec<Bound>,
-        /// What the server connects to.
+        /// The target, from the server.
         target: String,
     },
     /// `-R`
     Remote {
-        /// The TCP port or the unix socket that is bound there.
+        /// The bound TCP port or unix socket on the server.
         listen: String,
-        /// What this end connects to.
+        /// The target, from this host.
         target: String,
     },
     /// `-D`
     Dynamic {
-        /// TCP addresses that are bound here.
+        /// Bound TCP addresses on this host.
         listen: Vec<Bound>,
     },
 }
 
 impl ForwardReady {
-    /// A remote forward. The server's loopback goes by its name: a port alone would not say where it is.
+    /// A remote forward. Writes the server's loopback as `localhost`, since a port alone would be
+    /// ambiguous.
     pub(crate) fn remote(listen: &Listen, destination: &Destination) -> Self {
         let listen = match listen {
             Listen::Tcp { bind: Bind::Loopback, port } => format!("localhost:{port}"),
@@ -130,7 +128,7 @@ impl fmt::Display for ForwardReady {
         match self {
             Self::Local { listen, target } => write!(f, "forward {} -> {target}", listed(listen)),
             Self::Remote { listen, target } => {
-                write!(f, "remote forward: there {listen} -> here {target}")
+                write!(f, "remote forward: {listen} on the server -> {target} from here")
             }
             Self::Dynamic { listen } => write!(f, "SOCKS proxy {}", listed(listen)),
         }
@@ -147,28 +145,28 @@ impl fmt::Display for ClientReady {
     }
 }
 
-/// A daemon that runs from a file; its peers may be anywhere.
+/// A daemon ready to run from a file.
 #[derive(Debug, Serialize)]
 #[serde(tag = "event", rename = "ready")]
 pub(crate) struct RunReady {
     /// This host's public key.
     pub(crate) public_key: String,
-    /// The bound UDP address, where peers come in.
+    /// The bound UDP address, if it listens.
     pub(crate) listen: Option<SocketAddr>,
-    /// Who may come in.
+    /// Peers that may connect to it.
     pub(crate) incoming: Vec<String>,
-    /// Who is dialled.
+    /// Peers that it connects to.
     pub(crate) dialling: Vec<DiallingReady>,
 }
 
-/// A peer that is dialled, with the forwards through it.
+/// A peer to connect to, with its forwards.
 #[derive(Debug, Serialize)]
 pub(crate) struct DiallingReady {
-    /// What it is called.
+    /// Its name.
     pub(crate) peer: String,
-    /// Where it is.
+    /// Its address.
     pub(crate) endpoint: String,
-    /// The forwards that listen here.
+    /// The forwards.
     pub(crate) forwards: Vec<ForwardReady>,
 }
 
@@ -180,7 +178,7 @@ impl fmt::Display for RunReady {
         }
         writeln!(f, ", key {}", self.public_key)?;
         if !self.incoming.is_empty() {
-            writeln!(f, "  peers that may come in: {}", self.incoming.join(", "))?;
+            writeln!(f, "  allowed peers: {}", self.incoming.join(", "))?;
         }
         for DiallingReady { peer, endpoint, forwards } in &self.dialling {
             writeln!(f, "  connecting to {peer} at {endpoint}")?;
@@ -190,13 +188,13 @@ impl fmt::Display for RunReady {
     }
 }
 
-/// A suite as ready and status lines show it.
+/// A suite's name with its class.
 pub(crate) fn suite_with_class(suite: impl Into<Protection>) -> String {
     let suite = suite.into();
     format!("{suite} {}", class_label(suite))
 }
 
-/// What is known when the line for the other host is written.
+/// What the command for the other host depends on.
 #[derive(Debug)]
 pub(crate) struct ConnectLine<'a> {
     pub(crate) listen: SocketAddr,
@@ -208,8 +206,8 @@ pub(crate) struct ConnectLine<'a> {
 }
 
 impl fmt::Display for ConnectLine<'_> {
-    /// `keypadd connect HOST[:PORT] --peer KEY ... -L ...`, with the flags that this server's own settings
-    /// make necessary.
+    /// `keypadd connect HOST[:PORT] --peer KEY ... -L ...`, with the flags that this server's
+    /// settings require.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("keypadd connect ")?;
         let ip = self.listen.ip().to_canonical();
@@ -234,8 +232,8 @@ impl fmt::Display for ConnectLine<'_> {
 }
 
 impl ConnectLine<'_> {
-    /// A forward that the permits admit, rather for a target that one of them names alone. Without any
-    /// permit it is ssh's: the one that the warning about that proposes to permit.
+    /// An example forward that the permits allow, preferably to a target that a permit names.
+    /// Without permits, ssh's port, as the warning about missing permits suggests.
     fn forward(&self) -> Forward {
         let local = |destination: Destination| {
             let port = match &destination {
@@ -266,7 +264,7 @@ impl ConnectLine<'_> {
     }
 }
 
-/// A port that needs no privilege on the client: 22 becomes 2222, 80 becomes 8080.
+/// An unprivileged port for the client: 22 becomes 2222, 80 becomes 8080.
 fn local_port(port: u16) -> u16 {
     match port {
         22 => 2222,
@@ -275,15 +273,15 @@ fn local_port(port: u16) -> u16 {
     }
 }
 
-/// This machine's name; other hosts may know it by another.
+/// This host's name, which other hosts may not know.
 fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// The address that this host's packets to far away leave from, else to the network it is in. Behind a
-/// NAT others need another.
+/// The source address of this host's packets to the internet, else to a network it is in. Behind
+/// NAT, others need another address.
 fn outward_address() -> Option<IpAddr> {
-    // For documentation (RFC 5737, RFC 3849): whatever is on the way there is on the way to everything.
+    // Documentation addresses (RFC 5737, RFC 3849), which take the default route.
     let far_away: [IpAddr; 2] =
         [Ipv4Addr::new(192, 0, 2, 1).into(), Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into()];
     far_away.into_iter().find_map(leaves_from).or_else(|| {
@@ -292,7 +290,8 @@ fn outward_address() -> Option<IpAddr> {
     })
 }
 
-/// The address that packets to there leave from. Connecting a UDP socket sends nothing: it asks the routes.
+/// The source address of packets to this address. Connecting a UDP socket looks up the route and
+/// sends nothing.
 fn leaves_from(there: IpAddr) -> Option<IpAddr> {
     let any: IpAddr = match there {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
@@ -303,8 +302,7 @@ fn leaves_from(there: IpAddr) -> Option<IpAddr> {
     Some(socket.local_addr().ok()?.ip())
 }
 
-/// An address in each network that the kernel has an IPv4 route to: the second column, in the host's
-/// order of bytes.
+/// An address in each network with an IPv4 route: the second column, in host byte order.
 fn networks(routes: &str) -> impl Iterator<Item = Ipv4Addr> {
     routes.lines().skip(1).filter_map(|line| {
         let network = u32::from_str_radix(line.split_whitespace().nth(1)?, 16).ok()?;
@@ -375,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_goes_by_its_own_name_says_what_to_do_where_nobody_knows_it() {
+    fn a_server_named_by_its_host_suggests_an_address_instead() {
         let ready = |listen: &str| ServerReady {
             listen: listen.parse().unwrap(),
             public_key: String::new(),
@@ -383,7 +381,7 @@ mod tests {
             permit_bench: false,
             connect: String::new(),
         };
-        let hint = format!("if {} is not known there, an address", host_name());
+        let hint = format!("if {} does not resolve there, use an address", host_name());
         assert!(ready("[::]:4433").to_string().contains(&hint));
         assert!(ready("0.0.0.0:4433").to_string().contains(&hint));
         assert!(!ready("127.0.0.1:4433").to_string().contains("an address"));

@@ -1,4 +1,4 @@
-//! `keypadd reload`: asks daemons that run from a file to read it again, and says what came of it.
+//! `keypadd reload`: makes daemons reload their file and prints what changed.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -6,36 +6,36 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use crate::cli::ReloadArgs;
-use crate::control::{self, RELOAD_PATIENCE, RELOAD_REQUEST};
+use crate::control::{self, RELOAD_REQUEST, RELOAD_TIMEOUT};
 use crate::error::{Error, Exit, one_line, shown};
 use crate::results::print;
-use crate::status::{none_found, silence};
+use crate::status::{no_answer, none_found};
 
-/// The daemon gives up first, and says so.
-const PATIENCE: Duration = RELOAD_PATIENCE.saturating_add(Duration::from_secs(5));
+/// Longer than the daemon's own timeout, so that its error arrives.
+const TIMEOUT: Duration = RELOAD_TIMEOUT.saturating_add(Duration::from_secs(5));
 
-/// What a daemon answers; which fields there are says how it went.
+/// A daemon's answer; the fields present tell the outcome.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Answer {
     file: Option<String>,
     changed: Vec<String>,
     restart: Vec<String>,
-    /// What does not work, and did not before.
+    /// Problems that the reload did not fix.
     warnings: Vec<String>,
-    /// The error's text, when the old settings stay in force.
+    /// The error, if the old settings stay in force.
     refused: Option<String>,
     exit: u8,
-    /// The verb of a daemon that runs without a file.
+    /// The command of a daemon without a file.
     no_file: Option<String>,
     error: Option<String>,
 }
 
-/// Has one daemon reload, or all of this user's that have a file.
+/// Reloads one daemon, or all of this user's that have a file.
 ///
 /// # Errors
-/// Exit 3: a file cannot be used; its daemon goes on with the old settings. Exit 6: likewise, an address
-/// cannot be bound. Exit 5: no daemon answers. Exit 2: the daemon has no file.
+/// Exit 3: a file is invalid; exit 6: an address cannot be bound; in both cases the old settings
+/// stay in force. Exit 5: no daemon answers. Exit 2: the daemon has no file.
 pub(crate) fn run(args: ReloadArgs) -> Result<(), Error> {
     let sockets = match &args.socket {
         Some(path) => vec![path.clone()],
@@ -44,7 +44,7 @@ pub(crate) fn run(args: ReloadArgs) -> Result<(), Error> {
     let mut failed: Option<Error> = None;
     let (mut reloaded, mut without) = (0, None);
     for path in sockets {
-        match control::ask(&path, RELOAD_REQUEST, PATIENCE) {
+        match control::ask(&path, RELOAD_REQUEST, TIMEOUT) {
             Ok(Answer { no_file: Some(verb), .. }) => without = Some(verb),
             Ok(answer) => match outcome(&path, answer) {
                 Ok(text) => {
@@ -53,10 +53,11 @@ pub(crate) fn run(args: ReloadArgs) -> Result<(), Error> {
                 }
                 Err(error) => failed = Some(also(failed, error)),
             },
-            // Of all daemons, one that has just ended is not missed.
+            // A daemon that has just exited.
             Err(_) if args.socket.is_none() => {}
             Err(error) => {
-                failed = Some(also(failed, Error::new(Exit::Unreachable, silence(&path, &error))));
+                failed =
+                    Some(also(failed, Error::new(Exit::Unreachable, no_answer(&path, &error))));
             }
         }
     }
@@ -68,7 +69,7 @@ pub(crate) fn run(args: ReloadArgs) -> Result<(), Error> {
                 Exit::Usage,
                 format!("`keypadd {}` runs without a configuration file", one_line(&verb)),
             )
-            .hint("start it again with other flags, or use `keypadd run`"),
+            .hint("restart it with new flags, or use `keypadd run`"),
             None => none_found("no daemon found".into()),
         }),
     }
@@ -93,28 +94,27 @@ fn find() -> Result<Vec<PathBuf>, Error> {
     Ok(sockets)
 }
 
-/// What a person reads, or why nothing was reloaded.
+/// The text of an answer, or the error in it.
 fn outcome(path: &Path, answer: Answer) -> Result<String, Error> {
     if let Some(refused) = answer.refused {
-        // The daemon's own error, word for word.
         let exit =
             if answer.exit == Exit::BindFailed as u8 { Exit::BindFailed } else { Exit::Config };
         let lines = refused.lines().map(|line| (line.to_owned(), None));
         return Err(Error::listed(exit, lines)
-            .and(Error::new(exit, "nothing was reloaded: the old settings stay in force")));
+            .and(Error::new(exit, "reload failed; the old settings stay in force")));
     }
     let Some(file) = answer.file else {
-        let error = answer.error.unwrap_or_else(|| "its answer is not understood".into());
+        let error = answer.error.unwrap_or_else(|| "invalid answer".into());
         let path = shown(path.to_string_lossy());
         return Err(Error::new(Exit::Runtime, format!("the daemon at {path}: {error}")));
     };
     let mut lines = vec![format!("reloaded {file}")];
     lines.extend(answer.changed.iter().map(|line| format!("  {line}")));
     if answer.changed.is_empty() && answer.restart.is_empty() {
-        lines.push("  nothing has changed".into());
+        lines.push("  no changes".into());
     }
     if !answer.restart.is_empty() {
-        lines.push(format!("  not until a restart: {}", answer.restart.join(", ")));
+        lines.push(format!("  restart to apply: {}", answer.restart.join(", ")));
     }
     lines.extend(answer.warnings.iter().map(|line| format!("  {line}")));
     Ok(lines.iter().map(|line| one_line(line) + "\n").collect())

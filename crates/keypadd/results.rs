@@ -1,10 +1,10 @@
-//! Standard output, which belongs to results.
+//! Writes results to standard output.
 
 use std::io::{self, ErrorKind, Write};
 
 use crate::error::{Error, Exit, system};
 
-/// Writes a result. A reader that has gone away, such as `head`, is not a failure: false then.
+/// Writes a result; returns false if the reader, such as `head`, has closed its end.
 ///
 /// # Errors
 /// Exit 1: standard output fails.

@@ -1,6 +1,6 @@
-//! `keypadd run`: both roles in one daemon, from a file. One pool, one set of meters, one control socket; a
-//! server where the file has a `listen`, a client for each peer that is dialled. Says that it is ready once
-//! it listens; peers that cannot be reached are tried for ever.
+//! `keypadd run`: runs server, client or both from a file, in one daemon: a server if the file has
+//! a `listen`, a client for each peer with an endpoint, one pool and one control socket. Ready once
+//! its listeners are bound; connections to peers are retried forever.
 
 mod allowances;
 mod applied;
@@ -9,8 +9,7 @@ mod links;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use keypadd_config::values::LogFormat;
-use keypadd_config::{Changes, Config};
+use keypadd_config::{Changes, Config, Settings};
 use keypadd_keystream::Suite;
 use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
@@ -21,23 +20,22 @@ use crate::configfile::{self, Loaded};
 use crate::control::Requests;
 use crate::daemon::{Daemon, DaemonSettings, notify_stopping, notify_systemd};
 use crate::error::{Error, Exit, system};
-use crate::pooling::PoolOptions;
 use crate::ready::RunReady;
 use crate::shutdown::Shutdown;
 
 use applied::Applied;
 
-/// Requests to reload that wait; more are made to wait at the socket.
+/// Queued reload requests; more wait at the socket.
 const RELOADS_WAITING_MAX: usize = 4;
 
-/// What a daemon is run with.
+/// The file and what it sets.
 #[derive(Debug)]
-pub(crate) struct Settings {
+pub(crate) struct RunOptions {
     path: PathBuf,
     loaded: Loaded,
 }
 
-impl Settings {
+impl RunOptions {
     /// Reads the file.
     ///
     /// # Errors
@@ -45,19 +43,14 @@ impl Settings {
     pub(crate) fn read(args: ConfigArgs) -> Result<Self, Error> {
         let path = configfile::place(args.config)?;
         let loaded = configfile::load(&path)?;
-        // A reload means this file, wherever the process is by then.
+        // A reload reads this file whatever the working directory is then.
         let path = std::path::absolute(&path).unwrap_or(path);
         Ok(Self { path, loaded })
     }
 
-    /// The file's filter of logs.
-    pub(crate) fn log(&self) -> Option<&str> {
-        self.loaded.config.log.as_deref()
-    }
-
-    /// The file's format of logs.
-    pub(crate) fn log_format(&self) -> Option<LogFormat> {
-        self.loaded.config.log_format
+    /// What the file sets.
+    pub(crate) fn settings(&self) -> &Settings {
+        &self.loaded.config.settings
     }
 }
 
@@ -66,13 +59,13 @@ impl Settings {
 /// # Errors
 /// Exit 6: an address cannot be bound. Exit 1: the pool, signals or the TLS library fail.
 pub(crate) async fn run(
-    settings: Settings,
+    options: RunOptions,
     shutdown: Shutdown,
     say: impl FnOnce(&RunReady),
 ) -> Result<(), Error> {
-    let Settings { path, loaded } = settings;
+    let RunOptions { path, loaded } = options;
     let mut hangup = signal(SignalKind::hangup()).map_err(|error| {
-        Error::new(Exit::Runtime, format!("cannot handle signals: {}", system(&error)))
+        Error::new(Exit::Runtime, format!("cannot install signal handlers: {}", system(&error)))
     })?;
     for warning in &loaded.config.warnings {
         let (cause, _) = configfile::in_file(&path, warning);
@@ -117,7 +110,7 @@ pub(crate) async fn run(
             let _ = asked.send(document);
         }
     };
-    // Who asks for a reload from now on is told so at once.
+    // Reload requests from now on are refused at once.
     drop(reloads);
     notify_stopping(shutdown.drained(daemon.drain).await);
     applied.end(ending).await;
@@ -125,7 +118,7 @@ pub(crate) async fn run(
     Ok(())
 }
 
-/// Applies the file as it is now, as a whole or not at all.
+/// Applies the changed file, all of it or nothing.
 async fn reload(
     path: &std::path::Path,
     started: &Config,
@@ -138,7 +131,7 @@ async fn reload(
         if loaded.key.public() != daemon.public_key() {
             changes
                 .applied
-                .insert(0, format!("this host's public key is {} now", loaded.key.public()));
+                .insert(0, format!("this host's public key is now {}", loaded.key.public()));
         }
         applied.apply(daemon, started, loaded).await?;
         Ok(changes)
@@ -147,24 +140,24 @@ async fn reload(
     match &result {
         Err(error) => {
             for line in error.to_string().lines() {
-                tracing::error!("not reloaded: {}", line.trim_start_matches("keypadd: ").trim());
+                tracing::error!("reload failed: {}", line.trim_start_matches("keypadd: ").trim());
             }
         }
         Ok(changes) => {
             if !changes.restart.is_empty() {
-                tracing::warn!("not until a restart: {}", changes.restart.join(", "));
+                tracing::warn!("restart to apply: {}", changes.restart.join(", "));
             }
         }
     }
     result
 }
 
-/// What `keypadd reload` is told when the old settings stay in force.
+/// The answer to `keypadd reload` when the old settings stay in force.
 fn refusal(error: &Error) -> Value {
     json!({ "refused": error.to_string(), "exit": error.exit() as u8 })
 }
 
-/// systemd waits for READY=1 after this (sd_notify(3), Type=notify-reload).
+/// Announces a reload to systemd, which then waits for READY=1 (sd_notify(3), Type=notify-reload).
 fn announce_reload() {
     let now = sd_notify::NotifyState::monotonic_usec_now();
     match now {
@@ -173,22 +166,13 @@ fn announce_reload() {
     }
 }
 
-/// What a file says of the pool.
-fn pool_options(config: &Config) -> PoolOptions {
-    PoolOptions {
-        mode: config.pool,
-        budget_bytes: config.pool_budget_bytes,
-        max_fill_cpu_percent: config.max_fill_cpu_percent,
-        require_locked: config.require_locked,
-    }
-}
-
-/// Suites that sessions can come to have: those accepted, where peers come in, and those offered.
+/// Suites that sessions may use: those accepted, if the file has a `listen`, and those offered.
 fn pool_suites(config: &Config) -> Vec<Suite> {
-    let mut suites = if config.listen.is_some() { config.suites.clone() } else { Vec::new() };
-    for dialled in config.peers.iter().filter_map(|peer| peer.dialled.as_ref()) {
-        if !suites.contains(&dialled.suite) {
-            suites.push(dialled.suite);
+    let mut suites =
+        if config.settings.listen.is_some() { config.settings.suites() } else { Vec::new() };
+    for outgoing in config.peers.iter().filter_map(|peer| peer.outgoing.as_ref()) {
+        if !suites.contains(&outgoing.suite) {
+            suites.push(outgoing.suite);
         }
     }
     suites
@@ -196,20 +180,14 @@ fn pool_suites(config: &Config) -> Vec<Suite> {
 
 fn daemon_settings(loaded: &Loaded) -> DaemonSettings {
     let Loaded { config, key, .. } = loaded;
+    let settings = &config.settings;
     DaemonSettings {
         key: Arc::clone(key),
-        suites: config.suites.clone(),
-        kex: config.kex.clone(),
-        permit_bench: config.permit_bench && config.listen.is_some(),
-        pool: pool_options(config),
+        settings: settings.clone(),
+        suites: settings.suites(),
+        kex: settings.key_exchanges(),
         pool_suites: pool_suites(config),
-        cipher_engine: config.cipher_engine,
-        congestion: config.congestion,
-        spin: config.spin,
-        loops: config.loops,
-        max_forwards: config.max_forwards,
-        metrics: config.metrics,
+        permit_bench: settings.permit_bench.value && settings.listen.is_some(),
         control_socket: true,
-        drain: config.drain_timeout,
     }
 }

@@ -1,11 +1,11 @@
-//! `keypadd serve`: a tunnel's listening end as a daemon. Everything that can be refused is refused
-//! before anything is started.
+//! `keypadd serve`: runs a server from flags. Checks everything that can be wrong before starting
+//! anything.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use keypadd_keystream::{Class, Suite};
-use keypadd_provider::{KeyExchange, server_config};
+use keypadd_config::values_of;
+use keypadd_provider::server_config;
 use keypadd_tunnel::{
     AllowedPeer, ListenPermit, ListenPermits, Peers, Permit, Permits, Server, ServerSettings,
 };
@@ -18,12 +18,12 @@ use crate::ready::{ConnectLine, ServerReady, suite_with_class};
 use crate::shutdown::Shutdown;
 use crate::sources::{Source, Sources};
 
-/// Clients at once. Each may hold its windows of memory (docs/DESIGN.md), so this bounds the daemon's.
+/// Most clients at once; each may use its receive windows of memory (docs/DESIGN.md).
 const CONNECTIONS_MAX: usize = 1024;
 
 /// What a server is started with.
 #[derive(Debug)]
-pub(crate) struct Settings {
+pub(crate) struct ServeOptions {
     listen: SocketAddr,
     allow: Vec<Allowed>,
     permits: Vec<Permit>,
@@ -31,68 +31,57 @@ pub(crate) struct Settings {
     daemon: DaemonSettings,
 }
 
-impl Settings {
+impl ServeOptions {
     /// Reads the flags.
     ///
     /// # Errors
-    /// Exit 2: nobody is let in, a peer is listed twice, or a legacy suite is not allowed.
+    /// Exit 2: no peer is allowed, one is listed twice, or a legacy suite is not allowed.
     /// Exit 3: no usable key file.
     pub(crate) fn read(args: ServeArgs) -> Result<Self, Error> {
         if args.allow.is_empty() {
-            return Err(Error::new(Exit::Usage, "--allow is missing: nobody could come in")
-                .hint("--allow PUBKEY, as `keypadd pubkey` prints it on the other host"));
+            return Err(Error::new(Exit::Usage, "--allow is missing: no peer could connect")
+                .hint("run `keypadd pubkey` on the other host, then add --allow PUBKEY"));
         }
         refuse_doubles(&args.allow)?;
-        let suites = match args.suite.is_empty() {
-            true => {
-                Suite::ALL.into_iter().filter(|suite| suite.class() == Class::Standard).collect()
-            }
-            false => args.suite,
-        };
-        let kex = if args.kex.is_empty() { KeyExchange::ALL.to_vec() } else { args.kex };
-        let daemon = DaemonSettings {
-            permit_bench: args.permit_bench,
-            ..DaemonSettings::read(args.daemon, suites, kex)?
-        };
-        Ok(Self {
-            listen: args.listen,
-            allow: args.allow,
-            permits: args.permit_open,
-            listen_permits: args.permit_listen,
-            daemon,
-        })
+        let settings = args.flags.settings;
+        let listen = settings.listen.as_ref().expect("--listen has a default").value;
+        let permits = values_of(settings.permit_open.as_deref().unwrap_or_default());
+        let listen_permits = values_of(settings.permit_listen.as_deref().unwrap_or_default());
+        let (suites, kex) = (settings.suites(), settings.key_exchanges());
+        let daemon = DaemonSettings::of_flags(settings, suites, kex)?;
+        Ok(Self { listen, allow: args.allow, permits, listen_permits, daemon })
     }
 }
 
-/// A key or a name that stands for two peers would mix up what they may do and what is counted.
+/// Refuses a key or name that is listed twice: permits and counters would mix.
 fn refuse_doubles(allow: &[Allowed]) -> Result<(), Error> {
     for (nth, peer) in allow.iter().enumerate() {
         for earlier in &allow[..nth] {
             let cause = match &peer.name {
                 _ if peer.key == earlier.key => format!("--allow: {} is listed twice", peer.key),
                 Some(name) if earlier.name.as_ref() == Some(name) => {
-                    format!("--allow: the name `{name}` is given to two keys")
+                    format!("--allow: two keys have the name `{name}`")
                 }
                 _ => continue,
             };
             return Err(
-                Error::new(Exit::Usage, cause).hint("list each peer once, under its own name")
+                Error::new(Exit::Usage, cause).hint("list each peer once, with its own name")
             );
         }
     }
     Ok(())
 }
 
-/// Serves until `shutdown`; `on_ready` is told once clients can come.
+/// Serves until `shutdown`; calls `on_ready` once clients can connect.
 ///
 /// # Errors
 /// Exit 6: an address cannot be bound. Exit 1: the pool or the TLS library fails.
 pub(crate) async fn run(
-    settings: Settings,
+    options: ServeOptions,
     shutdown: Shutdown,
     on_ready: impl FnOnce(&ServerReady),
 ) -> Result<(), Error> {
-    let Settings { listen, allow, permits, listen_permits, daemon } = settings;
+    let ServeOptions { listen, allow, permits, listen_permits, daemon } = options;
     let mut daemon = Daemon::prepare(daemon).await?;
     let peers = allow.into_iter().map(|Allowed { name, key }| AllowedPeer {
         name,
@@ -107,7 +96,7 @@ pub(crate) async fn run(
     let server = bind(&daemon, listen, peers, ["--listen", "--listen [::]:4434"])?;
     if permits.is_empty() && listen_permits.is_empty() && daemon.bench().is_none() {
         tracing::warn!(
-            "no --permit-open: peers can come in and reach nothing; for example --permit-open localhost:22"
+            "peers may connect but have no permits; for example --permit-open localhost:22"
         );
     }
     let place = server.local_addr();
@@ -141,8 +130,8 @@ pub(crate) async fn run(
     Ok(())
 }
 
-/// Binds a daemon's server. `texts`: what its address is called where it is set, and how another one is
-/// set.
+/// Binds a daemon's server. `texts`: the name of the setting of its address, and how to set another
+/// one.
 ///
 /// # Errors
 /// Exit 6: the address cannot be bound. Exit 1: the TLS library fails.

@@ -1,5 +1,4 @@
-//! One switch that ends a daemon: thrown by Ctrl-C, SIGTERM or SIGHUP. It says whether what is open may
-//! finish, and knows nothing of what that is.
+//! Stops a daemon on Ctrl-C, SIGTERM or SIGHUP, at once or after draining.
 
 use std::future::pending;
 use std::time::Duration;
@@ -8,31 +7,31 @@ use std::{fs, io};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
-/// Held by whoever may end the daemon. Dropping it ends the daemon too.
+/// Starts a shutdown; dropping it does too.
 #[derive(Debug)]
 pub(crate) struct Trigger(watch::Sender<Option<Ending>>);
 
-/// Held by whatever has to end.
+/// Waits for a shutdown.
 #[derive(Clone, Debug)]
 pub(crate) struct Shutdown(watch::Receiver<Option<Ending>>);
 
-/// How a daemon is to end.
+/// How to stop a daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
-    /// What is open is cut off.
+    /// Close open connections.
     AtOnce,
-    /// What is open may finish first, within the time that the daemon gives it.
+    /// Let open connections finish, up to the drain timeout.
     Drain,
 }
 
-/// A switch that has not been thrown.
+/// A connected pair.
 pub(crate) fn switch() -> (Trigger, Shutdown) {
     let (sender, receiver) = watch::channel(None);
     (Trigger(sender), Shutdown(receiver))
 }
 
 impl Trigger {
-    /// Ends the daemon in this way, unless it is ending already.
+    /// Starts a shutdown unless one has started.
     pub(crate) fn end(&self, ending: Ending) {
         self.0.send_if_modified(|thrown| {
             let first = thrown.is_none();
@@ -43,16 +42,16 @@ impl Trigger {
 }
 
 impl Shutdown {
-    /// Returns once the switch is thrown, at once if it was already.
+    /// Returns once a shutdown has started.
     pub(crate) async fn thrown(&self) -> Ending {
         let mut receiver = self.0.clone();
-        // An error means that the trigger is gone, which ends the daemon as well.
+        // An error means that the trigger was dropped.
         let thrown = receiver.wait_for(Option::is_some).await;
         thrown.ok().and_then(|thrown| *thrown).unwrap_or(Ending::AtOnce)
     }
 
-    /// Returns once the switch is thrown, with the time that is left for what is still open: this much
-    /// of it if it may finish.
+    /// Returns once a shutdown has started, with the time to drain: `drain`, or zero to stop at
+    /// once.
     pub(crate) async fn drained(self, drain: Duration) -> Duration {
         match self.thrown().await {
             Ending::AtOnce => Duration::ZERO,
@@ -61,17 +60,16 @@ impl Shutdown {
     }
 }
 
-/// A switch thrown by SIGTERM, after which what is open may finish; and by Ctrl-C (SIGINT) and SIGHUP, with
-/// which a terminal or ssh hangs up on its ProxyCommand, after which it may not. A second signal ends the
-/// process on the spot, for the user who does not want to wait.
+/// Drains on SIGTERM; stops at once on Ctrl-C (SIGINT) and on SIGHUP, which a terminal sends, and
+/// ssh to its ProxyCommand. A second signal exits the process immediately.
 ///
 /// # Errors
-/// The operating system refuses the signal handlers.
+/// The signal handlers cannot be installed.
 pub(crate) fn on_signals() -> io::Result<Shutdown> {
     on_these(Signals::new()?)
 }
 
-/// As [`on_signals`], for a daemon to whom SIGHUP means another thing.
+/// As [`on_signals`], for a daemon that reloads on SIGHUP.
 ///
 /// # Errors
 /// As for [`on_signals`].
@@ -89,11 +87,11 @@ fn on_these(mut signals: Signals) -> io::Result<Shutdown> {
     Ok(shutdown)
 }
 
-/// The signals that end us.
+/// The signals that stop the process.
 struct Signals {
     interrupt: Signal,
     terminate: Signal,
-    /// `None` where a hangup is to be ignored.
+    /// `None` if SIGHUP is ignored or handled elsewhere.
     hangup: Option<Signal>,
 }
 
@@ -107,8 +105,7 @@ impl Signals {
         })
     }
 
-    /// Waits for one and returns the exit code that a shell expects of it, 128 and its number, and what
-    /// it asks for.
+    /// Waits for a signal; returns its exit code, 128 plus its number, and how to stop.
     async fn next(&mut self) -> (i32, Ending) {
         let hung_up = async {
             match &mut self.hangup {
@@ -124,8 +121,8 @@ impl Signals {
     }
 }
 
-/// Whether we were started by nohup(1) or its like: then a hangup must not end us, and a handler
-/// would undo that (proc(5), SigIgn: a mask in hexadecimal, SIGHUP its lowest bit).
+/// Whether the process was started with SIGHUP ignored, as by nohup(1), which a handler would undo
+/// (proc(5), SigIgn: a hexadecimal mask whose lowest bit is SIGHUP).
 fn hangup_is_ignored() -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

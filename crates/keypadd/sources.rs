@@ -1,4 +1,5 @@
-//! Where a daemon's figures of sessions and links come from. A reload changes the list while others read it.
+//! Lists a daemon's endpoints as sources of its status. A reload replaces the list while others
+//! read it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -9,26 +10,26 @@ use keypadd_tunnel::{LiveSession, LoopMeter, ServerLink, Sessions};
 /// One endpoint's sessions.
 #[derive(Clone, Debug)]
 pub(crate) struct Source {
-    /// Those that live.
+    /// The open sessions.
     pub(crate) sessions: Sessions,
-    /// What its event loops cost.
+    /// CPU use of its event loops.
     pub(crate) loops: LoopMeter,
-    /// Of a client: what it tries to reach.
+    /// Of a client: the peer it connects to.
     pub(crate) dialling: Option<Dialling>,
 }
 
-/// A peer that is dialled.
+/// A peer that this daemon connects to.
 #[derive(Clone, Debug)]
 pub(crate) struct Dialling {
-    /// What it is called.
+    /// Its name.
     pub(crate) peer: String,
-    /// Where it is.
+    /// Its address.
     pub(crate) endpoint: String,
-    /// Whether there is a session.
+    /// The state of the link.
     pub(crate) link: ServerLink,
 }
 
-/// All of them, and this host's key; clones share one list.
+/// All sources, and this host's key; clones share one list.
 #[derive(Clone, Debug)]
 pub(crate) struct Sources(Arc<Mutex<Listed>>);
 
@@ -36,18 +37,18 @@ pub(crate) struct Sources(Arc<Mutex<Listed>>);
 struct Listed {
     public_key: PublicKey,
     sources: Vec<Source>,
-    /// What the loops of endpoints that are gone have spent on polling: a total never shrinks.
+    /// Polling time of endpoints since closed, so that the total never decreases.
     spun_before: Duration,
 }
 
 impl Sources {
-    /// These, until they are replaced.
+    /// A list of these sources.
     pub(crate) fn new(public_key: PublicKey, sources: Vec<Source>) -> Self {
         let spun_before = Duration::ZERO;
         Self(Arc::new(Mutex::new(Listed { public_key, sources, spun_before })))
     }
 
-    /// From now on, these.
+    /// Replaces the list.
     pub(crate) fn replace(&self, public_key: PublicKey, sources: Vec<Source>) {
         let mut listed = self.locked();
         let stays = |one: &&Source| sources.iter().any(|new| new.loops.is_of_same(&one.loops));
@@ -63,29 +64,29 @@ impl Sources {
         self.locked().public_key
     }
 
-    /// The sessions that live.
+    /// The open sessions.
     pub(crate) fn live(&self) -> Vec<Arc<LiveSession>> {
         self.locked().sources.iter().flat_map(|source| source.sessions.live()).collect()
     }
 
-    /// The peers that are dialled.
+    /// The peers that this daemon connects to.
     pub(crate) fn dialled(&self) -> Vec<Dialling> {
         self.locked().sources.iter().filter_map(|source| source.dialling.clone()).collect()
     }
 
-    /// Event loops that run, of all endpoints.
+    /// Number of running event loops of all endpoints.
     pub(crate) fn loops(&self) -> usize {
         self.locked().sources.iter().map(|source| source.loops.loops()).sum()
     }
 
-    /// CPU time that event loops have spent on polling for nothing since the daemon started.
+    /// CPU time spent on busy polling since the daemon started.
     pub(crate) fn spun(&self) -> Duration {
         let listed = self.locked();
         let running = listed.sources.iter().map(|source| source.loops.spun());
         listed.spun_before + running.sum::<Duration>()
     }
 
-    /// A list that is replaced as a whole is whole after a panic too.
+    /// The list is always replaced as a whole, so it is consistent after a panic.
     fn locked(&self) -> MutexGuard<'_, Listed> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

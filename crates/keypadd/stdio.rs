@@ -1,8 +1,8 @@
-//! Standard output as one end of a connection (`-W`): ending it must reach the reader.
+//! Closes standard output at the end of a `-W` connection.
 //!
-//! A program such as ssh reads us through a pipe and waits for its end. tokio's own standard output
-//! never closes the descriptor, so the end of the stream would not be seen until we exit, and we
-//! may have much left to read.
+//! The reader, such as ssh, waits for end of file on its pipe. tokio's standard output never closes
+//! the descriptor, so without this the reader would see the end only when the process exits, after
+//! standard input is done too.
 
 use std::fs::File;
 use std::io;
@@ -12,7 +12,7 @@ use std::task::{Context, Poll, ready};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use tokio::io::{AsyncWrite, Stdout, stdout};
 
-/// Standard output that a shutdown closes: the pipe sees its end once everything is written.
+/// Standard output that closes on shutdown, once everything is written.
 pub(crate) struct ClosingStdout(Stdout);
 
 impl ClosingStdout {
@@ -21,8 +21,8 @@ impl ClosingStdout {
     }
 }
 
-/// Whether anybody may still read standard output: its pipe has a reader, or it is no pipe. A program
-/// that has gone, as ssh has when it hangs up on its ProxyCommand, misses nothing.
+/// Whether standard output may still be read: it is not a pipe, or its pipe has a reader. ssh has
+/// closed the pipe when it hangs up on its ProxyCommand.
 pub(crate) fn is_read() -> bool {
     let output = rustix::stdio::stdout();
     let mut polled = [PollFd::new(&output, PollFlags::empty())];
@@ -46,7 +46,7 @@ impl AsyncWrite for ClosingStdout {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(Pin::new(&mut self.0).poll_flush(context))?;
-        // The number stays taken, so that no later file becomes standard output by accident.
+        // Keeps the descriptor in use, so that no later file becomes standard output.
         let nowhere = File::options().write(true).open("/dev/null")?;
         Poll::Ready(Ok(rustix::stdio::dup2_stdout(nowhere)?))
     }

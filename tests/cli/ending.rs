@@ -79,7 +79,7 @@ fn transfers(stream: &TcpStream) {
 /// SIGTERM lets what is open finish, whatever it still has to say, and lets nothing new in.
 fn drains(desk: &Desk, mut ending: Daemon, other: Daemon, open: Vec<(SocketAddr, TcpStream)>) {
     ending.signal(Signal::TERM);
-    ending.hear("what is open may finish for 50s");
+    ending.hear("draining for up to 50s");
     for (entrance, _) in &open {
         until("nothing new comes in", || {
             let late = TcpStream::connect(entrance).ok();
@@ -184,7 +184,7 @@ fn a_second_signal_ends_a_daemon_that_drains_at_once() {
         assert!(echoes(&open));
         let began = Instant::now();
         ending.signal(Signal::TERM);
-        ending.hear("what is open may finish for 50s");
+        ending.hear("draining for up to 50s");
         ending.signal(second);
         assert_eq!(ending.ended().status.code(), Some(code));
         assert!(began.elapsed() < SOON, "it waited");

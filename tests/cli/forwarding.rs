@@ -123,8 +123,8 @@ fn ready_lines_name_both_ends_of_every_forward() {
         [
             format!("  forward 127.0.0.1:{one} -> db.example:5432"),
             format!("  SOCKS proxy [::1]:{three}"),
-            format!("  remote forward: there localhost:{two} -> here [::1]:80"),
-            format!("  remote forward: there {socket} -> here /run/web.sock"),
+            format!("  remote forward: localhost:{two} on the server -> [::1]:80 from here"),
+            format!("  remote forward: {socket} on the server -> /run/web.sock from here"),
         ]
     );
 }

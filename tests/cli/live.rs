@@ -106,7 +106,7 @@ fn a_carried_connection_that_is_interrupted_is_one_line_and_exit_1() {
         let (client, _target) = carried(&server, &desk, &address, &target);
         kill_process(Pid::from_child(&client), signal).unwrap();
         let output = client.wait_with_output().unwrap();
-        let expected = format!("keypadd: interrupted before {address} had finished\n");
+        let expected = format!("keypadd: interrupted before {address} finished\n");
         assert_eq!((output.status.code(), text(&output.stderr)), (Some(1), expected));
     }
     // ssh closes its ends of the pipes, then hangs up: its user wants to hear nothing of that.
@@ -156,8 +156,8 @@ fn a_key_is_made_even_if_nobody_hears_of_it() {
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(
         text(&output.stderr),
-        "keypadd: cannot write to standard output: no space left on device\n  hint: the key file is made; \
-         `keypadd pubkey new.key` prints its public key\n"
+        "keypadd: cannot write to standard output: no space left on device\n  hint: the key file was created; \
+         run `keypadd pubkey new.key` to print its public key\n"
     );
     assert!(desk.keypadd(&["pubkey", "new.key"]).output().unwrap().status.success());
 }
@@ -182,7 +182,8 @@ fn status_gets_along_with_daemons_that_do_not_answer_as_ours() {
     let output = desk.keypadd(&["status"]).output().unwrap();
     let shown = text(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-    assert!(shown.contains("1.sock` is not understood: "), "{shown}");
+    assert!(shown.contains("invalid answer from the daemon at `"), "{shown}");
+    assert!(shown.contains("1.sock`: invalid type: "), "{shown}");
     assert!(shown.contains("2.sock`: it is stopped or too busy\n"), "{shown}");
     assert!(shown.contains("\nserve 127.0.0.1:"), "{shown}");
 }
@@ -198,7 +199,7 @@ fn a_server_warns_of_no_permits_and_once_of_a_key_with_the_line_that_lets_it_in(
     }
     let said = text(&server.stop().stderr);
     for line in [
-        "no --permit-open: peers can come in and reach nothing; for example --permit-open localhost:22",
+        "peers may connect but have no permits; for example --permit-open localhost:22",
         &format!("key not allowed; to allow it: --allow {}\"", other.trim()),
     ] {
         assert_eq!(said.matches(line).count(), 1, "{line}: {said}");

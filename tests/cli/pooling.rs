@@ -105,13 +105,13 @@ fn a_server_that_may_not_lock_its_pool_says_how_much_it_has_and_how_to_have_all(
     let server = Daemon::start(command);
     let (shown, document) = status(&desk);
     let line =
-        format!("\n  {LOCKED}, the rest may be swapped out: raise LimitMEMLOCK= or `ulimit -l`\n");
+        format!("\n  {LOCKED}, the rest may be swapped out; raise `ulimit -l` or LimitMEMLOCK=\n");
     assert!(shown.contains(&line), "{shown}");
     let pool = &document["daemons"][0]["pool"];
     assert_eq!(pool["locked_bytes"], u64::from(LOCKED_KIB) << 10, "{pool}");
     let said = text(&server.stop().stderr);
     let warning = format!(
-        "the kernel {LOCKED}; the rest may be swapped out: raise the limit: `ulimit -l`, or LimitMEMLOCK= of the systemd unit"
+        "the kernel {LOCKED}; the rest may be swapped out; raise `ulimit -l`, or LimitMEMLOCK= in the systemd unit"
     );
     let lines: Vec<_> = said.lines().filter(|line| line.contains("swapped out")).collect();
     assert!(lines.len() == 1 && lines[0].contains(&warning), "{said}");
@@ -125,8 +125,8 @@ fn memory_that_must_be_locked_and_cannot_be_is_a_reason_not_to_start() {
     let Some(mut command) = limited(name, &command) else { return };
     let output = command.output().unwrap();
     let expected = format!(
-        "keypadd: no pool: the kernel {LOCKED}, and --require-locked is given\n  \
-         hint: raise the limit: `ulimit -l`, or LimitMEMLOCK= of the systemd unit\n"
+        "keypadd: cannot create the pool: the kernel {LOCKED}, and require-locked is set\n  \
+         hint: raise `ulimit -l`, or LimitMEMLOCK= in the systemd unit\n"
     );
     assert_eq!((output.status.code(), text(&output.stderr)), (Some(1), expected));
 }
@@ -223,7 +223,7 @@ fn a_reload_takes_the_pool_from_live_sessions_and_gives_it_back() {
     until("all directions have pads", || own.is_full());
 
     own.write("pool = \"off\"", share);
-    assert!(own.reload().contains("  pool has changed\n"));
+    assert!(own.reload().contains("  pool changed\n"));
     let (shown, _) = status(&own.desk);
     assert!(shown.contains("\n  pool off: pool = \"off\"\n"), "{shown}");
     assert_eq!(own.held(), [0; 4]);
@@ -231,11 +231,11 @@ fn a_reload_takes_the_pool_from_live_sessions_and_gives_it_back() {
 
     own.write("pool = \"on\"\nmax-fill-cpu = \"50\"", share);
     let said = own.reload();
-    assert!(said.contains("  max-fill-cpu has changed\n"), "{said}");
+    assert!(said.contains("  max-fill-cpu changed\n"), "{said}");
     until("all directions have pads again", || own.is_full());
     assert!(echoes(&kept));
     let (shown, _) = status(&own.desk);
-    assert!(shown.contains(" % of one core, at most 50 %\n"), "{shown}");
+    assert!(shown.contains(" % of one core, limit 50 %\n"), "{shown}");
 }
 
 #[test]

@@ -3,6 +3,8 @@
 
 use std::process::{Command, Output, Stdio};
 
+use keypadd_config::{Flag, Key, Kind, Settings};
+
 use crate::daemons::{Daemon, PRIVATE_KEY, PUBLIC_KEY, desk};
 
 /// The 43 characters of base64 that hold the seed, in pieces of 8: none may be seen.
@@ -38,20 +40,9 @@ fn a_private_key_pasted_anywhere_is_refused_and_not_repeated() {
         ("check", vec!["config"]),
         ("run", vec!["config"]),
     ];
-    let common = [
-        "key",
-        "pool",
-        "pool-budget",
-        "cipher-backend",
-        "congestion",
-        "spin",
-        "loops",
-        "max-forwards",
-        "drain-timeout",
-        "metrics",
-        "log-format",
-        "log",
-    ];
+    let is_common =
+        |key: &&Key| matches!(key.flag, Flag::Daemons | Flag::All) && key.kind != Kind::Switch;
+    let common: Vec<_> = Settings::KEYS.iter().filter(is_common).map(|key| key.name).collect();
     for pasted in [PRIVATE_KEY, line] {
         for (verb, own) in &flags {
             let common = common.iter().filter(|_| ["serve", "connect"].contains(verb));

@@ -88,10 +88,10 @@ fn a_client_without_its_server_says_so_and_when_it_tries_again() {
         (link["state"] == "waiting").then_some(link)
     });
     assert_eq!(link["cause"], "closed by peer: the server is shutting down");
-    until("the next try is in the text", || {
+    until("the next attempt is in the text", || {
         let shown = text(&desk.keypadd(&["status"]).output().unwrap().stdout);
         assert!(shown.contains(": not connected for "), "{shown}");
-        shown.contains("; next try in ").then_some(())
+        shown.contains("; retrying in ").then_some(())
     });
     until("and in the metrics", || {
         let scraped = scrape(metrics);

@@ -41,7 +41,7 @@ fn watching_says_when_the_daemon_goes_away() {
     shown.read_to_string(&mut rest).unwrap();
     let output = watch.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(5));
-    assert_eq!(text(&output.stderr), "keypadd: the daemon has gone away\n");
+    assert_eq!(text(&output.stderr), "keypadd: the daemon has exited\n");
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn what_polling_takes_is_shown_and_without_a_share_it_takes_nothing() {
         (spun.unwrap().parse::<f64>().unwrap() > 0.0).then_some(())
     });
     let shown = text(&desk.keypadd(&["status"]).output().unwrap().stdout);
-    assert!(shown.contains(", polling took 0.00 s of CPU, 0.0 % of one core\n"), "{shown}");
+    assert!(shown.contains(", busy polling used 0.00 s of CPU, 0.0 % of one core\n"), "{shown}");
     let document = desk.keypadd(&["status", "--json"]).output().unwrap().stdout;
     let document: serde_json::Value = serde_json::from_slice(&document).unwrap();
     for daemon in document["daemons"].as_array().unwrap() {

@@ -1,37 +1,32 @@
-//! What differs between the settings in force and those of the file as it is now, in words. Decides nothing:
-//! the daemon applies, and says these lines.
+//! Describes what differs between the settings in force and those of the changed file. The daemon
+//! applies the changes and prints these lines.
 
 use keypadd_tunnel::Forward;
 
 use crate::config::Config;
-use crate::keys::{KEYS, Reload, Scope};
-use crate::peer::{Dialled, Incoming, Peer};
+use crate::key::{Key, Reload};
+use crate::peer::{Incoming, Outgoing, Peer};
 
 /// The difference between two files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// What a reload applies, a line each.
+    /// What a reload applies, one line each.
     pub applied: Vec<String>,
-    /// Keys whose change waits for a restart.
+    /// Keys that change at the next start.
     pub restart: Vec<&'static str>,
 }
 
 impl Changes {
-    /// From the settings in force to those that are to be. `started` is what the daemon was started with,
-    /// which is what still holds for keys that wait for a restart.
+    /// Compares the settings in force with the new ones. `started` is what the daemon was started
+    /// with, which stays in force for keys that need a restart.
     pub fn between(started: &Config, current: &Config, new: &Config) -> Self {
-        let global = |reload| {
-            KEYS.iter().filter(move |key| key.scope == Scope::Global && key.reload == reload)
-        };
-        let restart = global(Reload::Restart)
-            .map(|key| key.name)
-            .filter(|name| differs(started, new, name))
-            .collect();
-        // What only peers see of a global key is said with them.
-        let applied = global(Reload::Applies)
-            .filter(|key| !key.name.starts_with("permit") && differs(current, new, key.name))
-            .map(|key| format!("{} has changed", key.name));
-        let mut applied: Vec<String> = applied.collect();
+        let restart = started.settings.differing(&new.settings);
+        let restart = restart.filter(|key| key.reload == Reload::Restart).map(|key| key.name);
+        // Permits are reported with the peers that they affect.
+        let is_reported =
+            |key: &&Key| key.reload == Reload::Applies && !key.name.starts_with("permit");
+        let applied = current.settings.differing(&new.settings).filter(is_reported);
+        let mut applied: Vec<String> = applied.map(|key| format!("{} changed", key.name)).collect();
         for peer in &new.peers {
             match find(current, peer) {
                 None => applied.push(format!("peer {} added", peer.name)),
@@ -41,7 +36,7 @@ impl Changes {
         for peer in current.peers.iter().filter(|peer| find(new, peer).is_none()) {
             applied.push(format!("peer {} removed", peer.name));
         }
-        Self { applied, restart }
+        Self { applied, restart: restart.collect() }
     }
 }
 
@@ -49,74 +44,46 @@ fn find<'c>(config: &'c Config, wanted: &Peer) -> Option<&'c Peer> {
     config.peers.iter().find(|peer| peer.name == wanted.name)
 }
 
-/// Whether a global key means something else.
-fn differs(one: &Config, other: &Config, key: &str) -> bool {
-    match key {
-        "key" => one.key != other.key,
-        "listen" => one.listen != other.listen,
-        "suite" => one.suites != other.suites,
-        "kex" => one.kex != other.kex,
-        "permit-bench" => one.permit_bench != other.permit_bench,
-        "allow-legacy" => one.allow_legacy != other.allow_legacy,
-        "pool" => one.pool != other.pool,
-        "pool-budget" => one.pool_budget_bytes != other.pool_budget_bytes,
-        "max-fill-cpu" => one.max_fill_cpu_percent != other.max_fill_cpu_percent,
-        "require-locked" => one.require_locked != other.require_locked,
-        "cipher-backend" => one.cipher_engine != other.cipher_engine,
-        "congestion" => one.congestion != other.congestion,
-        "spin" => one.spin != other.spin,
-        "loops" => one.loops != other.loops,
-        "max-forwards" => one.max_forwards != other.max_forwards,
-        "connect-timeout" => one.connect_timeout != other.connect_timeout,
-        "drain-timeout" => one.drain_timeout != other.drain_timeout,
-        "metrics" => one.metrics != other.metrics,
-        "log" => one.log != other.log,
-        "log-format" => one.log_format != other.log_format,
-        // Defaults of peers.
-        _ => false,
-    }
-}
-
 fn peer_changes(before: &Peer, after: &Peer, out: &mut Vec<String>) {
     let name = &after.name;
     let mut say = |what: &str| out.push(format!("peer {name}: {what}"));
     if before.key != after.key {
-        say("public-key has changed");
+        say("public-key changed");
     }
     if before.pool_budget_bytes != after.pool_budget_bytes {
-        say("pool-budget has changed");
+        say("pool-budget changed");
     }
     match (&before.incoming, &after.incoming) {
         (Some(before), Some(after)) => {
             let Incoming { permit_open, permit_listen } = after;
             if before.permit_open != *permit_open {
-                say("permit-open has changed");
+                say("permit-open changed");
             }
             if before.permit_listen != *permit_listen {
-                say("permit-listen has changed");
+                say("permit-listen changed");
             }
         }
-        (None, Some(_)) => say("may come in now"),
-        (Some(_), None) => say("may not come in any more"),
+        (None, Some(_)) => say("may connect to this host now"),
+        (Some(_), None) => say("may no longer connect to this host"),
         (None, None) => {}
     }
-    match (&before.dialled, &after.dialled) {
-        (Some(before), Some(after)) => dialled_changes(before, after, say),
-        (None, Some(after)) => say(&format!("is dialled now, at {}", after.endpoint)),
-        (Some(_), None) => say("is not dialled any more"),
+    match (&before.outgoing, &after.outgoing) {
+        (Some(before), Some(after)) => outgoing_changes(before, after, say),
+        (None, Some(after)) => say(&format!("endpoint {} added", after.endpoint)),
+        (Some(_), None) => say("endpoint removed"),
         (None, None) => {}
     }
 }
 
-fn dialled_changes(before: &Dialled, after: &Dialled, mut say: impl FnMut(&str)) {
+fn outgoing_changes(before: &Outgoing, after: &Outgoing, mut say: impl FnMut(&str)) {
     if before.endpoint != after.endpoint {
-        say(&format!("endpoint is {} now", after.endpoint));
+        say(&format!("endpoint is now {}", after.endpoint));
     }
     if before.suite != after.suite {
-        say(&format!("suite is {} now", after.suite));
+        say(&format!("suite is now {}", after.suite));
     }
     if before.kex != after.kex {
-        say(&format!("kex is {} now", after.kex));
+        say(&format!("kex is now {}", after.kex));
     }
     let missing = |all: &[Forward], one: &Forward| !all.contains(one);
     for forward in after.forwards.iter().filter(|one| missing(&before.forwards, one)) {
@@ -130,6 +97,7 @@ fn dialled_changes(before: &Dialled, after: &Dialled, mut say: impl FnMut(&str))
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::settings::Settings;
 
     const HEAD: &str = "listen = \"[::]:1\"\n[peer.in]\n\
         public-key = \"11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=\"\npermit-open = [\"a:1\"]\n";
@@ -160,10 +128,10 @@ mod tests {
         assert_eq!(
             between(&format!("{HEAD}{DIALLED}"), &after).applied,
             [
-                "suite has changed",
-                "peer in: permit-open has changed",
-                "peer out: endpoint is b:4433 now",
-                "peer out: suite is aes-128-gcm now",
+                "suite changed",
+                "peer in: permit-open changed",
+                "peer out: endpoint is now b:4433",
+                "peer out: suite is now aes-128-gcm",
                 "peer out: forward -R 2:a:1 added",
                 "peer out: forward -L 1:a:1 removed",
             ]
@@ -175,11 +143,8 @@ mod tests {
     #[test]
     fn every_global_key_that_waits_for_a_restart_is_named_and_goes_on_being_named() {
         let started = read(HEAD);
-        for key in KEYS.iter().filter(|key| key.reload == Reload::Restart) {
-            let example = match key.name {
-                "connect-timeout" => "connect-timeout = \"11s\"",
-                _ => key.example,
-            };
+        for key in Settings::KEYS.iter().filter(|key| key.reload == Reload::Restart) {
+            let example = key.line();
             let head = if key.name == "listen" { &HEAD[HEAD.find('\n').unwrap()..] } else { HEAD };
             let new = read(&format!("{example}\n{head}"));
             for current in [&started, &new] {

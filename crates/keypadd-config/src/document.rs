@@ -1,5 +1,5 @@
-//! The file as TOML: tables whose keys are taken one by one, each value with its place. What is left at the
-//! end is unknown. Knows TOML's types, not what the keys mean.
+//! Parses the file as TOML tables whose keys are taken one by one, each value with its place; what
+//! is left is unknown. Knows TOML's types, not what the keys mean.
 
 use std::ops::Range;
 
@@ -7,27 +7,28 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::fault::Faults;
-use crate::keys::{self, KEYS, Key, Scope};
+use crate::key::{Key, Kind, Scope};
 use crate::quote::{is_private, shown};
+use crate::settings::{PeerSettings, Setting, Settings, Source};
 use crate::values::BadValue;
 
-/// How alike two keys have to be for one to be a slip of the other, from 0 to 1.
-const ALIKE: f64 = 0.8;
+/// How similar an unknown key must be to a known one to suggest that, from 0 to 1.
+const SIMILARITY_MIN: f64 = 0.8;
 
-/// A value and the byte where it stands.
+/// A name and the byte where it is.
 #[derive(Clone, Debug)]
-pub(crate) struct Placed<T> {
-    pub(crate) value: T,
+pub(crate) struct Name {
+    pub(crate) text: String,
     pub(crate) at: usize,
 }
 
 /// One table of the file.
 pub(crate) struct Table<'t> {
     scope: Scope,
-    entries: Vec<(Placed<String>, Spanned<DeValue<'t>>)>,
+    entries: Vec<(Name, Spanned<DeValue<'t>>)>,
 }
 
-/// Reads the text; what is no TOML is noted, the rest is there.
+/// Parses the text. Lines that are not TOML become faults; the rest is kept.
 pub(crate) fn parse<'t>(text: &'t str, faults: &mut Faults<'_>) -> Table<'t> {
     let (table, errors) = DeTable::parse_recoverable(text);
     for error in errors {
@@ -43,209 +44,162 @@ impl<'t> Table<'t> {
             .into_iter()
             .map(|(key, value)| {
                 let at = key.span().start;
-                (Placed { value: key.into_inner().into_owned(), at }, value)
+                (Name { text: key.into_inner().into_owned(), at }, value)
             })
             .collect();
-        entries.sort_by_key(|(key, _)| key.at);
+        entries.sort_by_key(|(name, _)| name.at);
         Self { scope, entries }
     }
 
-    /// The keys that nobody has taken yet.
-    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
-        self.entries.iter().map(|(key, _)| key.value.as_str())
+    /// Whether the table has this key, valid or not, and it has not been taken.
+    pub(crate) fn has(&self, key: &str) -> bool {
+        self.value_at(key).is_some()
     }
 
-    /// Whether nobody has taken this key yet.
-    pub(crate) fn has(&self, name: &str) -> bool {
-        self.names().any(|key| key == name)
-    }
-
-    /// Where its value stands.
-    pub(crate) fn value_at(&self, name: &str) -> Option<usize> {
-        let (_, value) = self.entries.iter().find(|(key, _)| key.value == name)?;
+    /// The place of a value.
+    pub(crate) fn value_at(&self, key: &str) -> Option<usize> {
+        let (_, value) = self.entries.iter().find(|(name, _)| name.text == key)?;
         Some(value.span().start)
     }
 
-    /// Where it stands, if it is a list of nothing.
-    pub(crate) fn empty_list_at(&self, name: &str) -> Option<usize> {
-        let (_, value) = self.entries.iter().find(|(key, _)| key.value == name)?;
-        let empty = value.get_ref().as_array().is_some_and(|list| list.is_empty());
-        empty.then(|| value.span().start)
+    /// Takes a key's value out of the table, of whatever type it is.
+    pub(crate) fn take(&mut self, key: &str) -> Option<Spanned<DeValue<'t>>> {
+        let at = self.entries.iter().position(|(name, _)| name.text == key)?;
+        Some(self.entries.remove(at).1)
     }
 
-    /// Takes a key out, whatever it holds.
-    pub(crate) fn take(&mut self, name: &str) -> Option<(usize, Spanned<DeValue<'t>>)> {
-        let at = self.entries.iter().position(|(key, _)| key.value == name)?;
-        let (key, value) = self.entries.remove(at);
-        Some((key.at, value))
-    }
-
-    /// Every entry that is left, as tables are.
-    pub(crate) fn into_entries(self) -> Vec<(Placed<String>, Spanned<DeValue<'t>>)> {
+    /// The entries that have not been taken.
+    pub(crate) fn into_entries(self) -> Vec<(Name, Spanned<DeValue<'t>>)> {
         self.entries
     }
 
-    /// A text that `read` understands.
-    pub(crate) fn text<T>(
+    /// Adds a fault for every key that has not been taken.
+    pub(crate) fn refuse_rest(self, faults: &mut Faults<'_>) {
+        for (name, _) in self.entries {
+            let cause = match is_private(&name.text) {
+                true => "private keys are not allowed in this file".to_owned(),
+                false => format!("unknown key {}", shown(&name.text)),
+            };
+            faults.add(name.at, cause, Some(suggestion(self.scope, &name.text)));
+        }
+    }
+}
+
+/// A table from which settings are read; what is not valid becomes a fault.
+pub(crate) struct Reader<'r, 't, 'f> {
+    pub(crate) table: &'r mut Table<'t>,
+    pub(crate) faults: &'r mut Faults<'f>,
+    /// This host's memory.
+    pub(crate) memory_bytes: u64,
+}
+
+impl Source for Reader<'_, '_, '_> {
+    fn one<T>(
         &mut self,
-        name: &'static str,
-        read: impl Fn(&str) -> Result<T, BadValue>,
-        faults: &mut Faults<'_>,
-    ) -> Option<Placed<T>> {
-        let (_, value) = self.take(name)?;
-        let example = example(self.scope, name);
-        element(name, &value, &example, &read, faults)
+        key: &'static Key,
+        read: impl Fn(&str, u64) -> Result<T, BadValue>,
+    ) -> Option<Setting<T>> {
+        let value = self.table.take(key.name)?;
+        self.element(key, &value, &read)
     }
 
-    /// A list of texts; a single text is a list of one.
-    pub(crate) fn list<T>(
+    fn many<T>(
         &mut self,
-        name: &'static str,
-        read: impl Fn(&str) -> Result<T, BadValue>,
-        faults: &mut Faults<'_>,
-    ) -> Option<Vec<Placed<T>>> {
-        let (_, value) = self.take(name)?;
-        let example = example(self.scope, name);
-        let read = |value: &Spanned<DeValue<'_>>, faults: &mut Faults<'_>| {
-            element(name, value, &example, &read, faults)
+        key: &'static Key,
+        read: impl Fn(&str, u64) -> Result<T, BadValue>,
+    ) -> Option<Vec<Setting<T>>> {
+        let value = self.table.take(key.name)?;
+        let list = match value.get_ref() {
+            DeValue::Array(list) => list.iter().collect(),
+            _ => vec![&value],
         };
-        Some(match value.get_ref() {
-            DeValue::Array(values) => {
-                values.iter().filter_map(|value| read(value, faults)).collect()
-            }
-            _ => read(&value, faults).into_iter().collect(),
-        })
+        if list.is_empty() && key.is_needed {
+            let hint = format!("omit {} to accept the default ones", key.name);
+            self.faults.add(
+                value.span().start,
+                format!("{}: the list is empty", key.name),
+                Some(hint),
+            );
+        }
+        Some(list.into_iter().filter_map(|value| self.element(key, value, &read)).collect())
     }
+}
 
-    /// `true` or `false`.
-    pub(crate) fn switch(
+impl Reader<'_, '_, '_> {
+    fn element<T>(
         &mut self,
-        name: &'static str,
-        faults: &mut Faults<'_>,
-    ) -> Option<Placed<bool>> {
-        let (_, value) = self.take(name)?;
+        key: &Key,
+        value: &Spanned<DeValue<'_>>,
+        read: &impl Fn(&str, u64) -> Result<T, BadValue>,
+    ) -> Option<Setting<T>> {
         let at = value.span().start;
-        match value.get_ref() {
-            DeValue::Boolean(value) => Some(Placed { value: *value, at }),
-            other => {
-                let hint = format!("as in {name} = true, without quotes");
-                wrong_type(name, other, "true or false", &value.span(), hint, faults);
+        let text = match (value.get_ref(), key.kind) {
+            (DeValue::String(text), Kind::Text | Kind::List) => text.to_string(),
+            (DeValue::Boolean(value), Kind::Switch) => value.to_string(),
+            (DeValue::Integer(number), Kind::Number) => number.to_string(),
+            // A fragment of a broken line is not what was meant.
+            _ if self.faults.is_broken(at) => return None,
+            (other, _) => {
+                wrong_type(key, other, &value.span(), self.faults);
+                return None;
+            }
+        };
+        match read(&text, self.memory_bytes) {
+            Ok(value) => Some(Setting { value, text, at: Some(at) }),
+            Err(_) if self.faults.is_broken(at) => None,
+            Err(BadValue { cause, hint }) => {
+                self.faults.add(at, format!("{}: {cause}", key.name), Some(hint));
                 None
             }
         }
     }
-
-    /// A whole number that `read` understands.
-    pub(crate) fn number<T>(
-        &mut self,
-        name: &'static str,
-        read: impl Fn(&str) -> Result<T, BadValue>,
-        faults: &mut Faults<'_>,
-    ) -> Option<Placed<T>> {
-        let (_, value) = self.take(name)?;
-        let at = value.span().start;
-        match value.get_ref() {
-            DeValue::Integer(number) => match read(&number.to_string()) {
-                Ok(value) => return Some(Placed { value, at }),
-                Err(BadValue { cause, hint }) => {
-                    faults.add(at, format!("{name}: {cause}"), Some(hint));
-                }
-            },
-            // What there is of it is not what was meant.
-            _ if faults.is_broken(at) => {}
-            other => {
-                let hint = format!("as in {}, without quotes", example(self.scope, name));
-                wrong_type(name, other, "a whole number", &value.span(), hint, faults);
-            }
-        }
-        None
-    }
-
-    /// Notes every key that nobody has taken.
-    pub(crate) fn refuse_rest(self, faults: &mut Faults<'_>) {
-        for (key, _) in self.entries {
-            let cause = match is_private(&key.value) {
-                true => "a private key does not belong into this file".to_owned(),
-                false => format!("unknown key {}", shown(&key.value)),
-            };
-            faults.add(key.at, cause, Some(way_out(self.scope, &key.value)));
-        }
-    }
 }
 
-fn element<T>(
-    name: &str,
-    value: &Spanned<DeValue<'_>>,
-    example: &str,
-    read: &impl Fn(&str) -> Result<T, BadValue>,
-    faults: &mut Faults<'_>,
-) -> Option<Placed<T>> {
-    let at = value.span().start;
-    match value.get_ref() {
-        DeValue::String(text) => match read(text) {
-            Ok(value) => return Some(Placed { value, at }),
-            // What there is of it is not what was meant.
-            Err(_) if faults.is_broken(at) => {}
-            Err(BadValue { cause, hint }) => {
-                faults.add(at, format!("{name}: {cause}"), Some(hint));
-            }
-        },
-        other => {
-            let hint = format!("in quotes, as in {example}");
-            wrong_type(name, other, "a text", &value.span(), hint, faults);
-        }
-    }
-    None
-}
-
-fn wrong_type(
-    name: &str,
-    found: &DeValue<'_>,
-    wanted: &str,
-    span: &Range<usize>,
-    hint: String,
-    faults: &mut Faults<'_>,
-) {
+fn wrong_type(key: &Key, found: &DeValue<'_>, span: &Range<usize>, faults: &mut Faults<'_>) {
     let found = match found {
-        DeValue::String(text) => format!("{} is a text", shown(text)),
+        DeValue::String(text) => format!("{} is a string", shown(text)),
         DeValue::Integer(number) => format!("{} is a number", shown(number.to_string())),
         DeValue::Float(number) => format!("{} is a number", shown(number.to_string())),
-        DeValue::Boolean(value) => format!("`{value}` is true or false"),
+        DeValue::Boolean(value) => format!("`{value}` is a boolean"),
         DeValue::Datetime(date) => format!("{} is a date", shown(date.to_string())),
-        DeValue::Array(_) => "this is a list".to_owned(),
-        DeValue::Table(_) => "this is a table".to_owned(),
+        DeValue::Array(_) => "found a list".to_owned(),
+        DeValue::Table(_) => "found a table".to_owned(),
     };
-    faults.add(span.start, format!("{name}: {found}, {wanted} belongs here"), Some(hint));
+    let (wanted, hint) = match key.kind {
+        Kind::Text | Kind::List => ("a string", format!("use quotes, as in {}", key.line())),
+        Kind::Number => ("a whole number", format!("as in {}, without quotes", key.line())),
+        Kind::Switch => ("true or false", format!("as in {}, without quotes", key.line())),
+    };
+    faults.add(span.start, format!("{}: {found}, expected {wanted}", key.name), Some(hint));
 }
 
-/// A line that is right.
-fn example(scope: Scope, name: &str) -> String {
-    keys::find(scope, name).map_or_else(String::new, |key| key.example.to_owned())
+fn keys(scope: Scope) -> &'static [Key] {
+    match scope {
+        Scope::Global => Settings::KEYS,
+        Scope::Peer => PeerSettings::KEYS,
+    }
 }
 
-/// What to do about an unknown key: it stands in the wrong table, or another one was meant.
-fn way_out(scope: Scope, name: &str) -> String {
+/// What to do about an unknown key: it is in the wrong table, or another one was meant.
+fn suggestion(scope: Scope, name: &str) -> String {
     let other = if scope == Scope::Global { Scope::Peer } else { Scope::Global };
-    if keys::find(other, name).is_some() {
+    if keys(other).iter().any(|key| key.name == name) {
         return match other {
-            Scope::Peer => format!("{name} belongs into a [peer.NAME]"),
+            Scope::Peer => format!("{name} belongs in a [peer.NAME]"),
             Scope::Global => format!("{name} belongs before the first [peer.NAME]"),
         };
     }
     if scope == Scope::Global && ["peers", "Peer"].contains(&name) {
         return "did you mean [peer.NAME]?".into();
     }
-    let likeness =
-        |key: &&Key| strsim::jaro_winkler(key.name, &name.to_lowercase().replace('_', "-"));
-    let near = KEYS
-        .iter()
-        .filter(|key| key.scope == scope)
-        .max_by(|one, two| likeness(one).total_cmp(&likeness(two)));
-    match near.filter(|key| likeness(key) >= ALIKE) {
+    let normal = name.to_lowercase().replace('_', "-");
+    let similarity = |key: &&Key| strsim::jaro_winkler(key.name, &normal);
+    let nearest = keys(scope).iter().max_by(|one, two| similarity(one).total_cmp(&similarity(two)));
+    match nearest.filter(|key| similarity(key) >= SIMILARITY_MIN) {
         Some(key) => format!("did you mean {}?", key.name),
         None => {
-            let names = KEYS.iter().filter(|key| key.scope == scope).map(|key| key.name);
-            format!("one of {}", names.collect::<Vec<_>>().join(", "))
+            let names: Vec<_> = keys(scope).iter().map(|key| key.name).collect();
+            format!("expected one of {}", names.join(", "))
         }
     }
 }

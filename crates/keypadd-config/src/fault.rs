@@ -1,25 +1,25 @@
-//! What is wrong with a file, and where. Knows lines and columns, not the file's name.
+//! Collects what is wrong with a file, each fault with its line and column. Knows no file names.
 
 use std::collections::BTreeSet;
 use std::fmt;
 
 use crate::quote::one_line;
 
-/// One thing that is wrong, or worth a warning.
+/// An error or a warning.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// The line, from 1.
     pub line: usize,
     /// The column in characters, from 1.
     pub column: usize,
-    /// What it is, with the value.
+    /// What is wrong, with the value.
     pub cause: String,
-    /// The way out, where there is one.
+    /// How to fix it.
     pub hint: Option<String>,
 }
 
 impl fmt::Display for Fault {
-    /// `LINE:COLUMN: cause`, the way out on a second line; never a private key.
+    /// `LINE:COLUMN: cause`, the hint on a second line; never a private key.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}: {}", self.line, self.column, one_line(&self.cause))?;
         match &self.hint {
@@ -29,12 +29,12 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Collects faults by their place in a text.
+/// The faults of a text.
 #[derive(Debug)]
 pub(crate) struct Faults<'t> {
     text: &'t str,
     found: Vec<(usize, Fault)>,
-    /// Lines that are no TOML: what they hold is not worth a second complaint.
+    /// Lines that are not TOML; they are reported once.
     broken: BTreeSet<usize>,
 }
 
@@ -43,21 +43,21 @@ impl<'t> Faults<'t> {
         Self { text, found: Vec::new(), broken: BTreeSet::new() }
     }
 
-    /// Notes a fault at this byte; a place inside a character or past the end counts as the last before.
+    /// Adds a fault at this byte, rounded down to the start of a character.
     pub(crate) fn add(&mut self, at: usize, cause: impl Into<String>, hint: Option<String>) {
         let (line, column) = self.place(at);
         self.found.push((at, Fault { line, column, cause: cause.into(), hint }));
     }
 
-    /// Notes that the line of this byte is no TOML. One slip makes a parser stumble several times; its first
-    /// complaint is the useful one.
+    /// Marks the line of this byte as not TOML. One mistake can cause several parse errors; the
+    /// first is the useful one.
     pub(crate) fn add_broken(&mut self, at: usize, cause: &str) {
         if self.broken.insert(self.place(at).0) {
             self.add(at, cause, None);
         }
     }
 
-    /// Whether the line of this byte is no TOML.
+    /// Whether the line of this byte is not TOML.
     pub(crate) fn is_broken(&self, at: usize) -> bool {
         self.broken.contains(&self.place(at).0)
     }

@@ -1,8 +1,7 @@
-//! The configuration file: from text to settings that make sense together.
+//! Reads the configuration file into checked settings, and parses the values that file and command
+//! line share.
 //!
-//! Also what command line and file have in common: the texts of values and how text from outside may be
-//! repeated. Knows no files, sockets or processes: the program reads the file, and says what is
-//! wrong with it.
+//! Text in, settings or faults out: knows no files, sockets, processes or clocks.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -10,12 +9,15 @@ mod changes;
 mod config;
 mod document;
 mod fault;
-pub mod keys;
+mod key;
 mod peer;
 pub mod quote;
+mod settings;
 pub mod values;
 
 pub use changes::Changes;
-pub use config::{CONNECT_TIMEOUT, Config, DRAIN_TIMEOUT, KeyPlace, POOL_BUDGET_BYTES, Refused};
+pub use config::{Config, KeyPlace, Refused};
 pub use fault::Fault;
-pub use peer::{Dialled, Incoming, Peer};
+pub use key::{Flag, Key, Kind, Reload, Scope};
+pub use peer::{Incoming, Outgoing, Peer};
+pub use settings::{PeerSettings, Setting, Settings, Shown, Source, values_of};

@@ -1,101 +1,107 @@
-//! One `[peer.NAME]`: who it is, whether it comes in, is dialled, or both; and what peers may not have in
-//! common.
+//! Reads the `[peer.NAME]` tables: who each peer is, whether it connects to this host, this host
+//! connects to it, or both; and checks what no two peers may share.
 
 use std::collections::HashMap;
 
-use keypadd_keystream::Suite;
+use keypadd_keystream::{Class, Suite};
 use keypadd_provider::{KeyExchange, PublicKey};
-use keypadd_tunnel::{
-    BenchForward, DynamicForward, Forward, Listen, ListenPermit, Permit, ServerAddress,
-};
+use keypadd_tunnel::{DynamicForward, Forward, Listen, ListenPermit, Permit, ServerAddress};
+use toml::Spanned;
+use toml::de::DeValue;
 
-use crate::config::{Globals, values_of};
-use crate::document::{Placed, Table};
+use crate::document::{Name, Reader, Table};
 use crate::fault::Faults;
-use crate::quote::shown;
-use crate::values;
+use crate::key::Scope;
+use crate::quote::{is_private, shown};
+use crate::settings::{PeerSettings, Setting, Settings, values_of};
+use crate::values::{self, BadValue};
 
 /// A peer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Peer {
-    /// What it is called in logs and metrics.
+    /// Its name in logs and metrics.
     pub name: String,
-    /// Its key.
+    /// Its public key.
     pub key: PublicKey,
-    /// Pool memory that its connections may hold together, if that is limited.
+    /// Limit of pool memory for all its sessions together.
     pub pool_budget_bytes: Option<usize>,
-    /// What it may do where it may come in.
+    /// What it may do, if it may connect to this host.
     pub incoming: Option<Incoming>,
-    /// How it is dialled where it is.
-    pub dialled: Option<Dialled>,
+    /// How this host connects to it, if it does.
+    pub outgoing: Option<Outgoing>,
 }
 
-/// What a peer may do that comes in.
+/// What a peer that connects to this host may do.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Incoming {
-    /// What it may reach.
+    /// What it may connect to.
     pub permit_open: Vec<Permit>,
-    /// Where it may listen here.
+    /// Where it may listen.
     pub permit_listen: Vec<ListenPermit>,
 }
 
-/// How a peer is dialled, and for what.
+/// How to connect to a peer, and what to forward.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Dialled {
-    /// Where it is.
+pub struct Outgoing {
+    /// Its address.
     pub endpoint: ServerAddress,
-    /// The suite offered.
+    /// The suite to offer.
     pub suite: Suite,
-    /// The key exchange offered.
+    /// The key exchange to offer.
     pub kex: KeyExchange,
-    /// What is forwarded through it.
+    /// The forwards.
     pub forwards: Vec<Forward>,
 }
 
-/// A peer's table before it is read.
-pub(crate) struct PeerEntry<'t> {
-    pub(crate) name: Placed<String>,
-    pub(crate) table: Table<'t>,
+/// What peers are read with.
+pub(crate) struct Context<'c, 'f> {
+    pub(crate) settings: &'c Settings,
+    /// Whether the file has a `listen`, valid or not.
+    pub(crate) listens: bool,
+    pub(crate) faults: &'c mut Faults<'f>,
+    pub(crate) warnings: &'c mut Faults<'f>,
 }
 
-impl Globals {
-    /// Reads all peers, and holds them against each other.
-    pub(crate) fn settle_peers(
-        &self,
-        entries: Vec<PeerEntry<'_>>,
-        faults: &mut Faults<'_>,
-        warnings: &mut Faults<'_>,
-    ) -> Vec<Peer> {
+/// A legacy suite must be allowed explicitly.
+pub(crate) fn refuse_legacy(settings: &Settings, suite: &Setting<Suite>, faults: &mut Faults<'_>) {
+    if suite.value.class() == Class::Legacy && !settings.allow_legacy.value {
+        let cause = format!("suite: `{}` is insecure (legacy)", suite.value);
+        let hint = "choose aes-256-gcm, or set allow-legacy = true if you must use it";
+        faults.add(place(suite), cause, Some(hint.into()));
+    }
+}
+
+impl Context<'_, '_> {
+    /// Reads all peers and checks them against each other.
+    pub(crate) fn peers(&mut self, value: Spanned<DeValue<'_>>) -> Vec<Peer> {
         let mut peers = Vec::new();
         let mut keys: HashMap<PublicKey, String> = HashMap::new();
         let mut listeners = Vec::new();
-        for PeerEntry { name, table } in entries {
-            let Some(read) = self.settle_peer(name, table, faults, warnings) else { continue };
+        for (name, table) in self.tables(value) {
+            let Some(read) = self.peer(name, table) else { continue };
             if let Some(earlier) = keys.insert(read.peer.key, read.peer.name.clone()) {
-                let cause = format!("public-key: peer {} has the same", shown(earlier));
-                let hint = "each peer has a key of its own; one table may have both an endpoint and permits";
-                faults.add(read.key_at, cause, Some(hint.into()));
+                let cause = format!("public-key: peer {} has the same key", shown(earlier));
+                let hint = "give each peer its own key; one table can have an endpoint and permits";
+                self.faults.add(read.key_at, cause, Some(hint.into()));
             }
-            for Placed { value: forward, at } in read.forwards {
-                // Where another host listens is that host's matter, but once is enough there too.
+            for Setting { value: forward, at, .. } in read.forwards {
+                // The same address of two other hosts is not the same address.
                 let (kind, there, listen) = match forward {
                     Forward::Local(forward) => ("local", None, forward.listen),
-                    Forward::Dynamic(forward) => {
-                        let DynamicForward { bind, port } = forward;
+                    Forward::Dynamic(DynamicForward { bind, port }) => {
                         ("dynamic", None, Listen::Tcp { bind, port })
                     }
-                    Forward::Bench(forward) => {
-                        let BenchForward { bind, port } = forward;
-                        ("bench", None, Listen::Tcp { bind, port })
-                    }
                     Forward::Remote(forward) => ("remote", Some(read.peer.key), forward.listen),
+                    // Not in a file.
+                    Forward::Bench(_) => continue,
                 };
                 if matches!(listen, Listen::Tcp { port: 0, .. }) {
                     continue;
                 }
                 if listeners.contains(&(there, listen.clone())) {
-                    let cause = format!("{kind}: `{listen}` is listened on twice");
-                    faults.add(at, cause, Some("choose another place for one of them".into()));
+                    let cause = format!("{kind}: another forward already listens on `{listen}`");
+                    let hint = "choose another address for one of them";
+                    self.faults.add(at.unwrap_or_default(), cause, Some(hint.into()));
                 }
                 listeners.push((there, listen));
             }
@@ -104,125 +110,133 @@ impl Globals {
         peers
     }
 
-    fn settle_peer(
-        &self,
-        name: Placed<String>,
-        mut table: Table<'_>,
-        faults: &mut Faults<'_>,
-        warnings: &mut Faults<'_>,
-    ) -> Option<ReadPeer> {
-        let called = shown(&name.value);
-        let (has_key, dials) = (table.has("public-key"), table.has("endpoint"));
-        let key = table.text("public-key", values::public_key, faults);
-        let endpoint = table.text("endpoint", values::server, faults);
-        let budget = |text: &str| values::pool_budget(text, u64::MAX);
-        let pool_budget = table.text("pool-budget", budget, faults);
+    /// The tables of `[peer.NAME]`.
+    fn tables<'t>(&mut self, peers: Spanned<DeValue<'t>>) -> Vec<(Name, Table<'t>)> {
+        const CAUSE: &str = "peer: expected a table for each peer";
+        let at = peers.span().start;
+        let DeValue::Table(peers) = peers.into_inner() else {
+            if !self.faults.is_broken(at) {
+                let hint = "as in [peer.laptop], one table for each peer";
+                self.faults.add(at, CAUSE, Some(hint.into()));
+            }
+            return Vec::new();
+        };
+        let mut tables = Vec::new();
+        for (name, value) in Table::new(Scope::Peer, peers).into_entries() {
+            if let Err(BadValue { cause, hint }) = values::peer_name(&name.text) {
+                self.faults.add(name.at, cause, Some(hint));
+            }
+            match value.into_inner() {
+                DeValue::Table(table) => tables.push((name, Table::new(Scope::Peer, table))),
+                _ if self.faults.is_broken(name.at) => {}
+                _ => {
+                    let named = if is_private(&name.text) { "NAME" } else { &name.text };
+                    let hint = format!("as in [peer.{named}], with its keys on the lines below");
+                    self.faults.add(name.at, CAUSE, Some(hint));
+                }
+            }
+        }
+        tables
+    }
+
+    fn peer(&mut self, name: Name, mut table: Table<'_>) -> Option<ReadPeer> {
+        let called = shown(&name.text);
+        let Self { settings, listens, faults, warnings } = self;
+        let (has_key, has_endpoint) = (table.has("public-key"), table.has("endpoint"));
         let permit = ["permit-open", "permit-listen"]
             .into_iter()
-            .find_map(|name| Some((name, table.value_at(name)?)));
-        let permit_open = table.list("permit-open", values::permit, faults);
-        let permit_listen = table.list("permit-listen", values::listen_permit, faults);
-        for only_dialled in ["local", "remote", "dynamic", "suite", "kex"] {
-            if let Some(at) = table.value_at(only_dialled).filter(|_| !dials) {
-                let cause = format!("{only_dialled}: peer {called} is not dialled");
-                let hint = match only_dialled {
-                    "local" | "remote" | "dynamic" => {
-                        "give it an endpoint, as in endpoint = \"lab.example:4433\""
+            .find_map(|permit| Some((permit, table.value_at(permit)?)));
+        let forwards_given = ["local", "remote", "dynamic"].iter().any(|name| table.has(name));
+        for outgoing_only in ["local", "remote", "dynamic", "suite", "kex"] {
+            if let Some(at) = table.value_at(outgoing_only).filter(|_| !has_endpoint) {
+                let cause = format!("{outgoing_only}: peer {called} has no endpoint");
+                let hint = match outgoing_only {
+                    "suite" | "kex" => {
+                        "the connecting side chooses; set what to accept before the first [peer.NAME]"
                     }
-                    _ => {
-                        "who comes in chooses; what is accepted stands before the first [peer.NAME]"
-                    }
+                    _ => "add an endpoint, as in endpoint = \"lab.example:4433\"",
                 };
                 faults.add(at, cause, Some(hint.into()));
             }
         }
-        let forwards_given = ["local", "remote", "dynamic"].iter().any(|name| table.has(name));
-        let forwards = take_forwards(&mut table, faults);
-        let suite = table.text("suite", values::suite, faults);
-        if let Some(suite) = &suite {
-            self.refuse_legacy(suite, faults);
+        let mut reader = Reader { table: &mut table, faults, memory_bytes: u64::MAX };
+        let own = PeerSettings::take(&mut reader);
+        table.refuse_rest(faults);
+        if let Some(suite) = &own.suite {
+            refuse_legacy(settings, suite, faults);
         }
-        let kex = table.text("kex", values::kex, faults);
-        let comes_in = !dials || permit.is_some();
         if !has_key {
-            let hint = "`keypadd pubkey`, run on the other host, prints it";
+            let hint = "run `keypadd pubkey` on the other host to print it";
             faults.add(name.at, format!("peer {called} has no public-key"), Some(hint.into()));
         }
-        if comes_in && !self.listens {
-            let (at, cause, hint) = match permit.filter(|_| dials) {
+        let may_connect = !has_endpoint || permit.is_some();
+        if may_connect && !*listens {
+            let (at, cause, hint) = match permit.filter(|_| has_endpoint) {
                 Some((permit, at)) => (
                     at,
-                    format!("{permit}: peer {called} cannot come in: there is no listen"),
-                    "add listen = \"[::]:4433\" before the first [peer.NAME], or leave the permit out",
+                    format!("{permit}: peer {called} cannot connect to this host without a listen"),
+                    "add listen = \"[::]:4433\" before the first [peer.NAME], or remove the permit",
                 ),
                 None => (
                     name.at,
-                    format!(
-                        "peer {called} has no endpoint, and cannot come in: there is no listen"
-                    ),
-                    "add listen = \"[::]:4433\" before the first [peer.NAME], or give it an endpoint",
+                    format!("peer {called} has no endpoint, and there is no listen"),
+                    "add an endpoint, or listen = \"[::]:4433\" before the first [peer.NAME]",
                 ),
             };
             faults.add(at, cause, Some(hint.into()));
         }
-        if dials && !forwards_given && !comes_in {
+        if has_endpoint && !forwards_given && !may_connect {
             let hint = "for example local = [\"2222:localhost:22\"]";
-            warnings.add(
-                name.at,
-                format!("peer {called} is dialled, and nothing is forwarded"),
-                Some(hint.into()),
-            );
-        }
-        table.refuse_rest(faults);
-        let incoming = Incoming {
-            permit_open: permit_open.map_or_else(|| self.permit_open.clone(), values_of),
-            permit_listen: permit_listen.map_or_else(|| self.permit_listen.clone(), values_of),
-        };
-        if comes_in && incoming.permit_open.is_empty() && incoming.permit_listen.is_empty() {
-            let hint = "for example permit-open = [\"localhost:22\"]";
-            let cause = format!("peer {called} can come in and reach nothing");
+            let cause = format!("peer {called} has an endpoint but no forwards");
             warnings.add(name.at, cause, Some(hint.into()));
         }
-        let key = key?;
-        let dialled = endpoint.map(|endpoint| Dialled {
+        let incoming = Incoming {
+            permit_open: permits(&own.permit_open, &settings.permit_open),
+            permit_listen: permits(&own.permit_listen, &settings.permit_listen),
+        };
+        if may_connect && incoming.permit_open.is_empty() && incoming.permit_listen.is_empty() {
+            let hint = "for example permit-open = [\"localhost:22\"]";
+            let cause = format!("peer {called} may connect to this host but has no permits");
+            warnings.add(name.at, cause, Some(hint.into()));
+        }
+        let (first_suite, first_kex) =
+            (settings.suite.iter().flatten(), settings.kex.iter().flatten());
+        let suite = own.suite.iter().chain(first_suite).map(|suite| suite.value).next();
+        let kex = own.kex.iter().chain(first_kex).map(|kex| kex.value).next();
+        let forwards = own.forwards();
+        let key = own.public_key?;
+        let outgoing = own.endpoint.map(|endpoint| Outgoing {
             endpoint: endpoint.value,
-            suite: suite.map_or_else(|| self.suite_offered(), |suite| suite.value),
-            kex: kex.map_or_else(|| self.kex_offered(), |kex| kex.value),
-            forwards: forwards.iter().map(|forward| forward.value.clone()).collect(),
+            suite: suite.unwrap_or_default(),
+            kex: kex.unwrap_or_default(),
+            forwards: values_of(&forwards),
         });
         Some(ReadPeer {
+            key_at: place(&key),
             peer: Peer {
-                name: name.value,
+                name: name.text,
                 key: key.value,
-                pool_budget_bytes: pool_budget.map(|size| size.value),
-                incoming: comes_in.then_some(incoming),
-                dialled,
+                pool_budget_bytes: own.pool_budget.map(|size| size.value),
+                incoming: may_connect.then_some(incoming),
+                outgoing,
             },
-            key_at: key.at,
             forwards,
         })
     }
 }
 
-/// A peer with the places that others are held against.
+/// A peer with the places of what others must not share.
 struct ReadPeer {
     peer: Peer,
     key_at: usize,
-    forwards: Vec<Placed<Forward>>,
+    forwards: Vec<Setting<Forward>>,
 }
 
-/// The forwards of a table, of all kinds.
-fn take_forwards(table: &mut Table<'_>, faults: &mut Faults<'_>) -> Vec<Placed<Forward>> {
-    let local = |text: &str| values::local_forward(text).map(Forward::Local);
-    let remote = |text: &str| values::remote_forward(text).map(Forward::Remote);
-    let dynamic = |text: &str| values::dynamic_forward(text).map(Forward::Dynamic);
-    [
-        table.list("local", local, faults),
-        table.list("remote", remote, faults),
-        table.list("dynamic", dynamic, faults),
-    ]
-    .into_iter()
-    .flatten()
-    .flatten()
-    .collect()
+fn place<T>(setting: &Setting<T>) -> usize {
+    setting.at.unwrap_or_default()
+}
+
+/// A peer's own list, else the global one.
+fn permits<T: Clone>(own: &Option<Vec<Setting<T>>>, global: &Option<Vec<Setting<T>>>) -> Vec<T> {
+    own.as_ref().or(global.as_ref()).map_or_else(Vec::new, |permits| values_of(permits))
 }

@@ -1,24 +1,23 @@
-//! Text from outside as it may be repeated: quoted, cut, on one line, and never a private key, wherever
-//! one was pasted. Knows what keys look like and nothing else.
+//! Quotes untrusted text for messages: truncated, on one line, control characters escaped, private
+//! keys redacted wherever they were pasted.
 
 use std::borrow::Cow;
 
-/// Longest value repeated back to the user, in characters.
+/// Longest quoted value, in characters.
 const SHOWN_CHARS: usize = 80;
 
-/// What unencrypted Ed25519 keys in PKCS#8 begin with in base64 (RFC 8410 section 7, versions 1
-/// and 2), as far as the text is the same for every key.
+/// First characters of unencrypted Ed25519 keys in PKCS#8, in base64 (RFC 8410 section 7, versions
+/// 1 and 2), as far as they are the same for every key.
 const PKCS8_STARTS: [&str; 2] = ["MC4CAQAwBQYDK2Vw", "CAQEwBQYDK2Vw"];
 
-/// Base64 of this length is part of a key and not a word.
+/// Base64 of this length is part of a key rather than a word.
 const BASE64_RUN: usize = 13;
 
-/// A value from outside as it may be repeated: quoted, cut, control characters escaped, and anything
-/// that may hold a private key left out.
+/// Quotes a value: truncated, control characters escaped, omitted if it may hold a private key.
 pub fn shown(value: impl AsRef<str>) -> String {
     let value = value.as_ref();
     if is_private(value) {
-        return "a private key (not repeated here)".to_owned();
+        return "a private key (not shown)".to_owned();
     }
     let mut text: String = value.chars().take(SHOWN_CHARS).flat_map(escaped).collect();
     if value.chars().nth(SHOWN_CHARS).is_some() {
@@ -32,14 +31,13 @@ pub fn is_private(value: &str) -> bool {
     value.contains("PRIVATE KEY") || PKCS8_STARTS.iter().any(|start| value.contains(start))
 }
 
-/// A message as it may be printed: it may quote another error's text, and whatever that holds, it stays one
-/// line without a private key.
+/// Makes a message, which may quote another error, one line without a private key.
 pub fn one_line(text: &str) -> String {
     redacted(text).chars().flat_map(escaped).collect()
 }
 
-/// The last line of defence: a cause or hint that quotes a private key ends where the key begins.
-/// Naming PEM's first line, as a hint does, quotes nothing; base64 after it does.
+/// Cuts a message where it quotes a private key. PEM's first line alone, as a hint may name it, is
+/// not a key; base64 after it is.
 fn redacted(text: &str) -> Cow<'_, str> {
     let markers = PKCS8_STARTS.iter().chain(&["PRIVATE KEY"]);
     let quotes = |at: &usize| {

@@ -1,5 +1,5 @@
-//! clap's refusals in our own form: one line that names the flag and the value, one with the way out,
-//! exit 2. Help and the version, which clap also returns as errors, are printed here.
+//! Rewrites clap's errors as ours: one line that names the flag and the value, one with a hint,
+//! exit 2. Also prints help and the version, which clap returns as errors.
 
 use std::error::Error as StdError;
 
@@ -10,14 +10,14 @@ use super::Cli;
 use super::values::BadValue;
 use crate::error::{Error, Exit, is_private, shown};
 
-/// Prints what was asked for, or turns clap's error into ours.
+/// Prints help or the version, or converts clap's error.
 pub(super) fn explain<T>(error: &clap::Error) -> Result<Option<T>, Error> {
     let wrong = |cause: String| Error::new(Exit::Usage, cause);
     let flag = flag_name(error, ContextKind::InvalidArg);
     let value = text(error, ContextKind::InvalidValue).unwrap_or_default();
     Err(match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            // A reader that has gone away, such as `head`, is not a failure.
+            // A reader such as `head` may have closed its end.
             let _ = error.print();
             return Ok(None);
         }
@@ -35,8 +35,8 @@ pub(super) fn explain<T>(error: &clap::Error) -> Result<Option<T>, Error> {
         ErrorKind::UnknownArgument => {
             let given = text(error, ContextKind::InvalidArg).unwrap_or_default();
             if is_private(given) {
-                return Err(wrong("a private key does not belong on the command line".into())
-                    .hint("--key names the file it is in"));
+                return Err(wrong("private keys are not allowed on the command line".into())
+                    .hint("use --key to name the file that holds it"));
             }
             let thing = if given.starts_with('-') { "flag" } else { "argument" };
             let unknown = wrong(format!("unknown {thing} {}", shown(given)));
@@ -47,19 +47,19 @@ pub(super) fn explain<T>(error: &clap::Error) -> Result<Option<T>, Error> {
         }
         ErrorKind::ValueValidation => match error.source().and_then(|e| e.downcast_ref()) {
             Some(BadValue { cause, hint }) => wrong(format!("{flag}: {cause}")).hint(hint),
-            None => wrong(format!("{flag}: {} cannot be used", shown(value))).hint(help_line()),
+            None => wrong(format!("{flag}: {} is not valid", shown(value))).hint(help_line()),
         },
         ErrorKind::InvalidValue if value.is_empty() => {
-            wrong(format!("{flag} needs a value")).hint(choices(error))
+            wrong(format!("{flag} requires a value")).hint(choices(error))
         }
         ErrorKind::InvalidValue => {
-            wrong(format!("{flag}: {} is not a choice", shown(value))).hint(choices(error))
+            wrong(format!("{flag}: {} is not a valid value", shown(value))).hint(choices(error))
         }
         ErrorKind::MissingRequiredArgument => wrong(format!("{flag} is missing")).hint(help_line()),
         ErrorKind::ArgumentConflict => {
             let other = flag_name(error, ContextKind::PriorArg);
             let twice = format!("{flag} is given twice");
-            let both = format!("{flag} and {other} exclude each other");
+            let both = format!("{flag} and {other} cannot be used together");
             wrong(if flag == other { twice } else { both }).hint(help_line())
         }
         _ => {
@@ -70,7 +70,7 @@ pub(super) fn explain<T>(error: &clap::Error) -> Result<Option<T>, Error> {
     })
 }
 
-/// The flag as the user typed it, or the variable that set it; clap says `--pool <MODE>` for either.
+/// The flag as typed, or the variable that set it; clap names both `--pool <MODE>`.
 fn flag_name(error: &clap::Error, kind: ContextKind) -> String {
     let Some(full) = text(error, kind) else { return "a value".into() };
     let flag = full.split(' ').next().unwrap_or_default().trim_end_matches("...");
@@ -94,14 +94,14 @@ fn flag_name(error: &clap::Error, kind: ContextKind) -> String {
     }
 }
 
-/// `L` for `local`.
+/// The letter of a flag, such as `L` for `local`.
 fn short_of(name: &str) -> Option<char> {
     let command = Cli::command();
     let mut flags = command.get_subcommands().flat_map(clap::Command::get_arguments);
     flags.find(|flag| flag.get_long() == Some(name)).and_then(clap::Arg::get_short)
 }
 
-/// A piece of clap's context; of a list, the first entry.
+/// A part of clap's context; of a list, the first entry.
 fn text(error: &clap::Error, kind: ContextKind) -> Option<&str> {
     match error.get(kind)? {
         ContextValue::String(text) => Some(text),
@@ -110,7 +110,7 @@ fn text(error: &clap::Error, kind: ContextKind) -> Option<&str> {
     }
 }
 
-/// The command that was probably meant: clap puts the likeliest last.
+/// The command that was probably meant: clap puts the most likely one last.
 fn nearest(error: &clap::Error) -> Option<&str> {
     match error.get(ContextKind::SuggestedSubcommand)? {
         ContextValue::Strings(texts) => texts.last().map(String::as_str),
@@ -118,24 +118,24 @@ fn nearest(error: &clap::Error) -> Option<&str> {
     }
 }
 
-/// What may stand there, where clap knows it.
+/// The valid values, if clap knows them.
 fn choices(error: &clap::Error) -> String {
     match error.get(ContextKind::ValidValue) {
         Some(ContextValue::Strings(values)) if !values.is_empty() => {
-            format!("one of {}", values.join(", "))
+            format!("expected one of {}", values.join(", "))
         }
         _ => help_line(),
     }
 }
 
-/// Where to read on: the help of the verb that was meant.
+/// Points to the help of the command.
 fn help_line() -> String {
     let Meant { typed, command } = Meant::read();
-    let what = if command.get_name() == "keypadd" { "the commands" } else { "its flags" };
-    format!("`{typed} --help` shows {what} and an example")
+    let what = if command.get_name() == "keypadd" { "the commands" } else { "the flags" };
+    format!("see `{typed} --help` for {what} and an example")
 }
 
-/// The command that was meant, as far as the arguments name one: `bench terminal`, `bench`, or none.
+/// The command named by the arguments: `bench terminal`, `bench`, or none.
 struct Meant {
     typed: String,
     command: clap::Command,
@@ -153,13 +153,13 @@ impl Meant {
         Self { typed, command }
     }
 
-    /// What stands behind it: a command, or what the help calls it.
+    /// What its subcommands are called in help.
     fn kind(&self) -> String {
         self.command.get_subcommand_value_name().unwrap_or("COMMAND").to_lowercase()
     }
 
     fn choices(&self) -> String {
         let names: Vec<_> = self.command.get_subcommands().map(clap::Command::get_name).collect();
-        format!("one of {}; `{} --help` explains them", names.join(", "), self.typed)
+        format!("expected one of {}; see `{} --help`", names.join(", "), self.typed)
     }
 }

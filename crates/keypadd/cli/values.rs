@@ -1,38 +1,31 @@
-//! What only a command line has: peers of `--allow`, switches, this host's memory as a bound. Everything
-//! that a configuration file can say as well is read by `keypadd-config`. `usage` puts the flag's name in
-//! front of what is wrong.
+//! Parses the values that only the command line has; those that a configuration file has too are
+//! parsed by `keypadd-config`. `usage` puts the flag's name in front of an error.
 
 use std::num::NonZeroU64;
 use std::time::Duration;
 
 use keypadd_bench::{Exchange, Paper};
-use keypadd_config::values as config;
-use keypadd_config::values::peer_name;
 pub(super) use keypadd_config::values::{
-    BadValue, cipher_backend, congestion, cpu_percent, drain_timeout, duration, dynamic_forward,
-    kex, listen_permit, local_forward, log_filter, loops, max_forwards, path, permit, pool_mode,
-    public_key, remote_forward, server, socket, spin, suite, target,
+    BadValue, cipher_backend, congestion, duration, kex, loops, path, public_key, server, spin,
+    switch, target,
 };
+use keypadd_config::values::{bad, peer_name, pool_budget_of_host};
 use keypadd_keystream::{MeasureSuite, Protection, Suite};
 use keypadd_provider::{Group, PublicKey};
 
 use super::bench::Papers;
 use crate::error::{is_private, shown};
 
-fn bad(cause: impl Into<String>, hint: impl Into<String>) -> BadValue {
-    BadValue { cause: cause.into(), hint: hint.into() }
-}
-
 /// A peer of `--allow`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Allowed {
-    /// What it is called in logs and metrics, if the user named it.
+    /// Its name in logs and metrics, if given.
     pub(crate) name: Option<String>,
     /// Its key.
     pub(crate) key: PublicKey,
 }
 
-/// `[NAME=]PUBKEY`. A key's text ends in `=`, a name is followed by more.
+/// `[NAME=]PUBKEY`. A key ends in `=`, so a name is what has text after the `=`.
 pub(super) fn allowed(text: &str) -> Result<Allowed, BadValue> {
     let text = text.trim();
     let (name, key) = match text.split_once('=') {
@@ -41,15 +34,6 @@ pub(super) fn allowed(text: &str) -> Result<Allowed, BadValue> {
     };
     let key = public_key(key)?;
     Ok(Allowed { name: name.map(peer_name).transpose()?, key })
-}
-
-/// A flag without a value is on; its variable says yes or no.
-pub(super) fn switch(text: &str) -> Result<bool, BadValue> {
-    match text.to_ascii_lowercase().as_str() {
-        "true" | "yes" | "on" | "1" => Ok(true),
-        "false" | "no" | "off" | "0" => Ok(false),
-        _ => Err(bad(format!("{} is neither true nor false", shown(text)), "true or false")),
-    }
 }
 
 /// A suite of `bench`: one that people choose, or one that only measurements have.
@@ -86,8 +70,8 @@ pub(super) fn papers(text: &str) -> Result<Papers, BadValue> {
 /// Most of what `bench` counts: rounds, typists, handshakes.
 const COUNT_MOST: u32 = 1_000;
 
-/// Most connections of a measurement: each has two threads, and half of tokio's blocking threads (512)
-/// are theirs. One that waits for a thread would measure that.
+/// Most connections of a measurement: each has two threads, and half of tokio's blocking threads
+/// (512) are theirs. One that waits for a thread would measure that.
 const CONNECTIONS_MOST: u32 = 256;
 
 /// A number of rounds, typists or handshakes.
@@ -194,15 +178,15 @@ pub(super) fn file(text: &str) -> Result<(u64, f64), BadValue> {
     }
 }
 
-/// `KEYPADD_VERBOSE`: how often `-v` would stand there.
+/// `KEYPADD_VERBOSE`: the number of `-v` flags.
 pub(super) fn verbosity(text: &str) -> Result<u8, BadValue> {
     let cause = || format!("{} is not a number", shown(text));
-    text.parse().map_err(|_| bad(cause(), "a number: 1 for -v, 2 for -vv"))
+    text.parse().map_err(|_| bad(cause(), "1 for -v, 2 for -vv"))
 }
 
 /// `--pool-budget`, which this host's memory bounds.
 pub(super) fn pool_budget(text: &str) -> Result<usize, BadValue> {
-    config::pool_budget(text, memory_bytes())
+    pool_budget_of_host(text, memory_bytes())
 }
 
 /// This host's memory.

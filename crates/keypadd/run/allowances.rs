@@ -1,29 +1,30 @@
-//! What peers may hold of the pool. A peer's sessions share one allowance whichever end dialled, and a
-//! reload changes it under those that live.
+//! Limits the pool memory of each peer. All sessions of a peer share one allowance, whichever end
+//! connected, and a reload changes it for open sessions too.
 
 use std::collections::HashMap;
 
 use keypadd_config::{Config, Peer};
 use keypadd_provider::{Allowance, PublicKey};
 
-/// Allowances by the peers' keys: every peer has one, so that a limit that is new finds those that live.
+/// Allowances by public key. Peers without a limit have one too, so that a new limit applies to
+/// open sessions.
 #[derive(Default)]
 pub(super) struct Allowances(HashMap<PublicKey, Allowance>);
 
 impl Allowances {
-    /// The allowance of a peer, once it is prepared.
+    /// The allowance of a prepared peer.
     pub(super) fn of(&self, peer: &Peer) -> Option<Allowance> {
         self.0.get(&peer.key).cloned()
     }
 
-    /// Makes those that are missing; changes none.
+    /// Adds missing allowances; changes none.
     pub(super) fn prepare(&mut self, config: &Config) {
         for peer in &config.peers {
             self.0.entry(peer.key).or_insert_with(|| Allowance::new(limit(Some(peer))));
         }
     }
 
-    /// Brings all to what the file says; a peer of which it says nothing has no limit.
+    /// Sets all limits to the file's; peers not in the file have none.
     pub(super) fn settle(&mut self, config: &Config) {
         for (key, allowance) in &self.0 {
             allowance.set(limit(config.peers.iter().find(|peer| peer.key == *key)));

@@ -1,27 +1,28 @@
-//! The settings that are in force: the server, the clients, and how they become those of another file. A
-//! change happens as a whole or not at all: what can fail comes first, and is undone if something does.
+//! Runs the server and the clients of a file, and changes them to those of a reloaded file, all or
+//! nothing: steps that can fail come first and are undone if one does.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use keypadd_config::{Config, Dialled, Peer};
+use keypadd_config::{Config, Outgoing, Peer};
 use keypadd_provider::{CryptoSettings, server_config};
 use keypadd_tunnel::{AllowedPeer, Forward, ListenPermits, Peers, Permits, Server, ServerHandle};
 use tokio::task::JoinHandle;
 
 use super::allowances::Allowances;
 use super::links::{Bound, Link, crypto_for};
-use super::{pool_options, pool_suites};
+use super::pool_suites;
 use crate::configfile::Loaded;
 use crate::daemon::{Daemon, accepted, accepted_groups};
 use crate::error::{Error, Exit};
+use crate::pooling::PoolOptions;
 use crate::ready::RunReady;
 use crate::serve;
 use crate::shutdown::{self, Ending, Trigger};
 use crate::sources::{Source, Sources};
 
-/// What runs, and the settings it runs by.
+/// The running server and clients, and their settings.
 pub(super) struct Applied {
     config: Config,
     allowances: Allowances,
@@ -30,7 +31,7 @@ pub(super) struct Applied {
     sources: Sources,
 }
 
-/// A server that runs.
+/// The running server.
 #[derive(Debug)]
 struct Listening {
     handle: ServerHandle,
@@ -41,27 +42,27 @@ struct Listening {
 }
 
 impl Applied {
-    /// Binds everything, then starts everything.
+    /// Binds all listeners, then starts everything.
     ///
     /// # Errors
-    /// Exit 6: an address cannot be bound. Exit 1: the TLS library refuses.
+    /// Exit 6: an address cannot be bound. Exit 1: TLS error.
     pub(super) async fn start(daemon: &Daemon, loaded: Loaded) -> Result<Self, Error> {
         let Loaded { config, .. } = loaded;
         let mut allowances = Allowances::default();
         allowances.prepare(&config);
-        let server = match config.listen {
+        let server = match &config.settings.listen {
             Some(listen) => {
                 let texts = ["listen", "listen = \"[::]:4434\""];
-                Some(serve::bind(daemon, listen, peers(&config, &allowances)?, texts)?)
+                Some(serve::bind(daemon, listen.value, peers(&config, &allowances)?, texts)?)
             }
             None => None,
         };
         let mut bound = Vec::new();
-        for (peer, dialled) in dialled(&config) {
+        for (peer, outgoing) in outgoing(&config) {
             let (crypto, transport) = (&daemon.crypto, &daemon.transport);
-            let timeout = config.connect_timeout;
-            let crypto = &crypto_for(crypto, dialled, allowances.of(peer));
-            bound.push(Bound::bind(peer, dialled, crypto, transport, timeout).await?);
+            let timeout = config.settings.connect_timeout.value;
+            let crypto = &crypto_for(crypto, outgoing, allowances.of(peer));
+            bound.push(Bound::bind(peer, outgoing, crypto, transport, timeout).await?);
         }
         let applied = Self {
             config,
@@ -82,12 +83,12 @@ impl Applied {
         &self.config
     }
 
-    /// Where figures come from, now and after every change.
+    /// Sources of status, current after every change.
     pub(super) fn sources(&self) -> Sources {
         self.sources.clone()
     }
 
-    /// What to say once it runs.
+    /// What to print when ready.
     pub(super) fn ready(&self, daemon: &Daemon) -> RunReady {
         RunReady {
             public_key: daemon.public_key().to_string(),
@@ -97,11 +98,11 @@ impl Applied {
         }
     }
 
-    /// Makes these the settings.
+    /// Applies new settings.
     ///
     /// # Errors
-    /// Exit 6: an address cannot be bound. Exit 1: no memory for the pool, or the TLS library refuses.
-    /// The old settings are in force then.
+    /// Exit 6: an address cannot be bound. Exit 1: not enough memory for the pool, or a TLS error.
+    /// The old settings stay in force.
     pub(super) async fn apply(
         &mut self,
         daemon: &mut Daemon,
@@ -109,12 +110,12 @@ impl Applied {
         new: Loaded,
     ) -> Result<(), Error> {
         let Loaded { config: new, key, .. } = new;
-        let (options, suites) = (pool_options(&new), pool_suites(&new));
+        let (options, suites) = (PoolOptions::of(&new.settings), pool_suites(&new));
         let change = daemon.pooling.prepare(options, &suites, daemon.crypto.cipher_engine)?;
         let crypto = CryptoSettings {
             key,
-            suites: accepted(&new.suites, daemon.bench().is_some()),
-            kex: accepted_groups(&new.kex, daemon.bench().is_some()),
+            suites: accepted(&new.settings.suites(), daemon.bench().is_some()),
+            kex: accepted_groups(&new.settings.key_exchanges(), daemon.bench().is_some()),
             ..daemon.crypto.clone()
         };
         self.allowances.prepare(&new);
@@ -149,8 +150,8 @@ impl Applied {
         Ok(())
     }
 
-    /// Brings the clients to the new settings. Listeners are let go before others are bound, so that a
-    /// forward can move from one peer to another.
+    /// Changes the clients to the new settings. Closes old listeners before binding new ones, so
+    /// that a forward can move from one peer to another.
     async fn relink(
         &mut self,
         daemon: &Daemon,
@@ -158,26 +159,27 @@ impl Applied {
         started: &Config,
         new: &Config,
     ) -> Result<(), Error> {
-        let wanted: BTreeMap<&str, (&Peer, &Dialled)> =
-            dialled(new).map(|(peer, dialled)| (peer.name.as_str(), (peer, dialled))).collect();
+        let wanted: BTreeMap<&str, (&Peer, &Outgoing)> =
+            outgoing(new).map(|(peer, outgoing)| (peer.name.as_str(), (peer, outgoing))).collect();
         let kept = |name: &str, link: &Link| {
-            wanted.get(name).copied().filter(|(peer, dialled)| link.leads_to(peer, dialled))
+            wanted.get(name).copied().filter(|(peer, outgoing)| link.leads_to(peer, outgoing))
         };
         for (name, link) in &self.links {
             let still = |forward: &&Forward| {
-                kept(name, link).is_some_and(|(_, dialled)| dialled.forwards.contains(forward))
+                kept(name, link).is_some_and(|(_, outgoing)| outgoing.forwards.contains(forward))
             };
             link.set_forwards(link.forwards().iter().filter(still).cloned().collect()).await?;
         }
         let mut bound = Vec::new();
         let taken = async {
-            for (name, &(peer, dialled)) in &wanted {
-                match self.links.get(*name).filter(|link| link.leads_to(peer, dialled)) {
-                    Some(link) => link.set_forwards(dialled.forwards.clone()).await?,
+            for (name, &(peer, outgoing)) in &wanted {
+                match self.links.get(*name).filter(|link| link.leads_to(peer, outgoing)) {
+                    Some(link) => link.set_forwards(outgoing.forwards.clone()).await?,
                     None => {
-                        let (transport, timeout) = (&daemon.transport, started.connect_timeout);
-                        let crypto = &crypto_for(crypto, dialled, self.allowances.of(peer));
-                        bound.push(Bound::bind(peer, dialled, crypto, transport, timeout).await?);
+                        let timeout = started.settings.connect_timeout.value;
+                        let crypto = &crypto_for(crypto, outgoing, self.allowances.of(peer));
+                        let transport = &daemon.transport;
+                        bound.push(Bound::bind(peer, outgoing, crypto, transport, timeout).await?);
                     }
                 }
             }
@@ -186,7 +188,7 @@ impl Applied {
         if let Err(error) = taken.await {
             drop(bound);
             for link in self.links.values() {
-                // They were bound a moment ago; if somebody was quicker, the log says which is missing.
+                // If another program has taken an address meanwhile, the log says which.
                 if let Err(lost) = link.set_forwards(link.forwards().to_vec()).await {
                     tracing::error!("{}", lost.to_string().trim_end());
                 }
@@ -201,7 +203,7 @@ impl Applied {
             .collect();
         for name in gone {
             if let Some(link) = self.links.remove(&name) {
-                // It says goodbye by itself.
+                // Its task says goodbye to the peer.
                 drop(link.end(Ending::AtOnce));
             }
         }
@@ -221,7 +223,7 @@ impl Applied {
         self.sources.replace(daemon.public_key(), sources);
     }
 
-    /// Ends everything in this way, with a goodbye to every peer.
+    /// Shuts everything down, with a goodbye to every peer.
     pub(super) async fn end(self, ending: Ending) {
         let server = self.server.map(|server| {
             server.stop.end(ending);
@@ -235,17 +237,17 @@ impl Applied {
     }
 }
 
-/// The peers that may come in.
+/// The peers that may connect to this host.
 fn incoming(config: &Config) -> impl Iterator<Item = &Peer> {
     config.peers.iter().filter(|peer| peer.incoming.is_some())
 }
 
-/// The peers that are dialled.
-fn dialled(config: &Config) -> impl Iterator<Item = (&Peer, &Dialled)> {
-    config.peers.iter().filter_map(|peer| Some((peer, peer.dialled.as_ref()?)))
+/// The peers to connect to.
+fn outgoing(config: &Config) -> impl Iterator<Item = (&Peer, &Outgoing)> {
+    config.peers.iter().filter_map(|peer| Some((peer, peer.outgoing.as_ref()?)))
 }
 
-/// The peers that may come in, as the server lists them.
+/// The same, for the server.
 fn peers(config: &Config, allowances: &Allowances) -> Result<Peers, Error> {
     let peers = config.peers.iter().filter_map(|peer| {
         let incoming = peer.incoming.as_ref()?;

@@ -1,10 +1,10 @@
-//! One client for each dialled peer: bound before anything is sent, trying for ever once it is started, its
-//! forwards changed while it runs. Knows one peer at a time.
+//! Runs the client for one peer with an endpoint: binds its listeners before sending anything,
+//! retries forever once started, changes its forwards while it runs.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use keypadd_config::{Dialled, Peer};
+use keypadd_config::{Outgoing, Peer};
 use keypadd_provider::{Allowance, CryptoSettings, client_config};
 use keypadd_tunnel::{BindError, Client, ClientSettings, Forward, TransportSettings};
 use tokio::task::JoinHandle;
@@ -15,7 +15,7 @@ use crate::ready::DiallingReady;
 use crate::shutdown::{self, Ending, Trigger};
 use crate::sources::{Dialling, Source};
 
-/// A client that runs.
+/// A running client.
 pub(super) struct Link {
     client: Arc<Client>,
     peer: Peer,
@@ -23,16 +23,16 @@ pub(super) struct Link {
     task: JoinHandle<()>,
 }
 
-/// A client whose listeners are bound, and nothing more.
+/// A client that has bound its listeners and is not started.
 pub(super) struct Bound {
     client: Client,
     peer: Peer,
 }
 
-/// Packet protection towards one peer, which may have an allowance of the pool.
+/// Packet protection for one peer, within its allowance of the pool.
 pub(super) fn crypto_for(
     settings: &CryptoSettings,
-    dialled: &Dialled,
+    outgoing: &Outgoing,
     allowance: Option<Allowance>,
 ) -> CryptoSettings {
     let pool = match allowance {
@@ -41,8 +41,8 @@ pub(super) fn crypto_for(
     };
     CryptoSettings {
         pool,
-        suites: vec![dialled.suite.into()],
-        kex: vec![dialled.kex.into()],
+        suites: vec![outgoing.suite.into()],
+        kex: vec![outgoing.kex.into()],
         ..settings.clone()
     }
 }
@@ -53,13 +53,13 @@ impl Bound {
         &self.peer.name
     }
 
-    /// Binds the listeners of a dialled peer, for which this packet protection is.
+    /// Binds the listeners for a peer.
     ///
     /// # Errors
-    /// Exit 6: an address is not to be had. Exit 1: the TLS library refuses.
+    /// Exit 6: an address cannot be bound. Exit 1: TLS error.
     pub(super) async fn bind(
         peer: &Peer,
-        dialled: &Dialled,
+        outgoing: &Outgoing,
         crypto: &CryptoSettings,
         transport: &TransportSettings,
         connect_timeout: Duration,
@@ -67,10 +67,10 @@ impl Bound {
         let crypto = client_config(crypto, peer.key)
             .map_err(|error| Error::new(Exit::Runtime, error.to_string()))?;
         let client = Client::bind(ClientSettings {
-            server: dialled.endpoint.clone(),
+            server: outgoing.endpoint.clone(),
             crypto,
             name: Some(peer.name.clone()),
-            forwards: dialled.forwards.clone(),
+            forwards: outgoing.forwards.clone(),
             transport: transport.clone(),
             connect_timeout,
             instance: draw_instance()?,
@@ -79,7 +79,7 @@ impl Bound {
         Ok(Self { client, peer: peer.clone() })
     }
 
-    /// Starts to try. When it is told to drain, what is open may take this long.
+    /// Starts connecting. When told to drain, open connections may take this long.
     pub(super) fn start(self, drain: Duration) -> Link {
         let Self { client, peer } = self;
         let client = Arc::new(client);
@@ -87,7 +87,7 @@ impl Bound {
         let running = Arc::clone(&client);
         let task = tokio::spawn(async move {
             running.run(None, stopped.drained(drain)).await;
-            // Whoever changed the client's forwards is done by now, or it is not worth a goodbye.
+            // Unless a change of its forwards is still under way.
             if let Some(client) = Arc::into_inner(running) {
                 client.close().await;
             }
@@ -97,21 +97,21 @@ impl Bound {
 }
 
 impl Link {
-    /// What it is for.
+    /// Its forwards.
     pub(super) fn forwards(&self) -> &[Forward] {
-        self.peer.dialled.as_ref().map_or(&[], |dialled| &dialled.forwards)
+        self.peer.outgoing.as_ref().map_or(&[], |outgoing| &outgoing.forwards)
     }
 
-    /// Whether it leads to this peer at this place.
-    pub(super) fn leads_to(&self, peer: &Peer, dialled: &Dialled) -> bool {
-        let own = self.peer.dialled.as_ref();
-        self.peer.key == peer.key && own.is_some_and(|own| own.endpoint == dialled.endpoint)
+    /// Whether it connects to this peer at this address.
+    pub(super) fn leads_to(&self, peer: &Peer, outgoing: &Outgoing) -> bool {
+        let own = self.peer.outgoing.as_ref();
+        self.peer.key == peer.key && own.is_some_and(|own| own.endpoint == outgoing.endpoint)
     }
 
-    /// Makes these the forwards; established connections stay.
+    /// Changes the forwards; open connections stay.
     ///
     /// # Errors
-    /// Exit 6: an address is not to be had; the others are bound.
+    /// Exit 6: an address cannot be bound; the others are.
     pub(super) async fn set_forwards(&self, forwards: Vec<Forward>) -> Result<(), Error> {
         match self.client.set_forwards(forwards).await.first() {
             Some(error) => Err(bind_failed(&self.peer.name, error)),
@@ -119,18 +119,18 @@ impl Link {
         }
     }
 
-    /// From the next attempt on, it connects as this peer's settings say.
+    /// Applies this peer's settings from the next connection attempt on.
     ///
     /// # Errors
-    /// Exit 1: the TLS library refuses.
+    /// Exit 1: TLS error.
     pub(super) fn settle(
         &mut self,
         peer: &Peer,
         crypto: &CryptoSettings,
         allowance: Option<Allowance>,
     ) -> Result<(), Error> {
-        if let Some(dialled) = &peer.dialled {
-            let crypto = client_config(&crypto_for(crypto, dialled, allowance), peer.key)
+        if let Some(outgoing) = &peer.outgoing {
+            let crypto = client_config(&crypto_for(crypto, outgoing, allowance), peer.key)
                 .map_err(|error| Error::new(Exit::Runtime, error.to_string()))?;
             self.client.set_crypto(crypto);
         }
@@ -138,7 +138,7 @@ impl Link {
         Ok(())
     }
 
-    /// Where figures of it come from.
+    /// Its source of status.
     pub(super) fn source(&self) -> Source {
         Source {
             sessions: self.client.sessions(),
@@ -151,7 +151,7 @@ impl Link {
         }
     }
 
-    /// What to say of it once it listens.
+    /// What to print of it when ready.
     pub(super) fn ready(&self) -> DiallingReady {
         DiallingReady {
             peer: self.peer.name.clone(),
@@ -161,21 +161,20 @@ impl Link {
     }
 
     fn endpoint(&self) -> String {
-        let dialled = self.peer.dialled.as_ref();
-        dialled.map(|dialled| dialled.endpoint.to_string()).unwrap_or_default()
+        let outgoing = self.peer.outgoing.as_ref();
+        outgoing.map(|outgoing| outgoing.endpoint.to_string()).unwrap_or_default()
     }
 
-    /// Ends it in this way; the task says goodbye to the peer.
+    /// Shuts it down; the returned task says goodbye to the peer.
     pub(super) fn end(self, ending: Ending) -> JoinHandle<()> {
         let Self { client, stop, task, .. } = self;
         drop(client);
         stop.end(ending);
-        // The switch is thrown and stays so without its trigger.
         task
     }
 }
 
-/// A listener that cannot be bound, with the peer it is for.
+/// The error for a listener of a peer that cannot be bound.
 fn bind_failed(peer: &str, error: &BindError) -> Error {
     let cause =
         format!("peer {peer}: cannot listen on {}: {}", error.address, system(&error.source));

@@ -1,5 +1,5 @@
-//! `keypadd status --watch`: the figures every second. A terminal is drawn anew; elsewhere block follows
-//! block, or one line of JSON another. Ends cleanly on Ctrl-C, and when nobody answers any more.
+//! `keypadd status --watch`: prints the status every second: redrawn on a terminal, else one block,
+//! or one line of JSON, after another. Exits on Ctrl-C or when no daemon answers.
 
 use std::io::{self, IsTerminal};
 use std::time::Duration;
@@ -13,19 +13,19 @@ use crate::cli::StatusArgs;
 use crate::error::{Error, Exit, system};
 use crate::results::print;
 
-/// Time between two looks.
-const EVERY: Duration = Duration::from_secs(1);
+/// Refresh interval.
+const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Cursor home, and clear from there to the end of the screen (ECMA-48, CUP and ED).
+/// Moves the cursor home and clears the screen (ECMA-48, CUP and ED).
 const HOME: &str = "\x1b[H\x1b[J";
 
-/// Shows the figures until Ctrl-C or SIGTERM.
+/// Prints the status until Ctrl-C or SIGTERM.
 ///
 /// # Errors
-/// Exit 5: no daemon answers, or none any more. Exit 1: signals or standard output fail.
+/// Exit 5: no daemon answers. Exit 1: signals or standard output fail.
 pub(super) fn run(args: &StatusArgs) -> Result<(), Error> {
     let failed = |error: io::Error| {
-        Error::new(Exit::Runtime, format!("cannot wait for signals: {}", system(&error)))
+        Error::new(Exit::Runtime, format!("cannot install signal handlers: {}", system(&error)))
     };
     let runtime = Builder::new_current_thread().enable_all().build().map_err(failed)?;
     runtime.block_on(async {
@@ -41,18 +41,18 @@ async fn show(
     mut terminate: Signal,
 ) -> Result<(), Error> {
     let draws = !args.json && io::stdout().is_terminal();
-    let mut looks = interval(EVERY);
-    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut ticks = interval(INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut first = true;
     loop {
         tokio::select! {
             _ = interrupt.recv() => return Ok(()),
             _ = terminate.recv() => return Ok(()),
-            _ = looks.tick() => {}
+            _ = ticks.tick() => {}
         }
         let text = all(args).map_err(|error| match first {
             true => error,
-            false => Error::new(Exit::Unreachable, "the daemon has gone away"),
+            false => Error::new(Exit::Unreachable, "the daemon has exited"),
         })?;
         let frame = match (draws, args.json || first) {
             (true, _) => format!("{HOME}{text}"),

@@ -2,10 +2,10 @@
 
 use std::{collections::BTreeMap, net::SocketAddr, time::SystemTime};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Which end of a session this is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
     /// This end connected.
@@ -15,7 +15,7 @@ pub enum Role {
 }
 
 /// The status of one session.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SessionStatus {
     /// Identifies the session within the process; never reused.
     pub id: u64,
@@ -53,7 +53,7 @@ pub struct SessionStatus {
 }
 
 /// The status of one forward.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ForwardStatus {
     /// The forward as given; on a server the target, or `-R` and the listen address.
     pub forward: String,
@@ -64,7 +64,7 @@ pub struct ForwardStatus {
 }
 
 /// Whether a client has a session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LinkState {
     /// It has a session.

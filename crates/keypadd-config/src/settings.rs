@@ -1,0 +1,535 @@
+//! Declares every configuration key once: its type, default, help, reload class and check.
+//! Everything else that knows keys reads these tables. To add a key, add an entry here, use the
+//! field where the setting applies, and run `KEYPADD_WRITE_PAGE=1 cargo test -p keypadd-config`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use keypadd_keystream::{CipherEngine, Class, Suite};
+use keypadd_provider::{KeyExchange, PublicKey};
+use keypadd_tunnel::{
+    Congestion, DynamicForward, Forward, ListenPermit, LocalForward, Permit, RemoteForward,
+    ServerAddress, SpinShare,
+};
+
+use crate::key::{Flag, Key, Kind, Reload, Scope};
+use crate::values::{self, BadValue, LogFormat, PoolMode};
+
+/// A value that is set, and where.
+#[derive(Clone, Debug)]
+pub struct Setting<T> {
+    /// The value.
+    pub value: T,
+    /// The value as text.
+    pub text: String,
+    /// The byte of the file where it is, or 0 for a flag; `None` for a default.
+    pub at: Option<usize>,
+}
+
+/// Settings are equal if their values are, wherever they come from.
+impl<T: PartialEq> PartialEq for Setting<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.value == other.value
+    }
+}
+
+/// Where settings are read from: a table of the file, or the command line. `read` takes a text and this
+/// host's memory in bytes.
+pub trait Source {
+    /// The value of a key; `None` if it is not set or not valid.
+    fn one<T>(
+        &mut self,
+        key: &'static Key,
+        read: impl Fn(&str, u64) -> Result<T, BadValue>,
+    ) -> Option<Setting<T>>;
+
+    /// The valid values of a list; `None` if it is not set.
+    fn many<T>(
+        &mut self,
+        key: &'static Key,
+        read: impl Fn(&str, u64) -> Result<T, BadValue>,
+    ) -> Option<Vec<Setting<T>>>;
+}
+
+/// What `keypadd check` prints of a setting.
+pub trait Shown {
+    /// The values as text; `None` if the key is not set and has no default.
+    fn shown(&self) -> Option<String>;
+
+    /// Whether the value is a default.
+    fn is_default(&self) -> bool;
+}
+
+impl<T> Shown for Setting<T> {
+    fn shown(&self) -> Option<String> {
+        Some(self.text.clone())
+    }
+
+    fn is_default(&self) -> bool {
+        self.at.is_none()
+    }
+}
+
+impl<T> Shown for Option<Setting<T>> {
+    fn shown(&self) -> Option<String> {
+        self.as_ref().and_then(Shown::shown)
+    }
+
+    fn is_default(&self) -> bool {
+        self.as_ref().is_none_or(Shown::is_default)
+    }
+}
+
+impl<T> Shown for Option<Vec<Setting<T>>> {
+    fn shown(&self) -> Option<String> {
+        let texts = self.as_ref()?.iter().map(|setting| setting.text.as_str());
+        Some(texts.collect::<Vec<_>>().join(", "))
+    }
+
+    fn is_default(&self) -> bool {
+        self.is_none()
+    }
+}
+
+/// Declares a struct of settings and the table of its keys. An entry is `KEY => field: SHAPE TYPE =
+/// READER { properties of the Key }`. SHAPE is `one` for a value that has a default, `maybe` for
+/// one that may be missing, `many` for a list. READER is a function of `values`; `READER within
+/// memory` also takes this host's memory in bytes.
+macro_rules! settings {
+    (
+        $(#[$meta:meta])* $name:ident in $scope:ident;
+        $(
+            $key:literal => $field:ident: $shape:ident $type:ty = $read:ident $(within $memory:ident)?
+            { $($property:ident: $value:expr),* $(,)? }
+        )*
+    ) => {
+        $(#[$meta])*
+        #[derive(Clone, Debug, PartialEq)]
+        pub struct $name {
+            $(#[doc = concat!("`", $key, "`")] pub $field: settings!(@type $shape $type),)*
+        }
+
+        impl $name {
+            /// The keys, in the order of the documentation.
+            pub const KEYS: &'static [Key] = &[
+                $(Key {
+                    name: $key,
+                    scope: Scope::$scope,
+                    check: |text, memory| {
+                        let _ = memory;
+                        values::$read(text $(, settings!(@$memory memory))?).map(drop)
+                    },
+                    $($property: $value,)*
+                    ..Key::BLANK
+                },)*
+            ];
+
+            /// Reads every key.
+            pub fn take(source: &mut impl Source) -> Self {
+                let mut keys = Self::KEYS.iter();
+                Self {
+                    $($field: {
+                        let read = |text: &str, memory: u64| {
+                            let _ = memory;
+                            values::$read(text $(, settings!(@$memory memory))?)
+                        };
+                        let key = keys.next().expect("a key for each field");
+                        settings!(@take $shape source, key, read)
+                    },)*
+                }
+            }
+
+            /// Every key with its value.
+            pub fn entries(&self) -> impl Iterator<Item = (&'static Key, &dyn Shown)> {
+                Self::KEYS.iter().zip([$(&self.$field as &dyn Shown),*])
+            }
+
+            /// The keys whose values differ.
+            pub fn differing(&self, other: &Self) -> impl Iterator<Item = &'static Key> {
+                let differ = [$(self.$field != other.$field),*];
+                Self::KEYS.iter().zip(differ).filter_map(|(key, differs)| differs.then_some(key))
+            }
+        }
+    };
+    (@type one $type:ty) => { Setting<$type> };
+    (@type maybe $type:ty) => { Option<Setting<$type>> };
+    (@type many $type:ty) => { Option<Vec<Setting<$type>>> };
+    (@memory $memory:ident) => { $memory };
+    (@take one $source:ident, $key:ident, $read:ident) => {
+        $source.one($key, $read).unwrap_or_else(|| Setting {
+            value: $read($key.default, u64::MAX).expect("a default is a valid value"),
+            text: $key.default.to_owned(),
+            at: None,
+        })
+    };
+    (@take maybe $source:ident, $key:ident, $read:ident) => { $source.one($key, $read) };
+    (@take many $source:ident, $key:ident, $read:ident) => { $source.many($key, $read) };
+}
+
+settings! {
+    /// The global keys, which `keypadd serve` and `keypadd connect` take as flags.
+    Settings in Global;
+
+    "key" => key: maybe PathBuf = file {
+        form: "FILE",
+        example: "/etc/keypadd/key",
+        unset: "`$CREDENTIALS_DIRECTORY/key` if set, else `/etc/keypadd/key` for root, else `~/.config/keypadd/key`",
+        flag: Flag::Daemons,
+        help: "This host's private key",
+    }
+    "listen" => listen: maybe SocketAddr = socket {
+        form: "ADDR:PORT",
+        example: "[::]:4433",
+        unset: "none: no peer can connect to this host",
+        flag_default: "[::]:4433",
+        reload: Reload::Restart,
+        flag: Flag::Serve,
+        help: "UDP address to listen on; port 0 picks a free one",
+        detail: "[::] includes IPv4.",
+    }
+    "permit-open" => permit_open: many Permit = permit {
+        kind: Kind::List,
+        form: "PATTERN",
+        example: "localhost:22",
+        flag: Flag::Serve,
+        help: "Targets that peers may connect to: HOST:PORT, `HOST:*`, `*:PORT`, CIDR:PORT, `*:*` or /PATH",
+        detail: "/PATH is a unix socket of this host. Names are resolved here, and the address that was \
+            checked is the one connected to. `localhost` is 127.0.0.1 and ::1.",
+    }
+    "permit-listen" => permit_listen: many ListenPermit = listen_permit {
+        kind: Kind::List,
+        form: "PATTERN",
+        example: "8080",
+        flag: Flag::Serve,
+        help: "Where peers may listen on this host (-R): PORT, HOST:PORT, `HOST:*`, `*:PORT`, `*:*` or /PATH",
+        detail: "PORT alone is loopback only; listening on every address takes `*`. /PATH is a unix socket.",
+    }
+    "permit-bench" => permit_bench: one bool = switch {
+        kind: Kind::Switch,
+        example: "true",
+        default: "false",
+        reload: Reload::Restart,
+        flag: Flag::Serve,
+        help: "Answer `keypadd bench` from peers, and accept the suites and key exchanges that only it offers",
+        detail: "Those protect little or nothing, so connections that use them reach the bench service only.",
+    }
+    "suite" => suite: many Suite = suite {
+        kind: Kind::List,
+        form: "NAME",
+        example: "aes-256-gcm",
+        unset: "every standard suite",
+        is_needed: true,
+        flag: Flag::Serve,
+        help: "Suites to accept",
+        detail: SUITES,
+    }
+    "kex" => kex: many KeyExchange = kex {
+        kind: Kind::List,
+        form: "NAME",
+        example: "x25519mlkem768",
+        unset: "all three",
+        is_needed: true,
+        flag: Flag::Serve,
+        help: "Key exchanges to accept: x25519, x25519mlkem768, secp384r1",
+    }
+    "pool" => pool: one PoolMode = pool_mode {
+        form: "MODE",
+        choices: &["auto", "on", "off"],
+        example: "off",
+        default: "auto",
+        flag: Flag::Daemons,
+        help: "Whether idle CPU precomputes keystream",
+        detail: "`auto` times each suite at startup and uses the pool for those that seal at least 10 % faster with it.",
+    }
+    "pool-budget" => pool_budget: one usize = pool_budget_of_host within memory {
+        form: "SIZE",
+        example: "64MiB",
+        default: "64MiB",
+        flag: Flag::Daemons,
+        help: "Memory for precomputed keystream, at least 1MiB",
+    }
+    "max-fill-cpu" => max_fill_cpu: one u8 = cpu_percent {
+        form: "PERCENT",
+        example: "20%",
+        default: "100%",
+        flag: Flag::Daemons,
+        help: "CPU limit for the pool filler, in percent of one core",
+    }
+    "require-locked" => require_locked: one bool = switch {
+        kind: Kind::Switch,
+        example: "true",
+        default: "false",
+        reload: Reload::Restart,
+        flag: Flag::Daemons,
+        help: "Exit if pool memory cannot be locked",
+    }
+    "allow-legacy" => allow_legacy: one bool = switch {
+        kind: Kind::Switch,
+        example: "true",
+        default: "false",
+        flag: Flag::Daemons,
+        help: "Allow suites that are no longer secure: DES and 3DES",
+    }
+    "cipher-backend" => cipher_backend: one CipherEngine = cipher_backend {
+        form: "NAME",
+        example: "des-crate",
+        default: "auto",
+        reload: Reload::Restart,
+        flag: Flag::Daemons,
+        help: "Implementation of DES and 3DES: auto, bitslice-{64,128,256,512}, des-crate",
+        detail: "For measurements: `auto` is the fastest that this CPU supports; all produce the same bytes. \
+            des-crate is a conventional table-based one, slow and not constant-time.",
+    }
+    "congestion" => congestion: one Congestion = congestion {
+        form: "NAME",
+        choices: &["cubic", "bbr"],
+        example: "bbr",
+        default: "cubic",
+        reload: Reload::Restart,
+        flag: Flag::Daemons,
+        help: "Congestion control: cubic shares links as TCP does, bbr keeps its rate on lossy paths",
+    }
+    "spin" => spin: one SpinShare = spin {
+        form: "PERCENT",
+        example: "5%",
+        default: "2%",
+        reload: Reload::Restart,
+        flag: Flag::Daemons,
+        help: "Share of one core that each event loop may spend on busy polling; 0 turns it off",
+        detail: "For 80 us after its last work, a loop polls instead of sleeping, so a reply that \
+            arrives in that time does not wait for the thread to wake up.",
+    }
+    "loops" => loops: maybe usize = loops {
+        kind: Kind::Number,
+        form: "NUMBER",
+        example: "4",
+        unset: "one per core, from 2 to 8",
+        reload: Reload::Restart,
+        flag: Flag::Daemons,
+        help: "Event loops of a server, one thread each, at most 64",
+        detail: "They share its connections. A client has at most two: one for interactive, one for bulk streams.",
+    }
+    "max-forwards" => max_forwards: one u32 = max_forwards {
+        kind: Kind::Number,
+        form: "NUMBER",
+        example: "10000",
+        default: "1024",
+        reload: Reload::Restart,
+        flag: Flag::Daemons,
+        help: "Forwarded connections that one session carries at once, each way, at most 32768",
+        detail: "The lower limit of the two ends holds. Further connections wait in the listener's queue.",
+    }
+    "connect-timeout" => connect_timeout: one Duration = duration {
+        form: "DURATION",
+        example: "30s",
+        default: "10s",
+        reload: Reload::Restart,
+        flag: Flag::Connect,
+        help: "How long one attempt to connect may take, such as 10s or 1m",
+    }
+    "drain-timeout" => drain_timeout: one Duration = drain_timeout {
+        form: "DURATION",
+        example: "1m",
+        default: "10s",
+        reload: Reload::Restart,
+        flag: Flag::Daemons,
+        help: "How long open connections may take to finish on SIGTERM; 0s closes them at once",
+        detail: "Ctrl-C closes them at once, and so does a second signal.",
+    }
+    "metrics" => metrics: maybe SocketAddr = socket {
+        form: "ADDR:PORT",
+        example: "127.0.0.1:9464",
+        reload: Reload::Restart,
+        flag: Flag::Daemons,
+        help: "Serve Prometheus metrics at http://ADDR:PORT/metrics",
+    }
+    "log" => log: maybe String = log_filter {
+        form: "FILTER",
+        example: "info,keypadd_tunnel=debug",
+        unset: "`info` for keypadd, errors for libraries",
+        reload: Reload::Restart,
+        flag: Flag::All,
+        help: "Log level, or levels by module such as info,keypadd_tunnel=debug",
+    }
+    "log-format" => log_format: one LogFormat = log_format {
+        form: "FORMAT",
+        choices: &["text", "json"],
+        example: "json",
+        default: "text",
+        reload: Reload::Restart,
+        flag: Flag::All,
+        help: "Log format on standard error",
+    }
+}
+
+settings! {
+    /// The keys of a `[peer.NAME]`; `keypadd connect` takes some of them as flags.
+    PeerSettings in Peer;
+
+    "public-key" => public_key: maybe PublicKey = public_key {
+        form: "PUBKEY",
+        example: "11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=",
+        unset: "required",
+        help: "The peer's public key, as `keypadd pubkey` prints it there",
+    }
+    "endpoint" => endpoint: maybe ServerAddress = server {
+        form: "HOST[:PORT]",
+        example: "lab.example:4433",
+        unset: "none: the peer connects to this host",
+        help: "Where to connect to the peer",
+        detail: "The default port is 4433.",
+    }
+    "permit-open" => permit_open: many Permit = permit {
+        kind: Kind::List,
+        form: "PATTERN",
+        example: "localhost:22",
+        unset: "the global one",
+        help: "Targets that the peer may connect to",
+        detail: "On a peer with an `endpoint`, it also allows the peer to connect to this host.",
+    }
+    "permit-listen" => permit_listen: many ListenPermit = listen_permit {
+        kind: Kind::List,
+        form: "PATTERN",
+        example: "8080",
+        unset: "the global one",
+        help: "Where the peer may listen on this host",
+        detail: "On a peer with an `endpoint`, as for `permit-open`.",
+    }
+    "pool-budget" => pool_budget: maybe usize = pool_budget {
+        form: "SIZE",
+        example: "8MiB",
+        unset: "no limit of its own",
+        help: "Share of the global `pool-budget` that all sessions of this peer may hold together",
+    }
+    "local" => local: many LocalForward = local_forward {
+        kind: Kind::List,
+        form: "[BIND:]PORT:HOST:HOSTPORT",
+        example: "2222:localhost:22",
+        flag: Flag::Connect,
+        short: Some('L'),
+        help: "Listen here and connect to HOST:HOSTPORT from the server",
+        detail: "As in ssh. BIND is loopback by default; `*` is every address; IPv6 addresses go in \
+            brackets. Port 0 picks a free port. The /PATH of a unix socket can replace [BIND:]PORT, \
+            HOST:HOSTPORT or both.",
+    }
+    "remote" => remote: many RemoteForward = remote_forward {
+        kind: Kind::List,
+        form: "[BIND:]PORT:HOST:HOSTPORT",
+        example: "8080:localhost:80",
+        flag: Flag::Connect,
+        short: Some('R'),
+        help: "Listen on the server and connect to HOST:HOSTPORT from here",
+        detail: "As `local` in the other direction: BIND is the server's loopback by default. The server \
+            must allow it with `permit-listen`. It never learns the target: it knows the forward by a number.",
+    }
+    "dynamic" => dynamic: many DynamicForward = dynamic_forward {
+        kind: Kind::List,
+        form: "[BIND:]PORT",
+        example: "1080",
+        flag: Flag::Connect,
+        short: Some('D'),
+        help: "Listen here as a SOCKS5 proxy and connect to the requested targets from the server",
+        detail: "CONNECT to IPv4, IPv6 and names, which the server resolves; its `permit-open` applies. \
+            BIND is loopback by default. There is no password: anyone who can reach the port can use it.",
+    }
+    "suite" => suite: maybe Suite = suite {
+        form: "NAME",
+        example: "aes-256-gcm",
+        unset: "the first of the global `suite`, else `\"aes-256-gcm\"`",
+        flag_default: "aes-256-gcm",
+        flag: Flag::Connect,
+        help: "Suite to offer",
+        detail: SUITES,
+    }
+    "kex" => kex: maybe KeyExchange = kex {
+        form: "NAME",
+        example: "x25519mlkem768",
+        unset: "the first of the global `kex`, else `\"x25519mlkem768\"`",
+        flag_default: "x25519mlkem768",
+        flag: Flag::Connect,
+        help: "Key exchange to offer: x25519, x25519mlkem768 or secp384r1",
+    }
+}
+
+/// The names of the suites, for help texts.
+const SUITES: &str = "Standard: aes-256-gcm, aes-128-gcm, aes-{256,128}-ctr-hmac-{sha256,sha1}. \
+    Legacy, insecure, only with allow-legacy: {3des,des}-ctr-hmac-{sha256,sha1}.";
+
+impl PeerSettings {
+    /// The forwards of all kinds: local, remote, dynamic.
+    pub fn forwards(&self) -> Vec<Setting<Forward>> {
+        fn each<T: Clone>(
+            list: &Option<Vec<Setting<T>>>,
+            kind: fn(T) -> Forward,
+        ) -> impl Iterator<Item = Setting<Forward>> {
+            list.iter().flatten().map(move |Setting { value, text, at }| Setting {
+                value: kind(value.clone()),
+                text: text.clone(),
+                at: *at,
+            })
+        }
+        each(&self.local, Forward::Local)
+            .chain(each(&self.remote, Forward::Remote))
+            .chain(each(&self.dynamic, Forward::Dynamic))
+            .collect()
+    }
+}
+
+impl Settings {
+    /// The suites that a server accepts, never none.
+    pub fn suites(&self) -> Vec<Suite> {
+        match &self.suite {
+            Some(suites) => values_of(suites),
+            None => Suite::ALL.into_iter().filter(|s| s.class() == Class::Standard).collect(),
+        }
+    }
+
+    /// The key exchanges that a server accepts, never none.
+    pub fn key_exchanges(&self) -> Vec<KeyExchange> {
+        self.kex.as_deref().map_or_else(|| KeyExchange::ALL.to_vec(), values_of)
+    }
+}
+
+/// The values of a list.
+pub fn values_of<T: Clone>(settings: &[Setting<T>]) -> Vec<T> {
+    settings.iter().map(|setting| setting.value.clone()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Sets nothing.
+    struct Empty;
+
+    impl Source for Empty {
+        fn one<T>(
+            &mut self,
+            _: &'static Key,
+            _: impl Fn(&str, u64) -> Result<T, BadValue>,
+        ) -> Option<Setting<T>> {
+            None
+        }
+
+        fn many<T>(
+            &mut self,
+            _: &'static Key,
+            _: impl Fn(&str, u64) -> Result<T, BadValue>,
+        ) -> Option<Vec<Setting<T>>> {
+            None
+        }
+    }
+
+    #[test]
+    fn defaults_are_those_of_the_libraries() {
+        let settings = Settings::take(&mut Empty);
+        let transport = keypadd_tunnel::TransportSettings::default();
+        assert_eq!(settings.congestion.value, transport.congestion);
+        assert_eq!(settings.spin.value, transport.spin);
+        assert_eq!(settings.max_forwards.value, transport.forwards_max);
+        let offered = |name| PeerSettings::KEYS.iter().find(|key| key.name == name).unwrap();
+        assert_eq!(offered("suite").flag_default, Suite::default().name());
+        assert_eq!(offered("kex").flag_default, KeyExchange::default().to_string());
+    }
+}

@@ -1,0 +1,156 @@
+//! The status of a daemon: the one schema that a daemon answers `keypadd status` with, `--json`
+//! prints, and the text is made from. Field names are part of the command line's interface: fields
+//! may be added, none removed. A newer field that an older daemon does not send reads as its
+//! default.
+
+use std::collections::BTreeMap;
+
+use keypadd_tunnel::{LinkState, SessionStatus};
+use serde::{Deserialize, Serialize};
+
+/// One daemon at one moment.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Report {
+    pub(crate) version: String,
+    pub(crate) pid: u32,
+    pub(crate) verb: String,
+    pub(crate) place: String,
+    pub(crate) public_key: String,
+    pub(crate) started_unix_seconds: u64,
+    #[serde(default)]
+    pub(crate) transport: TransportReport,
+    pub(crate) pool: PoolReport,
+    pub(crate) keystream_pool_bytes: u64,
+    pub(crate) keystream_inline_bytes: u64,
+    pub(crate) packets: ByDirection<PacketsReport>,
+    #[serde(default)]
+    pub(crate) pool_exhaustions: u64,
+    #[serde(default)]
+    pub(crate) open_failures: u64,
+    #[serde(default)]
+    pub(crate) replays: u64,
+    #[serde(default)]
+    pub(crate) pad_reuse: u64,
+    pub(crate) sessions: Vec<SessionReport>,
+    #[serde(default)]
+    pub(crate) links: Vec<LinkReport>,
+}
+
+/// The event loops.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct TransportReport {
+    pub(crate) loops: usize,
+    /// CPU time spent on busy polling that found nothing.
+    pub(crate) spin_seconds: f64,
+    /// The same as a share of one core, since the daemon started.
+    pub(crate) spin_ratio: f64,
+}
+
+/// A peer that this daemon connects to.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct LinkReport {
+    pub(crate) peer: String,
+    pub(crate) endpoint: String,
+    pub(crate) state: LinkState,
+    pub(crate) since_unix_seconds: u64,
+    /// Why it is down; absent if it has not been up and no attempt has failed.
+    pub(crate) cause: Option<String>,
+    /// When the next attempt starts; absent during an attempt.
+    pub(crate) retry_unix_seconds: Option<u64>,
+    /// Reconnects, by what ended the session before.
+    pub(crate) reconnects: BTreeMap<String, u64>,
+}
+
+/// A value for each direction.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct ByDirection<T: Default> {
+    pub(crate) send: T,
+    pub(crate) receive: T,
+}
+
+/// Packets by how much of their keystream came from the pool.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct PacketsReport {
+    pub(crate) hit: u64,
+    pub(crate) partial: u64,
+    pub(crate) miss: u64,
+    /// Hits among all packets; absent before the first one.
+    pub(crate) hit_ratio: Option<f64>,
+}
+
+/// The pool.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct PoolReport {
+    pub(crate) mode: String,
+    /// Whether `auto` chose it.
+    pub(crate) auto: bool,
+    /// Why the pool is off; empty while it is on.
+    pub(crate) reason: String,
+    /// What `auto` chose for each suite.
+    pub(crate) suites: Vec<SuiteReport>,
+    pub(crate) budget_bytes: u64,
+    pub(crate) filled_bytes: u64,
+    pub(crate) locked_bytes: u64,
+    pub(crate) fill_bytes: u64,
+    pub(crate) fill_cpu_seconds: f64,
+    pub(crate) pads_wasted: u64,
+    pub(crate) filler_idle_class: bool,
+    pub(crate) max_fill_cpu_percent: u8,
+    /// Short packets, to send and to receive, that the pool has keystream for.
+    pub(crate) packets: u64,
+    /// How long until the first session runs dry; absent while all are idle.
+    pub(crate) seconds_left: Option<f64>,
+}
+
+/// What `auto` chose for one suite.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct SuiteReport {
+    pub(crate) suite: String,
+    /// Whether the suite uses the pool.
+    pub(crate) pays: bool,
+    /// The times that decided.
+    pub(crate) seals: Vec<SealReport>,
+}
+
+/// How long sealing one payload takes.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct SealReport {
+    pub(crate) payload_bytes: usize,
+    pub(crate) pooled_seconds: f64,
+    pub(crate) inline_seconds: f64,
+}
+
+/// A session.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct SessionReport {
+    #[serde(flatten)]
+    pub(crate) session: SessionStatus,
+    pub(crate) class: String,
+    pub(crate) keys: ByDirection<KeysReport>,
+}
+
+/// The keys of one direction of a session.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct KeysReport {
+    pub(crate) key_phase: u64,
+    pub(crate) key_budget_left_ratio: f64,
+    pub(crate) head: LevelReport,
+    pub(crate) body: LevelReport,
+    /// Over the last seconds; absent before two samples.
+    pub(crate) packets_per_second: Option<f64>,
+    /// How long the pool lasts at that rate; absent while the session is idle.
+    pub(crate) seconds_left: Option<f64>,
+}
+
+/// Keystream in the pool.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct LevelReport {
+    pub(crate) bytes: u64,
+    pub(crate) packets: u64,
+}
