@@ -2,9 +2,9 @@
 //! so that what the machine does meanwhile does it to all three. `cargo bench --bench ladder -- paired`
 //! says each ratio with its interval, and whether it is within what docs/DESIGN.md asks for.
 
-use keypadd_bench::statistics::{mean, ratio};
-use keypadd_bench::verdict::Rule;
 use keypadd_keystream::{Cipher, Protection};
+use keypadd_measure::statistics::{mean, ratio};
+use keypadd_measure::verdict::Rule;
 
 use crate::ends::Measured;
 use crate::packets::seal_burst;

@@ -5,11 +5,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use keypadd_bench::Service;
 use keypadd_keystream::{CipherEngine, Class, MeasureSuite, Protection, Suite};
 use keypadd_provider::{
     CryptoSettings, Group, KeyExchange, MeasureKeyExchange, Meters, PrivateKey, PublicKey,
 };
+use keypadd_traffic::Service;
 use keypadd_tunnel::{Congestion, SpinShare, TransportSettings};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::TcpListener;

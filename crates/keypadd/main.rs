@@ -14,31 +14,26 @@ mod connect;
 mod control;
 mod daemon;
 mod demo;
-mod error;
 mod figures;
-mod keyfile;
 mod keygen;
-mod logging;
 mod man;
 mod metrics;
 mod pooling;
 mod rates;
 mod ready;
 mod reload;
-mod results;
 mod run;
 mod serve;
-mod shutdown;
 mod sources;
 mod status;
 mod stdio;
 
 use std::process::ExitCode;
 
-use cli::Verb;
-use error::{Error, Exit, system};
+use cli::{Cli, Verb};
+use error::Error;
+use keypadd_cli::{block_on, error, keyfile, logging, results, shutdown};
 use keypadd_config::values::LogFormat;
-use tokio::runtime::Runtime;
 
 fn main() -> ExitCode {
     match run() {
@@ -48,14 +43,17 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<(), Error> {
-    let Some(mut cli) = cli::read()? else { return Ok(()) };
+    let Some(mut cli) = keypadd_cli::read::<Cli>()? else { return Ok(()) };
     if let Verb::Run(args) = cli.verb {
         return run_from_file(args, &mut cli.log);
     }
-    // `-W` runs inside other programs, and `demo` and `bench` draw: their user wants to hear of trouble only.
+    if let Verb::Bench(_) = cli.verb {
+        return Err(bench::start());
+    }
+    // `-W` runs inside other programs, and `demo` draws: their user wants to hear of trouble only.
     let quiet = match &cli.verb {
         Verb::Connect(args) => args.stdio.is_some(),
-        Verb::Demo(_) | Verb::Bench(_) => true,
+        Verb::Demo(_) => true,
         _ => false,
     };
     logging::start(&cli.log, quiet);
@@ -63,18 +61,18 @@ fn run() -> Result<(), Error> {
     match cli.verb {
         Verb::Keygen(args) => keygen::keygen(args),
         Verb::Pubkey(args) => keygen::pubkey(args),
-        Verb::Run(_) => Ok(()),
+        Verb::Run(_) | Verb::Bench(_) => Ok(()),
         Verb::Reload(args) => reload::run(args),
         Verb::Check(args) => check::run(args),
         Verb::Completions(args) => completions::run(args),
         Verb::Man(args) => man::run(args),
         Verb::Status(args) => status::run(args),
-        Verb::Demo(args) => block_on(async { demo::run(args, signals()?).await }),
-        Verb::Bench(args) => block_on(async { bench::run(args, signals()?).await }),
+        Verb::Demo(args) => block_on(async { demo::run(args, shutdown::on_signals()?).await }),
         Verb::Serve(args) => {
             let settings = serve::Settings::read(*args)?;
             block_on(async {
-                serve::run(settings, signals()?, |ready| ready::say(ready, format)).await
+                serve::run(settings, shutdown::on_signals()?, |ready| ready::say(ready, format))
+                    .await
             })
         }
         Verb::Connect(args) => {
@@ -86,7 +84,7 @@ fn run() -> Result<(), Error> {
                         ready::say(ready, format);
                     }
                 };
-                connect::run(settings, signals()?, say).await
+                connect::run(settings, shutdown::on_signals()?, say).await
             })
         }
     }
@@ -106,26 +104,7 @@ fn run_from_file(args: cli::ConfigArgs, log: &mut cli::LogFlags) -> Result<(), E
     log.log_format = Some(format);
     logging::start(log, false);
     block_on(async {
-        let shutdown = shutdown::on_signals_but_hangup().map_err(|error| no_signals(&error))?;
+        let shutdown = shutdown::on_signals_but_hangup()?;
         run::run(settings, shutdown, |ready| ready::say(ready, format)).await
     })
-}
-
-fn signals() -> Result<shutdown::Shutdown, Error> {
-    shutdown::on_signals().map_err(|error| no_signals(&error))
-}
-
-fn no_signals(error: &std::io::Error) -> Error {
-    Error::new(Exit::Runtime, format!("cannot handle signals: {}", system(error)))
-}
-
-/// Runs a daemon to its end. What is then still blocked, such as a read of standard input, is left
-/// behind.
-fn block_on(daemon: impl Future<Output = Result<(), Error>>) -> Result<(), Error> {
-    let runtime = Runtime::new().map_err(|error| {
-        Error::new(Exit::Runtime, format!("cannot start threads: {}", system(&error)))
-    })?;
-    let ended = runtime.block_on(daemon);
-    runtime.shutdown_background();
-    ended
 }

@@ -6,9 +6,9 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
-use keypadd_bench::Exchange;
 use keypadd_keystream::{CipherEngine, MeasureSuite};
 use keypadd_provider::{CryptoSettings, KeyExchange, Meters, PrivateKey, Supply, client_config};
+use keypadd_traffic::Exchange;
 use keypadd_tunnel::wire::Instance;
 use keypadd_tunnel::{
     AuthError, BenchForward, Bind, Bound, Client, ClientError, ClientSettings, Forward,

@@ -1,0 +1,49 @@
+//! Measurements of keypadd: seeded traffic, arms that take turns, statistics, reports.
+//!
+//! Runs both ends of a tunnel, or the near end of one whose far end permits it, sends traffic through
+//! it and says what that cost, with intervals. It measures what ships and adds nothing to the way of
+//! the data. Knows no command line and prints nothing.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod arm;
+mod background;
+mod emulate;
+mod exhaustion;
+mod figure;
+mod interleave;
+mod kex;
+mod link;
+pub mod machine;
+#[cfg(test)]
+mod made_up;
+mod namespace;
+pub mod output;
+mod path;
+mod quota;
+mod rehearsal;
+pub mod report;
+mod reproduce;
+pub mod results;
+mod schedule;
+pub mod statistics;
+pub mod text;
+pub mod verdict;
+mod workload;
+
+pub use arm::Arm;
+pub use emulate::CipherRate;
+pub use exhaustion::{Exhausted, Exhaustion, Patience};
+pub use interleave::{
+    INTERRUPTED, Progress, Rounds, Runs, Tell, Turn, Workload, take_turns, try_out,
+};
+pub use kex::{Handshakes, Kex};
+pub use link::{Link, LinkSettings};
+pub use namespace::FourHosts;
+pub use path::{PathError, PathSettings, Place};
+pub use rehearsal::{CannotOffer, rehearse};
+pub use reproduce::{Effort, Notebook, OtherRun, Paper, Reproduced, Reproduction};
+pub use schedule::Typing;
+pub use workload::{
+    Bulk, BulkMeasured, FileMix, Files, FilesMeasured, Mixed, MixedMeasured, Terminal,
+};
