@@ -157,7 +157,6 @@ impl Daemon {
         };
         let bench = if settings.permit_bench { Some(Bench::start().await?) } else { None };
         let pooling = Pooling::start(settings.pool, &settings.pool_suites, settings.cipher_engine)?;
-        let meters = Arc::new(Meters::default());
         let defaults = TransportSettings::default();
         let transport = TransportSettings {
             congestion: settings.congestion,
@@ -165,7 +164,6 @@ impl Daemon {
             loops: settings.loops.unwrap_or(defaults.loops),
             forwards_max: settings.max_forwards.unwrap_or(defaults.forwards_max),
             stalled_bytes: defaults.stalled_bytes.min(memory_bytes() / STALLED_ONE_IN),
-            meters: Some(Arc::clone(&meters)),
             ..defaults
         };
         let crypto = CryptoSettings {
@@ -174,7 +172,7 @@ impl Daemon {
             kex: accepted_groups(&settings.kex, settings.permit_bench),
             supply: pooling.supply(),
             cipher_engine: settings.cipher_engine,
-            meters,
+            meters: Arc::new(Meters::default()),
         };
         let DaemonSettings { drain, suites, kex, control_socket, .. } = settings;
         Ok(Self { crypto, transport, drain, suites, kex, pooling, metrics, control_socket, bench })
@@ -205,6 +203,7 @@ impl Daemon {
             started: SystemTime::now(),
             pooling: self.pooling.clone(),
             meters: Arc::clone(&self.crypto.meters),
+            send_seconds: Arc::clone(&self.transport.send_seconds),
             sources,
             rates: Rates::default(),
         };

@@ -8,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use keypadd_config::values::PoolMode;
 use keypadd_keystream::{Class, Protection};
 use keypadd_pool::{Coverage, Direction, PartLevel};
-use keypadd_provider::{DirectionStatus, Meters};
+use keypadd_provider::{DirectionStatus, Histogram, Meters};
 use keypadd_tunnel::{LinkStatus, LiveSession, SessionStatus};
 use serde::Serialize;
 
@@ -37,6 +37,8 @@ pub(crate) struct Figures {
     pub(crate) pooling: Pooling,
     /// What packet protection counted.
     pub(crate) meters: Arc<Meters>,
+    /// How long handing a packet to the kernel took.
+    pub(crate) send_seconds: Arc<Histogram>,
     /// The sessions that live, and the peers that are dialled.
     pub(crate) sources: Sources,
     /// How fast they use pads.

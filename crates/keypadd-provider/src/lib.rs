@@ -10,6 +10,7 @@ mod carrier;
 mod config;
 mod connection;
 mod fault;
+mod histogram;
 mod identity;
 mod kx;
 mod limits;
@@ -37,6 +38,7 @@ pub use config::{
 };
 pub use connection::{ConnectionKeys, DirectionStatus, HandshakeData};
 pub use fault::KeyFault;
+pub use histogram::Histogram;
 pub use identity::{KeyTextError, PrivateKey, PublicKey};
 pub use keypadd_pool::Allowance;
 pub use kx::{

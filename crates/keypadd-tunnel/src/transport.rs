@@ -15,7 +15,7 @@
 
 use std::{any::Any, fmt, io, net::UdpSocket, str::FromStr, sync::Arc, thread, time::Duration};
 
-use keypadd_provider::Meters;
+use keypadd_provider::Histogram;
 use keypadd_transport::{
     Endpoint, EndpointConfig, EndpointSettings, IdleTimeout, Inspect, MtuDiscoveryConfig,
     ServerConfig, SpinShare, Streams, TransportConfig, Windows,
@@ -117,8 +117,8 @@ pub struct TransportSettings {
     pub udp_buffer_bytes: usize,
     /// The clocks whose jumps end all connections.
     pub clocks: Arc<dyn Clocks>,
-    /// Where the time of sending is noted, if anywhere.
-    pub meters: Option<Arc<Meters>>,
+    /// How long handing a packet to the kernel took, sampled.
+    pub send_seconds: Arc<Histogram>,
     /// Share of a core that each loop may spend on polling for nothing instead of sleeping.
     pub spin: SpinShare,
     /// Event loops of a server, one thread each. A client has two at most: one for what is sparse,
@@ -143,7 +143,7 @@ impl Default for TransportSettings {
             forwards_max: 1024,
             udp_buffer_bytes: 4 << 20,
             clocks: Arc::new(SystemClocks),
-            meters: None,
+            send_seconds: Arc::default(),
             spin: SpinShare::default(),
             loops: default_loops(),
             datagram_bytes_max: DATAGRAM_BYTES_MAX,
@@ -205,7 +205,7 @@ impl TransportSettings {
             congestion,
             flight_max: self.send_window_bytes.into(),
             connections_max,
-            egress: Arc::new(MeteredEgress { gate, meters: self.meters.clone() }),
+            egress: Arc::new(MeteredEgress { gate, send_seconds: Arc::clone(&self.send_seconds) }),
             inspect: inspect(),
             cut_code: StreamCode::Reset.into(),
             drop_code: StreamCode::ShuttingDown.into(),
