@@ -16,7 +16,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use keypadd_cli::logging::LogFlags;
 use keypadd_cli::values::path_parser;
 use keypadd_keystream::{CipherEngine, Protection};
-use keypadd_measure::Paper;
+use keypadd_papers::Paper;
 use keypadd_provider::{Group, KeyExchange, PublicKey};
 use keypadd_tunnel::{Congestion, ServerAddress, SpinShare};
 

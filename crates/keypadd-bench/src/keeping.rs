@@ -6,11 +6,12 @@ use std::time::{Duration, Instant};
 use console::Term;
 use keypadd_cli::error::{Error, Exit, system};
 use keypadd_cli::results::print;
+use keypadd_measure::Progress;
 use keypadd_measure::machine::Machine;
 use keypadd_measure::output::{Output, OutputError};
 use keypadd_measure::results::{Results, Run, Section};
 use keypadd_measure::text;
-use keypadd_measure::{Effort, Notebook, Progress};
+use keypadd_papers::{Effort, Notebook};
 
 use crate::cli::{ReproduceArgs, RunFlags};
 

@@ -11,10 +11,11 @@ use keypadd_cli::shutdown::Shutdown;
 use keypadd_keystream::CipherEngine;
 use keypadd_measure::results::Section;
 use keypadd_measure::{
-    Arm, Bulk, CannotOffer, CipherRate, Effort, Exhaustion, FileMix, Files, INTERRUPTED, Kex, Link,
-    Mixed, Paper, PathError, PathSettings, Patience, Place, Progress, Reproduction, Rounds, Runs,
-    Terminal, Typing, Workload, rehearse, take_turns, try_out,
+    Arm, Bulk, CannotOffer, CipherRate, Exhaustion, FileMix, Files, INTERRUPTED, Kex, Link, Mixed,
+    PathError, PathSettings, Patience, Place, Progress, Rounds, Runs, Terminal, Typing, Workload,
+    rehearse, take_turns, try_out,
 };
+use keypadd_papers::{Effort, Paper, Reproduction};
 use keypadd_traffic::{PathFault, TunnelArm};
 use keypadd_tunnel::TransportSettings;
 

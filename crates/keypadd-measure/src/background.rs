@@ -17,20 +17,20 @@ const PERIOD: Duration = Duration::from_millis(8);
 
 /// The load. Dropped, it ends.
 #[derive(Debug)]
-pub(crate) struct Background {
+pub struct Background {
     stop: Arc<AtomicBool>,
 }
 
 impl Background {
     /// Takes `share` (0 to 1) of every core that this process may use, for at most `longest`.
-    pub(crate) fn start(share: f64, longest: Duration) -> Self {
+    pub fn start(share: f64, longest: Duration) -> Self {
         Self::of(share, longest, || true)
     }
 
     /// Keeps every core awake for at most `longest`, by threads that stand back as fillers do. A core that
     /// sleeps takes longer to wake than a packet to be encrypted; where fillers of one arm are busy, this
     /// keeps the cores of all arms awake alike.
-    pub(crate) fn awake(longest: Duration) -> Self {
+    pub fn awake(longest: Duration) -> Self {
         Self::of(1.0, longest, || Kernel::default().stand_back() != Priority::Ordinary)
     }
 

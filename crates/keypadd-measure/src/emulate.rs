@@ -78,7 +78,7 @@ impl Pace for CipherRate {
 /// A [`CipherRate`] that can be set and lifted while ends run, so that they come up, and their pools fill,
 /// at full speed. Clones are one and the same.
 #[derive(Clone, Debug)]
-pub(crate) struct Throttle {
+pub struct Throttle {
     /// 0 while there is none.
     bytes_per_second: Arc<AtomicU64>,
     reading: Duration,
@@ -86,13 +86,13 @@ pub(crate) struct Throttle {
 
 impl Throttle {
     /// Lifted.
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         let CipherRate { reading, .. } = CipherRate::new(NonZeroU64::MIN);
         Self { bytes_per_second: Arc::default(), reading }
     }
 
     /// From now on so many bytes for each second of CPU; as fast as it goes with `None`.
-    pub(crate) fn set(&self, bytes_per_second: Option<NonZeroU64>) {
+    pub fn set(&self, bytes_per_second: Option<NonZeroU64>) {
         self.bytes_per_second.store(bytes_per_second.map_or(0, NonZeroU64::get), Relaxed);
     }
 }
@@ -109,7 +109,7 @@ impl Pace for Throttle {
 }
 
 /// CPU that this thread has spent.
-pub(crate) fn thread_cpu() -> Duration {
+pub fn thread_cpu() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }

@@ -143,7 +143,7 @@ pub(crate) fn brief(figure: f64) -> String {
 }
 
 /// Commas from five digits on: `1234`, `12,345`.
-pub(crate) fn group(text: &str) -> String {
+pub fn group(text: &str) -> String {
     let (whole, rest) = text.split_at(text.find('.').unwrap_or(text.len()));
     if whole.len() < 5 {
         return text.to_owned();

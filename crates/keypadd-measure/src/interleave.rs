@@ -216,7 +216,7 @@ async fn turn<W: Workload>(
 }
 
 /// CPU that this process has spent.
-pub(crate) fn process_cpu() -> Duration {
+pub fn process_cpu() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }

@@ -21,7 +21,7 @@ use crate::link::{Link, LinkSettings};
 use crate::rehearsal::CannotOffer;
 use crate::results::Section;
 
-pub(crate) use ends::Ends;
+pub use ends::Ends;
 
 /// Handshakes through the relay, for each group: what they send hardly differs.
 const RELAYED: u32 = 5;
@@ -92,7 +92,7 @@ struct Turn {
 
 /// When a handshake was over, from its start.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Times {
+pub struct Times {
     ready: Duration,
     done: Duration,
 }

@@ -10,7 +10,7 @@ mod arm;
 mod background;
 mod emulate;
 mod exhaustion;
-mod figure;
+pub mod figure;
 mod interleave;
 mod kex;
 mod link;
@@ -19,11 +19,10 @@ pub mod machine;
 mod made_up;
 mod namespace;
 pub mod output;
-mod path;
-mod quota;
+pub mod path;
+pub mod quota;
 mod rehearsal;
 pub mod report;
-mod reproduce;
 pub mod results;
 mod schedule;
 pub mod statistics;
@@ -32,18 +31,19 @@ pub mod verdict;
 mod workload;
 
 pub use arm::Arm;
-pub use emulate::CipherRate;
+pub use background::Background;
+pub use emulate::{CipherRate, Throttle, thread_cpu};
 pub use exhaustion::{Exhausted, Exhaustion, Patience};
 pub use interleave::{
-    INTERRUPTED, Progress, Rounds, Runs, Tell, Turn, Workload, take_turns, try_out,
+    INTERRUPTED, Progress, Rounds, Runs, Tell, Turn, Workload, process_cpu, take_turns, try_out,
 };
-pub use kex::{Handshakes, Kex};
+pub use kex::{Ends, Handshakes, Kex, Times};
 pub use link::{Link, LinkSettings};
 pub use namespace::FourHosts;
 pub use path::{PathError, PathSettings, Place};
 pub use rehearsal::{CannotOffer, rehearse};
-pub use reproduce::{Effort, Notebook, OtherRun, Paper, Reproduced, Reproduction};
 pub use schedule::Typing;
 pub use workload::{
-    Bulk, BulkMeasured, FileMix, Files, FilesMeasured, Mixed, MixedMeasured, Terminal,
+    Bulk, BulkMeasured, FileMix, Files, FilesMeasured, LEAD, Mixed, MixedMeasured, Terminal, flood,
+    rate_mbit,
 };

@@ -89,7 +89,7 @@ pub struct PathError {
 ///
 /// # Errors
 /// No memory, no free port, no handshake, or the far end does not let us measure.
-pub(crate) async fn open(arm: Arm, settings: &PathSettings) -> Result<Path, PathError> {
+pub async fn open(arm: Arm, settings: &PathSettings) -> Result<Path, PathError> {
     let path = open_cold(arm, settings).await?;
     path.warm_up().await.map_err(|cause| PathError { arm, cause: cause.into() })?;
     Ok(path)
@@ -99,7 +99,7 @@ pub(crate) async fn open(arm: Arm, settings: &PathSettings) -> Result<Path, Path
 ///
 /// # Errors
 /// Those of [`open`].
-pub(crate) async fn open_cold(arm: Arm, settings: &PathSettings) -> Result<Path, PathError> {
+pub async fn open_cold(arm: Arm, settings: &PathSettings) -> Result<Path, PathError> {
     let opened = match arm {
         Arm::Tcp => tcp(settings).await,
         Arm::Tunnel(arm) => tunnel(arm, settings).await,

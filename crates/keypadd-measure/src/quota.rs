@@ -11,14 +11,14 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
 /// In which the quota may be used up.
-pub(crate) const PERIOD: Duration = Duration::from_millis(10);
+pub const PERIOD: Duration = Duration::from_millis(10);
 
 /// How often a group that is to go is emptied.
 const TRIES: u32 = 100;
 
 /// A control group with a quota. Dropped, its threads are as fast as before.
 #[derive(Debug)]
-pub(crate) struct Quota {
+pub struct Quota {
     group: PathBuf,
     /// The file by which threads come in; its namesake in the parent lets them out.
     threads: &'static str,
@@ -29,7 +29,7 @@ impl Quota {
     ///
     /// # Errors
     /// In words: what is not there or not permitted.
-    pub(crate) fn of_a_core(share: f64) -> Result<Self, String> {
+    pub fn of_a_core(share: f64) -> Result<Self, String> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("kp-{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed));
         let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();

@@ -380,7 +380,7 @@ impl Run {
 }
 
 /// The time as results have it.
-pub(crate) fn now() -> String {
+pub fn now() -> String {
     humantime::format_rfc3339_seconds(std::time::SystemTime::now()).to_string()
 }
 

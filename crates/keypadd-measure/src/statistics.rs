@@ -84,7 +84,7 @@ fn mean_and_margin(samples: &[f64]) -> Option<(f64, Option<f64>)> {
 }
 
 /// Half the width of an interval, in standard deviations of its samples; NaN of too few.
-pub(crate) fn relative_margin(repetitions: u32) -> f64 {
+pub fn relative_margin(repetitions: u32) -> f64 {
     let count = f64::from(repetitions);
     students_t(count - 1.0).map_or(f64::NAN, |t| t / count.sqrt())
 }

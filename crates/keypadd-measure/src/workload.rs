@@ -16,10 +16,10 @@ use crate::statistics;
 use crate::verdict::Rule;
 
 pub use bulk::{Bulk, BulkMeasured};
-pub(crate) use bulk::{flood, rate_mbit};
+pub use bulk::{flood, rate_mbit};
 pub use files::{FileMix, Files, FilesMeasured};
 pub use mixed::{Mixed, MixedMeasured};
-pub(crate) use terminal::LEAD;
+pub use terminal::LEAD;
 pub use terminal::Terminal;
 
 /// An arm and one figure of each of its rounds.

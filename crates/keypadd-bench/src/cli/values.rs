@@ -11,7 +11,7 @@ pub(super) use keypadd_config::values::{
     cipher_backend, congestion, duration, kex, loops, public_key, server, spin,
 };
 use keypadd_keystream::{MeasureSuite, Protection, Suite};
-use keypadd_measure::Paper;
+use keypadd_papers::Paper;
 use keypadd_provider::Group;
 use keypadd_traffic::Exchange;
 

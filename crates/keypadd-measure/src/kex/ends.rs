@@ -54,7 +54,7 @@ impl AllowList for Only {
 
 /// A client and a server; clones are the same two.
 #[derive(Clone, Debug)]
-pub(crate) struct Ends {
+pub struct Ends {
     client: Endpoint,
     config: ClientConfig,
     address: SocketAddr,
@@ -63,7 +63,11 @@ pub(crate) struct Ends {
 }
 
 impl Ends {
-    pub(crate) async fn new(group: Group) -> Result<Self, String> {
+    /// Starts them.
+    ///
+    /// # Errors
+    /// In words: no port, no randomness.
+    pub async fn new(group: Group) -> Result<Self, String> {
         let text = |error: &dyn std::fmt::Display| error.to_string();
         let new_key = || PrivateKey::generate().map(Arc::new).map_err(|error| text(&error));
         let [client_key, server_key] = [new_key()?, new_key()?];
@@ -94,7 +98,7 @@ impl Ends {
     }
 
     /// One handshake, directly or by way of a relay.
-    pub(crate) async fn shake_hands(&self, relay: Option<SocketAddr>) -> Result<Times, String> {
+    pub async fn shake_hands(&self, relay: Option<SocketAddr>) -> Result<Times, String> {
         let start = Instant::now();
         let address = relay.unwrap_or(self.address);
         let connecting = self.client.connect(self.config.clone(), address, "keypadd", Lane::Sparse);

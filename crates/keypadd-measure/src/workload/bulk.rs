@@ -149,7 +149,7 @@ impl Bulk {
 }
 
 /// Sends without a pause on so many connections; what arrived when, of all together.
-pub(crate) async fn flood(
+pub async fn flood(
     path: &Path,
     streams: u32,
     step: Exchange,
@@ -175,7 +175,7 @@ pub(crate) async fn flood(
 }
 
 /// Payload a second, Mbit/s, from the start to the last arrival.
-pub(crate) fn rate_mbit(arrivals: &[(f64, u64)]) -> f64 {
+pub fn rate_mbit(arrivals: &[(f64, u64)]) -> f64 {
     let bytes: u64 = arrivals.iter().map(|(_, bytes)| bytes).sum();
     arrivals.last().map_or(0.0, |(end, _)| bytes as f64 * 8.0 / 1e6 / end)
 }

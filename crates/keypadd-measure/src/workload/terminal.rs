@@ -19,7 +19,7 @@ pub(crate) const QUANTILES: [(&str, f64); 4] =
 const BEYOND_MIN: f64 = 5.0;
 
 /// The first key is due so long after the threads were told to start.
-pub(crate) const LEAD: Duration = Duration::from_millis(20);
+pub const LEAD: Duration = Duration::from_millis(20);
 
 /// Typing.
 #[derive(Clone, Copy, Debug)]
