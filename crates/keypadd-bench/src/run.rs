@@ -11,7 +11,7 @@ use keypadd_cli::shutdown::Shutdown;
 use keypadd_keystream::CipherEngine;
 use keypadd_measure::results::Section;
 use keypadd_measure::{
-    Arm, Bulk, CannotOffer, CipherRate, Exhaustion, FileMix, Files, INTERRUPTED, Kex, Link, Mixed,
+    Arm, Bulk, CannotOffer, CipherRate, Exhaustion, FileMix, Files, INTERRUPTED, Kex, Mixed,
     PathError, PathSettings, Patience, Place, Progress, Rounds, Runs, Terminal, Typing, Workload,
     rehearse, take_turns, try_out,
 };
@@ -256,8 +256,8 @@ fn path_settings(flags: &TunnelFlags, pool_budget_bytes: usize) -> Result<PathSe
         loops: flags.loops.unwrap_or(defaults.loops),
         ..defaults
     };
-    let (kex, link) = (flags.kex.into(), Link::default());
-    Ok(PathSettings { place, pool_budget_bytes, kex, transport, far_engine: None, link })
+    let kex = flags.kex.into();
+    Ok(PathSettings { place, pool_budget_bytes, kex, transport, ..PathSettings::default() })
 }
 
 fn not_open(error: PathError, settings: &PathSettings) -> Error {

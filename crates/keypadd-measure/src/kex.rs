@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 
 use keypadd_provider::Group;
 use keypadd_traffic::Latencies;
+use testbed::{Link, LinkSettings};
 use tokio::task::JoinSet;
 
 use crate::interleave::{INTERRUPTED, Progress, Tell, process_cpu};
-use crate::link::{Link, LinkSettings};
 use crate::rehearsal::CannotOffer;
 use crate::results::Section;
 

@@ -13,14 +13,11 @@ mod exhaustion;
 pub mod figure;
 mod interleave;
 mod kex;
-mod link;
 pub mod machine;
 #[cfg(test)]
 mod made_up;
-mod namespace;
 pub mod output;
 pub mod path;
-pub mod quota;
 mod rehearsal;
 pub mod report;
 pub mod results;
@@ -38,8 +35,6 @@ pub use interleave::{
     INTERRUPTED, Progress, Rounds, Runs, Tell, Turn, Workload, process_cpu, take_turns, try_out,
 };
 pub use kex::{Ends, Handshakes, Kex, Times};
-pub use link::{Link, LinkSettings};
-pub use namespace::FourHosts;
 pub use path::{PathError, PathSettings, Place};
 pub use rehearsal::{CannotOffer, rehearse};
 pub use schedule::Typing;

@@ -6,6 +6,7 @@
 //! service behind it, on a host of its own. Keys of the moment for the former; nothing here touches a file
 //! or a port that somebody chose.
 
+use std::io;
 use std::net::IpAddr;
 use std::sync::{Arc, Weak};
 
@@ -15,11 +16,9 @@ use keypadd_traffic::{
     EndSettings, Host, Path, PathFault, TunnelArm, connect, ethernet, listen, new_key, serve,
 };
 use keypadd_tunnel::{ServerAddress, TransportSettings};
+use testbed::{FourHosts, Link, Namespace, Quota};
 
 use crate::arm::Arm;
-use crate::link::Link;
-use crate::namespace::{FourHosts, Namespace};
-use crate::quota::Quota;
 
 /// Where the far end is.
 #[derive(Clone, Debug)]
@@ -148,6 +147,15 @@ async fn tunnel(arm: TunnelArm, settings: &PathSettings) -> Result<Path, PathFau
     Path::new(address, vec![near, far], Some(service), (relay, sites.quotas))
 }
 
+/// A host of its own in a network, to measure from.
+///
+/// # Errors
+/// The system has no thread for it.
+pub fn host_in(namespace: &Namespace) -> io::Result<Host> {
+    let namespace = namespace.clone();
+    Host::start_in(move || namespace.enter())
+}
+
 /// Where something runs, and under which address it listens there.
 struct Site {
     /// The network that it is in, unless it is this process's.
@@ -204,4 +212,53 @@ impl Sites {
 
 fn text(error: impl std::fmt::Display) -> PathFault {
     PathFault::Here(error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use keypadd_keystream::Suite;
+    use keypadd_traffic::{Due, Exchange, Requester, Requests};
+
+    use super::*;
+
+    /// As root: `cargo test -p keypadd-measure path -- --ignored`.
+    #[tokio::test(flavor = "multi_thread")]
+    #[ignore = "needs root"]
+    async fn a_client_reaches_a_server_by_routes_and_by_a_tunnel_and_by_nothing_else() {
+        let hosts = Arc::new(FourHosts::build().unwrap());
+        let suite = Suite::AES_256_GCM.protection();
+        let tunnel = Arm::Tunnel(TunnelArm { suite, pool: true, engine: CipherEngine::default() });
+        for (arm, processor) in [(Arm::Tcp, None), (tunnel, None), (tunnel, Some(0.4))] {
+            let place = Place::Hosts { hosts: Arc::clone(&hosts), processor };
+            let settings = PathSettings {
+                place,
+                pool_budget_bytes: 1 << 20,
+                kex: KeyExchange::X25519.into(),
+                ..PathSettings::default()
+            };
+            let path = open_cold(arm, &settings).await.unwrap();
+            let address = path.address();
+            assert!(Requester::open(address).await.is_err(), "{address} from outside");
+            let client = host_in(&hosts.client).unwrap();
+            let answers = client.run(async move {
+                let requester = Requester::open(address).await?;
+                let exchange = Exchange::new(100_000, 100_000);
+                let requests = Requests::At(vec![Due { at: Duration::ZERO, exchange }]);
+                requester.run(requests, Instant::now(), Vec::new(), Vec::push).await
+            });
+            let (_, answers) = answers.await.unwrap().unwrap();
+            assert_eq!(answers.len(), 1);
+            let quotas = || {
+                let groups =
+                    std::fs::read_dir("/sys/fs/cgroup/cpu").into_iter().flatten().flatten();
+                let ours = format!("kp-{}-", std::process::id());
+                groups.filter(|it| it.file_name().to_string_lossy().starts_with(&ours)).count()
+            };
+            assert_eq!(quotas() > 0, processor.is_some());
+            drop(path);
+            assert_eq!(quotas(), 0);
+        }
+    }
 }

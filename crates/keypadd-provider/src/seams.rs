@@ -3,7 +3,7 @@
 //!
 //! The default is what ships: no log, the limits of `limits.rs`. `client_config` and
 //! `server_config` use it; the program and the tunnel never name this type, and a test of the
-//! simulator (`tests/simulator`) reads their sources to see that they do not.
+//! simulator (`tools/simulator`) reads their sources to see that they do not.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use rustls::{KeyLog, NoKeyLog};
 
 use crate::limits::Limits;
 
-/// Seams for `tests/simulator`; for nothing else.
+/// Seams for `tools/simulator`; for nothing else.
 #[derive(Clone, Debug)]
 pub struct Seams {
     /// Is told every traffic secret of the handshake, in rustls's words.

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use keypadd_keystream::{CipherEngine, Suite};
-use keypadd_measure::{Arm, Link, LinkSettings, Terminal, Typing};
+use keypadd_measure::{Arm, Terminal, Typing};
 use keypadd_traffic::TunnelArm;
+use testbed::{Link, LinkSettings};
 
 use crate::measure;
 

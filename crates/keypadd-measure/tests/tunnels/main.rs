@@ -7,8 +7,9 @@ mod delay;
 mod pads;
 
 use keypadd_measure::results::{Cell, Section};
-use keypadd_measure::{Arm, Link, PathSettings, Rounds, Runs, Workload, take_turns};
+use keypadd_measure::{Arm, PathSettings, Rounds, Runs, Workload, take_turns};
 use keypadd_provider::KeyExchange;
+use testbed::Link;
 use tokio::sync::Mutex;
 
 /// Held while a tunnel is measured: fillers have only the time that nobody else wants, and none while

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use keypadd_keystream::{CipherBackend, CipherEngine, MeasureSuite, Suite};
 use keypadd_measure::results::Cell;
-use keypadd_measure::{Arm, Bulk, Link, Terminal, Typing, Workload};
+use keypadd_measure::{Arm, Bulk, Terminal, Typing, Workload};
 use keypadd_traffic::TunnelArm;
+use testbed::Link;
 
 use crate::{cell, measure};
 

@@ -9,10 +9,11 @@ use std::num::NonZeroU64;
 use std::time::{Duration, Instant};
 
 use keypadd_keystream::CipherEngine;
+use keypadd_measure::Arm;
 use keypadd_measure::path::{self, PathSettings};
-use keypadd_measure::{Arm, Link, LinkSettings};
 use keypadd_provider::{Group, MeasureKeyExchange};
 use keypadd_traffic::{Path, Requester, TunnelArm};
+use testbed::{Link, LinkSettings};
 use tokio::time::sleep;
 
 use super::{Network, SETTINGS, Streamed};

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use keypadd_keystream::{Cipher, CipherEngine, Mac};
 use keypadd_measure::path::{self, PathSettings, Place};
-use keypadd_measure::{Arm, CipherRate, FourHosts};
+use keypadd_measure::{Arm, CipherRate};
 use keypadd_traffic::{Path, TunnelArm};
+use testbed::FourHosts;
 
 use super::crowd::Crowd;
 use super::page::BASE_OVER_DES;
@@ -96,7 +97,7 @@ pub(super) async fn speeds(lab: &Lab<'_>, round: u32) -> Part<Speeds> {
     for nth in order(lab.seed, round, 2 * PROCESSORS.len()) {
         let (nth, is_fast) = (nth / 2, nth % 2 == 1);
         let share = if is_fast { FAST } else { SLOW };
-        keypadd_measure::quota::Quota::of_a_core(share).map_err(Missed::Lacking)?;
+        testbed::Quota::of_a_core(share).map_err(Missed::Lacking)?;
         let place = Place::Hosts { hosts: Arc::clone(&hosts), processor: Some(share) };
         let arm = arm(PROCESSORS[nth], CipherEngine::default());
         let path = open(arm, &place).await?;
@@ -145,7 +146,7 @@ async fn serve(
     };
     let crowd = Crowd { address: path.address(), clients, files: FILES[size], time, seed };
     let failed = |error: std::io::Error| Missed::Failed(error.to_string());
-    let client = hosts.client().map_err(failed)?;
+    let client = path::host_in(&hosts.client).map_err(failed)?;
     let ran = client.run(async move { tokio::task::spawn_blocking(move || crowd.run()).await });
     ran.await.and_then(|joined| joined.map_err(std::io::Error::other)).map_err(failed)?
 }

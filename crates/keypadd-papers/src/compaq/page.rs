@@ -41,7 +41,7 @@ pub(super) fn page(figures: &Figures, effort: Effort) -> Section {
              with the most clients. A gateway with a quota is as fast as ever and then stands still: over times \
              that are long beside its period of {} ms it is slower.",
             time_slowed(effort).as_secs_f64(),
-            keypadd_measure::quota::PERIOD.as_millis(),
+            testbed::PERIOD.as_millis(),
         ),
         "Ratios are geometric means over the numbers of clients, round by round. A claim that something costs or \
          gains so much holds if at least half of the paper's effect is there. Two are equal if they differ by no \

@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 
 use keypadd_keystream::{Cipher, CipherBackend, CipherEngine, Mac, MeasureSuite, Protection};
 use keypadd_measure::path::{self, PathSettings};
-use keypadd_measure::{Arm, LEAD, Link, Throttle, flood};
+use keypadd_measure::{Arm, LEAD, Throttle, flood};
 use keypadd_provider::KeyExchange;
 use keypadd_traffic::{Exchange, Path, Requester, TunnelArm};
+use testbed::Link;
 
 use super::Network;
 use crate::Effort;

@@ -3,8 +3,8 @@
 use std::num::NonZeroU64;
 use std::time::Duration;
 
-use keypadd_measure::{Link, LinkSettings};
 use keypadd_traffic::Path;
+use testbed::{Link, LinkSettings};
 
 use super::Pairs;
 use super::bed::over;

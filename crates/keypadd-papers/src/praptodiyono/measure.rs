@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 
 use keypadd_keystream::{CipherEngine, Protection, Suite};
 use keypadd_measure::path::{self, PathSettings};
-use keypadd_measure::{Arm, Ends, LEAD, Link, LinkSettings, flood, rate_mbit};
+use keypadd_measure::{Arm, Ends, LEAD, flood, rate_mbit};
 use keypadd_provider::{Group, KeyExchange};
 use keypadd_traffic::{Exchange, TunnelArm};
+use testbed::{Link, LinkSettings};
 
 use super::{GROUPS, Generated, Generation, Throughput};
 use crate::lab::{Lab, Missed, Part};

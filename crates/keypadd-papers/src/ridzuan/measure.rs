@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 
 use keypadd_keystream::{Cipher, CipherEngine, Mac, Protection};
 use keypadd_measure::path::{self, PathSettings};
-use keypadd_measure::{Arm, CipherRate, Link, LinkSettings};
+use keypadd_measure::{Arm, CipherRate};
 use keypadd_provider::MeasureKeyExchange;
 use keypadd_traffic::{Answered, Due, Exchange, Requester, Requests, TunnelArm};
+use testbed::{Link, LinkSettings};
 
 use super::{EMULATED, Echoes, Round, SCENARIOS, SIZES, TABLE_3, scenario};
 use crate::lab::{Lab, Part};

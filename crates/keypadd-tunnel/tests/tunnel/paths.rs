@@ -3,11 +3,11 @@
 use std::time::{Duration, Instant};
 
 use keypadd_tunnel::ClientSettings;
+use testbed::{Impairments, Relay};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
 };
-use udp_relay::{Impairments, Relay};
 
 use crate::support::*;
 

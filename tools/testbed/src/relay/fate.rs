@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 
-use crate::Direction;
+use super::Direction;
 
 /// What a direction does to datagrams. Chances are 0 to 1 for each datagram by itself; the default
 /// does nothing.

@@ -58,7 +58,7 @@ impl Quota {
     }
 
     /// Brings the calling thread in, and the threads that it will start.
-    pub(crate) fn enter(&self) -> io::Result<()> {
+    pub fn enter(&self) -> io::Result<()> {
         self.write(self.threads, &rustix::thread::gettid().as_raw_nonzero().to_string())
     }
 

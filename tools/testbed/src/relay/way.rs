@@ -9,7 +9,7 @@ use std::{
 
 use tokio::time::{Instant, sleep_until};
 
-use crate::{Direction, Fate, Impairments, Shared, lock};
+use super::{Direction, Fate, Impairments, Shared, lock};
 
 /// Datagrams under way at once; more are lost, as in any queue.
 const UNDER_WAY_MAX: usize = 1 << 16;

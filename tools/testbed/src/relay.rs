@@ -6,8 +6,6 @@
 //! attacker on the path: it keeps copies of what passes and sends what it is given, from the
 //! addresses that the ends know. It understands nothing of what it carries.
 
-#![cfg_attr(test, allow(clippy::unwrap_used))]
-
 mod fate;
 #[cfg(test)]
 mod tests;

@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
 use std::time::Instant;
 
-use super::{LOOK_UP, Line, Relay, Shared, headers, spawn, wait_for, wake_on_time};
+use super::{Forwarder, LOOK_UP, Line, Shared, headers, spawn, wait_for, wake_on_time};
 
 /// Read at a time. With so many bytes under way at most: 16 MiB each way.
 const PIECE_BYTES: usize = 16 << 10;
@@ -18,7 +18,7 @@ const SEGMENT_BYTES: usize = 1448;
 const HEADER_BYTES: usize = 32;
 
 /// Starts a relay on the loopback of `to`.
-pub(super) fn start(ways: &[Arc<Line>; 2], to: SocketAddr) -> io::Result<Relay> {
+pub(super) fn start(ways: &[Arc<Line>; 2], to: SocketAddr) -> io::Result<Forwarder> {
     let listener = TcpListener::bind((to.ip(), 0))?;
     listener.set_nonblocking(true)?;
     let address = listener.local_addr()?;
@@ -36,7 +36,7 @@ pub(super) fn start(ways: &[Arc<Line>; 2], to: SocketAddr) -> io::Result<Relay> 
             }
         }
     })?;
-    Ok(Relay { address, shared })
+    Ok(Forwarder { address, shared })
 }
 
 /// How often new connections are looked for; much less than a round trip over any line.

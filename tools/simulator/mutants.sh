@@ -3,7 +3,7 @@
 # on it, and asks the auditor about some seeds of three suites, run through the event loops that ship.
 # Run it in a clone:
 #
-#     tests/simulator/mutants.sh [NAME]...
+#     tools/simulator/mutants.sh [NAME]...
 #
 # A bug is caught when the auditor names the keystream: that a run hangs or a stream is damaged is
 # not enough. Exit code 1: one survived, one no longer applies, or the sources as they are fail.

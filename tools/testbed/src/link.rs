@@ -39,7 +39,7 @@ pub struct LinkSettings {
 
 impl LinkSettings {
     /// The loopback address of its family.
-    pub(crate) fn loopback(self) -> IpAddr {
+    pub fn loopback(self) -> IpAddr {
         match self.ipv6 {
             true => Ipv6Addr::LOCALHOST.into(),
             false => Ipv4Addr::LOCALHOST.into(),
@@ -75,7 +75,7 @@ impl Link {
     ///
     /// # Errors
     /// The system has no port or no thread for a relay.
-    pub(crate) fn udp(&self, to: SocketAddr) -> io::Result<(SocketAddr, Option<Relay>)> {
+    pub fn udp(&self, to: SocketAddr) -> io::Result<(SocketAddr, Option<Forwarder>)> {
         self.relay(to, udp::start)
     }
 
@@ -84,15 +84,15 @@ impl Link {
     ///
     /// # Errors
     /// As above.
-    pub(crate) fn tcp(&self, to: SocketAddr) -> io::Result<(SocketAddr, Option<Relay>)> {
+    pub fn tcp(&self, to: SocketAddr) -> io::Result<(SocketAddr, Option<Forwarder>)> {
         self.relay(to, tcp::start)
     }
 
     fn relay(
         &self,
         to: SocketAddr,
-        start: fn(&[Arc<Line>; 2], SocketAddr) -> io::Result<Relay>,
-    ) -> io::Result<(SocketAddr, Option<Relay>)> {
+        start: fn(&[Arc<Line>; 2], SocketAddr) -> io::Result<Forwarder>,
+    ) -> io::Result<(SocketAddr, Option<Forwarder>)> {
         if self.settings.is_loopback() {
             return Ok((to, None));
         }
@@ -103,18 +103,18 @@ impl Link {
 
 /// What went one way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Seen {
+pub struct Seen {
     /// Payload that came.
-    pub(crate) bytes: u64,
+    pub bytes: u64,
     /// Datagrams that came; pieces of a TCP stream.
-    pub(crate) datagrams: u64,
+    pub datagrams: u64,
     /// Datagrams that a full queue did not take.
-    pub(crate) lost: u64,
+    pub lost: u64,
 }
 
 /// A relay at work. Dropped, it ends soon, and what is under way is lost.
 #[derive(Debug)]
-pub(crate) struct Relay {
+pub struct Forwarder {
     address: SocketAddr,
     shared: Arc<Shared>,
 }
@@ -133,9 +133,9 @@ struct Counters {
     lost: AtomicU64,
 }
 
-impl Relay {
+impl Forwarder {
     /// What has come: from whoever connects, and from the other end.
-    pub(crate) fn seen(&self) -> [Seen; 2] {
+    pub fn seen(&self) -> [Seen; 2] {
         [0, 1].map(|way| {
             let counters: &Counters = &self.shared.ways[way];
             Seen {
@@ -147,7 +147,7 @@ impl Relay {
     }
 }
 
-impl Drop for Relay {
+impl Drop for Forwarder {
     fn drop(&mut self) {
         self.shared.is_over.store(true, Relaxed);
     }
