@@ -137,7 +137,7 @@ struct Meant {
 
 impl Meant {
     fn read(mut command: Command) -> Self {
-        let mut typed = command.get_bin_name().unwrap_or(command.get_name()).to_owned();
+        let mut typed = command.get_bin_name().unwrap_or_else(|| command.get_name()).to_owned();
         for argument in std::env::args().skip(1) {
             if let Some(below) = command.find_subcommand(&argument).cloned() {
                 typed = format!("{typed} {}", below.get_name());

@@ -84,13 +84,15 @@ pub struct Throttle {
     reading: Duration,
 }
 
-impl Throttle {
-    /// Lifted.
-    pub fn new() -> Self {
+/// Lifted.
+impl Default for Throttle {
+    fn default() -> Self {
         let CipherRate { reading, .. } = CipherRate::new(NonZeroU64::MIN);
         Self { bytes_per_second: Arc::default(), reading }
     }
+}
 
+impl Throttle {
     /// From now on so many bytes for each second of CPU; as fast as it goes with `None`.
     pub fn set(&self, bytes_per_second: Option<NonZeroU64>) {
         self.bytes_per_second.store(bytes_per_second.map_or(0, NonZeroU64::get), Relaxed);
@@ -174,7 +176,7 @@ mod tests {
 
     #[test]
     fn a_throttle_slows_from_when_it_is_set_until_it_is_lifted() {
-        let throttle = Throttle::new();
+        let throttle = Throttle::default();
         let engine = CipherEngine::default().at_pace(throttle.clone());
         let mut inline = InlineKeystream::new(keystream(Suite::AES_128_GCM, engine));
         let mut number = 0;

@@ -31,7 +31,7 @@ struct Ciphers {
 fn ciphers() -> &'static Ciphers {
     static CIPHERS: OnceLock<Ciphers> = OnceLock::new();
     CIPHERS.get_or_init(|| {
-        let (near, far) = (Throttle::new(), Throttle::new());
+        let (near, far) = (Throttle::default(), Throttle::default());
         let engines = [&near, &far].map(|it| CipherEngine::default().at_pace(it.clone()));
         Ciphers { near, far, engines }
     })
