@@ -1,11 +1,6 @@
 //! The command line: what is measured and how long. Comments on flags are help texts. Every long flag has a
 //! `KEYPADD_*` variable.
 
-#![expect(
-    rustdoc::broken_intra_doc_links,
-    reason = "comments on flags are help texts: their brackets are the command line's"
-)]
-
 mod values;
 
 use std::num::NonZeroU64;
