@@ -11,10 +11,10 @@
 use std::hint::black_box;
 use std::time::Duration;
 
-use keypadd_bench::results::Estimate;
-use keypadd_bench::statistics::{difference, mean, ratio};
-use keypadd_bench::verdict::Rule;
 use keypadd_keystream::{Cipher, Mac, MacKey, PacketNumber, Protection, TAG_BYTES};
+use keypadd_measure::results::Estimate;
+use keypadd_measure::statistics::{difference, mean, ratio};
+use keypadd_measure::verdict::Rule;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::ends::{HEADER_BYTES, Measured};

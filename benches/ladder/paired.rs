@@ -2,9 +2,9 @@
 //! turns, so that other load affects all three alike. `cargo bench --bench ladder -- paired` prints each
 //! ratio with its interval, and whether it meets the goal of docs/benchmarks/README.md.
 
-use keypadd_bench::statistics::{mean, ratio};
-use keypadd_bench::verdict::Rule;
 use keypadd_keystream::{Cipher, Protection};
+use keypadd_measure::statistics::{mean, ratio};
+use keypadd_measure::verdict::Rule;
 
 use crate::ends::Measured;
 use crate::packets::seal_burst;

@@ -1,275 +1,33 @@
-//! `keypadd bench`: reads what is to be measured, refuses what cannot be, runs it, prints and saves what
-//! came out. How anything is measured is the library's (`keypadd-bench`).
+//! `keypadd bench`: becomes the program that measures, as git and cargo become theirs.
 
-mod keeping;
+use std::io::ErrorKind;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::Command;
 
-use std::sync::Arc;
-use std::time::Duration;
+use crate::error::{Error, Exit, system};
 
-use keypadd_bench::results::Section;
-use keypadd_bench::{
-    Arm, Bulk, CannotOffer, CipherRate, Effort, Exhaustion, FileMix, Files, INTERRUPTED, Kex, Link,
-    Mixed, Paper, PathError, PathFault, PathSettings, Patience, Place, Progress, Reproduction,
-    Rounds, Runs, Terminal, TunnelArm, Typing, Workload, rehearse, take_turns, try_out,
-};
-use keypadd_keystream::CipherEngine;
-use keypadd_tunnel::TransportSettings;
+/// The program.
+const PROGRAM: &str = "keypadd-bench";
 
-use crate::cli::{
-    BenchArgs, BenchWorkload, BulkArgs, ExhaustionArgs, FilesArgs, KexArgs, MixedArgs, OnOff,
-    ReproduceArgs, TerminalArgs, TunnelFlags, TurnFlags, TypingFlags, Way,
-};
-use crate::connect::explain;
-use crate::error::{Error, Exit};
-use crate::keyfile;
-use crate::shutdown::Shutdown;
-use keeping::Keeping;
-
-/// Bytes of a key and of its echo, where a rate is given and no size.
-const KEY_BYTES: u64 = 64;
-
-/// Rounds, where none are given.
-const ROUNDS: u32 = 10;
-
-/// The same for exhaustion, whose rounds take minutes.
-const EXHAUSTION_ROUNDS: u32 = 3;
-
-/// Most requests of a turn: all are drawn before it, some 32 bytes each.
-const REQUESTS_MOST: f64 = 4e6;
-
-/// Most handshakes of the open loop of a turn: what is not over yet is held, some 100 KiB each.
-const HANDSHAKES_MOST: f64 = 2e4;
-
-/// Of the time that a rate is tried in exhaustion, the part that a look at the filler takes.
-const PROBES_IN_A_STAGE: f64 = 8.0;
-
-/// Runs one workload on every arm.
-///
-/// # Errors
-/// Exit 2: arms, traffic or a directory that make no sense. Exit 3: no usable key file. Exits 4 and 5: the
-/// server does not accept us or does not answer. Exit 1: an arm does not come up, or the run ended early
-/// for another reason than `shutdown`; what was measured is printed and saved all the same.
-pub(crate) async fn run(args: BenchArgs, shutdown: Shutdown) -> Result<(), Error> {
-    match args.workload {
-        BenchWorkload::Terminal(args) => {
-            let TerminalArgs { typing, time, turns } = *args;
-            refuse_more(typing.rate.unwrap_or_default(), time, REQUESTS_MOST)?;
-            let workload = Terminal { typing: read_typing(typing), time, seed: turns.run.seed };
-            measure("keypadd bench terminal", &workload, turns, shutdown).await
-        }
-        BenchWorkload::Bulk(args) => {
-            let BulkArgs { streams, time, burst, direction, turns } = *args;
-            let workload = Bulk { streams, time, burst_bytes: burst, up: direction == Way::Up };
-            measure("keypadd bench bulk", &workload, turns, shutdown).await
-        }
-        BenchWorkload::Mixed(args) => {
-            let MixedArgs { typing, streams, time, turns } = *args;
-            refuse_more(typing.rate.unwrap_or_default(), time, REQUESTS_MOST)?;
-            let terminal = Terminal { typing: read_typing(typing), time, seed: turns.run.seed };
-            let workload = Mixed { terminal, streams };
-            measure("keypadd bench mixed", &workload, turns, shutdown).await
-        }
-        BenchWorkload::Files(args) => {
-            let FilesArgs { clients, file, rate, time, turns } = *args;
-            let most = clients.iter().copied().max().unwrap_or(0);
-            refuse_more(rate * f64::from(most), time, REQUESTS_MOST)?;
-            let mix = FileMix { files: file };
-            let workload = Files { clients, mix, per_second: rate, time, seed: turns.run.seed };
-            measure("keypadd bench files", &workload, turns, shutdown).await
-        }
-        BenchWorkload::Exhaustion(args) => exhaust(*args, shutdown).await,
-        BenchWorkload::Kex(args) => shake_hands(*args, shutdown).await,
-        BenchWorkload::Reproduce(args) => reproduce(*args, shutdown).await,
+/// Replaces this process by it, with every argument but the verb; returns only if that fails.
+pub(crate) fn start() -> Error {
+    let mut arguments: Vec<_> = std::env::args_os().skip(1).collect();
+    if let Some(verb) = arguments.iter().position(|argument| argument == "bench") {
+        arguments.remove(verb);
     }
-}
-
-/// Refuses a turn of which more would be offered than can be held.
-fn refuse_more(per_second: f64, time: Duration, most: f64) -> Result<(), Error> {
-    let offered = per_second * time.as_secs_f64();
-    match offered > most {
-        true => Err(Error::new(
-            Exit::Usage,
-            format!("--rate: {offered:.0} in a turn are too many"),
-        )
-        .hint(format!(
-            "at most {most:.0}: a lower rate or a shorter --time; more rounds measure longer"
-        ))),
-        false => Ok(()),
-    }
-}
-
-fn read_typing(flags: TypingFlags) -> Typing {
-    match flags.rate {
-        Some(per_second) => Typing::Fixed { per_second, bytes: flags.size.unwrap_or(KEY_BYTES) },
-        None => Typing::Human { typists: flags.typists },
-    }
-}
-
-async fn measure<W: Workload>(
-    title: &str,
-    workload: &W,
-    TurnFlags { tunnel, pools, run }: TurnFlags,
-    shutdown: Shutdown,
-) -> Result<(), Error> {
-    let settings = path_settings(&tunnel, pools.pool_budget)?;
-    let keeping = Keeping::begin(title, &run, emulated(&tunnel))?;
-    rehearse(&workload.offered(), &settings).await.map_err(not_offered)?;
-    let meter = keeping.meter();
-    let tell = |progress: &Progress| meter.show(progress);
-    let arms = arms(&tunnel, &pools.pool);
-    let tried = tokio::select! {
-        tried = try_out(&arms, &settings, &tell) => tried,
-        _ = shutdown.thrown() => return keeping.end(Vec::new(), Some(INTERRUPTED)),
-    };
-    tried.map_err(|error| not_open(error, &settings))?;
-    let rounds = Rounds { rounds: run.rounds.unwrap_or(ROUNDS), seed: run.seed, tell: &tell };
-    let keep = |runs: &Runs<W::Measured>| keeping.save_so_far(|| workload.section(runs));
-    let runs = take_turns(workload, &arms, &settings, rounds, keep, thrown(&shutdown)).await;
-    keeping.end(vec![workload.section(&runs)], runs.ended_by.as_deref())
-}
-
-async fn exhaust(args: ExhaustionArgs, shutdown: Shutdown) -> Result<(), Error> {
-    let ExhaustionArgs { pool_budget, background, time, tunnel, run } = args;
-    let arms = Arm::all(&tunnel.suite, &[true], &engines(&tunnel));
-    let pooled = arms.into_iter().filter_map(|arm| match arm {
-        Arm::Tunnel(arm) if arm.pool => Some(arm),
-        _ => None,
-    });
-    let arms: Vec<TunnelArm> = pooled.collect();
-    if arms.is_empty() {
-        return Err(Error::new(Exit::Usage, "--suite: none of these has keystream to run out of")
-            .hint("for example --suite 3des-ctr-hmac-sha1"));
-    }
-    let experiment = Exhaustion {
-        path: path_settings(&tunnel, 0)?,
-        arms,
-        pools_bytes: pool_budget,
-        backgrounds: background,
-        repetitions: run.rounds.unwrap_or(EXHAUSTION_ROUNDS),
-        patience: Patience {
-            probe_seconds: time.as_secs_f64() / PROBES_IN_A_STAGE,
-            stage_seconds: time.as_secs_f64(),
-        },
-    };
-    let keeping = Keeping::begin("keypadd bench exhaustion", &run, emulated(&tunnel))?;
-    let meter = keeping.meter();
-    let tell = |progress: &Progress| meter.show(progress);
-    let save = |section: &Section| keeping.save_so_far(|| section.clone());
-    let ran = experiment.run(&tell, &save, thrown(&shutdown)).await;
-    keeping.end(vec![ran.section], ran.ended_by.as_deref())
-}
-
-async fn shake_hands(args: KexArgs, shutdown: Shutdown) -> Result<(), Error> {
-    let KexArgs { kex, handshakes, rate, time, run } = args;
-    refuse_more(rate, time, HANDSHAKES_MOST)?;
-    let experiment = Kex {
-        groups: kex,
-        rounds: run.rounds.unwrap_or(ROUNDS),
-        handshakes,
-        per_second: rate,
-        time,
-        seed: run.seed,
-    };
-    let keeping = Keeping::begin("keypadd bench kex", &run, Vec::new())?;
-    experiment.rehearse().await.map_err(not_offered)?;
-    let meter = keeping.meter();
-    let tell = |progress: &Progress| meter.show(progress);
-    let ran = experiment.run(&tell, thrown(&shutdown)).await;
-    keeping.end(vec![ran.section], ran.ended_by.as_deref())
-}
-
-async fn reproduce(args: ReproduceArgs, shutdown: Shutdown) -> Result<(), Error> {
-    let asked = |paper: &Paper| args.paper.iter().any(|it| it.0.contains(paper));
-    let reproduction = Reproduction {
-        papers: Paper::ALL.into_iter().filter(asked).collect(),
-        effort: if args.quick { Effort::Quick } else { Effort::Full },
-        seed: args.seed,
-    };
-    let mut keeping = Keeping::resume("keypadd bench reproduce", &args)?;
-    let started = keeping.notebook(reproduction.effort)?.started();
-    keeping.started(started);
-    let ran = {
-        let notebook = keeping.notebook(reproduction.effort)?;
-        if !notebook.is_empty() {
-            eprintln!("going on: {} parts are measured already", notebook.len());
+    let beside = std::env::current_exe().ok().map(|keypadd| keypadd.with_file_name(PROGRAM));
+    // Without a slash: on PATH.
+    let program = beside.filter(|path| path.is_file()).unwrap_or_else(|| PathBuf::from(PROGRAM));
+    let error = Command::new(program).args(arguments).exec();
+    match error.kind() {
+        ErrorKind::NotFound => {
+            Error::new(Exit::Runtime, "bench: keypadd-bench is neither beside keypadd nor on PATH")
+                .hint("`cargo build --release -p keypadd-bench` builds it; put it beside keypadd")
         }
-        let meter = keeping.meter();
-        let tell = |progress: &Progress| meter.show(progress);
-        let keep = |sections: Vec<Section>| keeping.save_sections_so_far(sections);
-        reproduction.run(&notebook, &tell, &keep, thrown(&shutdown)).await
-    };
-    keeping.end(ran.sections, ran.ended_by.as_deref())
-}
-
-fn not_offered(error: CannotOffer) -> Error {
-    Error::new(Exit::Usage, error.to_string()).hint("a lower rate, or fewer who ask")
-}
-
-async fn thrown(shutdown: &Shutdown) {
-    shutdown.thrown().await;
-}
-
-/// Plain TCP first, where it can be had: the machine's own cost.
-fn arms(flags: &TunnelFlags, pools: &[OnOff]) -> Vec<Arm> {
-    let pools: Vec<bool> = pools.iter().map(|mode| *mode == OnOff::On).collect();
-    let tcp = flags.server.is_none().then_some(Arm::Tcp);
-    let tunnels = Arm::all(&flags.suite, &pools, &engines(flags));
-    tcp.into_iter().chain(tunnels).collect()
-}
-
-fn engines(flags: &TunnelFlags) -> Vec<CipherEngine> {
-    let paced = |engine: &CipherEngine| match flags.emulate_cipher_rate {
-        Some(rate) => engine.at_pace(CipherRate::new(rate)),
-        None => *engine,
-    };
-    flags.cipher_backend.iter().map(paced).collect()
-}
-
-/// What is not as it is in use.
-fn emulated(flags: &TunnelFlags) -> Vec<String> {
-    let end = if flags.server.is_some() { ", at the near end" } else { "" };
-    let slowed = |rate| format!("keystream slowed to {rate} bytes a second of CPU{end}");
-    flags.emulate_cipher_rate.map(slowed).into_iter().collect()
-}
-
-fn path_settings(flags: &TunnelFlags, pool_budget_bytes: usize) -> Result<PathSettings, Error> {
-    let place = match (&flags.server, flags.peer) {
-        (Some(server), Some(peer)) => {
-            let path = flags.key.clone().map_or_else(keyfile::default_path, Ok)?;
-            Place::There { server: server.clone(), peer, key: Arc::new(keyfile::read(&path)?) }
-        }
-        (Some(_), None) => {
-            return Err(Error::new(Exit::Usage, "--peer is missing: the server's public key")
-                .hint("`keypadd pubkey`, run on the server, prints it"));
-        }
-        (None, Some(_)) => {
-            return Err(Error::new(Exit::Usage, "--peer is given, and no server").hint(
-                "HOST --peer PUBKEY measures against HOST; without both, both ends run here",
-            ));
-        }
-        (None, None) => Place::Here,
-    };
-    let defaults = TransportSettings::default();
-    let transport = TransportSettings {
-        congestion: flags.congestion,
-        spin: flags.spin,
-        loops: flags.loops.unwrap_or(defaults.loops),
-        ..defaults
-    };
-    let (kex, link) = (flags.kex.into(), Link::default());
-    Ok(PathSettings { place, pool_budget_bytes, kex, transport, far_engine: None, link })
-}
-
-fn not_open(error: PathError, settings: &PathSettings) -> Error {
-    let cause = error.to_string();
-    match (error.cause, &settings.place) {
-        (PathFault::Client(error), Place::There { peer, key, .. }) => {
-            explain(error, key.public(), *peer)
-        }
-        (PathFault::Service(_), Place::There { .. }) => {
-            let cause = format!("{}: the server answers no measurements", error.arm);
-            Error::new(Exit::Runtime, cause).hint("does it run with --permit-bench?")
-        }
-        _ => Error::new(Exit::Runtime, cause),
+        _ => Error::new(
+            Exit::Runtime,
+            format!("bench: cannot run keypadd-bench: {}", system(&error)),
+        ),
     }
 }

@@ -1,27 +1,21 @@
 //! Defines the command line: commands, flags, their variables and help. Checks each value by
 //! itself; combinations are checked by the command's own file.
 
-mod bench;
-mod flags;
-mod usage;
 mod values;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::builder::{PathBufValueParser, Resettable, TypedValueParser};
-use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use keypadd_keystream::CipherEngine;
 use keypadd_provider::PublicKey;
 use keypadd_tunnel::{ServerAddress, Target};
 
-use crate::error::Error;
-
-pub(crate) use bench::{
-    BenchArgs, BenchWorkload, BulkArgs, ExhaustionArgs, FilesArgs, KexArgs, MixedArgs, OnOff,
-    ReproduceArgs, RunFlags, TerminalArgs, TunnelFlags, TurnFlags, TypingFlags, Way,
-};
-pub(crate) use flags::Flags;
-pub(crate) use values::{Allowed, memory_bytes};
+pub(crate) use keypadd_cli::flags::{self, Flags};
+pub(crate) use keypadd_cli::logging::LogFlags;
+pub(crate) use keypadd_cli::values::memory_bytes;
+use keypadd_cli::values::path_parser;
+pub(crate) use values::Allowed;
 
 /// Tunnel TCP over UDP with precomputed keystream
 ///
@@ -136,25 +130,10 @@ Examples:
     Demo(DemoArgs),
     /// Measure terminal-style against bulk traffic, suite by suite
     ///
-    /// Arms take turns in one run; figures come with 95 % intervals, and the report says what they
-    /// bear out and what they contradict. Ctrl-C keeps what has been measured.
-    #[command(subcommand_value_name = "WORKLOAD", subcommand_help_heading = "Workloads")]
-    #[command(after_help = "\
-Examples:
-  keypadd bench terminal --out report
-  keypadd bench bulk --suite 3des-ctr-hmac-sha1 --pool on,off --cipher-backend auto,des-crate")]
+    /// Starts the program keypadd-bench, found beside this one or on PATH, with the same arguments.
+    #[command(after_help = "Example:\n  keypadd bench terminal --out report")]
+    #[command(disable_help_flag = true)]
     Bench(BenchArgs),
-}
-
-/// Flags that every command takes.
-#[derive(Debug, Args)]
-pub(crate) struct LogFlags {
-    #[command(flatten)]
-    pub(crate) flags: Flags<flags::All>,
-    /// Log more; repeat to include the transport
-    #[arg(short, long, env = "KEYPADD_VERBOSE", action = clap::ArgAction::Count)]
-    #[arg(global = true, help_heading = "Logs", value_parser = values::verbosity)]
-    pub(crate) verbose: u8,
 }
 
 #[derive(Debug, Args)]
@@ -259,44 +238,16 @@ pub(crate) struct DemoArgs {
     pub(crate) cipher_backend: CipherEngine,
 }
 
-/// Reads the process's arguments and variables.
-///
-/// `Ok(None)` after help or the version has been printed as asked.
-///
-/// # Errors
-/// Exit 2, with the flag and the value in the cause.
-pub(crate) fn read() -> Result<Option<Cli>, Error> {
-    let matches = command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
-    match matches {
-        Ok(cli) => Ok(Some(cli)),
-        Err(error) => usage::explain(&error),
-    }
+#[derive(Debug, Args)]
+pub(crate) struct BenchArgs {
+    /// What keypadd-bench is told; `keypadd bench --help` shows what it takes
+    #[arg(value_name = "ARGS", trailing_var_arg = true, allow_hyphen_values = true)]
+    pub(crate) arguments: Vec<OsString>,
 }
 
 /// The definition from which completions and manual pages are generated.
 pub(crate) fn definition() -> clap::Command {
     Cli::command().mut_args(|arg| arg.hide_env_values(true))
-}
-
-/// The command for parsing and help. Help does not show the current values of variables, and an
-/// empty variable counts as unset.
-fn command() -> clap::Command {
-    let adjust = |arg: clap::Arg| {
-        let empty = |name| std::env::var_os(name).is_some_and(|value| value.is_empty());
-        match arg.get_env().is_some_and(empty) {
-            true => arg.env(Resettable::Reset),
-            false => arg.hide_env_values(true),
-        }
-    };
-    adjust_all(Cli::command(), adjust)
-}
-
-fn adjust_all(command: clap::Command, adjust: fn(clap::Arg) -> clap::Arg) -> clap::Command {
-    command.mut_args(adjust).mut_subcommands(|verb| adjust_all(verb, adjust))
-}
-
-fn path_parser() -> impl TypedValueParser<Value = PathBuf> {
-    PathBufValueParser::new().try_map(values::path)
 }
 
 #[cfg(test)]
@@ -305,19 +256,12 @@ mod tests {
 
     #[test]
     fn the_definition_is_consistent() {
-        command().debug_assert();
-    }
-
-    /// Every command and subcommand.
-    fn verbs() -> Vec<clap::Command> {
-        let mut verbs: Vec<_> = command().get_subcommands().cloned().collect();
-        verbs.extend(verbs.clone().iter().flat_map(|verb| verb.get_subcommands().cloned()));
-        verbs
+        Cli::command().debug_assert();
     }
 
     #[test]
     fn every_long_flag_has_the_variable_of_its_name() {
-        for verb in verbs() {
+        for verb in Cli::command().get_subcommands() {
             for flag in verb.get_arguments().filter(|flag| flag.get_long().is_some()) {
                 let long = flag.get_long().unwrap();
                 let name = format!("KEYPADD_{}", long.to_uppercase().replace('-', "_"));
@@ -329,12 +273,10 @@ mod tests {
 
     #[test]
     fn every_verb_shows_an_example() {
-        for verb in verbs() {
+        for verb in Cli::command().get_subcommands() {
             let help = verb.get_after_help().map(ToString::to_string).unwrap_or_default();
             let name = verb.get_name();
-            let shown = ["keypadd ", "keypadd bench "].iter();
-            let mut shown = shown.map(|start| format!("{start}{name}"));
-            assert!(shown.any(|line| help.contains(&line)), "{name}");
+            assert!(help.contains(&format!("keypadd {name}")), "{name}");
         }
     }
 }

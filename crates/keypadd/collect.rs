@@ -6,12 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use keypadd_pool::{Direction, PartLevel};
-use keypadd_provider::{DirectionStatus, PacketStage, SAMPLED_ONE_IN};
+use keypadd_provider::{DirectionStatus, Histogram, PacketStage, SAMPLED_ONE_IN};
 use keypadd_tunnel::LinkState;
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{
-    DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, EncodeMetric,
-};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue};
 use prometheus_client::metrics::MetricType;
 
 use crate::figures::{COVERAGES, DIRECTIONS, Figures, class_name};
@@ -56,22 +54,18 @@ impl Figures {
             ("keypadd_open_seconds", "opening", Direction::Receive),
         ] {
             let help = format!("Time of {verb} a packet, sampled one in {SAMPLED_ONE_IN}");
-            let mut family = out.0.encode_descriptor(name, &help, None, MetricType::Histogram)?;
-            for (pad, label) in COVERAGES {
-                let labels = [("pad", label)];
-                meters.seconds(direction, pad).encode(family.encode_family(&labels)?)?;
-            }
+            let rows = COVERAGES
+                .map(|(pad, label)| (labels([("pad", label)]), meters.seconds(direction, pad)));
+            out.histograms(name, &help, rows)?;
         }
         let help = format!(
             "Time of a packet by what it goes into, sampled one in {SAMPLED_ONE_IN}; \
              pad and xor are one where a pad is made inline"
         );
-        let name = "keypadd_packet_stage_seconds";
-        let mut family = out.0.encode_descriptor(name, &help, None, MetricType::Histogram)?;
-        for stage in PacketStage::ALL {
-            let labels = [("stage", stage.name())];
-            meters.stage_seconds(stage).encode(family.encode_family(&labels)?)?;
-        }
+        let stages = PacketStage::ALL.map(|stage| (stage.name(), meters.stage_seconds(stage)));
+        let stages = stages.into_iter().chain([("udp_send", &*self.send_seconds)]);
+        let rows = stages.map(|(stage, seconds)| (labels([("stage", stage)]), seconds));
+        out.histograms("keypadd_packet_stage_seconds", &help, rows)?;
         for (name, help, value) in [
             (
                 "keypadd_pool_exhaustions",
@@ -219,6 +213,23 @@ impl Out<'_> {
                     family.encode_family(&labels)?.encode_counter::<Labels, V, u64>(&value, None)?
                 }
             }
+        }
+        Ok(())
+    }
+
+    fn histograms<'h>(
+        &mut self,
+        name: &str,
+        help: &str,
+        rows: impl IntoIterator<Item = (Labels, &'h Histogram)>,
+    ) -> fmt::Result {
+        let mut family = self.0.encode_descriptor(name, help, None, MetricType::Histogram)?;
+        for (labels, histogram) in rows {
+            let buckets = histogram.buckets();
+            let count = buckets.iter().map(|(_, count)| count).sum();
+            let sum = histogram.sum_seconds();
+            let mut row = family.encode_family(&labels)?;
+            row.encode_histogram::<Labels>(sum, count, &buckets, None)?;
         }
         Ok(())
     }

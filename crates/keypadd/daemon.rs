@@ -5,12 +5,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use keypadd_bench::Service;
 use keypadd_config::Settings;
 use keypadd_keystream::{Class, MeasureSuite, Protection, Suite};
 use keypadd_provider::{
     CryptoSettings, Group, KeyExchange, MeasureKeyExchange, Meters, PrivateKey, PublicKey,
 };
+use keypadd_traffic::Service;
 use keypadd_tunnel::TransportSettings;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::TcpListener;
@@ -146,7 +146,6 @@ impl Daemon {
         let bench = if permit_bench { Some(Bench::start().await?) } else { None };
         let cipher_engine = settings.cipher_backend.value;
         let pooling = Pooling::start(PoolOptions::of(&settings), &pool_suites, cipher_engine)?;
-        let meters = Arc::new(Meters::default());
         let defaults = TransportSettings::default();
         let transport = TransportSettings {
             congestion: settings.congestion.value,
@@ -154,7 +153,6 @@ impl Daemon {
             loops: settings.loops.as_ref().map_or(defaults.loops, |loops| loops.value),
             forwards_max: settings.max_forwards.value,
             stalled_bytes: defaults.stalled_bytes.min(memory_bytes() / STALLED_ONE_IN),
-            meters: Some(Arc::clone(&meters)),
             ..defaults
         };
         let crypto = CryptoSettings {
@@ -163,7 +161,7 @@ impl Daemon {
             kex: accepted_groups(&kex, permit_bench),
             pool: pooling.switch(),
             cipher_engine,
-            meters,
+            meters: Arc::new(Meters::default()),
         };
         let drain = settings.drain_timeout.value;
         Ok(Self { crypto, transport, drain, suites, kex, pooling, metrics, control_socket, bench })
@@ -194,6 +192,7 @@ impl Daemon {
             started: SystemTime::now(),
             pooling: self.pooling.clone(),
             meters: Arc::clone(&self.crypto.meters),
+            send_seconds: Arc::clone(&self.transport.send_seconds),
             sources,
             rates: Rates::default(),
         };

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use keypadd_config::values::PoolMode;
 use keypadd_keystream::{Class, Protection};
 use keypadd_pool::{Coverage, Direction, PartLevel};
-use keypadd_provider::{DirectionStatus, Meters};
+use keypadd_provider::{DirectionStatus, Histogram, Meters};
 use keypadd_tunnel::{LinkStatus, LiveSession, unix_seconds};
 
 use crate::pooling::{Choice, Pooling};
@@ -40,6 +40,8 @@ pub(crate) struct Figures {
     pub(crate) pooling: Pooling,
     /// Counters of packet protection.
     pub(crate) meters: Arc<Meters>,
+    /// Time to hand a packet to the kernel.
+    pub(crate) send_seconds: Arc<Histogram>,
     /// The open sessions, and the peers to connect to.
     pub(crate) sources: Sources,
     /// The sessions' packet rates.

@@ -13,11 +13,8 @@ mod connect;
 mod control;
 mod daemon;
 mod demo;
-mod error;
 mod figures;
-mod keyfile;
 mod keygen;
-mod logging;
 mod man;
 mod metrics;
 mod pooling;
@@ -25,19 +22,17 @@ mod rates;
 mod ready;
 mod reload;
 mod report;
-mod results;
 mod run;
 mod serve;
-mod shutdown;
 mod sources;
 mod status;
 mod stdio;
 
 use std::process::ExitCode;
 
-use cli::Verb;
-use error::{Error, Exit, system};
-use tokio::runtime::Runtime;
+use cli::{Cli, Verb};
+use error::Error;
+use keypadd_cli::{block_on, error, keyfile, logging, results, shutdown};
 
 fn main() -> ExitCode {
     match run() {
@@ -47,15 +42,17 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<(), Error> {
-    let Some(cli) = cli::read()? else { return Ok(()) };
+    let Some(cli) = keypadd_cli::read::<Cli>()? else { return Ok(()) };
     if let Verb::Run(args) = cli.verb {
         return run_from_file(args, cli.log);
     }
-    // `-W` runs inside other programs, and `demo` and `bench` draw: they log warnings and errors
-    // only.
+    if let Verb::Bench(_) = cli.verb {
+        return Err(bench::start());
+    }
+    // `-W` runs inside other programs, and `demo` draws: they log warnings and errors only.
     let quiet = match &cli.verb {
         Verb::Connect(args) => args.stdio.is_some(),
-        Verb::Demo(_) | Verb::Bench(_) => true,
+        Verb::Demo(_) => true,
         _ => false,
     };
     let log = &cli.log.flags.settings;
@@ -64,18 +61,18 @@ fn run() -> Result<(), Error> {
     match cli.verb {
         Verb::Keygen(args) => keygen::keygen(args),
         Verb::Pubkey(args) => keygen::pubkey(args),
-        Verb::Run(_) => Ok(()),
+        Verb::Run(_) | Verb::Bench(_) => Ok(()),
         Verb::Reload(args) => reload::run(args),
         Verb::Check(args) => check::run(args),
         Verb::Completions(args) => completions::run(args),
         Verb::Man(args) => man::run(args),
         Verb::Status(args) => status::run(args),
-        Verb::Demo(args) => block_on(async { demo::run(args, signals()?).await }),
-        Verb::Bench(args) => block_on(async { bench::run(args, signals()?).await }),
+        Verb::Demo(args) => block_on(async { demo::run(args, shutdown::on_signals()?).await }),
         Verb::Serve(args) => {
             let options = serve::ServeOptions::read(*args)?;
             block_on(async {
-                serve::run(options, signals()?, |ready| ready::say(ready, format)).await
+                serve::run(options, shutdown::on_signals()?, |ready| ready::say(ready, format))
+                    .await
             })
         }
         Verb::Connect(args) => {
@@ -87,7 +84,7 @@ fn run() -> Result<(), Error> {
                         ready::say(ready, format);
                     }
                 };
-                connect::run(options, signals()?, say).await
+                connect::run(options, shutdown::on_signals()?, say).await
             })
         }
     }
@@ -107,26 +104,7 @@ fn run_from_file(args: cli::ConfigArgs, log: cli::LogFlags) -> Result<(), Error>
     logging::start(&flags, log.verbose, false);
     let format = flags.log_format.value;
     block_on(async {
-        let shutdown = shutdown::on_signals_but_hangup().map_err(|error| no_signals(&error))?;
+        let shutdown = shutdown::on_signals_but_hangup()?;
         run::run(options, shutdown, |ready| ready::say(ready, format)).await
     })
-}
-
-fn signals() -> Result<shutdown::Shutdown, Error> {
-    shutdown::on_signals().map_err(|error| no_signals(&error))
-}
-
-fn no_signals(error: &std::io::Error) -> Error {
-    Error::new(Exit::Runtime, format!("cannot install signal handlers: {}", system(error)))
-}
-
-/// Runs a daemon to its end. Abandons threads that are still blocked then, as in a read of standard
-/// input.
-fn block_on(daemon: impl Future<Output = Result<(), Error>>) -> Result<(), Error> {
-    let runtime = Runtime::new().map_err(|error| {
-        Error::new(Exit::Runtime, format!("cannot start threads: {}", system(&error)))
-    })?;
-    let ended = runtime.block_on(daemon);
-    runtime.shutdown_background();
-    ended
 }

@@ -1,23 +1,31 @@
 //! `--metrics ADDR:PORT`: one daemon's figures over HTTP, in Prometheus's text format. `GET /metrics` and
 //! nothing else; each daemon has a registry of its own.
 
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
-use axum::Router;
-use axum::extract::State;
-use axum::http::{StatusCode, header};
-use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use hyper::body::Incoming;
+use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
 
 use crate::error::{Error, Exit, bind_hint, system};
 use crate::figures::Figures;
 
 /// What the encoder writes: OpenMetrics 1.0, which Prometheus has read since 2.5.
-const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// How long to wait when the system has no descriptor for a connection.
+const RETRY: Duration = Duration::from_secs(1);
 
 /// Takes the port before anything else of the daemon starts.
 ///
@@ -37,16 +45,41 @@ pub(crate) async fn bind(address: SocketAddr) -> Result<TcpListener, Error> {
 pub(crate) async fn serve(listener: TcpListener, figures: Figures) {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(figures));
-    let router = Router::new().route("/metrics", get(scrape)).with_state(Arc::new(registry));
-    if let Err(error) = axum::serve(listener, router).await {
-        tracing::error!(%error, "metrics are no longer served");
+    let registry = Arc::new(registry);
+    let mut connections = JoinSet::new();
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let registry = Arc::clone(&registry);
+                let answer = service_fn(move |request| {
+                    let answer = answer(&request, &registry);
+                    async { Ok::<_, Infallible>(answer) }
+                });
+                let connection =
+                    http1::Builder::new().serve_connection(TokioIo::new(stream), answer);
+                connections.spawn(connection);
+            }
+            Err(error) => {
+                tracing::debug!(%error, "metrics: cannot accept");
+                sleep(RETRY).await;
+            }
+        }
+        while connections.try_join_next().is_some() {}
     }
 }
 
-async fn scrape(State(registry): State<Arc<Registry>>) -> Response {
-    let mut text = String::new();
-    match encode(&mut text, &registry) {
-        Ok(()) => ([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response(),
-        Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+fn answer(request: &Request<Incoming>, registry: &Registry) -> Response<String> {
+    let mut response = Response::new(String::new());
+    if request.uri().path() != "/metrics" {
+        *response.status_mut() = StatusCode::NOT_FOUND;
+    } else if ![Method::GET, Method::HEAD].contains(request.method()) {
+        *response.status_mut() = StatusCode::METHOD_NOT_ALLOWED;
+        response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET,HEAD"));
+    } else if encode(response.body_mut(), registry).is_err() {
+        response.body_mut().clear();
+        *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
+    } else {
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(OPENMETRICS));
     }
+    response
 }

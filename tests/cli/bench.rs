@@ -78,6 +78,17 @@ fn column(section: &Value, table: &str, name: &str) -> Vec<f64> {
 }
 
 #[test]
+fn without_its_program_it_says_how_to_get_it() {
+    let desk = desk();
+    let keypadd = desk.path("keypadd");
+    fs::copy(env!("CARGO_BIN_EXE_keypadd"), &keypadd).unwrap();
+    let ran = Command::new(keypadd).args(["bench", "terminal"]).env_clear().output().unwrap();
+    let said = "keypadd: bench: keypadd-bench is neither beside keypadd nor on PATH\n  \
+                hint: `cargo build --release -p keypadd-bench` builds it; put it beside keypadd\n";
+    assert_eq!((ran.status.code(), text(&ran.stderr).as_str()), (Some(1), said));
+}
+
+#[test]
 fn each_workload_that_carries_traffic_gives_whole_results() {
     let desk = desk();
     let workloads: [(&str, &[&str]); 4] = [

@@ -6,7 +6,6 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
-use keypadd_bench::Exchange;
 use keypadd_keystream::{CipherEngine, MeasureSuite};
 use keypadd_provider::{
     CryptoSettings, KeyExchange, Meters, PoolSwitch, PrivateKey, client_config,

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Instant;
 
 use serde_json::Value;
-use udp_relay::{Direction, Relay};
+use testbed::{Direction, Relay};
 
 use crate::SUITES;
 use crate::daemons::desk;

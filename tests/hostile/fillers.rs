@@ -12,9 +12,9 @@ use std::sync::mpsc;
 use std::thread::{self, JoinHandle, available_parallelism};
 use std::time::{Duration, Instant};
 
-use keypadd_bench::results::Outcome;
-use keypadd_bench::statistics::ratio;
-use keypadd_bench::verdict::Rule;
+use keypadd_measure::results::Outcome;
+use keypadd_measure::statistics::ratio;
+use keypadd_measure::verdict::Rule;
 use nix::errno::Errno;
 use nix::sys::ptrace;
 use nix::sys::wait::{WaitPidFlag, waitpid};

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use udp_relay::Direction;
+use testbed::Direction;
 
 use crate::tunnel::Tunnel;
 

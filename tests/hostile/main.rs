@@ -1,4 +1,4 @@
-//! The binary at both ends of a bad network: a userspace relay (`tests/relay`) that loses, delays,
+//! The binary at both ends of a bad network: a userspace relay (`tools/testbed`) that loses, delays,
 //! reorders, doubles and damages datagrams, moves the client to other ports, cuts the path, and
 //! plays the attacker on it.
 //!

@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
+use testbed::{Direction, Impairments};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
-use udp_relay::{Direction, Impairments};
 
 use crate::SUITES;
 use crate::exchange::{Job, Outcome};

@@ -6,11 +6,11 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use testbed::Relay;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::block_in_place;
 use tokio::time::{sleep, timeout};
-use udp_relay::Relay;
 
 use crate::daemons::{Daemon, Desk};
 use crate::exchange::HANG;

@@ -10,9 +10,9 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 
 use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
+use testbed::{Direction, Impairments};
 use tokio::task::block_in_place;
 use tokio::time::{Instant, sleep};
-use udp_relay::{Direction, Impairments};
 
 use crate::SUITES;
 use crate::capture::Capture;

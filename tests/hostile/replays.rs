@@ -6,9 +6,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
+use testbed::Direction;
 use tokio::runtime::Handle;
 use tokio::task::block_in_place;
-use udp_relay::Direction;
 
 use crate::SUITES;
 use crate::exchange::Job;

@@ -10,8 +10,8 @@ use keypadd_provider::{
     CryptoSettings, KeyExchange, Meters, PoolSwitch, PrivateKey, PublicKey, client_config,
 };
 use serde_json::Value;
+use testbed::{Direction, Relay};
 use tokio::time::{sleep, timeout};
-use udp_relay::{Direction, Relay};
 
 use crate::SUITES;
 use crate::daemons::{Daemon, Desk, PUBLIC_KEY, desk};

@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use serde_json::Value;
+use testbed::{Direction, Relay};
 use tokio::task::block_in_place;
 use tokio::time::{Instant, sleep};
-use udp_relay::{Direction, Relay};
 
 use crate::daemons::{Daemon, Desk, desk};
 use crate::exchange::{HANG, Job, Outcome, Target, exchange};
@@ -172,7 +172,7 @@ impl Tunnel {
     /// What must hold at the end of every proof: nothing wrong at the target, nothing open, no
     /// keystream used twice, no growth, and both daemons end as they should.
     pub(crate) async fn must_be_as_before(self) {
-        self.relay.set_both(&udp_relay::Impairments::default());
+        self.relay.set_both(&testbed::Impairments::default());
         self.target.exact();
         self.must_recover(Job::each_way(99, 256 << 10)).await;
         self.quiet().await;

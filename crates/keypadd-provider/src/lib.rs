@@ -10,6 +10,7 @@ mod calibration;
 mod config;
 mod connection;
 mod fault;
+mod histogram;
 mod identity;
 mod key_extraction;
 mod kx;
@@ -39,6 +40,7 @@ pub use config::{
 };
 pub use connection::{ConnectionKeys, DirectionStatus, HandshakeData};
 pub use fault::KeyFault;
+pub use histogram::Histogram;
 pub use identity::{KeyTextError, PrivateKey, PublicKey};
 pub use keypadd_pool::Allowance;
 pub use kx::{

@@ -7,10 +7,11 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use keypadd_pool::{Coverage, Direction};
-use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+
+use crate::histogram::Histogram;
 
 /// One packet in this many is timed.
 pub const SAMPLED_ONE_IN: u64 = 64;
@@ -24,13 +25,11 @@ pub enum PacketStage {
     Xor,
     /// Making or checking the tag.
     Mac,
-    /// Handing the datagram to the kernel.
-    UdpSend,
 }
 
 impl PacketStage {
     /// All of them, in the order of a packet that is sent.
-    pub const ALL: [Self; 4] = [Self::Pad, Self::Xor, Self::Mac, Self::UdpSend];
+    pub const ALL: [Self; 3] = [Self::Pad, Self::Xor, Self::Mac];
 
     /// The label of metrics.
     pub fn name(self) -> &'static str {
@@ -38,37 +37,20 @@ impl PacketStage {
             Self::Pad => "pad",
             Self::Xor => "xor",
             Self::Mac => "mac",
-            Self::UdpSend => "udp_send",
         }
     }
 }
 
 /// Counters and timings of every key of a daemon. They only grow.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Meters {
     tallies: Mutex<Tallies>,
     seconds: [[Histogram; 3]; 2],
-    stages: [Histogram; 4],
+    stages: [Histogram; 3],
     exhaustions: AtomicU64,
     open_failures: AtomicU64,
     replays: AtomicU64,
     pad_reuse: AtomicU64,
-}
-
-impl Default for Meters {
-    fn default() -> Self {
-        // 50 ns to 1.6 ms: a pooled keystroke to a 3DES packet on a slow machine.
-        let histogram = || Histogram::new(exponential_buckets(50e-9, 2.0, 16));
-        Self {
-            tallies: Mutex::default(),
-            seconds: [[(); 3]; 2].map(|row| row.map(|()| histogram())),
-            stages: [(); 4].map(|()| histogram()),
-            exhaustions: AtomicU64::default(),
-            open_failures: AtomicU64::default(),
-            replays: AtomicU64::default(),
-            pad_reuse: AtomicU64::default(),
-        }
-    }
 }
 
 impl Meters {
@@ -83,14 +65,9 @@ impl Meters {
     }
 
     /// How long a stage of a packet took, in seconds, sampled one in [`SAMPLED_ONE_IN`]. Packets that
-    /// ring's AES-GCM does in one pass have no stages but the last.
+    /// ring's AES-GCM does in one pass have no stages.
     pub fn stage_seconds(&self, stage: PacketStage) -> &Histogram {
         &self.stages[stage as usize]
-    }
-
-    /// Notes what handing one packet to the kernel took.
-    pub fn observe_udp_send(&self, taken: Duration) {
-        self.stages[PacketStage::UdpSend as usize].observe(taken.as_secs_f64());
     }
 
     /// Keystream bytes used that a filler had made.
@@ -159,14 +136,14 @@ impl Meters {
 
     #[cold]
     fn observe_packet(&self, direction: Direction, pad: Coverage, since: Instant) {
-        self.seconds[direction as usize][pad as usize].observe(since.elapsed().as_secs_f64());
+        self.seconds[direction as usize][pad as usize].observe(since.elapsed());
     }
 
     /// The stage began at `last`; returns when it ended, which is now.
     #[cold]
     fn observe_stage(&self, stage: PacketStage, last: Instant) -> Instant {
         let now = Instant::now();
-        self.stages[stage as usize].observe((now - last).as_secs_f64());
+        self.stages[stage as usize].observe(now - last);
         now
     }
 }

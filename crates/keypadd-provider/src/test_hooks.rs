@@ -2,7 +2,7 @@
 //!
 //! The default is the production behavior: no log, the limits of `limits.rs`. `client_config` and
 //! `server_config` use the default; the program and the tunnel never name this type, which a test of
-//! the simulator (`tests/simulator`) checks in their sources.
+//! the simulator (`tools/simulator`) checks in their sources.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use rustls::{KeyLog, NoKeyLog};
 
 use crate::limits::Limits;
 
-/// Test hooks, for `tests/simulator` only.
+/// Test hooks, for `tools/simulator` only.
 #[derive(Clone, Debug)]
 pub struct TestHooks {
     /// Receives every traffic secret of the handshake, as rustls logs them.

@@ -15,7 +15,7 @@
 
 use std::{any::Any, fmt, io, net::UdpSocket, str::FromStr, sync::Arc, thread, time::Duration};
 
-use keypadd_provider::Meters;
+use keypadd_provider::Histogram;
 use keypadd_transport::{
     Endpoint, EndpointConfig, EndpointSettings, IdleTimeout, Inspect, MtuDiscoveryConfig,
     ServerConfig, SpinShare, Streams, TransportConfig, Windows,
@@ -123,8 +123,8 @@ pub struct TransportSettings {
     pub udp_buffer_bytes: usize,
     /// The clocks to watch: a jump ends all connections.
     pub clocks: Arc<dyn Clocks>,
-    /// Records the time of each send, if set.
-    pub meters: Option<Arc<Meters>>,
+    /// Time to hand a packet to the kernel, sampled.
+    pub send_seconds: Arc<Histogram>,
     /// Share of a core that each loop may spend busy-polling instead of sleeping.
     pub spin: SpinShare,
     /// Event loops of a server, one thread each. A client has at most two: one for sparse streams,
@@ -148,7 +148,7 @@ impl Default for TransportSettings {
             forwards_max: 1024,
             udp_buffer_bytes: 4 << 20,
             clocks: Arc::new(SystemClocks),
-            meters: None,
+            send_seconds: Arc::default(),
             spin: SpinShare::default(),
             loops: default_loops(),
             datagram_bytes_max: DATAGRAM_BYTES_MAX,
@@ -210,7 +210,7 @@ impl TransportSettings {
             congestion,
             flight_max: self.send_window_bytes.into(),
             connections_max,
-            egress: Arc::new(MeteredEgress { gate, meters: self.meters.clone() }),
+            egress: Arc::new(MeteredEgress { gate, send_seconds: Arc::clone(&self.send_seconds) }),
             inspect: inspect(),
             cut_code: StreamCode::Reset.into(),
             drop_code: StreamCode::ShuttingDown.into(),

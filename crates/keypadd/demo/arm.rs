@@ -5,8 +5,8 @@ use std::fmt;
 use std::future::Future;
 use std::time::{Duration, Instant};
 
-use keypadd_bench::{Counts, Due, Path, PathSettings, TunnelArm};
 use keypadd_keystream::CipherEngine;
+use keypadd_traffic::{Counts, Due, Path, TunnelArm};
 use tokio::sync::watch;
 use tokio::time::sleep;
 
@@ -93,9 +93,8 @@ pub(super) async fn run(
     stage(Stage::Connecting);
     let tunnel =
         TunnelArm { suite: arm.suite.protection(), pool: arm.pool, engine: workload.engine };
-    let settings = PathSettings { pool_budget_bytes: POOL_BUDGET_BYTES, ..PathSettings::default() };
-    let path = Path::open(keypadd_bench::Arm::Tunnel(tunnel), &settings).await;
-    let path = path.map_err(|error| failed(error.to_string()))?;
+    let path = Path::here(tunnel, POOL_BUDGET_BYTES).await;
+    let path = path.map_err(|error| failed(format!("{arm}: {error}")))?;
     let latencies = Shared::default();
     let mut record = Record { nth, board, path: &path, latencies: &latencies, counted_from: None };
 

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use keypadd_bench::{Counts, Latencies};
 use keypadd_keystream::Suite;
+use keypadd_traffic::{Counts, Latencies};
 use serde::{Serialize, Serializer};
 
 /// One of the demo's runs: a suite, with or without a pool.

@@ -137,7 +137,7 @@ fn tenths(value: Option<f64>) -> String {
 mod tests {
     use std::time::Duration;
 
-    use keypadd_bench::Counts;
+    use keypadd_traffic::Counts;
 
     use super::*;
 

@@ -3,9 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use keypadd_bench::{
-    Answered, Broken, Due, Exchange, Latencies, Path, Requester, Requests, arrivals,
-};
+use keypadd_traffic::{Answered, Broken, Due, Exchange, Latencies, Path, Requester, Requests};
 
 use super::failed;
 use crate::error::Error;
@@ -19,10 +17,16 @@ pub(super) const SCREEN_BYTES: u64 = 1024;
 /// Bulk data between two answers that tell how much has arrived.
 const STEP_BYTES: u64 = 64 << 10;
 
-/// When keys are pressed, the same for every arm: at irregular moments.
+/// When keys are pressed, the same for every arm: independently, at irregular moments (a Poisson process).
 pub(super) fn schedule(time: Duration, per_second: u32) -> Vec<Due> {
-    let mix = [(Exchange::new(KEY_BYTES, SCREEN_BYTES), 1.0)];
-    arrivals(per_second.into(), &mix, time, 0, 0)
+    let mut random = fastrand::Rng::with_seed(0);
+    let mut at = Duration::ZERO;
+    let keys = std::iter::from_fn(|| {
+        let gap = -(1.0 - random.f64()).ln() / f64::from(per_second);
+        at += Duration::from_secs_f64(gap);
+        (at < time).then_some(Due { at, exchange: Exchange::new(KEY_BYTES, SCREEN_BYTES) })
+    });
+    keys.collect()
 }
 
 /// Latencies as they come in. Clones are the same.

@@ -8,10 +8,10 @@ use std::sync::Barrier;
 use std::thread::{self, available_parallelism};
 use std::time::{Duration, Instant};
 
-use keypadd_bench::results::Outcome;
-use keypadd_bench::statistics::{mean, ratio};
-use keypadd_bench::verdict::Rule;
 use keypadd_keystream::{CipherBackend, PacketNumber, Protection, Suite, SuiteKey};
+use keypadd_measure::results::Outcome;
+use keypadd_measure::statistics::{mean, ratio};
+use keypadd_measure::verdict::Rule;
 use keypadd_pool::{Direction, Lane, Pool, PoolSettings, PoolSnapshot, Stage, Traffic};
 
 use crate::SUITES;

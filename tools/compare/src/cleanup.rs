@@ -1,7 +1,7 @@
-//! Owns what must not outlive this program: children, namespaces, directories.
+//! Owns what must not outlive this program: children and directories.
 //!
 //! Removes all of it once, on return, on an error and on SIGINT, SIGTERM and SIGHUP. A SIGKILL leaves
-//! the namespaces and the directory; children die even then (`setpriv --pdeathsig`). Does not know what
+//! the directory; children die even then (`setpriv --pdeathsig`). Does not know what
 //! the children are.
 
 use std::path::{Path, PathBuf};
@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::arms::locate;
 use crate::procstat;
 
 /// How long a child may take to exit after SIGTERM.
@@ -28,7 +27,6 @@ pub(crate) struct Cleanup(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     children: Vec<Child>,
-    namespaces: Vec<String>,
     directories: Vec<PathBuf>,
     done: bool,
     interrupted: Option<i32>,
@@ -72,11 +70,6 @@ impl Cleanup {
     /// The number of the signal that has interrupted this program.
     pub(crate) fn interrupted(&self) -> Option<i32> {
         self.lock().interrupted
-    }
-
-    /// Removes a namespace in the end.
-    pub(crate) fn add_namespace(&self, name: &str) {
-        self.lock().namespaces.push(name.to_owned());
     }
 
     /// Removes a directory and what is in it in the end.
@@ -126,12 +119,6 @@ impl Cleanup {
         state.done = true;
         for child in std::mem::take(&mut state.children) {
             end(child, Duration::ZERO);
-        }
-        for name in std::mem::take(&mut state.namespaces) {
-            let _ = Command::new(locate("ip"))
-                .args(["netns", "del", &name])
-                .stderr(Stdio::null())
-                .status();
         }
         for path in std::mem::take(&mut state.directories) {
             let _ = std::fs::remove_dir_all(path);

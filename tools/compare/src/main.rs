@@ -90,7 +90,7 @@ fn run(cli: &Cli, arms: &[Arm], own_path: &Path, cleanup: &Arc<Cleanup>) -> Resu
     if arms.iter().any(|arm| arm.kind == Kind::Ssh) {
         make_empty_root(cleanup)?;
     }
-    let network = &Network::create(cleanup, cli.mtu)?;
+    let network = &Network::create(cli.mtu)?;
     let bench = Bench { cleanup, network, scratch, arms };
     bench.start_service(own_path)?;
     bench.prepare()?;

@@ -6,16 +6,13 @@
 //!
 //! Knows no tunnels and no traffic. Nothing outside the two namespaces changes.
 
-use std::fs::File;
+use std::ffi::OsStr;
 use std::net::Ipv4Addr;
-use std::os::fd::AsFd;
 use std::process::Command;
-use std::sync::Arc;
 
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use testbed::Namespace;
 
 use crate::arms::locate;
-use crate::cleanup::Cleanup;
 
 /// The far end's address on the veth pair.
 pub(crate) const FAR: Ipv4Addr = Ipv4Addr::new(10, 99, 7, 1);
@@ -31,53 +28,42 @@ pub(crate) enum End {
     Far,
 }
 
-/// The two namespaces. They are removed by [`Cleanup`], not by dropping this.
+/// The two namespaces. They go with this process and its children.
 #[derive(Debug)]
 pub(crate) struct Network {
-    near: String,
-    far: String,
+    near: Namespace,
+    far: Namespace,
 }
 
 impl Network {
     /// Makes both namespaces, their loopbacks and the veth pair.
     ///
     /// # Errors
-    /// One line: what `ip` said.
-    pub(crate) fn create(cleanup: &Arc<Cleanup>, mtu: u32) -> Result<Self, String> {
-        let id = std::process::id();
-        let network = Self { near: format!("compare-near-{id}"), far: format!("compare-far-{id}") };
-        for name in [&network.near, &network.far] {
-            // Register first: removing a namespace that was never made is harmless.
-            cleanup.add_namespace(name);
-            ip(&["netns", "add", name])?;
-        }
-        let (near, far, mtu) = (&network.near, &network.far, &mtu.to_string());
-        ip(&[
-            "-n", far, "link", "add", "veth0", "mtu", mtu, "type", "veth", "peer", "name", "veth0",
-            "mtu", mtu, "netns", near,
-        ])?;
-        for (name, address) in [(near, NEAR), (far, FAR)] {
-            ip(&["-n", name, "link", "set", "lo", "up"])?;
-            ip(&["-n", name, "addr", "add", &format!("{address}/24"), "dev", "veth0"])?;
-            ip(&["-n", name, "link", "set", "veth0", "up"])?;
+    /// One line: what `unshare` or `ip` said.
+    pub(crate) fn create(mtu: u32) -> Result<Self, String> {
+        let network = Self { near: Namespace::new()?, far: Namespace::new()? };
+        let Self { near, far } = &network;
+        far.ip(&format!(
+            "link add veth0 mtu {mtu} type veth peer name veth0 mtu {mtu} netns {}\n",
+            near.path()
+        ))?;
+        for (namespace, address) in [(near, NEAR), (far, FAR)] {
+            namespace.ip(&format!(
+                "link set lo up\naddr add {address}/24 dev veth0\nlink set veth0 up\n"
+            ))?;
         }
         Ok(network)
     }
 
-    /// The name of a namespace.
-    pub(crate) fn name(&self, end: End) -> &str {
-        match end {
-            End::Near => &self.near,
-            End::Far => &self.far,
-        }
-    }
-
     /// A command that runs `program` in a namespace and dies with the calling thread.
     ///
-    /// `ip` and `setpriv` replace themselves by the program, so the child's id is the program's.
-    pub(crate) fn command(&self, end: End, program: &std::ffi::OsStr) -> Command {
-        let mut command = Command::new(locate("ip"));
-        command.args(["netns", "exec", self.name(end)]).arg(locate("setpriv"));
+    /// `setpriv` replaces itself by the program, so the child's id is the program's.
+    pub(crate) fn command(&self, end: End, program: &OsStr) -> Command {
+        let namespace = match end {
+            End::Near => &self.near,
+            End::Far => &self.far,
+        };
+        let mut command = namespace.command(locate("setpriv"));
         command.args(["--pdeathsig", "KILL"]).arg(program);
         command
     }
@@ -90,27 +76,6 @@ impl Network {
         &self,
         work: impl FnOnce() -> Result<T, String> + Send,
     ) -> Result<T, String> {
-        let path = format!("/run/netns/{}", self.near);
-        std::thread::scope(|scope| {
-            let inside = scope.spawn(|| {
-                let file = File::open(&path).map_err(|error| format!("{path}: {error}"))?;
-                move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
-                    .map_err(|error| format!("{path}: cannot enter: {error}"))?;
-                work()
-            });
-            inside.join().unwrap_or_else(|_| Err("the load thread panicked".into()))
-        })
+        self.near.inside(work)
     }
-}
-
-fn ip(arguments: &[&str]) -> Result<(), String> {
-    let output = Command::new(locate("ip"))
-        .args(arguments)
-        .output()
-        .map_err(|error| format!("ip: {error}"))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let words = String::from_utf8_lossy(&output.stderr);
-    Err(format!("ip {}: {}", arguments.join(" "), words.lines().next().unwrap_or("failed")))
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 
-use udp_relay::{Direction, Relay};
+use testbed::{Direction, Relay};
 
 use crate::Outcome;
 use crate::cli::Cli;

@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use keypadd_provider::Meters;
+use keypadd_provider::Histogram;
 use keypadd_transport::{Egress, Endpoint};
 use tokio::{sync::Notify, time::sleep};
 
@@ -99,11 +99,11 @@ impl EgressGate {
     }
 }
 
-/// The gate and the meters behind the transport's interface.
+/// The gate and the send-time histogram behind the transport's interface.
 #[derive(Debug)]
 pub(crate) struct MeteredEgress {
     pub(crate) gate: EgressGate,
-    pub(crate) meters: Option<Arc<Meters>>,
+    pub(crate) send_seconds: Arc<Histogram>,
 }
 
 impl Egress for MeteredEgress {
@@ -112,8 +112,6 @@ impl Egress for MeteredEgress {
     }
 
     fn observe_send(&self, per_packet: Duration) {
-        if let Some(meters) = &self.meters {
-            meters.observe_udp_send(per_packet);
-        }
+        self.send_seconds.observe(per_packet);
     }
 }

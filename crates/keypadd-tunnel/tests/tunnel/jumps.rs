@@ -9,8 +9,8 @@ use std::{
 };
 
 use keypadd_tunnel::{Clocks, Readings, SystemClocks};
+use testbed::{Direction, Relay};
 use tokio::net::TcpStream;
-use udp_relay::Direction;
 
 use crate::support::*;
 

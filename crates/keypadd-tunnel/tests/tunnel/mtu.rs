@@ -8,11 +8,11 @@ use std::{
 use keypadd_keystream::{Protection, Suite};
 use keypadd_provider::{PrivateKey, client_config, server_config};
 use keypadd_tunnel::TransportSettings;
+use testbed::{Direction, Impairments, Relay};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
 };
-use udp_relay::{Direction, Impairments, Relay};
 
 use crate::support::*;
 

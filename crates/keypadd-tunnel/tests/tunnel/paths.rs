@@ -2,11 +2,12 @@
 
 use std::time::{Duration, Instant};
 
+use keypadd_tunnel::ClientSettings;
+use testbed::{Impairments, Relay};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
 };
-use udp_relay::{Impairments, Relay};
 
 use crate::support::*;
 

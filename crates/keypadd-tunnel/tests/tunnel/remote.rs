@@ -7,11 +7,11 @@ use keypadd_tunnel::{
     Client, ClientError, ClientSession, Peers, RemoteForward,
     wire::{Instance, ListenCode},
 };
+use testbed::{Impairments, Relay};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream, UnixStream},
 };
-use udp_relay::Impairments;
 
 use crate::support::*;
 

@@ -1,0 +1,397 @@
+//! The command line: what is measured and how long. Comments on flags are help texts. Every long flag has a
+//! `KEYPADD_*` variable.
+
+mod values;
+
+use std::num::NonZeroU64;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use keypadd_cli::logging::LogFlags;
+use keypadd_cli::values::path_parser;
+use keypadd_keystream::{CipherEngine, Protection};
+use keypadd_papers::Paper;
+use keypadd_provider::{Group, KeyExchange, PublicKey};
+use keypadd_tunnel::{Congestion, ServerAddress, SpinShare};
+
+/// Measure terminal-style against bulk traffic, suite by suite
+///
+/// Arms take turns in one run; figures come with 95 % intervals, and the report says what they
+/// bear out and what they contradict. Ctrl-C keeps what has been measured.
+#[derive(Debug, Parser)]
+#[command(name = "keypadd-bench", bin_name = "keypadd bench", max_term_width = 100)]
+#[command(disable_help_subcommand = true)]
+#[command(subcommand_value_name = "WORKLOAD", subcommand_help_heading = "Workloads")]
+#[command(after_help = "\
+Examples:
+  keypadd bench terminal --out report
+  keypadd bench bulk --suite 3des-ctr-hmac-sha1 --pool on,off --cipher-backend auto,des-crate")]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) workload: BenchWorkload,
+    #[command(flatten)]
+    pub(crate) log: LogFlags,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum BenchWorkload {
+    /// Keystrokes and their echoes, at a human pace or at a fixed rate
+    #[command(after_help = "\
+Examples:
+  keypadd bench terminal --suite 3des-ctr-hmac-sha1,aes-256-gcm --pool on,off
+  keypadd bench terminal --rate 200 --size 128 --out report
+  keypadd bench terminal host.example --peer PUBLIC-KEY")]
+    Terminal(Box<TerminalArgs>),
+    /// Bulk data: a burst from a full pool, then as fast as it goes
+    #[command(after_help = "Example:\n  keypadd bench bulk --burst 8MiB --streams 4 --out report")]
+    Bulk(Box<BulkArgs>),
+    /// Keystrokes while bulk data keeps the same tunnel busy
+    #[command(after_help = "Example:\n  keypadd bench mixed --time 10s")]
+    Mixed(Box<MixedArgs>),
+    /// Requests for files of several sizes by more and more clients
+    #[command(after_help = "\
+Example:
+  keypadd bench files --clients 4,8,16 --file 10KiB:4,1MiB:1 --rate 20")]
+    Files(Box<FilesArgs>),
+    /// Where the pool runs dry: predicted from a calibration, then found by trying
+    ///
+    /// Finds the sustained rate above which it does, and how soon a burst above that rate does it; for
+    /// each suite, backend, pool size and background load. The predictions are saved before the first byte.
+    #[command(after_help = "\
+Example:
+  keypadd bench exhaustion --suite 3des-ctr-hmac-sha1 --cipher-backend des-crate,auto --out report")]
+    Exhaustion(Box<ExhaustionArgs>),
+    /// Handshakes: time, bytes and round trips of each key exchange
+    #[command(after_help = "Example:\n  keypadd bench kex --kex x25519,secp384r1 --out report")]
+    Kex(Box<KexArgs>),
+    /// Experiments of papers, repeated on this machine, and their claims judged
+    ///
+    /// Varies what each paper varied, as often as it did, and prints today's ratios beside the paper's. All
+    /// of it takes hours; stopped, it goes on with the same command line and directory.
+    #[command(after_help = "\
+Examples:
+  keypadd bench reproduce all --quick --out quick
+  keypadd bench reproduce praptodiyono --out papers")]
+    Reproduce(Box<ReproduceArgs>),
+}
+
+/// Where the far end is, and which suites are compared.
+#[derive(Debug, Args)]
+pub(crate) struct TunnelFlags {
+    /// Measure against this server, which must run with --permit-bench [default: both ends run here]
+    ///
+    /// Without it both ends run in this process, over UDP on loopback, with keys of the moment.
+    #[arg(value_name = "HOST[:PORT]", value_parser = values::server)]
+    pub(crate) server: Option<ServerAddress>,
+    /// The server's public key
+    #[arg(long, env = "KEYPADD_PEER", value_name = "PUBKEY", value_parser = values::public_key)]
+    #[arg(allow_hyphen_values = true, help_heading = "Common")]
+    pub(crate) peer: Option<PublicKey>,
+    /// This host's private key, for a server elsewhere
+    ///
+    /// [default: as for `keypadd connect`]
+    #[arg(long, env = "KEYPADD_KEY", value_name = "FILE", help_heading = "Common")]
+    #[arg(value_parser = path_parser())]
+    pub(crate) key: Option<PathBuf>,
+    /// Suites to compare
+    ///
+    /// Those of `keypadd connect`, and for measurements alone: each cipher, also rc2-40, with hmac-md5
+    /// or a null MAC, as in rc2-40-ctr-hmac-md5 and 3des-ctr-null; null-hmac-sha1, null-hmac-md5 and
+    /// null, which do not encrypt. A wrong name lists them all.
+    #[arg(long, env = "KEYPADD_SUITE", value_name = "NAME", value_delimiter = ',')]
+    #[arg(value_parser = values::bench_suite, help_heading = "Arms")]
+    #[arg(default_value = "3des-ctr-hmac-sha1,aes-256-gcm,null-hmac-sha1")]
+    pub(crate) suite: Vec<Protection>,
+    /// How DES and 3DES are computed: auto, bitslice-{64,128,256,512}, des-crate
+    #[arg(long, env = "KEYPADD_CIPHER_BACKEND", value_name = "NAME", value_delimiter = ',')]
+    #[arg(value_parser = values::cipher_backend, help_heading = "Arms")]
+    #[arg(default_value = "auto")]
+    pub(crate) cipher_backend: Vec<CipherEngine>,
+    /// Slow the making of keystream, and only that, to so many bytes a second of CPU
+    ///
+    /// As if the cipher, or the machine beside its network, were slower. Every table and picture says so.
+    #[arg(
+        long,
+        env = "KEYPADD_EMULATE_CIPHER_RATE",
+        value_name = "BYTES/S",
+        help_heading = "Arms"
+    )]
+    #[arg(value_parser = values::cipher_rate)]
+    pub(crate) emulate_cipher_rate: Option<NonZeroU64>,
+    /// The key exchange: x25519, x25519mlkem768 or secp384r1
+    #[arg(long, env = "KEYPADD_KEX", value_name = "NAME", value_parser = values::kex)]
+    #[arg(default_value_t = KeyExchange::default(), help_heading = "Common")]
+    pub(crate) kex: KeyExchange,
+    /// Congestion control: cubic or bbr
+    #[arg(long, env = "KEYPADD_CONGESTION", value_name = "NAME")]
+    #[arg(default_value_t = Congestion::default(), value_parser = values::congestion)]
+    #[arg(help_heading = "Common")]
+    pub(crate) congestion: Congestion,
+    /// Share of one core that each event loop may spend on polling before it sleeps; 0 is off
+    #[arg(long, env = "KEYPADD_SPIN", value_name = "PERCENT")]
+    #[arg(default_value_t = SpinShare::default(), value_parser = values::spin)]
+    #[arg(help_heading = "Common")]
+    pub(crate) spin: SpinShare,
+    /// Event loops of a server, a thread each [default: one for each core, from 2 to 8]
+    #[arg(long, env = "KEYPADD_LOOPS", value_name = "NUMBER", value_parser = values::loops)]
+    #[arg(help_heading = "Common")]
+    pub(crate) loops: Option<usize>,
+}
+
+/// With and without a pool.
+#[derive(Debug, Args)]
+pub(crate) struct PoolFlags {
+    /// With a pool, without one, or both
+    #[arg(long, env = "KEYPADD_POOL", value_name = "MODE", value_delimiter = ',')]
+    #[arg(default_value = "on,off", help_heading = "Arms")]
+    pub(crate) pool: Vec<OnOff>,
+    /// Memory for keystream at each end of an arm with a pool
+    #[arg(long, env = "KEYPADD_POOL_BUDGET", value_name = "SIZE", default_value = "16MiB")]
+    #[arg(value_parser = values::pool_budget, help_heading = "Arms")]
+    pub(crate) pool_budget: usize,
+}
+
+/// What every workload takes in which arms have turns.
+#[derive(Debug, Args)]
+pub(crate) struct TurnFlags {
+    #[command(flatten)]
+    pub(crate) tunnel: TunnelFlags,
+    #[command(flatten)]
+    pub(crate) pools: PoolFlags,
+    #[command(flatten)]
+    pub(crate) run: RunFlags,
+}
+
+/// How often, and what becomes of the results.
+#[derive(Debug, Args)]
+pub(crate) struct RunFlags {
+    /// Rounds; in each, every arm has one turn [default: 10, for exhaustion 3]
+    ///
+    /// Intervals are over rounds: from 3 on there are some, and more rounds make them narrower.
+    #[arg(long, env = "KEYPADD_ROUNDS", value_name = "NUMBER", value_parser = values::count)]
+    #[arg(help_heading = "Common")]
+    pub(crate) rounds: Option<u32>,
+    /// What all traffic follows from: the same number offers the same traffic
+    #[arg(long, env = "KEYPADD_SEED", value_name = "NUMBER", default_value = "1")]
+    #[arg(value_parser = values::seed, help_heading = "Common")]
+    pub(crate) seed: u64,
+    /// Write report.html, plots, results.json and CSV files into this directory
+    #[arg(long, env = "KEYPADD_OUT", value_name = "DIR", value_parser = path_parser())]
+    #[arg(help_heading = "Common")]
+    pub(crate) out: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long, env = "KEYPADD_JSON", value_parser = values::switch, help_heading = "Common")]
+    pub(crate) json: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OnOff {
+    On,
+    Off,
+}
+
+/// How keys are pressed.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct TypingFlags {
+    /// People who type at once, each at a human pace
+    #[arg(long, env = "KEYPADD_TYPISTS", value_name = "NUMBER", default_value = "20")]
+    #[arg(value_parser = values::count)]
+    pub(crate) typists: u32,
+    /// Instead of people: keys a second, evenly
+    #[arg(long, env = "KEYPADD_RATE", value_name = "PER-SECOND", value_parser = values::rate)]
+    #[arg(allow_negative_numbers = true)]
+    pub(crate) rate: Option<f64>,
+    /// With --rate: bytes of a key, and of its echo, at least 16 [default: 64]
+    #[arg(long, env = "KEYPADD_SIZE", value_name = "SIZE", value_parser = values::key_size)]
+    #[arg(requires = "rate")]
+    pub(crate) size: Option<u64>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TerminalArgs {
+    #[command(flatten)]
+    pub(crate) typing: TypingFlags,
+    /// How long each turn lasts
+    #[arg(long, env = "KEYPADD_TIME", value_name = "DURATION", default_value = "3s")]
+    #[arg(value_parser = values::turn_time)]
+    pub(crate) time: Duration,
+    #[command(flatten)]
+    pub(crate) turns: TurnFlags,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BulkArgs {
+    /// Connections at once
+    #[arg(long, env = "KEYPADD_STREAMS", value_name = "NUMBER", default_value = "1")]
+    #[arg(value_parser = values::connections)]
+    pub(crate) streams: u32,
+    /// How long each turn goes on after its burst
+    #[arg(long, env = "KEYPADD_TIME", value_name = "DURATION", default_value = "2s")]
+    #[arg(value_parser = values::turn_time)]
+    pub(crate) time: Duration,
+    /// Size of the burst from a full pool
+    #[arg(long, env = "KEYPADD_BURST", value_name = "SIZE", default_value = "3MiB")]
+    #[arg(value_parser = values::size)]
+    pub(crate) burst: u64,
+    /// From here to the far end, or back
+    #[arg(long, env = "KEYPADD_DIRECTION", value_name = "WAY", default_value = "up")]
+    pub(crate) direction: Way,
+    #[command(flatten)]
+    pub(crate) turns: TurnFlags,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Way {
+    Up,
+    Down,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct MixedArgs {
+    #[command(flatten)]
+    pub(crate) typing: TypingFlags,
+    /// Streams of bulk data
+    #[arg(long, env = "KEYPADD_STREAMS", value_name = "NUMBER", default_value = "1")]
+    #[arg(value_parser = values::connections)]
+    pub(crate) streams: u32,
+    /// How long each turn lasts
+    #[arg(long, env = "KEYPADD_TIME", value_name = "DURATION", default_value = "3s")]
+    #[arg(value_parser = values::turn_time)]
+    pub(crate) time: Duration,
+    #[command(flatten)]
+    pub(crate) turns: TurnFlags,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct FilesArgs {
+    /// Numbers of clients, each tried for itself
+    #[arg(long, env = "KEYPADD_CLIENTS", value_name = "NUMBER", default_value = "4,8,16")]
+    #[arg(value_delimiter = ',', value_parser = values::connections)]
+    pub(crate) clients: Vec<u32>,
+    /// Sizes of files, and how often each is asked for beside the others
+    #[arg(long, env = "KEYPADD_FILE", value_name = "SIZE[:WEIGHT]", value_delimiter = ',')]
+    #[arg(value_parser = values::file, default_value = "1KiB:4,10KiB:4,100KiB:2")]
+    pub(crate) file: Vec<(u64, f64)>,
+    /// Files that a client asks for, a second
+    #[arg(long, env = "KEYPADD_RATE", value_name = "PER-SECOND", default_value = "20")]
+    #[arg(value_parser = values::rate, allow_negative_numbers = true)]
+    pub(crate) rate: f64,
+    /// How long for each number of clients, in each turn
+    #[arg(long, env = "KEYPADD_TIME", value_name = "DURATION", default_value = "2s")]
+    #[arg(value_parser = values::turn_time)]
+    pub(crate) time: Duration,
+    #[command(flatten)]
+    pub(crate) turns: TurnFlags,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ExhaustionArgs {
+    /// Memory for keystream at each end, each tried for itself
+    #[arg(long, env = "KEYPADD_POOL_BUDGET", value_name = "SIZE", default_value = "16MiB")]
+    #[arg(value_delimiter = ',', value_parser = values::pool_budget)]
+    pub(crate) pool_budget: Vec<usize>,
+    /// Load on every core by other programs, in percent, each tried for itself
+    ///
+    /// At 100 no CPU is idle: the pool never fills.
+    #[arg(long, env = "KEYPADD_BACKGROUND", value_name = "PERCENT", default_value = "0,50,100")]
+    #[arg(value_delimiter = ',', value_parser = values::percent)]
+    pub(crate) background: Vec<f64>,
+    /// How long a rate is tried that seems to last, or not to
+    #[arg(long, env = "KEYPADD_TIME", value_name = "DURATION", default_value = "4s")]
+    #[arg(value_parser = values::turn_time)]
+    pub(crate) time: Duration,
+    #[command(flatten)]
+    pub(crate) tunnel: TunnelFlags,
+    #[command(flatten)]
+    pub(crate) run: RunFlags,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct KexArgs {
+    /// Key exchanges to compare
+    ///
+    /// Those of `keypadd connect`, and for measurements alone modp-768, modp-1024, modp-3072 and
+    /// ffdhe3072.
+    #[arg(long, env = "KEYPADD_KEX", value_name = "NAME", value_delimiter = ',')]
+    #[arg(value_parser = values::bench_kex, default_value = "x25519,x25519mlkem768,secp384r1")]
+    pub(crate) kex: Vec<Group>,
+    /// Handshakes of a turn, one after the other
+    #[arg(long, env = "KEYPADD_HANDSHAKES", value_name = "NUMBER", default_value = "100")]
+    #[arg(value_parser = values::count)]
+    pub(crate) handshakes: u32,
+    /// Handshakes a second of the second half of a turn, whatever has become of earlier ones
+    #[arg(long, env = "KEYPADD_RATE", value_name = "PER-SECOND", default_value = "100")]
+    #[arg(value_parser = values::rate, allow_negative_numbers = true)]
+    pub(crate) rate: f64,
+    /// How long that second half lasts
+    #[arg(long, env = "KEYPADD_TIME", value_name = "DURATION", default_value = "2s")]
+    #[arg(value_parser = values::turn_time)]
+    pub(crate) time: Duration,
+    #[command(flatten)]
+    pub(crate) run: RunFlags,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ReproduceArgs {
+    /// The papers, or all
+    #[arg(value_name = "PAPER", value_delimiter = ',', required = true)]
+    #[arg(value_parser = values::papers)]
+    pub(crate) paper: Vec<Papers>,
+    /// Less of everything: all papers in under five minutes
+    ///
+    /// Fewer repetitions and shorter ones, so wider intervals; what is not reached in time is not run.
+    /// The report says how much weaker that is.
+    #[arg(long, env = "KEYPADD_QUICK", value_parser = values::switch)]
+    pub(crate) quick: bool,
+    /// What all traffic follows from: the same number offers the same traffic
+    #[arg(long, env = "KEYPADD_SEED", value_name = "NUMBER", default_value = "1")]
+    #[arg(value_parser = values::seed, help_heading = "Common")]
+    pub(crate) seed: u64,
+    /// Write the report into this directory, and each experiment's figures as soon as it is complete
+    ///
+    /// Named again with the same seed and effort, a run goes on where it was stopped.
+    #[arg(long, env = "KEYPADD_OUT", value_name = "DIR", value_parser = path_parser())]
+    #[arg(help_heading = "Common")]
+    pub(crate) out: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long, env = "KEYPADD_JSON", value_parser = values::switch, help_heading = "Common")]
+    pub(crate) json: bool,
+}
+
+/// What was named: a paper, or all that there are.
+#[derive(Clone, Debug)]
+pub(crate) struct Papers(pub(crate) Vec<Paper>);
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_definition_holds_together() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_long_flag_has_the_variable_of_its_name() {
+        for workload in Cli::command().get_subcommands() {
+            for flag in workload.get_arguments().filter(|flag| flag.get_long().is_some()) {
+                let long = flag.get_long().unwrap();
+                let name = format!("KEYPADD_{}", long.to_uppercase().replace('-', "_"));
+                let variable = flag.get_env().map(|name| name.to_string_lossy().into_owned());
+                assert_eq!(variable, Some(name), "{} --{long}", workload.get_name());
+            }
+        }
+    }
+
+    #[test]
+    fn every_workload_shows_an_example() {
+        for workload in Cli::command().get_subcommands() {
+            let help = workload.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let name = workload.get_name();
+            assert!(help.contains(&format!("keypadd bench {name}")), "{name}");
+        }
+    }
+}

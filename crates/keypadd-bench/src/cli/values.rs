@@ -1,0 +1,161 @@
+//! Reads the values of flags that measurements alone have; `keypadd-cli` and `keypadd-config` read the others.
+
+use std::num::NonZeroU64;
+use std::time::Duration;
+
+use keypadd_cli::error::shown;
+pub(super) use keypadd_cli::values::pool_budget;
+use keypadd_config::values::BadValue;
+use keypadd_config::values::bad;
+pub(super) use keypadd_config::values::switch;
+pub(super) use keypadd_config::values::{
+    cipher_backend, congestion, duration, kex, loops, public_key, server, spin,
+};
+use keypadd_keystream::{MeasureSuite, Protection, Suite};
+use keypadd_papers::Paper;
+use keypadd_provider::Group;
+use keypadd_traffic::Exchange;
+
+use super::Papers;
+
+/// A suite of `bench`: one that people choose, or one that only measurements have.
+pub(super) fn bench_suite(text: &str) -> Result<Protection, BadValue> {
+    let chosen = text.parse().map(Suite::protection);
+    chosen.or_else(|_| text.parse().map(MeasureSuite::protection)).map_err(|_| {
+        let names = Suite::ALL.iter().map(|suite| suite.name());
+        let names = names.chain(MeasureSuite::ALL.iter().map(|suite| suite.name()));
+        let names = names.collect::<Vec<_>>().join(", ");
+        bad(format!("{} is not a suite", shown(text)), format!("one of {names}"))
+    })
+}
+
+/// A key exchange of `bench`, likewise.
+pub(super) fn bench_kex(text: &str) -> Result<Group, BadValue> {
+    Group::all().find(|group| group.name() == text).ok_or_else(|| {
+        let names = Group::all().map(Group::name).collect::<Vec<_>>().join(", ");
+        bad(format!("{} is no key exchange", shown(text)), format!("one of {names}"))
+    })
+}
+
+/// A paper, or `all`.
+pub(super) fn papers(text: &str) -> Result<Papers, BadValue> {
+    if text == "all" {
+        return Ok(Papers(Paper::ALL.to_vec()));
+    }
+    let found = Paper::ALL.into_iter().find(|paper| paper.name() == text);
+    found.map(|paper| Papers(vec![paper])).ok_or_else(|| {
+        let names = Paper::ALL.map(Paper::name).join(", ");
+        bad(format!("{} is none of the papers", shown(text)), format!("one of {names}, or all"))
+    })
+}
+
+/// Most of what `bench` counts: rounds, typists, handshakes.
+const COUNT_MOST: u32 = 1_000;
+
+/// Most connections of a measurement: each has two threads, and half of tokio's blocking threads (512)
+/// are theirs. One that waits for a thread would measure that.
+const CONNECTIONS_MOST: u32 = 256;
+
+/// A number of rounds, typists or handshakes.
+pub(super) fn count(text: &str) -> Result<u32, BadValue> {
+    up_to(COUNT_MOST, text)
+}
+
+/// A number of streams or clients.
+pub(super) fn connections(text: &str) -> Result<u32, BadValue> {
+    up_to(CONNECTIONS_MOST, text)
+}
+
+fn up_to(most: u32, text: &str) -> Result<u32, BadValue> {
+    let cause = || format!("{} is not a number from 1 to {most}", shown(text));
+    let number = text.parse().ok().filter(|number| (1..=most).contains(number));
+    number.ok_or_else(|| bad(cause(), "a whole number, such as 10"))
+}
+
+/// `--seed`.
+pub(super) fn seed(text: &str) -> Result<u64, BadValue> {
+    let cause = || format!("{} is not a number", shown(text));
+    text.parse().map_err(|_| bad(cause(), "a whole number of at most 64 bits, such as 1"))
+}
+
+/// Most events a second that are tried: a schedule of them is drawn beforehand.
+const RATE_MOST: f64 = 1e6;
+
+/// Events a second.
+pub(super) fn rate(text: &str) -> Result<f64, BadValue> {
+    match text.parse::<f64>() {
+        Ok(rate) if rate > 0.0 && rate <= RATE_MOST => Ok(rate),
+        _ => Err(bad(
+            format!("{} is not a number above 0 and up to {RATE_MOST}", shown(text)),
+            "such as 100, or 0.5",
+        )),
+    }
+}
+
+/// A share in percent, as one from 0 to 1.
+pub(super) fn percent(text: &str) -> Result<f64, BadValue> {
+    match text.trim_end_matches('%').parse::<f64>() {
+        Ok(percent) if (0.0..=100.0).contains(&percent) => Ok(percent / 100.0),
+        _ => Err(bad(format!("{} is no share", shown(text)), "percent, from 0 to 100")),
+    }
+}
+
+/// Longest turn of a measurement.
+const TURN_MOST: Duration = Duration::from_secs(600);
+
+/// How long a turn lasts.
+pub(super) fn turn_time(text: &str) -> Result<Duration, BadValue> {
+    let time = duration(text)?;
+    match time.is_zero() || time > TURN_MOST {
+        true => Err(bad(
+            format!("{} is no length of a turn", shown(text)),
+            "above 0s and up to 10m; more rounds measure longer",
+        )),
+        false => Ok(time),
+    }
+}
+
+/// Largest burst or file: the far end says when it has it, and is not waited for longer than 10 s.
+const SIZE_MOST: u64 = 1 << 30;
+
+/// Bytes, with or without a unit.
+pub(super) fn size(text: &str) -> Result<u64, BadValue> {
+    match text.parse::<bytesize::ByteSize>().map(|size| size.as_u64()) {
+        Ok(size @ 1..=SIZE_MOST) => Ok(size),
+        _ => Err(bad(
+            format!("{} is not a size from 1 byte to 1GiB", shown(text)),
+            "as in 128 or 3MiB",
+        )),
+    }
+}
+
+/// Bytes of a key, and of its echo.
+pub(super) fn key_size(text: &str) -> Result<u64, BadValue> {
+    let least = Exchange::REQUEST_BYTES_MIN;
+    match size(text)? {
+        bytes if bytes < least => Err(bad(
+            format!("{} is less than the head of a request", shown(text)),
+            format!("at least {least}"),
+        )),
+        bytes => Ok(bytes),
+    }
+}
+
+/// `--emulate-cipher-rate`: bytes a second.
+pub(super) fn cipher_rate(text: &str) -> Result<NonZeroU64, BadValue> {
+    let bytes = text.trim_end_matches("/s").parse::<bytesize::ByteSize>().ok();
+    bytes.and_then(|bytes| NonZeroU64::new(bytes.as_u64())).ok_or_else(|| {
+        bad(
+            format!("{} is not a rate of bytes", shown(text)),
+            "bytes a second, as in 940 or 11.7MB",
+        )
+    })
+}
+
+/// `SIZE[:WEIGHT]`.
+pub(super) fn file(text: &str) -> Result<(u64, f64), BadValue> {
+    match text.split_once(':') {
+        Some((bytes, weight)) => Ok((size(bytes)?, rate(weight)?)),
+        None => Ok((size(text)?, 1.0)),
+    }
+}

@@ -1,0 +1,189 @@
+//! What becomes of a run's results: saved after each round where a directory was named, printed once at
+//! the end, and what is going on meanwhile.
+
+use std::time::{Duration, Instant};
+
+use console::Term;
+use keypadd_cli::error::{Error, Exit, system};
+use keypadd_cli::results::print;
+use keypadd_measure::Progress;
+use keypadd_measure::machine::Machine;
+use keypadd_measure::output::{Output, OutputError};
+use keypadd_measure::results::{Results, Run, Section};
+use keypadd_measure::text;
+use keypadd_papers::{Effort, Notebook};
+
+use crate::cli::{ReproduceArgs, RunFlags};
+
+/// Columns of tables that are not printed on a terminal.
+const WIDTH: usize = 100;
+
+/// A run's results and where they go.
+#[derive(Debug)]
+pub(crate) struct Keeping {
+    results: Results,
+    output: Option<Output>,
+    json: bool,
+}
+
+impl Keeping {
+    /// Begins a run. `emulated` is what is not as it is in use.
+    ///
+    /// # Errors
+    /// Exit 2: the directory does not take a report.
+    pub(crate) fn begin(
+        title: &str,
+        flags: &RunFlags,
+        emulated: Vec<String>,
+    ) -> Result<Self, Error> {
+        let output = flags.out.as_deref().map(Output::create).transpose();
+        let output = output.map_err(|error| not_taken(&error))?;
+        let run = Run { emulated, ..Run::begin(title, &command_line(), flags.seed) };
+        Ok(Self { results: Results::new(run, Machine::read()), output, json: flags.json })
+    }
+
+    /// Begins a run, or goes on with one.
+    ///
+    /// # Errors
+    /// Exit 2: the directory does not take a report.
+    pub(crate) fn resume(title: &str, flags: &ReproduceArgs) -> Result<Self, Error> {
+        let output = flags.out.as_deref().map(Output::resume).transpose();
+        let output = output.map_err(|error| not_taken(&error))?;
+        let run = Run::begin(title, &command_line(), flags.seed);
+        Ok(Self { results: Results::new(run, Machine::read()), output, json: flags.json })
+    }
+
+    /// What was measured in the directory before, by a run of this seed and effort.
+    ///
+    /// # Errors
+    /// Exit 2: it was another run.
+    pub(crate) fn notebook(&self, effort: Effort) -> Result<Notebook<'_>, Error> {
+        let Results { run, machine, .. } = &self.results;
+        Notebook::open(self.output.as_ref(), effort, run.seed, machine).map_err(|error| {
+            Error::new(Exit::Usage, format!("--out: {error}"))
+                .hint("name another directory, or say what that run was told")
+        })
+    }
+
+    /// Says when the first part of a run was begun that goes on.
+    pub(crate) fn started(&mut self, at: String) {
+        self.results.run.started = at;
+    }
+
+    /// Where progress is shown.
+    pub(crate) fn meter(&self) -> Meter {
+        Meter { term: Term::stderr(), said: std::sync::Mutex::new(Instant::now()) }
+    }
+
+    /// Saves what there is so far, where there is a place for it. If that fails it is tried again at the
+    /// end, and told of then.
+    pub(crate) fn save_so_far(&self, section: impl FnOnce() -> Section) {
+        if self.output.is_some() {
+            self.save_sections_so_far(vec![section()]);
+        }
+    }
+
+    /// The same of several.
+    pub(crate) fn save_sections_so_far(&self, sections: Vec<Section>) {
+        if let Some(output) = &self.output {
+            let _ = output.save(&Results { sections, ..self.results.clone() });
+        }
+    }
+
+    fn save(&self) -> Result<(), Error> {
+        let saved = self.output.as_ref().map_or(Ok(()), |output| output.save(&self.results));
+        saved.map_err(|error| Error::new(Exit::Runtime, format!("--out: {error}")))
+    }
+
+    /// Saves and prints what there is in the end. `ended_by` says why it is not all.
+    ///
+    /// # Errors
+    /// Exit 1: a file or standard output cannot be written, or the run ended early on a fault.
+    pub(crate) fn end(
+        mut self,
+        sections: Vec<Section>,
+        ended_by: Option<&str>,
+    ) -> Result<(), Error> {
+        let term = Term::stderr();
+        if term.is_term() {
+            let _ = term.clear_line();
+        }
+        match ended_by {
+            Some(why) => self.results.run.end_early(why),
+            None => self.results.run.end(),
+        }
+        self.results.sections = sections;
+        let saved = self.save();
+        let text = match self.json {
+            true => self.results.to_json(),
+            false => text::write(&self.results, width()),
+        };
+        print(text.as_bytes())?;
+        saved?;
+        if let Some(output) = &self.output {
+            eprintln!("report: {}", output.page().display());
+        }
+        match ended_by {
+            Some(why) if why != keypadd_measure::INTERRUPTED => {
+                Err(Error::new(Exit::Runtime, format!("bench: {why}"))
+                    .hint("what was measured until then is printed and saved"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn not_taken(error: &OutputError) -> Error {
+    let cause = match error {
+        OutputError::Unwritable { directory, cause } => {
+            format!("cannot write to {}: {}", directory.display(), system(cause))
+        }
+        other => other.to_string(),
+    };
+    Error::new(Exit::Usage, format!("--out: {cause}")).hint(error.hint())
+}
+
+fn width() -> usize {
+    let term = Term::stdout();
+    if term.is_term() { usize::from(term.size().1) } else { WIDTH }
+}
+
+/// What was typed, as a shell would take it again.
+fn command_line() -> String {
+    let word = |word: String| {
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_=+/.,:@[]%".contains(c);
+        match !word.is_empty() && word.chars().all(plain) {
+            true => word,
+            false => format!("'{}'", word.replace('\'', r"'\''")),
+        }
+    };
+    let arguments = std::env::args_os().skip(1).map(|it| word(it.to_string_lossy().into_owned()));
+    std::iter::once("keypadd bench".to_owned()).chain(arguments).collect::<Vec<_>>().join(" ")
+}
+
+/// One line on standard error that says what is going on: drawn again in place on a terminal, a line now
+/// and then elsewhere.
+#[derive(Debug)]
+pub(crate) struct Meter {
+    term: Term,
+    said: std::sync::Mutex<Instant>,
+}
+
+/// How often a line is written where none can be drawn again.
+const LINE_EVERY: Duration = Duration::from_secs(30);
+
+impl Meter {
+    pub(crate) fn show(&self, progress: &Progress) {
+        let line = progress.to_string();
+        if self.term.is_term() {
+            let width = usize::from(self.term.size().1).saturating_sub(1);
+            let _ = self.term.clear_line();
+            let _ = self.term.write_str(&console::truncate_str(&line, width, ""));
+        } else if let Ok(mut said) = self.said.lock()
+            && said.elapsed() >= LINE_EVERY
+        {
+            *said = Instant::now();
+            let _ = self.term.write_line(&line);
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! `keypadd-bench`: measures what keypadd carries and what that costs. `keypadd bench` starts it, and its texts name
+//! it so.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod cli;
+mod keeping;
+mod run;
+
+use std::process::ExitCode;
+
+use cli::Cli;
+use keypadd_cli::error::Error;
+use keypadd_cli::{block_on, logging, shutdown};
+
+fn main() -> ExitCode {
+    match start() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => error.report(),
+    }
+}
+
+fn start() -> Result<(), Error> {
+    let Some(cli) = keypadd_cli::read::<Cli>()? else { return Ok(()) };
+    logging::start(&cli.log.flags.settings, cli.log.verbose, true);
+    block_on(async { run::run(cli.workload, shutdown::on_signals()?).await })
+}

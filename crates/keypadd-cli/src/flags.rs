@@ -1,0 +1,163 @@
+//! Makes flags of configuration keys: a flag has the key's name, default, help and check, and a
+//! variable `KEYPADD_NAME`. List flags repeat or take commas.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::marker::PhantomData;
+
+use clap::builder::{PossibleValue, TypedValueParser, ValueHint};
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, parser::ValueSource};
+use keypadd_config::values::BadValue;
+use keypadd_config::{Flag, Key, Kind, PeerSettings, Setting, Settings, Source};
+
+use crate::values::memory_bytes;
+
+/// The settings that the flags of a command give.
+pub struct Flags<C> {
+    /// Those of the daemon.
+    pub settings: Settings,
+    /// Those of a peer.
+    pub peer: PeerSettings,
+    command: PhantomData<C>,
+}
+
+/// Which keys a command has as flags.
+pub trait HasFlags {
+    /// The groups of keys.
+    const FLAGS: &'static [Flag];
+}
+
+/// `keypadd serve`.
+pub struct Serve;
+/// `keypadd connect`.
+pub struct Connect;
+/// Every command.
+pub struct All;
+
+impl HasFlags for Serve {
+    /// The groups of keys.
+    const FLAGS: &'static [Flag] = &[Flag::Serve, Flag::Daemons];
+}
+
+impl HasFlags for Connect {
+    /// The groups of keys.
+    const FLAGS: &'static [Flag] = &[Flag::Connect, Flag::Daemons];
+}
+
+impl HasFlags for All {
+    /// The groups of keys.
+    const FLAGS: &'static [Flag] = &[Flag::All];
+}
+
+impl<C> fmt::Debug for Flags<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Flags").field(&self.settings).field(&self.peer).finish()
+    }
+}
+
+impl<C: HasFlags> Args for Flags<C> {
+    fn augment_args(command: Command) -> Command {
+        let keys = PeerSettings::KEYS.iter().chain(Settings::KEYS);
+        command.args(keys.filter(|key| C::FLAGS.contains(&key.flag)).map(arg))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl<C: HasFlags> FromArgMatches for Flags<C> {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        Ok(Self {
+            settings: Settings::take(&mut Given(matches)),
+            peer: PeerSettings::take(&mut Given(matches)),
+            command: PhantomData,
+        })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+/// The flags on the command line, which clap has checked.
+struct Given<'m>(&'m ArgMatches);
+
+impl Source for Given<'_> {
+    fn one<T>(
+        &mut self,
+        key: &'static Key,
+        read: impl Fn(&str, u64) -> Result<T, BadValue>,
+    ) -> Option<Setting<T>> {
+        self.many(key, read)?.into_iter().next()
+    }
+
+    fn many<T>(
+        &mut self,
+        key: &'static Key,
+        read: impl Fn(&str, u64) -> Result<T, BadValue>,
+    ) -> Option<Vec<Setting<T>>> {
+        let texts = self.0.try_get_many::<String>(key.name).ok().flatten()?;
+        let is_given = self.0.value_source(key.name) != Some(ValueSource::DefaultValue);
+        let (at, memory) = (is_given.then_some(0), memory_bytes());
+        let setting = |text: &String| {
+            Some(Setting { value: read(text, memory).ok()?, text: text.clone(), at })
+        };
+        Some(texts.filter_map(setting).collect())
+    }
+}
+
+/// Checks a value as its key demands and keeps it as text.
+#[derive(Clone)]
+struct Checked(&'static Key);
+
+impl TypedValueParser for Checked {
+    type Value = String;
+
+    fn parse_ref(
+        &self,
+        command: &Command,
+        arg: Option<&Arg>,
+        value: &OsStr,
+    ) -> Result<String, clap::Error> {
+        let key = self.0;
+        let check = move |text: &str| (key.check)(text, memory_bytes()).map(|()| text.to_owned());
+        check.parse_ref(command, arg, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        let choices = self.0.choices.iter().copied().map(PossibleValue::new);
+        (!self.0.choices.is_empty()).then(|| Box::new(choices) as _)
+    }
+}
+
+fn arg(key: &'static Key) -> Arg {
+    let default = if key.flag_default.is_empty() { key.default } else { key.flag_default };
+    let help = match (default, key.unset) {
+        ("", unset) if unset != "none" => format!("{} [default: {unset}]", key.help),
+        _ => key.help.to_owned(),
+    };
+    let variable = format!("KEYPADD_{}", key.name.to_uppercase().replace('-', "_"));
+    let mut arg = Arg::new(key.name).long(key.name).short(key.short).env(variable);
+    arg = arg.value_parser(Checked(key)).help(help.clone());
+    arg = match key.kind {
+        Kind::Switch => arg.action(ArgAction::SetTrue),
+        Kind::List => arg.action(ArgAction::Append).value_delimiter(',').value_name(key.form),
+        Kind::Text | Kind::Number => arg.value_name(key.form),
+    };
+    if !default.is_empty() && key.kind != Kind::Switch {
+        arg = arg.default_value(default);
+    }
+    if !key.detail.is_empty() {
+        arg = arg.long_help(format!("{help}\n\n{}", key.detail));
+    }
+    if key.form == "FILE" {
+        arg = arg.value_hint(ValueHint::FilePath);
+    }
+    match key.flag {
+        Flag::Daemons => arg.help_heading("Common"),
+        Flag::All => arg.help_heading("Logs").global(true),
+        Flag::None | Flag::Serve | Flag::Connect => arg,
+    }
+}

@@ -1,0 +1,18 @@
+//! Parses command lines, sets up logging, reads key files, handles signals and reports errors, for both
+//! programs, `keypadd` and `keypadd-bench`. Knows no command of either.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+pub mod error;
+pub mod flags;
+pub mod keyfile;
+pub mod logging;
+mod parse;
+pub mod refusal;
+pub mod results;
+pub mod shutdown;
+mod usage;
+pub mod values;
+
+pub use parse::{definition, read};
+pub use shutdown::block_on;

@@ -1,0 +1,107 @@
+//! Sets up logging to standard error, as text or JSON. Global to the process, so only `main` calls
+//! it.
+
+use std::any::Any;
+use std::io::IsTerminal;
+use std::panic;
+
+use clap::Args;
+use keypadd_config::Settings;
+use keypadd_config::values::LogFormat;
+use rustix::fs::fstat;
+use tracing::error;
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::time::SystemTime;
+
+use crate::flags::{All, Flags};
+use crate::values;
+
+/// `info` for our crates, errors of the transport.
+const DEFAULT_FILTER: &str = "error,keypadd=info,keypadd_keystream=info,keypadd_pool=info,\
+                              keypadd_provider=info,keypadd_tunnel=info";
+/// Warnings of our crates, errors of the transport.
+const QUIET_FILTER: &str = "error,keypadd=warn,keypadd_keystream=warn,keypadd_pool=warn,\
+                            keypadd_provider=warn,keypadd_tunnel=warn";
+/// `-v`: `debug` for our crates, warnings of the transport.
+const VERBOSE_FILTER: &str = "warn,keypadd=debug,keypadd_keystream=debug,keypadd_pool=debug,\
+                              keypadd_provider=debug,keypadd_transport=debug,\
+                              keypadd_tunnel=debug";
+/// `-vv`: `debug` for everything.
+const DEBUG_FILTER: &str = "debug";
+
+/// Flags that every command takes.
+#[derive(Debug, Args)]
+pub struct LogFlags {
+    /// Format and filter.
+    #[command(flatten)]
+    pub flags: Flags<All>,
+    /// Log more; repeat to include the transport
+    #[arg(short, long, env = "KEYPADD_VERBOSE", action = clap::ArgAction::Count)]
+    #[arg(global = true, help_heading = "Logs", value_parser = values::verbosity)]
+    pub verbose: u8,
+}
+
+/// Starts logging. Without a filter, `quiet` logs warnings and errors only.
+pub fn start(settings: &Settings, verbose: u8, quiet: bool) {
+    let filter = EnvFilter::new(match (&settings.log, verbose) {
+        (Some(filter), _) => &filter.value,
+        (None, 0) if quiet => QUIET_FILTER,
+        (None, 0) => DEFAULT_FILTER,
+        (None, 1) => VERBOSE_FILTER,
+        (None, _) => DEBUG_FILTER,
+    });
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_timer(SystemTime)
+        // Drops a line that cannot be written; the default would report it with eprintln!, which
+        // panics.
+        .log_internal_errors(false)
+        .with_writer(std::io::stderr);
+    match settings.log_format.value {
+        LogFormat::Json => builder.json().flatten_event(true).init(),
+        LogFormat::Text if is_journal() => {
+            builder.without_time().with_ansi(false).with_target(false).init();
+        }
+        LogFormat::Text => {
+            let colors = std::io::stderr().is_terminal()
+                && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+            builder.with_ansi(colors).with_target(false).init();
+        }
+    }
+    if std::env::var_os("RUST_BACKTRACE").is_none() {
+        panic::set_hook(Box::new(|info| {
+            let location = info.location().map(ToString::to_string).unwrap_or_default();
+            error!("panic at {location}: {}", panic_message(info.payload()));
+        }));
+    }
+}
+
+/// What a panic says, quoted and on one line.
+fn panic_message(payload: &(dyn Any + Send)) -> String {
+    let text = match payload.downcast_ref::<String>() {
+        Some(text) => Some(text.as_str()),
+        None => payload.downcast_ref::<&str>().copied(),
+    };
+    format!("{:?}", text.unwrap_or("no message"))
+}
+
+/// Whether standard error is systemd's journal, which adds timestamps itself (systemd.exec(5),
+/// `$JOURNAL_STREAM`).
+fn is_journal() -> bool {
+    let named = std::env::var("JOURNAL_STREAM").unwrap_or_default();
+    fstat(std::io::stderr()).is_ok_and(|file| named == format!("{}:{}", file.st_dev, file.st_ino))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_one_line() {
+        let panics: [fn(); 2] = [|| assert_eq!(1, 2), || panic!("plain")];
+        let lines = panics.map(|panics| panic_message(&*panic::catch_unwind(panics).unwrap_err()));
+        assert!(lines[0].contains("left: 1\\n"), "{}", lines[0]);
+        assert_eq!(lines[1], "\"plain\"");
+        assert!(lines.iter().all(|line| !line.contains('\n')));
+    }
+}

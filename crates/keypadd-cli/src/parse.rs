@@ -1,0 +1,39 @@
+//! Reads arguments and variables by a program's clap definition, with what every definition has in common:
+//! empty variables count as unset, and no help text shows what variables hold.
+
+use clap::builder::Resettable;
+use clap::{CommandFactory, FromArgMatches};
+
+use crate::error::Error;
+use crate::usage;
+
+/// Reads the process's arguments and variables.
+///
+/// `Ok(None)` after help or the version has been printed as asked.
+///
+/// # Errors
+/// Exit 2, with the flag and the value in the cause.
+pub fn read<C: CommandFactory + FromArgMatches>() -> Result<Option<C>, Error> {
+    let matches = definition::<C>().try_get_matches();
+    match matches.and_then(|matches| C::from_arg_matches(&matches)) {
+        Ok(cli) => Ok(Some(cli)),
+        Err(error) => usage::explain(&error, C::command()),
+    }
+}
+
+/// The command as help and parsing see it. What variables hold at the moment stays out of the help:
+/// it belongs to the user's shell and makes the text wide. An empty variable counts as unset.
+pub fn definition<C: CommandFactory>() -> clap::Command {
+    let adjust = |arg: clap::Arg| {
+        let empty = |name| std::env::var_os(name).is_some_and(|value| value.is_empty());
+        match arg.get_env().is_some_and(empty) {
+            true => arg.env(Resettable::Reset),
+            false => arg.hide_env_values(true),
+        }
+    };
+    adjust_all(C::command(), adjust)
+}
+
+fn adjust_all(command: clap::Command, adjust: fn(clap::Arg) -> clap::Arg) -> clap::Command {
+    command.mut_args(adjust).mut_subcommands(|verb| adjust_all(verb, adjust))
+}

@@ -1,0 +1,169 @@
+//! One connection that data is sent on at a rate, until somebody has seen enough: what has arrived is
+//! acknowledged step by step, so that it can be said how much that is.
+//!
+//! Open loop: what is due is sent as soon as it can be, and time lost to a slow path is made up for. Knows
+//! a TCP address and not what is behind it.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::num::NonZeroU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use keypadd_traffic::{Broken, Exchange, Filling, HEADER_BYTES, PATIENCE, STEP_BYTES};
+
+/// Data between two answers: some 45 full packets, so that the last, which is not, hardly counts.
+const STEP: Exchange = Exchange::new(64 << 10, 1);
+
+/// Steps underway at most: more than any window holds.
+const UNDERWAY: usize = 4096;
+
+/// How often is looked at what has arrived.
+const LOOK_EVERY: Duration = Duration::from_millis(2);
+
+/// A connection to a service.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    stream: TcpStream,
+    requests: Filling,
+    answers: Filling,
+    sent_bytes: u64,
+}
+
+impl Stream {
+    pub(crate) fn open(address: SocketAddr) -> Result<Self, Broken> {
+        let refused = |error| Broken::Refused(address, error);
+        let stream = TcpStream::connect_timeout(&address, PATIENCE).map_err(refused)?;
+        stream.set_nodelay(true).map_err(refused)?;
+        stream.set_read_timeout(Some(PATIENCE)).map_err(refused)?;
+        Ok(Self {
+            stream,
+            requests: Filling::default(),
+            answers: Filling::default(),
+            sent_bytes: 0,
+        })
+    }
+
+    /// What has been sent in all, and has arrived when [`Self::offer`] returns without an error.
+    pub(crate) fn sent_bytes(&self) -> u64 {
+        self.sent_bytes
+    }
+
+    /// Offers so many bytes a second (as many as go through, if infinite) until `go_on`, which is
+    /// told what has arrived, says no. Returns when all that was sent has arrived.
+    pub(crate) fn offer(
+        &mut self,
+        bytes_per_second: f64,
+        mut go_on: impl FnMut(Duration, u64) -> bool,
+    ) -> Result<(), Broken> {
+        let Self { stream, requests, answers, sent_bytes } = self;
+        let (stop, arrived) = (AtomicBool::new(false), AtomicU64::new(0));
+        let start = Instant::now();
+        thread::scope(|scope| {
+            let (underway, sent) = mpsc::sync_channel(UNDERWAY);
+            scope.spawn(|| {
+                // The reader says why if this fails.
+                let _ = send(stream, requests, bytes_per_second, start, &stop, underway);
+            });
+            let reading = scope.spawn(|| {
+                for () in sent {
+                    acknowledged(stream, answers).inspect_err(|_| {
+                        stop.store(true, Relaxed);
+                        let _ = stream.shutdown(Shutdown::Both);
+                    })?;
+                    arrived.fetch_add(STEP.request_bytes(), Relaxed);
+                    *sent_bytes += STEP.request_bytes();
+                }
+                Ok(())
+            });
+            while !reading.is_finished() {
+                if !stop.load(Relaxed) && !go_on(start.elapsed(), arrived.load(Relaxed)) {
+                    stop.store(true, Relaxed);
+                }
+                thread::sleep(LOOK_EVERY);
+            }
+            reading.join().unwrap_or_else(|_| Err(Broken::fault()))
+        })
+    }
+}
+
+fn send(
+    mut stream: &TcpStream,
+    filling: &mut Filling,
+    bytes_per_second: f64,
+    start: Instant,
+    stop: &AtomicBool,
+    underway: mpsc::SyncSender<()>,
+) -> io::Result<()> {
+    // Wake when asked, not up to 50 us later.
+    let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
+    let gap = STEP.request_bytes() as f64 / bytes_per_second;
+    for step in 0_u64.. {
+        let due = start + Duration::from_secs_f64(gap * step as f64);
+        thread::sleep(due.saturating_duration_since(Instant::now()));
+        if stop.load(Relaxed) || underway.send(()).is_err() {
+            break;
+        }
+        stream.write_all(&STEP.header())?;
+        let mut left = STEP.request_bytes() - HEADER_BYTES as u64;
+        while left > 0 {
+            let bytes = filling.next(left.min(STEP_BYTES as u64));
+            stream.write_all(bytes)?;
+            left -= bytes.len() as u64;
+        }
+    }
+    Ok(())
+}
+
+fn acknowledged(mut stream: &TcpStream, answers: &mut Filling) -> Result<(), Broken> {
+    let mut answer = [0];
+    match stream.read_exact(&mut answer) {
+        Ok(()) if answers.goes_on_with(&answer) => Ok(()),
+        Ok(()) => Err(Broken::Altered),
+        Err(error) => Err(Broken::Stopped(error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use keypadd_traffic::Service;
+
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn what_is_offered_arrives_and_is_told() {
+        let service = Service::bind().await.unwrap();
+        let address = service.address();
+        let serving = tokio::spawn(service.run());
+        let (told, last) = tokio::task::spawn_blocking(move || {
+            let mut stream = Stream::open(address).unwrap();
+            let mut told = Vec::new();
+            for _ in 0..2 {
+                let enough = 40 * STEP.request_bytes();
+                stream
+                    .offer(1e9, |_, arrived| {
+                        told.push(arrived);
+                        arrived < enough
+                    })
+                    .unwrap();
+            }
+            (told.clone(), *told.last().unwrap())
+        })
+        .await
+        .unwrap();
+        assert!(last >= 40 * STEP.request_bytes() && told.len() > 2, "{told:?}");
+        serving.abort();
+    }
+
+    #[test]
+    fn a_peer_that_goes_is_an_error_and_not_a_wait() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let gone = thread::spawn(move || drop(listener.accept().unwrap()));
+        let mut stream = Stream::open(address).unwrap();
+        gone.join().unwrap();
+        assert!(matches!(stream.offer(1e6, |_, _| true), Err(Broken::Stopped(_))));
+    }
+}

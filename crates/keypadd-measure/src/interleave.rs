@@ -1,0 +1,222 @@
+//! Arms take turns: in each round every arm is measured once, in an order drawn from the seed, so that
+//! what drifts in the machine meets all of them alike and rounds can be compared pair by pair.
+//!
+//! Each turn brings up a path of its own, the only one at that time: whatever luck a connection has, with
+//! ports, memory and threads, it has for one turn, so that the spread between rounds contains it. Before
+//! a turn its pools are full and its fillers asleep, or it is noted that they were not. Whoever stops it
+//! keeps the turns that are complete.
+
+use std::fmt;
+use std::future::Future;
+use std::time::{Duration, Instant};
+
+use keypadd_traffic::{Broken, Counts, Due, Path};
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::arm::Arm;
+use crate::path::{self, PathError, PathSettings};
+use crate::results::Section;
+
+/// Silence before each turn, with or without a pool to wait for.
+const SILENCE: Duration = Duration::from_millis(100);
+
+/// Time that a pool may take to be full before a turn.
+const FILL_TIME: Duration = Duration::from_secs(20);
+
+/// Why a run ended that was told to stop.
+pub const INTERRUPTED: &str = "it was interrupted";
+
+/// Something that can be measured on any path.
+pub trait Workload: Sync {
+    /// What one turn gives.
+    type Measured;
+
+    /// Runs once. The same round is the same traffic on every path.
+    fn once(
+        &self,
+        path: &Path,
+        round: u32,
+    ) -> impl Future<Output = Result<Self::Measured, Broken>> + Send;
+
+    /// What is offered in a turn, where that does not depend on how fast it goes.
+    fn offered(&self) -> Vec<Due>;
+
+    /// What a run, whole or in part, says.
+    fn section(&self, runs: &Runs<Self::Measured>) -> Section;
+}
+
+/// One turn of one arm.
+#[derive(Clone, Debug)]
+pub struct Turn<M> {
+    /// What the workload measured.
+    pub measured: M,
+    /// Where pads came from meanwhile, at the ends that run here.
+    pub counts: Counts,
+    /// CPU that fillers spent meanwhile.
+    pub filler_cpu: Duration,
+    /// CPU that this process spent meanwhile: ends, fillers and traffic.
+    pub cpu: Duration,
+    /// How long it took.
+    pub time: Duration,
+    /// Whether the pools were full at the start.
+    pub was_full: bool,
+}
+
+/// What there is when a run ends.
+#[derive(Clone, Debug)]
+pub struct Runs<M> {
+    /// Arms in the order that was asked for, each with its complete turns, in order of rounds.
+    pub arms: Vec<(Arm, Vec<Turn<M>>)>,
+    /// Why it ended before its time; `None` if it did not.
+    pub ended_by: Option<String>,
+}
+
+impl<M> Runs<M> {
+    /// The turns of the arms that have any, cut to the rounds that all of those have, so that they can
+    /// be compared in pairs.
+    pub fn paired(&self) -> Vec<(Arm, &[Turn<M>])> {
+        let with_any = self.arms.iter().filter(|(_, turns)| !turns.is_empty());
+        let rounds = with_any.clone().map(|(_, turns)| turns.len()).min().unwrap_or(0);
+        with_any.map(|(arm, turns)| (*arm, &turns[..rounds])).collect()
+    }
+}
+
+/// Where a run is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// An arm is brought up.
+    Opening(Arm),
+    /// A pool is waited for.
+    Filling(Arm),
+    /// An arm has its turn.
+    Turn {
+        /// The arm.
+        arm: Arm,
+        /// The round, from 1.
+        round: u32,
+        /// How many there will be.
+        rounds: u32,
+    },
+    /// Anything else, in words.
+    Doing(String),
+}
+
+impl fmt::Display for Progress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Opening(arm) => write!(f, "{arm}: shaking hands, warming up"),
+            Self::Filling(arm) => write!(f, "{arm}: waiting for a full pool"),
+            Self::Turn { arm, round, rounds } => write!(f, "round {round} of {rounds}: {arm}"),
+            Self::Doing(what) => f.write_str(what),
+        }
+    }
+}
+
+/// Is told of each step; may be slow without harm only between turns.
+pub type Tell<'a> = &'a (dyn Fn(&Progress) + Sync);
+
+/// Brings every arm up and ends it again: what cannot be measured is found before anything is.
+///
+/// # Errors
+/// Those of [`Path::open`].
+pub async fn try_out(
+    arms: &[Arm],
+    settings: &PathSettings,
+    tell: Tell<'_>,
+) -> Result<(), PathError> {
+    for &arm in arms {
+        tell(&Progress::Opening(arm));
+        path::open(arm, settings).await?.close().await;
+    }
+    Ok(())
+}
+
+/// How often, and who is told meanwhile.
+#[derive(Clone, Copy)]
+pub struct Rounds<'a> {
+    /// How many.
+    pub rounds: u32,
+    /// What the order of turns follows from.
+    pub seed: u64,
+    /// Is told of each step.
+    pub tell: Tell<'a>,
+}
+
+/// Measures `workload` on each arm in each round, until `stop` resolves. `keep` is given what there is
+/// after each round, so that a run which is killed leaves something.
+pub async fn take_turns<W: Workload>(
+    workload: &W,
+    arms: &[Arm],
+    settings: &PathSettings,
+    rounds: Rounds<'_>,
+    mut keep: impl FnMut(&Runs<W::Measured>),
+    stop: impl Future<Output = ()>,
+) -> Runs<W::Measured> {
+    let mut runs =
+        Runs { arms: arms.iter().map(|&arm| (arm, Vec::new())).collect(), ended_by: None };
+    let ended_by = tokio::select! {
+        ended_by = all_rounds(workload, settings, rounds, &mut keep, &mut runs) => ended_by.err(),
+        () = stop => Some(INTERRUPTED.into()),
+    };
+    runs.ended_by = ended_by;
+    runs
+}
+
+async fn all_rounds<W: Workload>(
+    workload: &W,
+    settings: &PathSettings,
+    Rounds { rounds, seed, tell }: Rounds<'_>,
+    keep: &mut impl FnMut(&Runs<W::Measured>),
+    runs: &mut Runs<W::Measured>,
+) -> Result<(), String> {
+    let mut random = fastrand::Rng::with_seed(seed);
+    for round in 0..rounds {
+        let mut order: Vec<usize> = (0..runs.arms.len()).collect();
+        random.shuffle(&mut order);
+        for nth in order {
+            let arm = runs.arms[nth].0;
+            tell(&Progress::Opening(arm));
+            let path = path::open(arm, settings).await.map_err(|error| error.to_string())?;
+            tokio::time::sleep(SILENCE).await;
+            if arm.has_pool() {
+                tell(&Progress::Filling(arm));
+            }
+            let was_full = path.rest(FILL_TIME).await;
+            tell(&Progress::Turn { arm, round: round + 1, rounds });
+            let turn = turn(workload, &path, round, was_full).await;
+            runs.arms[nth].1.push(turn.map_err(|error| format!("{arm}: {error}"))?);
+            if path.has_faults() {
+                return Err(format!("{arm}: packets did not verify"));
+            }
+            path.close().await;
+        }
+        keep(runs);
+    }
+    Ok(())
+}
+
+async fn turn<W: Workload>(
+    workload: &W,
+    path: &Path,
+    round: u32,
+    was_full: bool,
+) -> Result<Turn<W::Measured>, Broken> {
+    let gauges = path.gauges();
+    let (counts, filler_cpu, cpu) = (gauges.counts(), gauges.filler_cpu(), process_cpu());
+    let start = Instant::now();
+    let measured = workload.once(path, round).await?;
+    Ok(Turn {
+        measured,
+        time: start.elapsed(),
+        counts: gauges.counts().since(counts),
+        filler_cpu: gauges.filler_cpu().saturating_sub(filler_cpu),
+        cpu: process_cpu().saturating_sub(cpu),
+        was_full,
+    })
+}
+
+/// CPU that this process has spent.
+pub fn process_cpu() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
+}

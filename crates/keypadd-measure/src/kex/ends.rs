@@ -1,0 +1,158 @@
+//! Two endpoints that shake hands and part again.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use keypadd_keystream::{CipherEngine, Suite};
+use keypadd_provider::{
+    AllowList, CryptoSettings, Group, Meters, PoolSwitch, PrivateKey, PublicKey, client_config,
+    server_config,
+};
+use keypadd_transport::{
+    Accepted, ClientConfig, ConnectionError, Egress, Endpoint, EndpointConfig, EndpointSettings,
+    Lane, ServerConfig, SpinShare, Streams, TransportConfig, VarInt, Windows,
+    congestion::CubicConfig,
+};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::Times;
+
+/// The code of everything that ends here.
+const NO_ERROR: VarInt = VarInt::from_u32(0);
+
+/// Longest wait for a handshake.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Connections at once; more are refused, and more than could wait are never begun.
+const CONNECTIONS_MAX: usize = 1 << 16;
+
+/// Bytes in flight of a connection: more than a handshake ever has.
+const FLIGHT_MAX: u64 = 1 << 20;
+
+/// Everything may leave at once.
+#[derive(Debug)]
+struct Unrestricted;
+
+impl Egress for Unrestricted {
+    fn may_send(&self) -> bool {
+        true
+    }
+}
+
+/// Only the other end.
+#[derive(Debug)]
+struct Only(PublicKey);
+
+impl AllowList for Only {
+    fn allows(&self, key: &PublicKey) -> bool {
+        *key == self.0
+    }
+}
+
+/// A client and a server; clones are the same two.
+#[derive(Clone, Debug)]
+pub struct Ends {
+    client: Endpoint,
+    config: ClientConfig,
+    address: SocketAddr,
+    /// Ends with the last clone.
+    _accepting: Arc<JoinSet<()>>,
+}
+
+impl Ends {
+    /// Starts them.
+    ///
+    /// # Errors
+    /// In words: no port, no randomness.
+    pub async fn new(group: Group) -> Result<Self, String> {
+        let text = |error: &dyn std::fmt::Display| error.to_string();
+        let new_key = || PrivateKey::generate().map(Arc::new).map_err(|error| text(&error));
+        let [client_key, server_key] = [new_key()?, new_key()?];
+        let settings = |key: &Arc<PrivateKey>| CryptoSettings {
+            key: Arc::clone(key),
+            suites: vec![Suite::default().protection()],
+            kex: vec![group],
+            pool: PoolSwitch::default(),
+            cipher_engine: CipherEngine::default(),
+            meters: Arc::new(Meters::default()),
+        };
+        let allowed = Arc::new(Only(client_key.public()));
+        let accepting = server_config(&settings(&server_key), allowed).map_err(|it| text(&it))?;
+        let connecting = client_config(&settings(&client_key), server_key.public());
+        let connecting = connecting.map_err(|error| text(&error))?;
+        let server = endpoint(Some(ServerConfig::with_crypto(accepting)));
+        let server = server.map_err(|error| text(&error))?;
+        let address = server.local_addr();
+        let client = endpoint(None).map_err(|error| text(&error))?;
+        let config = ClientConfig::new(connecting);
+        let mut accepting = JoinSet::new();
+        accepting.spawn(accept(server));
+        Ok(Self { client, config, address, _accepting: Arc::new(accepting) })
+    }
+
+    pub(super) fn server(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// One handshake, directly or by way of a relay.
+    pub async fn shake_hands(&self, relay: Option<SocketAddr>) -> Result<Times, String> {
+        let start = Instant::now();
+        let address = relay.unwrap_or(self.address);
+        let connecting = self.client.connect(self.config.clone(), address, "keypadd", Lane::Sparse);
+        let both = async {
+            let connection = connecting.await.map_err(|error| error.to_string())?;
+            let ready = start.elapsed();
+            // The server closes as soon as it knows who came.
+            match connection.closed().await {
+                ConnectionError::ApplicationClosed(_) => Ok(Times { ready, done: start.elapsed() }),
+                error => Err(error.to_string()),
+            }
+        };
+        timeout(PATIENCE, both).await.unwrap_or_else(|_| Err("no answer".into()))
+    }
+}
+
+/// Lets everybody in who proves to be allowed, and parts at once.
+async fn accept(server: Endpoint) {
+    while let Some(accepted) = server.accept().await {
+        // What the client sees of a handshake that failed is its error.
+        if let Accepted::Connection(connection) = accepted {
+            connection.close(NO_ERROR, b"");
+        }
+    }
+}
+
+/// Nothing but the handshake is carried.
+const WINDOWS: Windows = Windows { stream: 1 << 16, connection: 1 << 16, connection_max: 1 << 16 };
+
+/// An endpoint of one loop on loopback.
+fn endpoint(server: Option<ServerConfig>) -> io::Result<Endpoint> {
+    Endpoint::start(EndpointSettings {
+        sockets: vec![UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?],
+        config: EndpointConfig::default(),
+        server,
+        transport: Arc::new(|_| {
+            // A search for larger packets would be counted as part of the handshake.
+            let mut transport = TransportConfig::default();
+            transport.mtu_discovery_config(None);
+            transport
+        }),
+        streams: Streams { bidirectional: 1, unidirectional: 0 },
+        sparse_windows: WINDOWS,
+        bulk_windows: WINDOWS,
+        growth: 0,
+        congestion: Arc::new(CubicConfig::default()),
+        flight_max: FLIGHT_MAX,
+        connections_max: CONNECTIONS_MAX,
+        egress: Arc::new(Unrestricted),
+        inspect: Arc::new(|_| None),
+        cut_code: NO_ERROR,
+        drop_code: NO_ERROR,
+        goodbye_code: None,
+        // CPU time is to be that of handshakes.
+        spin: SpinShare::percent(0),
+    })
+}

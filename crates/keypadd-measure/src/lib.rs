@@ -1,0 +1,44 @@
+//! Measurements of keypadd: seeded traffic, arms that take turns, statistics, reports.
+//!
+//! Runs both ends of a tunnel, or the near end of one whose far end permits it, sends traffic through
+//! it and says what that cost, with intervals. It measures what ships and adds nothing to the way of
+//! the data. Knows no command line and prints nothing.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod arm;
+mod background;
+mod emulate;
+mod exhaustion;
+pub mod figure;
+mod interleave;
+mod kex;
+pub mod machine;
+#[cfg(test)]
+mod made_up;
+pub mod output;
+pub mod path;
+mod rehearsal;
+pub mod report;
+pub mod results;
+mod schedule;
+pub mod statistics;
+pub mod text;
+pub mod verdict;
+mod workload;
+
+pub use arm::Arm;
+pub use background::Background;
+pub use emulate::{CipherRate, Throttle, thread_cpu};
+pub use exhaustion::{Exhausted, Exhaustion, Patience};
+pub use interleave::{
+    INTERRUPTED, Progress, Rounds, Runs, Tell, Turn, Workload, process_cpu, take_turns, try_out,
+};
+pub use kex::{Ends, Handshakes, Kex, Times};
+pub use path::{PathError, PathSettings, Place};
+pub use rehearsal::{CannotOffer, rehearse};
+pub use schedule::Typing;
+pub use workload::{
+    Bulk, BulkMeasured, FileMix, Files, FilesMeasured, LEAD, Mixed, MixedMeasured, Terminal, flood,
+    rate_mbit,
+};

@@ -1,0 +1,264 @@
+//! Brings an arm up: a service, the two ends of a tunnel to it, and what lies in between, each where it has
+//! to be.
+//!
+//! Both ends of a tunnel in this process over UDP, on loopback, with a link in between or on hosts that the
+//! kernel tells apart, or the near end of one to a server that permits measurements; each end, and the
+//! service behind it, on a host of its own. Keys of the moment for the former; nothing here touches a file
+//! or a port that somebody chose.
+
+use std::io;
+use std::net::IpAddr;
+use std::sync::{Arc, Weak};
+
+use keypadd_keystream::CipherEngine;
+use keypadd_provider::{Group, KeyExchange, PrivateKey, PublicKey};
+use keypadd_traffic::{
+    EndSettings, Host, Path, PathFault, TunnelArm, connect, ethernet, listen, new_key, serve,
+};
+use keypadd_tunnel::{ServerAddress, TransportSettings};
+use testbed::{FourHosts, Link, Namespace, Quota};
+
+use crate::arm::Arm;
+
+/// Where the far end is.
+#[derive(Clone, Debug)]
+pub enum Place {
+    /// In this process.
+    Here,
+    /// In this process, on hosts of their own; whoever measures does so from the client.
+    Hosts {
+        /// The hosts.
+        hosts: Arc<FourHosts>,
+        /// How much of a core each of the two gateways has; `None`: as much as there is.
+        processor: Option<f64>,
+    },
+    /// A server that permits measurements.
+    There {
+        /// Where it is.
+        server: ServerAddress,
+        /// Its key.
+        peer: PublicKey,
+        /// Ours.
+        key: Arc<PrivateKey>,
+    },
+}
+
+/// What all arms of a run have in common.
+#[derive(Clone, Debug)]
+pub struct PathSettings {
+    /// Where the far end is.
+    pub place: Place,
+    /// Memory for keystream at each end of an arm that has a pool.
+    pub pool_budget_bytes: usize,
+    /// The key exchange.
+    pub kex: Group,
+    /// Windows and congestion control.
+    pub transport: TransportSettings,
+    /// What computes keystream at the far end, if it runs here and that is not what the arm says.
+    pub far_engine: Option<CipherEngine>,
+    /// What lies between ends that are [`Here`](Place::Here).
+    pub link: Link,
+}
+
+/// Both ends in this process and nothing in between, no memory for pools, and what daemons do.
+impl Default for PathSettings {
+    fn default() -> Self {
+        Self {
+            place: Place::Here,
+            pool_budget_bytes: 0,
+            kex: KeyExchange::default().into(),
+            transport: TransportSettings::default(),
+            far_engine: None,
+            link: Link::default(),
+        }
+    }
+}
+
+/// Why a path does not come up.
+#[derive(Debug, thiserror::Error)]
+#[error("{arm}: {cause}")]
+pub struct PathError {
+    /// The arm.
+    pub arm: Arm,
+    /// Why.
+    pub cause: PathFault,
+}
+
+/// Brings an arm up and warms it.
+///
+/// # Errors
+/// No memory, no free port, no handshake, or the far end does not let us measure.
+pub async fn open(arm: Arm, settings: &PathSettings) -> Result<Path, PathError> {
+    let path = open_cold(arm, settings).await?;
+    path.warm_up().await.map_err(|cause| PathError { arm, cause: cause.into() })?;
+    Ok(path)
+}
+
+/// Brings an arm up, and nothing more: its first key phase and slow start lie ahead.
+///
+/// # Errors
+/// Those of [`open`].
+pub async fn open_cold(arm: Arm, settings: &PathSettings) -> Result<Path, PathError> {
+    let opened = match arm {
+        Arm::Tcp => tcp(settings).await,
+        Arm::Tunnel(arm) => tunnel(arm, settings).await,
+    };
+    opened.map_err(|cause| PathError { arm, cause })
+}
+
+/// A service, and a plain connection to it.
+async fn tcp(settings: &PathSettings) -> Result<Path, PathFault> {
+    let sites = Sites::of(settings)?;
+    let (service, address) = serve(sites.service.host()?, sites.service.address).await?;
+    let (address, relay) = settings.link.tcp(address).map_err(text)?;
+    Path::new(address, Vec::new(), Some(service), relay)
+}
+
+/// A service, and a tunnel to it.
+async fn tunnel(arm: TunnelArm, settings: &PathSettings) -> Result<Path, PathFault> {
+    let sites = Sites::of(settings)?;
+    let end = |arm, key, peer| EndSettings {
+        arm,
+        pool_budget_bytes: settings.pool_budget_bytes,
+        kex: settings.kex,
+        key,
+        peer,
+        transport: match settings.place {
+            Place::There { .. } => settings.transport.clone(),
+            Place::Here | Place::Hosts { .. } => ethernet(settings.transport.clone()),
+        },
+    };
+    let near = &sites.near;
+    if let Place::There { server, peer, key } = &settings.place {
+        let end = end(arm, Arc::clone(key), *peer);
+        let (near, address) = connect(near.host()?, near.address, server.clone(), end).await?;
+        return Path::new(address, vec![near], None, sites.quotas);
+    }
+    let [near_key, far_key] = [new_key()?, new_key()?];
+    let [near_public, far_public] = [near_key.public(), far_key.public()];
+    let far_arm = TunnelArm { engine: settings.far_engine.unwrap_or(arm.engine), ..arm };
+    let (service, service_at) = serve(sites.service.host()?, sites.service.address).await?;
+    let far_end = end(far_arm, far_key, near_public);
+    let (far, far_at) = listen(sites.far.host()?, sites.far.address, service_at, far_end).await?;
+    let (far_at, relay) = settings.link.udp(far_at).map_err(text)?;
+    let far_at = far_at.to_string().parse().map_err(text)?;
+    let near_end = end(arm, near_key, far_public);
+    let (near, address) = connect(near.host()?, near.address, far_at, near_end).await?;
+    Path::new(address, vec![near, far], Some(service), (relay, sites.quotas))
+}
+
+/// A host of its own in a network, to measure from.
+///
+/// # Errors
+/// The system has no thread for it.
+pub fn host_in(namespace: &Namespace) -> io::Result<Host> {
+    let namespace = namespace.clone();
+    Host::start_in(move || namespace.enter())
+}
+
+/// Where something runs, and under which address it listens there.
+struct Site {
+    /// The network that it is in, unless it is this process's.
+    namespace: Option<Namespace>,
+    /// How much of a core it has, unless it is as much as there is.
+    quota: Option<Arc<Quota>>,
+    address: IpAddr,
+}
+
+impl Site {
+    fn host(&self) -> Result<Host, PathFault> {
+        let namespace = self.namespace.clone();
+        // Not held by threads: it has to go when its owner goes, and they may end later.
+        let quota = self.quota.as_ref().map(Arc::downgrade);
+        let enter = move || {
+            namespace.as_ref().map_or(Ok(()), Namespace::enter)?;
+            let quota = quota.as_ref().and_then(Weak::upgrade);
+            quota.map_or(Ok(()), |quota| quota.enter())
+        };
+        Host::start_in(enter).map_err(text)
+    }
+}
+
+/// Where everything runs.
+struct Sites {
+    near: Site,
+    far: Site,
+    service: Site,
+    quotas: Vec<Arc<Quota>>,
+}
+
+impl Sites {
+    fn of(settings: &PathSettings) -> Result<Self, PathFault> {
+        let Place::Hosts { hosts, processor } = &settings.place else {
+            let address = settings.link.settings().loopback();
+            let here = || Site { namespace: None, quota: None, address };
+            let (near, far, service) = (here(), here(), here());
+            return Ok(Self { near, far, service, quotas: Vec::new() });
+        };
+        let mut quotas = Vec::new();
+        let mut gateway = |namespace: &Namespace, address| {
+            let quota = processor.map(Quota::of_a_core).transpose().map_err(PathFault::Here)?;
+            let quota = quota.map(Arc::new);
+            quotas.extend(quota.clone());
+            Ok::<_, PathFault>(Site { namespace: Some(namespace.clone()), quota, address })
+        };
+        let near = gateway(&hosts.near, FourHosts::NEAR)?;
+        let far = gateway(&hosts.far, FourHosts::FAR)?;
+        let namespace = Some(hosts.server.clone());
+        let service = Site { namespace, quota: None, address: FourHosts::SERVER };
+        Ok(Self { near, far, service, quotas })
+    }
+}
+
+fn text(error: impl std::fmt::Display) -> PathFault {
+    PathFault::Here(error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use keypadd_keystream::Suite;
+    use keypadd_traffic::{Due, Exchange, Requester, Requests};
+
+    use super::*;
+
+    /// As root: `cargo test -p keypadd-measure path -- --ignored`.
+    #[tokio::test(flavor = "multi_thread")]
+    #[ignore = "needs root"]
+    async fn a_client_reaches_a_server_by_routes_and_by_a_tunnel_and_by_nothing_else() {
+        let hosts = Arc::new(FourHosts::build().unwrap());
+        let suite = Suite::AES_256_GCM.protection();
+        let tunnel = Arm::Tunnel(TunnelArm { suite, pool: true, engine: CipherEngine::default() });
+        for (arm, processor) in [(Arm::Tcp, None), (tunnel, None), (tunnel, Some(0.4))] {
+            let place = Place::Hosts { hosts: Arc::clone(&hosts), processor };
+            let settings = PathSettings {
+                place,
+                pool_budget_bytes: 1 << 20,
+                kex: KeyExchange::X25519.into(),
+                ..PathSettings::default()
+            };
+            let path = open_cold(arm, &settings).await.unwrap();
+            let address = path.address();
+            assert!(Requester::open(address).await.is_err(), "{address} from outside");
+            let client = host_in(&hosts.client).unwrap();
+            let answers = client.run(async move {
+                let requester = Requester::open(address).await?;
+                let exchange = Exchange::new(100_000, 100_000);
+                let requests = Requests::At(vec![Due { at: Duration::ZERO, exchange }]);
+                requester.run(requests, Instant::now(), Vec::new(), Vec::push).await
+            });
+            let (_, answers) = answers.await.unwrap().unwrap();
+            assert_eq!(answers.len(), 1);
+            let quotas = || {
+                let groups =
+                    std::fs::read_dir("/sys/fs/cgroup/cpu").into_iter().flatten().flatten();
+                let ours = format!("kp-{}-", std::process::id());
+                groups.filter(|it| it.file_name().to_string_lossy().starts_with(&ours)).count()
+            };
+            assert_eq!(quotas() > 0, processor.is_some());
+            drop(path);
+            assert_eq!(quotas(), 0);
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! Whether this machine can offer some traffic at all: tried over plain TCP before anything is measured. Handshakes
+//! are tried where they are measured; here is how that is said.
+
+use std::time::{Duration, Instant};
+
+use keypadd_provider::Group;
+use keypadd_traffic::{Answered, Due, Requester, Requests};
+
+use crate::arm::Arm;
+use crate::path::{self, PathSettings};
+
+/// The part of the traffic that is tried.
+const TRIED: Duration = Duration::from_millis(500);
+
+/// Behind by more than this, it is the machine that is measured.
+const LAG_MAX: Duration = Duration::from_millis(250);
+
+/// Why traffic cannot be offered.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum CannotOffer {
+    /// A plain TCP connection cannot keep up.
+    #[error(
+        "this machine cannot offer that much: a plain TCP connection fell {} ms behind within {} ms",
+        .0.as_millis(),
+        TRIED.as_millis()
+    )]
+    TooMuch(Duration),
+    /// So many handshakes a second need more CPU than there is.
+    #[error(
+        "this machine cannot offer that many: a handshake with {group} takes {millis:.2} ms of CPU at both \
+         ends together, and the cores here are {cores}"
+    )]
+    TooManyHandshakes {
+        /// Of which key exchange.
+        group: Group,
+        /// CPU of one, at both ends together.
+        millis: f64,
+        /// What computes them.
+        cores: usize,
+    },
+    /// There is no plain TCP connection.
+    #[error("traffic cannot be offered here: {0}")]
+    Failed(String),
+}
+
+/// Sends the beginning of `schedule` over plain TCP.
+///
+/// # Errors
+/// It falls behind.
+pub async fn rehearse(schedule: &[Due], settings: &PathSettings) -> Result<(), CannotOffer> {
+    let tried: Vec<Due> = schedule.iter().copied().take_while(|due| due.at < TRIED).collect();
+    let Some(last) = tried.last().map(|due| due.at) else { return Ok(()) };
+    let failed = |error: &dyn std::fmt::Display| CannotOffer::Failed(error.to_string());
+    let path = path::open(Arm::Tcp, settings).await.map_err(|error| failed(&error))?;
+    let requester = Requester::open(path.address()).await.map_err(|error| failed(&error))?;
+    let tell = |latest: &mut Duration, answered: Answered| *latest = answered.at;
+    let ran = requester.run(Requests::At(tried), Instant::now(), Duration::ZERO, tell);
+    // It never waits longer than it may fall behind.
+    let lag = match tokio::time::timeout(last + 2 * LAG_MAX, ran).await {
+        Ok(ran) => ran.map_err(|error| failed(&error))?.1.saturating_sub(last),
+        Err(_) => 2 * LAG_MAX,
+    };
+    path.close().await;
+    if lag > LAG_MAX { Err(CannotOffer::TooMuch(lag)) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use keypadd_traffic::{Exchange, even};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_no_machine_can_offer_is_refused_and_a_little_is_not() {
+        let settings = PathSettings { pool_budget_bytes: 1 << 20, ..PathSettings::default() };
+        let second = Duration::from_secs(1);
+        let little = even(20.0, Exchange::new(64, 64), second);
+        assert_eq!(rehearse(&little, &settings).await, Ok(()));
+        let much = even(2_000.0, Exchange::new(64, 100 << 20), second);
+        let refused = rehearse(&much, &settings).await;
+        assert!(matches!(refused, Err(CannotOffer::TooMuch(_))), "{refused:?}");
+    }
+}

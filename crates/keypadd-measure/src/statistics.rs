@@ -1,0 +1,99 @@
+//! Estimates with 95 % intervals, from what repetitions of an experiment came out at.
+//!
+//! A repetition is one run of one arm: its figure (a percentile, a rate, a mean) is one sample. Samples
+//! inside a repetition are not independent, so no interval is made of them. Intervals are Student's t
+//! over the repetitions; two arms are compared repetition by repetition, so that what both shared (a
+//! warm CPU, a neighbour's load) cancels. Pure: knows no clock, no randomness and no experiment.
+
+use statrs::distribution::{ContinuousCDF, StudentsT};
+
+use crate::results::Estimate;
+
+/// Repetitions below which there is a figure but no interval: two always lie on one line.
+pub const MIN_REPETITIONS: usize = 3;
+/// The share of intervals that hold the true value.
+const CONFIDENCE: f64 = 0.95;
+
+/// The mean of repetitions, with Student's interval; `None` of no samples, or of one that is no
+/// finite number.
+#[must_use]
+pub fn mean(repetitions: &[f64]) -> Option<Estimate> {
+    let (value, margin) = mean_and_margin(repetitions)?;
+    let interval = margin.map(|margin| [value - margin, value + margin]);
+    Some(Estimate { value, interval, samples: repetitions.to_vec() })
+}
+
+/// How many times `figures` are of `base`, repetition by repetition: the mean of the logarithms of
+/// their ratios, with Student's interval, turned back into a ratio. The samples are the ratios. `None`
+/// if the two are not equally many, or one figure is not above zero.
+#[must_use]
+pub fn ratio(figures: &[f64], base: &[f64]) -> Option<Estimate> {
+    if figures.iter().chain(base).any(|&figure| figure <= 0.0) {
+        return None;
+    }
+    let ratios = paired(figures, base, |figure, base| figure / base)?;
+    let logarithms: Vec<f64> = ratios.iter().map(|ratio| ratio.ln()).collect();
+    let (value, margin) = mean_and_margin(&logarithms)?;
+    let interval = margin.map(|margin| [(value - margin).exp(), (value + margin).exp()]);
+    Some(Estimate { value: value.exp(), interval, samples: ratios })
+}
+
+/// By how much `figures` exceed `base`, repetition by repetition, with Student's interval. The samples
+/// are the differences. `None` if the two are not equally many.
+#[must_use]
+pub fn difference(figures: &[f64], base: &[f64]) -> Option<Estimate> {
+    mean(&paired(figures, base, |figure, base| figure - base)?)
+}
+
+/// The middle of samples, or of the two in the middle; `None` of none, or of one that is no finite
+/// number.
+#[must_use]
+pub fn median(samples: &[f64]) -> Option<f64> {
+    if samples.is_empty() || !samples.iter().all(|sample| sample.is_finite()) {
+        return None;
+    }
+    let mut sorted = samples.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    Some(match sorted.len() % 2 {
+        0 => (sorted[middle - 1] + sorted[middle]) / 2.0,
+        _ => sorted[middle],
+    })
+}
+
+/// Repetition by repetition; `None` if the two are not equally many.
+fn paired(figures: &[f64], base: &[f64], by: impl Fn(f64, f64) -> f64) -> Option<Vec<f64>> {
+    (figures.len() == base.len())
+        .then(|| figures.iter().zip(base).map(|(&figure, &base)| by(figure, base)).collect())
+}
+
+/// The mean, and half the width of its interval if there are enough repetitions for one.
+fn mean_and_margin(samples: &[f64]) -> Option<(f64, Option<f64>)> {
+    if samples.is_empty() || !samples.iter().all(|sample| sample.is_finite()) {
+        return None;
+    }
+    let count = samples.len() as f64;
+    let mean = samples.iter().sum::<f64>() / count;
+    if samples.len() < MIN_REPETITIONS {
+        return Some((mean, None));
+    }
+    let squares: f64 = samples.iter().map(|sample| (sample - mean).powi(2)).sum();
+    let deviation = (squares / (count - 1.0)).sqrt();
+    let margin = students_t(count - 1.0).map(|t| t * deviation / count.sqrt());
+    Some((mean, margin))
+}
+
+/// Half the width of an interval, in standard deviations of its samples; NaN of too few.
+pub fn relative_margin(repetitions: u32) -> f64 {
+    let count = f64::from(repetitions);
+    students_t(count - 1.0).map_or(f64::NAN, |t| t / count.sqrt())
+}
+
+/// How many standard errors an interval reaches to either side, at so many degrees of freedom.
+fn students_t(freedom: f64) -> Option<f64> {
+    let t = StudentsT::new(0.0, 1.0, freedom).ok()?;
+    Some(t.inverse_cdf((1.0 + CONFIDENCE) / 2.0))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,233 @@
+//! Bulk data: a burst from a full pool, then a stream, or several, without a pause; how fast it
+//! arrives, and what becomes of the pool.
+
+use std::future::Future;
+use std::time::{Duration, Instant};
+
+use keypadd_traffic::{Answered, Broken, Due, Exchange, Path, Requester, Requests};
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::interleave::{Runs, Workload};
+use crate::results::{Axis, Curve, Plot, Section, Style, Table};
+use crate::statistics;
+use crate::workload::terminal::LEAD;
+use crate::workload::{Figure, costs, ratios, samples, verdicts};
+
+/// Data between two answers that tell how much has arrived.
+const STEP_BYTES: u64 = 256 << 10;
+
+/// How often the pool's level is read.
+const READ_EVERY: Duration = Duration::from_millis(10);
+
+/// The stretch that a curve's point is the average of.
+const BIN_SECONDS: f64 = 0.05;
+
+/// Bulk transfer.
+#[derive(Clone, Copy, Debug)]
+pub struct Bulk {
+    /// Connections at once.
+    pub streams: u32,
+    /// Length of the stream without a pause, in each turn.
+    pub time: Duration,
+    /// Bytes of the burst that comes before it.
+    pub burst_bytes: u64,
+    /// From here to there; else the other way.
+    pub up: bool,
+}
+
+/// One turn.
+#[derive(Clone, Debug)]
+pub struct BulkMeasured {
+    /// Rate of the burst, until its last byte had arrived, Mbit/s.
+    pub burst_mbit: f64,
+    /// Rate of all streams together, without a pause, Mbit/s.
+    pub mbit: f64,
+    /// When how many bytes more had arrived, seconds from the start, in order.
+    pub arrivals: Vec<(f64, u64)>,
+    /// When how many packets' whole pads were at hand, seconds from the start; none without a pool.
+    pub levels: Vec<[f64; 2]>,
+}
+
+impl Workload for Bulk {
+    type Measured = BulkMeasured;
+
+    async fn once(&self, path: &Path, _: u32) -> Result<BulkMeasured, Broken> {
+        let burst_mbit = self.burst(path).await?;
+        let start = Instant::now() + LEAD;
+        let flood = flood(path, self.streams, self.step(), self.time, start);
+        let (arrivals, levels) = with_levels(flood, path, self.up, start).await;
+        let arrivals = arrivals?;
+        Ok(BulkMeasured { burst_mbit, mbit: rate_mbit(&arrivals), arrivals, levels })
+    }
+
+    fn offered(&self) -> Vec<Due> {
+        Vec::new()
+    }
+
+    fn section(&self, runs: &Runs<BulkMeasured>) -> Section {
+        let arms = runs.paired();
+        let mut section = Section::new(
+            "bulk",
+            "Bulk",
+            "How fast does bulk data go while the pool lasts, and when it must be made as fast as it is used?",
+        );
+        section.method = vec![format!(
+            "In each turn a burst of {} MiB from a full pool, then {} {} without a pause for {} s, {}. \
+             Rates are of payload that has arrived whole and unaltered. In each round every arm has one \
+             turn, in an order drawn from the seed, after its pools are full.",
+            self.burst_bytes as f64 / f64::from(1 << 20),
+            self.streams,
+            if self.streams == 1 { "stream" } else { "streams at once" },
+            self.time.as_secs_f64(),
+            if self.up { "from here to the far end" } else { "from the far end to here" },
+        )];
+        let bursts = samples(&arms, |measured| Some(measured.burst_mbit));
+        let rates = samples(&arms, |measured| Some(measured.mbit));
+        let figure = |of| Figure { of, ratio: "ratio of rates", less_is_better: false };
+        section.verdicts = verdicts(&figure("A burst"), &bursts);
+        section.verdicts.extend(verdicts(&figure("Bulk without a pause"), &rates));
+        let mut table = Table::new("rates", "Payload that arrived", "arm")
+            .column("burst", "Mbit/s")
+            .column("without a pause", "Mbit/s");
+        for ((arm, bursts), (_, rates)) in bursts.iter().zip(&rates) {
+            let cells = [bursts, rates].map(|samples| statistics::mean(samples).into());
+            table.push(&arm.to_string(), cells.into());
+        }
+        section.tables = vec![
+            table,
+            ratios("burst-ratios", "Burst over that of the base lines, round by round", &bursts),
+            ratios("ratios", "Rate without a pause over that of the base lines", &rates),
+            costs(&arms),
+        ];
+        let time = || Axis::linear("time", "s");
+        let mut rate = Plot::new("rate", "Rate over time", time(), Axis::log("rate", "Mbit/s"));
+        rate.caption = "The first round; each point is the average of 50 ms.".into();
+        let mut level = Plot::new(
+            "level",
+            "The pool over time",
+            time(),
+            Axis::linear("packets whose pads are at hand", "packets"),
+        );
+        level.caption =
+            "The first round, at the end that has least. At 0 every packet waits for the cipher."
+                .into();
+        for (arm, turns) in &arms {
+            let Some(turn) = turns.first() else { continue };
+            let BulkMeasured { arrivals, levels, .. } = &turn.measured;
+            rate.curves.push(Curve::new(&arm.to_string(), Style::Line, binned(arrivals)));
+            if arm.has_pool() {
+                level.curves.push(Curve::new(&arm.to_string(), Style::Line, levels.clone()));
+            }
+        }
+        section.plots = vec![rate, level];
+        section
+    }
+}
+
+impl Bulk {
+    fn step(&self) -> Exchange {
+        match self.up {
+            true => Exchange::new(STEP_BYTES, 1),
+            false => Exchange::new(0, STEP_BYTES),
+        }
+    }
+
+    async fn burst(&self, path: &Path) -> Result<f64, Broken> {
+        let requester = Requester::open(path.address()).await?;
+        let exchange = match self.up {
+            true => Exchange::new(self.burst_bytes, 1),
+            false => Exchange::new(0, self.burst_bytes),
+        };
+        let schedule = vec![Due { at: Duration::ZERO, exchange }];
+        let (start, tell) = (Instant::now(), |last: &mut Duration, answered: Answered| {
+            *last = answered.at;
+        });
+        let (_, took) = requester.run(Requests::At(schedule), start, Duration::ZERO, tell).await?;
+        Ok(self.burst_bytes as f64 * 8.0 / 1e6 / took.as_secs_f64())
+    }
+}
+
+/// Sends without a pause on so many connections; what arrived when, of all together.
+pub async fn flood(
+    path: &Path,
+    streams: u32,
+    step: Exchange,
+    time: Duration,
+    start: Instant,
+) -> Result<Vec<(f64, u64)>, Broken> {
+    let mut running = JoinSet::new();
+    for _ in 0..streams {
+        let requester = Requester::open(path.address()).await?;
+        let bytes = step.request_bytes().max(step.response_bytes());
+        let tell = move |arrivals: &mut Vec<(f64, u64)>, answered: Answered| {
+            arrivals.push((answered.at.as_secs_f64(), bytes));
+        };
+        running.spawn(requester.run(Requests::WithoutPause(step, time), start, Vec::new(), tell));
+    }
+    let mut all = Vec::new();
+    while let Some(ended) = running.join_next().await {
+        let ended = ended.map_err(|_| Broken::fault())?;
+        all.extend(ended?.1);
+    }
+    all.sort_by(|one, other| one.0.total_cmp(&other.0));
+    Ok(all)
+}
+
+/// Payload a second, Mbit/s, from the start to the last arrival.
+pub fn rate_mbit(arrivals: &[(f64, u64)]) -> f64 {
+    let bytes: u64 = arrivals.iter().map(|(_, bytes)| bytes).sum();
+    arrivals.last().map_or(0.0, |(end, _)| bytes as f64 * 8.0 / 1e6 / end)
+}
+
+/// Runs `work` and reads the pool's level until it ends.
+async fn with_levels<T>(
+    work: impl Future<Output = T>,
+    path: &Path,
+    up: bool,
+    start: Instant,
+) -> (T, Vec<[f64; 2]>) {
+    let mut levels = Vec::new();
+    let mut ticks = interval(READ_EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    let mut work = std::pin::pin!(work);
+    loop {
+        tokio::select! {
+            done = &mut work => return (done, levels),
+            _ = ticks.tick() => {
+                let at = Instant::now().checked_duration_since(start);
+                if let (Some(at), Some(packets)) = (at, path.packets_at_hand(up)) {
+                    levels.push([at.as_secs_f64(), packets as f64]);
+                }
+            }
+        }
+    }
+}
+
+/// The rate in each bin of time but the last, which is not whole.
+fn binned(arrivals: &[(f64, u64)]) -> Vec<[f64; 2]> {
+    let bins = arrivals.last().map_or(0, |(end, _)| (end / BIN_SECONDS) as usize);
+    let mut mbit = vec![0.0; bins];
+    for (at, bytes) in arrivals {
+        if let Some(bin) = mbit.get_mut((at / BIN_SECONDS) as usize) {
+            *bin += *bytes as f64 * 8.0 / 1e6 / BIN_SECONDS;
+        }
+    }
+    let middle = |nth: usize| (nth as f64 + 0.5) * BIN_SECONDS;
+    mbit.into_iter().enumerate().map(|(nth, mbit)| [middle(nth), mbit]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_of_what_arrived_when() {
+        let arrivals = [(0.01, 125_000), (0.06, 125_000), (0.12, 250_000)];
+        assert!((rate_mbit(&arrivals) - 4.0 / 0.12).abs() < 1e-9);
+        let bins = binned(&arrivals);
+        assert_eq!(bins.len(), 2);
+        assert!(bins.iter().all(|[_, mbit]| (mbit - 20.0).abs() < 1e-9), "{bins:?}");
+        assert_eq!(rate_mbit(&[]), 0.0);
+    }
+}

@@ -1,0 +1,199 @@
+//! Requests for files of several sizes by several clients, as they come (a Poisson process): how long
+//! until a file is there, and how much goes through.
+
+use std::time::{Duration, Instant};
+
+use keypadd_traffic::{Answered, Broken, Due, Exchange, Latencies, Path, Requester, Requests};
+use tokio::task::JoinSet;
+
+use crate::arm::Arm;
+use crate::interleave::{Runs, Turn, Workload};
+use crate::results::{Axis, Cell, Curve, Plot, Section, Style, Table};
+use crate::schedule::arrivals;
+use crate::statistics;
+use crate::workload::terminal::LEAD;
+use crate::workload::{Figure, costs, ratios, samples, verdicts};
+
+/// What a client sends for a file: about the head of an HTTP request.
+const REQUEST_BYTES: u64 = 200;
+
+/// Files by size, and how often each is asked for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FileMix {
+    /// Size in bytes, and weight.
+    pub files: Vec<(u64, f64)>,
+}
+
+impl FileMix {
+    /// Bytes of a file, on average.
+    pub fn mean_bytes(&self) -> f64 {
+        let weights: f64 = self.files.iter().map(|(_, weight)| weight).sum();
+        self.files.iter().map(|(bytes, weight)| *bytes as f64 * weight).sum::<f64>() / weights
+    }
+
+    fn exchanges(&self) -> Vec<(Exchange, f64)> {
+        let exchange = |bytes| Exchange::new(REQUEST_BYTES, bytes);
+        self.files.iter().map(|&(bytes, weight)| (exchange(bytes), weight)).collect()
+    }
+}
+
+/// File requests.
+#[derive(Clone, Debug)]
+pub struct Files {
+    /// Numbers of clients, each tried for itself; a client is a connection.
+    pub clients: Vec<u32>,
+    /// What they ask for.
+    pub mix: FileMix,
+    /// Requests of a client, a second, on average.
+    pub per_second: f64,
+    /// How long for each number of clients, in each turn.
+    pub time: Duration,
+    /// What the requests follow from.
+    pub seed: u64,
+}
+
+/// One turn: an entry for each number of clients.
+#[derive(Clone, Debug)]
+pub struct FilesMeasured(Vec<Served>);
+
+/// What some number of clients saw.
+#[derive(Clone, Debug)]
+struct Served {
+    latencies: Latencies,
+    mbit: f64,
+}
+
+impl Workload for Files {
+    type Measured = FilesMeasured;
+
+    async fn once(&self, path: &Path, round: u32) -> Result<FilesMeasured, Broken> {
+        let mut measured = Vec::new();
+        for &clients in &self.clients {
+            measured.push(self.serve(path, clients, round).await?);
+        }
+        Ok(FilesMeasured(measured))
+    }
+
+    fn offered(&self) -> Vec<Due> {
+        let most = self.clients.iter().copied().max().unwrap_or(0);
+        let of_clients = (0..most).flat_map(|client| self.requests(0, client));
+        let mut all: Vec<Due> = of_clients.collect();
+        all.sort_by_key(|due| due.at);
+        all
+    }
+
+    fn section(&self, runs: &Runs<FilesMeasured>) -> Section {
+        let arms = runs.paired();
+        let mut section = Section::new(
+            "files",
+            "Files",
+            "How long until a requested file is there, with more and more clients?",
+        );
+        let sizes = self.mix.files.iter().map(|(bytes, weight)| format!("{bytes} B ({weight})"));
+        section.method = vec![format!(
+            "Each client has a connection and asks for {} files a second on average, at times and of \
+             sizes drawn from the seed (sizes and weights: {}), for {} s for each number of clients. A \
+             request that comes while the one before is served waits, and its wait counts. In each \
+             round every arm has one turn with the same requests.",
+            self.per_second,
+            sizes.collect::<Vec<_>>().join(", "),
+            self.time.as_secs_f64(),
+        )];
+        let most = self.clients.len() - 1;
+        let medians =
+            samples(&arms, |FilesMeasured(served)| served[most].latencies.quantile_us(0.5));
+        let figure = Figure { of: "A file", ratio: "ratio of medians", less_is_better: true };
+        section.verdicts = verdicts(&figure, &medians);
+        let title = format!("Median over that of the base lines, {} clients", self.clients[most]);
+        section.tables = self.tables(&arms);
+        section.tables.extend([ratios("ratios", &title, &medians), costs(&arms)]);
+        section.plots = vec![self.plot(&arms)];
+        section
+    }
+}
+
+impl Files {
+    /// What a client asks for in a round, on every arm the same.
+    fn requests(&self, round: u32, client: u32) -> Vec<Due> {
+        let seed = self.seed.wrapping_add(u64::from(round));
+        arrivals(self.per_second, &self.mix.exchanges(), self.time, seed, client.into())
+    }
+
+    async fn serve(&self, path: &Path, clients: u32, round: u32) -> Result<Served, Broken> {
+        let mut requesters = Vec::new();
+        for _ in 0..clients {
+            requesters.push(Requester::open(path.address()).await?);
+        }
+        let start = Instant::now() + LEAD;
+        let mut running = JoinSet::new();
+        for (client, requester) in (0..).zip(requesters) {
+            let requests = self.requests(round, client);
+            let seen = (Latencies::default(), 0, Duration::ZERO);
+            let tell = |seen: &mut (Latencies, u64, Duration), answered: Answered| {
+                seen.0.record(answered.latency());
+                seen.1 += answered.exchange.response_bytes();
+                seen.2 = answered.at;
+            };
+            running.spawn(requester.run(Requests::At(requests), start, seen, tell));
+        }
+        let (mut latencies, mut bytes, mut end) = (Latencies::default(), 0, self.time);
+        while let Some(ended) = running.join_next().await {
+            let (_, seen) = ended.map_err(|_| Broken::fault())??;
+            latencies.add(&seen.0);
+            bytes += seen.1;
+            end = end.max(seen.2);
+        }
+        Ok(Served { latencies, mbit: bytes as f64 * 8.0 / 1e6 / end.as_secs_f64() })
+    }
+
+    fn tables(&self, arms: &[(Arm, &[Turn<FilesMeasured>])]) -> Vec<Table> {
+        let table = |(nth, clients): (usize, &u32)| {
+            let mut table =
+                Table::new(&format!("clients-{clients}"), &format!("{clients} clients"), "arm")
+                    .column("files", "")
+                    .column("p50", "µs")
+                    .column("p99", "µs")
+                    .column("rate", "Mbit/s");
+            for (arm, turns) in arms {
+                let served = || turns.iter().map(|turn| &turn.measured.0[nth]);
+                let quantile = |quantile| -> Cell {
+                    let each = served().filter_map(|it| it.latencies.quantile_us(quantile));
+                    statistics::mean(&each.collect::<Vec<_>>()).into()
+                };
+                let rates: Vec<f64> = served().map(|served| served.mbit).collect();
+                let files: u64 = served().map(|served| served.latencies.count()).sum();
+                let cells = vec![
+                    (files as f64).into(),
+                    quantile(0.5),
+                    quantile(0.99),
+                    statistics::mean(&rates).into(),
+                ];
+                table.push(&arm.to_string(), cells);
+            }
+            table
+        };
+        self.clients.iter().enumerate().map(table).collect()
+    }
+
+    fn plot(&self, arms: &[(Arm, &[Turn<FilesMeasured>])]) -> Plot {
+        let clients = Axis::linear("clients", "");
+        let mut plot = Plot::new(
+            "clients",
+            "Median time of a file by number of clients",
+            clients,
+            Axis::log("median", "µs"),
+        );
+        for (arm, turns) in arms {
+            let medians = self.clients.iter().enumerate().filter_map(|(nth, &clients)| {
+                let each =
+                    turns.iter().filter_map(|turn| turn.measured.0[nth].latencies.quantile_us(0.5));
+                let estimate = statistics::mean(&each.collect::<Vec<_>>())?;
+                Some((f64::from(clients), estimate))
+            });
+            let medians: Vec<_> = medians.collect();
+            let points = medians.iter().map(|(clients, estimate)| (*clients, estimate));
+            plot.curves.push(Curve::of_estimates(&arm.to_string(), Style::Line, points));
+        }
+        plot
+    }
+}

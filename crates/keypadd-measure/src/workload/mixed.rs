@@ -1,0 +1,96 @@
+//! Keystrokes while bulk data runs on the same tunnel: what does one do to the other?
+
+use std::time::Instant;
+
+use keypadd_traffic::{Broken, Due, Exchange, Latencies, Path, Requester};
+
+use crate::interleave::{Runs, Workload};
+use crate::results::{Section, Table};
+use crate::statistics;
+use crate::workload::bulk::{flood, rate_mbit};
+use crate::workload::terminal::{LEAD, Terminal, distributions, quantiles, type_keys};
+use crate::workload::{Figure, costs, ratios, samples, verdicts};
+
+/// Bulk data between two answers. Small, so that the stream ends soon after its time.
+const STEP_BYTES: u64 = 256 << 10;
+
+/// Typing beside bulk.
+#[derive(Clone, Copy, Debug)]
+pub struct Mixed {
+    /// The typing; bulk runs as long.
+    pub terminal: Terminal,
+    /// Streams of bulk data from here to the far end.
+    pub streams: u32,
+}
+
+/// One turn.
+#[derive(Clone, Debug)]
+pub struct MixedMeasured {
+    /// From key to echo.
+    pub latencies: Latencies,
+    /// Rate of the bulk data, Mbit/s.
+    pub mbit: f64,
+}
+
+impl Workload for Mixed {
+    type Measured = MixedMeasured;
+
+    async fn once(&self, path: &Path, round: u32) -> Result<MixedMeasured, Broken> {
+        let requester = Requester::open(path.address()).await?;
+        let start = Instant::now() + LEAD;
+        let step = Exchange::new(STEP_BYTES, 1);
+        let keys = self.terminal.keys(round);
+        let (latencies, arrivals) = tokio::try_join!(
+            type_keys(requester, keys, start),
+            flood(path, self.streams, step, self.terminal.time, start),
+        )?;
+        Ok(MixedMeasured { latencies, mbit: rate_mbit(&arrivals) })
+    }
+
+    fn offered(&self) -> Vec<Due> {
+        self.terminal.keys(0)
+    }
+
+    fn section(&self, runs: &Runs<MixedMeasured>) -> Section {
+        let arms = runs.paired();
+        let mut section = Section::new(
+            "mixed",
+            "Keystrokes beside bulk data",
+            "What does a keystroke cost while bulk data keeps the same tunnel busy?",
+        );
+        section.method = vec![
+            self.terminal.words(),
+            format!(
+                "Meanwhile {} of bulk data from here to the far end without a pause, on connections of \
+                 their own. In each round every arm has one turn, in an order drawn from the seed.",
+                match self.streams {
+                    1 => "one stream".to_owned(),
+                    more => format!("{more} streams"),
+                }
+            ),
+        ];
+        let medians = samples(&arms, |measured| measured.latencies.quantile_us(0.5));
+        let figure = Figure {
+            of: "A keystroke beside bulk data",
+            ratio: "ratio of medians",
+            less_is_better: true,
+        };
+        section.verdicts = verdicts(&figure, &medians);
+        let mut rates =
+            Table::new("rates", "Bulk data that arrived meanwhile", "arm").column("rate", "Mbit/s");
+        for (arm, samples) in samples(&arms, |measured| Some(measured.mbit)) {
+            rates.push(&arm.to_string(), vec![statistics::mean(&samples).into()]);
+        }
+        section.tables = vec![
+            quantiles("latency", "From key to echo", &arms, |measured| &measured.latencies),
+            ratios("ratios", "Median over that of the base lines, round by round", &medians),
+            rates,
+            costs(&arms),
+        ];
+        section.plots =
+            vec![distributions("From key to echo", &arms, |measured| &measured.latencies)];
+        section
+    }
+}
+
+impl Mixed {}

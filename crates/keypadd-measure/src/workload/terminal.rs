@@ -1,0 +1,166 @@
+//! Keystrokes and their echoes, timed from the moment a key was due until its whole echo is there.
+
+use std::time::{Duration, Instant};
+
+use keypadd_traffic::{Answered, Broken, Due, Latencies, Path, Requester, Requests};
+
+use crate::arm::Arm;
+use crate::interleave::{Runs, Turn, Workload};
+use crate::results::{Axis, Cell, Curve, Estimate, Plot, Section, Style, Table};
+use crate::schedule::{Typing, typing};
+use crate::statistics;
+use crate::workload::{Figure, costs, ratios, samples, verdicts};
+
+/// The quantiles of tables.
+pub(crate) const QUANTILES: [(&str, f64); 4] =
+    [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999)];
+
+/// A quantile of one round needs so many keystrokes beyond it to be a figure of that round.
+const BEYOND_MIN: f64 = 5.0;
+
+/// The first key is due so long after the threads were told to start.
+pub const LEAD: Duration = Duration::from_millis(20);
+
+/// Typing.
+#[derive(Clone, Copy, Debug)]
+pub struct Terminal {
+    /// How keys are pressed.
+    pub typing: Typing,
+    /// How long, in each turn.
+    pub time: Duration,
+    /// What the schedules follow from.
+    pub seed: u64,
+}
+
+impl Workload for Terminal {
+    type Measured = Latencies;
+
+    async fn once(&self, path: &Path, round: u32) -> Result<Latencies, Broken> {
+        let requester = Requester::open(path.address()).await?;
+        let start = Instant::now() + LEAD;
+        type_keys(requester, self.keys(round), start).await
+    }
+
+    fn offered(&self) -> Vec<Due> {
+        self.keys(0)
+    }
+
+    fn section(&self, runs: &Runs<Latencies>) -> Section {
+        let arms = runs.paired();
+        let mut section = Section::new(
+            "terminal",
+            "Terminal",
+            "What does a keystroke cost, from the moment the key is due until its whole echo is there?",
+        );
+        section.method = vec![
+            self.words(),
+            "Keys are due at times drawn before the run; a slow echo delays no later key and hides no \
+             wait behind it. In each round every arm types the same keys once, in an order drawn from \
+             the seed; before its turn an arm is silent, its pools full and its fillers asleep."
+                .into(),
+        ];
+        let medians = samples(&arms, |latencies| latencies.quantile_us(0.5));
+        let figure = Figure { of: "A keystroke", ratio: "ratio of medians", less_is_better: true };
+        section.verdicts = verdicts(&figure, &medians);
+        section.tables = vec![
+            quantiles("latency", "From key to echo", &arms, |latencies| latencies),
+            ratios("ratios", "Median over that of the base lines, round by round", &medians),
+            costs(&arms),
+        ];
+        section.plots = vec![distributions("From key to echo", &arms, |latencies| latencies)];
+        section
+    }
+}
+
+/// Types on an open connection.
+pub(crate) async fn type_keys(
+    requester: Requester,
+    keys: Vec<Due>,
+    start: Instant,
+) -> Result<Latencies, Broken> {
+    let record =
+        |latencies: &mut Latencies, answered: Answered| latencies.record(answered.latency());
+    let keys = Requests::At(keys);
+    let (_, latencies) = requester.run(keys, start, Latencies::default(), record).await?;
+    Ok(latencies)
+}
+
+impl Terminal {
+    /// The schedule of one round, on every arm the same.
+    pub fn keys(&self, round: u32) -> Vec<Due> {
+        typing(self.typing, self.time, self.seed.wrapping_add(u64::from(round)))
+    }
+
+    pub(crate) fn words(&self) -> String {
+        let seconds = self.time.as_secs_f64();
+        match self.typing {
+            Typing::Human { typists } => format!(
+                "{typists} typists at a human pace (gaps as in Dhakal et al., CHI 2018) share a \
+                 connection for {seconds} s a turn: 64 bytes go and 64 come back, 1,024 for one key in \
+                 sixteen."
+            ),
+            Typing::Fixed { per_second, bytes } => format!(
+                "{per_second} keys a second, evenly, for {seconds} s a turn: {bytes} bytes go and \
+                 {bytes} come back."
+            ),
+        }
+    }
+}
+
+/// A row of quantiles for each arm. A quantile that one round has too few keystrokes for is that of all
+/// rounds together, without an interval, as is the longest.
+pub(crate) fn quantiles<M>(
+    id: &str,
+    title: &str,
+    arms: &[(Arm, &[Turn<M>])],
+    latencies: impl Fn(&M) -> &Latencies,
+) -> Table {
+    let mut table = Table::new(id, title, "arm").column("count", "");
+    for (name, _) in QUANTILES {
+        table = table.column(name, "µs");
+    }
+    table = table.column("max", "µs");
+    for (arm, turns) in arms {
+        let each: Vec<&Latencies> = turns.iter().map(|turn| latencies(&turn.measured)).collect();
+        let all = together(&each);
+        let least = each.iter().map(|latencies| latencies.count()).min().unwrap_or(0);
+        let mut cells = vec![Cell::from(all.count() as f64)];
+        cells.extend(QUANTILES.map(|(_, quantile)| {
+            let rounds: Vec<f64> =
+                each.iter().filter_map(|latencies| latencies.quantile_us(quantile)).collect();
+            match least as f64 * (1.0 - quantile) >= BEYOND_MIN {
+                true => statistics::mean(&rounds).into(),
+                false => all.quantile_us(quantile).map(Estimate::single).into(),
+            }
+        }));
+        cells.push(all.max_us().map(Estimate::single).into());
+        table.push(&arm.to_string(), cells);
+    }
+    table
+}
+
+/// A curve of all rounds together for each arm.
+pub(crate) fn distributions<M>(
+    title: &str,
+    arms: &[(Arm, &[Turn<M>])],
+    latencies: impl Fn(&M) -> &Latencies,
+) -> Plot {
+    let latency = Axis::log("latency", "µs");
+    let mut plot =
+        Plot::new("distribution", title, latency, Axis::linear("took no longer", "% of all"));
+    plot.caption =
+        "All rounds together. The further left, the faster; the steeper, the steadier.".into();
+    for (arm, turns) in arms {
+        let each: Vec<&Latencies> = turns.iter().map(|turn| latencies(&turn.measured)).collect();
+        let points = together(&each).distribution();
+        let points = points.into_iter().map(|[us, part]| [us, part * 100.0]).collect();
+        plot.curves.push(Curve::new(&arm.to_string(), Style::Steps, points));
+    }
+    plot
+}
+
+fn together(each: &[&Latencies]) -> Latencies {
+    let mut all = Latencies::default();
+    each.iter().for_each(|latencies| all.add(latencies));
+    all
+}

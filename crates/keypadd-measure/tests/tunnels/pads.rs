@@ -1,0 +1,96 @@
+//! Where pads came from, as the table of costs says: full pools, a dry one, none, and no cipher.
+
+use std::time::Duration;
+
+use keypadd_keystream::{CipherBackend, CipherEngine, MeasureSuite, Suite};
+use keypadd_measure::results::Cell;
+use keypadd_measure::{Arm, Bulk, Terminal, Typing, Workload};
+use keypadd_traffic::TunnelArm;
+use testbed::Link;
+
+use crate::{cell, measure};
+
+/// Conventional 3DES, the slowest cipher: packets use it up faster than it is made.
+fn slow() -> Arm {
+    let engine = CipherBackend::DesCrate.engine().unwrap();
+    let suite = Suite::TRIPLE_DES_CTR_HMAC_SHA1.protection();
+    Arm::Tunnel(TunnelArm { suite, pool: true, engine })
+}
+
+/// The same as daemons compute it.
+fn quick(pool: bool) -> Arm {
+    let suite = Suite::TRIPLE_DES_CTR_HMAC_SHA1.protection();
+    Arm::Tunnel(TunnelArm { suite, pool, engine: CipherEngine::default() })
+}
+
+/// One turn's figures from the table of costs: hit, partial and miss in per cent, then megabytes from the
+/// pool and made on the spot.
+async fn costs<W: Workload>(workload: &W, arm: Arm) -> [f64; 5] {
+    let section = workload.section(&measure(workload, arm, Link::default(), 1).await);
+    let pools = match arm.has_pool() {
+        true => Cell::Text("1 of 1".into()),
+        false => Cell::Missing,
+    };
+    let row = arm.to_string();
+    assert_eq!(cell(&section, "pads", &row, "turns with a full pool"), pools);
+    let names = ["hit", "partial", "miss", "from the pool", "inline"];
+    names.map(|column| match cell(&section, "pads", &row, column) {
+        Cell::Figure(figure) => figure.value,
+        other => panic!("{column}: {other:?}"),
+    })
+}
+
+/// Four times the packets each way that a filler which comes late may skip to be ahead again.
+fn typing() -> Terminal {
+    let typing = Typing::Fixed { per_second: 1000.0, bytes: 64 };
+    Terminal { typing, time: Duration::from_millis(800), seed: 1 }
+}
+
+/// Many times what a pool holds.
+const BURST_BYTES: u64 = 12 << 20;
+
+fn flood() -> Bulk {
+    Bulk { streams: 1, time: Duration::from_millis(10), burst_bytes: BURST_BYTES, up: true }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_find_their_pads_in_a_full_pool() {
+    let [hit, partial, miss, from_pool, inline] = costs(&typing(), quick(true)).await;
+    assert!((hit + partial + miss - 100.0).abs() < 1e-9);
+    // What is sent together, two keys for one, is a packet longer than a head.
+    assert!(partial < 5.0, "keys live on heads: {partial} % of packets had more");
+    assert!(
+        hit > 50.0 && from_pool > 0.0 && (inline > 0.0) == (partial + miss > 0.0),
+        "{hit} % hits, {inline} MB inline"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flood_finds_the_pool_dry_and_the_rest_is_made_on_the_spot() {
+    let [hit, partial, miss, from_pool, inline] = costs(&flood(), slow()).await;
+    assert!((hit + partial + miss - 100.0).abs() < 1e-9);
+    let lacking = partial + miss;
+    assert!(hit > 0.0 && lacking > 20.0 && from_pool > 0.0, "{hit} % hits, {miss} % misses");
+    // Each end needs every byte once.
+    let least = 2.0 * BURST_BYTES as f64 / 1e6;
+    assert!(from_pool + inline > least && inline > least / 5.0, "{from_pool} + {inline} MB");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_pool_every_packet_misses() {
+    let [hit, partial, miss, from_pool, inline] = costs(&typing(), quick(false)).await;
+    assert_eq!([hit, partial, miss, from_pool], [0.0, 0.0, 100.0, 0.0]);
+    assert!(inline > 0.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_cipher_there_are_packets_and_no_pads() {
+    let arms = Arm::all(&[MeasureSuite::NULL.protection()], &[true], &[<_>::default()]);
+    let section = typing().section(&measure(&typing(), arms[0], Link::default(), 1).await);
+    assert!(
+        matches!(cell(&section, "pads", "null", "packets"), Cell::Figure(it) if it.value > 0.0)
+    );
+    for column in ["hit", "partial", "miss", "from the pool", "inline"] {
+        assert_eq!(cell(&section, "pads", "null", column), Cell::Missing, "{column}");
+    }
+}

@@ -1,0 +1,126 @@
+//! Bollinger, "Choosing Secure Remote Access Technologies": what 3DES costs beside DES, and perfect forward
+//! secrecy beside none, in the throughput of one TCP stream between two routers.
+
+mod measure;
+mod page;
+
+use keypadd_keystream::{Protection, Suite};
+use keypadd_measure::results::Section;
+use serde::{Deserialize, Serialize};
+
+use super::lab::{Lab, Rounds};
+use super::order;
+
+/// How a stream is protected.
+#[derive(Clone, Copy, Debug)]
+struct Setting {
+    suite: Protection,
+    /// Whether a key exchange of its own follows each lifetime.
+    fresh: bool,
+}
+
+/// The paper's, in the order of its tables.
+const SETTINGS: [Setting; 4] = [
+    Setting { suite: Suite::DES_CTR_HMAC_SHA1.protection(), fresh: false },
+    Setting { suite: Suite::TRIPLE_DES_CTR_HMAC_SHA1.protection(), fresh: false },
+    Setting { suite: Suite::DES_CTR_HMAC_SHA1.protection(), fresh: true },
+    Setting { suite: Suite::TRIPLE_DES_CTR_HMAC_SHA1.protection(), fresh: true },
+];
+
+/// Pairs of them without and with fresh key exchanges.
+const PAIRS: [[usize; 2]; 2] = [[0, 2], [1, 3]];
+
+/// A network that the streams cross.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Network {
+    /// The paper's switch.
+    Near,
+    /// A satellite, of which the paper speaks.
+    Far,
+}
+
+/// A stream of one setting.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+struct Streamed {
+    /// Its rate; of a long one, without its start.
+    mbit: f64,
+    /// Key exchanges of the stream, the first one included, as counted.
+    key_exchanges: u32,
+    /// How long a lifetime of keys was.
+    lifetime_seconds: f64,
+}
+
+/// Rounds of a long stream by setting.
+type Streams = [Rounds<Streamed>; SETTINGS.len()];
+
+/// Rounds of long streams: as many as an interval needs, because in a full run each takes minutes.
+const LONG_ROUNDS: u32 = 3;
+
+/// All that is measured.
+#[derive(Debug)]
+struct Figures {
+    /// As the paper's Table 2: many short streams, keys that live for an hour.
+    short: Rounds<[Streamed; SETTINGS.len()]>,
+    /// As its Table 3: long streams, whose keys end several times.
+    long: Streams,
+    /// The same over a satellite.
+    far: Streams,
+}
+
+pub(super) async fn reproduce(lab: &Lab<'_>) -> Section {
+    let mut short = Rounds::default();
+    for round in 0..lab.effort.rounds() {
+        let name = format!("short streams, round {}", round + 1);
+        short.push(lab.part(&name, measure::short(lab, round)).await);
+    }
+    let long = streams(lab, Network::Near).await;
+    let far = streams(lab, Network::Far).await;
+    page::page(&Figures { short, long, far }, lab.effort)
+}
+
+async fn streams(lab: &Lab<'_>, network: Network) -> Streams {
+    let mut streams = Streams::default();
+    for round in 0..LONG_ROUNDS {
+        let stream = async |nth: usize| {
+            let setting = SETTINGS[nth].name();
+            let name = format!("long stream, {}, {setting}, round {}", network.name(), round + 1);
+            lab.part(&name, measure::long(lab.effort, network, nth)).await
+        };
+        match network {
+            Network::Near => {
+                for nth in order(lab.seed, round, SETTINGS.len()) {
+                    streams[nth].push(stream(nth).await);
+                }
+            }
+            // Lines so slow leave the machine idle: every setting has one of its own, at the same time.
+            Network::Far => {
+                let (des, triple, fresh_des, fresh_triple) =
+                    tokio::join!(stream(0), stream(1), stream(2), stream(3));
+                let round = [des, triple, fresh_des, fresh_triple];
+                streams.iter_mut().zip(round).for_each(|(streams, stream)| streams.push(stream));
+            }
+        }
+    }
+    streams
+}
+
+impl Network {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Near => "near",
+            Self::Far => "600 ms away",
+        }
+    }
+}
+
+impl Setting {
+    fn name(self) -> String {
+        match self.fresh {
+            true => format!("{}, fresh key exchanges", self.suite),
+            false => self.suite.to_string(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,138 @@
+//! Virtual clients: each asks for one file after the other, as fast as they come, for a while.
+//!
+//! A file by HTTP is a connection of its own, as it was then; one by FTP is a connection for commands, of
+//! which there are a few before the file, and another one for the file. What has come when the time is
+//! over counts, whole files or not. Every byte is compared.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use keypadd_traffic::{Exchange, Filling, HEADER_BYTES, PATIENCE, STEP_BYTES};
+
+use crate::lab::{Missed, Part};
+
+/// A request by HTTP is about so long; a command of FTP and its answer.
+const REQUEST_BYTES: u64 = 200;
+const COMMAND: Exchange = Exchange::new(20, 60);
+
+/// Commands before a file: user, password, type, port, the file's name.
+const COMMANDS: u32 = 5;
+
+/// Of ten requests, those by HTTP.
+const HTTP_OF_TEN: u32 = 8;
+
+/// Who asks, for what, and for how long.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Crowd {
+    pub(super) address: SocketAddr,
+    pub(super) clients: u32,
+    /// Bytes of a file by HTTP and by FTP.
+    pub(super) files: [u64; 2],
+    pub(super) time: Duration,
+    pub(super) seed: u64,
+}
+
+impl Crowd {
+    /// Throughput of files, Mbit/s. Blocks.
+    pub(super) fn run(self) -> Part<f64> {
+        let end = Instant::now() + self.time;
+        let bytes = thread::scope(|scope| {
+            let clients =
+                (0..self.clients).map(|client| scope.spawn(move || self.client(client, end)));
+            let clients: Vec<_> = clients.collect();
+            let came = clients.into_iter().map(|client| {
+                client.join().unwrap_or_else(|_| Err(io::Error::other("a thread ended on a fault")))
+            });
+            came.sum::<io::Result<u64>>()
+        });
+        let bytes = bytes.map_err(|error| Missed::Failed(format!("a client: {error}")))?;
+        Ok(bytes as f64 * 8.0 / 1e6 / self.time.as_secs_f64())
+    }
+
+    /// Bytes of files that came to one client.
+    fn client(self, client: u32, end: Instant) -> io::Result<u64> {
+        let mut random = fastrand::Rng::with_seed(self.seed ^ u64::from(client) << 32);
+        let (mut bytes, mut buffer) = (0, vec![0; STEP_BYTES]);
+        while Instant::now() < end {
+            let [by_http, by_ftp] = self.files;
+            if random.u32(0..10) < HTTP_OF_TEN {
+                let mut connection = Connection::open(self.address)?;
+                bytes +=
+                    connection.exchange(Exchange::new(REQUEST_BYTES, by_http), &mut buffer, end)?;
+            } else {
+                let mut commands = Connection::open(self.address)?;
+                for _ in 0..COMMANDS {
+                    commands.exchange(COMMAND, &mut buffer, end)?;
+                }
+                let mut data = Connection::open(self.address)?;
+                bytes += data.exchange(Exchange::new(0, by_ftp), &mut buffer, end)?;
+            }
+        }
+        Ok(bytes)
+    }
+}
+
+/// A connection to a service. Dropped, it is reset, so that no port is kept from others for a minute.
+struct Connection {
+    stream: TcpStream,
+    sent: Filling,
+    came: Filling,
+}
+
+impl Connection {
+    fn open(address: SocketAddr) -> io::Result<Self> {
+        let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO))?;
+        Ok(Self { stream, sent: Filling::default(), came: Filling::default() })
+    }
+
+    /// Asks and reads the answer, until `end` at the latest; how much came.
+    fn exchange(&mut self, exchange: Exchange, buffer: &mut [u8], end: Instant) -> io::Result<u64> {
+        let mut request = exchange.header().to_vec();
+        request.extend(self.sent.next(exchange.request_bytes() - HEADER_BYTES as u64));
+        self.stream.write_all(&request)?;
+        let (mut left, all) = (exchange.response_bytes(), exchange.response_bytes());
+        while left > 0 {
+            let most = left.min(buffer.len() as u64) as usize;
+            let len = self.stream.read(&mut buffer[..most])?;
+            if Instant::now() >= end {
+                break;
+            }
+            if len == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            if !self.came.goes_on_with(&buffer[..len]) {
+                return Err(io::Error::other("an answer came back altered"));
+            }
+            left -= len as u64;
+        }
+        Ok(all - left)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use keypadd_traffic::Service;
+
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn clients_bring_files_until_their_time_is_over() {
+        let service = Service::bind().await.unwrap();
+        let address = service.address();
+        let serving = tokio::spawn(service.run());
+        let time = Duration::from_millis(200);
+        let crowd = Crowd { address, clients: 3, files: [1_023, 10_230], time, seed: 1 };
+        let start = Instant::now();
+        let mbit = tokio::task::spawn_blocking(move || crowd.run()).await.unwrap().unwrap();
+        assert!(mbit > 0.0 && start.elapsed() >= time, "{mbit}");
+        serving.abort();
+        let _ = serving.await;
+        let nobody = tokio::task::spawn_blocking(move || crowd.run()).await.unwrap();
+        assert!(matches!(nobody, Err(Missed::Failed(_))), "{nobody:?}");
+    }
+}

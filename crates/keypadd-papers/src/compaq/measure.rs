@@ -1,0 +1,152 @@
+//! Rounds of web traffic between four hosts, every arm in turn, in an order drawn from the seed.
+
+use std::num::NonZeroU64;
+use std::sync::Arc;
+use std::time::Duration;
+
+use keypadd_keystream::{Cipher, CipherEngine, Mac};
+use keypadd_measure::path::{self, PathSettings, Place};
+use keypadd_measure::{Arm, CipherRate};
+use keypadd_traffic::{Path, TunnelArm};
+use testbed::FourHosts;
+
+use super::crowd::Crowd;
+use super::page::BASE_OVER_DES;
+use super::{
+    BASE, EMULATED, FILES, LARGE, MEDIUM, PROCESSORS, Rates, Round, Speeds, TUNNELS, clients,
+    protection,
+};
+use crate::lab::{Lab, Missed, Part};
+use crate::{Effort, order};
+
+/// How much of a core each gateway has: so little that the gateways are what limits the traffic, and in the
+/// proportion of the paper's processors, 266 and 400 MHz.
+pub(super) const FAST: f64 = 0.4;
+pub(super) const SLOW: f64 = FAST * 266.0 / 400.0;
+
+/// Traffic that does not count, before any that does.
+const WARM_UP: Duration = Duration::from_millis(50);
+const WARM_UP_CLIENTS: u32 = 4;
+
+/// How long each number of clients asks for files of each size.
+pub(super) fn time(effort: Effort) -> Duration {
+    effort.pick(Duration::from_millis(100), Duration::from_secs(1))
+}
+
+/// The same with slower processors, whose quotas come in periods.
+pub(super) fn time_slowed(effort: Effort) -> Duration {
+    3 * time(effort)
+}
+
+/// Bytes of keystream a second that a cipher makes if single DES costs beside the base, which carries so
+/// much, what it cost in the paper; triple DES is three of it.
+pub(super) fn emulated_rate(cipher: Cipher, base_mbit: f64) -> NonZeroU64 {
+    // A byte takes the base one part of time and with DES so many.
+    let des = base_mbit * 1e6 / 8.0 / (BASE_OVER_DES - 1.0);
+    let rate = if cipher == Cipher::TripleDes { des / 3.0 } else { des };
+    NonZeroU64::new(rate as u64).unwrap_or(NonZeroU64::MIN)
+}
+
+fn hosts() -> Part<Arc<FourHosts>> {
+    FourHosts::build().map(Arc::new).map_err(Missed::Lacking)
+}
+
+/// What the base carries, Mbit/s: large files, the most clients.
+pub(super) async fn calibrate(lab: &Lab<'_>) -> Part<f64> {
+    let place = Place::Hosts { hosts: hosts()?, processor: None };
+    let (path, most) = (open(arm(BASE, CipherEngine::default()), &place).await?, most(lab.effort));
+    serve(&path, &place, most, LARGE, 3 * time(lab.effort), lab.seed).await
+}
+
+pub(super) async fn round(lab: &Lab<'_>, round: u32, base_mbit: f64) -> Part<Round> {
+    let place = Place::Hosts { hosts: hosts()?, processor: None };
+    let mut measured = Round {
+        tunnels: vec![Rates::default(); TUNNELS.len()],
+        emulated: vec![Rates::default(); EMULATED.len()],
+    };
+    for nth in order(lab.seed, round, TUNNELS.len() + EMULATED.len()) {
+        let (arm, rates) = match nth.checked_sub(TUNNELS.len()) {
+            None => {
+                let arm = TUNNELS[nth].map_or(Arm::Tcp, |pair| arm(pair, CipherEngine::default()));
+                (arm, &mut measured.tunnels[nth])
+            }
+            Some(nth) => {
+                let rate = CipherRate::new(emulated_rate(EMULATED[nth].0, base_mbit));
+                let engine = CipherEngine::default().at_pace(rate);
+                (arm(EMULATED[nth], engine), &mut measured.emulated[nth])
+            }
+        };
+        let path = open(arm, &place).await?;
+        let seed = lab.seed.wrapping_add(round.into());
+        for (size, rates) in rates.iter_mut().enumerate() {
+            for &clients in clients(lab.effort) {
+                rates.push(serve(&path, &place, clients, size, time(lab.effort), seed).await?);
+            }
+        }
+        path.close().await;
+    }
+    Ok(measured)
+}
+
+pub(super) async fn speeds(lab: &Lab<'_>, round: u32) -> Part<Speeds> {
+    let hosts = hosts()?;
+    let mut measured = Speeds {
+        slow: vec![<_>::default(); PROCESSORS.len()],
+        fast: vec![<_>::default(); PROCESSORS.len()],
+    };
+    for nth in order(lab.seed, round, 2 * PROCESSORS.len()) {
+        let (nth, is_fast) = (nth / 2, nth % 2 == 1);
+        let share = if is_fast { FAST } else { SLOW };
+        testbed::Quota::of_a_core(share).map_err(Missed::Lacking)?;
+        let place = Place::Hosts { hosts: Arc::clone(&hosts), processor: Some(share) };
+        let arm = arm(PROCESSORS[nth], CipherEngine::default());
+        let path = open(arm, &place).await?;
+        let seed = lab.seed.wrapping_add(round.into());
+        let mut rates = [0.0; 2];
+        for (rate, size) in rates.iter_mut().zip([MEDIUM, LARGE]) {
+            let time = time_slowed(lab.effort);
+            *rate = serve(&path, &place, most(lab.effort), size, time, seed).await?;
+        }
+        path.close().await;
+        match is_fast {
+            true => measured.fast[nth] = rates,
+            false => measured.slow[nth] = rates,
+        }
+    }
+    Ok(measured)
+}
+
+fn most(effort: Effort) -> u32 {
+    clients(effort).iter().copied().max().unwrap_or(1)
+}
+
+fn arm(pair: (Cipher, Mac), engine: CipherEngine) -> Arm {
+    Arm::Tunnel(TunnelArm { suite: protection(pair), pool: false, engine })
+}
+
+async fn open(arm: Arm, place: &Place) -> Part<Path> {
+    let settings = PathSettings { place: place.clone(), ..PathSettings::default() };
+    let path = path::open_cold(arm, &settings).await?;
+    // Congestion control, path MTU and the service's threads settle.
+    serve(&path, place, WARM_UP_CLIENTS, LARGE, WARM_UP, 0).await?;
+    Ok(path)
+}
+
+/// One crowd on the client's host.
+async fn serve(
+    path: &Path,
+    place: &Place,
+    clients: u32,
+    size: usize,
+    time: Duration,
+    seed: u64,
+) -> Part<f64> {
+    let Place::Hosts { hosts, .. } = place else {
+        return Err(Missed::Failed("no hosts".into()));
+    };
+    let crowd = Crowd { address: path.address(), clients, files: FILES[size], time, seed };
+    let failed = |error: std::io::Error| Missed::Failed(error.to_string());
+    let client = path::host_in(&hosts.client).map_err(failed)?;
+    let ran = client.run(async move { tokio::task::spawn_blocking(move || crowd.run()).await });
+    ran.await.and_then(|joined| joined.map_err(std::io::Error::other)).map_err(failed)?
+}

@@ -1,0 +1,249 @@
+//! What the rounds say, beside what the paper says. Pure.
+
+mod claims;
+mod printed;
+
+use super::measure::{FAST, SLOW, emulated_rate, time, time_slowed};
+use super::{
+    EMULATED, FILES, Figures, LARGE, MEDIUM, PROCESSORS, Rates, Round, SMALL, TUNNELS, clients,
+    name, protection,
+};
+use crate::Effort;
+use keypadd_measure::figure::group;
+use keypadd_measure::results::{Axis, Cell, Curve, Estimate, Plot, Section, Style, Table};
+use keypadd_measure::statistics::{mean, ratio};
+use printed::{BASE_MBIT, CLIENTS, PROCESSOR_GAINS, printed_over_base};
+
+pub(super) use printed::BASE_OVER_DES;
+
+const SIZES: [&str; 3] = ["small", "medium", "large"];
+
+pub(super) fn page(figures: &Figures, effort: Effort) -> Section {
+    let mut section = Section::new(
+        "compaq",
+        "Compaq: a firewall's tunnel under web traffic",
+        "What do a tunnel, ciphers, hashes and the processor do to the throughput of web traffic between two networks?",
+    );
+    section.method = vec![
+        format!(
+            "The paper has 4 to 20 virtual clients ask a server for small, medium and large files, four times in five \
+             by HTTP, else by FTP, through two gateways with a tunnel between them. Here client, gateways and server \
+             are four hosts as the kernel tells them apart (network namespaces joined by veth pairs); without a \
+             tunnel, packets are routed over the same gateways. Each client asks for one file after the other; a file \
+             by HTTP is a connection of its own, one by FTP takes five commands on a connection and a second one for \
+             the file. Each number of clients ({}) asks for each size for {} s in each round, arms in an order \
+             drawn from the seed.",
+            clients(effort).iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
+            time(effort).as_secs_f64(),
+        ),
+        format!(
+            "Processors of two speeds are CPU quotas of the gateways, {SLOW:.3} and {FAST} of a core (266 to 400 MHz), for {} s \
+             with the most clients. A gateway with a quota is as fast as ever and then stands still: over times \
+             that are long beside its period of {} ms it is slower.",
+            time_slowed(effort).as_secs_f64(),
+            testbed::PERIOD.as_millis(),
+        ),
+        "Ratios are geometric means over the numbers of clients, round by round. A claim that something costs or \
+         gains so much holds if at least half of the paper's effect is there. Two are equal if they differ by no \
+         more than twice the deviation of the paper's tool: 4.9 % with large files, 12.12 % with medium, 27.48 % with \
+         small ones."
+            .into(),
+        effort.compared(&[
+            ("numbers of clients", clients(Effort::Quick).len().to_string(), clients(Effort::Full).len().to_string()),
+            ("seconds of each number and size", seconds(Effort::Quick), seconds(Effort::Full)),
+        ]),
+    ];
+    section.emulated = vec![
+        "four hosts are network namespaces that share this machine's cores".into(),
+        "processors of two speeds are CPU quotas".into(),
+    ];
+    if let Ok(base) = &figures.calibration {
+        section.emulated.extend(EMULATED.map(|pair| {
+            let (suite, rate) = (protection(pair), emulated_rate(pair.0, *base));
+            let rate = group(&rate.to_string());
+            format!("{suite}, emulated: keystream slowed to {rate} bytes a second")
+        }));
+    }
+    section.verdicts = claims::verdicts(figures);
+    section.tables = vec![over_base(figures), processors(figures)];
+    section.tables.extend((0..FILES.len()).map(|size| rates(figures, size, effort)));
+    section.plots = vec![ciphers(figures)];
+    section.plots.extend([LARGE, MEDIUM, SMALL].map(|size| by_clients(figures, size, effort)));
+    section.notes = printed::contradictions();
+    section.notes.push(
+        "Emulated: single DES is slowed until it costs beside today's base, which was measured first, what it cost the \
+         paper's gateways with large files, and triple DES is three of it. So the figure of single DES is given, and \
+         what follows from it for triple DES and for smaller files is judged. A cipher that is slower than that \
+         already is not slowed."
+            .into(),
+    );
+    section.notes.push(
+        "C10's 6 Mbit/s were of a machine of 1998; what is judged is its share of the throughput without a tunnel."
+            .into(),
+    );
+    section
+}
+
+fn seconds(effort: Effort) -> String {
+    time(effort).as_secs_f64().to_string()
+}
+
+/// One figure of each round: the geometric mean over the numbers of clients.
+fn typical(rates: &[f64]) -> f64 {
+    (rates.iter().map(|rate| rate.ln()).sum::<f64>() / rates.len() as f64).exp()
+}
+
+impl Figures {
+    /// Of an arm and a size, round by round.
+    fn of(&self, tunnel: usize, size: usize) -> Vec<f64> {
+        self.rounds.figures(|it| typical(&it.tunnels[tunnel][size]))
+    }
+
+    /// The same of an emulated one.
+    fn of_emulated(&self, nth: usize, size: usize) -> Vec<f64> {
+        self.rounds.figures(|it| typical(&it.emulated[nth][size]))
+    }
+}
+
+/// The place of the base and of no tunnel in the list.
+const PLAIN: usize = 0;
+const BASE: usize = 1;
+
+fn over_base(figures: &Figures) -> Table {
+    let mut table = Table::new("over-base", "Throughput over the base", "arm");
+    for size in [LARGE, MEDIUM, SMALL] {
+        table = table
+            .column(&format!("paper, {}", SIZES[size]), "")
+            .column(&format!("today, {}", SIZES[size]), "");
+    }
+    let mut push = |label: &str, nth: Option<usize>, of: &dyn Fn(usize) -> Vec<f64>| {
+        let cells = [LARGE, MEDIUM, SMALL].into_iter().flat_map(|size| {
+            let paper = nth.and_then(|nth| printed_over_base(nth, size));
+            [
+                paper.map_or(Cell::Missing, Cell::from),
+                ratio(&of(size), &figures.of(BASE, size)).into(),
+            ]
+        });
+        table.push(label, cells.collect());
+    };
+    for (nth, &tunnel) in TUNNELS.iter().enumerate() {
+        push(&name(tunnel), Some(nth), &|size| figures.of(nth, size));
+    }
+    for (nth, pair) in EMULATED.into_iter().enumerate() {
+        let like = TUNNELS.iter().position(|it| *it == Some(pair));
+        push(&format!("{}, emulated", protection(pair)), like, &|size| {
+            figures.of_emulated(nth, size)
+        });
+    }
+    table
+}
+
+fn processors(figures: &Figures) -> Table {
+    let mut table = Table::new("processors", "The faster processor over the slower", "arm");
+    for size in ["medium", "large"] {
+        table = table
+            .column(&format!("paper, {size}"), "")
+            .column(&format!("today, {size}"), "")
+            .column(&format!("slower, {size}"), "Mbit/s")
+            .column(&format!("faster, {size}"), "Mbit/s");
+    }
+    for (nth, pair) in PROCESSORS.into_iter().enumerate() {
+        let cells = (0..2).flat_map(|size| {
+            let [slow, fast] = [false, true].map(|fast| claims::speed(figures, nth, size, fast));
+            [
+                PROCESSOR_GAINS[nth].negotiated[size].into(),
+                ratio(&fast, &slow).into(),
+                mean(&slow).into(),
+                mean(&fast).into(),
+            ]
+        });
+        table.push(protection(pair).name(), cells.collect());
+    }
+    table
+}
+
+/// Throughput of a size as it is, by number of clients.
+fn rates(figures: &Figures, size: usize, effort: Effort) -> Table {
+    let title = format!("Throughput of {} files", SIZES[size]);
+    let mut table = Table::new(SIZES[size], &title, "arm");
+    for clients in clients(effort) {
+        table = table.column(&format!("{clients} clients"), "Mbit/s");
+    }
+    let printed = clients(effort).iter().map(|clients| {
+        let nth = CLIENTS.iter().position(|it| it == clients);
+        nth.map_or(Cell::Missing, |nth| BASE_MBIT[size][nth].into())
+    });
+    table.push("paper, base", printed.collect());
+    let mut push = |label: &str, of: &dyn Fn(&Round) -> &Rates| {
+        let each = (0..clients(effort).len())
+            .map(|nth| mean(&figures.rounds.figures(|it| of(it)[size][nth])).into());
+        table.push(label, each.collect());
+    };
+    for (nth, &tunnel) in TUNNELS.iter().enumerate() {
+        push(&name(tunnel), &|it| &it.tunnels[nth]);
+    }
+    for (nth, pair) in EMULATED.into_iter().enumerate() {
+        push(&format!("{}, emulated", protection(pair)), &|it| &it.emulated[nth]);
+    }
+    table
+}
+
+/// The paper's arms over the base, large files.
+fn ciphers(figures: &Figures) -> Plot {
+    let mut plot = Plot::new(
+        "large-over-base",
+        "Throughput of large files over the base",
+        Axis::linear("arm", ""),
+        Axis::linear("over the base", ""),
+    );
+    let named = TUNNELS.iter().enumerate().map(|(nth, it)| format!("{nth}: {}", name(*it)));
+    plot.caption = format!("{}.", named.collect::<Vec<_>>().join("; "));
+    let all = || 0..TUNNELS.len();
+    let printed = all().filter_map(|nth| Some([nth as f64, printed_over_base(nth, LARGE)?]));
+    plot.curves.push(Curve::new("paper", Style::Points, printed.collect()));
+    let mut push = |label: &str, estimates: Vec<(f64, Estimate)>| {
+        let estimates = estimates.iter().map(|(x, estimate)| (*x, estimate));
+        plot.curves.push(Curve::of_estimates(label, Style::Points, estimates));
+    };
+    let base = figures.of(BASE, LARGE);
+    let today = |nth: usize| Some((nth as f64, ratio(&figures.of(nth, LARGE), &base)?));
+    push("today", all().filter_map(today).collect());
+    let emulated = EMULATED.iter().enumerate().filter_map(|(nth, pair)| {
+        let like = TUNNELS.iter().position(|it| *it == Some(*pair))?;
+        Some((like as f64, ratio(&figures.of_emulated(nth, LARGE), &base)?))
+    });
+    push("today, cipher emulated", emulated.collect());
+    plot
+}
+
+/// Some arms by number of clients, over the base with the most.
+fn by_clients(figures: &Figures, size: usize, effort: Effort) -> Plot {
+    let title = format!("Throughput of {} files by clients", SIZES[size]);
+    let mut plot = Plot::new(
+        &format!("clients-{}", SIZES[size]),
+        &title,
+        Axis::linear("clients", ""),
+        Axis::linear("over the base with 20 clients", ""),
+    );
+    plot.caption = "The paper prints the base alone.".into();
+    let last = BASE_MBIT[size][CLIENTS.len() - 1];
+    let printed =
+        CLIENTS.iter().zip(BASE_MBIT[size]).map(|(it, mbit)| [f64::from(*it), mbit / last]);
+    plot.curves.push(Curve::new("paper, base", Style::Line, printed.collect()));
+    let most = clients(effort).len() - 1;
+    let base = figures.rounds.figures(|it| it.tunnels[BASE][size][most]);
+    let mut push = |label: &str, of: &dyn Fn(&Round) -> &Rates| {
+        let over = clients(effort).iter().enumerate().filter_map(|(nth, clients)| {
+            let rates = figures.rounds.figures(|it| of(it)[size][nth]);
+            Some((f64::from(*clients), ratio(&rates, &base)?))
+        });
+        let over: Vec<_> = over.collect();
+        let estimates = over.iter().map(|(x, estimate)| (*x, estimate));
+        plot.curves.push(Curve::of_estimates(label, Style::Line, estimates));
+    };
+    for (nth, label) in [(BASE, "today, base"), (4, "today, DES"), (5, "today, 3DES")] {
+        push(label, &|it| &it.tunnels[nth]);
+    }
+    push("3DES, emulated", &|it| &it.emulated[1]);
+    plot
+}

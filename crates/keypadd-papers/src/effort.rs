@@ -1,0 +1,60 @@
+//! How thoroughly a paper is reproduced, and what that is worth.
+
+use std::fmt;
+
+use keypadd_measure::statistics::relative_margin;
+use serde::{Deserialize, Serialize};
+
+/// How thoroughly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Effort {
+    /// All papers in less than five minutes; what is not reached by then is not run.
+    Quick,
+    /// As often as the papers did it, and long enough to tell; may take hours.
+    Full,
+}
+
+/// An amount that the two differ by: what it is, then how much of it quick and full take.
+pub(crate) type Amount<'a> = (&'a str, String, String);
+
+impl Effort {
+    /// Rounds of each experiment: as many as an interval needs, or ten as in the papers.
+    pub(crate) fn rounds(self) -> u32 {
+        self.pick(3, 10)
+    }
+
+    /// The one of the two that is meant.
+    pub(crate) fn pick<T>(self, quick: T, full: T) -> T {
+        match self {
+            Self::Quick => quick,
+            Self::Full => full,
+        }
+    }
+
+    /// How much weaker quick is, a paragraph for the page of either.
+    pub(crate) fn compared(self, amounts: &[Amount<'_>]) -> String {
+        let [quick, full] = [Self::Quick, Self::Full].map(Self::rounds);
+        let times = relative_margin(quick) / relative_margin(full);
+        let listed: Vec<String> = amounts
+            .iter()
+            .map(|(what, quick, full)| format!("{what} {quick} against {full}"))
+            .collect();
+        let listed = match listed.is_empty() {
+            true => String::new(),
+            false => format!("; {}", listed.join("; ")),
+        };
+        let this = self.pick("This is the quick one", "This is the full one");
+        format!(
+            "A quick run repeats everything {quick} times where a full run does {full} times{listed}. {this}. \
+             For the same scatter the intervals of a quick run are {times:.1} times as wide, and what its \
+             time does not suffice for is not run."
+        )
+    }
+}
+
+impl fmt::Display for Effort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.pick("quick", "full"))
+    }
+}

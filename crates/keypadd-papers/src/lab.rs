@@ -1,0 +1,175 @@
+//! Where a paper measures: each part once, within its time, recorded as soon as it is complete.
+
+use std::fmt;
+use std::future::Future;
+use std::time::Instant;
+
+use keypadd_measure::path::PathError;
+use keypadd_measure::{Progress, Tell};
+use keypadd_traffic::Broken;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::{Effort, Notebook, Paper, Reproduction};
+
+/// One paper's part of a run.
+pub(crate) struct Lab<'a> {
+    notebook: &'a Notebook<'a>,
+    paper: Paper,
+    tell: Tell<'a>,
+    may: May,
+    /// How thoroughly.
+    pub(crate) effort: Effort,
+    /// What traffic and the order of turns follow from.
+    pub(crate) seed: u64,
+}
+
+/// What may be done for a part that is not recorded.
+#[derive(Clone, Copy)]
+enum May {
+    /// Nothing: pages are made of what there is.
+    Read,
+    /// Measure it, until then.
+    Measure(Option<Instant>),
+}
+
+/// Figures of a part, or why there are none.
+pub(crate) type Part<T> = Result<T, Missed>;
+
+/// Why a part was not measured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Missed {
+    /// The run was stopped before, or it was not asked for.
+    NotReached,
+    /// A quick run's time for this paper was over.
+    OutOfTime,
+    /// A quick run leaves it out.
+    NotInQuick,
+    /// This machine or this program lacks what it needs; in words.
+    Lacking(String),
+    /// It was tried and failed; in words.
+    Failed(String),
+}
+
+impl fmt::Display for Missed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotReached => f.write_str("the run did not come to it"),
+            Self::OutOfTime => f.write_str("a quick run's time was over before"),
+            Self::NotInQuick => f.write_str("a quick run leaves it out"),
+            Self::Lacking(what) => f.write_str(what),
+            Self::Failed(cause) => write!(f, "it failed: {cause}"),
+        }
+    }
+}
+
+impl From<String> for Missed {
+    fn from(cause: String) -> Self {
+        Self::Failed(cause)
+    }
+}
+
+impl From<PathError> for Missed {
+    fn from(error: PathError) -> Self {
+        Self::Failed(error.to_string())
+    }
+}
+
+impl From<Broken> for Missed {
+    fn from(error: Broken) -> Self {
+        Self::Failed(error.to_string())
+    }
+}
+
+impl<'a> Lab<'a> {
+    /// Measures what is not recorded, until `end` if there is one.
+    pub(super) fn measuring(
+        notebook: &'a Notebook<'a>,
+        paper: Paper,
+        run: &Reproduction,
+        tell: Tell<'a>,
+        end: Option<Instant>,
+    ) -> Self {
+        let Reproduction { effort, seed, .. } = *run;
+        Self { notebook, paper, tell, may: May::Measure(end), effort, seed }
+    }
+
+    /// Measures nothing.
+    pub(super) fn reading(
+        notebook: &'a Notebook<'a>,
+        paper: Paper,
+        run: &Reproduction,
+        tell: Tell<'a>,
+    ) -> Self {
+        Self { may: May::Read, ..Self::measuring(notebook, paper, run, tell, None) }
+    }
+
+    /// The figures of a part: those recorded, or what `work` measures, which is then recorded. `name` is
+    /// the part's own within its paper and says what is measured: `throughput, round 3`. Work that is not
+    /// complete when the time is over is dropped.
+    pub(crate) async fn part<T: Serialize + DeserializeOwned>(
+        &self,
+        name: &str,
+        work: impl Future<Output = Part<T>>,
+    ) -> Part<T> {
+        let name = format!("{}: {name}", self.paper);
+        if let Some(recorded) = self.notebook.read(&name) {
+            return Ok(recorded);
+        }
+        let May::Measure(end) = self.may else {
+            return Err(self.notebook.why_missed(&name));
+        };
+        let is_over = |end: Option<Instant>| end.is_some_and(|end| end <= Instant::now());
+        let measured = if self.notebook.fault().is_some() {
+            Err(Missed::NotReached)
+        } else if is_over(end) {
+            Err(Missed::OutOfTime)
+        } else {
+            (self.tell)(&Progress::Doing(name.clone()));
+            match end {
+                None => work.await,
+                Some(end) => tokio::time::timeout_at(end.into(), work)
+                    .await
+                    .unwrap_or(Err(Missed::OutOfTime)),
+            }
+        };
+        match &measured {
+            Ok(figures) => self.notebook.record(&name, figures),
+            Err(missed) => self.notebook.record_missed(&name, missed),
+        }
+        measured
+    }
+}
+
+/// The rounds of an experiment that were measured, up to the first that was not.
+#[derive(Clone, Debug)]
+pub(crate) struct Rounds<T> {
+    /// In order.
+    pub(crate) all: Vec<T>,
+    /// Why there are no more; `None` if there are all.
+    pub(crate) missed: Option<Missed>,
+}
+
+impl<T> Default for Rounds<T> {
+    fn default() -> Self {
+        Self { all: Vec::new(), missed: None }
+    }
+}
+
+impl<T> Rounds<T> {
+    /// One more, unless one before it is missing.
+    pub(crate) fn push(&mut self, round: Part<T>) {
+        match round {
+            Ok(figures) if self.missed.is_none() => self.all.push(figures),
+            Ok(_) => {}
+            Err(missed) => {
+                self.missed.get_or_insert(missed);
+            }
+        }
+    }
+
+    /// A figure of each round.
+    pub(crate) fn figures(&self, figure: impl Fn(&T) -> f64) -> Vec<f64> {
+        self.all.iter().map(figure).collect()
+    }
+}

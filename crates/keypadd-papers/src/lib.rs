@@ -1,0 +1,171 @@
+//! Papers, reproduced: their factors and repetitions through tunnels of today, their claims judged.
+//!
+//! A paper is a list of parts that are measured, each recorded as plain figures as soon as it is complete
+//! ([`Notebook`]), and a pure function from what is recorded to a [`Section`]. What was recorded is never
+//! measured again, so that a run of hours goes on where it was stopped. Rules are fixed before the run;
+//! a paper's figures are data that name their place in it.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod bollinger;
+mod claim;
+mod compaq;
+mod effort;
+mod lab;
+mod lomas;
+mod notebook;
+mod praptodiyono;
+mod ridzuan;
+mod stream;
+
+use std::fmt;
+use std::future::Future;
+use std::time::{Duration, Instant};
+
+use keypadd_keystream::{Cipher, Mac, Protection};
+use keypadd_measure::results::Section;
+use keypadd_measure::{INTERRUPTED, Tell};
+
+use lab::Lab;
+
+pub use effort::Effort;
+pub use notebook::{Notebook, OtherRun};
+
+/// A paper.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Paper {
+    /// Lomas, "Encrypting Network Traffic".
+    Lomas,
+    /// Compaq, "Performance Testing of AXENT Raptor Firewall Virtual Private Network Implementation".
+    Compaq,
+    /// Bollinger, "Choosing Secure Remote Access Technologies".
+    Bollinger,
+    /// Ridzuan and Ab Rahman, "Performance Comparison of Encryption IPsec VPN Encryption Techniques".
+    Ridzuan,
+    /// Praptodiyono and others, "Performance Analysis of Internet Key Exchange Algorithms".
+    Praptodiyono,
+}
+
+impl Paper {
+    /// All of them, the oldest first.
+    pub const ALL: [Self; 5] =
+        [Self::Lomas, Self::Compaq, Self::Bollinger, Self::Ridzuan, Self::Praptodiyono];
+
+    /// The name on the command line, in files and in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Lomas => "lomas",
+            Self::Compaq => "compaq",
+            Self::Bollinger => "bollinger",
+            Self::Ridzuan => "ridzuan",
+            Self::Praptodiyono => "praptodiyono",
+        }
+    }
+
+    /// How long a quick run of it takes at most; of all together, less than five minutes.
+    fn quick_time(self) -> Duration {
+        Duration::from_secs(match self {
+            Self::Lomas => 90,
+            Self::Bollinger => 70,
+            Self::Compaq | Self::Ridzuan => 45,
+            Self::Praptodiyono => 35,
+        })
+    }
+
+    /// Measures what is missing, as far as that is allowed; the page of all that there is then.
+    async fn reproduce(self, lab: &Lab<'_>) -> Section {
+        let section = match self {
+            Self::Lomas => lomas::reproduce(lab).await,
+            Self::Compaq => compaq::reproduce(lab).await,
+            Self::Bollinger => bollinger::reproduce(lab).await,
+            Self::Ridzuan => ridzuan::reproduce(lab).await,
+            Self::Praptodiyono => praptodiyono::reproduce(lab).await,
+        };
+        Section { id: self.name().to_owned(), own_page: true, ..section }
+    }
+}
+
+impl fmt::Display for Paper {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// What is to be reproduced, and how thoroughly.
+#[derive(Clone, Debug)]
+pub struct Reproduction {
+    /// The papers, in this order.
+    pub papers: Vec<Paper>,
+    /// How thoroughly.
+    pub effort: Effort,
+    /// What traffic and the order of turns follow from.
+    pub seed: u64,
+}
+
+/// What came out.
+#[derive(Clone, Debug)]
+pub struct Reproduced {
+    /// A page for each paper that was asked for or had parts recorded already.
+    pub sections: Vec<Section>,
+    /// Why it ended before its time; `None` if it did not.
+    pub ended_by: Option<String>,
+}
+
+impl Reproduction {
+    /// Measures what `notebook` has not, until all is there or `stop` resolves. `keep` is given the pages
+    /// after each paper.
+    pub async fn run(
+        &self,
+        notebook: &Notebook<'_>,
+        tell: Tell<'_>,
+        keep: &(dyn Fn(Vec<Section>) + Sync),
+        stop: impl Future<Output = ()>,
+    ) -> Reproduced {
+        keep(self.pages(notebook, tell).await);
+        let all = async {
+            for &paper in &self.papers {
+                let end = match self.effort {
+                    Effort::Quick => Some(Instant::now() + paper.quick_time()),
+                    Effort::Full => None,
+                };
+                let lab = Lab::measuring(notebook, paper, self, tell, end);
+                paper.reproduce(&lab).await;
+                keep(self.pages(notebook, tell).await);
+            }
+        };
+        let ended_by = tokio::select! {
+            biased;
+            () = stop => Some(INTERRUPTED.to_owned()),
+            () = all => notebook.fault(),
+        };
+        Reproduced { sections: self.pages(notebook, tell).await, ended_by }
+    }
+
+    /// The pages of what is recorded.
+    async fn pages(&self, notebook: &Notebook<'_>, tell: Tell<'_>) -> Vec<Section> {
+        let mut sections = Vec::new();
+        for paper in Paper::ALL {
+            if self.papers.contains(&paper) || notebook.has_any_of(paper) {
+                let lab = Lab::reading(notebook, paper, self, tell);
+                sections.push(paper.reproduce(&lab).await);
+            }
+        }
+        sections
+    }
+}
+
+/// The turns of a round, in an order drawn from the seed.
+fn order(seed: u64, round: u32, count: usize) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..count).collect();
+    fastrand::Rng::with_seed(seed.wrapping_add(round.into())).shuffle(&mut order);
+    order
+}
+
+/// The suite of a cipher and a MAC that a paper pairs.
+fn suite(cipher: Cipher, mac: Mac) -> Protection {
+    let found = Protection::all().find(|it| it.cipher() == cipher && it.mac() == mac);
+    found.expect("there is a suite for each pair of the papers, which tests go through")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,215 @@
+//! Lomas, "Encrypting Network Traffic": keystream made before it is needed, so that encryption costs an
+//! exclusive-or. His cipher was slow beside his network; here it is slowed to the same ratio.
+
+mod bed;
+mod claims;
+mod making;
+mod page;
+mod pairs;
+mod streams;
+#[cfg(test)]
+mod tests;
+mod trips;
+
+use std::num::NonZeroU64;
+use std::time::Duration;
+
+use keypadd_measure::results::Section;
+use serde::{Deserialize, Serialize};
+
+use super::Effort;
+use super::lab::{Lab, Part, Rounds};
+
+/// His figures, in seconds and bytes.
+mod his {
+    /// The DEA takes so long for a block.
+    pub(super) const BLOCK_SECONDS: f64 = 8.5e-3;
+    pub(super) const BLOCK_BYTES: f64 = 8.0;
+    /// 10,000 round trips of 128 bytes, and of 1,024.
+    pub(super) const TRIPS: f64 = 10_000.0;
+    pub(super) const TRIPS_128_SECONDS: f64 = 46.0;
+    pub(super) const TRIPS_1024_SECONDS: f64 = 50.5;
+    /// Bytes a second of both.
+    pub(super) const BYTES_128: f64 = 56_000.0;
+    pub(super) const BYTES_1024: f64 = 406_000.0;
+    /// One packet of 1,024 bytes, at most.
+    pub(super) const PACKET_SECONDS: f64 = 3.2e-3;
+    pub(super) const PACKET_BYTES: f64 = 1024.0;
+    /// A block by the implementation that came with the machine.
+    pub(super) const SUPPLIED_BLOCK_SECONDS: f64 = 0.12;
+
+    /// Bytes of keystream a second.
+    pub(super) const CIPHER: f64 = BLOCK_BYTES / BLOCK_SECONDS;
+    /// Bytes that his network carries a second.
+    pub(super) const NETWORK: f64 = PACKET_BYTES / PACKET_SECONDS;
+    /// One round trip of 128 bytes.
+    pub(super) const TRIP_SECONDS: f64 = TRIPS_128_SECONDS / TRIPS;
+}
+
+/// What this machine's network is like, through a tunnel that neither encrypts nor authenticates.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Network {
+    /// A round trip of 128 bytes.
+    trip_us: f64,
+    /// A stream.
+    mbit: f64,
+}
+
+impl Network {
+    /// The rate of a cipher that makes as much in a round trip as his did.
+    fn trip_cipher(self) -> NonZeroU64 {
+        whole(his::CIPHER * his::TRIP_SECONDS / (self.trip_us / 1e6))
+    }
+
+    /// The rate of a cipher that is as slow beside a stream as his was.
+    fn stream_cipher(self) -> NonZeroU64 {
+        whole(his::CIPHER / his::NETWORK * (self.mbit * 1e6 / 8.0))
+    }
+}
+
+fn whole(rate: f64) -> NonZeroU64 {
+    NonZeroU64::new(rate as u64).unwrap_or(NonZeroU64::MIN)
+}
+
+/// Round trips of one size and delay.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+struct Trips {
+    mean_us: f64,
+    /// The first one after a silence.
+    first_us: f64,
+    /// Packets whose pad was ready, in percent; 0 without a pool.
+    ready_percent: f64,
+}
+
+/// Rows by delay, columns by size.
+type Grid = Vec<Vec<Trips>>;
+
+/// The three surfaces of a round.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+struct Surfaces {
+    plain: Grid,
+    inline: Grid,
+    pooled: Grid,
+}
+
+/// A round trip that pays for encryptions at the emulated rate, microseconds.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+struct Encryptions {
+    /// The near end's, of a long request and a short answer.
+    one_us: f64,
+    /// The near end's, of both.
+    two_us: f64,
+    /// Both ends', of both.
+    four_us: f64,
+}
+
+/// Bursts and streams, Mbit/s, and keystream that was made while a packet waited, as a part of all.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+struct Streams {
+    plain_burst: f64,
+    pooled_burst: f64,
+    /// In bursts whose average is half the cipher's rate; a quick run has none.
+    late_below: Option<f64>,
+    /// In a stream as fast as it goes.
+    late_above: f64,
+    /// Once the pool has run dry.
+    after: f64,
+    /// Without a pool.
+    inline: f64,
+}
+
+/// What making keystream costs, and how much is made.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+struct Making {
+    /// CPU for the same transfer, seconds: keystream made before, and while packets wait.
+    work_pooled: f64,
+    work_inline: f64,
+    /// Keystream by the `des` crate and by bitslices, bytes for a second of CPU: alone, and by fillers.
+    alone: [f64; 2],
+    fillers: [f64; 2],
+    /// Keystream a second of the fillers beside each of [`LOADS`], bytes.
+    beside_loads: [f64; LOADS.len()],
+}
+
+/// A stream on a line, Mbit/s.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+struct Pairs {
+    /// With nobody else on it.
+    alone: f64,
+    /// Beside that of another pair.
+    beside: f64,
+    /// The other pair's.
+    other: f64,
+}
+
+/// Shares of every core that other programs take.
+const LOADS: [f64; 3] = [0.0, 0.5, 1.0];
+
+/// All that is measured.
+#[derive(Clone, Debug)]
+struct Figures {
+    network: Part<Network>,
+    surfaces: Rounds<Surfaces>,
+    encryptions: Rounds<Encryptions>,
+    streams: Rounds<Streams>,
+    making: Rounds<Making>,
+    pairs: Rounds<Pairs>,
+}
+
+/// Packets' sizes, bytes.
+fn sizes(effort: Effort) -> &'static [u64] {
+    effort.pick::<&[u64]>(&[16, 128, 256, 1024], &[16, 64, 128, 256, 512, 1024])
+}
+
+/// Silences between a round trip and the next.
+fn delays(effort: Effort) -> &'static [Duration] {
+    const QUICK: [Duration; 2] = [Duration::ZERO, Duration::from_millis(2)];
+    const FULL: [Duration; 4] = [
+        Duration::ZERO,
+        Duration::from_millis(1),
+        Duration::from_millis(2),
+        Duration::from_millis(5),
+    ];
+    effort.pick::<&[Duration]>(&QUICK, &FULL)
+}
+
+pub(super) async fn reproduce(lab: &Lab<'_>) -> Section {
+    let mut figures = Figures {
+        network: lab.part("the network alone", bed::network(lab.effort)).await,
+        surfaces: Rounds::default(),
+        encryptions: Rounds::default(),
+        streams: Rounds::default(),
+        making: Rounds::default(),
+        pairs: Rounds::default(),
+    };
+    for nth in 0..lab.effort.rounds() {
+        let name = format!("two pairs on one line, round {}", nth + 1);
+        figures.pairs.push(lab.part(&name, pairs::pairs(lab, nth)).await);
+    }
+    match figures.network.clone() {
+        Ok(network) => {
+            for nth in 0..lab.effort.rounds() {
+                let round = format!("round {}", nth + 1);
+                let name = format!("surfaces, {round}");
+                let part = lab.part(&name, trips::surfaces(lab, nth, network)).await;
+                figures.surfaces.push(part);
+                let name = format!("encryptions, {round}");
+                let part = lab.part(&name, trips::encryptions(lab, nth, network)).await;
+                figures.encryptions.push(part);
+                let name = format!("streams, {round}");
+                let part = lab.part(&name, streams::streams(lab, nth, network)).await;
+                figures.streams.push(part);
+                let name = format!("making keystream, {round}");
+                let part = lab.part(&name, making::making(lab, nth)).await;
+                figures.making.push(part);
+            }
+        }
+        Err(missed) => {
+            figures.surfaces.push(Err(missed.clone()));
+            figures.encryptions.push(Err(missed.clone()));
+            figures.streams.push(Err(missed.clone()));
+            figures.making.push(Err(missed));
+        }
+    }
+    page::page(&figures, lab.effort)
+}

@@ -1,0 +1,139 @@
+//! The tunnels of these experiments: DES without a MAC, as his were, whose ciphers can be slowed while
+//! they run, each end's by itself.
+
+use std::num::NonZeroU64;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use keypadd_keystream::{Cipher, CipherBackend, CipherEngine, Mac, MeasureSuite, Protection};
+use keypadd_measure::path::{self, PathSettings};
+use keypadd_measure::{Arm, LEAD, Throttle, flood};
+use keypadd_provider::KeyExchange;
+use keypadd_traffic::{Exchange, Path, Requester, TunnelArm};
+use testbed::Link;
+
+use super::Network;
+use crate::Effort;
+use crate::lab::{Missed, Part};
+
+/// Longest wait for full pools.
+const FILL_TIME: Duration = Duration::from_secs(20);
+/// A pool that holds more than any of these experiments uses at a time.
+pub(super) const AMPLE_BYTES: usize = 16 << 20;
+
+/// Both ends' ciphers, and what slows them: one for the process, because a pace is kept for its life.
+struct Ciphers {
+    near: Throttle,
+    far: Throttle,
+    engines: [CipherEngine; 2],
+}
+
+fn ciphers() -> &'static Ciphers {
+    static CIPHERS: OnceLock<Ciphers> = OnceLock::new();
+    CIPHERS.get_or_init(|| {
+        let (near, far) = (Throttle::default(), Throttle::default());
+        let engines = [&near, &far].map(|it| CipherEngine::default().at_pace(it.clone()));
+        Ciphers { near, far, engines }
+    })
+}
+
+/// Slows both ends' ciphers; dropped, it lifts that.
+pub(super) struct Slowed(());
+
+impl Slowed {
+    /// To so many bytes a second of CPU, the near end's and the far one's.
+    pub(super) fn to(near: Option<NonZeroU64>, far: Option<NonZeroU64>) -> Self {
+        ciphers().near.set(near);
+        ciphers().far.set(far);
+        Self(())
+    }
+
+    /// So that a round trip, of which the near end encrypts the one half and decrypts the other, costs what one
+    /// encryption at this rate costs: his graphs pay for one.
+    pub(super) fn one_encryption(rate: NonZeroU64) -> Self {
+        Self::to(rate.checked_mul(NonZeroU64::MIN.saturating_add(1)), None)
+    }
+
+    /// Both to the same.
+    pub(super) fn both(rate: NonZeroU64) -> Self {
+        Self::to(Some(rate), Some(rate))
+    }
+}
+
+impl Drop for Slowed {
+    fn drop(&mut self) {
+        ciphers().near.set(None);
+        ciphers().far.set(None);
+    }
+}
+
+/// DES that nothing authenticates.
+pub(super) fn des() -> Protection {
+    let is_it = |it: &Protection| it.cipher() == Cipher::Des && it.mac() == Mac::Null;
+    Protection::all().find(is_it).expect("every cipher goes with every MAC")
+}
+
+/// A tunnel that neither encrypts nor authenticates.
+pub(super) async fn plain() -> Part<Path> {
+    let engine = CipherEngine::default();
+    open(TunnelArm { suite: MeasureSuite::NULL.protection(), pool: false, engine }, 0, None).await
+}
+
+/// A tunnel whose ciphers can be slowed; with a pool at both ends, or with none.
+pub(super) async fn tunnel(pool_bytes: Option<usize>) -> Part<Path> {
+    let [engine, far] = ciphers().engines;
+    let arm = TunnelArm { suite: des(), pool: pool_bytes.is_some(), engine };
+    open(arm, pool_bytes.unwrap_or(0), Some(far)).await
+}
+
+/// A tunnel over a line, as it comes up, without a pool.
+pub(super) async fn over(link: &Link) -> Part<Path> {
+    let engine = CipherEngine::default();
+    let arm = Arm::Tunnel(TunnelArm { suite: des(), pool: false, engine });
+    let settings = PathSettings { link: link.clone(), ..PathSettings::default() };
+    Ok(path::open_cold(arm, &settings).await?)
+}
+
+/// A tunnel by a backend as it is; with a pool at both ends, or with none.
+pub(super) async fn by(backend: CipherBackend, pool_bytes: Option<usize>) -> Part<Path> {
+    let engine = backend.engine().map_err(|error| Missed::Failed(error.to_string()))?;
+    let arm = TunnelArm { suite: des(), pool: pool_bytes.is_some(), engine };
+    open(arm, pool_bytes.unwrap_or(0), None).await
+}
+
+async fn open(
+    arm: TunnelArm,
+    pool_budget_bytes: usize,
+    far_engine: Option<CipherEngine>,
+) -> Part<Path> {
+    let settings = PathSettings {
+        pool_budget_bytes,
+        kex: KeyExchange::X25519.into(),
+        far_engine,
+        ..PathSettings::default()
+    };
+    Ok(path::open(Arm::Tunnel(arm), &settings).await?)
+}
+
+/// Waits until pools are full, at full speed.
+pub(super) async fn fill(path: &Path) {
+    // One that is never full shows in the packets whose pads were not ready.
+    let _ = path.rest(FILL_TIME).await;
+}
+
+/// How fast round trips and a stream are without encryption.
+pub(super) async fn network(effort: Effort) -> Part<Network> {
+    let (trips, time) =
+        effort.pick((300, Duration::from_millis(500)), (3000, Duration::from_secs(3)));
+    let path = plain().await?;
+    let requester = Requester::open(path.address()).await?;
+    let (requester, times) =
+        requester.one_by_one(Exchange::new(128, 128), trips, Duration::ZERO).await?;
+    drop(requester);
+    let trip_us = times.iter().map(|it| it.as_secs_f64() * 1e6).sum::<f64>() / f64::from(trips);
+    let step = Exchange::new(256 << 10, 1);
+    let start = Instant::now() + LEAD;
+    let arrivals = flood(&path, 1, step, time, start).await?;
+    path.close().await;
+    Ok(Network { trip_us, mbit: keypadd_measure::rate_mbit(&arrivals) })
+}

@@ -1,0 +1,291 @@
+//! The surfaces, the tables and the words around the claims. Pure.
+
+use keypadd_measure::results::{Axis, Cell, Curve, Estimate, Plot, Section, Style, Surface, Table};
+use keypadd_measure::statistics::mean;
+
+use super::pairs::BITS_PER_SECOND;
+use super::streams::{FILE_BYTES, above_time};
+use super::trips::{slow_trips, trips};
+use super::{Figures, Grid, LOADS, Surfaces, Trips, claims, delays, his, sizes};
+use crate::Effort;
+
+/// A surface: its name in files, its head, and where its figures are.
+type Kind = (&'static str, &'static str, fn(&Surfaces) -> &Grid);
+
+const PLAIN: Kind = ("plain", "Without encryption", |it| &it.plain);
+const INLINE: Kind = ("inline", "With the cipher inline", |it| &it.inline);
+const POOLED: Kind = ("precomputed", "With keystream made before", |it| &it.pooled);
+
+pub(super) fn page(figures: &Figures, effort: Effort) -> Section {
+    let mut section = Section::new(
+        "lomas",
+        "Lomas: encrypting network traffic",
+        "Does encryption cost anything that a user notices, if its keystream is made before it is needed?",
+    );
+    section.method = method(effort);
+    section.emulated = vec![
+        emulated(figures),
+        format!(
+            "the line that two pairs share (L10) is a relay in this process, {} Mbit/s",
+            BITS_PER_SECOND.get() / 1_000_000
+        ),
+    ];
+    section.verdicts = claims::verdicts(figures, sizes(effort));
+    section.surfaces = surfaces(figures, effort);
+    section.plots = vec![by_size(figures, effort)];
+    section.tables =
+        [PLAIN, INLINE, POOLED].map(|kind| surface_table(figures, effort, kind)).to_vec();
+    section.tables.extend([
+        encryptions(figures),
+        streams(figures),
+        making(figures),
+        loads(figures),
+        pairs(figures),
+    ]);
+    section.notes = vec![
+        "His second graph pays for one encryption a round trip. So does the inline surface here: the near end \
+         encrypts and decrypts at twice the rate, the far end at full speed. A tunnel pays for four; L9 compares \
+         the two."
+            .into(),
+        "He calls a precomputed round trip several orders of magnitude faster than an inline one. By his own \
+         figures it is 31 times as fast at 128 bytes (16 blocks of 8.5 ms beside a round trip of 4.6 ms). \
+         Both are shown: the claim as its rule, his figures as his ratio."
+            .into(),
+        "An empty pool (L7) is a tunnel without one: its first packet is made while it waits, as all others are."
+            .into(),
+    ];
+    section
+}
+
+fn method(effort: Effort) -> Vec<String> {
+    let count = |count: fn(Effort) -> u32| {
+        [Effort::Quick, Effort::Full].map(|effort| count(effort).to_string())
+    };
+    let time = |time: fn(Effort) -> std::time::Duration| {
+        [Effort::Quick, Effort::Full].map(|effort| time(effort).as_secs_f64().to_string())
+    };
+    let fields = |effort| (sizes(effort).len() * delays(effort).len()).to_string();
+    let [trips, slow, above] = [count(trips), count(slow_trips), time(above_time)];
+    let amount = |what: &'static str, [quick, full]: [String; 2]| (what, quick, full);
+    vec![
+        "DES without a MAC, as his was, through two ends on one machine, over UDP on loopback; plain is a tunnel \
+         that neither encrypts nor authenticates. His cipher made 4.3 bytes in the time of a round trip of \
+         128 bytes, and 0.0029 bytes while the network carried one. Keystream here is slowed to the same: \
+         for round trips to the first ratio, for bursts and streams to the second. Pools are filled at full \
+         speed before each measurement, in place of the 23 minutes that 10,000 packets would take him."
+            .into(),
+        format!(
+            "Surfaces: round trips one after the other, a silence between them, the same bytes there and back. \
+             Threads of idle class keep the cores awake in all three, as fillers that are kept busy would in one. \
+             Streams: a file of {} MiB from a full pool; then, from a pool of 2 MiB, bursts every half second whose \
+             average is half the cipher's rate, once the tunnel has carried such bursts at full speed and its pool knows \
+             what they need; then as fast as it goes. What making keystream costs, and how \
+             much is made beside other programs, is measured with the ciphers as they are.",
+            FILE_BYTES >> 20,
+        ),
+        effort.compared(&[
+            amount("fields of a surface", [fields(Effort::Quick), fields(Effort::Full)]),
+            amount("round trips of a field", trips),
+            amount("of an inline one", slow),
+            amount("bursts use the pool", ["not at all".into(), "twice over".into()]),
+            amount("seconds of a stream", above),
+        ]),
+    ]
+}
+
+fn emulated(figures: &Figures) -> String {
+    let rates = match &figures.network {
+        Ok(network) => format!(
+            "round trips to {} bytes a second of CPU, streams to {}",
+            network.trip_cipher(),
+            network.stream_cipher()
+        ),
+        Err(_) => "round trips and streams to the ratio of 1990".to_owned(),
+    };
+    format!("keystream slowed, {rates}; not where keystream itself is measured (L6, L8, L11)")
+}
+
+/// A field of all rounds.
+fn field(
+    figures: &Figures,
+    kind: Kind,
+    [row, column]: [usize; 2],
+    of: fn(&Trips) -> f64,
+) -> Option<Estimate> {
+    let of_round = |it: &Surfaces| kind.2(it).get(row).and_then(|it| it.get(column)).map(of);
+    let all: Option<Vec<f64>> = figures.surfaces.all.iter().map(of_round).collect();
+    mean(&all?)
+}
+
+fn milliseconds(effort: Effort) -> Vec<f64> {
+    delays(effort).iter().map(|it| it.as_secs_f64() * 1e3).collect()
+}
+
+fn surfaces(figures: &Figures, effort: Effort) -> Vec<Surface> {
+    let (rows, columns) = (milliseconds(effort), sizes(effort));
+    let surface = |kind: Kind| {
+        Surface {
+        id: kind.0.to_owned(),
+        title: format!("{}: a round trip by packet size and delay", kind.1),
+        caption: "The darker (in the dark, the brighter), the longer it takes. Intervals are in the table.".into(),
+        x: Axis::log("packet", "bytes"),
+        y: Axis::linear("delay between packets", "ms"),
+        z: Axis::log("a round trip", "µs"),
+        columns: columns.iter().map(|size| *size as f64).collect(),
+        rows: rows.clone(),
+        cells: (0..rows.len())
+            .map(|row| (0..columns.len()).map(|it| field(figures, kind, [row, it], |it| it.mean_us)).collect())
+            .collect(),
+        range: None,
+    }
+    };
+    let [mut plain, inline, mut pooled] = [PLAIN, INLINE, POOLED].map(surface);
+    // The two that are compared have the same shades.
+    let ends = plain.figures().chain(pooled.figures()).map(|it| it.value);
+    let [low, high] = ends
+        .fold([f64::INFINITY, f64::NEG_INFINITY], |[low, high], it| [low.min(it), high.max(it)]);
+    if low <= high {
+        (plain.range, pooled.range) = (Some([low, high]), Some([low, high]));
+    }
+    vec![plain, pooled, inline]
+}
+
+fn surface_table(figures: &Figures, effort: Effort, kind: Kind) -> Table {
+    let title = format!("{}: a round trip", kind.1);
+    let mut table = Table::new(&format!("{}-round-trips", kind.0), &title, "packet");
+    for delay in milliseconds(effort) {
+        let name = if delay == 0.0 { "no delay".to_owned() } else { format!("{delay} ms delay") };
+        table = table.column(&name, "µs");
+    }
+    if kind.0 == POOLED.0 {
+        table = table.column("pads ready, no delay", "%");
+    }
+    for (column, size) in sizes(effort).iter().enumerate() {
+        let mut cells: Vec<Cell> = (0..delays(effort).len())
+            .map(|row| field(figures, kind, [row, column], |it| it.mean_us).into())
+            .collect();
+        if kind.0 == POOLED.0 {
+            cells.push(field(figures, kind, [0, column], |it| it.ready_percent).into());
+        }
+        table.push(&format!("{size} bytes"), cells);
+    }
+    table
+}
+
+/// Times by size, in round trips of 128 bytes without encryption: his and today's on one picture.
+fn by_size(figures: &Figures, effort: Effort) -> Plot {
+    let mut plot = Plot::new(
+        "by-size",
+        "A round trip by packet size, his and today's",
+        Axis::log("packet", "bytes"),
+        Axis::log("round trips of 128 bytes without encryption", ""),
+    );
+    plot.caption = "No delay. Both inline curves pay for one encryption a round trip.".into();
+    let all_sizes = sizes(effort);
+    let unit = |it: &Surfaces| {
+        let nth = all_sizes.iter().position(|size| *size == 128)?;
+        Some(it.plain.first()?.get(nth)?.mean_us)
+    };
+    for (label, kind) in
+        [("today, plain", PLAIN), ("today, precomputed", POOLED), ("today, inline", INLINE)]
+    {
+        let points = all_sizes.iter().enumerate().filter_map(|(nth, size)| {
+            let of_round = |it: &Surfaces| Some(kind.2(it).first()?.get(nth)?.mean_us / unit(it)?);
+            let all: Option<Vec<f64>> = figures.surfaces.all.iter().map(of_round).collect();
+            Some((*size as f64, mean(&all?)?))
+        });
+        let points: Vec<(f64, Estimate)> = points.collect();
+        let points = points.iter().map(|(size, it)| (*size, it));
+        plot.curves.push(Curve::of_estimates(label, Style::Line, points));
+    }
+    let his_plain = vec![[128.0, 1.0], [1024.0, his::TRIPS_1024_SECONDS / his::TRIPS_128_SECONDS]];
+    plot.curves.push(Curve::new("his, plain and precomputed", Style::Line, his_plain));
+    let his_inline = all_sizes.iter().map(|size| {
+        let seconds = *size as f64 / his::CIPHER + his::TRIP_SECONDS;
+        [*size as f64, seconds / his::TRIP_SECONDS]
+    });
+    plot.curves.push(Curve::new("his, inline", Style::Line, his_inline.collect()));
+    plot
+}
+
+fn encryptions(figures: &Figures) -> Table {
+    let mut table =
+        Table::new("encryptions", "What a round trip of 1,024 bytes pays for", "encryptions")
+            .column("time", "ms");
+    let rounds = &figures.encryptions;
+    for (label, times) in [
+        ("one: the near end's, a short answer", rounds.figures(|it| it.one_us / 1e3)),
+        ("two: the near end's", rounds.figures(|it| it.two_us / 1e3)),
+        ("four: both ends'", rounds.figures(|it| it.four_us / 1e3)),
+    ] {
+        table.push(label, vec![mean(&times).into()]);
+    }
+    table
+}
+
+fn streams(figures: &Figures) -> Table {
+    let mut table = Table::new("streams", "Bursts and streams", "traffic")
+        .column("throughput", "Mbit/s")
+        .column("keystream made while packets waited", "%");
+    let rounds = &figures.streams;
+    let rate = |of: fn(&super::Streams) -> f64| Cell::from(mean(&rounds.figures(of)));
+    let late =
+        |of: fn(&super::Streams) -> f64| Cell::from(mean(&rounds.figures(|it| of(it) * 100.0)));
+    let below: Option<Vec<f64>> =
+        rounds.all.iter().map(|it| Some(it.late_below? * 100.0)).collect();
+    let mean_below = Cell::from(below.and_then(|it| mean(&it)));
+    table.push("a file, plain", vec![rate(|it| it.plain_burst), Cell::Missing]);
+    table.push("a file, full pool", vec![rate(|it| it.pooled_burst), Cell::Missing]);
+    table.push("bursts, half the cipher's rate", vec![Cell::Missing, mean_below]);
+    table.push("a stream, pool dry", vec![rate(|it| it.after), late(|it| it.late_above)]);
+    table.push("a stream, no pool", vec![rate(|it| it.inline), Cell::Missing]);
+    table
+}
+
+fn making(figures: &Figures) -> Table {
+    let mut table = Table::new("making", "Making DES keystream", "by")
+        .column("alone", "MB for a second of CPU")
+        .column("fillers", "MB for a second of CPU")
+        .column("CPU of a transfer, precomputed", "ms")
+        .column("inline", "ms");
+    let rounds = &figures.making;
+    let mega =
+        |of: &dyn Fn(&super::Making) -> f64| Cell::from(mean(&rounds.figures(|it| of(it) / 1e6)));
+    let work = |of: fn(&super::Making) -> f64| Cell::from(mean(&rounds.figures(|it| of(it) * 1e3)));
+    let des = vec![
+        mega(&|it| it.alone[0]),
+        mega(&|it| it.fillers[0]),
+        work(|it| it.work_pooled),
+        work(|it| it.work_inline),
+    ];
+    table.push("the des crate, a block at a time", des);
+    let bitslices =
+        vec![mega(&|it| it.alone[1]), mega(&|it| it.fillers[1]), Cell::Missing, Cell::Missing];
+    table.push("bitslices", bitslices);
+    table
+}
+
+fn pairs(figures: &Figures) -> Table {
+    let mut table =
+        Table::new("pairs", "Two pairs on one line", "a stream").column("throughput", "Mbit/s");
+    let rounds = &figures.pairs;
+    for (label, rates) in [
+        ("alone", rounds.figures(|it| it.alone)),
+        ("beside another", rounds.figures(|it| it.beside)),
+        ("the other", rounds.figures(|it| it.other)),
+    ] {
+        table.push(label, vec![mean(&rates).into()]);
+    }
+    table
+}
+
+fn loads(figures: &Figures) -> Table {
+    let mut table =
+        Table::new("loads", "Keystream beside other programs", "they take of every core")
+            .column("made by both ends' fillers", "MB/s");
+    for (nth, share) in LOADS.iter().enumerate() {
+        let made = figures.making.figures(|it| it.beside_loads[nth] / 1e6);
+        table.push(&format!("{:.0} %", share * 100.0), vec![mean(&made).into()]);
+    }
+    table
+}

@@ -1,0 +1,49 @@
+//! Two pairs of machines on one network, as on his Ethernet: what each leaves of the other's throughput.
+
+use std::num::NonZeroU64;
+use std::time::Duration;
+
+use keypadd_traffic::Path;
+use testbed::{Link, LinkSettings};
+
+use super::Pairs;
+use super::bed::over;
+use crate::lab::{Lab, Part};
+use crate::{Effort, order, stream};
+
+/// Ethernet of his time.
+pub(super) const BITS_PER_SECOND: NonZeroU64 = NonZeroU64::new(10_000_000).unwrap();
+/// Steps that are sent and not yet answered, at most: they keep the line busy, and it is soon empty at the end.
+const UNDERWAY: usize = 32;
+
+/// How long a stream goes on.
+pub(super) fn stream_time(effort: Effort) -> Duration {
+    effort.pick(Duration::from_secs(1), Duration::from_secs(10))
+}
+
+pub(super) async fn pairs(lab: &Lab<'_>, round: u32) -> Part<Pairs> {
+    let time = stream_time(lab.effort);
+    let line = LinkSettings { bits_per_second: Some(BITS_PER_SECOND), ..LinkSettings::default() };
+    let mut pairs = Pairs::default();
+    for nth in order(lab.seed, round, 2) {
+        let link = Link::new(line);
+        let path = over(&link).await?;
+        match nth {
+            0 => pairs.alone = carry(&path, time).await?,
+            _ => {
+                let other = over(&link).await?;
+                let (ours, theirs) = tokio::join!(carry(&path, time), carry(&other, time));
+                (pairs.beside, pairs.other) = (ours?, theirs?);
+                other.close().await;
+            }
+        }
+        path.close().await;
+    }
+    Ok(pairs)
+}
+
+/// Payload that arrives, Mbit/s.
+async fn carry(path: &Path, time: Duration) -> Part<f64> {
+    let arrivals = stream::through(path, UNDERWAY, time).await?;
+    Ok(stream::rate(&arrivals, 0.0, time.as_secs_f64()))
+}

@@ -1,0 +1,121 @@
+//! Bursts and streams beside a cipher that is as slow beside them as his: what fits, and what does not.
+
+use std::num::NonZeroU64;
+use std::time::{Duration, Instant};
+
+use keypadd_traffic::{Counts, Due, Exchange, Path, Requester, Requests};
+
+use super::bed::{AMPLE_BYTES, Slowed, fill, plain, tunnel};
+use super::{Network, Streams};
+use crate::lab::{Lab, Part};
+use crate::{Effort, order, stream};
+
+/// A file: of his several megabytes as many as an ample pool has pads for.
+pub(super) const FILE_BYTES: u64 = 3 << 20;
+/// A pool that a stream soon empties.
+const SMALL_BYTES: usize = 2 << 20;
+/// Time between two bursts of traffic whose average is low.
+const BURST_EVERY: Duration = Duration::from_millis(500);
+/// How long the pool learns what these bursts need, at full speed: somewhat more than it remembers.
+const LEARNING: Duration = Duration::from_secs(15);
+/// The part of the cipher's rate that its average is.
+pub(super) const BELOW: f64 = 0.5;
+/// Steps of a stream that are sent and not yet answered, at most: a quarter of a second of a slow receiver's work.
+const UNDERWAY: usize = 16;
+
+/// How long traffic of a low average goes on: until it has used what the pool holds twice. A quick run has no
+/// time for that.
+pub(super) fn below_time(network: Network) -> Duration {
+    let rate = network.stream_cipher().get() as f64 * BELOW;
+    Duration::from_secs_f64((2.0 * SMALL_BYTES as f64 / rate).clamp(2.0, 120.0))
+}
+
+/// How long a stream goes on.
+pub(super) fn above_time(effort: Effort) -> Duration {
+    effort.pick(Duration::from_millis(1500), Duration::from_secs(8))
+}
+
+pub(super) async fn streams(lab: &Lab<'_>, round: u32, network: Network) -> Part<Streams> {
+    let (effort, rate) = (lab.effort, network.stream_cipher());
+    let mut streams = Streams::default();
+    for nth in order(lab.seed, round, 4) {
+        match nth {
+            0 => {
+                let path = plain().await?;
+                streams.plain_burst = burst(&path).await?;
+                path.close().await;
+            }
+            1 => {
+                let path = tunnel(Some(AMPLE_BYTES)).await?;
+                fill(&path).await;
+                let slowed = Slowed::both(rate);
+                streams.pooled_burst = burst(&path).await?;
+                drop(slowed);
+                path.close().await;
+            }
+            2 => {
+                let path = tunnel(Some(SMALL_BYTES)).await?;
+                if effort == Effort::Full {
+                    streams.late_below = Some(below(&path, network).await?);
+                }
+                fill(&path).await;
+                let before = path.gauges().counts();
+                streams.after = second_half(&path, effort, Slowed::both(rate)).await?;
+                streams.late_above = late(path.gauges().counts().since(before));
+                path.close().await;
+            }
+            _ => {
+                let path = tunnel(None).await?;
+                streams.inline = second_half(&path, effort, Slowed::both(rate)).await?;
+                path.close().await;
+            }
+        }
+    }
+    Ok(streams)
+}
+
+/// Keystream made while packets of bursts waited, whose average is below the cipher's rate.
+async fn below(path: &Path, network: Network) -> Part<f64> {
+    let rate = network.stream_cipher();
+    bursts(path, rate, LEARNING).await?;
+    fill(path).await;
+    let before = path.gauges().counts();
+    let slowed = Slowed::both(rate);
+    bursts(path, rate, below_time(network)).await?;
+    drop(slowed);
+    Ok(late(path.gauges().counts().since(before)))
+}
+
+/// Bursts for so long, whose average is below this rate.
+async fn bursts(path: &Path, rate: NonZeroU64, time: Duration) -> Part<()> {
+    let bytes = rate.get() as f64 * BELOW * BURST_EVERY.as_secs_f64();
+    let exchange = Exchange::new(bytes as u64, 1);
+    let count = (time.as_secs_f64() / BURST_EVERY.as_secs_f64()) as u32;
+    let schedule = (0..count).map(|nth| Due { at: BURST_EVERY * nth, exchange }).collect();
+    let requester = Requester::open(path.address()).await?;
+    requester.run(Requests::At(schedule), Instant::now(), (), |(), _| ()).await?;
+    Ok(())
+}
+
+/// How fast a file goes, Mbit/s.
+async fn burst(path: &Path) -> Part<f64> {
+    let requester = Requester::open(path.address()).await?;
+    let file = Exchange::new(FILE_BYTES, 1);
+    let (_, times) = requester.one_by_one(file, 1, Duration::ZERO).await?;
+    let took: Duration = times.iter().sum();
+    Ok(FILE_BYTES as f64 * 8.0 / 1e6 / took.as_secs_f64())
+}
+
+/// How much arrives in the second half of a stream that sends as fast as it goes, Mbit/s.
+async fn second_half(path: &Path, effort: Effort, slowed: Slowed) -> Part<f64> {
+    let time = above_time(effort);
+    let arrivals = stream::through(path, UNDERWAY, time).await?;
+    drop(slowed);
+    Ok(stream::rate(&arrivals, time.as_secs_f64() / 2.0, time.as_secs_f64()))
+}
+
+/// The part of all keystream that was made while a packet waited for it.
+fn late(counts: Counts) -> f64 {
+    let all = counts.inline_bytes + counts.pool_bytes;
+    counts.inline_bytes as f64 / all.max(1) as f64
+}

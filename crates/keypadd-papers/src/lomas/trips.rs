@@ -1,0 +1,127 @@
+//! Round trips, one after the other with a silence in between: the surfaces, and what encryptions a round
+//! trip pays for.
+
+use std::time::Duration;
+
+use keypadd_measure::Background;
+use keypadd_traffic::{Exchange, Path, Requester};
+
+use super::bed::{AMPLE_BYTES, Slowed, fill, plain, tunnel};
+use super::{Encryptions, Grid, Network, Surfaces, Trips, delays, sizes};
+use crate::lab::{Lab, Part};
+use crate::{Effort, order};
+
+/// Round trips of a field of a surface, without encryption and with pads that are ready.
+pub(super) fn trips(effort: Effort) -> u32 {
+    effort.pick(100, 1000)
+}
+
+/// The same where every packet waits for the cipher.
+pub(super) fn slow_trips(effort: Effort) -> u32 {
+    effort.pick(5, 40)
+}
+
+/// Round trips after the cipher has become slower, which do not count.
+const SETTLING_TRIPS: u32 = 4;
+
+/// The longest that cores may have to be kept awake.
+const AWAKE_MAX: Duration = Duration::from_secs(600);
+
+/// The packets of which encryptions are counted: long, so that what goes along counts little.
+const LONG: u64 = 1024;
+
+pub(super) async fn surfaces(lab: &Lab<'_>, round: u32, network: Network) -> Part<Surfaces> {
+    let effort = lab.effort;
+    let mut surfaces = Surfaces::default();
+    // Fillers that an emulated cipher keeps busy would keep the cores of their arm alone awake.
+    let _awake = Background::awake(AWAKE_MAX);
+    for nth in order(lab.seed, round, 3) {
+        match nth {
+            0 => {
+                let path = plain().await?;
+                surfaces.plain = grid(&path, effort, trips(effort), None).await?;
+                path.close().await;
+            }
+            1 => {
+                let path = tunnel(None).await?;
+                let slowed = Slowed::one_encryption(network.trip_cipher());
+                settle(&path).await?;
+                surfaces.inline = grid(&path, effort, slow_trips(effort), None).await?;
+                drop(slowed);
+                path.close().await;
+            }
+            _ => {
+                let path = tunnel(Some(AMPLE_BYTES)).await?;
+                surfaces.pooled = grid(&path, effort, trips(effort), Some(network)).await?;
+                path.close().await;
+            }
+        }
+    }
+    Ok(surfaces)
+}
+
+/// All sizes and delays. With `pooled`, pads are made at full speed before each field and at the emulated
+/// rate within it.
+async fn grid(path: &Path, effort: Effort, count: u32, pooled: Option<Network>) -> Part<Grid> {
+    let mut requester = Requester::open(path.address()).await?;
+    let mut grid = Grid::new();
+    for &delay in delays(effort) {
+        let mut row = Vec::new();
+        for &size in sizes(effort) {
+            let slowed = match pooled {
+                Some(network) => {
+                    fill(path).await;
+                    Some(Slowed::both(network.trip_cipher()))
+                }
+                None => None,
+            };
+            let before = path.gauges().counts();
+            let exchange = Exchange::new(size, size);
+            let (back, times) = requester.one_by_one(exchange, count, delay).await?;
+            requester = back;
+            let counts = path.gauges().counts().since(before);
+            drop(slowed);
+            row.push(Trips {
+                mean_us: mean_us(&times),
+                first_us: times.first().map_or(f64::NAN, |it| it.as_secs_f64() * 1e6),
+                ready_percent: counts.percentages().map_or(0.0, |[hit, ..]| hit),
+            });
+        }
+        grid.push(row);
+    }
+    Ok(grid)
+}
+
+pub(super) async fn encryptions(lab: &Lab<'_>, round: u32, network: Network) -> Part<Encryptions> {
+    let count = lab.effort.pick(6, 50);
+    let rate = Some(network.trip_cipher());
+    let path = tunnel(None).await?;
+    let mut times = [0.0; 3];
+    let mut requester = Requester::open(path.address()).await?;
+    let arms = [(1, None), (LONG, None), (LONG, rate)];
+    for nth in order(lab.seed, round, arms.len()) {
+        let (answer, far) = arms[nth];
+        let slowed = Slowed::to(rate, far);
+        settle(&path).await?;
+        let exchange = Exchange::new(LONG, answer);
+        let (back, took) = requester.one_by_one(exchange, count, Duration::ZERO).await?;
+        drop(slowed);
+        requester = back;
+        times[nth] = mean_us(&took);
+    }
+    drop(requester);
+    path.close().await;
+    let [one_us, two_us, four_us] = times;
+    Ok(Encryptions { one_us, two_us, four_us })
+}
+
+/// Lets both ends see how slow packets have become, so that they take none for lost.
+async fn settle(path: &Path) -> Part<()> {
+    let requester = Requester::open(path.address()).await?;
+    requester.one_by_one(Exchange::new(128, 128), SETTLING_TRIPS, Duration::ZERO).await?;
+    Ok(())
+}
+
+fn mean_us(times: &[Duration]) -> f64 {
+    times.iter().map(|it| it.as_secs_f64() * 1e6).sum::<f64>() / times.len().max(1) as f64
+}

@@ -1,0 +1,66 @@
+//! Praptodiyono, Furqon, Maulana, Hasbullah and Rehman, "Performance Analysis of Internet Key Exchange
+//! Algorithms on IPSec Security Association Initiation": which key exchange is fastest, and whether that shows
+//! in the throughput afterwards.
+
+mod measure;
+mod page;
+
+use keypadd_measure::results::Section;
+use serde::{Deserialize, Serialize};
+
+use super::lab::{Lab, Rounds};
+use keypadd_provider::{Group, KeyExchange, MeasureKeyExchange};
+
+/// The paper's groups, in its order.
+const GROUPS: [Group; 3] = [
+    Group::Measure(MeasureKeyExchange::Modp1024),
+    Group::Measure(MeasureKeyExchange::Modp3072),
+    Group::Chosen(KeyExchange::Secp384r1),
+];
+const MODP_1024: usize = 0;
+const MODP_3072: usize = 1;
+const SECP384R1: usize = 2;
+
+/// What one group took in one round, microseconds.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+struct Generated {
+    /// One key pair.
+    key_pair_us: f64,
+    /// All that both sides compute: two key pairs and twice the secret.
+    exchange_us: f64,
+    /// A whole handshake of two ends over UDP.
+    handshake_us: f64,
+}
+
+/// A round of all groups.
+type Generation = [Generated; GROUPS.len()];
+
+/// A round of throughput, Mbit/s.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+struct Throughput {
+    /// Without a tunnel.
+    plain: f64,
+    /// Through a tunnel whose handshake was by each group.
+    tunnels: [f64; GROUPS.len()],
+}
+
+/// All that is measured.
+#[derive(Clone, Debug, Default)]
+struct Figures {
+    generation: Rounds<Generation>,
+    throughput: Rounds<Throughput>,
+}
+
+pub(super) async fn reproduce(lab: &Lab<'_>) -> Section {
+    let mut figures = Figures::default();
+    for round in 0..lab.effort.rounds() {
+        let name = format!("key exchanges, round {}", round + 1);
+        figures.generation.push(lab.part(&name, measure::generation(lab, round)).await);
+        let name = format!("throughput, round {}", round + 1);
+        figures.throughput.push(lab.part(&name, measure::throughput(lab, round)).await);
+    }
+    page::page(&figures, lab.effort)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,115 @@
+//! One round of each experiment, the groups in an order drawn from the seed.
+
+use std::num::NonZeroU64;
+use std::time::{Duration, Instant};
+
+use keypadd_keystream::{CipherEngine, Protection, Suite};
+use keypadd_measure::path::{self, PathSettings};
+use keypadd_measure::{Arm, Ends, LEAD, flood, rate_mbit};
+use keypadd_provider::{Group, KeyExchange};
+use keypadd_traffic::{Exchange, TunnelArm};
+use testbed::{Link, LinkSettings};
+
+use super::{GROUPS, Generated, Generation, Throughput};
+use crate::lab::{Lab, Missed, Part};
+use crate::{Effort, order};
+
+/// Of the tunnels, which differ in their handshakes alone. The paper does not name its cipher; this is
+/// what its software took by default at the time.
+pub(super) const SUITE: Protection = Suite::AES_128_CTR_HMAC_SHA1.protection();
+
+/// Data between two answers that tell how much has arrived.
+const STEP_BYTES: u64 = 32 << 10;
+
+/// How many of each a round's figure is the mean of.
+pub(super) fn exchanges(effort: Effort) -> u32 {
+    effort.pick(20, 200)
+}
+
+/// How long each stream of a round lasts.
+pub(super) fn stream_time(effort: Effort) -> Duration {
+    effort.pick(Duration::from_millis(700), Duration::from_secs(5))
+}
+
+pub(super) async fn generation(lab: &Lab<'_>, round: u32) -> Part<Generation> {
+    let count = exchanges(lab.effort);
+    let mut generation = Generation::default();
+    for nth in order(lab.seed, round, GROUPS.len()) {
+        let group = GROUPS[nth];
+        let computed = tokio::task::spawn_blocking(move || compute(group, count)).await;
+        let mut generated =
+            computed.map_err(|_| "a measuring thread ended on a fault".to_owned())??;
+        let ends = Ends::new(group).await?;
+        // The first finds caches cold; it does not count.
+        ends.shake_hands(None).await?;
+        let start = Instant::now();
+        for _ in 0..count {
+            ends.shake_hands(None).await?;
+        }
+        generated.handshake_us = micros(start.elapsed()) / f64::from(count);
+        generation[nth] = generated;
+    }
+    Ok(generation)
+}
+
+/// Key exchanges without a network.
+fn compute(group: Group, count: u32) -> Result<Generated, Missed> {
+    let failed = |error: &dyn std::fmt::Display| Missed::Failed(format!("{group}: {error}"));
+    let mut generated = Generated::default();
+    for nth in 0..=count {
+        let start = Instant::now();
+        let near = group.group().start().map_err(|error| failed(&error))?;
+        let key_pair = start.elapsed();
+        let far =
+            group.group().start_and_complete(near.pub_key()).map_err(|error| failed(&error))?;
+        near.complete(&far.pub_key).map_err(|error| failed(&error))?;
+        // The first finds caches cold; it does not count.
+        if nth > 0 {
+            generated.key_pair_us += micros(key_pair);
+            generated.exchange_us += micros(start.elapsed());
+        }
+    }
+    generated.key_pair_us /= f64::from(count);
+    generated.exchange_us /= f64::from(count);
+    Ok(generated)
+}
+
+pub(super) async fn throughput(lab: &Lab<'_>, round: u32) -> Part<Throughput> {
+    let time = stream_time(lab.effort);
+    let mut throughput = Throughput::default();
+    for nth in order(lab.seed, round, GROUPS.len() + 1) {
+        match GROUPS.get(nth) {
+            Some(&group) => {
+                let engine = CipherEngine::default();
+                let arm = Arm::Tunnel(TunnelArm { suite: SUITE, pool: false, engine });
+                throughput.tunnels[nth] = stream(arm, group, time).await?;
+            }
+            None => {
+                throughput.plain = stream(Arm::Tcp, KeyExchange::default().into(), time).await?
+            }
+        }
+    }
+    Ok(throughput)
+}
+
+/// The paper's network.
+pub(super) const LINE: LinkSettings = LinkSettings {
+    delay: Duration::ZERO,
+    bits_per_second: NonZeroU64::new(32_000_000),
+    ipv6: true,
+};
+
+/// Payload that arrives, Mbit/s, over a line of its own.
+async fn stream(arm: Arm, kex: Group, time: Duration) -> Part<f64> {
+    let settings = PathSettings { kex, link: Link::new(LINE), ..PathSettings::default() };
+    // Cold: to warm it would take this line longer than the stream.
+    let path = path::open_cold(arm, &settings).await?;
+    let step = Exchange::new(STEP_BYTES, 1);
+    let arrivals = flood(&path, 1, step, time, Instant::now() + LEAD).await?;
+    path.close().await;
+    Ok(rate_mbit(&arrivals))
+}
+
+fn micros(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e6
+}

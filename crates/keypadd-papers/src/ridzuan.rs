@@ -1,0 +1,61 @@
+//! Ridzuan and Ab Rahman, "Performance Comparison of Encryption IPsec VPN Encryption Techniques": what
+//! encryption adds to the round trip of a ping over a slow line, by cipher, hash and length.
+
+mod measure;
+mod page;
+
+use keypadd_keystream::{Cipher, Mac, Protection};
+use keypadd_measure::results::Section;
+use serde::{Deserialize, Serialize};
+
+use super::lab::{Lab, Rounds};
+use super::suite;
+
+/// The paper's scenarios with encryption, in its order; the first has none and no tunnel.
+const SCENARIOS: [(Cipher, Mac); 4] = [
+    (Cipher::Aes256, Mac::HmacSha1),
+    (Cipher::Aes256, Mac::HmacMd5),
+    (Cipher::TripleDes, Mac::HmacSha1),
+    (Cipher::TripleDes, Mac::HmacMd5),
+];
+
+/// Those that are run once more with a cipher that is emulated: one of each, because a slower cipher is
+/// all that can be emulated.
+const EMULATED: [usize; 2] = [1, 3];
+
+/// Bytes of a ping.
+const SIZES: [u64; 3] = [10, 100, 1000];
+
+/// Table 3: the average round trip of ten, milliseconds: without encryption, then as [`SCENARIOS`].
+const TABLE_3: [f64; 5] = [192.5, 216.9, 210.3, 238.6, 224.8];
+
+/// The mean round trip of each size, milliseconds.
+type Echoes = [f64; SIZES.len()];
+
+/// A round.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+struct Round {
+    /// Without a tunnel.
+    plain: Echoes,
+    /// Through a tunnel that does not encrypt.
+    null: Echoes,
+    tunnels: [Echoes; SCENARIOS.len()],
+    emulated: [Echoes; EMULATED.len()],
+}
+
+pub(super) async fn reproduce(lab: &Lab<'_>) -> Section {
+    let mut rounds = Rounds::default();
+    for round in 0..lab.effort.rounds() {
+        let name = format!("echoes, round {}", round + 1);
+        rounds.push(lab.part(&name, measure::round(lab, round)).await);
+    }
+    page::page(&rounds, lab.effort)
+}
+
+fn scenario(nth: usize) -> Protection {
+    let (cipher, mac) = SCENARIOS[nth];
+    suite(cipher, mac)
+}
+
+#[cfg(test)]
+mod tests;

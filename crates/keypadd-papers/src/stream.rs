@@ -1,0 +1,40 @@
+//! A stream without a pause that has little under way: enough to keep what it crosses busy, too little to pile
+//! up in front of a slow line or a slow receiver, whose queue would then time what it says of rates.
+
+use std::time::{Duration, Instant};
+
+use keypadd_measure::LEAD;
+use keypadd_traffic::{Answered, Exchange, Path, Requester, Requests};
+
+use super::lab::Part;
+
+/// Data between two answers that tell how much has arrived.
+const STEP_BYTES: u64 = 16 << 10;
+
+/// [`send`] on a connection of its own through a path, once its threads are up.
+pub(super) async fn through(path: &Path, underway: usize, time: Duration) -> Part<Vec<f64>> {
+    let requester = Requester::open(path.address()).await?;
+    send(requester, underway, Instant::now() + LEAD, time).await
+}
+
+/// Sends for so long, and until all is answered, with at most `underway` steps not yet answered; when each step
+/// had arrived, in seconds from `start`.
+pub(super) async fn send(
+    requester: Requester,
+    underway: usize,
+    start: Instant,
+    time: Duration,
+) -> Part<Vec<f64>> {
+    let requests = Requests::WithoutPause(Exchange::new(STEP_BYTES, 1), time);
+    let tell =
+        |arrivals: &mut Vec<f64>, answered: Answered| arrivals.push(answered.at.as_secs_f64());
+    let requester = requester.at_most(underway);
+    let (_, arrivals) = requester.run(requests, start, Vec::new(), tell).await?;
+    Ok(arrivals)
+}
+
+/// Mbit/s of what arrives between two moments, in seconds from the start.
+pub(super) fn rate(arrivals: &[f64], from: f64, to: f64) -> f64 {
+    let within = arrivals.iter().filter(|at| (from..to).contains(*at)).count();
+    within as f64 * STEP_BYTES as f64 * 8.0 / 1e6 / (to - from)
+}

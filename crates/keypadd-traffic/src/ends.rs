@@ -1,0 +1,236 @@
+//! Starts what a path for traffic is made of, each on a host of its own: a service, the listening end of a
+//! tunnel to it, the connecting end.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use keypadd_keystream::{CipherEngine, Protection};
+use keypadd_pool::{Pool, PoolSettings};
+use keypadd_provider::{
+    CryptoSettings, Group, KeyExchange, Meters, PrivateKey, PublicKey, client_config, server_config,
+};
+use keypadd_tunnel::wire::Instance;
+use keypadd_tunnel::{
+    AllowedPeer, BenchForward, Bind, Bound, Client, ClientError, ClientSettings, Forward,
+    ListenPermits, LiveSession, Peers, Permits, Server, ServerAddress, ServerSettings, Sessions,
+    TransportSettings,
+};
+use tokio::sync::watch;
+
+use crate::host::Host;
+use crate::path::{Path, PathFault};
+use crate::service::Service;
+
+/// Longest wait for a handshake.
+const CONNECT_TIME: Duration = Duration::from_secs(10);
+
+/// Largest UDP payload that Ethernet carries over IPv4 and IPv6.
+const ETHERNET_DATAGRAM_BYTES: u16 = 1_452;
+
+/// How a tunnel protects its packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TunnelArm {
+    /// The suite.
+    pub suite: Protection,
+    /// Whether both ends have a pool.
+    pub pool: bool,
+    /// What computes keystream.
+    pub engine: CipherEngine,
+}
+
+/// What an end of a tunnel is started with.
+#[derive(Debug)]
+pub struct EndSettings {
+    /// How it protects its packets.
+    pub arm: TunnelArm,
+    /// Memory for keystream, if it has a pool.
+    pub pool_budget_bytes: usize,
+    /// The key exchange.
+    pub kex: Group,
+    /// Its key.
+    pub key: Arc<PrivateKey>,
+    /// The other end's key.
+    pub peer: PublicKey,
+    /// Windows and congestion control.
+    pub transport: TransportSettings,
+}
+
+/// An end of a tunnel that is up.
+#[derive(Debug)]
+pub struct End {
+    pub(crate) host: Host,
+    pub(crate) stop: watch::Sender<()>,
+    pub(crate) meters: Arc<Meters>,
+    pub(crate) pool: Option<Pool>,
+    sessions: Sessions,
+}
+
+impl End {
+    /// Its one session.
+    pub(crate) fn session(&self) -> Result<Arc<LiveSession>, PathFault> {
+        let gone = || PathFault::Here("the tunnel closed as soon as it was up".into());
+        self.sessions.live().pop().ok_or_else(gone)
+    }
+}
+
+/// Starts a service; where it answers.
+///
+/// # Errors
+/// The system has no port or no descriptor, or the address is not this host's.
+pub async fn serve(mut host: Host, at: IpAddr) -> Result<(Host, SocketAddr), PathFault> {
+    let service = host.run(Service::bind_at(at)).await.flatten().map_err(text)?;
+    let address = service.address();
+    host.spawn(service.run());
+    Ok((host, address))
+}
+
+/// Starts the listening end of a tunnel to a service; where it listens.
+///
+/// # Errors
+/// There is no memory for a pool or no port.
+pub async fn listen(
+    mut host: Host,
+    at: IpAddr,
+    service: SocketAddr,
+    settings: EndSettings,
+) -> Result<(End, SocketAddr), PathFault> {
+    let (crypto, pool) = settings.crypto()?;
+    let peer = AllowedPeer {
+        name: Some("bench".into()),
+        key: settings.peer,
+        permits: Permits::default(),
+        listen_permits: ListenPermits::default(),
+        allowance: None,
+    };
+    let peers = Arc::new(Peers::new([peer]).map_err(text)?);
+    let server = ServerSettings {
+        listen: (at, 0).into(),
+        crypto: server_config(&crypto, peers.clone()).map_err(text)?,
+        peers,
+        transport: settings.transport,
+        connections_max: 1,
+        bench: Some(service),
+    };
+    let server = host.run(async { Server::bind(server) }).await.map_err(text)?.map_err(text)?;
+    let (address, sessions) = (server.local_addr(), server.sessions());
+    let (stop, stopped) = watch::channel(());
+    host.spawn(async move { server.run(at_once(stopped)).await });
+    Ok((End { host, stop, meters: crypto.meters, pool, sessions }, address))
+}
+
+/// Starts the connecting end, with a listener that leads to the service behind the other end; where that
+/// is.
+///
+/// # Errors
+/// There is no memory for a pool or no port, or the server cannot be reached or does not let us measure.
+pub async fn connect(
+    mut host: Host,
+    at: IpAddr,
+    server: ServerAddress,
+    settings: EndSettings,
+) -> Result<(End, SocketAddr), PathFault> {
+    let (crypto, pool) = settings.crypto()?;
+    let bind = match at.is_loopback() {
+        true => Bind::Loopback,
+        false => Bind::Host(at.to_string().parse().map_err(text)?),
+    };
+    let client = ClientSettings {
+        server,
+        crypto: client_config(&crypto, settings.peer).map_err(text)?,
+        name: None,
+        forwards: vec![Forward::Bench(BenchForward { bind, port: 0 })],
+        transport: settings.transport,
+        connect_timeout: CONNECT_TIME,
+        instance: Instance::draw().map_err(text)?,
+    };
+    let connected = host.run(async {
+        let client = Client::bind(client).await?;
+        let session = client.connect().await?;
+        Ok::<_, ClientError>((client, session))
+    });
+    let (client, session) = connected.await.map_err(text)??;
+    let bound = client.forwards();
+    let listening = bound.iter().flat_map(|(_, bound)| bound).find_map(|bound| match bound {
+        Bound::Tcp(address) if address.ip() == at => Some(*address),
+        Bound::Tcp(_) | Bound::Unix(_) => None,
+    });
+    let address = listening.ok_or_else(|| PathFault::Here("no port to listen on".into()))?;
+    let sessions = client.sessions();
+    let (stop, stopped) = watch::channel(());
+    host.spawn(async move {
+        // A session that is lost shows in the traffic.
+        client.run(Some(session), at_once(stopped)).await;
+        client.close().await;
+    });
+    Ok((End { host, stop, meters: crypto.meters, pool, sessions }, address))
+}
+
+impl Path {
+    /// Both ends of a tunnel in this process over UDP on loopback, with keys of the moment, warm.
+    ///
+    /// # Errors
+    /// There is no memory for a pool, no port or no handshake.
+    pub async fn here(arm: TunnelArm, pool_budget_bytes: usize) -> Result<Self, PathFault> {
+        let at = Ipv4Addr::LOCALHOST.into();
+        let [near_key, far_key] = [new_key()?, new_key()?];
+        let settings = |key: &Arc<PrivateKey>, peer: &PrivateKey| EndSettings {
+            arm,
+            pool_budget_bytes,
+            kex: KeyExchange::default().into(),
+            key: Arc::clone(key),
+            peer: peer.public(),
+            transport: ethernet(TransportSettings::default()),
+        };
+        let host = || Host::start().map_err(text);
+        let (service, service_at) = serve(host()?, at).await?;
+        let (far, far_at) = listen(host()?, at, service_at, settings(&far_key, &near_key)).await?;
+        let far_at = far_at.to_string().parse().map_err(text)?;
+        let (near, address) = connect(host()?, at, far_at, settings(&near_key, &far_key)).await?;
+        let path = Self::new(address, vec![near, far], Some(service), ())?;
+        path.warm_up().await?;
+        Ok(path)
+    }
+}
+
+impl EndSettings {
+    fn crypto(&self) -> Result<(CryptoSettings, Option<Pool>), PathFault> {
+        let budget_bytes = self.pool_budget_bytes;
+        let pool = self.arm.pool.then(|| Pool::new(PoolSettings { budget_bytes }));
+        let pool = pool
+            .transpose()
+            .map_err(|error| PathFault::Here(format!("no memory for a pool: {error}")))?;
+        let crypto = CryptoSettings {
+            key: Arc::clone(&self.key),
+            suites: vec![self.arm.suite],
+            kex: vec![self.kex],
+            pool: pool.clone().into(),
+            cipher_engine: self.arm.engine,
+            meters: Arc::new(Meters::default()),
+        };
+        Ok((crypto, pool))
+    }
+}
+
+/// Makes packets as long as those of an Ethernet path, whatever loopback carries: what is measured on one
+/// machine is to hold for a network.
+pub fn ethernet(transport: TransportSettings) -> TransportSettings {
+    TransportSettings { datagram_bytes_max: ETHERNET_DATAGRAM_BYTES, ..transport }
+}
+
+/// A key of the moment.
+///
+/// # Errors
+/// The system has no randomness.
+pub fn new_key() -> Result<Arc<PrivateKey>, PathFault> {
+    PrivateKey::generate().map(Arc::new).map_err(text)
+}
+
+async fn at_once(mut stopped: watch::Receiver<()>) -> Duration {
+    let _ = stopped.changed().await;
+    Duration::ZERO
+}
+
+fn text(error: impl std::fmt::Display) -> PathFault {
+    PathFault::Here(error.to_string())
+}

@@ -1,0 +1,25 @@
+//! Sends known bytes through a tunnel and says when each answer came: requests, the service that answers
+//! them, both ends of a tunnel in one process, latencies, and where pads came from.
+//!
+//! `serve --permit-bench` answers by it, `demo` shows it and `keypadd-bench` measures with it. Knows no
+//! workloads, statistics or reports.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod counts;
+mod ends;
+mod exchange;
+mod host;
+mod latencies;
+mod path;
+mod requester;
+mod service;
+
+pub use counts::{Counts, Gauges};
+pub use ends::{End, EndSettings, TunnelArm, connect, ethernet, listen, new_key, serve};
+pub use exchange::{Exchange, Filling, HEADER_BYTES, STEP_BYTES};
+pub use host::Host;
+pub use latencies::Latencies;
+pub use path::{Path, PathFault};
+pub use requester::{Answered, Broken, Due, PATIENCE, Requester, Requests, even};
+pub use service::Service;

@@ -1,0 +1,199 @@
+//! A way for traffic that is up: something to connect to, and the counters of what is behind it.
+//!
+//! A tunnel whose ends run in this process, or the near one of them, or a service and no tunnel. Says when it
+//! is warm and when its pools are full. Knows nothing of how it was made: `ends.rs` does.
+
+use std::fmt::Debug;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use keypadd_pool::Direction;
+use keypadd_provider::{ConnectionKeys, DirectionStatus};
+use keypadd_tunnel::{ClientError, LiveSession};
+use tokio::time::{sleep, timeout};
+
+use crate::counts::Gauges;
+use crate::ends::End;
+use crate::exchange::Exchange;
+use crate::host::Host;
+use crate::requester::{Broken, Requester, Requests};
+
+/// Longest wait for both ends to say goodbye.
+const CLOSE_TIME: Duration = Duration::from_secs(1);
+
+/// What goes through both connections of a session before anything counts, a step at a time: it ends
+/// quinn's first key phase, which is short at random, and lets congestion control and path MTU settle.
+const WARM_UP_BULK: Exchange = Exchange::new(256 << 10, 256 << 10);
+/// The same for the connection that carries keystrokes.
+const WARM_UP_SPARSE: Exchange = Exchange::new(64, 64);
+/// Length of a step.
+const WARM_UP_STEP: Duration = Duration::from_millis(20);
+/// Longest time for all of it.
+const WARM_UP_TIME: Duration = Duration::from_secs(5);
+
+/// A filler that made nothing for this long sleeps.
+const FILLER_AT_REST: Duration = Duration::from_millis(50);
+
+/// What keeps a path from coming up.
+#[derive(Debug, thiserror::Error)]
+pub enum PathFault {
+    /// The server cannot be reached, or the two ends do not accept each other.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// No service answers behind the tunnel.
+    #[error(transparent)]
+    Service(#[from] Broken),
+    /// This machine lacks something, in words.
+    #[error("{0}")]
+    Here(String),
+}
+
+/// A way for traffic. Dropped, it is gone at once; [`close`](Self::close) lets the ends say goodbye.
+#[derive(Debug)]
+pub struct Path {
+    address: SocketAddr,
+    gauges: Gauges,
+    sessions: Vec<Arc<LiveSession>>,
+    /// The near one first.
+    ends: Vec<End>,
+    /// Answers until it is dropped.
+    _service: Option<Host>,
+    /// After the ends, whose way or threads it holds.
+    _between: Box<dyn Debug + Send + Sync>,
+}
+
+impl Path {
+    /// A way to `service` through `ends`, the near one first, which lies open at `address`. It needs what is
+    /// `between`, such as a relay, for as long as it is up.
+    ///
+    /// # Errors
+    /// An end has lost its session.
+    pub fn new(
+        address: SocketAddr,
+        ends: Vec<End>,
+        service: Option<Host>,
+        between: impl Debug + Send + Sync + 'static,
+    ) -> Result<Self, PathFault> {
+        Ok(Self {
+            address,
+            gauges: Gauges {
+                meters: ends.iter().map(|end| Arc::clone(&end.meters)).collect(),
+                pools: ends.iter().filter_map(|end| end.pool.clone()).collect(),
+            },
+            sessions: ends.iter().map(End::session).collect::<Result<_, _>>()?,
+            ends,
+            _service: service,
+            _between: Box::new(between),
+        })
+    }
+
+    /// Where to connect to; a service answers.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The counters of the ends that run here.
+    pub fn gauges(&self) -> &Gauges {
+        &self.gauges
+    }
+
+    /// The keys of the ends that run here, of all their connections, the near end first; none without
+    /// a tunnel.
+    pub fn keys(&self) -> Vec<Vec<&ConnectionKeys>> {
+        self.sessions.iter().map(|session| session.keys().collect()).collect()
+    }
+
+    /// Packets whose whole pad is at hand, where that is least: the near end sends and the far one, if
+    /// it runs here, receives (`up`), or the reverse. `None` without a pool.
+    pub fn packets_at_hand(&self, up: bool) -> Option<u64> {
+        let ways = match up {
+            true => [Direction::Send, Direction::Receive],
+            false => [Direction::Receive, Direction::Send],
+        };
+        let at_hand = |(keys, way): (Vec<&ConnectionKeys>, Direction)| {
+            let status = DirectionStatus::of_all(keys, way);
+            status.head.packets.min(status.body.packets)
+        };
+        let least = self.keys().into_iter().zip(ways).map(at_hand).min();
+        least.filter(|_| self.has_pool())
+    }
+
+    /// Waits until the fillers have made nothing for a while, which is when all pools are full. False
+    /// if `patience` was too short, as it is without idle CPU; and while a first phase lasts, which ends
+    /// at any moment and takes its pads along.
+    pub async fn rest(&self, patience: Duration) -> bool {
+        let deadline = Instant::now() + patience;
+        loop {
+            let filled = self.gauges.filled_bytes();
+            sleep(FILLER_AT_REST).await;
+            let at_rest = self.gauges.filled_bytes() == filled && self.gauges.fillers_sleep();
+            if at_rest && self.has_heads() {
+                return self.is_past_first_phase();
+            }
+            if Instant::now() > deadline {
+                return false;
+            }
+        }
+    }
+
+    fn has_pool(&self) -> bool {
+        !self.gauges.pools.is_empty()
+    }
+
+    /// Whether every direction has pads for keystrokes; which of them has how many long ones is for the
+    /// pool to say.
+    fn has_heads(&self) -> bool {
+        let ways = [Direction::Send, Direction::Receive];
+        let has_some =
+            |keys: &ConnectionKeys| ways.iter().all(|&way| keys.status(way).head.packets > 0);
+        !self.has_pool() || self.keys().into_iter().flatten().all(has_some)
+    }
+
+    /// Whether a packet's tag did not verify or a pad was to be used twice: a bug, or a network that
+    /// damages packets.
+    pub fn has_faults(&self) -> bool {
+        self.gauges.faults() > 0
+    }
+
+    /// Ends what runs here.
+    pub async fn close(mut self) {
+        let gone = async {
+            // The near one first: one that is left by its server says so and calls again.
+            for end in &mut self.ends {
+                let _ = end.stop.send(());
+                end.host.rest().await;
+            }
+        };
+        let _ = timeout(CLOSE_TIME, gone).await;
+    }
+
+    /// Sends through it until no connection is in its first key phase.
+    ///
+    /// # Errors
+    /// Nothing comes through.
+    pub async fn warm_up(&self) -> Result<(), Broken> {
+        tokio::try_join!(self.warm_up_by(WARM_UP_BULK), self.warm_up_by(WARM_UP_SPARSE))?;
+        Ok(())
+    }
+
+    /// Repeats an exchange, each when the one before is answered, until all connections are warm.
+    async fn warm_up_by(&self, exchange: Exchange) -> Result<(), Broken> {
+        let deadline = Instant::now() + WARM_UP_TIME;
+        let mut requester = Requester::open(self.address).await?.at_most(1);
+        while !self.is_warm() && Instant::now() < deadline {
+            let requests = Requests::WithoutPause(exchange, WARM_UP_STEP);
+            (requester, ()) = requester.run(requests, Instant::now(), (), |(), _| ()).await?;
+        }
+        Ok(())
+    }
+
+    /// Whether every session has its bulk connection, and no connection is in its first key phase.
+    fn is_warm(&self) -> bool {
+        self.sessions.iter().all(|session| session.keys().count() > 1) && self.is_past_first_phase()
+    }
+
+    fn is_past_first_phase(&self) -> bool {
+        self.keys().iter().flatten().all(|keys| keys.status(Direction::Send).key_phase > 0)
+    }
+}

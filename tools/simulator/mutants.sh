@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# Is the auditor blind? Puts each bug of mutants/ into a copy of the sources, builds the simulator
+# on it, and asks the auditor about some seeds of three suites, run through the event loops that ship.
+# Run it in a clone:
+#
+#     tools/simulator/mutants.sh [NAME]...
+#
+# A bug is caught when the auditor names the keystream: that a run hangs or a stream is damaged is
+# not enough. Exit code 1: one survived, one no longer applies, or the sources as they are fail.
+# A build for each, some minutes in all. Respects CARGO_TARGET_DIR.
+
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+cd "$here/../.."
+
+suites=(aes-256-gcm aes-128-ctr-hmac-sha256 des-ctr-hmac-sha1)
+seeds=10
+keystream='WrongKeystream|PadTwice|BlockTwice|Plaintext'
+
+# A directory of its own: no mutant may be left where the program is built.
+export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}/mutants CARGO_INCREMENTAL=0
+copy=$(mktemp -d "${TMPDIR:-/tmp}/keypadd-mutants.XXXXXX")
+trap 'rm -rf "$copy"' EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+# With the time of now: cargo takes what is older than an earlier copy's build for built.
+git ls-files -z | xargs -0 cp --parents -t "$copy"
+cd "$copy"
+
+# audit SUITE: what the auditor finds, its figures left out.
+audit() {
+    timeout 300 "$CARGO_TARGET_DIR/debug/simulator" --suite "$1" --seeds "$seeds" |
+        grep ', seed ' || true
+}
+
+build() { timeout 1800 cargo build --quiet --locked --package simulator; }
+
+build
+for suite in "${suites[@]}"; do
+    timeout 300 "$CARGO_TARGET_DIR/debug/simulator" --suite "$suite" --seeds "$seeds" >sound.log ||
+        { cat sound.log; echo "$suite fails without a bug"; exit 1; }
+done
+echo 'without a bug: nothing found'
+
+[ $# -gt 0 ] || set -- $(cd "$here/mutants" && ls | sed 's/\.patch$//')
+survived=0
+for name; do
+    patch --silent --strip 1 --fuzz 0 <"$here/mutants/$name.patch"
+    build
+    for suite in "${suites[@]}"; do
+        found=$(audit "$suite" | grep -E "$keystream" | head -n 1 || true)
+        [ -n "$found" ] || survived=$((survived + 1))
+        printf '%s, %s\n' "$name" "${found:-$suite: SURVIVED}"
+    done
+    patch --silent --strip 1 --reverse <"$here/mutants/$name.patch"
+done
+[ "$survived" = 0 ] || { echo "$survived survived"; exit 1; }
+echo 'all caught'

@@ -1,0 +1,185 @@
+//! Hosts that are told apart by the kernel: network namespaces of our own, joined by veth pairs.
+//!
+//! They have no names: each is known to this process alone, by a descriptor, and gone with it, however
+//! the process ends. Nothing outside them is touched. Needs root, iproute2, and unshare of util-linux.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::{AsFd, AsRawFd};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::thread;
+
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+/// A network namespace. Clones are the same one.
+#[derive(Clone, Debug)]
+pub struct Namespace(Arc<File>);
+
+impl Namespace {
+    /// A new one, with nothing but a loopback that is down.
+    ///
+    /// # Errors
+    /// In words: what is not permitted, or which program is missing.
+    pub fn new() -> Result<Self, String> {
+        let failed = |error: io::Error| format!("unshare: {error}");
+        // A program that lives in it until it is open here; then it has nothing more to read, and ends.
+        let mut child = Command::new("unshare")
+            .args(["--net", "sh", "-c", "echo && exec cat"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(failed)?;
+        let is_up = child.stdout.take().is_some_and(|mut it| it.read_exact(&mut [0]).is_ok());
+        let opened = File::open(format!("/proc/{}/ns/net", child.id()));
+        let ended = child.wait_with_output().map_err(failed)?;
+        if !is_up {
+            let words = String::from_utf8_lossy(&ended.stderr);
+            return Err(words.lines().next().unwrap_or("unshare: failed").to_owned());
+        }
+        opened.map(|file| Self(Arc::new(file))).map_err(|error| format!("a namespace: {error}"))
+    }
+
+    /// Moves the calling thread, and the threads and programs that it will start.
+    pub fn enter(&self) -> io::Result<()> {
+        let network = Some(LinkNameSpaceType::Network);
+        Ok(move_into_link_name_space(self.0.as_fd(), network)?)
+    }
+
+    /// Does something on a thread inside; threads that it starts are there too.
+    ///
+    /// # Errors
+    /// What it says, or in words why a thread cannot enter.
+    pub fn inside<T: Send>(
+        &self,
+        work: impl FnOnce() -> Result<T, String> + Send,
+    ) -> Result<T, String> {
+        thread::scope(|scope| {
+            let inside = scope.spawn(|| {
+                self.enter().map_err(|error| format!("a namespace: {error}"))?;
+                work()
+            });
+            inside.join().unwrap_or_else(|_| Err("a thread ended on a fault".into()))
+        })
+    }
+
+    /// Has ip(8) do these lines in it.
+    ///
+    /// # Errors
+    /// Its last words.
+    pub fn ip(&self, lines: &str) -> Result<(), String> {
+        self.inside(|| run(Command::new("ip").args(["-batch", "-"]), lines))
+    }
+
+    /// A command that becomes this program in it: the child's id is the program's.
+    pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net={}", self.path())).arg(program);
+        command
+    }
+
+    /// Has it pass on packets that are not for itself.
+    fn forward(&self) -> Result<(), String> {
+        let write = || std::fs::write("/proc/sys/net/ipv4/ip_forward", "1");
+        self.inside(|| write().map_err(|error| format!("ip_forward: {error}")))
+    }
+
+    /// Where other programs of this user find it.
+    pub fn path(&self) -> String {
+        format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd())
+    }
+}
+
+/// A client, the gateway of its network, that of the server's, and the server, in a row:
+///
+/// ```text
+/// client 10.86.1.2 -- 10.86.1.1 near 10.86.2.1 -- 10.86.2.2 far 10.86.3.1 -- 10.86.3.2 server
+/// ```
+///
+/// Packets reach each from each; a tunnel between the gateways is the other way.
+#[derive(Debug)]
+pub struct FourHosts {
+    /// Where whoever measures is.
+    pub client: Namespace,
+    /// Its gateway.
+    pub near: Namespace,
+    /// The server's gateway.
+    pub far: Namespace,
+    /// Where a service runs.
+    pub server: Namespace,
+}
+
+impl FourHosts {
+    /// The near gateway, as the client reaches it.
+    pub const NEAR: IpAddr = address(1, 1);
+    /// The far gateway, as the near one reaches it.
+    pub const FAR: IpAddr = address(2, 2);
+    /// The server.
+    pub const SERVER: IpAddr = address(3, 2);
+
+    /// Builds them.
+    ///
+    /// # Errors
+    /// In words: what is not permitted, or missing.
+    pub fn build() -> Result<Self, String> {
+        let needs = |cause| format!("needs root and iproute2, for network namespaces ({cause})");
+        Self::try_build().map_err(needs)
+    }
+
+    fn try_build() -> Result<Self, String> {
+        let new = Namespace::new;
+        let hosts = Self { client: new()?, near: new()?, far: new()?, server: new()? };
+        let Self { client, near, far, server } = &hosts;
+        let veth = |here: &str, there: &str, namespace: &Namespace| {
+            format!("link add {here} type veth peer name {there} netns {}\n", namespace.path())
+        };
+        near.ip(&(veth("inside", "outside", client) + &veth("outside", "outside", far)))?;
+        far.ip(&veth("inside", "outside", server))?;
+        let up = |device: &str, address: IpAddr| {
+            format!("addr add {address}/24 dev {device}\nlink set {device} up\n")
+        };
+        let loopback = "link set lo up\n";
+        let via = |to: &str, gateway: IpAddr| format!("route add {to} via {gateway}\n");
+        near.ip(&[loopback, &up("inside", Self::NEAR), &up("outside", address(2, 1))].concat())?;
+        far.ip(&[loopback, &up("outside", Self::FAR), &up("inside", address(3, 1))].concat())?;
+        let host = |address, gateway| {
+            [loopback, &up("outside", address), &via("default", gateway)].concat()
+        };
+        client.ip(&host(address(1, 2), Self::NEAR))?;
+        server.ip(&host(Self::SERVER, address(3, 1)))?;
+        near.ip(&via("10.86.3.0/24", Self::FAR))?;
+        far.ip(&via("10.86.1.0/24", address(2, 1)))?;
+        near.forward()?;
+        far.forward()?;
+        Ok(hosts)
+    }
+}
+
+const fn address(network: u8, host: u8) -> IpAddr {
+    IpAddr::V4(Ipv4Addr::new(10, 86, network, host))
+}
+
+/// Runs a program to its end; its last words if it fails.
+fn run(command: &mut Command, input: &str) -> Result<(), String> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let failed = |error: io::Error| format!("{name}: {error}");
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(failed)?;
+    if let Some(mut stdin) = child.stdin.take() {
+        // A program that does not read to the end says why.
+        let _ = stdin.write_all(input.as_bytes());
+    }
+    let ended = child.wait_with_output().map_err(failed)?;
+    let words = String::from_utf8_lossy(&ended.stderr);
+    match ended.status.success() {
+        true => Ok(()),
+        false => Err(format!("{name}: {}", words.lines().next().unwrap_or("failed"))),
+    }
+}

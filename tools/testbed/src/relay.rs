@@ -1,0 +1,166 @@
+//! A bad network in userspace: UDP between one client and one server, with loss, delay, jitter,
+//! reordering, duplication, corruption, black holes, changes of the client's address and cuts.
+//!
+//! Everything can be changed while it runs. What becomes of the n-th datagram of a direction follows
+//! from the seed and the impairments in force alone ([`Fate::of`]). The relay also plays the
+//! attacker on the path: it keeps copies of what passes and sends what it is given, from the
+//! addresses that the ends know. It understands nothing of what it carries.
+
+mod fate;
+#[cfg(test)]
+mod tests;
+mod way;
+
+use std::{
+    io,
+    net::SocketAddr,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use socket2::SockRef;
+use tokio::{net::UdpSocket, sync::watch, task::JoinSet};
+
+pub use fate::{Fate, Impairments};
+pub use way::Counts;
+use way::Way;
+
+/// Asked for as socket buffers, so that loss is what was asked for; the kernel may grant less.
+const BUFFER_BYTES: usize = 4 << 20;
+
+/// Which way a datagram goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// From the client.
+    ToServer = 0,
+    /// From the server.
+    ToClient = 1,
+}
+
+/// A running relay; dropped, it ends, and what was under way is lost.
+#[derive(Debug)]
+pub struct Relay {
+    shared: Arc<Shared>,
+    address: SocketAddr,
+    _tasks: JoinSet<()>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    server: SocketAddr,
+    /// Whoever sent last to the front.
+    client: Mutex<Option<SocketAddr>>,
+    /// The socket that the client knows.
+    front: UdpSocket,
+    /// The socket that the server knows; replaced by a rebind.
+    back: watch::Sender<Arc<UdpSocket>>,
+    ways: [Way; 2],
+}
+
+impl Relay {
+    /// Starts a relay to `server` on a free port of the same family's loopback. Needs a tokio
+    /// runtime, on which it runs.
+    pub async fn start(server: SocketAddr, seed: u64) -> io::Result<Self> {
+        let front = bind_beside(server).await?;
+        let address = front.local_addr()?;
+        let (back, _) = watch::channel(Arc::new(bind_beside(server).await?));
+        let ways = [Direction::ToServer, Direction::ToClient].map(|way| Way::new(way, seed));
+        let shared = Arc::new(Shared { server, client: Mutex::default(), front, back, ways });
+        let mut tasks = JoinSet::new();
+        tasks.spawn(way::carry_to_server(Arc::clone(&shared)));
+        tasks.spawn(way::carry_to_client(Arc::clone(&shared)));
+        Ok(Self { shared, address, _tasks: tasks })
+    }
+
+    /// Where the client sends.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Where the client is: whoever sent last, if anybody did.
+    pub fn client(&self) -> Option<SocketAddr> {
+        *lock(&self.shared.client)
+    }
+
+    /// From now on this direction does this; what is under way already arrives as was decided.
+    pub fn set(&self, direction: Direction, impairments: Impairments) {
+        self.way(direction).set(impairments);
+    }
+
+    /// From now on both directions do this.
+    pub fn set_both(&self, impairments: &Impairments) {
+        self.set(Direction::ToServer, impairments.clone());
+        self.set(Direction::ToClient, impairments.clone());
+    }
+
+    /// Gives the client another port towards the server, as a NAT does that forgot it. What the
+    /// server sends to the old one is lost.
+    pub async fn rebind(&self) -> io::Result<()> {
+        let socket = bind_beside(self.shared.server).await?;
+        self.shared.back.send_replace(Arc::new(socket));
+        Ok(())
+    }
+
+    /// What became of the datagrams so far.
+    pub fn counts(&self, direction: Direction) -> Counts {
+        self.way(direction).counts()
+    }
+
+    /// Keeps copies of the last `datagrams_max` that this direction is given from now on, as they
+    /// were sent; 0 keeps none, and forgets.
+    pub fn record(&self, direction: Direction, datagrams_max: usize) {
+        self.way(direction).record(datagrams_max);
+    }
+
+    /// The copies kept, oldest first.
+    pub fn recorded(&self, direction: Direction) -> Vec<Vec<u8>> {
+        self.way(direction).recorded()
+    }
+
+    /// The copies kept, oldest first; from now on none of them is.
+    pub fn take_recorded(&self, direction: Direction) -> Vec<Vec<u8>> {
+        self.way(direction).take_recorded()
+    }
+
+    /// Sends this as if the other end had, past all impairments and counts. Never waits:
+    /// `WouldBlock` when the socket's buffer is full, `NotConnected` before a client was heard.
+    pub fn inject(&self, direction: Direction, datagram: &[u8]) -> io::Result<()> {
+        self.shared.send(direction, datagram)
+    }
+
+    fn way(&self, direction: Direction) -> &Way {
+        &self.shared.ways[direction as usize]
+    }
+}
+
+impl Shared {
+    fn send(&self, direction: Direction, datagram: &[u8]) -> io::Result<()> {
+        match direction {
+            Direction::ToServer => {
+                let back = Arc::clone(&self.back.borrow());
+                back.try_send_to(datagram, self.server)?;
+            }
+            Direction::ToClient => {
+                let client = lock(&self.client).ok_or(io::ErrorKind::NotConnected)?;
+                self.front.try_send_to(datagram, client)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A socket on the loopback that `server` is reached by.
+async fn bind_beside(server: SocketAddr) -> io::Result<UdpSocket> {
+    let loopback = match server {
+        SocketAddr::V4(_) => "127.0.0.1:0",
+        SocketAddr::V6(_) => "[::1]:0",
+    };
+    let socket = UdpSocket::bind(loopback).await?;
+    let buffers = SockRef::from(&socket);
+    buffers.set_recv_buffer_size(BUFFER_BYTES)?;
+    buffers.set_send_buffer_size(BUFFER_BYTES)?;
+    Ok(socket)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

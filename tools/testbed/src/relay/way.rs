@@ -1,0 +1,203 @@
+//! One direction: what it does to datagrams, those that are under way, and what became of them.
+
+use std::{
+    cmp::Reverse,
+    collections::{BinaryHeap, VecDeque},
+    future::pending,
+    sync::{Arc, Mutex},
+};
+
+use tokio::time::{Instant, sleep_until};
+
+use super::{Direction, Fate, Impairments, Shared, lock};
+
+/// Datagrams under way at once; more are lost, as in any queue.
+const UNDER_WAY_MAX: usize = 1 << 16;
+
+/// Longest UDP payload.
+const DATAGRAM_BYTES_MAX: usize = 1 << 16;
+
+/// What became of a direction's datagrams.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Taken in.
+    pub taken: u64,
+    /// Sent on, copies included.
+    pub sent: u64,
+    /// Lost while the direction was cut.
+    pub cut: u64,
+    /// Lost by chance, or because they were too long.
+    pub lost: u64,
+    /// Sent on with a bit flipped.
+    pub corrupted: u64,
+    /// Sent on twice.
+    pub duplicated: u64,
+    /// Held back.
+    pub held: u64,
+    /// Lost because too many were under way, or because the kernel would not take them.
+    pub overflowed: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Way {
+    direction: Direction,
+    seed: u64,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    impairments: Impairments,
+    counts: Counts,
+    recorded: VecDeque<Vec<u8>>,
+    recorded_max: usize,
+}
+
+impl Way {
+    pub(crate) fn new(direction: Direction, seed: u64) -> Self {
+        Self { direction, seed, state: Mutex::default() }
+    }
+
+    pub(crate) fn set(&self, impairments: Impairments) {
+        lock(&self.state).impairments = impairments;
+    }
+
+    pub(crate) fn counts(&self) -> Counts {
+        lock(&self.state).counts
+    }
+
+    pub(crate) fn record(&self, datagrams_max: usize) {
+        let mut state = lock(&self.state);
+        state.recorded_max = datagrams_max;
+        state.recorded.clear();
+    }
+
+    pub(crate) fn recorded(&self) -> Vec<Vec<u8>> {
+        lock(&self.state).recorded.iter().cloned().collect()
+    }
+
+    pub(crate) fn take_recorded(&self) -> Vec<Vec<u8>> {
+        std::mem::take(&mut lock(&self.state).recorded).into()
+    }
+
+    /// Decides on a datagram that was just taken in and counts it.
+    fn decide(&self, datagram: &[u8]) -> Fate {
+        let mut state = lock(&self.state);
+        if state.recorded_max > 0 {
+            if state.recorded.len() == state.recorded_max {
+                state.recorded.pop_front();
+            }
+            state.recorded.push_back(datagram.to_vec());
+        }
+        let number = state.counts.taken;
+        state.counts.taken += 1;
+        let fate = Fate::of(self.seed, self.direction, number, datagram.len(), &state.impairments);
+        match &fate {
+            Fate::Cut => state.counts.cut += 1,
+            Fate::Lost => state.counts.lost += 1,
+            Fate::Arrives { again, flipped, held, .. } => {
+                state.counts.duplicated += u64::from(again.is_some());
+                state.counts.corrupted += u64::from(flipped.is_some());
+                state.counts.held += u64::from(*held);
+            }
+        }
+        fate
+    }
+
+    fn sent(&self, sent: bool) {
+        let mut state = lock(&self.state);
+        if sent {
+            state.counts.sent += 1;
+        } else {
+            state.counts.overflowed += 1;
+        }
+    }
+}
+
+/// When a datagram is due; of two due at once the one that came first goes first.
+type Due = Reverse<(Instant, u64, Vec<u8>)>;
+
+/// Datagrams between the two sockets of a direction.
+#[derive(Default)]
+struct UnderWay {
+    heap: BinaryHeap<Due>,
+    pushed: u64,
+}
+
+impl UnderWay {
+    /// Takes a datagram in and sends whatever is due by now.
+    fn take(&mut self, shared: &Shared, direction: Direction, datagram: &[u8]) {
+        let way = &shared.ways[direction as usize];
+        if let Fate::Arrives { after, again, flipped, .. } = way.decide(datagram) {
+            let mut datagram = datagram.to_vec();
+            if let Some(bit) = flipped {
+                datagram[bit / 8] ^= 0x80 >> (bit % 8);
+            }
+            let now = Instant::now();
+            for after in again.into_iter().chain([after]) {
+                if self.heap.len() == UNDER_WAY_MAX {
+                    way.sent(false);
+                    continue;
+                }
+                self.heap.push(Reverse((now + after, self.pushed, datagram.clone())));
+                self.pushed += 1;
+            }
+        }
+        self.send_due(shared, direction);
+    }
+
+    fn send_due(&mut self, shared: &Shared, direction: Direction) {
+        let now = Instant::now();
+        while self.heap.peek().is_some_and(|Reverse((due, ..))| *due <= now)
+            && let Some(Reverse((.., datagram))) = self.heap.pop()
+        {
+            let sent = shared.send(direction, &datagram).is_ok();
+            shared.ways[direction as usize].sent(sent);
+        }
+    }
+
+    /// Completes when something is due.
+    async fn due(&self) {
+        match self.heap.peek() {
+            Some(Reverse((due, ..))) => sleep_until(*due).await,
+            None => pending().await,
+        }
+    }
+}
+
+/// Carries what the client sends, for ever. Errors of `recv_from` are those of earlier sends.
+pub(crate) async fn carry_to_server(shared: Arc<Shared>) {
+    let mut under_way = UnderWay::default();
+    let mut buffer = vec![0; DATAGRAM_BYTES_MAX];
+    loop {
+        tokio::select! {
+            () = under_way.due() => under_way.send_due(&shared, Direction::ToServer),
+            received = shared.front.recv_from(&mut buffer) => {
+                let Ok((bytes, from)) = received else { continue };
+                *lock(&shared.client) = Some(from);
+                under_way.take(&shared, Direction::ToServer, &buffer[..bytes]);
+            }
+        }
+    }
+}
+
+/// Carries what the server sends, for ever.
+pub(crate) async fn carry_to_client(shared: Arc<Shared>) {
+    let mut under_way = UnderWay::default();
+    let mut buffer = vec![0; DATAGRAM_BYTES_MAX];
+    let mut rebound = shared.back.subscribe();
+    loop {
+        let back = Arc::clone(&rebound.borrow_and_update());
+        tokio::select! {
+            () = under_way.due() => under_way.send_due(&shared, Direction::ToClient),
+            received = back.recv_from(&mut buffer) => match received {
+                Ok((bytes, from)) if from == shared.server => {
+                    under_way.take(&shared, Direction::ToClient, &buffer[..bytes]);
+                }
+                _ => {}
+            },
+            // The sender lives in `shared`.
+            _ = rebound.changed() => {}
+        }
+    }
+}
