@@ -8,8 +8,8 @@ use quinn_proto::StreamId;
 use tokio::sync::oneshot;
 
 use crate::{
+    announcement::{Announcement, Continuation},
     inward::Inward,
-    migrate::{Announcement, Continuation},
     outward::Outward,
     splice::Joint,
     stream::{Hold, ReadError, WriteError},

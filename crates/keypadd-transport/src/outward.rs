@@ -13,12 +13,9 @@ use bytes::Bytes;
 use quinn_proto::SendStream;
 
 use crate::{
-    socket::Socket,
+    socket::{SPARSE_BYTES, Socket},
     splice::{Cut, Joint, Registered},
 };
-
-/// Bytes that a socket may have to say without pause and still count as sparse.
-pub(crate) const SPARSE_BYTES: usize = 16 << 10;
 
 /// Bytes in one burst that make a stream bulk, to be carried over the session's bulk connection: more
 /// than a reader that has never read can have taken, which is what both kernels hold for it (a first

@@ -26,7 +26,7 @@ use rustc_hash::FxHashMap;
 use thiserror::Error;
 use tokio::sync::oneshot;
 
-use crate::{mailbox::Key, socket::Socket};
+use crate::socket::Socket;
 
 /// Time in which a socket must take a byte once the connection is gone. The kernel takes bytes in
 /// gulps, a third of its buffer each: a slow reader needs seconds for one.
@@ -91,6 +91,14 @@ impl Drop for Registered {
         // Another descriptor of the same socket would keep it registered.
         let _ = self.socket.deregister(&self.registry);
     }
+}
+
+/// One connection for as long as its loop lives; never used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Key {
+    /// `quinn-proto`'s handle, which is used again.
+    pub(crate) handle: usize,
+    pub(crate) serial: u64,
 }
 
 /// Registers sockets of one connection with a loop.

@@ -16,7 +16,8 @@ use mio::{Events, Registry, Token};
 use quinn_udp::RecvMeta;
 
 use crate::{
-    Endpoint, EndpointSettings, datagrams::Datagrams, event_loop::EventLoop, udp::Received,
+    datagrams::Datagrams, endpoint::Endpoint, event_loop::EventLoop, settings::EndpointSettings,
+    udp::Received,
 };
 
 /// Datagrams that a loop has sent at once.

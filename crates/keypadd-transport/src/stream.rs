@@ -5,6 +5,7 @@
 //! window beyond that, so a stream that nobody reads costs a bounded amount of memory.
 
 use std::{
+    fmt,
     future::{Future, poll_fn},
     io,
     pin::Pin,
@@ -24,8 +25,6 @@ use tokio::{
 };
 
 use crate::{
-    connection::Shared,
-    mailbox::{ConnectionCommand, StreamCommand},
     socket::Socket,
     splice::{Cut, Delivery},
 };
@@ -144,10 +143,32 @@ fn wake(waker: &mut Option<Waker>) {
     }
 }
 
+/// What a stream is asked to do.
+pub(crate) enum StreamCommand {
+    Write {
+        bytes: Bytes,
+        reply: oneshot::Sender<Result<(), WriteError>>,
+    },
+    /// Its reader has taken what was there.
+    Resume,
+    Splice {
+        socket: Socket,
+        delivery: Delivery,
+        reply: oneshot::Sender<Result<(), Cut>>,
+    },
+    /// Give both directions up.
+    Reset(VarInt),
+}
+
+/// Sends a connection's loop commands for its streams.
+pub(crate) trait StreamCommands: fmt::Debug + Send + Sync {
+    fn send(&self, id: StreamId, command: StreamCommand);
+}
+
 /// Both halves of one stream share this; the last one dropped resets the stream.
 #[derive(Debug)]
 struct Core {
-    connection: Arc<Shared>,
+    connection: Arc<dyn StreamCommands>,
     id: StreamId,
     hold: Arc<Hold>,
     /// The code of that reset.
@@ -158,7 +179,7 @@ struct Core {
 
 impl Core {
     fn command(&self, command: StreamCommand) {
-        self.connection.command(ConnectionCommand::Stream(self.id, command));
+        self.connection.send(self.id, command);
     }
 }
 
@@ -191,7 +212,7 @@ pub struct RecvHalf(Arc<Core>);
 
 impl Stream {
     pub(crate) fn new(
-        connection: Arc<Shared>,
+        connection: Arc<dyn StreamCommands>,
         id: StreamId,
         hold: Arc<Hold>,
         drop_code: VarInt,

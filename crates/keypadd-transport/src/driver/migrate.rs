@@ -15,21 +15,20 @@
 //! splice, wherever its directions are.
 
 use std::{
-    collections::VecDeque,
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use bytes::Bytes;
 use mio::Interest;
-use quinn_proto::{Dir, RecvStream, StreamId, VarInt};
+use quinn_proto::{Dir, StreamId, VarInt};
 use tracing::debug;
 
+use super::Driver;
 use crate::{
+    announcement::{Announcement, Continuation, HEAD_BYTES},
     channel::{Channel, Spliced},
-    driver::Driver,
     inward::Inward,
-    mailbox::{Command, ConnectionCommand, Key, Mailbox},
+    mailbox::{Migration, Moving, Sibling},
     outward::Outward,
     socket::Socket,
     splice::{Cut, Registered, Registrar},
@@ -38,117 +37,11 @@ use crate::{
 /// The code that stops a stream which goes on at the sibling connection ("move").
 pub(crate) const MOVED: VarInt = VarInt::from_u32(0x6d6f_7665);
 
-/// Bytes that say which stream goes on: its id and offset, each in 8 bytes, big-endian.
-const HEAD_BYTES: usize = 16;
-
 /// A direction on the bulk connection that has been idle this long goes back.
 const IDLE: Duration = Duration::from_secs(1);
 
 /// How often idle directions are looked for while there are any on the bulk connection.
 const IDLE_CHECK: Duration = Duration::from_millis(250);
-
-/// The other connection of a session, for messages.
-#[derive(Clone, Debug)]
-pub(crate) struct Sibling {
-    pub(crate) mailbox: Mailbox,
-    pub(crate) key: Key,
-}
-
-impl Sibling {
-    fn send(&self, command: Migration) {
-        self.mailbox.send(Command::Connection(self.key, ConnectionCommand::Migration(command)));
-    }
-}
-
-/// What the loops of two connections of a session tell each other.
-pub(crate) enum Migration {
-    /// The connections belong together; `bulk` is what the receiver of this is.
-    Attach { sibling: Sibling, bulk: bool },
-    /// Carry on this direction, which stream `origin` of the sibling carried up to `offset`.
-    Adopt(Box<Moving>),
-    /// The peer has followed: send.
-    Proceed { origin: StreamId },
-    /// The peer goes on with stream `origin` from `offset` on at the sibling's stream `at`.
-    Continue { origin: StreamId, continuation: Continuation },
-    /// Everything before stream `at` has been delivered.
-    Arrive { at: StreamId, inward: Box<Inward>, socket: Socket },
-    /// There is nothing that stream `at` could continue.
-    Refuse { at: StreamId },
-    /// A splice was cut whose other direction may be here.
-    Sweep,
-}
-
-/// A direction on its way.
-pub(crate) struct Moving {
-    outward: Outward,
-    socket: Socket,
-    origin: StreamId,
-    offset: u64,
-}
-
-/// Where a direction goes on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Continuation {
-    pub(crate) offset: u64,
-    pub(crate) at: StreamId,
-}
-
-/// The head of a stream, as far as it has arrived.
-#[derive(Debug, Default)]
-pub(crate) struct Announcement {
-    bytes: [u8; HEAD_BYTES],
-    length: usize,
-}
-
-impl Announcement {
-    fn encode(origin: StreamId, offset: u64) -> Bytes {
-        let origin = VarInt::from(origin).into_inner();
-        Bytes::from([origin.to_be_bytes(), offset.to_be_bytes()].concat())
-    }
-
-    /// Reads on; `None` while it is not whole. The error is a stream that ended before.
-    fn read(&mut self, mut stream: RecvStream<'_>) -> Result<Option<(StreamId, u64)>, ()> {
-        let mut chunks = stream.read(true).map_err(drop)?;
-        while self.length < HEAD_BYTES {
-            match chunks.next(HEAD_BYTES - self.length) {
-                Ok(Some(chunk)) => {
-                    let end = self.length + chunk.bytes.len();
-                    self.bytes[self.length..end].copy_from_slice(&chunk.bytes);
-                    self.length = end;
-                }
-                Err(quinn_proto::ReadError::Blocked) => return Ok(None),
-                Ok(None) | Err(quinn_proto::ReadError::Reset(_)) => return Err(()),
-            }
-        }
-        let number = |from: usize| {
-            let bytes = self.bytes[from..from + 8].try_into().expect("8 of 16 bytes");
-            u64::from_be_bytes(bytes)
-        };
-        let origin = VarInt::from_u64(number(0)).map_err(drop)?;
-        Ok(Some((StreamId::from(origin), number(8))))
-    }
-}
-
-/// What a driver keeps for moves.
-#[derive(Default)]
-pub(crate) struct Moves {
-    sibling: Option<Sibling>,
-    is_bulk: bool,
-    /// Directions that wait for the peer to allow another stream.
-    waiting: VecDeque<Moving>,
-    /// Directions that came from these streams of the sibling and wait for the peer to follow.
-    following: Vec<(StreamId, StreamId)>,
-    /// Heads that arrived before the sibling was known.
-    early: Vec<(StreamId, Continuation)>,
-    idle_check: Option<Instant>,
-}
-
-impl Moves {
-    /// When to look for idle directions.
-    pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.idle_check
-    }
-}
 
 impl Driver {
     pub(crate) fn on_migration(
@@ -426,30 +319,5 @@ impl Driver {
         if let Some(sibling) = &self.moves.sibling {
             sibling.send(message);
         }
-    }
-}
-
-/// Ends what a message carries that finds its connection gone.
-impl Migration {
-    pub(crate) fn abandon(self) {
-        match self {
-            Self::Adopt(moving) => drop(moving.outward.joint.cut(Cut::Lost)),
-            Self::Arrive { inward, .. } => drop(inward.joint.cut(Cut::Lost)),
-            _ => {}
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_head_says_which_stream_goes_on_and_where() {
-        let id = StreamId::from(VarInt::from_u32(0x1234));
-        let head = Announcement::encode(id, 1 << 40);
-        assert_eq!(head.len(), HEAD_BYTES);
-        assert_eq!(&head[..8], &0x1234_u64.to_be_bytes());
-        assert_eq!(&head[8..], &(1_u64 << 40).to_be_bytes());
     }
 }

@@ -5,11 +5,8 @@ use std::time::Instant;
 
 use quinn_proto::StreamId;
 
-use crate::{
-    channel::Channel,
-    driver::{Driver, Outlet},
-    outward::SPARSE_BYTES,
-};
+use super::{Driver, Outlet};
+use crate::{channel::Channel, socket::SPARSE_BYTES};
 
 /// Trains of packets with bulk data that leave before the loop looks elsewhere.
 const TRAINS_PER_TURN: usize = 4;
