@@ -1,4 +1,4 @@
-//! Handles of connections for control tasks.
+//! Controls an established connection from control tasks.
 //!
 //! Everything but the figures is a message to the connection's loop; figures are published by the
 //! loop whenever it has worked on the connection.

@@ -1,7 +1,7 @@
-//! One connection in its loop: what `quinn-proto` says, what its streams' sockets say, what leaves.
+//! Drives one connection in its loop: QUIC events, its streams and sockets, and what it sends.
 //!
 //! Runs to completion each time the loop drives it. Streams are given only what the congestion
-//! window lets out now, sparse ones first, so that nothing waits inside `quinn-proto`.
+//! window allows now, sparse ones first, so that nothing waits inside `quinn-proto`.
 
 mod deliver;
 mod end;
@@ -23,7 +23,7 @@ use crate::{
     channel::Channel,
     connection,
     datagrams::Datagrams,
-    gate::Gate,
+    gate::CongestionGate,
     handshake::Accepted,
     mailbox::{ConnectionCommand, ConnectionShared, Established, Moving, Sibling},
     settings::Rules,
@@ -34,21 +34,21 @@ use crate::{
 
 /// What bounds a connection.
 pub(crate) struct Limits {
-    pub(crate) gate: Gate,
+    pub(crate) gate: CongestionGate,
     pub(crate) window: ReceiveWindow,
     /// By `Dir`.
     pub(crate) allowances: [Allowance; 2],
 }
 
 /// What a driver works with: its loop's socket, and a buffer for what is sealed.
-pub(crate) struct Outlet<'a> {
+pub(crate) struct SendContext<'a> {
     pub(crate) udp: &'a mut dyn Datagrams,
     pub(crate) buffer: &'a mut Vec<u8>,
     pub(crate) now: Instant,
 }
 
 /// Who waits for the handshake.
-pub(crate) enum Waiting {
+pub(crate) enum HandshakeReply {
     /// Nobody any more.
     Nobody,
     Client(oneshot::Sender<Result<Established, ConnectionError>>),
@@ -58,12 +58,12 @@ pub(crate) enum Waiting {
 /// A connection, its streams and their sockets.
 pub(crate) struct Driver {
     pub(crate) connection: Connection,
-    pub(crate) gate: Gate,
+    pub(crate) gate: CongestionGate,
     window: ReceiveWindow,
     allowances: [Allowance; 2],
     pub(crate) shared: Arc<ConnectionShared>,
     pub(crate) rules: Arc<Rules>,
-    waiting: Waiting,
+    waiting: HandshakeReply,
     incoming: Option<mpsc::UnboundedSender<Stream>>,
     pub(crate) channels: FxHashMap<StreamId, Channel>,
     /// Streams with something to read.
@@ -75,16 +75,16 @@ pub(crate) struct Driver {
     opening: VecDeque<oneshot::Sender<Stream>>,
     /// Tokens of sockets that are closed.
     ended_sockets: Vec<Token>,
-    /// When pacing lets more go.
+    /// When pacing allows more.
     pub(crate) paced_until: Option<Instant>,
     proved: bool,
     pub(crate) lost: bool,
     drained: bool,
 }
 
-/// How a turn ended.
+/// Tells the loop how driving a connection ended.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Turn {
+pub(crate) struct DriveOutcome {
     /// There is more to do at once.
     pub(crate) more: bool,
     /// When to drive again, if nothing happens before.
@@ -100,7 +100,7 @@ impl Driver {
         Limits { gate, window, allowances }: Limits,
         shared: Arc<ConnectionShared>,
         rules: Arc<Rules>,
-        waiting: Waiting,
+        waiting: HandshakeReply,
     ) -> Self {
         Self {
             connection,
@@ -175,26 +175,30 @@ impl Driver {
         self.lose(ConnectionError::LocallyClosed, now);
     }
 
-    /// Drives until there is nothing to do, or enough has been done for one turn.
-    pub(crate) fn drive(&mut self, outlet: &mut Outlet<'_>, registrar: &mut Registrar<'_>) -> Turn {
-        let now = outlet.now;
+    /// Drives until there is nothing to do, or its share of the round is used.
+    pub(crate) fn drive(
+        &mut self,
+        context: &mut SendContext<'_>,
+        registrar: &mut Registrar<'_>,
+    ) -> DriveOutcome {
+        let now = context.now;
         self.poll_events(now);
         self.deliver(now);
         self.adopt(registrar, now);
         self.move_idle_back(now);
         self.adjust_window(now);
-        let mut more = self.send(outlet);
+        let mut more = self.send(context);
         // Timers come after what has arrived was answered: on a path that has just changed, quinn-proto
         // takes it that something is in flight.
         if self.connection.poll_timeout().is_some_and(|deadline| deadline <= now) {
             self.connection.handle_timeout(now);
             self.poll_events(now);
-            more |= self.send(outlet);
+            more |= self.send(context);
         }
         self.poll_events(now);
         more |= !self.arrived.is_empty();
         self.shared.publish(self.connection.remote_address(), self.connection.stats());
-        Turn { more, deadline: self.deadline(now), proved: self.proved, lost: self.lost }
+        DriveOutcome { more, deadline: self.deadline(now), proved: self.proved, lost: self.lost }
     }
 
     /// Whether nothing of it is left.
@@ -230,14 +234,14 @@ impl Driver {
         let proof = (self.rules.inspect)(self.connection.crypto_session());
         let established = Established { shared: Arc::clone(&self.shared), proof, streams };
         self.shared.publish(self.connection.remote_address(), self.connection.stats());
-        match std::mem::replace(&mut self.waiting, Waiting::Nobody) {
+        match std::mem::replace(&mut self.waiting, HandshakeReply::Nobody) {
             // Where nobody waits any more the handle is dropped, which closes the connection.
-            Waiting::Client(reply) => drop(reply.send(Ok(established))),
-            Waiting::Server(accepted) => {
+            HandshakeReply::Client(reply) => drop(reply.send(Ok(established))),
+            HandshakeReply::Server(accepted) => {
                 let connection = connection::Connection::new(established);
                 drop(accepted.send(Accepted::Connection(connection)));
             }
-            Waiting::Nobody => {}
+            HandshakeReply::Nobody => {}
         }
     }
 }

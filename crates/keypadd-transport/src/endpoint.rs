@@ -1,4 +1,4 @@
-//! A UDP address with the loops behind it: connecting, accepting, closing.
+//! Runs the event loops behind a UDP address: connects, accepts and closes.
 
 use std::{
     io,
@@ -18,7 +18,7 @@ use crate::{
     cid::Lane,
     counters::{Counters, LoopMeter},
     datagrams::Datagrams,
-    event_loop::{EventLoop, Parts},
+    event_loop::{EventLoop, LoopSettings},
     handshake::{Accepted, Connecting},
     mailbox::{Command, Mailbox},
     settings::{EndpointSettings, Rules},
@@ -81,7 +81,7 @@ impl Endpoint {
         Ok(this)
     }
 
-    /// An endpoint, and its loops for whoever runs them.
+    /// An endpoint, and its loops for the caller to run.
     pub(crate) fn with_loops<U: Datagrams>(
         settings: EndpointSettings,
         local_addr: SocketAddr,
@@ -99,7 +99,7 @@ impl Endpoint {
         });
         let mut loops = Vec::with_capacity(udp.len());
         for (number, udp) in udp.into_iter().enumerate() {
-            let parts = Parts {
+            let parts = LoopSettings {
                 number: number as u8,
                 config: settings.config.clone(),
                 server: settings.server.clone(),
@@ -176,7 +176,7 @@ impl Endpoint {
         self.send_all(|| Command::SetServerConfig(Arc::clone(&config)));
     }
 
-    /// Refuses whoever comes from now on.
+    /// Refuses new clients from now on.
     pub fn refuse(&self) {
         self.send_all(|| Command::Refuse);
     }
@@ -220,7 +220,7 @@ impl Endpoint {
         self.meter().spun()
     }
 
-    /// The same for whoever must not keep the endpoint.
+    /// The same, without keeping the endpoint open.
     pub fn meter(&self) -> LoopMeter {
         LoopMeter::new(self.loops(), Arc::clone(&self.0.counters))
     }

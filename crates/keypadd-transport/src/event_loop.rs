@@ -1,4 +1,4 @@
-//! The loop: one thread, one UDP socket, its connections, and their sockets.
+//! Runs one thread with one UDP socket, its QUIC connections, and their TCP and unix sockets.
 //!
 //! Each round takes what the system has ready, gives datagrams to their connections, drives those
 //! that have something to do, and sleeps when none has. A panic in one connection ends that
@@ -53,7 +53,7 @@ const EVENTS: usize = 256;
 const SLEEP_MAX: Duration = Duration::from_secs(60);
 
 /// What a loop is made of.
-pub(crate) struct Parts {
+pub(crate) struct LoopSettings {
     pub(crate) number: u8,
     pub(crate) config: EndpointConfig,
     pub(crate) server: Option<ServerConfig>,
@@ -124,7 +124,7 @@ pub(crate) struct EventLoop<U> {
 }
 
 impl<U: Datagrams> EventLoop<U> {
-    pub(crate) fn new(parts: Parts, udp: U, now: Instant) -> io::Result<Self> {
+    pub(crate) fn new(parts: LoopSettings, udp: U, now: Instant) -> io::Result<Self> {
         let poll = Poll::new()?;
         let registry = Arc::new(poll.registry().try_clone()?);
         let waker = mio::Waker::new(&registry, WAKER)?;

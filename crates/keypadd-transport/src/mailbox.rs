@@ -1,4 +1,4 @@
-//! Messages from control tasks to a loop. Sending wakes the loop once, however many are waiting.
+//! Sends messages to a loop, and wakes it once however many wait.
 
 use std::{
     fmt,
@@ -21,12 +21,12 @@ use tokio::sync::{Notify, oneshot, watch};
 use crate::{
     announcement::Continuation,
     cid::Lane,
-    inward::Inward,
-    outward::Outward,
     settings::Proof,
     socket::Socket,
     splice::{Cut, Key},
     stream::{Stream, StreamCommand, StreamCommands},
+    to_socket::ToSocket,
+    to_stream::ToStream,
 };
 
 /// Datagrams from other loops that wait for a loop at most; more are lost, as where a socket's buffer is full.
@@ -42,7 +42,7 @@ pub(crate) enum Command {
         reply: oneshot::Sender<Result<Opened, ConnectError>>,
     },
     SetServerConfig(Arc<ServerConfig>),
-    /// Refuse whoever comes from now on.
+    /// Refuse new clients.
     Refuse,
     CloseAll {
         code: VarInt,
@@ -105,7 +105,7 @@ pub(crate) enum Migration {
     /// The peer goes on with stream `origin` from `offset` on at the sibling's stream `at`.
     Continue { origin: StreamId, continuation: Continuation },
     /// Everything before stream `at` has been delivered.
-    Arrive { at: StreamId, inward: Box<Inward>, socket: Socket },
+    Arrive { at: StreamId, to_socket: Box<ToSocket>, socket: Socket },
     /// There is nothing that stream `at` could continue.
     Refuse { at: StreamId },
     /// A splice was cut whose other direction may be here.
@@ -114,7 +114,7 @@ pub(crate) enum Migration {
 
 /// A direction on its way.
 pub(crate) struct Moving {
-    pub(crate) outward: Outward,
+    pub(crate) to_stream: ToStream,
     pub(crate) socket: Socket,
     pub(crate) origin: StreamId,
     pub(crate) offset: u64,
@@ -124,8 +124,8 @@ pub(crate) struct Moving {
 impl Migration {
     pub(crate) fn abandon(self) {
         match self {
-            Self::Adopt(moving) => drop(moving.outward.joint.cut(Cut::Lost)),
-            Self::Arrive { inward, .. } => drop(inward.joint.cut(Cut::Lost)),
+            Self::Adopt(moving) => drop(moving.to_stream.state.cut(Cut::Lost)),
+            Self::Arrive { to_socket, .. } => drop(to_socket.state.cut(Cut::Lost)),
             _ => {}
         }
     }
@@ -238,14 +238,14 @@ pub(crate) struct Established {
 
 /// How far an attempt to connect has come.
 pub(crate) struct Opened {
-    pub(crate) attempt: Attempt,
+    pub(crate) attempt: PendingConnection,
     pub(crate) established: oneshot::Receiver<Result<Established, ConnectionError>>,
 }
 
 /// An attempt that is closed when it is dropped before it has become a connection.
-pub(crate) struct Attempt(pub(crate) Option<Arc<ConnectionShared>>);
+pub(crate) struct PendingConnection(pub(crate) Option<Arc<ConnectionShared>>);
 
-impl Drop for Attempt {
+impl Drop for PendingConnection {
     fn drop(&mut self) {
         if let Some(shared) = self.0.take() {
             shared.close(VarInt::from_u32(0), Bytes::new());
@@ -255,10 +255,10 @@ impl Drop for Attempt {
 
 /// Where commands for a loop go; clones share it.
 #[derive(Clone, Debug)]
-pub(crate) struct Mailbox(Arc<Shared>);
+pub(crate) struct Mailbox(Arc<MailboxState>);
 
 #[derive(Debug)]
-struct Shared {
+struct MailboxState {
     commands: mpsc::Sender<Command>,
     waker: mio::Waker,
     /// Whether the loop has been woken and has not looked yet.
@@ -277,7 +277,8 @@ impl Mailbox {
     pub(crate) fn new(waker: mio::Waker) -> (Self, Inbox) {
         let (sender, commands) = mpsc::channel();
         let woken = AtomicBool::new(false);
-        let shared = Shared { commands: sender, waker, woken, datagrams: AtomicUsize::new(0) };
+        let shared =
+            MailboxState { commands: sender, waker, woken, datagrams: AtomicUsize::new(0) };
         let mailbox = Self(Arc::new(shared));
         (mailbox.clone(), Inbox { commands, mailbox })
     }

@@ -1,4 +1,4 @@
-//! The sockets that streams are spliced to: non-blocking reads and writes, and how each ends.
+//! Reads, writes and closes the non-blocking sockets that streams are spliced to.
 //!
 //! TCP ends in order (FIN) or by a reset (RST). A unix socket has no reset: its reader sees an end
 //! as after a last byte. Until [`Socket::close_cleanly`], whatever drops a TCP socket resets it, so

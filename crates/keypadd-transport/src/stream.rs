@@ -1,5 +1,4 @@
-//! Handles of streams for control tasks: headers and control frames are read and written here,
-//! until the stream is spliced to a socket and goes on inside its loop.
+//! Gives control tasks a stream to read and write, until it is spliced to a socket.
 //!
 //! What the peer sends meanwhile is held up to [`HELD_BYTES`] and stays in the stream's flow-control
 //! window beyond that, so a stream that nobody reads costs a bounded amount of memory.

@@ -1,4 +1,4 @@
-//! The receive window of a connection, which grows while sockets take less than arrives.
+//! Grows the receive window of a connection while sockets take less than arrives.
 //!
 //! In QUIC all streams share their connection's window, and what a slow socket leaves unread stays part
 //! of it (RFC 9000 4.1): enough of them would stop every other stream. So the window grows by as much as

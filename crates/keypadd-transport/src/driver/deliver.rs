@@ -3,30 +3,30 @@
 use std::time::Instant;
 
 use super::Driver;
-use crate::{channel::Channel, inward::Delivered, splice::Cut};
+use crate::{channel::Channel, splice::Cut, to_socket::Delivered};
 
 impl Driver {
-    /// Gives what has arrived to whoever it is for.
+    /// Gives what has arrived to sockets and readers.
     pub(super) fn deliver(&mut self, now: Instant) {
         let mut arrived = std::mem::take(&mut self.arrived);
         for id in arrived.drain(..) {
             match self.channels.get_mut(&id) {
                 Some(Channel::Held(held)) => held.receive(self.connection.recv_stream(id)),
                 Some(Channel::Spliced(spliced)) => {
-                    let Some(inward) = &mut spliced.inward else { continue };
-                    let before = inward.offset;
-                    let delivered = inward.deliver(self.connection.recv_stream(id), now);
-                    if let Some(window) = self.window.read(inward.offset - before) {
+                    let Some(to_socket) = &mut spliced.to_socket else { continue };
+                    let before = to_socket.offset;
+                    let delivered = to_socket.deliver(self.connection.recv_stream(id), now);
+                    if let Some(window) = self.window.read(to_socket.offset - before) {
                         // Only a window that grows is announced.
                         self.connection.set_receive_window((window - 1).into());
                         self.connection.set_receive_window(window.into());
                     }
                     match delivered {
-                        Ok(Delivered::Partly) if inward.is_blocked() => self.window.blocked(now),
+                        Ok(Delivered::Partly) if to_socket.is_blocked() => self.window.blocked(now),
                         Ok(Delivered::Partly) => {}
                         Ok(Delivered::UpToMove) => self.move_in(id),
                         Ok(Delivered::Whole) => {
-                            spliced.inward = None;
+                            spliced.to_socket = None;
                             self.retire(id);
                         }
                         Err(cut) => self.cut(id, cut),
@@ -56,7 +56,7 @@ impl Driver {
         let Some(since) = self.window.is_due(now) else { return };
         let slow = |channel: &&Channel| match channel {
             Channel::Spliced(spliced) => {
-                spliced.inward.as_ref().is_some_and(|inward| inward.was_blocked(since))
+                spliced.to_socket.as_ref().is_some_and(|to_socket| to_socket.was_blocked(since))
             }
             _ => false,
         };

@@ -4,14 +4,14 @@ use std::time::Instant;
 
 use quinn_proto::{ConnectionError, Dir, StreamId, VarInt};
 
-use super::{Driver, Waiting};
+use super::{Driver, HandshakeReply};
 use crate::{
     channel::Channel,
     handshake::{Accepted, HandshakeFailed},
     mailbox::Migration,
-    outward::Outward,
     splice::Cut,
     stream::{ReadError, Stopped},
+    to_stream::ToStream,
 };
 
 impl Driver {
@@ -25,8 +25,8 @@ impl Driver {
     /// Cuts a splice short: the stream and the socket are reset, and so is what has moved.
     pub(crate) fn cut(&mut self, id: StreamId, cut: Cut) {
         let Some(Channel::Spliced(spliced)) = self.channels.get(&id) else { return };
-        let elsewhere = spliced.outward.is_none() || spliced.inward.is_none();
-        spliced.joint.cut(cut);
+        let elsewhere = spliced.to_stream.is_none() || spliced.to_socket.is_none();
+        spliced.state.cut(cut);
         self.reset(id, self.rules.cut_code);
         self.remove_spliced(id);
         if elsewhere {
@@ -39,7 +39,7 @@ impl Driver {
     pub(crate) fn remove_spliced(&mut self, id: StreamId) {
         if let Some(Channel::Spliced(spliced)) = self.channels.remove(&id) {
             self.ended_sockets.push(spliced.token);
-            if spliced.outward.is_some_and(|outward| outward.moving) {
+            if spliced.to_stream.is_some_and(|to_stream| to_stream.moving) {
                 self.forget_move(id);
             }
         }
@@ -65,14 +65,14 @@ impl Driver {
         self.shared.ended(reason.clone());
         self.opening.clear();
         self.incoming = None;
-        match std::mem::replace(&mut self.waiting, Waiting::Nobody) {
-            Waiting::Client(reply) => drop(reply.send(Err(reason.clone()))),
-            Waiting::Server(accepted) => {
+        match std::mem::replace(&mut self.waiting, HandshakeReply::Nobody) {
+            HandshakeReply::Client(reply) => drop(reply.send(Err(reason.clone()))),
+            HandshakeReply::Server(accepted) => {
                 let remote = self.connection.remote_address();
                 let failed = HandshakeFailed { remote, error: reason.clone() };
                 drop(accepted.send(Accepted::Failed(failed)));
             }
-            Waiting::Nobody => {}
+            HandshakeReply::Nobody => {}
         }
         self.end_moves();
         let ids: Vec<_> = self.channels.keys().copied().collect();
@@ -85,15 +85,15 @@ impl Driver {
                     self.channels.remove(&id);
                 }
                 Some(Channel::Spliced(spliced)) => {
-                    if goodbye && spliced.outward.as_mut().is_some_and(Outward::acknowledged) {
-                        spliced.outward = None;
+                    if goodbye && spliced.to_stream.as_mut().is_some_and(ToStream::acknowledged) {
+                        spliced.to_stream = None;
                     }
-                    if spliced.outward.is_some() || spliced.moved_out {
+                    if spliced.to_stream.is_some() || spliced.moved_out {
                         self.cut(id, Cut::Lost);
                         continue;
                     }
-                    if let Some(inward) = &mut spliced.inward {
-                        inward.connection_lost(now);
+                    if let Some(to_socket) = &mut spliced.to_socket {
+                        to_socket.connection_lost(now);
                         self.arrived.push(id);
                     }
                     self.retire(id);
@@ -109,7 +109,9 @@ impl Driver {
     /// Ends at once, with nothing said to the peer: a fault, or the loop ends.
     pub(crate) fn abandon(mut self, reason: ConnectionError) {
         self.shared.ended(reason.clone());
-        if let Waiting::Client(reply) = std::mem::replace(&mut self.waiting, Waiting::Nobody) {
+        if let HandshakeReply::Client(reply) =
+            std::mem::replace(&mut self.waiting, HandshakeReply::Nobody)
+        {
             let _ = reply.send(Err(reason.clone()));
         }
         self.end_moves();
@@ -119,7 +121,7 @@ impl Driver {
                     held.hold.fail(ReadError::Lost(reason.clone()));
                     held.hold.stop(Stopped::Lost);
                 }
-                Channel::Spliced(spliced) => drop(spliced.joint.cut(Cut::Lost)),
+                Channel::Spliced(spliced) => drop(spliced.state.cut(Cut::Lost)),
                 Channel::Announced(_) | Channel::Awaiting => {}
             }
         }

@@ -27,11 +27,11 @@ use super::Driver;
 use crate::{
     announcement::{Announcement, Continuation, HEAD_BYTES},
     channel::{Channel, Spliced},
-    inward::Inward,
     mailbox::{Migration, Moving, Sibling},
-    outward::Outward,
     socket::Socket,
     splice::{Cut, Registered, Registrar},
+    to_socket::ToSocket,
+    to_stream::ToStream,
 };
 
 /// The code that stops a stream which goes on at the sibling connection ("move").
@@ -60,7 +60,9 @@ impl Driver {
             Migration::Continue { origin, continuation } => {
                 self.continue_at(origin, continuation);
             }
-            Migration::Arrive { at, inward, socket } => self.arrive(at, *inward, socket, registrar),
+            Migration::Arrive { at, to_socket, socket } => {
+                self.arrive(at, *to_socket, socket, registrar)
+            }
             Migration::Refuse { at } => {
                 self.channels.remove(&at);
                 self.reset(at, self.rules.cut_code);
@@ -76,7 +78,7 @@ impl Driver {
         (self.moves.sibling, self.moves.is_bulk) = (Some(sibling), bulk);
     }
 
-    /// Moves the outward direction of a stream to the bulk connection if it has become bulk, or asks
+    /// Moves a direction to a stream to the bulk connection if it has become bulk, or asks
     /// for such a connection.
     pub(crate) fn move_if_bulk(&mut self, id: StreamId) {
         if self.moves.is_bulk {
@@ -84,7 +86,7 @@ impl Driver {
         }
         let Some(Channel::Spliced(spliced)) = self.channels.get(&id) else { return };
         let rtt = self.connection.rtt();
-        if !spliced.outward.as_ref().is_some_and(|outward| outward.wants_bulk(rtt)) {
+        if !spliced.to_stream.as_ref().is_some_and(|to_stream| to_stream.wants_bulk(rtt)) {
             return;
         }
         match self.moves.sibling {
@@ -103,10 +105,10 @@ impl Driver {
         let mut idle = Vec::new();
         for (id, channel) in &self.channels {
             if let Channel::Spliced(spliced) = channel
-                && let Some(outward) = &spliced.outward
+                && let Some(to_stream) = &spliced.to_stream
             {
                 self.moves.idle_check = Some(now + IDLE_CHECK);
-                if outward.is_idle_since(since) {
+                if to_stream.is_idle_since(since) {
                     idle.push(*id);
                 }
             }
@@ -118,46 +120,47 @@ impl Driver {
 
     fn move_out(&mut self, id: StreamId) {
         let Some(Channel::Spliced(spliced)) = self.channels.get_mut(&id) else { return };
-        let (Some(sibling), Some(outward)) = (&self.moves.sibling, spliced.outward.take()) else {
+        let (Some(sibling), Some(to_stream)) = (&self.moves.sibling, spliced.to_stream.take())
+        else {
             return;
         };
-        match outward.registered.socket.try_clone() {
+        match to_stream.registered.socket.try_clone() {
             Ok(socket) => {
                 spliced.moved_out = true;
                 // The other loop hears of what is to be read.
-                if let Some(inward) = &spliced.inward {
-                    inward.registered.set_interest(Interest::WRITABLE);
+                if let Some(to_socket) = &spliced.to_socket {
+                    to_socket.registered.set_interest(Interest::WRITABLE);
                 }
-                let offset = outward.offset;
-                let moving = Moving { outward, socket, origin: id, offset };
+                let offset = to_stream.offset;
+                let moving = Moving { to_stream, socket, origin: id, offset };
                 sibling.send(Migration::Adopt(Box::new(moving)));
             }
             Err(error) => {
                 debug!(%error, "a stream stays where it is");
-                spliced.outward = Some(outward);
+                spliced.to_stream = Some(to_stream);
             }
         }
     }
 
     /// Carries on the directions that the sibling has given away, as many as the peer allows.
     pub(crate) fn adopt(&mut self, registrar: &mut Registrar<'_>, now: Instant) {
-        self.moves.waiting.retain(|moving| !moving.outward.joint.is_cut());
+        self.moves.waiting.retain(|moving| !moving.to_stream.state.is_cut());
         while !self.lost && !self.moves.waiting.is_empty() {
             let Some(id) = self.connection.streams().open(Dir::Uni) else { return };
             let Some(moving) = self.moves.waiting.pop_front() else { return };
-            let Moving { mut outward, socket, origin, offset } = moving;
+            let Moving { mut to_stream, socket, origin, offset } = moving;
             match registrar.register(id, socket, Interest::READABLE) {
                 Ok(registered) => {
-                    outward.move_to(registered, Announcement::encode(origin, offset), now);
+                    to_stream.move_to(registered, Announcement::encode(origin, offset), now);
                     self.moves.following.push((origin, id));
-                    self.insert_half(id, Some(outward), None);
+                    self.insert_half(id, Some(to_stream), None);
                     self.enqueue(id);
                     if self.moves.is_bulk && self.moves.idle_check.is_none() {
                         self.moves.idle_check = Some(now + IDLE);
                     }
                 }
                 Err(error) => {
-                    outward.joint.cut(error.into());
+                    to_stream.state.cut(error.into());
                     self.reset(id, self.rules.cut_code);
                     self.tell(Migration::Sweep);
                 }
@@ -165,15 +168,21 @@ impl Driver {
         }
     }
 
-    fn insert_half(&mut self, id: StreamId, outward: Option<Outward>, inward: Option<Inward>) {
-        let of = outward.as_ref().map(|half| (&half.joint, &half.registered));
-        let Some((joint, registered)) =
-            of.or_else(|| inward.as_ref().map(|half| (&half.joint, &half.registered)))
+    fn insert_half(
+        &mut self,
+        id: StreamId,
+        to_stream: Option<ToStream>,
+        to_socket: Option<ToSocket>,
+    ) {
+        let of = to_stream.as_ref().map(|half| (&half.state, &half.registered));
+        let Some((state, registered)) =
+            of.or_else(|| to_socket.as_ref().map(|half| (&half.state, &half.registered)))
         else {
             return;
         };
-        let (joint, token) = (Arc::clone(joint), registered.token);
-        let spliced = Spliced { joint, token, outward, inward, moved_out: false, moves_to: None };
+        let (state, token) = (Arc::clone(state), registered.token);
+        let spliced =
+            Spliced { state, token, to_stream, to_socket, moved_out: false, moves_to: None };
         self.channels.insert(id, Channel::Spliced(Box::new(spliced)));
     }
 
@@ -196,9 +205,9 @@ impl Driver {
         let Some(index) = following.iter().position(|(from, _)| *from == origin) else { return };
         let (_, id) = following.swap_remove(index);
         if let Some(Channel::Spliced(spliced)) = self.channels.get_mut(&id)
-            && let Some(outward) = &mut spliced.outward
+            && let Some(to_stream) = &mut spliced.to_stream
         {
-            outward.moving = false;
+            to_stream.moving = false;
             self.enqueue(id);
         }
     }
@@ -229,8 +238,8 @@ impl Driver {
                 held.continuation = Some(continuation);
             }
             Some(Channel::Spliced(spliced)) => {
-                let inward = spliced.inward.as_mut();
-                if inward.is_some_and(|inward| inward.set_moves_at(continuation.offset)) {
+                let to_socket = spliced.to_socket.as_mut();
+                if to_socket.is_some_and(|to_socket| to_socket.set_moves_at(continuation.offset)) {
                     spliced.moves_to = Some(continuation.at);
                     self.arrived.push(origin);
                 } else {
@@ -242,18 +251,19 @@ impl Driver {
         }
     }
 
-    /// The socket has taken all of a stream that goes on elsewhere.
+    /// The socket has taken all of a stream that has moved.
     pub(crate) fn move_in(&mut self, id: StreamId) {
         let Some(Channel::Spliced(spliced)) = self.channels.get_mut(&id) else { return };
-        let (Some(inward), Some(at)) = (spliced.inward.take(), spliced.moves_to.take()) else {
+        let (Some(to_socket), Some(at)) = (spliced.to_socket.take(), spliced.moves_to.take())
+        else {
             return;
         };
-        match inward.registered.socket.try_clone() {
+        match to_socket.registered.socket.try_clone() {
             Ok(socket) => {
-                if let Some(outward) = &spliced.outward {
-                    outward.registered.set_interest(Interest::READABLE);
+                if let Some(to_stream) = &spliced.to_stream {
+                    to_stream.registered.set_interest(Interest::READABLE);
                 }
-                self.tell(Migration::Arrive { at, inward: Box::new(inward), socket });
+                self.tell(Migration::Arrive { at, to_socket: Box::new(to_socket), socket });
                 let _ = self.connection.recv_stream(id).stop(MOVED);
                 self.retire(id);
             }
@@ -267,7 +277,7 @@ impl Driver {
     fn arrive(
         &mut self,
         at: StreamId,
-        mut inward: Inward,
+        mut to_socket: ToSocket,
         socket: Socket,
         registrar: &mut Registrar<'_>,
     ) {
@@ -278,12 +288,12 @@ impl Driver {
         };
         match registered {
             Ok(registered) => {
-                inward.move_to(registered, HEAD_BYTES as u64);
-                self.insert_half(at, None, Some(inward));
+                to_socket.move_to(registered, HEAD_BYTES as u64);
+                self.insert_half(at, None, Some(to_socket));
                 self.arrived.push(at);
             }
             Err(cut) => {
-                inward.joint.cut(cut);
+                to_socket.state.cut(cut);
                 self.channels.remove(&at);
                 self.reset(at, self.rules.cut_code);
                 self.tell(Migration::Sweep);
@@ -293,7 +303,7 @@ impl Driver {
 
     /// Ends the streams of splices that were cut.
     pub(crate) fn sweep(&mut self) {
-        let is_cut = |channel: &Channel| matches!(channel, Channel::Spliced(spliced) if spliced.joint.is_cut());
+        let is_cut = |channel: &Channel| matches!(channel, Channel::Spliced(spliced) if spliced.state.is_cut());
         let cut = self.channels.iter().filter(|(_, channel)| is_cut(channel));
         let ids: Vec<_> = cut.map(|(id, _)| *id).collect();
         for id in ids {
@@ -310,7 +320,7 @@ impl Driver {
     /// Ends every move that is under way: the connection is gone.
     pub(crate) fn end_moves(&mut self) {
         for moving in self.moves.waiting.drain(..) {
-            moving.outward.joint.cut(Cut::Lost);
+            moving.to_stream.state.cut(Cut::Lost);
         }
         self.moves.idle_check = None;
     }

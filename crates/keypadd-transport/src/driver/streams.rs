@@ -9,11 +9,11 @@ use super::Driver;
 use crate::{
     announcement::Announcement,
     channel::{Channel, Held, Spliced},
-    inward::Inward,
-    outward::Outward,
     socket::Socket,
-    splice::{Cut, Delivery, Joint, Registrar, Reply},
+    splice::{Cut, Delivery, Registrar, Reply, SpliceState},
     stream::{Hold, Stopped, Stream, StreamCommand, WriteError},
+    to_socket::ToSocket,
+    to_stream::ToStream,
 };
 
 impl Driver {
@@ -21,16 +21,16 @@ impl Driver {
     pub(crate) fn on_socket(&mut self, id: StreamId, event: &mio::event::Event) {
         let Some(Channel::Spliced(spliced)) = self.channels.get_mut(&id) else { return };
         let mut error = None;
-        if let Some(inward) = &mut spliced.inward {
-            inward.on_ready(event);
-            if inward.waits_to_write() {
+        if let Some(to_socket) = &mut spliced.to_socket {
+            to_socket.on_ready(event);
+            if to_socket.waits_to_write() {
                 self.arrived.push(id);
             }
-            error = event.is_error().then(|| inward.registered.socket.take_error()).flatten();
+            error = event.is_error().then(|| to_socket.registered.socket.take_error()).flatten();
         }
-        if let Some(outward) = &mut spliced.outward {
-            outward.on_ready(event);
-            let taken = || outward.registered.socket.take_error();
+        if let Some(to_stream) = &mut spliced.to_stream {
+            to_stream.on_ready(event);
+            let taken = || to_stream.registered.socket.take_error();
             error = error.or_else(|| event.is_error().then(taken).flatten());
         }
         match error {
@@ -83,17 +83,18 @@ impl Driver {
             ready.and_then(|received| Ok((received, registrar.register(id, socket, interest)?)));
         match registered {
             Ok((received, registered)) => {
-                let joint = Joint::new(delivery, reply);
-                let mut inward =
-                    Inward::new(Arc::clone(&joint), Arc::clone(&registered), received, held.read);
+                let state = SpliceState::new(delivery, reply);
+                let mut to_socket =
+                    ToSocket::new(Arc::clone(&state), Arc::clone(&registered), received, held.read);
                 let moves_to = held
                     .continuation
-                    .filter(|continuation| inward.set_moves_at(continuation.offset))
+                    .filter(|continuation| to_socket.set_moves_at(continuation.offset))
                     .map(|continuation| continuation.at);
                 let token = registered.token;
-                let outward = Outward::new(Arc::clone(&joint), registered, held.written, now);
-                let (outward, inward) = (Some(outward), Some(inward));
-                let spliced = Spliced { joint, token, outward, inward, moved_out: false, moves_to };
+                let to_stream = ToStream::new(Arc::clone(&state), registered, held.written, now);
+                let (to_stream, to_socket) = (Some(to_stream), Some(to_socket));
+                let spliced =
+                    Spliced { state, token, to_stream, to_socket, moved_out: false, moves_to };
                 self.channels.insert(id, Channel::Spliced(Box::new(spliced)));
                 self.enqueue(id);
                 self.arrived.push(id);
@@ -117,8 +118,8 @@ impl Driver {
             StreamEvent::Writable { id } => match self.channels.get_mut(&id) {
                 Some(Channel::Held(held)) => held.send(self.connection.send_stream(id)),
                 Some(Channel::Spliced(spliced)) => {
-                    if let Some(outward) = &mut spliced.outward {
-                        outward.unblock();
+                    if let Some(to_stream) = &mut spliced.to_stream {
+                        to_stream.unblock();
                         self.enqueue(id);
                     }
                 }
@@ -126,9 +127,9 @@ impl Driver {
             },
             StreamEvent::Finished { id } => {
                 if let Some(Channel::Spliced(spliced)) = self.channels.get_mut(&id)
-                    && spliced.outward.as_mut().is_some_and(Outward::acknowledged)
+                    && spliced.to_stream.as_mut().is_some_and(ToStream::acknowledged)
                 {
-                    spliced.outward = None;
+                    spliced.to_stream = None;
                     self.retire(id);
                 }
             }

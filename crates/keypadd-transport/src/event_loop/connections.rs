@@ -16,7 +16,7 @@ use crate::{
     admission::Refusal,
     cid::Lane,
     datagrams::Datagrams,
-    driver::{Driver, Limits, Outlet, Waiting},
+    driver::{Driver, HandshakeReply, Limits, SendContext},
     mailbox::ConnectionShared,
     splice::{Key, Registrar},
 };
@@ -27,7 +27,7 @@ impl<U: Datagrams> EventLoop<U> {
         handle: ConnectionHandle,
         connection: quinn_proto::Connection,
         (limits, lane): (Limits, Lane),
-        waiting: Waiting,
+        waiting: HandshakeReply,
         remote: SocketAddr,
     ) -> Arc<ConnectionShared> {
         let key = Key { handle: handle.0, serial: self.next_serial };
@@ -84,8 +84,8 @@ impl<U: Datagrams> EventLoop<U> {
         let Self { registry, sockets, next_token, slots, udp, send_buffer, .. } = self;
         let Some(slot) = slots.get_mut(&key) else { return };
         let mut registrar = Registrar { key, registry, sockets, next_token };
-        let mut outlet = Outlet { udp, buffer: send_buffer, now };
-        let mut turn = slot.driver.drive(&mut outlet, &mut registrar);
+        let mut context = SendContext { udp, buffer: send_buffer, now };
+        let mut outcome = slot.driver.drive(&mut context, &mut registrar);
         // Answers of the endpoint may be more to send.
         let mut answered = false;
         while let Some(event) = slot.driver.endpoint_event() {
@@ -98,15 +98,15 @@ impl<U: Datagrams> EventLoop<U> {
                 answered = true;
             }
         }
-        turn.more |= answered;
+        outcome.more |= answered;
         for token in slot.driver.ended_sockets() {
             self.sockets.remove(&token);
         }
         let over = slot.driver.is_over();
-        if turn.lost && !turn.proved {
+        if outcome.lost && !outcome.proved {
             self.handshakes.remove(key, false);
         }
-        if turn.proved && self.handshakes.remove(key, true) {
+        if outcome.proved && self.handshakes.remove(key, true) {
             slot.counted = true;
             self.counters.proved(slot.lane);
         }
@@ -116,10 +116,10 @@ impl<U: Datagrams> EventLoop<U> {
             }
             return;
         }
-        if turn.more || self.udp.is_full() {
+        if outcome.more || self.udp.is_full() {
             self.mark(key);
         }
-        if let Some(at) = turn.deadline {
+        if let Some(at) = outcome.deadline {
             self.set_timer(key, at);
         }
     }

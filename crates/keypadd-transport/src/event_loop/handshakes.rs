@@ -14,10 +14,10 @@ use crate::{
     allowance::Allowance,
     cid::Lane,
     datagrams::Datagrams,
-    driver::{Limits, Waiting},
-    gate::Gate,
+    driver::{HandshakeReply, Limits},
+    gate::CongestionGate,
     handshake::Accepted,
-    mailbox::{Attempt, Opened},
+    mailbox::{Opened, PendingConnection},
     route,
     settings::Streams,
     splice::Key,
@@ -37,7 +37,8 @@ impl<U: Datagrams> EventLoop<U> {
         lane: Lane,
         now: Instant,
     ) -> (Limits, Arc<TransportConfig>) {
-        let (gate, factory) = Gate::new(Arc::clone(&self.congestion), self.flight_max, now);
+        let (gate, factory) =
+            CongestionGate::new(Arc::clone(&self.congestion), self.flight_max, now);
         let windows = self.windows[lane as usize];
         let Streams { bidirectional, unidirectional } = self.streams;
         // By `Dir`.
@@ -66,9 +67,9 @@ impl<U: Datagrams> EventLoop<U> {
         match self.endpoint.connect(now, config, address, server_name) {
             Ok((handle, connection)) => {
                 let (established, wait) = oneshot::channel();
-                let waiting = Waiting::Client(established);
+                let waiting = HandshakeReply::Client(established);
                 let shared = self.add(handle, connection, (limits, lane), waiting, address);
-                let attempt = Attempt(Some(shared));
+                let attempt = PendingConnection(Some(shared));
                 // Where nobody waits the attempt is dropped, which closes it.
                 let _ = reply.send(Ok(Opened { attempt, established: wait }));
             }
@@ -119,7 +120,7 @@ impl<U: Datagrams> EventLoop<U> {
             self.endpoint.accept(incoming, now, &mut self.send_buffer, Some(Arc::new(config)));
         match accepted {
             Ok((handle, connection)) => {
-                let waiting = Waiting::Server(self.accepted.clone());
+                let waiting = HandshakeReply::Server(self.accepted.clone());
                 let shared = self.add(handle, connection, (limits, lane), waiting, remote);
                 self.handshakes.add(shared.key, remote, now);
             }
@@ -137,7 +138,7 @@ impl<U: Datagrams> EventLoop<U> {
         let _ = self.accepted.send(Accepted::Refused(remote, refusal));
     }
 
-    /// Forgets a handshake that has proved nothing, with nothing said to whoever it was.
+    /// Forgets a handshake that has proved nothing, without an answer.
     pub(super) fn give_up(&mut self, key: Key, refusal: Refusal) {
         self.handshakes.remove(key, false);
         if let Some(slot) = self.slots.get(&key) {
