@@ -5,85 +5,25 @@
 //! byte crosses TCP, QUIC and TCP again; an echo does so twice. Echoes run with polling off, at its
 //! default and at a whole core: the difference is what waking a thread costs.
 
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
+
+#[path = "../crates/keypadd-transport/tests/pair/mod.rs"]
+mod pair;
+
 use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
-use std::sync::Arc;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::thread;
 use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use keypadd_keystream::{CipherEngine, Suite};
-use keypadd_provider::{
-    AllowList, CryptoSettings, KeyExchange, Meters, PoolSwitch, PrivateKey, PublicKey,
-    client_config, server_config,
-};
-use keypadd_transport::{
-    Accepted, ClientConfig, Connection, Delivery, Egress, Endpoint, EndpointConfig,
-    EndpointSettings, Lane, ServerConfig, SpinShare, Streams, TransportConfig, VarInt, Windows,
-    congestion::CubicConfig,
-};
-use tokio::runtime::Runtime;
+use keypadd_transport::{Connection, Delivery, SpinShare};
+use pair::Pair;
 
 /// A keystroke and what belongs to it.
 const ECHO_BYTES: usize = 128;
 
 /// A transfer; its receiver answers with one byte.
 const BULK_BYTES: usize = 16 << 20;
-
-/// Of a stream and of a connection, as a tunnel has them.
-const WINDOWS: Windows =
-    Windows { stream: 2 << 20, connection: 64 << 20, connection_max: 64 << 20 };
-const SEND_WINDOW_BYTES: u32 = 16 << 20;
-
-const NO_ERROR: VarInt = VarInt::from_u32(0);
-
-#[derive(Debug)]
-struct Anybody;
-
-impl AllowList for Anybody {
-    fn allows(&self, _: &PublicKey) -> bool {
-        true
-    }
-}
-
-#[derive(Debug)]
-struct Unrestricted;
-
-impl Egress for Unrestricted {
-    fn may_send(&self) -> bool {
-        true
-    }
-}
-
-/// An endpoint of one loop on loopback.
-fn endpoint(server: Option<ServerConfig>, spin: SpinShare) -> Endpoint {
-    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a UDP port");
-    let transport = |_| {
-        let mut transport = TransportConfig::default();
-        transport.send_window(2 * u64::from(SEND_WINDOW_BYTES));
-        transport
-    };
-    let endpoint = Endpoint::start(EndpointSettings {
-        sockets: vec![socket],
-        config: EndpointConfig::default(),
-        server,
-        transport: Arc::new(transport),
-        streams: Streams { bidirectional: 1, unidirectional: 1 },
-        sparse_windows: WINDOWS,
-        bulk_windows: WINDOWS,
-        growth: 0,
-        congestion: Arc::new(CubicConfig::default()),
-        flight_max: SEND_WINDOW_BYTES.into(),
-        connections_max: 1,
-        egress: Arc::new(Unrestricted),
-        inspect: Arc::new(|_| None),
-        cut_code: NO_ERROR,
-        drop_code: NO_ERROR,
-        goodbye_code: None,
-        spin,
-    });
-    endpoint.expect("an endpoint")
-}
 
 /// Two connected TCP sockets, without Nagle's algorithm.
 fn tcp_pair() -> [TcpStream; 2] {
@@ -103,53 +43,26 @@ struct Tunnel {
     /// A program's end at the near side.
     near: TcpStream,
     _connections: [Connection; 2],
-    _endpoints: [Endpoint; 2],
-    _control: Runtime,
+    _pair: Pair,
 }
 
 impl Tunnel {
     /// At the far side `program` has the other end.
     fn new(spin: SpinShare, program: fn(TcpStream) -> io::Result<()>) -> Self {
-        let control = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build();
-        let control = control.expect("a runtime");
-        let key = || Arc::new(PrivateKey::generate().expect("randomness"));
-        let keys = [key(), key()];
-        let [connecting, accepting] = keys.each_ref().map(|key| CryptoSettings {
-            key: Arc::clone(key),
-            suites: vec![Suite::default().protection()],
-            kex: vec![KeyExchange::X25519.into()],
-            pool: PoolSwitch::default(),
-            cipher_engine: CipherEngine::default(),
-            meters: Arc::new(Meters::default()),
-        });
-        let accepting = server_config(&accepting, Arc::new(Anybody)).expect("a server");
-        let connecting = client_config(&connecting, keys[1].public()).expect("a client");
-        let listening = endpoint(Some(ServerConfig::with_crypto(accepting)), spin);
-        let client = endpoint(None, spin);
-        let address = listening.local_addr();
-        let connect =
-            client.connect(ClientConfig::new(connecting), address, "keypadd", Lane::Sparse);
-        let accept = async {
-            match listening.accept().await {
-                Some(Accepted::Connection(connection)) => connection,
-                other => panic!("{other:?}"),
-            }
-        };
-        let (connected, accepted) = control.block_on(async { tokio::join!(connect, accept) });
-        let connections = [connected.expect("connected"), accepted];
+        let pair = Pair::new(spin);
+        let connections = pair.connect();
 
         let [mut near, near_spliced] = tcp_pair();
         let [far, far_spliced] = tcp_pair();
         thread::spawn(move || program(far));
-        let opened = control.block_on(connections[0].open_bi()).expect("a stream");
-        control.spawn(opened.splice(near_spliced.into(), Delivery::Unbounded));
+        let opened = pair.control.block_on(connections[0].open_bi()).expect("a stream");
+        pair.control.spawn(opened.splice(near_spliced.into(), Delivery::Unbounded));
         // The first byte shows the stream to the other end.
         near.write_all(&[0]).expect("a first byte");
-        let taken = control.block_on(connections[1].accept_bi()).expect("the stream");
-        control.spawn(taken.splice(far_spliced.into(), Delivery::Unbounded));
+        let taken = pair.control.block_on(connections[1].accept_bi()).expect("the stream");
+        pair.control.spawn(taken.splice(far_spliced.into(), Delivery::Unbounded));
         near.read_exact(&mut [0]).expect("its answer");
-        let _endpoints = [client, listening];
-        Self { near, _connections: connections, _endpoints, _control: control }
+        Self { near, _connections: connections, _pair: pair }
     }
 }
 

@@ -10,6 +10,7 @@ use keypadd_keystream::{CipherEngine, MeasureSuite};
 use keypadd_provider::{
     CryptoSettings, KeyExchange, Meters, PoolSwitch, PrivateKey, client_config,
 };
+use keypadd_traffic::Exchange;
 use keypadd_tunnel::wire::Instance;
 use keypadd_tunnel::{
     AuthError, BenchForward, Bind, Bound, Client, ClientError, ClientSettings, Forward,

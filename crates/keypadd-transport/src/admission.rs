@@ -1,4 +1,4 @@
-//! Which strangers may shake hands, so that those who stall keep nobody out.
+//! Limits handshakes from unknown clients, so that those that stall keep nobody out.
 //!
 //! A handshake that has not proved a key yet holds one of some thousand slots. When they are all
 //! taken, or the share of the newcomer's network is, the oldest makes way: an honest handshake needs

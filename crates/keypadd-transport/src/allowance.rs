@@ -1,4 +1,4 @@
-//! How many streams a peer may have open: few at first, more as it opens them, up to a limit.
+//! Limits how many streams a peer may have open: few at first, more as it opens them.
 //!
 //! `quinn-proto` makes an entry for every stream that the peer may open, before it does: 130 KiB a
 //! connection with 1,024 each way, also for a handshake that proves nothing. So an idle connection

@@ -1,4 +1,4 @@
-//! What a stream of a connection is for at this end.
+//! Tells what each stream of a connection carries here: control data, a socket, or a moved direction.
 
 use std::{collections::VecDeque, sync::Arc, time::Instant};
 
@@ -8,11 +8,11 @@ use quinn_proto::StreamId;
 use tokio::sync::oneshot;
 
 use crate::{
-    inward::Inward,
-    migrate::{Announcement, Continuation},
-    outward::Outward,
-    splice::Joint,
+    announcement::{Announcement, Continuation},
+    splice::SpliceState,
     stream::{Hold, ReadError, WriteError},
+    to_socket::ToSocket,
+    to_stream::ToStream,
 };
 
 pub(crate) enum Channel {
@@ -86,25 +86,25 @@ impl Held {
 
 /// The directions of a socket that a stream carries.
 pub(crate) struct Spliced {
-    pub(crate) joint: Arc<Joint>,
+    pub(crate) state: Arc<SpliceState>,
     /// By which the socket is registered with the loop.
     pub(crate) token: Token,
-    pub(crate) outward: Option<Outward>,
-    pub(crate) inward: Option<Inward>,
-    /// The outward direction has moved to the sibling, and the peer has not followed yet.
+    pub(crate) to_stream: Option<ToStream>,
+    pub(crate) to_socket: Option<ToSocket>,
+    /// The direction to the stream has moved to the sibling, and the peer has not followed yet.
     pub(crate) moved_out: bool,
-    /// Where the inward direction moves when it has come to its end here.
+    /// Where the direction to the socket moves when it has come to its end here.
     pub(crate) moves_to: Option<StreamId>,
 }
 
 impl Spliced {
     /// Whether nothing goes over this stream any more.
     pub(crate) fn is_over(&self) -> bool {
-        self.outward.is_none() && self.inward.is_none() && !self.moved_out
+        self.to_stream.is_none() && self.to_socket.is_none() && !self.moved_out
     }
 
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.inward.as_ref()?.deadline()
+        self.to_socket.as_ref()?.deadline()
     }
 }
 

@@ -1,4 +1,4 @@
-//! Connection IDs that carry the number of the loop that owns the connection, in their first byte.
+//! Makes connection IDs whose first byte is the number of the loop that owns the connection.
 //!
 //! A datagram that the kernel gives to another loop's socket, because its sender's address changed,
 //! finds its way by that byte. The rest is random (RFC 9000 5.1).

@@ -1,4 +1,4 @@
-//! What a loop sends and receives datagrams by.
+//! Abstracts the UDP socket of an event loop, so that tests can replace it.
 
 use std::io;
 

@@ -1,238 +1,31 @@
-//! A UDP address with the loops behind it: connecting, accepting, closing.
+//! Runs the event loops behind a UDP address: connects, accepts and closes.
 
 use std::{
-    fmt, io,
-    net::{SocketAddr, UdpSocket},
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
-    },
+    io,
+    net::SocketAddr,
+    sync::{Arc, Mutex, PoisonError},
     thread,
     time::{Duration, Instant},
 };
 
 use bytes::Bytes;
-use quinn_proto::{
-    ClientConfig, ConnectionError, EndpointConfig, ServerConfig, TransportConfig, VarInt,
-    congestion::ControllerFactory, crypto,
-};
-use tokio::sync::{Notify, mpsc, oneshot};
+use quinn_proto::{ClientConfig, ServerConfig, VarInt};
+use tokio::sync::{mpsc, oneshot};
 use tracing::info;
 
 use crate::{
-    Lane, Refusal, Refusals,
-    connection::{Connecting, Connection, Proof},
+    admission::Refusals,
+    cid::Lane,
+    counters::{Counters, LoopMeter},
     datagrams::Datagrams,
-    event_loop::{EventLoop, Parts},
+    event_loop::{EventLoop, LoopSettings},
+    handshake::{Accepted, Connecting},
     mailbox::{Command, Mailbox},
-    spin::SpinShare,
+    settings::{EndpointSettings, Rules},
     steering::steer,
-    udp::{Egress, Udp},
+    udp::Udp,
     windows::Budget,
 };
-
-/// Takes out of a session, once its handshake is complete, what handles show as
-/// [`Connection::proof`].
-pub type Inspect = Arc<dyn Fn(&dyn crypto::Session) -> Option<Proof> + Send + Sync>;
-
-/// Makes `quinn-proto`'s configuration of one connection, whose route carries UDP payloads of so many
-/// bytes as far as this host knows: what path MTU discovery may go up to. What
-/// [`EndpointSettings`] has is set there.
-pub type MakeTransport = Arc<dyn Fn(u16) -> TransportConfig + Send + Sync>;
-
-/// What an endpoint is made of.
-pub struct EndpointSettings {
-    /// A bound UDP socket for each loop; those of a server share an address (SO_REUSEPORT).
-    pub sockets: Vec<UdpSocket>,
-    /// Protocol versions and reset keys.
-    pub config: EndpointConfig,
-    /// Handshakes of clients; without it nobody is let in.
-    pub server: Option<ServerConfig>,
-    /// Makes the timers and limits of a connection. Its receive windows, its numbers of streams and its
-    /// congestion controller are not used.
-    pub transport: MakeTransport,
-    /// Streams that a peer may have open at once on each connection.
-    pub streams: Streams,
-    /// Receive windows of connections for what is sparse.
-    pub sparse_windows: Windows,
-    /// Receive windows of connections for bulk.
-    pub bulk_windows: Windows,
-    /// Bytes by which the windows of all connections may grow together, each to its `connection_max`.
-    pub growth: u64,
-    /// The controller of each connection.
-    pub congestion: Arc<dyn ControllerFactory + Send + Sync>,
-    /// Bytes of a connection that may be sent and not acknowledged.
-    pub flight_max: u64,
-    /// Connections of clients that have proved a key, at once and of each lane; more are refused.
-    /// Handshakes are bounded apart (`admission`).
-    pub connections_max: usize,
-    /// Asked before each send.
-    pub egress: Arc<dyn Egress>,
-    /// What is kept of a handshake.
-    pub inspect: Inspect,
-    /// The code that resets what is cut short.
-    pub cut_code: VarInt,
-    /// The code that resets a stream whose handles were dropped.
-    pub drop_code: VarInt,
-    /// A peer that closes its connection with this code has all it wanted of finished streams, as
-    /// if it had acknowledged them.
-    pub goodbye_code: Option<VarInt>,
-    /// Polling before sleep.
-    pub spin: SpinShare,
-}
-
-/// Streams that a peer may have open at once. It is allowed few at first and more as it opens them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Streams {
-    /// That go both ways.
-    pub bidirectional: u32,
-    /// That go one way: streams that have moved from the sibling connection.
-    pub unidirectional: u32,
-}
-
-/// Receive windows of a connection, in bytes: what a peer may have us hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Windows {
-    /// Of each stream.
-    pub stream: u32,
-    /// Of all streams together.
-    pub connection: u32,
-    /// The most that the connection's window grows to while sockets are slow: by a stream's window for
-    /// each, so that those streams leave the others theirs.
-    pub connection_max: u32,
-}
-
-impl fmt::Debug for EndpointSettings {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("EndpointSettings").finish_non_exhaustive()
-    }
-}
-
-/// What the drivers of an endpoint's connections go by.
-pub(crate) struct Rules {
-    pub(crate) inspect: Inspect,
-    pub(crate) cut_code: VarInt,
-    pub(crate) drop_code: VarInt,
-    goodbye_code: Option<VarInt>,
-}
-
-impl Rules {
-    /// Whether a connection's end stands for the acknowledgement of finished streams.
-    pub(crate) fn is_goodbye(&self, reason: &ConnectionError) -> bool {
-        match (reason, self.goodbye_code) {
-            (ConnectionError::ApplicationClosed(close), Some(code)) => close.error_code == code,
-            _ => false,
-        }
-    }
-}
-
-/// Figures that the loops of an endpoint share with its handles.
-#[derive(Debug, Default)]
-pub(crate) struct Counters {
-    /// Connections that are not over, handshakes among them.
-    connections: AtomicUsize,
-    /// Clients' connections that have proved a key, by lane.
-    proved: [AtomicUsize; 2],
-    idle: Notify,
-    full: AtomicU64,
-    displaced: AtomicU64,
-    timed_out: AtomicU64,
-    crowded: AtomicU64,
-    spun_nanos: AtomicU64,
-}
-
-impl Counters {
-    pub(crate) fn opened(&self) {
-        self.connections.fetch_add(1, Relaxed);
-    }
-
-    pub(crate) fn closed(&self) {
-        if self.connections.fetch_sub(1, Relaxed) == 1 {
-            self.idle.notify_waiters();
-        }
-    }
-
-    pub(crate) fn connections(&self) -> usize {
-        self.connections.load(Relaxed)
-    }
-
-    /// A client has proved its key.
-    pub(crate) fn proved(&self, lane: Lane) {
-        self.proved[lane as usize].fetch_add(1, Relaxed);
-    }
-
-    /// A client that had proved its key is gone.
-    pub(crate) fn left(&self, lane: Lane) {
-        self.proved[lane as usize].fetch_sub(1, Relaxed);
-    }
-
-    /// Clients that have proved their keys.
-    pub(crate) fn clients(&self, lane: Lane) -> usize {
-        self.proved[lane as usize].load(Relaxed)
-    }
-
-    pub(crate) fn refused(&self, refusal: Refusal) {
-        let counter = match refusal {
-            Refusal::Full => &self.full,
-            Refusal::Displaced => &self.displaced,
-            Refusal::TimedOut => &self.timed_out,
-            Refusal::Crowded => &self.crowded,
-        };
-        counter.fetch_add(1, Relaxed);
-    }
-
-    /// A loop has polled this long.
-    pub(crate) fn spun(&self, time: Duration) {
-        if !time.is_zero() {
-            // 2^64 ns are 584 years of one core.
-            self.spun_nanos.fetch_add(time.as_nanos() as u64, Relaxed);
-        }
-    }
-}
-
-/// What the loops of an endpoint cost. It outlasts the endpoint and does not keep it.
-#[derive(Clone, Debug)]
-pub struct LoopMeter {
-    loops: usize,
-    counters: Arc<Counters>,
-}
-
-impl LoopMeter {
-    /// How many there are.
-    pub fn loops(&self) -> usize {
-        self.loops
-    }
-
-    /// CPU time that all of them have spent on polling, answered or not.
-    pub fn spun(&self) -> Duration {
-        Duration::from_nanos(self.counters.spun_nanos.load(Relaxed))
-    }
-
-    /// Whether the other one is of the same endpoint.
-    pub fn is_of_same(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.counters, &other.counters)
-    }
-}
-
-/// What a listening endpoint has to tell.
-#[derive(Debug)]
-pub enum Accepted {
-    /// A client has shaken hands.
-    Connection(Connection),
-    /// A client that was answered has not.
-    Failed(HandshakeFailed),
-    /// One was not let in, or had to make way.
-    Refused(SocketAddr, Refusal),
-}
-
-/// A handshake that failed.
-#[derive(Clone, Debug)]
-pub struct HandshakeFailed {
-    /// Where it came from.
-    pub remote: SocketAddr,
-    /// Why it failed.
-    pub error: ConnectionError,
-}
 
 /// An endpoint; clones are one. When the last is dropped its loops end, and with them what
 /// connections are left.
@@ -288,7 +81,7 @@ impl Endpoint {
         Ok(this)
     }
 
-    /// An endpoint, and its loops for whoever runs them.
+    /// An endpoint, and its loops for the caller to run.
     pub(crate) fn with_loops<U: Datagrams>(
         settings: EndpointSettings,
         local_addr: SocketAddr,
@@ -306,7 +99,7 @@ impl Endpoint {
         });
         let mut loops = Vec::with_capacity(udp.len());
         for (number, udp) in udp.into_iter().enumerate() {
-            let parts = Parts {
+            let parts = LoopSettings {
                 number: number as u8,
                 config: settings.config.clone(),
                 server: settings.server.clone(),
@@ -383,7 +176,7 @@ impl Endpoint {
         self.send_all(|| Command::SetServerConfig(Arc::clone(&config)));
     }
 
-    /// Refuses whoever comes from now on.
+    /// Refuses new clients from now on.
     pub fn refuse(&self) {
         self.send_all(|| Command::Refuse);
     }
@@ -402,7 +195,7 @@ impl Endpoint {
     /// Completes when there are none.
     pub async fn wait_idle(&self) {
         loop {
-            let idle = self.0.counters.idle.notified();
+            let idle = self.0.counters.idle();
             tokio::pin!(idle);
             idle.as_mut().enable();
             if self.open_connections() == 0 {
@@ -414,13 +207,7 @@ impl Endpoint {
 
     /// Handshakes that came to nothing here.
     pub fn refusals(&self) -> Refusals {
-        let counters = &self.0.counters;
-        Refusals {
-            full: counters.full.load(Relaxed),
-            displaced: counters.displaced.load(Relaxed),
-            timed_out: counters.timed_out.load(Relaxed),
-            crowded: counters.crowded.load(Relaxed),
-        }
+        self.0.counters.refusals()
     }
 
     /// How many loops there are.
@@ -433,9 +220,9 @@ impl Endpoint {
         self.meter().spun()
     }
 
-    /// The same for whoever must not keep the endpoint.
+    /// The same, without keeping the endpoint open.
     pub fn meter(&self) -> LoopMeter {
-        LoopMeter { loops: self.loops(), counters: Arc::clone(&self.0.counters) }
+        LoopMeter::new(self.loops(), Arc::clone(&self.0.counters))
     }
 
     fn send_all(&self, command: impl Fn() -> Command) {

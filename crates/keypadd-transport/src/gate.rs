@@ -1,9 +1,8 @@
-//! Congestion control outside `quinn-proto`: a controller that never blocks it, and the limit that
-//! the loop applies to stream data instead.
+//! Applies congestion control and pacing outside `quinn-proto`, to stream data only.
 //!
 //! `quinn-proto` sends no ACK while stream data waits for its congestion window, because the packet
 //! would be ack-eliciting. So it is shown a window without end, and the loop hands it no more stream
-//! data than the real controller lets out. Nothing waits inside; ACKs, credit and repairs leave at
+//! data than the real controller allows. Nothing waits inside; ACKs, credit and repairs leave at
 //! once. New data is paced (RFC 9002 7.7). Knows bytes and times, no sockets and no streams.
 
 use std::{
@@ -42,7 +41,7 @@ const BURST_TIME: f64 = 0.002;
 /// What the controller and the loop share. One thread writes and reads it; `quinn-proto` asks
 /// controllers to be `Sync`.
 #[derive(Debug, Default)]
-struct Shared {
+struct ControllerState {
     window: AtomicU64,
     in_flight: AtomicU64,
     /// Sends are counted in one after the other.
@@ -52,35 +51,35 @@ struct Shared {
     held_back: AtomicBool,
 }
 
-impl Shared {
+impl ControllerState {
     fn set_window(&self, inner: &dyn Controller) {
         self.window.store(inner.window(), Relaxed);
     }
 }
 
-/// Builds [`Open`] controllers around those of another factory.
-struct OpenFactory {
+/// Builds [`UnlimitedController`] controllers around those of another factory.
+struct UnlimitedFactory {
     inner: Arc<dyn ControllerFactory + Send + Sync>,
-    shared: Arc<Shared>,
+    shared: Arc<ControllerState>,
 }
 
-impl ControllerFactory for OpenFactory {
+impl ControllerFactory for UnlimitedFactory {
     fn build(self: Arc<Self>, now: Instant, current_mtu: u16) -> Box<dyn Controller> {
         let inner = Arc::clone(&self.inner).build(now, current_mtu);
         self.shared.set_window(&*inner);
         // A new path begins with nothing in flight.
         self.shared.in_flight.store(0, Relaxed);
-        Box::new(Open { inner, shared: Arc::clone(&self.shared) })
+        Box::new(UnlimitedController { inner, shared: Arc::clone(&self.shared) })
     }
 }
 
 /// A controller whose window `quinn-proto` never fills; the real one is `inner`.
-struct Open {
+struct UnlimitedController {
     inner: Box<dyn Controller>,
-    shared: Arc<Shared>,
+    shared: Arc<ControllerState>,
 }
 
-impl Controller for Open {
+impl Controller for UnlimitedController {
     fn on_sent(&mut self, now: Instant, bytes: u64, last_packet_number: u64) {
         self.inner.on_sent(now, bytes, last_packet_number);
         if bytes >= COUNTED_BYTES {
@@ -137,8 +136,8 @@ impl Controller for Open {
 
 /// How much stream data a connection may send now.
 #[derive(Debug)]
-pub(crate) struct Gate {
-    shared: Arc<Shared>,
+pub(crate) struct CongestionGate {
+    shared: Arc<ControllerState>,
     /// Bytes in flight at most, whatever the controller says: they are held in memory here.
     flight_max: u64,
     tokens: f64,
@@ -147,15 +146,15 @@ pub(crate) struct Gate {
     progress_at: Instant,
 }
 
-impl Gate {
+impl CongestionGate {
     /// A gate, and the factory of the controllers that report to it. One connection each.
     pub(crate) fn new(
         inner: Arc<dyn ControllerFactory + Send + Sync>,
         flight_max: u64,
         now: Instant,
     ) -> (Self, Arc<dyn ControllerFactory + Send + Sync>) {
-        let shared = Arc::<Shared>::default();
-        let factory = OpenFactory { inner, shared: Arc::clone(&shared) };
+        let shared = Arc::<ControllerState>::default();
+        let factory = UnlimitedFactory { inner, shared: Arc::clone(&shared) };
         let gate = Self {
             shared,
             flight_max,
@@ -189,7 +188,7 @@ impl Gate {
         self.shared.in_flight.load(Relaxed).saturating_sub(self.window())
     }
 
-    /// Of `bytes`, those that pacing lets go now, or when the next burst may go.
+    /// Of `bytes`, those that pacing allows now, or when the next burst may go.
     pub(crate) fn paced(
         &mut self,
         now: Instant,
@@ -226,9 +225,9 @@ mod tests {
 
     use super::*;
 
-    fn gate() -> (Gate, Box<dyn Controller>, Instant) {
+    fn gate() -> (CongestionGate, Box<dyn Controller>, Instant) {
         let now = Instant::now();
-        let (gate, factory) = Gate::new(Arc::new(CubicConfig::default()), 1 << 20, now);
+        let (gate, factory) = CongestionGate::new(Arc::new(CubicConfig::default()), 1 << 20, now);
         let controller = factory.build(now, 1200);
         (gate, controller, now)
     }

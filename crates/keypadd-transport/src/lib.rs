@@ -12,44 +12,47 @@
 
 mod admission;
 mod allowance;
+mod announcement;
 mod channel;
 mod cid;
 mod connection;
+mod counters;
 mod datagrams;
 mod driver;
 mod endpoint;
 mod event_loop;
 mod gate;
-mod inward;
+mod handshake;
 mod mailbox;
-mod migrate;
-mod outward;
 mod route;
-mod sending;
+mod settings;
 mod socket;
 mod spin;
 mod splice;
 mod steering;
 mod stepped;
 mod stream;
+mod to_socket;
+mod to_stream;
 mod udp;
 mod windows;
 
 pub use admission::{Refusal, Refusals};
 pub use cid::Lane;
-pub use connection::{Connecting, ConnectingError, Connection};
-pub use endpoint::{
-    Accepted, Endpoint, EndpointSettings, HandshakeFailed, Inspect, LoopMeter, MakeTransport,
-    Streams, Windows,
-};
+pub use connection::Connection;
+pub use counters::LoopMeter;
+pub use endpoint::Endpoint;
+pub use handshake::{Accepted, Connecting, ConnectingError, HandshakeFailed};
 pub use quinn_proto::{
     ApplicationClose, ClientConfig, ConnectionClose, ConnectionError, ConnectionStats,
     EndpointConfig, IdleTimeout, MtuDiscoveryConfig, ServerConfig, TransportConfig,
     TransportErrorCode, VarInt, congestion, crypto,
 };
+pub use settings::{EndpointSettings, Inspect, MakeTransport, Streams};
 pub use socket::Socket;
 pub use spin::{SpinShare, SpinShareError};
 pub use splice::{Cut, Delivery};
-pub use stepped::{Left, Outbox, SteppedLoop};
+pub use stepped::{Outbox, SentDatagrams, SteppedLoop};
 pub use stream::{ReadError, RecvHalf, SendHalf, Stopped, Stream, WriteError};
 pub use udp::Egress;
+pub use windows::Windows;

@@ -1,8 +1,10 @@
-//! Messages from control tasks to a loop. Sending wakes the loop once, however many are waiting.
+//! Sends messages to a loop, and wakes it once however many wait.
 
 use std::{
+    fmt,
+    net::SocketAddr,
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
         mpsc,
     },
@@ -10,41 +12,37 @@ use std::{
 };
 
 use bytes::{Bytes, BytesMut};
-use quinn_proto::{ClientConfig, ConnectError, ServerConfig, StreamId, VarInt};
+use quinn_proto::{
+    ClientConfig, ConnectError, ConnectionError, ConnectionStats, ServerConfig, StreamId, VarInt,
+};
 use quinn_udp::RecvMeta;
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot, watch};
 
 use crate::{
+    announcement::Continuation,
     cid::Lane,
-    connection::Opened,
-    migrate::Migration,
+    settings::Proof,
     socket::Socket,
-    splice::{Cut, Delivery},
-    stream::{Stream, WriteError},
+    splice::{Cut, Key},
+    stream::{Stream, StreamCommand, StreamCommands},
+    to_socket::ToSocket,
+    to_stream::ToStream,
 };
 
 /// Datagrams from other loops that wait for a loop at most; more are lost, as where a socket's buffer is full.
 const DATAGRAMS_MAX: usize = 4_096;
 
-/// One connection for as long as its loop lives; never used again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Key {
-    /// `quinn-proto`'s handle, which is used again.
-    pub(crate) handle: usize,
-    pub(crate) serial: u64,
-}
-
 /// What a loop is asked to do.
 pub(crate) enum Command {
     Connect {
         config: Box<ClientConfig>,
-        address: std::net::SocketAddr,
+        address: SocketAddr,
         server_name: String,
         lane: Lane,
         reply: oneshot::Sender<Result<Opened, ConnectError>>,
     },
     SetServerConfig(Arc<ServerConfig>),
-    /// Refuse whoever comes from now on.
+    /// Refuse new clients.
     Refuse,
     CloseAll {
         code: VarInt,
@@ -83,29 +81,184 @@ impl ConnectionCommand {
     }
 }
 
-/// What a stream is asked to do.
-pub(crate) enum StreamCommand {
-    Write {
-        bytes: Bytes,
-        reply: oneshot::Sender<Result<(), WriteError>>,
-    },
-    /// Its reader has taken what was there.
-    Resume,
-    Splice {
-        socket: Socket,
-        delivery: Delivery,
-        reply: oneshot::Sender<Result<(), Cut>>,
-    },
-    /// Give both directions up.
-    Reset(VarInt),
+/// The other connection of a session, for messages.
+#[derive(Clone, Debug)]
+pub(crate) struct Sibling {
+    pub(crate) mailbox: Mailbox,
+    pub(crate) key: Key,
+}
+
+impl Sibling {
+    pub(crate) fn send(&self, command: Migration) {
+        self.mailbox.send(Command::Connection(self.key, ConnectionCommand::Migration(command)));
+    }
+}
+
+/// What the loops of two connections of a session tell each other.
+pub(crate) enum Migration {
+    /// The connections belong together; `bulk` is what the receiver of this is.
+    Attach { sibling: Sibling, bulk: bool },
+    /// Carry on this direction, which stream `origin` of the sibling carried up to `offset`.
+    Adopt(Box<Moving>),
+    /// The peer has followed: send.
+    Proceed { origin: StreamId },
+    /// The peer goes on with stream `origin` from `offset` on at the sibling's stream `at`.
+    Continue { origin: StreamId, continuation: Continuation },
+    /// Everything before stream `at` has been delivered.
+    Arrive { at: StreamId, to_socket: Box<ToSocket>, socket: Socket },
+    /// There is nothing that stream `at` could continue.
+    Refuse { at: StreamId },
+    /// A splice was cut whose other direction may be here.
+    Sweep,
+}
+
+/// A direction on its way.
+pub(crate) struct Moving {
+    pub(crate) to_stream: ToStream,
+    pub(crate) socket: Socket,
+    pub(crate) origin: StreamId,
+    pub(crate) offset: u64,
+}
+
+/// Ends what a message carries that finds its connection gone.
+impl Migration {
+    pub(crate) fn abandon(self) {
+        match self {
+            Self::Adopt(moving) => drop(moving.to_stream.state.cut(Cut::Lost)),
+            Self::Arrive { to_socket, .. } => drop(to_socket.state.cut(Cut::Lost)),
+            _ => {}
+        }
+    }
+}
+
+/// What a loop and the handles of one connection share.
+pub(crate) struct ConnectionShared {
+    pub(crate) key: Key,
+    pub(crate) mailbox: Mailbox,
+    closed: watch::Sender<Option<ConnectionError>>,
+    bulk_wanted: Notify,
+    live: Mutex<Live>,
+}
+
+/// Figures of a connection.
+struct Live {
+    remote: SocketAddr,
+    stats: ConnectionStats,
+}
+
+impl ConnectionShared {
+    pub(crate) fn new(key: Key, mailbox: Mailbox, remote: SocketAddr) -> Self {
+        let live = Mutex::new(Live { remote, stats: ConnectionStats::default() });
+        let (closed, bulk_wanted) = (watch::Sender::new(None), Notify::new());
+        Self { key, mailbox, closed, bulk_wanted, live }
+    }
+
+    pub(crate) fn command(&self, command: ConnectionCommand) {
+        self.mailbox.send(Command::Connection(self.key, command));
+    }
+
+    /// Notes why the connection ended. The first reason stands.
+    pub(crate) fn ended(&self, error: ConnectionError) {
+        self.closed.send_if_modified(|closed| {
+            let first = closed.is_none();
+            if first {
+                *closed = Some(error);
+            }
+            first
+        });
+    }
+
+    /// Closes the connection and tells the peer, unless it has ended.
+    pub(crate) fn close(&self, code: VarInt, reason: Bytes) {
+        if self.close_reason().is_none() {
+            self.ended(ConnectionError::LocallyClosed);
+            self.command(ConnectionCommand::Close { code, reason });
+        }
+    }
+
+    /// A stream has become bulk and there is no bulk connection.
+    pub(crate) fn want_bulk(&self) {
+        self.bulk_wanted.notify_one();
+    }
+
+    pub(crate) fn sibling(&self) -> Sibling {
+        Sibling { mailbox: self.mailbox.clone(), key: self.key }
+    }
+
+    /// Completes when a stream becomes bulk and there is no bulk connection.
+    pub(crate) async fn bulk_wanted(&self) {
+        self.bulk_wanted.notified().await;
+    }
+
+    /// Follows why the connection ended.
+    pub(crate) fn watch_end(&self) -> watch::Receiver<Option<ConnectionError>> {
+        self.closed.subscribe()
+    }
+
+    pub(crate) fn stats(&self) -> ConnectionStats {
+        self.live().stats
+    }
+
+    pub(crate) fn close_reason(&self) -> Option<ConnectionError> {
+        self.closed.borrow().clone()
+    }
+
+    pub(crate) fn publish(&self, remote: SocketAddr, stats: ConnectionStats) {
+        *self.live() = Live { remote, stats };
+    }
+
+    pub(crate) fn remote(&self) -> SocketAddr {
+        self.live().remote
+    }
+
+    /// Plain figures, which no panic leaves half changed.
+    fn live(&self) -> MutexGuard<'_, Live> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl StreamCommands for ConnectionShared {
+    fn send(&self, id: StreamId, command: StreamCommand) {
+        self.command(ConnectionCommand::Stream(id, command));
+    }
+}
+
+impl fmt::Debug for ConnectionShared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection").field("key", &self.key).finish_non_exhaustive()
+    }
+}
+
+/// What a loop makes handles from once the handshake is complete.
+pub(crate) struct Established {
+    pub(crate) shared: Arc<ConnectionShared>,
+    pub(crate) proof: Option<Proof>,
+    pub(crate) streams: tokio::sync::mpsc::UnboundedReceiver<Stream>,
+}
+
+/// How far an attempt to connect has come.
+pub(crate) struct Opened {
+    pub(crate) attempt: PendingConnection,
+    pub(crate) established: oneshot::Receiver<Result<Established, ConnectionError>>,
+}
+
+/// An attempt that is closed when it is dropped before it has become a connection.
+pub(crate) struct PendingConnection(pub(crate) Option<Arc<ConnectionShared>>);
+
+impl Drop for PendingConnection {
+    fn drop(&mut self) {
+        if let Some(shared) = self.0.take() {
+            shared.close(VarInt::from_u32(0), Bytes::new());
+        }
+    }
 }
 
 /// Where commands for a loop go; clones share it.
 #[derive(Clone, Debug)]
-pub(crate) struct Mailbox(Arc<Shared>);
+pub(crate) struct Mailbox(Arc<MailboxState>);
 
 #[derive(Debug)]
-struct Shared {
+struct MailboxState {
     commands: mpsc::Sender<Command>,
     waker: mio::Waker,
     /// Whether the loop has been woken and has not looked yet.
@@ -124,7 +277,8 @@ impl Mailbox {
     pub(crate) fn new(waker: mio::Waker) -> (Self, Inbox) {
         let (sender, commands) = mpsc::channel();
         let woken = AtomicBool::new(false);
-        let shared = Shared { commands: sender, waker, woken, datagrams: AtomicUsize::new(0) };
+        let shared =
+            MailboxState { commands: sender, waker, woken, datagrams: AtomicUsize::new(0) };
         let mailbox = Self(Arc::new(shared));
         (mailbox.clone(), Inbox { commands, mailbox })
     }

@@ -1,4 +1,4 @@
-//! How large a UDP payload the route to a peer carries, as the kernel knows it.
+//! Finds the largest UDP payload that the route to a peer carries, as the kernel knows it.
 //!
 //! Path MTU discovery could search up to any size. But each size that is too large costs three lost
 //! probes, and the search ends sooner where it begins with what the interface carries. The kernel

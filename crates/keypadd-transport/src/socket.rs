@@ -1,4 +1,4 @@
-//! The sockets that streams are spliced to: non-blocking reads and writes, and how each ends.
+//! Reads, writes and closes the non-blocking sockets that streams are spliced to.
 //!
 //! TCP ends in order (FIN) or by a reset (RST). A unix socket has no reset: its reader sees an end
 //! as after a last byte. Until [`Socket::close_cleanly`], whatever drops a TCP socket resets it, so
@@ -24,7 +24,8 @@ use rustix::{
 };
 use socket2::SockRef;
 
-use crate::outward::SPARSE_BYTES;
+/// Bytes that a socket may have to say without pause and still count as sparse.
+pub(crate) const SPARSE_BYTES: usize = 16 << 10;
 
 /// Bytes that a TCP socket takes beyond what may leave at once. Without this limit the kernel takes
 /// megabytes for a reader that has stopped, and a thousand of those use up the memory that it has for

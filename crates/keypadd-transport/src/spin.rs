@@ -1,4 +1,4 @@
-//! How long a loop polls before it sleeps.
+//! Limits how long a loop polls before it sleeps.
 //!
 //! Waking a sleeping thread costs 10-50 us, which is most of an idle round trip. After work a loop
 //! polls for a short time in case an answer follows. Polls that end in nothing are paid from an

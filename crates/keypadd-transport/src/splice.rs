@@ -1,4 +1,4 @@
-//! One socket joined to one stream: every byte, the end of each direction, and resets.
+//! Joins one socket to one stream: every byte, the end of each direction, and resets.
 //!
 //! | socket                 | stream                                                    |
 //! | ---------------------- | --------------------------------------------------------- |
@@ -8,7 +8,7 @@
 //! | reset                  | RESET_STREAM or STOP_SENDING by the peer, connection lost |
 //!
 //! A splice ends well only when both directions have ended and the peer has acknowledged every byte.
-//! Each direction ([`Outward`](crate::outward::Outward), [`Inward`](crate::inward::Inward)) is owned
+//! Each direction ([`ToStream`](crate::to_stream::ToStream), [`ToSocket`](crate::to_socket::ToSocket)) is owned
 //! by one loop and may move to another (`migrate`); what they share is the outcome, kept here.
 
 use std::{
@@ -26,7 +26,7 @@ use rustc_hash::FxHashMap;
 use thiserror::Error;
 use tokio::sync::oneshot;
 
-use crate::{mailbox::Key, socket::Socket};
+use crate::socket::Socket;
 
 /// Time in which a socket must take a byte once the connection is gone. The kernel takes bytes in
 /// gulps, a third of its buffer each: a slow reader needs seconds for one.
@@ -93,6 +93,14 @@ impl Drop for Registered {
     }
 }
 
+/// One connection for as long as its loop lives; never used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Key {
+    /// `quinn-proto`'s handle, which is used again.
+    pub(crate) handle: usize,
+    pub(crate) serial: u64,
+}
+
 /// Registers sockets of one connection with a loop.
 pub(crate) struct Registrar<'a> {
     pub(crate) key: Key,
@@ -119,7 +127,7 @@ impl Registrar<'_> {
 
 /// What both directions of one splice share.
 #[derive(Debug)]
-pub(crate) struct Joint {
+pub(crate) struct SpliceState {
     pub(crate) delivery: Delivery,
     outcome: Mutex<Outcome>,
     cut: AtomicBool,
@@ -130,13 +138,13 @@ pub(crate) struct Joint {
 #[derive(Debug)]
 struct Outcome {
     reply: Option<Reply>,
-    outward_done: bool,
-    inward_done: bool,
+    to_stream_done: bool,
+    to_socket_done: bool,
 }
 
-impl Joint {
+impl SpliceState {
     pub(crate) fn new(delivery: Delivery, reply: Reply) -> Arc<Self> {
-        let outcome = Outcome { reply: Some(reply), outward_done: false, inward_done: false };
+        let outcome = Outcome { reply: Some(reply), to_stream_done: false, to_socket_done: false };
         let (cut, shut) = (AtomicBool::new(false), AtomicBool::new(false));
         Arc::new(Self { delivery, outcome: Mutex::new(outcome), cut, shut })
     }
@@ -154,20 +162,20 @@ impl Joint {
     }
 
     /// The peer has acknowledged every byte and the end.
-    pub(crate) fn outward_done(&self, socket: &Socket) {
-        self.done(socket, |outcome| outcome.outward_done = true);
+    pub(crate) fn to_stream_done(&self, socket: &Socket) {
+        self.done(socket, |outcome| outcome.to_stream_done = true);
     }
 
     /// The socket has taken every byte and the end.
-    pub(crate) fn inward_done(&self, socket: &Socket) {
-        self.done(socket, |outcome| outcome.inward_done = true);
+    pub(crate) fn to_socket_done(&self, socket: &Socket) {
+        self.done(socket, |outcome| outcome.to_socket_done = true);
     }
 
     fn done(&self, socket: &Socket, note: impl FnOnce(&mut Outcome)) {
         let mut outcome = self.outcome();
         note(&mut outcome);
-        if outcome.outward_done
-            && outcome.inward_done
+        if outcome.to_stream_done
+            && outcome.to_socket_done
             && let Some(reply) = outcome.reply.take()
         {
             socket.close_cleanly();

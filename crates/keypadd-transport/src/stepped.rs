@@ -1,4 +1,4 @@
-//! An event loop without a thread, a UDP socket or a clock, for proofs.
+//! Runs an event loop without a thread, a UDP socket or a clock, for tests.
 //!
 //! Whoever owns it brings the time and carries the datagrams. All else is the loop that ships: its
 //! endpoint and connections, what is sent when, and the TCP and unix sockets that streams are
@@ -16,12 +16,13 @@ use mio::{Events, Registry, Token};
 use quinn_udp::RecvMeta;
 
 use crate::{
-    Endpoint, EndpointSettings, datagrams::Datagrams, event_loop::EventLoop, udp::Received,
+    datagrams::Datagrams, endpoint::Endpoint, event_loop::EventLoop, settings::EndpointSettings,
+    udp::Received,
 };
 
 /// Datagrams that a loop has sent at once.
 #[derive(Debug)]
-pub struct Left<'a> {
+pub struct SentDatagrams<'a> {
     /// Where to.
     pub destination: SocketAddr,
     /// One after the other.
@@ -31,7 +32,7 @@ pub struct Left<'a> {
 }
 
 /// Takes what a loop sends.
-pub type Outbox = Box<dyn FnMut(Left<'_>)>;
+pub type Outbox = Box<dyn FnMut(SentDatagrams<'_>)>;
 
 /// What stands in the place of a UDP socket.
 struct Memory {
@@ -66,7 +67,7 @@ impl Datagrams for Memory {
     fn send(&mut self, transmit: quinn_proto::Transmit, bytes: &[u8]) {
         let segment_bytes = transmit.segment_size.unwrap_or(transmit.size).max(1);
         let (destination, bytes) = (transmit.destination, &bytes[..transmit.size]);
-        (self.outbox)(Left { destination, bytes, segment_bytes });
+        (self.outbox)(SentDatagrams { destination, bytes, segment_bytes });
     }
 
     fn receive(&mut self) -> Option<Received> {

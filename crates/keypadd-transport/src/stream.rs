@@ -1,10 +1,10 @@
-//! Handles of streams for control tasks: headers and control frames are read and written here,
-//! until the stream is spliced to a socket and goes on inside its loop.
+//! Gives control tasks a stream to read and write, until it is spliced to a socket.
 //!
 //! What the peer sends meanwhile is held up to [`HELD_BYTES`] and stays in the stream's flow-control
 //! window beyond that, so a stream that nobody reads costs a bounded amount of memory.
 
 use std::{
+    fmt,
     future::{Future, poll_fn},
     io,
     pin::Pin,
@@ -24,8 +24,6 @@ use tokio::{
 };
 
 use crate::{
-    connection::Shared,
-    mailbox::{ConnectionCommand, StreamCommand},
     socket::Socket,
     splice::{Cut, Delivery},
 };
@@ -144,10 +142,32 @@ fn wake(waker: &mut Option<Waker>) {
     }
 }
 
+/// What a stream is asked to do.
+pub(crate) enum StreamCommand {
+    Write {
+        bytes: Bytes,
+        reply: oneshot::Sender<Result<(), WriteError>>,
+    },
+    /// Its reader has taken what was there.
+    Resume,
+    Splice {
+        socket: Socket,
+        delivery: Delivery,
+        reply: oneshot::Sender<Result<(), Cut>>,
+    },
+    /// Give both directions up.
+    Reset(VarInt),
+}
+
+/// Sends a connection's loop commands for its streams.
+pub(crate) trait StreamCommands: fmt::Debug + Send + Sync {
+    fn send(&self, id: StreamId, command: StreamCommand);
+}
+
 /// Both halves of one stream share this; the last one dropped resets the stream.
 #[derive(Debug)]
 struct Core {
-    connection: Arc<Shared>,
+    connection: Arc<dyn StreamCommands>,
     id: StreamId,
     hold: Arc<Hold>,
     /// The code of that reset.
@@ -158,7 +178,7 @@ struct Core {
 
 impl Core {
     fn command(&self, command: StreamCommand) {
-        self.connection.command(ConnectionCommand::Stream(self.id, command));
+        self.connection.send(self.id, command);
     }
 }
 
@@ -191,7 +211,7 @@ pub struct RecvHalf(Arc<Core>);
 
 impl Stream {
     pub(crate) fn new(
-        connection: Arc<Shared>,
+        connection: Arc<dyn StreamCommands>,
         id: StreamId,
         hold: Arc<Hold>,
         drop_code: VarInt,

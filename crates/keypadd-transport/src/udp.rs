@@ -1,4 +1,4 @@
-//! A loop's UDP socket: batches out by GSO, batches in by GRO, received bytes never copied again.
+//! Sends batches of datagrams by GSO and receives them by GRO, without copying received bytes.
 //!
 //! A received batch is split into its datagrams in the buffer it was received into, which then
 //! belongs to them. Only those of handshakes are copied, so that a few bytes kept for long hold no

@@ -1,4 +1,4 @@
-//! The receive window of a connection, which grows while sockets take less than arrives.
+//! Grows the receive window of a connection while sockets take less than arrives.
 //!
 //! In QUIC all streams share their connection's window, and what a slow socket leaves unread stays part
 //! of it (RFC 9000 4.1): enough of them would stop every other stream. So the window grows by as much as
@@ -12,8 +12,6 @@ use std::{
     },
     time::{Duration, Instant},
 };
-
-use crate::endpoint::Windows;
 
 /// How often sockets are looked at while one takes nothing.
 const CHECK: Duration = Duration::from_millis(100);
@@ -29,6 +27,18 @@ const ANNOUNCED_ONE_IN: u32 = 8;
 /// A connection may take this many times what it leaves of the budget, so that those that come later
 /// find some, however greedy it is (dynamic thresholds, Choudhury and Hahne 1998).
 const SHARE: u64 = 3;
+
+/// Receive windows of a connection, in bytes: what a peer may have us hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Windows {
+    /// Of each stream.
+    pub stream: u32,
+    /// Of all streams together.
+    pub connection: u32,
+    /// The most that the connection's window grows to while sockets are slow: by a stream's window for
+    /// each, so that those streams leave the others theirs.
+    pub connection_max: u32,
+}
 
 /// Bytes by which the windows of all connections of an endpoint may grow, as far as nobody has them.
 #[derive(Debug)]

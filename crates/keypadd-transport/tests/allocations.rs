@@ -11,7 +11,7 @@ use std::{
     thread,
 };
 
-use keypadd_transport::Connection;
+use keypadd_transport::{Connection, SpinShare};
 use pair::Pair;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
@@ -80,7 +80,7 @@ fn per_datagram(what: &str, ends: &[Connection; 2], carry: impl FnOnce()) -> f64
 
 #[test]
 fn a_packet_costs_no_more_allocations_than_are_known() {
-    let pair = Pair::new();
+    let pair = Pair::new(SpinShare::percent(0));
     let ends = pair.connect();
     let mut programs = pair.splice(pair.open(&ends));
     let mut buffers = [vec![7; MIB], vec![0; MIB]];

@@ -19,7 +19,7 @@ use std::{
     time::Duration,
 };
 
-use keypadd_transport::{Connection, ConnectionError, Delivery, Stream, VarInt};
+use keypadd_transport::{Connection, ConnectionError, Delivery, SpinShare, Stream, VarInt};
 use pair::Pair;
 use tokio::time::timeout;
 use tracing::Level;
@@ -112,7 +112,7 @@ const FAULTS: [Fault; 3] = [
 fn a_panic_in_a_streams_handling_ends_its_connection_and_no_other() {
     let log = tracing_subscriber::fmt().with_max_level(Level::ERROR).with_ansi(false);
     log.with_writer(|| Log).init();
-    let pair = Pair::new();
+    let pair = Pair::new(SpinShare::percent(0));
     let other = pair.connect();
     let mut programs = pair.splice(pair.open(&other));
     swap_a_byte(&mut programs);

@@ -167,8 +167,8 @@ impl World {
                 Side::Server => SERVER,
             };
             let outbox = Rc::clone(&path);
-            let outbox = Box::new(move |left: keypadd_transport::Left<'_>| {
-                outbox.borrow_mut().send(side, &left);
+            let outbox = Box::new(move |sent: keypadd_transport::SentDatagrams<'_>| {
+                outbox.borrow_mut().send(side, &sent);
             });
             SteppedLoop::new(settings, address, (schedule.batch, outbox), epoch)
                 .expect("an event loop")

@@ -41,7 +41,7 @@ impl Egress for Unrestricted {
     }
 }
 
-fn endpoint(server: Option<ServerConfig>) -> Endpoint {
+fn endpoint(server: Option<ServerConfig>, spin: SpinShare) -> Endpoint {
     let transport = |_| {
         let mut transport = TransportConfig::default();
         transport.send_window(2 * u64::from(SEND_WINDOW_BYTES));
@@ -64,7 +64,7 @@ fn endpoint(server: Option<ServerConfig>) -> Endpoint {
         cut_code: NO_ERROR,
         drop_code: NO_ERROR,
         goodbye_code: None,
-        spin: SpinShare::percent(0),
+        spin,
     });
     endpoint.unwrap()
 }
@@ -79,7 +79,8 @@ pub struct Pair {
 }
 
 impl Pair {
-    pub fn new() -> Self {
+    /// Their loops poll for at most `spin` of a core.
+    pub fn new(spin: SpinShare) -> Self {
         let control =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_time().build();
         let [client, server] = [(); 2].map(|()| CryptoSettings {
@@ -92,8 +93,8 @@ impl Pair {
         });
         let crypto = client_config(&client, server.key.public()).unwrap();
         let server = server_config(&server, Arc::new(Anybody)).unwrap();
-        let server = endpoint(Some(ServerConfig::with_crypto(server)));
-        Self { control: control.unwrap(), client: endpoint(None), server, crypto }
+        let server = endpoint(Some(ServerConfig::with_crypto(server)), spin);
+        Self { control: control.unwrap(), client: endpoint(None, spin), server, crypto }
     }
 
     /// A connection's ends: the client's, the server's.

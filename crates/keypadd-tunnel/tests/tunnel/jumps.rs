@@ -9,7 +9,7 @@ use std::{
 };
 
 use keypadd_tunnel::{Clocks, Readings, SystemClocks};
-use testbed::{Direction, Relay};
+use testbed::Direction;
 use tokio::net::TcpStream;
 
 use crate::support::*;

@@ -2,7 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use keypadd_tunnel::ClientSettings;
 use testbed::{Impairments, Relay};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},

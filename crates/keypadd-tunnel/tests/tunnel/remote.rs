@@ -7,7 +7,7 @@ use keypadd_tunnel::{
     Client, ClientError, ClientSession, Peers, RemoteForward,
     wire::{Instance, ListenCode},
 };
-use testbed::{Impairments, Relay};
+use testbed::Impairments;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream, UnixStream},

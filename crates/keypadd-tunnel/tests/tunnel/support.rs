@@ -12,6 +12,7 @@ use keypadd_tunnel::{
     ServerHandle, ServerLink, ServerSettings, Sessions, TransportSettings, wire::Instance,
 };
 use socket2::SockRef;
+use testbed::Relay;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::{TcpListener, TcpStream},
@@ -19,7 +20,6 @@ use tokio::{
     task::JoinHandle,
     time::{sleep, timeout},
 };
-use udp_relay::Relay;
 
 /// Longer than any test step; reaching it means a hang.
 const HANG: Duration = Duration::from_secs(60);

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use fastrand::Rng;
-use keypadd_transport::Left;
+use keypadd_transport::SentDatagrams;
 use quinn_proto::Side;
 use sha2::{Digest, Sha256};
 
@@ -58,7 +58,7 @@ impl Path {
     }
 
     /// Takes what a loop sends.
-    pub(super) fn send(&mut self, from: Side, left: &Left<'_>) {
+    pub(super) fn send(&mut self, from: Side, left: &SentDatagrams<'_>) {
         let destination = left.destination;
         for bytes in left.bytes.chunks(left.segment_bytes) {
             // What one connection has sealed leaves before another seals: its end's tape is the only

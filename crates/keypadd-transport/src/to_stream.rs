@@ -1,4 +1,4 @@
-//! The direction from a socket to a stream.
+//! Reads a socket into a stream, with backpressure.
 //!
 //! Bytes are read from the socket only when the stream may send them: what may not leave now stays
 //! in the kernel, where it holds the sender back.
@@ -13,12 +13,9 @@ use bytes::Bytes;
 use quinn_proto::SendStream;
 
 use crate::{
-    socket::Socket,
-    splice::{Cut, Joint, Registered},
+    socket::{SPARSE_BYTES, Socket},
+    splice::{Cut, Registered, SpliceState},
 };
-
-/// Bytes that a socket may have to say without pause and still count as sparse.
-pub(crate) const SPARSE_BYTES: usize = 16 << 10;
 
 /// Bytes in one burst that make a stream bulk, to be carried over the session's bulk connection: more
 /// than a reader that has never read can have taken, which is what both kernels hold for it (a first
@@ -42,8 +39,8 @@ enum Stage {
 }
 
 /// A socket's input and what was read of it.
-pub(crate) struct Outward {
-    pub(crate) joint: Arc<Joint>,
+pub(crate) struct ToStream {
+    pub(crate) state: Arc<SpliceState>,
     pub(crate) registered: Arc<Registered>,
     stage: Stage,
     readable: bool,
@@ -70,15 +67,15 @@ pub(crate) struct Outward {
     pub(crate) sent_at: Instant,
 }
 
-impl Outward {
+impl ToStream {
     pub(crate) fn new(
-        joint: Arc<Joint>,
+        state: Arc<SpliceState>,
         registered: Arc<Registered>,
         offset: u64,
         now: Instant,
     ) -> Self {
         Self {
-            joint,
+            state,
             registered,
             stage: Stage::Open,
             readable: true,
@@ -164,7 +161,7 @@ impl Outward {
         if self.unsent.is_empty() {
             match self.socket().read(bytes) {
                 Ok(read) if read.is_empty() => {
-                    if self.joint.was_reset(self.socket()) {
+                    if self.state.was_reset(self.socket()) {
                         return Err(io::Error::from(io::ErrorKind::ConnectionReset).into());
                     }
                     self.stage = Stage::Finishing;
@@ -214,7 +211,7 @@ impl Outward {
     pub(crate) fn acknowledged(&mut self) -> bool {
         let finished = self.stage == Stage::Finishing;
         if finished {
-            self.joint.outward_done(&self.registered.socket);
+            self.state.to_stream_done(&self.registered.socket);
         }
         finished
     }

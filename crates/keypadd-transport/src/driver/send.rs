@@ -1,21 +1,17 @@
-//! What leaves next: sparse streams first, bulk in full trains of packets, as the congestion window
-//! and pacing let it out.
+//! Sends sparse streams first, then bulk in full trains, within the congestion window and pacing.
 
 use std::time::Instant;
 
 use quinn_proto::StreamId;
 
-use crate::{
-    channel::Channel,
-    driver::{Driver, Outlet},
-    outward::SPARSE_BYTES,
-};
+use super::{Driver, SendContext};
+use crate::{channel::Channel, socket::SPARSE_BYTES};
 
-/// Trains of packets with bulk data that leave before the loop looks elsewhere.
-const TRAINS_PER_TURN: usize = 4;
+/// Trains of packets with bulk data that leave before the loop serves other connections.
+const TRAINS_PER_DRIVE: usize = 4;
 
-/// Sends in one turn, whatever they are for.
-const SENDS_PER_TURN: usize = 64;
+/// Sends in one drive, whatever they are for.
+const SENDS_PER_DRIVE: usize = 64;
 
 /// Bytes that sparse streams may have in flight beyond the congestion window, all together.
 const SPARSE_RESERVE: u64 = 64 << 10;
@@ -30,30 +26,30 @@ const READ_BYTES: usize = 64 << 10;
 impl Driver {
     pub(crate) fn enqueue(&mut self, id: StreamId) {
         let Some(Channel::Spliced(spliced)) = self.channels.get_mut(&id) else { return };
-        if let Some(outward) = &mut spliced.outward
-            && !outward.queued
-            && outward.may_send()
+        if let Some(to_stream) = &mut spliced.to_stream
+            && !to_stream.queued
+            && to_stream.may_send()
         {
-            outward.queued = true;
-            if outward.is_bulk() { &mut self.bulk } else { &mut self.sparse }.push_back(id);
+            to_stream.queued = true;
+            if to_stream.is_bulk() { &mut self.bulk } else { &mut self.sparse }.push_back(id);
         }
     }
 
     /// Sends what may be sent; whether there is more that may leave at once.
-    pub(crate) fn send(&mut self, outlet: &mut Outlet<'_>) -> bool {
-        let now = outlet.now;
-        let mut sends = SENDS_PER_TURN;
-        let mut trains = TRAINS_PER_TURN;
+    pub(crate) fn send(&mut self, context: &mut SendContext<'_>) -> bool {
+        let now = context.now;
+        let mut sends = SENDS_PER_DRIVE;
+        let mut trains = TRAINS_PER_DRIVE;
         self.paced_until = None;
         loop {
-            if outlet.udp.is_full() {
+            if context.udp.is_full() {
                 return false;
             }
             self.give_sparse(now);
-            let train = self.train(outlet);
+            let train = self.train(context);
             let gave = trains > 0 && self.give_bulk(now, train);
-            if !self.transmit(outlet, &mut sends) {
-                return !outlet.udp.is_full();
+            if !self.transmit(context, &mut sends) {
+                return !context.udp.is_full();
             }
             if !gave {
                 return trains == 0 && !self.bulk.is_empty() && self.gate.room(now) >= train as u64;
@@ -63,9 +59,9 @@ impl Driver {
     }
 
     /// Stream bytes that one send takes. A little too many would leave in a send of their own.
-    fn train(&self, outlet: &Outlet<'_>) -> usize {
+    fn train(&self, context: &SendContext<'_>) -> usize {
         let mtu = self.connection.current_mtu();
-        outlet.udp.train(mtu) * usize::from(mtu).saturating_sub(OVERHEAD_BYTES)
+        context.udp.train(mtu) * usize::from(mtu).saturating_sub(OVERHEAD_BYTES)
     }
 
     /// Sparse streams go first, also where bulk has filled the window.
@@ -110,12 +106,12 @@ impl Driver {
         given > 0
     }
 
-    /// Lets a socket's bytes into its stream; how many.
+    /// Reads from a socket into its stream; returns how many bytes.
     fn give(&mut self, id: StreamId, bytes: usize, now: Instant) -> usize {
         let Some(Channel::Spliced(spliced)) = self.channels.get_mut(&id) else { return 0 };
-        let Some(outward) = &mut spliced.outward else { return 0 };
-        outward.queued = false;
-        match outward.send(&mut self.connection.send_stream(id), bytes, now) {
+        let Some(to_stream) = &mut spliced.to_stream else { return 0 };
+        to_stream.queued = false;
+        match to_stream.send(&mut self.connection.send_stream(id), bytes, now) {
             Ok(sent) => {
                 self.enqueue(id);
                 self.move_if_bulk(id);
@@ -129,16 +125,16 @@ impl Driver {
     }
 
     /// Sends all that the connection has to say; false where it has to be asked again.
-    fn transmit(&mut self, outlet: &mut Outlet<'_>, sends: &mut usize) -> bool {
+    fn transmit(&mut self, context: &mut SendContext<'_>, sends: &mut usize) -> bool {
         loop {
-            if outlet.udp.is_full() || *sends == 0 {
+            if context.udp.is_full() || *sends == 0 {
                 return false;
             }
-            let datagrams = outlet.udp.train(self.connection.current_mtu());
-            outlet.buffer.clear();
-            let transmit = self.connection.poll_transmit(outlet.now, datagrams, outlet.buffer);
+            let datagrams = context.udp.train(self.connection.current_mtu());
+            context.buffer.clear();
+            let transmit = self.connection.poll_transmit(context.now, datagrams, context.buffer);
             let Some(transmit) = transmit else { return true };
-            outlet.udp.send(transmit, outlet.buffer);
+            context.udp.send(transmit, context.buffer);
             *sends -= 1;
         }
     }

@@ -15,140 +15,33 @@
 //! splice, wherever its directions are.
 
 use std::{
-    collections::VecDeque,
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use bytes::Bytes;
 use mio::Interest;
-use quinn_proto::{Dir, RecvStream, StreamId, VarInt};
+use quinn_proto::{Dir, StreamId, VarInt};
 use tracing::debug;
 
+use super::Driver;
 use crate::{
+    announcement::{Announcement, Continuation, HEAD_BYTES},
     channel::{Channel, Spliced},
-    driver::Driver,
-    inward::Inward,
-    mailbox::{Command, ConnectionCommand, Key, Mailbox},
-    outward::Outward,
+    mailbox::{Migration, Moving, Sibling},
     socket::Socket,
     splice::{Cut, Registered, Registrar},
+    to_socket::ToSocket,
+    to_stream::ToStream,
 };
 
 /// The code that stops a stream which goes on at the sibling connection ("move").
 pub(crate) const MOVED: VarInt = VarInt::from_u32(0x6d6f_7665);
-
-/// Bytes that say which stream goes on: its id and offset, each in 8 bytes, big-endian.
-const HEAD_BYTES: usize = 16;
 
 /// A direction on the bulk connection that has been idle this long goes back.
 const IDLE: Duration = Duration::from_secs(1);
 
 /// How often idle directions are looked for while there are any on the bulk connection.
 const IDLE_CHECK: Duration = Duration::from_millis(250);
-
-/// The other connection of a session, for messages.
-#[derive(Clone, Debug)]
-pub(crate) struct Sibling {
-    pub(crate) mailbox: Mailbox,
-    pub(crate) key: Key,
-}
-
-impl Sibling {
-    fn send(&self, command: Migration) {
-        self.mailbox.send(Command::Connection(self.key, ConnectionCommand::Migration(command)));
-    }
-}
-
-/// What the loops of two connections of a session tell each other.
-pub(crate) enum Migration {
-    /// The connections belong together; `bulk` is what the receiver of this is.
-    Attach { sibling: Sibling, bulk: bool },
-    /// Carry on this direction, which stream `origin` of the sibling carried up to `offset`.
-    Adopt(Box<Moving>),
-    /// The peer has followed: send.
-    Proceed { origin: StreamId },
-    /// The peer goes on with stream `origin` from `offset` on at the sibling's stream `at`.
-    Continue { origin: StreamId, continuation: Continuation },
-    /// Everything before stream `at` has been delivered.
-    Arrive { at: StreamId, inward: Box<Inward>, socket: Socket },
-    /// There is nothing that stream `at` could continue.
-    Refuse { at: StreamId },
-    /// A splice was cut whose other direction may be here.
-    Sweep,
-}
-
-/// A direction on its way.
-pub(crate) struct Moving {
-    outward: Outward,
-    socket: Socket,
-    origin: StreamId,
-    offset: u64,
-}
-
-/// Where a direction goes on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Continuation {
-    pub(crate) offset: u64,
-    pub(crate) at: StreamId,
-}
-
-/// The head of a stream, as far as it has arrived.
-#[derive(Debug, Default)]
-pub(crate) struct Announcement {
-    bytes: [u8; HEAD_BYTES],
-    length: usize,
-}
-
-impl Announcement {
-    fn encode(origin: StreamId, offset: u64) -> Bytes {
-        let origin = VarInt::from(origin).into_inner();
-        Bytes::from([origin.to_be_bytes(), offset.to_be_bytes()].concat())
-    }
-
-    /// Reads on; `None` while it is not whole. The error is a stream that ended before.
-    fn read(&mut self, mut stream: RecvStream<'_>) -> Result<Option<(StreamId, u64)>, ()> {
-        let mut chunks = stream.read(true).map_err(drop)?;
-        while self.length < HEAD_BYTES {
-            match chunks.next(HEAD_BYTES - self.length) {
-                Ok(Some(chunk)) => {
-                    let end = self.length + chunk.bytes.len();
-                    self.bytes[self.length..end].copy_from_slice(&chunk.bytes);
-                    self.length = end;
-                }
-                Err(quinn_proto::ReadError::Blocked) => return Ok(None),
-                Ok(None) | Err(quinn_proto::ReadError::Reset(_)) => return Err(()),
-            }
-        }
-        let number = |from: usize| {
-            let bytes = self.bytes[from..from + 8].try_into().expect("8 of 16 bytes");
-            u64::from_be_bytes(bytes)
-        };
-        let origin = VarInt::from_u64(number(0)).map_err(drop)?;
-        Ok(Some((StreamId::from(origin), number(8))))
-    }
-}
-
-/// What a driver keeps for moves.
-#[derive(Default)]
-pub(crate) struct Moves {
-    sibling: Option<Sibling>,
-    is_bulk: bool,
-    /// Directions that wait for the peer to allow another stream.
-    waiting: VecDeque<Moving>,
-    /// Directions that came from these streams of the sibling and wait for the peer to follow.
-    following: Vec<(StreamId, StreamId)>,
-    /// Heads that arrived before the sibling was known.
-    early: Vec<(StreamId, Continuation)>,
-    idle_check: Option<Instant>,
-}
-
-impl Moves {
-    /// When to look for idle directions.
-    pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.idle_check
-    }
-}
 
 impl Driver {
     pub(crate) fn on_migration(
@@ -167,7 +60,9 @@ impl Driver {
             Migration::Continue { origin, continuation } => {
                 self.continue_at(origin, continuation);
             }
-            Migration::Arrive { at, inward, socket } => self.arrive(at, *inward, socket, registrar),
+            Migration::Arrive { at, to_socket, socket } => {
+                self.arrive(at, *to_socket, socket, registrar)
+            }
             Migration::Refuse { at } => {
                 self.channels.remove(&at);
                 self.reset(at, self.rules.cut_code);
@@ -183,7 +78,7 @@ impl Driver {
         (self.moves.sibling, self.moves.is_bulk) = (Some(sibling), bulk);
     }
 
-    /// Moves the outward direction of a stream to the bulk connection if it has become bulk, or asks
+    /// Moves a direction to a stream to the bulk connection if it has become bulk, or asks
     /// for such a connection.
     pub(crate) fn move_if_bulk(&mut self, id: StreamId) {
         if self.moves.is_bulk {
@@ -191,7 +86,7 @@ impl Driver {
         }
         let Some(Channel::Spliced(spliced)) = self.channels.get(&id) else { return };
         let rtt = self.connection.rtt();
-        if !spliced.outward.as_ref().is_some_and(|outward| outward.wants_bulk(rtt)) {
+        if !spliced.to_stream.as_ref().is_some_and(|to_stream| to_stream.wants_bulk(rtt)) {
             return;
         }
         match self.moves.sibling {
@@ -210,10 +105,10 @@ impl Driver {
         let mut idle = Vec::new();
         for (id, channel) in &self.channels {
             if let Channel::Spliced(spliced) = channel
-                && let Some(outward) = &spliced.outward
+                && let Some(to_stream) = &spliced.to_stream
             {
                 self.moves.idle_check = Some(now + IDLE_CHECK);
-                if outward.is_idle_since(since) {
+                if to_stream.is_idle_since(since) {
                     idle.push(*id);
                 }
             }
@@ -225,46 +120,47 @@ impl Driver {
 
     fn move_out(&mut self, id: StreamId) {
         let Some(Channel::Spliced(spliced)) = self.channels.get_mut(&id) else { return };
-        let (Some(sibling), Some(outward)) = (&self.moves.sibling, spliced.outward.take()) else {
+        let (Some(sibling), Some(to_stream)) = (&self.moves.sibling, spliced.to_stream.take())
+        else {
             return;
         };
-        match outward.registered.socket.try_clone() {
+        match to_stream.registered.socket.try_clone() {
             Ok(socket) => {
                 spliced.moved_out = true;
                 // The other loop hears of what is to be read.
-                if let Some(inward) = &spliced.inward {
-                    inward.registered.set_interest(Interest::WRITABLE);
+                if let Some(to_socket) = &spliced.to_socket {
+                    to_socket.registered.set_interest(Interest::WRITABLE);
                 }
-                let offset = outward.offset;
-                let moving = Moving { outward, socket, origin: id, offset };
+                let offset = to_stream.offset;
+                let moving = Moving { to_stream, socket, origin: id, offset };
                 sibling.send(Migration::Adopt(Box::new(moving)));
             }
             Err(error) => {
                 debug!(%error, "a stream stays where it is");
-                spliced.outward = Some(outward);
+                spliced.to_stream = Some(to_stream);
             }
         }
     }
 
     /// Carries on the directions that the sibling has given away, as many as the peer allows.
     pub(crate) fn adopt(&mut self, registrar: &mut Registrar<'_>, now: Instant) {
-        self.moves.waiting.retain(|moving| !moving.outward.joint.is_cut());
+        self.moves.waiting.retain(|moving| !moving.to_stream.state.is_cut());
         while !self.lost && !self.moves.waiting.is_empty() {
             let Some(id) = self.connection.streams().open(Dir::Uni) else { return };
             let Some(moving) = self.moves.waiting.pop_front() else { return };
-            let Moving { mut outward, socket, origin, offset } = moving;
+            let Moving { mut to_stream, socket, origin, offset } = moving;
             match registrar.register(id, socket, Interest::READABLE) {
                 Ok(registered) => {
-                    outward.move_to(registered, Announcement::encode(origin, offset), now);
+                    to_stream.move_to(registered, Announcement::encode(origin, offset), now);
                     self.moves.following.push((origin, id));
-                    self.insert_half(id, Some(outward), None);
+                    self.insert_half(id, Some(to_stream), None);
                     self.enqueue(id);
                     if self.moves.is_bulk && self.moves.idle_check.is_none() {
                         self.moves.idle_check = Some(now + IDLE);
                     }
                 }
                 Err(error) => {
-                    outward.joint.cut(error.into());
+                    to_stream.state.cut(error.into());
                     self.reset(id, self.rules.cut_code);
                     self.tell(Migration::Sweep);
                 }
@@ -272,15 +168,21 @@ impl Driver {
         }
     }
 
-    fn insert_half(&mut self, id: StreamId, outward: Option<Outward>, inward: Option<Inward>) {
-        let of = outward.as_ref().map(|half| (&half.joint, &half.registered));
-        let Some((joint, registered)) =
-            of.or_else(|| inward.as_ref().map(|half| (&half.joint, &half.registered)))
+    fn insert_half(
+        &mut self,
+        id: StreamId,
+        to_stream: Option<ToStream>,
+        to_socket: Option<ToSocket>,
+    ) {
+        let of = to_stream.as_ref().map(|half| (&half.state, &half.registered));
+        let Some((state, registered)) =
+            of.or_else(|| to_socket.as_ref().map(|half| (&half.state, &half.registered)))
         else {
             return;
         };
-        let (joint, token) = (Arc::clone(joint), registered.token);
-        let spliced = Spliced { joint, token, outward, inward, moved_out: false, moves_to: None };
+        let (state, token) = (Arc::clone(state), registered.token);
+        let spliced =
+            Spliced { state, token, to_stream, to_socket, moved_out: false, moves_to: None };
         self.channels.insert(id, Channel::Spliced(Box::new(spliced)));
     }
 
@@ -303,9 +205,9 @@ impl Driver {
         let Some(index) = following.iter().position(|(from, _)| *from == origin) else { return };
         let (_, id) = following.swap_remove(index);
         if let Some(Channel::Spliced(spliced)) = self.channels.get_mut(&id)
-            && let Some(outward) = &mut spliced.outward
+            && let Some(to_stream) = &mut spliced.to_stream
         {
-            outward.moving = false;
+            to_stream.moving = false;
             self.enqueue(id);
         }
     }
@@ -336,8 +238,8 @@ impl Driver {
                 held.continuation = Some(continuation);
             }
             Some(Channel::Spliced(spliced)) => {
-                let inward = spliced.inward.as_mut();
-                if inward.is_some_and(|inward| inward.set_moves_at(continuation.offset)) {
+                let to_socket = spliced.to_socket.as_mut();
+                if to_socket.is_some_and(|to_socket| to_socket.set_moves_at(continuation.offset)) {
                     spliced.moves_to = Some(continuation.at);
                     self.arrived.push(origin);
                 } else {
@@ -349,18 +251,19 @@ impl Driver {
         }
     }
 
-    /// The socket has taken all of a stream that goes on elsewhere.
+    /// The socket has taken all of a stream that has moved.
     pub(crate) fn move_in(&mut self, id: StreamId) {
         let Some(Channel::Spliced(spliced)) = self.channels.get_mut(&id) else { return };
-        let (Some(inward), Some(at)) = (spliced.inward.take(), spliced.moves_to.take()) else {
+        let (Some(to_socket), Some(at)) = (spliced.to_socket.take(), spliced.moves_to.take())
+        else {
             return;
         };
-        match inward.registered.socket.try_clone() {
+        match to_socket.registered.socket.try_clone() {
             Ok(socket) => {
-                if let Some(outward) = &spliced.outward {
-                    outward.registered.set_interest(Interest::READABLE);
+                if let Some(to_stream) = &spliced.to_stream {
+                    to_stream.registered.set_interest(Interest::READABLE);
                 }
-                self.tell(Migration::Arrive { at, inward: Box::new(inward), socket });
+                self.tell(Migration::Arrive { at, to_socket: Box::new(to_socket), socket });
                 let _ = self.connection.recv_stream(id).stop(MOVED);
                 self.retire(id);
             }
@@ -374,7 +277,7 @@ impl Driver {
     fn arrive(
         &mut self,
         at: StreamId,
-        mut inward: Inward,
+        mut to_socket: ToSocket,
         socket: Socket,
         registrar: &mut Registrar<'_>,
     ) {
@@ -385,12 +288,12 @@ impl Driver {
         };
         match registered {
             Ok(registered) => {
-                inward.move_to(registered, HEAD_BYTES as u64);
-                self.insert_half(at, None, Some(inward));
+                to_socket.move_to(registered, HEAD_BYTES as u64);
+                self.insert_half(at, None, Some(to_socket));
                 self.arrived.push(at);
             }
             Err(cut) => {
-                inward.joint.cut(cut);
+                to_socket.state.cut(cut);
                 self.channels.remove(&at);
                 self.reset(at, self.rules.cut_code);
                 self.tell(Migration::Sweep);
@@ -400,7 +303,7 @@ impl Driver {
 
     /// Ends the streams of splices that were cut.
     pub(crate) fn sweep(&mut self) {
-        let is_cut = |channel: &Channel| matches!(channel, Channel::Spliced(spliced) if spliced.joint.is_cut());
+        let is_cut = |channel: &Channel| matches!(channel, Channel::Spliced(spliced) if spliced.state.is_cut());
         let cut = self.channels.iter().filter(|(_, channel)| is_cut(channel));
         let ids: Vec<_> = cut.map(|(id, _)| *id).collect();
         for id in ids {
@@ -417,7 +320,7 @@ impl Driver {
     /// Ends every move that is under way: the connection is gone.
     pub(crate) fn end_moves(&mut self) {
         for moving in self.moves.waiting.drain(..) {
-            moving.outward.joint.cut(Cut::Lost);
+            moving.to_stream.state.cut(Cut::Lost);
         }
         self.moves.idle_check = None;
     }
@@ -426,30 +329,5 @@ impl Driver {
         if let Some(sibling) = &self.moves.sibling {
             sibling.send(message);
         }
-    }
-}
-
-/// Ends what a message carries that finds its connection gone.
-impl Migration {
-    pub(crate) fn abandon(self) {
-        match self {
-            Self::Adopt(moving) => drop(moving.outward.joint.cut(Cut::Lost)),
-            Self::Arrive { inward, .. } => drop(inward.joint.cut(Cut::Lost)),
-            _ => {}
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_head_says_which_stream_goes_on_and_where() {
-        let id = StreamId::from(VarInt::from_u32(0x1234));
-        let head = Announcement::encode(id, 1 << 40);
-        assert_eq!(head.len(), HEAD_BYTES);
-        assert_eq!(&head[..8], &0x1234_u64.to_be_bytes());
-        assert_eq!(&head[8..], &(1_u64 << 40).to_be_bytes());
     }
 }

@@ -1,4 +1,4 @@
-//! The direction from a stream to a socket.
+//! Delivers a stream to a socket, with backpressure.
 //!
 //! Bytes are taken from the stream only as the socket takes them, so credit goes back to the peer as
 //! TCP takes bytes. What the peer was told has arrived is still delivered when the connection is
@@ -14,7 +14,7 @@ use std::{
 use bytes::{Buf, Bytes};
 use quinn_proto::RecvStream;
 
-use crate::splice::{Cut, DELIVERY_TIME, Delivery, Joint, Registered};
+use crate::splice::{Cut, DELIVERY_TIME, Delivery, Registered, SpliceState};
 
 /// Bytes taken from a stream for one write, until the socket has taken so many at once.
 const TAKEN_BYTES_MIN: usize = 16 << 10;
@@ -44,15 +44,15 @@ pub(crate) enum Delivered {
 }
 
 /// What is on its way from a stream to a socket.
-pub(crate) struct Inward {
-    pub(crate) joint: Arc<Joint>,
+pub(crate) struct ToSocket {
+    pub(crate) state: Arc<SpliceState>,
     pub(crate) registered: Arc<Registered>,
     stage: Stage,
     writable: bool,
     /// When the socket last would not take what waits; it waits still if `is_blocked`.
     blocked_at: Option<Instant>,
     is_blocked: bool,
-    /// Taken from the stream and not yet by the socket.
+    /// TakenBytes from the stream and not yet by the socket.
     undelivered: VecDeque<Bytes>,
     take_bytes: usize,
     /// Bytes taken from the stream so far, with what was read before the splice.
@@ -63,15 +63,15 @@ pub(crate) struct Inward {
     give_up_at: Option<Instant>,
 }
 
-impl Inward {
+impl ToSocket {
     pub(crate) fn new(
-        joint: Arc<Joint>,
+        state: Arc<SpliceState>,
         registered: Arc<Registered>,
         (received, finished): (Bytes, bool),
         offset: u64,
     ) -> Self {
         Self {
-            joint,
+            state,
             registered,
             stage: if finished { Stage::Ending } else { Stage::Open },
             writable: true,
@@ -130,8 +130,8 @@ impl Inward {
                 return Ok(Delivered::Partly);
             }
             if self.stage == Stage::Ending {
-                self.joint.shut_down(&self.registered.socket)?;
-                self.joint.inward_done(&self.registered.socket);
+                self.state.shut_down(&self.registered.socket)?;
+                self.state.to_socket_done(&self.registered.socket);
                 return Ok(Delivered::Whole);
             }
             let bytes = match self.moves_at {
@@ -141,8 +141,10 @@ impl Inward {
             };
             match take(&mut stream, bytes, &mut self.undelivered) {
                 // The peer may not end a stream that it has said goes on elsewhere.
-                Ok(Taken { is_end: true, .. }) if self.moves_at.is_some() => return Err(Cut::Lost),
-                Ok(Taken { bytes, is_end }) => {
+                Ok(TakenBytes { is_end: true, .. }) if self.moves_at.is_some() => {
+                    return Err(Cut::Lost);
+                }
+                Ok(TakenBytes { bytes, is_end }) => {
                     self.offset += bytes as u64;
                     if is_end {
                         self.stage = Stage::Ending;
@@ -212,14 +214,14 @@ impl Inward {
 
     /// When the socket must have taken a byte.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        match self.joint.delivery {
+        match self.state.delivery {
             Delivery::Bounded => self.give_up_at,
             Delivery::Unbounded => None,
         }
     }
 }
 
-struct Taken {
+struct TakenBytes {
     bytes: usize,
     /// Nothing comes after them.
     is_end: bool,
@@ -230,10 +232,10 @@ fn take(
     stream: &mut RecvStream<'_>,
     bytes: usize,
     into: &mut VecDeque<Bytes>,
-) -> Result<Taken, Cut> {
+) -> Result<TakenBytes, Cut> {
     // A stream that is read to its end is not asked again: this one was given up.
     let Ok(mut chunks) = stream.read(true) else { return Err(Cut::Lost) };
-    let mut taken = Taken { bytes: 0, is_end: false };
+    let mut taken = TakenBytes { bytes: 0, is_end: false };
     while taken.bytes < bytes && into.len() < SLICES {
         match chunks.next(bytes - taken.bytes) {
             Ok(Some(chunk)) => {

@@ -1,0 +1,67 @@
+//! Encodes and reads the header of a stream that continues another one (`driver/migrate.rs`).
+
+use bytes::Bytes;
+use quinn_proto::{RecvStream, StreamId, VarInt};
+
+/// Bytes that say which stream goes on: its id and offset, each in 8 bytes, big-endian.
+pub(crate) const HEAD_BYTES: usize = 16;
+
+/// Where a direction goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Continuation {
+    pub(crate) offset: u64,
+    pub(crate) at: StreamId,
+}
+
+/// The head of a stream, as far as it has arrived.
+#[derive(Debug, Default)]
+pub(crate) struct Announcement {
+    bytes: [u8; HEAD_BYTES],
+    length: usize,
+}
+
+impl Announcement {
+    pub(crate) fn encode(origin: StreamId, offset: u64) -> Bytes {
+        let origin = VarInt::from(origin).into_inner();
+        Bytes::from([origin.to_be_bytes(), offset.to_be_bytes()].concat())
+    }
+
+    /// Reads on; `None` while it is not whole. The error is a stream that ended before.
+    pub(crate) fn read(
+        &mut self,
+        mut stream: RecvStream<'_>,
+    ) -> Result<Option<(StreamId, u64)>, ()> {
+        let mut chunks = stream.read(true).map_err(drop)?;
+        while self.length < HEAD_BYTES {
+            match chunks.next(HEAD_BYTES - self.length) {
+                Ok(Some(chunk)) => {
+                    let end = self.length + chunk.bytes.len();
+                    self.bytes[self.length..end].copy_from_slice(&chunk.bytes);
+                    self.length = end;
+                }
+                Err(quinn_proto::ReadError::Blocked) => return Ok(None),
+                Ok(None) | Err(quinn_proto::ReadError::Reset(_)) => return Err(()),
+            }
+        }
+        let number = |from: usize| {
+            let bytes = self.bytes[from..from + 8].try_into().expect("8 of 16 bytes");
+            u64::from_be_bytes(bytes)
+        };
+        let origin = VarInt::from_u64(number(0)).map_err(drop)?;
+        Ok(Some((StreamId::from(origin), number(8))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_head_says_which_stream_goes_on_and_where() {
+        let id = StreamId::from(VarInt::from_u32(0x1234));
+        let head = Announcement::encode(id, 1 << 40);
+        assert_eq!(head.len(), HEAD_BYTES);
+        assert_eq!(&head[..8], &0x1234_u64.to_be_bytes());
+        assert_eq!(&head[8..], &(1_u64 << 40).to_be_bytes());
+    }
+}

@@ -1,0 +1,123 @@
+//! Counts connections, refusals and polling time of an endpoint, across its loops.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use tokio::sync::{Notify, futures::Notified};
+
+use crate::{
+    admission::{Refusal, Refusals},
+    cid::Lane,
+};
+
+/// Figures that the loops of an endpoint share with its handles.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    /// Connections that are not over, handshakes among them.
+    connections: AtomicUsize,
+    /// Clients' connections that have proved a key, by lane.
+    proved: [AtomicUsize; 2],
+    idle: Notify,
+    full: AtomicU64,
+    displaced: AtomicU64,
+    timed_out: AtomicU64,
+    crowded: AtomicU64,
+    spun_nanos: AtomicU64,
+}
+
+impl Counters {
+    pub(crate) fn opened(&self) {
+        self.connections.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn closed(&self) {
+        if self.connections.fetch_sub(1, Relaxed) == 1 {
+            self.idle.notify_waiters();
+        }
+    }
+
+    pub(crate) fn connections(&self) -> usize {
+        self.connections.load(Relaxed)
+    }
+
+    /// A client has proved its key.
+    pub(crate) fn proved(&self, lane: Lane) {
+        self.proved[lane as usize].fetch_add(1, Relaxed);
+    }
+
+    /// A client that had proved its key is gone.
+    pub(crate) fn left(&self, lane: Lane) {
+        self.proved[lane as usize].fetch_sub(1, Relaxed);
+    }
+
+    /// Clients that have proved their keys.
+    pub(crate) fn clients(&self, lane: Lane) -> usize {
+        self.proved[lane as usize].load(Relaxed)
+    }
+
+    pub(crate) fn refused(&self, refusal: Refusal) {
+        let counter = match refusal {
+            Refusal::Full => &self.full,
+            Refusal::Displaced => &self.displaced,
+            Refusal::TimedOut => &self.timed_out,
+            Refusal::Crowded => &self.crowded,
+        };
+        counter.fetch_add(1, Relaxed);
+    }
+
+    /// Handshakes that were not completed.
+    pub(crate) fn refusals(&self) -> Refusals {
+        Refusals {
+            full: self.full.load(Relaxed),
+            displaced: self.displaced.load(Relaxed),
+            timed_out: self.timed_out.load(Relaxed),
+            crowded: self.crowded.load(Relaxed),
+        }
+    }
+
+    /// Completes when the last connection closes.
+    pub(crate) fn idle(&self) -> Notified<'_> {
+        self.idle.notified()
+    }
+
+    /// A loop has polled this long.
+    pub(crate) fn spun(&self, time: Duration) {
+        if !time.is_zero() {
+            // 2^64 ns are 584 years of one core.
+            self.spun_nanos.fetch_add(time.as_nanos() as u64, Relaxed);
+        }
+    }
+}
+
+/// What the loops of an endpoint cost. It outlasts the endpoint and does not keep it.
+#[derive(Clone, Debug)]
+pub struct LoopMeter {
+    loops: usize,
+    counters: Arc<Counters>,
+}
+
+impl LoopMeter {
+    pub(crate) fn new(loops: usize, counters: Arc<Counters>) -> Self {
+        Self { loops, counters }
+    }
+
+    /// How many there are.
+    pub fn loops(&self) -> usize {
+        self.loops
+    }
+
+    /// CPU time that all of them have spent on polling, answered or not.
+    pub fn spun(&self) -> Duration {
+        Duration::from_nanos(self.counters.spun_nanos.load(Relaxed))
+    }
+
+    /// Whether the other one is of the same endpoint.
+    pub fn is_of_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.counters, &other.counters)
+    }
+}

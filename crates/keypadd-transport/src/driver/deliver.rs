@@ -1,0 +1,68 @@
+//! Delivers received stream data to sockets and readers, and adjusts the receive window to slow ones.
+
+use std::time::Instant;
+
+use super::Driver;
+use crate::{channel::Channel, splice::Cut, to_socket::Delivered};
+
+impl Driver {
+    /// Gives what has arrived to sockets and readers.
+    pub(super) fn deliver(&mut self, now: Instant) {
+        let mut arrived = std::mem::take(&mut self.arrived);
+        for id in arrived.drain(..) {
+            match self.channels.get_mut(&id) {
+                Some(Channel::Held(held)) => held.receive(self.connection.recv_stream(id)),
+                Some(Channel::Spliced(spliced)) => {
+                    let Some(to_socket) = &mut spliced.to_socket else { continue };
+                    let before = to_socket.offset;
+                    let delivered = to_socket.deliver(self.connection.recv_stream(id), now);
+                    if let Some(window) = self.window.read(to_socket.offset - before) {
+                        // Only a window that grows is announced.
+                        self.connection.set_receive_window((window - 1).into());
+                        self.connection.set_receive_window(window.into());
+                    }
+                    match delivered {
+                        Ok(Delivered::Partly) if to_socket.is_blocked() => self.window.blocked(now),
+                        Ok(Delivered::Partly) => {}
+                        Ok(Delivered::UpToMove) => self.move_in(id),
+                        Ok(Delivered::Whole) => {
+                            spliced.to_socket = None;
+                            self.retire(id);
+                        }
+                        Err(cut) => self.cut(id, cut),
+                    }
+                }
+                Some(Channel::Announced(_)) => self.read_announcement(id),
+                Some(Channel::Awaiting) | None => {}
+            }
+        }
+        // Its capacity serves again.
+        if self.arrived.is_empty() {
+            self.arrived = arrived;
+        }
+        if self.lost {
+            let overdue =
+                |channel: &Channel| channel.deadline().is_some_and(|deadline| deadline <= now);
+            let overdue = self.channels.iter().filter(|(_, channel)| overdue(channel));
+            let ids: Vec<_> = overdue.map(|(id, _)| *id).collect();
+            for id in ids {
+                self.cut(id, Cut::Lost);
+            }
+        }
+    }
+
+    /// Leaves other streams their window while sockets take nothing.
+    pub(super) fn adjust_window(&mut self, now: Instant) {
+        let Some(since) = self.window.is_due(now) else { return };
+        let slow = |channel: &&Channel| match channel {
+            Channel::Spliced(spliced) => {
+                spliced.to_socket.as_ref().is_some_and(|to_socket| to_socket.was_blocked(since))
+            }
+            _ => false,
+        };
+        let slow = self.channels.values().filter(slow).count();
+        if let Some(bytes) = self.window.set_slow(slow, now) {
+            self.connection.set_receive_window(bytes.into());
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! Ends splices, streams and the connection: in order, by a reset, or because the connection is lost.
+
+use std::time::Instant;
+
+use quinn_proto::{ConnectionError, Dir, StreamId, VarInt};
+
+use super::{Driver, HandshakeReply};
+use crate::{
+    channel::Channel,
+    handshake::{Accepted, HandshakeFailed},
+    mailbox::Migration,
+    splice::Cut,
+    stream::{ReadError, Stopped},
+    to_stream::ToStream,
+};
+
+impl Driver {
+    /// Forgets a stream that carries nothing any more.
+    pub(crate) fn retire(&mut self, id: StreamId) {
+        if matches!(self.channels.get(&id), Some(Channel::Spliced(spliced)) if spliced.is_over()) {
+            self.remove_spliced(id);
+        }
+    }
+
+    /// Cuts a splice short: the stream and the socket are reset, and so is what has moved.
+    pub(crate) fn cut(&mut self, id: StreamId, cut: Cut) {
+        let Some(Channel::Spliced(spliced)) = self.channels.get(&id) else { return };
+        let elsewhere = spliced.to_stream.is_none() || spliced.to_socket.is_none();
+        spliced.state.cut(cut);
+        self.reset(id, self.rules.cut_code);
+        self.remove_spliced(id);
+        if elsewhere {
+            // The other direction is on another stream of this connection, or of the sibling.
+            self.sweep();
+            self.tell(Migration::Sweep);
+        }
+    }
+
+    pub(crate) fn remove_spliced(&mut self, id: StreamId) {
+        if let Some(Channel::Spliced(spliced)) = self.channels.remove(&id) {
+            self.ended_sockets.push(spliced.token);
+            if spliced.to_stream.is_some_and(|to_stream| to_stream.moving) {
+                self.forget_move(id);
+            }
+        }
+    }
+
+    /// Both do nothing where the half has ended or the connection is gone.
+    pub(crate) fn reset(&mut self, id: StreamId, code: VarInt) {
+        let (one_way, ours) = (id.dir() == Dir::Uni, id.initiator() == self.connection.side());
+        if !one_way || ours {
+            let _ = self.connection.send_stream(id).reset(code);
+        }
+        if !one_way || !ours {
+            let _ = self.connection.recv_stream(id).stop(code);
+        }
+    }
+
+    /// The connection is gone; what its streams had still to deliver goes on.
+    pub(super) fn lose(&mut self, reason: ConnectionError, now: Instant) {
+        if std::mem::replace(&mut self.lost, true) {
+            return;
+        }
+        let goodbye = self.rules.is_goodbye(&reason);
+        self.shared.ended(reason.clone());
+        self.opening.clear();
+        self.incoming = None;
+        match std::mem::replace(&mut self.waiting, HandshakeReply::Nobody) {
+            HandshakeReply::Client(reply) => drop(reply.send(Err(reason.clone()))),
+            HandshakeReply::Server(accepted) => {
+                let remote = self.connection.remote_address();
+                let failed = HandshakeFailed { remote, error: reason.clone() };
+                drop(accepted.send(Accepted::Failed(failed)));
+            }
+            HandshakeReply::Nobody => {}
+        }
+        self.end_moves();
+        let ids: Vec<_> = self.channels.keys().copied().collect();
+        for id in ids {
+            match self.channels.get_mut(&id) {
+                Some(Channel::Held(held)) => {
+                    held.receive(self.connection.recv_stream(id));
+                    held.hold.fail(ReadError::Lost(reason.clone()));
+                    held.hold.stop(Stopped::Lost);
+                    self.channels.remove(&id);
+                }
+                Some(Channel::Spliced(spliced)) => {
+                    if goodbye && spliced.to_stream.as_mut().is_some_and(ToStream::acknowledged) {
+                        spliced.to_stream = None;
+                    }
+                    if spliced.to_stream.is_some() || spliced.moved_out {
+                        self.cut(id, Cut::Lost);
+                        continue;
+                    }
+                    if let Some(to_socket) = &mut spliced.to_socket {
+                        to_socket.connection_lost(now);
+                        self.arrived.push(id);
+                    }
+                    self.retire(id);
+                }
+                Some(Channel::Announced(_) | Channel::Awaiting) => {
+                    self.channels.remove(&id);
+                }
+                None => {}
+            }
+        }
+    }
+
+    /// Ends at once, with nothing said to the peer: a fault, or the loop ends.
+    pub(crate) fn abandon(mut self, reason: ConnectionError) {
+        self.shared.ended(reason.clone());
+        if let HandshakeReply::Client(reply) =
+            std::mem::replace(&mut self.waiting, HandshakeReply::Nobody)
+        {
+            let _ = reply.send(Err(reason.clone()));
+        }
+        self.end_moves();
+        for (_, channel) in self.channels.drain() {
+            match channel {
+                Channel::Held(held) => {
+                    held.hold.fail(ReadError::Lost(reason.clone()));
+                    held.hold.stop(Stopped::Lost);
+                }
+                Channel::Spliced(spliced) => drop(spliced.state.cut(Cut::Lost)),
+                Channel::Announced(_) | Channel::Awaiting => {}
+            }
+        }
+        self.tell(Migration::Sweep);
+    }
+}

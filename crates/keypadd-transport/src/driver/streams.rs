@@ -1,0 +1,195 @@
+//! Opens, accepts and splices streams, and acts on the events of `quinn-proto` and of sockets.
+
+use std::{sync::Arc, time::Instant};
+
+use mio::Interest;
+use quinn_proto::{Dir, StreamEvent, StreamId};
+
+use super::Driver;
+use crate::{
+    announcement::Announcement,
+    channel::{Channel, Held, Spliced},
+    socket::Socket,
+    splice::{Cut, Delivery, Registrar, Reply, SpliceState},
+    stream::{Hold, Stopped, Stream, StreamCommand, WriteError},
+    to_socket::ToSocket,
+    to_stream::ToStream,
+};
+
+impl Driver {
+    /// What the system says of a stream's socket.
+    pub(crate) fn on_socket(&mut self, id: StreamId, event: &mio::event::Event) {
+        let Some(Channel::Spliced(spliced)) = self.channels.get_mut(&id) else { return };
+        let mut error = None;
+        if let Some(to_socket) = &mut spliced.to_socket {
+            to_socket.on_ready(event);
+            if to_socket.waits_to_write() {
+                self.arrived.push(id);
+            }
+            error = event.is_error().then(|| to_socket.registered.socket.take_error()).flatten();
+        }
+        if let Some(to_stream) = &mut spliced.to_stream {
+            to_stream.on_ready(event);
+            let taken = || to_stream.registered.socket.take_error();
+            error = error.or_else(|| event.is_error().then(taken).flatten());
+        }
+        match error {
+            Some(error) => self.cut(id, error.into()),
+            None => self.enqueue(id),
+        }
+    }
+
+    pub(super) fn on_stream_command(
+        &mut self,
+        id: StreamId,
+        command: StreamCommand,
+        registrar: &mut Registrar<'_>,
+        now: Instant,
+    ) {
+        match (command, self.channels.get_mut(&id)) {
+            (StreamCommand::Write { bytes, reply }, Some(Channel::Held(held))) => {
+                held.unwritten.push_back((bytes, reply));
+                held.send(self.connection.send_stream(id));
+            }
+            (StreamCommand::Resume, Some(_)) => self.arrived.push(id),
+            (StreamCommand::Splice { socket, delivery, reply }, Some(Channel::Held(_))) => {
+                self.splice(id, socket, delivery, reply, registrar, now);
+            }
+            (StreamCommand::Reset(code), Some(_)) => {
+                self.reset(id, code);
+                self.cut(id, Cut::Lost);
+                self.channels.remove(&id);
+            }
+            // Replies are dropped, which says that the stream is gone.
+            (_, _) => {}
+        }
+    }
+
+    /// Joins a stream that was held to a socket.
+    pub(super) fn splice(
+        &mut self,
+        id: StreamId,
+        socket: Socket,
+        delivery: Delivery,
+        reply: Reply,
+        registrar: &mut Registrar<'_>,
+        now: Instant,
+    ) {
+        let Some(Channel::Held(held)) = self.channels.remove(&id) else { return };
+        let interest = Interest::READABLE | Interest::WRITABLE;
+        // From here on a drop of the socket resets it.
+        let ready = socket.prepare().map_err(Cut::from).and_then(|()| held.hold.take());
+        let registered =
+            ready.and_then(|received| Ok((received, registrar.register(id, socket, interest)?)));
+        match registered {
+            Ok((received, registered)) => {
+                let state = SpliceState::new(delivery, reply);
+                let mut to_socket =
+                    ToSocket::new(Arc::clone(&state), Arc::clone(&registered), received, held.read);
+                let moves_to = held
+                    .continuation
+                    .filter(|continuation| to_socket.set_moves_at(continuation.offset))
+                    .map(|continuation| continuation.at);
+                let token = registered.token;
+                let to_stream = ToStream::new(Arc::clone(&state), registered, held.written, now);
+                let (to_stream, to_socket) = (Some(to_stream), Some(to_socket));
+                let spliced =
+                    Spliced { state, token, to_stream, to_socket, moved_out: false, moves_to };
+                self.channels.insert(id, Channel::Spliced(Box::new(spliced)));
+                self.enqueue(id);
+                self.arrived.push(id);
+            }
+            Err(cut) => {
+                let _ = reply.send(Err(cut));
+                self.reset(id, self.rules.cut_code);
+            }
+        }
+    }
+
+    pub(super) fn on_stream_event(&mut self, event: StreamEvent) {
+        match event {
+            StreamEvent::Opened { dir: Dir::Bi } => self.accept(),
+            StreamEvent::Opened { dir: Dir::Uni } => self.accept_continuations(),
+            StreamEvent::Readable { id } => {
+                if self.arrived.last() != Some(&id) {
+                    self.arrived.push(id);
+                }
+            }
+            StreamEvent::Writable { id } => match self.channels.get_mut(&id) {
+                Some(Channel::Held(held)) => held.send(self.connection.send_stream(id)),
+                Some(Channel::Spliced(spliced)) => {
+                    if let Some(to_stream) = &mut spliced.to_stream {
+                        to_stream.unblock();
+                        self.enqueue(id);
+                    }
+                }
+                _ => {}
+            },
+            StreamEvent::Finished { id } => {
+                if let Some(Channel::Spliced(spliced)) = self.channels.get_mut(&id)
+                    && spliced.to_stream.as_mut().is_some_and(ToStream::acknowledged)
+                {
+                    spliced.to_stream = None;
+                    self.retire(id);
+                }
+            }
+            StreamEvent::Stopped { id, error_code } => match self.channels.get_mut(&id) {
+                Some(Channel::Held(held)) => {
+                    held.hold.stop(Stopped::ByPeer(error_code));
+                    for (_, reply) in held.unwritten.drain(..) {
+                        let _ = reply.send(Err(WriteError::Stopped(error_code)));
+                    }
+                }
+                Some(Channel::Spliced(_)) => self.on_stopped(id, error_code),
+                _ => {}
+            },
+            StreamEvent::Available { .. } => self.open(),
+        }
+    }
+
+    /// Takes the streams that the peer has opened.
+    pub(super) fn accept(&mut self) {
+        while let Some(id) = self.connection.streams().accept(Dir::Bi) {
+            let stream = self.hold(id);
+            self.arrived.push(id);
+            if let Some(incoming) = &self.incoming {
+                // Where nobody takes it the handle is dropped, which resets the stream.
+                let _ = incoming.send(stream);
+            }
+        }
+        self.allow_more(Dir::Bi);
+    }
+
+    pub(super) fn accept_continuations(&mut self) {
+        while let Some(id) = self.connection.streams().accept(Dir::Uni) {
+            self.channels.insert(id, Channel::Announced(Announcement::default()));
+            self.arrived.push(id);
+        }
+        self.allow_more(Dir::Uni);
+    }
+
+    /// Lets the peer open more streams where it has opened many.
+    pub(super) fn allow_more(&mut self, dir: Dir) {
+        let open = self.connection.streams().remote_open_streams(dir);
+        if let Some(count) = self.allowances[dir as usize].grow(open) {
+            self.connection.set_max_concurrent_streams(dir, count);
+        }
+    }
+
+    /// Opens the streams that were asked for, as many as the peer allows.
+    pub(super) fn open(&mut self) {
+        while !self.lost && !self.opening.is_empty() {
+            let Some(id) = self.connection.streams().open(Dir::Bi) else { return };
+            let stream = self.hold(id);
+            if let Some(reply) = self.opening.pop_front() {
+                let _ = reply.send(stream);
+            }
+        }
+    }
+
+    pub(super) fn hold(&mut self, id: StreamId) -> Stream {
+        let hold = Arc::<Hold>::default();
+        self.channels.insert(id, Channel::Held(Held::new(Arc::clone(&hold))));
+        Stream::new(self.shared.clone(), id, hold, self.rules.drop_code)
+    }
+}

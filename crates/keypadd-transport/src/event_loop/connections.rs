@@ -1,0 +1,180 @@
+//! Keeps a loop's connections: adds, drives and removes them, at events and when their timers expire.
+
+use std::{
+    cmp::Reverse,
+    net::SocketAddr,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+    time::Instant,
+};
+
+use quinn_proto::{ConnectionError, ConnectionHandle, EndpointEvent};
+use tracing::error;
+
+use super::{EventLoop, Slot};
+use crate::{
+    admission::Refusal,
+    cid::Lane,
+    datagrams::Datagrams,
+    driver::{Driver, HandshakeReply, Limits, SendContext},
+    mailbox::ConnectionShared,
+    splice::{Key, Registrar},
+};
+
+impl<U: Datagrams> EventLoop<U> {
+    pub(super) fn add(
+        &mut self,
+        handle: ConnectionHandle,
+        connection: quinn_proto::Connection,
+        (limits, lane): (Limits, Lane),
+        waiting: HandshakeReply,
+        remote: SocketAddr,
+    ) -> Arc<ConnectionShared> {
+        let key = Key { handle: handle.0, serial: self.next_serial };
+        self.next_serial += 1;
+        let shared = Arc::new(ConnectionShared::new(key, self.mailbox.clone(), remote));
+        let rules = Arc::clone(&self.rules);
+        let driver = Driver::new(connection, limits, Arc::clone(&shared), rules, waiting);
+        let slot =
+            Slot { driver, key, lane, counted: false, dirty: false, deadline: None, routed: true };
+        self.slots.insert(key, slot);
+        self.routes.insert(handle.0, key);
+        self.counters.opened();
+        self.mark(key);
+        shared
+    }
+
+    /// Marks what is due.
+    pub(super) fn expire(&mut self, now: Instant) {
+        while let Some(&Reverse((at, serial, handle))) = self.timers.peek() {
+            if at > now {
+                break;
+            }
+            self.timers.pop();
+            let key = Key { handle, serial };
+            if let Some(slot) = self.slots.get_mut(&key)
+                && slot.deadline == Some(at)
+            {
+                slot.deadline = None;
+                self.mark(key);
+            }
+        }
+        while let Some(key) = self.handshakes.overdue(now) {
+            self.give_up(key, Refusal::TimedOut);
+        }
+    }
+
+    /// Drives the connections that have something to do.
+    pub(super) fn drive(&mut self, now: Instant) {
+        let mut keys = std::mem::take(&mut self.dirty);
+        for key in keys.drain(..) {
+            if let Some(slot) = self.slots.get_mut(&key) {
+                slot.dirty = false;
+                if catch_unwind(AssertUnwindSafe(|| self.drive_one(key, now))).is_err() {
+                    self.fault(key);
+                }
+            }
+        }
+        if self.dirty.is_empty() {
+            self.dirty = keys;
+        }
+    }
+
+    pub(super) fn drive_one(&mut self, key: Key, now: Instant) {
+        let Self { registry, sockets, next_token, slots, udp, send_buffer, .. } = self;
+        let Some(slot) = slots.get_mut(&key) else { return };
+        let mut registrar = Registrar { key, registry, sockets, next_token };
+        let mut context = SendContext { udp, buffer: send_buffer, now };
+        let mut outcome = slot.driver.drive(&mut context, &mut registrar);
+        // Answers of the endpoint may be more to send.
+        let mut answered = false;
+        while let Some(event) = slot.driver.endpoint_event() {
+            if event.is_drained() {
+                slot.routed = false;
+                self.routes.remove(&key.handle);
+            }
+            if let Some(event) = self.endpoint.handle_event(ConnectionHandle(key.handle), event) {
+                slot.driver.on_event(event);
+                answered = true;
+            }
+        }
+        outcome.more |= answered;
+        for token in slot.driver.ended_sockets() {
+            self.sockets.remove(&token);
+        }
+        let over = slot.driver.is_over();
+        if outcome.lost && !outcome.proved {
+            self.handshakes.remove(key, false);
+        }
+        if outcome.proved && self.handshakes.remove(key, true) {
+            slot.counted = true;
+            self.counters.proved(slot.lane);
+        }
+        if over {
+            if let Some(slot) = self.slots.remove(&key) {
+                self.uncount(&slot);
+            }
+            return;
+        }
+        if outcome.more || self.udp.is_full() {
+            self.mark(key);
+        }
+        if let Some(at) = outcome.deadline {
+            self.set_timer(key, at);
+        }
+    }
+
+    pub(super) fn uncount(&self, slot: &Slot) {
+        if slot.counted {
+            self.counters.left(slot.lane);
+        }
+        self.counters.closed();
+    }
+
+    pub(super) fn set_timer(&mut self, key: Key, at: Instant) {
+        let Some(slot) = self.slots.get_mut(&key) else { return };
+        // An earlier entry leads here again.
+        if slot.deadline.is_none_or(|earlier| at < earlier) {
+            slot.deadline = Some(at);
+            self.timers.push(Reverse((at, key.serial, key.handle)));
+        }
+    }
+
+    pub(super) fn mark(&mut self, key: Key) {
+        if let Some(slot) = self.slots.get_mut(&key)
+            && !slot.dirty
+        {
+            slot.dirty = true;
+            self.dirty.push(key);
+        }
+    }
+
+    /// Works on a connection; a panic ends it and no other.
+    pub(super) fn guarded(&mut self, key: Key, work: impl FnOnce(&mut Slot)) {
+        let Some(slot) = self.slots.get_mut(&key) else { return };
+        match catch_unwind(AssertUnwindSafe(|| work(slot))) {
+            Ok(()) => self.mark(key),
+            Err(_) => self.fault(key),
+        }
+    }
+
+    /// A connection has panicked: nothing more is asked of it.
+    pub(super) fn fault(&mut self, key: Key) {
+        let remote = self.slots.get(&key).map(|slot| slot.driver.shared().remote());
+        error!(?remote, "internal error: this connection is closed, others go on");
+        self.remove(key, ConnectionError::LocallyClosed);
+    }
+
+    pub(super) fn remove(&mut self, key: Key, reason: ConnectionError) {
+        self.handshakes.remove(key, false);
+        let Some(slot) = self.slots.remove(&key) else { return };
+        if slot.routed {
+            self.routes.remove(&key.handle);
+            let handle = ConnectionHandle(slot.key.handle);
+            let _ = self.endpoint.handle_event(handle, EndpointEvent::drained());
+        }
+        self.uncount(&slot);
+        self.sockets.retain(|_, (of, _)| *of != key);
+        let _ = catch_unwind(AssertUnwindSafe(|| slot.driver.abandon(reason)));
+    }
+}

@@ -1,0 +1,150 @@
+//! Starts handshakes: connects, and accepts, challenges or refuses clients.
+
+use std::{net::SocketAddr, sync::Arc, time::Instant};
+
+use quinn_proto::{
+    ClientConfig, ConnectError, ConnectionError, Dir, Incoming, ServerConfig, TransportConfig,
+};
+use tokio::sync::oneshot;
+use tracing::debug;
+
+use super::EventLoop;
+use crate::{
+    admission::{Refusal, Verdict},
+    allowance::Allowance,
+    cid::Lane,
+    datagrams::Datagrams,
+    driver::{HandshakeReply, Limits},
+    gate::CongestionGate,
+    handshake::Accepted,
+    mailbox::{Opened, PendingConnection},
+    route,
+    settings::Streams,
+    splice::Key,
+    windows::ReceiveWindow,
+};
+
+impl<U: Datagrams> EventLoop<U> {
+    pub(super) fn set_server(&mut self, config: Option<ServerConfig>) {
+        self.server = config;
+        self.endpoint.set_server_config(self.server.clone().map(Arc::new));
+    }
+
+    /// The configuration of one connection to `peer`, and what bounds it.
+    pub(super) fn limits(
+        &self,
+        peer: SocketAddr,
+        lane: Lane,
+        now: Instant,
+    ) -> (Limits, Arc<TransportConfig>) {
+        let (gate, factory) =
+            CongestionGate::new(Arc::clone(&self.congestion), self.flight_max, now);
+        let windows = self.windows[lane as usize];
+        let Streams { bidirectional, unidirectional } = self.streams;
+        // By `Dir`.
+        let allowances = [bidirectional, unidirectional].map(Allowance::new);
+        let mut transport = (self.transport)(route::payload_max(peer));
+        transport
+            .congestion_controller_factory(factory)
+            .stream_receive_window(windows.stream.into())
+            .receive_window(windows.connection.into())
+            .max_concurrent_bidi_streams(allowances[Dir::Bi as usize].current())
+            .max_concurrent_uni_streams(allowances[Dir::Uni as usize].current());
+        let window = ReceiveWindow::new(windows, Arc::clone(&self.budget));
+        (Limits { gate, window, allowances }, Arc::new(transport))
+    }
+
+    pub(super) fn connect(
+        &mut self,
+        mut config: ClientConfig,
+        address: SocketAddr,
+        (server_name, lane): (&str, Lane),
+        reply: oneshot::Sender<Result<Opened, ConnectError>>,
+        now: Instant,
+    ) {
+        let (limits, transport) = self.limits(address, lane, now);
+        config.transport_config(transport);
+        match self.endpoint.connect(now, config, address, server_name) {
+            Ok((handle, connection)) => {
+                let (established, wait) = oneshot::channel();
+                let waiting = HandshakeReply::Client(established);
+                let shared = self.add(handle, connection, (limits, lane), waiting, address);
+                let attempt = PendingConnection(Some(shared));
+                // Where nobody waits the attempt is dropped, which closes it.
+                let _ = reply.send(Ok(Opened { attempt, established: wait }));
+            }
+            Err(error) => drop(reply.send(Err(error))),
+        }
+    }
+
+    pub(super) fn incoming(&mut self, incoming: Incoming, now: Instant) {
+        // What the owner set before this client spoke applies to it.
+        self.commands(now);
+        let remote = incoming.remote_address();
+        self.send_buffer.clear();
+        if !self.udp.may_send() {
+            // It could not be answered, and would be a connection more to wait for.
+            return self.endpoint.ignore(incoming);
+        }
+        let lane = Lane::of(incoming.orig_dst_cid());
+        let full = self.counters.clients(lane) >= self.connections_max;
+        let displaced = self.handshakes.displaced_by(remote.ip());
+        if self.refusing || full {
+            if !self.refusing {
+                self.refused(remote, Refusal::Full);
+            }
+            let transmit = self.endpoint.refuse(incoming, &mut self.send_buffer);
+            return self.respond(transmit);
+        }
+        match self.handshakes.judge(remote.ip(), incoming.remote_address_validated(), now) {
+            Verdict::Retry if incoming.may_retry() => {
+                if let Ok(transmit) = self.endpoint.retry(incoming, &mut self.send_buffer) {
+                    self.respond(transmit);
+                }
+                return;
+            }
+            Verdict::Wait => {
+                self.refused(remote, Refusal::Crowded);
+                return self.endpoint.ignore(incoming);
+            }
+            Verdict::Retry | Verdict::Accept => {}
+        }
+        if let Some(key) = displaced {
+            self.give_up(key, Refusal::Displaced);
+        }
+        let Some(mut config) = self.server.clone() else { return self.endpoint.ignore(incoming) };
+        let (limits, transport) = self.limits(remote, lane, now);
+        config.transport_config(transport);
+        self.send_buffer.clear();
+        let accepted =
+            self.endpoint.accept(incoming, now, &mut self.send_buffer, Some(Arc::new(config)));
+        match accepted {
+            Ok((handle, connection)) => {
+                let waiting = HandshakeReply::Server(self.accepted.clone());
+                let shared = self.add(handle, connection, (limits, lane), waiting, remote);
+                self.handshakes.add(shared.key, remote, now);
+            }
+            Err(error) => {
+                debug!(%remote, error = %error.cause, "not accepted");
+                if let Some(transmit) = error.response {
+                    self.respond(transmit);
+                }
+            }
+        }
+    }
+
+    pub(super) fn refused(&self, remote: SocketAddr, refusal: Refusal) {
+        self.counters.refused(refusal);
+        let _ = self.accepted.send(Accepted::Refused(remote, refusal));
+    }
+
+    /// Forgets a handshake that has proved nothing, without an answer.
+    pub(super) fn give_up(&mut self, key: Key, refusal: Refusal) {
+        self.handshakes.remove(key, false);
+        if let Some(slot) = self.slots.get(&key) {
+            let remote = slot.driver.shared().remote();
+            self.refused(remote, refusal);
+            self.remove(key, ConnectionError::TimedOut);
+        }
+    }
+}

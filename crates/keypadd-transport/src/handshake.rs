@@ -1,0 +1,80 @@
+//! Reports how handshakes end: to the client that connects, and to the server that accepts.
+
+use std::{
+    future::Future,
+    net::SocketAddr,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use quinn_proto::{ConnectError, ConnectionError};
+use tokio::sync::oneshot;
+
+use crate::{admission::Refusal, connection::Connection, mailbox::Opened};
+
+/// What a listening endpoint has to tell.
+#[derive(Debug)]
+pub enum Accepted {
+    /// A client has shaken hands.
+    Connection(Connection),
+    /// A client that was answered has not.
+    Failed(HandshakeFailed),
+    /// One was not let in, or had to make way.
+    Refused(SocketAddr, Refusal),
+}
+
+/// A handshake that failed.
+#[derive(Clone, Debug)]
+pub struct HandshakeFailed {
+    /// Where it came from.
+    pub remote: SocketAddr,
+    /// Why it failed.
+    pub error: ConnectionError,
+}
+
+/// A handshake under way; dropped, it is given up.
+pub struct Connecting(State);
+
+enum State {
+    Asked(oneshot::Receiver<Result<Opened, ConnectError>>),
+    Opened(Opened),
+}
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectingError {
+    /// It was not tried: the address or the configuration makes no sense.
+    #[error(transparent)]
+    NotTried(#[from] ConnectError),
+    /// The handshake failed.
+    #[error(transparent)]
+    Failed(#[from] ConnectionError),
+}
+
+impl Connecting {
+    pub(crate) fn new(asked: oneshot::Receiver<Result<Opened, ConnectError>>) -> Self {
+        Self(State::Asked(asked))
+    }
+}
+
+impl Future for Connecting {
+    type Output = Result<Connection, ConnectingError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        loop {
+            match &mut self.0 {
+                State::Asked(asked) => match ready!(Pin::new(asked).poll(cx)) {
+                    Ok(opened) => self.0 = State::Opened(opened?),
+                    // The loop has ended.
+                    Err(_) => return Poll::Ready(Err(ConnectionError::LocallyClosed.into())),
+                },
+                State::Opened(opened) => {
+                    let established = ready!(Pin::new(&mut opened.established).poll(cx));
+                    let established = established.unwrap_or(Err(ConnectionError::LocallyClosed));
+                    opened.attempt.0 = None;
+                    return Poll::Ready(Ok(established.map(Connection::new)?));
+                }
+            }
+        }
+    }
+}
