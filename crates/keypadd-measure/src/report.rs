@@ -6,9 +6,11 @@
 mod claims;
 mod curve;
 mod data;
+mod frame;
 mod mark;
 mod names;
 mod page;
+mod palette;
 mod plot;
 mod ratios;
 mod scale;
@@ -67,7 +69,7 @@ pub fn files(results: &Results) -> Vec<File> {
             let picture = text::legible(&picture.into_string());
             files.push(file(format!("{PLOTS}/{name}.svg"), picture));
         };
-        let palette = plot::Palette::of(&section.plots);
+        let palette = palette::Palette::of(&section.plots);
         for (plot, name) in section.plots.iter().zip(&names.plots) {
             let alone = alone(results, section, &plot.title, &plot.caption);
             picture(name, plot::draw(plot, &palette, Size::Wide, Some(&alone)));

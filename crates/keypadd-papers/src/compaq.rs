@@ -21,6 +21,9 @@ const LARGE: usize = 2;
 /// The paper's base: a tunnel without cipher and hash.
 const BASE: (Cipher, Mac) = (Cipher::Null, Mac::Null);
 
+/// Of large files, single DES keeps 70 % of the base's throughput.
+const BASE_OVER_DES: f64 = 1.0 / 0.70;
+
 /// What traffic goes through: `None` is no tunnel.
 type Tunnel = Option<(Cipher, Mac)>;
 

@@ -13,13 +13,12 @@ use keypadd_provider::{
 use keypadd_tunnel::wire::Instance;
 use keypadd_tunnel::{
     AllowedPeer, BenchForward, Bind, Bound, Client, ClientError, ClientSettings, Forward,
-    ListenPermits, LiveSession, Peers, Permits, Server, ServerAddress, ServerSettings, Sessions,
-    TransportSettings,
+    ListenPermits, Peers, Permits, Server, ServerAddress, ServerSettings, TransportSettings,
 };
 use tokio::sync::watch;
 
 use crate::host::Host;
-use crate::path::{Path, PathFault};
+use crate::path::{End, Path, PathFault};
 use crate::service::Service;
 
 /// Longest wait for a handshake.
@@ -54,24 +53,6 @@ pub struct EndSettings {
     pub peer: PublicKey,
     /// Windows and congestion control.
     pub transport: TransportSettings,
-}
-
-/// An end of a tunnel that is up.
-#[derive(Debug)]
-pub struct End {
-    pub(crate) host: Host,
-    pub(crate) stop: watch::Sender<()>,
-    pub(crate) meters: Arc<Meters>,
-    pub(crate) pool: Option<Pool>,
-    sessions: Sessions,
-}
-
-impl End {
-    /// Its one session.
-    pub(crate) fn session(&self) -> Result<Arc<LiveSession>, PathFault> {
-        let gone = || PathFault::Here("the tunnel closed as soon as it was up".into());
-        self.sessions.live().pop().ok_or_else(gone)
-    }
 }
 
 /// Starts a service; where it answers.

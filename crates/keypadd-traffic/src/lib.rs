@@ -16,10 +16,10 @@ mod requester;
 mod service;
 
 pub use counts::{Counts, Gauges};
-pub use ends::{End, EndSettings, TunnelArm, connect, ethernet, listen, new_key, serve};
+pub use ends::{EndSettings, TunnelArm, connect, ethernet, listen, new_key, serve};
 pub use exchange::{Exchange, Filling, HEADER_BYTES, STEP_BYTES};
 pub use host::Host;
 pub use latencies::Latencies;
-pub use path::{Path, PathFault};
+pub use path::{End, Path, PathFault};
 pub use requester::{Answered, Broken, Due, PATIENCE, Requester, Requests, even};
 pub use service::Service;

@@ -8,13 +8,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use keypadd_pool::Direction;
-use keypadd_provider::{ConnectionKeys, DirectionStatus};
-use keypadd_tunnel::{ClientError, LiveSession};
+use keypadd_pool::{Direction, Pool};
+use keypadd_provider::{ConnectionKeys, DirectionStatus, Meters};
+use keypadd_tunnel::{ClientError, LiveSession, Sessions};
+use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use crate::counts::Gauges;
-use crate::ends::End;
 use crate::exchange::Exchange;
 use crate::host::Host;
 use crate::requester::{Broken, Requester, Requests};
@@ -47,6 +47,24 @@ pub enum PathFault {
     /// This machine lacks something, in words.
     #[error("{0}")]
     Here(String),
+}
+
+/// An end of a tunnel that is up.
+#[derive(Debug)]
+pub struct End {
+    pub(crate) host: Host,
+    pub(crate) stop: watch::Sender<()>,
+    pub(crate) meters: Arc<Meters>,
+    pub(crate) pool: Option<Pool>,
+    pub(crate) sessions: Sessions,
+}
+
+impl End {
+    /// Its one session.
+    pub(crate) fn session(&self) -> Result<Arc<LiveSession>, PathFault> {
+        let gone = || PathFault::Here("the tunnel closed as soon as it was up".into());
+        self.sessions.live().pop().ok_or_else(gone)
+    }
 }
 
 /// A way for traffic. Dropped, it is gone at once; [`close`](Self::close) lets the ends say goodbye.

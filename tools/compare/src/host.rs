@@ -10,7 +10,8 @@ use std::time::SystemTime;
 
 use serde::Serialize;
 
-use crate::arms::{self, Arm, Kind};
+use crate::arms::{Arm, Kind};
+use crate::programs::{clear_variables, locate};
 
 /// The head of a report.
 #[derive(Debug, Serialize)]
@@ -76,8 +77,8 @@ fn version(arm: &Arm) -> Option<(String, String)> {
 fn first_line(command: &[&str], begin: &str) -> String {
     let unknown = || "unknown".to_owned();
     let [program, arguments @ ..] = command else { return unknown() };
-    let mut command = Command::new(arms::locate(program));
-    arms::clear_variables(&mut command);
+    let mut command = Command::new(locate(program));
+    clear_variables(&mut command);
     let Ok(output) = command.args(arguments).stdin(Stdio::null()).output() else {
         return unknown();
     };

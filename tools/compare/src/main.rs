@@ -15,6 +15,7 @@ mod host;
 mod load;
 mod network;
 mod procstat;
+mod programs;
 mod report;
 mod rounds;
 mod sample;
@@ -112,7 +113,7 @@ fn check_needs(arms: &[Arm]) -> Result<(), String> {
     }
     let ours = [("ip", "iproute2"), ("setpriv", "util-linux")];
     for (program, package) in ours.iter().chain(arms.iter().flat_map(|arm| arm.kind.needs())) {
-        if arms::find(program).is_none() {
+        if programs::find(program).is_none() {
             return Err(format!("{program} is missing: apt-get install {package}"));
         }
     }

@@ -12,7 +12,7 @@ use std::process::Command;
 
 use testbed::Namespace;
 
-use crate::arms::locate;
+use crate::programs::locate;
 
 /// The far end's address on the veth pair.
 pub(crate) const FAR: Ipv4Addr = Ipv4Addr::new(10, 99, 7, 1);

@@ -10,11 +10,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::arms::{self, Arm, Program, Ready};
+use crate::arms::{Arm, Program, Ready};
 use crate::cleanup::Cleanup;
 use crate::load::Echo;
 use crate::network::Network;
 use crate::procstat;
+use crate::programs::clear_variables;
 
 /// A bound on each step of bringing a tunnel up.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
@@ -99,7 +100,7 @@ impl Tunnel {
             let copy = file.try_clone().map_err(|error| format!("{}: {error}", log.display()))?;
             let mut command = network.command(program.end, &program.program);
             command.args(&program.arguments).stdout(file).stderr(copy);
-            arms::clear_variables(&mut command);
+            clear_variables(&mut command);
             // Where keypadd puts its control socket; the two ends must not meet there.
             let runtime = directory.join(format!("{:?}.run", program.end));
             let _ = fs::create_dir(&runtime);

@@ -11,8 +11,7 @@ use quinn_proto::Side;
 
 use crate::ciphers::PacketCipher;
 use crate::secrets::SecretLog;
-use crate::tape::Sealed;
-use crate::wire::Space;
+use crate::wire::{Sealed, Space};
 
 /// Ways for a pool to be wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,15 +11,7 @@ use interposer::{Interposer, Origin};
 use quinn_proto::crypto::PacketKey;
 
 use crate::bugs::Spoiler;
-use crate::wire::Space;
-
-/// One packet as quinn handed it over for sealing.
-pub(crate) struct Sealed {
-    pub(crate) space: Space,
-    pub(crate) number: u64,
-    pub(crate) header: Vec<u8>,
-    pub(crate) plaintext: Vec<u8>,
-}
+use crate::wire::{Sealed, Space};
 
 /// The packets that one end of one connection has sealed and the auditor has not yet seen, and the
 /// phase that it is in. Initial packets, whose keys are no secret, are not among them.

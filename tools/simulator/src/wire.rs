@@ -111,6 +111,14 @@ fn expand(truncated: u64, bits: u32, next: u64) -> u64 {
     }
 }
 
+/// One packet as quinn handed it over for sealing.
+pub(crate) struct Sealed {
+    pub(crate) space: Space,
+    pub(crate) number: u64,
+    pub(crate) header: Vec<u8>,
+    pub(crate) plaintext: Vec<u8>,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

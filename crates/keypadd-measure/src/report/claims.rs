@@ -3,8 +3,7 @@
 use maud::Markup;
 use maud::html;
 
-use super::names::SectionNames;
-use super::page::{address, class};
+use super::names::{SectionNames, address, class};
 use crate::figure;
 use crate::results::{Beside, Section, Verdict};
 

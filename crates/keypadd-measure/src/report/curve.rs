@@ -8,8 +8,8 @@ use std::fmt::Write;
 use maud::Markup;
 use maud::html;
 
-use super::plot::Palette;
-use super::scale::Ruler;
+use super::frame::Frame;
+use super::palette::Palette;
 use super::sheet::round;
 use crate::results::{Curve, Style};
 
@@ -21,36 +21,6 @@ const APART: f64 = 0.5;
 
 /// How far apart the places of a trace may be, in pixels.
 const TRACE: f64 = 6.0;
-
-/// Where the axes are, in pixels.
-pub(super) struct Frame {
-    pub(super) x: Ruler,
-    pub(super) y: Ruler,
-    pub(super) left: f64,
-    pub(super) right: f64,
-    pub(super) top: f64,
-    pub(super) bottom: f64,
-}
-
-impl Frame {
-    /// From the left edge.
-    pub(super) fn across(&self, x: f64) -> Option<f64> {
-        Some(self.left + self.x.place(x)? * (self.right - self.left))
-    }
-
-    /// From the upper edge.
-    pub(super) fn up(&self, y: f64) -> Option<f64> {
-        Some(self.level(self.y.place(y)?))
-    }
-
-    fn level(&self, place: f64) -> f64 {
-        self.bottom - place * (self.bottom - self.top)
-    }
-
-    fn point(&self, [x, y]: [f64; 2]) -> Option<[f64; 2]> {
-        Some([self.across(x)?, self.up(y)?])
-    }
-}
 
 /// The area between both ends of the intervals, or whiskers.
 pub(super) fn band(curve: &Curve, palette: &Palette, frame: &Frame) -> Markup {

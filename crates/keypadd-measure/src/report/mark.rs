@@ -4,7 +4,7 @@
 use maud::Markup;
 use maud::html;
 
-use super::curve::Frame;
+use super::frame::Frame;
 use super::sheet::{line, round, shorten, text_width};
 use crate::results::Plot;
 

@@ -3,7 +3,8 @@
 
 use std::collections::HashSet;
 
-use crate::results::Results;
+use super::PAGES;
+use crate::results::{Outcome, Results, Section};
 
 /// Longer names are cut: file systems end at 255 bytes.
 const NAME_MAX: usize = 100;
@@ -63,4 +64,22 @@ fn unique(name: String, taken: &mut HashSet<String>) -> String {
     let free = free.expect("there is always a next number");
     taken.insert(free.clone());
     free
+}
+
+/// Where a section stands, from the front page.
+pub(super) fn address(section: &Section, names: &SectionNames) -> String {
+    match section.own_page {
+        true => format!("{PAGES}/{}.html", names.anchor),
+        false => format!("#{}", names.anchor),
+    }
+}
+
+/// The CSS class of an outcome.
+pub(super) fn class(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Holds => "holds",
+        Outcome::DoesNotHold => "not",
+        Outcome::CannotTell => "unsure",
+        Outcome::CannotCompare | Outcome::NotRun => "none",
+    }
 }

@@ -6,10 +6,11 @@ use maud::Markup;
 use maud::PreEscaped;
 use maud::html;
 
-use super::names::{Names, SectionNames, VERDICTS};
-use super::plot::{self, Palette};
+use super::names::{Names, SectionNames, VERDICTS, address, class};
+use super::palette::Palette;
+use super::plot;
 use super::sheet::Size;
-use super::{DATA, PAGE, PAGES, PLOT_STYLE, PLOTS, RATIOS_CAPTION, RESULTS};
+use super::{DATA, PAGE, PLOT_STYLE, PLOTS, RATIOS_CAPTION, RESULTS};
 use super::{claims, ratios, surface, table};
 use crate::machine::Machine;
 use crate::results::{Outcome, Results, Run, Section, Verdict};
@@ -46,14 +47,6 @@ pub(super) fn own_page(results: &Results, section: &Section, names: &SectionName
 
 /// From a section's own page to the directory of the report.
 const UP: &str = "../";
-
-/// Where a section stands, from the front page.
-pub(super) fn address(section: &Section, names: &SectionNames) -> String {
-    match section.own_page {
-        true => format!("{PAGES}/{}.html", names.anchor),
-        false => format!("#{}", names.anchor),
-    }
-}
 
 fn document(run: &Run, title: &str, head: &Markup, main: &Markup, footer: &Markup) -> Markup {
     html! {
@@ -143,15 +136,6 @@ fn summary(results: &Results, names: &Names) -> Markup {
             }
             p class="facts" { (results.machine.cpu_and_cores()) }
         }
-    }
-}
-
-pub(super) fn class(outcome: Outcome) -> &'static str {
-    match outcome {
-        Outcome::Holds => "holds",
-        Outcome::DoesNotHold => "not",
-        Outcome::CannotTell => "unsure",
-        Outcome::CannotCompare | Outcome::NotRun => "none",
     }
 }
 

@@ -6,52 +6,16 @@
 use maud::Markup;
 use maud::html;
 
-use super::curve::{self, Frame};
+use super::curve;
+use super::frame::Frame;
 use super::mark::{self, Flags};
+use super::palette::Palette;
 use super::scale::Ruler;
 use super::sheet::{Alone, Drawn, Size, line, named, round, sheet, shorten, text_width};
 use crate::results::{At, Plot};
 
-/// Which colour and dashes a label has: the same in all plots of a section.
-pub(super) struct Palette(Vec<String>);
-
-const COLOURS: usize = 8;
-/// Without a divisor in common with [`COLOURS`], so that 40 curves differ.
-const DASHES: usize = 5;
-
 const ROW: f64 = 18.0;
 const SWATCH: f64 = 34.0;
-
-impl Palette {
-    pub(super) fn of<'a>(plots: impl IntoIterator<Item = &'a Plot>) -> Self {
-        let mut labels: Vec<String> = Vec::new();
-        for curve in plots.into_iter().flat_map(|plot| &plot.curves) {
-            if !labels.contains(&curve.label) {
-                labels.push(curve.label.clone());
-            }
-        }
-        Self(labels)
-    }
-
-    fn index(&self, label: &str) -> usize {
-        self.0.iter().position(|known| known == label).unwrap_or(0)
-    }
-
-    /// The class of everything that one curve draws.
-    pub(super) fn colour(&self, label: &str) -> String {
-        format!("k{}", self.index(label) % COLOURS)
-    }
-
-    /// The class of its line.
-    pub(super) fn dashes(&self, label: &str) -> String {
-        format!("d{}", self.index(label) % DASHES)
-    }
-
-    /// Which of the shapes its points have.
-    pub(super) fn shape(&self, label: &str) -> usize {
-        self.index(label)
-    }
-}
 
 /// Draws a plot; `alone` for a file of its own.
 pub(super) fn draw(plot: &Plot, palette: &Palette, size: Size, alone: Option<&Alone>) -> Markup {

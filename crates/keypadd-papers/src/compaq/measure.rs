@@ -11,10 +11,9 @@ use keypadd_traffic::{Path, TunnelArm};
 use testbed::FourHosts;
 
 use super::crowd::Crowd;
-use super::page::BASE_OVER_DES;
 use super::{
-    BASE, EMULATED, FILES, LARGE, MEDIUM, PROCESSORS, Rates, Round, Speeds, TUNNELS, clients,
-    protection,
+    BASE, BASE_OVER_DES, EMULATED, FILES, LARGE, MEDIUM, PROCESSORS, Rates, Round, Speeds, TUNNELS,
+    clients, protection,
 };
 use crate::lab::{Lab, Missed, Part};
 use crate::{Effort, order};

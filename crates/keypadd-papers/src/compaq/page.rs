@@ -14,8 +14,6 @@ use keypadd_measure::results::{Axis, Cell, Curve, Estimate, Plot, Section, Style
 use keypadd_measure::statistics::{mean, ratio};
 use printed::{BASE_MBIT, CLIENTS, PROCESSOR_GAINS, printed_over_base};
 
-pub(super) use printed::BASE_OVER_DES;
-
 const SIZES: [&str; 3] = ["small", "medium", "large"];
 
 pub(super) fn page(figures: &Figures, effort: Effort) -> Section {

@@ -1,6 +1,6 @@
 //! What the paper prints, and where it contradicts itself.
 
-use super::super::{LARGE, MEDIUM, SMALL};
+use super::super::{BASE_OVER_DES, LARGE, MEDIUM, SMALL};
 
 /// Numbers of virtual clients.
 pub(super) const CLIENTS: [u32; 5] = [4, 8, 12, 16, 20];
@@ -11,9 +11,6 @@ pub(super) const BASE_MBIT: [[f64; 5]; 3] = [
     [4.12, 7.12, 8.94, 9.56, 10.06],
     [10.95, 13.96, 14.31, 13.94, 14.19],
 ];
-
-/// Of large files, single DES keeps 70 % of the base's throughput.
-pub(in super::super) const BASE_OVER_DES: f64 = 1.0 / 0.70;
 
 /// Twice the deviation of the paper's tool, by size: what differs by less is equal.
 pub(super) const NOISE: [f64; 3] = [0.2748, 0.1212, 0.049];
