@@ -118,7 +118,7 @@ pub type Tell<'a> = &'a (dyn Fn(&Progress) + Sync);
 /// Brings every arm up and ends it again: what cannot be measured is found before anything is.
 ///
 /// # Errors
-/// Those of [`Path::open`].
+/// The path cannot be opened.
 pub async fn try_out(
     arms: &[Arm],
     settings: &PathSettings,

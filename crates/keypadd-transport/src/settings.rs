@@ -13,7 +13,7 @@ use crate::{spin::SpinShare, udp::Egress, windows::Windows};
 pub(crate) type Proof = Arc<dyn Any + Send + Sync>;
 
 /// Takes out of a session, once its handshake is complete, what handles show as
-/// [`Connection::proof`].
+/// [`Connection::proof`](crate::Connection::proof).
 pub type Inspect = Arc<dyn Fn(&dyn crypto::Session) -> Option<Proof> + Send + Sync>;
 
 /// Makes `quinn-proto`'s configuration of one connection, whose route carries UDP payloads of so many
