@@ -163,7 +163,7 @@ ssh_runs_through_its_proxy_command() {
     expect "10 MiB come back" cmp "$dir/file" "$dir/back"
     sed 's/^/    /' "$dir/ssh.err"
     # ssh hangs up on its proxy (SIGHUP); the server is not to wait for the idle timeout.
-    expect "each session was closed" await_count 3 'session ended.*nothing more to do' "$log"
+    expect "each session was closed" await_count 3 'session ended.*the client is done' "$log"
     # It does not wait for its proxy, which may still be about to leave.
     expect "no control socket is left" soon silent find "$scratch/near.run" -name '*.sock'
 

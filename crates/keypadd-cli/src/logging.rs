@@ -71,7 +71,7 @@ pub fn start(settings: &Settings, verbose: u8, quiet: bool) {
     if std::env::var_os("RUST_BACKTRACE").is_none() {
         panic::set_hook(Box::new(|info| {
             let location = info.location().map(ToString::to_string).unwrap_or_default();
-            error!("panic at {location}: {}", panic_message(info.payload()));
+            error!("panicked at {location}: {}", panic_message(info.payload()));
         }));
     }
 }
