@@ -1,4 +1,4 @@
-//! `keypadd bench`: becomes the program that measures, as git and cargo become theirs.
+//! Runs `keypadd bench` by executing `keypadd-bench`, found beside this program or on PATH.
 
 use std::io::ErrorKind;
 use std::os::unix::process::CommandExt;
@@ -10,7 +10,7 @@ use crate::error::{Error, Exit, system};
 /// The program.
 const PROGRAM: &str = "keypadd-bench";
 
-/// Replaces this process by it, with every argument but the verb; returns only if that fails.
+/// Replaces this process by it, with every argument but `bench`; returns only on failure.
 pub(crate) fn start() -> Error {
     let mut arguments: Vec<_> = std::env::args_os().skip(1).collect();
     if let Some(verb) = arguments.iter().position(|argument| argument == "bench") {

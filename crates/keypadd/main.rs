@@ -46,9 +46,6 @@ fn run() -> Result<(), Error> {
     if let Verb::Run(args) = cli.verb {
         return run_from_file(args, cli.log);
     }
-    if let Verb::Bench(_) = cli.verb {
-        return Err(bench::start());
-    }
     // `-W` runs inside other programs, and `demo` draws: they log warnings and errors only.
     let quiet = match &cli.verb {
         Verb::Connect(args) => args.stdio.is_some(),
@@ -61,7 +58,8 @@ fn run() -> Result<(), Error> {
     match cli.verb {
         Verb::Keygen(args) => keygen::keygen(args),
         Verb::Pubkey(args) => keygen::pubkey(args),
-        Verb::Run(_) | Verb::Bench(_) => Ok(()),
+        Verb::Run(_) => Ok(()),
+        Verb::Bench(_) => Err(bench::start()),
         Verb::Reload(args) => reload::run(args),
         Verb::Check(args) => check::run(args),
         Verb::Completions(args) => completions::run(args),

@@ -35,17 +35,14 @@ pub struct Connect;
 pub struct All;
 
 impl HasFlags for Serve {
-    /// The groups of keys.
     const FLAGS: &'static [Flag] = &[Flag::Serve, Flag::Daemons];
 }
 
 impl HasFlags for Connect {
-    /// The groups of keys.
     const FLAGS: &'static [Flag] = &[Flag::Connect, Flag::Daemons];
 }
 
 impl HasFlags for All {
-    /// The groups of keys.
     const FLAGS: &'static [Flag] = &[Flag::All];
 }
 

@@ -69,7 +69,7 @@ pub fn read(path: &Path) -> Result<PrivateKey, Error> {
     // Non-blocking: opening a FIFO without a writer would block forever.
     let nonblock = OFlags::NONBLOCK.bits().cast_signed();
     let file = OpenOptions::new().read(true).custom_flags(nonblock).open(path).map_err(io)?;
-    // Checks the open file, so that it is the one that is read.
+    // Checks the open file rather than its path, so that the file checked is the file read.
     let metadata = file.metadata().map_err(io)?;
     if metadata.is_dir() {
         return Err(unusable(format!("key file {name} is a directory")).hint("name a file in it"));

@@ -14,5 +14,5 @@ pub mod shutdown;
 mod usage;
 pub mod values;
 
-pub use parse::{definition, read};
+pub use parse::read;
 pub use shutdown::block_on;

@@ -1,5 +1,5 @@
-//! Reads arguments and variables by a program's clap definition, with what every definition has in common:
-//! empty variables count as unset, and no help text shows what variables hold.
+//! Parses arguments and environment variables by a program's clap definition. For every program, an
+//! empty variable counts as unset, and help never shows the values of variables.
 
 use clap::builder::Resettable;
 use clap::{CommandFactory, FromArgMatches};
@@ -21,9 +21,9 @@ pub fn read<C: CommandFactory + FromArgMatches>() -> Result<Option<C>, Error> {
     }
 }
 
-/// The command as help and parsing see it. What variables hold at the moment stays out of the help:
-/// it belongs to the user's shell and makes the text wide. An empty variable counts as unset.
-pub fn definition<C: CommandFactory>() -> clap::Command {
+/// The command for parsing and help. Help does not show the current values of variables, and an
+/// empty variable counts as unset.
+fn definition<C: CommandFactory>() -> clap::Command {
     let adjust = |arg: clap::Arg| {
         let empty = |name| std::env::var_os(name).is_some_and(|value| value.is_empty());
         match arg.get_env().is_some_and(empty) {

@@ -158,9 +158,9 @@ pub fn host_in(namespace: &Namespace) -> io::Result<Host> {
 
 /// Where something runs, and under which address it listens there.
 struct Site {
-    /// The network that it is in, unless it is this process's.
+    /// Its network namespace; `None` for that of this process.
     namespace: Option<Namespace>,
-    /// How much of a core it has, unless it is as much as there is.
+    /// Its CPU quota; `None` for no limit.
     quota: Option<Arc<Quota>>,
     address: IpAddr,
 }

@@ -23,8 +23,8 @@ const SAVED_MAX: Duration = Duration::from_millis(20);
 /// and is what the poll waits for; one that keeps it longer has work of its own.
 const GAP_MAX: Duration = Duration::from_micros(200);
 
-/// What such a gap costs: where cores are busy, a share of 2 % polls again after 1.5 s. A thread that offers
-/// its core goes to the end of the line, while one that sleeps is let in when it wakes.
+/// What such a gap costs: where cores are busy, a share of 2 % polls again after 1.5 s. A thread that yields
+/// goes to the back of the run queue, while one that sleeps is scheduled soon after it wakes.
 const GAP_PRICE: Duration = Duration::from_millis(30);
 
 /// The share of its core that a loop may spend on polling for nothing, in percent.

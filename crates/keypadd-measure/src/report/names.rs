@@ -1,5 +1,5 @@
-//! What the files of a report are called: after the ids of sections, tables and plots, whatever these
-//! hold, and no two alike.
+//! Names the files, links and CSS classes of a report. Files are named after the ids of sections, tables
+//! and plots, whatever these hold, and no two alike.
 
 use std::collections::HashSet;
 

@@ -221,8 +221,8 @@ impl Drop for PartQueue {
 }
 
 /// Gives a chunk back as it is: a jump of numbers may leave tens of MiB behind, and wiping them is the
-/// filler's job, not the packet path's. The queue back has room for every chunk of the lane; if it ever had
-/// not, the chunk is dropped, which wipes it and returns its memory through [`Home`](crate::filler_state::Home).
+/// filler's job, not the packet path's. The return queue has room for every chunk of the lane; if it ever
+/// were full, the chunk is dropped, which wipes it and returns its memory through [`Home`](crate::filler_state::Home).
 fn give_back(spent: &mut Producer<Box<Chunk>>, chunk: Box<Chunk>) {
     drop(spent.push(chunk));
 }
