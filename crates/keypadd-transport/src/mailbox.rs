@@ -171,8 +171,10 @@ impl ConnectionShared {
     /// Closes the connection and tells the peer, unless it has ended.
     pub(crate) fn close(&self, code: VarInt, reason: Bytes) {
         if self.close_reason().is_none() {
-            self.ended(ConnectionError::LocallyClosed);
+            // Queued first: whoever sees the end drops its streams, and the peer would hear of their reset
+            // instead of the reason.
             self.command(ConnectionCommand::Close { code, reason });
+            self.ended(ConnectionError::LocallyClosed);
         }
     }
 
