@@ -20,7 +20,7 @@ use crate::results::print;
 /// Exit 3: the file or the key cannot be used. Exit 1: standard output fails.
 pub(crate) fn run(args: ConfigArgs) -> Result<(), Error> {
     let path = configfile::place(args.config)?;
-    let Loaded { config, key_path, key } = configfile::load(&path)?;
+    let Loaded { config, key_path, key } = configfile::load(&path, None)?;
     let mut out = vec![format!("configuration {} is valid", path.display())];
     out.push(format!(
         "key {}{}, public key {}",

@@ -1,7 +1,7 @@
 //! Finds and reads the configuration file and the private key that it names, and refuses a file
 //! that other users control. `keypadd-config` parses it.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -19,8 +19,8 @@ use crate::keyfile;
 /// Longest configuration file; a longer one is some other file.
 const CONFIG_BYTES_MAX: u64 = 1 << 20;
 
-/// Permission bit of users who are neither the owner nor in the group.
-const OTHERS_WRITE: u32 = 0o002;
+/// Permission bits of all but the owner.
+const OTHERS_WRITE: u32 = 0o022;
 
 /// A valid file, and its key.
 #[derive(Debug)]
@@ -60,16 +60,19 @@ pub(crate) fn place(given: Option<PathBuf>) -> Result<PathBuf, Error> {
     }
 }
 
-/// Reads the file and the key.
+/// Reads the file and the key. `known`: the key to keep if the present user may not read it.
 ///
 /// # Errors
 /// Exit 3: everything that is wrong with the file and the key.
-pub(crate) fn load(path: &Path) -> Result<Loaded, Error> {
+pub(crate) fn load(path: &Path, known: Option<Arc<PrivateKey>>) -> Result<Loaded, Error> {
     let text = read(path)?;
     match Config::read(&text, memory_bytes()) {
         Ok(config) => {
             let key_path = key_path(path, &config.key)?;
-            let key = Arc::new(keyfile::read(&key_path)?);
+            let key = match known.filter(|_| is_out_of_reach(&key_path)) {
+                Some(key) => key,
+                None => Arc::new(keyfile::read(&key_path)?),
+            };
             Ok(Loaded { config, key_path, key })
         }
         Err(refused) => {
@@ -82,6 +85,11 @@ pub(crate) fn load(path: &Path) -> Result<Loaded, Error> {
             Err(error)
         }
     }
+}
+
+/// Whether the file exists and this user may not read it.
+fn is_out_of_reach(path: &Path) -> bool {
+    File::open(path).is_err_and(|error| error.kind() == ErrorKind::PermissionDenied)
 }
 
 /// A fault as `FILE:LINE:COLUMN: cause`, and its hint.
@@ -122,8 +130,9 @@ fn read(path: &Path) -> Result<String, Error> {
             .hint("it controls who may connect, so it must be owned by you or root"));
     }
     if metadata.mode() & OTHERS_WRITE != 0 {
-        return Err(unusable("is writable by every user")
-            .hint(format!("chmod o-w {}", keyfile::quoted_for_shell(path))));
+        let mode = metadata.mode() & 0o777;
+        return Err(unusable(&format!("can be changed by other users (mode {mode:04o})"))
+            .hint(format!("chmod go-w {}", keyfile::quoted_for_shell(path))));
     }
     let mut text = String::new();
     file.take(CONFIG_BYTES_MAX + 1).read_to_string(&mut text).map_err(failed)?;

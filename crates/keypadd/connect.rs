@@ -15,6 +15,7 @@ use keypadd_tunnel::{
 use tokio::io::stdin;
 
 use crate::cli::{ConnectArgs, Flags};
+use crate::confine::{Confinement, Reach};
 use crate::control::Requests;
 use crate::daemon::{Daemon, DaemonSettings, notify_stopping, notify_systemd};
 use crate::error::{Error, Exit};
@@ -69,6 +70,20 @@ impl ConnectOptions {
         let daemon = DaemonSettings::of_flags(settings, vec![suite], vec![kex])?;
         Ok(Self { server: args.server, peer, work, connect_timeout, daemon })
     }
+
+    /// Restricts the calling thread to what these options need, before any other starts.
+    ///
+    /// # Errors
+    /// As for [`Confinement::start`].
+    pub(crate) fn confined(mut self) -> Result<Self, Error> {
+        let forwards = match &self.work {
+            Work::Forwards(forwards) => forwards.iter().collect(),
+            Work::Stdio(_) => Vec::new(),
+        };
+        let reach = Reach { forwards, ..Reach::default() };
+        self.daemon.confinement = Confinement::start(&self.daemon.settings, &reach)?;
+        Ok(self)
+    }
 }
 
 /// Connects, reconnects when the connection is lost, and forwards until `shutdown`, or until the
@@ -111,6 +126,7 @@ pub(crate) async fn run(
     let source = Source { sessions: client.sessions(), loops: client.loop_meter(), dialling };
     let sources = Sources::new(daemon.public_key(), vec![source]);
     let mut watching = daemon.watch("connect", server.to_string(), sources, Requests::Status);
+    daemon.confinement.seal()?;
     let connected = tokio::select! {
         biased;
         connected = connect(&client, stdio.is_some(), on_ready, (&server, peer)) => Some(connected),
@@ -120,6 +136,7 @@ pub(crate) async fn run(
         (None, _) => (Ok(()), true),
         (Some(Err(error)), _) => (Err(error), false),
         (Some(Ok(session)), None) => {
+            daemon.confinement.log();
             notify_systemd(&[sd_notify::NotifyState::Ready]);
             let ending = async {
                 let drain = shutdown.clone().drained(daemon.drain).await;

@@ -4,7 +4,7 @@
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::path::{Path, PathBuf};
 use std::process;
@@ -50,6 +50,9 @@ const ANSWER_BYTES_MAX: u64 = 64 << 20;
 /// Timeout for reading a request and for writing an answer.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
+/// Permission bits of all but the owner.
+const OTHERS_WRITE: u32 = 0o022;
+
 /// Most daemons of one process, as in tests.
 const DAEMONS_MAX: u32 = 64;
 
@@ -89,13 +92,31 @@ pub(crate) fn sockets(directory: &Path) -> Vec<PathBuf> {
     paths
 }
 
+/// Creates the directory if it is missing, and checks that nobody else can replace files in it.
+///
+/// # Errors
+/// It cannot be created, or another user owns it or may write to it.
+pub(crate) fn prepare(directory: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+    let metadata = fs::metadata(directory)?;
+    let refused = |cause: String| Err(io::Error::new(ErrorKind::PermissionDenied, cause));
+    let (owner, mode) = (metadata.uid(), metadata.mode() & 0o777);
+    if owner != geteuid().as_raw() && owner != 0 {
+        return refused(format!("owned by another user (uid {owner}); chown it"));
+    }
+    if mode & OTHERS_WRITE != 0 {
+        return refused(format!("other users may write to it (mode {mode:04o}); chmod go-w it"));
+    }
+    Ok(())
+}
+
 impl ControlSocket {
     /// Binds a socket in the directory, creating it if it is missing.
     ///
     /// # Errors
     /// The directory cannot be created or the socket cannot be bound.
     pub(crate) fn bind(directory: &Path) -> io::Result<Self> {
-        DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+        prepare(directory)?;
         let _turn = BINDING.lock().unwrap_or_else(PoisonError::into_inner);
         sockets(directory).iter().filter(|path| is_stale(path)).for_each(|path| {
             let _ = fs::remove_file(path);

@@ -18,6 +18,7 @@ use tokio::task::JoinSet;
 use tokio::time::interval;
 
 use crate::cli::memory_bytes;
+use crate::confine::Confinement;
 use crate::control::{self, ControlSocket, Requests};
 use crate::error::{Error, Exit, system};
 use crate::figures::Figures;
@@ -47,6 +48,8 @@ pub(crate) struct DaemonSettings {
     pub(crate) permit_bench: bool,
     /// Whether to open a control socket, for `status`.
     pub(crate) control_socket: bool,
+    /// The sandbox.
+    pub(crate) confinement: Confinement,
 }
 
 impl DaemonSettings {
@@ -79,6 +82,7 @@ impl DaemonSettings {
             suites,
             kex,
             control_socket: true,
+            confinement: Confinement::default(),
         })
     }
 }
@@ -98,6 +102,8 @@ pub(crate) struct Daemon {
     pub(crate) kex: Vec<KeyExchange>,
     /// The pool.
     pub(crate) pooling: Pooling,
+    /// The sandbox.
+    pub(crate) confinement: Confinement,
     metrics: Option<TcpListener>,
     control_socket: bool,
     bench: Option<Bench>,
@@ -137,6 +143,7 @@ impl Daemon {
             pool_suites,
             permit_bench,
             control_socket,
+            confinement,
         } = settings;
         raise_descriptor_limit();
         let metrics = match &settings.metrics {
@@ -164,7 +171,18 @@ impl Daemon {
             meters: Arc::new(Meters::default()),
         };
         let drain = settings.drain_timeout.value;
-        Ok(Self { crypto, transport, drain, suites, kex, pooling, metrics, control_socket, bench })
+        Ok(Self {
+            crypto,
+            transport,
+            drain,
+            suites,
+            kex,
+            pooling,
+            confinement,
+            metrics,
+            control_socket,
+            bench,
+        })
     }
 
     /// The address of the bench service.
@@ -191,6 +209,7 @@ impl Daemon {
             place,
             started: SystemTime::now(),
             pooling: self.pooling.clone(),
+            confinement: self.confinement.clone(),
             meters: Arc::clone(&self.crypto.meters),
             send_seconds: Arc::clone(&self.transport.send_seconds),
             sources,

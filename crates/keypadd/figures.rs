@@ -11,6 +11,7 @@ use keypadd_pool::{Coverage, Direction, PartLevel};
 use keypadd_provider::{DirectionStatus, Histogram, Meters};
 use keypadd_tunnel::{LinkStatus, LiveSession, unix_seconds};
 
+use crate::confine::Confinement;
 use crate::pooling::{Choice, Pooling};
 use crate::rates::Rates;
 use crate::report::{
@@ -38,6 +39,8 @@ pub(crate) struct Figures {
     pub(crate) started: SystemTime,
     /// The pool.
     pub(crate) pooling: Pooling,
+    /// The sandbox.
+    pub(crate) confinement: Confinement,
     /// Counters of packet protection.
     pub(crate) meters: Arc<Meters>,
     /// Time to hand a packet to the kernel.
@@ -104,6 +107,7 @@ impl Figures {
             place: self.place.clone(),
             public_key: self.sources.public_key().to_string(),
             started_unix_seconds: unix_seconds(self.started),
+            sandbox: self.confinement.report(),
             transport: self.transport_report(),
             pool: self.pool_report(&sessions),
             keystream_pool_bytes: meters.keystream_pool_bytes(),

@@ -9,6 +9,7 @@ mod cli;
 mod collect;
 mod completions;
 mod configfile;
+mod confine;
 mod connect;
 mod control;
 mod daemon;
@@ -43,6 +44,10 @@ fn main() -> ExitCode {
 
 fn run() -> Result<(), Error> {
     let Some(cli) = keypadd_cli::read::<Cli>()? else { return Ok(()) };
+    // Before any key is read. A key of ours is not in what the others run.
+    if !matches!(cli.verb, Verb::Bench(_) | Verb::Demo(_)) {
+        keypadd_sandbox::forbid_core_dumps();
+    }
     if let Verb::Run(args) = cli.verb {
         return run_from_file(args, cli.log);
     }
@@ -67,7 +72,7 @@ fn run() -> Result<(), Error> {
         Verb::Status(args) => status::run(args),
         Verb::Demo(args) => block_on(async { demo::run(args, shutdown::on_signals()?).await }),
         Verb::Serve(args) => {
-            let options = serve::ServeOptions::read(*args)?;
+            let options = serve::ServeOptions::read(*args)?.confined()?;
             block_on(async {
                 serve::run(options, shutdown::on_signals()?, |ready| ready::say(ready, format))
                     .await
@@ -75,7 +80,7 @@ fn run() -> Result<(), Error> {
         }
         Verb::Connect(args) => {
             let silent = quiet && cli.log.verbose == 0;
-            let options = connect::ConnectOptions::read(*args)?;
+            let options = connect::ConnectOptions::read(*args)?.confined()?;
             block_on(async {
                 let say = |ready: &ready::ClientReady| {
                     if !silent {
@@ -101,6 +106,7 @@ fn run_from_file(args: cli::ConfigArgs, log: cli::LogFlags) -> Result<(), Error>
     }
     logging::start(&flags, log.verbose, false);
     let format = flags.log_format.value;
+    let options = options.confined()?;
     block_on(async {
         let shutdown = shutdown::on_signals_but_hangup()?;
         run::run(options, shutdown, |ready| ready::say(ready, format)).await

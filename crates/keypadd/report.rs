@@ -18,6 +18,8 @@ pub(crate) struct Report {
     pub(crate) public_key: String,
     pub(crate) started_unix_seconds: u64,
     #[serde(default)]
+    pub(crate) sandbox: SandboxReport,
+    #[serde(default)]
     pub(crate) transport: TransportReport,
     pub(crate) pool: PoolReport,
     pub(crate) keystream_pool_bytes: u64,
@@ -34,6 +36,16 @@ pub(crate) struct Report {
     pub(crate) sessions: Vec<SessionReport>,
     #[serde(default)]
     pub(crate) links: Vec<LinkReport>,
+}
+
+/// The sandbox.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct SandboxReport {
+    /// Restrictions in force; none if the sandbox is off.
+    pub(crate) holds: Vec<String>,
+    /// Restrictions that the kernel, or the rights of who started the daemon, do not offer.
+    pub(crate) lacks: Vec<String>,
 }
 
 /// The event loops.

@@ -17,6 +17,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::cli::ConfigArgs;
 use crate::configfile::{self, Loaded};
+use crate::confine::{Confinement, Reach};
 use crate::control::Requests;
 use crate::daemon::{Daemon, DaemonSettings, notify_stopping, notify_systemd};
 use crate::error::{Error, Exit, system};
@@ -33,6 +34,7 @@ const RELOADS_WAITING_MAX: usize = 4;
 pub(crate) struct RunOptions {
     path: PathBuf,
     loaded: Loaded,
+    confinement: Confinement,
 }
 
 impl RunOptions {
@@ -42,10 +44,27 @@ impl RunOptions {
     /// Exit 3: the file or the key cannot be used.
     pub(crate) fn read(args: ConfigArgs) -> Result<Self, Error> {
         let path = configfile::place(args.config)?;
-        let loaded = configfile::load(&path)?;
+        let loaded = configfile::load(&path, None)?;
         // A reload reads this file whatever the working directory is then.
         let path = std::path::absolute(&path).unwrap_or(path);
-        Ok(Self { path, loaded })
+        Ok(Self { path, loaded, confinement: Confinement::default() })
+    }
+
+    /// Restricts the calling thread to what the file needs, before any other starts.
+    ///
+    /// # Errors
+    /// As for [`Confinement::start`].
+    pub(crate) fn confined(mut self) -> Result<Self, Error> {
+        let Loaded { config, key_path, .. } = &self.loaded;
+        let outgoing = config.peers.iter().filter_map(|peer| peer.outgoing.as_ref());
+        let incoming = config.peers.iter().filter_map(|peer| peer.incoming.as_ref());
+        let reach = Reach {
+            forwards: outgoing.flat_map(|outgoing| &outgoing.forwards).collect(),
+            listen_permits: incoming.flat_map(|peer| peer.permit_listen.clone()).collect(),
+            files: vec![self.path.clone(), key_path.clone()],
+        };
+        self.confinement = Confinement::start(&config.settings, &reach)?;
+        Ok(self)
     }
 
     /// What the file sets.
@@ -63,7 +82,7 @@ pub(crate) async fn run(
     shutdown: Shutdown,
     say: impl FnOnce(&RunReady),
 ) -> Result<(), Error> {
-    let RunOptions { path, loaded } = options;
+    let RunOptions { path, loaded, confinement } = options;
     let mut hangup = signal(SignalKind::hangup()).map_err(|error| {
         Error::new(Exit::Runtime, format!("cannot install signal handlers: {}", system(&error)))
     })?;
@@ -71,13 +90,15 @@ pub(crate) async fn run(
         let (cause, _) = configfile::in_file(&path, warning);
         tracing::warn!("{cause}");
     }
-    let mut daemon = Daemon::prepare(daemon_settings(&loaded)).await?;
+    let mut daemon = Daemon::prepare(daemon_settings(&loaded, confinement)).await?;
     let started = loaded.config.clone();
     let mut applied = Applied::start(&daemon, loaded).await?;
     let (requests, mut reloads) = mpsc::channel(RELOADS_WAITING_MAX);
     let place = path.display().to_string();
     let mut watching = daemon.watch("run", place, applied.sources(), Requests::Reload(requests));
+    daemon.confinement.seal()?;
     say(&applied.ready(&daemon));
+    daemon.confinement.log();
     notify_systemd(&[sd_notify::NotifyState::Ready]);
     let ending = loop {
         let asked: Option<oneshot::Sender<Value>> = tokio::select! {
@@ -126,7 +147,8 @@ async fn reload(
     applied: &mut Applied,
 ) -> Result<Changes, Error> {
     let attempt = async {
-        let loaded = configfile::load(path)?;
+        let known = daemon.confinement.switches_user().then(|| Arc::clone(&daemon.crypto.key));
+        let loaded = configfile::load(path, known)?;
         let mut changes = Changes::between(started, applied.config(), &loaded.config);
         if loaded.key.public() != daemon.public_key() {
             changes
@@ -178,7 +200,7 @@ fn pool_suites(config: &Config) -> Vec<Suite> {
     suites
 }
 
-fn daemon_settings(loaded: &Loaded) -> DaemonSettings {
+fn daemon_settings(loaded: &Loaded, confinement: Confinement) -> DaemonSettings {
     let Loaded { config, key, .. } = loaded;
     let settings = &config.settings;
     DaemonSettings {
@@ -189,5 +211,6 @@ fn daemon_settings(loaded: &Loaded) -> DaemonSettings {
         pool_suites: pool_suites(config),
         permit_bench: settings.permit_bench.value && settings.listen.is_some(),
         control_socket: true,
+        confinement,
     }
 }

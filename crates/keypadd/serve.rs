@@ -11,6 +11,7 @@ use keypadd_tunnel::{
 };
 
 use crate::cli::{Allowed, ServeArgs};
+use crate::confine::{Confinement, Reach};
 use crate::control::Requests;
 use crate::daemon::{Daemon, DaemonSettings, notify_stopping, notify_systemd};
 use crate::error::{Error, Exit, bind_hint, system};
@@ -50,6 +51,17 @@ impl ServeOptions {
         let (suites, kex) = (settings.suites(), settings.key_exchanges());
         let daemon = DaemonSettings::of_flags(settings, suites, kex)?;
         Ok(Self { listen, allow: args.allow, permits, listen_permits, daemon })
+    }
+
+    /// Restricts the calling thread to what these options need, before any other starts.
+    ///
+    /// # Errors
+    /// As for [`Confinement::start`].
+    pub(crate) fn confined(mut self) -> Result<Self, Error> {
+        let listen_permits = self.listen_permits.clone();
+        let reach = Reach { listen_permits, ..Reach::default() };
+        self.daemon.confinement = Confinement::start(&self.daemon.settings, &reach)?;
+        Ok(self)
     }
 }
 
@@ -103,6 +115,7 @@ pub(crate) async fn run(
     let source = Source { sessions: server.sessions(), loops: server.loop_meter(), dialling: None };
     let sources = Sources::new(daemon.public_key(), vec![source]);
     let mut watching = daemon.watch("serve", place.to_string(), sources, Requests::Status);
+    daemon.confinement.seal()?;
     let line = ConnectLine {
         listen: place,
         key: daemon.public_key(),
@@ -118,6 +131,7 @@ pub(crate) async fn run(
         permit_bench: daemon.bench().is_some(),
         connect: line.to_string(),
     });
+    daemon.confinement.log();
     notify_systemd(&[sd_notify::NotifyState::Ready]);
     server
         .run(async {

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use rustix::process::Signal;
 
-use crate::daemons::{Daemon, desk};
+use crate::daemons::{Daemon, watched_desk};
 use crate::ends::{PATIENCE, echo, echoes, through, until};
 
 /// Fewer than the forwards of the test take.
@@ -30,7 +30,7 @@ fn open_files(daemon: &Daemon) -> usize {
 
 #[test]
 fn a_forward_takes_one_open_file_at_each_end_and_the_soft_limit_is_raised() {
-    let (desk, target) = (desk(), echo("127.0.0.1"));
+    let (desk, target) = (watched_desk(), echo("127.0.0.1"));
     let permit = target.to_string();
     let mut serve = desk.keypadd(&["serve", "--log-format", "json", "--listen", "127.0.0.1:0"]);
     serve.args(["--allow", crate::daemons::PUBLIC_KEY, "--permit-open", &permit]);

@@ -15,6 +15,7 @@ mod ends;
 mod examples;
 mod forwarding;
 mod generated;
+mod hardening;
 mod live;
 mod logs;
 mod measuring;

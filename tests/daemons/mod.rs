@@ -30,17 +30,25 @@ pub(crate) fn write_file(path: &Path, text: &str, mode: u32) {
 }
 
 /// A directory with a key in it, where daemons also put their control sockets.
-pub(crate) struct Desk(tempfile::TempDir);
+pub(crate) struct Desk {
+    directory: tempfile::TempDir,
+    may_be_watched: bool,
+}
 
 pub(crate) fn desk() -> Desk {
-    let desk = Desk(tempfile::tempdir().unwrap());
+    let desk = Desk { directory: tempfile::tempdir().unwrap(), may_be_watched: false };
     write_file(&desk.path("good.key"), PRIVATE_KEY, 0o600);
     desk
 }
 
+/// A desk whose daemons may be looked into by a test that is not root: descriptors, memory, dumps.
+pub(crate) fn watched_desk() -> Desk {
+    Desk { may_be_watched: true, ..desk() }
+}
+
 impl Desk {
     pub(crate) fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
+        self.directory.path().join(name)
     }
 
     /// The binary with no variables but those that it needs to stay inside this directory.
@@ -53,8 +61,11 @@ impl Desk {
             .env("KEYPADD_KEY", self.path("good.key"))
             .env("KEYPADD_POOL", "on")
             .env("KEYPADD_POOL_BUDGET", "4MiB")
-            .current_dir(self.0.path())
+            .current_dir(self.directory.path())
             .stdin(Stdio::null());
+        if self.may_be_watched {
+            command.env("KEYPADD_CORE_DUMPS", "true");
+        }
         command
     }
 }

@@ -13,7 +13,7 @@ use serde_json::Value;
 use testbed::{Direction, Relay};
 
 use crate::SUITES;
-use crate::daemons::desk;
+use crate::daemons::watched_desk;
 use crate::plain::{Plain, TEXT, start_service};
 
 /// A datagram that is shorter is not full of text.
@@ -165,7 +165,7 @@ fn say(suite: &str, capture: &Capture, twice: &Twice, figures: &[Value]) {
 
 /// Carries until so many bytes of keystream are recovered, over two sessions, and judges them.
 async fn audit(suite: &str, keystream_bytes: usize, at_once_bytes: u64) -> Capture {
-    let (desk, service) = (desk(), start_service().await);
+    let (desk, service) = (watched_desk(), start_service().await);
     let (mut tunnel, relay) = Plain::relayed(&desk, suite, &service).await;
     for direction in [Direction::ToServer, Direction::ToClient] {
         relay.record(direction, usize::MAX);

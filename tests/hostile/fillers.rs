@@ -24,7 +24,7 @@ use tokio::task::block_in_place;
 use tokio::time::sleep;
 
 use crate::SUITES;
-use crate::daemons::{Daemon, desk};
+use crate::daemons::{Daemon, watched_desk};
 use crate::exchange::{HANG, Job};
 use crate::plain::{Plain, start_service};
 use crate::tunnel::{LOOK, Tunnel};
@@ -184,7 +184,7 @@ async fn p99(tunnel: &mut Plain, requests: usize) -> f64 {
 /// Two tunnels, with a pool whose filler is kept from its work and without a pool, turn by turn; how
 /// the first compares in speed and in the 99th percentile of round trips.
 async fn compare(suite: &str, hindrance: Hindrance) -> [f64; 2] {
-    let (desk, service) = (desk(), start_service().await);
+    let (desk, service) = (watched_desk(), start_service().await);
     let mut on = Plain::start(&desk, suite, "on", &service).await;
     let mut off = Plain::start(&desk, suite, "off", &service).await;
     let _hogs = matches!(hindrance, Hindrance::Starved).then(Hogs::start);

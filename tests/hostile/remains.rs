@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::SUITES;
 use crate::capture::Capture;
-use crate::daemons::{Daemon, Desk, PUBLIC_KEY, desk};
+use crate::daemons::{Daemon, Desk, PUBLIC_KEY, watched_desk};
 use crate::exchange::HANG;
 use crate::plain::{Plain, start_service};
 use crate::tunnel::LOOK;
@@ -135,7 +135,7 @@ async fn none_stay(suite: &str, daemon: &Daemon, pieces: &Pieces, in_pool_max: u
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_daemon_whose_session_is_over_holds_none_of_its_pads() {
     for suite in SUITES {
-        let (desk, service) = (desk(), start_service().await);
+        let (desk, service) = (watched_desk(), start_service().await);
         let (mut tunnel, relay) = Plain::relayed(&desk, suite, &service).await;
         for direction in [Direction::ToServer, Direction::ToClient] {
             relay.record(direction, usize::MAX);
@@ -178,7 +178,7 @@ fn core_dump(desk: &Desk) -> Option<PathBuf> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_core_dump_holds_no_pad_to_come() {
     for suite in SUITES {
-        let (desk, service) = (desk(), start_service().await);
+        let (desk, service) = (watched_desk(), start_service().await);
         let (mut tunnel, relay) = Plain::relayed(&desk, suite, &service).await;
         // Little enough at once to stay off the bulk connection.
         for _ in 0..8 {

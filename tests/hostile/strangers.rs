@@ -14,7 +14,7 @@ use testbed::{Direction, Relay};
 use tokio::time::{sleep, timeout};
 
 use crate::SUITES;
-use crate::daemons::{Daemon, Desk, PUBLIC_KEY, desk};
+use crate::daemons::{Daemon, Desk, PUBLIC_KEY, watched_desk};
 use crate::exchange::HANG;
 use crate::flood::number;
 use crate::tunnel::{Holding, LOOK};
@@ -96,7 +96,7 @@ async fn strangers(warm_up: u64, handshakes: u64) {
     /// 400 bytes for each of 10^4 strangers would be more.
     const GROWTH_BYTES_MAX: u64 = 4 << 20;
 
-    let desk = desk();
+    let desk = watched_desk();
     let server = Daemon::serve(&desk, &["--pool", "on"]);
     let address = server.address().parse().unwrap();
     shake_hands(address, warm_up, 3).await;

@@ -9,7 +9,7 @@ use testbed::{Direction, Relay};
 use tokio::task::block_in_place;
 use tokio::time::{Instant, sleep};
 
-use crate::daemons::{Daemon, Desk, desk};
+use crate::daemons::{Daemon, Desk, watched_desk};
 use crate::exchange::{HANG, Job, Outcome, Target, exchange};
 
 /// What a daemon may hold more than before: buffers that the allocator and quinn keep for the next
@@ -68,7 +68,7 @@ impl Tunnel {
         };
         let suite_flags = [&["--suite", suite, "--pool", "on"], legacy].concat();
         let target = Target::start().await;
-        let desk = desk();
+        let desk = watched_desk();
         let permit = target.address.to_string();
         let server =
             Daemon::serve(&desk, &[&["--permit-open", &permit][..], &suite_flags].concat());

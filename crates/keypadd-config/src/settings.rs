@@ -320,6 +320,32 @@ settings! {
         help: "Forwarded connections that one session carries at once, each way, at most 32768",
         detail: "The lower limit of the two ends holds. Further connections wait in the listener's queue.",
     }
+    "sandbox" => sandbox: one bool = on_off {
+        form: "MODE",
+        choices: &["on", "off"],
+        example: "off",
+        default: "on",
+        reload: Reload::Restart,
+        flag: Flag::Daemons,
+        help: "Give up capabilities, files and system calls that the daemon does not need",
+        detail: "`keypadd status` shows what holds. See docs/security.md.",
+    }
+    "user" => user: maybe String = user_name {
+        form: "NAME",
+        example: "keypadd",
+        unset: "the user who starts it",
+        reload: Reload::Restart,
+        flag: Flag::Daemons,
+        help: "User to become once all sockets are bound; only root can",
+    }
+    "core-dumps" => core_dumps: one bool = switch {
+        kind: Kind::Switch,
+        example: "true",
+        default: "false",
+        reload: Reload::Restart,
+        flag: Flag::Daemons,
+        help: "Allow core dumps and debuggers, which see keys",
+    }
     "connect-timeout" => connect_timeout: one Duration = duration {
         form: "DURATION",
         example: "30s",

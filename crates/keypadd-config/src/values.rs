@@ -256,6 +256,24 @@ pub fn pool_mode(text: &str) -> Result<PoolMode, BadValue> {
     }
 }
 
+/// `on` or `off`.
+pub fn on_off(text: &str) -> Result<bool, BadValue> {
+    match text {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err(bad(format!("{} is not a mode", shown(text)), "expected one of on, off")),
+    }
+}
+
+/// The name of a user of this host; whether there is one shows at the start.
+pub fn user_name(text: &str) -> Result<String, BadValue> {
+    let is_name = |c: char| c.is_ascii_alphanumeric() || "_.-$".contains(c);
+    match !text.is_empty() && text.chars().all(is_name) && !is_private(text) {
+        true => Ok(text.to_owned()),
+        false => Err(bad(format!("{} is not the name of a user", shown(text)), "as in keypadd")),
+    }
+}
+
 /// Share of one core for the pool filler, in percent.
 pub fn cpu_percent(text: &str) -> Result<u8, BadValue> {
     match text.strip_suffix('%').unwrap_or(text).parse() {

@@ -29,6 +29,7 @@ pub(super) fn render(document: Value) -> Result<String, serde_json::Error> {
         ),
         format!("  key {}", one_line(&daemon.public_key)),
     ];
+    lines.push(format!("  {}", one_line(&daemon.sandbox.line())));
     lines.push(transport(&daemon.transport));
     pool(&daemon, &mut lines);
     // A link that is up and was never lost shows as its session only.

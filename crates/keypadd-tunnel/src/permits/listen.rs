@@ -61,6 +61,14 @@ impl ListenPermit {
         })
     }
 
+    /// The unix socket that it admits, if it is for one.
+    pub fn unix_path(&self) -> Option<&SocketPath> {
+        match &self.0 {
+            Pattern::Unix(path) => Some(path),
+            Pattern::Tcp(..) => None,
+        }
+    }
+
     /// A listen address that it admits, to show in examples; loopback if permitted.
     pub fn example(&self) -> Listen {
         let (host, port) = match &self.0 {

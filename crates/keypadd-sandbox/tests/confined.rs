@@ -1,0 +1,201 @@
+//! Applies the sandbox in a child process, and tries there what it must stop and what it must not.
+
+#![allow(clippy::unwrap_used)]
+
+use std::fs::{self, File};
+use std::io::ErrorKind::PermissionDenied;
+use std::net::{TcpListener, TcpStream, ToSocketAddrs, UdpSocket};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::mpsc;
+use std::thread;
+
+use keypadd_sandbox::{Confined, Needs, Report, confine};
+use memmap2::MmapMut;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketType, socket};
+use rustix::process::{
+    Resource, Rlimit, Signal, getpid, getppid, kill_process, setrlimit, test_kill_process,
+};
+
+/// It stays where the limit of locked memory cannot be lifted (capabilities(7)).
+const CAP_IPC_LOCK: u64 = 1 << 14;
+
+/// The directory of the test, in its child.
+const DIRECTORY: &str = "KEYPADD_SANDBOX_DIRECTORY";
+
+/// Runs `probe` in a process of its own, with a directory that is the test's own.
+fn in_child(test: &str, probe: impl FnOnce(&Path)) {
+    if let Some(directory) = std::env::var_os(DIRECTORY) {
+        return probe(Path::new(&directory));
+    }
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join("secret"), "s").unwrap();
+    fs::create_dir(directory.path().join("read")).unwrap();
+    fs::write(directory.path().join("read/file"), "r").unwrap();
+    fs::create_dir(directory.path().join("sockets")).unwrap();
+    let child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--nocapture", "--test-threads", "1"])
+        .env(DIRECTORY, directory.path())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&child.stdout) + String::from_utf8_lossy(&child.stderr);
+    assert!(child.status.success() && said.contains("1 passed"), "{said}");
+}
+
+fn needs(directory: &Path) -> Needs {
+    Needs {
+        read: vec![directory.join("read")],
+        sockets_in: vec![directory.join("sockets")],
+        ..Needs::default()
+    }
+}
+
+fn confined(directory: &Path) -> Confined {
+    confine(&needs(directory)).unwrap()
+}
+
+fn sealed(directory: &Path) -> Report {
+    confined(directory).seal().unwrap()
+}
+
+/// A word of each thread's status (proc(5)).
+fn of_all_threads(word: &str) -> Vec<String> {
+    let tasks = fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path());
+    tasks.map(|task| of_thread(task, word)).collect()
+}
+
+fn of_thread(task: PathBuf, word: &str) -> String {
+    let status = fs::read_to_string(task.join("status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(word)).unwrap();
+    line.trim_start_matches(':').trim().to_owned()
+}
+
+/// Whether the kernel restricts files; the rest of a test that needs it is left out.
+fn restricts_files(report: &Report) -> bool {
+    let restricts = report.holds.iter().any(|text| text.contains("Landlock"));
+    if !restricts {
+        eprintln!("left out: {:?}", report.lacks);
+    }
+    restricts
+}
+
+#[test]
+fn neither_shadow_nor_any_other_file_opens_but_those_that_are_needed() {
+    in_child("neither_shadow_nor_any_other_file_opens_but_those_that_are_needed", |directory| {
+        File::open(directory.join("secret")).unwrap();
+        if !restricts_files(&sealed(directory)) {
+            return;
+        }
+        for path in [Path::new("/etc/shadow"), &directory.join("secret"), Path::new("/root")] {
+            assert_eq!(File::open(path).unwrap_err().kind(), PermissionDenied, "{path:?}");
+        }
+        assert_eq!(fs::read(directory.join("read/file")).unwrap(), b"r");
+        for path in ["read/file", "read/new", "sockets/new"] {
+            let error = File::options().write(true).create(true).open(directory.join(path));
+            assert_eq!(error.unwrap_err().kind(), PermissionDenied, "{path}");
+        }
+        assert_eq!(fs::remove_file(directory.join("secret")).unwrap_err().kind(), PermissionDenied);
+    });
+}
+
+#[test]
+fn a_file_that_replaces_a_readable_one_can_be_read() {
+    in_child("a_file_that_replaces_a_readable_one_can_be_read", |directory| {
+        let (replace, asked) = mpsc::channel::<()>();
+        let (replaced, done) = mpsc::channel();
+        let path = directory.join("read");
+        // From outside of the sandbox: this thread exists before.
+        thread::spawn(move || {
+            asked.recv().unwrap();
+            fs::write(path.join("other"), "new").unwrap();
+            fs::rename(path.join("other"), path.join("file")).unwrap();
+            replaced.send(()).unwrap();
+        });
+        confined(directory);
+        replace.send(()).unwrap();
+        done.recv().unwrap();
+        assert_eq!(fs::read(directory.join("read/file")).unwrap(), b"new");
+    });
+}
+
+#[test]
+fn no_program_runs() {
+    in_child("no_program_runs", |directory| {
+        assert!(Command::new("/bin/true").status().unwrap().success());
+        sealed(directory);
+        assert_eq!(Command::new("/bin/true").status().unwrap_err().kind(), PermissionDenied);
+    });
+}
+
+#[test]
+fn no_memory_that_was_written_becomes_code() {
+    in_child("no_memory_that_was_written_becomes_code", |directory| {
+        MmapMut::map_anon(4096).unwrap().make_exec().unwrap();
+        sealed(directory);
+        let error = MmapMut::map_anon(4096).unwrap().make_exec().unwrap_err();
+        assert_eq!(error.kind(), PermissionDenied);
+    });
+}
+
+#[test]
+fn other_processes_get_no_signal_and_limits_stay() {
+    in_child("other_processes_get_no_signal_and_limits_stay", |directory| {
+        let parent = getppid().unwrap();
+        sealed(directory);
+        // A signal that would change nothing.
+        assert_eq!(kill_process(parent, Signal::CONT), Err(Errno::PERM));
+        test_kill_process(getpid()).unwrap();
+        let limit = Rlimit { current: Some(64), maximum: Some(64) };
+        assert_eq!(setrlimit(Resource::Nofile, limit), Err(Errno::PERM));
+    });
+}
+
+#[test]
+fn the_filter_holds_in_threads_from_before_and_after() {
+    in_child("the_filter_holds_in_threads_from_before_and_after", |directory| {
+        let (go, gone) = mpsc::channel::<()>();
+        let packet = || socket(AddressFamily::PACKET, SocketType::DGRAM, None).map(drop);
+        let confined = confined(directory);
+        let before = thread::spawn(move || {
+            gone.recv().unwrap();
+            packet()
+        });
+        confined.seal().unwrap();
+        go.send(()).unwrap();
+        assert_eq!(before.join().unwrap(), Err(Errno::PERM));
+        assert_eq!(thread::spawn(packet).join().unwrap(), Err(Errno::PERM));
+        for (word, value) in [("NoNewPrivs", "1"), ("Seccomp", "2")] {
+            assert!(of_all_threads(word).iter().all(|one| one == value), "{word}");
+        }
+        // Those of the test's main thread stay, which is older than the sandbox.
+        for word in ["CapPrm", "CapEff"] {
+            let set = of_thread("/proc/thread-self".into(), word);
+            let set = u64::from_str_radix(&set, 16).unwrap();
+            assert_eq!(set & !CAP_IPC_LOCK, 0, "{word}");
+        }
+    });
+}
+
+#[test]
+fn sockets_threads_and_name_lookups_go_on() {
+    in_child("sockets_threads_and_name_lookups_go_on", |directory| {
+        let report = sealed(directory);
+        assert!(report.holds.iter().any(|text| text.contains("seccomp")), "{report:?}");
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        UdpSocket::bind("[::1]:0").unwrap();
+        let path = directory.join("sockets/s");
+        let listener = UnixListener::bind(&path).unwrap();
+        UnixStream::connect(&path).unwrap();
+        drop(listener);
+        fs::remove_file(&path).unwrap();
+        assert!(("localhost", 22).to_socket_addrs().unwrap().count() > 0);
+        // Whether or not anybody answers, the resolver may ask.
+        let _ = ("name.invalid", 22).to_socket_addrs();
+        thread::available_parallelism().unwrap();
+        thread::spawn(|| vec![0_u8; 64 << 20].len()).join().unwrap();
+        File::options().write(true).open("/dev/null").unwrap();
+    });
+}

@@ -1,0 +1,158 @@
+//! Chooses what the sandbox allows a daemon: what its settings name, and nothing else. What a
+//! reload adds beyond that (a unix socket in another directory, a port below 1024) needs a restart.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use keypadd_config::Settings;
+use keypadd_sandbox::{
+    Account, Confined, Needs, allow_core_dumps, confine, directory_or_file, forbid_core_dumps,
+};
+use keypadd_tunnel::{DynamicForward, Forward, Listen, ListenPermit, ListenPermits};
+
+use crate::control;
+use crate::error::{Error, Exit, shown, system};
+use crate::report::SandboxReport;
+
+/// The first port that everybody may bind (ip(7), ip_unprivileged_port_start).
+const UNPRIVILEGED: u16 = 1024;
+
+/// The sandbox of a daemon; clones share it. Without [`Confinement::start`] there is none.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Confinement(Arc<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    confined: Mutex<Option<Confined>>,
+    report: OnceLock<SandboxReport>,
+    switches_user: bool,
+}
+
+/// What a daemon listens on and reads again.
+#[derive(Debug, Default)]
+pub(crate) struct Reach<'s> {
+    /// The forwards of this host.
+    pub(crate) forwards: Vec<&'s Forward>,
+    /// Where peers may listen.
+    pub(crate) listen_permits: Vec<ListenPermit>,
+    /// Files that a reload reads.
+    pub(crate) files: Vec<PathBuf>,
+}
+
+impl Confinement {
+    /// Restricts the calling thread, before any other starts, as far as binding sockets allows.
+    ///
+    /// # Errors
+    /// Exit 3: there is no such user, or this process may not become it.
+    pub(crate) fn start(settings: &Settings, reach: &Reach<'_>) -> Result<Self, Error> {
+        match settings.core_dumps.value {
+            true => allow_core_dumps(),
+            false => forbid_core_dumps(),
+        }
+        let account = match &settings.user {
+            Some(user) => Some(Account::find(&user.value).map_err(|error| {
+                Error::new(Exit::Config, format!("user: {}: {error}", shown(&user.value)))
+                    .hint("create it, as with `useradd --system`, or name another")
+            })?),
+            None => None,
+        };
+        let needs = Needs {
+            low_ports: reach.needs_low_ports(settings),
+            sockets_in: reach.socket_directories(),
+            read: reach.files.iter().map(|file| directory_or_file(file)).collect(),
+            core_dumps: settings.core_dumps.value,
+            account,
+            unrestricted: !settings.sandbox.value,
+        };
+        let switches_user = needs.account.is_some();
+        let confined = confine(&needs).map_err(|error| {
+            Error::new(Exit::Config, format!("user: {}", system(&error)))
+                .hint("start keypadd as root, or leave `user` out")
+        })?;
+        let confined = Mutex::new(Some(confined));
+        Ok(Self(Arc::new(State { confined, report: OnceLock::new(), switches_user })))
+    }
+
+    /// Completes the sandbox in all threads, once all sockets are bound.
+    ///
+    /// # Errors
+    /// Exit 1: the user cannot be switched.
+    pub(crate) fn seal(&self) -> Result<(), Error> {
+        let confined = self.0.confined.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(confined) = confined else { return Ok(()) };
+        let report = confined.seal().map_err(|error| {
+            Error::new(Exit::Runtime, format!("cannot switch users: {}", system(&error)))
+        })?;
+        let report = SandboxReport { holds: report.holds, lacks: report.lacks };
+        let _ = self.0.report.set(report);
+        Ok(())
+    }
+
+    /// Logs what holds, for a daemon that is ready.
+    pub(crate) fn log(&self) {
+        tracing::info!("{}", self.report().line());
+    }
+
+    /// What holds and what does not.
+    pub(crate) fn report(&self) -> SandboxReport {
+        self.0.report.get().cloned().unwrap_or_default()
+    }
+
+    /// Whether the daemon runs as another user than the one who started it, who may not read the
+    /// key again.
+    pub(crate) fn switches_user(&self) -> bool {
+        self.0.switches_user
+    }
+}
+
+impl SandboxReport {
+    /// The report as one line.
+    pub(crate) fn line(&self) -> String {
+        let Self { holds, lacks } = self;
+        let missing = match lacks.is_empty() {
+            true => String::new(),
+            false => format!("; missing: {}", lacks.join(", ")),
+        };
+        match holds.is_empty() {
+            true => format!("sandbox off{missing}"),
+            false => format!("sandbox: {}{missing}", holds.join(", ")),
+        }
+    }
+}
+
+impl Reach<'_> {
+    /// The listeners of this host's forwards.
+    fn listeners(&self) -> impl Iterator<Item = Listen> {
+        self.forwards.iter().filter_map(|forward| match forward {
+            Forward::Local(local) => Some(local.listen.clone()),
+            Forward::Dynamic(DynamicForward { bind, port }) => {
+                Some(Listen::Tcp { bind: bind.clone(), port: *port })
+            }
+            Forward::Remote(_) | Forward::Bench(_) => None,
+        })
+    }
+
+    fn needs_low_ports(&self, settings: &Settings) -> bool {
+        let is_low = |port: u16| (1..UNPRIVILEGED).contains(&port);
+        let addresses = [&settings.listen, &settings.metrics].into_iter().flatten();
+        let permits = ListenPermits::new(self.listen_permits.clone());
+        addresses.map(|address| address.value.port()).any(is_low)
+            || self
+                .listeners()
+                .any(|listen| matches!(listen, Listen::Tcp { port, .. } if is_low(port)))
+            || (1..UNPRIVILEGED).any(|port| permits.may_admit_port(port))
+    }
+
+    /// Where unix sockets are made: for forwards, and for `keypadd status`.
+    fn socket_directories(&self) -> Vec<PathBuf> {
+        let forwards = self.listeners().filter_map(|listen| match listen {
+            Listen::Unix(path) => Some(path.as_path().to_owned()),
+            Listen::Tcp { .. } => None,
+        });
+        let permits = self.listen_permits.iter().filter_map(ListenPermit::unix_path);
+        let sockets = forwards.chain(permits.map(|path| path.as_path().to_owned()));
+        let directories = sockets.filter_map(|path| Some(path.parent()?.to_owned()));
+        let control = control::directory().filter(|path| control::prepare(path).is_ok());
+        directories.chain(control).collect()
+    }
+}
