@@ -160,6 +160,7 @@ impl Figures {
             budget_bytes: pool.budget_bytes,
             filled_bytes: pool.filled_bytes,
             locked_bytes: pool.locked_bytes,
+            withheld_bytes: pool.withheld_bytes,
             fill_bytes: pool.fill_bytes_total,
             fill_cpu_seconds: pool.fill_cpu.as_secs_f64(),
             pads_wasted: pool.pads_wasted_total,

@@ -107,6 +107,8 @@ pub(crate) struct PoolReport {
     pub(crate) budget_bytes: u64,
     pub(crate) filled_bytes: u64,
     pub(crate) locked_bytes: u64,
+    /// Unused, above a lowered budget, and not yet returned to the kernel.
+    pub(crate) withheld_bytes: u64,
     pub(crate) fill_bytes: u64,
     pub(crate) fill_cpu_seconds: f64,
     pub(crate) pads_wasted: u64,

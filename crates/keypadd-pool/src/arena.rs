@@ -1,12 +1,14 @@
-//! Maps the memory that holds keystream: one anonymous mapping per unit.
+//! Maps the memory that holds keystream: one anonymous mapping per unit, in slabs of 2 MiB.
 //!
 //! Pages are kept out of core dumps and forked children, and locked into memory as far as the
-//! process's limit allows. A unit is its own mapping so that a smaller budget can return pages to the
-//! kernel, which merges adjacent ones. (`MADV_WIPEONFORK` would be wrong here: it would give a child
+//! process's limit allows. A unit is its own mapping, because safe code can return only whole ones.
+//! The kernel merges adjacent ones, but counts each piece that holes leave against a limit
+//! (vm.max_map_count) that threads need too: so `free_units` returns slabs. (`MADV_WIPEONFORK` would be wrong here: it would give a child
 //! keystream of zeros.)
 
 use std::ops::{Deref, DerefMut};
 // Not from `sync.rs`: the loom model does not cover releasing memory.
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc;
 use std::{io, thread};
 
@@ -15,15 +17,37 @@ use memmap2::{Advice, MmapMut};
 /// Bytes of a unit, the smallest piece that the pool hands out: two pages.
 pub(crate) const UNIT_BYTES: usize = 8192;
 
+/// Units of a slab: 2 MiB.
+const SLAB_UNITS: usize = 256;
+/// A larger arena has larger slabs, so that it never has more pieces than these.
+const SLABS_MAX: usize = 8192;
+
+/// Identifies one slab; never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct SlabId(u64);
+
+impl SlabId {
+    fn next() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Self(NEXT.fetch_add(1, Relaxed))
+    }
+}
+
 /// One piece of pool memory. Dropping it returns its pages to the kernel; a filler must not do that
 /// itself, see [`releaser`].
 #[derive(Debug)]
 pub(crate) struct Unit {
     pages: MmapMut,
+    slab: SlabId,
     locked: bool,
 }
 
 impl Unit {
+    /// The slab that the unit was mapped in.
+    pub(crate) fn slab(&self) -> SlabId {
+        self.slab
+    }
+
     /// Whether the unit is locked into memory.
     pub(crate) fn is_locked(&self) -> bool {
         self.locked
@@ -55,15 +79,19 @@ impl DerefMut for Unit {
 /// If the kernel refuses a mapping. A refused lock is not an error, see [`Unit::is_locked`].
 pub(crate) fn map(count: usize) -> io::Result<Vec<Unit>> {
     let mut units = Vec::with_capacity(count);
-    let mut may_lock = true;
-    for _ in 0..count {
+    let slab_units = SLAB_UNITS.max(count.div_ceil(SLABS_MAX));
+    let (mut may_lock, mut slab) = (true, SlabId::next());
+    for nth in 0..count {
+        if nth % slab_units == 0 {
+            slab = SlabId::next();
+        }
         let pages = MmapMut::map_anon(UNIT_BYTES)?;
         // If the kernel refuses these, memory could be dumped or inherited: fail rather than protect
         // less than documented.
         pages.advise(Advice::DontDump)?;
         pages.advise(Advice::DontFork)?;
         may_lock = may_lock && pages.lock().is_ok();
-        units.push(Unit { pages, locked: may_lock });
+        units.push(Unit { pages, slab, locked: may_lock });
     }
     Ok(units)
 }

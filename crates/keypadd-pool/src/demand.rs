@@ -17,6 +17,10 @@ const MEMORY: Duration = Duration::from_secs(10);
 /// The shortest time between two readings that says enough about a rate.
 const SHORTEST: Duration = Duration::from_millis(50);
 
+/// Most lanes of one direction of a connection that wait for the filler: those of the present and the
+/// next phase, and as many again.
+const LANES_WAITING_MAX: u64 = 4;
+
 /// The direction of a key's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
@@ -57,6 +61,8 @@ impl Allowance {
 pub struct Traffic {
     pub(crate) direction: Direction,
     needed: Arc<[AtomicU64; 2]>,
+    /// Lanes that the filler has not taken in yet.
+    waiting: Arc<AtomicU64>,
     /// Used by the filler only: no packet waits for it.
     averages: Arc<Mutex<Averages>>,
 }
@@ -74,7 +80,26 @@ struct Averages {
 impl Traffic {
     /// A direction without traffic so far.
     pub fn new(direction: Direction) -> Self {
-        Self { direction, needed: Arc::default(), averages: Arc::default() }
+        Self {
+            direction,
+            needed: Arc::default(),
+            waiting: Arc::default(),
+            averages: Arc::default(),
+        }
+    }
+
+    /// Counts a new lane; false if as many wait for the filler as may.
+    pub(crate) fn lane_may_wait(&self) -> bool {
+        let may = self.waiting.fetch_add(1, Relaxed) < LANES_WAITING_MAX;
+        if !may {
+            self.waiting.fetch_sub(1, Relaxed);
+        }
+        may
+    }
+
+    /// The filler has taken a lane in.
+    pub(crate) fn lane_arrived(&self) {
+        self.waiting.fetch_sub(1, Relaxed);
     }
 
     /// Counts a packet by the parts of its pad. Call from one thread at a time.

@@ -206,7 +206,7 @@ impl Filler {
             for recall in recalls {
                 self.recall(recall);
             }
-            let filled_units = self.mapped_units - self.free.units();
+            let filled_units = self.units_in_use();
             self.state.filled_units.store(filled_units as u64, Relaxed);
         }
         let Some(piece) = self.work.pop_front() else { return Step::Idle };
@@ -220,7 +220,10 @@ impl Filler {
     fn collect(&mut self) {
         while let Ok(order) = self.orders.try_recv() {
             match order {
-                Order::Lane(feed) => self.feeds.push(*feed),
+                Order::Lane(feed) => {
+                    feed.traffic.lane_arrived();
+                    self.feeds.push(*feed);
+                }
                 Order::Budget { units, new } => {
                     self.budget_units = units;
                     self.take_in(new);
@@ -247,14 +250,16 @@ impl Filler {
         self.mapped_units += units.len();
         self.locked_units += locked(&units);
         self.state.locked_units.store(self.locked_units as u64, Relaxed);
-        self.free.add(units);
+        self.free.add_mapped(units);
     }
 
-    /// Returns memory above the budget to the kernel as far as it is free, unlocked units first.
+    /// Withholds free memory above the budget, unlocked units first, and returns to the kernel what of
+    /// it may go (`free_units`).
     fn trim(&mut self) {
-        let excess = self.mapped_units.saturating_sub(self.budget_units).min(self.free.units());
-        if excess > 0 {
-            let units = self.free.remove(excess);
+        let excess = self.mapped_units.saturating_sub(self.budget_units);
+        let units = self.free.remove_excess(excess);
+        self.state.withheld_units.store(self.free.withheld() as u64, Relaxed);
+        if !units.is_empty() {
             self.mapped_units -= units.len();
             self.locked_units -= locked(&units);
             self.state.locked_units.store(self.locked_units as u64, Relaxed);
@@ -262,11 +267,16 @@ impl Filler {
         }
     }
 
+    /// Units in chunks.
+    fn units_in_use(&self) -> usize {
+        self.mapped_units - self.free.units() - self.free.withheld()
+    }
+
     fn make_plan(&mut self, now: Duration) -> Plan {
         let views: Vec<LaneView> = self.feeds.iter_mut().map(|feed| feed.view(now)).collect();
         // Chunks kept for late packets, and memory on its way back, cannot be assigned.
         let available: usize = views.iter().map(LaneView::units_available).sum();
-        let elsewhere = (self.mapped_units - self.free.units()).saturating_sub(available);
+        let elsewhere = self.units_in_use().saturating_sub(available);
         let targets = targets(&views, self.budget_units.saturating_sub(elsewhere));
         for (feed, target) in self.feeds.iter().zip(&targets) {
             for part in Part::ALL {
@@ -323,7 +333,7 @@ impl Drop for Filler {
         // Dropping the queues returns their chunks' memory.
         self.feeds.clear();
         self.collect();
-        let units = self.free.remove(usize::MAX);
+        let units = self.free.remove_all();
         let _ = self.released.send(units);
     }
 }
@@ -383,5 +393,24 @@ mod tests {
         drop(lane);
         drop((pool, filler));
         assert_eq!(units(&released), UNITS + 3);
+    }
+
+    #[test]
+    fn keys_that_change_faster_than_the_filler_runs_do_not_grow_its_queue() {
+        let settings = PoolSettings { budget_bytes: UNITS * UNIT_BYTES };
+        let (pool, mut filler) = Pool::with_filler(settings).expect("memory");
+        let key = SuiteKey::derive(Suite::AES_128_GCM, &[1; 16], &[2; 12]).keystream;
+        let key = key.expect("pads");
+        let (traffic, first) = (Traffic::new(Direction::Send), PacketNumber::new(0));
+        let open = || pool.open_lane(key.clone(), &traffic, first, Stage::Active);
+        let mut lanes: Vec<_> = (0..1000).map(|_| open()).collect();
+        assert_eq!(filler.orders.try_iter().count(), 4);
+        // Once the filler has run, the next key is filled again.
+        for _ in 0..4 {
+            traffic.lane_arrived();
+        }
+        lanes.push(open());
+        filler.step(Duration::ZERO);
+        assert_eq!(filler.feeds.len(), 1);
     }
 }

@@ -32,6 +32,8 @@ pub(crate) struct FillerState {
     pub(crate) fill_cpu_nanos: AtomicU64,
     /// Units that hold keystream.
     pub(crate) filled_units: AtomicU64,
+    /// Units above the budget that stay mapped for a while.
+    pub(crate) withheld_units: AtomicU64,
     /// Units locked into memory.
     pub(crate) locked_units: AtomicU64,
     pub(crate) pads_wasted: AtomicU64,
@@ -51,6 +53,7 @@ impl Default for FillerState {
             fill_bytes: AtomicU64::default(),
             fill_cpu_nanos: AtomicU64::default(),
             filled_units: AtomicU64::default(),
+            withheld_units: AtomicU64::default(),
             locked_units: AtomicU64::default(),
             pads_wasted: AtomicU64::default(),
         }

@@ -93,7 +93,8 @@ fn neither_shadow_nor_any_other_file_opens_but_those_that_are_needed() {
         }
         assert_eq!(fs::read(directory.join("read/file")).unwrap(), b"r");
         for path in ["read/file", "read/new", "sockets/new"] {
-            let error = File::options().write(true).create(true).open(directory.join(path));
+            let error =
+                File::options().write(true).create(true).truncate(true).open(directory.join(path));
             assert_eq!(error.unwrap_err().kind(), PermissionDenied, "{path}");
         }
         assert_eq!(fs::remove_file(directory.join("secret")).unwrap_err().kind(), PermissionDenied);

@@ -322,7 +322,7 @@ fn run(operations: u64) {
     // It still serves, within its budget.
     let snapshot = run.pool.snapshot();
     assert!(snapshot.filler_alive && snapshot.filler_fault.is_none());
-    assert!(snapshot.locked_bytes <= snapshot.budget_bytes);
+    assert!(snapshot.locked_bytes <= snapshot.budget_bytes + snapshot.withheld_bytes);
     let mut held = Held::open(&run.pool, &mut rng, Traffic::new(Direction::Send), 0);
     held.lane.set_stage(Stage::Active);
     poll_until("a lane is served", || held.lane.level(Part::Head).packets > 0);
