@@ -38,7 +38,9 @@ pub(crate) fn drop_all_but(kept: CapabilitySet) -> Result<String, String> {
     let left = held.permitted & kept;
     let sets =
         CapabilitySets { effective: left, permitted: left, inheritable: CapabilitySet::empty() };
-    set_capabilities(None, sets).map_err(text)?;
+    if sets != held {
+        set_capabilities(None, sets).map_err(text)?;
+    }
     let lasting = [
         (CapabilitySet::NET_BIND_SERVICE, "binding ports below 1024"),
         (CapabilitySet::IPC_LOCK, "locking memory"),
