@@ -224,6 +224,27 @@ round_trips_of_1024_bytes_at_100_a_second_are_compared() {
         --bytes 1024 --rate 100 --seconds 6 --rounds 5
 }
 
+# ---- sandbox ------------------------------------------------------------------------------------
+
+# of_all_threads PROCESS WORD: the different values of it in the status of all threads.
+of_all_threads() {
+    awk -v word="$2:" '$1 == word { $1 = ""; print }' "/proc/$1"/task/*/status | sort -u
+}
+
+daemons_become_another_user_and_carry_bytes() {
+    tunnel aes-256-gcm --user nobody
+    local id process
+    id=$(id -u nobody)
+    for process in "$server" "$client"; do
+        expect "all threads are nobody" equal " $id $id $id $id" "$(of_all_threads "$process" Uid)"
+        expect "without capabilities" equal " 0000000000000000" \
+            "$(of_all_threads "$process" CapPrm)"
+        expect "without groups of root" equal " $(id -G nobody)" \
+            "$(of_all_threads "$process" Groups)"
+    done
+    expect "SHA-256 is equal" probe swap "$forward" --mib 16
+}
+
 # ---- memory -------------------------------------------------------------------------------------
 
 # The windows of keypadd-tunnel's transport (receive 64 MiB, send 16 MiB) and 8 MiB more, in KiB.
@@ -346,6 +367,7 @@ claim() {
 }
 
 claim half_close_is_exact_both_ways
+claim daemons_become_another_user_and_carry_bytes
 claim resets_pass_as_resets_both_ways
 claim refused_and_unpermitted_targets_end_as_resets
 claim stdio_to_a_target_that_is_not_to_be_had_says_one_line_and_exits_1
