@@ -113,7 +113,8 @@ pub(crate) struct EventLoop<U> {
     handshakes: Handshakes<Key>,
     refusing: bool,
 
-    slots: FxHashMap<Key, Slot>,
+    /// Each by itself: a table of slots is up to half empty, and moves when it grows.
+    slots: FxHashMap<Key, Box<Slot>>,
     /// By `quinn-proto`'s handles, which are used again.
     routes: FxHashMap<usize, Key>,
     next_serial: u64,

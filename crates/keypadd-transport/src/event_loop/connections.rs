@@ -37,7 +37,7 @@ impl<U: Datagrams> EventLoop<U> {
         let driver = Driver::new(connection, limits, Arc::clone(&shared), rules, waiting);
         let slot =
             Slot { driver, key, lane, counted: false, dirty: false, deadline: None, routed: true };
-        self.slots.insert(key, slot);
+        self.slots.insert(key, Box::new(slot));
         self.routes.insert(handle.0, key);
         self.counters.opened();
         self.mark(key);
