@@ -4,7 +4,11 @@
 //! forward of its client, by number (invariant I10). A session for measurements reaches the bench
 //! service only. A malformed header resets its own stream only.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
 
 use keypadd_transport::Stream;
 use tokio::time::timeout;
@@ -25,6 +29,14 @@ use crate::{
 /// Timeout for the header of a new stream.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// A destination that no permit admits.
+#[derive(Debug)]
+pub(crate) struct Unpermitted {
+    pub(crate) destination: Destination,
+    /// Its address, if that leads inward.
+    pub(crate) inward: Option<IpAddr>,
+}
+
 /// Serves a stream of a client. Returns the destination if no permit admits it. `bench` is the
 /// address of this end's bench service.
 pub(crate) async fn answer_client(
@@ -33,7 +45,7 @@ pub(crate) async fn answer_client(
     lookups: Lookups,
     bench: Option<SocketAddr>,
     mut stream: Stream,
-) -> Option<Destination> {
+) -> Option<Unpermitted> {
     let destination = match read_header(&mut stream).await {
         Some(StreamHeader::Destination(_)) if session.measures_only() => {
             stream.reset(StreamCode::NotPermitted.into());
@@ -51,9 +63,16 @@ pub(crate) async fn answer_client(
     };
     let name = destination.to_string();
     let _count = session.count_connection(&name);
-    let code =
-        connect(&session, &name, stream, dial(&destination, &peer.permits, &lookups)).await.err();
-    (code == Some(StreamCode::NotPermitted)).then_some(destination)
+    let mut inward = None;
+    let dialing = async {
+        let dialed = dial(&destination, &peer.permits, &lookups).await;
+        dialed.map_err(|error| {
+            inward = error.inward;
+            error.code
+        })
+    };
+    let code = connect(&session, &name, stream, dialing).await.err();
+    (code == Some(StreamCode::NotPermitted)).then_some(Unpermitted { destination, inward })
 }
 
 /// Connects a stream to the bench service.

@@ -16,10 +16,17 @@ use tokio::{
 use tracing::{debug, info, warn};
 
 use crate::{
-    addresses::forward::{Destination, Listen},
+    addresses::{
+        forward::{Destination, Listen},
+        target::{Host, Target},
+    },
     clock::monitor::{ClockMonitor, Jumps},
     error::HandshakeFailure,
-    forwards::{answer::answer_client, remote_listen::RemoteListeners, reservations::Reservations},
+    forwards::{
+        answer::{Unpermitted, answer_client},
+        remote_listen::RemoteListeners,
+        reservations::Reservations,
+    },
     log_rate_limit::LogRateLimit,
     net::{
         lookup::ClientLookups,
@@ -274,8 +281,8 @@ impl Serving {
                     });
                 }
                 Some(done) = streams.join_next(), if !streams.is_empty() => {
-                    if let Ok(Some(destination)) = done {
-                        self.log_unpermitted(session, &destination);
+                    if let Ok(Some(unpermitted)) = done {
+                        self.log_unpermitted(session, &unpermitted);
                     }
                 }
             }
@@ -325,10 +332,21 @@ impl Serving {
         }
     }
 
-    fn log_unpermitted(&self, session: &LiveSession, target: &Destination) {
+    fn log_unpermitted(&self, session: &LiveSession, unpermitted: &Unpermitted) {
+        let Unpermitted { destination: target, inward } = unpermitted;
         if self.may_log(LogLine::Unpermitted(Source::of(session.remote()))) {
             let peer = session.peer();
-            warn!(peer, %target, "not permitted; to permit it: --permit-open {target}");
+            match (target, inward) {
+                (Destination::Tcp(Target { host, port }), Some(address)) if host.is_dns_name() => {
+                    let permit = Target { host: Host::Address(*address), port: *port };
+                    warn!(
+                        peer, %target,
+                        "not permitted: the name leads to this host or its link, which names and \
+                         wildcards do not admit; to permit it: --permit-open {permit}"
+                    );
+                }
+                _ => warn!(peer, %target, "not permitted; to permit it: --permit-open {target}"),
+            }
         }
     }
 }

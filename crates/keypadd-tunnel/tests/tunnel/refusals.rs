@@ -38,7 +38,7 @@ async fn refused_targets_have_a_code() {
     assert_eq!(refusal(&["localhost:1"], local).await, StreamCode::NotPermitted);
     assert_eq!(refusal(&["10.0.0.0/8:*"], local).await, StreamCode::NotPermitted);
     let unknown = "no-such-name.invalid:1";
-    assert_eq!(refusal(&["*:*"], unknown).await, StreamCode::NameNotFound);
+    assert_eq!(refusal(&["localhost:*"], unknown).await, StreamCode::NameNotFound);
     assert_eq!(refusal(&["*:2"], unknown).await, StreamCode::NotPermitted);
 }
 
