@@ -321,6 +321,16 @@ settings! {
         help: "Forwarded connections that one session carries at once, each way, at most 32768",
         detail: "The lower limit of the two ends holds. Further connections wait in the listener's queue.",
     }
+    "max-sessions-per-key" => max_sessions_per_key: one u32 = max_sessions {
+        kind: Kind::Number,
+        form: "NUMBER",
+        example: "64",
+        default: "16",
+        reload: Reload::Restart,
+        flag: Flag::Serve,
+        help: "Sessions that one key may have at once, at most 1024",
+        detail: "A client has one. Further ones are refused, and told why.",
+    }
     "connect-timeout" => connect_timeout: one Duration = duration {
         form: "DURATION",
         example: "30s",

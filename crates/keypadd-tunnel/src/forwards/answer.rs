@@ -20,6 +20,7 @@ use crate::{
         dial::{dial, dial_address, dial_own},
         splice::splice,
     },
+    limits::descriptors::OF_CONNECTION,
     net::{forwarded_socket::ForwardedSocket, lookup::Lookups},
     permits::peers::AllowedPeer,
     sessions::session::LiveSession,
@@ -61,6 +62,10 @@ pub(crate) async fn answer_client(
             return None;
         }
     };
+    let Some(_descriptors) = session.descriptors(OF_CONNECTION) else {
+        stream.reset(StreamCode::OpenFiles.into());
+        return None;
+    };
     let name = destination.to_string();
     let _count = session.count_connection(&name);
     let mut inward = None;
@@ -79,6 +84,10 @@ pub(crate) async fn answer_client(
 async fn answer_bench(session: &Arc<LiveSession>, bench: Option<SocketAddr>, stream: Stream) {
     let Some(address) = bench else {
         stream.reset(StreamCode::NotPermitted.into());
+        return;
+    };
+    let Some(_descriptors) = session.descriptors(OF_CONNECTION) else {
+        stream.reset(StreamCode::OpenFiles.into());
         return;
     };
     let _count = session.count_connection("bench");
@@ -101,10 +110,16 @@ pub(crate) async fn answer_server(session: Arc<LiveSession>, lookups: Lookups, m
         stream.reset(StreamCode::Refused.into());
         return;
     };
+    let Some(_descriptors) = session.descriptors(OF_CONNECTION) else {
+        stream.reset(StreamCode::OpenFiles.into());
+        return;
+    };
     let name = Forward::Remote(RemoteForward::clone(&forward)).to_string();
     let _count = session.count_connection(&name);
     let dialing = dial_own(&forward.destination, &lookups);
-    if let Err(code) = connect(&session, &name, stream, dialing).await {
+    if let Err(code) = connect(&session, &name, stream, dialing).await
+        && session.may_log()
+    {
         info!(forward = name, %code, "could not connect to {}", forward.destination);
     }
 }

@@ -88,6 +88,7 @@ impl RunningServer {
             peers,
             transport: TransportSettings::default(),
             connections_max: 16,
+            sessions_per_key: 16,
             bench: None,
         };
         adjust(&mut settings);
