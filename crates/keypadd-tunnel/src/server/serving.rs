@@ -200,7 +200,8 @@ impl Serving {
                 let peer = peer.label();
                 warn!(peer, max, "refused: too many sessions of this key (max-sessions-per-key)");
             }
-            let reason = format!("this key already has {max} sessions (max-sessions-per-key)");
+            let noun = if max == 1 { "session" } else { "sessions" };
+            let reason = format!("this key already has {max} {noun} (max-sessions-per-key)");
             close(&connection, CloseCode::KeyFull, &reason);
             return Err(ConnectionError::LocallyClosed.into());
         };

@@ -27,7 +27,7 @@ async fn a_client_reconnects_and_serves_connections_accepted_meanwhile() {
     assert_reset(&mut before).await;
     until("the client notices", || link.status().state == LinkState::Waiting).await;
     let cause = link.status().cause.unwrap();
-    assert_eq!(cause, "closed by peer: the server is shutting down");
+    assert_eq!(cause, "closed by peer: \"the server is shutting down\"");
 
     let mut meanwhile = TcpStream::connect(listener_address).await.unwrap();
     let _server = RunningServer::start_again(stopped, allowed, &["localhost:*"]);
