@@ -28,10 +28,7 @@ fn status(desk: &Desk, server: &Daemon) -> Value {
     let output = desk.keypadd(&["status", "--json", "--socket"]).arg(socket).output().unwrap();
     assert!(output.status.success(), "{}", text(&output.stderr));
     let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
-    match answer {
-        Value::Array(mut daemons) => daemons.remove(0),
-        daemon => daemon,
-    }
+    answer["daemons"][0].clone()
 }
 
 fn local(client: &Daemon) -> SocketAddr {
