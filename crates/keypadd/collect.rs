@@ -22,6 +22,7 @@ impl Collector for Figures {
         let mut out = Out(encoder);
         self.encode_packets(&mut out)?;
         self.encode_transport(&mut out)?;
+        self.encode_limits(&mut out)?;
         self.encode_pool(&mut out)?;
         self.encode_links(&mut out)?;
         self.encode_sessions(&mut out)
@@ -87,6 +88,23 @@ impl Figures {
             "CPU time that event loops spent on polling before they slept",
             [(labels([]), self.sources.spun().as_secs_f64())],
         )
+    }
+
+    fn encode_limits(&self, out: &mut Out<'_>) -> fmt::Result {
+        let counts = self.limits.counts();
+        let help = "Descriptors that forwards use, and may use together";
+        let rows = [("used", counts.descriptors), ("max", counts.descriptors_max)];
+        let rows = rows.map(|(of, count)| (labels([("of", of)]), count as u64));
+        out.gauges("keypadd_descriptors", help, rows)?;
+        let help = "What limits have refused or delayed, by limit";
+        let rows = [
+            ("descriptors", counts.descriptors_refused),
+            ("sessions", counts.sessions_refused),
+            ("control_frames", counts.frames_delayed),
+            ("log_lines", counts.log_lines_suppressed),
+        ];
+        let rows = rows.map(|(limit, count)| (labels([("limit", limit)]), count));
+        out.counters("keypadd_refused", help, rows)
     }
 
     fn encode_pool(&self, out: &mut Out<'_>) -> fmt::Result {

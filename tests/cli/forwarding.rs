@@ -134,7 +134,7 @@ fn a_proxy_says_2_4_and_5_where_they_belong() {
     let desk = desk();
     let closed = free_port();
     let unpermitted = TcpListener::bind("127.0.0.1:0").unwrap();
-    let open = format!("*:{closed},no-such-host.invalid:*");
+    let open = format!("localhost:{closed},no-such-host.invalid:*");
     let server = Daemon::serve(&desk, &["--permit-open", &open]);
     let near = client(&server, &desk, &["-D", "127.0.0.1:0"]);
     let proxy = &entrances(&near.ready, "dynamic")[0];

@@ -15,6 +15,7 @@ mod ends;
 mod examples;
 mod forwarding;
 mod generated;
+mod limits;
 mod live;
 mod logs;
 mod measuring;

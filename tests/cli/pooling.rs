@@ -37,7 +37,7 @@ fn auto_has_no_pool_where_no_suite_gains_by_it_and_says_how_to_have_one() {
     let (shown, document) = status(&desk);
     let pool = &document["daemons"][0]["pool"];
     let suites = pool["suites"].as_array().unwrap();
-    assert_eq!((suites.len(), &pool["auto"]), (6, &Value::Bool(true)), "{pool}");
+    assert_eq!((suites.len(), &pool["auto"]), (2, &Value::Bool(true)), "{pool}");
     let pays = suites.iter().any(|suite| suite["pays"] == true);
     assert_eq!(pool["mode"], if pays { "on" } else { "off" });
     if pays {

@@ -87,7 +87,7 @@ fn a_client_without_its_server_says_so_and_when_it_tries_again() {
         let link = client_status(&desk)["links"][0].clone();
         (link["state"] == "waiting").then_some(link)
     });
-    assert_eq!(link["cause"], "closed by peer: the server is shutting down");
+    assert_eq!(link["cause"], "closed by peer: \"the server is shutting down\"");
     until("the next attempt is in the text", || {
         let shown = text(&desk.keypadd(&["status"]).output().unwrap().stdout);
         assert!(shown.contains(": not connected for "), "{shown}");

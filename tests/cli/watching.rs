@@ -81,7 +81,7 @@ fn metrics_say_how_long_each_stage_of_packets_takes() {
     let (desk, target, [port, metrics]) = (desk(), echo("127.0.0.1"), [free_port(), free_port()]);
     // Pads by a cipher that AES-GCM in one pass does not replace, so that there are all stages.
     let suite = ["--suite", "aes-256-ctr-hmac-sha256", "--log-format", "json"];
-    let server = Daemon::serve(&desk, &[&suite[..2], &["--permit-open", "*:*"]].concat());
+    let server = Daemon::serve(&desk, &[&suite[..2], &["--permit-open", "localhost:*"]].concat());
     let (forward, metrics_at) = (format!("{port}:{target}"), format!("127.0.0.1:{metrics}"));
     let flags = [&suite[..], &["-L", &forward, "--metrics", &metrics_at]].concat();
     let _client = Daemon::start(server.connect(&desk, &flags));
@@ -111,7 +111,8 @@ fn metrics_say_how_long_each_stage_of_packets_takes() {
 #[test]
 fn what_polling_takes_is_shown_and_without_a_share_it_takes_nothing() {
     let (desk, target, [port, metrics]) = (desk(), echo("127.0.0.1"), [free_port(), free_port()]);
-    let server = Daemon::serve(&desk, &["--permit-open", "*:*", "--spin", "0", "--loops", "2"]);
+    let server =
+        Daemon::serve(&desk, &["--permit-open", "localhost:*", "--spin", "0", "--loops", "2"]);
     let (forward, metrics_at) = (format!("{port}:{target}"), format!("127.0.0.1:{metrics}"));
     let flags = ["-L", &forward, "--metrics", &metrics_at, "--spin", "100", "--log-format", "json"];
     let _client = Daemon::start(server.connect(&desk, &flags));

@@ -35,6 +35,9 @@ const LOOPS_MAX: usize = 64;
 /// a 32-bit number.
 const FORWARDS_MAX: u32 = 32_768;
 
+/// Most sessions of a key: as many as a server has.
+const SESSIONS_MAX: u32 = 1024;
+
 /// Longest name of a peer, which becomes a metrics label.
 const NAME_CHARS_MAX: usize = 63;
 
@@ -235,6 +238,17 @@ pub fn max_forwards(text: &str) -> Result<u32, BadValue> {
     }
 }
 
+/// How many sessions one key may have.
+pub fn max_sessions(text: &str) -> Result<u32, BadValue> {
+    match text.parse() {
+        Ok(number @ 1..=SESSIONS_MAX) => Ok(number),
+        _ => Err(bad(
+            format!("{} is not a number of sessions", shown(text)),
+            format!("from 1 to {SESSIONS_MAX}, as in 16"),
+        )),
+    }
+}
+
 /// A switch. Of the texts, the file allows `true` and `false` alone.
 pub fn switch(text: &str) -> Result<bool, BadValue> {
     match text.to_ascii_lowercase().as_str() {
@@ -392,6 +406,15 @@ mod tests {
         assert_eq!(max_forwards("32768"), Ok(32_768));
         for unusable in ["0", "32769", "-1", "1e4", "10,000", "all"] {
             assert!(max_forwards(unusable).is_err(), "{unusable}");
+        }
+    }
+
+    #[test]
+    fn a_key_has_from_one_session_to_as_many_as_a_server() {
+        assert_eq!(max_sessions("1"), Ok(1));
+        assert_eq!(max_sessions("1024"), Ok(1024));
+        for unusable in ["0", "1025", "-1", "many"] {
+            assert!(max_sessions(unusable).is_err(), "{unusable}");
         }
     }
 

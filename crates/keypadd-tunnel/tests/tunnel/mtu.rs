@@ -37,10 +37,11 @@ impl Path {
         let target = listener().await;
         let server_key: Arc<PrivateKey> = new_key();
         let of_server = Arc::clone(&server_key);
-        let server = RunningServer::start_as(server_key, key.public(), &["*:*"], |settings| {
-            let crypto = crypto(&of_server, suite);
-            settings.crypto = server_config(&crypto, settings.peers.clone()).unwrap();
-        });
+        let server =
+            RunningServer::start_as(server_key, key.public(), &["localhost:*"], |settings| {
+                let crypto = crypto(&of_server, suite);
+                settings.crypto = server_config(&crypto, settings.peers.clone()).unwrap();
+            });
         let forward: &str = &format!("0:{}", target.local_addr().unwrap());
         let mut settings = client_settings(&server, &key, &[forward]);
         let relay = relayed(&server, &mut settings).await;

@@ -13,7 +13,7 @@ use crate::support::*;
 /// A target, a server, and a client that reaches it through a relay.
 async fn relayed_tunnel() -> (TcpListener, RunningServer, Relay, RunningClient) {
     let (target, key) = (listener().await, new_key());
-    let server = RunningServer::start(key.public(), &["*:*"]);
+    let server = RunningServer::start(key.public(), &["localhost:*"]);
     let forward: &str = &format!("0:{}", target.local_addr().unwrap());
     let mut settings = client_settings(&server, &key, &[forward]);
     let relay = relayed(&server, &mut settings).await;

@@ -133,7 +133,7 @@ async fn unpermitted_and_taken_addresses_are_refused_with_a_code() {
     let permitted = free_port().await;
     let key = new_key();
     let permits = [format!("listen {permitted}"), format!("listen {occupied_port}")];
-    let server = RunningServer::start(key.public(), &["*:*", &permits[0], &permits[1]]);
+    let server = RunningServer::start(key.public(), &["localhost:*", &permits[0], &permits[1]]);
     for (listen, code) in [
         ("0".to_owned(), ListenCode::NotPermitted),
         (format!("*:{permitted}"), ListenCode::NotPermitted),
@@ -257,7 +257,7 @@ async fn a_removed_permit_closes_the_listener_at_its_next_connection() {
     let Site { port, forward, key, server, .. } = Site::start(&["listen localhost:*"]).await;
     let (_client, session) = client_of(&server, &key, 1, &forward).await;
     assert_eq!(outcome(&session), Ok(port));
-    server.handle.set_peers(Peers::new([allowed_peer(key.public(), &["*:*"])]).unwrap());
+    server.handle.set_peers(Peers::new([allowed_peer(key.public(), &["localhost:*"])]).unwrap());
     assert_reset(&mut TcpStream::connect(at(port)).await.unwrap()).await;
     until("the port is free", || std::net::TcpListener::bind(at(port)).is_ok()).await;
     until("the client notices", || outcome(&session) == Err(ListenCode::NotPermitted)).await;
@@ -265,7 +265,7 @@ async fn a_removed_permit_closes_the_listener_at_its_next_connection() {
 
 #[tokio::test]
 async fn refused_forwards_are_requested_again_when_the_forwards_are_set() {
-    let Site { target, port, forward, key, server } = Site::start(&["*:*"]).await;
+    let Site { target, port, forward, key, server } = Site::start(&["localhost:*"]).await;
     let client = RunningClient::start(client_settings(&server, &key, &[&forward])).await;
     let permits = ["listen localhost:*"];
     server.handle.set_peers(Peers::new([allowed_peer(key.public(), &permits)]).unwrap());
