@@ -3,6 +3,7 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod line;
 pub mod link;
 mod namespace;
 mod quota;
