@@ -4,14 +4,23 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod cleanup;
+mod hosts;
 pub mod line;
 pub mod link;
 mod namespace;
+pub mod path;
+pub mod procstat;
+pub mod programs;
 mod quota;
 mod relay;
+pub mod tunnel;
 
+pub use cleanup::Cleanup;
+pub use hosts::{End, TwoHosts};
 pub use line::{Line, LineCounts, LineSettings};
 pub use link::{Link, LinkSettings};
 pub use namespace::{FourHosts, Namespace};
+pub use path::Path;
 pub use quota::{PERIOD, Quota};
 pub use relay::{Counts, Direction, Relay};
