@@ -38,6 +38,9 @@ impl TwoHosts {
     /// The far host, as the near one reaches it.
     pub const FAR: Ipv4Addr = Ipv4Addr::new(10, 99, 7, 1);
 
+    /// The network between them.
+    pub const NETWORK: &str = "10.99.7.0/24";
+
     fn new() -> Result<Self, String> {
         let hosts = Self { near: Namespace::new()?, far: Namespace::new()? };
         hosts.near.ip("link set lo up\n")?;

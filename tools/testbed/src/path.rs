@@ -45,8 +45,8 @@ const KERNEL_QUEUE_PACKETS: u32 = 20_000;
 /// Packets that are read before what is due is written.
 const BATCH: usize = 64;
 
-/// What every host calls the device.
-const NAME: &str = "path";
+/// What every host calls its end.
+pub const DEVICE: &str = "path";
 
 /// The kernel's least nice: the emulation must not wait for what it carries.
 const PRIORITY: i32 = -20;
@@ -59,14 +59,14 @@ impl Device {
     pub(crate) fn open(namespace: &Namespace, address: Ipv4Addr, mtu: u32) -> Result<Self, String> {
         let failed = |error: io::Error| format!("a TUN device: {error}");
         let tun = namespace.inside(|| {
-            let tun = Tun::new_named(Interface::new(NAME).map_err(failed)?).map_err(failed)?;
+            let tun = Tun::new_named(Interface::new(DEVICE).map_err(failed)?).map_err(failed)?;
             Ok(Self(tun))
         })?;
         let mut tun = tun;
         tun.0.set_nonblocking(true).map_err(failed)?;
         namespace.ip(&format!(
-            "link set {NAME} mtu {mtu} txqueuelen {KERNEL_QUEUE_PACKETS} addrgenmode none\n\
-             addr add {address}/24 dev {NAME}\nlink set {NAME} up\n"
+            "link set {DEVICE} mtu {mtu} txqueuelen {KERNEL_QUEUE_PACKETS} addrgenmode none\n\
+             addr add {address}/24 dev {DEVICE}\nlink set {DEVICE} up\n"
         ))?;
         Ok(tun)
     }

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use testbed::TwoHosts;
+use testbed::path::DEVICE;
 use testbed::tunnel::{Arm, Kind};
 
 /// keypadd with its defaults: the arm that goals are about.
@@ -15,7 +16,7 @@ pub(super) const TRIPLE_DES: &str = "keypadd-3des";
 const TRIPLE_DES_FLAGS: &str =
     "--suite 3des-ctr-hmac-sha1 --allow-legacy --pool on --pool-budget 64MiB";
 
-/// What kernel TCP uses inside the hosts of a keypadd arm, on loopback alone.
+/// What kernel TCP would use on the path of a keypadd arm, which has none there.
 const LOCAL: &str = "cubic";
 
 /// Least, first and largest buffer of kernel TCP: the last holds several times 300 Mbit/s x 150 ms.
@@ -26,7 +27,7 @@ const BUFFERS: &str = "4096 131072 67108864";
 pub struct PathArm {
     /// Its programs.
     pub(super) tunnel: Arm,
-    /// The congestion control that the kernel's TCP uses, on the path or beside it.
+    /// The congestion control that kernel TCP uses on the path.
     kernel: &'static str,
     /// Whether it is somebody else's.
     pub(super) is_peer: bool,
@@ -109,15 +110,38 @@ impl PathArm {
         }
     }
 
-    /// Has both hosts' kernels use what the arm asks for.
+    /// Has both hosts' TCP use what the arm asks for on the path: by the route, because a namespace may set
+    /// as its default only what the first one allows to everybody.
     pub(super) fn tune(&self, hosts: &TwoHosts) -> Result<(), String> {
-        write(hosts, &[("tcp_congestion_control", self.kernel)])
+        let network = TwoHosts::NETWORK;
+        for (host, address) in [(&hosts.near, TwoHosts::NEAR), (&hosts.far, TwoHosts::FAR)] {
+            host.ip(&format!(
+                "route replace {network} dev {DEVICE} scope link src {address} congctl {}\n",
+                self.kernel
+            ))?;
+        }
+        Ok(())
     }
 }
 
-/// Gives both hosts' TCP room for the longest line, and no memory of earlier connections.
+/// Gives both hosts' TCP room for the longest line, no memory of earlier connections, and on loopback a
+/// control that never holds back where nothing is lost.
 pub(super) fn tune(hosts: &TwoHosts) -> Result<(), String> {
-    write(hosts, &[("tcp_rmem", BUFFERS), ("tcp_wmem", BUFFERS), ("tcp_no_metrics_save", "1")])
+    let settings = [
+        ("tcp_rmem", BUFFERS),
+        ("tcp_wmem", BUFFERS),
+        ("tcp_no_metrics_save", "1"),
+        ("tcp_congestion_control", "reno"),
+    ];
+    for host in [&hosts.near, &hosts.far] {
+        host.inside(|| {
+            settings.iter().try_for_each(|(name, value)| {
+                std::fs::write(format!("/proc/sys/net/ipv4/{name}"), value)
+                    .map_err(|error| format!("{name}: {error}"))
+            })
+        })?;
+    }
+    Ok(())
 }
 
 /// The arms whose congestion control this kernel has; the others are said.
@@ -139,19 +163,6 @@ pub(super) fn available(
         }
     }
     Ok(kept)
-}
-
-/// Settings of IPv4 are a network namespace's own.
-fn write(hosts: &TwoHosts, settings: &[(&str, &str)]) -> Result<(), String> {
-    for host in [&hosts.near, &hosts.far] {
-        host.inside(|| {
-            settings.iter().try_for_each(|(name, value)| {
-                std::fs::write(format!("/proc/sys/net/ipv4/{name}"), value)
-                    .map_err(|error| format!("{name}: {error}"))
-            })
-        })?;
-    }
-    Ok(())
 }
 
 #[cfg(test)]
