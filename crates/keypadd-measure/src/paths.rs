@@ -177,3 +177,40 @@ impl Bed {
         taken.unwrap_or_else(Sample::failed)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As root: `cargo test -p keypadd-measure --lib path -- --ignored`.
+    #[test]
+    #[ignore = "needs root"]
+    fn a_line_of_20_mbit_and_40_ms_measures_as_such() {
+        let arms = PathArms { names: vec!["tcp-cubic".into()], extra: Vec::new() };
+        let cases = PathCases {
+            mbits: vec![20],
+            rtts: vec![Duration::from_millis(40)],
+            losses: vec![0.0],
+            loss_place: LossPlace::default(),
+            two_way: true,
+        };
+        let paths = Paths {
+            arms: arms.read("/k".as_ref()).unwrap(),
+            cases: cases.all(),
+            time: Duration::from_secs(2),
+            rounds: 1,
+            seed: 1,
+        };
+        let run = paths.run(&|_| {}, &|_| {}, &AtomicBool::new(false));
+        assert_eq!(run.ended_by, None);
+        let figures = |id: &str| -> Vec<f64> {
+            let table = run.section.tables.iter().find(|table| table.id == id).unwrap();
+            let cells = &table.rows.last().unwrap().cells;
+            cells.iter().map(|cell| cell.figure().unwrap().value).collect()
+        };
+        // One way, and both ways.
+        let bulk = figures("bulk-1");
+        assert!(bulk.iter().all(|mbit| (15.0..20.0).contains(mbit)), "{bulk:?}");
+        assert!(figures("p50-1").iter().all(|ms| *ms >= 40.0), "{:?}", figures("p50-1"));
+    }
+}

@@ -94,6 +94,8 @@ struct State {
     line: Line,
     /// Counts up with each new line: what an earlier one has under way is dropped.
     generation: u64,
+    /// What the moments of the trace are counted from.
+    epoch: Instant,
     trace: Vec<Moment>,
 }
 
@@ -115,7 +117,8 @@ impl Path {
     pub(crate) fn start(near: Device, far: Device, seed: u64) -> Result<Self, String> {
         let way = |seed| {
             let line = Line::new(LineSettings::default(), seed);
-            Way(Mutex::new(State { line, generation: 0, trace: Vec::new() }))
+            let epoch = Instant::now();
+            Way(Mutex::new(State { line, generation: 0, epoch, trace: Vec::new() }))
         };
         let ways = [way(seed), way(seed.wrapping_add(1))];
         let shared = Arc::new(Shared { is_over: AtomicBool::new(false), ways });
@@ -182,16 +185,15 @@ impl Way {
 }
 
 impl State {
-    /// The entry of the trace that a moment belongs to.
+    /// The entry of the trace that a moment belongs to. Entries begin whole moments apart, so that as many of
+    /// them make up any interval of whole moments.
     fn moment(&mut self, now: Instant) -> &mut Moment {
-        let is_over = self.trace.last().is_none_or(|last| now >= last.from + MOMENT);
+        let last = self.trace.last().map(|last| last.from);
+        let is_over = last.is_none_or(|last| now >= last + MOMENT);
         if is_over {
-            self.trace.push(Moment {
-                from: now,
-                arrived_bytes: 0,
-                wait: Duration::ZERO,
-                dropped: 0,
-            });
+            let since = now.saturating_duration_since(self.epoch).as_nanos() / MOMENT.as_nanos();
+            let from = self.epoch + MOMENT * u32::try_from(since).unwrap_or(u32::MAX);
+            self.trace.push(Moment { from, arrived_bytes: 0, wait: Duration::ZERO, dropped: 0 });
         }
         self.trace.last_mut().expect("one was pushed if there was none")
     }

@@ -106,7 +106,8 @@ impl PathArm {
             Kind::Keypadd { flags, .. } if flags.is_empty() => format!("{name}: defaults"),
             Kind::Keypadd { flags, .. } => format!("{name}: {}", flags.join(" ")),
             Kind::Direct => format!("{name}: kernel TCP, {}", self.kernel),
-            kind => format!("{name}: {kind:?} over kernel TCP, {}", self.kernel).to_lowercase(),
+            Kind::Stunnel => format!("{name}: stunnel over kernel TCP, {}", self.kernel),
+            Kind::Socat | Kind::Ssh => format!("{name}: over kernel TCP, {}", self.kernel),
         }
     }
 
@@ -181,7 +182,7 @@ mod tests {
         let peers: Vec<&str> = arms.iter().filter(|arm| arm.is_peer).map(PathArm::name).collect();
         assert_eq!(peers, ["tcp-cubic", "tcp-bbr", "stunnel-cubic", "stunnel-bbr"]);
         assert_eq!(arms[8].words(), "x: --spin 0");
-        assert_eq!(arms[5].words(), "stunnel-cubic: stunnel over kernel tcp, cubic");
+        assert_eq!(arms[5].words(), "stunnel-cubic: stunnel over kernel TCP, cubic");
     }
 
     #[test]

@@ -138,8 +138,7 @@ impl Limit {
 
 /// All goals that the cases are about, for each line and each judged arm.
 pub(super) fn verdicts(paths: &Paths, taken: &[Taken]) -> Vec<Verdict> {
-    let mut lines: Vec<String> = paths.cases.iter().map(PathCase::line).collect();
-    lines.dedup();
+    let lines = super::section::lines(paths);
     let is_judged = |name: &str| name == DEFAULT || name == TRIPLE_DES;
     let mut verdicts = Vec::new();
     for (arm, of_arm) in paths.arms.iter().enumerate().filter(|(_, arm)| is_judged(arm.name())) {
@@ -207,7 +206,10 @@ fn span(values: &[f64]) -> String {
     let Some(median) = crate::statistics::median(values) else { return "not measured".into() };
     let least = values.iter().copied().fold(f64::INFINITY, f64::min);
     let most = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    format!("{median:.3} ({least:.3} to {most:.3}, {} rounds)", values.len())
+    match values.len() {
+        1 => format!("{median:.3} in one round"),
+        rounds => format!("{median:.3} ({least:.3} to {most:.3} in {rounds} rounds)"),
+    }
 }
 
 #[cfg(test)]

@@ -65,8 +65,8 @@ fn method(paths: &Paths) -> Vec<String> {
     vec![
         format!(
             "Two network namespaces, joined by TUN devices through an emulated line in each direction: MTU {}, a \
-             queue of {} packets, random loss {place} the bottleneck. In each of {} rounds every arm has every case \
-             once, on a fresh tunnel, in an order drawn from the seed.",
+             queue of {} packets, random loss {place} the bottleneck. In each round ({} in all) every arm has every \
+             case once, on a fresh tunnel, in an order drawn from the seed.",
             super::MTU,
             testbed::line::QUEUE_PACKETS,
             paths.rounds,
