@@ -83,6 +83,9 @@ fn method(paths: &Paths) -> Vec<String> {
          passes where loss comes after the bottleneck. Figures are medians over rounds; what stands beside them \
          is the range of the rounds, from least to greatest."
             .into(),
+        "A packet may be 0.2 ms later than its line says. A repair releases what waited for it, so that over a \
+         short time more payload may come out than the line delivers."
+            .into(),
         format!(
             "Pictures over time show the first round, in intervals of {} ms: what arrived on the line, headers and \
              repairs included, and the longest wait for the bottleneck.",
