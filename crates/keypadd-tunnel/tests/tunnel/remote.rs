@@ -7,7 +7,7 @@ use keypadd_tunnel::{
     Client, ClientError, ClientSession, Peers, RemoteForward,
     wire::{Instance, ListenCode},
 };
-use testbed::Impairments;
+use testbed::LineSettings;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream, UnixStream},
@@ -206,7 +206,7 @@ async fn a_live_holder_keeps_its_address_and_an_unresponsive_one_loses_it() {
     let (_second_client, second) = client_of(&site.server, &site.key, 2, &site.forward).await;
     assert_eq!(outcome(&second), Err(ListenCode::InUse));
 
-    relay.set_both(&Impairments { cut: true, ..<_>::default() });
+    relay.set_both(LineSettings { cut: true, ..<_>::default() });
     let (_third_client, third) = client_of(&site.server, &site.key, 3, &site.forward).await;
     assert_eq!(outcome(&third), Ok(site.port));
     site.exchange().await;
@@ -222,7 +222,7 @@ async fn another_key_never_takes_an_address_over() {
     let relay = relayed(&site.server, &mut settings).await;
     let (_client, holder) = connect_client(settings).await;
     assert_eq!(outcome(&holder), Ok(site.port));
-    relay.set_both(&Impairments { cut: true, ..<_>::default() });
+    relay.set_both(LineSettings { cut: true, ..<_>::default() });
     let (_other_client, second) = client_of(&site.server, &other, 2, &site.forward).await;
     assert_eq!(outcome(&second), Err(ListenCode::InUse));
 }
