@@ -1,4 +1,4 @@
-//! Two endpoints that shake hands and part again.
+//! Runs two endpoints that complete a handshake and close, again and again.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
