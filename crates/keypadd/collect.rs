@@ -127,7 +127,7 @@ impl Figures {
         )?;
         out.counters(
             "keypadd_fill_bytes",
-            "Keystream made ahead of need",
+            "Precomputed keystream",
             [(labels([]), pool.fill_bytes_total)],
         )?;
         out.counters(
@@ -194,11 +194,11 @@ impl Figures {
             }
         }
         let bytes = levels.iter().map(|(labels, level)| (labels.clone(), level.bytes));
-        out.gauges("keypadd_pool_bytes", "Keystream at hand", bytes)?;
+        out.gauges("keypadd_pool_bytes", "Keystream ready in the pool", bytes)?;
         let packets = levels.iter().map(|(labels, level)| (labels.clone(), level.packets));
-        out.gauges("keypadd_pool_packets", "Packets whose pad is at hand", packets)?;
+        out.gauges("keypadd_pool_packets", "Packets whose pad is ready", packets)?;
         let help =
-            "How long the pads at hand last at the rate of the last seconds; absent while idle";
+            "How long the ready pads last at the rate of the last seconds; absent while idle";
         out.gauges("keypadd_pool_seconds_left", help, seconds)?;
         out.gauges("keypadd_key_phase", "Key phase in use, from 0", phases)?;
         let help = "Part of the key's packets left before it must not be used any more";

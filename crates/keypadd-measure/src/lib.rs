@@ -14,8 +14,6 @@ pub mod figure;
 mod interleave;
 mod kex;
 pub mod machine;
-#[cfg(test)]
-mod made_up;
 pub mod output;
 pub mod path;
 mod paths;
@@ -24,6 +22,8 @@ pub mod report;
 pub mod results;
 mod schedule;
 pub mod statistics;
+#[cfg(test)]
+mod synthetic;
 pub mod text;
 pub mod verdict;
 mod workload;

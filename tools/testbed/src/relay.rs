@@ -77,7 +77,7 @@ impl Relay {
         self.address
     }
 
-    /// Where the client is: whoever sent last, if anybody did.
+    /// The client's address: the source of the last datagram, if there was one.
     pub fn client(&self) -> Option<SocketAddr> {
         *lock(&self.shared.client)
     }

@@ -163,7 +163,7 @@ impl UnderWay {
     }
 }
 
-/// Carries what the client sends, for ever. Errors of `recv_from` are those of earlier sends.
+/// Carries what the client sends until dropped. Errors of `recv_from` are those of earlier sends.
 pub(crate) async fn carry_to_server(shared: Arc<Shared>) {
     let mut under_way = UnderWay::default();
     let mut buffer = vec![0; DATAGRAM_BYTES_MAX];
@@ -179,7 +179,7 @@ pub(crate) async fn carry_to_server(shared: Arc<Shared>) {
     }
 }
 
-/// Carries what the server sends, for ever.
+/// Carries what the server sends until dropped.
 pub(crate) async fn carry_to_client(shared: Arc<Shared>) {
     let mut under_way = UnderWay::default();
     let mut buffer = vec![0; DATAGRAM_BYTES_MAX];
