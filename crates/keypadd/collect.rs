@@ -22,6 +22,7 @@ impl Collector for Figures {
         let mut out = Out(encoder);
         self.encode_packets(&mut out)?;
         self.encode_transport(&mut out)?;
+        self.encode_limits(&mut out)?;
         self.encode_pool(&mut out)?;
         self.encode_links(&mut out)?;
         self.encode_sessions(&mut out)
@@ -89,6 +90,23 @@ impl Figures {
         )
     }
 
+    fn encode_limits(&self, out: &mut Out<'_>) -> fmt::Result {
+        let counts = self.limits.counts();
+        let help = "Descriptors that forwards use, and may use together";
+        let rows = [("used", counts.descriptors), ("max", counts.descriptors_max)];
+        let rows = rows.map(|(of, count)| (labels([("of", of)]), count as u64));
+        out.gauges("keypadd_descriptors", help, rows)?;
+        let help = "What limits have refused or delayed, by limit";
+        let rows = [
+            ("descriptors", counts.descriptors_refused),
+            ("sessions", counts.sessions_refused),
+            ("control_frames", counts.frames_delayed),
+            ("log_lines", counts.log_lines_suppressed),
+        ];
+        let rows = rows.map(|(limit, count)| (labels([("limit", limit)]), count));
+        out.counters("keypadd_refused", help, rows)
+    }
+
     fn encode_pool(&self, out: &mut Out<'_>) -> fmt::Result {
         let Some(pool) = self.pooling.pool() else { return Ok(()) };
         let pool = pool.snapshot();
@@ -109,7 +127,7 @@ impl Figures {
         )?;
         out.counters(
             "keypadd_fill_bytes",
-            "Keystream made ahead of need",
+            "Precomputed keystream",
             [(labels([]), pool.fill_bytes_total)],
         )?;
         out.counters(
@@ -176,11 +194,11 @@ impl Figures {
             }
         }
         let bytes = levels.iter().map(|(labels, level)| (labels.clone(), level.bytes));
-        out.gauges("keypadd_pool_bytes", "Keystream at hand", bytes)?;
+        out.gauges("keypadd_pool_bytes", "Keystream ready in the pool", bytes)?;
         let packets = levels.iter().map(|(labels, level)| (labels.clone(), level.packets));
-        out.gauges("keypadd_pool_packets", "Packets whose pad is at hand", packets)?;
+        out.gauges("keypadd_pool_packets", "Packets whose pad is ready", packets)?;
         let help =
-            "How long the pads at hand last at the rate of the last seconds; absent while idle";
+            "How long the ready pads last at the rate of the last seconds; absent while idle";
         out.gauges("keypadd_pool_seconds_left", help, seconds)?;
         out.gauges("keypadd_key_phase", "Key phase in use, from 0", phases)?;
         let help = "Part of the key's packets left before it must not be used any more";

@@ -8,7 +8,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::path::{Path, PathBuf};
 use std::process;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -17,7 +17,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::timeout;
 
 use crate::figures::Figures;
@@ -52,6 +52,8 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Permission bits of all but the owner.
 const OTHERS_WRITE: u32 = 0o022;
+/// Requests answered at once; more wait.
+const REQUESTS_MAX: usize = 16;
 
 /// Most daemons of one process, as in tests.
 const DAEMONS_MAX: u32 = 64;
@@ -147,12 +149,15 @@ impl ControlSocket {
 
     /// Answers requests until dropped.
     pub(crate) async fn serve(self, figures: Figures, requests: Requests) {
+        let slots = Arc::new(Semaphore::new(REQUESTS_MAX));
         loop {
+            let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
             match self.listener.accept().await {
                 Ok((client, _)) => {
                     let (figures, requests) = (figures.clone(), requests.clone());
                     tokio::spawn(async move {
                         let _ = answer(client, &figures, &requests).await;
+                        drop(slot);
                     });
                 }
                 Err(error) => {

@@ -11,7 +11,7 @@ use keypadd_provider::{
     CryptoSettings, Group, KeyExchange, MeasureKeyExchange, Meters, PrivateKey, PublicKey,
 };
 use keypadd_traffic::Service;
-use keypadd_tunnel::TransportSettings;
+use keypadd_tunnel::{Limits, TransportSettings};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
@@ -94,6 +94,8 @@ pub(crate) struct Daemon {
     pub(crate) crypto: CryptoSettings,
     /// Settings of the transport.
     pub(crate) transport: TransportSettings,
+    /// Maximum number of sessions of one key.
+    pub(crate) sessions_per_key: usize,
     /// How long open connections may take to finish at shutdown.
     pub(crate) drain: Duration,
     /// The suites to offer or accept, without those of measurements.
@@ -145,7 +147,7 @@ impl Daemon {
             control_socket,
             confinement,
         } = settings;
-        raise_descriptor_limit();
+        let limits = Arc::new(Limits::new(descriptors_of_forwards(raise_descriptor_limit())));
         let metrics = match &settings.metrics {
             Some(address) => Some(metrics::bind(address.value).await?),
             None => None,
@@ -159,6 +161,7 @@ impl Daemon {
             spin: settings.spin.value,
             loops: settings.loops.as_ref().map_or(defaults.loops, |loops| loops.value),
             forwards_max: settings.max_forwards.value,
+            limits,
             stalled_bytes: defaults.stalled_bytes.min(memory_bytes() / STALLED_ONE_IN),
             ..defaults
         };
@@ -170,11 +173,11 @@ impl Daemon {
             cipher_engine,
             meters: Arc::new(Meters::default()),
         };
-        let drain = settings.drain_timeout.value;
         Ok(Self {
             crypto,
             transport,
-            drain,
+            sessions_per_key: settings.max_sessions_per_key.value as usize,
+            drain: settings.drain_timeout.value,
             suites,
             kex,
             pooling,
@@ -212,11 +215,13 @@ impl Daemon {
             confinement: self.confinement.clone(),
             meters: Arc::clone(&self.crypto.meters),
             send_seconds: Arc::clone(&self.transport.send_seconds),
+            limits: Arc::clone(&self.transport.limits),
             sources,
             rates: Rates::default(),
         };
         let mut tasks = JoinSet::new();
         tasks.spawn(sample(figures.clone()));
+        tasks.spawn(report_suppressed(Arc::clone(&self.transport.limits)));
         if self.control_socket {
             match bind_control_socket() {
                 Ok(socket) => {
@@ -240,11 +245,39 @@ impl Daemon {
 
 /// Raises the soft limit of open files to the hard one: each forwarded connection takes a
 /// descriptor, two once it is bulk, and the soft limit is commonly 1,024 for the sake of select(2).
-fn raise_descriptor_limit() {
+/// Returns the limit, `None` if there is none.
+fn raise_descriptor_limit() -> Option<u64> {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, ..limit };
-    if let Err(error) = setrlimit(Resource::Nofile, raised) {
-        tracing::debug!(%error, "cannot raise the limit of open files");
+    match setrlimit(Resource::Nofile, raised) {
+        Ok(()) => limit.maximum,
+        Err(error) => {
+            tracing::debug!(%error, "cannot raise the limit of open files");
+            limit.current
+        }
+    }
+}
+
+/// Most descriptors kept for everything but forwards: event loops, listeners of our own, 64 name
+/// lookups at once, 32 connections to `/metrics`, 16 to the control socket.
+const RESERVED_MAX: usize = 256;
+
+/// A quarter of the limit is reserved, but no less than this.
+const RESERVED_MIN: usize = 64;
+
+/// How many descriptors forwards may use together, by the limit of open files and those open now.
+fn descriptors_of_forwards(limit: Option<u64>) -> usize {
+    let limit = limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
+    let open = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
+    limit.saturating_sub(open + (limit / 4).clamp(RESERVED_MIN, RESERVED_MAX))
+}
+
+/// Logs once a minute how many log lines were suppressed, until it is dropped.
+async fn report_suppressed(limits: Arc<Limits>) {
+    let mut ticks = interval(Duration::from_secs(60));
+    loop {
+        ticks.tick().await;
+        limits.report_suppressed();
     }
 }
 

@@ -9,14 +9,14 @@ use keypadd_config::values::PoolMode;
 use keypadd_keystream::{Class, Protection};
 use keypadd_pool::{Coverage, Direction, PartLevel};
 use keypadd_provider::{DirectionStatus, Histogram, Meters};
-use keypadd_tunnel::{LinkStatus, LiveSession, unix_seconds};
+use keypadd_tunnel::{Limits, LinkStatus, LiveSession, unix_seconds};
 
 use crate::confine::Confinement;
 use crate::pooling::{Choice, Pooling};
 use crate::rates::Rates;
 use crate::report::{
-    ByDirection, KeysReport, LevelReport, LinkReport, PacketsReport, PoolReport, Report,
-    SessionReport, TransportReport,
+    ByDirection, KeysReport, LevelReport, LimitsReport, LinkReport, PacketsReport, PoolReport,
+    Report, SessionReport, TransportReport,
 };
 use crate::sources::Sources;
 
@@ -45,6 +45,8 @@ pub(crate) struct Figures {
     pub(crate) meters: Arc<Meters>,
     /// Time to hand a packet to the kernel.
     pub(crate) send_seconds: Arc<Histogram>,
+    /// Limits and what they refused.
+    pub(crate) limits: Arc<Limits>,
     /// The open sessions, and the peers to connect to.
     pub(crate) sources: Sources,
     /// The sessions' packet rates.
@@ -109,6 +111,7 @@ impl Figures {
             started_unix_seconds: unix_seconds(self.started),
             sandbox: self.confinement.report(),
             transport: self.transport_report(),
+            limits: self.limits_report(),
             pool: self.pool_report(&sessions),
             keystream_pool_bytes: meters.keystream_pool_bytes(),
             keystream_inline_bytes: meters.keystream_inline_bytes(),
@@ -130,6 +133,18 @@ impl Figures {
         let up = self.started.elapsed().map_or(0.0, |up| up.as_secs_f64());
         let spin_ratio = if up > 0.0 { spin_seconds / up } else { 0.0 };
         TransportReport { loops: self.sources.loops(), spin_seconds, spin_ratio }
+    }
+
+    fn limits_report(&self) -> LimitsReport {
+        let counts = self.limits.counts();
+        LimitsReport {
+            descriptors_max: counts.descriptors_max,
+            descriptors: counts.descriptors,
+            descriptors_refused: counts.descriptors_refused,
+            sessions_refused: counts.sessions_refused,
+            frames_delayed: counts.frames_delayed,
+            log_lines_suppressed: counts.log_lines_suppressed,
+        }
     }
 
     fn pool_report(&self, sessions: &[SessionReport]) -> PoolReport {

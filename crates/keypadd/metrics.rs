@@ -1,6 +1,8 @@
 //! `--metrics ADDR:PORT`: one daemon's figures over HTTP, in Prometheus's text format. `GET /metrics` and
-//! nothing else; each daemon has a registry of its own.
+//! nothing else; each daemon has a registry of its own. However many connections come, few are open
+//! and each ends soon: the oldest makes room for a new one.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,8 +17,8 @@ use hyper_util::rt::TokioIo;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
-use tokio::task::JoinSet;
-use tokio::time::sleep;
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::error::{Error, Exit, bind_hint, system};
 use crate::figures::Figures;
@@ -26,6 +28,15 @@ const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=
 
 /// How long to wait when the system has no descriptor for a connection.
 const RETRY: Duration = Duration::from_secs(1);
+
+/// Connections open at once; a scrape needs one for some milliseconds.
+const CONNECTIONS_MAX: usize = 32;
+
+/// How long a connection may take from accept to the end of the answer.
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Time between two lines about connections that were closed to make room.
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Takes the port before anything else of the daemon starts.
 ///
@@ -47,17 +58,29 @@ pub(crate) async fn serve(listener: TcpListener, figures: Figures) {
     registry.register_collector(Box::new(figures));
     let registry = Arc::new(registry);
     let mut connections = JoinSet::new();
+    // Oldest first.
+    let mut open: VecDeque<AbortHandle> = VecDeque::new();
+    let mut crowd = Crowd::default();
     loop {
         match listener.accept().await {
-            Ok((stream, _)) => {
+            Ok((stream, remote)) => {
+                open.retain(|connection| !connection.is_finished());
+                if open.len() >= CONNECTIONS_MAX
+                    && let Some(oldest) = open.pop_front()
+                {
+                    oldest.abort();
+                    crowd.closed(remote, Instant::now());
+                }
                 let registry = Arc::clone(&registry);
                 let answer = service_fn(move |request| {
                     let answer = answer(&request, &registry);
                     async { Ok::<_, Infallible>(answer) }
                 });
-                let connection =
-                    http1::Builder::new().serve_connection(TokioIo::new(stream), answer);
-                connections.spawn(connection);
+                // One answer a connection: an idle one would take a descriptor.
+                let connection = http1::Builder::new()
+                    .keep_alive(false)
+                    .serve_connection(TokioIo::new(stream), answer);
+                open.push_back(connections.spawn(timeout(CONNECTION_TIMEOUT, connection)));
             }
             Err(error) => {
                 tracing::debug!(%error, "metrics: cannot accept");
@@ -65,6 +88,24 @@ pub(crate) async fn serve(listener: TcpListener, figures: Figures) {
             }
         }
         while connections.try_join_next().is_some() {}
+    }
+}
+
+/// Connections closed to make room, and when that was last logged.
+#[derive(Debug, Default)]
+struct Crowd {
+    closed: u64,
+    logged: Option<Instant>,
+}
+
+impl Crowd {
+    fn closed(&mut self, newest: SocketAddr, now: Instant) {
+        self.closed += 1;
+        if self.logged.is_none_or(|logged| now.saturating_duration_since(logged) >= LOG_INTERVAL) {
+            self.logged = Some(now);
+            let (closed, max) = (self.closed, CONNECTIONS_MAX);
+            tracing::warn!(%newest, closed, max, "metrics: too many connections; closed the oldest");
+        }
     }
 }
 

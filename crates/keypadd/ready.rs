@@ -9,8 +9,8 @@ use keypadd_config::values::LogFormat;
 use keypadd_keystream::{Class, Protection, Suite};
 use keypadd_provider::{KeyExchange, PublicKey};
 use keypadd_tunnel::{
-    Bind, Bound, DEFAULT_PORT, Destination, Forward, Host, Listen, ListenPermit, LocalForward,
-    Permit, RemoteForward, Target,
+    Bind, Bound, DEFAULT_PORT, Destination, DynamicForward, Forward, Host, Listen, ListenPermit,
+    LocalForward, Permit, RemoteForward, Target,
 };
 use serde::Serialize;
 
@@ -232,8 +232,8 @@ impl fmt::Display for ConnectLine<'_> {
 }
 
 impl ConnectLine<'_> {
-    /// An example forward that the permits allow, preferably to a target that a permit names.
-    /// Without permits, ssh's port, as the warning about missing permits suggests.
+    /// An example forward that the permits allow, preferably to a target that a permit names; a
+    /// proxy if they name none. Without permits, ssh's port, as the warning about missing permits suggests.
     fn forward(&self) -> Forward {
         let local = |destination: Destination| {
             let port = match &destination {
@@ -248,10 +248,13 @@ impl ConnectLine<'_> {
         let localhost =
             |port| Destination::Tcp(Target { host: Host::Name("localhost".into()), port });
         let alone = self.permits.iter().find_map(|permit| permit.to_string().parse().ok());
-        let destination =
-            alone.map(Destination::Tcp).or_else(|| Some(self.permits.first()?.example()));
+        let named = || self.permits.iter().find_map(Permit::example);
+        let destination = alone.map(Destination::Tcp).or_else(named);
         match (destination, self.listen_permits.first().map(ListenPermit::example)) {
             (Some(destination), _) => local(destination),
+            (None, _) if !self.permits.is_empty() => {
+                Forward::Dynamic(DynamicForward { bind: Bind::Loopback, port: SOCKS_PORT })
+            }
             (None, None) => local(localhost(22)),
             (None, Some(listen)) => {
                 let destination = match &listen {
@@ -263,6 +266,9 @@ impl ConnectLine<'_> {
         }
     }
 }
+
+/// The port of the SOCKS proxy in examples (IANA).
+const SOCKS_PORT: u16 = 1080;
 
 /// An unprivileged port for the client: 22 becomes 2222, 80 becomes 8080.
 fn local_port(port: u16) -> u16 {
@@ -336,9 +342,10 @@ mod tests {
     #[test]
     fn the_line_for_the_other_host_has_a_forward_that_is_permitted() {
         for (permits, listen_permits, forward) in [
-            (&["*:*"][..], &[][..], "-L 2222:localhost:22"),
+            (&["*:*"][..], &[][..], "-D 1080"),
             (&["*:5432", "db:5433"], &[], "-L 5433:db:5433"),
-            (&["*:5432"], &[], "-L 5432:localhost:5432"),
+            (&["*:5432"], &["8080"], "-D 1080"),
+            (&["*:5432", "10.1.0.0/16:80"], &[], "-L 8080:10.1.0.0:80"),
             (&["db:*"], &[], "-L 2222:db:22"),
             (&["10.1.0.0/16:80"], &[], "-L 8080:10.1.0.0:80"),
             (&["/run/db.sock"], &["8080"], "-L 8000:/run/db.sock"),

@@ -21,6 +21,8 @@ pub(crate) struct Report {
     pub(crate) sandbox: SandboxReport,
     #[serde(default)]
     pub(crate) transport: TransportReport,
+    #[serde(default)]
+    pub(crate) limits: LimitsReport,
     pub(crate) pool: PoolReport,
     pub(crate) keystream_pool_bytes: u64,
     pub(crate) keystream_inline_bytes: u64,
@@ -57,6 +59,20 @@ pub(crate) struct TransportReport {
     pub(crate) spin_seconds: f64,
     /// The same as a share of one core, since the daemon started.
     pub(crate) spin_ratio: f64,
+}
+
+/// Limits that peers share, and what they refused since the daemon started.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct LimitsReport {
+    /// Descriptors that forwards may use together.
+    pub(crate) descriptors_max: usize,
+    /// Descriptors set aside for them now.
+    pub(crate) descriptors: usize,
+    pub(crate) descriptors_refused: u64,
+    pub(crate) sessions_refused: u64,
+    pub(crate) frames_delayed: u64,
+    pub(crate) log_lines_suppressed: u64,
 }
 
 /// A peer that this daemon connects to.

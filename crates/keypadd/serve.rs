@@ -164,6 +164,7 @@ pub(crate) fn bind(
         peers,
         transport: daemon.transport.clone(),
         connections_max: CONNECTIONS_MAX,
+        sessions_per_key: daemon.sessions_per_key,
         bench: daemon.bench(),
     });
     let [setting, another] = texts;

@@ -78,7 +78,7 @@ fn column(section: &Value, table: &str, name: &str) -> Vec<f64> {
 }
 
 #[test]
-fn without_its_program_it_says_how_to_get_it() {
+fn bench_without_keypadd_bench_says_how_to_get_it() {
     let desk = desk();
     let keypadd = desk.path("keypadd");
     fs::copy(env!("CARGO_BIN_EXE_keypadd"), &keypadd).unwrap();
@@ -89,7 +89,7 @@ fn without_its_program_it_says_how_to_get_it() {
 }
 
 #[test]
-fn each_workload_that_carries_traffic_gives_whole_results() {
+fn every_traffic_workload_gives_complete_results() {
     let desk = desk();
     let workloads: [(&str, &[&str]); 4] = [
         ("terminal", &["--rate", "50", "--size", "100"]),
@@ -104,14 +104,14 @@ fn each_workload_that_carries_traffic_gives_whole_results() {
 }
 
 #[test]
-fn handshakes_give_whole_results() {
+fn the_handshake_workload_gives_complete_results() {
     let few = ["--handshakes", "2", "--rate", "30", "--kex", "x25519,secp384r1"];
     let results = measured(&desk(), &[&["kex"], &few, &TURNS]);
     assert_eq!(whole(&results, &["x25519", "secp384r1"])["id"], "kex");
 }
 
 #[test]
-fn a_run_prints_its_tables_and_writes_a_report_of_the_same() {
+fn a_run_prints_and_saves_the_same_tables() {
     let desk = desk();
     let out = ["--rounds", "1", "--out", "deep/report"];
     for _ in 0..2 {
@@ -268,7 +268,7 @@ fn parts(desk: &Desk) -> Option<usize> {
 }
 
 #[test]
-fn a_reproduction_that_is_stopped_goes_on_and_takes_nothing_of_another_run() {
+fn a_stopped_reproduction_resumes_and_refuses_another_runs_figures() {
     let desk = desk();
     let reproduce = ["reproduce", "praptodiyono", "--quick", "--out", "report"];
     let child = bench(&desk, &[&reproduce]).spawn().unwrap();

@@ -12,10 +12,10 @@ use crate::ends::{PATIENCE, echo, echoes, through, until};
 const SOFT_LIMIT: usize = 64;
 const FORWARDS: usize = 100;
 
-/// Runs it as from a shell that allows few open files.
-fn with_few_files(command: &Command) -> Command {
+/// Runs it as from a shell that allows few open files; `how` are the options of `ulimit`.
+pub(crate) fn with_few_files(command: &Command, how: &str, files: usize) -> Command {
     let mut shell = Command::new("/bin/sh");
-    shell.args(["-c", &format!("ulimit -S -n {SOFT_LIMIT} && exec \"$@\""), "sh"]);
+    shell.args(["-c", &format!("ulimit {how} {files} && exec \"$@\""), "sh"]);
     shell.arg(command.get_program()).args(command.get_args()).env_clear();
     shell.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
     if let Some(directory) = command.get_current_dir() {
@@ -34,10 +34,10 @@ fn a_forward_takes_one_open_file_at_each_end_and_the_soft_limit_is_raised() {
     let permit = target.to_string();
     let mut serve = desk.keypadd(&["serve", "--log-format", "json", "--listen", "127.0.0.1:0"]);
     serve.args(["--allow", crate::daemons::PUBLIC_KEY, "--permit-open", &permit]);
-    let server = Daemon::start(with_few_files(&serve));
+    let server = Daemon::start(with_few_files(&serve, "-S -n", SOFT_LIMIT));
     let connect =
         server.connect(&desk, &["--log-format", "json", "-L", &format!("127.0.0.1:0:{permit}")]);
-    let client = Daemon::start(with_few_files(&connect));
+    let client = Daemon::start(with_few_files(&connect, "-S -n", SOFT_LIMIT));
     let listener: std::net::SocketAddr =
         client.ready["forwards"][0]["listen"][0].as_str().unwrap().parse().unwrap();
     let before = [open_files(&server), open_files(&client)];

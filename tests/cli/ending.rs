@@ -103,7 +103,7 @@ fn drains(desk: &Desk, mut ending: Daemon, other: Daemon, open: Vec<(SocketAddr,
 }
 
 #[test]
-fn on_sigterm_what_is_open_may_finish_and_nothing_new_comes_in() {
+fn sigterm_drains_open_connections_and_refuses_new_ones() {
     for (desk, ending, other, entrance) in pairs(&echo("127.0.0.1").to_string(), &LONG) {
         let open = TcpStream::connect(entrance).unwrap();
         assert!(echoes(&open));
@@ -112,7 +112,7 @@ fn on_sigterm_what_is_open_may_finish_and_nothing_new_comes_in() {
 }
 
 #[test]
-fn on_sigterm_a_daemon_with_a_file_lets_forwards_of_both_directions_finish() {
+fn sigterm_drains_local_and_remote_forwards_of_a_configured_daemon() {
     for near_first in [true, false] {
         let desk = desk();
         let (near, far, local, remote) = running(&desk, &echo("127.0.0.1").to_string());
@@ -128,12 +128,12 @@ fn on_sigterm_a_daemon_with_a_file_lets_forwards_of_both_directions_finish() {
 }
 
 #[test]
-fn what_is_stuck_when_the_time_to_drain_is_over_is_reset() {
+fn connections_still_open_at_the_drain_timeout_are_reset() {
     let target = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = target.local_addr().unwrap().to_string();
     for (_desk, ending, other, entrance) in pairs(&address, &["--drain-timeout", "300ms"]) {
         let mut writer = TcpStream::connect(entrance).unwrap();
-        // Takes nothing, so that the writer is stuck for ever.
+        // Reads nothing, so that the writer stays blocked.
         let (mut held, _) = target.accept().unwrap();
         let stuck = thread::spawn(move || {
             let block = [0; 64 << 10];
@@ -160,7 +160,7 @@ fn what_is_stuck_when_the_time_to_drain_is_over_is_reset() {
 }
 
 #[test]
-fn ctrl_c_cuts_off_what_is_open() {
+fn ctrl_c_resets_open_connections() {
     for (_desk, ending, other, entrance) in pairs(&echo("127.0.0.1").to_string(), &LONG) {
         let mut open = TcpStream::connect(entrance).unwrap();
         assert!(echoes(&open));
@@ -175,7 +175,7 @@ fn ctrl_c_cuts_off_what_is_open() {
 }
 
 #[test]
-fn a_second_signal_ends_a_daemon_that_drains_at_once() {
+fn a_second_signal_ends_a_drain() {
     let pairs = pairs(&echo("127.0.0.1").to_string(), &LONG);
     for ((_desk, mut ending, _other, entrance), (second, code)) in
         pairs.into_iter().zip([(Signal::TERM, 143), (Signal::INT, 130)])

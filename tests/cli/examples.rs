@@ -41,7 +41,7 @@ fn every_example_passes_check_without_a_warning() {
 }
 
 #[test]
-fn no_example_lets_the_holder_of_a_known_key_in() {
+fn no_example_admits_a_published_key() {
     for path in configurations() {
         let text = fs::read_to_string(&path).unwrap();
         for line in text.lines().filter(|line| line.starts_with("public-key")) {

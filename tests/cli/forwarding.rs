@@ -130,11 +130,11 @@ fn ready_lines_name_both_ends_of_every_forward() {
 }
 
 #[test]
-fn a_proxy_says_2_4_and_5_where_they_belong() {
+fn socks_replies_2_4_and_5_match_their_causes() {
     let desk = desk();
     let closed = free_port();
     let unpermitted = TcpListener::bind("127.0.0.1:0").unwrap();
-    let open = format!("*:{closed},no-such-host.invalid:*");
+    let open = format!("localhost:{closed},no-such-host.invalid:*");
     let server = Daemon::serve(&desk, &["--permit-open", &open]);
     let near = client(&server, &desk, &["-D", "127.0.0.1:0"]);
     let proxy = &entrances(&near.ready, "dynamic")[0];

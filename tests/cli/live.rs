@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::daemons::{Daemon, Desk, PUBLIC_KEY, desk, text};
 
 #[test]
-fn a_server_says_where_it_is_and_ends_cleanly_on_sigterm() {
+fn a_server_prints_its_address_and_exits_cleanly_on_sigterm() {
     let desk = desk();
     let server = Daemon::serve(&desk, &["--permit-open", "localhost:80"]);
     let address = server.address();
@@ -50,7 +50,7 @@ fn a_dead_daemons_socket_is_removed() {
 }
 
 #[test]
-fn metrics_are_served_and_nothing_else_is() {
+fn the_metrics_listener_serves_only_metrics() {
     let desk = desk();
     // A port that was free a moment ago.
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
@@ -97,7 +97,7 @@ fn standard_input_and_output_carry_a_connection_and_nothing_else() {
 }
 
 #[test]
-fn a_carried_connection_that_is_interrupted_is_one_line_and_exit_1() {
+fn an_interrupted_stdio_forward_prints_one_line_and_exits_1() {
     let desk = desk();
     let target = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = target.local_addr().unwrap().to_string();
@@ -131,7 +131,7 @@ fn carried(
 }
 
 #[test]
-fn a_standard_error_that_fails_ends_nothing() {
+fn a_failing_standard_error_stops_nothing() {
     let desk = desk();
     let full = || fs::File::options().write(true).open("/dev/full").unwrap();
     // Without --permit-open it logs a warning, then says that it is ready.
@@ -149,7 +149,7 @@ fn a_standard_error_that_fails_ends_nothing() {
 }
 
 #[test]
-fn a_key_is_made_even_if_nobody_hears_of_it() {
+fn keygen_writes_the_key_even_if_its_output_fails() {
     let desk = desk();
     let full = fs::File::options().write(true).open("/dev/full").unwrap();
     let output = desk.keypadd(&["keygen", "new.key"]).stdout(full).output().unwrap();

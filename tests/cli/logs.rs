@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use crate::daemons::{PUBLIC_KEY, desk};
 
 #[test]
-fn lines_have_a_time_unless_they_go_to_systemds_journal() {
+fn log_lines_have_a_time_except_in_the_systemd_journal() {
     let desk = desk();
     let path = desk.path("log");
     for is_journal in [true, false] {

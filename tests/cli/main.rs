@@ -16,6 +16,7 @@ mod examples;
 mod forwarding;
 mod generated;
 mod hardening;
+mod limits;
 mod live;
 mod logs;
 mod measuring;
@@ -33,7 +34,7 @@ use std::path::Path;
 use daemons::{PRIVATE_KEY, PUBLIC_KEY, write_file};
 
 #[test]
-fn every_case_prints_and_ends_as_written() {
+fn every_case_prints_and_exits_as_recorded() {
     let desk = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cli-cases");
     if desk.exists() {
         fs::remove_dir_all(&desk).unwrap();

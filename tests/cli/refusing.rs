@@ -12,7 +12,7 @@ use crate::ends::free_port;
 const MANY: usize = 65;
 
 #[test]
-fn every_refusal_prints_and_ends_as_written() {
+fn every_refusal_prints_and_exits_as_recorded() {
     let desk = desk();
     let other = text(&desk.keypadd(&["keygen", "other.key"]).output().unwrap().stdout);
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -82,7 +82,7 @@ fn new_key(desk: &Desk, name: &str) -> String {
 }
 
 #[test]
-fn forwards_of_every_kind_and_permits_to_listen_come_and_go() {
+fn a_reload_adds_and_removes_forwards_of_every_kind_and_listen_permits() {
     let hosts = Hosts::new();
     let (target, [one, two, three]) = (hosts.target, [free_port(), free_port(), free_port()]);
     let local = format!("local = [\"127.0.0.1:{one}:{target}\"]");
@@ -127,7 +127,7 @@ fn forwards_of_every_kind_and_permits_to_listen_come_and_go() {
 }
 
 #[test]
-fn peers_that_are_added_come_in_and_are_dialled() {
+fn added_peers_are_admitted_and_dialled() {
     let hosts = Hosts::new();
     let (target, [one, two]) = (hosts.target, [free_port(), free_port()]);
     hosts.write_far("");

@@ -62,7 +62,7 @@ impl Pair {
 }
 
 #[test]
-fn two_daemons_from_files_find_each_other_whoever_comes_first() {
+fn two_configured_daemons_connect_in_either_start_order() {
     let pair = Pair::new();
     let port = free_port();
     pair.write_far(&pair.permit(), "");
@@ -139,7 +139,7 @@ fn a_reload_changes_forwards_and_permits_under_a_connection_that_stays() {
 }
 
 #[test]
-fn a_reload_that_cannot_be_applied_leaves_everything_as_it_was() {
+fn a_failed_reload_changes_nothing() {
     let pair = Pair::new();
     let (port, taken) = (free_port(), TcpListener::bind("127.0.0.1:0").unwrap());
     pair.write_far(&pair.permit(), "");
@@ -174,7 +174,7 @@ fn a_reload_that_cannot_be_applied_leaves_everything_as_it_was() {
 }
 
 #[test]
-fn what_waits_for_a_restart_is_named_and_a_daemon_without_a_file_says_so() {
+fn a_reload_names_changes_that_need_a_restart_and_a_daemon_without_a_file_refuses_it() {
     let pair = Pair::new();
     pair.write_far(&pair.permit(), "");
     let far = pair.run("far");
@@ -198,7 +198,7 @@ fn what_waits_for_a_restart_is_named_and_a_daemon_without_a_file_says_so() {
 }
 
 #[test]
-fn a_listener_that_cannot_be_bound_is_exit_6_before_anything_is_sent() {
+fn an_unbindable_listener_exits_6_before_anything_is_sent() {
     let pair = Pair::new();
     let silent = UdpSocket::bind(("127.0.0.1", pair.udp)).unwrap();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -237,7 +237,7 @@ fn systemd_is_told_of_readiness_and_of_every_reload() {
 }
 
 #[test]
-fn figures_say_how_long_pads_last_under_traffic_and_call_a_quiet_tunnel_idle() {
+fn status_shows_how_long_pads_last_and_calls_a_quiet_tunnel_idle() {
     let pair = Pair::new();
     let (port, metrics) = (free_port(), free_port());
     pair.write_far(&pair.permit(), &format!("metrics = \"127.0.0.1:{metrics}\""));
@@ -310,7 +310,7 @@ fn a_reload_changes_this_hosts_key_and_the_pools_budget_under_a_connection_that_
 }
 
 #[test]
-fn without_a_pool_status_says_why_and_speaks_of_no_pads() {
+fn without_a_pool_status_says_why_and_shows_no_pads() {
     let pair = Pair::new();
     let port = free_port();
     pair.write_far(&pair.permit(), "pool = \"off\"");

@@ -39,7 +39,7 @@ fn client_status(desk: &Desk) -> Value {
 }
 
 #[test]
-fn a_server_killed_and_started_again_is_found_and_who_came_meanwhile_is_served() {
+fn clients_reconnect_to_a_restarted_server_and_waiting_connections_are_served() {
     let (desk, target, metrics) = (desk(), echo("127.0.0.1").to_string(), free_port());
     let permit = ["--permit-open", &target];
     let server = Daemon::serve(&desk, &permit);
@@ -77,7 +77,7 @@ fn a_server_killed_and_started_again_is_found_and_who_came_meanwhile_is_served()
 }
 
 #[test]
-fn a_client_without_its_server_says_so_and_when_it_tries_again() {
+fn a_client_without_a_server_says_when_it_retries() {
     let (desk, target, metrics) = (desk(), echo("127.0.0.1").to_string(), free_port());
     let server = Daemon::serve(&desk, &["--permit-open", &target]);
     let flags = ["--metrics", &format!("127.0.0.1:{metrics}")];
@@ -87,7 +87,7 @@ fn a_client_without_its_server_says_so_and_when_it_tries_again() {
         let link = client_status(&desk)["links"][0].clone();
         (link["state"] == "waiting").then_some(link)
     });
-    assert_eq!(link["cause"], "closed by peer: the server is shutting down");
+    assert_eq!(link["cause"], "closed by peer: \"the server is shutting down\"");
     until("the next attempt is in the text", || {
         let shown = text(&desk.keypadd(&["status"]).output().unwrap().stdout);
         assert!(shown.contains(": not connected for "), "{shown}");
@@ -158,7 +158,7 @@ fn a_port_goes_to_a_newer_run_of_the_same_key_once_its_holder_is_silent_and_not_
 }
 
 #[test]
-fn a_client_killed_and_started_again_gets_its_port_back() {
+fn a_restarted_client_gets_its_port_back() {
     let (desk, port) = (desk(), free_port());
     let server = Daemon::serve(&desk, &["--permit-listen", "localhost:*"]);
     drop(Daemon::start(publishing(&server, &desk, port, &greeter(1)))); // SIGKILL
@@ -167,7 +167,7 @@ fn a_client_killed_and_started_again_gets_its_port_back() {
 }
 
 #[test]
-fn another_key_does_not_get_a_port_that_is_held() {
+fn a_held_port_is_refused_to_another_key() {
     let (desk, port) = (desk(), free_port());
     let other = desk.keypadd(&["keygen", "other.key"]).output().unwrap();
     let other = text(&other.stdout);

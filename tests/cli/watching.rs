@@ -27,7 +27,7 @@ fn watching_prints_a_line_of_json_each_second_and_ends_on_ctrl_c() {
 }
 
 #[test]
-fn watching_says_when_the_daemon_goes_away() {
+fn watch_reports_the_end_of_the_daemon() {
     let desk = desk();
     let server = Daemon::serve(&desk, &[]);
     let mut command = desk.keypadd(&["status", "--watch"]);
@@ -45,7 +45,7 @@ fn watching_says_when_the_daemon_goes_away() {
 }
 
 #[test]
-fn a_reader_that_goes_away_ends_the_watch() {
+fn a_closed_reader_ends_the_watch() {
     let desk = desk();
     let _server = Daemon::serve(&desk, &[]);
     let mut command = desk.keypadd(&["status", "--watch"]);
@@ -81,7 +81,7 @@ fn metrics_say_how_long_each_stage_of_packets_takes() {
     let (desk, target, [port, metrics]) = (desk(), echo("127.0.0.1"), [free_port(), free_port()]);
     // Pads by a cipher that AES-GCM in one pass does not replace, so that there are all stages.
     let suite = ["--suite", "aes-256-ctr-hmac-sha256", "--log-format", "json"];
-    let server = Daemon::serve(&desk, &[&suite[..2], &["--permit-open", "*:*"]].concat());
+    let server = Daemon::serve(&desk, &[&suite[..2], &["--permit-open", "localhost:*"]].concat());
     let (forward, metrics_at) = (format!("{port}:{target}"), format!("127.0.0.1:{metrics}"));
     let flags = [&suite[..], &["-L", &forward, "--metrics", &metrics_at]].concat();
     let _client = Daemon::start(server.connect(&desk, &flags));
@@ -109,9 +109,10 @@ fn metrics_say_how_long_each_stage_of_packets_takes() {
 }
 
 #[test]
-fn what_polling_takes_is_shown_and_without_a_share_it_takes_nothing() {
+fn polling_time_is_shown_and_is_zero_without_a_share() {
     let (desk, target, [port, metrics]) = (desk(), echo("127.0.0.1"), [free_port(), free_port()]);
-    let server = Daemon::serve(&desk, &["--permit-open", "*:*", "--spin", "0", "--loops", "2"]);
+    let server =
+        Daemon::serve(&desk, &["--permit-open", "localhost:*", "--spin", "0", "--loops", "2"]);
     let (forward, metrics_at) = (format!("{port}:{target}"), format!("127.0.0.1:{metrics}"));
     let flags = ["-L", &forward, "--metrics", &metrics_at, "--spin", "100", "--log-format", "json"];
     let _client = Daemon::start(server.connect(&desk, &flags));

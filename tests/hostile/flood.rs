@@ -48,7 +48,7 @@ pub(crate) fn flood(rate: f64, most: u64, stop: &AtomicBool, mut send: impl FnMu
     sent
 }
 
-/// Stops the flood when it is dropped, so that one who fails does not wait for it for ever.
+/// Stops the flood when dropped, so that a failing test does not wait for its end.
 pub(crate) struct Until<'a>(pub(crate) &'a AtomicBool);
 
 impl Drop for Until<'_> {

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use testbed::{Direction, Impairments};
+use testbed::{Direction, LineSettings};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
@@ -15,13 +15,13 @@ use crate::tunnel::Tunnel;
 const CONNECTIONS: u64 = 3;
 
 /// A path of 4 ms there and back.
-fn path() -> Impairments {
-    Impairments { delay: Duration::from_millis(2), ..<_>::default() }
+fn path() -> LineSettings {
+    LineSettings { delay: Duration::from_millis(2), ..<_>::default() }
 }
 
 /// All at once, and a longer path.
-fn everything() -> Impairments {
-    Impairments {
+fn everything() -> LineSettings {
+    LineSettings {
         loss: 0.05,
         corrupt: 0.01,
         duplicate: 0.05,
@@ -39,22 +39,24 @@ fn everything() -> Impairments {
 const LOSS_MAX: f64 = 0.05;
 
 /// What is promised to hold on, with the words for it.
-fn bad_networks() -> Vec<(String, Impairments)> {
+fn bad_networks() -> Vec<(String, LineSettings)> {
     let hold = Duration::from_millis(5);
     let mut networks: Vec<_> = [0, 1, 5, 10, 20]
-        .map(|loss| (format!("loss {loss} %"), Impairments { loss: loss as f64 / 100.0, ..path() }))
+        .map(|loss| {
+            (format!("loss {loss} %"), LineSettings { loss: loss as f64 / 100.0, ..path() })
+        })
         .into();
     networks.extend([
-        ("reordering 20 %".into(), Impairments { reorder: 0.2, hold, ..path() }),
-        ("duplication 5 %".into(), Impairments { duplicate: 0.05, ..path() }),
-        ("corruption 1 %".into(), Impairments { corrupt: 0.01, ..path() }),
+        ("reordering 20 %".into(), LineSettings { reorder: 0.2, hold, ..path() }),
+        ("duplication 5 %".into(), LineSettings { duplicate: 0.05, ..path() }),
+        ("corruption 1 %".into(), LineSettings { corrupt: 0.01, ..path() }),
         ("everything".into(), everything()),
     ]);
     networks
 }
 
 /// Several connections at once, each way at once; how many were exact.
-async fn carry_through(tunnel: &Tunnel, network: &Impairments, bytes: usize) -> u64 {
+async fn carry_through(tunnel: &Tunnel, network: LineSettings, bytes: usize) -> u64 {
     tunnel.relay.set_both(network);
     let carried = (0..CONNECTIONS).map(|seed| tunnel.carry(Job::each_way(seed, bytes)));
     let outcomes = join_all(carried).await;
@@ -99,7 +101,7 @@ where
 async fn bytes_are_exact_where_packets_are_lost_doubled_reordered_and_damaged() {
     for_every_suite(async |suite| {
         let tunnel = Tunnel::start(suite, 1).await;
-        let exact = carry_through(&tunnel, &everything(), 1 << 20).await;
+        let exact = carry_through(&tunnel, everything(), 1 << 20).await;
         assert_eq!(exact, CONNECTIONS, "{suite}");
         let counts = tunnel.relay.counts(Direction::ToClient);
         assert!(counts.lost > 0 && counts.corrupted > 0 && counts.duplicated > 0, "{counts:?}");
@@ -118,7 +120,7 @@ async fn every_bad_network_leaves_bytes_exact_or_reset_and_both_ends_as_before()
             for (words, network) in bad_networks() {
                 let began = Instant::now();
                 let bytes = 1 << 20;
-                let exact = carry_through(&tunnel, &network, bytes).await;
+                let exact = carry_through(&tunnel, network, bytes).await;
                 let seconds = began.elapsed().as_secs_f64();
                 let rate = exact as f64 * bytes as f64 * 16.0 / seconds / 1e6;
                 println!(
@@ -138,7 +140,7 @@ async fn every_bad_network_leaves_bytes_exact_or_reset_and_both_ends_as_before()
 /// Carries for `length` while the client's address changes every `interval`; nothing may be lost.
 async fn roam(suite: &'static str, interval: Duration, length: Duration) {
     let tunnel = Tunnel::start(suite, 3).await;
-    tunnel.relay.set_both(&path());
+    tunnel.relay.set_both(path());
     let pause = Duration::from_millis(10);
     let chunks = (length.as_micros() / pause.as_micros()) as usize;
     let bytes = chunks * (16 << 10);
@@ -191,7 +193,7 @@ const CUTS: [(&str, [bool; 2]); 3] = [
 
 /// Cuts the path under a busy and an idle connection and opens one meanwhile; how they ended.
 async fn cut(tunnel: &Tunnel, ways: [bool; 2], length: Duration) -> Vec<Outcome> {
-    tunnel.relay.set_both(&path());
+    tunnel.relay.set_both(path());
     // Moves all the time, a little longer than the cut.
     let pause = Duration::from_millis(20);
     let bytes =
@@ -203,13 +205,13 @@ async fn cut(tunnel: &Tunnel, ways: [bool; 2], length: Duration) -> Vec<Outcome>
     let cutting = async {
         sleep(Duration::from_secs(1)).await;
         for (direction, cut) in [Direction::ToServer, Direction::ToClient].into_iter().zip(ways) {
-            tunnel.relay.set(direction, Impairments { cut, ..path() });
+            tunnel.relay.set(direction, LineSettings { cut, ..path() });
         }
         sleep(length / 2).await;
         let meanwhile = tunnel.carry(Job::each_way(3, 64 << 10));
         let mending = async {
             sleep(length / 2).await;
-            tunnel.relay.set_both(&path());
+            tunnel.relay.set_both(path());
         };
         tokio::join!(meanwhile, mending).0
     };

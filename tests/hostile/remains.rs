@@ -10,7 +10,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 
 use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
-use testbed::{Direction, Impairments};
+use testbed::{Direction, LineSettings};
 use tokio::task::block_in_place;
 use tokio::time::{Instant, sleep};
 
@@ -187,7 +187,7 @@ async fn a_core_dump_holds_no_pad_to_come() {
         tunnel.filled(&desk, 64).await;
         // The client uses pads that the server still has, because nothing arrives there.
         relay.record(Direction::ToServer, usize::MAX);
-        relay.set_both(&Impairments { cut: true, ..Impairments::default() });
+        relay.set_both(LineSettings { cut: true, ..LineSettings::default() });
         tunnel.give(64 << 10).await;
         let mut capture = Capture::default();
         let deadline = Instant::now() + HANG;

@@ -172,7 +172,7 @@ impl Tunnel {
     /// What must hold at the end of every proof: nothing wrong at the target, nothing open, no
     /// keystream used twice, no growth, and both daemons end as they should.
     pub(crate) async fn must_be_as_before(self) {
-        self.relay.set_both(&testbed::Impairments::default());
+        self.relay.set_both(testbed::LineSettings::default());
         self.target.exact();
         self.must_recover(Job::each_way(99, 256 << 10)).await;
         self.quiet().await;

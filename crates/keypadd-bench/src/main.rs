@@ -5,6 +5,7 @@
 
 mod cli;
 mod keeping;
+mod paths;
 mod run;
 
 use std::process::ExitCode;

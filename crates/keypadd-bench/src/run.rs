@@ -24,6 +24,7 @@ use crate::cli::{
     TerminalArgs, TunnelFlags, TurnFlags, TypingFlags, Way,
 };
 use crate::keeping::Keeping;
+use crate::paths;
 
 /// Bytes of a key and of its echo, where a rate is given and no size.
 const KEY_BYTES: u64 = 64;
@@ -79,6 +80,7 @@ pub(crate) async fn run(workload: BenchWorkload, shutdown: Shutdown) -> Result<(
         }
         BenchWorkload::Exhaustion(args) => exhaust(*args, shutdown).await,
         BenchWorkload::Kex(args) => shake_hands(*args, shutdown).await,
+        BenchWorkload::Paths(args) => paths::run(*args, shutdown).await,
         BenchWorkload::Reproduce(args) => reproduce(*args, shutdown).await,
     }
 }

@@ -14,5 +14,5 @@ pub mod shutdown;
 mod usage;
 pub mod values;
 
-pub use parse::read;
+pub use parse::{inconsistencies, read};
 pub use shutdown::block_on;

@@ -10,8 +10,10 @@ use keypadd_config::Settings;
 use keypadd_config::values::LogFormat;
 use rustix::fs::fstat;
 use tracing::error;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::time::SystemTime;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::flags::{All, Flags};
 use crate::values;
@@ -43,29 +45,31 @@ pub struct LogFlags {
 
 /// Starts logging. Without a filter, `quiet` logs warnings and errors only.
 pub fn start(settings: &Settings, verbose: u8, quiet: bool) {
-    let filter = EnvFilter::new(match (&settings.log, verbose) {
+    let filter = match (&settings.log, verbose) {
         (Some(filter), _) => &filter.value,
         (None, 0) if quiet => QUIET_FILTER,
         (None, 0) => DEFAULT_FILTER,
         (None, 1) => VERBOSE_FILTER,
         (None, _) => DEBUG_FILTER,
-    });
+    };
+    let filter: Targets = filter.parse().expect("settings keep only filters that parse");
     let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+        .with_max_level(LevelFilter::TRACE) // the filter decides
         .with_timer(SystemTime)
         // Drops a line that cannot be written; the default would report it with eprintln!, which
         // panics.
         .log_internal_errors(false)
         .with_writer(std::io::stderr);
     match settings.log_format.value {
-        LogFormat::Json => builder.json().flatten_event(true).init(),
+        LogFormat::Json => builder.json().flatten_event(true).finish().with(filter).init(),
         LogFormat::Text if is_journal() => {
-            builder.without_time().with_ansi(false).with_target(false).init();
+            let builder = builder.without_time().with_ansi(false).with_target(false);
+            builder.finish().with(filter).init();
         }
         LogFormat::Text => {
             let colors = std::io::stderr().is_terminal()
                 && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-            builder.with_ansi(colors).with_target(false).init();
+            builder.with_ansi(colors).with_target(false).finish().with(filter).init();
         }
     }
     if std::env::var_os("RUST_BACKTRACE").is_none() {
@@ -95,6 +99,13 @@ fn is_journal() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_verbosity_is_a_filter() {
+        for filter in [DEFAULT_FILTER, QUIET_FILTER, VERBOSE_FILTER, DEBUG_FILTER] {
+            assert!(filter.parse::<Targets>().is_ok(), "{filter}");
+        }
+    }
 
     #[test]
     fn a_panic_is_one_line() {

@@ -37,3 +37,24 @@ fn definition<C: CommandFactory>() -> clap::Command {
 fn adjust_all(command: clap::Command, adjust: fn(clap::Arg) -> clap::Arg) -> clap::Command {
     command.mut_args(adjust).mut_subcommands(|verb| adjust_all(verb, adjust))
 }
+
+/// What is inconsistent in a program's definition, for that program's own test: a long flag whose variable is
+/// not called after it, or a verb whose help has no example. `called` is how the examples call the program.
+pub fn inconsistencies(program: &clap::Command, called: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for verb in program.get_subcommands() {
+        for flag in verb.get_arguments() {
+            let Some(long) = flag.get_long() else { continue };
+            let name = format!("KEYPADD_{}", long.to_uppercase().replace('-', "_"));
+            if flag.get_env().is_none_or(|variable| variable != name.as_str()) {
+                found.push(format!("{} --{long} has no variable {name}", verb.get_name()));
+            }
+        }
+        let help = verb.get_after_help().map(ToString::to_string).unwrap_or_default();
+        let example = format!("{called} {}", verb.get_name());
+        if !help.contains(&example) {
+            found.push(format!("no example of {example}"));
+        }
+    }
+    found
+}

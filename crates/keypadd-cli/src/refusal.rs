@@ -48,6 +48,8 @@ pub fn explain(error: ClientError, own: PublicKey, peer: PublicKey) -> Error {
         ClientError::Unreachable { .. } => Error::new(Exit::Unreachable, cause).hint(
             "check that `keypadd serve` is running there and that firewalls allow its UDP port",
         ),
+        ClientError::TooManySessions { .. } => Error::new(Exit::Authentication, cause)
+            .hint("end another session of this key, or raise max-sessions-per-key on the server"),
         ClientError::NotListening { forward, code: ListenCode::NotPermitted } => {
             let permit = ListenPermit::for_listen(&forward.listen);
             Error::new(Exit::Runtime, cause)
@@ -55,6 +57,10 @@ pub fn explain(error: ClientError, own: PublicKey, peer: PublicKey) -> Error {
         }
         ClientError::NotListening { code: ListenCode::TooMany, .. } => {
             Error::new(Exit::Runtime, cause).hint("use fewer -R in one command")
+        }
+        ClientError::NotListening { code: ListenCode::OpenFiles, .. } => {
+            Error::new(Exit::Runtime, cause)
+                .hint("raise the server's limit of open files: `ulimit -n` or LimitNOFILE=")
         }
         ClientError::NotListening { .. } => Error::new(Exit::BindFailed, cause)
             .hint("choose a free address on the server, as in -R 8081:localhost:80"),

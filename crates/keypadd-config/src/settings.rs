@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use keypadd_keystream::{CipherEngine, Class, Suite};
+use keypadd_keystream::{CipherEngine, Suite};
 use keypadd_provider::{KeyExchange, PublicKey};
 use keypadd_tunnel::{
     Congestion, DynamicForward, Forward, ListenPermit, LocalForward, Permit, RemoteForward,
@@ -195,7 +195,8 @@ settings! {
         flag: Flag::Serve,
         help: "Targets that peers may connect to: HOST:PORT, `HOST:*`, `*:PORT`, CIDR:PORT, `*:*` or /PATH",
         detail: "/PATH is a unix socket of this host. Names are resolved here, and the address that was \
-            checked is the one connected to. `localhost` is 127.0.0.1 and ::1.",
+            checked is the one connected to. `localhost` is 127.0.0.1 and ::1. Names and `*` do not match \
+            this host's own, loopback, link-local or multicast addresses.",
     }
     "permit-listen" => permit_listen: many ListenPermit = listen_permit {
         kind: Kind::List,
@@ -218,7 +219,7 @@ settings! {
         kind: Kind::List,
         form: "NAME",
         example: "aes-256-gcm",
-        unset: "every standard suite",
+        unset: "aes-256-gcm and aes-128-gcm",
         is_needed: true,
         flag: Flag::Serve,
         help: "Suites to accept",
@@ -345,6 +346,16 @@ settings! {
         reload: Reload::Restart,
         flag: Flag::Daemons,
         help: "Allow core dumps and debuggers, which see keys",
+    }
+    "max-sessions-per-key" => max_sessions_per_key: one u32 = max_sessions {
+        kind: Kind::Number,
+        form: "NUMBER",
+        example: "64",
+        default: "16",
+        reload: Reload::Restart,
+        flag: Flag::Serve,
+        help: "Sessions that one key may have at once, at most 1024",
+        detail: "A client has one. Further ones are refused, and told why.",
     }
     "connect-timeout" => connect_timeout: one Duration = duration {
         form: "DURATION",
@@ -479,8 +490,8 @@ settings! {
 }
 
 /// The names of the suites, for help texts.
-const SUITES: &str = "Standard: aes-256-gcm, aes-128-gcm, aes-{256,128}-ctr-hmac-{sha256,sha1}. \
-    Legacy, insecure, only with allow-legacy: {3des,des}-ctr-hmac-{sha256,sha1}.";
+const SUITES: &str = "Standard: aes-256-gcm, aes-128-gcm, and keypadd's own \
+    aes-{256,128}-ctr-hmac-{sha256,sha1}, which a server accepts only if named. Legacy, insecure, only with allow-legacy: {3des,des}-ctr-hmac-{sha256,sha1}.";
 
 impl PeerSettings {
     /// The forwards of all kinds: local, remote, dynamic.
@@ -507,7 +518,7 @@ impl Settings {
     pub fn suites(&self) -> Vec<Suite> {
         match &self.suite {
             Some(suites) => values_of(suites),
-            None => Suite::ALL.into_iter().filter(|s| s.class() == Class::Standard).collect(),
+            None => Suite::REVIEWED.to_vec(),
         }
     }
 

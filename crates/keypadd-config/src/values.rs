@@ -18,7 +18,7 @@ use keypadd_tunnel::{
     AddressError, Congestion, DynamicForward, ForwardError, ListenPermit, LocalForward, Permit,
     PermitError, RemoteForward, ServerAddress, SpinShare, Target,
 };
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::Targets;
 
 use crate::quote::{is_private, shown};
 
@@ -34,6 +34,9 @@ const LOOPS_MAX: usize = 64;
 /// Most forwarded connections of a session: if none is read, they fill 2 GiB of its receive window,
 /// a 32-bit number.
 const FORWARDS_MAX: u32 = 32_768;
+
+/// Most sessions of a key: as many as a server has.
+const SESSIONS_MAX: u32 = 1024;
 
 /// Longest name of a peer, which becomes a metrics label.
 const NAME_CHARS_MAX: usize = 63;
@@ -235,6 +238,17 @@ pub fn max_forwards(text: &str) -> Result<u32, BadValue> {
     }
 }
 
+/// How many sessions one key may have.
+pub fn max_sessions(text: &str) -> Result<u32, BadValue> {
+    match text.parse() {
+        Ok(number @ 1..=SESSIONS_MAX) => Ok(number),
+        _ => Err(bad(
+            format!("{} is not a number of sessions", shown(text)),
+            format!("from 1 to {SESSIONS_MAX}, as in 16"),
+        )),
+    }
+}
+
 /// A switch. Of the texts, the file allows `true` and `false` alone.
 pub fn switch(text: &str) -> Result<bool, BadValue> {
     match text.to_ascii_lowercase().as_str() {
@@ -294,16 +308,26 @@ pub fn log_format(text: &str) -> Result<LogFormat, BadValue> {
     }
 }
 
-/// A log filter, kept as text: the logger parses it again.
+/// A log filter, kept as text: the logger parses it again. Empty directives are left out; without any
+/// other, errors alone are logged.
 pub fn log_filter(text: &str) -> Result<String, BadValue> {
-    match EnvFilter::try_new(text) {
-        // Any word is a valid module name, so a pasted key would be too.
-        Ok(_) if !is_private(text) => Ok(text.to_owned()),
-        _ => Err(bad(
+    let directives: Vec<&str> =
+        text.split(',').map(str::trim).filter(|directive| !directive.is_empty()).collect();
+    let filter = if directives.is_empty() { "error".to_owned() } else { directives.join(",") };
+    // `Targets` takes any characters for a module's name, so these are checked here.
+    let is_name = |name: &str| {
+        !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || "_:-".contains(c))
+    };
+    let is_filter = directives.iter().all(|directive| directive.split('=').all(is_name))
+        && filter.parse::<Targets>().is_ok();
+    // Any word is a valid module name, so a pasted key would be too.
+    if !is_filter || is_private(text) {
+        return Err(bad(
             format!("{} is not a log filter", shown(text)),
             "a level such as debug, or levels by module such as info,keypadd_tunnel=debug",
-        )),
+        ));
     }
+    Ok(filter)
 }
 
 /// A timeout: longer than zero, at most a day.
@@ -410,6 +434,28 @@ mod tests {
         assert_eq!(max_forwards("32768"), Ok(32_768));
         for unusable in ["0", "32769", "-1", "1e4", "10,000", "all"] {
             assert!(max_forwards(unusable).is_err(), "{unusable}");
+        }
+    }
+
+    #[test]
+    fn a_key_has_from_one_session_to_as_many_as_a_server() {
+        assert_eq!(max_sessions("1"), Ok(1));
+        assert_eq!(max_sessions("1024"), Ok(1024));
+        for unusable in ["0", "1025", "-1", "many"] {
+            assert!(max_sessions(unusable).is_err(), "{unusable}");
+        }
+    }
+
+    #[test]
+    fn a_log_filter_is_levels_and_modules() {
+        for filter in ["debug", "INFO", "off", "keypadd", "info,keypadd_tunnel=debug", "a::b=3"] {
+            assert_eq!(log_filter(filter), Ok(filter.to_owned()));
+        }
+        assert_eq!(log_filter(" info, keypadd=debug,"), Ok("info,keypadd=debug".to_owned()));
+        assert_eq!(log_filter(""), Ok("error".to_owned()));
+        for unusable in ["a=loud", "a=", "=debug", "a=b=debug", "a[span]=debug", "[{field}]", "a b"]
+        {
+            assert!(log_filter(unusable).is_err(), "{unusable}");
         }
     }
 

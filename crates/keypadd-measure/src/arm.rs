@@ -1,4 +1,5 @@
-//! What is compared: ways to carry the same traffic, each a suite with or without a pool, or no tunnel.
+//! Defines the arms of a comparison: ways to carry the same traffic, each a suite with or without a pool, or no
+//! tunnel.
 
 use std::fmt;
 

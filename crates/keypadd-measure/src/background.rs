@@ -1,7 +1,7 @@
-//! A load beside what is measured: threads, one on every core, that take a share of it and give back nothing. Of
-//! ordinary priority they take the idle CPU that fillers live on; of idle class they take what nobody wants.
+//! Loads every core with a thread that computes for a given share of the time and produces nothing. At normal
+//! priority the threads take the idle CPU that fillers live on; in the idle class they only keep cores awake.
 //!
-//! Ends when it is dropped, and after a time at the latest.
+//! Stops when dropped, and after a maximum time in any case.
 
 use std::hint::spin_loop;
 use std::sync::Arc;

@@ -1,7 +1,6 @@
-//! How a figure is written: as many digits as its interval allows, and under one another by the point.
+//! Formats figures: as many digits as the interval allows, aligned at the decimal point.
 //!
-//! Pages, pictures and the terminal write figures the same way. Files for other programs do not: there
-//! a figure has all its digits.
+//! Pages, pictures and the terminal share this format. Files for other programs get all digits.
 
 use std::ops::RangeInclusive;
 

@@ -14,15 +14,16 @@ pub mod figure;
 mod interleave;
 mod kex;
 pub mod machine;
-#[cfg(test)]
-mod made_up;
 pub mod output;
 pub mod path;
+mod paths;
 mod rehearsal;
 pub mod report;
 pub mod results;
 mod schedule;
 pub mod statistics;
+#[cfg(test)]
+mod synthetic;
 pub mod text;
 pub mod verdict;
 mod workload;
@@ -36,6 +37,7 @@ pub use interleave::{
 };
 pub use kex::{Ends, Handshakes, Kex, Times};
 pub use path::{PathError, PathSettings, Place};
+pub use paths::{LossPlace, PathArm, PathArms, PathCase, PathCases, Paths, PathsRun};
 pub use rehearsal::{CannotOffer, rehearse};
 pub use schedule::Typing;
 pub use workload::{

@@ -1,7 +1,7 @@
-//! What a run ran on, as far as figures depend on it.
+//! Describes the machine of a run, as far as figures depend on it.
 //!
-//! Read from `/proc` and `/sys`; what is not there is left out. Names neither the host nor its user,
-//! and nothing by which a machine could be told from others of its kind.
+//! Reads `/proc` and `/sys`, and leaves out what it does not find there. Records neither the host's name nor its
+//! user, nor anything that identifies one machine among others of its kind.
 
 use std::fs;
 use std::path::Path;

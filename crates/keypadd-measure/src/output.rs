@@ -1,9 +1,8 @@
-//! The directory of a report: refused before anything runs, or written whole each time.
+//! Owns the directory of a report: refuses an unsuitable one before the run, and writes all files at each save.
 //!
-//! A save writes every file beside its place, then moves all of them there, so that a full disk or a
-//! killed run leaves the files of the save before. Only files of a report are ever replaced or removed:
-//! by their names, and in a directory whose `results.json` is of a run. Knows nothing else of what is
-//! in the files.
+//! A save writes every file under a temporary name, then renames them all, so a full disk or a killed run leaves the
+//! previous save intact. Replaces and removes only files of a report: by name, and only in a directory whose
+//! `results.json` is a run's. Knows nothing else about what the files contain.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -157,7 +156,7 @@ impl Output {
         Ok(())
     }
 
-    /// The page, for whoever is to open it.
+    /// The path of the page.
     pub fn page(&self) -> PathBuf {
         self.directory.join(report::PAGE)
     }

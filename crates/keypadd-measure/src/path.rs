@@ -25,7 +25,7 @@ use crate::arm::Arm;
 pub enum Place {
     /// In this process.
     Here,
-    /// In this process, on hosts of their own; whoever measures does so from the client.
+    /// In this process, on hosts of their own; measurements are taken at the client.
     Hosts {
         /// The hosts.
         hosts: Arc<FourHosts>,

@@ -1,7 +1,7 @@
-//! The files of a report, each made from [`Results`] alone: a page, its pictures, its figures.
+//! Generates the files of a report from [`Results`] alone: page, pictures and data.
 //!
-//! `report.html` is one file that asks the network for nothing and runs no script. All text in it is
-//! text: labels may come from command lines and peers.
+//! `report.html` is self-contained: no network, no scripts. All text is escaped, since labels may come from command
+//! lines and peers.
 
 mod claims;
 mod curve;

@@ -1,10 +1,10 @@
-//! What a run has measured, as plain data: `results.json`, and all that a report is made from.
+//! Defines the results of a run as plain data: `results.json`, and everything a report is generated from.
 //!
-//! Generic on purpose: an experiment is a [`Section`] of verdicts, tables, plots and predictions, so
-//! that every experiment is saved, printed and drawn by the same code. Knows no experiment, no file
-//! and no picture, and computes nothing but [`Prediction::compare`]: figures and verdicts come ready.
+//! Generic: an experiment is a [`Section`] of verdicts, tables, plots and predictions, so every experiment is saved,
+//! printed and drawn by the same code. Knows no experiment, file or picture. Computes nothing but
+//! [`Prediction::compare`]: figures and verdicts arrive finished.
 //!
-//! Figures that are not finite (a share of nothing) are `null` in JSON, and NaN again when read.
+//! Non-finite figures (such as a share of nothing) are `null` in JSON, and NaN when read back.
 
 mod build;
 mod number;
@@ -45,7 +45,7 @@ pub struct Run {
     pub seed: u64,
     /// When it began (RFC 3339, UTC).
     pub started: String,
-    /// When it ended (RFC 3339, UTC); `None` while it runs, and for ever if it was killed.
+    /// When it ended (RFC 3339, UTC); `None` while it runs, and if it was killed.
     pub ended: Option<String>,
     /// Whether everything that was asked for has been measured.
     pub complete: bool,

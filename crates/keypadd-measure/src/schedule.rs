@@ -1,5 +1,5 @@
-//! When which request is due: drawn from a seed before the first is sent, so that a slow answer delays
-//! no later request and hides no wait behind it (open loop). The same seed gives the same schedule.
+//! Draws from a seed when each request is due, before the first is sent: a slow answer neither delays a later
+//! request nor hides its wait (open loop). The same seed gives the same schedule.
 
 use std::time::Duration;
 

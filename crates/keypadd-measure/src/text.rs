@@ -1,8 +1,7 @@
-//! What a run has measured, for a terminal: the same verdicts and tables as on the page, without the
-//! pictures.
+//! Prints results on a terminal: the verdicts and tables of the page, without the pictures.
 //!
-//! Tables that are too wide go on below with their labels repeated. Letters that would move a cursor
-//! or turn the direction of writing never get through, here and on pages alike.
+//! Splits tables that are too wide, repeating their labels. Removes control and bidirectional characters from
+//! labels, as pages do.
 
 use crate::figure;
 use crate::figure::Written;

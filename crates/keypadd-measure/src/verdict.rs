@@ -1,5 +1,5 @@
-//! Rules that turn a ratio with its interval into a verdict. Pure functions: they know the figures and
-//! no preference, and contrary figures give the contrary verdict.
+//! Judges a ratio and its interval by a rule. Pure: sees only the figures, so contrary figures give the contrary
+//! verdict.
 
 use crate::results::{Estimate, Outcome, Verdict};
 

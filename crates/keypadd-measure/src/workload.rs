@@ -1,5 +1,5 @@
-//! The kinds of traffic that are measured, and what their tables have in common. Each knows how to
-//! run once on a path and what its figures say; none knows how arms take turns.
+//! Defines the kinds of traffic and what their tables share. Each workload can run once on a path and summarize its
+//! figures; none knows in which order arms run.
 
 mod bulk;
 mod files;

@@ -19,9 +19,9 @@ pub const SAMPLED_ONE_IN: u64 = 64;
 /// What a packet's time goes into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PacketStage {
-    /// Finding the pad; where some of it is not at hand, making it, with the XOR that goes along.
+    /// Finding the pad; if the pool lacks some of it, generating that and XORing it.
     Pad,
-    /// XORing a pad that was all at hand over the packet, and wiping what was used of it.
+    /// XORing a pad of which the pool had every byte, and wiping what was used of it.
     Xor,
     /// Making or checking the tag.
     Mac,

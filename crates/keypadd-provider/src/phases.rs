@@ -69,7 +69,8 @@ pub(crate) struct PhasePads {
     phase: u64,
     /// Generates pads inline; `None` for a null cipher, which never has a lane either.
     inline: Option<InlineKeystream>,
-    lane: Option<Lane>,
+    /// In memory of its own: most keys of a server with many idle peers have none.
+    lane: Option<Box<Lane>>,
     /// The first packet number of the phase.
     first_packet: Option<u64>,
     /// Whether the last packet without a body, and the last one with, was a hit.
@@ -136,7 +137,7 @@ impl Phases {
 
     /// The lane of a phase, if it has one.
     pub(crate) fn lane(&self, phase: u64) -> Option<&Lane> {
-        self.pads.iter().find(|pads| pads.phase == phase)?.lane.as_ref()
+        self.pads.iter().find(|pads| pads.phase == phase)?.lane.as_deref()
     }
 
     /// Overwrites `mask` with the first bytes of a packet's pad, generated inline.
@@ -257,7 +258,7 @@ impl Phases {
     /// What the pool holds of one part, for all phases.
     pub(crate) fn level(&self, part: Part) -> PartLevel {
         let mut sum = PartLevel::default();
-        for lane in self.pads.iter().filter_map(|pads| pads.lane.as_ref()) {
+        for lane in self.pads.iter().filter_map(|pads| pads.lane.as_deref()) {
             let level = lane.level(part);
             sum.bytes += level.bytes;
             sum.packets += level.packets;
@@ -285,7 +286,7 @@ impl Phases {
         let (traffic, next) = (&self.traffic, PacketNumber::new(self.next_packet));
         let pads = self.pads.iter_mut().find(|pads| pads.phase == phase);
         if let Some(PhasePads { inline: Some(inline), lane: lane @ None, .. }) = pads {
-            *lane = Some(pool.open_lane(Arc::clone(inline.key()), traffic, next, stage));
+            *lane = Some(Box::new(pool.open_lane(Arc::clone(inline.key()), traffic, next, stage)));
         }
     }
 

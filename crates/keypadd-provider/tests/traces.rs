@@ -23,6 +23,7 @@ use std::time::{Duration, Instant};
 use aes::cipher::{BlockCipherEncrypt, KeyInit};
 use aes::{Aes128Enc, Aes256Enc};
 use hkdf::Hkdf;
+use interposer::expand_label;
 use keypadd_keystream::{Cipher, CipherEngine, Mac, PacketNumber, Suite, SuiteKey};
 use keypadd_pool::{Pool, PoolSettings};
 use keypadd_provider::{
@@ -31,7 +32,7 @@ use keypadd_provider::{
 };
 use quinn::{Connection, Endpoint, TransportConfig};
 use rustls::KeyLog;
-use sha2::{Sha256, Sha384};
+use sha2::Sha256;
 
 /// Reads memory in pieces of this size.
 const PIECE_BYTES: usize = 1 << 20;
@@ -73,22 +74,6 @@ impl AllowList for Only {
     fn allows(&self, key: &PublicKey) -> bool {
         *key == self.0
     }
-}
-
-/// HKDF-Expand-Label of TLS 1.3 with an empty context; the secret's length tells the hash.
-fn expand_label(secret: &[u8], label: &[u8], bytes: usize) -> Vec<u8> {
-    let mut info = (bytes as u16).to_be_bytes().to_vec();
-    info.push(6 + label.len() as u8);
-    info.extend(b"tls13 ");
-    info.extend(label);
-    info.push(0);
-    let mut out = vec![0; bytes];
-    match secret.len() {
-        32 => Hkdf::<Sha256>::from_prk(secret).expect("32 bytes").expand(&info, &mut out),
-        _ => Hkdf::<Sha384>::from_prk(secret).expect("48 bytes").expand(&info, &mut out),
-    }
-    .expect("short");
-    out
 }
 
 fn expand(key: &[u8], info: &[u8], bytes: usize) -> Vec<u8> {

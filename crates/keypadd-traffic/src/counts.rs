@@ -1,4 +1,4 @@
-//! Where pads came from and what filling cost, read from the counters of the ends that are at hand.
+//! Reads from the local ends' counters where pads came from and what filling cost.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use keypadd_pool::{Coverage, Direction, Pool};
 use keypadd_provider::Meters;
 use serde::Serialize;
 
-/// Packets and keystream, both directions, of every end that is at hand.
+/// Packets and keystream, both directions, of every end in this process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
     /// Packets whose pad was whole in the pool.

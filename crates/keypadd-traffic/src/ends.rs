@@ -91,6 +91,7 @@ pub async fn listen(
         peers,
         transport: settings.transport,
         connections_max: 1,
+        sessions_per_key: 16,
         bench: Some(service),
     };
     let server = host.run(async { Server::bind(server) }).await.map_err(text)?.map_err(text)?;

@@ -1,8 +1,8 @@
-//! What measured traffic is made of: a request of some size and a response of some size.
+//! Defines the unit of measured traffic: a request and a response of given sizes.
 //!
-//! On a connection the requester sends a header of two numbers and fills the request up to its size;
-//! the service reads it whole and answers. Filling is a function of the position in the stream, so that
-//! either end sees a byte that is lost, doubled, altered or out of place. Knows no sockets.
+//! The requester sends a header of two numbers and fills the request to its size; the service reads all of it and
+//! answers. Fill bytes are a function of the position in the stream, so either end notices a byte that is lost,
+//! duplicated, altered or misplaced. Knows no sockets.
 
 use std::sync::LazyLock;
 

@@ -1,10 +1,8 @@
-//! A host of a measurement: one worker thread with an event loop of its own, as a program on another
-//! machine has one.
+//! Runs one end of a measurement like a machine of its own: a worker thread with its own event loop.
 //!
-//! Ends that share threads hand each other work in ways that no two machines do, and where a task
-//! happens to live decides what a path costs: with shared threads one path of several was slower by up to
-//! 1.6 times, whatever its suite. Sockets belong to the loop on which they are made, so whatever a host does
-//! is started on it.
+//! Ends that share threads hand work to each other as no two machines do, and the thread a task lands on decides
+//! what a path costs: of several paths with shared threads, one was slower by up to 1.6 times, whatever its suite.
+//! Sockets belong to the loop that creates them, so everything a host does starts on it.
 
 use std::io;
 use std::sync::Arc;

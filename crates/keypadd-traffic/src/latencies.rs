@@ -1,4 +1,4 @@
-//! Latencies as a histogram (HDR): every one counts, none is kept.
+//! Counts latencies in a histogram (HDR), without keeping them one by one.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
-//! A way for traffic that is up: something to connect to, and the counters of what is behind it.
+//! Represents a running path for traffic: an address to connect to, and the counters of what is behind it.
 //!
-//! A tunnel whose ends run in this process, or the near one of them, or a service and no tunnel. Says when it
-//! is warm and when its pools are full. Knows nothing of how it was made: `ends.rs` does.
+//! It is a tunnel with both ends or only the near one in this process, or a service without a tunnel. Tells when it is
+//! warm and when its pools are full. `ends.rs` starts what it consists of.
 
 use std::fmt::Debug;
 use std::net::SocketAddr;
@@ -122,7 +122,7 @@ impl Path {
         self.sessions.iter().map(|session| session.keys().collect()).collect()
     }
 
-    /// Packets whose whole pad is at hand, where that is least: the near end sends and the far one, if
+    /// Packets whose whole pad is ready, where that is least: the near end sends and the far one, if
     /// it runs here, receives (`up`), or the reverse. `None` without a pool.
     pub fn packets_at_hand(&self, up: bool) -> Option<u64> {
         let ways = match up {

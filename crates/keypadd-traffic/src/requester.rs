@@ -1,9 +1,4 @@
-//! The near end of measured traffic: sends requests when they are due, whatever has become of earlier
-//! ones, and tells when each answer was complete.
-//!
-//! Two threads a connection, one that sends and one that reads, because tokio's timer rounds to
-//! milliseconds, more than a keystroke takes. Every byte that comes back is compared. Knows a TCP
-//! address and not what is behind it.
+//! Sends requests when they are due, whatever became of earlier ones, and reports when each answer was complete.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};

@@ -5,7 +5,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use tokio::sync::{Notify, futures::Notified};
@@ -15,9 +15,15 @@ use crate::{
     cid::Lane,
 };
 
+/// After a loop has carried bulk data, the loops of its endpoint count as loaded for this long.
+const LOADED_TIME: Duration = Duration::from_millis(10);
+
 /// Figures that the loops of an endpoint share with its handles.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Counters {
+    epoch: Instant,
+    /// Until when a loop counts as loaded, in nanoseconds since `epoch`.
+    loaded_until: AtomicU64,
     /// Connections that are not over, handshakes among them.
     connections: AtomicUsize,
     /// Clients' connections that have proved a key, by lane.
@@ -31,6 +37,35 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
+    pub(crate) fn new(now: Instant) -> Self {
+        Self {
+            epoch: now,
+            loaded_until: AtomicU64::new(0),
+            connections: AtomicUsize::new(0),
+            proved: Default::default(),
+            idle: Notify::new(),
+            full: AtomicU64::new(0),
+            displaced: AtomicU64::new(0),
+            timed_out: AtomicU64::new(0),
+            crowded: AtomicU64::new(0),
+            spun_nanos: AtomicU64::new(0),
+        }
+    }
+
+    fn nanos(&self, at: Instant) -> u64 {
+        at.saturating_duration_since(self.epoch).as_nanos() as u64
+    }
+
+    /// A loop has carried bulk data.
+    pub(crate) fn carried_bulk(&self, now: Instant) {
+        self.loaded_until.store(self.nanos(now + LOADED_TIME), Relaxed);
+    }
+
+    /// Whether a loop has carried bulk data a moment ago.
+    pub(crate) fn is_loaded(&self, now: Instant) -> bool {
+        self.nanos(now) < self.loaded_until.load(Relaxed)
+    }
+
     pub(crate) fn opened(&self) {
         self.connections.fetch_add(1, Relaxed);
     }

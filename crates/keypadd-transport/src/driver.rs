@@ -44,6 +44,8 @@ pub(crate) struct Limits {
 pub(crate) struct SendContext<'a> {
     pub(crate) udp: &'a mut dyn Datagrams,
     pub(crate) buffer: &'a mut Vec<u8>,
+    /// Counts what is sent.
+    pub(crate) carried_bytes: &'a mut usize,
     pub(crate) now: Instant,
 }
 

@@ -89,7 +89,7 @@ impl Endpoint {
         now: Instant,
     ) -> io::Result<(Self, Vec<EventLoop<U>>)> {
         let (accept, accepted) = mpsc::unbounded_channel();
-        let counters = Arc::<Counters>::default();
+        let counters = Arc::new(Counters::new(now));
         let budget = Arc::new(Budget::new(settings.growth));
         let rules = Arc::new(Rules {
             inspect: settings.inspect,

@@ -49,6 +49,9 @@ const FIRST_SOCKET: usize = 2;
 /// Events of the system taken at once.
 const EVENTS: usize = 256;
 
+/// A round that carries as much as this carries bulk data: a batch of datagrams, or most of one.
+const BULK_ROUND_BYTES: usize = 32 << 10;
+
 /// A loop without a timer looks after this long all the same.
 const SLEEP_MAX: Duration = Duration::from_secs(60);
 
@@ -110,7 +113,8 @@ pub(crate) struct EventLoop<U> {
     handshakes: Handshakes<Key>,
     refusing: bool,
 
-    slots: FxHashMap<Key, Slot>,
+    /// Each by itself: a table of slots is up to half empty, and moves when it grows.
+    slots: FxHashMap<Key, Box<Slot>>,
     /// By `quinn-proto`'s handles, which are used again.
     routes: FxHashMap<usize, Key>,
     next_serial: u64,
@@ -119,6 +123,8 @@ pub(crate) struct EventLoop<U> {
     sockets: FxHashMap<Token, (Key, StreamId)>,
     next_token: usize,
     send_buffer: Vec<u8>,
+    /// Bytes of datagrams received and sent in this round.
+    carried_bytes: usize,
     spin: Spin,
     stop: bool,
 }
@@ -165,6 +171,7 @@ impl<U: Datagrams> EventLoop<U> {
             sockets: FxHashMap::default(),
             next_token: FIRST_SOCKET,
             send_buffer: Vec::new(),
+            carried_bytes: 0,
             spin: Spin::new(parts.spin, now),
             stop: false,
         };
@@ -226,6 +233,9 @@ impl<U: Datagrams> EventLoop<U> {
         if worked {
             self.spin.worked();
         }
+        if std::mem::take(&mut self.carried_bytes) >= BULK_ROUND_BYTES {
+            self.counters.carried_bulk(now);
+        }
     }
 
     /// How long to wait for the system.
@@ -234,7 +244,8 @@ impl<U: Datagrams> EventLoop<U> {
             return Some(Duration::ZERO);
         }
         let now = Instant::now();
-        if !self.slots.is_empty() && self.spin.again(now) {
+        let loaded = self.counters.is_loaded(now);
+        if !self.slots.is_empty() && self.spin.again(now, loaded) {
             thread::yield_now();
             return Some(Duration::ZERO);
         }

@@ -4,10 +4,17 @@ use std::{any::Any, fmt, net::UdpSocket, sync::Arc};
 
 use quinn_proto::{
     ConnectionError, EndpointConfig, ServerConfig, TransportConfig, VarInt,
-    congestion::ControllerFactory, crypto,
+    congestion::{ControllerFactory, CubicConfig},
+    crypto,
 };
 
 use crate::{spin::SpinShare, udp::Egress, windows::Windows};
+
+/// The windows of [`EndpointSettings::plain`].
+const PLAIN_WINDOWS: Windows =
+    Windows { stream: 1 << 20, connection: 16 << 20, connection_max: 16 << 20 };
+/// Code 0 (RFC 9000 section 20.1 leaves its meaning to the application).
+const NO_ERROR: VarInt = VarInt::from_u32(0);
 
 /// What a handshake has proved, as the endpoint's `Inspect` took it out.
 pub(crate) type Proof = Arc<dyn Any + Send + Sync>;
@@ -60,6 +67,42 @@ pub struct EndpointSettings {
     pub goodbye_code: Option<VarInt>,
     /// Polling before sleep.
     pub spin: SpinShare,
+}
+
+impl EndpointSettings {
+    /// Settings that restrict nothing and keep nothing of handshakes, for tests and measurements to change
+    /// where they differ: CUBIC, quinn's timers and limits, code 0 for everything, no polling.
+    pub fn plain(sockets: Vec<UdpSocket>, server: Option<ServerConfig>) -> Self {
+        Self {
+            sockets,
+            config: EndpointConfig::default(),
+            server,
+            transport: Arc::new(|_| TransportConfig::default()),
+            streams: Streams { bidirectional: 256, unidirectional: 256 },
+            sparse_windows: PLAIN_WINDOWS,
+            bulk_windows: PLAIN_WINDOWS,
+            growth: 0,
+            congestion: Arc::new(CubicConfig::default()),
+            flight_max: PLAIN_WINDOWS.connection.into(),
+            connections_max: 16,
+            egress: Arc::new(Unrestricted),
+            inspect: Arc::new(|_| None),
+            cut_code: NO_ERROR,
+            drop_code: NO_ERROR,
+            goodbye_code: None,
+            spin: SpinShare::percent(0),
+        }
+    }
+}
+
+/// Lets every datagram out.
+#[derive(Debug)]
+struct Unrestricted;
+
+impl Egress for Unrestricted {
+    fn may_send(&self) -> bool {
+        true
+    }
 }
 
 /// Streams that a peer may have open at once. It is allowed few at first and more as it opens them.

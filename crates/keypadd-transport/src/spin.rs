@@ -108,9 +108,15 @@ impl Spin {
         self.state = State::Working;
     }
 
-    /// There is nothing to do now: whether to look again at once rather than to sleep.
-    pub(crate) fn again(&mut self, now: Instant) -> bool {
+    /// There is nothing to do now: whether to look again at once rather than to sleep. Beside bulk
+    /// data it never is: the cores are in use, and the kernel runs a thread that has slept sooner than
+    /// one that has polled.
+    pub(crate) fn again(&mut self, now: Instant, beside_bulk: bool) -> bool {
         if self.share == 0.0 {
+            return false;
+        }
+        if beside_bulk {
+            self.state = State::Resting;
             return false;
         }
         match self.state {
@@ -155,7 +161,7 @@ mod tests {
 
     /// Polls from `now` on until it may not; when that is.
     fn spin_until_sleep(spin: &mut Spin, mut now: Instant) -> Instant {
-        while spin.again(now) {
+        while spin.again(now, false) {
             now += LOOK;
         }
         now
@@ -172,7 +178,7 @@ mod tests {
     #[test]
     fn without_a_share_nothing_is_polled() {
         let start = Instant::now();
-        assert!(!Spin::new(SpinShare::percent(0), start).again(start));
+        assert!(!Spin::new(SpinShare::percent(0), start).again(start, false));
     }
 
     #[test]
@@ -186,6 +192,17 @@ mod tests {
         }
         let share = (spin.take_spent() - SAVED_MAX).as_secs_f64() / (now - start).as_secs_f64();
         assert!((0.015..=0.021).contains(&share), "{share}");
+    }
+
+    #[test]
+    fn beside_bulk_data_nothing_is_polled() {
+        let start = Instant::now();
+        let mut spin = Spin::new(SpinShare::percent(100), start);
+        assert!(spin.again(start, false));
+        assert!(!spin.again(start + LOOK, true));
+        assert!(!spin.again(start + LOOK, false), "until there is work");
+        spin.worked();
+        assert!(spin.again(start + LOOK, false));
     }
 
     #[test]
@@ -212,7 +229,7 @@ mod tests {
     fn a_core_that_others_want_is_left_at_once() {
         let start = Instant::now();
         let mut spin = Spin::new(SpinShare::percent(100), start);
-        assert!(spin.again(start));
-        assert!(!spin.again(start + GAP_MAX + LOOK));
+        assert!(spin.again(start, false));
+        assert!(!spin.again(start + GAP_MAX + LOOK, false));
     }
 }

@@ -32,6 +32,7 @@ use crate::{
         splice::{SpliceError, splice_pair},
         tasks::ConnectionTasks,
     },
+    limits::Limits,
     net::{
         bind::{ANY_PORT, bind_udp},
         lookup::Lookups,
@@ -83,6 +84,7 @@ pub struct Client {
     sessions: Sessions,
     lookups: Lookups,
     clock_monitor: ClockMonitor,
+    limits: Arc<Limits>,
 }
 
 /// A session with the server; closed on drop.
@@ -132,7 +134,9 @@ impl Client {
     pub async fn bind(settings: ClientSettings) -> Result<Self, BindError> {
         let (link, tasks) = (ServerLink::default(), ConnectionTasks::default());
         let forwards_max = settings.transport.forwards_max as usize;
-        let acceptor = Acceptor::new(link.clone(), forwards_max, tasks.clone());
+        let limits = Arc::clone(&settings.transport.limits);
+        let acceptor =
+            Acceptor::new(link.clone(), forwards_max, Arc::clone(&limits), tasks.clone());
         let listeners = ForwardListeners::new(acceptor);
         if let Some(error) = listeners.set(settings.forwards).await.into_iter().next() {
             return Err(error);
@@ -159,6 +163,7 @@ impl Client {
             sessions: Sessions::default(),
             lookups: Lookups::default(),
             clock_monitor,
+            limits,
         })
     }
 

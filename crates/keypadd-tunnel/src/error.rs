@@ -13,7 +13,7 @@ use crate::{
         target::{ServerAddress, Target},
     },
     sessions::lost::{Lost, Shown, printable},
-    wire::{ListenCode, StreamCode},
+    wire::{CloseCode, ListenCode, StreamCode},
 };
 
 /// A local address could not be bound.
@@ -62,6 +62,14 @@ pub enum ClientError {
         /// Why the handshake failed.
         cause: AuthError,
     },
+    /// The server has as many sessions of this key as it allows.
+    #[error("{server}: {cause}")]
+    TooManySessions {
+        /// The server.
+        server: ServerAddress,
+        /// What the server says.
+        cause: String,
+    },
     /// No connection to the server could be made.
     #[error("cannot reach {server}: {cause}")]
     Unreachable {
@@ -104,6 +112,8 @@ pub enum ClientError {
 pub(crate) enum ConnectFailure {
     /// Fatal: no other address will help.
     Auth(AuthError),
+    /// The server has too many sessions of this key.
+    TooMany(String),
     /// Another address may work.
     Unreachable(String),
 }
@@ -147,6 +157,11 @@ impl ConnectFailure {
             ConnectionError::TransportError(error) => (error.code, error.reason.clone()),
             ConnectionError::ConnectionClosed(close) => {
                 (close.error_code, String::from_utf8_lossy(&close.reason).into_owned())
+            }
+            ConnectionError::ApplicationClosed(close)
+                if close.error_code == CloseCode::KeyFull.value().into() =>
+            {
+                return Self::TooMany(printable(&String::from_utf8_lossy(&close.reason)));
             }
             error => return Self::Unreachable(Shown(error).to_string()),
         };

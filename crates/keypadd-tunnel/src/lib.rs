@@ -12,7 +12,7 @@ mod client;
 mod clock;
 mod error;
 mod forwards;
-mod log_rate_limit;
+mod limits;
 mod net;
 mod permits;
 mod server;
@@ -33,6 +33,7 @@ pub use clock::jump::{Clocks, Jump, Readings, SystemClocks};
 pub use error::{AuthError, BindError, ClientError};
 pub use forwards::{listen::Bound, socks};
 pub use keypadd_transport::{LoopMeter, SpinShare};
+pub use limits::{LimitCounts, Limits};
 pub use permits::{
     listen::{ListenPermit, ListenPermits},
     open::{Permit, Permits},

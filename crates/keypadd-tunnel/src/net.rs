@@ -1,7 +1,9 @@
-//! Wraps the host's sockets, listeners and name lookups. Knows nothing of QUIC or permits.
+//! Wraps the host's sockets, listeners and name lookups, and its own
+//! addresses. Knows nothing of QUIC or permits.
 
 pub(crate) mod bind;
 pub(crate) mod forwarded_socket;
+pub(crate) mod inward;
 pub(crate) mod lookup;
 pub(crate) mod source;
 pub(crate) mod unix_listener;

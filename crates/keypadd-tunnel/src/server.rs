@@ -39,6 +39,8 @@ pub struct ServerSettings {
     pub transport: TransportSettings,
     /// Maximum number of connections; more are refused.
     pub connections_max: usize,
+    /// Maximum number of sessions of one key; more are refused.
+    pub sessions_per_key: usize,
     /// Target of bench streams; without one they are refused.
     pub bench: Option<SocketAddr>,
 }
@@ -93,7 +95,8 @@ impl Server {
         config.migration(true);
         let TransportSettings { loops, udp_buffer_bytes, .. } = settings.transport;
         let sockets = bind_udp_group(settings.listen, loops, udp_buffer_bytes).map_err(failed)?;
-        let serving = Arc::new(Serving::new(settings.peers, &settings.transport, settings.bench));
+        let ServerSettings { peers, sessions_per_key, bench, .. } = settings;
+        let serving = Arc::new(Serving::new(peers, &settings.transport, sessions_per_key, bench));
         let connections_max = settings.connections_max;
         let endpoint = settings
             .transport

@@ -29,6 +29,7 @@ use crate::{
         egress_gate::{EgressGate, MeteredEgress},
         jump::{Clocks, SystemClocks},
     },
+    limits::Limits,
     sessions::proof::Proof,
     wire::{CloseCode, StreamCode},
 };
@@ -119,6 +120,8 @@ pub struct TransportSettings {
     pub send_window_bytes: u32,
     /// Open forwarded connections of one session.
     pub forwards_max: u32,
+    /// Limits that all servers and clients of a daemon share.
+    pub limits: Arc<Limits>,
     /// Requested size of the UDP send and receive buffers; the kernel may grant less.
     pub udp_buffer_bytes: usize,
     /// The clocks to watch: a jump ends all connections.
@@ -146,6 +149,7 @@ impl Default for TransportSettings {
             stalled_bytes: 4 << 30,
             send_window_bytes: 16 * MIB,
             forwards_max: 1024,
+            limits: Arc::default(),
             udp_buffer_bytes: 4 << 20,
             clocks: Arc::new(SystemClocks),
             send_seconds: Arc::default(),

@@ -9,8 +9,8 @@ use serde_json::Value;
 use crate::error::one_line;
 use crate::pooling::locked_of;
 use crate::report::{
-    ByDirection, KeysReport, LinkReport, PacketsReport, Report, SessionReport, SuiteReport,
-    TransportReport,
+    ByDirection, KeysReport, LimitsReport, LinkReport, PacketsReport, Report, SessionReport,
+    SuiteReport, TransportReport,
 };
 
 /// The text for one answer.
@@ -31,6 +31,7 @@ pub(super) fn render(document: Value) -> Result<String, serde_json::Error> {
     ];
     lines.push(format!("  {}", one_line(&daemon.sandbox.line())));
     lines.push(transport(&daemon.transport));
+    lines.push(limits(&daemon.limits));
     pool(&daemon, &mut lines);
     // A link that is up and was never lost shows as its session only.
     let noteworthy =
@@ -59,6 +60,23 @@ fn transport(TransportReport { loops, spin_seconds, spin_ratio }: &TransportRepo
     format!(
         "  {loops} {noun}, busy polling used {spin_seconds:.2} s of CPU, {share:.1} % of one core"
     )
+}
+
+/// Descriptors of forwards, and what limits have refused.
+fn limits(limits: &LimitsReport) -> String {
+    let LimitsReport { descriptors, descriptors_max, .. } = limits;
+    let mut line = format!("  forwards use {descriptors} of {descriptors_max} descriptors");
+    for (count, what) in [
+        (limits.descriptors_refused, "forwards refused or delayed for lack of them"),
+        (limits.sessions_refused, "sessions refused"),
+        (limits.frames_delayed, "control frames delayed"),
+        (limits.log_lines_suppressed, "log lines suppressed"),
+    ] {
+        if count > 0 {
+            line += &format!("; {count} {what}");
+        }
+    }
+    line
 }
 
 /// What `auto` chose for a suite, and why.

@@ -3,6 +3,7 @@
 //!
 //! After the shape of quinn's own `perf/src/noprotection.rs`.
 
+mod labels;
 mod stubborn;
 
 use std::any::Any;
@@ -16,6 +17,7 @@ use quinn_proto::crypto::{
 use quinn_proto::transport_parameters::TransportParameters;
 use quinn_proto::{ConnectError, ConnectionId, Side, TransportError};
 
+pub use labels::expand_label;
 pub use stubborn::Stubborn;
 
 /// Which call of a session made a key.

@@ -1,4 +1,4 @@
-//! A peer that opens what is sent in every key phase and seals in the first one for ever.
+//! Plays a peer that never leaves the first key phase when sealing, but opens packets of every phase.
 
 use std::sync::{Arc, OnceLock};
 

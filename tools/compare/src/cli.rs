@@ -6,8 +6,7 @@
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
-
-use crate::arms::{Arm, Kind};
+use testbed::tunnel::{Arm, Kind};
 
 /// Compare keypadd with ssh, stunnel and socat, side by side
 ///

@@ -9,9 +9,8 @@ use std::process::{Command, Stdio};
 use std::time::SystemTime;
 
 use serde::Serialize;
-
-use crate::arms::{Arm, Kind};
-use crate::programs::{clear_variables, locate};
+use testbed::programs::{clear_variables, locate};
+use testbed::tunnel::{Arm, Kind};
 
 /// The head of a report.
 #[derive(Debug, Serialize)]

@@ -6,35 +6,28 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
-mod arms;
-mod cleanup;
 mod cli;
 mod figures;
 mod goals;
 mod host;
 mod load;
-mod network;
-mod procstat;
-mod programs;
 mod report;
 mod rounds;
 mod sample;
 mod service;
-mod tunnel;
 
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::Parser;
+use testbed::tunnel::{self, Arm, Kind};
+use testbed::{Cleanup, TwoHosts};
 
-use crate::arms::{Arm, Kind};
-use crate::cleanup::Cleanup;
 use crate::cli::{Cli, Role};
 use crate::host::Host;
-use crate::network::Network;
 use crate::rounds::{Bench, Record};
 
 /// Where sshd changes its root to before a client has authenticated; Debian's service makes it.
@@ -59,8 +52,8 @@ fn compare(cli: &Cli) -> Result<(), String> {
     let own_path = std::env::current_exe().map_err(|error| format!("own path: {error}"))?;
     let keypadd = cli.keypadd.clone().unwrap_or_else(|| own_path.with_file_name("keypadd"));
     let arms = cli.parse_arms(&keypadd)?;
-    check_needs(&arms)?;
-    let cleanup = Cleanup::start()?;
+    tunnel::check_needs(&arms)?;
+    let cleanup = Cleanup::start("compare")?;
     let result = run(cli, &arms, &own_path, &cleanup);
     cleanup.run();
     match cleanup.interrupted() {
@@ -87,11 +80,11 @@ fn run(cli: &Cli, arms: &[Arm], own_path: &Path, cleanup: &Arc<Cleanup>) -> Resu
         cli.mtu, cli.rounds, cli.seconds, record.seed
     );
 
-    let scratch = make_scratch(cleanup)?;
+    let scratch = cleanup.scratch("compare")?;
     if arms.iter().any(|arm| arm.kind == Kind::Ssh) {
         make_empty_root(cleanup)?;
     }
-    let network = &Network::create(cli.mtu)?;
+    let network = &TwoHosts::by_veth(cli.mtu)?;
     let bench = Bench { cleanup, network, scratch, arms };
     bench.start_service(own_path)?;
     bench.prepare()?;
@@ -104,39 +97,6 @@ fn run(cli: &Cli, arms: &[Arm], own_path: &Path, cleanup: &Arc<Cleanup>) -> Resu
         print!("{}", report::text(&record.rounds, &names, &judged));
     }
     result
-}
-
-/// Checks root and programs, before anything is started.
-fn check_needs(arms: &[Arm]) -> Result<(), String> {
-    if !rustix::process::geteuid().is_root() {
-        return Err("needs root, for network namespaces".into());
-    }
-    let ours = [("ip", "iproute2"), ("setpriv", "util-linux")];
-    for (program, package) in ours.iter().chain(arms.iter().flat_map(|arm| arm.kind.needs())) {
-        if programs::find(program).is_none() {
-            return Err(format!("{program} is missing: apt-get install {package}"));
-        }
-    }
-    for arm in arms {
-        if let Kind::Keypadd { program, .. } = &arm.kind
-            && !program.is_file()
-        {
-            let program = program.display();
-            return Err(format!("{}: no {program}: cargo build --release, or --keypadd", arm.name));
-        }
-    }
-    Ok(())
-}
-
-fn make_scratch(cleanup: &Cleanup) -> Result<PathBuf, String> {
-    let path = std::env::temp_dir().join(format!("compare-{}", std::process::id()));
-    // Private keys go there.
-    DirBuilder::new()
-        .mode(0o700)
-        .create(&path)
-        .map_err(|error| format!("{}: {error}", path.display()))?;
-    cleanup.add_directory(&path);
-    Ok(path)
 }
 
 fn make_empty_root(cleanup: &Cleanup) -> Result<(), String> {

@@ -8,15 +8,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
+use testbed::tunnel::{Arm, SERVICE_PORT, Tunnel};
+use testbed::{Cleanup, End, TwoHosts};
 
-use crate::arms::{Arm, SERVICE_PORT};
-use crate::cleanup::Cleanup;
 use crate::figures::{Figure, Round};
 use crate::host::Host;
 use crate::load::Echo;
-use crate::network::{End, FAR, Network};
 use crate::sample::Sample;
-use crate::tunnel::Tunnel;
 
 /// Tunnels use ports upwards from here, near and far, below the ephemeral range.
 const NEAR_PORTS: u16 = 10_000;
@@ -53,7 +51,7 @@ impl Record {
 #[derive(Debug)]
 pub(crate) struct Bench<'a> {
     pub(crate) cleanup: &'a Arc<Cleanup>,
-    pub(crate) network: &'a Network,
+    pub(crate) network: &'a TwoHosts,
     /// Each arm's files are in a directory with its name here.
     pub(crate) scratch: PathBuf,
     pub(crate) arms: &'a [Arm],
@@ -67,9 +65,9 @@ impl Bench<'_> {
     pub(crate) fn start_service(&self, own_path: &Path) -> Result<(), String> {
         let mut service = self.network.command(End::Far, own_path.as_os_str());
         let id = self.cleanup.spawn(service.arg("service").arg(SERVICE_PORT.to_string()))?;
-        self.network.inside_near(|| {
+        self.network.near.inside(|| {
             let until = Instant::now() + SERVICE_TIMEOUT;
-            while let Err(error) = Echo::open((FAR, SERVICE_PORT).into(), 128) {
+            while let Err(error) = Echo::open((TwoHosts::FAR, SERVICE_PORT).into(), 128) {
                 if let Some(status) = self.cleanup.ended(id) {
                     return Err(format!("the traffic service has ended ({status})"));
                 }
@@ -129,9 +127,10 @@ impl Bench<'_> {
 
     fn sample(&self, arm: &Arm, ports: (u16, u16), seconds: f64) -> Result<Sample, String> {
         let directory = self.scratch.join(&arm.name);
-        let tunnel = Tunnel::open(self.cleanup, self.network, arm, &directory, ports)?;
+        let carries = |address| Echo::open(address, 128).is_ok();
+        let tunnel = Tunnel::open(self.cleanup, self.network, arm, &directory, ports, &carries)?;
         let duration = Duration::from_secs_f64(seconds);
-        let sample = self.network.inside_near(|| Sample::measure(&tunnel, duration));
+        let sample = self.network.near.inside(|| Sample::measure(&tunnel, duration));
         sample.map_err(|error| {
             // A dead process is the cause of whatever else was noticed.
             let cause = tunnel.failure().map(|it| format!("{it}: ")).unwrap_or_default();

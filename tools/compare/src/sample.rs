@@ -7,10 +7,10 @@
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
+use testbed::procstat;
+use testbed::tunnel::Tunnel;
 
 use crate::load::{self, Bulk, Direction, Echo, RoundTrips, Until};
-use crate::procstat;
-use crate::tunnel::Tunnel;
 
 /// How long the bulk transfer lasts that warms a tunnel up.
 const WARM_UP: Duration = Duration::from_millis(500);

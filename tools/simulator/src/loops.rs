@@ -21,8 +21,8 @@ use keypadd_keystream::Suite;
 use keypadd_pool::{Coverage, Direction};
 use keypadd_provider::{Meters, PoolSwitch};
 use keypadd_transport::{
-    Accepted, ClientConfig, Connection, Cut, Delivery, Egress, Endpoint, EndpointConfig,
-    EndpointSettings, Lane, ServerConfig, SpinShare, SteppedLoop, Stream, Streams, VarInt, Windows,
+    Accepted, ClientConfig, Connection, Cut, Delivery, Endpoint, EndpointConfig, EndpointSettings,
+    Lane, ServerConfig, SteppedLoop, Stream, VarInt, Windows,
 };
 use quinn_proto::Side;
 use sha2::Digest;
@@ -73,15 +73,6 @@ pub fn run_loops_with_bug(suite: Suite, seed: u64, bug: Option<Bug>) -> Outcome 
         }
     }
     world.conclude()
-}
-
-#[derive(Debug)]
-struct Unrestricted;
-
-impl Egress for Unrestricted {
-    fn may_send(&self) -> bool {
-        true
-    }
 }
 
 type Task<T> = Pin<Box<dyn Future<Output = T>>>;
@@ -144,23 +135,14 @@ impl World {
             rng.fill(&mut endpoint_seed);
             config.rng_seed(Some(endpoint_seed));
             let settings = EndpointSettings {
-                sockets: Vec::new(),
                 config,
-                server: None,
                 transport: Arc::new(move |_| transport(&schedule)),
-                streams: Streams { bidirectional: 256, unidirectional: 256 },
                 sparse_windows: WINDOWS,
                 bulk_windows: WINDOWS,
                 growth: 16 << 20,
                 congestion: congestion(&schedule),
                 flight_max: schedule.window_bytes,
-                connections_max: 16,
-                egress: Arc::new(Unrestricted),
-                inspect: Arc::new(|_| None),
-                cut_code: NO_ERROR,
-                drop_code: NO_ERROR,
-                goodbye_code: None,
-                spin: SpinShare::percent(0),
+                ..EndpointSettings::plain(Vec::new(), None)
             };
             let address = match side {
                 Side::Client => path.borrow().network.client(),

@@ -18,7 +18,9 @@ use std::time::{Duration, Instant};
 
 use keypadd_keystream::Suite;
 use simulator::{Figures, Outcome, run, run_loops};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 /// The proof's size, per suite.
 const PACKETS: u64 = 10_000_000;
@@ -84,8 +86,10 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let filter = EnvFilter::from_default_env();
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let filter = std::env::var("RUST_LOG").ok().and_then(|filter| filter.parse().ok());
+    let filter = filter.unwrap_or_else(|| Targets::new().with_default(LevelFilter::ERROR));
+    let log = tracing_subscriber::fmt().with_max_level(LevelFilter::TRACE);
+    log.with_writer(std::io::stderr).finish().with(filter).init();
     let results: Vec<bool> =
         arguments.suites.iter().map(|&suite| run_suite(suite, &arguments)).collect();
     ExitCode::from(u8::from(results.contains(&false)))

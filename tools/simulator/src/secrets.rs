@@ -4,11 +4,10 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use hkdf::Hkdf;
+use interposer::expand_label;
 use keypadd_keystream::Suite;
 use quinn_proto::Side;
 use rustls::KeyLog;
-use sha2::{Sha256, Sha384};
 
 use crate::ciphers::PacketCipher;
 use crate::wire::Space;
@@ -64,37 +63,4 @@ impl KeyLog for SecretLog {
 pub(crate) struct PhaseKeys {
     pub(crate) header: Vec<u8>,
     pub(crate) packet: PacketCipher,
-}
-
-/// HKDF-Expand-Label of TLS 1.3 with an empty context; the secret's length tells the hash.
-fn expand_label(secret: &[u8], label: &[u8], bytes: usize) -> Vec<u8> {
-    let mut info = (bytes as u16).to_be_bytes().to_vec();
-    info.push(6 + label.len() as u8);
-    info.extend_from_slice(b"tls13 ");
-    info.extend_from_slice(label);
-    info.push(0);
-    let mut out = vec![0; bytes];
-    match secret.len() {
-        32 => Hkdf::<Sha256>::from_prk(secret).expect("32 bytes").expand(&info, &mut out),
-        _ => Hkdf::<Sha384>::from_prk(secret).expect("48 bytes").expand(&info, &mut out),
-    }
-    .expect("short");
-    out
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// RFC 9001 appendix A.1: the client's Initial keys from its Initial secret.
-    #[test]
-    fn labels_expand_as_in_rfc_9001() {
-        let secret = [
-            0xc0, 0x0c, 0xf1, 0x51, 0xca, 0x5b, 0xe0, 0x75, 0xed, 0x0e, 0xbf, 0xb5, 0xc8, 0x03,
-            0x23, 0xc4, 0x2d, 0x6b, 0x7d, 0xb6, 0x78, 0x81, 0x28, 0x9a, 0xf4, 0x00, 0x8f, 0x1f,
-            0x6c, 0x35, 0x7a, 0xea,
-        ];
-        let iv = [0xfa, 0x04, 0x4b, 0x2f, 0x42, 0xa3, 0xfd, 0x3b, 0x46, 0xfb, 0x25, 0x5c];
-        assert_eq!(expand_label(&secret, b"quic iv", 12), iv);
-    }
 }

@@ -16,6 +16,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::line::{Line, LineSettings, QueueBound};
+
 /// The queue before a line holds what the line carries in a round trip, as is usual, and at least in
 /// this time.
 const QUEUE_MIN: Duration = Duration::from_millis(50);
@@ -57,13 +59,13 @@ impl LinkSettings {
 #[derive(Clone, Debug, Default)]
 pub struct Link {
     settings: LinkSettings,
-    ways: [Arc<Line>; 2],
+    ways: [Arc<Way>; 2],
 }
 
 impl Link {
     /// A line of its own.
     pub fn new(settings: LinkSettings) -> Self {
-        Self { settings, ways: [(); 2].map(|()| Arc::new(Line::new(settings))) }
+        Self { settings, ways: [(); 2].map(|()| Arc::new(Way::new(settings))) }
     }
 
     /// What it is like.
@@ -91,7 +93,7 @@ impl Link {
     fn relay(
         &self,
         to: SocketAddr,
-        start: fn(&[Arc<Line>; 2], SocketAddr) -> io::Result<Forwarder>,
+        start: fn(&[Arc<Way>; 2], SocketAddr) -> io::Result<Forwarder>,
     ) -> io::Result<(SocketAddr, Option<Forwarder>)> {
         if self.settings.is_loopback() {
             return Ok((to, None));
@@ -168,35 +170,34 @@ impl Shared {
     }
 }
 
-/// One way of a line: what was handed to it leaves it in order, one after the other.
-#[derive(Debug, Default)]
-struct Line {
-    settings: LinkSettings,
-    /// Until when it is busy.
-    busy: Mutex<Option<Instant>>,
+/// One way of a link, which its relays share.
+#[derive(Debug)]
+struct Way(Mutex<Line>);
+
+impl Default for Way {
+    fn default() -> Self {
+        Self::new(LinkSettings::default())
+    }
 }
 
-impl Line {
+impl Way {
     fn new(settings: LinkSettings) -> Self {
-        Self { settings, busy: Mutex::new(None) }
+        let LinkSettings { delay, bits_per_second, .. } = settings;
+        let queue = QueueBound { wait: QUEUE_MIN.max(2 * delay), ..QueueBound::UNBOUNDED };
+        let settings = LineSettings { delay, bits_per_second, queue, ..LineSettings::default() };
+        // Nothing of it is left to chance.
+        Self(Mutex::new(Line::new(settings, 0)))
     }
 
     /// Hands it so many bytes: when their last has arrived at the other end, or, if the queue is full,
     /// how long until it takes some again.
     fn take(&self, now: Instant, bytes: usize) -> Result<Instant, Duration> {
-        let LinkSettings { delay, bits_per_second, .. } = self.settings;
-        let Some(rate) = bits_per_second else { return Ok(now + delay) };
-        // The guarded time is whole at any moment.
-        let mut busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
-        let start = busy.map_or(now, |busy| busy.max(now));
-        let too_long = (start - now).saturating_sub(QUEUE_MIN.max(2 * delay));
-        if !too_long.is_zero() {
-            return Err(too_long);
+        // The guarded line is whole at any moment.
+        let mut line = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match line.offer(now, bytes) {
+            Ok(arrivals) => Ok(arrivals.packet.at),
+            Err(_) => Err(line.room_in(now, bytes)),
         }
-        let nanoseconds = bytes as u128 * 8 * 1_000_000_000 / u128::from(rate.get());
-        let end = start + Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or(u64::MAX));
-        *busy = Some(end);
-        Ok(end + delay)
     }
 }
 

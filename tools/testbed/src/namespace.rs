@@ -102,7 +102,7 @@ impl Namespace {
 /// Packets reach each from each; a tunnel between the gateways is the other way.
 #[derive(Debug)]
 pub struct FourHosts {
-    /// Where whoever measures is.
+    /// The namespace of the program that measures.
     pub client: Namespace,
     /// Its gateway.
     pub near: Namespace,

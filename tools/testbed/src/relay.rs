@@ -2,11 +2,10 @@
 //! reordering, duplication, corruption, black holes, changes of the client's address and cuts.
 //!
 //! Everything can be changed while it runs. What becomes of the n-th datagram of a direction follows
-//! from the seed and the impairments in force alone ([`Fate::of`]). The relay also plays the
+//! from the seed and the [`LineSettings`] in force alone, which count the bytes of datagrams. The relay also plays the
 //! attacker on the path: it keeps copies of what passes and sends what it is given, from the
 //! addresses that the ends know. It understands nothing of what it carries.
 
-mod fate;
 #[cfg(test)]
 mod tests;
 mod way;
@@ -20,7 +19,8 @@ use std::{
 use socket2::SockRef;
 use tokio::{net::UdpSocket, sync::watch, task::JoinSet};
 
-pub use fate::{Fate, Impairments};
+use crate::line::LineSettings;
+
 pub use way::Counts;
 use way::Way;
 
@@ -63,7 +63,8 @@ impl Relay {
         let front = bind_beside(server).await?;
         let address = front.local_addr()?;
         let (back, _) = watch::channel(Arc::new(bind_beside(server).await?));
-        let ways = [Direction::ToServer, Direction::ToClient].map(|way| Way::new(way, seed));
+        let ways = [Direction::ToServer, Direction::ToClient]
+            .map(|way| Way::new(seed.wrapping_add(way as u64)));
         let shared = Arc::new(Shared { server, client: Mutex::default(), front, back, ways });
         let mut tasks = JoinSet::new();
         tasks.spawn(way::carry_to_server(Arc::clone(&shared)));
@@ -76,20 +77,20 @@ impl Relay {
         self.address
     }
 
-    /// Where the client is: whoever sent last, if anybody did.
+    /// The client's address: the source of the last datagram, if there was one.
     pub fn client(&self) -> Option<SocketAddr> {
         *lock(&self.shared.client)
     }
 
     /// From now on this direction does this; what is under way already arrives as was decided.
-    pub fn set(&self, direction: Direction, impairments: Impairments) {
-        self.way(direction).set(impairments);
+    pub fn set(&self, direction: Direction, settings: LineSettings) {
+        self.way(direction).set(settings);
     }
 
     /// From now on both directions do this.
-    pub fn set_both(&self, impairments: &Impairments) {
-        self.set(Direction::ToServer, impairments.clone());
-        self.set(Direction::ToClient, impairments.clone());
+    pub fn set_both(&self, settings: LineSettings) {
+        self.set(Direction::ToServer, settings);
+        self.set(Direction::ToClient, settings);
     }
 
     /// Gives the client another port towards the server, as a NAT does that forgot it. What the

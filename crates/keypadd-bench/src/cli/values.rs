@@ -37,6 +37,35 @@ pub(super) fn bench_kex(text: &str) -> Result<Group, BadValue> {
     })
 }
 
+/// The round trip of a line.
+pub(super) fn round_trip(text: &str) -> Result<Duration, BadValue> {
+    let most = Duration::from_secs(2);
+    let rtt = duration(text)?;
+    match rtt <= most {
+        true => Ok(rtt),
+        false => Err(bad(format!("{} is too long", shown(text)), "at most 2s")),
+    }
+}
+
+/// A share of packets that are lost, in percent.
+pub(super) fn loss(text: &str) -> Result<f64, BadValue> {
+    match text.parse::<f64>() {
+        Ok(percent) if (0.0..=50.0).contains(&percent) => Ok(percent),
+        _ => Err(bad(format!("{} is no loss in percent", shown(text)), "0 to 50")),
+    }
+}
+
+/// An arm with flags of its own.
+pub(super) fn arm(text: &str) -> Result<(String, String), BadValue> {
+    let is_name = |name: &str| {
+        !name.is_empty() && name.chars().all(|it| it.is_ascii_alphanumeric() || "-_.".contains(it))
+    };
+    match text.split_once('=') {
+        Some((name, flags)) if is_name(name) => Ok((name.to_owned(), flags.to_owned())),
+        _ => Err(bad(format!("{} is no arm", shown(text)), "NAME=FLAGS, as in spin='--spin 0'")),
+    }
+}
+
 /// A paper, or `all`.
 pub(super) fn papers(text: &str) -> Result<Papers, BadValue> {
     if text == "all" {

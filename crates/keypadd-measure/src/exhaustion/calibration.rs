@@ -1,5 +1,5 @@
-//! Measures what the model needs to know, before the run: how fast fillers are, what traffic costs with
-//! pads at hand, how much a full pool holds and how much of it is used before its filler wakes.
+//! Measures the model's inputs before the run: how fast fillers are, what traffic costs whose pads are ready,
+//! how much a full pool holds, and how much of it is used before its filler wakes.
 //!
 //! Short bursts from a full pool, each followed by a rest in which it fills again. CPU time is this
 //! process's, less that of the fillers, from the burst's first byte to the end of the rest.

@@ -1,5 +1,4 @@
-//! One case of the experiment: an arm, a pool's size and a background load; what is predicted for it, and
-//! what the run then showed.
+//! Holds one case of the experiment (an arm, a pool size, a background load) with its prediction and its result.
 
 use keypadd_traffic::TunnelArm;
 

@@ -17,7 +17,7 @@ pub(super) trait Subject {
     /// Packets a second that can be offered at most.
     fn fastest(&self) -> f64;
 
-    /// Waits without traffic until so many packets have their pads at hand, or the level rises no
+    /// Waits without traffic until so many packets have their pads ready, or the level rises no
     /// more; the level then, in packets.
     ///
     /// # Errors

@@ -35,9 +35,9 @@ pub(super) struct Calibration {
     pub fillers: f64,
     /// Whole pads that a filler makes in a CPU second.
     pub pads_per_cpu_second: f64,
-    /// What traffic costs with pads at hand, all ends on this machine together.
+    /// CPU cost of traffic whose pads are ready, at all ends on this machine.
     pub traffic: TrafficCost,
-    /// Packets whose pads are at hand before the first byte, at the end that has fewer.
+    /// Packets whose pads are ready before the first byte, at the end that has fewer.
     pub level: f64,
     /// Packets that a full pool serves before its filler wakes.
     pub asleep_packets: f64,

@@ -1,4 +1,4 @@
-//! What other programs take of the cores meanwhile: fillers get none of it, and no model knows of it.
+//! Measures the CPU that other programs take: fillers do not get it, and no model includes it.
 
 use std::time::{Duration, Instant};
 

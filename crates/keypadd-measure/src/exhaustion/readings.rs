@@ -1,12 +1,12 @@
-//! What is read while traffic is offered, and what follows from it: when the pool ran dry, how fast pads
-//! were made, what got through. Pure.
+//! Keeps what is read while traffic is sent, and derives from it when the pool ran dry, how fast pads were
+//! generated, and what got through. Pure.
 
 /// The state at one moment of a stage; all but the level and the phase count from its beginning.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Reading {
     /// Time, in seconds.
     pub seconds: f64,
-    /// Packets whose whole pad is at hand, at the end that has fewer.
+    /// Packets whose whole pad is ready, at the end that has fewer.
     pub level: f64,
     /// Packets of the traffic: those that found their whole pad, and those that did not.
     pub packets: u64,

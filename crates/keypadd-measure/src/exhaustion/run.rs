@@ -1,5 +1,5 @@
-//! The experiment: calibrates every case, has the predictions saved, and only then sends what they are
-//! about; repetitions are the outer loop, so that what drifts meets all cases alike.
+//! Runs the experiment: calibrates every case, saves the predictions, and only then sends the traffic they are
+//! about. Repetitions are the outer loop, so that drift affects all cases alike.
 
 use std::future::Future;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! What the experiment says: predictions beside figures, tables, pictures, verdicts. Pure: contrary figures
-//! give contrary verdicts.
+//! Builds the experiment's section: predictions beside results, tables, plots, verdicts. Pure: contrary figures give
+//! contrary verdicts.
 
 mod plots;
 mod tables;

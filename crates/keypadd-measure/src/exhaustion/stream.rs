@@ -1,8 +1,8 @@
-//! One connection that data is sent on at a rate, until somebody has seen enough: what has arrived is
-//! acknowledged step by step, so that it can be said how much that is.
+//! Sends data on one connection at a given rate until told to stop, and counts what has arrived: the receiver
+//! acknowledges step by step.
 //!
-//! Open loop: what is due is sent as soon as it can be, and time lost to a slow path is made up for. Knows
-//! a TCP address and not what is behind it.
+//! Open loop: data is sent as soon as it is due, and time lost to a slow path is made up for. Knows a TCP address and
+//! nothing behind it.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};

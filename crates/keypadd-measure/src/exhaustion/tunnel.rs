@@ -1,6 +1,6 @@
-//! A tunnel as what traffic is offered to: its level, its packets and what arrives, read meanwhile.
+//! Runs a tunnel for the finder: sends traffic at a rate, and reads pool level, packet counts and arrivals meanwhile.
 //!
-//! Blocks, so it runs on a thread of its own. Data goes from the near end to the far one.
+//! Blocks, so it needs a thread of its own. Data goes from the near end to the far one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -119,7 +119,7 @@ impl Tunnel {
         }
     }
 
-    /// Packets whose whole pad is at hand, at the end that has fewer.
+    /// Packets whose whole pad is ready, at the end that has fewer.
     pub(crate) fn level(&self) -> f64 {
         self.path().packets_at_hand(true).unwrap_or(0) as f64
     }

@@ -1,4 +1,4 @@
-//! Two endpoints that shake hands and part again.
+//! Runs two endpoints that complete a handshake and close, again and again.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -11,9 +11,8 @@ use keypadd_provider::{
     server_config,
 };
 use keypadd_transport::{
-    Accepted, ClientConfig, ConnectionError, Egress, Endpoint, EndpointConfig, EndpointSettings,
-    Lane, ServerConfig, SpinShare, Streams, TransportConfig, VarInt, Windows,
-    congestion::CubicConfig,
+    Accepted, ClientConfig, ConnectionError, Endpoint, EndpointSettings, Lane, ServerConfig,
+    TransportConfig, VarInt, Windows,
 };
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -31,16 +30,6 @@ const CONNECTIONS_MAX: usize = 1 << 16;
 
 /// Bytes in flight of a connection: more than a handshake ever has.
 const FLIGHT_MAX: u64 = 1 << 20;
-
-/// Everything may leave at once.
-#[derive(Debug)]
-struct Unrestricted;
-
-impl Egress for Unrestricted {
-    fn may_send(&self) -> bool {
-        true
-    }
-}
 
 /// Only the other end.
 #[derive(Debug)]
@@ -130,29 +119,18 @@ const WINDOWS: Windows = Windows { stream: 1 << 16, connection: 1 << 16, connect
 
 /// An endpoint of one loop on loopback.
 fn endpoint(server: Option<ServerConfig>) -> io::Result<Endpoint> {
+    let sockets = vec![UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?];
     Endpoint::start(EndpointSettings {
-        sockets: vec![UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?],
-        config: EndpointConfig::default(),
-        server,
         transport: Arc::new(|_| {
             // A search for larger packets would be counted as part of the handshake.
             let mut transport = TransportConfig::default();
             transport.mtu_discovery_config(None);
             transport
         }),
-        streams: Streams { bidirectional: 1, unidirectional: 0 },
         sparse_windows: WINDOWS,
         bulk_windows: WINDOWS,
-        growth: 0,
-        congestion: Arc::new(CubicConfig::default()),
         flight_max: FLIGHT_MAX,
         connections_max: CONNECTIONS_MAX,
-        egress: Arc::new(Unrestricted),
-        inspect: Arc::new(|_| None),
-        cut_code: NO_ERROR,
-        drop_code: NO_ERROR,
-        goodbye_code: None,
-        // CPU time is to be that of handshakes.
-        spin: SpinShare::percent(0),
+        ..EndpointSettings::plain(sockets, server)
     })
 }

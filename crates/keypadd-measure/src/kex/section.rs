@@ -1,4 +1,4 @@
-//! What the handshakes say. Pure.
+//! Builds the section on handshakes: tables, plots and verdicts from the rounds. Pure.
 
 use super::{Kex, Measured, Turn};
 use crate::results::{Axis, Cell, Curve, Estimate, Outcome, Plot, Section, Style, Table, Verdict};

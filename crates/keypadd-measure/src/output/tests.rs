@@ -1,6 +1,6 @@
 use super::*;
-use crate::made_up;
 use crate::results::Section;
+use crate::synthetic;
 
 /// Every file below a directory, with what is in it.
 fn everything(directory: &Path) -> Vec<(String, String)> {
@@ -24,7 +24,7 @@ fn a_saved_report_is_its_files_and_no_other() {
     let root = tempfile::tempdir().unwrap();
     let directory = root.path().join("deep/report");
     let output = Output::create(&directory).unwrap();
-    let results = made_up::results();
+    let results = synthetic::results();
     output.save(&results).unwrap();
     for file in report::files(&results) {
         let saved = fs::read_to_string(directory.join(&file.path)).unwrap();
@@ -38,7 +38,7 @@ fn a_saved_report_is_its_files_and_no_other() {
 #[test]
 fn a_former_report_is_replaced_and_its_pictures_go() {
     let root = tempfile::tempdir().unwrap();
-    let mut results = made_up::results();
+    let mut results = synthetic::results();
     let former = Output::create(root.path()).unwrap();
     former.save(&results).unwrap();
     drop(former);
@@ -131,7 +131,7 @@ fn a_second_run_is_kept_out_until_the_first_ends() {
 fn a_save_that_fails_midway_leaves_the_old_files() {
     let root = tempfile::tempdir().unwrap();
     let output = Output::create(root.path()).unwrap();
-    let mut results = made_up::results();
+    let mut results = synthetic::results();
     output.save(&results).unwrap();
     let before = everything(root.path());
 
@@ -156,7 +156,7 @@ fn what_a_killed_run_has_left_beside_is_taken_over() {
     fs::write(root.path().join("results.json.unfinished"), "{").unwrap();
     fs::write(root.path().join("plots/gone.svg.unfinished"), "<svg").unwrap();
     drop(output);
-    let results = made_up::results();
+    let results = synthetic::results();
     Output::create(root.path()).unwrap().save(&results).unwrap();
     assert_eq!(everything(root.path()).len(), report::files(&results).len());
 }

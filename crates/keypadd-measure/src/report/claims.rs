@@ -1,4 +1,5 @@
-//! The claims of papers in one table that a person reads first: the paper's ratio, today's, the verdict.
+//! Renders the first table that a reader sees of the papers: each claim with the paper's ratio, today's, and the
+//! verdict.
 
 use maud::Markup;
 use maud::html;

@@ -1,7 +1,7 @@
-//! One curve within its axes: its band, its line, its points, and a sample of it for the legend.
+//! Draws one curve within its axes: band, line, points, and its sample in the legend.
 //!
-//! What is not finite is a gap. What would not move by half a pixel is left out, so that a picture of
-//! a hundred thousand points is a small file.
+//! Non-finite values are gaps. Points that would move the line by less than half a pixel are dropped, so a curve of
+//! a hundred thousand points stays a small file.
 
 use std::fmt::Write;
 

@@ -1,5 +1,5 @@
-//! Figures for other programs: a file of comma-separated values (RFC 4180) for every table, for the
-//! curves of every plot, for predictions and for verdicts. Figures have all their digits.
+//! Writes figures for other programs as CSV (RFC 4180): one file for every table, for the curves of every plot, for
+//! predictions and for verdicts, with all digits.
 
 use super::DATA;
 use super::File;

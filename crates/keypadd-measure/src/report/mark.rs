@@ -1,5 +1,5 @@
-//! Marks of a plot and where their words stand: those of upright lines in rows above the axes, those
-//! of level lines inside, where they cover the fewest points. Knows places in pixels alone.
+//! Draws the marks of a plot and places their labels: those of vertical lines in rows above the axes, those of
+//! horizontal lines inside, where they cover the fewest points. Knows pixel positions only.
 
 use maud::Markup;
 use maud::html;

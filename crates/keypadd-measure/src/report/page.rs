@@ -1,5 +1,4 @@
-//! `report.html`: what a person reads first, then a section for every experiment; those that are long have
-//! pages of their own.
+//! Renders `report.html`: the summary, then a section for each experiment; long ones get pages of their own.
 
 use maud::DOCTYPE;
 use maud::Markup;

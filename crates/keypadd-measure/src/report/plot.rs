@@ -1,7 +1,6 @@
-//! One plot as SVG: legend, axes, bands, curves, marks, from above to below.
+//! Draws one plot as SVG: legend, axes, bands, curves and marks, from top to bottom.
 //!
-//! Drawn here and not by a plotting library: those write colours, place on whole pixels or lay their
-//! legends over the data.
+//! No plotting library: those hard-code colors, round to whole pixels or lay the legend over the data.
 
 use maud::Markup;
 use maud::html;

@@ -1,4 +1,4 @@
-//! A paper's ratios beside today's, a row for each claim: how far off they are, and on which side of 1.
+//! Draws the papers' ratios beside today's, a row for each claim: how far apart they are, and on which side of 1.
 
 use maud::Markup;
 use maud::html;

@@ -1,4 +1,4 @@
-//! Axes: from figures to places, and at which figures a line and a label stand.
+//! Scales axes: maps figures to positions, and chooses the ticks and their labels.
 //!
 //! Pure: knows nothing of markup. Log axes leave out what is not above zero.
 

@@ -1,8 +1,8 @@
-//! What every picture has, whatever it shows: a head, its words below, its width.
+//! Lays out what every picture has: a title, a caption, a width.
 //!
-//! Shapes have classes and no colours: `plot.css` has them, for light and for dark, so that a picture
-//! follows its reader's theme within a page and by itself. A picture is drawn for a width rather than
-//! scaled to it, because a phone would scale its words too.
+//! Shapes have classes, not colors: `plot.css` colors them for light and dark themes, so that a picture follows its
+//! reader's theme on a page and on its own. Pictures are drawn for a width instead of scaled to it, since scaling
+//! would shrink the text on a phone.
 
 use maud::Markup;
 use maud::html;

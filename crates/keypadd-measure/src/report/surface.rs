@@ -1,5 +1,5 @@
-//! A surface as a map of shades, its figures within: darker is more (in the dark, lighter). A map and not
-//! a slope in perspective: nothing hides behind anything, and figures can be read off.
+//! Draws a surface as a heat map with its figures: darker is more (lighter in dark themes). Unlike a perspective
+//! plot, it hides nothing, and its figures can be read.
 
 use maud::Markup;
 use maud::html;

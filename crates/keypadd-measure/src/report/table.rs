@@ -1,5 +1,5 @@
-//! A table as markup: figures under one another by their point, intervals beside them, in a box of
-//! its own that scrolls sideways where the page is narrower.
+//! Renders a table: figures aligned at the decimal point, intervals beside them, in a box that scrolls sideways on
+//! narrow pages.
 
 use maud::Markup;
 use maud::html;

@@ -1,9 +1,9 @@
 use std::collections::HashSet;
 
 use super::*;
-use crate::made_up;
 use crate::results::{At, Axis, Cell, Curve, Estimate, Mark, Outcome, Prediction, Run};
 use crate::results::{Plot, Style, Table, Verdict};
+use crate::synthetic;
 
 fn content<'a>(files: &'a [File], path: &str) -> &'a str {
     let file = files.iter().find(|file| file.path == path);
@@ -16,7 +16,7 @@ fn page(results: &Results) -> String {
 
 /// A figure, a label, a unit: all text that a run may put into its results is this.
 fn hostile(text: &str) -> Results {
-    let mut results = made_up::results();
+    let mut results = synthetic::results();
     results.run.title = text.to_owned();
     results.run.command_line = text.to_owned();
     results.run.end_early(text);
@@ -125,7 +125,7 @@ fn comma_separated_values_come_back_and_no_spreadsheet_sees_a_formula() {
 fn nothing_is_fetched_from_anywhere() {
     // Where a picture's elements come from is a name, and nothing that is fetched.
     const NAMESPACE: &str = "xmlns=\"http://www.w3.org/2000/svg\"";
-    for file in files(&made_up::results()) {
+    for file in files(&synthetic::results()) {
         let text = file.contents.replace(NAMESPACE, "");
         for fetched in ["http:", "https:", "//", "url(", "@import", "src=", "<script", "<link"] {
             // The bare double slash is legitimate nowhere in a report.
@@ -133,7 +133,7 @@ fn nothing_is_fetched_from_anywhere() {
         }
         let targets = text.split("href=\"").skip(1).filter_map(|rest| rest.split('"').next());
         let known: HashSet<_> =
-            files(&made_up::results()).into_iter().map(|file| file.path).collect();
+            files(&synthetic::results()).into_iter().map(|file| file.path).collect();
         for target in targets {
             let below = file.path.starts_with("pages/");
             let target = if below { target.strip_prefix("../").unwrap() } else { target };
@@ -146,7 +146,7 @@ fn nothing_is_fetched_from_anywhere() {
 
 #[test]
 fn an_incomplete_run_says_so_on_its_page_and_its_pictures() {
-    let mut results = made_up::results();
+    let mut results = synthetic::results();
     assert!(!page(&results).contains("INCOMPLETE"));
     results.run.end_early("the peer was lost: timed out");
     let files = files(&results);
@@ -161,7 +161,7 @@ fn an_incomplete_run_says_so_on_its_page_and_its_pictures() {
 
 #[test]
 fn every_table_plot_prediction_and_verdict_has_its_values() {
-    let results = made_up::results();
+    let results = synthetic::results();
     let files = files(&results);
     for section in &results.sections {
         for table in &section.tables {
@@ -183,7 +183,7 @@ fn every_table_plot_prediction_and_verdict_has_its_values() {
 
 #[test]
 fn what_is_emulated_is_named_on_every_table_and_picture() {
-    let mut results = made_up::results();
+    let mut results = synthetic::results();
     results.run.emulated = vec!["the whole run".to_owned()];
     let files = files(&results);
     for file in files.iter().filter(|file| file.path != "csv/verdicts.csv") {
@@ -199,7 +199,7 @@ fn what_is_emulated_is_named_on_every_table_and_picture() {
 
 #[test]
 fn what_is_not_finite_reaches_neither_data_nor_pictures() {
-    let mut results = made_up::results();
+    let mut results = synthetic::results();
     let none = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY];
     for section in &mut results.sections {
         for plot in &mut section.plots {
@@ -248,7 +248,7 @@ fn what_is_not_finite_reaches_neither_data_nor_pictures() {
 
 #[test]
 fn a_report_of_what_was_read_back_is_the_same() {
-    let results = made_up::results();
+    let results = synthetic::results();
     let read = Results::from_json(&results.to_json()).unwrap();
     for (read, written) in files(&read).iter().zip(files(&results)) {
         assert!(*read == written, "{} differs", written.path);
@@ -276,7 +276,7 @@ fn nothing_measured_is_still_a_page() {
 
 #[test]
 fn no_two_files_have_one_name_and_no_name_leaves_its_folder() {
-    let mut results = made_up::results();
+    let mut results = synthetic::results();
     for id in ["../../etc/x", "", "A B", "a-b", "verdicts", "predictions"] {
         let mut section = Section::new(id, "t", "q");
         for _ in 0..2 {
@@ -295,7 +295,7 @@ fn no_two_files_have_one_name_and_no_name_leaves_its_folder() {
 
 #[test]
 fn a_label_has_one_colour_in_all_pictures_of_a_section() {
-    let mut results = made_up::results();
+    let mut results = synthetic::results();
     let section = &mut results.sections[0];
     let mut second = section.plots[0].clone();
     second.id = "second".to_owned();
@@ -316,13 +316,13 @@ fn a_label_has_one_colour_in_all_pictures_of_a_section() {
     }
 }
 
-/// For eyes: `KEYPADD_MADE_UP_REPORT=DIR cargo test -p keypadd-measure --lib made_up -- --ignored`, of
+/// For eyes: `KEYPADD_MADE_UP_REPORT=DIR cargo test -p keypadd-measure --lib synthetic -- --ignored`, of
 /// the results in `KEYPADD_RESULTS` if that names a file.
 #[test]
 #[ignore = "writes a report for a person to look at"]
 fn a_made_up_report_is_written_to_be_looked_at() {
     let directory = std::env::var_os("KEYPADD_MADE_UP_REPORT").expect("names a directory");
-    let results = std::env::var_os("KEYPADD_RESULTS").map_or_else(made_up::results, |file| {
+    let results = std::env::var_os("KEYPADD_RESULTS").map_or_else(synthetic::results, |file| {
         Results::from_json(&std::fs::read_to_string(file).unwrap()).unwrap()
     });
     crate::output::Output::create(directory.as_ref()).unwrap().save(&results).unwrap();

@@ -1,4 +1,4 @@
-//! How results are put together, and what little is computed in that.
+//! Constructs results, and computes the little that follows from their parts.
 
 use std::fmt;
 

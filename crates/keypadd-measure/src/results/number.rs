@@ -1,6 +1,6 @@
-//! Figures in JSON: what is not finite is `null`, and `null` is NaN.
+//! Writes non-finite figures to JSON as `null`, and reads `null` as NaN.
 //!
-//! JSON has no NaN; serde_json writes `null` for one but then does not read it as a figure.
+//! JSON has no NaN; serde_json writes `null` for one but does not read it back as a number.
 
 use serde::Deserialize;
 use serde::Deserializer;

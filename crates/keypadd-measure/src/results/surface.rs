@@ -1,4 +1,4 @@
-//! Figures over two factors: a surface, shown as a map of shades with its figures in it.
+//! Defines figures over two factors: a surface, drawn as a heat map.
 
 use serde::{Deserialize, Serialize};
 

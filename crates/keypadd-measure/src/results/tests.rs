@@ -1,7 +1,7 @@
 use super::*;
 
 /// Made up, to be written and read; nothing was measured.
-fn made_up() -> Results {
+fn synthetic() -> Results {
     let estimate =
         Estimate { value: 1.25, interval: Some([1.0, 1.5]), samples: vec![1.0, 1.25, 1.5] };
     let mut run = Run::begin("a test", "none", 7);
@@ -34,13 +34,13 @@ fn made_up() -> Results {
 
 #[test]
 fn results_come_back_from_json_as_they_were() {
-    let results = made_up();
+    let results = synthetic();
     assert_eq!(Results::from_json(&results.to_json()).unwrap(), results);
 }
 
 #[test]
 fn an_error_is_in_percent_of_what_was_measured() {
-    let results = made_up();
+    let results = synthetic();
     assert_eq!(results.sections[0].predictions[0].error_percent, Some(100.0));
 }
 
@@ -56,7 +56,7 @@ fn a_curve_has_a_band_only_if_every_point_has_an_interval() {
 
 #[test]
 fn what_is_not_finite_is_null_in_json_and_nan_when_read() {
-    let mut results = made_up();
+    let mut results = synthetic();
     let section = &mut results.sections[0];
     section.tables[0].rows[0].cells[0] = Cell::Figure(Estimate {
         value: f64::NAN,

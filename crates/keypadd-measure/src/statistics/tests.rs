@@ -1,4 +1,4 @@
-//! Intervals are judged by what they promise: over many experiments with a known answer, 95 % hold it.
+//! Tests that intervals keep their promise: over many experiments with a known answer, 95 % contain it.
 
 use std::f64::consts::{LN_2, PI};
 use std::ops::RangeInclusive;

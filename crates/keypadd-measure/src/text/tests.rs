@@ -1,17 +1,17 @@
 use super::*;
-use crate::made_up;
 use crate::results::{Estimate, Run};
+use crate::synthetic;
 
 #[test]
 fn a_run_is_printed_within_80_columns() {
-    let text = write(&made_up::results(), 80);
+    let text = write(&synthetic::results(), 80);
     let long: Vec<_> = text.lines().filter(|line| letters(line) > 80).collect();
     assert!(long.is_empty(), "{long:#?}");
 }
 
 #[test]
 fn every_verdict_and_every_figure_is_printed() {
-    let results = made_up::results();
+    let results = synthetic::results();
     let text = write(&results, 80);
     for section in &results.sections {
         assert!(text.contains(&section.title));
@@ -29,7 +29,7 @@ fn every_verdict_and_every_figure_is_printed() {
 
 #[test]
 fn what_is_emulated_stands_below_every_table() {
-    let results = made_up::results();
+    let results = synthetic::results();
     let section = results.sections.iter().find(|it| it.id == "exhaustion").unwrap();
     let text = write_section(section, &results.run, 80);
     let tables = section.tables.len() + 1; // of predictions

@@ -1,5 +1,5 @@
-//! Bulk data: a burst from a full pool, then a stream, or several, without a pause; how fast it
-//! arrives, and what becomes of the pool.
+//! Measures bulk data: a burst from a full pool, then one or more streams without a pause; how fast data arrives, and
+//! what becomes of the pool.
 
 use std::future::Future;
 use std::time::{Duration, Instant};
@@ -45,7 +45,7 @@ pub struct BulkMeasured {
     pub mbit: f64,
     /// When how many bytes more had arrived, seconds from the start, in order.
     pub arrivals: Vec<(f64, u64)>,
-    /// When how many packets' whole pads were at hand, seconds from the start; none without a pool.
+    /// How many packets had whole pads ready, by seconds from the start; empty without a pool.
     pub levels: Vec<[f64; 2]>,
 }
 
@@ -107,7 +107,7 @@ impl Workload for Bulk {
             "level",
             "The pool over time",
             time(),
-            Axis::linear("packets whose pads are at hand", "packets"),
+            Axis::linear("packets with pads ready", "packets"),
         );
         level.caption =
             "The first round, at the end that has least. At 0 every packet waits for the cipher."

@@ -1,5 +1,5 @@
-//! Requests for files of several sizes by several clients, as they come (a Poisson process): how long
-//! until a file is there, and how much goes through.
+//! Measures requests by several clients for files of several sizes, arriving as a Poisson process: the time to a
+//! complete file, and throughput.
 
 use std::time::{Duration, Instant};
 

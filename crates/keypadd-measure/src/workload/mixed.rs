@@ -1,4 +1,4 @@
-//! Keystrokes while bulk data runs on the same tunnel: what does one do to the other?
+//! Measures keystrokes while bulk data runs on the same tunnel, to show what each does to the other.
 
 use std::time::Instant;
 

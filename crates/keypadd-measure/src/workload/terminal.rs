@@ -1,4 +1,4 @@
-//! Keystrokes and their echoes, timed from the moment a key was due until its whole echo is there.
+//! Measures keystrokes: from the moment a key is due until its whole echo has arrived.
 
 use std::time::{Duration, Instant};
 

@@ -134,6 +134,7 @@ impl Driver {
             context.buffer.clear();
             let transmit = self.connection.poll_transmit(context.now, datagrams, context.buffer);
             let Some(transmit) = transmit else { return true };
+            *context.carried_bytes += transmit.size;
             context.udp.send(transmit, context.buffer);
             *sends -= 1;
         }

@@ -37,7 +37,7 @@ impl<U: Datagrams> EventLoop<U> {
         let driver = Driver::new(connection, limits, Arc::clone(&shared), rules, waiting);
         let slot =
             Slot { driver, key, lane, counted: false, dirty: false, deadline: None, routed: true };
-        self.slots.insert(key, slot);
+        self.slots.insert(key, Box::new(slot));
         self.routes.insert(handle.0, key);
         self.counters.opened();
         self.mark(key);
@@ -81,10 +81,11 @@ impl<U: Datagrams> EventLoop<U> {
     }
 
     pub(super) fn drive_one(&mut self, key: Key, now: Instant) {
-        let Self { registry, sockets, next_token, slots, udp, send_buffer, .. } = self;
+        let Self { registry, sockets, next_token, slots, udp, send_buffer, carried_bytes, .. } =
+            self;
         let Some(slot) = slots.get_mut(&key) else { return };
         let mut registrar = Registrar { key, registry, sockets, next_token };
-        let mut context = SendContext { udp, buffer: send_buffer, now };
+        let mut context = SendContext { udp, buffer: send_buffer, carried_bytes, now };
         let mut outcome = slot.driver.drive(&mut context, &mut registrar);
         // Answers of the endpoint may be more to send.
         let mut answered = false;

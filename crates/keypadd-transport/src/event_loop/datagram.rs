@@ -17,6 +17,7 @@ impl<U: Datagrams> EventLoop<U> {
     pub(super) fn receive(&mut self, now: Instant) -> bool {
         for batch in 0..BATCHES_PER_ROUND {
             let Some(mut received) = self.udp.receive() else { return batch > 0 };
+            self.carried_bytes += received.bytes.len();
             while let Some(datagram) = received.next() {
                 let Received { meta, .. } = &received;
                 match loop_of(&datagram) {

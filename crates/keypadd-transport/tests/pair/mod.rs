@@ -10,9 +10,8 @@ use keypadd_provider::{
     client_config, server_config,
 };
 use keypadd_transport::{
-    Accepted, ClientConfig, Connection, Delivery, Egress, Endpoint, EndpointConfig,
-    EndpointSettings, Lane, ServerConfig, SpinShare, Stream, Streams, TransportConfig, VarInt,
-    Windows, congestion::CubicConfig, crypto,
+    Accepted, ClientConfig, Connection, Delivery, Endpoint, EndpointSettings, Lane, ServerConfig,
+    SpinShare, Stream, TransportConfig, Windows, crypto,
 };
 use tokio::runtime::Runtime;
 
@@ -20,8 +19,6 @@ use tokio::runtime::Runtime;
 const WINDOWS: Windows =
     Windows { stream: 2 << 20, connection: 64 << 20, connection_max: 64 << 20 };
 const SEND_WINDOW_BYTES: u32 = 16 << 20;
-
-const NO_ERROR: VarInt = VarInt::from_u32(0);
 
 #[derive(Debug)]
 struct Anybody;
@@ -32,39 +29,21 @@ impl AllowList for Anybody {
     }
 }
 
-#[derive(Debug)]
-struct Unrestricted;
-
-impl Egress for Unrestricted {
-    fn may_send(&self) -> bool {
-        true
-    }
-}
-
 fn endpoint(server: Option<ServerConfig>, spin: SpinShare) -> Endpoint {
     let transport = |_| {
         let mut transport = TransportConfig::default();
         transport.send_window(2 * u64::from(SEND_WINDOW_BYTES));
         transport
     };
+    let sockets = vec![UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap()];
     let endpoint = Endpoint::start(EndpointSettings {
-        sockets: vec![UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap()],
-        config: EndpointConfig::default(),
-        server,
         transport: Arc::new(transport),
-        streams: Streams { bidirectional: 256, unidirectional: 256 },
         sparse_windows: WINDOWS,
         bulk_windows: WINDOWS,
-        growth: 0,
-        congestion: Arc::new(CubicConfig::default()),
         flight_max: SEND_WINDOW_BYTES.into(),
         connections_max: 4,
-        egress: Arc::new(Unrestricted),
-        inspect: Arc::new(|_| None),
-        cut_code: NO_ERROR,
-        drop_code: NO_ERROR,
-        goodbye_code: None,
         spin,
+        ..EndpointSettings::plain(sockets, server)
     });
     endpoint.unwrap()
 }

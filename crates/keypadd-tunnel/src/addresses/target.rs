@@ -77,6 +77,11 @@ impl Host {
     pub fn is_localhost(&self) -> bool {
         matches!(self, Self::Name(name) if same_name(name, "localhost"))
     }
+
+    /// Whether this is a name that the system resolves.
+    pub(crate) fn is_dns_name(&self) -> bool {
+        matches!(self, Self::Name(_)) && !self.is_localhost()
+    }
 }
 
 /// Whether two names are the same in DNS: ignores case and one final dot.

@@ -37,7 +37,8 @@ impl Client {
     /// Resolves the server, tries its addresses in order, and returns when its hello is received.
     ///
     /// # Errors
-    /// [`ClientError::Auth`] if the ends do not accept each other, else
+    /// [`ClientError::Auth`] if the ends do not accept each other,
+    /// [`ClientError::TooManySessions`] if the server has too many of this key, else
     /// [`ClientError::Unreachable`] within the connect timeout.
     pub async fn connect(&self) -> Result<ClientSession, ClientError> {
         let deadline = Instant::now() + self.connect_timeout;
@@ -61,6 +62,12 @@ impl Client {
                 Ok(Ok(session)) => return Ok(session),
                 Ok(Err(ConnectFailure::Auth(cause))) => {
                     return Err(ClientError::Auth { server: self.server.clone(), cause });
+                }
+                Ok(Err(ConnectFailure::TooMany(cause))) => {
+                    return Err(ClientError::TooManySessions {
+                        server: self.server.clone(),
+                        cause,
+                    });
                 }
                 Ok(Err(ConnectFailure::Unreachable(cause))) => of(address, cause),
                 Err(_) => {
@@ -139,6 +146,7 @@ impl Client {
             proof,
             connection,
             outgoing: sender,
+            limits: Arc::clone(&self.limits),
             forwards: &self.forward_names(),
         });
         let session = Arc::clone(&registration.session);

@@ -50,7 +50,9 @@ async fn receive(
     loop {
         tokio::select! {
             Some(frame) = frames.recv() => match frame {
-                Frame::Listening { id, outcome } => session.remote_forwards.answered(id, outcome),
+                Frame::Listening { id, outcome } => {
+                    session.remote_forwards.answered(id, outcome, || session.may_log());
+                }
                 Frame::BulkOffer { token } => drop(session.token.set(token)),
                 Frame::BulkWanted => bulk_wanted.notify_one(),
                 _ => {}

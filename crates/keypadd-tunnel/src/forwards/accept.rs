@@ -22,7 +22,11 @@ use crate::{
         splice::splice,
         tasks::ConnectionTasks,
     },
-    log_rate_limit::LogRateLimit,
+    limits::{
+        Limits,
+        descriptors::{Holder, OF_CONNECTION},
+        log_rate_limit::LogRateLimit,
+    },
     net::forwarded_socket::ForwardedSocket,
     sessions::{server_link::ServerLink, session::ConnectionCount},
     wire::{StreamCode, StreamHeader},
@@ -41,6 +45,8 @@ pub(crate) struct Acceptor {
     /// As many as the server allows. A slot is taken after accept, so an idle listener holds none;
     /// one connection of each forward waits for a slot, the others in the listener's queue.
     slots: Arc<Semaphore>,
+    limits: Arc<Limits>,
+    holder: Holder,
     tasks: ConnectionTasks,
 }
 
@@ -53,20 +59,31 @@ struct Context {
 }
 
 impl Acceptor {
-    pub(crate) fn new(link: ServerLink, forwards_max: usize, tasks: ConnectionTasks) -> Self {
+    pub(crate) fn new(
+        link: ServerLink,
+        forwards_max: usize,
+        limits: Arc<Limits>,
+        tasks: ConnectionTasks,
+    ) -> Self {
         let slots = Arc::new(Semaphore::new(forwards_max.min(Semaphore::MAX_PERMITS)));
-        Self { context: Context { link, log_limit: Arc::default() }, slots, tasks }
+        let context = Context { link, log_limit: Arc::default() };
+        Self { context, slots, limits, holder: Holder::client(), tasks }
     }
 
     /// Accepts connections until it is dropped. Their tasks go on after that.
     pub(crate) async fn run(self, listeners: ListenerGroup, forward: Arc<Forward>) {
-        let Self { context, slots, tasks } = self;
+        let Self { context, slots, limits, holder, tasks } = self;
         let name = forward.to_string();
         loop {
             match listeners.accept().await {
                 Ok((socket, from)) => {
+                    let room = async {
+                        let slot = Arc::clone(&slots).acquire_owned().await;
+                        let budget = &limits.descriptors;
+                        (slot, budget.acquire_when_free(holder, &name, OF_CONNECTION).await)
+                    };
                     let slot = tokio::select! {
-                        slot = Arc::clone(&slots).acquire_owned() => slot,
+                        room = room => room,
                         error = socket.failed() => {
                             debug!(forward = %name, ?from, %error, "closed waiting for a slot");
                             continue;
@@ -92,6 +109,11 @@ impl Acceptor {
 
 impl Context {
     fn may_log(&self, forward: &str, code: Option<StreamCode>) -> bool {
+        // The server chooses unknown codes: they count as one.
+        let code = code.map(|code| match code {
+            StreamCode::Unknown(_) => StreamCode::Unknown(0),
+            code => code,
+        });
         self.log_limit.allow((forward.into(), code), Instant::now().into_std())
     }
 }

@@ -4,7 +4,11 @@
 //! forward of its client, by number (invariant I10). A session for measurements reaches the bench
 //! service only. A malformed header resets its own stream only.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
 
 use keypadd_transport::Stream;
 use tokio::time::timeout;
@@ -16,6 +20,7 @@ use crate::{
         dial::{dial, dial_address, dial_own},
         splice::splice,
     },
+    limits::descriptors::OF_CONNECTION,
     net::{forwarded_socket::ForwardedSocket, lookup::Lookups},
     permits::peers::AllowedPeer,
     sessions::session::LiveSession,
@@ -25,6 +30,14 @@ use crate::{
 /// Timeout for the header of a new stream.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// A destination that no permit admits.
+#[derive(Debug)]
+pub(crate) struct Unpermitted {
+    pub(crate) destination: Destination,
+    /// Its address, if that leads inward.
+    pub(crate) inward: Option<IpAddr>,
+}
+
 /// Serves a stream of a client. Returns the destination if no permit admits it. `bench` is the
 /// address of this end's bench service.
 pub(crate) async fn answer_client(
@@ -33,7 +46,7 @@ pub(crate) async fn answer_client(
     lookups: Lookups,
     bench: Option<SocketAddr>,
     mut stream: Stream,
-) -> Option<Destination> {
+) -> Option<Unpermitted> {
     let destination = match read_header(&mut stream).await {
         Some(StreamHeader::Destination(_)) if session.measures_only() => {
             stream.reset(StreamCode::NotPermitted.into());
@@ -49,17 +62,32 @@ pub(crate) async fn answer_client(
             return None;
         }
     };
+    let Some(_descriptors) = session.descriptors(OF_CONNECTION) else {
+        stream.reset(StreamCode::OpenFiles.into());
+        return None;
+    };
     let name = destination.to_string();
     let _count = session.count_connection(&name);
-    let code =
-        connect(&session, &name, stream, dial(&destination, &peer.permits, &lookups)).await.err();
-    (code == Some(StreamCode::NotPermitted)).then_some(destination)
+    let mut inward = None;
+    let dialing = async {
+        let dialed = dial(&destination, &peer.permits, &lookups).await;
+        dialed.map_err(|error| {
+            inward = error.inward;
+            error.code
+        })
+    };
+    let code = connect(&session, &name, stream, dialing).await.err();
+    (code == Some(StreamCode::NotPermitted)).then_some(Unpermitted { destination, inward })
 }
 
 /// Connects a stream to the bench service.
 async fn answer_bench(session: &Arc<LiveSession>, bench: Option<SocketAddr>, stream: Stream) {
     let Some(address) = bench else {
         stream.reset(StreamCode::NotPermitted.into());
+        return;
+    };
+    let Some(_descriptors) = session.descriptors(OF_CONNECTION) else {
+        stream.reset(StreamCode::OpenFiles.into());
         return;
     };
     let _count = session.count_connection("bench");
@@ -82,10 +110,16 @@ pub(crate) async fn answer_server(session: Arc<LiveSession>, lookups: Lookups, m
         stream.reset(StreamCode::Refused.into());
         return;
     };
+    let Some(_descriptors) = session.descriptors(OF_CONNECTION) else {
+        stream.reset(StreamCode::OpenFiles.into());
+        return;
+    };
     let name = Forward::Remote(RemoteForward::clone(&forward)).to_string();
     let _count = session.count_connection(&name);
     let dialing = dial_own(&forward.destination, &lookups);
-    if let Err(code) = connect(&session, &name, stream, dialing).await {
+    if let Err(code) = connect(&session, &name, stream, dialing).await
+        && session.may_log()
+    {
         info!(forward = name, %code, "could not connect to {}", forward.destination);
     }
 }

@@ -1,7 +1,7 @@
 //! Connects to a destination: resolves it, checks the permits, and dials.
 //!
 //! Dials only addresses that passed the check; nothing is resolved again in between (invariant
-//! I10).
+//! I10). Addresses of this host and its link need a permit that names them.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -24,6 +24,7 @@ use crate::{
     },
     net::{
         forwarded_socket::ForwardedSocket,
+        inward::Inward,
         lookup::{Lookups, resolve},
     },
     permits::open::Permits,
@@ -36,18 +37,32 @@ const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Part of it for resolving the permitted names.
 const NAMES_TIMEOUT: Duration = Duration::from_secs(3);
 
+/// Why a destination was not connected to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DialError {
+    pub(crate) code: StreamCode,
+    /// An address of the requested name that no permit admits because it leads inward.
+    pub(crate) inward: Option<IpAddr>,
+}
+
+impl From<StreamCode> for DialError {
+    fn from(code: StreamCode) -> Self {
+        Self { code, inward: None }
+    }
+}
+
 /// Connects to a destination if the permits admit it.
 pub(crate) async fn dial(
     destination: &Destination,
     permits: &Permits,
     lookups: &Lookups,
-) -> Result<ForwardedSocket, StreamCode> {
+) -> Result<ForwardedSocket, DialError> {
     match destination {
         Destination::Tcp(target) => {
             dial_target(target, permits, lookups).await.map(ForwardedSocket::from)
         }
-        Destination::Unix(path) if permits.admits_socket(path) => connect_unix(path).await,
-        Destination::Unix(_) => Err(StreamCode::NotPermitted),
+        Destination::Unix(path) if permits.admits_socket(path) => Ok(connect_unix(path).await?),
+        Destination::Unix(_) => Err(StreamCode::NotPermitted.into()),
     }
 }
 
@@ -85,38 +100,59 @@ async fn dial_target(
     target: &Target,
     permits: &Permits,
     lookups: &Lookups,
-) -> Result<TcpStream, StreamCode> {
+) -> Result<TcpStream, DialError> {
     // Without a lookup, if no permit covers the port.
     if !permits.may_admit_port(target.port) {
-        return Err(StreamCode::NotPermitted);
+        return Err(StreamCode::NotPermitted.into());
     }
     let deadline = Instant::now() + DIAL_TIMEOUT;
     let found = timeout_at(deadline, resolve(&target.host, target.port, lookups)).await;
     let found = found.map_err(|_| StreamCode::TimedOut)?.map_err(|_| StreamCode::NameNotFound)?;
 
-    let admitted = |address: &SocketAddr| permits.admits(target, address.ip(), |_| &[]);
-    let (permitted, unknown): (Vec<_>, Vec<_>) = found.into_iter().partition(admitted);
+    let (permitted, unknown, inward) = sort(found, target, permits);
     let names: HashSet<&str> = if unknown.is_empty() {
         HashSet::new()
     } else {
         permits.names_to_resolve(target).collect()
     };
     if names.is_empty() && !permitted.is_empty() {
-        return connect_any(&permitted, deadline).await;
+        return Ok(connect_any(&permitted, deadline).await?);
     }
-    let mut failure = StreamCode::NotPermitted;
+    let mut failure = DialError { code: StreamCode::NotPermitted, inward };
     if !permitted.is_empty() {
         match connect_any(&permitted, Instant::now() + share_of(deadline, 2)).await {
             Ok(stream) => return Ok(stream),
-            Err(code) => failure = code,
+            Err(code) => failure = code.into(),
         }
     }
     let names = addresses_of(names, lookups, deadline.min(Instant::now() + NAMES_TIMEOUT)).await;
-    let admitted = |address: &SocketAddr| {
-        permits.admits(target, address.ip(), |name| names.get(name).map_or(&[], Vec::as_slice))
-    };
+    let of = |name: &str| names.get(name).map_or(&[][..], Vec::as_slice);
+    // None of these leads inward.
+    let admitted = |address: &SocketAddr| permits.admits(target, address.ip(), of, |_| false);
     let permitted: Vec<_> = unknown.into_iter().filter(admitted).collect();
-    if permitted.is_empty() { Err(failure) } else { connect_any(&permitted, deadline).await }
+    if permitted.is_empty() { Err(failure) } else { Ok(connect_any(&permitted, deadline).await?) }
+}
+
+/// Sorts the addresses of a target without a lookup: those permitted, those that a permitted name
+/// may still admit, and one, if any, that no name admits because it leads inward.
+fn sort(
+    found: Vec<SocketAddr>,
+    target: &Target,
+    permits: &Permits,
+) -> (Vec<SocketAddr>, Vec<SocketAddr>, Option<IpAddr>) {
+    let inward = Inward::default();
+    let is_inward = |address| inward.contains(address);
+    let (mut permitted, mut unknown, mut refused) = (Vec::new(), Vec::new(), None);
+    for address in found {
+        if permits.admits(target, address.ip(), |_| &[], is_inward) {
+            permitted.push(address);
+        } else if is_inward(address.ip()) {
+            refused = Some(address.ip());
+        } else {
+            unknown.push(address);
+        }
+    }
+    (permitted, unknown, refused)
 }
 
 /// Resolves the permitted names concurrently. A name without an answer in time permits nothing.
@@ -184,9 +220,12 @@ fn code_of(error: &io::Error) -> StreamCode {
 
 #[cfg(test)]
 mod tests {
+    use std::net::ToSocketAddrs;
+
     use tokio::net::TcpListener;
 
     use super::*;
+    use crate::net::lookup::Resolver;
 
     async fn listener() -> (TcpListener, u16) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -196,8 +235,8 @@ mod tests {
 
     async fn try_dial(asked: String, permits: &[&str]) -> Result<SocketAddr, StreamCode> {
         let permits = permits.iter().map(|permit| permit.parse().unwrap()).collect();
-        let stream = dial_target(&asked.parse().unwrap(), &permits, &Lookups::default()).await?;
-        Ok(stream.peer_addr().unwrap())
+        let dialed = dial_target(&asked.parse().unwrap(), &permits, &Lookups::default()).await;
+        dialed.map(|stream| stream.peer_addr().unwrap()).map_err(|error| error.code)
     }
 
     #[tokio::test]
@@ -241,9 +280,42 @@ mod tests {
     async fn a_closed_port_is_refused_and_a_bad_name_not_found() {
         let (listener, port) = listener().await;
         drop(listener);
-        let refused = try_dial(format!("127.0.0.1:{port}"), &["*:*"]).await;
+        let refused = try_dial(format!("127.0.0.1:{port}"), &["localhost:*"]).await;
         assert_eq!(refused, Err(StreamCode::Refused));
         let unknown = try_dial("no-such-name.invalid:1".into(), &["*:*"]).await;
         assert_eq!(unknown, Err(StreamCode::NameNotFound));
+    }
+
+    #[tokio::test]
+    async fn a_permitted_name_that_resolves_inward_reaches_nothing() {
+        let v4 = TcpListener::bind("0.0.0.0:0").await.unwrap();
+        let port = v4.local_addr().unwrap().port();
+        let _v6 = TcpListener::bind(("::", port)).await;
+        // What a hostile DNS may answer: this host in every form.
+        let resolver: Resolver = |name, port| {
+            let addresses: &[&str] = match name {
+                "v4.example" => &["127.0.0.1", "127.9.9.9", "0.0.0.0", "169.254.169.254"],
+                "v6.example" => &["::1", "::", "::ffff:127.0.0.1", "::127.0.0.1", "fe80::1"],
+                "nat64.example" => &["64:ff9b::7f00:1", "2002:7f00:1::1"],
+                _ => return Ok((name, port).to_socket_addrs()?.collect()),
+            };
+            Ok(addresses.iter().map(|ip| (ip.parse::<IpAddr>().unwrap(), port).into()).collect())
+        };
+        let names = ["v4.example", "v6.example", "nat64.example", "127.1", "0x7f.1", "2130706433"];
+        let literals = ["127.0.0.1", "0.0.0.0", "[::1]", "[::]", "[::ffff:127.0.0.1]", "localhost"];
+        for host in names.into_iter().chain(literals) {
+            let target: Target = format!("{host}:{port}").parse().unwrap();
+            for permit in [format!("{host}:*"), format!("*:{port}"), "*:*".into()] {
+                // A permit that names an address or localhost means it.
+                if literals.contains(&host) && !permit.starts_with('*') {
+                    continue;
+                }
+                let permits = [permit.parse().unwrap()].into_iter().collect();
+                let lookups = Lookups::with_resolver(resolver);
+                let error = dial_target(&target, &permits, &lookups).await.map(drop).unwrap_err();
+                assert_eq!(error.code, StreamCode::NotPermitted, "{host} by {permit}");
+                assert!(error.inward.is_some());
+            }
+        }
     }
 }

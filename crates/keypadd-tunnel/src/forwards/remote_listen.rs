@@ -24,7 +24,10 @@ use crate::{
         reservations::{Place, Reservation, Reservations},
         splice::splice,
     },
-    log_rate_limit::LogRateLimit,
+    limits::{
+        descriptors::{Descriptors, Holder, OF_CONNECTION, OF_LISTENER},
+        log_rate_limit::LogRateLimit,
+    },
     net::{forwarded_socket::ForwardedSocket, lookup::Lookups},
     permits::{listen::ListenPermits, peers::Peers},
     sessions::session::LiveSession,
@@ -61,7 +64,7 @@ pub(crate) struct RemoteConnection {
     name: Arc<str>,
     socket: ForwardedSocket,
     log_limit: Arc<RemoteLogLimit>,
-    _slot: OwnedSemaphorePermit,
+    _room: (OwnedSemaphorePermit, Descriptors),
 }
 
 /// An open listener. Fields drop in order: the sockets are closed before the reservation is
@@ -71,6 +74,7 @@ struct OpenListener {
     /// The permitted addresses; none for a unix socket.
     addresses: Vec<IpAddr>,
     reservation: Reservation,
+    _descriptors: Descriptors,
 }
 
 /// A listener that has closed.
@@ -134,14 +138,18 @@ impl RemoteListeners {
         let served = async {
             let open = self.open(&listen).await?;
             let bound: Vec<_> = open.listeners.bound().iter().map(Bound::to_string).collect();
-            info!(peer, listen = bound.join(", "), "remote forward opened");
+            if self.session.may_log() {
+                info!(peer, listen = bound.join(", "), "remote forward opened");
+            }
             let name: Arc<str> = format!("-R {}", with_port(&listen, open.listeners.port())).into();
             let _pinned = self.session.pin_forward(&name);
             self.answer(id, Ok(open.listeners.port())).await;
             tokio::select! {
                 code = self.accept(id, &name, &listen, &open) => Err::<(), _>(code),
                 () = open.reservation.revoked() => {
-                    info!(peer, %listen, "remote forward taken over by a newer session");
+                    if self.session.may_log() {
+                        info!(peer, %listen, "remote forward taken over by a newer session");
+                    }
                     Err(ListenCode::InUse)
                 }
             }
@@ -151,7 +159,9 @@ impl RemoteListeners {
             () = stop.notified() => Ok(()),
         };
         let Err(code) = outcome else {
-            info!(peer, %listen, "remote forward closed");
+            if self.session.may_log() {
+                info!(peer, %listen, "remote forward closed");
+            }
             return ClosedListener { id, unpermitted: None };
         };
         debug!(peer, %listen, %code, "remote forward failed");
@@ -167,16 +177,19 @@ impl RemoteListeners {
     async fn open(&self, listen: &Listen) -> Result<OpenListener, ListenCode> {
         let peer = self.peers.find(&self.session.key()).ok_or(ListenCode::NotPermitted)?;
         let permits = &peer.listen_permits;
+        let descriptors = || self.session.descriptors(OF_LISTENER).ok_or(ListenCode::OpenFiles);
         let (bind, port) = match listen {
             Listen::Tcp { bind, port } => (bind, *port),
             Listen::Unix(path) => {
                 if !permits.admits_socket(path) {
                     return Err(ListenCode::NotPermitted);
                 }
+                let _descriptors = descriptors()?;
                 let places = vec![Place::Unix(path.clone())];
                 let reservation = self.reservations.reserve(&self.session, places).await?;
                 let listeners = bind_unix(path).map_err(|error| code_of(&error))?;
-                return Ok(OpenListener { listeners, addresses: Vec::new(), reservation });
+                let addresses = Vec::new();
+                return Ok(OpenListener { listeners, addresses, reservation, _descriptors });
             }
         };
         // Without a lookup, if no permit covers the port.
@@ -189,11 +202,13 @@ impl RemoteListeners {
         if addresses.is_empty() {
             return Err(ListenCode::NotPermitted);
         }
+        let _descriptors = descriptors()?;
         let bind = || bind_tcp(&addresses, port).map_err(|error| code_of(&error));
         if port != 0 {
             let places = addresses.iter().map(|&ip| Place::Tcp((ip, port).into())).collect();
             let reservation = self.reservations.reserve(&self.session, places).await?;
-            return Ok(OpenListener { listeners: bind()?, addresses, reservation });
+            let listeners = bind()?;
+            return Ok(OpenListener { listeners, addresses, reservation, _descriptors });
         }
         // Any free port: it is known once bound, and nobody can have reserved it.
         let listeners = bind()?;
@@ -202,7 +217,7 @@ impl RemoteListeners {
             Bound::Unix(_) => None,
         });
         let reservation = self.reservations.reserve(&self.session, places.collect()).await?;
-        Ok(OpenListener { listeners, addresses, reservation })
+        Ok(OpenListener { listeners, addresses, reservation, _descriptors })
     }
 
     /// Accepts connections until a permit change forbids it; returns the code for the client.
@@ -218,7 +233,7 @@ impl RemoteListeners {
                 Ok((socket, _)) => socket,
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
                 Err(error) => {
-                    if may_log(&self.log_limit, id, None) {
+                    if may_log(&self.log_limit, id, None) && self.session.may_log() {
                         warn!(peer = self.session.peer(), forward = %name, %error, "accept failed");
                     }
                     sleep(ACCEPT_RETRY).await;
@@ -229,16 +244,23 @@ impl RemoteListeners {
             if !peer.is_some_and(|peer| admits(&peer.listen_permits, listen, &open.addresses)) {
                 return ListenCode::NotPermitted;
             }
-            let slot = tokio::select! {
-                slot = Arc::clone(&self.slots).acquire_owned() => slot,
+            let room = async {
+                let slot = Arc::clone(&self.slots).acquire_owned().await.ok()?;
+                let (session, holder) = (&self.session, Holder::Peer(self.session.key()));
+                let budget = &session.limits.descriptors;
+                let held = budget.acquire_when_free(holder, session.peer(), OF_CONNECTION);
+                Some((slot, held.await))
+            };
+            let room = tokio::select! {
+                room = room => room,
                 error = socket.failed() => {
                     debug!(forward = %name, %error, "closed while waiting for a slot");
                     continue;
                 }
             };
-            let Ok(slot) = slot else { continue };
+            let Some(room) = room else { continue };
             let (name, log_limit) = (Arc::clone(name), Arc::clone(&self.log_limit));
-            let connection = RemoteConnection { id, name, socket, log_limit, _slot: slot };
+            let connection = RemoteConnection { id, name, socket, log_limit, _room: room };
             // Fails if the session has just ended: then it is dropped, and so reset.
             let _ = self.accepted.send(connection).await;
         }
@@ -248,7 +270,7 @@ impl RemoteListeners {
 impl RemoteConnection {
     /// Forwards the connection to the client, to its end.
     pub(crate) async fn forward(self, session: Arc<LiveSession>) {
-        let Self { id, name, socket, log_limit, _slot } = self;
+        let Self { id, name, socket, log_limit, _room } = self;
         let (name, peer) = (&*name, session.peer());
         let _count = session.count_connection(name);
         let header = StreamHeader::Remote(id);
@@ -266,7 +288,7 @@ impl RemoteConnection {
                 }
             }
             Err(OpenError::Refused(code)) => {
-                if may_log(&log_limit, id, Some(code)) {
+                if may_log(&log_limit, id, Some(code)) && session.may_log() {
                     warn!(peer, forward = name, %code, "the client could not connect");
                 }
             }

@@ -175,6 +175,7 @@ impl Reply {
             StreamCode::Reset
             | StreamCode::ShuttingDown
             | StreamCode::BadHeader
+            | StreamCode::OpenFiles
             | StreamCode::Unknown(_) => Self::GeneralFailure,
         }
     }

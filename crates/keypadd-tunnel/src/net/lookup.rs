@@ -22,7 +22,7 @@ const CLIENT_LOOKUPS_MAX: usize = 8;
 static ALL_LOOKUPS: Semaphore = Semaphore::const_new(64);
 
 /// Resolves a name and port; blocks.
-type Resolver = fn(&str, u16) -> io::Result<Vec<SocketAddr>>;
+pub(crate) type Resolver = fn(&str, u16) -> io::Result<Vec<SocketAddr>>;
 
 /// Lookups of one client; clones share its limit.
 #[derive(Clone, Debug)]
@@ -109,8 +109,7 @@ pub(crate) async fn resolve(
 /// Whether a name other than `localhost` resolves to loopback only: two hosts have the same name,
 /// or the name is for another network.
 pub(crate) fn names_this_host(host: &Host, addresses: &[SocketAddr]) -> bool {
-    let is_name = matches!(host, Host::Name(_)) && !host.is_localhost();
-    is_name && addresses.iter().all(|address| address.ip().to_canonical().is_loopback())
+    host.is_dns_name() && addresses.iter().all(|address| address.ip().to_canonical().is_loopback())
 }
 
 /// Runs `lookup` on a blocking thread, within the limits. It counts until it returns, even if the

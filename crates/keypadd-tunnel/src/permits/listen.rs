@@ -75,7 +75,7 @@ impl ListenPermit {
             Pattern::Tcp(host, port) => (host.example(), port.example(8080)),
             Pattern::Unix(path) => return Listen::Unix(path.clone()),
         };
-        let bind = if host.is_localhost() { Bind::Loopback } else { Bind::Host(host) };
+        let bind = host.filter(|host| !host.is_localhost()).map_or(Bind::Loopback, Bind::Host);
         Listen::Tcp { bind, port }
     }
 }

@@ -3,8 +3,9 @@
 //! A permit is compared with the address to connect to, not with the text of the request: the
 //! requested name and the permitted names are both resolved, and only permitted addresses are
 //! dialed. So a name that is changed to point elsewhere gains nothing, and `localhost` and
-//! `127.0.0.1` are the same target. A unix socket is permitted by its exact path only. The caller
-//! (`dial`) resolves names.
+//! `127.0.0.1` are the same target. A name or a wildcard never admits an address that leads inward
+//! (`inward`), except the name `localhost`. A unix socket is permitted by its exact path only. The
+//! caller (`dial`) resolves names.
 
 use std::{fmt, net::IpAddr, str::FromStr};
 
@@ -38,14 +39,15 @@ impl FromStr for Permit {
 }
 
 impl Permit {
-    /// A target that it admits, to show in examples; port 22 if any port is permitted.
-    pub fn example(&self) -> Destination {
-        match &self.0 {
+    /// A target that it admits, to show in examples; port 22 if any port is permitted. None if it
+    /// names no host.
+    pub fn example(&self) -> Option<Destination> {
+        Some(match &self.0 {
             Pattern::Tcp(host, port) => {
-                Destination::Tcp(Target { host: host.example(), port: port.example(22) })
+                Destination::Tcp(Target { host: host.example()?, port: port.example(22) })
             }
             Pattern::Unix(path) => Destination::Unix(path.clone()),
-        }
+        })
     }
 }
 
@@ -77,8 +79,8 @@ impl Permits {
     }
 
     /// The permitted names that must be resolved before [`admits`](Self::admits). A permit for the
-    /// requested name itself is not among them: all its addresses are permitted, even if DNS
-    /// returns others each time.
+    /// requested name itself is not among them: all its addresses that do not lead inward are
+    /// permitted, even if DNS returns others each time.
     pub fn names_to_resolve<'a>(&'a self, requested: &'a Target) -> impl Iterator<Item = &'a str> {
         self.of_port(requested.port).filter_map(move |permitted| match permitted {
             HostPattern::One(host) if host.is_localhost() || same_host(host, &requested.host) => {
@@ -91,22 +93,26 @@ impl Permits {
 
     /// Whether a connection to `address`, one of the addresses of the requested host, is permitted.
     /// `addresses_of` returns the addresses of a permitted name, none if it did not resolve.
+    /// `is_inward` tells whether an address leads back to this host or its link; it is asked only
+    /// about addresses that a name or a wildcard matches.
     pub fn admits<'r>(
         &self,
         requested: &Target,
         address: IpAddr,
         addresses_of: impl Fn(&str) -> &'r [IpAddr],
+        is_inward: impl Fn(IpAddr) -> bool,
     ) -> bool {
         let address = address.to_canonical();
         self.of_port(requested.port).any(|permitted| match permitted {
-            HostPattern::Any => true,
+            HostPattern::Any => !is_inward(address),
             HostPattern::Net(net) => net.contains(&address),
             // Before other names, so that DNS cannot decide what localhost is.
             HostPattern::One(host) if host.is_localhost() => LOOPBACK.contains(&address),
             HostPattern::One(Host::Address(permitted)) => *permitted == address,
-            HostPattern::One(host) if same_host(host, &requested.host) => true,
+            HostPattern::One(host) if same_host(host, &requested.host) => !is_inward(address),
             HostPattern::One(Host::Name(name)) => {
-                addresses_of(name).iter().any(|permitted| permitted.to_canonical() == address)
+                let named = |permitted: &IpAddr| permitted.to_canonical() == address;
+                addresses_of(name).iter().any(named) && !is_inward(address)
             }
         })
     }
@@ -132,17 +138,22 @@ mod tests {
         patterns.iter().map(|pattern| pattern.parse().unwrap()).collect()
     }
 
-    /// Decides as a server whose DNS knows `db` and `web`.
+    /// Decides as a server at 10.0.0.1 whose DNS knows `db`, `web` and, as its own name, `here`.
     fn admits(patterns: &[&str], asked: &str, address: &str) -> bool {
         let db = [IpAddr::from([10, 0, 0, 5])];
         let web = ["10.0.0.6".parse().unwrap(), "fd00::6".parse().unwrap()];
-        permits(patterns).admits(&asked.parse().unwrap(), address.parse().unwrap(), |name| {
+        let here = [IpAddr::from([127, 0, 0, 1]), IpAddr::from([10, 0, 0, 1])];
+        let addresses_of = |name: &str| -> &[IpAddr] {
             match name {
                 "db" => &db,
                 "web" => &web,
+                "here" => &here,
                 _ => &[],
             }
-        })
+        };
+        let is_inward = |address: IpAddr| address.is_loopback() || here.contains(&address);
+        let (asked, address) = (asked.parse().unwrap(), address.parse().unwrap());
+        permits(patterns).admits(&asked, address, addresses_of, is_inward)
     }
 
     #[test]
@@ -187,6 +198,19 @@ mod tests {
             ("*:443", "any.example:443", "192.0.2.1", true),
             ("*:443", "any.example:80", "192.0.2.1", false),
             ("*:*", "any.example:80", "2001:db8::1", true),
+            // What leads inward is admitted by address or as localhost, never by name or wildcard.
+            ("*:*", "any.example:80", "127.0.0.1", false),
+            ("*:*", "127.0.0.1:80", "127.0.0.1", false),
+            ("*:*", "localhost:80", "::1", false),
+            ("*:80", "10.0.0.1:80", "10.0.0.1", false),
+            ("db:*", "db:80", "127.0.0.1", false),
+            ("db:*", "db:80", "::ffff:127.0.0.1", false),
+            ("here:*", "here:80", "10.0.0.1", false),
+            ("here:*", "alias:80", "127.0.0.1", false),
+            ("here:*", "10.0.0.1:80", "10.0.0.1", false),
+            ("10.0.0.1:*", "here:80", "10.0.0.1", true),
+            ("127.0.0.0/8:*", "db:80", "127.0.0.1", true),
+            ("localhost:*", "db:80", "127.0.0.1", true),
         ] {
             assert_eq!(admits(&[pattern], asked, address), admitted, "{pattern} {asked} {address}");
         }

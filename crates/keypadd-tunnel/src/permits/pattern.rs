@@ -103,12 +103,12 @@ impl Pattern {
 }
 
 impl HostPattern {
-    /// One of the hosts: localhost for any host, the first address of a network.
-    pub(crate) fn example(&self) -> Host {
+    /// One of the hosts: the first address of a network, none for any host.
+    pub(crate) fn example(&self) -> Option<Host> {
         match self {
-            Self::Any => Host::Name("localhost".into()),
-            Self::Net(net) => Host::Address(net.addr()),
-            Self::One(host) => host.clone(),
+            Self::Any => None,
+            Self::Net(net) => Some(Host::Address(net.addr())),
+            Self::One(host) => Some(host.clone()),
         }
     }
 }

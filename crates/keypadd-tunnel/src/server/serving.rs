@@ -16,11 +16,18 @@ use tokio::{
 use tracing::{debug, info, warn};
 
 use crate::{
-    addresses::forward::{Destination, Listen},
+    addresses::{
+        forward::{Destination, Listen},
+        target::{Host, Target},
+    },
     clock::monitor::{ClockMonitor, Jumps},
     error::HandshakeFailure,
-    forwards::{answer::answer_client, remote_listen::RemoteListeners, reservations::Reservations},
-    log_rate_limit::LogRateLimit,
+    forwards::{
+        answer::{Unpermitted, answer_client},
+        remote_listen::RemoteListeners,
+        reservations::Reservations,
+    },
+    limits::{Limits, log_rate_limit::LogRateLimit},
     net::{
         lookup::ClientLookups,
         source::{Source, plain},
@@ -42,15 +49,15 @@ use crate::{
 /// Timeout from the end of the handshake to the client's hello.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Maximum number of connections of one key, so that no client can use up the server's.
-const KEY_CONNECTIONS_MAX: usize = 16;
-
 /// What the clients of a server share.
 #[derive(Debug)]
 pub(super) struct Serving {
     pub(super) peers: Arc<Peers>,
     pub(super) sessions: Sessions,
-    connections: PerKeyLimit<PublicKey>,
+    of_key: PerKeyLimit<PublicKey>,
+    /// Maximum number of sessions of one key, so that no client can use up the server's.
+    sessions_per_key: usize,
+    pub(super) limits: Arc<Limits>,
     lookups: ClientLookups,
     log_limit: LogRateLimit<LogLine>,
     /// Set at shutdown: sessions accept no more streams, and end when they have none.
@@ -112,12 +119,15 @@ impl Serving {
     pub(super) fn new(
         peers: Arc<Peers>,
         transport: &TransportSettings,
+        sessions_per_key: usize,
         bench: Option<SocketAddr>,
     ) -> Self {
         Self {
             peers,
             sessions: Sessions::default(),
-            connections: PerKeyLimit::default(),
+            of_key: PerKeyLimit::default(),
+            sessions_per_key,
+            limits: Arc::clone(&transport.limits),
             lookups: ClientLookups::default(),
             log_limit: LogRateLimit::default(),
             draining: watch::Sender::new(false),
@@ -183,12 +193,16 @@ impl Serving {
                 return Err(error.into());
             }
         };
-        let Some(slot) = self.connections.acquire(proof.key, KEY_CONNECTIONS_MAX) else {
+        let max = self.sessions_per_key;
+        let Some(slot) = self.of_key.acquire(proof.key, max) else {
+            self.limits.count_refused_session();
             if self.may_log(LogLine::KeyFull(proof.key)) {
-                let (peer, max) = (peer.label(), KEY_CONNECTIONS_MAX);
-                warn!(peer, max, "refused: too many connections of this key");
+                let peer = peer.label();
+                warn!(peer, max, "refused: too many sessions of this key (max-sessions-per-key)");
             }
-            close(&connection, CloseCode::KeyFull, "too many connections of this key");
+            let noun = if max == 1 { "session" } else { "sessions" };
+            let reason = format!("this key already has {max} {noun} (max-sessions-per-key)");
+            close(&connection, CloseCode::KeyFull, &reason);
             return Err(ConnectionError::LocallyClosed.into());
         };
         let (sender, outgoing) = mpsc::channel(FRAMES_MAX);
@@ -199,6 +213,7 @@ impl Serving {
             proof,
             connection,
             outgoing: sender,
+            limits: Arc::clone(&self.limits),
             forwards: &[],
         });
         // The list may have changed since the lookup.
@@ -222,7 +237,9 @@ impl Serving {
         jumps: Jumps,
     ) {
         let session = &Arc::clone(&registration.session);
-        info!(peer = session.peer(), remote = %session.remote(), "session established");
+        if session.may_log() {
+            info!(peer = session.peer(), remote = %session.remote(), "session established");
+        }
         let lookups = self.lookups.of(session.key());
         let mut streams = JoinSet::new();
         let (incoming, frames) = mpsc::channel(FRAMES_MAX);
@@ -274,13 +291,15 @@ impl Serving {
                     });
                 }
                 Some(done) = streams.join_next(), if !streams.is_empty() => {
-                    if let Ok(Some(destination)) = done {
-                        self.log_unpermitted(session, &destination);
+                    if let Ok(Some(unpermitted)) = done {
+                        self.log_unpermitted(session, &unpermitted);
                     }
                 }
             }
         };
-        info!(peer = session.peer(), cause = %lost, "session ended");
+        if session.may_log() {
+            info!(peer = session.peer(), cause = %lost, "session ended");
+        }
         drop(listening);
         // Leaves the list while the streams finish.
         drop(registration);
@@ -297,9 +316,13 @@ impl Serving {
         }
     }
 
-    /// Whether a line may be logged now.
+    /// Whether a line may be logged now; counts it if not.
     pub(super) fn may_log(&self, line: LogLine) -> bool {
-        self.log_limit.allow(line, Instant::now().into_std())
+        let allowed = self.log_limit.allow(line, Instant::now().into_std());
+        if !allowed {
+            self.limits.log.count_suppressed();
+        }
+        allowed
     }
 
     pub(super) fn log_handshake_failure(&self, source: SocketAddr, error: &ConnectionError) {
@@ -325,10 +348,21 @@ impl Serving {
         }
     }
 
-    fn log_unpermitted(&self, session: &LiveSession, target: &Destination) {
+    fn log_unpermitted(&self, session: &LiveSession, unpermitted: &Unpermitted) {
+        let Unpermitted { destination: target, inward } = unpermitted;
         if self.may_log(LogLine::Unpermitted(Source::of(session.remote()))) {
             let peer = session.peer();
-            warn!(peer, %target, "not permitted; to permit it: --permit-open {target}");
+            match (target, inward) {
+                (Destination::Tcp(Target { host, port }), Some(address)) if host.is_dns_name() => {
+                    let permit = Target { host: Host::Address(*address), port: *port };
+                    warn!(
+                        peer, %target,
+                        "not permitted: the name leads to this host or its link, which names and \
+                         wildcards do not admit; to permit it: --permit-open {permit}"
+                    );
+                }
+                _ => warn!(peer, %target, "not permitted; to permit it: --permit-open {target}"),
+            }
         }
     }
 }

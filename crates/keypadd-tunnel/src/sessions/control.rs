@@ -1,18 +1,27 @@
 //! Sends and receives control frames for as long as the connection is open.
 //!
-//! Reads in constant memory whatever the peer sends, and skips frames of unknown types. The format
-//! of frames is in `wire`.
+//! Reads in constant memory whatever the peer sends, at a limited rate, and skips frames of unknown
+//! types. The format of frames is in `wire`.
 
-use std::future::pending;
+use std::{future::pending, time::Duration};
 
 use keypadd_transport::{RecvHalf, SendHalf, Stream, WriteError};
 use thiserror::Error;
 use tokio::{
     io::{AsyncRead, AsyncReadExt},
     sync::mpsc,
+    time::{Instant, sleep},
 };
 
+use crate::limits::{
+    Limits,
+    token_bucket::{Rate, TokenBucket},
+};
 use crate::wire::{FRAME_HEAD_BYTES, Frame, FrameHead, VERSION, WireError};
+
+/// Frames handled: enough at once for a reload that replaces all 64 remote forwards, then 20 a
+/// second. More wait unread, which holds the peer back by flow control.
+const RATE: Rate = Rate { burst: 160, interval: Duration::from_millis(50) };
 
 /// Bytes skipped per read.
 const SKIP_BYTES: usize = 1024;
@@ -65,11 +74,13 @@ impl Control {
     }
 
     /// Sends the frames of `outgoing` and passes received frames to `incoming`, until the stream
-    /// fails; returns why. While `incoming` is full nothing is read, which holds back the peer.
+    /// fails; returns why. While `incoming` is full, or frames come too fast, nothing is read, which
+    /// holds back the peer.
     pub(crate) async fn serve(
         self,
         mut outgoing: mpsc::Receiver<Frame>,
         incoming: mpsc::Sender<Frame>,
+        limits: &Limits,
     ) -> ControlError {
         let Self { send, mut recv } = self;
         let sending = async {
@@ -81,11 +92,17 @@ impl Control {
             pending().await
         };
         let receiving = async {
+            let mut bucket = TokenBucket::new(Instant::now().into_std());
             loop {
                 match read_frame(&mut recv).await {
                     // Dropped when nobody handles frames any more.
                     Ok(frame) => drop(incoming.send(frame).await),
                     Err(error) => return error,
+                }
+                if let Err(wait) = bucket.take(RATE, Instant::now().into_std()) {
+                    limits.count_delayed_frame();
+                    sleep(wait).await;
+                    let _ = bucket.take(RATE, Instant::now().into_std());
                 }
             }
         };

@@ -49,22 +49,75 @@ impl Lost {
     }
 }
 
-/// Shows a connection error on one line. Control characters in the peer's text become `?`.
+/// Shows a connection error on one line. The peer's text is quoted, so that it cannot pass for
+/// ours, and [`printable`].
 pub(crate) struct Shown<'a>(pub(crate) &'a ConnectionError);
 
 impl fmt::Display for Shown<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             ConnectionError::ApplicationClosed(close) if !close.reason.is_empty() => {
-                write!(f, "closed by peer: {}", printable(&String::from_utf8_lossy(&close.reason)))
+                write!(f, "closed by peer: {}", quoted(&String::from_utf8_lossy(&close.reason)))
             }
             ConnectionError::TimedOut => f.write_str("timeout"),
+            ConnectionError::ConnectionClosed(close) if !close.reason.is_empty() => {
+                let reason = quoted(&String::from_utf8_lossy(&close.reason));
+                write!(f, "closed by peer: {}: {reason}", close.error_code)
+            }
             error => f.write_str(&printable(&error.to_string())),
         }
     }
 }
 
-/// Replaces control characters by `?`, so that a peer's text is safe to print on a terminal.
+/// Longest text of a peer that is shown, in characters.
+const SHOWN_CHARS: usize = 200;
+
+/// A peer's text in quotation marks.
+fn quoted(text: &str) -> String {
+    format!("\"{}\"", printable(text).replace('"', "'"))
+}
+
+/// Makes a peer's text safe to print on a terminal and in a log line: control characters, line
+/// separators and those that change the direction of text become `?`, and a long text is cut.
 pub fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+    let mut shown: String = text
+        .chars()
+        .take(SHOWN_CHARS)
+        .map(|c| if c.is_control() || is_format(c) { '?' } else { c })
+        .collect();
+    if text.chars().nth(SHOWN_CHARS).is_some() {
+        shown.push_str("...");
+    }
+    shown
+}
+
+/// Invisible characters that reorder, join or separate what is shown (UAX #9, UTS #36).
+fn is_format(c: char) -> bool {
+    matches!(c,
+        '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+        | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use keypadd_transport::{ApplicationClose, VarInt};
+
+    use super::*;
+
+    #[test]
+    fn a_peers_reason_is_quoted_and_cannot_move_the_cursor_or_turn_text_around() {
+        let reason = "x\" peer=root\n\u{1b}[2J\u{202e}drow\u{2066}\u{200b}\u{2028}";
+        let close = ApplicationClose {
+            error_code: VarInt::from_u32(1),
+            reason: Bytes::from_static(reason.as_bytes()),
+        };
+        let shown = Shown(&ConnectionError::ApplicationClosed(close)).to_string();
+        assert_eq!(shown, "closed by peer: \"x' peer=root??[2J?drow???\"");
+    }
+
+    #[test]
+    fn a_long_text_of_a_peer_is_cut() {
+        assert_eq!(printable(&"x".repeat(5_000)).len(), SHOWN_CHARS + 3);
+    }
 }

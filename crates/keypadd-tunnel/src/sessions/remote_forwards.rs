@@ -139,8 +139,8 @@ impl RemoteForwards {
         }
     }
 
-    /// Records an answer of the server.
-    pub(crate) fn answered(&self, id: u16, outcome: Outcome) {
+    /// Records an answer of the server. Logs one that differs from the last, if `may_log`.
+    pub(crate) fn answered(&self, id: u16, outcome: Outcome, may_log: impl FnOnce() -> bool) {
         let mut to_log = None;
         self.0.send_modify(|requests| {
             // The request may have been withdrawn meanwhile.
@@ -150,7 +150,7 @@ impl RemoteForwards {
                 to_log = (changed && requests.log_answers).then(|| Arc::clone(&request.forward));
             }
         });
-        if let Some(forward) = to_log {
+        if let Some(forward) = to_log.filter(|_| may_log()) {
             log(&forward, outcome);
         }
     }

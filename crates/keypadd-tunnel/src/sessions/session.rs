@@ -17,6 +17,10 @@ use tokio::sync::mpsc;
 
 use crate::{
     clock::monitor::Jumps,
+    limits::{
+        Limits,
+        descriptors::{Descriptors, Holder},
+    },
     net::source::plain,
     sessions::{
         control::Control,
@@ -47,6 +51,8 @@ pub struct LiveSession {
     pub(crate) token: OnceLock<SessionToken>,
     /// Queue of the control stream.
     outgoing: mpsc::Sender<Frame>,
+    /// Limits of the daemon.
+    pub(crate) limits: Arc<Limits>,
     /// The remote forwards that a client has asked its server for.
     pub(crate) remote_forwards: RemoteForwards,
     ended_by: OnceLock<Lost>,
@@ -62,6 +68,7 @@ pub(crate) struct NewSession<'a> {
     pub(crate) connection: Connection,
     /// Queue of the control stream.
     pub(crate) outgoing: mpsc::Sender<Frame>,
+    pub(crate) limits: Arc<Limits>,
     /// Forwards listed even while they have no connection.
     pub(crate) forwards: &'a [String],
 }
@@ -101,6 +108,7 @@ impl LiveSession {
             bulk: OnceLock::new(),
             token: OnceLock::new(),
             outgoing: new.outgoing,
+            limits: new.limits,
             remote_forwards: RemoteForwards::default(),
             ended_by: OnceLock::new(),
             forwards: Mutex::default(),
@@ -128,6 +136,16 @@ impl LiveSession {
     /// The peer's public key.
     pub fn key(&self) -> PublicKey {
         self.proof.key
+    }
+
+    /// Whether the peer may cause a log line now. Every line that it can cause asks this.
+    pub(crate) fn may_log(&self) -> bool {
+        self.limits.log.allow(self.key(), &self.label, Instant::now())
+    }
+
+    /// Sets descriptors aside for what the peer asks for, if its share allows.
+    pub(crate) fn descriptors(&self, count: usize) -> Option<Descriptors> {
+        self.limits.descriptors.acquire(Holder::Peer(self.key()), &self.label, count)
     }
 
     /// The run of the client that this session belongs to.
@@ -265,7 +283,8 @@ impl LiveSession {
     pub(crate) async fn request(&self, frame: Frame) {
         match frame {
             Frame::Listen { id, .. } if self.measures_only() => {
-                self.remote_forwards.answered(id, Err(ListenCode::NotPermitted));
+                let refused = Err(ListenCode::NotPermitted);
+                self.remote_forwards.answered(id, refused, || self.may_log());
             }
             frame => self.send(frame).await,
         }
@@ -287,7 +306,7 @@ impl LiveSession {
             fault = watch_keys(&self.connection, &self.proof) => self.end(Lost::Key(fault)),
             jump = jumps.next() => self.end(Lost::Clock(jump)),
             _ = self.connection.closed() => {}
-            error = control.serve(outgoing, incoming) => if !self.has_ended() {
+            error = control.serve(outgoing, incoming, &self.limits) => if !self.has_ended() {
                 self.end(Lost::Control(error));
             },
         }

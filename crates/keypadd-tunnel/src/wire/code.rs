@@ -21,6 +21,8 @@ pub enum StreamCode {
     ShuttingDown,
     /// The stream's header is not valid.
     BadHeader,
+    /// The client's share of the other end's open files is used up.
+    OpenFiles,
     /// A code unknown to this version.
     Unknown(u64),
 }
@@ -34,7 +36,7 @@ pub enum CloseCode {
     Protocol,
     /// The connection's keys must not be used any more.
     KeyFault,
-    /// The client's key has too many connections.
+    /// The client's key has too many sessions.
     KeyFull,
     /// Replaced by a newer session of the same run of the client.
     Replaced,
@@ -68,6 +70,7 @@ impl StreamCode {
             Self::Reset => 6,
             Self::ShuttingDown => 7,
             Self::BadHeader => 8,
+            Self::OpenFiles => 9,
             Self::Unknown(value) => value,
         }
     }
@@ -83,6 +86,7 @@ impl StreamCode {
             6 => Self::Reset,
             7 => Self::ShuttingDown,
             8 => Self::BadHeader,
+            9 => Self::OpenFiles,
             value => Self::Unknown(value),
         }
     }
@@ -99,6 +103,7 @@ impl fmt::Display for StreamCode {
             Self::Reset => "connection reset",
             Self::ShuttingDown => "the other end is shutting down",
             Self::BadHeader => "bad stream header",
+            Self::OpenFiles => "too many open files at the other end",
             Self::Unknown(value) => return write!(f, "unknown code {value}"),
         })
     }
@@ -119,6 +124,8 @@ pub enum ListenCode {
     TooMany,
     /// Anything else.
     Failed,
+    /// The client's share of the server's open files is used up.
+    OpenFiles,
     /// A code unknown to this version.
     Unknown(u8),
 }
@@ -133,6 +140,7 @@ impl ListenCode {
             Self::NoAddress => 4,
             Self::TooMany => 5,
             Self::Failed => 6,
+            Self::OpenFiles => 7,
             Self::Unknown(value) => value,
         }
     }
@@ -147,6 +155,7 @@ impl ListenCode {
             4 => Self::NoAddress,
             5 => Self::TooMany,
             6 => Self::Failed,
+            7 => Self::OpenFiles,
             value => Self::Unknown(value),
         })
     }
@@ -161,6 +170,7 @@ impl fmt::Display for ListenCode {
             Self::NoAddress => "no such address",
             Self::TooMany => "too many remote forwards",
             Self::Failed => "cannot be bound",
+            Self::OpenFiles => "too many open files on the server",
             Self::Unknown(value) => return write!(f, "unknown code {value}"),
         })
     }

@@ -48,7 +48,7 @@ fn bench_forward() -> Forward {
 /// A server with this protection that permits everything and has this bench service.
 fn server(key: &Arc<PrivateKey>, setup: Setup, bench: Option<SocketAddr>) -> RunningServer {
     let own = new_key();
-    let permits = ["*:*", "listen *:*"];
+    let permits = ["localhost:*", "listen *:*"];
     RunningServer::start_as(Arc::clone(&own), key.public(), &permits, |settings| {
         settings.crypto = server_config(&setup.crypto(&own), settings.peers.clone()).unwrap();
         settings.bench = bench;
@@ -230,7 +230,7 @@ async fn requests_nothing_else(setup: Setup) {
 #[tokio::test]
 async fn a_server_for_tunnels_refuses_handshakes_for_measurements() {
     let key = new_key();
-    let server = RunningServer::start(key.public(), &["*:*"]);
+    let server = RunningServer::start(key.public(), &["localhost:*"]);
     let refused = async |setup: Setup| {
         let settings = settings((server.address, server.key), &key, setup, Vec::new());
         let client = Client::bind(settings).await.unwrap();

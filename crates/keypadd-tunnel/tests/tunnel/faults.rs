@@ -51,7 +51,8 @@ impl<I: Interposer + Default + 'static> Site<I> {
                 end
             });
         };
-        let server = RunningServer::start_as(server_key.clone(), key.public(), &["*:*"], adjust);
+        let server =
+            RunningServer::start_as(server_key.clone(), key.public(), &["localhost:*"], adjust);
         Self { server, meters, ends, key, target: listener().await }
     }
 
@@ -375,7 +376,8 @@ async fn a_tunnel_whose_fillers_panic_goes_on_and_carries_its_bytes_exactly() {
     let adjust = |server: &mut ServerSettings| {
         server.crypto = server_config(&ends[1], server.peers.clone()).unwrap();
     };
-    let server = RunningServer::start_as(server_key.clone(), key.public(), &["*:*"], adjust);
+    let server =
+        RunningServer::start_as(server_key.clone(), key.public(), &["localhost:*"], adjust);
     let target = listener().await;
     let forward = format!("0:{}", target.local_addr().unwrap());
     let mut client = client_settings(&server, &key, &[&forward]);

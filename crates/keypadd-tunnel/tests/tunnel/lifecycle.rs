@@ -39,6 +39,7 @@ async fn a_taken_udp_port_is_a_bind_error_that_names_it() {
             peers: settings.peers.clone(),
             transport: settings.transport.clone(),
             connections_max: 1,
+            sessions_per_key: 16,
             bench: None,
         });
     });

@@ -52,7 +52,7 @@ async fn a_reader_that_stops_blocks_only_its_writer() {
     let windows = TransportSettings { stream_receive_window_bytes: 256 << 10, ..<_>::default() };
     let target = listener().await;
     let forward: &str = &format!("0:{}", target.local_addr().unwrap());
-    let tunnel = Tunnel::start_with(&["*:*"], &[forward], windows).await;
+    let tunnel = Tunnel::start_with(&["localhost:*"], &[forward], windows).await;
 
     let mut held = tunnel.enter().await;
     let mut slow = accept(&target).await;
@@ -87,7 +87,7 @@ async fn idle_listeners_hold_no_slots() {
     let target = listener().await;
     let used: &str = &format!("0:{}", target.local_addr().unwrap());
     let forwards = ["0:idle.example:1", "0:idle.example:2", used];
-    let tunnel = Tunnel::start_with(&["*:*"], &forwards, transport).await;
+    let tunnel = Tunnel::start_with(&["localhost:*"], &forwards, transport).await;
     let mut here = TcpStream::connect(tunnel.addresses[2][0]).await.unwrap();
     let mut there = accept(&target).await;
     send_byte(&mut here, &mut there).await;
@@ -98,7 +98,7 @@ async fn connections_beyond_the_slots_wait() {
     let transport = TransportSettings { forwards_max: 4, ..<_>::default() };
     let target = listener().await;
     let forward: &str = &format!("0:{}", target.local_addr().unwrap());
-    let tunnel = Tunnel::start_with(&["*:*"], &[forward], transport).await;
+    let tunnel = Tunnel::start_with(&["localhost:*"], &[forward], transport).await;
     tokio::spawn(async move {
         loop {
             let (mut stream, _) = target.accept().await.unwrap();

@@ -8,7 +8,7 @@ use std::{
 use keypadd_keystream::{Protection, Suite};
 use keypadd_provider::{PrivateKey, client_config, server_config};
 use keypadd_tunnel::TransportSettings;
-use testbed::{Direction, Impairments, Relay};
+use testbed::{Direction, LineSettings, Relay};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -37,10 +37,11 @@ impl Path {
         let target = listener().await;
         let server_key: Arc<PrivateKey> = new_key();
         let of_server = Arc::clone(&server_key);
-        let server = RunningServer::start_as(server_key, key.public(), &["*:*"], |settings| {
-            let crypto = crypto(&of_server, suite);
-            settings.crypto = server_config(&crypto, settings.peers.clone()).unwrap();
-        });
+        let server =
+            RunningServer::start_as(server_key, key.public(), &["localhost:*"], |settings| {
+                let crypto = crypto(&of_server, suite);
+                settings.crypto = server_config(&crypto, settings.peers.clone()).unwrap();
+            });
         let forward: &str = &format!("0:{}", target.local_addr().unwrap());
         let mut settings = client_settings(&server, &key, &[forward]);
         let relay = relayed(&server, &mut settings).await;
@@ -121,8 +122,8 @@ async fn a_path_that_swallows_long_packets_from_now_on_costs_no_connection_and_n
     until("MTU discovery ends", || path.sizes().iter().all(|size| *size > 9_000)).await;
     path.transfer(3, 8 << 20).await;
 
-    let narrow = Impairments { bytes_max: Some(CARRIES), ..<_>::default() };
-    path.relay.set_both(&narrow);
+    let narrow = LineSettings { bytes_max: Some(CARRIES), ..<_>::default() };
+    path.relay.set_both(narrow);
     let began = Instant::now();
     path.transfer(5, 8 << 20).await;
     let taken = began.elapsed();

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use testbed::{Impairments, Relay};
+use testbed::{LineSettings, Relay};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
@@ -13,7 +13,7 @@ use crate::support::*;
 /// A target, a server, and a client that reaches it through a relay.
 async fn relayed_tunnel() -> (TcpListener, RunningServer, Relay, RunningClient) {
     let (target, key) = (listener().await, new_key());
-    let server = RunningServer::start(key.public(), &["*:*"]);
+    let server = RunningServer::start(key.public(), &["localhost:*"]);
     let forward: &str = &format!("0:{}", target.local_addr().unwrap());
     let mut settings = client_settings(&server, &key, &[forward]);
     let relay = relayed(&server, &mut settings).await;
@@ -26,7 +26,7 @@ async fn both_ends_detect_a_silent_path_within_fifteen_seconds() {
     let mut here = TcpStream::connect(client.listeners[0]).await.unwrap();
     let mut there = assert_reaches(&mut here, &target).await;
 
-    relay.set_both(&Impairments { cut: true, ..<_>::default() });
+    relay.set_both(LineSettings { cut: true, ..<_>::default() });
     let began = Instant::now();
     until("the client notices", || client.is_waiting()).await;
     until("the server notices", || server.sessions.live().is_empty()).await;
@@ -36,7 +36,7 @@ async fn both_ends_detect_a_silent_path_within_fifteen_seconds() {
     assert_reset(&mut here).await;
     assert_reset(&mut there).await;
 
-    relay.set_both(&Impairments::default());
+    relay.set_both(LineSettings::default());
     until("it reconnects", || client.reconnects() == [("silent", 1)]).await;
     let mut after = TcpStream::connect(client.listeners[0]).await.unwrap();
     assert_reaches(&mut after, &target).await;

@@ -7,7 +7,7 @@ use keypadd_tunnel::{
     Client, ClientError, ClientSession, Peers, RemoteForward,
     wire::{Instance, ListenCode},
 };
-use testbed::Impairments;
+use testbed::LineSettings;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream, UnixStream},
@@ -133,7 +133,7 @@ async fn unpermitted_and_taken_addresses_are_refused_with_a_code() {
     let permitted = free_port().await;
     let key = new_key();
     let permits = [format!("listen {permitted}"), format!("listen {occupied_port}")];
-    let server = RunningServer::start(key.public(), &["*:*", &permits[0], &permits[1]]);
+    let server = RunningServer::start(key.public(), &["localhost:*", &permits[0], &permits[1]]);
     for (listen, code) in [
         ("0".to_owned(), ListenCode::NotPermitted),
         (format!("*:{permitted}"), ListenCode::NotPermitted),
@@ -206,7 +206,7 @@ async fn a_live_holder_keeps_its_address_and_an_unresponsive_one_loses_it() {
     let (_second_client, second) = client_of(&site.server, &site.key, 2, &site.forward).await;
     assert_eq!(outcome(&second), Err(ListenCode::InUse));
 
-    relay.set_both(&Impairments { cut: true, ..<_>::default() });
+    relay.set_both(LineSettings { cut: true, ..<_>::default() });
     let (_third_client, third) = client_of(&site.server, &site.key, 3, &site.forward).await;
     assert_eq!(outcome(&third), Ok(site.port));
     site.exchange().await;
@@ -222,7 +222,7 @@ async fn another_key_never_takes_an_address_over() {
     let relay = relayed(&site.server, &mut settings).await;
     let (_client, holder) = connect_client(settings).await;
     assert_eq!(outcome(&holder), Ok(site.port));
-    relay.set_both(&Impairments { cut: true, ..<_>::default() });
+    relay.set_both(LineSettings { cut: true, ..<_>::default() });
     let (_other_client, second) = client_of(&site.server, &other, 2, &site.forward).await;
     assert_eq!(outcome(&second), Err(ListenCode::InUse));
 }
@@ -257,7 +257,7 @@ async fn a_removed_permit_closes_the_listener_at_its_next_connection() {
     let Site { port, forward, key, server, .. } = Site::start(&["listen localhost:*"]).await;
     let (_client, session) = client_of(&server, &key, 1, &forward).await;
     assert_eq!(outcome(&session), Ok(port));
-    server.handle.set_peers(Peers::new([allowed_peer(key.public(), &["*:*"])]).unwrap());
+    server.handle.set_peers(Peers::new([allowed_peer(key.public(), &["localhost:*"])]).unwrap());
     assert_reset(&mut TcpStream::connect(at(port)).await.unwrap()).await;
     until("the port is free", || std::net::TcpListener::bind(at(port)).is_ok()).await;
     until("the client notices", || outcome(&session) == Err(ListenCode::NotPermitted)).await;
@@ -265,7 +265,7 @@ async fn a_removed_permit_closes_the_listener_at_its_next_connection() {
 
 #[tokio::test]
 async fn refused_forwards_are_requested_again_when_the_forwards_are_set() {
-    let Site { target, port, forward, key, server } = Site::start(&["*:*"]).await;
+    let Site { target, port, forward, key, server } = Site::start(&["localhost:*"]).await;
     let client = RunningClient::start(client_settings(&server, &key, &[&forward])).await;
     let permits = ["listen localhost:*"];
     server.handle.set_peers(Peers::new([allowed_peer(key.public(), &permits)]).unwrap());

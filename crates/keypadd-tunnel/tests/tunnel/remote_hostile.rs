@@ -56,8 +56,9 @@ async fn a_client_connects_by_number_to_what_it_registered_and_to_nothing_else()
 }
 
 #[tokio::test]
-async fn a_client_that_requests_thousands_of_listeners_gets_64_and_affects_no_other() {
-    const REQUESTED: u16 = 10_000;
+async fn a_client_that_requests_hundreds_of_listeners_gets_64_and_affects_no_other() {
+    // More than the server reads at once.
+    const REQUESTED: u16 = 200;
     let key = new_key();
     let server = RunningServer::start(key.public(), &["listen localhost:*"]);
     let crypto = client_config(&crypto(&key, Suite::AES_128_GCM), server.key).unwrap();

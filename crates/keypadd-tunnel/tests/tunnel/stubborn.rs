@@ -63,7 +63,8 @@ async fn a_peer_that_never_follows_an_update_is_left_before_the_hard_stop() {
         let inner = server_config(&settings(&server_key), server.peers.clone()).unwrap();
         server.crypto = interposer::server_config(inner, counting.clone());
     };
-    let server = RunningServer::start_as(server_key.clone(), key.public(), &["*:*"], adjust);
+    let server =
+        RunningServer::start_as(server_key.clone(), key.public(), &["localhost:*"], adjust);
     let client = client_config(&settings(&key), server.key).unwrap();
     let stubborn = interposer::client_config(client, Arc::new(Stubborn::default()));
     let (_endpoint, connection) = connect(&server, stubborn).await;

@@ -88,6 +88,7 @@ impl RunningServer {
             peers,
             transport: TransportSettings::default(),
             connections_max: 16,
+            sessions_per_key: 16,
             bench: None,
         };
         adjust(&mut settings);
@@ -275,7 +276,7 @@ impl Tunnel {
     /// A tunnel to one listener.
     pub async fn to(target: &TcpListener) -> Self {
         let target = target.local_addr().unwrap();
-        Self::start(&["*:*"], &[&format!("0:{target}")]).await
+        Self::start(&["localhost:*"], &[&format!("0:{target}")]).await
     }
 
     /// A tunnel with one forward and a connection: the target, the tunnel, and both ends.

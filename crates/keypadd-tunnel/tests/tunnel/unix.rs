@@ -39,8 +39,11 @@ async fn a_forward_can_join_a_unix_socket_and_a_port() {
     let tcp_target = listener().await;
     let port = tcp_target.local_addr().unwrap();
     let forwards = [format!("0:{}", text(&there)), format!("{}:{port}", text(&here))];
-    let tunnel =
-        Tunnel::start(&[text(&there), "*:*"], &[forwards[0].as_str(), forwards[1].as_str()]).await;
+    let tunnel = Tunnel::start(
+        &[text(&there), "localhost:*"],
+        &[forwards[0].as_str(), forwards[1].as_str()],
+    )
+    .await;
 
     let mut near = TcpStream::connect(tunnel.addresses[0][0]).await.unwrap();
     let (mut far, _) = within(unix_target.accept()).await.unwrap();
@@ -91,9 +94,11 @@ async fn an_unpermitted_or_missing_socket_resets_the_connection() {
         (directory.path().join("unpermitted"), directory.path().join("missing"));
     let _target = UnixListener::bind(&unpermitted).unwrap();
     let forwards = [format!("0:{}", text(&unpermitted)), format!("0:{}", text(&missing))];
-    let tunnel =
-        Tunnel::start(&[text(&missing), "*:*"], &[forwards[0].as_str(), forwards[1].as_str()])
-            .await;
+    let tunnel = Tunnel::start(
+        &[text(&missing), "localhost:*"],
+        &[forwards[0].as_str(), forwards[1].as_str()],
+    )
+    .await;
     for address in [tunnel.addresses[0][0], tunnel.addresses[1][0]] {
         assert_reset(&mut TcpStream::connect(address).await.unwrap()).await;
     }

@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
 use std::time::Instant;
 
-use super::{Forwarder, LOOK_UP, Line, Shared, headers, spawn, wait_for, wake_on_time};
+use super::{Forwarder, LOOK_UP, Shared, Way, headers, spawn, wait_for, wake_on_time};
 
 /// Read at a time. With so many bytes under way at most: 16 MiB each way.
 const PIECE_BYTES: usize = 16 << 10;
@@ -18,7 +18,7 @@ const SEGMENT_BYTES: usize = 1448;
 const HEADER_BYTES: usize = 32;
 
 /// Starts a relay on the loopback of `to`.
-pub(super) fn start(ways: &[Arc<Line>; 2], to: SocketAddr) -> io::Result<Forwarder> {
+pub(super) fn start(ways: &[Arc<Way>; 2], to: SocketAddr) -> io::Result<Forwarder> {
     let listener = TcpListener::bind((to.ip(), 0))?;
     listener.set_nonblocking(true)?;
     let address = listener.local_addr()?;
@@ -45,7 +45,7 @@ const ACCEPT_EVERY: std::time::Duration = std::time::Duration::from_millis(1);
 /// Carries one connection, after the round trip in which TCP opens one.
 fn join(
     near: TcpStream,
-    ways: &[Arc<Line>; 2],
+    ways: &[Arc<Way>; 2],
     to: SocketAddr,
     shared: &Arc<Shared>,
 ) -> io::Result<()> {
@@ -76,7 +76,7 @@ fn join(
 fn read(
     mut from: TcpStream,
     way: usize,
-    line: &Line,
+    line: &Way,
     header_bytes: usize,
     shared: &Shared,
     underway: &SyncSender<(Instant, Vec<u8>)>,

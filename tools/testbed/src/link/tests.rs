@@ -10,32 +10,14 @@ fn line(delay: Duration, bits_per_second: u64) -> LinkSettings {
 }
 
 #[test]
-fn a_line_is_busy_for_as_long_as_its_rate_says_and_arrival_is_later_by_the_delay() {
-    let delay = Duration::from_millis(300);
-    let (line, now) = (Line::new(line(delay, 8_000)), Instant::now());
-    assert_eq!(line.take(now, 100), Ok(now + delay + SECOND / 10));
-    assert_eq!(line.take(now, 100), Ok(now + delay + SECOND / 5));
-    let later = now + 10 * SECOND;
-    assert_eq!(line.take(later, 1_000), Ok(later + delay + SECOND));
-}
-
-#[test]
 fn a_queue_holds_a_round_trip_and_no_more() {
-    let (line, now) = (Line::new(line(SECOND, 8_000)), Instant::now());
+    let (line, now) = (Way::new(line(SECOND, 8_000)), Instant::now());
     // A second of the line each; the queue is two seconds, and what begins within it is taken whole.
     for _ in 0..3 {
         line.take(now, 1_000).unwrap();
     }
     assert_eq!(line.take(now, 1_000), Err(SECOND));
     assert!(line.take(now + SECOND, 1_000).is_ok());
-}
-
-#[test]
-fn without_a_rate_there_is_only_the_delay() {
-    let (line, now) = (Line::new(LinkSettings { delay: SECOND, ..<_>::default() }), Instant::now());
-    for _ in 0..1_000 {
-        assert_eq!(line.take(now, 1 << 20), Ok(now + SECOND));
-    }
 }
 
 /// A socket that answers what it gets, until it gets nothing.

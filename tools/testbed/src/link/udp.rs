@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use super::{Forwarder, LOOK_UP, Line, Shared, UNDERWAY, headers, spawn, wait_for, wake_on_time};
+use super::{Forwarder, LOOK_UP, Shared, UNDERWAY, Way, headers, spawn, wait_for, wake_on_time};
 
 /// Larger than any datagram.
 const BUFFER_BYTES: usize = 1 << 16;
@@ -26,7 +26,7 @@ struct Ends {
 }
 
 /// Starts a relay on the loopback of `to`, or, towards hosts elsewhere, where the system chooses.
-pub(super) fn start(ways: &[Arc<Line>; 2], to: SocketAddr) -> io::Result<Forwarder> {
+pub(super) fn start(ways: &[Arc<Way>; 2], to: SocketAddr) -> io::Result<Forwarder> {
     let bind = || {
         let socket = UdpSocket::bind((to.ip(), 0))?;
         socket.set_read_timeout(Some(LOOK_UP))?;
@@ -56,7 +56,7 @@ impl Ends {
     fn read(
         &self,
         way: usize,
-        line: &Line,
+        line: &Way,
         header_bytes: usize,
         shared: &Shared,
         underway: &SyncSender<(Instant, Vec<u8>)>,

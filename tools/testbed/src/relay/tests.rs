@@ -41,8 +41,8 @@ impl Ends {
     }
 
     /// Sends a burst, then a mark that nothing impairs; gives back what came before the mark.
-    async fn burst(&self, set: &Impairments) -> Vec<u16> {
-        self.relay.set(ToServer, set.clone());
+    async fn burst(&self, set: LineSettings) -> Vec<u16> {
+        self.relay.set(ToServer, set);
         let before = self.relay.counts(ToServer).taken;
         for number in 0..BURST {
             self.send(number).await;
@@ -54,7 +54,7 @@ impl Ends {
         };
         timeout(HANG, all_in).await.unwrap();
         let settled = set.delay + set.jitter + set.hold;
-        self.relay.set(ToServer, Impairments { delay: settled, ..<_>::default() });
+        self.relay.set(ToServer, LineSettings { delay: settled, ..<_>::default() });
         self.send(u16::MAX).await;
         let mut numbers = Vec::new();
         loop {
@@ -70,7 +70,7 @@ impl Ends {
 #[tokio::test]
 async fn a_good_network_changes_nothing_either_way() {
     let ends = Ends::start(1).await;
-    let numbers = ends.burst(&Impairments::default()).await;
+    let numbers = ends.burst(LineSettings::default()).await;
     assert_eq!(numbers, (0..BURST).collect::<Vec<_>>());
     let sent = u64::from(BURST) + 1;
     assert_eq!(ends.relay.counts(ToServer), Counts { taken: sent, sent, ..<_>::default() });
@@ -86,19 +86,19 @@ async fn a_good_network_changes_nothing_either_way() {
 
 #[tokio::test]
 async fn the_same_seed_loses_the_same_datagrams() {
-    let set = Impairments { loss: 0.2, ..<_>::default() };
-    let first = Ends::start(2).await.burst(&set).await;
+    let set = LineSettings { loss: 0.2, ..<_>::default() };
+    let first = Ends::start(2).await.burst(set).await;
     let ends = Ends::start(2).await;
-    let second = ends.burst(&set).await;
+    let second = ends.burst(set).await;
     assert_eq!(first, second);
     assert_eq!(ends.relay.counts(ToServer).lost, u64::from(BURST) - second.len() as u64);
-    assert_ne!(first, Ends::start(3).await.burst(&set).await);
+    assert_ne!(first, Ends::start(3).await.burst(set).await);
 }
 
 #[tokio::test]
 async fn duplicates_come_twice() {
     let ends = Ends::start(4).await;
-    let numbers = ends.burst(&Impairments { duplicate: 1.0, ..<_>::default() }).await;
+    let numbers = ends.burst(LineSettings { duplicate: 1.0, ..<_>::default() }).await;
     assert_eq!(numbers, (0..BURST).flat_map(|number| [number, number]).collect::<Vec<_>>());
     assert_eq!(ends.relay.counts(ToServer).duplicated, u64::from(BURST));
 }
@@ -107,7 +107,7 @@ async fn duplicates_come_twice() {
 async fn reordered_datagrams_are_overtaken_and_none_is_lost() {
     let ends = Ends::start(5).await;
     let hold = Duration::from_millis(100);
-    let numbers = ends.burst(&Impairments { reorder: 0.3, hold, ..<_>::default() }).await;
+    let numbers = ends.burst(LineSettings { reorder: 0.3, hold, ..<_>::default() }).await;
     assert!(!numbers.is_sorted());
     assert_eq!(BTreeSet::from_iter(numbers), (0..BURST).collect());
     assert!(ends.relay.counts(ToServer).held > 0);
@@ -117,7 +117,7 @@ async fn reordered_datagrams_are_overtaken_and_none_is_lost() {
 async fn jitter_reorders_and_loses_nothing() {
     let ends = Ends::start(6).await;
     let jitter = Duration::from_millis(100);
-    let numbers = ends.burst(&Impairments { jitter, ..<_>::default() }).await;
+    let numbers = ends.burst(LineSettings { jitter, ..<_>::default() }).await;
     assert!(!numbers.is_sorted());
     assert_eq!(BTreeSet::from_iter(numbers), (0..BURST).collect());
 }
@@ -126,7 +126,7 @@ async fn jitter_reorders_and_loses_nothing() {
 async fn a_delayed_datagram_is_not_early() {
     let ends = Ends::start(7).await;
     let delay = Duration::from_millis(50);
-    ends.relay.set_both(&Impairments { delay, ..<_>::default() });
+    ends.relay.set_both(LineSettings { delay, ..<_>::default() });
     let before = std::time::Instant::now();
     ends.send(1).await;
     ends.arrived().await;
@@ -136,7 +136,7 @@ async fn a_delayed_datagram_is_not_early() {
 #[tokio::test]
 async fn corruption_flips_one_bit() {
     let ends = Ends::start(8).await;
-    ends.relay.set(ToServer, Impairments { corrupt: 1.0, ..<_>::default() });
+    ends.relay.set(ToServer, LineSettings { corrupt: 1.0, ..<_>::default() });
     for _ in 0..BURST {
         ends.client.send(&[0; 40]).await.unwrap();
         let ones: u32 = ends.arrived().await.0.iter().map(|byte| byte.count_ones()).sum();
@@ -150,7 +150,7 @@ async fn a_cut_direction_passes_nothing_and_the_other_one_goes_on() {
     let ends = Ends::start(9).await;
     ends.send(1).await;
     let (_, from) = ends.arrived().await;
-    let numbers = ends.burst(&Impairments { cut: true, ..<_>::default() }).await;
+    let numbers = ends.burst(LineSettings { cut: true, ..<_>::default() }).await;
     assert_eq!(numbers, []);
     assert_eq!(ends.relay.counts(ToServer).cut, u64::from(BURST));
     ends.server.send_to(b"still here", from).await.unwrap();
@@ -189,7 +189,7 @@ async fn an_attacker_on_the_path_has_copies_and_sends_what_it_likes() {
     assert_eq!(copies, [2_u16, 3, 4].map(|number| number.to_be_bytes().to_vec()));
 
     let before = ends.relay.counts(ToServer);
-    ends.relay.set(ToServer, Impairments { cut: true, ..<_>::default() });
+    ends.relay.set(ToServer, LineSettings { cut: true, ..<_>::default() });
     ends.relay.inject(ToServer, &copies[0]).unwrap();
     assert_eq!(ends.arrived().await.0, copies[0]);
     assert_eq!(ends.relay.counts(ToServer), before);

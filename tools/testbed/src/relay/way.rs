@@ -9,7 +9,8 @@ use std::{
 
 use tokio::time::{Instant, sleep_until};
 
-use super::{Direction, Fate, Impairments, Shared, lock};
+use super::{Direction, Shared, lock};
+use crate::line::{Arrivals, Line, LineSettings};
 
 /// Datagrams under way at once; more are lost, as in any queue.
 const UNDER_WAY_MAX: usize = 1 << 16;
@@ -26,7 +27,7 @@ pub struct Counts {
     pub sent: u64,
     /// Lost while the direction was cut.
     pub cut: u64,
-    /// Lost by chance, or because they were too long.
+    /// Lost by chance, because they were too long, or because the line had no room for them.
     pub lost: u64,
     /// Sent on with a bit flipped.
     pub corrupted: u64,
@@ -39,77 +40,76 @@ pub struct Counts {
 }
 
 #[derive(Debug)]
-pub(crate) struct Way {
-    direction: Direction,
-    seed: u64,
-    state: Mutex<State>,
-}
+pub(crate) struct Way(Mutex<State>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
-    impairments: Impairments,
-    counts: Counts,
+    line: Line,
+    /// What became of the datagrams after the line had let them pass.
+    sent: u64,
+    overflowed: u64,
     recorded: VecDeque<Vec<u8>>,
     recorded_max: usize,
 }
 
 impl Way {
-    pub(crate) fn new(direction: Direction, seed: u64) -> Self {
-        Self { direction, seed, state: Mutex::default() }
+    pub(crate) fn new(seed: u64) -> Self {
+        let line = Line::new(LineSettings::default(), seed);
+        let recorded = VecDeque::new();
+        Self(Mutex::new(State { line, sent: 0, overflowed: 0, recorded, recorded_max: 0 }))
     }
 
-    pub(crate) fn set(&self, impairments: Impairments) {
-        lock(&self.state).impairments = impairments;
+    pub(crate) fn set(&self, settings: LineSettings) {
+        lock(&self.0).line.set(settings);
     }
 
     pub(crate) fn counts(&self) -> Counts {
-        lock(&self.state).counts
+        let state = lock(&self.0);
+        let line = state.line.counts();
+        Counts {
+            taken: line.packets,
+            sent: state.sent,
+            cut: line.cut,
+            lost: line.random + line.too_long + line.policed + line.queue_full,
+            corrupted: line.corrupted,
+            duplicated: line.duplicated,
+            held: line.held,
+            overflowed: state.overflowed,
+        }
     }
 
     pub(crate) fn record(&self, datagrams_max: usize) {
-        let mut state = lock(&self.state);
+        let mut state = lock(&self.0);
         state.recorded_max = datagrams_max;
         state.recorded.clear();
     }
 
     pub(crate) fn recorded(&self) -> Vec<Vec<u8>> {
-        lock(&self.state).recorded.iter().cloned().collect()
+        lock(&self.0).recorded.iter().cloned().collect()
     }
 
     pub(crate) fn take_recorded(&self) -> Vec<Vec<u8>> {
-        std::mem::take(&mut lock(&self.state).recorded).into()
+        std::mem::take(&mut lock(&self.0).recorded).into()
     }
 
-    /// Decides on a datagram that was just taken in and counts it.
-    fn decide(&self, datagram: &[u8]) -> Fate {
-        let mut state = lock(&self.state);
+    /// Takes a datagram in: what arrives of it.
+    fn take(&self, now: Instant, datagram: &[u8]) -> Option<Arrivals> {
+        let mut state = lock(&self.0);
         if state.recorded_max > 0 {
             if state.recorded.len() == state.recorded_max {
                 state.recorded.pop_front();
             }
             state.recorded.push_back(datagram.to_vec());
         }
-        let number = state.counts.taken;
-        state.counts.taken += 1;
-        let fate = Fate::of(self.seed, self.direction, number, datagram.len(), &state.impairments);
-        match &fate {
-            Fate::Cut => state.counts.cut += 1,
-            Fate::Lost => state.counts.lost += 1,
-            Fate::Arrives { again, flipped, held, .. } => {
-                state.counts.duplicated += u64::from(again.is_some());
-                state.counts.corrupted += u64::from(flipped.is_some());
-                state.counts.held += u64::from(*held);
-            }
-        }
-        fate
+        state.line.offer(now.into_std(), datagram.len()).ok()
     }
 
     fn sent(&self, sent: bool) {
-        let mut state = lock(&self.state);
+        let mut state = lock(&self.0);
         if sent {
-            state.counts.sent += 1;
+            state.sent += 1;
         } else {
-            state.counts.overflowed += 1;
+            state.overflowed += 1;
         }
     }
 }
@@ -128,20 +128,18 @@ impl UnderWay {
     /// Takes a datagram in and sends whatever is due by now.
     fn take(&mut self, shared: &Shared, direction: Direction, datagram: &[u8]) {
         let way = &shared.ways[direction as usize];
-        if let Fate::Arrives { after, again, flipped, .. } = way.decide(datagram) {
+        let arrivals = way.take(Instant::now(), datagram);
+        for arrival in arrivals.into_iter().flatten() {
             let mut datagram = datagram.to_vec();
-            if let Some(bit) = flipped {
+            if let Some(bit) = arrival.flipped {
                 datagram[bit / 8] ^= 0x80 >> (bit % 8);
             }
-            let now = Instant::now();
-            for after in again.into_iter().chain([after]) {
-                if self.heap.len() == UNDER_WAY_MAX {
-                    way.sent(false);
-                    continue;
-                }
-                self.heap.push(Reverse((now + after, self.pushed, datagram.clone())));
-                self.pushed += 1;
+            if self.heap.len() == UNDER_WAY_MAX {
+                way.sent(false);
+                continue;
             }
+            self.heap.push(Reverse((arrival.at.into(), self.pushed, datagram)));
+            self.pushed += 1;
         }
         self.send_due(shared, direction);
     }
@@ -165,7 +163,7 @@ impl UnderWay {
     }
 }
 
-/// Carries what the client sends, for ever. Errors of `recv_from` are those of earlier sends.
+/// Carries what the client sends until dropped. Errors of `recv_from` are those of earlier sends.
 pub(crate) async fn carry_to_server(shared: Arc<Shared>) {
     let mut under_way = UnderWay::default();
     let mut buffer = vec![0; DATAGRAM_BYTES_MAX];
@@ -181,7 +179,7 @@ pub(crate) async fn carry_to_server(shared: Arc<Shared>) {
     }
 }
 
-/// Carries what the server sends, for ever.
+/// Carries what the server sends until dropped.
 pub(crate) async fn carry_to_client(shared: Arc<Shared>) {
     let mut under_way = UnderWay::default();
     let mut buffer = vec![0; DATAGRAM_BYTES_MAX];

@@ -19,7 +19,7 @@ fn level(nth: usize, cell: &Cell) -> Option<Plot> {
         &format!("level-{}", nth + 1),
         &format!("The pool during bursts: {}", cell.name()),
         Axis::linear("time", "s"),
-        Axis::linear("packets whose pads are at hand", "packets"),
+        Axis::linear("packets with pads ready", "packets"),
     );
     plot.caption =
         "Bursts from a full pool, the first repetition. Upright lines: T* as predicted before the run.".into();

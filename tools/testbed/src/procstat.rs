@@ -6,17 +6,18 @@ use std::fs;
 
 /// What this program needs of one `/proc/PID/stat`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Stat {
-    pub(crate) id: u32,
+pub struct Stat {
+    /// Its number.
+    pub id: u32,
     parent: u32,
     /// User and system time in ticks, of the process and of the children that it has reaped.
     cpu_ticks: u64,
     /// Start time in ticks since boot: with the id, names a process for good.
-    pub(crate) started: u64,
+    pub started: u64,
 }
 
 /// The CPU seconds that processes and their living and reaped descendants have used so far.
-pub(crate) fn cpu_seconds(roots: &[u32]) -> f64 {
+pub fn cpu_seconds(roots: &[u32]) -> f64 {
     let everyone = all();
     let ticks: u64 =
         roots.iter().flat_map(|root| descend(&everyone, *root)).map(|it| it.cpu_ticks).sum();
@@ -24,7 +25,7 @@ pub(crate) fn cpu_seconds(roots: &[u32]) -> f64 {
 }
 
 /// The CPU seconds that the whole machine has been busy so far, on all its cores.
-pub(crate) fn machine_cpu_seconds() -> f64 {
+pub fn machine_cpu_seconds() -> f64 {
     let text = fs::read_to_string("/proc/stat").unwrap_or_default();
     busy_ticks(&text).unwrap_or(0) as f64 / rustix::param::clock_ticks_per_second() as f64
 }
@@ -38,12 +39,12 @@ fn busy_ticks(text: &str) -> Option<u64> {
 }
 
 /// A process and its living descendants.
-pub(crate) fn family(root: u32) -> Vec<Stat> {
+pub fn family(root: u32) -> Vec<Stat> {
     descend(&all(), root)
 }
 
 /// One process, if it exists.
-pub(crate) fn read(id: u32) -> Option<Stat> {
+pub fn read(id: u32) -> Option<Stat> {
     parse(&fs::read_to_string(format!("/proc/{id}/stat")).ok()?)
 }
 

@@ -5,20 +5,20 @@ use std::path::PathBuf;
 use std::process::Command;
 
 /// Where a program is, by `PATH` and the system's directories, which a user's `PATH` may lack.
-pub(crate) fn find(name: &str) -> Option<PathBuf> {
+pub fn find(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let system = ["/usr/sbin", "/sbin"].map(PathBuf::from);
     std::env::split_paths(&path).chain(system).map(|it| it.join(name)).find(|it| it.is_file())
 }
 
 /// The whole path of a program, which sshd needs to execute itself again; the name if there is none.
-pub(crate) fn locate(name: impl AsRef<OsStr>) -> OsString {
+pub fn locate(name: impl AsRef<OsStr>) -> OsString {
     let name = name.as_ref();
     name.to_str().and_then(find).map_or_else(|| name.to_owned(), PathBuf::into_os_string)
 }
 
 /// Removes the caller's `KEYPADD_*` variables, which would set flags.
-pub(crate) fn clear_variables(command: &mut Command) {
+pub fn clear_variables(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("KEYPADD_") {
             command.env_remove(name);

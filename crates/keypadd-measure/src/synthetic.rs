@@ -1,4 +1,4 @@
-//! Results that nobody measured, with all that results may have: for tests of what is made from them.
+//! Makes synthetic results that use every field, for tests of what is generated from results.
 
 use std::f64::consts::PI;
 

@@ -9,23 +9,26 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::network::{End, FAR};
-use crate::programs::{clear_variables, locate};
+use crate::hosts::{End, TwoHosts};
+use crate::programs::{clear_variables, find, locate};
 
 /// The traffic service's port in the far namespace.
-pub(crate) const SERVICE_PORT: u16 = 7000;
+pub const SERVICE_PORT: u16 = 7000;
 /// ssh finds its own configuration nowhere but here.
 const NO_FILE: &str = "/dev/null";
 
 /// One way to reach the service.
 #[derive(Clone, Debug)]
-pub(crate) struct Arm {
-    pub(crate) name: String,
-    pub(crate) kind: Kind,
+pub struct Arm {
+    /// Names it in tables, and its directory.
+    pub name: String,
+    /// Its programs.
+    pub kind: Kind,
 }
 
+/// Its programs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub enum Kind {
     /// TCP straight to the service.
     Direct,
     /// Two socat relays, no encryption.
@@ -35,21 +38,30 @@ pub(crate) enum Kind {
     /// stunnel at both ends, TLS 1.3, AES-256-GCM.
     Stunnel,
     /// `keypadd serve` and `keypadd connect -L`, AES-256-GCM unless `flags` say otherwise.
-    Keypadd { program: PathBuf, flags: Vec<String> },
+    Keypadd {
+        /// The binary.
+        program: PathBuf,
+        /// For both ends.
+        flags: Vec<String>,
+    },
 }
 
 /// A process to start.
 #[derive(Debug)]
-pub(crate) struct Program {
-    pub(crate) end: End,
-    pub(crate) program: OsString,
-    pub(crate) arguments: Vec<OsString>,
+pub struct Program {
+    /// Where.
+    pub end: End,
+    /// Which.
+    pub program: OsString,
+    /// With what.
+    pub arguments: Vec<OsString>,
     /// How to tell that the next one may start.
-    pub(crate) ready: Ready,
+    pub ready: Ready,
 }
 
+/// How to tell that a program is ready.
 #[derive(Debug)]
-pub(crate) enum Ready {
+pub enum Ready {
     /// It accepts TCP connections at this address, from the near namespace.
     Listens(SocketAddr),
     /// A line of its log holds this text.
@@ -58,21 +70,47 @@ pub(crate) enum Ready {
     Carries,
 }
 
+/// Checks root and programs, before anything is started.
+///
+/// # Errors
+/// One line: what is missing, and the package that has it.
+pub fn check_needs(arms: &[Arm]) -> Result<(), String> {
+    if !rustix::process::geteuid().is_root() {
+        return Err("needs root, for network namespaces".into());
+    }
+    let ours = [("ip", "iproute2"), ("setpriv", "util-linux")];
+    for (program, package) in ours.iter().chain(arms.iter().flat_map(|arm| arm.kind.needs())) {
+        if find(program).is_none() {
+            return Err(format!("{program} is missing: apt-get install {package}"));
+        }
+    }
+    for arm in arms {
+        if let Kind::Keypadd { program, .. } = &arm.kind
+            && !program.is_file()
+        {
+            let program = program.display();
+            return Err(format!("{}: no {program}: cargo build --release, or --keypadd", arm.name));
+        }
+    }
+    Ok(())
+}
+
 impl Kind {
-    pub(crate) fn keypadd(program: &Path, flags: &str) -> Self {
+    /// keypadd with these flags at both ends, split at white space.
+    pub fn keypadd(program: &Path, flags: &str) -> Self {
         let flags = flags.split_whitespace().map(str::to_owned).collect();
         Self::Keypadd { program: absolute(program), flags }
     }
 
     /// Changes the binary of a keypadd arm; nothing for others.
-    pub(crate) fn use_program(&mut self, path: &Path) {
+    pub fn use_program(&mut self, path: &Path) {
         if let Self::Keypadd { program, .. } = self {
             *program = absolute(path);
         }
     }
 
     /// The programs that this arm needs, each with its Debian package.
-    pub(crate) fn needs(&self) -> &'static [(&'static str, &'static str)] {
+    pub fn needs(&self) -> &'static [(&'static str, &'static str)] {
         match self {
             Self::Direct | Self::Keypadd { .. } => &[],
             Self::Socat => &[("socat", "socat")],
@@ -89,7 +127,7 @@ impl Kind {
     ///
     /// # Errors
     /// One line: which program failed, and what it said.
-    pub(crate) fn prepare(&self, directory: &Path) -> Result<(), String> {
+    pub fn prepare(&self, directory: &Path) -> Result<(), String> {
         let at = |name: &str| directory.join(name);
         fs::create_dir_all(directory)
             .map_err(|error| format!("{}: {error}", directory.display()))?;
@@ -101,12 +139,12 @@ impl Kind {
                     run(keygen.args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(at(name)))?;
                 }
                 let host = read(&at("host.pub"))?;
-                write(&at("known_hosts"), &format!("compare {host}"))
+                write(&at("known_hosts"), &format!("testbed {host}"))
             }
             Self::Stunnel => {
                 let mut openssl = Command::new(locate("openssl"));
                 openssl.args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]);
-                openssl.args(["-subj", "/CN=compare", "-keyout"]).arg(at("key.pem"));
+                openssl.args(["-subj", "/CN=testbed", "-keyout"]).arg(at("key.pem"));
                 run(openssl.arg("-out").arg(at("certificate.pem"))).map(drop)
             }
             Self::Keypadd { program, .. } => {
@@ -127,15 +165,17 @@ impl Kind {
     ///
     /// # Errors
     /// One line: a file of [`Self::prepare`] is missing.
-    pub(crate) fn programs(
+    pub fn programs(
         &self,
         directory: &Path,
         ports: (u16, u16),
     ) -> Result<(Vec<Program>, SocketAddr), String> {
         let near = SocketAddr::from((Ipv4Addr::LOCALHOST, ports.0));
-        let far = SocketAddr::from((FAR, ports.1));
+        let far = SocketAddr::from((TwoHosts::FAR, ports.1));
         let programs = match self {
-            Self::Direct => return Ok((Vec::new(), SocketAddr::from((FAR, SERVICE_PORT)))),
+            Self::Direct => {
+                return Ok((Vec::new(), SocketAddr::from((TwoHosts::FAR, SERVICE_PORT))));
+            }
             Self::Socat => socat(near, far),
             Self::Ssh => ssh(directory, near, far)?,
             Self::Stunnel => stunnel(directory, near, far)?,
@@ -172,7 +212,7 @@ fn ssh(directory: &Path, near: SocketAddr, far: SocketAddr) -> Result<Vec<Progra
     for option in [
         format!("UserKnownHostsFile={}", at("known_hosts")),
         format!("GlobalKnownHostsFile={NO_FILE}"),
-        "HostKeyAlias=compare".into(),
+        "HostKeyAlias=testbed".into(),
         "StrictHostKeyChecking=yes".into(),
         "IdentitiesOnly=yes".into(),
         "IdentityAgent=none".into(),

@@ -4,6 +4,8 @@
 //! the directory; children die even then (`setpriv --pdeathsig`). Does not know what
 //! the children are.
 
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,7 +24,7 @@ const REPORT_GRACE: Duration = Duration::from_secs(3);
 
 /// The registry. Shared with the thread that waits for signals.
 #[derive(Debug, Default)]
-pub(crate) struct Cleanup(Mutex<State>);
+pub struct Cleanup(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -33,11 +35,12 @@ struct State {
 }
 
 impl Cleanup {
-    /// An empty registry, and a thread that runs it and exits when a signal arrives.
+    /// An empty registry, and a thread that says so in `program`'s name, runs it and exits when a signal
+    /// arrives. A program that handles signals itself takes the default and calls [`Self::run`].
     ///
     /// # Errors
     /// One line: the system has no thread, or no signal handler.
-    pub(crate) fn start() -> Result<Arc<Self>, String> {
+    pub fn start(program: &'static str) -> Result<Arc<Self>, String> {
         let cleanup = Arc::new(Self::default());
         let ours = Arc::clone(&cleanup);
         let failed = |error: std::io::Error| format!("cannot wait for signals: {error}");
@@ -56,7 +59,7 @@ impl Cleanup {
                     _ = hangup.recv() => 1,
                 }
             });
-            eprintln!("compare: signal {number}: cleaning up");
+            eprintln!("{program}: signal {number}: cleaning up");
             ours.lock().interrupted = Some(number);
             ours.run();
             // The main thread has lost its tunnels: it prints complete rounds and exits.
@@ -68,12 +71,25 @@ impl Cleanup {
     }
 
     /// The number of the signal that has interrupted this program.
-    pub(crate) fn interrupted(&self) -> Option<i32> {
+    pub fn interrupted(&self) -> Option<i32> {
         self.lock().interrupted
     }
 
+    /// A new directory that nobody else may read, removed in the end.
+    ///
+    /// # Errors
+    /// One line: why there is none.
+    pub fn scratch(&self, program: &str) -> Result<PathBuf, String> {
+        let name = format!("{program}-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let made = DirBuilder::new().mode(0o700).create(&path);
+        made.map_err(|error| format!("{}: {error}", path.display()))?;
+        self.add_directory(&path);
+        Ok(path)
+    }
+
     /// Removes a directory and what is in it in the end.
-    pub(crate) fn add_directory(&self, path: &Path) {
+    pub fn add_directory(&self, path: &Path) {
         self.lock().directories.push(path.to_owned());
     }
 
@@ -83,7 +99,7 @@ impl Cleanup {
     ///
     /// # Errors
     /// One line: why it does not start.
-    pub(crate) fn spawn(&self, command: &mut Command) -> Result<u32, String> {
+    pub fn spawn(&self, command: &mut Command) -> Result<u32, String> {
         use std::os::unix::process::CommandExt;
 
         let mut state = self.lock();
@@ -99,14 +115,14 @@ impl Cleanup {
     }
 
     /// The exit status of a child that has ended, in words; nothing while it runs.
-    pub(crate) fn ended(&self, id: u32) -> Option<String> {
+    pub fn ended(&self, id: u32) -> Option<String> {
         let mut state = self.lock();
         let child = state.children.iter_mut().find(|child| child.id() == id)?;
         child.try_wait().ok().flatten().map(|status| status.to_string())
     }
 
     /// Ends a child and its descendants and reaps it: SIGTERM, then SIGKILL after a grace period.
-    pub(crate) fn end(&self, id: u32) {
+    pub fn end(&self, id: u32) {
         let mut state = self.lock();
         let Some(index) = state.children.iter().position(|child| child.id() == id) else { return };
         let child = state.children.swap_remove(index);
@@ -114,7 +130,7 @@ impl Cleanup {
     }
 
     /// Ends and removes everything that is registered. Later calls do nothing.
-    pub(crate) fn run(&self) {
+    pub fn run(&self) {
         let mut state = self.lock();
         state.done = true;
         for child in std::mem::take(&mut state.children) {

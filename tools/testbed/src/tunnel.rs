@@ -4,18 +4,20 @@
 //! the tunnel carries data. Every wait has a bound and ends early if a process does. Does not know how
 //! arms differ.
 
+mod kind;
+
 use std::fs::{self, File};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::arms::{Arm, Program, Ready};
 use crate::cleanup::Cleanup;
-use crate::load::Echo;
-use crate::network::Network;
+use crate::hosts::TwoHosts;
 use crate::procstat;
 use crate::programs::clear_variables;
+
+pub use kind::{Arm, Kind, Program, Ready, SERVICE_PORT, check_needs};
 
 /// A bound on each step of bringing a tunnel up.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
@@ -24,12 +26,15 @@ const RETRY: Duration = Duration::from_millis(20);
 /// Lines of a log that an error shows.
 const LOG_LINES: usize = 6;
 
+/// Whether a round trip to this address, from the near host, succeeds.
+pub type Carries<'a> = &'a (dyn Fn(SocketAddr) -> bool + Sync);
+
 /// A tunnel that is up. Dropping it ends its processes.
 #[derive(Debug)]
-pub(crate) struct Tunnel {
+pub struct Tunnel {
     cleanup: Arc<Cleanup>,
     /// Where to send traffic, in the near namespace.
-    pub(crate) address: SocketAddr,
+    pub address: SocketAddr,
     processes: Vec<Process>,
 }
 
@@ -41,32 +46,33 @@ struct Process {
 }
 
 impl Tunnel {
-    /// Starts an arm's processes; returns when a round trip has been made.
+    /// Starts an arm's processes; returns when `carries` says that a round trip has been made.
     ///
     /// # Errors
     /// What failed, and the last lines of the logs.
-    pub(crate) fn open(
+    pub fn open(
         cleanup: &Arc<Cleanup>,
-        network: &Network,
+        network: &TwoHosts,
         arm: &Arm,
         directory: &Path,
         ports: (u16, u16),
+        carries: Carries<'_>,
     ) -> Result<Self, String> {
         let (programs, address) = arm.kind.programs(directory, ports)?;
         let mut tunnel = Self { cleanup: Arc::clone(cleanup), address, processes: Vec::new() };
-        let opened = tunnel.start(network, directory, &programs);
+        let opened = tunnel.start(network, directory, &programs, carries);
         opened.map_err(|error| format!("{error}{}", tunnel.log_tails()))?;
         Ok(tunnel)
     }
 
     /// CPU seconds of both ends so far; nothing for an arm without processes.
-    pub(crate) fn cpu_seconds(&self) -> Option<f64> {
+    pub fn cpu_seconds(&self) -> Option<f64> {
         let ids: Vec<u32> = self.processes.iter().map(|process| process.id).collect();
         (!ids.is_empty()).then(|| procstat::cpu_seconds(&ids))
     }
 
     /// Which process has ended, if one has.
-    pub(crate) fn failure(&self) -> Option<String> {
+    pub fn failure(&self) -> Option<String> {
         self.processes.iter().find_map(|process| {
             let status = self.cleanup.ended(process.id)?;
             Some(format!("{} has ended ({status})", process.name))
@@ -74,7 +80,7 @@ impl Tunnel {
     }
 
     /// The last lines of each process's log, indented, each line on a line of its own.
-    pub(crate) fn log_tails(&self) -> String {
+    pub fn log_tails(&self) -> String {
         let mut tails = String::new();
         for process in &self.processes {
             let log = fs::read_to_string(&process.log).unwrap_or_default();
@@ -88,9 +94,10 @@ impl Tunnel {
 
     fn start(
         &mut self,
-        network: &Network,
+        network: &TwoHosts,
         directory: &Path,
         programs: &[Program],
+        carries: Carries<'_>,
     ) -> Result<(), String> {
         for program in programs {
             let name = Path::new(&program.program).file_name().unwrap_or_default();
@@ -120,17 +127,17 @@ impl Tunnel {
             }
         }
         let address = self.address;
-        self.wait(network, "the tunnel carries no data", || Echo::open(address, 128).is_ok())
+        self.wait(network, "the tunnel carries no data", || carries(address))
     }
 
     /// Tries until it succeeds, a process ends or the time is over.
     fn wait(
         &self,
-        network: &Network,
+        network: &TwoHosts,
         what: &str,
         attempt: impl Fn() -> bool + Sync,
     ) -> Result<(), String> {
-        network.inside_near(|| {
+        network.near.inside(|| {
             let until = Instant::now() + START_TIMEOUT;
             while !attempt() {
                 if let Some(failure) = self.failure() {

@@ -1,0 +1,140 @@
+//! `keypadd bench paths`: reads what is to be compared on which paths, refuses what cannot be, runs it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+use keypadd_cli::error::{Error, Exit};
+use keypadd_cli::shutdown::Shutdown;
+use keypadd_measure::results::Section;
+use keypadd_measure::{LossPlace, PathArms, PathCases, Paths, Progress};
+
+use crate::cli::PathsArgs;
+use crate::keeping::Keeping;
+
+/// Rounds, losses in percent and the steady state, where none are given; and for `--quick`.
+const ROUNDS: [u32; 2] = [5, 1];
+const LOSSES: [&[f64]; 2] = [&[0.0, 0.5, 2.0, 10.0, 20.0], &[0.0, 2.0, 10.0]];
+const TIMES: [Duration; 2] = [Duration::from_secs(8), Duration::from_secs(2)];
+
+/// Compares arms on emulated paths.
+///
+/// # Errors
+/// Exit 2: arms or a directory that make no sense. Exit 1: not root, a program is missing, or the run ended
+/// early; what was measured is printed and saved all the same.
+pub(crate) async fn run(args: PathsArgs, shutdown: Shutdown) -> Result<(), Error> {
+    let paths = read(&args)?;
+    paths.check().map_err(|cause| Error::new(Exit::Runtime, format!("paths: {cause}")))?;
+    let keeping = Keeping::begin("keypadd bench paths", &args.run, Vec::new())?;
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopped = Arc::clone(&stop);
+    tokio::spawn(async move {
+        shutdown.thrown().await;
+        stopped.store(true, Relaxed);
+    });
+    let ran = tokio::task::block_in_place(|| {
+        let meter = keeping.meter();
+        let tell = |progress: &Progress| meter.show(progress);
+        let keep = |section: &Section| keeping.save_so_far(|| section.clone());
+        paths.run(&tell, &keep, &stop)
+    });
+    keeping.end(vec![ran.section], ran.ended_by.as_deref())
+}
+
+fn read(args: &PathsArgs) -> Result<Paths, Error> {
+    let effort = usize::from(args.quick);
+    let own_path = std::env::current_exe()
+        .map_err(|error| Error::new(Exit::Runtime, format!("own path: {error}")))?;
+    let keypadd = args.keypadd.clone().unwrap_or_else(|| own_path.with_file_name("keypadd"));
+    let mut names = args.arms.clone();
+    if names.is_empty() {
+        names
+            .extend(PathArms::NAMES.iter().take(PathArms::DEFAULTS).map(|name| (*name).to_owned()));
+    }
+    let arms = PathArms { names, extra: args.arm.clone() };
+    let arms =
+        arms.read(&keypadd).map_err(|cause| Error::new(Exit::Usage, format!("--arms: {cause}")))?;
+    let losses = if args.loss.is_empty() { LOSSES[effort].to_vec() } else { args.loss.clone() };
+    let cases = PathCases {
+        mbits: args.line.clone(),
+        rtts: args.rtt.clone(),
+        losses,
+        loss_place: match args.loss_after {
+            true => LossPlace::AfterBottleneck,
+            false => LossPlace::BeforeBottleneck,
+        },
+        two_way: args.two_way,
+    };
+    Ok(Paths {
+        arms,
+        cases: cases.all(),
+        time: args.time.unwrap_or(TIMES[effort]),
+        rounds: args.run.rounds.unwrap_or(ROUNDS[effort]),
+        seed: args.run.seed,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::cli::{BenchWorkload, Cli};
+
+    fn parse(arguments: &[&str]) -> Result<Paths, String> {
+        let line = ["keypadd-bench", "paths"].iter().chain(arguments);
+        let cli = Cli::try_parse_from(line).map_err(|error| error.to_string())?;
+        let BenchWorkload::Paths(args) = cli.workload else {
+            return Err("another workload".into());
+        };
+        read(&args).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_full_run_has_ten_cases_and_seven_arms_and_a_quick_one_fewer_and_shorter() {
+        let full = parse(&[]).unwrap();
+        assert_eq!((full.cases.len(), full.arms.len(), full.rounds), (10, 7, 5));
+        let quick = parse(&["--quick"]).unwrap();
+        assert_eq!((quick.cases.len(), quick.arms.len(), quick.rounds), (6, 7, 1));
+        assert!(quick.time < full.time);
+    }
+
+    #[test]
+    fn lines_losses_ways_and_arms_can_be_chosen() {
+        let chosen = [
+            "--line",
+            "20,2",
+            "--rtt",
+            "30ms",
+            "--loss",
+            "1.5",
+            "--loss-after",
+            "--two-way",
+            "--arms",
+            "keypadd,keypadd-3des",
+            "--arm",
+            "spin=--spin 0",
+        ];
+        let paths = parse(&chosen).unwrap();
+        let names: Vec<String> = paths.cases.iter().map(ToString::to_string).collect();
+        assert_eq!(names.len(), 4);
+        assert_eq!(names[3], "2 Mbit/s, 30 ms, 1.5 % lost, both ways");
+        let arms: Vec<&str> = paths.arms.iter().map(|arm| arm.name()).collect();
+        assert_eq!(arms, ["keypadd", "keypadd-3des", "spin"]);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        for (arguments, part) in [
+            (["--arms", "wireguard"], "expected keypadd"),
+            (["--arms", "keypadd,keypadd"], "twice"),
+            (["--arm", "no-flags"], "is no arm"),
+            (["--loss", "60"], "is no loss"),
+            (["--rtt", "1m"], "is too long"),
+            (["--line", "0"], "0 is not in"),
+        ] {
+            let error = parse(&arguments).unwrap_err();
+            assert!(error.contains(part), "{error}");
+        }
+    }
+}

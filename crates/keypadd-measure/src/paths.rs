@@ -1,0 +1,216 @@
+//! keypadd beside kernel TCP and stunnel on an emulated path: bulk, keystrokes beside it, and the queue that
+//! they cause, at several round trips, rates and losses.
+//!
+//! Both ends are hosts of their own (network namespaces) and run the program that ships; between them lies
+//! [`testbed::Path`]. Every arm has each case once in a round, in an order drawn from the seed, on a fresh
+//! tunnel. Needs root. Knows no command line.
+
+mod arms;
+mod cases;
+mod goals;
+mod load;
+mod plots;
+mod sample;
+mod section;
+
+use std::net::{Ipv4Addr, TcpListener};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+use testbed::tunnel::{SERVICE_PORT, check_needs};
+use testbed::{Cleanup, End, Path, TwoHosts};
+
+use self::load::Service;
+use self::sample::{Sample, Taken};
+use crate::interleave::{INTERRUPTED, Progress, Tell};
+use crate::results::Section;
+
+pub use arms::{PathArm, PathArms};
+pub use cases::{PathCase, PathCases};
+pub use testbed::line::LossPlace;
+
+/// Of the devices of the path.
+const MTU: u32 = 1500;
+
+/// Tunnels use ports upwards from here, near and far, below the ephemeral range.
+const PORTS: (u16, u16) = (10_000, 20_000);
+
+/// A comparison on emulated paths.
+#[derive(Debug)]
+pub struct Paths {
+    /// What is compared.
+    pub arms: Vec<PathArm>,
+    /// On what.
+    pub cases: Vec<PathCase>,
+    /// How long the steady state is measured, after the start-up.
+    pub time: Duration,
+    /// How often.
+    pub rounds: u32,
+    /// What the order of arms and all losses follow from.
+    pub seed: u64,
+}
+
+/// What there is when it ends.
+#[derive(Debug)]
+pub struct PathsRun {
+    /// All that was measured.
+    pub section: Section,
+    /// Why it ended before its time; `None` if it did not.
+    pub ended_by: Option<String>,
+}
+
+/// What samples are taken on.
+struct Bed {
+    cleanup: Arc<Cleanup>,
+    hosts: TwoHosts,
+    path: Path,
+    service: Arc<Service>,
+    directory: std::path::PathBuf,
+}
+
+impl Paths {
+    /// Says what is missing on this machine, before anything is started.
+    ///
+    /// # Errors
+    /// One line: not root, or a program is missing.
+    pub fn check(&self) -> Result<(), String> {
+        let tunnels: Vec<_> = self.arms.iter().map(|arm| arm.tunnel.clone()).collect();
+        check_needs(&tunnels)
+    }
+
+    /// Runs until all is measured or `stop` is set; what was measured by then is kept. Blocks.
+    pub fn run(&self, tell: Tell<'_>, keep: &dyn Fn(&Section), stop: &AtomicBool) -> PathsRun {
+        let mut taken = Vec::new();
+        let mut left_out = Vec::new();
+        let cleanup = Arc::new(Cleanup::default());
+        let ended = self.bed(&cleanup).and_then(|bed| {
+            let arms = arms::available(&self.arms, &bed.hosts, &mut left_out)?;
+            self.rounds(&bed, &arms, tell, stop, &mut taken, &mut |taken| {
+                keep(&section::section(self, taken, &left_out));
+            })
+        });
+        cleanup.run();
+        PathsRun { section: section::section(self, &taken, &left_out), ended_by: ended.err() }
+    }
+
+    fn bed(&self, cleanup: &Arc<Cleanup>) -> Result<Bed, String> {
+        let directory = cleanup.scratch("keypadd-paths")?;
+        for arm in &self.arms {
+            let prepared = arm.tunnel.kind.prepare(&directory.join(&arm.tunnel.name));
+            prepared.map_err(|error| format!("{}: {error}", arm.tunnel.name))?;
+        }
+        let (hosts, path) = TwoHosts::by_path(MTU, self.seed)?;
+        arms::tune(&hosts)?;
+        let listener = hosts.far.inside(|| {
+            TcpListener::bind((Ipv4Addr::UNSPECIFIED, SERVICE_PORT))
+                .map_err(|error| error.to_string())
+        })?;
+        let service = Service::start(listener).map_err(|error| format!("a thread: {error}"))?;
+        Ok(Bed { cleanup: Arc::clone(cleanup), hosts, path, service, directory })
+    }
+
+    fn rounds(
+        &self,
+        bed: &Bed,
+        arms: &[usize],
+        tell: Tell<'_>,
+        stop: &AtomicBool,
+        taken: &mut Vec<Taken>,
+        keep: &mut dyn FnMut(&[Taken]),
+    ) -> Result<(), String> {
+        let mut random = fastrand::Rng::with_seed(self.seed);
+        let (mut used, all) = (0_usize, self.rounds as usize * self.cases.len() * arms.len());
+        for round in 0..self.rounds {
+            for (case, of_case) in self.cases.iter().enumerate() {
+                let mut order = arms.to_vec();
+                random.shuffle(&mut order);
+                let seed = random.u64(..);
+                for arm in order {
+                    if stop.load(Relaxed) {
+                        return Err(INTERRUPTED.into());
+                    }
+                    used += 1;
+                    let of_arm = &self.arms[arm];
+                    tell(&Progress::Doing(format!(
+                        "{used} of {all}: round {}, {of_case}: {}",
+                        round + 1,
+                        of_arm.tunnel.name
+                    )));
+                    let ports = u16::try_from(used % 10_000).map_err(|error| error.to_string())?;
+                    let ports = (PORTS.0 + ports, PORTS.1 + ports);
+                    let sample = bed.sample(of_arm, of_case, self.time, seed, ports, stop);
+                    if stop.load(Relaxed) {
+                        return Err(INTERRUPTED.into());
+                    }
+                    taken.push(Taken { case, arm, round, sample });
+                }
+            }
+            keep(taken);
+        }
+        Ok(())
+    }
+}
+
+impl Bed {
+    /// Both directions are a new line like this, with losses or without.
+    fn lay(&self, case: &PathCase, seed: u64) {
+        for (end, seed) in [(End::Near, seed), (End::Far, seed.wrapping_add(1))] {
+            self.path.renew(end, case.settings(false), seed);
+        }
+    }
+
+    fn sample(
+        &self,
+        arm: &PathArm,
+        case: &PathCase,
+        time: Duration,
+        seed: u64,
+        ports: (u16, u16),
+        stop: &AtomicBool,
+    ) -> Sample {
+        self.lay(case, seed);
+        let taken = Sample::take(self, arm, case, time, ports, stop);
+        // Connections that are over say so to each other before the next arm begins.
+        self.lay(case, seed);
+        std::thread::sleep(2 * case.rtt);
+        taken.unwrap_or_else(Sample::failed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As root: `cargo test -p keypadd-measure --lib path -- --ignored`.
+    #[test]
+    #[ignore = "needs root"]
+    fn a_line_of_20_mbit_and_40_ms_measures_as_such() {
+        let arms = PathArms { names: vec!["tcp-cubic".into()], extra: Vec::new() };
+        let cases = PathCases {
+            mbits: vec![20],
+            rtts: vec![Duration::from_millis(40)],
+            losses: vec![0.0],
+            loss_place: LossPlace::default(),
+            two_way: true,
+        };
+        let paths = Paths {
+            arms: arms.read("/k".as_ref()).unwrap(),
+            cases: cases.all(),
+            time: Duration::from_secs(2),
+            rounds: 1,
+            seed: 1,
+        };
+        let run = paths.run(&|_| {}, &|_| {}, &AtomicBool::new(false));
+        assert_eq!(run.ended_by, None);
+        let figures = |id: &str| -> Vec<f64> {
+            let table = run.section.tables.iter().find(|table| table.id == id).unwrap();
+            let cells = &table.rows.last().unwrap().cells;
+            cells.iter().map(|cell| cell.figure().unwrap().value).collect()
+        };
+        // One way, and both ways.
+        let bulk = figures("bulk-1");
+        assert!(bulk.iter().all(|mbit| (15.0..20.0).contains(mbit)), "{bulk:?}");
+        assert!(figures("p50-1").iter().all(|ms| *ms >= 40.0), "{:?}", figures("p50-1"));
+    }
+}

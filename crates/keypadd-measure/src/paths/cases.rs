@@ -1,0 +1,171 @@
+//! The lines that arms are compared on.
+
+use std::fmt;
+use std::num::NonZeroU64;
+use std::time::Duration;
+
+use testbed::LineSettings;
+use testbed::line::LossPlace;
+
+/// Bytes of an IP packet on the path, and of a TCP segment's payload in it, with timestamps (RFC 7323): what a
+/// line can deliver is its rate times their ratio.
+const PACKET_BYTES: f64 = 1500.0;
+const PAYLOAD_BYTES: f64 = 1448.0;
+
+/// Start-up that is cut off: at least so long, and at least so many round trips.
+const START_UP_MIN: Duration = Duration::from_secs(1);
+const START_UP_ROUND_TRIPS: u32 = 20;
+
+/// Small messages use no more of a line than this, by packets of so many bytes.
+const PINGS_SHARE: f64 = 0.02;
+const PING_PACKET_BYTES: f64 = 200.0;
+const PING_INTERVALS: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(50)];
+
+/// One line, the same in both directions, and what goes over it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PathCase {
+    /// Rate, in Mbit/s of IP packets.
+    pub mbit: u32,
+    /// Round trip of an empty line.
+    pub rtt: Duration,
+    /// Packets lost at random, in percent, each direction by itself.
+    pub loss_percent: f64,
+    /// Where.
+    pub loss_place: LossPlace,
+    /// Whether bulk data goes both ways at once, instead of from the far host alone.
+    pub two_way: bool,
+}
+
+/// Cases by their factors.
+#[derive(Clone, Debug)]
+pub struct PathCases {
+    /// Rates in Mbit/s.
+    pub mbits: Vec<u32>,
+    /// Round trips.
+    pub rtts: Vec<Duration>,
+    /// Losses in percent.
+    pub losses: Vec<f64>,
+    /// Where packets are lost.
+    pub loss_place: LossPlace,
+    /// Adds a case with bulk both ways for every other one.
+    pub two_way: bool,
+}
+
+impl PathCases {
+    /// All combinations.
+    pub fn all(&self) -> Vec<PathCase> {
+        let mut cases = Vec::new();
+        for &mbit in &self.mbits {
+            for &rtt in &self.rtts {
+                for &loss_percent in &self.losses {
+                    let one_way = PathCase {
+                        mbit,
+                        rtt,
+                        loss_percent,
+                        loss_place: self.loss_place,
+                        two_way: false,
+                    };
+                    cases.push(one_way);
+                    cases.extend(self.two_way.then_some(PathCase { two_way: true, ..one_way }));
+                }
+            }
+        }
+        cases
+    }
+}
+
+impl PathCase {
+    /// Each direction, with its losses or, while connections are made, without.
+    pub(super) fn settings(&self, lossy: bool) -> LineSettings {
+        LineSettings {
+            bits_per_second: NonZeroU64::new(u64::from(self.mbit) * 1_000_000),
+            delay: self.rtt / 2,
+            loss: if lossy { self.loss_percent / 100.0 } else { 0.0 },
+            loss_place: self.loss_place,
+            ..LineSettings::default()
+        }
+    }
+
+    /// The most payload that a line can deliver, Mbit/s: full segments of TCP and nothing else. Loss after the
+    /// bottleneck takes its share of it.
+    pub fn deliverable_mbit(&self) -> f64 {
+        let passes = match self.loss_place {
+            LossPlace::BeforeBottleneck => 1.0,
+            LossPlace::AfterBottleneck => 1.0 - self.loss_percent / 100.0,
+        };
+        f64::from(self.mbit) * PAYLOAD_BYTES / PACKET_BYTES * passes
+    }
+
+    /// How long the line takes to send a full packet, in milliseconds.
+    pub(super) fn packet_ms(&self) -> f64 {
+        PACKET_BYTES * 8.0 / (f64::from(self.mbit) * 1e3)
+    }
+
+    /// What is cut off as start-up.
+    pub(super) fn start_up(&self) -> Duration {
+        START_UP_MIN.max(START_UP_ROUND_TRIPS * self.rtt)
+    }
+
+    /// How often a small message is due.
+    pub(super) fn ping_interval(&self) -> Duration {
+        let per_second = PINGS_SHARE * f64::from(self.mbit) * 1e6 / (PING_PACKET_BYTES * 8.0);
+        let [shortest, longest] = PING_INTERVALS;
+        Duration::from_secs_f64(1.0 / per_second).clamp(shortest, longest)
+    }
+
+    /// The line and its round trip, without losses: `300 Mbit/s, 20 ms`.
+    pub(super) fn line(&self) -> String {
+        format!("{} Mbit/s, {} ms", self.mbit, self.rtt.as_millis())
+    }
+
+    /// The losses and the ways: `2 % lost, both ways`.
+    pub(super) fn column(&self) -> String {
+        let ways = if self.two_way { ", both ways" } else { "" };
+        format!("{} % lost{ways}", self.loss_percent)
+    }
+}
+
+impl fmt::Display for PathCase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, {}", self.line(), self.column())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn case(mbit: u32, loss_percent: f64, loss_place: LossPlace) -> PathCase {
+        PathCase { mbit, rtt: Duration::from_millis(150), loss_percent, loss_place, two_way: false }
+    }
+
+    #[test]
+    fn loss_after_the_bottleneck_takes_its_share_of_what_a_line_can_deliver() {
+        let deliverable = |place| case(300, 10.0, place).deliverable_mbit();
+        assert!((deliverable(LossPlace::BeforeBottleneck) - 289.6).abs() < 0.01);
+        assert!((deliverable(LossPlace::AfterBottleneck) - 260.64).abs() < 0.01);
+    }
+
+    #[test]
+    fn small_messages_stay_small_on_slow_lines_and_start_up_is_counted_in_round_trips() {
+        let at = |mbit| case(mbit, 0.0, LossPlace::default());
+        assert_eq!([300, 20, 2].map(|mbit| at(mbit).ping_interval().as_millis()), [5, 5, 40]);
+        assert_eq!(at(300).start_up(), Duration::from_secs(3));
+        assert!((at(2).packet_ms() - 6.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn cases_are_all_combinations() {
+        let cases = PathCases {
+            mbits: vec![300, 20],
+            rtts: vec![Duration::from_millis(20)],
+            losses: vec![0.0, 10.0],
+            loss_place: LossPlace::default(),
+            two_way: true,
+        };
+        let names: Vec<String> = cases.all().iter().map(ToString::to_string).collect();
+        assert_eq!(names.len(), 8);
+        assert_eq!(names[0], "300 Mbit/s, 20 ms, 0 % lost");
+        assert_eq!(names[7], "20 Mbit/s, 20 ms, 10 % lost, both ways");
+    }
+}

@@ -1,0 +1,356 @@
+//! Traffic of a sample: bulk data that is checked byte by byte, and small messages that are due at fixed times
+//! and echoed.
+//!
+//! Sockets belong to the network namespace that they were made in, whatever thread uses them. Knows neither
+//! arms nor lines.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Bytes of a small message: a keystroke in a terminal's clothes.
+pub(super) const PING_BYTES: usize = 128;
+
+/// First byte of a connection: messages are echoed, bulk comes, bulk is taken.
+const ECHO: u8 = b'e';
+const SOURCE: u8 = b's';
+const SINK: u8 = b'k';
+
+/// Bytes of one write and of the largest read.
+const PIECE_BYTES: usize = 64 << 10;
+
+/// Bulk data repeats after so many bytes: a prime, so that no buffer's size hides a shift.
+const PERIOD: usize = 65_521;
+
+/// Bulk data from any place in its period on, a piece long at least.
+static PATTERN: LazyLock<Vec<u8>> = LazyLock::new(|| {
+    let mut random = fastrand::Rng::with_seed(PERIOD as u64);
+    let period: Vec<u8> = (0..PERIOD).map(|_| random.u8(..)).collect();
+    period.iter().copied().cycle().take(PERIOD + PIECE_BYTES).collect()
+});
+
+/// A bound on connecting and on each read that waits for somebody else.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What a receiver has read, and when.
+#[derive(Debug, Default)]
+pub(super) struct Received(Mutex<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    reads: Vec<(Instant, u64)>,
+    failure: Option<String>,
+}
+
+impl Received {
+    /// Bytes that came from a time on until another.
+    pub(super) fn bytes(&self, from: Instant, until: Instant) -> u64 {
+        let inner = self.lock();
+        let within = inner.reads.iter().filter(|(at, _)| *at >= from && *at < until);
+        within.map(|(_, bytes)| bytes).sum()
+    }
+
+    /// Why it reads no more, if it does not.
+    pub(super) fn failure(&self) -> Option<String> {
+        self.lock().failure.clone()
+    }
+
+    /// Reads and checks until the end.
+    fn read(&self, mut stream: &TcpStream) {
+        let (mut buffer, mut place) = (vec![0; PIECE_BYTES], 0);
+        let failure = loop {
+            match stream.read(&mut buffer) {
+                Ok(0) => break "the connection was closed".to_owned(),
+                Ok(len) => {
+                    let expected = PATTERN.get(place..place + len);
+                    if expected != buffer.get(..len) {
+                        break "bytes arrived that differ from what was sent".to_owned();
+                    }
+                    place = (place + len) % PERIOD;
+                    self.lock().reads.push((Instant::now(), len as u64));
+                }
+                Err(error) => break error.to_string(),
+            }
+        };
+        self.lock().failure = Some(failure);
+    }
+
+    /// The guarded lists are whole at any moment.
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What answers at the far host.
+#[derive(Debug, Default)]
+pub(super) struct Service {
+    /// What the last upload has brought.
+    sunk: Mutex<Arc<Received>>,
+}
+
+impl Service {
+    /// Serves whoever connects, for as long as this process runs.
+    pub(super) fn start(listener: TcpListener) -> io::Result<Arc<Self>> {
+        let service = Arc::new(Self::default());
+        let of = Arc::clone(&service);
+        thread::Builder::new().name("service".into()).spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let of = Arc::clone(&of);
+                // Whoever is not served sees that.
+                let _ = thread::Builder::new().spawn(move || of.serve(&stream));
+            }
+        })?;
+        Ok(service)
+    }
+
+    fn serve(&self, stream: &TcpStream) -> io::Result<()> {
+        stream.set_nodelay(true)?;
+        let mut kind = [0];
+        { stream }.read_exact(&mut kind)?;
+        match kind {
+            [ECHO] => echo(stream),
+            [SOURCE] => send(stream),
+            [SINK] => {
+                let received = Arc::new(Received::default());
+                *self.sunk.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&received);
+                // The client knows that it is this upload that is looked at.
+                { stream }.write_all(&[SINK])?;
+                received.read(stream);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What the last upload has brought.
+    fn sunk(&self) -> Arc<Received> {
+        Arc::clone(&self.sunk.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+fn echo(mut stream: &TcpStream) -> io::Result<()> {
+    let mut message = [0; PING_BYTES];
+    loop {
+        stream.read_exact(&mut message)?;
+        stream.write_all(&message)?;
+    }
+}
+
+/// Sends bulk data until nobody takes it.
+fn send(mut stream: &TcpStream) -> io::Result<()> {
+    let mut place = 0;
+    loop {
+        let piece = PATTERN.get(place..place + PIECE_BYTES).unwrap_or_default();
+        let sent = stream.write(piece)?;
+        if sent == 0 {
+            return Ok(());
+        }
+        place = (place + sent) % PERIOD;
+    }
+}
+
+/// A connection to the service, not yet told what it is for.
+pub(super) fn connect(address: SocketAddr) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+/// Whether a round trip to this address succeeds.
+pub(super) fn carries(address: SocketAddr) -> bool {
+    let trip = || {
+        let stream = connect(address)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        Pings::prove(&stream)
+    };
+    trip().is_ok()
+}
+
+/// Bulk data under way. Dropped, its connection is closed.
+#[derive(Debug)]
+pub(super) struct Bulk {
+    stream: Arc<TcpStream>,
+    /// What has arrived.
+    pub(super) received: Arc<Received>,
+}
+
+impl Bulk {
+    /// Bulk data from the service, from now on.
+    pub(super) fn down(stream: TcpStream) -> io::Result<Self> {
+        { &stream }.write_all(&[SOURCE])?;
+        let (stream, received) = (Arc::new(stream), Arc::new(Received::default()));
+        let (from, by) = (Arc::clone(&stream), Arc::clone(&received));
+        thread::Builder::new().spawn(move || by.read(&from))?;
+        Ok(Self { stream, received })
+    }
+
+    /// Bulk data to the service: ready to go, once it is told so.
+    pub(super) fn up(stream: TcpStream, service: &Service) -> io::Result<Self> {
+        { &stream }.write_all(&[SINK])?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        { &stream }.read_exact(&mut [0])?;
+        Ok(Self { stream: Arc::new(stream), received: service.sunk() })
+    }
+
+    /// Sends from now on.
+    pub(super) fn send(&self) -> io::Result<()> {
+        let stream = Arc::clone(&self.stream);
+        thread::Builder::new().spawn(move || send(&stream)).map(drop)
+    }
+}
+
+impl Drop for Bulk {
+    fn drop(&mut self) {
+        let _ = self.stream.shutdown(Shutdown::Both);
+    }
+}
+
+/// Small messages at fixed times, whatever becomes of earlier ones. Dropped, they end.
+#[derive(Debug)]
+pub(super) struct Pings {
+    stream: Arc<TcpStream>,
+    start: Instant,
+    interval: Duration,
+    is_over: Arc<AtomicBool>,
+    answers: Arc<Mutex<Vec<Instant>>>,
+}
+
+impl Pings {
+    /// Says what a connection is for, and makes a round trip.
+    pub(super) fn prove(mut stream: &TcpStream) -> io::Result<()> {
+        stream.write_all(&[ECHO])?;
+        stream.write_all(&[0; PING_BYTES])?;
+        stream.read_exact(&mut [0; PING_BYTES])
+    }
+
+    /// Sends one every `interval`, from now on, over a connection that is [proved](Self::prove).
+    pub(super) fn start(stream: TcpStream, interval: Duration) -> io::Result<Self> {
+        stream.set_read_timeout(None)?;
+        let pings = Self {
+            stream: Arc::new(stream),
+            start: Instant::now(),
+            interval,
+            is_over: Arc::default(),
+            answers: Arc::default(),
+        };
+        let (to, is_over, start) =
+            (Arc::clone(&pings.stream), Arc::clone(&pings.is_over), pings.start);
+        thread::Builder::new().spawn(move || {
+            let mut message = [0; PING_BYTES];
+            for nth in 0_u32.. {
+                thread::sleep((start + nth * interval).saturating_duration_since(Instant::now()));
+                message[..4].copy_from_slice(&nth.to_be_bytes());
+                if is_over.load(Relaxed) || { &*to }.write_all(&message).is_err() {
+                    return;
+                }
+            }
+        })?;
+        let (from, answers) = (Arc::clone(&pings.stream), Arc::clone(&pings.answers));
+        thread::Builder::new().spawn(move || {
+            let mut message = [0; PING_BYTES];
+            for nth in 0_u32.. {
+                let read = { &*from }.read_exact(&mut message);
+                if read.is_err() || message[..4] != nth.to_be_bytes() {
+                    return;
+                }
+                answers.lock().unwrap_or_else(PoisonError::into_inner).push(Instant::now());
+            }
+        })?;
+        Ok(pings)
+    }
+
+    /// From when each was due until its answer, of those that were due within. One without an answer counts
+    /// with the time that it has waited until now.
+    pub(super) fn times(&self, from: Instant, until: Instant) -> Vec<Duration> {
+        let now = Instant::now();
+        let answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        let due = |nth: u32| self.start + nth * self.interval;
+        (0_u32..)
+            .map(due)
+            .take_while(|due| *due < until)
+            .enumerate()
+            .filter(|(_, due)| *due >= from)
+            .map(|(nth, due)| answers.get(nth).map_or(now, |at| *at).saturating_duration_since(due))
+            .collect()
+    }
+}
+
+impl Drop for Pings {
+    fn drop(&mut self) {
+        self.is_over.store(true, Relaxed);
+        let _ = self.stream.shutdown(Shutdown::Both);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn service() -> (Arc<Service>, SocketAddr) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        (Service::start(listener).unwrap(), address)
+    }
+
+    /// Waits until so many bytes have come.
+    fn wait_for(received: &Received, bytes: u64) {
+        let start = Instant::now();
+        while received.bytes(start - PATIENCE, Instant::now()) < bytes {
+            assert_eq!(received.failure(), None);
+            assert!(start.elapsed() < PATIENCE, "{received:?}");
+            thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn bulk_arrives_either_way_and_is_what_was_sent() {
+        let (service, address) = service();
+        let down = Bulk::down(connect(address).unwrap()).unwrap();
+        wait_for(&down.received, 3 << 20);
+        let up = Bulk::up(connect(address).unwrap(), &service).unwrap();
+        up.send().unwrap();
+        wait_for(&up.received, 3 << 20);
+        assert_eq!(down.received.failure(), None);
+    }
+
+    #[test]
+    fn a_changed_byte_is_seen() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (stream, _) = listener.accept().unwrap();
+        let mut bytes = PATTERN[..1_000].to_vec();
+        bytes[500] ^= 1;
+        sender.write_all(&bytes).unwrap();
+        drop(sender);
+        let received = Received::default();
+        received.read(&stream);
+        assert!(received.failure().unwrap().contains("differ"));
+    }
+
+    #[test]
+    fn every_message_that_was_due_has_a_time_answered_or_not() {
+        let (_service, address) = service();
+        assert!(carries(address));
+        let stream = connect(address).unwrap();
+        Pings::prove(&stream).unwrap();
+        let pings = Pings::start(stream, Duration::from_millis(1)).unwrap();
+        while pings.answers.lock().unwrap().len() < 5 {
+            thread::yield_now();
+        }
+        // Those of the next hour have not been sent, let alone answered.
+        let times = pings.times(pings.start, pings.start + Duration::from_millis(100));
+        assert_eq!(times.len(), 100);
+        assert_eq!(
+            pings
+                .times(
+                    pings.start + Duration::from_millis(10),
+                    pings.start + Duration::from_millis(12)
+                )
+                .len(),
+            2
+        );
+    }
+}

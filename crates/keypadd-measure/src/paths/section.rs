@@ -1,0 +1,170 @@
+//! What the paths say: method, tables, notes. Pure.
+
+use super::Paths;
+use super::cases::PathCase;
+use super::goals;
+use super::plots;
+use super::sample::{BIN, Sample, Taken};
+use crate::results::{Cell, Estimate, Section, Table};
+use crate::statistics::median;
+
+/// A table's figure: its id, its name and unit, and where it stands in a sample.
+type Figure = (&'static str, &'static str, &'static str, Of);
+
+/// A figure of a sample, if it has it.
+type Of = fn(&Sample) -> Option<f64>;
+
+const BULK: Figure = ("bulk", "Bulk in the steady state", "Mbit/s", |it| it.down_mbit);
+
+const OTHERS: [Figure; 5] = [
+    ("p99", "Small messages beside it, p99", "ms", |it| it.p99_ms),
+    ("p50", "Small messages beside it, p50", "ms", |it| it.p50_ms),
+    ("start-up", "Bulk in the start-up", "Mbit/s", |it| it.start_up_mbit),
+    ("queue", "Wait for the bottleneck, mean", "ms", |it| it.queue_ms),
+    ("cpu", "CPU of both ends", "% of a core", |it| it.cpu_percent),
+];
+
+pub(super) fn section(paths: &Paths, taken: &[Taken], left_out: &[String]) -> Section {
+    let mut section = Section::new(
+        "paths",
+        "Paths",
+        "How fast and how prompt is keypadd on slow, long and lossy paths, beside kernel TCP and stunnel?",
+    );
+    section.method = method(paths);
+    section.emulated = vec!["rate, delay, queue and loss of the path".into()];
+    section.verdicts = goals::verdicts(paths, taken);
+    for (nth, line) in lines(paths).iter().enumerate() {
+        section.tables.push(bulk(paths, taken, line, nth));
+        section.tables.extend(OTHERS.iter().map(|figure| table(paths, taken, line, nth, figure)));
+        section.plots.extend(plots::over_losses(paths, taken, line, nth));
+    }
+    section.plots.extend(plots::over_time(paths, taken));
+    section.notes.extend(left_out.iter().cloned());
+    for one in taken {
+        if let Some(failure) = &one.sample.failure {
+            let (case, arm) = (&paths.cases[one.case], paths.arms[one.arm].name());
+            section.notes.push(format!("round {}, {case}, {arm}: {failure}", one.round + 1));
+        }
+    }
+    section
+}
+
+fn method(paths: &Paths) -> Vec<String> {
+    let mut start_ups: Vec<String> = paths
+        .cases
+        .iter()
+        .map(|case| format!("{} s at {} ms", case.start_up().as_secs_f64(), case.rtt.as_millis()))
+        .collect();
+    start_ups.sort();
+    start_ups.dedup();
+    let place = match paths.cases.first().map(|case| case.loss_place) {
+        Some(testbed::line::LossPlace::AfterBottleneck) => "after",
+        _ => "before",
+    };
+    let arms: Vec<String> = paths.arms.iter().map(super::PathArm::words).collect();
+    vec![
+        format!(
+            "Two network namespaces, joined by TUN devices through an emulated line in each direction: MTU {}, a \
+             queue of {} packets, random loss {place} the bottleneck. In each round ({} in all) every arm has every \
+             case once, on a fresh tunnel, in an order drawn from the seed.",
+            super::MTU,
+            testbed::line::QUEUE_PACKETS,
+            paths.rounds,
+        ),
+        format!("Arms: {}.", arms.join("; ")),
+        format!(
+            "One stream of bulk data from the far host and echoes of 128 bytes, due at fixed times, begin together; \
+             connections are made before, without loss. Start-up, cut off: {}. The steady state after it is {} s \
+             long. Bytes are checked. A message without an answer counts with the time it has waited.",
+            start_ups.join(", "),
+            paths.time.as_secs_f64(),
+        ),
+        "What the line can deliver is its rate times 1448/1500, the payload of full TCP segments, and times what \
+         passes where loss comes after the bottleneck. Figures are medians over rounds; what stands beside them \
+         is the range of the rounds, from least to greatest."
+            .into(),
+        "A packet may be 0.2 ms later than its line says. A repair releases what waited for it, so that over a \
+         short time more payload may come out than the line delivers."
+            .into(),
+        format!(
+            "Pictures over time show the first round, in intervals of {} ms: what arrived on the line, headers and \
+             repairs included, and the longest wait for the bottleneck.",
+            BIN.as_millis()
+        ),
+    ]
+}
+
+/// The lines of the cases, each once.
+pub(super) fn lines(paths: &Paths) -> Vec<String> {
+    let mut lines: Vec<String> = paths.cases.iter().map(PathCase::line).collect();
+    lines.dedup();
+    lines
+}
+
+/// The cases of a line.
+pub(super) fn of_line<'a>(
+    paths: &'a Paths,
+    line: &'a str,
+) -> impl Iterator<Item = (usize, &'a PathCase)> {
+    paths.cases.iter().enumerate().filter(move |(_, case)| case.line() == line)
+}
+
+/// Median and range of a figure over rounds.
+pub(super) fn over_rounds(
+    taken: &[Taken],
+    case: usize,
+    arm: usize,
+    figure: impl Fn(&Sample) -> Option<f64>,
+) -> Option<Estimate> {
+    let of = taken.iter().filter(|it| it.case == case && it.arm == arm);
+    let samples: Vec<f64> = of.filter_map(|it| figure(&it.sample)).collect();
+    let value = median(&samples)?;
+    let least = samples.iter().copied().fold(f64::INFINITY, f64::min);
+    let most = samples.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let interval = (samples.len() > 1).then_some([least, most]);
+    Some(Estimate { value, interval, samples })
+}
+
+fn table(paths: &Paths, taken: &[Taken], line: &str, nth: usize, figure: &Figure) -> Table {
+    let (id, name, unit, of) = figure;
+    let mut table = Table::new(&format!("{id}-{}", nth + 1), &format!("{name}: {line}"), "arm");
+    for (_, case) in of_line(paths, line) {
+        table = table.column(&case.column(), unit);
+    }
+    for (arm, of_arm) in paths.arms.iter().enumerate() {
+        let cells = of_line(paths, line).map(|(case, _)| over_rounds(taken, case, arm, of).into());
+        table.push(of_arm.name(), cells.collect());
+    }
+    table
+}
+
+/// The same of bulk, with the other direction where there is one, and what the line can deliver.
+fn bulk(paths: &Paths, taken: &[Taken], line: &str, nth: usize) -> Table {
+    let (id, name, unit, of) = BULK;
+    let mut table = Table::new(&format!("{id}-{}", nth + 1), &format!("{name}: {line}"), "arm");
+    for (_, case) in of_line(paths, line) {
+        table = table.column(&case.column(), unit);
+        if case.two_way {
+            table = table.column(&format!("{}, to the far host", case.column()), unit);
+        }
+    }
+    let row = |cell: &dyn Fn(usize, Of) -> Cell| {
+        of_line(paths, line)
+            .flat_map(|(index, case)| {
+                let up = case.two_way.then(|| cell(index, |sample| sample.up_mbit));
+                [Some(cell(index, of)), up].into_iter().flatten()
+            })
+            .collect::<Vec<Cell>>()
+    };
+    table.push(
+        "what the line can deliver",
+        row(&|case, _| paths.cases[case].deliverable_mbit().into()),
+    );
+    for (arm, of_arm) in paths.arms.iter().enumerate() {
+        table.push(of_arm.name(), row(&|case, of| over_rounds(taken, case, arm, of).into()));
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,70 @@
+//! The limits that all servers and clients of a daemon share, and counts of what they refused.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use self::{descriptors::DescriptorBudget, peer_log::PeerLog};
+
+pub(crate) mod descriptors;
+pub(crate) mod log_rate_limit;
+pub(crate) mod peer_log;
+pub(crate) mod token_bucket;
+
+/// Descriptors and log lines, shared by whatever peers can make use them.
+#[derive(Debug, Default)]
+pub struct Limits {
+    pub(crate) descriptors: DescriptorBudget,
+    pub(crate) log: PeerLog,
+    sessions_refused: AtomicU64,
+    frames_delayed: AtomicU64,
+}
+
+/// What the limits have refused or delayed since the daemon started, and what is in use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LimitCounts {
+    /// Descriptors that forwards may use together.
+    pub descriptors_max: usize,
+    /// Descriptors set aside for them now.
+    pub descriptors: usize,
+    /// Forwarded connections and listeners refused for lack of descriptors.
+    pub descriptors_refused: u64,
+    /// Sessions refused because their key had too many.
+    pub sessions_refused: u64,
+    /// Control frames read late because they came too fast.
+    pub frames_delayed: u64,
+    /// Log lines not written because their peer had caused too many.
+    pub log_lines_suppressed: u64,
+}
+
+impl Limits {
+    /// Limits for this process: forwards may use `descriptors` together.
+    pub fn new(descriptors: usize) -> Self {
+        Self { descriptors: DescriptorBudget::new(descriptors), ..Self::default() }
+    }
+
+    /// The counts now.
+    pub fn counts(&self) -> LimitCounts {
+        let (descriptors, descriptors_refused) = self.descriptors.counts();
+        LimitCounts {
+            descriptors_max: self.descriptors.total(),
+            descriptors,
+            descriptors_refused,
+            sessions_refused: self.sessions_refused.load(Ordering::Relaxed),
+            frames_delayed: self.frames_delayed.load(Ordering::Relaxed),
+            log_lines_suppressed: self.log.suppressed(),
+        }
+    }
+
+    /// Logs how many lines of each peer were suppressed since the last call; to be called once a
+    /// minute.
+    pub fn report_suppressed(&self) {
+        self.log.report();
+    }
+
+    pub(crate) fn count_refused_session(&self) {
+        self.sessions_refused.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count_delayed_frame(&self) {
+        self.frames_delayed.fetch_add(1, Ordering::Relaxed);
+    }
+}

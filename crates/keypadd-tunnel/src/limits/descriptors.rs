@@ -1,0 +1,228 @@
+//! Shares the process's file descriptors among peers.
+//!
+//! A budget holds what forwards may use; the rest is a reserve for control, metrics, lookups and
+//! new sessions. A peer gets descriptors while it would hold no more than stay free: one greedy
+//! peer gets half of the budget, two a third each, and there is always room for the next one.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Instant,
+};
+
+use keypadd_provider::PublicKey;
+use tokio::sync::Notify;
+use tracing::warn;
+
+use crate::limits::log_rate_limit::LogRateLimit;
+
+/// Descriptors of a forwarded connection: its socket, in two event loops once it is bulk.
+pub(crate) const OF_CONNECTION: usize = 2;
+
+/// Descriptors of a remote forward: a socket for each address family, and a connection that waits.
+pub(crate) const OF_LISTENER: usize = 3;
+
+/// Who holds descriptors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Holder {
+    /// A peer that opens streams or listens here.
+    Peer(PublicKey),
+    /// Local programs that use the forwards of this client.
+    Client(u64),
+}
+
+impl Holder {
+    /// A client's own programs.
+    pub(crate) fn client() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Self::Client(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+/// The descriptors of forwards; clones share them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct DescriptorBudget(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    total: usize,
+    held: Mutex<Held>,
+    freed: Notify,
+    refused: AtomicU64,
+    log_limit: LogRateLimit<Holder>,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    sum: usize,
+    by_holder: HashMap<Holder, usize>,
+}
+
+/// Descriptors set aside for a holder until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Descriptors {
+    budget: DescriptorBudget,
+    holder: Holder,
+    count: usize,
+}
+
+impl Default for Shared {
+    fn default() -> Self {
+        Self {
+            total: usize::MAX,
+            held: Mutex::default(),
+            freed: Notify::new(),
+            refused: AtomicU64::default(),
+            log_limit: LogRateLimit::default(),
+        }
+    }
+}
+
+impl DescriptorBudget {
+    pub(crate) fn new(total: usize) -> Self {
+        Self(Arc::new(Shared { total, ..Shared::default() }))
+    }
+
+    /// The size of the budget.
+    pub(crate) fn total(&self) -> usize {
+        self.0.total
+    }
+
+    /// Descriptors held now, and how often some were refused.
+    pub(crate) fn counts(&self) -> (usize, u64) {
+        (self.held().sum, self.0.refused.load(Ordering::Relaxed))
+    }
+
+    /// Sets `count` descriptors aside, if the holder's share allows. Logs a refusal, at most once a
+    /// minute for each holder; `name` is the holder's name in the log.
+    pub(crate) fn acquire(&self, holder: Holder, name: &str, count: usize) -> Option<Descriptors> {
+        let granted = self.try_acquire(holder, count);
+        if granted.is_none() {
+            self.refused(holder, name);
+        }
+        granted
+    }
+
+    /// The same, but waits until the holder's share allows.
+    pub(crate) async fn acquire_when_free(
+        &self,
+        holder: Holder,
+        name: &str,
+        count: usize,
+    ) -> Descriptors {
+        let mut told = false;
+        loop {
+            let freed = self.0.freed.notified();
+            tokio::pin!(freed);
+            // Before the attempt, so that no release in between is missed.
+            freed.as_mut().enable();
+            if let Some(granted) = self.try_acquire(holder, count) {
+                return granted;
+            }
+            if !told {
+                self.refused(holder, name);
+                told = true;
+            }
+            freed.await;
+        }
+    }
+
+    fn try_acquire(&self, holder: Holder, count: usize) -> Option<Descriptors> {
+        let mut held = self.held();
+        let own = held.by_holder.get(&holder).copied().unwrap_or(0) + count;
+        let sum = held.sum.checked_add(count)?;
+        if own > self.0.total.checked_sub(sum)? {
+            return None;
+        }
+        held.sum = sum;
+        held.by_holder.insert(holder, own);
+        drop(held);
+        Some(Descriptors { budget: self.clone(), holder, count })
+    }
+
+    fn refused(&self, holder: Holder, name: &str) {
+        self.0.refused.fetch_add(1, Ordering::Relaxed);
+        if self.0.log_limit.allow(holder, Instant::now()) {
+            let held = self.held();
+            let own = held.by_holder.get(&holder).copied().unwrap_or(0);
+            let free = self.0.total.saturating_sub(held.sum);
+            drop(held);
+            let total = self.0.refused.load(Ordering::Relaxed);
+            warn!(
+                peer = name,
+                held = own,
+                free,
+                budget = self.0.total,
+                refused = total,
+                "too many open files: forwards of this peer are refused or wait; to allow more, \
+                 raise the limit (`ulimit -n`, LimitNOFILE=)"
+            );
+        }
+    }
+
+    /// A panic cannot leave the counts half changed.
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.0.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Descriptors {
+    fn drop(&mut self) {
+        let mut held = self.budget.held();
+        held.sum -= self.count;
+        if let Some(own) = held.by_holder.get_mut(&self.holder) {
+            *own -= self.count;
+            if *own == 0 {
+                held.by_holder.remove(&self.holder);
+            }
+        }
+        drop(held);
+        self.budget.0.freed.notify_waiters();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Takes one at a time until refused.
+    fn all_of(budget: &DescriptorBudget, holder: u64) -> Vec<Descriptors> {
+        std::iter::from_fn(|| budget.acquire(Holder::Client(holder), "greedy", 1)).collect()
+    }
+
+    #[test]
+    fn a_greedy_holder_leaves_as_many_free_as_it_has_and_the_next_gets_some() {
+        let budget = DescriptorBudget::new(600);
+        let first = all_of(&budget, 1);
+        assert_eq!(first.len(), 300);
+        let second = all_of(&budget, 2);
+        assert_eq!(second.len(), 150);
+        let third = all_of(&budget, 3);
+        assert_eq!(third.len(), 75);
+        assert_eq!(budget.counts(), (525, 3));
+        drop(first);
+        assert_eq!(all_of(&budget, 4).len(), 187);
+        drop((second, third));
+        assert_eq!(budget.counts().0, 0);
+        assert!(budget.held().by_holder.is_empty());
+    }
+
+    #[tokio::test]
+    async fn who_waits_gets_descriptors_when_some_are_released() {
+        let budget = DescriptorBudget::new(4);
+        let held = budget.acquire(Holder::Client(1), "one", 2).unwrap();
+        let waiting = budget.acquire_when_free(Holder::Client(1), "one", 2);
+        tokio::pin!(waiting);
+        tokio::select! {
+            biased;
+            _ = &mut waiting => panic!("over its share"),
+            () = tokio::task::yield_now() => {}
+        }
+        drop(held);
+        drop(waiting.await);
+        assert_eq!(budget.counts(), (0, 1));
+    }
+}

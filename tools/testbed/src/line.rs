@@ -1,0 +1,435 @@
+//! One direction of a line, as a model without threads or sockets: told when a packet enters and how long it
+//! is, it says when the packet arrives, or why it is lost.
+//!
+//! In order: a cut, the longest packet, random loss before the bottleneck, a policer, the queue, the
+//! bottleneck's rate, random loss after it, then delay, jitter, reordering, duplication and damage.
+//! Decisions follow from the seed, the packet's number and the settings in force alone, and one impairment's
+//! decisions do not depend on how the others are set. Knows lengths, never what is in a packet.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::num::NonZeroU64;
+use std::time::{Duration, Instant};
+
+use fastrand::Rng;
+
+/// The packets that the bottleneck's queue holds unless told otherwise: Linux's `txqueuelen`.
+pub const QUEUE_PACKETS: usize = 1_000;
+
+/// What a line is like. Shares are of packets, 0 to 1, each packet by itself. The default passes everything
+/// at once.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LineSettings {
+    /// Nothing passes. What entered before still arrives.
+    pub cut: bool,
+    /// Longer packets are lost, and nobody says so: a black hole.
+    pub bytes_max: Option<usize>,
+    /// Share that is lost.
+    pub loss: f64,
+    /// Where it is lost.
+    pub loss_place: LossPlace,
+    /// Drops what exceeds a rate, without a queue.
+    pub policer: Option<Policer>,
+    /// The bottleneck's rate. What is queued when it changes leaves at the rate it came under.
+    pub bits_per_second: Option<NonZeroU64>,
+    /// What waits for the bottleneck at most.
+    pub queue: QueueBound,
+    /// Packets that wait longer than this leave with congestion experienced (CE, RFC 3168).
+    pub mark_above: Option<Duration>,
+    /// From the bottleneck to the other end.
+    pub delay: Duration,
+    /// Up to this much more, evenly spread: more than the gap between two packets reorders them.
+    pub jitter: Duration,
+    /// Share that is held back by `hold`, so that later ones overtake it.
+    pub reorder: f64,
+    /// How long.
+    pub hold: Duration,
+    /// Share that arrives twice. The copy has a jitter of its own and is not held back.
+    pub duplicate: f64,
+    /// Share that arrives with one bit flipped.
+    pub corrupt: f64,
+}
+
+impl Default for LineSettings {
+    fn default() -> Self {
+        Self {
+            cut: false,
+            bytes_max: None,
+            loss: 0.0,
+            loss_place: LossPlace::BeforeBottleneck,
+            policer: None,
+            bits_per_second: None,
+            queue: QueueBound::default(),
+            mark_above: None,
+            delay: Duration::ZERO,
+            jitter: Duration::ZERO,
+            reorder: 0.0,
+            hold: Duration::ZERO,
+            duplicate: 0.0,
+            corrupt: 0.0,
+        }
+    }
+}
+
+/// Where random loss strikes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LossPlace {
+    /// What is lost takes nothing of the bottleneck's rate.
+    #[default]
+    BeforeBottleneck,
+    /// What is lost has used the bottleneck.
+    AfterBottleneck,
+}
+
+/// A token bucket without a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Policer {
+    /// Tokens that come.
+    pub bits_per_second: NonZeroU64,
+    /// Tokens that the bucket holds; it begins full.
+    pub burst_bytes: u64,
+}
+
+/// What the queue before the bottleneck holds at most; the packet that is being sent counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueBound {
+    /// Packets.
+    pub packets: usize,
+    /// Bytes.
+    pub bytes: u64,
+    /// How long a packet may have to wait until its first bit leaves.
+    pub wait: Duration,
+}
+
+impl QueueBound {
+    /// None at all.
+    pub const UNBOUNDED: Self = Self { packets: usize::MAX, bytes: u64::MAX, wait: Duration::MAX };
+}
+
+impl Default for QueueBound {
+    fn default() -> Self {
+        Self { packets: QUEUE_PACKETS, ..Self::UNBOUNDED }
+    }
+}
+
+/// A packet at the other end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    /// When its last bit is there.
+    pub at: Instant,
+    /// Whether the bottleneck marked it. A packet that is not ECN-capable arrives as it is.
+    pub marked: bool,
+    /// The bit of it that is flipped, counted from its first byte's highest.
+    pub flipped: Option<usize>,
+}
+
+/// What arrives of one packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrivals {
+    /// The packet.
+    pub packet: Arrival,
+    /// The same again, if it was duplicated.
+    pub copy: Option<Arrival>,
+}
+
+impl IntoIterator for Arrivals {
+    type Item = Arrival;
+    type IntoIter = std::iter::Chain<std::iter::Once<Arrival>, std::option::IntoIter<Arrival>>;
+
+    /// The packet, then its copy, whichever arrives first.
+    fn into_iter(self) -> Self::IntoIter {
+        std::iter::once(self.packet).chain(self.copy)
+    }
+}
+
+/// Why a packet does not arrive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loss {
+    /// The line was cut.
+    Cut,
+    /// It was longer than the longest packet.
+    TooLong,
+    /// By chance.
+    Random,
+    /// The policer had no tokens for it.
+    Policed,
+    /// The queue had no room for it.
+    QueueFull,
+}
+
+/// What waits for the bottleneck.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Queued {
+    /// Packets, with the one that is being sent.
+    pub packets: usize,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Until the last of them has left: how long the next one would wait.
+    pub wait: Duration,
+}
+
+/// What became of a line's packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LineCounts {
+    /// That entered.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// That arrive, copies not included.
+    pub arriving: u64,
+    /// Their bytes.
+    pub arriving_bytes: u64,
+    /// Lost while the line was cut.
+    pub cut: u64,
+    /// Lost because they were too long.
+    pub too_long: u64,
+    /// Lost by chance.
+    pub random: u64,
+    /// Lost to the policer.
+    pub policed: u64,
+    /// Lost to a full queue.
+    pub queue_full: u64,
+    /// Arriving marked.
+    pub marked: u64,
+    /// Arriving late, out of order.
+    pub held: u64,
+    /// Arriving twice.
+    pub duplicated: u64,
+    /// Arriving with a bit flipped.
+    pub corrupted: u64,
+}
+
+/// One direction of a line. Time is the caller's and never runs backwards: an earlier `now` than the last
+/// counts as the last.
+#[derive(Clone, Debug)]
+pub struct Line {
+    settings: LineSettings,
+    chances: Rng,
+    counts: LineCounts,
+    /// When each packet in the queue has left it, and its bytes; both in order.
+    queue: VecDeque<(Instant, u64)>,
+    queue_bytes: u64,
+    /// When the bottleneck has sent all it was given.
+    free_at: Option<Instant>,
+    now: Option<Instant>,
+    tokens: Tokens,
+}
+
+/// The policer's bucket.
+#[derive(Clone, Copy, Debug)]
+struct Tokens {
+    bytes: f64,
+    filled_at: Option<Instant>,
+}
+
+/// What chance has for one packet. All is drawn, whatever is set, so that settings do not shift the draws.
+struct Chances {
+    loss: f64,
+    corrupt: f64,
+    duplicate: f64,
+    reorder: f64,
+    jitter: [f64; 2],
+    bit: u64,
+}
+
+impl Line {
+    /// An empty line.
+    pub fn new(settings: LineSettings, seed: u64) -> Self {
+        Self {
+            settings,
+            chances: Rng::with_seed(seed),
+            counts: LineCounts::default(),
+            queue: VecDeque::new(),
+            queue_bytes: 0,
+            free_at: None,
+            now: None,
+            tokens: Tokens::of(settings.policer),
+        }
+    }
+
+    /// What it is like.
+    pub fn settings(&self) -> LineSettings {
+        self.settings
+    }
+
+    /// From now on it is like this. What has entered leaves and arrives as was decided.
+    pub fn set(&mut self, settings: LineSettings) {
+        if settings.policer != self.settings.policer {
+            self.tokens = Tokens::of(settings.policer);
+        }
+        self.settings = settings;
+    }
+
+    /// A packet of so many bytes enters: what arrives of it and when, or why it is lost.
+    pub fn offer(&mut self, now: Instant, bytes: usize) -> Result<Arrivals, Loss> {
+        let now = self.advance(now);
+        self.counts.packets += 1;
+        self.counts.bytes += bytes as u64;
+        let arrivals = self.pass(now, bytes);
+        let counter = match &arrivals {
+            Ok(_) => &mut self.counts.arriving,
+            Err(Loss::Cut) => &mut self.counts.cut,
+            Err(Loss::TooLong) => &mut self.counts.too_long,
+            Err(Loss::Random) => &mut self.counts.random,
+            Err(Loss::Policed) => &mut self.counts.policed,
+            Err(Loss::QueueFull) => &mut self.counts.queue_full,
+        };
+        *counter += 1;
+        if let Ok(Arrivals { packet, copy }) = arrivals {
+            self.counts.arriving_bytes += bytes as u64;
+            self.counts.marked += u64::from(packet.marked);
+            self.counts.corrupted += u64::from(packet.flipped.is_some());
+            self.counts.duplicated += u64::from(copy.is_some());
+        }
+        arrivals
+    }
+
+    fn pass(&mut self, now: Instant, bytes: usize) -> Result<Arrivals, Loss> {
+        let chances = Chances::draw(&mut self.chances);
+        let set = self.settings;
+        if set.cut {
+            return Err(Loss::Cut);
+        }
+        if set.bytes_max.is_some_and(|most| bytes > most) {
+            return Err(Loss::TooLong);
+        }
+        let is_lost = chances.loss < set.loss;
+        if is_lost && set.loss_place == LossPlace::BeforeBottleneck {
+            return Err(Loss::Random);
+        }
+        if set.policer.is_some_and(|policer| !self.tokens.take(policer, now, bytes)) {
+            return Err(Loss::Policed);
+        }
+        let (left, waited) = self.enqueue(now, bytes)?;
+        if is_lost {
+            return Err(Loss::Random);
+        }
+        let marked = set.mark_above.is_some_and(|most| waited > most);
+        let bits = (bytes as u64 * 8).max(1);
+        let flipped = (chances.corrupt < set.corrupt && bytes > 0)
+            .then(|| usize::try_from(chances.bit % bits).unwrap_or(0));
+        let arrival =
+            |jitter| Arrival { at: left + set.delay + set.jitter.mul_f64(jitter), marked, flipped };
+        let mut packet = arrival(chances.jitter[0]);
+        if chances.reorder < set.reorder {
+            packet.at += set.hold;
+            self.counts.held += 1;
+        }
+        let copy = (chances.duplicate < set.duplicate).then(|| arrival(chances.jitter[1]));
+        Ok(Arrivals { packet, copy })
+    }
+
+    /// Puts a packet into the queue: when its last bit has left, and how long it waits for its first.
+    fn enqueue(&mut self, now: Instant, bytes: usize) -> Result<(Instant, Duration), Loss> {
+        let Some(rate) = self.settings.bits_per_second else {
+            // Behind whatever an earlier rate has kept in the queue: a line does not reorder.
+            let left = self.free_at.map_or(now, |free_at| free_at.max(now));
+            return Ok((left, left - now));
+        };
+        let bytes = bytes as u64;
+        let begins = self.free_at.map_or(now, |free_at| free_at.max(now));
+        if !self.room_at(now, bytes).is_zero() {
+            return Err(Loss::QueueFull);
+        }
+        let left = begins + time_to_send(bytes, rate);
+        self.free_at = Some(left);
+        self.queue.push_back((left, bytes));
+        self.queue_bytes += bytes;
+        Ok((left, begins - now))
+    }
+
+    /// How long until the queue has room for a packet of so many bytes, if nothing else enters; zero: it has.
+    /// One that is longer than the whole queue may enter when it is empty.
+    pub fn room_in(&mut self, now: Instant, bytes: usize) -> Duration {
+        let now = self.advance(now);
+        self.room_at(now, bytes as u64)
+    }
+
+    fn room_at(&self, now: Instant, bytes: u64) -> Duration {
+        let Some(free_at) = self.free_at.filter(|_| self.settings.bits_per_second.is_some()) else {
+            return Duration::ZERO;
+        };
+        let bound = self.settings.queue;
+        let too_long = free_at.saturating_duration_since(now).saturating_sub(bound.wait);
+        let (mut packets, mut queued) = (self.queue.len(), self.queue_bytes);
+        let mut leaving = self.queue.iter();
+        let mut room_at = now;
+        while packets > 0
+            && (packets >= bound.packets || queued.saturating_add(bytes) > bound.bytes)
+        {
+            let Some(&(left, bytes)) = leaving.next() else { break };
+            packets -= 1;
+            queued -= bytes;
+            room_at = left;
+        }
+        too_long.max(room_at - now)
+    }
+
+    /// What waits now.
+    pub fn queue(&mut self, now: Instant) -> Queued {
+        let now = self.advance(now);
+        Queued {
+            packets: self.queue.len(),
+            bytes: self.queue_bytes,
+            wait: self.free_at.map_or(Duration::ZERO, |at| at.saturating_duration_since(now)),
+        }
+    }
+
+    /// What became of the packets so far.
+    pub fn counts(&self) -> LineCounts {
+        self.counts
+    }
+
+    /// Lets leave what has left by now.
+    fn advance(&mut self, now: Instant) -> Instant {
+        let now = self.now.map_or(now, |last| last.max(now));
+        self.now = Some(now);
+        while let Some(&(left, bytes)) = self.queue.front()
+            && left <= now
+        {
+            self.queue.pop_front();
+            self.queue_bytes -= bytes;
+        }
+        now
+    }
+}
+
+impl Tokens {
+    fn of(policer: Option<Policer>) -> Self {
+        Self { bytes: policer.map_or(0.0, |policer| policer.burst_bytes as f64), filled_at: None }
+    }
+
+    /// Whether there are enough for a packet, which takes them.
+    fn take(&mut self, policer: Policer, now: Instant, bytes: usize) -> bool {
+        let since = self.filled_at.map_or(Duration::ZERO, |at| now.saturating_duration_since(at));
+        let came = since.as_secs_f64() * policer.bits_per_second.get() as f64 / 8.0;
+        self.bytes = (self.bytes + came).min(policer.burst_bytes as f64);
+        self.filled_at = Some(now);
+        let is_enough = self.bytes >= bytes as f64;
+        if is_enough {
+            self.bytes -= bytes as f64;
+        }
+        is_enough
+    }
+}
+
+impl Chances {
+    fn draw(from: &mut Rng) -> Self {
+        Self {
+            loss: from.f64(),
+            corrupt: from.f64(),
+            duplicate: from.f64(),
+            reorder: from.f64(),
+            jitter: [from.f64(), from.f64()],
+            bit: from.u64(..),
+        }
+    }
+}
+
+/// How long so many bytes take at a rate.
+pub fn time_to_send(bytes: u64, bits_per_second: NonZeroU64) -> Duration {
+    let nanoseconds = u128::from(bytes) * 8 * 1_000_000_000 / u128::from(bits_per_second.get());
+    Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or(u64::MAX))
+}

@@ -1,0 +1,289 @@
+//! An emulated path between two network namespaces: every IP packet of one host goes through a [`Line`] to
+//! the other, in each direction through a line of its own.
+//!
+//! Packets enter and leave by a TUN device at each end, so kernel TCP, UDP and whole programs use the path
+//! unchanged. A thread for each direction wakes up at most every [`GRAIN`] while packets flow: that is how
+//! late a packet may be. It works alone with what the line decides; a line's rate counts bytes of IP packets.
+
+mod packet;
+#[cfg(test)]
+mod tests;
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::io;
+use std::net::Ipv4Addr;
+use std::num::NonZeroU64;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use tappers::{Interface, Tun};
+
+use crate::hosts::End;
+use crate::line::{Line, LineCounts, LineSettings};
+use crate::namespace::Namespace;
+
+/// How often a direction's thread wakes up while packets flow.
+pub const GRAIN: Duration = Duration::from_micros(100);
+
+/// How long one entry of a trace is.
+pub const MOMENT: Duration = Duration::from_millis(10);
+
+/// How soon a thread without packets sees that its path is gone.
+const LOOK_UP: Duration = Duration::from_millis(50);
+
+/// Packets under way at once; more are lost. 150 ms at 1 Gbit/s are some 12,500.
+const UNDER_WAY_MAX: usize = 1 << 16;
+
+/// Packets that the kernel keeps until a thread reads them: loss has to be the line's.
+const KERNEL_QUEUE_PACKETS: u32 = 20_000;
+
+/// Packets that are read before what is due is written.
+const BATCH: usize = 64;
+
+/// What every host calls its end.
+pub const DEVICE: &str = "path";
+
+/// The kernel's least nice: the emulation must not wait for what it carries.
+const PRIORITY: i32 = -20;
+
+/// A TUN device in a namespace; it goes when it is dropped.
+pub(crate) struct Device(Tun);
+
+impl Device {
+    /// Opens one and gives it an address and a /24.
+    pub(crate) fn open(namespace: &Namespace, address: Ipv4Addr, mtu: u32) -> Result<Self, String> {
+        let failed = |error: io::Error| format!("a TUN device: {error}");
+        let tun = namespace.inside(|| {
+            let tun = Tun::new_named(Interface::new(DEVICE).map_err(failed)?).map_err(failed)?;
+            Ok(Self(tun))
+        })?;
+        let mut tun = tun;
+        tun.0.set_nonblocking(true).map_err(failed)?;
+        namespace.ip(&format!(
+            "link set {DEVICE} mtu {mtu} txqueuelen {KERNEL_QUEUE_PACKETS} addrgenmode none\n\
+             addr add {address}/24 dev {DEVICE}\nlink set {DEVICE} up\n"
+        ))?;
+        Ok(tun)
+    }
+}
+
+/// A path at work. Dropped, it ends, and what is under way is lost.
+#[derive(Debug)]
+pub struct Path {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    is_over: AtomicBool,
+    /// What the near host sends, and the far one.
+    ways: [Way; 2],
+}
+
+#[derive(Debug)]
+struct Way(Mutex<State>);
+
+#[derive(Debug)]
+struct State {
+    line: Line,
+    /// Counts up with each new line: what an earlier one has under way is dropped.
+    generation: u64,
+    /// What the moments of the trace are counted from.
+    epoch: Instant,
+    trace: Vec<Moment>,
+}
+
+/// What one direction did in [`MOMENT`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moment {
+    /// When it began.
+    pub from: Instant,
+    /// Bytes of IP packets that arrived.
+    pub arrived_bytes: u64,
+    /// The longest that a packet which entered had to wait for the bottleneck.
+    pub wait: Duration,
+    /// Packets that a full queue or a policer did not take.
+    pub dropped: u64,
+}
+
+impl Path {
+    /// Joins two devices by lines that pass everything at once.
+    pub(crate) fn start(near: Device, far: Device, seed: u64) -> Result<Self, String> {
+        let way = |seed| {
+            let line = Line::new(LineSettings::default(), seed);
+            let epoch = Instant::now();
+            Way(Mutex::new(State { line, generation: 0, epoch, trace: Vec::new() }))
+        };
+        let ways = [way(seed), way(seed.wrapping_add(1))];
+        let shared = Arc::new(Shared { is_over: AtomicBool::new(false), ways });
+        let devices = Arc::new([near.0, far.0]);
+        let mut path = Self { shared: Arc::clone(&shared), threads: Vec::new() };
+        for way in 0..2 {
+            let (shared, devices) = (Arc::clone(&shared), Arc::clone(&devices));
+            let work = move || {
+                let [near, far] = &*devices;
+                let (from, to) = if way == 0 { (near, far) } else { (far, near) };
+                Carrier { from, to, way: &shared.ways[way], under_way: BinaryHeap::new(), read: 0 }
+                    .run(&shared.is_over);
+            };
+            let thread = thread::Builder::new().name("path".into()).spawn(work);
+            path.threads.push(thread.map_err(|error| format!("a thread: {error}"))?);
+        }
+        Ok(path)
+    }
+
+    /// What this end sends goes through such a line from now on; what has entered arrives as was decided.
+    pub fn set(&self, from: End, settings: LineSettings) {
+        self.state(from).line.set(settings);
+    }
+
+    /// What this end sends goes through a new line from now on; what was under way is lost, and counts and
+    /// the trace begin anew. The same seed and packets give the same losses.
+    pub fn renew(&self, from: End, settings: LineSettings, seed: u64) {
+        let mut state = self.state(from);
+        state.line = Line::new(settings, seed);
+        state.generation += 1;
+        state.trace.clear();
+    }
+
+    /// What became of the packets that this end has sent.
+    pub fn counts(&self, from: End) -> LineCounts {
+        self.state(from).line.counts()
+    }
+
+    /// What happened to the packets of this end, moment by moment since the last call; moments without any
+    /// packet are left out. Bounded by its reader: it grows by some 4 KiB a second.
+    pub fn take_trace(&self, from: End) -> Vec<Moment> {
+        std::mem::take(&mut self.state(from).trace)
+    }
+
+    fn state(&self, from: End) -> MutexGuard<'_, State> {
+        self.shared.ways[usize::from(from == End::Far)].lock()
+    }
+}
+
+impl Drop for Path {
+    fn drop(&mut self) {
+        self.shared.is_over.store(true, Relaxed);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Way {
+    /// The guarded state is whole at any moment.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// The entry of the trace that a moment belongs to. Entries begin whole moments apart, so that as many of
+    /// them make up any interval of whole moments.
+    fn moment(&mut self, now: Instant) -> &mut Moment {
+        let last = self.trace.last().map(|last| last.from);
+        let is_over = last.is_none_or(|last| now >= last + MOMENT);
+        if is_over {
+            let since = now.saturating_duration_since(self.epoch).as_nanos() / MOMENT.as_nanos();
+            let from = self.epoch + MOMENT * u32::try_from(since).unwrap_or(u32::MAX);
+            self.trace.push(Moment { from, arrived_bytes: 0, wait: Duration::ZERO, dropped: 0 });
+        }
+        self.trace.last_mut().expect("one was pushed if there was none")
+    }
+}
+
+/// A packet under way; of two due at once the one that entered first goes first.
+type Due = Reverse<(Instant, u64, u64, Vec<u8>)>;
+
+/// One direction's thread.
+struct Carrier<'a> {
+    from: &'a Tun,
+    to: &'a Tun,
+    way: &'a Way,
+    under_way: BinaryHeap<Due>,
+    read: u64,
+}
+
+impl Carrier<'_> {
+    fn run(mut self, is_over: &AtomicBool) {
+        // Both are for precision; a thread that may not have them is less precise.
+        let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
+        let _ = rustix::process::setpriority_process(None, PRIORITY);
+        let mut buffer = vec![0; 1 << 16];
+        while !is_over.load(Relaxed) {
+            let has_read = self.read(&mut buffer);
+            let has_written = self.write();
+            if has_read || has_written {
+                thread::sleep(GRAIN);
+            } else {
+                self.wait();
+            }
+        }
+    }
+
+    /// Takes in what has come.
+    fn read(&mut self, buffer: &mut [u8]) -> bool {
+        let mut has_read = false;
+        for _ in 0..BATCH {
+            let Ok(len) = self.from.recv(buffer) else { break };
+            has_read = true;
+            let now = Instant::now();
+            let mut state = self.way.lock();
+            let wait = state.line.queue(now).wait;
+            let offered = state.line.offer(now, len);
+            let generation = state.generation;
+            let moment = state.moment(now);
+            moment.wait = moment.wait.max(wait);
+            let Ok(arrivals) = offered else {
+                moment.dropped += u64::from(packet::is_dropped(offered));
+                continue;
+            };
+            drop(state);
+            for arrival in arrivals {
+                if self.under_way.len() < UNDER_WAY_MAX {
+                    let packet = packet::arriving(&buffer[..len], arrival);
+                    self.under_way.push(Reverse((arrival.at, self.read, generation, packet)));
+                    self.read += 1;
+                }
+            }
+        }
+        has_read
+    }
+
+    /// Lets out what is due.
+    fn write(&mut self) -> bool {
+        let now = Instant::now();
+        let mut has_written = false;
+        while self.under_way.peek().is_some_and(|Reverse((due, ..))| *due <= now)
+            && let Some(Reverse((.., generation, packet))) = self.under_way.pop()
+        {
+            has_written = true;
+            let mut state = self.way.lock();
+            if generation == state.generation {
+                state.moment(now).arrived_bytes += packet.len() as u64;
+                drop(state);
+                // What the kernel does not take is lost, as at any host.
+                let _ = self.to.send(&packet);
+            }
+        }
+        has_written
+    }
+
+    /// Until there is something to read, or something is due.
+    fn wait(&self) {
+        let until = self.under_way.peek().map(|Reverse((due, ..))| *due);
+        let wait = until.map_or(LOOK_UP, |due| due.saturating_duration_since(Instant::now()));
+        let timeout = Timespec::try_from(wait.min(LOOK_UP)).ok();
+        let _ = poll(
+            &mut [PollFd::from_borrowed_fd(self.from.as_fd(), PollFlags::IN)],
+            timeout.as_ref(),
+        );
+    }
+}
