@@ -43,7 +43,7 @@ fn a_server_killed_and_started_again_is_found_and_who_came_meanwhile_is_served()
     let (desk, target, metrics) = (desk(), echo("127.0.0.1").to_string(), free_port());
     let permit = ["--permit-open", &target];
     let server = Daemon::serve(&desk, &permit);
-    let flags = ["--metrics", &format!("127.0.0.1:{metrics}")];
+    let flags = ["--metrics", &format!("127.0.0.1:{metrics}"), "--peer-timeout", "10s"];
     let (client, entrance) = forwarding(&server, &desk, &target, &flags);
     let mut before = TcpStream::connect(entrance).unwrap();
     assert!(echoes(&before));
@@ -80,7 +80,7 @@ fn a_server_killed_and_started_again_is_found_and_who_came_meanwhile_is_served()
 fn a_client_without_its_server_says_so_and_when_it_tries_again() {
     let (desk, target, metrics) = (desk(), echo("127.0.0.1").to_string(), free_port());
     let server = Daemon::serve(&desk, &["--permit-open", &target]);
-    let flags = ["--metrics", &format!("127.0.0.1:{metrics}")];
+    let flags = ["--metrics", &format!("127.0.0.1:{metrics}"), "--peer-timeout", "10s"];
     let (client, entrance) = forwarding(&server, &desk, &target, &flags);
     assert_eq!(server.stop().status.code(), Some(0));
     let link = until("it knows", || {

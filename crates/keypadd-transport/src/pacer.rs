@@ -12,7 +12,7 @@ const BURST_TIME: f64 = 0.001;
 const BURSTS: f64 = 2.0;
 
 /// Packets of a burst at least, and at the beginning of a connection (RFC 9002 7.2).
-const BURST_PACKETS: u64 = 2;
+const BURST_PACKETS: u64 = 1;
 const INITIAL_PACKETS: u64 = 10;
 
 /// Bytes that may leave now.

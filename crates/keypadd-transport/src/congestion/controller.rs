@@ -13,7 +13,7 @@ use quinn_proto::{
 use super::{
     crowd::{Crowd, TEST_SHARE},
     extremes::Windowed,
-    flight_log::FlightLog,
+    flight_log::{Departure, FlightLog},
     losses::{Losses, TRIAL, Verdict},
 };
 
@@ -46,6 +46,12 @@ const ROUND_MIN: Duration = Duration::from_millis(5);
 /// Samples of a round that end start-up if all of them waited in a queue (N_RTT_SAMPLE, RFC 9406 4.3).
 const START_UP_SAMPLES: u32 = 8;
 
+/// A rate that start-up has made this many times higher in a round trip is still growing.
+const DOUBLING: f64 = 1.5;
+
+/// Delay that ends start-up in any case, unless the shortest round trip is longer.
+const FULL_DELAY: Duration = Duration::from_millis(20);
+
 /// A window grows and shrinks in a round by no more than this.
 const GROWTH_MAX: f64 = 1.25;
 const SHRINKAGE_MAX: f64 = 0.5;
@@ -54,14 +60,15 @@ const SHRINKAGE_MAX: f64 = 0.5;
 const DRAIN_INTERVAL: Duration = Duration::from_secs(2);
 const DRAIN_DEPTH: f64 = 2.5;
 
-/// Rounds that a window which loss has cut does not grow in.
+/// A window that loss has cut does not grow for so many rounds, and no longer than this.
 const HOLD_ROUNDS: u32 = 16;
+const HOLD_TIME: Duration = Duration::from_secs(1);
 
 /// Window after a mark of ECN (RFC 8511 3).
 const ECN_BETA: f64 = 0.85;
 
 /// Window after persistent congestion (RFC 9002 7.6.2): start-up doubles it each round trip from there.
-const RESTART_SHARE: u64 = 8;
+const RESTART_SHARE: u64 = 4;
 
 /// Pacing over window / round trip.
 const START_UP_GAIN: f64 = 2.0;
@@ -122,7 +129,9 @@ pub struct RateController {
     round: Option<Round>,
     /// Increase of the window in a round without a queue, over that which keeps the queue.
     boost: f64,
+    /// Of the last round that had samples, and of the last sample; bytes a second.
     rate: f64,
+    latest_rate: f64,
     dip: Option<Dip>,
     drain_at: Option<Instant>,
     /// Rounds left without growth.
@@ -147,6 +156,7 @@ impl RateController {
             round: None,
             boost: 1.0,
             rate: 0.0,
+            latest_rate: 0.0,
             dip: None,
             drain_at: None,
             hold: 0,
@@ -181,8 +191,9 @@ impl RateController {
         self.window = (window as u64).max(self.window_min());
     }
 
-    /// A round trip was measured, of the first packet of a train that left with `flight` in flight.
-    fn sample(&mut self, now: Instant, sent: Instant, flight: u64, rtt: Duration) {
+    /// A round trip was measured, of a train that left like this.
+    fn sample(&mut self, now: Instant, sent: Instant, departure: Departure) {
+        let (rtt, flight) = (now.saturating_duration_since(sent), departure.flight);
         self.floor.insert(now, rtt);
         self.smoothed = match self.smoothed {
             Duration::ZERO => rtt,
@@ -190,7 +201,7 @@ impl RateController {
         };
         let delay = rtt - self.floor();
         self.crowd.sample(now, delay);
-        let seconds = rtt.as_secs_f64().max(1e-6);
+        self.latest_rate = flight as f64 / rtt.as_secs_f64().max(1e-6);
         let began = self.round.get_or_insert_with(|| Round::new(now)).began;
         if let Some(dip) = self.dip
             && (flight <= dip.window + self.mtu || dip.rounds > 3)
@@ -206,26 +217,32 @@ impl RateController {
         {
             round.samples += 1;
             round.rtt_min = round.rtt_min.min(rtt);
-            round.rate = round.rate.max(flight as f64 / seconds);
+            round.rate = round.rate.max(self.latest_rate);
             round.full |= used > 0.88 * window;
         }
         if self.phase == Phase::StartUp {
-            self.leave_start_up_on_delay();
+            self.leave_start_up_on_delay(departure.rate);
         }
         if sent >= began && now.saturating_duration_since(began) >= ROUND_MIN {
             self.end_round(now);
         }
     }
 
-    /// HyStart++ (RFC 9406): all packets of a round have waited.
-    fn leave_start_up_on_delay(&mut self) {
+    /// HyStart++ (RFC 9406): all packets of a round have waited, and the rate is not what doubling has made of the one
+    /// a round trip ago (its 4.2 goes on more slowly instead): delayed ACKs look like a queue otherwise.
+    fn leave_start_up_on_delay(&mut self, rate_before: f64) {
         let Some(round) = self.round else { return };
         if round.samples < START_UP_SAMPLES {
             return;
         }
         let delay = round.rtt_min - self.floor();
-        if delay > self.queue_delay(round.rate) {
+        let doubles = self.latest_rate > DOUBLING * rate_before;
+        if delay > self.queue_delay(round.rate)
+            && (!doubles || delay > self.floor().max(FULL_DELAY))
+        {
             self.phase = Phase::Cruise;
+            // What was sent too much is lost now, where the queue is short.
+            self.losses.settle();
             self.rate = round.rate;
             let carried = round.rate * self.floor().as_secs_f64();
             self.set_window(carried + self.queue_bytes(round.rate));
@@ -234,6 +251,8 @@ impl RateController {
 
     fn end_dip(&mut self, now: Instant, dip: Dip, delay: Duration) {
         self.dip = None;
+        // What was let drain is no room to grow into.
+        self.hold = self.hold.max(2);
         self.drain_at = Some(now + DRAIN_INTERVAL.max(10 * self.floor()));
         if dip.test {
             let empty = delay <= self.queue_delay(self.rate);
@@ -278,7 +297,8 @@ impl RateController {
         } else if let Verdict::Cut(share) = self.losses.round(round.rate, self.mtu) {
             self.phase = Phase::Cruise;
             self.set_window(self.window as f64 * share);
-            (self.hold, self.boost) = (HOLD_ROUNDS, 1.0);
+            let rounds = HOLD_TIME.as_secs_f64() / self.smoothed.as_secs_f64().max(1e-3);
+            (self.hold, self.boost) = ((rounds as u32).clamp(2, HOLD_ROUNDS), 1.0);
             return;
         }
         if self.phase == Phase::Cruise {
@@ -297,7 +317,7 @@ impl RateController {
         }
         let mut next = carried + queue * self.boost;
         next = next.clamp(SHRINKAGE_MAX * window, GROWTH_MAX * window);
-        if delay <= target / 4 && round.full {
+        if delay <= target / 4 && round.full && self.hold == 0 {
             // Room is there: the next step is twice as large (as BBR's, draft-ietf-ccwg-bbr 5.3.3.4).
             let boost_max = (GROWTH_MAX - 1.0) * window / queue;
             self.boost = (2.0 * self.boost).min(boost_max).max(1.0);
@@ -332,7 +352,8 @@ impl RateController {
             Phase::StartUp => (START_UP_GAIN, self.smoothed),
             Phase::Cruise if floor < NEAR => (NEAR_GAIN, self.smoothed),
             Phase::Cruise if self.crowd.is_found() => (CROWD_GAIN, self.smoothed),
-            Phase::Cruise => (CRUISE_GAIN, floor + self.queue_delay(self.rate)),
+            // No slower than the window allows, so that the window is what bounds.
+            Phase::Cruise => (CRUISE_GAIN, self.smoothed.min(floor + self.queue_delay(self.rate))),
         };
         gain * window / rtt.as_secs_f64().max(1e-6)
     }
@@ -341,8 +362,9 @@ impl RateController {
 impl Controller for RateController {
     fn on_sent(&mut self, now: Instant, bytes: u64, _: u64) {
         if bytes >= COUNTED_BYTES {
-            // With the first packet of those that leave together.
-            self.log.sent(now, self.flight + bytes.min(self.mtu));
+            // With the two packets that the first ACK of those that leave together is for.
+            let flight = self.flight + bytes.min(2 * self.mtu);
+            self.log.sent(now, Departure { flight, rate: self.latest_rate });
             self.flight += bytes;
         }
     }
@@ -370,8 +392,8 @@ impl Controller for RateController {
             return;
         }
         self.sampled = Some(sent);
-        if let Some(flight) = self.log.take(sent) {
-            self.sample(now, sent, flight, now.saturating_duration_since(sent));
+        if let Some(departure) = self.log.take(sent) {
+            self.sample(now, sent, departure);
         }
     }
 

@@ -22,11 +22,11 @@ const ROUNDS: u32 = 6;
 const TIME: Duration = Duration::from_millis(200);
 
 /// Between tests, and in round trips.
-const TEST_INTERVAL: Duration = Duration::from_secs(4);
+const TEST_INTERVAL: Duration = Duration::from_secs(6);
 const TEST_ROUNDS: u32 = 24;
 
 /// Of what this flow had before the others came, what it begins with beside them.
-const SHARE: f64 = 0.6;
+const SHARE: f64 = 0.8;
 
 /// Of what the path carries in its shortest round trip, what a test leaves in flight.
 pub(super) const TEST_SHARE: f64 = 0.5;

@@ -10,33 +10,42 @@ use std::{collections::VecDeque, time::Instant};
 /// Trains remembered at most; a path with more of them in flight loses the oldest samples.
 const TRAINS_MAX: usize = 1 << 14;
 
+/// What a train left at.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Departure {
+    /// In flight, with its first packets.
+    pub(super) flight: u64,
+    /// Bytes a second, as measured by then.
+    pub(super) rate: f64,
+}
+
 /// What was in flight as trains left, the oldest first.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FlightLog {
-    trains: VecDeque<(Instant, u64)>,
+    trains: VecDeque<(Instant, Departure)>,
 }
 
 impl FlightLog {
-    /// A packet leaves; with those sent at the same instant it is one train, whose first one counts.
-    pub(super) fn sent(&mut self, now: Instant, flight: u64) {
+    /// A packet leaves; with those sent at the same instant it is one train, whose first call counts.
+    pub(super) fn sent(&mut self, now: Instant, departure: Departure) {
         if self.trains.back().is_some_and(|(at, _)| *at >= now) {
             return;
         }
         if self.trains.len() == TRAINS_MAX {
             self.trains.pop_front();
         }
-        self.trains.push_back((now, flight));
+        self.trains.push_back((now, departure));
     }
 
-    /// What was in flight at `sent`. Forgets that train and all before it.
-    pub(super) fn take(&mut self, sent: Instant) -> Option<u64> {
-        while let Some(&(at, flight)) = self.trains.front() {
+    /// What the train of `sent` left at. Forgets it and all before it.
+    pub(super) fn take(&mut self, sent: Instant) -> Option<Departure> {
+        while let Some(&(at, departure)) = self.trains.front() {
             if at > sent {
                 return None;
             }
             self.trains.pop_front();
             if at == sent {
-                return Some(flight);
+                return Some(departure);
             }
         }
         None
@@ -55,19 +64,21 @@ mod tests {
         let at = |ms| start + Duration::from_millis(ms);
         let mut log = FlightLog::default();
         for (ms, flight) in [(1, 10), (1, 20), (2, 30), (3, 40)] {
-            log.sent(at(ms), flight);
+            log.sent(at(ms), Departure { flight, rate: 0.0 });
         }
-        assert_eq!(log.take(at(1)), Some(10));
-        assert_eq!(log.take(at(1)), None);
-        assert_eq!(log.take(at(3)), Some(40));
-        assert_eq!(log.take(at(2)), None);
+        let mut take = |ms| log.take(at(ms)).map(|departure| departure.flight);
+        assert_eq!(take(1), Some(10));
+        assert_eq!(take(1), None);
+        assert_eq!(take(3), Some(40));
+        assert_eq!(take(2), None);
     }
 
     #[test]
     fn a_sender_that_hears_nothing_remembers_a_bounded_number_of_trains() {
         let (start, mut log) = (Instant::now(), FlightLog::default());
         for us in 0..2 * TRAINS_MAX as u64 {
-            log.sent(start + Duration::from_micros(us), us);
+            let departure = Departure { flight: us, rate: 0.0 };
+            log.sent(start + Duration::from_micros(us), departure);
         }
         assert_eq!(log.trains.len(), TRAINS_MAX);
     }

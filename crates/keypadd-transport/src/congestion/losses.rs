@@ -22,7 +22,7 @@ const FAR_GROWN: f64 = 1.5;
 /// Of the window, what a trial leaves.
 pub(super) const TRIAL: f64 = 0.8;
 
-/// Rounds after a trial began whose losses are still those of before.
+/// Rounds after a change of the window whose losses are still those of before.
 const SETTLING_ROUNDS: u32 = 2;
 
 /// What an interval says of the window.
@@ -61,7 +61,8 @@ pub(super) struct Losses {
     acked: u64,
     lost: u64,
     rate: f64,
-    rounds: u32,
+    /// Rounds left whose losses say nothing.
+    settling: u32,
     /// Where loss was not congestion.
     reference: Option<Level>,
     /// Loss that a trial has to explain.
@@ -84,12 +85,12 @@ impl Losses {
 
     /// A round is over in which `rate` was sent at; packets have `mtu` bytes.
     pub(super) fn round(&mut self, rate: f64, mtu: u64) -> Verdict {
-        self.rounds += 1;
-        self.rate = self.rate.max(rate);
-        if self.trial.is_some() && self.rounds <= SETTLING_ROUNDS {
-            self.forget_interval();
+        if self.settling > 0 {
+            self.settling -= 1;
+            self.restart();
             return Verdict::Keep;
         }
+        self.rate = self.rate.max(rate);
         let bytes = self.acked + self.lost;
         if bytes < PACKETS_MIN * mtu || self.rate == 0.0 {
             return Verdict::Keep;
@@ -118,6 +119,7 @@ impl Losses {
                 return self.cut(level, reference);
             }
             self.trial = Some(level);
+            self.settle();
         } else if level.rate <= GROWN * reference.rate || level.share <= reference.share {
             // A share that rises with the rate, by less than chance explains, is not made the
             // reference: at the next rate it may have risen by more.
@@ -135,17 +137,19 @@ impl Losses {
     fn cut(&mut self, level: Level, reference: Level) -> Verdict {
         let rate = level.delivered() / (1.0 - reference.share).max(0.1);
         self.reference = Some(Level { rate, ..reference });
+        self.settle();
         Verdict::Cut((rate / level.rate).clamp(0.1, 1.0))
     }
 
     /// Forgets what is not decided, as when the window follows something else.
     pub(super) fn restart(&mut self) {
-        (self.rounds, self.rate) = (0, 0.0);
-        self.forget_interval();
+        (self.acked, self.lost, self.rate) = (0, 0, 0.0);
     }
 
-    fn forget_interval(&mut self) {
-        (self.acked, self.lost) = (0, 0);
+    /// The window has changed: what is lost in the next rounds was sent before.
+    pub(super) fn settle(&mut self) {
+        self.restart();
+        self.settling = SETTLING_ROUNDS;
     }
 }
 

@@ -52,8 +52,10 @@ impl Driver {
             self.give_sparse(now);
             let train = self.train(context);
             // What quinn-proto repairs goes before new data.
+            let waited = self.repairs_wait;
             let gave = trains > 0 && !self.repairs_wait && self.give_bulk(now, train);
             match self.transmit(context, &mut sends) {
+                Transmitted::All if waited => continue,
                 Transmitted::All => {}
                 Transmitted::Paced => return false,
                 Transmitted::Stopped => return !context.udp.is_full(),

@@ -34,7 +34,6 @@ const NO_ERROR: VarInt = VarInt::from_u32(0);
 
 /// Windows that bound nothing here.
 const WINDOW: u32 = 64 << 20;
-const WINDOWS: Windows = Windows { stream: WINDOW, connection: WINDOW, connection_max: WINDOW };
 
 /// IP and UDP headers, which a line carries too.
 const HEADERS: usize = 28;
@@ -148,7 +147,8 @@ pub struct Flow {
 pub struct World {
     wires: Rc<RefCell<Wires>>,
     pub flows: Vec<Flow>,
-    pub epoch: Instant,
+    /// Receive window of a stream.
+    pub window: u32,
     junk: Vec<u8>,
 }
 
@@ -175,7 +175,7 @@ impl World {
             epoch,
         };
         let wires = Rc::new(RefCell::new(wires));
-        Self { wires, flows: Vec::new(), epoch, junk: vec![0; 1 << 20] }
+        Self { wires, flows: Vec::new(), window: WINDOW, junk: vec![0; 1 << 20] }
     }
 
     pub fn now(&self) -> Instant {
@@ -224,10 +224,6 @@ impl World {
         self.flows[flow].ends[0].received
     }
 
-    pub fn connection(&self, flow: usize) -> &Connection {
-        self.flows[flow].ends[0].connection.as_ref().unwrap()
-    }
-
     /// Adds a flow with this controller at both ends, and connects it.
     pub fn add(
         &mut self,
@@ -258,7 +254,7 @@ impl World {
                     wires.borrow_mut().send(flow, end, from, datagram);
                 }
             });
-            let settings = settings(Arc::clone(&congestion), servers.next().unwrap());
+            let settings = settings(Arc::clone(&congestion), servers.next().unwrap(), self.window);
             let now = self.now();
             let (stepped, endpoint) =
                 SteppedLoop::new(settings, from, (TRAIN, outbox), now).unwrap();
@@ -456,7 +452,9 @@ impl Flow {
 fn settings(
     congestion: Arc<dyn ControllerFactory + Send + Sync>,
     server: Option<ServerConfig>,
+    window: u32,
 ) -> EndpointSettings {
+    let windows = Windows { stream: window, connection: WINDOW, connection_max: WINDOW };
     let transport = |_| {
         let mut transport = TransportConfig::default();
         transport
@@ -472,8 +470,8 @@ fn settings(
         server,
         transport: Arc::new(transport),
         streams: Streams { bidirectional: 256, unidirectional: 256 },
-        sparse_windows: WINDOWS,
-        bulk_windows: WINDOWS,
+        sparse_windows: windows,
+        bulk_windows: windows,
         growth: 0,
         congestion,
         flight_max: WINDOW.into(),
