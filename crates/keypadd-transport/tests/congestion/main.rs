@@ -51,7 +51,7 @@ fn a_clean_line_is_full_after_start_up_and_its_queue_short() {
     for (mbits, rtt, start_up, slack) in [
         (100.0, 20 * MS, SECOND, 4 * MS),
         (100.0, 150 * MS, 6 * SECOND, 8 * MS),
-        (20.0, 20 * MS, SECOND, 5 * MS),
+        (20.0, 20 * MS, SECOND, 6 * MS),
         // Two full packets take 12 ms.
         (2.0, 20 * MS, SECOND, 17 * MS),
     ] {
