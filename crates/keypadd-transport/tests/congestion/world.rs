@@ -314,9 +314,14 @@ impl World {
         for (((end, stream), socket), connection) in
             this.ends.iter_mut().zip(streams).zip(tunnel_sides).zip(connections)
         {
+            let closed = connection.clone();
             end.connection = Some(connection);
             let splice = stream.splice(socket.into(), Delivery::Unbounded);
-            end.splice = Some(Box::pin(async move { splice.await.unwrap() }));
+            end.splice = Some(Box::pin(async move {
+                if let Err(error) = splice.await {
+                    panic!("{error:?}: {:?}", closed.close_reason());
+                }
+            }));
         }
         this.active = true;
         self.touch(flow);
@@ -449,6 +454,9 @@ impl Flow {
     }
 }
 
+/// Of quinn-proto's random choices, so that a run can be repeated.
+const SEED: [u8; 32] = [2; 32];
+
 fn settings(
     congestion: Arc<dyn ControllerFactory + Send + Sync>,
     server: Option<ServerConfig>,
@@ -464,9 +472,11 @@ fn settings(
             .max_idle_timeout(Some(IdleTimeout::try_from(Duration::from_secs(30)).unwrap()));
         transport
     };
+    let mut config = EndpointConfig::default();
+    config.rng_seed(Some(SEED));
     EndpointSettings {
         sockets: Vec::new(),
-        config: EndpointConfig::default(),
+        config,
         server,
         transport: Arc::new(transport),
         streams: Streams { bidirectional: 256, unidirectional: 256 },
