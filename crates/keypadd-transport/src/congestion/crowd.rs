@@ -133,7 +133,7 @@ impl Crowd {
 
     /// Whether it is time to see if the queue is still kept full.
     pub(super) fn is_test_due(&mut self, now: Instant, rtt: Duration) -> bool {
-        let at = *self.test_at.get_or_insert(now + TEST_INTERVAL.max(TEST_ROUNDS * rtt));
+        let at = *self.test_at.get_or_insert_with(|| now + TEST_INTERVAL.max(TEST_ROUNDS * rtt));
         self.cubic.is_some() && at <= now
     }
 
