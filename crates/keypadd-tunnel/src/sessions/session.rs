@@ -56,6 +56,8 @@ pub struct LiveSession {
     /// The remote forwards that a client has asked its server for.
     pub(crate) remote_forwards: RemoteForwards,
     ended_by: OnceLock<Lost>,
+    /// What the peer is told; set before either connection is closed, as the end of one closes the other.
+    farewell: OnceLock<(CloseCode, String)>,
     forwards: Mutex<BTreeMap<String, ForwardEntry>>,
 }
 
@@ -111,6 +113,7 @@ impl LiveSession {
             limits: new.limits,
             remote_forwards: RemoteForwards::default(),
             ended_by: OnceLock::new(),
+            farewell: OnceLock::new(),
             forwards: Mutex::default(),
         };
         session.pin_forwards(new.forwards);
@@ -220,6 +223,7 @@ impl LiveSession {
 
     /// Closes the connections with a code and a reason that are sent to the peer.
     pub(crate) fn close(&self, code: CloseCode, reason: &str) {
+        let (code, reason) = self.farewell.get_or_init(|| (code, reason.to_owned()));
         let code = VarInt::from_u32(code.value());
         self.connection.close(code, reason.as_bytes());
         if let Some(bulk) = self.bulk.get() {
@@ -260,10 +264,8 @@ impl LiveSession {
             _ = self.connection.closed() => {}
             error = connection.closed() => self.end(Lost::Connection(error)),
         }
-        let (code, reason) = match self.ended_by.get() {
-            Some(cause) => (cause.code(), cause.to_string()),
-            None => (CloseCode::Shutdown, String::new()),
-        };
+        let nothing_said = (CloseCode::Shutdown, String::new());
+        let (code, reason) = self.farewell.get().unwrap_or(&nothing_said);
         connection.close(VarInt::from_u32(code.value()), reason.as_bytes());
     }
 
