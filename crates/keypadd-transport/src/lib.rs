@@ -15,7 +15,6 @@ mod allowance;
 mod announcement;
 mod channel;
 mod cid;
-pub mod congestion;
 mod connection;
 mod counters;
 mod datagrams;
@@ -25,7 +24,6 @@ mod event_loop;
 mod gate;
 mod handshake;
 mod mailbox;
-mod pacer;
 mod route;
 mod settings;
 mod socket;
@@ -48,7 +46,7 @@ pub use handshake::{Accepted, Connecting, ConnectingError, HandshakeFailed};
 pub use quinn_proto::{
     ApplicationClose, ClientConfig, ConnectionClose, ConnectionError, ConnectionStats,
     EndpointConfig, IdleTimeout, MtuDiscoveryConfig, ServerConfig, TransportConfig,
-    TransportErrorCode, VarInt, crypto,
+    TransportErrorCode, VarInt, congestion, crypto,
 };
 pub use settings::{EndpointSettings, Inspect, MakeTransport, Streams};
 pub use socket::Socket;
