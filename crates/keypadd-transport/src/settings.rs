@@ -71,7 +71,7 @@ pub struct EndpointSettings {
 
 impl EndpointSettings {
     /// Settings that restrict nothing and keep nothing of handshakes, for tests and measurements to change
-    /// where they differ: CUBIC, quinn's timers and limits, code 0 for everything, no polling.
+    /// as needed: CUBIC, quinn's timers and limits, code 0 in all cases, no polling.
     pub fn plain(sockets: Vec<UdpSocket>, server: Option<ServerConfig>) -> Self {
         Self {
             sockets,

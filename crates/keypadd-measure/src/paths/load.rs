@@ -116,7 +116,7 @@ impl Service {
             [SINK] => {
                 let received = Arc::new(Received::default());
                 *self.sunk.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&received);
-                // The client knows that it is this upload that is looked at.
+                // Tells the client that `sunk` now counts this upload.
                 { stream }.write_all(&[SINK])?;
                 received.read(stream);
                 Ok(())
