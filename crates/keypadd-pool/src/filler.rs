@@ -73,6 +73,24 @@ impl Feed {
     }
 }
 
+/// A feed that its lane keeps, since as many of its direction wait for the filler as may.
+pub(crate) struct Unqueued {
+    pub(crate) feed: Box<Feed>,
+    pub(crate) orders: mpsc::Sender<Order>,
+}
+
+impl Unqueued {
+    /// Queues the feed for the filler if its direction has room now; gives it back otherwise. The feed is lost
+    /// if the filler is dead: the lane then stays dry.
+    pub(crate) fn queue(self) -> Result<(), Self> {
+        if !self.feed.traffic.lane_may_wait() {
+            return Err(self);
+        }
+        let _ = self.orders.send(Order::Lane(self.feed));
+        Ok(())
+    }
+}
+
 /// The filler's end of one part's queues.
 pub(crate) struct FeedEnd {
     pub(crate) ready: Producer<Box<Chunk>>,
@@ -396,21 +414,25 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_change_faster_than_the_filler_runs_do_not_grow_its_queue() {
+    fn keys_that_change_faster_than_the_filler_runs_do_not_grow_its_queue_and_the_last_is_served() {
         let settings = PoolSettings { budget_bytes: UNITS * UNIT_BYTES };
         let (pool, mut filler) = Pool::with_filler(settings).expect("memory");
         let key = SuiteKey::derive(Suite::AES_128_GCM, &[1; 16], &[2; 12]).keystream;
         let key = key.expect("pads");
         let (traffic, first) = (Traffic::new(Direction::Send), PacketNumber::new(0));
         let open = || pool.open_lane(key.clone(), &traffic, first, Stage::Active);
-        let mut lanes: Vec<_> = (0..1000).map(|_| open()).collect();
-        assert_eq!(filler.orders.try_iter().count(), 4);
-        // Once the filler has run, the next key is filled again.
-        for _ in 0..4 {
-            traffic.lane_arrived();
+        let mut lane = open();
+        for _ in 0..1000 {
+            lane = open();
         }
-        lanes.push(open());
-        filler.step(Duration::ZERO);
-        assert_eq!(filler.feeds.len(), 1);
+        filler.collect();
+        assert!(filler.feeds.is_empty(), "all that were queued are closed");
+        let mut is_hit = |number: u64| {
+            let taken = lane.take(PacketNumber::new(number), &mut [], &mut [0; 16], 0, || {});
+            taken.bytes == 16
+        };
+        assert!(!is_hit(0), "this packet queues the lane");
+        fill(&mut filler);
+        assert!(is_hit(1));
     }
 }

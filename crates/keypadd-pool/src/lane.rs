@@ -12,6 +12,7 @@ use keypadd_keystream::{PacketNumber, Segment};
 
 use crate::chunk::{BODY_BYTES, HEAD_BYTES, KeyId, PAD_BYTES, Part};
 use crate::demand::Traffic;
+use crate::filler::Unqueued;
 use crate::filler_state::Wake;
 use crate::lane_state::LaneState;
 use crate::lane_view::Stage;
@@ -61,6 +62,9 @@ pub struct Lane {
     state: Arc<LaneState>,
     traffic: Traffic,
     queues: [PartQueue; 2],
+    /// What the filler serves it through, until that is queued: a peer that updates keys faster than a
+    /// filler without CPU time takes them in must not grow the filler's queue.
+    unqueued: Option<Box<Unqueued>>,
     // Last, so that it is dropped after the queues have given everything back.
     closer: Closer,
 }
@@ -89,7 +93,16 @@ impl Lane {
         let closer = Closer { wake, state: Arc::clone(&state) };
         let next = state.next();
         let segment = PacketNumber::new(next).segment();
-        Self { key, segment, next, state, traffic, queues, closer }
+        Self { key, segment, next, state, traffic, queues, unqueued: None, closer }
+    }
+
+    /// Asks the filler to serve this lane, now or, if too many of its direction wait, at a later packet.
+    #[cold]
+    pub(crate) fn queue(&mut self, unqueued: Unqueued) {
+        match unqueued.queue() {
+            Ok(()) => self.closer.wake.filler(),
+            Err(unqueued) => self.unqueued = Some(Box::new(unqueued)),
+        }
     }
 
     /// What the pool has of the first `pad_bytes` bytes of the packet's pad. Takes and moves nothing, so it
@@ -140,8 +153,11 @@ impl Lane {
     ) -> Taken {
         let pad_bytes = mask.len() + data.len();
         self.seek(packet_number, pad_bytes);
-        let Self { key, next, state, queues: [heads, bodies], .. } = self;
+        let Self { key, next, state, queues: [heads, bodies], unqueued, .. } = self;
         if heads.is_empty() && bodies.is_empty() {
+            if let Some(unqueued) = unqueued.take() {
+                self.queue(*unqueued);
+            }
             return Taken::NOTHING;
         }
         let (needs_head, needs_body) = needs(pad_bytes);

@@ -12,7 +12,7 @@ use keypadd_keystream::{KeystreamKey, PacketNumber};
 use crate::arena::{self, UNIT_BYTES, Unit};
 use crate::chunk::{KeyId, Part};
 use crate::demand::{Allowance, Direction, Traffic};
-use crate::filler::{Feed, FeedEnd, Filler, Order};
+use crate::filler::{Feed, FeedEnd, Filler, Order, Unqueued};
 use crate::filler_state::{FillerState, Wake};
 use crate::lane::{Lane, PartQueue};
 use crate::lane_state::LaneState;
@@ -185,8 +185,9 @@ impl Pool {
 
     /// Opens a lane for one key of `traffic`, to be filled from packet `next` on.
     ///
-    /// The filler starts at once, as far as `stage` allows. If the filler has died, or several lanes of
-    /// this traffic wait for it already, the lane stays empty and every packet misses.
+    /// The filler starts at once, as far as `stage` allows. If several lanes of this traffic wait for it
+    /// already, the lane is queued by a later packet. If the filler has died, the lane stays empty and every
+    /// packet misses.
     pub fn open_lane(
         &self,
         keystream: Arc<KeystreamKey>,
@@ -211,13 +212,10 @@ impl Pool {
         let ends = [heads.1, bodies.1];
         let owner = self.allowance.clone();
         let feed = Feed::new(key, keystream, Arc::clone(&state), (traffic.clone(), owner), ends);
-        // Fails if the filler is dead; the lane then stays dry. So does one too many: a peer that
-        // updates keys faster than a filler without CPU time takes them must not grow its queue.
-        if traffic.lane_may_wait() {
-            let _ = self.handle.orders.send(Order::Lane(Box::new(feed)));
-            wake.filler();
-        }
-        Lane::new(key, state, traffic.clone(), [heads.0, bodies.0], wake)
+        let unqueued = Unqueued { feed: Box::new(feed), orders: self.handle.orders.clone() };
+        let mut lane = Lane::new(key, state, traffic.clone(), [heads.0, bodies.0], wake);
+        lane.queue(unqueued);
+        lane
     }
 
     /// The pool's levels and counters now.
