@@ -106,7 +106,11 @@ A file for both roles:
     #[command(after_help = "Example:\n  keypadd check --config keypadd.toml")]
     Check(ConfigArgs),
     /// Show the daemons running on this host: peers, suite, round trip, pool
-    #[command(after_help = "Example:\n  keypadd status --json")]
+    #[command(after_help = "\
+Exits with 5 if no daemon answers or a peer that one connects to is not connected.
+
+Example:
+  keypadd status --json")]
     Status(StatusArgs),
     /// Print shell completions
     #[command(after_help = "\

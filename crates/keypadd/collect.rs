@@ -162,6 +162,7 @@ impl Figures {
         let mut suites = BTreeSet::new();
         let (mut phases, mut budgets, mut seconds) = (Vec::new(), Vec::new(), Vec::new());
         let (mut rtts, mut mtus, mut losses) = (Vec::new(), Vec::new(), Vec::new());
+        let mut path_bytes = Vec::new();
         for live in self.sources.live() {
             let status = live.status();
             let id = status.id.to_string();
@@ -188,6 +189,10 @@ impl Figures {
             rtts.push((one.clone(), status.rtt_seconds));
             mtus.push((one.clone(), u64::from(status.mtu_bytes)));
             losses.push((one, status.lost_packets));
+            for (way, bytes) in [("send", status.sent_bytes), ("receive", status.received_bytes)] {
+                let names = [("peer", &*status.peer), ("session", &id), ("direction", way)];
+                path_bytes.push((labels(names), bytes));
+            }
             for forward in status.forwards {
                 *forwards.entry(labels([("forward", &forward.forward)])).or_default() +=
                     forward.open;
@@ -206,6 +211,7 @@ impl Figures {
         out.gauges("keypadd_path_rtt_seconds", "Smoothed round-trip time", rtts)?;
         out.gauges("keypadd_path_mtu_bytes", "Largest UDP payload the path carries", mtus)?;
         out.counters("keypadd_path_lost_packets", "Packets sent that never arrived", losses)?;
+        out.counters("keypadd_path_bytes", "UDP payload sent and received", path_bytes)?;
         out.gauges("keypadd_forwards_open", "TCP connections open now", forwards)?;
         let suites = suites.into_iter().map(|labels| (labels, 1_u64));
         out.gauges("keypadd_suite_info", "Suites of the sessions that live", suites)

@@ -1,6 +1,6 @@
-//! `--metrics ADDR:PORT`: one daemon's figures over HTTP, in Prometheus's text format. `GET /metrics` and
-//! nothing else; each daemon has a registry of its own. However many connections come, few are open
-//! and each ends soon: the oldest makes room for a new one.
+//! `--metrics ADDR:PORT`: serves one daemon's figures over HTTP, in Prometheus's text format, and whether it is
+//! healthy and ready. Each daemon has a registry of its own. However many connections come, few are open and
+//! each ends soon: the oldest makes room for a new one.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -14,6 +14,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
+use keypadd_tunnel::LinkState;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
@@ -22,9 +23,13 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::error::{Error, Exit, bind_hint, system};
 use crate::figures::Figures;
+use crate::sources::Sources;
 
 /// What the encoder writes: OpenMetrics 1.0, which Prometheus has read since 2.5.
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// All other answers.
+const TEXT: &str = "text/plain; charset=utf-8";
 
 /// How long to wait when the system has no descriptor for a connection.
 const RETRY: Duration = Duration::from_secs(1);
@@ -55,8 +60,9 @@ pub(crate) async fn bind(address: SocketAddr) -> Result<TcpListener, Error> {
 /// Answers scrapes until it is dropped, also while the daemon ends.
 pub(crate) async fn serve(listener: TcpListener, figures: Figures) {
     let mut registry = Registry::default();
+    let sources = figures.sources.clone();
     registry.register_collector(Box::new(figures));
-    let registry = Arc::new(registry);
+    let served = Arc::new(Served { registry, sources });
     let mut connections = JoinSet::new();
     // Oldest first.
     let mut open: VecDeque<AbortHandle> = VecDeque::new();
@@ -71,9 +77,9 @@ pub(crate) async fn serve(listener: TcpListener, figures: Figures) {
                     oldest.abort();
                     crowd.closed(remote, Instant::now());
                 }
-                let registry = Arc::clone(&registry);
+                let served = Arc::clone(&served);
                 let answer = service_fn(move |request| {
-                    let answer = answer(&request, &registry);
+                    let answer = served.answer(&request);
                     async { Ok::<_, Infallible>(answer) }
                 });
                 // One answer a connection: an idle one would take a descriptor.
@@ -109,18 +115,53 @@ impl Crowd {
     }
 }
 
-fn answer(request: &Request<Incoming>, registry: &Registry) -> Response<String> {
-    let mut response = Response::new(String::new());
-    if request.uri().path() != "/metrics" {
-        *response.status_mut() = StatusCode::NOT_FOUND;
-    } else if ![Method::GET, Method::HEAD].contains(request.method()) {
-        *response.status_mut() = StatusCode::METHOD_NOT_ALLOWED;
-        response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET,HEAD"));
-    } else if encode(response.body_mut(), registry).is_err() {
-        response.body_mut().clear();
-        *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
-    } else {
-        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(OPENMETRICS));
+/// What requests are answered from.
+struct Served {
+    registry: Registry,
+    sources: Sources,
+}
+
+impl Served {
+    fn answer(&self, request: &Request<Incoming>) -> Response<String> {
+        let mut response = Response::new(String::new());
+        if ![Method::GET, Method::HEAD].contains(request.method()) {
+            *response.status_mut() = StatusCode::METHOD_NOT_ALLOWED;
+            response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET,HEAD"));
+            return response;
+        }
+        let content = match request.uri().path() {
+            "/metrics" if encode(response.body_mut(), &self.registry).is_ok() => OPENMETRICS,
+            "/metrics" => {
+                response.body_mut().clear();
+                *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
+                TEXT
+            }
+            "/healthz" => {
+                *response.body_mut() = "ok\n".into();
+                TEXT
+            }
+            "/readyz" => {
+                let (status, body) = self.readiness();
+                (*response.status_mut(), *response.body_mut()) = (status, body);
+                TEXT
+            }
+            _ => {
+                *response.status_mut() = StatusCode::NOT_FOUND;
+                TEXT
+            }
+        };
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content));
+        response
     }
-    response
+
+    /// Ready once every peer that the daemon connects to is connected; a server alone is ready at once.
+    fn readiness(&self) -> (StatusCode, String) {
+        let mut down = self.sources.dialled();
+        down.retain(|dialling| dialling.link.status().state != LinkState::Connected);
+        if down.is_empty() {
+            return (StatusCode::OK, "ok\n".into());
+        }
+        let lines = down.iter().map(|dialling| format!("not connected: {}\n", dialling.peer));
+        (StatusCode::SERVICE_UNAVAILABLE, lines.collect())
+    }
 }

@@ -20,33 +20,51 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Prints the status of every daemon, with `--watch` every second.
 ///
 /// # Errors
-/// Exit 5: no daemon answers. Exit 1: standard output fails.
+/// Exit 5: no daemon answers, or a peer that one connects to is not connected (without `--watch`). Exit 1:
+/// standard output fails.
 pub(crate) fn run(args: StatusArgs) -> Result<(), Error> {
-    match args.watch {
-        true => watch::run(&args),
-        false => print(all(&args)?.as_bytes()).map(drop),
+    if args.watch {
+        return watch::run(&args);
+    }
+    let daemons = query(&args)?;
+    let down: Vec<String> = daemons.iter().flat_map(|(_, answer)| peers_down(answer)).collect();
+    print(show(&args, daemons).as_bytes())?;
+    match down.is_empty() {
+        true => Ok(()),
+        false => Err(Error::new(Exit::Unreachable, format!("not connected: {}", down.join(", ")))),
     }
 }
 
-/// The status of every daemon as text or JSON.
-fn all(args: &StatusArgs) -> Result<String, Error> {
-    let daemons = match &args.socket {
+/// The peers that a daemon connects to and is not connected with.
+fn peers_down(answer: &io::Result<Value>) -> Vec<String> {
+    let links = answer.as_ref().ok().and_then(|document| document["links"].as_array());
+    let down = links.into_iter().flatten().filter(|link| link["state"] != "connected");
+    down.map(|link| shown(link["peer"].as_str().unwrap_or_default())).collect()
+}
+
+/// Asks every daemon, or the one of `--socket`.
+fn query(args: &StatusArgs) -> Result<Vec<Asked>, Error> {
+    match &args.socket {
         Some(path) => {
             let answer = control::ask(path, STATUS_REQUEST, PATIENCE).map_err(|error| {
                 Error::new(Exit::Unreachable, no_answer(path, &error))
                     .hint("run `keypadd status` without --socket to list your daemons")
             })?;
-            vec![(path.clone(), Ok(answer))]
+            Ok(vec![(path.clone(), Ok(answer))])
         }
-        None => find()?,
-    };
+        None => find(),
+    }
+}
+
+/// The status of every daemon as text or JSON.
+fn show(args: &StatusArgs, daemons: Vec<Asked>) -> String {
     if !args.json {
         let texts: Vec<String> = daemons.into_iter().map(text).collect();
-        return Ok(texts.join("\n"));
+        return texts.join("\n");
     }
     let answers: Vec<Value> = daemons.into_iter().filter_map(|(_, answer)| answer.ok()).collect();
     let document = json!({ "daemons": answers });
-    Ok(if args.watch { format!("{document}\n") } else { format!("{document:#}\n") })
+    if args.watch { format!("{document}\n") } else { format!("{document:#}\n") }
 }
 
 /// A socket and the answer of its daemon.

@@ -107,10 +107,14 @@ pub(crate) fn rest(stream: &mut impl Read) -> io::Result<Vec<u8>> {
 
 /// What a daemon's metrics say.
 pub(crate) fn scrape(port: u16) -> String {
-    let request = b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+    get(port, "/metrics")
+}
+
+/// What a daemon's metrics port answers, with its status line and header.
+pub(crate) fn get(port: u16, path: &str) -> String {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream.write_all(request).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
     String::from_utf8(rest(&mut stream).unwrap()).unwrap()
 }
 

@@ -12,6 +12,7 @@ use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketType};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::daemons::{Daemon, Desk, PUBLIC_KEY, desk, text};
+use crate::ends::{free_port, get};
 
 #[test]
 fn a_server_prints_its_address_and_exits_cleanly_on_sigterm() {
@@ -50,22 +51,18 @@ fn a_dead_daemons_socket_is_removed() {
 }
 
 #[test]
-fn the_metrics_listener_serves_only_metrics() {
+fn the_metrics_listener_serves_metrics_and_health() {
     let desk = desk();
-    // A port that was free a moment ago.
-    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let _server = Daemon::serve(&desk, &["--metrics", &free.to_string(), "--pool", "off"]);
-    let get = |path: &str| {
-        let mut stream = TcpStream::connect(free).unwrap();
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        answer
-    };
+    let port = free_port();
+    let _server =
+        Daemon::serve(&desk, &["--metrics", &format!("127.0.0.1:{port}"), "--pool", "off"]);
+    let get = |path| get(port, path);
     let answer = get("/metrics");
     assert!(answer.contains("openmetrics-text"), "{answer}");
     assert!(answer.contains("\nkeypadd_pad_reuse_total 0\n"), "{answer}");
     assert!(answer.contains("keypadd_keystream_bytes_total{source=\"pool\"} 0"), "{answer}");
+    assert!(get("/healthz").starts_with("HTTP/1.1 200"));
+    assert!(get("/readyz").starts_with("HTTP/1.1 200"), "a server alone is ready at once");
     assert!(get("/").starts_with("HTTP/1.1 404"));
 }
 

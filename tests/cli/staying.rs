@@ -10,7 +10,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::daemons::{Daemon, Desk, desk, text};
-use crate::ends::{PATIENCE, echo, echoes, free_port, scrape, until};
+use crate::ends::{PATIENCE, echo, echoes, free_port, get, scrape, until};
 
 /// What a peer without a name is called: its key's first characters.
 const NAME: &str = "11qYAYKx";
@@ -48,6 +48,7 @@ fn clients_reconnect_to_a_restarted_server_and_waiting_connections_are_served() 
     let mut before = TcpStream::connect(entrance).unwrap();
     assert!(echoes(&before));
     assert_eq!(client_status(&desk)["links"][0]["state"], "connected");
+    assert!(get(metrics, "/readyz").starts_with("HTTP/1.1 200"));
     let up = format!("\nkeypadd_link_up{{peer=\"{NAME}\"}} 1\n");
     assert!(scrape(metrics).contains(&up), "{}", scrape(metrics));
 
@@ -99,6 +100,13 @@ fn a_client_without_a_server_says_when_it_retries() {
         assert!(scraped.contains(&down), "{scraped}");
         scraped.contains("\nkeypadd_link_retry_timestamp_seconds{peer=").then_some(())
     });
+    let asked = desk.keypadd(&["status"]).output().unwrap();
+    let said = format!("keypadd: not connected: `{NAME}`\n");
+    assert_eq!((asked.status.code(), text(&asked.stderr)), (Some(5), said));
+    assert!(get(metrics, "/healthz").starts_with("HTTP/1.1 200"));
+    let ready = get(metrics, "/readyz");
+    assert!(ready.starts_with("HTTP/1.1 503"), "{ready}");
+    assert!(ready.ends_with(&format!("\r\n\r\nnot connected: {NAME}\n")), "{ready}");
     assert!(TcpStream::connect(entrance).is_ok(), "its port stays");
     assert_eq!(client.stop().status.code(), Some(0));
 }

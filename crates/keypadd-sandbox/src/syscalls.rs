@@ -174,8 +174,15 @@ const ALLOWED_HERE: &[c_long] = &[
 const ALLOWED_HERE: &[c_long] = &[];
 
 /// Terminal and socket requests (ioctl(2)).
-const IOCTLS: &[u64] =
-    &[libc::FIONBIO, libc::FIONREAD, libc::FIOCLEX, libc::TCGETS, libc::TIOCGWINSZ, libc::TIOCOUTQ];
+#[allow(clippy::unnecessary_cast)] // musl counts them in another type
+const IOCTLS: &[u64] = &[
+    libc::FIONBIO as u64,
+    libc::FIONREAD as u64,
+    libc::FIOCLEX as u64,
+    libc::TCGETS as u64,
+    libc::TIOCGWINSZ as u64,
+    libc::TIOCOUTQ as u64,
+];
 
 /// Properties of the calling thread or of memory names (prctl(2)).
 const PRCTLS: &[u64] = &[

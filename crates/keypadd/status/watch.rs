@@ -8,7 +8,7 @@ use tokio::runtime::Builder;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::all;
+use super::{query, show};
 use crate::cli::StatusArgs;
 use crate::error::{Error, Exit, system};
 use crate::results::print;
@@ -31,11 +31,11 @@ pub(super) fn run(args: &StatusArgs) -> Result<(), Error> {
     runtime.block_on(async {
         let stops = [SignalKind::interrupt(), SignalKind::terminate()].map(signal);
         let [interrupt, terminate] = stops;
-        show(args, interrupt.map_err(failed)?, terminate.map_err(failed)?).await
+        repeat(args, interrupt.map_err(failed)?, terminate.map_err(failed)?).await
     })
 }
 
-async fn show(
+async fn repeat(
     args: &StatusArgs,
     mut interrupt: Signal,
     mut terminate: Signal,
@@ -50,10 +50,11 @@ async fn show(
             _ = terminate.recv() => return Ok(()),
             _ = ticks.tick() => {}
         }
-        let text = all(args).map_err(|error| match first {
+        let daemons = query(args).map_err(|error| match first {
             true => error,
             false => Error::new(Exit::Unreachable, "the daemon has exited"),
         })?;
+        let text = show(args, daemons);
         let frame = match (draws, args.json || first) {
             (true, _) => format!("{HOME}{text}"),
             (false, true) => text,
