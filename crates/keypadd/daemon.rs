@@ -163,6 +163,7 @@ impl Daemon {
             forwards_max: settings.max_forwards.value,
             limits,
             stalled_bytes: defaults.stalled_bytes.min(memory_bytes() / STALLED_ONE_IN),
+            clocks: confinement.clocks(),
             ..defaults
         };
         let crypto = CryptoSettings {
