@@ -1,7 +1,7 @@
 //! Filters system calls (seccomp(2)): those listed are allowed, all others fail with EPERM.
 //!
-//! The list is what the daemon, tokio, the C library and its lookup modules use: observed while the
-//! tests ran, plus what reading them shows for rare paths. A library that tries another call gets an
+//! The list is what the daemon, tokio, the C library and its lookup modules use: traced (strace(1))
+//! while both ends forwarded, reloaded and answered, plus what reading them shows for rare paths. A library that tries another call gets an
 //! error, as from a kernel that forbids it, and the process lives on.
 
 use std::collections::BTreeMap;
@@ -173,9 +173,17 @@ const ALLOWED_HERE: &[c_long] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const ALLOWED_HERE: &[c_long] = &[];
 
-/// Terminal and socket requests (ioctl(2)).
-const IOCTLS: &[u64] =
-    &[libc::FIONBIO, libc::FIONREAD, libc::FIOCLEX, libc::TCGETS, libc::TIOCGWINSZ, libc::TIOCOUTQ];
+/// Terminal and socket requests (ioctl(2)), and the number of an interface that is named in an address
+/// such as fe80::1%eth0.
+const IOCTLS: &[u64] = &[
+    libc::FIONBIO,
+    libc::FIONREAD,
+    libc::FIOCLEX,
+    libc::SIOCGIFINDEX,
+    libc::TCGETS,
+    libc::TIOCGWINSZ,
+    libc::TIOCOUTQ,
+];
 
 /// Properties of the calling thread or of memory names (prctl(2)).
 const PRCTLS: &[u64] = &[
