@@ -8,7 +8,9 @@ use keypadd_config::Settings;
 use keypadd_sandbox::{
     Account, Confined, Needs, allow_core_dumps, confine, directory_or_file, forbid_core_dumps,
 };
-use keypadd_tunnel::{DynamicForward, Forward, Listen, ListenPermit, ListenPermits};
+use keypadd_tunnel::{
+    Clocks, DynamicForward, Forward, Hypervisor, Listen, ListenPermit, ListenPermits, SystemClocks,
+};
 
 use crate::control;
 use crate::error::{Error, Exit, shown, system};
@@ -24,6 +26,8 @@ pub(crate) struct Confinement(Arc<State>);
 #[derive(Debug, Default)]
 struct State {
     confined: Mutex<Option<Confined>>,
+    /// Opened while all files can be.
+    hypervisor: Mutex<Option<Hypervisor>>,
     report: OnceLock<SandboxReport>,
     switches_user: bool,
 }
@@ -65,12 +69,23 @@ impl Confinement {
             unrestricted: !settings.sandbox.value,
         };
         let switches_user = needs.account.is_some();
+        let hypervisor = Mutex::new(Some(Hypervisor::open()));
         let confined = confine(&needs).map_err(|error| {
             Error::new(Exit::Config, format!("user: {}", system(&error)))
                 .hint("start keypadd as root, or leave `user` out")
         })?;
         let confined = Mutex::new(Some(confined));
-        Ok(Self(Arc::new(State { confined, report: OnceLock::new(), switches_user })))
+        Ok(Self(Arc::new(State { confined, hypervisor, report: OnceLock::new(), switches_user })))
+    }
+
+    /// The clocks to watch. Those of the hypervisor are there for the first daemon that asks; one
+    /// without a sandbox has the system's.
+    pub(crate) fn clocks(&self) -> Arc<dyn Clocks> {
+        let mut hypervisor = self.0.hypervisor.lock().unwrap_or_else(PoisonError::into_inner);
+        match hypervisor.take() {
+            Some(hypervisor) => Arc::new(hypervisor.clocks()),
+            None => Arc::new(SystemClocks),
+        }
     }
 
     /// Completes the sandbox in all threads, once all sockets are bound.

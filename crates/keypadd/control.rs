@@ -31,6 +31,25 @@ pub(crate) const RELOAD_REQUEST: &str = "reload";
 /// Timeout of a reload, which may resolve names and wait for earlier ones.
 pub(crate) const RELOAD_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// A daemon that says how it is.
+pub(crate) trait Status: Clone + Send + Sync + 'static {
+    /// The command it runs.
+    fn verb(&self) -> &'static str;
+
+    /// The status as JSON.
+    fn document(&self) -> serde_json::Result<Vec<u8>>;
+}
+
+impl Status for Figures {
+    fn verb(&self) -> &'static str {
+        self.verb
+    }
+
+    fn document(&self) -> serde_json::Result<Vec<u8>> {
+        serde_json::to_vec(&self.report())
+    }
+}
+
 /// The requests that a daemon answers.
 #[derive(Clone, Debug)]
 pub(crate) enum Requests {
@@ -147,16 +166,16 @@ impl ControlSocket {
         &self.path
     }
 
-    /// Answers requests until dropped.
-    pub(crate) async fn serve(self, figures: Figures, requests: Requests) {
+    /// Answers requests until dropped. A panic ends the answer to one request, which then is empty.
+    pub(crate) async fn serve(self, status: impl Status, requests: Requests) {
         let slots = Arc::new(Semaphore::new(REQUESTS_MAX));
         loop {
             let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
             match self.listener.accept().await {
                 Ok((client, _)) => {
-                    let (figures, requests) = (figures.clone(), requests.clone());
+                    let (status, requests) = (status.clone(), requests.clone());
                     tokio::spawn(async move {
-                        let _ = answer(client, &figures, &requests).await;
+                        let _ = answer(client, &status, &requests).await;
                         drop(slot);
                     });
                 }
@@ -175,16 +194,16 @@ impl Drop for ControlSocket {
     }
 }
 
-async fn answer(client: UnixStream, figures: &Figures, requests: &Requests) -> io::Result<()> {
+async fn answer(client: UnixStream, status: &impl Status, requests: &Requests) -> io::Result<()> {
     let (reader, mut writer) = client.into_split();
     let mut request = String::new();
     let mut reader = BufReader::new(reader.take(REQUEST_BYTES_MAX));
     timeout(TIMEOUT, reader.read_line(&mut request)).await??;
     let document = match (request.trim_end(), requests) {
-        (STATUS_REQUEST, _) => serde_json::to_vec(&figures.report())?,
+        (STATUS_REQUEST, _) => status.document()?,
         (RELOAD_REQUEST, Requests::Reload(queue)) => serde_json::to_vec(&reload(queue).await)?,
         (RELOAD_REQUEST, Requests::Status) => {
-            serde_json::to_vec(&json!({ "no_file": figures.verb }))?
+            serde_json::to_vec(&json!({ "no_file": status.verb() }))?
         }
         _ => serde_json::to_vec(&json!({ "error": "unknown request" }))?,
     };
@@ -251,4 +270,50 @@ fn is_stale(path: &Path) -> bool {
         pid == getpid() || test_kill_process(pid) == Err(rustix::io::Errno::SRCH)
     });
     refused && gone
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+    use tokio::task::spawn_blocking;
+
+    use super::*;
+
+    /// A daemon whose status panics so many times.
+    #[derive(Clone)]
+    struct Panics(Arc<AtomicUsize>);
+
+    impl Status for Panics {
+        fn verb(&self) -> &'static str {
+            "serve"
+        }
+
+        fn document(&self) -> serde_json::Result<Vec<u8>> {
+            let left = self.0.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1));
+            assert!(left.is_err(), "this status fails, as the test wants it");
+            Ok(b"{}".to_vec())
+        }
+    }
+
+    #[tokio::test]
+    async fn a_status_that_panics_fails_its_request_and_no_other_however_often() {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = ControlSocket::bind(directory.path()).unwrap();
+        let path = socket.path().to_owned();
+        let panics = 2 * REQUESTS_MAX;
+        let status = Panics(Arc::new(AtomicUsize::new(panics)));
+        let serving = tokio::spawn(socket.serve(status, Requests::Status));
+        let ask = |request: &'static str| {
+            let path = path.clone();
+            spawn_blocking(move || ask::<Value>(&path, request, RELOAD_TIMEOUT))
+        };
+        for _ in 0..panics {
+            ask(STATUS_REQUEST).await.unwrap().unwrap_err();
+            assert_eq!(ask(RELOAD_REQUEST).await.unwrap().unwrap(), json!({ "no_file": "serve" }));
+        }
+        assert_eq!(ask(STATUS_REQUEST).await.unwrap().unwrap(), json!({}));
+        assert!(!serving.is_finished());
+        serving.abort();
+    }
 }

@@ -163,6 +163,7 @@ impl Daemon {
             forwards_max: settings.max_forwards.value,
             limits,
             stalled_bytes: defaults.stalled_bytes.min(memory_bytes() / STALLED_ONE_IN),
+            clocks: confinement.clocks(),
             ..defaults
         };
         let crypto = CryptoSettings {
@@ -237,7 +238,8 @@ impl Daemon {
             }
         }
         if let Some(listener) = self.metrics.take() {
-            tasks.spawn(metrics::serve(listener, figures));
+            let sources = figures.sources.clone();
+            tasks.spawn(metrics::serve(listener, figures, sources));
         }
         tasks
     }

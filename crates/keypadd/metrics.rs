@@ -15,6 +15,7 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use keypadd_tunnel::LinkState;
+use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
@@ -22,7 +23,6 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::error::{Error, Exit, bind_hint, system};
-use crate::figures::Figures;
 use crate::sources::Sources;
 
 /// What the encoder writes: OpenMetrics 1.0, which Prometheus has read since 2.5.
@@ -57,10 +57,10 @@ pub(crate) async fn bind(address: SocketAddr) -> Result<TcpListener, Error> {
     })
 }
 
-/// Answers scrapes until it is dropped, also while the daemon ends.
-pub(crate) async fn serve(listener: TcpListener, figures: Figures) {
+/// Answers scrapes until it is dropped, also while the daemon ends. A panic ends the connection of
+/// one scrape.
+pub(crate) async fn serve(listener: TcpListener, figures: impl Collector, sources: Sources) {
     let mut registry = Registry::default();
-    let sources = figures.sources.clone();
     registry.register_collector(Box::new(figures));
     let served = Arc::new(Served { registry, sources });
     let mut connections = JoinSet::new();
@@ -163,5 +163,49 @@ impl Served {
         }
         let lines = down.iter().map(|dialling| format!("not connected: {}\n", dialling.peer));
         (StatusCode::SERVICE_UNAVAILABLE, lines.collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+    use prometheus_client::encoding::DescriptorEncoder;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
+
+    use super::*;
+
+    const PUBLIC_KEY: &str = "D0XbYHn9sJqlis8CDNgJkkZJ9mE6rbU+xBMj9RFj4R0=";
+
+    /// Figures that cannot be collected once.
+    #[derive(Debug)]
+    struct PanicsOnce(AtomicBool);
+
+    impl Collector for PanicsOnce {
+        fn encode(&self, _: DescriptorEncoder<'_>) -> std::fmt::Result {
+            assert!(self.0.swap(true, Relaxed), "these figures fail, as the test wants it");
+            Ok(())
+        }
+    }
+
+    async fn scrape(address: SocketAddr) -> String {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+        let mut answer = String::new();
+        let _ = stream.read_to_string(&mut answer).await;
+        answer
+    }
+
+    #[tokio::test]
+    async fn a_scrape_that_panics_ends_alone() {
+        let listener = bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let sources = Sources::new(PUBLIC_KEY.parse().unwrap(), Vec::new());
+        let serving = tokio::spawn(serve(listener, PanicsOnce(AtomicBool::new(false)), sources));
+        assert_eq!(scrape(address).await, "");
+        let answer = scrape(address).await;
+        assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
+        serving.abort();
     }
 }

@@ -37,8 +37,8 @@ pub(crate) struct ServerReady {
     pub(crate) suites: Vec<String>,
     /// Whether it also accepts the suites of measurements.
     pub(crate) permit_bench: bool,
-    /// The command for the other host.
-    pub(crate) connect: String,
+    /// The command for the other host; none while nothing is permitted.
+    pub(crate) connect: Option<String>,
 }
 
 impl fmt::Display for ServerReady {
@@ -48,7 +48,8 @@ impl fmt::Display for ServerReady {
         if self.permit_bench {
             writeln!(f, "  measurements: answered, with insecure suites and key exchanges")?;
         }
-        writeln!(f, "  on the other host: {}", self.connect)?;
+        let Some(connect) = &self.connect else { return Ok(()) };
+        writeln!(f, "  on the other host: {connect}")?;
         if self.listen.ip().to_canonical().is_unspecified() {
             let such_as = match outward_address() {
                 Some(address) => format!(", such as {address}"),
@@ -205,36 +206,35 @@ pub(crate) struct ConnectLine<'a> {
     pub(crate) listen_permits: &'a [ListenPermit],
 }
 
-impl fmt::Display for ConnectLine<'_> {
+impl ConnectLine<'_> {
     /// `keypadd connect HOST[:PORT] --peer KEY ... -L ...`, with the flags that this server's
-    /// settings require.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("keypadd connect ")?;
+    /// settings require. None if its permits allow no forward.
+    pub(crate) fn text(&self) -> Option<String> {
+        let forward = self.forward()?;
+        let mut line = String::from("keypadd connect ");
         let ip = self.listen.ip().to_canonical();
         match self.listen.port() {
-            DEFAULT_PORT if ip.is_unspecified() => f.write_str(&host_name())?,
-            port if ip.is_unspecified() => write!(f, "{}:{port}", host_name())?,
-            DEFAULT_PORT => write!(f, "{ip}")?,
-            port => write!(f, "{}", SocketAddr::new(ip, port))?,
+            DEFAULT_PORT if ip.is_unspecified() => line += &host_name(),
+            port if ip.is_unspecified() => line += &format!("{}:{port}", host_name()),
+            DEFAULT_PORT => line += &ip.to_string(),
+            port => line += &SocketAddr::new(ip, port).to_string(),
         }
-        write!(f, " --peer {}", self.key)?;
+        line += &format!(" --peer {}", self.key);
         if !self.suites.contains(&Suite::default()) {
-            write!(f, " --suite {}", self.suites[0])?;
+            line += &format!(" --suite {}", self.suites[0]);
             if self.suites[0].class() == Class::Legacy {
-                f.write_str(" --allow-legacy")?;
+                line += " --allow-legacy";
             }
         }
         if !self.kex.contains(&KeyExchange::default()) {
-            write!(f, " --kex {}", self.kex[0])?;
+            line += &format!(" --kex {}", self.kex[0]);
         }
-        write!(f, " {}", self.forward())
+        Some(format!("{line} {forward}"))
     }
-}
 
-impl ConnectLine<'_> {
     /// An example forward that the permits allow, preferably to a target that a permit names; a
-    /// proxy if they name none. Without permits, ssh's port, as the warning about missing permits suggests.
-    fn forward(&self) -> Forward {
+    /// proxy if they name none. None without permits.
+    fn forward(&self) -> Option<Forward> {
         let local = |destination: Destination| {
             let port = match &destination {
                 Destination::Tcp(target) => local_port(target.port),
@@ -251,17 +251,17 @@ impl ConnectLine<'_> {
         let named = || self.permits.iter().find_map(Permit::example);
         let destination = alone.map(Destination::Tcp).or_else(named);
         match (destination, self.listen_permits.first().map(ListenPermit::example)) {
-            (Some(destination), _) => local(destination),
+            (Some(destination), _) => Some(local(destination)),
             (None, _) if !self.permits.is_empty() => {
-                Forward::Dynamic(DynamicForward { bind: Bind::Loopback, port: SOCKS_PORT })
+                Some(Forward::Dynamic(DynamicForward { bind: Bind::Loopback, port: SOCKS_PORT }))
             }
-            (None, None) => local(localhost(22)),
+            (None, None) => None,
             (None, Some(listen)) => {
                 let destination = match &listen {
                     Listen::Tcp { port, .. } => localhost(*port),
                     Listen::Unix(_) => localhost(80),
                 };
-                Forward::Remote(RemoteForward { listen, destination })
+                Some(Forward::Remote(RemoteForward { listen, destination }))
             }
         }
     }
@@ -336,7 +336,7 @@ mod tests {
             "keypadd connect 127.0.0.1:5000 --peer {key} --suite 3des-ctr-hmac-sha1 --allow-legacy \
              --kex x25519 -L 5432:db:5432"
         );
-        assert_eq!(line.to_string(), expected);
+        assert_eq!(line.text(), Some(expected));
     }
 
     #[test]
@@ -353,7 +353,6 @@ mod tests {
             (&[], &["*:*"], "-R 8080:localhost:8080"),
             (&[], &["192.0.2.7:80"], "-R 192.0.2.7:80:localhost:80"),
             (&[], &["/run/web.sock"], "-R /run/web.sock:localhost:80"),
-            (&[], &[], "-L 2222:localhost:22"),
         ] {
             let permits: Vec<Permit> = permits.iter().map(|text| text.parse().unwrap()).collect();
             let listen_permits: Vec<ListenPermit> =
@@ -366,7 +365,9 @@ mod tests {
                 permits: &permits,
                 listen_permits: &listen_permits,
             };
-            assert!(line.to_string().ends_with(&format!("= {forward}")), "{line}");
+            let text = line.text().unwrap();
+            assert!(text.ends_with(&format!("= {forward}")), "{text}");
+            assert_eq!(ConnectLine { permits: &[], listen_permits: &[], ..line }.text(), None);
         }
     }
 
@@ -386,7 +387,7 @@ mod tests {
             public_key: String::new(),
             suites: Vec::new(),
             permit_bench: false,
-            connect: String::new(),
+            connect: Some(String::new()),
         };
         let hint = format!("if {} does not resolve there, use an address", host_name());
         assert!(ready("[::]:4433").to_string().contains(&hint));

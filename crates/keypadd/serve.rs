@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use keypadd_config::values_of;
-use keypadd_provider::server_config;
+use keypadd_provider::{PublicKey, server_config};
 use keypadd_tunnel::{
     AllowedPeer, ListenPermit, ListenPermits, Peers, Permit, Permits, Server, ServerSettings,
 };
@@ -36,7 +36,8 @@ impl ServeOptions {
     /// Reads the flags.
     ///
     /// # Errors
-    /// Exit 2: no peer is allowed, one is listed twice, or a legacy suite is not allowed.
+    /// Exit 2: no peer is allowed, one is listed twice or has this host's key, or a legacy suite is not
+    /// allowed.
     /// Exit 3: no usable key file.
     pub(crate) fn read(args: ServeArgs) -> Result<Self, Error> {
         if args.allow.is_empty() {
@@ -50,6 +51,7 @@ impl ServeOptions {
         let listen_permits = values_of(settings.permit_listen.as_deref().unwrap_or_default());
         let (suites, kex) = (settings.suites(), settings.key_exchanges());
         let daemon = DaemonSettings::of_flags(settings, suites, kex)?;
+        refuse_own(&args.allow, daemon.key.public())?;
         Ok(Self { listen, allow: args.allow, permits, listen_permits, daemon })
     }
 
@@ -82,6 +84,15 @@ fn refuse_doubles(allow: &[Allowed]) -> Result<(), Error> {
         }
     }
     Ok(())
+}
+
+/// Refuses this host's own key, which was printed on the wrong host.
+fn refuse_own(allow: &[Allowed], own: PublicKey) -> Result<(), Error> {
+    match allow.iter().any(|peer| peer.key == own) {
+        true => Err(Error::new(Exit::Usage, format!("--allow: {own} is this host's own key"))
+            .hint("run `keypadd pubkey` on the other host, and give its key")),
+        false => Ok(()),
+    }
 }
 
 /// Serves until `shutdown`; calls `on_ready` once clients can connect.
@@ -129,7 +140,7 @@ pub(crate) async fn run(
         public_key: daemon.public_key().to_string(),
         suites: daemon.suites.iter().copied().map(suite_with_class).collect(),
         permit_bench: daemon.bench().is_some(),
-        connect: line.to_string(),
+        connect: line.text(),
     });
     daemon.confinement.log();
     notify_systemd(&[sd_notify::NotifyState::Ready]);

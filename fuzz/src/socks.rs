@@ -27,6 +27,10 @@ pub fn holds(bytes: &[u8]) {
                 assert!(answer.len() <= 10);
                 break;
             }
+            Step::OtherProtocol(_) => {
+                assert!(!ended && read == 2);
+                break;
+            }
         }
     }
     assert_eq!(handshake.wanted(), 0);

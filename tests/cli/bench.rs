@@ -23,6 +23,7 @@ const ENDLESS: [&str; 2] = ["--rounds", "1000"];
 
 fn bench(desk: &Desk, args: &[&[&str]]) -> Command {
     let mut command = desk.keypadd(&["bench"]);
+    command.env("KEYPADD_KEY", desk.path("connect.key"));
     command.args(args.concat()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }

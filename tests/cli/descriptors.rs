@@ -33,7 +33,7 @@ fn a_forward_takes_one_open_file_at_each_end_and_the_soft_limit_is_raised() {
     let (desk, target) = (watched_desk(), echo("127.0.0.1"));
     let permit = target.to_string();
     let mut serve = desk.keypadd(&["serve", "--log-format", "json", "--listen", "127.0.0.1:0"]);
-    serve.args(["--allow", crate::daemons::PUBLIC_KEY, "--permit-open", &permit]);
+    serve.args(["--allow", crate::daemons::NEAR_PUBLIC_KEY, "--permit-open", &permit]);
     let server = Daemon::start(with_few_files(&serve, "-S -n", SOFT_LIMIT));
     let connect =
         server.connect(&desk, &["--log-format", "json", "-L", &format!("127.0.0.1:0:{permit}")]);

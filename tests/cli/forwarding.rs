@@ -1,8 +1,9 @@
 //! Every kind of forward on the binary that ships: both ends of each, what is said when they are ready, and what
 //! a proxy or a permit refuses.
 
-use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Ipv6Addr, TcpListener, TcpStream};
 use std::process::Stdio;
 
 use serde_json::Value;
@@ -150,4 +151,53 @@ fn socks_replies_2_4_and_5_match_their_causes() {
     }
     let said = text(&server.stop().stderr);
     assert!(said.contains("not permitted; to permit it: --permit-open 127.0.0.1:"), "{said}");
+}
+
+/// A link-local address of this host and its interface, as `fe80::1%eth0` (proc(5), `if_inet6`).
+fn link_local() -> Option<String> {
+    let table = fs::read_to_string("/proc/net/if_inet6").ok()?;
+    table.lines().find_map(|line| {
+        let mut words = line.split_whitespace();
+        let address = u128::from_str_radix(words.next()?, 16).ok().map(Ipv6Addr::from)?;
+        let interface = words.next_back()?;
+        address.is_unicast_link_local().then(|| format!("{address}%{interface}"))
+    })
+}
+
+#[test]
+fn a_server_is_reached_at_a_link_local_address_of_an_interface() {
+    let Some(host) = link_local() else {
+        eprintln!("left out: this host has no link-local address");
+        return;
+    };
+    let (desk, target) = (desk(), echo("127.0.0.1"));
+    let permit = target.to_string();
+    let server = Daemon::serve_at(&desk, &["--listen", "[::]:0", "--permit-open", &permit]);
+    let port = server.address().rsplit_once(':').unwrap().1.to_owned();
+    let mut connect = Daemon::connect_to(&desk, &format!("[{host}]:{port}"));
+    connect.args(["--log-format", "json", "-L", &format!("127.0.0.1:0:{permit}")]);
+    let client = Daemon::start(connect);
+    let [place] = &entrances(&client.ready, "local")[..] else { panic!("{}", client.ready) };
+    assert_eq!(exchange(place, b"over the link").unwrap(), b"over the link");
+}
+
+#[test]
+fn a_client_that_speaks_another_protocol_than_socks5_is_named_in_the_log_once() {
+    let desk = desk();
+    let server = Daemon::serve(&desk, &["--permit-open", "*:*"]);
+    let near = client(&server, &desk, &["-D", "0"]);
+    let [proxy, ..] = &entrances(&near.ready, "dynamic")[..] else { panic!("{}", near.ready) };
+    for asked in
+        [&b"\x04\x01\x00\x50\x7f\0\0\x01\0"[..], b"GET http://a/ HTTP/1.1\r\n\r\n", b"GET /"]
+    {
+        let mut stream = TcpStream::connect(proxy).unwrap();
+        stream.write_all(asked).unwrap();
+        // Unread bytes may reset the connection.
+        assert!(matches!(stream.read(&mut [0]), Ok(0) | Err(_)), "no answer can be understood");
+    }
+    let said = text(&near.stop().stderr);
+    for protocol in ["SOCKS4", "HTTP"] {
+        let line = format!("a client speaks {protocol}; -D speaks SOCKS5 (socks5h://)");
+        assert_eq!(said.matches(&line).count(), 1, "{said}");
+    }
 }

@@ -8,7 +8,7 @@ use std::process::Command;
 use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
 use serde_json::Value;
 
-use crate::daemons::{Daemon, Desk, PUBLIC_KEY, desk, text, write_file};
+use crate::daemons::{Daemon, Desk, NEAR_PUBLIC_KEY, PUBLIC_KEY, desk, text, write_file};
 
 /// A word of the status of each thread (proc(5)).
 fn of_all_threads(daemon: &Daemon, word: &str) -> Vec<String> {
@@ -87,7 +87,7 @@ fn a_daemon_without_the_sandbox_says_so() {
 fn an_unknown_user_is_refused_before_anything_is_bound() {
     let desk = desk();
     let output = desk
-        .keypadd(&["serve", "--allow", PUBLIC_KEY, "--user", "nobody-of-that-name"])
+        .keypadd(&["serve", "--allow", NEAR_PUBLIC_KEY, "--user", "nobody-of-that-name"])
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(3));
@@ -132,4 +132,26 @@ fn no_control_socket_is_made_where_others_may_replace_it() {
     mode("0755");
     let _daemon = Daemon::serve(&desk, &[]);
     assert_eq!(fs::read_dir(desk.path("run")).unwrap().count(), 1);
+}
+
+/// More than the secrets of a daemon that has no pool.
+const LOCKED_KIB_MAX: u64 = 64;
+
+#[test]
+fn a_server_whose_suites_gain_nothing_from_a_pool_locks_no_memory_for_one() {
+    let desk = desk();
+    let mut serve = desk.keypadd(&["serve", "--allow", NEAR_PUBLIC_KEY, "--listen", "127.0.0.1:0"]);
+    serve
+        .args(["--log-format", "json"])
+        .env("KEYPADD_POOL", "auto")
+        .env_remove("KEYPADD_POOL_BUDGET");
+    let server = Daemon::start(serve);
+    // Without AES instructions it gains.
+    if status(&desk)["daemons"][0]["pool"]["budget_bytes"].as_u64() > Some(0) {
+        eprintln!("left out: a pool pays here");
+        return;
+    }
+    let locked = &of_all_threads(&server, "VmLck")[0];
+    let kib: u64 = locked.split(' ').next().unwrap().parse().unwrap();
+    assert!(kib <= LOCKED_KIB_MAX, "{locked}");
 }

@@ -11,7 +11,7 @@ use std::process::{Child, Stdio};
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketType};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::daemons::{Daemon, Desk, PUBLIC_KEY, desk, text};
+use crate::daemons::{Daemon, Desk, NEAR_PUBLIC_KEY, PUBLIC_KEY, desk, text};
 use crate::ends::{free_port, get};
 
 #[test]
@@ -132,7 +132,7 @@ fn a_failing_standard_error_stops_nothing() {
     let desk = desk();
     let full = || fs::File::options().write(true).open("/dev/full").unwrap();
     // Without --permit-open it logs a warning, then says that it is ready.
-    let mut serve = desk.keypadd(&["serve", "--allow", PUBLIC_KEY, "--listen", "127.0.0.1:0"]);
+    let mut serve = desk.keypadd(&["serve", "--allow", NEAR_PUBLIC_KEY, "--listen", "127.0.0.1:0"]);
     let mut server = serve.stderr(full()).spawn().unwrap();
     let answers = (0..100).any(|_| {
         std::thread::sleep(std::time::Duration::from_millis(100));
@@ -194,6 +194,8 @@ fn a_server_warns_of_no_permits_and_once_of_a_key_with_the_line_that_lets_it_in(
         let refused = server.connect(&desk, &["-W", "a:1", "--key", "other.key"]).output().unwrap();
         assert_eq!(refused.status.code(), Some(4));
     }
+    // Nor is a command suggested that could carry nothing.
+    assert_eq!(server.ready["connect"], serde_json::Value::Null);
     let said = text(&server.stop().stderr);
     for line in [
         "peers may connect but have no permits; for example --permit-open localhost:22",
@@ -207,7 +209,7 @@ fn a_server_warns_of_no_permits_and_once_of_a_key_with_the_line_that_lets_it_in(
 fn a_legacy_suite_is_called_insecure_wherever_it_is_shown() {
     let desk = desk();
     let legacy = ["--suite", "3des-ctr-hmac-sha1", "--allow-legacy"];
-    let server = Daemon::serve(&desk, &legacy);
+    let server = Daemon::serve(&desk, &[&legacy[..], &["--permit-open", "a:1"]].concat());
     assert_eq!(server.ready["suites"][0], "3des-ctr-hmac-sha1 insecure (legacy)");
     let line = server.ready["connect"].as_str().unwrap().to_owned();
     assert!(line.contains("--suite 3des-ctr-hmac-sha1 --allow-legacy"), "{line}");

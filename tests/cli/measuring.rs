@@ -16,7 +16,9 @@ use keypadd_tunnel::{
     AuthError, BenchForward, Bind, Bound, Client, ClientError, ClientSettings, Forward,
 };
 
-use crate::daemons::{Daemon, Desk, PRIVATE_KEY, PUBLIC_KEY, desk, write_file};
+use crate::daemons::{
+    Daemon, Desk, NEAR_PRIVATE_KEY, NEAR_PUBLIC_KEY, PUBLIC_KEY, desk, write_file,
+};
 
 /// Time for what takes milliseconds.
 const HANG: Duration = Duration::from_secs(60);
@@ -24,7 +26,7 @@ const HANG: Duration = Duration::from_secs(60);
 /// A client that measures, with a listener for the service and a forward to `target`.
 async fn measuring(server: &str, target: SocketAddr) -> Client {
     let crypto = CryptoSettings {
-        key: Arc::new(PrivateKey::from_pem(PRIVATE_KEY).unwrap()),
+        key: Arc::new(PrivateKey::from_pem(NEAR_PRIVATE_KEY).unwrap()),
         suites: vec![MeasureSuite::NULL_HMAC_SHA1.into()],
         kex: vec![KeyExchange::X25519.into()],
         pool: PoolSwitch::default(),
@@ -88,7 +90,7 @@ fn from_a_file(desk: &Desk) -> Daemon {
     let key = desk.path("good.key");
     let text = format!(
         "key = \"{}\"\nlisten = \"127.0.0.1:0\"\npermit-bench = true\npermit-open = [\"*:*\"]\n\
-         [peer.laptop]\npublic-key = \"{PUBLIC_KEY}\"\n",
+         [peer.laptop]\npublic-key = \"{NEAR_PUBLIC_KEY}\"\n",
         key.display()
     );
     write_file(&desk.path("keypadd.toml"), &text, 0o600);

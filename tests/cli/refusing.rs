@@ -47,7 +47,7 @@ fn every_refusal_prints_and_exits_as_recorded() {
     }
     let cases = trycmd::TestCases::new();
     for (variable, value) in
-        [("RUNTIME_DIRECTORY", desk.path("run")), ("KEYPADD_KEY", desk.path("good.key"))]
+        [("RUNTIME_DIRECTORY", desk.path("run")), ("KEYPADD_KEY", desk.path("connect.key"))]
     {
         cases.env(variable, value.display().to_string());
     }

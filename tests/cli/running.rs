@@ -306,7 +306,10 @@ fn a_reload_changes_this_hosts_key_and_the_pools_budget_under_a_connection_that_
     let connect = ["connect", &address, "--peer", PUBLIC_KEY, "-W", "a:1"];
     let (code, _, error) = pair.keypadd(&connect);
     assert_eq!(code, Some(4), "{error}");
-    assert!(error.contains(&format!("the server has another key: {key}")), "{error}");
+    assert!(
+        error.contains(&format!("SERVER KEY MISMATCH: expected {PUBLIC_KEY}, got {key}")),
+        "{error}"
+    );
 }
 
 #[test]

@@ -23,13 +23,22 @@ pub(crate) const PRIVATE_KEY: &str = "-----BEGIN PRIVATE KEY-----\n\
 /// Its public half.
 pub(crate) const PUBLIC_KEY: &str = "11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=";
 
+/// The key of the host that connects: test 2 of the same section.
+#[allow(dead_code, reason = "`hostile` does not read it")]
+pub(crate) const NEAR_PRIVATE_KEY: &str = "-----BEGIN PRIVATE KEY-----\n\
+    MC4CAQAwBQYDK2VwBCIEIEzNCJso/5banbbDRuwRTg9bijGfNaumJNqM9u1PuKb7\n\
+    -----END PRIVATE KEY-----\n";
+
+/// Its public half.
+pub(crate) const NEAR_PUBLIC_KEY: &str = "PUAXw+hDiVqStwqnTRt+vJyYLM8uxJaMwM1V8Sr0Zgw=";
+
 /// A file with exactly this mode, whatever the umask.
 pub(crate) fn write_file(path: &Path, text: &str, mode: u32) {
     fs::write(path, text).unwrap();
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// A directory with a key in it, where daemons also put their control sockets.
+/// A directory with two hosts' keys in it, where daemons also put their control sockets.
 pub(crate) struct Desk {
     directory: tempfile::TempDir,
     may_be_watched: bool,
@@ -38,6 +47,7 @@ pub(crate) struct Desk {
 pub(crate) fn desk() -> Desk {
     let desk = Desk { directory: tempfile::tempdir().unwrap(), may_be_watched: false };
     write_file(&desk.path("good.key"), PRIVATE_KEY, 0o600);
+    write_file(&desk.path("connect.key"), NEAR_PRIVATE_KEY, 0o600);
     desk
 }
 
@@ -70,7 +80,7 @@ impl Desk {
     }
 }
 
-/// A running `serve` that lets its own key in.
+/// A running `serve` that lets the near key in.
 pub(crate) struct Daemon {
     child: Child,
     stderr: BufReader<ChildStderr>,
@@ -85,7 +95,8 @@ impl Daemon {
 
     /// One whose flags say where it listens.
     pub(crate) fn serve_at(desk: &Desk, args: &[&str]) -> Self {
-        let mut command = desk.keypadd(&["serve", "--allow", PUBLIC_KEY, "--log-format", "json"]);
+        let mut command =
+            desk.keypadd(&["serve", "--allow", NEAR_PUBLIC_KEY, "--log-format", "json"]);
         command.args(args);
         Self::start(command)
     }
@@ -125,9 +136,11 @@ impl Daemon {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// A `connect` to a server with the desk's own key, behind whatever address.
+    /// A `connect` with the near key to a server of this desk, behind whatever address.
     pub(crate) fn connect_to(desk: &Desk, address: &str) -> Command {
-        desk.keypadd(&["connect", address, "--peer", PUBLIC_KEY])
+        let mut command = desk.keypadd(&["connect", address, "--peer", PUBLIC_KEY]);
+        command.env("KEYPADD_KEY", desk.path("connect.key"));
+        command
     }
 
     pub(crate) fn pid(&self) -> u32 {

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use testbed::Relay;
+use testbed::{LineSettings, Relay};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::block_in_place;
@@ -20,6 +20,15 @@ use crate::tunnel::{LOOK, figures};
 pub(crate) const TEXT: u8 = 0x5a;
 
 const PIECE_BYTES: usize = 64 << 10;
+
+/// Longest datagram that passes a relay: what Ethernet carries. Loopback carries more, and once path MTU
+/// discovery has found that, packets are few, and longer than any pad in the pool.
+const DATAGRAM_BYTES_MAX: usize = 1452;
+
+/// What a relay does while nothing else is wanted of it.
+pub(crate) fn ethernet() -> LineSettings {
+    LineSettings { bytes_max: Some(DATAGRAM_BYTES_MAX), ..LineSettings::default() }
+}
 
 /// Both ends of a tunnel, and one connection through it to a service.
 pub(crate) struct Plain {
@@ -42,6 +51,7 @@ impl Plain {
     pub(crate) async fn relayed(desk: &Desk, suite: &str, service: &str) -> (Self, Relay) {
         let server = serve(desk, suite, "on", service);
         let relay = Relay::start(server.address().parse().unwrap(), 0).await.unwrap();
+        relay.set_both(ethernet());
         let address = relay.address().to_string();
         (Self::connect(desk, server, &address, suite, "on", service).await, relay)
     }

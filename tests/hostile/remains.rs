@@ -18,7 +18,7 @@ use crate::SUITES;
 use crate::capture::Capture;
 use crate::daemons::{Daemon, Desk, PUBLIC_KEY, watched_desk};
 use crate::exchange::HANG;
-use crate::plain::{Plain, start_service};
+use crate::plain::{Plain, ethernet, start_service};
 use crate::tunnel::LOOK;
 
 /// What is looked for: so many bytes are no coincidence.
@@ -187,7 +187,7 @@ async fn a_core_dump_holds_no_pad_to_come() {
         tunnel.filled(&desk, 64).await;
         // The client uses pads that the server still has, because nothing arrives there.
         relay.record(Direction::ToServer, usize::MAX);
-        relay.set_both(LineSettings { cut: true, ..LineSettings::default() });
+        relay.set_both(LineSettings { cut: true, ..ethernet() });
         tunnel.give(64 << 10).await;
         let mut capture = Capture::default();
         let deadline = Instant::now() + HANG;

@@ -1,6 +1,8 @@
 //! Parses arguments and environment variables by a program's clap definition. For every program, an
 //! empty variable counts as unset, and help never shows the values of variables.
 
+use std::ffi::OsString;
+
 use clap::builder::Resettable;
 use clap::{CommandFactory, FromArgMatches};
 
@@ -14,11 +16,21 @@ use crate::usage;
 /// # Errors
 /// Exit 2, with the flag and the value in the cause.
 pub fn read<C: CommandFactory + FromArgMatches>() -> Result<Option<C>, Error> {
-    let matches = definition::<C>().try_get_matches();
+    let matches = definition::<C>().try_get_matches_from(arguments(std::env::args_os()));
     match matches.and_then(|matches| C::from_arg_matches(&matches)) {
         Ok(cli) => Ok(Some(cli)),
         Err(error) => usage::explain(&error, C::command()),
     }
+}
+
+/// The arguments, with `help VERB` as `VERB --help`.
+fn arguments(given: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    let mut arguments: Vec<OsString> = given.collect();
+    if arguments.get(1).is_some_and(|first| first == "help") {
+        arguments.remove(1);
+        arguments.push("--help".into());
+    }
+    arguments
 }
 
 /// The command for parsing and help. Help does not show the current values of variables, and an
@@ -57,4 +69,22 @@ pub fn inconsistencies(program: &clap::Command, called: &str) -> Vec<String> {
         }
     }
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn help_on_a_verb_is_asked_for_in_either_order() {
+        for (given, read) in [
+            ("keypadd help", "keypadd --help"),
+            ("keypadd help serve", "keypadd serve --help"),
+            ("keypadd serve help", "keypadd serve help"),
+            ("keypadd", "keypadd"),
+        ] {
+            let words = |text: &str| text.split(' ').map(OsString::from).collect::<Vec<_>>();
+            assert_eq!(arguments(words(given).into_iter()), words(read));
+        }
+    }
 }

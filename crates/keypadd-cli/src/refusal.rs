@@ -1,8 +1,11 @@
 //! Explains why a client could not connect, with a hint.
 
+use std::net::{IpAddr, Ipv6Addr};
+
+use keypadd_config::nearest;
 use keypadd_provider::PublicKey;
 use keypadd_tunnel::wire::ListenCode;
-use keypadd_tunnel::{AuthError, ClientError, ListenPermit};
+use keypadd_tunnel::{AuthError, ClientError, DEFAULT_PORT, Host, ListenPermit, ServerAddress};
 
 use crate::error::{Error, Exit, listen_hint, system};
 
@@ -20,12 +23,18 @@ pub fn explain(error: ClientError, own: PublicKey, peer: PublicKey) -> Error {
             &error.source,
             "-L 2223:localhost:22 or -D 1081",
         )),
+        // Nothing to paste here: who accepts a new key must have looked at it where it was made.
+        ClientError::Auth { server, cause: AuthError::ServerKey(got) } => Error::new(
+            Exit::Authentication,
+            format!("{server}: SERVER KEY MISMATCH: expected {peer}, got {got}"),
+        )
+        .hint(
+            "somebody may be intercepting this connection, or the server's key was replaced; \
+             compare with `keypadd pubkey`, run on the server itself, before you trust it",
+        ),
         ClientError::Auth { cause: refusal, .. } => {
             let error = Error::new(Exit::Authentication, cause);
             match refusal {
-                AuthError::ServerKey(shown) => error.hint(format!(
-                    "expected {peer}; if this is the right server, use --peer {shown}"
-                )),
                 AuthError::KeyNotAllowed(_) => {
                     error.hint(format!("on the server, run: keypadd serve --allow {own} ..."))
                 }
@@ -38,21 +47,29 @@ pub fn explain(error: ClientError, own: PublicKey, peer: PublicKey) -> Error {
                 _ => error.hint("run the same version of keypadd on both ends"),
             }
         }
-        ClientError::Unreachable { cause: why, .. } if why.starts_with("no such host") => {
-            Error::new(Exit::Unreachable, cause).hint("check the name and DNS, or use an address")
+        ClientError::Unreachable { server, cause: why } if why.starts_with("no such host") => {
+            let hint = match nearest(&server.host.to_string(), ["localhost"]) {
+                Some(name) => format!("did you mean {name}?"),
+                None => "check the name and DNS, or use an address".into(),
+            };
+            Error::new(Exit::Unreachable, cause).hint(hint)
         }
         ClientError::Unreachable { cause: why, .. } if why.starts_with("this name means") => {
             Error::new(Exit::Unreachable, cause)
                 .hint("use an address of the server instead of its name")
         }
-        ClientError::Unreachable { .. } => Error::new(Exit::Unreachable, cause).hint(
-            "check that `keypadd serve` is running there and that firewalls allow its UDP port",
-        ),
+        ClientError::Unreachable { server, .. } => {
+            let hint = in_brackets(&server).unwrap_or_else(|| {
+                "check that `keypadd serve` is running there and that firewalls allow its UDP port"
+                    .into()
+            });
+            Error::new(Exit::Unreachable, cause).hint(hint)
+        }
         ClientError::TooManySessions { .. } => Error::new(Exit::Authentication, cause)
             .hint("end another session of this key, or raise max-sessions-per-key on the server"),
         ClientError::NotListening { forward, code: ListenCode::NotPermitted } => {
             let permit = ListenPermit::for_listen(&forward.listen);
-            Error::new(Exit::Runtime, cause)
+            Error::new(Exit::Authentication, cause)
                 .hint(format!("on the server, run: keypadd serve --permit-listen {permit} ..."))
         }
         ClientError::NotListening { code: ListenCode::TooMany, .. } => {
@@ -65,5 +82,33 @@ pub fn explain(error: ClientError, own: PublicKey, peer: PublicKey) -> Error {
         ClientError::NotListening { .. } => Error::new(Exit::BindFailed, cause)
             .hint("choose a free address on the server, as in -R 8081:localhost:80"),
         _ => Error::new(Exit::Runtime, cause),
+    }
+}
+
+/// How to write an IPv6 address whose end may have been meant as the port, as in `fd00::2:4433`.
+fn in_brackets(server: &ServerAddress) -> Option<String> {
+    let ServerAddress { host: Host::Address(IpAddr::V6(address)), port: DEFAULT_PORT } = server
+    else {
+        return None;
+    };
+    let text = address.to_string();
+    let (before, port) = text.rsplit_once(':')?;
+    let is_port = port.parse::<u16>().is_ok_and(|port| port > 0);
+    let is_address = before.parse::<Ipv6Addr>().is_ok();
+    (is_port && is_address).then(|| format!("if {port} is the port, write [{before}]:{port}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn brackets_are_suggested_where_an_address_may_end_in_a_port() {
+        let hint = |server: &str| in_brackets(&server.parse().unwrap());
+        let written = "if 4433 is the port, write [fd77::2]:4433";
+        assert_eq!(hint("fd77::2:4433").as_deref(), Some(written));
+        for clear in ["[fd77::2]:4433", "fd77::2:beef", "fd77::4433", "::1", "10.0.0.1:4433"] {
+            assert_eq!(hint(clear), None, "{clear}");
+        }
     }
 }

@@ -10,10 +10,8 @@ use crate::fault::Faults;
 use crate::key::{Key, Kind, Scope};
 use crate::quote::{is_private, shown};
 use crate::settings::{PeerSettings, Setting, Settings, Source};
+use crate::similar::nearest;
 use crate::values::BadValue;
-
-/// How similar an unknown key must be to a known one to suggest that, from 0 to 1.
-const SIMILARITY_MIN: f64 = 0.8;
 
 /// A name and the byte where it is.
 #[derive(Clone, Debug)]
@@ -192,11 +190,8 @@ fn suggestion(scope: Scope, name: &str) -> String {
     if scope == Scope::Global && ["peers", "Peer"].contains(&name) {
         return "did you mean [peer.NAME]?".into();
     }
-    let normal = name.to_lowercase().replace('_', "-");
-    let similarity = |key: &&Key| strsim::jaro_winkler(key.name, &normal);
-    let nearest = keys(scope).iter().max_by(|one, two| similarity(one).total_cmp(&similarity(two)));
-    match nearest.filter(|key| similarity(key) >= SIMILARITY_MIN) {
-        Some(key) => format!("did you mean {}?", key.name),
+    match nearest(name, keys(scope).iter().map(|key| key.name)) {
+        Some(key) => format!("did you mean {key}?"),
         None => {
             let names: Vec<_> = keys(scope).iter().map(|key| key.name).collect();
             format!("expected one of {}", names.join(", "))

@@ -13,6 +13,7 @@ mod key;
 mod peer;
 pub mod quote;
 mod settings;
+mod similar;
 pub mod values;
 
 pub use changes::Changes;
@@ -21,3 +22,4 @@ pub use fault::Fault;
 pub use key::{Flag, Key, Kind, Reload, Scope};
 pub use peer::{Incoming, Outgoing, Peer};
 pub use settings::{PeerSettings, Setting, Settings, Shown, Source, values_of};
+pub use similar::nearest;

@@ -21,6 +21,7 @@ use keypadd_tunnel::{
 use tracing_subscriber::filter::Targets;
 
 use crate::quote::{is_private, shown};
+use crate::similar::choices;
 
 /// Smallest pool: a single connection's chunks need as much.
 const POOL_BUDGET_MIN: ByteSize = ByteSize::mib(1);
@@ -178,16 +179,15 @@ pub fn socket(text: &str) -> Result<SocketAddr, BadValue> {
 /// A suite, by name.
 pub fn suite(text: &str) -> Result<Suite, BadValue> {
     text.parse().map_err(|_| {
-        let names = Suite::ALL.map(Suite::name).join(", ");
-        bad(format!("{} is not a suite", shown(text)), format!("expected one of {names}"))
+        bad(format!("{} is not a suite", shown(text)), choices(text, &Suite::ALL.map(Suite::name)))
     })
 }
 
 /// A key exchange, by name.
 pub fn kex(text: &str) -> Result<KeyExchange, BadValue> {
     text.parse().map_err(|_| {
-        let names = KeyExchange::ALL.map(|kex| kex.to_string()).join(", ");
-        bad(format!("{} is not a key exchange", shown(text)), format!("expected one of {names}"))
+        let names = KeyExchange::ALL.map(KeyExchange::name);
+        bad(format!("{} is not a key exchange", shown(text)), choices(text, &names))
     })
 }
 
@@ -196,7 +196,7 @@ pub fn cipher_backend(text: &str) -> Result<CipherEngine, BadValue> {
     let hint = || {
         let all = CipherBackend::ALL.into_iter();
         let names = all.filter(|backend| backend.is_available()).map(CipherBackend::name);
-        format!("expected one of {}", names.collect::<Vec<_>>().join(", "))
+        choices(text, &names.collect::<Vec<_>>())
     };
     let backend: CipherBackend = text
         .parse()
@@ -207,7 +207,7 @@ pub fn cipher_backend(text: &str) -> Result<CipherEngine, BadValue> {
 /// A congestion control algorithm, by name.
 pub fn congestion(text: &str) -> Result<Congestion, BadValue> {
     let cause = format!("{} is not a congestion control algorithm", shown(text));
-    text.parse().map_err(|_| bad(cause, "expected one of cubic, bbr"))
+    text.parse().map_err(|_| bad(cause, choices(text, &["cubic", "bbr"])))
 }
 
 /// Share of one core that an event loop may spend on polling, in percent.
@@ -265,7 +265,8 @@ pub fn pool_mode(text: &str) -> Result<PoolMode, BadValue> {
         "on" => Ok(PoolMode::On),
         "off" => Ok(PoolMode::Off),
         _ => {
-            Err(bad(format!("{} is not a pool mode", shown(text)), "expected one of auto, on, off"))
+            let hint = choices(text, &["auto", "on", "off"]);
+            Err(bad(format!("{} is not a pool mode", shown(text)), hint))
         }
     }
 }
@@ -304,7 +305,10 @@ pub fn log_format(text: &str) -> Result<LogFormat, BadValue> {
     match text {
         "text" => Ok(LogFormat::Text),
         "json" => Ok(LogFormat::Json),
-        _ => Err(bad(format!("{} is not a log format", shown(text)), "expected one of text, json")),
+        _ => {
+            let hint = choices(text, &["text", "json"]);
+            Err(bad(format!("{} is not a log format", shown(text)), hint))
+        }
     }
 }
 

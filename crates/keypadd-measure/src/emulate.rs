@@ -34,9 +34,14 @@ pub struct CipherRate {
 impl CipherRate {
     /// So many bytes a second.
     pub fn new(bytes_per_second: NonZeroU64) -> Self {
+        Self::by(bytes_per_second, thread_cpu)
+    }
+
+    /// As [`Self::new`], for a clock that need not be the thread's.
+    fn by(bytes_per_second: NonZeroU64, clock: impl Fn() -> Duration) -> Self {
         let mut readings = [(); READINGS].map(|()| {
-            let began = thread_cpu();
-            thread_cpu().saturating_sub(began)
+            let began = clock();
+            clock().saturating_sub(began)
         });
         readings.sort_unstable();
         Self { bytes_per_second, reading: readings[READINGS / 2] }
@@ -51,27 +56,30 @@ impl CipherRate {
         let nanoseconds = bytes as u128 * 1_000_000_000 / u128::from(self.bytes_per_second.get());
         Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or(u64::MAX))
     }
-}
 
-impl Pace for CipherRate {
-    fn paced(&self, bytes: usize, make: &mut dyn FnMut()) {
-        let began = thread_cpu();
+    /// Runs `make`, and returns when `clock` says that so many bytes have had their time.
+    fn pace_by(self, clock: impl Fn() -> Duration, bytes: usize, make: &mut dyn FnMut()) {
+        let began = clock();
         make();
         let due = self.time_of(bytes).saturating_sub(AHEAD.get());
-        let spent = || thread_cpu().saturating_sub(began) + self.reading;
-        if spent() >= due {
+        let spent = || clock().saturating_sub(began) + self.reading;
+        let mut now = spent();
+        if now >= due {
             // The cipher itself is slower than that: nobody owes it anything.
             AHEAD.set(Duration::ZERO);
             return;
         }
-        let ended = loop {
-            let spent = spent();
-            if spent >= due {
-                break spent;
-            }
+        while now < due {
             std::hint::spin_loop();
-        };
-        AHEAD.set(ended.saturating_sub(due));
+            now = spent();
+        }
+        AHEAD.set(now.saturating_sub(due));
+    }
+}
+
+impl Pace for CipherRate {
+    fn paced(&self, bytes: usize, make: &mut dyn FnMut()) {
+        self.pace_by(thread_cpu, bytes, make);
     }
 }
 
@@ -97,14 +105,18 @@ impl Throttle {
     pub fn set(&self, bytes_per_second: Option<NonZeroU64>) {
         self.bytes_per_second.store(bytes_per_second.map_or(0, NonZeroU64::get), Relaxed);
     }
+
+    /// The rate in force.
+    fn rate(&self) -> Option<CipherRate> {
+        let bytes_per_second = NonZeroU64::new(self.bytes_per_second.load(Relaxed))?;
+        Some(CipherRate { bytes_per_second, reading: self.reading })
+    }
 }
 
 impl Pace for Throttle {
     fn paced(&self, bytes: usize, make: &mut dyn FnMut()) {
-        match NonZeroU64::new(self.bytes_per_second.load(Relaxed)) {
-            Some(bytes_per_second) => {
-                CipherRate { bytes_per_second, reading: self.reading }.paced(bytes, make);
-            }
+        match self.rate() {
+            Some(rate) => rate.paced(bytes, make),
             None => make(),
         }
     }
@@ -123,10 +135,45 @@ mod tests {
         CipherEngine, InlineKeystream, KeystreamKey, PacketNumber, Protection, SEGMENT_PACKETS,
         Suite, SuiteKey,
     };
-    use std::sync::Arc;
+
+    /// What a reading of the stepped clock costs.
+    const STEP: Duration = Duration::from_nanos(50);
+
+    thread_local! {
+        /// A clock that only readings and [`Stepped`] ciphers move.
+        static STEPPED: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+    }
+
+    fn step(by: Duration) -> Duration {
+        STEPPED.set(STEPPED.get() + by);
+        STEPPED.get()
+    }
+
+    fn stepped() -> Duration {
+        step(STEP)
+    }
 
     fn rate(bytes_per_second: u64) -> CipherRate {
         CipherRate::new(NonZeroU64::new(bytes_per_second).unwrap())
+    }
+
+    /// A rate by the stepped clock, and what a byte of the cipher itself takes.
+    struct Stepped(CipherRate, Duration);
+
+    impl Stepped {
+        fn new(bytes_per_second: u64, byte: Duration) -> Self {
+            Self(CipherRate::by(NonZeroU64::new(bytes_per_second).unwrap(), stepped), byte)
+        }
+    }
+
+    impl Pace for Stepped {
+        fn paced(&self, bytes: usize, make: &mut dyn FnMut()) {
+            let mut make = || {
+                make();
+                step(self.1 * bytes as u32);
+            };
+            self.0.pace_by(stepped, bytes, &mut make);
+        }
     }
 
     fn keystream(suite: impl Into<Protection>, engine: CipherEngine) -> Arc<KeystreamKey> {
@@ -135,63 +182,67 @@ mod tests {
         keys.keystream.unwrap()
     }
 
-    /// Bytes for each second of CPU that `make` spends, which makes so many bytes in all.
-    fn measured(bytes: usize, make: impl FnOnce()) -> f64 {
-        let began = thread_cpu();
+    /// Asserts that `make`, which makes so many bytes in all, takes the stepped clock as long as the
+    /// rate says, but for the end of one wait.
+    #[track_caller]
+    fn assert_takes(bytes: usize, bytes_per_second: u64, make: impl FnOnce()) {
+        let began = STEPPED.get();
         make();
-        bytes as f64 / thread_cpu().saturating_sub(began).as_secs_f64()
+        let taken = STEPPED.get() - began;
+        let due = Duration::from_nanos(bytes as u64 * 1_000_000_000 / bytes_per_second);
+        assert!(taken.abs_diff(due) <= 4 * STEP, "{bytes} bytes: {taken:?} instead of {due:?}");
     }
 
     #[test]
     fn keystream_is_made_at_the_rate_in_pieces_of_every_size() {
         for bytes_per_second in [1_000_000, 20_000_000] {
-            let engine = CipherEngine::default().at_pace(rate(bytes_per_second));
-            let key = keystream(Suite::AES_128_GCM, engine);
-            // A tenth of a second of CPU each.
-            let total = bytes_per_second as usize / 10;
+            // The cipher itself takes a fifth or all but nothing of a byte's time.
+            let pace = Stepped::new(bytes_per_second, Duration::from_nanos(10));
+            let key = keystream(Suite::AES_128_GCM, CipherEngine::default().at_pace(pace));
             for bytes in [128, 500, 1400] {
                 let mut inline = InlineKeystream::new(Arc::clone(&key));
-                let (pieces, mut piece) = (total / bytes, vec![0; bytes]);
-                let seen = measured(pieces * bytes, || {
+                let (pieces, mut piece) = (100, vec![0; bytes]);
+                assert_takes(pieces * bytes, bytes_per_second, || {
                     for number in 0..pieces as u64 {
                         inline.write(PacketNumber::new(number), 0, &mut piece);
                     }
                 });
-                let ratio = seen / bytes_per_second as f64;
-                // Never faster; slower as far as others have the core, which a virtual machine counts too.
-                assert!((0.5..1.02).contains(&ratio), "{bytes} bytes: {ratio} of the rate");
             }
             let mut chunk = vec![0; SEGMENT_PACKETS * 128];
-            let chunks = total.div_ceil(chunk.len());
-            let seen = measured(chunks * chunk.len(), || {
+            let chunks = 20;
+            assert_takes(chunks * chunk.len(), bytes_per_second, || {
                 for number in 0..chunks as u64 {
                     let segment = PacketNumber::new(number * SEGMENT_PACKETS as u64).segment();
                     key.write_rows(segment, 0, chunk.chunks_mut(128));
                 }
             });
-            let ratio = seen / bytes_per_second as f64;
-            assert!((0.5..1.02).contains(&ratio), "chunks: {ratio} of the rate");
         }
+    }
+
+    #[test]
+    fn a_rate_holds_the_thread_for_its_cpu_time() {
+        let began = thread_cpu();
+        // Ten milliseconds.
+        rate(1_000_000).paced(10_000, &mut || {});
+        assert!(thread_cpu().saturating_sub(began) > Duration::from_millis(9));
     }
 
     #[test]
     fn a_throttle_slows_from_when_it_is_set_until_it_is_lifted() {
         let throttle = Throttle::default();
-        let engine = CipherEngine::default().at_pace(throttle.clone());
-        let mut inline = InlineKeystream::new(keystream(Suite::AES_128_GCM, engine));
-        let mut number = 0;
-        let mut make = || {
-            number += 1;
-            measured(1 << 10, || inline.write(PacketNumber::new(number), 0, &mut [0; 1 << 10]))
-        };
-        assert!(make() > 1e6);
-        throttle.set(NonZeroU64::new(100_000));
-        // Ten milliseconds of CPU.
-        let slow = make();
-        assert!((50_000.0..102_000.0).contains(&slow), "{slow}");
+        assert_eq!(throttle.rate(), None);
+        let rate = NonZeroU64::new(100_000);
+        throttle.clone().set(rate);
+        assert_eq!(throttle.rate().map(CipherRate::bytes_per_second), rate);
+        let began = thread_cpu();
+        // Ten milliseconds.
+        throttle.paced(1_000, &mut || {});
+        assert!(thread_cpu().saturating_sub(began) > Duration::from_millis(9));
         throttle.set(None);
-        // The piece after a slow one owes nothing.
-        assert!(make() > 1e6);
+        assert_eq!(throttle.rate(), None);
+        let mut made = false;
+        throttle.paced(1 << 40, &mut || made = true);
+        assert!(made, "and this test would still run");
     }
 
     #[test]
@@ -213,11 +264,11 @@ mod tests {
 
     #[test]
     fn a_rate_that_the_cipher_does_not_reach_costs_the_next_piece_nothing() {
-        let rate = rate(1 << 40);
-        rate.paced(1, &mut || {
-            let began = thread_cpu();
-            while thread_cpu().saturating_sub(began) < Duration::from_millis(2) {}
+        let pace = Stepped::new(1_000_000, Duration::ZERO);
+        pace.0.pace_by(stepped, 1, &mut || {
+            step(Duration::from_millis(2));
         });
         assert_eq!(AHEAD.get(), Duration::ZERO);
+        assert_takes(1000, 1_000_000, || pace.paced(1000, &mut || {}));
     }
 }

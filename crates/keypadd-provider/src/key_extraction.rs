@@ -13,6 +13,8 @@ use rustls::crypto::cipher::{AeadKey, Iv};
 use rustls::quic::{PacketKey, Tag};
 use zeroize::Zeroizing;
 
+use crate::secret_memory::Secret;
+
 const IV_BYTES: usize = 12;
 const KEY_BYTES: usize = 32;
 
@@ -43,19 +45,18 @@ impl KeyMaterial {
     }
 }
 
-/// Holds one key until it is extracted, once. Boxed, because a value that moves leaves a copy behind.
-pub(crate) struct ExtractableKey(Mutex<Option<Box<Kept>>>);
+/// Holds one key until it is extracted, once.
+pub(crate) struct ExtractableKey(Mutex<Option<Kept>>);
 
 /// Key, padding, IV.
 struct Kept {
-    bytes: Zeroizing<[u8; KEY_BYTES + IV_BYTES]>,
+    bytes: Secret<{ KEY_BYTES + IV_BYTES }>,
     key_bytes: usize,
 }
 
 impl ExtractableKey {
     pub(crate) fn new(key: AeadKey, iv: Iv) -> Self {
-        let bytes = Zeroizing::new([0; KEY_BYTES + IV_BYTES]);
-        let mut kept = Box::new(Kept { bytes, key_bytes: key.as_ref().len() });
+        let mut kept = Kept { bytes: Secret::zeroed(), key_bytes: key.as_ref().len() };
         kept.bytes[..key.as_ref().len()].copy_from_slice(key.as_ref());
         kept.bytes[KEY_BYTES..].copy_from_slice(iv.as_ref());
         Self(Mutex::new(Some(kept)))
@@ -96,7 +97,7 @@ impl PacketKey for ExtractableKey {
         }
         let mut material = self.0.lock().map_err(|_| Error::DecryptError)?;
         let kept = material.take().ok_or(Error::DecryptError)?;
-        payload.copy_from_slice(&kept.bytes[..]);
+        payload.copy_from_slice(&kept.bytes);
         Ok(&payload[..kept.key_bytes + IV_BYTES])
     }
 

@@ -25,6 +25,7 @@ mod refusal;
 mod renewal;
 mod retry;
 mod seal;
+mod secret_memory;
 mod session;
 mod suites;
 mod test_hooks;

@@ -1,7 +1,7 @@
 //! Filters system calls (seccomp(2)): those listed are allowed, all others fail with EPERM.
 //!
-//! The list is what the daemon, tokio, the C library and its lookup modules use: observed while the
-//! tests ran, plus what reading them shows for rare paths. A library that tries another call gets an
+//! The list is what the daemon, tokio, the C library and its lookup modules use: traced (strace(1))
+//! while both ends forwarded, reloaded and answered, plus what reading them shows for rare paths. A library that tries another call gets an
 //! error, as from a kernel that forbids it, and the process lives on.
 
 use std::collections::BTreeMap;
@@ -173,12 +173,14 @@ const ALLOWED_HERE: &[c_long] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const ALLOWED_HERE: &[c_long] = &[];
 
-/// Terminal and socket requests (ioctl(2)).
+/// Terminal and socket requests (ioctl(2)), and the number of an interface that is named in an address
+/// such as fe80::1%eth0.
 #[allow(clippy::unnecessary_cast)] // musl counts them in another type
 const IOCTLS: &[u64] = &[
     libc::FIONBIO as u64,
     libc::FIONREAD as u64,
     libc::FIOCLEX as u64,
+    libc::SIOCGIFINDEX as u64,
     libc::TCGETS as u64,
     libc::TIOCGWINSZ as u64,
     libc::TIOCOUTQ as u64,

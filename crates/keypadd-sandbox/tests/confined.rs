@@ -5,6 +5,7 @@
 use std::fs::{self, File};
 use std::io::ErrorKind::PermissionDenied;
 use std::net::{TcpListener, TcpStream, ToSocketAddrs, UdpSocket};
+use std::os::unix::fs::FileExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -84,7 +85,7 @@ fn restricts_files(report: &Report) -> bool {
 #[test]
 fn neither_shadow_nor_any_other_file_opens_but_those_that_are_needed() {
     in_child("neither_shadow_nor_any_other_file_opens_but_those_that_are_needed", |directory| {
-        File::open(directory.join("secret")).unwrap();
+        let opened_before = File::open(directory.join("secret")).unwrap();
         if !restricts_files(&sealed(directory)) {
             return;
         }
@@ -92,6 +93,10 @@ fn neither_shadow_nor_any_other_file_opens_but_those_that_are_needed() {
             assert_eq!(File::open(path).unwrap_err().kind(), PermissionDenied, "{path:?}");
         }
         assert_eq!(fs::read(directory.join("read/file")).unwrap(), b"r");
+        // As a VM clock is.
+        let mut byte = [0];
+        opened_before.read_exact_at(&mut byte, 0).unwrap();
+        assert_eq!(byte, *b"s");
         for path in ["read/file", "read/new", "sockets/new"] {
             let error =
                 File::options().write(true).create(true).truncate(true).open(directory.join(path));
@@ -193,6 +198,8 @@ fn sockets_threads_and_name_lookups_go_on() {
         drop(listener);
         fs::remove_file(&path).unwrap();
         assert!(("localhost", 22).to_socket_addrs().unwrap().count() > 0);
+        // The interface of an address is looked up.
+        assert!(("fe80::1%lo", 22).to_socket_addrs().unwrap().count() > 0);
         // Whether or not anybody answers, the resolver may ask.
         let _ = ("name.invalid", 22).to_socket_addrs();
         thread::available_parallelism().unwrap();

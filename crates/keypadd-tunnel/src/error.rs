@@ -31,7 +31,7 @@ pub struct BindError {
 #[non_exhaustive]
 pub enum AuthError {
     /// The server's key is not the expected one.
-    #[error("the server has another key: {0}")]
+    #[error("SERVER KEY MISMATCH: expected another key, got {0}")]
     ServerKey(String),
     /// This end's key is not in the server's list.
     #[error("the server does not allow this key: {0}")]

@@ -29,6 +29,7 @@ pub use addresses::{
     target::{AddressError, DEFAULT_PORT, Host, ServerAddress, Target},
 };
 pub use client::{Client, ClientSession, ClientSettings};
+pub use clock::clones::{HostClocks, Hypervisor};
 pub use clock::jump::{Clocks, Jump, Readings, SystemClocks};
 pub use error::{AuthError, BindError, ClientError};
 pub use forwards::{listen::Bound, socks};

@@ -32,26 +32,23 @@ const LOG_LINES: usize = 4;
 pub(crate) struct Desk {
     directory: TempDir,
     keypadd: PathBuf,
-    /// The server's key, and the client's where it has none of its own.
+    /// The server's key.
     pub(crate) public_key: String,
+    /// The client's, where it has none of its own.
+    near_public_key: String,
 }
 
 impl Desk {
     pub(crate) async fn new(keypadd: &Path) -> Outcome<Self> {
         let directory = tempfile::tempdir().map_err(|error| format!("temporary files: {error}"))?;
-        let key = directory.path().join("key");
-        let keygen = Command::new(keypadd).arg("keygen").arg(&key).env_clear().output().await;
-        let output = keygen.map_err(|error| format!("{}: {error}", keypadd.display()))?;
-        let public_key = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-        match output.status.success() {
-            true => Ok(Self { directory, keypadd: keypadd.to_owned(), public_key }),
-            false => Err(format!("keygen: {}", String::from_utf8_lossy(&output.stderr).trim())),
-        }
+        let public_key = keygen(keypadd, &directory.path().join("serve.key")).await?;
+        let near_public_key = keygen(keypadd, &directory.path().join("connect.key")).await?;
+        Ok(Self { directory, keypadd: keypadd.to_owned(), public_key, near_public_key })
     }
 
-    /// A server on a port that is free, which lets `more` in beside its own key.
+    /// A server on a port that is free, which lets `more` in beside the client's key.
     pub(crate) async fn serve(&self, more: &[String], arguments: &[&str]) -> Outcome<Daemon> {
-        let keys = [&self.public_key].into_iter().chain(more).flat_map(|key| ["--allow", key]);
+        let keys = [&self.near_public_key].into_iter().chain(more).flat_map(|key| ["--allow", key]);
         let common = ["serve", "--listen", "127.0.0.1:0", "--permit-open", "127.0.0.1:*"];
         let all: Vec<&str> =
             common.into_iter().chain(arguments.iter().copied()).chain(keys).collect();
@@ -83,7 +80,7 @@ impl Desk {
             .args(["--log-format", "json"])
             .env_clear()
             .env("RUNTIME_DIRECTORY", &runtime)
-            .env("KEYPADD_KEY", self.directory.path().join("key"))
+            .env("KEYPADD_KEY", self.directory.path().join(format!("{name}.key")))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(file)
@@ -93,6 +90,16 @@ impl Desk {
         let mut daemon = Daemon { name: name.to_owned(), child, log, ready: Value::Null };
         daemon.wait_until_ready().await?;
         Ok(daemon)
+    }
+}
+
+/// Makes a key, and returns its public half.
+async fn keygen(keypadd: &Path, file: &Path) -> Outcome<String> {
+    let output = Command::new(keypadd).arg("keygen").arg(file).env_clear().output().await;
+    let output = output.map_err(|error| format!("{}: {error}", keypadd.display()))?;
+    match output.status.success() {
+        true => Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned()),
+        false => Err(format!("keygen: {}", String::from_utf8_lossy(&output.stderr).trim())),
     }
 }
 

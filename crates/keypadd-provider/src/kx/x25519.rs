@@ -1,6 +1,6 @@
 //! Implements X25519 (RFC 7748, RFC 8446 section 4.2.8.2) on x25519-dalek.
 //!
-//! The secret lives for one exchange and is wiped by its type.
+//! The secret lives for one exchange, in locked memory, and is wiped by its type.
 
 use rustls::crypto::{ActiveKeyExchange, SharedSecret, SupportedKxGroup};
 use rustls::ffdhe_groups::FfdheGroup;
@@ -9,6 +9,7 @@ use x25519_dalek::{PublicKey, StaticSecret};
 use zeroize::Zeroizing;
 
 use super::share::{INVALID_SHARE, fill_random};
+use crate::secret_memory::Secret;
 
 /// Length of either side's share, and of the secret.
 pub(super) const SHARE_BYTES: usize = 32;
@@ -33,20 +34,20 @@ impl SupportedKxGroup for X25519 {
 
 /// One exchange: our secret and our share.
 pub(super) struct Exchange {
-    secret: StaticSecret,
+    secret: Secret<SHARE_BYTES>,
     share: PublicKey,
 }
 
 impl Exchange {
     /// Generates a fresh secret.
     pub(super) fn start() -> Result<Self, Error> {
-        let mut secret = Zeroizing::new([0; SHARE_BYTES]);
-        fill_random(secret.as_mut_slice())?;
-        Ok(Self::from_secret(StaticSecret::from(*secret)))
+        let mut secret = Secret::zeroed();
+        fill_random(&mut secret)?;
+        Ok(Self::from_secret(secret))
     }
 
-    pub(super) fn from_secret(secret: StaticSecret) -> Self {
-        let share = PublicKey::from(&secret);
+    pub(super) fn from_secret(secret: Secret<SHARE_BYTES>) -> Self {
+        let share = PublicKey::from(&scalar(&secret));
         Self { secret, share }
     }
 
@@ -62,12 +63,19 @@ impl Exchange {
     /// and would reveal the secret to third parties.
     pub(super) fn agree(self, peer: &[u8]) -> Result<x25519_dalek::SharedSecret, Error> {
         let peer: [u8; SHARE_BYTES] = peer.try_into().map_err(|_| INVALID_SHARE)?;
-        let secret = self.secret.diffie_hellman(&PublicKey::from(peer));
+        let secret = scalar(&self.secret).diffie_hellman(&PublicKey::from(peer));
         if !secret.was_contributory() {
             return Err(INVALID_SHARE);
         }
         Ok(secret)
     }
+}
+
+/// The secret as x25519-dalek takes it, for one computation.
+fn scalar(secret: &Secret<SHARE_BYTES>) -> StaticSecret {
+    let mut scalar = Zeroizing::new([0; SHARE_BYTES]);
+    scalar.copy_from_slice(secret);
+    StaticSecret::from(*scalar)
 }
 
 impl ActiveKeyExchange for Exchange {

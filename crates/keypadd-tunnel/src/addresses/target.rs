@@ -13,6 +13,9 @@ use thiserror::Error;
 /// Longest host on the wire: its length is sent in one byte.
 pub(crate) const HOST_BYTES_MAX: usize = 255;
 
+/// Longest name of an interface (netdevice(7), IFNAMSIZ).
+const INTERFACE_BYTES_MAX: usize = 15;
+
 /// Default UDP port of a server.
 pub const DEFAULT_PORT: u16 = 4433;
 
@@ -26,7 +29,9 @@ pub enum Host {
     /// An address. IPv4-mapped IPv6 addresses are unmapped when parsed.
     Address(IpAddr),
     /// A name of 1 to 255 ASCII letters, digits, `.`, `-` and `_` that starts with a letter, a
-    /// digit or `_`. So it is safe in log lines that suggest a command to paste into a shell.
+    /// digit or `_`, or a server's link-local address with its interface, as in `fe80::1%eth0`,
+    /// which the system resolves like a name. So it is safe in log lines that suggest a command to
+    /// paste into a shell.
     Name(String),
 }
 
@@ -126,7 +131,7 @@ impl FromStr for Target {
     /// Parses `HOST:PORT`. The host may be in brackets; an IPv6 address must be.
     fn from_str(text: &str) -> Result<Self, AddressError> {
         let (host, port) = split_host_port(text)?;
-        let port = port.ok_or_else(|| AddressError::NoPort(text.into()))?;
+        let port = port.ok_or_else(|| incomplete(text))?;
         Ok(Self { host: host.parse()?, port: parse_port(port)? })
     }
 }
@@ -140,15 +145,23 @@ impl fmt::Display for Target {
 impl FromStr for ServerAddress {
     type Err = AddressError;
 
-    /// Parses `HOST`, `HOST:PORT`, `[ADDRESS]`, `[ADDRESS]:PORT`, and an IPv6 address alone.
+    /// Parses `HOST`, `HOST:PORT`, `[ADDRESS]`, `[ADDRESS]:PORT`, and an IPv6 address alone. A
+    /// link-local address may name its interface: `fe80::1%eth0`.
     fn from_str(text: &str) -> Result<Self, AddressError> {
         if let Ok(address) = text.parse::<Ipv6Addr>() {
             let host = Host::Address(IpAddr::V6(address).to_canonical());
             return Ok(Self { host, port: DEFAULT_PORT });
         }
+        if is_on_interface(text) {
+            return Ok(Self { host: Host::Name(text.into()), port: DEFAULT_PORT });
+        }
         let (host, port) = split_host_port(text)?;
         let port = port.map_or(Ok(DEFAULT_PORT), parse_port)?;
-        Ok(Self { host: host.parse()?, port })
+        let host = match is_on_interface(host) {
+            true => Host::Name(host.into()),
+            false => host.parse()?,
+        };
+        Ok(Self { host, port })
     }
 }
 
@@ -158,9 +171,20 @@ impl fmt::Display for ServerAddress {
     }
 }
 
+/// Whether this is a link-local address with its interface (RFC 4007, section 11).
+fn is_on_interface(text: &str) -> bool {
+    let usable = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    text.split_once('%').is_some_and(|(address, interface)| {
+        address.parse().is_ok_and(|address: Ipv6Addr| address.is_unicast_link_local())
+            && (1..=INTERFACE_BYTES_MAX).contains(&interface.len())
+            && interface.bytes().all(usable)
+    })
+}
+
 fn write_host_port(f: &mut fmt::Formatter<'_>, host: &Host, port: u16) -> fmt::Result {
     match host {
         Host::Address(IpAddr::V6(address)) => write!(f, "[{address}]:{port}"),
+        Host::Name(name) if name.contains(':') => write!(f, "[{name}]:{port}"),
         host => write!(f, "{host}:{port}"),
     }
 }
@@ -180,10 +204,21 @@ pub(crate) fn split_host_port(text: &str) -> Result<(&str, Option<&str>), Addres
     // be.
     let of_ipv6 = |byte: u8| byte.is_ascii_hexdigit() || b":./".contains(&byte);
     match port.rsplit_once(':') {
+        Some((more, _)) if is_on_interface(&text[..host.len() + 1 + more.len()]) => {
+            Err(AddressError::BareIpv6(text.into()))
+        }
         Some((more, _)) if host.bytes().chain(more.bytes()).all(of_ipv6) => {
             Err(AddressError::BareIpv6(text.into()))
         }
         _ => Ok((host, Some(port))),
+    }
+}
+
+/// What a text that is either a host or a port lacks.
+pub(crate) fn incomplete(text: &str) -> AddressError {
+    match parse_port(text) {
+        Ok(_) => AddressError::NoHost(text.into()),
+        Err(_) => AddressError::NoPort(text.into()),
     }
 }
 
@@ -221,6 +256,7 @@ mod tests {
         use AddressError::*;
         for (text, error) in [
             ("host", NoPort("host".into())),
+            ("22", NoHost("22".into())),
             (":22", NoHost("".into())),
             ("host:", BadPort("".into())),
             ("host:0", BadPort("0".into())),
@@ -261,9 +297,23 @@ mod tests {
             ("[::1]", "[::1]:4433"),
             ("[::1]:99", "[::1]:99"),
             ("10.0.0.1", "10.0.0.1:4433"),
+            ("fe80::1%eth0", "[fe80::1%eth0]:4433"),
+            ("[fe80::1%br-0.7]:99", "[fe80::1%br-0.7]:99"),
         ] {
             assert_eq!(text.parse::<ServerAddress>().unwrap().to_string(), shown);
         }
+    }
+
+    #[test]
+    fn only_a_servers_link_local_address_names_its_interface() {
+        for text in
+            ["fd00::1%eth0", "10.0.0.1%eth0", "fe80::1%", "fe80::1%a;b", "fe80::1%eth0eth0eth0eth0"]
+        {
+            assert!(text.parse::<ServerAddress>().is_err(), "{text}");
+        }
+        let bare = "fe80::1%eth0:99".parse::<ServerAddress>();
+        assert_eq!(bare, Err(AddressError::BareIpv6("fe80::1%eth0:99".into())));
+        assert!("[fe80::1%eth0]:22".parse::<Target>().is_err());
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Detects that the host slept, that its clock was set, or that it was restored from a snapshot.
+//! Detects that the host slept, that its clock was set, or that it is a restored or moved machine.
 //!
 //! Connections from before a jump must not be used after it: a restored copy would use their
 //! keystream a second time (docs/DESIGN.md, "What the user must do"). [`jump`] compares two
@@ -12,7 +12,7 @@ use rustix::time::{ClockId, clock_gettime};
 /// NTP) makes them diverge by a quarter of a millisecond at most.
 const DIVERGENCE_MAX_NANOS: i128 = 1_000_000_000;
 
-/// The clocks at one moment, in nanoseconds from different origins.
+/// The clocks at one moment, in nanoseconds from different origins, and what the hypervisor says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Readings {
     /// Time that the system has run (CLOCK_MONOTONIC).
@@ -21,6 +21,10 @@ pub struct Readings {
     pub boottime_nanos: i128,
     /// Time of day, since 1970 (CLOCK_REALTIME).
     pub realtime_nanos: i128,
+    /// The disruption marker of the VM clock; `None` without one.
+    pub vm_disruption: Option<u64>,
+    /// New VM generation IDs announced so far.
+    pub vm_generations: u64,
 }
 
 /// A source of readings.
@@ -29,7 +33,7 @@ pub trait Clocks: fmt::Debug + Send + Sync {
     fn read(&self) -> Readings;
 }
 
-/// The clocks of the system (clock_gettime(2)).
+/// The clocks of the system (clock_gettime(2)), whatever a hypervisor says.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemClocks;
 
@@ -43,6 +47,8 @@ impl Clocks for SystemClocks {
             monotonic_nanos: nanos(ClockId::Monotonic),
             boottime_nanos: nanos(ClockId::Boottime),
             realtime_nanos: nanos(ClockId::Realtime),
+            vm_disruption: None,
+            vm_generations: 0,
         }
     }
 }
@@ -50,6 +56,8 @@ impl Clocks for SystemClocks {
 /// A clock jump.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Jump {
+    /// The hypervisor restored, cloned or moved this machine.
+    Machine,
     /// The system slept for this long.
     Slept(Duration),
     /// The time of day advanced by this much more than time passed.
@@ -61,6 +69,7 @@ pub enum Jump {
 impl fmt::Display for Jump {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Machine => f.write_str("the hypervisor restored, cloned or moved this machine"),
             Self::Slept(time) => write!(f, "the system slept for {:.1} s", time.as_secs_f64()),
             Self::Forward(time) => {
                 write!(f, "the clock jumped forward by {:.1} s", time.as_secs_f64())
@@ -79,7 +88,9 @@ pub(crate) fn jump(before: &Readings, now: &Readings) -> Option<Jump> {
     let set = now.realtime_nanos - before.realtime_nanos - passed;
     let time =
         |nanos: i128| Duration::from_nanos(u64::try_from(nanos.unsigned_abs()).unwrap_or(u64::MAX));
+    let machine = |readings: &Readings| (readings.vm_disruption, readings.vm_generations);
     match () {
+        () if machine(before) != machine(now) => Some(Jump::Machine),
         () if slept.abs() > DIVERGENCE_MAX_NANOS => Some(Jump::Slept(time(slept))),
         () if set > DIVERGENCE_MAX_NANOS => Some(Jump::Forward(time(set))),
         () if set < -DIVERGENCE_MAX_NANOS => Some(Jump::Backward(time(set))),
@@ -97,6 +108,8 @@ mod tests {
         monotonic_nanos: 100 * SECOND,
         boottime_nanos: 250 * SECOND,
         realtime_nanos: 1_700_000_000 * SECOND,
+        vm_disruption: Some(3),
+        vm_generations: 1,
     };
 
     /// `START` plus an offset for each clock.
@@ -105,6 +118,7 @@ mod tests {
             monotonic_nanos: START.monotonic_nanos + monotonic,
             boottime_nanos: START.boottime_nanos + boottime,
             realtime_nanos: START.realtime_nanos + realtime,
+            ..START
         }
     }
 
@@ -136,6 +150,18 @@ mod tests {
     fn a_process_restored_on_a_system_with_less_uptime_has_jumped() {
         let restored = jump(&START, &later(-90 * SECOND, -90 * SECOND, 600 * SECOND));
         assert_eq!(restored, Some(Jump::Forward(Duration::from_secs(690))));
+    }
+
+    #[test]
+    fn a_machine_that_was_restored_has_jumped_though_its_clocks_go_on() {
+        let now = later(SECOND / 2, SECOND / 2, SECOND / 2);
+        for restored in [
+            Readings { vm_disruption: Some(4), ..now },
+            Readings { vm_disruption: None, ..now },
+            Readings { vm_generations: 2, ..now },
+        ] {
+            assert_eq!(jump(&START, &restored), Some(Jump::Machine), "{restored:?}");
+        }
     }
 
     #[test]

@@ -17,7 +17,7 @@ use crate::{
     forwards::{
         listen::ListenerGroup,
         open_stream::{OpenError, open_stream},
-        proxy,
+        proxy::{self, NoTarget},
         socks::Reply,
         splice::splice,
         tasks::ConnectionTasks,
@@ -55,7 +55,15 @@ pub(crate) struct Acceptor {
 #[derive(Clone, Debug)]
 struct Context {
     link: ServerLink,
-    log_limit: Arc<LogRateLimit<(String, Option<StreamCode>)>>,
+    log_limit: Arc<LogRateLimit<(String, Line)>>,
+}
+
+/// What a log line of a forward is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Line {
+    AcceptFailed,
+    Refused(StreamCode),
+    OtherProtocol(&'static str),
 }
 
 impl Acceptor {
@@ -97,7 +105,7 @@ impl Acceptor {
                 }
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) => {
-                    if context.may_log(&name, None) {
+                    if context.may_log(&name, Line::AcceptFailed) {
                         warn!(forward = %name, %error, "accept failed");
                     }
                     sleep(ACCEPT_RETRY).await;
@@ -108,13 +116,13 @@ impl Acceptor {
 }
 
 impl Context {
-    fn may_log(&self, forward: &str, code: Option<StreamCode>) -> bool {
-        // The server chooses unknown codes: they count as one.
-        let code = code.map(|code| match code {
-            StreamCode::Unknown(_) => StreamCode::Unknown(0),
-            code => code,
-        });
-        self.log_limit.allow((forward.into(), code), Instant::now().into_std())
+    fn may_log(&self, forward: &str, line: Line) -> bool {
+        let line = match line {
+            // The server chooses unknown codes: they count as one.
+            Line::Refused(StreamCode::Unknown(_)) => Line::Refused(StreamCode::Unknown(0)),
+            line => line,
+        };
+        self.log_limit.allow((forward.into(), line), Instant::now().into_std())
     }
 }
 
@@ -142,7 +150,7 @@ async fn serve(
             }
         }
         Err(NoStream::Refused(code)) => {
-            if context.may_log(&name, Some(code)) {
+            if context.may_log(&name, Line::Refused(code)) {
                 warn!(forward = name, %code, "the server could not connect to {destination}");
             }
         }
@@ -157,10 +165,23 @@ async fn forward_proxied(
     from: Option<SocketAddr>,
     name: &str,
 ) {
-    let Some(target) = proxy::read_request(&mut socket).await else {
-        debug!(forward = name, ?from, "no valid SOCKS request");
-        socket.close_cleanly();
-        return;
+    let target = match proxy::read_request(&mut socket).await {
+        Ok(target) => target,
+        Err(no_target) => {
+            match no_target {
+                NoTarget::OtherProtocol(protocol)
+                    if context.may_log(name, Line::OtherProtocol(protocol)) =>
+                {
+                    warn!(
+                        forward = name,
+                        "a client speaks {protocol}; -D speaks SOCKS5 (socks5h://)"
+                    );
+                }
+                _ => debug!(forward = name, ?from, "no valid SOCKS request"),
+            }
+            socket.close_cleanly();
+            return;
+        }
     };
     let header = StreamHeader::Destination(Destination::Tcp(target.clone()));
     let refusal = match open(context, &socket, from, &header, name).await {

@@ -1,7 +1,7 @@
 //! Reads the SOCKS5 request of a connection to a dynamic forward, and sends the reply. The protocol
 //! itself is in `socks`.
 
-use std::time::Duration;
+use std::{io, time::Duration};
 
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -24,11 +24,24 @@ const WANTED_MAX: usize = 257;
 /// Timeout for sending the reply: a few bytes on a new connection.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Reads the requested target. On an invalid request, sends the reply and returns `None`.
-pub(crate) async fn read_request(socket: &mut ForwardedSocket) -> Option<Target> {
+/// Why there is no target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoTarget {
+    /// The client speaks this instead.
+    OtherProtocol(&'static str),
+    /// An invalid request, which has its reply, or none in time.
+    Invalid,
+}
+
+/// Reads the requested target. On an invalid request, sends the reply.
+pub(crate) async fn read_request(socket: &mut ForwardedSocket) -> Result<Target, NoTarget> {
     // A dynamic forward listens on TCP only.
-    let ForwardedSocket::Tcp(stream) = socket else { return None };
-    timeout(HANDSHAKE_TIMEOUT, shake_hands(stream)).await.ok()?
+    let ForwardedSocket::Tcp(stream) = socket else { return Err(NoTarget::Invalid) };
+    match timeout(HANDSHAKE_TIMEOUT, shake_hands(stream)).await {
+        Ok(Ok(Step::Connect(target))) => Ok(target),
+        Ok(Ok(Step::OtherProtocol(protocol))) => Err(NoTarget::OtherProtocol(protocol)),
+        _ => Err(NoTarget::Invalid),
+    }
 }
 
 /// Sends the reply to the request.
@@ -38,20 +51,20 @@ pub(crate) async fn reply(socket: &mut ForwardedSocket, reply: Reply) {
     }
 }
 
-async fn shake_hands(stream: &mut TcpStream) -> Option<Target> {
+/// Returns the last step.
+async fn shake_hands(stream: &mut TcpStream) -> io::Result<Step> {
     let mut handshake = Handshake::default();
     let mut buffer = [0; WANTED_MAX];
     loop {
-        let wanted = buffer.get_mut(..handshake.wanted())?;
-        stream.read_exact(wanted).await.ok()?;
+        let wanted = &mut buffer[..handshake.wanted()];
+        stream.read_exact(wanted).await?;
         match handshake.feed(wanted) {
-            Step::More([]) => {}
-            Step::More(answer) => stream.write_all(answer).await.ok()?,
-            Step::Connect(target) => return Some(target),
+            Step::More(answer) => stream.write_all(answer).await?,
             Step::Failed(last) => {
-                stream.write_all(&last).await.ok()?;
-                return None;
+                stream.write_all(&last).await?;
+                return Ok(Step::Failed(last));
             }
+            last @ (Step::Connect(_) | Step::OtherProtocol(_)) => return Ok(last),
         }
     }
 }

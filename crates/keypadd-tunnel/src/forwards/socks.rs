@@ -49,6 +49,8 @@ pub enum Step {
     Connect(Target),
     /// The handshake failed; send these bytes, if any, and close.
     Failed(Vec<u8>),
+    /// The client speaks another protocol: no reply could be understood.
+    OtherProtocol(&'static str),
 }
 
 /// A handshake in progress.
@@ -125,11 +127,26 @@ impl Handshake {
                     _ => failed(Reply::CommandNotSupported),
                 };
             }
-            // Another protocol or an invalid request: no reply.
+            (HandshakeState::Greeting, &[first, second]) if first != VERSION => {
+                return Step::OtherProtocol(protocol(first, second));
+            }
+            // An invalid request: no reply.
             _ => return Step::Failed(Vec::new()),
         };
         self.0 = next;
         step
+    }
+}
+
+/// The protocol that begins with these bytes.
+fn protocol(first: u8, second: u8) -> &'static str {
+    match first {
+        4 => "SOCKS4",
+        // A method (RFC 9110, section 9.3).
+        _ if first.is_ascii_uppercase() && second.is_ascii_uppercase() => "HTTP",
+        // A handshake record (RFC 8446, section 5.1).
+        0x16 if second == 3 => "TLS",
+        _ => "another protocol",
     }
 }
 
@@ -245,10 +262,17 @@ mod tests {
 
     #[test]
     fn another_protocol_gets_no_reply() {
-        for bytes in
-            [&b"\x04\x01\x00\x50"[..], b"GET / ", b"\x05\x00", b"\x05\x01\x00\x04\x01\0\x01"]
-        {
+        for bytes in [&b"\x05\x00"[..], b"\x05\x01\x00\x04\x01\0\x01"] {
             assert_eq!(run(bytes).1, Some(Step::Failed(Vec::new())), "{bytes:?}");
+        }
+        for (bytes, protocol) in [
+            (&b"\x04\x01\x00\x50"[..], "SOCKS4"),
+            (b"GET / ", "HTTP"),
+            (b"CONNECT a:1", "HTTP"),
+            (b"\x16\x03\x01", "TLS"),
+            (b"\x00\x00", "another protocol"),
+        ] {
+            assert_eq!(run(bytes).1, Some(Step::OtherProtocol(protocol)), "{bytes:?}");
         }
         assert_eq!(connect(b"\x03\x00"), Some(Step::Failed(Vec::new())));
     }

@@ -10,7 +10,7 @@ use thiserror::Error;
 
 use crate::addresses::{
     socket_path::{SocketPath, SocketPathError, is_path},
-    target::{AddressError, Host, parse_port, same_name, split_host_port},
+    target::{AddressError, Host, incomplete, parse_port, same_name, split_host_port},
 };
 
 /// The pattern of one permit.
@@ -71,7 +71,7 @@ impl Pattern {
         }
         let (host, port) = split_host_port(text)?;
         let port = match port {
-            None => return Err(AddressError::NoPort(text.into()).into()),
+            None => return Err(incomplete(text).into()),
             Some("*") => PortPattern::Any,
             Some(port) => PortPattern::One(parse_port(port)?),
         };

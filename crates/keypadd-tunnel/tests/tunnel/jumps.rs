@@ -1,6 +1,9 @@
-//! Clock jumps: every connection ends, and the next one makes a new handshake.
+//! Clock jumps and restored machines: every connection ends, and the next one makes a new handshake.
 
 use std::{
+    fs::{self, File},
+    os::unix::fs::FileExt,
+    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicI64, Ordering},
@@ -8,7 +11,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use keypadd_tunnel::{Clocks, Readings, SystemClocks};
+use keypadd_tunnel::{Clocks, Hypervisor, Readings, SystemClocks};
+use tempfile::TempDir;
 use testbed::Direction;
 use tokio::net::TcpStream;
 
@@ -33,10 +37,35 @@ impl Clocks for OffsetClocks {
 
 const HOUR_NANOS: i64 = 3_600_000_000_000;
 
+/// A file that stands in for a VM clock device (linux/vmclock-abi.h).
+struct VmClock {
+    _directory: TempDir,
+    path: PathBuf,
+}
+
+impl VmClock {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("vmclock0");
+        let page = [&b"VCLK"[..], &4096u32.to_le_bytes(), &1u16.to_le_bytes(), &[0; 4086]].concat();
+        fs::write(&path, page).unwrap();
+        Self { _directory: directory, path }
+    }
+
+    fn clocks(&self) -> Arc<dyn Clocks> {
+        Arc::new(Hypervisor::with_vm_clock(&self.path).clocks())
+    }
+
+    /// What a hypervisor does before a copy runs.
+    fn disrupt(&self) {
+        let device = File::options().write(true).open(&self.path).unwrap();
+        device.write_all_at(&0x5eed_u64.to_le_bytes(), 16).unwrap();
+    }
+}
+
 /// Lets a clock of the server or of the client jump under an open connection; checks that all is
 /// closed in time and that the client reconnects.
-async fn closes_and_reconnects(at_server: bool, jump: impl FnOnce(&OffsetClocks)) {
-    let clocks = Arc::new(OffsetClocks::default());
+async fn closes_and_reconnects(at_server: bool, clocks: Arc<dyn Clocks>, jump: impl FnOnce()) {
     let target = listener().await;
     let key = new_key();
     let server = RunningServer::start_with(key.public(), &["localhost:*"], |settings| {
@@ -56,7 +85,7 @@ async fn closes_and_reconnects(at_server: bool, jump: impl FnOnce(&OffsetClocks)
     let jumped = if at_server { server.sessions.live().pop().unwrap() } else { first.clone() };
 
     let began = Instant::now();
-    jump(&clocks);
+    jump();
     until("the end whose clock jumped closes all", || jumped.has_ended()).await;
     // The documented limit is a second; the rest is for a loaded machine.
     let taken = began.elapsed();
@@ -83,9 +112,7 @@ fn has_long_header(datagram: &[u8]) -> bool {
 
 /// A restored copy must send no packet with the keys of the original. The next packet after a jump
 /// must be the first of a new handshake.
-#[tokio::test]
-async fn after_a_jump_nothing_is_sent_with_the_old_keys_not_even_a_close() {
-    let clocks = Arc::new(OffsetClocks::default());
+async fn nothing_is_sent_with_the_old_keys_after(clocks: Arc<dyn Clocks>, jump: impl FnOnce()) {
     let target = listener().await;
     let key = new_key();
     let server = RunningServer::start(key.public(), &["localhost:*"]);
@@ -109,7 +136,7 @@ async fn after_a_jump_nothing_is_sent_with_the_old_keys_not_even_a_close() {
     })
     .await;
     relay.record(Direction::ToServer, 1000);
-    clocks.set_nanos.store(HOUR_NANOS, Ordering::Relaxed);
+    jump();
     // Read by the tunnel before the next check of the clocks.
     assert_eq!(here.try_write(b"the original sent something else").unwrap(), 32);
     until("it reconnects", || client.reconnects() == [("clock", 1)]).await;
@@ -118,25 +145,54 @@ async fn after_a_jump_nothing_is_sent_with_the_old_keys_not_even_a_close() {
 }
 
 #[tokio::test]
+async fn after_a_jump_nothing_is_sent_with_the_old_keys_not_even_a_close() {
+    let clocks = Arc::new(OffsetClocks::default());
+    let jump = || clocks.set_nanos.store(HOUR_NANOS, Ordering::Relaxed);
+    nothing_is_sent_with_the_old_keys_after(clocks.clone(), jump).await;
+}
+
+#[tokio::test]
+async fn in_a_copy_of_the_machine_nothing_is_sent_with_the_old_keys() {
+    let vm_clock = VmClock::new();
+    nothing_is_sent_with_the_old_keys_after(vm_clock.clocks(), || vm_clock.disrupt()).await;
+}
+
+#[tokio::test]
+async fn a_client_on_a_restored_machine_reconnects() {
+    let vm_clock = VmClock::new();
+    closes_and_reconnects(false, vm_clock.clocks(), || vm_clock.disrupt()).await;
+}
+
+#[tokio::test]
+async fn a_server_on_a_restored_machine_closes_all_connections_and_accepts_clients_again() {
+    let vm_clock = VmClock::new();
+    closes_and_reconnects(true, vm_clock.clocks(), || vm_clock.disrupt()).await;
+}
+
+#[tokio::test]
 async fn a_client_that_slept_reconnects() {
-    closes_and_reconnects(false, |clocks| clocks.slept_nanos.store(HOUR_NANOS, Ordering::Relaxed))
-        .await;
+    let clocks = Arc::new(OffsetClocks::default());
+    let jump = || clocks.slept_nanos.store(HOUR_NANOS, Ordering::Relaxed);
+    closes_and_reconnects(false, clocks.clone(), jump).await;
 }
 
 #[tokio::test]
 async fn a_client_whose_clock_was_set_reconnects() {
-    closes_and_reconnects(false, |clocks| clocks.set_nanos.store(-HOUR_NANOS, Ordering::Relaxed))
-        .await;
+    let clocks = Arc::new(OffsetClocks::default());
+    let jump = || clocks.set_nanos.store(-HOUR_NANOS, Ordering::Relaxed);
+    closes_and_reconnects(false, clocks.clone(), jump).await;
 }
 
 #[tokio::test]
 async fn a_server_that_slept_closes_all_connections_and_accepts_clients_again() {
-    closes_and_reconnects(true, |clocks| clocks.slept_nanos.store(HOUR_NANOS, Ordering::Relaxed))
-        .await;
+    let clocks = Arc::new(OffsetClocks::default());
+    let jump = || clocks.slept_nanos.store(HOUR_NANOS, Ordering::Relaxed);
+    closes_and_reconnects(true, clocks.clone(), jump).await;
 }
 
 #[tokio::test]
 async fn a_server_whose_clock_was_set_closes_all_connections_and_accepts_clients_again() {
-    closes_and_reconnects(true, |clocks| clocks.set_nanos.store(HOUR_NANOS, Ordering::Relaxed))
-        .await;
+    let clocks = Arc::new(OffsetClocks::default());
+    let jump = || clocks.set_nanos.store(HOUR_NANOS, Ordering::Relaxed);
+    closes_and_reconnects(true, clocks.clone(), jump).await;
 }

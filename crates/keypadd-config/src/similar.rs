@@ -1,0 +1,45 @@
+//! Finds the name that was probably meant by one that is unknown.
+
+/// Least similarity (Jaro-Winkler) of a name to suggest.
+const SIMILARITY_MIN: f64 = 0.8;
+
+/// The most similar of these names, if any is similar enough. Ignores case, and takes `_` for `-`.
+pub fn nearest<'n>(meant: &str, names: impl IntoIterator<Item = &'n str>) -> Option<&'n str> {
+    let meant = meant.to_lowercase().replace('_', "-");
+    let similar = |name: &'n str| (strsim::jaro_winkler(name, &meant), name);
+    let best = names.into_iter().map(similar).max_by(|(one, _), (two, _)| one.total_cmp(two));
+    best.filter(|(similarity, _)| *similarity >= SIMILARITY_MIN).map(|(_, name)| name)
+}
+
+/// A hint that names the most similar choice, if there is one, and all of them.
+pub(crate) fn choices(meant: &str, names: &[&str]) -> String {
+    let all = format!("expected one of {}", names.join(", "));
+    match nearest(meant, names.iter().copied()) {
+        Some(name) => format!("did you mean {name}? {all}"),
+        None => all,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_meant_by_what_resembles_it_and_by_nothing_else() {
+        let names = ["aes-256-gcm", "aes-128-gcm", "3des-ctr-hmac-sha1"];
+        for (typed, meant) in [
+            ("aes256gcm", Some("aes-256-gcm")),
+            ("AES_128_GCM", Some("aes-128-gcm")),
+            ("3des-ctr-hmac-sha", Some("3des-ctr-hmac-sha1")),
+            ("twofish", None),
+            ("", None),
+        ] {
+            assert_eq!(nearest(typed, names), meant, "{typed}");
+        }
+        assert_eq!(choices("loud", &["text", "json"]), "expected one of text, json");
+        assert_eq!(
+            choices("txt", &["text", "json"]),
+            "did you mean text? expected one of text, json"
+        );
+    }
+}

@@ -1,0 +1,120 @@
+//! Keeps short secrets in memory of their own: locked as far as the process may lock, left out of core
+//! dumps and of forked children.
+//!
+//! Many secrets share a page. Pages stay mapped and their slots are used again, so there are never
+//! more of them than the most secrets at a time needed. Holds bytes alone: the key schedules and hash
+//! states of libraries are on the heap (docs/DESIGN.md, "What stays in memory"). Knows no keys.
+
+use std::alloc::{Layout, handle_alloc_error};
+use std::io;
+use std::ops::{Deref, DerefMut};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use memmap2::{Advice, MmapMut};
+use zeroize::Zeroize;
+
+/// Bytes that are mapped at a time: a page, on most machines.
+const PAGE_BYTES: usize = 4096;
+
+/// Longest secret.
+pub(crate) const SECRET_BYTES_MAX: usize = 64;
+
+/// Slots without an owner, all zero.
+static FREE: Mutex<Vec<&'static mut [u8]>> = Mutex::new(Vec::new());
+
+/// A secret of `N` bytes, at most [`SECRET_BYTES_MAX`]; wiped when dropped. It does not move in memory
+/// when its owner does.
+pub(crate) struct Secret<const N: usize> {
+    slot: &'static mut [u8],
+}
+
+impl<const N: usize> Secret<N> {
+    /// Zeros, to be filled in place. Aborts without memory, as every allocation does.
+    pub(crate) fn zeroed() -> Self {
+        const { assert!(N <= SECRET_BYTES_MAX, "a secret fits a slot") };
+        let mut free = free();
+        loop {
+            if let Some(slot) = free.pop() {
+                return Self { slot };
+            }
+            let page = map_page()
+                .unwrap_or_else(|_| handle_alloc_error(Layout::new::<[u8; PAGE_BYTES]>()));
+            // Never unmapped, so its slots may have owners that outlive everything here.
+            free.extend(Box::leak(Box::new(page)).chunks_exact_mut(SECRET_BYTES_MAX));
+        }
+    }
+
+    /// A copy of these bytes; wiping the original is up to its owner.
+    pub(crate) fn copied(bytes: &[u8; N]) -> Self {
+        let mut secret = Self::zeroed();
+        secret.copy_from_slice(bytes);
+        secret
+    }
+}
+
+impl<const N: usize> Deref for Secret<N> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.slot[..N]
+    }
+}
+
+impl<const N: usize> DerefMut for Secret<N> {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.slot[..N]
+    }
+}
+
+impl<const N: usize> Drop for Secret<N> {
+    fn drop(&mut self) {
+        let slot = std::mem::take(&mut self.slot);
+        slot.zeroize();
+        free().push(slot);
+    }
+}
+
+/// A refused lock is no reason to work without the secret; memory that may be dumped or inherited
+/// would be less than documented.
+fn map_page() -> io::Result<MmapMut> {
+    let page = MmapMut::map_anon(PAGE_BYTES)?;
+    page.advise(Advice::DontDump)?;
+    page.advise(Advice::DontFork)?;
+    let _ = page.lock();
+    Ok(page)
+}
+
+fn free() -> MutexGuard<'static, Vec<&'static mut [u8]>> {
+    FREE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dropped_secret_is_wiped_and_its_slot_used_again() {
+        let mut secret = Secret::<32>::zeroed();
+        secret.fill(0xa5);
+        let place = secret.as_ptr();
+        drop(secret);
+        // Other tests take slots, too: one of the next is this.
+        let again: Vec<_> = (0..10_000).map(|_| Secret::<SECRET_BYTES_MAX>::zeroed()).collect();
+        let found = again.iter().find(|secret| secret.as_ptr() == place);
+        assert!(found.is_some_and(|secret| secret.iter().all(|byte| *byte == 0)));
+    }
+
+    #[test]
+    fn secrets_overlap_nowhere_and_stay_where_they_are() {
+        let mut secrets: Vec<_> = (0..200).map(|_| Secret::<SECRET_BYTES_MAX>::zeroed()).collect();
+        for (nth, secret) in secrets.iter_mut().enumerate() {
+            secret.fill(nth as u8);
+        }
+        let places: Vec<_> = secrets.iter().map(|secret| secret.as_ptr()).collect();
+        let moved: Vec<_> = secrets.into_iter().rev().collect();
+        for (nth, secret) in moved.iter().rev().enumerate() {
+            assert_eq!(secret.as_ptr(), places[nth]);
+            assert!(secret.iter().all(|byte| *byte == nth as u8));
+        }
+    }
+}
