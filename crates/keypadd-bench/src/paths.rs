@@ -25,7 +25,7 @@ const TIMES: [Duration; 2] = [Duration::from_secs(8), Duration::from_secs(2)];
 pub(crate) async fn run(args: PathsArgs, shutdown: Shutdown) -> Result<(), Error> {
     let paths = read(&args)?;
     paths.check().map_err(|cause| Error::new(Exit::Runtime, format!("paths: {cause}")))?;
-    let keeping = Keeping::begin("keypadd bench paths", &args.run, Vec::new())?;
+    let keeping = Keeping::begin("keypadd bench paths", &args.run.report, Vec::new())?;
     let stop = Arc::new(AtomicBool::new(false));
     let stopped = Arc::clone(&stop);
     tokio::spawn(async move {
@@ -70,7 +70,7 @@ fn read(args: &PathsArgs) -> Result<Paths, Error> {
         cases: cases.all(),
         time: args.time.unwrap_or(TIMES[effort]),
         rounds: args.run.rounds.unwrap_or(ROUNDS[effort]),
-        seed: args.run.seed,
+        seed: args.run.report.seed,
     })
 }
 
