@@ -32,12 +32,16 @@ pub(crate) async fn run(args: PathsArgs, shutdown: Shutdown) -> Result<(), Error
         shutdown.thrown().await;
         stopped.store(true, Relaxed);
     });
-    let ran = tokio::task::block_in_place(|| {
+    let measuring = tokio::task::spawn_blocking(move || {
         let meter = keeping.meter();
         let tell = |progress: &Progress| meter.show(progress);
         let keep = |section: &Section| keeping.save_so_far(|| section.clone());
-        paths.run(&tell, &keep, &stop)
+        let ran = paths.run(&tell, &keep, &stop);
+        (keeping, ran)
     });
+    let (keeping, ran) = measuring
+        .await
+        .map_err(|_| Error::new(Exit::Runtime, "paths: the measuring thread ended on a fault"))?;
     keeping.end(vec![ran.section], ran.ended_by.as_deref())
 }
 

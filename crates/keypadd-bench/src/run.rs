@@ -55,7 +55,8 @@ pub(crate) async fn run(workload: BenchWorkload, shutdown: Shutdown) -> Result<(
         BenchWorkload::Terminal(args) => {
             let TerminalArgs { typing, time, turns } = *args;
             refuse_more(typing.rate.unwrap_or_default(), time, REQUESTS_MOST)?;
-            let workload = Terminal { typing: read_typing(typing), time, seed: turns.run.report.seed };
+            let workload =
+                Terminal { typing: read_typing(typing), time, seed: turns.run.report.seed };
             measure("keypadd bench terminal", &workload, turns, shutdown).await
         }
         BenchWorkload::Bulk(args) => {
@@ -66,7 +67,8 @@ pub(crate) async fn run(workload: BenchWorkload, shutdown: Shutdown) -> Result<(
         BenchWorkload::Mixed(args) => {
             let MixedArgs { typing, streams, time, turns } = *args;
             refuse_more(typing.rate.unwrap_or_default(), time, REQUESTS_MOST)?;
-            let terminal = Terminal { typing: read_typing(typing), time, seed: turns.run.report.seed };
+            let terminal =
+                Terminal { typing: read_typing(typing), time, seed: turns.run.report.seed };
             let workload = Mixed { terminal, streams };
             measure("keypadd bench mixed", &workload, turns, shutdown).await
         }
@@ -75,7 +77,8 @@ pub(crate) async fn run(workload: BenchWorkload, shutdown: Shutdown) -> Result<(
             let most = clients.iter().copied().max().unwrap_or(0);
             refuse_more(rate * f64::from(most), time, REQUESTS_MOST)?;
             let mix = FileMix { files: file };
-            let workload = Files { clients, mix, per_second: rate, time, seed: turns.run.report.seed };
+            let workload =
+                Files { clients, mix, per_second: rate, time, seed: turns.run.report.seed };
             measure("keypadd bench files", &workload, turns, shutdown).await
         }
         BenchWorkload::Exhaustion(args) => exhaust(*args, shutdown).await,
@@ -124,7 +127,8 @@ async fn measure<W: Workload>(
         _ = shutdown.thrown() => return keeping.end(Vec::new(), Some(INTERRUPTED)),
     };
     tried.map_err(|error| not_open(error, &settings))?;
-    let rounds = Rounds { rounds: run.rounds.unwrap_or(ROUNDS), seed: run.report.seed, tell: &tell };
+    let rounds =
+        Rounds { rounds: run.rounds.unwrap_or(ROUNDS), seed: run.report.seed, tell: &tell };
     let keep = |runs: &Runs<W::Measured>| keeping.save_so_far(|| workload.section(runs));
     let runs = take_turns(workload, &arms, &settings, rounds, keep, thrown(&shutdown)).await;
     keeping.end(vec![workload.section(&runs)], runs.ended_by.as_deref())

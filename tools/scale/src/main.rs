@@ -24,7 +24,7 @@ use std::time::SystemTime;
 
 use clap::Parser;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use tokio::runtime::Runtime;
+use tokio::runtime::Builder;
 
 use crate::cli::{Claim, Cli, Role};
 use crate::table::Table;
@@ -38,7 +38,8 @@ fn main() -> ExitCode {
         eprintln!("scale: {error}");
         return ExitCode::FAILURE;
     }
-    let result = Runtime::new().map_err(|error| format!("cannot start threads: {error}"));
+    let runtime = Builder::new_current_thread().enable_all().build();
+    let result = runtime.map_err(|error| format!("cannot start its event loop: {error}"));
     let result = result.and_then(|runtime| {
         let result = runtime.block_on(async {
             match &cli.role {
