@@ -1,6 +1,6 @@
-//! `--metrics ADDR:PORT`: one daemon's figures over HTTP, in Prometheus's text format. `GET /metrics` and
-//! nothing else; each daemon has a registry of its own. However many connections come, few are open
-//! and each ends soon: the oldest makes room for a new one.
+//! `--metrics ADDR:PORT`: serves one daemon's figures over HTTP, in Prometheus's text format, at `GET
+//! /metrics` alone; each daemon has a registry of its own. However many connections come, few are open and
+//! each ends soon: the oldest makes room for a new one.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;

@@ -1,4 +1,4 @@
-//! The command line: what is measured and how long. Comments on flags are help texts. Every long flag has a
+//! Defines the command line of `keypadd-bench`. Comments on flags are help texts. Every long flag has a
 //! `KEYPADD_*` variable.
 
 mod values;

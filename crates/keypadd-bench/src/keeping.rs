@@ -1,5 +1,4 @@
-//! What becomes of a run's results: saved after each round where a directory was named, printed once at
-//! the end, and what is going on meanwhile.
+//! Saves a run's results after each round, prints them at the end, and shows progress meanwhile.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

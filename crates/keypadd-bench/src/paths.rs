@@ -1,4 +1,4 @@
-//! `keypadd bench paths`: reads what is to be compared on which paths, refuses what cannot be, runs it.
+//! `keypadd bench paths`: checks which arms and paths to compare, and runs the comparison.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};

@@ -1,5 +1,5 @@
-//! Reads what is to be measured, refuses what cannot be, runs it, prints and saves what came out. How anything
-//! is measured is `keypadd-measure`'s.
+//! Checks a workload's flags, runs the workload, and prints and saves the results. `keypadd-measure`
+//! measures.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Shows what keypadd does at scale: many forwards, many clients, streams that nobody reads, packets
-//! that are replayed, handshakes that are never finished.
+//! Measures keypadd at scale: many forwards, many clients, unread streams, replayed packets, unfinished
+//! handshakes.
 //!
 //! Runs the claims in order against daemons that it starts on loopback, prints a table of figures with
 //! their goals, and fails if a goal is missed. This file runs the steps and reports errors; each claim is
