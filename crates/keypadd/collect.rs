@@ -1,6 +1,6 @@
-//! A daemon's figures as Prometheus metrics, under the names of docs/operations.md. Read at each scrape, so
-//! that nothing on the data path keeps a second set of counters. What is per session carries the
-//! session's id as well as the peer: two sessions of one peer are two series, and both end cleanly.
+//! Exports a daemon's figures as Prometheus metrics, under the names of docs/operations.md. Reads them at
+//! each scrape, so the data path keeps one set of counters. What is per session carries the session's id as
+//! well as the peer: two sessions of one peer are two series, and both end cleanly.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

@@ -1,6 +1,7 @@
 //! Sets up what `serve`, `connect` and `run` share: key, pool, meters, control socket and
 //! `/metrics`. Each daemon owns all of it, so two can run in one process.
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -10,7 +11,7 @@ use keypadd_keystream::{Class, MeasureSuite, Protection, Suite};
 use keypadd_provider::{
     CryptoSettings, Group, KeyExchange, MeasureKeyExchange, Meters, PrivateKey, PublicKey,
 };
-use keypadd_traffic::Service;
+use keypadd_traffic::{Host, Service};
 use keypadd_tunnel::{Limits, TransportSettings};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::TcpListener;
@@ -111,23 +112,27 @@ pub(crate) struct Daemon {
     bench: Option<Bench>,
 }
 
-/// The service that answers measurements; it stops when this is dropped.
+/// The service that answers measurements, on a thread of its own: control tasks do not wait for it. It stops
+/// when this is dropped.
 #[derive(Debug)]
 struct Bench {
     address: SocketAddr,
-    _service: JoinSet<()>,
+    _host: Host,
 }
 
 impl Bench {
     async fn start() -> Result<Self, Error> {
-        let service = Service::bind().await.map_err(|error| {
+        let started = async {
+            let mut host = Host::start()?;
+            let service = host.run(Service::bind()).await??;
+            let address = service.address();
+            host.spawn(service.run());
+            Ok(Self { address, _host: host })
+        };
+        started.await.map_err(|error: io::Error| {
             let cause = format!("--permit-bench: cannot listen on 127.0.0.1: {}", system(&error));
             Error::new(Exit::BindFailed, cause)
-        })?;
-        let address = service.address();
-        let mut task = JoinSet::new();
-        task.spawn(service.run());
-        Ok(Self { address, _service: task })
+        })
     }
 }
 

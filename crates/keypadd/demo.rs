@@ -1,6 +1,6 @@
-//! `keypadd demo`: both ends of a tunnel in this process, traffic over real UDP on loopback, and what
-//! it measured. Keys live in memory, ports are the kernel's choice, and no file is touched. Says what
-//! the figures say, also where they speak against the pool.
+//! `keypadd demo`: runs both ends of a tunnel in this process, over UDP on loopback, and prints what it
+//! measured. Keys live in memory, ports are the kernel's choice, and no file is touched. Says what the
+//! figures say, also where they speak against the pool.
 
 mod arm;
 mod measured;

@@ -1,7 +1,6 @@
-//! The status of a daemon: the one schema that a daemon answers `keypadd status` with, `--json`
-//! prints, and the text is made from. Field names are part of the command line's interface: fields
-//! may be added, none removed. A newer field that an older daemon does not send reads as its
-//! default.
+//! Defines the status of a daemon: the schema of its answer to `keypadd status`, of `--json`, and of the
+//! text. Field names are part of the command line's interface: fields may be added, none removed. A newer
+//! field that an older daemon does not send reads as its default.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! The command line: what is measured and how long. Comments on flags are help texts. Every long flag has a
+//! Defines the command line of `keypadd-bench`. Comments on flags are help texts. Every long flag has a
 //! `KEYPADD_*` variable.
 
 mod values;
@@ -173,7 +173,7 @@ pub(crate) struct TurnFlags {
     pub(crate) run: RunFlags,
 }
 
-/// How often, and what becomes of the results.
+/// How often, from which seed, and what becomes of the results.
 #[derive(Debug, Args)]
 pub(crate) struct RunFlags {
     /// Rounds; in each, every arm has one turn [default: 10, for exhaustion 3, for paths 5]
@@ -182,6 +182,13 @@ pub(crate) struct RunFlags {
     #[arg(long, env = "KEYPADD_ROUNDS", value_name = "NUMBER", value_parser = values::count)]
     #[arg(help_heading = "Common")]
     pub(crate) rounds: Option<u32>,
+    #[command(flatten)]
+    pub(crate) report: ReportFlags,
+}
+
+/// The seed, and what becomes of the results.
+#[derive(Debug, Args)]
+pub(crate) struct ReportFlags {
     /// What all traffic follows from: the same number offers the same traffic
     #[arg(long, env = "KEYPADD_SEED", value_name = "NUMBER", default_value = "1")]
     #[arg(value_parser = values::seed, help_heading = "Common")]
@@ -399,19 +406,8 @@ pub(crate) struct ReproduceArgs {
     /// The report says how much weaker that is.
     #[arg(long, env = "KEYPADD_QUICK", value_parser = values::switch)]
     pub(crate) quick: bool,
-    /// What all traffic follows from: the same number offers the same traffic
-    #[arg(long, env = "KEYPADD_SEED", value_name = "NUMBER", default_value = "1")]
-    #[arg(value_parser = values::seed, help_heading = "Common")]
-    pub(crate) seed: u64,
-    /// Write the report into this directory, and each experiment's figures as soon as it is complete
-    ///
-    /// Named again with the same seed and effort, a run goes on where it was stopped.
-    #[arg(long, env = "KEYPADD_OUT", value_name = "DIR", value_parser = path_parser())]
-    #[arg(help_heading = "Common")]
-    pub(crate) out: Option<PathBuf>,
-    /// Print JSON
-    #[arg(long, env = "KEYPADD_JSON", value_parser = values::switch, help_heading = "Common")]
-    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) report: ReportFlags,
 }
 
 /// What was named: a paper, or all that there are.

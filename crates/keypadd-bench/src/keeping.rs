@@ -1,6 +1,6 @@
-//! What becomes of a run's results: saved after each round where a directory was named, printed once at
-//! the end, and what is going on meanwhile.
+//! Saves a run's results after each round, prints them at the end, and shows progress meanwhile.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use console::Term;
@@ -13,7 +13,7 @@ use keypadd_measure::results::{Results, Run, Section};
 use keypadd_measure::text;
 use keypadd_papers::{Effort, Notebook};
 
-use crate::cli::{ReproduceArgs, RunFlags};
+use crate::cli::ReportFlags;
 
 /// Columns of tables that are not printed on a terminal.
 const WIDTH: usize = 100;
@@ -33,23 +33,28 @@ impl Keeping {
     /// Exit 2: the directory does not take a report.
     pub(crate) fn begin(
         title: &str,
-        flags: &RunFlags,
+        flags: &ReportFlags,
         emulated: Vec<String>,
     ) -> Result<Self, Error> {
-        let output = flags.out.as_deref().map(Output::create).transpose();
-        let output = output.map_err(|error| not_taken(&error))?;
         let run = Run { emulated, ..Run::begin(title, &command_line(), flags.seed) };
-        Ok(Self { results: Results::new(run, Machine::read()), output, json: flags.json })
+        Self::new(run, flags, Output::create)
     }
 
     /// Begins a run, or goes on with one.
     ///
     /// # Errors
     /// Exit 2: the directory does not take a report.
-    pub(crate) fn resume(title: &str, flags: &ReproduceArgs) -> Result<Self, Error> {
-        let output = flags.out.as_deref().map(Output::resume).transpose();
+    pub(crate) fn resume(title: &str, flags: &ReportFlags) -> Result<Self, Error> {
+        Self::new(Run::begin(title, &command_line(), flags.seed), flags, Output::resume)
+    }
+
+    fn new(
+        run: Run,
+        flags: &ReportFlags,
+        open: fn(&Path) -> Result<Output, OutputError>,
+    ) -> Result<Self, Error> {
+        let output = flags.out.as_deref().map(open).transpose();
         let output = output.map_err(|error| not_taken(&error))?;
-        let run = Run::begin(title, &command_line(), flags.seed);
         Ok(Self { results: Results::new(run, Machine::read()), output, json: flags.json })
     }
 

@@ -1,4 +1,4 @@
-//! `keypadd bench paths`: reads what is to be compared on which paths, refuses what cannot be, runs it.
+//! `keypadd bench paths`: checks which arms and paths to compare, and runs the comparison.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -25,19 +25,23 @@ const TIMES: [Duration; 2] = [Duration::from_secs(8), Duration::from_secs(2)];
 pub(crate) async fn run(args: PathsArgs, shutdown: Shutdown) -> Result<(), Error> {
     let paths = read(&args)?;
     paths.check().map_err(|cause| Error::new(Exit::Runtime, format!("paths: {cause}")))?;
-    let keeping = Keeping::begin("keypadd bench paths", &args.run, Vec::new())?;
+    let keeping = Keeping::begin("keypadd bench paths", &args.run.report, Vec::new())?;
     let stop = Arc::new(AtomicBool::new(false));
     let stopped = Arc::clone(&stop);
     tokio::spawn(async move {
         shutdown.thrown().await;
         stopped.store(true, Relaxed);
     });
-    let ran = tokio::task::block_in_place(|| {
+    let measuring = tokio::task::spawn_blocking(move || {
         let meter = keeping.meter();
         let tell = |progress: &Progress| meter.show(progress);
         let keep = |section: &Section| keeping.save_so_far(|| section.clone());
-        paths.run(&tell, &keep, &stop)
+        let ran = paths.run(&tell, &keep, &stop);
+        (keeping, ran)
     });
+    let (keeping, ran) = measuring
+        .await
+        .map_err(|_| Error::new(Exit::Runtime, "paths: the measuring thread ended on a fault"))?;
     keeping.end(vec![ran.section], ran.ended_by.as_deref())
 }
 
@@ -70,7 +74,7 @@ fn read(args: &PathsArgs) -> Result<Paths, Error> {
         cases: cases.all(),
         time: args.time.unwrap_or(TIMES[effort]),
         rounds: args.run.rounds.unwrap_or(ROUNDS[effort]),
-        seed: args.run.seed,
+        seed: args.run.report.seed,
     })
 }
 

@@ -1,5 +1,5 @@
-//! Reads what is to be measured, refuses what cannot be, runs it, prints and saves what came out. How anything
-//! is measured is `keypadd-measure`'s.
+//! Checks a workload's flags, runs the workload, and prints and saves the results. `keypadd-measure`
+//! measures.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,7 +55,8 @@ pub(crate) async fn run(workload: BenchWorkload, shutdown: Shutdown) -> Result<(
         BenchWorkload::Terminal(args) => {
             let TerminalArgs { typing, time, turns } = *args;
             refuse_more(typing.rate.unwrap_or_default(), time, REQUESTS_MOST)?;
-            let workload = Terminal { typing: read_typing(typing), time, seed: turns.run.seed };
+            let workload =
+                Terminal { typing: read_typing(typing), time, seed: turns.run.report.seed };
             measure("keypadd bench terminal", &workload, turns, shutdown).await
         }
         BenchWorkload::Bulk(args) => {
@@ -66,7 +67,8 @@ pub(crate) async fn run(workload: BenchWorkload, shutdown: Shutdown) -> Result<(
         BenchWorkload::Mixed(args) => {
             let MixedArgs { typing, streams, time, turns } = *args;
             refuse_more(typing.rate.unwrap_or_default(), time, REQUESTS_MOST)?;
-            let terminal = Terminal { typing: read_typing(typing), time, seed: turns.run.seed };
+            let terminal =
+                Terminal { typing: read_typing(typing), time, seed: turns.run.report.seed };
             let workload = Mixed { terminal, streams };
             measure("keypadd bench mixed", &workload, turns, shutdown).await
         }
@@ -75,7 +77,8 @@ pub(crate) async fn run(workload: BenchWorkload, shutdown: Shutdown) -> Result<(
             let most = clients.iter().copied().max().unwrap_or(0);
             refuse_more(rate * f64::from(most), time, REQUESTS_MOST)?;
             let mix = FileMix { files: file };
-            let workload = Files { clients, mix, per_second: rate, time, seed: turns.run.seed };
+            let workload =
+                Files { clients, mix, per_second: rate, time, seed: turns.run.report.seed };
             measure("keypadd bench files", &workload, turns, shutdown).await
         }
         BenchWorkload::Exhaustion(args) => exhaust(*args, shutdown).await,
@@ -114,7 +117,7 @@ async fn measure<W: Workload>(
     shutdown: Shutdown,
 ) -> Result<(), Error> {
     let settings = path_settings(&tunnel, pools.pool_budget)?;
-    let keeping = Keeping::begin(title, &run, emulated(&tunnel))?;
+    let keeping = Keeping::begin(title, &run.report, emulated(&tunnel))?;
     rehearse(&workload.offered(), &settings).await.map_err(not_offered)?;
     let meter = keeping.meter();
     let tell = |progress: &Progress| meter.show(progress);
@@ -124,7 +127,8 @@ async fn measure<W: Workload>(
         _ = shutdown.thrown() => return keeping.end(Vec::new(), Some(INTERRUPTED)),
     };
     tried.map_err(|error| not_open(error, &settings))?;
-    let rounds = Rounds { rounds: run.rounds.unwrap_or(ROUNDS), seed: run.seed, tell: &tell };
+    let rounds =
+        Rounds { rounds: run.rounds.unwrap_or(ROUNDS), seed: run.report.seed, tell: &tell };
     let keep = |runs: &Runs<W::Measured>| keeping.save_so_far(|| workload.section(runs));
     let runs = take_turns(workload, &arms, &settings, rounds, keep, thrown(&shutdown)).await;
     keeping.end(vec![workload.section(&runs)], runs.ended_by.as_deref())
@@ -153,7 +157,7 @@ async fn exhaust(args: ExhaustionArgs, shutdown: Shutdown) -> Result<(), Error> 
             stage_seconds: time.as_secs_f64(),
         },
     };
-    let keeping = Keeping::begin("keypadd bench exhaustion", &run, emulated(&tunnel))?;
+    let keeping = Keeping::begin("keypadd bench exhaustion", &run.report, emulated(&tunnel))?;
     let meter = keeping.meter();
     let tell = |progress: &Progress| meter.show(progress);
     let save = |section: &Section| keeping.save_so_far(|| section.clone());
@@ -170,9 +174,9 @@ async fn shake_hands(args: KexArgs, shutdown: Shutdown) -> Result<(), Error> {
         handshakes,
         per_second: rate,
         time,
-        seed: run.seed,
+        seed: run.report.seed,
     };
-    let keeping = Keeping::begin("keypadd bench kex", &run, Vec::new())?;
+    let keeping = Keeping::begin("keypadd bench kex", &run.report, Vec::new())?;
     experiment.rehearse().await.map_err(not_offered)?;
     let meter = keeping.meter();
     let tell = |progress: &Progress| meter.show(progress);
@@ -185,9 +189,9 @@ async fn reproduce(args: ReproduceArgs, shutdown: Shutdown) -> Result<(), Error>
     let reproduction = Reproduction {
         papers: Paper::ALL.into_iter().filter(asked).collect(),
         effort: if args.quick { Effort::Quick } else { Effort::Full },
-        seed: args.seed,
+        seed: args.report.seed,
     };
-    let mut keeping = Keeping::resume("keypadd bench reproduce", &args)?;
+    let mut keeping = Keeping::resume("keypadd bench reproduce", &args.report)?;
     let started = keeping.notebook(reproduction.effort)?.started();
     keeping.started(started);
     let ran = {

@@ -8,7 +8,7 @@ use std::marker::PhantomData;
 use clap::builder::{PossibleValue, TypedValueParser, ValueHint};
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, parser::ValueSource};
 use keypadd_config::values::BadValue;
-use keypadd_config::{Flag, Key, Kind, PeerSettings, Setting, Settings, Source};
+use keypadd_config::{Flag, Key, Kind, PeerSettings, Settings, Source};
 
 use crate::values::memory_bytes;
 
@@ -82,26 +82,16 @@ impl<C: HasFlags> FromArgMatches for Flags<C> {
 struct Given<'m>(&'m ArgMatches);
 
 impl Source for Given<'_> {
-    fn one<T>(
-        &mut self,
-        key: &'static Key,
-        read: impl Fn(&str, u64) -> Result<T, BadValue>,
-    ) -> Option<Setting<T>> {
-        self.many(key, read)?.into_iter().next()
-    }
-
-    fn many<T>(
-        &mut self,
-        key: &'static Key,
-        read: impl Fn(&str, u64) -> Result<T, BadValue>,
-    ) -> Option<Vec<Setting<T>>> {
+    fn texts(&mut self, key: &'static Key) -> Option<Vec<(String, Option<usize>)>> {
         let texts = self.0.try_get_many::<String>(key.name).ok().flatten()?;
         let is_given = self.0.value_source(key.name) != Some(ValueSource::DefaultValue);
-        let (at, memory) = (is_given.then_some(0), memory_bytes());
-        let setting = |text: &String| {
-            Some(Setting { value: read(text, memory).ok()?, text: text.clone(), at })
-        };
-        Some(texts.filter_map(setting).collect())
+        Some(texts.map(|text| (text.clone(), is_given.then_some(0))).collect())
+    }
+
+    fn refuse(&mut self, _: &'static Key, _: Option<usize>, _: BadValue) {}
+
+    fn memory_bytes(&self) -> u64 {
+        memory_bytes()
     }
 }
 

@@ -4,7 +4,7 @@ use std::future::pending;
 use std::time::Duration;
 use std::{fs, io};
 
-use tokio::runtime::Runtime;
+use tokio::runtime::Builder;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
@@ -93,14 +93,14 @@ fn on_these(signals: io::Result<Signals>) -> Result<Shutdown, Error> {
     Ok(shutdown)
 }
 
-/// Runs a daemon to its end. Abandons threads that are still blocked then, as in a read of standard
-/// input.
+/// Runs a daemon's control tasks on this thread, to its end: packets have threads of their own, and what
+/// blocks goes to others. Abandons threads that are still blocked then, as in a read of standard input.
 ///
 /// # Errors
 /// Exit 1: threads cannot be started. And the daemon's own.
 pub fn block_on(daemon: impl Future<Output = Result<(), Error>>) -> Result<(), Error> {
-    let runtime = Runtime::new().map_err(|error| {
-        Error::new(Exit::Runtime, format!("cannot start threads: {}", system(&error)))
+    let runtime = Builder::new_current_thread().enable_all().build().map_err(|error| {
+        Error::new(Exit::Runtime, format!("cannot start its event loop: {}", system(&error)))
     })?;
     let ended = runtime.block_on(daemon);
     runtime.shutdown_background();

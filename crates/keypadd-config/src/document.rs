@@ -9,7 +9,7 @@ use toml::de::{DeTable, DeValue};
 use crate::fault::Faults;
 use crate::key::{Key, Kind, Scope};
 use crate::quote::{is_private, shown};
-use crate::settings::{PeerSettings, Setting, Settings, Source};
+use crate::settings::{PeerSettings, Settings, Source};
 use crate::similar::nearest;
 use crate::values::BadValue;
 
@@ -92,23 +92,10 @@ pub(crate) struct Reader<'r, 't, 'f> {
 }
 
 impl Source for Reader<'_, '_, '_> {
-    fn one<T>(
-        &mut self,
-        key: &'static Key,
-        read: impl Fn(&str, u64) -> Result<T, BadValue>,
-    ) -> Option<Setting<T>> {
-        let value = self.table.take(key.name)?;
-        self.element(key, &value, &read)
-    }
-
-    fn many<T>(
-        &mut self,
-        key: &'static Key,
-        read: impl Fn(&str, u64) -> Result<T, BadValue>,
-    ) -> Option<Vec<Setting<T>>> {
+    fn texts(&mut self, key: &'static Key) -> Option<Vec<(String, Option<usize>)>> {
         let value = self.table.take(key.name)?;
         let list = match value.get_ref() {
-            DeValue::Array(list) => list.iter().collect(),
+            DeValue::Array(list) if matches!(key.kind, Kind::List) => list.iter().collect(),
             _ => vec![&value],
         };
         if list.is_empty() && key.is_needed {
@@ -119,37 +106,37 @@ impl Source for Reader<'_, '_, '_> {
                 Some(hint),
             );
         }
-        Some(list.into_iter().filter_map(|value| self.element(key, value, &read)).collect())
+        Some(list.into_iter().filter_map(|value| self.text(key, value)).collect())
+    }
+
+    fn refuse(&mut self, key: &'static Key, at: Option<usize>, bad: BadValue) {
+        let at = at.unwrap_or(0);
+        // A fragment of a broken line is not what was meant.
+        if !self.faults.is_broken(at) {
+            self.faults.add(at, format!("{}: {}", key.name, bad.cause), Some(bad.hint));
+        }
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        self.memory_bytes
     }
 }
 
 impl Reader<'_, '_, '_> {
-    fn element<T>(
-        &mut self,
-        key: &Key,
-        value: &Spanned<DeValue<'_>>,
-        read: &impl Fn(&str, u64) -> Result<T, BadValue>,
-    ) -> Option<Setting<T>> {
+    /// A value as text, with its place, if it is of its key's type.
+    fn text(&mut self, key: &Key, value: &Spanned<DeValue<'_>>) -> Option<(String, Option<usize>)> {
         let at = value.span().start;
         let text = match (value.get_ref(), key.kind) {
             (DeValue::String(text), Kind::Text | Kind::List) => text.to_string(),
             (DeValue::Boolean(value), Kind::Switch) => value.to_string(),
             (DeValue::Integer(number), Kind::Number) => number.to_string(),
-            // A fragment of a broken line is not what was meant.
             _ if self.faults.is_broken(at) => return None,
             (other, _) => {
                 wrong_type(key, other, &value.span(), self.faults);
                 return None;
             }
         };
-        match read(&text, self.memory_bytes) {
-            Ok(value) => Some(Setting { value, text, at: Some(at) }),
-            Err(_) if self.faults.is_broken(at) => None,
-            Err(BadValue { cause, hint }) => {
-                self.faults.add(at, format!("{}: {cause}", key.name), Some(hint));
-                None
-            }
-        }
+        Some((text, Some(at)))
     }
 }
 

@@ -34,22 +34,56 @@ impl<T: PartialEq> PartialEq for Setting<T> {
     }
 }
 
-/// Where settings are read from: a table of the file, or the command line. `read` takes a text and this
-/// host's memory in bytes.
+/// Where settings are read from: a table of the file, or the command line.
 pub trait Source {
-    /// The value of a key; `None` if it is not set or not valid.
-    fn one<T>(
-        &mut self,
-        key: &'static Key,
-        read: impl Fn(&str, u64) -> Result<T, BadValue>,
-    ) -> Option<Setting<T>>;
+    /// The texts of a key, each with its place ([`Setting::at`]); `None` if the key is not set. A key that is
+    /// not a list has at most one that counts, the first.
+    fn texts(&mut self, key: &'static Key) -> Option<Vec<(String, Option<usize>)>>;
 
-    /// The valid values of a list; `None` if it is not set.
-    fn many<T>(
-        &mut self,
-        key: &'static Key,
-        read: impl Fn(&str, u64) -> Result<T, BadValue>,
-    ) -> Option<Vec<Setting<T>>>;
+    /// Notes that a text is not a value of its key.
+    fn refuse(&mut self, key: &'static Key, at: Option<usize>, bad: BadValue);
+
+    /// This host's memory in bytes, which bounds some values.
+    fn memory_bytes(&self) -> u64;
+}
+
+/// The valid values of a list; `None` if it is not set. `read` takes a text and this host's memory in bytes.
+fn many<T>(
+    source: &mut dyn Source,
+    key: &'static Key,
+    read: impl Fn(&str, u64) -> Result<T, BadValue>,
+) -> Option<Vec<Setting<T>>> {
+    let memory = source.memory_bytes();
+    let mut settings = Vec::new();
+    for (text, at) in source.texts(key)? {
+        match read(&text, memory) {
+            Ok(value) => settings.push(Setting { value, text, at }),
+            Err(bad) => source.refuse(key, at, bad),
+        }
+    }
+    Some(settings)
+}
+
+/// The value of a key; `None` if it is not set or not valid.
+fn maybe<T>(
+    source: &mut dyn Source,
+    key: &'static Key,
+    read: impl Fn(&str, u64) -> Result<T, BadValue>,
+) -> Option<Setting<T>> {
+    many(source, key, read)?.into_iter().next()
+}
+
+/// The value of a key, or its default.
+fn one<T>(
+    source: &mut dyn Source,
+    key: &'static Key,
+    read: impl Fn(&str, u64) -> Result<T, BadValue>,
+) -> Setting<T> {
+    maybe(source, key, &read).unwrap_or_else(|| Setting {
+        value: read(key.default, u64::MAX).expect("a default is a valid value"),
+        text: key.default.to_owned(),
+        at: None,
+    })
 }
 
 /// What `keypadd check` prints of a setting.
@@ -126,7 +160,7 @@ macro_rules! settings {
             ];
 
             /// Reads every key.
-            pub fn take(source: &mut impl Source) -> Self {
+            pub fn take(source: &mut dyn Source) -> Self {
                 let mut keys = Self::KEYS.iter();
                 Self {
                     $($field: {
@@ -135,7 +169,7 @@ macro_rules! settings {
                             values::$read(text $(, settings!(@$memory memory))?)
                         };
                         let key = keys.next().expect("a key for each field");
-                        settings!(@take $shape source, key, read)
+                        $shape(source, key, read)
                     },)*
                 }
             }
@@ -156,15 +190,6 @@ macro_rules! settings {
     (@type maybe $type:ty) => { Option<Setting<$type>> };
     (@type many $type:ty) => { Option<Vec<Setting<$type>>> };
     (@memory $memory:ident) => { $memory };
-    (@take one $source:ident, $key:ident, $read:ident) => {
-        $source.one($key, $read).unwrap_or_else(|| Setting {
-            value: $read($key.default, u64::MAX).expect("a default is a valid value"),
-            text: $key.default.to_owned(),
-            at: None,
-        })
-    };
-    (@take maybe $source:ident, $key:ident, $read:ident) => { $source.one($key, $read) };
-    (@take many $source:ident, $key:ident, $read:ident) => { $source.many($key, $read) };
 }
 
 settings! {
@@ -541,20 +566,14 @@ mod tests {
     struct Empty;
 
     impl Source for Empty {
-        fn one<T>(
-            &mut self,
-            _: &'static Key,
-            _: impl Fn(&str, u64) -> Result<T, BadValue>,
-        ) -> Option<Setting<T>> {
+        fn texts(&mut self, _: &'static Key) -> Option<Vec<(String, Option<usize>)>> {
             None
         }
 
-        fn many<T>(
-            &mut self,
-            _: &'static Key,
-            _: impl Fn(&str, u64) -> Result<T, BadValue>,
-        ) -> Option<Vec<Setting<T>>> {
-            None
+        fn refuse(&mut self, _: &'static Key, _: Option<usize>, _: BadValue) {}
+
+        fn memory_bytes(&self) -> u64 {
+            0
         }
     }
 

@@ -1,4 +1,4 @@
-//! HKDF-SHA-256 as the private suites use it: a pseudorandom key and its expansions (RFC 5869 2.3).
+//! Expands a pseudorandom key by HKDF-SHA-256, as the private suites do (RFC 5869 2.3).
 
 use hkdf::Hkdf;
 use sha2::Sha256;

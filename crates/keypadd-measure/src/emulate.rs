@@ -1,4 +1,4 @@
-//! Keystream as if a slower cipher made it, for `--emulate-cipher-rate`.
+//! Slows keystream generation to the rate of a slower cipher, for `--emulate-cipher-rate`.
 //!
 //! Whoever makes keystream is kept busy until its thread has spent as much CPU as so many bytes would
 //! have cost. Time in which the thread does not run does not count, so that load elsewhere slows it as

@@ -1,4 +1,4 @@
-//! Where the pool runs dry: the sustained rate above which it does, and how soon.
+//! Finds the rate above which a pool runs dry, and how soon a burst empties it.
 //!
 //! - **R*** is the sustained rate above which the pool runs dry.
 //! - **T*(r)** and **B*(r)**, for a rate r above R*, are the time and the payload from a full pool to the

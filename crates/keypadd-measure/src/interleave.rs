@@ -1,5 +1,5 @@
-//! Arms take turns: in each round every arm is measured once, in an order drawn from the seed, so that
-//! what drifts in the machine meets all of them alike and rounds can be compared pair by pair.
+//! Measures every arm once per round, in a seeded random order, so that drift affects all arms alike and
+//! rounds can be compared in pairs.
 //!
 //! Each turn brings up a path of its own, the only one at that time: whatever luck a connection has, with
 //! ports, memory and threads, it has for one turn, so that the spread between rounds contains it. Before

@@ -1,4 +1,4 @@
-//! What a handshake costs, by key exchange: time, CPU, bytes, datagrams and round trips.
+//! Measures what a handshake costs by key exchange: time, CPU, bytes, datagrams and round trips.
 //!
 //! Two endpoints of this process shake hands over UDP on loopback, with the packet protection that
 //! ships and no tunnel around it: one handshake after the other, then at a fixed rate whatever has

@@ -1,4 +1,4 @@
-//! Measurements of keypadd: seeded traffic, arms that take turns, statistics, reports.
+//! Measures keypadd: seeded traffic, interleaved arms, statistics, reports.
 //!
 //! Runs both ends of a tunnel, or the near end of one whose far end permits it, sends traffic through
 //! it and says what that cost, with intervals. It measures what ships and adds nothing to the way of

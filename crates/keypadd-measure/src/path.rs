@@ -1,5 +1,4 @@
-//! Brings an arm up: a service, the two ends of a tunnel to it, and what lies in between, each where it has
-//! to be.
+//! Starts an arm: a service, both ends of a tunnel to it, and the emulated network between them.
 //!
 //! Both ends of a tunnel in this process over UDP, on loopback, with a link in between or on hosts that the
 //! kernel tells apart, or the near end of one to a server that permits measurements; each end, and the

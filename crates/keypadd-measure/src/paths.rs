@@ -1,5 +1,5 @@
-//! keypadd beside kernel TCP and stunnel on an emulated path: bulk, keystrokes beside it, and the queue that
-//! they cause, at several round trips, rates and losses.
+//! Compares keypadd with kernel TCP and stunnel on emulated paths: bulk, keystrokes beside it, and queue
+//! length, at several round-trip times, rates and losses.
 //!
 //! Both ends are hosts of their own (network namespaces) and run the program that ships; between them lies
 //! [`testbed::Path`]. Every arm has each case once in a round, in an order drawn from the seed, on a fresh

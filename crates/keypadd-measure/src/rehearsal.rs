@@ -1,5 +1,5 @@
-//! Whether this machine can offer some traffic at all: tried over plain TCP before anything is measured. Handshakes
-//! are tried where they are measured; here is how that is said.
+//! Checks over plain TCP that this machine can generate the offered traffic, before anything is measured.
+//! Handshakes are checked where they are measured; their error is here.
 
 use std::time::{Duration, Instant};
 

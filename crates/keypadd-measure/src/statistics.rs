@@ -1,4 +1,4 @@
-//! Estimates with 95 % intervals, from what repetitions of an experiment came out at.
+//! Computes estimates with 95 % intervals from the repetitions of an experiment.
 //!
 //! A repetition is one run of one arm: its figure (a percentile, a rate, a mean) is one sample. Samples
 //! inside a repetition are not independent, so no interval is made of them. Intervals are Student's t

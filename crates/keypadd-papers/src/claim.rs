@@ -1,13 +1,13 @@
-//! A paper's claim: its ratio, where the paper has it, and the rule by which it is judged. Pure.
+//! The table of a paper's claims: what is claimed, where the paper has it, by which rule it is judged and from
+//! which of today's figures. Knows no paper. Judging is pure.
 
-use keypadd_measure::results::{Beside, Estimate, Outcome, Verdict};
+use keypadd_measure::results::{Beside, Outcome, Verdict};
 use keypadd_measure::verdict::Rule;
 
-use super::lab::Missed;
+use super::lab::{Missed, Today};
 
-/// One claim that one ratio decides.
-#[derive(Clone, Debug)]
-pub(crate) struct Claim {
+/// One row: a claim that one ratio decides. `F` is all that the paper's experiments measure.
+pub(crate) struct Claim<F> {
     /// Its name within the paper: `L4`. Several may share it.
     name: &'static str,
     /// As a sentence.
@@ -15,25 +15,38 @@ pub(crate) struct Claim {
     /// What the ratio is of: `time of a key exchange, modp-1024 over secp384r1`.
     ratio: String,
     paper: Option<f64>,
-    source: String,
+    source: &'static str,
     rule: Rule,
+    today: Box<dyn Fn(&F) -> Today>,
 }
 
-impl Claim {
+impl<F> Claim<F> {
     /// A claim of which the paper has no figure.
-    pub(crate) fn new(name: &'static str, claim: &str, ratio: &str, rule: Rule) -> Self {
-        let (claim, ratio) = (claim.to_owned(), ratio.to_owned());
-        Self { name, claim, ratio, paper: None, source: String::new(), rule }
+    pub(crate) fn new(
+        name: &'static str,
+        claim: impl Into<String>,
+        ratio: impl Into<String>,
+        rule: Rule,
+        today: impl Fn(&F) -> Today + 'static,
+    ) -> Self {
+        let (claim, ratio, today) = (claim.into(), ratio.into(), Box::new(today));
+        Self { name, claim, ratio, paper: None, source: "", rule, today }
+    }
+
+    /// A claim that this program cannot try, and why.
+    pub(crate) fn lacking(name: &'static str, claim: &str, ratio: &str, why: &'static str) -> Self {
+        let today = move |_: &F| (None, Some(Missed::Lacking(why.to_owned())));
+        Self::new(name, claim, ratio, Rule::AtLeast(1.0), today)
     }
 
     /// The ratio as the paper's figures have it, and where it has them.
-    pub(crate) fn printed(self, ratio: f64, source: &str) -> Self {
-        Self { paper: Some(ratio), source: source.to_owned(), ..self }
+    pub(crate) fn printed(self, ratio: f64, source: &'static str) -> Self {
+        Self { paper: Some(ratio), source, ..self }
     }
 
-    /// Judges it by today's ratio. `missed` says why there is none, or why it is from fewer rounds than
-    /// were meant.
-    pub(crate) fn judge(&self, today: Option<Estimate>, missed: Option<&Missed>) -> Verdict {
+    /// Judges it by today's ratio, or says why there is none.
+    pub(crate) fn judge(&self, figures: &F) -> Verdict {
+        let (today, missed) = (self.today)(figures);
         let mut verdict = self.rule.judge(&self.claim, "ratio", today.as_ref());
         match (&today, missed) {
             (None, Some(missed)) => {
@@ -56,7 +69,7 @@ impl Claim {
             name: self.name.to_owned(),
             ratio: self.ratio.clone(),
             paper: self.paper,
-            source: self.source.clone(),
+            source: self.source.to_owned(),
             today,
         });
         verdict

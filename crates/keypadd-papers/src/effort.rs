@@ -16,7 +16,7 @@ pub enum Effort {
 }
 
 /// An amount that the two differ by: what it is, then how much of it quick and full take.
-pub(crate) type Amount<'a> = (&'a str, String, String);
+pub(crate) type Amount = (&'static str, [String; 2]);
 
 impl Effort {
     /// Rounds of each experiment: as many as an interval needs, or ten as in the papers.
@@ -32,13 +32,18 @@ impl Effort {
         }
     }
 
+    /// What quick and full have, as words.
+    pub(crate) fn both<T: ToString>(of: impl Fn(Self) -> T) -> [String; 2] {
+        [Self::Quick, Self::Full].map(|effort| of(effort).to_string())
+    }
+
     /// How much weaker quick is, a paragraph for the page of either.
-    pub(crate) fn compared(self, amounts: &[Amount<'_>]) -> String {
+    pub(crate) fn compared(self, amounts: &[Amount]) -> String {
         let [quick, full] = [Self::Quick, Self::Full].map(Self::rounds);
         let times = relative_margin(quick) / relative_margin(full);
         let listed: Vec<String> = amounts
             .iter()
-            .map(|(what, quick, full)| format!("{what} {quick} against {full}"))
+            .map(|(what, [quick, full])| format!("{what} {quick} against {full}"))
             .collect();
         let listed = match listed.is_empty() {
             true => String::new(),

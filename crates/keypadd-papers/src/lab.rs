@@ -5,6 +5,8 @@ use std::future::Future;
 use std::time::Instant;
 
 use keypadd_measure::path::PathError;
+use keypadd_measure::results::Estimate;
+use keypadd_measure::statistics::{mean, ratio};
 use keypadd_measure::{Progress, Tell};
 use keypadd_traffic::Broken;
 use serde::Serialize;
@@ -35,6 +37,9 @@ enum May {
 
 /// Figures of a part, or why there are none.
 pub(crate) type Part<T> = Result<T, Missed>;
+
+/// What a claim is judged by: today's ratio, and why there is none or why it is of fewer rounds than were meant.
+pub(crate) type Today = (Option<Estimate>, Option<Missed>);
 
 /// Why a part was not measured.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -166,6 +171,16 @@ impl<T> Rounds<T> {
                 self.missed.get_or_insert(missed);
             }
         }
+    }
+
+    /// How many times one figure is of another, round by round.
+    pub(crate) fn ratio(&self, figure: impl Fn(&T) -> f64, base: impl Fn(&T) -> f64) -> Today {
+        (ratio(&self.figures(figure), &self.figures(base)), self.missed.clone())
+    }
+
+    /// The mean of a figure.
+    pub(crate) fn mean(&self, figure: impl Fn(&T) -> f64) -> Today {
+        (mean(&self.figures(figure)), self.missed.clone())
     }
 
     /// A figure of each round.

@@ -14,6 +14,7 @@ mod effort;
 mod lab;
 mod lomas;
 mod notebook;
+mod page;
 mod praptodiyono;
 mod ridzuan;
 mod stream;
@@ -81,7 +82,7 @@ impl Paper {
             Self::Ridzuan => ridzuan::reproduce(lab).await,
             Self::Praptodiyono => praptodiyono::reproduce(lab).await,
         };
-        Section { id: self.name().to_owned(), own_page: true, ..section }
+        Section { id: self.name().to_owned(), ..section }
     }
 }
 

@@ -1,4 +1,4 @@
-//! What packet protection counts, for metrics: one set per daemon.
+//! Counts what packet protection does, for metrics: one set per daemon.
 //!
 //! What every packet counts, each direction of a connection counts by itself, with a load and a store: atomic
 //! additions lock the bus, and a few of those cost as much as a keystroke's XOR. Whoever reads adds up. The other

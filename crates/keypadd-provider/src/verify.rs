@@ -9,9 +9,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use keypadd_pool::Allowance;
+use ring::signature::{ED25519, UnparsedPublicKey};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{WebPkiSupportedAlgorithms, ring, verify_tls13_signature_with_raw_key};
-use rustls::pki_types::{CertificateDer, ServerName, SubjectPublicKeyInfoDer, UnixTime};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{
     CertificateError, DigitallySignedStruct, DistinguishedName, Error, OtherError,
@@ -100,13 +100,12 @@ macro_rules! raw_keys_over_tls13 {
 #[derive(Debug)]
 pub struct PinnedServer {
     pinned: PublicKey,
-    signatures: Ed25519Signatures,
 }
 
 impl PinnedServer {
     /// Accepts only the holder of `pinned`.
     pub fn new(pinned: PublicKey) -> Self {
-        Self { pinned, signatures: Ed25519Signatures::new() }
+        Self { pinned }
     }
 }
 
@@ -134,7 +133,7 @@ impl ServerCertVerifier for PinnedServer {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.signatures.verify(message, cert, dss)
+        verify_signature(message, &read_key(cert, &[])?, dss)
     }
 }
 
@@ -145,13 +144,12 @@ impl ServerCertVerifier for PinnedServer {
 #[derive(Debug)]
 pub struct ListedClients {
     allowed: Arc<dyn AllowList>,
-    signatures: Ed25519Signatures,
 }
 
 impl ListedClients {
     /// Accepts holders of the keys that `allowed` lists.
     pub fn new(allowed: Arc<dyn AllowList>) -> Self {
-        Self { allowed, signatures: Ed25519Signatures::new() }
+        Self { allowed }
     }
 }
 
@@ -181,8 +179,8 @@ impl ClientCertVerifier for ListedClients {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        let valid = self.signatures.verify(message, cert, dss)?;
         let key = read_key(cert, &[])?;
+        let valid = verify_signature(message, &key, dss)?;
         if !self.allowed.allows(&key) {
             return Err(RefusedKey::NotAllowed(key).into());
         }
@@ -203,28 +201,19 @@ fn read_key(
     PublicKey::from_spki(end_entity).map_err(|_| malformed)
 }
 
-/// Verifies CertificateVerify messages with ring.
-#[derive(Debug)]
-struct Ed25519Signatures(WebPkiSupportedAlgorithms);
-
-impl Ed25519Signatures {
-    fn new() -> Self {
-        Self(ring::default_provider().signature_verification_algorithms)
+/// Verifies the signature of a CertificateVerify message under the key that was presented.
+fn verify_signature(
+    message: &[u8],
+    key: &PublicKey,
+    dss: &DigitallySignedStruct,
+) -> Result<HandshakeSignatureValid, Error> {
+    // rustls leaves it to us to enforce the scheme.
+    if dss.scheme != SignatureScheme::ED25519 {
+        return Err(PeerMisbehaved::SignedHandshakeWithUnadvertisedSigScheme.into());
     }
-
-    fn verify(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        // ring supports other schemes too, and rustls leaves it to us to enforce ours.
-        if dss.scheme != SignatureScheme::ED25519 {
-            return Err(PeerMisbehaved::SignedHandshakeWithUnadvertisedSigScheme.into());
-        }
-        let spki = SubjectPublicKeyInfoDer::from(cert.as_ref());
-        verify_tls13_signature_with_raw_key(message, &spki, dss, &self.0)
-    }
+    let key = UnparsedPublicKey::new(&ED25519, key.as_bytes());
+    key.verify(message, dss.signature()).map_err(|_| CertificateError::BadSignature)?;
+    Ok(HandshakeSignatureValid::assertion())
 }
 
 #[cfg(test)]

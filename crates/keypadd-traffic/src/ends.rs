@@ -1,5 +1,5 @@
-//! Starts what a path for traffic is made of, each on a host of its own: a service, the listening end of a
-//! tunnel to it, the connecting end.
+//! Starts the parts of a traffic path, each on a host of its own: a service, the listening end of a tunnel to
+//! it, and the connecting end.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;

@@ -7,18 +7,21 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
 
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::{Builder, Handle};
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 /// One worker thread. Dropped, all that runs on it ends.
 #[derive(Debug)]
 pub struct Host {
-    /// `None` only while it is dropped.
-    runtime: Option<Runtime>,
+    handle: Handle,
     tasks: JoinSet<()>,
     /// Whether all its threads are where they have to be.
     is_seated: Arc<AtomicBool>,
+    /// Dropped, the thread ends.
+    _stop: oneshot::Sender<()>,
 }
 
 impl Host {
@@ -39,18 +42,26 @@ impl Host {
     ) -> io::Result<Self> {
         let is_seated = Arc::new(AtomicBool::new(true));
         let seated = Arc::clone(&is_seated);
-        let take = move || {
+        let take = Arc::new(move || {
             if enter().is_err() {
                 seated.store(false, Relaxed);
             }
-        };
-        let runtime = Builder::new_multi_thread()
-            .worker_threads(1)
-            .thread_name("kpd-host")
-            .on_thread_start(take)
+        });
+        // Called by the threads that block; the loop's own is no concern of the runtime.
+        let blocking = Arc::clone(&take);
+        let runtime = Builder::new_current_thread()
+            .on_thread_start(move || blocking())
             .enable_all()
             .build()?;
-        Ok(Self { runtime: Some(runtime), tasks: JoinSet::new(), is_seated })
+        let handle = runtime.handle().clone();
+        let (stop, stopped) = oneshot::channel();
+        thread::Builder::new().name("kpd-host".into()).spawn(move || {
+            take();
+            // An error: the host was dropped.
+            let _ = runtime.block_on(stopped);
+            runtime.shutdown_background();
+        })?;
+        Ok(Self { handle, tasks: JoinSet::new(), is_seated, _stop: stop })
     }
 
     /// Does something on it and waits for the end.
@@ -61,7 +72,7 @@ impl Host {
     where
         F: Future<Output: Send> + Send + 'static,
     {
-        let done = self.runtime().spawn(future).await.map_err(io::Error::other)?;
+        let done = self.handle.spawn(future).await.map_err(io::Error::other)?;
         match self.is_seated.load(Relaxed) {
             true => Ok(done),
             false => Err(io::Error::other("a thread cannot enter its namespace or control group")),
@@ -70,25 +81,11 @@ impl Host {
 
     /// Has it do something for as long as it takes.
     pub fn spawn(&mut self, future: impl Future<Output = ()> + Send + 'static) {
-        let handle = self.runtime().handle().clone();
-        self.tasks.spawn_on(future, &handle);
+        self.tasks.spawn_on(future, &self.handle);
     }
 
     /// Waits for all that was spawned.
     pub async fn rest(&mut self) {
         while self.tasks.join_next().await.is_some() {}
-    }
-
-    fn runtime(&self) -> &Runtime {
-        self.runtime.as_ref().expect("there is one until it is dropped")
-    }
-}
-
-impl Drop for Host {
-    fn drop(&mut self) {
-        // Waiting for it would block whichever loop drops it.
-        if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_background();
-        }
     }
 }

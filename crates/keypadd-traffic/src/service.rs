@@ -1,4 +1,4 @@
-//! The far end of measured traffic: answers requests on loopback until it is dropped.
+//! Answers the requests of measured traffic on loopback, until it is dropped.
 //!
 //! Whoever reaches its port may use it: it reads what comes, compares it and sends as many bytes as it
 //! is asked for, a connection at a time each. It holds no more than two buffers for a connection.

@@ -1,4 +1,4 @@
-//! QUIC connections and the sockets that are spliced to their streams, each in one event loop.
+//! Runs QUIC connections and the sockets that are spliced to their streams, each in one event loop.
 //!
 //! A loop is a thread that owns a UDP socket, its `quinn-proto` endpoint and connections, and the
 //! TCP and unix sockets of their streams. A datagram is read, opened and written to its TCP socket,

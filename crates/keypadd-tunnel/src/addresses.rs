@@ -1,5 +1,4 @@
 //! Parses hosts, targets, socket paths and forwards (`-L`, `-R`, `-D`). Text only, no I/O.
-//! Parses hosts, targets, socket paths and forwards (`-L`, `-R`, `-D`). Text only, no I/O.
 
 pub(crate) mod forward;
 pub(crate) mod socket_path;

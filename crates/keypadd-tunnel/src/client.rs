@@ -1,5 +1,4 @@
-//! The client: binds local listeners, connects to one server, and opens a stream for each
-//! connection.
+//! Runs a client: binds local listeners, connects to one server, and opens a stream for each connection.
 //!
 //! [`Client::bind`] binds the local ports before anything is sent, [`Client::connect`] makes one
 //! session, and [`Client::run`] serves until shutdown, reconnecting when a session is lost.

@@ -1,4 +1,4 @@
-//! Errors of binding and connecting, by who can fix them.
+//! Defines the errors of binding and connecting, by who can fix them.
 //!
 //! The program maps each variant to an exit code and a hint.
 

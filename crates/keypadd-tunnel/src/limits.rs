@@ -1,4 +1,4 @@
-//! The limits that all servers and clients of a daemon share, and counts of what they refused.
+//! Holds the limits that all servers and clients of a daemon share, and counts what they refused.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

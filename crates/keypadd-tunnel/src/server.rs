@@ -1,4 +1,4 @@
-//! The server: binds a UDP port, accepts clients, applies changes, and shuts down.
+//! Runs a server: binds a UDP port, accepts clients, applies changes, and shuts down.
 //!
 //! The transport's event loops reject unauthenticated peers at bounded cost. `serving` handles a
 //! client after its handshake.

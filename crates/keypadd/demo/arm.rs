@@ -1,5 +1,5 @@
-//! One arm of the demo from handshake to goodbye: the order of its stages, their lengths, and which
-//! stretch of it each figure covers. Publishes what is measured as it goes; knows nothing of drawing.
+//! Runs one arm of the demo from handshake to close, stage by stage, and publishes its figures as it goes.
+//! Knows nothing of drawing.
 
 use std::fmt;
 use std::future::Future;

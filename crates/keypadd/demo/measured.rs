@@ -1,4 +1,4 @@
-//! What one arm of the demo measured: plain figures. Knows nothing of how the traffic is made or shown.
+//! Holds the figures of one arm of the demo. Knows nothing of how the traffic is made or shown.
 
 use std::fmt;
 use std::time::Duration;

@@ -1,5 +1,4 @@
-//! How the demo looks: a table that is drawn again in place on a terminal, plain lines elsewhere.
-//! Measures nothing.
+//! Draws the demo: a table that is redrawn in place on a terminal, plain lines elsewhere. Measures nothing.
 
 use console::{Term, style};
 use tokio::sync::watch;

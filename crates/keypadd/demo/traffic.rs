@@ -1,4 +1,4 @@
-//! The demo's traffic: keys that are answered by a screen, bursts, and bulk data without a pause.
+//! Generates the demo's traffic: keystrokes with answers of a screen, bursts, and sustained bulk data.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};

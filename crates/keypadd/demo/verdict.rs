@@ -1,5 +1,4 @@
-//! What the demo's figures say, one line an arm. A pure function: it knows the figures and no
-//! preference, and every sentence has its contrary.
+//! Says in a line per arm what the demo's figures show. Pure: contrary figures give the contrary sentence.
 
 use super::measured::{ARMS, Measured};
 

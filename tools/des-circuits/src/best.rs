@@ -1,4 +1,4 @@
-//! The seeds whose circuits are used.
+//! Lists the seeds whose circuits are used.
 
 use crate::circuit::{Circuit, GateSet};
 use crate::search;

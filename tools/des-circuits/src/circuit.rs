@@ -1,4 +1,4 @@
-//! Circuits of up to 256 nodes over six inputs, with the truth table of every node.
+//! Represents circuits of up to 256 nodes over six inputs, with the truth table of every node.
 
 use crate::tables;
 

@@ -1,4 +1,4 @@
-//! Which gates over existing nodes give a wanted function.
+//! Finds the gates over existing nodes that compute a given function.
 //!
 //! A want has a mask: only the inputs in it matter (the don't-cares of the literature).
 

@@ -1,4 +1,4 @@
-//! A small generator of pseudorandom numbers, so that a seed says everything about a search.
+//! Generates pseudorandom numbers, so that a seed determines a search.
 
 /// SplitMix64 (Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators", 2014).
 pub(crate) struct Random(u64);

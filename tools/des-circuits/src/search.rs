@@ -1,4 +1,4 @@
-//! The search: a circuit is built, then a walk among circuits of equal size begins at it.
+//! Searches: builds a circuit, then walks among circuits of equal size.
 //!
 //! The walk is resubstitution with observability don't-cares (Mishchenko, Brayton, Jiang, Jang,
 //! "Scalable Don't-Care-Based Logic Optimization and Resubstitution", 2011): take a gate, see for

@@ -1,4 +1,4 @@
-//! The eight S-boxes of DES as FIPS 46-3 prints them (appendix 1), and as truth tables.
+//! Holds the eight S-boxes of DES as FIPS 46-3 prints them (appendix 1), and as truth tables.
 //!
 //! A truth table is a `u64`: bit `x` is the value for input `x`, whose most significant bit is the
 //! first of the six input bits of the standard.

@@ -1,5 +1,5 @@
-//! Many idle clients on one server, each with a key of its own: none fails, and the first is as prompt as
-//! when it was alone.
+//! Connects many idle clients to one server, each with its own key: none fails, and the first is as fast as
+//! alone.
 //!
 //! The clients run in this process, with one event loop each; the server's memory is what is measured.
 

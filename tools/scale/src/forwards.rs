@@ -1,5 +1,5 @@
-//! Many idle forwards over one tunnel: none fails, each holds little, and the first is as prompt as
-//! when it was alone.
+//! Opens many idle forwards over one tunnel: none fails, each holds little memory, and the first is as fast
+//! as alone.
 
 use std::path::Path;
 use std::time::Instant;

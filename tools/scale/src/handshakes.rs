@@ -1,5 +1,4 @@
-//! Strangers at many addresses begin handshakes, prove their addresses and go no further; honest
-//! clients connect all the same.
+//! Floods a server with handshakes that stop after address validation; honest clients still connect.
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::Path;

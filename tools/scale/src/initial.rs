@@ -1,4 +1,4 @@
-//! Makes Initial packets by hand (RFC 9000 17.2.2, RFC 9001 5.2), as many a second as a core seals.
+//! Builds Initial packets by hand (RFC 9000 17.2.2, RFC 9001 5.2), as fast as a core seals.
 //!
 //! All of them carry the same ClientHello, and so the same source connection ID, which it names. Each
 //! has a destination connection ID of its own, so that each begins a handshake.

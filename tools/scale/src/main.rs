@@ -1,5 +1,5 @@
-//! Shows what keypadd does at scale: many forwards, many clients, streams that nobody reads, packets
-//! that are replayed, handshakes that are never finished.
+//! Measures keypadd at scale: many forwards, many clients, unread streams, replayed packets, unfinished
+//! handshakes.
 //!
 //! Runs the claims in order against daemons that it starts on loopback, prints a table of figures with
 //! their goals, and fails if a goal is missed. This file runs the steps and reports errors; each claim is
@@ -24,7 +24,7 @@ use std::time::SystemTime;
 
 use clap::Parser;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use tokio::runtime::Runtime;
+use tokio::runtime::Builder;
 
 use crate::cli::{Claim, Cli, Role};
 use crate::table::Table;
@@ -38,7 +38,8 @@ fn main() -> ExitCode {
         eprintln!("scale: {error}");
         return ExitCode::FAILURE;
     }
-    let result = Runtime::new().map_err(|error| format!("cannot start threads: {error}"));
+    let runtime = Builder::new_current_thread().enable_all().build();
+    let result = runtime.map_err(|error| format!("cannot start its event loop: {error}"));
     let result = result.and_then(|runtime| {
         let result = runtime.block_on(async {
             match &cli.role {

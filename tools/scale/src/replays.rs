@@ -1,5 +1,4 @@
-//! A peer, or somebody on its path, that sends its packets again as fast as it can: the memory of
-//! neither end grows, and another client gets what it asks for, as long as that is not all there is.
+//! Replays a peer's packets as fast as possible: no end's memory grows, and another client keeps its share.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::path::Path;

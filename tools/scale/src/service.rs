@@ -1,4 +1,4 @@
-//! The target of the forwards, as a process of its own: what a connection wants is its first byte.
+//! Serves the forwards' targets in a process of its own; a connection's first byte says what it wants.
 
 use std::io::Write;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Streams that nobody reads, many each way: a keystroke and bulk data beside them are as without.
+//! Opens many unread streams each way: keystrokes and bulk data beside them are as fast as without.
 
 use std::io::{Error, ErrorKind};
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Traffic through a forward: round trips, bulk, connections that are opened many at a time.
+//! Generates traffic through a forward: round trips, bulk, many connections at once.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};

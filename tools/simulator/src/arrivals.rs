@@ -1,4 +1,4 @@
-//! What has reached the ends, by the auditor's notes.
+//! Records what has reached the ends, by the auditor's notes.
 
 use std::collections::{BTreeMap, BTreeSet};
 

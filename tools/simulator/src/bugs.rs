@@ -1,5 +1,4 @@
-//! Bugs put in on purpose, so that the auditor can be tested (T-1m): what a pool with this bug
-//! would put on the wire.
+//! Plants bugs to test the auditor (T-1m): each puts on the wire what a pool with that bug would.
 //!
 //! A bug replaces the ciphertext by one made with another pad, and the tag by the right one over
 //! that ciphertext, as a pool at fault would: the keys and the MAC know nothing of it.

@@ -1,5 +1,5 @@
-//! Packet protection a second time, after `docs/DESIGN.md` and RFC 9001, on RustCrypto's `ctr`,
-//! `aes-gcm`, `des`, `hmac` and `hkdf`: what the auditor compares the wire with.
+//! Implements packet protection independently, from `docs/DESIGN.md` and RFC 9001, on RustCrypto's `ctr`,
+//! `aes-gcm`, `des`, `hmac` and `hkdf`, for the auditor to compare the wire with.
 //!
 //! Knows keys, numbers and bytes; nothing of pools, and no code of `keypadd-keystream` but the
 //! names of suites.

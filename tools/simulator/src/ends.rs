@@ -1,4 +1,4 @@
-//! One end: a quinn-proto endpoint with its connections, its pool and its applications.
+//! Runs one end: a quinn-proto endpoint with its connections, its pool and its applications.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

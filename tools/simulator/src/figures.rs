@@ -1,4 +1,4 @@
-//! What happened in a run, and in many: counts, and whether every class of packet had its share.
+//! Counts what happened in one run and in many, and checks that every class of packet occurred.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! A deterministic simulator of two keypadd endpoints, and an auditor of what they put on the wire.
+//! Simulates two keypadd endpoints deterministically, and audits what they put on the wire.
 //!
 //! Two quinn-proto endpoints with our packet protection, by themselves or in the event loops that ship
 //! (`loops.rs`), a virtual clock, a network that loses, delays, doubles and corrupts, fillers that work when the

@@ -1,4 +1,4 @@
-//! One run through the event loops that ship: what is audited is what keypadd-transport puts on the wire.
+//! Runs the event loops that ship, and audits what keypadd-transport puts on the wire.
 //!
 //! Both ends are loops without a thread, a socket or a clock (`SteppedLoop`). A session has a sparse
 //! connection and, once a stream is bulk, a bulk one, and streams move between them. Programs write into

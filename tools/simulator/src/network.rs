@@ -1,4 +1,5 @@
-//! The path between the ends: what is lost, doubled, bent, late, and where the client seems to be.
+//! Simulates the path between the ends: loss, duplication, corruption, delay, and changes of the client's
+//! address.
 //!
 //! Knows lengths and addresses, no contents but the auditor's note of each datagram. Every
 //! decision comes from the seed and depends on lengths alone.

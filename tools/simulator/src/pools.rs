@@ -1,4 +1,4 @@
-//! The two ends' pools and fillers, stepped: each filler has moods, in which it works or does not.
+//! Steps both ends' pools and fillers; each filler has periods in which it works and in which it does not.
 
 use std::time::Duration;
 

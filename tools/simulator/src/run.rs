@@ -1,4 +1,4 @@
-//! One run: the loop over virtual time that moves datagrams, timers, applications and fillers.
+//! Runs one seed: a loop over virtual time that moves datagrams, timers, applications and fillers.
 //!
 //! Every decision comes from the seed and what followed from it; nothing here reads a clock but for
 //! the moment that quinn's instants count from. What a run has to reach is in `progress.rs`.

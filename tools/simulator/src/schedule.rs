@@ -1,4 +1,4 @@
-//! What a seed decides before a run begins: weather, traffic, memory, key updates.
+//! Derives a run from its seed: network weather, traffic, memory, key updates.
 
 use std::time::Duration;
 

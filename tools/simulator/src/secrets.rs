@@ -1,5 +1,5 @@
-//! One connection's key schedule, computed from the traffic secrets that rustls's key log tells:
-//! RFC 8446 section 7.1 and RFC 9001 sections 5.1 and 6.1, a second time.
+//! Computes a connection's keys independently from the traffic secrets in rustls's key log (RFC 8446 section
+//! 7.1, RFC 9001 sections 5.1 and 6.1).
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

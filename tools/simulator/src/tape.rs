@@ -1,4 +1,4 @@
-//! What quinn hands over for sealing, noted around our key's call.
+//! Records what quinn hands over for sealing, around the call of our key.
 //!
 //! This is where the auditor learns plaintext, and where a [`Bug`](crate::bugs::Bug) is put between our key
 //! and the wire.

@@ -1,4 +1,4 @@
-//! The applications: streams of known bytes, written by one end and compared at the other.
+//! Runs the applications: streams of known bytes, written by one end and compared at the other.
 //!
 //! What byte stands at what place of which stream is a function; nothing has to be remembered.
 

@@ -1,4 +1,4 @@
-//! QUIC packets in a datagram, by RFC 9000 section 17: where each begins, ends, and has its number.
+//! Finds the QUIC packets in a datagram and their numbers (RFC 9000 section 17).
 //!
 //! Only what our own endpoints send is parsed; anything else is no packet.
 

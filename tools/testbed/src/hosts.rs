@@ -1,4 +1,4 @@
-//! Two hosts, near and far: network namespaces joined by a veth pair, or by an emulated path.
+//! Sets up two hosts, near and far: network namespaces joined by a veth pair, or by an emulated path.
 //!
 //! ```text
 //! near 10.99.7.2 -- 10.99.7.1 far

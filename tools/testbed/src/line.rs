@@ -1,5 +1,5 @@
-//! One direction of a line, as a model without threads or sockets: told when a packet enters and how long it
-//! is, it says when the packet arrives, or why it is lost.
+//! Models one direction of a line, without threads or sockets: given when a packet enters and its length,
+//! says when it arrives, or why it is lost.
 //!
 //! In order: a cut, the longest packet, random loss before the bottleneck, a policer, the queue, the
 //! bottleneck's rate, random loss after it, then delay, jitter, reordering, duplication and damage.

@@ -1,5 +1,5 @@
-//! What lies between two ends of a path, in userspace: a delay each way, and a line with a rate and a
-//! bounded queue, which several pairs of ends may share.
+//! Relays between two ends in userspace: a delay each way, and a line with a rate and a bounded queue, which
+//! several pairs may share.
 //!
 //! A relay stands for the line: whoever sends to it reaches the other end, later. Each way has threads of
 //! its own, because tokio's timer rounds to milliseconds. Loss comes from a full queue alone, as on a

@@ -1,4 +1,4 @@
-//! Hosts that are told apart by the kernel: network namespaces of our own, joined by veth pairs.
+//! Creates hosts as network namespaces, joined by veth pairs.
 //!
 //! They have no names: each is known to this process alone, by a descriptor, and gone with it, however
 //! the process ends. Nothing outside them is touched. Needs root, iproute2, and unshare of util-linux.

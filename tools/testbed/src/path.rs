@@ -1,5 +1,4 @@
-//! An emulated path between two network namespaces: every IP packet of one host goes through a [`Line`] to
-//! the other, in each direction through a line of its own.
+//! Emulates a path between two network namespaces: IP packets pass through a [`Line`] in each direction.
 //!
 //! Packets enter and leave by a TUN device at each end, so kernel TCP, UDP and whole programs use the path
 //! unchanged. A thread for each direction wakes up at most every [`GRAIN`] while packets flow: that is how

@@ -1,4 +1,4 @@
-//! A slower processor: threads that may run only so much of the time, by the kernel's word.
+//! Emulates a slower processor by a CPU quota of the kernel.
 //!
 //! A control group with a CPU quota, version 1 or 2, made and removed here. What runs is as fast as ever
 //! and then stands still: over times that are long beside [`PERIOD`] it is slower, within them it is not.

@@ -1,5 +1,5 @@
-//! A bad network in userspace: UDP between one client and one server, with loss, delay, jitter,
-//! reordering, duplication, corruption, black holes, changes of the client's address and cuts.
+//! Relays UDP between one client and one server over a bad network: loss, delay, jitter, reordering,
+//! duplication, corruption, black holes, changes of the client's address and cuts.
 //!
 //! Everything can be changed while it runs. What becomes of the n-th datagram of a direction follows
 //! from the seed and the [`LineSettings`] in force alone, which count the bytes of datagrams. The relay also plays the

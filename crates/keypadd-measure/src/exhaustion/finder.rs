@@ -1,5 +1,5 @@
-//! Finds by trying where a pool runs dry. Knows no tunnel and no prediction: only something that can be
-//! offered packets at a rate and read meanwhile ([`Subject`]).
+//! Finds by trial the rate at which a pool runs dry. Knows no tunnel and no prediction, only a [`Subject`]
+//! that takes packets at a rate.
 //!
 //! R* is where pads are made as fast as they are used. A short stage at any rate tells how fast they are
 //! made beside it, from the slope of the level; as they are made no faster beside more traffic, R*

@@ -1,4 +1,4 @@
-//! What a pool can bear, computed from a calibration: no figure of the run it predicts goes in.
+//! Predicts from a calibration when a pool runs dry. Uses no figure of the run that it predicts.
 //!
 //! Fillers are of class SCHED_IDLE: they get the CPU that nobody else wants. With both ends of a tunnel
 //! on one machine of `C` cores, two fillers share it with the traffic. Traffic of `r` packets a second

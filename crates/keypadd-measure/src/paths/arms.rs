@@ -1,4 +1,4 @@
-//! What is compared: keypadd with its controllers, kernel TCP with its own, and stunnel over those.
+//! Lists the arms: keypadd and kernel TCP with each congestion controller, and stunnel over kernel TCP.
 
 use std::path::Path;
 

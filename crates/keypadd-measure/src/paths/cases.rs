@@ -1,4 +1,4 @@
-//! The lines that arms are compared on.
+//! Lists the emulated lines that arms are compared on.
 
 use std::fmt;
 use std::num::NonZeroU64;

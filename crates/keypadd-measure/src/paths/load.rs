@@ -1,5 +1,5 @@
-//! Traffic of a sample: bulk data that is checked byte by byte, and small messages that are due at fixed times
-//! and echoed.
+//! Generates the traffic of a sample: bulk data, checked byte by byte, and small messages that are sent at
+//! fixed times and echoed.
 //!
 //! Sockets belong to the network namespace that they were made in, whatever thread uses them. Knows neither
 //! arms nor lines.

@@ -1,4 +1,4 @@
-//! Pictures: bulk and promptness over losses, and what the line did over time. Pure.
+//! Plots throughput and echo times over loss, and rate and queue over time. Pure.
 
 use super::Paths;
 use super::sample::{Bin, Sample, Taken};

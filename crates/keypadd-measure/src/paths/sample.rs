@@ -1,4 +1,4 @@
-//! One case on one arm: what is done, and what is recorded of it.
+//! Measures one arm on one emulated line, and records the sample.
 //!
 //! Connections are made while the line loses nothing. Then losses begin, bulk and small messages at the same
 //! moment; the start-up and the steady state after it are told apart by time alone.

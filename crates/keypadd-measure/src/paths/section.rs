@@ -1,4 +1,4 @@
-//! What the paths say: method, tables, notes. Pure.
+//! Builds the section on paths: method, tables, notes. Pure.
 
 use super::Paths;
 use super::cases::PathCase;

@@ -1,5 +1,4 @@
-//! Renders the first table that a reader sees of the papers: each claim with the paper's ratio, today's, and the
-//! verdict.
+//! Renders the summary of the papers: each claim with the paper's ratio, today's, and the verdict.
 
 use maud::Markup;
 use maud::html;

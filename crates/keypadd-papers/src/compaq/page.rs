@@ -1,4 +1,4 @@
-//! What the rounds say, beside what the paper says. Pure.
+//! The page: words, tables and plots around the claims. Pure.
 
 mod claims;
 mod printed;
@@ -9,20 +9,46 @@ use super::{
     name, protection,
 };
 use crate::Effort;
+use crate::page::{Page, curve};
 use keypadd_measure::figure::group;
-use keypadd_measure::results::{Axis, Cell, Curve, Estimate, Plot, Section, Style, Table};
+use keypadd_measure::results::{Axis, Cell, Curve, Plot, Section, Style, Table};
 use keypadd_measure::statistics::{mean, ratio};
 use printed::{BASE_MBIT, CLIENTS, PROCESSOR_GAINS, printed_over_base};
 
 const SIZES: [&str; 3] = ["small", "medium", "large"];
 
 pub(super) fn page(figures: &Figures, effort: Effort) -> Section {
-    let mut section = Section::new(
-        "compaq",
-        "Compaq: a firewall's tunnel under web traffic",
-        "What do a tunnel, ciphers, hashes and the processor do to the throughput of web traffic between two networks?",
+    let mut emulated = vec![
+        "four hosts are network namespaces that share this machine's cores".into(),
+        "processors of two speeds are CPU quotas".into(),
+    ];
+    if let Ok(base) = &figures.calibration {
+        emulated.extend(EMULATED.map(|pair| {
+            let (suite, rate) = (protection(pair), emulated_rate(pair.0, *base));
+            let rate = group(&rate.to_string());
+            format!("{suite}, emulated: keystream slowed to {rate} bytes a second")
+        }));
+    }
+    let mut tables = vec![over_base(figures), processors(figures)];
+    tables.extend((0..FILES.len()).map(|size| rates(figures, size, effort)));
+    let mut plots = vec![ciphers(figures)];
+    plots.extend([LARGE, MEDIUM, SMALL].map(|size| by_clients(figures, size, effort)));
+    let mut notes = printed::contradictions();
+    notes.push(
+        "Emulated: single DES is slowed until it costs beside today's base, which was measured first, what it cost the \
+         paper's gateways with large files, and triple DES is three of it. So the figure of single DES is given, and \
+         what follows from it for triple DES and for smaller files is judged. A cipher that is slower than that \
+         already is not slowed."
+            .into(),
     );
-    section.method = vec![
+    notes.push(
+        "C10's 6 Mbit/s were of a machine of 1998; what is judged is its share of the throughput without a tunnel."
+            .into(),
+    );
+    let page = Page {
+        title: "Compaq: a firewall's tunnel under web traffic",
+        question: "What do a tunnel, ciphers, hashes and the processor do to the throughput of web traffic between two networks?",
+        method: vec![
         format!(
             "The paper has 4 to 20 virtual clients ask a server for small, medium and large files, four times in five \
              by HTTP, else by FTP, through two gateways with a tunnel between them. Here client, gateways and server \
@@ -46,44 +72,19 @@ pub(super) fn page(figures: &Figures, effort: Effort) -> Section {
          more than twice the deviation of the paper's tool: 4.9 % with large files, 12.12 % with medium, 27.48 % with \
          small ones."
             .into(),
-        effort.compared(&[
-            ("numbers of clients", clients(Effort::Quick).len().to_string(), clients(Effort::Full).len().to_string()),
-            ("seconds of each number and size", seconds(Effort::Quick), seconds(Effort::Full)),
-        ]),
-    ];
-    section.emulated = vec![
-        "four hosts are network namespaces that share this machine's cores".into(),
-        "processors of two speeds are CPU quotas".into(),
-    ];
-    if let Ok(base) = &figures.calibration {
-        section.emulated.extend(EMULATED.map(|pair| {
-            let (suite, rate) = (protection(pair), emulated_rate(pair.0, *base));
-            let rate = group(&rate.to_string());
-            format!("{suite}, emulated: keystream slowed to {rate} bytes a second")
-        }));
-    }
-    section.verdicts = claims::verdicts(figures);
-    section.tables = vec![over_base(figures), processors(figures)];
-    section.tables.extend((0..FILES.len()).map(|size| rates(figures, size, effort)));
-    section.plots = vec![ciphers(figures)];
-    section.plots.extend([LARGE, MEDIUM, SMALL].map(|size| by_clients(figures, size, effort)));
-    section.notes = printed::contradictions();
-    section.notes.push(
-        "Emulated: single DES is slowed until it costs beside today's base, which was measured first, what it cost the \
-         paper's gateways with large files, and triple DES is three of it. So the figure of single DES is given, and \
-         what follows from it for triple DES and for smaller files is judged. A cipher that is slower than that \
-         already is not slowed."
-            .into(),
-    );
-    section.notes.push(
-        "C10's 6 Mbit/s were of a machine of 1998; what is judged is its share of the throughput without a tunnel."
-            .into(),
-    );
-    section
-}
-
-fn seconds(effort: Effort) -> String {
-    time(effort).as_secs_f64().to_string()
+        ],
+        amounts: vec![
+            ("numbers of clients", Effort::both(|it| clients(it).len())),
+            ("seconds of each number and size", Effort::both(|it| time(it).as_secs_f64())),
+        ],
+        emulated,
+        claims: claims::claims(),
+        tables,
+        plots,
+        surfaces: Vec::new(),
+        notes,
+    };
+    page.of(figures, effort)
 }
 
 /// One figure of each round: the geometric mean over the numbers of clients.
@@ -147,7 +148,8 @@ fn processors(figures: &Figures) -> Table {
     }
     for (nth, pair) in PROCESSORS.into_iter().enumerate() {
         let cells = (0..2).flat_map(|size| {
-            let [slow, fast] = [false, true].map(|fast| claims::speed(figures, nth, size, fast));
+            let slow = figures.speeds.figures(|it| it.slow[nth][size]);
+            let fast = figures.speeds.figures(|it| it.fast[nth][size]);
             [
                 PROCESSOR_GAINS[nth].negotiated[size].into(),
                 ratio(&fast, &slow).into(),
@@ -199,18 +201,14 @@ fn ciphers(figures: &Figures) -> Plot {
     let all = || 0..TUNNELS.len();
     let printed = all().filter_map(|nth| Some([nth as f64, printed_over_base(nth, LARGE)?]));
     plot.curves.push(Curve::new("paper", Style::Points, printed.collect()));
-    let mut push = |label: &str, estimates: Vec<(f64, Estimate)>| {
-        let estimates = estimates.iter().map(|(x, estimate)| (*x, estimate));
-        plot.curves.push(Curve::of_estimates(label, Style::Points, estimates));
-    };
     let base = figures.of(BASE, LARGE);
-    let today = |nth: usize| Some((nth as f64, ratio(&figures.of(nth, LARGE), &base)?));
-    push("today", all().filter_map(today).collect());
+    let today = all().map(|nth| (nth as f64, ratio(&figures.of(nth, LARGE), &base)));
+    plot.curves.push(curve("today", Style::Points, today));
     let emulated = EMULATED.iter().enumerate().filter_map(|(nth, pair)| {
         let like = TUNNELS.iter().position(|it| *it == Some(*pair))?;
-        Some((like as f64, ratio(&figures.of_emulated(nth, LARGE), &base)?))
+        Some((like as f64, ratio(&figures.of_emulated(nth, LARGE), &base)))
     });
-    push("today, cipher emulated", emulated.collect());
+    plot.curves.push(curve("today, cipher emulated", Style::Points, emulated));
     plot
 }
 
@@ -231,13 +229,11 @@ fn by_clients(figures: &Figures, size: usize, effort: Effort) -> Plot {
     let most = clients(effort).len() - 1;
     let base = figures.rounds.figures(|it| it.tunnels[BASE][size][most]);
     let mut push = |label: &str, of: &dyn Fn(&Round) -> &Rates| {
-        let over = clients(effort).iter().enumerate().filter_map(|(nth, clients)| {
+        let over = clients(effort).iter().enumerate().map(|(nth, clients)| {
             let rates = figures.rounds.figures(|it| of(it)[size][nth]);
-            Some((f64::from(*clients), ratio(&rates, &base)?))
+            (f64::from(*clients), ratio(&rates, &base))
         });
-        let over: Vec<_> = over.collect();
-        let estimates = over.iter().map(|(x, estimate)| (*x, estimate));
-        plot.curves.push(Curve::of_estimates(label, Style::Line, estimates));
+        plot.curves.push(curve(label, Style::Line, over));
     };
     for (nth, label) in [(BASE, "today, base"), (4, "today, DES"), (5, "today, 3DES")] {
         push(label, &|it| &it.tunnels[nth]);

@@ -3,11 +3,13 @@
 use keypadd_measure::results::{Axis, Cell, Curve, Estimate, Plot, Section, Style, Surface, Table};
 use keypadd_measure::statistics::mean;
 
+use super::claims::claims;
 use super::pairs::BITS_PER_SECOND;
 use super::streams::{FILE_BYTES, above_time};
 use super::trips::{slow_trips, trips};
-use super::{Figures, Grid, LOADS, Surfaces, Trips, claims, delays, his, sizes};
+use super::{Figures, Grid, LOADS, Surfaces, Trips, delays, his, sizes};
 use crate::Effort;
+use crate::page::{Page, curve};
 
 /// A surface: its name in files, its head, and where its figures are.
 type Kind = (&'static str, &'static str, fn(&Surfaces) -> &Grid);
@@ -17,57 +19,20 @@ const INLINE: Kind = ("inline", "With the cipher inline", |it| &it.inline);
 const POOLED: Kind = ("precomputed", "With keystream made before", |it| &it.pooled);
 
 pub(super) fn page(figures: &Figures, effort: Effort) -> Section {
-    let mut section = Section::new(
-        "lomas",
-        "Lomas: encrypting network traffic",
-        "Does encryption cost anything that a user notices, if its keystream is made before it is needed?",
-    );
-    section.method = method(effort);
-    section.emulated = vec![
-        emulated(figures),
-        format!(
-            "the line that two pairs share (L10) is a relay in this process, {} Mbit/s",
-            BITS_PER_SECOND.get() / 1_000_000
-        ),
-    ];
-    section.verdicts = claims::verdicts(figures, sizes(effort));
-    section.surfaces = surfaces(figures, effort);
-    section.plots = vec![by_size(figures, effort)];
-    section.tables =
+    let fields = |effort| sizes(effort).len() * delays(effort).len();
+    let mut tables =
         [PLAIN, INLINE, POOLED].map(|kind| surface_table(figures, effort, kind)).to_vec();
-    section.tables.extend([
+    tables.extend([
         encryptions(figures),
         streams(figures),
         making(figures),
         loads(figures),
         pairs(figures),
     ]);
-    section.notes = vec![
-        "His second graph pays for one encryption a round trip. So does the inline surface here: the near end \
-         encrypts and decrypts at twice the rate, the far end at full speed. A tunnel pays for four; L9 compares \
-         the two."
-            .into(),
-        "He calls a precomputed round trip several orders of magnitude faster than an inline one. By his own \
-         figures it is 31 times as fast at 128 bytes (16 blocks of 8.5 ms beside a round trip of 4.6 ms). \
-         Both are shown: the claim as its rule, his figures as his ratio."
-            .into(),
-        "An empty pool (L7) is a tunnel without one: its first packet is made while it waits, as all others are."
-            .into(),
-    ];
-    section
-}
-
-fn method(effort: Effort) -> Vec<String> {
-    let count = |count: fn(Effort) -> u32| {
-        [Effort::Quick, Effort::Full].map(|effort| count(effort).to_string())
-    };
-    let time = |time: fn(Effort) -> std::time::Duration| {
-        [Effort::Quick, Effort::Full].map(|effort| time(effort).as_secs_f64().to_string())
-    };
-    let fields = |effort| (sizes(effort).len() * delays(effort).len()).to_string();
-    let [trips, slow, above] = [count(trips), count(slow_trips), time(above_time)];
-    let amount = |what: &'static str, [quick, full]: [String; 2]| (what, quick, full);
-    vec![
+    let page = Page {
+        title: "Lomas: encrypting network traffic",
+        question: "Does encryption cost anything that a user notices, if its keystream is made before it is needed?",
+        method: vec![
         "DES without a MAC, as his was, through two ends on one machine, over UDP on loopback; plain is a tunnel \
          that neither encrypts nor authenticates. His cipher made 4.3 bytes in the time of a round trip of \
          128 bytes, and 0.0029 bytes while the network carried one. Keystream here is slowed to the same: \
@@ -83,14 +48,39 @@ fn method(effort: Effort) -> Vec<String> {
              much is made beside other programs, is measured with the ciphers as they are.",
             FILE_BYTES >> 20,
         ),
-        effort.compared(&[
-            amount("fields of a surface", [fields(Effort::Quick), fields(Effort::Full)]),
-            amount("round trips of a field", trips),
-            amount("of an inline one", slow),
-            amount("bursts use the pool", ["not at all".into(), "twice over".into()]),
-            amount("seconds of a stream", above),
-        ]),
-    ]
+        ],
+        amounts: vec![
+            ("fields of a surface", Effort::both(fields)),
+            ("round trips of a field", Effort::both(trips)),
+            ("of an inline one", Effort::both(slow_trips)),
+            ("bursts use the pool", ["not at all", "twice over"].map(str::to_owned)),
+            ("seconds of a stream", Effort::both(|it| above_time(it).as_secs_f64())),
+        ],
+        emulated: vec![
+            emulated(figures),
+            format!(
+                "the line that two pairs share (L10) is a relay in this process, {} Mbit/s",
+                BITS_PER_SECOND.get() / 1_000_000
+            ),
+        ],
+        claims: claims(sizes(effort)),
+        tables,
+        plots: vec![by_size(figures, effort)],
+        surfaces: surfaces(figures, effort),
+        notes: vec![
+            "His second graph pays for one encryption a round trip. So does the inline surface here: the near end \
+         encrypts and decrypts at twice the rate, the far end at full speed. A tunnel pays for four; L9 compares \
+         the two."
+            .into(),
+        "He calls a precomputed round trip several orders of magnitude faster than an inline one. By his own \
+         figures it is 31 times as fast at 128 bytes (16 blocks of 8.5 ms beside a round trip of 4.6 ms). \
+         Both are shown: the claim as its rule, his figures as his ratio."
+            .into(),
+        "An empty pool (L7) is a tunnel without one: its first packet is made while it waits, as all others are."
+            .into(),
+        ],
+    };
+    page.of(figures, effort)
 }
 
 fn emulated(figures: &Figures) -> String {
@@ -189,14 +179,12 @@ fn by_size(figures: &Figures, effort: Effort) -> Plot {
     for (label, kind) in
         [("today, plain", PLAIN), ("today, precomputed", POOLED), ("today, inline", INLINE)]
     {
-        let points = all_sizes.iter().enumerate().filter_map(|(nth, size)| {
+        let points = all_sizes.iter().enumerate().map(|(nth, size)| {
             let of_round = |it: &Surfaces| Some(kind.2(it).first()?.get(nth)?.mean_us / unit(it)?);
             let all: Option<Vec<f64>> = figures.surfaces.all.iter().map(of_round).collect();
-            Some((*size as f64, mean(&all?)?))
+            (*size as f64, all.and_then(|it| mean(&it)))
         });
-        let points: Vec<(f64, Estimate)> = points.collect();
-        let points = points.iter().map(|(size, it)| (*size, it));
-        plot.curves.push(Curve::of_estimates(label, Style::Line, points));
+        plot.curves.push(curve(label, Style::Line, points));
     }
     let his_plain = vec![[128.0, 1.0], [1024.0, his::TRIPS_1024_SECONDS / his::TRIPS_128_SECONDS]];
     plot.curves.push(Curve::new("his, plain and precomputed", Style::Line, his_plain));

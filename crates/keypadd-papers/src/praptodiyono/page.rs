@@ -1,41 +1,22 @@
-//! What the rounds say, beside what the paper says. Pure.
+//! The page: words and tables around the claims. Pure.
 
 use keypadd_measure::results::{Cell, Estimate, Section, Table};
-use keypadd_measure::statistics::{mean, ratio};
-use keypadd_measure::verdict::Rule;
+use keypadd_measure::statistics::mean;
 
+use super::claims::claims;
 use super::measure::{SUITE, exchanges, stream_time};
-use super::{Figures, GROUPS, Generated, MODP_1024, MODP_3072, SECP384R1, Throughput};
+use super::{Figures, GROUPS, Generated, Printed, TABLE_1, TABLE_2, Throughput};
 use crate::Effort;
-use crate::claim::{Claim, half_of};
-
-/// Mean, least, most and standard deviation of ten, as printed.
-struct Printed([f64; 4]);
-
-/// Table 1: seconds, in the order of [`GROUPS`].
-const TABLE_1: [Printed; 3] = [
-    Printed([0.0172, 0.017, 0.019, 0.001]),
-    Printed([0.0718, 0.07, 0.072, 0.001]),
-    Printed([0.007, 0.007, 0.007, 0.0]),
-];
-/// Table 2: Mbit/s, plain and then in the order of [`GROUPS`].
-const TABLE_2: [Printed; 4] = [
-    Printed([31.67, 29.0, 37.5, 2.32]),
-    Printed([19.81, 15.6, 23.5, 2.52]),
-    Printed([17.3, 14.8, 20.7, 1.49]),
-    Printed([23.39, 19.8, 27.6, 2.24]),
-];
+use crate::page::Page;
 
 /// The part of a transfer's time that a key exchange may take before it counts.
 const NEGLIGIBLE: f64 = 0.01;
 
 pub(super) fn page(figures: &Figures, effort: Effort) -> Section {
-    let mut section = Section::new(
-        "praptodiyono",
-        "Praptodiyono and others: key exchanges of IPsec",
-        "Which key exchange takes least time, and does a faster one make the connection faster afterwards?",
-    );
-    section.method = vec![
+    let page = Page {
+        title: "Praptodiyono and others: key exchanges of IPsec",
+        question: "Which key exchange takes least time, and does a faster one make the connection faster afterwards?",
+        method: vec![
         format!(
             "The paper generates keys of three groups ten times each, then measures the throughput of IPsec over \
              IPv6 whose keys were agreed on by each. Here a round takes each group in turn, in an order drawn from \
@@ -48,93 +29,26 @@ pub(super) fn page(figures: &Figures, effort: Effort) -> Section {
         "A claim about speed holds if the order is that of the paper. A claim about how much faster holds \
          if at least half of the paper's effect is there."
             .into(),
-        effort.compared(&[
-            ("key exchanges of a round", exchanges(Effort::Quick).to_string(), exchanges(Effort::Full).to_string()),
-            ("seconds of a stream", seconds(Effort::Quick), seconds(Effort::Full)),
-        ]),
-    ];
-    section.emulated = vec![
-        "the line of streams is a relay in this process, IPv6, 32 Mbit/s, as the paper's network carried".into(),
-    ];
-    section.verdicts = generation_claims(figures);
-    section.verdicts.extend(throughput_claims(figures));
-    section.tables = vec![generation_table(figures), throughput_table(figures)];
-    section.notes = vec![
-        "The group modulo a prime is this program's own, for measurements alone; secp384r1 is ring's, in \
+        ],
+        amounts: vec![
+            ("key exchanges of a round", Effort::both(exchanges)),
+            ("seconds of a stream", Effort::both(|it| stream_time(it).as_secs_f64())),
+        ],
+        emulated: vec!["the line of streams is a relay in this process, IPv6, 32 Mbit/s, as the paper's network carried".into(),],
+        claims: claims(),
+        tables: vec![generation_table(figures), throughput_table(figures)],
+        plots: Vec::new(),
+        surfaces: Vec::new(),
+        notes: vec![
+            "The group modulo a prime is this program's own, for measurements alone; secp384r1 is ring's, in \
          assembly. A ratio between them is one of implementations too, as it was in the paper."
             .into(),
         "Where a line of 32 Mbit/s is what limits a stream, a tunnel costs its packets' headers and tags. That the \
          paper's tunnels lose a quarter to a half is what its machines took for encryption, whatever the key exchange."
             .into(),
-    ];
-    section
-}
-
-fn seconds(effort: Effort) -> String {
-    stream_time(effort).as_secs_f64().to_string()
-}
-
-fn name(group: usize) -> &'static str {
-    GROUPS[group].name()
-}
-
-fn generation_claims(figures: &Figures) -> Vec<keypadd_measure::results::Verdict> {
-    let rounds = &figures.generation;
-    let of = |group: usize, figure: fn(&Generated) -> f64| rounds.figures(|it| figure(&it[group]));
-    let printed = |group: usize| TABLE_1[group].0[0];
-    let key_pair: fn(&Generated) -> f64 = |it| it.key_pair_us;
-    let handshake: fn(&Generated) -> f64 = |it| it.handshake_us;
-    let mut verdicts = Vec::new();
-    for (what, figure, source) in [
-        ("key pair", key_pair, "Table 1"),
-        ("handshake", handshake, "Table 1, which has no handshakes: key generation"),
-    ] {
-        for (slower, faster) in [(MODP_1024, SECP384R1), (MODP_3072, MODP_1024)] {
-            let (slow, fast) = (name(slower), name(faster));
-            let claim = Claim::new(
-                "P1",
-                &format!("A {what} takes less time with {fast} than with {slow}."),
-                &format!("time of a {what}, {slow} over {fast}"),
-                Rule::AtLeast(1.0),
-            );
-            let claim = claim.printed(printed(slower) / printed(faster), source);
-            let today = ratio(&of(slower, figure), &of(faster, figure));
-            verdicts.push(claim.judge(today, rounds.missed.as_ref()));
-        }
-    }
-    verdicts
-}
-
-fn throughput_claims(figures: &Figures) -> Vec<keypadd_measure::results::Verdict> {
-    let rounds = &figures.throughput;
-    let of = |group: usize| rounds.figures(|it| it.tunnels[group]);
-    let printed = |group: usize| TABLE_2[group + 1].0[0];
-    let plain = rounds.figures(|it| it.plain);
-    let mut verdicts = Vec::new();
-    for slower in [MODP_1024, MODP_3072] {
-        let (slow, fast) = (name(slower), name(SECP384R1));
-        let paper = printed(SECP384R1) / printed(slower);
-        let claim = Claim::new(
-            "P2",
-            &format!("Throughput is higher after a key exchange with {fast} than with {slow}."),
-            &format!("throughput, {fast} over {slow}"),
-            half_of(paper),
-        );
-        let today = ratio(&of(SECP384R1), &of(slower));
-        verdicts.push(claim.printed(paper, "Table 2").judge(today, rounds.missed.as_ref()));
-    }
-    for (group, it) in GROUPS.iter().enumerate() {
-        let paper = printed(group) / TABLE_2[0].0[0];
-        let claim = Claim::new(
-            "P2",
-            &format!("A tunnel whose key exchange was {it} carries less than no tunnel."),
-            &format!("throughput, {it} over plain"),
-            half_of(paper),
-        );
-        let today = ratio(&of(group), &plain);
-        verdicts.push(claim.printed(paper, "Table 2").judge(today, rounds.missed.as_ref()));
-    }
-    verdicts
+        ],
+    };
+    page.of(figures, effort)
 }
 
 /// Least, most and deviation of the rounds, as the paper has them.

@@ -1,31 +1,46 @@
-//! What the rounds say, beside what the paper says. Pure.
+//! The page: words, a table and plots around the claims. Pure.
 
 use keypadd_measure::figure::group;
-use keypadd_measure::results::{Axis, Curve, Plot, Section, Style, Table, Verdict};
+use keypadd_measure::results::{Axis, Cell, Curve, Plot, Section, Style, Table};
 use keypadd_measure::statistics::{mean, ratio};
-use keypadd_measure::verdict::Rule;
 use keypadd_traffic::Exchange;
 
+use super::claims::claims;
 use super::measure::{delay, echoes, emulated_rate};
-use super::{EMULATED, Echoes, Round, SCENARIOS, SIZES, TABLE_3, scenario};
+use super::{
+    EMULATED, Echoes, LONGEST, Round, SCENARIOS, SHORTEST, SIZES, TABLE_3, TEXT_SAYS, scenario,
+    whole,
+};
 use crate::Effort;
-use crate::claim::{Claim, half_of};
 use crate::lab::Rounds;
-
-/// What the paper's text says encryption adds: from one tenth to one fifth.
-const TEXT_SAYS: [f64; 2] = [1.1, 1.2];
-
-/// The longest ping and the shortest, as places in [`SIZES`].
-const LONGEST: usize = SIZES.len() - 1;
-const SHORTEST: usize = 0;
+use crate::page::{Page, curve};
 
 pub(super) fn page(rounds: &Rounds<Round>, effort: Effort) -> Section {
-    let mut section = Section::new(
-        "ridzuan",
-        "Ridzuan and Ab Rahman: ciphers and hashes of IPsec by ping",
-        "What do a cipher and a hash add to the round trip of a small packet over a slow line?",
+    let mut emulated =
+        vec!["the line of 1.58 Mbit/s and its delay are a relay in this process".into()];
+    emulated.extend(EMULATED.map(|nth| {
+        let rate = group(&emulated_rate(nth).to_string());
+        format!("{}, emulated: keystream slowed to {rate} bytes a second", scenario(nth))
+    }));
+    let mut notes = contradictions();
+    notes.push(format!(
+        "An emulated cipher is as slow as it would have to be if it alone added to the longest echo what the paper \
+         measured. Then a short echo costs a fraction of a long one, and length matters: encryption that costs by \
+         the byte does not explain the paper's figures. The line itself takes {:.1} ms longer for {} bytes there and \
+         back than for {}.",
+        line_ms(SIZES[LONGEST]) - line_ms(SIZES[SHORTEST]),
+        SIZES[LONGEST],
+        SIZES[SHORTEST],
+    ));
+    notes.push(
+        "TCP echoes stand for pings, which a tunnel of TCP does not carry. Hashes run as they are today in the emulated \
+         arms too."
+            .into(),
     );
-    section.method = vec![
+    let page = Page {
+        title: "Ridzuan and Ab Rahman: ciphers and hashes of IPsec by ping",
+        question: "What do a cipher and a hash add to the round trip of a small packet over a slow line?",
+        method: vec![
         format!(
             "The paper pings ten times through routers joined by serial lines of 1.58 Mbit/s, with five pairs of \
              cipher and hash and three lengths. Here a round sends {} echoes of each length over TCP, through a \
@@ -41,39 +56,16 @@ pub(super) fn page(rounds: &Rounds<Round>, effort: Effort) -> Section {
          the longest takes within half of the least that encryption adds in the paper, more or less than the \
          shortest."
             .into(),
-        effort.compared(&[(
-            "echoes of each length in a round",
-            echoes(Effort::Quick).to_string(),
-            echoes(Effort::Full).to_string(),
-        )]),
-    ];
-    section.emulated =
-        vec!["the line of 1.58 Mbit/s and its delay are a relay in this process".into()];
-    section.emulated.extend(EMULATED.map(|nth| {
-        let rate = group(&emulated_rate(nth).to_string());
-        format!("{}, emulated: keystream slowed to {rate} bytes a second", scenario(nth))
-    }));
-    section.verdicts = added(rounds);
-    section.verdicts.extend(slower(rounds));
-    section.verdicts.extend(lengths(rounds));
-    section.tables = vec![table(rounds)];
-    section.plots = vec![by_scenario(rounds), by_length(rounds)];
-    section.notes = contradictions();
-    section.notes.push(format!(
-        "An emulated cipher is as slow as it would have to be if it alone added to the longest echo what the paper \
-         measured. Then a short echo costs a fraction of a long one, and length matters: encryption that costs by \
-         the byte does not explain the paper's figures. The line itself takes {:.1} ms longer for {} bytes there and \
-         back than for {}.",
-        line_ms(SIZES[LONGEST]) - line_ms(SIZES[SHORTEST]),
-        SIZES[LONGEST],
-        SIZES[SHORTEST],
-    ));
-    section.notes.push(
-        "TCP echoes stand for pings, which a tunnel of TCP does not carry. Hashes run as they are today in the emulated \
-         arms too."
-            .into(),
-    );
-    section
+        ],
+        amounts: vec![("echoes of each length in a round", Effort::both(echoes))],
+        emulated,
+        claims: claims(),
+        tables: vec![table(rounds)],
+        plots: vec![by_scenario(rounds), by_length(rounds)],
+        surfaces: Vec::new(),
+        notes,
+    };
+    page.of(rounds, effort)
 }
 
 /// Milliseconds that the line takes for so much payload there and back.
@@ -102,72 +94,6 @@ fn contradictions() -> Vec<String> {
         );
     }
     notes
-}
-
-/// Over all sizes, milliseconds.
-fn whole(echoes: &Echoes) -> f64 {
-    echoes.iter().sum::<f64>() / SIZES.len() as f64
-}
-
-fn added(rounds: &Rounds<Round>) -> Vec<Verdict> {
-    let plain = rounds.figures(|it| whole(&it.plain));
-    let of_scenario = |nth: usize| {
-        let suite = scenario(nth);
-        let claim = Claim::new(
-            "R1",
-            &format!("Encryption with {suite} adds 10 to 20 % to a round trip."),
-            &format!("round trip, {suite} over no tunnel"),
-            Rule::Within(TEXT_SAYS[0], TEXT_SAYS[1]),
-        );
-        let claim = claim.printed(TABLE_3[nth + 1] / TABLE_3[0], "Table 3");
-        let today = ratio(&rounds.figures(|it| whole(&it.tunnels[nth])), &plain);
-        claim.judge(today, rounds.missed.as_ref())
-    };
-    (0..SCENARIOS.len()).map(of_scenario).collect()
-}
-
-fn slower(rounds: &Rounds<Round>) -> Vec<Verdict> {
-    let of = |nth: usize| rounds.figures(|it| whole(&it.tunnels[nth]));
-    let pair = |&(slow, fast): &(usize, usize)| {
-        let paper = TABLE_3[slow + 1] / TABLE_3[fast + 1];
-        let claim = Claim::new(
-            "R2",
-            &format!("{} is slower than {}.", scenario(slow), scenario(fast)),
-            &format!("round trip, {} over {}", scenario(slow), scenario(fast)),
-            half_of(paper),
-        );
-        let today = ratio(&of(slow), &of(fast));
-        claim.printed(paper, "Table 3").judge(today, rounds.missed.as_ref())
-    };
-    // 3DES against AES-256 with either hash, then SHA-1 against MD5 with either cipher.
-    [(2, 0), (3, 1), (0, 1), (2, 3)].iter().map(pair).collect()
-}
-
-fn lengths(rounds: &Rounds<Round>) -> Vec<Verdict> {
-    let least = TABLE_3[1..].iter().copied().fold(f64::INFINITY, f64::min);
-    let half = ((least / TABLE_3[0] - 1.0) / 2.0 * 1e3).round() / 1e3;
-    let judge = |name: String, of: &dyn Fn(&Round) -> Echoes| {
-        let (long, short) = (SIZES[LONGEST], SIZES[SHORTEST]);
-        let claim = Claim::new(
-            "R3",
-            &format!("With {name}, a packet of {long} bytes takes as long as one of {short}."),
-            &format!("round trip, {long} bytes over {short}, {name}"),
-            Rule::Within(1.0 - half, 1.0 + half),
-        );
-        let today =
-            ratio(&rounds.figures(|it| of(it)[LONGEST]), &rounds.figures(|it| of(it)[SHORTEST]));
-        claim.judge(today, rounds.missed.as_ref())
-    };
-    let mut verdicts: Vec<Verdict> = (0..SCENARIOS.len())
-        .map(|nth| judge(scenario(nth).to_string(), &|it| it.tunnels[nth]))
-        .collect();
-    verdicts.extend(
-        EMULATED
-            .iter()
-            .enumerate()
-            .map(|(nth, &of)| judge(format!("{}, emulated", scenario(of)), &|it| it.emulated[nth])),
-    );
-    verdicts
 }
 
 /// What an arm is called, the place of the paper's figure where it has one, and its own figures.
@@ -203,10 +129,8 @@ fn table(rounds: &Rounds<Round>) -> Table {
     for (label, paper, of) in arms() {
         let all = rounds.figures(|it| whole(&of(it)));
         let mut cells = vec![
-            paper.map_or(keypadd_measure::results::Cell::Missing, |nth| TABLE_3[nth].into()),
-            paper.map_or(keypadd_measure::results::Cell::Missing, |nth| {
-                (TABLE_3[nth] / TABLE_3[0]).into()
-            }),
+            paper.map_or(Cell::Missing, |nth| TABLE_3[nth].into()),
+            paper.map_or(Cell::Missing, |nth| (TABLE_3[nth] / TABLE_3[0]).into()),
             mean(&all).into(),
             ratio(&all, &plain).into(),
         ];
@@ -230,22 +154,15 @@ fn by_scenario(rounds: &Rounds<Round>) -> Plot {
     let paper = (0..TABLE_3.len()).map(|nth| [number(nth), TABLE_3[nth] / TABLE_3[0]]);
     plot.curves.push(Curve::new("paper", Style::Points, paper.collect()));
     let plain = rounds.figures(|it| whole(&it.plain));
-    let mut push = |label: &str, of: &[(usize, Vec<f64>)]| {
-        let estimates: Vec<_> = of
-            .iter()
-            .filter_map(|(nth, samples)| Some((number(nth + 1), ratio(samples, &plain)?)))
-            .collect();
-        let estimates = estimates.iter().map(|(x, estimate)| (*x, estimate));
-        plot.curves.push(Curve::of_estimates(label, Style::Points, estimates));
+    let mut push = |label: &str, of: Vec<(usize, Vec<f64>)>| {
+        let over = of.into_iter().map(|(nth, samples)| (number(nth + 1), ratio(&samples, &plain)));
+        plot.curves.push(curve(label, Style::Points, over));
     };
-    let today: Vec<_> = (0..SCENARIOS.len())
-        .map(|nth| (nth, rounds.figures(|it| whole(&it.tunnels[nth]))))
-        .collect();
-    push("today", &today);
+    let tunnel = |nth: usize| rounds.figures(|it| whole(&it.tunnels[nth]));
+    push("today", (0..SCENARIOS.len()).map(|nth| (nth, tunnel(nth))).collect());
     let emulated = EMULATED.into_iter().enumerate();
-    let emulated: Vec<_> =
-        emulated.map(|(nth, of)| (of, rounds.figures(|it| whole(&it.emulated[nth])))).collect();
-    push("today, cipher emulated", &emulated);
+    let emulated = emulated.map(|(nth, of)| (of, rounds.figures(|it| whole(&it.emulated[nth]))));
+    push("today, cipher emulated", emulated.collect());
     plot
 }
 
@@ -260,15 +177,10 @@ fn by_length(rounds: &Rounds<Round>) -> Plot {
         "The paper has no figures by length beside its pictures, in which all lengths are alike."
             .into();
     for (label, _, of) in arms() {
-        let estimates: Vec<_> = SIZES
-            .iter()
-            .enumerate()
-            .filter_map(|(nth, &size)| {
-                Some((size as f64, mean(&rounds.figures(|it| of(it)[nth]))?))
-            })
-            .collect();
-        let estimates = estimates.iter().map(|(x, estimate)| (*x, estimate));
-        plot.curves.push(Curve::of_estimates(&label, Style::Line, estimates));
+        let points = SIZES.iter().enumerate();
+        let points =
+            points.map(|(nth, &size)| (size as f64, mean(&rounds.figures(|it| of(it)[nth]))));
+        plot.curves.push(curve(&label, Style::Line, points));
     }
     plot
 }

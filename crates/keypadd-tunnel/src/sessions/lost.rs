@@ -1,4 +1,4 @@
-//! Why a session ended, as text and as the code that the peer is sent.
+//! Says why a session ended, as text and as the code that the peer is sent.
 
 use std::fmt;
 

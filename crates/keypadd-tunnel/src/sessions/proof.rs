@@ -1,4 +1,4 @@
-//! What a handshake has proved: the peer's key, and the protection agreed on.
+//! Holds what a handshake has proved: the peer's key, and the protection agreed on.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! A session: an authenticated connection after the hellos, with its control stream and its status.
+//! Runs a session: an authenticated connection after the hellos, with its control stream and its status.
 //!
 //! The same on both ends. Of the keys it sees only a handle that reports a fault; the session
 //! closes the connection then.

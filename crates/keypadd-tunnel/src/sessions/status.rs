@@ -1,4 +1,4 @@
-//! The status of sessions and of a client's link as plain values, for text and JSON.
+//! Describes the status of sessions and of a client's link as plain values, for text and JSON.
 
 use std::{collections::BTreeMap, net::SocketAddr, time::SystemTime};
 

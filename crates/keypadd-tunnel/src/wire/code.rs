@@ -1,4 +1,4 @@
-//! Error codes: why a stream, a connection or a remote forward failed.
+//! Defines error codes: why a stream, a connection or a remote forward failed.
 
 use std::fmt;
 

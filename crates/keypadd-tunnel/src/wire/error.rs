@@ -1,4 +1,4 @@
-//! Errors in bytes received from the peer.
+//! Defines the errors in bytes received from the peer.
 
 use thiserror::Error;
 

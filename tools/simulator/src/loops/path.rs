@@ -1,5 +1,5 @@
-//! What lies between the loops: each datagram is audited as it leaves and handed to the network, and
-//! the fillers work in between.
+//! Connects the loops: audits each datagram as it leaves, hands it to the network, and lets the fillers work
+//! in between.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

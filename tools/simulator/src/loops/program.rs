@@ -1,4 +1,4 @@
-//! Programs at both ends of a forwarded connection: known bytes into one socket, compared at the other.
+//! Writes known bytes into one end of a forwarded connection and compares them at the other.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;

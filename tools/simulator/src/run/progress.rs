@@ -1,4 +1,4 @@
-//! How far a run has come, what is still missing in it, and what is counted at its end.
+//! Tracks how far a run has come and what is missing, and counts at its end.
 
 use bytes::Bytes;
 use keypadd_pool::{Coverage, Direction};

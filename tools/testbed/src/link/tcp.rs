@@ -1,4 +1,4 @@
-//! TCP connections over a line: what a plain connection is to an arm that has no tunnel.
+//! Relays TCP connections over a line, for arms without a tunnel.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};

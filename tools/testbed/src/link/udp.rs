@@ -1,4 +1,4 @@
-//! Datagrams over a line.
+//! Relays datagrams over a line.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};

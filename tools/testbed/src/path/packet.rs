@@ -1,4 +1,4 @@
-//! What a line does to the bytes of an IP packet: a congestion mark (RFC 3168), a flipped bit. Pure.
+//! Marks congestion in an IP packet (RFC 3168) or flips a bit of it. Pure.
 
 use crate::line::{Arrival, Arrivals, Loss};
 

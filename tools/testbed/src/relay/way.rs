@@ -1,4 +1,5 @@
-//! One direction: what it does to datagrams, those that are under way, and what became of them.
+//! Carries one direction of the relay: impairs datagrams, holds those in flight, and counts what became of
+//! them.
 
 use std::{
     cmp::Reverse,

@@ -1,4 +1,4 @@
-//! The level over time, and the rate at which it neither rises nor falls.
+//! Plots the pool level over time, and the rate at which it neither rises nor falls.
 
 use crate::exhaustion::cell::Cell;
 use crate::exhaustion::model::Burst;

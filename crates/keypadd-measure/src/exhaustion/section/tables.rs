@@ -1,4 +1,4 @@
-//! Predicted and measured figures, case by case.
+//! Tabulates predicted and measured figures, case by case.
 
 use super::{payloads, times};
 use crate::exhaustion::cell::Cell;

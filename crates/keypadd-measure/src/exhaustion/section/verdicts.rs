@@ -1,4 +1,4 @@
-//! Each claim's rule, and whether it holds.
+//! Judges each claim by its rule.
 
 use keypadd_keystream::CipherBackend;
 

@@ -1,0 +1,65 @@
+//! The page of any paper: its words, its claims judged, its figures. A paper gives what differs; knows none.
+
+use keypadd_measure::results::{Curve, Estimate, Plot, Section, Style, Surface, Table};
+
+use super::Effort;
+use super::claim::Claim;
+use super::effort::Amount;
+
+/// What a paper's page has. `F` is all that its experiments measure.
+pub(crate) struct Page<F> {
+    /// Its head.
+    pub(crate) title: &'static str,
+    /// What was asked, in one sentence.
+    pub(crate) question: &'static str,
+    /// What was done, a paragraph each; what quick and full runs differ in follows.
+    pub(crate) method: Vec<String>,
+    /// In what they differ, besides the rounds.
+    pub(crate) amounts: Vec<Amount>,
+    /// What is emulated.
+    pub(crate) emulated: Vec<String>,
+    /// The table of its claims.
+    pub(crate) claims: Vec<Claim<F>>,
+    /// Figures as figures.
+    pub(crate) tables: Vec<Table>,
+    /// Figures as pictures.
+    pub(crate) plots: Vec<Plot>,
+    /// Figures over two factors.
+    pub(crate) surfaces: Vec<Surface>,
+    /// What a reader must know to trust or doubt this.
+    pub(crate) notes: Vec<String>,
+}
+
+impl<F> Page<F> {
+    /// The page of what was measured.
+    pub(crate) fn of(self, figures: &F, effort: Effort) -> Section {
+        let Self { title, question, mut method, emulated, tables, plots, surfaces, notes, .. } =
+            self;
+        method.push(effort.compared(&self.amounts));
+        let verdicts = self.claims.iter().map(|claim| claim.judge(figures)).collect();
+        Section {
+            title: title.to_owned(),
+            question: question.to_owned(),
+            method,
+            emulated,
+            verdicts,
+            tables,
+            plots,
+            surfaces,
+            notes,
+            own_page: true,
+            ..Section::default()
+        }
+    }
+}
+
+/// A curve of what there are estimates of, by place.
+pub(crate) fn curve(
+    label: &str,
+    style: Style,
+    points: impl IntoIterator<Item = (f64, Option<Estimate>)>,
+) -> Curve {
+    let there = points.into_iter().filter_map(|(x, estimate)| Some((x, estimate?)));
+    let there: Vec<(f64, Estimate)> = there.collect();
+    Curve::of_estimates(label, style, there.iter().map(|(x, estimate)| (*x, estimate)))
+}
