@@ -218,7 +218,7 @@ impl fmt::Display for ConnectLine<'_> {
             port => write!(f, "{}", SocketAddr::new(ip, port))?,
         }
         write!(f, " --peer {}", self.key)?;
-        if !self.suites.contains(&Suite::default()) {
+        if !Suite::offered(true).iter().any(|suite| self.suites.contains(suite)) {
             write!(f, " --suite {}", self.suites[0])?;
             if self.suites[0].class() == Class::Legacy {
                 f.write_str(" --allow-legacy")?;

@@ -8,7 +8,8 @@ use crate::suite::Cipher;
 use std::fmt;
 use std::str::FromStr;
 
-/// The implementation of DES and triple DES, and of AES chunks on CPUs without AES instructions.
+/// The implementation of DES and triple DES, of AES chunks on CPUs without AES instructions, and the
+/// width of Poly1305's vectors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum CipherBackend {
     /// The fastest on this CPU: the widest bitslice for DES, and AES instructions. Without those,
@@ -36,14 +37,40 @@ pub struct CipherEngine {
     pacing: Pacing,
 }
 
+/// Whether the `aes` crate may use AES instructions: `--cfg aes_backend="soft"` forbids it to, which shows on
+/// any CPU what one without them does.
+const MAY_USE_AES: bool = !cfg!(aes_backend = "soft");
+
 /// Whether the CPU has AES instructions; the `aes` crate is fastest then.
 fn has_aes() -> bool {
-    #[cfg(target_arch = "x86_64")]
-    return is_x86_feature_detected!("aes");
-    #[cfg(target_arch = "aarch64")]
-    return std::arch::is_aarch64_feature_detected!("aes");
-    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    MAY_USE_AES && has_aes_instructions()
+}
+
+#[cfg(target_arch = "x86_64")]
+fn has_aes_instructions() -> bool {
+    is_x86_feature_detected!("aes")
+}
+
+#[cfg(target_arch = "aarch64")]
+fn has_aes_instructions() -> bool {
+    std::arch::is_aarch64_feature_detected!("aes")
+}
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+fn has_aes_instructions() -> bool {
     false
+}
+
+/// Whether the CPU has AES and carry-less multiplication instructions: with both AES-GCM is the fastest
+/// suite of TLS, without ChaCha20-Poly1305 is.
+pub fn has_aes_gcm() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    let multiplies = is_x86_feature_detected!("pclmulqdq");
+    #[cfg(target_arch = "aarch64")]
+    let multiplies = std::arch::is_aarch64_feature_detected!("pmull");
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    let multiplies = false;
+    has_aes() && multiplies
 }
 
 /// The lanes from which bitsliced AES beats the `aes` crate without AES instructions.
@@ -143,20 +170,28 @@ impl CipherEngine {
     /// run the cipher alike.
     pub fn of_cipher(self, cipher: Cipher) -> Self {
         let auto = Self { pacing: self.pacing, ..Self::default() };
-        let lanes = |engine: Self| engine.aes_path().map(Path::lanes);
+        let lanes = |path: Option<Path>| path.map(Path::lanes);
         let is_alike = match cipher {
             Cipher::Des | Cipher::TripleDes => false,
-            Cipher::Aes128 | Cipher::Aes256 => lanes(self) == lanes(auto),
+            Cipher::Aes128 | Cipher::Aes256 => lanes(self.aes_path()) == lanes(auto.aes_path()),
+            // Its MAC uses the vectors.
+            Cipher::ChaCha20 => lanes(self.path()) == lanes(auto.path()),
             Cipher::Rc2_40 | Cipher::Null => true,
         };
         if is_alike { auto } else { self }
     }
 
+    /// The vectors that it bitslices with.
+    pub(crate) fn path(self) -> Option<Path> {
+        match self.blocks {
+            Blocks::DesCrate => None,
+            Blocks::Bitslice(path) => Some(path),
+        }
+    }
+
     /// The bitslice that generates AES chunks, unless the `aes` crate does.
     pub(crate) fn aes_path(self) -> Option<Path> {
-        let Blocks::Bitslice(path) = self.blocks else {
-            return None;
-        };
+        let path = self.path()?;
         let here = match self.asked {
             CipherBackend::Auto => !has_aes() && path.lanes() >= AES_LANES_MIN,
             _ => true,

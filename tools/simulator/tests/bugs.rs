@@ -8,8 +8,12 @@ use keypadd_keystream::Suite;
 use simulator::{Bug, Finding, Outcome, run_loops_with_bug, run_with_bug};
 
 /// One suite of each kind of counter and MAC.
-const SUITES: [Suite; 3] =
-    [Suite::AES_128_GCM, Suite::AES_256_CTR_HMAC_SHA256, Suite::DES_CTR_HMAC_SHA1];
+const SUITES: [Suite; 4] = [
+    Suite::AES_128_GCM,
+    Suite::CHACHA20_POLY1305,
+    Suite::AES_256_CTR_HMAC_SHA256,
+    Suite::DES_CTR_HMAC_SHA1,
+];
 
 /// What the auditor has to call a bug.
 fn is_named(bug: Bug, finding: &Finding) -> bool {
