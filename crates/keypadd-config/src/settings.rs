@@ -241,7 +241,7 @@ settings! {
         default: "auto",
         flag: Flag::Daemons,
         help: "Whether idle CPU precomputes keystream",
-        detail: "`auto` times each suite at startup and uses the pool for those that seal at least 10 % faster with it.",
+        detail: "`auto` times each suite at startup and uses the pool for those in use that seal at least 10 % faster with it, by the lengths of their packets.",
     }
     "pool-budget" => pool_budget: one usize = pool_budget_of_host within memory {
         form: "SIZE",

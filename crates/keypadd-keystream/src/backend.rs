@@ -8,8 +8,7 @@ use crate::suite::Cipher;
 use std::fmt;
 use std::str::FromStr;
 
-/// The implementation of DES and triple DES, of AES chunks on CPUs without AES instructions, and the
-/// width of Poly1305's vectors.
+/// The implementation of DES and triple DES, and of AES chunks on CPUs without AES instructions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum CipherBackend {
     /// The fastest on this CPU: the widest bitslice for DES, and AES instructions. Without those,
@@ -170,28 +169,20 @@ impl CipherEngine {
     /// run the cipher alike.
     pub fn of_cipher(self, cipher: Cipher) -> Self {
         let auto = Self { pacing: self.pacing, ..Self::default() };
-        let lanes = |path: Option<Path>| path.map(Path::lanes);
+        let lanes = |engine: Self| engine.aes_path().map(Path::lanes);
         let is_alike = match cipher {
             Cipher::Des | Cipher::TripleDes => false,
-            Cipher::Aes128 | Cipher::Aes256 => lanes(self.aes_path()) == lanes(auto.aes_path()),
-            // Its MAC uses the vectors.
-            Cipher::ChaCha20 => lanes(self.path()) == lanes(auto.path()),
-            Cipher::Rc2_40 | Cipher::Null => true,
+            Cipher::Aes128 | Cipher::Aes256 => lanes(self) == lanes(auto),
+            Cipher::ChaCha20 | Cipher::Rc2_40 | Cipher::Null => true,
         };
         if is_alike { auto } else { self }
     }
 
-    /// The vectors that it bitslices with.
-    pub(crate) fn path(self) -> Option<Path> {
-        match self.blocks {
-            Blocks::DesCrate => None,
-            Blocks::Bitslice(path) => Some(path),
-        }
-    }
-
     /// The bitslice that generates AES chunks, unless the `aes` crate does.
     pub(crate) fn aes_path(self) -> Option<Path> {
-        let path = self.path()?;
+        let Blocks::Bitslice(path) = self.blocks else {
+            return None;
+        };
         let here = match self.asked {
             CipherBackend::Auto => !has_aes() && path.lanes() >= AES_LANES_MIN,
             _ => true,

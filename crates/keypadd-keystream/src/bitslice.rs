@@ -24,12 +24,12 @@ mod word;
 pub(crate) use aes::AesPlanes;
 pub(crate) use counters::BLOCK_BITS;
 pub(crate) use des::KeyPlanes;
-pub(crate) use lanes::{Job, Lanes};
 
 use crate::counter;
 use crate::number::SEGMENT_PACKETS;
 use aes::AesRows;
 use des::State;
+use lanes::{Job, Lanes};
 use zeroize::zeroize_stack;
 
 /// Bytes of a block.
@@ -105,20 +105,15 @@ impl Path {
         }
     }
 
-    /// Words of 64 bits in a vector.
-    pub(crate) fn words(self) -> usize {
-        self.lanes() / 64
-    }
-
     /// Runs a job, then wipes the blocks that it leaves on the stack.
     fn run(self, job: impl Job) {
         self.run_in_frame(job);
         zeroize_stack::<STACK_BYTES>();
     }
 
-    /// Runs a job in a stack frame of its own, which the caller wipes.
+    /// Has its own stack frame, so that the caller can wipe it.
     #[inline(never)]
-    pub(crate) fn run_in_frame(self, job: impl Job) {
+    fn run_in_frame(self, job: impl Job) {
         match self {
             Self::Lanes64 => u64::run((), job),
             #[cfg(target_arch = "x86_64")]

@@ -73,7 +73,7 @@ impl SuiteKey {
             }
             Mac::Poly1305 => {
                 let key = key.try_into().expect("32 bytes, as asserted");
-                (Some(KeystreamKey::chacha(ChaCha::new(key, iv), pacing)), MacKey::poly1305(engine))
+                (Some(KeystreamKey::chacha(ChaCha::new(key, iv), pacing)), MacKey::poly1305())
             }
             Mac::HmacSha256 => private(|prk| MacKey::hmac_sha256(&prk.expanded(&MAC))),
             Mac::HmacSha1 => private(|prk| MacKey::hmac_sha1(&prk.expanded(&MAC))),

@@ -35,9 +35,11 @@ fn every_bug_put_in_on_purpose_is_found_and_named() {
             let Outcome { findings, .. } = run(suite, 0, None);
             assert_eq!(findings, [], "{through}, {suite} without a bug");
             for bug in Bug::ALL {
-                let Outcome { findings, .. } = run(suite, 0, Some(bug));
-                let named = findings.iter().any(|found| is_named(bug, found));
-                assert!(named, "{through}, {suite}, {bug:?}: {findings:?}");
+                // A connection may break before the bug meets a packet whose keystream was seen.
+                let found: Vec<_> =
+                    (0..3).flat_map(|seed| run(suite, seed, Some(bug)).findings).collect();
+                let named = found.iter().any(|found| is_named(bug, found));
+                assert!(named, "{through}, {suite}, {bug:?}: {found:?}");
             }
         }
     }

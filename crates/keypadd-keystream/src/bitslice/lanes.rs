@@ -1,13 +1,12 @@
-//! Defines what bitsliced ciphers and Poly1305 need of a vector: independent 64-bit words, logic and
-//! arithmetic on them.
+//! Defines what a bitsliced cipher needs of a vector: independent 64-bit words, and logic on them.
 //!
-//! Both are written once over [`Lanes`]; `word.rs` and `simd.rs` implement it.
+//! Ciphers are written once over [`Lanes`]; `word.rs` and `simd.rs` implement it.
 
-/// A vector of words. To a bitsliced cipher it is a vector of bits, one per block encrypted at a time.
+/// A vector of bits, one per block encrypted at a time: 64 blocks per word.
 ///
 /// Call the methods only from code that [`Lanes::run`] has entered: only there do they compile to
 /// single instructions. A value can only be made from a `Proof`, so it proves that one exists.
-pub(crate) trait Lanes: Copy {
+pub(super) trait Lanes: Copy {
     /// Words of 64 bits in a vector.
     const WORDS: usize;
 
@@ -37,11 +36,6 @@ pub(crate) trait Lanes: Copy {
     /// Every word shifted towards its low bits.
     fn shift_right<const BITS: u32>(self) -> Self;
 
-    /// Adds every word, modulo 2^64.
-    fn add(self, other: Self) -> Self;
-    /// Multiplies the low 32 bits of every word.
-    fn multiply_low(self, other: Self) -> Self;
-
     /// DES S-box `NUMBER` (1 to 8), by the circuits that suit the instructions.
     fn s_box<const NUMBER: usize>(inputs: [Self; 6]) -> [Self; 4];
 
@@ -60,7 +54,7 @@ pub(super) trait Ternary: Lanes {
 }
 
 /// Work that runs on vectors of any width.
-pub(crate) trait Job {
+pub(super) trait Job {
     /// Implementations are `#[inline(always)]`, so that they are compiled for the instructions
     /// that [`Lanes::run`] enables.
     fn run<L: Lanes>(self, proof: L::Proof);

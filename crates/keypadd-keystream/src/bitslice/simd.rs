@@ -137,18 +137,6 @@ impl Lanes for Sse2 {
     }
 
     #[inline(always)]
-    fn add(self, other: Self) -> Self {
-        // SAFETY: the value proves SSE2.
-        Self(unsafe { x86_64::_mm_add_epi64(self.0, other.0) })
-    }
-
-    #[inline(always)]
-    fn multiply_low(self, other: Self) -> Self {
-        // SAFETY: the value proves SSE2.
-        Self(unsafe { x86_64::_mm_mul_epu32(self.0, other.0) })
-    }
-
-    #[inline(always)]
     fn s_box<const NUMBER: usize>(inputs: [Self; 6]) -> [Self; 4] {
         circuits_two::s_box::<NUMBER, Self>(inputs)
     }
@@ -233,18 +221,6 @@ impl Lanes for Avx2 {
     fn shift_right<const BITS: u32>(self) -> Self {
         // SAFETY: the value proves AVX2.
         Self(unsafe { x86_64::_mm256_srl_epi64(self.0, x86_64::_mm_cvtsi32_si128(BITS as i32)) })
-    }
-
-    #[inline(always)]
-    fn add(self, other: Self) -> Self {
-        // SAFETY: the value proves AVX2.
-        Self(unsafe { x86_64::_mm256_add_epi64(self.0, other.0) })
-    }
-
-    #[inline(always)]
-    fn multiply_low(self, other: Self) -> Self {
-        // SAFETY: the value proves AVX2.
-        Self(unsafe { x86_64::_mm256_mul_epu32(self.0, other.0) })
     }
 
     #[inline(always)]
@@ -343,18 +319,6 @@ impl Lanes for Avx512 {
     }
 
     #[inline(always)]
-    fn add(self, other: Self) -> Self {
-        // SAFETY: the value proves AVX-512.
-        Self(unsafe { x86_64::_mm512_add_epi64(self.0, other.0) })
-    }
-
-    #[inline(always)]
-    fn multiply_low(self, other: Self) -> Self {
-        // SAFETY: the value proves AVX-512.
-        Self(unsafe { x86_64::_mm512_mul_epu32(self.0, other.0) })
-    }
-
-    #[inline(always)]
     fn s_box<const NUMBER: usize>(inputs: [Self; 6]) -> [Self; 4] {
         circuits_ternary::s_box::<NUMBER, Self>(inputs)
     }
@@ -439,20 +403,6 @@ impl Lanes for Neon {
     fn shift_right<const BITS: u32>(self) -> Self {
         // SAFETY: the value proves NEON.
         Self(unsafe { aarch64::vshlq_u64(self.0, aarch64::vdupq_n_s64(-i64::from(BITS))) })
-    }
-
-    #[inline(always)]
-    fn add(self, other: Self) -> Self {
-        // SAFETY: the value proves NEON.
-        Self(unsafe { aarch64::vaddq_u64(self.0, other.0) })
-    }
-
-    #[inline(always)]
-    fn multiply_low(self, other: Self) -> Self {
-        // SAFETY: the value proves NEON.
-        let low = |lanes: Self| unsafe { aarch64::vmovn_u64(lanes.0) };
-        // SAFETY: the value proves NEON.
-        Self(unsafe { aarch64::vmull_u32(low(self), low(other)) })
     }
 
     #[inline(always)]

@@ -62,16 +62,6 @@ impl Lanes for u64 {
     }
 
     #[inline(always)]
-    fn add(self, other: Self) -> Self {
-        self.wrapping_add(other)
-    }
-
-    #[inline(always)]
-    fn multiply_low(self, other: Self) -> Self {
-        Self::from(self as u32) * Self::from(other as u32)
-    }
-
-    #[inline(always)]
     fn s_box<const NUMBER: usize>(inputs: [Self; 6]) -> [Self; 4] {
         circuits_two::s_box::<NUMBER, Self>(inputs)
     }
