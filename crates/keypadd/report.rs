@@ -145,7 +145,7 @@ pub(crate) struct SuiteReport {
     pub(crate) suite: String,
     /// Whether its sessions use the pool.
     pub(crate) pays: bool,
-    /// Whether there are any.
+    /// Whether there are any, or likely will be.
     #[serde(default)]
     pub(crate) in_use: bool,
     /// The times that decided.

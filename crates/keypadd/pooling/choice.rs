@@ -33,7 +33,9 @@ pub(super) fn choose(suites: &[Suite], engine: CipherEngine, former: &[Choice]) 
         let suite = Protection::from(*suite);
         let known = former.iter().find(|choice| choice.protection == suite).cloned();
         let choice = known.unwrap_or_else(|| Choice::timed(suite, seal_times(suite, engine)));
-        Choice { is_first: at == 0, ..choice }
+        let mut choice = Choice { is_first: at == 0, ..choice };
+        choice.report.in_use = choice.is_needed();
+        choice
     };
     suites.iter().enumerate().map(choose).collect()
 }
@@ -84,8 +86,8 @@ impl Choice {
     /// had each length. Returns whether the choice has changed.
     pub(super) fn follow(&mut self, in_use: bool, packets: Option<[u64; 3]>) -> bool {
         let before = (self.pays(), self.wants_pool());
-        self.report.in_use = in_use;
         self.unused_seconds = if in_use { 0 } else { self.unused_seconds.saturating_add(1) };
+        self.report.in_use = self.is_needed();
         if let (true, Some(times), Some(packets)) = (in_use, &self.times, packets) {
             self.report.pays = worth_pooling_mix(times, packets, self.report.pays);
         }
