@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes whole sealed packets of every suite, from the text of docs/DESIGN.md and nothing of ours.
 
-Independent of the Rust code on purpose: block ciphers and AES-GCM come from the Python package
+Independent of the Rust code on purpose: block ciphers and AEADs come from the Python package
 `cryptography` (OpenSSL), hashes and HMAC from the standard library, RC2 and the layouts are spelled
 out below. Deterministic: inputs are SHAKE-128 of their labels.
 
@@ -20,7 +20,7 @@ import sys
 
 from cryptography.hazmat.decrepit.ciphers.algorithms import TripleDES
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM, ChaCha20Poly1305
 
 FILE = (
     pathlib.Path(__file__).resolve().parent.parent
@@ -51,13 +51,19 @@ SUITES = [
     "null-hmac-sha1",
     "null-hmac-md5",
     "null",
+    "chacha20-poly1305",
 ]
 
 PACKET_NUMBERS = [0, 63, 64, 2**32, 2**62 - 1]
 PAYLOAD_BYTES = [0, 1, 15, 16, 20, 127, 128, 129, 1200, 1452]
 # A jumbo frame once per block length and family is enough, the file would grow fivefold.
 JUMBO_BYTES = 9000
-JUMBO_SUITES = {"aes-256-gcm", "aes-256-ctr-hmac-sha256", "3des-ctr-hmac-sha1"}
+JUMBO_SUITES = {
+    "aes-256-gcm",
+    "aes-256-ctr-hmac-sha256",
+    "3des-ctr-hmac-sha1",
+    "chacha20-poly1305",
+}
 HEADER_BYTES = 41  # lengths 0 to 40 in turn
 
 
@@ -176,6 +182,8 @@ def seal(suite, key, iv, number, header, payload):
     nonce = xor(iv, number.to_bytes(12, "big"))
     if suite.endswith("-gcm"):
         return AESGCM(key).encrypt(nonce, payload, header)
+    if suite == "chacha20-poly1305":
+        return ChaCha20Poly1305(key).encrypt(nonce, payload, header)
 
     # CIPHER-ctr-MAC, null-MAC or null.
     cipher, mac = suite.split("-ctr-") if "-ctr-" in suite else ("null", suite[5:] or "null")

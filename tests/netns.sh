@@ -335,7 +335,7 @@ a_client_whose_server_was_killed_finds_it_when_it_is_back() {
 # -------------------------------------------------------------------------------------------------
 
 suites=(
-    aes-256-gcm aes-128-gcm
+    aes-256-gcm aes-128-gcm chacha20-poly1305
     aes-256-ctr-hmac-sha256 aes-256-ctr-hmac-sha1 aes-128-ctr-hmac-sha256 aes-128-ctr-hmac-sha1
     3des-ctr-hmac-sha256 3des-ctr-hmac-sha1 des-ctr-hmac-sha256 des-ctr-hmac-sha1
 )

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use keypadd_keystream::{Cipher, Mac, Protection};
+use keypadd_keystream::{Cipher, Protection};
 use keypadd_pool::{Coverage, Filler, HEAD_BYTES, PAD_BYTES, Pool, PoolSettings, Step};
 
 use crate::ends::{Ends, Measured, PACKETS_PER_KEY};
@@ -61,8 +61,8 @@ impl Source {
         }
     }
 
-    /// The coverage of every packet; `None` if there are no such packets. Pads end at 1,456 bytes, a short
-    /// packet needs no body, and GCM seals packets without their body in one pass.
+    /// The coverage of every packet; `None` if there are no such packets. Pads end at 1,472 bytes, a short
+    /// packet needs no body, and TLS's suites seal packets without their body in one pass.
     pub(crate) fn coverage(self, suite: Protection, payload_bytes: usize) -> Option<Coverage> {
         let pad_bytes = suite.mask_bytes() + payload_bytes;
         match self {
@@ -70,7 +70,7 @@ impl Source {
             _ if suite.cipher() == Cipher::Null => None,
             Self::Miss => Some(Coverage::Miss),
             Self::Partial => {
-                let exists = pad_bytes > HEAD_BYTES && suite.mac() != Mac::Ghash;
+                let exists = pad_bytes > HEAD_BYTES && suite.mask_bytes() == 0;
                 exists.then_some(Coverage::Partial)
             }
             // RC2 has no bitslice: filling these takes minutes.

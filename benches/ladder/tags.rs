@@ -28,11 +28,14 @@ const TRIAL_SAMPLES: usize = 100;
 /// Short: the less work besides the comparison, the clearer a difference.
 const PAYLOAD_BYTES: usize = 64;
 
-/// Tests tags of both kinds and prints the results.
+/// Tests tags of each kind and prints the results.
 pub(crate) fn tags() {
     let bench = |name, benchfn| BenchMetadata { name: BenchName(name), seed: None, benchfn };
     let benches = vec![
         bench("ghash, from the pool", |runner, rng| refuse(runner, rng, "aes-256-gcm", false)),
+        bench("poly1305, from the pool", |runner, rng| {
+            refuse(runner, rng, "chacha20-poly1305", false);
+        }),
         bench("hmac-sha256", |runner, rng| refuse(runner, rng, HMAC, false)),
         bench("stops at the first wrong byte, for comparison", |runner, rng| {
             refuse(runner, rng, HMAC, true);

@@ -81,8 +81,9 @@ fn describe(peer: &Peer, listen: Option<SocketAddr>, out: &mut Vec<String>) {
         out.push(format!("  pool-budget {budget}"));
     }
     if let Some(outgoing) = &peer.outgoing {
-        let Outgoing { endpoint, suite, kex, forwards } = outgoing;
-        let suite = suite_with_class(*suite);
+        let Outgoing { endpoint, suites, kex, forwards } = outgoing;
+        let suites: Vec<_> = suites.iter().copied().map(suite_with_class).collect();
+        let suite = suites.join(" or ");
         out.push(format!("  connect to {endpoint}: suite {suite}, key exchange {kex}"));
         out.extend(forwards.iter().map(|forward| format!("  forward {forward}")));
         if forwards.is_empty() {

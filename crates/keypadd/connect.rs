@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use keypadd_cli::refusal::explain;
-use keypadd_config::values_of;
+use keypadd_config::{offered, values_of};
 use keypadd_keystream::Class;
 use keypadd_provider::{PublicKey, client_config};
 use keypadd_tunnel::wire::Instance;
@@ -64,10 +64,10 @@ impl ConnectOptions {
             )
             .hint("for example -L 2222:localhost:22, then `ssh -p 2222 localhost`"));
         }
-        let suite = peer_settings.suite.map(|suite| suite.value).unwrap_or_default();
+        let suites = offered(peer_settings.suite.map(|suite| suite.value));
         let kex = peer_settings.kex.map(|kex| kex.value).unwrap_or_default();
         let connect_timeout = settings.connect_timeout.value;
-        let daemon = DaemonSettings::of_flags(settings, vec![suite], vec![kex])?;
+        let daemon = DaemonSettings::of_flags(settings, suites, vec![kex])?;
         Ok(Self { server: args.server, peer, work, connect_timeout, daemon })
     }
 

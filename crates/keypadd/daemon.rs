@@ -300,13 +300,14 @@ pub(crate) fn accepted_groups(kex: &[KeyExchange], permit_bench: bool) -> Vec<Gr
     kex.iter().copied().map(Into::into).chain(measured).collect()
 }
 
-/// Updates the rates until it is dropped.
+/// Updates the rates, and what `--pool auto` chose, until it is dropped.
 async fn sample(figures: Figures) {
     let mut ticks = interval(rates::EVERY);
     loop {
         let now = ticks.tick().await.into_std();
         let sessions: Vec<_> = figures.sources.live().iter().map(|live| live.status()).collect();
         figures.rates.sample(now, &sessions);
+        figures.pooling.follow(figures.meters.lengths());
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use keypadd_config::values::PoolMode;
-use keypadd_keystream::{Class, Protection};
+use keypadd_keystream::{Class, Protection, has_aes_gcm};
 use keypadd_pool::{Coverage, Direction, PartLevel};
 use keypadd_provider::{DirectionStatus, Histogram, Meters};
 use keypadd_tunnel::{Limits, LinkStatus, LiveSession, unix_seconds};
@@ -111,6 +111,7 @@ impl Figures {
             started_unix_seconds: unix_seconds(self.started),
             sandbox: self.confinement.report(),
             transport: self.transport_report(),
+            suite_preference: suite_preference().to_owned(),
             limits: self.limits_report(),
             pool: self.pool_report(&sessions),
             keystream_pool_bytes: meters.keystream_pool_bytes(),
@@ -192,7 +193,8 @@ impl Figures {
             "run" => format!("pool = \"{mode}\""),
             _ => format!("--pool {mode}"),
         };
-        let best = choices.iter().filter_map(Choice::best);
+        let needed = choices.iter().filter(|choice| choice.is_needed());
+        let best = needed.filter_map(Choice::best);
         let gain = |&(pooled, inline): &(f64, f64)| inline / pooled;
         let Some((pooled, inline)) = best.max_by(|one, two| gain(one).total_cmp(&gain(two))) else {
             return setting("off");
@@ -200,6 +202,14 @@ impl Figures {
         let micros = |seconds: f64| format!("{:.2} us", seconds * 1e6);
         let (pooled, inline) = (micros(pooled), micros(inline));
         format!("pooled {pooled}, inline {inline}; force with {}", setting("on"))
+    }
+}
+
+/// Which suite this host prefers if `suite` does not say, and why.
+fn suite_preference() -> &'static str {
+    match has_aes_gcm() {
+        true => "AES-GCM before ChaCha20: this CPU has AES instructions",
+        false => "ChaCha20 before AES-GCM: this CPU has no AES instructions",
     }
 }
 

@@ -1,5 +1,7 @@
-//! Decides whether a daemon has a pool, for which suites and how large. `auto` times sealing once
-//! per suite and asks `keypadd_provider::worth_pooling`. A reload may change all of it.
+//! Decides whether a daemon has a pool, for which suites and how large. `auto` (`choice.rs`) follows
+//! the suites and the packet lengths in use. A reload may change all of it.
+
+mod choice;
 
 use std::io::ErrorKind;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,10 +10,12 @@ use keypadd_config::Settings;
 use keypadd_config::values::PoolMode;
 use keypadd_keystream::{CipherEngine, Protection, Suite};
 use keypadd_pool::{FillerFault, NotLocked, Pool, PoolSettings};
-use keypadd_provider::{PoolSwitch, SealTimes, seal_times, worth_pooling};
+use keypadd_provider::PoolSwitch;
 
 use crate::error::{Error, Exit, system};
-use crate::report::{SealReport, SuiteReport};
+
+pub(crate) use choice::Choice;
+use choice::choose;
 
 /// The pool settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,14 +54,8 @@ struct State {
     options: PoolOptions,
     /// What `auto` chose, kept in other modes too.
     choices: Vec<Choice>,
-}
-
-/// What `auto` chose for one suite.
-#[derive(Clone, Debug)]
-pub(crate) struct Choice {
-    protection: Protection,
-    /// The choice and its reasons.
-    pub(crate) report: SuiteReport,
+    /// Packets of each length when `auto` last looked.
+    lengths: [u64; 3],
 }
 
 /// A prepared change.
@@ -82,7 +80,7 @@ impl Pooling {
         suites: &[Suite],
         engine: CipherEngine,
     ) -> Result<Self, Error> {
-        let state = Arc::new(Mutex::new(State { options, choices: Vec::new() }));
+        let state = Arc::new(Mutex::new(State { options, choices: Vec::new(), lengths: [0; 3] }));
         let pooling = Self { state, switch: PoolSwitch::default() };
         let change = pooling.prepare(options, suites, engine)?;
         pooling.apply(change);
@@ -136,10 +134,19 @@ impl Pooling {
             PoolMode::Auto => choose(suites, engine, &state.choices),
             PoolMode::On | PoolMode::Off => state.choices.clone(),
         };
+        self.prepare_with(&state, options, choices)
+    }
+
+    fn prepare_with(
+        &self,
+        state: &State,
+        options: PoolOptions,
+        choices: Vec<Choice>,
+    ) -> Result<Change, Error> {
         let is_wanted = match options.mode {
             PoolMode::On => true,
             PoolMode::Off => false,
-            PoolMode::Auto => choices.iter().any(|choice| choice.report.pays),
+            PoolMode::Auto => choices.iter().any(Choice::wants_pool),
         };
         let former = state.options.budget_bytes;
         let mut former_budget_bytes = None;
@@ -153,20 +160,48 @@ impl Pooling {
             None if is_wanted => Some(new_pool(options)?),
             None => None,
         };
-        let is_left_out = |choice: &&Choice| options.mode == PoolMode::Auto && !choice.report.pays;
-        let excluded = choices.iter().filter(is_left_out).map(|choice| choice.protection).collect();
+        let is_left_out = |choice: &&Choice| options.mode == PoolMode::Auto && !choice.pays();
+        let excluded = choices.iter().filter(is_left_out).map(Choice::protection).collect();
         Ok(Change { options, pool, excluded, choices, former_budget_bytes })
     }
 
     /// Applies a change to current and future sessions.
     pub(crate) fn apply(&self, change: Change) {
+        self.apply_to(&mut self.locked(), change);
+    }
+
+    fn apply_to(&self, state: &mut State, change: Change) {
         let Change { options, pool, excluded, choices, .. } = change;
         if let Some(pool) = &pool {
             pool.set_max_fill_cpu(options.max_fill_cpu_percent);
         }
-        let mut state = self.locked();
         self.switch.set_excluding(pool, &excluded);
-        *state = State { options, choices };
+        *state = State { options, choices, ..*state };
+    }
+
+    /// Lets `auto` follow the sessions: called every second with the packets of each length so far.
+    pub(crate) fn follow(&self, lengths: [u64; 3]) {
+        let mut state = self.locked();
+        if state.options.mode != PoolMode::Auto {
+            return;
+        }
+        let packets =
+            std::array::from_fn(|class| lengths[class].wrapping_sub(state.lengths[class]));
+        let packets = (packets.iter().sum::<u64>() >= FOLLOWED_PACKETS).then_some(packets);
+        if packets.is_some() {
+            state.lengths = lengths;
+        }
+        let mut changed = false;
+        for choice in &mut state.choices {
+            changed |= choice.follow(self.switch.has_connection(choice.protection()), packets);
+        }
+        if !changed {
+            return;
+        }
+        match self.prepare_with(&state, state.options, state.choices.clone()) {
+            Ok(change) => self.apply_to(&mut state, change),
+            Err(error) => tracing::warn!("pool stays as it is: {error}"),
+        }
     }
 
     /// Reverts a change that was prepared but not applied.
@@ -182,40 +217,9 @@ impl Pooling {
     }
 }
 
-impl Choice {
-    /// The times at the length where the pool gains most: if it does not pay there, it pays
-    /// nowhere.
-    pub(crate) fn best(&self) -> Option<(f64, f64)> {
-        let gain = |seal: &&SealReport| seal.inline_seconds / seal.pooled_seconds;
-        let best = self.report.seals.iter().max_by(|one, other| gain(one).total_cmp(&gain(other)));
-        best.map(|seal| (seal.pooled_seconds, seal.inline_seconds))
-    }
-}
-
-/// Times the suites that have not been timed yet. Each is timed once, so that a reload on a busy
-/// machine does not turn the pool off.
-fn choose(suites: &[Suite], engine: CipherEngine, former: &[Choice]) -> Vec<Choice> {
-    let choose = |suite: &Suite| {
-        let suite = Protection::from(*suite);
-        if let Some(choice) = former.iter().find(|choice| choice.protection == suite) {
-            return choice.clone();
-        }
-        let times = seal_times(suite, engine).map(Vec::from).unwrap_or_default();
-        let pays = worth_pooling(&times);
-        let seals = times.into_iter().map(seal_time).collect();
-        let report = SuiteReport { suite: suite.name().to_owned(), pays, seals };
-        Choice { protection: suite, report }
-    };
-    suites.iter().map(choose).collect()
-}
-
-fn seal_time(times: SealTimes) -> SealReport {
-    SealReport {
-        payload_bytes: times.bytes,
-        pooled_seconds: times.pooled.as_secs_f64(),
-        inline_seconds: times.inline.as_secs_f64(),
-    }
-}
+/// Packets after which `auto` judges by their lengths: a second of moderate traffic, more than the
+/// handshakes of a few sessions.
+const FOLLOWED_PACKETS: u64 = 1_000;
 
 /// How to lock more memory.
 const LOCK_HINT: &str = "raise `ulimit -l`, or LimitMEMLOCK= in the systemd unit";
@@ -377,8 +381,7 @@ mod tests {
     /// A synthetic choice of `auto`.
     fn found(pays: bool) -> Choice {
         let [suite] = SUITES;
-        let report = SuiteReport { suite: suite.name().to_owned(), pays, seals: Vec::new() };
-        Choice { protection: suite.into(), report }
+        Choice::untimed(suite.into(), pays)
     }
 
     #[test]

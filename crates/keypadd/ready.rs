@@ -220,7 +220,7 @@ impl ConnectLine<'_> {
             port => line += &SocketAddr::new(ip, port).to_string(),
         }
         line += &format!(" --peer {}", self.key);
-        if !self.suites.contains(&Suite::default()) {
+        if !Suite::offered(true).iter().any(|suite| self.suites.contains(suite)) {
             line += &format!(" --suite {}", self.suites[0]);
             if self.suites[0].class() == Class::Legacy {
                 line += " --allow-legacy";

@@ -20,6 +20,9 @@ pub(crate) struct Report {
     pub(crate) sandbox: SandboxReport,
     #[serde(default)]
     pub(crate) transport: TransportReport,
+    /// Which suite is preferred, and why.
+    #[serde(default)]
+    pub(crate) suite_preference: String,
     #[serde(default)]
     pub(crate) limits: LimitsReport,
     pub(crate) pool: PoolReport,
@@ -139,8 +142,11 @@ pub(crate) struct PoolReport {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct SuiteReport {
     pub(crate) suite: String,
-    /// Whether the suite uses the pool.
+    /// Whether its sessions use the pool.
     pub(crate) pays: bool,
+    /// Whether there are any, or likely will be.
+    #[serde(default)]
+    pub(crate) in_use: bool,
     /// The times that decided.
     pub(crate) seals: Vec<SealReport>,
 }

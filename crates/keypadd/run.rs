@@ -193,8 +193,10 @@ fn pool_suites(config: &Config) -> Vec<Suite> {
     let mut suites =
         if config.settings.listen.is_some() { config.settings.suites() } else { Vec::new() };
     for outgoing in config.peers.iter().filter_map(|peer| peer.outgoing.as_ref()) {
-        if !suites.contains(&outgoing.suite) {
-            suites.push(outgoing.suite);
+        for suite in &outgoing.suites {
+            if !suites.contains(suite) {
+                suites.push(*suite);
+            }
         }
     }
     suites

@@ -37,8 +37,8 @@ fn auto_uses_no_pool_if_no_suite_gains_and_says_how_to_force_one() {
     let (shown, document) = status(&desk);
     let pool = &document["daemons"][0]["pool"];
     let suites = pool["suites"].as_array().unwrap();
-    assert_eq!((suites.len(), &pool["auto"]), (2, &Value::Bool(true)), "{pool}");
-    let pays = suites.iter().any(|suite| suite["pays"] == true);
+    assert_eq!((suites.len(), &pool["auto"]), (3, &Value::Bool(true)), "{pool}");
+    let pays = suites.iter().any(|suite| suite["pays"] == true && suite["in_use"] == true);
     assert_eq!(pool["mode"], if pays { "on" } else { "off" });
     if pays {
         assert!(shown.contains("\n  pool on (auto): "), "{shown}");
@@ -47,7 +47,11 @@ fn auto_uses_no_pool_if_no_suite_gains_and_says_how_to_force_one() {
         assert!(line.unwrap().ends_with(" us; force with --pool on"), "{shown}");
     }
     for suite in suites {
-        let way = if suite["pays"] == true { "pooled" } else { "inline" };
+        let way = match (suite["pays"] == true, suite["in_use"] == true) {
+            (true, true) => "pooled",
+            (true, false) => "pooled when used",
+            (false, _) => "inline",
+        };
         let line = format!("\n    {} {way}: pooled/inline ", suite["suite"].as_str().unwrap());
         assert!(shown.contains(&line), "{line}: {shown}");
     }

@@ -108,7 +108,7 @@ impl Drop for Hogs {
     }
 }
 
-/// More than the pools of the daemons hold pads for: a packet may have 9,188 bytes, of which 1,456 have a pad.
+/// More than the pools of the daemons hold pads for: a packet may have 9,188 bytes, of which 1,472 have a pad.
 const DRAINING_BYTES: usize = 48 << 20;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

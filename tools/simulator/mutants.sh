@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Is the auditor blind? Puts each bug of mutants/ into a copy of the sources, builds the simulator
-# on it, and asks the auditor about some seeds of three suites, run through the event loops that ship.
+# on it, and asks the auditor about some seeds of four suites, run through the event loops that ship.
 # Run it in a clone:
 #
 #     tools/simulator/mutants.sh [NAME]...
@@ -13,7 +13,7 @@ set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cd "$here/../.."
 
-suites=(aes-256-gcm aes-128-ctr-hmac-sha256 des-ctr-hmac-sha1)
+suites=(aes-256-gcm chacha20-poly1305 aes-128-ctr-hmac-sha256 des-ctr-hmac-sha1)
 seeds=10
 keystream='WrongKeystream|PadTwice|BlockTwice|Plaintext'
 

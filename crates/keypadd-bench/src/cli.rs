@@ -65,6 +65,14 @@ Example:
     /// Handshakes: time, bytes and round trips of each key exchange
     #[command(after_help = "Example:\n  keypadd bench kex --kex x25519,secp384r1 --out report")]
     Kex(Box<KexArgs>),
+    /// Should the pool be on here? The cost of sealing with each suite, inline, from the pool, and dry
+    ///
+    /// Takes a minute and opens no socket. Built with RUSTFLAGS='--cfg aes_backend="soft" --cfg
+    /// polyval_backend="soft"' it shows a CPU without AES instructions.
+    #[command(
+        after_help = "Example:\n  keypadd bench suites --suite aes-256-gcm,chacha20-poly1305"
+    )]
+    Suites(Box<SuitesArgs>),
     /// Slow, long and lossy paths, beside kernel TCP and stunnel; needs root
     ///
     /// Both ends are network namespaces, joined by an emulated line, and run the real program. Bulk and small
@@ -345,6 +353,31 @@ pub(crate) struct KexArgs {
     #[arg(long, env = "KEYPADD_TIME", value_name = "DURATION", default_value = "2s")]
     #[arg(value_parser = values::turn_time)]
     pub(crate) time: Duration,
+    #[command(flatten)]
+    pub(crate) run: RunFlags,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SuitesArgs {
+    /// Suites to compare: those of every `--suite` here
+    #[arg(long, env = "KEYPADD_SUITE", value_name = "NAME", value_delimiter = ',')]
+    #[arg(value_parser = values::bench_suite)]
+    #[arg(
+        default_value = "aes-256-gcm,aes-128-gcm,chacha20-poly1305,aes-256-ctr-hmac-sha256,3des-ctr-hmac-sha1"
+    )]
+    pub(crate) suite: Vec<Protection>,
+    /// How ciphers are computed, as for the other workloads
+    #[arg(long, env = "KEYPADD_CIPHER_BACKEND", value_name = "NAME", default_value = "auto")]
+    #[arg(value_parser = values::cipher_backend)]
+    pub(crate) cipher_backend: CipherEngine,
+    /// Memory for the keystream that is cold
+    #[arg(long, env = "KEYPADD_POOL_BUDGET", value_name = "SIZE", default_value = "64MiB")]
+    #[arg(value_parser = values::pool_budget)]
+    pub(crate) pool_budget: usize,
+    /// The round trip of which the savings are a part
+    #[arg(long, env = "KEYPADD_RTT", value_name = "DURATION", default_value = "100us")]
+    #[arg(value_parser = values::some_round_trip)]
+    pub(crate) rtt: Duration,
     #[command(flatten)]
     pub(crate) run: RunFlags,
 }

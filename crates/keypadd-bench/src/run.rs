@@ -12,8 +12,8 @@ use keypadd_keystream::CipherEngine;
 use keypadd_measure::results::Section;
 use keypadd_measure::{
     Arm, Bulk, CannotOffer, CipherRate, Exhaustion, FileMix, Files, INTERRUPTED, Kex, Mixed,
-    PathError, PathSettings, Patience, Place, Progress, Rounds, Runs, Terminal, Typing, Workload,
-    rehearse, take_turns, try_out,
+    PathError, PathSettings, Patience, Place, Progress, Rounds, Runs, Suites, Terminal, Typing,
+    Workload, rehearse, take_turns, try_out,
 };
 use keypadd_papers::{Effort, Paper, Reproduction};
 use keypadd_traffic::{PathFault, TunnelArm};
@@ -21,7 +21,7 @@ use keypadd_tunnel::TransportSettings;
 
 use crate::cli::{
     BenchWorkload, BulkArgs, ExhaustionArgs, FilesArgs, KexArgs, MixedArgs, OnOff, ReproduceArgs,
-    TerminalArgs, TunnelFlags, TurnFlags, TypingFlags, Way,
+    SuitesArgs, TerminalArgs, TunnelFlags, TurnFlags, TypingFlags, Way,
 };
 use crate::keeping::Keeping;
 use crate::paths;
@@ -34,6 +34,9 @@ const ROUNDS: u32 = 10;
 
 /// The same for exhaustion, whose rounds take minutes.
 const EXHAUSTION_ROUNDS: u32 = 3;
+
+/// The same for suites, whose rounds take a second or two.
+const SUITES_ROUNDS: u32 = 5;
 
 /// Most requests of a turn: all are drawn before it, some 32 bytes each.
 const REQUESTS_MOST: f64 = 4e6;
@@ -83,6 +86,7 @@ pub(crate) async fn run(workload: BenchWorkload, shutdown: Shutdown) -> Result<(
         }
         BenchWorkload::Exhaustion(args) => exhaust(*args, shutdown).await,
         BenchWorkload::Kex(args) => shake_hands(*args, shutdown).await,
+        BenchWorkload::Suites(args) => compare_suites(*args, shutdown).await,
         BenchWorkload::Paths(args) => paths::run(*args, shutdown).await,
         BenchWorkload::Reproduce(args) => reproduce(*args, shutdown).await,
     }
@@ -178,6 +182,22 @@ async fn shake_hands(args: KexArgs, shutdown: Shutdown) -> Result<(), Error> {
     };
     let keeping = Keeping::begin("keypadd bench kex", &run.report, Vec::new())?;
     experiment.rehearse().await.map_err(not_offered)?;
+    let meter = keeping.meter();
+    let tell = |progress: &Progress| meter.show(progress);
+    let ran = experiment.run(&tell, thrown(&shutdown)).await;
+    keeping.end(vec![ran.section], ran.ended_by.as_deref())
+}
+
+async fn compare_suites(args: SuitesArgs, shutdown: Shutdown) -> Result<(), Error> {
+    let SuitesArgs { suite, cipher_backend, pool_budget, rtt, run } = args;
+    let experiment = Suites {
+        suites: suite,
+        engine: cipher_backend,
+        pool_bytes: pool_budget,
+        rounds: run.rounds.unwrap_or(SUITES_ROUNDS),
+        round_trip: rtt,
+    };
+    let keeping = Keeping::begin("keypadd bench suites", &run.report, Vec::new())?;
     let meter = keeping.meter();
     let tell = |progress: &Progress| meter.show(progress);
     let ran = experiment.run(&tell, thrown(&shutdown)).await;

@@ -79,8 +79,9 @@ fn outgoing_changes(before: &Outgoing, after: &Outgoing, mut say: impl FnMut(&st
     if before.endpoint != after.endpoint {
         say(&format!("endpoint is now {}", after.endpoint));
     }
-    if before.suite != after.suite {
-        say(&format!("suite is now {}", after.suite));
+    if before.suites != after.suites {
+        let suites: Vec<_> = after.suites.iter().map(|suite| suite.name()).collect();
+        say(&format!("suite is now {}", suites.join(" or ")));
     }
     if before.kex != after.kex {
         say(&format!("kex is now {}", after.kex));

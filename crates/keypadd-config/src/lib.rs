@@ -21,5 +21,5 @@ pub use config::{Config, KeyPlace, Refused};
 pub use fault::Fault;
 pub use key::{Flag, Key, Kind, Reload, Scope};
 pub use peer::{Incoming, Outgoing, Peer};
-pub use settings::{PeerSettings, Setting, Settings, Shown, Source, values_of};
+pub use settings::{PeerSettings, Setting, Settings, Shown, Source, offered, values_of};
 pub use similar::nearest;

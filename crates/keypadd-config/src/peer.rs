@@ -13,7 +13,7 @@ use crate::document::{Name, Reader, Table};
 use crate::fault::Faults;
 use crate::key::Scope;
 use crate::quote::{is_private, shown};
-use crate::settings::{PeerSettings, Setting, Settings, values_of};
+use crate::settings::{PeerSettings, Setting, Settings, offered, values_of};
 use crate::values::{self, BadValue};
 
 /// A peer.
@@ -45,8 +45,8 @@ pub struct Incoming {
 pub struct Outgoing {
     /// Its address.
     pub endpoint: ServerAddress,
-    /// The suite to offer.
-    pub suite: Suite,
+    /// The suites to offer, in order of preference.
+    pub suites: Vec<Suite>,
     /// The key exchange to offer.
     pub kex: KeyExchange,
     /// The forwards.
@@ -207,7 +207,7 @@ impl Context<'_, '_> {
         let key = own.public_key?;
         let outgoing = own.endpoint.map(|endpoint| Outgoing {
             endpoint: endpoint.value,
-            suite: suite.unwrap_or_default(),
+            suites: offered(suite),
             kex: kex.unwrap_or_default(),
             forwards: values_of(&forwards),
         });

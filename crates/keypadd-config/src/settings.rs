@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use keypadd_keystream::{CipherEngine, Suite};
+use keypadd_keystream::{CipherEngine, Suite, has_aes_gcm};
 use keypadd_provider::{KeyExchange, PublicKey};
 use keypadd_tunnel::{
     Congestion, DynamicForward, Forward, ListenPermit, LocalForward, Permit, RemoteForward,
@@ -244,7 +244,7 @@ settings! {
         kind: Kind::List,
         form: "NAME",
         example: "aes-256-gcm",
-        unset: "aes-256-gcm and aes-128-gcm",
+        unset: "aes-256-gcm, aes-128-gcm and chacha20-poly1305",
         is_needed: true,
         flag: Flag::Serve,
         help: "Suites to accept",
@@ -266,7 +266,7 @@ settings! {
         default: "auto",
         flag: Flag::Daemons,
         help: "Whether idle CPU precomputes keystream",
-        detail: "`auto` times each suite at startup and uses the pool for those that seal at least 10 % faster with it.",
+        detail: "`auto` times each suite at startup and uses the pool for those in use that seal at least 10 % faster with it, by the lengths of their packets.",
     }
     "pool-budget" => pool_budget: one usize = pool_budget_of_host within memory {
         form: "SIZE",
@@ -498,8 +498,7 @@ settings! {
     "suite" => suite: maybe Suite = suite {
         form: "NAME",
         example: "aes-256-gcm",
-        unset: "the first of the global `suite`, else `\"aes-256-gcm\"`",
-        flag_default: "aes-256-gcm",
+        unset: "aes-256-gcm and chacha20-poly1305, the faster first, unless the global `suite` names one",
         flag: Flag::Connect,
         help: "Suite to offer",
         detail: SUITES,
@@ -515,7 +514,7 @@ settings! {
 }
 
 /// The names of the suites, for help texts.
-const SUITES: &str = "Standard: aes-256-gcm, aes-128-gcm, and keypadd's own \
+const SUITES: &str = "Standard: aes-256-gcm, aes-128-gcm, chacha20-poly1305, and keypadd's own \
     aes-{256,128}-ctr-hmac-{sha256,sha1}, which a server accepts only if named. Legacy, insecure, only with allow-legacy: {3des,des}-ctr-hmac-{sha256,sha1}.";
 
 impl PeerSettings {
@@ -539,11 +538,11 @@ impl PeerSettings {
 }
 
 impl Settings {
-    /// The suites that a server accepts, never none.
+    /// The suites that a server accepts, in order of preference, never none.
     pub fn suites(&self) -> Vec<Suite> {
         match &self.suite {
             Some(suites) => values_of(suites),
-            None => Suite::REVIEWED.to_vec(),
+            None => Suite::accepted(has_aes_gcm()).to_vec(),
         }
     }
 
@@ -551,6 +550,11 @@ impl Settings {
     pub fn key_exchanges(&self) -> Vec<KeyExchange> {
         self.kex.as_deref().map_or_else(|| KeyExchange::ALL.to_vec(), values_of)
     }
+}
+
+/// The suites that a client offers: the one that is set, else those of [`Suite::offered`] on this CPU.
+pub fn offered(set: Option<Suite>) -> Vec<Suite> {
+    set.map_or_else(|| Suite::offered(has_aes_gcm()).to_vec(), |suite| vec![suite])
 }
 
 /// The values of a list.
@@ -584,8 +588,10 @@ mod tests {
         assert_eq!(settings.congestion.value, transport.congestion);
         assert_eq!(settings.spin.value, transport.spin);
         assert_eq!(settings.max_forwards.value, transport.forwards_max);
-        let offered = |name| PeerSettings::KEYS.iter().find(|key| key.name == name).unwrap();
-        assert_eq!(offered("suite").flag_default, Suite::default().name());
-        assert_eq!(offered("kex").flag_default, KeyExchange::default().to_string());
+        let key = |name| PeerSettings::KEYS.iter().find(|key| key.name == name).unwrap();
+        for suite in offered(None) {
+            assert!(key("suite").unset.contains(suite.name()));
+        }
+        assert_eq!(key("kex").flag_default, KeyExchange::default().to_string());
     }
 }

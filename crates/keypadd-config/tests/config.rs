@@ -45,7 +45,8 @@ fn a_file_for_both_roles_is_read() {
     assert!(lab.incoming.is_none());
     let outgoing = lab.outgoing.as_ref().unwrap();
     assert_eq!(outgoing.endpoint.to_string(), "lab.example:4433");
-    assert_eq!(outgoing.suite.name(), "aes-256-gcm");
+    assert_eq!(outgoing.suites, keypadd_config::offered(None));
+    assert_eq!(outgoing.suites.len(), 2);
     assert_eq!(config.settings.pool_budget.value, 16 << 20);
     assert!(config.warnings.is_empty());
     let is_default = |name| {

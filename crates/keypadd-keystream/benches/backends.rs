@@ -28,7 +28,7 @@ const SUITES: [Suite; 2] = [Suite::DES_CTR_HMAC_SHA1, Suite::TRIPLE_DES_CTR_HMAC
 
 /// Heads and bodies of chunks, and full packets in one piece: name, first byte, bytes.
 const PARTS: [(&str, usize, usize); 3] =
-    [("heads", 0, 128), ("bodies", 128, 1328), ("full packets", 0, 1400)];
+    [("heads", 0, 128), ("bodies", 128, 1344), ("full packets", 0, 1400)];
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -64,7 +64,9 @@ fn cipher(suite: Suite) -> &'static str {
         Cipher::TripleDes => "3DES",
         Cipher::Aes128 => "AES-128",
         Cipher::Aes256 => "AES-256",
-        Cipher::Rc2_40 | Cipher::Null => unreachable!("not bitsliced, not listed"),
+        Cipher::ChaCha20 | Cipher::Rc2_40 | Cipher::Null => {
+            unreachable!("not bitsliced, not listed")
+        }
     }
 }
 

@@ -36,14 +36,40 @@ pub struct CipherEngine {
     pacing: Pacing,
 }
 
+/// Whether the `aes` crate may use AES instructions: `--cfg aes_backend="soft"` forbids it to, which shows on
+/// any CPU what one without them does.
+const MAY_USE_AES: bool = !cfg!(aes_backend = "soft");
+
 /// Whether the CPU has AES instructions; the `aes` crate is fastest then.
 fn has_aes() -> bool {
-    #[cfg(target_arch = "x86_64")]
-    return is_x86_feature_detected!("aes");
-    #[cfg(target_arch = "aarch64")]
-    return std::arch::is_aarch64_feature_detected!("aes");
-    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    MAY_USE_AES && has_aes_instructions()
+}
+
+#[cfg(target_arch = "x86_64")]
+fn has_aes_instructions() -> bool {
+    is_x86_feature_detected!("aes")
+}
+
+#[cfg(target_arch = "aarch64")]
+fn has_aes_instructions() -> bool {
+    std::arch::is_aarch64_feature_detected!("aes")
+}
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+fn has_aes_instructions() -> bool {
     false
+}
+
+/// Whether the CPU has AES and carry-less multiplication instructions: with both AES-GCM is the fastest
+/// suite of TLS, without ChaCha20-Poly1305 is.
+pub fn has_aes_gcm() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    let multiplies = is_x86_feature_detected!("pclmulqdq");
+    #[cfg(target_arch = "aarch64")]
+    let multiplies = std::arch::is_aarch64_feature_detected!("pmull");
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    let multiplies = false;
+    has_aes() && multiplies
 }
 
 /// The lanes from which bitsliced AES beats the `aes` crate without AES instructions.
@@ -147,7 +173,7 @@ impl CipherEngine {
         let is_alike = match cipher {
             Cipher::Des | Cipher::TripleDes => false,
             Cipher::Aes128 | Cipher::Aes256 => lanes(self) == lanes(auto),
-            Cipher::Rc2_40 | Cipher::Null => true,
+            Cipher::ChaCha20 | Cipher::Rc2_40 | Cipher::Null => true,
         };
         if is_alike { auto } else { self }
     }

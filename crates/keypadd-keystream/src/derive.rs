@@ -1,10 +1,11 @@
 //! Derives encryption and authentication keys from the key that TLS provides.
 //!
-//! GCM uses the TLS key as it is (RFC 9001 5.1). A private suite takes it as the pseudorandom key
+//! A suite of TLS uses its key as it is (RFC 9001 5.1). A private suite takes it as the pseudorandom key
 //! of HKDF-SHA-256 and expands its keys from it (`prk.rs`, `docs/DESIGN.md`).
 
 use crate::aes_ctr::{Aes, AesCtr};
 use crate::backend::CipherEngine;
+use crate::chacha::ChaCha;
 use crate::keystream::KeystreamKey;
 use crate::legacy::{LegacyCipher, LegacyKey};
 use crate::mac::MacKey;
@@ -57,20 +58,27 @@ impl SuiteKey {
     /// Has its own stack frame, so that the caller can wipe what HKDF and key schedules leave there.
     #[inline(never)]
     fn expand(suite: Protection, key: &[u8], iv: &[u8; 12], engine: CipherEngine) -> Self {
-        let (keystream, mac) = if suite.mac() == Mac::Ghash {
-            let mac = MacKey::ghash(&Aes::new(key));
-            let aes = AesCtr::new(key, iv, engine);
-            (Some(KeystreamKey::aes(suite.cipher(), aes, engine.pacing())), mac)
-        } else {
+        let pacing = engine.pacing();
+        let private = |mac: fn(&Prk) -> MacKey| {
             let prk = Prk::new(key.try_into().expect("32 bytes, as asserted"));
-            let info = [b"keypadd mac".as_slice()];
-            let mac = match suite.mac() {
-                Mac::Ghash | Mac::Null => MacKey::null(),
-                Mac::HmacSha256 => MacKey::hmac_sha256(&prk.expanded(&info)),
-                Mac::HmacSha1 => MacKey::hmac_sha1(&prk.expanded(&info)),
-                Mac::HmacMd5 => MacKey::hmac_md5(&prk.expanded(&info)),
-            };
+            let mac = mac(&prk);
             (private_keystream(suite.cipher(), prk, iv, engine), mac)
+        };
+        const MAC: [&[u8]; 1] = [b"keypadd mac"];
+        let (keystream, mac) = match suite.mac() {
+            Mac::Ghash => {
+                let mac = MacKey::ghash(&Aes::new(key));
+                let aes = AesCtr::new(key, iv, engine);
+                (Some(KeystreamKey::aes(suite.cipher(), aes, pacing)), mac)
+            }
+            Mac::Poly1305 => {
+                let key = key.try_into().expect("32 bytes, as asserted");
+                (Some(KeystreamKey::chacha(ChaCha::new(key, iv), pacing)), MacKey::poly1305())
+            }
+            Mac::HmacSha256 => private(|prk| MacKey::hmac_sha256(&prk.expanded(&MAC))),
+            Mac::HmacSha1 => private(|prk| MacKey::hmac_sha1(&prk.expanded(&MAC))),
+            Mac::HmacMd5 => private(|prk| MacKey::hmac_md5(&prk.expanded(&MAC))),
+            Mac::Null => private(|_| MacKey::null()),
         };
         Self { keystream: keystream.map(Arc::new), mac }
     }
@@ -96,6 +104,7 @@ fn private_keystream(
         Cipher::TripleDes => legacy(LegacyCipher::TripleDes, prk),
         Cipher::Rc2_40 => legacy(LegacyCipher::Rc2_40, prk),
         Cipher::Null => return None,
+        Cipher::ChaCha20 => unreachable!("only with Poly1305, a suite of TLS"),
     })
 }
 
@@ -112,6 +121,7 @@ mod tests {
         fn wipes_itself<T: ZeroizeOnDrop>() {}
         wipes_itself::<aes::Aes128Enc>();
         wipes_itself::<aes::Aes256Enc>();
+        wipes_itself::<chacha20::ChaChaCore<chacha20::R20, chacha20::variants::Ietf>>();
         wipes_itself::<des::Des>();
         wipes_itself::<des::TdesEde3>();
         wipes_itself::<rc2::Rc2>();

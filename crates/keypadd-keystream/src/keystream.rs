@@ -4,11 +4,12 @@
 //! used before: the caller must make sure that it has not.
 
 use crate::aes_ctr::AesCtr;
+use crate::chacha::ChaCha;
 use crate::counter;
 use crate::legacy::{self, LegacyKey, Subkey};
 use crate::number::{PacketNumber, SEGMENT_PACKETS, Segment};
 use crate::pace::Pacing;
-use crate::suite::Cipher;
+use crate::suite::{Cipher, MASK_BYTES_MAX};
 use std::fmt;
 use std::sync::Arc;
 
@@ -17,8 +18,8 @@ use std::sync::Arc;
 /// Longer than any UDP datagram, so only a bug can exceed it. Callers check it before encrypting.
 pub const PAYLOAD_BYTES_MAX: usize = legacy::PAD_BYTES_MAX;
 
-/// The longest pad: GCM's tag mask comes before the payload.
-const PAD_BYTES_MAX: usize = PAYLOAD_BYTES_MAX + 16;
+/// The longest pad: a mask comes before the payload.
+const PAD_BYTES_MAX: usize = PAYLOAD_BYTES_MAX + MASK_BYTES_MAX;
 
 /// Bytes that [`InlineKeystream::apply`] generates at a time: the payload of an Ethernet frame.
 const SCRATCH_BYTES: usize = 1536;
@@ -32,12 +33,17 @@ pub struct KeystreamKey {
 
 enum Inner {
     Aes(AesCtr),
+    ChaCha(ChaCha),
     Legacy(LegacyKey),
 }
 
 impl KeystreamKey {
     pub(crate) fn aes(cipher: Cipher, key: AesCtr, pacing: Pacing) -> Self {
         Self { cipher, inner: Inner::Aes(key), pacing }
+    }
+
+    pub(crate) fn chacha(key: ChaCha, pacing: Pacing) -> Self {
+        Self { cipher: Cipher::ChaCha20, inner: Inner::ChaCha(key), pacing }
     }
 
     pub(crate) fn legacy(cipher: Cipher, key: LegacyKey, pacing: Pacing) -> Self {
@@ -78,6 +84,7 @@ impl KeystreamKey {
         let rows = &mut all[..count];
         self.pacing.make(rows.iter().map(|row| row.len()).sum(), || match &self.inner {
             Inner::Aes(key) => key.write_rows(segment, offset, rows),
+            Inner::ChaCha(key) => key.write_rows(segment, offset, rows),
             Inner::Legacy(key) => key.subkey(segment).write_rows(offset, rows),
         });
     }
@@ -93,6 +100,7 @@ impl KeystreamKey {
         self.check_end(offset, out.len());
         match (&self.inner, subkey) {
             (Inner::Aes(key), _) => key.write(packet, offset, out),
+            (Inner::ChaCha(key), _) => key.write(packet, offset, out),
             (Inner::Legacy(_), Some(subkey)) => subkey.write(packet.slot(), offset, out),
             (Inner::Legacy(_), None) => unreachable!("a 64-bit cipher works with a subkey"),
         }
@@ -101,7 +109,7 @@ impl KeystreamKey {
     /// Panics if a pad would run into the next packet's: a bug of ours, never the peer's doing.
     fn check_end(&self, offset: usize, len: usize) {
         let max = match self.inner {
-            Inner::Aes(_) => PAD_BYTES_MAX,
+            Inner::Aes(_) | Inner::ChaCha(_) => PAD_BYTES_MAX,
             Inner::Legacy(_) => legacy::PAD_BYTES_MAX,
         };
         let end = offset.saturating_add(len);
@@ -141,7 +149,7 @@ impl InlineKeystream {
     ///
     /// # Panics
     ///
-    /// If the pad would be longer than the tag mask plus [`PAYLOAD_BYTES_MAX`].
+    /// If the pad would be longer than a mask plus [`PAYLOAD_BYTES_MAX`].
     pub fn write(&mut self, packet: PacketNumber, offset: usize, out: &mut [u8]) {
         let Self { key, last, .. } = self;
         key.pacing.make(out.len(), || {

@@ -9,10 +9,10 @@
 //! benchmarks, protect little or nothing. [`CipherBackend::DesCrate`] indexes tables by secrets;
 //! the other DES backends are constant-time.
 //!
-//! A packet's *pad* is [`Protection::mask_bytes`] bytes that mask the tag, then the bytes to XOR
-//! into the payload. [`KeystreamKey::write_rows`] generates pads for segments of 64 packets,
+//! A packet's *pad* is [`Protection::mask_bytes`] bytes for the MAC, then the bytes to XOR into the
+//! payload. [`KeystreamKey::write_rows`] generates pads for segments of 64 packets,
 //! [`InlineKeystream`] for one packet; [`MacKey`] computes tags. The layouts are defined in
-//! `docs/DESIGN.md`, after SP 800-38A, SP 800-38D, RFC 3686 and RFC 9001. The crate knows no
+//! `docs/DESIGN.md`, after SP 800-38A, SP 800-38D, RFC 3686, RFC 8439 and RFC 9001. The crate knows no
 //! sockets, clocks or packet formats.
 //!
 //! Keys, subkeys and copies of MAC states are wiped when dropped, pads in scratch memory after use,
@@ -23,6 +23,7 @@
 mod aes_ctr;
 mod backend;
 mod bitslice;
+mod chacha;
 mod counter;
 mod derive;
 mod keystream;
@@ -30,13 +31,16 @@ mod legacy;
 mod mac;
 mod number;
 mod pace;
+mod poly1305;
 mod prk;
 mod suite;
 #[cfg(test)]
 #[path = "../tests/vectors/mod.rs"]
 mod vectors;
 
-pub use backend::{BackendMissing, CipherBackend, CipherEngine, UnknownBackend, cpu_features};
+pub use backend::{
+    BackendMissing, CipherBackend, CipherEngine, UnknownBackend, cpu_features, has_aes_gcm,
+};
 pub use counter::wipe;
 pub use derive::SuiteKey;
 pub use keystream::{InlineKeystream, KeystreamKey, PAYLOAD_BYTES_MAX};
@@ -44,5 +48,6 @@ pub use mac::{MacKey, TAG_BYTES};
 pub use number::{PacketNumber, SEGMENT_PACKETS, Segment};
 pub use pace::{Pace, Pacing};
 pub use suite::{
-    Cipher, Class, Mac, MeasureSuite, Protection, Suite, UnknownMeasureSuite, UnknownSuite,
+    Cipher, Class, MASK_BYTES_MAX, Mac, MeasureSuite, Protection, Suite, UnknownMeasureSuite,
+    UnknownSuite,
 };

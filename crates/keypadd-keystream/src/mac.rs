@@ -1,4 +1,5 @@
-//! Computes and verifies packet tags: masked GHASH, truncated HMAC, or zeros for the null MAC.
+//! Computes and verifies packet tags: masked GHASH, Poly1305, truncated HMAC, or zeros for the null
+//! MAC.
 //!
 //! Compares tags in constant time. Sets up a key's state once and copies it for every packet; the
 //! copies are wiped.
@@ -6,6 +7,7 @@
 use crate::aes_ctr::Aes;
 use crate::counter;
 use crate::number::PacketNumber;
+use crate::poly1305;
 use cipher::array::Array;
 use ghash::GHash;
 use ghash::universal_hash::UniversalHash;
@@ -35,6 +37,8 @@ pub struct MacKey(Inner);
 /// States are boxed: a key moves from frame to frame, and would leave a copy of its state in each.
 enum Inner {
     Ghash(Box<GHash>),
+    /// Every packet's key is its mask.
+    Poly1305,
     HmacSha256(Box<Hmac<Sha256>>),
     HmacSha1(Box<Hmac<Sha1>>),
     HmacMd5(Box<Hmac<Md5>>),
@@ -50,6 +54,11 @@ impl MacKey {
         let key = Self(Inner::Ghash(GHash::new(&h).into()));
         counter::wipe(&mut h);
         key
+    }
+
+    /// Has no key of its own: the mask is a packet's key (RFC 8439 2.6).
+    pub(crate) fn poly1305() -> Self {
+        Self(Inner::Poly1305)
     }
 
     pub(crate) fn hmac_sha256(key: &[u8; 32]) -> Self {
@@ -70,17 +79,22 @@ impl MacKey {
     }
 
     /// Computes the tag over a packet's number, its header before header protection, and its
-    /// ciphertext. `mask` is the first block of the pad in a GCM suite; HMAC suites ignore it.
-    /// Does not allocate.
+    /// ciphertext. `mask` is the first [`Protection::mask_bytes`](crate::Protection::mask_bytes) of
+    /// the pad; what follows is ignored. Does not allocate.
     ///
-    /// An HMAC covers `be64(number) || be64(header length) || header || ciphertext`. GHASH covers
-    /// header and ciphertext; the mask binds the number (RFC 9001 5.3). The null MAC is all zeros.
+    /// An HMAC covers `be64(number) || be64(header length) || header || ciphertext`. GHASH and
+    /// Poly1305 cover header and ciphertext; the mask binds the number (RFC 9001 5.3). The null MAC is
+    /// all zeros.
+    ///
+    /// # Panics
+    ///
+    /// If the mask is too short.
     pub fn tag(
         &self,
         packet: PacketNumber,
         header: &[u8],
         ciphertext: &[u8],
-        mask: &[u8; TAG_BYTES],
+        mask: &[u8],
     ) -> [u8; TAG_BYTES] {
         // The full number, because the header carries only its last bytes; the length separates
         // header and ciphertext.
@@ -89,6 +103,10 @@ impl MacKey {
         let parts = [&number, &header_bytes, header, ciphertext];
         let mut tag = match &self.0 {
             Inner::Ghash(key) => ghash(key, header, ciphertext),
+            Inner::Poly1305 => {
+                let key = mask.first_chunk().expect("a mask of 32 bytes");
+                poly1305::tag(key, header, ciphertext)
+            }
             Inner::HmacSha256(key) => hmac(&**key, parts),
             Inner::HmacSha1(key) => hmac(&**key, parts),
             Inner::HmacMd5(key) => hmac(&**key, parts),
@@ -96,6 +114,7 @@ impl MacKey {
         };
         zeroize_stack::<STACK_BYTES>();
         if let Inner::Ghash(_) = &self.0 {
+            let mask: &[u8; TAG_BYTES] = mask.first_chunk().expect("a mask of 16 bytes");
             for (byte, mask) in tag.iter_mut().zip(mask) {
                 *byte ^= mask;
             }
@@ -109,7 +128,7 @@ impl MacKey {
         packet: PacketNumber,
         header: &[u8],
         ciphertext: &[u8],
-        mask: &[u8; TAG_BYTES],
+        mask: &[u8],
         tag: &[u8],
     ) -> bool {
         self.tag(packet, header, ciphertext, mask).ct_eq(tag).into()
@@ -130,6 +149,7 @@ impl fmt::Debug for MacKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = match self.0 {
             Inner::Ghash(_) => "GHASH",
+            Inner::Poly1305 => "Poly1305",
             Inner::HmacSha256(_) => "HMAC-SHA-256",
             Inner::HmacSha1(_) => "HMAC-SHA-1",
             Inner::HmacMd5(_) => "HMAC-MD5",
@@ -248,8 +268,9 @@ mod tests {
         }
     }
 
-    fn keys() -> [MacKey; 4] {
+    fn keys() -> [MacKey; 5] {
         [
+            MacKey::poly1305(),
             MacKey::hmac_md5(&[1; 16]),
             MacKey::ghash(&Aes::new(&[1; 32])),
             MacKey::hmac_sha256(&[1; 32]),
@@ -261,8 +282,8 @@ mod tests {
     fn tags_with_a_flipped_bit_or_a_wrong_length_are_rejected() {
         let number = PacketNumber::new(77);
         for key in keys() {
-            let good = |tag: &[u8]| key.verify(number, b"header", b"ciphertext", &[9; 16], tag);
-            let tag = key.tag(number, b"header", b"ciphertext", &[9; 16]);
+            let good = |tag: &[u8]| key.verify(number, b"header", b"ciphertext", &[9; 32], tag);
+            let tag = key.tag(number, b"header", b"ciphertext", &[9; 32]);
             assert!(good(&tag));
             for bit in 0..128 {
                 let mut wrong = tag;
@@ -278,8 +299,8 @@ mod tests {
     #[test]
     fn the_null_mac_accepts_only_sixteen_zeros() {
         let (key, number) = (MacKey::null(), PacketNumber::new(77));
-        let good = |tag: &[u8]| key.verify(number, b"header", b"ciphertext", &[9; 16], tag);
-        assert_eq!(key.tag(number, b"header", b"ciphertext", &[9; 16]), [0; TAG_BYTES]);
+        let good = |tag: &[u8]| key.verify(number, b"header", b"ciphertext", &[9; 32], tag);
+        assert_eq!(key.tag(number, b"header", b"ciphertext", &[9; 32]), [0; TAG_BYTES]);
         assert!(good(&[0; TAG_BYTES]) && !good(&[0; 15]) && !good(&[0; 17]));
         for bit in 0..128 {
             let mut wrong = [0; TAG_BYTES];
@@ -291,17 +312,17 @@ mod tests {
     #[test]
     fn a_tag_covers_number_header_ciphertext_and_their_boundary() {
         let number = PacketNumber::new(1 << 40);
-        let mask = [0; TAG_BYTES];
+        let mask = [3; 32];
         for key in keys() {
             let tag = key.tag(number, b"abc", b"defg", &mask);
             assert_ne!(tag, key.tag(number, b"abcd", b"efg", &mask));
             assert_ne!(tag, key.tag(number, b"abc", b"deFg", &mask));
             assert_ne!(tag, key.tag(number, b"aBc", b"defg", &mask));
             let other = key.tag(PacketNumber::new(0), b"abc", b"defg", &mask);
-            let masked = key.tag(number, b"abc", b"defg", &[1; TAG_BYTES]);
+            let masked = key.tag(number, b"abc", b"defg", &[1; 32]);
             match key.0 {
-                // GCM binds the number through the mask, which depends on it.
-                Inner::Ghash(_) => assert!(tag == other && tag != masked),
+                // These bind the number through the mask, which depends on it.
+                Inner::Ghash(_) | Inner::Poly1305 => assert!(tag == other && tag != masked),
                 _ => assert!(tag != other && tag == masked),
             }
         }

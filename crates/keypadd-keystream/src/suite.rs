@@ -7,13 +7,15 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// The block cipher whose counter mode generates the keystream.
+/// The cipher that generates the keystream: a block cipher in counter mode, or ChaCha20.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cipher {
     /// AES with a 128-bit key, FIPS 197.
     Aes128,
     /// AES with a 256-bit key, FIPS 197.
     Aes256,
+    /// ChaCha20 with a 256-bit key, RFC 8439.
+    ChaCha20,
     /// Single DES, FIPS 46-3: 56 bits of key, broken by search since 1998.
     Des,
     /// Three-key triple DES, SP 800-67r2: withdrawn, kept for comparison.
@@ -29,6 +31,8 @@ pub enum Cipher {
 pub enum Mac {
     /// GHASH under a one-time mask from the keystream, SP 800-38D.
     Ghash,
+    /// Poly1305 under a one-time key from the keystream, RFC 8439.
+    Poly1305,
     /// HMAC-SHA-256, RFC 2104, the first 128 bits.
     HmacSha256,
     /// HMAC-SHA-1, RFC 2104, the first 128 bits.
@@ -38,6 +42,9 @@ pub enum Mac {
     /// No authentication: 16 zero bytes, which anyone can send.
     Null,
 }
+
+/// The longest mask of any MAC.
+pub const MASK_BYTES_MAX: usize = 32;
 
 /// How a suite or a key exchange may be used, from the least to the most restricted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -90,6 +97,7 @@ impl Protection {
             (C::Aes128, M::HmacSha1) => "aes-128-ctr-hmac-sha1",
             (C::Aes128, M::HmacMd5) => "aes-128-ctr-hmac-md5",
             (C::Aes128, M::Null) => "aes-128-ctr-null",
+            (C::ChaCha20, M::Poly1305) => "chacha20-poly1305",
             (C::TripleDes, M::HmacSha256) => "3des-ctr-hmac-sha256",
             (C::TripleDes, M::HmacSha1) => "3des-ctr-hmac-sha1",
             (C::TripleDes, M::HmacMd5) => "3des-ctr-hmac-md5",
@@ -104,7 +112,9 @@ impl Protection {
             (C::Null, M::HmacSha1) => "null-hmac-sha1",
             (C::Null, M::HmacMd5) => "null-hmac-md5",
             (C::Null, M::Null) => "null",
-            (C::Des | C::TripleDes | C::Rc2_40 | C::Null, M::Ghash)
+            (C::ChaCha20, _)
+            | (_, M::Poly1305)
+            | (C::Des | C::TripleDes | C::Rc2_40 | C::Null, M::Ghash)
             | (C::Rc2_40 | C::Null, M::HmacSha256) => unreachable!(),
         }
     }
@@ -114,7 +124,7 @@ impl Protection {
         match (self.cipher, self.mac) {
             (Cipher::Rc2_40 | Cipher::Null, _) | (_, Mac::HmacMd5 | Mac::Null) => Class::Measure,
             (Cipher::Des | Cipher::TripleDes, _) => Class::Legacy,
-            (Cipher::Aes128 | Cipher::Aes256, _) => Class::Standard,
+            (Cipher::Aes128 | Cipher::Aes256 | Cipher::ChaCha20, _) => Class::Standard,
         }
     }
 
@@ -128,8 +138,8 @@ impl Protection {
         self.mac
     }
 
-    /// Bytes of key to request from the TLS key schedule: the AES key itself for GCM, else the 32
-    /// bytes that the pair's keys are expanded from.
+    /// Bytes of key to request from the TLS key schedule: the cipher's own key for a pair of TLS,
+    /// else the 32 bytes that the pair's keys are expanded from.
     pub const fn key_bytes(self) -> usize {
         match (self.cipher, self.mac) {
             (Cipher::Aes128, Mac::Ghash) => 16,
@@ -137,10 +147,12 @@ impl Protection {
         }
     }
 
-    /// Leading bytes of a packet's pad that mask the tag and are never XORed into the payload.
+    /// Leading bytes of a packet's pad that are the MAC's mask and are never XORed into the payload:
+    /// GHASH's result is XORed with them, Poly1305 has them as its key. At most [`MASK_BYTES_MAX`].
     pub const fn mask_bytes(self) -> usize {
         match self.mac {
             Mac::Ghash => 16,
+            Mac::Poly1305 => 32,
             Mac::HmacSha256 | Mac::HmacSha1 | Mac::HmacMd5 | Mac::Null => 0,
         }
     }
@@ -151,6 +163,8 @@ impl Suite {
     pub const AES_256_GCM: Self = Self::new(Cipher::Aes256, Mac::Ghash);
     /// `aes-128-gcm`.
     pub const AES_128_GCM: Self = Self::new(Cipher::Aes128, Mac::Ghash);
+    /// `chacha20-poly1305`.
+    pub const CHACHA20_POLY1305: Self = Self::new(Cipher::ChaCha20, Mac::Poly1305);
     /// `aes-256-ctr-hmac-sha256`.
     pub const AES_256_CTR_HMAC_SHA256: Self = Self::new(Cipher::Aes256, Mac::HmacSha256);
     /// `aes-256-ctr-hmac-sha1`.
@@ -169,9 +183,10 @@ impl Suite {
     pub const DES_CTR_HMAC_SHA1: Self = Self::new(Cipher::Des, Mac::HmacSha1);
 
     /// Every suite, the most recommended first; help texts and errors list them in this order.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::AES_256_GCM,
         Self::AES_128_GCM,
+        Self::CHACHA20_POLY1305,
         Self::AES_256_CTR_HMAC_SHA256,
         Self::AES_256_CTR_HMAC_SHA1,
         Self::AES_128_CTR_HMAC_SHA256,
@@ -182,12 +197,30 @@ impl Suite {
         Self::DES_CTR_HMAC_SHA1,
     ];
 
-    /// The suites that a server accepts unless it names others: those of TLS 1.3 (RFC 8446 B.4).
-    /// The others are our own composition, or legacy.
-    pub const REVIEWED: [Self; 2] = [Self::AES_256_GCM, Self::AES_128_GCM];
+    /// The suites of TLS 1.3 (RFC 8446 B.4). The others are our own composition, or legacy.
+    pub const REVIEWED: [Self; 3] = [Self::AES_256_GCM, Self::AES_128_GCM, Self::CHACHA20_POLY1305];
 
     const fn new(cipher: Cipher, mac: Mac) -> Self {
         Self(Protection::new(cipher, mac))
+    }
+
+    /// The suites that a server accepts unless it names others, the cheapest first: AES-GCM if
+    /// [`has_aes_gcm`](crate::has_aes_gcm) is true, else ChaCha20.
+    pub fn accepted(has_aes_gcm: bool) -> [Self; 3] {
+        let mut suites = Self::REVIEWED;
+        if !has_aes_gcm {
+            suites.rotate_right(1);
+        }
+        suites
+    }
+
+    /// The suites that a client offers unless it names one, in the same order: one with AES, one without.
+    pub fn offered(has_aes_gcm: bool) -> [Self; 2] {
+        let mut suites = [Self::AES_256_GCM, Self::CHACHA20_POLY1305];
+        if !has_aes_gcm {
+            suites.reverse();
+        }
+        suites
     }
 
     /// Whether the suite needs explicit consent; never [`Class::Measure`].
@@ -316,6 +349,17 @@ mod tests {
             assert_eq!(suite.to_string().parse(), Ok(suite));
         }
         assert_eq!(Suite::default().name(), "aes-256-gcm");
+    }
+
+    #[test]
+    fn defaults_begin_with_chacha20_where_aes_gcm_is_slow() {
+        for (has_aes_gcm, first) in [(true, Suite::AES_256_GCM), (false, Suite::CHACHA20_POLY1305)]
+        {
+            let (accepted, offered) = (Suite::accepted(has_aes_gcm), Suite::offered(has_aes_gcm));
+            assert_eq!((accepted[0], offered[0]), (first, first));
+            assert!(Suite::REVIEWED.iter().all(|suite| accepted.contains(suite)));
+            assert!(offered.iter().all(|suite| accepted.contains(suite)));
+        }
     }
 
     #[test]

@@ -31,16 +31,16 @@ fn packets() -> Vec<Packet> {
     packets.collect()
 }
 
-/// The tag mask (zero if the suite has none) and the payload XORed with the pad (unchanged for the
+/// The MAC's mask and the payload XORed with the pad (unchanged for the
 /// null cipher).
-fn mask_and_apply(packet: &Packet, payload: &[u8]) -> ([u8; TAG_BYTES], Vec<u8>) {
-    let mut mask = [0; TAG_BYTES];
+fn mask_and_apply(packet: &Packet, payload: &[u8]) -> (Vec<u8>, Vec<u8>) {
+    let mut mask = vec![0; packet.suite.mask_bytes()];
     let Some(keystream) = packet.keys.keystream.clone() else {
         return (mask, payload.to_vec());
     };
     let mut inline = InlineKeystream::new(keystream);
     let mask_bytes = packet.suite.mask_bytes();
-    inline.write(packet.number, 0, &mut mask[..mask_bytes]);
+    inline.write(packet.number, 0, &mut mask);
     let mut data = payload.to_vec();
     inline.apply(packet.number, mask_bytes, &mut data);
     (mask, data)

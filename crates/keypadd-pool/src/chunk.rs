@@ -15,9 +15,9 @@ use crate::filler_state::Home;
 /// Bytes of a pad that a head chunk holds: enough for a keystroke's packet.
 pub const HEAD_BYTES: usize = 128;
 /// Bytes of a pad that a body chunk holds, after the head's.
-pub const BODY_BYTES: usize = 1328;
+pub const BODY_BYTES: usize = 1344;
 /// Bytes of a pad that the pool holds at most: enough for a UDP payload of 1,452 bytes less the
-/// shortest header and the tag, plus GCM's tag mask. The end of longer pads is generated inline.
+/// shortest header and the tag, plus the longest mask. The end of longer pads is generated inline.
 pub const PAD_BYTES: usize = HEAD_BYTES + BODY_BYTES;
 
 /// A row that begins with this many zeros is not a pad.
@@ -148,7 +148,7 @@ impl Chunk {
         is_keystream.then_some((unit, bytes))
     }
 
-    /// Reads a pad in place without taking it: for GCM's tag mask, before the tag is verified.
+    /// Reads a pad in place without taking it: for the MAC's mask, before the tag is verified.
     pub(crate) fn peek(
         &self,
         key: KeyId,

@@ -250,9 +250,10 @@ impl<'a> Peek<'a> {
         Coverage::of(self.bytes(), self.pad_bytes)
     }
 
-    /// The first 16 bytes, GCM's tag mask, in place; the pad stays usable. `None` if the pool has none.
-    pub fn mask(&self) -> Option<&'a [u8; 16]> {
-        self.head.and_then(|head| head.first_chunk())
+    /// The first bytes, the MAC's mask, in place; the pad stays usable. `None` if the pool has none. Panics
+    /// if the mask is longer than a head.
+    pub fn mask(&self, mask_bytes: usize) -> Option<&'a [u8]> {
+        self.head.map(|head| &head[..mask_bytes])
     }
 }
 

@@ -1,7 +1,7 @@
 //! Calibrates on this machine whether a pool is worthwhile: times pooled against inline seals.
 //!
-//! Both arms use the shipped sealing key and alternate, so that both see the same load; inline GCM is
-//! ring's. The decision depends on the timings only.
+//! Both arms use the shipped sealing key and alternate, so that both see the same load; inline, the
+//! suites of TLS are ring's. The decision depends on the timings only.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,11 +24,15 @@ pub const TIMED_BYTES: [usize; 3] = [64, 256, 1400];
 /// A pool is used if a pooled seal is this many times as fast as an inline one.
 const WINS: f64 = 1.10;
 
+/// A pool in use is kept while pooled seals are this many times as fast for the packets in use. Less than
+/// [`WINS`], so that a mix of lengths between the two changes nothing.
+const HOLDS: f64 = 1.0;
+
 const HEADER: &[u8] = b"a header of 19 byte";
 /// Packets that an arm seals in a turn: reading the clock costs as much as sealing a short one.
-const TURN_PACKETS: u64 = 7;
+pub(crate) const TURN_PACKETS: u64 = 7;
 /// Turns of each arm: all of its packets lie in one segment, whose pads are precomputed.
-const TURNS: u64 = SEGMENT_PACKETS as u64 / TURN_PACKETS;
+pub(crate) const TURNS: u64 = SEGMENT_PACKETS as u64 / TURN_PACKETS;
 /// Room for the chunks of a first phase.
 const POOL_BYTES: usize = 1 << 20;
 
@@ -50,11 +54,20 @@ impl SealTimes {
     }
 }
 
-/// Whether a pool is worthwhile: at least 10 % faster at one length, and at none as much slower. Sessions
-/// usually mix all lengths, and nobody knows the mix beforehand.
+/// Whether a pool is worthwhile before any packet is known: at least 10 % faster at one length, and at none as
+/// much slower.
 pub fn worth_pooling(times: &[SealTimes]) -> bool {
     let gains = || times.iter().map(SealTimes::gain);
     gains().any(|gain| gain >= WINS) && gains().all(|gain| gain > 1.0 / WINS)
+}
+
+/// Whether a pool is worthwhile for so many packets of each length, if it `is_used` for them now or not.
+pub fn worth_pooling_mix(times: &[SealTimes; 3], packets: [u64; 3], is_used: bool) -> bool {
+    let sum = |of: fn(&SealTimes) -> Duration| -> f64 {
+        times.iter().zip(packets).map(|(times, n)| of(times).as_secs_f64() * n as f64).sum()
+    };
+    let least = if is_used { HOLDS } else { WINS };
+    sum(|times| times.inline) >= least * sum(|times| times.pooled)
 }
 
 /// Times seals of one suite, for a few milliseconds; `None` for a suite without pads, or if there is no
@@ -63,10 +76,10 @@ pub fn seal_times(protection: Protection, engine: CipherEngine) -> Option<[SealT
     if protection.cipher() == Cipher::Null {
         return None;
     }
-    let pooled = Arm::new(protection, engine);
-    let inline = Arm::new(protection, engine);
+    let pooled = Arm::new(protection, engine, 0);
+    let inline = Arm::new(protection, engine, 0);
     let (pool, mut filler) = Pool::with_filler(PoolSettings { budget_bytes: POOL_BYTES }).ok()?;
-    pooled.outbound.sending.lock().ok()?.phases.use_pool(Some(pool));
+    pooled.use_pool(pool);
     let mut number = 0;
     let times = TIMED_BYTES.map(|bytes| {
         while filler.step(Duration::ZERO) == Step::Worked {}
@@ -81,25 +94,26 @@ pub fn seal_times(protection: Protection, engine: CipherEngine) -> Option<[SealT
         let [pooled, inline] = turns.map(median);
         SealTimes { bytes, pooled, inline }
     });
-    let hits = pooled.meters.packets(Direction::Send, Coverage::Hit);
-    debug_assert_eq!(hits, TIMED_BYTES.len() as u64 * TURNS * TURN_PACKETS);
+    debug_assert_eq!(pooled.hits(), TIMED_BYTES.len() as u64 * TURNS * TURN_PACKETS);
     Some(times)
 }
 
-fn median(mut turns: Vec<Duration>) -> Duration {
+/// The time of a packet in the median turn.
+pub(crate) fn median(mut turns: Vec<Duration>) -> Duration {
     turns.sort_unstable();
     turns[turns.len() / 2] / TURN_PACKETS as u32
 }
 
 /// A sealing key whose packets are discarded.
-struct Arm {
+pub(crate) struct Arm {
     meters: Arc<Meters>,
     outbound: Arc<Outbound>,
     key: SealKey,
 }
 
 impl Arm {
-    fn new(protection: Protection, engine: CipherEngine) -> Self {
+    /// A key of this phase: a pool fills little for phase 0, and all of its memory for phase 1.
+    pub(crate) fn new(protection: Protection, engine: CipherEngine, phase: u64) -> Self {
         let limits = Limits::of(protection);
         let meters = Arc::new(Meters::default());
         let fault = Arc::new(FaultLatch::default());
@@ -108,13 +122,25 @@ impl Arm {
         let material = KeyMaterial::synthetic(&vec![0x35; protection.key_bytes()], [0xa5; 12]);
         let (key_protection, keystream) = KeyProtection::derive(protection, &material, engine);
         if let Ok(mut sending) = outbound.sending.lock() {
-            sending.phases.add(0, keystream);
+            (0..=phase).for_each(|phase| sending.phases.add(phase, keystream.clone()));
         }
-        let key = SealKey::new(Arc::clone(&outbound), 0, key_protection, limits);
+        let key = SealKey::new(Arc::clone(&outbound), phase, key_protection, limits);
         Self { meters, outbound, key }
     }
 
-    fn turn(&self, from: u64, bytes: usize) -> Duration {
+    pub(crate) fn use_pool(&self, pool: Pool) {
+        if let Ok(mut sending) = self.outbound.sending.lock() {
+            sending.phases.use_pool(Some(pool));
+        }
+    }
+
+    /// Packets that found their pad in a pool.
+    pub(crate) fn hits(&self) -> u64 {
+        self.meters.packets(Direction::Send, Coverage::Hit)
+    }
+
+    /// Seals a turn's packets.
+    pub(crate) fn turn(&self, from: u64, bytes: usize) -> Duration {
         let mut packet = [HEADER, &vec![0x55; bytes + TAG_BYTES]].concat();
         let began = Instant::now();
         for number in from..from + TURN_PACKETS {
@@ -153,6 +179,22 @@ mod tests {
     fn a_pool_that_is_a_tenth_slower_at_some_length_is_not_worthwhile() {
         assert!(worth_pooling(&times([(100, 150), (100, 100), (109, 100)])));
         assert!(!worth_pooling(&times([(100, 150), (100, 100), (111, 100)])));
+    }
+
+    #[test]
+    fn the_lengths_in_use_decide_and_between_the_bounds_nothing_changes() {
+        let times = times([(100, 200), (100, 100), (100, 80)]).try_into().expect("three");
+        for (packets, from_off, from_on) in [
+            ([1000, 0, 0], true, true),
+            ([0, 0, 1000], false, false),
+            ([0, 1000, 0], false, true),
+            ([300, 0, 1000], false, true),
+            ([100, 0, 1000], false, false),
+            ([1000, 1000, 1000], true, true),
+        ] {
+            assert_eq!(worth_pooling_mix(&times, packets, false), from_off, "{packets:?}");
+            assert_eq!(worth_pooling_mix(&times, packets, true), from_on, "{packets:?}");
+        }
     }
 
     #[test]

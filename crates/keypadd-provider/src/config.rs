@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use keypadd_keystream::{CipherEngine, Protection};
+use keypadd_keystream::{CipherEngine, Protection, Suite};
 use quinn_proto::crypto::{self, Keys, Session, UnsupportedVersion};
 use quinn_proto::transport_parameters::TransportParameters;
 use quinn_proto::{ConnectError, ConnectionId, Side};
@@ -35,6 +35,8 @@ pub const ALPN: &[u8] = b"keypadd/1";
 
 /// TLS wants a server name; with SNI off and keys pinned it is never sent nor compared.
 const SERVER_NAME: &str = "keypadd";
+
+const CHACHA20_POLY1305: Protection = Suite::CHACHA20_POLY1305.protection();
 
 /// QUIC version 1 (RFC 9000) alone.
 const QUIC_VERSION: u32 = 1;
@@ -136,7 +138,9 @@ pub fn client_config_with(
     Ok(Arc::new(PooledClient { tls: Arc::new(tls), context: settings.context(None, hooks) }))
 }
 
-/// A server that accepts only holders of keys that `allowed` lists.
+/// A server that accepts only holders of keys that `allowed` lists. It follows the client's order of suites,
+/// which begins with what is cheapest there, unless its own begins with ChaCha20: then it is itself the end
+/// without AES instructions (as BoringSSL and OpenSSL do).
 ///
 /// # Errors
 /// As for [`client_config`].
@@ -161,6 +165,7 @@ pub fn server_config_with(
         .with_protocol_versions(&[&TLS13])?
         .with_client_cert_verifier(Arc::new(ListedClients::new(Arc::clone(&allowed))))
         .with_cert_resolver(Arc::clone(&resolver));
+    tls.ignore_client_order = settings.suites.first() == Some(&CHACHA20_POLY1305);
     tls.alpn_protocols = vec![ALPN.to_vec()];
     tls.session_storage = Arc::new(NoServerSessionStorage {});
     tls.send_tls13_tickets = 0;

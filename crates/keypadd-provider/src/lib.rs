@@ -25,6 +25,7 @@ mod refusal;
 mod renewal;
 mod retry;
 mod seal;
+mod seal_costs;
 mod secret_memory;
 mod session;
 mod suites;
@@ -34,7 +35,7 @@ mod usage;
 mod verify;
 mod window;
 
-pub use calibration::{SealTimes, TIMED_BYTES, seal_times, worth_pooling};
+pub use calibration::{SealTimes, TIMED_BYTES, seal_times, worth_pooling, worth_pooling_mix};
 pub use config::{
     ALPN, ConfigError, CryptoSettings, client_config, client_config_with, server_config,
     server_config_with,
@@ -50,5 +51,6 @@ pub use kx::{
 pub use meters::{Meters, PacketStage, SAMPLED_ONE_IN};
 pub use pool_switch::PoolSwitch;
 pub use renewal::{Renew, Renewal};
+pub use seal_costs::{SealCosts, seal_costs};
 pub use test_hooks::TestHooks;
 pub use verify::{AllowList, ListedClients, PinnedServer, RefusedKey};

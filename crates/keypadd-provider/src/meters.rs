@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use keypadd_pool::{Coverage, Direction};
+use keypadd_pool::{Coverage, Direction, HEAD_BYTES};
 
 use crate::histogram::Histogram;
 
@@ -59,13 +59,18 @@ impl Meters {
         self.sum(&[direction], |counts| &counts.packets[pad as usize])
     }
 
+    /// Packets sealed or opened, by the length of [`TIMED_BYTES`](crate::TIMED_BYTES) that is nearest.
+    pub fn lengths(&self) -> [u64; 3] {
+        [0, 1, 2].map(|class| self.sum(&BOTH, |counts| &counts.lengths[class]))
+    }
+
     /// How long sealing or opening took, in seconds, sampled one in [`SAMPLED_ONE_IN`].
     pub fn seconds(&self, direction: Direction, pad: Coverage) -> &Histogram {
         &self.seconds[direction as usize][pad as usize]
     }
 
     /// How long a stage of a packet took, in seconds, sampled one in [`SAMPLED_ONE_IN`]. Packets that
-    /// ring's AES-GCM does in one pass have no stages.
+    /// ring does in one pass have no stages.
     pub fn stage_seconds(&self, stage: PacketStage) -> &Histogram {
         &self.stages[stage as usize]
     }
@@ -162,7 +167,12 @@ struct Counts {
     packets: [AtomicU64; 3],
     pool_bytes: AtomicU64,
     inline_bytes: AtomicU64,
+    lengths: [AtomicU64; 3],
 }
+
+/// Pad bytes up to which a packet is of the first and of the second length: a head, and the geometric mean
+/// of a line and a full packet.
+const LENGTHS: [usize; 2] = [HEAD_BYTES, 600];
 
 /// What one direction of one connection counts. Dropped, its counts stay in the meters.
 #[derive(Debug)]
@@ -188,8 +198,16 @@ impl Tally {
     /// Counts a packet whose pad came so, and the keystream that it took. One at a time does (`&mut`): what is
     /// read here is what was written last.
     #[inline]
-    pub(crate) fn count(&mut self, pad: Coverage, pool_bytes: usize, inline_bytes: usize) {
+    pub(crate) fn count(
+        &mut self,
+        pad: Coverage,
+        pad_bytes: usize,
+        pool_bytes: usize,
+        inline_bytes: usize,
+    ) {
         add(&self.counts.packets[pad as usize], 1);
+        let [short, medium] = LENGTHS.map(|most| usize::from(pad_bytes > most));
+        add(&self.counts.lengths[short + medium], 1);
         add(&self.counts.pool_bytes, pool_bytes as u64);
         add(&self.counts.inline_bytes, inline_bytes as u64);
     }
@@ -200,8 +218,9 @@ impl Drop for Tally {
         let mut tallies = self.meters.tallies();
         tallies.live[self.direction as usize].retain(|counts| !Arc::ptr_eq(counts, &self.counts));
         let gone = &tallies.gone[self.direction as usize];
-        let Counts { packets, pool_bytes, inline_bytes } = &*self.counts;
-        for (sum, packets) in gone.packets.iter().zip(packets) {
+        let Counts { packets, pool_bytes, inline_bytes, lengths } = &*self.counts;
+        let sums = gone.packets.iter().chain(&gone.lengths);
+        for (sum, packets) in sums.zip(packets.iter().chain(lengths)) {
             add(sum, packets.load(Relaxed));
         }
         add(&gone.pool_bytes, pool_bytes.load(Relaxed));
@@ -257,11 +276,17 @@ mod tests {
             }
             assert_eq!(meters.keystream_pool_bytes(), 3 * packets * 100);
             assert_eq!(meters.keystream_inline_bytes(), 3 * packets * 7);
+            assert_eq!(meters.lengths(), [3 * packets, 0, 0]);
         };
         for nth in [0, 1] {
             for (way, times) in [(0, 1), (1, 2)] {
                 for _ in 0..times {
-                    tallies[way][nth].as_mut().expect("it lives").count(Coverage::Partial, 100, 7);
+                    tallies[way][nth].as_mut().expect("it lives").count(
+                        Coverage::Partial,
+                        107,
+                        100,
+                        7,
+                    );
                 }
             }
         }

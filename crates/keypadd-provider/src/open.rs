@@ -1,8 +1,8 @@
 //! Opens the packets that arrive in one phase (quinn's `PacketKey`, remote half).
 //!
 //! Forged and replayed packets cost no pool keystream: the tag is verified first, then the number is
-//! checked against the direction's replay window, and only then is a pad taken. GCM needs one pad block
-//! to verify, the tag mask, which is read in place or generated inline.
+//! checked against the direction's replay window, and only then is a pad taken. The suites of TLS need the
+//! first block of the pad to verify, the MAC's mask, which is read in place or generated inline.
 
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -12,10 +12,10 @@ use keypadd_keystream::{PAYLOAD_BYTES_MAX, PacketNumber, TAG_BYTES};
 use keypadd_pool::{Coverage, Direction, Peek};
 use quinn_proto::crypto::{CryptoError, PacketKey};
 
-use crate::limits::{INTEGRITY_LIMIT, Limits};
+use crate::limits::Limits;
 use crate::meters::{Meters, PacketStage, StageClock, sample};
 use crate::phases::{Ahead, Phases, least_of};
-use crate::protection::{KeyProtection, TagMask};
+use crate::protection::{KeyProtection, MacMask};
 use crate::window::ReplayWindow;
 
 /// State shared by all opening keys of one connection.
@@ -75,8 +75,8 @@ impl OpenKey {
         let ReceiveState { phases, window } = &mut *receiving;
 
         let replayed = window.refuses(packet_number.value());
-        let mut made = TagMask::default();
-        let mut mask = &made.0;
+        let mut made = MacMask::default();
+        let mut mask = &made.0[..mask_bytes];
         // HMACs verify without the pad.
         if mask_bytes > 0 {
             let lane = phases.lane(self.phase);
@@ -91,11 +91,12 @@ impl OpenKey {
                 window.mark(packet_number.value());
                 return Ok(coverage);
             }
-            mask = match peek.and_then(|peek| peek.mask()) {
+            mask = match peek.and_then(|peek| peek.mask(mask_bytes)) {
                 Some(mask) => mask,
                 None => {
-                    phases.write_mask(self.phase, packet_number, &mut made.0);
-                    &made.0
+                    let made = &mut made.0[..mask_bytes];
+                    phases.write_mask(self.phase, packet_number, made);
+                    made
                 }
             };
         }
@@ -109,7 +110,7 @@ impl OpenKey {
         }
         stages.end_of(PacketStage::Mac);
         // The mask is not needed any more.
-        let pad = (&mut TagMask::default().0[..mask_bytes], ciphertext);
+        let pad = (&mut MacMask::default().0[..mask_bytes], ciphertext);
         let coverage = phases
             .apply(self.phase, packet_number, pad, 0, || stages.end_of(PacketStage::Pad))
             .ok_or(CryptoError)?;
@@ -164,6 +165,6 @@ impl PacketKey for OpenKey {
     }
 
     fn integrity_limit(&self) -> u64 {
-        INTEGRITY_LIMIT
+        self.limits.integrity
     }
 }

@@ -312,7 +312,7 @@ impl PhasePads {
     fn count(&mut self, tally: &mut Tally, pool_bytes: usize, pad_bytes: usize) -> Coverage {
         let coverage = Coverage::of(pool_bytes, pad_bytes);
         let inline_bytes = if self.inline.is_some() { pad_bytes - pool_bytes } else { 0 };
-        tally.count(coverage, pool_bytes, inline_bytes);
+        tally.count(coverage, pad_bytes, pool_bytes, inline_bytes);
         // The first packet without its full pad after a hit: the pool has just run dry. Short packets, which
         // need no body, and longer ones are counted separately.
         let is_hit = coverage == Coverage::Hit;
@@ -340,8 +340,8 @@ impl PhasePads {
     }
 }
 
-/// The least pad bytes from the pool that make a pooled packet worthwhile: with fewer, AES-GCM in one pass is
-/// faster than GHASH and a long rest of the pad.
+/// The least pad bytes from the pool that make a pooled packet worthwhile: with fewer, ring's single pass is
+/// faster than a MAC and a long rest of the pad.
 pub(crate) fn least_of(pad_bytes: usize) -> usize {
     pad_bytes.saturating_sub(REST_BYTES_MAX).max(1)
 }

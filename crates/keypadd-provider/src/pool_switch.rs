@@ -60,6 +60,11 @@ impl PoolSwitch {
         self.shared.lock().pool_for(suite).is_some()
     }
 
+    /// Whether a live connection has this suite.
+    pub fn has_connection(&self, suite: Protection) -> bool {
+        self.shared.lock().attached.values().any(|keys| keys.suite() == suite)
+    }
+
     /// Switches all connections to this pool, including those still in their handshake. Connections that
     /// use it already are not affected; the pads of the former pool are wiped.
     pub fn set(&self, pool: Option<Pool>) {

@@ -1,15 +1,17 @@
-//! Holds one key's packet protection: the MAC, and for GCM suites ring's one-pass AES-GCM, which
-//! handles packets that find no pad in the pool.
+//! Holds one key's packet protection: the MAC, and for the suites of TLS ring's AEAD, which handles
+//! packets that find no pad in the pool in one pass.
 //!
 //! Does not know where pads come from.
 
 use std::sync::Arc;
 
 use keypadd_keystream::{
-    Cipher, CipherEngine, KeystreamKey, Mac, MacKey, Pacing, PacketNumber, Protection, SuiteKey,
-    TAG_BYTES,
+    Cipher, CipherEngine, KeystreamKey, MASK_BYTES_MAX, Mac, MacKey, Pacing, PacketNumber,
+    Protection, SuiteKey, TAG_BYTES,
 };
-use ring::aead::{AES_128_GCM, AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
+use ring::aead::{
+    AES_128_GCM, AES_256_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey,
+};
 use ring::error::Unspecified;
 use zeroize::Zeroizing;
 
@@ -31,11 +33,11 @@ impl KeyProtection {
     ) -> (Self, Option<Arc<KeystreamKey>>) {
         let SuiteKey { keystream, mac } =
             SuiteKey::derive_with(suite, material.key(), material.iv(), engine);
-        let whole = (suite.mac() == Mac::Ghash).then(|| WholePacket::new(suite, material, engine));
-        (Self { mask_bytes: suite.mask_bytes(), mac, whole: whole.flatten() }, keystream)
+        let whole = WholePacket::new(suite, material, engine);
+        (Self { mask_bytes: suite.mask_bytes(), mac, whole }, keystream)
     }
 
-    /// Pad bytes before the payload's: 16 for GCM's tag mask, else 0.
+    /// Pad bytes before the payload's: the MAC's mask.
     pub(crate) fn mask_bytes(&self) -> usize {
         self.mask_bytes
     }
@@ -50,35 +52,46 @@ impl KeyProtection {
     }
 }
 
-/// GCM's tag mask while a packet needs it; wiped when dropped, in one store rather than byte by byte.
+/// A MAC's mask while a packet needs it; wiped when dropped, in one store rather than byte by byte.
 #[derive(Default)]
-pub(crate) struct TagMask(pub(crate) [u8; TAG_BYTES]);
+pub(crate) struct MacMask(pub(crate) [u8; MASK_BYTES_MAX]);
 
-impl Drop for TagMask {
+impl Drop for MacMask {
     #[inline]
     fn drop(&mut self) {
-        self.0 = [0; TAG_BYTES];
+        self.0 = [0; MASK_BYTES_MAX];
         zeroize::optimization_barrier(&self.0);
     }
 }
 
-/// AES-GCM in one pass, by ring: for packets without a pad, and all packets with `--pool off`. A pace
-/// slows the whole pass, including GHASH: the two are one loop.
+/// A suite of TLS in one pass, by ring: for packets without a pad, and all packets with `--pool off`. A pace
+/// slows the whole pass, including the MAC: the two are one loop.
 pub(crate) struct WholePacket {
     key: LessSafeKey,
+    mask_bytes: usize,
     pacing: Pacing,
     iv: Zeroizing<[u8; 12]>,
 }
 
 impl WholePacket {
-    /// `None` only if the key has the wrong length, which rustls prevents.
+    /// `None` for a suite that ring does not have, and for AES-GCM in a build that is to measure a CPU without
+    /// AES instructions: ring cannot be kept from using them.
     fn new(suite: Protection, material: &KeyMaterial, engine: CipherEngine) -> Option<Self> {
-        let algorithm = match suite.cipher() {
-            Cipher::Aes128 => &AES_128_GCM,
-            _ => &AES_256_GCM,
+        let algorithm = match (suite.cipher(), suite.mac()) {
+            (_, Mac::Ghash) if cfg!(aes_backend = "soft") => return None,
+            (Cipher::Aes128, Mac::Ghash) => &AES_128_GCM,
+            (Cipher::Aes256, Mac::Ghash) => &AES_256_GCM,
+            (Cipher::ChaCha20, Mac::Poly1305) => &CHACHA20_POLY1305,
+            _ => return None,
         };
+        // Of the right length, as rustls derived it.
         let key = LessSafeKey::new(UnboundKey::new(algorithm, material.key()).ok()?);
-        Some(Self { key, pacing: engine.pacing(), iv: Zeroizing::new(*material.iv()) })
+        Some(Self {
+            key,
+            mask_bytes: suite.mask_bytes(),
+            pacing: engine.pacing(),
+            iv: Zeroizing::new(*material.iv()),
+        })
     }
 
     pub(crate) fn seal(
@@ -88,13 +101,13 @@ impl WholePacket {
         payload: &mut [u8],
     ) -> [u8; TAG_BYTES] {
         let mut tag = [0; TAG_BYTES];
-        self.pacing.make(TAG_BYTES + payload.len(), || {
+        self.pacing.make(self.mask_bytes + payload.len(), || {
             let aad = Aad::from(header);
             let sealed = self
                 .key
                 .seal_in_place_separate_tag(self.nonce(packet_number), aad, payload)
-                .expect("a payload below 64 KiB is far below GCM's limit");
-            tag = sealed.as_ref().try_into().expect("GCM's tag is 16 bytes");
+                .expect("a payload below 64 KiB is far below every limit");
+            tag = sealed.as_ref().try_into().expect("every tag is 16 bytes");
         });
         tag
     }
@@ -106,7 +119,7 @@ impl WholePacket {
         sealed: &mut [u8],
     ) -> Result<(), Unspecified> {
         let mut opened = Err(Unspecified);
-        self.pacing.make(sealed.len(), || {
+        self.pacing.make(self.mask_bytes + sealed.len() - TAG_BYTES, || {
             let (nonce, aad) = (self.nonce(packet_number), Aad::from(header));
             opened = self.key.open_in_place(nonce, aad, sealed).map(|_| ());
         });

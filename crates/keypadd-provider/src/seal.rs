@@ -15,10 +15,10 @@ use keypadd_pool::{Coverage, Direction};
 use quinn_proto::crypto::{CryptoError, PacketKey};
 
 use crate::fault::{FaultLatch, KeyFault};
-use crate::limits::{CLOSING_PACKETS, INTEGRITY_LIMIT, Limits};
+use crate::limits::{CLOSING_PACKETS, Limits};
 use crate::meters::{Meters, PacketStage, StageClock, sample};
 use crate::phases::{Ahead, Phases, least_of};
-use crate::protection::{KeyProtection, TagMask};
+use crate::protection::{KeyProtection, MacMask};
 use crate::usage::UsageLimit;
 
 /// State shared by all sealing keys of one connection.
@@ -101,7 +101,7 @@ impl SealKey {
         self.count_usage(payload.len() as u64)?;
         let whole = self.protection.whole();
         let least = whole.map_or(0, |_| least_of(mask_bytes + payload.len()));
-        let mut mask = TagMask::default();
+        let mut mask = MacMask::default();
         let pad = (&mut mask.0[..mask_bytes], &mut *payload);
         let coverage = phases
             .apply(self.phase, packet_number, pad, least, || stages.end_of(PacketStage::Pad))
@@ -218,6 +218,6 @@ impl PacketKey for SealKey {
     }
 
     fn integrity_limit(&self) -> u64 {
-        INTEGRITY_LIMIT
+        self.limits.integrity
     }
 }

@@ -1,9 +1,9 @@
 //! Registers our suites with rustls: code points, hashes, and algorithms that hand over keys.
 //!
 //! rustls runs the handshake and derives keys with ring's hashes; packet protection is ours, so a suite's
-//! QUIC algorithm only passes keys on (`key_extraction.rs`). Header protection is ring's: AES of the
-//! suite's key length for GCM suites (RFC 9001 section 5.4.3), AES-256 for private suites, since DES must
-//! not protect headers.
+//! QUIC algorithm only passes keys on (`key_extraction.rs`). Header protection is ring's: that of its own
+//! suite for the suites of TLS (RFC 9001 section 5.4), AES-256 for private suites, since DES must not
+//! protect headers.
 
 use std::sync::LazyLock;
 
@@ -13,7 +13,9 @@ use rustls::crypto::cipher::{
     AeadKey, InboundOpaqueMessage, InboundPlainMessage, Iv, MessageDecrypter, MessageEncrypter,
     OutboundOpaqueMessage, OutboundPlainMessage, Tls13AeadAlgorithm, UnsupportedOperationError,
 };
-use rustls::crypto::ring::cipher_suite::{TLS13_AES_128_GCM_SHA256, TLS13_AES_256_GCM_SHA384};
+use rustls::crypto::ring::cipher_suite::{
+    TLS13_AES_128_GCM_SHA256, TLS13_AES_256_GCM_SHA384, TLS13_CHACHA20_POLY1305_SHA256,
+};
 use rustls::quic::{Algorithm, HeaderProtectionKey, PacketKey};
 use rustls::{
     CipherSuite, ConnectionTrafficSecrets, Error, SupportedCipherSuite, Tls13CipherSuite,
@@ -22,7 +24,7 @@ use rustls::{
 use crate::key_extraction::ExtractableKey;
 use crate::limits::Limits;
 
-/// The suite's TLS code point. The GCM suites have TLS's own (RFC 8446 appendix B.4); the others
+/// The suite's TLS code point. The suites of TLS have its own (RFC 8446 appendix B.4); the others
 /// are in the private-use range 0xFFxx: cipher in the high digit, MAC in the low, 0 for none.
 pub(crate) fn code_point(suite: Protection) -> CipherSuite {
     let cipher = match suite.cipher() {
@@ -31,9 +33,11 @@ pub(crate) fn code_point(suite: Protection) -> CipherSuite {
         Cipher::TripleDes => 0x30,
         Cipher::Des => 0x40,
         Cipher::Rc2_40 => 0x50,
-        Cipher::Null => 0x00,
+        // Only in a suite of TLS.
+        Cipher::ChaCha20 | Cipher::Null => 0x00,
     };
     match suite.mac() {
+        Mac::Poly1305 => CipherSuite::TLS13_CHACHA20_POLY1305_SHA256,
         Mac::Ghash if suite.cipher() == Cipher::Aes128 => CipherSuite::TLS13_AES_128_GCM_SHA256,
         Mac::Ghash => CipherSuite::TLS13_AES_256_GCM_SHA384,
         Mac::HmacSha1 => CipherSuite::Unknown(0xFF00 | cipher | 1),
@@ -63,7 +67,7 @@ static ALGORITHMS: LazyLock<Vec<SuiteAlgorithm>> =
 /// Uses ring's hash and HKDF: SHA-384 for AES-256-GCM, as in TLS, else SHA-256.
 fn tls13_suite(algorithm: &'static SuiteAlgorithm) -> Tls13CipherSuite {
     let suite = algorithm.suite;
-    let stock = stock(is_gcm(suite, Cipher::Aes256));
+    let stock = stock(suite).unwrap_or_else(|| of_tls13(&TLS13_AES_128_GCM_SHA256));
     Tls13CipherSuite {
         common: CipherSuiteCommon {
             suite: code_point(suite),
@@ -76,13 +80,15 @@ fn tls13_suite(algorithm: &'static SuiteAlgorithm) -> Tls13CipherSuite {
     }
 }
 
-fn is_gcm(suite: Protection, cipher: Cipher) -> bool {
-    (suite.mac(), suite.cipher()) == (Mac::Ghash, cipher)
+/// ring's own version of a suite of TLS.
+fn stock(suite: Protection) -> Option<&'static Tls13CipherSuite> {
+    let stock =
+        [&TLS13_AES_128_GCM_SHA256, &TLS13_AES_256_GCM_SHA384, &TLS13_CHACHA20_POLY1305_SHA256];
+    stock.into_iter().find(|stock| stock.suite() == code_point(suite)).map(of_tls13)
 }
 
-fn stock(aes_256: bool) -> &'static Tls13CipherSuite {
-    let suite = if aes_256 { TLS13_AES_256_GCM_SHA384 } else { TLS13_AES_128_GCM_SHA256 };
-    suite.tls13().expect("ring's AES-GCM suites are of TLS 1.3")
+fn of_tls13(suite: &'static SupportedCipherSuite) -> &'static Tls13CipherSuite {
+    suite.tls13().expect("its name says TLS 1.3")
 }
 
 /// A suite's algorithm, for rustls.
@@ -97,7 +103,7 @@ impl Algorithm for SuiteAlgorithm {
     }
 
     fn header_protection_key(&self, key: AeadKey) -> Box<dyn HeaderProtectionKey> {
-        let stock = stock(!is_gcm(self.suite, Cipher::Aes128));
+        let stock = stock(self.suite).unwrap_or_else(|| of_tls13(&TLS13_AES_256_GCM_SHA384));
         stock.quic.expect("ring's suites do QUIC").header_protection_key(key)
     }
 
@@ -171,6 +177,8 @@ mod tests {
         let triple_des = Suite::TRIPLE_DES_CTR_HMAC_SHA1.into();
         assert_eq!(code(triple_des), CipherSuite::Unknown(0xFF31));
         assert_eq!(code(MeasureSuite::NULL_HMAC_SHA1.into()), CipherSuite::Unknown(0xFF01));
-        assert_eq!(from_code_point(CipherSuite::TLS13_CHACHA20_POLY1305_SHA256), None);
+        let chacha20 = CipherSuite::TLS13_CHACHA20_POLY1305_SHA256;
+        assert_eq!(from_code_point(chacha20), Some(Suite::CHACHA20_POLY1305.into()));
+        assert_eq!(from_code_point(CipherSuite::TLS13_AES_128_CCM_SHA256), None);
     }
 }

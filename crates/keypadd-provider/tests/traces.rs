@@ -51,7 +51,7 @@ const SEGMENTS: u64 = 24;
 /// Positions in a pad: one in its head, two in its body.
 const PLACES: [usize; 3] = [32, 400, 1200];
 /// Bytes of a pad in the pool.
-const PAD_BYTES: usize = 1456;
+const PAD_BYTES: usize = 1472;
 /// Packets that may be padded with zeros, and so contain plain keystream: those in the handshake's datagrams
 /// (RFC 9000 section 14.1).
 const PADDED_PACKETS: usize = 16;
@@ -95,7 +95,8 @@ fn keys(suite: Suite, log: &Inverted) -> Vec<(&'static str, Vec<u8>)> {
         for phase in 0..PHASES {
             let key = expand_label(&secret, b"quic key", protection.key_bytes());
             keys.push(("IV", expand_label(&secret, b"quic iv", 12)));
-            if protection.mac() != Mac::Ghash {
+            let is_of_tls = protection.mask_bytes() > 0;
+            if !is_of_tls {
                 let bytes = if protection.mac() == Mac::HmacSha1 { 20 } else { 32 };
                 keys.push(("MAC key", expand(&key, b"keypadd mac", bytes)));
                 match protection.cipher() {
@@ -106,14 +107,14 @@ fn keys(suite: Suite, log: &Inverted) -> Vec<(&'static str, Vec<u8>)> {
             }
             match protection.mac() {
                 Mac::Ghash => keys.push(("GHASH key", ghash_key(&key))),
+                Mac::Poly1305 => {} // its keys are in the pads
                 Mac::HmacSha1 => keys.extend(sha1_states(&expand(&key, b"keypadd mac", 20))),
                 _ => keys.extend(sha256_states(&expand(&key, b"keypadd mac", 32))),
             }
             let skipped = if phase == 0 { PADDED_PACKETS } else { 0 };
             let iv = expand_label(&secret, b"quic iv", 12);
             keys.extend(pads(suite, &key, &iv).into_iter().skip(skipped * PLACES.len()));
-            let is_rings = protection.mac() == Mac::Ghash;
-            keys.push((if is_rings { "packet key of ring's" } else { "packet key" }, key));
+            keys.push((if is_of_tls { "packet key of ring's" } else { "packet key" }, key));
             let next = expand_label(&secret, b"quic ku", secret.len());
             keys.push(("traffic secret", std::mem::replace(&mut secret, next)));
         }
@@ -354,7 +355,7 @@ fn state_of(suite: Suite) -> &'static str {
         {
             "GHASH key"
         }
-        Mac::Ghash => "pad",
+        Mac::Ghash | Mac::Poly1305 => "pad",
         _ => "MAC state",
     }
 }
@@ -362,8 +363,12 @@ fn state_of(suite: Suite) -> &'static str {
 #[test]
 fn a_closed_connection_leaves_no_key_of_ours_in_memory() {
     let mut left = Vec::new();
-    for suite in [Suite::AES_256_GCM, Suite::AES_256_CTR_HMAC_SHA1, Suite::TRIPLE_DES_CTR_HMAC_SHA1]
-    {
+    for suite in [
+        Suite::AES_256_GCM,
+        Suite::CHACHA20_POLY1305,
+        Suite::AES_256_CTR_HMAC_SHA1,
+        Suite::TRIPLE_DES_CTR_HMAC_SHA1,
+    ] {
         let log = Arc::new(Inverted::default());
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)

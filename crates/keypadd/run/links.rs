@@ -41,7 +41,7 @@ pub(super) fn crypto_for(
     };
     CryptoSettings {
         pool,
-        suites: vec![outgoing.suite.into()],
+        suites: outgoing.suites.iter().copied().map(Into::into).collect(),
         kex: vec![outgoing.kex.into()],
         ..settings.clone()
     }

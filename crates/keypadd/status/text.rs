@@ -32,6 +32,9 @@ pub(super) fn render(document: Value) -> Result<String, serde_json::Error> {
     lines.push(format!("  {}", one_line(&daemon.sandbox.line())));
     lines.push(transport(&daemon.transport));
     lines.push(limits(&daemon.limits));
+    if !daemon.suite_preference.is_empty() {
+        lines.push(format!("  prefers {}", one_line(&daemon.suite_preference)));
+    }
     pool(&daemon, &mut lines);
     // A link that is up and was never lost shows as its session only.
     let noteworthy =
@@ -81,7 +84,11 @@ fn limits(limits: &LimitsReport) -> String {
 
 /// What `auto` chose for a suite, and why.
 fn choice(choice: &SuiteReport) -> String {
-    let way = if choice.pays { "pooled" } else { "inline" };
+    let way = match (choice.pays, choice.in_use) {
+        (true, true) => "pooled",
+        (true, false) => "pooled when used",
+        (false, _) => "inline",
+    };
     let seals = choice.seals.iter().map(|seal| {
         let (pooled, inline) = (seal.pooled_seconds * 1e6, seal.inline_seconds * 1e6);
         format!("{pooled:.2}/{inline:.2} us at {} bytes", seal.payload_bytes)

@@ -160,7 +160,7 @@ impl Auditor {
             return None;
         }
         let next = sender.next.get(&space).copied().unwrap_or_default();
-        let uncovered = packet.uncover(sender.header_keys.get(&space)?, next)?;
+        let uncovered = packet.uncover(sender.suite, sender.header_keys.get(&space)?, next)?;
         let phase = match space {
             Space::Data if uncovered.key_phase != (phase % 2 == 1) => phase + 1,
             _ => phase,

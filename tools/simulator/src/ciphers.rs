@@ -1,5 +1,5 @@
 //! Implements packet protection independently, from `docs/DESIGN.md` and RFC 9001, on RustCrypto's `ctr`,
-//! `aes-gcm`, `des`, `hmac` and `hkdf`, for the auditor to compare the wire with.
+//! `aes-gcm`, `chacha20poly1305`, `des`, `hmac` and `hkdf`, for the auditor to compare the wire with.
 //!
 //! Knows keys, numbers and bytes; nothing of pools, and no code of `keypadd-keystream` but the
 //! names of suites.
@@ -9,8 +9,10 @@ use std::collections::BTreeMap;
 use aes::{Aes128, Aes256};
 use aes_gcm::aead::{AeadInOut, KeyInit};
 use aes_gcm::{Aes128Gcm, Aes256Gcm};
+use chacha20::ChaCha20;
+use chacha20poly1305::ChaCha20Poly1305;
 use cipher::array::Array;
-use cipher::{BlockCipherEncrypt, KeyIvInit, StreamCipher};
+use cipher::{BlockCipherEncrypt, KeyIvInit, StreamCipher, StreamCipherSeek};
 use ctr::Ctr32BE;
 use des::{Des, TdesEde3};
 use hkdf::Hkdf;
@@ -22,7 +24,7 @@ use sha2::Sha256;
 /// One key of one direction and phase.
 pub(crate) struct PacketCipher {
     suite: Protection,
-    /// TLS's key, or for GCM the AES key itself.
+    /// TLS's key; in a suite of TLS the cipher's own.
     secret: Vec<u8>,
     iv: [u8; 12],
     encryption: Vec<u8>,
@@ -59,13 +61,15 @@ impl PacketCipher {
             out
         };
         let (encryption, mac) = match (suite.cipher(), suite.mac()) {
-            (_, Mac::Ghash) => (secret.to_vec(), Vec::new()),
+            (_, Mac::Ghash | Mac::Poly1305) => (secret.to_vec(), Vec::new()),
             (cipher, mac) => {
                 let encryption = match cipher {
                     Cipher::Aes128 => expand(b"keypadd enc", 16),
                     Cipher::Aes256 => expand(b"keypadd enc", 32),
                     Cipher::Des | Cipher::TripleDes => Vec::new(),
-                    Cipher::Rc2_40 | Cipher::Null => unreachable!("no such suite"),
+                    Cipher::ChaCha20 | Cipher::Rc2_40 | Cipher::Null => {
+                        unreachable!("no such suite")
+                    }
                 };
                 let bytes = if mac == Mac::HmacSha1 { 20 } else { 32 };
                 (encryption, expand(b"keypadd mac", bytes))
@@ -86,6 +90,11 @@ impl PacketCipher {
                 }
                 chunk.iter_mut().zip(block).for_each(|(byte, pad)| *byte ^= pad);
             }
+            return;
+        }
+        if self.suite.cipher() == Cipher::ChaCha20 {
+            // The payload starts with block 1.
+            chacha20(&self.secret, 1, &self.nonce(number), data);
             return;
         }
         let first = self.long_counter(number, u32::from(self.suite.mac() == Mac::Ghash));
@@ -115,12 +124,17 @@ impl PacketCipher {
                 first_16(&hmac.finalize().into_bytes())
             }
             Mac::HmacMd5 | Mac::Null => unreachable!("no such suite"),
-            Mac::Ghash => {
+            Mac::Ghash | Mac::Poly1305 => {
                 // The AEAD takes a plaintext: the one that has this ciphertext.
                 let mut data = ciphertext.to_vec();
                 self.xor_keystream(number, &mut data);
                 let nonce = Array::from(self.nonce(number));
                 let tag = match self.secret.len() {
+                    _ if self.suite.mac() == Mac::Poly1305 => {
+                        ChaCha20Poly1305::new_from_slice(&self.secret)
+                            .expect("32 bytes")
+                            .encrypt_inout_detached(&nonce, header, data.as_mut_slice().into())
+                    }
                     16 => Aes128Gcm::new_from_slice(&self.secret)
                         .expect("16 bytes")
                         .encrypt_inout_detached(&nonce, header, data.as_mut_slice().into()),
@@ -128,13 +142,13 @@ impl PacketCipher {
                         .expect("32 bytes")
                         .encrypt_inout_detached(&nonce, header, data.as_mut_slice().into()),
                 };
-                assert_eq!(data, ciphertext, "`ctr` and `aes-gcm` disagree");
+                assert_eq!(data, ciphertext, "the keystream and the AEAD disagree");
                 first_16(&tag.expect("short"))
             }
         }
     }
 
-    /// Every block of keystream that packet `number` uses, GCM's tag mask included.
+    /// Every block of keystream that packet `number` uses, the MAC's mask included.
     pub(crate) fn each_block(
         &mut self,
         number: u64,
@@ -150,8 +164,12 @@ impl PacketCipher {
             }
             return;
         }
-        let mask = u32::from(self.suite.mac() == Mac::Ghash);
-        for index in 0..payload_bytes.div_ceil(16) as u32 + mask {
+        let (mask, block_bytes) = match self.suite.mac() {
+            Mac::Poly1305 => (1, 64),
+            Mac::Ghash => (1, 16),
+            _ => (0, 16),
+        };
+        for index in 0..payload_bytes.div_ceil(block_bytes) as u32 + mask {
             visit(BlockName { key: &self.encryption, counter: self.long_counter(number, index) });
         }
     }
@@ -221,8 +239,23 @@ fn first_16(bytes: &[u8]) -> [u8; 16] {
     bytes[..16].try_into().expect("at least 16 bytes")
 }
 
-/// The mask of header protection (RFC 9001 section 5.4.3): one AES block over the sample.
-pub(crate) fn header_mask(key: &[u8], sample: &[u8]) -> [u8; 16] {
+/// XORs the keystream of ChaCha20 (RFC 8439 section 2.4) from a block on over `data`.
+fn chacha20(key: &[u8], block: u32, nonce: &[u8; 12], data: &mut [u8]) {
+    let mut cipher = ChaCha20::new_from_slices(key, nonce).expect("lengths fit");
+    cipher.seek(u64::from(block) * 64);
+    cipher.apply_keystream(data);
+}
+
+/// The mask of header protection: keystream at the sample (RFC 9001 section 5.4.4), or one AES block over it
+/// (section 5.4.3).
+pub(crate) fn header_mask(suite: Suite, key: &[u8], sample: &[u8]) -> [u8; 16] {
+    if suite == Suite::CHACHA20_POLY1305 {
+        let (block, nonce) = sample.split_first_chunk().expect("16 bytes");
+        let mut mask = [0; 16];
+        let nonce = nonce.try_into().expect("the other 12");
+        chacha20(key, u32::from_le_bytes(*block), nonce, &mut mask);
+        return mask;
+    }
     let mut block = Array::from(first_16(sample));
     match key.len() {
         16 => Aes128::new_from_slice(key).expect("16 bytes").encrypt_block(&mut block),

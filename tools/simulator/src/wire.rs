@@ -2,6 +2,8 @@
 //!
 //! Only what our own endpoints send is parsed; anything else is no packet.
 
+use keypadd_keystream::Suite;
+
 use crate::ciphers::header_mask;
 
 /// Length of every connection id in the simulation.
@@ -79,9 +81,14 @@ fn varint(bytes: &[u8], at: &mut usize) -> Option<usize> {
 impl<'a> Packet<'a> {
     /// Takes header protection off (RFC 9001 section 5.4.1) and expands the number (RFC 9000
     /// appendix A.3), `next` being one above the last one of its space.
-    pub(crate) fn uncover(&self, header_key: &[u8], next: u64) -> Option<Uncovered<'a>> {
+    pub(crate) fn uncover(
+        &self,
+        suite: Suite,
+        header_key: &[u8],
+        next: u64,
+    ) -> Option<Uncovered<'a>> {
         let at = self.number_at;
-        let mask = header_mask(header_key, self.bytes.get(at + 4..at + 20)?);
+        let mask = header_mask(suite, header_key, self.bytes.get(at + 4..at + 20)?);
         let long = self.bytes[0] & 0x80 != 0;
         let first = self.bytes[0] ^ (mask[0] & if long { 0x0f } else { 0x1f });
         let number_bytes = usize::from(first & 3) + 1;

@@ -38,6 +38,14 @@ pub(super) fn bench_kex(text: &str) -> Result<Group, BadValue> {
 }
 
 /// The round trip of a line.
+/// As [`round_trip`], and not zero.
+pub(super) fn some_round_trip(text: &str) -> Result<Duration, BadValue> {
+    match round_trip(text)? {
+        Duration::ZERO => Err(bad("0s is no round trip", "for example 100us")),
+        rtt => Ok(rtt),
+    }
+}
+
 pub(super) fn round_trip(text: &str) -> Result<Duration, BadValue> {
     let most = Duration::from_secs(2);
     let rtt = duration(text)?;

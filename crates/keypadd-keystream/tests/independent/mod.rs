@@ -1,8 +1,9 @@
 //! Computes pads with RustCrypto's code only, for the tests of this crate and of the pool.
 
 use aes::{Aes128, Aes256};
+use chacha20::ChaCha20;
 use ctr::Ctr32BE;
-use des::cipher::{BlockCipherEncrypt, KeyInit, KeyIvInit, StreamCipher};
+use des::cipher::{BlockCipherEncrypt, KeyInit, KeyIvInit, StreamCipher, StreamCipherSeek};
 use des::{Des, TdesEde3};
 use hkdf::Hkdf;
 use keypadd_keystream::{Cipher, Protection};
@@ -35,8 +36,8 @@ pub(crate) fn subkey(key: &[u8], number: u64, bytes: usize) -> (Vec<u8>, u64) {
     (material, iv) // parity bits do not change what DES computes
 }
 
-/// The first `length` bytes of a pad, computed the slow way: RustCrypto's `ctr` for AES, block by
-/// block for DES, using nothing of the crate under test but the suite's properties.
+/// The first `length` bytes of a pad, computed the slow way: RustCrypto's `ctr` for AES, its
+/// `chacha20`, block by block for DES, using nothing of the crate under test but the suite's properties.
 pub(crate) fn pad(
     suite: Protection,
     key: &[u8],
@@ -56,6 +57,13 @@ pub(crate) fn pad(
         Cipher::Aes256 => Ctr32BE::<Aes256>::new_from_slices(&aes_key(suite, key, 32), &counter)
             .unwrap()
             .apply_keystream(&mut pad),
+        Cipher::ChaCha20 => {
+            let mut cipher = ChaCha20::new_from_slices(key, &counter[..12]).unwrap();
+            let (mask, payload) = pad.split_at_mut(length.min(32));
+            cipher.apply_keystream(mask);
+            cipher.seek(64_u32);
+            cipher.apply_keystream(payload);
+        }
         Cipher::Des => {
             let (key, iv) = subkey(key, number, 8);
             counter_mode_64(&Des::new_from_slice(&key).unwrap(), iv, number, &mut pad);

@@ -13,7 +13,8 @@ use std::{env, iter, thread};
 
 use fastrand::Rng;
 use keypadd_keystream::{
-    Cipher, InlineKeystream, KeystreamKey, PacketNumber, Protection, SEGMENT_PACKETS, SuiteKey,
+    Cipher, InlineKeystream, KeystreamKey, MASK_BYTES_MAX, PacketNumber, Protection,
+    SEGMENT_PACKETS, SuiteKey,
 };
 use keypadd_pool::{
     Allowance, BODY_BYTES, Direction, HEAD_BYTES, Lane, PAD_BYTES, Part, Pool, Stage, Traffic,
@@ -121,13 +122,14 @@ impl Held {
         let number = self.random_number(rng);
         let packet = PacketNumber::new(number);
         let bytes = random_length(rng);
-        let mask_bytes = if bytes >= 16 && rng.bool() { 16 } else { 0 };
+        let masks = [0, 16, 32];
+        let mask_bytes = masks[rng.usize(..masks.len())].min(bytes);
         let peek = self.lane.peek(packet, bytes);
         let at_hand = peek.bytes();
-        if let Some(mask) = peek.mask() {
-            let mut expected = [0; 16];
+        if let Some(mask) = peek.mask(MASK_BYTES_MAX) {
+            let mut expected = [0; MASK_BYTES_MAX];
             self.inline.write(packet, 0, &mut expected);
-            assert_eq!(mask, &expected, "{:?}: mask of {number}", self.key);
+            assert_eq!(mask, expected, "{:?}: mask of {number}", self.key);
             assert!(!self.given[Part::Head as usize].contains(&number), "{number}: a mask again");
         }
         // Some only peek, as for a forgery, and some seek without taking.

@@ -1,4 +1,4 @@
-//! Tests that a pace applies to all keystream, including ring's AES-GCM, and changes none of it.
+//! Tests that a pace applies to all keystream, including ring's, and changes none of it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};

@@ -1,12 +1,14 @@
-//! Checks the worked example of RFC 9001, appendix A, with our AES-128-GCM: rustls's key schedule, our
-//! key extraction, our packet keys, the suite's header protection.
+//! Checks the worked examples of RFC 9001, appendix A, with our AES-128-GCM and ChaCha20-Poly1305:
+//! rustls's key schedule, our key extraction, our packet keys, the suite's header protection.
 
+use interposer::expand_label;
 use keypadd_keystream::{Protection, Suite};
 use quinn_proto::crypto::HeaderKey;
 use rustls::Side;
+use rustls::crypto::cipher::AeadKey;
 use rustls::quic::{DirectionalKeys, Keys, Version};
 
-use super::support::{Receiver, Sender, Vector, open, seal};
+use super::support::{Pads, Receiver, Sender, Vector, open, seal};
 use crate::key_extraction::{KeyMaterial, extract};
 use crate::suites::tls_suite;
 
@@ -86,4 +88,42 @@ fn a2_and_a3_packets_open() {
         let payload = open(&key, initial.number("packet_number"), header, sealed);
         assert_eq!(payload, Some(initial.bytes("payload")));
     });
+}
+
+/// A.5: the suite's header protection key, and what protects packets.
+#[test]
+fn a5_packet_is_sealed_to_the_last_byte_and_opens() {
+    let suite: Protection = Suite::CHACHA20_POLY1305.into();
+    let vectors = Vector::all(include_str!("../../tests/vectors/rfc9001_chacha20.txt"));
+    let [vector] = &vectors[..] else { panic!("one vector") };
+    let secret = vector.bytes("secret");
+    for (label, name) in
+        [("quic key", "key"), ("quic iv", "iv"), ("quic hp", "hp"), ("quic ku", "next_secret")]
+    {
+        let expected = vector.bytes(name);
+        let derived = expand_label(&secret, label.as_bytes(), expected.len());
+        assert_eq!(derived, expected, "{label}");
+    }
+    let algorithm = tls_suite(suite).tls13().and_then(|suite| suite.quic).expect("QUIC");
+    let hp: [u8; 32] = vector.bytes("hp").try_into().expect("32 bytes");
+    let header_key: Box<dyn HeaderKey> =
+        Box::new(algorithm.header_protection_key(AeadKey::from(hp)));
+    let number = vector.number("packet_number");
+    let (offset, header) = (vector.number("packet_number_offset") as usize, vector.bytes("header"));
+    for pads in [Pads::Off, Pads::Warm, Pads::Dry] {
+        let sender = Sender::new(suite);
+        let key = sender.key(0, &vector.material());
+        pads.provide(&mut sender.sending().phases, number);
+        let mut packet =
+            [&header[..], &seal(&key, number, &header, &vector.bytes("payload"))].concat();
+        header_key.encrypt(offset, &mut packet);
+        assert_eq!(hex::encode(&packet), vector.text("protected"), "{pads:?}");
+
+        header_key.decrypt(offset, &mut packet);
+        let receiver = Receiver::new(suite);
+        let key = receiver.key(0, &vector.material());
+        pads.provide(&mut receiver.receiving().phases, number);
+        let opened = open(&key, number, &header, &packet[header.len()..]);
+        assert_eq!(opened, Some(vector.bytes("payload")), "{pads:?}");
+    }
 }

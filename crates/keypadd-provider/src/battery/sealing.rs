@@ -99,7 +99,9 @@ fn a_key_requests_closing_64_packets_early_and_then_stops() {
 fn a_key_requests_an_update_by_bytes_then_closing_and_stops_at_twice_as_many() {
     const PHASE_BYTES: u64 = 8 << 20;
     let longest = PAYLOAD_BYTES_MAX as u64;
-    for suite in [Suite::AES_256_GCM, Suite::TRIPLE_DES_CTR_HMAC_SHA1].map(Protection::from) {
+    for suite in [Suite::AES_256_GCM, Suite::CHACHA20_POLY1305, Suite::TRIPLE_DES_CTR_HMAC_SHA1]
+        .map(Protection::from)
+    {
         let limits = Limits { phase_bytes: PHASE_BYTES, ..Limits::of(suite) };
         let (sender, key) = (Sender::limited(suite, limits), material(suite, 3));
         let seals = sender.key(0, &key);
@@ -119,6 +121,19 @@ fn a_key_requests_an_update_by_bytes_then_closing_and_stops_at_twice_as_many() {
         }
         assert!(is_zeros(&seal(&seals, 1 << 20, HEADER, &payload(1)), 1), "{suite}");
         assert!(!sender.usage_limit_reached(1), "{suite}: the next phase");
+    }
+}
+
+#[test]
+fn the_limits_that_are_reported_are_those_of_rfc_9001() {
+    use quinn_proto::crypto::PacketKey;
+
+    for suite in Protection::all() {
+        let key = Sender::new(suite).key(0, &material(suite, 1));
+        let opens = Receiver::new(suite).key(0, &material(suite, 1));
+        let forgeries = if suite == Suite::CHACHA20_POLY1305.into() { 1 << 36 } else { 1 << 52 };
+        assert_eq!((key.integrity_limit(), opens.integrity_limit()), (forgeries, forgeries));
+        assert!(key.confidentiality_limit() <= 1 << 23, "{suite}");
     }
 }
 

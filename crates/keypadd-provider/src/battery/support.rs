@@ -183,8 +183,8 @@ impl Pads {
         });
     }
 
-    /// The coverage of the first packet then. A GCM packet with too little of its pad is processed in one
-    /// pass.
+    /// The coverage of the first packet then. A packet of a suite of TLS with too little of its pad is
+    /// processed in one pass.
     pub(super) fn coverage(self, suite: Protection, pad_bytes: usize) -> Coverage {
         let pooled_bytes = match self {
             _ if suite.cipher() == Cipher::Null => 0,

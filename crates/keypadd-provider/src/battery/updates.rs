@@ -242,6 +242,12 @@ fn memory_of_retired_phases_and_dropped_keys_comes_back() {
         let mut link = Link::new(suite, &pool);
         for _ in 0..4 {
             link.carry(BEFORE_STANDBY + 10);
+            // A filler without CPU time would refuse the lanes of later phases.
+            poll_until("the filler has come to this phase", || {
+                let mut packets = Vec::new();
+                link.each_direction(|phases| packets.push(phases.level(Part::Head).packets));
+                packets.iter().all(|&packets| packets > 0)
+            });
             link.update();
             let in_use = link.phase_in_use();
             link.each_direction(|phases| {

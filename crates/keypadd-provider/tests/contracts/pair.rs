@@ -54,11 +54,17 @@ pub(crate) struct Crypto {
 
 impl Crypto {
     pub(crate) fn new(suite: Suite, switches: [PoolSwitch; 2]) -> Self {
+        Self::with_suites([&[suite], &[suite]], switches)
+    }
+
+    /// Suites to offer and to accept, in order of preference.
+    pub(crate) fn with_suites(suites: [&[Suite]; 2], switches: [PoolSwitch; 2]) -> Self {
         let key = || Arc::new(PrivateKey::generate().expect("randomness"));
         let keys = [key(), key()];
-        let mut ends = keys.iter().zip(switches).map(|(key, pool)| CryptoSettings {
+        let ends = keys.iter().zip(switches).zip(suites);
+        let mut ends = ends.map(|((key, pool), suites)| CryptoSettings {
             key: Arc::clone(key),
-            suites: vec![suite.into()],
+            suites: suites.iter().copied().map(Into::into).collect(),
             kex: vec![KeyExchange::X25519.into()],
             pool,
             cipher_engine: CipherEngine::default(),

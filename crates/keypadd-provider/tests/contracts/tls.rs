@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use bytes::BytesMut;
-use keypadd_keystream::Suite;
+use keypadd_keystream::{Protection, Suite};
 use keypadd_pool::{Filler, Pool, PoolSettings, Step};
-use keypadd_provider::PublicKey;
+use keypadd_provider::{HandshakeData, PublicKey};
 use quinn_proto::Side;
 use quinn_proto::crypto::{Keys, Session};
 use quinn_proto::transport_parameters::TransportParameters;
@@ -133,4 +133,31 @@ fn first_phase_keys_come_with_a_servers_flight_and_authenticate_nobody() {
         opening.decrypt(0, &packet[..8], &mut payload).expect("keys that fit");
         assert_eq!(payload[..], [7; 24]);
     }
+}
+
+/// The suite that two ends with their defaults agree on, by whether each has AES instructions.
+fn agreed(client_has_aes: bool, server_has_aes: bool) -> Protection {
+    let (offered, accepted) = (Suite::offered(client_has_aes), Suite::accepted(server_has_aes));
+    let crypto = Crypto::with_suites([&offered, &accepted], Default::default());
+    let parameters = |side| TransportParameters::read(side, &mut &[][..]).expect("defaults");
+    let client = crypto.client.start_session(VERSION, "x", &parameters(Side::Client));
+    let mut server = crypto.server.start_session(VERSION, &parameters(Side::Server));
+    let mut bytes = Vec::new();
+    client.expect("a session").write_handshake(&mut bytes);
+    server.read_handshake(&bytes).expect("a hello");
+    // Its hello, then its flight, with which it has 1-RTT keys.
+    for _ in 0..2 {
+        server.write_handshake(&mut bytes);
+    }
+    let data = server.handshake_data().expect("1-RTT keys");
+    data.downcast::<HandshakeData>().expect("ours").suite
+}
+
+#[test]
+fn ends_agree_on_aes_gcm_if_both_have_aes_instructions_and_else_on_chacha20() {
+    let [aes_gcm, chacha20] = [Suite::AES_256_GCM, Suite::CHACHA20_POLY1305].map(Into::into);
+    assert_eq!(agreed(true, true), aes_gcm);
+    assert_eq!(agreed(true, false), chacha20);
+    assert_eq!(agreed(false, true), chacha20);
+    assert_eq!(agreed(false, false), chacha20);
 }

@@ -12,7 +12,9 @@ use keypadd_provider::{
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn::{Connection, Endpoint};
 use rustls::crypto::CryptoProvider;
-use rustls::crypto::ring::cipher_suite::{TLS13_AES_128_GCM_SHA256, TLS13_AES_256_GCM_SHA384};
+use rustls::crypto::ring::cipher_suite::{
+    TLS13_AES_128_GCM_SHA256, TLS13_AES_256_GCM_SHA384, TLS13_CHACHA20_POLY1305_SHA256,
+};
 use rustls::crypto::ring::default_provider;
 use rustls::version::TLS13;
 
@@ -95,6 +97,7 @@ pub(crate) fn key() -> Arc<PrivateKey> {
 fn provider(suite: Suite) -> Arc<CryptoProvider> {
     let stock = match suite {
         Suite::AES_128_GCM => TLS13_AES_128_GCM_SHA256,
+        Suite::CHACHA20_POLY1305 => TLS13_CHACHA20_POLY1305_SHA256,
         _ => TLS13_AES_256_GCM_SHA384,
     };
     Arc::new(CryptoProvider { cipher_suites: vec![stock], ..default_provider() })

@@ -153,8 +153,22 @@ async fn aes_256_gcm_server_of_ours_moves_64_mib_each_way() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn chacha20_poly1305_client_of_ours_moves_64_mib_each_way() {
+    bulk_is_exact(Suite::CHACHA20_POLY1305, Role::Client).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn chacha20_poly1305_server_of_ours_moves_64_mib_each_way() {
+    bulk_is_exact(Suite::CHACHA20_POLY1305, Role::Server).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_pool_serves_a_hundred_packets_per_second() {
-    for (suite, role) in [(Suite::AES_128_GCM, Role::Client), (Suite::AES_256_GCM, Role::Server)] {
+    for (suite, role) in [
+        (Suite::AES_128_GCM, Role::Client),
+        (Suite::AES_256_GCM, Role::Server),
+        (Suite::CHACHA20_POLY1305, Role::Client),
+    ] {
         quiet_traffic_hits(suite, role).await;
     }
 }

@@ -1,0 +1,196 @@
+//! What sealing a packet costs, suite by suite: inline, from the pool, and with the pool dry.
+//!
+//! Answers whether the pool pays on this machine. Seals packets in memory; no socket is opened.
+
+use std::future::Future;
+use std::time::Duration;
+
+use keypadd_keystream::{CipherEngine, Protection, has_aes_gcm};
+use keypadd_provider::{SealCosts, TIMED_BYTES, seal_costs};
+
+use crate::interleave::{INTERRUPTED, Progress, Tell};
+use crate::results::{Cell, Outcome, Section, Table, Verdict};
+use crate::statistics::{mean, ratio};
+
+/// Seals in a round trip: each of two packets is sealed and opened, and opening costs as much.
+const SEALS_IN_A_ROUND_TRIP: f64 = 4.0;
+
+/// What to measure.
+#[derive(Clone, Debug)]
+pub struct Suites {
+    /// The suites.
+    pub suites: Vec<Protection>,
+    /// How their ciphers are computed.
+    pub engine: CipherEngine,
+    /// Memory of the pool that cold pads come from.
+    pub pool_bytes: usize,
+    /// Rounds in which every suite has one turn.
+    pub rounds: u32,
+    /// The round trip that costs are compared with.
+    pub round_trip: Duration,
+}
+
+/// What came out.
+#[derive(Clone, Debug)]
+pub struct SuitesMeasured {
+    /// All that was measured.
+    pub section: Section,
+    /// Why it ended before its time; `None` if it did not.
+    pub ended_by: Option<String>,
+}
+
+/// All rounds of one suite.
+struct Measured {
+    suite: Protection,
+    rounds: Vec<[SealCosts; 3]>,
+}
+
+impl Suites {
+    /// Runs until all is measured or `stop` resolves; what was measured by then is kept.
+    pub async fn run(&self, tell: Tell<'_>, stop: impl Future<Output = ()>) -> SuitesMeasured {
+        let empty = |&suite| Measured { suite, rounds: Vec::new() };
+        let mut measured: Vec<_> = self.suites.iter().map(empty).collect();
+        let ended_by = tokio::select! {
+            () = self.all(tell, &mut measured) => None,
+            () = stop => Some(INTERRUPTED.into()),
+        };
+        SuitesMeasured { section: self.section(&measured), ended_by }
+    }
+
+    async fn all(&self, tell: Tell<'_>, measured: &mut [Measured]) {
+        for round in 0..self.rounds {
+            for of_suite in &mut *measured {
+                let suite = of_suite.suite;
+                tell(&Progress::Doing(format!("round {} of {}: {suite}", round + 1, self.rounds)));
+                of_suite.rounds.extend(seal_costs(suite, self.engine, self.pool_bytes));
+                // Lets Ctrl-C in.
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+
+    fn section(&self, measured: &[Measured]) -> Section {
+        let question = "Should the pool be on here, and for which suites?";
+        let mut section = Section::new("suites", "Suites", question);
+        let aes = if has_aes_gcm() { "in use" } else { "absent or not used" };
+        section.method = vec![format!(
+            "Each of {} rounds seals some thousand packets of {} bytes with every suite on one thread, arms \
+             alternating: without a pool, with pads just written (hot), with pads from a full pool of {} MiB \
+             (cold), and with a pool that is empty (miss). AES instructions are {aes}. A round trip of {} us \
+             has {SEALS_IN_A_ROUND_TRIP} seals or openings.",
+            self.rounds,
+            TIMED_BYTES.map(|bytes| bytes.to_string()).join(", "),
+            self.pool_bytes >> 20,
+            self.round_trip.as_micros(),
+        )];
+        section.verdicts = measured.iter().map(verdict).collect();
+        section.tables = (0..TIMED_BYTES.len()).map(|at| self.table(at, measured)).collect();
+        section
+    }
+
+    fn table(&self, at: usize, measured: &[Measured]) -> Table {
+        let bytes = TIMED_BYTES[at];
+        let mut table =
+            Table::new(&format!("seals-{bytes}"), &format!("Sealing {bytes} bytes"), "suite")
+                .column("inline", "ns")
+                .column("hit, hot", "ns")
+                .column("hit, cold", "ns")
+                .column("miss", "ns")
+                .column("cold over inline", "")
+                .column("saved of a round trip", "%");
+        for of_suite in measured {
+            let figures = |of: fn(&SealCosts) -> Option<Duration>| -> Vec<f64> {
+                let rounds = of_suite.rounds.iter().filter_map(|round| of(&round[at]));
+                rounds.map(|time| time.as_secs_f64() * 1e9).collect()
+            };
+            let [inline, hot, cold, miss] = [
+                figures(|costs| Some(costs.inline)),
+                figures(|costs| Some(costs.hot)),
+                figures(|costs| costs.cold),
+                figures(|costs| Some(costs.miss)),
+            ];
+            let share = SEALS_IN_A_ROUND_TRIP * 100.0 / self.round_trip.as_nanos() as f64;
+            let saved: Vec<_> =
+                inline.iter().zip(&cold).map(|(inline, cold)| (inline - cold) * share).collect();
+            let over = if cold.len() == inline.len() { ratio(&cold, &inline) } else { None };
+            table.push(
+                of_suite.suite.name(),
+                vec![
+                    mean(&inline).into(),
+                    mean(&hot).into(),
+                    mean(&cold).into(),
+                    mean(&miss).into(),
+                    over.into(),
+                    mean(&saved).map_or(Cell::Missing, Cell::from),
+                ],
+            );
+        }
+        table
+    }
+}
+
+/// Whether `--pool auto` would use a full pool for the suite, in every round.
+fn verdict(measured: &Measured) -> Verdict {
+    let pays = measured.rounds.iter().filter(|round| SealCosts::worth_pooling(&round[..])).count();
+    let outcome = match (pays, measured.rounds.len()) {
+        (_, 0) => Outcome::CannotTell,
+        (pays, all) if pays == all => Outcome::Holds,
+        (0, _) => Outcome::DoesNotHold,
+        _ => Outcome::CannotTell,
+    };
+    Verdict {
+        claim: format!("The pool pays for {} on this machine.", measured.suite),
+        rule: "Holds if in every round a hit from the full pool takes a tenth less than inline at some length \
+               and a tenth more at none; does not hold if in no round."
+            .into(),
+        outcome,
+        because: format!("{pays} of {} rounds", measured.rounds.len()),
+        beside: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn round(cold_nanos: u64) -> [SealCosts; 3] {
+        TIMED_BYTES.map(|bytes| SealCosts {
+            bytes,
+            inline: Duration::from_nanos(1000),
+            hot: Duration::from_nanos(100),
+            cold: Some(Duration::from_nanos(cold_nanos)),
+            miss: Duration::from_nanos(1100),
+        })
+    }
+
+    fn measured(cold_nanos: &[u64]) -> Measured {
+        let rounds = cold_nanos.iter().map(|nanos| round(*nanos)).collect();
+        Measured { suite: keypadd_keystream::Suite::CHACHA20_POLY1305.into(), rounds }
+    }
+
+    #[test]
+    fn a_verdict_holds_in_all_rounds_or_in_none() {
+        for (cold, outcome) in [
+            (&[400, 500][..], Outcome::Holds),
+            (&[1000, 1050], Outcome::DoesNotHold),
+            (&[400, 1000], Outcome::CannotTell),
+            (&[], Outcome::CannotTell),
+        ] {
+            assert_eq!(verdict(&measured(cold)).outcome, outcome, "{cold:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_saved_is_four_seals_of_the_round_trip() {
+        let suites = Suites {
+            suites: Vec::new(),
+            engine: CipherEngine::default(),
+            pool_bytes: 64 << 20,
+            rounds: 1,
+            round_trip: Duration::from_micros(60),
+        };
+        let table = suites.table(0, &[measured(&[400, 400, 400])]);
+        let Some(Cell::Figure(saved)) = table.rows[0].cells.last() else { panic!("a figure") };
+        assert!((saved.value - 4.0).abs() < 1e-9, "{saved}");
+    }
+}
