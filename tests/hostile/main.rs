@@ -23,7 +23,6 @@ mod networks;
 mod plain;
 mod remains;
 mod replays;
-mod seeds;
 mod strangers;
 mod tunnel;
 
