@@ -23,6 +23,7 @@ mod networks;
 mod plain;
 mod remains;
 mod replays;
+mod soak;
 mod strangers;
 mod tunnel;
 
