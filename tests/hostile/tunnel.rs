@@ -184,7 +184,10 @@ impl Tunnel {
     pub(crate) fn key_phases(&self) -> u64 {
         let figures = self.figures("connect");
         let sessions = figures["sessions"].as_array().unwrap().iter();
-        sessions.map(|session| session["keys"]["send"]["key_phase"].as_u64().unwrap()).max().unwrap_or(0)
+        sessions
+            .map(|session| session["keys"]["send"]["key_phase"].as_u64().unwrap())
+            .max()
+            .unwrap_or(0)
     }
 
     /// What must hold at the end of every proof: nothing wrong at the target, nothing open, no
