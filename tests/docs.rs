@@ -144,3 +144,53 @@ fn every_configuration_that_a_page_shows_can_be_used() {
     }
     assert!(shown_by.contains("README.md") && shown_by.len() >= 2, "{shown_by:?}");
 }
+
+/// The cells of a table's rows, without the head.
+fn rows(page: &str) -> Vec<Vec<&str>> {
+    let rows = page.lines().filter(|line| line.starts_with("| ")).skip(2);
+    rows.map(|row| row.trim_matches('|').split('|').map(str::trim).collect()).collect()
+}
+
+#[test]
+fn every_fault_has_a_test_that_runs_where_the_table_says_and_a_figure() {
+    const FAULTS: u32 = 31;
+    let page = fs::read_to_string(Path::new(ROOT).join("tests/FAULTS.md")).unwrap();
+    let nightly = fs::read_to_string(Path::new(ROOT).join("scripts/nightly")).unwrap();
+    let code: String = files(".rs").into_iter().map(|(_, text)| text).collect();
+    // What stands between a test's name and the end of the test before it.
+    let attributes = |name: &str| {
+        let (before, _) = code.split_once(&format!("fn {name}("))?;
+        before.rsplit("\n}").next().map(|attributes| attributes.to_owned())
+    };
+    let (mut missing, mut faults) = (Vec::new(), BTreeSet::new());
+    for row in rows(&page) {
+        let [fault, ci, every_night, figure] = row[..] else { panic!("{row:?}") };
+        faults.extend(fault.split(' ').next());
+        let names = |cell: &str| -> Vec<String> {
+            let names = cell.split(", ").filter(|name| !name.is_empty());
+            names.map(|name| name.replace('`', "")).collect()
+        };
+        let runs = |name: &String, is_long: bool| {
+            if name.contains('/') {
+                return Path::new(ROOT).join(name).is_file();
+            }
+            // A section is one word, a test's name a sentence.
+            if is_long && !name.contains('_') {
+                return nightly.contains(&format!("\n    \"{name} "));
+            }
+            attributes(name).is_some_and(|attributes| {
+                attributes.contains("test") && attributes.contains("#[ignore") == is_long
+            })
+        };
+        let (ci, every_night) = (names(ci), names(every_night));
+        missing.extend(ci.iter().filter(|name| !runs(name, false)).cloned());
+        missing.extend(every_night.iter().filter(|name| !runs(name, true)).cloned());
+        if ci.is_empty() && every_night.is_empty() || figure.is_empty() {
+            missing.push(fault.to_owned());
+        }
+    }
+    assert!(missing.is_empty(), "{missing:#?}");
+    let expected = (1..=FAULTS).map(|number| format!("T-{number}"));
+    let forgotten: Vec<_> = expected.filter(|name| !faults.contains(name.as_str())).collect();
+    assert!(forgotten.is_empty(), "{forgotten:?}");
+}

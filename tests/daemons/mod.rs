@@ -148,7 +148,6 @@ impl Daemon {
     }
 
     /// Waits until it has said a line with these words.
-    #[allow(dead_code, reason = "`hostile` does not listen")]
     pub(crate) fn hear(&mut self, words: &str) {
         let _bounded = bounded(&self.child);
         loop {

@@ -23,7 +23,7 @@ mod networks;
 mod plain;
 mod remains;
 mod replays;
-mod seeds;
+mod soak;
 mod strangers;
 mod tunnel;
 

@@ -20,7 +20,7 @@ fn path() -> LineSettings {
 }
 
 /// All at once, and a longer path.
-fn everything() -> LineSettings {
+pub(crate) fn everything() -> LineSettings {
     LineSettings {
         loss: 0.05,
         corrupt: 0.01,

@@ -6,8 +6,9 @@
 #     tools/simulator/mutants.sh [NAME]...
 #
 # A bug is caught when the auditor names the keystream: that a run hangs or a stream is damaged is
-# not enough. Exit code 1: one survived, one no longer applies, or the sources as they are fail.
-# A build for each, some minutes in all. Respects CARGO_TARGET_DIR.
+# not enough. No run shows what quinn never asks for, such as a number sealed twice: those patches begin with
+# "Caught by:" and the tests that must fail. Exit code 1: one survived, one no longer applies, or the sources as
+# they are fail. A build for each, some minutes in all. Respects CARGO_TARGET_DIR.
 
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -35,6 +36,12 @@ audit() {
 
 build() { timeout 1800 cargo build --quiet --locked --package simulator; }
 
+# passes TESTS...: whether these tests pass; fails for good if they do not compile.
+passes() {
+    timeout 1800 cargo test --quiet --locked "$@" --no-run || { echo "no tests: $*"; exit 1; }
+    timeout 600 cargo test --quiet --locked "$@" >tests.log 2>&1
+}
+
 build
 for suite in "${suites[@]}"; do
     timeout 300 "$CARGO_TARGET_DIR/debug/simulator" --suite "$suite" --seeds "$seeds" >sound.log ||
@@ -45,7 +52,21 @@ echo 'without a bug: nothing found'
 [ $# -gt 0 ] || set -- $(cd "$here/mutants" && ls | sed 's/\.patch$//')
 survived=0
 for name; do
+    read -ra tests < <(sed -n 's/^Caught by: //p' "$here/mutants/$name.patch") || true
+    if [ ${#tests[@]} -gt 0 ]; then
+        passes "${tests[@]}" || { cat tests.log; echo "${tests[*]} fail without a bug"; exit 1; }
+    fi
     patch --silent --strip 1 --fuzz 0 <"$here/mutants/$name.patch"
+    if [ ${#tests[@]} -gt 0 ]; then
+        if passes "${tests[@]}"; then
+            survived=$((survived + 1))
+            printf '%s, %s: SURVIVED\n' "$name" "${tests[*]}"
+        else
+            printf '%s, %s: %s\n' "$name" "${tests[*]}" "$(grep -m 1 '^test result: FAILED' tests.log)"
+        fi
+        patch --silent --strip 1 --reverse <"$here/mutants/$name.patch"
+        continue
+    fi
     build
     for suite in "${suites[@]}"; do
         found=$(audit "$suite" | grep -E "$keystream" | head -n 1 || true)

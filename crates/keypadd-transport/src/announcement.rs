@@ -34,21 +34,29 @@ impl Announcement {
         let mut chunks = stream.read(true).map_err(drop)?;
         while self.length < HEAD_BYTES {
             match chunks.next(HEAD_BYTES - self.length) {
-                Ok(Some(chunk)) => {
-                    let end = self.length + chunk.bytes.len();
-                    self.bytes[self.length..end].copy_from_slice(&chunk.bytes);
-                    self.length = end;
-                }
+                Ok(Some(chunk)) => self.take(&chunk.bytes),
                 Err(quinn_proto::ReadError::Blocked) => return Ok(None),
                 Ok(None) | Err(quinn_proto::ReadError::Reset(_)) => return Err(()),
             }
         }
+        self.whole().map(Some)
+    }
+
+    /// Takes the next bytes, no more than are missing.
+    fn take(&mut self, bytes: &[u8]) {
+        let end = self.length + bytes.len();
+        self.bytes[self.length..end].copy_from_slice(bytes);
+        self.length = end;
+    }
+
+    /// What a whole head says. The error is a number that no stream has (RFC 9000 16).
+    fn whole(&self) -> Result<(StreamId, u64), ()> {
         let number = |from: usize| {
             let bytes = self.bytes[from..from + 8].try_into().expect("8 of 16 bytes");
             u64::from_be_bytes(bytes)
         };
         let origin = VarInt::from_u64(number(0)).map_err(drop)?;
-        Ok(Some((StreamId::from(origin), number(8))))
+        Ok((StreamId::from(origin), number(8)))
     }
 }
 
@@ -63,5 +71,28 @@ mod tests {
         assert_eq!(head.len(), HEAD_BYTES);
         assert_eq!(&head[..8], &0x1234_u64.to_be_bytes());
         assert_eq!(&head[8..], &(1_u64 << 40).to_be_bytes());
+    }
+
+    fn read_in_pieces(head: &[u8], bytes: usize) -> Result<(StreamId, u64), ()> {
+        let mut announcement = Announcement::default();
+        head.chunks(bytes).for_each(|piece| announcement.take(piece));
+        announcement.whole()
+    }
+
+    #[test]
+    fn a_head_in_pieces_of_any_size_says_what_was_written_or_is_refused() {
+        let last = VarInt::MAX.into_inner();
+        for (origin, is_stream) in [(0, true), (last, true), (last + 1, false), (u64::MAX, false)] {
+            for offset in [0, 1 << 40, u64::MAX] {
+                let head = [origin.to_be_bytes(), offset.to_be_bytes()].concat();
+                for bytes in 1..=HEAD_BYTES {
+                    let read = read_in_pieces(&head, bytes);
+                    assert_eq!(read.is_ok(), is_stream, "{origin}");
+                    if let Ok((id, at)) = read {
+                        assert_eq!(Announcement::encode(id, at), head);
+                    }
+                }
+            }
+        }
     }
 }

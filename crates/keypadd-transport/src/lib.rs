@@ -32,9 +32,11 @@ mod splice;
 mod steering;
 mod stepped;
 mod stream;
+mod sync;
 mod to_socket;
 mod to_stream;
 mod udp;
+mod waiting;
 mod windows;
 
 pub use admission::{Refusal, Refusals};

@@ -3,11 +3,7 @@
 use std::{
     fmt,
     net::SocketAddr,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
-        mpsc,
-    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc},
     time::Instant,
 };
 
@@ -27,6 +23,7 @@ use crate::{
     stream::{Stream, StreamCommand, StreamCommands},
     to_socket::ToSocket,
     to_stream::ToStream,
+    waiting::Waiting,
 };
 
 /// Datagrams from other loops that wait for a loop at most; more are lost, as where a socket's buffer is full.
@@ -263,10 +260,7 @@ pub(crate) struct Mailbox(Arc<MailboxState>);
 struct MailboxState {
     commands: mpsc::Sender<Command>,
     waker: mio::Waker,
-    /// Whether the loop has been woken and has not looked yet.
-    woken: AtomicBool,
-    /// Datagrams that wait.
-    datagrams: AtomicUsize,
+    waiting: Waiting,
 }
 
 /// The loop's end.
@@ -278,16 +272,14 @@ pub(crate) struct Inbox {
 impl Mailbox {
     pub(crate) fn new(waker: mio::Waker) -> (Self, Inbox) {
         let (sender, commands) = mpsc::channel();
-        let woken = AtomicBool::new(false);
-        let shared =
-            MailboxState { commands: sender, waker, woken, datagrams: AtomicUsize::new(0) };
-        let mailbox = Self(Arc::new(shared));
+        let waiting = Waiting::new(DATAGRAMS_MAX);
+        let mailbox = Self(Arc::new(MailboxState { commands: sender, waker, waiting }));
         (mailbox.clone(), Inbox { commands, mailbox })
     }
 
     /// Sends; where the loop has ended nothing happens, and replies are dropped.
     pub(crate) fn send(&self, command: Command) {
-        if self.0.commands.send(command).is_ok() && !self.0.woken.swap(true, SeqCst) {
+        if self.0.commands.send(command).is_ok() && self.0.waiting.must_wake() {
             // It fails where the loop has just ended.
             let _ = self.0.waker.wake();
         }
@@ -295,10 +287,8 @@ impl Mailbox {
 
     /// Hands a datagram over to the loop of its connection, or drops it where too many wait.
     pub(crate) fn hand_over(&self, received_at: Instant, bytes: BytesMut, meta: RecvMeta) {
-        if self.0.datagrams.fetch_add(1, SeqCst) < DATAGRAMS_MAX {
+        if self.0.waiting.take_place() {
             self.send(Command::Datagram { received_at, bytes, meta });
-        } else {
-            self.0.datagrams.fetch_sub(1, SeqCst);
         }
     }
 }
@@ -306,10 +296,10 @@ impl Mailbox {
 impl Inbox {
     /// What waits now; senders wake the loop again from now on.
     pub(crate) fn take(&self) -> impl Iterator<Item = Command> + '_ {
-        self.mailbox.0.woken.store(false, SeqCst);
+        self.mailbox.0.waiting.look();
         self.commands.try_iter().inspect(|command| {
             if let Command::Datagram { .. } = command {
-                self.mailbox.0.datagrams.fetch_sub(1, SeqCst);
+                self.mailbox.0.waiting.give_place_back();
             }
         })
     }

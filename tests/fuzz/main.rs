@@ -1,0 +1,111 @@
+//! Runs the properties of the fuzz targets (`fuzz/src`) without a fuzzer: on every seed, which are what the
+//! fuzzer starts from and what it has found, and on mutations of them. Knows no coverage: `fuzz/run` does.
+//!
+//! By default a few inputs of each, from the same random numbers in every run.
+//! `KEYPADD_FUZZ_SECONDS=10` tries new ones for so long, each target. A failure prints its input in hex,
+//! to be kept as a seed.
+
+#![allow(clippy::unwrap_used)]
+
+mod mutation;
+#[path = "../../fuzz/src/lib.rs"]
+#[allow(unreachable_pub, reason = "public for the fuzz targets")]
+mod targets;
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+use std::{env, fs};
+
+use fastrand::Rng;
+
+/// Mutated inputs of each target in a plain `cargo test`.
+const INPUTS: u64 = 200;
+
+fn try_input(holds: impl Fn(&[u8]), input: &[u8]) {
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| holds(input))) {
+        eprintln!("the input, in hex: {}", hex::encode(input));
+        resume_unwind(panic);
+    }
+}
+
+/// Tries every seed of a target, then mutations.
+fn fuzz(target: &str, holds: impl Fn(&[u8])) {
+    let folder: PathBuf = [env!("CARGO_MANIFEST_DIR"), "fuzz/seeds", target].iter().collect();
+    let files = fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
+    let mut seeds: Vec<Vec<u8>> = files.map(|file| fs::read(file).unwrap()).collect();
+    assert!(!seeds.is_empty(), "no seeds for {target}");
+    // The same order in every run.
+    seeds.sort();
+    for seed in &seeds {
+        try_input(&holds, seed);
+    }
+    let seconds = env::var("KEYPADD_FUZZ_SECONDS").ok();
+    let time = seconds.map(|seconds| Duration::from_secs(seconds.parse().unwrap()));
+    let mut rng = if time.is_some() { Rng::new() } else { Rng::with_seed(0) };
+    let (began, mut tried) = (Instant::now(), 0);
+    while time.map_or(tried < INPUTS, |time| began.elapsed() < time) {
+        try_input(&holds, &mutation::mutate(&mut rng, &seeds));
+        tried += 1;
+    }
+    println!("{target}: {} seeds and {tried} mutations in {:?}", seeds.len(), began.elapsed());
+}
+
+/// As [`fuzz`], for texts: other inputs are left out, as the fuzzer does.
+fn fuzz_text(target: &str, holds: impl Fn(&str)) {
+    fuzz(target, |input| {
+        if let Ok(text) = str::from_utf8(input) {
+            holds(text);
+        }
+    });
+}
+
+#[test]
+fn any_configuration_gives_settings_or_faults_with_a_position() {
+    fuzz_text("config", targets::config::holds);
+}
+
+#[test]
+fn any_forward_parses_to_what_it_displays_or_is_refused() {
+    fuzz_text("forwards", targets::forwards::holds);
+}
+
+#[test]
+fn any_permit_parses_to_what_it_displays_or_is_refused() {
+    fuzz_text("permits", targets::permits::holds);
+}
+
+#[test]
+fn any_bytes_of_a_control_stream_are_frames_or_an_error() {
+    fuzz("frames", targets::frames::holds);
+}
+
+#[test]
+fn any_bytes_of_a_stream_are_a_header_or_an_error() {
+    fuzz("headers", targets::headers::holds);
+}
+
+#[test]
+fn any_bytes_of_a_socks_client_end_its_handshake_within_bounds() {
+    fuzz("socks", targets::socks::holds);
+}
+
+#[test]
+fn any_bytes_are_a_key_with_one_encoding_or_a_discreet_error() {
+    fuzz("keys", targets::keys::holds);
+}
+
+#[test]
+fn any_handshake_messages_complete_it_unchanged_or_not_at_all() {
+    fuzz("handshakes", targets::handshakes::holds);
+}
+
+#[test]
+fn any_use_of_packet_keys_seals_a_number_once_and_opens_what_was_sealed() {
+    fuzz("packet_keys", targets::packet_keys::holds);
+}
+
+#[test]
+fn any_use_of_a_pool_serves_right_pads_once_and_returns_its_memory() {
+    fuzz("pool_operations", targets::pool_operations::holds);
+}
