@@ -56,10 +56,10 @@ impl Held {
     /// Looks at a pad without taking it.
     fn peek(&mut self, number: u64, bytes: usize) {
         let packet = PacketNumber::new(number);
-        if let Some(mask) = self.lane.peek(packet, bytes).mask() {
+        if let Some(mask) = self.lane.peek(packet, bytes).mask(16) {
             let mut expected = [0; 16];
             self.inline.write(packet, 0, &mut expected);
-            assert_eq!(mask, &expected, "the mask of {number}");
+            assert_eq!(mask, expected, "the mask of {number}");
             assert!(!self.served[Part::Head as usize].contains(&number), "{number} again");
         }
     }
