@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs, upgrades, removes and purges the Debian package in a fresh Debian, and starts its service there.
 #
-#     packaging/test-deb.sh release/keypadd_*.deb          prints `ok` or `not ok` for each claim; 1 if one failed
+#     packaging/test-deb.sh target/dist/keypadd_*.deb          prints `ok` or `not ok` for each claim; 1 if one failed
 #
 # Needs root, mmdebstrap and, for the service, systemd-nspawn (systemd-container). The Debian is this host's release,
 # in a temporary directory; nothing outside of it changes.

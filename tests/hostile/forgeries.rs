@@ -15,9 +15,10 @@ use crate::tunnel::Tunnel;
 /// 17.3).
 const CONNECTION_ID_BYTES: usize = 8;
 
-/// Keystream that a silent tunnel spends while it is forged at: keep-alives, and a search for the
-/// path's MTU. One forged packet in ten at its length would be far more.
-const SILENT_BYTES_MAX: u64 = 128 << 10;
+/// Keystream that a silent tunnel spends while it is forged at: keep-alives, and the search of both its
+/// connections for the path's MTU, some nine probes of up to 9,188 bytes each. One forged packet in ten
+/// at its length would be more.
+const SILENT_BYTES_MAX: u64 = 192 << 10;
 
 /// A packet that is none: random bytes under a genuine connection ID, or a genuine one with a bit or
 /// three flipped.
