@@ -163,6 +163,7 @@ impl Daemon {
         let defaults = TransportSettings::default();
         let transport = TransportSettings {
             congestion: settings.congestion.value,
+            peer_timeout: settings.peer_timeout.value,
             spin: settings.spin.value,
             loops: settings.loops.as_ref().map_or(defaults.loops, |loops| loops.value),
             forwards_max: settings.max_forwards.value,

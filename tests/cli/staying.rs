@@ -43,7 +43,7 @@ fn clients_reconnect_to_a_restarted_server_and_waiting_connections_are_served() 
     let (desk, target, metrics) = (desk(), echo("127.0.0.1").to_string(), free_port());
     let permit = ["--permit-open", &target];
     let server = Daemon::serve(&desk, &permit);
-    let flags = ["--metrics", &format!("127.0.0.1:{metrics}")];
+    let flags = ["--metrics", &format!("127.0.0.1:{metrics}"), "--peer-timeout", "10s"];
     let (client, entrance) = forwarding(&server, &desk, &target, &flags);
     let mut before = TcpStream::connect(entrance).unwrap();
     assert!(echoes(&before));
@@ -81,7 +81,7 @@ fn clients_reconnect_to_a_restarted_server_and_waiting_connections_are_served() 
 fn a_client_without_a_server_says_when_it_retries() {
     let (desk, target, metrics) = (desk(), echo("127.0.0.1").to_string(), free_port());
     let server = Daemon::serve(&desk, &["--permit-open", &target]);
-    let flags = ["--metrics", &format!("127.0.0.1:{metrics}")];
+    let flags = ["--metrics", &format!("127.0.0.1:{metrics}"), "--peer-timeout", "10s"];
     let (client, entrance) = forwarding(&server, &desk, &target, &flags);
     assert_eq!(server.stop().status.code(), Some(0));
     let link = until("it knows", || {

@@ -141,7 +141,7 @@ pub(crate) struct TunnelFlags {
     #[arg(long, env = "KEYPADD_KEX", value_name = "NAME", value_parser = values::kex)]
     #[arg(default_value_t = KeyExchange::default(), help_heading = "Common")]
     pub(crate) kex: KeyExchange,
-    /// Congestion control: cubic or bbr
+    /// Congestion control: rate, cubic or bbr
     #[arg(long, env = "KEYPADD_CONGESTION", value_name = "NAME")]
     #[arg(default_value_t = Congestion::default(), value_parser = values::congestion)]
     #[arg(help_heading = "Common")]

@@ -309,12 +309,20 @@ settings! {
     }
     "congestion" => congestion: one Congestion = congestion {
         form: "NAME",
-        choices: &["cubic", "bbr"],
-        example: "bbr",
-        default: "cubic",
+        choices: &["rate", "cubic", "bbr"],
+        example: "cubic",
+        default: "rate",
         reload: Reload::Restart,
         flag: Flag::Daemons,
-        help: "Congestion control: cubic shares links as TCP does, bbr keeps its rate on lossy paths",
+        help: "Congestion control: rate keeps queues short and its rate on lossy paths, cubic is TCP's, bbr an early BBR",
+    }
+    "peer-timeout" => peer_timeout: one Duration = peer_timeout {
+        form: "DURATION",
+        example: "2m",
+        default: "30s",
+        reload: Reload::Restart,
+        flag: Flag::Daemons,
+        help: "How long a silent peer is waited for, from 10s to 1h; the shorter of both ends' holds",
     }
     "spin" => spin: one SpinShare = spin {
         form: "PERCENT",
@@ -586,6 +594,7 @@ mod tests {
         let settings = Settings::take(&mut Empty);
         let transport = keypadd_tunnel::TransportSettings::default();
         assert_eq!(settings.congestion.value, transport.congestion);
+        assert_eq!(settings.peer_timeout.value, transport.peer_timeout);
         assert_eq!(settings.spin.value, transport.spin);
         assert_eq!(settings.max_forwards.value, transport.forwards_max);
         let key = |name| PeerSettings::KEYS.iter().find(|key| key.name == name).unwrap();

@@ -15,8 +15,9 @@ use bytesize::ByteSize;
 use keypadd_keystream::{CipherBackend, CipherEngine, Suite};
 use keypadd_provider::{KeyExchange, KeyTextError, PublicKey};
 use keypadd_tunnel::{
-    AddressError, Congestion, DynamicForward, ForwardError, ListenPermit, LocalForward, Permit,
-    PermitError, RemoteForward, ServerAddress, SpinShare, Target,
+    AddressError, Congestion, DynamicForward, ForwardError, ListenPermit, LocalForward,
+    PEER_TIMEOUT_MAX, PEER_TIMEOUT_MIN, Permit, PermitError, RemoteForward, ServerAddress,
+    SpinShare, Target,
 };
 use tracing_subscriber::filter::Targets;
 
@@ -207,7 +208,16 @@ pub fn cipher_backend(text: &str) -> Result<CipherEngine, BadValue> {
 /// A congestion control algorithm, by name.
 pub fn congestion(text: &str) -> Result<Congestion, BadValue> {
     let cause = format!("{} is not a congestion control algorithm", shown(text));
-    text.parse().map_err(|_| bad(cause, choices(text, &["cubic", "bbr"])))
+    text.parse().map_err(|_| bad(cause, choices(text, &["rate", "cubic", "bbr"])))
+}
+
+/// How long a silent peer is waited for.
+pub fn peer_timeout(text: &str) -> Result<Duration, BadValue> {
+    let timeout = duration(text)?;
+    if (PEER_TIMEOUT_MIN..=PEER_TIMEOUT_MAX).contains(&timeout) {
+        return Ok(timeout);
+    }
+    Err(bad(format!("{} is out of range", shown(text)), "from 10s to 1h"))
 }
 
 /// Share of one core that an event loop may spend on polling, in percent.

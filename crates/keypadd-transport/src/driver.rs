@@ -7,6 +7,7 @@ mod deliver;
 mod end;
 mod migrate;
 mod send;
+mod silence;
 mod streams;
 
 use std::{collections::VecDeque, sync::Arc, time::Instant};
@@ -17,6 +18,7 @@ use quinn_proto::{Connection, ConnectionError, EndpointEvent, Event, StreamId, V
 use rustc_hash::FxHashMap;
 use tokio::sync::{mpsc, oneshot};
 
+use self::silence::Silence;
 use crate::{
     allowance::Allowance,
     announcement::Continuation,
@@ -79,6 +81,13 @@ pub(crate) struct Driver {
     ended_sockets: Vec<Token>,
     /// When pacing allows more.
     pub(crate) paced_until: Option<Instant>,
+    /// Stream bytes given to quinn-proto that may not have left.
+    handed_over: usize,
+    /// Whether quinn-proto may have more to send than it was let.
+    repairs_wait: bool,
+    /// Datagrams that may leave in this drive whatever pacing says.
+    free_datagrams: usize,
+    silence: Silence,
     proved: bool,
     pub(crate) lost: bool,
     drained: bool,
@@ -121,6 +130,10 @@ impl Driver {
             opening: VecDeque::new(),
             ended_sockets: Vec::new(),
             paced_until: None,
+            handed_over: 0,
+            repairs_wait: false,
+            free_datagrams: 0,
+            silence: Silence::default(),
             proved: false,
             lost: false,
             drained: false,
@@ -189,6 +202,7 @@ impl Driver {
         self.adopt(registrar, now);
         self.move_idle_back(now);
         self.adjust_window(now);
+        self.probe_silence(now);
         let mut more = self.send(context);
         // Timers come after what has arrived was answered: on a path that has just changed, quinn-proto
         // takes it that something is in flight.
@@ -215,7 +229,11 @@ impl Driver {
         };
         let paced = self.paced_until.filter(|until| *until > now);
         let (moves, window) = (self.moves.deadline(), self.window.deadline());
-        [self.connection.poll_timeout(), paced, splices, moves, window].into_iter().flatten().min()
+        let silence = self.silence.deadline().filter(|_| !self.lost);
+        [self.connection.poll_timeout(), paced, splices, moves, window, silence]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     fn poll_events(&mut self, now: Instant) {

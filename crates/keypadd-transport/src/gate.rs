@@ -1,9 +1,9 @@
-//! Applies congestion control and pacing outside `quinn-proto`, to stream data only.
+//! Applies congestion control and pacing outside `quinn-proto`.
 //!
 //! `quinn-proto` sends no ACK while stream data waits for its congestion window, because the packet
 //! would be ack-eliciting. So it is shown a window without end, and the loop hands it no more stream
-//! data than the real controller allows. Nothing waits inside; ACKs, credit and repairs leave at
-//! once. New data is paced (RFC 9002 7.7). Knows bytes and times, no sockets and no streams.
+//! data than the real controller allows. Nothing new waits inside. What it repairs by itself is
+//! paced as it leaves. Knows bytes and times, no sockets and no streams.
 
 use std::{
     any::Any,
@@ -19,6 +19,8 @@ use quinn_proto::{
     congestion::{Controller, ControllerFactory, ControllerMetrics},
 };
 
+use crate::pacer::Pacer;
+
 /// The window `quinn-proto` sees: above `u32::MAX`, where it neither blocks nor paces.
 const OPEN_WINDOW: u64 = 1 << 40;
 
@@ -26,34 +28,41 @@ const OPEN_WINDOW: u64 = 1 << 40;
 /// ACKs alone, which nobody acknowledges, and `quinn-proto` reports both kinds alike.
 const COUNTED_BYTES: u64 = 600;
 
-/// Without an ACK for this long the count starts over; probes find out what is lost meanwhile.
+/// After so long without an ACK, and each time again, a little leaves whatever is in flight: the count may be
+/// wrong, and the ACK corrects it.
 const STALE: Duration = Duration::from_secs(1);
 
-/// Pacing rate over window / RTT (RFC 9002 7.7).
+/// What leaves then, in packets, as after a probe timeout (RFC 9002 6.2.4).
+const STALE_PACKETS: u64 = 2;
+
+/// The least that every path carries in a datagram (RFC 9000 14.1).
+const BASE_MTU: u64 = 1_200;
+
+/// Pacing rate over window / RTT, where a controller asks for none (RFC 9002 7.7).
 const PACING_GAIN: f64 = 1.25;
-
-/// Bytes that may leave at once however low the rate is: ten packets (RFC 9002 7.7).
-const BURST_BYTES_MIN: f64 = 10.0 * 1_452.0;
-
-/// A paced burst lasts this long at the pacing rate, where that is more than the minimum.
-const BURST_TIME: f64 = 0.002;
 
 /// What the controller and the loop share. One thread writes and reads it; `quinn-proto` asks
 /// controllers to be `Sync`.
 #[derive(Debug, Default)]
 struct ControllerState {
     window: AtomicU64,
+    /// Bytes a second; 0 where the controller asks for no rate.
+    pacing_rate: AtomicU64,
     in_flight: AtomicU64,
-    /// Sends are counted in one after the other.
-    acked_at_sends: AtomicU64,
-    sends: AtomicU64,
+    /// Bytes ever sent.
+    sent: AtomicU64,
+    /// ACKs ever received.
+    acks: AtomicU64,
+    mtu: AtomicU64,
     /// Whether data waits for the window, so that the controller may let it grow.
     held_back: AtomicBool,
 }
 
 impl ControllerState {
-    fn set_window(&self, inner: &dyn Controller) {
+    fn follow(&self, inner: &dyn Controller) {
         self.window.store(inner.window(), Relaxed);
+        let bits = inner.metrics().pacing_rate.unwrap_or_default();
+        self.pacing_rate.store(bits / 8, Relaxed);
     }
 }
 
@@ -66,9 +75,10 @@ struct UnlimitedFactory {
 impl ControllerFactory for UnlimitedFactory {
     fn build(self: Arc<Self>, now: Instant, current_mtu: u16) -> Box<dyn Controller> {
         let inner = Arc::clone(&self.inner).build(now, current_mtu);
-        self.shared.set_window(&*inner);
+        self.shared.follow(&*inner);
         // A new path begins with nothing in flight.
         self.shared.in_flight.store(0, Relaxed);
+        self.shared.mtu.store(current_mtu.into(), Relaxed);
         Box::new(UnlimitedController { inner, shared: Arc::clone(&self.shared) })
     }
 }
@@ -84,7 +94,7 @@ impl Controller for UnlimitedController {
         self.inner.on_sent(now, bytes, last_packet_number);
         if bytes >= COUNTED_BYTES {
             self.shared.in_flight.fetch_add(bytes, Relaxed);
-            self.shared.sends.fetch_add(1, Relaxed);
+            self.shared.sent.fetch_add(bytes, Relaxed);
         }
     }
 
@@ -96,21 +106,22 @@ impl Controller for UnlimitedController {
     fn on_end_acks(&mut self, now: Instant, in_flight: u64, _: bool, largest: Option<u64>) {
         let app_limited = !self.shared.held_back.load(Relaxed);
         self.inner.on_end_acks(now, in_flight, app_limited, largest);
-        self.shared.set_window(&*self.inner);
+        self.shared.follow(&*self.inner);
         self.shared.in_flight.store(in_flight, Relaxed);
-        self.shared.acked_at_sends.store(self.shared.sends.load(Relaxed), Relaxed);
+        self.shared.acks.fetch_add(1, Relaxed);
     }
 
     fn on_congestion_event(&mut self, now: Instant, sent: Instant, persistent: bool, lost: u64) {
         self.inner.on_congestion_event(now, sent, persistent, lost);
-        self.shared.set_window(&*self.inner);
+        self.shared.follow(&*self.inner);
         let left = self.shared.in_flight.load(Relaxed).saturating_sub(lost);
         self.shared.in_flight.store(left, Relaxed);
     }
 
     fn on_mtu_update(&mut self, new_mtu: u16) {
         self.inner.on_mtu_update(new_mtu);
-        self.shared.set_window(&*self.inner);
+        self.shared.follow(&*self.inner);
+        self.shared.mtu.store(new_mtu.into(), Relaxed);
     }
 
     fn window(&self) -> u64 {
@@ -134,15 +145,15 @@ impl Controller for UnlimitedController {
     }
 }
 
-/// How much stream data a connection may send now.
+/// How much a connection may send now.
 #[derive(Debug)]
 pub(crate) struct CongestionGate {
     shared: Arc<ControllerState>,
     /// Bytes in flight at most, whatever the controller says: they are held in memory here.
     flight_max: u64,
-    tokens: f64,
-    filled_at: Instant,
-    sends_seen: u64,
+    pacer: Pacer,
+    sent_seen: u64,
+    acks_seen: u64,
     progress_at: Instant,
 }
 
@@ -158,9 +169,9 @@ impl CongestionGate {
         let gate = Self {
             shared,
             flight_max,
-            tokens: BURST_BYTES_MIN,
-            filled_at: now,
-            sends_seen: 0,
+            pacer: Pacer::new(now, BASE_MTU),
+            sent_seen: 0,
+            acks_seen: 0,
             progress_at: now,
         };
         (gate, Arc::new(factory))
@@ -171,21 +182,53 @@ impl CongestionGate {
         self.shared.window.load(Relaxed).min(self.flight_max)
     }
 
-    /// Stream bytes that may be handed over now beside what is in flight, pacing aside.
+    fn mtu(&self) -> u64 {
+        self.shared.mtu.load(Relaxed).max(BASE_MTU)
+    }
+
+    /// Bytes that may be sent now beside what is in flight, pacing aside.
     pub(crate) fn room(&mut self, now: Instant) -> u64 {
-        let acked = self.shared.acked_at_sends.load(Relaxed);
-        if acked != self.sends_seen {
-            (self.sends_seen, self.progress_at) = (acked, now);
+        let acks = self.shared.acks.load(Relaxed);
+        let room = self.window().saturating_sub(self.shared.in_flight.load(Relaxed));
+        if acks != self.acks_seen {
+            (self.acks_seen, self.progress_at) = (acks, now);
         } else if now.saturating_duration_since(self.progress_at) > STALE {
-            self.shared.in_flight.store(0, Relaxed);
             self.progress_at = now;
+            return room.max(STALE_PACKETS * self.mtu());
         }
-        self.window().saturating_sub(self.shared.in_flight.load(Relaxed))
+        room
+    }
+
+    /// Whether anything is in flight.
+    pub(crate) fn waits(&self) -> bool {
+        self.shared.in_flight.load(Relaxed) > 0
     }
 
     /// Bytes in flight beyond the window.
     pub(crate) fn excess(&self) -> u64 {
         self.shared.in_flight.load(Relaxed).saturating_sub(self.window())
+    }
+
+    /// Bytes a second.
+    fn rate(&self, rtt: Duration) -> f64 {
+        match self.shared.pacing_rate.load(Relaxed) {
+            0 => PACING_GAIN * self.window() as f64 / rtt.as_secs_f64().max(1e-6),
+            rate => rate as f64,
+        }
+    }
+
+    /// Bytes that pacing allows now, below zero in debt.
+    fn tokens(&mut self, now: Instant, rate: f64) -> f64 {
+        let (sent, mtu) = (self.shared.sent.load(Relaxed), self.mtu());
+        self.pacer.tokens(now, rate, mtu);
+        self.pacer.spend(sent - self.sent_seen, rate, mtu);
+        self.sent_seen = sent;
+        self.pacer.tokens(now, rate, mtu)
+    }
+
+    /// Bytes that leave at once.
+    pub(crate) fn burst(&self, rtt: Duration) -> u64 {
+        Pacer::burst(self.rate(rtt), self.mtu()) as u64
     }
 
     /// Of `bytes`, those that pacing allows now, or when the next burst may go.
@@ -195,22 +238,19 @@ impl CongestionGate {
         rtt: Duration,
         bytes: u64,
     ) -> Result<u64, Instant> {
-        let rate = PACING_GAIN * self.window() as f64 / rtt.as_secs_f64().max(1e-6);
-        let burst = (rate * BURST_TIME).max(BURST_BYTES_MIN);
-        let elapsed = now.saturating_duration_since(self.filled_at).as_secs_f64();
-        self.tokens = (self.tokens + elapsed * rate).min(burst);
-        self.filled_at = now;
-        let wanted = (bytes as f64).min(burst / 2.0);
-        if self.tokens >= wanted {
-            Ok(bytes.min(self.tokens as u64))
+        let rate = self.rate(rtt);
+        let tokens = self.tokens(now, rate);
+        let wanted = (bytes as f64).min(Pacer::burst(rate, self.mtu()));
+        if tokens >= wanted {
+            Ok(bytes.min(tokens as u64))
         } else {
-            Err(now + Duration::from_secs_f64((wanted - self.tokens) / rate))
+            Err(self.pacer.time_of(wanted, rate).max(now))
         }
     }
 
-    /// These bytes were handed over.
-    pub(crate) fn spend(&mut self, bytes: u64) {
-        self.tokens -= bytes as f64;
+    /// Bytes that pacing allowed when it was asked last.
+    pub(crate) fn tokens_left(&self) -> u64 {
+        self.pacer.left() as u64
     }
 
     /// Whether data waits for the window.
@@ -252,11 +292,13 @@ mod tests {
     }
 
     #[test]
-    fn a_count_that_nothing_confirms_is_dropped() {
+    fn a_count_that_nothing_confirms_lets_two_packets_out_a_second() {
         let (mut gate, mut controller, now) = gate();
         controller.on_sent(now, 1 << 30, 1);
         assert_eq!(gate.room(now), 0);
-        assert_eq!(gate.room(now + STALE + STALE), gate.window());
+        let later = now + STALE + STALE;
+        assert_eq!(gate.room(later), STALE_PACKETS * BASE_MTU);
+        assert_eq!(gate.room(later), 0, "once");
     }
 
     #[test]
@@ -268,19 +310,19 @@ mod tests {
 
     #[test]
     fn paced_data_takes_four_fifths_of_a_round_trip_per_window() {
-        let (mut gate, _controller, start) = gate();
+        let (mut gate, mut controller, start) = gate();
         let rtt = Duration::from_millis(100);
         let (mut now, mut sent) = (start, 0);
         while sent < 10 * gate.window() {
             match gate.paced(now, rtt, 1_200) {
                 Ok(bytes) => {
-                    gate.spend(bytes);
+                    controller.on_sent(now, bytes, 0);
                     sent += bytes;
                 }
                 Err(then) => now = then,
             }
         }
         let windows = (now - start).as_secs_f64() / 0.08;
-        assert!((8.0..=10.5).contains(&windows), "{windows}");
+        assert!((7.5..=10.5).contains(&windows), "{windows}");
     }
 }

@@ -15,6 +15,7 @@ mod allowance;
 mod announcement;
 mod channel;
 mod cid;
+pub mod congestion;
 mod connection;
 mod counters;
 mod datagrams;
@@ -24,6 +25,7 @@ mod event_loop;
 mod gate;
 mod handshake;
 mod mailbox;
+mod pacer;
 mod route;
 mod settings;
 mod socket;
@@ -48,7 +50,7 @@ pub use handshake::{Accepted, Connecting, ConnectingError, HandshakeFailed};
 pub use quinn_proto::{
     ApplicationClose, ClientConfig, ConnectionClose, ConnectionError, ConnectionStats,
     EndpointConfig, IdleTimeout, MtuDiscoveryConfig, ServerConfig, TransportConfig,
-    TransportErrorCode, VarInt, congestion, crypto,
+    TransportErrorCode, VarInt, crypto,
 };
 pub use settings::{EndpointSettings, Inspect, MakeTransport, Streams};
 pub use socket::Socket;

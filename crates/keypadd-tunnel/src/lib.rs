@@ -50,4 +50,6 @@ pub use sessions::{
     session::LiveSession,
     status::{ForwardStatus, LinkState, LinkStatus, Role, SessionStatus, unix_seconds},
 };
-pub use transport::{Congestion, CongestionError, TransportSettings};
+pub use transport::{
+    Congestion, CongestionError, PEER_TIMEOUT_MAX, PEER_TIMEOUT_MIN, TransportSettings,
+};

@@ -19,7 +19,7 @@ use keypadd_provider::Histogram;
 use keypadd_transport::{
     Endpoint, EndpointConfig, EndpointSettings, IdleTimeout, Inspect, MtuDiscoveryConfig,
     ServerConfig, SpinShare, Streams, TransportConfig, Windows,
-    congestion::{BbrConfig, ControllerFactory, CubicConfig},
+    congestion::{BbrConfig, ControllerFactory, CubicConfig, RateConfig},
     crypto,
 };
 use thiserror::Error;
@@ -46,12 +46,17 @@ pub(crate) const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
 /// Keep-alive interval on an idle path; also keeps NAT bindings open.
 const KEEP_ALIVE: Duration = Duration::from_secs(3);
 
-/// Idle timeout: three keep-alives, with about three retransmissions of the first. It restarts with
-/// the first keep-alive sent after the last received packet (RFC 9000 10.1), so a dead peer is
-/// detected within `KEEP_ALIVE` more: 13 s, within the documented 15 s. quinn uses three probe
-/// timeouts if that is longer, so detection takes longer on paths with a round-trip time of a
-/// second or more.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a silent peer is waited for: a blackout of 20 s ends no session. The timeout restarts
+/// with the first keep-alive sent after the last received packet (RFC 9000 10.1), so a dead peer is
+/// detected up to `KEEP_ALIVE` later. quinn uses three probe timeouts if that is longer. Of both ends'
+/// settings the shorter one holds.
+const PEER_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Shorter timeouts end sessions that lose a keep-alive and its first repairs.
+pub const PEER_TIMEOUT_MIN: Duration = Duration::from_secs(10);
+
+/// Longer ones say nothing.
+pub const PEER_TIMEOUT_MAX: Duration = Duration::from_secs(3_600);
 
 /// Largest UDP payload to receive, and to probe for if the route carries it: that of Ethernet with
 /// an MTU of 9,216. Loopback carries more, but packets of 16 to 64 KiB cost the same CPU time per
@@ -66,21 +71,21 @@ const PACKET_THRESHOLD: u32 = 128;
 /// Receive window of a stream on the sparse connection; a stream with more data moves to bulk.
 const SPARSE_STREAM_WINDOW_BYTES: u32 = 64 << 10;
 
-/// Congestion control. Measured at 300 Mbit/s, 20 ms and random loss of 0, 0.5 and 2 %: CUBIC 281,
-/// 11 and 4.3 Mbit/s, BBR 269, 261 and 263 Mbit/s. On a fast link without loss CUBIC was faster:
-/// 3.0 against 2.2 Gbit/s.
+/// Congestion control.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Congestion {
-    /// RFC 9438: fair to other flows; slow on paths with random loss.
+    /// Follows delay and the rate of delivery: a short queue, and random loss costs little.
     #[default]
+    Rate,
+    /// RFC 9438: fills queues as TCP does; slow on paths with random loss.
     Cubic,
-    /// Follows the measured bandwidth; random loss costs little.
+    /// An early BBR: random loss costs little, queues are longer.
     Bbr,
 }
 
 /// An unknown congestion controller.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("congestion control `{0}` is not one of cubic, bbr")]
+#[error("congestion control `{0}` is not one of rate, cubic, bbr")]
 pub struct CongestionError(String);
 
 impl FromStr for Congestion {
@@ -88,6 +93,7 @@ impl FromStr for Congestion {
 
     fn from_str(text: &str) -> Result<Self, CongestionError> {
         match text {
+            "rate" => Ok(Self::Rate),
             "cubic" => Ok(Self::Cubic),
             "bbr" => Ok(Self::Bbr),
             text => Err(CongestionError(text.into())),
@@ -98,6 +104,7 @@ impl FromStr for Congestion {
 impl fmt::Display for Congestion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::Rate => "rate",
             Self::Cubic => "cubic",
             Self::Bbr => "bbr",
         })
@@ -128,6 +135,8 @@ pub struct TransportSettings {
     pub clocks: Arc<dyn Clocks>,
     /// Time to hand a packet to the kernel, sampled.
     pub send_seconds: Arc<Histogram>,
+    /// How long a silent peer is waited for, from 1 s to an hour.
+    pub peer_timeout: Duration,
     /// Share of a core that each loop may spend busy-polling instead of sleeping.
     pub spin: SpinShare,
     /// Event loops of a server, one thread each. A client has at most two: one for sparse streams,
@@ -155,6 +164,7 @@ impl Default for TransportSettings {
             udp_buffer_bytes: 4 << 20,
             clocks: Arc::new(SystemClocks),
             send_seconds: Arc::default(),
+            peer_timeout: PEER_TIMEOUT,
             spin: SpinShare::default(),
             loops: default_loops(),
             datagram_bytes_max: DATAGRAM_BYTES_MAX,
@@ -187,6 +197,7 @@ impl TransportSettings {
         gate: EgressGate,
     ) -> io::Result<Endpoint> {
         let congestion: Arc<dyn ControllerFactory + Send + Sync> = match self.congestion {
+            Congestion::Rate => Arc::new(RateConfig),
             Congestion::Cubic => Arc::new(CubicConfig::default()),
             Congestion::Bbr => Arc::new(BbrConfig::default()),
         };
@@ -249,7 +260,8 @@ impl TransportSettings {
     fn of_connection(&self, route_bytes: u16) -> TransportConfig {
         let mut mtu = MtuDiscoveryConfig::default();
         mtu.upper_bound(route_bytes.min(self.datagram_bytes_max));
-        let idle = IdleTimeout::try_from(IDLE_TIMEOUT).expect("10 s is below 2^62 ms");
+        let idle = self.peer_timeout.clamp(Duration::from_secs(1), PEER_TIMEOUT_MAX);
+        let idle = IdleTimeout::try_from(idle).expect("an hour is below 2^62 ms");
 
         let mut config = TransportConfig::default();
         config
@@ -281,10 +293,10 @@ mod tests {
 
     #[test]
     fn displayed_congestion_parses_to_the_same() {
-        for congestion in [Congestion::Cubic, Congestion::Bbr] {
+        for congestion in [Congestion::Rate, Congestion::Cubic, Congestion::Bbr] {
             assert_eq!(congestion.to_string().parse(), Ok(congestion));
         }
         let error = "reno".parse::<Congestion>().unwrap_err();
-        assert_eq!(error.to_string(), "congestion control `reno` is not one of cubic, bbr");
+        assert_eq!(error.to_string(), "congestion control `reno` is not one of rate, cubic, bbr");
     }
 }

@@ -20,6 +20,9 @@ const SPARSE_RESERVE: u64 = 64 << 10;
 /// number (RFC 9000 17.3.1), the tag, and the type, ID, offset and length of a STREAM frame (19.8).
 const OVERHEAD_BYTES: usize = (1 + 20 + 4) + 16 + (1 + 8 + 8 + 2);
 
+/// Datagrams that leave in a drive although pacing or the window forbids.
+const FREE_DATAGRAMS: usize = 1;
+
 /// The largest read from a socket.
 const READ_BYTES: usize = 64 << 10;
 
@@ -41,15 +44,21 @@ impl Driver {
         let mut sends = SENDS_PER_DRIVE;
         let mut trains = TRAINS_PER_DRIVE;
         self.paced_until = None;
+        self.free_datagrams = FREE_DATAGRAMS;
         loop {
             if context.udp.is_full() {
                 return false;
             }
             self.give_sparse(now);
             let train = self.train(context);
-            let gave = trains > 0 && self.give_bulk(now, train);
-            if !self.transmit(context, &mut sends) {
-                return !context.udp.is_full();
+            // What quinn-proto repairs goes before new data.
+            let waited = self.repairs_wait;
+            let gave = trains > 0 && !self.repairs_wait && self.give_bulk(now, train);
+            match self.transmit(context, &mut sends) {
+                Transmitted::All if waited => continue,
+                Transmitted::All => {}
+                Transmitted::Paced => return false,
+                Transmitted::Stopped => return !context.udp.is_full(),
             }
             if !gave {
                 return trains == 0 && !self.bulk.is_empty() && self.gate.room(now) >= train as u64;
@@ -85,7 +94,8 @@ impl Driver {
         let room = self.gate.room(now);
         // Full trains, or a quarter of a window that holds no more than a few: small ones cost as
         // much as large ones.
-        let least = (train as u64).min(self.gate.window() / 4);
+        let least =
+            (train as u64).min(self.gate.window() / 4).min(self.gate.burst(self.connection.rtt()));
         if room < least {
             return false;
         }
@@ -102,7 +112,6 @@ impl Driver {
         {
             given += self.give(id, (paced - given).min(READ_BYTES), now);
         }
-        self.gate.spend(given as u64);
         given > 0
     }
 
@@ -113,6 +122,7 @@ impl Driver {
         to_stream.queued = false;
         match to_stream.send(&mut self.connection.send_stream(id), bytes, now) {
             Ok(sent) => {
+                self.handed_over += sent;
                 self.enqueue(id);
                 self.move_if_bulk(id);
                 sent
@@ -124,19 +134,60 @@ impl Driver {
         }
     }
 
-    /// Sends all that the connection has to say; false where it has to be asked again.
-    fn transmit(&mut self, context: &mut SendContext<'_>, sends: &mut usize) -> bool {
+    /// Sends what the connection has to say. New data was measured out before; what quinn-proto repairs is
+    /// paced here, but for a datagram each time, for what cannot wait: ACKs, probes, the end of a connection.
+    fn transmit(&mut self, context: &mut SendContext<'_>, sends: &mut usize) -> Transmitted {
         loop {
             if context.udp.is_full() || *sends == 0 {
-                return false;
+                return Transmitted::Stopped;
             }
-            let datagrams = context.udp.train(self.connection.current_mtu());
+            let mtu = self.connection.current_mtu();
+            let datagrams = match self.datagrams_allowed(context.now, mtu) {
+                Ok(allowed) => allowed.min(context.udp.train(mtu)),
+                Err(_) if self.free_datagrams > 0 => {
+                    self.free_datagrams -= 1;
+                    1
+                }
+                Err(until) => {
+                    self.repairs_wait = true;
+                    self.paced_until = until;
+                    return Transmitted::Paced;
+                }
+            };
             context.buffer.clear();
             let transmit = self.connection.poll_transmit(context.now, datagrams, context.buffer);
-            let Some(transmit) = transmit else { return true };
+            let Some(transmit) = transmit else {
+                (self.handed_over, self.repairs_wait) = (0, false);
+                return Transmitted::All;
+            };
+            self.handed_over = self.handed_over.saturating_sub(transmit.size);
             *context.carried_bytes += transmit.size;
             context.udp.send(transmit, context.buffer);
             *sends -= 1;
         }
     }
+
+    /// Datagrams that pacing and the window allow now, with what was handed over; or when pacing will.
+    fn datagrams_allowed(&mut self, now: Instant, mtu: u16) -> Result<usize, Option<Instant>> {
+        let room = self.gate.room(now);
+        let paced = self.gate.paced(now, self.connection.rtt(), mtu.into());
+        let allowed = match paced {
+            Ok(_) => self.gate.tokens_left().min(room),
+            Err(_) => 0,
+        };
+        match (allowed as usize + self.handed_over).div_ceil(usize::from(mtu)) {
+            0 => Err(paced.err()),
+            datagrams => Ok(datagrams),
+        }
+    }
+}
+
+/// How sending ended.
+enum Transmitted {
+    /// Nothing is left to send.
+    All,
+    /// Something waits for pacing or the window.
+    Paced,
+    /// The socket is full, or it is time to serve other connections.
+    Stopped,
 }

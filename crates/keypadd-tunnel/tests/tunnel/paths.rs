@@ -17,6 +17,8 @@ async fn relayed_tunnel() -> (TcpListener, RunningServer, Relay, RunningClient) 
     let forward: &str = &format!("0:{}", target.local_addr().unwrap());
     let mut settings = client_settings(&server, &key, &[forward]);
     let relay = relayed(&server, &mut settings).await;
+    // The shorter one of both ends' holds.
+    settings.transport.peer_timeout = Duration::from_secs(10);
     (target, server, relay, RunningClient::start(settings).await)
 }
 

@@ -55,6 +55,24 @@ fn a_datagram_comes_back_whole_after_both_delays_in_either_family() {
     }
 }
 
+#[test]
+fn each_of_two_clients_has_its_own_answers_whoever_sent_last() {
+    let delay = Duration::from_millis(20);
+    let link = Link::new(LinkSettings { delay, bits_per_second: None, ipv6: false });
+    let (address, _relay) = link.udp(echo(link.settings().loopback())).unwrap();
+    let clients = [b"one", b"two"].map(|text| {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.set_read_timeout(Some(10 * SECOND)).unwrap();
+        socket.send_to(text, address).unwrap();
+        (socket, text)
+    });
+    for (socket, text) in clients {
+        let mut buffer = [0; 64];
+        let len = socket.recv(&mut buffer).unwrap();
+        assert_eq!(&buffer[..len], text);
+    }
+}
+
 /// How long `count` datagrams of 1,000 bytes take to arrive that were sent at once, by `links`.
 fn time_of(links: &[&Link], count: u32) -> Duration {
     let start = Instant::now();

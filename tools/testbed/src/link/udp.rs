@@ -1,9 +1,10 @@
 //! Relays datagrams over a line.
 
+use std::collections::HashMap;
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use super::{Forwarder, LOOK_UP, Shared, UNDERWAY, Way, headers, spawn, wait_for, wake_on_time};
@@ -17,91 +18,127 @@ const SOCKET_BYTES: usize = 4 << 20;
 /// Of UDP's header.
 const HEADER_BYTES: usize = 8;
 
-/// The two sockets: the one that the client knows, and the one that the server knows.
-struct Ends {
-    near: UdpSocket,
-    far: UdpSocket,
-    /// Whoever sent last.
-    client: Mutex<Option<SocketAddr>>,
+/// Addresses that clients send from, at most: each has a thread here. What further ones send is lost.
+const CLIENTS: usize = 64;
+
+/// A datagram on the line: when it arrives, and where it leaves from and goes to.
+struct Underway {
+    due: Instant,
+    from: Arc<UdpSocket>,
+    to: SocketAddr,
+    bytes: Vec<u8>,
 }
 
-/// Starts a relay on the loopback of `to`, or, towards hosts elsewhere, where the system chooses.
+/// One way of a relay.
+#[derive(Clone)]
+struct OneWay {
+    way: usize,
+    line: Arc<Way>,
+    header_bytes: usize,
+    shared: Arc<Shared>,
+    underway: SyncSender<Underway>,
+}
+
+/// Starts a relay on the loopback of `to`, or, towards hosts elsewhere, where the system chooses. Like a NAT it
+/// has a port for each address that clients send from: answers go to the socket they are for, so that a
+/// client with two sockets has its datagrams in order.
 pub(super) fn start(ways: &[Arc<Way>; 2], to: SocketAddr) -> io::Result<Forwarder> {
-    let bind = || {
-        let socket = UdpSocket::bind((to.ip(), 0))?;
-        socket.set_read_timeout(Some(LOOK_UP))?;
-        let buffers = socket2::SockRef::from(&socket);
-        buffers.set_recv_buffer_size(SOCKET_BYTES)?;
-        buffers.set_send_buffer_size(SOCKET_BYTES)?;
-        Ok::<_, io::Error>(socket)
-    };
-    let (near, far) = (bind()?, bind()?);
-    far.connect(to)?;
+    let near = Arc::new(bind(to)?);
     let address = near.local_addr()?;
-    let ends = Arc::new(Ends { near, far, client: Mutex::new(None) });
     let shared = Arc::new(Shared::default());
-    for (way, line) in ways.iter().enumerate() {
+    let one_way = |way: usize| {
         let (underway, arriving) = sync_channel(UNDERWAY);
-        let (line, from, of) = (Arc::clone(line), Arc::clone(&ends), Arc::clone(&shared));
+        let writer = Arc::clone(&shared);
+        spawn(move || write(&writer, &arriving))?;
+        let (line, shared) = (Arc::clone(&ways[way]), Arc::clone(&shared));
         let header_bytes = headers(to, HEADER_BYTES);
-        spawn(move || from.read(way, &line, header_bytes, &of, &underway))?;
-        let (ends, shared) = (Arc::clone(&ends), Arc::clone(&shared));
-        spawn(move || ends.write(way, &shared, &arriving))?;
-    }
+        Ok::<_, io::Error>(OneWay { way, line, header_bytes, shared, underway })
+    };
+    let [there, back] = [one_way(0)?, one_way(1)?];
+    spawn(move || read_near(&near, to, &there, &back))?;
     Ok(Forwarder { address, shared })
 }
 
-impl Ends {
-    /// Reads what goes one way and hands it to the line.
-    fn read(
-        &self,
-        way: usize,
-        line: &Way,
-        header_bytes: usize,
-        shared: &Shared,
-        underway: &SyncSender<(Instant, Vec<u8>)>,
-    ) {
-        let mut buffer = vec![0; BUFFER_BYTES];
-        while !shared.is_over() {
-            let received = match way {
-                0 => self.near.recv_from(&mut buffer).map(|(len, from)| {
-                    *self.client() = Some(from);
-                    len
-                }),
-                _ => self.far.recv(&mut buffer),
-            };
-            // Nothing came for a while, or the other end is not there yet.
-            let Ok(len) = received else { continue };
-            shared.count(way, len);
-            let taken = line.take(Instant::now(), len + header_bytes).ok();
-            let taken = taken.map(|due| underway.try_send((due, buffer[..len].to_vec())));
-            if !matches!(taken, Some(Ok(()))) {
-                shared.count_lost(way);
+fn bind(to: SocketAddr) -> io::Result<UdpSocket> {
+    let socket = UdpSocket::bind((to.ip(), 0))?;
+    socket.set_read_timeout(Some(LOOK_UP))?;
+    let buffers = socket2::SockRef::from(&socket);
+    buffers.set_recv_buffer_size(SOCKET_BYTES)?;
+    buffers.set_send_buffer_size(SOCKET_BYTES)?;
+    Ok(socket)
+}
+
+/// Reads what clients send, each on a port of its own towards the server.
+fn read_near(near: &Arc<UdpSocket>, to: SocketAddr, there: &OneWay, back: &OneWay) {
+    let mut ports: HashMap<SocketAddr, Arc<UdpSocket>> = HashMap::new();
+    let mut buffer = vec![0; BUFFER_BYTES];
+    while !there.shared.is_over() {
+        // Nothing came for a while.
+        let Ok((len, client)) = near.recv_from(&mut buffer) else { continue };
+        there.shared.count(there.way, len);
+        let port = match ports.get(&client) {
+            Some(port) => Some(Arc::clone(port)),
+            None if ports.len() < CLIENTS => open_port(near, client, to, back).ok(),
+            None => None,
+        };
+        match port {
+            Some(port) => {
+                there.carry(&port, to, &buffer[..len]);
+                ports.insert(client, port);
             }
+            None => there.shared.count_lost(there.way),
         }
     }
+}
 
-    /// Sends on what the line has carried.
-    fn write(&self, way: usize, shared: &Shared, arriving: &Receiver<(Instant, Vec<u8>)>) {
-        wake_on_time();
-        while !shared.is_over() {
-            let (due, datagram) = match arriving.recv_timeout(LOOK_UP) {
-                Ok(arriving) => arriving,
-                Err(RecvTimeoutError::Timeout) => continue,
-                Err(RecvTimeoutError::Disconnected) => return,
-            };
-            wait_for(due);
-            // What does not go through is lost, as datagrams are.
-            let _ = match (way, *self.client()) {
-                (0, _) => self.far.send(&datagram),
-                (_, Some(client)) => self.near.send_to(&datagram, client),
-                _ => Ok(0),
-            };
+/// A port towards the server, from which its answers go to `client`.
+fn open_port(
+    near: &Arc<UdpSocket>,
+    client: SocketAddr,
+    to: SocketAddr,
+    back: &OneWay,
+) -> io::Result<Arc<UdpSocket>> {
+    let port = bind(to)?;
+    port.connect(to)?;
+    let port = Arc::new(port);
+    let (near, from, back) = (Arc::clone(near), Arc::clone(&port), back.clone());
+    spawn(move || {
+        let mut buffer = vec![0; BUFFER_BYTES];
+        while !back.shared.is_over() {
+            // Nothing came for a while, or the server is not there yet.
+            let Ok(len) = from.recv(&mut buffer) else { continue };
+            back.shared.count(back.way, len);
+            back.carry(&near, client, &buffer[..len]);
+        }
+    })?;
+    Ok(port)
+}
+
+impl OneWay {
+    /// Hands a datagram to the line.
+    fn carry(&self, from: &Arc<UdpSocket>, to: SocketAddr, bytes: &[u8]) {
+        let taken = self.line.take(Instant::now(), bytes.len() + self.header_bytes).ok();
+        let sent = taken.map(|due| {
+            let from = Arc::clone(from);
+            self.underway.try_send(Underway { due, from, to, bytes: bytes.to_vec() })
+        });
+        if !matches!(sent, Some(Ok(()))) {
+            self.shared.count_lost(self.way);
         }
     }
+}
 
-    /// The guarded address is whole at any moment.
-    fn client(&self) -> std::sync::MutexGuard<'_, Option<SocketAddr>> {
-        self.client.lock().unwrap_or_else(PoisonError::into_inner)
+/// Sends on what a line has carried.
+fn write(shared: &Shared, arriving: &Receiver<Underway>) {
+    wake_on_time();
+    while !shared.is_over() {
+        let Underway { due, from, to, bytes } = match arriving.recv_timeout(LOOK_UP) {
+            Ok(arriving) => arriving,
+            Err(RecvTimeoutError::Timeout) => continue,
+            Err(RecvTimeoutError::Disconnected) => return,
+        };
+        wait_for(due);
+        // What does not go through is lost, as datagrams are.
+        let _ = from.send_to(&bytes, to);
     }
 }

@@ -1,0 +1,455 @@
+//! Holds in flight what the path carries in its shortest round trip, and a short queue more.
+
+use std::{
+    any::Any,
+    time::{Duration, Instant},
+};
+
+use quinn_proto::{
+    RttEstimator,
+    congestion::{Controller, ControllerMetrics},
+};
+
+use super::{
+    crowd::{Crowd, TEST_SHARE},
+    extremes::Windowed,
+    flight_log::{Departure, FlightLog},
+    losses::{Losses, TRIAL, Verdict},
+};
+
+/// Window of a new path in packets (RFC 9002 7.2), and the least of any.
+const INITIAL_PACKETS: u64 = 10;
+const WINDOW_MIN_PACKETS: u64 = 4;
+
+/// Sends below this many bytes are taken for ACKs alone, which nobody acknowledges.
+const COUNTED_BYTES: u64 = 600;
+
+/// The shortest round trip is that of the last 10 to 20 s; [`DRAIN_INTERVAL`] lets it be seen.
+const FLOOR_TIME: Duration = Duration::from_secs(10);
+
+/// Delay of the queue that is kept at [`QUEUE_RATE`], in bytes a second (300 Mbit/s). It falls with the fourth root
+/// of the rate: a flow with less than its share accepts a longer queue than one with more, so that
+/// flows of ours converge.
+const QUEUE_DELAY: f64 = 0.002;
+const QUEUE_RATE: f64 = 37.5e6;
+const QUEUE_DELAY_MIN: f64 = 0.001;
+const QUEUE_DELAY_MAX: f64 = 0.010;
+
+/// Round trips below this are those of a host or a LAN, where threads that wait for a core delay packets by
+/// milliseconds and no queue does.
+const NEAR: Duration = Duration::from_millis(1);
+const QUEUE_DELAY_NEAR: f64 = 0.004;
+
+/// Shortest time between decisions.
+const ROUND_MIN: Duration = Duration::from_millis(5);
+
+/// Samples of a round that end start-up if all of them waited in a queue (N_RTT_SAMPLE, RFC 9406 4.3).
+const START_UP_SAMPLES: u32 = 8;
+
+/// A rate that start-up has made this many times higher in a round trip is still growing.
+const DOUBLING: f64 = 1.5;
+
+/// Delay that ends start-up in any case, unless the shortest round trip is longer.
+const FULL_DELAY: Duration = Duration::from_millis(20);
+
+/// A window grows and shrinks in a round by no more than this.
+const GROWTH_MAX: f64 = 1.25;
+const SHRINKAGE_MAX: f64 = 0.5;
+
+/// Every so often the queue of this flow is let drain, by this many times what it holds.
+const DRAIN_INTERVAL: Duration = Duration::from_secs(2);
+const DRAIN_DEPTH: f64 = 2.5;
+
+/// A window that loss has cut does not grow for so many rounds, and no longer than this.
+const HOLD_ROUNDS: u32 = 16;
+const HOLD_TIME: Duration = Duration::from_secs(1);
+
+/// Window after a mark of ECN (RFC 8511 3).
+const ECN_BETA: f64 = 0.85;
+
+/// Window after persistent congestion (RFC 9002 7.6.2): start-up doubles it each round trip from there.
+const RESTART_SHARE: u64 = 4;
+
+/// Pacing over window / round trip.
+const START_UP_GAIN: f64 = 2.0;
+const CRUISE_GAIN: f64 = 1.05;
+const CROWD_GAIN: f64 = 1.25;
+const NEAR_GAIN: f64 = 2.0;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// The window doubles each round trip.
+    StartUp,
+    Cruise,
+}
+
+/// A window below the usual one, until a packet that was sent within it is acknowledged.
+#[derive(Clone, Copy, Debug)]
+struct Dip {
+    window: u64,
+    rounds: u32,
+    /// Whether it tests for other flows.
+    test: bool,
+}
+
+/// What a round trip has shown.
+#[derive(Clone, Copy, Debug)]
+struct Round {
+    began: Instant,
+    samples: u32,
+    /// Of samples that had most of a window in flight.
+    rtt_min: Duration,
+    /// Bytes a second.
+    rate: f64,
+    /// Whether the window was used.
+    full: bool,
+    marked: bool,
+}
+
+impl Round {
+    fn new(began: Instant) -> Self {
+        let rtt_min = Duration::MAX;
+        Self { began, samples: 0, rtt_min, rate: 0.0, full: false, marked: false }
+    }
+}
+
+/// The controller of one path.
+#[derive(Clone, Debug)]
+pub struct RateController {
+    mtu: u64,
+    window: u64,
+    phase: Phase,
+    flight: u64,
+    log: FlightLog,
+    floor: Windowed,
+    /// Of the ACK that is being read, the newest packet's time.
+    newest: Option<Instant>,
+    sampled: Option<Instant>,
+    smoothed: Duration,
+    round: Option<Round>,
+    /// Increase of the window in a round without a queue, over that which keeps the queue.
+    boost: f64,
+    /// Of the last round that had samples, and of the last sample; bytes a second.
+    rate: f64,
+    latest_rate: f64,
+    dip: Option<Dip>,
+    drain_at: Option<Instant>,
+    /// Rounds left without growth.
+    hold: u32,
+    losses: Losses,
+    crowd: Crowd,
+}
+
+impl RateController {
+    pub(super) fn new(mtu: u16) -> Self {
+        let mtu = u64::from(mtu);
+        Self {
+            mtu,
+            window: INITIAL_PACKETS * mtu,
+            phase: Phase::StartUp,
+            flight: 0,
+            log: FlightLog::default(),
+            floor: Windowed::min(FLOOR_TIME),
+            newest: None,
+            sampled: None,
+            smoothed: Duration::ZERO,
+            round: None,
+            boost: 1.0,
+            rate: 0.0,
+            latest_rate: 0.0,
+            dip: None,
+            drain_at: None,
+            hold: 0,
+            losses: Losses::default(),
+            crowd: Crowd::new(),
+        }
+    }
+
+    /// The shortest round trip.
+    fn floor(&self) -> Duration {
+        self.floor.get()
+    }
+
+    /// Delay that the queue is to have at this rate.
+    fn queue_delay(&self, rate: f64) -> Duration {
+        let delay = QUEUE_DELAY * (QUEUE_RATE / rate.max(1.0)).sqrt().sqrt();
+        let delay = delay.clamp(QUEUE_DELAY_MIN, QUEUE_DELAY_MAX);
+        let least = if self.floor() < NEAR { QUEUE_DELAY_NEAR } else { 0.0 };
+        Duration::from_secs_f64(delay.max(least))
+    }
+
+    /// Bytes that the queue is to have at this rate.
+    fn queue_bytes(&self, rate: f64) -> f64 {
+        (rate * self.queue_delay(rate).as_secs_f64()).max(self.mtu as f64)
+    }
+
+    fn window_min(&self) -> u64 {
+        WINDOW_MIN_PACKETS * self.mtu
+    }
+
+    fn set_window(&mut self, window: f64) {
+        self.window = (window as u64).max(self.window_min());
+    }
+
+    /// A round trip was measured, of a train that left like this.
+    fn sample(&mut self, now: Instant, sent: Instant, departure: Departure) {
+        let (rtt, flight) = (now.saturating_duration_since(sent), departure.flight);
+        self.floor.insert(now, rtt);
+        self.smoothed = match self.smoothed {
+            Duration::ZERO => rtt,
+            smoothed => (7 * smoothed + rtt) / 8,
+        };
+        let delay = rtt - self.floor();
+        self.crowd.sample(now, delay);
+        self.latest_rate = flight as f64 / rtt.as_secs_f64().max(1e-6);
+        let began = self.round.get_or_insert_with(|| Round::new(now)).began;
+        if let Some(dip) = self.dip
+            && (flight <= dip.window + self.mtu || dip.rounds > 3)
+        {
+            self.end_dip(now, dip, delay);
+            return;
+        }
+        let window = self.window as f64;
+        // Sends wait until there is room for a few packets.
+        let used = (flight + 2 * self.mtu) as f64;
+        if let Some(round) = &mut self.round
+            && (self.phase == Phase::StartUp || used > 0.7 * window)
+        {
+            round.samples += 1;
+            round.rtt_min = round.rtt_min.min(rtt);
+            round.rate = round.rate.max(self.latest_rate);
+            round.full |= used > 0.88 * window;
+        }
+        if self.phase == Phase::StartUp {
+            self.leave_start_up_on_delay(departure.rate);
+        }
+        if sent >= began && now.saturating_duration_since(began) >= ROUND_MIN {
+            self.end_round(now);
+        }
+    }
+
+    /// HyStart++ (RFC 9406): all packets of a round have waited, and the rate is not what doubling has made of the one
+    /// a round trip ago (its 4.2 goes on more slowly instead): delayed ACKs look like a queue otherwise.
+    fn leave_start_up_on_delay(&mut self, rate_before: f64) {
+        let Some(round) = self.round else { return };
+        if round.samples < START_UP_SAMPLES {
+            return;
+        }
+        let delay = round.rtt_min - self.floor();
+        let doubles = self.latest_rate > DOUBLING * rate_before;
+        if delay > self.queue_delay(round.rate)
+            && (!doubles || delay > self.floor().max(FULL_DELAY))
+        {
+            self.phase = Phase::Cruise;
+            // What was sent too much is lost now, where the queue is short.
+            self.losses.settle();
+            self.rate = round.rate;
+            let carried = round.rate * self.floor().as_secs_f64();
+            self.set_window(carried + self.queue_bytes(round.rate));
+        }
+    }
+
+    fn end_dip(&mut self, now: Instant, dip: Dip, delay: Duration) {
+        self.dip = None;
+        // What was let drain is no room to grow into.
+        self.hold = self.hold.max(2);
+        self.drain_at = Some(now + DRAIN_INTERVAL.max(10 * self.floor()));
+        if dip.test {
+            let empty = delay <= self.queue_delay(self.rate);
+            self.crowd.tested(empty);
+            if empty {
+                let carried = self.rate * self.floor().as_secs_f64();
+                self.set_window(carried + self.queue_bytes(self.rate));
+            }
+        }
+        self.round = Some(Round::new(now));
+    }
+
+    fn end_round(&mut self, now: Instant) {
+        let Some(round) = self.round.replace(Round::new(now)) else { return };
+        self.hold = self.hold.saturating_sub(1);
+        if let Some(dip) = &mut self.dip {
+            dip.rounds += 1;
+            return;
+        }
+        if round.samples == 0 {
+            return;
+        }
+        let delay = round.rtt_min - self.floor();
+        let target = self.queue_delay(round.rate);
+        self.rate = round.rate;
+        if self.crowd.is_found() {
+            self.losses.restart();
+            self.window = self.crowd.window().max(self.window_min());
+            if self.crowd.is_test_due(now, self.smoothed) {
+                let carried = self.rate * self.floor().as_secs_f64();
+                let window = ((carried * TEST_SHARE) as u64).max(self.window_min());
+                self.dip = Some(Dip { window, rounds: 0, test: true });
+            }
+            return;
+        }
+        let stands = delay > 2 * target + Duration::from_millis(1);
+        if self.phase == Phase::Cruise {
+            self.crowd.round(now, stands, (round.rate, round.rtt_min), self.mtu);
+        }
+        if stands {
+            self.losses.restart();
+        } else if let Verdict::Cut(share) = self.losses.round(round.rate, self.mtu) {
+            self.phase = Phase::Cruise;
+            self.set_window(self.window as f64 * share);
+            let rounds = HOLD_TIME.as_secs_f64() / self.smoothed.as_secs_f64().max(1e-3);
+            (self.hold, self.boost) = ((rounds as u32).clamp(2, HOLD_ROUNDS), 1.0);
+            return;
+        }
+        if self.phase == Phase::Cruise {
+            self.follow(&round, delay, target);
+            self.drain(now);
+        }
+    }
+
+    /// The window that the round's rate and delay ask for.
+    fn follow(&mut self, round: &Round, delay: Duration, target: Duration) {
+        let window = self.window as f64;
+        let carried = round.rate * self.floor().as_secs_f64();
+        let queue = self.queue_bytes(round.rate);
+        if delay > target / 4 {
+            self.boost = 1.0;
+        }
+        let mut next = carried + queue * self.boost;
+        next = next.clamp(SHRINKAGE_MAX * window, GROWTH_MAX * window);
+        if delay <= target / 4 && round.full && self.hold == 0 {
+            // Room is there: the next step is twice as large (as BBR's, draft-ietf-ccwg-bbr 5.3.3.4).
+            let boost_max = (GROWTH_MAX - 1.0) * window / queue;
+            self.boost = (2.0 * self.boost).min(boost_max).max(1.0);
+        }
+        let shrinks = next < window;
+        if (shrinks && delay <= target) || (!shrinks && (!round.full || self.hold > 0)) {
+            return;
+        }
+        self.set_window(next);
+    }
+
+    /// Lets the queue drain now and then, so that the shortest round trip is seen (ProbeRTT of
+    /// draft-ietf-ccwg-bbr 5.3.4, less deep and more often).
+    fn drain(&mut self, now: Instant) {
+        let at = *self.drain_at.get_or_insert(now + DRAIN_INTERVAL);
+        if at > now {
+            return;
+        }
+        let depth = (DRAIN_DEPTH * self.queue_bytes(self.rate)) as u64;
+        let window = self.window.saturating_sub(depth);
+        let window = window.max(self.window / 2).max(self.window_min());
+        self.dip = Some(Dip { window, rounds: 0, test: false });
+    }
+
+    fn pacing_rate(&self) -> f64 {
+        let floor = self.floor();
+        let window = self.window() as f64;
+        if self.smoothed.is_zero() {
+            return f64::MAX;
+        }
+        let (gain, rtt) = match self.phase {
+            Phase::StartUp => (START_UP_GAIN, self.smoothed),
+            Phase::Cruise if floor < NEAR => (NEAR_GAIN, self.smoothed),
+            Phase::Cruise if self.crowd.is_found() => (CROWD_GAIN, self.smoothed),
+            // No slower than the window allows, so that the window is what bounds.
+            Phase::Cruise => (CRUISE_GAIN, self.smoothed.min(floor + self.queue_delay(self.rate))),
+        };
+        gain * window / rtt.as_secs_f64().max(1e-6)
+    }
+}
+
+impl Controller for RateController {
+    fn on_sent(&mut self, now: Instant, bytes: u64, _: u64) {
+        if bytes >= COUNTED_BYTES {
+            // With the two packets that the first ACK of those that leave together is for.
+            let flight = self.flight + bytes.min(2 * self.mtu);
+            self.log.sent(now, Departure { flight, rate: self.latest_rate });
+            self.flight += bytes;
+        }
+    }
+
+    fn on_ack(
+        &mut self,
+        now: Instant,
+        sent: Instant,
+        bytes: u64,
+        app_limited: bool,
+        rtt: &RttEstimator,
+    ) {
+        self.newest = self.newest.max(Some(sent));
+        self.losses.acked(bytes);
+        self.crowd.acked(now, sent, bytes, app_limited, rtt);
+        if self.phase == Phase::StartUp && !app_limited && self.hold == 0 {
+            self.window += bytes;
+        }
+    }
+
+    fn on_end_acks(&mut self, now: Instant, in_flight: u64, _: bool, _: Option<u64>) {
+        self.flight = in_flight;
+        let Some(sent) = self.newest.take() else { return };
+        if self.sampled.is_some_and(|sampled| sent <= sampled) {
+            return;
+        }
+        self.sampled = Some(sent);
+        if let Some(departure) = self.log.take(sent) {
+            self.sample(now, sent, departure);
+        }
+    }
+
+    fn on_congestion_event(&mut self, now: Instant, sent: Instant, persistent: bool, lost: u64) {
+        self.flight = self.flight.saturating_sub(lost);
+        self.losses.lost(lost);
+        self.crowd.lost(now, sent, persistent, lost);
+        if persistent {
+            self.crowd.leave();
+            self.losses = Losses::default();
+            self.dip = None;
+            self.phase = Phase::StartUp;
+            self.round = Some(Round::new(now));
+            self.window = (self.window / RESTART_SHARE).max(INITIAL_PACKETS * self.mtu);
+        } else if lost == 0
+            && let Some(round) = &mut self.round
+            && !round.marked
+            && sent >= round.began
+        {
+            // A mark: once a round (RFC 9002 7.1).
+            round.marked = true;
+            self.phase = Phase::Cruise;
+            (self.hold, self.boost) = (2, 1.0);
+            self.set_window(self.window as f64 * ECN_BETA);
+        }
+    }
+
+    fn on_mtu_update(&mut self, new_mtu: u16) {
+        self.mtu = new_mtu.into();
+        self.window = self.window.max(self.window_min());
+    }
+
+    fn window(&self) -> u64 {
+        let window = match self.losses.is_trial() {
+            true => (self.window as f64 * TRIAL) as u64,
+            false => self.window,
+        };
+        self.dip.map_or(window, |dip| window.min(dip.window)).max(self.window_min())
+    }
+
+    fn metrics(&self) -> ControllerMetrics {
+        let mut metrics = ControllerMetrics::default();
+        metrics.congestion_window = self.window();
+        metrics.pacing_rate = Some((8.0 * self.pacing_rate()) as u64);
+        metrics
+    }
+
+    fn clone_box(&self) -> Box<dyn Controller> {
+        Box::new(self.clone())
+    }
+
+    fn initial_window(&self) -> u64 {
+        INITIAL_PACKETS * self.mtu
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self
+    }
+}

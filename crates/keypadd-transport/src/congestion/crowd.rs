@@ -1,0 +1,151 @@
+//! Finds flows that keep the queue full, and shares with them as CUBIC (RFC 9438).
+//!
+//! A flow that holds the queue short gets next to nothing beside one that fills it. So when the delay stays
+//! although this flow's window would let the queue drain, the window is CUBIC's until a test
+//! finds the queue empty again (as Copa's mode switch, NSDI 2018 section 4). Of losses only those near
+//! the longest delay count, when the queue may have overflowed: others are random.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use quinn_proto::{
+    RttEstimator,
+    congestion::{Controller, Cubic, CubicConfig},
+};
+
+use super::extremes::Windowed;
+
+/// Rounds of standing delay, each with a window that would let the queue drain, and least time of them.
+const ROUNDS: u32 = 6;
+const TIME: Duration = Duration::from_millis(200);
+
+/// Between tests, and in round trips.
+const TEST_INTERVAL: Duration = Duration::from_secs(6);
+const TEST_ROUNDS: u32 = 24;
+
+/// Of what this flow had before the others came, what it begins with beside them.
+const SHARE: f64 = 0.8;
+
+/// Of what the path carries in its shortest round trip, what a test leaves in flight.
+pub(super) const TEST_SHARE: f64 = 0.5;
+
+/// What a full queue's delay is measured over.
+const PEAK_TIME: Duration = Duration::from_secs(5);
+
+/// Losses at this share of the longest delay count.
+const FULL: f64 = 0.75;
+
+/// CUBIC's window after a loss (RFC 9438 4.6).
+const CUBIC_BETA: f64 = 0.7;
+
+/// Whether others fill the queue, and the window beside them.
+#[derive(Clone, Debug)]
+pub(super) struct Crowd {
+    rounds: u32,
+    since: Option<Instant>,
+    /// The rate before the delay made it shrink.
+    rate: f64,
+    cubic: Option<Cubic>,
+    longest: Windowed,
+    delay: Duration,
+    test_at: Option<Instant>,
+}
+
+impl Crowd {
+    pub(super) fn new() -> Self {
+        Self {
+            rounds: 0,
+            since: None,
+            rate: 0.0,
+            cubic: None,
+            longest: Windowed::max(PEAK_TIME),
+            delay: Duration::ZERO,
+            test_at: None,
+        }
+    }
+
+    /// Whether the window is CUBIC's.
+    pub(super) fn is_found(&self) -> bool {
+        self.cubic.is_some()
+    }
+
+    /// CUBIC's window.
+    pub(super) fn window(&self) -> u64 {
+        self.cubic.as_ref().map_or(0, Controller::window)
+    }
+
+    /// A round is over with this rate and round trip; whether its delay stood although it should not have.
+    pub(super) fn round(
+        &mut self,
+        now: Instant,
+        stood: bool,
+        (rate, rtt): (f64, Duration),
+        mtu: u64,
+    ) {
+        if !stood {
+            (self.rounds, self.since, self.rate) = (0, None, rate);
+            return;
+        }
+        self.rounds += 1;
+        let since = *self.since.get_or_insert(now);
+        if self.rounds >= ROUNDS && now.saturating_duration_since(since) >= TIME {
+            let window = SHARE * self.rate.max(rate) * rtt.as_secs_f64();
+            let mut config = CubicConfig::default();
+            config.initial_window((window / CUBIC_BETA) as u64);
+            let mtu = u16::try_from(mtu).unwrap_or(u16::MAX);
+            let mut cubic = Cubic::new(Arc::new(config), now, mtu);
+            // Out of slow start.
+            cubic.on_congestion_event(now, now, false, 0);
+            self.cubic = Some(cubic);
+            self.longest = Windowed::max(PEAK_TIME);
+            self.test_at = None;
+        }
+    }
+
+    /// A packet saw this delay in the queue.
+    pub(super) fn sample(&mut self, now: Instant, delay: Duration) {
+        self.delay = delay;
+        self.longest.insert(now, delay);
+    }
+
+    pub(super) fn acked(
+        &mut self,
+        now: Instant,
+        sent: Instant,
+        bytes: u64,
+        limited: bool,
+        rtt: &RttEstimator,
+    ) {
+        if let Some(cubic) = &mut self.cubic {
+            cubic.on_ack(now, sent, bytes, limited, rtt);
+        }
+    }
+
+    pub(super) fn lost(&mut self, now: Instant, sent: Instant, persistent: bool, bytes: u64) {
+        if let Some(cubic) = &mut self.cubic
+            && self.delay >= self.longest.get().mul_f64(FULL)
+        {
+            cubic.on_congestion_event(now, sent, persistent, bytes);
+        }
+    }
+
+    /// Whether it is time to see if the queue is still kept full.
+    pub(super) fn is_test_due(&mut self, now: Instant, rtt: Duration) -> bool {
+        let at = *self.test_at.get_or_insert_with(|| now + TEST_INTERVAL.max(TEST_ROUNDS * rtt));
+        self.cubic.is_some() && at <= now
+    }
+
+    /// Ends a test: whether the queue was empty, so that nobody else fills it.
+    pub(super) fn tested(&mut self, empty: bool) {
+        self.test_at = None;
+        if empty {
+            self.leave();
+        }
+    }
+
+    pub(super) fn leave(&mut self) {
+        (self.rounds, self.since, self.cubic) = (0, None, None);
+    }
+}

@@ -1,0 +1,85 @@
+//! Remembers how much was in flight when each train of packets left.
+//!
+//! A packet that finds `flight` bytes ahead of it and itself, and is acknowledged after `rtt`, shows the rate
+//! at which the path takes what is sent: `flight / rtt`. It is the delivery rate of
+//! draft-ietf-ccwg-bbr 4.1, counted at the sender, so that random loss does not shrink it and a burst of
+//! delayed ACKs does not raise it.
+
+use std::{collections::VecDeque, time::Instant};
+
+/// Trains remembered at most; a path with more of them in flight loses the oldest samples.
+const TRAINS_MAX: usize = 1 << 14;
+
+/// What a train left at.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Departure {
+    /// In flight, with its first packets.
+    pub(super) flight: u64,
+    /// Bytes a second, as measured by then.
+    pub(super) rate: f64,
+}
+
+/// What was in flight as trains left, the oldest first.
+#[derive(Clone, Debug, Default)]
+pub(super) struct FlightLog {
+    trains: VecDeque<(Instant, Departure)>,
+}
+
+impl FlightLog {
+    /// A packet leaves; with those sent at the same instant it is one train, whose first call counts.
+    pub(super) fn sent(&mut self, now: Instant, departure: Departure) {
+        if self.trains.back().is_some_and(|(at, _)| *at >= now) {
+            return;
+        }
+        if self.trains.len() == TRAINS_MAX {
+            self.trains.pop_front();
+        }
+        self.trains.push_back((now, departure));
+    }
+
+    /// What the train of `sent` left at. Forgets it and all before it.
+    pub(super) fn take(&mut self, sent: Instant) -> Option<Departure> {
+        while let Some(&(at, departure)) = self.trains.front() {
+            if at > sent {
+                return None;
+            }
+            self.trains.pop_front();
+            if at == sent {
+                return Some(departure);
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn the_first_packet_of_a_train_counts_and_older_trains_are_forgotten() {
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let mut log = FlightLog::default();
+        for (ms, flight) in [(1, 10), (1, 20), (2, 30), (3, 40)] {
+            log.sent(at(ms), Departure { flight, rate: 0.0 });
+        }
+        let mut take = |ms| log.take(at(ms)).map(|departure| departure.flight);
+        assert_eq!(take(1), Some(10));
+        assert_eq!(take(1), None);
+        assert_eq!(take(3), Some(40));
+        assert_eq!(take(2), None);
+    }
+
+    #[test]
+    fn a_sender_that_hears_nothing_remembers_a_bounded_number_of_trains() {
+        let (start, mut log) = (Instant::now(), FlightLog::default());
+        for us in 0..2 * TRAINS_MAX as u64 {
+            let departure = Departure { flight: us, rate: 0.0 };
+            log.sent(start + Duration::from_micros(us), departure);
+        }
+        assert_eq!(log.trains.len(), TRAINS_MAX);
+    }
+}

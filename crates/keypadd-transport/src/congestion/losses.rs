@@ -1,0 +1,201 @@
+//! Tells loss by congestion from random loss, where no delay does: at policers and very short queues.
+//!
+//! Sending faster than such a path takes brings more loss and no more data; random loss takes the same
+//! share at any rate. So shares of loss are compared at rates that differ: as the rate grows by
+//! itself, and in trials at a lower one when loss rises for no reason. Knows shares and rates.
+
+/// Packets whose fate an interval knows at least, so that its share of loss means something.
+const PACKETS_MIN: u64 = 64;
+
+/// Rises of the share that are never taken for congestion.
+const RISE_MIN: f64 = 0.02;
+
+/// Standard deviations of the difference of two shares that count as chance.
+const DEVIATIONS: f64 = 3.0;
+
+/// A rate this many times higher than the reference explains a rise.
+const GROWN: f64 = 1.04;
+
+/// At a rate this many times higher congestion would have shown.
+const FAR_GROWN: f64 = 1.5;
+
+/// Of the window, what a trial leaves.
+pub(super) const TRIAL: f64 = 0.8;
+
+/// Rounds after a change of the window whose losses are still those of before.
+const SETTLING_ROUNDS: u32 = 2;
+
+/// What an interval says of the window.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Verdict {
+    /// Nothing.
+    Keep,
+    /// Loss is congestion: this share of the window is what the path takes.
+    Cut(f64),
+}
+
+/// Rate and share of loss, measured together.
+#[derive(Clone, Copy, Debug)]
+struct Level {
+    rate: f64,
+    share: f64,
+    packets: f64,
+}
+
+impl Level {
+    fn delivered(self) -> f64 {
+        self.rate * (1.0 - self.share)
+    }
+
+    /// Whether chance does not explain that `self` lost more than `reference`.
+    fn lost_more_than(self, reference: Self) -> bool {
+        let share = (self.share + reference.share) / 2.0;
+        let variance = share * (1.0 - share) * (1.0 / self.packets + 1.0 / reference.packets);
+        self.share - reference.share > RISE_MIN + DEVIATIONS * variance.sqrt()
+    }
+}
+
+/// Compares shares of loss.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Losses {
+    acked: u64,
+    lost: u64,
+    rate: f64,
+    /// Rounds left whose losses say nothing.
+    settling: u32,
+    /// Where loss was not congestion.
+    reference: Option<Level>,
+    /// Loss that a trial has to explain.
+    trial: Option<Level>,
+}
+
+impl Losses {
+    pub(super) fn acked(&mut self, bytes: u64) {
+        self.acked += bytes;
+    }
+
+    pub(super) fn lost(&mut self, bytes: u64) {
+        self.lost += bytes;
+    }
+
+    /// Whether the window has to be [`TRIAL`] of itself.
+    pub(super) fn is_trial(&self) -> bool {
+        self.trial.is_some()
+    }
+
+    /// A round is over in which `rate` was sent at; packets have `mtu` bytes.
+    pub(super) fn round(&mut self, rate: f64, mtu: u64) -> Verdict {
+        if self.settling > 0 {
+            self.settling -= 1;
+            self.restart();
+            return Verdict::Keep;
+        }
+        self.rate = self.rate.max(rate);
+        let bytes = self.acked + self.lost;
+        if bytes < PACKETS_MIN * mtu || self.rate == 0.0 {
+            return Verdict::Keep;
+        }
+        let share = self.lost as f64 / bytes as f64;
+        let level = Level { rate: self.rate, share, packets: bytes as f64 / mtu as f64 };
+        self.restart();
+        self.judge(level)
+    }
+
+    fn judge(&mut self, level: Level) -> Verdict {
+        let Some(reference) = self.reference else {
+            self.reference = Some(level);
+            return Verdict::Keep;
+        };
+        if let Some(before) = self.trial.take() {
+            // Random loss takes the same share at the lower rate.
+            if before.lost_more_than(level) {
+                return self.cut(before, level);
+            }
+            self.reference = Some(before);
+            return Verdict::Keep;
+        }
+        if level.lost_more_than(reference) {
+            if level.rate > GROWN * reference.rate {
+                return self.cut(level, reference);
+            }
+            self.trial = Some(level);
+            self.settle();
+        } else if level.rate <= GROWN * reference.rate || level.share <= reference.share {
+            // A share that rises with the rate, by less than chance explains, is not made the
+            // reference: at the next rate it may have risen by more.
+            let share = (3.0 * reference.share + level.share) / 4.0;
+            let share =
+                if level.rate > reference.rate { share.min(reference.share) } else { share };
+            self.reference = Some(Level { share, ..level });
+        } else if level.rate > FAR_GROWN * reference.rate {
+            self.reference = Some(level);
+        }
+        Verdict::Keep
+    }
+
+    /// The path delivers what `level` delivered; at the reference's share of loss this rate suffices.
+    fn cut(&mut self, level: Level, reference: Level) -> Verdict {
+        let rate = level.delivered() / (1.0 - reference.share).max(0.1);
+        self.reference = Some(Level { rate, ..reference });
+        self.settle();
+        Verdict::Cut((rate / level.rate).clamp(0.1, 1.0))
+    }
+
+    /// Forgets what is not decided, as when the window follows something else.
+    pub(super) fn restart(&mut self) {
+        (self.acked, self.lost, self.rate) = (0, 0, 0.0);
+    }
+
+    /// The window has changed: what is lost in the next rounds was sent before.
+    pub(super) fn settle(&mut self) {
+        self.restart();
+        self.settling = SETTLING_ROUNDS;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MTU: u64 = 1_000;
+
+    /// The verdict on a thousand packets sent at `rate`, of which this share was lost.
+    fn round(losses: &mut Losses, rate: f64, share: f64) -> Verdict {
+        losses.lost((share * 1e6) as u64);
+        losses.acked(((1.0 - share) * 1e6) as u64);
+        losses.round(rate, MTU)
+    }
+
+    #[test]
+    fn loss_that_grows_with_the_rate_is_congestion() {
+        let mut losses = Losses::default();
+        assert_eq!(round(&mut losses, 100.0, 0.0), Verdict::Keep);
+        assert_eq!(round(&mut losses, 200.0, 0.5), Verdict::Cut(0.5));
+        assert_eq!(round(&mut losses, 100.0, 0.0), Verdict::Keep);
+    }
+
+    #[test]
+    fn loss_of_any_rate_is_random() {
+        let mut losses = Losses::default();
+        for rate in [100.0, 200.0, 400.0, 400.0] {
+            assert_eq!(round(&mut losses, rate, 0.2), Verdict::Keep);
+            assert!(!losses.is_trial());
+        }
+    }
+
+    #[test]
+    fn loss_that_rises_for_no_reason_is_tried_at_a_lower_rate() {
+        for (share_in_trial, verdict) in [(0.1, Verdict::Keep), (0.0, Verdict::Cut(0.9))] {
+            let mut losses = Losses::default();
+            round(&mut losses, 100.0, 0.0);
+            assert_eq!(round(&mut losses, 100.0, 0.1), Verdict::Keep);
+            assert!(losses.is_trial());
+            let rate = TRIAL * 100.0 * if share_in_trial == 0.0 { 1.125 } else { 1.0 };
+            for _ in 0..SETTLING_ROUNDS {
+                assert_eq!(round(&mut losses, rate, 0.1), Verdict::Keep);
+            }
+            assert_eq!(round(&mut losses, rate, share_in_trial), verdict);
+            assert!(!losses.is_trial());
+        }
+    }
+}

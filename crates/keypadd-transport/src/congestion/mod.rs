@@ -1,0 +1,29 @@
+//! Congestion control of our own: fills the path, keeps its queue short, and takes no single loss for congestion.
+//!
+//! [`RateController`] holds in flight what the path carries in its shortest round trip and a little
+//! more, the excess that a queue of 2 to 4 ms takes (`controller`). What counts is delay, as in FAST TCP (Wei
+//! et al. 2006) and Copa (NSDI 2018): a random loss changes nothing. Loss counts where sending faster
+//! brings more of it and no more data (`losses`), ECN marks once a round trip. Flows that keep a queue
+//! full are met with CUBIC (`crowd`). Knows bytes and times, no packets and no streams.
+
+mod controller;
+mod crowd;
+mod extremes;
+mod flight_log;
+mod losses;
+
+use std::{sync::Arc, time::Instant};
+
+pub use controller::RateController;
+use quinn_proto::congestion::Controller;
+pub use quinn_proto::congestion::{BbrConfig, ControllerFactory, CubicConfig};
+
+/// Builds a [`RateController`] for each path.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RateConfig;
+
+impl ControllerFactory for RateConfig {
+    fn build(self: Arc<Self>, _: Instant, current_mtu: u16) -> Box<dyn Controller> {
+        Box::new(RateController::new(current_mtu))
+    }
+}

@@ -1,0 +1,94 @@
+//! Spaces out what a connection sends, at the rate that its congestion controller asks for.
+//!
+//! A token bucket (RFC 9002 7.7). Repairs and sparse data are counted too, after they have left, so that the
+//! bucket may be in debt. Knows bytes and times.
+
+use std::time::{Duration, Instant};
+
+/// A burst lasts this long at the pacing rate, where that is more than the minimum.
+const BURST_TIME: f64 = 0.001;
+
+/// What the bucket holds, in bursts: the system's timers are a burst late.
+const BURSTS: f64 = 2.0;
+
+/// Packets of a burst at least, and at the beginning of a connection (RFC 9002 7.2).
+const BURST_PACKETS: u64 = 1;
+const INITIAL_PACKETS: u64 = 10;
+
+/// Bytes that may leave now.
+#[derive(Debug)]
+pub(crate) struct Pacer {
+    tokens: f64,
+    filled_at: Instant,
+}
+
+impl Pacer {
+    pub(crate) fn new(now: Instant, mtu: u64) -> Self {
+        Self { tokens: (INITIAL_PACKETS * mtu) as f64, filled_at: now }
+    }
+
+    /// Bytes that leave at once at `rate`, in bytes a second.
+    pub(crate) fn burst(rate: f64, mtu: u64) -> f64 {
+        (rate * BURST_TIME).max((BURST_PACKETS * mtu) as f64)
+    }
+
+    /// Bytes that may leave now; below zero after more has left than the rate allows.
+    pub(crate) fn tokens(&mut self, now: Instant, rate: f64, mtu: u64) -> f64 {
+        let elapsed = now.saturating_duration_since(self.filled_at).as_secs_f64();
+        self.filled_at = self.filled_at.max(now);
+        let limit = (BURSTS * Self::burst(rate, mtu)).max(self.tokens);
+        self.tokens = (self.tokens + elapsed * rate).min(limit);
+        self.tokens
+    }
+
+    /// These bytes have left. Debts are bounded, so that none of them blocks for long.
+    pub(crate) fn spend(&mut self, bytes: u64, rate: f64, mtu: u64) {
+        let limit = -BURSTS * Self::burst(rate, mtu);
+        self.tokens = (self.tokens - bytes as f64).max(limit.min(self.tokens));
+    }
+
+    /// Bytes that were allowed when it was asked last.
+    pub(crate) fn left(&self) -> f64 {
+        self.tokens
+    }
+
+    /// When there will be as many tokens at this rate.
+    pub(crate) fn time_of(&self, tokens: f64, rate: f64) -> Instant {
+        let wait = (tokens - self.tokens).max(0.0) / rate.max(1.0);
+        self.filled_at + Duration::try_from_secs_f64(wait).unwrap_or(Duration::from_secs(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MTU: u64 = 1_200;
+
+    #[test]
+    fn what_leaves_keeps_to_the_rate_in_bursts_of_a_millisecond() {
+        let (start, rate) = (Instant::now(), 37.5e6);
+        let mut pacer = Pacer::new(start, MTU);
+        let (mut now, mut sent, mut largest) = (start, 0, 0);
+        while now < start + Duration::from_secs(1) {
+            let mut burst = 0;
+            while pacer.tokens(now, rate, MTU) >= MTU as f64 {
+                pacer.spend(MTU, rate, MTU);
+                burst += MTU;
+            }
+            (sent, largest) = (sent + burst, largest.max(burst));
+            now = pacer.time_of(Pacer::burst(rate, MTU), rate);
+        }
+        assert!((37.0e6..38.0e6).contains(&(sent as f64)), "{sent}");
+        assert!(largest as f64 <= 37.5e6 * 0.001 + 2.0 * MTU as f64, "{largest}");
+    }
+
+    #[test]
+    fn a_debt_is_paid_back_and_bounded() {
+        let (now, rate) = (Instant::now(), 1e6);
+        let mut pacer = Pacer::new(now, MTU);
+        pacer.spend(1 << 30, rate, MTU);
+        let wait = pacer.time_of(0.0, rate) - now;
+        assert!(wait > Duration::ZERO && wait < Duration::from_millis(10), "{wait:?}");
+    }
+}

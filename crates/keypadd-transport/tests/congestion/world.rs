@@ -1,0 +1,496 @@
+//! Flows over one emulated line, in virtual time: the event loops that ship, without threads, sockets or a clock.
+//!
+//! Each flow has a client and a server of its own, with one connection and one stream between two programs.
+
+use std::{
+    cell::RefCell,
+    cmp::Reverse,
+    collections::BinaryHeap,
+    future::Future,
+    io::{ErrorKind, Read, Write},
+    net::{Ipv4Addr, SocketAddr},
+    num::NonZeroU64,
+    os::unix::net::UnixStream,
+    pin::Pin,
+    rc::Rc,
+    sync::Arc,
+    task::{Context, Poll, Waker},
+    time::{Duration, Instant},
+};
+
+use keypadd_keystream::{CipherEngine, Suite};
+use keypadd_provider::{
+    AllowList, CryptoSettings, KeyExchange, Meters, PoolSwitch, PrivateKey, PublicKey,
+    client_config, server_config,
+};
+use keypadd_transport::{
+    Accepted, ClientConfig, Connection, Delivery, Egress, Endpoint, EndpointConfig,
+    EndpointSettings, IdleTimeout, Lane, ServerConfig, SpinShare, SteppedLoop, Streams,
+    TransportConfig, VarInt, Windows, congestion::ControllerFactory,
+};
+use testbed::line::{Line, LineSettings};
+
+const NO_ERROR: VarInt = VarInt::from_u32(0);
+
+/// Windows that bound nothing here.
+const WINDOW: u32 = 64 << 20;
+
+/// IP and UDP headers, which a line carries too.
+const HEADERS: usize = 28;
+
+/// Datagrams of one send.
+const TRAIN: usize = 44;
+
+const PING_BYTES: usize = 128;
+const PING_INTERVAL: Duration = Duration::from_millis(25);
+
+#[derive(Debug)]
+struct Anybody;
+
+impl AllowList for Anybody {
+    fn allows(&self, _: &PublicKey) -> bool {
+        true
+    }
+}
+
+#[derive(Debug)]
+struct Unrestricted;
+
+impl Egress for Unrestricted {
+    fn may_send(&self) -> bool {
+        true
+    }
+}
+
+type Task<T> = Pin<Box<dyn Future<Output = T>>>;
+
+fn poll<T>(task: &mut Task<T>) -> Option<T> {
+    match task.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(done) => Some(done),
+        Poll::Pending => None,
+    }
+}
+
+/// What a flow's programs do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Traffic {
+    /// The client writes as much as it can.
+    Up,
+    /// Both do.
+    Both,
+    /// The client writes a little at regular times, and the server echoes it.
+    Ping,
+}
+
+/// A datagram on its way.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Flying {
+    at: Instant,
+    number: u64,
+    /// Flow and end.
+    to: (usize, usize),
+    from: SocketAddr,
+    bytes: Vec<u8>,
+}
+
+/// What loops send into, and when it arrives.
+struct Wires {
+    now: Instant,
+    /// To servers, to clients.
+    lines: [Line; 2],
+    flying: BinaryHeap<Reverse<Flying>>,
+    sent: u64,
+    /// ACKs and all else to clients arrive in bursts this far apart.
+    compression: Duration,
+    epoch: Instant,
+}
+
+impl Wires {
+    fn send(&mut self, flow: usize, end: usize, from: SocketAddr, datagram: &[u8]) {
+        let Ok(arrivals) = self.lines[end].offer(self.now, datagram.len() + HEADERS) else {
+            return;
+        };
+        for arrival in arrivals {
+            let mut at = arrival.at;
+            if end == 1 && !self.compression.is_zero() {
+                let bursts = (at - self.epoch).as_nanos() / self.compression.as_nanos() + 1;
+                at = self.epoch + self.compression * bursts as u32;
+            }
+            self.sent += 1;
+            let (number, bytes) = (self.sent, datagram.to_vec());
+            self.flying.push(Reverse(Flying { at, number, to: (flow, 1 - end), from, bytes }));
+        }
+    }
+}
+
+/// One end of a flow.
+struct End {
+    stepped: SteppedLoop,
+    _endpoint: Endpoint,
+    connection: Option<Connection>,
+    program: UnixStream,
+    received: u64,
+    splice: Option<Task<()>>,
+}
+
+/// A flow.
+pub struct Flow {
+    ends: [End; 2],
+    traffic: Traffic,
+    pub active: bool,
+    ping_at: Instant,
+    pings: u64,
+    /// Round trips of pings, by when they were sent.
+    pub round_trips: Vec<(Instant, Duration)>,
+}
+
+pub struct World {
+    wires: Rc<RefCell<Wires>>,
+    pub flows: Vec<Flow>,
+    /// Receive window of a stream.
+    pub window: u32,
+    junk: Vec<u8>,
+}
+
+pub fn mbit(rate: f64) -> Option<NonZeroU64> {
+    NonZeroU64::new((rate * 1e6) as u64)
+}
+
+/// A line at this rate, with half the round trip as delay.
+pub fn line(rate: f64, rtt: Duration) -> LineSettings {
+    LineSettings { bits_per_second: mbit(rate), delay: rtt / 2, ..LineSettings::default() }
+}
+
+impl World {
+    /// Lines to servers and to clients.
+    pub fn new(there: LineSettings, back: LineSettings, seed: u64) -> Self {
+        let epoch = Instant::now();
+        let lines = [Line::new(there, seed), Line::new(back, seed + 1)];
+        let wires = Wires {
+            now: epoch,
+            lines,
+            flying: BinaryHeap::new(),
+            sent: 0,
+            compression: Duration::ZERO,
+            epoch,
+        };
+        let wires = Rc::new(RefCell::new(wires));
+        Self { wires, flows: Vec::new(), window: WINDOW, junk: vec![0; 1 << 20] }
+    }
+
+    pub fn now(&self) -> Instant {
+        self.wires.borrow().now
+    }
+
+    /// Changes the line to servers.
+    pub fn change(&mut self, change: impl FnOnce(&mut LineSettings)) {
+        let mut wires = self.wires.borrow_mut();
+        let mut settings = wires.lines[0].settings();
+        change(&mut settings);
+        wires.lines[0].set(settings);
+    }
+
+    /// Changes both lines.
+    pub fn change_both(&mut self, change: impl Fn(&mut LineSettings)) {
+        for line in &mut self.wires.borrow_mut().lines {
+            let mut settings = line.settings();
+            change(&mut settings);
+            line.set(settings);
+        }
+    }
+
+    pub fn compress_acks(&mut self, interval: Duration) {
+        self.wires.borrow_mut().compression = interval;
+    }
+
+    /// How long a packet that enters now waits.
+    pub fn queue(&mut self) -> Duration {
+        let now = self.now();
+        self.wires.borrow_mut().lines[0].queue(now).wait
+    }
+
+    /// Bytes that have entered the line to servers.
+    pub fn offered(&self) -> u64 {
+        self.wires.borrow().lines[0].counts().bytes
+    }
+
+    /// Bytes that a flow's server program has read.
+    pub fn received(&self, flow: usize) -> u64 {
+        self.flows[flow].ends[1].received
+    }
+
+    /// Bytes that its client program has read.
+    pub fn received_back(&self, flow: usize) -> u64 {
+        self.flows[flow].ends[0].received
+    }
+
+    /// Adds a flow with this controller at both ends, and connects it.
+    pub fn add(
+        &mut self,
+        congestion: Arc<dyn ControllerFactory + Send + Sync>,
+        traffic: Traffic,
+    ) -> usize {
+        let flow = self.flows.len();
+        let [client_crypto, server_crypto] = [(); 2].map(|()| CryptoSettings {
+            key: Arc::new(PrivateKey::generate().unwrap()),
+            suites: vec![Suite::AES_256_GCM.into()],
+            kex: vec![KeyExchange::X25519.into()],
+            pool: PoolSwitch::default(),
+            cipher_engine: CipherEngine::default(),
+            meters: Arc::new(Meters::default()),
+        });
+        let crypto = client_config(&client_crypto, server_crypto.key.public()).unwrap();
+        let server = server_config(&server_crypto, Arc::new(Anybody)).unwrap();
+        let port = 1_000 + 2 * flow as u16;
+        let addresses = [0, 1].map(|end| SocketAddr::from((Ipv4Addr::LOCALHOST, port + end)));
+        let servers = [None, Some(ServerConfig::with_crypto(server))];
+        let mut tunnel_sides = Vec::new();
+        let mut servers = servers.into_iter();
+        let ends = [0, 1].map(|end| {
+            let wires = Rc::clone(&self.wires);
+            let from = addresses[end];
+            let outbox = Box::new(move |sent: keypadd_transport::SentDatagrams<'_>| {
+                for datagram in sent.bytes.chunks(sent.segment_bytes) {
+                    wires.borrow_mut().send(flow, end, from, datagram);
+                }
+            });
+            let settings = settings(Arc::clone(&congestion), servers.next().unwrap(), self.window);
+            let now = self.now();
+            let (stepped, endpoint) =
+                SteppedLoop::new(settings, from, (TRAIN, outbox), now).unwrap();
+            let (program, tunnel) = UnixStream::pair().unwrap();
+            program.set_nonblocking(true).unwrap();
+            tunnel_sides.push(tunnel);
+            End {
+                stepped,
+                _endpoint: endpoint,
+                connection: None,
+                program,
+                received: 0,
+                splice: None,
+            }
+        });
+        let config = ClientConfig::new(crypto);
+        let mut connecting: Task<_> =
+            Box::pin(ends[0]._endpoint.connect(config, addresses[1], "keypadd", Lane::Sparse));
+        let accepting = ends[1]._endpoint.clone();
+        let mut accepting: Task<_> = Box::pin(async move {
+            match accepting.accept().await {
+                Some(Accepted::Connection(connection)) => connection,
+                other => panic!("{other:?}"),
+            }
+        });
+        let ping_at = self.now();
+        let round_trips = Vec::new();
+        let active = false;
+        self.flows.push(Flow { ends, traffic, active, ping_at, pings: 0, round_trips });
+        let (mut client, mut server) = (None, None);
+        self.until(|_| {
+            client = client.take().or_else(|| poll(&mut connecting));
+            server = server.take().or_else(|| poll(&mut accepting));
+            client.is_some() && server.is_some()
+        });
+        let (client, server) = (client.unwrap().unwrap(), server.unwrap());
+        let (opener, acceptor) = (client.clone(), server.clone());
+        let mut opening: Task<_> = Box::pin(async move {
+            let stream = opener.open_bi().await.unwrap();
+            stream.send.write_all(&[7]).await.unwrap();
+            stream
+        });
+        let mut accepting: Task<_> = Box::pin(async move {
+            let mut stream = acceptor.accept_bi().await.unwrap();
+            stream.recv.read_exact(&mut [0]).await.unwrap();
+            stream
+        });
+        let (mut opened, mut accepted) = (None, None);
+        self.until(|_| {
+            opened = opened.take().or_else(|| poll(&mut opening));
+            accepted = accepted.take().or_else(|| poll(&mut accepting));
+            opened.is_some() && accepted.is_some()
+        });
+        let streams = [opened.unwrap(), accepted.unwrap()];
+        let this = &mut self.flows[flow];
+        let connections = [client, server];
+        for (((end, stream), socket), connection) in
+            this.ends.iter_mut().zip(streams).zip(tunnel_sides).zip(connections)
+        {
+            let closed = connection.clone();
+            end.connection = Some(connection);
+            let splice = stream.splice(socket.into(), Delivery::Unbounded);
+            end.splice = Some(Box::pin(async move {
+                if let Err(error) = splice.await {
+                    panic!("{error:?}: {:?}", closed.close_reason());
+                }
+            }));
+        }
+        this.active = true;
+        self.touch(flow);
+        flow
+    }
+
+    /// Time passes.
+    pub fn run(&mut self, time: Duration) {
+        let end = self.now() + time;
+        self.until(|world| world.next_event().is_none_or(|at| at > end));
+        self.wires.borrow_mut().now = end;
+        // What is due at the end has happened.
+    }
+
+    /// Time passes in steps, with a look after each.
+    pub fn watch(&mut self, time: Duration, step: Duration, mut look: impl FnMut(&mut Self)) {
+        let end = self.now() + time;
+        while self.now() < end {
+            self.run(step);
+            look(self);
+        }
+    }
+
+    fn next_event(&self) -> Option<Instant> {
+        let flying = self.wires.borrow().flying.peek().map(|Reverse(flying)| flying.at);
+        let flows = self.flows.iter().flat_map(|flow| {
+            let loops = flow.ends.iter().filter_map(|end| end.stepped.deadline());
+            let pings = flow.active && flow.traffic == Traffic::Ping;
+            loops.chain(pings.then_some(flow.ping_at))
+        });
+        flying.into_iter().chain(flows).min()
+    }
+
+    fn until(&mut self, mut reached: impl FnMut(&mut Self) -> bool) {
+        for flow in 0..self.flows.len() {
+            self.touch(flow);
+        }
+        while !reached(self) {
+            let at = self.next_event().expect("something happens");
+            let now = self.now().max(at);
+            self.wires.borrow_mut().now = now;
+            let mut touched = vec![false; self.flows.len()];
+            loop {
+                let mut wires = self.wires.borrow_mut();
+                let due = wires.flying.peek().is_some_and(|Reverse(flying)| flying.at <= now);
+                let Some(Reverse(flying)) = due.then(|| wires.flying.pop()).flatten() else {
+                    break;
+                };
+                drop(wires);
+                let (flow, end) = flying.to;
+                self.flows[flow].ends[end].stepped.arrive(flying.from, &flying.bytes);
+                touched[flow] = true;
+            }
+            for (flow, touched) in touched.into_iter().enumerate() {
+                let this = &self.flows[flow];
+                let deadlines = this.ends.iter().filter_map(|end| end.stepped.deadline());
+                let due = deadlines.min().is_some_and(|at| at <= now)
+                    || (this.traffic == Traffic::Ping && this.active && this.ping_at <= now);
+                if touched || due {
+                    self.touch(flow);
+                }
+            }
+        }
+    }
+
+    /// Lets a flow's loops and programs do what there is to do.
+    fn touch(&mut self, flow: usize) {
+        let now = self.now();
+        let this = &mut self.flows[flow];
+        loop {
+            for end in &mut this.ends {
+                end.stepped.run_until_idle(now).unwrap();
+                let splice = end.splice.as_mut();
+                assert!(splice.is_none_or(|splice| poll(splice).is_none()), "a splice ended");
+            }
+            if !this.move_bytes(now, &mut self.junk) {
+                return;
+            }
+        }
+    }
+}
+
+impl Flow {
+    /// Programs read and write; whether any did.
+    fn move_bytes(&mut self, now: Instant, junk: &mut [u8]) -> bool {
+        let mut moved = false;
+        if !self.active {
+            return false;
+        }
+        let echoes = self.traffic == Traffic::Ping;
+        for (nth, end) in self.ends.iter_mut().enumerate() {
+            loop {
+                match end.program.read(junk) {
+                    Ok(0) => panic!("a stream ended"),
+                    Ok(bytes) => {
+                        end.received += bytes as u64;
+                        moved = true;
+                        if echoes && nth == 1 {
+                            end.program.write_all(&junk[..bytes]).unwrap();
+                        }
+                    }
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            let writes = match self.traffic {
+                Traffic::Up => nth == 0,
+                Traffic::Both => true,
+                Traffic::Ping => false,
+            };
+            if writes {
+                while let Ok(bytes) = end.program.write(junk) {
+                    moved |= bytes > 0;
+                }
+            }
+        }
+        if echoes {
+            while (self.round_trips.len() as u64) < self.ends[0].received / PING_BYTES as u64 {
+                let sent = self.ping_at
+                    - PING_INTERVAL * (self.pings - self.round_trips.len() as u64) as u32;
+                self.round_trips.push((sent, now - sent));
+            }
+            if self.ping_at <= now {
+                self.ends[0].program.write_all(&junk[..PING_BYTES]).unwrap();
+                (self.ping_at, self.pings) = (self.ping_at + PING_INTERVAL, self.pings + 1);
+                moved = true;
+            }
+        }
+        moved
+    }
+}
+
+/// Of quinn-proto's random choices, so that a run can be repeated.
+const SEED: [u8; 32] = [2; 32];
+
+fn settings(
+    congestion: Arc<dyn ControllerFactory + Send + Sync>,
+    server: Option<ServerConfig>,
+    window: u32,
+) -> EndpointSettings {
+    let windows = Windows { stream: window, connection: WINDOW, connection_max: WINDOW };
+    let transport = |_| {
+        let mut transport = TransportConfig::default();
+        transport
+            .send_window(u64::from(WINDOW))
+            .packet_threshold(128)
+            .keep_alive_interval(Some(Duration::from_secs(3)))
+            .max_idle_timeout(Some(IdleTimeout::try_from(Duration::from_secs(30)).unwrap()));
+        transport
+    };
+    let mut config = EndpointConfig::default();
+    config.rng_seed(Some(SEED));
+    EndpointSettings {
+        sockets: Vec::new(),
+        config,
+        server,
+        transport: Arc::new(transport),
+        streams: Streams { bidirectional: 256, unidirectional: 256 },
+        sparse_windows: windows,
+        bulk_windows: windows,
+        growth: 0,
+        congestion,
+        flight_max: WINDOW.into(),
+        connections_max: 4,
+        egress: Arc::new(Unrestricted),
+        inspect: Arc::new(|_| None),
+        cut_code: NO_ERROR,
+        drop_code: NO_ERROR,
+        goodbye_code: None,
+        spin: SpinShare::percent(0),
+    }
+}
