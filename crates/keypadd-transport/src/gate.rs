@@ -41,6 +41,9 @@ const BASE_MTU: u64 = 1_200;
 /// Pacing rate over window / RTT, where a controller asks for none (RFC 9002 7.7).
 const PACING_GAIN: f64 = 1.25;
 
+/// The shortest wait.
+const TICK: Duration = Duration::from_micros(1);
+
 /// What the controller and the loop share. One thread writes and reads it; `quinn-proto` asks
 /// controllers to be `Sync`.
 #[derive(Debug, Default)]
@@ -244,7 +247,8 @@ impl CongestionGate {
         if tokens >= wanted {
             Ok(bytes.min(tokens as u64))
         } else {
-            Err(self.pacer.time_of(wanted, rate).max(now))
+            // A wait too short for the clock would set no timer.
+            Err(self.pacer.time_of(wanted, rate).max(now + TICK))
         }
     }
 
@@ -261,9 +265,8 @@ impl CongestionGate {
 
 #[cfg(test)]
 mod tests {
-    use quinn_proto::congestion::CubicConfig;
-
     use super::*;
+    use crate::congestion::{CubicConfig, RateConfig};
 
     fn gate() -> (CongestionGate, Box<dyn Controller>, Instant) {
         let now = Instant::now();
@@ -306,6 +309,27 @@ mod tests {
         let (_, mut controller, now) = gate();
         controller.on_congestion_event(now, now, true, 1 << 20);
         assert_eq!(controller.window(), OPEN_WINDOW);
+    }
+
+    #[test]
+    fn what_pacing_holds_back_always_has_a_later_time_to_leave() {
+        // A rate controller asks for no bound before the first round trip is known.
+        let now = Instant::now();
+        let (mut gate, factory) = CongestionGate::new(Arc::new(RateConfig), 1 << 20, now);
+        let mut controller = factory.build(now, 1_200);
+        let mut sent = 0;
+        let until = loop {
+            match gate.paced(now, Duration::from_millis(100), 1_200) {
+                Ok(bytes) => {
+                    controller.on_sent(now, bytes, sent);
+                    sent += bytes;
+                }
+                Err(until) => break until,
+            }
+            assert!(sent <= 1 << 20, "nothing bounds what leaves at once");
+        };
+        assert!(until > now);
+        assert!(gate.paced(until, Duration::from_millis(100), 1_200).is_ok());
     }
 
     #[test]

@@ -11,6 +11,7 @@ use quinn_proto::{
 };
 
 use super::{
+    ack_bursts::AckBursts,
     crowd::{Crowd, TEST_SHARE},
     extremes::Windowed,
     flight_log::{Departure, FlightLog},
@@ -34,6 +35,9 @@ const QUEUE_DELAY: f64 = 0.002;
 const QUEUE_RATE: f64 = 37.5e6;
 const QUEUE_DELAY_MIN: f64 = 0.001;
 const QUEUE_DELAY_MAX: f64 = 0.010;
+
+/// Of the time that ACKs wait for each other, what is allowed for: a queue that bridges all of it is not needed.
+const BURST_SHARE: f64 = 0.75;
 
 /// Round trips below this are those of a host or a LAN, where threads that wait for a core delay packets by
 /// milliseconds and no queue does.
@@ -122,6 +126,7 @@ pub struct RateController {
     flight: u64,
     log: FlightLog,
     floor: Windowed,
+    ack_bursts: AckBursts,
     /// Of the ACK that is being read, the newest packet's time.
     newest: Option<Instant>,
     sampled: Option<Instant>,
@@ -150,6 +155,7 @@ impl RateController {
             flight: 0,
             log: FlightLog::default(),
             floor: Windowed::min(FLOOR_TIME),
+            ack_bursts: AckBursts::new(),
             newest: None,
             sampled: None,
             smoothed: Duration::ZERO,
@@ -168,6 +174,17 @@ impl RateController {
     /// The shortest round trip.
     fn floor(&self) -> Duration {
         self.floor.get()
+    }
+
+    /// The shortest round trip of packets whose ACKs wait for the longest.
+    fn base(&self) -> Duration {
+        let floor = self.floor();
+        floor + self.ack_bursts.wait().mul_f64(BURST_SHARE).min(floor)
+    }
+
+    /// Bytes that the path carries in that time at this rate.
+    fn carried_bytes(&self, rate: f64) -> f64 {
+        rate * self.base().as_secs_f64()
     }
 
     /// Delay that the queue is to have at this rate.
@@ -199,8 +216,8 @@ impl RateController {
             Duration::ZERO => rtt,
             smoothed => (7 * smoothed + rtt) / 8,
         };
-        let delay = rtt - self.floor();
-        self.crowd.sample(now, delay);
+        self.crowd.sample(now, rtt - self.floor());
+        let delay = rtt.saturating_sub(self.base());
         self.latest_rate = flight as f64 / rtt.as_secs_f64().max(1e-6);
         let began = self.round.get_or_insert_with(|| Round::new(now)).began;
         if let Some(dip) = self.dip
@@ -258,7 +275,7 @@ impl RateController {
             let empty = delay <= self.queue_delay(self.rate);
             self.crowd.tested(empty);
             if empty {
-                let carried = self.rate * self.floor().as_secs_f64();
+                let carried = self.carried_bytes(self.rate);
                 self.set_window(carried + self.queue_bytes(self.rate));
             }
         }
@@ -275,14 +292,14 @@ impl RateController {
         if round.samples == 0 {
             return;
         }
-        let delay = round.rtt_min - self.floor();
+        let delay = round.rtt_min.saturating_sub(self.base());
         let target = self.queue_delay(round.rate);
         self.rate = round.rate;
         if self.crowd.is_found() {
             self.losses.restart();
             self.window = self.crowd.window().max(self.window_min());
             if self.crowd.is_test_due(now, self.smoothed) {
-                let carried = self.rate * self.floor().as_secs_f64();
+                let carried = self.carried_bytes(self.rate);
                 let window = ((carried * TEST_SHARE) as u64).max(self.window_min());
                 self.dip = Some(Dip { window, rounds: 0, test: true });
             }
@@ -310,7 +327,7 @@ impl RateController {
     /// The window that the round's rate and delay ask for.
     fn follow(&mut self, round: &Round, delay: Duration, target: Duration) {
         let window = self.window as f64;
-        let carried = round.rate * self.floor().as_secs_f64();
+        let carried = self.carried_bytes(round.rate);
         let queue = self.queue_bytes(round.rate);
         if delay > target / 4 {
             self.boost = 1.0;
@@ -353,7 +370,9 @@ impl RateController {
             Phase::Cruise if floor < NEAR => (NEAR_GAIN, self.smoothed),
             Phase::Cruise if self.crowd.is_found() => (CROWD_GAIN, self.smoothed),
             // No slower than the window allows, so that the window is what bounds.
-            Phase::Cruise => (CRUISE_GAIN, self.smoothed.min(floor + self.queue_delay(self.rate))),
+            Phase::Cruise => {
+                (CRUISE_GAIN, self.smoothed.min(self.base() + self.queue_delay(self.rate)))
+            }
         };
         gain * window / rtt.as_secs_f64().max(1e-6)
     }
@@ -385,8 +404,15 @@ impl Controller for RateController {
         }
     }
 
-    fn on_end_acks(&mut self, now: Instant, in_flight: u64, _: bool, _: Option<u64>) {
+    fn on_end_acks(&mut self, now: Instant, in_flight: u64, limited: bool, _: Option<u64>) {
         self.flight = in_flight;
+        if self.phase == Phase::Cruise && !limited {
+            let two_packets = 2.0 * self.mtu as f64 / self.rate.max(1.0);
+            let usual_gap = Duration::try_from_secs_f64(two_packets).unwrap_or(FLOOR_TIME);
+            self.ack_bursts.acked(now, usual_gap);
+        } else {
+            self.ack_bursts.interrupt();
+        }
         let Some(sent) = self.newest.take() else { return };
         if self.sampled.is_some_and(|sampled| sent <= sampled) {
             return;

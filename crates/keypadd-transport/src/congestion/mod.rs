@@ -6,6 +6,7 @@
 //! brings more of it and no more data (`losses`), ECN marks once a round trip. Flows that keep a queue
 //! full are met with CUBIC (`crowd`). Knows bytes and times, no packets and no streams.
 
+mod ack_bursts;
 mod controller;
 mod crowd;
 mod extremes;

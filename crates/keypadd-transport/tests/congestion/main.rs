@@ -111,7 +111,6 @@ fn loss_of_acks_costs_nothing() {
 }
 
 #[test]
-#[ignore = "not reached: ACKs in bursts of 10 ms leave a flow a fifth of its line"]
 fn acks_that_arrive_in_bursts_neither_starve_a_flow_nor_fill_the_queue() {
     let mut world = World::new(line(100.0, 20 * MS), line(100.0, 20 * MS), 1);
     world.compress_acks(10 * MS);
@@ -211,7 +210,6 @@ fn a_line_that_cubic_has_left_is_full_with_a_short_queue() {
 }
 
 #[test]
-#[ignore = "not reached: one direction gets 0.84 of what it gets alone"]
 fn both_ways_at_once_each_gets_what_it_gets_alone_with_loss_both_ways() {
     let rates = [Traffic::Up, Traffic::Both].map(|traffic| {
         let mut world = World::new(line(50.0, 20 * MS), line(50.0, 20 * MS), 5);
@@ -261,4 +259,13 @@ fn outlive(rtt: Duration) {
     world.run(3 * SECOND);
     let share = share(&mut world, 0, 50.0, SECOND);
     assert!(share >= 0.8, "{share:.3}");
+}
+
+#[test]
+fn the_end_of_a_connection_waits_for_no_window() {
+    let mut world = bulk(2.0, 20 * MS);
+    world.run(3 * SECOND);
+    let queue = world.queue();
+    let took = world.close(0);
+    assert!(took <= 10 * MS + queue + 8 * MS, "{took:?} with a queue of {queue:?}");
 }

@@ -336,6 +336,19 @@ impl World {
         // What is due at the end has happened.
     }
 
+    /// The client of a flow closes its connection; how long until its server knows.
+    pub fn close(&mut self, flow: usize) -> Duration {
+        let this = &mut self.flows[flow];
+        this.active = false;
+        let [client, server] = &mut this.ends;
+        (client.splice, server.splice) = (None, None);
+        client.connection.as_ref().unwrap().close(NO_ERROR, b"");
+        let server = server.connection.clone().unwrap();
+        let began = self.now();
+        self.until(|_| server.close_reason().is_some());
+        self.now() - began
+    }
+
     /// Time passes in steps, with a look after each.
     pub fn watch(&mut self, time: Duration, step: Duration, mut look: impl FnMut(&mut Self)) {
         let end = self.now() + time;
