@@ -55,8 +55,8 @@ pub(crate) fn sessions(
 pub(crate) fn shake_hands([client, server]: &mut [Box<dyn Session>; 2]) -> [Keys; 2] {
     let mut keys = [None, None];
     while client.peer_identity().is_none() || server.peer_identity().is_none() {
-        keys[0] = pass(&mut **client, &mut **server).or(keys[0].take());
-        keys[1] = pass(&mut **server, &mut **client).or(keys[1].take());
+        keys[0] = pass(&mut **client, &mut **server).or_else(|| keys[0].take());
+        keys[1] = pass(&mut **server, &mut **client).or_else(|| keys[1].take());
     }
     keys.map(|keys| keys.expect("a handshake gives keys"))
 }
