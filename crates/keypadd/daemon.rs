@@ -161,6 +161,7 @@ impl Daemon {
             spin: settings.spin.value,
             loops: settings.loops.as_ref().map_or(defaults.loops, |loops| loops.value),
             forwards_max: settings.max_forwards.value,
+            hold: HoldSettings { time: settings.hold.value, ..defaults.hold },
             limits,
             stalled_bytes: defaults.stalled_bytes.min(memory_bytes() / STALLED_ONE_IN),
             ..defaults

@@ -112,7 +112,8 @@ impl Raw {
         let connecting = self.endpoint.connect_with(self.config.clone(), self.server, "x");
         let connection = connecting.unwrap().await.unwrap();
         let (mut send, mut recv) = connection.open_bi().await.unwrap();
-        let hello = Frame::HelloClient { version: VERSION, instance: Instance([9; 16]) };
+        let hello =
+            Frame::HelloClient { version: VERSION, instance: Instance([9; 16]), hold: None };
         send.write_all(&hello.encode()).await.unwrap();
         recv.read_exact(&mut [0; 4]).await.unwrap();
         (connection, send, recv)

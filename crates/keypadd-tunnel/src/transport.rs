@@ -30,7 +30,7 @@ use crate::{
         jump::{Clocks, SystemClocks},
     },
     limits::Limits,
-    sessions::proof::Proof,
+    sessions::{hold::HoldSettings, proof::Proof},
     wire::{CloseCode, StreamCode},
 };
 
@@ -128,6 +128,10 @@ pub struct TransportSettings {
     pub clocks: Arc<dyn Clocks>,
     /// Time to hand a packet to the kernel, sampled.
     pub send_seconds: Arc<Histogram>,
+    /// How streams are held whose connection is lost.
+    pub hold: HoldSettings,
+    /// How long a silent path is taken for open.
+    pub idle_timeout: Duration,
     /// Share of a core that each loop may spend busy-polling instead of sleeping.
     pub spin: SpinShare,
     /// Event loops of a server, one thread each. A client has at most two: one for sparse streams,
@@ -155,6 +159,8 @@ impl Default for TransportSettings {
             udp_buffer_bytes: 4 << 20,
             clocks: Arc::new(SystemClocks),
             send_seconds: Arc::default(),
+            hold: HoldSettings::OFF,
+            idle_timeout: IDLE_TIMEOUT,
             spin: SpinShare::default(),
             loops: default_loops(),
             datagram_bytes_max: DATAGRAM_BYTES_MAX,
@@ -220,6 +226,7 @@ impl TransportSettings {
             inspect: inspect(),
             cut_code: StreamCode::Reset.into(),
             drop_code: StreamCode::ShuttingDown.into(),
+            hold_code: Some(CloseCode::Hold.value().into()),
             // A client that closes in order has received all it wanted of a finished stream. A
             // server's close says nothing about what its targets have received (invariant I11).
             goodbye_code: (end == End::Server).then(|| CloseCode::Shutdown.value().into()),
@@ -242,14 +249,15 @@ impl TransportSettings {
             End::Client => self.forwards_max,
             End::Server => self.forwards_max.saturating_add(1),
         };
-        Streams { bidirectional, unidirectional: self.forwards_max }
+        // One carries receipts.
+        Streams { bidirectional, unidirectional: self.forwards_max.saturating_add(1) }
     }
 
     /// Timers and limits of one connection; its route carries UDP payloads of `route_bytes`.
     fn of_connection(&self, route_bytes: u16) -> TransportConfig {
         let mut mtu = MtuDiscoveryConfig::default();
         mtu.upper_bound(route_bytes.min(self.datagram_bytes_max));
-        let idle = IdleTimeout::try_from(IDLE_TIMEOUT).expect("10 s is below 2^62 ms");
+        let idle = IdleTimeout::try_from(self.idle_timeout).expect("seconds are below 2^62 ms");
 
         let mut config = TransportConfig::default();
         config
@@ -257,7 +265,7 @@ impl TransportSettings {
             // send window one stream could block the others.
             .send_window(2 * u64::from(self.send_window_bytes))
             .datagram_receive_buffer_size(None)
-            .keep_alive_interval(Some(KEEP_ALIVE))
+            .keep_alive_interval(Some(KEEP_ALIVE.min(self.idle_timeout / 3)))
             .max_idle_timeout(Some(idle))
             .packet_threshold(PACKET_THRESHOLD)
             .mtu_discovery_config(Some(mtu))
