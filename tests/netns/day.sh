@@ -38,6 +38,7 @@ start_web() {
 
 write_configurations() {
     cat >"$day/far.toml" <<-END
+		peer-timeout = "10s" # so that who is gone is given up within the time that is waited here
 		listen = "[::]:$udp_port"
 		key = "$scratch/far.key"
 		metrics = "127.0.0.1:$metrics_port"
