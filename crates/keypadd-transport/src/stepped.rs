@@ -11,13 +11,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use bytes::BytesMut;
 use mio::{Events, Registry, Token};
 use quinn_udp::RecvMeta;
 
 use crate::{
-    datagrams::Datagrams, endpoint::Endpoint, event_loop::EventLoop, settings::EndpointSettings,
-    udp::Received,
+    datagrams::Datagrams, endpoint::Endpoint, event_loop::EventLoop, receive_buffers::Batch,
+    settings::EndpointSettings, udp::Received,
 };
 
 /// Datagrams that a loop has sent at once.
@@ -103,7 +102,7 @@ impl SteppedLoop {
     pub fn arrive(&mut self, from: SocketAddr, datagram: &[u8]) {
         let meta =
             RecvMeta { addr: from, len: datagram.len(), stride: datagram.len(), ..<_>::default() };
-        self.inner.udp().arrived.push_back(Received { bytes: BytesMut::from(datagram), meta });
+        self.inner.udp().arrived.push_back(Received { datagrams: Batch::of(datagram), meta });
     }
 
     /// Does what there is to do at `now`, round by round, until it would wait.

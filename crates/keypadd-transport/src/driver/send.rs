@@ -23,8 +23,10 @@ const OVERHEAD_BYTES: usize = (1 + 20 + 4) + 16 + (1 + 8 + 8 + 2);
 /// Datagrams that leave in a drive although pacing or the window forbids.
 const FREE_DATAGRAMS: usize = 1;
 
-/// The largest read from a socket.
-const READ_BYTES: usize = 64 << 10;
+/// The largest read from a socket. Several trains: the kernel lets a source be as far ahead as the largest
+/// read that it has seen (dynamic right-sizing, tcp_rmem in tcp(7)), and a source that is one train
+/// ahead is empty whenever it is not scheduled in time.
+const READ_BYTES: usize = TRAINS_PER_DRIVE * (64 << 10);
 
 impl Driver {
     pub(crate) fn enqueue(&mut self, id: StreamId) {
@@ -53,17 +55,20 @@ impl Driver {
             let train = self.train(context);
             // What quinn-proto repairs goes before new data.
             let waited = self.repairs_wait;
-            let gave = trains > 0 && !self.repairs_wait && self.give_bulk(now, train);
+            let given = match self.repairs_wait {
+                true => 0,
+                false => self.give_bulk(now, train, trains),
+            };
             match self.transmit(context, &mut sends) {
                 Transmitted::All if waited => continue,
                 Transmitted::All => {}
                 Transmitted::Paced => return false,
                 Transmitted::Stopped => return !context.udp.is_full(),
             }
-            if !gave {
+            if given == 0 {
                 return trains == 0 && !self.bulk.is_empty() && self.gate.room(now) >= train as u64;
             }
-            trains -= 1;
+            trains = trains.saturating_sub(given.div_ceil(train));
         }
     }
 
@@ -84,11 +89,14 @@ impl Driver {
         }
     }
 
-    /// Gives bulk streams a train's worth; whether anything was given.
-    fn give_bulk(&mut self, now: Instant, train: usize) -> bool {
+    /// Gives bulk streams what so many trains take, or part of one; how many bytes were given.
+    fn give_bulk(&mut self, now: Instant, train: usize, trains: usize) -> usize {
         if self.bulk.is_empty() {
             self.gate.set_held_back(false);
-            return false;
+            return 0;
+        }
+        if trains == 0 {
+            return 0;
         }
         self.gate.set_held_back(true);
         let room = self.gate.room(now);
@@ -97,22 +105,25 @@ impl Driver {
         let least =
             (train as u64).min(self.gate.window() / 4).min(self.gate.burst(self.connection.rtt()));
         if room < least {
-            return false;
+            return 0;
         }
-        let paced = match self.gate.paced(now, self.connection.rtt(), room.min(train as u64)) {
-            Ok(bytes) => bytes as usize,
-            Err(until) => {
-                self.paced_until = Some(until);
-                return false;
-            }
+        if let Err(until) = self.gate.paced(now, self.connection.rtt(), room.min(train as u64)) {
+            self.paced_until = Some(until);
+            return 0;
+        }
+        let allowed = room.min(self.gate.tokens_left()).min((train * trains) as u64) as usize;
+        // A rest would leave in a short train of its own.
+        let allowed = match allowed / train {
+            0 => allowed,
+            whole => whole * train,
         };
         let mut given = 0;
-        while given < paced
+        while given < allowed
             && let Some(id) = self.bulk.pop_front()
         {
-            given += self.give(id, (paced - given).min(READ_BYTES), now);
+            given += self.give(id, (allowed - given).min(READ_BYTES), now);
         }
-        given > 0
+        given
     }
 
     /// Reads from a socket into its stream; returns how many bytes.
