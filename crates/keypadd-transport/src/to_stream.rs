@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use quinn_proto::SendStream;
 
 use crate::{
@@ -126,7 +126,7 @@ impl ToStream {
 
     /// Whether it queues behind sparse streams.
     pub(crate) fn is_bulk(&self) -> bool {
-        self.run_bytes > SPARSE_BYTES
+        self.run_bytes > SPARSE_BYTES || self.unsent.len() > SPARSE_BYTES
     }
 
     /// Whether it belongs on the session's bulk connection. The peer follows one move at a time.
@@ -145,11 +145,12 @@ impl ToStream {
             && self.sent_at <= since
     }
 
-    /// Reads up to `bytes` from the socket and gives them to the stream; how many went in.
+    /// Gives the stream up to `bytes`; how many went in. Reads up to `read` from the socket if nothing is left.
     pub(crate) fn send(
         &mut self,
         stream: &mut SendStream<'_>,
         bytes: usize,
+        read: usize,
         now: Instant,
     ) -> Result<usize, Cut> {
         if !self.head.is_empty() {
@@ -159,8 +160,8 @@ impl ToStream {
             return Ok(sent);
         }
         if self.unsent.is_empty() {
-            match self.socket().read(bytes) {
-                Ok(read) if read.is_empty() => {
+            match self.socket().read(read) {
+                Ok(bytes) if bytes.is_empty() => {
                     if self.state.was_reset(self.socket()) {
                         return Err(io::Error::from(io::ErrorKind::ConnectionReset).into());
                     }
@@ -169,13 +170,13 @@ impl ToStream {
                     let _ = stream.finish();
                     return Ok(0);
                 }
-                Ok(read) => {
-                    self.count(read.len(), now);
-                    if read.len() < bytes && !self.read_closed {
+                Ok(bytes) => {
+                    self.count(bytes.len(), now);
+                    if bytes.len() < read && !self.read_closed {
                         // A stream socket that gives less than was asked for is empty (epoll(7)).
                         self.ran_dry(now);
                     }
-                    self.unsent = read;
+                    self.unsent = bytes;
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.ran_dry(now);
@@ -185,8 +186,10 @@ impl ToStream {
             }
         }
         // What is left is written at once when there is credit: asking now notes that it waits.
-        let sent = write(stream, &mut self.unsent)?;
-        self.blocked = !self.unsent.is_empty();
+        let mut given = self.unsent.slice(..bytes.min(self.unsent.len()));
+        let sent = write(stream, &mut given)?;
+        self.unsent.advance(sent);
+        self.blocked = !given.is_empty();
         self.offset += sent as u64;
         self.sent_at = now;
         Ok(sent)

@@ -26,7 +26,7 @@ const FREE_DATAGRAMS: usize = 1;
 /// The largest read from a socket. Several trains: the kernel lets a source be as far ahead as the largest
 /// read that it has seen (dynamic right-sizing, tcp_rmem in tcp(7)), and a source that is one train
 /// ahead is empty whenever it is not scheduled in time.
-const READ_BYTES: usize = TRAINS_PER_DRIVE * (64 << 10);
+const READ_BYTES: u64 = TRAINS_PER_DRIVE as u64 * (64 << 10);
 
 impl Driver {
     pub(crate) fn enqueue(&mut self, id: StreamId) {
@@ -55,20 +55,17 @@ impl Driver {
             let train = self.train(context);
             // What quinn-proto repairs goes before new data.
             let waited = self.repairs_wait;
-            let given = match self.repairs_wait {
-                true => 0,
-                false => self.give_bulk(now, train, trains),
-            };
+            let gave = trains > 0 && !self.repairs_wait && self.give_bulk(now, train);
             match self.transmit(context, &mut sends) {
                 Transmitted::All if waited => continue,
                 Transmitted::All => {}
                 Transmitted::Paced => return false,
                 Transmitted::Stopped => return !context.udp.is_full(),
             }
-            if given == 0 {
+            if !gave {
                 return trains == 0 && !self.bulk.is_empty() && self.gate.room(now) >= train as u64;
             }
-            trains = trains.saturating_sub(given.div_ceil(train));
+            trains -= 1;
         }
     }
 
@@ -85,18 +82,15 @@ impl Driver {
                 return;
             }
             let Some(id) = self.sparse.pop_front() else { return };
-            self.give(id, SPARSE_BYTES, now);
+            self.give(id, SPARSE_BYTES, SPARSE_BYTES, now);
         }
     }
 
-    /// Gives bulk streams what so many trains take, or part of one; how many bytes were given.
-    fn give_bulk(&mut self, now: Instant, train: usize, trains: usize) -> usize {
+    /// Gives bulk streams a train's worth; whether anything was given.
+    fn give_bulk(&mut self, now: Instant, train: usize) -> bool {
         if self.bulk.is_empty() {
             self.gate.set_held_back(false);
-            return 0;
-        }
-        if trains == 0 {
-            return 0;
+            return false;
         }
         self.gate.set_held_back(true);
         let room = self.gate.room(now);
@@ -105,33 +99,32 @@ impl Driver {
         let least =
             (train as u64).min(self.gate.window() / 4).min(self.gate.burst(self.connection.rtt()));
         if room < least {
-            return 0;
+            return false;
         }
-        if let Err(until) = self.gate.paced(now, self.connection.rtt(), room.min(train as u64)) {
-            self.paced_until = Some(until);
-            return 0;
-        }
-        let allowed = room.min(self.gate.tokens_left()).min((train * trains) as u64) as usize;
-        // A rest would leave in a short train of its own.
-        let allowed = match allowed / train {
-            0 => allowed,
-            whole => whole * train,
+        let paced = match self.gate.paced(now, self.connection.rtt(), room.min(train as u64)) {
+            Ok(bytes) => bytes as usize,
+            Err(until) => {
+                self.paced_until = Some(until);
+                return false;
+            }
         };
+        // What may leave soon is read with what leaves now.
+        let read = room.min(self.gate.tokens_left()).min(READ_BYTES) as usize;
         let mut given = 0;
-        while given < allowed
+        while given < paced
             && let Some(id) = self.bulk.pop_front()
         {
-            given += self.give(id, (allowed - given).min(READ_BYTES), now);
+            given += self.give(id, paced - given, read, now);
         }
-        given
+        given > 0
     }
 
-    /// Reads from a socket into its stream; returns how many bytes.
-    fn give(&mut self, id: StreamId, bytes: usize, now: Instant) -> usize {
+    /// Gives a stream up to `bytes`, for which up to `read` are read from its socket; returns how many it took.
+    fn give(&mut self, id: StreamId, bytes: usize, read: usize, now: Instant) -> usize {
         let Some(Channel::Spliced(spliced)) = self.channels.get_mut(&id) else { return 0 };
         let Some(to_stream) = &mut spliced.to_stream else { return 0 };
         to_stream.queued = false;
-        match to_stream.send(&mut self.connection.send_stream(id), bytes, now) {
+        match to_stream.send(&mut self.connection.send_stream(id), bytes, read.max(bytes), now) {
             Ok(sent) => {
                 self.handed_over += sent;
                 self.enqueue(id);
