@@ -26,6 +26,7 @@ mod gate;
 mod handshake;
 mod mailbox;
 mod pacer;
+mod reassembly;
 mod route;
 mod settings;
 mod socket;

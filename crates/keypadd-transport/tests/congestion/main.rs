@@ -89,6 +89,20 @@ fn random_loss_before_the_bottleneck_costs_nothing() {
 }
 
 #[test]
+fn one_stream_fills_a_long_fast_path_whatever_it_loses_with_a_window_of_one_and_a_half_round_trips()
+{
+    for (loss, least) in [(0.0, 0.95), (0.02, 0.97), (0.1, 0.96), (0.2, 0.9)] {
+        let mut world = World::new(line(300.0, 150 * MS), line(300.0, 150 * MS), 1);
+        world.window = 8 << 20;
+        world.change(|line| line.loss = loss);
+        world.add(rate(), Traffic::Up);
+        world.run(6 * SECOND);
+        let share = share(&mut world, 0, 300.0, 4 * SECOND);
+        assert!(share >= least, "{share:.3} of the line at {loss}");
+    }
+}
+
+#[test]
 fn random_loss_behind_the_bottleneck_costs_what_is_lost() {
     for (loss, least) in [(0.02, 0.97), (0.1, 0.97), (0.2, 0.9)] {
         let mut world = bulk(50.0, 20 * MS);

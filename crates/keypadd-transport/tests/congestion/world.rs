@@ -495,6 +495,7 @@ fn settings(
         streams: Streams { bidirectional: 256, unidirectional: 256 },
         sparse_windows: windows,
         bulk_windows: windows,
+        far_bulk_windows: windows,
         growth: 0,
         congestion,
         flight_max: WINDOW.into(),
