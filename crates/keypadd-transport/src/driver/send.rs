@@ -80,7 +80,9 @@ impl Driver {
                 return;
             }
             let Some(id) = self.sparse.pop_front() else { return };
-            self.give(id, SPARSE_BYTES, now);
+            if self.give(id, SPARSE_BYTES, now) > 0 {
+                self.tail.sent(now, self.connection.rtt());
+            }
         }
     }
 
