@@ -206,7 +206,7 @@ impl Driver {
         self.move_idle_back(now);
         self.adjust_window(now);
         self.probe_silence(now);
-        self.send_tail(now);
+        self.send_tail(context);
         let mut more = self.send(context);
         // Timers come after what has arrived was answered: on a path that has just changed, quinn-proto
         // takes it that something is in flight.

@@ -81,7 +81,7 @@ impl Driver {
             }
             let Some(id) = self.sparse.pop_front() else { return };
             if self.give(id, SPARSE_BYTES, now) > 0 {
-                self.tail.sent(now, self.connection.rtt());
+                self.guard_tail(now);
             }
         }
     }
@@ -163,6 +163,7 @@ impl Driver {
                 return Transmitted::All;
             };
             self.handed_over = self.handed_over.saturating_sub(transmit.size);
+            self.tail.sealed(&transmit, context.buffer);
             *context.carried_bytes += transmit.size;
             context.udp.send(transmit, context.buffer);
             *sends -= 1;
