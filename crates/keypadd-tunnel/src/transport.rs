@@ -7,10 +7,9 @@
 //! ```
 //!
 //! The first term is the receive window of the sparse connection, which holds a full window of
-//! every stream. The second is that of the bulk connection. It grows by `stream_receive_window` for
-//! each stream whose socket is slower than the sender (`far_stream_receive_window` on a path with a long
-//! round trip), out of `stalled_bytes`, which all
-//! connections of an endpoint share. A stream whose reader has stopped holds at most its window
+//! every stream. The second is that of the bulk connection; what waits behind gaps is part of it. It grows
+//! by a stream's window for each stream whose socket is slower than the sender, out of `stalled_bytes`,
+//! which all connections of an endpoint share. A stream whose reader has stopped holds at most its window
 //! here and nothing at the sender, which reads from TCP only what it can send at once. Nothing else
 //! is queued: datagrams wait in the socket buffer until their connection can take them.
 
