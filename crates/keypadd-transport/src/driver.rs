@@ -9,6 +9,7 @@ mod migrate;
 mod send;
 mod silence;
 mod streams;
+mod tail;
 
 use std::{collections::VecDeque, sync::Arc, time::Instant};
 
@@ -18,7 +19,7 @@ use quinn_proto::{Connection, ConnectionError, EndpointEvent, Event, StreamId, V
 use rustc_hash::FxHashMap;
 use tokio::sync::{mpsc, oneshot};
 
-use self::silence::Silence;
+use self::{silence::Silence, tail::Tail};
 use crate::{
     allowance::Allowance,
     announcement::Continuation,
@@ -88,6 +89,7 @@ pub(crate) struct Driver {
     /// Datagrams that may leave in this drive whatever pacing says.
     free_datagrams: usize,
     silence: Silence,
+    tail: Tail,
     proved: bool,
     pub(crate) lost: bool,
     drained: bool,
@@ -134,6 +136,7 @@ impl Driver {
             repairs_wait: false,
             free_datagrams: 0,
             silence: Silence::default(),
+            tail: Tail::default(),
             proved: false,
             lost: false,
             drained: false,
@@ -203,6 +206,7 @@ impl Driver {
         self.move_idle_back(now);
         self.adjust_window(now);
         self.probe_silence(now);
+        self.send_tail(context);
         let mut more = self.send(context);
         // Timers come after what has arrived was answered: on a path that has just changed, quinn-proto
         // takes it that something is in flight.
@@ -230,7 +234,8 @@ impl Driver {
         let paced = self.paced_until.filter(|until| *until > now);
         let (moves, window) = (self.moves.deadline(), self.window.deadline());
         let silence = self.silence.deadline().filter(|_| !self.lost);
-        [self.connection.poll_timeout(), paced, splices, moves, window, silence]
+        let tail = self.tail.deadline();
+        [self.connection.poll_timeout(), paced, splices, moves, window, silence, tail]
             .into_iter()
             .flatten()
             .min()

@@ -105,7 +105,11 @@ impl Endpoint {
                 server: settings.server.clone(),
                 transport: Arc::clone(&settings.transport),
                 streams: settings.streams,
-                windows: [settings.sparse_windows, settings.bulk_windows],
+                windows: [
+                    settings.sparse_windows,
+                    settings.bulk_windows,
+                    settings.far_bulk_windows,
+                ],
                 budget: Arc::clone(&budget),
                 congestion: Arc::clone(&settings.congestion),
                 flight_max: settings.flight_max,

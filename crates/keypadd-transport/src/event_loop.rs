@@ -63,7 +63,7 @@ pub(crate) struct LoopSettings {
     pub(crate) transport: MakeTransport,
     pub(crate) streams: Streams,
     /// By lane.
-    pub(crate) windows: [Windows; 2],
+    pub(crate) windows: [Windows; 3],
     pub(crate) budget: Arc<Budget>,
     pub(crate) congestion: Arc<dyn ControllerFactory + Send + Sync>,
     pub(crate) flight_max: u64,
@@ -102,7 +102,7 @@ pub(crate) struct EventLoop<U> {
     server: Option<ServerConfig>,
     transport: MakeTransport,
     streams: Streams,
-    windows: [Windows; 2],
+    windows: [Windows; 3],
     budget: Arc<Budget>,
     congestion: Arc<dyn ControllerFactory + Send + Sync>,
     flight_max: u64,

@@ -26,6 +26,7 @@ mod gate;
 mod handshake;
 mod mailbox;
 mod pacer;
+mod reassembly;
 mod receive_buffers;
 mod route;
 mod settings;

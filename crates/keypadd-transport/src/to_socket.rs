@@ -14,7 +14,10 @@ use std::{
 use bytes::{Buf, Bytes};
 use quinn_proto::RecvStream;
 
-use crate::splice::{Cut, DELIVERY_TIME, Delivery, Registered, SpliceState};
+use crate::{
+    reassembly::{Reassembly, Waiting},
+    splice::{Cut, DELIVERY_TIME, Delivery, Registered, SpliceState},
+};
 
 /// Bytes taken from a stream for one write, until the socket has taken so many at once.
 const TAKEN_BYTES_MIN: usize = 16 << 10;
@@ -24,6 +27,10 @@ const TAKEN_BYTES_MAX: usize = 90 << 10;
 
 /// Slices of one write.
 const SLICES: usize = 64;
+
+/// Deliveries in a row that find nothing in order, after which the stream is read in the order of arrival. More than
+/// a reordered packet costs; reading in order is cheaper.
+const FRUITLESS_MAX: u32 = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
@@ -55,6 +62,9 @@ pub(crate) struct ToSocket {
     /// TakenBytes from the stream and not yet by the socket.
     undelivered: VecDeque<Bytes>,
     take_bytes: usize,
+    fruitless: u32,
+    /// Of a stream that is read in the order of arrival.
+    reassembly: Option<Box<Reassembly>>,
     /// Bytes taken from the stream so far, with what was read before the splice.
     pub(crate) offset: u64,
     /// Where another stream goes on (`migrate`).
@@ -79,6 +89,8 @@ impl ToSocket {
             is_blocked: false,
             undelivered: if received.is_empty() { VecDeque::new() } else { [received].into() },
             take_bytes: TAKEN_BYTES_MIN,
+            fruitless: 0,
+            reassembly: None,
             offset,
             moves_at: None,
             give_up_at: None,
@@ -98,6 +110,7 @@ impl ToSocket {
     pub(crate) fn move_to(&mut self, registered: Arc<Registered>, offset: u64) {
         self.registered = registered;
         (self.writable, self.moves_at, self.offset) = (true, None, offset);
+        (self.fruitless, self.reassembly) = (0, None);
     }
 
     pub(crate) fn on_ready(&mut self, event: &mio::event::Event) {
@@ -123,10 +136,29 @@ impl ToSocket {
     pub(crate) fn deliver(
         &mut self,
         mut stream: RecvStream<'_>,
+        waiting: &Arc<Waiting>,
         now: Instant,
     ) -> Result<Delivered, Cut> {
+        let before = (self.offset, self.undelivered.len());
+        let delivered = self.deliver_all(&mut stream, now)?;
+        if delivered == Delivered::Partly && self.reassembly.is_none() {
+            let fruitless = before == (self.offset, 0) && self.undelivered.is_empty();
+            self.fruitless = if fruitless { self.fruitless + 1 } else { 0 };
+            if self.fruitless == FRUITLESS_MAX {
+                let reassembly = Reassembly::new(self.offset, Arc::clone(waiting));
+                self.reassembly = Some(Box::new(reassembly));
+                return self.deliver_all(&mut stream, now);
+            }
+        }
+        Ok(delivered)
+    }
+
+    fn deliver_all(&mut self, stream: &mut RecvStream<'_>, now: Instant) -> Result<Delivered, Cut> {
         loop {
             if !self.flush(now)? {
+                if let Some(reassembly) = &mut self.reassembly {
+                    collect(stream, 0, reassembly)?;
+                }
                 return Ok(Delivered::Partly);
             }
             if self.stage == Stage::Ending {
@@ -139,7 +171,11 @@ impl ToSocket {
                 Some(end) => (end - self.offset).min(self.take_bytes as u64) as usize,
                 None => self.take_bytes,
             };
-            match take(&mut stream, bytes, &mut self.undelivered) {
+            let taken = match &mut self.reassembly {
+                Some(reassembly) => take_in_order(stream, bytes, reassembly, &mut self.undelivered),
+                None => take(stream, bytes, &mut self.undelivered),
+            };
+            match taken {
                 // The peer may not end a stream that it has said goes on elsewhere.
                 Ok(TakenBytes { is_end: true, .. }) if self.moves_at.is_some() => {
                     return Err(Cut::Lost);
@@ -252,4 +288,48 @@ fn take(
         }
     }
     Ok(taken)
+}
+
+/// Takes up to `bytes` from a stream that is read in the order of arrival.
+fn take_in_order(
+    stream: &mut RecvStream<'_>,
+    bytes: usize,
+    reassembly: &mut Reassembly,
+    into: &mut VecDeque<Bytes>,
+) -> Result<TakenBytes, Cut> {
+    collect(stream, bytes, reassembly)?;
+    let mut taken = 0;
+    while taken < bytes
+        && into.len() < SLICES
+        && let Some(next) = reassembly.take(bytes - taken)
+    {
+        taken += next.len();
+        into.push_back(next);
+    }
+    Ok(TakenBytes { bytes: taken, is_end: reassembly.is_over() })
+}
+
+/// Reads what has arrived of a stream until so many bytes are there in order; behind a gap all of it, so that no
+/// piece waits in quinn-proto.
+fn collect(
+    stream: &mut RecvStream<'_>,
+    bytes: usize,
+    reassembly: &mut Reassembly,
+) -> Result<(), Cut> {
+    if reassembly.is_whole() {
+        return Ok(());
+    }
+    let Ok(mut chunks) = stream.read(false) else { return Err(Cut::Lost) };
+    while reassembly.has_gap() || reassembly.bytes() < bytes as u64 {
+        match chunks.next(usize::MAX) {
+            Ok(Some(chunk)) => reassembly.insert(chunk.offset, chunk.bytes),
+            Ok(None) => {
+                reassembly.set_whole();
+                break;
+            }
+            Err(quinn_proto::ReadError::Reset(code)) => return Err(Cut::Remote(code)),
+            Err(quinn_proto::ReadError::Blocked) => break,
+        }
+    }
+    Ok(())
 }

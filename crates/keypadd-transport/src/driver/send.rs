@@ -82,7 +82,9 @@ impl Driver {
                 return;
             }
             let Some(id) = self.sparse.pop_front() else { return };
-            self.give(id, SPARSE_BYTES, SPARSE_BYTES, now);
+            if self.give(id, SPARSE_BYTES, SPARSE_BYTES, now) > 0 {
+                self.guard_tail(now);
+            }
         }
     }
 
@@ -165,6 +167,7 @@ impl Driver {
                 return Transmitted::All;
             };
             self.handed_over = self.handed_over.saturating_sub(transmit.size);
+            self.tail.sealed(&transmit, context.buffer);
             *context.carried_bytes += transmit.size;
             context.udp.send(transmit, context.buffer);
             *sends -= 1;
