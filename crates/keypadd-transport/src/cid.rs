@@ -1,7 +1,7 @@
 //! Makes connection IDs whose first byte is the number of the loop that owns the connection.
 //!
-//! A datagram that the kernel gives to another loop's socket, because its sender's address changed,
-//! finds its way by that byte. The rest is random (RFC 9000 5.1).
+//! A datagram that the kernel gives to another loop's socket, because its sender's address changed, is handed
+//! over by that byte. The rest is random (RFC 9000 5.1).
 
 use quinn_proto::{ConnectionId, ConnectionIdGenerator, InvalidCid};
 

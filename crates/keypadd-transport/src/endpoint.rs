@@ -68,7 +68,7 @@ impl Endpoint {
             && sockets.len() > 1
             && let Err(error) = steer(first, sockets.len())
         {
-            info!(%error, "no steering of datagrams: loops hand them over");
+            info!(%error, "cannot steer datagrams with BPF; event loops forward them to each other");
         }
         let udp = |socket| Udp::new(socket, Arc::clone(&settings.egress));
         let udp = sockets.into_iter().map(udp).collect::<io::Result<Vec<_>>>()?;

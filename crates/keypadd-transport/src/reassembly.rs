@@ -1,9 +1,9 @@
-//! Puts in order what arrives of a stream behind gaps, as loss leaves them.
+//! Reorders a stream that has gaps, as loss leaves them.
 //!
-//! quinn-proto does so too, but gives no credit for what waits behind a gap, and ends a connection of whose
-//! streams one has over 1,024 separate pieces: a loss of a tenth leaves more on a long fast path. Read in the order
-//! of arrival a stream has credit for a round trip whatever a repair takes, and what waits is counted here against
-//! the connection's window. Knows bytes and offsets.
+//! quinn-proto does so too, but gives no credit for what waits behind a gap, and closes the connection when a
+//! stream has over 1,024 separate pieces, fewer than a loss of a tenth leaves on a long fast path. A stream
+//! read in order of arrival has credit for a round trip however long a repair takes, and what waits here
+//! counts against the connection's window. Knows bytes and offsets.
 
 use std::{
     collections::BTreeMap,

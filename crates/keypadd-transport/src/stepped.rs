@@ -1,8 +1,8 @@
 //! Runs an event loop without a thread, a UDP socket or a clock, for tests.
 //!
-//! Whoever owns it brings the time and carries the datagrams. All else is the loop that ships: its
-//! endpoint and connections, what is sent when, and the TCP and unix sockets that streams are
-//! spliced to. The program never makes one.
+//! The test supplies the time and carries the datagrams. Everything else is the production loop: its endpoint
+//! and connections, what is sent when, and the TCP and unix sockets that streams are spliced to. The daemon
+//! never makes one.
 
 use std::{
     collections::VecDeque,

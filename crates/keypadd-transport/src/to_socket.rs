@@ -1,8 +1,8 @@
 //! Delivers a stream to a socket, with backpressure.
 //!
-//! Bytes are taken from the stream only as the socket takes them, so credit goes back to the peer as
-//! TCP takes bytes. What the peer was told has arrived is still delivered when the connection is
-//! gone, if the other direction had ended.
+//! Bytes are taken from the stream only as the socket takes them, so credit goes back to the peer as TCP
+//! takes bytes. Data already acknowledged to the peer is still delivered after the connection is lost, if the
+//! other direction had finished.
 
 use std::{
     collections::VecDeque,

@@ -1,7 +1,6 @@
 //! Reads a socket into a stream, with backpressure.
 //!
-//! Bytes are read from the socket only when the stream may send them: what may not leave now stays
-//! in the kernel, where it holds the sender back.
+//! No more is read than may leave now: the rest stays in the kernel's buffer, so TCP slows the sender down.
 
 use std::{
     io,
