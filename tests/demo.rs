@@ -1,5 +1,5 @@
-//! `keypadd demo` from outside: what a stranger sees, and that nothing of it stays behind. What the
-//! figures are is the machine's business; that every line of them comes is claimed here.
+//! Runs `keypadd demo` and checks that every line is printed and nothing is left behind. Values are not
+//! judged.
 
 #![allow(clippy::unwrap_used)]
 

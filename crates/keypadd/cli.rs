@@ -21,7 +21,7 @@ pub(crate) use values::{Allowed, Server};
 ///
 /// keypadd carries TCP connections between two hosts inside one encrypted UDP connection (QUIC).
 /// While the CPU is idle it fills a pool with keystream, the expensive half of encryption, so that
-/// sending is an XOR and a checksum. When the pool runs dry, the same bytes are computed on the
+/// sending is an XOR and a MAC. When the pool runs dry, the same bytes are computed on the
 /// spot.
 #[derive(Debug, Parser)]
 #[command(name = "keypadd", version, max_term_width = 100, disable_help_subcommand = true)]

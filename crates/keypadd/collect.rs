@@ -1,6 +1,7 @@
-//! Exports a daemon's figures as Prometheus metrics, under the names of docs/operations.md. Reads them at
-//! each scrape, so the data path keeps one set of counters. What is per session carries the session's id as
-//! well as the peer: two sessions of one peer are two series, and both end cleanly.
+//! Exports a daemon's counters as Prometheus metrics, under the names in docs/operations.md.
+//!
+//! Reads them at each scrape; the data path keeps one set of counters. Per-session series carry the session
+//! ID as well as the peer, so two sessions of one peer never share a series.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -210,7 +211,7 @@ impl Figures {
         out.gauges("keypadd_key_budget_left_ratio", help, budgets)?;
         out.gauges("keypadd_path_rtt_seconds", "Smoothed round-trip time", rtts)?;
         out.gauges("keypadd_path_mtu_bytes", "Largest UDP payload the path carries", mtus)?;
-        out.counters("keypadd_path_lost_packets", "Packets sent that never arrived", losses)?;
+        out.counters("keypadd_path_lost_packets", "Packets declared lost", losses)?;
         out.counters("keypadd_path_bytes", "UDP payload sent and received", path_bytes)?;
         out.gauges("keypadd_forwards_open", "TCP connections open now", forwards)?;
         let suites = suites.into_iter().map(|labels| (labels, 1_u64));

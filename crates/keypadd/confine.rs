@@ -1,5 +1,8 @@
-//! Chooses what the sandbox allows a daemon: what its settings name, and nothing else. What a
-//! reload adds beyond that (a unix socket in another directory, a port below 1024) needs a restart.
+//! Derives a daemon's sandbox from its settings, applies it in two steps (before threads start, after sockets
+//! are bound) and reports what is in force.
+//!
+//! Opens the hypervisor clocks while files are still reachable. What a reload adds beyond the sandbox (a unix
+//! socket in another directory, a port below 1024) needs a restart.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};

@@ -1,5 +1,7 @@
-//! Sets up what `serve`, `connect` and `run` share: key, pool, meters, control socket and
-//! `/metrics`. Each daemon owns all of it, so two can run in one process.
+//! Sets up what serve, connect and run share: key, pool, meters, bench service, control socket and /metrics.
+//!
+//! Raises the open-file limit, reserves descriptors, samples rates every second and notifies systemd. Nothing
+//! is global, so two daemons can run in one process.
 
 use std::io;
 use std::net::SocketAddr;

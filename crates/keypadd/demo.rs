@@ -1,6 +1,8 @@
-//! `keypadd demo`: runs both ends of a tunnel in this process, over UDP on loopback, and prints what it
-//! measured. Keys live in memory, ports are the kernel's choice, and no file is touched. Says what the
-//! figures say, also where they speak against the pool.
+//! Implements `keypadd demo`: runs both ends of a tunnel in this process over UDP on loopback, and prints
+//! measurements and verdicts.
+//!
+//! Keys are ephemeral, the kernel picks ports, no file is written. Verdicts follow the measurements, for or
+//! against the pool.
 
 mod arm;
 mod measured;

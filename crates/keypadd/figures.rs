@@ -1,5 +1,5 @@
-//! Collects a daemon's status: reads all sources anew for each `keypadd status` and each scrape of
-//! `/metrics`. One per daemon, nothing global.
+//! Builds a daemon's status from its counters, pool and sessions, for each `keypadd status` and each scrape
+//! of /metrics. One per daemon; nothing is global.
 
 use std::process;
 use std::sync::Arc;

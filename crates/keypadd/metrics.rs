@@ -1,6 +1,8 @@
-//! `--metrics ADDR:PORT`: serves one daemon's figures over HTTP, in Prometheus's text format, and whether it is
-//! healthy and ready. Each daemon has a registry of its own. However many connections come, few are open and
-//! each ends soon: the oldest makes room for a new one.
+//! Serves one daemon's metrics over HTTP in Prometheus's text format (`--metrics ADDR:PORT`), and /healthz
+//! and /readyz.
+//!
+//! Each daemon has its own registry. Connections are capped and time out; when the cap is reached, a new one
+//! displaces the oldest.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;

@@ -1,5 +1,5 @@
-//! How daemons end while connections are open: on SIGTERM what is open may finish, for as long as
-//! `--drain-timeout` says; Ctrl-C and a second signal end them at once.
+//! Tests shutdown with open connections: SIGTERM drains for `--drain-timeout`; Ctrl-C or a second signal
+//! stops at once.
 
 use std::fs;
 use std::io::{ErrorKind, Read, Write};

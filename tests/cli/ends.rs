@@ -1,5 +1,4 @@
-//! What stands at the two ends of a tunnel: targets that say everything back, connections that check it, and
-//! waiting for what takes time. Knows sockets, no daemon.
+//! Provides test ends: echo targets, clients that check echoes, free ports and polling. Knows no daemon.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};

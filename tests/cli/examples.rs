@@ -1,4 +1,4 @@
-//! The files in `examples/`: that `keypadd check` finds nothing wrong with any of them.
+//! Checks that `keypadd check` accepts every file in examples/.
 
 use std::fs;
 use std::path::{Path, PathBuf};

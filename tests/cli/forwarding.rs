@@ -1,5 +1,4 @@
-//! Every kind of forward on the binary that ships: both ends of each, what is said when they are ready, and what
-//! a proxy or a permit refuses.
+//! Tests every kind of forward end to end: data, ready lines, and what proxies and permits refuse.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};

@@ -1,5 +1,4 @@
-//! What is made from the definition of the command line: completions that the shell can read, manual pages for
-//! every verb.
+//! Tests generated completions and manual pages.
 
 use std::process::{Command, Stdio};
 

@@ -1,4 +1,4 @@
-//! Peers and scrapers that take all they can get: nobody else notices, and the log says who.
+//! Tests that a greedy peer or scraper affects nobody else, and that the log names it.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -1,5 +1,4 @@
-//! Two processes: ready lines, the control socket, the metrics port, standard input and output, and a clean end
-//! on SIGTERM.
+//! Tests two processes together: ready lines, control socket, metrics, `-W`, and a clean exit on SIGTERM.
 
 use std::fs;
 use std::io::{Read, Write};

@@ -1,4 +1,4 @@
-//! What log lines look like, seen from where they go.
+//! Tests the format of log lines.
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;

@@ -1,5 +1,5 @@
-//! `--permit-bench`: what measures comes in, over protection that nothing else may use, and reaches the
-//! service that answers it and nothing else.
+//! Tests `--permit-bench`: benchmark clients connect with measurement suites and reach the bench service
+//! only.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

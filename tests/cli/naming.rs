@@ -1,4 +1,4 @@
-//! `connect @NAME`: the server is looked up in the configuration file.
+//! Tests `connect @NAME`, which takes the server from the configuration file.
 
 use std::io::Write;
 use std::process::{Command, Stdio};

@@ -1,5 +1,4 @@
-//! Whether there is a pool: what `auto` finds and says, what a reload changes, what memory that cannot be locked
-//! leads to. What seals take depends on the machine, so most claims are about what follows from it.
+//! Tests the pool setting: what `auto` chooses and reports, reloads, and memory that cannot be locked.
 
 use std::fs;
 use std::io::{self, Write};

@@ -1,5 +1,4 @@
-//! What a reload does to remote and dynamic forwards, to permits to listen, to peers, under connections that
-//! stay; and what it does not do where a file cannot be used.
+//! Tests reload of forwards, permits and peers under open connections, and of an unusable file.
 
 use std::fs;
 use std::net::{SocketAddr, TcpStream};

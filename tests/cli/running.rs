@@ -1,5 +1,4 @@
-//! `run` from files, and what a reload does to it: two daemons, one that listens and one that dials, with a
-//! connection through them that stays up.
+//! Tests `run` and `reload` with two configured daemons and an open connection.
 
 use std::fs;
 use std::io::Read;

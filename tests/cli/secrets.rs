@@ -1,5 +1,4 @@
-//! No private key on any output, ever: not when it is pasted where something else belongs, not in a
-//! log at its most talkative.
+//! Tests that no output or log ever contains a private key.
 
 use std::process::{Command, Output, Stdio};
 

@@ -1,5 +1,4 @@
-//! Daemons that outlive their connections: a server that comes back, a client that says how it stands, and
-//! ports on the server that pass from one run of a client to the next.
+//! Tests reconnects: a restarted server, client status, and ownership of remote ports.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -1,4 +1,4 @@
-//! `status --watch`, and the figures that need a tunnel under way.
+//! Tests `status --watch` and metrics of an active tunnel.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::Stdio;

@@ -1,5 +1,4 @@
-//! The binary as daemons in a directory of their own, for tests that need two processes: `cli` and
-//! `hostile` take this file in. Knows how they start, say that they are ready, and end.
+//! Runs the binary as daemons in a temporary directory, for cli and hostile: start, ready line, logs, stop.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};

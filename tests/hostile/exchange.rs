@@ -1,5 +1,4 @@
-//! Traffic whose every byte is known: a connection carries one pseudorandom text each way, at once,
-//! and both readers compare. Whatever is wrong in it is told apart from a reset, which is allowed.
+//! Transfers pseudorandom data both ways and compares every byte. Corruption fails; a reset is allowed.
 
 use std::io;
 use std::net::SocketAddr;

@@ -1,6 +1,5 @@
-//! Fillers that do not come to their work: held from outside, as a debugger holds a thread, or left
-//! without CPU by programs that want all of it. A tunnel then makes its pads inline and waits for
-//! nobody (I6, I9). And the other way round: what a filler takes from such programs (`host`).
+//! Tests tunnels whose fillers are stopped by a debugger or starved of CPU: pads are computed inline and
+//! nothing waits (I6, I9).
 
 mod host;
 

@@ -1,5 +1,4 @@
-//! An attacker on the path: sends what it is told at the rate it is told, and reads in the daemons'
-//! figures what came of it.
+//! Plays an on-path attacker: sends packets at a given rate and reads the effect from the daemons' counters.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;

@@ -1,4 +1,4 @@
-//! Packets that nobody sealed, at both ends of a silent tunnel: they spend no pad (I4).
+//! Sends forged packets to both ends of an idle tunnel: they use no pad (I4).
 
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;

@@ -1,5 +1,4 @@
-//! Networks that are bad by themselves: what they lose, double, reorder and damage, addresses that
-//! change, and paths that are gone for a while.
+//! Tests loss, duplication, reordering, corruption, address changes and outages.
 
 use std::time::Duration;
 
@@ -34,8 +33,8 @@ pub(crate) fn everything() -> LineSettings {
 }
 
 /// Up to here no session ends. Beyond it one may: where both ends have much to send and small
-/// windows, quinn sends an acknowledgement only when its window has room for data too, so that both
-/// wait for each other's probes, which come ever later, and 10 s of silence end a session.
+/// windows, quinn sends an ACK only when its window has room for data too, so that both
+/// wait for each other's probes, which come ever later, and 30 s of silence end a session.
 const LOSS_MAX: f64 = 0.05;
 
 /// What is promised to hold on, with the words for it.

@@ -1,4 +1,4 @@
-//! Genuine packets sent again, at either end: they open nothing (I5) and cost the others little.
+//! Replays genuine packets at both ends: none opens (I5), and other traffic keeps its throughput.
 
 use std::net::UdpSocket;
 use std::sync::atomic::AtomicBool;

@@ -29,8 +29,8 @@ const GROWTH_BYTES_AT_ONCE_MAX: f64 = 6.0 * 1_048_576.0;
 /// The share of a run, from its beginning, in which memory may come to what it takes.
 const WARM_UP: f64 = 1.0 / 3.0;
 const SAMPLE_EVERY: Duration = Duration::from_secs(1);
-/// Longer than the 15 s of silence that a session lives through.
-const CUT: Duration = Duration::from_secs(20);
+/// Longer than the default peer timeout, 30 s.
+const CUT: Duration = Duration::from_secs(40);
 /// Enough for a bulk connection of its own, and in some rounds for a key phase of 3DES.
 const BULK_BYTES: usize = 16 << 20;
 

@@ -1,5 +1,4 @@
-//! Strangers: thousands of handshakes with keys that no list names. Nothing is made for them and
-//! nothing is kept of them.
+//! Floods a server with handshakes from unlisted keys: no chunk is filled and no memory is kept.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! Saves a run's results after each round, prints them at the end, and shows progress meanwhile.
+//! Opens the output directory, saves a run's results after each round, prints them at the end, resumes a
+//! stopped run, and shows progress.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

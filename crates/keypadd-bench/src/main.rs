@@ -1,5 +1,4 @@
-//! `keypadd-bench`: measures what keypadd carries and what that costs. `keypadd bench` starts it, and its texts name
-//! it so.
+//! Benchmarks keypadd. `keypadd bench` runs this program, so help and errors call it that.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

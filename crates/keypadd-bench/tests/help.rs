@@ -1,4 +1,4 @@
-//! Runs the program from outside. That a test asks for it makes `cargo test` build it, which tests/cli needs.
+//! Runs the program from outside. Also makes `cargo test` build the binary that tests/cli needs.
 
 #![allow(clippy::unwrap_used)]
 
@@ -11,7 +11,7 @@ fn help_names_every_workload() {
     assert!(output.status.success());
     let help = String::from_utf8(output.stdout).unwrap();
     for workload in
-        ["terminal", "bulk", "mixed", "files", "exhaustion", "kex", "paths", "reproduce"]
+        ["terminal", "bulk", "mixed", "files", "exhaustion", "kex", "paths", "reproduce", "suites"]
     {
         assert!(help.contains(&format!("\n  {workload} ")), "{workload}: {help}");
     }

@@ -1,7 +1,7 @@
-//! Loads every core with a thread that computes for a given share of the time and produces nothing. At normal
-//! priority the threads take the idle CPU that fillers live on; in the idle class they only keep cores awake.
+//! Generates background CPU load: one pinned thread per core, busy for a given share of the time.
 //!
-//! Stops when dropped, and after a maximum time in any case.
+//! Normal-priority threads take the idle CPU that fillers need; idle-class threads only keep cores awake.
+//! Stops when dropped, or after a maximum time.
 
 use std::hint::spin_loop;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
-//! Slows keystream generation to the rate of a slower cipher, for `--emulate-cipher-rate`.
+//! Throttles keystream generation to a slower cipher's rate (`--emulate-cipher-rate`).
 //!
-//! Whoever makes keystream is kept busy until its thread has spent as much CPU as so many bytes would
-//! have cost. Time in which the thread does not run does not count, so that load elsewhere slows it as
-//! it would slow a slow cipher. The bytes are those of the cipher that is really there. Knows no packets.
+//! Spins after each piece until the thread has used the CPU time that the slower cipher would take. Counts
+//! thread CPU time, so other load slows it as it would a slow cipher. The bytes are unchanged. Knows no
+//! packets.
 
 use std::cell::Cell;
 use std::num::NonZeroU64;

@@ -1,10 +1,9 @@
-//! Measures every arm once per round, in a seeded random order, so that drift affects all arms alike and
-//! rounds can be compared in pairs.
+//! Defines [`Workload`] and runs it on every arm once per round, in a seeded random order, so that drift
+//! affects all arms alike and rounds can be compared pairwise.
 //!
-//! Each turn brings up a path of its own, the only one at that time: whatever luck a connection has, with
-//! ports, memory and threads, it has for one turn, so that the spread between rounds contains it. Before
-//! a turn its pools are full and its fillers asleep, or it is noted that they were not. Whoever stops it
-//! keeps the turns that are complete.
+//! Each run has a fresh path and is the only one active; effects of ports, memory layout and thread placement
+//! thus appear as spread between rounds. A run starts with full pools, or records that they were not.
+//! Stopping keeps completed runs.
 
 use std::fmt;
 use std::future::Future;

@@ -1,5 +1,5 @@
-//! Checks over plain TCP that this machine can generate the offered traffic, before anything is measured.
-//! Handshakes are checked where they are measured; their error is here.
+//! Checks before a run that this machine can generate the offered load over plain TCP. `kex` checks
+//! handshakes; the error type is here.
 
 use std::time::{Duration, Instant};
 

@@ -1,6 +1,5 @@
-//! What sealing a packet costs, suite by suite: inline, from the pool, and with the pool dry.
-//!
-//! Answers whether the pool pays on this machine. Seals packets in memory; no socket is opened.
+//! Measures the cost of sealing a packet with each suite: inline, from hot and cold pads, and on a miss.
+//! Judges whether the pool pays on this machine. Works in memory; opens no socket.
 
 use std::future::Future;
 use std::time::Duration;

@@ -1,5 +1,4 @@
-//! The table of a paper's claims: what is claimed, where the paper has it, by which rule it is judged and from
-//! which of today's figures. Knows no paper. Judging is pure.
+//! Defines a claim of a paper: statement, source, ratio, and the rule that judges it. Pure; knows no paper.
 
 use keypadd_measure::results::{Beside, Outcome, Verdict};
 use keypadd_measure::verdict::Rule;

@@ -1,4 +1,4 @@
-//! How thoroughly a paper is reproduced, and what that is worth.
+//! Defines quick and full runs, and describes how much weaker a quick one is.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! Where a paper measures: each part once, within its time, recorded as soon as it is complete.
+//! Runs the parts of a paper, each once and within its time limit, and records each when it completes.
 
 use std::fmt;
 use std::future::Future;

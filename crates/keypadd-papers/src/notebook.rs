@@ -1,8 +1,8 @@
-//! What a reproduction has measured so far, part by part, kept in the report's directory: a run that was
-//! stopped or killed goes on with the first part that is not there.
+//! Stores measured parts in the report directory, so that a stopped or killed run resumes with the first
+//! missing part.
 //!
-//! Figures of another seed, effort, program or machine are not mixed with this run's: such a directory
-//! is refused. Knows no paper's figures; they are JSON here.
+//! Refuses a directory whose results have another seed, effort, program or machine. Results are opaque JSON
+//! here.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,5 +1,5 @@
-//! A stream without a pause that has little under way: enough to keep what it crosses busy, too little to pile
-//! up in front of a slow line or a slow receiver, whose queue would then time what it says of rates.
+//! Sends a continuous stream with few requests in flight: enough to keep the path busy, too few to build a
+//! queue that would distort the measured rate.
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,5 @@
-//! Starts the parts of a traffic path, each on a host of its own: a service, the listening end of a tunnel to
-//! it, and the connecting end.
+//! Starts the parts of a test path, each on its own worker thread: the bench service, the tunnel's server and
+//! its client.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;

@@ -1,8 +1,8 @@
-//! Runs one end of a measurement like a machine of its own: a worker thread with its own event loop.
+//! Runs one end of a measurement on its own thread and event loop, optionally inside a network namespace or
+//! control group.
 //!
-//! Ends that share threads hand work to each other as no two machines do, and the thread a task lands on decides
-//! what a path costs: of several paths with shared threads, one was slower by up to 1.6 times, whatever its suite.
-//! Sockets belong to the loop that creates them, so everything a host does starts on it.
+//! Ends that shared threads slowed some paths by up to 1.6 times, whatever the suite. Sockets belong to the
+//! loop that creates them, so everything an end does starts on its thread.
 
 use std::io;
 use std::sync::Arc;

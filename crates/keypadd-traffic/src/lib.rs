@@ -1,8 +1,7 @@
-//! Sends known bytes through a tunnel and says when each answer came: requests, the service that answers
-//! them, both ends of a tunnel in one process, latencies, and where pads came from.
+//! Generates request/response traffic with known bytes and measures latency through a tunnel. Provides both
+//! ends of a tunnel in one process, the bench service, and pool counters.
 //!
-//! `serve --permit-bench` answers by it, `demo` shows it and `keypadd-bench` measures with it. Knows no
-//! workloads, statistics or reports.
+//! Used by `serve --permit-bench`, `demo` and `keypadd-bench`. Knows no workloads, statistics or reports.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

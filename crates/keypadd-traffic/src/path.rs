@@ -1,7 +1,5 @@
-//! Represents a running path for traffic: an address to connect to, and the counters of what is behind it.
-//!
-//! It is a tunnel with both ends or only the near one in this process, or a service without a tunnel. Tells when it is
-//! warm and when its pools are full. `ends.rs` starts what it consists of.
+//! Holds a running path to the bench service: an address to connect to, and the counters of the ends in this
+//! process. Warms the path up and waits for full pools; `ends` starts its parts.
 
 use std::fmt::Debug;
 use std::net::SocketAddr;

@@ -1,4 +1,5 @@
-//! Sends requests when they are due, whatever became of earlier ones, and reports when each answer was complete.
+//! Sends requests on schedule (open loop) or back to back, checks every response byte, and reports when each
+//! response completed.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};

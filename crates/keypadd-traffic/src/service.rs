@@ -1,7 +1,7 @@
-//! Answers the requests of measured traffic on loopback, until it is dropped.
+//! Runs the bench service: answers request/response traffic on loopback until dropped.
 //!
-//! Whoever reaches its port may use it: it reads what comes, compares it and sends as many bytes as it
-//! is asked for, a connection at a time each. It holds no more than two buffers for a connection.
+//! Anyone who can reach the port can use it. It checks what it reads and sends as many bytes as requested,
+//! with one task and at most two buffers per connection.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};

@@ -1,5 +1,5 @@
-//! Runs one arm of the demo from handshake to close, stage by stage, and publishes its figures as it goes.
-//! Knows nothing of drawing.
+//! Runs one arm of the demo (connect, fill the pool, typing, bursts, sustained bulk, close) and publishes
+//! results as it goes. Knows nothing of drawing.
 
 use std::fmt;
 use std::future::Future;

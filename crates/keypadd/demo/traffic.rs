@@ -1,4 +1,4 @@
-//! Generates the demo's traffic: keystrokes with answers of a screen, bursts, and sustained bulk data.
+//! Generates the demo's traffic: keystrokes answered by a screen update, bursts, and sustained bulk data.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! Says in a line per arm what the demo's figures show. Pure: contrary figures give the contrary sentence.
+//! States in one line per arm what the demo measured. Pure: opposite measurements give the opposite verdict.
 
 use super::measured::{ARMS, Measured};
 

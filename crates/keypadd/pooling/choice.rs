@@ -1,8 +1,8 @@
-//! What `--pool auto` knows of a suite, and whether it should use the pool.
+//! Decides whether `--pool auto` uses the pool for one suite.
 //!
-//! A suite is timed once, at its first use. Until its packets are known, it uses the pool if
-//! `keypadd_provider::worth_pooling` says so; then their lengths decide. A suite that nobody uses
-//! asks for no pool, unless it is the first choice. Knows no pool and no session.
+//! Times the suite once, at its first use, and asks [`keypadd_provider::worth_pooling`]; once packets are
+//! counted, their lengths decide. A suite that nobody uses needs no pool unless it is the preferred one.
+//! Knows no pool and no session.
 
 use keypadd_keystream::{CipherEngine, Protection, Suite};
 use keypadd_provider::{SealTimes, seal_times, worth_pooling, worth_pooling_mix};

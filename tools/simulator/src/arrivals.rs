@@ -1,4 +1,4 @@
-//! Records what has reached the ends, by the auditor's notes.
+//! Tracks the newest packet number and phase that each end has received.
 
 use std::collections::{BTreeMap, BTreeSet};
 

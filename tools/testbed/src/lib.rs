@@ -1,6 +1,5 @@
-//! Builds networks to measure and test on, on one machine: a line as a model, links and paths that behave like
-//! it, hosts that the kernel tells apart, tunnels between them, a slower processor, a relay that loses, alters
-//! and repeats. Knows nothing of what is carried.
+//! Builds test networks on one machine: a line model, relays and emulated paths, network namespaces, tunnels,
+//! CPU quotas, and a relay that attacks. Knows nothing of the payload.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

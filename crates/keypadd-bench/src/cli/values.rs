@@ -1,4 +1,4 @@
-//! Reads the values of flags that measurements alone have; `keypadd-cli` and `keypadd-config` read the others.
+//! Parses flag values that only benchmarks have; keypadd-cli and keypadd-config parse the rest.
 
 use std::num::NonZeroU64;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Keeps what is read while traffic is sent, and derives from it when the pool ran dry, how fast pads were
-//! generated, and what got through. Pure.
+//! Records pool level, misses and deliveries during a stage, and derives when the pool ran dry, the fill rate
+//! and the throughput. Pure.
 
 /// The state at one moment of a stage; all but the level and the phase count from its beginning.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

@@ -1,4 +1,4 @@
-//! Tests that intervals keep their promise: over many experiments with a known answer, 95 % contain it.
+//! Tests interval coverage: over many experiments with a known answer, 95 % of intervals contain it.
 
 use std::f64::consts::{LN_2, PI};
 use std::ops::RangeInclusive;
