@@ -123,7 +123,7 @@ pub struct TransportSettings {
     pub receive_window_bytes: u32,
     /// Receive window of one stream on the bulk connection.
     pub stream_receive_window_bytes: u32,
-    /// The same where the round trip was longer than [`FAR`] when that connection was made.
+    /// The same where the round trip was longer than 15 ms when that connection was made.
     pub far_stream_receive_window_bytes: u32,
     /// Bytes that streams with slow or stopped readers may hold beyond the receive window, over all
     /// connections of an endpoint. One connection gets at most three quarters of what is left.
