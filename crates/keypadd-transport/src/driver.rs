@@ -82,6 +82,8 @@ pub(crate) struct Driver {
     ended_sockets: Vec<Token>,
     /// When pacing allows more.
     pub(crate) paced_until: Option<Instant>,
+    /// The stream that has last read more from its socket than was to leave at once.
+    reading_ahead: Option<StreamId>,
     /// Stream bytes given to quinn-proto that may not have left.
     handed_over: usize,
     /// Whether quinn-proto may have more to send than it was let.
@@ -132,6 +134,7 @@ impl Driver {
             opening: VecDeque::new(),
             ended_sockets: Vec::new(),
             paced_until: None,
+            reading_ahead: None,
             handed_over: 0,
             repairs_wait: false,
             free_datagrams: 0,

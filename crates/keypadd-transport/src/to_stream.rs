@@ -123,6 +123,11 @@ impl ToStream {
                 || (!self.moving && (self.readable || !self.unsent.is_empty())))
     }
 
+    /// Whether something was read that the stream has not taken.
+    pub(crate) fn has_unsent(&self) -> bool {
+        !self.unsent.is_empty()
+    }
+
     /// Whether it queues behind sparse streams.
     pub(crate) fn is_bulk(&self) -> bool {
         self.run_bytes > SPARSE_BYTES || self.unsent.len() > SPARSE_BYTES

@@ -5,7 +5,7 @@ use std::time::Instant;
 use quinn_proto::StreamId;
 
 use super::{Driver, SendContext};
-use crate::{channel::Channel, socket::SPARSE_BYTES};
+use crate::{channel::Channel, socket::SPARSE_BYTES, to_stream::ToStream};
 
 /// Trains of packets with bulk data that leave before the loop serves other connections.
 const TRAINS_PER_DRIVE: usize = 4;
@@ -25,8 +25,12 @@ const FREE_DATAGRAMS: usize = 1;
 
 /// The largest read from a socket. Several trains: the kernel lets a source be as far ahead as the largest
 /// read that it has seen (dynamic right-sizing, tcp_rmem in tcp(7)), and a source that is one train
-/// ahead is empty whenever it is not scheduled in time.
-const READ_BYTES: u64 = TRAINS_PER_DRIVE as u64 * (64 << 10);
+/// ahead is empty whenever it is not scheduled in time. One stream of a connection at a time reads so far
+/// ahead, so that a thousand that have stalled hold no more than a train each.
+const READ_BYTES: u64 = (TRAINS_PER_DRIVE * TRAIN_BYTES_MAX) as u64;
+
+/// No train is longer (UDP's length field).
+const TRAIN_BYTES_MAX: usize = 64 << 10;
 
 impl Driver {
     pub(crate) fn enqueue(&mut self, id: StreamId) {
@@ -111,14 +115,34 @@ impl Driver {
             }
         };
         // What may leave soon is read with what leaves now.
-        let read = room.min(self.gate.tokens_left()).min(READ_BYTES) as usize;
+        let ahead = room.min(self.gate.tokens_left()).min(READ_BYTES) as usize;
         let mut given = 0;
         while given < paced
             && let Some(id) = self.bulk.pop_front()
         {
-            given += self.give(id, paced - given, read, now);
+            let bytes = (paced - given).min(TRAIN_BYTES_MAX);
+            let read = if self.may_read_ahead(id) { ahead.max(bytes) } else { bytes };
+            given += self.give(id, bytes, read, now);
         }
         given > 0
+    }
+
+    /// Whether the stream stays on this connection, where no other holds what it has read ahead.
+    fn may_read_ahead(&mut self, id: StreamId) -> bool {
+        if self.moves.sibling.is_some() && !self.moves.is_bulk {
+            return false;
+        }
+        let holds = |other| match self.channels.get(&other) {
+            Some(Channel::Spliced(spliced)) => {
+                spliced.to_stream.as_ref().is_some_and(ToStream::has_unsent)
+            }
+            _ => false,
+        };
+        let is_free = self.reading_ahead.is_none_or(|other| other == id || !holds(other));
+        if is_free {
+            self.reading_ahead = Some(id);
+        }
+        is_free
     }
 
     /// Gives a stream up to `bytes`, for which up to `read` are read from its socket; returns how many it took.
@@ -126,7 +150,7 @@ impl Driver {
         let Some(Channel::Spliced(spliced)) = self.channels.get_mut(&id) else { return 0 };
         let Some(to_stream) = &mut spliced.to_stream else { return 0 };
         to_stream.queued = false;
-        match to_stream.send(&mut self.connection.send_stream(id), bytes, read.max(bytes), now) {
+        match to_stream.send(&mut self.connection.send_stream(id), bytes, read, now) {
             Ok(sent) => {
                 self.handed_over += sent;
                 self.enqueue(id);
