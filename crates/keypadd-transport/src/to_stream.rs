@@ -190,10 +190,18 @@ impl ToStream {
             }
         }
         // What is left is written at once when there is credit: asking now notes that it waits.
-        let mut given = self.unsent.slice(..bytes.min(self.unsent.len()));
-        let sent = write(stream, &mut given)?;
-        self.unsent.advance(sent);
-        self.blocked = !given.is_empty();
+        let sent = if bytes >= self.unsent.len() {
+            let sent = write(stream, &mut self.unsent)?;
+            self.blocked = !self.unsent.is_empty();
+            sent
+        } else {
+            // To share bytes costs an allocation, which a keystroke is spared.
+            let mut given = self.unsent.slice(..bytes);
+            let sent = write(stream, &mut given)?;
+            self.unsent.advance(sent);
+            self.blocked = !given.is_empty();
+            sent
+        };
         self.offset += sent as u64;
         self.sent_at = now;
         Ok(sent)
