@@ -1,6 +1,6 @@
 //! Gives control tasks a stream to read and write, until it is spliced to a socket.
 //!
-//! What the peer sends meanwhile is held up to [`HELD_BYTES`] and stays in the stream's flow-control
+//! What the peer sends meanwhile is kept up to [`RECEIVED_BYTES`] and stays in the stream's flow-control
 //! window beyond that, so a stream that nobody reads costs a bounded amount of memory.
 
 use std::{
@@ -28,8 +28,8 @@ use crate::{
     splice::{Cut, Delivery},
 };
 
-/// Bytes that are held for a reader before the window closes.
-pub(crate) const HELD_BYTES: usize = 4 << 10;
+/// Bytes that are kept for a reader before the window closes.
+pub(crate) const RECEIVED_BYTES: usize = 4 << 10;
 
 /// Why a stream cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -64,7 +64,7 @@ pub enum Stopped {
 
 /// What a loop has received for a stream that a control task reads.
 #[derive(Debug, Default)]
-pub(crate) struct Held {
+pub(crate) struct ReceivedState {
     bytes: BytesMut,
     end: Option<End>,
     stopped: Option<Stopped>,
@@ -81,18 +81,18 @@ enum End {
 
 /// Between the loop and the handles of one stream.
 #[derive(Debug, Default)]
-pub(crate) struct Hold(Mutex<Held>);
+pub(crate) struct Received(Mutex<ReceivedState>);
 
-impl Hold {
+impl Received {
     /// Bytes there is room for.
     pub(crate) fn room(&self) -> usize {
-        HELD_BYTES.saturating_sub(self.held().bytes.len())
+        RECEIVED_BYTES.saturating_sub(self.state().bytes.len())
     }
 
     pub(crate) fn push(&self, bytes: &[u8]) {
-        let mut held = self.held();
-        held.bytes.extend_from_slice(bytes);
-        wake(&mut held.reader);
+        let mut state = self.state();
+        state.bytes.extend_from_slice(bytes);
+        wake(&mut state.reader);
     }
 
     pub(crate) fn finish(&self) {
@@ -104,34 +104,34 @@ impl Hold {
     }
 
     fn end(&self, end: End) {
-        let mut held = self.held();
-        held.end.get_or_insert(end);
-        wake(&mut held.reader);
+        let mut state = self.state();
+        state.end.get_or_insert(end);
+        wake(&mut state.reader);
     }
 
     pub(crate) fn stop(&self, stopped: Stopped) {
-        let mut held = self.held();
-        held.stopped.get_or_insert(stopped);
-        wake(&mut held.watcher);
+        let mut state = self.state();
+        state.stopped.get_or_insert(stopped);
+        wake(&mut state.watcher);
     }
 
     /// What no reader has taken, for the socket that the stream is spliced to, and whether the
     /// stream has ended after it. The error is what has ended either direction otherwise.
     pub(crate) fn take(&self) -> Result<(Bytes, bool), Cut> {
-        let mut held = self.held();
-        match (&held.end, held.stopped) {
+        let mut state = self.state();
+        match (&state.end, state.stopped) {
             (Some(End::Failed(ReadError::Reset(code))), _) => Err(Cut::Remote(*code)),
             (_, Some(Stopped::ByPeer(code))) => Err(Cut::Remote(code)),
             (Some(End::Failed(ReadError::Lost(_))), _) | (_, Some(Stopped::Lost)) => Err(Cut::Lost),
             (end, None) => {
                 let finished = end.is_some();
-                Ok((held.bytes.split().freeze(), finished))
+                Ok((state.bytes.split().freeze(), finished))
             }
         }
     }
 
     /// No panic leaves it half changed.
-    fn held(&self) -> MutexGuard<'_, Held> {
+    fn state(&self) -> MutexGuard<'_, ReceivedState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -169,7 +169,7 @@ pub(crate) trait StreamCommands: fmt::Debug + Send + Sync {
 struct Core {
     connection: Arc<dyn StreamCommands>,
     id: StreamId,
-    hold: Arc<Hold>,
+    received: Arc<Received>,
     /// The code of that reset.
     code: AtomicU64,
     /// The loop has it: there is nothing to reset.
@@ -213,12 +213,12 @@ impl Stream {
     pub(crate) fn new(
         connection: Arc<dyn StreamCommands>,
         id: StreamId,
-        hold: Arc<Hold>,
+        received: Arc<Received>,
         drop_code: VarInt,
     ) -> Self {
         let code = AtomicU64::new(drop_code.into_inner());
         let spliced = AtomicBool::new(false);
-        let core = Arc::new(Core { connection, id, hold, code, spliced });
+        let core = Arc::new(Core { connection, id, received, code, spliced });
         Self { send: SendHalf(Arc::clone(&core)), recv: RecvHalf(core) }
     }
 
@@ -259,13 +259,13 @@ impl SendHalf {
 
     /// Completes when the peer stops reading or the connection is gone.
     pub fn stopped(&self) -> impl Future<Output = Stopped> + Send + 'static {
-        let hold = Arc::clone(&self.0.hold);
+        let received = Arc::clone(&self.0.received);
         poll_fn(move |cx| {
-            let mut held = hold.held();
-            match held.stopped {
+            let mut state = received.state();
+            match state.stopped {
                 Some(stopped) => Poll::Ready(stopped),
                 None => {
-                    held.watcher = Some(cx.waker().clone());
+                    state.watcher = Some(cx.waker().clone());
                     Poll::Pending
                 }
             }
@@ -291,22 +291,22 @@ impl RecvHalf {
 
     /// Takes what is there; 0 at the end of the stream.
     fn poll_take(&self, cx: &Context<'_>, buffer: &mut [u8]) -> Poll<Result<usize, ReadError>> {
-        let mut held = self.0.hold.held();
-        let bytes = held.bytes.len().min(buffer.len());
+        let mut state = self.0.received.state();
+        let bytes = state.bytes.len().min(buffer.len());
         if bytes > 0 {
-            let was_full = held.bytes.len() >= HELD_BYTES;
-            held.bytes.copy_to_slice(&mut buffer[..bytes]);
-            drop(held);
+            let was_full = state.bytes.len() >= RECEIVED_BYTES;
+            state.bytes.copy_to_slice(&mut buffer[..bytes]);
+            drop(state);
             if was_full {
                 self.0.command(StreamCommand::Resume);
             }
             return Poll::Ready(Ok(bytes));
         }
-        match &held.end {
+        match &state.end {
             Some(End::Finished) => Poll::Ready(Ok(0)),
             Some(End::Failed(error)) => Poll::Ready(Err(error.clone())),
             None => {
-                held.reader = Some(cx.waker().clone());
+                state.reader = Some(cx.waker().clone());
                 Poll::Pending
             }
         }

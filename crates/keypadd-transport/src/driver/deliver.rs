@@ -11,7 +11,9 @@ impl Driver {
         let mut arrived = std::mem::take(&mut self.arrived);
         for id in arrived.drain(..) {
             match self.channels.get_mut(&id) {
-                Some(Channel::Held(held)) => held.receive(self.connection.recv_stream(id)),
+                Some(Channel::Controlled(control)) => {
+                    control.receive(self.connection.recv_stream(id))
+                }
                 Some(Channel::Spliced(spliced)) => {
                     let Some(to_socket) = &mut spliced.to_socket else { continue };
                     let before = to_socket.offset;

@@ -78,10 +78,10 @@ impl Driver {
         let ids: Vec<_> = self.channels.keys().copied().collect();
         for id in ids {
             match self.channels.get_mut(&id) {
-                Some(Channel::Held(held)) => {
-                    held.receive(self.connection.recv_stream(id));
-                    held.hold.fail(ReadError::Lost(reason.clone()));
-                    held.hold.stop(Stopped::Lost);
+                Some(Channel::Controlled(control)) => {
+                    control.receive(self.connection.recv_stream(id));
+                    control.received.fail(ReadError::Lost(reason.clone()));
+                    control.received.stop(Stopped::Lost);
                     self.channels.remove(&id);
                 }
                 Some(Channel::Spliced(spliced)) => {
@@ -117,9 +117,9 @@ impl Driver {
         self.end_moves();
         for (_, channel) in self.channels.drain() {
             match channel {
-                Channel::Held(held) => {
-                    held.hold.fail(ReadError::Lost(reason.clone()));
-                    held.hold.stop(Stopped::Lost);
+                Channel::Controlled(control) => {
+                    control.received.fail(ReadError::Lost(reason.clone()));
+                    control.received.stop(Stopped::Lost);
                 }
                 Channel::Spliced(spliced) => drop(spliced.state.cut(Cut::Lost)),
                 Channel::Announced(_) | Channel::Awaiting => {}

@@ -234,8 +234,8 @@ impl Driver {
 
     fn continue_at(&mut self, origin: StreamId, continuation: Continuation) {
         match self.channels.get_mut(&origin) {
-            Some(Channel::Held(held)) if held.continuation.is_none() => {
-                held.continuation = Some(continuation);
+            Some(Channel::Controlled(control)) if control.continuation.is_none() => {
+                control.continuation = Some(continuation);
             }
             Some(Channel::Spliced(spliced)) => {
                 let to_socket = spliced.to_socket.as_mut();

@@ -8,10 +8,10 @@ use quinn_proto::{Dir, StreamEvent, StreamId};
 use super::Driver;
 use crate::{
     announcement::Announcement,
-    channel::{Channel, Held, Spliced},
+    channel::{Channel, Controlled, Spliced},
     socket::Socket,
     splice::{Cut, Delivery, Registrar, Reply, SpliceState},
-    stream::{Hold, Stopped, Stream, StreamCommand, WriteError},
+    stream::{Received, Stopped, Stream, StreamCommand, WriteError},
     to_socket::ToSocket,
     to_stream::ToStream,
 };
@@ -47,12 +47,12 @@ impl Driver {
         now: Instant,
     ) {
         match (command, self.channels.get_mut(&id)) {
-            (StreamCommand::Write { bytes, reply }, Some(Channel::Held(held))) => {
-                held.unwritten.push_back((bytes, reply));
-                held.send(self.connection.send_stream(id));
+            (StreamCommand::Write { bytes, reply }, Some(Channel::Controlled(control))) => {
+                control.unwritten.push_back((bytes, reply));
+                control.send(self.connection.send_stream(id));
             }
             (StreamCommand::Resume, Some(_)) => self.arrived.push(id),
-            (StreamCommand::Splice { socket, delivery, reply }, Some(Channel::Held(_))) => {
+            (StreamCommand::Splice { socket, delivery, reply }, Some(Channel::Controlled(_))) => {
                 self.splice(id, socket, delivery, reply, registrar, now);
             }
             (StreamCommand::Reset(code), Some(_)) => {
@@ -75,23 +75,27 @@ impl Driver {
         registrar: &mut Registrar<'_>,
         now: Instant,
     ) {
-        let Some(Channel::Held(held)) = self.channels.remove(&id) else { return };
+        let Some(Channel::Controlled(control)) = self.channels.remove(&id) else { return };
         let interest = Interest::READABLE | Interest::WRITABLE;
         // From here on a drop of the socket resets it.
-        let ready = socket.prepare().map_err(Cut::from).and_then(|()| held.hold.take());
+        let ready = socket.prepare().map_err(Cut::from).and_then(|()| control.received.take());
         let registered =
             ready.and_then(|received| Ok((received, registrar.register(id, socket, interest)?)));
         match registered {
             Ok((received, registered)) => {
                 let state = SpliceState::new(delivery, reply);
-                let mut to_socket =
-                    ToSocket::new(Arc::clone(&state), Arc::clone(&registered), received, held.read);
-                let moves_to = held
+                let mut to_socket = ToSocket::new(
+                    Arc::clone(&state),
+                    Arc::clone(&registered),
+                    received,
+                    control.read,
+                );
+                let moves_to = control
                     .continuation
                     .filter(|continuation| to_socket.set_moves_at(continuation.offset))
                     .map(|continuation| continuation.at);
                 let token = registered.token;
-                let to_stream = ToStream::new(Arc::clone(&state), registered, held.written, now);
+                let to_stream = ToStream::new(Arc::clone(&state), registered, control.written, now);
                 let (to_stream, to_socket) = (Some(to_stream), Some(to_socket));
                 let spliced =
                     Spliced { state, token, to_stream, to_socket, moved_out: false, moves_to };
@@ -116,7 +120,7 @@ impl Driver {
                 }
             }
             StreamEvent::Writable { id } => match self.channels.get_mut(&id) {
-                Some(Channel::Held(held)) => held.send(self.connection.send_stream(id)),
+                Some(Channel::Controlled(control)) => control.send(self.connection.send_stream(id)),
                 Some(Channel::Spliced(spliced)) => {
                     if let Some(to_stream) = &mut spliced.to_stream {
                         to_stream.unblock();
@@ -134,9 +138,9 @@ impl Driver {
                 }
             }
             StreamEvent::Stopped { id, error_code } => match self.channels.get_mut(&id) {
-                Some(Channel::Held(held)) => {
-                    held.hold.stop(Stopped::ByPeer(error_code));
-                    for (_, reply) in held.unwritten.drain(..) {
+                Some(Channel::Controlled(control)) => {
+                    control.received.stop(Stopped::ByPeer(error_code));
+                    for (_, reply) in control.unwritten.drain(..) {
                         let _ = reply.send(Err(WriteError::Stopped(error_code)));
                     }
                 }
@@ -150,7 +154,7 @@ impl Driver {
     /// Takes the streams that the peer has opened.
     pub(super) fn accept(&mut self) {
         while let Some(id) = self.connection.streams().accept(Dir::Bi) {
-            let stream = self.hold(id);
+            let stream = self.control(id);
             self.arrived.push(id);
             if let Some(incoming) = &self.incoming {
                 // Where nobody takes it the handle is dropped, which resets the stream.
@@ -180,16 +184,16 @@ impl Driver {
     pub(super) fn open(&mut self) {
         while !self.lost && !self.opening.is_empty() {
             let Some(id) = self.connection.streams().open(Dir::Bi) else { return };
-            let stream = self.hold(id);
+            let stream = self.control(id);
             if let Some(reply) = self.opening.pop_front() {
                 let _ = reply.send(stream);
             }
         }
     }
 
-    pub(super) fn hold(&mut self, id: StreamId) -> Stream {
-        let hold = Arc::<Hold>::default();
-        self.channels.insert(id, Channel::Held(Held::new(Arc::clone(&hold))));
-        Stream::new(self.shared.clone(), id, hold, self.rules.drop_code)
+    pub(super) fn control(&mut self, id: StreamId) -> Stream {
+        let received = Arc::<Received>::default();
+        self.channels.insert(id, Channel::Controlled(Controlled::new(Arc::clone(&received))));
+        Stream::new(self.shared.clone(), id, received, self.rules.drop_code)
     }
 }
