@@ -1,7 +1,10 @@
-//! Encodes and reads the header of a stream that continues another one (`driver/migrate.rs`).
+//! Encodes and reads the header of a unidirectional stream: which stream it continues
+//! (`driver/migrate.rs`), or that it carries receipts (`receipts`).
 
 use bytes::Bytes;
 use quinn_proto::{RecvStream, StreamId, VarInt};
+
+use crate::receipts::RECEIPTS;
 
 /// Bytes that say which stream goes on: its id and offset, each in 8 bytes, big-endian.
 pub(crate) const HEAD_BYTES: usize = 16;
@@ -11,6 +14,15 @@ pub(crate) const HEAD_BYTES: usize = 16;
 pub(crate) struct Continuation {
     pub(crate) offset: u64,
     pub(crate) at: StreamId,
+}
+
+/// What a stream carries, by its head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Announced {
+    /// A direction that another stream has carried up to an offset.
+    Continuation(StreamId, u64),
+    /// The peer's receipts.
+    Receipts,
 }
 
 /// The head of a stream, as far as it has arrived.
@@ -27,10 +39,7 @@ impl Announcement {
     }
 
     /// Reads on; `None` while it is not whole. The error is a stream that ended before.
-    pub(crate) fn read(
-        &mut self,
-        mut stream: RecvStream<'_>,
-    ) -> Result<Option<(StreamId, u64)>, ()> {
+    pub(crate) fn read(&mut self, mut stream: RecvStream<'_>) -> Result<Option<Announced>, ()> {
         let mut chunks = stream.read(true).map_err(drop)?;
         while self.length < HEAD_BYTES {
             match chunks.next(HEAD_BYTES - self.length) {
@@ -55,8 +64,11 @@ impl Announcement {
             let bytes = self.bytes[from..from + 8].try_into().expect("8 of 16 bytes");
             u64::from_be_bytes(bytes)
         };
+        if number(0) == RECEIPTS {
+            return Ok(Some(Announced::Receipts));
+        }
         let origin = VarInt::from_u64(number(0)).map_err(drop)?;
-        Ok((StreamId::from(origin), number(8)))
+        Ok(Some(Announced::Continuation(StreamId::from(origin), number(8))))
     }
 }
 

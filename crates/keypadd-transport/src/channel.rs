@@ -9,6 +9,7 @@ use tokio::sync::oneshot;
 
 use crate::{
     announcement::{Announcement, Continuation},
+    receipts::ReceiptReader,
     splice::SpliceState,
     stream::{ReadError, Received, WriteError},
     to_socket::ToSocket,
@@ -24,6 +25,8 @@ pub(crate) enum Channel {
     Announced(Announcement),
     /// The head has been read; the sibling still delivers what came before.
     Awaiting,
+    /// The peer's receipts.
+    Receipts(ReceiptReader),
 }
 
 /// A stream that a control task reads and writes.

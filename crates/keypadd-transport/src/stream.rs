@@ -9,7 +9,7 @@ use std::{
     io,
     pin::Pin,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     task::{Context, Poll, Waker},
@@ -24,8 +24,10 @@ use tokio::{
 };
 
 use crate::{
+    held::HeldStream,
+    replay::Receipt,
     socket::Socket,
-    splice::{Cut, Delivery},
+    splice::{Cut, Delivery, SpliceState},
 };
 
 /// Bytes that are kept for a reader before the window closes.
@@ -149,11 +151,16 @@ pub(crate) enum StreamCommand {
         reply: oneshot::Sender<Result<(), WriteError>>,
     },
     /// Its reader has taken what was there.
-    Resume,
+    Read,
     Splice {
         socket: Socket,
-        delivery: Delivery,
-        reply: oneshot::Sender<Result<(), Cut>>,
+        state: Arc<SpliceState>,
+    },
+    /// Go on with a stream of an earlier connection, whose peer has written so much.
+    Resume {
+        held: HeldStream,
+        receipt: Receipt,
+        attached: oneshot::Sender<()>,
     },
     /// Give both directions up.
     Reset(VarInt),
@@ -180,13 +187,16 @@ impl Core {
     fn command(&self, command: StreamCommand) {
         self.connection.send(self.id, command);
     }
+
+    fn code(&self) -> VarInt {
+        VarInt::from_u64(self.code.load(Relaxed)).unwrap_or_default()
+    }
 }
 
 impl Drop for Core {
     fn drop(&mut self) {
         if !self.spliced.load(Relaxed) {
-            let code = VarInt::from_u64(self.code.load(Relaxed)).unwrap_or_default();
-            self.command(StreamCommand::Reset(code));
+            self.command(StreamCommand::Reset(self.code()));
         }
     }
 }
@@ -237,11 +247,37 @@ impl Stream {
     pub async fn splice(self, socket: Socket, delivery: Delivery) -> Result<(), Cut> {
         let core = &self.send.0;
         let (reply, outcome) = oneshot::channel();
-        // From here on a drop of the stream resets what is spliced.
-        core.command(StreamCommand::Splice { socket, delivery, reply });
-        let outcome = outcome.await;
+        let state = SpliceState::new(delivery, reply, (Arc::clone(&core.connection), core.id));
+        let _waiting = Waiting { state: Arc::downgrade(&state), code: core.code() };
+        core.command(StreamCommand::Splice { socket, state });
         core.spliced.store(true, Relaxed);
-        outcome.unwrap_or(Err(Cut::Lost))
+        outcome.await.unwrap_or(Err(Cut::Lost))
+    }
+
+    /// Goes on with a stream that is held, whose peer has written so much of it to its socket; completes
+    /// when this connection has it no more. Whoever spliced it first waits for its end.
+    pub async fn resume(self, held: HeldStream, receipt: Receipt) {
+        let core = &self.send.0;
+        let (attached, detached) = oneshot::channel();
+        core.command(StreamCommand::Resume { held, receipt, attached });
+        core.spliced.store(true, Relaxed);
+        // The sender is dropped, not used.
+        let _ = detached.await;
+    }
+}
+
+/// Resets a splice that is not over when it is dropped: nobody waits for the outcome any more.
+struct Waiting {
+    /// Whoever has the splice drops it where it cannot say how it ended.
+    state: Weak<SpliceState>,
+    code: VarInt,
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if let Some(state) = self.state.upgrade() {
+            state.abandon(self.code);
+        }
     }
 }
 
@@ -298,7 +334,7 @@ impl RecvHalf {
             state.bytes.copy_to_slice(&mut buffer[..bytes]);
             drop(state);
             if was_full {
-                self.0.command(StreamCommand::Resume);
+                self.0.command(StreamCommand::Read);
             }
             return Poll::Ready(Ok(bytes));
         }

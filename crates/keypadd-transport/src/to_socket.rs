@@ -14,13 +14,20 @@ use std::{
 use bytes::{Buf, Bytes};
 use quinn_proto::RecvStream;
 
-use crate::splice::{Cut, DELIVERY_TIME, Delivery, Registered, SpliceState};
+use crate::{
+    held::Parked,
+    replay::Receipt,
+    splice::{Cut, DELIVERY_TIME, Delivery, Registered, SpliceState},
+};
 
 /// Bytes taken from a stream for one write, until the socket has taken so many at once.
 const TAKEN_BYTES_MIN: usize = 16 << 10;
 
 /// Bytes taken from a stream for one write, at most: about what `SLICES` packets hold.
 const TAKEN_BYTES_MAX: usize = 90 << 10;
+
+/// Bytes that are written before the peer is told at once.
+const RECEIPT_BYTES: u64 = 128 << 10;
 
 /// Slices of one write.
 const SLICES: usize = 64;
@@ -43,6 +50,14 @@ pub(crate) enum Delivered {
     UpToMove,
 }
 
+/// Whether the peer is to be told what a socket has taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReceiptDue {
+    Not,
+    Later,
+    Now,
+}
+
 /// What is on its way from a stream to a socket.
 pub(crate) struct ToSocket {
     pub(crate) state: Arc<SpliceState>,
@@ -57,6 +72,10 @@ pub(crate) struct ToSocket {
     take_bytes: usize,
     /// Bytes taken from the stream so far, with what was read before the splice.
     pub(crate) offset: u64,
+    /// Bytes that the socket has taken since the splice began, over all connections.
+    written: u64,
+    /// Of those, what the peer was told of, and whether it was told of the end.
+    receipted: Receipt,
     /// Where another stream goes on (`migrate`).
     moves_at: Option<u64>,
     /// The connection is gone; without progress the splice ends then.
@@ -71,6 +90,8 @@ impl ToSocket {
         offset: u64,
     ) -> Self {
         Self {
+            written: state.given_receipt().bytes,
+            receipted: state.given_receipt(),
             state,
             registered,
             stage: if finished { Stage::Ending } else { Stage::Open },
@@ -130,7 +151,11 @@ impl ToSocket {
                 return Ok(Delivered::Partly);
             }
             if self.stage == Stage::Ending {
-                self.state.shut_down(&self.registered.socket)?;
+                // An earlier connection may have carried the end.
+                if !self.state.given_receipt().end {
+                    self.state.shut_down(&self.registered.socket)?;
+                    self.state.set_given_receipt(Receipt { bytes: self.written, end: true });
+                }
                 self.state.to_socket_done(&self.registered.socket);
                 return Ok(Delivered::Whole);
             }
@@ -178,7 +203,9 @@ impl ToSocket {
             match self.registered.socket.write(&slices[..count]) {
                 Ok(written) => {
                     self.is_blocked = false;
-                    self.written(written);
+                    self.written += written as u64;
+                    self.state.set_given_receipt(Receipt { bytes: self.written, end: false });
+                    self.drop_written(written);
                     if written == offered {
                         self.take_bytes = (self.take_bytes * 2).min(TAKEN_BYTES_MAX);
                     } else {
@@ -195,7 +222,7 @@ impl ToSocket {
         Ok(true)
     }
 
-    fn written(&mut self, mut bytes: usize) {
+    fn drop_written(&mut self, mut bytes: usize) {
         while let Some(first) = self.undelivered.front_mut() {
             if first.len() > bytes {
                 first.advance(bytes);
@@ -204,6 +231,29 @@ impl ToSocket {
             bytes -= first.len();
             self.undelivered.pop_front();
         }
+    }
+
+    /// Whether the peer is to be told what the socket has taken: at once, later, or not.
+    pub(crate) fn receipt_due(&self) -> ReceiptDue {
+        let given = self.state.given_receipt();
+        match () {
+            () if given == self.receipted || !self.state.can_be_held() => ReceiptDue::Not,
+            () if given.end || given.bytes >= self.receipted.bytes + RECEIPT_BYTES => {
+                ReceiptDue::Now
+            }
+            () => ReceiptDue::Later,
+        }
+    }
+
+    /// The receipt that is sent now.
+    pub(crate) fn take_receipt(&mut self) -> Receipt {
+        self.receipted = self.state.given_receipt();
+        self.receipted
+    }
+
+    /// The connection is lost: another one brings again what the socket has not taken.
+    pub(crate) fn park(self) {
+        self.state.park(&self.registered, Parked::ToSocket);
     }
 
     /// The connection is gone: what has arrived is still delivered where the other direction is

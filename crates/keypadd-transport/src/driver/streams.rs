@@ -1,6 +1,6 @@
 //! Opens, accepts and splices streams, and acts on the events of `quinn-proto` and of sockets.
 
-use std::{sync::Arc, time::Instant};
+use std::{collections::VecDeque, sync::Arc, time::Instant};
 
 use mio::Interest;
 use quinn_proto::{Dir, StreamEvent, StreamId};
@@ -9,8 +9,9 @@ use super::Driver;
 use crate::{
     announcement::Announcement,
     channel::{Channel, Controlled, Spliced},
+    mailbox::Migration,
     socket::Socket,
-    splice::{Cut, Delivery, Registrar, Reply, SpliceState},
+    splice::{Cut, Registrar, SpliceState},
     stream::{Received, Stopped, Stream, StreamCommand, WriteError},
     to_socket::ToSocket,
     to_stream::ToStream,
@@ -51,14 +52,24 @@ impl Driver {
                 control.unwritten.push_back((bytes, reply));
                 control.send(self.connection.send_stream(id));
             }
-            (StreamCommand::Resume, Some(_)) => self.arrived.push(id),
-            (StreamCommand::Splice { socket, delivery, reply }, Some(Channel::Controlled(_))) => {
-                self.splice(id, socket, delivery, reply, registrar, now);
+            (StreamCommand::Read, Some(_)) => self.arrived.push(id),
+            (StreamCommand::Splice { socket, state }, Some(Channel::Controlled(_))) => {
+                self.splice(id, socket, state, registrar, now);
+            }
+            (StreamCommand::Resume { held, receipt, attached }, Some(Channel::Controlled(_)))
+                if !self.lost =>
+            {
+                self.resume(id, held, (receipt, attached), registrar, now)
             }
             (StreamCommand::Reset(code), Some(_)) => {
                 self.reset(id, code);
                 self.cut(id, Cut::Lost);
                 self.channels.remove(&id);
+            }
+            // What it is about has moved, or is over.
+            (StreamCommand::Reset(_), None) => {
+                self.sweep();
+                self.tell(Migration::Sweep);
             }
             // Replies are dropped, which says that the stream is gone.
             (_, _) => {}
@@ -70,8 +81,7 @@ impl Driver {
         &mut self,
         id: StreamId,
         socket: Socket,
-        delivery: Delivery,
-        reply: Reply,
+        state: Arc<SpliceState>,
         registrar: &mut Registrar<'_>,
         now: Instant,
     ) {
@@ -83,7 +93,7 @@ impl Driver {
             ready.and_then(|received| Ok((received, registrar.register(id, socket, interest)?)));
         match registered {
             Ok((received, registered)) => {
-                let state = SpliceState::new(delivery, reply);
+                let replay = self.add_held(id, &state);
                 let mut to_socket = ToSocket::new(
                     Arc::clone(&state),
                     Arc::clone(&registered),
@@ -95,7 +105,13 @@ impl Driver {
                     .filter(|continuation| to_socket.set_moves_at(continuation.offset))
                     .map(|continuation| continuation.at);
                 let token = registered.token;
-                let to_stream = ToStream::new(Arc::clone(&state), registered, control.written, now);
+                let to_stream = ToStream::new(
+                    Arc::clone(&state),
+                    registered,
+                    (replay, VecDeque::new()),
+                    control.written,
+                    now,
+                );
                 let (to_stream, to_socket) = (Some(to_stream), Some(to_socket));
                 let spliced =
                     Spliced { state, token, to_stream, to_socket, moved_out: false, moves_to };
@@ -104,7 +120,7 @@ impl Driver {
                 self.arrived.push(id);
             }
             Err(cut) => {
-                let _ = reply.send(Err(cut));
+                state.cut(cut);
                 self.reset(id, self.rules.cut_code);
             }
         }

@@ -11,7 +11,7 @@ use keypadd_provider::{
 };
 use keypadd_transport::{
     Accepted, ClientConfig, Connection, Delivery, Endpoint, EndpointSettings, Lane, ServerConfig,
-    SpinShare, Stream, TransportConfig, Windows, crypto,
+    SpinShare, Stream, TransportConfig, VarInt, Windows, crypto,
 };
 use tokio::runtime::Runtime;
 
@@ -19,6 +19,9 @@ use tokio::runtime::Runtime;
 const WINDOWS: Windows =
     Windows { stream: 2 << 20, connection: 64 << 20, connection_max: 64 << 20 };
 const SEND_WINDOW_BYTES: u32 = 16 << 20;
+
+/// A close with this code holds streams.
+pub const HOLD: VarInt = VarInt::from_u32(6);
 
 #[derive(Debug)]
 struct Anybody;
@@ -41,7 +44,8 @@ fn endpoint(server: Option<ServerConfig>, spin: SpinShare) -> Endpoint {
         sparse_windows: WINDOWS,
         bulk_windows: WINDOWS,
         flight_max: SEND_WINDOW_BYTES.into(),
-        connections_max: 4,
+        connections_max: 64,
+        hold_code: Some(HOLD),
         spin,
         ..EndpointSettings::plain(sockets, server)
     });

@@ -1,0 +1,309 @@
+//! Streams that go on over another connection: every byte, each end and each reset.
+#![allow(unreachable_pub, dead_code, clippy::unwrap_used)]
+
+mod pair;
+
+use std::{
+    io::{ErrorKind, Read, Write},
+    net::Shutdown,
+    os::unix::net::UnixStream,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
+    thread,
+    time::Duration,
+};
+
+use keypadd_transport::{
+    Connection, HeldStreams, Receipt, ReplayBudget, SpinShare, StreamName, VarInt,
+};
+use pair::{HOLD, Pair};
+use tokio::time::timeout;
+
+/// Longer than anything here takes; reaching it means a hang.
+const HANG: Duration = Duration::from_secs(60);
+
+/// Two ends that hold their streams, and their connection.
+struct Held {
+    pair: Pair,
+    streams: [HeldStreams; 2],
+    ends: [Connection; 2],
+    epoch: u32,
+}
+
+impl Held {
+    fn new() -> Self {
+        Self::with_buffers(16 << 20)
+    }
+
+    fn with_buffers(bytes: usize) -> Self {
+        let pair = Pair::new(SpinShare::percent(0));
+        let streams =
+            [(); 2].map(|()| HeldStreams::new(Arc::new(ReplayBudget::new(bytes, 256 << 20))));
+        let ends = pair.connect();
+        let held = Self { pair, streams, ends, epoch: 0 };
+        held.hold();
+        held
+    }
+
+    fn hold(&self) {
+        for (end, streams) in self.ends.iter().zip(&self.streams) {
+            end.hold(streams, self.epoch);
+        }
+    }
+
+    /// A stream between two programs.
+    fn splice(&self) -> [UnixStream; 2] {
+        let open = |streams: &HeldStreams| streams.names().len();
+        let before = self.streams.each_ref().map(open);
+        let programs = self.pair.splice(self.pair.open(&self.ends));
+        let spliced = async {
+            while self.streams.each_ref().map(open) != before.map(|count| count + 1) {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        self.pair.control.block_on(async { timeout(HANG, spliced).await.expect("not spliced") });
+        programs
+    }
+
+    /// One end closes the connection in a way that holds.
+    fn lose(&self, by: usize) {
+        self.ends[by].close(HOLD, b"");
+    }
+
+    /// Another connection.
+    fn reconnect(&mut self) {
+        self.ends = self.pair.connect();
+        self.epoch += 1;
+        self.hold();
+    }
+
+    /// Goes on with the streams that both ends have.
+    fn resume(&self) {
+        for name in self.streams[0].names() {
+            self.resume_one(name, |receipt| receipt);
+        }
+    }
+
+    /// The client's end is told something about what the server's has written.
+    fn resume_one(&self, name: StreamName, told: impl Fn(Receipt) -> Receipt) {
+        let [ours, theirs] = self.pair.open(&self.ends);
+        let taken = async { tokio::join!(self.streams[0].take(name), self.streams[1].take(name)) };
+        let taken = self.pair.control.block_on(async { timeout(HANG, taken).await.unwrap() });
+        let (Some(here), Some(there)) = taken else { return };
+        let receipts = (here.receipt(), there.receipt());
+        self.pair.control.spawn(ours.resume(here, told(receipts.1)));
+        self.pair.control.spawn(theirs.resume(there, receipts.0));
+    }
+
+    /// Waits until nothing is open.
+    fn until_over(&self) {
+        let over = async {
+            while self.streams.iter().any(|streams| !streams.names().is_empty()) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        self.pair.control.block_on(async { timeout(HANG, over).await.expect("still open") });
+        assert_eq!(self.streams.each_ref().map(HeldStreams::kept_bytes), [0, 0]);
+    }
+}
+
+fn noise(seed: u64, bytes: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let next = |_| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state as u8
+    };
+    (0..bytes).map(next).collect()
+}
+
+/// Sends these both ways, each ended by a half-close, and compares.
+fn exchange(programs: &[UnixStream; 2], sent: [&[u8]; 2], mut meanwhile: impl FnMut()) {
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let transfers: Vec<_> = [(0, 1), (1, 0)]
+            .map(|(from, to)| {
+                let (mut writer, bytes) = (&programs[from], sent[from]);
+                scope.spawn(move || {
+                    for piece in bytes.chunks(10_007) {
+                        writer.write_all(piece).unwrap();
+                    }
+                    writer.shutdown(Shutdown::Write).unwrap();
+                });
+                let mut reader = &programs[to];
+                scope.spawn(move || {
+                    let mut received = Vec::new();
+                    reader.read_to_end(&mut received).unwrap();
+                    assert!(received == sent[from], "end {from}: {} bytes", received.len());
+                })
+            })
+            .into();
+        scope.spawn(|| {
+            for transfer in transfers {
+                transfer.join().unwrap();
+            }
+            done.store(true, SeqCst);
+        });
+        while !done.load(SeqCst) {
+            meanwhile();
+        }
+    });
+}
+
+#[test]
+fn a_stream_goes_on_over_other_connections_byte_for_byte() {
+    let mut held = Held::new();
+    let programs = held.splice();
+    let (up, down) = (noise(1, 40_000_003), noise(2, 30_000_001));
+    let mut losses = 0;
+    exchange(&programs, [&up, &down], || {
+        thread::sleep(Duration::from_millis(10));
+        held.lose(losses % 2);
+        held.reconnect();
+        held.resume();
+        losses += 1;
+    });
+    assert!(losses > 3, "{losses} connections were lost");
+    held.until_over();
+}
+
+#[test]
+fn an_end_that_was_on_its_way_or_written_survives() {
+    let mut held = Held::new();
+    let [near, mut far] = held.splice();
+    (&near).write_all(b"all of it").unwrap();
+    near.shutdown(Shutdown::Write).unwrap();
+    for round in 0..3 {
+        held.lose(round % 2);
+        held.reconnect();
+        held.resume();
+    }
+    let mut received = Vec::new();
+    far.read_to_end(&mut received).unwrap();
+    assert_eq!(received, b"all of it");
+    // The other direction is open still.
+    held.lose(0);
+    far.write_all(b"an answer").unwrap();
+    held.reconnect();
+    held.resume();
+    drop(far);
+    let mut answer = Vec::new();
+    (&near).read_to_end(&mut answer).unwrap();
+    assert_eq!(answer, b"an answer");
+    held.until_over();
+}
+
+#[test]
+fn a_stream_that_is_not_resumed_stays_as_it_was_whatever_attempts_fail() {
+    let mut held = Held::new();
+    let [mut near, mut far] = held.splice();
+    near.write_all(b"a").unwrap();
+    far.read_exact(&mut [0]).unwrap();
+    held.lose(0);
+    near.write_all(b"bc").unwrap();
+    let name = held.streams[0].names()[0];
+    // The client takes it and gives up; then both take it, and their connection is lost before they go on.
+    held.pair.control.block_on(async {
+        drop(timeout(HANG, held.streams[0].take(name)).await.unwrap());
+    });
+    for _ in 0..3 {
+        held.reconnect();
+        let streams = held.pair.open(&held.ends);
+        held.lose(1);
+        held.pair.control.block_on(async {
+            for (stream, streams) in streams.into_iter().zip(&held.streams) {
+                let one = timeout(HANG, streams.take(name)).await.unwrap().unwrap();
+                let receipt = Receipt { bytes: 1, end: false };
+                drop(timeout(HANG, stream.resume(one, receipt)).await.unwrap());
+            }
+        });
+    }
+    held.reconnect();
+    held.resume();
+    let mut received = [0; 2];
+    far.read_exact(&mut received).unwrap();
+    assert_eq!(&received, b"bc");
+}
+
+#[test]
+fn a_peer_that_claims_bytes_it_cannot_have_resets_its_stream_alone() {
+    let mut held = Held::new();
+    let (programs, mut other) = (held.splice(), held.splice());
+    held.lose(0);
+    held.reconnect();
+    let [first, second] = held.streams[0].names()[..] else { panic!("two streams") };
+    held.resume_one(first, |receipt| Receipt { bytes: receipt.bytes + 1, ..receipt });
+    held.resume_one(second, |receipt| receipt);
+    for mut program in programs {
+        // A unix socket has no reset, but an end.
+        assert_eq!(program.read(&mut [0]).unwrap_or(0), 0);
+    }
+    let [near, far] = &mut other;
+    near.write_all(b"k").unwrap();
+    far.read_exact(&mut [0]).unwrap();
+}
+
+#[test]
+fn what_the_peer_has_not_is_reset_and_what_has_ended_both_ways_is_closed_in_order() {
+    let held = Held::new();
+    let [mut near, _far] = held.splice();
+    held.lose(0);
+    let name = held.streams[0].names()[0];
+    held.pair.control.block_on(async {
+        timeout(HANG, held.streams[0].take(name)).await.unwrap().unwrap().release();
+    });
+    assert!(matches!(near.read(&mut [0]), Ok(0)) || near.read(&mut [0]).is_err());
+    assert!(held.streams[0].names().is_empty());
+    assert_eq!(held.streams[1].close(), 1);
+    assert!(held.streams[1].names().is_empty());
+}
+
+#[test]
+fn an_unread_stream_fills_its_buffer_and_stops_nobody() {
+    let mut held = Held::with_buffers(64 << 10);
+    let (stalled, mut live) = (held.splice(), held.splice());
+    stalled[0].set_nonblocking(true).unwrap();
+    let mut written = 0;
+    let block = noise(3, 64 << 10);
+    // Until nothing has gone in for a while.
+    let mut quiet = 0;
+    while quiet < 50 {
+        match (&stalled[0]).write(&block[..1_000]) {
+            Ok(bytes) => {
+                assert_eq!(bytes, 1_000);
+                (written, quiet) = (written + bytes, 0);
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                quiet += 1;
+                thread::sleep(Duration::from_millis(10));
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert!(held.streams[0].kept_bytes() <= 64 << 10, "{}", held.streams[0].kept_bytes());
+    for _ in 0..2 {
+        let [near, far] = &mut live;
+        near.write_all(b"k").unwrap();
+        far.read_exact(&mut [0]).unwrap();
+        held.lose(0);
+        held.reconnect();
+        held.resume();
+    }
+    let mut received = vec![0; written];
+    (&stalled[1]).read_exact(&mut received).unwrap();
+    assert!(received.chunks(1_000).all(|piece| piece == &block[..1_000]));
+}
+
+#[test]
+fn a_close_with_another_code_resets_what_is_open() {
+    let held = Held::new();
+    let programs = held.splice();
+    held.ends[0].close(VarInt::from_u32(1), b"");
+    for mut program in programs {
+        assert_eq!(program.read(&mut [0]).unwrap_or(0), 0);
+    }
+    held.until_over();
+}
