@@ -398,7 +398,17 @@ settings! {
         flag: Flag::Connect,
         help: "How long one attempt to connect may take, such as 10s or 1m",
     }
-    "drain-timeout" => drain_timeout: one Duration = drain_timeout {
+    "hold" => hold: one Duration = duration_or_zero {
+        form: "DURATION",
+        example: "1h",
+        default: "10m",
+        reload: Reload::Restart,
+        flag: Flag::Daemons,
+        help: "How long connections wait for a peer that has gone silent; 0 resets them",
+        detail: "Both ends keep their sockets open and go on where they were when the path is back, \
+            whatever the new address. The shorter time of the two ends holds.",
+    }
+    "drain-timeout" => drain_timeout: one Duration = duration_or_zero {
         form: "DURATION",
         example: "1m",
         default: "10s",

@@ -59,16 +59,16 @@ impl Announcement {
     }
 
     /// What a whole head says. The error is a number that no stream has (RFC 9000 16).
-    fn whole(&self) -> Result<(StreamId, u64), ()> {
+    fn whole(&self) -> Result<Announced, ()> {
         let number = |from: usize| {
             let bytes = self.bytes[from..from + 8].try_into().expect("8 of 16 bytes");
             u64::from_be_bytes(bytes)
         };
         if number(0) == RECEIPTS {
-            return Ok(Some(Announced::Receipts));
+            return Ok(Announced::Receipts);
         }
         let origin = VarInt::from_u64(number(0)).map_err(drop)?;
-        Ok(Some(Announced::Continuation(StreamId::from(origin), number(8))))
+        Ok(Announced::Continuation(StreamId::from(origin), number(8)))
     }
 }
 
@@ -85,7 +85,7 @@ mod tests {
         assert_eq!(&head[8..], &(1_u64 << 40).to_be_bytes());
     }
 
-    fn read_in_pieces(head: &[u8], bytes: usize) -> Result<(StreamId, u64), ()> {
+    fn read_in_pieces(head: &[u8], bytes: usize) -> Result<Announced, ()> {
         let mut announcement = Announcement::default();
         head.chunks(bytes).for_each(|piece| announcement.take(piece));
         announcement.whole()
@@ -94,17 +94,24 @@ mod tests {
     #[test]
     fn a_head_in_pieces_of_any_size_says_what_was_written_or_is_refused() {
         let last = VarInt::MAX.into_inner();
-        for (origin, is_stream) in [(0, true), (last, true), (last + 1, false), (u64::MAX, false)] {
+        let streams = [(0, true), (last, true), (last + 1, false), (u64::MAX, false)];
+        for (origin, is_stream) in streams {
             for offset in [0, 1 << 40, u64::MAX] {
                 let head = [origin.to_be_bytes(), offset.to_be_bytes()].concat();
                 for bytes in 1..=HEAD_BYTES {
                     let read = read_in_pieces(&head, bytes);
                     assert_eq!(read.is_ok(), is_stream, "{origin}");
-                    if let Ok((id, at)) = read {
+                    if let Ok(Announced::Continuation(id, at)) = read {
                         assert_eq!(Announcement::encode(id, at), head);
                     }
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_head_of_receipts_names_no_stream() {
+        let head = [RECEIPTS.to_be_bytes(), [0; 8]].concat();
+        assert_eq!(read_in_pieces(&head, 5), Ok(Announced::Receipts));
     }
 }

@@ -84,6 +84,11 @@ impl HeldStreams {
         Self(Arc::new(Shared { streams, changed: Notify::new(), budget }))
     }
 
+    /// Others, whose replay buffers share the budget of these.
+    pub fn sharing_budget(&self) -> Self {
+        Self::new(Arc::clone(&self.0.budget))
+    }
+
     /// The names of all streams that are not over, held or not.
     pub fn names(&self) -> Vec<StreamName> {
         self.0.streams().by_name.keys().copied().collect()
@@ -254,6 +259,11 @@ pub struct HeldStream {
 }
 
 impl HeldStream {
+    /// Its name.
+    pub fn name(&self) -> StreamName {
+        self.name
+    }
+
     /// What this end has written to the socket.
     pub fn receipt(&self) -> Receipt {
         self.state.given_receipt()

@@ -44,6 +44,7 @@ pub use permits::{
 pub use server::{Server, ServerHandle, ServerSettings};
 pub use sessions::{
     control::{ControlError, read_frame},
+    hold::HoldSettings,
     lost::{Lost, printable},
     registry::Sessions,
     server_link::ServerLink,

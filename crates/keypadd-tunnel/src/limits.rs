@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use self::{descriptors::DescriptorBudget, peer_log::PeerLog};
+use crate::sessions::hold::HoldCounts;
 
 pub(crate) mod descriptors;
 pub(crate) mod log_rate_limit;
@@ -14,6 +15,7 @@ pub(crate) mod token_bucket;
 pub struct Limits {
     pub(crate) descriptors: DescriptorBudget,
     pub(crate) log: PeerLog,
+    pub(crate) hold: HoldCounts,
     sessions_refused: AtomicU64,
     frames_delayed: AtomicU64,
 }
@@ -31,6 +33,10 @@ pub struct LimitCounts {
     pub sessions_refused: u64,
     /// Control frames read late because they came too fast.
     pub frames_delayed: u64,
+    /// Streams that went on over another connection after theirs was lost.
+    pub streams_resumed: u64,
+    /// Streams that were held and then ended.
+    pub streams_given_up: u64,
     /// Log lines not written because their peer had caused too many.
     pub log_lines_suppressed: u64,
 }
@@ -50,6 +56,8 @@ impl Limits {
             descriptors_refused,
             sessions_refused: self.sessions_refused.load(Ordering::Relaxed),
             frames_delayed: self.frames_delayed.load(Ordering::Relaxed),
+            streams_resumed: self.hold.resumed.load(Ordering::Relaxed),
+            streams_given_up: self.hold.failed.load(Ordering::Relaxed),
             log_lines_suppressed: self.log.suppressed(),
         }
     }

@@ -72,6 +72,7 @@ impl ServerHandle {
     /// the new permits apply from the next stream on.
     pub fn set_peers(&self, peers: Peers) {
         self.serving.peers.replace(peers);
+        self.serving.chains.retain(|key| self.serving.peers.find(key).is_some());
         for session in self.serving.sessions.live() {
             self.serving.end_unlisted(&session);
         }

@@ -16,7 +16,10 @@ use tokio::{
 };
 use tracing::debug;
 
-use super::{Client, ClientSession, bulk::BulkDialer, incoming::handle_incoming, request_forwards};
+use super::{
+    Client, ClientSession, bulk::BulkDialer, incoming::handle_incoming, request_forwards,
+    resume::resume,
+};
 use crate::{
     addresses::target::ServerAddress,
     clock::monitor::Jumps,
@@ -41,7 +44,15 @@ impl Client {
     /// [`ClientError::TooManySessions`] if the server has too many of this key, else
     /// [`ClientError::Unreachable`] within the connect timeout.
     pub async fn connect(&self) -> Result<ClientSession, ClientError> {
-        let deadline = Instant::now() + self.connect_timeout;
+        self.connect_within(self.connect_timeout).await
+    }
+
+    /// The same with another timeout.
+    pub(super) async fn connect_within(
+        &self,
+        timeout_after: Duration,
+    ) -> Result<ClientSession, ClientError> {
+        let deadline = Instant::now() + timeout_after;
         let unreachable = |cause| ClientError::Unreachable { server: self.server.clone(), cause };
         let ServerAddress { host, port } = &self.server;
         let no_name = |error: std::io::Error| unreachable(format!("no such host: {error}"));
@@ -116,15 +127,16 @@ impl Client {
 
         let stream = connection.open_bi().await.map_err(|error| ConnectFailure::of(&error))?;
         let mut control = Control::new(stream);
-        let hello = Frame::HelloClient { version: VERSION, instance: self.instance };
+        let hold = self.hold.request();
+        let hello = Frame::HelloClient { version: VERSION, instance: self.instance, hold };
         // The server checks our key last: its refusal can arrive after our handshake is complete.
         let answer = match control.send(&hello).await {
             Ok(()) => control.receive().await,
             Err(error) => Err(error),
         };
-        match answer {
-            Ok(Frame::HelloServer { version: VERSION }) => {}
-            Ok(Frame::HelloServer { version }) => {
+        let grant = match answer {
+            Ok(Frame::HelloServer { version: VERSION, hold }) => hold,
+            Ok(Frame::HelloServer { version, .. }) => {
                 let cause = format!("the server uses version {version} of the control protocol");
                 return Err(ConnectFailure::Unreachable(cause));
             }
@@ -137,6 +149,10 @@ impl Client {
                     None => ConnectFailure::Unreachable(error.to_string()),
                 });
             }
+        };
+        let (hold, held) = self.hold.granted(grant);
+        if let Some(hold) = &hold {
+            connection.hold(&hold.streams, hold.epoch);
         }
         let (sender, outgoing) = mpsc::channel(FRAMES_MAX);
         let registration = self.sessions.add(NewSession {
@@ -148,6 +164,11 @@ impl Client {
             outgoing: sender,
             limits: Arc::clone(&self.limits),
             forwards: &self.forward_names(),
+            counts: match hold {
+                Some(_) => Arc::clone(&self.hold.counts),
+                None => Arc::default(),
+            },
+            hold,
         });
         let session = Arc::clone(&registration.session);
         let (tasks, lookups) = (self.tasks.clone(), self.lookups.clone());
@@ -161,6 +182,7 @@ impl Client {
                     debug!(peer = session.peer(), cause = %lost, "session ended");
                 }
                 () = handle_incoming(&session, frames, &tasks, &lookups, &bulk_wanted) => {}
+                () = resume(&session, held) => {}
                 () = dialer.run(&session, &bulk_wanted) => {}
             }
         });

@@ -11,7 +11,7 @@ use keypadd_transport::{Connection, ConnectionError};
 use tokio::{
     sync::{Semaphore, mpsc, watch},
     task::JoinSet,
-    time::{Instant, timeout},
+    time::{Instant, sleep_until, timeout},
 };
 use tracing::{debug, info, warn};
 
@@ -36,6 +36,7 @@ use crate::{
     server::per_key_limit::{KeySlot, PerKeyLimit},
     sessions::{
         control::{Control, ControlError},
+        hold::{Admitted, Chains, HoldSettings},
         lost::Lost,
         proof::proof_of,
         registry::{Registration, Sessions},
@@ -43,7 +44,7 @@ use crate::{
         status::Role,
     },
     transport::TransportSettings,
-    wire::{CloseCode, Frame, Instance, SessionToken, StreamCode, VERSION},
+    wire::{CloseCode, Frame, HoldRequest, HoldToken, Instance, SessionToken, StreamCode, VERSION},
 };
 
 /// Timeout from the end of the handshake to the client's hello.
@@ -68,6 +69,9 @@ pub(super) struct Serving {
     forwards_max: usize,
     /// Target of bench streams.
     bench: Option<SocketAddr>,
+    hold: HoldSettings,
+    /// Sessions whose streams may go on over another connection.
+    pub(super) chains: Chains,
 }
 
 /// Log lines that remote hosts can cause; each is limited to one a minute.
@@ -94,7 +98,7 @@ struct NewClient {
     registration: Registration,
     control: Control,
     outgoing: mpsc::Receiver<Frame>,
-    _slot: KeySlot<PublicKey>,
+    slot: KeySlot<PublicKey>,
 }
 
 /// Why no session was established.
@@ -135,6 +139,8 @@ impl Serving {
             reservations: Reservations::default(),
             forwards_max: transport.forwards_max as usize,
             bench,
+            hold: transport.hold,
+            chains: Chains::default(),
         }
     }
 
@@ -153,9 +159,7 @@ impl Serving {
             purpose = timeout(HELLO_TIMEOUT, self.exchange_hellos(connection)) => purpose,
         };
         match purpose {
-            Ok(Ok(Purpose::Session(NewClient { registration, control, outgoing, _slot }))) => {
-                self.serve_session(registration, control, outgoing, for_session).await;
-            }
+            Ok(Ok(Purpose::Session(client))) => self.serve_session(client, for_session).await,
             Ok(Ok(Purpose::Bulk(session, _control))) => session.supervise_bulk().await,
             Ok(Err(HelloError::Connection(error))) => self.log_handshake_failure(source, &error),
             Ok(Err(HelloError::Control(error))) => debug!(%source, %error, "hello failed"),
@@ -173,13 +177,13 @@ impl Serving {
             return Err(ConnectionError::LocallyClosed.into());
         };
         let mut control = Control::new(connection.accept_bi().await?);
-        let instance = match hello(&mut control).await {
-            Ok(Hello::Session(instance)) => instance,
+        let (instance, request) = match hello(&mut control).await {
+            Ok(Hello::Session(instance, request)) => (instance, request),
             Ok(Hello::Bulk(token)) => {
                 let session = self.sessions.find(&proof.key, token);
                 return match session.filter(|it| it.attach_bulk(&connection, &proof)) {
                     Some(session) => {
-                        control.send(&Frame::HelloServer { version: VERSION }).await?;
+                        control.send(&Frame::HelloServer { version: VERSION, hold: None }).await?;
                         Ok(Purpose::Bulk(session, control))
                     }
                     None => {
@@ -205,6 +209,20 @@ impl Serving {
             close(&connection, CloseCode::KeyFull, &reason);
             return Err(ConnectionError::LocallyClosed.into());
         };
+        // Without randomness nothing is held.
+        let admitted = HoldToken::draw().ok().and_then(|token| {
+            // A session for measurements carries nothing worth holding.
+            let request = request.filter(|_| !proof.handshake.measures_only());
+            let (client, now) = ((proof.key, instance), Instant::now().into_std());
+            self.chains.admit(client, request, &self.hold, token, now)
+        });
+        let (grant, hold, counts) = match admitted {
+            Some(Admitted { grant, hold, counts }) => (Some(grant), Some(hold), counts),
+            None => (None, None, Arc::default()),
+        };
+        if let Some(hold) = &hold {
+            connection.hold(&hold.streams, hold.epoch);
+        }
         let (sender, outgoing) = mpsc::channel(FRAMES_MAX);
         let registration = self.sessions.add(NewSession {
             label: peer.label(),
@@ -215,27 +233,25 @@ impl Serving {
             outgoing: sender,
             limits: Arc::clone(&self.limits),
             forwards: &[],
+            counts,
+            hold,
         });
         // The list may have changed since the lookup.
         self.end_unlisted(&registration.session);
-        self.sessions.replace_by(&registration.session);
-        control.send(&Frame::HelloServer { version: VERSION }).await?;
+        let resumed = grant.is_some_and(|grant| grant.resumed);
+        self.sessions.replace_by(&registration.session, resumed);
+        control.send(&Frame::HelloServer { version: VERSION, hold: grant }).await?;
         // Without randomness there is no bulk connection: one connection carries everything.
         if let Ok(token) = SessionToken::draw() {
             let token = *registration.session.token.get_or_init(|| token);
             control.send(&Frame::BulkOffer { token }).await?;
         }
-        Ok(Purpose::Session(NewClient { registration, control, outgoing, _slot: slot }))
+        Ok(Purpose::Session(NewClient { registration, control, outgoing, slot }))
     }
 
     /// Serves streams until the session ends.
-    async fn serve_session(
-        &self,
-        registration: Registration,
-        control: Control,
-        outgoing: mpsc::Receiver<Frame>,
-        jumps: Jumps,
-    ) {
+    async fn serve_session(&self, client: NewClient, jumps: Jumps) {
+        let NewClient { registration, control, outgoing, slot } = client;
         let session = &Arc::clone(&registration.session);
         if session.may_log() {
             info!(peer = session.peer(), remote = %session.remote(), "session established");
@@ -255,7 +271,8 @@ impl Serving {
             log_limit: Arc::default(),
         };
         let unpermitted = |listen: &Listen| self.log_unpermitted_listen(session, listen);
-        let mut listening = Some(Box::pin(remote_listeners.run(frames, unpermitted)));
+        let claims = |count| self.expect_claims(session, count);
+        let mut listening = Some(Box::pin(remote_listeners.run(frames, unpermitted, claims)));
         tokio::pin!(supervisor);
         let mut draining = self.draining.subscribe();
         let lost = loop {
@@ -301,12 +318,50 @@ impl Serving {
             info!(peer = session.peer(), cause = %lost, "session ended");
         }
         drop(listening);
-        // Leaves the list while the streams finish.
-        drop(registration);
+        // Leaves the list, and its place among those of its key, while the streams finish.
+        drop((registration, slot));
+        self.hold(session, &mut draining).await;
         // The connection is closed, so the streams end by themselves, except where acknowledged
-        // data waits for a slow target: that is delivered as long as the target reads (`splice`). A
-        // server that shuts down drops this task, which resets them.
+        // data waits for a slow target: that is delivered as long as the target reads (`splice`), and
+        // where another session has resumed them. A server that shuts down drops this task, which
+        // resets them.
         while streams.join_next().await.is_some() {}
+    }
+
+    /// The client has said how many streams it goes on with: it has the session's token.
+    fn expect_claims(&self, session: &LiveSession, count: u32) {
+        let Some(hold) = &session.hold else { return };
+        self.chains.confirm(&(session.key(), session.instance()), hold.epoch);
+        if session.claims.expect(count) {
+            session.release_unclaimed();
+        }
+    }
+
+    /// Holds the streams of a session that has lost its connection, until another one goes on with them
+    /// or the time is over.
+    async fn hold(&self, session: &LiveSession, draining: &mut watch::Receiver<bool>) {
+        let Some(hold) = &session.hold else { return };
+        let client = (session.key(), session.instance());
+        let since = Instant::now();
+        if session.is_held() && self.chains.lost(&client, hold, since.into_std()) {
+            let held = hold.streams.names().len();
+            if session.may_log() {
+                info!(peer = session.peer(), held, "holding the connections of a lost session");
+            }
+            tokio::select! {
+                () = sleep_until(since + hold.time) => {}
+                // Nobody will go on with them.
+                _ = draining.wait_for(|draining| *draining) => {}
+            }
+        }
+        let ended = self.chains.end(&client, hold.epoch);
+        session.limits.hold.add_failed(ended);
+        if ended > 0 && session.may_log() {
+            warn!(
+                peer = session.peer(),
+                ended, "gave up held connections: the client did not return"
+            );
+        }
     }
 
     /// Ends a session whose key is no longer listed.
@@ -377,13 +432,15 @@ async fn run(task: &mut Option<impl Future<Output = ()> + Unpin>) {
 
 /// A client's first frame.
 enum Hello {
-    Session(Instance),
+    Session(Instance, Option<HoldRequest>),
     Bulk(SessionToken),
 }
 
 async fn hello(control: &mut Control) -> Result<Hello, ControlError> {
     match control.receive().await? {
-        Frame::HelloClient { version: VERSION, instance } => Ok(Hello::Session(instance)),
+        Frame::HelloClient { version: VERSION, instance, hold } => {
+            Ok(Hello::Session(instance, hold))
+        }
         Frame::HelloBulk { version: VERSION, token } => Ok(Hello::Bulk(token)),
         Frame::HelloClient { version, .. } | Frame::HelloBulk { version, .. } => {
             Err(ControlError::Version(version))

@@ -93,6 +93,7 @@ impl StreamCode {
             7 => Self::ShuttingDown,
             8 => Self::BadHeader,
             9 => Self::OpenFiles,
+            10 => Self::NotHeld,
             value => Self::Unknown(value),
         }
     }
@@ -110,6 +111,7 @@ impl fmt::Display for StreamCode {
             Self::ShuttingDown => "the other end is shutting down",
             Self::BadHeader => "bad stream header",
             Self::OpenFiles => "too many open files at the other end",
+            Self::NotHeld => "not held at the other end",
             Self::Unknown(value) => return write!(f, "unknown code {value}"),
         })
     }

@@ -19,7 +19,7 @@ async fn refusal(permits: &[&str], target: &str) -> StreamCode {
     let (_near, far) = duplex(64);
     let (reader, writer) = split(far);
     let target = target.parse().unwrap();
-    match within(client.forward_stdio(&session, &target, reader, writer)).await {
+    match within(client.forward_stdio(session, &target, reader, writer)).await {
         Err(ClientError::Refused { code, .. }) => code,
         other => panic!("{other:?}"),
     }
