@@ -404,9 +404,9 @@ settings! {
         default: "10m",
         reload: Reload::Restart,
         flag: Flag::Daemons,
-        help: "How long connections wait for a peer that has gone silent; 0 resets them",
-        detail: "Both ends keep their sockets open and go on where they were when the path is back, \
-            whatever the new address. The shorter time of the two ends holds.",
+        help: "How long connections wait for a peer that is away; 0 resets them at once",
+        detail: "Both ends keep their sockets open and go on where they were when the peer is back, \
+            whatever its new address. The shorter time of the two ends holds.",
     }
     "drain-timeout" => drain_timeout: one Duration = duration_or_zero {
         form: "DURATION",
@@ -481,6 +481,12 @@ settings! {
         example: "8MiB",
         unset: "no limit of its own",
         help: "Share of the global `pool-budget` that all sessions of this peer may hold together",
+    }
+    "hold" => hold: maybe Duration = duration_or_zero {
+        form: "DURATION",
+        example: "1h",
+        unset: "the global one",
+        help: "How long connections wait for this peer while it is away",
     }
     "local" => local: many LocalForward = local_forward {
         kind: Kind::List,

@@ -239,6 +239,13 @@ impl Holder {
         Ok(())
     }
 
+    /// A direction is through.
+    pub(crate) fn notify(&self) {
+        if let Some(shared) = self.0.upgrade() {
+            shared.changed.notify_waiters();
+        }
+    }
+
     /// Forgets a stream that is over.
     pub(crate) fn forget(&self, name: StreamName) {
         let Some(shared) = self.0.upgrade() else { return };

@@ -22,8 +22,9 @@ const RECORD_BYTES: usize = 16;
 /// How long a receipt for few bytes waits for others.
 const DELAY: Duration = Duration::from_secs(1);
 
-/// Receipts that wait for the peer to take some. A peer that takes none gets no more.
-const WAITING_MAX: usize = 4_096;
+/// Receipts that wait for the peer to take some, several for each stream that it may have. A peer that
+/// takes none gets no more, and waits for the ends of its own streams.
+const WAITING_MAX: usize = 1 << 17;
 
 /// The receipts that this end has to send.
 #[derive(Debug, Default)]
@@ -38,21 +39,21 @@ pub(crate) struct Receipts {
 }
 
 impl Receipts {
-    pub(crate) fn add(&mut self, id: StreamId, receipt: Receipt) {
-        if self.due.len() < WAITING_MAX || self.due.contains_key(&id) {
+    pub(crate) fn add(&mut self, id: StreamId, receipt: Option<Receipt>) {
+        if let Some(receipt) = receipt
+            && (self.due.len() < WAITING_MAX || self.due.contains_key(&id))
+        {
             self.due.insert(id, receipt);
         }
     }
 
     /// Has the stream asked for its receipt a little later.
     pub(crate) fn add_later(&mut self, id: StreamId, now: Instant) {
-        if self.at.is_none() || self.later.last() != Some(&id) {
-            self.later.push(id);
-            self.at.get_or_insert(now + DELAY);
-        }
+        self.later.push(id);
+        self.at.get_or_insert(now + DELAY);
     }
 
-    /// The streams to ask now; a stream may be among them twice.
+    /// The streams to ask now.
     pub(crate) fn take_later(&mut self, now: Instant) -> Vec<StreamId> {
         match self.at {
             Some(at) if at <= now => {
@@ -164,7 +165,7 @@ mod tests {
     fn receipts_that_nobody_takes_are_bounded() {
         let mut receipts = Receipts::default();
         for number in 0..100_000 {
-            receipts.add(id(number), Receipt { bytes: 1, end: true });
+            receipts.add(id(number), Some(Receipt { bytes: 1, end: true }));
         }
         assert_eq!(receipts.due.len(), WAITING_MAX);
     }

@@ -287,9 +287,13 @@ impl SpliceState {
     fn done(&self, socket: &Socket, note: impl FnOnce(&mut Outcome)) {
         let mut outcome = self.outcome();
         note(&mut outcome);
-        if outcome.to_stream_done && outcome.to_socket_done {
-            drop(outcome);
-            self.end_well(socket);
+        let is_over = outcome.to_stream_done && outcome.to_socket_done;
+        drop(outcome);
+        match self.held_by.get() {
+            _ if is_over => self.end_well(socket),
+            // The other direction may be parked: all of it is held now.
+            Some((_, holder)) => holder.notify(),
+            None => {}
         }
     }
 

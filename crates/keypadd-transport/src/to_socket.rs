@@ -76,6 +76,8 @@ pub(crate) struct ToSocket {
     written: u64,
     /// Of those, what the peer was told of, and whether it was told of the end.
     receipted: Receipt,
+    /// A receipt is due later.
+    receipt_waits: bool,
     /// Where another stream goes on (`migrate`).
     moves_at: Option<u64>,
     /// The connection is gone; without progress the splice ends then.
@@ -92,6 +94,7 @@ impl ToSocket {
         Self {
             written: state.given_receipt().bytes,
             receipted: state.given_receipt(),
+            receipt_waits: false,
             state,
             registered,
             stage: if finished { Stage::Ending } else { Stage::Open },
@@ -115,10 +118,12 @@ impl ToSocket {
         possible
     }
 
-    /// Goes on from another connection's stream, with a registration there.
+    /// Goes on from another connection's stream, with a registration there. That connection repeats what
+    /// the peer was told over the one before: its sender may not have heard of it.
     pub(crate) fn move_to(&mut self, registered: Arc<Registered>, offset: u64) {
         self.registered = registered;
         (self.writable, self.moves_at, self.offset) = (true, None, offset);
+        (self.receipted, self.receipt_waits) = (Receipt::default(), false);
     }
 
     pub(crate) fn on_ready(&mut self, event: &mio::event::Event) {
@@ -233,22 +238,26 @@ impl ToSocket {
         }
     }
 
-    /// Whether the peer is to be told what the socket has taken: at once, later, or not.
-    pub(crate) fn receipt_due(&self) -> ReceiptDue {
+    /// Whether the peer is to be told what the socket has taken: at once, later, or not. Says later once.
+    pub(crate) fn receipt_due(&mut self) -> ReceiptDue {
         let given = self.state.given_receipt();
-        match () {
-            () if given == self.receipted || !self.state.can_be_held() => ReceiptDue::Not,
-            () if given.end || given.bytes >= self.receipted.bytes + RECEIPT_BYTES => {
-                ReceiptDue::Now
-            }
-            () => ReceiptDue::Later,
+        if given == self.receipted || !self.state.can_be_held() {
+            return ReceiptDue::Not;
+        }
+        if given.end || given.bytes >= self.receipted.bytes + RECEIPT_BYTES {
+            return ReceiptDue::Now;
+        }
+        match std::mem::replace(&mut self.receipt_waits, true) {
+            true => ReceiptDue::Not,
+            false => ReceiptDue::Later,
         }
     }
 
-    /// The receipt that is sent now.
-    pub(crate) fn take_receipt(&mut self) -> Receipt {
-        self.receipted = self.state.given_receipt();
-        self.receipted
+    /// The receipt that is sent now, if it says more than the last.
+    pub(crate) fn take_receipt(&mut self) -> Option<Receipt> {
+        let given = self.state.given_receipt();
+        self.receipt_waits = false;
+        (given != std::mem::replace(&mut self.receipted, given)).then_some(given)
     }
 
     /// The connection is lost: another one brings again what the socket has not taken.

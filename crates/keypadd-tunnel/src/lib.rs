@@ -49,7 +49,7 @@ pub use sessions::{
     registry::Sessions,
     server_link::ServerLink,
     session::LiveSession,
-    status::{ForwardStatus, LinkState, LinkStatus, Role, SessionStatus, unix_seconds},
+    status::{ForwardStatus, HeldStatus, LinkState, LinkStatus, Role, SessionStatus, unix_seconds},
 };
 pub use transport::{
     Congestion, CongestionError, PEER_TIMEOUT_MAX, PEER_TIMEOUT_MIN, TransportSettings,

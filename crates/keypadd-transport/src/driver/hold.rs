@@ -16,7 +16,7 @@ use crate::{
     held::{HeldStream, StreamName},
     replay::{Receipt, Replay},
     splice::{Cut, Registrar, SpliceState},
-    to_socket::{ReceiptDue, ToSocket},
+    to_socket::ToSocket,
     to_stream::ToStream,
 };
 
@@ -114,7 +114,6 @@ impl Driver {
         for id in self.receipts.take_later(now) {
             if let Some(Channel::Spliced(spliced)) = self.channels.get_mut(&id)
                 && let Some(to_socket) = &mut spliced.to_socket
-                && to_socket.receipt_due() != ReceiptDue::Not
             {
                 self.receipts.add(id, to_socket.take_receipt());
             }

@@ -12,7 +12,7 @@ use std::{
 use keypadd_transport::{ConnectingError, Lane};
 use tokio::{
     sync::{Notify, mpsc},
-    time::{Instant, timeout, timeout_at},
+    time::{Instant, sleep_until, timeout, timeout_at},
 };
 use tracing::debug;
 
@@ -37,18 +37,32 @@ use crate::{
 };
 
 impl Client {
-    /// Resolves the server, tries its addresses in order, and returns when its hello is received.
+    /// Resolves the server, tries its addresses in order, and returns when the server has answered for
+    /// each remote forward.
     ///
     /// # Errors
     /// [`ClientError::Auth`] if the ends do not accept each other,
     /// [`ClientError::TooManySessions`] if the server has too many of this key, else
     /// [`ClientError::Unreachable`] within the connect timeout.
     pub async fn connect(&self) -> Result<ClientSession, ClientError> {
-        self.connect_within(self.connect_timeout).await
+        let deadline = Instant::now() + self.connect_timeout;
+        let session = self.say_hello(self.connect_timeout).await?;
+        let live = &session.registration.session;
+        let settled = async {
+            request_forwards(live, &self.remote_forwards()).await;
+            live.remote_forwards.settled().await;
+        };
+        let cause = tokio::select! {
+            () = settled => return Ok(session),
+            lost = session.lost() => lost.to_string(),
+            () = sleep_until(deadline) => format!("no answer in {:?}", self.connect_timeout),
+        };
+        Err(ClientError::Unreachable { server: self.server.clone(), cause })
     }
 
-    /// The same with another timeout.
-    pub(super) async fn connect_within(
+    /// The same, until the server's hello. Once that has come this completes without another wait: streams
+    /// that were held go on, and must not be cut short by a timeout.
+    pub(super) async fn say_hello(
         &self,
         timeout_after: Duration,
     ) -> Result<ClientSession, ClientError> {
@@ -186,13 +200,6 @@ impl Client {
                 () = dialer.run(&session, &bulk_wanted) => {}
             }
         });
-        let session = ClientSession { registration };
-        let live = &session.registration.session;
-        request_forwards(live, &self.remote_forwards()).await;
-        let lost = tokio::select! {
-            () = live.remote_forwards.settled() => None,
-            lost = session.lost() => Some(lost),
-        };
-        lost.map_or(Ok(session), |lost| Err(ConnectFailure::Unreachable(lost.to_string())))
+        Ok(ClientSession { registration })
     }
 }

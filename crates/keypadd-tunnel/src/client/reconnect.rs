@@ -10,6 +10,7 @@ use super::{Client, ClientSession, request_forwards};
 use crate::{
     error::ClientError,
     sessions::{
+        hold::held_list::Listed,
         server_link::{CLOCK, reason},
         session::LiveSession,
     },
@@ -40,11 +41,15 @@ const HANDSHAKE_TRIPS: u32 = 4;
 
 /// A session whose connections are held.
 struct HeldSession {
+    /// The server's.
+    name: String,
     count: usize,
     time: Duration,
     until: Instant,
     /// The path's round trip, as it was.
     rtt: Duration,
+    /// In the status.
+    _listed: Listed,
 }
 
 impl Client {
@@ -59,9 +64,10 @@ impl Client {
                 None => {
                     let at_once = outage.is_none_or(|(_, reason)| reason == CLOCK);
                     let returned = match &held {
-                        Some(held) => self.reconnect_held(held).await,
+                        Some(away) => self.reconnect_held(away).await,
                         None => None,
                     };
+                    drop(held.take());
                     let session = match returned {
                         Some(session) => session,
                         None => self.reconnect(&mut delays, at_once).await,
@@ -84,11 +90,10 @@ impl Client {
             held = self.held_after(&session.registration.session, now);
             match &held {
                 Some(held) => {
-                    let (count, time) = (held.count, held.time);
+                    let HeldSession { name, count, time, .. } = held;
                     warn!(
                         server = %self.server,
-                        "connection lost ({lost}); {count} connections held for up to {time:?}; \
-                         reconnecting"
+                        "{name} is away ({lost}); {count} connections held for up to {time:?}; reconnecting"
                     );
                 }
                 None => warn!(server = %self.server, "connection lost ({lost}); reconnecting"),
@@ -108,11 +113,13 @@ impl Client {
         let count = self.hold.streams.names().len();
         let hold = session.hold.as_ref().filter(|_| session.is_held() && count > 0);
         let Some(hold) = hold else {
-            self.limits.hold.add_failed(self.hold.end());
+            self.limits.hold.add_reset(self.hold.end());
             return None;
         };
         let rtt = session.connection.stats().path.rtt;
-        Some(HeldSession { count, time: hold.time, until: since + hold.time, rtt })
+        let name = session.peer().to_owned();
+        let _listed = self.limits.hold.add(&name, &hold.streams, hold.time);
+        Some(HeldSession { name, count, time: hold.time, until: since + hold.time, rtt, _listed })
     }
 
     /// Tries all the time while connections are held; `None` if that took too long: then they are
@@ -123,7 +130,7 @@ impl Client {
                 let timeout = PATIENCE[nth as usize % PATIENCE.len()] + held.rtt * HANDSHAKE_TRIPS;
                 let next = Instant::now() + PATIENCE[0];
                 self.link.connecting();
-                match self.connect_within(timeout.min(self.connect_timeout)).await {
+                match self.say_hello(timeout.min(self.connect_timeout)).await {
                     Ok(session) => return session,
                     Err(error) => debug!("reconnect failed: {error}"),
                 }
@@ -135,8 +142,9 @@ impl Client {
             session = trying => Some(session),
             () = sleep_until(held.until) => {
                 let ended = self.hold.end();
-                self.limits.hold.add_failed(ended);
-                warn!(server = %self.server, "gave up {ended} held connections after {:?}", held.time);
+                self.limits.hold.add_reset(ended);
+                let name = &held.name;
+                warn!(server = %self.server, "{name} did not return: {ended} connections reset");
                 None
             }
         }

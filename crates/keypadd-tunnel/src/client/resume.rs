@@ -52,7 +52,7 @@ async fn claim(session: &LiveSession, held: HeldStream) -> bool {
         }
         Err(OpenError::Refused(_)) => {
             held.release();
-            session.limits.hold.add_failed(1);
+            session.limits.hold.add_reset(1);
             false
         }
         // It is held as before.

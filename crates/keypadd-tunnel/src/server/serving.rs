@@ -4,14 +4,14 @@
 //! that a client can cause is bounded: its connections, its streams, and its time to send a
 //! request.
 
-use std::{future::pending, net::SocketAddr, sync::Arc, time::Duration};
+use std::{future::pending, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
 
 use keypadd_provider::PublicKey;
 use keypadd_transport::{Connection, ConnectionError};
 use tokio::{
-    sync::{Semaphore, mpsc, watch},
+    sync::{Semaphore, mpsc, oneshot, watch},
     task::JoinSet,
-    time::{Instant, sleep_until, timeout},
+    time::{Instant, sleep, sleep_until, timeout},
 };
 use tracing::{debug, info, warn};
 
@@ -27,16 +27,22 @@ use crate::{
         remote_listen::RemoteListeners,
         reservations::Reservations,
     },
-    limits::{Limits, log_rate_limit::LogRateLimit},
+    limits::{
+        Limits,
+        log_rate_limit::LogRateLimit,
+        per_key_limit::{KeySlot, PerKeyLimit},
+    },
     net::{
         lookup::ClientLookups,
         source::{Source, plain},
     },
     permits::{listen::ListenPermit, peers::Peers},
-    server::per_key_limit::{KeySlot, PerKeyLimit},
     sessions::{
         control::{Control, ControlError},
-        hold::{Admitted, Chains, HoldSettings},
+        hold::{
+            HoldSettings,
+            chains::{Admitted, Away, Chains},
+        },
         lost::Lost,
         proof::proof_of,
         registry::{Registration, Sessions},
@@ -197,8 +203,9 @@ impl Serving {
                 return Err(error.into());
             }
         };
-        let max = self.sessions_per_key;
-        let Some(slot) = self.of_key.acquire(proof.key, max) else {
+        let (client, max) = ((proof.key, instance), self.sessions_per_key);
+        let held_slot = self.chains.take_slot(&client);
+        let Some(slot) = held_slot.or_else(|| self.of_key.acquire(proof.key, max)) else {
             self.limits.count_refused_session();
             if self.may_log(LogLine::KeyFull(proof.key)) {
                 let peer = peer.label();
@@ -213,9 +220,11 @@ impl Serving {
         let admitted = HoldToken::draw().ok().and_then(|token| {
             // A session for measurements carries nothing worth holding.
             let request = request.filter(|_| !proof.handshake.measures_only());
-            let (client, now) = ((proof.key, instance), Instant::now().into_std());
-            self.chains.admit(client, request, &self.hold, token, now)
+            let settings = HoldSettings { time: peer.hold.unwrap_or(self.hold.time), ..self.hold };
+            self.chains.admit(client, request, &settings, token, Instant::now().into_std())
         });
+        // From here on the session is served, even if its connection is lost: the end of that ends what was
+        // admitted. So nothing waits here.
         let (grant, hold, counts) = match admitted {
             Some(Admitted { grant, hold, counts }) => (Some(grant), Some(hold), counts),
             None => (None, None, Arc::default()),
@@ -223,7 +232,9 @@ impl Serving {
         if let Some(hold) = &hold {
             connection.hold(&hold.streams, hold.epoch);
         }
+        let resumed = grant.as_ref().is_some_and(|grant| grant.resumed);
         let (sender, outgoing) = mpsc::channel(FRAMES_MAX);
+        let _ = sender.try_send(Frame::HelloServer { version: VERSION, hold: grant });
         let registration = self.sessions.add(NewSession {
             label: peer.label(),
             role: Role::Server,
@@ -238,13 +249,11 @@ impl Serving {
         });
         // The list may have changed since the lookup.
         self.end_unlisted(&registration.session);
-        let resumed = grant.is_some_and(|grant| grant.resumed);
         self.sessions.replace_by(&registration.session, resumed);
-        control.send(&Frame::HelloServer { version: VERSION, hold: grant }).await?;
         // Without randomness there is no bulk connection: one connection carries everything.
         if let Ok(token) = SessionToken::draw() {
             let token = *registration.session.token.get_or_init(|| token);
-            control.send(&Frame::BulkOffer { token }).await?;
+            registration.session.try_send(Frame::BulkOffer { token });
         }
         Ok(Purpose::Session(NewClient { registration, control, outgoing, slot }))
     }
@@ -274,6 +283,8 @@ impl Serving {
         let claims = |count| self.expect_claims(session, count);
         let mut listening = Some(Box::pin(remote_listeners.run(frames, unpermitted, claims)));
         tokio::pin!(supervisor);
+        let hold_time = session.hold.as_ref().map(|hold| hold.time);
+        let mut claimed = pin!(sleep(hold_time.unwrap_or_default()));
         let mut draining = self.draining.subscribe();
         let lost = loop {
             let is_draining = *draining.borrow_and_update();
@@ -299,6 +310,9 @@ impl Serving {
                     }
                 }
                 () = run(&mut listening) => {}
+                () = &mut claimed, if hold_time.is_some() && !claimed.is_elapsed() => {
+                    session.release_unclaimed();
+                }
                 () = session.connection.bulk_wanted() => session.try_send(Frame::BulkWanted),
                 Some(connection) = remote_connections.recv() => {
                     let forwarding = connection.forward(Arc::clone(session));
@@ -319,8 +333,8 @@ impl Serving {
         }
         drop(listening);
         // Leaves the list, and its place among those of its key, while the streams finish.
-        drop((registration, slot));
-        self.hold(session, &mut draining).await;
+        drop(registration);
+        self.hold(session, slot, &mut draining).await;
         // The connection is closed, so the streams end by themselves, except where acknowledged
         // data waits for a slow target: that is delivered as long as the target reads (`splice`), and
         // where another session has resumed them. A server that shuts down drops this task, which
@@ -337,29 +351,42 @@ impl Serving {
         }
     }
 
-    /// Holds the streams of a session that has lost its connection, until another one goes on with them
-    /// or the time is over.
-    async fn hold(&self, session: &LiveSession, draining: &mut watch::Receiver<bool>) {
+    /// Holds the streams of a session that has lost its connection, in its place among those of its key,
+    /// until another one goes on with them or the time is over.
+    async fn hold(
+        &self,
+        session: &LiveSession,
+        slot: KeySlot<PublicKey>,
+        draining: &mut watch::Receiver<bool>,
+    ) {
         let Some(hold) = &session.hold else { return };
         let client = (session.key(), session.instance());
-        let since = Instant::now();
-        if session.is_held() && self.chains.lost(&client, hold, since.into_std()) {
-            let held = hold.streams.names().len();
+        let (over, is_over) = oneshot::channel();
+        let listed = self.limits.hold.add(session.peer(), &hold.streams, hold.time);
+        let away = Away { slot: Some(slot), _listed: listed, _over: over };
+        let (now, held) = (Instant::now().into_std(), hold.streams.names().len());
+        let lost = || self.chains.lost(&client, hold, session.is_held(), away, now);
+        if let Some(until) = (held > 0).then(lost).flatten() {
             if session.may_log() {
-                info!(peer = session.peer(), held, "holding the connections of a lost session");
+                let seconds = until.saturating_duration_since(now).as_secs();
+                info!(
+                    peer = session.peer(),
+                    held, seconds, "holding the connections of a lost session"
+                );
             }
             tokio::select! {
-                () = sleep_until(since + hold.time) => {}
+                () = sleep_until(until.into()) => {}
+                _ = is_over => {}
                 // Nobody will go on with them.
                 _ = draining.wait_for(|draining| *draining) => {}
             }
         }
         let ended = self.chains.end(&client, hold.epoch);
-        session.limits.hold.add_failed(ended);
+        self.limits.hold.add_reset(ended);
         if ended > 0 && session.may_log() {
             warn!(
                 peer = session.peer(),
-                ended, "gave up held connections: the client did not return"
+                ended, "reset held connections: the client did not return"
             );
         }
     }

@@ -24,7 +24,7 @@ use crate::{
     sessions::{
         control::Control,
         counts::{ConnectionCount, ForwardCounts, PinnedForward},
-        hold::{Claims, SessionHold},
+        hold::{SessionHold, claims::Claims},
         key_renewal::renew,
         lost::{Lost, holds},
         proof::Proof,
@@ -332,7 +332,7 @@ impl LiveSession {
     pub(crate) fn release_unclaimed(&self) {
         let Some(hold) = &self.hold else { return };
         let kept = |name: StreamName| name.epoch >= hold.epoch || self.claims.has(name);
-        self.limits.hold.add_failed(hold.streams.release(kept));
+        self.limits.hold.add_reset(hold.streams.release(kept));
     }
 
     /// Sets which forwards are listed even while they have no connection.

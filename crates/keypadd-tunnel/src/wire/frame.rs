@@ -2,6 +2,9 @@
 
 use std::fmt;
 
+use subtle::ConstantTimeEq;
+use zeroize::ZeroizeOnDrop;
+
 use crate::{
     addresses::{
         forward::{Bind, Listen},
@@ -64,8 +67,8 @@ impl SessionToken {
 }
 
 /// A random number that a server draws for each session; whoever has it may go on with the session's
-/// streams once, if it proves the same key.
-#[derive(Clone, Copy, PartialEq, Eq)]
+/// streams once, if it proves the same key. Compared in constant time, and wiped when dropped.
+#[derive(Clone, ZeroizeOnDrop)]
 pub struct HoldToken(pub [u8; 16]);
 
 impl HoldToken {
@@ -80,6 +83,14 @@ impl HoldToken {
     }
 }
 
+impl PartialEq for HoldToken {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.ct_eq(&other.0).into()
+    }
+}
+
+impl Eq for HoldToken {}
+
 /// Shows nothing of it: it must not get into a log.
 impl fmt::Debug for HoldToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -88,7 +99,7 @@ impl fmt::Debug for HoldToken {
 }
 
 /// What a client says of holding streams.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HoldRequest {
     /// How long it holds them.
     pub seconds: u32,
@@ -97,7 +108,7 @@ pub struct HoldRequest {
 }
 
 /// What a server answers to that.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HoldGrant {
     /// How long it holds them.
     pub seconds: u32,
@@ -257,7 +268,7 @@ impl Frame {
 
 /// No token is all zeros.
 fn encode_request(request: &HoldRequest) -> Vec<u8> {
-    let token = request.token.map_or([0; 16], |token| token.0);
+    let token = request.token.as_ref().map_or([0; 16], |token| token.0);
     [&[HOLD_VERSION][..], &request.seconds.to_be_bytes(), &token].concat()
 }
 

@@ -34,7 +34,7 @@ fn frames_have_these_encodings() {
     offer.extend([8; 16]);
     let token = SessionToken([8; 16]);
     let (instance, hold_token) = (Instance([7; 16]), HoldToken([5; 16]));
-    let request = Some(HoldRequest { seconds: 600, token: Some(hold_token) });
+    let request = Some(HoldRequest { seconds: 600, token: Some(hold_token.clone()) });
     let mut hello_hold = vec![0, 38, 1, 1];
     hello_hold.extend([7; 16]);
     hello_hold.extend([1, 0, 0, 2, 0x58]);

@@ -125,6 +125,7 @@ async fn one_key_cannot_use_up_all_connections() {
             permits: Permits::default(),
             listen_permits: ListenPermits::default(),
             allowance: None,
+            hold: None,
         };
         settings.peers = Arc::new(Peers::new([peer(&greedy), peer(&other)]).unwrap());
         let crypto = crypto(&server_key, Suite::AES_128_GCM);

@@ -143,6 +143,7 @@ pub fn allowed_peer(key: PublicKey, permits: &[&str]) -> AllowedPeer {
         permits: open.map(|permit| permit.parse().unwrap()).collect(),
         listen_permits: listen.map(|permit| permit.parse().unwrap()).collect(),
         allowance: None,
+        hold: None,
     }
 }
 
@@ -370,7 +371,7 @@ pub async fn read_all(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Vec<u
 }
 
 /// Sends a byte through the tunnel.
-pub async fn send_byte(from: &mut TcpStream, to: &mut TcpStream) {
+pub async fn send_byte(from: &mut (impl AsyncWrite + Unpin), to: &mut (impl AsyncRead + Unpin)) {
     from.write_u8(7).await.unwrap();
     assert_eq!(within(to.read_u8()).await.unwrap(), 7);
 }
@@ -383,7 +384,10 @@ pub async fn assert_reaches(here: &mut TcpStream, target: &TcpListener) -> TcpSt
 }
 
 /// Sends a byte each way.
-pub async fn send_bytes_both_ways(here: &mut TcpStream, there: &mut TcpStream) {
+pub async fn send_bytes_both_ways(
+    here: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    there: &mut (impl AsyncRead + AsyncWrite + Unpin),
+) {
     send_byte(here, there).await;
     send_byte(there, here).await;
 }
