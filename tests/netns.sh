@@ -199,16 +199,16 @@ an_outage_and_another_address_cost_neither_a_download_nor_ssh_a_byte() {
     sleep 2
     tell near "ip link set veth0 down; another address; ip link set veth0 up"
     ip -n "$near" link set veth0 down
-    expect "the client holds the download" soon grep -q 'is away.*1 connections held' "$client_log"
-    expect "ssh's client holds its connection" soon grep -q '1 connections held' "$dir/ssh.err"
-    expect "status shows it" shows near '1 connections held'
+    expect "the client holds the download" soon grep -q 'is away.*1 connection held' "$client_log"
+    expect "ssh's client holds its connection" soon grep -q '1 connection held' "$dir/ssh.err"
+    expect "status shows it" shows far '1 connection held'
     move_near 2 3
     ip -n "$near" link set veth0 up
-    expect "the download is back" soon grep -q 'back: 1 of 1 held connections resumed' "$client_log"
+    expect "the download is back" soon grep -q 'back; held connections resumed: 1 of 1' "$client_log"
     expect "SHA-256 is equal" wait "$swapping"
     expect "ssh ends well" wait "$session"
     expect "not a character is missing" cmp "$dir/lines" <(seq 30; seq 1000)
-    expect "each change was one line" equal 2 "$(grep -cE 'is away|back: ' "$client_log")"
+    expect "each change was one line" equal 2 "$(grep -cE 'is away|back; ' "$client_log")"
     unset KEYPADD_PEER_TIMEOUT
     ip -n "$near" link set veth0 down
     move_near 3 2

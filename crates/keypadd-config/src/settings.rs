@@ -405,8 +405,7 @@ settings! {
         reload: Reload::Restart,
         flag: Flag::Daemons,
         help: "How long connections wait for a peer that is away; 0 resets them at once",
-        detail: "Both ends keep their sockets open and go on where they were when the peer is back, \
-            whatever its new address. The shorter time of the two ends holds.",
+        detail: "Then they go on where they were. The shorter time of the two ends holds.",
     }
     "drain-timeout" => drain_timeout: one Duration = duration_or_zero {
         form: "DURATION",

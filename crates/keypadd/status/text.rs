@@ -88,9 +88,9 @@ fn hold(hold: &HoldReport, lines: &mut Vec<String>) {
     for HeldStatus { peer, streams, kept_bytes, since_unix_seconds, .. } in &hold.peers {
         let (peer, away) = (one_line(peer), age(*since_unix_seconds));
         let kept = size(*kept_bytes as u64);
-        lines.push(format!(
-            "  {peer} has been away for {away}; {streams} connections held, {kept} kept"
-        ));
+        let noun = if *streams == 1 { "connection" } else { "connections" };
+        lines
+            .push(format!("  {peer} has been away for {away}; {streams} {noun} held, {kept} kept"));
     }
     if hold.resumed + hold.reset > 0 {
         lines.push(format!("  held connections: {} resumed, {} reset", hold.resumed, hold.reset));

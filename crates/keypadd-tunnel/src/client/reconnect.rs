@@ -91,9 +91,10 @@ impl Client {
             match &held {
                 Some(held) => {
                     let HeldSession { name, count, time, .. } = held;
+                    let noun = if *count == 1 { "connection" } else { "connections" };
                     warn!(
                         server = %self.server,
-                        "{name} is away ({lost}); {count} connections held for up to {time:?}; reconnecting"
+                        "{name} is away ({lost}); {count} {noun} held for up to {time:?}; reconnecting"
                     );
                 }
                 None => warn!(server = %self.server, "connection lost ({lost}); reconnecting"),

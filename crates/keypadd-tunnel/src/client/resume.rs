@@ -35,7 +35,7 @@ pub(super) async fn resume(session: &Arc<LiveSession>, names: Vec<StreamName>) {
         resumed += usize::from(claimed.unwrap_or(false));
     }
     if count > 0 {
-        info!(peer = session.peer(), "back: {resumed} of {count} held connections resumed");
+        info!(peer = session.peer(), "back; held connections resumed: {resumed} of {count}");
     }
     pending().await
 }

@@ -13,7 +13,7 @@ use tokio::{
     task::JoinSet,
 };
 
-use crate::support::*;
+use crate::{refusals::connect_error, support::*};
 
 /// Both ends hold for a time that no test waits for, and take a silent path for lost soon.
 fn holding() -> TransportSettings {
@@ -334,6 +334,33 @@ async fn another_run_of_the_client_with_the_same_key_gets_nothing_that_is_held()
     site.heal();
     send_bytes_both_ways(&mut here, &mut there).await;
     assert!(site.counts()[1].streams_reset == 0);
+}
+
+#[tokio::test]
+async fn a_session_that_is_held_keeps_its_place_among_those_of_its_key() {
+    let (target, key) = (listener().await, new_key());
+    let server = RunningServer::start_with(key.public(), &["localhost:*"], |settings| {
+        settings.transport = holding();
+        settings.sessions_per_key = 1;
+    });
+    let forward = format!("0:{}", target.local_addr().unwrap());
+    let mut settings = client_settings(&server, &key, &[&forward]);
+    settings.transport = holding();
+    let relay = relayed(&server, &mut settings).await;
+    let client = RunningClient::start(settings).await;
+    let mut here = TcpStream::connect(client.listeners[0]).await.unwrap();
+    let mut there = accept(&target).await;
+    send_bytes_both_ways(&mut here, &mut there).await;
+    relay.set_both(LineSettings { cut: true, ..<_>::default() });
+    until("the server notices", || server.sessions.live().is_empty()).await;
+
+    let mut other = client_settings(&server, &key, &[]);
+    other.instance = Instance([2; 16]);
+    let error = connect_error(other).await;
+    assert!(matches!(error, ClientError::TooManySessions { .. }), "{error:?}");
+    // The client itself comes back to its place.
+    relay.set_both(LineSettings::default());
+    send_bytes_both_ways(&mut here, &mut there).await;
 }
 
 #[tokio::test]

@@ -55,7 +55,7 @@ async fn refused_and_unpermitted_targets_reset_the_local_connection() {
     }
 }
 
-async fn connect_error(settings: keypadd_tunnel::ClientSettings) -> ClientError {
+pub async fn connect_error(settings: keypadd_tunnel::ClientSettings) -> ClientError {
     let client = Client::bind(settings).await.unwrap();
     within(client.connect()).await.expect_err("it connected")
 }

@@ -220,3 +220,40 @@ impl Chains {
 fn close(ended: Option<ClientChain>) -> usize {
     ended.map_or(0, |ended| ended.streams.close())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn token(byte: u8) -> HoldToken {
+        HoldToken([byte; 16])
+    }
+
+    #[test]
+    fn a_token_is_good_until_the_client_confirms_the_next_and_never_again() {
+        let (mut chain, now) = (Chain::new(token(1)), Instant::now());
+        assert!(!chain.advance(&token(9), token(2), now), "nobody drew it");
+        assert!(chain.advance(&token(1), token(2), now));
+        assert!(chain.advance(&token(1), token(3), now), "the answer was lost");
+        assert!(!chain.advance(&token(2), token(4), now), "nobody has heard of it since");
+        chain.confirm(1);
+        assert!(chain.is_unconfirmed(), "that was an earlier session");
+        chain.confirm(2);
+        assert!(!chain.advance(&token(1), token(4), now), "it is used up");
+        assert!(chain.advance(&token(3), token(4), now));
+    }
+
+    #[test]
+    fn a_token_is_good_for_the_hold_time_and_attempts_prolong_nothing() {
+        let (mut chain, now) = (Chain::new(token(1)), Instant::now());
+        let until = now + Duration::from_secs(600);
+        chain.expires = Some(until);
+        assert!(chain.advance(&token(1), token(2), until - Duration::from_secs(1)));
+        assert_eq!((chain.expires, chain.expired), (None, Some(until)));
+        chain.expires = Some(until);
+        assert!(!chain.advance(&token(1), token(3), until));
+        assert!(!chain.advance(&token(2), token(3), until));
+    }
+}
