@@ -127,11 +127,12 @@ impl HeldStreams {
     /// Ends the held streams that the peer does not have, of all but these: one that has ended both
     /// ways here is closed in order, another is reset. Returns how many.
     pub fn release(&self, keep: impl Fn(StreamName) -> bool) -> usize {
-        let gone: Vec<_> = {
+        let gone: BTreeMap<_, _> = {
             let mut streams = self.0.streams();
-            let gone =
-                streams.by_name.extract_if(.., |name, entry| entry.is_held() && !keep(*name));
-            gone.collect()
+            let all = mem::take(&mut streams.by_name).into_iter();
+            let (gone, kept) = all.partition(|(name, entry)| entry.is_held() && !keep(*name));
+            streams.by_name = kept;
+            gone
         };
         let count = gone.len();
         for (_, Entry { state, parked }) in gone {

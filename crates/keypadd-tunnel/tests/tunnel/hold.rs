@@ -131,7 +131,7 @@ async fn a_connection_goes_on_after_outages_without_losing_a_byte() {
             here_reads.read_exact(&mut at_here),
             disturbing
         );
-        (sent.unwrap(), sent_back.unwrap(), read.unwrap(), read_back.unwrap());
+        assert!(sent.is_ok() && sent_back.is_ok() && read.is_ok() && read_back.is_ok());
         assert!(at_there == up && at_here == down, "outage {outage}");
     }
     within(carry(here, there, 5, 4 << 20)).await;
