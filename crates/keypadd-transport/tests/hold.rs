@@ -257,6 +257,10 @@ fn what_the_peer_has_not_is_reset_and_what_has_ended_both_ways_is_closed_in_orde
     });
     assert!(matches!(near.read(&mut [0]), Ok(0)) || near.read(&mut [0]).is_err());
     assert!(held.streams[0].names().is_empty());
+    // The far end has heard of the loss when its stream can be taken; dropped, it is held as before.
+    held.pair.control.block_on(async {
+        drop(timeout(HANG, held.streams[1].take(name)).await.unwrap());
+    });
     assert_eq!(held.streams[1].close(), 1);
     assert!(held.streams[1].names().is_empty());
 }
