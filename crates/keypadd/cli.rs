@@ -9,13 +9,13 @@ use std::path::PathBuf;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use keypadd_keystream::CipherEngine;
 use keypadd_provider::PublicKey;
-use keypadd_tunnel::{ServerAddress, Target};
+use keypadd_tunnel::Target;
 
 pub(crate) use keypadd_cli::flags::{self, Flags};
 pub(crate) use keypadd_cli::logging::LogFlags;
 pub(crate) use keypadd_cli::values::memory_bytes;
 use keypadd_cli::values::path_parser;
-pub(crate) use values::Allowed;
+pub(crate) use values::{Allowed, Server};
 
 /// Tunnel TCP over UDP with precomputed keystream
 ///
@@ -73,7 +73,8 @@ Examples:
   keypadd connect host.example --peer PUBLIC-KEY -L 2222:localhost:22
   keypadd connect host.example --peer PUBLIC-KEY -L /tmp/db.sock:db.internal:5432 -D 1080
   keypadd connect host.example --peer PUBLIC-KEY -R 8080:localhost:80
-  ssh -o ProxyCommand='keypadd connect host.example --peer PUBLIC-KEY -W %h:%p' user@localhost")]
+  ssh -o ProxyCommand='keypadd connect host.example --peer PUBLIC-KEY -W %h:%p' user@localhost
+  ssh -o ProxyCommand='keypadd connect @lab -W %h:%p' user@localhost")]
     Connect(Box<ConnectArgs>),
     /// Run as server, client or both from a configuration file
     ///
@@ -159,11 +160,15 @@ pub(crate) struct ServeArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ConnectArgs {
-    /// The server's name or address; an IPv6 address with a port goes in brackets
+    /// The server's name or address, or a peer of the configuration file
     ///
-    /// The default UDP port is 4433.
-    #[arg(value_name = "HOST[:PORT]", value_parser = values::server)]
-    pub(crate) server: ServerAddress,
+    /// The default UDP port is 4433; an IPv6 address with a port goes in brackets. @NAME takes
+    /// endpoint, keys, suite and key exchange from the file; flags win.
+    #[arg(value_name = "HOST[:PORT]|@NAME", value_parser = values::server_or_name)]
+    pub(crate) server: Server,
+    /// The configuration file in which to look up @NAME [default: as `keypadd run` finds it]
+    #[arg(long, env = "KEYPADD_CONFIG", value_name = "FILE", value_parser = path_parser())]
+    pub(crate) config: Option<PathBuf>,
     /// The server's public key, as `keypadd pubkey` prints it there
     #[arg(long, env = "KEYPADD_PEER", value_name = "PUBKEY", value_parser = values::public_key)]
     #[arg(allow_hyphen_values = true)]

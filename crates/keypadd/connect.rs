@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use keypadd_cli::refusal::explain;
-use keypadd_config::{offered, values_of};
+use keypadd_config::{Setting, offered, values_of};
 use keypadd_keystream::Class;
 use keypadd_provider::{PublicKey, client_config};
 use keypadd_tunnel::wire::Instance;
@@ -14,11 +14,12 @@ use keypadd_tunnel::{
 };
 use tokio::io::stdin;
 
-use crate::cli::{ConnectArgs, Flags};
+use crate::cli::{ConnectArgs, Flags, Server};
 use crate::confine::{Confinement, Reach};
 use crate::control::Requests;
 use crate::daemon::{Daemon, DaemonSettings, notify_stopping, notify_systemd};
 use crate::error::{Error, Exit};
+use crate::named::{self, Named};
 use crate::ready::{ClientReady, ForwardReady, suite_with_class};
 use crate::shutdown::Shutdown;
 use crate::sources::{Dialling, Source, Sources};
@@ -29,6 +30,8 @@ use crate::stdio::{self, ClosingStdout};
 pub(crate) struct ConnectOptions {
     server: ServerAddress,
     peer: PublicKey,
+    /// Its name in the configuration file, if it was given by name.
+    name: Option<String>,
     work: Work,
     connect_timeout: Duration,
     daemon: DaemonSettings,
@@ -42,17 +45,44 @@ enum Work {
 }
 
 impl ConnectOptions {
-    /// Reads the flags.
+    /// Reads the flags, and the file if the server is given by name.
     ///
     /// # Errors
-    /// Exit 2: no server key, nothing to forward, or a legacy suite that is not allowed.
-    /// Exit 3: no usable key file.
+    /// Exit 2: no server key or two, no peer of that name, nothing to forward, or a legacy suite
+    /// that is not allowed. Exit 3: no usable key file or configuration file.
     pub(crate) fn read(args: ConnectArgs) -> Result<Self, Error> {
-        let peer = args.peer.ok_or_else(|| {
-            Error::new(Exit::Usage, "--peer is missing: the server's public key")
-                .hint("run `keypadd pubkey` on the server to print it")
-        })?;
-        let Flags { settings, peer: peer_settings, .. } = args.flags;
+        let Flags { mut settings, peer: peer_settings, .. } = args.flags;
+        let mut suites = offered(peer_settings.suite.as_ref().map(|suite| suite.value));
+        let mut kex = peer_settings.kex.as_ref().map(|kex| kex.value).unwrap_or_default();
+        let (server, peer, name) = match (args.server, args.peer) {
+            (Server::At(server), Some(peer)) => (server, peer, None),
+            (Server::At(_), None) => {
+                return Err(Error::new(Exit::Usage, "--peer is missing: the server's public key")
+                    .hint("run `keypadd pubkey` on the server to print it"));
+            }
+            (Server::Named(name), Some(_)) => {
+                let cause = format!("--peer: @{name} has its public key in the configuration file");
+                return Err(Error::new(Exit::Usage, cause).hint("leave out --peer, or name a host"));
+            }
+            (Server::Named(name), None) => {
+                let Named { key, outgoing, own_key, allow_legacy } =
+                    named::find(&name, args.config)?;
+                if peer_settings.suite.is_none() {
+                    suites = outgoing.suites;
+                    // The file has allowed its own suite, and none of the command line.
+                    settings.allow_legacy = allow_legacy;
+                }
+                if peer_settings.kex.as_ref().is_none_or(|kex| kex.at.is_none()) {
+                    kex = outgoing.kex;
+                }
+                settings.key.get_or_insert_with(|| Setting {
+                    text: own_key.display().to_string(),
+                    value: own_key,
+                    at: None,
+                });
+                (outgoing.endpoint, key, Some(name))
+            }
+        };
         let work = match args.stdio {
             Some(target) => Work::Stdio(target),
             None => Work::Forwards(values_of(&peer_settings.forwards())),
@@ -64,11 +94,9 @@ impl ConnectOptions {
             )
             .hint("for example -L 2222:localhost:22, then `ssh -p 2222 localhost`"));
         }
-        let suites = offered(peer_settings.suite.map(|suite| suite.value));
-        let kex = peer_settings.kex.map(|kex| kex.value).unwrap_or_default();
         let connect_timeout = settings.connect_timeout.value;
         let daemon = DaemonSettings::of_flags(settings, suites, vec![kex])?;
-        Ok(Self { server: args.server, peer, work, connect_timeout, daemon })
+        Ok(Self { server, peer, name, work, connect_timeout, daemon })
     }
 
     /// Restricts the calling thread to what these options need, before any other starts.
@@ -98,7 +126,7 @@ pub(crate) async fn run(
     shutdown: Shutdown,
     on_ready: impl FnOnce(&ClientReady),
 ) -> Result<(), Error> {
-    let ConnectOptions { server, peer, work, connect_timeout, daemon } = options;
+    let ConnectOptions { server, peer, name, work, connect_timeout, daemon } = options;
     let mut daemon = Daemon::prepare(daemon).await?;
     let crypto = client_config(&daemon.crypto, peer)
         .map_err(|error| Error::new(Exit::Runtime, error.to_string()))?;
@@ -109,7 +137,7 @@ pub(crate) async fn run(
     let client = Client::bind(ClientSettings {
         server: server.clone(),
         crypto,
-        name: None,
+        name: name.clone(),
         forwards,
         transport: daemon.transport.clone(),
         connect_timeout,
@@ -119,8 +147,11 @@ pub(crate) async fn run(
         .await
         .map_err(|error| explain(ClientError::Bind(error), daemon.public_key(), peer))?;
     let carried = stdio.clone();
-    let dialling =
-        Dialling { peer: peer.short(), endpoint: server.to_string(), link: client.link() };
+    let dialling = Dialling {
+        peer: name.unwrap_or_else(|| peer.short()),
+        endpoint: server.to_string(),
+        link: client.link(),
+    };
     // `-W` does not reconnect.
     let dialling = stdio.is_none().then_some(dialling);
     let source = Source { sessions: client.sessions(), loops: client.loop_meter(), dialling };

@@ -18,6 +18,7 @@ mod figures;
 mod keygen;
 mod man;
 mod metrics;
+mod named;
 mod pooling;
 mod rates;
 mod ready;

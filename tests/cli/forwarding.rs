@@ -197,7 +197,7 @@ fn a_client_that_speaks_another_protocol_than_socks5_is_named_in_the_log_once() 
     }
     let said = text(&near.stop().stderr);
     for protocol in ["SOCKS4", "HTTP"] {
-        let line = format!("a client speaks {protocol}; -D speaks SOCKS5 (socks5h://)");
+        let line = format!("a client sent {protocol}; -D accepts SOCKS5 only (socks5h://)");
         assert_eq!(said.matches(&line).count(), 1, "{said}");
     }
 }

@@ -20,6 +20,7 @@ mod limits;
 mod live;
 mod logs;
 mod measuring;
+mod naming;
 mod pooling;
 mod refusing;
 mod reloading;

@@ -1,6 +1,6 @@
-//! Lets measurements slow down keystream generation.
+//! Throttles keystream generation for measurements.
 //!
-//! Knows no clock: the pace has one. Without a pace it costs one branch per piece generated.
+//! Reads no clock: the pace that is set does. Without one it costs one branch per piece generated.
 
 use std::fmt;
 use std::ptr;

@@ -1,4 +1,4 @@
-//! Learns how much keystream a direction needs from its traffic, and holds the limits of peers.
+//! Estimates how much keystream a direction needs from its packet rate, and holds the limits of peers.
 //!
 //! Lanes count packets, and the filler turns the counts into rates. Both belong to the direction of a
 //! connection, not to a key: the next key will carry the same traffic.

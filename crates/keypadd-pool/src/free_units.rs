@@ -1,9 +1,9 @@
 //! Keeps the arena's free units, and hands them out for chunks or back to the kernel.
 //!
-//! Locked units go to heads first, which live longest and serve keystrokes; bodies get them last.
-//! Units above the budget are withheld from chunks, and returned to the kernel when their whole slab
-//! is free: single ones would leave a hole each, and the kernel bounds the pieces that holes leave.
-//! The first [`HOLES_MAX`] single ones go at once, so that a small pool shrinks exactly.
+//! Locked units go to heads first, which live longest and serve keystrokes; bodies get them last. Units above
+//! the budget are withheld from chunks, and returned to the kernel when their whole slab is free: freeing
+//! single ones splits the mapping, and the kernel limits mappings (vm.max_map_count). The first [`HOLES_MAX`]
+//! single ones go at once, so that a small pool shrinks exactly.
 
 use std::collections::{HashMap, HashSet};
 

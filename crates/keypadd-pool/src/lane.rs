@@ -1,8 +1,8 @@
-//! The consumer's end of a lane: finds and takes the pads of one key in one direction.
+//! Finds and takes the pads of one key in one direction: the consumer's end of a lane.
 //!
-//! A [`Lane`] never waits and takes no lock that a filler takes. It follows the newest packet number,
-//! keeps a few chunks behind it for late packets if its direction receives, and gives spent chunks
-//! back. The filler's end ([`Feed`](crate::filler::Feed)) is in `filler.rs`.
+//! A [`Lane`] never waits and takes no lock that a filler takes. It follows the newest packet number, keeps a
+//! few chunks behind it for late packets if its direction receives, and gives spent chunks back. The filler's
+//! end ([`Feed`](crate::filler::Feed)) is in `filler.rs`.
 
 mod part_queue;
 

@@ -1,4 +1,4 @@
-//! Counts how long something took, in buckets that double. Plain values: whoever exports them chooses a format.
+//! Records durations in buckets that double. Plain values: the exporter chooses a format.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;

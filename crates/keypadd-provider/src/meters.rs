@@ -1,9 +1,9 @@
 //! Counts what packet protection does, for metrics: one set per daemon.
 //!
-//! What every packet counts, each direction of a connection counts by itself, with a load and a store: atomic
-//! additions lock the bus, and a few of those cost as much as a keystroke's XOR. Whoever reads adds up. The other
-//! counters are relaxed atomics; the two histograms are sampled, one packet in 64, because a clock read costs as
-//! much as a short packet's XOR.
+//! Per-packet counters are kept per direction and updated with a load and a store, because an atomic
+//! read-modify-write costs as much as a keystroke's XOR; readers sum them. The other counters are relaxed
+//! atomics; the two histograms are sampled, one packet in 64, because a clock read costs as much as a short
+//! packet's XOR.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

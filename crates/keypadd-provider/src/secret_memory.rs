@@ -1,9 +1,8 @@
-//! Keeps short secrets in memory of their own: locked as far as the process may lock, left out of core
-//! dumps and of forked children.
+//! Allocates short secrets in pages that are locked, and left out of core dumps and of forked children.
 //!
-//! Many secrets share a page. Pages stay mapped and their slots are used again, so there are never
-//! more of them than the most secrets at a time needed. Holds bytes alone: the key schedules and hash
-//! states of libraries are on the heap (docs/DESIGN.md, "What stays in memory"). Knows no keys.
+//! Locking stops at RLIMIT_MEMLOCK. Many secrets share a page; slots are reused and pages never unmapped, so
+//! memory is bounded by the most secrets that lived at one time. Holds bytes alone: the key schedules and
+//! hash states of libraries are on the heap (docs/DESIGN.md, "What stays in memory"). Knows no keys.
 
 use std::alloc::{Layout, handle_alloc_error};
 use std::io;

@@ -1,4 +1,4 @@
-//! Becomes another user, in all threads, for good.
+//! Switches all threads to another user, for good.
 
 use std::ffi::CString;
 use std::{fmt, io};

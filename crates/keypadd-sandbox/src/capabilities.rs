@@ -1,5 +1,4 @@
-//! Drops capabilities of the calling thread (capabilities(7)), which threads started later do not
-//! have either.
+//! Drops capabilities of the calling thread, and so of every thread that it starts (capabilities(7)).
 
 use rustix::io::Errno;
 use rustix::thread::{

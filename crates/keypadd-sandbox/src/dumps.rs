@@ -1,4 +1,4 @@
-//! Keeps a process's memory from core dumps, and from other processes of its user.
+//! Disables core dumps of the process, and reading of its memory by other processes of its user.
 
 use rustix::process::{
     DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit,

@@ -1,8 +1,8 @@
-//! Restricts which files can be opened (landlock(7)): those that the daemon reads, and what name
-//! lookups, the C library and its modules read. Nothing can be executed, written or listed beyond.
+//! Restricts which files can be opened (landlock(7)): those that the daemon reads, and what name lookups, the
+//! C library and its modules read. Nothing else can be written or listed, and nothing executed.
 //!
-//! TCP rules are left out: Landlock compares ports alone, and permits of `*`, ephemeral ports and a
-//! reload may need any. Connecting to a unix socket is not restricted either, only making one.
+//! TCP rules are left out: Landlock compares ports alone, and permits of `*`, ephemeral ports and a reload
+//! may need any. Connecting to a unix socket is not restricted either, only creating one.
 
 use std::path::{Path, PathBuf};
 

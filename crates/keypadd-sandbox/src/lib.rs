@@ -1,10 +1,9 @@
-//! Gives up what a daemon does not need before strangers can reach it: core dumps, capabilities,
-//! files and system calls.
+//! Sandboxes a daemon before strangers can reach it: core dumps, capabilities, files and system calls.
 //!
-//! [`confine`] restricts the calling thread, and so all that it starts later: call it before any
-//! other thread exists. [`Confined::seal`] restricts all threads further once sockets are bound.
-//! What the kernel lacks is left out and reported; nothing here kills a process. Knows no settings,
-//! no tunnel and no log. Uses capabilities(7), landlock(7) and seccomp(2).
+//! [`confine`] restricts the calling thread, and so all that it starts later: call it before any other thread
+//! exists. [`Confined::seal`] restricts all threads further once sockets are bound. What the kernel lacks is
+//! skipped and reported; nothing here kills a process. Knows no settings, no tunnel and no log. Uses
+//! capabilities(7), landlock(7) and seccomp(2).
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

@@ -1,8 +1,8 @@
 //! Filters system calls (seccomp(2)): those listed are allowed, all others fail with EPERM.
 //!
-//! The list is what the daemon, tokio, the C library and its lookup modules use: traced (strace(1))
-//! while both ends forwarded, reloaded and answered, plus what reading them shows for rare paths. A library that tries another call gets an
-//! error, as from a kernel that forbids it, and the process lives on.
+//! The list is what the daemon, tokio, the C library and its lookup modules use: found with strace(1) while
+//! both ends forwarded, reloaded and answered and, for rare paths, by reading their source. A library that
+//! tries another call gets an error, as from a kernel that forbids it, and the process goes on.
 
 use std::collections::BTreeMap;
 use std::process;

@@ -1,8 +1,8 @@
-//! Limits how many streams a peer may have open: few at first, more as it opens them.
+//! Limits how many streams a peer may have open (RFC 9000 4.6), few at first and more as it opens them.
 //!
-//! `quinn-proto` makes an entry for every stream that the peer may open, before it does: 130 KiB a
-//! connection with 1,024 each way, also for a handshake that proves nothing. So an idle connection
-//! allows few. Knows counts only.
+//! `quinn-proto` allocates state for every stream that the peer may open, in advance: 130 KiB a connection
+//! with 1,024 each way, even before the peer has proved a key. So an idle connection allows few. Knows counts
+//! only.
 
 use quinn_proto::VarInt;
 

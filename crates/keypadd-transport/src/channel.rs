@@ -1,4 +1,6 @@
-//! Tells what each stream of a connection carries here: control data, a socket, or a moved direction.
+//! Holds the state of each stream of a connection: a control stream, a spliced socket, or a migration.
+//!
+//! Opening, ending and migrating streams is the driver's.
 
 use std::{collections::VecDeque, sync::Arc, time::Instant};
 

@@ -1,7 +1,7 @@
 //! Makes connection IDs whose first byte is the number of the loop that owns the connection.
 //!
-//! A datagram that the kernel gives to another loop's socket, because its sender's address changed,
-//! finds its way by that byte. The rest is random (RFC 9000 5.1).
+//! A datagram that the kernel gives to another loop's socket, because its sender's address changed, is handed
+//! over by that byte. The rest is random (RFC 9000 5.1).
 
 use quinn_proto::{ConnectionId, ConnectionIdGenerator, InvalidCid};
 
@@ -52,20 +52,28 @@ pub enum Lane {
     Sparse,
     /// Streams that always have more.
     Bulk,
+    /// The same over a path with a long round trip, which takes larger windows.
+    FarBulk,
 }
 
 impl Lane {
     /// Of `loops` loops one that carries such connections: those with even numbers carry what is
     /// sparse, where there are several.
     pub(crate) fn first_loop(self, loops: usize) -> usize {
-        self as usize % loops
+        usize::from(self.is_bulk()) % loops
+    }
+
+    /// Whether it is for streams that always have more.
+    pub(crate) fn is_bulk(self) -> bool {
+        self != Self::Sparse
     }
 
     /// What a client says by the first connection ID it has chosen. Clients that choose at random say
-    /// either.
+    /// any.
     pub(crate) fn of(first_cid: &ConnectionId) -> Self {
-        match first_cid.first() {
-            Some(byte) if byte & 1 == 1 => Self::Bulk,
+        match first_cid[..] {
+            [lane, distance, ..] if lane & distance & 1 == 1 => Self::FarBulk,
+            [lane, ..] if lane & 1 == 1 => Self::Bulk,
             _ => Self::Sparse,
         }
     }
@@ -74,7 +82,8 @@ impl Lane {
     pub(crate) fn first_cid(self) -> ConnectionId {
         let mut bytes = [0; MAX_CID_SIZE];
         let _ = getrandom::fill(&mut bytes);
-        bytes[0] = bytes[0] & !1 | self as u8;
+        bytes[0] = bytes[0] & !1 | u8::from(self.is_bulk());
+        bytes[1] = bytes[1] & !1 | u8::from(self == Self::FarBulk);
         ConnectionId::new(&bytes)
     }
 }
@@ -123,10 +132,10 @@ mod tests {
 
     #[test]
     fn a_first_id_says_its_lane() {
-        for lane in [Lane::Sparse, Lane::Bulk] {
+        for lane in [Lane::Sparse, Lane::Bulk, Lane::FarBulk] {
             assert_eq!(Lane::of(&lane.first_cid()), lane);
             assert_eq!(lane.first_loop(1), 0);
-            assert_eq!(lane.first_loop(4), lane as usize);
+            assert_eq!(lane.first_loop(4), usize::from(lane.is_bulk()));
         }
     }
 

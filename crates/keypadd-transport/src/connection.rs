@@ -1,7 +1,7 @@
 //! Controls an established connection from control tasks.
 //!
-//! Everything but the figures is a message to the connection's loop; figures are published by the
-//! loop whenever it has worked on the connection.
+//! Commands are messages to the connection's event loop. Statistics are read without one: the loop publishes
+//! them whenever it has worked on the connection.
 
 use std::{net::SocketAddr, sync::Arc};
 

@@ -26,7 +26,7 @@ pub(crate) struct Counters {
     loaded_until: AtomicU64,
     /// Connections that are not over, handshakes among them.
     connections: AtomicUsize,
-    /// Clients' connections that have proved a key, by lane.
+    /// Clients' connections that have proved a key: of the sparse lane, and of those for bulk.
     proved: [AtomicUsize; 2],
     idle: Notify,
     full: AtomicU64,
@@ -82,17 +82,17 @@ impl Counters {
 
     /// A client has proved its key.
     pub(crate) fn proved(&self, lane: Lane) {
-        self.proved[lane as usize].fetch_add(1, Relaxed);
+        self.proved[usize::from(lane.is_bulk())].fetch_add(1, Relaxed);
     }
 
     /// A client that had proved its key is gone.
     pub(crate) fn left(&self, lane: Lane) {
-        self.proved[lane as usize].fetch_sub(1, Relaxed);
+        self.proved[usize::from(lane.is_bulk())].fetch_sub(1, Relaxed);
     }
 
     /// Clients that have proved their keys.
     pub(crate) fn clients(&self, lane: Lane) -> usize {
-        self.proved[lane as usize].load(Relaxed)
+        self.proved[usize::from(lane.is_bulk())].load(Relaxed)
     }
 
     pub(crate) fn refused(&self, refusal: Refusal) {

@@ -10,6 +10,7 @@ mod migrate;
 mod send;
 mod silence;
 mod streams;
+mod tail;
 
 use std::{collections::VecDeque, sync::Arc, time::Instant};
 
@@ -19,7 +20,7 @@ use quinn_proto::{Connection, ConnectionError, EndpointEvent, Event, StreamId, V
 use rustc_hash::FxHashMap;
 use tokio::sync::{mpsc, oneshot};
 
-use self::silence::Silence;
+use self::{silence::Silence, tail::Tail};
 use crate::{
     allowance::Allowance,
     announcement::Continuation,
@@ -95,6 +96,7 @@ pub(crate) struct Driver {
     /// Datagrams that may leave in this drive whatever pacing says.
     free_datagrams: usize,
     silence: Silence,
+    tail: Tail,
     proved: bool,
     pub(crate) lost: bool,
     /// It was lost in a way that lets its streams be held.
@@ -145,6 +147,7 @@ impl Driver {
             repairs_wait: false,
             free_datagrams: 0,
             silence: Silence::default(),
+            tail: Tail::default(),
             proved: false,
             lost: false,
             holds: false,
@@ -218,6 +221,7 @@ impl Driver {
         self.adjust_window(now);
         self.probe_silence(now);
         self.send_receipts(now);
+        self.send_tail(context);
         let mut more = self.send(context);
         // Timers come after what has arrived was answered: on a path that has just changed, quinn-proto
         // takes it that something is in flight.
@@ -246,7 +250,8 @@ impl Driver {
         let (moves, window) = (self.moves.deadline(), self.window.deadline());
         let silence = self.silence.deadline().filter(|_| !self.lost);
         let receipts = self.receipts.deadline().filter(|_| !self.lost);
-        [self.connection.poll_timeout(), paced, splices, moves, window, silence, receipts]
+        let tail = self.tail.deadline();
+        [self.connection.poll_timeout(), paced, splices, moves, window, silence, receipts, tail]
             .into_iter()
             .flatten()
             .min()

@@ -68,7 +68,7 @@ impl Endpoint {
             && sockets.len() > 1
             && let Err(error) = steer(first, sockets.len())
         {
-            info!(%error, "no steering of datagrams: loops hand them over");
+            info!(%error, "cannot steer datagrams with BPF; event loops forward them to each other");
         }
         let udp = |socket| Udp::new(socket, Arc::clone(&settings.egress));
         let udp = sockets.into_iter().map(udp).collect::<io::Result<Vec<_>>>()?;
@@ -106,7 +106,11 @@ impl Endpoint {
                 server: settings.server.clone(),
                 transport: Arc::clone(&settings.transport),
                 streams: settings.streams,
-                windows: [settings.sparse_windows, settings.bulk_windows],
+                windows: [
+                    settings.sparse_windows,
+                    settings.bulk_windows,
+                    settings.far_bulk_windows,
+                ],
                 budget: Arc::clone(&budget),
                 congestion: Arc::clone(&settings.congestion),
                 flight_max: settings.flight_max,

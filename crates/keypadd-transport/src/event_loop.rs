@@ -1,8 +1,7 @@
 //! Runs one thread with one UDP socket, its QUIC connections, and their TCP and unix sockets.
 //!
-//! Each round takes what the system has ready, gives datagrams to their connections, drives those
-//! that have something to do, and sleeps when none has. A panic in one connection ends that
-//! connection; the others go on.
+//! Each round polls the system, passes datagrams to their connections, drives those with pending work, and
+//! sleeps when there is none. A panic in one connection ends that connection; the others go on.
 
 mod connections;
 mod datagram;
@@ -63,7 +62,7 @@ pub(crate) struct LoopSettings {
     pub(crate) transport: MakeTransport,
     pub(crate) streams: Streams,
     /// By lane.
-    pub(crate) windows: [Windows; 2],
+    pub(crate) windows: [Windows; 3],
     pub(crate) budget: Arc<Budget>,
     pub(crate) congestion: Arc<dyn ControllerFactory + Send + Sync>,
     pub(crate) flight_max: u64,
@@ -102,7 +101,7 @@ pub(crate) struct EventLoop<U> {
     server: Option<ServerConfig>,
     transport: MakeTransport,
     streams: Streams,
-    windows: [Windows; 2],
+    windows: [Windows; 3],
     budget: Arc<Budget>,
     congestion: Arc<dyn ControllerFactory + Send + Sync>,
     flight_max: u64,
@@ -191,7 +190,7 @@ impl<U: Datagrams> EventLoop<U> {
     pub(crate) fn run(mut self) {
         // What is outside of any connection must not leave handles waiting either.
         if catch_unwind(AssertUnwindSafe(|| self.rounds())).is_err() {
-            error!("an event loop failed; its connections are closed");
+            error!("an event loop failed; closing its connections");
         }
         for (_, slot) in self.slots.drain() {
             let abandon = || slot.driver.abandon(ConnectionError::LocallyClosed);

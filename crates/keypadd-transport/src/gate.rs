@@ -1,9 +1,9 @@
 //! Applies congestion control and pacing outside `quinn-proto`.
 //!
-//! `quinn-proto` sends no ACK while stream data waits for its congestion window, because the packet
-//! would be ack-eliciting. So it is shown a window without end, and the loop hands it no more stream
-//! data than the real controller allows. Nothing new waits inside. What it repairs by itself is
-//! paced as it leaves. Knows bytes and times, no sockets and no streams.
+//! `quinn-proto` sends no ACK while stream data waits for its congestion window, because the packet would be
+//! ack-eliciting. So it is given an unlimited window, and the loop hands it no more stream data than the real
+//! controller allows. Nothing new waits inside. Retransmissions, which it makes itself, are paced as they
+//! leave. Knows bytes and times, no sockets and no streams.
 
 use std::{
     any::Any,

@@ -1,4 +1,4 @@
-//! Reports how handshakes end: to the client that connects, and to the server that accepts.
+//! Reports the outcome of a handshake to the connecting client or the accepting server.
 
 use std::{
     future::Future,

@@ -1,4 +1,4 @@
-//! Sends messages to a loop, and wakes it once however many wait.
+//! Queues messages to an event loop, and wakes it once however many wait.
 
 use std::{
     fmt,

@@ -1,7 +1,7 @@
-//! Spaces out what a connection sends, at the rate that its congestion controller asks for.
+//! Paces a connection's packets at the rate that its congestion controller sets.
 //!
-//! A token bucket (RFC 9002 7.7). Repairs and sparse data are counted too, after they have left, so that the
-//! bucket may be in debt. Knows bytes and times.
+//! A token bucket (RFC 9002 7.7). Retransmissions and sparse data are charged after they have left, so the
+//! bucket may go negative. Knows bytes and times.
 
 use std::time::{Duration, Instant};
 

@@ -45,13 +45,15 @@ pub struct EndpointSettings {
     pub sparse_windows: Windows,
     /// Receive windows of connections for bulk.
     pub bulk_windows: Windows,
+    /// Receive windows of connections for bulk over a path with a long round trip.
+    pub far_bulk_windows: Windows,
     /// Bytes by which the windows of all connections may grow together, each to its `connection_max`.
     pub growth: u64,
     /// The controller of each connection.
     pub congestion: Arc<dyn ControllerFactory + Send + Sync>,
     /// Bytes of a connection that may be sent and not acknowledged.
     pub flight_max: u64,
-    /// Connections of clients that have proved a key, at once and of each lane; more are refused.
+    /// Connections of clients that have proved a key, at once and of each of sparse and bulk; more are refused.
     /// Handshakes are bounded apart (`admission`).
     pub connections_max: usize,
     /// Asked before each send.
@@ -83,6 +85,7 @@ impl EndpointSettings {
             streams: Streams { bidirectional: 256, unidirectional: 256 },
             sparse_windows: PLAIN_WINDOWS,
             bulk_windows: PLAIN_WINDOWS,
+            far_bulk_windows: PLAIN_WINDOWS,
             growth: 0,
             congestion: Arc::new(CubicConfig::default()),
             flight_max: PLAIN_WINDOWS.connection.into(),

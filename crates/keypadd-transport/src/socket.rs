@@ -1,8 +1,8 @@
 //! Reads, writes and closes the non-blocking sockets that streams are spliced to.
 //!
-//! TCP ends in order (FIN) or by a reset (RST). A unix socket has no reset: its reader sees an end
-//! as after a last byte. Until [`Socket::close_cleanly`], whatever drops a TCP socket resets it, so
-//! that a cut-off stream never passes for a finished one.
+//! TCP closes cleanly (FIN) or with a reset (RST). A unix socket has no reset: its reader sees an ordinary
+//! end of file. Until [`Socket::close_cleanly`], whatever drops a TCP socket resets it, so that a cut-off
+//! stream never passes for a finished one.
 
 use std::{
     io::{self, IoSlice, Write},

@@ -1,9 +1,9 @@
 //! Limits how long a loop polls before it sleeps.
 //!
-//! Waking a sleeping thread costs 10-50 us, which is most of an idle round trip. After work a loop
-//! polls for a short time in case an answer follows. Polls that end in nothing are paid from an
-//! allowance that grows with the clock, so that they take a bounded share of a core; a poll that is
-//! answered is part of the work. Knows times only.
+//! Waking a sleeping thread costs 10-50 us, which is most of an idle round trip. After work a loop polls for
+//! a short time in case an answer follows. Polls that find nothing are charged to a budget that refills with
+//! time, which bounds them to a share of a core; a poll that is answered is part of the work. Knows times
+//! only.
 
 use std::{
     fmt, mem,

@@ -1,9 +1,9 @@
 //! Steers each datagram to the socket of the loop that owns its connection.
 //!
-//! The sockets of an endpoint share one port (SO_REUSEPORT, socket(7)). A classic BPF program reads
-//! the first byte of the destination's connection ID, which is the loop's number (`cid`); in a
-//! client's first packets the client has chosen it, so that sparse and bulk connections come to
-//! different loops. Where the kernel refuses the program, loops hand datagrams over by message.
+//! The sockets of an endpoint share one port (SO_REUSEPORT, socket(7)). A classic BPF program reads the first
+//! byte of the destination's connection ID, which is the loop's number (`cid`); in a client's first packets
+//! the client has chosen it, so that sparse and bulk connections land on different loops. Where the kernel
+//! refuses the program, loops forward datagrams to each other by message.
 
 use std::{io, net::UdpSocket};
 

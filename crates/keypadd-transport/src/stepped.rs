@@ -1,8 +1,8 @@
 //! Runs an event loop without a thread, a UDP socket or a clock, for tests.
 //!
-//! Whoever owns it brings the time and carries the datagrams. All else is the loop that ships: its
-//! endpoint and connections, what is sent when, and the TCP and unix sockets that streams are
-//! spliced to. The program never makes one.
+//! The test supplies the time and carries the datagrams. Everything else is the production loop: its endpoint
+//! and connections, what is sent when, and the TCP and unix sockets that streams are spliced to. The daemon
+//! never makes one.
 
 use std::{
     collections::VecDeque,
@@ -11,13 +11,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use bytes::BytesMut;
 use mio::{Events, Registry, Token};
 use quinn_udp::RecvMeta;
 
 use crate::{
-    datagrams::Datagrams, endpoint::Endpoint, event_loop::EventLoop, settings::EndpointSettings,
-    udp::Received,
+    datagrams::Datagrams, endpoint::Endpoint, event_loop::EventLoop, receive_buffers::Batch,
+    settings::EndpointSettings, udp::Received,
 };
 
 /// Datagrams that a loop has sent at once.
@@ -103,7 +102,7 @@ impl SteppedLoop {
     pub fn arrive(&mut self, from: SocketAddr, datagram: &[u8]) {
         let meta =
             RecvMeta { addr: from, len: datagram.len(), stride: datagram.len(), ..<_>::default() };
-        self.inner.udp().arrived.push_back(Received { bytes: BytesMut::from(datagram), meta });
+        self.inner.udp().arrived.push_back(Received { datagrams: Batch::of(datagram), meta });
     }
 
     /// Does what there is to do at `now`, round by round, until it would wait.

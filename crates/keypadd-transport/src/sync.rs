@@ -1,3 +1,3 @@
-//! Names the atomics that `tests/loom.rs` replaces by loom's.
+//! Names the atomics for which `tests/loom.rs` substitutes loom's.
 
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

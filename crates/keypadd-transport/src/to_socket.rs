@@ -1,8 +1,8 @@
 //! Delivers a stream to a socket, with backpressure.
 //!
-//! Bytes are taken from the stream only as the socket takes them, so credit goes back to the peer as
-//! TCP takes bytes. What the peer was told has arrived is still delivered when the connection is
-//! gone, if the other direction had ended.
+//! Bytes are taken from the stream only as the socket takes them, so credit goes back to the peer as TCP
+//! takes bytes. Data already acknowledged to the peer is still delivered after the connection is lost, if the
+//! other direction had finished.
 
 use std::{
     collections::VecDeque,
@@ -16,6 +16,7 @@ use quinn_proto::RecvStream;
 
 use crate::{
     held::Parked,
+    reassembly::{Reassembly, Waiting},
     replay::Receipt,
     splice::{Cut, DELIVERY_TIME, Delivery, Registered, SpliceState},
 };
@@ -31,6 +32,10 @@ const RECEIPT_BYTES: u64 = 128 << 10;
 
 /// Slices of one write.
 const SLICES: usize = 64;
+
+/// Deliveries in a row that find nothing in order, after which the stream is read in the order of arrival. More than
+/// a reordered packet costs; reading in order is cheaper.
+const FRUITLESS_MAX: u32 = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
@@ -70,6 +75,9 @@ pub(crate) struct ToSocket {
     /// TakenBytes from the stream and not yet by the socket.
     undelivered: VecDeque<Bytes>,
     take_bytes: usize,
+    fruitless: u32,
+    /// Of a stream that is read in the order of arrival.
+    reassembly: Option<Box<Reassembly>>,
     /// Bytes taken from the stream so far, with what was read before the splice.
     pub(crate) offset: u64,
     /// Bytes that the socket has taken since the splice began, over all connections.
@@ -103,6 +111,8 @@ impl ToSocket {
             is_blocked: false,
             undelivered: if received.is_empty() { VecDeque::new() } else { [received].into() },
             take_bytes: TAKEN_BYTES_MIN,
+            fruitless: 0,
+            reassembly: None,
             offset,
             moves_at: None,
             give_up_at: None,
@@ -123,6 +133,7 @@ impl ToSocket {
     pub(crate) fn move_to(&mut self, registered: Arc<Registered>, offset: u64) {
         self.registered = registered;
         (self.writable, self.moves_at, self.offset) = (true, None, offset);
+        (self.fruitless, self.reassembly) = (0, None);
         (self.receipted, self.receipt_waits) = (Receipt::default(), false);
     }
 
@@ -149,10 +160,29 @@ impl ToSocket {
     pub(crate) fn deliver(
         &mut self,
         mut stream: RecvStream<'_>,
+        waiting: &Arc<Waiting>,
         now: Instant,
     ) -> Result<Delivered, Cut> {
+        let before = (self.offset, self.undelivered.len());
+        let delivered = self.deliver_all(&mut stream, now)?;
+        if delivered == Delivered::Partly && self.reassembly.is_none() {
+            let fruitless = before == (self.offset, 0) && self.undelivered.is_empty();
+            self.fruitless = if fruitless { self.fruitless + 1 } else { 0 };
+            if self.fruitless == FRUITLESS_MAX {
+                let reassembly = Reassembly::new(self.offset, Arc::clone(waiting));
+                self.reassembly = Some(Box::new(reassembly));
+                return self.deliver_all(&mut stream, now);
+            }
+        }
+        Ok(delivered)
+    }
+
+    fn deliver_all(&mut self, stream: &mut RecvStream<'_>, now: Instant) -> Result<Delivered, Cut> {
         loop {
             if !self.flush(now)? {
+                if let Some(reassembly) = &mut self.reassembly {
+                    collect(stream, 0, reassembly)?;
+                }
                 return Ok(Delivered::Partly);
             }
             if self.stage == Stage::Ending {
@@ -169,7 +199,11 @@ impl ToSocket {
                 Some(end) => (end - self.offset).min(self.take_bytes as u64) as usize,
                 None => self.take_bytes,
             };
-            match take(&mut stream, bytes, &mut self.undelivered) {
+            let taken = match &mut self.reassembly {
+                Some(reassembly) => take_in_order(stream, bytes, reassembly, &mut self.undelivered),
+                None => take(stream, bytes, &mut self.undelivered),
+            };
+            match taken {
                 // The peer may not end a stream that it has said goes on elsewhere.
                 Ok(TakenBytes { is_end: true, .. }) if self.moves_at.is_some() => {
                     return Err(Cut::Lost);
@@ -311,4 +345,48 @@ fn take(
         }
     }
     Ok(taken)
+}
+
+/// Takes up to `bytes` from a stream that is read in the order of arrival.
+fn take_in_order(
+    stream: &mut RecvStream<'_>,
+    bytes: usize,
+    reassembly: &mut Reassembly,
+    into: &mut VecDeque<Bytes>,
+) -> Result<TakenBytes, Cut> {
+    collect(stream, bytes, reassembly)?;
+    let mut taken = 0;
+    while taken < bytes
+        && into.len() < SLICES
+        && let Some(next) = reassembly.take(bytes - taken)
+    {
+        taken += next.len();
+        into.push_back(next);
+    }
+    Ok(TakenBytes { bytes: taken, is_end: reassembly.is_over() })
+}
+
+/// Reads what has arrived of a stream until so many bytes are there in order; behind a gap all of it, so that no
+/// piece waits in quinn-proto.
+fn collect(
+    stream: &mut RecvStream<'_>,
+    bytes: usize,
+    reassembly: &mut Reassembly,
+) -> Result<(), Cut> {
+    if reassembly.is_whole() {
+        return Ok(());
+    }
+    let Ok(mut chunks) = stream.read(false) else { return Err(Cut::Lost) };
+    while reassembly.has_gap() || reassembly.bytes() < bytes as u64 {
+        match chunks.next(usize::MAX) {
+            Ok(Some(chunk)) => reassembly.insert(chunk.offset, chunk.bytes),
+            Ok(None) => {
+                reassembly.set_whole();
+                break;
+            }
+            Err(quinn_proto::ReadError::Reset(code)) => return Err(Cut::Remote(code)),
+            Err(quinn_proto::ReadError::Blocked) => break,
+        }
+    }
+    Ok(())
 }

@@ -1,7 +1,6 @@
 //! Reads a socket into a stream, with backpressure.
 //!
-//! Bytes are read from the socket only when the stream may send them: what may not leave now stays
-//! in the kernel, where it holds the sender back.
+//! No more is read than may leave now: the rest stays in the kernel's buffer, so TCP slows the sender down.
 
 use std::{
     collections::VecDeque,
@@ -10,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use quinn_proto::SendStream;
 
 use crate::{
@@ -51,7 +50,7 @@ pub(crate) struct ToStream {
     read_closed: bool,
     /// Of the head of a stream that another one goes on at, what is not sent.
     head: Bytes,
-    /// Read and not yet taken by the stream.
+    /// Read and not yet taken by the stream; `replay` has it already.
     unsent: Bytes,
     /// What an earlier connection has carried and the peer has not written; goes after `unsent`.
     again: VecDeque<Bytes>,
@@ -155,7 +154,7 @@ impl ToStream {
 
     /// Whether it queues behind sparse streams.
     pub(crate) fn is_bulk(&self) -> bool {
-        self.run_bytes > SPARSE_BYTES
+        self.run_bytes > SPARSE_BYTES || self.unsent.len() > SPARSE_BYTES
     }
 
     /// Whether it belongs on the session's bulk connection. The peer follows one move at a time.
@@ -174,11 +173,12 @@ impl ToStream {
             && self.sent_at <= since
     }
 
-    /// Reads up to `bytes` from the socket and gives them to the stream; how many went in.
+    /// Gives the stream up to `bytes`; how many went in. Reads up to `read` from the socket if nothing is left.
     pub(crate) fn send(
         &mut self,
         stream: &mut SendStream<'_>,
         bytes: usize,
+        read: usize,
         now: Instant,
     ) -> Result<usize, Cut> {
         if !self.head.is_empty() {
@@ -194,13 +194,15 @@ impl ToStream {
             } else if self.has_ended() {
                 self.finish(stream);
                 return Ok(0);
-            } else if !self.read(bytes, stream, now)? {
+            } else if !self.read(read, stream, now)? {
                 return Ok(0);
             }
         }
         // What is left is written at once when there is credit: asking now notes that it waits.
-        let sent = write(stream, &mut self.unsent)?;
-        self.blocked = !self.unsent.is_empty();
+        let mut given = self.unsent.slice(..bytes.min(self.unsent.len()));
+        let sent = write(stream, &mut given)?;
+        self.unsent.advance(sent);
+        self.blocked = !given.is_empty();
         self.offset += sent as u64;
         self.sent_at = now;
         Ok(sent)

@@ -1,8 +1,6 @@
-//! Sends batches of datagrams by GSO and receives them by GRO, without copying received bytes.
+//! Sends batches of datagrams by GSO and receives them by GRO.
 //!
-//! A received batch is split into its datagrams in the buffer it was received into, which then
-//! belongs to them. Only those of handshakes are copied, so that a few bytes kept for long hold no
-//! large buffer. Knows datagrams and of what is in them the first bit.
+//! Knows datagrams and nothing of what is in them.
 
 use std::{
     fmt,
@@ -13,19 +11,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use bytes::BytesMut;
 use mio::{Interest, Registry, Token, unix::SourceFd};
 use quinn_udp::{EcnCodepoint, RecvMeta, UdpSocketState};
 use rustix::io::Errno;
 
-/// The largest batch that the kernel hands over or takes (UDP's length field).
-const BATCH_BYTES: usize = 64 << 10;
-
-/// A receive buffer is used until less than a batch fits into the rest.
-const BUFFER_BYTES: usize = 4 * BATCH_BYTES;
-
-/// The first bit of a packet of a handshake (RFC 9000 17.2).
-const LONG_HEADER: u8 = 0x80;
+use crate::receive_buffers::{BATCH_BYTES, Batch, ReceiveBuffers};
 
 /// One send in so many is timed.
 const TIMED_ONE_IN: u64 = 64;
@@ -42,28 +32,10 @@ pub trait Egress: fmt::Debug + Send + Sync {
     }
 }
 
-/// Received datagrams of one source, one after the other.
+/// Received datagrams of one source.
 pub(crate) struct Received {
-    pub(crate) bytes: BytesMut,
+    pub(crate) datagrams: Batch,
     pub(crate) meta: RecvMeta,
-}
-
-impl Received {
-    /// The next datagram.
-    pub(crate) fn next(&mut self) -> Option<BytesMut> {
-        if self.bytes.is_empty() {
-            return None;
-        }
-        let length = self.bytes.len().min(self.meta.stride.max(1));
-        let datagram = self.bytes.split_to(length);
-        // Handshake data waits for what comes before it, and a stranger's must not hold a buffer of
-        // many datagrams meanwhile. What opens a 1-RTT packet moves its plaintext by itself
-        // (keypadd-provider's `OpenKey`).
-        match datagram.first() {
-            Some(first) if first & LONG_HEADER != 0 => Some(BytesMut::from(&datagram[..])),
-            _ => Some(datagram),
-        }
-    }
 }
 
 /// What the kernel would not take yet.
@@ -77,7 +49,7 @@ pub(crate) struct Udp {
     socket: UdpSocket,
     state: UdpSocketState,
     egress: Arc<dyn Egress>,
-    buffer: BytesMut,
+    buffers: ReceiveBuffers,
     unsent: Option<Unsent>,
     sends: u64,
 }
@@ -85,7 +57,14 @@ pub(crate) struct Udp {
 impl Udp {
     pub(crate) fn new(socket: UdpSocket, egress: Arc<dyn Egress>) -> io::Result<Self> {
         let state = UdpSocketState::new((&socket).into())?;
-        Ok(Self { socket, state, egress, buffer: BytesMut::new(), unsent: None, sends: 0 })
+        Ok(Self {
+            socket,
+            state,
+            egress,
+            buffers: ReceiveBuffers::default(),
+            unsent: None,
+            sends: 0,
+        })
     }
 
     pub(crate) fn register(&self, registry: &Registry, token: Token) -> io::Result<()> {
@@ -173,11 +152,8 @@ impl Udp {
 
     /// The next batch, or `None` when there is none now.
     pub(crate) fn receive(&mut self) -> Option<Received> {
-        if self.buffer.len() < BATCH_BYTES {
-            self.buffer = BytesMut::zeroed(BUFFER_BYTES);
-        }
         let mut meta = [RecvMeta::default()];
-        let mut slices = [IoSliceMut::new(&mut self.buffer[..BATCH_BYTES])];
+        let mut slices = [IoSliceMut::new(self.buffers.room())];
         loop {
             match self.state.recv((&self.socket).into(), &mut slices, &mut meta) {
                 Ok(0) => return None,
@@ -195,25 +171,6 @@ impl Udp {
             }
         }
         let [meta] = meta;
-        let bytes = self.buffer.split_to(meta.len);
-        Some(Received { bytes, meta })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_datagram_of_a_handshake_holds_no_batch() {
-        let mut batch = BytesMut::zeroed(BATCH_BYTES);
-        batch[0] = LONG_HEADER;
-        let memory = batch.as_ptr_range();
-        let meta = RecvMeta { len: batch.len(), stride: 1_200, ..RecvMeta::default() };
-        let mut received = Received { bytes: batch, meta };
-        let (handshake, data) = (received.next().unwrap(), received.next().unwrap());
-        assert_eq!((handshake.len(), data.len()), (1_200, 1_200));
-        assert!(!memory.contains(&handshake.as_ptr()));
-        assert!(memory.contains(&data.as_ptr()));
+        Some(Received { datagrams: self.buffers.take(meta.len, meta.stride), meta })
     }
 }

@@ -1,6 +1,7 @@
-//! Decides which sender of a message wakes a loop, and for which datagram there is room. Knows no message.
+//! Decides which sender wakes a sleeping event loop, and whether its queue has room for another datagram.
 //!
-//! `tests/loom.rs` takes this file in with loom's atomics: every order in which senders and a loop can meet.
+//! Never sees a message. `tests/loom.rs` includes this file with loom's atomics and checks every interleaving
+//! of senders and a loop.
 
 use crate::sync::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 

@@ -1,9 +1,10 @@
-//! Grows the receive window of a connection while sockets take less than arrives.
+//! Grows the receive window of a connection while sockets take less than arrives, and shrinks it by what waits.
 //!
 //! In QUIC all streams share their connection's window, and what a slow socket leaves unread stays part
 //! of it (RFC 9000 4.1): enough of them would stop every other stream. So the window grows by as much as
 //! their streams may hold, and shrinks again when they are read. What it grows by comes out of a budget
-//! that all connections of an endpoint share. Knows counts and times only.
+//! that all connections of an endpoint share. What has been read and waits behind gaps (`reassembly`) takes
+//! its place in the window, so that the peer never has us hold more. Knows counts and times only.
 
 use std::{
     sync::{
@@ -12,6 +13,8 @@ use std::{
     },
     time::{Duration, Instant},
 };
+
+use crate::reassembly::Waiting;
 
 /// How often sockets are looked at while one takes nothing.
 const CHECK: Duration = Duration::from_millis(100);
@@ -23,6 +26,13 @@ const SLOW: Duration = Duration::from_secs(1);
 /// Credit is announced when one part in so many of what streams that are read have was read, as in
 /// quinn-proto.
 const ANNOUNCED_ONE_IN: u32 = 8;
+
+/// The window follows what waits behind gaps in steps of one part in so many of it.
+const FOLLOWED_ONE_IN: u32 = 16;
+
+/// Of a connection's window, in bytes, what a piece that waits behind a gap has on average at least. A quarter of
+/// the smallest packet (RFC 9000 14.1); smaller ones would cost more than they hold.
+const PIECE_BYTES_MIN: u32 = 300;
 
 /// A connection may take this many times what it leaves of the budget, so that those that come later
 /// find some, however greedy it is (dynamic thresholds, Choudhury and Hahne 1998).
@@ -68,6 +78,9 @@ pub(crate) struct ReceiveWindow {
     budget: Arc<Budget>,
     /// What it has of the budget.
     grown: u32,
+    waiting: Arc<Waiting>,
+    /// What it has shrunk by for what waits.
+    taken: u32,
     check_at: Option<Instant>,
     /// Read since credit was announced.
     read: u64,
@@ -75,7 +88,34 @@ pub(crate) struct ReceiveWindow {
 
 impl ReceiveWindow {
     pub(crate) fn new(windows: Windows, budget: Arc<Budget>) -> Self {
-        Self { windows, budget, grown: 0, check_at: None, read: 0 }
+        let waiting = Arc::default();
+        Self { windows, budget, grown: 0, waiting, taken: 0, check_at: None, read: 0 }
+    }
+
+    /// What waits behind gaps.
+    pub(crate) fn waiting(&self) -> &Arc<Waiting> {
+        &self.waiting
+    }
+
+    fn size(&self) -> u32 {
+        (self.windows.connection + self.grown).saturating_sub(self.taken)
+    }
+
+    /// Follows what waits; the window where it changes.
+    pub(crate) fn follow_waiting(&mut self) -> Option<u32> {
+        let bytes = u32::try_from(self.waiting.bytes()).unwrap_or(u32::MAX);
+        let step = self.windows.connection / FOLLOWED_ONE_IN;
+        let before = self.size();
+        if bytes.abs_diff(self.taken) > step {
+            self.taken = bytes;
+        }
+        Some(self.size()).filter(|size| *size != before)
+    }
+
+    /// Whether more pieces wait than any loss leaves.
+    pub(crate) fn is_overrun(&self) -> bool {
+        let most = (self.windows.connection + self.grown) / PIECE_BYTES_MIN;
+        self.waiting.pieces() > most.into()
     }
 
     /// A socket takes nothing now.
@@ -101,7 +141,7 @@ impl ReceiveWindow {
         if due {
             self.read = 0;
         }
-        (due && self.grown > 0).then_some(self.windows.connection + self.grown)
+        (due && self.grown > 0).then_some(self.size())
     }
 
     /// So many sockets are slow; the window where it changes.
@@ -115,7 +155,7 @@ impl ReceiveWindow {
         let grown = self.budget.exchange(self.grown.into(), wanted.into()) as u32;
         let changed = grown != self.grown;
         self.grown = grown;
-        changed.then_some(connection + grown)
+        changed.then_some(self.size())
     }
 }
 
@@ -128,6 +168,7 @@ impl Drop for ReceiveWindow {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::reassembly::Reassembly;
 
     const WINDOWS: Windows = Windows { stream: 10, connection: 100, connection_max: 150 };
 
@@ -157,6 +198,33 @@ mod tests {
         assert_eq!(late.set_slow(9, now), Some(130));
         drop(late);
         assert_eq!(budget.0.load(Relaxed), 40, "all of it is back");
+    }
+
+    #[test]
+    fn what_waits_behind_gaps_takes_its_place_in_the_window() {
+        let windows = Windows { stream: 1_000, connection: 16_000, connection_max: 17_000 };
+        let mut window = ReceiveWindow::new(windows, Arc::new(Budget::new(1_000)));
+        let mut reassembly = Reassembly::new(0, Arc::clone(window.waiting()));
+        reassembly.insert(1, vec![0; 900].into());
+        assert_eq!(window.follow_waiting(), None, "too little to tell");
+        reassembly.insert(1_000, vec![0; 8_000].into());
+        assert_eq!(window.follow_waiting(), Some(16_000 - 8_900));
+        assert_eq!(window.follow_waiting(), None);
+        drop(reassembly);
+        assert_eq!(window.follow_waiting(), Some(16_000));
+    }
+
+    #[test]
+    fn scraps_beyond_those_of_any_loss_overrun_the_window() {
+        let windows = Windows { stream: 1_000, connection: 3_000, connection_max: 3_000 };
+        let window = ReceiveWindow::new(windows, Arc::new(Budget::new(0)));
+        let mut reassembly = Reassembly::new(0, Arc::clone(window.waiting()));
+        for offset in 1..=10 {
+            reassembly.insert(2 * offset, vec![0].into());
+            assert!(!window.is_overrun());
+        }
+        reassembly.insert(22, vec![0].into());
+        assert!(window.is_overrun());
     }
 
     #[test]

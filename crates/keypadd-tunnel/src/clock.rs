@@ -1,4 +1,4 @@
-//! Detects clock jumps, and stops all output until the connections from before are closed.
+//! Detects clock jumps, and stops all output until every older connection is closed.
 
 pub(crate) mod clones;
 pub(crate) mod egress_gate;

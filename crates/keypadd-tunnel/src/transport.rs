@@ -7,9 +7,9 @@
 //! ```
 //!
 //! The first term is the receive window of the sparse connection, which holds a full window of
-//! every stream. The second is that of the bulk connection. It grows by `stream_receive_window` for
-//! each stream whose socket is slower than the sender, out of `stalled_bytes`, which all
-//! connections of an endpoint share. A stream whose reader has stopped holds at most its window
+//! every stream. The second is that of the bulk connection; what waits behind gaps is part of it. It grows
+//! by a stream's window for each stream whose socket is slower than the sender, out of `stalled_bytes`,
+//! which all connections of an endpoint share. A stream whose reader has stopped holds at most its window
 //! here and nothing at the sender, which reads from TCP only what it can send at once. Nothing else
 //! is queued: datagrams wait in the socket buffer until their connection can take them.
 
@@ -71,6 +71,9 @@ const PACKET_THRESHOLD: u32 = 128;
 /// Receive window of a stream on the sparse connection; a stream with more data moves to bulk.
 const SPARSE_STREAM_WINDOW_BYTES: u32 = 64 << 10;
 
+/// A path with a longer round trip takes larger windows of streams: one that stops being read there holds more.
+pub(crate) const FAR: Duration = Duration::from_millis(15);
+
 /// Congestion control.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Congestion {
@@ -120,6 +123,8 @@ pub struct TransportSettings {
     pub receive_window_bytes: u32,
     /// Receive window of one stream on the bulk connection.
     pub stream_receive_window_bytes: u32,
+    /// The same where the round trip was longer than [`FAR`] when that connection was made.
+    pub far_stream_receive_window_bytes: u32,
     /// Bytes that streams with slow or stopped readers may hold beyond the receive window, over all
     /// connections of an endpoint. One connection gets at most three quarters of what is left.
     pub stalled_bytes: u64,
@@ -154,10 +159,10 @@ impl Default for TransportSettings {
         Self {
             congestion: Congestion::default(),
             receive_window_bytes: 64 * MIB,
-            // 800 Mbit/s at 20 ms for one TCP connection; the same as OpenSSH. Not more: quinn-proto closes a
-            // connection whose stream has over 1,024 separate pieces ("too many gaps in stream buffer"), and in
-            // packets of 1,200 bytes, every second of them lost, this window has 874.
+            // 1 Gbit/s at 15 ms for one TCP connection; the same as OpenSSH.
             stream_receive_window_bytes: 2 * MIB,
+            // 400 Mbit/s at 150 ms. Repairs take no more of it, however long they last.
+            far_stream_receive_window_bytes: 8 * MIB,
             // Enough for 1,500 stopped readers of one session.
             stalled_bytes: 4 << 30,
             send_window_bytes: 16 * MIB,
@@ -211,6 +216,13 @@ impl TransportSettings {
             .max_udp_payload_size(self.datagram_bytes_max)
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
         let settings = self.clone();
+        let bulk_windows = |stream: u32| Windows {
+            stream,
+            connection: self.receive_window_bytes,
+            connection_max: stream
+                .saturating_mul(self.forwards_max)
+                .saturating_add(self.receive_window_bytes),
+        };
         Endpoint::start(EndpointSettings {
             sockets,
             config,
@@ -218,14 +230,8 @@ impl TransportSettings {
             transport: Arc::new(move |route_bytes| settings.of_connection(route_bytes)),
             streams: self.streams(end),
             sparse_windows: self.sparse_windows(),
-            bulk_windows: Windows {
-                stream: self.stream_receive_window_bytes,
-                connection: self.receive_window_bytes,
-                connection_max: self
-                    .stream_receive_window_bytes
-                    .saturating_mul(self.forwards_max)
-                    .saturating_add(self.receive_window_bytes),
-            },
+            bulk_windows: bulk_windows(self.stream_receive_window_bytes),
+            far_bulk_windows: bulk_windows(self.far_stream_receive_window_bytes),
             growth: self.stalled_bytes,
             congestion,
             flight_max: self.send_window_bytes.into(),

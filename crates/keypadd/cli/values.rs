@@ -1,11 +1,10 @@
 //! Parses the values that only the daemon's command line has. `keypadd-cli` parses those of both
 //! programs, `keypadd-config` those of a configuration file too.
 
-use keypadd_config::values::peer_name;
-pub(super) use keypadd_config::values::{
-    BadValue, cipher_backend, public_key, server, switch, target,
-};
+pub(super) use keypadd_config::values::{BadValue, cipher_backend, public_key, switch, target};
+use keypadd_config::values::{peer_name, server};
 use keypadd_provider::PublicKey;
+use keypadd_tunnel::ServerAddress;
 
 use crate::error::is_private;
 
@@ -16,6 +15,23 @@ pub(crate) struct Allowed {
     pub(crate) name: Option<String>,
     /// Its key.
     pub(crate) key: PublicKey,
+}
+
+/// The server of `connect`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Server {
+    /// Its address.
+    At(ServerAddress),
+    /// Its name in the configuration file.
+    Named(String),
+}
+
+/// `HOST[:PORT]` or `@NAME`.
+pub(super) fn server_or_name(text: &str) -> Result<Server, BadValue> {
+    match text.strip_prefix('@') {
+        Some(name) => peer_name(name).map(Server::Named),
+        None => server(text).map(Server::At),
+    }
 }
 
 /// `[NAME=]PUBKEY`. A key ends in `=`, so a name is what has text after the `=`.

@@ -44,6 +44,12 @@ pub(crate) enum Figure {
     BesideUpP99,
     BesideUpMax,
     KeptUp,
+    PacedDownP50,
+    PacedDownP99,
+    KeptPacedDown,
+    PacedUpP50,
+    PacedUpP99,
+    KeptPacedUp,
     Others,
 }
 
@@ -83,6 +89,12 @@ impl Figure {
             Self::BesideUpP99 => "RTT beside upload p99",
             Self::BesideUpMax => "RTT beside upload max",
             Self::KeptUp => "upload kept beside RTT",
+            Self::PacedDownP50 => "paced RTT beside download p50",
+            Self::PacedDownP99 => "paced RTT beside download p99",
+            Self::KeptPacedDown => "download kept beside paced RTT",
+            Self::PacedUpP50 => "paced RTT beside upload p50",
+            Self::PacedUpP99 => "paced RTT beside upload p99",
+            Self::KeptPacedUp => "upload kept beside paced RTT",
             Self::Others => "CPU % of other programs",
         }
     }
@@ -92,6 +104,7 @@ impl Figure {
     pub(crate) fn of(self, sample: &Sample) -> Option<f64> {
         let (down, up) = (&sample.download, &sample.upload);
         let (beside_down, beside_up) = (&sample.beside_download, &sample.beside_upload);
+        let (paced_down, paced_up) = (&sample.paced_download, &sample.paced_upload);
         let kept =
             |beside: &Beside, alone: &Bulk| beside.bulk.gbit_per_second() / alone.gbit_per_second();
         let per_gb = |cpu: Option<f64>, bytes: u64| Some(cpu? / (bytes as f64 / GB));
@@ -118,13 +131,20 @@ impl Figure {
             Self::BesideUpP99 => Some(beside_up.round_trips.p99_us),
             Self::BesideUpMax => Some(beside_up.round_trips.max_us),
             Self::KeptUp => Some(kept(beside_up, up)),
+            Self::PacedDownP50 => Some(paced_down.round_trips.p50_us),
+            Self::PacedDownP99 => Some(paced_down.round_trips.p99_us),
+            Self::KeptPacedDown => Some(kept(paced_down, down)),
+            Self::PacedUpP50 => Some(paced_up.round_trips.p50_us),
+            Self::PacedUpP99 => Some(paced_up.round_trips.p99_us),
+            Self::KeptPacedUp => Some(kept(paced_up, up)),
             Self::Others => Some(sample.others_cpu * 100.0),
         }
     }
 
     fn larger_is_better(self) -> bool {
-        let better = [Self::BulkDown, Self::BulkUp, Self::BulkMean, Self::KeptDown, Self::KeptUp];
-        better.contains(&self)
+        let rates = [Self::BulkDown, Self::BulkUp, Self::BulkMean];
+        let kept = [Self::KeptDown, Self::KeptUp, Self::KeptPacedDown, Self::KeptPacedUp];
+        rates.contains(&self) || kept.contains(&self)
     }
 }
 
@@ -199,6 +219,8 @@ pub(crate) mod tests {
             large: trips(us * 1.5),
             beside_download: beside,
             beside_upload: Beside { bulk: bulk(gbit * 3.0), ..beside },
+            paced_download: beside,
+            paced_upload: Beside { bulk: bulk(gbit * 3.0), ..beside },
             idle_cpu: Some(0.02),
             others_cpu: 0.1,
         }

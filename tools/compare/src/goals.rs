@@ -27,7 +27,7 @@ pub(crate) struct Goal {
 }
 
 /// All goals, in the order of the report.
-pub(crate) const GOALS: [Goal; 14] = {
+pub(crate) const GOALS: [Goal; 16] = {
     use Base::{Arm, BetterPeer, One, OwnIdle};
     use Figure as F;
     use Limit::{AtLeast, AtMost};
@@ -49,6 +49,8 @@ pub(crate) const GOALS: [Goal; 14] = {
         goal("RTT beside upload p99 / stunnel", F::BesideUpP99, Arm("stunnel"), AtMost(1.0)),
         goal("download beside RTT / alone", F::KeptDown, One, AtLeast(0.85)),
         goal("upload beside RTT / alone", F::KeptUp, One, AtLeast(0.85)),
+        goal("download beside paced RTT / alone", F::KeptPacedDown, One, AtLeast(0.85)),
+        goal("upload beside paced RTT / alone", F::KeptPacedUp, One, AtLeast(0.85)),
     ]
 };
 
@@ -141,6 +143,6 @@ mod tests {
         assert_eq!(holds, GOALS.len() - 2);
         let alone = vec![round(&all[2..]); 3];
         let open = verdicts(&alone).iter().filter(|it| **it == Verdict::Inconclusive).count();
-        assert_eq!(open, GOALS.len() - 4);
+        assert_eq!(open, GOALS.len() - 6);
     }
 }

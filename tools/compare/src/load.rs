@@ -1,4 +1,4 @@
-//! Generates load from the near namespace: bulk in either direction, closed-loop round trips.
+//! Generates load from the near namespace: bulk in either direction, round trips one after the other.
 //!
 //! Each transfer is one TCP connection with TCP_NODELAY to a given address; a tunnel or the service
 //! itself listens there. Every wait has a bound. Checks that echoes are what was sent. Does not know
@@ -155,17 +155,25 @@ impl Echo {
         open().map_err(|error: io::Error| format!("echo: {}", words(&error)))
     }
 
-    /// Makes round trips, one after the other.
+    /// Makes round trips, one after the other, each no sooner than `interval` after the last began.
     ///
     /// # Errors
     /// One line: the connection failed, stalled for 15 s or changed data.
-    pub(crate) fn measure(&mut self, until: Until) -> Result<RoundTrips, String> {
+    pub(crate) fn measure(
+        &mut self,
+        until: Until,
+        interval: Duration,
+    ) -> Result<RoundTrips, String> {
         let mut times = Vec::with_capacity(until.count.min(1 << 20));
         let start = Instant::now();
         while times.len() < until.count && (times.is_empty() || start.elapsed() < until.elapsed) {
             let sent = Instant::now();
             self.round_trip().map_err(|error| format!("echo: {}", words(&error)))?;
-            times.push(sent.elapsed().as_secs_f64() * 1e6);
+            let time = sent.elapsed();
+            times.push(time.as_secs_f64() * 1e6);
+            if time < interval {
+                std::thread::sleep(interval - time);
+            }
         }
         Ok(summarize(times))
     }
@@ -252,7 +260,7 @@ mod tests {
                 Err(error) => assert!(Instant::now() < until, "{error}"),
             }
         };
-        let trips = echo.measure(Until { count: 20, elapsed: IO_TIMEOUT }).unwrap();
+        let trips = echo.measure(Until { count: 20, elapsed: IO_TIMEOUT }, Duration::ZERO).unwrap();
         assert_eq!(trips.count, 20);
         assert!(trips.p50_us <= trips.p99_us && trips.p99_us <= trips.max_us);
         for direction in [Direction::Download, Direction::Upload] {

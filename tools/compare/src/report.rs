@@ -6,7 +6,7 @@ use crate::figures::{Base, Figure, PEERS, Round, Span, ratio, span};
 use crate::goals::{GOALS, ROUNDS_MIN};
 
 /// Tables of medians: a title and columns.
-const TABLES: [(&str, &[(&str, Figure)]); 5] = [
+const TABLES: [(&str, &[(&str, Figure)]); 7] = [
     (
         "Bulk, one TCP stream, Gbit/s",
         &[("download", Figure::BulkDown), ("upload", Figure::BulkUp), ("mean", Figure::BulkMean)],
@@ -48,10 +48,22 @@ const TABLES: [(&str, &[(&str, Figure)]); 5] = [
             ("kept", Figure::KeptUp),
         ],
     ),
+    (
+        "The same beside a download, at most 1,000 a second",
+        &[
+            ("p50", Figure::PacedDownP50),
+            ("p99", Figure::PacedDownP99),
+            ("kept", Figure::KeptPacedDown),
+        ],
+    ),
+    (
+        "The same beside an upload, at most 1,000 a second",
+        &[("p50", Figure::PacedUpP50), ("p99", Figure::PacedUpP99), ("kept", Figure::KeptPacedUp)],
+    ),
 ];
 
 /// Figures whose ratios are printed.
-const RATIOS: [Figure; 14] = [
+const RATIOS: [Figure; 20] = [
     Figure::BulkDown,
     Figure::BulkUp,
     Figure::BulkMean,
@@ -66,6 +78,12 @@ const RATIOS: [Figure; 14] = [
     Figure::BesideUpP99,
     Figure::KeptDown,
     Figure::KeptUp,
+    Figure::PacedDownP50,
+    Figure::PacedDownP99,
+    Figure::PacedUpP50,
+    Figure::PacedUpP99,
+    Figure::KeptPacedDown,
+    Figure::KeptPacedUp,
 ];
 
 /// Figures that are also divided by the arm's own idle round trip.

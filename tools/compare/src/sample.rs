@@ -26,6 +26,10 @@ const BULK_LEAD: Duration = Duration::from_millis(300);
 const IDLE_SETTLE: Duration = Duration::from_millis(700);
 /// How long a tunnel without connections is watched.
 const IDLE_CPU: Duration = Duration::from_millis(500);
+/// Round trips beside bulk are made back to back, and once more at 1,000 a second: the faster a tunnel answers,
+/// the more of the machine back-to-back round trips take from its bulk.
+const BACK_TO_BACK: Duration = Duration::ZERO;
+const PACED: Duration = Duration::from_millis(1);
 /// Message sizes of idle round trips.
 const SMALL_BYTES: usize = 128;
 const LARGE_BYTES: usize = 1024;
@@ -41,6 +45,9 @@ pub(crate) struct Sample {
     pub(crate) large: RoundTrips,
     pub(crate) beside_download: Beside,
     pub(crate) beside_upload: Beside,
+    /// The same with round trips at a fixed rate.
+    pub(crate) paced_download: Beside,
+    pub(crate) paced_upload: Beside,
     /// CPU seconds per second of a tunnel without connections.
     pub(crate) idle_cpu: Option<f64>,
     /// Share of the machine's CPU time that programs other than these used meanwhile.
@@ -74,8 +81,11 @@ impl Sample {
         let upload = bulk(Direction::Upload, duration)?;
         let small = idle_round_trips(tunnel, SMALL_BYTES)?;
         let large = idle_round_trips(tunnel, LARGE_BYTES)?;
-        let beside_download = beside(tunnel, Direction::Download, duration)?;
-        let beside_upload = beside(tunnel, Direction::Upload, duration)?;
+        let beside = |direction, interval| beside(tunnel, direction, duration, interval);
+        let beside_download = beside(Direction::Download, BACK_TO_BACK)?;
+        let beside_upload = beside(Direction::Upload, BACK_TO_BACK)?;
+        let paced_download = beside(Direction::Download, PACED)?;
+        let paced_upload = beside(Direction::Upload, PACED)?;
         std::thread::sleep(IDLE_SETTLE);
         let before = cpu();
         std::thread::sleep(IDLE_CPU);
@@ -89,6 +99,8 @@ impl Sample {
             large,
             beside_download,
             beside_upload,
+            paced_download,
+            paced_upload,
             idle_cpu,
             others_cpu,
         })
@@ -121,20 +133,25 @@ impl OtherPrograms {
 
 fn idle_round_trips(tunnel: &Tunnel, size: usize) -> Result<RoundTrips, String> {
     let mut echo = Echo::open(tunnel.address, size)?;
-    echo.measure(UNRECORDED)?;
-    echo.measure(IDLE_ROUND_TRIPS)
+    echo.measure(UNRECORDED, BACK_TO_BACK)?;
+    echo.measure(IDLE_ROUND_TRIPS, BACK_TO_BACK)
 }
 
-fn beside(tunnel: &Tunnel, direction: Direction, duration: Duration) -> Result<Beside, String> {
+fn beside(
+    tunnel: &Tunnel,
+    direction: Direction,
+    duration: Duration,
+    interval: Duration,
+) -> Result<Beside, String> {
     let mut echo = Echo::open(tunnel.address, SMALL_BYTES)?;
-    echo.measure(UNRECORDED)?;
+    echo.measure(UNRECORDED, BACK_TO_BACK)?;
     let cpu = || tunnel.cpu_seconds();
     let measured = std::thread::scope(|scope| {
         // Both threads are in the near namespace: a thread starts in that of its parent.
         let bulk =
             scope.spawn(|| load::bulk(tunnel.address, direction, BULK_LEAD + duration, &cpu));
         std::thread::sleep(BULK_LEAD);
-        let round_trips = echo.measure(Until { count: usize::MAX, elapsed: duration });
+        let round_trips = echo.measure(Until { count: usize::MAX, elapsed: duration }, interval);
         let bulk = bulk.join().unwrap_or_else(|_| Err("the bulk thread panicked".into()));
         Ok(Beside { round_trips: round_trips?, bulk: bulk? })
     });

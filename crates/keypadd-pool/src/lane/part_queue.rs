@@ -1,5 +1,5 @@
-//! The consumer's end of one part's queues: the current chunk, those kept for late packets, those to come,
-//! and the way back for spent ones. Never waits, whatever the filler does.
+//! Queues one part's chunks, heads or bodies, for the consumer of a lane: the current chunk, those kept for
+//! late packets, those to come, and spent ones on their way back. Never waits, whatever the filler does.
 
 use std::collections::VecDeque;
 

@@ -1,7 +1,8 @@
-//! Measures how long ACKs wait for each other where a link delivers them in bursts, as Wi-Fi and cable do.
+//! Measures ACK aggregation: how long a link such as Wi-Fi or cable holds ACKs before it delivers them in a
+//! burst.
 //!
-//! Packets that leave evenly then see any delay up to that wait, without a queue (ACK aggregation of
-//! draft-ietf-ccwg-bbr 5.5.9). Knows times.
+//! Evenly paced packets then see any delay up to that time without a queue (draft-ietf-ccwg-bbr 5.5.9). Knows
+//! times.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,9 @@
-//! Holds in flight what the path carries in its shortest round trip, and a short queue more.
+//! Sets the congestion window and pacing rate of one path from round-trip times, losses and ECN marks.
+//!
+//! The window is what the path carries in its shortest round trip, and a short queue more. It doubles each
+//! round trip at start-up, and is lowered now and then to drain this flow's own queue and to see the shortest
+//! round trip again. Whether a loss says congestion is decided in `losses`, and whether others keep the queue
+//! full in `crowd`. Knows bytes and times.
 
 use std::{
     any::Any,

@@ -1,9 +1,9 @@
-//! Finds flows that keep the queue full, and shares with them as CUBIC (RFC 9438).
+//! Detects competing flows that keep the queue full, and shares with them as CUBIC does (RFC 9438).
 //!
-//! A flow that holds the queue short gets next to nothing beside one that fills it. So when the delay stays
-//! although this flow's window would let the queue drain, the window is CUBIC's until a test
-//! finds the queue empty again (as Copa's mode switch, NSDI 2018 section 4). Of losses only those near
-//! the longest delay count, when the queue may have overflowed: others are random.
+//! A flow that keeps the queue short starves beside one that fills it. If the delay stays although this
+//! flow's window would let the queue drain, the window is CUBIC's until a test finds the queue empty again
+//! (like Copa's mode switch, NSDI 2018 section 4). Only losses near the longest delay count, when the queue
+//! may have overflowed: others are taken as random.
 
 use std::{
     sync::Arc,

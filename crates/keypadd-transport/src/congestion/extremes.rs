@@ -1,4 +1,4 @@
-//! The least and the greatest value of the last seconds, in constant memory.
+//! Tracks the least or the greatest value in a sliding window of time, in constant memory.
 
 use std::time::{Duration, Instant};
 

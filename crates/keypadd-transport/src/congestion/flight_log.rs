@@ -1,9 +1,10 @@
-//! Remembers how much was in flight when each train of packets left.
+//! Records how much was in flight when each train of packets left, to estimate the delivery rate at the
+//! sender.
 //!
-//! A packet that finds `flight` bytes ahead of it and itself, and is acknowledged after `rtt`, shows the rate
-//! at which the path takes what is sent: `flight / rtt`. It is the delivery rate of
-//! draft-ietf-ccwg-bbr 4.1, counted at the sender, so that random loss does not shrink it and a burst of
-//! delayed ACKs does not raise it.
+//! A packet sent with `flight` bytes outstanding, itself included, and acknowledged after `rtt` shows the
+//! rate at which the path takes what is sent: `flight / rtt`. It is the delivery rate of draft-ietf-ccwg-bbr
+//! 4.1, counted at the sender, so that random loss does not shrink it and a burst of delayed ACKs does not
+//! raise it.
 
 use std::{collections::VecDeque, time::Instant};
 

@@ -1,8 +1,8 @@
-//! Tells loss by congestion from random loss, where no delay does: at policers and very short queues.
+//! Distinguishes congestion loss from random loss where delay does not: at policers and very short queues.
 //!
-//! Sending faster than such a path takes brings more loss and no more data; random loss takes the same
-//! share at any rate. So shares of loss are compared at rates that differ: as the rate grows by
-//! itself, and in trials at a lower one when loss rises for no reason. Knows shares and rates.
+//! Sending faster than such a path takes brings more loss and no more data; random loss takes the same share
+//! at any rate. So loss rates are compared at different sending rates: as the rate grows by itself, and in
+//! trials at a lower one after an unexplained rise in loss. Knows shares and rates.
 
 /// Packets whose fate an interval knows at least, so that its share of loss means something.
 const PACKETS_MIN: u64 = 64;

@@ -21,7 +21,8 @@ impl Driver {
                 Some(Channel::Spliced(spliced)) => {
                     let Some(to_socket) = &mut spliced.to_socket else { continue };
                     let before = to_socket.offset;
-                    let delivered = to_socket.deliver(self.connection.recv_stream(id), now);
+                    let stream = self.connection.recv_stream(id);
+                    let delivered = to_socket.deliver(stream, self.window.waiting(), now);
                     match to_socket.receipt_due() {
                         ReceiptDue::Now => self.receipts.add(id, to_socket.take_receipt()),
                         ReceiptDue::Later => self.receipts.add_later(id, now),
@@ -29,10 +30,11 @@ impl Driver {
                     }
                     if let Some(window) = self.window.read(to_socket.offset - before) {
                         // Only a window that grows is announced.
-                        self.connection.set_receive_window((window - 1).into());
+                        self.connection.set_receive_window(window.saturating_sub(1).into());
                         self.connection.set_receive_window(window.into());
                     }
                     match delivered {
+                        _ if self.window.is_overrun() => self.cut(id, Cut::Lost),
                         Ok(Delivered::Partly) if to_socket.is_blocked() => self.window.blocked(now),
                         Ok(Delivered::Partly) => {}
                         Ok(Delivered::UpToMove) => self.move_in(id),
@@ -47,6 +49,9 @@ impl Driver {
                 Some(Channel::Receipts(_)) => self.read_receipts(id),
                 Some(Channel::Awaiting) | None => {}
             }
+        }
+        if let Some(window) = self.window.follow_waiting() {
+            self.connection.set_receive_window(window.into());
         }
         // Its capacity serves again.
         if self.arrived.is_empty() {

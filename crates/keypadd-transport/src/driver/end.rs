@@ -1,4 +1,4 @@
-//! Ends splices, streams and the connection: in order, by a reset, or because the connection is lost.
+//! Ends splices, streams and the connection: cleanly, with a reset, or because the connection is lost.
 
 use std::time::Instant;
 

@@ -138,7 +138,7 @@ impl Driver {
                 sibling.send(Migration::Adopt(Box::new(moving)));
             }
             Err(error) => {
-                debug!(%error, "a stream stays where it is");
+                debug!(%error, "cannot migrate a stream; it stays on this connection");
                 spliced.to_stream = Some(to_stream);
             }
         }

@@ -23,8 +23,10 @@ const OVERHEAD_BYTES: usize = (1 + 20 + 4) + 16 + (1 + 8 + 8 + 2);
 /// Datagrams that leave in a drive although pacing or the window forbids.
 const FREE_DATAGRAMS: usize = 1;
 
-/// The largest read from a socket.
-const READ_BYTES: usize = 64 << 10;
+/// The largest read from a socket. Several trains: the kernel lets a source be as far ahead as the largest
+/// read that it has seen (dynamic right-sizing, tcp_rmem in tcp(7)), and a source that is one train
+/// ahead is empty whenever it is not scheduled in time.
+const READ_BYTES: u64 = TRAINS_PER_DRIVE as u64 * (64 << 10);
 
 impl Driver {
     pub(crate) fn enqueue(&mut self, id: StreamId) {
@@ -80,7 +82,9 @@ impl Driver {
                 return;
             }
             let Some(id) = self.sparse.pop_front() else { return };
-            self.give(id, SPARSE_BYTES, now);
+            if self.give(id, SPARSE_BYTES, SPARSE_BYTES, now) > 0 {
+                self.guard_tail(now);
+            }
         }
     }
 
@@ -106,21 +110,23 @@ impl Driver {
                 return false;
             }
         };
+        // What may leave soon is read with what leaves now.
+        let read = room.min(self.gate.tokens_left()).min(READ_BYTES) as usize;
         let mut given = 0;
         while given < paced
             && let Some(id) = self.bulk.pop_front()
         {
-            given += self.give(id, (paced - given).min(READ_BYTES), now);
+            given += self.give(id, paced - given, read, now);
         }
         given > 0
     }
 
-    /// Reads from a socket into its stream; returns how many bytes.
-    fn give(&mut self, id: StreamId, bytes: usize, now: Instant) -> usize {
+    /// Gives a stream up to `bytes`, for which up to `read` are read from its socket; returns how many it took.
+    fn give(&mut self, id: StreamId, bytes: usize, read: usize, now: Instant) -> usize {
         let Some(Channel::Spliced(spliced)) = self.channels.get_mut(&id) else { return 0 };
         let Some(to_stream) = &mut spliced.to_stream else { return 0 };
         to_stream.queued = false;
-        match to_stream.send(&mut self.connection.send_stream(id), bytes, now) {
+        match to_stream.send(&mut self.connection.send_stream(id), bytes, read.max(bytes), now) {
             Ok(sent) => {
                 self.handed_over += sent;
                 self.enqueue(id);
@@ -161,6 +167,7 @@ impl Driver {
                 return Transmitted::All;
             };
             self.handed_over = self.handed_over.saturating_sub(transmit.size);
+            self.tail.sealed(&transmit, context.buffer);
             *context.carried_bytes += transmit.size;
             context.udp.send(transmit, context.buffer);
             *sends -= 1;

@@ -1,7 +1,8 @@
-//! Probes a path that is silent once a second, so that its return is seen at once.
+//! Sends a probe each second while the peer does not respond, so that a path's return is noticed within a
+//! second.
 //!
-//! quinn-proto's probe timeouts double without a bound (RFC 9002 6.2.1): after a blackout of 20 s its next probe
-//! may be 16 s away.
+//! quinn-proto's probe timeouts double without a bound (RFC 9002 6.2.1): after a blackout of 20 s its next
+//! probe may be 16 s away.
 
 use std::time::{Duration, Instant};
 

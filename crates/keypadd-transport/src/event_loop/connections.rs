@@ -162,7 +162,7 @@ impl<U: Datagrams> EventLoop<U> {
     /// A connection has panicked: nothing more is asked of it.
     pub(super) fn fault(&mut self, key: Key) {
         let remote = self.slots.get(&key).map(|slot| slot.driver.shared().remote());
-        error!(?remote, "internal error: this connection is closed, others go on");
+        error!(?remote, "internal error: closed this connection");
         self.remove(key, ConnectionError::LocallyClosed);
     }
 

@@ -16,18 +16,14 @@ impl<U: Datagrams> EventLoop<U> {
     /// Receives up to a round's batches; whether there were any.
     pub(super) fn receive(&mut self, now: Instant) -> bool {
         for batch in 0..BATCHES_PER_ROUND {
-            let Some(mut received) = self.udp.receive() else { return batch > 0 };
-            self.carried_bytes += received.bytes.len();
-            while let Some(datagram) = received.next() {
-                let Received { meta, .. } = &received;
+            let Some(Received { datagrams, meta }) = self.udp.receive() else { return batch > 0 };
+            self.carried_bytes += datagrams.len();
+            for datagram in datagrams {
                 match loop_of(&datagram) {
                     Some(number) if number != self.number => {
-                        self.hand_over(number, datagram, meta, now)
+                        self.hand_over(number, datagram, &meta, now);
                     }
-                    _ => {
-                        let meta = *meta;
-                        self.datagram(now, datagram, &meta);
-                    }
+                    _ => self.datagram(now, datagram, &meta),
                 }
             }
         }

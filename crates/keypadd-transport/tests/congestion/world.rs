@@ -219,6 +219,14 @@ impl World {
         self.flows[flow].ends[1].received
     }
 
+    /// The longest round trip of pings sent since then, but for one in a hundred.
+    pub fn trips_p99(&self, flow: usize, since: Instant) -> Duration {
+        let trips = self.flows[flow].round_trips.iter().filter(|(sent, _)| *sent >= since);
+        let mut trips: Vec<_> = trips.map(|(_, trip)| *trip).collect();
+        trips.sort();
+        trips[trips.len() * 99 / 100]
+    }
+
     /// Bytes that its client program has read.
     pub fn received_back(&self, flow: usize) -> u64 {
         self.flows[flow].ends[0].received
@@ -495,6 +503,7 @@ fn settings(
         streams: Streams { bidirectional: 256, unidirectional: 256 },
         sparse_windows: windows,
         bulk_windows: windows,
+        far_bulk_windows: windows,
         growth: 0,
         congestion,
         flight_max: WINDOW.into(),

@@ -17,7 +17,7 @@ use tracing::debug;
 
 use crate::{
     sessions::{control::Control, proof::proof_of, session::LiveSession},
-    transport::SERVER_NAME,
+    transport::{FAR, SERVER_NAME},
     wire::{Frame, SessionToken, VERSION},
 };
 
@@ -56,7 +56,9 @@ impl BulkDialer {
     async fn attach(&self, session: &LiveSession, token: SessionToken) -> Result<Control, String> {
         let config = self.config.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let address = session.connection.remote_address();
-        let connecting = self.endpoint.connect(config, address, SERVER_NAME, Lane::Bulk);
+        let lane =
+            if session.connection.stats().path.rtt > FAR { Lane::FarBulk } else { Lane::Bulk };
+        let connecting = self.endpoint.connect(config, address, SERVER_NAME, lane);
         let connection = connecting.await.map_err(|error| error.to_string())?;
         let proof = proof_of(&connection).ok_or("the handshake proved no key")?;
         let stream = connection.open_bi().await.map_err(|error| error.to_string())?;

@@ -65,7 +65,7 @@ impl Hypervisor {
     pub fn open() -> Self {
         let has_generations = GENERATION_DRIVERS.iter().any(|driver| has_device(Path::new(driver)));
         let announcements = has_generations.then(announcements).and_then(|opened| {
-            opened.inspect_err(|error| debug!(%error, "VM generation IDs are not watched")).ok()
+            opened.inspect_err(|error| debug!(%error, "cannot monitor VM generation IDs")).ok()
         });
         Self { announcements, ..Self::with_vm_clock(Path::new(VM_CLOCK)) }
     }
@@ -73,7 +73,8 @@ impl Hypervisor {
     /// Has only the VM clock of this path, if there is one.
     pub fn with_vm_clock(path: &Path) -> Self {
         let opened = VmClock::open(path);
-        let vm_clock = opened.inspect_err(|error| debug!(%error, "the VM clock is not read")).ok();
+        let vm_clock =
+            opened.inspect_err(|error| debug!(%error, "cannot read the VM clock device")).ok();
         Self { vm_clock, announcements: None }
     }
 
@@ -86,7 +87,7 @@ impl Hypervisor {
             let counted = Arc::clone(&generations);
             let watch = move || count_generations(&socket, &counted);
             if let Err(error) = thread::Builder::new().name("keypadd-vmgenid".into()).spawn(watch) {
-                debug!(%error, "VM generation IDs are not watched");
+                debug!(%error, "cannot monitor VM generation IDs");
             }
         }
         HostClocks { vm_clock, generations }
@@ -168,7 +169,7 @@ fn count_generations(socket: &OwnedFd, generations: &AtomicU64) {
                 generations.fetch_add(1, Ordering::Release);
             }
             Err(Errno::INTR) => {}
-            Err(error) => return debug!(%error, "VM generation IDs are no longer watched"),
+            Err(error) => return debug!(%error, "stopped monitoring VM generation IDs"),
         }
     }
 }

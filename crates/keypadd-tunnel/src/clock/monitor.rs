@@ -1,4 +1,4 @@
-//! Checks the clocks twice a second and tells connections of a jump.
+//! Checks the clocks twice a second and notifies connections of a jump.
 
 use std::sync::Arc;
 use std::time::Duration;

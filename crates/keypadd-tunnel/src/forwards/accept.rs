@@ -174,7 +174,7 @@ async fn forward_proxied(
                 {
                     warn!(
                         forward = name,
-                        "a client speaks {protocol}; -D speaks SOCKS5 (socks5h://)"
+                        "a client sent {protocol}; -D accepts SOCKS5 only (socks5h://)"
                     );
                 }
                 _ => debug!(forward = name, ?from, "no valid SOCKS request"),

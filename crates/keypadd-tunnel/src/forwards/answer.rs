@@ -145,7 +145,7 @@ pub(crate) async fn answer_server(session: Arc<LiveSession>, lookups: Lookups, m
         return;
     }
     let Some(forward) = session.remote_forwards.find(id) else {
-        debug!(peer = session.peer(), id, "no remote forward has this number");
+        debug!(peer = session.peer(), id, "unknown remote forward");
         stream.reset(StreamCode::Refused.into());
         return;
     };

@@ -1,4 +1,4 @@
-//! Allows so many events at once and then one each interval. The caller passes the time.
+//! Implements a token bucket: a burst of events, then one each interval. The caller passes the time.
 
 use std::time::{Duration, Instant};
 

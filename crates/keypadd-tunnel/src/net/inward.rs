@@ -1,8 +1,8 @@
-//! Tells which addresses lead inward: back to this host or to its own link.
+//! Classifies addresses that lead inward: loopback, link-local, and this host's own.
 //!
-//! A permit that does not name such an address never admits it, whatever a name resolves to: what
-//! listens on loopback often trusts every caller, and 169.254.169.254 hands out credentials in many
-//! clouds.
+//! A permit that does not name such an address never admits it, whatever a name resolves to (server-side
+//! request forgery): what listens on loopback often trusts every caller, and 169.254.169.254 hands out
+//! credentials in many clouds.
 
 use std::{
     cell::OnceCell,

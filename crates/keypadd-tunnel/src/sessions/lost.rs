@@ -1,4 +1,4 @@
-//! Says why a session ended, as text and as the code that the peer is sent.
+//! Says why a session ended, as text and as the code that the peer is sent, and quotes what peers say.
 
 use std::fmt;
 
@@ -28,7 +28,7 @@ pub enum Lost {
     #[error("replaced by a newer session of the same client")]
     Replaced,
     /// The client's key was removed from the list.
-    #[error("the key is no longer listed")]
+    #[error("its key was removed from the list of allowed keys")]
     Unlisted,
     /// The same run of the client goes on over a newer connection.
     #[error("the client goes on over another connection")]

@@ -1,4 +1,4 @@
-//! Holds what a handshake has proved: the peer's key, and the protection agreed on.
+//! Holds the result of a handshake: the peer's public key and the packet protection agreed on.
 
 use std::sync::Arc;
 

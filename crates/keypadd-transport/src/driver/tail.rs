@@ -1,0 +1,146 @@
+//! Guards the last packet of a sparse burst against loss: what follows it shows a loss early, and on a path that
+//! loses packets it is sent twice.
+//!
+//! A packet is lost when one that was sent after it has been acknowledged (RFC 9002 6.1). Behind a keystroke none
+//! is, until the probe timeout, which the peer's delay of ACKs and four deviations of the round trip make two or
+//! three round trips long (6.2.1). A PING is acknowledged at once where the packet before it is missing
+//! (RFC 9000 13.2.1). A second copy of the datagram costs neither a packet number nor a pad; of two that arrive the
+//! receiver drops one (12.3). Knows no streams.
+
+use std::time::{Duration, Instant};
+
+use quinn_proto::Transmit;
+
+use super::{Driver, SendContext};
+
+/// After the last packet: little beside a round trip, and more than packets of one write are apart.
+const DELAY: Duration = Duration::from_millis(1);
+
+/// On shorter round trips the probe timeout is soon enough.
+const RTT_MIN: Duration = Duration::from_millis(5);
+
+/// What is sent twice: a few keystrokes, or a line of output.
+const COPIED_BYTES_MAX: usize = 400;
+
+/// A path loses packets for so long after a loss was last seen. Copies hide losses.
+const LOSSY: Duration = Duration::from_secs(30);
+
+/// What follows the last packet, and when.
+#[derive(Debug, Default)]
+pub(super) struct Tail {
+    due: Option<Instant>,
+    /// Whether the next datagram is the burst's.
+    sealing: bool,
+    copy: Option<(Transmit, Vec<u8>)>,
+    lost_packets: u64,
+    lossy_until: Option<Instant>,
+}
+
+impl Tail {
+    /// Sparse data was given to a connection that has lost so many packets.
+    fn given(&mut self, now: Instant, rtt: Duration, lost_packets: u64) {
+        if rtt < RTT_MIN {
+            return;
+        }
+        if lost_packets != self.lost_packets {
+            (self.lost_packets, self.lossy_until) = (lost_packets, Some(now + LOSSY));
+        }
+        self.due = Some(now + DELAY);
+        self.sealing = self.lossy_until.is_some_and(|until| until > now);
+    }
+
+    /// A send leaves.
+    pub(super) fn sealed(&mut self, transmit: &Transmit, bytes: &[u8]) {
+        if !std::mem::take(&mut self.sealing) {
+            return;
+        }
+        self.copy = (transmit.segment_size.is_none() && transmit.size <= COPIED_BYTES_MAX)
+            .then(|| (copied(transmit), bytes[..transmit.size].to_vec()));
+    }
+
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.due
+    }
+
+    fn is_due(&mut self, now: Instant) -> bool {
+        self.due.take_if(|due| *due <= now).is_some()
+    }
+}
+
+/// `Transmit` is no `Clone`.
+fn copied(of: &Transmit) -> Transmit {
+    let Transmit { destination, ecn, size, segment_size, src_ip } = *of;
+    Transmit { destination, ecn, size, segment_size, src_ip }
+}
+
+impl Driver {
+    pub(super) fn guard_tail(&mut self, now: Instant) {
+        let lost_packets = self.connection.stats().path.lost_packets;
+        self.tail.given(now, self.connection.rtt(), lost_packets);
+    }
+
+    /// Sends what is to follow, once it is time.
+    pub(super) fn send_tail(&mut self, context: &mut SendContext<'_>) {
+        if !self.tail.is_due(context.now) || !self.proved || self.lost {
+            return;
+        }
+        self.connection.ping();
+        // On a path that has changed it would be a packet of the old one.
+        if let Some((transmit, bytes)) = self.tail.copy.take()
+            && transmit.destination == self.connection.remote_address()
+            && !context.udp.is_full()
+        {
+            *context.carried_bytes += transmit.size;
+            context.udp.send(transmit, &bytes);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RTT: Duration = Duration::from_millis(20);
+
+    fn seal(tail: &mut Tail, size: usize) {
+        let destination = ([127, 0, 0, 1], 1).into();
+        let transmit = Transmit { destination, ecn: None, size, segment_size: None, src_ip: None };
+        tail.sealed(&transmit, &[7; 2_000]);
+    }
+
+    #[test]
+    fn something_follows_the_last_packet_of_a_burst_once() {
+        let (start, mut tail) = (Instant::now(), Tail::default());
+        tail.given(start, RTT, 0);
+        assert!(!tail.is_due(start));
+        tail.given(start + DELAY / 2, RTT, 0);
+        assert!(!tail.is_due(start + DELAY));
+        assert!(tail.is_due(start + 2 * DELAY));
+        assert!(!tail.is_due(start + 2 * DELAY));
+    }
+
+    #[test]
+    fn nothing_follows_on_a_near_path() {
+        let mut tail = Tail::default();
+        tail.given(Instant::now(), RTT_MIN / 2, 1);
+        assert_eq!(tail.deadline(), None);
+    }
+
+    #[test]
+    fn a_copy_is_kept_of_what_is_small_on_a_path_that_loses_packets() {
+        let (start, mut tail) = (Instant::now(), Tail::default());
+        tail.given(start, RTT, 0);
+        seal(&mut tail, 100);
+        assert!(tail.copy.is_none(), "nothing was ever lost");
+        tail.given(start, RTT, 1);
+        seal(&mut tail, COPIED_BYTES_MAX + 1);
+        assert!(tail.copy.is_none(), "not small");
+        tail.given(start, RTT, 1);
+        seal(&mut tail, 100);
+        seal(&mut tail, 200);
+        assert_eq!(tail.copy.take().map(|(_, bytes)| bytes.len()), Some(100), "the burst's first");
+        tail.given(start + LOSSY, RTT, 1);
+        seal(&mut tail, 100);
+        assert!(tail.copy.is_none(), "long ago");
+    }
+}

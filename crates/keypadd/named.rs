@@ -1,0 +1,56 @@
+//! Finds the peer that `connect @NAME` means in the configuration file. Knows no sockets: what is
+//! found is used like flags, and flags win.
+
+use std::path::PathBuf;
+
+use keypadd_config::{Config, Outgoing, Peer, Setting, nearest};
+use keypadd_provider::PublicKey;
+
+use crate::configfile::{self, Loaded};
+use crate::error::{Error, Exit, shown};
+
+/// A peer that this host connects to, and what the file sets for it.
+#[derive(Debug)]
+pub(crate) struct Named {
+    /// Its public key.
+    pub(crate) key: PublicKey,
+    /// Where it is and what to offer to it.
+    pub(crate) outgoing: Outgoing,
+    /// The file of this host's private key.
+    pub(crate) own_key: PathBuf,
+    /// Whether the file allows legacy suites.
+    pub(crate) allow_legacy: Setting<bool>,
+}
+
+/// Reads the peer of this name from the file, the default one if none is given.
+///
+/// # Errors
+/// Exit 3: the file or the key cannot be used, or the peer has no endpoint. Exit 2: no such peer.
+pub(crate) fn find(name: &str, file: Option<PathBuf>) -> Result<Named, Error> {
+    let path = configfile::place(file)?;
+    let Loaded { config, key_path, .. } = configfile::load(&path, None)?;
+    let file = shown(path.to_string_lossy());
+    let Config { settings, mut peers, .. } = config;
+    let Some(place) = peers.iter().position(|peer| peer.name == name) else {
+        let cause = format!("@{name}: {file} has no [peer.{name}]");
+        return Err(Error::new(Exit::Usage, cause).hint(meant(name, &peers)));
+    };
+    let Peer { key, outgoing, .. } = peers.swap_remove(place);
+    let outgoing = outgoing.ok_or_else(|| {
+        let cause = format!("@{name}: [peer.{name}] in {file} has no endpoint");
+        Error::new(Exit::Config, cause)
+            .hint("add an endpoint there, as in endpoint = \"lab.example:4433\"")
+    })?;
+    Ok(Named { key, outgoing, own_key: key_path, allow_legacy: settings.allow_legacy })
+}
+
+/// The hint for a name that no peer has.
+fn meant(name: &str, peers: &[Peer]) -> String {
+    let names = || peers.iter().filter(|peer| peer.outgoing.is_some()).map(|peer| &*peer.name);
+    let all: Vec<_> = names().map(|name| format!("@{name}")).collect();
+    match nearest(name, names()) {
+        Some(near) => format!("did you mean @{near}?"),
+        None if all.is_empty() => "add it there, with its public-key and endpoint".into(),
+        None => format!("it has {}", all.join(", ")),
+    }
+}
