@@ -19,6 +19,14 @@ use std::{
 use bytes::{Buf, Bytes, BytesMut};
 use thiserror::Error;
 
+/// Half of a peer's memory is for streams that keep up to this: as much as a receiver writes before it
+/// says so at once.
+const STREAM_MIN_BYTES: usize = 128 << 10;
+
+/// What a stream that keeps nothing may send whatever others keep. Only its own receipts have it look
+/// again, and there is none for nothing.
+const FIRST_BYTES: usize = 1 << 10;
+
 /// Pieces shorter than this are copied together: each as a buffer of its own would cost more memory
 /// than it holds.
 const SHORT_BYTES: usize = 1 << 10;
@@ -61,9 +69,9 @@ pub struct ReplayBudget {
 }
 
 impl ReplayBudget {
-    /// One stream may keep `stream_max` bytes and all together `peer_max`: each no more than stays free,
-    /// so that streams nobody reads never stop the others. Of the default 256 MiB, a thousand such streams
-    /// keep 256 KiB each and leave as much, twice what a receiver writes before it says so.
+    /// One stream may keep `stream_max` bytes and all together `peer_max`, and 1 KiB each. Of half of it each
+    /// may have no more than it leaves; the other half is for 128 KiB of each, so that streams nobody reads
+    /// never stop the others: of the default 256 MiB, 1,024 such streams leave every other one its 128 KiB.
     pub fn new(stream_max: usize, peer_max: usize) -> Self {
         Self { stream_max, peer_max, used: AtomicUsize::new(0) }
     }
@@ -74,8 +82,11 @@ impl ReplayBudget {
     }
 
     fn room(&self, kept: usize) -> usize {
-        let free = self.peer_max.saturating_sub(self.used());
-        free.min(self.stream_max).saturating_sub(kept)
+        let used = self.used();
+        let shared = (self.peer_max / 2).saturating_sub(used);
+        let least = STREAM_MIN_BYTES.min(kept + self.peer_max.saturating_sub(used));
+        let room = shared.max(least).min(self.stream_max).saturating_sub(kept);
+        if kept == 0 { room.max(FIRST_BYTES) } else { room }
     }
 }
 
@@ -254,19 +265,23 @@ mod tests {
 
     #[test]
     fn streams_nobody_reads_leave_every_other_stream_room() {
-        let budget = Arc::new(ReplayBudget::new(2 << 20, 8 << 20));
-        let stalled: Vec<_> = (0..100)
-            .map(|_| {
-                let mut replay = Replay::new(Arc::clone(&budget));
-                while replay.room() > 0 {
-                    replay.push(&Bytes::from(vec![0; replay.room().min(64 << 10)]));
-                }
-                replay
-            })
-            .collect();
-        assert!(budget.used() <= 8 << 20, "{}", budget.used());
-        // A hundred stalled ones keep as much each as they leave.
-        assert!(Replay::new(Arc::clone(&budget)).room() >= (8 << 20) / 102);
+        let (peer_max, block) = (256 << 20, Bytes::from(vec![0; 64 << 10]));
+        let budget = Arc::new(ReplayBudget::new(16 << 20, peer_max));
+        let stall = || {
+            let mut replay = Replay::new(Arc::clone(&budget));
+            while replay.room() > 0 {
+                replay.push(&block.slice(..replay.room().min(block.len())));
+            }
+            replay
+        };
+        // One after the other: each takes all that it may before the next begins.
+        let mut stalled: Vec<_> = (0..1_000).map(|_| stall()).collect();
+        assert!(budget.used() <= peer_max, "{}", budget.used());
+        assert_eq!(Replay::new(Arc::clone(&budget)).room(), STREAM_MIN_BYTES);
+        // However many there are, another one can send something, and a receipt for it comes.
+        stalled.extend((0..1_000).map(|_| stall()));
+        assert!(budget.used() <= peer_max + stalled.len() * FIRST_BYTES, "{}", budget.used());
+        assert_eq!(Replay::new(Arc::clone(&budget)).room(), FIRST_BYTES);
         drop(stalled);
         assert_eq!(budget.used(), 0);
     }
