@@ -4,9 +4,11 @@
 mod pair;
 
 use std::{
+    fs,
     io::{ErrorKind, Read, Write},
     net::Shutdown,
-    os::unix::net::UnixStream,
+    os::{fd::AsRawFd, unix::net::UnixStream},
+    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::SeqCst},
@@ -16,7 +18,7 @@ use std::{
 };
 
 use keypadd_transport::{
-    Connection, HeldStreams, Receipt, ReplayBudget, SpinShare, StreamName, VarInt,
+    Connection, Delivery, HeldStreams, Receipt, ReplayBudget, SpinShare, StreamName, VarInt,
 };
 use pair::{HOLD, Pair};
 use tokio::time::timeout;
@@ -120,6 +122,18 @@ fn noise(seed: u64, bytes: usize) -> Vec<u8> {
     (0..bytes).map(next).collect()
 }
 
+/// What the system calls a socket, by whichever descriptor.
+fn name(socket: &UnixStream) -> PathBuf {
+    fs::read_link(format!("/proc/self/fd/{}", socket.as_raw_fd())).unwrap()
+}
+
+/// The names of everything that this process has open.
+fn open_descriptors() -> Vec<PathBuf> {
+    let descriptors = fs::read_dir("/proc/self/fd").unwrap();
+    // Other tests close theirs meanwhile.
+    descriptors.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok()).collect()
+}
+
 /// Sends these both ways, each ended by a half-close, and compares.
 fn exchange(programs: &[UnixStream; 2], sent: [&[u8]; 2], mut meanwhile: impl FnMut()) {
     let done = AtomicBool::new(false);
@@ -194,6 +208,40 @@ fn an_end_that_was_on_its_way_or_written_survives() {
     (&near).read_to_end(&mut answer).unwrap();
     assert_eq!(answer, b"an answer");
     held.until_over();
+}
+
+#[test]
+fn a_socket_is_closed_once_both_ways_are_over_although_its_stream_was_resumed_after_an_end() {
+    let mut held = Held::new();
+    let (mut programs, mut sockets) = (Vec::new(), Vec::new());
+    for _ in 0..64 {
+        let streams = held.pair.open(&held.ends);
+        programs.push(streams.map(|stream| {
+            let (program, spliced) = UnixStream::pair().unwrap();
+            sockets.push(name(&spliced));
+            held.pair.control.spawn(stream.splice(spliced.into(), Delivery::Unbounded));
+            program
+        }));
+    }
+    for [near, far] in &mut programs {
+        near.shutdown(Shutdown::Write).unwrap();
+        assert_eq!(far.read(&mut [0]).unwrap(), 0);
+    }
+    // The receipts for the last of these ends have not come back.
+    held.lose(0);
+    held.reconnect();
+    held.resume();
+    for [near, far] in &mut programs {
+        far.shutdown(Shutdown::Write).unwrap();
+        assert_eq!(near.read(&mut [0]).unwrap(), 0);
+    }
+    held.until_over();
+    let closed = async {
+        while sockets.iter().any(|socket| open_descriptors().contains(socket)) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    held.pair.control.block_on(async { timeout(HANG, closed).await.expect("still open") });
 }
 
 #[test]

@@ -150,6 +150,8 @@ impl Driver {
         match to_stream.on_receipt() {
             Ok(true) => {
                 spliced.to_stream = None;
+                // Where an earlier connection has carried the end, this stream still lacks its own.
+                let _ = self.connection.send_stream(id).finish();
                 self.retire(id);
             }
             Ok(false) => self.enqueue(id),
