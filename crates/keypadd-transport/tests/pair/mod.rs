@@ -1,6 +1,6 @@
 //! Two endpoints of one loop each in this process, over loopback, and connections between them.
 
-use std::net::{Ipv4Addr, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
@@ -83,8 +83,12 @@ impl Pair {
 
     /// A connection's ends: the client's, the server's.
     pub fn connect(&self) -> [Connection; 2] {
+        self.connect_to(self.server.local_addr())
+    }
+
+    /// The same by way of another address.
+    pub fn connect_to(&self, address: SocketAddr) -> [Connection; 2] {
         let config = ClientConfig::new(Arc::clone(&self.crypto));
-        let address = self.server.local_addr();
         let connect = self.client.connect(config, address, "keypadd", Lane::Sparse);
         let accept = async {
             match self.server.accept().await {
