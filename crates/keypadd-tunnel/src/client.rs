@@ -49,6 +49,7 @@ use crate::{
 mod bulk;
 mod connect;
 mod incoming;
+pub(crate) mod join;
 mod reconnect;
 
 /// The settings of a client.

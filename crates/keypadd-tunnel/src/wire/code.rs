@@ -42,6 +42,8 @@ pub enum CloseCode {
     Replaced,
     /// The client's key was removed from the list.
     Unlisted,
+    /// This end does not pair with the other; the reason says why.
+    NotPaired,
 }
 
 impl CloseCode {
@@ -54,6 +56,7 @@ impl CloseCode {
             Self::KeyFull => 3,
             Self::Replaced => 4,
             Self::Unlisted => 5,
+            Self::NotPaired => 6,
         }
     }
 }
