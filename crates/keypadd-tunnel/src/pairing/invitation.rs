@@ -15,7 +15,7 @@ use keypadd_provider::{PAIRING_SECRET_BYTES, PairingSecret, PublicKey};
 use thiserror::Error;
 use zeroize::Zeroizing;
 
-use crate::addresses::target::{HOST_BYTES_MAX, Host, ServerAddress};
+use crate::addresses::target::{Host, ServerAddress};
 
 /// How every line begins.
 const PREFIX: &str = "keypadd-invite:";
@@ -163,6 +163,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::addresses::target::HOST_BYTES_MAX;
 
     fn invitation(host: &str, name: &str) -> Invitation {
         Invitation {

@@ -12,6 +12,7 @@ mod jumps;
 mod lifecycle;
 mod load;
 mod mtu;
+mod pairing;
 mod paths;
 mod reconnects;
 mod refusals;
