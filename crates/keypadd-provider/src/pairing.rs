@@ -96,6 +96,7 @@ impl fmt::Debug for PairingSecret {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use crate::identity::PrivateKey;
