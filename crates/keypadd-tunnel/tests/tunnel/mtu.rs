@@ -1,9 +1,6 @@
 //! Packet size: grows to what the path carries, and shrinks when the path carries less.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Instant};
 
 use keypadd_keystream::{Protection, Suite};
 use keypadd_provider::{PrivateKey, client_config, server_config};
