@@ -6,6 +6,9 @@ use mio::{Registry, Token};
 
 use crate::udp::{Received, Udp};
 
+/// The largest batch of datagrams that the kernel takes or hands over at once (UDP's length field).
+pub(crate) const BATCH_BYTES: usize = 64 << 10;
+
 /// The system's UDP socket ([`Udp`]), or in proofs what stands in its place (`stepped`).
 pub(crate) trait Datagrams {
     /// Has `token` reported when there is something to receive, or room to send.

@@ -5,8 +5,7 @@
 
 use bytes::BytesMut;
 
-/// The largest batch that the kernel hands over (UDP's length field).
-pub(crate) const BATCH_BYTES: usize = 64 << 10;
+use crate::datagrams::BATCH_BYTES;
 
 /// A buffer is used until less than a batch fits into the rest.
 const BUFFER_BYTES: usize = 4 * BATCH_BYTES;

@@ -59,7 +59,7 @@ pub(crate) struct ToSocket {
     /// When the socket last would not take what waits; it waits still if `is_blocked`.
     blocked_at: Option<Instant>,
     is_blocked: bool,
-    /// TakenBytes from the stream and not yet by the socket.
+    /// Taken from the stream and not yet by the socket.
     undelivered: VecDeque<Bytes>,
     take_bytes: usize,
     fruitless: u32,

@@ -15,7 +15,10 @@ use mio::{Interest, Registry, Token, unix::SourceFd};
 use quinn_udp::{EcnCodepoint, RecvMeta, UdpSocketState};
 use rustix::io::Errno;
 
-use crate::receive_buffers::{BATCH_BYTES, Batch, ReceiveBuffers};
+use crate::{
+    datagrams::BATCH_BYTES,
+    receive_buffers::{Batch, ReceiveBuffers},
+};
 
 /// One send in so many is timed.
 const TIMED_ONE_IN: u64 = 64;

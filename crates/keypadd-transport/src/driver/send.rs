@@ -5,7 +5,7 @@ use std::time::Instant;
 use quinn_proto::StreamId;
 
 use super::{Driver, SendContext};
-use crate::{channel::Channel, socket::SPARSE_BYTES, to_stream::ToStream};
+use crate::{channel::Channel, datagrams::BATCH_BYTES, socket::SPARSE_BYTES, to_stream::ToStream};
 
 /// Trains of packets with bulk data that leave before the loop serves other connections.
 const TRAINS_PER_DRIVE: usize = 4;
@@ -27,10 +27,7 @@ const FREE_DATAGRAMS: usize = 1;
 /// read that it has seen (dynamic right-sizing, tcp_rmem in tcp(7)), and a source that is one train
 /// ahead is empty whenever it is not scheduled in time. One stream of a connection at a time reads so far
 /// ahead, so that a thousand that have stalled hold no more than a train each.
-const READ_BYTES: u64 = (TRAINS_PER_DRIVE * TRAIN_BYTES_MAX) as u64;
-
-/// No train is longer (UDP's length field).
-const TRAIN_BYTES_MAX: usize = 64 << 10;
+const READ_BYTES: u64 = (TRAINS_PER_DRIVE * BATCH_BYTES) as u64;
 
 impl Driver {
     pub(crate) fn enqueue(&mut self, id: StreamId) {
@@ -120,7 +117,7 @@ impl Driver {
         while given < paced
             && let Some(id) = self.bulk.pop_front()
         {
-            let bytes = (paced - given).min(TRAIN_BYTES_MAX);
+            let bytes = (paced - given).min(BATCH_BYTES);
             let read = if self.may_read_ahead(id) { ahead.max(bytes) } else { bytes };
             given += self.give(id, bytes, read, now);
         }
