@@ -175,6 +175,53 @@ ssh_runs_through_its_proxy_command() {
     rm -rf "$dir"
 }
 
+# ---- outages ------------------------------------------------------------------------------------
+
+# move_near OLD NEW: another address for near, whose link is down.
+move_near() {
+    ip -n "$near" addr del "10.99.7.$1/24" dev veth0 && ip -n "$near" addr add "10.99.7.$2/24" dev veth0
+}
+
+an_outage_and_another_address_cost_neither_a_download_nor_ssh_a_byte() {
+    local dir=$scratch/ssh client_log=$scratch/near.0.log swapping session
+    mkdir -m 700 "$dir"
+    expect "sshd starts" start_sshd "$dir"
+    local sshd=$started
+    # Both ends give the connection up after 10 s, instead of 30.
+    export KEYPADD_PEER_TIMEOUT=10s
+    tunnel aes-256-gcm
+    local proxy="'$keypadd' connect 10.99.7.1 --peer $far_key --key '$scratch/near.key' -W %h:%p"
+    tell near "ssh -o ProxyCommand='keypadd connect ... -W %h:%p' root@localhost 'a line a second'"
+    in_end near timeout --foreground 120 ssh -F none -p 2222 -i "$dir/user" -o BatchMode=yes \
+        -o "UserKnownHostsFile=$dir/known_hosts" -o "ProxyCommand=$proxy" root@localhost \
+        'for line in $(seq 30); do echo $line; sleep 1; done; cat' \
+        < <(sleep 12 && seq 1000) >"$dir/lines" 2>"$dir/ssh.err" &
+    session=$!
+    probe swap "$forward" --mib 1024 &
+    swapping=$!
+    sleep 2
+    tell near "ip link set veth0 down; another address; ip link set veth0 up"
+    ip -n "$near" link set veth0 down
+    expect "the client holds the download" soon grep -q 'is away.*1 connection held' "$client_log"
+    expect "ssh's client holds its connection" soon grep -q '1 connection held' "$dir/ssh.err"
+    expect "status shows it" shows far '1 connection held'
+    move_near 2 3
+    ip -n "$near" link set veth0 up
+    expect "the download is back" soon grep -q 'back; held connections resumed: 1 of 1' "$client_log"
+    expect "SHA-256 is equal" wait "$swapping"
+    expect "ssh ends well" wait "$session"
+    expect "not a character is missing" cmp "$dir/lines" <(seq 30; seq 1000)
+    expect "each change was one line" equal 2 "$(grep -cE 'is away|back; ' "$client_log")"
+    unset KEYPADD_PEER_TIMEOUT
+    ip -n "$near" link set veth0 down
+    move_near 3 2
+    ip -n "$near" link set veth0 up
+    ip -n "$near" addr add fd00:99:7::2/64 dev veth0 nodad
+    kill -TERM "$sshd"
+    await_end "$sshd" 10
+    rm -rf "$dir"
+}
+
 # ---- the pool -----------------------------------------------------------------------------------
 
 # The threads of a process by name and scheduling policy (proc(5): fields 2 and 41 of stat).
@@ -383,6 +430,7 @@ claim packets_are_as_long_as_the_path_carries 3des-ctr-hmac-sha1 9000 1452
 claim a_path_that_shrinks_costs_no_connection 1500 1452
 claim a_path_that_shrinks_costs_no_connection 9000 8972
 claim ssh_runs_through_its_proxy_command
+claim an_outage_and_another_address_cost_neither_a_download_nor_ssh_a_byte
 claim a_signal_ends_both_cleanly TERM
 claim a_signal_ends_both_cleanly INT
 claim a_client_whose_server_was_killed_finds_it_when_it_is_back

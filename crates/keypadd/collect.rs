@@ -24,6 +24,7 @@ impl Collector for Figures {
         self.encode_packets(&mut out)?;
         self.encode_transport(&mut out)?;
         self.encode_limits(&mut out)?;
+        self.encode_hold(&mut out)?;
         self.encode_pool(&mut out)?;
         self.encode_links(&mut out)?;
         self.encode_sessions(&mut out)
@@ -106,6 +107,19 @@ impl Figures {
         ];
         let rows = rows.map(|(limit, count)| (labels([("limit", limit)]), count));
         out.counters("keypadd_refused", help, rows)
+    }
+
+    fn encode_hold(&self, out: &mut Out<'_>) -> fmt::Result {
+        let held = self.limits.held();
+        let row = |count: usize| [(labels([]), count as u64)];
+        let streams = row(held.iter().map(|peer| peer.streams).sum());
+        out.gauges("keypadd_held_connections", "Connections that wait for a peer", streams)?;
+        let help = "Bytes that those keep to send again";
+        out.gauges("keypadd_held_bytes", help, row(held.iter().map(|peer| peer.kept_bytes).sum()))?;
+        let counts = self.limits.counts();
+        let rows = [("resumed", counts.streams_resumed), ("reset", counts.streams_reset)];
+        let rows = rows.map(|(outcome, count)| (labels([("outcome", outcome)]), count));
+        out.counters("keypadd_holds", "What became of held connections", rows)
     }
 
     fn encode_pool(&self, out: &mut Out<'_>) -> fmt::Result {

@@ -180,7 +180,7 @@ pub(crate) async fn run(
         // `-W` runs inside another program, which expects it to stop at once.
         (Some(Ok(session)), Some(target)) => tokio::select! {
             biased;
-            ended = client.forward_stdio(&session, &target, stdin(), ClosingStdout::new()) => (ended, false),
+            ended = client.forward_stdio(session, &target, stdin(), ClosingStdout::new()) => (ended, false),
             _ = shutdown.thrown() => (Ok(()), true),
         },
     };

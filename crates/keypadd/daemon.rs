@@ -14,7 +14,7 @@ use keypadd_provider::{
     CryptoSettings, Group, KeyExchange, MeasureKeyExchange, Meters, PrivateKey, PublicKey,
 };
 use keypadd_traffic::{Host, Service};
-use keypadd_tunnel::{Limits, TransportSettings};
+use keypadd_tunnel::{HoldSettings, Limits, TransportSettings};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
@@ -169,6 +169,7 @@ impl Daemon {
             spin: settings.spin.value,
             loops: settings.loops.as_ref().map_or(defaults.loops, |loops| loops.value),
             forwards_max: settings.max_forwards.value,
+            hold: HoldSettings { time: settings.hold.value, ..defaults.hold },
             limits,
             stalled_bytes: defaults.stalled_bytes.min(memory_bytes() / STALLED_ONE_IN),
             clocks: confinement.clocks(),

@@ -9,14 +9,14 @@ use keypadd_config::values::PoolMode;
 use keypadd_keystream::{Class, Protection, has_aes_gcm};
 use keypadd_pool::{Coverage, Direction, PartLevel};
 use keypadd_provider::{DirectionStatus, Histogram, Meters};
-use keypadd_tunnel::{Limits, LinkStatus, LiveSession, unix_seconds};
+use keypadd_tunnel::{LimitCounts, Limits, LinkStatus, LiveSession, unix_seconds};
 
 use crate::confine::Confinement;
 use crate::pooling::{Choice, Pooling};
 use crate::rates::Rates;
 use crate::report::{
-    ByDirection, KeysReport, LevelReport, LimitsReport, LinkReport, PacketsReport, PoolReport,
-    Report, SessionReport, TransportReport,
+    ByDirection, HoldReport, KeysReport, LevelReport, LimitsReport, LinkReport, PacketsReport,
+    PoolReport, Report, SessionReport, TransportReport,
 };
 use crate::sources::Sources;
 
@@ -113,6 +113,7 @@ impl Figures {
             transport: self.transport_report(),
             suite_preference: suite_preference().to_owned(),
             limits: self.limits_report(),
+            hold: self.hold_report(),
             pool: self.pool_report(&sessions),
             keystream_pool_bytes: meters.keystream_pool_bytes(),
             keystream_inline_bytes: meters.keystream_inline_bytes(),
@@ -146,6 +147,12 @@ impl Figures {
             frames_delayed: counts.frames_delayed,
             log_lines_suppressed: counts.log_lines_suppressed,
         }
+    }
+
+    fn hold_report(&self) -> HoldReport {
+        let LimitCounts { streams_resumed, streams_reset, .. } = self.limits.counts();
+        let peers = self.limits.held();
+        HoldReport { peers, resumed: streams_resumed, reset: streams_reset }
     }
 
     fn pool_report(&self, sessions: &[SessionReport]) -> PoolReport {

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use keypadd_tunnel::{LinkState, SessionStatus};
+use keypadd_tunnel::{HeldStatus, LinkState, SessionStatus};
 use serde::{Deserialize, Serialize};
 
 /// One daemon at one moment.
@@ -25,6 +25,8 @@ pub(crate) struct Report {
     pub(crate) suite_preference: String,
     #[serde(default)]
     pub(crate) limits: LimitsReport,
+    #[serde(default)]
+    pub(crate) hold: HoldReport,
     pub(crate) pool: PoolReport,
     pub(crate) keystream_pool_bytes: u64,
     pub(crate) keystream_inline_bytes: u64,
@@ -75,6 +77,18 @@ pub(crate) struct LimitsReport {
     pub(crate) sessions_refused: u64,
     pub(crate) frames_delayed: u64,
     pub(crate) log_lines_suppressed: u64,
+}
+
+/// Connections that outlive theirs to the peer.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct HoldReport {
+    /// Peers that are away.
+    pub(crate) peers: Vec<HeldStatus>,
+    /// Connections that have gone on since the daemon started.
+    pub(crate) resumed: u64,
+    /// Connections that were held in vain.
+    pub(crate) reset: u64,
 }
 
 /// A peer that this daemon connects to.

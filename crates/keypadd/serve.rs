@@ -112,6 +112,7 @@ pub(crate) async fn run(
         permits: Permits::new(permits.clone()),
         listen_permits: ListenPermits::new(listen_permits.clone()),
         allowance: None,
+        hold: None,
     });
     let peers = Peers::new(peers).map_err(|error| {
         Error::new(Exit::Usage, format!("--allow: {error}")).hint("list each peer once")

@@ -15,5 +15,6 @@ pub mod keys;
 pub mod packet_keys;
 pub mod permits;
 pub mod pool_operations;
+pub mod receipts;
 mod sessions;
 pub mod socks;

@@ -118,7 +118,8 @@ impl Raw {
         let connecting = self.endpoint.connect_with(self.config.clone(), self.server, "x");
         let connection = connecting.unwrap().await.ok()?;
         let (mut send, mut recv) = connection.open_bi().await.ok()?;
-        let hello = Frame::HelloClient { version: VERSION, instance: Instance([instance; 16]) };
+        let hello =
+            Frame::HelloClient { version: VERSION, instance: Instance([instance; 16]), hold: None };
         send.write_all(&hello.encode()).await.ok()?;
         recv.read_exact(&mut [0; 4]).await.ok()?;
         Some((connection, send, recv))

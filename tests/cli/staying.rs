@@ -71,7 +71,8 @@ fn clients_reconnect_to_a_restarted_server_and_waiting_connections_are_served() 
     let output = client.stop();
     let log = text(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{log}");
-    for line in ["connection lost (timeout); reconnecting", "reconnected after "] {
+    let away = "is away (timeout); 1 connection held for up to 600s; reconnecting";
+    for line in [away, "reconnected after "] {
         assert_eq!(log.matches(line).count(), 1, "{log}");
     }
 }

@@ -86,6 +86,11 @@ fn any_bytes_of_a_stream_are_a_header_or_an_error() {
 }
 
 #[test]
+fn any_receipts_free_what_was_written_and_nothing_else() {
+    fuzz("receipts", targets::receipts::holds);
+}
+
+#[test]
 fn any_bytes_of_a_socks_client_end_its_handshake_within_bounds() {
     fuzz("socks", targets::socks::holds);
 }

@@ -53,6 +53,9 @@ fn peer_changes(before: &Peer, after: &Peer, out: &mut Vec<String>) {
     if before.pool_budget_bytes != after.pool_budget_bytes {
         say("pool-budget changed");
     }
+    if before.hold != after.hold {
+        say("hold changed");
+    }
     match (&before.incoming, &after.incoming) {
         (Some(before), Some(after)) => {
             let Incoming { permit_open, permit_listen } = after;

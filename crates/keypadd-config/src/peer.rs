@@ -2,6 +2,7 @@
 //! connects to it, or both; and checks what no two peers may share.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use keypadd_keystream::{Class, Suite};
 use keypadd_provider::{KeyExchange, PublicKey};
@@ -25,6 +26,8 @@ pub struct Peer {
     pub key: PublicKey,
     /// Limit of pool memory for all its sessions together.
     pub pool_budget_bytes: Option<usize>,
+    /// How long its connections are held, if not for the global time.
+    pub hold: Option<Duration>,
     /// What it may do, if it may connect to this host.
     pub incoming: Option<Incoming>,
     /// How this host connects to it, if it does.
@@ -217,6 +220,7 @@ impl Context<'_, '_> {
                 name: name.text,
                 key: key.value,
                 pool_budget_bytes: own.pool_budget.map(|size| size.value),
+                hold: own.hold.map(|time| time.value),
                 incoming: may_connect.then_some(incoming),
                 outgoing,
             },

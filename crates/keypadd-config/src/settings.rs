@@ -398,7 +398,16 @@ settings! {
         flag: Flag::Connect,
         help: "How long one attempt to connect may take, such as 10s or 1m",
     }
-    "drain-timeout" => drain_timeout: one Duration = drain_timeout {
+    "hold" => hold: one Duration = duration_or_zero {
+        form: "DURATION",
+        example: "1h",
+        default: "10m",
+        reload: Reload::Restart,
+        flag: Flag::Daemons,
+        help: "How long connections wait for a peer that is away; 0 resets them at once",
+        detail: "Then they go on where they were. The shorter time of the two ends holds.",
+    }
+    "drain-timeout" => drain_timeout: one Duration = duration_or_zero {
         form: "DURATION",
         example: "1m",
         default: "10s",
@@ -471,6 +480,12 @@ settings! {
         example: "8MiB",
         unset: "no limit of its own",
         help: "Share of the global `pool-budget` that all sessions of this peer may hold together",
+    }
+    "hold" => hold: maybe Duration = duration_or_zero {
+        form: "DURATION",
+        example: "1h",
+        unset: "the global one",
+        help: "How long connections wait for this peer while it is away",
     }
     "local" => local: many LocalForward = local_forward {
         kind: Kind::List,

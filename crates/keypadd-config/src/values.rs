@@ -356,7 +356,7 @@ pub fn duration(text: &str) -> Result<Duration, BadValue> {
 }
 
 /// A timeout that may be zero.
-pub fn drain_timeout(text: &str) -> Result<Duration, BadValue> {
+pub fn duration_or_zero(text: &str) -> Result<Duration, BadValue> {
     match humantime::parse_duration(text) {
         Ok(time) if time.is_zero() => Ok(time),
         _ => duration(text),

@@ -83,6 +83,7 @@ pub async fn listen(
         permits: Permits::default(),
         listen_permits: ListenPermits::default(),
         allowance: None,
+        hold: None,
     };
     let peers = Arc::new(Peers::new([peer]).map_err(text)?);
     let server = ServerSettings {

@@ -1,7 +1,10 @@
-//! Encodes and reads the header of a stream that continues another one (`driver/migrate.rs`).
+//! Encodes and reads the header of a unidirectional stream: which stream it continues
+//! (`driver/migrate.rs`), or that it carries receipts (`receipts`).
 
 use bytes::Bytes;
 use quinn_proto::{RecvStream, StreamId, VarInt};
+
+use crate::receipts::RECEIPTS;
 
 /// Bytes that say which stream goes on: its id and offset, each in 8 bytes, big-endian.
 pub(crate) const HEAD_BYTES: usize = 16;
@@ -11,6 +14,15 @@ pub(crate) const HEAD_BYTES: usize = 16;
 pub(crate) struct Continuation {
     pub(crate) offset: u64,
     pub(crate) at: StreamId,
+}
+
+/// What a stream carries, by its head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Announced {
+    /// A direction that another stream has carried up to an offset.
+    Continuation(StreamId, u64),
+    /// The peer's receipts.
+    Receipts,
 }
 
 /// The head of a stream, as far as it has arrived.
@@ -27,10 +39,7 @@ impl Announcement {
     }
 
     /// Reads on; `None` while it is not whole. The error is a stream that ended before.
-    pub(crate) fn read(
-        &mut self,
-        mut stream: RecvStream<'_>,
-    ) -> Result<Option<(StreamId, u64)>, ()> {
+    pub(crate) fn read(&mut self, mut stream: RecvStream<'_>) -> Result<Option<Announced>, ()> {
         let mut chunks = stream.read(true).map_err(drop)?;
         while self.length < HEAD_BYTES {
             match chunks.next(HEAD_BYTES - self.length) {
@@ -50,13 +59,16 @@ impl Announcement {
     }
 
     /// What a whole head says. The error is a number that no stream has (RFC 9000 16).
-    fn whole(&self) -> Result<(StreamId, u64), ()> {
+    fn whole(&self) -> Result<Announced, ()> {
         let number = |from: usize| {
             let bytes = self.bytes[from..from + 8].try_into().expect("8 of 16 bytes");
             u64::from_be_bytes(bytes)
         };
+        if number(0) == RECEIPTS {
+            return Ok(Announced::Receipts);
+        }
         let origin = VarInt::from_u64(number(0)).map_err(drop)?;
-        Ok((StreamId::from(origin), number(8)))
+        Ok(Announced::Continuation(StreamId::from(origin), number(8)))
     }
 }
 
@@ -73,7 +85,7 @@ mod tests {
         assert_eq!(&head[8..], &(1_u64 << 40).to_be_bytes());
     }
 
-    fn read_in_pieces(head: &[u8], bytes: usize) -> Result<(StreamId, u64), ()> {
+    fn read_in_pieces(head: &[u8], bytes: usize) -> Result<Announced, ()> {
         let mut announcement = Announcement::default();
         head.chunks(bytes).for_each(|piece| announcement.take(piece));
         announcement.whole()
@@ -82,17 +94,24 @@ mod tests {
     #[test]
     fn a_head_in_pieces_of_any_size_says_what_was_written_or_is_refused() {
         let last = VarInt::MAX.into_inner();
-        for (origin, is_stream) in [(0, true), (last, true), (last + 1, false), (u64::MAX, false)] {
+        let streams = [(0, true), (last, true), (last + 1, false), (u64::MAX, false)];
+        for (origin, is_stream) in streams {
             for offset in [0, 1 << 40, u64::MAX] {
                 let head = [origin.to_be_bytes(), offset.to_be_bytes()].concat();
                 for bytes in 1..=HEAD_BYTES {
                     let read = read_in_pieces(&head, bytes);
                     assert_eq!(read.is_ok(), is_stream, "{origin}");
-                    if let Ok((id, at)) = read {
+                    if let Ok(Announced::Continuation(id, at)) = read {
                         assert_eq!(Announcement::encode(id, at), head);
                     }
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_head_of_receipts_names_no_stream() {
+        let head = [RECEIPTS.to_be_bytes(), [0; 8]].concat();
+        assert_eq!(read_in_pieces(&head, 5), Ok(Announced::Receipts));
     }
 }

@@ -11,26 +11,29 @@ use tokio::sync::oneshot;
 
 use crate::{
     announcement::{Announcement, Continuation},
+    receipts::ReceiptReader,
     splice::SpliceState,
-    stream::{Hold, ReadError, WriteError},
+    stream::{ReadError, Received, WriteError},
     to_socket::ToSocket,
     to_stream::ToStream,
 };
 
 pub(crate) enum Channel {
     /// A control task reads and writes it.
-    Held(Held),
+    Controlled(Controlled),
     /// It carries one or both directions of a socket.
     Spliced(Box<Spliced>),
     /// A stream of the sibling connection goes on here; its head is on the way.
     Announced(Announcement),
     /// The head has been read; the sibling still delivers what came before.
     Awaiting,
+    /// The peer's receipts.
+    Receipts(ReceiptReader),
 }
 
 /// A stream that a control task reads and writes.
-pub(crate) struct Held {
-    pub(crate) hold: Arc<Hold>,
+pub(crate) struct Controlled {
+    pub(crate) received: Arc<Received>,
     pub(crate) unwritten: VecDeque<(Bytes, oneshot::Sender<Result<(), WriteError>>)>,
     /// Bytes of the stream so far, in each direction.
     pub(crate) written: u64,
@@ -39,24 +42,24 @@ pub(crate) struct Held {
     pub(crate) continuation: Option<Continuation>,
 }
 
-impl Held {
-    pub(crate) fn new(hold: Arc<Hold>) -> Self {
-        Self { hold, unwritten: VecDeque::new(), written: 0, read: 0, continuation: None }
+impl Controlled {
+    pub(crate) fn new(received: Arc<Received>) -> Self {
+        Self { received, unwritten: VecDeque::new(), written: 0, read: 0, continuation: None }
     }
 
     /// Passes on what has arrived, as far as the reader has room for it.
     pub(crate) fn receive(&mut self, mut stream: quinn_proto::RecvStream<'_>) {
         let Ok(mut chunks) = stream.read(true) else { return };
         loop {
-            match chunks.next(self.hold.room()) {
+            match chunks.next(self.received.room()) {
                 Ok(Some(chunk)) if chunk.bytes.is_empty() => return,
                 Ok(Some(chunk)) => {
                     self.read += chunk.bytes.len() as u64;
-                    self.hold.push(&chunk.bytes);
+                    self.received.push(&chunk.bytes);
                 }
-                Ok(None) => return self.hold.finish(),
+                Ok(None) => return self.received.finish(),
                 Err(quinn_proto::ReadError::Reset(code)) => {
-                    return self.hold.fail(ReadError::Reset(code));
+                    return self.received.fail(ReadError::Reset(code));
                 }
                 Err(quinn_proto::ReadError::Blocked) => return,
             }

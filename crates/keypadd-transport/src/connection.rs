@@ -10,6 +10,7 @@ use quinn_proto::{ConnectionError, ConnectionStats, VarInt};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::{
+    held::HeldStreams,
     mailbox::{ConnectionCommand, ConnectionShared, Established, Migration},
     settings::Proof,
     stream::Stream,
@@ -106,6 +107,13 @@ impl Connection {
             |sibling, bulk| ConnectionCommand::Migration(Migration::Attach { sibling, bulk });
         there.command(attach(here.sibling(), true));
         here.command(attach(there.sibling(), false));
+    }
+
+    /// Has the streams that are spliced from now on held when the connection is lost, under names with
+    /// this number. The peer must do the same.
+    pub fn hold(&self, streams: &HeldStreams, epoch: u32) {
+        let streams = streams.clone();
+        self.0.shared.command(ConnectionCommand::Hold { streams, epoch });
     }
 
     /// Replaces the keys of both directions at the next packet (RFC 9001 6).

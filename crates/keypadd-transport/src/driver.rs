@@ -5,6 +5,7 @@
 
 mod deliver;
 mod end;
+mod hold;
 mod migrate;
 mod send;
 mod silence;
@@ -28,7 +29,9 @@ use crate::{
     datagrams::Datagrams,
     gate::CongestionGate,
     handshake::Accepted,
+    held::HeldStreams,
     mailbox::{ConnectionCommand, ConnectionShared, Established, Moving, Sibling},
+    receipts::Receipts,
     settings::Rules,
     splice::Registrar,
     stream::Stream,
@@ -77,6 +80,10 @@ pub(crate) struct Driver {
     pub(crate) sparse: VecDeque<StreamId>,
     pub(crate) bulk: VecDeque<StreamId>,
     pub(crate) moves: Moves,
+    /// Where streams that are spliced from now on are held when the connection is lost, with its
+    /// number.
+    hold: Option<(HeldStreams, u32)>,
+    receipts: Receipts,
     opening: VecDeque<oneshot::Sender<Stream>>,
     /// Tokens of sockets that are closed.
     ended_sockets: Vec<Token>,
@@ -94,6 +101,8 @@ pub(crate) struct Driver {
     tail: Tail,
     proved: bool,
     pub(crate) lost: bool,
+    /// It was lost in a way that lets its streams be held.
+    holds: bool,
     drained: bool,
 }
 
@@ -131,6 +140,8 @@ impl Driver {
             sparse: VecDeque::new(),
             bulk: VecDeque::new(),
             moves: Moves::default(),
+            hold: None,
+            receipts: Receipts::default(),
             opening: VecDeque::new(),
             ended_sockets: Vec::new(),
             paced_until: None,
@@ -142,6 +153,7 @@ impl Driver {
             tail: Tail::default(),
             proved: false,
             lost: false,
+            holds: false,
             drained: false,
         }
     }
@@ -181,6 +193,7 @@ impl Driver {
             }
             ConnectionCommand::Close { code, reason } => self.close(code, reason, now),
             ConnectionCommand::UpdateKeys => self.connection.force_key_update(),
+            ConnectionCommand::Hold { streams, epoch } => self.hold = Some((streams, epoch)),
             ConnectionCommand::Stream(id, command) => {
                 self.on_stream_command(id, command, registrar, now);
             }
@@ -193,7 +206,8 @@ impl Driver {
         if !self.connection.is_closed() {
             self.connection.close(now, code, reason);
         }
-        self.lose(ConnectionError::LocallyClosed, now);
+        let holds = self.rules.hold_code == Some(code);
+        self.lose(ConnectionError::LocallyClosed, holds, now);
     }
 
     /// Drives until there is nothing to do, or its share of the round is used.
@@ -209,6 +223,7 @@ impl Driver {
         self.move_idle_back(now);
         self.adjust_window(now);
         self.probe_silence(now);
+        self.send_receipts(now);
         self.send_tail(context);
         let mut more = self.send(context);
         // Timers come after what has arrived was answered: on a path that has just changed, quinn-proto
@@ -237,8 +252,9 @@ impl Driver {
         let paced = self.paced_until.filter(|until| *until > now);
         let (moves, window) = (self.moves.deadline(), self.window.deadline());
         let silence = self.silence.deadline().filter(|_| !self.lost);
+        let receipts = self.receipts.deadline().filter(|_| !self.lost);
         let tail = self.tail.deadline();
-        [self.connection.poll_timeout(), paced, splices, moves, window, silence, tail]
+        [self.connection.poll_timeout(), paced, splices, moves, window, silence, receipts, tail]
             .into_iter()
             .flatten()
             .min()
@@ -248,7 +264,10 @@ impl Driver {
         while let Some(event) = self.connection.poll() {
             match event {
                 Event::Connected => self.established(),
-                Event::ConnectionLost { reason } => self.lose(reason, now),
+                Event::ConnectionLost { reason } => {
+                    let holds = self.rules.holds(&reason);
+                    self.lose(reason, holds, now);
+                }
                 Event::Stream(event) => self.on_stream_event(event),
                 Event::HandshakeDataReady | Event::DatagramReceived | Event::DatagramsUnblocked => {
                 }

@@ -95,6 +95,7 @@ impl Endpoint {
             inspect: settings.inspect,
             cut_code: settings.cut_code,
             drop_code: settings.drop_code,
+            hold_code: settings.hold_code,
             goodbye_code: settings.goodbye_code,
         });
         let mut loops = Vec::with_capacity(udp.len());

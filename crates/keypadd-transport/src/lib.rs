@@ -24,10 +24,13 @@ mod endpoint;
 mod event_loop;
 mod gate;
 mod handshake;
+mod held;
 mod mailbox;
 mod pacer;
 mod reassembly;
+mod receipts;
 mod receive_buffers;
+mod replay;
 mod route;
 mod settings;
 mod socket;
@@ -49,12 +52,14 @@ pub use connection::Connection;
 pub use counters::LoopMeter;
 pub use endpoint::Endpoint;
 pub use handshake::{Accepted, Connecting, ConnectingError, HandshakeFailed};
+pub use held::{HeldStream, HeldStreams, StreamName};
 pub use quinn_proto::{
     ApplicationClose, ClientConfig, ConnectionClose, ConnectionError, ConnectionStats,
     EndpointConfig, IdleTimeout, MtuDiscoveryConfig, ServerConfig, TransportConfig,
     TransportErrorCode, VarInt, crypto,
 };
-pub use settings::{EndpointSettings, Inspect, MakeTransport, Streams};
+pub use replay::{BadReceipt, Receipt, Replay, ReplayBudget};
+pub use settings::{EndpointSettings, Inspect, MakeTransport, Streams, holds};
 pub use socket::Socket;
 pub use spin::{SpinShare, SpinShareError};
 pub use splice::{Cut, Delivery};

@@ -17,9 +17,10 @@ use tokio::sync::{Notify, oneshot, watch};
 use crate::{
     announcement::Continuation,
     cid::Lane,
+    held::HeldStreams,
     settings::Proof,
     socket::Socket,
-    splice::{Cut, Key},
+    splice::Key,
     stream::{Stream, StreamCommand, StreamCommands},
     to_socket::ToSocket,
     to_stream::ToStream,
@@ -64,13 +65,19 @@ pub(crate) enum ConnectionCommand {
         reason: Bytes,
     },
     UpdateKeys,
+    /// Hold what is spliced from now on when the connection is lost.
+    Hold {
+        streams: HeldStreams,
+        epoch: u32,
+    },
     Stream(StreamId, StreamCommand),
     /// From the sibling connection's loop.
     Migration(Migration),
 }
 
 impl ConnectionCommand {
-    /// Ends what a command carries that finds its connection gone. Replies are dropped.
+    /// Ends what a command carries that finds its connection gone. Replies are dropped, and a stream
+    /// that was to be resumed is held as before.
     pub(crate) fn abandon(self) {
         if let Self::Migration(message) = self {
             message.abandon();
@@ -121,8 +128,8 @@ pub(crate) struct Moving {
 impl Migration {
     pub(crate) fn abandon(self) {
         match self {
-            Self::Adopt(moving) => drop(moving.to_stream.state.cut(Cut::Lost)),
-            Self::Arrive { to_socket, .. } => drop(to_socket.state.cut(Cut::Lost)),
+            Self::Adopt(moving) => moving.to_stream.park(),
+            Self::Arrive { to_socket, .. } => to_socket.park(),
             _ => {}
         }
     }

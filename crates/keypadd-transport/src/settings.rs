@@ -64,6 +64,8 @@ pub struct EndpointSettings {
     pub cut_code: VarInt,
     /// The code that resets a stream whose handles were dropped.
     pub drop_code: VarInt,
+    /// A close with this code, by either end, lets another connection go on with the streams.
+    pub hold_code: Option<VarInt>,
     /// A peer that closes its connection with this code has all it wanted of finished streams, as
     /// if it had acknowledged them.
     pub goodbye_code: Option<VarInt>,
@@ -92,6 +94,7 @@ impl EndpointSettings {
             inspect: Arc::new(|_| None),
             cut_code: NO_ERROR,
             drop_code: NO_ERROR,
+            hold_code: None,
             goodbye_code: None,
             spin: SpinShare::percent(0),
         }
@@ -128,10 +131,26 @@ pub(crate) struct Rules {
     pub(crate) inspect: Inspect,
     pub(crate) cut_code: VarInt,
     pub(crate) drop_code: VarInt,
+    pub(crate) hold_code: Option<VarInt>,
     pub(crate) goodbye_code: Option<VarInt>,
 }
 
+/// Whether streams are held when their connection ends for this reason. `hold_code` is
+/// [`EndpointSettings::hold_code`].
+pub fn holds(reason: &ConnectionError, hold_code: Option<VarInt>) -> bool {
+    match reason {
+        // The path is gone, or the peer has given the connection up.
+        ConnectionError::TimedOut | ConnectionError::Reset => true,
+        ConnectionError::ApplicationClosed(close) => Some(close.error_code) == hold_code,
+        _ => false,
+    }
+}
+
 impl Rules {
+    pub(crate) fn holds(&self, reason: &ConnectionError) -> bool {
+        holds(reason, self.hold_code)
+    }
+
     /// Whether a connection's end stands for the acknowledgement of finished streams.
     pub(crate) fn is_goodbye(&self, reason: &ConnectionError) -> bool {
         match (reason, self.goodbye_code) {

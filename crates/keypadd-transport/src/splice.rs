@@ -14,8 +14,11 @@
 use std::{
     io,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering::SeqCst},
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{
+            AtomicBool, AtomicU64,
+            Ordering::{Relaxed, SeqCst},
+        },
     },
     time::Duration,
 };
@@ -26,7 +29,12 @@ use rustc_hash::FxHashMap;
 use thiserror::Error;
 use tokio::sync::oneshot;
 
-use crate::socket::Socket;
+use crate::{
+    held::{Holder, Parked, StreamName},
+    replay::Receipt,
+    socket::Socket,
+    stream::{StreamCommand, StreamCommands},
+};
 
 /// Time in which a socket must take a byte once the connection is gone. The kernel takes bytes in
 /// gulps, a third of its buffer each: a slow reader needs seconds for one.
@@ -133,6 +141,11 @@ pub(crate) struct SpliceState {
     cut: AtomicBool,
     /// The socket's output is shut down, or is about to be.
     shut: AtomicBool,
+    /// Where it is held while its session has no connection.
+    held_by: OnceLock<(StreamName, Holder)>,
+    /// The last receipts, encoded: of what this socket has written, and of what the peer's has.
+    given: AtomicU64,
+    got: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -140,13 +153,113 @@ struct Outcome {
     reply: Option<Reply>,
     to_stream_done: bool,
     to_socket_done: bool,
+    /// The connection that has it.
+    connection: Option<(Arc<dyn StreamCommands>, StreamId)>,
+    /// Dropped when that connection has it no more.
+    attached: Option<oneshot::Sender<()>>,
 }
 
 impl SpliceState {
-    pub(crate) fn new(delivery: Delivery, reply: Reply) -> Arc<Self> {
-        let outcome = Outcome { reply: Some(reply), to_stream_done: false, to_socket_done: false };
-        let (cut, shut) = (AtomicBool::new(false), AtomicBool::new(false));
-        Arc::new(Self { delivery, outcome: Mutex::new(outcome), cut, shut })
+    pub(crate) fn new(
+        delivery: Delivery,
+        reply: Reply,
+        connection: (Arc<dyn StreamCommands>, StreamId),
+    ) -> Arc<Self> {
+        let outcome = Outcome {
+            reply: Some(reply),
+            to_stream_done: false,
+            to_socket_done: false,
+            connection: Some(connection),
+            attached: None,
+        };
+        Arc::new(Self {
+            delivery,
+            outcome: Mutex::new(outcome),
+            cut: AtomicBool::new(false),
+            shut: AtomicBool::new(false),
+            held_by: OnceLock::new(),
+            given: AtomicU64::new(0),
+            got: AtomicU64::new(0),
+        })
+    }
+
+    /// Has it held from now on when its connection is lost; false if it was cut.
+    pub(crate) fn set_held_by(&self, name: StreamName, holder: Holder) -> bool {
+        !self.is_cut() && self.held_by.set((name, holder)).is_ok()
+    }
+
+    /// Whether it is held when its connection is lost.
+    pub(crate) fn can_be_held(&self) -> bool {
+        self.held_by.get().is_some()
+    }
+
+    /// Parks a direction whose connection is lost; where it cannot be held the splice is cut.
+    pub(crate) fn park(self: &Arc<Self>, registered: &Registered, parked: Parked) {
+        match self.held_by.get() {
+            Some((name, holder)) if !self.is_cut() => {
+                holder.park(*name, self, registered, parked);
+            }
+            _ => drop(self.cut(Cut::Lost)),
+        }
+    }
+
+    /// A connection has it again; `attached` is dropped when that is over.
+    pub(crate) fn attach(
+        &self,
+        connection: (Arc<dyn StreamCommands>, StreamId),
+        attached: oneshot::Sender<()>,
+    ) {
+        let mut outcome = self.outcome();
+        (outcome.connection, outcome.attached) = (Some(connection), Some(attached));
+    }
+
+    /// No connection has it.
+    pub(crate) fn detach(&self) {
+        let mut outcome = self.outcome();
+        (outcome.connection, outcome.attached) = (None, None);
+    }
+
+    /// What this end has written to the socket.
+    pub(crate) fn given_receipt(&self) -> Receipt {
+        Receipt::decode(self.given.load(Relaxed))
+    }
+
+    pub(crate) fn set_given_receipt(&self, receipt: Receipt) {
+        self.given.store(receipt.encode(), Relaxed);
+    }
+
+    /// What the peer has written to its socket, as far as it has said.
+    pub(crate) fn got_receipt(&self) -> Receipt {
+        Receipt::decode(self.got.load(Relaxed))
+    }
+
+    /// Receipts of two connections may cross: the highest counts.
+    pub(crate) fn add_got_receipt(&self, receipt: Receipt) {
+        self.got.fetch_max(receipt.encode(), Relaxed);
+    }
+
+    pub(crate) fn is_to_stream_done(&self) -> bool {
+        self.outcome().to_stream_done
+    }
+
+    pub(crate) fn is_to_socket_done(&self) -> bool {
+        self.outcome().to_socket_done
+    }
+
+    /// Nobody waits for the outcome any more: has its connection reset it with `code`, if it is not
+    /// over.
+    pub(crate) fn abandon(&self, code: VarInt) {
+        let connection = {
+            let mut outcome = self.outcome();
+            if outcome.reply.is_none() {
+                return;
+            }
+            outcome.connection.take()
+        };
+        self.cut(Cut::Lost);
+        if let Some((connection, id)) = connection {
+            connection.send(id, StreamCommand::Reset(code));
+        }
     }
 
     /// Ends the socket's output.
@@ -174,10 +287,19 @@ impl SpliceState {
     fn done(&self, socket: &Socket, note: impl FnOnce(&mut Outcome)) {
         let mut outcome = self.outcome();
         note(&mut outcome);
-        if outcome.to_stream_done
-            && outcome.to_socket_done
-            && let Some(reply) = outcome.reply.take()
-        {
+        let is_over = outcome.to_stream_done && outcome.to_socket_done;
+        drop(outcome);
+        match self.held_by.get() {
+            _ if is_over => self.end_well(socket),
+            // The other direction may be parked: all of it is held now.
+            Some((_, holder)) => holder.notify(),
+            None => {}
+        }
+    }
+
+    /// Both directions are through: closes the socket in order.
+    pub(crate) fn end_well(&self, socket: &Socket) {
+        if let Some(reply) = self.over() {
             socket.close_cleanly();
             // Nobody waits for it where the task was dropped.
             let _ = reply.send(Ok(()));
@@ -188,13 +310,26 @@ impl SpliceState {
     /// dropped. Returns whether it was not over before.
     pub(crate) fn cut(&self, cut: Cut) -> bool {
         self.cut.store(true, SeqCst);
-        match self.outcome().reply.take() {
+        match self.over() {
             Some(reply) => {
                 let _ = reply.send(Err(cut));
                 true
             }
             None => false,
         }
+    }
+
+    /// Takes the reply: whoever gets it says how the splice ended.
+    fn over(&self) -> Option<Reply> {
+        let reply = {
+            let mut outcome = self.outcome();
+            (outcome.connection, outcome.attached) = (None, None);
+            outcome.reply.take()
+        };
+        if let Some((name, holder)) = self.held_by.get() {
+            holder.forget(*name);
+        }
+        reply
     }
 
     /// Whether either direction was cut.

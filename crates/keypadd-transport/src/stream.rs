@@ -1,6 +1,6 @@
 //! Gives control tasks a stream to read and write, until it is spliced to a socket.
 //!
-//! What the peer sends meanwhile is held up to [`HELD_BYTES`] and stays in the stream's flow-control
+//! What the peer sends meanwhile is kept up to [`RECEIVED_BYTES`] and stays in the stream's flow-control
 //! window beyond that, so a stream that nobody reads costs a bounded amount of memory.
 
 use std::{
@@ -9,7 +9,7 @@ use std::{
     io,
     pin::Pin,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     task::{Context, Poll, Waker},
@@ -24,12 +24,14 @@ use tokio::{
 };
 
 use crate::{
+    held::HeldStream,
+    replay::Receipt,
     socket::Socket,
-    splice::{Cut, Delivery},
+    splice::{Cut, Delivery, SpliceState},
 };
 
-/// Bytes that are held for a reader before the window closes.
-pub(crate) const HELD_BYTES: usize = 4 << 10;
+/// Bytes that are kept for a reader before the window closes.
+pub(crate) const RECEIVED_BYTES: usize = 4 << 10;
 
 /// Why a stream cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -64,7 +66,7 @@ pub enum Stopped {
 
 /// What a loop has received for a stream that a control task reads.
 #[derive(Debug, Default)]
-pub(crate) struct Held {
+pub(crate) struct ReceivedState {
     bytes: BytesMut,
     end: Option<End>,
     stopped: Option<Stopped>,
@@ -81,18 +83,18 @@ enum End {
 
 /// Between the loop and the handles of one stream.
 #[derive(Debug, Default)]
-pub(crate) struct Hold(Mutex<Held>);
+pub(crate) struct Received(Mutex<ReceivedState>);
 
-impl Hold {
+impl Received {
     /// Bytes there is room for.
     pub(crate) fn room(&self) -> usize {
-        HELD_BYTES.saturating_sub(self.held().bytes.len())
+        RECEIVED_BYTES.saturating_sub(self.state().bytes.len())
     }
 
     pub(crate) fn push(&self, bytes: &[u8]) {
-        let mut held = self.held();
-        held.bytes.extend_from_slice(bytes);
-        wake(&mut held.reader);
+        let mut state = self.state();
+        state.bytes.extend_from_slice(bytes);
+        wake(&mut state.reader);
     }
 
     pub(crate) fn finish(&self) {
@@ -104,34 +106,34 @@ impl Hold {
     }
 
     fn end(&self, end: End) {
-        let mut held = self.held();
-        held.end.get_or_insert(end);
-        wake(&mut held.reader);
+        let mut state = self.state();
+        state.end.get_or_insert(end);
+        wake(&mut state.reader);
     }
 
     pub(crate) fn stop(&self, stopped: Stopped) {
-        let mut held = self.held();
-        held.stopped.get_or_insert(stopped);
-        wake(&mut held.watcher);
+        let mut state = self.state();
+        state.stopped.get_or_insert(stopped);
+        wake(&mut state.watcher);
     }
 
     /// What no reader has taken, for the socket that the stream is spliced to, and whether the
     /// stream has ended after it. The error is what has ended either direction otherwise.
     pub(crate) fn take(&self) -> Result<(Bytes, bool), Cut> {
-        let mut held = self.held();
-        match (&held.end, held.stopped) {
+        let mut state = self.state();
+        match (&state.end, state.stopped) {
             (Some(End::Failed(ReadError::Reset(code))), _) => Err(Cut::Remote(*code)),
             (_, Some(Stopped::ByPeer(code))) => Err(Cut::Remote(code)),
             (Some(End::Failed(ReadError::Lost(_))), _) | (_, Some(Stopped::Lost)) => Err(Cut::Lost),
             (end, None) => {
                 let finished = end.is_some();
-                Ok((held.bytes.split().freeze(), finished))
+                Ok((state.bytes.split().freeze(), finished))
             }
         }
     }
 
     /// No panic leaves it half changed.
-    fn held(&self) -> MutexGuard<'_, Held> {
+    fn state(&self) -> MutexGuard<'_, ReceivedState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -149,11 +151,16 @@ pub(crate) enum StreamCommand {
         reply: oneshot::Sender<Result<(), WriteError>>,
     },
     /// Its reader has taken what was there.
-    Resume,
+    Read,
     Splice {
         socket: Socket,
-        delivery: Delivery,
-        reply: oneshot::Sender<Result<(), Cut>>,
+        state: Arc<SpliceState>,
+    },
+    /// Go on with a stream of an earlier connection, whose peer has written so much.
+    Resume {
+        held: HeldStream,
+        receipt: Receipt,
+        attached: oneshot::Sender<()>,
     },
     /// Give both directions up.
     Reset(VarInt),
@@ -169,7 +176,7 @@ pub(crate) trait StreamCommands: fmt::Debug + Send + Sync {
 struct Core {
     connection: Arc<dyn StreamCommands>,
     id: StreamId,
-    hold: Arc<Hold>,
+    received: Arc<Received>,
     /// The code of that reset.
     code: AtomicU64,
     /// The loop has it: there is nothing to reset.
@@ -180,13 +187,16 @@ impl Core {
     fn command(&self, command: StreamCommand) {
         self.connection.send(self.id, command);
     }
+
+    fn code(&self) -> VarInt {
+        VarInt::from_u64(self.code.load(Relaxed)).unwrap_or_default()
+    }
 }
 
 impl Drop for Core {
     fn drop(&mut self) {
         if !self.spliced.load(Relaxed) {
-            let code = VarInt::from_u64(self.code.load(Relaxed)).unwrap_or_default();
-            self.command(StreamCommand::Reset(code));
+            self.command(StreamCommand::Reset(self.code()));
         }
     }
 }
@@ -213,12 +223,12 @@ impl Stream {
     pub(crate) fn new(
         connection: Arc<dyn StreamCommands>,
         id: StreamId,
-        hold: Arc<Hold>,
+        received: Arc<Received>,
         drop_code: VarInt,
     ) -> Self {
         let code = AtomicU64::new(drop_code.into_inner());
         let spliced = AtomicBool::new(false);
-        let core = Arc::new(Core { connection, id, hold, code, spliced });
+        let core = Arc::new(Core { connection, id, received, code, spliced });
         Self { send: SendHalf(Arc::clone(&core)), recv: RecvHalf(core) }
     }
 
@@ -237,11 +247,37 @@ impl Stream {
     pub async fn splice(self, socket: Socket, delivery: Delivery) -> Result<(), Cut> {
         let core = &self.send.0;
         let (reply, outcome) = oneshot::channel();
-        // From here on a drop of the stream resets what is spliced.
-        core.command(StreamCommand::Splice { socket, delivery, reply });
-        let outcome = outcome.await;
+        let state = SpliceState::new(delivery, reply, (Arc::clone(&core.connection), core.id));
+        let _waiting = Waiting { state: Arc::downgrade(&state), code: core.code() };
+        core.command(StreamCommand::Splice { socket, state });
         core.spliced.store(true, Relaxed);
-        outcome.unwrap_or(Err(Cut::Lost))
+        outcome.await.unwrap_or(Err(Cut::Lost))
+    }
+
+    /// Goes on with a stream that is held, whose peer has written so much of it to its socket; completes
+    /// when this connection has it no more. Whoever spliced it first waits for its end.
+    pub async fn resume(self, held: HeldStream, receipt: Receipt) {
+        let core = &self.send.0;
+        let (attached, detached) = oneshot::channel();
+        core.command(StreamCommand::Resume { held, receipt, attached });
+        core.spliced.store(true, Relaxed);
+        // The sender is dropped, not used.
+        let _ = detached.await;
+    }
+}
+
+/// Resets a splice that is not over when it is dropped: nobody waits for the outcome any more.
+struct Waiting {
+    /// Whoever has the splice drops it where it cannot say how it ended.
+    state: Weak<SpliceState>,
+    code: VarInt,
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if let Some(state) = self.state.upgrade() {
+            state.abandon(self.code);
+        }
     }
 }
 
@@ -259,13 +295,13 @@ impl SendHalf {
 
     /// Completes when the peer stops reading or the connection is gone.
     pub fn stopped(&self) -> impl Future<Output = Stopped> + Send + 'static {
-        let hold = Arc::clone(&self.0.hold);
+        let received = Arc::clone(&self.0.received);
         poll_fn(move |cx| {
-            let mut held = hold.held();
-            match held.stopped {
+            let mut state = received.state();
+            match state.stopped {
                 Some(stopped) => Poll::Ready(stopped),
                 None => {
-                    held.watcher = Some(cx.waker().clone());
+                    state.watcher = Some(cx.waker().clone());
                     Poll::Pending
                 }
             }
@@ -291,22 +327,22 @@ impl RecvHalf {
 
     /// Takes what is there; 0 at the end of the stream.
     fn poll_take(&self, cx: &Context<'_>, buffer: &mut [u8]) -> Poll<Result<usize, ReadError>> {
-        let mut held = self.0.hold.held();
-        let bytes = held.bytes.len().min(buffer.len());
+        let mut state = self.0.received.state();
+        let bytes = state.bytes.len().min(buffer.len());
         if bytes > 0 {
-            let was_full = held.bytes.len() >= HELD_BYTES;
-            held.bytes.copy_to_slice(&mut buffer[..bytes]);
-            drop(held);
+            let was_full = state.bytes.len() >= RECEIVED_BYTES;
+            state.bytes.copy_to_slice(&mut buffer[..bytes]);
+            drop(state);
             if was_full {
-                self.0.command(StreamCommand::Resume);
+                self.0.command(StreamCommand::Read);
             }
             return Poll::Ready(Ok(bytes));
         }
-        match &held.end {
+        match &state.end {
             Some(End::Finished) => Poll::Ready(Ok(0)),
             Some(End::Failed(error)) => Poll::Ready(Err(error.clone())),
             None => {
-                held.reader = Some(cx.waker().clone());
+                state.reader = Some(cx.waker().clone());
                 Poll::Pending
             }
         }

@@ -15,7 +15,9 @@ use bytes::{Buf, Bytes};
 use quinn_proto::RecvStream;
 
 use crate::{
+    held::Parked,
     reassembly::{Reassembly, Waiting},
+    replay::Receipt,
     splice::{Cut, DELIVERY_TIME, Delivery, Registered, SpliceState},
 };
 
@@ -24,6 +26,9 @@ const TAKEN_BYTES_MIN: usize = 16 << 10;
 
 /// Bytes taken from a stream for one write, at most: about what `SLICES` packets hold.
 const TAKEN_BYTES_MAX: usize = 90 << 10;
+
+/// Bytes that are written before the peer is told at once.
+const RECEIPT_BYTES: u64 = 128 << 10;
 
 /// Slices of one write.
 const SLICES: usize = 64;
@@ -50,6 +55,14 @@ pub(crate) enum Delivered {
     UpToMove,
 }
 
+/// Whether the peer is to be told what a socket has taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReceiptDue {
+    Not,
+    Later,
+    Now,
+}
+
 /// What is on its way from a stream to a socket.
 pub(crate) struct ToSocket {
     pub(crate) state: Arc<SpliceState>,
@@ -67,6 +80,12 @@ pub(crate) struct ToSocket {
     reassembly: Option<Box<Reassembly>>,
     /// Bytes taken from the stream so far, with what was read before the splice.
     pub(crate) offset: u64,
+    /// Bytes that the socket has taken since the splice began, over all connections.
+    written: u64,
+    /// Of those, what the peer was told of, and whether it was told of the end.
+    receipted: Receipt,
+    /// A receipt is due later.
+    receipt_waits: bool,
     /// Where another stream goes on (`migrate`).
     moves_at: Option<u64>,
     /// The connection is gone; without progress the splice ends then.
@@ -81,6 +100,9 @@ impl ToSocket {
         offset: u64,
     ) -> Self {
         Self {
+            written: state.given_receipt().bytes,
+            receipted: state.given_receipt(),
+            receipt_waits: false,
             state,
             registered,
             stage: if finished { Stage::Ending } else { Stage::Open },
@@ -106,11 +128,13 @@ impl ToSocket {
         possible
     }
 
-    /// Goes on from another connection's stream, with a registration there.
+    /// Goes on from another connection's stream, with a registration there. That connection repeats what
+    /// the peer was told over the one before: its sender may not have heard of it.
     pub(crate) fn move_to(&mut self, registered: Arc<Registered>, offset: u64) {
         self.registered = registered;
         (self.writable, self.moves_at, self.offset) = (true, None, offset);
         (self.fruitless, self.reassembly) = (0, None);
+        (self.receipted, self.receipt_waits) = (Receipt::default(), false);
     }
 
     pub(crate) fn on_ready(&mut self, event: &mio::event::Event) {
@@ -162,7 +186,11 @@ impl ToSocket {
                 return Ok(Delivered::Partly);
             }
             if self.stage == Stage::Ending {
-                self.state.shut_down(&self.registered.socket)?;
+                // An earlier connection may have carried the end.
+                if !self.state.given_receipt().end {
+                    self.state.shut_down(&self.registered.socket)?;
+                    self.state.set_given_receipt(Receipt { bytes: self.written, end: true });
+                }
                 self.state.to_socket_done(&self.registered.socket);
                 return Ok(Delivered::Whole);
             }
@@ -214,7 +242,9 @@ impl ToSocket {
             match self.registered.socket.write(&slices[..count]) {
                 Ok(written) => {
                     self.is_blocked = false;
-                    self.written(written);
+                    self.written += written as u64;
+                    self.state.set_given_receipt(Receipt { bytes: self.written, end: false });
+                    self.drop_written(written);
                     if written == offered {
                         self.take_bytes = (self.take_bytes * 2).min(TAKEN_BYTES_MAX);
                     } else {
@@ -231,7 +261,7 @@ impl ToSocket {
         Ok(true)
     }
 
-    fn written(&mut self, mut bytes: usize) {
+    fn drop_written(&mut self, mut bytes: usize) {
         while let Some(first) = self.undelivered.front_mut() {
             if first.len() > bytes {
                 first.advance(bytes);
@@ -240,6 +270,33 @@ impl ToSocket {
             bytes -= first.len();
             self.undelivered.pop_front();
         }
+    }
+
+    /// Whether the peer is to be told what the socket has taken: at once, later, or not. Says later once.
+    pub(crate) fn receipt_due(&mut self) -> ReceiptDue {
+        let given = self.state.given_receipt();
+        if given == self.receipted || !self.state.can_be_held() {
+            return ReceiptDue::Not;
+        }
+        if given.end || given.bytes >= self.receipted.bytes + RECEIPT_BYTES {
+            return ReceiptDue::Now;
+        }
+        match std::mem::replace(&mut self.receipt_waits, true) {
+            true => ReceiptDue::Not,
+            false => ReceiptDue::Later,
+        }
+    }
+
+    /// The receipt that is sent now, if it says more than the last.
+    pub(crate) fn take_receipt(&mut self) -> Option<Receipt> {
+        let given = self.state.given_receipt();
+        self.receipt_waits = false;
+        (given != std::mem::replace(&mut self.receipted, given)).then_some(given)
+    }
+
+    /// The connection is lost: another one brings again what the socket has not taken.
+    pub(crate) fn park(self) {
+        self.state.park(&self.registered, Parked::ToSocket);
     }
 
     /// The connection is gone: what has arrived is still delivered where the other direction is

@@ -3,6 +3,7 @@
 //! No more is read than may leave now: the rest stays in the kernel's buffer, so TCP slows the sender down.
 
 use std::{
+    collections::VecDeque,
     io,
     sync::Arc,
     time::{Duration, Instant},
@@ -12,6 +13,8 @@ use bytes::{Buf, Bytes};
 use quinn_proto::SendStream;
 
 use crate::{
+    held::Parked,
+    replay::Replay,
     socket::{SPARSE_BYTES, Socket},
     splice::{Cut, Registered, SpliceState},
 };
@@ -47,8 +50,16 @@ pub(crate) struct ToStream {
     read_closed: bool,
     /// Of the head of a stream that another one goes on at, what is not sent.
     head: Bytes,
-    /// Read and not yet taken by the stream.
+    /// Read and not yet taken by the stream; `replay` has it already.
     unsent: Bytes,
+    /// What an earlier connection has carried and the peer has not written; goes after `unsent`.
+    again: VecDeque<Bytes>,
+    /// Keeps what is sent, where the splice can be held.
+    replay: Option<Replay>,
+    /// Whether the replay buffer is full.
+    full: bool,
+    /// The peer's QUIC has acknowledged the stream up to its end.
+    received: bool,
     /// Whether the stream has to be given credit first.
     blocked: bool,
     /// Whether the stream has to be taken over by the peer first (`migrate`).
@@ -67,9 +78,12 @@ pub(crate) struct ToStream {
 }
 
 impl ToStream {
+    /// Begins where `offset` bytes of the stream are written. `replay` keeps what is sent; with
+    /// `again`, what the peer has not written of it is sent first.
     pub(crate) fn new(
         state: Arc<SpliceState>,
         registered: Arc<Registered>,
+        (replay, again): (Option<Replay>, VecDeque<Bytes>),
         offset: u64,
         now: Instant,
     ) -> Self {
@@ -81,6 +95,10 @@ impl ToStream {
             read_closed: false,
             head: Bytes::new(),
             unsent: Bytes::new(),
+            again,
+            replay,
+            full: false,
+            received: false,
             blocked: false,
             moving: false,
             queued: false,
@@ -96,7 +114,7 @@ impl ToStream {
     /// The new registration reports anew whatever is ready.
     pub(crate) fn move_to(&mut self, registered: Arc<Registered>, head: Bytes, now: Instant) {
         (self.registered, self.head, self.sent_at) = (registered, head, now);
-        (self.readable, self.blocked, self.queued) = (true, false, false);
+        (self.readable, self.blocked, self.queued, self.full) = (true, false, false, false);
         (self.moving, self.offset) = (true, 0);
         (self.run_bytes, self.burst_bytes, self.dry_since) = (0, 0, None);
     }
@@ -120,7 +138,18 @@ impl ToStream {
         self.stage == Stage::Open
             && !self.blocked
             && (!self.head.is_empty()
-                || (!self.moving && (self.readable || !self.unsent.is_empty())))
+                || (!self.moving && (self.has_more() || (!self.full && self.readable))))
+    }
+
+    /// Whether there is something to send before the socket is read: bytes, or an end that an earlier
+    /// connection has carried.
+    fn has_more(&self) -> bool {
+        self.has_unsent() || !self.again.is_empty() || self.has_ended()
+    }
+
+    /// Whether the socket has given its end.
+    fn has_ended(&self) -> bool {
+        self.replay.as_ref().is_some_and(Replay::has_ended)
     }
 
     /// Whether something was read that the stream has not taken.
@@ -145,7 +174,7 @@ impl ToStream {
         self.stage == Stage::Open
             && !self.moving
             && !self.readable
-            && self.unsent.is_empty()
+            && !self.has_more()
             && self.sent_at <= since
     }
 
@@ -164,29 +193,14 @@ impl ToStream {
             return Ok(sent);
         }
         if self.unsent.is_empty() {
-            match self.socket().read(read) {
-                Ok(bytes) if bytes.is_empty() => {
-                    if self.state.was_reset(self.socket()) {
-                        return Err(io::Error::from(io::ErrorKind::ConnectionReset).into());
-                    }
-                    self.stage = Stage::Finishing;
-                    // A stream that was stopped meanwhile is cut by the event that says so.
-                    let _ = stream.finish();
-                    return Ok(0);
-                }
-                Ok(bytes) => {
-                    self.count(bytes.len(), now);
-                    if bytes.len() < read && !self.read_closed {
-                        // A stream socket that gives less than was asked for is empty (epoll(7)).
-                        self.ran_dry(now);
-                    }
-                    self.unsent = bytes;
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.ran_dry(now);
-                    return Ok(0);
-                }
-                Err(error) => return Err(error.into()),
+            if let Some(piece) = self.again.pop_front() {
+                self.count(piece.len(), now);
+                self.unsent = piece;
+            } else if self.has_ended() {
+                self.finish(stream);
+                return Ok(0);
+            } else if !self.read(read, stream, now)? {
+                return Ok(0);
             }
         }
         // What is left is written at once when there is credit: asking now notes that it waits.
@@ -207,6 +221,62 @@ impl ToStream {
         Ok(sent)
     }
 
+    /// Reads up to `bytes` from the socket; whether there are any to send.
+    fn read(
+        &mut self,
+        bytes: usize,
+        stream: &mut SendStream<'_>,
+        now: Instant,
+    ) -> Result<bool, Cut> {
+        let bytes = match &mut self.replay {
+            Some(replay) => {
+                // It may have moved here since a receipt came.
+                replay.release(self.state.got_receipt()).map_err(|_| Cut::Lost)?;
+                bytes.min(replay.room())
+            }
+            None => bytes,
+        };
+        if bytes == 0 {
+            self.full = true;
+            return Ok(false);
+        }
+        match self.socket().read(bytes) {
+            Ok(read) if read.is_empty() => {
+                if self.state.was_reset(self.socket()) {
+                    return Err(io::Error::from(io::ErrorKind::ConnectionReset).into());
+                }
+                if let Some(replay) = &mut self.replay {
+                    replay.finish();
+                }
+                self.finish(stream);
+                Ok(false)
+            }
+            Ok(read) => {
+                self.count(read.len(), now);
+                if read.len() < bytes && !self.read_closed {
+                    // A stream socket that gives less than was asked for is empty (epoll(7)).
+                    self.ran_dry(now);
+                }
+                if let Some(replay) = &mut self.replay {
+                    replay.push(&read);
+                }
+                self.unsent = read;
+                Ok(true)
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.ran_dry(now);
+                Ok(false)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn finish(&mut self, stream: &mut SendStream<'_>) {
+        self.stage = Stage::Finishing;
+        // A stream that was stopped meanwhile is cut by the event that says so.
+        let _ = stream.finish();
+    }
+
     fn count(&mut self, bytes: usize, now: Instant) {
         if let Some(since) = self.dry_since.take() {
             let leaked = now.saturating_duration_since(since).as_micros() * LEAK_BYTES_PER_US;
@@ -222,13 +292,39 @@ impl ToStream {
         self.dry_since.get_or_insert(now);
     }
 
-    /// The peer has acknowledged the stream up to its end; whether that was asked for.
+    /// The peer's QUIC has acknowledged the stream up to its end; whether this direction is through.
+    /// One that can be held is only when the peer's socket has taken everything.
     pub(crate) fn acknowledged(&mut self) -> bool {
-        let finished = self.stage == Stage::Finishing;
-        if finished {
-            self.state.to_stream_done(&self.registered.socket);
+        self.received = self.stage == Stage::Finishing;
+        self.received && self.replay.is_none() && self.done()
+    }
+
+    /// The connection is gone for good. Whether this direction is through: the peer's QUIC has all of
+    /// it, or has said goodbye and wants no more.
+    pub(crate) fn is_done_at_end(&mut self, goodbye: bool) -> bool {
+        (self.received || (goodbye && self.stage == Stage::Finishing)) && self.done()
+    }
+
+    fn done(&mut self) -> bool {
+        self.state.to_stream_done(&self.registered.socket);
+        true
+    }
+
+    /// The peer has written more to its socket. Whether this direction is through.
+    pub(crate) fn on_receipt(&mut self) -> Result<bool, Cut> {
+        let Some(replay) = &mut self.replay else { return Ok(false) };
+        let written_all = replay.release(self.state.got_receipt()).map_err(|_| Cut::Lost)?;
+        self.full = false;
+        Ok(written_all && self.done())
+    }
+
+    /// The connection is lost: another one may go on.
+    pub(crate) fn park(self) {
+        if let Some(replay) = self.replay {
+            self.state.park(&self.registered, Parked::ToStream(replay));
+        } else {
+            self.state.cut(Cut::Lost);
         }
-        finished
     }
 }
 

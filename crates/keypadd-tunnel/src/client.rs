@@ -37,6 +37,7 @@ use crate::{
         lookup::Lookups,
     },
     sessions::{
+        hold::ClientHold,
         lost::Lost,
         registry::{Registration, Sessions},
         server_link::ServerLink,
@@ -50,6 +51,7 @@ mod bulk;
 mod connect;
 mod incoming;
 mod reconnect;
+mod resume;
 
 /// The settings of a client.
 pub struct ClientSettings {
@@ -84,6 +86,7 @@ pub struct Client {
     lookups: Lookups,
     clock_monitor: ClockMonitor,
     limits: Arc<Limits>,
+    hold: Arc<ClientHold>,
 }
 
 /// A session with the server; closed on drop.
@@ -163,6 +166,7 @@ impl Client {
             lookups: Lookups::default(),
             clock_monitor,
             limits,
+            hold: Arc::new(ClientHold::new(settings.transport.hold)),
         })
     }
 
@@ -249,32 +253,40 @@ impl Client {
     }
 
     /// Forwards a reader and a writer to `target` (`-W`). Shuts down the writer when the target has
-    /// finished; returns when the reader has ended as well.
+    /// finished; returns when the reader has ended as well. If the connection is lost meanwhile and
+    /// held, connects again.
     ///
     /// # Errors
     /// [`ClientError::Refused`] if the server cannot connect or the connection is reset,
     /// [`ClientError::Local`] if the reader or the writer fails, [`ClientError::Lost`].
     pub async fn forward_stdio(
         &self,
-        session: &ClientSession,
+        session: ClientSession,
         target: &Target,
         reader: impl AsyncRead + Unpin,
         writer: impl AsyncWrite + Unpin,
     ) -> Result<(), ClientError> {
-        let live = &session.registration.session;
+        let live = Arc::clone(&session.registration.session);
         let _count = live.count_connection(&format!("-W {target}"));
         let refused = |code| ClientError::Refused { target: target.clone(), code };
         let header = StreamHeader::Destination(Destination::Tcp(target.clone()));
-        let stream = match open_stream(live, &header).await {
+        let lost = || self.lost(&live);
+        let stream = match open_stream(&live, &header).await {
             Ok(stream) => stream,
             Err(OpenError::Refused(code)) => return Err(refused(code)),
-            Err(OpenError::Lost) => return Err(self.lost(session).await),
+            Err(OpenError::Lost) => return Err(lost().await),
         };
-        match splice_pair(reader, writer, stream).await {
+        let mut current = Some(session);
+        let spliced = tokio::select! {
+            biased;
+            spliced = splice_pair(reader, writer, stream) => spliced,
+            never = self.stay_connected(&mut current), if live.hold.is_some() => match never {},
+        };
+        match spliced {
             Ok(()) => Ok(()),
             Err(SpliceError::Remote(code)) => Err(refused(code)),
             Err(SpliceError::Local(error)) => Err(ClientError::Local(error)),
-            Err(SpliceError::Lost) => Err(self.lost(session).await),
+            Err(SpliceError::Lost) => Err(lost().await),
         }
     }
 
@@ -284,7 +296,7 @@ impl Client {
         let _ = timeout(CLOSE_TIMEOUT, self.endpoint.wait_idle()).await;
     }
 
-    async fn lost(&self, session: &ClientSession) -> ClientError {
+    async fn lost(&self, session: &LiveSession) -> ClientError {
         ClientError::Lost { server: self.server.clone(), cause: session.lost().await }
     }
 }

@@ -3,10 +3,12 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use self::{descriptors::DescriptorBudget, peer_log::PeerLog};
+use crate::sessions::{hold::held_list::HeldList, status::HeldStatus};
 
 pub(crate) mod descriptors;
 pub(crate) mod log_rate_limit;
 pub(crate) mod peer_log;
+pub(crate) mod per_key_limit;
 pub(crate) mod token_bucket;
 
 /// Descriptors and log lines, shared by whatever peers can make use them.
@@ -14,6 +16,7 @@ pub(crate) mod token_bucket;
 pub struct Limits {
     pub(crate) descriptors: DescriptorBudget,
     pub(crate) log: PeerLog,
+    pub(crate) hold: HeldList,
     sessions_refused: AtomicU64,
     frames_delayed: AtomicU64,
 }
@@ -31,6 +34,10 @@ pub struct LimitCounts {
     pub sessions_refused: u64,
     /// Control frames read late because they came too fast.
     pub frames_delayed: u64,
+    /// Streams that went on over another connection after theirs was lost.
+    pub streams_resumed: u64,
+    /// Streams that were held and then reset.
+    pub streams_reset: u64,
     /// Log lines not written because their peer had caused too many.
     pub log_lines_suppressed: u64,
 }
@@ -50,8 +57,15 @@ impl Limits {
             descriptors_refused,
             sessions_refused: self.sessions_refused.load(Ordering::Relaxed),
             frames_delayed: self.frames_delayed.load(Ordering::Relaxed),
+            streams_resumed: self.hold.resumed(),
+            streams_reset: self.hold.reset(),
             log_lines_suppressed: self.log.suppressed(),
         }
+    }
+
+    /// The peers whose streams are held now.
+    pub fn held(&self) -> Vec<HeldStatus> {
+        self.hold.status()
     }
 
     /// Logs how many lines of each peer were suppressed since the last call; to be called once a

@@ -24,7 +24,6 @@ use crate::{
     wire::CloseCode,
 };
 
-mod per_key_limit;
 mod serving;
 
 /// The settings of a server.
@@ -72,6 +71,8 @@ impl ServerHandle {
     /// the new permits apply from the next stream on.
     pub fn set_peers(&self, peers: Peers) {
         self.serving.peers.replace(peers);
+        let ended = self.serving.chains.retain(|key| self.serving.peers.find(key).is_some());
+        self.serving.limits.hold.add_reset(ended);
         for session in self.serving.sessions.live() {
             self.serving.end_unlisted(&session);
         }

@@ -1,6 +1,8 @@
 //! Runs sessions on either end: authenticated connections with a control stream.
 
 pub(crate) mod control;
+pub(crate) mod counts;
+pub(crate) mod hold;
 pub(crate) mod key_renewal;
 pub(crate) mod lost;
 pub(crate) mod proof;

@@ -30,7 +30,7 @@ use crate::{
         jump::{Clocks, SystemClocks},
     },
     limits::Limits,
-    sessions::proof::Proof,
+    sessions::{hold::HoldSettings, proof::Proof},
     wire::{CloseCode, StreamCode},
 };
 
@@ -142,6 +142,8 @@ pub struct TransportSettings {
     pub send_seconds: Arc<Histogram>,
     /// How long a silent peer is waited for, from 1 s to an hour.
     pub peer_timeout: Duration,
+    /// How streams are held whose connection is lost.
+    pub hold: HoldSettings,
     /// Share of a core that each loop may spend busy-polling instead of sleeping.
     pub spin: SpinShare,
     /// Event loops of a server, one thread each. A client has at most two: one for sparse streams,
@@ -170,6 +172,7 @@ impl Default for TransportSettings {
             clocks: Arc::new(SystemClocks),
             send_seconds: Arc::default(),
             peer_timeout: PEER_TIMEOUT,
+            hold: HoldSettings::OFF,
             spin: SpinShare::default(),
             loops: default_loops(),
             datagram_bytes_max: DATAGRAM_BYTES_MAX,
@@ -237,6 +240,7 @@ impl TransportSettings {
             inspect: inspect(),
             cut_code: StreamCode::Reset.into(),
             drop_code: StreamCode::ShuttingDown.into(),
+            hold_code: Some(CloseCode::Hold.value().into()),
             // A client that closes in order has received all it wanted of a finished stream. A
             // server's close says nothing about what its targets have received (invariant I11).
             goodbye_code: (end == End::Server).then(|| CloseCode::Shutdown.value().into()),
@@ -259,7 +263,8 @@ impl TransportSettings {
             End::Client => self.forwards_max,
             End::Server => self.forwards_max.saturating_add(1),
         };
-        Streams { bidirectional, unidirectional: self.forwards_max }
+        // One carries receipts.
+        Streams { bidirectional, unidirectional: self.forwards_max.saturating_add(1) }
     }
 
     /// Timers and limits of one connection; its route carries UDP payloads of `route_bytes`.
@@ -267,6 +272,7 @@ impl TransportSettings {
         let mut mtu = MtuDiscoveryConfig::default();
         mtu.upper_bound(route_bytes.min(self.datagram_bytes_max));
         let idle = self.peer_timeout.clamp(Duration::from_secs(1), PEER_TIMEOUT_MAX);
+        let keep_alive = KEEP_ALIVE.min(idle / 3);
         let idle = IdleTimeout::try_from(idle).expect("an hour is below 2^62 ms");
 
         let mut config = TransportConfig::default();
@@ -275,7 +281,7 @@ impl TransportSettings {
             // send window one stream could block the others.
             .send_window(2 * u64::from(self.send_window_bytes))
             .datagram_receive_buffer_size(None)
-            .keep_alive_interval(Some(KEEP_ALIVE))
+            .keep_alive_interval(Some(keep_alive))
             .max_idle_timeout(Some(idle))
             .packet_threshold(PACKET_THRESHOLD)
             .mtu_discovery_config(Some(mtu))

@@ -13,8 +13,10 @@ mod header;
 
 pub use code::{CloseCode, ListenCode, StreamCode};
 pub use error::WireError;
-pub use frame::{FRAME_HEAD_BYTES, Frame, FrameHead, Instance, SessionToken};
-pub use header::{CONNECTED, STREAM_HEAD_BYTES, StreamHead, StreamHeader};
+pub use frame::{
+    FRAME_HEAD_BYTES, Frame, FrameHead, HoldGrant, HoldRequest, HoldToken, Instance, SessionToken,
+};
+pub use header::{CONNECTED, Claim, STREAM_HEAD_BYTES, StreamHead, StreamHeader};
 
 /// Version of the control protocol that this end uses.
 pub const VERSION: u8 = 1;

@@ -257,6 +257,7 @@ fn peers(config: &Config, allowances: &Allowances) -> Result<Peers, Error> {
             permits: Permits::new(incoming.permit_open.clone()),
             listen_permits: ListenPermits::new(incoming.permit_listen.clone()),
             allowance: allowances.of(peer),
+            hold: peer.hold,
         })
     });
     Peers::new(peers).map_err(|error| Error::new(Exit::Config, error.to_string()))

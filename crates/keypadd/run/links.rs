@@ -47,6 +47,13 @@ pub(super) fn crypto_for(
     }
 }
 
+/// Transport settings for one peer.
+fn transport_for(peer: &Peer, transport: &TransportSettings) -> TransportSettings {
+    let mut own = transport.clone();
+    own.hold.time = peer.hold.unwrap_or(own.hold.time);
+    own
+}
+
 impl Bound {
     /// The peer's name.
     pub(super) fn name(&self) -> &str {
@@ -71,7 +78,7 @@ impl Bound {
             crypto,
             name: Some(peer.name.clone()),
             forwards: outgoing.forwards.clone(),
-            transport: transport.clone(),
+            transport: transport_for(peer, transport),
             connect_timeout,
             instance: draw_instance()?,
         });
@@ -102,10 +109,11 @@ impl Link {
         self.peer.outgoing.as_ref().map_or(&[], |outgoing| &outgoing.forwards)
     }
 
-    /// Whether it connects to this peer at this address.
+    /// Whether it connects to this peer at this address, and holds connections for as long.
     pub(super) fn leads_to(&self, peer: &Peer, outgoing: &Outgoing) -> bool {
         let own = self.peer.outgoing.as_ref();
-        self.peer.key == peer.key && own.is_some_and(|own| own.endpoint == outgoing.endpoint)
+        let same = self.peer.key == peer.key && self.peer.hold == peer.hold;
+        same && own.is_some_and(|own| own.endpoint == outgoing.endpoint)
     }
 
     /// Changes the forwards; open connections stay.

@@ -3,14 +3,14 @@
 use std::time::{Duration, SystemTime};
 
 use bytesize::ByteSize;
-use keypadd_tunnel::{ForwardStatus, LinkState, SessionStatus, unix_seconds};
+use keypadd_tunnel::{ForwardStatus, HeldStatus, LinkState, SessionStatus, unix_seconds};
 use serde_json::Value;
 
 use crate::error::one_line;
 use crate::pooling::locked_of;
 use crate::report::{
-    ByDirection, KeysReport, LimitsReport, LinkReport, PacketsReport, Report, SessionReport,
-    SuiteReport, TransportReport,
+    ByDirection, HoldReport, KeysReport, LimitsReport, LinkReport, PacketsReport, Report,
+    SessionReport, SuiteReport, TransportReport,
 };
 
 /// The text for one answer.
@@ -32,6 +32,7 @@ pub(super) fn render(document: Value) -> Result<String, serde_json::Error> {
     lines.push(format!("  {}", one_line(&daemon.sandbox.line())));
     lines.push(transport(&daemon.transport));
     lines.push(limits(&daemon.limits));
+    hold(&daemon.hold, &mut lines);
     if !daemon.suite_preference.is_empty() {
         lines.push(format!("  prefers {}", one_line(&daemon.suite_preference)));
     }
@@ -80,6 +81,20 @@ fn limits(limits: &LimitsReport) -> String {
         }
     }
     line
+}
+
+/// Peers that are away, and what became of connections before.
+fn hold(hold: &HoldReport, lines: &mut Vec<String>) {
+    for HeldStatus { peer, streams, kept_bytes, since_unix_seconds, .. } in &hold.peers {
+        let (peer, away) = (one_line(peer), age(*since_unix_seconds));
+        let kept = size(*kept_bytes as u64);
+        let noun = if *streams == 1 { "connection" } else { "connections" };
+        lines
+            .push(format!("  {peer} has been away for {away}; {streams} {noun} held, {kept} kept"));
+    }
+    if hold.resumed + hold.reset > 0 {
+        lines.push(format!("  held connections: {} resumed, {} reset", hold.resumed, hold.reset));
+    }
 }
 
 /// What `auto` chose for a suite, and why.

@@ -3,7 +3,11 @@
 use std::time::Instant;
 
 use super::Driver;
-use crate::{channel::Channel, splice::Cut, to_socket::Delivered};
+use crate::{
+    channel::Channel,
+    splice::Cut,
+    to_socket::{Delivered, ReceiptDue},
+};
 
 impl Driver {
     /// Gives what has arrived to sockets and readers.
@@ -11,12 +15,19 @@ impl Driver {
         let mut arrived = std::mem::take(&mut self.arrived);
         for id in arrived.drain(..) {
             match self.channels.get_mut(&id) {
-                Some(Channel::Held(held)) => held.receive(self.connection.recv_stream(id)),
+                Some(Channel::Controlled(control)) => {
+                    control.receive(self.connection.recv_stream(id))
+                }
                 Some(Channel::Spliced(spliced)) => {
                     let Some(to_socket) = &mut spliced.to_socket else { continue };
                     let before = to_socket.offset;
                     let stream = self.connection.recv_stream(id);
                     let delivered = to_socket.deliver(stream, self.window.waiting(), now);
+                    match to_socket.receipt_due() {
+                        ReceiptDue::Now => self.receipts.add(id, to_socket.take_receipt()),
+                        ReceiptDue::Later => self.receipts.add_later(id, now),
+                        ReceiptDue::Not => {}
+                    }
                     if let Some(window) = self.window.read(to_socket.offset - before) {
                         // Only a window that grows is announced.
                         self.connection.set_receive_window(window.saturating_sub(1).into());
@@ -35,6 +46,7 @@ impl Driver {
                     }
                 }
                 Some(Channel::Announced(_)) => self.read_announcement(id),
+                Some(Channel::Receipts(_)) => self.read_receipts(id),
                 Some(Channel::Awaiting) | None => {}
             }
         }

@@ -11,7 +11,6 @@ use crate::{
     mailbox::Migration,
     splice::Cut,
     stream::{ReadError, Stopped},
-    to_stream::ToStream,
 };
 
 impl Driver {
@@ -57,10 +56,11 @@ impl Driver {
     }
 
     /// The connection is gone; what its streams had still to deliver goes on.
-    pub(super) fn lose(&mut self, reason: ConnectionError, now: Instant) {
+    pub(super) fn lose(&mut self, reason: ConnectionError, holds: bool, now: Instant) {
         if std::mem::replace(&mut self.lost, true) {
             return;
         }
+        self.holds = holds;
         let goodbye = self.rules.is_goodbye(&reason);
         self.shared.ended(reason.clone());
         self.opening.clear();
@@ -78,14 +78,17 @@ impl Driver {
         let ids: Vec<_> = self.channels.keys().copied().collect();
         for id in ids {
             match self.channels.get_mut(&id) {
-                Some(Channel::Held(held)) => {
-                    held.receive(self.connection.recv_stream(id));
-                    held.hold.fail(ReadError::Lost(reason.clone()));
-                    held.hold.stop(Stopped::Lost);
+                Some(Channel::Controlled(control)) => {
+                    control.receive(self.connection.recv_stream(id));
+                    control.received.fail(ReadError::Lost(reason.clone()));
+                    control.received.stop(Stopped::Lost);
                     self.channels.remove(&id);
                 }
+                Some(Channel::Spliced(spliced)) if holds && spliced.state.can_be_held() => {
+                    self.park(id);
+                }
                 Some(Channel::Spliced(spliced)) => {
-                    if goodbye && spliced.to_stream.as_mut().is_some_and(ToStream::acknowledged) {
+                    if spliced.to_stream.as_mut().is_some_and(|half| half.is_done_at_end(goodbye)) {
                         spliced.to_stream = None;
                     }
                     if spliced.to_stream.is_some() || spliced.moved_out {
@@ -98,7 +101,7 @@ impl Driver {
                     }
                     self.retire(id);
                 }
-                Some(Channel::Announced(_) | Channel::Awaiting) => {
+                Some(Channel::Announced(_) | Channel::Awaiting | Channel::Receipts(_)) => {
                     self.channels.remove(&id);
                 }
                 None => {}
@@ -117,12 +120,12 @@ impl Driver {
         self.end_moves();
         for (_, channel) in self.channels.drain() {
             match channel {
-                Channel::Held(held) => {
-                    held.hold.fail(ReadError::Lost(reason.clone()));
-                    held.hold.stop(Stopped::Lost);
+                Channel::Controlled(control) => {
+                    control.received.fail(ReadError::Lost(reason.clone()));
+                    control.received.stop(Stopped::Lost);
                 }
                 Channel::Spliced(spliced) => drop(spliced.state.cut(Cut::Lost)),
-                Channel::Announced(_) | Channel::Awaiting => {}
+                Channel::Announced(_) | Channel::Awaiting | Channel::Receipts(_) => {}
             }
         }
         self.tell(Migration::Sweep);

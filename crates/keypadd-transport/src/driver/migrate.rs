@@ -25,9 +25,10 @@ use tracing::debug;
 
 use super::Driver;
 use crate::{
-    announcement::{Announcement, Continuation, HEAD_BYTES},
+    announcement::{Announced, Announcement, Continuation, HEAD_BYTES},
     channel::{Channel, Spliced},
     mailbox::{Migration, Moving, Sibling},
+    receipts::ReceiptReader,
     socket::Socket,
     splice::{Cut, Registered, Registrar},
     to_socket::ToSocket,
@@ -52,6 +53,7 @@ impl Driver {
     ) {
         match message {
             Migration::Attach { sibling, bulk } => self.attach(sibling, bulk),
+            Migration::Adopt(moving) if self.lost => moving.to_stream.park(),
             Migration::Adopt(moving) => {
                 self.moves.waiting.push_back(*moving);
                 self.adopt(registrar, now);
@@ -217,7 +219,11 @@ impl Driver {
         let Some(Channel::Announced(announcement)) = self.channels.get_mut(&id) else { return };
         match announcement.read(self.connection.recv_stream(id)) {
             Ok(None) => {}
-            Ok(Some((origin, offset))) => {
+            Ok(Some(Announced::Receipts)) => {
+                self.channels.insert(id, Channel::Receipts(ReceiptReader::default()));
+                self.read_receipts(id);
+            }
+            Ok(Some(Announced::Continuation(origin, offset))) => {
                 self.channels.insert(id, Channel::Awaiting);
                 let continuation = Continuation { offset, at: id };
                 match &self.moves.sibling {
@@ -234,8 +240,8 @@ impl Driver {
 
     fn continue_at(&mut self, origin: StreamId, continuation: Continuation) {
         match self.channels.get_mut(&origin) {
-            Some(Channel::Held(held)) if held.continuation.is_none() => {
-                held.continuation = Some(continuation);
+            Some(Channel::Controlled(control)) if control.continuation.is_none() => {
+                control.continuation = Some(continuation);
             }
             Some(Channel::Spliced(spliced)) => {
                 let to_socket = spliced.to_socket.as_mut();
@@ -281,8 +287,11 @@ impl Driver {
         socket: Socket,
         registrar: &mut Registrar<'_>,
     ) {
+        if self.lost {
+            return to_socket.park();
+        }
         let awaited = matches!(self.channels.get(&at), Some(Channel::Awaiting));
-        let registered: Result<Arc<Registered>, Cut> = match awaited && !self.lost {
+        let registered: Result<Arc<Registered>, Cut> = match awaited {
             true => registrar.register(at, socket, Interest::WRITABLE).map_err(Cut::from),
             false => Err(Cut::Lost),
         };
@@ -320,7 +329,10 @@ impl Driver {
     /// Ends every move that is under way: the connection is gone.
     pub(crate) fn end_moves(&mut self) {
         for moving in self.moves.waiting.drain(..) {
-            moving.to_stream.state.cut(Cut::Lost);
+            match self.holds {
+                true => moving.to_stream.park(),
+                false => drop(moving.to_stream.state.cut(Cut::Lost)),
+            }
         }
         self.moves.idle_check = None;
     }

@@ -1,6 +1,6 @@
 //! Opens, accepts and splices streams, and acts on the events of `quinn-proto` and of sockets.
 
-use std::{sync::Arc, time::Instant};
+use std::{collections::VecDeque, sync::Arc, time::Instant};
 
 use mio::Interest;
 use quinn_proto::{Dir, StreamEvent, StreamId};
@@ -8,10 +8,11 @@ use quinn_proto::{Dir, StreamEvent, StreamId};
 use super::Driver;
 use crate::{
     announcement::Announcement,
-    channel::{Channel, Held, Spliced},
+    channel::{Channel, Controlled, Spliced},
+    mailbox::Migration,
     socket::Socket,
-    splice::{Cut, Delivery, Registrar, Reply, SpliceState},
-    stream::{Hold, Stopped, Stream, StreamCommand, WriteError},
+    splice::{Cut, Registrar, SpliceState},
+    stream::{Received, Stopped, Stream, StreamCommand, WriteError},
     to_socket::ToSocket,
     to_stream::ToStream,
 };
@@ -47,18 +48,28 @@ impl Driver {
         now: Instant,
     ) {
         match (command, self.channels.get_mut(&id)) {
-            (StreamCommand::Write { bytes, reply }, Some(Channel::Held(held))) => {
-                held.unwritten.push_back((bytes, reply));
-                held.send(self.connection.send_stream(id));
+            (StreamCommand::Write { bytes, reply }, Some(Channel::Controlled(control))) => {
+                control.unwritten.push_back((bytes, reply));
+                control.send(self.connection.send_stream(id));
             }
-            (StreamCommand::Resume, Some(_)) => self.arrived.push(id),
-            (StreamCommand::Splice { socket, delivery, reply }, Some(Channel::Held(_))) => {
-                self.splice(id, socket, delivery, reply, registrar, now);
+            (StreamCommand::Read, Some(_)) => self.arrived.push(id),
+            (StreamCommand::Splice { socket, state }, Some(Channel::Controlled(_))) => {
+                self.splice(id, socket, state, registrar, now);
+            }
+            (StreamCommand::Resume { held, receipt, attached }, Some(Channel::Controlled(_)))
+                if !self.lost =>
+            {
+                self.resume(id, held, (receipt, attached), registrar, now)
             }
             (StreamCommand::Reset(code), Some(_)) => {
                 self.reset(id, code);
                 self.cut(id, Cut::Lost);
                 self.channels.remove(&id);
+            }
+            // What it is about has moved, or is over.
+            (StreamCommand::Reset(_), None) => {
+                self.sweep();
+                self.tell(Migration::Sweep);
             }
             // Replies are dropped, which says that the stream is gone.
             (_, _) => {}
@@ -70,28 +81,37 @@ impl Driver {
         &mut self,
         id: StreamId,
         socket: Socket,
-        delivery: Delivery,
-        reply: Reply,
+        state: Arc<SpliceState>,
         registrar: &mut Registrar<'_>,
         now: Instant,
     ) {
-        let Some(Channel::Held(held)) = self.channels.remove(&id) else { return };
+        let Some(Channel::Controlled(control)) = self.channels.remove(&id) else { return };
         let interest = Interest::READABLE | Interest::WRITABLE;
         // From here on a drop of the socket resets it.
-        let ready = socket.prepare().map_err(Cut::from).and_then(|()| held.hold.take());
+        let ready = socket.prepare().map_err(Cut::from).and_then(|()| control.received.take());
         let registered =
             ready.and_then(|received| Ok((received, registrar.register(id, socket, interest)?)));
         match registered {
             Ok((received, registered)) => {
-                let state = SpliceState::new(delivery, reply);
-                let mut to_socket =
-                    ToSocket::new(Arc::clone(&state), Arc::clone(&registered), received, held.read);
-                let moves_to = held
+                let replay = self.add_held(id, &state);
+                let mut to_socket = ToSocket::new(
+                    Arc::clone(&state),
+                    Arc::clone(&registered),
+                    received,
+                    control.read,
+                );
+                let moves_to = control
                     .continuation
                     .filter(|continuation| to_socket.set_moves_at(continuation.offset))
                     .map(|continuation| continuation.at);
                 let token = registered.token;
-                let to_stream = ToStream::new(Arc::clone(&state), registered, held.written, now);
+                let to_stream = ToStream::new(
+                    Arc::clone(&state),
+                    registered,
+                    (replay, VecDeque::new()),
+                    control.written,
+                    now,
+                );
                 let (to_stream, to_socket) = (Some(to_stream), Some(to_socket));
                 let spliced =
                     Spliced { state, token, to_stream, to_socket, moved_out: false, moves_to };
@@ -100,7 +120,7 @@ impl Driver {
                 self.arrived.push(id);
             }
             Err(cut) => {
-                let _ = reply.send(Err(cut));
+                state.cut(cut);
                 self.reset(id, self.rules.cut_code);
             }
         }
@@ -116,7 +136,7 @@ impl Driver {
                 }
             }
             StreamEvent::Writable { id } => match self.channels.get_mut(&id) {
-                Some(Channel::Held(held)) => held.send(self.connection.send_stream(id)),
+                Some(Channel::Controlled(control)) => control.send(self.connection.send_stream(id)),
                 Some(Channel::Spliced(spliced)) => {
                     if let Some(to_stream) = &mut spliced.to_stream {
                         to_stream.unblock();
@@ -134,9 +154,9 @@ impl Driver {
                 }
             }
             StreamEvent::Stopped { id, error_code } => match self.channels.get_mut(&id) {
-                Some(Channel::Held(held)) => {
-                    held.hold.stop(Stopped::ByPeer(error_code));
-                    for (_, reply) in held.unwritten.drain(..) {
+                Some(Channel::Controlled(control)) => {
+                    control.received.stop(Stopped::ByPeer(error_code));
+                    for (_, reply) in control.unwritten.drain(..) {
                         let _ = reply.send(Err(WriteError::Stopped(error_code)));
                     }
                 }
@@ -150,7 +170,7 @@ impl Driver {
     /// Takes the streams that the peer has opened.
     pub(super) fn accept(&mut self) {
         while let Some(id) = self.connection.streams().accept(Dir::Bi) {
-            let stream = self.hold(id);
+            let stream = self.control(id);
             self.arrived.push(id);
             if let Some(incoming) = &self.incoming {
                 // Where nobody takes it the handle is dropped, which resets the stream.
@@ -180,16 +200,16 @@ impl Driver {
     pub(super) fn open(&mut self) {
         while !self.lost && !self.opening.is_empty() {
             let Some(id) = self.connection.streams().open(Dir::Bi) else { return };
-            let stream = self.hold(id);
+            let stream = self.control(id);
             if let Some(reply) = self.opening.pop_front() {
                 let _ = reply.send(stream);
             }
         }
     }
 
-    pub(super) fn hold(&mut self, id: StreamId) -> Stream {
-        let hold = Arc::<Hold>::default();
-        self.channels.insert(id, Channel::Held(Held::new(Arc::clone(&hold))));
-        Stream::new(self.shared.clone(), id, hold, self.rules.drop_code)
+    pub(super) fn control(&mut self, id: StreamId) -> Stream {
+        let received = Arc::<Received>::default();
+        self.channels.insert(id, Channel::Controlled(Controlled::new(Arc::clone(&received))));
+        Stream::new(self.shared.clone(), id, received, self.rules.drop_code)
     }
 }

@@ -512,6 +512,7 @@ fn settings(
         inspect: Arc::new(|_| None),
         cut_code: NO_ERROR,
         drop_code: NO_ERROR,
+        hold_code: None,
         goodbye_code: None,
         spin: SpinShare::percent(0),
     }

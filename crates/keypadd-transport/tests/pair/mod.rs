@@ -1,6 +1,6 @@
 //! Two endpoints of one loop each in this process, over loopback, and connections between them.
 
-use std::net::{Ipv4Addr, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use keypadd_provider::{
 };
 use keypadd_transport::{
     Accepted, ClientConfig, Connection, Delivery, Endpoint, EndpointSettings, Lane, ServerConfig,
-    SpinShare, Stream, TransportConfig, Windows, crypto,
+    SpinShare, Stream, TransportConfig, VarInt, Windows, crypto,
 };
 use tokio::runtime::Runtime;
 
@@ -19,6 +19,9 @@ use tokio::runtime::Runtime;
 const WINDOWS: Windows =
     Windows { stream: 2 << 20, connection: 64 << 20, connection_max: 64 << 20 };
 const SEND_WINDOW_BYTES: u32 = 16 << 20;
+
+/// A close with this code holds streams.
+pub const HOLD: VarInt = VarInt::from_u32(6);
 
 #[derive(Debug)]
 struct Anybody;
@@ -42,7 +45,8 @@ fn endpoint(server: Option<ServerConfig>, spin: SpinShare) -> Endpoint {
         bulk_windows: WINDOWS,
         far_bulk_windows: WINDOWS,
         flight_max: SEND_WINDOW_BYTES.into(),
-        connections_max: 4,
+        connections_max: 64,
+        hold_code: Some(HOLD),
         spin,
         ..EndpointSettings::plain(sockets, server)
     });
@@ -79,8 +83,12 @@ impl Pair {
 
     /// A connection's ends: the client's, the server's.
     pub fn connect(&self) -> [Connection; 2] {
+        self.connect_to(self.server.local_addr())
+    }
+
+    /// The same by way of another address.
+    pub fn connect_to(&self, address: SocketAddr) -> [Connection; 2] {
         let config = ClientConfig::new(Arc::clone(&self.crypto));
-        let address = self.server.local_addr();
         let connect = self.client.connect(config, address, "keypadd", Lane::Sparse);
         let accept = async {
             match self.server.accept().await {

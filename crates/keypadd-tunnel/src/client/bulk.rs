@@ -66,7 +66,7 @@ impl BulkDialer {
         let hello = Frame::HelloBulk { version: VERSION, token };
         control.send(&hello).await.map_err(|error| error.to_string())?;
         match control.receive().await {
-            Ok(Frame::HelloServer { version: VERSION }) => {}
+            Ok(Frame::HelloServer { version: VERSION, .. }) => {}
             Ok(_) => return Err("the server did not answer with a hello".into()),
             Err(error) => return Err(error.to_string()),
         }

@@ -12,11 +12,14 @@ use std::{
 use keypadd_transport::{ConnectingError, Lane};
 use tokio::{
     sync::{Notify, mpsc},
-    time::{Instant, timeout, timeout_at},
+    time::{Instant, sleep_until, timeout, timeout_at},
 };
 use tracing::debug;
 
-use super::{Client, ClientSession, bulk::BulkDialer, incoming::handle_incoming, request_forwards};
+use super::{
+    Client, ClientSession, bulk::BulkDialer, incoming::handle_incoming, request_forwards,
+    resume::resume,
+};
 use crate::{
     addresses::target::ServerAddress,
     clock::monitor::Jumps,
@@ -34,7 +37,8 @@ use crate::{
 };
 
 impl Client {
-    /// Resolves the server, tries its addresses in order, and returns when its hello is received.
+    /// Resolves the server, tries its addresses in order, and returns when the server has answered for
+    /// each remote forward.
     ///
     /// # Errors
     /// [`ClientError::Auth`] if the ends do not accept each other,
@@ -42,6 +46,27 @@ impl Client {
     /// [`ClientError::Unreachable`] within the connect timeout.
     pub async fn connect(&self) -> Result<ClientSession, ClientError> {
         let deadline = Instant::now() + self.connect_timeout;
+        let session = self.say_hello(self.connect_timeout).await?;
+        let live = &session.registration.session;
+        let settled = async {
+            request_forwards(live, &self.remote_forwards()).await;
+            live.remote_forwards.settled().await;
+        };
+        let cause = tokio::select! {
+            () = settled => return Ok(session),
+            lost = session.lost() => lost.to_string(),
+            () = sleep_until(deadline) => format!("no answer in {:?}", self.connect_timeout),
+        };
+        Err(ClientError::Unreachable { server: self.server.clone(), cause })
+    }
+
+    /// The same, until the server's hello. Once that has come this completes without another wait: streams
+    /// that were held go on, and must not be cut short by a timeout.
+    pub(super) async fn say_hello(
+        &self,
+        timeout_after: Duration,
+    ) -> Result<ClientSession, ClientError> {
+        let deadline = Instant::now() + timeout_after;
         let unreachable = |cause| ClientError::Unreachable { server: self.server.clone(), cause };
         let ServerAddress { host, port } = &self.server;
         let no_name = |error: std::io::Error| unreachable(format!("no such host: {error}"));
@@ -116,15 +141,16 @@ impl Client {
 
         let stream = connection.open_bi().await.map_err(|error| ConnectFailure::of(&error))?;
         let mut control = Control::new(stream);
-        let hello = Frame::HelloClient { version: VERSION, instance: self.instance };
+        let hold = self.hold.request();
+        let hello = Frame::HelloClient { version: VERSION, instance: self.instance, hold };
         // The server checks our key last: its refusal can arrive after our handshake is complete.
         let answer = match control.send(&hello).await {
             Ok(()) => control.receive().await,
             Err(error) => Err(error),
         };
-        match answer {
-            Ok(Frame::HelloServer { version: VERSION }) => {}
-            Ok(Frame::HelloServer { version }) => {
+        let grant = match answer {
+            Ok(Frame::HelloServer { version: VERSION, hold }) => hold,
+            Ok(Frame::HelloServer { version, .. }) => {
                 let cause = format!("the server uses version {version} of the control protocol");
                 return Err(ConnectFailure::Unreachable(cause));
             }
@@ -137,6 +163,10 @@ impl Client {
                     None => ConnectFailure::Unreachable(error.to_string()),
                 });
             }
+        };
+        let (hold, held) = self.hold.granted(grant);
+        if let Some(hold) = &hold {
+            connection.hold(&hold.streams, hold.epoch);
         }
         let (sender, outgoing) = mpsc::channel(FRAMES_MAX);
         let registration = self.sessions.add(NewSession {
@@ -148,6 +178,11 @@ impl Client {
             outgoing: sender,
             limits: Arc::clone(&self.limits),
             forwards: &self.forward_names(),
+            counts: match hold {
+                Some(_) => Arc::clone(&self.hold.counts),
+                None => Arc::default(),
+            },
+            hold,
         });
         let session = Arc::clone(&registration.session);
         let (tasks, lookups) = (self.tasks.clone(), self.lookups.clone());
@@ -161,16 +196,10 @@ impl Client {
                     debug!(peer = session.peer(), cause = %lost, "session ended");
                 }
                 () = handle_incoming(&session, frames, &tasks, &lookups, &bulk_wanted) => {}
+                () = resume(&session, held) => {}
                 () = dialer.run(&session, &bulk_wanted) => {}
             }
         });
-        let session = ClientSession { registration };
-        let live = &session.registration.session;
-        request_forwards(live, &self.remote_forwards()).await;
-        let lost = tokio::select! {
-            () = live.remote_forwards.settled() => None,
-            lost = session.lost() => Some(lost),
-        };
-        lost.map_or(Ok(session), |lost| Err(ConnectFailure::Unreachable(lost.to_string())))
+        Ok(ClientSession { registration })
     }
 }

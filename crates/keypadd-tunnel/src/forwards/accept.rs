@@ -28,7 +28,7 @@ use crate::{
         log_rate_limit::LogRateLimit,
     },
     net::forwarded_socket::ForwardedSocket,
-    sessions::{server_link::ServerLink, session::ConnectionCount},
+    sessions::{counts::ConnectionCount, server_link::ServerLink},
     wire::{StreamCode, StreamHeader},
 };
 

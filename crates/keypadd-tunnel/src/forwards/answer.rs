@@ -24,7 +24,7 @@ use crate::{
     net::{forwarded_socket::ForwardedSocket, lookup::Lookups},
     permits::peers::AllowedPeer,
     sessions::session::LiveSession,
-    wire::{CONNECTED, STREAM_HEAD_BYTES, StreamCode, StreamHead, StreamHeader},
+    wire::{CONNECTED, Claim, STREAM_HEAD_BYTES, StreamCode, StreamHead, StreamHeader},
 };
 
 /// Timeout for the header of a new stream.
@@ -57,6 +57,10 @@ pub(crate) async fn answer_client(
             answer_bench(&session, bench, stream).await;
             return None;
         }
+        Some(StreamHeader::Resume(claim)) => {
+            answer_claim(&session, claim, stream).await;
+            return None;
+        }
         Some(StreamHeader::Remote(_)) | None => {
             stream.reset(StreamCode::BadHeader.into());
             return None;
@@ -78,6 +82,41 @@ pub(crate) async fn answer_client(
     };
     let code = connect(&session, &name, stream, dialing).await.err();
     (code == Some(StreamCode::NotPermitted)).then_some(Unpermitted { destination, inward })
+}
+
+/// Goes on with a stream that this end holds, and the client too; returns when the connection has it no
+/// more. When all claims are answered, ends the streams that the client does not have.
+async fn answer_claim(session: &LiveSession, claim: Claim, stream: Stream) {
+    let Claim { name, receipt } = claim;
+    let Some(hold) = session.hold.as_ref().filter(|hold| name.epoch < hold.epoch) else {
+        stream.reset(StreamCode::BadHeader.into());
+        return;
+    };
+    let held = hold.streams.take(name).await;
+    let known = held.as_ref().map(|_| name);
+    let resumed = match held {
+        Some(held) => {
+            let ours = held.receipt().encode().to_be_bytes();
+            match stream.send.write_all(&[&[CONNECTED][..], &ours].concat()).await {
+                Ok(()) => {
+                    session.limits.hold.add_resumed();
+                    Some(stream.resume(held, receipt))
+                }
+                // It is held as before.
+                Err(_) => None,
+            }
+        }
+        None => {
+            stream.reset(StreamCode::NotHeld.into());
+            None
+        }
+    };
+    if session.claims.answered(known) {
+        session.release_unclaimed();
+    }
+    if let Some(resumed) = resumed {
+        resumed.await;
+    }
 }
 
 /// Connects a stream to the bench service.

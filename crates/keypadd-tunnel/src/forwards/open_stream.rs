@@ -4,13 +4,13 @@
 
 use std::time::Duration;
 
-use keypadd_transport::Stream;
+use keypadd_transport::{Receipt, Stream};
 use tokio::time::timeout;
 
 use crate::{
     forwards::splice::SpliceError,
     sessions::session::LiveSession,
-    wire::{CONNECTED, StreamCode, StreamHeader},
+    wire::{CONNECTED, Claim, StreamCode, StreamHeader},
 };
 
 /// Timeout for opening a stream and for the answer; longer than the other end's own timeouts.
@@ -45,6 +45,23 @@ pub(crate) async fn open_stream(
     match timeout(OPEN_TIMEOUT, open(session, header)).await {
         Ok(opened) => opened,
         Err(_) => Err(OpenError::Refused(StreamCode::TimedOut)),
+    }
+}
+
+/// Claims a held stream on the connection of `session`; returns the stream, and what the other end has
+/// written of it.
+pub(crate) async fn claim_stream(
+    session: &LiveSession,
+    claim: Claim,
+) -> Result<(Stream, Receipt), OpenError> {
+    let mut stream = open(session, &StreamHeader::Resume(claim)).await?;
+    let mut receipt = [0; 8];
+    match stream.recv.read_exact(&mut receipt).await.map_err(SpliceError::from)? {
+        Some(()) => Ok((stream, Receipt::decode(u64::from_be_bytes(receipt)))),
+        None => {
+            stream.reset(StreamCode::BadHeader.into());
+            Err(OpenError::Refused(StreamCode::BadHeader))
+        }
     }
 }
 

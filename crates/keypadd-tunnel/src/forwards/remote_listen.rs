@@ -86,11 +86,13 @@ struct ClosedListener {
 
 impl RemoteListeners {
     /// Handles the client's frames until it is dropped; then all listeners close. Calls
-    /// `unpermitted` with each listen address that no permit admits.
+    /// `unpermitted` with each listen address that no permit admits, and `claims` with the number of
+    /// streams that the client goes on with.
     pub(crate) async fn run(
         self,
         mut frames: mpsc::Receiver<Frame>,
         unpermitted: impl Fn(&Listen),
+        claims: impl Fn(u32),
     ) {
         let mut stops: HashMap<u16, Arc<Notify>> = HashMap::new();
         let mut tasks = JoinSet::new();
@@ -116,6 +118,7 @@ impl RemoteListeners {
                             stop.notify_one();
                         }
                     }
+                    Frame::Claims { count } => claims(count),
                     _ => {}
                 },
                 Some(done) = tasks.join_next(), if !tasks.is_empty() => match done {

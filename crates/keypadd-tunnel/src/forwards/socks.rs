@@ -193,6 +193,7 @@ impl Reply {
             | StreamCode::ShuttingDown
             | StreamCode::BadHeader
             | StreamCode::OpenFiles
+            | StreamCode::NotHeld
             | StreamCode::Unknown(_) => Self::GeneralFailure,
         }
     }

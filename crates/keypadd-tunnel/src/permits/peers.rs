@@ -6,6 +6,7 @@
 use std::{
     collections::HashMap,
     sync::{Arc, PoisonError, RwLock},
+    time::Duration,
 };
 
 use keypadd_provider::{AllowList, Allowance, PublicKey};
@@ -26,6 +27,8 @@ pub struct AllowedPeer {
     pub listen_permits: ListenPermits,
     /// Limit on the pool memory of its connections together, if any.
     pub allowance: Option<Allowance>,
+    /// How long its connections are held, if not as long as everybody's.
+    pub hold: Option<Duration>,
 }
 
 /// All clients that may connect. The server's crypto configuration uses the same list, as an

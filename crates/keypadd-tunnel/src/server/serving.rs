@@ -4,14 +4,14 @@
 //! that a client can cause is bounded: its connections, its streams, and its time to send a
 //! request.
 
-use std::{future::pending, net::SocketAddr, sync::Arc, time::Duration};
+use std::{future::pending, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
 
 use keypadd_provider::PublicKey;
 use keypadd_transport::{Connection, ConnectionError};
 use tokio::{
-    sync::{Semaphore, mpsc, watch},
+    sync::{Semaphore, mpsc, oneshot, watch},
     task::JoinSet,
-    time::{Instant, timeout},
+    time::{Instant, sleep, sleep_until, timeout},
 };
 use tracing::{debug, info, warn};
 
@@ -27,15 +27,22 @@ use crate::{
         remote_listen::RemoteListeners,
         reservations::Reservations,
     },
-    limits::{Limits, log_rate_limit::LogRateLimit},
+    limits::{
+        Limits,
+        log_rate_limit::LogRateLimit,
+        per_key_limit::{KeySlot, PerKeyLimit},
+    },
     net::{
         lookup::ClientLookups,
         source::{Source, plain},
     },
     permits::{listen::ListenPermit, peers::Peers},
-    server::per_key_limit::{KeySlot, PerKeyLimit},
     sessions::{
         control::{Control, ControlError},
+        hold::{
+            HoldSettings,
+            chains::{Admitted, Away, Chains},
+        },
         lost::Lost,
         proof::proof_of,
         registry::{Registration, Sessions},
@@ -43,7 +50,7 @@ use crate::{
         status::Role,
     },
     transport::TransportSettings,
-    wire::{CloseCode, Frame, Instance, SessionToken, StreamCode, VERSION},
+    wire::{CloseCode, Frame, HoldRequest, HoldToken, Instance, SessionToken, StreamCode, VERSION},
 };
 
 /// Timeout from the end of the handshake to the client's hello.
@@ -68,6 +75,9 @@ pub(super) struct Serving {
     forwards_max: usize,
     /// Target of bench streams.
     bench: Option<SocketAddr>,
+    hold: HoldSettings,
+    /// Sessions whose streams may go on over another connection.
+    pub(super) chains: Chains,
 }
 
 /// Log lines that remote hosts can cause; each is limited to one a minute.
@@ -94,7 +104,7 @@ struct NewClient {
     registration: Registration,
     control: Control,
     outgoing: mpsc::Receiver<Frame>,
-    _slot: KeySlot<PublicKey>,
+    slot: KeySlot<PublicKey>,
 }
 
 /// Why no session was established.
@@ -135,6 +145,8 @@ impl Serving {
             reservations: Reservations::default(),
             forwards_max: transport.forwards_max as usize,
             bench,
+            hold: transport.hold,
+            chains: Chains::default(),
         }
     }
 
@@ -153,9 +165,7 @@ impl Serving {
             purpose = timeout(HELLO_TIMEOUT, self.exchange_hellos(connection)) => purpose,
         };
         match purpose {
-            Ok(Ok(Purpose::Session(NewClient { registration, control, outgoing, _slot }))) => {
-                self.serve_session(registration, control, outgoing, for_session).await;
-            }
+            Ok(Ok(Purpose::Session(client))) => self.serve_session(client, for_session).await,
             Ok(Ok(Purpose::Bulk(session, _control))) => session.supervise_bulk().await,
             Ok(Err(HelloError::Connection(error))) => self.log_handshake_failure(source, &error),
             Ok(Err(HelloError::Control(error))) => debug!(%source, %error, "hello failed"),
@@ -173,13 +183,13 @@ impl Serving {
             return Err(ConnectionError::LocallyClosed.into());
         };
         let mut control = Control::new(connection.accept_bi().await?);
-        let instance = match hello(&mut control).await {
-            Ok(Hello::Session(instance)) => instance,
+        let (instance, request) = match hello(&mut control).await {
+            Ok(Hello::Session(instance, request)) => (instance, request),
             Ok(Hello::Bulk(token)) => {
                 let session = self.sessions.find(&proof.key, token);
                 return match session.filter(|it| it.attach_bulk(&connection, &proof)) {
                     Some(session) => {
-                        control.send(&Frame::HelloServer { version: VERSION }).await?;
+                        control.send(&Frame::HelloServer { version: VERSION, hold: None }).await?;
                         Ok(Purpose::Bulk(session, control))
                     }
                     None => {
@@ -193,8 +203,9 @@ impl Serving {
                 return Err(error.into());
             }
         };
-        let max = self.sessions_per_key;
-        let Some(slot) = self.of_key.acquire(proof.key, max) else {
+        let (client, max) = ((proof.key, instance), self.sessions_per_key);
+        let held_slot = self.chains.take_slot(&client);
+        let Some(slot) = held_slot.or_else(|| self.of_key.acquire(proof.key, max)) else {
             self.limits.count_refused_session();
             if self.may_log(LogLine::KeyFull(proof.key)) {
                 let peer = peer.label();
@@ -205,7 +216,25 @@ impl Serving {
             close(&connection, CloseCode::KeyFull, &reason);
             return Err(ConnectionError::LocallyClosed.into());
         };
+        // Without randomness nothing is held.
+        let admitted = HoldToken::draw().ok().and_then(|token| {
+            // A session for measurements carries nothing worth holding.
+            let request = request.filter(|_| !proof.handshake.measures_only());
+            let settings = HoldSettings { time: peer.hold.unwrap_or(self.hold.time), ..self.hold };
+            self.chains.admit(client, request, &settings, token, Instant::now().into_std())
+        });
+        // From here on the session is served, even if its connection is lost: the end of that ends what was
+        // admitted. So nothing waits here.
+        let (grant, hold, counts) = match admitted {
+            Some(Admitted { grant, hold, counts }) => (Some(grant), Some(hold), counts),
+            None => (None, None, Arc::default()),
+        };
+        if let Some(hold) = &hold {
+            connection.hold(&hold.streams, hold.epoch);
+        }
+        let resumed = grant.as_ref().is_some_and(|grant| grant.resumed);
         let (sender, outgoing) = mpsc::channel(FRAMES_MAX);
+        let _ = sender.try_send(Frame::HelloServer { version: VERSION, hold: grant });
         let registration = self.sessions.add(NewSession {
             label: peer.label(),
             role: Role::Server,
@@ -215,27 +244,23 @@ impl Serving {
             outgoing: sender,
             limits: Arc::clone(&self.limits),
             forwards: &[],
+            counts,
+            hold,
         });
         // The list may have changed since the lookup.
         self.end_unlisted(&registration.session);
-        self.sessions.replace_by(&registration.session);
-        control.send(&Frame::HelloServer { version: VERSION }).await?;
+        self.sessions.replace_by(&registration.session, resumed);
         // Without randomness there is no bulk connection: one connection carries everything.
         if let Ok(token) = SessionToken::draw() {
             let token = *registration.session.token.get_or_init(|| token);
-            control.send(&Frame::BulkOffer { token }).await?;
+            registration.session.try_send(Frame::BulkOffer { token });
         }
-        Ok(Purpose::Session(NewClient { registration, control, outgoing, _slot: slot }))
+        Ok(Purpose::Session(NewClient { registration, control, outgoing, slot }))
     }
 
     /// Serves streams until the session ends.
-    async fn serve_session(
-        &self,
-        registration: Registration,
-        control: Control,
-        outgoing: mpsc::Receiver<Frame>,
-        jumps: Jumps,
-    ) {
+    async fn serve_session(&self, client: NewClient, jumps: Jumps) {
+        let NewClient { registration, control, outgoing, slot } = client;
         let session = &Arc::clone(&registration.session);
         if session.may_log() {
             info!(peer = session.peer(), remote = %session.remote(), "session established");
@@ -255,8 +280,11 @@ impl Serving {
             log_limit: Arc::default(),
         };
         let unpermitted = |listen: &Listen| self.log_unpermitted_listen(session, listen);
-        let mut listening = Some(Box::pin(remote_listeners.run(frames, unpermitted)));
+        let claims = |count| self.expect_claims(session, count);
+        let mut listening = Some(Box::pin(remote_listeners.run(frames, unpermitted, claims)));
         tokio::pin!(supervisor);
+        let hold_time = session.hold.as_ref().map(|hold| hold.time);
+        let mut claimed = pin!(sleep(hold_time.unwrap_or_default()));
         let mut draining = self.draining.subscribe();
         let lost = loop {
             let is_draining = *draining.borrow_and_update();
@@ -282,6 +310,9 @@ impl Serving {
                     }
                 }
                 () = run(&mut listening) => {}
+                () = &mut claimed, if hold_time.is_some() && !claimed.is_elapsed() => {
+                    session.release_unclaimed();
+                }
                 () = session.connection.bulk_wanted() => session.try_send(Frame::BulkWanted),
                 Some(connection) = remote_connections.recv() => {
                     let forwarding = connection.forward(Arc::clone(session));
@@ -301,12 +332,63 @@ impl Serving {
             info!(peer = session.peer(), cause = %lost, "session ended");
         }
         drop(listening);
-        // Leaves the list while the streams finish.
+        // Leaves the list, and its place among those of its key, while the streams finish.
         drop(registration);
+        self.hold(session, slot, &mut draining).await;
         // The connection is closed, so the streams end by themselves, except where acknowledged
-        // data waits for a slow target: that is delivered as long as the target reads (`splice`). A
-        // server that shuts down drops this task, which resets them.
+        // data waits for a slow target: that is delivered as long as the target reads (`splice`), and
+        // where another session has resumed them. A server that shuts down drops this task, which
+        // resets them.
         while streams.join_next().await.is_some() {}
+    }
+
+    /// The client has said how many streams it goes on with: it has the session's token.
+    fn expect_claims(&self, session: &LiveSession, count: u32) {
+        let Some(hold) = &session.hold else { return };
+        self.chains.confirm(&(session.key(), session.instance()), hold.epoch);
+        if session.claims.expect(count) {
+            session.release_unclaimed();
+        }
+    }
+
+    /// Holds the streams of a session that has lost its connection, in its place among those of its key,
+    /// until another one goes on with them or the time is over.
+    async fn hold(
+        &self,
+        session: &LiveSession,
+        slot: KeySlot<PublicKey>,
+        draining: &mut watch::Receiver<bool>,
+    ) {
+        let Some(hold) = &session.hold else { return };
+        let client = (session.key(), session.instance());
+        let (over, is_over) = oneshot::channel();
+        let listed = self.limits.hold.add(session.peer(), &hold.streams, hold.time);
+        let away = Away { slot: Some(slot), _listed: listed, _over: over };
+        let (now, held) = (Instant::now().into_std(), hold.streams.names().len());
+        let lost = || self.chains.lost(&client, hold, session.is_held(), away, now);
+        if let Some(until) = (held > 0).then(lost).flatten() {
+            if session.may_log() {
+                let seconds = until.saturating_duration_since(now).as_secs();
+                info!(
+                    peer = session.peer(),
+                    held, seconds, "holding the connections of a lost session"
+                );
+            }
+            tokio::select! {
+                () = sleep_until(until.into()) => {}
+                _ = is_over => {}
+                // Nobody will go on with them.
+                _ = draining.wait_for(|draining| *draining) => {}
+            }
+        }
+        let ended = self.chains.end(&client, hold.epoch);
+        self.limits.hold.add_reset(ended);
+        if ended > 0 && session.may_log() {
+            warn!(
+                peer = session.peer(),
+                ended, "reset held connections: the client did not return"
+            );
+        }
     }
 
     /// Ends a session whose key is no longer listed.
@@ -377,13 +459,15 @@ async fn run(task: &mut Option<impl Future<Output = ()> + Unpin>) {
 
 /// A client's first frame.
 enum Hello {
-    Session(Instance),
+    Session(Instance, Option<HoldRequest>),
     Bulk(SessionToken),
 }
 
 async fn hello(control: &mut Control) -> Result<Hello, ControlError> {
     match control.receive().await? {
-        Frame::HelloClient { version: VERSION, instance } => Ok(Hello::Session(instance)),
+        Frame::HelloClient { version: VERSION, instance, hold } => {
+            Ok(Hello::Session(instance, hold))
+        }
         Frame::HelloBulk { version: VERSION, token } => Ok(Hello::Bulk(token)),
         Frame::HelloClient { version, .. } | Frame::HelloBulk { version, .. } => {
             Err(ControlError::Version(version))

@@ -30,6 +30,9 @@ pub enum Lost {
     /// The client's key was removed from the list.
     #[error("its key was removed from the list of allowed keys")]
     Unlisted,
+    /// The same run of the client goes on over a newer connection.
+    #[error("the client goes on over another connection")]
+    Resumed,
     /// The server is shutting down.
     #[error("the server is shutting down")]
     Shutdown,
@@ -45,8 +48,23 @@ impl Lost {
             Self::Control(_) => CloseCode::Protocol,
             Self::Replaced => CloseCode::Replaced,
             Self::Unlisted => CloseCode::Unlisted,
+            Self::Resumed => CloseCode::Hold,
         }
     }
+
+    /// Whether another connection may go on with the session's streams.
+    pub(crate) fn holds(&self) -> bool {
+        match self {
+            Self::Connection(error) => holds(error),
+            Self::Clock(_) | Self::Resumed => true,
+            _ => false,
+        }
+    }
+}
+
+/// Whether streams are held where a connection ends for this reason.
+pub(crate) fn holds(error: &ConnectionError) -> bool {
+    keypadd_transport::holds(error, Some(CloseCode::Hold.value().into()))
 }
 
 /// Shows a connection error on one line. The peer's text is quoted, so that it cannot pass for

@@ -52,12 +52,13 @@ impl Sessions {
         self.live().into_iter().find(|session| found(session))
     }
 
-    /// Ends the older sessions of the same run of the client.
-    pub(crate) fn replace_by(&self, newest: &LiveSession) {
+    /// Ends the older sessions of the same run of the client. Their streams are held where the newest
+    /// goes on with them.
+    pub(crate) fn replace_by(&self, newest: &LiveSession, resumed: bool) {
         for old in self.live() {
             let same = old.key() == newest.key() && old.instance() == newest.instance();
             if same && old.id < newest.id {
-                old.end(Lost::Replaced);
+                old.end(if resumed { Lost::Resumed } else { Lost::Replaced });
             }
         }
     }

@@ -170,6 +170,7 @@ pub(crate) fn reason(lost: &Lost) -> &'static str {
                 () if is(CloseCode::Protocol) => "protocol",
                 () if is(CloseCode::Replaced) => "replaced",
                 () if is(CloseCode::Unlisted) => "unlisted",
+                () if is(CloseCode::Hold) => "resumed",
                 () => "closed",
             }
         }
@@ -179,6 +180,7 @@ pub(crate) fn reason(lost: &Lost) -> &'static str {
         Lost::Clock(_) => CLOCK,
         Lost::Replaced => "replaced",
         Lost::Unlisted => "unlisted",
+        Lost::Resumed => "resumed",
         Lost::Shutdown => "shutdown",
     }
 }

@@ -4,15 +4,14 @@
 //! closes the connection then.
 
 use std::{
-    collections::BTreeMap,
     fmt,
     net::SocketAddr,
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{Arc, OnceLock},
     time::{Instant, SystemTime},
 };
 
 use keypadd_provider::{ConnectionKeys, HandshakeData, KeyFault, PublicKey};
-use keypadd_transport::{Connection, VarInt};
+use keypadd_transport::{Connection, StreamName, VarInt};
 use tokio::sync::mpsc;
 
 use crate::{
@@ -24,8 +23,10 @@ use crate::{
     net::source::plain,
     sessions::{
         control::Control,
+        counts::{ConnectionCount, ForwardCounts, PinnedForward},
+        hold::{SessionHold, claims::Claims},
         key_renewal::renew,
-        lost::Lost,
+        lost::{Lost, holds},
         proof::Proof,
         remote_forwards::RemoteForwards,
         status::{ForwardStatus, Role, SessionStatus, unix_seconds},
@@ -58,7 +59,11 @@ pub struct LiveSession {
     ended_by: OnceLock<Lost>,
     /// What the peer is told; set before either connection is closed, as the end of one closes the other.
     farewell: OnceLock<(CloseCode, String)>,
-    forwards: Mutex<BTreeMap<String, ForwardEntry>>,
+    forwards: Arc<ForwardCounts>,
+    /// Streams that outlive its connections, if both ends hold them.
+    pub(crate) hold: Option<SessionHold>,
+    /// What the client of a server has claimed of them.
+    pub(crate) claims: Claims,
 }
 
 /// What a new session is made of.
@@ -73,22 +78,15 @@ pub(crate) struct NewSession<'a> {
     pub(crate) limits: Arc<Limits>,
     /// Forwards listed even while they have no connection.
     pub(crate) forwards: &'a [String],
+    /// Open connections of a session that this one continues.
+    pub(crate) counts: Arc<ForwardCounts>,
+    pub(crate) hold: Option<SessionHold>,
 }
 
 /// The connection that carries a session's bulk streams.
 struct BulkConnection {
     connection: Connection,
     proof: Arc<Proof>,
-}
-
-/// A forward in the session's status.
-#[derive(Clone, Copy, Debug, Default)]
-struct ForwardEntry {
-    /// Open connections.
-    open: u64,
-    /// Listed even while it has no connection. A server lists a target only while it is in use,
-    /// because the client chooses the text, and a remote forward for as long as it listens.
-    pinned: bool,
 }
 
 impl fmt::Debug for LiveSession {
@@ -114,7 +112,9 @@ impl LiveSession {
             remote_forwards: RemoteForwards::default(),
             ended_by: OnceLock::new(),
             farewell: OnceLock::new(),
-            forwards: Mutex::default(),
+            forwards: new.counts,
+            hold: new.hold,
+            claims: Claims::default(),
         };
         session.pin_forwards(new.forwards);
         session
@@ -181,7 +181,7 @@ impl LiveSession {
             stats.udp_tx.bytes += more.udp_tx.bytes;
         }
         let refused = self.remote_forwards.refused();
-        let forwards = self.forwards();
+        let forwards = self.forwards.list();
         SessionStatus {
             id: self.id,
             peer: self.label.clone(),
@@ -200,9 +200,9 @@ impl LiveSession {
             received_bytes: stats.udp_rx.bytes,
             forwards: forwards
                 .iter()
-                .map(|(forward, entry)| ForwardStatus {
+                .map(|(forward, open)| ForwardStatus {
                     forward: forward.clone(),
-                    open: entry.open,
+                    open: *open,
                     cause: refused.get(forward).map(ToString::to_string),
                 })
                 .collect(),
@@ -218,12 +218,27 @@ impl LiveSession {
     /// Ends the session and tells the peer why. Does nothing if it has ended already.
     pub(crate) fn end(&self, cause: Lost) {
         let cause = self.ended_by.get_or_init(|| cause);
-        self.close(cause.code(), &cause.to_string());
+        let code = match cause.holds() && self.hold.is_some() {
+            true => CloseCode::Hold,
+            false => cause.code(),
+        };
+        self.close(code, &cause.to_string());
+    }
+
+    /// Whether its streams are held: it has ended, and another connection may go on with them.
+    pub(crate) fn is_held(&self) -> bool {
+        let said = self.farewell.get().map(|(code, _)| *code);
+        let lost = || self.connection.close_reason().is_some_and(|error| holds(&error));
+        self.hold.is_some() && (said == Some(CloseCode::Hold) || lost())
     }
 
     /// Closes the connections with a code and a reason that are sent to the peer.
     pub(crate) fn close(&self, code: CloseCode, reason: &str) {
-        let (code, reason) = self.farewell.get_or_init(|| (code, reason.to_owned()));
+        let (code, reason) = self.farewell.get_or_init(|| {
+            // One connection may be lost, while the other can still tell the peer.
+            let code = if self.is_held() { CloseCode::Hold } else { code };
+            (code, reason.to_owned())
+        });
         let code = VarInt::from_u32(code.value());
         self.connection.close(code, reason.as_bytes());
         if let Some(bulk) = self.bulk.get() {
@@ -264,9 +279,7 @@ impl LiveSession {
             _ = self.connection.closed() => {}
             error = connection.closed() => self.end(Lost::Connection(error)),
         }
-        let nothing_said = (CloseCode::Shutdown, String::new());
-        let (code, reason) = self.farewell.get().unwrap_or(&nothing_said);
-        connection.close(VarInt::from_u32(code.value()), reason.as_bytes());
+        self.close(CloseCode::Shutdown, "");
     }
 
     /// Queues a frame for the control stream; waits while the queue is full.
@@ -315,67 +328,26 @@ impl LiveSession {
         self.lost().await
     }
 
+    /// All claims of the client are answered: ends what this end holds and the client does not.
+    pub(crate) fn release_unclaimed(&self) {
+        let Some(hold) = &self.hold else { return };
+        let kept = |name: StreamName| name.epoch >= hold.epoch || self.claims.has(name);
+        self.limits.hold.add_reset(hold.streams.release(kept));
+    }
+
     /// Sets which forwards are listed even while they have no connection.
     pub(crate) fn pin_forwards(&self, names: &[String]) {
-        let mut forwards = self.forwards();
-        for (name, entry) in forwards.iter_mut() {
-            entry.pinned = names.contains(name);
-        }
-        forwards.retain(|_, entry| entry.pinned || entry.open > 0);
-        for name in names {
-            forwards.entry(name.clone()).or_default().pinned = true;
-        }
+        self.forwards.pin_all(names);
     }
 
     /// Lists `forward` even while it has no connection, until the guard is dropped.
-    pub(crate) fn pin_forward(self: &Arc<Self>, forward: &str) -> PinnedForward {
-        self.forwards().entry(forward.into()).or_default().pinned = true;
-        PinnedForward { session: Arc::clone(self), forward: forward.into() }
+    pub(crate) fn pin_forward(&self, forward: &str) -> PinnedForward {
+        self.forwards.pin(forward)
     }
 
     /// Counts a connection of `forward` until the guard is dropped.
-    pub(crate) fn count_connection(self: &Arc<Self>, forward: &str) -> ConnectionCount {
-        self.forwards().entry(forward.into()).or_default().open += 1;
-        ConnectionCount { session: Arc::clone(self), forward: forward.into() }
-    }
-
-    fn update_forward(&self, forward: &str, update: impl FnOnce(&mut ForwardEntry)) {
-        let mut forwards = self.forwards();
-        if let Some(entry) = forwards.get_mut(forward) {
-            update(entry);
-            if entry.open == 0 && !entry.pinned {
-                forwards.remove(forward);
-            }
-        }
-    }
-
-    /// Plain counts, which no panic can leave half changed.
-    fn forwards(&self) -> MutexGuard<'_, BTreeMap<String, ForwardEntry>> {
-        self.forwards.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Keeps a forward listed.
-pub(crate) struct PinnedForward {
-    session: Arc<LiveSession>,
-    forward: String,
-}
-
-impl Drop for PinnedForward {
-    fn drop(&mut self) {
-        self.session.update_forward(&self.forward, |entry| entry.pinned = false);
-    }
-}
-
-/// Counts one connection of a forward.
-pub(crate) struct ConnectionCount {
-    session: Arc<LiveSession>,
-    forward: String,
-}
-
-impl Drop for ConnectionCount {
-    fn drop(&mut self) {
-        self.session.update_forward(&self.forward, |entry| entry.open -= 1);
+    pub(crate) fn count_connection(&self, forward: &str) -> ConnectionCount {
+        self.forwards.count(forward)
     }
 }
 

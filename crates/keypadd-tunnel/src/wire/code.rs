@@ -23,6 +23,8 @@ pub enum StreamCode {
     BadHeader,
     /// The client's share of the other end's open files is used up.
     OpenFiles,
+    /// The other end does not hold the stream that was to be resumed.
+    NotHeld,
     /// A code unknown to this version.
     Unknown(u64),
 }
@@ -42,6 +44,8 @@ pub enum CloseCode {
     Replaced,
     /// The client's key was removed from the list.
     Unlisted,
+    /// The session goes on over another connection: streams are held.
+    Hold,
 }
 
 impl CloseCode {
@@ -54,6 +58,7 @@ impl CloseCode {
             Self::KeyFull => 3,
             Self::Replaced => 4,
             Self::Unlisted => 5,
+            Self::Hold => 6,
         }
     }
 }
@@ -71,6 +76,7 @@ impl StreamCode {
             Self::ShuttingDown => 7,
             Self::BadHeader => 8,
             Self::OpenFiles => 9,
+            Self::NotHeld => 10,
             Self::Unknown(value) => value,
         }
     }
@@ -87,6 +93,7 @@ impl StreamCode {
             7 => Self::ShuttingDown,
             8 => Self::BadHeader,
             9 => Self::OpenFiles,
+            10 => Self::NotHeld,
             value => Self::Unknown(value),
         }
     }
@@ -104,6 +111,7 @@ impl fmt::Display for StreamCode {
             Self::ShuttingDown => "the other end is shutting down",
             Self::BadHeader => "bad stream header",
             Self::OpenFiles => "too many open files at the other end",
+            Self::NotHeld => "not held at the other end",
             Self::Unknown(value) => return write!(f, "unknown code {value}"),
         })
     }

@@ -1,5 +1,10 @@
 //! Encodes and decodes the frames of the control stream.
 
+use std::fmt;
+
+use subtle::ConstantTimeEq;
+use zeroize::ZeroizeOnDrop;
+
 use crate::{
     addresses::{
         forward::{Bind, Listen},
@@ -20,6 +25,11 @@ const TYPE_PING: u8 = 6;
 const TYPE_BULK_OFFER: u8 = 7;
 const TYPE_BULK_WANTED: u8 = 8;
 const TYPE_HELLO_BULK: u8 = 9;
+const TYPE_CLAIMS: u8 = 10;
+
+/// Version of the fields of hellos about holding. A peer without them, or with another version, holds
+/// nothing.
+const HOLD_VERSION: u8 = 1;
 
 const LISTEN_TCP: u8 = 1;
 const LISTEN_UNIX: u8 = 2;
@@ -56,6 +66,60 @@ impl SessionToken {
     }
 }
 
+/// A random number that a server draws for each session; whoever has it may go on with the session's
+/// streams once, if it proves the same key. Compared in constant time, and wiped when dropped.
+#[derive(Clone, ZeroizeOnDrop)]
+pub struct HoldToken(pub [u8; 16]);
+
+impl HoldToken {
+    /// Draws a token.
+    ///
+    /// # Errors
+    /// The system's random number generator failed.
+    pub fn draw() -> Result<Self, getrandom::Error> {
+        let mut token = [0; 16];
+        getrandom::fill(&mut token)?;
+        Ok(Self(token))
+    }
+}
+
+impl PartialEq for HoldToken {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.ct_eq(&other.0).into()
+    }
+}
+
+impl Eq for HoldToken {}
+
+/// Shows nothing of it: it must not get into a log.
+impl fmt::Debug for HoldToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("HoldToken(..)")
+    }
+}
+
+/// What a client says of holding streams.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HoldRequest {
+    /// How long it holds them.
+    pub seconds: u32,
+    /// The token of its last session, if it has one.
+    pub token: Option<HoldToken>,
+}
+
+/// What a server answers to that.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HoldGrant {
+    /// How long it holds them.
+    pub seconds: u32,
+    /// The number of this connection in the names of streams.
+    pub epoch: u32,
+    /// The token of this session.
+    pub token: HoldToken,
+    /// Whether the streams of the last session go on.
+    pub resumed: bool,
+}
+
 /// A control frame of a known type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Frame {
@@ -65,11 +129,15 @@ pub enum Frame {
         version: u8,
         /// The client's run.
         instance: Instance,
+        /// Whether it holds streams.
+        hold: Option<HoldRequest>,
     },
     /// The server's first frame. The client may open streams then.
     HelloServer {
         /// The server's version.
         version: u8,
+        /// Whether streams are held.
+        hold: Option<HoldGrant>,
     },
     /// From the client: listen there, and open a stream with this number for each connection.
     Listen {
@@ -106,6 +174,11 @@ pub enum Frame {
         /// The token of the `BulkOffer`.
         token: SessionToken,
     },
+    /// From the client, once: how many streams it resumes. The server ends the others that it holds.
+    Claims {
+        /// So many streams begin with a claim.
+        count: u32,
+    },
 }
 
 /// The first three bytes of a control frame.
@@ -132,10 +205,14 @@ impl Frame {
     /// Encodes the frame: head and body.
     pub fn encode(&self) -> Vec<u8> {
         let (kind, body) = match self {
-            Self::HelloClient { version, instance } => {
-                (TYPE_HELLO_CLIENT, [&[*version][..], &instance.0].concat())
+            Self::HelloClient { version, instance, hold } => {
+                let hold = hold.as_ref().map(encode_request).unwrap_or_default();
+                (TYPE_HELLO_CLIENT, [&[*version][..], &instance.0, &hold].concat())
             }
-            Self::HelloServer { version } => (TYPE_HELLO_SERVER, vec![*version]),
+            Self::HelloServer { version, hold } => {
+                let hold = hold.as_ref().map(encode_grant).unwrap_or_default();
+                (TYPE_HELLO_SERVER, [&[*version][..], &hold].concat())
+            }
             Self::Listen { id, listen } => (TYPE_LISTEN, encode_listen(*id, listen)),
             Self::Listening { id, outcome } => {
                 let (code, port) = match outcome {
@@ -151,6 +228,7 @@ impl Frame {
             Self::HelloBulk { version, token } => {
                 (TYPE_HELLO_BULK, [&[*version][..], &token.0].concat())
             }
+            Self::Claims { count } => (TYPE_CLAIMS, count.to_be_bytes().to_vec()),
         };
         let length = u16::try_from(body.len()).expect("our own bodies are short");
         [&length.to_be_bytes()[..], &[kind], &body].concat()
@@ -161,10 +239,14 @@ impl Frame {
     pub fn decode(kind: u8, body: &[u8]) -> Result<Option<Self>, WireError> {
         let mut fields = Fields { kind, rest: body };
         Ok(Some(match kind {
-            TYPE_HELLO_CLIENT => {
-                Self::HelloClient { version: fields.byte()?, instance: Instance(fields.array()?) }
+            TYPE_HELLO_CLIENT => Self::HelloClient {
+                version: fields.byte()?,
+                instance: Instance(fields.array()?),
+                hold: fields.hold_request()?,
+            },
+            TYPE_HELLO_SERVER => {
+                Self::HelloServer { version: fields.byte()?, hold: fields.hold_grant()? }
             }
-            TYPE_HELLO_SERVER => Self::HelloServer { version: fields.byte()? },
             TYPE_LISTEN => Self::Listen { id: fields.number()?, listen: decode_listen(fields)? },
             TYPE_LISTENING => {
                 let (id, code, port) = (fields.number()?, fields.byte()?, fields.number()?);
@@ -178,9 +260,22 @@ impl Frame {
             TYPE_HELLO_BULK => {
                 Self::HelloBulk { version: fields.byte()?, token: SessionToken(fields.array()?) }
             }
+            TYPE_CLAIMS => Self::Claims { count: fields.long()? },
             _ => return Ok(None),
         }))
     }
+}
+
+/// No token is all zeros.
+fn encode_request(request: &HoldRequest) -> Vec<u8> {
+    let token = request.token.as_ref().map_or([0; 16], |token| token.0);
+    [&[HOLD_VERSION][..], &request.seconds.to_be_bytes(), &token].concat()
+}
+
+fn encode_grant(grant: &HoldGrant) -> Vec<u8> {
+    let HoldGrant { seconds, epoch, token, resumed } = grant;
+    let numbers = [seconds.to_be_bytes(), epoch.to_be_bytes()].concat();
+    [&[HOLD_VERSION][..], &numbers, &token.0, &[u8::from(*resumed)]].concat()
 }
 
 fn encode_listen(id: u16, listen: &Listen) -> Vec<u8> {
@@ -243,6 +338,33 @@ impl<'a> Fields<'a> {
 
     fn number(&mut self) -> Result<u16, WireError> {
         self.array().map(u16::from_be_bytes)
+    }
+
+    fn long(&mut self) -> Result<u32, WireError> {
+        self.array().map(u32::from_be_bytes)
+    }
+
+    /// Whether fields about holding follow that this version knows.
+    fn has_hold(&mut self) -> bool {
+        matches!(self.byte(), Ok(HOLD_VERSION))
+    }
+
+    fn hold_request(&mut self) -> Result<Option<HoldRequest>, WireError> {
+        if !self.has_hold() {
+            return Ok(None);
+        }
+        let (seconds, token) = (self.long()?, self.array()?);
+        let token = (token != [0; 16]).then_some(HoldToken(token));
+        Ok(Some(HoldRequest { seconds, token }))
+    }
+
+    fn hold_grant(&mut self) -> Result<Option<HoldGrant>, WireError> {
+        if !self.has_hold() {
+            return Ok(None);
+        }
+        let (seconds, epoch) = (self.long()?, self.long()?);
+        let (token, resumed) = (HoldToken(self.array()?), self.byte()? == 1);
+        Ok(Some(HoldGrant { seconds, epoch, token, resumed }))
     }
 
     /// Text with its length in one byte before it.

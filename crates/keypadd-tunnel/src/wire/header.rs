@@ -1,5 +1,7 @@
 //! Encodes and decodes stream headers: what a stream is to be connected to.
 
+use keypadd_transport::{Receipt, StreamName};
+
 use crate::{
     addresses::{
         forward::Destination,
@@ -18,6 +20,19 @@ const KIND_TCP: u8 = 1;
 const KIND_UNIX: u8 = 2;
 const KIND_REMOTE: u8 = 3;
 const KIND_BENCH: u8 = 4;
+const KIND_RESUME: u8 = 5;
+
+/// Bytes of a claim, in the place of a host.
+const CLAIM_BYTES: u8 = 20;
+
+/// A held stream that a client goes on with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// Which one.
+    pub name: StreamName,
+    /// What the client has written of it.
+    pub receipt: Receipt,
+}
 
 /// What a stream is to be connected to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +44,8 @@ pub enum StreamHeader {
     Remote(u16),
     /// From a client: the server's bench service, if it has one.
     Bench,
+    /// From a client: a stream that both ends hold. The answer is byte 0 and the server's receipt.
+    Resume(Claim),
 }
 
 /// The fixed part of a stream header.
@@ -41,6 +58,7 @@ enum Kind {
     Unix { path_bytes: u8 },
     Remote { id: u16 },
     Bench,
+    Resume,
 }
 
 impl StreamHead {
@@ -54,33 +72,54 @@ impl StreamHead {
             (KIND_UNIX, 0, path_bytes) => Ok(Self(Kind::Unix { path_bytes })),
             (KIND_REMOTE, id, 0) => Ok(Self(Kind::Remote { id })),
             (KIND_BENCH, 0, 0) => Ok(Self(Kind::Bench)),
-            (KIND_UNIX | KIND_REMOTE | KIND_BENCH, ..) => Err(WireError::NotZero),
+            (KIND_RESUME, 0, CLAIM_BYTES) => Ok(Self(Kind::Resume)),
+            (KIND_UNIX | KIND_REMOTE | KIND_BENCH | KIND_RESUME, ..) => Err(WireError::NotZero),
             _ => Err(WireError::UnknownKind(kind)),
         }
     }
 
-    /// Length of the host or path that follows, at most 255.
+    /// Length of the host, path or claim that follows, at most 255.
     pub fn text_bytes(self) -> usize {
         match self.0 {
             Kind::Tcp { host_bytes, .. } => host_bytes.into(),
             Kind::Unix { path_bytes } => path_bytes.into(),
             Kind::Remote { .. } | Kind::Bench => 0,
+            Kind::Resume => CLAIM_BYTES.into(),
         }
     }
 
-    /// Decodes the header from the fixed part and the bytes of the host or path.
-    pub fn header(self, text: &[u8]) -> Result<StreamHeader, WireError> {
-        let text = str::from_utf8(text).map_err(|_| WireError::NotText)?;
+    /// Decodes the header from the fixed part and the bytes of the host, path or claim.
+    pub fn header(self, bytes: &[u8]) -> Result<StreamHeader, WireError> {
+        let text = || str::from_utf8(bytes).map_err(|_| WireError::NotText);
         match self.0 {
             Kind::Tcp { port: 0, .. } => Err(AddressError::BadPort("0".into()).into()),
             Kind::Tcp { port, .. } => {
-                let host = text.parse::<Host>()?;
+                let host = text()?.parse::<Host>()?;
                 Ok(StreamHeader::Destination(Destination::Tcp(Target { host, port })))
             }
-            Kind::Unix { .. } => Ok(StreamHeader::Destination(Destination::Unix(text.parse()?))),
+            Kind::Unix { .. } => Ok(StreamHeader::Destination(Destination::Unix(text()?.parse()?))),
             Kind::Remote { id } => Ok(StreamHeader::Remote(id)),
             Kind::Bench => Ok(StreamHeader::Bench),
+            Kind::Resume => Claim::decode(bytes).map(StreamHeader::Resume),
         }
+    }
+}
+
+impl Claim {
+    fn encode(&self) -> Vec<u8> {
+        let StreamName { epoch, stream } = self.name;
+        let receipt = self.receipt.encode().to_be_bytes();
+        [&epoch.to_be_bytes()[..], &stream.to_be_bytes(), &receipt].concat()
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Self, WireError> {
+        let bytes: &[u8; CLAIM_BYTES as usize] = bytes.try_into().map_err(|_| WireError::NoHost)?;
+        let (epoch, numbers) = bytes.split_first_chunk().ok_or(WireError::NoHost)?;
+        let (stream, receipt) = numbers.split_first_chunk().ok_or(WireError::NoHost)?;
+        let receipt = receipt.first_chunk().ok_or(WireError::NoHost)?;
+        let name =
+            StreamName { epoch: u32::from_be_bytes(*epoch), stream: u64::from_be_bytes(*stream) };
+        Ok(Self { name, receipt: Receipt::decode(u64::from_be_bytes(*receipt)) })
     }
 }
 
@@ -94,6 +133,9 @@ impl StreamHeader {
             Self::Destination(Destination::Unix(path)) => (KIND_UNIX, 0, path.to_string()),
             Self::Remote(id) => (KIND_REMOTE, *id, String::new()),
             Self::Bench => (KIND_BENCH, 0, String::new()),
+            Self::Resume(claim) => {
+                return [&[KIND_RESUME, 0, 0, CLAIM_BYTES][..], &claim.encode()].concat();
+            }
         };
         debug_assert!(text.len() <= HOST_BYTES_MAX, "hosts and paths are at most 255 bytes");
         let text_bytes = u8::try_from(text.len()).unwrap_or(u8::MAX);

@@ -1,5 +1,7 @@
 use proptest::{collection::vec, prelude::*};
 
+use keypadd_transport::{Receipt, StreamName};
+
 use super::*;
 use crate::addresses::{
     forward::{Destination, Listen, RemoteForward},
@@ -31,10 +33,23 @@ fn frames_have_these_encodings() {
     let mut offer = vec![0, 16, 7];
     offer.extend([8; 16]);
     let token = SessionToken([8; 16]);
+    let (instance, hold_token) = (Instance([7; 16]), HoldToken([5; 16]));
+    let request = Some(HoldRequest { seconds: 600, token: Some(hold_token.clone()) });
+    let mut hello_hold = vec![0, 38, 1, 1];
+    hello_hold.extend([7; 16]);
+    hello_hold.extend([1, 0, 0, 2, 0x58]);
+    hello_hold.extend([5; 16]);
+    let grant = Some(HoldGrant { seconds: 600, epoch: 3, token: hold_token, resumed: true });
+    let mut granted = vec![0, 27, 2, 1, 1, 0, 0, 2, 0x58, 0, 0, 0, 3];
+    granted.extend([5; 16]);
+    granted.push(1);
     let listen = |id, text| Frame::Listen { id, listen: listen(text) };
     for (frame, bytes) in [
-        (Frame::HelloClient { version: VERSION, instance: Instance([7; 16]) }, &hello[..]),
-        (Frame::HelloServer { version: VERSION }, &[0, 1, 2, 1]),
+        (Frame::HelloClient { version: VERSION, instance, hold: None }, &hello[..]),
+        (Frame::HelloClient { version: VERSION, instance, hold: request }, &hello_hold[..]),
+        (Frame::HelloServer { version: VERSION, hold: None }, &[0, 1, 2, 1]),
+        (Frame::HelloServer { version: VERSION, hold: grant }, &granted[..]),
+        (Frame::Claims { count: 0x102 }, &[0, 4, 10, 0, 0, 1, 2]),
         (listen(0x102, "8080"), &[0, 6, 3, 1, 2, 1, 0x1f, 0x90, 0]),
         (listen(0, "*:8080"), b"\0\x07\x03\0\0\x01\x1f\x90\x01*"),
         (listen(0, "[::1]:0"), b"\0\x09\x03\0\0\x01\0\0\x03::1"),
@@ -85,6 +100,13 @@ fn stream_headers_have_these_encodings() {
         (destination(Destination::Unix("/run/x".parse().unwrap())), b"\x02\0\0\x06/run/x"),
         (StreamHeader::Remote(0x102), &[3, 1, 2, 0]),
         (StreamHeader::Bench, &[4, 0, 0, 0]),
+        (
+            StreamHeader::Resume(Claim {
+                name: StreamName { epoch: 3, stream: 8 },
+                receipt: Receipt { bytes: 0x80, end: true },
+            }),
+            &[5, 0, 0, 20, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 1, 1],
+        ),
     ] {
         assert_eq!(header.encode(), bytes);
         assert_eq!(decode_header(bytes), Ok(header));
@@ -102,6 +124,10 @@ fn invalid_headers_are_refused() {
     // A client cannot choose the target of a bench stream.
     assert_eq!(StreamHead::decode([4, 0, 22, 0]), Err(WireError::NotZero));
     assert_eq!(StreamHead::decode([4, 0, 0, 1]), Err(WireError::NotZero));
+    // A claim has its length.
+    assert_eq!(StreamHead::decode([5, 0, 0, 19]), Err(WireError::NotZero));
+    let head = StreamHead::decode([5, 0, 0, 20]).unwrap();
+    assert!(head.header(&[0; 19]).is_err() && head.header(&[0; 21]).is_err());
     assert_eq!(decode_header(&[1, 0, 22, 1, 0xff]), Err(WireError::NotText));
     assert!(matches!(decode_header(b"\x01\0\0\x01a"), Err(WireError::Address(_))));
     assert!(matches!(decode_header(b"\x01\0\x16\x01\0"), Err(WireError::Address(_))));
@@ -111,7 +137,7 @@ fn invalid_headers_are_refused() {
 proptest! {
     #[test]
     fn decoding_never_panics(
-        kind in 0..11_u8, head: [u8; 4], bytes in vec(any::<u8>(), 0..300)
+        kind in 0..12_u8, head: [u8; 4], bytes in vec(any::<u8>(), 0..300)
     ) {
         let _ = FrameHead::decode(*head.first_chunk().unwrap());
         let _ = Frame::decode(kind, &bytes);
@@ -126,12 +152,23 @@ proptest! {
         instance: [u8; 16],
         id: u16,
         code: u8,
+        seconds: u32,
+        token: [u8; 16],
+        resumed: bool,
         at in "((|\\*:|[a-z0-9][a-z0-9.-]{0,254}:)[1-9][0-9]{0,3}|/[a-z/]{0,105}x)",
     ) {
         let outcome = ListenCode::from_value(code).map_or(Ok(id), Err);
+        // No token is all zeros.
+        let presented = (token != [0; 16]).then_some(HoldToken(token));
+        let request = Some(HoldRequest { seconds, token: presented });
+        let grant = HoldGrant { seconds, epoch: !seconds, token: HoldToken(token), resumed };
+        let grant = Some(grant);
         for frame in [
-            Frame::HelloClient { version, instance: Instance(instance) },
-            Frame::HelloServer { version },
+            Frame::HelloClient { version, instance: Instance(instance), hold: None },
+            Frame::HelloClient { version, instance: Instance(instance), hold: request },
+            Frame::HelloServer { version, hold: None },
+            Frame::HelloServer { version, hold: grant },
+            Frame::Claims { count: seconds },
             Frame::Listen { id, listen: listen(&at) },
             Frame::Listening { id, outcome },
             Frame::Unlisten { id },
@@ -148,12 +185,15 @@ proptest! {
     #[test]
     fn headers_round_trip(
         host in "[a-z0-9][a-z0-9.-]{0,254}", port in 1..=u16::MAX, path in "/[a-z/]{0,105}x",
+        epoch: u32, stream: u64, receipt: u64,
     ) {
+        let name = StreamName { epoch, stream };
         let host = host.parse().unwrap();
         for header in [
             StreamHeader::Destination(Destination::Tcp(Target { host, port })),
             StreamHeader::Destination(Destination::Unix(path.parse().unwrap())),
             StreamHeader::Remote(port),
+            StreamHeader::Resume(Claim { name, receipt: Receipt::decode(receipt) }),
         ] {
             prop_assert_eq!(decode_header(&header.encode()), Ok(header));
         }

@@ -179,7 +179,16 @@ async fn client_of_a_raw_server(
 async fn a_client_asks_a_measure_connection_for_nothing_but_the_service() {
     for setup in measurement_setups() {
         requests_nothing_else(setup).await;
+        refuses_standard_streams(setup).await;
     }
+}
+
+async fn refuses_standard_streams(setup: Setup) {
+    let (_raw, client, session) = client_of_a_raw_server(setup, Vec::new()).await;
+    let (target, empty) = ("localhost:1".parse().unwrap(), tokio::io::empty());
+    let forwarded = client.forward_stdio(session, &target, empty, tokio::io::sink()).await;
+    let code = StreamCode::NotPermitted;
+    assert!(matches!(forwarded, Err(ClientError::Refused { code: found, .. }) if found == code));
 }
 
 async fn requests_nothing_else(setup: Setup) {
@@ -193,11 +202,6 @@ async fn requests_nothing_else(setup: Setup) {
     let [(_, outcome)] = &session.remote_forwards()[..] else { panic!("one remote forward") };
     assert_eq!(*outcome, Err(ListenCode::NotPermitted));
     assert!(session.all_listening().is_err());
-    let destination = target_address.to_string().parse().unwrap();
-    let forwarded =
-        client.forward_stdio(&session, &destination, tokio::io::empty(), tokio::io::sink()).await;
-    let code = StreamCode::NotPermitted;
-    assert!(matches!(forwarded, Err(ClientError::Refused { code: found, .. }) if found == code));
 
     let listeners: Vec<_> = addresses(&client).iter().map(|all| all.first().copied()).collect();
     let [Some(local), Some(_), None, Some(bench)] = listeners[..] else { panic!("{listeners:?}") };

@@ -36,7 +36,7 @@ pub async fn connect(
 }
 
 pub fn hello() -> Vec<u8> {
-    Frame::HelloClient { version: VERSION, instance: Instance([9; 16]) }.encode()
+    Frame::HelloClient { version: VERSION, instance: Instance([9; 16]), hold: None }.encode()
 }
 
 pub fn header(target: &str) -> Vec<u8> {
@@ -52,7 +52,7 @@ pub async fn control(connection: &Connection, bytes: &[u8]) -> (SendStream, Recv
 pub async fn welcome(recv: &mut RecvStream) {
     let mut answer = [0; 4];
     within(recv.read_exact(&mut answer)).await.unwrap();
-    assert_eq!(answer[..], Frame::HelloServer { version: VERSION }.encode());
+    assert_eq!(answer[..], Frame::HelloServer { version: VERSION, hold: None }.encode());
 }
 
 /// A peer that the test plays, after the hellos.
@@ -67,7 +67,7 @@ impl RawPeer {
     pub async fn connect(server: &RunningServer, crypto: Arc<dyn ClientConfig>) -> Self {
         let (endpoint, connection) = connect(server, crypto).await;
         let (send, mut recv) = control(&connection, &hello()).await;
-        assert_eq!(receive(&mut recv).await, Frame::HelloServer { version: VERSION });
+        assert_eq!(receive(&mut recv).await, Frame::HelloServer { version: VERSION, hold: None });
         assert!(matches!(receive(&mut recv).await, Frame::BulkOffer { .. }));
         Self { connection, control: (send, recv), _endpoint: endpoint }
     }
@@ -77,7 +77,9 @@ impl RawPeer {
         let connection = within(endpoint.accept()).await.unwrap().await.unwrap();
         let (mut send, mut recv) = within(connection.accept_bi()).await.unwrap();
         assert!(matches!(receive(&mut recv).await, Frame::HelloClient { .. }));
-        send.write_all(&Frame::HelloServer { version: VERSION }.encode()).await.unwrap();
+        send.write_all(&Frame::HelloServer { version: VERSION, hold: None }.encode())
+            .await
+            .unwrap();
         Self { connection, control: (send, recv), _endpoint: endpoint }
     }
 }
@@ -179,7 +181,8 @@ async fn streams_beyond_the_permits_are_told_code_2() {
 
 #[tokio::test]
 async fn an_invalid_hello_closes_the_connection() {
-    let other_version = Frame::HelloClient { version: 9, instance: Instance([0; 16]) }.encode();
+    let other_version =
+        Frame::HelloClient { version: 9, instance: Instance([0; 16]), hold: None }.encode();
     for (bytes, reason) in [
         (&b"\x00\x01\x01\x01"[..], "control frame of type 1 is too short"),
         (&other_version, "the peer speaks version 9 of the control protocol, this end version 1"),

@@ -7,6 +7,7 @@ mod changes;
 mod dynamic;
 mod faults;
 mod forwarding;
+mod hold;
 mod hostile;
 mod jumps;
 mod lifecycle;

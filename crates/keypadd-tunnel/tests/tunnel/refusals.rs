@@ -19,7 +19,7 @@ async fn refusal(permits: &[&str], target: &str) -> StreamCode {
     let (_near, far) = duplex(64);
     let (reader, writer) = split(far);
     let target = target.parse().unwrap();
-    match within(client.forward_stdio(&session, &target, reader, writer)).await {
+    match within(client.forward_stdio(session, &target, reader, writer)).await {
         Err(ClientError::Refused { code, .. }) => code,
         other => panic!("{other:?}"),
     }
@@ -55,7 +55,7 @@ async fn refused_and_unpermitted_targets_reset_the_local_connection() {
     }
 }
 
-async fn connect_error(settings: keypadd_tunnel::ClientSettings) -> ClientError {
+pub async fn connect_error(settings: keypadd_tunnel::ClientSettings) -> ClientError {
     let client = Client::bind(settings).await.unwrap();
     within(client.connect()).await.expect_err("it connected")
 }
@@ -125,6 +125,7 @@ async fn one_key_cannot_use_up_all_connections() {
             permits: Permits::default(),
             listen_permits: ListenPermits::default(),
             allowance: None,
+            hold: None,
         };
         settings.peers = Arc::new(Peers::new([peer(&greedy), peer(&other)]).unwrap());
         let crypto = crypto(&server_key, Suite::AES_128_GCM);

@@ -106,6 +106,20 @@ impl RunningServer {
         Self::start_as(private, allowed, permits, |settings| settings.listen = address)
     }
 
+    /// The same with other settings.
+    pub fn start_as_before(
+        stopped: StoppedServer,
+        allowed: PublicKey,
+        permits: &[&str],
+        adjust: impl FnOnce(&mut ServerSettings),
+    ) -> Self {
+        let StoppedServer { address, private } = stopped;
+        Self::start_as(private, allowed, permits, |settings| {
+            settings.listen = address;
+            adjust(settings);
+        })
+    }
+
     pub async fn stop(self) -> StoppedServer {
         self.drain(Duration::ZERO).await
     }
@@ -129,6 +143,7 @@ pub fn allowed_peer(key: PublicKey, permits: &[&str]) -> AllowedPeer {
         permits: open.map(|permit| permit.parse().unwrap()).collect(),
         listen_permits: listen.map(|permit| permit.parse().unwrap()).collect(),
         allowance: None,
+        hold: None,
     }
 }
 
@@ -195,8 +210,10 @@ pub async fn connect_client(settings: ClientSettings) -> (Client, ClientSession)
 pub struct RunningClient {
     pub link: ServerLink,
     pub sessions: Sessions,
-    /// The first address of each forward.
+    /// The first address of each forward that listens here.
     pub listeners: Vec<SocketAddr>,
+    pub crypto: Arc<dyn quinn::crypto::ClientConfig>,
+    remote_ports: Vec<u16>,
     client: Arc<Client>,
     task: JoinHandle<()>,
 }
@@ -204,13 +221,21 @@ pub struct RunningClient {
 impl RunningClient {
     /// Connects, then runs.
     pub async fn start(settings: ClientSettings) -> Self {
+        let crypto = settings.crypto.clone();
         let (client, session) = connect_client(settings).await;
         let (link, sessions) = (client.link(), client.sessions());
+        let remote = session.remote_forwards().into_iter();
+        let remote_ports = remote.filter_map(|(_, port)| port.ok()).collect();
         let listeners = addresses(&client).iter().filter_map(|all| all.first().copied()).collect();
         let client = Arc::new(client);
         let running = Arc::clone(&client);
         let task = tokio::spawn(async move { running.run(Some(session), pending()).await });
-        Self { link, sessions, listeners, client, task }
+        Self { link, sessions, listeners, crypto, remote_ports, client, task }
+    }
+
+    /// Where the server listens for its only remote forward.
+    pub fn remote_port(&self) -> u16 {
+        self.remote_ports[0]
     }
 
     pub async fn set_forwards(&self, forwards: &[&str]) {
@@ -346,7 +371,7 @@ pub async fn read_all(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Vec<u
 }
 
 /// Sends a byte through the tunnel.
-pub async fn send_byte(from: &mut TcpStream, to: &mut TcpStream) {
+pub async fn send_byte(from: &mut (impl AsyncWrite + Unpin), to: &mut (impl AsyncRead + Unpin)) {
     from.write_u8(7).await.unwrap();
     assert_eq!(within(to.read_u8()).await.unwrap(), 7);
 }
@@ -359,7 +384,10 @@ pub async fn assert_reaches(here: &mut TcpStream, target: &TcpListener) -> TcpSt
 }
 
 /// Sends a byte each way.
-pub async fn send_bytes_both_ways(here: &mut TcpStream, there: &mut TcpStream) {
+pub async fn send_bytes_both_ways(
+    here: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    there: &mut (impl AsyncRead + AsyncWrite + Unpin),
+) {
     send_byte(here, there).await;
     send_byte(there, here).await;
 }

@@ -1,0 +1,161 @@
+//! Holds streams when their connection is lost, resumes them on a new one, and exchanges receipts.
+//!
+//! A lost connection parks the directions that it has (`held`). A control task opens a stream on the
+//! next connection, on which both ends say what they have written to their sockets; then the loop
+//! sends the rest again and goes on (`replay`).
+
+use std::{collections::VecDeque, sync::Arc, time::Instant};
+
+use mio::Interest;
+use quinn_proto::{Dir, StreamId};
+use tokio::sync::oneshot;
+
+use super::Driver;
+use crate::{
+    channel::{Channel, Spliced},
+    held::{HeldStream, StreamName},
+    replay::{Receipt, Replay},
+    splice::{Cut, Registrar, SpliceState},
+    to_socket::ToSocket,
+    to_stream::ToStream,
+};
+
+impl Driver {
+    /// Notes a stream that is spliced, if it is to be held; then what it sends is kept.
+    pub(super) fn add_held(&self, id: StreamId, state: &Arc<SpliceState>) -> Option<Replay> {
+        let (streams, epoch) = self.hold.as_ref()?;
+        streams.add(StreamName::new(*epoch, id), state)
+    }
+
+    /// Parks what this connection has of a splice.
+    pub(super) fn park(&mut self, id: StreamId) {
+        let Some(Channel::Spliced(spliced)) = self.channels.remove(&id) else { return };
+        self.ended_sockets.push(spliced.token);
+        let Spliced { to_stream, to_socket, .. } = *spliced;
+        if let Some(to_stream) = to_stream {
+            to_stream.park();
+        }
+        if let Some(to_socket) = to_socket {
+            to_socket.park();
+        }
+    }
+
+    /// Goes on with a held stream, of which the peer's socket has taken what `receipt` says.
+    pub(super) fn resume(
+        &mut self,
+        id: StreamId,
+        held: HeldStream,
+        (receipt, attached): (Receipt, oneshot::Sender<()>),
+        registrar: &mut Registrar<'_>,
+        now: Instant,
+    ) {
+        let Some(Channel::Controlled(control)) = self.channels.remove(&id) else { return };
+        // Where the connection is lost it is held as before.
+        let Some((state, socket, replay)) = held.into_parts() else { return };
+        let outcome = control.received.take().and_then(|received| {
+            let (replay, again) = match replay {
+                Some(mut replay) => {
+                    let again = replay.resume(receipt).map_err(|_| Cut::Lost)?;
+                    (Some(replay), again)
+                }
+                None => (None, VecDeque::new()),
+            };
+            let interest = Interest::READABLE | Interest::WRITABLE;
+            Ok((received, replay, again, registrar.register(id, socket, interest)?))
+        });
+        let (received, replay, again, registered) = match outcome {
+            Ok(resumed) if !state.is_cut() => resumed,
+            outcome => {
+                state.cut(outcome.err().unwrap_or(Cut::Lost));
+                self.reset(id, self.rules.cut_code);
+                return;
+            }
+        };
+        state.attach((self.shared.clone(), id), attached);
+        let token = registered.token;
+        let mut to_socket =
+            ToSocket::new(Arc::clone(&state), Arc::clone(&registered), received, control.read);
+        let moves_to = control
+            .continuation
+            .filter(|continuation| to_socket.set_moves_at(continuation.offset))
+            .map(|continuation| continuation.at);
+        let to_stream = match replay {
+            Some(replay) => {
+                state.add_got_receipt(receipt);
+                let sent = (Some(replay), again);
+                let state = Arc::clone(&state);
+                Some(ToStream::new(state, registered, sent, control.written, now))
+            }
+            None => {
+                let _ = self.connection.send_stream(id).finish();
+                None
+            }
+        };
+        let spliced = Spliced {
+            state,
+            token,
+            to_stream,
+            to_socket: Some(to_socket),
+            moved_out: false,
+            moves_to,
+        };
+        self.channels.insert(id, Channel::Spliced(Box::new(spliced)));
+        // The receipt may be for everything.
+        self.on_receipt(id, receipt);
+        self.enqueue(id);
+        self.arrived.push(id);
+    }
+
+    /// Tells the peer what sockets have taken.
+    pub(super) fn send_receipts(&mut self, now: Instant) {
+        if self.lost {
+            return;
+        }
+        for id in self.receipts.take_later(now) {
+            if let Some(Channel::Spliced(spliced)) = self.channels.get_mut(&id)
+                && let Some(to_socket) = &mut spliced.to_socket
+            {
+                self.receipts.add(id, to_socket.take_receipt());
+            }
+        }
+        if !self.receipts.wait() {
+            return;
+        }
+        let stream = match self.receipts.stream {
+            Some(stream) => stream,
+            None => {
+                let Some(stream) = self.connection.streams().open(Dir::Uni) else { return };
+                self.receipts.begin(stream);
+                stream
+            }
+        };
+        self.receipts.send(self.connection.send_stream(stream));
+    }
+
+    pub(super) fn read_receipts(&mut self, id: StreamId) {
+        let Some(Channel::Receipts(reader)) = self.channels.get_mut(&id) else { return };
+        let mut receipts = Vec::new();
+        reader.read(self.connection.recv_stream(id), |id, receipt| receipts.push((id, receipt)));
+        for (id, receipt) in receipts {
+            self.on_receipt(id, receipt);
+        }
+    }
+
+    /// The peer's socket has taken more of what this stream carries.
+    fn on_receipt(&mut self, id: StreamId, receipt: Receipt) {
+        let Some(Channel::Spliced(spliced)) = self.channels.get_mut(&id) else { return };
+        spliced.state.add_got_receipt(receipt);
+        // Where it has moved on, it looks itself.
+        let Some(to_stream) = &mut spliced.to_stream else { return };
+        match to_stream.on_receipt() {
+            Ok(true) => {
+                spliced.to_stream = None;
+                // Where an earlier connection has carried the end, this stream still lacks its own.
+                let _ = self.connection.send_stream(id).finish();
+                self.retire(id);
+            }
+            Ok(false) => self.enqueue(id),
+            Err(cut) => self.cut(id, cut),
+        }
+    }
+}

@@ -1,0 +1,310 @@
+//! Keeps the sockets of a session's streams while it has no connection, until they are resumed.
+//!
+//! Each direction of a splice belongs to one event loop, or is parked here: a loop whose connection is
+//! lost parks what it has ([`Parked`]), and a stream that has both directions here is *held*. Its
+//! socket stays open and unread. Whoever resumes it takes it out; unless another connection takes it
+//! over it comes back by itself. Knows no peers, tokens or times.
+
+use std::{
+    collections::BTreeMap,
+    mem,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+};
+
+use quinn_proto::StreamId;
+use tokio::sync::Notify;
+
+use crate::{
+    replay::{Receipt, Replay, ReplayBudget},
+    socket::Socket,
+    splice::{Cut, Registered, SpliceState},
+};
+
+/// The name of a stream in all connections of a session: the connection that it was opened on, by
+/// number, and its ID there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StreamName {
+    /// Which of the session's connections, by a number that grows.
+    pub epoch: u32,
+    /// The ID (RFC 9000 2.1).
+    pub stream: u64,
+}
+
+impl StreamName {
+    pub(crate) fn new(epoch: u32, id: StreamId) -> Self {
+        Self { epoch, stream: quinn_proto::VarInt::from(id).into_inner() }
+    }
+}
+
+/// The streams of a session that outlive its connections; clones are one.
+#[derive(Clone, Debug)]
+pub struct HeldStreams(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    streams: Mutex<Streams>,
+    /// A stream came to be held, or is over.
+    changed: Notify,
+    budget: Arc<ReplayBudget>,
+}
+
+#[derive(Debug, Default)]
+struct Streams {
+    by_name: BTreeMap<StreamName, Entry>,
+    /// Nothing is held any more.
+    closed: bool,
+}
+
+/// A stream that is not over.
+#[derive(Debug)]
+struct Entry {
+    state: Arc<SpliceState>,
+    parked: Parts,
+}
+
+/// What is parked of a stream.
+#[derive(Debug, Default)]
+struct Parts {
+    socket: Option<Socket>,
+    to_stream: Option<Replay>,
+    to_socket: bool,
+}
+
+/// One direction without a connection.
+pub(crate) enum Parked {
+    ToStream(Replay),
+    /// What it has written is in the splice's state.
+    ToSocket,
+}
+
+impl HeldStreams {
+    /// None yet. Their replay buffers share `budget`.
+    pub fn new(budget: Arc<ReplayBudget>) -> Self {
+        let streams = Mutex::default();
+        Self(Arc::new(Shared { streams, changed: Notify::new(), budget }))
+    }
+
+    /// Others, whose replay buffers share the budget of these.
+    pub fn sharing_budget(&self) -> Self {
+        Self::new(Arc::clone(&self.0.budget))
+    }
+
+    /// The names of all streams that are not over, held or not.
+    pub fn names(&self) -> Vec<StreamName> {
+        self.0.streams().by_name.keys().copied().collect()
+    }
+
+    /// How many are held.
+    pub fn held(&self) -> usize {
+        self.0.streams().by_name.values().filter(|entry| entry.is_held()).count()
+    }
+
+    /// Bytes that the replay buffers of the peer keep.
+    pub fn kept_bytes(&self) -> usize {
+        self.0.budget.used()
+    }
+
+    /// Waits until a stream is held and takes it out; `None` if it is over, or unknown.
+    pub async fn take(&self, name: StreamName) -> Option<HeldStream> {
+        loop {
+            let changed = self.0.changed.notified();
+            tokio::pin!(changed);
+            // Before looking, so that no change in between is missed.
+            changed.as_mut().enable();
+            {
+                let mut streams = self.0.streams();
+                let entry = streams.by_name.get_mut(&name)?;
+                if entry.is_held() {
+                    let (state, parts) = (Arc::clone(&entry.state), mem::take(&mut entry.parked));
+                    let streams = Arc::downgrade(&self.0);
+                    return Some(HeldStream { name, state, parts: Some(parts), streams });
+                }
+            }
+            changed.await;
+        }
+    }
+
+    /// Ends the held streams that the peer does not have, of all but these: one that has ended both
+    /// ways here is closed in order, another is reset. Returns how many.
+    pub fn release(&self, keep: impl Fn(StreamName) -> bool) -> usize {
+        let gone: BTreeMap<_, _> = {
+            let mut streams = self.0.streams();
+            let all = mem::take(&mut streams.by_name).into_iter();
+            let (gone, kept) = all.partition(|(name, entry)| entry.is_held() && !keep(*name));
+            streams.by_name = kept;
+            gone
+        };
+        let count = gone.len();
+        for (_, Entry { state, parked }) in gone {
+            end(&state, parked);
+        }
+        count
+    }
+
+    /// Holds nothing any more: what is held ends as by `release`, and what would come to be held is
+    /// reset.
+    pub fn close(&self) -> usize {
+        self.0.streams().closed = true;
+        self.release(|_| false)
+    }
+
+    /// Notes a stream that is spliced.
+    pub(crate) fn add(&self, name: StreamName, state: &Arc<SpliceState>) -> Option<Replay> {
+        let mut streams = self.0.streams();
+        if streams.closed || !state.set_held_by(name, Arc::downgrade(&self.0).into()) {
+            return None;
+        }
+        let entry = Entry { state: Arc::clone(state), parked: Parts::default() };
+        streams.by_name.insert(name, entry);
+        Some(Replay::new(Arc::clone(&self.0.budget)))
+    }
+}
+
+impl Entry {
+    /// Whether no event loop has a direction of it.
+    fn is_held(&self) -> bool {
+        self.parked.socket.is_some()
+            && (self.parked.to_stream.is_some() || self.state.is_to_stream_done())
+            && (self.parked.to_socket || self.state.is_to_socket_done())
+    }
+}
+
+/// Ends a stream that the peer does not have. The socket is dropped, which resets it otherwise.
+fn end(state: &SpliceState, parts: Parts) {
+    let sent_all = parts.to_stream.as_ref().is_none_or(Replay::has_ended);
+    let written_all = state.is_to_socket_done();
+    match &parts.socket {
+        // The peer has forgotten it because it knew that: it cannot have been cut short.
+        Some(socket) if sent_all && written_all => state.end_well(socket),
+        _ => drop(state.cut(Cut::Lost)),
+    }
+}
+
+impl Shared {
+    /// No panic leaves it half changed.
+    fn streams(&self) -> MutexGuard<'_, Streams> {
+        self.streams.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Where a splice is held, as far as its state knows.
+#[derive(Clone, Debug)]
+pub(crate) struct Holder(Weak<Shared>);
+
+impl From<Weak<Shared>> for Holder {
+    fn from(shared: Weak<Shared>) -> Self {
+        Self(shared)
+    }
+}
+
+impl Holder {
+    /// Parks one direction; where nothing is held any more the splice is cut.
+    pub(crate) fn park(
+        &self,
+        name: StreamName,
+        state: &Arc<SpliceState>,
+        registered: &Registered,
+        parked: Parked,
+    ) {
+        if let Err(cut) = self.try_park(name, registered, parked) {
+            state.cut(cut);
+        }
+    }
+
+    fn try_park(
+        &self,
+        name: StreamName,
+        registered: &Registered,
+        parked: Parked,
+    ) -> Result<(), Cut> {
+        let shared = self.0.upgrade().ok_or(Cut::Lost)?;
+        let mut streams = shared.streams();
+        if streams.closed {
+            return Err(Cut::Lost);
+        }
+        // One that was cut meanwhile is not in the list.
+        let Some(Entry { state, parked: parts }) = streams.by_name.get_mut(&name) else {
+            return Err(Cut::Lost);
+        };
+        if parts.socket.is_none() {
+            // A clone, because the loop stops watching the descriptor that it has.
+            parts.socket = Some(registered.socket.try_clone()?);
+        }
+        match parked {
+            Parked::ToStream(replay) => parts.to_stream = Some(replay),
+            Parked::ToSocket => parts.to_socket = true,
+        }
+        state.detach();
+        drop(streams);
+        shared.changed.notify_waiters();
+        Ok(())
+    }
+
+    /// A direction is through.
+    pub(crate) fn notify(&self) {
+        if let Some(shared) = self.0.upgrade() {
+            shared.changed.notify_waiters();
+        }
+    }
+
+    /// Forgets a stream that is over.
+    pub(crate) fn forget(&self, name: StreamName) {
+        let Some(shared) = self.0.upgrade() else { return };
+        let entry = shared.streams().by_name.remove(&name);
+        // Dropped without the lock: its state looks here again.
+        drop(entry);
+        shared.changed.notify_waiters();
+    }
+}
+
+/// A held stream that is about to be resumed; dropped before that, it is held as before.
+#[derive(Debug)]
+pub struct HeldStream {
+    name: StreamName,
+    pub(crate) state: Arc<SpliceState>,
+    parts: Option<Parts>,
+    streams: Weak<Shared>,
+}
+
+impl HeldStream {
+    /// Its name.
+    pub fn name(&self) -> StreamName {
+        self.name
+    }
+
+    /// What this end has written to the socket.
+    pub fn receipt(&self) -> Receipt {
+        self.state.given_receipt()
+    }
+
+    /// Ends it: the peer does not have it (see [`HeldStreams::release`]).
+    pub fn release(mut self) {
+        if let Some(parts) = self.parts.take() {
+            end(&self.state, parts);
+        }
+    }
+
+    /// The socket, and what may have to be sent again if that direction is not over.
+    pub(crate) fn into_parts(mut self) -> Option<(Arc<SpliceState>, Socket, Option<Replay>)> {
+        let Parts { socket, to_stream, .. } = self.parts.take()?;
+        Some((Arc::clone(&self.state), socket?, to_stream))
+    }
+}
+
+impl Drop for HeldStream {
+    fn drop(&mut self) {
+        let Some(parts) = self.parts.take() else { return };
+        let held = self.streams.upgrade();
+        let kept = held.as_ref().and_then(|shared| {
+            let mut streams = shared.streams();
+            let open = !streams.closed;
+            let entry = streams.by_name.get_mut(&self.name).filter(|_| open);
+            Some(entry.map(|entry| entry.parked = parts)).flatten()
+        });
+        match (kept, held) {
+            (Some(()), Some(shared)) => shared.changed.notify_waiters(),
+            // It was cut, or nothing is held any more.
+            _ => drop(self.state.cut(Cut::Lost)),
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! Encodes, collects and reads the receipts of a connection's streams: how much of each the peer's
+//! socket has taken.
+//!
+//! Each end sends them over a unidirectional stream of their own, of 16 bytes each: the ID of the
+//! stream that carried the bytes on this connection, and the [`Receipt`]. Most wait for up to a second,
+//! so that a connection with keystrokes sends few. Knows no sockets.
+
+use std::time::{Duration, Instant};
+
+use bytes::{Buf, BytesMut};
+use quinn_proto::{RecvStream, SendStream, StreamId, VarInt};
+use rustc_hash::FxHashMap;
+
+use crate::{announcement::HEAD_BYTES, replay::Receipt};
+
+/// What such a stream says in the place of the ID of a stream that goes on: no stream has this one.
+pub(crate) const RECEIPTS: u64 = 1 << 63;
+
+/// Bytes of a receipt.
+const RECORD_BYTES: usize = 16;
+
+/// How long a receipt for few bytes waits for others.
+const DELAY: Duration = Duration::from_secs(1);
+
+/// Receipts that wait for the peer to take some, several for each stream that it may have. A peer that
+/// takes none gets no more, and waits for the ends of its own streams.
+const WAITING_MAX: usize = 1 << 17;
+
+/// The receipts that this end has to send.
+#[derive(Debug, Default)]
+pub(crate) struct Receipts {
+    /// The stream that carries them.
+    pub(crate) stream: Option<StreamId>,
+    unsent: BytesMut,
+    due: FxHashMap<StreamId, Receipt>,
+    /// Streams with receipts that wait, and until when.
+    later: Vec<StreamId>,
+    at: Option<Instant>,
+}
+
+impl Receipts {
+    pub(crate) fn add(&mut self, id: StreamId, receipt: Option<Receipt>) {
+        if let Some(receipt) = receipt
+            && (self.due.len() < WAITING_MAX || self.due.contains_key(&id))
+        {
+            self.due.insert(id, receipt);
+        }
+    }
+
+    /// Has the stream asked for its receipt a little later.
+    pub(crate) fn add_later(&mut self, id: StreamId, now: Instant) {
+        self.later.push(id);
+        self.at.get_or_insert(now + DELAY);
+    }
+
+    /// The streams to ask now.
+    pub(crate) fn take_later(&mut self, now: Instant) -> Vec<StreamId> {
+        match self.at {
+            Some(at) if at <= now => {
+                self.at = None;
+                std::mem::take(&mut self.later)
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.at
+    }
+
+    /// Whether there is something to send.
+    pub(crate) fn wait(&self) -> bool {
+        !self.unsent.is_empty() || !self.due.is_empty()
+    }
+
+    /// What the stream begins with.
+    pub(crate) fn begin(&mut self, stream: StreamId) {
+        self.stream = Some(stream);
+        self.unsent.extend_from_slice(&RECEIPTS.to_be_bytes());
+        self.unsent.extend_from_slice(&[0; HEAD_BYTES - 8]);
+    }
+
+    /// Sends as much as there is credit for.
+    pub(crate) fn send(&mut self, mut stream: SendStream<'_>) {
+        // Only when the earlier ones are sent: a later receipt for the same stream replaces one.
+        if self.unsent.len() < HEAD_BYTES + 1 {
+            for (id, receipt) in self.due.drain() {
+                self.unsent.extend_from_slice(&VarInt::from(id).into_inner().to_be_bytes());
+                self.unsent.extend_from_slice(&receipt.encode().to_be_bytes());
+            }
+        }
+        while !self.unsent.is_empty() {
+            match stream.write(&self.unsent) {
+                Ok(written) => self.unsent.advance(written),
+                // Without credit, or the peer does not want them.
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+/// Reads the peer's receipts.
+#[derive(Debug, Default)]
+pub(crate) struct ReceiptReader {
+    bytes: [u8; RECORD_BYTES],
+    length: usize,
+}
+
+impl ReceiptReader {
+    /// Passes on what has arrived.
+    pub(crate) fn read(
+        &mut self,
+        mut stream: RecvStream<'_>,
+        mut to: impl FnMut(StreamId, Receipt),
+    ) {
+        let Ok(mut chunks) = stream.read(true) else { return };
+        while let Ok(Some(chunk)) = chunks.next(usize::MAX) {
+            self.take(&chunk.bytes, &mut to);
+        }
+    }
+
+    fn take(&mut self, mut bytes: &[u8], to: &mut impl FnMut(StreamId, Receipt)) {
+        while !bytes.is_empty() {
+            let (now, rest) = bytes.split_at(bytes.len().min(RECORD_BYTES - self.length));
+            self.bytes[self.length..self.length + now.len()].copy_from_slice(now);
+            (self.length, bytes) = (self.length + now.len(), rest);
+            if self.length == RECORD_BYTES {
+                self.length = 0;
+                let (id, receipt) = self.bytes.split_at(8);
+                let number = |part: &[u8]| part.try_into().map(u64::from_be_bytes).unwrap_or(0);
+                if let Ok(id) = VarInt::from_u64(number(id)) {
+                    to(StreamId::from(id), Receipt::decode(number(receipt)));
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(number: u32) -> StreamId {
+        StreamId::from(VarInt::from_u32(number))
+    }
+
+    #[test]
+    fn receipts_arrive_however_their_bytes_are_cut() {
+        let receipts = [(4, 0), (7, 1), (4, u64::MAX), (9, 1 << 62)];
+        let mut sent = Vec::new();
+        for (number, receipt) in receipts {
+            sent.extend(u64::from(number).to_be_bytes());
+            sent.extend(receipt.to_be_bytes());
+        }
+        for piece in 1..=sent.len() {
+            let (mut reader, mut read) = (ReceiptReader::default(), Vec::new());
+            for bytes in sent.chunks(piece) {
+                reader.take(bytes, &mut |id, receipt| read.push((id, receipt.encode())));
+            }
+            assert_eq!(read, receipts.map(|(number, receipt)| (id(number), receipt)));
+        }
+    }
+
+    #[test]
+    fn receipts_that_nobody_takes_are_bounded() {
+        let mut receipts = Receipts::default();
+        for number in 0..2 * WAITING_MAX as u32 {
+            receipts.add(id(number), Some(Receipt { bytes: 1, end: true }));
+        }
+        assert_eq!(receipts.due.len(), WAITING_MAX);
+    }
+
+    #[test]
+    fn a_receipt_for_few_bytes_waits_a_second_and_no_longer() {
+        let (mut receipts, now) = (Receipts::default(), Instant::now());
+        receipts.add_later(id(4), now);
+        receipts.add_later(id(8), now + DELAY / 2);
+        assert_eq!(receipts.deadline(), Some(now + DELAY));
+        assert!(receipts.take_later(now + DELAY / 2).is_empty());
+        assert_eq!(receipts.take_later(now + DELAY), [id(4), id(8)]);
+        assert_eq!(receipts.deadline(), None);
+    }
+}

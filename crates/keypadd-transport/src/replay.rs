@@ -1,0 +1,288 @@
+//! Keeps the bytes of one direction that its receiver has not written to its socket yet, so that they
+//! can be sent again over another connection.
+//!
+//! Both ends count the bytes of the socket's data from the beginning of the splice. The receiver says
+//! by a [`Receipt`] how many it has written; the sender frees those. On a new connection the receiver
+//! repeats its last receipt, and the sender goes on from there: nothing is lost, doubled or reordered,
+//! because a receipt is never ahead of the socket and the buffer never behind a receipt.
+//!
+//! Knows no sockets, connections or clocks.
+
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+};
+
+use bytes::{Buf, Bytes, BytesMut};
+use thiserror::Error;
+
+/// Half of a peer's memory is for streams that keep up to this: as much as a receiver writes before it
+/// says so at once.
+const STREAM_MIN_BYTES: usize = 128 << 10;
+
+/// What a stream that keeps nothing may send whatever others keep. Only its own receipts have it look
+/// again, and there is none for nothing.
+const FIRST_BYTES: usize = 1 << 10;
+
+/// Pieces shorter than this are copied together: each as a buffer of its own would cost more memory
+/// than it holds.
+const SHORT_BYTES: usize = 1 << 10;
+
+/// Bytes that short pieces are copied together into.
+const JOINED_BYTES: usize = 4 << 10;
+
+/// How much of one direction a receiver has written to its socket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Receipt {
+    /// Bytes since the beginning of the splice.
+    pub bytes: u64,
+    /// Whether it has also written the end.
+    pub end: bool,
+}
+
+impl Receipt {
+    /// As one number, which grows with what is written.
+    pub fn encode(self) -> u64 {
+        (self.bytes << 1) | u64::from(self.end)
+    }
+
+    /// Every number is a receipt.
+    pub fn decode(number: u64) -> Self {
+        Self { bytes: number >> 1, end: number & 1 == 1 }
+    }
+}
+
+/// A receipt for bytes that were not sent, or that takes back an earlier one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("the peer claims bytes that it cannot have")]
+pub struct BadReceipt;
+
+/// Memory that the buffers of one peer share.
+#[derive(Debug)]
+pub struct ReplayBudget {
+    stream_max: usize,
+    peer_max: usize,
+    used: AtomicUsize,
+}
+
+impl ReplayBudget {
+    /// One stream may keep `stream_max` bytes and all together `peer_max`, and 1 KiB each. Of half of it each
+    /// may have no more than it leaves; the other half is for 128 KiB of each, so that streams nobody reads
+    /// never stop the others: of the default 256 MiB, 1,024 such streams leave every other one its 128 KiB.
+    pub fn new(stream_max: usize, peer_max: usize) -> Self {
+        Self { stream_max, peer_max, used: AtomicUsize::new(0) }
+    }
+
+    /// Bytes that are kept now.
+    pub fn used(&self) -> usize {
+        self.used.load(Relaxed)
+    }
+
+    fn room(&self, kept: usize) -> usize {
+        let used = self.used();
+        let shared = (self.peer_max / 2).saturating_sub(used);
+        let least = STREAM_MIN_BYTES.min(kept + self.peer_max.saturating_sub(used));
+        let room = shared.max(least).min(self.stream_max).saturating_sub(kept);
+        if kept == 0 { room.max(FIRST_BYTES) } else { room }
+    }
+}
+
+/// The bytes of one direction that may have to be sent again.
+#[derive(Debug)]
+pub struct Replay {
+    /// Of the first byte that is kept, or of the next one.
+    start: u64,
+    pieces: VecDeque<Bytes>,
+    /// Short pieces after those.
+    joined: BytesMut,
+    kept: usize,
+    ended: bool,
+    budget: Arc<ReplayBudget>,
+}
+
+impl Replay {
+    /// Nothing was sent.
+    pub fn new(budget: Arc<ReplayBudget>) -> Self {
+        let (pieces, joined) = (VecDeque::new(), BytesMut::new());
+        Self { start: 0, pieces, joined, kept: 0, ended: false, budget }
+    }
+
+    /// Bytes that may be sent now. After a receipt there may be more.
+    pub fn room(&self) -> usize {
+        self.budget.room(self.kept)
+    }
+
+    /// Whether the end was sent.
+    pub fn has_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// Keeps what is sent, without copying it unless it is short.
+    pub fn push(&mut self, piece: &Bytes) {
+        if piece.len() >= SHORT_BYTES {
+            self.close_joined();
+            self.pieces.push_back(piece.clone());
+        } else {
+            if self.joined.len() + piece.len() > JOINED_BYTES {
+                self.close_joined();
+            }
+            self.joined.extend_from_slice(piece);
+        }
+        self.kept += piece.len();
+        self.budget.used.fetch_add(piece.len(), Relaxed);
+    }
+
+    /// Notes that nothing comes after what was sent.
+    pub fn finish(&mut self) {
+        self.ended = true;
+    }
+
+    /// Frees what the receiver has written; whether it has written everything and the end. An older
+    /// receipt than the last changes nothing.
+    ///
+    /// # Errors
+    /// [`BadReceipt`] for more than was sent.
+    pub fn release(&mut self, receipt: Receipt) -> Result<bool, BadReceipt> {
+        let sent = self.start + self.kept as u64;
+        if receipt.bytes > sent || (receipt.end && !(self.ended && receipt.bytes == sent)) {
+            return Err(BadReceipt);
+        }
+        let mut bytes = usize::try_from(receipt.bytes.saturating_sub(self.start)).unwrap_or(0);
+        if bytes == 0 {
+            return Ok(receipt.end);
+        }
+        self.start += bytes as u64;
+        self.kept -= bytes;
+        self.budget.used.fetch_sub(bytes, Relaxed);
+        while bytes > 0 {
+            let Some(first) = self.pieces.front_mut() else {
+                self.joined.advance(bytes);
+                break;
+            };
+            if first.len() > bytes {
+                first.advance(bytes);
+                break;
+            }
+            bytes -= first.len();
+            self.pieces.pop_front();
+        }
+        if self.kept == 0 {
+            // An idle stream keeps no memory.
+            (self.pieces, self.joined) = (VecDeque::new(), BytesMut::new());
+        }
+        Ok(receipt.end)
+    }
+
+    /// What has to be sent again on a new connection, in order, to a receiver whose last receipt this
+    /// is; it stays kept.
+    ///
+    /// # Errors
+    /// [`BadReceipt`] for more than was sent, or less than an earlier receipt.
+    pub fn resume(&mut self, receipt: Receipt) -> Result<VecDeque<Bytes>, BadReceipt> {
+        if receipt.bytes < self.start {
+            return Err(BadReceipt);
+        }
+        self.release(receipt)?;
+        self.close_joined();
+        Ok(self.pieces.clone())
+    }
+
+    fn close_joined(&mut self) {
+        if !self.joined.is_empty() {
+            self.pieces.push_back(self.joined.split().freeze());
+        }
+    }
+}
+
+impl Drop for Replay {
+    fn drop(&mut self) {
+        self.budget.used.fetch_sub(self.kept, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn replay(stream_max: usize, peer_max: usize) -> Replay {
+        Replay::new(Arc::new(ReplayBudget::new(stream_max, peer_max)))
+    }
+
+    fn at(bytes: u64) -> Receipt {
+        Receipt { bytes, end: false }
+    }
+
+    fn joined(pieces: VecDeque<Bytes>) -> Vec<u8> {
+        pieces.into_iter().flatten().collect()
+    }
+
+    #[test]
+    fn what_is_sent_again_is_what_was_sent_after_the_receipt_in_any_pieces() {
+        let mut replay = replay(16 << 20, 16 << 20);
+        let mut sent = Vec::new();
+        for (nth, bytes) in [1, 5_000, 3, 700, 1_024, 1_023, 64 << 10, 9].into_iter().enumerate() {
+            let piece = Bytes::from(vec![nth as u8 + 1; bytes]);
+            replay.push(&piece);
+            sent.extend_from_slice(&piece);
+        }
+        for from in [0, 1, 2, 5_001, 5_500, 6_800, sent.len() - 9, sent.len()] {
+            assert_eq!(joined(replay.resume(at(from as u64)).unwrap()), sent[from..], "{from}");
+        }
+        assert_eq!(replay.budget.used(), 0);
+        replay.push(&Bytes::from_static(b"more"));
+        assert_eq!(joined(replay.resume(at(sent.len() as u64 + 1)).unwrap()), b"ore");
+    }
+
+    #[test]
+    fn receipts_for_what_was_not_sent_and_claims_that_go_back_are_refused() {
+        let mut replay = replay(1 << 20, 1 << 20);
+        replay.push(&Bytes::from_static(b"abc"));
+        assert_eq!(replay.release(at(4)), Err(BadReceipt));
+        assert_eq!(replay.release(Receipt { bytes: 3, end: true }), Err(BadReceipt));
+        assert_eq!(replay.release(at(2)), Ok(false));
+        assert_eq!(replay.release(at(1)), Ok(false), "receipts of two connections may cross");
+        assert_eq!(replay.resume(at(1)), Err(BadReceipt));
+        replay.finish();
+        assert_eq!(replay.release(Receipt { bytes: 2, end: true }), Err(BadReceipt));
+        assert_eq!(replay.release(Receipt { bytes: 3, end: true }), Ok(true));
+        assert_eq!(replay.release(Receipt::decode(u64::MAX)), Err(BadReceipt));
+    }
+
+    #[test]
+    fn a_piece_is_kept_without_a_copy_and_short_ones_take_little_more_than_their_bytes() {
+        let mut replay = replay(16 << 20, 16 << 20);
+        let long = Bytes::from(vec![7; 64 << 10]);
+        replay.push(&long);
+        assert_eq!(replay.resume(at(0)).unwrap()[0].as_ptr(), long.as_ptr());
+        for _ in 0..100_000 {
+            replay.push(&Bytes::from_static(b"k"));
+        }
+        assert!(replay.pieces.len() <= 2 + 100_000 / (JOINED_BYTES - SHORT_BYTES));
+    }
+
+    #[test]
+    fn streams_nobody_reads_leave_every_other_stream_room() {
+        let (peer_max, block) = (256 << 20, Bytes::from(vec![0; 64 << 10]));
+        let budget = Arc::new(ReplayBudget::new(16 << 20, peer_max));
+        let stall = || {
+            let mut replay = Replay::new(Arc::clone(&budget));
+            while replay.room() > 0 {
+                replay.push(&block.slice(..replay.room().min(block.len())));
+            }
+            replay
+        };
+        // One after the other: each takes all that it may before the next begins.
+        let mut stalled: Vec<_> = (0..1_000).map(|_| stall()).collect();
+        assert!(budget.used() <= peer_max, "{}", budget.used());
+        assert_eq!(Replay::new(Arc::clone(&budget)).room(), STREAM_MIN_BYTES);
+        // However many there are, another one can send something, and a receipt for it comes.
+        stalled.extend((0..1_000).map(|_| stall()));
+        assert!(budget.used() <= peer_max + stalled.len() * FIRST_BYTES, "{}", budget.used());
+        assert_eq!(Replay::new(Arc::clone(&budget)).room(), FIRST_BYTES);
+        drop(stalled);
+        assert_eq!(budget.used(), 0);
+    }
+}

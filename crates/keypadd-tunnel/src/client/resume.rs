@@ -1,0 +1,61 @@
+//! Goes on with the streams of a lost session over a new one: claims each at the server.
+
+use std::{future::pending, sync::Arc};
+
+use keypadd_transport::{HeldStream, StreamName};
+use tokio::task::JoinSet;
+use tracing::info;
+
+use crate::{
+    forwards::open_stream::{OpenError, claim_stream},
+    sessions::session::LiveSession,
+    wire::{Claim, Frame},
+};
+
+/// Claims these streams, all at once. Never returns; dropped, what is not resumed is held as before.
+pub(super) async fn resume(session: &Arc<LiveSession>, names: Vec<StreamName>) {
+    let Some(hold) = &session.hold else { return pending().await };
+    let mut held = Vec::with_capacity(names.len());
+    for name in names {
+        // Its last connection is gone, or about to be. One that is over meanwhile is not claimed.
+        if let Some(stream) = hold.streams.take(name).await {
+            held.push(stream);
+        }
+    }
+    // Also where there are none: the server ends the others, and the last token is used up.
+    let count = held.len();
+    session.send(Frame::Claims { count: count as u32 }).await;
+    let mut claims = JoinSet::new();
+    for stream in held {
+        let session = Arc::clone(session);
+        claims.spawn(async move { claim(&session, stream).await });
+    }
+    let mut resumed = 0_usize;
+    while let Some(claimed) = claims.join_next().await {
+        resumed += usize::from(claimed.unwrap_or(false));
+    }
+    if count > 0 {
+        info!(peer = session.peer(), "back; held connections resumed: {resumed} of {count}");
+    }
+    pending().await
+}
+
+/// Claims one stream, and hands it to the connection; false if the server does not hold it, or the
+/// connection is lost again.
+async fn claim(session: &LiveSession, held: HeldStream) -> bool {
+    let claim = Claim { name: held.name(), receipt: held.receipt() };
+    match claim_stream(session, claim).await {
+        Ok((stream, receipt)) => {
+            session.limits.hold.add_resumed();
+            tokio::spawn(stream.resume(held, receipt));
+            true
+        }
+        Err(OpenError::Refused(_)) => {
+            held.release();
+            session.limits.hold.add_reset(1);
+            false
+        }
+        // It is held as before.
+        Err(OpenError::Lost) => false,
+    }
+}

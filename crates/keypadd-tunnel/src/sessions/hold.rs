@@ -1,0 +1,119 @@
+//! Holds the streams of sessions whose connection was lost, until another connection goes on with them.
+//!
+//! The server keeps a [chain](chains) of sessions for each run of a client and decides by a token which
+//! connection may go on; here is what both ends share, and the client's end of the chain. Knows no sockets
+//! and no bytes of streams: `keypadd_transport::HeldStreams` has them.
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use keypadd_transport::{HeldStreams, ReplayBudget, StreamName};
+
+use crate::{
+    sessions::counts::ForwardCounts,
+    wire::{HoldGrant, HoldRequest, HoldToken},
+};
+
+pub(crate) mod chains;
+pub(crate) mod claims;
+pub(crate) mod held_list;
+#[cfg(test)]
+mod model;
+
+/// How streams are held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HoldSettings {
+    /// How long streams without a connection are held; zero holds none.
+    pub time: Duration,
+    /// Bytes that a stream may have sent and its peer not written.
+    pub stream_bytes: usize,
+    /// The same of all streams of a peer.
+    pub peer_bytes: usize,
+}
+
+impl HoldSettings {
+    /// Holds nothing.
+    pub const OFF: Self =
+        Self { time: Duration::ZERO, stream_bytes: 16 << 20, peer_bytes: 256 << 20 };
+
+    fn seconds(&self) -> u32 {
+        // A time below a second is one.
+        self.time.as_millis().div_ceil(1_000).try_into().unwrap_or(u32::MAX)
+    }
+
+    fn budget(&self) -> Arc<ReplayBudget> {
+        Arc::new(ReplayBudget::new(self.stream_bytes, self.peer_bytes))
+    }
+
+    /// Both ends have to hold; the shorter time counts.
+    fn agreed(&self, peer_seconds: u32) -> Option<Duration> {
+        let time = self.time.min(Duration::from_secs(peer_seconds.into()));
+        (!time.is_zero()).then_some(time)
+    }
+}
+
+/// What a session has of its chain.
+#[derive(Clone, Debug)]
+pub(crate) struct SessionHold {
+    pub(crate) streams: HeldStreams,
+    /// Of this session's first connection.
+    pub(crate) epoch: u32,
+    /// How long both ends hold the streams.
+    pub(crate) time: Duration,
+}
+
+/// A client's end of its chain.
+#[derive(Debug)]
+pub(crate) struct ClientHold {
+    settings: HoldSettings,
+    pub(crate) streams: HeldStreams,
+    /// Open connections of the chain's forwards.
+    pub(crate) counts: Arc<ForwardCounts>,
+    token: Mutex<Option<HoldToken>>,
+}
+
+impl ClientHold {
+    pub(crate) fn new(settings: HoldSettings) -> Self {
+        let streams = HeldStreams::new(settings.budget());
+        Self { settings, streams, counts: Arc::default(), token: Mutex::default() }
+    }
+
+    /// What the next hello says.
+    pub(crate) fn request(&self) -> Option<HoldRequest> {
+        let token = self.token().clone();
+        (!self.settings.time.is_zero())
+            .then(|| HoldRequest { seconds: self.settings.seconds(), token })
+    }
+
+    /// The server has answered: what the session has of the chain, and the names of the streams that
+    /// go on. Where the server does not hold them they end here.
+    pub(crate) fn granted(
+        &self,
+        grant: Option<HoldGrant>,
+    ) -> (Option<SessionHold>, Vec<StreamName>) {
+        let agreed = grant.and_then(|it| Some((self.settings.agreed(it.seconds)?, it)));
+        let Some((time, HoldGrant { epoch, token, resumed, .. })) = agreed else {
+            self.end();
+            return (None, Vec::new());
+        };
+        *self.token() = Some(token);
+        let names = if resumed { self.streams.names() } else { Vec::new() };
+        if !resumed {
+            self.streams.release(|_| false);
+        }
+        (Some(SessionHold { streams: self.streams.clone(), epoch, time }), names)
+    }
+
+    /// The session is over for good, or was away too long. Returns how many held streams ended.
+    pub(crate) fn end(&self) -> usize {
+        *self.token() = None;
+        self.streams.release(|_| false)
+    }
+
+    /// A token is replaced as a whole.
+    fn token(&self) -> MutexGuard<'_, Option<HoldToken>> {
+        self.token.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,259 @@
+//! Decides which connection may go on with the streams of a session whose connection was lost.
+//!
+//! A run of a client and its server have a *chain* of sessions. The server draws a token for each; the
+//! next one must present it, over a connection that proves the same key, before the hold time is over.
+//! A token is used up when the client confirms the next one, so that an answer that is lost costs
+//! nothing. Reads no clock.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Instant,
+};
+
+use keypadd_provider::PublicKey;
+use keypadd_transport::HeldStreams;
+use tokio::sync::oneshot;
+
+use crate::{
+    limits::per_key_limit::KeySlot,
+    sessions::{
+        counts::ForwardCounts,
+        hold::{HoldSettings, SessionHold, held_list::Listed},
+    },
+    wire::{HoldGrant, HoldRequest, HoldToken, Instance},
+};
+
+/// The tokens of a chain.
+#[derive(Debug)]
+struct Chain {
+    token: HoldToken,
+    /// The one that the client presented, until it confirms the new one.
+    presented: Option<HoldToken>,
+    epoch: u32,
+    /// When the streams are given up; set while there is no session.
+    expires: Option<Instant>,
+    /// The same, of a hold that an unconfirmed session has ended.
+    expired: Option<Instant>,
+}
+
+impl Chain {
+    fn new(token: HoldToken) -> Self {
+        Self { token, presented: None, epoch: 0, expires: None, expired: None }
+    }
+
+    /// Goes on with another session, if the token is right.
+    fn advance(&mut self, presented: &HoldToken, next: HoldToken, now: Instant) -> bool {
+        let known = *presented == self.token || self.presented.as_ref() == Some(presented);
+        let right = known && self.expires.is_none_or(|at| now < at);
+        if right {
+            self.expired = self.expires.take().or(self.expired);
+            (self.presented, self.token) = (Some(presented.clone()), next);
+            self.epoch += 1;
+        }
+        right
+    }
+
+    /// The client has the newest token: the one before is used up.
+    fn confirm(&mut self, epoch: u32) {
+        if epoch == self.epoch {
+            (self.presented, self.expired) = (None, None);
+        }
+    }
+
+    /// Whether the client may not know of the newest session.
+    fn is_unconfirmed(&self) -> bool {
+        self.presented.is_some()
+    }
+}
+
+/// The chain of a server's client.
+struct ClientChain {
+    chain: Chain,
+    streams: HeldStreams,
+    counts: Arc<ForwardCounts>,
+    away: Option<Away>,
+}
+
+/// What a chain keeps while it has no session.
+pub(crate) struct Away {
+    /// The place that its last session had among those of its key.
+    pub(crate) slot: Option<KeySlot<PublicKey>>,
+    /// In the status.
+    pub(crate) _listed: Listed,
+    /// Dropped when that is over.
+    pub(crate) _over: oneshot::Sender<()>,
+}
+
+/// A run of a client.
+pub(crate) type ChainKey = (PublicKey, Instance);
+
+/// The chains of a server's clients. Each key's streams share a budget.
+#[derive(Default)]
+pub(crate) struct Chains {
+    by_client: Mutex<HashMap<ChainKey, ClientChain>>,
+}
+
+impl std::fmt::Debug for Chains {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Chains").finish_non_exhaustive()
+    }
+}
+
+/// What a client's hello came to.
+pub(crate) struct Admitted {
+    pub(crate) grant: HoldGrant,
+    pub(crate) hold: SessionHold,
+    /// The open connections of the chain's forwards.
+    pub(crate) counts: Arc<ForwardCounts>,
+}
+
+impl Chains {
+    /// The place of a client that is away, for the session that follows, which ends or continues its chain.
+    pub(crate) fn take_slot(&self, client: &ChainKey) -> Option<KeySlot<PublicKey>> {
+        self.chains().get_mut(client)?.away.as_mut()?.slot.take()
+    }
+
+    /// Continues the chain of a client that presents the right token, or begins one. `token` is
+    /// random. Returns `None` if an end holds nothing. Streams of a chain that does not continue end.
+    pub(crate) fn admit(
+        &self,
+        client: ChainKey,
+        request: Option<HoldRequest>,
+        settings: &HoldSettings,
+        token: HoldToken,
+        now: Instant,
+    ) -> Option<Admitted> {
+        let mut chains = self.chains();
+        let agreed = request.and_then(|it| Some((settings.agreed(it.seconds)?, it.token)));
+        let Some((time, presented)) = agreed else {
+            let ended = chains.remove(&client);
+            drop(chains);
+            close(ended);
+            return None;
+        };
+        let (mut ended, mut away) = (None, None);
+        let next = token.clone();
+        let resumed = match (chains.get_mut(&client), presented) {
+            (Some(client), Some(presented)) => {
+                let resumed = client.chain.advance(&presented, next, now);
+                away = client.away.take().filter(|_| resumed);
+                resumed
+            }
+            _ => false,
+        };
+        if !resumed {
+            let others = chains.iter().find(|((key, _), _)| *key == client.0);
+            let streams = match others {
+                Some((_, other)) => other.streams.sharing_budget(),
+                None => HeldStreams::new(settings.budget()),
+            };
+            let chain = Chain::new(token.clone());
+            let new = ClientChain { chain, streams, counts: Arc::default(), away: None };
+            ended = chains.insert(client, new);
+        }
+        let ClientChain { chain, streams, counts, .. } = chains.get(&client)?;
+        let grant = HoldGrant { seconds: settings.seconds(), epoch: chain.epoch, token, resumed };
+        let hold = SessionHold { streams: streams.clone(), epoch: chain.epoch, time };
+        let admitted = Admitted { grant, hold, counts: Arc::clone(counts) };
+        drop(chains);
+        drop(away);
+        close(ended);
+        Some(admitted)
+    }
+
+    /// The client of this session has its token.
+    pub(crate) fn confirm(&self, client: &ChainKey, epoch: u32) {
+        if let Some(client) = self.chains().get_mut(client) {
+            client.chain.confirm(epoch);
+        }
+    }
+
+    /// A session with streams has ended, `held` if its connection was lost. Until when they are held from
+    /// now on; `None` if they are not: the chain has gone on already, or the client ended it. Of a session
+    /// that it has not confirmed it may know nothing: that its connection was closed ends nothing, and is no
+    /// reason to hold longer.
+    pub(crate) fn lost(
+        &self,
+        client: &ChainKey,
+        hold: &SessionHold,
+        held: bool,
+        away: Away,
+        now: Instant,
+    ) -> Option<Instant> {
+        let mut chains = self.chains();
+        let ClientChain { chain, away: last, .. } = chains.get_mut(client)?;
+        let unconfirmed = chain.is_unconfirmed();
+        if chain.epoch != hold.epoch || !(held || unconfirmed) {
+            return None;
+        }
+        let until = chain.expired.filter(|_| unconfirmed).unwrap_or(now + hold.time);
+        chain.expires = Some(until);
+        *last = Some(away);
+        Some(until)
+    }
+
+    /// Ends a chain for good, unless it has gone on with a later session. Returns how many held
+    /// streams ended.
+    pub(crate) fn end(&self, client: &ChainKey, epoch: u32) -> usize {
+        let mut chains = self.chains();
+        let current = chains.get(client).is_some_and(|client| client.chain.epoch == epoch);
+        let ended = if current { chains.remove(client) } else { None };
+        drop(chains);
+        close(ended)
+    }
+
+    /// Ends the chains of keys that are not listed any more. Returns how many held streams ended.
+    pub(crate) fn retain(&self, listed: impl Fn(&PublicKey) -> bool) -> usize {
+        let mut chains = self.chains();
+        let ended: Vec<_> = chains.extract_if(|(key, _), _| !listed(key)).collect();
+        drop(chains);
+        ended.into_iter().map(|(_, chain)| close(Some(chain))).sum()
+    }
+
+    /// A panic cannot leave the map half changed.
+    fn chains(&self) -> MutexGuard<'_, HashMap<ChainKey, ClientChain>> {
+        self.by_client.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn close(ended: Option<ClientChain>) -> usize {
+    ended.map_or(0, |ended| ended.streams.close())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn token(byte: u8) -> HoldToken {
+        HoldToken([byte; 16])
+    }
+
+    #[test]
+    fn a_token_is_good_until_the_client_confirms_the_next_and_never_again() {
+        let (mut chain, now) = (Chain::new(token(1)), Instant::now());
+        assert!(!chain.advance(&token(9), token(2), now), "nobody drew it");
+        assert!(chain.advance(&token(1), token(2), now));
+        assert!(chain.advance(&token(1), token(3), now), "the answer was lost");
+        assert!(!chain.advance(&token(2), token(4), now), "nobody has heard of it since");
+        chain.confirm(1);
+        assert!(chain.is_unconfirmed(), "that was an earlier session");
+        chain.confirm(2);
+        assert!(!chain.advance(&token(1), token(4), now), "it is used up");
+        assert!(chain.advance(&token(3), token(4), now));
+    }
+
+    #[test]
+    fn a_token_is_good_for_the_hold_time_and_attempts_prolong_nothing() {
+        let (mut chain, now) = (Chain::new(token(1)), Instant::now());
+        let until = now + Duration::from_secs(600);
+        chain.expires = Some(until);
+        assert!(chain.advance(&token(1), token(2), until - Duration::from_secs(1)));
+        assert_eq!((chain.expires, chain.expired), (None, Some(until)));
+        chain.expires = Some(until);
+        assert!(!chain.advance(&token(1), token(3), until));
+        assert!(!chain.advance(&token(2), token(3), until));
+    }
+}

@@ -1,0 +1,95 @@
+//! Lists the peers whose streams are held now, and counts what became of held streams.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::{Duration, SystemTime},
+};
+
+use keypadd_transport::HeldStreams;
+
+use crate::sessions::status::{HeldStatus, unix_seconds};
+
+/// Of one daemon; clones are one.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct HeldList(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    peers: Mutex<BTreeMap<u64, HeldPeer>>,
+    next: AtomicU64,
+    resumed: AtomicU64,
+    reset: AtomicU64,
+}
+
+#[derive(Debug)]
+struct HeldPeer {
+    label: String,
+    streams: HeldStreams,
+    since: SystemTime,
+    time: Duration,
+}
+
+/// Keeps a peer in the list until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Listed {
+    list: HeldList,
+    id: u64,
+}
+
+impl HeldList {
+    /// Lists a peer whose streams are held from now on, for up to `time`.
+    pub(crate) fn add(&self, label: &str, streams: &HeldStreams, time: Duration) -> Listed {
+        let id = self.0.next.fetch_add(1, Relaxed);
+        let (label, streams, since) = (label.to_owned(), streams.clone(), SystemTime::now());
+        self.peers().insert(id, HeldPeer { label, streams, since, time });
+        Listed { list: self.clone(), id }
+    }
+
+    /// The peers that are away, longest first.
+    pub(crate) fn status(&self) -> Vec<HeldStatus> {
+        let peers = self.peers();
+        let status = peers.values().map(|peer| HeldStatus {
+            peer: peer.label.clone(),
+            streams: peer.streams.names().len(),
+            kept_bytes: peer.streams.kept_bytes(),
+            since_unix_seconds: unix_seconds(peer.since),
+            until_unix_seconds: unix_seconds(peer.since + peer.time),
+        });
+        status.collect()
+    }
+
+    /// Streams that have gone on over another connection since the daemon started.
+    pub(crate) fn resumed(&self) -> u64 {
+        self.0.resumed.load(Relaxed)
+    }
+
+    /// Streams that were held and then reset.
+    pub(crate) fn reset(&self) -> u64 {
+        self.0.reset.load(Relaxed)
+    }
+
+    pub(crate) fn add_resumed(&self) {
+        self.0.resumed.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn add_reset(&self, count: usize) {
+        self.0.reset.fetch_add(count as u64, Relaxed);
+    }
+
+    /// A panic cannot leave the map half changed.
+    fn peers(&self) -> MutexGuard<'_, BTreeMap<u64, HeldPeer>> {
+        self.0.peers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Listed {
+    fn drop(&mut self) {
+        let removed = self.list.peers().remove(&self.id);
+        // Dropped without the lock.
+        drop(removed);
+    }
+}

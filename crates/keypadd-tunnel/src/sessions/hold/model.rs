@@ -1,0 +1,461 @@
+//! Runs both ends of held streams through seeded schedules of losses, late receipts, crashes and thefts,
+//! and compares every byte.
+//!
+//! What ships is what decides here: the tokens ([`Chains`], [`ClientHold`]), the frames, the claims, the
+//! receipts and the replay buffers. Sockets and connections are queues: a connection carries in order and
+//! loses an end of what is under way. `KEYPADD_SCHEDULES=100000 cargo test -p keypadd-tunnel hold::model`
+//! runs so many.
+
+use std::{collections::VecDeque, time::Instant};
+
+use bytes::Bytes;
+use keypadd_provider::{PrivateKey, PublicKey};
+use keypadd_transport::{Receipt, Replay};
+
+use super::{
+    chains::{Admitted, Away, Chains},
+    claims::Claims,
+    held_list::HeldList,
+    *,
+};
+use crate::wire::{
+    Claim, FRAME_HEAD_BYTES, Frame, Instance, STREAM_HEAD_BYTES, StreamHead, StreamHeader, VERSION,
+};
+
+/// In a plain `cargo test`.
+const SCHEDULES: u64 = 3_000;
+
+const STREAMS: usize = 3;
+const STEPS: usize = 160;
+const HOLD: Duration = Duration::from_secs(600);
+
+struct Random(u64);
+
+impl Random {
+    /// Below `end`.
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % end
+    }
+
+    fn one_in(&mut self, count: u64) -> bool {
+        self.below(count) == 0
+    }
+}
+
+/// One direction of one stream.
+struct Direction {
+    seed: u64,
+    total: u64,
+    /// Bytes taken from the sender's socket.
+    read: u64,
+    /// Gone when the receiver has everything.
+    replay: Option<Replay>,
+    /// What the receiver's socket has taken.
+    given: Receipt,
+    /// On this connection: bytes, whether the end follows, and receipts.
+    wire: VecDeque<u8>,
+    wire_end: bool,
+    receipts: VecDeque<u64>,
+    /// Receipts of earlier connections that may still come in.
+    late: Vec<u64>,
+}
+
+impl Direction {
+    fn byte(&self, offset: u64) -> u8 {
+        ((self.seed ^ offset).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u8
+    }
+
+    fn send(&mut self, random: &mut Random) {
+        let Some(replay) = &mut self.replay else { return };
+        if replay.has_ended() {
+            return;
+        }
+        if self.read == self.total {
+            replay.finish();
+            self.wire_end = true;
+            return;
+        }
+        let most = (replay.room() as u64).min(self.total - self.read);
+        let count = (1 + random.below(2_000)).min(most);
+        let piece: Vec<_> = (self.read..self.read + count).map(|at| self.byte(at)).collect();
+        self.wire.extend(&piece);
+        self.read += count;
+        if let Some(replay) = &mut self.replay {
+            replay.push(&Bytes::from(piece));
+        }
+    }
+
+    fn deliver(&mut self, most: u64) {
+        for _ in 0..most {
+            let Some(byte) = self.wire.pop_front() else { break };
+            assert!(!self.given.end, "a byte after the end");
+            assert_eq!(byte, self.byte(self.given.bytes), "lost, doubled or reordered");
+            self.given.bytes += 1;
+        }
+        if self.wire.is_empty() && self.wire_end {
+            assert_eq!(self.given.bytes, self.total, "an end before its time");
+            self.given.end = true;
+        }
+    }
+
+    fn take_receipt(&mut self, receipt: Option<u64>) {
+        let (Some(receipt), Some(replay)) = (receipt, &mut self.replay) else { return };
+        if replay.release(Receipt::decode(receipt)).expect("an honest receipt") {
+            self.replay = None;
+        }
+    }
+
+    /// The connection is lost: the receiver still has the beginning of what was under way.
+    fn lose(&mut self, random: &mut Random) {
+        let kept = random.below(self.wire.len() as u64 + 1) as usize;
+        self.wire_end &= kept == self.wire.len() && random.one_in(2);
+        self.wire.truncate(kept);
+        self.late.extend(self.receipts.drain(..));
+    }
+
+    /// No connection has it any more.
+    fn park(&mut self, random: &mut Random) {
+        self.lose(random);
+        self.deliver(random.below(3_000));
+        (self.wire, self.wire_end) = (VecDeque::new(), false);
+    }
+
+    /// The sender hears on another connection what the receiver has.
+    fn resume(&mut self, receipt: Receipt) {
+        self.wire_end = match &mut self.replay {
+            Some(replay) => {
+                let again = replay.resume(receipt).expect("an honest receipt");
+                self.wire.extend(again.into_iter().flatten());
+                replay.has_ended()
+            }
+            None => true,
+        };
+        self.take_receipt(Some(receipt.encode()));
+    }
+
+    fn is_over(&self) -> bool {
+        self.replay.is_none() && self.given.end
+    }
+}
+
+/// Two ends, their streams, and a clock.
+struct World {
+    random: Random,
+    now: Instant,
+    chains: Chains,
+    client: ClientHold,
+    keys: [PublicKey; 2],
+    instance: Instance,
+    /// The server's session, and whether the client has it too.
+    session: Option<SessionHold>,
+    connected: bool,
+    /// Whether the server has the streams, and when it gives them up, while they are held.
+    has_streams: bool,
+    until: Option<Instant>,
+    /// Up and down.
+    streams: Vec<[Direction; 2]>,
+    /// Whether this connection carries them, at the client and at the server.
+    attached: Vec<[bool; 2]>,
+    list: HeldList,
+    resumed: usize,
+}
+
+impl World {
+    fn new(seed: u64, keys: [PublicKey; 2]) -> Self {
+        let settings = settings();
+        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        let budgets = [settings.budget(), settings.budget()];
+        let mut direction = |stream: usize, way: usize| Direction {
+            seed: seed ^ (stream * 2 + way) as u64,
+            total: random.below(30_000),
+            read: 0,
+            replay: Some(Replay::new(Arc::clone(&budgets[way]))),
+            given: Receipt::default(),
+            wire: VecDeque::new(),
+            wire_end: false,
+            receipts: VecDeque::new(),
+            late: Vec::new(),
+        };
+        let streams = (0..STREAMS).map(|at| [direction(at, 0), direction(at, 1)]).collect();
+        let mut world = Self {
+            random,
+            now: Instant::now(),
+            chains: Chains::default(),
+            client: ClientHold::new(settings),
+            keys,
+            instance: Instance([1; 16]),
+            session: None,
+            connected: false,
+            has_streams: false,
+            until: None,
+            streams,
+            attached: vec![[true; 2]; STREAMS],
+            list: HeldList::default(),
+            resumed: 0,
+        };
+        // The first session carries the streams from their beginning.
+        assert!(!world.hello());
+        world.has_streams = true;
+        world.confirm();
+        world
+    }
+
+    fn client_key(&self) -> (PublicKey, Instance) {
+        (self.keys[0], self.instance)
+    }
+
+    fn admit(&mut self, by: (PublicKey, Instance), hello: Frame) -> Option<Admitted> {
+        let Frame::HelloClient { hold, .. } = over_the_wire(hello) else { panic!("a hello") };
+        let token = HoldToken(std::array::from_fn(|_| self.random.below(256) as u8));
+        self.chains.admit(by, hold, &settings(), token, self.now)
+    }
+
+    /// The client connects and gets an answer; whether the streams go on.
+    fn hello(&mut self) -> bool {
+        let admitted = self.greet().expect("both ends hold");
+        let frame = Frame::HelloServer { version: VERSION, hold: Some(admitted.grant) };
+        let Frame::HelloServer { hold, .. } = over_the_wire(frame) else { panic!("a hello") };
+        let resumed = hold.as_ref().is_some_and(|grant| grant.resumed);
+        let (session, _) = self.client.granted(hold);
+        assert_eq!(session.map(|it| it.epoch), self.session.as_ref().map(|it| it.epoch));
+        self.connected = true;
+        resumed
+    }
+
+    /// The server gets the client's hello: whatever session it had of it is over.
+    fn greet(&mut self) -> Option<Admitted> {
+        let hello = Frame::HelloClient {
+            version: VERSION,
+            instance: self.instance,
+            hold: self.client.request(),
+        };
+        let admitted = self.admit(self.client_key(), hello)?;
+        // Nobody but the client, at any step, and the client always.
+        self.has_streams &= self.until.is_none_or(|until| self.now < until);
+        assert_eq!(admitted.grant.resumed, self.has_streams);
+        (self.session, self.until) = (Some(admitted.hold.clone()), None);
+        Some(admitted)
+    }
+
+    fn confirm(&mut self) {
+        if let Some(session) = &self.session {
+            self.chains.confirm(&self.client_key(), session.epoch);
+        }
+    }
+
+    /// The connection is lost, and both ends notice.
+    fn lose(&mut self) {
+        self.connected = false;
+        for stream in &mut self.streams {
+            for direction in stream {
+                direction.park(&mut self.random);
+            }
+        }
+        self.attached.fill([false; 2]);
+        self.server_notices(true);
+    }
+
+    fn server_notices(&mut self, held: bool) {
+        let Some(session) = self.session.take() else { return };
+        let listed = self.list.add("client", &session.streams, HOLD);
+        let away = Away { slot: None, _listed: listed, _over: oneshot() };
+        self.until = self.chains.lost(&self.client_key(), &session, held, away, self.now);
+        let held = self.until.is_some_and(|until| until <= self.now + HOLD);
+        assert!(held || !self.has_streams, "it is not held");
+    }
+
+    /// Attempts to come back, each of which may be cut short anywhere. Whether the streams go on, in part
+    /// perhaps; `None` where nothing is decided yet.
+    fn reconnect(&mut self) -> Option<bool> {
+        self.now += Duration::from_millis(self.random.below(4_000));
+        self.steal();
+        match self.random.below(6) {
+            // No path.
+            0 => return None,
+            // The answer does not arrive, and the client says goodbye to the attempt, or falls silent.
+            1 => {
+                self.greet();
+                let held = self.random.one_in(2);
+                self.server_notices(held);
+                return None;
+            }
+            _ => {}
+        }
+        if !self.hello() {
+            return Some(false);
+        }
+        if self.random.one_in(8) {
+            // Lost before the client confirms: it has the token, and the server both.
+            self.lose();
+            return None;
+        }
+        self.confirm();
+        let claims = Claims::default();
+        claims.expect(STREAMS as u32);
+        for at in 0..STREAMS {
+            let lost_at = self.random.below(12);
+            if lost_at == 0 {
+                self.lose();
+                return None;
+            }
+            self.claim(at, lost_at != 1);
+            claims.answered(None);
+            if lost_at == 1 {
+                self.lose();
+                return None;
+            }
+        }
+        self.resumed += 1;
+        Some(true)
+    }
+
+    /// The client claims a stream; the server's answer may be lost.
+    fn claim(&mut self, at: usize, answered: bool) {
+        let [up, down] = &mut self.streams[at];
+        let name = StreamName { epoch: 0, stream: 4 * at as u64 };
+        let sent = StreamHeader::Resume(Claim { name, receipt: down.given }).encode();
+        let (head, rest) = sent.split_first_chunk::<STREAM_HEAD_BYTES>().unwrap();
+        let header = StreamHead::decode(*head).unwrap().header(rest).unwrap();
+        let StreamHeader::Resume(claim) = header else { panic!("{header:?}") };
+        assert_eq!(claim.name, name);
+        let answer = Receipt::decode(up.given.encode());
+        down.resume(claim.receipt);
+        self.attached[at][1] = true;
+        if answered {
+            up.resume(answer);
+            self.attached[at][0] = true;
+        }
+    }
+
+    /// Others try the client's token: another key, and another run with the same key.
+    fn steal(&mut self) {
+        if !self.random.one_in(4) {
+            return;
+        }
+        let hold = self.client.request();
+        for thief in [(self.keys[1], self.instance), (self.keys[0], Instance([9; 16]))] {
+            let hello =
+                Frame::HelloClient { version: VERSION, instance: thief.1, hold: hold.clone() };
+            let admitted = self.admit(thief, hello).expect("it is a client like others");
+            assert!(!admitted.grant.resumed, "somebody else goes on");
+            self.chains.end(&thief, admitted.hold.epoch);
+        }
+    }
+
+    fn step(&mut self) {
+        let (at, way) = (self.random.below(STREAMS as u64) as usize, self.random.below(2) as usize);
+        let (sends, receives) = (self.attached[at][way], self.attached[at][1 - way]);
+        let direction = &mut self.streams[at][way];
+        match self.random.below(8) {
+            0..3 if sends => direction.send(&mut self.random),
+            3..5 if receives => direction.deliver(self.random.below(3_000)),
+            5 if receives => direction.receipts.push_back(direction.given.encode()),
+            6 if sends => {
+                let receipt = direction.receipts.pop_front();
+                direction.take_receipt(receipt);
+            }
+            7 if !direction.late.is_empty() => {
+                let nth = self.random.below(direction.late.len() as u64) as usize;
+                // As often as it likes.
+                let receipt = direction.late[nth];
+                direction.take_receipt(Some(receipt));
+            }
+            _ => {}
+        }
+    }
+
+    /// Nothing disturbs any more: everything arrives, and nothing is kept.
+    fn finish(&mut self) {
+        for stream in &mut self.streams {
+            for direction in stream {
+                while !direction.is_over() {
+                    direction.send(&mut self.random);
+                    direction.deliver(u64::MAX);
+                    direction.take_receipt(Some(direction.given.encode()));
+                }
+            }
+        }
+    }
+}
+
+fn settings() -> HoldSettings {
+    HoldSettings { time: HOLD, stream_bytes: 6_000, peer_bytes: 12_000 }
+}
+
+fn oneshot() -> tokio::sync::oneshot::Sender<()> {
+    tokio::sync::oneshot::channel().0
+}
+
+fn over_the_wire(frame: Frame) -> Frame {
+    let bytes = frame.encode();
+    let (head, body) = bytes.split_at(FRAME_HEAD_BYTES);
+    Frame::decode(head[2], body).unwrap().unwrap()
+}
+
+/// How a schedule ended.
+#[derive(Default)]
+struct Tally {
+    finished: usize,
+    resumed: usize,
+    ended: usize,
+}
+
+fn run(seed: u64, keys: [PublicKey; 2], tally: &mut Tally) {
+    // Shown where an assertion fails.
+    println!("seed {seed}");
+    let mut world = World::new(seed, keys);
+    for _ in 0..STEPS {
+        if world.connected {
+            if world.random.one_in(12) {
+                world.lose();
+            } else {
+                world.step();
+            }
+            continue;
+        }
+        match world.random.below(400) {
+            // The server is started again, or does without the client for too long.
+            0 => (world.chains, world.has_streams) = (Chains::default(), false),
+            1 => world.now += HOLD,
+            // The client is: its next run has no token.
+            2 => {
+                world.instance = Instance([world.instance.0[0].wrapping_add(2); 16]);
+                (world.client, world.has_streams) = (ClientHold::new(settings()), false);
+            }
+            _ => {}
+        }
+        if world.reconnect() == Some(false) {
+            // Both ends reset what they have.
+            tally.ended += 1;
+            return;
+        }
+    }
+    while !world.connected {
+        if world.reconnect() == Some(false) {
+            tally.ended += 1;
+            return;
+        }
+    }
+    world.finish();
+    tally.finished += 1;
+    tally.resumed += world.resumed;
+}
+
+#[test]
+fn no_schedule_loses_doubles_or_reorders_a_byte_or_lets_anybody_else_go_on() {
+    let count = std::env::var("KEYPADD_SCHEDULES").ok();
+    let count = count.map_or(SCHEDULES, |count| count.parse().unwrap());
+    let keys = [(); 2].map(|()| PrivateKey::generate().unwrap().public());
+    let mut tally = Tally::default();
+    for seed in 1..=count {
+        run(seed, keys, &mut tally);
+    }
+    let Tally { finished, resumed, ended } = tally;
+    println!(
+        "{count} schedules: {finished} carried everything, over {resumed} resumptions; {ended} ended"
+    );
+    assert!(finished as u64 > count / 4 && ended as u64 > count / 50 && resumed > finished);
+}

@@ -1,0 +1,400 @@
+//! Connections that outlive the path between client and server: held while it is away, and resumed.
+
+use std::{net::SocketAddr, time::Duration};
+
+use keypadd_provider::PublicKey;
+use keypadd_tunnel::{
+    ClientError, ClientSettings, HoldSettings, LimitCounts, TransportSettings, wire::Instance,
+};
+use testbed::{LineSettings, Relay};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt, duplex, split},
+    net::{TcpListener, TcpStream, UnixStream},
+    task::JoinSet,
+};
+
+use crate::{refusals::connect_error, support::*};
+
+/// Both ends hold for a time that no test waits for, and take a silent path for lost soon.
+fn holding() -> TransportSettings {
+    let hold = HoldSettings { time: Duration::from_secs(600), ..HoldSettings::OFF };
+    TransportSettings { hold, peer_timeout: Duration::from_secs(2), ..<_>::default() }
+}
+
+/// A server and a client that reaches it through a relay.
+struct Site {
+    target: TcpListener,
+    server: RunningServer,
+    client: RunningClient,
+    relay: Relay,
+    key: PublicKey,
+    transports: [TransportSettings; 2],
+}
+
+impl Site {
+    async fn start() -> Self {
+        Self::start_with([holding(), holding()], &["localhost:*"], &[]).await
+    }
+
+    /// With a local forward to the target, and these permits and forwards.
+    async fn start_with(
+        transports: [TransportSettings; 2],
+        permits: &[&str],
+        forwards: &[&str],
+    ) -> Self {
+        let (target, key) = (listener().await, new_key());
+        let server = RunningServer::start_with(key.public(), permits, |settings| {
+            settings.transport = transports[1].clone();
+        });
+        let own: &str = &format!("0:{}", target.local_addr().unwrap());
+        let forwards: Vec<_> = [&[own][..], forwards].concat();
+        let mut settings = client_settings(&server, &key, &forwards);
+        settings.transport = transports[0].clone();
+        let relay = relayed(&server, &mut settings).await;
+        let client = RunningClient::start(settings).await;
+        Self { target, server, client, relay, key: key.public(), transports }
+    }
+
+    async fn connection(&self) -> (TcpStream, TcpStream) {
+        let here = TcpStream::connect(self.client.listeners[0]).await.unwrap();
+        (here, accept(&self.target).await)
+    }
+
+    fn cut(&self) {
+        self.relay.set_both(LineSettings { cut: true, ..<_>::default() });
+    }
+
+    fn heal(&self) {
+        self.relay.set_both(LineSettings::default());
+    }
+
+    /// Cuts the path until both ends have given the connection up.
+    async fn lose(&self) {
+        self.cut();
+        until("the client notices", || self.client.is_waiting()).await;
+        until("the server notices", || self.server.sessions.live().is_empty()).await;
+    }
+
+    /// What became of held streams, at the client and at the server.
+    fn counts(&self) -> [LimitCounts; 2] {
+        self.transports.each_ref().map(|transport| transport.limits.counts())
+    }
+
+    async fn until_resumed(&self, count: u64) {
+        until("they are resumed", || {
+            self.counts().iter().all(|counts| counts.streams_resumed >= count)
+        })
+        .await;
+    }
+}
+
+/// Carries these both ways, each ended by a half-close, and compares.
+async fn carry(here: TcpStream, there: TcpStream, seed: u64, bytes: usize) {
+    let (up, down) = (noise(seed, bytes), noise(seed + 1, bytes));
+    let one_way = async |mut from: tokio::net::tcp::OwnedWriteHalf,
+                         mut to: tokio::net::tcp::OwnedReadHalf,
+                         sent: &[u8]| {
+        let write = async {
+            from.write_all(sent).await.unwrap();
+            from.shutdown().await.unwrap();
+        };
+        let mut received = Vec::new();
+        let (_, read) = tokio::join!(write, to.read_to_end(&mut received));
+        read.unwrap();
+        assert!(received == sent, "{} of {} bytes", received.len(), sent.len());
+    };
+    let (here_reads, here_writes) = here.into_split();
+    let (there_reads, there_writes) = there.into_split();
+    tokio::join!(one_way(here_writes, there_reads, &up), one_way(there_writes, here_reads, &down),);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_goes_on_after_outages_without_losing_a_byte() {
+    let site = Site::start().await;
+    let (mut here, mut there) = site.connection().await;
+    send_bytes_both_ways(&mut here, &mut there).await;
+    // Pieces that are cut anywhere, and the rest when the outages are over.
+    for outage in 1..=2 {
+        let (up, down) = (noise(outage, 8 << 20), noise(outage + 2, 8 << 20));
+        let ((mut here_reads, mut here_writes), (mut there_reads, mut there_writes)) =
+            (here.split(), there.split());
+        let [mut at_there, mut at_here] = [vec![0; up.len()], vec![0; down.len()]];
+        let disturbing = async {
+            site.lose().await;
+            site.heal();
+            site.until_resumed(outage).await;
+        };
+        let (sent, sent_back, read, read_back, ()) = tokio::join!(
+            here_writes.write_all(&up),
+            there_writes.write_all(&down),
+            there_reads.read_exact(&mut at_there),
+            here_reads.read_exact(&mut at_here),
+            disturbing
+        );
+        assert!(sent.is_ok() && sent_back.is_ok() && read.is_ok() && read_back.is_ok());
+        assert!(at_there == up && at_here == down, "outage {outage}");
+    }
+    within(carry(here, there, 5, 4 << 20)).await;
+    assert!(site.client.reconnects().iter().all(|(_, count)| *count > 0));
+}
+
+#[tokio::test]
+async fn what_is_written_while_the_path_is_away_arrives_when_it_is_back() {
+    let site = Site::start().await;
+    let (mut here, mut there) = site.connection().await;
+    send_bytes_both_ways(&mut here, &mut there).await;
+    site.lose().await;
+    here.write_all(b"question").await.unwrap();
+    there.write_all(b"answer").await.unwrap();
+    there.shutdown().await.unwrap();
+    site.heal();
+    assert_eq!(read_all(&mut here).await.unwrap(), b"answer");
+    here.shutdown().await.unwrap();
+    assert_eq!(read_all(&mut there).await.unwrap(), b"question");
+    let open = || open(&site.server.sessions) + open(&site.client.sessions);
+    until("both ends have closed it", || open() == 0).await;
+}
+
+#[tokio::test]
+async fn an_end_that_is_reset_while_the_path_is_away_resets_the_other_when_it_is_back() {
+    let site = Site::start().await;
+    for reset_here in [true, false] {
+        let (here, there) = site.connection().await;
+        let (mut here, mut there) = (here, there);
+        send_bytes_both_ways(&mut here, &mut there).await;
+        site.lose().await;
+        let (gone, mut left) = if reset_here { (here, there) } else { (there, here) };
+        reset(gone);
+        site.heal();
+        assert_reset(&mut left).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_connections_are_resumed_at_once_with_their_own_bytes() {
+    const COUNT: u64 = 1_000;
+    let site = Site::start().await;
+    let mut open = Vec::new();
+    for _ in 0..COUNT {
+        let (mut here, mut there) = site.connection().await;
+        send_bytes_both_ways(&mut here, &mut there).await;
+        open.push((here, there));
+    }
+    site.lose().await;
+    site.heal();
+    site.until_resumed(COUNT).await;
+    let mut carrying = JoinSet::new();
+    for (seed, (here, there)) in open.into_iter().enumerate() {
+        carrying.spawn(carry(here, there, seed as u64, 5_000));
+    }
+    while let Some(carried) = within(carrying.join_next()).await {
+        carried.unwrap();
+    }
+    assert!(site.counts().iter().all(|counts| counts.streams_reset == 0));
+}
+
+#[tokio::test]
+async fn remote_dynamic_and_unix_forwards_are_resumed_too() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("target");
+    let unix = tokio::net::UnixListener::bind(&path).unwrap();
+    let behind = listener().await;
+    let forwards = [
+        "-D 0".into(),
+        format!("0:{}", path.display()),
+        format!("-R 0:{}", behind.local_addr().unwrap()),
+    ];
+    let forwards: Vec<_> = forwards.iter().map(String::as_str).collect();
+    let permits = ["localhost:*", "listen *:*", path.to_str().unwrap()];
+    let site = Site::start_with([holding(), holding()], &permits, &forwards).await;
+
+    let mut dynamic = TcpStream::connect(site.client.listeners[1]).await.unwrap();
+    let target = site.target.local_addr().unwrap();
+    let SocketAddr::V4(address) = target else { panic!("{target}") };
+    let mut request = vec![5, 1, 0, 5, 1, 0, 1];
+    request.extend(address.ip().octets());
+    request.extend(address.port().to_be_bytes());
+    dynamic.write_all(&request).await.unwrap();
+    let mut reply = [0; 12];
+    within(dynamic.read_exact(&mut reply)).await.unwrap();
+    let mut of_dynamic = accept(&site.target).await;
+
+    let mut local = TcpStream::connect(site.client.listeners[2]).await.unwrap();
+    let mut of_local: UnixStream = within(unix.accept()).await.unwrap().0;
+
+    let port = site.client.remote_port();
+    let mut remote = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+    let mut of_remote = accept(&behind).await;
+    // A stream whose client has had no answer yet is not held.
+    send_bytes_both_ways(&mut dynamic, &mut of_dynamic).await;
+    send_bytes_both_ways(&mut local, &mut of_local).await;
+    send_bytes_both_ways(&mut remote, &mut of_remote).await;
+
+    site.lose().await;
+    for (near, text) in [(&mut dynamic, b"d"), (&mut local, b"l"), (&mut remote, b"r")] {
+        near.write_all(text).await.unwrap();
+    }
+    site.heal();
+    assert_eq!(within(of_dynamic.read_u8()).await.unwrap(), b'd');
+    assert_eq!(within(of_local.read_u8()).await.unwrap(), b'l');
+    assert_eq!(within(of_remote.read_u8()).await.unwrap(), b'r');
+    exchange(local, of_local).await;
+    exchange(dynamic, of_dynamic).await;
+    exchange(remote, of_remote).await;
+}
+
+#[tokio::test]
+async fn standard_streams_survive_an_outage() {
+    let (target, key) = (listener().await, new_key());
+    let server = RunningServer::start_with(key.public(), &["127.0.0.1:*"], |settings| {
+        settings.transport = holding();
+    });
+    let mut settings = client_settings(&server, &key, &[]);
+    settings.transport = holding();
+    let relay = relayed(&server, &mut settings).await;
+    let (client, session) = connect_client(settings).await;
+    let sessions = client.sessions();
+    let address = target.local_addr().unwrap().to_string().parse().unwrap();
+    let (near, far) = duplex(4096);
+    let (reader, writer) = split(far);
+    let forwarding = client.forward_stdio(session, &address, reader, writer);
+    let talking = async {
+        let (mut near, mut there) = (near, accept(&target).await);
+        send_bytes_both_ways(&mut near, &mut there).await;
+        relay.set_both(LineSettings { cut: true, ..<_>::default() });
+        until("the client notices", || sessions.live().is_empty()).await;
+        until("the server notices", || server.sessions.live().is_empty()).await;
+        relay.set_both(LineSettings::default());
+        exchange(near, there).await;
+    };
+    let forwarding = async { forwarding.await.unwrap() };
+    within(async { tokio::join!(forwarding, talking) }).await;
+}
+
+#[tokio::test]
+async fn both_ends_reset_what_nobody_resumes_within_the_hold_time() {
+    let mut short = holding();
+    short.hold.time = Duration::from_secs(3);
+    let site = Site::start_with([short, holding()], &["localhost:*"], &[]).await;
+    let (mut here, mut there) = site.connection().await;
+    send_bytes_both_ways(&mut here, &mut there).await;
+    site.cut();
+    // The shorter time counts at both ends.
+    assert_reset(&mut here).await;
+    assert_reset(&mut there).await;
+    until("it is counted", || site.counts().iter().all(|counts| counts.streams_reset == 1)).await;
+    site.heal();
+    let (mut here, mut there) = site.connection().await;
+    send_bytes_both_ways(&mut here, &mut there).await;
+}
+
+#[tokio::test]
+async fn a_server_that_was_started_again_resets_what_its_client_held() {
+    let site = Site::start().await;
+    let (mut here, mut there) = site.connection().await;
+    send_bytes_both_ways(&mut here, &mut there).await;
+    site.lose().await;
+    let Site { server, relay, client, target, key, .. } = site;
+    let stopped = server.stop().await;
+    assert_reset(&mut there).await;
+    let _server = RunningServer::start_as_before(stopped, key, &["localhost:*"], |settings| {
+        settings.transport = holding();
+    });
+    relay.set_both(LineSettings::default());
+    assert_reset(&mut here).await;
+    let mut here = TcpStream::connect(client.listeners[0]).await.unwrap();
+    assert_reaches(&mut here, &target).await;
+}
+
+#[tokio::test]
+async fn an_end_that_holds_nothing_has_both_ends_reset_as_ever() {
+    let off = TransportSettings { hold: HoldSettings::OFF, ..holding() };
+    for transports in [[holding(), off.clone()], [off, holding()]] {
+        let site = Site::start_with(transports, &["localhost:*"], &[]).await;
+        let (mut here, mut there) = site.connection().await;
+        send_bytes_both_ways(&mut here, &mut there).await;
+        site.cut();
+        assert_reset(&mut here).await;
+        assert_reset(&mut there).await;
+    }
+}
+
+#[tokio::test]
+async fn another_run_of_the_client_with_the_same_key_gets_nothing_that_is_held() {
+    let site = Site::start().await;
+    let (mut here, mut there) = site.connection().await;
+    send_bytes_both_ways(&mut here, &mut there).await;
+    site.lose().await;
+    let crypto = site.client.crypto.clone();
+    let mut settings = settings_for(site.server.address, crypto, Vec::new());
+    settings.transport = holding();
+    let other = ClientSettings { instance: Instance([2; 16]), ..settings };
+    let (_client, session) = connect_client(other).await;
+    assert!(!session.live().has_ended());
+    site.heal();
+    send_bytes_both_ways(&mut here, &mut there).await;
+    assert!(site.counts()[1].streams_reset == 0);
+}
+
+#[tokio::test]
+async fn a_session_that_is_held_keeps_its_place_among_those_of_its_key() {
+    let (target, key) = (listener().await, new_key());
+    let server = RunningServer::start_with(key.public(), &["localhost:*"], |settings| {
+        settings.transport = holding();
+        settings.sessions_per_key = 1;
+    });
+    let forward = format!("0:{}", target.local_addr().unwrap());
+    let mut settings = client_settings(&server, &key, &[&forward]);
+    settings.transport = holding();
+    let relay = relayed(&server, &mut settings).await;
+    let client = RunningClient::start(settings).await;
+    let mut here = TcpStream::connect(client.listeners[0]).await.unwrap();
+    let mut there = accept(&target).await;
+    send_bytes_both_ways(&mut here, &mut there).await;
+    relay.set_both(LineSettings { cut: true, ..<_>::default() });
+    until("the server notices", || server.sessions.live().is_empty()).await;
+
+    let mut other = client_settings(&server, &key, &[]);
+    other.instance = Instance([2; 16]);
+    let error = connect_error(other).await;
+    assert!(matches!(error, ClientError::TooManySessions { .. }), "{error:?}");
+    // The client itself comes back to its place.
+    relay.set_both(LineSettings::default());
+    send_bytes_both_ways(&mut here, &mut there).await;
+}
+
+#[tokio::test]
+async fn a_client_that_stops_while_it_holds_resets_its_connections_at_once() {
+    let site = Site::start().await;
+    let (mut here, mut there) = site.connection().await;
+    send_bytes_both_ways(&mut here, &mut there).await;
+    site.lose().await;
+    drop(site.client);
+    assert_reset(&mut here).await;
+    site.server.stop().await;
+    assert_reset(&mut there).await;
+}
+
+#[tokio::test]
+async fn a_stdio_connection_that_is_given_up_ends_with_the_reason() {
+    let (target, key) = (listener().await, new_key());
+    let server = RunningServer::start_with(key.public(), &["127.0.0.1:*"], |settings| {
+        settings.transport = holding();
+    });
+    let mut settings = client_settings(&server, &key, &[]);
+    settings.transport = holding();
+    settings.transport.hold.time = Duration::from_secs(1);
+    let relay = relayed(&server, &mut settings).await;
+    let (client, session) = connect_client(settings).await;
+    let address = target.local_addr().unwrap().to_string().parse().unwrap();
+    let (_near, far) = duplex(4096);
+    let (reader, writer) = split(far);
+    let forwarding = client.forward_stdio(session, &address, reader, writer);
+    let cutting = async {
+        let there = accept(&target).await;
+        relay.set_both(LineSettings { cut: true, ..<_>::default() });
+        there
+    };
+    let (forwarded, _there) = within(async { tokio::join!(forwarding, cutting) }).await;
+    assert!(matches!(forwarded, Err(ClientError::Lost { .. })), "{forwarded:?}");
+}
