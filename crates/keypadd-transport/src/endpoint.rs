@@ -141,13 +141,15 @@ impl Endpoint {
         self.0.local_addr
     }
 
-    /// Begins to shake hands.
+    /// Begins to shake hands. `rtt` is the path's round trip as far as it is known (RFC 9002 6.2.2): the
+    /// first packet is repeated after three of them.
     pub fn connect(
         &self,
         mut config: ClientConfig,
         address: SocketAddr,
         server_name: &str,
         lane: Lane,
+        rtt: Option<Duration>,
     ) -> Connecting {
         config.initial_dst_cid_provider(Arc::new(move || lane.first_cid()));
         let (reply, opened) = oneshot::channel();
@@ -165,6 +167,7 @@ impl Endpoint {
             address,
             server_name,
             lane,
+            rtt,
             reply,
         });
         Connecting::new(opened)

@@ -290,8 +290,8 @@ impl<U: Datagrams> EventLoop<U> {
         let commands: Vec<_> = self.inbox.take().collect();
         for command in commands {
             match command {
-                Command::Connect { config, address, server_name, lane, reply } => {
-                    self.connect(*config, address, (&server_name, lane), reply, now);
+                Command::Connect { config, address, server_name, lane, rtt, reply } => {
+                    self.connect(*config, (address, &server_name), (lane, rtt), reply, now);
                 }
                 Command::SetServerConfig(config) => {
                     self.set_server(Some(ServerConfig::clone(&config)));

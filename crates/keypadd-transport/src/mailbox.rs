@@ -4,7 +4,7 @@ use std::{
     fmt,
     net::SocketAddr,
     sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use bytes::{Bytes, BytesMut};
@@ -37,6 +37,7 @@ pub(crate) enum Command {
         address: SocketAddr,
         server_name: String,
         lane: Lane,
+        rtt: Option<Duration>,
         reply: oneshot::Sender<Result<Opened, ConnectError>>,
     },
     SetServerConfig(Arc<ServerConfig>),

@@ -1,6 +1,10 @@
 //! Starts handshakes: connects, and accepts, challenges or refuses clients.
 
-use std::{net::SocketAddr, sync::Arc, time::Instant};
+use std::{
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use quinn_proto::{
     ClientConfig, ConnectError, ConnectionError, Dir, Incoming, ServerConfig, TransportConfig,
@@ -36,7 +40,7 @@ impl<U: Datagrams> EventLoop<U> {
         peer: SocketAddr,
         lane: Lane,
         now: Instant,
-    ) -> (Limits, Arc<TransportConfig>) {
+    ) -> (Limits, TransportConfig) {
         let (gate, factory) =
             CongestionGate::new(Arc::clone(&self.congestion), self.flight_max, now);
         let windows = self.windows[lane as usize];
@@ -51,19 +55,22 @@ impl<U: Datagrams> EventLoop<U> {
             .max_concurrent_bidi_streams(allowances[Dir::Bi as usize].current())
             .max_concurrent_uni_streams(allowances[Dir::Uni as usize].current());
         let window = ReceiveWindow::new(windows, Arc::clone(&self.budget));
-        (Limits { gate, window, allowances }, Arc::new(transport))
+        (Limits { gate, window, allowances }, transport)
     }
 
     pub(super) fn connect(
         &mut self,
         mut config: ClientConfig,
-        address: SocketAddr,
-        (server_name, lane): (&str, Lane),
+        (address, server_name): (SocketAddr, &str),
+        (lane, rtt): (Lane, Option<Duration>),
         reply: oneshot::Sender<Result<Opened, ConnectError>>,
         now: Instant,
     ) {
-        let (limits, transport) = self.limits(address, lane, now);
-        config.transport_config(transport);
+        let (limits, mut transport) = self.limits(address, lane, now);
+        if let Some(rtt) = rtt {
+            transport.initial_rtt(rtt);
+        }
+        config.transport_config(Arc::new(transport));
         match self.endpoint.connect(now, config, address, server_name) {
             Ok((handle, connection)) => {
                 let (established, wait) = oneshot::channel();
@@ -114,7 +121,7 @@ impl<U: Datagrams> EventLoop<U> {
         }
         let Some(mut config) = self.server.clone() else { return self.endpoint.ignore(incoming) };
         let (limits, transport) = self.limits(remote, lane, now);
-        config.transport_config(transport);
+        config.transport_config(Arc::new(transport));
         self.send_buffer.clear();
         let accepted =
             self.endpoint.accept(incoming, now, &mut self.send_buffer, Some(Arc::new(config)));

@@ -56,9 +56,9 @@ impl BulkDialer {
     async fn attach(&self, session: &LiveSession, token: SessionToken) -> Result<Control, String> {
         let config = self.config.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let address = session.connection.remote_address();
-        let lane =
-            if session.connection.stats().path.rtt > FAR { Lane::FarBulk } else { Lane::Bulk };
-        let connecting = self.endpoint.connect(config, address, SERVER_NAME, lane);
+        let rtt = session.connection.stats().path.rtt;
+        let lane = if rtt > FAR { Lane::FarBulk } else { Lane::Bulk };
+        let connecting = self.endpoint.connect(config, address, SERVER_NAME, lane, Some(rtt));
         let connection = connecting.await.map_err(|error| error.to_string())?;
         let proof = proof_of(&connection).ok_or("the handshake proved no key")?;
         let stream = connection.open_bi().await.map_err(|error| error.to_string())?;

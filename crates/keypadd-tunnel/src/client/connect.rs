@@ -83,7 +83,7 @@ impl Client {
         let mut causes = Vec::new();
         for (tried, &address) in addresses.iter().enumerate() {
             let share = share_of(deadline, addresses.len() - tried);
-            let cause = match timeout(share, self.attempt(address)).await {
+            let cause = match timeout(share, self.attempt(address, None)).await {
                 Ok(Ok(session)) => return Ok(session),
                 Ok(Err(ConnectFailure::Auth(cause))) => {
                     return Err(ClientError::Auth { server: self.server.clone(), cause });
@@ -110,12 +110,17 @@ impl Client {
         Err(unreachable(cause))
     }
 
-    /// Connects to one address. When dropped, the keys agreed on are dropped as well.
-    async fn attempt(&self, address: SocketAddr) -> Result<ClientSession, ConnectFailure> {
+    /// Connects to one address, over a path with this round trip if that is known. When dropped, the keys
+    /// agreed on are dropped as well.
+    pub(super) async fn attempt(
+        &self,
+        address: SocketAddr,
+        rtt: Option<Duration>,
+    ) -> Result<ClientSession, ConnectFailure> {
         let (mut jumps, for_session) = (self.clock_monitor.jumps(), self.clock_monitor.jumps());
         let handshake = async {
             self.clock_monitor.gate().reopen(&self.endpoint).await;
-            self.shake_hands(address, for_session).await
+            self.shake_hands(address, rtt, for_session).await
         };
         tokio::select! {
             jump = jumps.next() => Err(ConnectFailure::Unreachable(jump.to_string())),
@@ -127,11 +132,12 @@ impl Client {
     async fn shake_hands(
         &self,
         address: SocketAddr,
+        rtt: Option<Duration>,
         jumps: Jumps,
     ) -> Result<ClientSession, ConnectFailure> {
         let config = self.config.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let connection =
-            match self.endpoint.connect(config, address, SERVER_NAME, Lane::Sparse).await {
+            match self.endpoint.connect(config, address, SERVER_NAME, Lane::Sparse, rtt).await {
                 Ok(connection) => connection,
                 Err(ConnectingError::Failed(error)) => return Err(ConnectFailure::of(&error)),
                 Err(error) => return Err(ConnectFailure::Unreachable(error.to_string())),

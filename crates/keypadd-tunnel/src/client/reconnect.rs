@@ -1,14 +1,14 @@
 //! Keeps a client connected: reconnects with exponential backoff and jitter when a session is lost.
 
-use std::{convert::Infallible, sync::Arc, time::Duration};
+use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
 
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tracing::{debug, info, warn};
 
 use super::{Client, ClientSession, request_forwards};
 use crate::{
-    error::ClientError,
+    error::{ClientError, ConnectFailure},
     sessions::{
         hold::held_list::Listed,
         server_link::{CLOCK, reason},
@@ -27,14 +27,19 @@ const BACKOFF_RESET: Duration = Duration::from_secs(30);
 /// Different refusals logged in one outage.
 const LOGGED_MAX: usize = 16;
 
-/// Timeouts of attempts while connections are held, in turn, without the round trips of a handshake:
-/// short ones find a path soon that has come back, the long one finds a slow path.
-const PATIENCE: [Duration; 4] = [
-    Duration::from_millis(500),
-    Duration::from_millis(500),
-    Duration::from_millis(500),
-    Duration::from_secs(2),
-];
+/// Timeout of an attempt while connections are held, without the round trips of a handshake: many short
+/// ones find a path soon that has come back.
+const QUICK: Duration = Duration::from_millis(250);
+
+/// Quick attempts in a row, at the address that the server had.
+const QUICK_ATTEMPTS: usize = 12;
+
+/// Timeout of the attempt that follows them: it resolves the server's name, and finds a path that has
+/// become slow.
+const THOROUGH: Duration = Duration::from_secs(2);
+
+/// Assumed in a quick attempt, so that its first packet is repeated after 100 ms.
+const QUICK_RTT: Duration = Duration::from_millis(33);
 
 /// Round trips until a server's hello, with a Retry and a loss.
 const HANDSHAKE_TRIPS: u32 = 4;
@@ -46,6 +51,8 @@ struct HeldSession {
     count: usize,
     time: Duration,
     until: Instant,
+    /// Where the server was.
+    address: SocketAddr,
     /// The path's round trip, as it was.
     rtt: Duration,
     /// In the status.
@@ -117,27 +124,37 @@ impl Client {
             self.limits.hold.add_reset(self.hold.end());
             return None;
         };
-        let rtt = session.connection.stats().path.rtt;
+        let (address, rtt) =
+            (session.connection.remote_address(), session.connection.stats().path.rtt);
         let name = session.peer().to_owned();
         let _listed = self.limits.hold.add(&name, &hold.streams, hold.time);
-        Some(HeldSession { name, count, time: hold.time, until: since + hold.time, rtt, _listed })
+        Some(HeldSession { name, count, time: hold.time, until: since + hold.time, address, rtt, _listed })
     }
 
     /// Tries all the time while connections are held; `None` if that took too long: then they are
     /// reset.
     async fn reconnect_held(&self, held: &HeldSession) -> Option<ClientSession> {
         let trying = async {
-            for nth in 0_u64.. {
-                let timeout = PATIENCE[nth as usize % PATIENCE.len()] + held.rtt * HANDSHAKE_TRIPS;
-                let next = Instant::now() + PATIENCE[0];
-                self.link.connecting();
-                match self.say_hello(timeout.min(self.connect_timeout)).await {
+            let handshake = held.rtt * HANDSHAKE_TRIPS;
+            self.link.connecting();
+            loop {
+                for _ in 0..QUICK_ATTEMPTS {
+                    let began = Instant::now();
+                    let attempt = self.attempt(held.address, Some(QUICK_RTT));
+                    // A failure may come at once; a server that refuses is asked less often.
+                    let pause = match timeout(QUICK + handshake, attempt).await {
+                        Ok(Ok(session)) => return session,
+                        Ok(Err(ConnectFailure::Auth(_) | ConnectFailure::TooMany(_))) => THOROUGH,
+                        Ok(Err(ConnectFailure::Unreachable(_))) | Err(_) => QUICK,
+                    };
+                    sleep_until(began + pause).await;
+                }
+                let thorough = (THOROUGH + handshake).min(self.connect_timeout);
+                match self.say_hello(thorough).await {
                     Ok(session) => return session,
                     Err(error) => debug!("reconnect failed: {error}"),
                 }
-                sleep_until(next).await;
             }
-            std::future::pending().await
         };
         tokio::select! {
             session = trying => Some(session),
