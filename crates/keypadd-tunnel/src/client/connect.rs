@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use keypadd_transport::{ConnectingError, Lane};
+use keypadd_transport::{ConnectingError, Connection, Lane};
 use tokio::{
     sync::{Notify, mpsc},
     time::{Instant, sleep_until, timeout, timeout_at},
@@ -45,6 +45,15 @@ impl Client {
     /// [`ClientError::TooManySessions`] if the server has too many of this key, else
     /// [`ClientError::Unreachable`] within the connect timeout.
     pub async fn connect(&self) -> Result<ClientSession, ClientError> {
+        self.reach(|address| self.attempt(address)).await
+    }
+
+    /// Resolves the server and makes the attempt at its addresses in order, within the connect
+    /// timeout.
+    pub(super) async fn reach<T, A: Future<Output = Result<T, ConnectFailure>>>(
+        &self,
+        attempt: impl Fn(SocketAddr) -> A,
+    ) -> Result<T, ClientError> {
         let deadline = Instant::now() + self.connect_timeout;
         let session = self.say_hello(self.connect_timeout).await?;
         let live = &session.registration.session;
@@ -83,8 +92,8 @@ impl Client {
         let mut causes = Vec::new();
         for (tried, &address) in addresses.iter().enumerate() {
             let share = share_of(deadline, addresses.len() - tried);
-            let cause = match timeout(share, self.attempt(address)).await {
-                Ok(Ok(session)) => return Ok(session),
+            let cause = match timeout(share, attempt(address)).await {
+                Ok(Ok(made)) => return Ok(made),
                 Ok(Err(ConnectFailure::Auth(cause))) => {
                     return Err(ClientError::Auth { server: self.server.clone(), cause });
                 }
@@ -93,6 +102,9 @@ impl Client {
                         server: self.server.clone(),
                         cause,
                     });
+                }
+                Ok(Err(ConnectFailure::NotPaired(cause))) => {
+                    return Err(ClientError::NotPaired { server: self.server.clone(), cause });
                 }
                 Ok(Err(ConnectFailure::Unreachable(cause))) => of(address, cause),
                 Err(_) => {
@@ -123,19 +135,23 @@ impl Client {
         }
     }
 
+    /// Performs the handshake.
+    pub(super) async fn open(&self, address: SocketAddr) -> Result<Connection, ConnectFailure> {
+        let config = self.config.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        match self.endpoint.connect(config, address, SERVER_NAME, Lane::Sparse).await {
+            Ok(connection) => Ok(connection),
+            Err(ConnectingError::Failed(error)) => Err(ConnectFailure::of(&error)),
+            Err(error) => Err(ConnectFailure::Unreachable(error.to_string())),
+        }
+    }
+
     /// Performs the handshake and exchanges hellos.
     async fn shake_hands(
         &self,
         address: SocketAddr,
         jumps: Jumps,
     ) -> Result<ClientSession, ConnectFailure> {
-        let config = self.config.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let connection =
-            match self.endpoint.connect(config, address, SERVER_NAME, Lane::Sparse).await {
-                Ok(connection) => connection,
-                Err(ConnectingError::Failed(error)) => return Err(ConnectFailure::of(&error)),
-                Err(error) => return Err(ConnectFailure::Unreachable(error.to_string())),
-            };
+        let connection = self.open(address).await?;
         let proof = proof_of(&connection)
             .ok_or_else(|| ConnectFailure::Unreachable("the handshake proved no key".into()))?;
 

@@ -1,0 +1,109 @@
+//! Joins a host that has invited this one: proves the invitation's secret, and checks that the other
+//! end knows it too.
+//!
+//! The client's packet protection must be that of a joining end, with the inviting host's key pinned.
+
+use std::net::SocketAddr;
+
+use keypadd_provider::{PAIRING_PROOF_BYTES, PairingStep, PublicKey};
+use keypadd_transport::{Connection, ConnectionError, Stream};
+use tokio::time::timeout;
+
+use super::Client;
+use crate::{
+    error::{ClientError, ConnectFailure},
+    pairing::{DONE, Invitation, JOINED, MESSAGE_TIMEOUT, VERSION},
+    sessions::lost::{Shown, printable},
+    wire::CloseCode,
+};
+
+/// The inviting host is ready to list this one, and waits to hear that this end's files are written.
+#[derive(Debug)]
+pub struct Joined {
+    connection: Connection,
+    stream: Stream,
+}
+
+impl Client {
+    /// Resolves the inviting host and proves the secret to it. `own` is this host's key.
+    ///
+    /// # Errors
+    /// [`ClientError::Auth`] if that host has another key, [`ClientError::NotPaired`] if it refuses,
+    /// else [`ClientError::Unreachable`] within the connect timeout.
+    pub async fn join(
+        &self,
+        invitation: &Invitation,
+        own: PublicKey,
+    ) -> Result<Joined, ClientError> {
+        self.reach(|address| self.join_at(address, invitation, own)).await
+    }
+
+    async fn join_at(
+        &self,
+        address: SocketAddr,
+        invitation: &Invitation,
+        own: PublicKey,
+    ) -> Result<Joined, ConnectFailure> {
+        self.clock_monitor.gate().reopen(&self.endpoint).await;
+        let connection = self.open(address).await?;
+        let mut stream = connection.open_bi().await.map_err(|error| not_paired(&error))?;
+        let Invitation { key, secret, .. } = invitation;
+        let proof = secret.proof(PairingStep::Join, key, &own);
+        let mut answer = [0; PAIRING_PROOF_BYTES];
+        let exchanged = async {
+            stream.send.write_all(&[&[VERSION][..], &proof].concat()).await.ok()?;
+            stream.recv.read_exact(&mut answer).await.ok()?
+        };
+        if exchanged.await.is_none() {
+            // A stream ends with its connection, or the other end broke the protocol.
+            let error = connection.close_reason().unwrap_or(ConnectionError::Reset);
+            return Err(not_paired(&error));
+        }
+        if !secret.is_proof(&answer, PairingStep::Accept, key, &own) {
+            let cause = "the other end does not know the secret of the invitation";
+            connection.close(CloseCode::NotPaired.value().into(), cause.as_bytes());
+            return Err(ConnectFailure::NotPaired(cause.into()));
+        }
+        Ok(Joined { connection, stream })
+    }
+}
+
+/// Why there is no answer.
+fn not_paired(error: &ConnectionError) -> ConnectFailure {
+    match error {
+        ConnectionError::ApplicationClosed(close) => {
+            ConnectFailure::NotPaired(printable(&String::from_utf8_lossy(&close.reason)))
+        }
+        error => ConnectFailure::of(error),
+    }
+}
+
+impl Joined {
+    /// Says that this end's files are written; returns when the other end's are.
+    ///
+    /// # Errors
+    /// Why the other end has not confirmed that.
+    pub async fn confirm(mut self) -> Result<(), String> {
+        let mut answer = [0];
+        let exchanged = timeout(MESSAGE_TIMEOUT, async {
+            self.stream.send.write_all(&[JOINED]).await.ok()?;
+            self.stream.recv.read_exact(&mut answer).await.ok()?
+        });
+        match exchanged.await {
+            Ok(Some(())) if answer == [DONE] => {
+                self.connection.close(CloseCode::Shutdown.value().into(), b"paired");
+                Ok(())
+            }
+            Ok(_) => Err(match self.connection.close_reason() {
+                Some(error) => Shown(&error).to_string(),
+                None => "it sent something else".into(),
+            }),
+            Err(_) => Err(format!("no answer in {MESSAGE_TIMEOUT:?}")),
+        }
+    }
+
+    /// Says that this end cannot go on; the other end then writes nothing.
+    pub fn abandon(self, reason: &str) {
+        self.connection.close(CloseCode::NotPaired.value().into(), reason.as_bytes());
+    }
+}

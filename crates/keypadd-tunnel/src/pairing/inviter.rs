@@ -1,0 +1,249 @@
+//! Waits for the host that holds an invitation: lets anyone shake hands, and serves nobody anything
+//! but the check of a proof.
+//!
+//! Three wrong proofs end the wait. When it ends by time or by a signal is up to the caller.
+
+use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
+
+use keypadd_provider::{PAIRING_PROOF_BYTES, PairingSecret, PairingStep, PublicKey};
+use keypadd_transport::{
+    Accepted, Connection, Endpoint, HandshakeFailed, ServerConfig, Stream, crypto,
+};
+use thiserror::Error;
+use tokio::{task::JoinSet, time::timeout};
+use tracing::{debug, warn};
+
+use super::{DONE, JOIN_BYTES, JOINED, MESSAGE_TIMEOUT, VERSION};
+use crate::{
+    clock::monitor::ClockMonitor,
+    error::BindError,
+    net::{bind::bind_udp, source::plain},
+    sessions::{lost::Shown, proof::proof_of},
+    transport::{CLOSE_TIMEOUT, End, TransportSettings},
+    wire::CloseCode,
+};
+
+/// Wrong proofs that end the invitation.
+const WRONG_PROOFS_MAX: u32 = 3;
+
+/// Timeout from the end of a handshake to the proof.
+const PROOF_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Strangers served at once; more are refused.
+const CONNECTIONS_MAX: usize = 8;
+
+/// Receive window of a connection: strangers may send no more than a proof.
+const WINDOW_BYTES: u32 = 4 << 10;
+
+/// The settings of an inviting end.
+pub struct InviterSettings {
+    /// UDP address to wait at; port 0 for any free one.
+    pub listen: SocketAddr,
+    /// Packet protection of an inviting end.
+    pub crypto: Arc<dyn crypto::ServerConfig>,
+    /// This host's key, which is in the invitation.
+    pub key: PublicKey,
+    /// The secret that is in the invitation.
+    pub secret: Arc<PairingSecret>,
+}
+
+/// An end that waits for whoever holds an invitation.
+#[derive(Debug)]
+pub struct Inviter {
+    endpoint: Endpoint,
+    key: PublicKey,
+    secret: Arc<PairingSecret>,
+    clock_monitor: ClockMonitor,
+}
+
+/// A host that has proved the secret, and waits to be accepted.
+#[derive(Debug)]
+pub struct Joiner {
+    /// Its key, which TLS has proved.
+    pub key: PublicKey,
+    /// Its UDP address.
+    pub remote: SocketAddr,
+    /// The answer to its proof.
+    acceptance: [u8; PAIRING_PROOF_BYTES],
+    connection: Connection,
+    stream: Stream,
+}
+
+/// Why an invitation came to nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum InviteError {
+    /// Too many tried with another secret.
+    #[error("{WRONG_PROOFS_MAX} hosts tried to join with a wrong secret")]
+    WrongProofs,
+    /// The joining end has not said that its files are written.
+    #[error("the other host did not confirm: {0}")]
+    NotConfirmed(String),
+    /// The event loop has ended.
+    #[error("the event loop ended")]
+    Ended,
+}
+
+/// A connection with the proof that it has sent.
+struct Claim {
+    key: PublicKey,
+    proof: [u8; PAIRING_PROOF_BYTES],
+    connection: Connection,
+    stream: Stream,
+}
+
+impl Inviter {
+    /// Binds the UDP address. Answers nobody before [`wait`](Self::wait). Needs a tokio runtime.
+    pub fn bind(settings: InviterSettings) -> Result<Self, BindError> {
+        let InviterSettings { listen, crypto, key, secret } = settings;
+        let failed = |source| BindError { address: format!("udp {listen}"), source };
+        let transport = TransportSettings {
+            receive_window_bytes: WINDOW_BYTES,
+            stream_receive_window_bytes: WINDOW_BYTES,
+            stalled_bytes: 0,
+            forwards_max: 1,
+            ..TransportSettings::default()
+        };
+        let socket = bind_udp(listen, transport.udp_buffer_bytes).map_err(failed)?;
+        let clock_monitor = ClockMonitor::new(Arc::clone(&transport.clocks));
+        let (config, gate) = (ServerConfig::with_crypto(crypto), clock_monitor.gate());
+        let endpoint = transport
+            .endpoint(End::Server, vec![socket], Some(config), CONNECTIONS_MAX, gate)
+            .map_err(failed)?;
+        Ok(Self { endpoint, key, secret, clock_monitor })
+    }
+
+    /// The bound UDP address.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.endpoint.local_addr()
+    }
+
+    /// Waits for the first host that proves the secret; from then on nobody else is let in.
+    ///
+    /// # Errors
+    /// [`InviteError::WrongProofs`], [`InviteError::Ended`].
+    pub async fn wait(&self) -> Result<Joiner, InviteError> {
+        tokio::select! {
+            joiner = self.first_right() => joiner,
+            never = self.reopen_gate() => match never {},
+        }
+    }
+
+    /// Reopens the egress gate after each jump of a clock.
+    async fn reopen_gate(&self) -> Infallible {
+        let mut jumps = self.clock_monitor.jumps();
+        loop {
+            self.clock_monitor.gate().reopen(&self.endpoint).await;
+            jumps.next().await;
+        }
+    }
+
+    async fn first_right(&self) -> Result<Joiner, InviteError> {
+        let mut claims = JoinSet::new();
+        let mut wrong = 0;
+        loop {
+            tokio::select! {
+                accepted = self.endpoint.accept() => match accepted {
+                    Some(Accepted::Connection(connection)) => {
+                        claims.spawn(timeout(PROOF_TIMEOUT, claim(connection)));
+                    }
+                    Some(Accepted::Failed(HandshakeFailed { remote, error })) => {
+                        let error = Shown(&error);
+                        debug!(source = %plain(remote), %error, "handshake failed");
+                    }
+                    Some(Accepted::Refused(remote, refusal)) => {
+                        debug!(source = %plain(remote), ?refusal, "handshake dropped");
+                    }
+                    None => return Err(InviteError::Ended),
+                },
+                Some(claimed) = claims.join_next() => {
+                    // Who sends no proof has tried nothing.
+                    let Ok(Ok(Some(claim))) = claimed else { continue };
+                    match self.judge(claim) {
+                        Some(joiner) => {
+                            self.endpoint.refuse();
+                            return Ok(joiner);
+                        }
+                        None => wrong += 1,
+                    }
+                    if wrong == WRONG_PROOFS_MAX {
+                        self.endpoint.refuse();
+                        return Err(InviteError::WrongProofs);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The host whose proof is right; turns another away.
+    fn judge(&self, claim: Claim) -> Option<Joiner> {
+        let Claim { key, proof, connection, stream } = claim;
+        let remote = plain(connection.remote_address());
+        if !self.secret.is_proof(&proof, PairingStep::Join, &self.key, &key) {
+            warn!(source = %remote, "a host tried to join with a wrong secret");
+            let reason = "this is not the secret of the invitation";
+            connection.close(CloseCode::NotPaired.value().into(), reason.as_bytes());
+            return None;
+        }
+        let acceptance = self.secret.proof(PairingStep::Accept, &self.key, &key);
+        Some(Joiner { key, remote, acceptance, connection, stream })
+    }
+
+    /// Closes all connections and the UDP port. Waits a few seconds at most for the other ends to know.
+    pub async fn close(self) {
+        let reason = b"the invitation is over";
+        self.endpoint.close(CloseCode::NotPaired.value().into(), reason);
+        let _ = timeout(CLOSE_TIMEOUT, self.endpoint.wait_idle()).await;
+    }
+}
+
+/// Reads a connection's proof; `None` if there is none.
+async fn claim(connection: Connection) -> Option<Claim> {
+    let key = proof_of(&connection)?.key;
+    let mut stream = connection.accept_bi().await.ok()?;
+    let mut message = [0; JOIN_BYTES];
+    stream.recv.read_exact(&mut message).await.ok()??;
+    let (&version, proof) = message.split_first()?;
+    if version != VERSION {
+        let reason = format!("this host pairs by version {VERSION}, not {version}");
+        connection.close(CloseCode::NotPaired.value().into(), reason.as_bytes());
+        return None;
+    }
+    let proof = proof.try_into().ok()?;
+    Some(Claim { key, proof, connection, stream })
+}
+
+impl Joiner {
+    /// Says that this end is ready to list the other; returns when the other's files are written.
+    ///
+    /// # Errors
+    /// [`InviteError::NotConfirmed`]: they may or may not be.
+    pub async fn accept(&mut self) -> Result<(), InviteError> {
+        let mut answer = [0];
+        let exchanged = timeout(MESSAGE_TIMEOUT, async {
+            self.stream.send.write_all(&self.acceptance).await.ok()?;
+            self.stream.recv.read_exact(&mut answer).await.ok()?
+        });
+        Err(InviteError::NotConfirmed(match exchanged.await {
+            Ok(Some(())) if answer == [JOINED] => return Ok(()),
+            Ok(_) => match self.connection.close_reason() {
+                Some(error) => Shown(&error).to_string(),
+                None => "it sent something else".into(),
+            },
+            Err(_) => format!("no answer in {MESSAGE_TIMEOUT:?}"),
+        }))
+    }
+
+    /// Says that this end's files are written too; returns when the other end knows, or a few seconds
+    /// later.
+    pub async fn done(self) {
+        if self.stream.send.write_all(&[DONE]).await.is_ok() {
+            let _ = timeout(CLOSE_TIMEOUT, self.connection.closed()).await;
+        }
+    }
+
+    /// Says that this end cannot go on; the other end then writes nothing.
+    pub fn refuse(self, reason: &str) {
+        self.connection.close(CloseCode::NotPaired.value().into(), reason.as_bytes());
+    }
+}
