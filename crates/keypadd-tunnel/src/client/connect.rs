@@ -45,15 +45,6 @@ impl Client {
     /// [`ClientError::TooManySessions`] if the server has too many of this key, else
     /// [`ClientError::Unreachable`] within the connect timeout.
     pub async fn connect(&self) -> Result<ClientSession, ClientError> {
-        self.reach(|address| self.attempt(address)).await
-    }
-
-    /// Resolves the server and makes the attempt at its addresses in order, within the connect
-    /// timeout.
-    pub(super) async fn reach<T, A: Future<Output = Result<T, ConnectFailure>>>(
-        &self,
-        attempt: impl Fn(SocketAddr) -> A,
-    ) -> Result<T, ClientError> {
         let deadline = Instant::now() + self.connect_timeout;
         let session = self.say_hello(self.connect_timeout).await?;
         let live = &session.registration.session;
@@ -75,6 +66,16 @@ impl Client {
         &self,
         timeout_after: Duration,
     ) -> Result<ClientSession, ClientError> {
+        self.reach(timeout_after, |address| self.attempt(address)).await
+    }
+
+    /// Resolves the server and makes the attempt at its addresses in order, until one succeeds or the
+    /// server refuses. Returns at once what an attempt has made.
+    pub(super) async fn reach<T, A: Future<Output = Result<T, ConnectFailure>>>(
+        &self,
+        timeout_after: Duration,
+        attempt: impl Fn(SocketAddr) -> A,
+    ) -> Result<T, ClientError> {
         let deadline = Instant::now() + timeout_after;
         let unreachable = |cause| ClientError::Unreachable { server: self.server.clone(), cause };
         let ServerAddress { host, port } = &self.server;

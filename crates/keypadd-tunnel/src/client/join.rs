@@ -35,7 +35,7 @@ impl Client {
         invitation: &Invitation,
         own: PublicKey,
     ) -> Result<Joined, ClientError> {
-        self.reach(|address| self.join_at(address, invitation, own)).await
+        self.reach(self.connect_timeout, |address| self.join_at(address, invitation, own)).await
     }
 
     async fn join_at(
