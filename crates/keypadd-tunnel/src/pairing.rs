@@ -12,6 +12,8 @@ use std::time::Duration;
 
 use keypadd_provider::PAIRING_PROOF_BYTES;
 
+use crate::addresses::forward::Forward;
+
 pub use invitation::{Invitation, InvitationError};
 pub use inviter::{InviteError, Inviter, InviterSettings, Joiner};
 
@@ -29,3 +31,37 @@ pub(crate) const DONE: u8 = 2;
 
 /// Timeout for one message, which may wait for files to be written.
 pub(crate) const MESSAGE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Reads the forward that the inviting end suggests, as [`Forward`] displays it. `None` if it is none, or
+/// has characters that a shell would change: a person pastes it.
+pub fn suggested(text: &str) -> Option<Forward> {
+    let (flag, forward) = text.split_once(' ')?;
+    let harmless = |c: char| c.is_ascii_alphanumeric() || "-_.:/[]%@".contains(c);
+    if !forward.chars().all(harmless) {
+        return None;
+    }
+    match flag {
+        "-L" => forward.parse().ok().map(Forward::Local),
+        "-R" => forward.parse().ok().map(Forward::Remote),
+        "-D" => forward.parse().ok().map(Forward::Dynamic),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_suggestion_is_a_forward_that_no_shell_changes() {
+        for text in ["-L 2222:localhost:22", "-R 8080:localhost:80", "-D 1080", "-L 1:/run/a.sock"]
+        {
+            assert_eq!(suggested(text).unwrap().to_string(), text);
+        }
+        for text in
+            ["", "-L", "-L x", "-W a:1", "-L 1:a:1; reboot", "-L 1:/a`b", "-D 1 -D 2", "-D *:1"]
+        {
+            assert_eq!(suggested(text), None, "{text}");
+        }
+    }
+}

@@ -7,12 +7,14 @@ use std::net::SocketAddr;
 
 use keypadd_provider::{PAIRING_PROOF_BYTES, PairingStep, PublicKey};
 use keypadd_transport::{Connection, ConnectionError, Stream};
+use thiserror::Error;
 use tokio::time::timeout;
 
 use super::Client;
 use crate::{
+    addresses::forward::Forward,
     error::{ClientError, ConnectFailure},
-    pairing::{DONE, Invitation, JOINED, MESSAGE_TIMEOUT, VERSION},
+    pairing::{DONE, Invitation, JOINED, MESSAGE_TIMEOUT, VERSION, suggested},
     sessions::lost::{Shown, printable},
     wire::CloseCode,
 };
@@ -20,8 +22,21 @@ use crate::{
 /// The inviting host is ready to list this one, and waits to hear that this end's files are written.
 #[derive(Debug)]
 pub struct Joined {
+    /// A forward that it permits, as an example.
+    pub suggestion: Option<Forward>,
     connection: Connection,
     stream: Stream,
+}
+
+/// Why the inviting host has not confirmed.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum NotConfirmed {
+    /// It says that it has written nothing.
+    #[error("{0}")]
+    Refused(String),
+    /// It may have written its files.
+    #[error("{0}")]
+    Unknown(String),
 }
 
 impl Client {
@@ -50,9 +65,14 @@ impl Client {
         let Invitation { key, secret, .. } = invitation;
         let proof = secret.proof(PairingStep::Join, key, &own);
         let mut answer = [0; PAIRING_PROOF_BYTES];
+        let mut text = Vec::new();
         let exchanged = async {
             stream.send.write_all(&[&[VERSION][..], &proof].concat()).await.ok()?;
-            stream.recv.read_exact(&mut answer).await.ok()?
+            stream.recv.read_exact(&mut answer).await.ok()??;
+            let mut length = [0];
+            stream.recv.read_exact(&mut length).await.ok()??;
+            text.resize(length[0].into(), 0);
+            stream.recv.read_exact(&mut text).await.ok()?
         };
         if exchanged.await.is_none() {
             // A stream ends with its connection, or the other end broke the protocol.
@@ -64,14 +84,17 @@ impl Client {
             connection.close(CloseCode::NotPaired.value().into(), cause.as_bytes());
             return Err(ConnectFailure::NotPaired(cause.into()));
         }
-        Ok(Joined { connection, stream })
+        let suggestion = str::from_utf8(&text).ok().and_then(suggested);
+        Ok(Joined { suggestion, connection, stream })
     }
 }
 
 /// Why there is no answer.
 fn not_paired(error: &ConnectionError) -> ConnectFailure {
     match error {
-        ConnectionError::ApplicationClosed(close) => {
+        ConnectionError::ApplicationClosed(close)
+            if close.error_code == CloseCode::NotPaired.value().into() =>
+        {
             ConnectFailure::NotPaired(printable(&String::from_utf8_lossy(&close.reason)))
         }
         error => ConnectFailure::of(error),
@@ -83,7 +106,7 @@ impl Joined {
     ///
     /// # Errors
     /// Why the other end has not confirmed that.
-    pub async fn confirm(mut self) -> Result<(), String> {
+    pub async fn confirm(mut self) -> Result<(), NotConfirmed> {
         let mut answer = [0];
         let exchanged = timeout(MESSAGE_TIMEOUT, async {
             self.stream.send.write_all(&[JOINED]).await.ok()?;
@@ -95,10 +118,13 @@ impl Joined {
                 Ok(())
             }
             Ok(_) => Err(match self.connection.close_reason() {
-                Some(error) => Shown(&error).to_string(),
-                None => "it sent something else".into(),
+                Some(error) => match not_paired(&error) {
+                    ConnectFailure::NotPaired(cause) => NotConfirmed::Refused(cause),
+                    _ => NotConfirmed::Unknown(Shown(&error).to_string()),
+                },
+                None => NotConfirmed::Unknown("it sent something else".into()),
             }),
-            Err(_) => Err(format!("no answer in {MESSAGE_TIMEOUT:?}")),
+            Err(_) => Err(NotConfirmed::Unknown(format!("no answer in {MESSAGE_TIMEOUT:?}"))),
         }
     }
 

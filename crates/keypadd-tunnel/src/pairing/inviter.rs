@@ -1,7 +1,8 @@
 //! Waits for the host that holds an invitation: lets anyone shake hands, and serves nobody anything
 //! but the check of a proof.
 //!
-//! Three wrong proofs end the wait. When it ends by time or by a signal is up to the caller.
+//! Wrong proofs do not end the wait: nobody guesses the secret, and a stranger must not be able to use
+//! the invitation up. When it ends by time or by a signal is up to the caller.
 
 use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -15,6 +16,7 @@ use tracing::{debug, warn};
 
 use super::{DONE, JOIN_BYTES, JOINED, MESSAGE_TIMEOUT, VERSION};
 use crate::{
+    addresses::forward::Forward,
     clock::monitor::ClockMonitor,
     error::BindError,
     net::{bind::bind_udp, source::plain},
@@ -23,14 +25,14 @@ use crate::{
     wire::CloseCode,
 };
 
-/// Wrong proofs that end the invitation.
-const WRONG_PROOFS_MAX: u32 = 3;
+/// Wrong proofs that are logged; a stranger must not fill the log.
+const WRONG_PROOFS_LOGGED: u32 = 3;
 
 /// Timeout from the end of a handshake to the proof.
 const PROOF_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Strangers served at once; more are refused.
-const CONNECTIONS_MAX: usize = 8;
+const CONNECTIONS_MAX: usize = 64;
 
 /// Receive window of a connection: strangers may send no more than a proof.
 const WINDOW_BYTES: u32 = 4 << 10;
@@ -73,11 +75,8 @@ pub struct Joiner {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum InviteError {
-    /// Too many tried with another secret.
-    #[error("{WRONG_PROOFS_MAX} hosts tried to join with a wrong secret")]
-    WrongProofs,
     /// The joining end has not said that its files are written.
-    #[error("the other host did not confirm: {0}")]
+    #[error("{0}")]
     NotConfirmed(String),
     /// The event loop has ended.
     #[error("the event loop ended")]
@@ -121,7 +120,7 @@ impl Inviter {
     /// Waits for the first host that proves the secret; from then on nobody else is let in.
     ///
     /// # Errors
-    /// [`InviteError::WrongProofs`], [`InviteError::Ended`].
+    /// [`InviteError::Ended`].
     pub async fn wait(&self) -> Result<Joiner, InviteError> {
         tokio::select! {
             joiner = self.first_right() => joiner,
@@ -159,29 +158,25 @@ impl Inviter {
                 Some(claimed) = claims.join_next() => {
                     // Who sends no proof has tried nothing.
                     let Ok(Ok(Some(claim))) = claimed else { continue };
-                    match self.judge(claim) {
-                        Some(joiner) => {
-                            self.endpoint.refuse();
-                            return Ok(joiner);
-                        }
-                        None => wrong += 1,
-                    }
-                    if wrong == WRONG_PROOFS_MAX {
+                    if let Some(joiner) = self.judge(claim, &mut wrong) {
                         self.endpoint.refuse();
-                        return Err(InviteError::WrongProofs);
+                        return Ok(joiner);
                     }
                 }
             }
         }
     }
 
-    /// The host whose proof is right; turns another away.
-    fn judge(&self, claim: Claim) -> Option<Joiner> {
+    /// The host whose proof is right; turns another away and counts it.
+    fn judge(&self, claim: Claim, wrong: &mut u32) -> Option<Joiner> {
         let Claim { key, proof, connection, stream } = claim;
         let remote = plain(connection.remote_address());
         if !self.secret.is_proof(&proof, PairingStep::Join, &self.key, &key) {
-            warn!(source = %remote, "a host tried to join with a wrong secret");
-            let reason = "this is not the secret of the invitation";
+            if *wrong < WRONG_PROOFS_LOGGED {
+                warn!(source = %remote, "a host tried to join with another invitation's line");
+            }
+            *wrong = wrong.saturating_add(1);
+            let reason = "this is not the invitation that the host waits for now";
             connection.close(CloseCode::NotPaired.value().into(), reason.as_bytes());
             return None;
         }
@@ -214,14 +209,19 @@ async fn claim(connection: Connection) -> Option<Claim> {
 }
 
 impl Joiner {
-    /// Says that this end is ready to list the other; returns when the other's files are written.
+    /// Says that this end is ready to list the other, and suggests a forward; returns when the other's
+    /// files are written.
     ///
     /// # Errors
     /// [`InviteError::NotConfirmed`]: they may or may not be.
-    pub async fn accept(&mut self) -> Result<(), InviteError> {
+    pub async fn accept(&mut self, suggestion: Option<&Forward>) -> Result<(), InviteError> {
+        let text = suggestion.map(Forward::to_string).unwrap_or_default();
+        // A longer one is of no use to a person.
+        let text = u8::try_from(text.len()).map_or("", |_| &*text);
+        let message = [&self.acceptance, &[text.len() as u8][..], text.as_bytes()].concat();
         let mut answer = [0];
         let exchanged = timeout(MESSAGE_TIMEOUT, async {
-            self.stream.send.write_all(&self.acceptance).await.ok()?;
+            self.stream.send.write_all(&message).await.ok()?;
             self.stream.recv.read_exact(&mut answer).await.ok()?
         });
         Err(InviteError::NotConfirmed(match exchanged.await {
@@ -242,7 +242,7 @@ impl Joiner {
         }
     }
 
-    /// Says that this end cannot go on; the other end then writes nothing.
+    /// Says that this end cannot go on and has written nothing; the other end then keeps nothing either.
     pub fn refuse(self, reason: &str) {
         self.connection.close(CloseCode::NotPaired.value().into(), reason.as_bytes());
     }

@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 use keypadd_keystream::Suite;
 use keypadd_provider::{PairingSecret, PrivateKey, PublicKey, inviter_config, joiner_config};
 use keypadd_tunnel::{
-    AuthError, Client, ClientError, ClientSettings, Host, Invitation, InviteError, Inviter,
-    InviterSettings, Joined, ServerAddress, TransportSettings, wire::Instance,
+    AuthError, Client, ClientError, ClientSettings, Forward, Host, Invitation, Inviter,
+    InviterSettings, Joined, NotConfirmed, ServerAddress, TransportSettings, wire::Instance,
 };
 
 use crate::support::{crypto, new_key, within};
@@ -73,30 +73,93 @@ async fn both_ends_learn_the_others_key_and_confirm() {
     let far = async {
         let mut joiner = inviting.inviter.wait().await.unwrap();
         assert_eq!(joiner.key, key.public());
-        joiner.accept().await.unwrap();
+        let suggestion = Forward::Local("2222:localhost:22".parse().unwrap());
+        joiner.accept(Some(&suggestion)).await.unwrap();
         joiner.done().await;
     };
     let near = async {
         let (_client, joined) = join(&invitation, &key).await;
-        joined.unwrap().confirm().await.unwrap();
+        let joined = joined.unwrap();
+        assert_eq!(joined.suggestion.as_ref().unwrap().to_string(), "-L 2222:localhost:22");
+        joined.confirm().await.unwrap();
     };
     within(async { tokio::join!(far, near) }).await;
 }
 
 #[tokio::test]
-async fn three_wrong_secrets_end_the_invitation() {
+async fn wrong_secrets_are_turned_away_and_use_nothing_up() {
     let (inviting, key) = (Inviting::start(), new_key());
-    let far = async { inviting.inviter.wait().await.err() };
+    let far = async {
+        let joiner = inviting.inviter.wait().await.unwrap();
+        assert_eq!(joiner.key, key.public());
+        joiner.refuse("this is the right one");
+    };
     let near = async {
-        for _ in 0..3 {
+        for _ in 0..5 {
             let wrong = inviting.invitation_with(PairingSecret::draw().unwrap());
-            let (_client, joined) = join(&wrong, &key).await;
+            let (_client, joined) = join(&wrong, &new_key()).await;
             let refused = joined.unwrap_err();
             assert!(matches!(&refused, ClientError::NotPaired { .. }), "{refused}");
+            assert!(refused.to_string().contains("not the invitation"), "{refused}");
         }
+        let (_client, joined) = join(&inviting.invitation(), &key).await;
+        let refused = joined.unwrap_err().to_string();
+        assert!(refused.ends_with(": this is the right one"), "{refused}");
     };
-    let (ended, ()) = within(async { tokio::join!(far, near) }).await;
-    assert_eq!(ended, Some(InviteError::WrongProofs));
+    within(async { tokio::join!(far, near) }).await;
+}
+
+#[tokio::test]
+async fn whoever_comes_after_the_one_that_proved_the_secret_is_not_let_in() {
+    let (inviting, key) = (Inviting::start(), new_key());
+    let invitation = inviting.invitation();
+    within(async {
+        let far = async { inviting.inviter.wait().await.unwrap() };
+        let near = join(&invitation, &key);
+        tokio::pin!(near);
+        let joiner = tokio::select! {
+            joiner = far => joiner,
+            _ = &mut near => panic!("nobody has accepted it"),
+        };
+        let (_client, late) = join(&invitation, &new_key()).await;
+        assert!(matches!(late, Err(ClientError::Unreachable { .. })), "{late:?}");
+        joiner.refuse("done");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_inviting_end_that_writes_nothing_says_so_after_the_others_confirmation() {
+    let (inviting, key) = (Inviting::start(), new_key());
+    let invitation = inviting.invitation();
+    let far = async {
+        let mut joiner = inviting.inviter.wait().await.unwrap();
+        joiner.accept(None).await.unwrap();
+        joiner.refuse("the disk is full");
+    };
+    let near = async {
+        let (_client, joined) = join(&invitation, &key).await;
+        let refused = joined.unwrap().confirm().await;
+        assert_eq!(refused, Err(NotConfirmed::Refused("the disk is full".into())));
+    };
+    within(async { tokio::join!(far, near) }).await;
+}
+
+#[tokio::test]
+async fn an_inviting_end_that_vanishes_leaves_the_other_in_doubt() {
+    let (inviting, key) = (Inviting::start(), new_key());
+    let invitation = inviting.invitation();
+    let far = async {
+        let mut joiner = inviting.inviter.wait().await.unwrap();
+        joiner.accept(None).await.unwrap();
+        drop(joiner);
+    };
+    let near = async {
+        let (_client, joined) = join(&invitation, &key).await;
+        let doubt = joined.unwrap().confirm().await.unwrap_err();
+        assert!(matches!(doubt, NotConfirmed::Unknown(_)), "{doubt}");
+    };
+    within(async { tokio::join!(far, near) }).await;
 }
 
 #[tokio::test]
@@ -133,7 +196,7 @@ async fn either_end_that_cannot_go_on_tells_the_other_why() {
 
     let inviting = Inviting::start();
     let invitation = inviting.invitation();
-    let far = async { inviting.inviter.wait().await.unwrap().accept().await.unwrap_err() };
+    let far = async { inviting.inviter.wait().await.unwrap().accept(None).await.unwrap_err() };
     let near = async {
         let (client, joined) = join(&invitation, &key).await;
         joined.unwrap().abandon("no space");
