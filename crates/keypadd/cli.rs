@@ -4,18 +4,20 @@
 mod values;
 
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use keypadd_keystream::CipherEngine;
 use keypadd_provider::PublicKey;
-use keypadd_tunnel::Target;
+use keypadd_tunnel::{Host, ListenPermit, Permit, Target};
 
 pub(crate) use keypadd_cli::flags::{self, Flags};
 pub(crate) use keypadd_cli::logging::LogFlags;
 pub(crate) use keypadd_cli::values::memory_bytes;
 use keypadd_cli::values::path_parser;
-pub(crate) use values::{Allowed, Server};
+pub(crate) use values::{Allowed, Line, Server, invitation};
 
 /// Tunnel TCP over UDP with precomputed keystream
 ///
@@ -55,6 +57,26 @@ pub(crate) enum Verb {
     /// Print the public half of a key file
     #[command(after_help = "Example:\n  keypadd pubkey /etc/keypadd/key")]
     Pubkey(KeyFileArgs),
+    /// Pair with another host: print a line for `keypadd join` there, and wait for it
+    ///
+    /// The line works once, within ten minutes, and needs no other secrecy than that. When the other host
+    /// has joined, it is in this host's configuration file as NAME, with these permits, and a running
+    /// `keypadd run` has reloaded it. If the file's UDP port is in use, as by that daemon, pairing takes
+    /// another one, which firewalls must allow too. Creates the key and the file if there are none.
+    #[command(after_help = "\
+Examples:
+  keypadd invite laptop --permit-open localhost:22
+  ssh far keypadd invite laptop --permit-open localhost:22 | keypadd join")]
+    Invite(Box<InviteArgs>),
+    /// Pair with the host that printed this line
+    ///
+    /// Both hosts learn each other's key. The other one is then in this host's configuration file, for
+    /// `keypadd connect @NAME` and `keypadd run`. Creates the key and the file if there are none.
+    #[command(after_help = "\
+Examples:
+  keypadd join
+  keypadd join --name lab < line.txt")]
+    Join(Box<JoinArgs>),
     /// Accept allowed peers and connect them to permitted targets
     ///
     /// When ready, prints the command to run on the other host on standard error. Stop it with
@@ -146,6 +168,60 @@ pub(crate) struct KeyFileArgs {
     /// The private key file [default: /etc/keypadd/key for root, else ~/.config/keypadd/key]
     #[arg(value_parser = path_parser())]
     pub(crate) file: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct InviteArgs {
+    /// What to call the other host, in the configuration file, logs and metrics
+    #[arg(value_parser = values::peer_name)]
+    pub(crate) name: String,
+    /// Targets that it may connect to, as in `keypadd serve`
+    #[arg(long, env = "KEYPADD_PERMIT_OPEN", value_name = "PATTERN", value_delimiter = ',')]
+    #[arg(value_parser = values::permit)]
+    pub(crate) permit_open: Vec<Permit>,
+    /// Where it may listen on this host, as in `keypadd serve`
+    #[arg(long, env = "KEYPADD_PERMIT_LISTEN", value_name = "PATTERN", value_delimiter = ',')]
+    #[arg(value_parser = values::listen_permit)]
+    pub(crate) permit_listen: Vec<ListenPermit>,
+    /// This host's name or address, for the other one [default: the address that packets leave from]
+    #[arg(long, env = "KEYPADD_HOST", value_name = "HOST", value_parser = values::host)]
+    pub(crate) host: Option<Host>,
+    /// UDP address to pair at [default: the configuration file's, else any port if that is in use]
+    #[arg(long, env = "KEYPADD_LISTEN", value_name = "ADDR:PORT", value_parser = values::socket)]
+    pub(crate) listen: Option<SocketAddr>,
+    /// How long the line works, at most 10m
+    #[arg(long, env = "KEYPADD_EXPIRES", value_name = "DURATION", default_value = "10m")]
+    #[arg(value_parser = values::expires)]
+    pub(crate) expires: Duration,
+    #[command(flatten)]
+    pub(crate) files: PairingFiles,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct JoinArgs {
+    /// The line; - or none reads it from standard input, where other users cannot see it
+    #[arg(value_parser = values::line)]
+    pub(crate) line: Option<Line>,
+    /// What to call the other host [default: what it calls itself]
+    #[arg(long, env = "KEYPADD_NAME", value_name = "NAME", value_parser = values::peer_name)]
+    pub(crate) name: Option<String>,
+    /// How long to wait for the other host
+    #[arg(long, env = "KEYPADD_CONNECT_TIMEOUT", value_name = "DURATION", default_value = "10s")]
+    #[arg(value_parser = values::duration)]
+    pub(crate) connect_timeout: Duration,
+    #[command(flatten)]
+    pub(crate) files: PairingFiles,
+}
+
+/// The files that pairing changes.
+#[derive(Debug, Args)]
+pub(crate) struct PairingFiles {
+    /// The configuration file [default: as `keypadd run` finds it]
+    #[arg(long, env = "KEYPADD_CONFIG", value_name = "FILE", value_parser = path_parser())]
+    pub(crate) config: Option<PathBuf>,
+    /// This host's private key [default: the configuration file's, else as for `keypadd keygen`]
+    #[arg(long, env = "KEYPADD_KEY", value_name = "FILE", value_parser = path_parser())]
+    pub(crate) key: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

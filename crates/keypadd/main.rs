@@ -15,10 +15,13 @@ mod control;
 mod daemon;
 mod demo;
 mod figures;
+mod invite;
+mod join;
 mod keygen;
 mod man;
 mod metrics;
 mod named;
+mod pairing;
 mod pooling;
 mod rates;
 mod ready;
@@ -52,10 +55,10 @@ fn run() -> Result<(), Error> {
     if let Verb::Run(args) = cli.verb {
         return run_from_file(args, cli.log);
     }
-    // `-W` runs inside other programs, and `demo` draws: they log warnings and errors only.
+    // `-W` runs inside other programs, `demo` draws, pairing says what happens: they log warnings and errors only.
     let quiet = match &cli.verb {
         Verb::Connect(args) => args.stdio.is_some(),
-        Verb::Demo(_) => true,
+        Verb::Demo(_) | Verb::Invite(_) | Verb::Join(_) => true,
         _ => false,
     };
     let log = &cli.log.flags.settings;
@@ -71,6 +74,14 @@ fn run() -> Result<(), Error> {
         Verb::Completions(args) => completions::run(args),
         Verb::Man(args) => man::run(args),
         Verb::Status(args) => status::run(args),
+        Verb::Invite(args) => {
+            let options = invite::InviteOptions::read(*args)?;
+            block_on(async { invite::run(options, shutdown::on_signals()?).await })
+        }
+        Verb::Join(args) => {
+            let options = join::JoinOptions::read(*args)?;
+            block_on(async { join::run(options, shutdown::on_signals()?).await })
+        }
         Verb::Demo(args) => block_on(async { demo::run(args, shutdown::on_signals()?).await }),
         Verb::Serve(args) => {
             let options = serve::ServeOptions::read(*args)?.confined()?;

@@ -2,12 +2,12 @@
 //! reads the result to see that it says what was meant and nothing else.
 
 use std::fmt::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use keypadd_provider::PublicKey;
 use keypadd_tunnel::{DEFAULT_PORT, ListenPermit, Permit, ServerAddress};
 
-use crate::config::{Config, KeyPlace, Peers, Refused};
+use crate::config::{Config, KeyPlace, Refused};
 
 /// A peer to add.
 #[derive(Clone, Debug)]
@@ -53,8 +53,6 @@ pub enum CannotAdd {
     NameTaken,
     /// The peer of this name has its key.
     KeyTaken(String),
-    /// The file names another private key.
-    OtherKey(PathBuf),
     /// The file is not valid.
     Invalid(Refused),
     /// Appended lines would not say what is meant, as where all peers are in one inline table.
@@ -62,8 +60,8 @@ pub enum CannotAdd {
 }
 
 impl NewPeer {
-    /// Adds the peer to a file's text, which may be empty. `key`: the file of the private key, if it is
-    /// not the default one; the text then names it. Adds `listen` if the peer needs it.
+    /// Adds the peer to a file's text, which may be empty. A text that names no private key then names
+    /// `key`, if there is one. Adds `listen` if the peer needs it.
     ///
     /// # Errors
     /// Nothing can be added, or the file is not valid.
@@ -73,8 +71,7 @@ impl NewPeer {
         key: Option<&Path>,
         memory_bytes: u64,
     ) -> Result<Addition, CannotAdd> {
-        let before =
-            Config::read_with(text, memory_bytes, Peers::MayCome).map_err(CannotAdd::Invalid)?;
+        let before = Config::read_to_extend(text, memory_bytes).map_err(CannotAdd::Invalid)?;
         if before.peers.iter().any(|peer| peer.name == self.name) {
             return Err(CannotAdd::NameTaken);
         }
@@ -82,14 +79,8 @@ impl NewPeer {
             return Err(CannotAdd::KeyTaken(other.name.clone()));
         }
         let mut globals = String::new();
-        match (key, &before.key) {
-            (Some(key), KeyPlace::Default) => {
-                globals += &format!("key = {}\n", quoted(&key.to_string_lossy()));
-            }
-            (Some(key), KeyPlace::File(named)) if key != named => {
-                return Err(CannotAdd::OtherKey(named.clone()));
-            }
-            _ => {}
+        if let (Some(key), KeyPlace::Default) = (key, &before.key) {
+            globals += &format!("key = {}\n", quoted(&key.to_string_lossy()));
         }
         if matches!(self.role, Role::Incoming { .. }) && before.settings.listen.is_none() {
             globals += &format!("listen = \"[::]:{DEFAULT_PORT}\"\n");
@@ -255,9 +246,6 @@ mod tests {
         let file = add(&lab("lab"), "# mine\n").unwrap().text;
         assert!(matches!(add(&lab("lab"), &file), Err(CannotAdd::NameTaken)));
         assert!(matches!(add(&lab("b"), &file), Err(CannotAdd::KeyTaken(name)) if name == "lab"));
-        let named = Path::new("/other");
-        let refused = lab("lab").add_to("key = \"/key\"\n", Some(named), MEMORY_BYTES);
-        assert!(matches!(refused, Err(CannotAdd::OtherKey(key)) if key == Path::new("/key")));
         let Err(CannotAdd::Invalid(refused)) = add(&lab("lab"), "\nspn = 1\n") else { panic!() };
         assert_eq!((refused.faults[0].line, refused.faults.len()), (2, 1));
         let inline =

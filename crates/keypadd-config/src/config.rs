@@ -19,7 +19,7 @@ pub enum KeyPlace {
 
 /// Whether a file must have peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Peers {
+enum Peers {
     Needed,
     MayCome,
 }
@@ -55,8 +55,15 @@ impl Config {
         Self::read_with(text, memory_bytes, Peers::Needed)
     }
 
-    /// As [`read`](Self::read), where a file without peers is valid too.
-    pub(crate) fn read_with(text: &str, memory_bytes: u64, needed: Peers) -> Result<Self, Refused> {
+    /// As [`read`](Self::read), for a file to which a peer is added: it may have none yet.
+    ///
+    /// # Errors
+    /// As for [`read`](Self::read).
+    pub fn read_to_extend(text: &str, memory_bytes: u64) -> Result<Self, Refused> {
+        Self::read_with(text, memory_bytes, Peers::MayCome)
+    }
+
+    fn read_with(text: &str, memory_bytes: u64, needed: Peers) -> Result<Self, Refused> {
         let (mut faults, mut warnings) = (Faults::of(text), Faults::of(text));
         let mut table = document::parse(text, &mut faults);
         let (listens, has_key) = (table.has("listen"), table.has("key"));

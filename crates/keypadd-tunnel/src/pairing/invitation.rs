@@ -8,7 +8,7 @@
 //!
 //! Messages never quote the line: it holds a secret.
 
-use std::str::FromStr;
+use std::{str::FromStr, sync::Arc};
 
 use base64ct::{Base64UrlUnpadded, Encoding};
 use keypadd_provider::{PAIRING_SECRET_BYTES, PairingSecret, PublicKey};
@@ -35,7 +35,7 @@ pub struct Invitation {
     /// The inviting host's public key.
     pub key: PublicKey,
     /// Proves that the holder was invited.
-    pub secret: PairingSecret,
+    pub secret: Arc<PairingSecret>,
     /// When the invitation ends, in seconds since 1970 by the inviting host's clock.
     pub expires: u64,
     /// Where the inviting host waits.
@@ -121,7 +121,7 @@ fn read(bytes: &[u8]) -> Option<Invitation> {
     }
     let mut fields = Fields(body);
     let key = PublicKey::from_bytes(*fields.array()?).ok()?;
-    let secret = PairingSecret::from_bytes(fields.array::<PAIRING_SECRET_BYTES>()?);
+    let secret = Arc::new(PairingSecret::from_bytes(fields.array::<PAIRING_SECRET_BYTES>()?));
     let expires = u64::from_be_bytes(*fields.array()?);
     let (port, tunnel_port) = (fields.port()?, fields.port()?);
     let (name, host) = (fields.text()?.to_owned(), fields.text()?.parse::<Host>().ok()?);
@@ -168,7 +168,7 @@ mod tests {
     fn invitation(host: &str, name: &str) -> Invitation {
         Invitation {
             key: "11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=".parse().unwrap(),
-            secret: PairingSecret::from_bytes(&[7; PAIRING_SECRET_BYTES]),
+            secret: Arc::new(PairingSecret::from_bytes(&[7; PAIRING_SECRET_BYTES])),
             expires: 1_800_000_000,
             pairing: ServerAddress { host: host.parse().unwrap(), port: 40_000 },
             tunnel_port: 4433,

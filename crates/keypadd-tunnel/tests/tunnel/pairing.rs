@@ -31,10 +31,10 @@ impl Inviting {
     }
 
     fn invitation(&self) -> Invitation {
-        self.invitation_with(PairingSecret::from_bytes(self.secret.as_bytes().try_into().unwrap()))
+        self.invitation_with(Arc::clone(&self.secret))
     }
 
-    fn invitation_with(&self, secret: PairingSecret) -> Invitation {
+    fn invitation_with(&self, secret: Arc<PairingSecret>) -> Invitation {
         let address = self.inviter.local_addr();
         Invitation {
             key: self.key,
@@ -96,7 +96,7 @@ async fn wrong_secrets_are_turned_away_and_use_nothing_up() {
     };
     let near = async {
         for _ in 0..5 {
-            let wrong = inviting.invitation_with(PairingSecret::draw().unwrap());
+            let wrong = inviting.invitation_with(Arc::new(PairingSecret::draw().unwrap()));
             let (_client, joined) = join(&wrong, &new_key()).await;
             let refused = joined.unwrap_err();
             assert!(matches!(&refused, ClientError::NotPaired { .. }), "{refused}");
