@@ -29,9 +29,10 @@ pub(crate) use values::{Allowed, Line, Server, invitation};
 #[command(name = "keypadd", version, max_term_width = 100, disable_help_subcommand = true)]
 #[command(after_help = "\
 Two hosts in a minute:
-  both hosts  keypadd keygen
-  far host    keypadd serve --allow NEAR-HOSTS-KEY --permit-open localhost:22
-  near host   keypadd connect FAR-HOST --peer FAR-HOSTS-KEY -L 2222:localhost:22
+  far host    keypadd invite laptop --permit-open localhost:22
+  near host   keypadd join --name lab
+  far host    keypadd run
+  near host   keypadd connect @lab -L 2222:localhost:22
   near host   ssh -p 2222 localhost
 
 `keypadd COMMAND --help` says more about a command. Every flag can also be set by an environment
@@ -59,10 +60,10 @@ pub(crate) enum Verb {
     Pubkey(KeyFileArgs),
     /// Pair with another host: print a line for `keypadd join` there, and wait for it
     ///
-    /// The line works once, within ten minutes, and needs no other secrecy than that. When the other host
-    /// has joined, it is in this host's configuration file as NAME, with these permits, and a running
-    /// `keypadd run` has reloaded it. If the file's UDP port is in use, as by that daemon, pairing takes
-    /// another one, which firewalls must allow too. Creates the key and the file if there are none.
+    /// The line works once, within ten minutes: whoever holds it then can join. When the other host has,
+    /// it is in this host's configuration file as NAME, with these permits, and a running `keypadd run`
+    /// has reloaded that. If the file's UDP port is in use, as by that daemon, pairing takes another one,
+    /// which firewalls must allow too. Creates the key and the file if there are none.
     #[command(after_help = "\
 Examples:
   keypadd invite laptop --permit-open localhost:22

@@ -6,8 +6,8 @@ use std::net::{Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use keypadd_config::{NewPeer, Role, values_of};
-use keypadd_provider::{PairingSecret, inviter_config};
+use keypadd_config::{NewPeer, Role, Settings, offered, values_of};
+use keypadd_provider::{KeyExchange, PairingSecret, inviter_config};
 use keypadd_tunnel::{
     BindError, DEFAULT_PORT, Forward, Host, Invitation, Inviter, InviterSettings, Joiner,
     ListenPermit, Permit, ServerAddress,
@@ -18,7 +18,6 @@ use tokio::time::sleep;
 
 use crate::cli::InviteArgs;
 use crate::error::{Error, Exit, bind_hint, one_line, shown, system};
-use crate::keyfile::quoted_for_shell;
 use crate::pairing::ThisHost;
 use crate::ready::{example_forward, host_name, outward_address};
 use crate::reload::{Reloaded, reload_file};
@@ -176,8 +175,10 @@ pub(crate) async fn run(options: InviteOptions, shutdown: Shutdown) -> Result<()
         name: options.own_name(),
     };
     say(&waiting(&options, port));
-    print(format!("{}\n", *invitation.line()).as_bytes())?;
-    drop(invitation);
+    let mut line = invitation.line();
+    line.push('\n');
+    print(line.as_bytes())?;
+    drop((line, invitation));
     let nothing = "nothing was written on either host";
     let joined = tokio::select! {
         joined = inviter.wait() => {
@@ -229,6 +230,9 @@ async fn pair(options: &InviteOptions, mut joiner: Joiner) -> Result<(), Error> 
     let file = shown(host.path.to_string_lossy());
     say(&format!("keypadd: paired with {name} ({remote}), key {key}\n  {file} has [peer.{name}]"));
     say(&next(host, &reloaded));
+    for line in demands(&host.config.settings) {
+        say(&format!("  on {name}, add to this host's peer: {line}"));
+    }
     Ok(())
 }
 
@@ -253,11 +257,11 @@ fn waiting(options: &InviteOptions, port: u16) -> String {
 
 /// What is left to do on this host.
 fn next(host: &ThisHost, reloaded: &Reloaded) -> String {
-    let run = format!("keypadd run --config {}", quoted_for_shell(&host.path));
     match reloaded {
-        Reloaded::NoDaemon => {
-            format!("  start `{run}`, or reload it if another user runs it")
-        }
+        Reloaded::NoDaemon => format!(
+            "  run `keypadd run{}`; a daemon of another user needs a reload",
+            host.config_flag
+        ),
         Reloaded::Applied(restart) if restart.is_empty() => "  the daemon has reloaded it".into(),
         Reloaded::Applied(restart) => {
             format!("  restart the daemon to apply: {}", restart.join(", "))
@@ -266,6 +270,19 @@ fn next(host: &ThisHost, reloaded: &Reloaded) -> String {
             format!("  the daemon has not reloaded it: {}; restart it", one_line(cause))
         }
     }
+}
+
+/// What the other host must set, where this one does not accept what is offered by default.
+fn demands(settings: &Settings) -> Vec<String> {
+    let (suites, kex) = (settings.suites(), settings.key_exchanges());
+    let mut lines = Vec::new();
+    if !offered(None).iter().any(|suite| suites.contains(suite)) {
+        lines.extend(suites.first().map(|suite| format!("suite = \"{suite}\"")));
+    }
+    if !kex.contains(&KeyExchange::default()) {
+        lines.extend(kex.first().map(|kex| format!("kex = \"{kex}\"")));
+    }
+    lines
 }
 
 /// Returns once this much time is over, that of sleep included.

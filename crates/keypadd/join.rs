@@ -17,7 +17,6 @@ use zeroize::Zeroizing;
 use crate::cli::{JoinArgs, Line, invitation};
 use crate::connect::draw_instance;
 use crate::error::{Error, Exit, shown, system};
-use crate::keyfile::quoted_for_shell;
 use crate::pairing::{Prepared, ThisHost};
 use crate::results::print;
 use crate::shutdown::Shutdown;
@@ -35,8 +34,6 @@ pub(crate) struct JoinOptions {
     invitation: Arc<Invitation>,
     name: String,
     connect_timeout: Duration,
-    /// Whether the file is the default one.
-    is_default: bool,
     prepared: Prepared,
 }
 
@@ -52,7 +49,6 @@ impl JoinOptions {
             Some(Line::Given(invitation)) => invitation,
             Some(Line::Stdin) | None => Arc::new(read_line()?),
         };
-        let is_default = files.config.is_none();
         let host = ThisHost::find(files.config, files.key)?;
         if host.public_key() == invitation.key {
             return Err(Error::new(Exit::Usage, "this host made the invitation")
@@ -68,17 +64,13 @@ impl JoinOptions {
         let endpoint = invitation.tunnel();
         let role = Role::Outgoing { endpoint };
         let prepared = host.prepare(&NewPeer { name: name.clone(), key: invitation.key, role })?;
-        Ok(Self { host, invitation, name, connect_timeout, is_default, prepared })
+        Ok(Self { host, invitation, name, connect_timeout, prepared })
     }
 
     /// The command that connects to the new peer.
     fn command(&self, suggestion: Option<&Forward>) -> String {
-        let config = match self.is_default {
-            true => String::new(),
-            false => format!(" --config {}", quoted_for_shell(&self.host.path)),
-        };
         let forward = suggestion.map_or_else(|| "-L ...".into(), Forward::to_string);
-        format!("keypadd connect @{}{config} {forward}", self.name)
+        format!("keypadd connect @{}{} {forward}", self.name, self.host.config_flag)
     }
 }
 

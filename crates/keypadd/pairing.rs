@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use keypadd_cli::staged::Staged;
 use keypadd_config::{CannotAdd, Config, KeyPlace, NewPeer, offered};
 use keypadd_keystream::CipherEngine;
 use keypadd_provider::{CryptoSettings, KeyExchange, Meters, PoolSwitch, PrivateKey, PublicKey};
@@ -12,8 +13,7 @@ use keypadd_provider::{CryptoSettings, KeyExchange, Meters, PoolSwitch, PrivateK
 use crate::cli::memory_bytes;
 use crate::configfile;
 use crate::error::{Error, Exit, shown, system};
-use crate::keyfile::{self, StagedKey, make_directory};
-use keypadd_cli::staged::Staged;
+use crate::keyfile::{self, StagedKey, make_directory, quoted_for_shell};
 
 /// Mode of a new configuration file: it has no secrets, and daemons may run as another user.
 const NEW_FILE_MODE: u32 = 0o644;
@@ -23,6 +23,8 @@ const NEW_FILE_MODE: u32 = 0o644;
 pub(crate) struct ThisHost {
     /// The configuration file, which may not exist yet.
     pub(crate) path: PathBuf,
+    /// What makes other commands find it: ` --config FILE`, or nothing if they do by themselves.
+    pub(crate) config_flag: String,
     /// What it says; it may have no peers yet.
     pub(crate) config: Config,
     /// Its private key.
@@ -58,8 +60,13 @@ impl ThisHost {
     /// # Errors
     /// Exit 3: the file or the key cannot be used. Exit 2: `key` is not the one that the file names.
     pub(crate) fn find(config: Option<PathBuf>, key: Option<PathBuf>) -> Result<Self, Error> {
+        let is_default = config.is_none();
         let path = configfile::place(config)?;
         let path = std::path::absolute(&path).unwrap_or(path);
+        let config_flag = match is_default {
+            true => String::new(),
+            false => format!(" --config {}", quoted_for_shell(&path)),
+        };
         let text = configfile::text(&path)?.unwrap_or_default();
         let config = Config::read_to_extend(&text, memory_bytes())
             .map_err(|refused| configfile::faulty(&path, &refused))?;
@@ -84,7 +91,15 @@ impl ThisHost {
             })?,
             false => keyfile::read(&key_path)?,
         };
-        Ok(Self { path, config, key: Arc::new(key), key_path, key_is_new, key_to_name })
+        Ok(Self {
+            path,
+            config_flag,
+            config,
+            key: Arc::new(key),
+            key_path,
+            key_is_new,
+            key_to_name,
+        })
     }
 
     /// This host's public key.

@@ -10,7 +10,7 @@ pub(super) use keypadd_config::values::{
 };
 use keypadd_config::values::{bad, server};
 use keypadd_provider::PublicKey;
-use keypadd_tunnel::{Host, Invitation, ServerAddress};
+use keypadd_tunnel::{Host, Invitation, InvitationError, ServerAddress};
 
 use crate::error::{is_private, shown};
 
@@ -54,8 +54,13 @@ pub(super) fn line(text: &str) -> Result<Line, BadValue> {
 
 /// An invitation.
 pub(crate) fn invitation(text: &str) -> Result<Invitation, BadValue> {
-    let hint = "copy the whole line that `keypadd invite` prints on the other host";
-    text.parse().map_err(|error: keypadd_tunnel::InvitationError| bad(error.to_string(), hint))
+    text.parse().map_err(|error: InvitationError| {
+        let hint = match error {
+            InvitationError::Version(_) => "run the same version of keypadd on both ends",
+            _ => "copy the whole line that `keypadd invite` prints on the other host",
+        };
+        bad(error.to_string(), hint)
+    })
 }
 
 /// How long an invitation lasts.
