@@ -4,20 +4,18 @@
 mod values;
 
 use std::ffi::OsString;
-use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use keypadd_keystream::CipherEngine;
 use keypadd_provider::PublicKey;
-use keypadd_tunnel::{Host, ListenPermit, Permit, Target};
+use keypadd_tunnel::Target;
 
 pub(crate) use keypadd_cli::flags::{self, Flags};
 pub(crate) use keypadd_cli::logging::LogFlags;
 pub(crate) use keypadd_cli::values::memory_bytes;
 use keypadd_cli::values::path_parser;
-pub(crate) use values::{Allowed, Line, Server, invitation};
+pub(crate) use values::{Allowed, Line, Server, checked, expires, host, invitation};
 
 /// Tunnel TCP over UDP with precomputed keystream
 ///
@@ -171,31 +169,25 @@ pub(crate) struct KeyFileArgs {
     pub(crate) file: Option<PathBuf>,
 }
 
+// Values that `invite` and `join` alone have are checked there: clap's code for a value is compiled for each type.
 #[derive(Debug, Args)]
 pub(crate) struct InviteArgs {
     /// What to call the other host, in the configuration file, logs and metrics
-    #[arg(value_parser = values::peer_name)]
     pub(crate) name: String,
-    /// Targets that it may connect to, as in `keypadd serve`
-    #[arg(long, env = "KEYPADD_PERMIT_OPEN", value_name = "PATTERN", value_delimiter = ',')]
-    #[arg(value_parser = values::permit)]
-    pub(crate) permit_open: Vec<Permit>,
-    /// Where it may listen on this host, as in `keypadd serve`
-    #[arg(long, env = "KEYPADD_PERMIT_LISTEN", value_name = "PATTERN", value_delimiter = ',')]
-    #[arg(value_parser = values::listen_permit)]
-    pub(crate) permit_listen: Vec<ListenPermit>,
     /// This host's name or address, for the other one [default: the address that packets leave from]
-    #[arg(long, env = "KEYPADD_HOST", value_name = "HOST", value_parser = values::host)]
-    pub(crate) host: Option<Host>,
+    #[arg(long, env = "KEYPADD_HOST", value_name = "HOST")]
+    pub(crate) host: Option<String>,
     /// UDP address to pair at [default: the configuration file's, else any port if that is in use]
-    #[arg(long, env = "KEYPADD_LISTEN", value_name = "ADDR:PORT", value_parser = values::socket)]
-    pub(crate) listen: Option<SocketAddr>,
+    #[arg(long, env = "KEYPADD_LISTEN", value_name = "ADDR:PORT")]
+    pub(crate) listen: Option<String>,
     /// How long the line works, at most 10m
     #[arg(long, env = "KEYPADD_EXPIRES", value_name = "DURATION", default_value = "10m")]
-    #[arg(value_parser = values::expires)]
-    pub(crate) expires: Duration,
+    pub(crate) expires: String,
+    /// The configuration file [default: as `keypadd run` finds it]
+    #[arg(long, env = "KEYPADD_CONFIG", value_name = "FILE", value_parser = path_parser())]
+    pub(crate) config: Option<PathBuf>,
     #[command(flatten)]
-    pub(crate) files: PairingFiles,
+    pub(crate) flags: Flags<flags::Invite>,
 }
 
 #[derive(Debug, Args)]
@@ -204,25 +196,13 @@ pub(crate) struct JoinArgs {
     #[arg(value_parser = values::line)]
     pub(crate) line: Option<Line>,
     /// What to call the other host [default: what it calls itself]
-    #[arg(long, env = "KEYPADD_NAME", value_name = "NAME", value_parser = values::peer_name)]
+    #[arg(long, env = "KEYPADD_NAME", value_name = "NAME")]
     pub(crate) name: Option<String>,
-    /// How long to wait for the other host
-    #[arg(long, env = "KEYPADD_CONNECT_TIMEOUT", value_name = "DURATION", default_value = "10s")]
-    #[arg(value_parser = values::duration)]
-    pub(crate) connect_timeout: Duration,
-    #[command(flatten)]
-    pub(crate) files: PairingFiles,
-}
-
-/// The files that pairing changes.
-#[derive(Debug, Args)]
-pub(crate) struct PairingFiles {
     /// The configuration file [default: as `keypadd run` finds it]
     #[arg(long, env = "KEYPADD_CONFIG", value_name = "FILE", value_parser = path_parser())]
     pub(crate) config: Option<PathBuf>,
-    /// This host's private key [default: the configuration file's, else as for `keypadd keygen`]
-    #[arg(long, env = "KEYPADD_KEY", value_name = "FILE", value_parser = path_parser())]
-    pub(crate) key: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) flags: Flags<flags::Join>,
 }
 
 #[derive(Debug, Args)]

@@ -6,17 +6,16 @@ use std::net::{Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use keypadd_config::{NewPeer, Role, Settings, offered, values_of};
+use keypadd_config::{NewPeer, Role, Settings, offered, values, values_of};
 use keypadd_provider::{KeyExchange, PairingSecret, inviter_config};
 use keypadd_tunnel::{
     BindError, DEFAULT_PORT, Forward, Host, Invitation, Inviter, InviterSettings, Joiner,
     ListenPermit, Permit, ServerAddress,
 };
 use rustix::time::{ClockId, clock_gettime};
-use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
-use crate::cli::InviteArgs;
+use crate::cli::{self, InviteArgs, checked};
 use crate::error::{Error, Exit, bind_hint, one_line, shown, system};
 use crate::pairing::ThisHost;
 use crate::ready::{example_forward, host_name, outward_address};
@@ -58,9 +57,14 @@ impl InviteOptions {
     /// Exit 2: a name that is taken, nothing permitted, or no fixed port. Exit 3: the file or the key
     /// cannot be used. Exit 1: the file cannot be written.
     pub(crate) fn read(args: InviteArgs) -> Result<Self, Error> {
-        let InviteArgs { name, permit_open, permit_listen, host: address, listen, expires, files } =
-            args;
-        let host = ThisHost::find(files.config, files.key)?;
+        let name = checked("NAME", values::peer_name(&args.name))?;
+        let address = args.host.map(|host| checked("--host", cli::host(&host))).transpose()?;
+        let listen = args.listen.map(|it| checked("--listen", values::socket(&it))).transpose()?;
+        let expires = checked("--expires", cli::expires(&args.expires))?;
+        let flags = args.flags.settings;
+        let permit_open = values_of(flags.permit_open.as_deref().unwrap_or_default());
+        let permit_listen = values_of(flags.permit_listen.as_deref().unwrap_or_default());
+        let host = ThisHost::find(args.config, flags.key.map(|key| key.value))?;
         host.refuse_name(&name, "choose another name, or remove it there to pair again")?;
         let settings = &host.config.settings;
         let or_global = permit_open.is_empty() && permit_listen.is_empty();
@@ -147,7 +151,7 @@ impl InviteOptions {
             Host::Address(_) => host_name(),
         };
         let label = name.split('.').next().unwrap_or_default();
-        match keypadd_config::values::peer_name(label) {
+        match values::peer_name(label) {
             Ok(name) => name,
             Err(_) => NO_NAME.into(),
         }
@@ -224,8 +228,8 @@ async fn pair(options: &InviteOptions, mut joiner: Joiner) -> Result<(), Error> 
         joiner.refuse("the inviting host could not write its files");
         return Err(error);
     }
-    let path = host.path.clone();
-    let reloaded = spawn_blocking(move || reload_file(&path)).await.unwrap_or(Reloaded::NoDaemon);
+    // Nothing else runs on this thread by now.
+    let reloaded = reload_file(&host.path);
     joiner.done().await;
     let file = shown(host.path.to_string_lossy());
     say(&format!("keypadd: paired with {name} ({remote}), key {key}\n  {file} has [peer.{name}]"));

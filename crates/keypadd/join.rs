@@ -14,7 +14,7 @@ use keypadd_tunnel::{
 };
 use zeroize::Zeroizing;
 
-use crate::cli::{JoinArgs, Line, invitation};
+use crate::cli::{JoinArgs, Line, checked, invitation};
 use crate::connect::draw_instance;
 use crate::error::{Error, Exit, shown, system};
 use crate::pairing::{Prepared, ThisHost};
@@ -44,12 +44,14 @@ impl JoinOptions {
     /// Exit 2: no valid line, or a name that is taken. Exit 3: the file or the key cannot be used.
     /// Exit 1: a file cannot be written.
     pub(crate) fn read(args: JoinArgs) -> Result<Self, Error> {
-        let JoinArgs { line, name, connect_timeout, files } = args;
+        let JoinArgs { line, name, config, flags } = args;
+        let name = name.map(|name| checked("--name", peer_name(&name))).transpose()?;
+        let (key, connect_timeout) = (flags.settings.key, flags.settings.connect_timeout.value);
         let invitation = match line {
             Some(Line::Given(invitation)) => invitation,
             Some(Line::Stdin) | None => Arc::new(read_line()?),
         };
-        let host = ThisHost::find(files.config, files.key)?;
+        let host = ThisHost::find(config, key.map(|key| key.value))?;
         if host.public_key() == invitation.key {
             return Err(Error::new(Exit::Usage, "this host made the invitation")
                 .hint("run `keypadd join` on the other one"));
@@ -173,9 +175,7 @@ fn read_line() -> Result<Invitation, Error> {
         }
     }
     let line = bytes[..length].split(|byte| *byte == b'\n').next().unwrap_or_default();
-    invitation(&String::from_utf8_lossy(line)).map_err(|BadValue { cause, hint }| {
-        Error::new(Exit::Usage, format!("standard input: {cause}")).hint(hint)
-    })
+    checked("standard input", invitation(&String::from_utf8_lossy(line)))
 }
 
 /// Explains why there was no pairing.

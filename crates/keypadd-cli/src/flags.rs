@@ -8,7 +8,7 @@ use std::marker::PhantomData;
 use clap::builder::{PossibleValue, TypedValueParser, ValueHint};
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, parser::ValueSource};
 use keypadd_config::values::BadValue;
-use keypadd_config::{Flag, Key, Kind, PeerSettings, Settings, Source};
+use keypadd_config::{Flag, Key, Kind, PeerSettings, Scope, Settings, Source};
 
 use crate::values::memory_bytes;
 
@@ -25,12 +25,18 @@ pub struct Flags<C> {
 pub trait HasFlags {
     /// The groups of keys.
     const FLAGS: &'static [Flag];
+    /// Global keys of other groups, by name.
+    const NAMES: &'static [&'static str] = &[];
 }
 
 /// `keypadd serve`.
 pub struct Serve;
 /// `keypadd connect`.
 pub struct Connect;
+/// `keypadd invite`.
+pub struct Invite;
+/// `keypadd join`.
+pub struct Join;
 /// Every command.
 pub struct All;
 
@@ -40,6 +46,16 @@ impl HasFlags for Serve {
 
 impl HasFlags for Connect {
     const FLAGS: &'static [Flag] = &[Flag::Connect, Flag::Daemons];
+}
+
+impl HasFlags for Invite {
+    const FLAGS: &'static [Flag] = &[];
+    const NAMES: &'static [&'static str] = &["key", "permit-open", "permit-listen"];
+}
+
+impl HasFlags for Join {
+    const FLAGS: &'static [Flag] = &[];
+    const NAMES: &'static [&'static str] = &["key", "connect-timeout"];
 }
 
 impl HasFlags for All {
@@ -55,7 +71,11 @@ impl<C> fmt::Debug for Flags<C> {
 impl<C: HasFlags> Args for Flags<C> {
     fn augment_args(command: Command) -> Command {
         let keys = PeerSettings::KEYS.iter().chain(Settings::KEYS);
-        command.args(keys.filter(|key| C::FLAGS.contains(&key.flag)).map(arg))
+        let has = |key: &&Key| {
+            C::FLAGS.contains(&key.flag)
+                || (key.scope == Scope::Global && C::NAMES.contains(&key.name))
+        };
+        command.args(keys.filter(has).map(arg))
     }
 
     fn augment_args_for_update(command: Command) -> Command {

@@ -8,7 +8,7 @@
 pub(crate) mod invitation;
 pub(crate) mod inviter;
 
-use std::time::Duration;
+use std::{pin::Pin, time::Duration};
 
 use keypadd_provider::PAIRING_PROOF_BYTES;
 
@@ -16,6 +16,9 @@ use crate::addresses::forward::Forward;
 
 pub use invitation::{Invitation, InvitationError};
 pub use inviter::{InviteError, Inviter, InviterSettings, Joiner};
+
+/// A step of a pairing. Boxed, so that it is compiled here, for size, and not where it is awaited.
+pub(crate) type Step<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// Version of the messages, the first byte of the first one.
 pub(crate) const VERSION: u8 = 1;

@@ -4,15 +4,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-pub(super) use keypadd_config::values::{
-    BadValue, cipher_backend, duration, listen_permit, peer_name, permit, public_key, socket,
-    switch, target,
-};
-use keypadd_config::values::{bad, server};
+pub(super) use keypadd_config::values::{BadValue, cipher_backend, public_key, switch, target};
+use keypadd_config::values::{bad, duration, peer_name, server};
 use keypadd_provider::PublicKey;
 use keypadd_tunnel::{Host, Invitation, InvitationError, ServerAddress};
 
-use crate::error::{is_private, shown};
+use crate::error::{Error, Exit, is_private, shown};
 
 /// A peer of `--allow`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,6 +38,13 @@ pub(crate) enum Line {
     Given(Arc<Invitation>),
 }
 
+/// A value that is checked after clap, with its flag in the error.
+pub(crate) fn checked<T>(flag: &str, value: Result<T, BadValue>) -> Result<T, Error> {
+    value.map_err(|BadValue { cause, hint }| {
+        Error::new(Exit::Usage, format!("{flag}: {cause}")).hint(hint)
+    })
+}
+
 /// How long an invitation lasts at most: the line may have been seen by others.
 const EXPIRES_MAX: Duration = Duration::from_secs(600);
 
@@ -64,7 +68,7 @@ pub(crate) fn invitation(text: &str) -> Result<Invitation, BadValue> {
 }
 
 /// How long an invitation lasts.
-pub(super) fn expires(text: &str) -> Result<Duration, BadValue> {
+pub(crate) fn expires(text: &str) -> Result<Duration, BadValue> {
     match duration(text)? {
         time if time <= EXPIRES_MAX => Ok(time),
         _ => Err(bad(format!("{} is too long", shown(text)), "at most 10m")),
@@ -72,7 +76,7 @@ pub(super) fn expires(text: &str) -> Result<Duration, BadValue> {
 }
 
 /// A host without a port.
-pub(super) fn host(text: &str) -> Result<Host, BadValue> {
+pub(crate) fn host(text: &str) -> Result<Host, BadValue> {
     let hint = "a name or an address, as in lab.example or 192.0.2.7";
     match text.parse() {
         Ok(host) if !is_private(text) => Ok(host),

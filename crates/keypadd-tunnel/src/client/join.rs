@@ -14,7 +14,7 @@ use super::Client;
 use crate::{
     addresses::forward::Forward,
     error::{ClientError, ConnectFailure},
-    pairing::{DONE, Invitation, JOINED, MESSAGE_TIMEOUT, VERSION, suggested},
+    pairing::{DONE, Invitation, JOINED, MESSAGE_TIMEOUT, Step, VERSION, suggested},
     sessions::lost::{Shown, printable},
     wire::CloseCode,
 };
@@ -45,12 +45,14 @@ impl Client {
     /// # Errors
     /// [`ClientError::Auth`] if that host has another key, [`ClientError::NotPaired`] if it refuses,
     /// else [`ClientError::Unreachable`] within the connect timeout.
-    pub async fn join(
-        &self,
-        invitation: &Invitation,
+    pub fn join<'a>(
+        &'a self,
+        invitation: &'a Invitation,
         own: PublicKey,
-    ) -> Result<Joined, ClientError> {
-        self.reach(self.connect_timeout, |address| self.join_at(address, invitation, own)).await
+    ) -> Step<'a, Result<Joined, ClientError>> {
+        Box::pin(
+            self.reach(self.connect_timeout, move |address| self.join_at(address, invitation, own)),
+        )
     }
 
     async fn join_at(
@@ -106,26 +108,28 @@ impl Joined {
     ///
     /// # Errors
     /// Why the other end has not confirmed that.
-    pub async fn confirm(mut self) -> Result<(), NotConfirmed> {
-        let mut answer = [0];
-        let exchanged = timeout(MESSAGE_TIMEOUT, async {
-            self.stream.send.write_all(&[JOINED]).await.ok()?;
-            self.stream.recv.read_exact(&mut answer).await.ok()?
-        });
-        match exchanged.await {
-            Ok(Some(())) if answer == [DONE] => {
-                self.connection.close(CloseCode::Shutdown.value().into(), b"paired");
-                Ok(())
+    pub fn confirm(mut self) -> Step<'static, Result<(), NotConfirmed>> {
+        Box::pin(async move {
+            let mut answer = [0];
+            let exchanged = timeout(MESSAGE_TIMEOUT, async {
+                self.stream.send.write_all(&[JOINED]).await.ok()?;
+                self.stream.recv.read_exact(&mut answer).await.ok()?
+            });
+            match exchanged.await {
+                Ok(Some(())) if answer == [DONE] => {
+                    self.connection.close(CloseCode::Shutdown.value().into(), b"paired");
+                    Ok(())
+                }
+                Ok(_) => Err(match self.connection.close_reason() {
+                    Some(error) => match not_paired(&error) {
+                        ConnectFailure::NotPaired(cause) => NotConfirmed::Refused(cause),
+                        _ => NotConfirmed::Unknown(Shown(&error).to_string()),
+                    },
+                    None => NotConfirmed::Unknown("it sent something else".into()),
+                }),
+                Err(_) => Err(NotConfirmed::Unknown(format!("no answer in {MESSAGE_TIMEOUT:?}"))),
             }
-            Ok(_) => Err(match self.connection.close_reason() {
-                Some(error) => match not_paired(&error) {
-                    ConnectFailure::NotPaired(cause) => NotConfirmed::Refused(cause),
-                    _ => NotConfirmed::Unknown(Shown(&error).to_string()),
-                },
-                None => NotConfirmed::Unknown("it sent something else".into()),
-            }),
-            Err(_) => Err(NotConfirmed::Unknown(format!("no answer in {MESSAGE_TIMEOUT:?}"))),
-        }
+        })
     }
 
     /// Says that this end cannot go on; the other end then writes nothing.

@@ -14,7 +14,7 @@ use thiserror::Error;
 use tokio::{task::JoinSet, time::timeout};
 use tracing::{debug, warn};
 
-use super::{DONE, JOIN_BYTES, JOINED, MESSAGE_TIMEOUT, VERSION};
+use super::{DONE, JOIN_BYTES, JOINED, MESSAGE_TIMEOUT, Step, VERSION};
 use crate::{
     addresses::forward::Forward,
     clock::monitor::ClockMonitor,
@@ -126,11 +126,13 @@ impl Inviter {
     ///
     /// # Errors
     /// [`InviteError::Ended`].
-    pub async fn wait(&self) -> Result<Joiner, InviteError> {
-        tokio::select! {
-            joiner = self.first_right() => joiner,
-            never = self.reopen_gate() => match never {},
-        }
+    pub fn wait(&self) -> Step<'_, Result<Joiner, InviteError>> {
+        Box::pin(async {
+            tokio::select! {
+                joiner = self.first_right() => joiner,
+                never = self.reopen_gate() => match never {},
+            }
+        })
     }
 
     /// Reopens the egress gate after each jump of a clock.
@@ -190,10 +192,12 @@ impl Inviter {
     }
 
     /// Closes all connections and the UDP port. Waits a few seconds at most for the other ends to know.
-    pub async fn close(self) {
-        let reason = b"the invitation is over";
-        self.endpoint.close(CloseCode::NotPaired.value().into(), reason);
-        let _ = timeout(CLOSE_TIMEOUT, self.endpoint.wait_idle()).await;
+    pub fn close(self) -> Step<'static, ()> {
+        Box::pin(async move {
+            let reason = b"the invitation is over";
+            self.endpoint.close(CloseCode::NotPaired.value().into(), reason);
+            let _ = timeout(CLOSE_TIMEOUT, self.endpoint.wait_idle()).await;
+        })
     }
 }
 
@@ -219,32 +223,36 @@ impl Joiner {
     ///
     /// # Errors
     /// [`InviteError::NotConfirmed`]: they may or may not be.
-    pub async fn accept(&mut self, suggestion: Option<&Forward>) -> Result<(), InviteError> {
+    pub fn accept(&mut self, suggestion: Option<&Forward>) -> Step<'_, Result<(), InviteError>> {
         let text = suggestion.map(Forward::to_string).unwrap_or_default();
         // A longer one is of no use to a person.
         let text = u8::try_from(text.len()).map_or("", |_| &*text);
         let message = [&self.acceptance, &[text.len() as u8][..], text.as_bytes()].concat();
-        let mut answer = [0];
-        let exchanged = timeout(MESSAGE_TIMEOUT, async {
-            self.stream.send.write_all(&message).await.ok()?;
-            self.stream.recv.read_exact(&mut answer).await.ok()?
-        });
-        Err(InviteError::NotConfirmed(match exchanged.await {
-            Ok(Some(())) if answer == [JOINED] => return Ok(()),
-            Ok(_) => match self.connection.close_reason() {
-                Some(error) => Shown(&error).to_string(),
-                None => "it sent something else".into(),
-            },
-            Err(_) => format!("no answer in {MESSAGE_TIMEOUT:?}"),
-        }))
+        Box::pin(async move {
+            let mut answer = [0];
+            let exchanged = timeout(MESSAGE_TIMEOUT, async {
+                self.stream.send.write_all(&message).await.ok()?;
+                self.stream.recv.read_exact(&mut answer).await.ok()?
+            });
+            Err(InviteError::NotConfirmed(match exchanged.await {
+                Ok(Some(())) if answer == [JOINED] => return Ok(()),
+                Ok(_) => match self.connection.close_reason() {
+                    Some(error) => Shown(&error).to_string(),
+                    None => "it sent something else".into(),
+                },
+                Err(_) => format!("no answer in {MESSAGE_TIMEOUT:?}"),
+            }))
+        })
     }
 
     /// Says that this end's files are written too; returns when the other end knows, or a few seconds
     /// later.
-    pub async fn done(self) {
-        if self.stream.send.write_all(&[DONE]).await.is_ok() {
-            let _ = timeout(CLOSE_TIMEOUT, self.connection.closed()).await;
-        }
+    pub fn done(self) -> Step<'static, ()> {
+        Box::pin(async move {
+            if self.stream.send.write_all(&[DONE]).await.is_ok() {
+                let _ = timeout(CLOSE_TIMEOUT, self.connection.closed()).await;
+            }
+        })
     }
 
     /// Says that this end cannot go on and has written nothing; the other end then keeps nothing either.
