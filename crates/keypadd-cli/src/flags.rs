@@ -70,12 +70,7 @@ impl<C> fmt::Debug for Flags<C> {
 
 impl<C: HasFlags> Args for Flags<C> {
     fn augment_args(command: Command) -> Command {
-        let keys = PeerSettings::KEYS.iter().chain(Settings::KEYS);
-        let has = |key: &&Key| {
-            C::FLAGS.contains(&key.flag)
-                || (key.scope == Scope::Global && C::NAMES.contains(&key.name))
-        };
-        command.args(keys.filter(has).map(arg))
+        add(command, C::FLAGS, C::NAMES)
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -85,17 +80,27 @@ impl<C: HasFlags> Args for Flags<C> {
 
 impl<C: HasFlags> FromArgMatches for Flags<C> {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        Ok(Self {
-            settings: Settings::take(&mut Given(matches)),
-            peer: PeerSettings::take(&mut Given(matches)),
-            command: PhantomData,
-        })
+        let (settings, peer) = given(matches);
+        Ok(Self { settings, peer, command: PhantomData })
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
         *self = Self::from_arg_matches(matches)?;
         Ok(())
     }
+}
+
+/// Adds the flags of these keys; compiled once for all commands.
+fn add(command: Command, flags: &[Flag], names: &[&str]) -> Command {
+    let has = |key: &&Key| {
+        flags.contains(&key.flag) || (key.scope == Scope::Global && names.contains(&key.name))
+    };
+    command.args(PeerSettings::KEYS.iter().chain(Settings::KEYS).filter(has).map(arg))
+}
+
+/// The settings on the command line, likewise.
+fn given(matches: &ArgMatches) -> (Settings, PeerSettings) {
+    (Settings::take(&mut Given(matches)), PeerSettings::take(&mut Given(matches)))
 }
 
 /// The flags on the command line, which clap has checked.
