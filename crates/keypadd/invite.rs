@@ -79,12 +79,8 @@ impl InviteOptions {
             return Err(Error::new(Exit::Usage, format!("nothing is permitted to {name}"))
                 .hint("add --permit-open localhost:22, or --permit-listen 8080"));
         }
-        let tunnel = settings
-            .listen
-            .as_ref()
-            .map_or(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), DEFAULT_PORT), |listen| {
-                listen.value
-            });
+        let any = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), DEFAULT_PORT);
+        let tunnel = settings.listen.as_ref().map_or(any, |listen| listen.value);
         if tunnel.port() == 0 {
             let file = shown(host.path.to_string_lossy());
             return Err(Error::new(Exit::Usage, format!("{file}: listen has no fixed port"))

@@ -82,7 +82,7 @@ impl Staged {
         }
         // The file is there; this only keeps a power failure from undoing that.
         let directory = self.place.parent().filter(|directory| !directory.as_os_str().is_empty());
-        if let Ok(directory) = File::open(directory.unwrap_or(Path::new("."))) {
+        if let Ok(directory) = File::open(directory.unwrap_or_else(|| Path::new("."))) {
             let _ = directory.sync_all();
         }
         Ok(())
