@@ -1,2 +1,2 @@
 #![no_main]
-libfuzzer_sys::fuzz_target!(|text: &str| keypadd_fuzz::invitations::holds(text));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| keypadd_fuzz::invitations::holds(bytes));

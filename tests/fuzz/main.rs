@@ -97,7 +97,7 @@ fn any_bytes_of_a_socks_client_end_its_handshake_within_bounds() {
 
 #[test]
 fn any_line_is_an_invitation_that_reads_again_or_is_refused_unquoted() {
-    fuzz_text("invitations", targets::invitations::holds);
+    fuzz("invitations", targets::invitations::holds);
 }
 
 #[test]

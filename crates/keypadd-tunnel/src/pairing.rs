@@ -35,20 +35,19 @@ pub(crate) const DONE: u8 = 2;
 /// Timeout for one message, which may wait for files to be written.
 pub(crate) const MESSAGE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Reads the forward that the inviting end suggests, as [`Forward`] displays it. `None` if it is none, or
-/// has characters that a shell would change: a person pastes it.
+/// Reads the forward that the inviting end suggests. `None` if it is none, or one that displays with
+/// characters that a shell would change: a person pastes it. So it listens on no wildcard address either.
 pub fn suggested(text: &str) -> Option<Forward> {
     let (flag, forward) = text.split_once(' ')?;
-    let harmless = |c: char| c.is_ascii_alphanumeric() || "-_.:/[]%@".contains(c);
-    if !forward.chars().all(harmless) {
-        return None;
-    }
-    match flag {
-        "-L" => forward.parse().ok().map(Forward::Local),
-        "-R" => forward.parse().ok().map(Forward::Remote),
-        "-D" => forward.parse().ok().map(Forward::Dynamic),
-        _ => None,
-    }
+    let forward = match flag {
+        "-L" => Forward::Local(forward.parse().ok()?),
+        "-R" => Forward::Remote(forward.parse().ok()?),
+        "-D" => Forward::Dynamic(forward.parse().ok()?),
+        _ => return None,
+    };
+    let is_harmless = |c: char| c.is_ascii_alphanumeric() || "-_.:/[]%@".contains(c);
+    let shown = forward.to_string();
+    shown.strip_prefix(flag)?.strip_prefix(' ')?.chars().all(is_harmless).then_some(forward)
 }
 
 #[cfg(test)]
