@@ -67,7 +67,7 @@ Examples:
   keypadd invite laptop --permit-open localhost:22
   ssh far keypadd invite laptop --permit-open localhost:22 | keypadd join")]
     Invite(Box<InviteArgs>),
-    /// Pair with the host that printed this line
+    /// Pair with the host whose `keypadd invite` printed this line
     ///
     /// Both hosts learn each other's key. The other one is then in this host's configuration file, for
     /// `keypadd connect @NAME` and `keypadd run`. Creates the key and the file if there are none.

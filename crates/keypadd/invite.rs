@@ -177,9 +177,12 @@ pub(crate) async fn run(options: InviteOptions, shutdown: Shutdown) -> Result<()
     say(&waiting(&options, port));
     let mut line = invitation.line();
     line.push('\n');
-    print(line.as_bytes())?;
-    drop((line, invitation));
     let nothing = "nothing was written on either host";
+    if !print(line.as_bytes())? {
+        let cause = format!("nobody reads the line from standard output; {nothing}");
+        return Err(Error::new(Exit::Runtime, cause));
+    }
+    drop((line, invitation));
     let joined = tokio::select! {
         joined = inviter.wait() => {
             joined.map_err(|error| Error::new(Exit::Runtime, error.to_string()))

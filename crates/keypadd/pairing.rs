@@ -159,7 +159,7 @@ impl ThisHost {
                 Ok(addition) => addition.text,
                 Err(CannotAdd::NameTaken) => return Err(self.name_taken(&peer.name)),
                 Err(CannotAdd::KeyTaken(name)) => {
-                    let cause = format!("{} has this host already, as [peer.{name}]", file());
+                    let cause = format!("{} lists that key already, as [peer.{name}]", file());
                     return Err(Error::new(Exit::Usage, cause)
                         .hint("remove that from the file to pair again"));
                 }
@@ -194,7 +194,7 @@ impl Prepared {
     /// Moves the files to their places, the key first.
     ///
     /// # Errors
-    /// Exit 1: one cannot be, or the configuration has changed meanwhile. It is as it was then.
+    /// Exit 1: one cannot be, or the configuration has changed meanwhile; it stays as it is.
     pub(crate) fn commit(self) -> Result<Written, Error> {
         let Self { path, before, after, file, key } = self;
         refuse_changed(&path, before.as_deref())?;

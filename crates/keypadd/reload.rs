@@ -15,8 +15,8 @@ use crate::status::{no_answer, none_found};
 /// Longer than the daemon's own timeout, so that its error arrives.
 const TIMEOUT: Duration = RELOAD_TIMEOUT.saturating_add(Duration::from_secs(5));
 
-/// Timeout of a question that a daemon answers at once.
-const STATUS_TIMEOUT: Duration = Duration::from_secs(2);
+/// Timeout of each question while another host waits for the outcome.
+const WAITED_FOR: Duration = Duration::from_secs(3);
 
 /// A daemon's answer; the fields present tell the outcome.
 #[derive(Default, Deserialize)]
@@ -90,12 +90,12 @@ pub(crate) enum Reloaded {
     Refused(String),
 }
 
-/// Reloads the daemon of this user that runs this file.
+/// Reloads the daemon of this user that runs this file; takes a few seconds at most.
 pub(crate) fn reload_file(file: &Path) -> Reloaded {
     let file = canonical(file);
     let sockets = control::directory().map(|directory| control::sockets(&directory));
     let runs_it = |socket: &PathBuf| {
-        let status: Value = control::ask(socket, STATUS_REQUEST, STATUS_TIMEOUT).ok()?;
+        let status: Value = control::ask(socket, STATUS_REQUEST, WAITED_FOR).ok()?;
         let place = (status["verb"] == "run").then(|| status["place"].as_str())??;
         (canonical(Path::new(place)) == file).then_some(())
     };
@@ -103,7 +103,7 @@ pub(crate) fn reload_file(file: &Path) -> Reloaded {
     else {
         return Reloaded::NoDaemon;
     };
-    match control::ask(&socket, RELOAD_REQUEST, TIMEOUT) {
+    match control::ask(&socket, RELOAD_REQUEST, WAITED_FOR) {
         Ok(Answer { refused: None, file: Some(_), restart, .. }) => Reloaded::Applied(restart),
         Ok(Answer { refused, error, .. }) => {
             let cause = refused.or(error).unwrap_or_else(|| "invalid answer".into());

@@ -356,7 +356,7 @@ fn what_stands_in_the_way_is_said_before_anything_is_sent() {
     refused(
         &fed(&mut hosts.near(&["join", "--name", "b"]), line),
         2,
-        "has this host already, as [peer.lab]",
+        "lists that key already, as [peer.lab]",
     );
     write_file(&hosts.near.path("keypadd.toml"), "spn = 1\n", 0o644);
     let output = fed(&mut hosts.near(&["join"]), line);
@@ -370,6 +370,14 @@ fn what_stands_in_the_way_is_said_before_anything_is_sent() {
     fs::remove_file(hosts.near.path("keypadd.toml")).unwrap();
     assert_eq!(fed(&mut hosts.near(&["join"]), line).status.code(), Some(0));
     assert_eq!(inviting.ended().0, Some(0));
+
+    // The far host has this one's key by now, whatever it is called.
+    let inviting = Inviting::start(hosts.far(&["invite", "tablet", "--permit-open", "a:1"]));
+    let again = fed(&mut hosts.near(&["join", "--config", "b.toml"]), &inviting.line);
+    refused(&again, 4, "the inviting host cannot list this one, and says why");
+    let (code, said) = inviting.ended();
+    assert!(code == Some(2) && said.contains("lists that key already, as [peer.laptop]"), "{said}");
+    assert!(!hosts.near.path("b.toml").exists());
 
     let again = hosts.far(&["invite", "laptop", "--permit-open", "a:1"]).output().unwrap();
     refused(&again, 2, "has a [peer.laptop] already");
