@@ -391,6 +391,35 @@ fn what_stands_in_the_way_is_said_before_anything_is_sent() {
     refused(&invite.arg(&udp).output().unwrap(), 6, "--listen: cannot listen on udp ");
 }
 
+/// The same command where no file can grow, as on a full disk.
+fn on_a_full_disk(command: &Command) -> Command {
+    let mut full = Command::new("sh");
+    full.args(["-c", "trap '' XFSZ; ulimit -f 0; exec \"$0\" \"$@\""]);
+    full.arg(command.get_program()).args(command.get_args()).env_clear();
+    full.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    full.current_dir(command.get_current_dir().unwrap());
+    full
+}
+
+#[test]
+fn a_full_disk_leaves_the_files_as_they_were() {
+    let hosts = Hosts::new();
+    let before = hosts.far_file();
+    write_file(&hosts.near.path("keypadd.toml"), "# Mine.\n", 0o600);
+    let inviting = hosts.invite(&[]);
+    let output = fed(&mut on_a_full_disk(&hosts.near(&["join"])), &inviting.line);
+    refused(&output, 1, "keypadd.toml`: file too large");
+    let invite = hosts.far(&["invite", "x", "--permit-open", "a:1"]);
+    refused(&on_a_full_disk(&invite).output().unwrap(), 1, "keypadd.toml`: file too large");
+    let keygen = hosts.near(&["keygen", "new.key"]);
+    assert_eq!(on_a_full_disk(&keygen).output().unwrap().status.code(), Some(1));
+    assert!(!hosts.near.path("new.key").exists());
+    assert_eq!((hosts.far_file(), hosts.near_file().as_deref()), (before, Some("# Mine.\n")));
+    assert_eq!(hosts.leftovers(), Vec::<String>::new());
+    // The line is as good as before.
+    assert_eq!(fed(&mut hosts.near(&["join"]), &inviting.line).status.code(), Some(0));
+}
+
 /// Packet protection of an end that this test plays itself.
 fn crypto(key: &Arc<PrivateKey>) -> CryptoSettings {
     CryptoSettings {
