@@ -6,7 +6,7 @@ use std::net::{Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use keypadd_config::{NewPeer, Role, Settings, offered, values, values_of};
+use keypadd_config::{NewPeer, Role, Setting, Settings, offered, values, values_of};
 use keypadd_provider::{KeyExchange, PairingSecret, inviter_config};
 use keypadd_tunnel::{
     BindError, DEFAULT_PORT, Forward, Host, Invitation, Inviter, InviterSettings, Joiner,
@@ -16,6 +16,7 @@ use rustix::time::{ClockId, clock_gettime};
 use tokio::time::sleep;
 
 use crate::cli::{self, InviteArgs, checked};
+use crate::confine::Confinement;
 use crate::error::{Error, Exit, bind_hint, one_line, shown, system};
 use crate::pairing::ThisHost;
 use crate::ready::{example_forward, host_name, outward_address};
@@ -48,10 +49,12 @@ pub(crate) struct InviteOptions {
     is_guessed: bool,
     tunnel_port: u16,
     expires: Duration,
+    confinement: Confinement,
 }
 
 impl InviteOptions {
-    /// Reads flags and files, and checks that the files can be changed.
+    /// Reads flags and files, restricts the calling thread to what is needed from then on, before any other
+    /// starts, and checks that the files can be changed.
     ///
     /// # Errors
     /// Exit 2: a name that is taken, nothing permitted, or no fixed port. Exit 3: the file or the key
@@ -61,10 +64,10 @@ impl InviteOptions {
         let address = args.host.map(|host| checked("--host", cli::host(&host))).transpose()?;
         let listen = args.listen.map(|it| checked("--listen", values::socket(&it))).transpose()?;
         let expires = checked("--expires", cli::expires(&args.expires))?;
-        let flags = args.flags.settings;
+        let mut flags = args.flags.settings;
         let permit_open = values_of(flags.permit_open.as_deref().unwrap_or_default());
         let permit_listen = values_of(flags.permit_listen.as_deref().unwrap_or_default());
-        let host = ThisHost::find(args.config, flags.key.map(|key| key.value))?;
+        let host = ThisHost::find(args.config, flags.key.take().map(|key| key.value))?;
         host.refuse_name(&name, "choose another name, or remove it there to pair again")?;
         let settings = &host.config.settings;
         let or_global = permit_open.is_empty() && permit_listen.is_empty();
@@ -86,7 +89,6 @@ impl InviteOptions {
             return Err(Error::new(Exit::Usage, format!("{file}: listen has no fixed port"))
                 .hint("set one that the other host can be told, as in listen = \"[::]:4433\""));
         }
-        host.check_writable()?;
         let any_port = listen.is_none();
         let listen = listen.unwrap_or(tunnel);
         let own = Some(tunnel.ip().to_canonical()).filter(|ip| !ip.is_unspecified());
@@ -98,6 +100,10 @@ impl InviteOptions {
             return Err(Error::new(Exit::Usage, "this host has no address to tell the other one")
                 .hint("name it with --host"));
         };
+        // Whether it needs a port below 1024.
+        flags.listen = Some(Setting { value: listen, text: listen.to_string(), at: None });
+        let confinement = host.confine(&flags)?;
+        host.check_writable()?;
         Ok(Self {
             tunnel_port: tunnel.port(),
             host,
@@ -110,6 +116,7 @@ impl InviteOptions {
             address,
             is_guessed,
             expires,
+            confinement,
         })
     }
 
@@ -164,6 +171,7 @@ pub(crate) async fn run(options: InviteOptions, shutdown: Shutdown) -> Result<()
         .map(Arc::new)
         .map_err(|error| Error::new(Exit::Runtime, error.to_string()))?;
     let inviter = options.bind(&secret)?;
+    options.confinement.seal()?;
     let port = inviter.local_addr().port();
     let ends = SystemTime::now() + options.expires;
     let invitation = Invitation {

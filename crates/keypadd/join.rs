@@ -15,6 +15,7 @@ use keypadd_tunnel::{
 use zeroize::Zeroizing;
 
 use crate::cli::{JoinArgs, Line, checked, invitation};
+use crate::confine::Confinement;
 use crate::connect::draw_instance;
 use crate::error::{Error, Exit, shown, system};
 use crate::pairing::{Prepared, ThisHost};
@@ -35,10 +36,12 @@ pub(crate) struct JoinOptions {
     name: String,
     connect_timeout: Duration,
     prepared: Prepared,
+    confinement: Confinement,
 }
 
 impl JoinOptions {
-    /// Reads flags, the line and files, and prepares these.
+    /// Reads flags, the line and files, restricts the calling thread to what is needed from then on, before
+    /// any other starts, and prepares the files.
     ///
     /// # Errors
     /// Exit 2: no valid line, or a name that is taken. Exit 3: the file or the key cannot be used.
@@ -46,7 +49,8 @@ impl JoinOptions {
     pub(crate) fn read(args: JoinArgs) -> Result<Self, Error> {
         let JoinArgs { line, name, config, flags } = args;
         let name = name.map(|name| checked("--name", peer_name(&name))).transpose()?;
-        let (key, connect_timeout) = (flags.settings.key, flags.settings.connect_timeout.value);
+        let mut flags = flags.settings;
+        let (key, connect_timeout) = (flags.key.take(), flags.connect_timeout.value);
         let invitation = match line {
             Some(Line::Given(invitation)) => invitation,
             Some(Line::Stdin) | None => Arc::new(read_line()?),
@@ -63,10 +67,11 @@ impl JoinOptions {
             })?,
         };
         host.refuse_name(&name, "choose another name with --name")?;
+        let confinement = host.confine(&flags)?;
         let endpoint = invitation.tunnel();
         let role = Role::Outgoing { endpoint };
         let prepared = host.prepare(&NewPeer { name: name.clone(), key: invitation.key, role })?;
-        Ok(Self { host, invitation, name, connect_timeout, prepared })
+        Ok(Self { host, invitation, name, connect_timeout, prepared, confinement })
     }
 
     /// The command that connects to the new peer.
@@ -99,6 +104,7 @@ pub(crate) async fn run(options: JoinOptions, shutdown: Shutdown) -> Result<(), 
         instance: draw_instance()?,
     });
     let client = client.await.map_err(|error| refused(error.into(), &options))?;
+    options.confinement.seal()?;
     let joined = tokio::select! {
         joined = client.join(&options.invitation, own) => {
             joined.map_err(|error| refused(error, &options))

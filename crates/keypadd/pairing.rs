@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use keypadd_cli::staged::Staged;
-use keypadd_config::{CannotAdd, Config, KeyPlace, NewPeer, offered};
+use keypadd_config::{CannotAdd, Config, KeyPlace, NewPeer, Settings, offered};
 use keypadd_keystream::CipherEngine;
 use keypadd_provider::{CryptoSettings, KeyExchange, Meters, PoolSwitch, PrivateKey, PublicKey};
 
 use crate::cli::memory_bytes;
 use crate::configfile;
+use crate::confine::{Confinement, Reach};
 use crate::error::{Error, Exit, shown, system};
 use crate::keyfile::{self, StagedKey, make_directory, quoted_for_shell};
 
@@ -119,6 +120,21 @@ impl ThisHost {
         }
     }
 
+    /// Restricts the calling thread, before any other starts, to what a pairing with these settings needs.
+    ///
+    /// # Errors
+    /// As for [`Confinement::start`]; exit 1: a directory cannot be made.
+    pub(crate) fn confine(&self, settings: &Settings) -> Result<Confinement, Error> {
+        let mut replaced = vec![self.path.clone()];
+        make_directory(&self.path)?;
+        if self.key_is_new {
+            make_directory(&self.key_path)?;
+            replaced.push(self.key_path.clone());
+        }
+        let files = vec![self.path.clone()];
+        Confinement::start(settings, &Reach { files, replaced, ..Reach::default() })
+    }
+
     /// Refuses a name that a peer has, before anything is sent.
     ///
     /// # Errors
@@ -181,7 +197,6 @@ impl ThisHost {
     }
 
     fn stage(&self, exists: bool, text: &str) -> Result<Staged, Error> {
-        make_directory(&self.path)?;
         match exists {
             true => Staged::replace(&self.path, text.as_bytes()),
             false => Staged::create(&self.path, text.as_bytes(), NEW_FILE_MODE),

@@ -279,6 +279,18 @@ fn an_invitation_ends_in_time_and_by_a_signal_and_leaves_nothing() {
 }
 
 #[test]
+fn an_inviting_host_meets_strangers_in_a_sandbox() {
+    let hosts = Hosts::new();
+    let inviting = hosts.invite(&[]);
+    let status = fs::read_to_string(format!("/proc/{}/status", inviting.child.id())).unwrap();
+    // Privileges to gain by execution: none; a filter of system calls where there is one for the architecture.
+    assert!(status.contains("\nNoNewPrivs:\t1\n"), "{status}");
+    if cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) {
+        assert!(status.contains("\nSeccomp:\t2\n"), "{status}");
+    }
+}
+
+#[test]
 fn who_has_not_the_line_is_turned_away_and_the_line_still_works() {
     let hosts = Hosts::new();
     let inviting = hosts.invite(&[]);

@@ -50,12 +50,12 @@ impl HasFlags for Connect {
 
 impl HasFlags for Invite {
     const FLAGS: &'static [Flag] = &[];
-    const NAMES: &'static [&'static str] = &["key", "permit-open", "permit-listen"];
+    const NAMES: &'static [&'static str] = &["key", "permit-open", "permit-listen", "sandbox"];
 }
 
 impl HasFlags for Join {
     const FLAGS: &'static [Flag] = &[];
-    const NAMES: &'static [&'static str] = &["key", "connect-timeout"];
+    const NAMES: &'static [&'static str] = &["key", "connect-timeout", "sandbox"];
 }
 
 impl HasFlags for All {

@@ -112,6 +112,10 @@ pub fn read(path: &Path) -> Result<PrivateKey, Error> {
 /// # Errors
 /// Exit 1: the file exists, and is not overwritten, or cannot be written.
 pub fn create(path: &Path, key: &PrivateKey) -> Result<(), Error> {
+    if fs::symlink_metadata(path).is_ok() {
+        return Err(exists(path));
+    }
+    make_directory(path)?;
     StagedKey::write(path, key)?.commit()
 }
 
@@ -123,15 +127,11 @@ pub struct StagedKey {
 }
 
 impl StagedKey {
-    /// Writes the key beside its place, as [`create`] does.
+    /// Writes the key beside its place, in a directory that exists.
     ///
     /// # Errors
-    /// As for [`create`].
+    /// Exit 1: it cannot be written.
     pub fn write(path: &Path, key: &PrivateKey) -> Result<Self, Error> {
-        if fs::symlink_metadata(path).is_ok() {
-            return Err(exists(path));
-        }
-        make_directory(path)?;
         let staged = Staged::create(path, key.to_pem().as_bytes(), 0o600).map_err(|error| {
             let name = shown(path.to_string_lossy());
             let cause = format!("cannot create key file {name}: {}", system(&error));

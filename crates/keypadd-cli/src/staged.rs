@@ -41,11 +41,11 @@ impl Staged {
         let place = fs::canonicalize(place)?;
         let old = fs::metadata(&place)?;
         let (staged, mut file) = Self::open(&place, true)?;
+        file.set_permissions(old.permissions())?;
         let new = file.metadata()?;
         if (new.uid(), new.gid()) != (old.uid(), old.gid()) {
             fchown(&file, Some(old.uid()), Some(old.gid()))?;
         }
-        file.set_permissions(old.permissions())?;
         file.write_all(content)?;
         file.sync_all()?;
         Ok(staged)
