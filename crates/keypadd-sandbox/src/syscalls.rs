@@ -180,7 +180,9 @@ const REPLACING: &[c_long] = &[
     libc::SYS_linkat,
     #[cfg(target_arch = "x86_64")]
     libc::SYS_rename,
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     libc::SYS_renameat,
+    libc::SYS_renameat2,
 ];
 
 /// Terminal and socket requests (ioctl(2)), and the number of an interface that is named in an address
