@@ -2,6 +2,7 @@
 //! configuration file. Everything is written beside its place before the other end is told to go on.
 
 use std::fs;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -84,8 +85,9 @@ impl ThisHost {
             (named, Some(given)) if named != given => (given.clone(), Some(given)),
             (named, _) => (named, None),
         };
-        // A link to nowhere is a file that cannot be read.
-        let key_is_new = fs::symlink_metadata(&key_path).is_err();
+        // A link to nowhere, or a file out of reach, is not missing: reading it says what is wrong.
+        let missing = |error: io::Error| error.kind() == ErrorKind::NotFound;
+        let key_is_new = fs::symlink_metadata(&key_path).is_err_and(missing);
         let key = match key_is_new {
             true => PrivateKey::generate().map_err(|error| {
                 Error::new(Exit::Runtime, format!("cannot generate a key: {error}"))
@@ -248,10 +250,10 @@ fn refuse_changed(path: &Path, known: Option<&str>) -> Result<(), Error> {
     }
 }
 
-fn not_written(path: &Path, error: &std::io::Error) -> Error {
+fn not_written(path: &Path, error: &io::Error) -> Error {
     let cause = format!("cannot write {}: {}", shown(path.to_string_lossy()), system(error));
     Error::new(Exit::Runtime, cause).hint(match error.kind() {
-        std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem => {
+        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
             "run it as the file's owner, or name another file with --config"
         }
         _ => "the file is as it was; free some space, or name another with --config",

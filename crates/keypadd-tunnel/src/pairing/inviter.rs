@@ -191,7 +191,7 @@ impl Inviter {
         Some(Joiner { key, remote, acceptance, connection, stream })
     }
 
-    /// Closes all connections and the UDP port. Waits a few seconds at most for the other ends to know.
+    /// Closes all connections that are not [`done`](Joiner::done), and the UDP port. Waits a few seconds at most for the other ends to know.
     pub fn close(self) -> Step<'static, ()> {
         Box::pin(async move {
             let reason = b"the invitation is over";
@@ -252,6 +252,8 @@ impl Joiner {
             if self.stream.send.write_all(&[DONE]).await.is_ok() {
                 let _ = timeout(CLOSE_TIMEOUT, self.connection.closed()).await;
             }
+            // Another code would tell the other end that nothing is written here, should the byte be late.
+            self.connection.close(CloseCode::Shutdown.value().into(), b"paired");
         })
     }
 
