@@ -15,7 +15,7 @@ pub(crate) use keypadd_cli::flags::{self, Flags};
 pub(crate) use keypadd_cli::logging::LogFlags;
 pub(crate) use keypadd_cli::values::memory_bytes;
 use keypadd_cli::values::path_parser;
-pub(crate) use values::{Allowed, Server};
+pub(crate) use values::{Allowed, Line, Server, checked, expires, host, invitation};
 
 /// Tunnel TCP over UDP with precomputed keystream
 ///
@@ -27,9 +27,10 @@ pub(crate) use values::{Allowed, Server};
 #[command(name = "keypadd", version, max_term_width = 100, disable_help_subcommand = true)]
 #[command(after_help = "\
 Two hosts in a minute:
-  both hosts  keypadd keygen
-  far host    keypadd serve --allow NEAR-HOSTS-KEY --permit-open localhost:22
-  near host   keypadd connect FAR-HOST --peer FAR-HOSTS-KEY -L 2222:localhost:22
+  far host    keypadd invite laptop --permit-open localhost:22
+  near host   keypadd join --name lab
+  far host    keypadd run
+  near host   keypadd connect @lab -L 2222:localhost:22
   near host   ssh -p 2222 localhost
 
 `keypadd COMMAND --help` says more about a command. Every flag can also be set by an environment
@@ -55,6 +56,26 @@ pub(crate) enum Verb {
     /// Print the public half of a key file
     #[command(after_help = "Example:\n  keypadd pubkey /etc/keypadd/key")]
     Pubkey(KeyFileArgs),
+    /// Pair with another host: print a line for `keypadd join` there, and wait for it
+    ///
+    /// The line works once, within ten minutes: whoever holds it then can join. When the other host has,
+    /// it is in this host's configuration file as NAME, with these permits, and a running `keypadd run`
+    /// has reloaded that. If the file's UDP port is in use, as by that daemon, pairing takes another one,
+    /// which firewalls must allow too. Creates the key and the file if there are none.
+    #[command(after_help = "\
+Examples:
+  keypadd invite laptop --permit-open localhost:22
+  ssh far keypadd invite laptop --permit-open localhost:22 | keypadd join")]
+    Invite(Box<InviteArgs>),
+    /// Pair with the host whose `keypadd invite` printed this line
+    ///
+    /// Both hosts learn each other's key. The other one is then in this host's configuration file, for
+    /// `keypadd connect @NAME` and `keypadd run`. Creates the key and the file if there are none.
+    #[command(after_help = "\
+Examples:
+  keypadd join
+  keypadd join --name lab < line.txt")]
+    Join(Box<JoinArgs>),
     /// Accept allowed peers and connect them to permitted targets
     ///
     /// When ready, prints the command to run on the other host on standard error. Stop it with
@@ -146,6 +167,42 @@ pub(crate) struct KeyFileArgs {
     /// The private key file [default: /etc/keypadd/key for root, else ~/.config/keypadd/key]
     #[arg(value_parser = path_parser())]
     pub(crate) file: Option<PathBuf>,
+}
+
+// Values that `invite` and `join` alone have are checked there: clap's code for a value is compiled for each type.
+#[derive(Debug, Args)]
+pub(crate) struct InviteArgs {
+    /// What to call the other host, in the configuration file, logs and metrics
+    pub(crate) name: String,
+    /// This host's name or address, for the other one [default: the address that packets leave from]
+    #[arg(long, env = "KEYPADD_HOST", value_name = "HOST")]
+    pub(crate) host: Option<String>,
+    /// UDP address to pair at [default: the configuration file's, else any port if that is in use]
+    #[arg(long, env = "KEYPADD_LISTEN", value_name = "ADDR:PORT")]
+    pub(crate) listen: Option<String>,
+    /// How long the line works, at most 10m
+    #[arg(long, env = "KEYPADD_EXPIRES", value_name = "DURATION", default_value = "10m")]
+    pub(crate) expires: String,
+    /// The configuration file [default: as `keypadd run` finds it]
+    #[arg(long, env = "KEYPADD_CONFIG", value_name = "FILE", value_parser = path_parser())]
+    pub(crate) config: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) flags: Flags<flags::Invite>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct JoinArgs {
+    /// The line; - or none reads it from standard input, where other users cannot see it
+    #[arg(value_parser = values::line)]
+    pub(crate) line: Option<Line>,
+    /// What to call the other host [default: what it calls itself]
+    #[arg(long, env = "KEYPADD_NAME", value_name = "NAME")]
+    pub(crate) name: Option<String>,
+    /// The configuration file [default: as `keypadd run` finds it]
+    #[arg(long, env = "KEYPADD_CONFIG", value_name = "FILE", value_parser = path_parser())]
+    pub(crate) config: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) flags: Flags<flags::Join>,
 }
 
 #[derive(Debug, Args)]

@@ -7,7 +7,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use keypadd_config::{Config, Fault, KeyPlace};
+use keypadd_config::{Config, Fault, KeyPlace, Refused};
 use keypadd_provider::PrivateKey;
 use rustix::fs::OFlags;
 use rustix::process::geteuid;
@@ -76,8 +76,7 @@ pub(crate) fn load(path: &Path, known: Option<Arc<PrivateKey>>) -> Result<Loaded
             Ok(Loaded { config, key_path, key })
         }
         Err(refused) => {
-            let faults = refused.faults.iter().map(|fault| in_file(path, fault));
-            let mut error = Error::listed(Exit::Config, faults);
+            let mut error = faulty(path, &refused);
             let key = refused.key.map(|key| key_path(path, &key));
             if let Some(Err(wrong)) = key.map(|key| key.and_then(|key| keyfile::read(&key))) {
                 error = error.and(wrong);
@@ -92,6 +91,11 @@ fn is_out_of_reach(path: &Path) -> bool {
     File::open(path).is_err_and(|error| error.kind() == ErrorKind::PermissionDenied)
 }
 
+/// The faults of a file.
+pub(crate) fn faulty(path: &Path, refused: &Refused) -> Error {
+    Error::listed(Exit::Config, refused.faults.iter().map(|fault| in_file(path, fault)))
+}
+
 /// A fault as `FILE:LINE:COLUMN: cause`, and its hint.
 pub(crate) fn in_file(path: &Path, fault: &Fault) -> (String, Option<String>) {
     let Fault { line, column, cause, hint } = fault;
@@ -99,27 +103,40 @@ pub(crate) fn in_file(path: &Path, fault: &Fault) -> (String, Option<String>) {
 }
 
 /// The key's path; a relative one is relative to the directory of the configuration file.
-fn key_path(config: &Path, key: &KeyPlace) -> Result<PathBuf, Error> {
+pub(crate) fn key_path(config: &Path, key: &KeyPlace) -> Result<PathBuf, Error> {
     match key {
         KeyPlace::Default => keyfile::default_path(),
         KeyPlace::File(path) => Ok(config.with_file_name("").join(path)),
     }
 }
 
-/// The file's text.
+/// The text of a file that must exist.
 fn read(path: &Path) -> Result<String, Error> {
+    text(path)?.ok_or_else(|| {
+        let cause = format!("configuration {} does not exist", shown(path.to_string_lossy()));
+        Error::new(Exit::Config, cause).hint(
+            "create it, or name another with --config; see `keypadd run --help` for an example",
+        )
+    })
+}
+
+/// The file's text; `None` if there is no file.
+///
+/// # Errors
+/// Exit 3: it cannot be read, or other users control it.
+pub(crate) fn text(path: &Path) -> Result<Option<String>, Error> {
     let name = shown(path.to_string_lossy());
     let unusable = |cause: &str| Error::new(Exit::Config, format!("configuration {name} {cause}"));
     let failed = |error: io::Error| match error.kind() {
-        ErrorKind::NotFound => unusable("does not exist").hint(
-            "create it, or name another with --config; see `keypadd run --help` for an example",
-        ),
         ErrorKind::InvalidData => unusable("is not UTF-8 text"),
         _ => unusable(&format!("cannot be read: {}", system(&error))),
     };
     // Non-blocking: opening a FIFO without a writer would block forever.
     let nonblock = OFlags::NONBLOCK.bits().cast_signed();
-    let file = OpenOptions::new().read(true).custom_flags(nonblock).open(path).map_err(failed)?;
+    let file = match OpenOptions::new().read(true).custom_flags(nonblock).open(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        file => file.map_err(failed)?,
+    };
     let metadata = file.metadata().map_err(failed)?;
     if !metadata.is_file() {
         return Err(unusable("is not a regular file").hint("name a regular file with --config"));
@@ -139,5 +156,5 @@ fn read(path: &Path) -> Result<String, Error> {
     if text.len() as u64 > CONFIG_BYTES_MAX {
         return Err(unusable("is longer than 1 MiB"));
     }
-    Ok(text)
+    Ok(Some(text))
 }

@@ -4,7 +4,9 @@
 //! Opens the hypervisor clocks while files are still reachable. What a reload adds beyond the sandbox (a unix
 //! socket in another directory, a port below 1024) needs a restart.
 
-use std::path::PathBuf;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use keypadd_config::Settings;
@@ -14,6 +16,7 @@ use keypadd_sandbox::{
 use keypadd_tunnel::{
     Clocks, DynamicForward, Forward, Hypervisor, Listen, ListenPermit, ListenPermits, SystemClocks,
 };
+use rustix::process::{getegid, geteuid};
 
 use crate::control;
 use crate::error::{Error, Exit, shown, system};
@@ -44,6 +47,8 @@ pub(crate) struct Reach<'s> {
     pub(crate) listen_permits: Vec<ListenPermit>,
     /// Files that a reload reads.
     pub(crate) files: Vec<PathBuf>,
+    /// Files that are made or replaced, in directories that exist.
+    pub(crate) replaced: Vec<PathBuf>,
 }
 
 impl Confinement {
@@ -66,6 +71,8 @@ impl Confinement {
         let needs = Needs {
             low_ports: reach.needs_low_ports(settings),
             sockets_in: reach.socket_directories(),
+            replaces_in: reach.replaced.iter().filter_map(|file| real_directory(file)).collect(),
+            gives_away: reach.replaced.iter().any(|file| is_of_others(file)),
             read: reach.files.iter().map(|file| directory_or_file(file)).collect(),
             core_dumps: settings.core_dumps.value,
             account,
@@ -121,6 +128,18 @@ impl Confinement {
     pub(crate) fn switches_user(&self) -> bool {
         self.0.switches_user
     }
+}
+
+/// The directory of a file, or of what a symbolic link leads to.
+fn real_directory(file: &Path) -> Option<PathBuf> {
+    let file = file.canonicalize().unwrap_or_else(|_| file.to_owned());
+    Some(file.parent()?.to_owned())
+}
+
+/// Whether a file has another owner or group than those that this process makes.
+fn is_of_others(file: &Path) -> bool {
+    let own = (geteuid().as_raw(), getegid().as_raw());
+    fs::metadata(file).is_ok_and(|metadata| (metadata.uid(), metadata.gid()) != own)
 }
 
 impl SandboxReport {

@@ -210,7 +210,7 @@ impl ConnectLine<'_> {
     /// `keypadd connect HOST[:PORT] --peer KEY ... -L ...`, with the flags that this server's
     /// settings require. None if its permits allow no forward.
     pub(crate) fn text(&self) -> Option<String> {
-        let forward = self.forward()?;
+        let forward = example_forward(self.permits, self.listen_permits)?;
         let mut line = String::from("keypadd connect ");
         let ip = self.listen.ip().to_canonical();
         match self.listen.port() {
@@ -231,38 +231,40 @@ impl ConnectLine<'_> {
         }
         Some(format!("{line} {forward}"))
     }
+}
 
-    /// An example forward that the permits allow, preferably to a target that a permit names; a
-    /// proxy if they name none. None without permits.
-    fn forward(&self) -> Option<Forward> {
-        let local = |destination: Destination| {
-            let port = match &destination {
-                Destination::Tcp(target) => local_port(target.port),
-                Destination::Unix(_) => 8000,
-            };
-            Forward::Local(LocalForward {
-                listen: Listen::Tcp { bind: Bind::Loopback, port },
-                destination,
-            })
+/// An example forward that the permits allow, preferably to a target that a permit names; a
+/// proxy if they name none. None without permits.
+pub(crate) fn example_forward(
+    permits: &[Permit],
+    listen_permits: &[ListenPermit],
+) -> Option<Forward> {
+    let local = |destination: Destination| {
+        let port = match &destination {
+            Destination::Tcp(target) => local_port(target.port),
+            Destination::Unix(_) => 8000,
         };
-        let localhost =
-            |port| Destination::Tcp(Target { host: Host::Name("localhost".into()), port });
-        let alone = self.permits.iter().find_map(|permit| permit.to_string().parse().ok());
-        let named = || self.permits.iter().find_map(Permit::example);
-        let destination = alone.map(Destination::Tcp).or_else(named);
-        match (destination, self.listen_permits.first().map(ListenPermit::example)) {
-            (Some(destination), _) => Some(local(destination)),
-            (None, _) if !self.permits.is_empty() => {
-                Some(Forward::Dynamic(DynamicForward { bind: Bind::Loopback, port: SOCKS_PORT }))
-            }
-            (None, None) => None,
-            (None, Some(listen)) => {
-                let destination = match &listen {
-                    Listen::Tcp { port, .. } => localhost(*port),
-                    Listen::Unix(_) => localhost(80),
-                };
-                Some(Forward::Remote(RemoteForward { listen, destination }))
-            }
+        Forward::Local(LocalForward {
+            listen: Listen::Tcp { bind: Bind::Loopback, port },
+            destination,
+        })
+    };
+    let localhost = |port| Destination::Tcp(Target { host: Host::Name("localhost".into()), port });
+    let alone = permits.iter().find_map(|permit| permit.to_string().parse().ok());
+    let named = || permits.iter().find_map(Permit::example);
+    let destination = alone.map(Destination::Tcp).or_else(named);
+    match (destination, listen_permits.first().map(ListenPermit::example)) {
+        (Some(destination), _) => Some(local(destination)),
+        (None, _) if !permits.is_empty() => {
+            Some(Forward::Dynamic(DynamicForward { bind: Bind::Loopback, port: SOCKS_PORT }))
+        }
+        (None, None) => None,
+        (None, Some(listen)) => {
+            let destination = match &listen {
+                Listen::Tcp { port, .. } => localhost(*port),
+                Listen::Unix(_) => localhost(80),
+            };
+            Some(Forward::Remote(RemoteForward { listen, destination }))
         }
     }
 }
@@ -280,13 +282,13 @@ fn local_port(port: u16) -> u16 {
 }
 
 /// This host's name, which other hosts may not know.
-fn host_name() -> String {
+pub(crate) fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
 /// The source address of this host's packets to the internet, else to a network it is in. Behind
 /// NAT, others need another address.
-fn outward_address() -> Option<IpAddr> {
+pub(crate) fn outward_address() -> Option<IpAddr> {
     // Documentation addresses (RFC 5737, RFC 3849), which take the default route.
     let far_away: [IpAddr; 2] =
         [Ipv4Addr::new(192, 0, 2, 1).into(), Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into()];

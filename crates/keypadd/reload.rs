@@ -4,15 +4,19 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Deserialize;
+use serde_json::Value;
 
 use crate::cli::ReloadArgs;
-use crate::control::{self, RELOAD_REQUEST, RELOAD_TIMEOUT};
+use crate::control::{self, RELOAD_REQUEST, RELOAD_TIMEOUT, STATUS_REQUEST};
 use crate::error::{Error, Exit, one_line, shown};
 use crate::results::print;
 use crate::status::{no_answer, none_found};
 
 /// Longer than the daemon's own timeout, so that its error arrives.
 const TIMEOUT: Duration = RELOAD_TIMEOUT.saturating_add(Duration::from_secs(5));
+
+/// Timeout of each question while another host waits for the outcome.
+const WAITED_FOR: Duration = Duration::from_secs(3);
 
 /// A daemon's answer; the fields present tell the outcome.
 #[derive(Default, Deserialize)]
@@ -73,6 +77,45 @@ pub(crate) fn run(args: ReloadArgs) -> Result<(), Error> {
             None => none_found("no daemon found".into()),
         }),
     }
+}
+
+/// What became of a file's change in the daemon that runs it.
+#[derive(Debug)]
+pub(crate) enum Reloaded {
+    /// No daemon of this user runs the file.
+    NoDaemon,
+    /// It applies all but these settings, which wait for a restart.
+    Applied(Vec<String>),
+    /// The old settings stay in force.
+    Refused(String),
+}
+
+/// Reloads the daemon of this user that runs this file; takes a few seconds at most.
+pub(crate) fn reload_file(file: &Path) -> Reloaded {
+    let file = canonical(file);
+    let sockets = control::directory().map(|directory| control::sockets(&directory));
+    let runs_it = |socket: &PathBuf| {
+        let status: Value = control::ask(socket, STATUS_REQUEST, WAITED_FOR).ok()?;
+        let place = (status["verb"] == "run").then(|| status["place"].as_str())??;
+        (canonical(Path::new(place)) == file).then_some(())
+    };
+    let Some(socket) = sockets.into_iter().flatten().find(|socket| runs_it(socket).is_some())
+    else {
+        return Reloaded::NoDaemon;
+    };
+    match control::ask(&socket, RELOAD_REQUEST, WAITED_FOR) {
+        Ok(Answer { refused: None, file: Some(_), restart, .. }) => Reloaded::Applied(restart),
+        Ok(Answer { refused, error, .. }) => {
+            let cause = refused.or(error).unwrap_or_else(|| "invalid answer".into());
+            let first = cause.lines().next().unwrap_or_default();
+            Reloaded::Refused(first.trim_start_matches("keypadd: ").to_owned())
+        }
+        Err(error) => Reloaded::Refused(no_answer(&socket, &error)),
+    }
+}
+
+fn canonical(path: &Path) -> PathBuf {
+    path.canonicalize().unwrap_or_else(|_| path.to_owned())
 }
 
 fn also(before: Option<Error>, error: Error) -> Error {

@@ -62,6 +62,7 @@ impl RunOptions {
             forwards: outgoing.flat_map(|outgoing| &outgoing.forwards).collect(),
             listen_permits: incoming.flat_map(|peer| peer.permit_listen.clone()).collect(),
             files: vec![self.path.clone(), key_path.clone()],
+            replaced: Vec::new(),
         };
         self.confinement = Confinement::start(&config.settings, &reach)?;
         Ok(self)

@@ -11,6 +11,7 @@ pub mod frames;
 pub mod handshakes;
 pub mod headers;
 mod input;
+pub mod invitations;
 pub mod keys;
 pub mod packet_keys;
 pub mod permits;

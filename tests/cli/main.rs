@@ -21,6 +21,7 @@ mod live;
 mod logs;
 mod measuring;
 mod naming;
+mod pairing;
 mod pooling;
 mod refusing;
 mod reloading;

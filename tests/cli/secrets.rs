@@ -34,6 +34,11 @@ fn a_private_key_pasted_anywhere_is_refused_and_not_repeated() {
     let flags = [
         ("serve", vec!["allow", "listen", "permit-open", "suite", "kex"]),
         ("connect", vec!["peer", "local", "stdio", "connect-timeout", "suite", "kex"]),
+        (
+            "invite",
+            vec!["permit-open", "permit-listen", "listen", "host", "expires", "config", "key"],
+        ),
+        ("join", vec!["name", "connect-timeout", "config", "key"]),
         ("status", vec!["socket", "nonsense"]),
         ("reload", vec!["socket"]),
         ("check", vec!["config"]),
@@ -56,6 +61,8 @@ fn a_private_key_pasted_anywhere_is_refused_and_not_repeated() {
                     if *flag != "peer" {
                         command.args(["--peer", PUBLIC_KEY]);
                     }
+                } else if *verb == "invite" {
+                    command.arg("laptop");
                 } else if *verb == "serve" && *flag != "allow" {
                     command.args(["--allow", PUBLIC_KEY]);
                 }
@@ -81,8 +88,8 @@ fn a_private_key_pasted_anywhere_is_refused_and_not_repeated() {
             assert_refused_in_silence(&output, switch);
         }
         for verb in [
-            "keygen", "pubkey", "serve", "connect", "run", "check", "reload", "man", "status",
-            pasted,
+            "keygen", "pubkey", "invite", "join", "serve", "connect", "run", "check", "reload",
+            "man", "status", pasted,
         ] {
             // As a path it is too long a name, or a directory that does not exist.
             let name = format!("missing/{pasted}/{pasted}");

@@ -185,7 +185,7 @@ impl Daemon {
 }
 
 /// Kills the process unless the guard is dropped in time: what is waited for comes then, as an end.
-fn bounded(child: &Child) -> mpsc::Sender<()> {
+pub(crate) fn bounded(child: &Child) -> mpsc::Sender<()> {
     let (guard, dropped) = mpsc::channel();
     let process = Pid::from_child(child);
     thread::spawn(move || {

@@ -96,6 +96,11 @@ fn any_bytes_of_a_socks_client_end_its_handshake_within_bounds() {
 }
 
 #[test]
+fn any_line_is_an_invitation_that_reads_again_or_is_refused_unquoted() {
+    fuzz("invitations", targets::invitations::holds);
+}
+
+#[test]
 fn any_bytes_are_a_key_with_one_encoding_or_a_discreet_error() {
     fuzz("keys", targets::keys::holds);
 }

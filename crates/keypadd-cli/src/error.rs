@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 pub use keypadd_config::quote::{is_private, one_line, shown};
 
-/// Exit codes (docs/operations.md, "Running"); 0 is success.
+/// Exit codes, as `keypadd --help` lists them; 0 is success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Exit {

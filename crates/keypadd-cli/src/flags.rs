@@ -8,7 +8,7 @@ use std::marker::PhantomData;
 use clap::builder::{PossibleValue, TypedValueParser, ValueHint};
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, parser::ValueSource};
 use keypadd_config::values::BadValue;
-use keypadd_config::{Flag, Key, Kind, PeerSettings, Settings, Source};
+use keypadd_config::{Flag, Key, Kind, PeerSettings, Scope, Settings, Source};
 
 use crate::values::memory_bytes;
 
@@ -25,12 +25,18 @@ pub struct Flags<C> {
 pub trait HasFlags {
     /// The groups of keys.
     const FLAGS: &'static [Flag];
+    /// Global keys of other groups, by name.
+    const NAMES: &'static [&'static str] = &[];
 }
 
 /// `keypadd serve`.
 pub struct Serve;
 /// `keypadd connect`.
 pub struct Connect;
+/// `keypadd invite`.
+pub struct Invite;
+/// `keypadd join`.
+pub struct Join;
 /// Every command.
 pub struct All;
 
@@ -40,6 +46,16 @@ impl HasFlags for Serve {
 
 impl HasFlags for Connect {
     const FLAGS: &'static [Flag] = &[Flag::Connect, Flag::Daemons];
+}
+
+impl HasFlags for Invite {
+    const FLAGS: &'static [Flag] = &[];
+    const NAMES: &'static [&'static str] = &["key", "permit-open", "permit-listen", "sandbox"];
+}
+
+impl HasFlags for Join {
+    const FLAGS: &'static [Flag] = &[];
+    const NAMES: &'static [&'static str] = &["key", "connect-timeout", "sandbox"];
 }
 
 impl HasFlags for All {
@@ -54,8 +70,7 @@ impl<C> fmt::Debug for Flags<C> {
 
 impl<C: HasFlags> Args for Flags<C> {
     fn augment_args(command: Command) -> Command {
-        let keys = PeerSettings::KEYS.iter().chain(Settings::KEYS);
-        command.args(keys.filter(|key| C::FLAGS.contains(&key.flag)).map(arg))
+        add(command, C::FLAGS, C::NAMES)
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -65,17 +80,27 @@ impl<C: HasFlags> Args for Flags<C> {
 
 impl<C: HasFlags> FromArgMatches for Flags<C> {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        Ok(Self {
-            settings: Settings::take(&mut Given(matches)),
-            peer: PeerSettings::take(&mut Given(matches)),
-            command: PhantomData,
-        })
+        let (settings, peer) = given(matches);
+        Ok(Self { settings, peer, command: PhantomData })
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
         *self = Self::from_arg_matches(matches)?;
         Ok(())
     }
+}
+
+/// Adds the flags of these keys; compiled once for all commands.
+fn add(command: Command, flags: &[Flag], names: &[&str]) -> Command {
+    let has = |key: &&Key| {
+        flags.contains(&key.flag) || (key.scope == Scope::Global && names.contains(&key.name))
+    };
+    command.args(PeerSettings::KEYS.iter().chain(Settings::KEYS).filter(has).map(arg))
+}
+
+/// The settings on the command line, likewise.
+fn given(matches: &ArgMatches) -> (Settings, PeerSettings) {
+    (Settings::take(&mut Given(matches)), PeerSettings::take(&mut Given(matches)))
 }
 
 /// The flags on the command line, which clap has checked.

@@ -2,7 +2,7 @@
 //! Messages name the file and never quote its content.
 
 use std::fs::{self, DirBuilder, OpenOptions};
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -12,6 +12,7 @@ use rustix::process::geteuid;
 use zeroize::Zeroizing;
 
 use crate::error::{Error, Exit, is_private, shown, system};
+use crate::staged::Staged;
 
 /// Permission bits of group and others.
 const OTHERS: u32 = 0o077;
@@ -111,35 +112,73 @@ pub fn read(path: &Path) -> Result<PrivateKey, Error> {
 /// # Errors
 /// Exit 1: the file exists, and is not overwritten, or cannot be written.
 pub fn create(path: &Path, key: &PrivateKey) -> Result<(), Error> {
-    let name = shown(path.to_string_lossy());
-    if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-        DirBuilder::new().recursive(true).mode(0o700).create(parent).map_err(|error| {
-            let parent = shown(parent.to_string_lossy());
-            Error::new(
-                Exit::Runtime,
-                format!("cannot create directory {parent}: {}", system(&error)),
-            )
-        })?;
+    if fs::symlink_metadata(path).is_ok() {
+        return Err(exists(path));
     }
-    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
-    let mut file = file.map_err(|error| match error.kind() {
-        ErrorKind::AlreadyExists => {
-            Error::new(Exit::Runtime, format!("key file {name} already exists; not overwriting it"))
-                .hint(format!(
-                    "run `keypadd pubkey {}` to print its public key, or name another file",
-                    quoted_for_shell(path)
-                ))
-        }
-        _ => {
-            Error::new(Exit::Runtime, format!("cannot create key file {name}: {}", system(&error)))
-        }
-    })?;
-    let written = file.write_all(key.to_pem().as_bytes()).and_then(|()| file.sync_all());
-    written.map_err(|error| {
-        // A partial file would only block the next attempt.
-        let _ = fs::remove_file(path);
-        Error::new(Exit::Runtime, format!("cannot write key file {name}: {}", system(&error)))
+    make_directory(path)?;
+    StagedKey::write(path, key)?.commit()
+}
+
+/// A key file that is written and not in its place yet; dropping it removes it.
+#[derive(Debug)]
+pub struct StagedKey {
+    path: PathBuf,
+    staged: Staged,
+}
+
+impl StagedKey {
+    /// Writes the key beside its place, in a directory that exists.
+    ///
+    /// # Errors
+    /// Exit 1: it cannot be written.
+    pub fn write(path: &Path, key: &PrivateKey) -> Result<Self, Error> {
+        let staged = Staged::create(path, key.to_pem().as_bytes(), 0o600).map_err(|error| {
+            let name = shown(path.to_string_lossy());
+            let cause = format!("cannot create key file {name}: {}", system(&error));
+            Error::new(Exit::Runtime, cause)
+        })?;
+        Ok(Self { path: path.to_owned(), staged })
+    }
+
+    /// Moves it to its place.
+    ///
+    /// # Errors
+    /// As for [`create`].
+    pub fn commit(self) -> Result<(), Error> {
+        let Self { path, staged } = self;
+        staged.commit().map_err(|error| match error.kind() {
+            ErrorKind::AlreadyExists => exists(&path),
+            _ => {
+                let name = shown(path.to_string_lossy());
+                let cause = format!("cannot write key file {name}: {}", system(&error));
+                Error::new(Exit::Runtime, cause)
+            }
+        })
+    }
+}
+
+/// Makes the directory of a file with mode 0700, if it is missing.
+///
+/// # Errors
+/// Exit 1: it cannot be made.
+pub fn make_directory(file: &Path) -> Result<(), Error> {
+    let Some(parent) = file.parent().filter(|parent| !parent.as_os_str().is_empty()) else {
+        return Ok(());
+    };
+    DirBuilder::new().recursive(true).mode(0o700).create(parent).map_err(|error| {
+        let parent = shown(parent.to_string_lossy());
+        let cause = format!("cannot create directory {parent}: {}", system(&error));
+        Error::new(Exit::Runtime, cause)
     })
+}
+
+fn exists(path: &Path) -> Error {
+    let name = shown(path.to_string_lossy());
+    let cause = format!("key file {name} already exists; not overwriting it");
+    Error::new(Exit::Runtime, cause).hint(format!(
+        "run `keypadd pubkey {}` to print its public key, or name another file",
+        quoted_for_shell(path)
+    ))
 }
 
 /// The argument of `keypadd keygen` that creates this file.

@@ -11,6 +11,7 @@ mod parse;
 pub mod refusal;
 pub mod results;
 pub mod shutdown;
+pub mod staged;
 mod usage;
 pub mod values;
 

@@ -1,6 +1,7 @@
 //! Stops a daemon on Ctrl-C, SIGTERM or SIGHUP, at once or after draining.
 
 use std::future::pending;
+use std::pin::{Pin, pin};
 use std::time::Duration;
 use std::{fs, io};
 
@@ -99,6 +100,11 @@ fn on_these(signals: io::Result<Signals>) -> Result<Shutdown, Error> {
 /// # Errors
 /// Exit 1: threads cannot be started. And the daemon's own.
 pub fn block_on(daemon: impl Future<Output = Result<(), Error>>) -> Result<(), Error> {
+    block_on_pinned(pin!(daemon))
+}
+
+/// Compiled once for all commands.
+fn block_on_pinned(daemon: Pin<&mut dyn Future<Output = Result<(), Error>>>) -> Result<(), Error> {
     let runtime = Builder::new_current_thread().enable_all().build().map_err(|error| {
         Error::new(Exit::Runtime, format!("cannot start its event loop: {}", system(&error)))
     })?;

@@ -77,7 +77,8 @@ fn flag_name(error: &clap::Error, kind: ContextKind, program: &Command) -> Strin
     let Some(full) = text(error, kind) else { return "a value".into() };
     let flag = full.split(' ').next().unwrap_or_default().trim_end_matches("...");
     let Some(name) = flag.strip_prefix("--") else {
-        return flag.trim_matches(['<', '>']).to_owned();
+        let optional = flag.strip_prefix('[').and_then(|flag| flag.strip_suffix(']'));
+        return optional.unwrap_or(flag).trim_matches(['<', '>']).to_owned();
     };
     let typed = |wanted: &dyn Fn(&str) -> bool| {
         std::env::args_os().skip(1).any(|argument| wanted(&argument.to_string_lossy()))

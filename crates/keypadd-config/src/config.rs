@@ -17,6 +17,13 @@ pub enum KeyPlace {
     File(PathBuf),
 }
 
+/// Whether a file must have peers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Peers {
+    Needed,
+    MayCome,
+}
+
 /// A file that cannot be used.
 #[derive(Clone, Debug)]
 pub struct Refused {
@@ -45,6 +52,18 @@ impl Config {
     /// # Errors
     /// Everything that is wrong, in the file's order.
     pub fn read(text: &str, memory_bytes: u64) -> Result<Self, Refused> {
+        Self::read_with(text, memory_bytes, Peers::Needed)
+    }
+
+    /// As [`read`](Self::read), for a file to which a peer is added: it may have none yet.
+    ///
+    /// # Errors
+    /// As for [`read`](Self::read).
+    pub fn read_to_extend(text: &str, memory_bytes: u64) -> Result<Self, Refused> {
+        Self::read_with(text, memory_bytes, Peers::MayCome)
+    }
+
+    fn read_with(text: &str, memory_bytes: u64, needed: Peers) -> Result<Self, Refused> {
         let (mut faults, mut warnings) = (Faults::of(text), Faults::of(text));
         let mut table = document::parse(text, &mut faults);
         let (listens, has_key) = (table.has("listen"), table.has("key"));
@@ -58,7 +77,7 @@ impl Config {
         let mut context =
             Context { settings: &settings, listens, faults: &mut faults, warnings: &mut warnings };
         let peers = peers.map_or_else(Vec::new, |peers| context.peers(peers));
-        if peers.is_empty() && faults.is_empty() {
+        if needed == Peers::Needed && peers.is_empty() && faults.is_empty() {
             let hint = "add a [peer.NAME] with its public-key, and an endpoint to connect to it";
             faults.add(0, "no peers", Some(hint.into()));
         }

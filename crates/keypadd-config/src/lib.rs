@@ -5,6 +5,7 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod addition;
 mod changes;
 mod config;
 mod document;
@@ -16,6 +17,7 @@ mod settings;
 mod similar;
 pub mod values;
 
+pub use addition::{Addition, CannotAdd, NewPeer, Role};
 pub use changes::Changes;
 pub use config::{Config, KeyPlace, Refused};
 pub use fault::Fault;

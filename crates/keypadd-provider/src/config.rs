@@ -33,6 +33,9 @@ use crate::verify::{AllowList, ListedClients, PinnedServer};
 /// The application protocol, in ALPN's form (RFC 7301).
 pub const ALPN: &[u8] = b"keypadd/1";
 
+/// The one of pairings: neither end of a session talks to an end of a pairing.
+const PAIRING_ALPN: &[u8] = b"keypadd-pair/1";
+
 /// TLS wants a server name; with SNI off and keys pinned it is never sent nor compared.
 const SERVER_NAME: &str = "keypadd";
 
@@ -126,12 +129,32 @@ pub fn client_config_with(
     server: PublicKey,
     hooks: &TestHooks,
 ) -> Result<Arc<dyn crypto::ClientConfig>, ConfigError> {
+    client(settings, server, ALPN, hooks)
+}
+
+/// The joining end of a pairing: connects only to the holder of `inviter`, and only to pair.
+///
+/// # Errors
+/// As for [`client_config`].
+pub fn joiner_config(
+    settings: &CryptoSettings,
+    inviter: PublicKey,
+) -> Result<Arc<dyn crypto::ClientConfig>, ConfigError> {
+    client(settings, inviter, PAIRING_ALPN, &TestHooks::default())
+}
+
+fn client(
+    settings: &CryptoSettings,
+    server: PublicKey,
+    alpn: &[u8],
+    hooks: &TestHooks,
+) -> Result<Arc<dyn crypto::ClientConfig>, ConfigError> {
     let mut tls = rustls::ClientConfig::builder_with_provider(settings.provider())
         .with_protocol_versions(&[&TLS13])?
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(PinnedServer::new(server)))
         .with_client_cert_resolver(settings.key.client_resolver()?);
-    tls.alpn_protocols = vec![ALPN.to_vec()];
+    tls.alpn_protocols = vec![alpn.to_vec()];
     tls.enable_sni = false;
     tls.resumption = Resumption::disabled();
     tls.key_log = Arc::clone(&hooks.key_log);
@@ -160,13 +183,42 @@ pub fn server_config_with(
     allowed: Arc<dyn AllowList>,
     hooks: &TestHooks,
 ) -> Result<Arc<dyn crypto::ServerConfig>, ConfigError> {
+    server(settings, allowed, ALPN, hooks)
+}
+
+/// The inviting end of a pairing: accepts every client that proves a key of its own, and only to pair.
+///
+/// # Errors
+/// As for [`client_config`].
+pub fn inviter_config(
+    settings: &CryptoSettings,
+) -> Result<Arc<dyn crypto::ServerConfig>, ConfigError> {
+    server(settings, Arc::new(Anybody), PAIRING_ALPN, &TestHooks::default())
+}
+
+/// Lists every key: who pairs is not listed yet.
+#[derive(Debug)]
+struct Anybody;
+
+impl AllowList for Anybody {
+    fn allows(&self, _: &PublicKey) -> bool {
+        true
+    }
+}
+
+fn server(
+    settings: &CryptoSettings,
+    allowed: Arc<dyn AllowList>,
+    alpn: &[u8],
+    hooks: &TestHooks,
+) -> Result<Arc<dyn crypto::ServerConfig>, ConfigError> {
     let resolver = settings.key.server_resolver()?;
     let mut tls = rustls::ServerConfig::builder_with_provider(settings.provider())
         .with_protocol_versions(&[&TLS13])?
         .with_client_cert_verifier(Arc::new(ListedClients::new(Arc::clone(&allowed))))
         .with_cert_resolver(Arc::clone(&resolver));
     tls.ignore_client_order = settings.suites.first() == Some(&CHACHA20_POLY1305);
-    tls.alpn_protocols = vec![ALPN.to_vec()];
+    tls.alpn_protocols = vec![alpn.to_vec()];
     tls.session_storage = Arc::new(NoServerSessionStorage {});
     tls.send_tls13_tickets = 0;
     tls.max_early_data_size = 0;

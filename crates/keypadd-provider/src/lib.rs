@@ -17,6 +17,7 @@ mod kx;
 mod limits;
 mod meters;
 mod open;
+mod pairing;
 mod parameters;
 mod phases;
 mod pool_switch;
@@ -37,8 +38,8 @@ mod window;
 
 pub use calibration::{SealTimes, TIMED_BYTES, seal_times, worth_pooling, worth_pooling_mix};
 pub use config::{
-    ALPN, ConfigError, CryptoSettings, client_config, client_config_with, server_config,
-    server_config_with,
+    ALPN, ConfigError, CryptoSettings, client_config, client_config_with, inviter_config,
+    joiner_config, server_config, server_config_with,
 };
 pub use connection::{ConnectionKeys, DirectionStatus, HandshakeData};
 pub use fault::KeyFault;
@@ -49,6 +50,7 @@ pub use kx::{
     Group, KeyExchange, MeasureKeyExchange, UnknownKeyExchange, UnknownMeasureKeyExchange,
 };
 pub use meters::{Meters, PacketStage, SAMPLED_ONE_IN};
+pub use pairing::{PAIRING_PROOF_BYTES, PAIRING_SECRET_BYTES, PairingSecret, PairingStep};
 pub use pool_switch::PoolSwitch;
 pub use renewal::{Renew, Renewal};
 pub use seal_costs::{SealCosts, seal_costs};

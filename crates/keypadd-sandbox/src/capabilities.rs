@@ -17,6 +17,9 @@ pub(crate) fn kept(needs: &Needs, locks_freely: bool) -> CapabilitySet {
     if needs.low_ports {
         kept |= CapabilitySet::NET_BIND_SERVICE;
     }
+    if needs.gives_away {
+        kept |= CapabilitySet::CHOWN;
+    }
     if needs.account.is_some() {
         kept |= CapabilitySet::SETUID | CapabilitySet::SETGID;
     }

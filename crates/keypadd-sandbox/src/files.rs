@@ -1,5 +1,6 @@
 //! Restricts which files can be opened (landlock(7)): those that the daemon reads, and what name lookups, the
-//! C library and its modules read. Nothing else can be written or listed, and nothing executed.
+//! C library and its modules read. Nothing else can be written, but what pairing replaces, or listed, and
+//! nothing executed.
 //!
 //! TCP rules are left out: Landlock compares ports alone, and permits of `*`, ephemeral ports and a reload
 //! may need any. Connecting to a unix socket is not restricted either, only creating one.
@@ -139,6 +140,11 @@ fn restricted(needs: &Needs) -> Result<landlock::RestrictionStatus, RulesetError
     for directory in &needs.sockets_in {
         let access = AccessFs::MakeSock | AccessFs::RemoveFile | AccessFs::ReadDir;
         rules = rules.allow(directory, access)?;
+    }
+    for directory in &needs.replaces_in {
+        let read = AccessFs::ReadFile | AccessFs::ReadDir;
+        let write = AccessFs::MakeReg | AccessFs::WriteFile | AccessFs::RemoveFile;
+        rules = rules.allow(directory, read | write)?;
     }
     if needs.core_dumps
         && let Ok(directory) = std::env::current_dir()

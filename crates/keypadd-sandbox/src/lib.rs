@@ -28,6 +28,10 @@ pub struct Needs {
     pub read: Vec<PathBuf>,
     /// Directories to make and remove unix sockets in.
     pub sockets_in: Vec<PathBuf>,
+    /// Directories to make and replace files in.
+    pub replaces_in: Vec<PathBuf>,
+    /// Whether to give those files to another user or group.
+    pub gives_away: bool,
     /// Whether to bind ports below 1,024.
     pub low_ports: bool,
     /// The user to become.
@@ -53,6 +57,7 @@ pub struct Confined {
     account: Option<Account>,
     core_dumps: bool,
     unrestricted: bool,
+    replaces: bool,
     report: Report,
 }
 
@@ -73,7 +78,8 @@ pub fn confine(needs: &Needs) -> io::Result<Confined> {
         report.note("files", files::restrict(needs));
     }
     let Needs { account, core_dumps, unrestricted, .. } = needs.clone();
-    Ok(Confined { account, core_dumps, unrestricted, report })
+    let replaces = !needs.replaces_in.is_empty();
+    Ok(Confined { account, core_dumps, unrestricted, replaces, report })
 }
 
 impl Confined {
@@ -82,7 +88,7 @@ impl Confined {
     /// # Errors
     /// If the user cannot be switched.
     pub fn seal(self) -> io::Result<Report> {
-        let Self { account, core_dumps, unrestricted, mut report } = self;
+        let Self { account, core_dumps, unrestricted, replaces, mut report } = self;
         if let Some(account) = account {
             account.switch()?;
             report.holds.push(format!("user {}", account.name()));
@@ -92,7 +98,7 @@ impl Confined {
             }
         }
         if !unrestricted {
-            report.note("system calls", syscalls::filter_all_threads());
+            report.note("system calls", syscalls::filter_all_threads(replaces));
         }
         Ok(report)
     }

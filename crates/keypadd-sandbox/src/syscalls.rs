@@ -173,6 +173,18 @@ const ALLOWED_HERE: &[c_long] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const ALLOWED_HERE: &[c_long] = &[];
 
+/// What writes a file beside another and puts it in its place; Landlock says where.
+const REPLACING: &[c_long] = &[
+    libc::SYS_fchown,
+    libc::SYS_fsync,
+    libc::SYS_linkat,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_rename,
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+    libc::SYS_renameat,
+    libc::SYS_renameat2,
+];
+
 /// Terminal and socket requests (ioctl(2)), and the number of an interface that is named in an address
 /// such as fe80::1%eth0.
 #[allow(clippy::unnecessary_cast)] // musl counts them in another type
@@ -209,12 +221,12 @@ const NAMESPACES: u64 = (libc::CLONE_NEWCGROUP
 
 type Rules = BTreeMap<c_long, Vec<SeccompRule>>;
 
-/// Filters the system calls of all threads, and of those they start.
-pub(crate) fn filter_all_threads() -> Result<String, String> {
+/// Filters the system calls of all threads, and of those they start. `replaces`: whether files are replaced.
+pub(crate) fn filter_all_threads(replaces: bool) -> Result<String, String> {
     let Some(arch) = ARCH else {
         return Err("no list of system calls for this architecture".into());
     };
-    let programs = programs(arch).map_err(|error| error.to_string())?;
+    let programs = programs(arch, replaces).map_err(|error| error.to_string())?;
     for program in &programs {
         apply_filter_all_threads(program).map_err(|error| error.to_string())?;
     }
@@ -223,18 +235,27 @@ pub(crate) fn filter_all_threads() -> Result<String, String> {
 
 /// The filters, in the order to install them: the kernel obeys the strictest answer, and of errors
 /// the one of the filter that was installed last.
-fn programs(arch: TargetArch) -> Result<[BpfProgram; 2], seccompiler::BackendError> {
+fn programs(
+    arch: TargetArch,
+    replaces: bool,
+) -> Result<[BpfProgram; 2], seccompiler::BackendError> {
     // Its arguments are in memory, where no filter can read them: libraries fall back to clone.
     let absent = Rules::from([(libc::SYS_clone3, Vec::new())]);
     let errno = |errno: i32| SeccompAction::Errno(errno.unsigned_abs());
     let absent = SeccompFilter::new(absent, SeccompAction::Allow, errno(libc::ENOSYS), arch)?;
-    let allowed = SeccompFilter::new(allowed()?, errno(libc::EPERM), SeccompAction::Allow, arch)?;
+    let allowed =
+        SeccompFilter::new(allowed(replaces)?, errno(libc::EPERM), SeccompAction::Allow, arch)?;
     Ok([absent.try_into()?, allowed.try_into()?])
 }
 
-fn allowed() -> Result<Rules, seccompiler::BackendError> {
-    let mut rules: Rules =
-        ALLOWED.iter().chain(ALLOWED_HERE).map(|call| (*call, Vec::new())).collect();
+fn allowed(replaces: bool) -> Result<Rules, seccompiler::BackendError> {
+    let replacing = REPLACING.iter().filter(|_| replaces);
+    let mut rules: Rules = ALLOWED
+        .iter()
+        .chain(ALLOWED_HERE)
+        .chain(replacing)
+        .map(|call| (*call, Vec::new()))
+        .collect();
     // Refused by the other filter.
     rules.insert(libc::SYS_clone3, Vec::new());
     let thread = libc::CLONE_THREAD as u64;

@@ -4,6 +4,7 @@
 
 use std::fs::{self, File};
 use std::io::ErrorKind::PermissionDenied;
+use std::io::Write;
 use std::net::{TcpListener, TcpStream, ToSocketAddrs, UdpSocket};
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -103,6 +104,31 @@ fn neither_shadow_nor_any_other_file_opens_but_those_that_are_needed() {
             assert_eq!(error.unwrap_err().kind(), PermissionDenied, "{path}");
         }
         assert_eq!(fs::remove_file(directory.join("secret")).unwrap_err().kind(), PermissionDenied);
+    });
+}
+
+#[test]
+fn a_file_is_replaced_where_that_is_needed_and_nowhere_else() {
+    in_child("a_file_is_replaced_where_that_is_needed_and_nowhere_else", |directory| {
+        let needed = directory.join("replaced");
+        fs::create_dir(&needed).unwrap();
+        fs::write(needed.join("file"), "old").unwrap();
+        let needs = Needs { replaces_in: vec![needed.clone()], ..needs(directory) };
+        let report = confine(&needs).unwrap().seal().unwrap();
+        let mut new = File::create_new(needed.join("new")).unwrap();
+        new.write_all(b"new").unwrap();
+        new.sync_all().unwrap();
+        fs::hard_link(needed.join("new"), needed.join("link")).unwrap();
+        fs::rename(needed.join("new"), needed.join("file")).unwrap();
+        fs::remove_file(needed.join("link")).unwrap();
+        assert_eq!(fs::read(needed.join("file")).unwrap(), b"new");
+        if !restricts_files(&report) {
+            return;
+        }
+        let elsewhere = File::create_new(directory.join("read/new"));
+        assert_eq!(elsewhere.unwrap_err().kind(), PermissionDenied);
+        assert!(fs::rename(needed.join("file"), directory.join("read/file")).is_err());
+        assert_eq!(fs::read(directory.join("read/file")).unwrap(), b"r");
     });
 }
 

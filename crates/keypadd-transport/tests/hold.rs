@@ -138,7 +138,7 @@ fn lossy_path(server: SocketAddr) -> SocketAddr {
         passed += usize::from(is_full);
         !is_full || passed % 50 != 0
     };
-    let (there, back, mut passes_back) = (Arc::clone(&ends), ends, passes.clone());
+    let (there, back, mut passes_back) = (Arc::clone(&ends), ends, passes);
     thread::spawn(move || {
         let mut buffer = [0; 2_048];
         while let Ok((bytes, client)) = there.0.recv_from(&mut buffer) {

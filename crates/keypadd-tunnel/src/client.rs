@@ -50,6 +50,7 @@ use crate::{
 mod bulk;
 mod connect;
 mod incoming;
+pub(crate) mod join;
 mod reconnect;
 mod resume;
 

@@ -70,6 +70,14 @@ pub enum ClientError {
         /// What the server says.
         cause: String,
     },
+    /// The inviting host does not pair with this one.
+    #[error("{server}: {cause}")]
+    NotPaired {
+        /// The inviting host.
+        server: ServerAddress,
+        /// Why not.
+        cause: String,
+    },
     /// No connection to the server could be made.
     #[error("cannot reach {server}: {cause}")]
     Unreachable {
@@ -114,6 +122,8 @@ pub(crate) enum ConnectFailure {
     Auth(AuthError),
     /// The server has too many sessions of this key.
     TooMany(String),
+    /// The inviting host does not pair with this one.
+    NotPaired(String),
     /// Another address may work.
     Unreachable(String),
 }

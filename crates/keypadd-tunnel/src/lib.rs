@@ -14,6 +14,7 @@ mod error;
 mod forwards;
 mod limits;
 mod net;
+mod pairing;
 mod permits;
 mod server;
 mod sessions;
@@ -28,13 +29,19 @@ pub use addresses::{
     socket_path::{SocketPath, SocketPathError},
     target::{AddressError, DEFAULT_PORT, Host, ServerAddress, Target},
 };
-pub use client::{Client, ClientSession, ClientSettings};
+pub use client::{
+    Client, ClientSession, ClientSettings,
+    join::{Joined, NotConfirmed},
+};
 pub use clock::clones::{HostClocks, Hypervisor};
 pub use clock::jump::{Clocks, Jump, Readings, SystemClocks};
 pub use error::{AuthError, BindError, ClientError};
 pub use forwards::{listen::Bound, socks};
 pub use keypadd_transport::{LoopMeter, SpinShare};
 pub use limits::{LimitCounts, Limits};
+pub use pairing::{
+    Invitation, InvitationError, InviteError, Inviter, InviterSettings, Joiner, suggested,
+};
 pub use permits::{
     listen::{ListenPermit, ListenPermits},
     open::{Permit, Permits},

@@ -1,12 +1,15 @@
 //! Parses the values that only the daemon's command line has. `keypadd-cli` parses those of both
 //! programs, `keypadd-config` those of a configuration file too.
 
-pub(super) use keypadd_config::values::{BadValue, cipher_backend, public_key, switch, target};
-use keypadd_config::values::{peer_name, server};
-use keypadd_provider::PublicKey;
-use keypadd_tunnel::ServerAddress;
+use std::sync::Arc;
+use std::time::Duration;
 
-use crate::error::is_private;
+pub(super) use keypadd_config::values::{BadValue, cipher_backend, public_key, switch, target};
+use keypadd_config::values::{bad, duration, peer_name, server};
+use keypadd_provider::PublicKey;
+use keypadd_tunnel::{Host, Invitation, InvitationError, ServerAddress};
+
+use crate::error::{Error, Exit, is_private, shown};
 
 /// A peer of `--allow`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +27,61 @@ pub(crate) enum Server {
     At(ServerAddress),
     /// Its name in the configuration file.
     Named(String),
+}
+
+/// Where `join` finds the invitation.
+#[derive(Clone, Debug)]
+pub(crate) enum Line {
+    /// On standard input.
+    Stdin,
+    /// On the command line.
+    Given(Arc<Invitation>),
+}
+
+/// A value that is checked after clap, with its flag in the error.
+pub(crate) fn checked<T>(flag: &str, value: Result<T, BadValue>) -> Result<T, Error> {
+    value.map_err(|BadValue { cause, hint }| {
+        Error::new(Exit::Usage, format!("{flag}: {cause}")).hint(hint)
+    })
+}
+
+/// How long an invitation lasts at most: the line may have been seen by others.
+const EXPIRES_MAX: Duration = Duration::from_secs(600);
+
+/// `-` or an invitation, which is never quoted.
+pub(super) fn line(text: &str) -> Result<Line, BadValue> {
+    match text {
+        "-" => Ok(Line::Stdin),
+        text => invitation(text).map(|invitation| Line::Given(Arc::new(invitation))),
+    }
+}
+
+/// An invitation.
+pub(crate) fn invitation(text: &str) -> Result<Invitation, BadValue> {
+    text.parse().map_err(|error: InvitationError| {
+        let hint = match error {
+            InvitationError::Version(_) => "run the same version of keypadd on both ends",
+            _ => "copy the whole line that `keypadd invite` prints on the other host",
+        };
+        bad(error.to_string(), hint)
+    })
+}
+
+/// How long an invitation lasts.
+pub(crate) fn expires(text: &str) -> Result<Duration, BadValue> {
+    match duration(text)? {
+        time if time <= EXPIRES_MAX => Ok(time),
+        _ => Err(bad(format!("{} is too long", shown(text)), "at most 10m")),
+    }
+}
+
+/// A host without a port.
+pub(crate) fn host(text: &str) -> Result<Host, BadValue> {
+    let hint = "a name or an address, as in lab.example or 192.0.2.7";
+    match text.parse() {
+        Ok(host) if !is_private(text) => Ok(host),
+        _ => Err(bad(format!("{} is not a host", shown(text)), hint)),
+    }
 }
 
 /// `HOST[:PORT]` or `@NAME`.

@@ -240,7 +240,7 @@ impl World {
             self.endpoints[1].set_server_config(ServerConfig::with_crypto(wiring.server.clone()));
             let config = ClientConfig::new(wiring.client.clone());
             let mut connecting: Task<_> =
-                Box::pin(self.endpoints[0].connect(config, SERVER, "keypadd", lane));
+                Box::pin(self.endpoints[0].connect(config, SERVER, "keypadd", lane, None));
             let server = self.endpoints[1].clone();
             let mut accepting: Task<_> = Box::pin(async move {
                 loop {

@@ -90,7 +90,8 @@ impl Ends {
     pub async fn shake_hands(&self, relay: Option<SocketAddr>) -> Result<Times, String> {
         let start = Instant::now();
         let address = relay.unwrap_or(self.address);
-        let connecting = self.client.connect(self.config.clone(), address, "keypadd", Lane::Sparse);
+        let connecting =
+            self.client.connect(self.config.clone(), address, "keypadd", Lane::Sparse, None);
         let both = async {
             let connection = connecting.await.map_err(|error| error.to_string())?;
             let ready = start.elapsed();

@@ -279,8 +279,13 @@ impl World {
             }
         });
         let config = ClientConfig::new(crypto);
-        let mut connecting: Task<_> =
-            Box::pin(ends[0]._endpoint.connect(config, addresses[1], "keypadd", Lane::Sparse, None));
+        let mut connecting: Task<_> = Box::pin(ends[0]._endpoint.connect(
+            config,
+            addresses[1],
+            "keypadd",
+            Lane::Sparse,
+            None,
+        ));
         let accepting = ends[1]._endpoint.clone();
         let mut accepting: Task<_> = Box::pin(async move {
             match accepting.accept().await {

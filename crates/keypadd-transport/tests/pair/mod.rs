@@ -89,7 +89,7 @@ impl Pair {
     /// The same by way of another address.
     pub fn connect_to(&self, address: SocketAddr) -> [Connection; 2] {
         let config = ClientConfig::new(Arc::clone(&self.crypto));
-        let connect = self.client.connect(config, address, "keypadd", Lane::Sparse);
+        let connect = self.client.connect(config, address, "keypadd", Lane::Sparse, None);
         let accept = async {
             match self.server.accept().await {
                 Some(Accepted::Connection(connection)) => connection,

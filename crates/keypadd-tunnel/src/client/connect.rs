@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use keypadd_transport::{ConnectingError, Lane};
+use keypadd_transport::{ConnectingError, Connection, Lane};
 use tokio::{
     sync::{Notify, mpsc},
     time::{Instant, sleep_until, timeout, timeout_at},
@@ -66,6 +66,16 @@ impl Client {
         &self,
         timeout_after: Duration,
     ) -> Result<ClientSession, ClientError> {
+        self.reach(timeout_after, |address| self.attempt(address, None)).await
+    }
+
+    /// Resolves the server and makes the attempt at its addresses in order, until one succeeds or the
+    /// server refuses. Returns at once what an attempt has made.
+    pub(super) async fn reach<T, A: Future<Output = Result<T, ConnectFailure>>>(
+        &self,
+        timeout_after: Duration,
+        attempt: impl Fn(SocketAddr) -> A,
+    ) -> Result<T, ClientError> {
         let deadline = Instant::now() + timeout_after;
         let unreachable = |cause| ClientError::Unreachable { server: self.server.clone(), cause };
         let ServerAddress { host, port } = &self.server;
@@ -83,8 +93,8 @@ impl Client {
         let mut causes = Vec::new();
         for (tried, &address) in addresses.iter().enumerate() {
             let share = share_of(deadline, addresses.len() - tried);
-            let cause = match timeout(share, self.attempt(address, None)).await {
-                Ok(Ok(session)) => return Ok(session),
+            let cause = match timeout(share, attempt(address)).await {
+                Ok(Ok(made)) => return Ok(made),
                 Ok(Err(ConnectFailure::Auth(cause))) => {
                     return Err(ClientError::Auth { server: self.server.clone(), cause });
                 }
@@ -93,6 +103,9 @@ impl Client {
                         server: self.server.clone(),
                         cause,
                     });
+                }
+                Ok(Err(ConnectFailure::NotPaired(cause))) => {
+                    return Err(ClientError::NotPaired { server: self.server.clone(), cause });
                 }
                 Ok(Err(ConnectFailure::Unreachable(cause))) => of(address, cause),
                 Err(_) => {
@@ -128,6 +141,20 @@ impl Client {
         }
     }
 
+    /// Performs the handshake, over a path with this round trip if that is known.
+    pub(super) async fn open(
+        &self,
+        address: SocketAddr,
+        rtt: Option<Duration>,
+    ) -> Result<Connection, ConnectFailure> {
+        let config = self.config.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        match self.endpoint.connect(config, address, SERVER_NAME, Lane::Sparse, rtt).await {
+            Ok(connection) => Ok(connection),
+            Err(ConnectingError::Failed(error)) => Err(ConnectFailure::of(&error)),
+            Err(error) => Err(ConnectFailure::Unreachable(error.to_string())),
+        }
+    }
+
     /// Performs the handshake and exchanges hellos.
     async fn shake_hands(
         &self,
@@ -135,13 +162,7 @@ impl Client {
         rtt: Option<Duration>,
         jumps: Jumps,
     ) -> Result<ClientSession, ConnectFailure> {
-        let config = self.config.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let connection =
-            match self.endpoint.connect(config, address, SERVER_NAME, Lane::Sparse, rtt).await {
-                Ok(connection) => connection,
-                Err(ConnectingError::Failed(error)) => return Err(ConnectFailure::of(&error)),
-                Err(error) => return Err(ConnectFailure::Unreachable(error.to_string())),
-            };
+        let connection = self.open(address, rtt).await?;
         let proof = proof_of(&connection)
             .ok_or_else(|| ConnectFailure::Unreachable("the handshake proved no key".into()))?;
 

@@ -128,7 +128,15 @@ impl Client {
             (session.connection.remote_address(), session.connection.stats().path.rtt);
         let name = session.peer().to_owned();
         let _listed = self.limits.hold.add(&name, &hold.streams, hold.time);
-        Some(HeldSession { name, count, time: hold.time, until: since + hold.time, address, rtt, _listed })
+        Some(HeldSession {
+            name,
+            count,
+            time: hold.time,
+            until: since + hold.time,
+            address,
+            rtt,
+            _listed,
+        })
     }
 
     /// Tries all the time while connections are held; `None` if that took too long: then they are
@@ -144,8 +152,8 @@ impl Client {
                     // A failure may come at once; a server that refuses is asked less often.
                     let pause = match timeout(QUICK + handshake, attempt).await {
                         Ok(Ok(session)) => return session,
-                        Ok(Err(ConnectFailure::Auth(_) | ConnectFailure::TooMany(_))) => THOROUGH,
                         Ok(Err(ConnectFailure::Unreachable(_))) | Err(_) => QUICK,
+                        Ok(Err(_)) => THOROUGH,
                     };
                     sleep_until(began + pause).await;
                 }

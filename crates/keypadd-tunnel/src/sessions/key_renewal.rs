@@ -89,7 +89,7 @@ mod tests {
         let connect = async {
             let address = listening.local_addr();
             connecting
-                .connect(ClientConfig::new(client), address, "x", Lane::Sparse)
+                .connect(ClientConfig::new(client), address, "x", Lane::Sparse, None)
                 .await
                 .expect("connected")
         };

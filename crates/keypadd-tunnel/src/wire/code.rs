@@ -46,6 +46,8 @@ pub enum CloseCode {
     Unlisted,
     /// The session goes on over another connection: streams are held.
     Hold,
+    /// This end does not pair with the other; the reason says why.
+    NotPaired,
 }
 
 impl CloseCode {
@@ -59,6 +61,7 @@ impl CloseCode {
             Self::Replaced => 4,
             Self::Unlisted => 5,
             Self::Hold => 6,
+            Self::NotPaired => 7,
         }
     }
 }

@@ -13,6 +13,7 @@ mod jumps;
 mod lifecycle;
 mod load;
 mod mtu;
+mod pairing;
 mod paths;
 mod reconnects;
 mod refusals;

@@ -1,0 +1,69 @@
+//! Pairs two hosts: one invites, the other joins, and each learns the other's key.
+//!
+//! An [`Invitation`] is a line of text that a person carries from one to the other. The messages are
+//! in docs/DESIGN.md, "Pairing". Knows no files: what is written when is up to the caller, between
+//! [`Joiner::accept`] and [`Joiner::done`] at one end, [`Client::join`](crate::Client::join) and
+//! [`Joined::confirm`](crate::Joined::confirm) at the other.
+
+pub(crate) mod invitation;
+pub(crate) mod inviter;
+
+use std::{pin::Pin, time::Duration};
+
+use keypadd_provider::PAIRING_PROOF_BYTES;
+
+use crate::addresses::forward::Forward;
+
+pub use invitation::{Invitation, InvitationError};
+pub use inviter::{InviteError, Inviter, InviterSettings, Joiner};
+
+/// A step of a pairing. Boxed, so that it is compiled here, for size, and not where it is awaited.
+pub(crate) type Step<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// Version of the messages, the first byte of the first one.
+pub(crate) const VERSION: u8 = 1;
+
+/// The joining end's first message: version and proof.
+pub(crate) const JOIN_BYTES: usize = 1 + PAIRING_PROOF_BYTES;
+
+/// The joining end has written its files.
+pub(crate) const JOINED: u8 = 1;
+
+/// The inviting end has written its own.
+pub(crate) const DONE: u8 = 2;
+
+/// Timeout for one message, which may wait for files to be written.
+pub(crate) const MESSAGE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Reads the forward that the inviting end suggests. `None` if it is none, or one that displays with
+/// characters that a shell would change: a person pastes it. So it listens on no wildcard address either.
+pub fn suggested(text: &str) -> Option<Forward> {
+    let (flag, forward) = text.split_once(' ')?;
+    let forward = match flag {
+        "-L" => Forward::Local(forward.parse().ok()?),
+        "-R" => Forward::Remote(forward.parse().ok()?),
+        "-D" => Forward::Dynamic(forward.parse().ok()?),
+        _ => return None,
+    };
+    let is_harmless = |c: char| c.is_ascii_alphanumeric() || "-_.:/[]%@".contains(c);
+    let shown = forward.to_string();
+    shown.strip_prefix(flag)?.strip_prefix(' ')?.chars().all(is_harmless).then_some(forward)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_suggestion_is_a_forward_that_no_shell_changes() {
+        for text in ["-L 2222:localhost:22", "-R 8080:localhost:80", "-D 1080", "-L 1:/run/a.sock"]
+        {
+            assert_eq!(suggested(text).unwrap().to_string(), text);
+        }
+        for text in
+            ["", "-L", "-L x", "-W a:1", "-L 1:a:1; reboot", "-L 1:/a`b", "-D 1 -D 2", "-D *:1"]
+        {
+            assert_eq!(suggested(text), None, "{text}");
+        }
+    }
+}

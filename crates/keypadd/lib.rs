@@ -1,0 +1,130 @@
+//! The program `keypadd`: reads the command line and runs one command. Each command has its own file; only
+//! logging outlives it, so two daemons can run in one process.
+//!
+//! A library, because a package is compiled for size or for speed as a whole, and the program that links
+//! the packet path must be compiled for speed.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod bench;
+mod check;
+mod cli;
+mod collect;
+mod completions;
+mod configfile;
+mod confine;
+mod connect;
+mod control;
+mod daemon;
+mod demo;
+mod figures;
+mod invite;
+mod join;
+mod keygen;
+mod man;
+mod metrics;
+mod named;
+mod pairing;
+mod pooling;
+mod rates;
+mod ready;
+mod reload;
+mod report;
+mod run;
+mod serve;
+mod sources;
+mod status;
+mod stdio;
+
+use std::process::ExitCode;
+
+use cli::{Cli, Verb};
+use error::Error;
+use keypadd_cli::{block_on, error, keyfile, logging, results, shutdown};
+
+/// Runs the command of this process; what it failed with is on standard error.
+pub fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => error.report(),
+    }
+}
+
+fn run() -> Result<(), Error> {
+    let Some(cli) = keypadd_cli::read::<Cli>()? else { return Ok(()) };
+    // Before any key is read. A key of ours is not in what the others run.
+    if !matches!(cli.verb, Verb::Bench(_) | Verb::Demo(_)) {
+        keypadd_sandbox::forbid_core_dumps();
+    }
+    if let Verb::Run(args) = cli.verb {
+        return run_from_file(args, cli.log);
+    }
+    // `-W` runs inside other programs, `demo` draws, pairing says what happens: they log warnings and errors only.
+    let quiet = match &cli.verb {
+        Verb::Connect(args) => args.stdio.is_some(),
+        Verb::Demo(_) | Verb::Invite(_) | Verb::Join(_) => true,
+        _ => false,
+    };
+    let log = &cli.log.flags.settings;
+    logging::start(log, cli.log.verbose, quiet);
+    let format = log.log_format.value;
+    match cli.verb {
+        Verb::Keygen(args) => keygen::keygen(args),
+        Verb::Pubkey(args) => keygen::pubkey(args),
+        Verb::Run(_) => Ok(()),
+        Verb::Bench(_) => Err(bench::start()),
+        Verb::Reload(args) => reload::run(args),
+        Verb::Check(args) => check::run(args),
+        Verb::Completions(args) => completions::run(args),
+        Verb::Man(args) => man::run(args),
+        Verb::Status(args) => status::run(args),
+        Verb::Invite(args) => {
+            let options = invite::InviteOptions::read(*args)?;
+            block_on(async { invite::run(options, shutdown::on_signals()?).await })
+        }
+        Verb::Join(args) => {
+            let options = join::JoinOptions::read(*args)?;
+            block_on(async { join::run(options, shutdown::on_signals()?).await })
+        }
+        Verb::Demo(args) => block_on(async { demo::run(args, shutdown::on_signals()?).await }),
+        Verb::Serve(args) => {
+            let options = serve::ServeOptions::read(*args)?.confined()?;
+            block_on(async {
+                serve::run(options, shutdown::on_signals()?, |ready| ready::say(ready, format))
+                    .await
+            })
+        }
+        Verb::Connect(args) => {
+            let silent = quiet && cli.log.verbose == 0;
+            let options = connect::ConnectOptions::read(*args)?.confined()?;
+            block_on(async {
+                let say = |ready: &ready::ClientReady| {
+                    if !silent {
+                        ready::say(ready, format);
+                    }
+                };
+                connect::run(options, shutdown::on_signals()?, say).await
+            })
+        }
+    }
+}
+
+/// Runs a daemon from a file. The file's log settings apply where the command line has none, so it
+/// is read first.
+fn run_from_file(args: cli::ConfigArgs, log: cli::LogFlags) -> Result<(), Error> {
+    let options = run::RunOptions::read(args)?;
+    let (file, mut flags) = (options.settings(), log.flags.settings);
+    if flags.log.is_none() && log.verbose == 0 {
+        flags.log = file.log.clone();
+    }
+    if flags.log_format.at.is_none() {
+        flags.log_format = file.log_format.clone();
+    }
+    logging::start(&flags, log.verbose, false);
+    let format = flags.log_format.value;
+    let options = options.confined()?;
+    block_on(async {
+        let shutdown = shutdown::on_signals_but_hangup()?;
+        run::run(options, shutdown, |ready| ready::say(ready, format)).await
+    })
+}

@@ -1,0 +1,261 @@
+//! What `invite` and `join` change on this host: its key, if there is none, and a peer more in its
+//! configuration file. Everything is written beside its place before the other end is told to go on.
+
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use keypadd_cli::staged::Staged;
+use keypadd_config::{CannotAdd, Config, KeyPlace, NewPeer, Settings, offered};
+use keypadd_keystream::CipherEngine;
+use keypadd_provider::{CryptoSettings, KeyExchange, Meters, PoolSwitch, PrivateKey, PublicKey};
+
+use crate::cli::memory_bytes;
+use crate::configfile;
+use crate::confine::{Confinement, Reach};
+use crate::error::{Error, Exit, shown, system};
+use crate::keyfile::{self, StagedKey, make_directory, quoted_for_shell};
+
+/// Mode of a new configuration file: it has no secrets, and daemons may run as another user.
+const NEW_FILE_MODE: u32 = 0o644;
+
+/// This host as it is before a pairing.
+#[derive(Debug)]
+pub(crate) struct ThisHost {
+    /// The configuration file, which may not exist yet.
+    pub(crate) path: PathBuf,
+    /// What makes other commands find it: ` --config FILE`, or nothing if they do by themselves.
+    pub(crate) config_flag: String,
+    /// What it says; it may have no peers yet.
+    pub(crate) config: Config,
+    /// Its private key.
+    pub(crate) key: Arc<PrivateKey>,
+    key_path: PathBuf,
+    /// Whether the key is not in its file yet.
+    key_is_new: bool,
+    /// The key's file, for a configuration that does not name it.
+    key_to_name: Option<PathBuf>,
+}
+
+/// The files of a pairing, written and not in their places yet.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    path: PathBuf,
+    before: Option<String>,
+    after: String,
+    file: Staged,
+    key: Option<StagedKey>,
+}
+
+/// The configuration file of a pairing in its place.
+#[derive(Debug)]
+pub(crate) struct Written {
+    path: PathBuf,
+    before: Option<String>,
+    after: String,
+}
+
+impl ThisHost {
+    /// Reads the configuration file and the key, and makes a key in memory if there is none.
+    ///
+    /// # Errors
+    /// Exit 3: the file or the key cannot be used. Exit 2: `key` is not the one that the file names.
+    pub(crate) fn find(config: Option<PathBuf>, key: Option<PathBuf>) -> Result<Self, Error> {
+        let is_default = config.is_none();
+        let path = configfile::place(config)?;
+        let path = std::path::absolute(&path).unwrap_or(path);
+        let config_flag = match is_default {
+            true => String::new(),
+            false => format!(" --config {}", quoted_for_shell(&path)),
+        };
+        let text = configfile::text(&path)?.unwrap_or_default();
+        let config = Config::read_to_extend(&text, memory_bytes())
+            .map_err(|refused| configfile::faulty(&path, &refused))?;
+        let key = key.map(|key| std::path::absolute(&key).unwrap_or(key));
+        let (key_path, key_to_name) = match (configfile::key_path(&path, &config.key)?, key) {
+            (named, Some(given)) if matches!(config.key, KeyPlace::File(_)) && named != given => {
+                let (file, named) = (shown(path.to_string_lossy()), shown(named.to_string_lossy()));
+                return Err(Error::new(
+                    Exit::Usage,
+                    format!("--key: {file} names another, {named}"),
+                )
+                .hint("leave it out, or change the file"));
+            }
+            (named, Some(given)) if named != given => (given.clone(), Some(given)),
+            (named, _) => (named, None),
+        };
+        // A link to nowhere, or a file out of reach, is not missing: reading it says what is wrong.
+        let missing = |error: io::Error| error.kind() == ErrorKind::NotFound;
+        let key_is_new = fs::symlink_metadata(&key_path).is_err_and(missing);
+        let key = match key_is_new {
+            true => PrivateKey::generate().map_err(|error| {
+                Error::new(Exit::Runtime, format!("cannot generate a key: {error}"))
+            })?,
+            false => keyfile::read(&key_path)?,
+        };
+        Ok(Self {
+            path,
+            config_flag,
+            config,
+            key: Arc::new(key),
+            key_path,
+            key_is_new,
+            key_to_name,
+        })
+    }
+
+    /// This host's public key.
+    pub(crate) fn public_key(&self) -> PublicKey {
+        self.key.public()
+    }
+
+    /// Packet protection of a pairing: what every daemon accepts by default, without a pool.
+    pub(crate) fn crypto(&self) -> CryptoSettings {
+        CryptoSettings {
+            key: Arc::clone(&self.key),
+            suites: offered(None).into_iter().map(Into::into).collect(),
+            kex: KeyExchange::ALL.into_iter().map(Into::into).collect(),
+            pool: PoolSwitch::default(),
+            cipher_engine: CipherEngine::default(),
+            meters: Arc::new(Meters::default()),
+        }
+    }
+
+    /// Restricts the calling thread, before any other starts, to what a pairing with these settings needs.
+    ///
+    /// # Errors
+    /// As for [`Confinement::start`]; exit 1: a directory cannot be made.
+    pub(crate) fn confine(&self, settings: &Settings) -> Result<Confinement, Error> {
+        let mut replaced = vec![self.path.clone()];
+        make_directory(&self.path)?;
+        if self.key_is_new {
+            make_directory(&self.key_path)?;
+            replaced.push(self.key_path.clone());
+        }
+        let files = vec![self.path.clone()];
+        Confinement::start(settings, &Reach { files, replaced, ..Reach::default() })
+    }
+
+    /// Refuses a name that a peer has, before anything is sent.
+    ///
+    /// # Errors
+    /// Exit 2, with `hint` as the way out.
+    pub(crate) fn refuse_name(&self, name: &str, hint: &str) -> Result<(), Error> {
+        match self.config.peers.iter().any(|peer| peer.name == name) {
+            true => Err(self.name_taken(name).hint(hint)),
+            false => Ok(()),
+        }
+    }
+
+    fn name_taken(&self, name: &str) -> Error {
+        let file = shown(self.path.to_string_lossy());
+        Error::new(Exit::Usage, format!("{file} has a [peer.{name}] already"))
+    }
+
+    /// Checks that the configuration file can be written: writes one beside it, and removes that.
+    ///
+    /// # Errors
+    /// Exit 1: it cannot.
+    pub(crate) fn check_writable(&self) -> Result<(), Error> {
+        let text = configfile::text(&self.path)?;
+        self.stage(text.is_some(), text.as_deref().unwrap_or_default()).map(drop)
+    }
+
+    /// Writes what the host is with this peer beside the files of today.
+    ///
+    /// # Errors
+    /// Exit 2: another peer has its name or key. Exit 3: the file is not valid. Exit 1: a file cannot be
+    /// written.
+    pub(crate) fn prepare(&self, peer: &NewPeer) -> Result<Prepared, Error> {
+        let before = configfile::text(&self.path)?;
+        let text = before.as_deref().unwrap_or_default();
+        let addition = peer.add_to(text, self.key_to_name.as_deref(), memory_bytes());
+        let file = || shown(self.path.to_string_lossy());
+        let after =
+            match addition {
+                Ok(addition) => addition.text,
+                Err(CannotAdd::NameTaken) => return Err(self.name_taken(&peer.name)),
+                Err(CannotAdd::KeyTaken(name)) => {
+                    let cause = format!("{} lists that key already, as [peer.{name}]", file());
+                    return Err(Error::new(Exit::Usage, cause)
+                        .hint("remove that from the file to pair again"));
+                }
+                Err(CannotAdd::Invalid(refused)) => {
+                    return Err(configfile::faulty(&self.path, &refused));
+                }
+                Err(CannotAdd::Form) => {
+                    let cause = format!("{}: a peer cannot be appended to this file", file());
+                    return Err(Error::new(Exit::Config, cause)
+                        .hint("write its peers as tables, [peer.NAME]"));
+                }
+            };
+        let staged = self.stage(before.is_some(), &after)?;
+        let key = match self.key_is_new {
+            true => Some(StagedKey::write(&self.key_path, &self.key)?),
+            false => None,
+        };
+        Ok(Prepared { path: self.path.clone(), before, after, file: staged, key })
+    }
+
+    fn stage(&self, exists: bool, text: &str) -> Result<Staged, Error> {
+        match exists {
+            true => Staged::replace(&self.path, text.as_bytes()),
+            false => Staged::create(&self.path, text.as_bytes(), NEW_FILE_MODE),
+        }
+        .map_err(|error| not_written(&self.path, &error))
+    }
+}
+
+impl Prepared {
+    /// Moves the files to their places, the key first.
+    ///
+    /// # Errors
+    /// Exit 1: one cannot be, or the configuration has changed meanwhile; it stays as it is.
+    pub(crate) fn commit(self) -> Result<Written, Error> {
+        let Self { path, before, after, file, key } = self;
+        refuse_changed(&path, before.as_deref())?;
+        if let Some(key) = key {
+            key.commit()?;
+        }
+        file.commit().map_err(|error| not_written(&path, &error))?;
+        Ok(Written { path, before, after })
+    }
+}
+
+impl Written {
+    /// Puts the configuration back as it was. A new key stays: it does no harm.
+    ///
+    /// # Errors
+    /// Exit 1: it cannot, or the configuration has changed meanwhile.
+    pub(crate) fn undo(self) -> Result<(), Error> {
+        let Self { path, before, after } = self;
+        refuse_changed(&path, Some(&after))?;
+        match before {
+            Some(before) => Staged::replace(&path, before.as_bytes()).and_then(Staged::commit),
+            None => fs::remove_file(&path),
+        }
+        .map_err(|error| not_written(&path, &error))
+    }
+}
+
+/// Refuses a file that somebody else has changed since it was read.
+fn refuse_changed(path: &Path, known: Option<&str>) -> Result<(), Error> {
+    match configfile::text(path)?.as_deref() == known {
+        true => Ok(()),
+        false => {
+            let cause = format!("{} has changed meanwhile", shown(path.to_string_lossy()));
+            Err(Error::new(Exit::Runtime, cause))
+        }
+    }
+}
+
+fn not_written(path: &Path, error: &io::Error) -> Error {
+    let cause = format!("cannot write {}: {}", shown(path.to_string_lossy()), system(error));
+    Error::new(Exit::Runtime, cause).hint(match error.kind() {
+        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
+            "run it as the file's owner, or name another file with --config"
+        }
+        _ => "the file is as it was; free some space, or name another with --config",
+    })
+}
