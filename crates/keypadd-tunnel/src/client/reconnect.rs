@@ -11,7 +11,7 @@ use crate::{
     error::{ClientError, ConnectFailure},
     sessions::{
         hold::held_list::Listed,
-        server_link::{CLOCK, reason},
+        server_link::{CLOCK, ServerLink, reason},
         session::LiveSession,
     },
 };
@@ -79,9 +79,12 @@ impl Client {
                         Some(session) => session,
                         None => self.reconnect(&mut delays, at_once).await,
                     };
-                    if let Some((began, _)) = outage {
-                        let seconds = began.elapsed().as_secs_f64();
-                        info!(server = %self.server, "reconnected after {seconds:.1} s");
+                    match outage {
+                        Some((began, _)) => {
+                            let seconds = began.elapsed().as_secs_f64();
+                            info!(server = %self.server, "reconnected after {seconds:.1} s");
+                        }
+                        None => info!(server = %self.server, "connected"),
                     }
                     current.insert(session)
                 }
@@ -187,7 +190,7 @@ impl Client {
                 let time = delays.next().unwrap_or(RETRY_MAX);
                 self.link.waiting(time, cause.take());
                 tokio::select! {
-                    () = sleep(time) => {}
+                    () = retry_wait(&self.link, time) => {}
                     // After a wake-up, retry at once.
                     _ = jumps.next() => *delays = backoff(),
                 }
@@ -198,18 +201,31 @@ impl Client {
                 Ok(session) => return session,
                 Err(error) => {
                     let text = error.to_string();
-                    // A refusal lasts until somebody fixes it: logged once, not at each attempt.
+                    // The first failure, and every new refusal, which lasts until somebody fixes it.
                     let refused = matches!(error, ClientError::Auth { .. });
-                    if refused && logged.len() < LOGGED_MAX && !logged.contains(&text) {
-                        warn!("reconnect failed: {text}");
+                    let is_new = refused && logged.len() < LOGGED_MAX && !logged.contains(&text);
+                    if logged.is_empty() || is_new {
+                        warn!("{text}; retrying");
                         logged.push(text.clone());
                     } else {
-                        debug!("reconnect failed: {text}");
+                        debug!("{text}; retrying");
                     }
                     cause = Some(text);
                 }
             }
         }
+    }
+}
+
+/// Waits before a retry: `time`, or `RETRY_MIN` if a local connection waits for a session.
+async fn retry_wait(link: &ServerLink, time: Duration) {
+    let wanted = async {
+        sleep(RETRY_MIN).await;
+        link.wanted().await;
+    };
+    tokio::select! {
+        () = sleep(time) => {}
+        () = wanted => {}
     }
 }
 

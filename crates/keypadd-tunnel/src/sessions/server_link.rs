@@ -28,6 +28,8 @@ pub struct ServerLink(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     session: watch::Sender<LinkSession>,
+    /// Connections that wait for a session.
+    waiters: watch::Sender<usize>,
     history: Mutex<History>,
 }
 
@@ -50,6 +52,22 @@ struct History {
     reconnects: BTreeMap<&'static str, u64>,
 }
 
+/// Counts one connection that waits for a session, until it is dropped.
+struct Waiter<'a>(&'a watch::Sender<usize>);
+
+impl<'a> Waiter<'a> {
+    fn new(waiters: &'a watch::Sender<usize>) -> Self {
+        waiters.send_modify(|count| *count += 1);
+        Self(waiters)
+    }
+}
+
+impl Drop for Waiter<'_> {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count -= 1);
+    }
+}
+
 /// The client is shutting down: there will be no session.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LinkClosed;
@@ -64,6 +82,7 @@ impl Default for ServerLink {
         };
         Self(Arc::new(Shared {
             session: watch::Sender::new(LinkSession::Waiting),
+            waiters: watch::Sender::new(0),
             history: Mutex::new(history),
         }))
     }
@@ -87,6 +106,7 @@ impl ServerLink {
 
     /// Waits for a live session, without a timeout.
     pub(crate) async fn session(&self) -> Result<Arc<LiveSession>, LinkClosed> {
+        let _waiter = Waiter::new(&self.0.waiters);
         // A session that has just ended is passed over: `lost` will be called for it.
         let settled = |session: &LinkSession| match session {
             LinkSession::Waiting => false,
@@ -97,6 +117,12 @@ impl ServerLink {
             Ok(LinkSession::Up(session)) => Ok(Arc::clone(session)),
             _ => Err(LinkClosed),
         }
+    }
+
+    /// Completes when a connection waits for a session.
+    pub(crate) async fn wanted(&self) {
+        // Fails only without a sender, and this link has it.
+        let _ = self.0.waiters.subscribe().wait_for(|waiters| *waiters > 0).await;
     }
 
     /// The current session.

@@ -29,6 +29,32 @@ fn backoff_grows_from_a_second_to_half_a_minute_with_jitter() {
     assert_ne!(delays, others);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_waiting_connection_cuts_the_wait_for_a_retry_to_a_second() {
+    let link = ServerLink::default();
+    let began = Instant::now();
+    retry_wait(&link, RETRY_MAX).await;
+    assert_eq!(began.elapsed(), RETRY_MAX);
+
+    for arrives in [Duration::ZERO, Duration::from_secs(7)] {
+        let began = Instant::now();
+        let connection = async {
+            sleep(arrives).await;
+            let _ = link.session().await;
+        };
+        tokio::select! {
+            () = retry_wait(&link, RETRY_MAX) => {}
+            () = connection => unreachable!("there is no session"),
+        }
+        assert_eq!(began.elapsed(), arrives.max(RETRY_MIN));
+    }
+
+    // One that has gone does not.
+    let began = Instant::now();
+    retry_wait(&link, RETRY_MAX).await;
+    assert_eq!(began.elapsed(), RETRY_MAX);
+}
+
 /// Resolves to another address each time: 127.0.0.1, then 127.0.0.2, and so on.
 fn moving(name: &str, port: u16) -> std::io::Result<Vec<SocketAddr>> {
     static ASKED: AtomicU8 = AtomicU8::new(0);
