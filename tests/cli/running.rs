@@ -93,6 +93,22 @@ fn two_configured_daemons_connect_in_either_start_order() {
 }
 
 #[test]
+fn the_log_has_one_warning_of_a_peer_that_is_not_there_and_a_line_when_it_is() {
+    let pair = Pair::new();
+    pair.write_far(&pair.permit(), "");
+    pair.write_near(&[free_port()]);
+    let file = pair.desk.path("near.toml");
+    let settings = fs::read_to_string(&file).unwrap();
+    fs::write(&file, format!("connect-timeout = \"1s\"\n{settings}")).unwrap();
+    let mut near = pair.run("near");
+    near.hear("; retrying");
+    let _far = pair.run("far");
+    near.hear("\"connected\"");
+    let said = text(&near.stop().stderr);
+    assert_eq!(said.matches("; retrying").count(), 1, "{said}");
+}
+
+#[test]
 fn a_reload_changes_forwards_and_permits_under_a_connection_that_stays() {
     let pair = Pair::new();
     let (first, second) = (free_port(), free_port());
