@@ -21,7 +21,11 @@ const IDLE_PATIENCE: Duration = Duration::from_secs(4);
 #[derive(Debug, Default)]
 pub(super) struct Silence {
     datagrams: u64,
-    heard_at: Option<Instant>,
+    /// STREAM frames sent when something last arrived.
+    streamed: u64,
+    waits: bool,
+    since: Option<Instant>,
+    probing: bool,
     probe_at: Option<Instant>,
 }
 
@@ -31,20 +35,38 @@ impl Silence {
         self.probe_at
     }
 
-    /// So many datagrams have arrived ever; whether to probe now. `waits`: something is in flight.
-    fn is_probe_due(&mut self, now: Instant, datagrams: u64, waits: bool) -> bool {
-        if self.datagrams != datagrams || self.heard_at.is_none() {
-            (self.datagrams, self.heard_at) = (datagrams, Some(now));
+    /// So many datagrams have arrived ever, and so many STREAM frames were sent; whether to probe now.
+    /// `in_flight`: the gate, which does not count a few bytes, says that something is.
+    fn is_probe_due(
+        &mut self,
+        now: Instant,
+        datagrams: u64,
+        streamed: u64,
+        in_flight: bool,
+    ) -> bool {
+        let heard = self.since.is_none() || self.datagrams != datagrams;
+        if heard {
+            (self.datagrams, self.streamed) = (datagrams, streamed);
         }
-        let heard_at = self.heard_at.unwrap_or(now);
+        let waits = in_flight || self.streamed != streamed;
+        let begins_to_wait = waits && !self.waits && !self.probing;
+        if heard || begins_to_wait {
+            self.since = Some(now);
+        }
+        self.waits = waits;
+        // What was lost is sent again when a later packet is acknowledged (RFC 9002 6.1); without one it
+        // waits for a probe timeout that has doubled all the while.
+        let ended = heard && std::mem::take(&mut self.probing);
         let patience = if waits { PATIENCE } else { IDLE_PATIENCE };
-        let first = heard_at + patience;
-        let due = now >= first && self.probe_at.is_none_or(|at| at <= now);
-        self.probe_at = Some(if now >= first {
-            if due { now + INTERVAL } else { self.probe_at.unwrap_or(now + INTERVAL) }
-        } else {
-            first
-        });
+        let first = self.since.unwrap_or(now) + patience;
+        if now < first {
+            self.probe_at = Some(first);
+            return ended;
+        }
+        let due = !self.probing || self.probe_at.is_none_or(|at| at <= now);
+        if due {
+            (self.probing, self.probe_at) = (true, Some(now + INTERVAL));
+        }
         due
     }
 }
@@ -54,8 +76,9 @@ impl Driver {
         if !self.proved || self.lost {
             return;
         }
-        let datagrams = self.connection.stats().udp_rx.datagrams;
-        if self.silence.is_probe_due(now, datagrams, self.gate.waits()) {
+        let stats = self.connection.stats();
+        let (datagrams, streamed) = (stats.udp_rx.datagrams, stats.frame_tx.stream);
+        if self.silence.is_probe_due(now, datagrams, streamed, self.gate.waits()) {
             self.connection.ping();
         }
     }
@@ -66,25 +89,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_silent_path_is_probed_ten_times_a_second_until_something_arrives() {
+    fn a_silent_path_is_probed_ten_times_a_second_and_once_when_something_arrives() {
         let start = Instant::now();
         let mut silence = Silence::default();
         let mut probes = Vec::new();
         for tick in 0..60 {
             let now = start + INTERVAL / 2 * tick;
-            if silence.is_probe_due(now, if tick < 25 { 1 } else { 2 }, true) {
+            if silence.is_probe_due(now, if tick < 25 { 1 } else { 2 }, 0, true) {
                 probes.push(tick);
             }
         }
-        assert_eq!(probes, [20, 22, 24, 45, 47, 49, 51, 53, 55, 57, 59]);
+        assert_eq!(probes, [20, 22, 24, 25, 45, 47, 49, 51, 53, 55, 57, 59]);
     }
 
     #[test]
-    fn an_idle_path_is_left_to_its_keep_alives() {
+    fn an_idle_path_is_left_to_its_keep_alives_and_is_silent_a_second_after_bytes_were_sent() {
         let (start, mut silence) = (Instant::now(), Silence::default());
         for second in 0..4 {
-            assert!(!silence.is_probe_due(start + Duration::from_secs(second), 1, false));
+            assert!(!silence.is_probe_due(start + Duration::from_secs(second), 1, 0, false));
         }
-        assert!(silence.is_probe_due(start + IDLE_PATIENCE, 1, false));
+        assert!(silence.is_probe_due(start + IDLE_PATIENCE, 1, 0, false));
+
+        let mut silence = Silence::default();
+        let given = start + 2 * PATIENCE;
+        assert!(!silence.is_probe_due(start, 1, 0, false));
+        assert!(!silence.is_probe_due(given, 1, 9, false));
+        assert_eq!(silence.deadline(), Some(given + PATIENCE));
+        assert!(silence.is_probe_due(given + PATIENCE, 1, 9, false));
     }
 }

@@ -46,7 +46,7 @@ impl Client {
     /// [`ClientError::Unreachable`] within the connect timeout.
     pub async fn connect(&self) -> Result<ClientSession, ClientError> {
         let deadline = Instant::now() + self.connect_timeout;
-        let session = self.say_hello(self.connect_timeout).await?;
+        let session = self.say_hello(self.connect_timeout, None).await?;
         let live = &session.registration.session;
         let settled = async {
             request_forwards(live, &self.remote_forwards()).await;
@@ -65,8 +65,9 @@ impl Client {
     pub(super) async fn say_hello(
         &self,
         timeout_after: Duration,
+        rtt: Option<Duration>,
     ) -> Result<ClientSession, ClientError> {
-        self.reach(timeout_after, |address| self.attempt(address, None)).await
+        self.reach(timeout_after, |address| self.attempt(address, rtt)).await
     }
 
     /// Resolves the server and makes the attempt at its addresses in order, until one succeeds or the

@@ -32,14 +32,14 @@ const LOGGED_MAX: usize = 16;
 const QUICK: Duration = Duration::from_millis(250);
 
 /// Quick attempts in a row, at the address that the server had.
-const QUICK_ATTEMPTS: usize = 12;
+const QUICK_ATTEMPTS: usize = 28;
 
 /// Timeout of the attempt that follows them: it resolves the server's name, and finds a path that has
 /// become slow.
 const THOROUGH: Duration = Duration::from_secs(2);
 
-/// Assumed in a quick attempt, so that its first packet is repeated after 100 ms.
-const QUICK_RTT: Duration = Duration::from_millis(33);
+/// Assumed of the path, so that the first packet is repeated after 100, 300 and 700 ms.
+const ASSUMED_RTT: Duration = Duration::from_millis(33);
 
 /// Round trips until a server's hello, with a Retry and a loss.
 const HANDSHAKE_TRIPS: u32 = 4;
@@ -151,7 +151,7 @@ impl Client {
             loop {
                 for _ in 0..QUICK_ATTEMPTS {
                     let began = Instant::now();
-                    let attempt = self.attempt(held.address, Some(QUICK_RTT));
+                    let attempt = self.attempt(held.address, Some(ASSUMED_RTT));
                     // A failure may come at once; a server that refuses is asked less often.
                     let pause = match timeout(QUICK + handshake, attempt).await {
                         Ok(Ok(session)) => return session,
@@ -161,7 +161,7 @@ impl Client {
                     sleep_until(began + pause).await;
                 }
                 let thorough = (THOROUGH + handshake).min(self.connect_timeout);
-                match self.say_hello(thorough).await {
+                match self.say_hello(thorough, Some(ASSUMED_RTT)).await {
                     Ok(session) => return session,
                     Err(error) => debug!("reconnect failed: {error}"),
                 }
