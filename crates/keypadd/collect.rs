@@ -76,8 +76,12 @@ impl Figures {
                 meters.exhaustions(),
             ),
             ("keypadd_open_failures", "Packets whose tag did not verify", meters.open_failures()),
-            ("keypadd_replays", "Genuine packets that came twice or too late", meters.replays()),
-            ("keypadd_pad_reuse", "Pads refused a second use; 0 always", meters.pad_reuse()),
+            ("keypadd_replays", "Replayed or late packets", meters.replays()),
+            (
+                "keypadd_pad_reuse",
+                "Refused attempts to use a packet number twice; anything but 0 is a bug",
+                meters.pad_reuse(),
+            ),
         ] {
             out.counters(name, help, [(labels([]), value)])?;
         }
@@ -164,10 +168,10 @@ impl Figures {
                 reconnects.push((labels([("peer", &peer), ("reason", reason)]), count));
             }
         }
-        out.gauges("keypadd_link_up", "Whether the peer that is dialled is connected, 1 or 0", up)?;
+        out.gauges("keypadd_link_up", "1 if the dialed peer is connected, else 0", up)?;
         let help = "When the peer is tried next, as seconds since 1970; absent while it is tried or connected";
         out.gauges("keypadd_link_retry_timestamp_seconds", help, retries)?;
-        let help = "Sessions that followed one that was lost, by what ended that one";
+        let help = "Reconnects, by what ended the session before";
         out.counters("keypadd_reconnects", help, reconnects)
     }
 
@@ -221,7 +225,7 @@ impl Figures {
             "How long the ready pads last at the rate of the last seconds; absent while idle";
         out.gauges("keypadd_pool_seconds_left", help, seconds)?;
         out.gauges("keypadd_key_phase", "Key phase in use, from 0", phases)?;
-        let help = "Part of the key's packets left before it must not be used any more";
+        let help = "Fraction of the key's packet limit that is left";
         out.gauges("keypadd_key_budget_left_ratio", help, budgets)?;
         out.gauges("keypadd_path_rtt_seconds", "Smoothed round-trip time", rtts)?;
         out.gauges("keypadd_path_mtu_bytes", "Largest UDP payload the path carries", mtus)?;
@@ -229,7 +233,7 @@ impl Figures {
         out.counters("keypadd_path_bytes", "UDP payload sent and received", path_bytes)?;
         out.gauges("keypadd_forwards_open", "TCP connections open now", forwards)?;
         let suites = suites.into_iter().map(|labels| (labels, 1_u64));
-        out.gauges("keypadd_suite_info", "Suites of the sessions that live", suites)
+        out.gauges("keypadd_suite_info", "Suites of open sessions", suites)
     }
 }
 

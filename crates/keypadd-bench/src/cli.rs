@@ -15,7 +15,7 @@ use keypadd_papers::Paper;
 use keypadd_provider::{Group, KeyExchange, PublicKey};
 use keypadd_tunnel::{Congestion, ServerAddress, SpinShare};
 
-/// Measure terminal-style against bulk traffic, suite by suite
+/// Benchmark suites with and without a pool
 ///
 /// Arms take turns in one run; figures come with 95 % intervals, and the report says what they
 /// bear out and what they contradict. Ctrl-C keeps what has been measured.
@@ -49,12 +49,12 @@ Examples:
     /// Keystrokes while bulk data keeps the same tunnel busy
     #[command(after_help = "Example:\n  keypadd bench mixed --time 10s")]
     Mixed(Box<MixedArgs>),
-    /// Requests for files of several sizes by more and more clients
+    /// Requests for files of several sizes by a growing number of clients
     #[command(after_help = "\
 Example:
   keypadd bench files --clients 4,8,16 --file 10KiB:4,1MiB:1 --rate 20")]
     Files(Box<FilesArgs>),
-    /// Where the pool runs dry: predicted from a calibration, then found by trying
+    /// Find the rate at which the pool runs dry, and compare it with a prediction
     ///
     /// Finds the sustained rate above which it does, and how soon a burst above that rate does it; for
     /// each suite, backend, pool size and background load. The predictions are saved before the first byte.
@@ -83,7 +83,7 @@ Examples:
   keypadd bench paths --line 300,20,2 --rtt 20ms --loss 0,0.5,2 --out slow
   keypadd bench paths --rtt 20ms --loss 10 --two-way --arm new='--congestion bbr'")]
     Paths(Box<PathsArgs>),
-    /// Experiments of papers, repeated on this machine, and their claims judged
+    /// Reproduce the experiments of five papers, and judge their claims
     ///
     /// Varies what each paper varied, as often as it did, and prints today's ratios beside the paper's. All
     /// of it takes hours; stopped, it goes on with the same command line and directory.
@@ -99,7 +99,7 @@ Examples:
 pub(crate) struct TunnelFlags {
     /// Measure against this server, which must run with --permit-bench [default: both ends run here]
     ///
-    /// Without it both ends run in this process, over UDP on loopback, with keys of the moment.
+    /// Without it both ends run in this process, over UDP on loopback, with ephemeral keys.
     #[arg(value_name = "HOST[:PORT]", value_parser = values::server)]
     pub(crate) server: Option<ServerAddress>,
     /// The server's public key
@@ -126,7 +126,7 @@ pub(crate) struct TunnelFlags {
     #[arg(value_parser = values::cipher_backend, help_heading = "Arms")]
     #[arg(default_value = "auto")]
     pub(crate) cipher_backend: Vec<CipherEngine>,
-    /// Slow the making of keystream, and only that, to so many bytes a second of CPU
+    /// Throttle keystream generation to this many bytes per second of CPU time
     ///
     /// As if the cipher, or the machine beside its network, were slower. Every table and picture says so.
     #[arg(
@@ -197,7 +197,7 @@ pub(crate) struct RunFlags {
 /// The seed, and what becomes of the results.
 #[derive(Debug, Args)]
 pub(crate) struct ReportFlags {
-    /// What all traffic follows from: the same number offers the same traffic
+    /// Seed of all traffic: the same seed gives the same traffic
     #[arg(long, env = "KEYPADD_SEED", value_name = "NUMBER", default_value = "1")]
     #[arg(value_parser = values::seed, help_heading = "Common")]
     pub(crate) seed: u64,
@@ -219,11 +219,11 @@ pub(crate) enum OnOff {
 /// How keys are pressed.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct TypingFlags {
-    /// People who type at once, each at a human pace
+    /// Simulated typists, each at human speed
     #[arg(long, env = "KEYPADD_TYPISTS", value_name = "NUMBER", default_value = "20")]
     #[arg(value_parser = values::count)]
     pub(crate) typists: u32,
-    /// Instead of people: keys a second, evenly
+    /// Evenly spaced keystrokes per second, instead of typists
     #[arg(long, env = "KEYPADD_RATE", value_name = "PER-SECOND", value_parser = values::rate)]
     #[arg(allow_negative_numbers = true)]
     pub(crate) rate: Option<f64>,
@@ -290,7 +290,7 @@ pub(crate) struct MixedArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct FilesArgs {
-    /// Numbers of clients, each tried for itself
+    /// Numbers of clients, tested one by one
     #[arg(long, env = "KEYPADD_CLIENTS", value_name = "NUMBER", default_value = "4,8,16")]
     #[arg(value_delimiter = ',', value_parser = values::connections)]
     pub(crate) clients: Vec<u32>,
@@ -312,17 +312,17 @@ pub(crate) struct FilesArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ExhaustionArgs {
-    /// Memory for keystream at each end, each tried for itself
+    /// Memory for keystream at each end, tested one by one
     #[arg(long, env = "KEYPADD_POOL_BUDGET", value_name = "SIZE", default_value = "16MiB")]
     #[arg(value_delimiter = ',', value_parser = values::pool_budget)]
     pub(crate) pool_budget: Vec<usize>,
-    /// Load on every core by other programs, in percent, each tried for itself
+    /// Load on every core by other programs, in percent, tested one by one
     ///
     /// At 100 no CPU is idle: the pool never fills.
     #[arg(long, env = "KEYPADD_BACKGROUND", value_name = "PERCENT", default_value = "0,50,100")]
     #[arg(value_delimiter = ',', value_parser = values::percent)]
     pub(crate) background: Vec<f64>,
-    /// How long a rate is tried that seems to last, or not to
+    /// Longest test at one rate; a pool that lasts this long counts as sustained
     #[arg(long, env = "KEYPADD_TIME", value_name = "DURATION", default_value = "4s")]
     #[arg(value_parser = values::turn_time)]
     pub(crate) time: Duration,
@@ -345,7 +345,7 @@ pub(crate) struct KexArgs {
     #[arg(long, env = "KEYPADD_HANDSHAKES", value_name = "NUMBER", default_value = "100")]
     #[arg(value_parser = values::count)]
     pub(crate) handshakes: u32,
-    /// Handshakes a second of the second half of a turn, whatever has become of earlier ones
+    /// Handshakes a second of the second half of a turn, whether or not earlier ones are done
     #[arg(long, env = "KEYPADD_RATE", value_name = "PER-SECOND", default_value = "100")]
     #[arg(value_parser = values::rate, allow_negative_numbers = true)]
     pub(crate) rate: f64,
@@ -370,11 +370,11 @@ pub(crate) struct SuitesArgs {
     #[arg(long, env = "KEYPADD_CIPHER_BACKEND", value_name = "NAME", default_value = "auto")]
     #[arg(value_parser = values::cipher_backend)]
     pub(crate) cipher_backend: CipherEngine,
-    /// Memory for the keystream that is cold
+    /// Pool size of the cold-cache case
     #[arg(long, env = "KEYPADD_POOL_BUDGET", value_name = "SIZE", default_value = "64MiB")]
     #[arg(value_parser = values::pool_budget)]
     pub(crate) pool_budget: usize,
-    /// The round trip of which the savings are a part
+    /// Round-trip time to compare savings with
     #[arg(long, env = "KEYPADD_RTT", value_name = "DURATION", default_value = "100us")]
     #[arg(value_parser = values::some_round_trip)]
     pub(crate) rtt: Duration,

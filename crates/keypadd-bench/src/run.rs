@@ -217,7 +217,7 @@ async fn reproduce(args: ReproduceArgs, shutdown: Shutdown) -> Result<(), Error>
     let ran = {
         let notebook = keeping.notebook(reproduction.effort)?;
         if !notebook.is_empty() {
-            eprintln!("going on: {} parts are measured already", notebook.len());
+            eprintln!("resuming: {} parts are already measured", notebook.len());
         }
         let meter = keeping.meter();
         let tell = |progress: &Progress| meter.show(progress);
@@ -228,7 +228,7 @@ async fn reproduce(args: ReproduceArgs, shutdown: Shutdown) -> Result<(), Error>
 }
 
 fn not_offered(error: CannotOffer) -> Error {
-    Error::new(Exit::Usage, error.to_string()).hint("a lower rate, or fewer who ask")
+    Error::new(Exit::Usage, error.to_string()).hint("lower the rate or the number of clients")
 }
 
 async fn thrown(shutdown: &Shutdown) {
@@ -269,7 +269,7 @@ fn path_settings(flags: &TunnelFlags, pool_budget_bytes: usize) -> Result<PathSe
                 .hint("`keypadd pubkey`, run on the server, prints it"));
         }
         (None, Some(_)) => {
-            return Err(Error::new(Exit::Usage, "--peer is given, and no server").hint(
+            return Err(Error::new(Exit::Usage, "--peer requires a server").hint(
                 "HOST --peer PUBKEY measures against HOST; without both, both ends run here",
             ));
         }
@@ -293,8 +293,8 @@ fn not_open(error: PathError, settings: &PathSettings) -> Error {
             explain(error, key.public(), *peer)
         }
         (PathFault::Service(_), Place::There { .. }) => {
-            let cause = format!("{}: the server answers no measurements", error.arm);
-            Error::new(Exit::Runtime, cause).hint("does it run with --permit-bench?")
+            let cause = format!("{}: the server does not permit benchmarks", error.arm);
+            Error::new(Exit::Runtime, cause).hint("start it with --permit-bench")
         }
         _ => Error::new(Exit::Runtime, cause),
     }

@@ -322,7 +322,7 @@ settings! {
         default: "30s",
         reload: Reload::Restart,
         flag: Flag::Daemons,
-        help: "How long a silent peer is waited for, from 10s to 1h; the shorter of both ends' holds",
+        help: "How long before a silent peer is given up, 10s to 1h; the shorter of both ends' applies",
     }
     "spin" => spin: one SpinShare = spin {
         form: "PERCENT",
@@ -370,7 +370,7 @@ settings! {
         unset: "the user who starts it",
         reload: Reload::Restart,
         flag: Flag::Daemons,
-        help: "User to become once all sockets are bound; only root can",
+        help: "User to switch to once all sockets are bound; only root can",
     }
     "core-dumps" => core_dumps: one bool = switch {
         kind: Kind::Switch,
@@ -388,7 +388,7 @@ settings! {
         reload: Reload::Restart,
         flag: Flag::Serve,
         help: "Sessions that one key may have at once, at most 1024",
-        detail: "A client has one. Further ones are refused, and told why.",
+        detail: "A client has one. More are refused, with the reason.",
     }
     "connect-timeout" => connect_timeout: one Duration = duration {
         form: "DURATION",

@@ -20,7 +20,7 @@ const LAG_MAX: Duration = Duration::from_millis(250);
 pub enum CannotOffer {
     /// A plain TCP connection cannot keep up.
     #[error(
-        "this machine cannot offer that much: a plain TCP connection fell {} ms behind within {} ms",
+        "this machine cannot generate that load: plain TCP fell {} ms behind within {} ms",
         .0.as_millis(),
         TRIED.as_millis()
     )]

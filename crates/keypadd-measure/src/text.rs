@@ -96,8 +96,8 @@ impl Outcome {
         match self {
             Self::Holds => "holds",
             Self::DoesNotHold => "does not hold",
-            Self::CannotTell => "cannot tell",
-            Self::CannotCompare => "cannot compare",
+            Self::CannotTell => "inconclusive",
+            Self::CannotCompare => "not testable",
             Self::NotRun => "not run",
         }
     }

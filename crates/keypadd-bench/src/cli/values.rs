@@ -33,7 +33,7 @@ pub(super) fn bench_suite(text: &str) -> Result<Protection, BadValue> {
 pub(super) fn bench_kex(text: &str) -> Result<Group, BadValue> {
     Group::all().find(|group| group.name() == text).ok_or_else(|| {
         let names = Group::all().map(Group::name).collect::<Vec<_>>().join(", ");
-        bad(format!("{} is no key exchange", shown(text)), format!("one of {names}"))
+        bad(format!("{} is not a key exchange", shown(text)), format!("one of {names}"))
     })
 }
 
@@ -59,7 +59,7 @@ pub(super) fn round_trip(text: &str) -> Result<Duration, BadValue> {
 pub(super) fn loss(text: &str) -> Result<f64, BadValue> {
     match text.parse::<f64>() {
         Ok(percent) if (0.0..=50.0).contains(&percent) => Ok(percent),
-        _ => Err(bad(format!("{} is no loss in percent", shown(text)), "0 to 50")),
+        _ => Err(bad(format!("{} is not a loss percentage", shown(text)), "0 to 50")),
     }
 }
 
@@ -70,7 +70,9 @@ pub(super) fn arm(text: &str) -> Result<(String, String), BadValue> {
     };
     match text.split_once('=') {
         Some((name, flags)) if is_name(name) => Ok((name.to_owned(), flags.to_owned())),
-        _ => Err(bad(format!("{} is no arm", shown(text)), "NAME=FLAGS, as in spin='--spin 0'")),
+        _ => {
+            Err(bad(format!("{} is not an arm", shown(text)), "NAME=FLAGS, as in spin='--spin 0'"))
+        }
     }
 }
 
@@ -82,7 +84,7 @@ pub(super) fn papers(text: &str) -> Result<Papers, BadValue> {
     let found = Paper::ALL.into_iter().find(|paper| paper.name() == text);
     found.map(|paper| Papers(vec![paper])).ok_or_else(|| {
         let names = Paper::ALL.map(Paper::name).join(", ");
-        bad(format!("{} is none of the papers", shown(text)), format!("one of {names}, or all"))
+        bad(format!("{} is not one of the papers", shown(text)), format!("one of {names}, or all"))
     })
 }
 

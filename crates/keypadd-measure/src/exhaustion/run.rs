@@ -96,7 +96,7 @@ impl Exhaustion {
                     }
                 },
                 done = &mut measuring => break done.unwrap_or_else(|_| {
-                    (Vec::new(), Some("the measuring thread ended on a fault".into()))
+                    (Vec::new(), Some("the measurement thread panicked".into()))
                 }),
                 () = &mut stop, if !stopped.load(Relaxed) => stopped.store(true, Relaxed),
             }
