@@ -132,7 +132,7 @@ impl Keeping {
         match ended_by {
             Some(why) if why != keypadd_measure::INTERRUPTED => {
                 Err(Error::new(Exit::Runtime, format!("bench: {why}"))
-                    .hint("what was measured until then is printed and saved"))
+                    .hint("results so far are printed and saved"))
             }
             _ => Ok(()),
         }

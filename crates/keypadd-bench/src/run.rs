@@ -96,13 +96,10 @@ pub(crate) async fn run(workload: BenchWorkload, shutdown: Shutdown) -> Result<(
 fn refuse_more(per_second: f64, time: Duration, most: f64) -> Result<(), Error> {
     let offered = per_second * time.as_secs_f64();
     match offered > most {
-        true => Err(Error::new(
-            Exit::Usage,
-            format!("--rate: {offered:.0} in a turn are too many"),
-        )
-        .hint(format!(
-            "at most {most:.0}: a lower rate or a shorter --time; more rounds measure longer"
-        ))),
+        true => Err(Error::new(Exit::Usage, format!("--rate: {offered:.0} per turn is too many"))
+            .hint(format!(
+                "at most {most:.0}: lower the rate or shorten --time; add rounds to measure longer"
+            ))),
         false => Ok(()),
     }
 }
@@ -147,7 +144,7 @@ async fn exhaust(args: ExhaustionArgs, shutdown: Shutdown) -> Result<(), Error> 
     });
     let arms: Vec<TunnelArm> = pooled.collect();
     if arms.is_empty() {
-        return Err(Error::new(Exit::Usage, "--suite: none of these has keystream to run out of")
+        return Err(Error::new(Exit::Usage, "--suite: none of these suites uses keystream")
             .hint("for example --suite 3des-ctr-hmac-sha1"));
     }
     let experiment = Exhaustion {

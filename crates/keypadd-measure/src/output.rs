@@ -65,7 +65,7 @@ impl OutputError {
             Self::NotADirectory(_) | Self::Foreign { .. } => {
                 "name a directory that is empty or does not exist"
             }
-            Self::InUse(_) => "name another directory, or wait for its end",
+            Self::InUse(_) => "name another directory, or wait for that run to finish",
             Self::Unwritable { .. } => "name a directory that you may write to",
         }
     }

@@ -27,8 +27,8 @@ pub enum CannotOffer {
     TooMuch(Duration),
     /// So many handshakes a second need more CPU than there is.
     #[error(
-        "this machine cannot offer that many: a handshake with {group} takes {millis:.2} ms of CPU at both \
-         ends together, and the cores here are {cores}"
+        "this machine cannot generate that load: a handshake with {group} takes {millis:.2} ms of CPU at \
+         both ends together (cores: {cores})"
     )]
     TooManyHandshakes {
         /// Of which key exchange.
@@ -39,7 +39,7 @@ pub enum CannotOffer {
         cores: usize,
     },
     /// There is no plain TCP connection.
-    #[error("traffic cannot be offered here: {0}")]
+    #[error("cannot generate traffic: {0}")]
     Failed(String),
 }
 
