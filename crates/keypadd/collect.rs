@@ -13,12 +13,12 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue};
 use prometheus_client::metrics::MetricType;
 
-use crate::figures::{COVERAGES, DIRECTIONS, Figures, class_name};
-use crate::sources::Dialling;
+use crate::sources::Dialing;
+use crate::status_builder::{COVERAGES, DIRECTIONS, StatusBuilder, class_name};
 
 type Labels = Vec<(&'static str, String)>;
 
-impl Collector for Figures {
+impl Collector for StatusBuilder {
     fn encode(&self, encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
         let mut out = Out(encoder);
         self.encode_packets(&mut out)?;
@@ -31,7 +31,7 @@ impl Collector for Figures {
     }
 }
 
-impl Figures {
+impl StatusBuilder {
     fn encode_packets(&self, out: &mut Out<'_>) -> fmt::Result {
         let meters = &self.meters;
         out.counters(
@@ -156,10 +156,10 @@ impl Figures {
         )
     }
 
-    /// Peers that are dialled, connected or not.
+    /// Peers that are dialed, connected or not.
     fn encode_links(&self, out: &mut Out<'_>) -> fmt::Result {
         let (mut up, mut retries, mut reconnects) = (Vec::new(), Vec::new(), Vec::new());
-        for Dialling { peer, link, .. } in self.sources.dialled() {
+        for Dialing { peer, link, .. } in self.sources.dialed() {
             let link = link.status();
             let one = labels([("peer", &peer)]);
             retries.extend(link.retry_unix_seconds.map(|at| (one.clone(), at)));

@@ -14,7 +14,6 @@ mod connect;
 mod control;
 mod daemon;
 mod demo;
-mod figures;
 mod keygen;
 mod man;
 mod metrics;
@@ -28,6 +27,7 @@ mod run;
 mod serve;
 mod sources;
 mod status;
+mod status_builder;
 mod stdio;
 
 use std::process::ExitCode;

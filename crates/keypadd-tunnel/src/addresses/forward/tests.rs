@@ -1,3 +1,5 @@
+//! Tests the parsing and display of forwards.
+
 use proptest::prelude::*;
 
 use super::*;
