@@ -95,7 +95,7 @@ fn conclude(screen: &Screen, rows: &[Measured; ARMS.len()], engine: CipherEngine
     ));
     screen.line("");
     if !complete {
-        screen.line("Interrupted: these are the figures so far.");
+        screen.line("Interrupted; results so far:");
     }
     screen.line("Verdicts (2.00x is twice as fast):");
     for line in verdict::verdicts(rows) {
@@ -181,7 +181,7 @@ impl<'a> Report<'a> {
 
 fn print(report: &Report<'_>) -> Result<(), Error> {
     let text = serde_json::to_string_pretty(report)
-        .map_err(|error| failed(format!("the figures cannot be written: {error}")))?;
+        .map_err(|error| failed(format!("cannot write the results: {error}")))?;
     writeln!(io::stdout().lock(), "{text}")
         .map_err(|error| failed(format!("cannot write to standard output: {}", system(&error))))
 }

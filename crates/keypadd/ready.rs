@@ -46,7 +46,7 @@ impl fmt::Display for ServerReady {
         writeln!(f, "keypadd: ready on udp {}, key {}", self.listen, self.public_key)?;
         writeln!(f, "  suites: {}", self.suites.join(", "))?;
         if self.permit_bench {
-            writeln!(f, "  measurements: answered, with insecure suites and key exchanges")?;
+            writeln!(f, "  benchmarks: permitted, with insecure suites and key exchanges")?;
         }
         let Some(connect) = &self.connect else { return Ok(()) };
         writeln!(f, "  on the other host: {connect}")?;

@@ -194,7 +194,7 @@ fn a_file_whose_key_or_permits_cannot_be_used_changes_nothing() {
         let (code, said, error) = hosts.keypadd(&["reload"]);
         assert_eq!(code, Some(3), "{error}");
         assert!(error.contains(cause), "{error}");
-        assert!(error.ends_with("reload failed; the old settings stay in force\n"));
+        assert!(error.ends_with("reload failed; the old settings remain in effect\n"));
         assert!(said.contains("near.toml\n  no changes\n"), "{said}");
         assert!(echoes(&kept));
         until("a new connection works as well", || through(one));

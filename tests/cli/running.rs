@@ -150,7 +150,7 @@ fn a_failed_reload_changes_nothing() {
     let (code, said, error) = pair.keypadd(&["reload"]);
     assert_eq!((code, said.contains("near")), (Some(6), false), "{error}");
     assert!(error.starts_with("keypadd: peer office: cannot listen on tcp 127.0.0.1:"), "{error}");
-    assert!(error.ends_with("reload failed; the old settings stay in force\n"), "{error}");
+    assert!(error.ends_with("reload failed; the old settings remain in effect\n"), "{error}");
     until("the old forward works", || through(port));
 
     let file = pair.desk.path("near.toml");

@@ -322,7 +322,7 @@ settings! {
         default: "30s",
         reload: Reload::Restart,
         flag: Flag::Daemons,
-        help: "Time without an answer until a connection counts as lost, 10s to 1h; the lower of the two ends applies",
+        help: "Time without an answer before a connection is lost, 10s to 1h; the lower of the two ends applies",
     }
     "spin" => spin: one SpinShare = spin {
         form: "PERCENT",

@@ -212,7 +212,7 @@ type Rules = BTreeMap<c_long, Vec<SeccompRule>>;
 /// Filters the system calls of all threads, and of those they start.
 pub(crate) fn filter_all_threads() -> Result<String, String> {
     let Some(arch) = ARCH else {
-        return Err("no list of system calls for this architecture".into());
+        return Err("no system call list for this architecture".into());
     };
     let programs = programs(arch).map_err(|error| error.to_string())?;
     for program in &programs {

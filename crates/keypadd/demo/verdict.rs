@@ -34,7 +34,7 @@ pub(super) fn verdicts(rows: &[Measured; ARMS.len()]) -> [String; ARMS.len()] {
     let sentences = [
         say(pooled, bare, |outcome| match outcome {
             Outcome::Faster => "the pool helped",
-            Outcome::Level | Outcome::Slower => "the pool did not pay",
+            Outcome::Level | Outcome::Slower => "the pool: no gain",
             Outcome::Mixed => "the pool: mixed result",
         }),
         say(aes, bare, |outcome| match outcome {
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_that_hides_3des_has_paid() {
+    fn a_pool_that_hides_3des_has_helped() {
         let lines = verdicts(&[row(116.0, 2_300.0), row(444.0, 87.0), row(115.0, 2_500.0)]);
         assert_eq!(
             lines,
@@ -121,17 +121,17 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_that_changes_nothing_has_not_paid() {
+    fn a_pool_that_changes_nothing_has_not_helped() {
         let [pooled, bare, aes] = verdicts(&[row(100.0, 90.0), row(104.0, 87.0), row(104.0, 85.0)]);
-        assert!(pooled.contains("the pool did not pay, keystrokes 1.04x, burst 1.03x"), "{pooled}");
+        assert!(pooled.contains("the pool: no gain, keystrokes 1.04x, burst 1.03x"), "{pooled}");
         assert!(bare.contains("as fast as AES"), "{bare}");
         assert!(aes.contains("pooled 3DES kept up"), "{aes}");
     }
 
     #[test]
-    fn a_pool_that_costs_has_not_paid() {
+    fn a_pool_that_costs_has_not_helped() {
         let [pooled, bare, aes] = verdicts(&[row(200.0, 50.0), row(100.0, 87.0), row(110.0, 70.0)]);
-        assert!(pooled.contains("the pool did not pay, keystrokes 0.50x"), "{pooled}");
+        assert!(pooled.contains("the pool: no gain, keystrokes 0.50x"), "{pooled}");
         assert!(bare.contains("AES was slower"), "{bare}");
         assert!(aes.contains("pooled 3DES fell behind"), "{aes}");
     }

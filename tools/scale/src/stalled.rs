@@ -134,7 +134,7 @@ async fn stall(
     Ok(stream)
 }
 
-/// Writes until nothing is taken any more.
+/// Writes until nothing more is taken.
 async fn fill(stream: &mut TcpStream) -> std::io::Result<()> {
     let block = vec![0x5a; 64 << 10];
     while let Ok(written) = timeout(BLOCKED, stream.write(&block)).await {

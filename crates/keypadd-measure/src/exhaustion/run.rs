@@ -205,7 +205,7 @@ impl Visits {
     }
 
     fn doing(&self, what: String) {
-        // Nobody listens any more: the run has been given up, and the flag says so.
+        // Nobody is listening: the run has been given up, and the flag says so.
         let _ = self.say.send(Word::Progress(Progress::Doing(what)));
     }
 }

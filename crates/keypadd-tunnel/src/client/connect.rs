@@ -136,8 +136,9 @@ impl Client {
                 Err(ConnectingError::Failed(error)) => return Err(ConnectFailure::of(&error)),
                 Err(error) => return Err(ConnectFailure::Unreachable(error.to_string())),
             };
-        let proof = proof_of(&connection)
-            .ok_or_else(|| ConnectFailure::Unreachable("the handshake proved no key".into()))?;
+        let proof = proof_of(&connection).ok_or_else(|| {
+            ConnectFailure::Unreachable("the handshake did not authenticate a key".into())
+        })?;
 
         let stream = connection.open_bi().await.map_err(|error| ConnectFailure::of(&error))?;
         let mut control = Control::new(stream);
