@@ -43,7 +43,7 @@ fn a_verdict_for_each_arm_and_nothing_left_behind() {
     let (code, said, complaints) = end(demo(home.path()), String::new(), home.path());
     assert_eq!(code, Some(0), "{said}{complaints}");
     assert_eq!(complaints, "");
-    assert!(!said.contains('\x1b'), "no terminal, no colours: {said:?}");
+    assert!(!said.contains('\x1b'), "no terminal, no colors: {said:?}");
     for arm in ARMS {
         let verdicts = said
             .lines()

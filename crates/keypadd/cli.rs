@@ -154,7 +154,7 @@ Examples:
     /// Ctrl-C stops it and prints the measurements so far.
     #[command(after_help = "Example:\n  keypadd demo")]
     Demo(DemoArgs),
-    /// Measure terminal-style against bulk traffic, suite by suite
+    /// Benchmark suites with and without a pool
     ///
     /// Starts the program keypadd-bench, found beside this one or on PATH, with the same arguments.
     #[command(after_help = "Example:\n  keypadd bench terminal --out report")]
@@ -306,7 +306,7 @@ pub(crate) struct DemoArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct BenchArgs {
-    /// What keypadd-bench is told; `keypadd bench --help` shows what it takes
+    /// Arguments for keypadd-bench; `keypadd bench --help` lists them
     #[arg(value_name = "ARGS", trailing_var_arg = true, allow_hyphen_values = true)]
     pub(crate) arguments: Vec<OsString>,
 }

@@ -13,12 +13,12 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue};
 use prometheus_client::metrics::MetricType;
 
-use crate::figures::{COVERAGES, DIRECTIONS, Figures, class_name};
-use crate::sources::Dialling;
+use crate::sources::Dialing;
+use crate::status_builder::{COVERAGES, DIRECTIONS, StatusBuilder, class_name};
 
 type Labels = Vec<(&'static str, String)>;
 
-impl Collector for Figures {
+impl Collector for StatusBuilder {
     fn encode(&self, encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
         let mut out = Out(encoder);
         self.encode_packets(&mut out)?;
@@ -31,12 +31,12 @@ impl Collector for Figures {
     }
 }
 
-impl Figures {
+impl StatusBuilder {
     fn encode_packets(&self, out: &mut Out<'_>) -> fmt::Result {
         let meters = &self.meters;
         out.counters(
             "keypadd_keystream_bytes",
-            "Keystream used, by where it came from",
+            "Keystream used, by source",
             [("pool", meters.keystream_pool_bytes()), ("inline", meters.keystream_inline_bytes())]
                 .map(|(source, bytes)| (labels([("source", source)]), bytes)),
         )?;
@@ -76,8 +76,12 @@ impl Figures {
                 meters.exhaustions(),
             ),
             ("keypadd_open_failures", "Packets whose tag did not verify", meters.open_failures()),
-            ("keypadd_replays", "Genuine packets that came twice or too late", meters.replays()),
-            ("keypadd_pad_reuse", "Pads refused a second use; 0 always", meters.pad_reuse()),
+            ("keypadd_replays", "Replayed or late packets", meters.replays()),
+            (
+                "keypadd_pad_reuse",
+                "Refused attempts to use a packet number twice; anything but 0 is a bug",
+                meters.pad_reuse(),
+            ),
         ] {
             out.counters(name, help, [(labels([]), value)])?;
         }
@@ -87,18 +91,18 @@ impl Figures {
     fn encode_transport(&self, out: &mut Out<'_>) -> fmt::Result {
         out.counters(
             "keypadd_transport_spin_seconds",
-            "CPU time that event loops spent on polling before they slept",
+            "CPU time that event loops spent on busy polling",
             [(labels([]), self.sources.spun().as_secs_f64())],
         )
     }
 
     fn encode_limits(&self, out: &mut Out<'_>) -> fmt::Result {
         let counts = self.limits.counts();
-        let help = "Descriptors that forwards use, and may use together";
+        let help = "Descriptors that forwards use, and their limit";
         let rows = [("used", counts.descriptors), ("max", counts.descriptors_max)];
         let rows = rows.map(|(of, count)| (labels([("of", of)]), count as u64));
         out.gauges("keypadd_descriptors", help, rows)?;
-        let help = "What limits have refused or delayed, by limit";
+        let help = "Refusals and delays, by limit";
         let rows = [
             ("descriptors", counts.descriptors_refused),
             ("sessions", counts.sessions_refused),
@@ -113,13 +117,17 @@ impl Figures {
         let held = self.limits.held();
         let row = |count: usize| [(labels([]), count as u64)];
         let streams = row(held.iter().map(|peer| peer.streams).sum());
-        out.gauges("keypadd_held_connections", "Connections that wait for a peer", streams)?;
-        let help = "Bytes that those keep to send again";
+        out.gauges(
+            "keypadd_held_connections",
+            "Connections held for a peer that is away",
+            streams,
+        )?;
+        let help = "Bytes that held connections keep for retransmission";
         out.gauges("keypadd_held_bytes", help, row(held.iter().map(|peer| peer.kept_bytes).sum()))?;
         let counts = self.limits.counts();
         let rows = [("resumed", counts.streams_resumed), ("reset", counts.streams_reset)];
         let rows = rows.map(|(outcome, count)| (labels([("outcome", outcome)]), count));
-        out.counters("keypadd_holds", "What became of held connections", rows)
+        out.counters("keypadd_holds", "Held connections, by outcome", rows)
     }
 
     fn encode_pool(&self, out: &mut Out<'_>) -> fmt::Result {
@@ -127,17 +135,17 @@ impl Figures {
         let pool = pool.snapshot();
         out.gauges(
             "keypadd_pool_locked_bytes",
-            "Pool memory that the kernel keeps out of swap",
+            "Pool memory locked in RAM",
             [(labels([]), pool.locked_bytes)],
         )?;
         out.gauges(
             "keypadd_fill_cpu_limit_ratio",
-            "Part of one core that the filler may take",
+            "CPU limit of the filler, as a fraction of one core",
             [(labels([]), f64::from(pool.max_fill_cpu_percent) / 100.0)],
         )?;
         out.counters(
             "keypadd_fill_cpu_seconds",
-            "CPU time that the filler spent",
+            "CPU time used by the filler",
             [(labels([]), pool.fill_cpu.as_secs_f64())],
         )?;
         out.counters(
@@ -147,15 +155,15 @@ impl Figures {
         )?;
         out.counters(
             "keypadd_pads_wasted",
-            "Pads made and never used",
+            "Pads discarded unused",
             [(labels([]), pool.pads_wasted_total)],
         )
     }
 
-    /// Peers that are dialled, connected or not.
+    /// Peers that are dialed, connected or not.
     fn encode_links(&self, out: &mut Out<'_>) -> fmt::Result {
         let (mut up, mut retries, mut reconnects) = (Vec::new(), Vec::new(), Vec::new());
-        for Dialling { peer, link, .. } in self.sources.dialled() {
+        for Dialing { peer, link, .. } in self.sources.dialed() {
             let link = link.status();
             let one = labels([("peer", &peer)]);
             retries.extend(link.retry_unix_seconds.map(|at| (one.clone(), at)));
@@ -164,10 +172,10 @@ impl Figures {
                 reconnects.push((labels([("peer", &peer), ("reason", reason)]), count));
             }
         }
-        out.gauges("keypadd_link_up", "Whether the peer that is dialled is connected, 1 or 0", up)?;
-        let help = "When the peer is tried next, as seconds since 1970; absent while it is tried or connected";
+        out.gauges("keypadd_link_up", "1 if the dialed peer is connected, else 0", up)?;
+        let help = "Unix time of the next attempt; absent while connecting or connected";
         out.gauges("keypadd_link_retry_timestamp_seconds", help, retries)?;
-        let help = "Sessions that followed one that was lost, by what ended that one";
+        let help = "Reconnects, by what ended the session before";
         out.counters("keypadd_reconnects", help, reconnects)
     }
 
@@ -217,19 +225,18 @@ impl Figures {
         out.gauges("keypadd_pool_bytes", "Keystream ready in the pool", bytes)?;
         let packets = levels.iter().map(|(labels, level)| (labels.clone(), level.packets));
         out.gauges("keypadd_pool_packets", "Packets whose pad is ready", packets)?;
-        let help =
-            "How long the ready pads last at the rate of the last seconds; absent while idle";
+        let help = "Seconds until the pool runs dry at the current rate; absent while idle";
         out.gauges("keypadd_pool_seconds_left", help, seconds)?;
         out.gauges("keypadd_key_phase", "Key phase in use, from 0", phases)?;
-        let help = "Part of the key's packets left before it must not be used any more";
+        let help = "Fraction of the key's packet limit that is left";
         out.gauges("keypadd_key_budget_left_ratio", help, budgets)?;
         out.gauges("keypadd_path_rtt_seconds", "Smoothed round-trip time", rtts)?;
         out.gauges("keypadd_path_mtu_bytes", "Largest UDP payload the path carries", mtus)?;
         out.counters("keypadd_path_lost_packets", "Packets declared lost", losses)?;
         out.counters("keypadd_path_bytes", "UDP payload sent and received", path_bytes)?;
-        out.gauges("keypadd_forwards_open", "TCP connections open now", forwards)?;
+        out.gauges("keypadd_forwards_open", "Open forwarded connections", forwards)?;
         let suites = suites.into_iter().map(|labels| (labels, 1_u64));
-        out.gauges("keypadd_suite_info", "Suites of the sessions that live", suites)
+        out.gauges("keypadd_suite_info", "Suites of open sessions", suites)
     }
 }
 

@@ -22,7 +22,7 @@ use crate::error::{Error, Exit};
 use crate::named::{self, Named};
 use crate::ready::{ClientReady, ForwardReady, suite_with_class};
 use crate::shutdown::Shutdown;
-use crate::sources::{Dialling, Source, Sources};
+use crate::sources::{Dialing, Source, Sources};
 use crate::stdio::{self, ClosingStdout};
 
 /// What a client is started with.
@@ -147,14 +147,14 @@ pub(crate) async fn run(
         .await
         .map_err(|error| explain(ClientError::Bind(error), daemon.public_key(), peer))?;
     let carried = stdio.clone();
-    let dialling = Dialling {
+    let dialing = Dialing {
         peer: name.unwrap_or_else(|| peer.short()),
         endpoint: server.to_string(),
         link: client.link(),
     };
     // `-W` does not reconnect.
-    let dialling = stdio.is_none().then_some(dialling);
-    let source = Source { sessions: client.sessions(), loops: client.loop_meter(), dialling };
+    let dialing = stdio.is_none().then_some(dialing);
+    let source = Source { sessions: client.sessions(), loops: client.loop_meter(), dialing };
     let sources = Sources::new(daemon.public_key(), vec![source]);
     let mut watching = daemon.watch("connect", server.to_string(), sources, Requests::Status);
     daemon.confinement.seal()?;

@@ -20,7 +20,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::timeout;
 
-use crate::figures::Figures;
+use crate::status_builder::StatusBuilder;
 
 /// Requests the status.
 pub(crate) const STATUS_REQUEST: &str = "status";
@@ -40,7 +40,7 @@ pub(crate) trait Status: Clone + Send + Sync + 'static {
     fn document(&self) -> serde_json::Result<Vec<u8>>;
 }
 
-impl Status for Figures {
+impl Status for StatusBuilder {
     fn verb(&self) -> &'static str {
         self.verb
     }

@@ -24,10 +24,10 @@ use crate::cli::memory_bytes;
 use crate::confine::Confinement;
 use crate::control::{self, ControlSocket, Requests};
 use crate::error::{Error, Exit, system};
-use crate::figures::Figures;
 use crate::pooling::{PoolOptions, Pooling};
 use crate::rates::{self, Rates};
 use crate::sources::Sources;
+use crate::status_builder::StatusBuilder;
 use crate::{keyfile, metrics};
 
 /// Share of this host's memory for data that slow readers of all sessions leave unread beyond their
@@ -217,7 +217,7 @@ impl Daemon {
         sources: Sources,
         requests: Requests,
     ) -> JoinSet<()> {
-        let figures = Figures {
+        let status = StatusBuilder {
             verb,
             place,
             started: SystemTime::now(),
@@ -230,13 +230,13 @@ impl Daemon {
             rates: Rates::default(),
         };
         let mut tasks = JoinSet::new();
-        tasks.spawn(sample(figures.clone()));
+        tasks.spawn(sample(status.clone()));
         tasks.spawn(report_suppressed(Arc::clone(&self.transport.limits)));
         if self.control_socket {
             match bind_control_socket() {
                 Ok(socket) => {
                     tracing::debug!(path = %socket.path().display(), "control socket");
-                    tasks.spawn(socket.serve(figures.clone(), requests));
+                    tasks.spawn(socket.serve(status.clone(), requests));
                 }
                 // The tunnel works without it.
                 Err(cause) => {
@@ -247,8 +247,8 @@ impl Daemon {
             }
         }
         if let Some(listener) = self.metrics.take() {
-            let sources = figures.sources.clone();
-            tasks.spawn(metrics::serve(listener, figures, sources));
+            let sources = status.sources.clone();
+            tasks.spawn(metrics::serve(listener, status, sources));
         }
         tasks
     }
@@ -305,13 +305,13 @@ pub(crate) fn accepted_groups(kex: &[KeyExchange], permit_bench: bool) -> Vec<Gr
 }
 
 /// Updates the rates, and what `--pool auto` chose, until it is dropped.
-async fn sample(figures: Figures) {
+async fn sample(status: StatusBuilder) {
     let mut ticks = interval(rates::EVERY);
     loop {
         let now = ticks.tick().await.into_std();
-        let sessions: Vec<_> = figures.sources.live().iter().map(|live| live.status()).collect();
-        figures.rates.sample(now, &sessions);
-        figures.pooling.follow(figures.meters.lengths());
+        let sessions: Vec<_> = status.sources.live().iter().map(|live| live.status()).collect();
+        status.rates.sample(now, &sessions);
+        status.pooling.follow(status.meters.lengths());
     }
 }
 

@@ -95,7 +95,7 @@ fn conclude(screen: &Screen, rows: &[Measured; ARMS.len()], engine: CipherEngine
     ));
     screen.line("");
     if !complete {
-        screen.line("Interrupted: these are the figures so far.");
+        screen.line("Interrupted; results so far:");
     }
     screen.line("Verdicts (2.00x is twice as fast):");
     for line in verdict::verdicts(rows) {
@@ -113,7 +113,7 @@ fn conclude(screen: &Screen, rows: &[Measured; ARMS.len()], engine: CipherEngine
         ));
     }
     screen.line(
-        "3DES is here for being slow, and insecure (legacy): use the default, aes-256-gcm.\n\
+        "3DES is used here because it is slow; it is insecure (legacy): use the default, aes-256-gcm.\n\
          Next, two hosts in a minute: `keypadd --help`, or README.md.",
     );
 }
@@ -121,7 +121,8 @@ fn conclude(screen: &Screen, rows: &[Measured; ARMS.len()], engine: CipherEngine
 /// What the reader has to know before believing the verdicts.
 fn caveats(rows: &[Measured; ARMS.len()]) -> Vec<String> {
     let mut lines = vec![
-        "One run, one machine: other load and idle cores' wake-ups move these figures.".to_owned(),
+        "One run, one machine: other load and idle cores' wake-ups affect these results."
+            .to_owned(),
         "AES without a pool is not run here; where the CPU has AES, a pool gains little."
             .to_owned(),
     ];
@@ -135,7 +136,7 @@ fn caveats(rows: &[Measured; ARMS.len()]) -> Vec<String> {
         if busy > FILLERS_ASLEEP {
             let percent = busy * 100.0;
             lines.push(format!(
-                "{arm}: fillers worked {percent:.0} % of the typing; that moves latency."
+                "{arm}: the filler ran for {percent:.0} % of the typing test, which affects latency."
             ));
         }
     }
@@ -180,7 +181,7 @@ impl<'a> Report<'a> {
 
 fn print(report: &Report<'_>) -> Result<(), Error> {
     let text = serde_json::to_string_pretty(report)
-        .map_err(|error| failed(format!("the figures cannot be written: {error}")))?;
+        .map_err(|error| failed(format!("cannot write the results: {error}")))?;
     writeln!(io::stdout().lock(), "{text}")
         .map_err(|error| failed(format!("cannot write to standard output: {}", system(&error))))
 }
@@ -208,7 +209,7 @@ mod tests {
             lines[plain.len()..],
             [
                 "3des-ctr-hmac-sha1, pool on: too little idle CPU, the pool was not full.",
-                "3des-ctr-hmac-sha1, pool on: fillers worked 10 % of the typing; that moves latency.",
+                "3des-ctr-hmac-sha1, pool on: the filler ran for 10 % of the typing test, which affects latency.",
             ]
         );
     }

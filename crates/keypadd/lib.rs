@@ -17,7 +17,6 @@ mod connect;
 mod control;
 mod daemon;
 mod demo;
-mod figures;
 mod invite;
 mod join;
 mod keygen;
@@ -34,6 +33,7 @@ mod run;
 mod serve;
 mod sources;
 mod status;
+mod status_builder;
 mod stdio;
 
 use std::process::ExitCode;

@@ -158,12 +158,12 @@ impl Served {
 
     /// Ready once every peer that the daemon connects to is connected; a server alone is ready at once.
     fn readiness(&self) -> (StatusCode, String) {
-        let mut down = self.sources.dialled();
-        down.retain(|dialling| dialling.link.status().state != LinkState::Connected);
+        let mut down = self.sources.dialed();
+        down.retain(|dialing| dialing.link.status().state != LinkState::Connected);
         if down.is_empty() {
             return (StatusCode::OK, "ok\n".into());
         }
-        let lines = down.iter().map(|dialling| format!("not connected: {}\n", dialling.peer));
+        let lines = down.iter().map(|dialing| format!("not connected: {}\n", dialing.peer));
         (StatusCode::SERVICE_UNAVAILABLE, lines.collect())
     }
 }
@@ -180,7 +180,7 @@ mod tests {
 
     const PUBLIC_KEY: &str = "D0XbYHn9sJqlis8CDNgJkkZJ9mE6rbU+xBMj9RFj4R0=";
 
-    /// Figures that cannot be collected once.
+    /// A report that cannot be collected once.
     #[derive(Debug)]
     struct PanicsOnce(AtomicBool);
 

@@ -113,7 +113,7 @@ impl Pooling {
         }
         let reason = snapshot.filler_fault.map_or("the filler has exited", FillerFault::reason);
         Some(format!(
-            "the pool is no longer filled: {reason}; turn it off and on again to replace it"
+            "the pool filler stopped: {reason}; set the pool to off and on again to restart it"
         ))
     }
 
@@ -200,7 +200,7 @@ impl Pooling {
         }
         match self.prepare_with(&state, state.options, state.choices.clone()) {
             Ok(change) => self.apply_to(&mut state, change),
-            Err(error) => tracing::warn!("pool stays as it is: {error}"),
+            Err(error) => tracing::warn!("pool unchanged: {error}"),
         }
     }
 
@@ -345,7 +345,7 @@ mod tests {
             for budget_bytes in [1 << 20, 2 << 20, 1 << 19] {
                 change(&pooling, options(PoolMode::On, budget_bytes));
                 let fault = pooling.fault().expect("a fault");
-                let begin = format!("the pool is no longer filled: {reason}");
+                let begin = format!("the pool filler stopped: {reason}");
                 assert!(fault.starts_with(&begin) && !fault.contains('\n'), "{fault}");
             }
             change(&pooling, options(PoolMode::Off, 1 << 20));

@@ -14,7 +14,7 @@ use keypadd_tunnel::{
 };
 use serde::Serialize;
 
-use crate::figures::class_label;
+use crate::status_builder::class_label;
 
 /// Prints to standard error, which may be closed.
 pub(crate) fn say<R: fmt::Display + Serialize>(ready: &R, format: LogFormat) {
@@ -46,7 +46,7 @@ impl fmt::Display for ServerReady {
         writeln!(f, "keypadd: ready on udp {}, key {}", self.listen, self.public_key)?;
         writeln!(f, "  suites: {}", self.suites.join(", "))?;
         if self.permit_bench {
-            writeln!(f, "  measurements: answered, with insecure suites and key exchanges")?;
+            writeln!(f, "  benchmarks: permitted, with insecure suites and key exchanges")?;
         }
         let Some(connect) = &self.connect else { return Ok(()) };
         writeln!(f, "  on the other host: {connect}")?;
@@ -157,12 +157,12 @@ pub(crate) struct RunReady {
     /// Peers that may connect to it.
     pub(crate) incoming: Vec<String>,
     /// Peers that it connects to.
-    pub(crate) dialling: Vec<DiallingReady>,
+    pub(crate) dialing: Vec<DialingReady>,
 }
 
 /// A peer to connect to, with its forwards.
 #[derive(Debug, Serialize)]
-pub(crate) struct DiallingReady {
+pub(crate) struct DialingReady {
     /// Its name.
     pub(crate) peer: String,
     /// Its address.
@@ -181,7 +181,7 @@ impl fmt::Display for RunReady {
         if !self.incoming.is_empty() {
             writeln!(f, "  allowed peers: {}", self.incoming.join(", "))?;
         }
-        for DiallingReady { peer, endpoint, forwards } in &self.dialling {
+        for DialingReady { peer, endpoint, forwards } in &self.dialing {
             writeln!(f, "  connecting to {peer} at {endpoint}")?;
             forwards.iter().try_for_each(|forward| writeln!(f, "  {forward}"))?;
         }

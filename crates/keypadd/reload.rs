@@ -144,7 +144,7 @@ fn outcome(path: &Path, answer: Answer) -> Result<String, Error> {
             if answer.exit == Exit::BindFailed as u8 { Exit::BindFailed } else { Exit::Config };
         let lines = refused.lines().map(|line| (line.to_owned(), None));
         return Err(Error::listed(exit, lines)
-            .and(Error::new(exit, "reload failed; the old settings stay in force")));
+            .and(Error::new(exit, "reload failed; the old settings remain in effect")));
     }
     let Some(file) = answer.file else {
         let error = answer.error.unwrap_or_else(|| "invalid answer".into());

@@ -124,7 +124,7 @@ pub(crate) async fn run(
         );
     }
     let place = server.local_addr();
-    let source = Source { sessions: server.sessions(), loops: server.loop_meter(), dialling: None };
+    let source = Source { sessions: server.sessions(), loops: server.loop_meter(), dialing: None };
     let sources = Sources::new(daemon.public_key(), vec![source]);
     let mut watching = daemon.watch("serve", place.to_string(), sources, Requests::Status);
     daemon.confinement.seal()?;

@@ -15,12 +15,12 @@ pub(crate) struct Source {
     /// CPU use of its event loops.
     pub(crate) loops: LoopMeter,
     /// Of a client: the peer it connects to.
-    pub(crate) dialling: Option<Dialling>,
+    pub(crate) dialing: Option<Dialing>,
 }
 
 /// A peer that this daemon connects to.
 #[derive(Clone, Debug)]
-pub(crate) struct Dialling {
+pub(crate) struct Dialing {
     /// Its name.
     pub(crate) peer: String,
     /// Its address.
@@ -70,8 +70,8 @@ impl Sources {
     }
 
     /// The peers that this daemon connects to.
-    pub(crate) fn dialled(&self) -> Vec<Dialling> {
-        self.locked().sources.iter().filter_map(|source| source.dialling.clone()).collect()
+    pub(crate) fn dialed(&self) -> Vec<Dialing> {
+        self.locked().sources.iter().filter_map(|source| source.dialing.clone()).collect()
     }
 
     /// Number of running event loops of all endpoints.

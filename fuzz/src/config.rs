@@ -1,4 +1,4 @@
-//! Configuration files: any text gives settings or faults. Each fault has a position in the text
+//! Checks configuration files: any text gives settings or faults. Each fault has a position in the text
 //! and a message without control characters. A peer that is added changes nothing else.
 
 use keypadd_config::{Addition, Config, NewPeer, Refused, Role};

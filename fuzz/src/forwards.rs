@@ -1,4 +1,4 @@
-//! Forwards: any text parses or is refused, and a displayed forward parses to the same.
+//! Checks forwards: any text parses or is refused, and a displayed forward parses to the same.
 
 use std::{fmt::Display, str::FromStr};
 

@@ -1,4 +1,4 @@
-//! Control frames, read by the function that reads a peer's: any bytes are frames, unknown frames
+//! Checks control frames, read by the function that reads a peer's: any bytes are frames, unknown frames
 //! or errors, the reader never waits for bytes that are there, and encoded frames decode to the
 //! same.
 

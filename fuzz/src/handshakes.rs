@@ -1,4 +1,4 @@
-//! Handshakes under attack: whatever arrives between or instead of the messages of the other end, a session
+//! Checks handshakes under attack: whatever arrives between or instead of the messages of the other end, a session
 //! gives an error or goes on, none that read a changed message completes, and after its end a client takes
 //! tickets and nothing else (RFC 8446 4.6.1), a server nothing at all.
 

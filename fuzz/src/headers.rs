@@ -1,4 +1,4 @@
-//! Stream headers: any bytes decode or are refused, and encoded headers decode to the same.
+//! Checks stream headers: any bytes decode or are refused, and encoded headers decode to the same.
 
 use keypadd_tunnel::wire::{STREAM_HEAD_BYTES, StreamHead, StreamHeader};
 

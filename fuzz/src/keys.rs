@@ -1,4 +1,4 @@
-//! Keys in files, on command lines and from peers: any text or bytes give a key or a refusal, a key has
+//! Checks keys in files, on command lines and from peers: any text or bytes give a key or a refusal, a key has
 //! one text and one encoding, and no refusal quotes what it refuses, which may be a secret.
 
 use keypadd_provider::{KeyTextError, PrivateKey, PublicKey};

@@ -1,4 +1,4 @@
-//! Packet keys: whatever is asked of the keys of a connection whose client has a pool and whose server has
+//! Checks packet keys: whatever is asked of the keys of a connection whose client has a pool and whose server has
 //! none, a number is sealed once in all phases, what cannot be sealed is zeros, what was sealed opens once
 //! and unchanged at the other end (so pooled pads are inline pads), and nothing else opens.
 

@@ -1,4 +1,4 @@
-//! Permits: any text parses or is refused, and a displayed permit parses to the same.
+//! Checks permits: any text parses or is refused, and a displayed permit parses to the same.
 
 use keypadd_tunnel::{ListenPermit, Permit};
 

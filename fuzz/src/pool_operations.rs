@@ -1,4 +1,4 @@
-//! Pools: whatever is asked of a pool, its lanes and its filler in whatever order, a lane serves the bytes
+//! Checks pools: whatever is asked of a pool, its lanes and its filler, in any order, a lane serves the bytes
 //! that are computed inline, each pad once, within the budget, and in the end all memory comes back.
 
 use std::collections::HashSet;

@@ -1,4 +1,4 @@
-//! Replay buffers: whatever is sent and whatever receipts a peer invents, what is sent again is what was sent
+//! Checks replay buffers: whatever is sent and whatever receipts a peer invents, what is sent again is what was sent
 //! after its receipt, impossible receipts are refused and change nothing, and memory stays within bounds.
 
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! SOCKS5 handshakes: fed the wanted bytes, a handshake ends, and never wants more than documented.
+//! Checks SOCKS5 handshakes: fed the wanted bytes, a handshake ends, and never wants more than documented.
 
 use keypadd_tunnel::socks::{Handshake, Step};
 

@@ -60,7 +60,7 @@ fn running(desk: &Desk, target: &str) -> (Daemon, Daemon, SocketAddr, SocketAddr
              local = [\"127.0.0.1:0:{target}\"]\nremote = [\"127.0.0.1:{port}:{target}\"]\n"
         ),
     );
-    let local = &near.ready["dialling"][0]["forwards"][0]["listen"][0];
+    let local = &near.ready["dialing"][0]["forwards"][0]["listen"][0];
     let local = local.as_str().unwrap().parse().unwrap();
     (near, far, local, ([127, 0, 0, 1], port).into())
 }

@@ -25,7 +25,7 @@ impl Hosts {
         Self { desk, udp: free_port(), target: echo("127.0.0.1"), near_key }
     }
 
-    /// The host that is dialled, with these lines about its peer.
+    /// The host that is dialed, with these lines about its peer.
     fn write_far(&self, peer: &str) {
         let Self { udp, target, near_key, .. } = self;
         let text = format!(
@@ -126,7 +126,7 @@ fn a_reload_adds_and_removes_forwards_of_every_kind_and_listen_permits() {
 }
 
 #[test]
-fn added_peers_are_admitted_and_dialled() {
+fn added_peers_are_admitted_and_dialed() {
     let hosts = Hosts::new();
     let (target, [one, two]) = (hosts.target, [free_port(), free_port()]);
     hosts.write_far("");
@@ -135,7 +135,7 @@ fn added_peers_are_admitted_and_dialled() {
     let (_far, _near) = (hosts.run("far.toml"), hosts.run("near.toml"));
     let kept = until("the forward works", || through(one));
 
-    // A peer that is dialled, and refuses until it hears of our key.
+    // A peer that is dialed, and refuses until it hears of our key.
     let stranger = new_key(&hosts.desk, "attic.key");
     let attic = format!(
         "key = \"attic.key\"\npool = \"off\"\nlisten = \"127.0.0.1:0\"\n[peer.nobody]\n\
@@ -194,7 +194,7 @@ fn a_file_whose_key_or_permits_cannot_be_used_changes_nothing() {
         let (code, said, error) = hosts.keypadd(&["reload"]);
         assert_eq!(code, Some(3), "{error}");
         assert!(error.contains(cause), "{error}");
-        assert!(error.ends_with("reload failed; the old settings stay in force\n"));
+        assert!(error.ends_with("reload failed; the old settings remain in effect\n"));
         assert!(said.contains("near.toml\n  no changes\n"), "{said}");
         assert!(echoes(&kept));
         until("a new connection works as well", || through(one));

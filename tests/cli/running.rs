@@ -67,7 +67,7 @@ fn two_configured_daemons_connect_in_either_start_order() {
     pair.write_far(&pair.permit(), "");
     pair.write_near(&[port]);
     let near = pair.run("near");
-    assert_eq!(near.ready["dialling"][0]["peer"], "office");
+    assert_eq!(near.ready["dialing"][0]["peer"], "office");
     let waiting = until("near says that it waits", || {
         let (_, shown, _) = pair.keypadd(&["status"]);
         shown.contains("peer office at 127.0.0.1:").then_some(shown)
@@ -166,16 +166,16 @@ fn a_failed_reload_changes_nothing() {
     let (code, said, error) = pair.keypadd(&["reload"]);
     assert_eq!((code, said.contains("near")), (Some(6), false), "{error}");
     assert!(error.starts_with("keypadd: peer office: cannot listen on tcp 127.0.0.1:"), "{error}");
-    assert!(error.ends_with("reload failed; the old settings stay in force\n"), "{error}");
+    assert!(error.ends_with("reload failed; the old settings remain in effect\n"), "{error}");
     until("the old forward works", || through(port));
 
     let file = pair.desk.path("near.toml");
-    fs::write(&file, "key = \"good.key\"\ncolour = \"red\"\n[peer.office]\nlocal = [\"1\"]\n")
+    fs::write(&file, "key = \"good.key\"\ncolor = \"red\"\n[peer.office]\nlocal = [\"1\"]\n")
         .unwrap();
     let (code, _, error) = pair.keypadd(&["reload"]);
     assert_eq!(code, Some(3), "{error}");
     for place in
-        ["2:1: unknown key `colour`\n", "3:7: peer `office` has no public-key\n", "4:10: local: "]
+        ["2:1: unknown key `color`\n", "3:7: peer `office` has no public-key\n", "4:10: local: "]
     {
         assert!(error.contains(&format!("{}:{place}", file.display())), "{error}");
     }

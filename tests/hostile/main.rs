@@ -2,7 +2,7 @@
 //! reorders, doubles and damages datagrams, moves the client to other ports, cuts the path, and
 //! plays the attacker on it.
 //!
-//! The claim is I11 and its neighbours: a forwarded connection's bytes are exact or it ends in a
+//! The claim is I11 and its neighbors: a forwarded connection's bytes are exact or it ends in a
 //! reset, nothing hangs for 60 s, and when all is over both daemons hold what they held before. Beside
 //! it: what can be seen of pads from outside, on the wire and in memory, and what happens when nobody
 //! makes any. `cargo test` runs a slice of each proof. The proofs as a whole take a quarter of an hour, print

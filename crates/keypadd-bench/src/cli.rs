@@ -15,10 +15,10 @@ use keypadd_papers::Paper;
 use keypadd_provider::{Group, KeyExchange, PublicKey};
 use keypadd_tunnel::{Congestion, ServerAddress, SpinShare};
 
-/// Measure terminal-style against bulk traffic, suite by suite
+/// Benchmark suites with and without a pool
 ///
-/// Arms take turns in one run; figures come with 95 % intervals, and the report says what they
-/// bear out and what they contradict. Ctrl-C keeps what has been measured.
+/// Arms alternate within one run. Results come with 95 % confidence intervals, and the report says
+/// which claims they support or contradict. Ctrl-C stops and keeps the results so far.
 #[derive(Debug, Parser)]
 #[command(name = "keypadd-bench", bin_name = "keypadd bench", max_term_width = 100)]
 #[command(disable_help_subcommand = true)]
@@ -43,21 +43,21 @@ Examples:
   keypadd bench terminal --rate 200 --size 128 --out report
   keypadd bench terminal host.example --peer PUBLIC-KEY")]
     Terminal(Box<TerminalArgs>),
-    /// Bulk data: a burst from a full pool, then as fast as it goes
+    /// Bulk data: a burst from a full pool, then sustained throughput
     #[command(after_help = "Example:\n  keypadd bench bulk --burst 8MiB --streams 4 --out report")]
     Bulk(Box<BulkArgs>),
     /// Keystrokes while bulk data keeps the same tunnel busy
     #[command(after_help = "Example:\n  keypadd bench mixed --time 10s")]
     Mixed(Box<MixedArgs>),
-    /// Requests for files of several sizes by more and more clients
+    /// File requests of several sizes from a growing number of clients
     #[command(after_help = "\
 Example:
   keypadd bench files --clients 4,8,16 --file 10KiB:4,1MiB:1 --rate 20")]
     Files(Box<FilesArgs>),
-    /// Where the pool runs dry: predicted from a calibration, then found by trying
+    /// Find the rate at which the pool runs dry, and compare it with a prediction
     ///
-    /// Finds the sustained rate above which it does, and how soon a burst above that rate does it; for
-    /// each suite, backend, pool size and background load. The predictions are saved before the first byte.
+    /// Finds the highest rate that the pool sustains, and how long a burst above it can last, for each
+    /// suite, backend, pool size and background load. Predictions are saved before any traffic is sent.
     #[command(after_help = "\
 Example:
   keypadd bench exhaustion --suite 3des-ctr-hmac-sha1 --cipher-backend des-crate,auto --out report")]
@@ -65,7 +65,7 @@ Example:
     /// Handshakes: time, bytes and round trips of each key exchange
     #[command(after_help = "Example:\n  keypadd bench kex --kex x25519,secp384r1 --out report")]
     Kex(Box<KexArgs>),
-    /// Should the pool be on here? The cost of sealing with each suite, inline, from the pool, and dry
+    /// Should the pool be on here? The cost of sealing with each suite: inline, pooled, pool dry
     ///
     /// Takes a minute and opens no socket. Built with RUSTFLAGS='--cfg aes_backend="soft" --cfg
     /// polyval_backend="soft"' it shows a CPU without AES instructions.
@@ -83,10 +83,10 @@ Examples:
   keypadd bench paths --line 300,20,2 --rtt 20ms --loss 0,0.5,2 --out slow
   keypadd bench paths --rtt 20ms --loss 10 --two-way --arm new='--congestion bbr'")]
     Paths(Box<PathsArgs>),
-    /// Experiments of papers, repeated on this machine, and their claims judged
+    /// Reproduce the experiments of five papers, and judge their claims
     ///
-    /// Varies what each paper varied, as often as it did, and prints today's ratios beside the paper's. All
-    /// of it takes hours; stopped, it goes on with the same command line and directory.
+    /// Varies what each paper varied, with as many repetitions, and prints today's ratios beside the
+    /// paper's. A full run takes hours; the same command line and directory resume a stopped one.
     #[command(after_help = "\
 Examples:
   keypadd bench reproduce all --quick --out quick
@@ -94,12 +94,12 @@ Examples:
     Reproduce(Box<ReproduceArgs>),
 }
 
-/// Where the far end is, and which suites are compared.
+/// The far end, and the suites to compare.
 #[derive(Debug, Args)]
 pub(crate) struct TunnelFlags {
     /// Measure against this server, which must run with --permit-bench [default: both ends run here]
     ///
-    /// Without it both ends run in this process, over UDP on loopback, with keys of the moment.
+    /// Without it both ends run in this process, over UDP on loopback, with ephemeral keys.
     #[arg(value_name = "HOST[:PORT]", value_parser = values::server)]
     pub(crate) server: Option<ServerAddress>,
     /// The server's public key
@@ -114,21 +114,21 @@ pub(crate) struct TunnelFlags {
     pub(crate) key: Option<PathBuf>,
     /// Suites to compare
     ///
-    /// Those of `keypadd connect`, and for measurements alone: each cipher, also rc2-40, with hmac-md5
+    /// Those of `keypadd connect`, and for benchmarks only: each cipher, and rc2-40, with hmac-md5
     /// or a null MAC, as in rc2-40-ctr-hmac-md5 and 3des-ctr-null; null-hmac-sha1, null-hmac-md5 and
     /// null, which do not encrypt. A wrong name lists them all.
     #[arg(long, env = "KEYPADD_SUITE", value_name = "NAME", value_delimiter = ',')]
     #[arg(value_parser = values::bench_suite, help_heading = "Arms")]
     #[arg(default_value = "3des-ctr-hmac-sha1,aes-256-gcm,null-hmac-sha1")]
     pub(crate) suite: Vec<Protection>,
-    /// How DES and 3DES are computed: auto, bitslice-{64,128,256,512}, des-crate
+    /// Implementation of DES and 3DES: auto, bitslice-{64,128,256,512}, des-crate
     #[arg(long, env = "KEYPADD_CIPHER_BACKEND", value_name = "NAME", value_delimiter = ',')]
     #[arg(value_parser = values::cipher_backend, help_heading = "Arms")]
     #[arg(default_value = "auto")]
     pub(crate) cipher_backend: Vec<CipherEngine>,
-    /// Slow the making of keystream, and only that, to so many bytes a second of CPU
+    /// Throttle keystream generation to this many bytes per second of CPU time
     ///
-    /// As if the cipher, or the machine beside its network, were slower. Every table and picture says so.
+    /// Emulates a slower cipher, or a slower machine on the same network. Every table and plot says so.
     #[arg(
         long,
         env = "KEYPADD_EMULATE_CIPHER_RATE",
@@ -146,12 +146,12 @@ pub(crate) struct TunnelFlags {
     #[arg(default_value_t = Congestion::default(), value_parser = values::congestion)]
     #[arg(help_heading = "Common")]
     pub(crate) congestion: Congestion,
-    /// Share of one core that each event loop may spend on polling before it sleeps; 0 is off
+    /// Share of one core that each event loop may spend on busy polling; 0 turns it off
     #[arg(long, env = "KEYPADD_SPIN", value_name = "PERCENT")]
     #[arg(default_value_t = SpinShare::default(), value_parser = values::spin)]
     #[arg(help_heading = "Common")]
     pub(crate) spin: SpinShare,
-    /// Event loops of a server, a thread each [default: one for each core, from 2 to 8]
+    /// Event loops of a server, one thread each [default: one per core, from 2 to 8]
     #[arg(long, env = "KEYPADD_LOOPS", value_name = "NUMBER", value_parser = values::loops)]
     #[arg(help_heading = "Common")]
     pub(crate) loops: Option<usize>,
@@ -170,7 +170,7 @@ pub(crate) struct PoolFlags {
     pub(crate) pool_budget: usize,
 }
 
-/// What every workload takes in which arms have turns.
+/// Flags of every workload whose arms alternate.
 #[derive(Debug, Args)]
 pub(crate) struct TurnFlags {
     #[command(flatten)]
@@ -181,12 +181,12 @@ pub(crate) struct TurnFlags {
     pub(crate) run: RunFlags,
 }
 
-/// How often, from which seed, and what becomes of the results.
+/// Rounds, seed and report.
 #[derive(Debug, Args)]
 pub(crate) struct RunFlags {
-    /// Rounds; in each, every arm has one turn [default: 10, for exhaustion 3, for paths 5]
+    /// Rounds; each arm has one turn per round [default: 10, for exhaustion 3, for paths 5]
     ///
-    /// Intervals are over rounds: from 3 on there are some, and more rounds make them narrower.
+    /// Confidence intervals are computed over rounds: they need at least 3, and narrow with more.
     #[arg(long, env = "KEYPADD_ROUNDS", value_name = "NUMBER", value_parser = values::count)]
     #[arg(help_heading = "Common")]
     pub(crate) rounds: Option<u32>,
@@ -194,10 +194,10 @@ pub(crate) struct RunFlags {
     pub(crate) report: ReportFlags,
 }
 
-/// The seed, and what becomes of the results.
+/// Seed and report.
 #[derive(Debug, Args)]
 pub(crate) struct ReportFlags {
-    /// What all traffic follows from: the same number offers the same traffic
+    /// Seed of all traffic: the same seed gives the same traffic
     #[arg(long, env = "KEYPADD_SEED", value_name = "NUMBER", default_value = "1")]
     #[arg(value_parser = values::seed, help_heading = "Common")]
     pub(crate) seed: u64,
@@ -219,15 +219,15 @@ pub(crate) enum OnOff {
 /// How keys are pressed.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct TypingFlags {
-    /// People who type at once, each at a human pace
+    /// Simulated typists, each at human speed
     #[arg(long, env = "KEYPADD_TYPISTS", value_name = "NUMBER", default_value = "20")]
     #[arg(value_parser = values::count)]
     pub(crate) typists: u32,
-    /// Instead of people: keys a second, evenly
+    /// Evenly spaced keystrokes per second, instead of typists
     #[arg(long, env = "KEYPADD_RATE", value_name = "PER-SECOND", value_parser = values::rate)]
     #[arg(allow_negative_numbers = true)]
     pub(crate) rate: Option<f64>,
-    /// With --rate: bytes of a key, and of its echo, at least 16 [default: 64]
+    /// With --rate: size of a keystroke and of its echo, at least 16 [default: 64]
     #[arg(long, env = "KEYPADD_SIZE", value_name = "SIZE", value_parser = values::key_size)]
     #[arg(requires = "rate")]
     pub(crate) size: Option<u64>,
@@ -251,7 +251,7 @@ pub(crate) struct BulkArgs {
     #[arg(long, env = "KEYPADD_STREAMS", value_name = "NUMBER", default_value = "1")]
     #[arg(value_parser = values::connections)]
     pub(crate) streams: u32,
-    /// How long each turn goes on after its burst
+    /// How long each turn continues after its burst
     #[arg(long, env = "KEYPADD_TIME", value_name = "DURATION", default_value = "2s")]
     #[arg(value_parser = values::turn_time)]
     pub(crate) time: Duration,
@@ -259,7 +259,7 @@ pub(crate) struct BulkArgs {
     #[arg(long, env = "KEYPADD_BURST", value_name = "SIZE", default_value = "3MiB")]
     #[arg(value_parser = values::size)]
     pub(crate) burst: u64,
-    /// From here to the far end, or back
+    /// Direction of the data, seen from this host
     #[arg(long, env = "KEYPADD_DIRECTION", value_name = "WAY", default_value = "up")]
     pub(crate) direction: Way,
     #[command(flatten)]
@@ -290,19 +290,19 @@ pub(crate) struct MixedArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct FilesArgs {
-    /// Numbers of clients, each tried for itself
+    /// Numbers of clients, tested one by one
     #[arg(long, env = "KEYPADD_CLIENTS", value_name = "NUMBER", default_value = "4,8,16")]
     #[arg(value_delimiter = ',', value_parser = values::connections)]
     pub(crate) clients: Vec<u32>,
-    /// Sizes of files, and how often each is asked for beside the others
+    /// File sizes, and the relative weight of each
     #[arg(long, env = "KEYPADD_FILE", value_name = "SIZE[:WEIGHT]", value_delimiter = ',')]
     #[arg(value_parser = values::file, default_value = "1KiB:4,10KiB:4,100KiB:2")]
     pub(crate) file: Vec<(u64, f64)>,
-    /// Files that a client asks for, a second
+    /// Requests per second from each client
     #[arg(long, env = "KEYPADD_RATE", value_name = "PER-SECOND", default_value = "20")]
     #[arg(value_parser = values::rate, allow_negative_numbers = true)]
     pub(crate) rate: f64,
-    /// How long for each number of clients, in each turn
+    /// How long each number of clients runs, in each turn
     #[arg(long, env = "KEYPADD_TIME", value_name = "DURATION", default_value = "2s")]
     #[arg(value_parser = values::turn_time)]
     pub(crate) time: Duration,
@@ -312,17 +312,17 @@ pub(crate) struct FilesArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ExhaustionArgs {
-    /// Memory for keystream at each end, each tried for itself
+    /// Memory for keystream at each end, tested one by one
     #[arg(long, env = "KEYPADD_POOL_BUDGET", value_name = "SIZE", default_value = "16MiB")]
     #[arg(value_delimiter = ',', value_parser = values::pool_budget)]
     pub(crate) pool_budget: Vec<usize>,
-    /// Load on every core by other programs, in percent, each tried for itself
+    /// Load on every core by other programs, in percent, tested one by one
     ///
     /// At 100 no CPU is idle: the pool never fills.
     #[arg(long, env = "KEYPADD_BACKGROUND", value_name = "PERCENT", default_value = "0,50,100")]
     #[arg(value_delimiter = ',', value_parser = values::percent)]
     pub(crate) background: Vec<f64>,
-    /// How long a rate is tried that seems to last, or not to
+    /// Longest test at one rate; a pool that lasts this long counts as sustained
     #[arg(long, env = "KEYPADD_TIME", value_name = "DURATION", default_value = "4s")]
     #[arg(value_parser = values::turn_time)]
     pub(crate) time: Duration,
@@ -336,16 +336,16 @@ pub(crate) struct ExhaustionArgs {
 pub(crate) struct KexArgs {
     /// Key exchanges to compare
     ///
-    /// Those of `keypadd connect`, and for measurements alone modp-768, modp-1024, modp-3072 and
+    /// Those of `keypadd connect`, and for benchmarks only: modp-768, modp-1024, modp-3072 and
     /// ffdhe3072.
     #[arg(long, env = "KEYPADD_KEX", value_name = "NAME", value_delimiter = ',')]
     #[arg(value_parser = values::bench_kex, default_value = "x25519,x25519mlkem768,secp384r1")]
     pub(crate) kex: Vec<Group>,
-    /// Handshakes of a turn, one after the other
+    /// Sequential handshakes in the first half of each turn
     #[arg(long, env = "KEYPADD_HANDSHAKES", value_name = "NUMBER", default_value = "100")]
     #[arg(value_parser = values::count)]
     pub(crate) handshakes: u32,
-    /// Handshakes a second of the second half of a turn, whatever has become of earlier ones
+    /// Handshakes per second in the second half, started whether or not earlier ones are done
     #[arg(long, env = "KEYPADD_RATE", value_name = "PER-SECOND", default_value = "100")]
     #[arg(value_parser = values::rate, allow_negative_numbers = true)]
     pub(crate) rate: f64,
@@ -366,15 +366,15 @@ pub(crate) struct SuitesArgs {
         default_value = "aes-256-gcm,aes-128-gcm,chacha20-poly1305,aes-256-ctr-hmac-sha256,3des-ctr-hmac-sha1"
     )]
     pub(crate) suite: Vec<Protection>,
-    /// How ciphers are computed, as for the other workloads
+    /// Implementation of DES and 3DES, as for the other workloads
     #[arg(long, env = "KEYPADD_CIPHER_BACKEND", value_name = "NAME", default_value = "auto")]
     #[arg(value_parser = values::cipher_backend)]
     pub(crate) cipher_backend: CipherEngine,
-    /// Memory for the keystream that is cold
+    /// Pool size of the cold-cache case
     #[arg(long, env = "KEYPADD_POOL_BUDGET", value_name = "SIZE", default_value = "64MiB")]
     #[arg(value_parser = values::pool_budget)]
     pub(crate) pool_budget: usize,
-    /// The round trip of which the savings are a part
+    /// Round-trip time to compare savings with
     #[arg(long, env = "KEYPADD_RTT", value_name = "DURATION", default_value = "100us")]
     #[arg(value_parser = values::some_round_trip)]
     pub(crate) rtt: Duration,
@@ -384,26 +384,26 @@ pub(crate) struct SuitesArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct PathsArgs {
-    /// Rates of the line, in Mbit/s of IP packets
+    /// Line rates, in Mbit/s of IP packets
     #[arg(long, env = "KEYPADD_LINE", value_name = "MBIT/S", value_delimiter = ',')]
     #[arg(default_value = "300", value_parser = clap::value_parser!(u32).range(1..=1000))]
     #[arg(help_heading = "Line")]
     pub(crate) line: Vec<u32>,
-    /// Round trips of the empty line
+    /// Round-trip times of the idle line
     #[arg(long, env = "KEYPADD_RTT", value_name = "DURATION", value_delimiter = ',')]
     #[arg(default_value = "20ms,150ms", value_parser = values::round_trip, help_heading = "Line")]
     pub(crate) rtt: Vec<Duration>,
-    /// Packets lost at random in each direction, in percent [default: 0,0.5,2,10,20; quick: 0,2,10]
+    /// Random packet loss in each direction, in percent [default: 0,0.5,2,10,20; quick: 0,2,10]
     #[arg(long, env = "KEYPADD_LOSS", value_name = "PERCENT", value_delimiter = ',')]
     #[arg(value_parser = values::loss, help_heading = "Line")]
     pub(crate) loss: Vec<f64>,
     /// Lose packets after the bottleneck instead of before it
     #[arg(long, env = "KEYPADD_LOSS_AFTER", value_parser = values::switch, help_heading = "Line")]
     pub(crate) loss_after: bool,
-    /// Measure every case with bulk both ways too
+    /// Also measure every case with bulk data in both directions
     #[arg(long, env = "KEYPADD_TWO_WAY", value_parser = values::switch, help_heading = "Line")]
     pub(crate) two_way: bool,
-    /// Arms, of keypadd, keypadd-cubic, keypadd-bbr, tcp-cubic, tcp-bbr, stunnel-cubic, stunnel-bbr and keypadd-3des
+    /// Arms to run: keypadd, keypadd-cubic, keypadd-bbr, tcp-cubic, tcp-bbr, stunnel-cubic, stunnel-bbr and keypadd-3des
     ///
     /// [default: all but keypadd-3des]
     #[arg(long, env = "KEYPADD_ARMS", value_name = "ARM", value_delimiter = ',')]
@@ -417,10 +417,10 @@ pub(crate) struct PathsArgs {
     #[arg(long, env = "KEYPADD_KEYPADD", value_name = "PATH", value_parser = path_parser())]
     #[arg(help_heading = "Arms")]
     pub(crate) keypadd: Option<PathBuf>,
-    /// How long the steady state is measured, after the start-up [default: 8s; quick: 2s]
+    /// How long to measure the steady state, after startup [default: 8s; quick: 2s]
     #[arg(long, env = "KEYPADD_TIME", value_name = "DURATION", value_parser = values::turn_time)]
     pub(crate) time: Option<Duration>,
-    /// One short round of fewer losses, in a few minutes: figures without verdicts
+    /// One short round with fewer loss rates, in a few minutes: numbers without verdicts
     #[arg(long, env = "KEYPADD_QUICK", value_parser = values::switch)]
     pub(crate) quick: bool,
     #[command(flatten)]
@@ -433,17 +433,17 @@ pub(crate) struct ReproduceArgs {
     #[arg(value_name = "PAPER", value_delimiter = ',', required = true)]
     #[arg(value_parser = values::papers)]
     pub(crate) paper: Vec<Papers>,
-    /// Less of everything: all papers in under five minutes
+    /// Fewer and shorter repetitions: all papers in under five minutes
     ///
-    /// Fewer repetitions and shorter ones, so wider intervals; what is not reached in time is not run.
-    /// The report says how much weaker that is.
+    /// Intervals are wider, and experiments that do not fit are skipped. The report says how much
+    /// weaker the results are.
     #[arg(long, env = "KEYPADD_QUICK", value_parser = values::switch)]
     pub(crate) quick: bool,
     #[command(flatten)]
     pub(crate) report: ReportFlags,
 }
 
-/// What was named: a paper, or all that there are.
+/// The papers that one value names: a single one, or all.
 #[derive(Clone, Debug)]
 pub(crate) struct Papers(pub(crate) Vec<Paper>);
 

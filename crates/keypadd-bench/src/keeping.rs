@@ -67,7 +67,7 @@ impl Keeping {
         let Results { run, machine, .. } = &self.results;
         Notebook::open(self.output.as_ref(), effort, run.seed, machine).map_err(|error| {
             Error::new(Exit::Usage, format!("--out: {error}"))
-                .hint("name another directory, or say what that run was told")
+                .hint("name another directory, or use the flags of that run")
         })
     }
 
@@ -132,7 +132,7 @@ impl Keeping {
         match ended_by {
             Some(why) if why != keypadd_measure::INTERRUPTED => {
                 Err(Error::new(Exit::Runtime, format!("bench: {why}"))
-                    .hint("what was measured until then is printed and saved"))
+                    .hint("results so far are printed and saved"))
             }
             _ => Ok(()),
         }

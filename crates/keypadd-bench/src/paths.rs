@@ -41,14 +41,15 @@ pub(crate) async fn run(args: PathsArgs, shutdown: Shutdown) -> Result<(), Error
     });
     let (keeping, ran) = measuring
         .await
-        .map_err(|_| Error::new(Exit::Runtime, "paths: the measuring thread ended on a fault"))?;
+        .map_err(|_| Error::new(Exit::Runtime, "paths: the measurement thread panicked"))?;
     keeping.end(vec![ran.section], ran.ended_by.as_deref())
 }
 
 fn read(args: &PathsArgs) -> Result<Paths, Error> {
     let effort = usize::from(args.quick);
-    let own_path = std::env::current_exe()
-        .map_err(|error| Error::new(Exit::Runtime, format!("own path: {error}")))?;
+    let own_path = std::env::current_exe().map_err(|error| {
+        Error::new(Exit::Runtime, format!("cannot find this executable: {error}"))
+    })?;
     let keypadd = args.keypadd.clone().unwrap_or_else(|| own_path.with_file_name("keypadd"));
     let mut names = args.arms.clone();
     if names.is_empty() {
@@ -132,8 +133,8 @@ mod tests {
         for (arguments, part) in [
             (["--arms", "wireguard"], "expected keypadd"),
             (["--arms", "keypadd,keypadd"], "twice"),
-            (["--arm", "no-flags"], "is no arm"),
-            (["--loss", "60"], "is no loss"),
+            (["--arm", "no-flags"], "is not an arm"),
+            (["--loss", "60"], "is not a loss"),
             (["--rtt", "1m"], "is too long"),
             (["--line", "0"], "0 is not in"),
         ] {

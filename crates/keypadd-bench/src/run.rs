@@ -96,13 +96,10 @@ pub(crate) async fn run(workload: BenchWorkload, shutdown: Shutdown) -> Result<(
 fn refuse_more(per_second: f64, time: Duration, most: f64) -> Result<(), Error> {
     let offered = per_second * time.as_secs_f64();
     match offered > most {
-        true => Err(Error::new(
-            Exit::Usage,
-            format!("--rate: {offered:.0} in a turn are too many"),
-        )
-        .hint(format!(
-            "at most {most:.0}: a lower rate or a shorter --time; more rounds measure longer"
-        ))),
+        true => Err(Error::new(Exit::Usage, format!("--rate: {offered:.0} per turn is too many"))
+            .hint(format!(
+                "at most {most:.0}: lower the rate or shorten --time; add rounds to measure longer"
+            ))),
         false => Ok(()),
     }
 }
@@ -147,7 +144,7 @@ async fn exhaust(args: ExhaustionArgs, shutdown: Shutdown) -> Result<(), Error> 
     });
     let arms: Vec<TunnelArm> = pooled.collect();
     if arms.is_empty() {
-        return Err(Error::new(Exit::Usage, "--suite: none of these has keystream to run out of")
+        return Err(Error::new(Exit::Usage, "--suite: none of these suites uses keystream")
             .hint("for example --suite 3des-ctr-hmac-sha1"));
     }
     let experiment = Exhaustion {
@@ -217,7 +214,7 @@ async fn reproduce(args: ReproduceArgs, shutdown: Shutdown) -> Result<(), Error>
     let ran = {
         let notebook = keeping.notebook(reproduction.effort)?;
         if !notebook.is_empty() {
-            eprintln!("going on: {} parts are measured already", notebook.len());
+            eprintln!("resuming: {} parts are already measured", notebook.len());
         }
         let meter = keeping.meter();
         let tell = |progress: &Progress| meter.show(progress);
@@ -228,7 +225,7 @@ async fn reproduce(args: ReproduceArgs, shutdown: Shutdown) -> Result<(), Error>
 }
 
 fn not_offered(error: CannotOffer) -> Error {
-    Error::new(Exit::Usage, error.to_string()).hint("a lower rate, or fewer who ask")
+    Error::new(Exit::Usage, error.to_string()).hint("lower the rate or the number of clients")
 }
 
 async fn thrown(shutdown: &Shutdown) {
@@ -269,7 +266,7 @@ fn path_settings(flags: &TunnelFlags, pool_budget_bytes: usize) -> Result<PathSe
                 .hint("`keypadd pubkey`, run on the server, prints it"));
         }
         (None, Some(_)) => {
-            return Err(Error::new(Exit::Usage, "--peer is given, and no server").hint(
+            return Err(Error::new(Exit::Usage, "--peer requires a server").hint(
                 "HOST --peer PUBKEY measures against HOST; without both, both ends run here",
             ));
         }
@@ -293,8 +290,8 @@ fn not_open(error: PathError, settings: &PathSettings) -> Error {
             explain(error, key.public(), *peer)
         }
         (PathFault::Service(_), Place::There { .. }) => {
-            let cause = format!("{}: the server answers no measurements", error.arm);
-            Error::new(Exit::Runtime, cause).hint("does it run with --permit-bench?")
+            let cause = format!("{}: the server does not permit benchmarks", error.arm);
+            Error::new(Exit::Runtime, cause).hint("start it with --permit-bench")
         }
         _ => Error::new(Exit::Runtime, cause),
     }

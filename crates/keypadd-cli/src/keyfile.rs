@@ -99,7 +99,7 @@ pub fn read(path: &Path) -> Result<PrivateKey, Error> {
     match (&file).take(KEY_FILE_BYTES_MAX).read_to_string(&mut text) {
         Ok(_) => {}
         Err(error) if error.kind() == ErrorKind::InvalidData => {
-            return Err(unusable(format!("key file {name}: not text")).hint(not_a_key()));
+            return Err(unusable(format!("key file {name} is not UTF-8 text")).hint(not_a_key()));
         }
         Err(error) => return Err(io(error)),
     }

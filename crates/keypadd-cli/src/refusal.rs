@@ -73,7 +73,7 @@ pub fn explain(error: ClientError, own: PublicKey, peer: PublicKey) -> Error {
                 .hint(format!("on the server, run: keypadd serve --permit-listen {permit} ..."))
         }
         ClientError::NotListening { code: ListenCode::TooMany, .. } => {
-            Error::new(Exit::Runtime, cause).hint("use fewer -R in one command")
+            Error::new(Exit::Runtime, cause).hint("use fewer -R flags")
         }
         ClientError::NotListening { code: ListenCode::OpenFiles, .. } => {
             Error::new(Exit::Runtime, cause)

@@ -105,7 +105,7 @@ mod tests {
 
     const HEAD: &str = "listen = \"[::]:1\"\n[peer.in]\n\
         public-key = \"11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=\"\npermit-open = [\"a:1\"]\n";
-    const DIALLED: &str = "[peer.out]\npublic-key = \"PUAXw+hDiVqStwqnTRt+vJyYLM8uxJaMwM1V8Sr0Zgw=\"\n\
+    const DIALED: &str = "[peer.out]\npublic-key = \"PUAXw+hDiVqStwqnTRt+vJyYLM8uxJaMwM1V8Sr0Zgw=\"\n\
         endpoint = \"a\"\nlocal = [\"1:a:1\"]\n";
 
     fn read(text: &str) -> Config {
@@ -119,18 +119,18 @@ mod tests {
 
     #[test]
     fn the_same_file_changes_nothing() {
-        let text = format!("{HEAD}{DIALLED}");
+        let text = format!("{HEAD}{DIALED}");
         assert_eq!(between(&text, &text), Changes::default());
     }
 
     #[test]
     fn what_a_reload_applies_is_named_line_by_line() {
-        let after = format!("suite = \"aes-128-gcm\"\n{HEAD}{DIALLED}")
+        let after = format!("suite = \"aes-128-gcm\"\n{HEAD}{DIALED}")
             .replace("a:1\"]\n[peer", "a:2\"]\n[peer")
             .replace("endpoint = \"a\"", "endpoint = \"b\"")
             .replace("local = [\"1:a:1\"]", "remote = [\"2:a:1\"]");
         assert_eq!(
-            between(&format!("{HEAD}{DIALLED}"), &after).applied,
+            between(&format!("{HEAD}{DIALED}"), &after).applied,
             [
                 "suite changed",
                 "peer in: permit-open changed",
@@ -140,8 +140,8 @@ mod tests {
                 "peer out: forward -L 1:a:1 removed",
             ]
         );
-        assert_eq!(between(&format!("{HEAD}{DIALLED}"), HEAD).applied, ["peer out removed"]);
-        assert_eq!(between(HEAD, &format!("{HEAD}{DIALLED}")).applied, ["peer out added"]);
+        assert_eq!(between(&format!("{HEAD}{DIALED}"), HEAD).applied, ["peer out removed"]);
+        assert_eq!(between(HEAD, &format!("{HEAD}{DIALED}")).applied, ["peer out added"]);
     }
 
     #[test]

@@ -322,7 +322,7 @@ settings! {
         default: "30s",
         reload: Reload::Restart,
         flag: Flag::Daemons,
-        help: "How long a silent peer is waited for, from 10s to 1h; the shorter of both ends' holds",
+        help: "Time without an answer before a connection is lost, 10s to 1h; the lower of the two ends applies",
     }
     "spin" => spin: one SpinShare = spin {
         form: "PERCENT",
@@ -352,7 +352,7 @@ settings! {
         reload: Reload::Restart,
         flag: Flag::Daemons,
         help: "Forwarded connections that one session carries at once, each way, at most 32768",
-        detail: "The lower limit of the two ends holds. Further connections wait in the listener's queue.",
+        detail: "The lower limit of the two ends applies. Further connections wait in the listener's queue.",
     }
     "sandbox" => sandbox: one bool = on_off {
         form: "MODE",
@@ -362,7 +362,7 @@ settings! {
         reload: Reload::Restart,
         flag: Flag::Daemons,
         help: "Give up capabilities, files and system calls that the daemon does not need",
-        detail: "`keypadd status` shows what holds. See docs/security.md.",
+        detail: "`keypadd status` shows what is in effect. See docs/security.md.",
     }
     "user" => user: maybe String = user_name {
         form: "NAME",
@@ -370,7 +370,7 @@ settings! {
         unset: "the user who starts it",
         reload: Reload::Restart,
         flag: Flag::Daemons,
-        help: "User to become once all sockets are bound; only root can",
+        help: "User to switch to once all sockets are bound; only root can",
     }
     "core-dumps" => core_dumps: one bool = switch {
         kind: Kind::Switch,
@@ -388,7 +388,7 @@ settings! {
         reload: Reload::Restart,
         flag: Flag::Serve,
         help: "Sessions that one key may have at once, at most 1024",
-        detail: "A client has one. Further ones are refused, and told why.",
+        detail: "A client has one. More are refused, with the reason.",
     }
     "connect-timeout" => connect_timeout: one Duration = duration {
         form: "DURATION",
@@ -405,7 +405,7 @@ settings! {
         reload: Reload::Restart,
         flag: Flag::Daemons,
         help: "How long connections wait for a peer that is away; 0 resets them at once",
-        detail: "Then they go on where they were. The shorter time of the two ends holds.",
+        detail: "They resume where they stopped. The lower of the two ends applies.",
     }
     "drain-timeout" => drain_timeout: one Duration = duration_or_zero {
         form: "DURATION",

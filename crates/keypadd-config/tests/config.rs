@@ -109,7 +109,7 @@ fn every_fault_is_reported_at_once_at_its_place() {
 #[test]
 fn broken_toml_is_one_fault_per_line_and_hides_no_other_lines() {
     let text = format!(
-        "listen = \"[::]:4433\npool = on\ncolour = \"red\"\n[peer.one\npublic-key = \"{ONE}\"\n"
+        "listen = \"[::]:4433\npool = on\ncolor = \"red\"\n[peer.one\npublic-key = \"{ONE}\"\n"
     );
     let found = faults(&text);
     let lines: Vec<_> = found.iter().map(|fault| fault.split(':').next().unwrap()).collect();

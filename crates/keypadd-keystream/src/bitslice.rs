@@ -28,7 +28,7 @@ pub(crate) use des::KeyPlanes;
 use crate::counter;
 use crate::number::SEGMENT_PACKETS;
 use aes::AesRows;
-use des::State;
+use des::Halves;
 use lanes::{Job, Lanes};
 use zeroize::zeroize_stack;
 
@@ -190,7 +190,7 @@ impl Job for Rows<'_, '_> {
         let first = offset / BLOCK_BYTES;
         for done in (0..blocks).step_by(L::WORDS) {
             let batch = (first + done) as u64;
-            let mut state = State::<L>::new(proof, |bit| counters::of_rows(proof, iv, batch, bit));
+            let mut state = Halves::<L>::new(proof, |bit| counters::of_rows(proof, iv, batch, bit));
             state.encrypt(proof, key);
             let at = done * BLOCK_BYTES;
             state.for_each_row(proof, rows.len(), |row, words| {
@@ -220,7 +220,7 @@ impl Job for Packet<'_> {
         for done in (0..blocks).step_by(L::WORDS * 64) {
             let batch = (first + done) as u64;
             let mut state =
-                State::<L>::new(proof, |bit| counters::of_packet(proof, iv, slot, batch, bit));
+                Halves::<L>::new(proof, |bit| counters::of_packet(proof, iv, slot, batch, bit));
             state.encrypt(proof, key);
             let rows = (blocks - done).div_ceil(L::WORDS).min(64);
             state.for_each_row(proof, rows, |row, words| {

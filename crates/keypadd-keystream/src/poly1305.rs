@@ -17,7 +17,7 @@ pub(crate) fn tag(key: &[u8; KEY_BYTES], header: &[u8], ciphertext: &[u8]) -> [u
     lengths[..8].copy_from_slice(&(header.len() as u64).to_le_bytes());
     lengths[8..].copy_from_slice(&(ciphertext.len() as u64).to_le_bytes());
     let (multiplier, pad) = key.split_first_chunk().expect("16 of 32 bytes");
-    let mut state = State::new(multiplier);
+    let mut state = Accumulator::new(multiplier);
     state.absorb(header);
     state.absorb(ciphertext);
     state.absorb(&lengths);
@@ -25,14 +25,14 @@ pub(crate) fn tag(key: &[u8; KEY_BYTES], header: &[u8], ciphertext: &[u8]) -> [u
 }
 
 /// The accumulator and the multiplier, in 64-bit words.
-struct State {
+struct Accumulator {
     /// Below 2^130 plus a little.
     h: [u64; 3],
     /// Clamped.
     r: [u64; 2],
 }
 
-impl State {
+impl Accumulator {
     /// Clamps the multiplier (RFC 8439 2.5.1).
     fn new(r: &[u8; 16]) -> Self {
         let [low, high] = words(r);
@@ -164,7 +164,7 @@ mod tests {
             let (key, message): ([u8; KEY_BYTES], _) = (case.array("key"), case.bytes("message"));
             let (multiplier, pad) = key.split_first_chunk().unwrap();
             let (blocks, rest) = message.as_chunks::<BLOCK_BYTES>();
-            let mut state = State::new(multiplier);
+            let mut state = Accumulator::new(multiplier);
             blocks.iter().for_each(|block| state.absorb_block(block));
             if !rest.is_empty() {
                 let mut block = [0; BLOCK_BYTES];

@@ -103,7 +103,7 @@ pub enum Progress {
 impl fmt::Display for Progress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Opening(arm) => write!(f, "{arm}: shaking hands, warming up"),
+            Self::Opening(arm) => write!(f, "{arm}: connecting, warming up"),
             Self::Filling(arm) => write!(f, "{arm}: waiting for a full pool"),
             Self::Turn { arm, round, rounds } => write!(f, "round {round} of {rounds}: {arm}"),
             Self::Doing(what) => f.write_str(what),

@@ -41,7 +41,7 @@ pub struct Machine {
     /// In bytes.
     pub memory_bytes: u64,
     /// What a virtual machine says of itself; `None` if nothing says that it is one.
-    pub virtualised: Option<String>,
+    pub virtualized: Option<String>,
     /// How many tasks wanted to run over the last 1, 5 and 15 minutes before the run.
     pub load_at_start: Option<[f64; 3]>,
 }
@@ -57,7 +57,7 @@ impl Machine {
         let mut parts = vec![self.cpu_and_cores()];
         parts.push(format!("ciphers by {}", self.cipher_backend));
         parts.extend((!self.kernel.is_empty()).then(|| self.kernel.clone()));
-        parts.extend(self.virtualised.as_ref().map(|by| format!("virtual ({by})")));
+        parts.extend(self.virtualized.as_ref().map(|by| format!("virtual ({by})")));
         parts.extend(self.load_at_start.map(|[load, ..]| format!("load {load} at the start")));
         parts.join("; ")
     }
@@ -97,7 +97,7 @@ impl Machine {
             known("Last-level cache", self.last_level_cache_bytes.map(cache)),
             known("Memory", Some(bytes(self.memory_bytes))),
             known("Kernel", Some(self.kernel.clone())),
-            known("Virtualised", self.virtualised.clone()),
+            known("Virtualized", self.virtualized.clone()),
             known(
                 "Load at the start",
                 self.load_at_start.map(|load| load.map(|load| load.to_string()).join(", ")),
@@ -147,7 +147,7 @@ impl Machine {
             memory_bytes: text("proc/meminfo")
                 .and_then(|info| bytes_of(field(&info, "MemTotal")?))
                 .unwrap_or_default(),
-            virtualised: virtualised(
+            virtualized: virtualized(
                 text("sys/class/dmi/id/sys_vendor").as_deref(),
                 text("sys/hypervisor/type").as_deref(),
                 &cpuinfo,
@@ -235,8 +235,8 @@ const VIRTUAL_MAKERS: [&str; 10] = [
     "DigitalOcean",
 ];
 
-/// Who virtualises, if anything says so: the CPU's flag, which is not on every architecture, or Xen.
-fn virtualised(maker: Option<&str>, hypervisor: Option<&str>, cpuinfo: &str) -> Option<String> {
+/// Who virtualizes, if anything says so: the CPU's flag, which is not on every architecture, or Xen.
+fn virtualized(maker: Option<&str>, hypervisor: Option<&str>, cpuinfo: &str) -> Option<String> {
     if let Some(hypervisor) = hypervisor {
         return Some(hypervisor.to_owned());
     }
@@ -297,15 +297,15 @@ mod tests {
         assert_eq!(machine.last_level_cache_bytes, Some(32 << 20));
         assert_eq!(machine.memory_bytes, 1 << 20);
         assert_eq!(machine.kernel, "Linux 6.1.0");
-        assert_eq!(machine.virtualised.as_deref(), Some("QEMU"));
+        assert_eq!(machine.virtualized.as_deref(), Some("QEMU"));
         assert_eq!(machine.load_at_start, Some([0.5, 1.25, 2.0]));
     }
 
     #[test]
     fn a_maker_of_real_machines_is_not_repeated() {
         let flags = "flags : fpu hypervisor";
-        assert_eq!(virtualised(Some("Somebody Ltd"), None, "flags : fpu"), None);
-        let said = virtualised(Some("Somebody Ltd"), None, flags).unwrap();
+        assert_eq!(virtualized(Some("Somebody Ltd"), None, "flags : fpu"), None);
+        let said = virtualized(Some("Somebody Ltd"), None, flags).unwrap();
         assert!(!said.contains("Somebody"));
     }
 

@@ -38,7 +38,7 @@ pub enum OutputError {
     #[error("{0} is not a directory")]
     NotADirectory(PathBuf),
     /// It has something that no report has.
-    #[error("{directory} has files that are not of a report ({other})")]
+    #[error("{directory} contains files that do not belong to a report ({other})")]
     Foreign {
         /// The directory.
         directory: PathBuf,
@@ -63,9 +63,9 @@ impl OutputError {
     pub fn hint(&self) -> &'static str {
         match self {
             Self::NotADirectory(_) | Self::Foreign { .. } => {
-                "name a directory that is empty or not there yet"
+                "name a directory that is empty or does not exist"
             }
-            Self::InUse(_) => "name another directory, or wait for its end",
+            Self::InUse(_) => "name another directory, or wait for that run to finish",
             Self::Unwritable { .. } => "name a directory that you may write to",
         }
     }

@@ -20,15 +20,15 @@ const LAG_MAX: Duration = Duration::from_millis(250);
 pub enum CannotOffer {
     /// A plain TCP connection cannot keep up.
     #[error(
-        "this machine cannot offer that much: a plain TCP connection fell {} ms behind within {} ms",
+        "this machine cannot generate that load: plain TCP fell {} ms behind within {} ms",
         .0.as_millis(),
         TRIED.as_millis()
     )]
     TooMuch(Duration),
     /// So many handshakes a second need more CPU than there is.
     #[error(
-        "this machine cannot offer that many: a handshake with {group} takes {millis:.2} ms of CPU at both \
-         ends together, and the cores here are {cores}"
+        "this machine cannot generate that load: a handshake with {group} takes {millis:.2} ms of CPU at \
+         both ends together (cores: {cores})"
     )]
     TooManyHandshakes {
         /// Of which key exchange.
@@ -39,7 +39,7 @@ pub enum CannotOffer {
         cores: usize,
     },
     /// There is no plain TCP connection.
-    #[error("traffic cannot be offered here: {0}")]
+    #[error("cannot generate traffic: {0}")]
     Failed(String),
 }
 

@@ -25,7 +25,7 @@ use self::sheet::{Alone, Size};
 use crate::results::{Results, Section};
 use crate::text;
 
-/// Colours of page and pictures, and what curves look like.
+/// Colors of page and pictures, and what curves look like.
 const PLOT_STYLE: &str = include_str!("report/plot.css");
 
 /// The folder of pictures.

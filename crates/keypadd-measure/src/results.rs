@@ -214,7 +214,7 @@ pub struct Plot {
     pub x: Axis,
     /// Upwards.
     pub y: Axis,
-    /// In the order of the legend. A label has one colour in all plots of a section.
+    /// In the order of the legend. A label has one color in all plots of a section.
     pub curves: Vec<Curve>,
     /// Lines across, such as a predicted threshold.
     pub marks: Vec<Mark>,

@@ -3,7 +3,7 @@
 //! A repetition is one run of one arm: its figure (a percentile, a rate, a mean) is one sample. Samples
 //! inside a repetition are not independent, so no interval is made of them. Intervals are Student's t
 //! over the repetitions; two arms are compared repetition by repetition, so that what both shared (a
-//! warm CPU, a neighbour's load) cancels. Pure: knows no clock, no randomness and no experiment.
+//! warm CPU, a neighbor's load) cancels. Pure: knows no clock, no randomness and no experiment.
 
 use statrs::distribution::{ContinuousCDF, StudentsT};
 

@@ -96,8 +96,8 @@ impl Outcome {
         match self {
             Self::Holds => "holds",
             Self::DoesNotHold => "does not hold",
-            Self::CannotTell => "cannot tell",
-            Self::CannotCompare => "cannot compare",
+            Self::CannotTell => "inconclusive",
+            Self::CannotCompare => "not testable",
             Self::NotRun => "not run",
         }
     }
@@ -265,7 +265,7 @@ pub(crate) fn wrap(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-/// The same without letters that are none to a reader: what moves a cursor, colours a terminal, turns
+/// The same without letters that are none to a reader: what moves a cursor, colors a terminal, turns
 /// the direction of writing or has no place in XML.
 pub(crate) fn legible(text: &str) -> String {
     let strange = |c: char| {

@@ -66,7 +66,7 @@ const LONG_ROUNDS: u32 = 3;
 
 /// All that is measured.
 #[derive(Debug)]
-struct Figures {
+struct Measurements {
     /// As the paper's Table 2: many short streams, keys that live for an hour.
     short: Rounds<[Streamed; SETTINGS.len()]>,
     /// As its Table 3: long streams, whose keys end several times.
@@ -83,7 +83,7 @@ pub(super) async fn reproduce(lab: &Lab<'_>) -> Section {
     }
     let long = streams(lab, Network::Near).await;
     let far = streams(lab, Network::Far).await;
-    page::page(&Figures { short, long, far }, lab.effort)
+    page::page(&Measurements { short, long, far }, lab.effort)
 }
 
 async fn streams(lab: &Lab<'_>, network: Network) -> Streams {

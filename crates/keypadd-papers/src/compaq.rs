@@ -71,7 +71,7 @@ struct Speeds {
 
 /// All that is measured.
 #[derive(Debug)]
-struct Figures {
+struct Measurements {
     /// What the base carries of large files, Mbit/s, found before anything else: emulated ciphers follow
     /// from it.
     calibration: Part<f64>,
@@ -89,7 +89,7 @@ pub(super) async fn reproduce(lab: &Lab<'_>) -> Section {
         let name = format!("processors, round {}", round + 1);
         speeds.push(lab.part(&name, measure::speeds(lab, round)).await);
     }
-    page::page(&Figures { calibration, rounds, speeds }, lab.effort)
+    page::page(&Measurements { calibration, rounds, speeds }, lab.effort)
 }
 
 /// Numbers of virtual clients.

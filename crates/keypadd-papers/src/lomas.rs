@@ -147,7 +147,7 @@ const LOADS: [f64; 3] = [0.0, 0.5, 1.0];
 
 /// All that is measured.
 #[derive(Clone, Debug)]
-struct Figures {
+struct Measurements {
     network: Part<Network>,
     surfaces: Rounds<Surfaces>,
     encryptions: Rounds<Encryptions>,
@@ -174,7 +174,7 @@ fn delays(effort: Effort) -> &'static [Duration] {
 }
 
 pub(super) async fn reproduce(lab: &Lab<'_>) -> Section {
-    let mut figures = Figures {
+    let mut figures = Measurements {
         network: lab.part("the network alone", bed::network(lab.effort)).await,
         surfaces: Rounds::default(),
         encryptions: Rounds::default(),

@@ -70,13 +70,13 @@ struct Throughput {
 
 /// All that is measured.
 #[derive(Clone, Debug, Default)]
-struct Figures {
+struct Measurements {
     generation: Rounds<Generation>,
     throughput: Rounds<Throughput>,
 }
 
 pub(super) async fn reproduce(lab: &Lab<'_>) -> Section {
-    let mut figures = Figures::default();
+    let mut figures = Measurements::default();
     for round in 0..lab.effort.rounds() {
         let name = format!("key exchanges, round {}", round + 1);
         figures.generation.push(lab.part(&name, measure::generation(lab, round)).await);

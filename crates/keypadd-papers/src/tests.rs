@@ -1,3 +1,5 @@
+//! Tests how a reproduction records its parts, resumes and stops.
+
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use keypadd_measure::machine::Machine;

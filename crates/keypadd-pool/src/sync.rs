@@ -11,7 +11,7 @@ mod shipped {
 }
 
 #[cfg(loom)]
-mod modelled {
+mod modeled {
     pub(crate) use loom::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, Ordering};
     pub(crate) use loom::sync::{Mutex, MutexGuard, mpsc};
     pub(crate) use loom::thread;
@@ -23,6 +23,6 @@ mod modelled {
 mod queue;
 
 #[cfg(loom)]
-pub(crate) use modelled::*;
+pub(crate) use modeled::*;
 #[cfg(not(loom))]
 pub(crate) use shipped::*;

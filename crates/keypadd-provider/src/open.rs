@@ -109,7 +109,7 @@ impl OpenKey {
             return Err(CryptoError);
         }
         stages.end_of(PacketStage::Mac);
-        // The mask is not needed any more.
+        // The mask is no longer needed.
         let pad = (&mut MacMask::default().0[..mask_bytes], ciphertext);
         let coverage = phases
             .apply(self.phase, packet_number, pad, 0, || stages.end_of(PacketStage::Pad))

@@ -167,8 +167,8 @@ mod tests {
         assert_eq!((asked, now), (1795, at(1795 + 10 + 1795)));
     }
 
-    /// quinn would accept the update, and the peer, which has seen no packet of the phase before, could open
-    /// nothing any more.
+    /// quinn would accept the update, and the peer, which has seen no packet of the phase before, could open no
+    /// more.
     #[test]
     fn a_phase_started_by_the_peer_does_not_end_before_we_sent_in_it() {
         let suite = Suite::default().into();

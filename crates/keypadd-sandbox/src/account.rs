@@ -70,7 +70,7 @@ impl Account {
         setresgid(self.gid, self.gid, self.gid)?;
         setresuid(self.uid, self.uid, self.uid)?;
         if !self.uid.is_root() && setresuid(Uid::from_raw(0), Uid::from_raw(0), self.uid).is_ok() {
-            return Err(io::Error::other("the switch of users can be undone"));
+            return Err(io::Error::other("root can be regained after switching users"));
         }
         Ok(())
     }

@@ -150,7 +150,7 @@ pub async fn connect(
 }
 
 impl Path {
-    /// Both ends of a tunnel in this process over UDP on loopback, with keys of the moment, warm.
+    /// Both ends of a tunnel in this process over UDP on loopback, with ephemeral keys, warm.
     ///
     /// # Errors
     /// There is no memory for a pool, no port or no handshake.

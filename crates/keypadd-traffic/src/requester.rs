@@ -66,10 +66,10 @@ pub enum Broken {
     #[error("cannot connect to {0}: {1}")]
     Refused(SocketAddr, #[source] io::Error),
     /// The connection ended, or nothing came for [`PATIENCE`].
-    #[error("the traffic stopped: {}", without_number(.0))]
+    #[error("the benchmark connection was lost: {}", without_number(.0))]
     Stopped(#[source] io::Error),
     /// What came back is not what was sent.
-    #[error("an answer came back altered: this is a bug, please report it")]
+    #[error("response data was corrupted: this is a bug, please report it")]
     Altered,
 }
 
@@ -81,7 +81,7 @@ fn without_number(error: &io::Error) -> String {
 impl Broken {
     /// A thread of ours panicked.
     pub fn fault() -> Self {
-        Self::Stopped(io::Error::other("a measuring thread ended on a fault"))
+        Self::Stopped(io::Error::other("a measurement thread panicked"))
     }
 }
 

@@ -18,7 +18,7 @@ pub(crate) trait Datagrams {
     fn may_fragment(&self) -> bool;
 
     /// Datagrams of this size that one send takes.
-    fn train(&self, datagram_bytes: u16) -> usize;
+    fn batch(&self, datagram_bytes: u16) -> usize;
 
     /// Whether sends have to wait.
     fn is_full(&self) -> bool;
@@ -45,8 +45,8 @@ impl Datagrams for Udp {
         Self::may_fragment(self)
     }
 
-    fn train(&self, datagram_bytes: u16) -> usize {
-        Self::train(self, datagram_bytes)
+    fn batch(&self, datagram_bytes: u16) -> usize {
+        Self::batch(self, datagram_bytes)
     }
 
     fn is_full(&self) -> bool {

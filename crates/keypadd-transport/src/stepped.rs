@@ -37,7 +37,7 @@ pub type Outbox = Box<dyn FnMut(SentDatagrams<'_>)>;
 struct Memory {
     arrived: VecDeque<Received>,
     outbox: Outbox,
-    train: usize,
+    batch: usize,
 }
 
 impl Datagrams for Memory {
@@ -49,8 +49,8 @@ impl Datagrams for Memory {
         false
     }
 
-    fn train(&self, _: u16) -> usize {
-        self.train
+    fn batch(&self, _: u16) -> usize {
+        self.batch
     }
 
     fn is_full(&self) -> bool {
@@ -81,7 +81,7 @@ pub struct SteppedLoop {
 }
 
 impl SteppedLoop {
-    /// A loop that sends up to `train` datagrams at once into `outbox`, with its endpoint. No sockets
+    /// A loop that sends up to `batch` datagrams at once into `outbox`, with its endpoint. No sockets
     /// of the settings are used, and nobody is asked before a send.
     ///
     /// # Errors
@@ -89,10 +89,10 @@ impl SteppedLoop {
     pub fn new(
         settings: EndpointSettings,
         address: SocketAddr,
-        (train, outbox): (usize, Outbox),
+        (batch, outbox): (usize, Outbox),
         now: Instant,
     ) -> io::Result<(Self, Endpoint)> {
-        let memory = Memory { arrived: VecDeque::new(), outbox, train };
+        let memory = Memory { arrived: VecDeque::new(), outbox, batch };
         let (endpoint, loops) = Endpoint::with_loops(settings, address, vec![memory], now)?;
         let inner = loops.into_iter().next().ok_or(io::ErrorKind::InvalidInput)?;
         Ok((Self { inner, events: Events::with_capacity(1_024) }, endpoint))

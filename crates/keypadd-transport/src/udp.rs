@@ -80,7 +80,7 @@ impl Udp {
     }
 
     /// Datagrams of this size that one send takes.
-    pub(crate) fn train(&self, datagram_bytes: u16) -> usize {
+    pub(crate) fn batch(&self, datagram_bytes: u16) -> usize {
         // IP and UDP headers of a batch count against its 64 KiB as well.
         let fit = (BATCH_BYTES - 128) / usize::from(datagram_bytes.max(1));
         self.state.max_gso_segments().min(fit).max(1)
@@ -121,18 +121,18 @@ impl Udp {
         }
         self.sends += 1;
         let started = self.sends.is_multiple_of(TIMED_ONE_IN).then(Instant::now);
-        let train = quinn_udp::Transmit {
+        let batch = quinn_udp::Transmit {
             destination: transmit.destination,
             ecn: transmit.ecn.and_then(|ecn| EcnCodepoint::from_bits(ecn as u8)),
             contents: &bytes[..transmit.size],
             segment_size: transmit.segment_size,
             src_ip: transmit.src_ip,
         };
-        let sent = self.state.try_send((&self.socket).into(), &train);
+        let sent = self.state.try_send((&self.socket).into(), &batch);
         if let (Err(error), Some(bytes)) = (&sent, transmit.segment_size)
             && Errno::from_io_error(error) == Some(Errno::MSGSIZE)
         {
-            self.send_apart(&train, bytes);
+            self.send_apart(&batch, bytes);
         }
         if let Some(started) = started {
             let segment = transmit.segment_size.unwrap_or(transmit.size).max(1);
@@ -142,13 +142,13 @@ impl Udp {
         matches!(sent, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
     }
 
-    /// Sends each datagram of a train that has become too long for the interface. The kernel refuses the
-    /// whole train, and what is lost with short datagrams in it does not look like a lower MTU to
+    /// Sends each datagram of a batch that has become too long for the interface. The kernel refuses the
+    /// whole batch, and what is lost with short datagrams in it does not look like a lower MTU to
     /// `quinn-proto`. Alone, the short ones arrive, and it finds out.
     #[cold]
-    fn send_apart(&self, train: &quinn_udp::Transmit<'_>, datagram_bytes: usize) {
-        for contents in train.contents.chunks(datagram_bytes) {
-            let alone = quinn_udp::Transmit { contents, segment_size: None, ..train.clone() };
+    fn send_apart(&self, batch: &quinn_udp::Transmit<'_>, datagram_bytes: usize) {
+        for contents in batch.contents.chunks(datagram_bytes) {
+            let alone = quinn_udp::Transmit { contents, segment_size: None, ..batch.clone() };
             let _ = self.state.try_send((&self.socket).into(), &alone);
         }
     }

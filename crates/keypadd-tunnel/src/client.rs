@@ -242,7 +242,7 @@ impl Client {
             if let Some(session) = &current {
                 session.lost().await;
             }
-            // No reconnect any more: connections must not wait for a session.
+            // No more reconnects: connections must not wait for a session.
             self.link.close("shutting down");
             std::future::pending::<Infallible>().await
         };

@@ -34,7 +34,7 @@ pub struct LimitCounts {
     pub sessions_refused: u64,
     /// Control frames read late because they came too fast.
     pub frames_delayed: u64,
-    /// Streams that went on over another connection after theirs was lost.
+    /// Streams resumed over another connection after theirs was lost.
     pub streams_resumed: u64,
     /// Streams that were held and then reset.
     pub streams_reset: u64,

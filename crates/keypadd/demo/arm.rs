@@ -52,12 +52,12 @@ pub(super) enum Stage {
 impl fmt::Display for Stage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Connecting => "shaking hands, warming up",
-            Self::Filling => "nothing is sent until the fillers sleep",
+            Self::Connecting => "connecting, warming up",
+            Self::Filling => "waiting for the pool to fill",
             Self::Typing => "typing",
             Self::Bursts => "bursts of bulk data",
-            Self::Beyond => "bulk data without a pause",
-            Self::Closing => "saying goodbye",
+            Self::Beyond => "sustained bulk data",
+            Self::Closing => "closing",
         })
     }
 }

@@ -77,7 +77,7 @@ impl Screen {
     }
 }
 
-/// Two lines of heads and one for each arm, which is emphasised while it runs.
+/// Two lines of heads and one for each arm, which is emphasized while it runs.
 fn table(rows: &[Measured; ARMS.len()], running: Option<Arm>) -> Vec<String> {
     let groups = format!(
         "{:>35}{:>13}{:>14}{:>13}{:>5}",

@@ -33,21 +33,21 @@ pub(super) fn verdicts(rows: &[Measured; ARMS.len()]) -> [String; ARMS.len()] {
     let [pooled, bare, aes] = rows;
     let sentences = [
         say(pooled, bare, |outcome| match outcome {
-            Outcome::Faster => "the pool paid",
-            Outcome::Level | Outcome::Slower => "the pool did not pay",
-            Outcome::Mixed => "the pool cut both ways",
+            Outcome::Faster => "the pool helped",
+            Outcome::Level | Outcome::Slower => "the pool: no gain",
+            Outcome::Mixed => "the pool: mixed result",
         }),
         say(aes, bare, |outcome| match outcome {
             Outcome::Faster => "AES beat it",
-            Outcome::Level => "level with AES",
+            Outcome::Level => "as fast as AES",
             Outcome::Slower => "AES was slower",
-            Outcome::Mixed => "AES cut both ways",
+            Outcome::Mixed => "AES: mixed result",
         }),
         say(pooled, aes, |outcome| match outcome {
             Outcome::Faster => "pooled 3DES was faster",
             Outcome::Level => "pooled 3DES kept up",
             Outcome::Slower => "pooled 3DES fell behind",
-            Outcome::Mixed => "pooled 3DES cut both ways",
+            Outcome::Mixed => "pooled 3DES: mixed result",
         }),
     ];
     let mut arms = ARMS.into_iter();
@@ -108,12 +108,12 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_that_hides_3des_has_paid() {
+    fn a_pool_that_hides_3des_has_helped() {
         let lines = verdicts(&[row(116.0, 2_300.0), row(444.0, 87.0), row(115.0, 2_500.0)]);
         assert_eq!(
             lines,
             [
-                "3des-ctr-hmac-sha1, pool on: the pool paid, keystrokes 3.83x, burst 26x",
+                "3des-ctr-hmac-sha1, pool on: the pool helped, keystrokes 3.83x, burst 26x",
                 "3des-ctr-hmac-sha1, pool off: AES beat it, keystrokes 3.86x, burst 29x",
                 "aes-256-gcm, pool on: pooled 3DES kept up, keystrokes 0.99x, burst 0.92x",
             ]
@@ -121,17 +121,17 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_that_changes_nothing_has_not_paid() {
+    fn a_pool_that_changes_nothing_has_not_helped() {
         let [pooled, bare, aes] = verdicts(&[row(100.0, 90.0), row(104.0, 87.0), row(104.0, 85.0)]);
-        assert!(pooled.contains("the pool did not pay, keystrokes 1.04x, burst 1.03x"), "{pooled}");
-        assert!(bare.contains("level with AES"), "{bare}");
+        assert!(pooled.contains("the pool: no gain, keystrokes 1.04x, burst 1.03x"), "{pooled}");
+        assert!(bare.contains("as fast as AES"), "{bare}");
         assert!(aes.contains("pooled 3DES kept up"), "{aes}");
     }
 
     #[test]
-    fn a_pool_that_costs_has_not_paid() {
+    fn a_pool_that_costs_has_not_helped() {
         let [pooled, bare, aes] = verdicts(&[row(200.0, 50.0), row(100.0, 87.0), row(110.0, 70.0)]);
-        assert!(pooled.contains("the pool did not pay, keystrokes 0.50x"), "{pooled}");
+        assert!(pooled.contains("the pool: no gain, keystrokes 0.50x"), "{pooled}");
         assert!(bare.contains("AES was slower"), "{bare}");
         assert!(aes.contains("pooled 3DES fell behind"), "{aes}");
     }
@@ -139,8 +139,8 @@ mod tests {
     #[test]
     fn a_gain_here_and_a_loss_there_is_said_to_be_both() {
         let [pooled, bare, aes] = verdicts(&[row(50.0, 50.0), row(100.0, 87.0), row(90.0, 20.0)]);
-        assert!(pooled.contains("the pool cut both ways"), "{pooled}");
-        assert!(bare.contains("AES cut both ways"), "{bare}");
+        assert!(pooled.contains("the pool: mixed result"), "{pooled}");
+        assert!(bare.contains("AES: mixed result"), "{bare}");
         assert!(aes.contains("pooled 3DES was faster"), "{aes}");
     }
 
@@ -160,7 +160,7 @@ mod tests {
     fn an_arm_that_did_not_run_has_no_verdict() {
         let [pooled, bare, aes] =
             verdicts(&[row(100.0, 90.0), row(300.0, 9.0), Measured::default()]);
-        assert!(pooled.contains("the pool paid"), "{pooled}");
+        assert!(pooled.contains("the pool helped"), "{pooled}");
         for line in [bare, aes] {
             assert!(line.ends_with("no verdict, the demo ended too early"), "{line}");
         }

@@ -94,7 +94,7 @@ impl Applied {
             public_key: daemon.public_key().to_string(),
             listen: self.server.as_ref().map(|server| server.place),
             incoming: incoming(&self.config).map(|peer| peer.name.clone()).collect(),
-            dialling: self.links.values().map(Link::ready).collect(),
+            dialing: self.links.values().map(Link::ready).collect(),
         }
     }
 
@@ -265,7 +265,7 @@ fn peers(config: &Config, allowances: &Allowances) -> Result<Peers, Error> {
 
 fn start_server(server: Server, drain: Duration) -> Listening {
     let (stop, stopped) = shutdown::switch();
-    let source = Source { sessions: server.sessions(), loops: server.loop_meter(), dialling: None };
+    let source = Source { sessions: server.sessions(), loops: server.loop_meter(), dialing: None };
     let (handle, place) = (server.handle(), server.local_addr());
     let task = tokio::spawn(async move { server.run(stopped.drained(drain)).await });
     Listening { handle, place, source, stop, task }

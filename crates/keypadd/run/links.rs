@@ -11,9 +11,9 @@ use tokio::task::JoinHandle;
 
 use crate::connect::{draw_instance, forwards_ready};
 use crate::error::{Error, Exit, listen_hint, system};
-use crate::ready::DiallingReady;
+use crate::ready::DialingReady;
 use crate::shutdown::{self, Ending, Trigger};
-use crate::sources::{Dialling, Source};
+use crate::sources::{Dialing, Source};
 
 /// A running client.
 pub(super) struct Link {
@@ -151,7 +151,7 @@ impl Link {
         Source {
             sessions: self.client.sessions(),
             loops: self.client.loop_meter(),
-            dialling: Some(Dialling {
+            dialing: Some(Dialing {
                 peer: self.peer.name.clone(),
                 endpoint: self.endpoint(),
                 link: self.client.link(),
@@ -160,8 +160,8 @@ impl Link {
     }
 
     /// What to print of it when ready.
-    pub(super) fn ready(&self) -> DiallingReady {
-        DiallingReady {
+    pub(super) fn ready(&self) -> DialingReady {
+        DialingReady {
             peer: self.peer.name.clone(),
             endpoint: self.endpoint(),
             forwards: forwards_ready(&self.client),

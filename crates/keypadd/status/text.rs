@@ -71,7 +71,7 @@ fn limits(limits: &LimitsReport) -> String {
     let LimitsReport { descriptors, descriptors_max, .. } = limits;
     let mut line = format!("  forwards use {descriptors} of {descriptors_max} descriptors");
     for (count, what) in [
-        (limits.descriptors_refused, "forwards refused or delayed for lack of them"),
+        (limits.descriptors_refused, "forwards refused or delayed at this limit"),
         (limits.sessions_refused, "sessions refused"),
         (limits.frames_delayed, "control frames delayed"),
         (limits.log_lines_suppressed, "log lines suppressed"),

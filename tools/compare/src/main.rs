@@ -49,7 +49,8 @@ fn main() -> ExitCode {
 }
 
 fn compare(cli: &Cli) -> Result<(), String> {
-    let own_path = std::env::current_exe().map_err(|error| format!("own path: {error}"))?;
+    let own_path =
+        std::env::current_exe().map_err(|error| format!("cannot find this executable: {error}"))?;
     let keypadd = cli.keypadd.clone().unwrap_or_else(|| own_path.with_file_name("keypadd"));
     let arms = cli.parse_arms(&keypadd)?;
     tunnel::check_needs(&arms)?;

@@ -107,7 +107,9 @@ impl Cli {
 
     /// The program to measure.
     pub(crate) fn keypadd(&self) -> Outcome<PathBuf> {
-        let own = || std::env::current_exe().map_err(|error| format!("own path: {error}"));
+        let own = || {
+            std::env::current_exe().map_err(|error| format!("cannot find this executable: {error}"))
+        };
         let path = match &self.keypadd {
             Some(path) => path.clone(),
             None => own()?.with_file_name("keypadd"),

@@ -53,7 +53,7 @@ pub(crate) async fn measure(cli: &Cli, keypadd: &Path) -> Outcome<Vec<Row>> {
     let before = server.settled_bytes().await?;
 
     let server_key: PublicKey =
-        desk.public_key.parse().map_err(|_| "the server's key is none".to_owned())?;
+        desk.public_key.parse().map_err(|_| "invalid server key".to_owned())?;
     let began = Instant::now();
     let (mut connecting, mut up) = (JoinSet::new(), Vec::new());
     for key in keys {

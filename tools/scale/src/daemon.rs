@@ -141,7 +141,7 @@ impl Daemon {
     pub(crate) fn address(&self, pointer: &str) -> Outcome<SocketAddr> {
         let text = self.ready.pointer(pointer).and_then(Value::as_str);
         let address = text.and_then(|text| text.parse().ok());
-        address.ok_or_else(|| format!("{} says no {pointer}", self.name))
+        address.ok_or_else(|| format!("{} did not print {pointer}", self.name))
     }
 
     /// Where a server listens.
@@ -215,7 +215,7 @@ impl Daemon {
             Ok(Ok(status)) if status.success() => Ok(()),
             Ok(Ok(status)) => Err(format!("{} ended with {status}{}", self.name, self.log_tail())),
             Ok(Err(error)) => Err(format!("{}: {error}", self.name)),
-            Err(_) => Err(format!("{} does not end", self.name)),
+            Err(_) => Err(format!("{} did not exit", self.name)),
         }
     }
 }
@@ -238,7 +238,8 @@ pub(crate) struct Service {
 
 impl Service {
     pub(crate) async fn start() -> Outcome<Self> {
-        let own = std::env::current_exe().map_err(|error| format!("own path: {error}"))?;
+        let own = std::env::current_exe()
+            .map_err(|error| format!("cannot find this executable: {error}"))?;
         let mut child = Command::new(own)
             .arg("service")
             .stdin(Stdio::null())

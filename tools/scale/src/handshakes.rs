@@ -48,8 +48,7 @@ pub(crate) async fn measure(cli: &Cli, keypadd: &Path) -> Outcome<Vec<Row>> {
     let mut keys = Pinger::open(entrance).await?;
     let alone = keys.ping(1_000).await?;
     let before = server.settled_bytes().await?;
-    let key: PublicKey =
-        desk.public_key.parse().map_err(|_| "the server's key is none".to_owned())?;
+    let key: PublicKey = desk.public_key.parse().map_err(|_| "invalid server key".to_owned())?;
     let sockets = bind(cli.sources, address)?;
     let stranger = Stranger::new(key)?;
     let stop = Arc::<AtomicBool>::default();

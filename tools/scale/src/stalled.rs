@@ -25,7 +25,7 @@ const PINGS: usize = 4_000;
 const BLOCKED: Duration = Duration::from_millis(300);
 
 /// What goes through one tunnel.
-struct Figures {
+struct Throughput {
     trips: crate::traffic::RoundTrips,
     /// Bytes a second.
     down: f64,
@@ -46,7 +46,7 @@ pub(crate) async fn measure(cli: &Cli, keypadd: &Path) -> Outcome<Vec<Row>> {
         let trips = keys.ping(PINGS).await?;
         let down = bulk(entrance, Way::Down, seconds).await?;
         let up = bulk(entrance, Way::Up, seconds).await?;
-        Outcome::Ok(Figures { trips, down, up })
+        Outcome::Ok(Throughput { trips, down, up })
     };
     let before = figures(&mut keys).await?;
     let held_before = [server.settled_bytes().await?, client.settled_bytes().await?];
@@ -134,7 +134,7 @@ async fn stall(
     Ok(stream)
 }
 
-/// Writes until nothing is taken any more.
+/// Writes until nothing more is taken.
 async fn fill(stream: &mut TcpStream) -> std::io::Result<()> {
     let block = vec![0x5a; 64 << 10];
     while let Ok(written) = timeout(BLOCKED, stream.write(&block)).await {

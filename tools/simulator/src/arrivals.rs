@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use quinn_proto::Side;
 
 use crate::auditor::Seen;
-use crate::figures::Figures;
+use crate::counts::Counts;
 
 /// Of all connections of a run.
 #[derive(Default)]
@@ -27,21 +27,15 @@ struct Arrived {
 
 impl Arrivals {
     /// Counts a packet that arrived intact.
-    pub(crate) fn arrive(
-        &mut self,
-        connection: usize,
-        to: Side,
-        seen: Seen,
-        figures: &mut Figures,
-    ) {
+    pub(crate) fn arrive(&mut self, connection: usize, to: Side, seen: Seen, counts: &mut Counts) {
         let arrived = self.ends.entry((connection, to)).or_default();
         if !arrived.numbers.insert(seen.number) {
             return;
         }
-        figures.delivered += 1;
+        counts.delivered += 1;
         let newest = arrived.newest.get_or_insert(seen);
-        figures.late += u64::from(seen.number / 64 < newest.number / 64);
-        figures.after_rekey += u64::from(seen.phase < newest.phase);
+        counts.late += u64::from(seen.number / 64 < newest.number / 64);
+        counts.after_rekey += u64::from(seen.phase < newest.phase);
         if seen.phase > newest.phase + 1 {
             self.outrun.insert(connection);
         }

@@ -33,7 +33,7 @@ pub enum Finding {
     Unreadable(String),
     /// What arrived is not what was written, or did not end as it should.
     WrongBytes(String),
-    /// A promise of the pool or the keys was broken: budget, memory, figures.
+    /// A promise of the pool or the keys was broken: budget, memory, counts.
     Accounts(String),
     /// The run did not come to its end.
     Hang(String),

@@ -12,8 +12,8 @@ mod arrivals;
 mod auditor;
 mod bugs;
 mod ciphers;
+mod counts;
 mod ends;
-mod figures;
 mod loops;
 mod network;
 mod pools;
@@ -26,6 +26,6 @@ mod wire;
 
 pub use auditor::Finding;
 pub use bugs::Bug;
-pub use figures::Figures;
+pub use counts::Counts;
 pub use loops::{run_loops, run_loops_with_bug};
 pub use run::{Outcome, run, run_with_bug};

@@ -67,7 +67,7 @@ pub fn run_loops_with_bug(suite: Suite, seed: u64, bug: Option<Bug>) -> Outcome 
         let mut links = world.sessions.iter().flat_map(|session| &session.links);
         if links.any(|link| path.arrivals.is_outrun(link.index)) {
             // It has not come to all that a run has to reach, as in `run`.
-            (path.figures.runs, path.figures.outrun) = (0, 1);
+            (path.counts.runs, path.counts.outrun) = (0, 1);
         } else {
             path.auditor.find(finding);
         }
@@ -327,7 +327,7 @@ impl World {
             link.ends[0].close(NO_ERROR, b"cut off");
             path.left_behind.insert(link.index);
         }
-        path.figures.cut += 1;
+        path.counts.cut += 1;
     }
 
     fn programs(&mut self) -> impl Iterator<Item = &mut Program> {
@@ -464,7 +464,7 @@ impl World {
             sparse.attach_bulk(bulk);
         }
         session.links.push(bulk);
-        self.path.borrow_mut().figures.bulk += 1;
+        self.path.borrow_mut().counts.bulk += 1;
         Ok(())
     }
 
@@ -488,7 +488,7 @@ impl World {
             switch.set(Some(path.pools[side as usize].pool.clone()));
         } else if !has_left && self.switches_left > 0 && self.rng.u32(0..100) == 0 {
             self.switches_left -= 1;
-            path.figures.switches += 1;
+            path.counts.switches += 1;
             switch.set(None);
         }
         // QUIC allows no change of address before the handshake is confirmed.
@@ -496,12 +496,12 @@ impl World {
         let all_confirmed = !self.is_connecting && all.all(is_confirmed);
         if self.rebinds_left > 0 && all_confirmed && self.rng.u32(0..150) == 0 {
             self.rebinds_left -= 1;
-            path.figures.rebinds += 1;
+            path.counts.rebinds += 1;
             path.network.rebind();
         }
         if self.resizes_left > 0 && self.rng.u32(0..150) == 0 {
             self.resizes_left -= 1;
-            path.figures.resizes += 1;
+            path.counts.resizes += 1;
             let budget_bytes = Schedule::draw_budget(&mut self.rng);
             path.pools[self.rng.usize(0..2)].resize(budget_bytes);
         }
@@ -514,17 +514,17 @@ impl World {
         // With the last handle of a connection its keys and their pads are gone.
         drop((sessions, endpoints, loops));
         let path = Rc::into_inner(path).expect("the loops are gone");
-        let Path { mut auditor, mut figures, mut pools, senders, mut transcript, now, .. } =
+        let Path { mut auditor, mut counts, mut pools, senders, mut transcript, now, .. } =
             path.into_inner();
-        figures.stream_bytes += bytes;
-        figures.updates += senders.iter().flatten().map(|end| end.phase()).sum::<u64>();
+        counts.stream_bytes += bytes;
+        counts.updates += senders.iter().flatten().map(|end| end.phase()).sum::<u64>();
         for (pool, meters) in pools.iter_mut().zip(&meters) {
             for direction in [Direction::Send, Direction::Receive] {
-                figures.hit += meters.packets(direction, Coverage::Hit);
-                figures.partial += meters.packets(direction, Coverage::Partial);
-                figures.miss += meters.packets(direction, Coverage::Miss);
+                counts.hit += meters.packets(direction, Coverage::Hit);
+                counts.partial += meters.packets(direction, Coverage::Partial);
+                counts.miss += meters.packets(direction, Coverage::Miss);
             }
-            figures.dry += meters.exhaustions();
+            counts.dry += meters.exhaustions();
             pool.settle(now);
             let (snapshot, reuse) = (pool.pool.snapshot(), meters.pad_reuse());
             if reuse > 0 || snapshot.filled_bytes > 0 {
@@ -532,8 +532,8 @@ impl World {
                 auditor.find(Finding::Accounts(at));
             }
         }
-        (figures.packets, figures.blocks) = (auditor.packets, auditor.blocks);
-        transcript.update(format!("{figures:?}"));
-        Outcome { figures, transcript: transcript.finalize().into(), findings: auditor.findings }
+        (counts.packets, counts.blocks) = (auditor.packets, auditor.blocks);
+        transcript.update(format!("{counts:?}"));
+        Outcome { counts, transcript: transcript.finalize().into(), findings: auditor.findings }
     }
 }

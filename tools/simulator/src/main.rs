@@ -17,7 +17,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use keypadd_keystream::Suite;
-use simulator::{Figures, Outcome, run, run_loops};
+use simulator::{Counts, Outcome, run, run_loops};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -98,12 +98,12 @@ fn main() -> ExitCode {
 /// Runs seeds until both goals are reached or time is up; true if nothing was found.
 fn run_suite(suite: Suite, arguments: &Arguments) -> bool {
     let (began, next) = (Instant::now(), AtomicU64::new(arguments.from));
-    let sum = Mutex::new((Figures::default(), Instant::now()));
+    let sum = Mutex::new((Counts::default(), Instant::now()));
     let found = AtomicU64::new(0);
-    let enough = |figures: &Figures| {
+    let enough = |counts: &Counts| {
         let late = arguments.minutes.is_some_and(|most| began.elapsed().as_secs() >= most * 60);
-        let seeds_done = figures.runs >= arguments.seeds.unwrap_or(SEEDS);
-        late || seeds_done && (arguments.seeds.is_some() || figures.packets >= arguments.packets)
+        let seeds_done = counts.runs >= arguments.seeds.unwrap_or(SEEDS);
+        late || seeds_done && (arguments.seeds.is_some() || counts.packets >= arguments.packets)
     };
     let work = || {
         loop {
@@ -111,7 +111,7 @@ fn run_suite(suite: Suite, arguments: &Arguments) -> bool {
                 return;
             }
             let seed = next.fetch_add(1, Relaxed);
-            let Ok(Outcome { figures, findings, .. }) =
+            let Ok(Outcome { counts, findings, .. }) =
                 catch_unwind(|| (arguments.run)(suite, seed))
             else {
                 println!("{suite}, seed {seed}: a panic");
@@ -123,7 +123,7 @@ fn run_suite(suite: Suite, arguments: &Arguments) -> bool {
             }
             found.fetch_add(findings.len() as u64, Relaxed);
             let mut sum = sum.lock().expect("no panic");
-            sum.0.add(&figures);
+            sum.0.add(&counts);
             if sum.1.elapsed() >= REPORT_EVERY {
                 println!("{suite}, {} s: {}", began.elapsed().as_secs(), sum.0);
                 sum.1 = Instant::now();
@@ -135,17 +135,17 @@ fn run_suite(suite: Suite, arguments: &Arguments) -> bool {
             scope.spawn(work);
         }
     });
-    let figures = sum.into_inner().expect("no panic").0;
+    let counts = sum.into_inner().expect("no panic").0;
     let shares =
-        figures.shares().map(|(name, share)| format!("{name} {:.1} %", share as f64 / 10.0));
-    println!("{suite}, {} s, all: {figures}", began.elapsed().as_secs());
+        counts.shares().map(|(name, share)| format!("{name} {:.1} %", share as f64 / 10.0));
+    println!("{suite}, {} s, all: {counts}", began.elapsed().as_secs());
     println!("{suite}: {}", shares.join(", "));
     // A single seed is a replay; a class may be missing in it.
-    let scarce = if arguments.seeds == Some(1) { Vec::new() } else { figures.scarce() };
+    let scarce = if arguments.seeds == Some(1) { Vec::new() } else { counts.scarce() };
     if !scarce.is_empty() {
         println!("{suite}: under 1 % of the packets: {}", scarce.join(", "));
     }
-    let whole = figures.runs >= SEEDS && figures.packets >= PACKETS;
+    let whole = counts.runs >= SEEDS && counts.packets >= PACKETS;
     let extent = if whole { "the whole proof" } else { "a part of the proof" };
     let sound = found.load(Relaxed) == 0 && scarce.is_empty();
     println!("{suite}: {extent}, {}", if sound { "nothing found" } else { "FAILED" });

@@ -13,7 +13,7 @@ use fastrand::Rng;
 use quinn_proto::Side;
 
 use crate::auditor::Seen;
-use crate::figures::Figures;
+use crate::counts::Counts;
 use crate::schedule::Weather;
 
 pub(crate) const SERVER: SocketAddr =
@@ -105,7 +105,7 @@ impl Network {
         now: Duration,
         from: Side,
         datagram: Departure<'_>,
-        figures: &mut Figures,
+        counts: &mut Counts,
     ) {
         let Departure { destination, connection, bytes, seen } = datagram;
         let weather = self.weather;
@@ -113,11 +113,11 @@ impl Network {
         let updated = seen.is_some_and(|seen| std::mem::replace(phase, seen.phase) < seen.phase);
         let overtakes = updated && self.chance(OVERTAKING);
         if bytes.len() > weather.mtu || self.chance(weather.loss) {
-            figures.lost += 1;
+            counts.lost += 1;
             return;
         }
         let copies = if self.chance(weather.doubling) { 2 } else { 1 };
-        figures.doubled += copies - 1;
+        counts.doubled += copies - 1;
         for _ in 0..copies {
             let mut delay = weather.delay + self.up_to(weather.jitter);
             if self.chance(weather.straggling) {
@@ -129,7 +129,7 @@ impl Network {
             let (mut bytes, mut seen) = (bytes.to_vec(), seen);
             if self.chance(weather.corruption) {
                 self.corrupt(&mut bytes);
-                figures.corrupted += 1;
+                counts.corrupted += 1;
                 seen = None;
             }
             let (to, from) = match from {
@@ -149,14 +149,14 @@ impl Network {
 
     /// The next datagram that has arrived by now; what goes to an address that the client has left
     /// gets nowhere.
-    pub(crate) fn arrival(&mut self, now: Duration, figures: &mut Figures) -> Option<Flying> {
+    pub(crate) fn arrival(&mut self, now: Duration, counts: &mut Counts) -> Option<Flying> {
         while self.next_arrival()? <= now {
             let flying = self.flying.pop()?;
             let address = if flying.to == Side::Client { self.client() } else { SERVER };
             if flying.destination == address {
                 return Some(flying);
             }
-            figures.lost += 1;
+            counts.lost += 1;
         }
         None
     }

@@ -87,7 +87,7 @@ enum Supply {
 }
 
 impl Refill {
-    /// Looks at the figures of both ends.
+    /// Looks at the counts of both ends.
     pub(crate) fn observe<'a>(&mut self, meters: impl Iterator<Item = &'a Meters> + Clone) -> bool {
         let count = |pad: Coverage| -> u64 {
             let of = |meters: &Meters| {

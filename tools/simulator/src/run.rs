@@ -20,8 +20,8 @@ use sha2::{Digest, Sha256};
 use crate::arrivals::Arrivals;
 use crate::auditor::{Auditor, Finding, Seen};
 use crate::bugs::Bug;
+use crate::counts::Counts;
 use crate::ends::{End, Wiring, transport};
-use crate::figures::Figures;
 use crate::network::{Departure, Network, SERVER};
 use crate::pools::Refill;
 use crate::schedule::Schedule;
@@ -43,7 +43,7 @@ const PATIENCE: Duration = Duration::from_millis(100);
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// Its counts.
-    pub figures: Figures,
+    pub counts: Counts,
     /// A hash over everything that was decided and every length; the same for the same seed.
     pub transcript: [u8; 32],
     /// What must not have happened.
@@ -76,7 +76,7 @@ struct World {
     accepted: BTreeSet<usize>,
     arrivals: Arrivals,
     auditor: Auditor,
-    figures: Figures,
+    counts: Counts,
     transcript: Sha256,
     stage: Stage,
     /// The audited packets at which the next thing happens: another connection, an end.
@@ -111,7 +111,7 @@ impl World {
             accepted: BTreeSet::new(),
             arrivals: Arrivals::default(),
             auditor: Auditor::default(),
-            figures: Figures { runs: 1, ..Figures::default() },
+            counts: Counts { runs: 1, ..Counts::default() },
             transcript: Sha256::new(),
             stage: Stage::Writing,
             packets_goal: 0,
@@ -175,10 +175,10 @@ impl World {
                 self.auditor.find(Finding::Hang(at));
                 break;
             }
-            while let Some(flying) = self.network.arrival(self.now, &mut self.figures) {
+            while let Some(flying) = self.network.arrival(self.now, &mut self.counts) {
                 self.note("arrival", &[flying.to as u64, flying.bytes.len() as u64]);
                 if let Some(seen) = flying.seen {
-                    self.arrivals.arrive(flying.connection, flying.to, seen, &mut self.figures);
+                    self.arrivals.arrive(flying.connection, flying.to, seen, &mut self.counts);
                 }
                 self.deliver(flying.to, flying.from, &flying.bytes, flying.connection);
             }
@@ -285,12 +285,12 @@ impl World {
             self.switch_pool(side, handle);
             if self.rebinds_left > 0 && all_confirmed && self.rng.u32(0..150) == 0 {
                 self.rebinds_left -= 1;
-                self.figures.rebinds += 1;
+                self.counts.rebinds += 1;
                 self.network.rebind();
             }
             if self.resizes_left > 0 && self.rng.u32(0..150) == 0 {
                 self.resizes_left -= 1;
-                self.figures.resizes += 1;
+                self.counts.resizes += 1;
                 let budget_bytes = Schedule::draw_budget(&mut self.rng);
                 self.ends[self.rng.usize(0..2)].pool.resize(budget_bytes);
             }
@@ -310,7 +310,7 @@ impl World {
             link.pool.set(Some(pool.pool.clone()));
         } else if !has_left && self.switches_left > 0 && self.rng.u32(0..100) == 0 {
             self.switches_left -= 1;
-            self.figures.switches += 1;
+            self.counts.switches += 1;
             link.pool.set(None);
         }
     }
@@ -408,6 +408,6 @@ impl World {
         let (phase, number) = seen.map_or((0, 0), |seen| (seen.phase, seen.number));
         self.note("send", &[from as u64, bytes.len() as u64, phase, number]);
         let datagram = Departure { destination: to, connection, bytes, seen };
-        self.network.send(self.now, from, datagram, &mut self.figures);
+        self.network.send(self.now, from, datagram, &mut self.counts);
     }
 }

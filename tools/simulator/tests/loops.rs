@@ -1,18 +1,18 @@
 //! A slice of the proof through the event loops that ship, and that a seed gives the same run again.
 
 use keypadd_keystream::{Class, Suite};
-use simulator::{Figures, run_loops};
+use simulator::{Counts, run_loops};
 
 /// Seeds of each suite; the long proof has 10,000.
 const SEEDS: u64 = 4;
 
 fn slice(class: Class) {
-    let mut all = Figures::default();
+    let mut all = Counts::default();
     for suite in Suite::ALL.into_iter().filter(|suite| suite.class() == class) {
         for seed in 0..SEEDS {
             let outcome = run_loops(suite, seed);
             assert!(outcome.findings.is_empty(), "{suite}, seed {seed}: {:?}", outcome.findings);
-            all.add(&outcome.figures);
+            all.add(&outcome.counts);
         }
     }
     println!("{all}");
@@ -34,7 +34,7 @@ fn no_keystream_of_a_legacy_suite_is_used_twice_by_the_loops_that_ship() {
 fn a_seed_gives_the_same_run_through_the_loops_again() {
     for seed in 0..3 {
         let [first, second] = [(); 2].map(|()| run_loops(Suite::AES_256_GCM, seed));
-        assert_eq!(first.figures, second.figures, "seed {seed}");
+        assert_eq!(first.counts, second.counts, "seed {seed}");
         assert_eq!(first.transcript, second.transcript, "seed {seed}");
         assert_ne!(first.transcript, run_loops(Suite::AES_256_GCM, seed + 1).transcript);
     }

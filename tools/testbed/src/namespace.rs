@@ -62,7 +62,7 @@ impl Namespace {
                 self.enter().map_err(|error| format!("a namespace: {error}"))?;
                 work()
             });
-            inside.join().unwrap_or_else(|_| Err("a thread ended on a fault".into()))
+            inside.join().unwrap_or_else(|_| Err("a measurement thread panicked".into()))
         })
     }
 

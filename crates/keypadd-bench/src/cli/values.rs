@@ -33,19 +33,19 @@ pub(super) fn bench_suite(text: &str) -> Result<Protection, BadValue> {
 pub(super) fn bench_kex(text: &str) -> Result<Group, BadValue> {
     Group::all().find(|group| group.name() == text).ok_or_else(|| {
         let names = Group::all().map(Group::name).collect::<Vec<_>>().join(", ");
-        bad(format!("{} is no key exchange", shown(text)), format!("one of {names}"))
+        bad(format!("{} is not a key exchange", shown(text)), format!("one of {names}"))
     })
 }
 
-/// The round trip of a line.
-/// As [`round_trip`], and not zero.
+/// As [`round_trip`], but not zero.
 pub(super) fn some_round_trip(text: &str) -> Result<Duration, BadValue> {
     match round_trip(text)? {
-        Duration::ZERO => Err(bad("0s is no round trip", "for example 100us")),
+        Duration::ZERO => Err(bad("0s is not a round-trip time", "for example 100us")),
         rtt => Ok(rtt),
     }
 }
 
+/// The round-trip time of a line.
 pub(super) fn round_trip(text: &str) -> Result<Duration, BadValue> {
     let most = Duration::from_secs(2);
     let rtt = duration(text)?;
@@ -59,7 +59,7 @@ pub(super) fn round_trip(text: &str) -> Result<Duration, BadValue> {
 pub(super) fn loss(text: &str) -> Result<f64, BadValue> {
     match text.parse::<f64>() {
         Ok(percent) if (0.0..=50.0).contains(&percent) => Ok(percent),
-        _ => Err(bad(format!("{} is no loss in percent", shown(text)), "0 to 50")),
+        _ => Err(bad(format!("{} is not a loss percentage", shown(text)), "0 to 50")),
     }
 }
 
@@ -70,7 +70,9 @@ pub(super) fn arm(text: &str) -> Result<(String, String), BadValue> {
     };
     match text.split_once('=') {
         Some((name, flags)) if is_name(name) => Ok((name.to_owned(), flags.to_owned())),
-        _ => Err(bad(format!("{} is no arm", shown(text)), "NAME=FLAGS, as in spin='--spin 0'")),
+        _ => {
+            Err(bad(format!("{} is not an arm", shown(text)), "NAME=FLAGS, as in spin='--spin 0'"))
+        }
     }
 }
 
@@ -82,7 +84,7 @@ pub(super) fn papers(text: &str) -> Result<Papers, BadValue> {
     let found = Paper::ALL.into_iter().find(|paper| paper.name() == text);
     found.map(|paper| Papers(vec![paper])).ok_or_else(|| {
         let names = Paper::ALL.map(Paper::name).join(", ");
-        bad(format!("{} is none of the papers", shown(text)), format!("one of {names}, or all"))
+        bad(format!("{} is not one of the papers", shown(text)), format!("one of {names}, or all"))
     })
 }
 
@@ -133,7 +135,7 @@ pub(super) fn rate(text: &str) -> Result<f64, BadValue> {
 pub(super) fn percent(text: &str) -> Result<f64, BadValue> {
     match text.trim_end_matches('%').parse::<f64>() {
         Ok(percent) if (0.0..=100.0).contains(&percent) => Ok(percent / 100.0),
-        _ => Err(bad(format!("{} is no share", shown(text)), "percent, from 0 to 100")),
+        _ => Err(bad(format!("{} is not a percentage", shown(text)), "0 to 100")),
     }
 }
 
@@ -145,8 +147,8 @@ pub(super) fn turn_time(text: &str) -> Result<Duration, BadValue> {
     let time = duration(text)?;
     match time.is_zero() || time > TURN_MOST {
         true => Err(bad(
-            format!("{} is no length of a turn", shown(text)),
-            "above 0s and up to 10m; more rounds measure longer",
+            format!("{} is not a turn length", shown(text)),
+            "above 0s and up to 10m; add rounds to measure longer",
         )),
         false => Ok(time),
     }
@@ -171,7 +173,7 @@ pub(super) fn key_size(text: &str) -> Result<u64, BadValue> {
     let least = Exchange::REQUEST_BYTES_MIN;
     match size(text)? {
         bytes if bytes < least => Err(bad(
-            format!("{} is less than the head of a request", shown(text)),
+            format!("{} is smaller than a request header", shown(text)),
             format!("at least {least}"),
         )),
         bytes => Ok(bytes),
@@ -182,10 +184,7 @@ pub(super) fn key_size(text: &str) -> Result<u64, BadValue> {
 pub(super) fn cipher_rate(text: &str) -> Result<NonZeroU64, BadValue> {
     let bytes = text.trim_end_matches("/s").parse::<bytesize::ByteSize>().ok();
     bytes.and_then(|bytes| NonZeroU64::new(bytes.as_u64())).ok_or_else(|| {
-        bad(
-            format!("{} is not a rate of bytes", shown(text)),
-            "bytes a second, as in 940 or 11.7MB",
-        )
+        bad(format!("{} is not a byte rate", shown(text)), "bytes per second, as in 940 or 11.7MB")
     })
 }
 

@@ -101,11 +101,11 @@ impl KeyPlanes {
 ///
 /// Arrays are filled in loops, not by array methods: those might not be inlined, and would then not
 /// be compiled for the enabled instructions.
-pub(super) struct State<L> {
+pub(super) struct Halves<L> {
     halves: [[L; 32]; 2],
 }
 
-impl<L: Lanes> State<L> {
+impl<L: Lanes> Halves<L> {
     /// A batch of which `plane(v)` holds bit `v` of the blocks, counted from the lowest bit of the
     /// block as a big-endian number.
     #[inline(always)]
@@ -198,7 +198,7 @@ fn s_box<const NUMBER: usize, L: Lanes>(
 ) {
     let mut inputs = [right[0]; 6];
     for (at, input) in inputs.iter_mut().enumerate() {
-        // E: each four bits, with a neighbour on both sides.
+        // E: each four bits, with a neighbor on both sides.
         let bit = (4 * (NUMBER - 1) + at + 31) % 32;
         let key_bit = PC2[6 * (NUMBER - 1) + at] - 1;
         // D begins after both copies of C.

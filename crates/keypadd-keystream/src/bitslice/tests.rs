@@ -106,7 +106,7 @@ impl Job for Blocks<'_> {
             let lanes = blocks[64 * word..][..64].iter().enumerate();
             lanes.map(|(at, block)| lane(*block, bit, at)).sum()
         };
-        let mut state = State::<L>::new(proof, |bit| L::from_fn(proof, |at| word(bit, at)));
+        let mut state = Halves::<L>::new(proof, |bit| L::from_fn(proof, |at| word(bit, at)));
         state.encrypt(proof, self.key);
         state.for_each_row(proof, 64, |row, words| {
             let mut bytes = [0; 64];

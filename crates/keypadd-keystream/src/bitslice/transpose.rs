@@ -20,7 +20,7 @@ pub(super) fn swap_far<L: Lanes>(proof: L::Proof, rows: &mut [L; 8]) {
     }
 }
 
-/// The steps of 4, 2 and 1 on eight neighbours.
+/// The steps of 4, 2 and 1 on eight neighbors.
 #[inline(always)]
 pub(super) fn swap_near<L: Lanes>(proof: L::Proof, rows: &mut [L; 8]) {
     for (one, other) in [(0, 4), (1, 5), (2, 6), (3, 7)] {

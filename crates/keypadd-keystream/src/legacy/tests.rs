@@ -1,3 +1,5 @@
+//! Tests DES, triple DES and RC2 against published vectors, and the choice of their keys.
+
 use super::*;
 use crate::CipherBackend;
 use crate::number::PacketNumber;

@@ -96,7 +96,7 @@ impl Exhaustion {
                     }
                 },
                 done = &mut measuring => break done.unwrap_or_else(|_| {
-                    (Vec::new(), Some("the measuring thread ended on a fault".into()))
+                    (Vec::new(), Some("the measurement thread panicked".into()))
                 }),
                 () = &mut stop, if !stopped.load(Relaxed) => stopped.store(true, Relaxed),
             }
@@ -205,7 +205,7 @@ impl Visits {
     }
 
     fn doing(&self, what: String) {
-        // Nobody listens any more: the run has been given up, and the flag says so.
+        // Nobody is listening: the run has been given up, and the flag says so.
         let _ = self.say.send(Word::Progress(Progress::Doing(what)));
     }
 }

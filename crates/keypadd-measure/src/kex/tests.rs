@@ -1,3 +1,5 @@
+//! Tests the handshake benchmark with short runs of every group.
+
 use super::*;
 use crate::results::{Cell, Outcome};
 use keypadd_provider::KeyExchange;

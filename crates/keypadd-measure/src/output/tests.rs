@@ -1,3 +1,5 @@
+//! Tests which directories a report may be written to, and saves that fail midway.
+
 use super::*;
 use crate::results::Section;
 use crate::synthetic;

@@ -82,7 +82,7 @@ impl PathArms {
                 (None, "stunnel-bbr") => (Kind::Stunnel, "bbr"),
                 (None, _) => {
                     let known = Self::NAMES.join(", ");
-                    return Err(format!("{name} is no arm: expected {known}"));
+                    return Err(format!("{name} is not an arm: expected {known}"));
                 }
             };
             let is_peer = !matches!(kind, Kind::Keypadd { .. });

@@ -48,7 +48,7 @@ pub(super) fn band(curve: &Curve, palette: &Palette, frame: &Frame) -> Markup {
             let _ = write!(path, "M{left},{low}H{right}M{x},{low}V{high}M{left},{high}H{right}");
         }
         return html! {
-            g class=(palette.colour(&curve.label)) { path class="whisker" d=(path) {} }
+            g class=(palette.color(&curve.label)) { path class="whisker" d=(path) {} }
         };
     }
     for run in ends.split(Option::is_none) {
@@ -65,7 +65,7 @@ pub(super) fn band(curve: &Curve, palette: &Palette, frame: &Frame) -> Markup {
         }
     }
     html! {
-        g class=(palette.colour(&curve.label)) { path class="band" d=(path) {} }
+        g class=(palette.color(&curve.label)) { path class="band" d=(path) {} }
     }
 }
 
@@ -87,7 +87,7 @@ pub(super) fn line(curve: &Curve, palette: &Palette, frame: &Frame) -> Markup {
         Vec::new()
     };
     html! {
-        g class=(palette.colour(&curve.label)) {
+        g class=(palette.color(&curve.label)) {
             title { (curve.label) }
             @if !path.is_empty() {
                 path class={ "curve " (palette.dashes(&curve.label)) } d=(path) {}

@@ -144,8 +144,8 @@ fn counted(outcome: Outcome, count: usize) -> &'static str {
         (Outcome::Holds, _) => "claims hold",
         (Outcome::DoesNotHold, 1) => "does not hold",
         (Outcome::DoesNotHold, _) => "do not hold",
-        (Outcome::CannotTell, _) => "cannot be told",
-        (Outcome::CannotCompare, _) => "cannot be compared here",
+        (Outcome::CannotTell, _) => "inconclusive",
+        (Outcome::CannotCompare, _) => "not testable here",
         (Outcome::NotRun, 1) => "was not run",
         (Outcome::NotRun, _) => "were not run",
     }

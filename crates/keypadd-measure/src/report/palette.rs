@@ -2,11 +2,11 @@
 
 use crate::results::Plot;
 
-/// Which colour and dashes a label has: the same in all plots of a section.
+/// Which color and dashes a label has: the same in all plots of a section.
 pub(super) struct Palette(Vec<String>);
 
-const COLOURS: usize = 8;
-/// Without a divisor in common with [`COLOURS`], so that 40 curves differ.
+const COLORS: usize = 8;
+/// Without a divisor in common with [`COLORS`], so that 40 curves differ.
 const DASHES: usize = 5;
 
 impl Palette {
@@ -25,8 +25,8 @@ impl Palette {
     }
 
     /// The class of everything that one curve draws.
-    pub(super) fn colour(&self, label: &str) -> String {
-        format!("k{}", self.index(label) % COLOURS)
+    pub(super) fn color(&self, label: &str) -> String {
+        format!("k{}", self.index(label) % COLORS)
     }
 
     /// The class of its line.

@@ -115,7 +115,7 @@ fn legend(plot: &Plot, palette: &Palette, width: f64, top: f64) -> (Markup, usiz
     let rows = if entries.is_empty() { 0 } else { row + 1 };
     let markup = html! {
         @for (at, base, curve, label) in &entries {
-            g class=(palette.colour(&curve.label)) {
+            g class=(palette.color(&curve.label)) {
                 (curve::sample(curve, palette, *at, base - 4.0))
                 text x=(round(at + SWATCH)) y=(round(*base)) { (label) }
             }

@@ -12,7 +12,7 @@ const ZERO_MATTERS: f64 = 0.25;
 /// Decades from which a log axis has labels at powers of ten alone.
 const DECADES_PLAIN: f64 = 3.0;
 
-/// Decades from which lines between powers of ten would be a grey area.
+/// Decades from which lines between powers of ten would be a gray area.
 const DECADES_FAINT: f64 = 6.0;
 
 const DIGITS: &[f64] = &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0];
@@ -95,8 +95,8 @@ impl Ruler {
         let last = marks(ONE_TWO_FIVE).find(|mark| *mark >= high * 0.9999);
         let (first, last) = (first.unwrap_or(low), last.unwrap_or(high));
         let inside = |mark: &f64| *mark >= first * 0.9999 && *mark <= last * 1.0001;
-        let labelled = if decades <= DECADES_PLAIN { ONE_TWO_FIVE } else { TENS };
-        let mut ticks: Vec<f64> = marks(labelled).filter(inside).collect();
+        let labeled = if decades <= DECADES_PLAIN { ONE_TWO_FIVE } else { TENS };
+        let mut ticks: Vec<f64> = marks(labeled).filter(inside).collect();
         if ticks.len() > labels * 3 / 2 {
             let tens: Vec<f64> = marks(TENS).filter(inside).collect();
             ticks = tens.iter().copied().step_by(tens.len().div_ceil(labels.max(2))).collect();

@@ -52,7 +52,7 @@ impl Size {
     }
 }
 
-/// A picture by itself has its head, its caption and its colours within.
+/// A picture by itself has its head, its caption and its colors within.
 pub(super) struct Alone<'a> {
     pub(super) head: &'a str,
     /// Below the picture, a line each.

@@ -1,3 +1,5 @@
+//! Tests that a report is complete, valid HTML, XML and CSV, and inert whatever text it contains.
+
 use std::collections::HashSet;
 
 use super::*;
@@ -294,7 +296,7 @@ fn no_two_files_have_one_name_and_no_name_leaves_its_folder() {
 }
 
 #[test]
-fn a_label_has_one_colour_in_all_pictures_of_a_section() {
+fn a_label_has_one_color_in_all_pictures_of_a_section() {
     let mut results = synthetic::results();
     let section = &mut results.sections[0];
     let mut second = section.plots[0].clone();
@@ -302,7 +304,7 @@ fn a_label_has_one_colour_in_all_pictures_of_a_section() {
     second.curves.reverse();
     section.plots.push(second);
     let files = files(&results);
-    let colour = |path: &str, label: &str| {
+    let color = |path: &str, label: &str| {
         let (before, _) = content(&files, path).rsplit_once(&format!("<title>{label}")).unwrap();
         let (_, class) = before.rsplit_once("<g class=\"").unwrap();
         class[..2].to_owned()
@@ -310,8 +312,8 @@ fn a_label_has_one_colour_in_all_pictures_of_a_section() {
     for curve in &results.sections[0].plots[0].curves {
         let label = &curve.label;
         assert_eq!(
-            colour("plots/terminal-round-trips.svg", label),
-            colour("plots/terminal-second.svg", label)
+            color("plots/terminal-round-trips.svg", label),
+            color("plots/terminal-second.svg", label)
         );
     }
 }

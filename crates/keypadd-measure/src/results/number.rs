@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde::Serializer;
 
 /// What is made of figures, and how JSON has it.
-pub(super) trait Figures: Sized {
+pub(super) trait Number: Sized {
     /// The same with `null` for what is not finite.
     type Json: Serialize + for<'de> Deserialize<'de>;
 
@@ -17,7 +17,7 @@ pub(super) trait Figures: Sized {
     fn from_json(json: Self::Json) -> Self;
 }
 
-impl Figures for f64 {
+impl Number for f64 {
     type Json = Option<Self>;
 
     fn to_json(&self) -> Option<Self> {
@@ -29,7 +29,7 @@ impl Figures for f64 {
     }
 }
 
-impl Figures for [f64; 2] {
+impl Number for [f64; 2] {
     type Json = [Option<f64>; 2];
 
     fn to_json(&self) -> Self::Json {
@@ -41,7 +41,7 @@ impl Figures for [f64; 2] {
     }
 }
 
-impl<T: Figures> Figures for Vec<T> {
+impl<T: Number> Number for Vec<T> {
     type Json = Vec<T::Json>;
 
     fn to_json(&self) -> Self::Json {
@@ -54,7 +54,7 @@ impl<T: Figures> Figures for Vec<T> {
 }
 
 /// `null` is `None` here: a figure that may be absent and one that is not finite look the same.
-impl<T: Figures> Figures for Option<T> {
+impl<T: Number> Number for Option<T> {
     type Json = Option<T::Json>;
 
     fn to_json(&self) -> Self::Json {
@@ -66,14 +66,14 @@ impl<T: Figures> Figures for Option<T> {
     }
 }
 
-pub(super) fn serialize<T: Figures, S: Serializer>(
+pub(super) fn serialize<T: Number, S: Serializer>(
     figures: &T,
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
     figures.to_json().serialize(serializer)
 }
 
-pub(super) fn deserialize<'de, T: Figures, D: Deserializer<'de>>(
+pub(super) fn deserialize<'de, T: Number, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<T, D::Error> {
     T::Json::deserialize(deserializer).map(T::from_json)

@@ -1,3 +1,5 @@
+//! Tests that results survive JSON, and how errors and bands are derived.
+
 use super::*;
 
 /// Made up, to be written and read; nothing was measured.

@@ -1,3 +1,5 @@
+//! Tests the layout of results on a terminal.
+
 use super::*;
 use crate::results::{Estimate, Run};
 use crate::synthetic;

@@ -40,7 +40,7 @@ impl FileMix {
 /// File requests.
 #[derive(Clone, Debug)]
 pub struct Files {
-    /// Numbers of clients, each tried for itself; a client is a connection.
+    /// Numbers of clients, tested one by one; a client is a connection.
     pub clients: Vec<u32>,
     /// What they ask for.
     pub mix: FileMix,

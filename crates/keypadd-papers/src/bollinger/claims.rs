@@ -3,7 +3,7 @@
 use keypadd_measure::statistics::{mean, ratio};
 use keypadd_measure::verdict::Rule;
 
-use super::{Figures, LIFETIME_SECONDS, PAIRS, SETTINGS, Streamed, Streams, TABLE_2, TABLE_3};
+use super::{LIFETIME_SECONDS, Measurements, PAIRS, SETTINGS, Streamed, Streams, TABLE_2, TABLE_3};
 use crate::claim::Claim;
 use crate::lab::{Missed, Today};
 
@@ -16,14 +16,14 @@ const COSTS: Rule = Rule::Within(0.96, 0.995);
 /// A cost is amplified if at least so much more is lost.
 const AMPLIFIED: Rule = Rule::AtMost(0.995);
 
-pub(super) fn claims() -> Vec<Claim<Figures>> {
+pub(super) fn claims() -> Vec<Claim<Measurements>> {
     let mut claims = vec![
         Claim::new(
             "B1",
             "A stream with 3DES is as fast as one with DES, but for a slight difference.",
             "rate, 3DES over DES, short streams",
             SLIGHT,
-            |it: &Figures| it.short.ratio(|it| it[1].mbit, |it| it[0].mbit),
+            |it: &Measurements| it.short.ratio(|it| it[1].mbit, |it| it[0].mbit),
         )
         .printed(TABLE_2[1] / TABLE_2[0], "Table 2"),
         Claim::new(
@@ -31,7 +31,7 @@ pub(super) fn claims() -> Vec<Claim<Figures>> {
             "The same holds for long streams.",
             "rate, 3DES over DES, long streams",
             SLIGHT,
-            |it: &Figures| compared(&it.long, [0, 1]),
+            |it: &Measurements| compared(&it.long, [0, 1]),
         )
         .printed(TABLE_3[1] / TABLE_3[0], "Table 3"),
     ];
@@ -45,7 +45,7 @@ pub(super) fn claims() -> Vec<Claim<Figures>> {
             ),
             format!("rate, {}, fresh key exchanges over none", suite(pair)),
             COSTS,
-            move |it: &Figures| {
+            move |it: &Measurements| {
                 let (left, missed) = left(&it.long, pair);
                 (mean(&left), missed.cloned())
             },
@@ -61,7 +61,7 @@ pub(super) fn claims() -> Vec<Claim<Figures>> {
             ),
             "key exchanges of a stream, with forward secrecy over without",
             Rule::AtMost(1.0),
-            move |it: &Figures| {
+            move |it: &Measurements| {
                 let of = |nth: usize| move |it: &[Streamed; 4]| f64::from(it[nth].key_exchanges);
                 it.short.ratio(of(with), of(without))
             },
@@ -74,7 +74,7 @@ pub(super) fn claims() -> Vec<Claim<Figures>> {
             format!("So Table 2 shows nothing of forward secrecy: {suite} is as fast with it as without."),
             format!("rate, {suite}, with over without, short streams"),
             SLIGHT,
-            move |it: &Figures| it.short.ratio(|it| it[with].mbit, |it| it[without].mbit),
+            move |it: &Measurements| it.short.ratio(|it| it[with].mbit, |it| it[without].mbit),
         )
         .printed(TABLE_2[with] / TABLE_2[without], "Table 2")
     }));
@@ -87,7 +87,7 @@ pub(super) fn claims() -> Vec<Claim<Figures>> {
             ),
             format!("rate with fresh key exchanges over without, {suite}, 600 ms over near"),
             AMPLIFIED,
-            move |it: &Figures| {
+            move |it: &Measurements| {
                 let [(far, missed), (near, also_missed)] =
                     [&it.far, &it.long].map(|streams| left(streams, pair));
                 let count = far.len().min(near.len());

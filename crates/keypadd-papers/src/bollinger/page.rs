@@ -6,13 +6,13 @@ use keypadd_measure::statistics::{mean, ratio};
 use super::claims::{claims, compared, left};
 use super::measure::{long_plan, short_plan};
 use super::{
-    Figures, LIFETIME_SECONDS, LONG_ROUNDS, Network, PAIRS, SETTINGS, Streamed, Streams, TABLE_2,
-    TABLE_3,
+    LIFETIME_SECONDS, LONG_ROUNDS, Measurements, Network, PAIRS, SETTINGS, Streamed, Streams,
+    TABLE_2, TABLE_3,
 };
 use crate::Effort;
 use crate::page::{Page, curve};
 
-pub(super) fn page(figures: &Figures, effort: Effort) -> Section {
+pub(super) fn page(figures: &Measurements, effort: Effort) -> Section {
     let (short, long) = (short_plan(effort), long_plan(effort, Network::Near));
     let far = long_plan(effort, Network::Far);
     let lifetime =
@@ -90,7 +90,7 @@ fn notes() -> Vec<String> {
     notes
 }
 
-fn short_table(figures: &Figures) -> Table {
+fn short_table(figures: &Measurements) -> Table {
     let mut table = Table::new("short", "Short streams", "setting")
         .column("paper, Table 2", "as printed")
         .column("paper, over DES", "")
@@ -147,7 +147,7 @@ fn long_table(id: &str, title: &str, streams: &Streams, is_papers: bool) -> Tabl
     table
 }
 
-fn plot(figures: &Figures) -> Plot {
+fn plot(figures: &Measurements) -> Plot {
     let mut plot = Plot::new(
         "forward-secrecy",
         "Rate over that with DES and one key exchange",

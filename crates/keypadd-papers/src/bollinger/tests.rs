@@ -1,3 +1,5 @@
+//! Tests the verdicts on this paper with synthetic measurements.
+
 use super::page::page;
 use super::*;
 use crate::Effort;
@@ -18,7 +20,7 @@ fn streams(rates: [f64; 4], lifetime_seconds: f64) -> Streams {
     })
 }
 
-fn figures(short: [f64; 4], key_exchanges: u32, long: Streams, far: Streams) -> Figures {
+fn figures(short: [f64; 4], key_exchanges: u32, long: Streams, far: Streams) -> Measurements {
     let mut rounds = Rounds::default();
     for _ in 0..3 {
         let of = |nth: usize| Streamed {
@@ -28,7 +30,7 @@ fn figures(short: [f64; 4], key_exchanges: u32, long: Streams, far: Streams) -> 
         };
         rounds.push(Ok([of(0), of(1), of(2), of(3)]));
     }
-    Figures { short: rounds, long, far }
+    Measurements { short: rounds, long, far }
 }
 
 #[test]
@@ -73,7 +75,7 @@ fn what_was_not_measured_is_not_run_and_two_rounds_cannot_tell() {
     };
     let mut short = Rounds::default();
     short.push(Err(Missed::NotReached));
-    let section = page(&Figures { short, long: none(), far: none() }, Effort::Quick);
+    let section = page(&Measurements { short, long: none(), far: none() }, Effort::Quick);
     same_outcomes(&section, &[NotRun; 10]);
     let few = || {
         let mut few = streams([100.0; 4], 120.0);

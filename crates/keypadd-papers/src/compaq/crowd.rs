@@ -43,7 +43,9 @@ impl Crowd {
                 (0..self.clients).map(|client| scope.spawn(move || self.client(client, end)));
             let clients: Vec<_> = clients.collect();
             let came = clients.into_iter().map(|client| {
-                client.join().unwrap_or_else(|_| Err(io::Error::other("a thread ended on a fault")))
+                client
+                    .join()
+                    .unwrap_or_else(|_| Err(io::Error::other("a measurement thread panicked")))
             });
             came.sum::<io::Result<u64>>()
         });
@@ -106,7 +108,7 @@ impl Connection {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
             if !self.came.goes_on_with(&buffer[..len]) {
-                return Err(io::Error::other("an answer came back altered"));
+                return Err(io::Error::other("response data was corrupted"));
             }
             left -= len as u64;
         }

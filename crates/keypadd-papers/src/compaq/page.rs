@@ -5,8 +5,8 @@ mod printed;
 
 use super::measure::{FAST, SLOW, emulated_rate, time, time_slowed};
 use super::{
-    EMULATED, FILES, Figures, LARGE, MEDIUM, PROCESSORS, Rates, Round, SMALL, TUNNELS, clients,
-    name, protection,
+    EMULATED, FILES, LARGE, MEDIUM, Measurements, PROCESSORS, Rates, Round, SMALL, TUNNELS,
+    clients, name, protection,
 };
 use crate::Effort;
 use crate::page::{Page, curve};
@@ -17,7 +17,7 @@ use printed::{BASE_MBIT, CLIENTS, PROCESSOR_GAINS, printed_over_base};
 
 const SIZES: [&str; 3] = ["small", "medium", "large"];
 
-pub(super) fn page(figures: &Figures, effort: Effort) -> Section {
+pub(super) fn page(figures: &Measurements, effort: Effort) -> Section {
     let mut emulated = vec![
         "four hosts are network namespaces that share this machine's cores".into(),
         "processors of two speeds are CPU quotas".into(),
@@ -92,7 +92,7 @@ fn typical(rates: &[f64]) -> f64 {
     (rates.iter().map(|rate| rate.ln()).sum::<f64>() / rates.len() as f64).exp()
 }
 
-impl Figures {
+impl Measurements {
     /// Of an arm and a size, round by round.
     fn of(&self, tunnel: usize, size: usize) -> Vec<f64> {
         self.rounds.figures(|it| typical(&it.tunnels[tunnel][size]))
@@ -108,7 +108,7 @@ impl Figures {
 const PLAIN: usize = 0;
 const BASE: usize = 1;
 
-fn over_base(figures: &Figures) -> Table {
+fn over_base(figures: &Measurements) -> Table {
     let mut table = Table::new("over-base", "Throughput over the base", "arm");
     for size in [LARGE, MEDIUM, SMALL] {
         table = table
@@ -137,7 +137,7 @@ fn over_base(figures: &Figures) -> Table {
     table
 }
 
-fn processors(figures: &Figures) -> Table {
+fn processors(figures: &Measurements) -> Table {
     let mut table = Table::new("processors", "The faster processor over the slower", "arm");
     for size in ["medium", "large"] {
         table = table
@@ -163,7 +163,7 @@ fn processors(figures: &Figures) -> Table {
 }
 
 /// Throughput of a size as it is, by number of clients.
-fn rates(figures: &Figures, size: usize, effort: Effort) -> Table {
+fn rates(figures: &Measurements, size: usize, effort: Effort) -> Table {
     let title = format!("Throughput of {} files", SIZES[size]);
     let mut table = Table::new(SIZES[size], &title, "arm");
     for clients in clients(effort) {
@@ -189,7 +189,7 @@ fn rates(figures: &Figures, size: usize, effort: Effort) -> Table {
 }
 
 /// The paper's arms over the base, large files.
-fn ciphers(figures: &Figures) -> Plot {
+fn ciphers(figures: &Measurements) -> Plot {
     let mut plot = Plot::new(
         "large-over-base",
         "Throughput of large files over the base",
@@ -213,7 +213,7 @@ fn ciphers(figures: &Figures) -> Plot {
 }
 
 /// Some arms by number of clients, over the base with the most.
-fn by_clients(figures: &Figures, size: usize, effort: Effort) -> Plot {
+fn by_clients(figures: &Measurements, size: usize, effort: Effort) -> Plot {
     let title = format!("Throughput of {} files by clients", SIZES[size]);
     let mut plot = Plot::new(
         &format!("clients-{}", SIZES[size]),

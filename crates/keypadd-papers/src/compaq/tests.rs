@@ -1,3 +1,5 @@
+//! Tests the verdicts on this paper with synthetic measurements.
+
 use super::page::page;
 use super::*;
 use crate::claim::same_outcomes;
@@ -13,9 +15,9 @@ fn rates((small, medium, large): Arm) -> Rates {
     [small.to_vec(), vec![medium; 2], vec![large; 2]]
 }
 
-fn figures(tunnels: [Arm; 11], emulated: [Arm; 2], gains: [[f64; 2]; 3]) -> Figures {
+fn figures(tunnels: [Arm; 11], emulated: [Arm; 2], gains: [[f64; 2]; 3]) -> Measurements {
     let mut figures =
-        Figures { calibration: Ok(1.0), rounds: Rounds::default(), speeds: Rounds::default() };
+        Measurements { calibration: Ok(1.0), rounds: Rounds::default(), speeds: Rounds::default() };
     for _ in 0..3 {
         let [tunnels, emulated] =
             [tunnels.to_vec(), emulated.to_vec()].map(|arms| arms.into_iter().map(rates).collect());
@@ -70,7 +72,7 @@ fn contrary_figures_give_the_contrary_verdicts() {
 #[test]
 fn what_was_not_measured_is_not_run_and_what_cannot_be_built_not_compared() {
     let without = |missed: Missed| {
-        let mut figures = Figures {
+        let mut figures = Measurements {
             calibration: Err(missed.clone()),
             rounds: Rounds::default(),
             speeds: Rounds::default(),
@@ -89,7 +91,7 @@ fn what_was_not_measured_is_not_run_and_what_cannot_be_built_not_compared() {
 
 #[test]
 fn contradictions_in_the_paper_are_said() {
-    let mut none = Figures {
+    let mut none = Measurements {
         calibration: Err(Missed::NotReached),
         rounds: Rounds::default(),
         speeds: Rounds::default(),

@@ -4,7 +4,7 @@ use keypadd_measure::results::Estimate;
 use keypadd_measure::statistics::mean;
 use keypadd_measure::verdict::Rule;
 
-use super::{Figures, Grid, Surfaces, Trips, his};
+use super::{Grid, Measurements, Surfaces, Trips, his};
 use crate::claim::{Claim, half_of};
 use crate::lab::{Missed, Today};
 
@@ -18,7 +18,7 @@ const NOTABLY_SLOWER: f64 = 0.75;
 const PROPORTIONAL: Rule = Rule::Within(4.5, 8.5);
 
 /// `sizes` are those of the packets that were measured, in the order of the surfaces' columns.
-pub(super) fn claims(sizes: &'static [u64]) -> Vec<Claim<Figures>> {
+pub(super) fn claims(sizes: &'static [u64]) -> Vec<Claim<Measurements>> {
     let mut claims = surfaces(sizes);
     claims.extend(streams());
     let waits = (his::BLOCK_SECONDS + his::TRIP_SECONDS) / his::TRIP_SECONDS;
@@ -29,7 +29,7 @@ pub(super) fn claims(sizes: &'static [u64]) -> Vec<Claim<Figures>> {
             "The work is the same either way; it only moves to idle time.",
             "CPU of a transfer and of its keystream, precomputed over inline",
             ABOUT,
-            |it: &Figures| it.making.ratio(|it| it.work_pooled, |it| it.work_inline),
+            |it: &Measurements| it.making.ratio(|it| it.work_pooled, |it| it.work_inline),
         )
         .printed(1.0, "An Alternative Encryption Scheme: about the same"),
         Claim::new(
@@ -37,7 +37,7 @@ pub(super) fn claims(sizes: &'static [u64]) -> Vec<Claim<Figures>> {
             "The first message waits for the cipher at least once, unless keystream was made before.",
             "time of the first round trip of the smallest packet, no pool over full",
             half_of(waits),
-            |it: &Figures| it.surfaces.ratio(|it| first(&it.inline), |it| first(&it.pooled)),
+            |it: &Measurements| it.surfaces.ratio(|it| first(&it.inline), |it| first(&it.pooled)),
         )
         .printed(waits, "Encryption Speed: at least 8.5 ms, beside 4.6 ms"),
         Claim::new(
@@ -45,14 +45,14 @@ pub(super) fn claims(sizes: &'static [u64]) -> Vec<Claim<Figures>> {
             "Without spare CPU no keystream is made.",
             "keystream a second, all of every core taken over none",
             Rule::AtMost(0.05),
-            |it: &Figures| it.making.mean(|it| it.beside_loads[2] / it.beside_loads[0]),
+            |it: &Measurements| it.making.mean(|it| it.beside_loads[2] / it.beside_loads[0]),
         ),
         Claim::new(
             "L9",
             "A round trip that pays for four encryptions takes four times as long as one that pays for one.",
             "time, four encryptions over one",
             Rule::Within(3.0, 5.0),
-            |it: &Figures| it.encryptions.ratio(|it| it.four_us, |it| it.one_us),
+            |it: &Measurements| it.encryptions.ratio(|it| it.four_us, |it| it.one_us),
         )
         .printed(4.0, "the text below the second graph"),
         Claim::new(
@@ -60,14 +60,14 @@ pub(super) fn claims(sizes: &'static [u64]) -> Vec<Claim<Figures>> {
             "Two pairs of machines on one network slow each other.",
             "throughput, beside another pair over alone",
             Rule::AtMost(NOTABLY_SLOWER),
-            |it: &Figures| it.pairs.ratio(|it| it.beside, |it| it.alone),
+            |it: &Measurements| it.pairs.ratio(|it| it.beside, |it| it.alone),
         ),
         Claim::new(
             "L11",
             "The threshold follows the cipher: fillers are faster by as much as the cipher alone is.",
             "by how much bitslices are faster, fillers over alone",
             ABOUT,
-            |it: &Figures| {
+            |it: &Measurements| {
                 it.making.ratio(|it| it.fillers[1] / it.fillers[0], |it| it.alone[1] / it.alone[0])
             },
         ),
@@ -76,7 +76,7 @@ pub(super) fn claims(sizes: &'static [u64]) -> Vec<Claim<Figures>> {
             "The implementation matters: the same cipher is many times as fast by another.",
             "keystream for a second of CPU, bitslices over the des crate",
             half_of(supplied),
-            |it: &Figures| it.making.ratio(|it| it.alone[1], |it| it.alone[0]),
+            |it: &Measurements| it.making.ratio(|it| it.alone[1], |it| it.alone[0]),
         )
         .printed(supplied, "DEA Overheads: 120 ms and 8.5 ms"),
     ]);
@@ -84,11 +84,11 @@ pub(super) fn claims(sizes: &'static [u64]) -> Vec<Claim<Figures>> {
 }
 
 /// L1 to L3: what the three surfaces show.
-fn surfaces(sizes: &'static [u64]) -> Vec<Claim<Figures>> {
+fn surfaces(sizes: &'static [u64]) -> Vec<Claim<Measurements>> {
     let column = move |size: u64| sizes.iter().position(|it| *it == size);
     // A round trip without delay.
     let trip = move |grid: &Grid, size: u64| cell(grid.first(), column(size));
-    let small_large = move |it: &Figures, of: fn(&Surfaces) -> &Grid| {
+    let small_large = move |it: &Measurements, of: fn(&Surfaces) -> &Grid| {
         it.surfaces.ratio(|it| trip(of(it), 1024), |it| trip(of(it), 128))
     };
     let over_delays = move |grid: &Grid| {
@@ -105,7 +105,7 @@ fn surfaces(sizes: &'static [u64]) -> Vec<Claim<Figures>> {
             "Without encryption, packets of 1,024 bytes carry several times as much as packets of 128.",
             "bytes a second, 1,024 over 128 bytes",
             half_of(several),
-            move |it: &Figures| {
+            move |it: &Measurements| {
                 it.surfaces.ratio(
                     |it| 1024.0 / trip(&it.plain, 1024),
                     |it| 128.0 / trip(&it.plain, 128),
@@ -118,7 +118,7 @@ fn surfaces(sizes: &'static [u64]) -> Vec<Claim<Figures>> {
             "A round trip of 1,024 bytes takes hardly longer than one of 128.",
             "time of a round trip, 1,024 over 128 bytes",
             Rule::AtMost(1.2),
-            move |it: &Figures| small_large(it, plain),
+            move |it: &Measurements| small_large(it, plain),
         )
         .printed(his::TRIPS_1024_SECONDS / his::TRIPS_128_SECONDS, "Network Overheads"),
         Claim::new(
@@ -126,7 +126,7 @@ fn surfaces(sizes: &'static [u64]) -> Vec<Claim<Figures>> {
             "Repeating the measurement changes it by less than 1 %.",
             "distance of a round's mean from that of all, over the latter",
             Rule::AtMost(0.01),
-            move |it: &Figures| {
+            move |it: &Measurements| {
                 let small = it.surfaces.figures(|it| trip(&it.plain, 128));
                 (spread(&small), it.surfaces.missed.clone())
             },
@@ -137,7 +137,7 @@ fn surfaces(sizes: &'static [u64]) -> Vec<Claim<Figures>> {
             "The smallest packets take longer than larger ones: a hump at the left of the surface.",
             "time of a round trip, 16 over 256 bytes",
             Rule::AtLeast(1.0),
-            move |it: &Figures| {
+            move |it: &Measurements| {
                 it.surfaces.ratio(|it| trip(&it.plain, 16), |it| trip(&it.plain, 256))
             },
         ),
@@ -146,7 +146,7 @@ fn surfaces(sizes: &'static [u64]) -> Vec<Claim<Figures>> {
             "With the cipher inline, time is proportional to length.",
             "time of a round trip, 1,024 over 128 bytes, inline",
             PROPORTIONAL,
-            move |it: &Figures| small_large(it, inline),
+            move |it: &Measurements| small_large(it, inline),
         )
         .printed(8.0, "Encryption Speed: directly proportional"),
         Claim::new(
@@ -154,7 +154,7 @@ fn surfaces(sizes: &'static [u64]) -> Vec<Claim<Figures>> {
             "With the cipher inline, the delay between packets does not matter.",
             "time of a round trip, longest delay over none, inline",
             Rule::Within(0.9, 1.1),
-            move |it: &Figures| {
+            move |it: &Measurements| {
                 it.surfaces.ratio(
                     |it| cell(it.inline.last(), column(128)),
                     |it| cell(it.inline.first(), column(128)),
@@ -166,7 +166,7 @@ fn surfaces(sizes: &'static [u64]) -> Vec<Claim<Figures>> {
             "With keystream made before, encryption costs less than the network varies.",
             "time of 128-byte round trips over all delays, precomputed over plain",
             Rule::AtMost(SAME),
-            move |it: &Figures| {
+            move |it: &Measurements| {
                 it.surfaces.ratio(|it| over_delays(&it.pooled), |it| over_delays(&it.plain))
             },
         )
@@ -176,7 +176,7 @@ fn surfaces(sizes: &'static [u64]) -> Vec<Claim<Figures>> {
             "Precomputed, a round trip is several orders of magnitude faster than with the cipher inline.",
             "time of a 128-byte round trip, inline over precomputed",
             Rule::AtLeast(100.0),
-            move |it: &Figures| {
+            move |it: &Measurements| {
                 it.surfaces.ratio(|it| trip(&it.inline, 128), |it| trip(&it.pooled, 128))
             },
         )
@@ -202,7 +202,7 @@ fn spread(rounds: &[f64]) -> Option<Estimate> {
 }
 
 /// L4 and L5: bursts and streams.
-fn streams() -> Vec<Claim<Figures>> {
+fn streams() -> Vec<Claim<Measurements>> {
     let faster = his::NETWORK / his::CIPHER;
     vec![
         Claim::new(
@@ -217,14 +217,14 @@ fn streams() -> Vec<Claim<Figures>> {
             "A stream above the cipher's rate runs the pool dry.",
             "keystream made while packets waited, over all",
             Rule::AtLeast(0.5),
-            |it: &Figures| it.streams.mean(|it| it.late_above),
+            |it: &Measurements| it.streams.mean(|it| it.late_above),
         ),
         Claim::new(
             "L4",
             "Once the pool is dry, speed is that of inline encryption.",
             "throughput, dry pool over inline",
             ABOUT,
-            |it: &Figures| it.streams.ratio(|it| it.after, |it| it.inline),
+            |it: &Measurements| it.streams.ratio(|it| it.after, |it| it.inline),
         )
         .printed(1.0, "When to Encrypt: approximately the same"),
         Claim::new(
@@ -232,7 +232,7 @@ fn streams() -> Vec<Claim<Figures>> {
             "Time is not linear in the amount of data: a burst is faster than what follows it.",
             "throughput, a burst from a full pool over a dry pool",
             half_of(faster),
-            |it: &Figures| it.streams.ratio(|it| it.pooled_burst, |it| it.after),
+            |it: &Measurements| it.streams.ratio(|it| it.pooled_burst, |it| it.after),
         )
         .printed(faster, "1,024 bytes in 3.2 ms, 8 bytes in 8.5 ms"),
         Claim::new(
@@ -240,12 +240,12 @@ fn streams() -> Vec<Claim<Figures>> {
             "A file of several megabytes goes as fast as without encryption.",
             "throughput of a burst, precomputed over plain",
             Rule::AtLeast(0.98),
-            |it: &Figures| it.streams.ratio(|it| it.pooled_burst, |it| it.plain_burst),
+            |it: &Measurements| it.streams.ratio(|it| it.pooled_burst, |it| it.plain_burst),
         ),
     ]
 }
 
-fn late_below(figures: &Figures) -> Today {
+fn late_below(figures: &Measurements) -> Today {
     let rounds = &figures.streams;
     let below: Option<Vec<f64>> = rounds.all.iter().map(|it| it.late_below).collect();
     let left_out = below.is_none().then_some(Missed::NotInQuick);

@@ -41,8 +41,7 @@ pub(super) async fn making(lab: &Lab<'_>, round: u32) -> Part<Making> {
         // While these fillers sleep, and when the kernel has taken back what earlier pools had: either would
         // slow this down.
         let alone = tokio::task::spawn_blocking(move || alone(backend, time)).await;
-        making.alone[nth] =
-            alone.map_err(|_| "a measuring thread ended on a fault".to_owned())??;
+        making.alone[nth] = alone.map_err(|_| "a measurement thread panicked".to_owned())??;
         path.close().await;
     }
     for nth in order(lab.seed, round, LOADS.len()) {

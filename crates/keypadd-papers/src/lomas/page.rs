@@ -7,7 +7,7 @@ use super::claims::claims;
 use super::pairs::BITS_PER_SECOND;
 use super::streams::{FILE_BYTES, above_time};
 use super::trips::{slow_trips, trips};
-use super::{Figures, Grid, LOADS, Surfaces, Trips, delays, his, sizes};
+use super::{Grid, LOADS, Measurements, Surfaces, Trips, delays, his, sizes};
 use crate::Effort;
 use crate::page::{Page, curve};
 
@@ -18,7 +18,7 @@ const PLAIN: Kind = ("plain", "Without encryption", |it| &it.plain);
 const INLINE: Kind = ("inline", "With the cipher inline", |it| &it.inline);
 const POOLED: Kind = ("precomputed", "With keystream made before", |it| &it.pooled);
 
-pub(super) fn page(figures: &Figures, effort: Effort) -> Section {
+pub(super) fn page(figures: &Measurements, effort: Effort) -> Section {
     let fields = |effort| sizes(effort).len() * delays(effort).len();
     let mut tables =
         [PLAIN, INLINE, POOLED].map(|kind| surface_table(figures, effort, kind)).to_vec();
@@ -83,7 +83,7 @@ pub(super) fn page(figures: &Figures, effort: Effort) -> Section {
     page.of(figures, effort)
 }
 
-fn emulated(figures: &Figures) -> String {
+fn emulated(figures: &Measurements) -> String {
     let rates = match &figures.network {
         Ok(network) => format!(
             "round trips to {} bytes a second of CPU, streams to {}",
@@ -97,7 +97,7 @@ fn emulated(figures: &Figures) -> String {
 
 /// A field of all rounds.
 fn field(
-    figures: &Figures,
+    figures: &Measurements,
     kind: Kind,
     [row, column]: [usize; 2],
     of: fn(&Trips) -> f64,
@@ -111,7 +111,7 @@ fn milliseconds(effort: Effort) -> Vec<f64> {
     delays(effort).iter().map(|it| it.as_secs_f64() * 1e3).collect()
 }
 
-fn surfaces(figures: &Figures, effort: Effort) -> Vec<Surface> {
+fn surfaces(figures: &Measurements, effort: Effort) -> Vec<Surface> {
     let (rows, columns) = (milliseconds(effort), sizes(effort));
     let surface = |kind: Kind| {
         Surface {
@@ -140,7 +140,7 @@ fn surfaces(figures: &Figures, effort: Effort) -> Vec<Surface> {
     vec![plain, pooled, inline]
 }
 
-fn surface_table(figures: &Figures, effort: Effort, kind: Kind) -> Table {
+fn surface_table(figures: &Measurements, effort: Effort, kind: Kind) -> Table {
     let title = format!("{}: a round trip", kind.1);
     let mut table = Table::new(&format!("{}-round-trips", kind.0), &title, "packet");
     for delay in milliseconds(effort) {
@@ -163,7 +163,7 @@ fn surface_table(figures: &Figures, effort: Effort, kind: Kind) -> Table {
 }
 
 /// Times by size, in round trips of 128 bytes without encryption: his and today's on one picture.
-fn by_size(figures: &Figures, effort: Effort) -> Plot {
+fn by_size(figures: &Measurements, effort: Effort) -> Plot {
     let mut plot = Plot::new(
         "by-size",
         "A round trip by packet size, his and today's",
@@ -196,7 +196,7 @@ fn by_size(figures: &Figures, effort: Effort) -> Plot {
     plot
 }
 
-fn encryptions(figures: &Figures) -> Table {
+fn encryptions(figures: &Measurements) -> Table {
     let mut table =
         Table::new("encryptions", "What a round trip of 1,024 bytes pays for", "encryptions")
             .column("time", "ms");
@@ -211,7 +211,7 @@ fn encryptions(figures: &Figures) -> Table {
     table
 }
 
-fn streams(figures: &Figures) -> Table {
+fn streams(figures: &Measurements) -> Table {
     let mut table = Table::new("streams", "Bursts and streams", "traffic")
         .column("throughput", "Mbit/s")
         .column("keystream made while packets waited", "%");
@@ -230,7 +230,7 @@ fn streams(figures: &Figures) -> Table {
     table
 }
 
-fn making(figures: &Figures) -> Table {
+fn making(figures: &Measurements) -> Table {
     let mut table = Table::new("making", "Making DES keystream", "by")
         .column("alone", "MB for a second of CPU")
         .column("fillers", "MB for a second of CPU")
@@ -253,7 +253,7 @@ fn making(figures: &Figures) -> Table {
     table
 }
 
-fn pairs(figures: &Figures) -> Table {
+fn pairs(figures: &Measurements) -> Table {
     let mut table =
         Table::new("pairs", "Two pairs on one line", "a stream").column("throughput", "Mbit/s");
     let rounds = &figures.pairs;
@@ -267,7 +267,7 @@ fn pairs(figures: &Figures) -> Table {
     table
 }
 
-fn loads(figures: &Figures) -> Table {
+fn loads(figures: &Measurements) -> Table {
     let mut table =
         Table::new("loads", "Keystream beside other programs", "they take of every core")
             .column("made by both ends' fillers", "MB/s");

@@ -1,3 +1,5 @@
+//! Tests the verdicts on this paper with synthetic measurements.
+
 use super::*;
 use crate::claim::same_outcomes;
 use crate::lab::Missed;
@@ -18,9 +20,9 @@ fn grid(time_us: impl Fn(f64, f64) -> f64, first: f64) -> Grid {
 type Round = (Surfaces, Encryptions, Streams, Making, Pairs);
 
 /// Four rounds around what `round` makes; a spread of nearly nothing, so that intervals are narrow.
-fn figures(round: impl Fn(f64) -> Round) -> Figures {
+fn figures(round: impl Fn(f64) -> Round) -> Measurements {
     let network = Network { trip_us: 100.0, mbit: 1600.0 };
-    let mut figures = Figures {
+    let mut figures = Measurements {
         network: Ok(network),
         surfaces: Rounds::default(),
         encryptions: Rounds::default(),
@@ -39,7 +41,7 @@ fn figures(round: impl Fn(f64) -> Round) -> Figures {
     figures
 }
 
-fn outcomes(figures: &Figures, expected: Outcome) {
+fn outcomes(figures: &Measurements, expected: Outcome) {
     let section = page::page(figures, EFFORT);
     same_outcomes(&section, &vec![expected; section.verdicts.len()]);
 }

@@ -2,10 +2,10 @@
 
 use keypadd_measure::verdict::Rule;
 
-use super::{Figures, GROUPS, Generated, MODP_1024, MODP_3072, SECP384R1, TABLE_1, TABLE_2};
+use super::{GROUPS, Generated, MODP_1024, MODP_3072, Measurements, SECP384R1, TABLE_1, TABLE_2};
 use crate::claim::{Claim, half_of};
 
-pub(super) fn claims() -> Vec<Claim<Figures>> {
+pub(super) fn claims() -> Vec<Claim<Measurements>> {
     let name = |group: usize| GROUPS[group].name();
     let key_pair: fn(&Generated) -> f64 = |it| it.key_pair_us;
     let handshake: fn(&Generated) -> f64 = |it| it.handshake_us;
@@ -21,7 +21,7 @@ pub(super) fn claims() -> Vec<Claim<Figures>> {
                 format!("A {what} takes less time with {fast} than with {slow}."),
                 format!("time of a {what}, {slow} over {fast}"),
                 Rule::AtLeast(1.0),
-                move |it: &Figures| {
+                move |it: &Measurements| {
                     it.generation.ratio(|it| time(&it[slower]), |it| time(&it[faster]))
                 },
             );
@@ -37,7 +37,7 @@ pub(super) fn claims() -> Vec<Claim<Figures>> {
             format!("Throughput is higher after a key exchange with {fast} than with {slow}."),
             format!("throughput, {fast} over {slow}"),
             half_of(paper),
-            move |it: &Figures| {
+            move |it: &Measurements| {
                 it.throughput.ratio(|it| it.tunnels[SECP384R1], |it| it.tunnels[slower])
             },
         )
@@ -50,7 +50,7 @@ pub(super) fn claims() -> Vec<Claim<Figures>> {
             format!("A tunnel whose key exchange was {it} carries less than no tunnel."),
             format!("throughput, {it} over plain"),
             half_of(paper),
-            move |it: &Figures| it.throughput.ratio(|it| it.tunnels[group], |it| it.plain),
+            move |it: &Measurements| it.throughput.ratio(|it| it.tunnels[group], |it| it.plain),
         )
         .printed(paper, "Table 2")
     }));

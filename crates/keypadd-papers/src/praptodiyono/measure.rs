@@ -37,8 +37,7 @@ pub(super) async fn generation(lab: &Lab<'_>, round: u32) -> Part<Generation> {
     for nth in order(lab.seed, round, GROUPS.len()) {
         let group = GROUPS[nth];
         let computed = tokio::task::spawn_blocking(move || compute(group, count)).await;
-        let mut generated =
-            computed.map_err(|_| "a measuring thread ended on a fault".to_owned())??;
+        let mut generated = computed.map_err(|_| "a measurement thread panicked".to_owned())??;
         let ends = Ends::new(group).await?;
         // The first finds caches cold; it does not count.
         ends.shake_hands(None).await?;

@@ -5,14 +5,14 @@ use keypadd_measure::statistics::mean;
 
 use super::claims::claims;
 use super::measure::{SUITE, exchanges, stream_time};
-use super::{Figures, GROUPS, Generated, Printed, TABLE_1, TABLE_2, Throughput};
+use super::{GROUPS, Generated, Measurements, Printed, TABLE_1, TABLE_2, Throughput};
 use crate::Effort;
 use crate::page::Page;
 
 /// The part of a transfer's time that a key exchange may take before it counts.
 const NEGLIGIBLE: f64 = 0.01;
 
-pub(super) fn page(figures: &Figures, effort: Effort) -> Section {
+pub(super) fn page(figures: &Measurements, effort: Effort) -> Section {
     let page = Page {
         title: "Praptodiyono and others: key exchanges of IPsec",
         question: "Which key exchange takes least time, and does a faster one make the connection faster afterwards?",
@@ -61,7 +61,7 @@ fn spread(samples: &[f64]) -> [Cell; 3] {
     [least, most, deviation].map(Cell::from)
 }
 
-fn generation_table(figures: &Figures) -> Table {
+fn generation_table(figures: &Measurements) -> Table {
     let mut table = Table::new("generation", "Time of a key exchange", "group")
         .column("paper, mean", "ms")
         .column("least", "ms")
@@ -86,7 +86,7 @@ fn generation_table(figures: &Figures) -> Table {
     table
 }
 
-fn throughput_table(figures: &Figures) -> Table {
+fn throughput_table(figures: &Measurements) -> Table {
     let mut table = Table::new("throughput", "Throughput afterwards", "key exchange")
         .column("paper, mean", "Mbit/s")
         .column("least", "Mbit/s")

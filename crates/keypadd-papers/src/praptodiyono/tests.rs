@@ -1,3 +1,5 @@
+//! Tests the verdicts on this paper with synthetic measurements.
+
 use super::*;
 use crate::Effort;
 use crate::claim::same_outcomes;
@@ -5,8 +7,8 @@ use crate::lab::Missed;
 use keypadd_measure::results::Outcome::{CannotTell, DoesNotHold, Holds, NotRun};
 
 /// Three rounds with these key pairs and handshakes, microseconds, and these rates, Mbit/s.
-fn figures(times_us: [f64; 3], plain: f64, rates: [f64; 3]) -> Figures {
-    let mut figures = Figures::default();
+fn figures(times_us: [f64; 3], plain: f64, rates: [f64; 3]) -> Measurements {
+    let mut figures = Measurements::default();
     for spread in [0.99, 1.0, 1.01] {
         let generated = |us: f64| Generated {
             key_pair_us: us * spread,
@@ -45,7 +47,7 @@ fn a_key_exchange_that_happens_once_does_not_show_in_the_throughput() {
 
 #[test]
 fn what_was_not_measured_is_not_run_and_two_rounds_cannot_tell() {
-    let mut none = Figures::default();
+    let mut none = Measurements::default();
     none.generation.push(Err(Missed::NotReached));
     none.throughput.push(Err(Missed::OutOfTime));
     same_outcomes(&page::page(&none, Effort::Quick), &[NotRun; 9]);

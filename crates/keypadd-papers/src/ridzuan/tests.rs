@@ -1,3 +1,5 @@
+//! Tests the verdicts on this paper with synthetic measurements.
+
 use super::*;
 use crate::Effort;
 use crate::claim::same_outcomes;

@@ -1,3 +1,5 @@
+//! Tests that a chunk serves only its own pads, each once, and wipes its memory.
+
 use std::sync::Arc;
 use std::sync::mpsc;
 

@@ -1,3 +1,5 @@
+//! Tests the order of refills, and which lanes give chunks back.
+
 use super::*;
 use crate::lane_view::{MAX_BODIES, MAX_HEADS, Stage};
 use crate::targets::targets;

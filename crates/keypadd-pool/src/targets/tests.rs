@@ -1,3 +1,5 @@
+//! Tests how typical sessions divide the pool.
+
 use super::*;
 use crate::lane_view::Stage;
 

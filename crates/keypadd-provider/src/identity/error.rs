@@ -10,13 +10,13 @@ use thiserror::Error;
 #[non_exhaustive]
 pub enum KeyTextError {
     /// A private key was given instead of a public key.
-    #[error("this is a private key; a public key belongs here (44 characters of base64)")]
+    #[error("this is a private key; expected a public key (44 characters of base64)")]
     PrivateKeyGiven,
     /// A public key was given instead of a private key.
-    #[error("this is a public key; a private key belongs here (a PEM file from keypadd keygen)")]
+    #[error("this is a public key; expected a private key (a PEM file from keypadd keygen)")]
     PublicKeyGiven,
     /// An SSH key was given, public or private, in any format.
-    #[error("this is an SSH key; keypadd has keys of its own (keypadd keygen makes one)")]
+    #[error("this is an SSH key; keypadd uses its own keys (create one with keypadd keygen)")]
     SshKeyGiven,
     /// A PEM block was given instead of a public key's base64.
     #[error("this is a PEM block; a public key is given as its 44 characters of base64")]
@@ -34,7 +34,7 @@ pub enum KeyTextError {
     #[error("these 32 bytes are not an Ed25519 public key; is a character wrong?")]
     NotAPoint,
     /// The point has small order, such as 32 zero bytes: anyone can sign for it.
-    #[error("this public key is worthless: anyone can sign for it (all zeros, or of small order)")]
+    #[error("this public key is insecure: anyone can sign for it (all zeros, or of small order)")]
     SmallOrder,
     /// The SubjectPublicKeyInfo is not the one that RFC 8410 specifies for Ed25519.
     #[error("this is not the encoding of an Ed25519 public key (RFC 8410)")]

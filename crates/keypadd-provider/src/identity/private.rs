@@ -54,10 +54,12 @@ impl PrivateKey {
     #[inline(never)]
     fn drawn() -> io::Result<Self> {
         let mut seed = Secret::zeroed();
-        getrandom::fill(&mut seed)
-            .map_err(|error| io::Error::other(format!("no randomness from the system: {error}")))?;
-        let pair = Ed25519KeyPair::from_seed_unchecked(&seed)
-            .map_err(|error| io::Error::other(format!("cannot make an Ed25519 key: {error}")))?;
+        getrandom::fill(&mut seed).map_err(|error| {
+            io::Error::other(format!("cannot get random bytes from the system: {error}"))
+        })?;
+        let pair = Ed25519KeyPair::from_seed_unchecked(&seed).map_err(|error| {
+            io::Error::other(format!("cannot generate an Ed25519 key: {error}"))
+        })?;
         let public = public_half(&pair).map_err(io::Error::other)?;
         Ok(Self { seed, public })
     }

@@ -1,3 +1,5 @@
+//! Tests key files and public keys: round trips, OpenSSL compatibility, refusals that quote no secret.
+
 #![allow(clippy::unwrap_used)]
 
 use base64ct::{Base64, Encoding};

@@ -1,3 +1,5 @@
+//! Tests the MODP groups against vectors computed in Python.
+
 #![allow(clippy::unwrap_used)]
 
 use std::collections::HashMap;

@@ -1,3 +1,5 @@
+//! Tests the key exchanges against published vectors, and refuses bad shares.
+
 #![allow(clippy::unwrap_used)]
 
 use rustls::crypto::{ActiveKeyExchange, CompletedKeyExchange, SharedSecret};

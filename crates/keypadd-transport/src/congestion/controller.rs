@@ -213,7 +213,7 @@ impl RateController {
         self.window = (window as u64).max(self.window_min());
     }
 
-    /// A round trip was measured, of a train that left like this.
+    /// A round trip was measured, of a batch that left like this.
     fn sample(&mut self, now: Instant, sent: Instant, departure: Departure) {
         let (rtt, flight) = (now.saturating_duration_since(sent), departure.flight);
         self.floor.insert(now, rtt);

@@ -1,4 +1,4 @@
-//! Records how much was in flight when each train of packets left, to estimate the delivery rate at the
+//! Records how much was in flight when each batch of packets left, to estimate the delivery rate at the
 //! sender.
 //!
 //! A packet sent with `flight` bytes outstanding, itself included, and acknowledged after `rtt` shows the
@@ -8,10 +8,10 @@
 
 use std::{collections::VecDeque, time::Instant};
 
-/// Trains remembered at most; a path with more of them in flight loses the oldest samples.
-const TRAINS_MAX: usize = 1 << 14;
+/// Batches remembered at most; a path with more of them in flight loses the oldest samples.
+const BATCHES_MAX: usize = 1 << 14;
 
-/// What a train left at.
+/// What a batch left at.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Departure {
     /// In flight, with its first packets.
@@ -20,31 +20,31 @@ pub(super) struct Departure {
     pub(super) rate: f64,
 }
 
-/// What was in flight as trains left, the oldest first.
+/// What was in flight as batches left, the oldest first.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FlightLog {
-    trains: VecDeque<(Instant, Departure)>,
+    batches: VecDeque<(Instant, Departure)>,
 }
 
 impl FlightLog {
-    /// A packet leaves; with those sent at the same instant it is one train, whose first call counts.
+    /// A packet leaves; with those sent at the same instant it is one batch, whose first call counts.
     pub(super) fn sent(&mut self, now: Instant, departure: Departure) {
-        if self.trains.back().is_some_and(|(at, _)| *at >= now) {
+        if self.batches.back().is_some_and(|(at, _)| *at >= now) {
             return;
         }
-        if self.trains.len() == TRAINS_MAX {
-            self.trains.pop_front();
+        if self.batches.len() == BATCHES_MAX {
+            self.batches.pop_front();
         }
-        self.trains.push_back((now, departure));
+        self.batches.push_back((now, departure));
     }
 
-    /// What the train of `sent` left at. Forgets it and all before it.
+    /// What the batch of `sent` left at. Forgets it and all before it.
     pub(super) fn take(&mut self, sent: Instant) -> Option<Departure> {
-        while let Some(&(at, departure)) = self.trains.front() {
+        while let Some(&(at, departure)) = self.batches.front() {
             if at > sent {
                 return None;
             }
-            self.trains.pop_front();
+            self.batches.pop_front();
             if at == sent {
                 return Some(departure);
             }
@@ -77,10 +77,10 @@ mod tests {
     #[test]
     fn a_sender_that_hears_nothing_remembers_a_bounded_number_of_trains() {
         let (start, mut log) = (Instant::now(), FlightLog::default());
-        for us in 0..2 * TRAINS_MAX as u64 {
+        for us in 0..2 * BATCHES_MAX as u64 {
             let departure = Departure { flight: us, rate: 0.0 };
             log.sent(start + Duration::from_micros(us), departure);
         }
-        assert_eq!(log.trains.len(), TRAINS_MAX);
+        assert_eq!(log.batches.len(), BATCHES_MAX);
     }
 }

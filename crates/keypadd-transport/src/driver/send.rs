@@ -1,4 +1,4 @@
-//! Sends sparse streams first, then bulk in full trains, within the congestion window and pacing.
+//! Sends sparse streams first, then bulk in full batches, within the congestion window and pacing.
 
 use std::time::Instant;
 
@@ -7,8 +7,8 @@ use quinn_proto::StreamId;
 use super::{Driver, SendContext};
 use crate::{channel::Channel, datagrams::BATCH_BYTES, socket::SPARSE_BYTES, to_stream::ToStream};
 
-/// Trains of packets with bulk data that leave before the loop serves other connections.
-const TRAINS_PER_DRIVE: usize = 4;
+/// Batches of packets with bulk data that leave before the loop serves other connections.
+const BATCHES_PER_DRIVE: usize = 4;
 
 /// Sends in one drive, whatever they are for.
 const SENDS_PER_DRIVE: usize = 64;
@@ -23,11 +23,11 @@ const OVERHEAD_BYTES: usize = (1 + 20 + 4) + 16 + (1 + 8 + 8 + 2);
 /// Datagrams that leave in a drive although pacing or the window forbids.
 const FREE_DATAGRAMS: usize = 1;
 
-/// The largest read from a socket. Several trains: the kernel lets a source be as far ahead as the largest
-/// read that it has seen (dynamic right-sizing, tcp_rmem in tcp(7)), and a source that is one train
+/// The largest read from a socket. Several batches: the kernel lets a source be as far ahead as the largest
+/// read that it has seen (dynamic right-sizing, tcp_rmem in tcp(7)), and a source that is one batch
 /// ahead is empty whenever it is not scheduled in time. One stream of a connection at a time reads so far
-/// ahead, so that a thousand that have stalled hold no more than a train each.
-const READ_BYTES: u64 = (TRAINS_PER_DRIVE * BATCH_BYTES) as u64;
+/// ahead, so that a thousand that have stalled hold no more than a batch each.
+const READ_BYTES: u64 = (BATCHES_PER_DRIVE * BATCH_BYTES) as u64;
 
 impl Driver {
     pub(crate) fn enqueue(&mut self, id: StreamId) {
@@ -45,7 +45,7 @@ impl Driver {
     pub(crate) fn send(&mut self, context: &mut SendContext<'_>) -> bool {
         let now = context.now;
         let mut sends = SENDS_PER_DRIVE;
-        let mut trains = TRAINS_PER_DRIVE;
+        let mut batches = BATCHES_PER_DRIVE;
         self.paced_until = None;
         self.free_datagrams = FREE_DATAGRAMS;
         loop {
@@ -53,10 +53,10 @@ impl Driver {
                 return false;
             }
             self.give_sparse(now);
-            let train = self.train(context);
+            let batch = self.batch(context);
             // What quinn-proto repairs goes before new data.
             let waited = self.repairs_wait;
-            let gave = trains > 0 && !self.repairs_wait && self.give_bulk(now, train);
+            let gave = batches > 0 && !self.repairs_wait && self.give_bulk(now, batch);
             match self.transmit(context, &mut sends) {
                 Transmitted::All if waited => continue,
                 Transmitted::All => {}
@@ -64,16 +64,18 @@ impl Driver {
                 Transmitted::Stopped => return !context.udp.is_full(),
             }
             if !gave {
-                return trains == 0 && !self.bulk.is_empty() && self.gate.room(now) >= train as u64;
+                return batches == 0
+                    && !self.bulk.is_empty()
+                    && self.gate.room(now) >= batch as u64;
             }
-            trains -= 1;
+            batches -= 1;
         }
     }
 
     /// Stream bytes that one send takes. A little too many would leave in a send of their own.
-    fn train(&self, context: &SendContext<'_>) -> usize {
+    fn batch(&self, context: &SendContext<'_>) -> usize {
         let mtu = self.connection.current_mtu();
-        context.udp.train(mtu) * usize::from(mtu).saturating_sub(OVERHEAD_BYTES)
+        context.udp.batch(mtu) * usize::from(mtu).saturating_sub(OVERHEAD_BYTES)
     }
 
     /// Sparse streams go first, also where bulk has filled the window.
@@ -89,22 +91,22 @@ impl Driver {
         }
     }
 
-    /// Gives bulk streams a train's worth; whether anything was given.
-    fn give_bulk(&mut self, now: Instant, train: usize) -> bool {
+    /// Gives bulk streams a batch's worth; whether anything was given.
+    fn give_bulk(&mut self, now: Instant, batch: usize) -> bool {
         if self.bulk.is_empty() {
             self.gate.set_held_back(false);
             return false;
         }
         self.gate.set_held_back(true);
         let room = self.gate.room(now);
-        // Full trains, or a quarter of a window that holds no more than a few: small ones cost as
+        // Full batches, or a quarter of a window that holds no more than a few: small ones cost as
         // much as large ones.
         let least =
-            (train as u64).min(self.gate.window() / 4).min(self.gate.burst(self.connection.rtt()));
+            (batch as u64).min(self.gate.window() / 4).min(self.gate.burst(self.connection.rtt()));
         if room < least {
             return false;
         }
-        let paced = match self.gate.paced(now, self.connection.rtt(), room.min(train as u64)) {
+        let paced = match self.gate.paced(now, self.connection.rtt(), room.min(batch as u64)) {
             Ok(bytes) => bytes as usize,
             Err(until) => {
                 self.paced_until = Some(until);
@@ -170,7 +172,7 @@ impl Driver {
             }
             let mtu = self.connection.current_mtu();
             let datagrams = match self.datagrams_allowed(context.now, mtu) {
-                Ok(allowed) => allowed.min(context.udp.train(mtu)),
+                Ok(allowed) => allowed.min(context.udp.batch(mtu)),
                 Err(_) if self.free_datagrams > 0 => {
                     self.free_datagrams -= 1;
                     1

@@ -39,7 +39,7 @@ const WINDOW: u32 = 64 << 20;
 const HEADERS: usize = 28;
 
 /// Datagrams of one send.
-const TRAIN: usize = 44;
+const BATCH: usize = 44;
 
 const PING_BYTES: usize = 128;
 const PING_INTERVAL: Duration = Duration::from_millis(25);
@@ -265,7 +265,7 @@ impl World {
             let settings = settings(Arc::clone(&congestion), servers.next().unwrap(), self.window);
             let now = self.now();
             let (stepped, endpoint) =
-                SteppedLoop::new(settings, from, (TRAIN, outbox), now).unwrap();
+                SteppedLoop::new(settings, from, (BATCH, outbox), now).unwrap();
             let (program, tunnel) = UnixStream::pair().unwrap();
             program.set_nonblocking(true).unwrap();
             tunnel_sides.push(tunnel);

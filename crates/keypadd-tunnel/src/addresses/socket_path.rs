@@ -20,13 +20,13 @@ pub struct SocketPath(String);
 #[non_exhaustive]
 pub enum SocketPathError {
     /// It is not absolute.
-    #[error("`{0}`: the path of a unix socket begins with `/`")]
+    #[error("`{0}`: a unix socket path begins with `/`")]
     Relative(String),
     /// It names a directory, or is longer than the kernel allows.
-    #[error("`{0}` is not the path of a unix socket (2 to 107 bytes, a file at its end)")]
+    #[error("`{0}` is not a unix socket path (2 to 107 bytes, naming a file)")]
     NoFile(String),
     /// It contains other characters.
-    #[error("`{0}`: the path of a unix socket has letters, digits and `/.-_@+=%` only")]
+    #[error("`{0}`: a unix socket path has only letters, digits and `/.-_@+=%`")]
     Characters(String),
 }
 
@@ -80,16 +80,13 @@ mod tests {
     fn errors_name_the_bad_path() {
         let long = format!("/{}", "x".repeat(PATH_BYTES_MAX));
         for (text, cause) in [
-            ("run/x.sock", "`run/x.sock`: the path of a unix socket begins with `/`"),
-            ("", "``: the path of a unix socket begins with `/`"),
-            ("/", "`/` is not the path of a unix socket (2 to 107 bytes, a file at its end)"),
-            (
-                "/run/",
-                "`/run/` is not the path of a unix socket (2 to 107 bytes, a file at its end)",
-            ),
-            ("/a b", "`/a b`: the path of a unix socket has letters, digits and `/.-_@+=%` only"),
-            ("/$x", "`/$x`: the path of a unix socket has letters, digits and `/.-_@+=%` only"),
-            ("/a:b", "`/a:b`: the path of a unix socket has letters, digits and `/.-_@+=%` only"),
+            ("run/x.sock", "`run/x.sock`: a unix socket path begins with `/`"),
+            ("", "``: a unix socket path begins with `/`"),
+            ("/", "`/` is not a unix socket path (2 to 107 bytes, naming a file)"),
+            ("/run/", "`/run/` is not a unix socket path (2 to 107 bytes, naming a file)"),
+            ("/a b", "`/a b`: a unix socket path has only letters, digits and `/.-_@+=%`"),
+            ("/$x", "`/$x`: a unix socket path has only letters, digits and `/.-_@+=%`"),
+            ("/a:b", "`/a:b`: a unix socket path has only letters, digits and `/.-_@+=%`"),
         ] {
             assert_eq!(text.parse::<SocketPath>().unwrap_err().to_string(), cause);
         }

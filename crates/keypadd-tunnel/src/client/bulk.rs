@@ -60,7 +60,7 @@ impl BulkDialer {
         let lane = if rtt > FAR { Lane::FarBulk } else { Lane::Bulk };
         let connecting = self.endpoint.connect(config, address, SERVER_NAME, lane, Some(rtt));
         let connection = connecting.await.map_err(|error| error.to_string())?;
-        let proof = proof_of(&connection).ok_or("the handshake proved no key")?;
+        let proof = proof_of(&connection).ok_or("the handshake did not authenticate a key")?;
         let stream = connection.open_bi().await.map_err(|error| error.to_string())?;
         let mut control = Control::new(stream);
         let hello = Frame::HelloBulk { version: VERSION, token };

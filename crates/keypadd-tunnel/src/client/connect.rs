@@ -164,8 +164,9 @@ impl Client {
         jumps: Jumps,
     ) -> Result<ClientSession, ConnectFailure> {
         let connection = self.open(address, rtt).await?;
-        let proof = proof_of(&connection)
-            .ok_or_else(|| ConnectFailure::Unreachable("the handshake proved no key".into()))?;
+        let proof = proof_of(&connection).ok_or_else(|| {
+            ConnectFailure::Unreachable("the handshake did not authenticate a key".into())
+        })?;
 
         let stream = connection.open_bi().await.map_err(|error| ConnectFailure::of(&error))?;
         let mut control = Control::new(stream);

@@ -1,4 +1,4 @@
-//! Goes on with the streams of a lost session over a new one: claims each at the server.
+//! Resumes the streams of a lost session over a new one: claims each at the server.
 
 use std::{future::pending, sync::Arc};
 

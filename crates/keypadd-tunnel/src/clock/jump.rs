@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn a_sleep_differs_from_a_clock_that_was_set() {
-        // The time of day goes on while the system sleeps.
+        // The time of day advances while the system sleeps.
         let slept = jump(&START, &later(SECOND / 2, 9 * SECOND / 2, 9 * SECOND / 2));
         assert_eq!(slept, Some(Jump::Slept(Duration::from_secs(4))));
         let set = jump(&START, &later(SECOND / 2, SECOND / 2, 7 * SECOND / 2));

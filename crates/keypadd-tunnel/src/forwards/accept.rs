@@ -93,7 +93,7 @@ impl Acceptor {
                     let slot = tokio::select! {
                         room = room => room,
                         error = socket.failed() => {
-                            debug!(forward = %name, ?from, %error, "closed waiting for a slot");
+                            debug!(forward = %name, ?from, %error, "closed while waiting for a slot");
                             continue;
                         }
                     };

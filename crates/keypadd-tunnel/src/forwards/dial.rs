@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_no_permit_names_is_not_dialled() {
+    async fn what_no_permit_names_is_not_dialed() {
         let (_listener, port) = listener().await;
         for permits in [&[][..], &["*:1"], &["10.0.0.0/8:*"], &["[::1]:*"], &["127.0.0.2:*"]] {
             let refused = try_dial(format!("127.0.0.1:{port}"), permits).await;

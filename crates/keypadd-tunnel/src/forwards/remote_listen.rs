@@ -87,7 +87,7 @@ struct ClosedListener {
 impl RemoteListeners {
     /// Handles the client's frames until it is dropped; then all listeners close. Calls
     /// `unpermitted` with each listen address that no permit admits, and `claims` with the number of
-    /// streams that the client goes on with.
+    /// streams that the client resumes.
     pub(crate) async fn run(
         self,
         mut frames: mpsc::Receiver<Frame>,

@@ -82,7 +82,7 @@ impl PeerLog {
         let others: u64 = counts.iter().skip(NAMED_MAX).map(|(count, _)| count).sum();
         let named = counts.iter().take(NAMED_MAX).map(|(count, name)| format!("{count} of {name}"));
         let named: Vec<_> =
-            named.chain((others > 0).then(|| format!("{others} of other peers"))).collect();
+            named.chain((others > 0).then(|| format!("{others} from other peers"))).collect();
         (!named.is_empty()).then(|| named.join(", "))
     }
 

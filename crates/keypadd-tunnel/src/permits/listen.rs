@@ -240,7 +240,7 @@ mod tests {
             ("", "permit ``: ``: the port is missing, as in HOST:PORT"),
             (":80", "permit `:80`: ``: the host is missing"),
             ("*.lan:1", "permit `*.lan:1`: `*.lan`: `*` matches a whole host"),
-            ("/", "permit `/`: `/` is not the path of a unix socket"),
+            ("/", "permit `/`: `/` is not a unix socket path"),
             ("::1:22", "permit `::1:22`: `::1:22`: an IPv6 address goes in brackets"),
         ] {
             let error = text.parse::<ListenPermit>().unwrap_err().to_string();

@@ -258,7 +258,7 @@ mod tests {
             (":22", "permit `:22`: ``: the host is missing"),
             ("10.0.0.0/33:1", "permit `10.0.0.0/33:1`: `10.0.0.0/33` is not a network, as in"),
             ("*.lan:1", "permit `*.lan:1`: `*.lan`: `*` matches a whole host"),
-            ("/run/", "permit `/run/`: `/run/` is not the path of a unix socket"),
+            ("/run/", "permit `/run/`: `/run/` is not a unix socket path"),
             ("::1:22", "permit `::1:22`: `::1:22`: an IPv6 address goes in brackets"),
         ] {
             let error = text.parse::<Permit>().unwrap_err().to_string();

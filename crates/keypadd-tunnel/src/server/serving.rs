@@ -76,7 +76,7 @@ pub(super) struct Serving {
     /// Target of bench streams.
     bench: Option<SocketAddr>,
     hold: HoldSettings,
-    /// Sessions whose streams may go on over another connection.
+    /// Sessions whose streams another connection may resume.
     pub(super) chains: Chains,
 }
 
@@ -342,7 +342,7 @@ impl Serving {
         while streams.join_next().await.is_some() {}
     }
 
-    /// The client has said how many streams it goes on with: it has the session's token.
+    /// The client has said how many streams it resumes: it has the session's token.
     fn expect_claims(&self, session: &LiveSession, count: u32) {
         let Some(hold) = &session.hold else { return };
         self.chains.confirm(&(session.key(), session.instance()), hold.epoch);
@@ -352,7 +352,7 @@ impl Serving {
     }
 
     /// Holds the streams of a session that has lost its connection, in its place among those of its key,
-    /// until another one goes on with them or the time is over.
+    /// until another one resumes them or the time is over.
     async fn hold(
         &self,
         session: &LiveSession,
@@ -377,7 +377,7 @@ impl Serving {
             tokio::select! {
                 () = sleep_until(until.into()) => {}
                 _ = is_over => {}
-                // Nobody will go on with them.
+                // Nobody will resume them.
                 _ = draining.wait_for(|draining| *draining) => {}
             }
         }

@@ -95,7 +95,7 @@ impl Control {
             let mut bucket = TokenBucket::new(Instant::now().into_std());
             loop {
                 match read_frame(&mut recv).await {
-                    // Dropped when nobody handles frames any more.
+                    // Dropped when nobody handles frames any longer.
                     Ok(frame) => drop(incoming.send(frame).await),
                     Err(error) => return error,
                 }

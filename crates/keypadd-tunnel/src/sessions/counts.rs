@@ -1,6 +1,6 @@
 //! Counts the open connections of a session's forwards, and lists forwards that have none.
 //!
-//! Sessions whose streams go on share the counts.
+//! Sessions that resume one another's streams share the counts.
 
 use std::{
     collections::BTreeMap,

@@ -1,7 +1,7 @@
-//! Holds the streams of sessions whose connection was lost, until another connection goes on with them.
+//! Holds the streams of sessions whose connection was lost, until another connection resumes them.
 //!
 //! The server keeps a [chain](chains) of sessions for each run of a client and decides by a token which
-//! connection may go on; here is what both ends share, and the client's end of the chain. Knows no sockets
+//! connection may resume; here is what both ends share, and the client's end of the chain. Knows no sockets
 //! and no bytes of streams: `keypadd_transport::HeldStreams` has them.
 
 use std::{

@@ -15,7 +15,7 @@ pub enum Lost {
     /// The connection failed, or the peer closed it.
     #[error("{}", Shown(.0))]
     Connection(ConnectionError),
-    /// Its keys must not be used any more.
+    /// Its keys must no longer be used.
     #[error(transparent)]
     Key(KeyFault),
     /// The peer violated the control protocol.
@@ -30,8 +30,8 @@ pub enum Lost {
     /// The client's key was removed from the list.
     #[error("its key was removed from the list of allowed keys")]
     Unlisted,
-    /// The same run of the client goes on over a newer connection.
-    #[error("the client goes on over another connection")]
+    /// The same run of the client moved to a newer connection.
+    #[error("the client moved to another connection")]
     Resumed,
     /// The server is shutting down.
     #[error("the server is shutting down")]
@@ -52,7 +52,7 @@ impl Lost {
         }
     }
 
-    /// Whether another connection may go on with the session's streams.
+    /// Whether another connection may resume the session's streams.
     pub(crate) fn holds(&self) -> bool {
         match self {
             Self::Connection(error) => holds(error),

@@ -53,7 +53,7 @@ impl Sessions {
     }
 
     /// Ends the older sessions of the same run of the client. Their streams are held where the newest
-    /// goes on with them.
+    /// resumes them.
     pub(crate) fn replace_by(&self, newest: &LiveSession, resumed: bool) {
         for old in self.live() {
             let same = old.key() == newest.key() && old.instance() == newest.instance();

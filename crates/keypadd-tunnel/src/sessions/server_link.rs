@@ -166,7 +166,7 @@ impl ServerLink {
         self.history().retry_at = None;
     }
 
-    /// Records that there will be no session any more.
+    /// Records that there will be no more sessions.
     pub(crate) fn close(&self, cause: &str) {
         self.lost(cause.into());
         self.0.session.send_replace(LinkSession::Closed);

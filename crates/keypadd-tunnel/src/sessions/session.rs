@@ -225,7 +225,7 @@ impl LiveSession {
         self.close(code, &cause.to_string());
     }
 
-    /// Whether its streams are held: it has ended, and another connection may go on with them.
+    /// Whether its streams are held: it has ended, and another connection may resume them.
     pub(crate) fn is_held(&self) -> bool {
         let said = self.farewell.get().map(|(code, _)| *code);
         let lost = || self.connection.close_reason().is_some_and(|error| holds(&error));
@@ -351,7 +351,7 @@ impl LiveSession {
     }
 }
 
-/// Renews a connection's keys when they are due; returns when they must not be used any more.
+/// Renews a connection's keys when they are due; returns when they must no longer be used.
 async fn watch_keys(connection: &Connection, proof: &Proof) -> KeyFault {
     let keys = &proof.handshake.keys;
     let renewal = keys.renewal(keys.age_max(), Instant::now());

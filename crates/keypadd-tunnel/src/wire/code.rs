@@ -36,7 +36,7 @@ pub enum CloseCode {
     Shutdown,
     /// The peer violated the protocol.
     Protocol,
-    /// The connection's keys must not be used any more.
+    /// The connection's keys must no longer be used.
     KeyFault,
     /// The client's key has too many sessions.
     KeyFull,
@@ -44,7 +44,7 @@ pub enum CloseCode {
     Replaced,
     /// The client's key was removed from the list.
     Unlisted,
-    /// The session goes on over another connection: streams are held.
+    /// The session moved to another connection: streams are held.
     Hold,
     /// This end does not pair with the other; the reason says why.
     NotPaired,

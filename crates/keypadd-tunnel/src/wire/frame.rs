@@ -66,7 +66,7 @@ impl SessionToken {
     }
 }
 
-/// A random number that a server draws for each session; whoever has it may go on with the session's
+/// A random number that a server draws for each session; whoever has it may resume the session's
 /// streams once, if it proves the same key. Compared in constant time, and wiped when dropped.
 #[derive(Clone, ZeroizeOnDrop)]
 pub struct HoldToken(pub [u8; 16]);
@@ -116,7 +116,7 @@ pub struct HoldGrant {
     pub epoch: u32,
     /// The token of this session.
     pub token: HoldToken,
-    /// Whether the streams of the last session go on.
+    /// Whether the streams of the last session are resumed.
     pub resumed: bool,
 }
 

@@ -25,7 +25,7 @@ const KIND_RESUME: u8 = 5;
 /// Bytes of a claim, in the place of a host.
 const CLAIM_BYTES: u8 = 20;
 
-/// A held stream that a client goes on with.
+/// A held stream that a client resumes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claim {
     /// Which one.

@@ -1,3 +1,5 @@
+//! Tests the encodings of frames and stream headers, and their refusal when invalid.
+
 use proptest::{collection::vec, prelude::*};
 
 use keypadd_transport::{Receipt, StreamName};

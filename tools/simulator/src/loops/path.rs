@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 
 use crate::arrivals::Arrivals;
 use crate::auditor::{Auditor, Finding, Sender};
-use crate::figures::Figures;
+use crate::counts::Counts;
 use crate::network::{Departure, Flying, Network};
 use crate::pools::SteppedPool;
 use crate::schedule::Schedule;
@@ -21,7 +21,7 @@ pub(super) struct Path {
     pub(super) network: Network,
     pub(super) auditor: Auditor,
     pub(super) arrivals: Arrivals,
-    pub(super) figures: Figures,
+    pub(super) counts: Counts,
     pub(super) pools: [SteppedPool; 2],
     /// Of each connection both ends.
     pub(super) senders: Vec<[Sender; 2]>,
@@ -43,7 +43,7 @@ impl Path {
             network: Network::new(schedule.weather, rng.fork()),
             auditor: Auditor::default(),
             arrivals: Arrivals::default(),
-            figures: Figures { runs: 1, ..Figures::default() },
+            counts: Counts { runs: 1, ..Counts::default() },
             pools: [0, 1].map(|end| SteppedPool::new(schedule, end, rng.fork())),
             senders: Vec::new(),
             transcript: Sha256::new(),
@@ -72,7 +72,7 @@ impl Path {
             let (phase, number) = seen.map_or((0, 0), |seen| (seen.phase, seen.number));
             self.note("send", &[from as u64, bytes.len() as u64, phase, number]);
             let datagram = Departure { destination, connection, bytes, seen };
-            self.network.send(self.now, from, datagram, &mut self.figures);
+            self.network.send(self.now, from, datagram, &mut self.counts);
         }
         for end in 0..2 {
             let steps = self.pools[end].turn(self.now);
@@ -86,16 +86,16 @@ impl Path {
     /// The next datagram that has arrived by now.
     pub(super) fn arrival(&mut self) -> Option<Flying> {
         let flying = loop {
-            let flying = self.network.arrival(self.now, &mut self.figures)?;
+            let flying = self.network.arrival(self.now, &mut self.counts)?;
             let left_behind = self.left_behind.contains(&flying.connection);
             if !(left_behind && flying.to == Side::Server && is_initial(&flying.bytes)) {
                 break flying;
             }
-            self.figures.lost += 1;
+            self.counts.lost += 1;
         };
         self.note("arrival", &[flying.to as u64, flying.bytes.len() as u64]);
         if let Some(seen) = flying.seen {
-            self.arrivals.arrive(flying.connection, flying.to, seen, &mut self.figures);
+            self.arrivals.arrive(flying.connection, flying.to, seen, &mut self.counts);
         }
         Some(flying)
     }

@@ -84,7 +84,7 @@ impl World {
                 Stage::Closing => {}
                 // It has not come to all that a run has to reach.
                 _ if self.arrivals.is_outrun(last) => {
-                    (self.figures.runs, self.figures.outrun) = (0, 1);
+                    (self.counts.runs, self.counts.outrun) = (0, 1);
                 }
                 _ => {
                     let at = format!("the connection was lost: {:?}", self.endings);
@@ -115,9 +115,9 @@ impl World {
 
     /// Cuts off, in the middle of writing, the connections before this one.
     fn cut_before(&mut self, index: usize) {
-        while (self.figures.cut as usize) < index {
-            self.figures.cut += 1;
-            self.close(self.figures.cut as usize - 1);
+        while (self.counts.cut as usize) < index {
+            self.counts.cut += 1;
+            self.close(self.counts.cut as usize - 1);
         }
     }
 
@@ -136,8 +136,8 @@ impl World {
     pub(super) fn retire(&mut self, side: Side, handle: ConnectionHandle) {
         let Some(link) = self.ends[side as usize].links.remove(&handle) else { return };
         self.note("gone", &[side as u64, link.index as u64, link.traffic.received_bytes]);
-        self.figures.stream_bytes += link.traffic.received_bytes;
-        self.figures.updates += link.sender.phase();
+        self.counts.stream_bytes += link.traffic.received_bytes;
+        self.counts.updates += link.sender.phase();
         if let Some(wrong) = link.traffic.wrong {
             let at = format!("connection {}, {side:?}: {wrong}", link.index);
             self.auditor.find(Finding::WrongBytes(at));
@@ -152,11 +152,11 @@ impl World {
         }
         for end in &mut self.ends {
             for direction in [Direction::Send, Direction::Receive] {
-                self.figures.hit += end.meters.packets(direction, Coverage::Hit);
-                self.figures.partial += end.meters.packets(direction, Coverage::Partial);
-                self.figures.miss += end.meters.packets(direction, Coverage::Miss);
+                self.counts.hit += end.meters.packets(direction, Coverage::Hit);
+                self.counts.partial += end.meters.packets(direction, Coverage::Partial);
+                self.counts.miss += end.meters.packets(direction, Coverage::Miss);
             }
-            self.figures.dry += end.meters.exhaustions();
+            self.counts.dry += end.meters.exhaustions();
             end.pool.settle(self.now);
             let snapshot = end.pool.pool.snapshot();
             if end.meters.pad_reuse() > 0 || snapshot.filled_bytes > 0 {
@@ -165,11 +165,11 @@ impl World {
                 self.auditor.find(Finding::Accounts(at));
             }
         }
-        self.figures.packets = self.auditor.packets;
-        self.figures.blocks = self.auditor.blocks;
-        self.transcript.update(format!("{:?}", self.figures));
+        self.counts.packets = self.auditor.packets;
+        self.counts.blocks = self.auditor.blocks;
+        self.transcript.update(format!("{:?}", self.counts));
         Outcome {
-            figures: self.figures,
+            counts: self.counts,
             transcript: self.transcript.finalize().into(),
             findings: self.auditor.findings,
         }

@@ -1,3 +1,5 @@
+//! Tests rate, delay, queue and impairments of a line in simulated time.
+
 use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);

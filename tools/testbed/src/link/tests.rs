@@ -1,3 +1,5 @@
+//! Tests the relay with UDP and TCP connections on loopback.
+
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream, UdpSocket};
 

@@ -1,4 +1,4 @@
-//! As root: `cargo test -p testbed --lib path -- --ignored`.
+//! Tests emulated paths between namespaces. As root: `cargo test -p testbed --lib path -- --ignored`.
 
 use std::net::UdpSocket;
 

@@ -1,4 +1,4 @@
-//! The relay between two sockets of this process.
+//! Tests the relay between two sockets of this process.
 
 use std::{collections::BTreeSet, time::Duration};
 

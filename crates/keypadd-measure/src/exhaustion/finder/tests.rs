@@ -1,4 +1,4 @@
-//! Synthetic pools, whose thresholds follow from how they are made.
+//! Tests the search for thresholds with synthetic pools whose thresholds are known.
 
 use super::*;
 

@@ -1,3 +1,5 @@
+//! Tests predictions of exhaustion against cases worked out by hand.
+
 use super::*;
 
 /// Two ends on two cores, with a cipher that costs 100 us a packet and traffic that costs 10.

@@ -1,3 +1,5 @@
+//! Tests the verdicts, tables and plots on exhaustion with synthetic results.
+
 use keypadd_keystream::{CipherBackend, Suite};
 use keypadd_traffic::TunnelArm;
 

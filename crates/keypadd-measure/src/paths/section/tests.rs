@@ -1,3 +1,5 @@
+//! Tests the tables and plots on paths with synthetic results.
+
 use std::path::Path;
 use std::time::Duration;
 

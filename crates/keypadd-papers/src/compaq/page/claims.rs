@@ -6,8 +6,8 @@ use keypadd_measure::verdict::Rule;
 
 use super::printed::{NOISE, PROCESSOR_GAINS, TRIPLE_OVER_SINGLE, printed_over_base};
 use super::{
-    BASE, Figures, LARGE, MEDIUM, PLAIN, PROCESSORS, Rates, Round, SIZES, SMALL, TUNNELS, name,
-    protection, typical,
+    BASE, LARGE, MEDIUM, Measurements, PLAIN, PROCESSORS, Rates, Round, SIZES, SMALL, TUNNELS,
+    name, protection, typical,
 };
 use crate::claim::{Claim, half_of};
 use crate::lab::Today;
@@ -22,7 +22,7 @@ const MD5_DES: usize = 7;
 /// Pairs of single and triple DES with no hash, MD5 and SHA-1.
 const PAIRS: [[usize; 2]; 3] = [[DES, TRIPLE_DES], [MD5_DES, 8], [9, 10]];
 
-pub(super) fn claims() -> Vec<Claim<Figures>> {
+pub(super) fn claims() -> Vec<Claim<Measurements>> {
     let mut claims = vec![tunnel(LARGE), tunnel(MEDIUM), tunnel(SMALL)];
     claims.extend([DES, TRIPLE_DES, RC2].map(|cipher| cost("C2", cipher, LARGE)));
     claims.extend([DES, TRIPLE_DES, RC2].map(less_for_medium));
@@ -68,14 +68,14 @@ pub(super) fn claims() -> Vec<Claim<Figures>> {
 }
 
 /// Throughput of one arm over another's, files of one size.
-fn over(arm: usize, base: usize, size: usize) -> impl Fn(&Figures) -> Today {
+fn over(arm: usize, base: usize, size: usize) -> impl Fn(&Measurements) -> Today {
     move |it| {
         it.rounds.ratio(|it| typical(&it.tunnels[arm][size]), |it| typical(&it.tunnels[base][size]))
     }
 }
 
 /// C1: what the tunnel costs without encryption.
-fn tunnel(size: usize) -> Claim<Figures> {
+fn tunnel(size: usize) -> Claim<Measurements> {
     let files = SIZES[size];
     let what = format!("throughput of {files} files, base over no tunnel");
     let today = over(BASE, PLAIN, size);
@@ -107,7 +107,7 @@ fn noise(size: usize) -> [f64; 2] {
 }
 
 /// C2, C4: what a cipher or a hash costs.
-fn cost(id: &'static str, nth: usize, size: usize) -> Claim<Figures> {
+fn cost(id: &'static str, nth: usize, size: usize) -> Claim<Measurements> {
     let (name, paper) = (name(TUNNELS[nth]), printed_over_base(nth, size).unwrap_or(1.0));
     let less = (1.0 - paper) * 1e2;
     Claim::new(
@@ -121,19 +121,19 @@ fn cost(id: &'static str, nth: usize, size: usize) -> Claim<Figures> {
 }
 
 /// C2: a cipher costs medium files less.
-fn less_for_medium(nth: usize) -> Claim<Figures> {
+fn less_for_medium(nth: usize) -> Claim<Measurements> {
     let name = name(TUNNELS[nth]);
     Claim::new(
         "C2",
         format!("{name} costs medium files less than large ones."),
         format!("throughput of {name} over the base, medium over large files"),
         Rule::AtLeast(1.0),
-        move |it: &Figures| left_of(it, |it| &it.tunnels[nth], MEDIUM),
+        move |it: &Measurements| left_of(it, |it| &it.tunnels[nth], MEDIUM),
     )
 }
 
 /// What an arm leaves of the base's throughput with files of one size, over what it leaves with large ones.
-fn left_of(figures: &Figures, arm: impl Fn(&Round) -> &Rates, size: usize) -> Today {
+fn left_of(figures: &Measurements, arm: impl Fn(&Round) -> &Rates, size: usize) -> Today {
     let left = |size: usize| {
         figures.rounds.figures(|it| typical(&arm(it)[size]) / typical(&it.tunnels[BASE][size]))
     };
@@ -142,7 +142,7 @@ fn left_of(figures: &Figures, arm: impl Fn(&Round) -> &Rates, size: usize) -> To
 }
 
 /// C3 with a hash, C9 without: triple over single DES.
-fn triple_over_single() -> Vec<Claim<Figures>> {
+fn triple_over_single() -> Vec<Claim<Measurements>> {
     let mut claims = Vec::new();
     let less = |printed: f64| (1.0 - printed) * 1e2;
     for (pair, [single, triple]) in PAIRS.into_iter().enumerate() {
@@ -169,7 +169,7 @@ fn triple_over_single() -> Vec<Claim<Figures>> {
             ),
             format!("throughput of {files} files, triple over single DES, both emulated"),
             half_of(printed),
-            move |it: &Figures| {
+            move |it: &Measurements| {
                 it.rounds
                     .ratio(|it| typical(&it.emulated[1][size]), |it| typical(&it.emulated[0][size]))
             },
@@ -180,7 +180,7 @@ fn triple_over_single() -> Vec<Claim<Figures>> {
 }
 
 /// C4: hashes cost the same.
-fn hashes_alike(size: usize) -> Claim<Figures> {
+fn hashes_alike(size: usize) -> Claim<Measurements> {
     let paper = |nth| printed_over_base(nth, size).unwrap_or(1.0);
     Claim::new(
         "C4",
@@ -193,7 +193,7 @@ fn hashes_alike(size: usize) -> Claim<Figures> {
 }
 
 /// C5: a faster processor helps.
-fn processor(nth: usize, size: usize) -> Claim<Figures> {
+fn processor(nth: usize, size: usize) -> Claim<Measurements> {
     let (suite, files) = (protection(PROCESSORS[nth]), ["medium", "large"][size]);
     let printed = PROCESSOR_GAINS[nth].negotiated[size];
     let more = (printed - 1.0) * 1e2;
@@ -202,13 +202,13 @@ fn processor(nth: usize, size: usize) -> Claim<Figures> {
         format!("Gateways of 400 rather than 266 MHz carry {more:.0} % more of {files} files with {suite}."),
         format!("throughput of {files} files with {suite}, faster over slower gateways"),
         half_of(printed),
-        move |it: &Figures| it.speeds.ratio(|it| it.fast[nth][size], |it| it.slow[nth][size]),
+        move |it: &Measurements| it.speeds.ratio(|it| it.fast[nth][size], |it| it.slow[nth][size]),
     )
     .printed(printed, "Table 5, negotiated keys")
 }
 
 /// C8: the larger the files, the more is lost; small ones lose nothing until there are many clients.
-fn grows_with_size() -> Vec<Claim<Figures>> {
+fn grows_with_size() -> Vec<Claim<Measurements>> {
     let real: fn(&Round) -> &Rates = |it| &it.tunnels[TRIPLE_DES];
     let emulated: fn(&Round) -> &Rates = |it| &it.emulated[1];
     let triple = name(TUNNELS[TRIPLE_DES]);
@@ -222,7 +222,7 @@ fn grows_with_size() -> Vec<Claim<Figures>> {
                 format!("{label} costs large files more than small ones."),
                 format!("throughput over the base with {label}, small over large files"),
                 Rule::AtLeast(1.0),
-                move |it: &Figures| left_of(it, arm, SMALL),
+                move |it: &Measurements| left_of(it, arm, SMALL),
             )
         })
         .collect();
@@ -241,7 +241,9 @@ fn grows_with_size() -> Vec<Claim<Figures>> {
                 format!("With {clients} clients, {label} costs small files {costs}."),
                 format!("throughput of small files with {clients} clients, {label} over the base"),
                 rule,
-                move |it: &Figures| it.rounds.ratio(|it| of(arm(it)), |it| of(&it.tunnels[BASE])),
+                move |it: &Measurements| {
+                    it.rounds.ratio(|it| of(arm(it)), |it| of(&it.tunnels[BASE]))
+                },
             ));
         }
     }

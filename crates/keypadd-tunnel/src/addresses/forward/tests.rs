@@ -1,3 +1,5 @@
+//! Tests the parsing and display of forwards.
+
 use proptest::prelude::*;
 
 use super::*;
@@ -61,7 +63,7 @@ fn dynamic_forwards_are_a_port_with_an_optional_address() {
 fn errors_name_the_bad_forward() {
     let shape = "expected [BIND:]PORT:HOST:HOSTPORT, with IPv6 addresses in brackets, or a /PATH \
                  in place of either end";
-    let characters = "the path of a unix socket has letters, digits and `/.-_@+=%` only";
+    let characters = "a unix socket path has only letters, digits and `/.-_@+=%`";
     for (text, cause) in [
         ("", shape),
         ("8080", shape),
@@ -81,7 +83,7 @@ fn errors_name_the_bad_forward() {
         ("8080:web:0", "`0` is not a port (1 to 65535)"),
         ("70000:web:1", "`70000` is not a port (1 to 65535)"),
         ("x:/tmp/y", "`x` is not a port (1 to 65535)"),
-        ("1:/tmp/", "`/tmp/` is not the path of a unix socket (2 to 107 bytes, a file at its end)"),
+        ("1:/tmp/", "`/tmp/` is not a unix socket path (2 to 107 bytes, naming a file)"),
         ("1:/a b", &format!("`/a b`: {characters}")),
         ("/a;b:web:1", &format!("`/a;b`: {characters}")),
     ] {

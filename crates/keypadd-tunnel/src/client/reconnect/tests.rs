@@ -1,4 +1,4 @@
-//! The backoff between attempts, and the resolution of the server's name at each.
+//! Tests the backoff between attempts, and that each resolves the server's name.
 
 use std::{
     future::pending,

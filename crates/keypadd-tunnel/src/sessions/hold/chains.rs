@@ -1,4 +1,4 @@
-//! Decides which connection may go on with the streams of a session whose connection was lost.
+//! Decides which connection may resume the streams of a session whose connection was lost.
 //!
 //! A run of a client and its server have a *chain* of sessions. The server draws a token for each; the
 //! next one must present it, over a connection that proves the same key, before the hold time is over.
@@ -203,7 +203,7 @@ impl Chains {
         close(ended)
     }
 
-    /// Ends the chains of keys that are not listed any more. Returns how many held streams ended.
+    /// Ends the chains of keys that are no longer listed. Returns how many held streams ended.
     pub(crate) fn retain(&self, listed: impl Fn(&PublicKey) -> bool) -> usize {
         let mut chains = self.chains();
         let ended: Vec<_> = chains.extract_if(|(key, _), _| !listed(key)).collect();

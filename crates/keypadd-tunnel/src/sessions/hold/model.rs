@@ -116,7 +116,7 @@ impl Direction {
         self.late.extend(self.receipts.drain(..));
     }
 
-    /// No connection has it any more.
+    /// No connection has it any longer.
     fn park(&mut self, random: &mut Random) {
         self.lose(random);
         self.deliver(random.below(3_000));
@@ -340,7 +340,7 @@ impl World {
             let hello =
                 Frame::HelloClient { version: VERSION, instance: thief.1, hold: hold.clone() };
             let admitted = self.admit(thief, hello).expect("it is a client like others");
-            assert!(!admitted.grant.resumed, "somebody else goes on");
+            assert!(!admitted.grant.resumed, "somebody else resumed");
             self.chains.end(&thief, admitted.hold.epoch);
         }
     }
@@ -367,7 +367,7 @@ impl World {
         }
     }
 
-    /// Nothing disturbs any more: everything arrives, and nothing is kept.
+    /// No more disturbances: everything arrives, and nothing is kept.
     fn finish(&mut self) {
         for stream in &mut self.streams {
             for direction in stream {

@@ -4,7 +4,7 @@ use std::fmt;
 
 /// Counts of one run, or of many added up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Figures {
+pub struct Counts {
     /// Runs that are counted here and came to their end.
     pub runs: u64,
     /// Runs besides whose last connection was lost because an end went through a phase of which its peer
@@ -50,7 +50,7 @@ pub struct Figures {
     pub stream_bytes: u64,
 }
 
-impl Figures {
+impl Counts {
     /// Adds a run.
     pub fn add(&mut self, other: &Self) {
         let Self {
@@ -118,7 +118,7 @@ impl Figures {
     }
 }
 
-impl fmt::Display for Figures {
+impl fmt::Display for Counts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -155,18 +155,18 @@ mod tests {
 
     #[test]
     fn a_class_of_packets_under_a_hundredth_is_named() {
-        let full = Figures {
+        let full = Counts {
             hit: 980,
             partial: 10,
             miss: 10,
             delivered: 1000,
             late: 10,
             after_rekey: 10,
-            ..Figures::default()
+            ..Counts::default()
         };
         assert_eq!(full.scarce(), [""; 0]);
-        assert_eq!(Figures { partial: 9, ..full }.scarce(), ["partial"]);
-        assert_eq!(Figures { late: 9, after_rekey: 0, ..full }.scarce(), ["late", "after rekey"]);
-        assert_eq!(Figures::default().scarce().len(), 5);
+        assert_eq!(Counts { partial: 9, ..full }.scarce(), ["partial"]);
+        assert_eq!(Counts { late: 9, after_rekey: 0, ..full }.scarce(), ["late", "after rekey"]);
+        assert_eq!(Counts::default().scarce().len(), 5);
     }
 }

@@ -30,7 +30,7 @@ pub(crate) const COVERAGES: [(Coverage, &str); 3] =
 
 /// The sources of a daemon's status.
 #[derive(Clone, Debug)]
-pub(crate) struct Figures {
+pub(crate) struct StatusBuilder {
     /// `serve`, `connect` or `run`.
     pub(crate) verb: &'static str,
     /// A server's UDP address, a client's server address, or the file of `run`.
@@ -71,7 +71,7 @@ pub(crate) fn class_name(suite: Protection) -> &'static str {
     }
 }
 
-impl Figures {
+impl StatusBuilder {
     /// The status now.
     pub(crate) fn report(&self) -> Report {
         let meters = &self.meters;
@@ -88,13 +88,13 @@ impl Figures {
         };
         let sessions: Vec<_> =
             self.sources.live().iter().map(|live| session_report(live, &self.rates)).collect();
-        let links = self.sources.dialled().into_iter().map(|dialling| {
+        let links = self.sources.dialed().into_iter().map(|dialing| {
             let LinkStatus { state, since_unix_seconds, cause, retry_unix_seconds, reconnects } =
-                dialling.link.status();
+                dialing.link.status();
             let reconnects = reconnects.into_iter().map(|(reason, n)| (reason.to_owned(), n));
             LinkReport {
-                peer: dialling.peer,
-                endpoint: dialling.endpoint,
+                peer: dialing.peer,
+                endpoint: dialing.endpoint,
                 state,
                 since_unix_seconds,
                 cause,
