@@ -39,8 +39,9 @@ impl PairingSecret {
     /// If the operating system provides no randomness.
     pub fn draw() -> io::Result<Self> {
         let mut secret = Secret::zeroed();
-        getrandom::fill(&mut secret)
-            .map_err(|error| io::Error::other(format!("no randomness from the system: {error}")))?;
+        getrandom::fill(&mut secret).map_err(|error| {
+            io::Error::other(format!("cannot get random bytes from the system: {error}"))
+        })?;
         Ok(Self(secret))
     }
 
