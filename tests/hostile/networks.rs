@@ -240,11 +240,11 @@ async fn a_path_that_is_gone_for_20_s_costs_nothing_but_time() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_path_that_is_gone_longer_than_a_session_lives_costs_a_connection_nothing_but_time() {
-    let tunnel = Tunnel::start(SUITES[0], 5).await;
-    let outcomes = cut(&tunnel, [true, true], Duration::from_secs(40)).await;
-    // A session lives through 30 s of silence; its connections are held for the next one, for which the
-    // connection of meanwhile may have waited in vain.
+    let tunnel = Tunnel::start_with(SUITES[0], 5, &["--peer-timeout", "10s"]).await;
+    let outcomes = cut(&tunnel, [true, true], Duration::from_secs(18)).await;
+    // The connection of meanwhile may have waited in vain for a session.
     assert_eq!(outcomes[..2], [Outcome::Exact; 2]);
+    assert_eq!(tunnel.figures("connect")["links"][0]["reconnects"]["silent"], 1);
     tunnel.must_recover(Job::each_way(5, 256 << 10)).await;
     tunnel.must_be_as_before().await;
 }

@@ -66,6 +66,11 @@ pub(crate) fn figures(desk: &Desk, daemon: &Daemon) -> Value {
 impl Tunnel {
     /// A tunnel that has carried something already, so that what it holds now is what it takes.
     pub(crate) async fn start(suite: &'static str, seed: u64) -> Self {
+        Self::start_with(suite, seed, &[]).await
+    }
+
+    /// The same, with more flags for `connect`.
+    pub(crate) async fn start_with(suite: &'static str, seed: u64, flags: &[&str]) -> Self {
         let legacy: &[&str] = match suite.starts_with("3des") {
             true => &["--allow-legacy"],
             false => &[],
@@ -78,7 +83,7 @@ impl Tunnel {
             Daemon::serve(&desk, &[&["--permit-open", &permit][..], &suite_flags].concat());
         let relay = Relay::start(server.address().parse().unwrap(), seed).await.unwrap();
         let mut connect = Daemon::connect_to(&desk, &relay.address().to_string());
-        connect.args(&suite_flags).args(["--log-format", "json", "-L"]);
+        connect.args(&suite_flags).args(flags).args(["--log-format", "json", "-L"]);
         connect.arg(format!("127.0.0.1:0:{permit}"));
         // It waits for an answer that comes through the relay: this thread is not the relay's now.
         let client = block_in_place(|| Daemon::start(connect));
