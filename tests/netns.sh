@@ -177,11 +177,6 @@ ssh_runs_through_its_proxy_command() {
 
 # ---- outages ------------------------------------------------------------------------------------
 
-# move_near OLD NEW: another address for near, whose link is down.
-move_near() {
-    ip -n "$near" addr del "10.99.7.$1/24" dev veth0 && ip -n "$near" addr add "10.99.7.$2/24" dev veth0
-}
-
 an_outage_and_another_address_cost_neither_a_download_nor_ssh_a_byte() {
     local dir=$scratch/ssh client_log=$scratch/near.0.log swapping session
     mkdir -m 700 "$dir"
@@ -200,12 +195,12 @@ an_outage_and_another_address_cost_neither_a_download_nor_ssh_a_byte() {
     probe swap "$forward" --mib 1024 &
     swapping=$!
     sleep 2
-    tell near "ip link set veth0 down; another address; ip link set veth0 up"
+    tell near "ip link set veth0 down"
     ip -n "$near" link set veth0 down
     expect "the client holds the download" soon grep -q 'is away.*1 connection held' "$client_log"
     expect "ssh's client holds its connection" soon grep -q '1 connection held' "$dir/ssh.err"
     expect "status shows it" shows far '1 connection held'
-    move_near 2 3
+    move_near 10.99.7.2 10.99.7.3
     ip -n "$near" link set veth0 up
     expect "the download is back" soon grep -q 'back; held connections resumed: 1 of 1' "$client_log"
     expect "SHA-256 is equal" wait "$swapping"
@@ -214,7 +209,7 @@ an_outage_and_another_address_cost_neither_a_download_nor_ssh_a_byte() {
     expect "each change was one line" equal 2 "$(grep -cE 'is away|back; ' "$client_log")"
     unset KEYPADD_PEER_TIMEOUT
     ip -n "$near" link set veth0 down
-    move_near 3 2
+    move_near 10.99.7.3 10.99.7.2
     ip -n "$near" link set veth0 up
     ip -n "$near" addr add fd00:99:7::2/64 dev veth0 nodad
     kill -TERM "$sshd"
