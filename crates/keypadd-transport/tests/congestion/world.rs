@@ -1,4 +1,5 @@
-//! Flows over one emulated line, in virtual time: the event loops that ship, without threads, sockets or a clock.
+//! Runs flows over one emulated line in virtual time: the production event loops, without threads,
+//! sockets or a clock.
 //!
 //! Each flow has a client and a server of its own, with one connection and one stream between two programs.
 
@@ -32,13 +33,13 @@ use testbed::line::{Line, LineSettings};
 
 const NO_ERROR: VarInt = VarInt::from_u32(0);
 
-/// Windows that bound nothing here.
+/// Windows that are no limit here.
 const WINDOW: u32 = 64 << 20;
 
-/// IP and UDP headers, which a line carries too.
+/// IP and UDP headers, which a line carries as well.
 const HEADERS: usize = 28;
 
-/// Datagrams of one send.
+/// Datagrams per send.
 const BATCH: usize = 44;
 
 const PING_BYTES: usize = 128;
@@ -76,13 +77,13 @@ fn poll<T>(task: &mut Task<T>) -> Option<T> {
 pub enum Traffic {
     /// The client writes as much as it can.
     Up,
-    /// Both do.
+    /// Both write as much as they can.
     Both,
     /// The client writes a little at regular times, and the server echoes it.
     Ping,
 }
 
-/// A datagram on its way.
+/// A datagram in flight.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Flying {
     at: Instant,
@@ -93,14 +94,14 @@ struct Flying {
     bytes: Vec<u8>,
 }
 
-/// What loops send into, and when it arrives.
+/// Where loops send to, and when it arrives.
 struct Wires {
     now: Instant,
     /// To servers, to clients.
     lines: [Line; 2],
     flying: BinaryHeap<Reverse<Flying>>,
     sent: u64,
-    /// ACKs and all else to clients arrive in bursts this far apart.
+    /// ACKs and all other packets to clients arrive in bursts this far apart.
     compression: Duration,
     epoch: Instant,
 }
@@ -219,7 +220,7 @@ impl World {
         self.flows[flow].ends[1].received
     }
 
-    /// The longest round trip of pings sent since then, but for one in a hundred.
+    /// The 99th percentile of round trips of pings sent since then.
     pub fn trips_p99(&self, flow: usize, since: Instant) -> Duration {
         let trips = self.flows[flow].round_trips.iter().filter(|(sent, _)| *sent >= since);
         let mut trips: Vec<_> = trips.map(|(_, trip)| *trip).collect();
@@ -341,12 +342,12 @@ impl World {
         flow
     }
 
-    /// Time passes.
+    /// Lets time pass.
     pub fn run(&mut self, time: Duration) {
         let end = self.now() + time;
         self.until(|world| world.next_event().is_none_or(|at| at > end));
         self.wires.borrow_mut().now = end;
-        // What is due at the end has happened.
+        // Everything due at the end has happened.
     }
 
     /// The client of a flow closes its connection; how long until its server knows.
@@ -362,7 +363,7 @@ impl World {
         self.now() - began
     }
 
-    /// Time passes in steps, with a look after each.
+    /// Lets time pass in steps, with a look after each.
     pub fn watch(&mut self, time: Duration, step: Duration, mut look: impl FnMut(&mut Self)) {
         let end = self.now() + time;
         while self.now() < end {
@@ -413,7 +414,7 @@ impl World {
         }
     }
 
-    /// Lets a flow's loops and programs do what there is to do.
+    /// Lets a flow's loops and programs do their pending work.
     fn touch(&mut self, flow: usize) {
         let now = self.now();
         let this = &mut self.flows[flow];
@@ -431,7 +432,7 @@ impl World {
 }
 
 impl Flow {
-    /// Programs read and write; whether any did.
+    /// Lets programs read and write; returns whether any did.
     fn move_bytes(&mut self, now: Instant, junk: &mut [u8]) -> bool {
         let mut moved = false;
         if !self.active {
@@ -480,7 +481,7 @@ impl Flow {
     }
 }
 
-/// Of quinn-proto's random choices, so that a run can be repeated.
+/// Seeds quinn-proto's random choices, so that a run can be repeated.
 const SEED: [u8; 32] = [2; 32];
 
 fn settings(

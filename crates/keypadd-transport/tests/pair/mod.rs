@@ -1,4 +1,5 @@
-//! Two endpoints of one loop each in this process, over loopback, and connections between them.
+//! Provides two endpoints of one loop each in this process, over loopback, and connections between
+//! them.
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::unix::net::UnixStream;
@@ -15,7 +16,7 @@ use keypadd_transport::{
 };
 use tokio::runtime::Runtime;
 
-/// Of a stream and of a connection, as a tunnel has them.
+/// Windows of a stream and of a connection, as a tunnel has them.
 const WINDOWS: Windows =
     Windows { stream: 2 << 20, connection: 64 << 20, connection_max: 64 << 20 };
 const SEND_WINDOW_BYTES: u32 = 16 << 20;
