@@ -20,7 +20,7 @@ use rustls::sign::SigningKey;
 use rustls::version::TLS13;
 
 use crate::identity::{PrivateKey, PublicKey};
-use crate::kx::Group;
+use crate::kx::{Group, KeyExchange};
 use crate::meters::Meters;
 use crate::pool_switch::PoolSwitch;
 use crate::refusal::{Allowed, NotesOffer, Refusal};
@@ -67,6 +67,18 @@ pub struct CryptoSettings {
 pub struct ConfigError(#[from] rustls::Error);
 
 impl CryptoSettings {
+    /// One suite, X25519 and no pool, for tests and measurements to change.
+    pub fn plain(key: Arc<PrivateKey>, suite: impl Into<Protection>) -> Self {
+        Self {
+            key,
+            suites: vec![suite.into()],
+            kex: vec![KeyExchange::X25519.into()],
+            pool: PoolSwitch::default(),
+            cipher_engine: CipherEngine::default(),
+            meters: Arc::new(Meters::default()),
+        }
+    }
+
     fn provider(&self) -> Arc<CryptoProvider> {
         Arc::new(CryptoProvider {
             cipher_suites: self.suites.iter().map(|&suite| tls_suite(suite)).collect(),

@@ -9,17 +9,16 @@ use std::{
 };
 
 use bytes::Bytes;
-use quinn_proto::{ClientConfig, ServerConfig, VarInt};
+use quinn_proto::{ServerConfig, VarInt};
 use tokio::sync::{mpsc, oneshot};
 use tracing::info;
 
 use crate::{
     admission::Refusals,
-    cid::Lane,
     counters::{Counters, LoopMeter},
     datagrams::Datagrams,
     event_loop::{EventLoop, LoopSettings},
-    handshake::{Accepted, Connecting},
+    handshake::{Accepted, Connecting, Dial},
     mailbox::{Command, Mailbox},
     settings::{EndpointSettings, Rules},
     steering::steer,
@@ -140,35 +139,20 @@ impl Endpoint {
         self.0.local_addr
     }
 
-    /// Begins a handshake. `rtt` is the path's round trip, if known (RFC 9002 6.2.2): the first
-    /// packet is repeated after three of them.
-    pub fn connect(
-        &self,
-        mut config: ClientConfig,
-        address: SocketAddr,
-        server_name: &str,
-        lane: Lane,
-        rtt: Option<Duration>,
-    ) -> Connecting {
-        config.initial_dst_cid_provider(Arc::new(move || lane.first_cid()));
+    /// Begins a handshake.
+    pub fn connect(&self, mut dial: Dial) -> Connecting {
+        let lane = dial.lane;
+        dial.config.initial_dst_cid_provider(Arc::new(move || lane.first_cid()));
         let (reply, opened) = oneshot::channel();
         // A dual-stack socket reports mapped addresses (RFC 4291 2.5.5.2), and the connection must
         // know its peer by what it reports.
-        let address = match address {
-            SocketAddr::V4(v4) if self.0.local_addr.is_ipv6() => {
-                (v4.ip().to_ipv6_mapped(), v4.port()).into()
-            }
-            address => address,
-        };
-        let (config, server_name) = (Box::new(config), server_name.to_owned());
-        self.0.loops[lane.first_loop(self.0.loops.len())].send(Command::Connect {
-            config,
-            address,
-            server_name,
-            lane,
-            rtt,
-            reply,
-        });
+        if let SocketAddr::V4(v4) = dial.address
+            && self.0.local_addr.is_ipv6()
+        {
+            dial.address = (v4.ip().to_ipv6_mapped(), v4.port()).into();
+        }
+        let dial = Box::new(dial);
+        self.0.loops[lane.first_loop(self.0.loops.len())].send(Command::Connect { dial, reply });
         Connecting::new(opened)
     }
 

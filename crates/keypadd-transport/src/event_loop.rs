@@ -290,9 +290,7 @@ impl<U: Datagrams> EventLoop<U> {
         let commands: Vec<_> = self.inbox.take().collect();
         for command in commands {
             match command {
-                Command::Connect { config, address, server_name, lane, rtt, reply } => {
-                    self.connect(*config, (address, &server_name), (lane, rtt), reply, now);
-                }
+                Command::Connect { dial, reply } => self.connect(*dial, reply, now),
                 Command::SetServerConfig(config) => {
                     self.set_server(Some(ServerConfig::clone(&config)));
                 }

@@ -51,7 +51,7 @@ pub use cid::Lane;
 pub use connection::Connection;
 pub use counters::LoopMeter;
 pub use endpoint::Endpoint;
-pub use handshake::{Accepted, Connecting, ConnectingError, HandshakeFailed};
+pub use handshake::{Accepted, Connecting, ConnectingError, Dial, HandshakeFailed};
 pub use held::{HeldStream, HeldStreams, StreamName};
 pub use quinn_proto::{
     ApplicationClose, ClientConfig, ConnectionClose, ConnectionError, ConnectionStats,

@@ -4,19 +4,17 @@ use std::{
     fmt,
     net::SocketAddr,
     sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use bytes::{Bytes, BytesMut};
-use quinn_proto::{
-    ClientConfig, ConnectError, ConnectionError, ConnectionStats, ServerConfig, StreamId, VarInt,
-};
+use quinn_proto::{ConnectError, ConnectionError, ConnectionStats, ServerConfig, StreamId, VarInt};
 use quinn_udp::RecvMeta;
 use tokio::sync::{Notify, oneshot, watch};
 
 use crate::{
     announcement::Continuation,
-    cid::Lane,
+    handshake::Dial,
     held::HeldStreams,
     settings::Proof,
     socket::Socket,
@@ -33,11 +31,7 @@ const DATAGRAMS_MAX: usize = 4_096;
 /// A request to an event loop.
 pub(crate) enum Command {
     Connect {
-        config: Box<ClientConfig>,
-        address: SocketAddr,
-        server_name: String,
-        lane: Lane,
-        rtt: Option<Duration>,
+        dial: Box<Dial>,
         reply: oneshot::Sender<Result<Opened, ConnectError>>,
     },
     SetServerConfig(Arc<ServerConfig>),

@@ -1,14 +1,8 @@
 //! Starts handshakes: connects, and accepts, challenges or refuses clients.
 
-use std::{
-    net::SocketAddr,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{net::SocketAddr, sync::Arc, time::Instant};
 
-use quinn_proto::{
-    ClientConfig, ConnectError, ConnectionError, Dir, Incoming, ServerConfig, TransportConfig,
-};
+use quinn_proto::{ConnectError, ConnectionError, Dir, Incoming, ServerConfig, TransportConfig};
 use tokio::sync::oneshot;
 use tracing::debug;
 
@@ -20,7 +14,7 @@ use crate::{
     datagrams::Datagrams,
     driver::{HandshakeReply, Limits},
     gate::CongestionGate,
-    handshake::Accepted,
+    handshake::{Accepted, Dial},
     mailbox::{Opened, PendingConnection},
     route,
     settings::Streams,
@@ -60,12 +54,11 @@ impl<U: Datagrams> EventLoop<U> {
 
     pub(super) fn connect(
         &mut self,
-        mut config: ClientConfig,
-        (address, server_name): (SocketAddr, &str),
-        (lane, rtt): (Lane, Option<Duration>),
+        dial: Dial,
         reply: oneshot::Sender<Result<Opened, ConnectError>>,
         now: Instant,
     ) {
+        let Dial { mut config, address, server_name, lane, rtt } = dial;
         let (limits, mut transport) = self.limits(address, lane, now);
         if let Some(rtt) = rtt {
             transport.initial_rtt(rtt);

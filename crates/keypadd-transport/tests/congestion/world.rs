@@ -19,15 +19,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use keypadd_keystream::{CipherEngine, Suite};
+use keypadd_keystream::Suite;
 use keypadd_provider::{
-    AllowList, CryptoSettings, KeyExchange, Meters, PoolSwitch, PrivateKey, PublicKey,
-    client_config, server_config,
+    AllowList, CryptoSettings, PrivateKey, PublicKey, client_config, server_config,
 };
 use keypadd_transport::{
-    Accepted, ClientConfig, Connection, Delivery, Egress, Endpoint, EndpointConfig,
-    EndpointSettings, IdleTimeout, Lane, ServerConfig, SpinShare, SteppedLoop, Streams,
-    TransportConfig, VarInt, Windows, congestion::ControllerFactory,
+    Accepted, ClientConfig, Connection, Delivery, Dial, Endpoint, EndpointConfig, EndpointSettings,
+    IdleTimeout, Lane, ServerConfig, SteppedLoop, TransportConfig, VarInt, Windows,
+    congestion::ControllerFactory,
 };
 use testbed::line::{Line, LineSettings};
 
@@ -50,15 +49,6 @@ struct Anybody;
 
 impl AllowList for Anybody {
     fn allows(&self, _: &PublicKey) -> bool {
-        true
-    }
-}
-
-#[derive(Debug)]
-struct Unrestricted;
-
-impl Egress for Unrestricted {
-    fn may_send(&self) -> bool {
         true
     }
 }
@@ -240,13 +230,8 @@ impl World {
         traffic: Traffic,
     ) -> usize {
         let flow = self.flows.len();
-        let [client_crypto, server_crypto] = [(); 2].map(|()| CryptoSettings {
-            key: Arc::new(PrivateKey::generate().unwrap()),
-            suites: vec![Suite::AES_256_GCM.into()],
-            kex: vec![KeyExchange::X25519.into()],
-            pool: PoolSwitch::default(),
-            cipher_engine: CipherEngine::default(),
-            meters: Arc::new(Meters::default()),
+        let [client_crypto, server_crypto] = [(); 2].map(|()| {
+            CryptoSettings::plain(Arc::new(PrivateKey::generate().unwrap()), Suite::AES_256_GCM)
         });
         let crypto = client_config(&client_crypto, server_crypto.key.public()).unwrap();
         let server = server_config(&server_crypto, Arc::new(Anybody)).unwrap();
@@ -279,14 +264,13 @@ impl World {
                 splice: None,
             }
         });
-        let config = ClientConfig::new(crypto);
-        let mut connecting: Task<_> = Box::pin(ends[0]._endpoint.connect(
-            config,
-            addresses[1],
-            "keypadd",
-            Lane::Sparse,
-            None,
-        ));
+        let mut connecting: Task<_> = Box::pin(ends[0]._endpoint.connect(Dial {
+            config: ClientConfig::new(crypto),
+            address: addresses[1],
+            server_name: "keypadd",
+            lane: Lane::Sparse,
+            rtt: None,
+        }));
         let accepting = ends[1]._endpoint.clone();
         let mut accepting: Task<_> = Box::pin(async move {
             match accepting.accept().await {
@@ -502,24 +486,13 @@ fn settings(
     let mut config = EndpointConfig::default();
     config.rng_seed(Some(SEED));
     EndpointSettings {
-        sockets: Vec::new(),
         config,
-        server,
         transport: Arc::new(transport),
-        streams: Streams { bidirectional: 256, unidirectional: 256 },
         sparse_windows: windows,
         bulk_windows: windows,
         far_bulk_windows: windows,
-        growth: 0,
         congestion,
         flight_max: WINDOW.into(),
-        connections_max: 4,
-        egress: Arc::new(Unrestricted),
-        inspect: Arc::new(|_| None),
-        cut_code: NO_ERROR,
-        drop_code: NO_ERROR,
-        hold_code: None,
-        goodbye_code: None,
-        spin: SpinShare::percent(0),
+        ..EndpointSettings::plain(Vec::new(), server)
     }
 }
