@@ -4,10 +4,12 @@
 use bytes::Bytes;
 use quinn_proto::{RecvStream, StreamId, VarInt};
 
-use crate::receipts::RECEIPTS;
-
 /// Length of the head: a stream's ID and an offset, 8 bytes each, big-endian.
 pub(crate) const HEAD_BYTES: usize = 16;
+
+/// Stands in the head where another stream has the ID of the one it continues; no stream has this
+/// ID.
+pub(crate) const RECEIPTS: u64 = 1 << 63;
 
 /// Where a direction continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

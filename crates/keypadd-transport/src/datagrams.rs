@@ -6,9 +6,6 @@ use mio::{Registry, Token};
 
 use crate::udp::{Received, Udp};
 
-/// The largest batch of datagrams that the kernel sends or receives at once (UDP's length field).
-pub(crate) const BATCH_BYTES: usize = 64 << 10;
-
 /// The system's UDP socket ([`Udp`]), or its replacement in tests (`stepped`).
 pub(crate) trait Datagrams {
     /// Registers `token` for received datagrams and for room to send.

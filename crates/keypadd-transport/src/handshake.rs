@@ -1,32 +1,16 @@
-//! Describes an attempt to connect, and reports the outcome of a handshake to client and server.
+//! Reports the outcome of a handshake to the connecting client or the accepting server.
 
 use std::{
     future::Future,
     net::SocketAddr,
     pin::Pin,
     task::{Context, Poll, ready},
-    time::Duration,
 };
 
-use quinn_proto::{ClientConfig, ConnectError, ConnectionError};
+use quinn_proto::{ConnectError, ConnectionError};
 use tokio::sync::oneshot;
 
-use crate::{admission::Refusal, cid::Lane, connection::Connection, mailbox::Opened};
-
-/// An attempt to connect to a server.
-#[derive(Debug)]
-pub struct Dial {
-    /// The client's configuration.
-    pub config: ClientConfig,
-    /// The server's address.
-    pub address: SocketAddr,
-    /// The server's name, for TLS.
-    pub server_name: &'static str,
-    /// What the connection is for.
-    pub lane: Lane,
-    /// The path's round trip, if known (RFC 9002 6.2.2): the first packet is repeated after three.
-    pub rtt: Option<Duration>,
-}
+use crate::{admission::Refusal, connection::Connection, mailbox::Opened};
 
 /// An event of a listening endpoint.
 #[derive(Debug)]

@@ -19,6 +19,7 @@ pub mod congestion;
 mod connection;
 mod counters;
 mod datagrams;
+mod dial;
 mod driver;
 mod endpoint;
 mod event_loop;
@@ -50,8 +51,9 @@ pub use admission::{Refusal, Refusals};
 pub use cid::Lane;
 pub use connection::Connection;
 pub use counters::LoopMeter;
+pub use dial::Dial;
 pub use endpoint::Endpoint;
-pub use handshake::{Accepted, Connecting, ConnectingError, Dial, HandshakeFailed};
+pub use handshake::{Accepted, Connecting, ConnectingError, HandshakeFailed};
 pub use held::{HeldStream, HeldStreams, StreamName};
 pub use quinn_proto::{
     ApplicationClose, ClientConfig, ConnectionClose, ConnectionError, ConnectionStats,

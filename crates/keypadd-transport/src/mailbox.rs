@@ -14,7 +14,7 @@ use tokio::sync::{Notify, oneshot, watch};
 
 use crate::{
     announcement::Continuation,
-    handshake::Dial,
+    dial::Dial,
     held::HeldStreams,
     settings::Proof,
     socket::Socket,

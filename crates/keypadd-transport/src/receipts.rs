@@ -11,11 +11,10 @@ use bytes::{Buf, BytesMut};
 use quinn_proto::{RecvStream, SendStream, StreamId, VarInt};
 use rustc_hash::FxHashMap;
 
-use crate::{announcement::HEAD_BYTES, replay::Receipt};
-
-/// Stands in the head where another stream has the ID of the one it continues; no stream has this
-/// ID.
-pub(crate) const RECEIPTS: u64 = 1 << 63;
+use crate::{
+    announcement::{HEAD_BYTES, RECEIPTS},
+    replay::Receipt,
+};
 
 /// Bytes of a receipt.
 const RECORD_BYTES: usize = 16;

@@ -6,7 +6,8 @@
 
 use bytes::BytesMut;
 
-use crate::datagrams::BATCH_BYTES;
+/// The largest batch of datagrams that the kernel sends or receives at once (UDP's length field).
+pub(crate) const BATCH_BYTES: usize = 64 << 10;
 
 /// Size of a buffer, which is used until less than a batch fits.
 const BUFFER_BYTES: usize = 4 * BATCH_BYTES;

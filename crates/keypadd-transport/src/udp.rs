@@ -15,10 +15,7 @@ use mio::{Interest, Registry, Token, unix::SourceFd};
 use quinn_udp::{EcnCodepoint, RecvMeta, UdpSocketState};
 use rustix::io::Errno;
 
-use crate::{
-    datagrams::BATCH_BYTES,
-    receive_buffers::{Batch, ReceiveBuffers},
-};
+use crate::receive_buffers::{BATCH_BYTES, Batch, ReceiveBuffers};
 
 /// One send in this many is timed.
 const TIMED_ONE_IN: u64 = 64;

@@ -5,7 +5,9 @@ use std::time::Instant;
 use quinn_proto::StreamId;
 
 use super::{Driver, SendContext};
-use crate::{channel::Channel, datagrams::BATCH_BYTES, socket::SPARSE_BYTES, to_stream::ToStream};
+use crate::{
+    channel::Channel, receive_buffers::BATCH_BYTES, socket::SPARSE_BYTES, to_stream::ToStream,
+};
 
 /// Batches with bulk data that a connection may send before the loop serves others.
 const BATCHES_PER_DRIVE: usize = 4;
