@@ -327,7 +327,7 @@ fn take(
     bytes: usize,
     into: &mut VecDeque<Bytes>,
 ) -> Result<TakenBytes, Cut> {
-    // quinn-proto reports the end only once, so this stream was reset here.
+    // A stream that was read to its end is not read again, so this one was reset here.
     let Ok(mut chunks) = stream.read(true) else { return Err(Cut::Lost) };
     let mut taken = TakenBytes { bytes: 0, is_end: false };
     while taken.bytes < bytes && into.len() < SLICES {

@@ -116,7 +116,7 @@ impl Driver {
                 return false;
             }
         };
-        // Reads along what may be sent soon.
+        // Read ahead what may be sent soon.
         let ahead = room.min(self.gate.tokens_left()).min(READ_BYTES) as usize;
         let mut given = 0;
         while given < paced
