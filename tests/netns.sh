@@ -12,8 +12,9 @@
 #
 #    tests/netns.sh target/release/keypadd              every scenario, about 8 minutes
 #    tests/netns.sh target/release/keypadd CLAIM...     those whose names contain a CLAIM
-#    NETNS_QUICK=1 tests/netns.sh ...                   64 MiB each way of every suite instead of 256, and
-#                                                       without the comparison of round trips
+#    NETNS_QUICK=1 tests/netns.sh ...                   64 MiB each way of every suite instead of 256, 15 s
+#                                                       without a network instead of 60, and no
+#                                                       comparison of round trips
 #
 # Needs root, iproute2, OpenSSH, PostgreSQL, python3, curl. Prints `ok - ...` or `not ok - ...` for each scenario and
 # ends with 1 if one failed. Round-trip times are printed and compared; they decide nothing.
@@ -31,6 +32,7 @@ source "$here/netns/day.sh"
 
 quick=${NETNS_QUICK-}
 mib=$([ -n "$quick" ] && echo 64 || echo 256) # each way of every suite
+outage_seconds=$([ -n "$quick" ] && echo 15 || echo 60) # of the day's; its peer timeout is 10 s
 closed_port=7999    # permitted, and nobody listens
 forbidden_port=7998 # not permitted
 forward=127.0.0.1:$forward_port
@@ -189,7 +191,7 @@ an_outage_and_another_address_cost_neither_a_download_nor_ssh_a_byte() {
     tell near "ssh -o ProxyCommand='keypadd connect ... -W %h:%p' root@localhost 'a line a second'"
     in_end near timeout --foreground 120 ssh -F none -p 2222 -i "$dir/user" -o BatchMode=yes \
         -o "UserKnownHostsFile=$dir/known_hosts" -o "ProxyCommand=$proxy" root@localhost \
-        'for line in $(seq 30); do echo $line; sleep 1; done; cat' \
+        'for line in $(seq 20); do echo $line; sleep 1; done; cat' \
         < <(sleep 12 && seq 1000) >"$dir/lines" 2>"$dir/ssh.err" &
     session=$!
     probe swap "$forward" --mib 1024 &
@@ -205,7 +207,7 @@ an_outage_and_another_address_cost_neither_a_download_nor_ssh_a_byte() {
     expect "the download is back" soon grep -q 'back; held connections resumed: 1 of 1' "$client_log"
     expect "SHA-256 is equal" wait "$swapping"
     expect "ssh ends well" wait "$session"
-    expect "not a character is missing" cmp "$dir/lines" <(seq 30; seq 1000)
+    expect "not a character is missing" cmp "$dir/lines" <(seq 20; seq 1000)
     expect "each change was one line" equal 2 "$(grep -cE 'is away|back; ' "$client_log")"
     unset KEYPADD_PEER_TIMEOUT
     ip -n "$near" link set veth0 down

@@ -4,11 +4,11 @@ use std::io::Cursor;
 use std::sync::Arc;
 
 use bytes::BytesMut;
-use keypadd_keystream::{CipherEngine, Protection, SEGMENT_PACKETS, TAG_BYTES};
+use keypadd_keystream::{Protection, SEGMENT_PACKETS, TAG_BYTES};
 use keypadd_pool::{Coverage, Direction, HEAD_BYTES, Pool};
 use keypadd_provider::{
-    AllowList, ConnectionKeys, CryptoSettings, HandshakeData, KeyExchange, Meters, PrivateKey,
-    PublicKey, client_config, server_config,
+    AllowList, ConnectionKeys, CryptoSettings, HandshakeData, Meters, PrivateKey, PublicKey,
+    client_config, server_config,
 };
 use quinn_proto::Side;
 use quinn_proto::crypto::{PacketKey, Session};
@@ -60,12 +60,9 @@ impl Ends {
     pub(crate) fn new(suite: Protection, measured: Measured, pool: Option<Pool>) -> Self {
         let meters = [(); 2].map(|()| Arc::new(Meters::default()));
         let settings = |end: Measured| CryptoSettings {
-            key: Arc::new(PrivateKey::generate().expect("randomness")),
-            suites: vec![suite],
-            kex: vec![KeyExchange::X25519.into()],
             pool: pool.clone().filter(|_| end == measured).into(),
-            cipher_engine: CipherEngine::default(),
             meters: Arc::clone(&meters[end as usize]),
+            ..CryptoSettings::plain(Arc::new(PrivateKey::generate().expect("randomness")), suite)
         };
         let (client, server) = (settings(Measured::Sealing), settings(Measured::Opening));
         let connecting = client_config(&client, server.key.public()).expect("client");

@@ -10,7 +10,6 @@ use keypadd_config::{NewPeer, Role, values::BadValue, values::peer_name};
 use keypadd_provider::joiner_config;
 use keypadd_tunnel::{
     AuthError, Client, ClientError, ClientSettings, Forward, Invitation, Joined, NotConfirmed,
-    TransportSettings,
 };
 use zeroize::Zeroizing;
 
@@ -24,9 +23,6 @@ use crate::shutdown::Shutdown;
 
 /// Longest line read from standard input; a longer one is something else.
 const LINE_BYTES_MAX: usize = 2048;
-
-/// UDP buffers: a pairing has few packets.
-const UDP_BUFFER_BYTES: usize = 128 << 10;
 
 /// What a joining host is started with.
 #[derive(Debug)]
@@ -90,20 +86,9 @@ pub(crate) async fn run(options: JoinOptions, shutdown: Shutdown) -> Result<(), 
     let own = options.host.public_key();
     let crypto = joiner_config(&options.host.crypto(), options.invitation.key)
         .map_err(|error| Error::new(Exit::Runtime, error.to_string()))?;
-    let client = Client::bind(ClientSettings {
-        server: options.invitation.pairing.clone(),
-        crypto,
-        name: None,
-        forwards: Vec::new(),
-        transport: TransportSettings {
-            loops: 1,
-            udp_buffer_bytes: UDP_BUFFER_BYTES,
-            ..TransportSettings::default()
-        },
-        connect_timeout: options.connect_timeout,
-        instance: draw_instance()?,
-    });
-    let client = client.await.map_err(|error| refused(error.into(), &options))?;
+    let timeout = options.connect_timeout;
+    let settings = ClientSettings::joining(&options.invitation, crypto, timeout, draw_instance()?);
+    let client = Client::bind(settings).await.map_err(|error| refused(error.into(), &options))?;
     options.confinement.seal()?;
     let joined = tokio::select! {
         joined = client.join(&options.invitation, own) => {

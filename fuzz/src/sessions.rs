@@ -3,7 +3,7 @@
 use std::io::Cursor;
 use std::sync::{Arc, LazyLock};
 
-use keypadd_keystream::{CipherEngine, Protection};
+use keypadd_keystream::Protection;
 use keypadd_provider::{
     AllowList, CryptoSettings, Group, Meters, PoolSwitch, PrivateKey, PublicKey, client_config,
     server_config,
@@ -33,12 +33,10 @@ pub(crate) fn sessions(
     meters: &Arc<Meters>,
 ) -> [Box<dyn Session>; 2] {
     let settings = |pool, meters| CryptoSettings {
-        key: Arc::clone(&KEY),
-        suites: vec![suite],
         kex: vec![kex],
         pool,
-        cipher_engine: CipherEngine::default(),
         meters,
+        ..CryptoSettings::plain(Arc::clone(&KEY), suite)
     };
     let client = settings(pool, Arc::clone(meters));
     let server = settings(PoolSwitch::default(), Arc::default());

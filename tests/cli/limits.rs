@@ -5,10 +5,8 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use keypadd_keystream::{CipherEngine, Suite};
-use keypadd_provider::{
-    CryptoSettings, KeyExchange, Meters, PoolSwitch, PrivateKey, client_config,
-};
+use keypadd_keystream::Suite;
+use keypadd_provider::{CryptoSettings, PrivateKey, client_config};
 use keypadd_tunnel::wire::{Frame, Instance, StreamHeader, VERSION};
 use keypadd_tunnel::{Destination, RemoteForward, Target};
 use serde_json::Value;
@@ -98,14 +96,7 @@ struct Raw {
 
 impl Raw {
     fn new(key: PrivateKey, server: &str) -> Self {
-        let crypto = CryptoSettings {
-            key: Arc::new(key),
-            suites: vec![Suite::default().into()],
-            kex: vec![KeyExchange::X25519.into()],
-            pool: PoolSwitch::default(),
-            cipher_engine: CipherEngine::default(),
-            meters: Arc::new(Meters::default()),
-        };
+        let crypto = CryptoSettings::plain(Arc::new(key), Suite::default());
         let config = client_config(&crypto, PUBLIC_KEY.parse().unwrap()).unwrap();
         let endpoint = quinn::Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
         let server = server.parse().unwrap();

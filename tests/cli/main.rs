@@ -9,6 +9,7 @@
 mod bench;
 #[path = "../daemons/mod.rs"]
 mod daemons;
+mod demo;
 mod descriptors;
 mod ending;
 mod ends;

@@ -6,10 +6,8 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
-use keypadd_keystream::{CipherEngine, MeasureSuite};
-use keypadd_provider::{
-    CryptoSettings, KeyExchange, Meters, PoolSwitch, PrivateKey, client_config,
-};
+use keypadd_keystream::MeasureSuite;
+use keypadd_provider::{CryptoSettings, PrivateKey, client_config};
 use keypadd_traffic::Exchange;
 use keypadd_tunnel::wire::Instance;
 use keypadd_tunnel::{
@@ -25,14 +23,10 @@ const HANG: Duration = Duration::from_secs(60);
 
 /// A client that measures, with a listener for the service and a forward to `target`.
 async fn measuring(server: &str, target: SocketAddr) -> Client {
-    let crypto = CryptoSettings {
-        key: Arc::new(PrivateKey::from_pem(NEAR_PRIVATE_KEY).unwrap()),
-        suites: vec![MeasureSuite::NULL_HMAC_SHA1.into()],
-        kex: vec![KeyExchange::X25519.into()],
-        pool: PoolSwitch::default(),
-        cipher_engine: CipherEngine::default(),
-        meters: Arc::new(Meters::default()),
-    };
+    let crypto = CryptoSettings::plain(
+        Arc::new(PrivateKey::from_pem(NEAR_PRIVATE_KEY).unwrap()),
+        MeasureSuite::NULL_HMAC_SHA1,
+    );
     let bench = Forward::Bench(BenchForward { bind: Bind::Loopback, port: 0 });
     let settings = ClientSettings {
         server: server.parse().unwrap(),

@@ -81,7 +81,8 @@ fn two_configured_daemons_connect_in_either_start_order() {
     for line in [
         "  peer laptop at 127.0.0.1:",
         "  peer office at 127.0.0.1:",
-        "    key updates: 0 send, 0 receive",
+        // QUIC updates keys for the first time after some packets, whose number it draws.
+        "    key updates: ",
     ] {
         assert!(shown.contains(line), "{line}: {shown}");
     }

@@ -229,10 +229,13 @@ async fn a_path_that_is_gone_for_3_s_costs_nothing_but_time() {
     .await;
 }
 
+/// The shortest that is allowed.
+const PEER_TIMEOUT: [&str; 2] = ["--peer-timeout", "10s"];
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_path_that_is_gone_for_20_s_costs_nothing_but_time() {
-    let tunnel = Tunnel::start(SUITES[0], 5).await;
-    let outcomes = cut(&tunnel, [true, true], Duration::from_secs(20)).await;
+async fn a_path_that_is_gone_for_most_of_the_peer_timeout_costs_nothing_but_time() {
+    let tunnel = Tunnel::start_with(SUITES[0], 5, &PEER_TIMEOUT).await;
+    let outcomes = cut(&tunnel, [true, true], Duration::from_secs(7)).await;
     // The connection of meanwhile may have waited in vain for its target.
     assert_eq!(outcomes[..2], [Outcome::Exact; 2]);
     tunnel.must_be_as_before().await;
@@ -240,8 +243,8 @@ async fn a_path_that_is_gone_for_20_s_costs_nothing_but_time() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_path_that_is_gone_longer_than_a_session_lives_costs_a_connection_nothing_but_time() {
-    let tunnel = Tunnel::start_with(SUITES[0], 5, &["--peer-timeout", "10s"]).await;
-    let outcomes = cut(&tunnel, [true, true], Duration::from_secs(18)).await;
+    let tunnel = Tunnel::start_with(SUITES[0], 5, &PEER_TIMEOUT).await;
+    let outcomes = cut(&tunnel, [true, true], Duration::from_secs(14)).await;
     // The connection of meanwhile may have waited in vain for a session.
     assert_eq!(outcomes[..2], [Outcome::Exact; 2]);
     assert_eq!(tunnel.figures("connect")["links"][0]["reconnects"]["silent"], 1);

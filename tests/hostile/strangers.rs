@@ -4,10 +4,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use keypadd_keystream::{CipherEngine, Suite};
-use keypadd_provider::{
-    CryptoSettings, KeyExchange, Meters, PoolSwitch, PrivateKey, PublicKey, client_config,
-};
+use keypadd_keystream::Suite;
+use keypadd_provider::{CryptoSettings, PrivateKey, PublicKey, client_config};
 use serde_json::Value;
 use testbed::{Direction, Relay};
 use tokio::time::{sleep, timeout};
@@ -20,14 +18,10 @@ use crate::tunnel::{Holding, LOOK};
 
 /// Shakes hands with keys that are not listed, `at_once` side by side; all are refused.
 async fn shake_hands(server: SocketAddr, handshakes: u64, at_once: u64) {
-    let crypto = CryptoSettings {
-        key: Arc::new(PrivateKey::generate().unwrap()),
-        suites: vec![SUITES[0].parse::<Suite>().unwrap().into()],
-        kex: vec![KeyExchange::X25519.into()],
-        pool: PoolSwitch::default(),
-        cipher_engine: CipherEngine::default(),
-        meters: Arc::new(Meters::default()),
-    };
+    let crypto = CryptoSettings::plain(
+        Arc::new(PrivateKey::generate().unwrap()),
+        SUITES[0].parse::<Suite>().unwrap(),
+    );
     let key: PublicKey = PUBLIC_KEY.parse().unwrap();
     let config = quinn::ClientConfig::new(client_config(&crypto, key).unwrap());
     let endpoint = quinn::Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();

@@ -253,9 +253,9 @@ a_persons_day_ends_with_nothing_left_behind() {
     move_near 10.99.7.3 10.99.7.2
     expect "the session lives" session_lives
 
-    echo "    - 60 s without a network"
+    echo "    - $outage_seconds s without a network"
     ip -n "$far" link set veth0 down
-    sleep 60
+    sleep "$outage_seconds"
     ip -n "$far" link set veth0 up
     expect "ssh works again" soon ssh_works
     expect "the published service answers again" soon published_service_answers

@@ -1,196 +1,30 @@
-//! Declares every configuration key once: its type, default, help, reload class and check.
-//! Everything else that knows keys reads these tables. To add a key, add an entry here, use the
-//! field where the setting applies, and run `KEYPADD_WRITE_PAGE=1 cargo test -p keypadd-config`.
+//! Declares every global key once, `settings/peer.rs` every key of a peer: its type, default, help,
+//! reload class and check. Everything else that knows keys reads these tables. To add a key, add an
+//! entry, use the field where the setting applies, and run
+//! `KEYPADD_WRITE_PAGE=1 cargo test -p keypadd-config`.
+
+mod declare;
+mod peer;
+mod setting;
+mod source;
+mod suites;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use keypadd_keystream::{CipherEngine, Suite, has_aes_gcm};
-use keypadd_provider::{KeyExchange, PublicKey};
-use keypadd_tunnel::{
-    Congestion, DynamicForward, Forward, ListenPermit, LocalForward, Permit, RemoteForward,
-    ServerAddress, SpinShare,
-};
+use keypadd_provider::KeyExchange;
+use keypadd_tunnel::{Congestion, ListenPermit, Permit, SpinShare};
 
-use crate::key::{Flag, Key, Kind, Reload, Scope};
-use crate::values::{self, BadValue, LogFormat, PoolMode};
-
-/// A value that is set, and where.
-#[derive(Clone, Debug)]
-pub struct Setting<T> {
-    /// The value.
-    pub value: T,
-    /// The value as text.
-    pub text: String,
-    /// The byte of the file where it is, or 0 for a flag; `None` for a default.
-    pub at: Option<usize>,
-}
-
-/// Settings are equal if their values are, wherever they come from.
-impl<T: PartialEq> PartialEq for Setting<T> {
-    fn eq(&self, other: &Self) -> bool {
-        self.value == other.value
-    }
-}
-
-/// Where settings are read from: a table of the file, or the command line.
-pub trait Source {
-    /// The texts of a key, each with its place ([`Setting::at`]); `None` if the key is not set. A key that is
-    /// not a list has at most one that counts, the first.
-    fn texts(&mut self, key: &'static Key) -> Option<Vec<(String, Option<usize>)>>;
-
-    /// Notes that a text is not a value of its key.
-    fn refuse(&mut self, key: &'static Key, at: Option<usize>, bad: BadValue);
-
-    /// This host's memory in bytes, which bounds some values.
-    fn memory_bytes(&self) -> u64;
-}
-
-/// The valid values of a list; `None` if it is not set. `read` takes a text and this host's memory in bytes.
-fn many<T>(
-    source: &mut dyn Source,
-    key: &'static Key,
-    read: impl Fn(&str, u64) -> Result<T, BadValue>,
-) -> Option<Vec<Setting<T>>> {
-    let memory = source.memory_bytes();
-    let mut settings = Vec::new();
-    for (text, at) in source.texts(key)? {
-        match read(&text, memory) {
-            Ok(value) => settings.push(Setting { value, text, at }),
-            Err(bad) => source.refuse(key, at, bad),
-        }
-    }
-    Some(settings)
-}
-
-/// The value of a key; `None` if it is not set or not valid.
-fn maybe<T>(
-    source: &mut dyn Source,
-    key: &'static Key,
-    read: impl Fn(&str, u64) -> Result<T, BadValue>,
-) -> Option<Setting<T>> {
-    many(source, key, read)?.into_iter().next()
-}
-
-/// The value of a key, or its default.
-fn one<T>(
-    source: &mut dyn Source,
-    key: &'static Key,
-    read: impl Fn(&str, u64) -> Result<T, BadValue>,
-) -> Setting<T> {
-    maybe(source, key, &read).unwrap_or_else(|| Setting {
-        value: read(key.default, u64::MAX).expect("a default is a valid value"),
-        text: key.default.to_owned(),
-        at: None,
-    })
-}
-
-/// What `keypadd check` prints of a setting.
-pub trait Shown {
-    /// The values as text; `None` if the key is not set and has no default.
-    fn shown(&self) -> Option<String>;
-
-    /// Whether the value is a default.
-    fn is_default(&self) -> bool;
-}
-
-impl<T> Shown for Setting<T> {
-    fn shown(&self) -> Option<String> {
-        Some(self.text.clone())
-    }
-
-    fn is_default(&self) -> bool {
-        self.at.is_none()
-    }
-}
-
-impl<T> Shown for Option<Setting<T>> {
-    fn shown(&self) -> Option<String> {
-        self.as_ref().and_then(Shown::shown)
-    }
-
-    fn is_default(&self) -> bool {
-        self.as_ref().is_none_or(Shown::is_default)
-    }
-}
-
-impl<T> Shown for Option<Vec<Setting<T>>> {
-    fn shown(&self) -> Option<String> {
-        let texts = self.as_ref()?.iter().map(|setting| setting.text.as_str());
-        Some(texts.collect::<Vec<_>>().join(", "))
-    }
-
-    fn is_default(&self) -> bool {
-        self.is_none()
-    }
-}
-
-/// Declares a struct of settings and the table of its keys. An entry is `KEY => field: SHAPE TYPE =
-/// READER { properties of the Key }`. SHAPE is `one` for a value that has a default, `maybe` for
-/// one that may be missing, `many` for a list. READER is a function of `values`; `READER within
-/// memory` also takes this host's memory in bytes.
-macro_rules! settings {
-    (
-        $(#[$meta:meta])* $name:ident in $scope:ident;
-        $(
-            $key:literal => $field:ident: $shape:ident $type:ty = $read:ident $(within $memory:ident)?
-            { $($property:ident: $value:expr),* $(,)? }
-        )*
-    ) => {
-        $(#[$meta])*
-        #[derive(Clone, Debug, PartialEq)]
-        pub struct $name {
-            $(#[doc = concat!("`", $key, "`")] pub $field: settings!(@type $shape $type),)*
-        }
-
-        impl $name {
-            /// The keys, in the order of the documentation.
-            pub const KEYS: &'static [Key] = &[
-                $(Key {
-                    name: $key,
-                    scope: Scope::$scope,
-                    check: |text, memory| {
-                        let _ = memory;
-                        values::$read(text $(, settings!(@$memory memory))?).map(drop)
-                    },
-                    $($property: $value,)*
-                    ..Key::BLANK
-                },)*
-            ];
-
-            /// Reads every key.
-            pub fn take(source: &mut dyn Source) -> Self {
-                let mut keys = Self::KEYS.iter();
-                Self {
-                    $($field: {
-                        let read = |text: &str, memory: u64| {
-                            let _ = memory;
-                            values::$read(text $(, settings!(@$memory memory))?)
-                        };
-                        let key = keys.next().expect("a key for each field");
-                        $shape(source, key, read)
-                    },)*
-                }
-            }
-
-            /// Every key with its value.
-            pub fn entries(&self) -> impl Iterator<Item = (&'static Key, &dyn Shown)> {
-                Self::KEYS.iter().zip([$(&self.$field as &dyn Shown),*])
-            }
-
-            /// The keys whose values differ.
-            pub fn differing(&self, other: &Self) -> impl Iterator<Item = &'static Key> {
-                let differ = [$(self.$field != other.$field),*];
-                Self::KEYS.iter().zip(differ).filter_map(|(key, differs)| differs.then_some(key))
-            }
-        }
-    };
-    (@type one $type:ty) => { Setting<$type> };
-    (@type maybe $type:ty) => { Option<Setting<$type>> };
-    (@type many $type:ty) => { Option<Vec<Setting<$type>>> };
-    (@memory $memory:ident) => { $memory };
-}
+use self::declare::settings;
+pub use self::peer::PeerSettings;
+pub use self::setting::{Setting, Shown, values_of};
+pub use self::source::Source;
+use self::suites::SUITES;
+pub use self::suites::offered;
+use crate::key::{Flag, Kind, Reload};
+use crate::values::{LogFormat, PoolMode};
 
 settings! {
     /// The global keys, which `keypadd serve` and `keypadd connect` take as flags.
@@ -442,124 +276,6 @@ settings! {
     }
 }
 
-settings! {
-    /// The keys of a `[peer.NAME]`; `keypadd connect` takes some of them as flags.
-    PeerSettings in Peer;
-
-    "public-key" => public_key: maybe PublicKey = public_key {
-        form: "PUBKEY",
-        example: "11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=",
-        unset: "required",
-        help: "The peer's public key, as `keypadd pubkey` prints it there",
-    }
-    "endpoint" => endpoint: maybe ServerAddress = server {
-        form: "HOST[:PORT]",
-        example: "lab.example:4433",
-        unset: "none: the peer connects to this host",
-        help: "Where to connect to the peer",
-        detail: "The default port is 4433.",
-    }
-    "permit-open" => permit_open: many Permit = permit {
-        kind: Kind::List,
-        form: "PATTERN",
-        example: "localhost:22",
-        unset: "the global one",
-        help: "Targets that the peer may connect to",
-        detail: "On a peer with an `endpoint`, it also allows the peer to connect to this host.",
-    }
-    "permit-listen" => permit_listen: many ListenPermit = listen_permit {
-        kind: Kind::List,
-        form: "PATTERN",
-        example: "8080",
-        unset: "the global one",
-        help: "Where the peer may listen on this host",
-        detail: "On a peer with an `endpoint`, as for `permit-open`.",
-    }
-    "pool-budget" => pool_budget: maybe usize = pool_budget {
-        form: "SIZE",
-        example: "8MiB",
-        unset: "no limit of its own",
-        help: "Share of the global `pool-budget` that all sessions of this peer may hold together",
-    }
-    "hold" => hold: maybe Duration = duration_or_zero {
-        form: "DURATION",
-        example: "1h",
-        unset: "the global one",
-        help: "How long connections wait for this peer while it is away",
-    }
-    "local" => local: many LocalForward = local_forward {
-        kind: Kind::List,
-        form: "[BIND:]PORT:HOST:HOSTPORT",
-        example: "2222:localhost:22",
-        flag: Flag::Connect,
-        short: Some('L'),
-        help: "Listen here and connect to HOST:HOSTPORT from the server",
-        detail: "As in ssh. BIND is loopback by default; `*` is every address; IPv6 addresses go in \
-            brackets. Port 0 picks a free port. The /PATH of a unix socket can replace [BIND:]PORT, \
-            HOST:HOSTPORT or both.",
-    }
-    "remote" => remote: many RemoteForward = remote_forward {
-        kind: Kind::List,
-        form: "[BIND:]PORT:HOST:HOSTPORT",
-        example: "8080:localhost:80",
-        flag: Flag::Connect,
-        short: Some('R'),
-        help: "Listen on the server and connect to HOST:HOSTPORT from here",
-        detail: "As `local` in the other direction: BIND is the server's loopback by default. The server \
-            must allow it with `permit-listen`. It never learns the target: it knows the forward by a number.",
-    }
-    "dynamic" => dynamic: many DynamicForward = dynamic_forward {
-        kind: Kind::List,
-        form: "[BIND:]PORT",
-        example: "1080",
-        flag: Flag::Connect,
-        short: Some('D'),
-        help: "Listen here as a SOCKS5 proxy and connect to the requested targets from the server",
-        detail: "CONNECT to IPv4, IPv6 and names, which the server resolves; its `permit-open` applies. \
-            BIND is loopback by default. There is no password: anyone who can reach the port can use it.",
-    }
-    "suite" => suite: maybe Suite = suite {
-        form: "NAME",
-        example: "aes-256-gcm",
-        unset: "aes-256-gcm and chacha20-poly1305, the faster first, unless the global `suite` names one",
-        flag: Flag::Connect,
-        help: "Suite to offer",
-        detail: SUITES,
-    }
-    "kex" => kex: maybe KeyExchange = kex {
-        form: "NAME",
-        example: "x25519mlkem768",
-        unset: "the first of the global `kex`, else `\"x25519mlkem768\"`",
-        flag_default: "x25519mlkem768",
-        flag: Flag::Connect,
-        help: "Key exchange to offer: x25519, x25519mlkem768 or secp384r1",
-    }
-}
-
-/// The names of the suites, for help texts.
-const SUITES: &str = "Standard: aes-256-gcm, aes-128-gcm, chacha20-poly1305, and keypadd's own \
-    aes-{256,128}-ctr-hmac-{sha256,sha1}, which a server accepts only if named. Legacy, insecure, only with allow-legacy: {3des,des}-ctr-hmac-{sha256,sha1}.";
-
-impl PeerSettings {
-    /// The forwards of all kinds: local, remote, dynamic.
-    pub fn forwards(&self) -> Vec<Setting<Forward>> {
-        fn each<T: Clone>(
-            list: &Option<Vec<Setting<T>>>,
-            kind: fn(T) -> Forward,
-        ) -> impl Iterator<Item = Setting<Forward>> {
-            list.iter().flatten().map(move |Setting { value, text, at }| Setting {
-                value: kind(value.clone()),
-                text: text.clone(),
-                at: *at,
-            })
-        }
-        each(&self.local, Forward::Local)
-            .chain(each(&self.remote, Forward::Remote))
-            .chain(each(&self.dynamic, Forward::Dynamic))
-            .collect()
-    }
-}
-
 impl Settings {
     /// The suites that a server accepts, in order of preference, never none.
     pub fn suites(&self) -> Vec<Suite> {
@@ -575,19 +291,11 @@ impl Settings {
     }
 }
 
-/// The suites that a client offers: the one that is set, else those of [`Suite::offered`] on this CPU.
-pub fn offered(set: Option<Suite>) -> Vec<Suite> {
-    set.map_or_else(|| Suite::offered(has_aes_gcm()).to_vec(), |suite| vec![suite])
-}
-
-/// The values of a list.
-pub fn values_of<T: Clone>(settings: &[Setting<T>]) -> Vec<T> {
-    settings.iter().map(|setting| setting.value.clone()).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::key::Key;
+    use crate::values::BadValue;
 
     /// Sets nothing.
     struct Empty;

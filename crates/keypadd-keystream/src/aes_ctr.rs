@@ -84,7 +84,7 @@ impl AesCtr {
         zeroize_stack::<AES_STACK_BYTES>();
     }
 
-    /// Writes part of one packet's pad. Never inlined, as [`Self::write_rows`].
+    /// Writes part of one packet's pad. Never inlined, like [`Self::write_rows`].
     #[inline(never)]
     pub(crate) fn write(&self, packet: PacketNumber, offset: usize, out: &mut [u8]) {
         self.encrypt_counters(packet, offset, out);

@@ -49,7 +49,7 @@ impl ChaCha {
         zeroize_stack::<STACK_BYTES>();
     }
 
-    /// Writes part of one packet's pad. Never inlined, as [`Self::write_rows`].
+    /// Writes part of one packet's pad. Never inlined, like [`Self::write_rows`].
     #[inline(never)]
     pub(crate) fn write(&self, packet: PacketNumber, offset: usize, out: &mut [u8]) {
         self.generate(packet, offset, out);

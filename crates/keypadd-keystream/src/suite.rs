@@ -20,7 +20,7 @@ pub enum Cipher {
     Des,
     /// Three-key triple DES, SP 800-67r2: withdrawn, kept for comparison.
     TripleDes,
-    /// RC2 with a 40-bit key, RFC 2268: once export grade; any computer can search it.
+    /// RC2 with a 40-bit key, RFC 2268: export grade in its day; any computer can search it.
     Rc2_40,
     /// No cipher: no keystream, packets are readable.
     Null,

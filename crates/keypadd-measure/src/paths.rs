@@ -8,6 +8,7 @@
 mod arms;
 mod cases;
 mod goals;
+mod lines;
 mod load;
 mod plots;
 mod sample;

@@ -17,7 +17,7 @@ pub(crate) const WHOLE_CORE: u64 = 100;
 pub(crate) struct CpuShare {
     at: Duration,
     spent: Duration,
-    /// CPU time that may be spent now, in the seconds that it takes to earn it.
+    /// CPU time that may be spent now, as the time it takes to earn it.
     credit: f64,
     resting: bool,
 }

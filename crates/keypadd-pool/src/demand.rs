@@ -14,10 +14,10 @@ use crate::sync::{AtomicU64, Ordering::Relaxed};
 /// The time constant of the averages: after it, a past burst weighs about a third as much.
 const MEMORY: Duration = Duration::from_secs(10);
 
-/// The shortest time between two readings that says enough about a rate.
+/// Least time between two readings of a rate; a shorter one says too little.
 const SHORTEST: Duration = Duration::from_millis(50);
 
-/// Most lanes of one direction of a connection that wait for the filler: those of the present and the
+/// Most lanes of one direction of a connection queued for the filler: those of the present and the
 /// next phase, and as many again.
 const LANES_WAITING_MAX: u64 = 4;
 
@@ -61,7 +61,7 @@ impl Allowance {
 pub struct Traffic {
     pub(crate) direction: Direction,
     needed: Arc<[AtomicU64; 2]>,
-    /// Lanes that the filler has not taken in yet.
+    /// Lanes queued for the filler.
     waiting: Arc<AtomicU64>,
     /// Used by the filler only: no packet waits for it.
     averages: Arc<Mutex<Averages>>,
@@ -88,7 +88,7 @@ impl Traffic {
         }
     }
 
-    /// Counts a new lane; false if as many wait for the filler as may.
+    /// Counts a new lane; false if the limit of queued lanes is reached.
     pub(crate) fn lane_may_wait(&self) -> bool {
         let may = self.waiting.fetch_add(1, Relaxed) < LANES_WAITING_MAX;
         if !may {
@@ -97,7 +97,7 @@ impl Traffic {
         may
     }
 
-    /// The filler has taken a lane in.
+    /// Records that the filler has taken a lane in.
     pub(crate) fn lane_arrived(&self) {
         self.waiting.fetch_sub(1, Relaxed);
     }

@@ -73,7 +73,7 @@ impl Feed {
     }
 }
 
-/// A feed that its lane keeps, since as many of its direction wait for the filler as may.
+/// A feed that its lane keeps while too many of its direction are queued for the filler.
 pub(crate) struct Unqueued {
     pub(crate) feed: Box<Feed>,
     pub(crate) orders: mpsc::Sender<Order>,
@@ -271,8 +271,8 @@ impl Filler {
         self.free.add_mapped(units);
     }
 
-    /// Withholds free memory above the budget, unlocked units first, and returns to the kernel what of
-    /// it may go (`free_units`).
+    /// Withholds free memory above the budget, unlocked units first, and returns to the kernel what
+    /// `free_units` allows.
     fn trim(&mut self) {
         let excess = self.mapped_units.saturating_sub(self.budget_units);
         let units = self.free.remove_excess(excess);

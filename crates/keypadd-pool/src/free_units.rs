@@ -98,7 +98,8 @@ impl FreeUnits {
         units
     }
 
-    /// Takes up to this many units, unlocked ones first, and of those the slabs with most free ones.
+    /// Takes up to this many units, unlocked ones first, and among those from the slabs with the
+    /// most free units.
     fn take_excess(&mut self, units: usize) -> Vec<Unit> {
         let mut taken = Vec::new();
         for free in [&mut self.unlocked, &mut self.locked] {
@@ -135,7 +136,7 @@ impl FreeUnits {
         }
         self.holes += single;
         self.withheld = kept;
-        // In the order of addresses, so that a slab shrinks from one end.
+        // In address order, so that a slab shrinks from one end.
         returned.sort_by_key(|unit| unit.as_ptr() as usize);
         returned
     }

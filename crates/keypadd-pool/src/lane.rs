@@ -62,8 +62,8 @@ pub struct Lane {
     state: Arc<LaneState>,
     traffic: Traffic,
     queues: [PartQueue; 2],
-    /// What the filler serves it through, until that is queued: a peer that updates keys faster than a
-    /// filler without CPU time takes them in must not grow the filler's queue.
+    /// The filler's end, until it is queued there. A peer that updates keys faster than a starved
+    /// filler takes lanes in must not grow the filler's queue.
     unqueued: Option<Box<Unqueued>>,
     // Last, so that it is dropped after the queues have given everything back.
     closer: Closer,
@@ -260,11 +260,11 @@ impl<'a> Peek<'a> {
 /// What was taken of one packet's pad.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taken {
-    /// Whether the head was, as far as it was needed.
+    /// Whether the head was taken, as far as the packet needed it.
     pub head: bool,
-    /// Whether the body was, as far as it was needed.
+    /// Whether the body was taken, as far as the packet needed it.
     pub body: bool,
-    /// Bytes in all.
+    /// Total bytes taken.
     pub bytes: usize,
 }
 

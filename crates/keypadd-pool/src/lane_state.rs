@@ -123,7 +123,7 @@ impl LaneState {
         PacketNumber::new(self.next()).segment().value()
     }
 
-    /// What there is of both parts. Reads each counter once, so that no chunk counts both as available
+    /// The levels of both parts. Reads each counter once, so that no chunk counts both as available
     /// and as kept.
     pub(crate) fn holdings(&self) -> [PartHolding; 2] {
         let next = self.next();
@@ -140,7 +140,7 @@ impl LaneState {
     }
 }
 
-/// What there is of one part of a lane at one moment.
+/// The level of one part of a lane at one moment.
 pub(crate) struct PartHolding {
     /// Chunks in the queue.
     queued: u64,

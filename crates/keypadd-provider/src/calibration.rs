@@ -54,14 +54,15 @@ impl SealTimes {
     }
 }
 
-/// Whether a pool is worthwhile before any packet is known: at least 10 % faster at one length, and at none as
-/// much slower.
+/// Whether a pool is worthwhile before any packet is known: at least 10 % faster at one length, and
+/// at no length slower by as much.
 pub fn worth_pooling(times: &[SealTimes]) -> bool {
     let gains = || times.iter().map(SealTimes::gain);
     gains().any(|gain| gain >= WINS) && gains().all(|gain| gain > 1.0 / WINS)
 }
 
-/// Whether a pool is worthwhile for so many packets of each length, if it `is_used` for them now or not.
+/// Whether a pool is worthwhile for this many packets of each length; `is_used` if it is in use
+/// now.
 pub fn worth_pooling_mix(times: &[SealTimes; 3], packets: [u64; 3], is_used: bool) -> bool {
     let sum = |of: fn(&SealTimes) -> Duration| -> f64 {
         times.iter().zip(packets).map(|(times, n)| of(times).as_secs_f64() * n as f64).sum()

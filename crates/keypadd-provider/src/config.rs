@@ -20,7 +20,7 @@ use rustls::sign::SigningKey;
 use rustls::version::TLS13;
 
 use crate::identity::{PrivateKey, PublicKey};
-use crate::kx::Group;
+use crate::kx::{Group, KeyExchange};
 use crate::meters::Meters;
 use crate::pool_switch::PoolSwitch;
 use crate::refusal::{Allowed, NotesOffer, Refusal};
@@ -33,7 +33,7 @@ use crate::verify::{AllowList, ListedClients, PinnedServer};
 /// The application protocol, in ALPN's form (RFC 7301).
 pub const ALPN: &[u8] = b"keypadd/1";
 
-/// The one of pairings: neither end of a session talks to an end of a pairing.
+/// The protocol of pairings, so that an end of a session never talks to an end of a pairing.
 const PAIRING_ALPN: &[u8] = b"keypadd-pair/1";
 
 /// TLS wants a server name; with SNI off and keys pinned it is never sent nor compared.
@@ -67,6 +67,18 @@ pub struct CryptoSettings {
 pub struct ConfigError(#[from] rustls::Error);
 
 impl CryptoSettings {
+    /// One suite, X25519 and no pool, for tests and measurements to change.
+    pub fn plain(key: Arc<PrivateKey>, suite: impl Into<Protection>) -> Self {
+        Self {
+            key,
+            suites: vec![suite.into()],
+            kex: vec![KeyExchange::X25519.into()],
+            pool: PoolSwitch::default(),
+            cipher_engine: CipherEngine::default(),
+            meters: Arc::new(Meters::default()),
+        }
+    }
+
     fn provider(&self) -> Arc<CryptoProvider> {
         Arc::new(CryptoProvider {
             cipher_suites: self.suites.iter().map(|&suite| tls_suite(suite)).collect(),
@@ -89,8 +101,9 @@ impl CryptoSettings {
     }
 }
 
-/// What rustls asks of a provider besides suites and groups: the system's randomness, and keys in files, which
-/// are not read by rustls here. ring's own provider would link RSA, P-256 and ChaCha20, which nothing uses.
+/// What rustls needs of a provider besides suites and groups: the system's randomness, and key
+/// files, which rustls does not read here. ring's own provider would link RSA, P-256 and ChaCha20,
+/// which nothing uses.
 #[derive(Debug)]
 struct System;
 
@@ -161,9 +174,9 @@ fn client(
     Ok(Arc::new(PooledClient { tls: Arc::new(tls), context: settings.context(None, hooks) }))
 }
 
-/// A server that accepts only holders of keys that `allowed` lists. It follows the client's order of suites,
-/// which begins with what is cheapest there, unless its own begins with ChaCha20: then it is itself the end
-/// without AES instructions (as BoringSSL and OpenSSL do).
+/// A server that accepts only holders of keys that `allowed` lists. It follows the client's order
+/// of suites, which begins with the client's cheapest, unless its own begins with ChaCha20: then
+/// the server is the end without AES instructions (as BoringSSL and OpenSSL do).
 ///
 /// # Errors
 /// As for [`client_config`].
@@ -196,7 +209,7 @@ pub fn inviter_config(
     server(settings, Arc::new(Anybody), PAIRING_ALPN, &TestHooks::default())
 }
 
-/// Lists every key: who pairs is not listed yet.
+/// Lists every key: a pairing peer is not listed yet.
 #[derive(Debug)]
 struct Anybody;
 

@@ -9,7 +9,7 @@ const FIRST_SECONDS: f64 = 50e-9;
 /// Buckets with a bound; the last one's is 1.6 ms, a 3DES packet on a slow machine.
 const BOUNDED: usize = 16;
 
-/// How often which time was seen. It only grows.
+/// Counts of durations by bucket. They only grow.
 #[derive(Debug, Default)]
 pub struct Histogram {
     counts: [AtomicU64; BOUNDED + 1],
@@ -17,14 +17,15 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// Counts one.
+    /// Counts one duration.
     pub fn observe(&self, taken: Duration) {
         let bucket = (0..BOUNDED).find(|&nth| taken.as_secs_f64() <= bound_seconds(nth));
         self.counts[bucket.unwrap_or(BOUNDED)].fetch_add(1, Relaxed);
         self.nanos.fetch_add(u64::try_from(taken.as_nanos()).unwrap_or(u64::MAX), Relaxed);
     }
 
-    /// Each bucket's upper bound in seconds, infinite for the last, and what is in it and in none below.
+    /// Each bucket's upper bound in seconds, infinite for the last, and the count of that bucket
+    /// alone.
     pub fn buckets(&self) -> [(f64, u64); BOUNDED + 1] {
         std::array::from_fn(|nth| {
             let bound = if nth < BOUNDED { bound_seconds(nth) } else { f64::INFINITY };
@@ -32,7 +33,7 @@ impl Histogram {
         })
     }
 
-    /// All times together.
+    /// The sum of all durations.
     pub fn sum_seconds(&self) -> f64 {
         self.nanos.load(Relaxed) as f64 / 1e9
     }

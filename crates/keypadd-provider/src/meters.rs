@@ -16,22 +16,22 @@ use crate::histogram::Histogram;
 /// One packet in this many is timed.
 pub const SAMPLED_ONE_IN: u64 = 64;
 
-/// What a packet's time goes into.
+/// The stages of handling a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PacketStage {
-    /// Finding the pad; if the pool lacks some of it, generating that and XORing it.
+    /// Finding the pad, and generating and XORing what the pool lacks of it.
     Pad,
-    /// XORing a pad of which the pool had every byte, and wiping what was used of it.
+    /// XORing a pad of which the pool had every byte, and wiping the bytes used.
     Xor,
-    /// Making or checking the tag.
+    /// Computing or checking the tag.
     Mac,
 }
 
 impl PacketStage {
-    /// All of them, in the order of a packet that is sent.
+    /// All stages, in the order of a sent packet.
     pub const ALL: [Self; 3] = [Self::Pad, Self::Xor, Self::Mac];
 
-    /// The label of metrics.
+    /// The stage's label in metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::Pad => "pad",
@@ -54,12 +54,12 @@ pub struct Meters {
 }
 
 impl Meters {
-    /// Packets sealed or opened whose pad came so.
+    /// Packets sealed or opened with this coverage of their pads.
     pub fn packets(&self, direction: Direction, pad: Coverage) -> u64 {
         self.sum(&[direction], |counts| &counts.packets[pad as usize])
     }
 
-    /// Packets sealed or opened, by the length of [`TIMED_BYTES`](crate::TIMED_BYTES) that is nearest.
+    /// Packets sealed or opened, by the nearest length of [`TIMED_BYTES`](crate::TIMED_BYTES).
     pub fn lengths(&self) -> [u64; 3] {
         [0, 1, 2].map(|class| self.sum(&BOTH, |counts| &counts.lengths[class]))
     }
@@ -75,12 +75,12 @@ impl Meters {
         &self.stages[stage as usize]
     }
 
-    /// Keystream bytes used that a filler had made.
+    /// Keystream bytes that came from the pool.
     pub fn keystream_pool_bytes(&self) -> u64 {
         self.sum(&BOTH, |counts| &counts.pool_bytes)
     }
 
-    /// Keystream bytes used that were made while the packet waited.
+    /// Keystream bytes that were generated inline.
     pub fn keystream_inline_bytes(&self) -> u64 {
         self.sum(&BOTH, |counts| &counts.inline_bytes)
     }
@@ -105,7 +105,7 @@ impl Meters {
         self.pad_reuse.load(Relaxed)
     }
 
-    /// One figure of some directions, over all connections.
+    /// One counter of some directions, over all connections.
     fn sum(&self, directions: &[Direction], figure: impl Fn(&Counts) -> &AtomicU64) -> u64 {
         let tallies = self.tallies();
         let of = |way: &Direction| {
@@ -115,7 +115,7 @@ impl Meters {
         directions.iter().flat_map(of).map(|counts| figure(counts).load(Relaxed)).sum()
     }
 
-    /// Nothing that is done under this lock can leave it half done.
+    /// Nothing done under this lock can leave it half changed.
     fn tallies(&self) -> MutexGuard<'_, Tallies> {
         self.tallies.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -144,7 +144,7 @@ impl Meters {
         self.seconds[direction as usize][pad as usize].observe(since.elapsed());
     }
 
-    /// The stage began at `last`; returns when it ended, which is now.
+    /// Ends a stage that began at `last`; returns its end, which is now.
     #[cold]
     fn observe_stage(&self, stage: PacketStage, last: Instant) -> Instant {
         let now = Instant::now();
@@ -155,7 +155,8 @@ impl Meters {
 
 const BOTH: [Direction; 2] = [Direction::Send, Direction::Receive];
 
-/// What directions of connections have counted, by direction: each that lives, and the others together.
+/// Counters of directions of connections: one set for each that lives, and one for all that have
+/// ended.
 #[derive(Debug, Default)]
 struct Tallies {
     live: [Vec<Arc<Counts>>; 2],
@@ -170,11 +171,11 @@ struct Counts {
     lengths: [AtomicU64; 3],
 }
 
-/// Pad bytes up to which a packet is of the first and of the second length: a head, and the geometric mean
-/// of a line and a full packet.
+/// Longest pads of the first and of the second length class: a head, and the geometric mean of a
+/// line and a full packet.
 const LENGTHS: [usize; 2] = [HEAD_BYTES, 600];
 
-/// What one direction of one connection counts. Dropped, its counts stay in the meters.
+/// Counters of one direction of one connection. When they are dropped, the meters keep the counts.
 #[derive(Debug)]
 pub(crate) struct Tally {
     meters: Arc<Meters>,
@@ -195,8 +196,8 @@ impl Tally {
         self.meters.exhaustions.fetch_add(1, Relaxed);
     }
 
-    /// Counts a packet whose pad came so, and the keystream that it took. One at a time does (`&mut`): what is
-    /// read here is what was written last.
+    /// Counts a packet by the coverage of its pad, and the keystream that it took. `&mut` means one
+    /// caller at a time: what is read here was written last.
     #[inline]
     pub(crate) fn count(
         &mut self,
@@ -228,12 +229,12 @@ impl Drop for Tally {
     }
 }
 
-/// Adds to what nobody else adds to now.
+/// Adds to a counter that nobody else writes now.
 fn add(sum: &AtomicU64, more: u64) {
     sum.store(sum.load(Relaxed).wrapping_add(more), Relaxed);
 }
 
-/// Times the stages of a packet that is sampled; does nothing for one that is not.
+/// Times the stages of a sampled packet; does nothing for any other.
 pub(crate) struct StageClock<'m> {
     meters: &'m Meters,
     last: Option<Instant>,
@@ -244,7 +245,7 @@ impl<'m> StageClock<'m> {
         Self { meters, last: started }
     }
 
-    /// A stage ends here, and the next one begins.
+    /// Ends a stage and begins the next one.
     #[inline]
     pub(crate) fn end_of(&mut self, stage: PacketStage) {
         if let Some(last) = self.last {

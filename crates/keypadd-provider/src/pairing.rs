@@ -13,7 +13,7 @@ use sha2::Sha256;
 use crate::identity::PublicKey;
 use crate::secret_memory::Secret;
 
-/// Length of a secret: nobody guesses 128 bits.
+/// Length of a secret: 128 bits cannot be guessed.
 pub const PAIRING_SECRET_BYTES: usize = 16;
 
 /// Length of a proof.

@@ -22,8 +22,8 @@ pub struct PoolSwitch {
     allowance: Option<Allowance>,
 }
 
-/// Locked while connections switch, so that those attaching meanwhile come before or after. The holder may
-/// take the locks of a connection's pads, never the other way round.
+/// Locked while connections switch, so that one that attaches meanwhile comes before or after. The
+/// holder may lock a connection's pads, never the other way round.
 #[derive(Default)]
 struct Shared(Mutex<Switched>);
 

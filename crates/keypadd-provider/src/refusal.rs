@@ -36,7 +36,7 @@ struct Offer {
 }
 
 impl Refusal {
-    /// For one handshake of a server that accepts this.
+    /// Formats the errors of one handshake of a server that accepts this.
     pub(crate) fn new(allowed: Allowed) -> Self {
         Self { allowed, offered: Arc::default() }
     }

@@ -1,4 +1,5 @@
-//! Times seals by where their pads come from, for measurements: what `calibration.rs` asks briefly, in full.
+//! Times seals by the source of their pads, for measurements: in full what `calibration.rs` does
+//! briefly.
 //!
 //! All arms use the shipped sealing key, on one thread, and alternate. Pads are hot if a filler has just
 //! written them, and cold if it has since written a pool larger than the caches.

@@ -24,11 +24,11 @@ use aes::cipher::{BlockCipherEncrypt, KeyInit};
 use aes::{Aes128Enc, Aes256Enc};
 use hkdf::Hkdf;
 use interposer::expand_label;
-use keypadd_keystream::{Cipher, CipherEngine, Mac, PacketNumber, Suite, SuiteKey};
+use keypadd_keystream::{Cipher, Mac, PacketNumber, Suite, SuiteKey};
 use keypadd_pool::{Pool, PoolSettings};
 use keypadd_provider::{
-    AllowList, CryptoSettings, KeyExchange, Meters, PrivateKey, PublicKey, TestHooks,
-    client_config_with, server_config_with,
+    AllowList, CryptoSettings, PrivateKey, PublicKey, TestHooks, client_config_with,
+    server_config_with,
 };
 use quinn::{Connection, Endpoint, TransportConfig};
 use rustls::KeyLog;
@@ -281,12 +281,8 @@ async fn live(suite: Suite, log: &Arc<Inverted>) -> File {
     let keys = [key(), key()];
     let pool = Pool::new(PoolSettings { budget_bytes: POOL_BYTES }).expect("a pool");
     let settings = |end: usize| CryptoSettings {
-        key: Arc::clone(&keys[end]),
-        suites: vec![suite.into()],
-        kex: vec![KeyExchange::X25519.into()],
         pool: Some(pool.clone()).into(),
-        cipher_engine: CipherEngine::default(),
-        meters: Arc::new(Meters::default()),
+        ..CryptoSettings::plain(Arc::clone(&keys[end]), suite)
     };
     let hooks = TestHooks { key_log: Arc::clone(log) as _, ..TestHooks::default() };
     let client = client_config_with(&settings(0), keys[1].public(), &hooks).expect("settings");

@@ -1,10 +1,10 @@
-//! Limits handshakes from unknown clients, so that those that stall keep nobody out.
+//! Limits handshakes from unknown clients, so that stalled ones lock nobody out.
 //!
-//! A handshake that has not proved a key yet holds one of some thousand slots. When they are all
-//! taken, or the share of the newcomer's network is, the oldest makes way: an honest handshake needs
-//! two round trips, a stalled one waits to be the oldest. Shares are by IPv4 address and by IPv6
-//! /64, /56 and /48. Some slots are kept for networks that proved a key before. Knows addresses and
-//! times, no packets.
+//! A handshake that has not proved a key yet holds one of a few thousand slots. When all are taken,
+//! or the newcomer's network has used up its share, the oldest is evicted: an honest handshake
+//! needs two round trips, a stalled one stays until it is the oldest. Shares are by IPv4 address
+//! and by IPv6 /64, /56 and /48. Some slots are reserved for networks that have proved a key
+//! before. Knows addresses and times, no packets.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -12,32 +12,33 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Handshakes under way at once.
+/// Handshakes in progress at once.
 const SLOTS: usize = 4096;
 
-/// One slot in so many is kept for networks that have proved a key before.
+/// One slot in this many is reserved for networks that have proved a key before.
 const KEPT_ONE_IN: usize = 8;
 
-/// Slots of one network, by the length of its prefix; an IPv4 address counts as a /64.
+/// Slots per network, by prefix length; an IPv4 address counts as a /64.
 const SHARES: [(u32, usize); 3] = [(64, 64), (56, 256), (48, 1024)];
 
-/// Above so many handshakes an address has to prove itself first (RFC 9000 8.1.2).
+/// Above this many handshakes, a client must validate its address first (RFC 9000 8.1.2).
 const RETRY_ABOVE: usize = 8;
 
-/// Above so many handshakes in a loop an address begins one in [`CROWD_PACE`]: a handshake costs a third
-/// of a millisecond, and to say nothing costs next to nothing.
+/// Above this many handshakes in a loop, an address may begin one per [`CROWD_PACE`]: a handshake
+/// costs a third of a millisecond, ignoring a packet almost nothing.
 const CROWD: usize = 512;
 
-/// How long an address waits in a crowd after its newest handshake, if that has not proved a key.
+/// How long an address must wait in a crowd after its last handshake, if that has not proved a key.
 const CROWD_PACE: Duration = Duration::from_secs(2);
 
-/// Networks that are remembered as proved.
+/// Networks remembered as having proved a key.
 const PROVED_MAX: usize = 4096;
 
-/// Time from a first packet to the end of its handshake.
+/// Time limit of a handshake, from its first packet.
 pub(crate) const HANDSHAKE_TIME: Duration = Duration::from_secs(5);
 
-/// A prefix of an address. IPv4 addresses stand where IPv6 maps them, shifted so that each is a /64.
+/// A prefix of an address. IPv4 addresses are in their IPv6-mapped form, shifted so that each is a
+/// /64.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Network {
     bits: u128,
@@ -47,14 +48,14 @@ struct Network {
 impl Network {
     fn of(address: IpAddr, length: u32) -> Self {
         let bits = match address.to_canonical() {
-            // Beyond global unicast (2000::/3): no IPv6 network is met there.
+            // Outside global unicast (2000::/3), so it never equals an IPv6 network.
             IpAddr::V4(v4) => (1 << 127) | (u128::from(v4.to_bits()) << 64),
             IpAddr::V6(v6) => v6.to_bits(),
         };
         Self { bits: bits >> (128 - length) << (128 - length), length }
     }
 
-    /// Those that a handshake counts for; an IPv4 address is one network alone.
+    /// The prefixes that a handshake counts against; an IPv4 address has only one.
     fn all(address: IpAddr) -> impl Iterator<Item = (Self, usize)> {
         let v4 = address.to_canonical().is_ipv4();
         SHARES
@@ -68,51 +69,51 @@ impl Network {
     }
 }
 
-/// What is to be done with a newcomer.
+/// How to answer a newcomer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Accept,
-    /// Have it prove its address.
+    /// Require it to validate its address.
     Retry,
-    /// Say nothing: it comes again.
+    /// Ignore it: it will retransmit.
     Wait,
 }
 
-/// Why a handshake was not taken or was given up.
+/// Why a handshake was refused or abandoned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// There are as many connections as there may be.
+    /// The connection limit is reached.
     Full,
-    /// It was the oldest when another one came, and had not proved a key.
+    /// It was the oldest when another one arrived, and had not proved a key.
     Displaced,
     /// It took too long.
     TimedOut,
-    /// There are many, and the newest of its network was not complete.
+    /// Many are in progress, and its network's last one has not finished.
     Crowded,
 }
 
-/// Handshakes that were not completed, since the endpoint began.
+/// Handshakes that did not complete, since the endpoint started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Refusals {
-    /// Turned away because there were too many connections.
+    /// Refused because of the connection limit.
     pub full: u64,
-    /// Given up for newer ones.
+    /// Evicted by newer ones.
     pub displaced: u64,
-    /// Given up because they took too long.
+    /// Timed out.
     pub timed_out: u64,
-    /// Not begun because there were many, one of them by the same network a moment ago.
+    /// Ignored because many were in progress and their network had just begun another.
     pub crowded: u64,
 }
 
-/// A handshake under way.
+/// A handshake in progress.
 struct Entry<K> {
     id: K,
     address: IpAddr,
     since: Instant,
 }
 
-/// Handshakes under way, by age.
+/// Handshakes in progress, by age.
 pub(crate) struct Handshakes<K> {
     by_age: BTreeMap<u64, Entry<K>>,
     of_key: HashMap<K, u64>,
@@ -123,7 +124,7 @@ pub(crate) struct Handshakes<K> {
     proved: HashMap<Network, u64>,
     proved_by_age: BTreeMap<u64, Network>,
     slots: usize,
-    /// Of the slots, those that networks without a proved key cannot take.
+    /// Slots reserved for networks that have proved a key.
     kept: usize,
 }
 
@@ -146,7 +147,7 @@ impl<K: Copy + Eq + std::hash::Hash> Handshakes<K> {
         }
     }
 
-    /// Whether a newcomer from `address` is taken as it is.
+    /// How to answer a newcomer from `address`.
     pub(crate) fn judge(&self, address: IpAddr, validated: bool, now: Instant) -> Verdict {
         if !validated && self.by_age.len() >= RETRY_ABOVE {
             return Verdict::Retry;
@@ -157,7 +158,7 @@ impl<K: Copy + Eq + std::hash::Hash> Handshakes<K> {
         }
     }
 
-    /// Whether a network that has never proved a key began a handshake a moment ago.
+    /// Whether a network that has never proved a key has just begun a handshake.
     fn has_just_begun(&self, address: IpAddr, now: Instant) -> bool {
         let network = Network::smallest(address);
         let newest = self.of_network.get(&network).and_then(BTreeSet::last);
@@ -166,7 +167,8 @@ impl<K: Copy + Eq + std::hash::Hash> Handshakes<K> {
             && newest.is_some_and(|it| now.saturating_duration_since(it.since) < CROWD_PACE)
     }
 
-    /// Those that make way for a newcomer from `address`: give them up, then [`add`](Self::add).
+    /// The handshake to evict for a newcomer from `address`: abandon it, then [`add`](Self::add)
+    /// the new one.
     pub(crate) fn displaced_by(&self, address: IpAddr) -> Option<K> {
         let over_share = || {
             Network::all(address).find_map(|(network, share)| {
@@ -186,7 +188,7 @@ impl<K: Copy + Eq + std::hash::Hash> Handshakes<K> {
         self.by_age.get(age).map(|entry| entry.id)
     }
 
-    /// Notes a handshake that has begun.
+    /// Records a handshake that has begun.
     pub(crate) fn add(&mut self, id: K, address: SocketAddr, now: Instant) {
         let address = address.ip();
         let age = self.next;
@@ -202,7 +204,7 @@ impl<K: Copy + Eq + std::hash::Hash> Handshakes<K> {
         self.of_key.insert(id, age);
     }
 
-    /// Forgets a handshake; `proved` where it has proved a key.
+    /// Removes a handshake; `proved` if it has proved a key.
     pub(crate) fn remove(&mut self, id: K, proved: bool) -> bool {
         let Some(age) = self.of_key.remove(&id) else { return false };
         let Some(entry) = self.by_age.remove(&age) else { return false };
@@ -235,13 +237,13 @@ impl<K: Copy + Eq + std::hash::Hash> Handshakes<K> {
         }
     }
 
-    /// A handshake that has taken too long.
+    /// A handshake past its time limit.
     pub(crate) fn overdue(&self, now: Instant) -> Option<K> {
         let (_, oldest) = self.by_age.first_key_value()?;
         (now.saturating_duration_since(oldest.since) >= HANDSHAKE_TIME).then_some(oldest.id)
     }
 
-    /// When the oldest will have taken too long.
+    /// When the oldest will reach its time limit.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.by_age.first_key_value().map(|(_, oldest)| oldest.since + HANDSHAKE_TIME)
     }
@@ -260,7 +262,7 @@ mod tests {
         SocketAddr::new(IpAddr::V4((0x0a00_0000 + host).into()), 1)
     }
 
-    /// Adds as a loop does; returns who made way.
+    /// Adds as a loop does; returns who was evicted.
     fn come(table: &mut Handshakes<u32>, id: u32, from: SocketAddr, now: Instant) -> Option<u32> {
         let displaced = table.displaced_by(from.ip());
         if let Some(id) = displaced {

@@ -6,10 +6,10 @@
 
 use quinn_proto::VarInt;
 
-/// What a new connection allows.
+/// What a new connection may open.
 const FIRST: u32 = 16;
 
-/// Streams of one kind that the peer may have open.
+/// Streams of one kind that the peer may have open at once.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Allowance {
     current: u32,
@@ -21,13 +21,13 @@ impl Allowance {
         Self { current: FIRST.min(max), max }
     }
 
-    /// What it is now.
+    /// The current limit.
     pub(crate) fn current(self) -> VarInt {
         self.current.into()
     }
 
-    /// So many are open; the allowance where it changes. It doubles while half of it is left, so that a
-    /// peer that opens many does not wait for it.
+    /// The new limit if it changes, with this many streams open. It doubles once half of it is
+    /// used, so that a peer that opens many does not wait for it.
     pub(crate) fn grow(&mut self, open: u64) -> Option<VarInt> {
         let before = self.current;
         while self.current < self.max && open >= u64::from(self.current / 2) {

@@ -4,28 +4,30 @@
 use bytes::Bytes;
 use quinn_proto::{RecvStream, StreamId, VarInt};
 
-use crate::receipts::RECEIPTS;
-
-/// Bytes that say which stream goes on: its id and offset, each in 8 bytes, big-endian.
+/// Length of the head: a stream's ID and an offset, 8 bytes each, big-endian.
 pub(crate) const HEAD_BYTES: usize = 16;
 
-/// Where a direction goes on.
+/// Stands in the head where another stream has the ID of the one it continues; no stream has this
+/// ID.
+pub(crate) const RECEIPTS: u64 = 1 << 63;
+
+/// Where a direction continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Continuation {
     pub(crate) offset: u64,
     pub(crate) at: StreamId,
 }
 
-/// What a stream carries, by its head.
+/// What a stream carries, according to its head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Announced {
-    /// A direction that another stream has carried up to an offset.
+    /// A direction that another stream has carried up to this offset.
     Continuation(StreamId, u64),
     /// The peer's receipts.
     Receipts,
 }
 
-/// The head of a stream, as far as it has arrived.
+/// The part of a stream's head that has arrived.
 #[derive(Debug, Default)]
 pub(crate) struct Announcement {
     bytes: [u8; HEAD_BYTES],
@@ -38,7 +40,7 @@ impl Announcement {
         Bytes::from([origin.to_be_bytes(), offset.to_be_bytes()].concat())
     }
 
-    /// Reads on; `None` while it is not whole. The error is a stream that ended before.
+    /// Reads more; `None` until the head is complete. Fails if the stream ends before that.
     pub(crate) fn read(&mut self, mut stream: RecvStream<'_>) -> Result<Option<Announced>, ()> {
         let mut chunks = stream.read(true).map_err(drop)?;
         while self.length < HEAD_BYTES {
@@ -58,7 +60,7 @@ impl Announcement {
         self.length = end;
     }
 
-    /// What a whole head says. The error is a number that no stream has (RFC 9000 16).
+    /// Parses the complete head. Fails on an ID that no stream can have (RFC 9000 16).
     fn whole(&self) -> Result<Announced, ()> {
         let number = |from: usize| {
             let bytes = self.bytes[from..from + 8].try_into().expect("8 of 16 bytes");

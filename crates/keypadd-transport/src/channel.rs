@@ -1,6 +1,6 @@
 //! Holds the state of each stream of a connection: a control stream, a spliced socket, or a migration.
 //!
-//! Opening, ending and migrating streams is the driver's.
+//! Opening, ending and migrating streams is the driver's job.
 
 use std::{collections::VecDeque, sync::Arc, time::Instant};
 
@@ -23,9 +23,9 @@ pub(crate) enum Channel {
     Controlled(Controlled),
     /// It carries one or both directions of a socket.
     Spliced(Box<Spliced>),
-    /// A stream of the sibling connection goes on here; its head is on the way.
+    /// A stream of the sibling connection continues here; its head is still arriving.
     Announced(Announcement),
-    /// The head has been read; the sibling still delivers what came before.
+    /// The head has been read; the sibling is still delivering what came before.
     Awaiting,
     /// The peer's receipts.
     Receipts(ReceiptReader),
@@ -35,10 +35,10 @@ pub(crate) enum Channel {
 pub(crate) struct Controlled {
     pub(crate) received: Arc<Received>,
     pub(crate) unwritten: VecDeque<(Bytes, oneshot::Sender<Result<(), WriteError>>)>,
-    /// Bytes of the stream so far, in each direction.
+    /// Bytes so far in each direction.
     pub(crate) written: u64,
     pub(crate) read: u64,
-    /// Where the peer's direction goes on, should it be spliced.
+    /// Where the peer's direction continues, once the stream is spliced.
     pub(crate) continuation: Option<Continuation>,
 }
 
@@ -47,7 +47,7 @@ impl Controlled {
         Self { received, unwritten: VecDeque::new(), written: 0, read: 0, continuation: None }
     }
 
-    /// Passes on what has arrived, as far as the reader has room for it.
+    /// Passes received data on to the reader, as far as it has room.
     pub(crate) fn receive(&mut self, mut stream: quinn_proto::RecvStream<'_>) {
         let Ok(mut chunks) = stream.read(true) else { return };
         loop {
@@ -66,7 +66,7 @@ impl Controlled {
         }
     }
 
-    /// Writes what waits, as far as the stream takes it.
+    /// Writes queued data, as far as the stream accepts it.
     pub(crate) fn send(&mut self, mut stream: quinn_proto::SendStream<'_>) {
         while let Some((bytes, _)) = self.unwritten.front_mut() {
             let outcome = match stream.write(bytes) {
@@ -89,21 +89,21 @@ impl Controlled {
     }
 }
 
-/// The directions of a socket that a stream carries.
+/// The directions of a socket that one stream carries.
 pub(crate) struct Spliced {
     pub(crate) state: Arc<SpliceState>,
-    /// By which the socket is registered with the loop.
+    /// The socket's token in the loop.
     pub(crate) token: Token,
     pub(crate) to_stream: Option<ToStream>,
     pub(crate) to_socket: Option<ToSocket>,
-    /// The direction to the stream has moved to the sibling, and the peer has not followed yet.
+    /// The direction to the stream has moved to the sibling; the peer has not followed yet.
     pub(crate) moved_out: bool,
-    /// Where the direction to the socket moves when it has come to its end here.
+    /// Where the direction to the socket moves once it is complete here.
     pub(crate) moves_to: Option<StreamId>,
 }
 
 impl Spliced {
-    /// Whether nothing goes over this stream any more.
+    /// Whether neither direction uses this stream any more.
     pub(crate) fn is_over(&self) -> bool {
         self.to_stream.is_none() && self.to_socket.is_none() && !self.moved_out
     }

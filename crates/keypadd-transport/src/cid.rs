@@ -1,17 +1,18 @@
 //! Makes connection IDs whose first byte is the number of the loop that owns the connection.
 //!
-//! A datagram that the kernel gives to another loop's socket, because its sender's address changed, is handed
-//! over by that byte. The rest is random (RFC 9000 5.1).
+//! When a client changes its address, the kernel may give its datagrams to another loop's socket;
+//! that loop forwards them by this byte. The rest of the ID is random (RFC 9000 5.1).
 
 use quinn_proto::{ConnectionId, ConnectionIdGenerator, InvalidCid};
 
 /// The longest connection ID (RFC 9000 17.2).
 const MAX_CID_SIZE: usize = 20;
 
-/// Bytes of a connection ID.
+/// Length of our connection IDs.
 const CID_BYTES: usize = 8;
 
-/// First bit of a long header (RFC 9000 17.2), whose connection IDs say nothing of loops yet.
+/// First bit of a long header (RFC 9000 17.2); a client chooses the connection IDs there, which
+/// name no loop.
 pub(crate) const LONG_HEADER: u8 = 0x80;
 
 /// Makes the connection IDs of one loop.
@@ -23,7 +24,7 @@ pub(crate) struct LoopIds {
 impl ConnectionIdGenerator for LoopIds {
     fn generate_cid(&mut self) -> ConnectionId {
         let mut bytes = [0; CID_BYTES];
-        // A predictable ID is still a valid one; the system's source does not fail once it is seeded.
+        // A predictable ID is still valid; the system's source does not fail once it is seeded.
         let _ = getrandom::fill(&mut bytes);
         bytes[0] = self.number;
         ConnectionId::new(&bytes)
@@ -45,31 +46,31 @@ impl ConnectionIdGenerator for LoopIds {
     }
 }
 
-/// What a connection is for; the sender of a first packet says it by the connection ID it chooses.
+/// What a connection is for. The client tells the server by its first choice of connection ID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lane {
-    /// Control streams, and streams that have little to say at a time.
+    /// Control streams, and streams with little to send at a time.
     Sparse,
-    /// Streams that always have more.
+    /// Streams that always have more to send.
     Bulk,
-    /// The same over a path with a long round trip, which takes larger windows.
+    /// The same over a path with a long round trip, which needs larger windows.
     FarBulk,
 }
 
 impl Lane {
-    /// Of `loops` loops one that carries such connections: those with even numbers carry what is
-    /// sparse, where there are several.
+    /// The first of `loops` loops for this lane: with several loops, those with even numbers carry
+    /// sparse connections.
     pub(crate) fn first_loop(self, loops: usize) -> usize {
         usize::from(self.is_bulk()) % loops
     }
 
-    /// Whether it is for streams that always have more.
+    /// Whether this lane carries bulk streams.
     pub(crate) fn is_bulk(self) -> bool {
         self != Self::Sparse
     }
 
-    /// What a client says by the first connection ID it has chosen. Clients that choose at random say
-    /// any.
+    /// The lane that a client asks for by its first connection ID. For other QUIC clients, whose ID
+    /// is random, it may be any.
     pub(crate) fn of(first_cid: &ConnectionId) -> Self {
         match first_cid[..] {
             [lane, distance, ..] if lane & distance & 1 == 1 => Self::FarBulk,
@@ -78,7 +79,7 @@ impl Lane {
         }
     }
 
-    /// A first connection ID of the server (RFC 9000 7.2) that leads to such a loop there.
+    /// A first connection ID of the server (RFC 9000 7.2) that leads to a loop of this lane.
     pub(crate) fn first_cid(self) -> ConnectionId {
         let mut bytes = [0; MAX_CID_SIZE];
         let _ = getrandom::fill(&mut bytes);
@@ -88,15 +89,15 @@ impl Lane {
     }
 }
 
-/// The loop whose connection a datagram belongs to, where its header says so: short headers begin
-/// with one byte of flags and the connection ID.
+/// The loop that owns a datagram's connection, if its header says so: a short header is one byte of
+/// flags, then the connection ID.
 pub(crate) fn loop_of(datagram: &[u8]) -> Option<u8> {
     match datagram {
         [first, number, ..] if first & LONG_HEADER == 0 && datagram.len() > CID_BYTES => {
             Some(*number)
         }
-        // Long header: flags, version, length of the destination's connection ID, the ID. Those of
-        // a client's first flight are its own choice and of another length.
+        // Long header: flags, version, length of the destination's connection ID, the ID. In a
+        // client's first flight the client has chosen the ID, and it has another length.
         [first, _, _, _, _, length, number, ..]
             if first & LONG_HEADER != 0
                 && usize::from(*length) == CID_BYTES

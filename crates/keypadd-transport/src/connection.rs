@@ -1,7 +1,7 @@
 //! Controls an established connection from control tasks.
 //!
-//! Commands are messages to the connection's event loop. Statistics are read without one: the loop publishes
-//! them whenever it has worked on the connection.
+//! Commands are messages to the connection's event loop. Statistics need none: the loop publishes
+//! them each time it has driven the connection.
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -16,7 +16,7 @@ use crate::{
     stream::Stream,
 };
 
-/// An established connection; clones are one. When the last is dropped the connection is closed.
+/// An established connection. Clones share it; dropping the last one closes it.
 #[derive(Clone, Debug)]
 pub struct Connection(Arc<Handle>);
 
@@ -39,12 +39,12 @@ impl Connection {
         Self(Arc::new(Handle { shared, proof, streams: tokio::sync::Mutex::new(streams) }))
     }
 
-    /// What the handshake has proved, where the endpoint's `Inspect` found a `T`.
+    /// What the handshake has proved, if the endpoint's `Inspect` returned a `T`.
     pub fn proof<T: Send + Sync + 'static>(&self) -> Option<Arc<T>> {
         Arc::clone(self.0.proof.as_ref()?).downcast().ok()
     }
 
-    /// Opens a bidirectional stream; waits while the peer allows no more.
+    /// Opens a bidirectional stream; waits while the peer's limit is reached.
     ///
     /// # Errors
     /// Why the connection ended, if it ended first.
@@ -57,7 +57,7 @@ impl Connection {
         }
     }
 
-    /// The next stream that the peer opens.
+    /// Waits for the next stream that the peer opens.
     ///
     /// # Errors
     /// Why the connection ended, if it ended first.
@@ -70,7 +70,7 @@ impl Connection {
         }
     }
 
-    /// Completes when the connection has ended, with the reason.
+    /// Waits until the connection has ended; returns the reason.
     pub async fn closed(&self) -> ConnectionError {
         let mut closed = self.0.shared.watch_end();
         loop {
@@ -78,29 +78,29 @@ impl Connection {
                 return error;
             }
             if closed.changed().await.is_err() {
-                // The sender lives in `self`.
+                // Never happens: `self` owns the sender.
                 std::future::pending::<()>().await;
             }
         }
     }
 
-    /// Why the connection ended, if it has ended.
+    /// Why the connection ended, if it has.
     pub fn close_reason(&self) -> Option<ConnectionError> {
         self.0.shared.close_reason()
     }
 
-    /// Closes the connection and tells the peer. The first reason stands.
+    /// Closes the connection and tells the peer. Only the first reason counts.
     pub fn close(&self, code: VarInt, reason: &[u8]) {
         self.0.shared.close(code, Bytes::copy_from_slice(reason));
     }
 
-    /// Completes when a stream carries bulk data and there is no connection for that yet.
+    /// Completes when a stream becomes bulk and there is no bulk connection yet.
     pub async fn bulk_wanted(&self) {
         self.0.shared.bulk_wanted().await;
     }
 
-    /// Has `bulk`, another connection to the same peer, carry the bulk streams of this one. The peer
-    /// must do the same with its ends.
+    /// Lets `bulk`, another connection to the same peer, carry the bulk streams of this one. The
+    /// peer must do the same with its two ends.
     pub fn attach_bulk(&self, bulk: &Self) {
         let (here, there) = (&self.0.shared, &bulk.0.shared);
         let attach =
@@ -109,24 +109,24 @@ impl Connection {
         here.command(attach(there.sibling(), false));
     }
 
-    /// Has the streams that are spliced from now on held when the connection is lost, under names with
-    /// this number. The peer must do the same.
+    /// Holds streams spliced from now on when the connection is lost, under names with this epoch.
+    /// The peer must do the same.
     pub fn hold(&self, streams: &HeldStreams, epoch: u32) {
         let streams = streams.clone();
         self.0.shared.command(ConnectionCommand::Hold { streams, epoch });
     }
 
-    /// Replaces the keys of both directions at the next packet (RFC 9001 6).
+    /// Updates the keys of both directions with the next packet (RFC 9001 6).
     pub fn force_key_update(&self) {
         self.0.shared.command(ConnectionCommand::UpdateKeys);
     }
 
-    /// Where the peer is now.
+    /// The peer's current address.
     pub fn remote_address(&self) -> SocketAddr {
         self.0.shared.remote()
     }
 
-    /// Figures as of the last time the loop worked on the connection.
+    /// Statistics as of the last time the loop drove the connection.
     pub fn stats(&self) -> ConnectionStats {
         self.0.shared.stats()
     }

@@ -15,18 +15,18 @@ use crate::{
     cid::Lane,
 };
 
-/// After a loop has carried bulk data, the loops of its endpoint count as loaded for this long.
+/// The loops of an endpoint count as loaded for this long after one of them has carried bulk data.
 const LOADED_TIME: Duration = Duration::from_millis(10);
 
-/// Figures that the loops of an endpoint share with its handles.
+/// Counters that the loops of an endpoint share with its handles.
 #[derive(Debug)]
 pub(crate) struct Counters {
     epoch: Instant,
-    /// Until when a loop counts as loaded, in nanoseconds since `epoch`.
+    /// When the loops stop counting as loaded, in nanoseconds since `epoch`.
     loaded_until: AtomicU64,
-    /// Connections that are not over, handshakes among them.
+    /// Connections that have not ended, including handshakes.
     connections: AtomicUsize,
-    /// Clients' connections that have proved a key: of the sparse lane, and of those for bulk.
+    /// Clients' connections that have proved a key: sparse, and bulk.
     proved: [AtomicUsize; 2],
     idle: Notify,
     full: AtomicU64,
@@ -56,12 +56,12 @@ impl Counters {
         at.saturating_duration_since(self.epoch).as_nanos() as u64
     }
 
-    /// A loop has carried bulk data.
+    /// Records that a loop has carried bulk data.
     pub(crate) fn carried_bulk(&self, now: Instant) {
         self.loaded_until.store(self.nanos(now + LOADED_TIME), Relaxed);
     }
 
-    /// Whether a loop has carried bulk data a moment ago.
+    /// Whether a loop has just carried bulk data.
     pub(crate) fn is_loaded(&self, now: Instant) -> bool {
         self.nanos(now) < self.loaded_until.load(Relaxed)
     }
@@ -80,12 +80,12 @@ impl Counters {
         self.connections.load(Relaxed)
     }
 
-    /// A client has proved its key.
+    /// Counts a client that has proved its key.
     pub(crate) fn proved(&self, lane: Lane) {
         self.proved[usize::from(lane.is_bulk())].fetch_add(1, Relaxed);
     }
 
-    /// A client that had proved its key is gone.
+    /// Removes a client that had proved its key.
     pub(crate) fn left(&self, lane: Lane) {
         self.proved[usize::from(lane.is_bulk())].fetch_sub(1, Relaxed);
     }
@@ -105,7 +105,7 @@ impl Counters {
         counter.fetch_add(1, Relaxed);
     }
 
-    /// Handshakes that were not completed.
+    /// Handshakes that did not complete.
     pub(crate) fn refusals(&self) -> Refusals {
         Refusals {
             full: self.full.load(Relaxed),
@@ -120,7 +120,7 @@ impl Counters {
         self.idle.notified()
     }
 
-    /// A loop has polled this long.
+    /// Adds time that a loop has spent polling.
     pub(crate) fn spun(&self, time: Duration) {
         if !time.is_zero() {
             // 2^64 ns are 584 years of one core.
@@ -129,7 +129,7 @@ impl Counters {
     }
 }
 
-/// What the loops of an endpoint cost. It outlasts the endpoint and does not keep it.
+/// What the loops of an endpoint cost. Outlives the endpoint and does not keep it open.
 #[derive(Clone, Debug)]
 pub struct LoopMeter {
     loops: usize,
@@ -141,17 +141,17 @@ impl LoopMeter {
         Self { loops, counters }
     }
 
-    /// How many there are.
+    /// The number of loops.
     pub fn loops(&self) -> usize {
         self.loops
     }
 
-    /// CPU time that all of them have spent on polling, answered or not.
+    /// CPU time that all of them have spent polling, with or without result.
     pub fn spun(&self) -> Duration {
         Duration::from_nanos(self.counters.spun_nanos.load(Relaxed))
     }
 
-    /// Whether the other one is of the same endpoint.
+    /// Whether both are of the same endpoint.
     pub fn is_of_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.counters, &other.counters)
     }

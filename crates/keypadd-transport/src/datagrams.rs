@@ -6,33 +6,30 @@ use mio::{Registry, Token};
 
 use crate::udp::{Received, Udp};
 
-/// The largest batch of datagrams that the kernel takes or hands over at once (UDP's length field).
-pub(crate) const BATCH_BYTES: usize = 64 << 10;
-
-/// The system's UDP socket ([`Udp`]), or in proofs what stands in its place (`stepped`).
+/// The system's UDP socket ([`Udp`]), or its replacement in tests (`stepped`).
 pub(crate) trait Datagrams {
-    /// Has `token` reported when there is something to receive, or room to send.
+    /// Registers `token` for received datagrams and for room to send.
     fn register(&self, registry: &Registry, token: Token) -> io::Result<()>;
 
-    /// Whether the system may split datagrams, so that they cannot find the path's MTU.
+    /// Whether the system may fragment datagrams, so that they cannot probe the path's MTU.
     fn may_fragment(&self) -> bool;
 
-    /// Datagrams of this size that one send takes.
+    /// Datagrams of this size that one send can carry.
     fn batch(&self, datagram_bytes: u16) -> usize;
 
-    /// Whether sends have to wait.
+    /// Whether the socket's buffer is full.
     fn is_full(&self) -> bool;
 
-    /// Whether anything may leave now.
+    /// Whether sending is allowed now.
     fn may_send(&self) -> bool;
 
-    /// Sends what was left over.
+    /// Retries what did not fit before.
     fn flush(&mut self);
 
-    /// Sends, or keeps the bytes until there is room: sealed packets are never sealed again.
+    /// Sends, or keeps the bytes until there is room: a sealed packet is never sealed again.
     fn send(&mut self, transmit: quinn_proto::Transmit, bytes: &[u8]);
 
-    /// The next batch, or `None` when there is none now.
+    /// The next batch; `None` if there is none now.
     fn receive(&mut self) -> Option<Received>;
 }
 

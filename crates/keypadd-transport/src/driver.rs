@@ -1,7 +1,8 @@
 //! Drives one connection in its loop: QUIC events, its streams and sockets, and what it sends.
 //!
-//! Runs to completion each time the loop drives it. Streams are given only what the congestion
-//! window allows now, sparse ones first, so that nothing waits inside `quinn-proto`.
+//! Runs until it has nothing to do each time the loop drives it. Gives quinn-proto only as much
+//! stream data as the congestion window allows now, sparse streams first, so that nothing waits
+//! inside it.
 
 mod deliver;
 mod end;
@@ -38,26 +39,26 @@ use crate::{
     windows::ReceiveWindow,
 };
 
-/// What bounds a connection.
+/// The limits of a connection.
 pub(crate) struct Limits {
     pub(crate) gate: CongestionGate,
     pub(crate) window: ReceiveWindow,
-    /// By `Dir`.
+    /// Indexed by `Dir`.
     pub(crate) allowances: [Allowance; 2],
 }
 
-/// What a driver works with: its loop's socket, and a buffer for what is sealed.
+/// What a driver sends with: its loop's socket, and a buffer for sealed packets.
 pub(crate) struct SendContext<'a> {
     pub(crate) udp: &'a mut dyn Datagrams,
     pub(crate) buffer: &'a mut Vec<u8>,
-    /// Counts what is sent.
+    /// Counts sent bytes.
     pub(crate) carried_bytes: &'a mut usize,
     pub(crate) now: Instant,
 }
 
 /// Who waits for the handshake.
 pub(crate) enum HandshakeReply {
-    /// Nobody any more.
+    /// Nobody any longer.
     Nobody,
     Client(oneshot::Sender<Result<Established, ConnectionError>>),
     Server(mpsc::UnboundedSender<Accepted>),
@@ -74,46 +75,45 @@ pub(crate) struct Driver {
     waiting: HandshakeReply,
     incoming: Option<mpsc::UnboundedSender<Stream>>,
     pub(crate) channels: FxHashMap<StreamId, Channel>,
-    /// Streams with something to read.
+    /// Streams with data to read.
     pub(crate) arrived: Vec<StreamId>,
-    /// Streams whose sockets may have something to send.
+    /// Streams whose sockets may have data to send.
     pub(crate) sparse: VecDeque<StreamId>,
     pub(crate) bulk: VecDeque<StreamId>,
     pub(crate) moves: Moves,
-    /// Where streams that are spliced from now on are held when the connection is lost, with its
-    /// number.
+    /// Holds streams spliced from now on when the connection is lost, with this epoch.
     hold: Option<(HeldStreams, u32)>,
     receipts: Receipts,
     opening: VecDeque<oneshot::Sender<Stream>>,
-    /// Tokens of sockets that are closed.
+    /// Tokens of closed sockets.
     ended_sockets: Vec<Token>,
-    /// When pacing allows more.
+    /// When pacing allows more to be sent.
     pub(crate) paced_until: Option<Instant>,
-    /// The stream that has last read more from its socket than was to leave at once.
+    /// The stream that last read more from its socket than could be sent at once.
     reading_ahead: Option<StreamId>,
-    /// Stream bytes given to quinn-proto that may not have left.
+    /// Stream bytes given to quinn-proto that may not have been sent.
     handed_over: usize,
-    /// Whether quinn-proto may have more to send than it was let.
+    /// Whether quinn-proto may have more to send than it was allowed.
     repairs_wait: bool,
-    /// Datagrams that may leave in this drive whatever pacing says.
+    /// Datagrams that this drive may send regardless of pacing.
     free_datagrams: usize,
     silence: Silence,
     tail: Tail,
     proved: bool,
     pub(crate) lost: bool,
-    /// It was lost in a way that lets its streams be held.
+    /// The connection was lost in a way that lets its streams be held.
     holds: bool,
     drained: bool,
 }
 
-/// Tells the loop how driving a connection ended.
+/// The outcome of driving a connection, for the loop.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DriveOutcome {
-    /// There is more to do at once.
+    /// It must be driven again at once.
     pub(crate) more: bool,
-    /// When to drive again, if nothing happens before.
+    /// When to drive it again unless something happens first.
     pub(crate) deadline: Option<Instant>,
-    /// The handshake has proved a key.
+    /// Its handshake has proved a key.
     pub(crate) proved: bool,
     pub(crate) lost: bool,
 }
@@ -162,24 +162,24 @@ impl Driver {
         &self.shared
     }
 
-    /// The tokens of sockets that have been closed since it was asked last.
+    /// Takes the tokens of sockets closed since the last call.
     pub(crate) fn ended_sockets(&mut self) -> impl Iterator<Item = Token> + '_ {
         self.ended_sockets.drain(..)
     }
 
-    /// Something from the endpoint: a datagram, or new connection IDs.
+    /// Handles an event from the endpoint: a datagram, or new connection IDs.
     pub(crate) fn on_event(&mut self, event: quinn_proto::ConnectionEvent) {
         self.connection.handle_event(event);
     }
 
-    /// What the endpoint has to hear.
+    /// The next event for the endpoint.
     pub(crate) fn endpoint_event(&mut self) -> Option<EndpointEvent> {
         let event = self.connection.poll_endpoint_events()?;
         self.drained |= event.is_drained();
         Some(event)
     }
 
-    /// What a control task, or the loop of the sibling connection, asks for.
+    /// Handles a command from a control task or from the loop of the sibling connection.
     pub(crate) fn on_command(
         &mut self,
         command: ConnectionCommand,
@@ -201,7 +201,7 @@ impl Driver {
         }
     }
 
-    /// Closes from this side.
+    /// Closes the connection from this side.
     pub(crate) fn close(&mut self, code: VarInt, reason: Bytes, now: Instant) {
         if !self.connection.is_closed() {
             self.connection.close(now, code, reason);
@@ -210,7 +210,7 @@ impl Driver {
         self.lose(ConnectionError::LocallyClosed, holds, now);
     }
 
-    /// Drives until there is nothing to do, or its share of the round is used.
+    /// Drives the connection until it has nothing to do or has used up its share of the round.
     pub(crate) fn drive(
         &mut self,
         context: &mut SendContext<'_>,
@@ -226,8 +226,8 @@ impl Driver {
         self.send_receipts(now);
         self.send_tail(context);
         let mut more = self.send(context);
-        // Timers come after what has arrived was answered: on a path that has just changed, quinn-proto
-        // takes it that something is in flight.
+        // Handle timers after answering what has arrived: on a path that has just changed,
+        // quinn-proto assumes that something is in flight.
         if self.connection.poll_timeout().is_some_and(|deadline| deadline <= now) {
             self.connection.handle_timeout(now);
             self.poll_events(now);
@@ -239,7 +239,7 @@ impl Driver {
         DriveOutcome { more, deadline: self.deadline(now), proved: self.proved, lost: self.lost }
     }
 
-    /// Whether nothing of it is left.
+    /// Whether the connection is completely over.
     pub(crate) fn is_over(&self) -> bool {
         self.drained && self.channels.is_empty()
     }
@@ -282,7 +282,7 @@ impl Driver {
         let established = Established { shared: Arc::clone(&self.shared), proof, streams };
         self.shared.publish(self.connection.remote_address(), self.connection.stats());
         match std::mem::replace(&mut self.waiting, HandshakeReply::Nobody) {
-            // Where nobody waits any more the handle is dropped, which closes the connection.
+            // If nobody waits any longer, this drops the handle, which closes the connection.
             HandshakeReply::Client(reply) => drop(reply.send(Ok(established))),
             HandshakeReply::Server(accepted) => {
                 let connection = connection::Connection::new(established);
@@ -293,14 +293,14 @@ impl Driver {
     }
 }
 
-/// What a driver keeps for moves.
+/// A driver's state of stream migrations.
 #[derive(Default)]
 pub(crate) struct Moves {
     pub(super) sibling: Option<Sibling>,
     pub(super) is_bulk: bool,
-    /// Directions that wait for the peer to allow another stream.
+    /// Directions that wait until the peer allows another stream.
     pub(super) waiting: VecDeque<Moving>,
-    /// Directions that came from these streams of the sibling and wait for the peer to follow.
+    /// Directions that came from these streams of the sibling, waiting for the peer to follow.
     pub(super) following: Vec<(StreamId, StreamId)>,
     /// Heads that arrived before the sibling was known.
     pub(super) early: Vec<(StreamId, Continuation)>,

@@ -9,15 +9,15 @@ use std::{
 };
 
 use bytes::Bytes;
-use quinn_proto::{ClientConfig, ServerConfig, VarInt};
+use quinn_proto::{ServerConfig, VarInt};
 use tokio::sync::{mpsc, oneshot};
 use tracing::info;
 
 use crate::{
     admission::Refusals,
-    cid::Lane,
     counters::{Counters, LoopMeter},
     datagrams::Datagrams,
+    dial::Dial,
     event_loop::{EventLoop, LoopSettings},
     handshake::{Accepted, Connecting},
     mailbox::{Command, Mailbox},
@@ -27,8 +27,7 @@ use crate::{
     windows::Budget,
 };
 
-/// An endpoint; clones are one. When the last is dropped its loops end, and with them what
-/// connections are left.
+/// An endpoint. Clones share it; dropping the last one ends its loops and all connections.
 #[derive(Clone, Debug)]
 pub struct Endpoint(Arc<Inner>);
 
@@ -48,7 +47,7 @@ impl Drop for Inner {
         }
         let threads = self.threads.get_mut().unwrap_or_else(PoisonError::into_inner);
         for thread in threads.drain(..) {
-            // A loop that has panicked has ended all the same.
+            // A loop that panicked has ended as well.
             let _ = thread.join();
         }
     }
@@ -58,12 +57,12 @@ impl Endpoint {
     /// Starts the loops.
     ///
     /// # Errors
-    /// What the system says of the sockets or of starting threads.
+    /// The system's error about a socket or a thread.
     pub fn start(mut settings: EndpointSettings) -> io::Result<Self> {
         let sockets = std::mem::take(&mut settings.sockets);
         let first = sockets.first().ok_or(io::ErrorKind::InvalidInput)?;
         let local_addr = first.local_addr()?;
-        // A client's sockets have ports of their own.
+        // Each socket of a client has its own port.
         if settings.server.is_some()
             && sockets.len() > 1
             && let Err(error) = steer(first, sockets.len())
@@ -81,7 +80,7 @@ impl Endpoint {
         Ok(this)
     }
 
-    /// An endpoint, and its loops for the caller to run.
+    /// Creates an endpoint, and its loops for the caller to run.
     pub(crate) fn with_loops<U: Datagrams>(
         settings: EndpointSettings,
         local_addr: SocketAddr,
@@ -141,44 +140,29 @@ impl Endpoint {
         self.0.local_addr
     }
 
-    /// Begins to shake hands. `rtt` is the path's round trip as far as it is known (RFC 9002 6.2.2): the
-    /// first packet is repeated after three of them.
-    pub fn connect(
-        &self,
-        mut config: ClientConfig,
-        address: SocketAddr,
-        server_name: &str,
-        lane: Lane,
-        rtt: Option<Duration>,
-    ) -> Connecting {
-        config.initial_dst_cid_provider(Arc::new(move || lane.first_cid()));
+    /// Begins a handshake.
+    pub fn connect(&self, mut dial: Dial) -> Connecting {
+        let lane = dial.lane;
+        dial.config.initial_dst_cid_provider(Arc::new(move || lane.first_cid()));
         let (reply, opened) = oneshot::channel();
-        // What comes in on a socket of both families bears mapped addresses (RFC 4291 2.5.5.2), by
-        // which the connection knows its peer.
-        let address = match address {
-            SocketAddr::V4(v4) if self.0.local_addr.is_ipv6() => {
-                (v4.ip().to_ipv6_mapped(), v4.port()).into()
-            }
-            address => address,
-        };
-        let (config, server_name) = (Box::new(config), server_name.to_owned());
-        self.0.loops[lane.first_loop(self.0.loops.len())].send(Command::Connect {
-            config,
-            address,
-            server_name,
-            lane,
-            rtt,
-            reply,
-        });
+        // A dual-stack socket reports mapped addresses (RFC 4291 2.5.5.2), and the connection must
+        // know its peer by what it reports.
+        if let SocketAddr::V4(v4) = dial.address
+            && self.0.local_addr.is_ipv6()
+        {
+            dial.address = (v4.ip().to_ipv6_mapped(), v4.port()).into();
+        }
+        let dial = Box::new(dial);
+        self.0.loops[lane.first_loop(self.0.loops.len())].send(Command::Connect { dial, reply });
         Connecting::new(opened)
     }
 
-    /// What happens next to clients that want to come in; `None` when the loops have ended.
+    /// Waits for the next event about a client; `None` once the loops have ended.
     pub async fn accept(&self) -> Option<Accepted> {
         self.0.accepted.lock().await.recv().await
     }
 
-    /// Handshakes that begin from now on go by this.
+    /// Changes the configuration for handshakes that begin from now on.
     pub fn set_server_config(&self, config: ServerConfig) {
         let config = Arc::new(config);
         self.send_all(|| Command::SetServerConfig(Arc::clone(&config)));
@@ -195,12 +179,12 @@ impl Endpoint {
         self.send_all(|| Command::CloseAll { code, reason: reason.clone() });
     }
 
-    /// Connections that are not over, those included that wait for their peers' last packets.
+    /// Connections that have not ended, including those that wait for their peers' last packets.
     pub fn open_connections(&self) -> usize {
         self.0.counters.connections()
     }
 
-    /// Completes when there are none.
+    /// Waits until there are none.
     pub async fn wait_idle(&self) {
         loop {
             let idle = self.0.counters.idle();
@@ -213,22 +197,22 @@ impl Endpoint {
         }
     }
 
-    /// Handshakes that came to nothing here.
+    /// Handshakes that failed here.
     pub fn refusals(&self) -> Refusals {
         self.0.counters.refusals()
     }
 
-    /// How many loops there are.
+    /// The number of loops.
     pub fn loops(&self) -> usize {
         self.0.loops.len()
     }
 
-    /// CPU time that they have spent on polling for nothing.
+    /// CPU time that they have spent polling without result.
     pub fn spun(&self) -> Duration {
         self.meter().spun()
     }
 
-    /// The same, without keeping the endpoint open.
+    /// The loops' costs, in a handle that does not keep the endpoint open.
     pub fn meter(&self) -> LoopMeter {
         LoopMeter::new(self.loops(), Arc::clone(&self.0.counters))
     }

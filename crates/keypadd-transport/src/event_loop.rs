@@ -42,16 +42,16 @@ use crate::{
 
 const UDP: Token = Token(0);
 const WAKER: Token = Token(1);
-/// Tokens of sockets begin here and are never used again.
+/// First token of sockets; tokens are never reused.
 const FIRST_SOCKET: usize = 2;
 
-/// Events of the system taken at once.
+/// Events to take from the system at once.
 const EVENTS: usize = 256;
 
-/// A round that carries as much as this carries bulk data: a batch of datagrams, or most of one.
+/// A round that carries this many bytes carries bulk data: a batch of datagrams, or most of one.
 const BULK_ROUND_BYTES: usize = 32 << 10;
 
-/// A loop without a timer looks after this long all the same.
+/// Longest sleep of a loop without a timer.
 const SLEEP_MAX: Duration = Duration::from_secs(60);
 
 /// What a loop is made of.
@@ -61,7 +61,7 @@ pub(crate) struct LoopSettings {
     pub(crate) server: Option<ServerConfig>,
     pub(crate) transport: MakeTransport,
     pub(crate) streams: Streams,
-    /// By lane.
+    /// Indexed by lane.
     pub(crate) windows: [Windows; 3],
     pub(crate) budget: Arc<Budget>,
     pub(crate) congestion: Arc<dyn ControllerFactory + Send + Sync>,
@@ -73,16 +73,16 @@ pub(crate) struct LoopSettings {
     pub(crate) spin: SpinShare,
 }
 
-/// A connection and what the loop knows of it.
+/// A connection, and the loop's records of it.
 struct Slot {
     driver: Driver,
     key: Key,
     lane: Lane,
-    /// Whether it counts among the clients that have proved a key.
+    /// Whether it counts as a client that has proved a key.
     counted: bool,
-    /// In the list of those to drive.
+    /// Whether it is in the list of connections to drive.
     dirty: bool,
-    /// The earliest of its entries among the timers.
+    /// Its earliest entry among the timers.
     deadline: Option<Instant>,
     /// Whether the endpoint still routes datagrams to it.
     routed: bool,
@@ -90,7 +90,7 @@ struct Slot {
 
 pub(crate) struct EventLoop<U> {
     poll: Poll,
-    /// A clone is a descriptor, so that all sockets share this one.
+    /// Shared by all sockets: a clone would cost a descriptor.
     registry: Arc<Registry>,
     inbox: Inbox,
     mailbox: Mailbox,
@@ -112,9 +112,9 @@ pub(crate) struct EventLoop<U> {
     handshakes: Handshakes<Key>,
     refusing: bool,
 
-    /// Each by itself: a table of slots is up to half empty, and moves when it grows.
+    /// Boxed: a table of slots is up to half empty, and moves when it grows.
     slots: FxHashMap<Key, Box<Slot>>,
-    /// By `quinn-proto`'s handles, which are used again.
+    /// By `quinn-proto`'s handles, which are reused.
     routes: FxHashMap<usize, Key>,
     next_serial: u64,
     dirty: Vec<Key>,
@@ -182,13 +182,13 @@ impl<U: Datagrams> EventLoop<U> {
         self.mailbox.clone()
     }
 
-    /// The mailboxes of all loops of the endpoint, by number.
+    /// Sets the mailboxes of all loops of the endpoint, by number.
     pub(crate) fn set_peers(&mut self, peers: Vec<Mailbox>) {
         self.peers = peers;
     }
 
     pub(crate) fn run(mut self) {
-        // What is outside of any connection must not leave handles waiting either.
+        // A panic outside of any connection must not leave handles waiting.
         if catch_unwind(AssertUnwindSafe(|| self.rounds())).is_err() {
             error!("an event loop failed; closing its connections");
         }
@@ -211,7 +211,7 @@ impl<U: Datagrams> EventLoop<U> {
         }
     }
 
-    /// Takes what the system has ready, and drives the connections that have something to do.
+    /// Handles the system's events, and drives the connections with pending work.
     pub(crate) fn round(&mut self, events: &Events, now: Instant) {
         let mut worked = !events.is_empty();
         for event in events {
@@ -253,7 +253,7 @@ impl<U: Datagrams> EventLoop<U> {
         Some(wait.min(SLEEP_MAX))
     }
 
-    /// Whether a round has something to do that nobody reports.
+    /// Whether this loop has work that no event will report.
     pub(crate) fn is_due(&self, now: Instant) -> bool {
         !self.dirty.is_empty() || self.deadline().is_some_and(|at| at <= now)
     }
@@ -270,13 +270,13 @@ impl<U: Datagrams> EventLoop<U> {
         }
     }
 
-    /// When something is due next.
+    /// When the next work is due.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let timer = self.timers.peek().map(|Reverse((at, ..))| *at);
         [timer, self.handshakes.deadline()].into_iter().flatten().min()
     }
 
-    /// The UDP socket has room: what waited for it goes on.
+    /// The UDP socket has room: continue what waited for it.
     fn on_writable(&mut self) {
         self.udp.flush();
     }
@@ -290,9 +290,7 @@ impl<U: Datagrams> EventLoop<U> {
         let commands: Vec<_> = self.inbox.take().collect();
         for command in commands {
             match command {
-                Command::Connect { config, address, server_name, lane, rtt, reply } => {
-                    self.connect(*config, (address, &server_name), (lane, rtt), reply, now);
-                }
+                Command::Connect { dial, reply } => self.connect(*dial, reply, now),
                 Command::SetServerConfig(config) => {
                     self.set_server(Some(ServerConfig::clone(&config)));
                 }

@@ -1,9 +1,9 @@
 //! Applies congestion control and pacing outside `quinn-proto`.
 //!
-//! `quinn-proto` sends no ACK while stream data waits for its congestion window, because the packet would be
-//! ack-eliciting. So it is given an unlimited window, and the loop hands it no more stream data than the real
-//! controller allows. Nothing new waits inside. Retransmissions, which it makes itself, are paced as they
-//! leave. Knows bytes and times, no sockets and no streams.
+//! `quinn-proto` sends no ACK while stream data waits for its congestion window, because the packet
+//! would be ack-eliciting. So it gets an unlimited window, and the loop gives it no more stream
+//! data than the real controller allows: no new data waits inside. Its retransmissions are paced as
+//! they are sent. Knows bytes and times, no sockets and no streams.
 
 use std::{
     any::Any,
@@ -21,40 +21,40 @@ use quinn_proto::{
 
 use crate::pacer::Pacer;
 
-/// The window `quinn-proto` sees: above `u32::MAX`, where it neither blocks nor paces.
+/// The window that `quinn-proto` sees: above `u32::MAX` it neither blocks nor paces.
 const OPEN_WINDOW: u64 = 1 << 40;
 
-/// Sends below this many bytes are not counted until an ACK says what is in flight: they may be
-/// ACKs alone, which nobody acknowledges, and `quinn-proto` reports both kinds alike.
+/// Shorter sends are not counted until an ACK reports what is in flight: they may be ACKs alone,
+/// which are not acknowledged, and `quinn-proto` reports both alike.
 const COUNTED_BYTES: u64 = 600;
 
-/// After so long without an ACK, and each time again, a little leaves whatever is in flight: the count may be
-/// wrong, and the ACK corrects it.
+/// After this long without an ACK, and at this interval from then on, a little may be sent whatever
+/// is in flight: the count may be wrong, and an ACK corrects it.
 const STALE: Duration = Duration::from_secs(1);
 
-/// What leaves then, in packets, as after a probe timeout (RFC 9002 6.2.4).
+/// Packets to send then, as after a probe timeout (RFC 9002 6.2.4).
 const STALE_PACKETS: u64 = 2;
 
-/// The least that every path carries in a datagram (RFC 9000 14.1).
+/// The least datagram size of any path (RFC 9000 14.1).
 const BASE_MTU: u64 = 1_200;
 
-/// Pacing rate over window / RTT, where a controller asks for none (RFC 9002 7.7).
+/// Pacing rate over window / RTT, if the controller sets none (RFC 9002 7.7).
 const PACING_GAIN: f64 = 1.25;
 
 /// The shortest wait.
 const TICK: Duration = Duration::from_micros(1);
 
-/// What the controller and the loop share. One thread writes and reads it; `quinn-proto` asks
-/// controllers to be `Sync`.
+/// State that the controller and the loop share. One thread reads and writes it; `quinn-proto`
+/// requires controllers to be `Sync`.
 #[derive(Debug, Default)]
 struct ControllerState {
     window: AtomicU64,
-    /// Bytes a second; 0 where the controller asks for no rate.
+    /// Bytes per second; 0 if the controller sets no rate.
     pacing_rate: AtomicU64,
     in_flight: AtomicU64,
-    /// Bytes ever sent.
+    /// Total bytes sent.
     sent: AtomicU64,
-    /// ACKs ever received.
+    /// Total ACKs received.
     acks: AtomicU64,
     mtu: AtomicU64,
     /// Whether data waits for the window, so that the controller may let it grow.
@@ -69,7 +69,7 @@ impl ControllerState {
     }
 }
 
-/// Builds [`UnlimitedController`] controllers around those of another factory.
+/// Wraps the controllers of another factory.
 struct UnlimitedFactory {
     inner: Arc<dyn ControllerFactory + Send + Sync>,
     shared: Arc<ControllerState>,
@@ -86,7 +86,7 @@ impl ControllerFactory for UnlimitedFactory {
     }
 }
 
-/// A controller whose window `quinn-proto` never fills; the real one is `inner`.
+/// A controller with a window that `quinn-proto` never fills; the real one is `inner`.
 struct UnlimitedController {
     inner: Box<dyn Controller>,
     shared: Arc<ControllerState>,
@@ -148,11 +148,11 @@ impl Controller for UnlimitedController {
     }
 }
 
-/// How much a connection may send now.
+/// Decides how much a connection may send now.
 #[derive(Debug)]
 pub(crate) struct CongestionGate {
     shared: Arc<ControllerState>,
-    /// Bytes in flight at most, whatever the controller says: they are held in memory here.
+    /// Most bytes in flight, whatever the controller allows: they are held in memory here.
     flight_max: u64,
     pacer: Pacer,
     sent_seen: u64,
@@ -161,7 +161,7 @@ pub(crate) struct CongestionGate {
 }
 
 impl CongestionGate {
-    /// A gate, and the factory of the controllers that report to it. One connection each.
+    /// A gate, and the factory of controllers that report to it; for one connection.
     pub(crate) fn new(
         inner: Arc<dyn ControllerFactory + Send + Sync>,
         flight_max: u64,
@@ -180,7 +180,7 @@ impl CongestionGate {
         (gate, Arc::new(factory))
     }
 
-    /// Bytes in flight that are allowed now.
+    /// Bytes that may be in flight now.
     pub(crate) fn window(&self) -> u64 {
         self.shared.window.load(Relaxed).min(self.flight_max)
     }
@@ -189,7 +189,7 @@ impl CongestionGate {
         self.shared.mtu.load(Relaxed).max(BASE_MTU)
     }
 
-    /// Bytes that may be sent now beside what is in flight, pacing aside.
+    /// Bytes that may be sent now beside what is in flight, ignoring pacing.
     pub(crate) fn room(&mut self, now: Instant) -> u64 {
         let acks = self.shared.acks.load(Relaxed);
         let room = self.window().saturating_sub(self.shared.in_flight.load(Relaxed));
@@ -212,7 +212,7 @@ impl CongestionGate {
         self.shared.in_flight.load(Relaxed).saturating_sub(self.window())
     }
 
-    /// Bytes a second.
+    /// The pacing rate, in bytes per second.
     fn rate(&self, rtt: Duration) -> f64 {
         match self.shared.pacing_rate.load(Relaxed) {
             0 => PACING_GAIN * self.window() as f64 / rtt.as_secs_f64().max(1e-6),
@@ -220,7 +220,7 @@ impl CongestionGate {
         }
     }
 
-    /// Bytes that pacing allows now, below zero in debt.
+    /// Bytes that pacing allows now; negative in debt.
     fn tokens(&mut self, now: Instant, rate: f64) -> f64 {
         let (sent, mtu) = (self.shared.sent.load(Relaxed), self.mtu());
         self.pacer.tokens(now, rate, mtu);
@@ -229,12 +229,12 @@ impl CongestionGate {
         self.pacer.tokens(now, rate, mtu)
     }
 
-    /// Bytes that leave at once.
+    /// The size of a burst.
     pub(crate) fn burst(&self, rtt: Duration) -> u64 {
         Pacer::burst(self.rate(rtt), self.mtu()) as u64
     }
 
-    /// Of `bytes`, those that pacing allows now, or when the next burst may go.
+    /// How many of `bytes` pacing allows now; else when the next burst may go.
     pub(crate) fn paced(
         &mut self,
         now: Instant,
@@ -252,12 +252,12 @@ impl CongestionGate {
         }
     }
 
-    /// Bytes that pacing allowed when it was asked last.
+    /// Bytes that pacing allowed at the last call.
     pub(crate) fn tokens_left(&self) -> u64 {
         self.pacer.left() as u64
     }
 
-    /// Whether data waits for the window.
+    /// Records whether data waits for the window.
     pub(crate) fn set_held_back(&self, held_back: bool) {
         self.shared.held_back.store(held_back, Relaxed);
     }

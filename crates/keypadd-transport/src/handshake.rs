@@ -12,27 +12,27 @@ use tokio::sync::oneshot;
 
 use crate::{admission::Refusal, connection::Connection, mailbox::Opened};
 
-/// What a listening endpoint has to tell.
+/// An event of a listening endpoint.
 #[derive(Debug)]
 pub enum Accepted {
-    /// A client has shaken hands.
+    /// A client has completed its handshake.
     Connection(Connection),
-    /// A client that was answered has not.
+    /// A client's handshake failed after the server had answered.
     Failed(HandshakeFailed),
-    /// One was not let in, or had to make way.
+    /// A client was refused or evicted.
     Refused(SocketAddr, Refusal),
 }
 
 /// A handshake that failed.
 #[derive(Clone, Debug)]
 pub struct HandshakeFailed {
-    /// Where it came from.
+    /// The client's address.
     pub remote: SocketAddr,
-    /// Why it failed.
+    /// The reason.
     pub error: ConnectionError,
 }
 
-/// A handshake under way; dropped, it is given up.
+/// A handshake in progress; dropping it abandons the handshake.
 pub struct Connecting(State);
 
 enum State {
@@ -43,7 +43,7 @@ enum State {
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectingError {
-    /// It was not tried: the address or the configuration makes no sense.
+    /// It was not tried: the address or the configuration is invalid.
     #[error(transparent)]
     NotTried(#[from] ConnectError),
     /// The handshake failed.

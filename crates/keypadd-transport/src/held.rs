@@ -1,9 +1,9 @@
 //! Keeps the sockets of a session's streams while it has no connection, until they are resumed.
 //!
-//! Each direction of a splice belongs to one event loop, or is parked here: a loop whose connection is
-//! lost parks what it has ([`Parked`]), and a stream that has both directions here is *held*. Its
-//! socket stays open and unread. Whoever resumes it takes it out; unless another connection takes it
-//! over it comes back by itself. Knows no peers, tokens or times.
+//! Each direction of a splice belongs to one event loop or is parked here: a loop parks the
+//! directions of a connection that it loses ([`Parked`]), and a stream with both directions here is
+//! *held*. Its socket stays open and unread. Whoever resumes it takes it out; it comes back by
+//! itself unless another connection takes it over. Knows no peers, tokens or times.
 
 use std::{
     collections::BTreeMap,
@@ -20,13 +20,13 @@ use crate::{
     splice::{Cut, Registered, SpliceState},
 };
 
-/// The name of a stream in all connections of a session: the connection that it was opened on, by
-/// number, and its ID there.
+/// The name of a stream in all connections of a session: the number of the connection that opened
+/// it, and its ID there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamName {
-    /// Which of the session's connections, by a number that grows.
+    /// Number of the connection within its session; it grows.
     pub epoch: u32,
-    /// The ID (RFC 9000 2.1).
+    /// The stream's ID (RFC 9000 2.1).
     pub stream: u64,
 }
 
@@ -36,14 +36,14 @@ impl StreamName {
     }
 }
 
-/// The streams of a session that outlive its connections; clones are one.
+/// The streams of a session that outlive its connections. Clones share them.
 #[derive(Clone, Debug)]
 pub struct HeldStreams(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
     streams: Mutex<Streams>,
-    /// A stream came to be held, or is over.
+    /// Notified when a stream becomes held or ends.
     changed: Notify,
     budget: Arc<ReplayBudget>,
 }
@@ -51,18 +51,18 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Streams {
     by_name: BTreeMap<StreamName, Entry>,
-    /// Nothing is held any more.
+    /// Nothing is held any longer.
     closed: bool,
 }
 
-/// A stream that is not over.
+/// A stream that has not ended.
 #[derive(Debug)]
 struct Entry {
     state: Arc<SpliceState>,
     parked: Parts,
 }
 
-/// What is parked of a stream.
+/// The parked parts of a stream.
 #[derive(Debug, Default)]
 struct Parts {
     socket: Option<Socket>,
@@ -73,43 +73,43 @@ struct Parts {
 /// One direction without a connection.
 pub(crate) enum Parked {
     ToStream(Replay),
-    /// What it has written is in the splice's state.
+    /// The splice's state counts the bytes it has written.
     ToSocket,
 }
 
 impl HeldStreams {
-    /// None yet. Their replay buffers share `budget`.
+    /// Starts empty. The replay buffers share `budget`.
     pub fn new(budget: Arc<ReplayBudget>) -> Self {
         let streams = Mutex::default();
         Self(Arc::new(Shared { streams, changed: Notify::new(), budget }))
     }
 
-    /// Others, whose replay buffers share the budget of these.
+    /// A new, empty set whose replay buffers share this one's budget.
     pub fn sharing_budget(&self) -> Self {
         Self::new(Arc::clone(&self.0.budget))
     }
 
-    /// The names of all streams that are not over, held or not.
+    /// The names of all streams that have not ended, held or not.
     pub fn names(&self) -> Vec<StreamName> {
         self.0.streams().by_name.keys().copied().collect()
     }
 
-    /// How many are held.
+    /// The number of held streams.
     pub fn held(&self) -> usize {
         self.0.streams().by_name.values().filter(|entry| entry.is_held()).count()
     }
 
-    /// Bytes that the replay buffers of the peer keep.
+    /// Bytes in the peer's replay buffers.
     pub fn kept_bytes(&self) -> usize {
         self.0.budget.used()
     }
 
-    /// Waits until a stream is held and takes it out; `None` if it is over, or unknown.
+    /// Waits until a stream is held, then takes it out; `None` if it has ended or is unknown.
     pub async fn take(&self, name: StreamName) -> Option<HeldStream> {
         loop {
             let changed = self.0.changed.notified();
             tokio::pin!(changed);
-            // Before looking, so that no change in between is missed.
+            // Before looking, so that no change is missed.
             changed.as_mut().enable();
             {
                 let mut streams = self.0.streams();
@@ -124,8 +124,8 @@ impl HeldStreams {
         }
     }
 
-    /// Ends the held streams that the peer does not have, of all but these: one that has ended both
-    /// ways here is closed in order, another is reset. Returns how many.
+    /// Ends every held stream that `keep` excludes because the peer does not have it: one that has
+    /// finished both ways is closed cleanly, any other is reset. Returns their number.
     pub fn release(&self, keep: impl Fn(StreamName) -> bool) -> usize {
         let gone: BTreeMap<_, _> = {
             let mut streams = self.0.streams();
@@ -141,14 +141,14 @@ impl HeldStreams {
         count
     }
 
-    /// Holds nothing any more: what is held ends as by `release`, and what would come to be held is
-    /// reset.
+    /// Stops holding: streams that are held end as by `release`, and those that would be held later
+    /// are reset.
     pub fn close(&self) -> usize {
         self.0.streams().closed = true;
         self.release(|_| false)
     }
 
-    /// Notes a stream that is spliced.
+    /// Registers a spliced stream.
     pub(crate) fn add(&self, name: StreamName, state: &Arc<SpliceState>) -> Option<Replay> {
         let mut streams = self.0.streams();
         if streams.closed || !state.set_held_by(name, Arc::downgrade(&self.0).into()) {
@@ -161,7 +161,7 @@ impl HeldStreams {
 }
 
 impl Entry {
-    /// Whether no event loop has a direction of it.
+    /// Whether no event loop owns a direction of it.
     fn is_held(&self) -> bool {
         self.parked.socket.is_some()
             && (self.parked.to_stream.is_some() || self.state.is_to_stream_done())
@@ -169,19 +169,21 @@ impl Entry {
     }
 }
 
-/// Ends a stream that the peer does not have. The socket is dropped, which resets it otherwise.
+/// Ends a stream that the peer does not have. Dropping the socket resets it unless it is closed
+/// cleanly.
 fn end(state: &SpliceState, parts: Parts) {
     let sent_all = parts.to_stream.as_ref().is_none_or(Replay::has_ended);
     let written_all = state.is_to_socket_done();
     match &parts.socket {
-        // The peer has forgotten it because it knew that: it cannot have been cut short.
+        // The peer has forgotten it because it knew that everything had arrived: nothing was cut
+        // off.
         Some(socket) if sent_all && written_all => state.end_well(socket),
         _ => drop(state.cut(Cut::Lost)),
     }
 }
 
 impl Shared {
-    /// No panic leaves it half changed.
+    /// No panic can leave it half changed.
     fn streams(&self) -> MutexGuard<'_, Streams> {
         self.streams.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -198,7 +200,7 @@ impl From<Weak<Shared>> for Holder {
 }
 
 impl Holder {
-    /// Parks one direction; where nothing is held any more the splice is cut.
+    /// Parks one direction; cuts the splice if nothing is held any longer.
     pub(crate) fn park(
         &self,
         name: StreamName,
@@ -222,12 +224,12 @@ impl Holder {
         if streams.closed {
             return Err(Cut::Lost);
         }
-        // One that was cut meanwhile is not in the list.
+        // A splice that was cut meanwhile is not in the list.
         let Some(Entry { state, parked: parts }) = streams.by_name.get_mut(&name) else {
             return Err(Cut::Lost);
         };
         if parts.socket.is_none() {
-            // A clone, because the loop stops watching the descriptor that it has.
+            // A clone, because the loop stops watching its own descriptor.
             parts.socket = Some(registered.socket.try_clone()?);
         }
         match parked {
@@ -240,24 +242,24 @@ impl Holder {
         Ok(())
     }
 
-    /// A direction is through.
+    /// Announces that a direction has ended.
     pub(crate) fn notify(&self) {
         if let Some(shared) = self.0.upgrade() {
             shared.changed.notify_waiters();
         }
     }
 
-    /// Forgets a stream that is over.
+    /// Forgets a stream that has ended.
     pub(crate) fn forget(&self, name: StreamName) {
         let Some(shared) = self.0.upgrade() else { return };
         let entry = shared.streams().by_name.remove(&name);
-        // Dropped without the lock: its state looks here again.
+        // Dropped after the lock is released: its state takes the lock again.
         drop(entry);
         shared.changed.notify_waiters();
     }
 }
 
-/// A held stream that is about to be resumed; dropped before that, it is held as before.
+/// A held stream about to be resumed; if dropped before that, it is held as before.
 #[derive(Debug)]
 pub struct HeldStream {
     name: StreamName,
@@ -272,7 +274,7 @@ impl HeldStream {
         self.name
     }
 
-    /// What this end has written to the socket.
+    /// How much this end has written to the socket.
     pub fn receipt(&self) -> Receipt {
         self.state.given_receipt()
     }
@@ -284,7 +286,7 @@ impl HeldStream {
         }
     }
 
-    /// The socket, and what may have to be sent again if that direction is not over.
+    /// The socket, and what may have to be sent again if that direction has not ended.
     pub(crate) fn into_parts(mut self) -> Option<(Arc<SpliceState>, Socket, Option<Replay>)> {
         let Parts { socket, to_stream, .. } = self.parts.take()?;
         Some((Arc::clone(&self.state), socket?, to_stream))
@@ -303,7 +305,7 @@ impl Drop for HeldStream {
         });
         match (kept, held) {
             (Some(()), Some(shared)) => shared.changed.notify_waiters(),
-            // It was cut, or nothing is held any more.
+            // It was cut, or nothing is held any longer.
             _ => drop(self.state.cut(Cut::Lost)),
         }
     }

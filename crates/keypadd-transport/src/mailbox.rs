@@ -4,19 +4,17 @@ use std::{
     fmt,
     net::SocketAddr,
     sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use bytes::{Bytes, BytesMut};
-use quinn_proto::{
-    ClientConfig, ConnectError, ConnectionError, ConnectionStats, ServerConfig, StreamId, VarInt,
-};
+use quinn_proto::{ConnectError, ConnectionError, ConnectionStats, ServerConfig, StreamId, VarInt};
 use quinn_udp::RecvMeta;
 use tokio::sync::{Notify, oneshot, watch};
 
 use crate::{
     announcement::Continuation,
-    cid::Lane,
+    dial::Dial,
     held::HeldStreams,
     settings::Proof,
     socket::Socket,
@@ -27,17 +25,13 @@ use crate::{
     waiting::Waiting,
 };
 
-/// Datagrams from other loops that wait for a loop at most; more are lost, as where a socket's buffer is full.
+/// Datagrams that may wait for a loop; more are dropped, as by a full socket buffer.
 const DATAGRAMS_MAX: usize = 4_096;
 
-/// What a loop is asked to do.
+/// A request to an event loop.
 pub(crate) enum Command {
     Connect {
-        config: Box<ClientConfig>,
-        address: SocketAddr,
-        server_name: String,
-        lane: Lane,
-        rtt: Option<Duration>,
+        dial: Box<Dial>,
         reply: oneshot::Sender<Result<Opened, ConnectError>>,
     },
     SetServerConfig(Arc<ServerConfig>),
@@ -58,7 +52,7 @@ pub(crate) enum Command {
     Connection(Key, ConnectionCommand),
 }
 
-/// What a connection is asked to do.
+/// A request to a connection.
 pub(crate) enum ConnectionCommand {
     Open(oneshot::Sender<Stream>),
     Close {
@@ -66,7 +60,7 @@ pub(crate) enum ConnectionCommand {
         reason: Bytes,
     },
     UpdateKeys,
-    /// Hold what is spliced from now on when the connection is lost.
+    /// Hold streams spliced from now on when the connection is lost.
     Hold {
         streams: HeldStreams,
         epoch: u32,
@@ -77,8 +71,8 @@ pub(crate) enum ConnectionCommand {
 }
 
 impl ConnectionCommand {
-    /// Ends what a command carries that finds its connection gone. Replies are dropped, and a stream
-    /// that was to be resumed is held as before.
+    /// Ends what a command carries if its connection is gone. Replies are dropped, and a stream to
+    /// be resumed is held as before.
     pub(crate) fn abandon(self) {
         if let Self::Migration(message) = self {
             message.abandon();
@@ -86,7 +80,7 @@ impl ConnectionCommand {
     }
 }
 
-/// The other connection of a session, for messages.
+/// The sibling connection's address for messages.
 #[derive(Clone, Debug)]
 pub(crate) struct Sibling {
     pub(crate) mailbox: Mailbox,
@@ -99,25 +93,25 @@ impl Sibling {
     }
 }
 
-/// What the loops of two connections of a session tell each other.
+/// Messages between the loops of a session's two connections.
 pub(crate) enum Migration {
-    /// The connections belong together; `bulk` is what the receiver of this is.
+    /// The connections belong together; `bulk` if the receiver is the bulk one.
     Attach { sibling: Sibling, bulk: bool },
-    /// Carry on this direction, which stream `origin` of the sibling carried up to `offset`.
+    /// Carry on this direction, which stream `origin` of the sibling has carried up to `offset`.
     Adopt(Box<Moving>),
     /// The peer has followed: send.
     Proceed { origin: StreamId },
-    /// The peer goes on with stream `origin` from `offset` on at the sibling's stream `at`.
+    /// The peer continues stream `origin` from `offset` on in the sibling's stream `at`.
     Continue { origin: StreamId, continuation: Continuation },
     /// Everything before stream `at` has been delivered.
     Arrive { at: StreamId, to_socket: Box<ToSocket>, socket: Socket },
-    /// There is nothing that stream `at` could continue.
+    /// Stream `at` has nothing to continue.
     Refuse { at: StreamId },
     /// A splice was cut whose other direction may be here.
     Sweep,
 }
 
-/// A direction on its way.
+/// A direction between two connections.
 pub(crate) struct Moving {
     pub(crate) to_stream: ToStream,
     pub(crate) socket: Socket,
@@ -125,7 +119,7 @@ pub(crate) struct Moving {
     pub(crate) offset: u64,
 }
 
-/// Ends what a message carries that finds its connection gone.
+/// Ends what a message carries if its connection is gone.
 impl Migration {
     pub(crate) fn abandon(self) {
         match self {
@@ -136,7 +130,7 @@ impl Migration {
     }
 }
 
-/// What a loop and the handles of one connection share.
+/// State that a loop and the handles of one connection share.
 pub(crate) struct ConnectionShared {
     pub(crate) key: Key,
     pub(crate) mailbox: Mailbox,
@@ -145,7 +139,7 @@ pub(crate) struct ConnectionShared {
     live: Mutex<Live>,
 }
 
-/// Figures of a connection.
+/// Statistics of a connection.
 struct Live {
     remote: SocketAddr,
     stats: ConnectionStats,
@@ -162,7 +156,7 @@ impl ConnectionShared {
         self.mailbox.send(Command::Connection(self.key, command));
     }
 
-    /// Notes why the connection ended. The first reason stands.
+    /// Records why the connection ended. Only the first reason counts.
     pub(crate) fn ended(&self, error: ConnectionError) {
         self.closed.send_if_modified(|closed| {
             let first = closed.is_none();
@@ -176,8 +170,8 @@ impl ConnectionShared {
     /// Closes the connection and tells the peer, unless it has ended.
     pub(crate) fn close(&self, code: VarInt, reason: Bytes) {
         if self.close_reason().is_none() {
-            // Queued first: whoever sees the end drops its streams, and the peer would hear of their reset
-            // instead of the reason.
+            // Queued first: whoever sees the end drops its streams, and the peer would learn of
+            // their resets instead of the reason.
             self.command(ConnectionCommand::Close { code, reason });
             self.ended(ConnectionError::LocallyClosed);
         }
@@ -197,7 +191,7 @@ impl ConnectionShared {
         self.bulk_wanted.notified().await;
     }
 
-    /// Follows why the connection ended.
+    /// Watches for the reason of the connection's end.
     pub(crate) fn watch_end(&self) -> watch::Receiver<Option<ConnectionError>> {
         self.closed.subscribe()
     }
@@ -218,7 +212,7 @@ impl ConnectionShared {
         self.live().remote
     }
 
-    /// Plain figures, which no panic leaves half changed.
+    /// Plain numbers, which no panic leaves half changed.
     fn live(&self) -> MutexGuard<'_, Live> {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -236,20 +230,20 @@ impl fmt::Debug for ConnectionShared {
     }
 }
 
-/// What a loop makes handles from once the handshake is complete.
+/// What handles are made from once the handshake is complete.
 pub(crate) struct Established {
     pub(crate) shared: Arc<ConnectionShared>,
     pub(crate) proof: Option<Proof>,
     pub(crate) streams: tokio::sync::mpsc::UnboundedReceiver<Stream>,
 }
 
-/// How far an attempt to connect has come.
+/// The progress of an attempt to connect.
 pub(crate) struct Opened {
     pub(crate) attempt: PendingConnection,
     pub(crate) established: oneshot::Receiver<Result<Established, ConnectionError>>,
 }
 
-/// An attempt that is closed when it is dropped before it has become a connection.
+/// An attempt that is closed if dropped before it has become a connection.
 pub(crate) struct PendingConnection(pub(crate) Option<Arc<ConnectionShared>>);
 
 impl Drop for PendingConnection {
@@ -260,7 +254,7 @@ impl Drop for PendingConnection {
     }
 }
 
-/// Where commands for a loop go; clones share it.
+/// Sends commands to a loop. Clones share it.
 #[derive(Clone, Debug)]
 pub(crate) struct Mailbox(Arc<MailboxState>);
 
@@ -285,15 +279,15 @@ impl Mailbox {
         (mailbox.clone(), Inbox { commands, mailbox })
     }
 
-    /// Sends; where the loop has ended nothing happens, and replies are dropped.
+    /// Sends a command. If the loop has ended, the command and its replies are dropped.
     pub(crate) fn send(&self, command: Command) {
         if self.0.commands.send(command).is_ok() && self.0.waiting.must_wake() {
-            // It fails where the loop has just ended.
+            // Fails only if the loop has just ended.
             let _ = self.0.waker.wake();
         }
     }
 
-    /// Hands a datagram over to the loop of its connection, or drops it where too many wait.
+    /// Passes a datagram to the loop of its connection, or drops it if too many wait.
     pub(crate) fn hand_over(&self, received_at: Instant, bytes: BytesMut, meta: RecvMeta) {
         if self.0.waiting.take_place() {
             self.send(Command::Datagram { received_at, bytes, meta });
@@ -302,7 +296,7 @@ impl Mailbox {
 }
 
 impl Inbox {
-    /// What waits now; senders wake the loop again from now on.
+    /// Takes all waiting commands; from now on senders wake the loop again.
     pub(crate) fn take(&self) -> impl Iterator<Item = Command> + '_ {
         self.mailbox.0.waiting.look();
         self.commands.try_iter().inspect(|command| {

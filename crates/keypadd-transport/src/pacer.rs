@@ -1,21 +1,21 @@
 //! Paces a connection's packets at the rate that its congestion controller sets.
 //!
-//! A token bucket (RFC 9002 7.7). Retransmissions and sparse data are charged after they have left, so the
-//! bucket may go negative. Knows bytes and times.
+//! A token bucket (RFC 9002 7.7). Retransmissions and sparse data are charged after they are sent,
+//! so the bucket may go negative. Knows bytes and times.
 
 use std::time::{Duration, Instant};
 
-/// A burst lasts this long at the pacing rate, where that is more than the minimum.
+/// Length of a burst at the pacing rate, if that exceeds the minimum.
 const BURST_TIME: f64 = 0.001;
 
-/// What the bucket holds, in bursts: the system's timers are a burst late.
+/// The bucket's size in bursts: the system's timers are up to one burst late.
 const BURSTS: f64 = 2.0;
 
-/// Packets of a burst at least, and at the beginning of a connection (RFC 9002 7.2).
+/// Least packets of a burst, also at the start of a connection (RFC 9002 7.2).
 const BURST_PACKETS: u64 = 1;
 const INITIAL_PACKETS: u64 = 10;
 
-/// Bytes that may leave now.
+/// Bytes that may be sent now.
 #[derive(Debug)]
 pub(crate) struct Pacer {
     tokens: f64,
@@ -27,12 +27,12 @@ impl Pacer {
         Self { tokens: (INITIAL_PACKETS * mtu) as f64, filled_at: now }
     }
 
-    /// Bytes that leave at once at `rate`, in bytes a second.
+    /// The size of a burst in bytes, at `rate` bytes per second.
     pub(crate) fn burst(rate: f64, mtu: u64) -> f64 {
         (rate * BURST_TIME).max((BURST_PACKETS * mtu) as f64)
     }
 
-    /// Bytes that may leave now; below zero after more has left than the rate allows.
+    /// Bytes that may be sent now; negative after more was sent than the rate allows.
     pub(crate) fn tokens(&mut self, now: Instant, rate: f64, mtu: u64) -> f64 {
         let elapsed = now.saturating_duration_since(self.filled_at).as_secs_f64();
         self.filled_at = self.filled_at.max(now);
@@ -41,18 +41,18 @@ impl Pacer {
         self.tokens
     }
 
-    /// These bytes have left. Debts are bounded, so that none of them blocks for long.
+    /// Charges bytes that were sent. Debt is bounded, so that it blocks nobody for long.
     pub(crate) fn spend(&mut self, bytes: u64, rate: f64, mtu: u64) {
         let limit = -BURSTS * Self::burst(rate, mtu);
         self.tokens = (self.tokens - bytes as f64).max(limit.min(self.tokens));
     }
 
-    /// Bytes that were allowed when it was asked last.
+    /// Bytes allowed at the last call.
     pub(crate) fn left(&self) -> f64 {
         self.tokens
     }
 
-    /// When there will be as many tokens at this rate.
+    /// When there will be this many tokens at this rate.
     pub(crate) fn time_of(&self, tokens: f64, rate: f64) -> Instant {
         let wait = (tokens - self.tokens).max(0.0) / rate.max(1.0);
         self.filled_at + Duration::try_from_secs_f64(wait).unwrap_or(Duration::from_secs(1))

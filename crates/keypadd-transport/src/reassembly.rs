@@ -1,9 +1,9 @@
-//! Reorders a stream that has gaps, as loss leaves them.
+//! Puts a stream with gaps back in order, as packet loss leaves it.
 //!
-//! quinn-proto does so too, but gives no credit for what waits behind a gap, and closes the connection when a
-//! stream has over 1,024 separate pieces, fewer than a loss of a tenth leaves on a long fast path. A stream
-//! read in order of arrival has credit for a round trip however long a repair takes, and what waits here
-//! counts against the connection's window. Knows bytes and offsets.
+//! quinn-proto can do so too, but returns no credit for data behind a gap, and closes the
+//! connection when a stream has over 1,024 separate pieces: 10 % loss on a long fast path leaves
+//! more. A stream read in order of arrival has credit for a round trip however long a repair takes,
+//! and the data that waits here counts against the connection's window. Knows bytes and offsets.
 
 use std::{
     collections::BTreeMap,
@@ -15,10 +15,10 @@ use std::{
 
 use bytes::Bytes;
 
-/// Pieces below this length are copied, so that none keeps a buffer of many packets.
+/// Shorter pieces are copied, so that none keeps a buffer of many packets.
 const COPIED_BYTES: usize = 512;
 
-/// What waits behind gaps, over all streams of a connection.
+/// Data behind gaps, over all streams of a connection.
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
     bytes: AtomicU64,
@@ -35,33 +35,33 @@ impl Waiting {
     }
 }
 
-/// What has arrived of one stream and is not in order yet. Its pieces never overlap: quinn-proto gives each byte
-/// once.
+/// The part of one stream that has arrived out of order. Pieces never overlap: quinn-proto delivers
+/// each byte once.
 #[derive(Debug)]
 pub(crate) struct Reassembly {
     waiting: Arc<Waiting>,
-    /// Where the stream has been taken up to.
+    /// The offset up to which the stream was taken.
     next: u64,
     pieces: BTreeMap<u64, Bytes>,
     bytes: u64,
     /// End of the last piece.
     end: u64,
-    /// Whether all of the stream has arrived.
+    /// Whether the whole stream has arrived.
     whole: bool,
 }
 
 impl Reassembly {
-    /// Of a stream that has been taken up to `next`.
+    /// For a stream that was taken up to `next`.
     pub(crate) fn new(next: u64, waiting: Arc<Waiting>) -> Self {
         Self { waiting, next, pieces: BTreeMap::new(), bytes: 0, end: next, whole: false }
     }
 
-    /// Whether something is missing before what has arrived.
+    /// Whether bytes are missing before those that have arrived.
     pub(crate) fn has_gap(&self) -> bool {
         self.end - self.next > self.bytes
     }
 
-    /// Bytes that have arrived and are not taken.
+    /// Bytes that have arrived and were not taken.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -82,7 +82,7 @@ impl Reassembly {
         self.pieces.insert(offset, bytes);
     }
 
-    /// Takes what comes next, up to so many bytes.
+    /// Takes the next bytes in order, at most `bytes_max`.
     pub(crate) fn take(&mut self, bytes_max: usize) -> Option<Bytes> {
         let first = self.pieces.first_entry().filter(|first| *first.key() == self.next)?;
         let mut bytes = first.remove();
@@ -99,7 +99,7 @@ impl Reassembly {
         Some(bytes)
     }
 
-    /// Everything up to the stream's end has arrived.
+    /// Records that everything up to the stream's end has arrived.
     pub(crate) fn set_whole(&mut self) {
         self.whole = true;
     }
@@ -108,7 +108,7 @@ impl Reassembly {
         self.whole
     }
 
-    /// Whether everything has been taken up to the stream's end.
+    /// Whether everything up to the stream's end was taken.
     pub(crate) fn is_over(&self) -> bool {
         self.whole && self.pieces.is_empty()
     }

@@ -1,9 +1,9 @@
-//! Encodes, collects and reads the receipts of a connection's streams: how much of each the peer's
-//! socket has taken.
+//! Encodes, collects and reads the receipts of a connection's streams: how much of each the
+//! receiver's socket has accepted.
 //!
-//! Each end sends them over a unidirectional stream of their own, of 16 bytes each: the ID of the
-//! stream that carried the bytes on this connection, and the [`Receipt`]. Most wait for up to a second,
-//! so that a connection with keystrokes sends few. Knows no sockets.
+//! Each end sends its receipts over a unidirectional stream, 16 bytes each: the ID of the stream
+//! that carried the bytes on this connection, and the [`Receipt`]. Most wait for up to a second, so
+//! that a connection with keystrokes sends few. Knows no sockets.
 
 use std::time::{Duration, Instant};
 
@@ -11,10 +11,10 @@ use bytes::{Buf, BytesMut};
 use quinn_proto::{RecvStream, SendStream, StreamId, VarInt};
 use rustc_hash::FxHashMap;
 
-use crate::{announcement::HEAD_BYTES, replay::Receipt};
-
-/// What such a stream says in the place of the ID of a stream that goes on: no stream has this one.
-pub(crate) const RECEIPTS: u64 = 1 << 63;
+use crate::{
+    announcement::{HEAD_BYTES, RECEIPTS},
+    replay::Receipt,
+};
 
 /// Bytes of a receipt.
 const RECORD_BYTES: usize = 16;
@@ -22,8 +22,8 @@ const RECORD_BYTES: usize = 16;
 /// How long a receipt for few bytes waits for others.
 const DELAY: Duration = Duration::from_secs(1);
 
-/// Receipts that wait for the peer to take some, several for each stream that it may have. A peer that
-/// takes none gets no more, and waits for the ends of its own streams.
+/// Receipts that may wait for the peer to read some, several for each stream that it may have. A
+/// peer that reads none gets no more, and its own streams do not end.
 const WAITING_MAX: usize = 1 << 17;
 
 /// The receipts that this end has to send.
@@ -33,7 +33,7 @@ pub(crate) struct Receipts {
     pub(crate) stream: Option<StreamId>,
     unsent: BytesMut,
     due: FxHashMap<StreamId, Receipt>,
-    /// Streams with receipts that wait, and until when.
+    /// Streams whose receipts wait, and until when.
     later: Vec<StreamId>,
     at: Option<Instant>,
 }
@@ -47,13 +47,13 @@ impl Receipts {
         }
     }
 
-    /// Has the stream asked for its receipt a little later.
+    /// Requests the stream's receipt a little later.
     pub(crate) fn add_later(&mut self, id: StreamId, now: Instant) {
         self.later.push(id);
         self.at.get_or_insert(now + DELAY);
     }
 
-    /// The streams to ask now.
+    /// The streams whose receipts are due.
     pub(crate) fn take_later(&mut self, now: Instant) -> Vec<StreamId> {
         match self.at {
             Some(at) if at <= now => {
@@ -73,7 +73,7 @@ impl Receipts {
         !self.unsent.is_empty() || !self.due.is_empty()
     }
 
-    /// What the stream begins with.
+    /// Starts the stream with its head.
     pub(crate) fn begin(&mut self, stream: StreamId) {
         self.stream = Some(stream);
         self.unsent.extend_from_slice(&RECEIPTS.to_be_bytes());
@@ -92,7 +92,7 @@ impl Receipts {
         while !self.unsent.is_empty() {
             match stream.write(&self.unsent) {
                 Ok(written) => self.unsent.advance(written),
-                // Without credit, or the peer does not want them.
+                // No credit, or the peer does not want them.
                 Err(_) => return,
             }
         }

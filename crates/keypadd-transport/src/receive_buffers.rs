@@ -1,29 +1,32 @@
-//! Lends received datagrams the buffers that they arrived in, up to a bound.
+//! Lends the buffers that datagrams arrive in, up to a bound.
 //!
-//! What is delivered at once is never copied. What has to wait, for a reader that has stopped or for bytes
-//! lost before it, keeps its whole buffer; once many do, datagrams are copied instead. Knows bytes.
+//! Data that is delivered at once is never copied. Data that must wait, for a stopped reader or for
+//! bytes lost before it, keeps its whole buffer; once many do, datagrams are copied instead. Knows
+//! bytes.
 
 use bytes::BytesMut;
 
-use crate::datagrams::BATCH_BYTES;
+/// The largest batch of datagrams that the kernel sends or receives at once (UDP's length field).
+pub(crate) const BATCH_BYTES: usize = 64 << 10;
 
-/// A buffer is used until less than a batch fits into the rest.
+/// Size of a buffer, which is used until less than a batch fits.
 const BUFFER_BYTES: usize = 4 * BATCH_BYTES;
 
-/// Buffers of one loop that datagrams may keep: 4 MiB.
+/// Buffers that one loop's datagrams may keep: 4 MiB.
 const LENT_MAX: usize = 16;
 
-/// Shorter datagrams are copied: what waits for long is mostly a few bytes that an idle program has not read.
+/// Shorter datagrams are copied: those that wait long are mostly a few bytes for an idle program.
 const LENT_BYTES_MIN: usize = 1 << 10;
 
-/// The first bit of a packet of a handshake (RFC 9000 17.2).
+/// The first bit of a handshake packet (RFC 9000 17.2).
 const LONG_HEADER: u8 = 0x80;
 
 /// The buffers that one socket receives into.
 #[derive(Default)]
 pub(crate) struct ReceiveBuffers {
     current: BytesMut,
-    /// Used up, and kept by datagrams when last looked at; each is empty and stands for its memory.
+    /// Full buffers that datagrams kept at the last check; each entry is empty and stands for its
+    /// memory.
     lent: Vec<BytesMut>,
 }
 
@@ -40,14 +43,15 @@ impl ReceiveBuffers {
         &mut self.current[..BATCH_BYTES]
     }
 
-    /// The first bytes of the room, which are datagrams of `stride` bytes, the last one at most as long.
+    /// Takes the first bytes of the room: datagrams of `stride` bytes, of which the last may be
+    /// shorter.
     pub(crate) fn take(&mut self, bytes: usize, stride: usize) -> Batch {
         let lends = self.lent.len() < LENT_MAX;
         Batch { bytes: self.current.split_to(bytes), stride: stride.max(1), lends }
     }
 }
 
-/// Received datagrams of one source, one after the other.
+/// Received datagrams of one source, in order.
 pub(crate) struct Batch {
     bytes: BytesMut,
     stride: usize,
@@ -55,12 +59,12 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    /// A single datagram, in memory of its own.
+    /// A single datagram, in its own memory.
     pub(crate) fn of(datagram: &[u8]) -> Self {
         Self { bytes: BytesMut::from(datagram), stride: datagram.len().max(1), lends: true }
     }
 
-    /// Bytes that are left.
+    /// Bytes left.
     pub(crate) fn len(&self) -> usize {
         self.bytes.len()
     }
@@ -74,7 +78,8 @@ impl Iterator for Batch {
             return None;
         }
         let datagram = self.bytes.split_to(self.stride.min(self.bytes.len()));
-        // Handshake data waits for what comes before it, and a stranger's must keep no buffer meanwhile.
+        // Handshake data waits for what comes before it, and a stranger must not keep a buffer that
+        // long.
         let is_handshake = datagram[0] & LONG_HEADER != 0;
         match self.lends && datagram.len() >= LENT_BYTES_MIN && !is_handshake {
             true => Some(datagram),

@@ -1,10 +1,11 @@
-//! Keeps the bytes of one direction that its receiver has not written to its socket yet, so that they
-//! can be sent again over another connection.
+//! Keeps the bytes of one direction that the receiver has not yet written to its socket, to send
+//! them again over another connection.
 //!
-//! Both ends count the bytes of the socket's data from the beginning of the splice. The receiver says
-//! by a [`Receipt`] how many it has written; the sender frees those. On a new connection the receiver
-//! repeats its last receipt, and the sender goes on from there: nothing is lost, doubled or reordered,
-//! because a receipt is never ahead of the socket and the buffer never behind a receipt.
+//! Both ends count the socket's bytes from the start of the splice. By a [`Receipt`] the receiver
+//! says how many it has written, and the sender frees those. On a new connection the receiver
+//! repeats its last receipt, and the sender continues from there: nothing is lost, duplicated or
+//! reordered, because a receipt is never ahead of the socket and the buffer never starts after a
+//! receipt.
 //!
 //! Knows no sockets, connections or clocks.
 
@@ -19,48 +20,47 @@ use std::{
 use bytes::{Buf, Bytes, BytesMut};
 use thiserror::Error;
 
-/// Half of a peer's memory is for streams that keep up to this: as much as a receiver writes before it
-/// says so at once.
+/// Half of a peer's memory is for streams that keep at most this: as much as a receiver writes
+/// before it must send a receipt.
 const STREAM_MIN_BYTES: usize = 128 << 10;
 
-/// What a stream that keeps nothing may send whatever others keep. Only its own receipts have it look
-/// again, and there is none for nothing.
+/// What a stream that keeps nothing may send, whatever others keep. Only its own receipts wake it,
+/// and nothing sent means no receipt.
 const FIRST_BYTES: usize = 1 << 10;
 
-/// Pieces shorter than this are copied together: each as a buffer of its own would cost more memory
-/// than it holds.
+/// Shorter pieces are copied together: a buffer for each would cost more memory than it holds.
 const SHORT_BYTES: usize = 1 << 10;
 
-/// Bytes that short pieces are copied together into.
+/// Size of the buffers for short pieces.
 const JOINED_BYTES: usize = 4 << 10;
 
 /// How much of one direction a receiver has written to its socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Receipt {
-    /// Bytes since the beginning of the splice.
+    /// Bytes since the start of the splice.
     pub bytes: u64,
-    /// Whether it has also written the end.
+    /// Whether it has written the end, too.
     pub end: bool,
 }
 
 impl Receipt {
-    /// As one number, which grows with what is written.
+    /// As one number, which grows with what was written.
     pub fn encode(self) -> u64 {
         (self.bytes << 1) | u64::from(self.end)
     }
 
-    /// Every number is a receipt.
+    /// Every number is a valid receipt.
     pub fn decode(number: u64) -> Self {
         Self { bytes: number >> 1, end: number & 1 == 1 }
     }
 }
 
-/// A receipt for bytes that were not sent, or that takes back an earlier one.
+/// A receipt for bytes that were not sent, or less than an earlier receipt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("the peer claims bytes that it cannot have")]
 pub struct BadReceipt;
 
-/// Memory that the buffers of one peer share.
+/// Memory that the replay buffers of one peer share.
 #[derive(Debug)]
 pub struct ReplayBudget {
     stream_max: usize,
@@ -76,7 +76,7 @@ impl ReplayBudget {
         Self { stream_max, peer_max, used: AtomicUsize::new(0) }
     }
 
-    /// Bytes that are kept now.
+    /// Bytes kept now.
     pub fn used(&self) -> usize {
         self.used.load(Relaxed)
     }
@@ -93,10 +93,10 @@ impl ReplayBudget {
 /// The bytes of one direction that may have to be sent again.
 #[derive(Debug)]
 pub struct Replay {
-    /// Of the first byte that is kept, or of the next one.
+    /// Offset of the first byte kept, or of the next byte.
     start: u64,
     pieces: VecDeque<Bytes>,
-    /// Short pieces after those.
+    /// Short pieces that follow.
     joined: BytesMut,
     kept: usize,
     ended: bool,
@@ -104,13 +104,13 @@ pub struct Replay {
 }
 
 impl Replay {
-    /// Nothing was sent.
+    /// For a direction that has sent nothing.
     pub fn new(budget: Arc<ReplayBudget>) -> Self {
         let (pieces, joined) = (VecDeque::new(), BytesMut::new());
         Self { start: 0, pieces, joined, kept: 0, ended: false, budget }
     }
 
-    /// Bytes that may be sent now. After a receipt there may be more.
+    /// Bytes that may be sent now. A receipt may make room for more.
     pub fn room(&self) -> usize {
         self.budget.room(self.kept)
     }
@@ -120,7 +120,7 @@ impl Replay {
         self.ended
     }
 
-    /// Keeps what is sent, without copying it unless it is short.
+    /// Keeps a sent piece, without copying it unless it is short.
     pub fn push(&mut self, piece: &Bytes) {
         if piece.len() >= SHORT_BYTES {
             self.close_joined();
@@ -135,13 +135,13 @@ impl Replay {
         self.budget.used.fetch_add(piece.len(), Relaxed);
     }
 
-    /// Notes that nothing comes after what was sent.
+    /// Records that nothing follows what was sent.
     pub fn finish(&mut self) {
         self.ended = true;
     }
 
-    /// Frees what the receiver has written; whether it has written everything and the end. An older
-    /// receipt than the last changes nothing.
+    /// Frees what the receiver has written; returns whether it has written everything and the end.
+    /// A receipt older than the last one changes nothing.
     ///
     /// # Errors
     /// [`BadReceipt`] for more than was sent.
@@ -176,8 +176,8 @@ impl Replay {
         Ok(receipt.end)
     }
 
-    /// What has to be sent again on a new connection, in order, to a receiver whose last receipt this
-    /// is; it stays kept.
+    /// The bytes to send again on a new connection, in order, to a receiver whose last receipt is
+    /// this one. They stay kept.
     ///
     /// # Errors
     /// [`BadReceipt`] for more than was sent, or less than an earlier receipt.

@@ -1,8 +1,8 @@
 //! Finds the largest UDP payload that the route to a peer carries, as the kernel knows it.
 //!
-//! Path MTU discovery could search up to any size. But each size that is too large costs three lost
-//! probes, and the search ends sooner where it begins with what the interface carries. The kernel
-//! also remembers routers' answers to probes (ICMP), for later connections.
+//! Path MTU discovery could try any size, but each size that is too large costs three lost probes,
+//! and the search ends sooner if it begins with what the interface carries. The kernel also
+//! remembers routers' answers to probes (ICMP) for later connections.
 
 use std::{
     io,
@@ -11,10 +11,10 @@ use std::{
 
 use rustix::net::sockopt::{ip_mtu, ipv6_mtu};
 
-/// What Ethernet carries over IPv6; over IPv4 it is 20 bytes more.
+/// Payload of an Ethernet frame over IPv6; over IPv4 there is room for 20 bytes more.
 const ETHERNET_PAYLOAD: u16 = 1_452;
 
-/// Routes with less than this are treated as Ethernet: a little more saves little, and the pool makes
+/// Routes that carry less are treated as Ethernet: a little more saves little, and the pool makes
 /// pads for packets of [`ETHERNET_PAYLOAD`] bytes.
 const JUMBO_PAYLOAD_MIN: u16 = 2 * ETHERNET_PAYLOAD;
 
@@ -26,19 +26,19 @@ const IPV6_HEADERS: u32 = 40 + 8;
 
 /// The largest UDP payload to probe for on the way to `peer`.
 ///
-/// Never less than Ethernet's: the kernel believes ICMP messages, which may be forged, and probes
-/// find out what is true.
+/// Never less than Ethernet's: the kernel believes ICMP messages, which may be forged, while probes
+/// find the truth.
 pub(crate) fn payload_max(peer: SocketAddr) -> u16 {
     let ip = peer.ip().to_canonical();
     let headers = if ip.is_ipv4() { IPV4_HEADERS } else { IPV6_HEADERS };
     match mtu(ip, peer) {
         Ok(mtu) => probed(mtu.saturating_sub(headers)),
-        // Probes go as far as they would without knowing the route.
+        // Probe as if the route were unknown.
         Err(_) => ETHERNET_PAYLOAD,
     }
 }
 
-/// What is probed for where the route carries so much.
+/// The size to probe for on a route that carries this payload.
 fn probed(payload: u32) -> u16 {
     match u16::try_from(payload).unwrap_or(u16::MAX) {
         jumbo if jumbo >= JUMBO_PAYLOAD_MIN => jumbo,
@@ -46,7 +46,7 @@ fn probed(payload: u32) -> u16 {
     }
 }
 
-/// Asks the kernel, which knows routes of connected sockets alone. Nothing is sent.
+/// Asks the kernel, which reveals the route of connected sockets only. Sends nothing.
 fn mtu(ip: IpAddr, peer: SocketAddr) -> io::Result<u32> {
     let any = match ip {
         IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
@@ -54,7 +54,7 @@ fn mtu(ip: IpAddr, peer: SocketAddr) -> io::Result<u32> {
     };
     let socket = UdpSocket::bind((any, 0))?;
     let connected = match (ip, peer) {
-        // With the scope that a link-local address has.
+        // Keeps a link-local address's scope.
         (IpAddr::V6(_), peer) => socket.connect(peer),
         (IpAddr::V4(ip), peer) => socket.connect((ip, peer.port())),
     };

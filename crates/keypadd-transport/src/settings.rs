@@ -16,66 +16,67 @@ const PLAIN_WINDOWS: Windows =
 /// Code 0 (RFC 9000 section 20.1 leaves its meaning to the application).
 const NO_ERROR: VarInt = VarInt::from_u32(0);
 
-/// What a handshake has proved, as the endpoint's `Inspect` took it out.
+/// What a handshake has proved, as the endpoint's `Inspect` returned it.
 pub(crate) type Proof = Arc<dyn Any + Send + Sync>;
 
-/// Takes out of a session, once its handshake is complete, what handles show as
+/// Extracts from a session, once its handshake is complete, what handles show as
 /// [`Connection::proof`](crate::Connection::proof).
 pub type Inspect = Arc<dyn Fn(&dyn crypto::Session) -> Option<Proof> + Send + Sync>;
 
-/// Makes `quinn-proto`'s configuration of one connection, whose route carries UDP payloads of so many
-/// bytes as far as this host knows: what path MTU discovery may go up to. What
-/// [`EndpointSettings`] has is set there.
+/// Makes `quinn-proto`'s configuration of one connection, given the UDP payload that its route
+/// carries as far as this host knows: the limit of path MTU discovery. [`EndpointSettings`]
+/// overrides some of it.
 pub type MakeTransport = Arc<dyn Fn(u16) -> TransportConfig + Send + Sync>;
 
-/// What an endpoint is made of.
+/// The parts of an endpoint.
 pub struct EndpointSettings {
-    /// A bound UDP socket for each loop; those of a server share an address (SO_REUSEPORT).
+    /// A bound UDP socket for each loop; a server's share an address (SO_REUSEPORT).
     pub sockets: Vec<UdpSocket>,
     /// Protocol versions and reset keys.
     pub config: EndpointConfig,
-    /// Handshakes of clients; without it nobody is let in.
+    /// The server's handshake; without it all clients are refused.
     pub server: Option<ServerConfig>,
-    /// Makes the timers and limits of a connection. Its receive windows, its numbers of streams and its
-    /// congestion controller are not used.
+    /// Makes a connection's timers and limits. Its receive windows, stream limits and congestion
+    /// controller are ignored.
     pub transport: MakeTransport,
     /// Streams that a peer may have open at once on each connection.
     pub streams: Streams,
-    /// Receive windows of connections for what is sparse.
+    /// Receive windows of sparse connections.
     pub sparse_windows: Windows,
-    /// Receive windows of connections for bulk.
+    /// Receive windows of bulk connections.
     pub bulk_windows: Windows,
-    /// Receive windows of connections for bulk over a path with a long round trip.
+    /// Receive windows of bulk connections over a path with a long round trip.
     pub far_bulk_windows: Windows,
-    /// Bytes by which the windows of all connections may grow together, each to its `connection_max`.
+    /// Bytes by which the windows of all connections together may grow, each up to its
+    /// `connection_max`.
     pub growth: u64,
-    /// The controller of each connection.
+    /// The congestion controller of each connection.
     pub congestion: Arc<dyn ControllerFactory + Send + Sync>,
-    /// Bytes of a connection that may be sent and not acknowledged.
+    /// Most bytes of a connection sent and not acknowledged.
     pub flight_max: u64,
-    /// Connections of clients that have proved a key, at once and of each of sparse and bulk; more are refused.
-    /// Handshakes are bounded apart (`admission`).
+    /// Most connections of clients that have proved a key, sparse and bulk each; more are refused.
+    /// Handshakes have a limit of their own (`admission`).
     pub connections_max: usize,
     /// Asked before each send.
     pub egress: Arc<dyn Egress>,
-    /// What is kept of a handshake.
+    /// What to keep of a handshake.
     pub inspect: Inspect,
-    /// The code that resets what is cut short.
+    /// The error code for streams that are cut short.
     pub cut_code: VarInt,
-    /// The code that resets a stream whose handles were dropped.
+    /// The error code for streams whose handles were dropped.
     pub drop_code: VarInt,
-    /// A close with this code, by either end, lets another connection go on with the streams.
+    /// A close with this code, by either end, lets another connection continue the streams.
     pub hold_code: Option<VarInt>,
-    /// A peer that closes its connection with this code has all it wanted of finished streams, as
-    /// if it had acknowledged them.
+    /// A peer that closes its connection with this code has received all it wanted of finished
+    /// streams, as if it had acknowledged them.
     pub goodbye_code: Option<VarInt>,
-    /// Polling before sleep.
+    /// How much to poll before sleeping.
     pub spin: SpinShare,
 }
 
 impl EndpointSettings {
-    /// Settings that restrict nothing and keep nothing of handshakes, for tests and measurements to change
-    /// as needed: CUBIC, quinn's timers and limits, code 0 in all cases, no polling.
+    /// Settings without limits that keep nothing of handshakes, for tests and measurements to
+    /// change: CUBIC, quinn's timers and limits, code 0 everywhere, no polling.
     pub fn plain(sockets: Vec<UdpSocket>, server: Option<ServerConfig>) -> Self {
         Self {
             sockets,
@@ -101,7 +102,7 @@ impl EndpointSettings {
     }
 }
 
-/// Lets every datagram out.
+/// Allows every datagram.
 #[derive(Debug)]
 struct Unrestricted;
 
@@ -111,12 +112,13 @@ impl Egress for Unrestricted {
     }
 }
 
-/// Streams that a peer may have open at once. It is allowed few at first and more as it opens them.
+/// Streams that a peer may have open at once. The limit starts low and rises as the peer opens
+/// more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Streams {
-    /// That go both ways.
+    /// Bidirectional streams.
     pub bidirectional: u32,
-    /// That go one way: streams that have moved from the sibling connection.
+    /// Unidirectional streams, which carry what has moved from the sibling connection.
     pub unidirectional: u32,
 }
 
@@ -126,7 +128,7 @@ impl fmt::Debug for EndpointSettings {
     }
 }
 
-/// What the drivers of an endpoint's connections go by.
+/// The settings that drivers apply to connections.
 pub(crate) struct Rules {
     pub(crate) inspect: Inspect,
     pub(crate) cut_code: VarInt,
@@ -139,7 +141,7 @@ pub(crate) struct Rules {
 /// [`EndpointSettings::hold_code`].
 pub fn holds(reason: &ConnectionError, hold_code: Option<VarInt>) -> bool {
     match reason {
-        // The path is gone, or the peer has given the connection up.
+        // The path is gone, or the peer has given up the connection.
         ConnectionError::TimedOut | ConnectionError::Reset => true,
         ConnectionError::ApplicationClosed(close) => Some(close.error_code) == hold_code,
         _ => false,
@@ -151,7 +153,7 @@ impl Rules {
         holds(reason, self.hold_code)
     }
 
-    /// Whether a connection's end stands for the acknowledgement of finished streams.
+    /// Whether a connection's end counts as the acknowledgment of finished streams.
     pub(crate) fn is_goodbye(&self, reason: &ConnectionError) -> bool {
         match (reason, self.goodbye_code) {
             (ConnectionError::ApplicationClosed(close), Some(code)) => close.error_code == code,

@@ -1,8 +1,8 @@
 //! Reads, writes and closes the non-blocking sockets that streams are spliced to.
 //!
-//! TCP closes cleanly (FIN) or with a reset (RST). A unix socket has no reset: its reader sees an ordinary
-//! end of file. Until [`Socket::close_cleanly`], whatever drops a TCP socket resets it, so that a cut-off
-//! stream never passes for a finished one.
+//! TCP closes cleanly (FIN) or with a reset (RST). A unix socket has no reset: its reader sees an
+//! ordinary end of file. Until [`Socket::close_cleanly`], dropping a TCP socket resets it, so that
+//! a cut-off stream never looks complete.
 
 use std::{
     io::{self, IoSlice, Write},
@@ -24,12 +24,12 @@ use rustix::{
 };
 use socket2::SockRef;
 
-/// Bytes that a socket may have to say without pause and still count as sparse.
+/// Bytes that a socket may deliver without a pause and still count as sparse.
 pub(crate) const SPARSE_BYTES: usize = 16 << 10;
 
-/// Bytes that a TCP socket takes beyond what may leave at once. Without this limit the kernel takes
-/// megabytes for a reader that has stopped, and a thousand of those use up the memory that it has for
-/// all TCP connections of the host (tcp_mem in tcp(7)).
+/// Bytes that a TCP socket accepts beyond what it can send at once. Without this limit the kernel
+/// accepts megabytes for a stopped reader, and a thousand of those use up the host's memory for TCP
+/// (tcp_mem in tcp(7)).
 const UNSENT_BYTES: u32 = 64 << 10;
 
 /// A connected stream socket in non-blocking mode.
@@ -63,11 +63,11 @@ impl AsFd for Socket {
 }
 
 impl Socket {
-    /// Makes sure that it does not block and that a drop resets it.
+    /// Makes it non-blocking, and makes dropping it a reset.
     pub(crate) fn prepare(&self) -> io::Result<()> {
         match self {
             Self::Tcp(stream) => {
-                // A connection that is gone already says so when it is used.
+                // A connection that is already gone reports that on use.
                 let socket = SockRef::from(stream);
                 let _ = socket.set_linger(Some(Duration::ZERO));
                 let _ = socket.set_tcp_notsent_lowat(UNSENT_BYTES);
@@ -107,7 +107,8 @@ impl Socket {
         })
     }
 
-    /// Reads up to `bytes`; none at the end. What was read keeps no more than twice its own memory.
+    /// Reads up to `bytes`; an empty result is the end. The result keeps at most twice its length
+    /// in memory.
     pub(crate) fn read(&self, bytes: usize) -> io::Result<Bytes> {
         if bytes <= SPARSE_BYTES {
             return self.read_few(bytes);
@@ -120,7 +121,7 @@ impl Socket {
         }
     }
 
-    /// A sparse stream's bytes: few, but nobody knows how few before they are read.
+    /// Reads a sparse stream: few bytes, but how few is known only afterwards.
     fn read_few(&self, bytes: usize) -> io::Result<Bytes> {
         loop {
             let mut buffer = [const { MaybeUninit::uninit() }; SPARSE_BYTES];
@@ -146,7 +147,7 @@ impl Socket {
         }
     }
 
-    /// Ends what is written to it.
+    /// Shuts down its output.
     pub(crate) fn shutdown(&self) -> io::Result<()> {
         match self {
             Self::Tcp(stream) => stream.shutdown(Shutdown::Write),
@@ -154,7 +155,7 @@ impl Socket {
         }
     }
 
-    /// Whether TCP has ended both ways, as it has after a reset. A unix socket has no reset.
+    /// Whether TCP has ended both ways, as after a reset. A unix socket has no reset.
     pub(crate) fn is_hung_up(&self) -> bool {
         let Self::Tcp(stream) = self else { return false };
         let mut asked = [PollFd::new(stream, PollFlags::empty())];
@@ -162,7 +163,7 @@ impl Socket {
         answered.is_ok() && asked[0].revents().contains(PollFlags::HUP)
     }
 
-    /// The error that waits on it, if any.
+    /// Its pending error, if any.
     pub(crate) fn take_error(&self) -> Option<io::Error> {
         let error = match self {
             Self::Tcp(stream) => stream.take_error(),
@@ -171,7 +172,7 @@ impl Socket {
         error.unwrap_or_else(Some)
     }
 
-    /// Closes in order when it is dropped; the kernel goes on delivering what was written.
+    /// Makes dropping it a clean close: the kernel still delivers what was written.
     pub(crate) fn close_cleanly(&self) {
         if let Self::Tcp(stream) = self {
             let _ = SockRef::from(stream).set_linger(None);

@@ -1,9 +1,9 @@
 //! Limits how long a loop polls before it sleeps.
 //!
-//! Waking a sleeping thread costs 10-50 us, which is most of an idle round trip. After work a loop polls for
-//! a short time in case an answer follows. Polls that find nothing are charged to a budget that refills with
-//! time, which bounds them to a share of a core; a poll that is answered is part of the work. Knows times
-//! only.
+//! Waking a sleeping thread costs 10-50 us, most of an idle round trip. After work a loop polls for
+//! a short time in case an answer follows. Polls that find nothing are charged to a budget that
+//! refills with time, which limits them to a share of a core; a poll that is answered counts as
+//! work. Knows times only.
 
 use std::{
     fmt, mem,
@@ -13,26 +13,26 @@ use std::{
 
 use thiserror::Error;
 
-/// Polling goes on this long after the last event.
+/// How long polling continues after the last event.
 const SPIN_TIME: Duration = Duration::from_micros(80);
 
-/// Allowance that may be saved up.
+/// Most allowance that can be saved.
 const SAVED_MAX: Duration = Duration::from_millis(20);
 
-/// The core is offered to others before each look. A program that answers takes it for less than this
-/// and is what the poll waits for; one that keeps it longer has work of its own.
+/// Each poll first yields the core. A program that answers runs for less than this, and is what the
+/// poll waits for; one that runs longer has other work.
 const GAP_MAX: Duration = Duration::from_micros(200);
 
-/// What such a gap costs: where cores are busy, a share of 2 % polls again after 1.5 s. A thread that yields
-/// goes to the back of the run queue, while one that sleeps is scheduled soon after it wakes.
+/// The charge for such a gap: on busy cores, a share of 2 % polls again after 1.5 s. A thread that
+/// yields goes to the end of the run queue, while one that sleeps is scheduled soon after it wakes.
 const GAP_PRICE: Duration = Duration::from_millis(30);
 
-/// The share of its core that a loop may spend on polling for nothing, in percent.
+/// The share of its core that a loop may spend on fruitless polling, in percent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpinShare(u8);
 
 impl SpinShare {
-    /// A share in percent; more than 100 is 100.
+    /// A share in percent, at most 100.
     pub const fn percent(percent: u8) -> Self {
         Self(if percent > 100 { 100 } else { percent })
     }
@@ -44,7 +44,7 @@ impl Default for SpinShare {
     }
 }
 
-/// A share that is no whole percentage from 0 to 100.
+/// Not a whole percentage from 0 to 100.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("`{0}` is not a percentage from 0 to 100")]
 pub struct SpinShareError(String);
@@ -62,17 +62,17 @@ impl FromStr for SpinShare {
 }
 
 impl fmt::Display for SpinShare {
-    /// The percentage as a bare number.
+    /// The percentage without a sign.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
 }
 
-/// A loop's polling.
+/// The polling state of a loop.
 #[derive(Debug)]
 pub(crate) struct Spin {
     share: f64,
-    /// What may be spent on polling for nothing; below zero where the last poll took longer.
+    /// Time left for fruitless polling; negative if the last poll took longer.
     allowance_seconds: f64,
     filled_at: Instant,
     state: State,
@@ -86,7 +86,7 @@ enum State {
         since: Instant,
         last: Instant,
     },
-    /// It was polled for nothing; the next work begins anew.
+    /// The poll was fruitless; wait for the next work.
     Resting,
 }
 
@@ -103,14 +103,14 @@ impl Spin {
         }
     }
 
-    /// There was work: what was polled for came.
+    /// Records work: if the loop was polling, the poll was answered.
     pub(crate) fn worked(&mut self) {
         self.state = State::Working;
     }
 
-    /// There is nothing to do now: whether to look again at once rather than to sleep. Beside bulk
-    /// data it never is: the cores are in use, and the kernel runs a thread that has slept sooner than
-    /// one that has polled.
+    /// Whether to poll again rather than sleep, with nothing to do now. Never while bulk data is
+    /// carried: the cores are in use, and the kernel runs a thread that has slept sooner than one
+    /// that has polled.
     pub(crate) fn again(&mut self, now: Instant, beside_bulk: bool) -> bool {
         if self.share == 0.0 {
             return false;
@@ -147,7 +147,7 @@ impl Spin {
         }
     }
 
-    /// Time spent since the last call.
+    /// Takes the time spent since the last call.
     pub(crate) fn take_spent(&mut self) -> Duration {
         mem::take(&mut self.spent)
     }
@@ -159,7 +159,7 @@ mod tests {
 
     const LOOK: Duration = Duration::from_micros(5);
 
-    /// Polls from `now` on until it may not; when that is.
+    /// Polls from `now` on for as long as allowed; returns when that ends.
     fn spin_until_sleep(spin: &mut Spin, mut now: Instant) -> Instant {
         while spin.again(now, false) {
             now += LOOK;

@@ -36,18 +36,18 @@ use crate::{
     stream::{StreamCommand, StreamCommands},
 };
 
-/// Time in which a socket must take a byte once the connection is gone. The kernel takes bytes in
-/// gulps, a third of its buffer each: a slow reader needs seconds for one.
+/// Time in which a socket must accept a byte once the connection is gone. The kernel accepts a
+/// third of its buffer at a time, for which a slow reader needs seconds.
 pub(crate) const DELIVERY_TIME: Duration = Duration::from_secs(20);
 
-/// Why a splice ended before both directions were through.
+/// Why a splice ended before both directions had finished.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum Cut {
     /// The socket failed.
     #[error(transparent)]
     Local(#[from] io::Error),
-    /// The peer gave the stream up, with this code.
+    /// The peer abandoned the stream, with this code.
     #[error("the peer reset the stream: error {0}")]
     Remote(VarInt),
     /// The connection is gone.
@@ -55,19 +55,19 @@ pub enum Cut {
     Lost,
 }
 
-/// How long a socket may take nothing once the connection is gone.
+/// How long a socket may accept nothing once the connection is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delivery {
     /// 20 s after each byte.
     Bounded,
-    /// Without end: whoever reads may pause.
+    /// Forever: the reader may pause.
     Unbounded,
 }
 
-/// Where the outcome of a splice goes.
+/// Receives the outcome of a splice.
 pub(crate) type Reply = oneshot::Sender<Result<(), Cut>>;
 
-/// A socket that is registered with a loop; dropped, it is not any more.
+/// A socket registered with a loop; dropping this deregisters it.
 #[derive(Debug)]
 pub(crate) struct Registered {
     pub(crate) socket: Socket,
@@ -88,7 +88,7 @@ impl Registered {
 }
 
 impl Registered {
-    /// Hears of nothing else from now on. An error leaves events that nobody needs.
+    /// Changes which events are reported. After an error, a few useless events arrive.
     pub(crate) fn set_interest(&self, interest: Interest) {
         let _ = self.socket.reregister(&self.registry, self.token, interest);
     }
@@ -96,20 +96,20 @@ impl Registered {
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        // Another descriptor of the same socket would keep it registered.
+        // Another descriptor of the same socket would stay registered.
         let _ = self.socket.deregister(&self.registry);
     }
 }
 
-/// One connection for as long as its loop lives; never used again.
+/// One connection, for as long as its loop lives; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Key {
-    /// `quinn-proto`'s handle, which is used again.
+    /// `quinn-proto`'s handle, which is reused.
     pub(crate) handle: usize,
     pub(crate) serial: u64,
 }
 
-/// Registers sockets of one connection with a loop.
+/// Registers the sockets of one connection with a loop.
 pub(crate) struct Registrar<'a> {
     pub(crate) key: Key,
     pub(crate) registry: &'a Arc<Registry>,
@@ -133,7 +133,7 @@ impl Registrar<'_> {
     }
 }
 
-/// What both directions of one splice share.
+/// State that both directions of one splice share.
 #[derive(Debug)]
 pub(crate) struct SpliceState {
     pub(crate) delivery: Delivery,
@@ -143,7 +143,7 @@ pub(crate) struct SpliceState {
     shut: AtomicBool,
     /// Where it is held while its session has no connection.
     held_by: OnceLock<(StreamName, Holder)>,
-    /// The last receipts, encoded: of what this socket has written, and of what the peer's has.
+    /// The last receipts, encoded: of this end's socket, and of the peer's.
     given: AtomicU64,
     got: AtomicU64,
 }
@@ -153,9 +153,9 @@ struct Outcome {
     reply: Option<Reply>,
     to_stream_done: bool,
     to_socket_done: bool,
-    /// The connection that has it.
+    /// The connection that carries it.
     connection: Option<(Arc<dyn StreamCommands>, StreamId)>,
-    /// Dropped when that connection has it no more.
+    /// Dropped when that connection no longer carries it.
     attached: Option<oneshot::Sender<()>>,
 }
 
@@ -183,17 +183,17 @@ impl SpliceState {
         })
     }
 
-    /// Has it held from now on when its connection is lost; false if it was cut.
+    /// Makes it held when its connection is lost; false if it was cut.
     pub(crate) fn set_held_by(&self, name: StreamName, holder: Holder) -> bool {
         !self.is_cut() && self.held_by.set((name, holder)).is_ok()
     }
 
-    /// Whether it is held when its connection is lost.
+    /// Whether it will be held when its connection is lost.
     pub(crate) fn can_be_held(&self) -> bool {
         self.held_by.get().is_some()
     }
 
-    /// Parks a direction whose connection is lost; where it cannot be held the splice is cut.
+    /// Parks a direction whose connection is lost; cuts the splice if it cannot be held.
     pub(crate) fn park(self: &Arc<Self>, registered: &Registered, parked: Parked) {
         match self.held_by.get() {
             Some((name, holder)) if !self.is_cut() => {
@@ -203,7 +203,7 @@ impl SpliceState {
         }
     }
 
-    /// A connection has it again; `attached` is dropped when that is over.
+    /// Attaches it to a connection; `attached` is dropped when that ends.
     pub(crate) fn attach(
         &self,
         connection: (Arc<dyn StreamCommands>, StreamId),
@@ -213,13 +213,13 @@ impl SpliceState {
         (outcome.connection, outcome.attached) = (Some(connection), Some(attached));
     }
 
-    /// No connection has it.
+    /// Detaches it from its connection.
     pub(crate) fn detach(&self) {
         let mut outcome = self.outcome();
         (outcome.connection, outcome.attached) = (None, None);
     }
 
-    /// What this end has written to the socket.
+    /// How much this end has written to its socket.
     pub(crate) fn given_receipt(&self) -> Receipt {
         Receipt::decode(self.given.load(Relaxed))
     }
@@ -228,7 +228,7 @@ impl SpliceState {
         self.given.store(receipt.encode(), Relaxed);
     }
 
-    /// What the peer has written to its socket, as far as it has said.
+    /// How much the peer has written to its socket, by its receipts.
     pub(crate) fn got_receipt(&self) -> Receipt {
         Receipt::decode(self.got.load(Relaxed))
     }
@@ -246,8 +246,8 @@ impl SpliceState {
         self.outcome().to_socket_done
     }
 
-    /// Nobody waits for the outcome any more: has its connection reset it with `code`, if it is not
-    /// over.
+    /// Nobody waits for the outcome any longer: tells its connection to reset it with `code`,
+    /// unless it has ended.
     pub(crate) fn abandon(&self, code: VarInt) {
         let connection = {
             let mut outcome = self.outcome();
@@ -262,14 +262,14 @@ impl SpliceState {
         }
     }
 
-    /// Ends the socket's output.
+    /// Shuts down the socket's output.
     pub(crate) fn shut_down(&self, socket: &Socket) -> io::Result<()> {
         self.shut.store(true, SeqCst);
         socket.shutdown()
     }
 
-    /// Whether an end of input was a reset. The loop of the other direction may have taken the error,
-    /// so that the input shows an end alone.
+    /// Whether an end of input was a reset. The loop of the other direction may have consumed the
+    /// error, so that the input shows only an end.
     pub(crate) fn was_reset(&self, socket: &Socket) -> bool {
         self.is_cut() || (socket.is_hung_up() && !self.shut.load(SeqCst))
     }
@@ -279,7 +279,7 @@ impl SpliceState {
         self.done(socket, |outcome| outcome.to_stream_done = true);
     }
 
-    /// The socket has taken every byte and the end.
+    /// The socket has accepted every byte and the end.
     pub(crate) fn to_socket_done(&self, socket: &Socket) {
         self.done(socket, |outcome| outcome.to_socket_done = true);
     }
@@ -291,23 +291,23 @@ impl SpliceState {
         drop(outcome);
         match self.held_by.get() {
             _ if is_over => self.end_well(socket),
-            // The other direction may be parked: all of it is held now.
+            // The other direction may be parked: then all of it is held now.
             Some((_, holder)) => holder.notify(),
             None => {}
         }
     }
 
-    /// Both directions are through: closes the socket in order.
+    /// Both directions have finished: closes the socket cleanly.
     pub(crate) fn end_well(&self, socket: &Socket) {
         if let Some(reply) = self.over() {
             socket.close_cleanly();
-            // Nobody waits for it where the task was dropped.
+            // If the task was dropped, nobody waits for it.
             let _ = reply.send(Ok(()));
         }
     }
 
-    /// Ends the splice; the first reason stands. The socket is reset when both directions are
-    /// dropped. Returns whether it was not over before.
+    /// Ends the splice; only the first reason counts. The socket is reset once both directions are
+    /// dropped. Returns whether the splice had not ended before.
     pub(crate) fn cut(&self, cut: Cut) -> bool {
         self.cut.store(true, SeqCst);
         match self.over() {
@@ -319,7 +319,7 @@ impl SpliceState {
         }
     }
 
-    /// Takes the reply: whoever gets it says how the splice ended.
+    /// Takes the reply: its owner reports how the splice ended.
     fn over(&self) -> Option<Reply> {
         let reply = {
             let mut outcome = self.outcome();
@@ -337,7 +337,7 @@ impl SpliceState {
         self.cut.load(SeqCst)
     }
 
-    /// No panic leaves it half changed.
+    /// No panic can leave it half changed.
     fn outcome(&self) -> MutexGuard<'_, Outcome> {
         self.outcome.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,9 +1,9 @@
 //! Steers each datagram to the socket of the loop that owns its connection.
 //!
-//! The sockets of an endpoint share one port (SO_REUSEPORT, socket(7)). A classic BPF program reads the first
-//! byte of the destination's connection ID, which is the loop's number (`cid`); in a client's first packets
-//! the client has chosen it, so that sparse and bulk connections land on different loops. Where the kernel
-//! refuses the program, loops forward datagrams to each other by message.
+//! The sockets of an endpoint share one port (SO_REUSEPORT, socket(7)). A classic BPF program reads
+//! the first byte of the destination's connection ID, the loop's number (`cid`). In its first
+//! packets the client chooses it, so that sparse and bulk connections land on different loops. If
+//! the kernel refuses the program, loops forward datagrams to each other by message.
 
 use std::{io, net::UdpSocket};
 
@@ -17,17 +17,17 @@ use nix::{
 
 use crate::cid::LONG_HEADER;
 
-/// Where the destination's connection ID begins, behind a short and a long header (RFC 9000 17).
+/// Offset of the destination's connection ID in a short and a long header (RFC 9000 17).
 const SHORT_CID_AT: u32 = 1;
 const LONG_CID_AT: u32 = 6;
 
-/// `BPF_RET | BPF_A`: the accumulator says which socket.
+/// `BPF_RET | BPF_A`: the accumulator is the socket's number.
 const RETURN_ACCUMULATOR: u32 = BPF_RET | 0x10;
 
 /// Installs the program for the group of `sockets` sockets that this one belongs to.
 ///
 /// # Errors
-/// What the kernel says of it.
+/// The kernel's error.
 pub(crate) fn steer(socket: &UdpSocket, sockets: usize) -> io::Result<()> {
     let op = |code: u32, jt, jf, k| sock_filter { code: code as u16, jt, jf, k };
     let mut program = [
@@ -83,7 +83,7 @@ mod tests {
                 assert_eq!(&buffer[..received], datagram);
             }
         }
-        // What is too short for an ID comes to somebody.
+        // A datagram too short for an ID goes to any of them.
         sender.send_to(&[0x40], address).unwrap();
         assert_eq!(sockets[0].recv(&mut buffer).unwrap(), 1);
     }

@@ -1,8 +1,8 @@
 //! Runs an event loop without a thread, a UDP socket or a clock, for tests.
 //!
-//! The test supplies the time and carries the datagrams. Everything else is the production loop: its endpoint
-//! and connections, what is sent when, and the TCP and unix sockets that streams are spliced to. The daemon
-//! never makes one.
+//! The test supplies the time and carries the datagrams. The rest is the production loop: its
+//! endpoint and connections, the decisions what to send when, and the TCP and unix sockets that
+//! streams are spliced to. The daemon never makes one.
 
 use std::{
     collections::VecDeque,
@@ -22,18 +22,18 @@ use crate::{
 /// Datagrams that a loop has sent at once.
 #[derive(Debug)]
 pub struct SentDatagrams<'a> {
-    /// Where to.
+    /// The destination.
     pub destination: SocketAddr,
-    /// One after the other.
+    /// The datagrams, concatenated.
     pub bytes: &'a [u8],
     /// The length of each but the last.
     pub segment_bytes: usize,
 }
 
-/// Takes what a loop sends.
+/// Receives what a loop sends.
 pub type Outbox = Box<dyn FnMut(SentDatagrams<'_>)>;
 
-/// What stands in the place of a UDP socket.
+/// The replacement of a UDP socket.
 struct Memory {
     arrived: VecDeque<Received>,
     outbox: Outbox,
@@ -81,11 +81,11 @@ pub struct SteppedLoop {
 }
 
 impl SteppedLoop {
-    /// A loop that sends up to `batch` datagrams at once into `outbox`, with its endpoint. No sockets
-    /// of the settings are used, and nobody is asked before a send.
+    /// A loop that sends up to `batch` datagrams at once into `outbox`, with its endpoint. Ignores
+    /// the sockets and the egress of the settings.
     ///
     /// # Errors
-    /// What the system says of waiting for sockets.
+    /// The system's error about polling.
     pub fn new(
         settings: EndpointSettings,
         address: SocketAddr,
@@ -98,17 +98,17 @@ impl SteppedLoop {
         Ok((Self { inner, events: Events::with_capacity(1_024) }, endpoint))
     }
 
-    /// A datagram has arrived; the next round takes it.
+    /// Queues a datagram that has arrived for the next round.
     pub fn arrive(&mut self, from: SocketAddr, datagram: &[u8]) {
         let meta =
             RecvMeta { addr: from, len: datagram.len(), stride: datagram.len(), ..<_>::default() };
         self.inner.udp().arrived.push_back(Received { datagrams: Batch::of(datagram), meta });
     }
 
-    /// Does what there is to do at `now`, round by round, until it would wait.
+    /// Runs rounds at `now` until the loop would wait.
     ///
     /// # Errors
-    /// What the system says of waiting for sockets.
+    /// The system's error about polling.
     pub fn run_until_idle(&mut self, now: Instant) -> io::Result<()> {
         loop {
             self.inner.poll(&mut self.events, Some(Duration::ZERO))?;
@@ -120,7 +120,7 @@ impl SteppedLoop {
         }
     }
 
-    /// When something is due next.
+    /// When the next work is due.
     pub fn deadline(&self) -> Option<Instant> {
         self.inner.deadline()
     }

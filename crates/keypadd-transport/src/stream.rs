@@ -1,7 +1,7 @@
 //! Gives control tasks a stream to read and write, until it is spliced to a socket.
 //!
-//! What the peer sends meanwhile is kept up to [`RECEIVED_BYTES`] and stays in the stream's flow-control
-//! window beyond that, so a stream that nobody reads costs a bounded amount of memory.
+//! What the peer sends meanwhile is buffered up to [`RECEIVED_BYTES`] and beyond that stays in the
+//! stream's flow-control window, so a stream that nobody reads costs a bounded amount of memory.
 
 use std::{
     fmt,
@@ -30,13 +30,13 @@ use crate::{
     splice::{Cut, Delivery, SpliceState},
 };
 
-/// Bytes that are kept for a reader before the window closes.
+/// Bytes to buffer for a reader before the window closes.
 pub(crate) const RECEIVED_BYTES: usize = 4 << 10;
 
 /// Why a stream cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ReadError {
-    /// The peer gave the stream up, with this code.
+    /// The peer reset the stream, with this code.
     #[error("stream reset by peer: error {0}")]
     Reset(VarInt),
     /// The connection is gone.
@@ -47,10 +47,10 @@ pub enum ReadError {
 /// Why a stream cannot be written.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum WriteError {
-    /// The peer does not read it any more, for the reason of this code.
+    /// The peer stopped reading, with this code.
     #[error("sending stopped by peer: error {0}")]
     Stopped(VarInt),
-    /// The connection is gone, or the stream was given up here.
+    /// The connection is gone, or the stream was reset here.
     #[error("connection lost")]
     Lost,
 }
@@ -58,13 +58,13 @@ pub enum WriteError {
 /// What ended the sending half while nothing was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stopped {
-    /// The peer does not read it any more, for the reason of this code.
+    /// The peer stopped reading, with this code.
     ByPeer(VarInt),
     /// The connection is gone.
     Lost,
 }
 
-/// What a loop has received for a stream that a control task reads.
+/// Data that a loop has received for a control task.
 #[derive(Debug, Default)]
 pub(crate) struct ReceivedState {
     bytes: BytesMut,
@@ -81,7 +81,7 @@ enum End {
     Failed(ReadError),
 }
 
-/// Between the loop and the handles of one stream.
+/// Shared by the loop and the handles of one stream.
 #[derive(Debug, Default)]
 pub(crate) struct Received(Mutex<ReceivedState>);
 
@@ -117,8 +117,8 @@ impl Received {
         wake(&mut state.watcher);
     }
 
-    /// What no reader has taken, for the socket that the stream is spliced to, and whether the
-    /// stream has ended after it. The error is what has ended either direction otherwise.
+    /// Takes what no reader has taken, for the socket that the stream is spliced to, and whether
+    /// the stream has ended after it. Fails if either direction has ended otherwise.
     pub(crate) fn take(&self) -> Result<(Bytes, bool), Cut> {
         let mut state = self.state();
         match (&state.end, state.stopped) {
@@ -132,7 +132,7 @@ impl Received {
         }
     }
 
-    /// No panic leaves it half changed.
+    /// No panic can leave it half changed.
     fn state(&self) -> MutexGuard<'_, ReceivedState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -144,34 +144,34 @@ fn wake(waker: &mut Option<Waker>) {
     }
 }
 
-/// What a stream is asked to do.
+/// A request about a stream.
 pub(crate) enum StreamCommand {
     Write {
         bytes: Bytes,
         reply: oneshot::Sender<Result<(), WriteError>>,
     },
-    /// Its reader has taken what was there.
+    /// Its reader has taken the buffered data.
     Read,
     Splice {
         socket: Socket,
         state: Arc<SpliceState>,
     },
-    /// Go on with a stream of an earlier connection, whose peer has written so much.
+    /// Continue a stream of an earlier connection, of which the peer has written this much.
     Resume {
         held: HeldStream,
         receipt: Receipt,
         attached: oneshot::Sender<()>,
     },
-    /// Give both directions up.
+    /// Reset both directions.
     Reset(VarInt),
 }
 
-/// Sends a connection's loop commands for its streams.
+/// Sends commands about streams to a connection's loop.
 pub(crate) trait StreamCommands: fmt::Debug + Send + Sync {
     fn send(&self, id: StreamId, command: StreamCommand);
 }
 
-/// Both halves of one stream share this; the last one dropped resets the stream.
+/// Shared by both halves of one stream; dropping the last one resets the stream.
 #[derive(Debug)]
 struct Core {
     connection: Arc<dyn StreamCommands>,
@@ -179,7 +179,7 @@ struct Core {
     received: Arc<Received>,
     /// The code of that reset.
     code: AtomicU64,
-    /// The loop has it: there is nothing to reset.
+    /// The loop has the stream: there is nothing to reset.
     spliced: AtomicBool,
 }
 
@@ -201,8 +201,7 @@ impl Drop for Core {
     }
 }
 
-/// A bidirectional stream. Dropped, both directions are reset: cut-off data never passes for all of
-/// it.
+/// A bidirectional stream. Dropping it resets both directions: cut-off data never looks complete.
 #[derive(Debug)]
 pub struct Stream {
     /// The sending half.
@@ -237,13 +236,13 @@ impl Stream {
         self.send.0.code.store(code.into_inner(), Relaxed);
     }
 
-    /// Hands the stream and a socket to the loop, which carries every byte between them; completes
-    /// when both directions have ended in order and the peer has acknowledged every byte.
+    /// Gives the stream and a socket to the loop, which carries every byte between them. Completes
+    /// when both directions have finished and the peer has acknowledged every byte.
     ///
-    /// Dropped before that, the future resets both: what is cut off never passes for the end.
+    /// If dropped before that, the future resets both: cut-off data never looks complete.
     ///
     /// # Errors
-    /// What cut it short; the socket has been reset then.
+    /// What cut it short; the socket was reset.
     pub async fn splice(self, socket: Socket, delivery: Delivery) -> Result<(), Cut> {
         let core = &self.send.0;
         let (reply, outcome) = oneshot::channel();
@@ -254,21 +253,21 @@ impl Stream {
         outcome.await.unwrap_or(Err(Cut::Lost))
     }
 
-    /// Goes on with a stream that is held, whose peer has written so much of it to its socket; completes
-    /// when this connection has it no more. Whoever spliced it first waits for its end.
+    /// Continues a held stream, of which the peer has written this much to its socket. Completes
+    /// when this connection no longer carries it; whoever spliced it first waits for its end.
     pub async fn resume(self, held: HeldStream, receipt: Receipt) {
         let core = &self.send.0;
         let (attached, detached) = oneshot::channel();
         core.command(StreamCommand::Resume { held, receipt, attached });
         core.spliced.store(true, Relaxed);
-        // The sender is dropped, not used.
+        // The sender is dropped without a message.
         let _ = detached.await;
     }
 }
 
-/// Resets a splice that is not over when it is dropped: nobody waits for the outcome any more.
+/// If dropped, resets a splice that has not ended: nobody waits for its outcome any longer.
 struct Waiting {
-    /// Whoever has the splice drops it where it cannot say how it ended.
+    /// Whoever has the splice drops the sender if it cannot report the outcome.
     state: Weak<SpliceState>,
     code: VarInt,
 }
@@ -282,10 +281,10 @@ impl Drop for Waiting {
 }
 
 impl SendHalf {
-    /// Writes all of it; completes when it has been handed to the connection.
+    /// Writes all bytes; completes when the connection has accepted them.
     ///
     /// # Errors
-    /// [`WriteError`] when the peer does not want it, or there is no connection any more.
+    /// [`WriteError`] if the peer has stopped reading or the connection is gone.
     pub async fn write_all(&self, bytes: &[u8]) -> Result<(), WriteError> {
         let (reply, written) = oneshot::channel();
         let bytes = Bytes::copy_from_slice(bytes);
@@ -310,10 +309,10 @@ impl SendHalf {
 }
 
 impl RecvHalf {
-    /// Reads until `buffer` is full; `None` when the peer finished the stream before that.
+    /// Reads until `buffer` is full; `None` if the peer finished the stream before that.
     ///
     /// # Errors
-    /// [`ReadError`] when the stream was reset or the connection is gone.
+    /// [`ReadError`] if the stream was reset or the connection is gone.
     pub async fn read_exact(&mut self, buffer: &mut [u8]) -> Result<Option<()>, ReadError> {
         let mut read = 0;
         while read < buffer.len() {
@@ -325,7 +324,7 @@ impl RecvHalf {
         Ok(Some(()))
     }
 
-    /// Takes what is there; 0 at the end of the stream.
+    /// Takes buffered data; 0 at the end of the stream.
     fn poll_take(&self, cx: &Context<'_>, buffer: &mut [u8]) -> Poll<Result<usize, ReadError>> {
         let mut state = self.0.received.state();
         let bytes = state.bytes.len().min(buffer.len());

@@ -1,8 +1,8 @@
 //! Delivers a stream to a socket, with backpressure.
 //!
-//! Bytes are taken from the stream only as the socket takes them, so credit goes back to the peer as TCP
-//! takes bytes. Data already acknowledged to the peer is still delivered after the connection is lost, if the
-//! other direction had finished.
+//! Takes bytes from the stream only as the socket accepts them, so the peer gets credit at the
+//! socket's pace. Data already acknowledged to the peer is still delivered after the connection is
+//! lost, if the other direction had finished.
 
 use std::{
     collections::VecDeque,
@@ -21,41 +21,41 @@ use crate::{
     splice::{Cut, DELIVERY_TIME, Delivery, Registered, SpliceState},
 };
 
-/// Bytes taken from a stream for one write, until the socket has taken so many at once.
+/// Bytes to take from a stream for one write, until the socket has accepted that many at once.
 const TAKEN_BYTES_MIN: usize = 16 << 10;
 
-/// Bytes taken from a stream for one write, at most: about what `SLICES` packets hold.
+/// Most bytes to take for one write: about what `SLICES` packets hold.
 const TAKEN_BYTES_MAX: usize = 90 << 10;
 
-/// Bytes that are written before the peer is told at once.
+/// Bytes written before the peer must be told at once.
 const RECEIPT_BYTES: u64 = 128 << 10;
 
 /// Slices of one write.
 const SLICES: usize = 64;
 
-/// Deliveries in a row that find nothing in order, after which the stream is read in the order of arrival. More than
-/// a reordered packet costs; reading in order is cheaper.
+/// Deliveries in a row that find nothing in order before the stream is read in order of arrival. A
+/// reordered packet causes fewer; reading in order is cheaper.
 const FRUITLESS_MAX: u32 = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Open,
-    /// The peer has finished; the socket has not taken all of it.
+    /// The peer has finished; the socket has not accepted everything yet.
     Ending,
 }
 
-/// How far a delivery has come.
+/// The progress of a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Delivered {
-    /// The socket or the stream has to have more first.
+    /// It waits for the socket or the stream.
     Partly,
-    /// The socket has taken everything and the end.
+    /// The socket has accepted everything and the end.
     Whole,
-    /// It has taken everything up to where another stream goes on.
+    /// It has accepted everything up to the offset where another stream continues.
     UpToMove,
 }
 
-/// Whether the peer is to be told what a socket has taken.
+/// Whether to tell the peer what a socket has accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReceiptDue {
     Not,
@@ -63,32 +63,32 @@ pub(crate) enum ReceiptDue {
     Now,
 }
 
-/// What is on its way from a stream to a socket.
+/// The direction from a stream to a socket.
 pub(crate) struct ToSocket {
     pub(crate) state: Arc<SpliceState>,
     pub(crate) registered: Arc<Registered>,
     stage: Stage,
     writable: bool,
-    /// When the socket last would not take what waits; it waits still if `is_blocked`.
+    /// When the socket last refused bytes; they still wait if `is_blocked`.
     blocked_at: Option<Instant>,
     is_blocked: bool,
-    /// Taken from the stream and not yet by the socket.
+    /// Taken from the stream and not yet accepted by the socket.
     undelivered: VecDeque<Bytes>,
     take_bytes: usize,
     fruitless: u32,
-    /// Of a stream that is read in the order of arrival.
+    /// Set for a stream that is read in order of arrival.
     reassembly: Option<Box<Reassembly>>,
-    /// Bytes taken from the stream so far, with what was read before the splice.
+    /// Bytes taken from the stream so far, including what was read before the splice.
     pub(crate) offset: u64,
-    /// Bytes that the socket has taken since the splice began, over all connections.
+    /// Bytes that the socket has accepted since the splice began, over all connections.
     written: u64,
-    /// Of those, what the peer was told of, and whether it was told of the end.
+    /// How many of those, and of the end, the peer was told.
     receipted: Receipt,
     /// A receipt is due later.
     receipt_waits: bool,
-    /// Where another stream goes on (`migrate`).
+    /// The offset where another stream continues (`migrate`).
     moves_at: Option<u64>,
-    /// The connection is gone; without progress the splice ends then.
+    /// The connection is gone; without progress the splice ends at this time.
     give_up_at: Option<Instant>,
 }
 
@@ -119,7 +119,7 @@ impl ToSocket {
         }
     }
 
-    /// Another stream goes on at this offset; false where this one has gone beyond it.
+    /// Another stream continues at this offset; false if this one has gone beyond it.
     pub(crate) fn set_moves_at(&mut self, offset: u64) -> bool {
         let possible = offset >= self.offset && self.moves_at.is_none();
         if possible {
@@ -128,8 +128,8 @@ impl ToSocket {
         possible
     }
 
-    /// Goes on from another connection's stream, with a registration there. That connection repeats what
-    /// the peer was told over the one before: its sender may not have heard of it.
+    /// Continues from another connection's stream, with a registration there. Receipts start over:
+    /// the peer may have missed those of the connection before.
     pub(crate) fn move_to(&mut self, registered: Arc<Registered>, offset: u64) {
         self.registered = registered;
         (self.writable, self.moves_at, self.offset) = (true, None, offset);
@@ -141,7 +141,7 @@ impl ToSocket {
         self.writable |= event.is_writable();
     }
 
-    /// Whether the socket has become writable for bytes that wait.
+    /// Whether the socket has become writable while bytes wait.
     pub(crate) fn waits_to_write(&self) -> bool {
         self.writable && !self.undelivered.is_empty()
     }
@@ -151,7 +151,7 @@ impl ToSocket {
         self.is_blocked
     }
 
-    /// Whether bytes wait, or waited once since then.
+    /// Whether bytes wait, or have waited since then.
     pub(crate) fn was_blocked(&self, since: Instant) -> bool {
         self.is_blocked || self.blocked_at.is_some_and(|at| at >= since)
     }
@@ -204,7 +204,7 @@ impl ToSocket {
                 None => take(stream, bytes, &mut self.undelivered),
             };
             match taken {
-                // The peer may not end a stream that it has said goes on elsewhere.
+                // The peer must not finish a stream that it has said continues elsewhere.
                 Ok(TakenBytes { is_end: true, .. }) if self.moves_at.is_some() => {
                     return Err(Cut::Lost);
                 }
@@ -213,7 +213,7 @@ impl ToSocket {
                     if is_end {
                         self.stage = Stage::Ending;
                     } else if bytes == 0 {
-                        // Where the connection is gone nothing comes after what has been delivered.
+                        // With the connection gone, nothing follows what was delivered.
                         return match self.give_up_at {
                             Some(_) => Err(Cut::Lost),
                             None => Ok(Delivered::Partly),
@@ -225,7 +225,7 @@ impl ToSocket {
         }
     }
 
-    /// Writes what was taken; whether nothing is left of it.
+    /// Writes what was taken; returns whether all of it was accepted.
     fn flush(&mut self, now: Instant) -> Result<bool, Cut> {
         while !self.undelivered.is_empty() {
             if !self.writable {
@@ -272,7 +272,8 @@ impl ToSocket {
         }
     }
 
-    /// Whether the peer is to be told what the socket has taken: at once, later, or not. Says later once.
+    /// Whether to tell the peer what the socket has accepted: now, later, or not. Says "later"
+    /// once.
     pub(crate) fn receipt_due(&mut self) -> ReceiptDue {
         let given = self.state.given_receipt();
         if given == self.receipted || !self.state.can_be_held() {
@@ -287,25 +288,25 @@ impl ToSocket {
         }
     }
 
-    /// The receipt that is sent now, if it says more than the last.
+    /// The receipt to send now, if it says more than the last one.
     pub(crate) fn take_receipt(&mut self) -> Option<Receipt> {
         let given = self.state.given_receipt();
         self.receipt_waits = false;
         (given != std::mem::replace(&mut self.receipted, given)).then_some(given)
     }
 
-    /// The connection is lost: another one brings again what the socket has not taken.
+    /// The connection is lost: another one will bring what the socket has not accepted.
     pub(crate) fn park(self) {
         self.state.park(&self.registered, Parked::ToSocket);
     }
 
-    /// The connection is gone: what has arrived is still delivered where the other direction is
-    /// through.
+    /// The connection is gone: what has arrived is still delivered if the other direction has
+    /// finished.
     pub(crate) fn connection_lost(&mut self, now: Instant) {
         self.give_up_at = Some(now + DELIVERY_TIME);
     }
 
-    /// When the socket must have taken a byte.
+    /// When the socket must have accepted a byte.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         match self.state.delivery {
             Delivery::Bounded => self.give_up_at,
@@ -316,7 +317,7 @@ impl ToSocket {
 
 struct TakenBytes {
     bytes: usize,
-    /// Nothing comes after them.
+    /// No bytes follow.
     is_end: bool,
 }
 
@@ -326,7 +327,7 @@ fn take(
     bytes: usize,
     into: &mut VecDeque<Bytes>,
 ) -> Result<TakenBytes, Cut> {
-    // A stream that is read to its end is not asked again: this one was given up.
+    // A stream that was read to its end is not read again, so this one was reset here.
     let Ok(mut chunks) = stream.read(true) else { return Err(Cut::Lost) };
     let mut taken = TakenBytes { bytes: 0, is_end: false };
     while taken.bytes < bytes && into.len() < SLICES {
@@ -347,7 +348,7 @@ fn take(
     Ok(taken)
 }
 
-/// Takes up to `bytes` from a stream that is read in the order of arrival.
+/// Takes up to `bytes` from a stream that is read in order of arrival.
 fn take_in_order(
     stream: &mut RecvStream<'_>,
     bytes: usize,
@@ -366,8 +367,8 @@ fn take_in_order(
     Ok(TakenBytes { bytes: taken, is_end: reassembly.is_over() })
 }
 
-/// Reads what has arrived of a stream until so many bytes are there in order; behind a gap all of it, so that no
-/// piece waits in quinn-proto.
+/// Reads what has arrived of a stream until this many bytes are there in order; behind a gap all of
+/// it, so that no piece waits in quinn-proto.
 fn collect(
     stream: &mut RecvStream<'_>,
     bytes: usize,

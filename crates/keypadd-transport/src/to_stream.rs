@@ -1,6 +1,7 @@
 //! Reads a socket into a stream, with backpressure.
 //!
-//! No more is read than may leave now: the rest stays in the kernel's buffer, so TCP slows the sender down.
+//! Reads no more than can be sent now: the rest stays in the kernel's buffer, so TCP slows the
+//! sender down.
 
 use std::{
     collections::VecDeque,
@@ -19,18 +20,20 @@ use crate::{
     splice::{Cut, Registered, SpliceState},
 };
 
-/// Bytes in one burst that make a stream bulk, to be carried over the session's bulk connection: more
-/// than a reader that has never read can have taken, which is what both kernels hold for it (a first
-/// receive window of up to 128 KiB; `UNSENT_BYTES` of `socket`, and the packet that exceeds it), and its
-/// window on the sparse connection, 64 KiB. So a stream that nobody reads stays where its window is small.
+/// Bytes in one burst that make a stream bulk, which moves it to the session's bulk connection.
+/// More than a reader that never reads can have taken: what both kernels hold for it (a first
+/// receive window of up to 128 KiB; `UNSENT_BYTES` of `socket`, and the packet that exceeds it),
+/// and its window on the sparse connection, 64 KiB. So a stream that nobody reads stays where its
+/// window is small.
 const BULK_BYTES: usize = 384 << 10;
 
-/// Bytes that leak from a burst in each microsecond in which the socket has nothing to read: a transfer may
-/// outpace its source for moments and is still one burst, and requests that await answers never add up.
+/// Bytes that leak from a burst per microsecond in which the socket has nothing to read. A transfer
+/// that briefly outpaces its source is still one burst, and requests that await answers never add
+/// up to one.
 const LEAK_BYTES_PER_US: u128 = 100;
 
-/// Where a round trip takes longer, a stream that waits for credit is bulk: it would take six of them
-/// to carry so much.
+/// With a longer round trip, a stream that waits for credit is bulk: reaching [`BULK_BYTES`] would
+/// take it six round trips.
 const FAR: Duration = Duration::from_millis(5);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,46 +43,46 @@ enum Stage {
     Finishing,
 }
 
-/// A socket's input and what was read of it.
+/// The direction from a socket to a stream.
 pub(crate) struct ToStream {
     pub(crate) state: Arc<SpliceState>,
     pub(crate) registered: Arc<Registered>,
     stage: Stage,
     readable: bool,
-    /// The socket has an end behind what is unread, which no later event announces.
+    /// Behind the unread bytes is an end, which no later event reports.
     read_closed: bool,
-    /// Of the head of a stream that another one goes on at, what is not sent.
+    /// The unsent part of the head of a stream that continues another.
     head: Bytes,
-    /// Read and not yet taken by the stream; `replay` has it already.
+    /// Read and not yet accepted by the stream; `replay` has it already.
     unsent: Bytes,
-    /// What an earlier connection has carried and the peer has not written; goes after `unsent`.
+    /// Carried by an earlier connection and not written by the peer; sent after `unsent`.
     again: VecDeque<Bytes>,
-    /// Keeps what is sent, where the splice can be held.
+    /// Keeps what is sent, if the splice can be held.
     replay: Option<Replay>,
     /// Whether the replay buffer is full.
     full: bool,
     /// The peer's QUIC has acknowledged the stream up to its end.
     received: bool,
-    /// Whether the stream has to be given credit first.
+    /// Whether the stream must get credit first.
     blocked: bool,
-    /// Whether the stream has to be taken over by the peer first (`migrate`).
+    /// Whether the peer must follow a move first (`migrate`).
     pub(crate) moving: bool,
     /// Whether the driver has it in a queue.
     pub(crate) queued: bool,
-    /// Bytes read since the socket last had none.
+    /// Bytes read since the socket was last empty.
     run_bytes: usize,
-    /// Bytes read in this burst, as a leaky bucket that is full when the stream is bulk.
+    /// Bytes read in this burst: a leaky bucket, full when the stream is bulk.
     burst_bytes: usize,
-    /// Since when the socket has had nothing to read.
+    /// How long the socket has been empty.
     dry_since: Option<Instant>,
-    /// Bytes of the stream so far, with what was written before the splice.
+    /// Bytes of the stream so far, including what was written before the splice.
     pub(crate) offset: u64,
     pub(crate) sent_at: Instant,
 }
 
 impl ToStream {
-    /// Begins where `offset` bytes of the stream are written. `replay` keeps what is sent; with
-    /// `again`, what the peer has not written of it is sent first.
+    /// Begins after `offset` bytes of the stream. `replay` keeps what is sent; with `again`, what
+    /// the peer has not written of it is sent first.
     pub(crate) fn new(
         state: Arc<SpliceState>,
         registered: Arc<Registered>,
@@ -110,8 +113,8 @@ impl ToStream {
         }
     }
 
-    /// Goes on at another connection's stream, which begins with `head`, once the peer has followed.
-    /// The new registration reports anew whatever is ready.
+    /// Continues on another connection's stream, which begins with `head`, once the peer has
+    /// followed. The new registration reports again whatever is ready.
     pub(crate) fn move_to(&mut self, registered: Arc<Registered>, head: Bytes, now: Instant) {
         (self.registered, self.head, self.sent_at) = (registered, head, now);
         (self.readable, self.blocked, self.queued, self.full) = (true, false, false, false);
@@ -141,18 +144,18 @@ impl ToStream {
                 || (!self.moving && (self.has_more() || (!self.full && self.readable))))
     }
 
-    /// Whether there is something to send before the socket is read: bytes, or an end that an earlier
-    /// connection has carried.
+    /// Whether there is something to send before reading the socket: bytes, or an end that an
+    /// earlier connection has carried.
     fn has_more(&self) -> bool {
         self.has_unsent() || !self.again.is_empty() || self.has_ended()
     }
 
-    /// Whether the socket has given its end.
+    /// Whether the socket has reported its end.
     fn has_ended(&self) -> bool {
         self.replay.as_ref().is_some_and(Replay::has_ended)
     }
 
-    /// Whether something was read that the stream has not taken.
+    /// Whether bytes were read that the stream has not accepted.
     pub(crate) fn has_unsent(&self) -> bool {
         !self.unsent.is_empty()
     }
@@ -169,7 +172,7 @@ impl ToStream {
             && (self.burst_bytes > BULK_BYTES || (self.blocked && rtt > FAR))
     }
 
-    /// Whether it has been idle since `since`, with nothing read that is not sent.
+    /// Whether it has been idle since `since`, with nothing left to send.
     pub(crate) fn is_idle_since(&self, since: Instant) -> bool {
         self.stage == Stage::Open
             && !self.moving
@@ -178,7 +181,8 @@ impl ToStream {
             && self.sent_at <= since
     }
 
-    /// Gives the stream up to `bytes`; how many went in. Reads up to `read` from the socket if nothing is left.
+    /// Gives the stream up to `bytes`; returns how many it accepted. Reads up to `read` from the
+    /// socket if nothing is left.
     pub(crate) fn send(
         &mut self,
         stream: &mut SendStream<'_>,
@@ -203,13 +207,13 @@ impl ToStream {
                 return Ok(0);
             }
         }
-        // What is left is written at once when there is credit: asking now notes that it waits.
+        // The rest is written as soon as there is credit: asking now registers that it waits.
         let sent = if bytes >= self.unsent.len() {
             let sent = write(stream, &mut self.unsent)?;
             self.blocked = !self.unsent.is_empty();
             sent
         } else {
-            // To share bytes costs an allocation, which a keystroke is spared.
+            // Sharing bytes costs an allocation; a keystroke avoids it.
             let mut given = self.unsent.slice(..bytes);
             let sent = write(stream, &mut given)?;
             self.unsent.advance(sent);
@@ -221,7 +225,7 @@ impl ToStream {
         Ok(sent)
     }
 
-    /// Reads up to `bytes` from the socket; whether there are any to send.
+    /// Reads up to `bytes` from the socket; returns whether there are any to send.
     fn read(
         &mut self,
         bytes: usize,
@@ -230,7 +234,7 @@ impl ToStream {
     ) -> Result<bool, Cut> {
         let bytes = match &mut self.replay {
             Some(replay) => {
-                // It may have moved here since a receipt came.
+                // It may have moved here since a receipt arrived.
                 replay.release(self.state.got_receipt()).map_err(|_| Cut::Lost)?;
                 bytes.min(replay.room())
             }
@@ -254,7 +258,7 @@ impl ToStream {
             Ok(read) => {
                 self.count(read.len(), now);
                 if read.len() < bytes && !self.read_closed {
-                    // A stream socket that gives less than was asked for is empty (epoll(7)).
+                    // A stream socket that returns less than requested is empty (epoll(7)).
                     self.ran_dry(now);
                 }
                 if let Some(replay) = &mut self.replay {
@@ -273,7 +277,7 @@ impl ToStream {
 
     fn finish(&mut self, stream: &mut SendStream<'_>) {
         self.stage = Stage::Finishing;
-        // A stream that was stopped meanwhile is cut by the event that says so.
+        // A stream that was stopped meanwhile is cut by the event that reports it.
         let _ = stream.finish();
     }
 
@@ -292,15 +296,16 @@ impl ToStream {
         self.dry_since.get_or_insert(now);
     }
 
-    /// The peer's QUIC has acknowledged the stream up to its end; whether this direction is through.
-    /// One that can be held is only when the peer's socket has taken everything.
+    /// The peer's QUIC has acknowledged the stream up to its end. Returns whether this direction
+    /// has finished; one that can be held finishes only when the peer's socket has accepted
+    /// everything.
     pub(crate) fn acknowledged(&mut self) -> bool {
         self.received = self.stage == Stage::Finishing;
         self.received && self.replay.is_none() && self.done()
     }
 
-    /// The connection is gone for good. Whether this direction is through: the peer's QUIC has all of
-    /// it, or has said goodbye and wants no more.
+    /// The connection is gone for good. Whether this direction has finished: the peer's QUIC has
+    /// everything, or has said goodbye and wants no more.
     pub(crate) fn is_done_at_end(&mut self, goodbye: bool) -> bool {
         (self.received || (goodbye && self.stage == Stage::Finishing)) && self.done()
     }
@@ -310,7 +315,7 @@ impl ToStream {
         true
     }
 
-    /// The peer has written more to its socket. Whether this direction is through.
+    /// The peer has written more to its socket. Whether this direction has finished.
     pub(crate) fn on_receipt(&mut self) -> Result<bool, Cut> {
         let Some(replay) = &mut self.replay else { return Ok(false) };
         let written_all = replay.release(self.state.got_receipt()).map_err(|_| Cut::Lost)?;
@@ -318,7 +323,7 @@ impl ToStream {
         Ok(written_all && self.done())
     }
 
-    /// The connection is lost: another one may go on.
+    /// The connection is lost: another one may continue.
     pub(crate) fn park(self) {
         if let Some(replay) = self.replay {
             self.state.park(&self.registered, Parked::ToStream(replay));
@@ -328,8 +333,8 @@ impl ToStream {
     }
 }
 
-/// Writes what the stream takes of `bytes`; less than all of it where credit comes first. Asks until
-/// the stream says so, which makes it tell when there is credit again.
+/// Writes what the stream accepts of `bytes`, less than all of it without credit. Asks until the
+/// stream refuses, which makes it report when there is credit again.
 fn write(stream: &mut SendStream<'_>, bytes: &mut Bytes) -> Result<usize, Cut> {
     let before = bytes.len();
     let mut chunk = [std::mem::take(bytes)];

@@ -1,6 +1,6 @@
 //! Sends batches of datagrams by GSO and receives them by GRO.
 //!
-//! Knows datagrams and nothing of what is in them.
+//! Knows datagrams, and nothing of their content.
 
 use std::{
     fmt,
@@ -15,21 +15,18 @@ use mio::{Interest, Registry, Token, unix::SourceFd};
 use quinn_udp::{EcnCodepoint, RecvMeta, UdpSocketState};
 use rustix::io::Errno;
 
-use crate::{
-    datagrams::BATCH_BYTES,
-    receive_buffers::{Batch, ReceiveBuffers},
-};
+use crate::receive_buffers::{BATCH_BYTES, Batch, ReceiveBuffers};
 
-/// One send in so many is timed.
+/// One send in this many is timed.
 const TIMED_ONE_IN: u64 = 64;
 
-/// The gate that every send passes; the owner of the endpoint closes it.
+/// A gate that every send passes; the owner of the endpoint closes it.
 pub trait Egress: fmt::Debug + Send + Sync {
-    /// Whether anything may leave now. Asked once before each send; what may not leave is dropped,
+    /// Whether sending is allowed now. Asked once before each send; what is not allowed is dropped,
     /// as a network may drop it.
     fn may_send(&self) -> bool;
 
-    /// What one packet of a send has cost. Called for a sample of the sends.
+    /// Reports the cost of one packet of a send. Called for a sample of the sends.
     fn observe_send(&self, per_packet: Duration) {
         let _ = per_packet;
     }
@@ -41,13 +38,13 @@ pub(crate) struct Received {
     pub(crate) meta: RecvMeta,
 }
 
-/// What the kernel would not take yet.
+/// What the kernel had no room for.
 struct Unsent {
     transmit: quinn_proto::Transmit,
     bytes: Vec<u8>,
 }
 
-/// A UDP socket of one loop.
+/// The UDP socket of one loop.
 pub(crate) struct Udp {
     socket: UdpSocket,
     state: UdpSocketState,
@@ -79,24 +76,24 @@ impl Udp {
         self.state.may_fragment()
     }
 
-    /// Datagrams of this size that one send takes.
+    /// Datagrams of this size that one send can carry.
     pub(crate) fn batch(&self, datagram_bytes: u16) -> usize {
-        // IP and UDP headers of a batch count against its 64 KiB as well.
+        // The IP and UDP headers of a batch count against its 64 KiB, too.
         let fit = (BATCH_BYTES - 128) / usize::from(datagram_bytes.max(1));
         self.state.max_gso_segments().min(fit).max(1)
     }
 
-    /// Whether sends have to wait until the socket is writable.
+    /// Whether sends must wait until the socket is writable.
     pub(crate) fn is_full(&self) -> bool {
         self.unsent.is_some()
     }
 
-    /// Whether anything may leave now.
+    /// Whether sending is allowed now.
     pub(crate) fn may_send(&self) -> bool {
         self.egress.may_send()
     }
 
-    /// Sends what was left over.
+    /// Retries what did not fit before.
     pub(crate) fn flush(&mut self) {
         if let Some(Unsent { transmit, bytes }) = self.unsent.take()
             && self.try_send(&transmit, &bytes)
@@ -105,7 +102,7 @@ impl Udp {
         }
     }
 
-    /// Sends, or keeps the bytes until the socket has room: sealed packets are never sealed again.
+    /// Sends, or keeps the bytes until the socket has room: a sealed packet is never sealed again.
     /// Other errors lose the datagrams, as the network may.
     pub(crate) fn send(&mut self, transmit: quinn_proto::Transmit, bytes: &[u8]) {
         debug_assert!(!self.is_full(), "who sends asks first");
@@ -142,9 +139,9 @@ impl Udp {
         matches!(sent, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
     }
 
-    /// Sends each datagram of a batch that has become too long for the interface. The kernel refuses the
-    /// whole batch, and what is lost with short datagrams in it does not look like a lower MTU to
-    /// `quinn-proto`. Alone, the short ones arrive, and it finds out.
+    /// Sends each datagram of a batch that is too long for the interface by itself. The kernel
+    /// refuses the whole batch, and with short datagrams lost in it `quinn-proto` does not detect a
+    /// lower MTU. Sent alone, the short ones arrive, and it does.
     #[cold]
     fn send_apart(&self, batch: &quinn_udp::Transmit<'_>, datagram_bytes: usize) {
         for contents in batch.contents.chunks(datagram_bytes) {
@@ -153,7 +150,7 @@ impl Udp {
         }
     }
 
-    /// The next batch, or `None` when there is none now.
+    /// The next batch; `None` if there is none now.
     pub(crate) fn receive(&mut self) -> Option<Received> {
         let mut meta = [RecvMeta::default()];
         let mut slices = [IoSliceMut::new(self.buffers.room())];
@@ -161,7 +158,7 @@ impl Udp {
             match self.state.recv((&self.socket).into(), &mut slices, &mut meta) {
                 Ok(0) => return None,
                 Ok(_) => break,
-                // A port that is closed over there, for one: the next datagram may be another's.
+                // Such as a closed port at the peer: the next datagram may be another peer's.
                 Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
                     if error.kind() != io::ErrorKind::Interrupted
                         && error.kind() != io::ErrorKind::ConnectionRefused

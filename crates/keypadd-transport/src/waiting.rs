@@ -5,10 +5,10 @@
 
 use crate::sync::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 
-/// What waits for a loop.
+/// The state of a loop's queue.
 #[derive(Debug)]
 pub(crate) struct Waiting {
-    /// Whether the loop has been woken and has not looked yet.
+    /// Whether the loop was woken and has not looked yet.
     woken: AtomicBool,
     datagrams: AtomicUsize,
     datagrams_max: usize,
@@ -19,17 +19,17 @@ impl Waiting {
         Self { woken: AtomicBool::new(false), datagrams: AtomicUsize::new(0), datagrams_max }
     }
 
-    /// A message was queued; whether its sender has to wake the loop.
+    /// Records a queued message; returns whether its sender must wake the loop.
     pub(crate) fn must_wake(&self) -> bool {
         !self.woken.swap(true, SeqCst)
     }
 
-    /// The loop will take what is queued, in this order: a message queued later wakes it again.
+    /// The loop is about to read the queue, in this order: a message queued later wakes it again.
     pub(crate) fn look(&self) {
         self.woken.store(false, SeqCst);
     }
 
-    /// Takes a place for a datagram, if there is one.
+    /// Reserves a place for a datagram, if there is one.
     pub(crate) fn take_place(&self) -> bool {
         let has_place = self.datagrams.fetch_add(1, SeqCst) < self.datagrams_max;
         if !has_place {
@@ -38,7 +38,7 @@ impl Waiting {
         has_place
     }
 
-    /// The loop has taken a datagram.
+    /// Frees the place of a datagram that the loop has taken.
     pub(crate) fn give_place_back(&self) {
         self.datagrams.fetch_sub(1, SeqCst);
     }

@@ -1,10 +1,12 @@
-//! Grows the receive window of a connection while sockets take less than arrives, and shrinks it by what waits.
+//! Grows a connection's receive window while sockets are slower than the network, and shrinks it by
+//! data behind gaps.
 //!
-//! In QUIC all streams share their connection's window, and what a slow socket leaves unread stays part
-//! of it (RFC 9000 4.1): enough of them would stop every other stream. So the window grows by as much as
-//! their streams may hold, and shrinks again when they are read. What it grows by comes out of a budget
-//! that all connections of an endpoint share. What has been read and waits behind gaps (`reassembly`) takes
-//! its place in the window, so that the peer never has us hold more. Knows counts and times only.
+//! In QUIC all streams share their connection's window, and what a slow socket leaves unread stays
+//! part of it (RFC 9000 4.1): enough slow sockets would stop every other stream. So the window
+//! grows by what their streams may hold, and shrinks when they are read. Growth comes out of a
+//! budget that all connections of an endpoint share. Data that was read and waits behind gaps
+//! (`reassembly`) takes its place in the window, so that the peer never makes us hold more. Knows
+//! counts and times only.
 
 use std::{
     sync::{
@@ -16,41 +18,41 @@ use std::{
 
 use crate::reassembly::Waiting;
 
-/// How often sockets are looked at while one takes nothing.
+/// How often to look at sockets while one accepts nothing.
 const CHECK: Duration = Duration::from_millis(100);
 
-/// A socket that took nothing at some time in this long may leave its stream's window full: also one
-/// that is read drop by drop.
+/// A socket that was blocked within this time may leave its stream's window full, even if it is
+/// read a little at a time.
 const SLOW: Duration = Duration::from_secs(1);
 
-/// Credit is announced when one part in so many of what streams that are read have was read, as in
-/// quinn-proto.
+/// Credit is announced once one part in this many of the window of streams that are read was read,
+/// as in quinn-proto.
 const ANNOUNCED_ONE_IN: u32 = 8;
 
-/// The window follows what waits behind gaps in steps of one part in so many of it.
+/// The window follows the data behind gaps in steps of one part in this many.
 const FOLLOWED_ONE_IN: u32 = 16;
 
-/// Of a connection's window, in bytes, what a piece that waits behind a gap has on average at least. A quarter of
-/// the smallest packet (RFC 9000 14.1); smaller ones would cost more than they hold.
+/// Least average size of the pieces behind gaps, in bytes of a connection's window: a quarter of
+/// the smallest packet (RFC 9000 14.1). Smaller ones would cost more than they hold.
 const PIECE_BYTES_MIN: u32 = 300;
 
-/// A connection may take this many times what it leaves of the budget, so that those that come later
-/// find some, however greedy it is (dynamic thresholds, Choudhury and Hahne 1998).
+/// A connection may take this many times what it leaves of the budget, so that later ones always
+/// find some (dynamic thresholds, Choudhury and Hahne 1998).
 const SHARE: u64 = 3;
 
-/// Receive windows of a connection, in bytes: what a peer may have us hold.
+/// Receive windows of a connection, in bytes: what a peer may make us hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Windows {
-    /// Of each stream.
+    /// Per stream.
     pub stream: u32,
-    /// Of all streams together.
+    /// For all streams together.
     pub connection: u32,
-    /// The most that the connection's window grows to while sockets are slow: by a stream's window for
-    /// each, so that those streams leave the others theirs.
+    /// The most that the connection's window grows to while sockets are slow: by one stream's
+    /// window for each, so that they leave the others theirs.
     pub connection_max: u32,
 }
 
-/// Bytes by which the windows of all connections of an endpoint may grow, as far as nobody has them.
+/// Bytes by which the windows of all connections of an endpoint may still grow.
 #[derive(Debug)]
 pub(crate) struct Budget(AtomicU64);
 
@@ -59,7 +61,8 @@ impl Budget {
         Self(AtomicU64::new(bytes))
     }
 
-    /// Exchanges what a connection has for what it wants, as far as its share allows; what it has then.
+    /// Exchanges a connection's share for the one it wants, as far as it is entitled; returns what
+    /// it has then.
     fn exchange(&self, has: u64, wanted: u64) -> u64 {
         let grant = |free: u64| {
             let share = SHARE.saturating_mul(free.saturating_add(has)) / (1 + SHARE);
@@ -76,13 +79,13 @@ impl Budget {
 pub(crate) struct ReceiveWindow {
     windows: Windows,
     budget: Arc<Budget>,
-    /// What it has of the budget.
+    /// Its share of the budget.
     grown: u32,
     waiting: Arc<Waiting>,
-    /// What it has shrunk by for what waits.
+    /// What the window has shrunk by for data behind gaps.
     taken: u32,
     check_at: Option<Instant>,
-    /// Read since credit was announced.
+    /// Bytes read since credit was announced.
     read: u64,
 }
 
@@ -92,7 +95,7 @@ impl ReceiveWindow {
         Self { windows, budget, grown: 0, waiting, taken: 0, check_at: None, read: 0 }
     }
 
-    /// What waits behind gaps.
+    /// The data behind gaps.
     pub(crate) fn waiting(&self) -> &Arc<Waiting> {
         &self.waiting
     }
@@ -101,7 +104,7 @@ impl ReceiveWindow {
         (self.windows.connection + self.grown).saturating_sub(self.taken)
     }
 
-    /// Follows what waits; the window where it changes.
+    /// Follows the data behind gaps; returns the window if it changes.
     pub(crate) fn follow_waiting(&mut self) -> Option<u32> {
         let bytes = u32::try_from(self.waiting.bytes()).unwrap_or(u32::MAX);
         let step = self.windows.connection / FOLLOWED_ONE_IN;
@@ -112,13 +115,13 @@ impl ReceiveWindow {
         Some(self.size()).filter(|size| *size != before)
     }
 
-    /// Whether more pieces wait than any loss leaves.
+    /// Whether there are more pieces than any loss leaves.
     pub(crate) fn is_overrun(&self) -> bool {
         let most = (self.windows.connection + self.grown) / PIECE_BYTES_MIN;
         self.waiting.pieces() > most.into()
     }
 
-    /// A socket takes nothing now.
+    /// Records that a socket accepts nothing now.
     pub(crate) fn blocked(&mut self, now: Instant) {
         self.check_at.get_or_insert(now + CHECK);
     }
@@ -128,13 +131,15 @@ impl ReceiveWindow {
         self.check_at
     }
 
-    /// Whether it is time to look, and since when a socket must have been blocked once to count.
+    /// Whether it is time to look; if so, since when a socket must have been blocked to count as
+    /// slow.
     pub(crate) fn is_due(&mut self, now: Instant) -> Option<Instant> {
         self.check_at.take_if(|at| *at <= now).map(|_| now.checked_sub(SLOW).unwrap_or(now))
     }
 
-    /// So much was read; the window where it has to be announced. `quinn-proto` does so by itself when
-    /// an eighth of all of it has been read, which may be more than slow streams leave to the others.
+    /// Records bytes read; returns the window if it must be announced. `quinn-proto` does so by
+    /// itself when an eighth of it was read, which may be more than slow streams leave to the
+    /// others.
     pub(crate) fn read(&mut self, bytes: u64) -> Option<u32> {
         self.read += bytes;
         let due = self.read >= u64::from(self.windows.connection / ANNOUNCED_ONE_IN);
@@ -144,7 +149,7 @@ impl ReceiveWindow {
         (due && self.grown > 0).then_some(self.size())
     }
 
-    /// So many sockets are slow; the window where it changes.
+    /// Sets the number of slow sockets; returns the window if it changes.
     pub(crate) fn set_slow(&mut self, slow: usize, now: Instant) -> Option<u32> {
         if slow > 0 {
             self.blocked(now);

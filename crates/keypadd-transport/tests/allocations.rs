@@ -1,5 +1,5 @@
-//! What two event loops ask the allocator for while they carry data. A process of its own, whose
-//! other threads ask for nothing meanwhile.
+//! Counts what two event loops allocate while they carry data. Runs in a process of its own, whose
+//! other threads allocate nothing meanwhile.
 #![allow(unreachable_pub, clippy::unwrap_used)]
 
 mod pair;
@@ -20,7 +20,7 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 const MIB: usize = 1 << 20;
 
-/// Carried before anything is counted.
+/// Carried before counting begins.
 const WARM_UP_MIB: usize = 32;
 const WARM_UP_KEYSTROKES: usize = 2_000;
 
@@ -28,17 +28,19 @@ const BULK_MIB: usize = 64;
 const KEYSTROKES: usize = 5_000;
 const KEYSTROKE_BYTES: usize = 64;
 
-/// Allocations for each datagram with a keystroke, of both ends together: 4.00 when it was measured.
-/// Ours are the bytes read from the socket and the received datagram, which is copied because a few bytes must
-/// not keep a whole batch. `quinn-proto` makes the queue of its `SendBuffer`, which it
-/// frees whenever all has been acknowledged, and the count by which a stream frame shares its packet.
+/// Allocations per datagram with a keystroke, of both ends together: 4.00 when measured. Ours are
+/// the bytes read from the socket and the received datagram, copied because a few bytes must not
+/// keep a whole batch. `quinn-proto` allocates the queue of its `SendBuffer`, which it frees
+/// whenever everything was acknowledged, and the reference count by which a stream frame shares its
+/// packet.
 const KEYSTROKE_MAX: f64 = 4.2;
 
-/// The same of bulk, with its ACKs: 0.44. Most by `quinn-proto` for its map of sent packets, a node for 6 of
-/// them. A read of the socket is for some 100 packets, and what is received is not copied.
+/// The same for bulk with its ACKs: 0.44. Most are by `quinn-proto` for its map of sent packets,
+/// one node for 6 of them. One read of the socket serves some 100 packets, and received data is not
+/// copied.
 const BULK_MAX: f64 = 0.6;
 
-/// Carries so many MiB in one direction.
+/// Carries this many MiB in one direction.
 fn bulk([near, far]: &mut [UnixStream; 2], mib: usize, buffers: &mut [Vec<u8>; 2]) {
     let [sent, received] = buffers;
     thread::scope(|scope| {
@@ -63,7 +65,7 @@ fn datagrams(ends: &[Connection; 2]) -> u64 {
     ends.iter().map(|end| end.stats().udp_tx.datagrams).sum()
 }
 
-/// Allocations for each datagram, which one end seals and the other opens, of what `carry` carries.
+/// Allocations per datagram, sealed by one end and opened by the other, while `carry` runs.
 fn per_datagram(what: &str, ends: &[Connection; 2], carry: impl FnOnce()) -> f64 {
     let (region, before) = (Region::new(ALLOCATOR), datagrams(ends));
     carry();

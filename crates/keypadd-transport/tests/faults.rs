@@ -1,6 +1,6 @@
-//! Panics in what a loop does for a stream end that stream's connection, and no other.
+//! Tests that a panic in a loop's work for a stream ends that stream's connection, and no other.
 //!
-//! They come from the wakers of tasks that wait for the stream, which the loop calls.
+//! The panics come from the wakers of tasks that wait for the stream, which the loop calls.
 #![allow(unreachable_pub, clippy::unwrap_used)]
 
 mod pair;
@@ -61,7 +61,7 @@ fn swap_a_byte([near, far]: &mut [UnixStream; 2]) {
     near.read_exact(&mut [0]).unwrap();
 }
 
-/// What a control task awaits of the server's end of a stream, and what completes it.
+/// What a control task awaits at the server's end of a stream, and what completes it.
 struct Fault {
     what: &'static str,
     begin: fn(&Pair, [Stream; 2], &mut Context<'_>) -> Kept,

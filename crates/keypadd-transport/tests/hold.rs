@@ -1,4 +1,4 @@
-//! Streams that go on over another connection: every byte, each end and each reset.
+//! Tests streams that continue over another connection: every byte, each end and each reset.
 #![allow(unreachable_pub, dead_code, clippy::unwrap_used)]
 
 mod pair;
@@ -78,19 +78,19 @@ impl Held {
         programs
     }
 
-    /// One end closes the connection in a way that holds.
+    /// One end closes the connection with the code that holds streams.
     fn lose(&self, by: usize) {
         self.ends[by].close(HOLD, b"");
     }
 
-    /// Another connection.
+    /// Connects again.
     fn reconnect(&mut self) {
         self.ends = self.pair.connect_to(self.address);
         self.epoch += 1;
         self.hold();
     }
 
-    /// Goes on with the streams that both ends have, and ends those that one has.
+    /// Continues the streams that both ends have, and ends those that only one has.
     fn resume(&self) {
         let names: BTreeSet<_> = self.streams.iter().flat_map(HeldStreams::names).collect();
         for name in names {
@@ -125,7 +125,7 @@ impl Held {
     }
 }
 
-/// A path to a server that loses one in fifty of the packets full of data; where it begins.
+/// A path to a server that drops one in fifty of the packets full of data; returns its address.
 fn lossy_path(server: SocketAddr) -> SocketAddr {
     let [near, far] = [(); 2].map(|()| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap());
     let address = near.local_addr().unwrap();
@@ -180,7 +180,7 @@ fn name(socket: &UnixStream) -> PathBuf {
 /// The names of everything that this process has open.
 fn open_descriptors() -> Vec<PathBuf> {
     let descriptors = fs::read_dir("/proc/self/fd").unwrap();
-    // Other tests close theirs meanwhile.
+    // Other tests are closing theirs meanwhile.
     descriptors.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok()).collect()
 }
 

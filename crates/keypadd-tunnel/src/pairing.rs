@@ -13,6 +13,7 @@ use std::{pin::Pin, time::Duration};
 use keypadd_provider::PAIRING_PROOF_BYTES;
 
 use crate::addresses::forward::Forward;
+use crate::transport::TransportSettings;
 
 pub use invitation::{Invitation, InvitationError};
 pub use inviter::{InviteError, Inviter, InviterSettings, Joiner};
@@ -34,6 +35,18 @@ pub(crate) const DONE: u8 = 2;
 
 /// Timeout for one message, which may wait for files to be written.
 pub(crate) const MESSAGE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// UDP buffers: a pairing has few packets.
+const UDP_BUFFER_BYTES: usize = 128 << 10;
+
+/// The transport of either end.
+pub(crate) fn transport() -> TransportSettings {
+    TransportSettings {
+        loops: 1,
+        udp_buffer_bytes: UDP_BUFFER_BYTES,
+        ..TransportSettings::default()
+    }
+}
 
 /// Reads the forward that the inviting end suggests. `None` if it is none, or one that displays with
 /// characters that a shell would change: a person pastes it. So it listens on no wildcard address either.

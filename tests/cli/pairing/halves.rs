@@ -5,15 +5,12 @@ use std::process::Output;
 use std::sync::Arc;
 use std::time::Duration;
 
-use keypadd_keystream::{CipherEngine, Suite};
-use keypadd_provider::{
-    CryptoSettings, KeyExchange, Meters, PairingSecret, PoolSwitch, PrivateKey, inviter_config,
-    joiner_config,
-};
+use keypadd_keystream::Suite;
+use keypadd_provider::{CryptoSettings, PairingSecret, PrivateKey, inviter_config, joiner_config};
 use keypadd_tunnel::wire::Instance;
 use keypadd_tunnel::{
     Client, ClientSettings, Host, Invitation, Inviter, InviterSettings, Joined, Joiner,
-    ServerAddress, TransportSettings,
+    ServerAddress,
 };
 
 use super::{Hosts, fed, refused};
@@ -21,14 +18,7 @@ use crate::daemons::{text, write_file};
 
 /// Packet protection of the end that is played.
 fn crypto(key: &Arc<PrivateKey>) -> CryptoSettings {
-    CryptoSettings {
-        key: Arc::clone(key),
-        suites: vec![Suite::default().into()],
-        kex: vec![KeyExchange::X25519.into()],
-        pool: PoolSwitch::default(),
-        cipher_engine: CipherEngine::default(),
-        meters: Arc::new(Meters::default()),
-    }
+    CryptoSettings::plain(Arc::clone(key), Suite::default())
 }
 
 /// Joins as far as the far host's acceptance, and goes on as told.
@@ -36,16 +26,10 @@ fn join_until(invitation: &Invitation, end: impl AsyncFnOnce(Joined)) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let key = Arc::new(PrivateKey::generate().unwrap());
     runtime.block_on(async {
-        let client = Client::bind(ClientSettings {
-            server: invitation.pairing.clone(),
-            crypto: joiner_config(&crypto(&key), invitation.key).unwrap(),
-            name: None,
-            forwards: Vec::new(),
-            transport: TransportSettings::default(),
-            connect_timeout: Duration::from_secs(30),
-            instance: Instance([0; 16]),
-        });
-        let client = client.await.unwrap();
+        let crypto = joiner_config(&crypto(&key), invitation.key).unwrap();
+        let timeout = Duration::from_secs(30);
+        let settings = ClientSettings::joining(invitation, crypto, timeout, Instance([0; 16]));
+        let client = Client::bind(settings).await.unwrap();
         end(client.join(invitation, key.public()).await.unwrap()).await;
         client.close().await;
     });

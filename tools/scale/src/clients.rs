@@ -8,10 +8,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use keypadd_keystream::{CipherEngine, Suite};
-use keypadd_provider::{
-    CryptoSettings, KeyExchange, Meters, PoolSwitch, PrivateKey, PublicKey, client_config,
-};
+use keypadd_keystream::Suite;
+use keypadd_provider::{CryptoSettings, KeyExchange, PrivateKey, PublicKey, client_config};
 use keypadd_tunnel::{
     Client, ClientSession, ClientSettings, ServerAddress, SpinShare, TransportSettings,
     wire::Instance,
@@ -114,12 +112,8 @@ async fn next(connecting: &mut JoinSet<Outcome<Up>>) -> Outcome<Option<Up>> {
 async fn connect(server: SocketAddr, key: Arc<PrivateKey>, peer: PublicKey) -> Outcome<Up> {
     let failed = |error: &dyn std::fmt::Display| format!("a client: {error}");
     let crypto = CryptoSettings {
-        key,
-        suites: vec![Suite::default().into()],
         kex: vec![KeyExchange::default().into()],
-        pool: PoolSwitch::default(),
-        cipher_engine: CipherEngine::default(),
-        meters: Arc::new(Meters::default()),
+        ..CryptoSettings::plain(key, Suite::default())
     };
     let server: ServerAddress = server.to_string().parse().map_err(|error| failed(&error))?;
     let client = Client::bind(ClientSettings {

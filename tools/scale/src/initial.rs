@@ -5,10 +5,8 @@
 
 use std::sync::Arc;
 
-use keypadd_keystream::{CipherEngine, Suite};
-use keypadd_provider::{
-    CryptoSettings, KeyExchange, Meters, PoolSwitch, PrivateKey, PublicKey, client_config,
-};
+use keypadd_keystream::Suite;
+use keypadd_provider::{CryptoSettings, PrivateKey, PublicKey, client_config};
 use quinn_proto::crypto::Session;
 use quinn_proto::transport_parameters::TransportParameters;
 use quinn_proto::{ConnectionId, Side};
@@ -49,15 +47,11 @@ impl Stranger {
     /// One whose key no list names.
     pub(crate) fn new(server: PublicKey) -> Outcome<Self> {
         let failed = |error: &dyn std::fmt::Display| format!("ClientHello: {error}");
-        let crypto = CryptoSettings {
-            key: Arc::new(PrivateKey::generate().map_err(|error| failed(&error))?),
-            suites: vec![Suite::default().into()],
-            // Fits into one packet.
-            kex: vec![KeyExchange::X25519.into()],
-            pool: PoolSwitch::default(),
-            cipher_engine: CipherEngine::default(),
-            meters: Arc::new(Meters::default()),
-        };
+        // Its ClientHello fits into one packet.
+        let crypto = CryptoSettings::plain(
+            Arc::new(PrivateKey::generate().map_err(|error| failed(&error))?),
+            Suite::default(),
+        );
         let config = client_config(&crypto, server).map_err(|error| failed(&error))?;
         let source = fastrand::u64(..).to_be_bytes();
         let parameters = [&[INITIAL_SOURCE_ID, ID_BYTES as u8][..], &source].concat();

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use fastrand::Rng;
-use keypadd_keystream::{CipherEngine, Suite};
+use keypadd_keystream::Suite;
 use keypadd_pool::Pool;
 use keypadd_provider::{
-    AllowList, CryptoSettings, KeyExchange, Meters, PoolSwitch, PrivateKey, PublicKey, TestHooks,
+    AllowList, CryptoSettings, Meters, PoolSwitch, PrivateKey, PublicKey, TestHooks,
     client_config_with, server_config_with,
 };
 use quinn_proto::congestion::{Controller, ControllerFactory};
@@ -121,12 +121,9 @@ impl End {
 
 fn settings(suite: Suite, side: Side, pool: PoolSwitch, meters: &Arc<Meters>) -> CryptoSettings {
     CryptoSettings {
-        key: Arc::clone(&IDENTITIES[side as usize]),
-        suites: vec![suite.into()],
-        kex: vec![KeyExchange::X25519.into()],
         pool,
-        cipher_engine: CipherEngine::default(),
         meters: Arc::clone(meters),
+        ..CryptoSettings::plain(Arc::clone(&IDENTITIES[side as usize]), suite)
     }
 }
 

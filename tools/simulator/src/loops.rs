@@ -21,8 +21,8 @@ use keypadd_keystream::Suite;
 use keypadd_pool::{Coverage, Direction};
 use keypadd_provider::{Meters, PoolSwitch};
 use keypadd_transport::{
-    Accepted, ClientConfig, Connection, Cut, Delivery, Endpoint, EndpointConfig, EndpointSettings,
-    Lane, ServerConfig, SteppedLoop, Stream, VarInt, Windows,
+    Accepted, ClientConfig, Connection, Cut, Delivery, Dial, Endpoint, EndpointConfig,
+    EndpointSettings, Lane, ServerConfig, SteppedLoop, Stream, VarInt, Windows,
 };
 use quinn_proto::Side;
 use sha2::Digest;
@@ -239,8 +239,8 @@ impl World {
             self.path.borrow_mut().senders.push(senders);
             self.endpoints[1].set_server_config(ServerConfig::with_crypto(wiring.server.clone()));
             let config = ClientConfig::new(wiring.client.clone());
-            let mut connecting: Task<_> =
-                Box::pin(self.endpoints[0].connect(config, SERVER, "keypadd", lane, None));
+            let dial = Dial { config, address: SERVER, server_name: "keypadd", lane, rtt: None };
+            let mut connecting: Task<_> = Box::pin(self.endpoints[0].connect(dial));
             let server = self.endpoints[1].clone();
             let mut accepting: Task<_> = Box::pin(async move {
                 loop {

@@ -11,17 +11,8 @@ use std::net::Ipv4Addr;
 use std::process::Command;
 
 use crate::namespace::Namespace;
-use crate::path::{Device, Path};
+use crate::path::{Device, End, Path};
 use crate::programs::locate;
-
-/// One of the two hosts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
-    /// Where load is generated and tunnels listen.
-    Near,
-    /// Where the traffic service runs.
-    Far,
-}
 
 /// The two namespaces. They go with this process and its children.
 #[derive(Debug)]

@@ -16,10 +16,10 @@ mod relay;
 pub mod tunnel;
 
 pub use cleanup::Cleanup;
-pub use hosts::{End, TwoHosts};
+pub use hosts::TwoHosts;
 pub use line::{Line, LineCounts, LineSettings};
 pub use link::{Link, LinkSettings};
 pub use namespace::{FourHosts, Namespace};
-pub use path::Path;
+pub use path::{End, Path};
 pub use quota::{PERIOD, Quota};
 pub use relay::{Counts, Direction, Relay};

@@ -22,9 +22,17 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tappers::{Interface, Tun};
 
-use crate::hosts::End;
 use crate::line::{Line, LineCounts, LineSettings};
 use crate::namespace::Namespace;
+
+/// One of the two hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Where load is generated and tunnels listen.
+    Near,
+    /// Where the traffic service runs.
+    Far,
+}
 
 /// How often a direction's thread wakes up while packets flow.
 pub const GRAIN: Duration = Duration::from_micros(100);

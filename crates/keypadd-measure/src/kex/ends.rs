@@ -5,13 +5,12 @@ use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use keypadd_keystream::{CipherEngine, Suite};
+use keypadd_keystream::Suite;
 use keypadd_provider::{
-    AllowList, CryptoSettings, Group, Meters, PoolSwitch, PrivateKey, PublicKey, client_config,
-    server_config,
+    AllowList, CryptoSettings, Group, PrivateKey, PublicKey, client_config, server_config,
 };
 use keypadd_transport::{
-    Accepted, ClientConfig, ConnectionError, Endpoint, EndpointSettings, Lane, ServerConfig,
+    Accepted, ClientConfig, ConnectionError, Dial, Endpoint, EndpointSettings, Lane, ServerConfig,
     TransportConfig, VarInt, Windows,
 };
 use tokio::task::JoinSet;
@@ -61,12 +60,8 @@ impl Ends {
         let new_key = || PrivateKey::generate().map(Arc::new).map_err(|error| text(&error));
         let [client_key, server_key] = [new_key()?, new_key()?];
         let settings = |key: &Arc<PrivateKey>| CryptoSettings {
-            key: Arc::clone(key),
-            suites: vec![Suite::default().protection()],
             kex: vec![group],
-            pool: PoolSwitch::default(),
-            cipher_engine: CipherEngine::default(),
-            meters: Arc::new(Meters::default()),
+            ..CryptoSettings::plain(Arc::clone(key), Suite::default().protection())
         };
         let allowed = Arc::new(Only(client_key.public()));
         let accepting = server_config(&settings(&server_key), allowed).map_err(|it| text(&it))?;
@@ -89,9 +84,13 @@ impl Ends {
     /// One handshake, directly or by way of a relay.
     pub async fn shake_hands(&self, relay: Option<SocketAddr>) -> Result<Times, String> {
         let start = Instant::now();
-        let address = relay.unwrap_or(self.address);
-        let connecting =
-            self.client.connect(self.config.clone(), address, "keypadd", Lane::Sparse, None);
+        let connecting = self.client.connect(Dial {
+            config: self.config.clone(),
+            address: relay.unwrap_or(self.address),
+            server_name: "keypadd",
+            lane: Lane::Sparse,
+            rtt: None,
+        });
         let both = async {
             let connection = connecting.await.map_err(|error| error.to_string())?;
             let ready = start.elapsed();

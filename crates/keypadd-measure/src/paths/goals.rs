@@ -138,7 +138,7 @@ impl Limit {
 
 /// All goals that the cases are about, for each line and each judged arm.
 pub(super) fn verdicts(paths: &Paths, taken: &[Taken]) -> Vec<Verdict> {
-    let lines = super::section::lines(paths);
+    let lines = super::lines::lines(paths);
     let is_judged = |name: &str| name == DEFAULT || name == TRIPLE_DES;
     let mut verdicts = Vec::new();
     for (arm, of_arm) in paths.arms.iter().enumerate().filter(|(_, arm)| is_judged(arm.name())) {

@@ -1,8 +1,8 @@
 //! Plots throughput and echo times over loss, and rate and queue over time. Pure.
 
 use super::Paths;
+use super::lines::{of_line, over_rounds};
 use super::sample::{Bin, Sample, Taken};
-use super::section::{of_line, over_rounds};
 use crate::results::{Axis, Curve, Mark, Plot, Style};
 
 /// Bulk and p99 of a line's one-way cases, if there are several losses.

@@ -13,7 +13,7 @@ const HEADER: &[u8] = b"header";
 const JUMP: u64 = 1 << 30;
 const JUMPS: u64 = 16;
 const PAYLOAD_BYTES: usize = 300;
-/// Pads of chunks in use and of those that are kept for late packets, three of each part; and as many of the
+/// Pads of chunks in use and of those kept for late packets, three of each part; and as many in the
 /// next phase's lane, which follows.
 const HELD_PADS: u64 = 2 * 2 * 3 * 64;
 
@@ -44,7 +44,8 @@ fn a_jump_costs_the_packet_path_nothing_new_and_the_filler_one_budget() {
                 });
                 assert_eq!(sealed, payload(PAYLOAD_BYTES));
                 let what = format!("{suite}, filled: {is_filled}, jump {jump}");
-                // As any other packet: no memory, no pad made and none wiped that was queued.
+                // Like any other packet: allocates nothing, generates no pad and wipes no queued
+                // one.
                 assert_eq!(opening.count_total, 0, "{what}");
                 let opened = pool.snapshot();
                 assert_eq!(opened.fill_bytes_total, before.fill_bytes_total, "{what}");

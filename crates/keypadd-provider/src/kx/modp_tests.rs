@@ -15,7 +15,7 @@ use super::*;
 
 const VECTORS: &str = include_str!("../../tests/vectors/modp.txt");
 
-/// The exchanges of one group, as Python's `pow` made them.
+/// Exchanges in one group, computed by Python's `pow`.
 fn vectors(group: MeasureKeyExchange) -> Vec<HashMap<&'static str, Vec<u8>>> {
     let fields = |block: &'static str| {
         let lines = block.lines().filter_map(|line| line.split_once(" = "));
@@ -30,7 +30,7 @@ fn refused<T>(result: Result<T, Error>) -> bool {
     result.is_err_and(|error| error == INVALID_SHARE)
 }
 
-/// One more, or one less, big-endian.
+/// One more or one less, big-endian.
 fn stepped(number: &[u8], up: bool) -> Vec<u8> {
     let mut number = number.to_vec();
     for byte in number.iter_mut().rev() {
@@ -61,7 +61,7 @@ fn agree_as_outside_rust<const N: usize, const E: usize>(
         assert_eq!(ours.complete(&peer).unwrap().secret_bytes(), vector["secret"], "{kex}");
         assert_eq!(theirs.complete(&share).unwrap().secret_bytes(), vector["secret"], "{kex}");
     }
-    // Lengths are the prime's also where a number is shorter.
+    // Encodings are as long as the prime even if the number is shorter.
     for short in ["share", "secret"] {
         assert!(vectors.iter().any(|vector| vector[short][0] == 0), "{kex} {short}");
     }
@@ -110,7 +110,7 @@ fn shares_out_of_range_or_of_another_length_are_refused_in_both_roles() {
             assert!(refused(kex.group().start().unwrap().complete(&share)), "{kex}");
             assert!(refused(kex.group().start_and_complete(&share)), "{kex}");
         }
-        // The borders themselves are in range.
+        // The least and the greatest valid share are accepted.
         *small.last_mut().unwrap() = 2;
         for share in [small, stepped(&last, false)] {
             assert!(kex.group().start().unwrap().complete(&share).is_ok(), "{kex}");

@@ -40,7 +40,7 @@ fn after_updates() -> Pair {
 
 #[test]
 fn quinn_never_seals_a_number_twice_and_numbers_only_rise() {
-    // Depends on it: a sealing key that refuses every number not above the last one refuses no packet.
+    // What depends on this: a sealing key that refuses every number not above the last one refuses no packet.
     for end in after_updates().ends {
         let spaces: [fn(Origin) -> bool; 3] = [
             |origin| origin == Origin::Initial,
@@ -61,7 +61,7 @@ fn quinn_never_seals_a_number_twice_and_numbers_only_rise() {
 
 #[test]
 fn quinn_leaves_room_for_the_tag() {
-    // Depends on it: a buffer without that room is sent as zeros, and closes the connection.
+    // What depends on this: a buffer without that room is sent as zeros, and closes the connection.
     for end in after_updates().ends {
         let has_room = |act: Act| !matches!(act, Act::Sealed { room_for_tag: false, .. });
         assert!(end.record.acts().into_iter().all(has_room));
@@ -70,7 +70,7 @@ fn quinn_leaves_room_for_the_tag() {
 
 #[test]
 fn keys_come_in_the_order_of_their_phases() {
-    // Depends on it: the second keys of `write_handshake` are phase 0, the nth call of `next_1rtt_keys` makes
+    // What depends on this: the second keys of `write_handshake` are phase 0, the nth call of `next_1rtt_keys` makes
     // phase n + 1, and comes when phase n has just begun (session.rs counts calls).
     for end in after_updates().ends {
         let made: Vec<Origin> = (end.record.acts().into_iter())
@@ -97,7 +97,7 @@ fn keys_come_in_the_order_of_their_phases() {
 
 #[test]
 fn a_sending_phase_is_over_when_the_next_one_begins() {
-    // Depends on it: pads of a sending phase are wiped as soon as the next one is in use.
+    // What depends on this: pads of a sending phase are wiped as soon as the next one is in use.
     for end in after_updates().ends {
         let phases = (end.record.acts().into_iter()).filter_map(|act| match act {
             Act::Sealed { by: by @ (FIRST_PHASE | Origin::Next(_)), .. } => Some(by),
@@ -110,7 +110,7 @@ fn a_sending_phase_is_over_when_the_next_one_begins() {
 
 #[test]
 fn the_first_phase_has_10_to_999_packets() {
-    // Depends on it: how much is filled for a first phase. An update by one end updates both, so an end's phase
+    // What depends on this: how much is filled for a first phase. An update by one end updates both, so an end's phase
     // may be shorter than its own count.
     let mut first = BTreeSet::new();
     for _ in 0..8 {
@@ -125,7 +125,7 @@ fn the_first_phase_has_10_to_999_packets() {
 
 #[test]
 fn later_phases_end_10000_packets_before_the_limit() {
-    // Depends on it: the reported limits, which are phases plus 10,000 (limits.rs). The client alone
+    // What depends on this: the reported limits, which are phases plus 10,000 (limits.rs). The client alone
     // has such a limit, so that all updates but the first are its own.
     let mut pair = Pair::new(SUITE, [Some(KEY_UPDATE_MARGIN + PHASE_PACKETS), None]);
     pair.run(4000, [true, true]);
@@ -153,7 +153,7 @@ fn quinn_keeps_using_a_key_past_its_limit() {
 
 #[test]
 fn each_type_of_packet_has_keys_of_its_own_and_there_is_no_0_rtt() {
-    // Depends on it: Initial packets never touch our ciphers, and nothing goes out under keys that could be
+    // What depends on this: Initial packets never touch our ciphers, and nothing goes out under keys that could be
     // replayed.
     for end in after_updates().ends {
         for act in end.record.acts() {
@@ -170,7 +170,7 @@ fn each_type_of_packet_has_keys_of_its_own_and_there_is_no_0_rtt() {
 
 #[test]
 fn initial_packets_are_sealed_under_public_keys_and_by_none_of_our_suites() {
-    // Depends on it: no pad is spent before a peer is known. The keys are RFC 9001's (5.2), made here from the
+    // What depends on this: no pad is spent before a peer is known. The keys are RFC 9001's (5.2), made here from the
     // client's random connection ID, by ring; the connection's own suite would give other bytes.
     let mut pair = Pair::new(SUITE, [None, None]);
     pair.run(100, [true, true]);
@@ -200,7 +200,7 @@ fn initial_packets_are_sealed_under_public_keys_and_by_none_of_our_suites() {
 
 #[test]
 fn dropped_connections_drop_their_keys() {
-    // Depends on it: pads and keys are wiped when quinn drops the packet keys.
+    // What depends on this: pads and keys are wiped when quinn drops the packet keys.
     let pair = after_updates();
     let records = pair.ends.each_ref().map(|end| Arc::clone(&end.record));
     drop(pair);

@@ -44,7 +44,7 @@ impl AllowList for Anybody {
     }
 }
 
-/// Our cryptography for a client and a server that know each other, and what of it can be looked at.
+/// Our cryptography for a client and a server that know each other, and what a test can see of it.
 pub(crate) struct Crypto {
     pub(crate) client: Arc<dyn crypto::ClientConfig>,
     pub(crate) server: Arc<dyn crypto::ServerConfig>,
@@ -92,7 +92,7 @@ impl Pair {
         Self::interposed(suite, &PoolSwitch::default(), records, by)
     }
 
-    /// The same, without such limits; both use this pool switch.
+    /// The same without such limits; both use this pool switch.
     pub(crate) fn switched(suite: Suite, switch: &PoolSwitch) -> Self {
         let records = [(); 2].map(|()| Arc::new(Record::new(None)));
         let by = Arc::clone(&records[1]);
@@ -135,7 +135,7 @@ impl Pair {
         Self { now, ends }
     }
 
-    /// Runs for this many milliseconds; in each of them, each permitted end sends something.
+    /// Runs for this many milliseconds; in each, every permitted end sends something.
     pub(crate) fn run(&mut self, millis: usize, talks: [bool; 2]) {
         for _ in 0..millis {
             self.now += TICK;
@@ -153,7 +153,7 @@ impl Pair {
 }
 
 impl End {
-    /// Takes in what has come and whatever is due; what is to be sent.
+    /// Handles what has arrived and what is due; returns what to send.
     fn turn(&mut self, now: Instant, peer: SocketAddr) -> Vec<Vec<u8>> {
         let mut sent = Vec::new();
         let mut answer = Vec::new();

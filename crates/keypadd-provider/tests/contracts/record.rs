@@ -43,7 +43,7 @@ pub(crate) struct Packet {
     pub(crate) sealed: Vec<u8>,
 }
 
-/// All of it, in order.
+/// All events, in order.
 pub(crate) struct Record {
     acts: Mutex<Vec<Act>>,
     initials: Mutex<Vec<Packet>>,
@@ -64,7 +64,7 @@ impl Record {
         self.acts.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The Initial packets, as they were sealed.
+    /// The Initial packets as they were sealed.
     pub(crate) fn initials(&self) -> Vec<Packet> {
         self.initials.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -1,4 +1,5 @@
-//! What a session takes for granted of rustls: two of them shake hands by hand, with no quinn in between.
+//! Tests what a session assumes of rustls: two rustls connections exchange messages directly,
+//! without quinn.
 
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use quinn_proto::transport_parameters::TransportParameters;
 use super::pair::Crypto;
 
 const VERSION: u32 = 1;
-/// Calls after the end of a handshake, of which each could bring another message.
+/// Calls after the end of a handshake, each of which could return another message.
 const CALLS: usize = 10;
 
 /// An end of a handshake, with a pool whose filler is stepped.
@@ -38,7 +39,8 @@ impl Hand {
         self.session.read_handshake(bytes).expect("what the other end has written");
     }
 
-    /// Reads all of it but the last byte, in pieces, while nothing comes of it, and then the last.
+    /// Reads everything but the last byte, in pieces that must have no effect, and then the last
+    /// byte.
     fn read_to_the_last(&mut self, bytes: &[u8]) {
         let (last, rest) = bytes.split_last().expect("some bytes");
         for piece in rest.chunks(7) {
@@ -79,7 +81,7 @@ impl Hand {
 
 #[test]
 fn first_phase_keys_come_with_a_servers_flight_and_authenticate_nobody() {
-    // Depends on it: lanes open when the peer has proved its key, which is when `is_handshaking` turns false, and
+    // What depends on this: lanes open when the peer has proved its key, which is when `is_handshaking` turns false, and
     // not when there are keys, which a server has much sooner; the second keys are those of phase 0; a server
     // says nothing after the handshake, so that its rustls connection can be dropped; and a client drops its own
     // only after its last message has been sent.

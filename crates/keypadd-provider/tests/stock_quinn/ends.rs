@@ -3,11 +3,11 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-use keypadd_keystream::{CipherEngine, Suite};
+use keypadd_keystream::Suite;
 use keypadd_pool::Pool;
 use keypadd_provider::{
-    ALPN, AllowList, CryptoSettings, KeyExchange, ListedClients, Meters, PinnedServer, PrivateKey,
-    PublicKey, client_config, server_config,
+    ALPN, AllowList, CryptoSettings, ListedClients, Meters, PinnedServer, PrivateKey, PublicKey,
+    client_config, server_config,
 };
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn::{Connection, Endpoint};
@@ -48,12 +48,9 @@ impl Ends {
         let (our_key, stock_key) = (key(), key());
         let meters = Arc::new(Meters::default());
         let settings = CryptoSettings {
-            key: Arc::clone(&our_key),
-            suites: vec![suite.into()],
-            kex: vec![KeyExchange::X25519.into()],
             pool: pool.into(),
-            cipher_engine: CipherEngine::default(),
             meters: Arc::clone(&meters),
+            ..CryptoSettings::plain(Arc::clone(&our_key), suite)
         };
         let (server, client) = match role {
             Role::Client => (

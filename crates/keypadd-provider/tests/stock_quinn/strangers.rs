@@ -4,9 +4,9 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-use keypadd_keystream::{CipherEngine, Suite};
+use keypadd_keystream::Suite;
 use keypadd_pool::{Pool, PoolSettings};
-use keypadd_provider::{CryptoSettings, KeyExchange, Meters, server_config};
+use keypadd_provider::{CryptoSettings, server_config};
 use quinn::{ConnectionError, Endpoint};
 
 use crate::ends::{Only, key, stock_client};
@@ -17,12 +17,8 @@ async fn an_unlisted_key_fills_no_chunk_and_a_listed_one_does() {
     let (our_key, listed, stranger) = (key(), key(), key());
     let pool = Pool::new(PoolSettings { budget_bytes: 4 << 20 }).expect("a pool of 4 MiB");
     let settings = CryptoSettings {
-        key: Arc::clone(&our_key),
-        suites: vec![suite.into()],
-        kex: vec![KeyExchange::X25519.into()],
         pool: Some(pool.clone()).into(),
-        cipher_engine: CipherEngine::default(),
-        meters: Arc::new(Meters::default()),
+        ..CryptoSettings::plain(Arc::clone(&our_key), suite)
     };
     let crypto = server_config(&settings, Arc::new(Only(listed.public()))).expect("server");
     let loopback = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));

@@ -1,24 +1,24 @@
-//! Measures ACK aggregation: how long a link such as Wi-Fi or cable holds ACKs before it delivers them in a
-//! burst.
+//! Measures ACK aggregation: how long a link such as Wi-Fi or cable holds ACKs before it delivers
+//! them in a burst.
 //!
-//! Evenly paced packets then see any delay up to that time without a queue (draft-ietf-ccwg-bbr 5.5.9). Knows
-//! times.
+//! Evenly paced packets then see any delay up to that time without a queue (draft-ietf-ccwg-bbr
+//! 5.5.9). Knows times only.
 
 use std::time::{Duration, Instant};
 
 use super::extremes::Windowed;
 
-/// ACKs closer together than this are of one burst.
+/// ACKs closer together than this belong to one burst.
 const GAP_MIN: Duration = Duration::from_millis(1);
 
-/// A burst that lasts longer is a stream of ACKs.
+/// A longer burst is a steady stream of ACKs.
 const BURST_MAX: Duration = Duration::from_millis(2);
 
-/// Waits below this are those of threads and of pacing; longer ones than the second are not believed.
+/// Shorter waits are caused by threads and pacing; waits above the second bound are not believed.
 const WAIT_MIN: Duration = Duration::from_millis(3);
 const WAIT_MAX: Duration = Duration::from_millis(20);
 
-/// A gap counts if none was shorter for so long.
+/// A gap counts if there was none shorter for this long.
 const SPAN: Duration = Duration::from_millis(300);
 
 #[derive(Clone, Debug)]
@@ -33,7 +33,7 @@ impl AckBursts {
         Self { began: None, latest: None, shortest_gap: Windowed::min(SPAN) }
     }
 
-    /// An ACK has arrived, of a flow that sends all the time and is sent one for every `usual_gap`.
+    /// Records an ACK of a flow that sends all the time and gets one every `usual_gap`.
     pub(super) fn acked(&mut self, now: Instant, usual_gap: Duration) {
         let Some(latest) = self.latest.replace(now) else {
             self.began = Some(now);
@@ -48,12 +48,12 @@ impl AckBursts {
         }
     }
 
-    /// A pause of the sender's own has ended.
+    /// Records that a pause of the sender itself has ended.
     pub(super) fn interrupt(&mut self) {
         (self.began, self.latest) = (None, None);
     }
 
-    /// How long an ACK waits at most for the next burst; nothing where they arrive as they come.
+    /// The longest time that an ACK waits for the next burst; zero if ACKs are not held.
     pub(super) fn wait(&self) -> Duration {
         match self.shortest_gap.get() {
             Duration::MAX => Duration::ZERO,

@@ -1,9 +1,9 @@
 //! Sets the congestion window and pacing rate of one path from round-trip times, losses and ECN marks.
 //!
-//! The window is what the path carries in its shortest round trip, and a short queue more. It doubles each
-//! round trip at start-up, and is lowered now and then to drain this flow's own queue and to see the shortest
-//! round trip again. Whether a loss says congestion is decided in `losses`, and whether others keep the queue
-//! full in `crowd`. Knows bytes and times.
+//! The window is what the path carries in its shortest round trip, plus a short queue. It doubles
+//! each round trip during start-up, and is lowered now and then to drain this flow's own queue and
+//! see the shortest round trip again. `losses` decides whether a loss means congestion, `crowd`
+//! whether others keep the queue full. Knows bytes and times.
 
 use std::{
     any::Any,
@@ -23,63 +23,64 @@ use super::{
     losses::{Losses, TRIAL, Verdict},
 };
 
-/// Window of a new path in packets (RFC 9002 7.2), and the least of any.
+/// Initial window in packets (RFC 9002 7.2), and the minimum.
 const INITIAL_PACKETS: u64 = 10;
 const WINDOW_MIN_PACKETS: u64 = 4;
 
-/// Sends below this many bytes are taken for ACKs alone, which nobody acknowledges.
+/// Shorter sends are taken for ACKs alone, which are not acknowledged.
 const COUNTED_BYTES: u64 = 600;
 
-/// The shortest round trip is that of the last 10 to 20 s; [`DRAIN_INTERVAL`] lets it be seen.
+/// The shortest round trip is that of the last 10 to 20 s; [`DRAIN_INTERVAL`] keeps it visible.
 const FLOOR_TIME: Duration = Duration::from_secs(10);
 
-/// Delay of the queue that is kept at [`QUEUE_RATE`], in bytes a second (300 Mbit/s). It falls with the fourth root
-/// of the rate: a flow with less than its share accepts a longer queue than one with more, so that
-/// flows of ours converge.
+/// Queue delay to keep at [`QUEUE_RATE`], in bytes per second (300 Mbit/s). It falls with the
+/// fourth root of the rate: a flow with less than its share accepts a longer queue than one with
+/// more, so that our flows converge.
 const QUEUE_DELAY: f64 = 0.002;
 const QUEUE_RATE: f64 = 37.5e6;
 const QUEUE_DELAY_MIN: f64 = 0.001;
 const QUEUE_DELAY_MAX: f64 = 0.010;
 
-/// Of the time that ACKs wait for each other, what is allowed for: a queue that bridges all of it is not needed.
+/// Share of the ACKs' waiting time to allow for: the queue need not bridge all of it.
 const BURST_SHARE: f64 = 0.75;
 
-/// Round trips below this are those of a host or a LAN, where threads that wait for a core delay packets by
-/// milliseconds and no queue does.
+/// Shorter round trips are those of a host or a LAN, where threads that wait for a core delay
+/// packets by milliseconds and no queue does.
 const NEAR: Duration = Duration::from_millis(1);
 const QUEUE_DELAY_NEAR: f64 = 0.004;
 
 /// Shortest time between decisions.
 const ROUND_MIN: Duration = Duration::from_millis(5);
 
-/// Samples of a round that end start-up if all of them waited in a queue (N_RTT_SAMPLE, RFC 9406 4.3).
+/// Samples of a round that end start-up if all of them waited in a queue (N_RTT_SAMPLE, RFC 9406
+/// 4.3).
 const START_UP_SAMPLES: u32 = 8;
 
-/// A rate that start-up has made this many times higher in a round trip is still growing.
+/// A rate that grew by this factor in one round trip of start-up is still growing.
 const DOUBLING: f64 = 1.5;
 
 /// Delay that ends start-up in any case, unless the shortest round trip is longer.
 const FULL_DELAY: Duration = Duration::from_millis(20);
 
-/// A window grows and shrinks in a round by no more than this.
+/// A window grows or shrinks by at most this factor in a round.
 const GROWTH_MAX: f64 = 1.25;
 const SHRINKAGE_MAX: f64 = 0.5;
 
-/// Every so often the queue of this flow is let drain, by this many times what it holds.
+/// Interval at which this flow's queue is drained, by this many times its content.
 const DRAIN_INTERVAL: Duration = Duration::from_secs(2);
 const DRAIN_DEPTH: f64 = 2.5;
 
-/// A window that loss has cut does not grow for so many rounds, and no longer than this.
+/// Rounds in which a window that loss has reduced does not grow, and the time limit for that.
 const HOLD_ROUNDS: u32 = 16;
 const HOLD_TIME: Duration = Duration::from_secs(1);
 
-/// Window after a mark of ECN (RFC 8511 3).
+/// Window after an ECN mark (RFC 8511 3).
 const ECN_BETA: f64 = 0.85;
 
 /// Window after persistent congestion (RFC 9002 7.6.2): start-up doubles it each round trip from there.
 const RESTART_SHARE: u64 = 4;
 
-/// Pacing over window / round trip.
+/// Pacing rate over window / round trip.
 const START_UP_GAIN: f64 = 2.0;
 const CRUISE_GAIN: f64 = 1.05;
 const CROWD_GAIN: f64 = 1.25;
@@ -92,23 +93,23 @@ enum Phase {
     Cruise,
 }
 
-/// A window below the usual one, until a packet that was sent within it is acknowledged.
+/// The window is below the usual one until a packet sent within it is acknowledged.
 #[derive(Clone, Copy, Debug)]
 struct Dip {
     window: u64,
     rounds: u32,
-    /// Whether it tests for other flows.
+    /// Whether it tests for competing flows.
     test: bool,
 }
 
-/// What a round trip has shown.
+/// Measurements of one round trip.
 #[derive(Clone, Copy, Debug)]
 struct Round {
     began: Instant,
     samples: u32,
-    /// Of samples that had most of a window in flight.
+    /// Of samples with most of a window in flight.
     rtt_min: Duration,
-    /// Bytes a second.
+    /// Bytes per second.
     rate: f64,
     /// Whether the window was used.
     full: bool,
@@ -132,14 +133,14 @@ pub struct RateController {
     log: FlightLog,
     floor: Windowed,
     ack_bursts: AckBursts,
-    /// Of the ACK that is being read, the newest packet's time.
+    /// Send time of the newest packet in the ACK being read.
     newest: Option<Instant>,
     sampled: Option<Instant>,
     smoothed: Duration,
     round: Option<Round>,
-    /// Increase of the window in a round without a queue, over that which keeps the queue.
+    /// Increase of the window in a round without a queue, over the one that keeps the queue.
     boost: f64,
-    /// Of the last round that had samples, and of the last sample; bytes a second.
+    /// Of the last round with samples, and of the last sample; bytes per second.
     rate: f64,
     latest_rate: f64,
     dip: Option<Dip>,
@@ -181,7 +182,7 @@ impl RateController {
         self.floor.get()
     }
 
-    /// The shortest round trip of packets whose ACKs wait for the longest.
+    /// The shortest round trip of packets whose ACKs wait longest.
     fn base(&self) -> Duration {
         let floor = self.floor();
         floor + self.ack_bursts.wait().mul_f64(BURST_SHARE).min(floor)
@@ -192,7 +193,7 @@ impl RateController {
         rate * self.base().as_secs_f64()
     }
 
-    /// Delay that the queue is to have at this rate.
+    /// Target delay of the queue at this rate.
     fn queue_delay(&self, rate: f64) -> Duration {
         let delay = QUEUE_DELAY * (QUEUE_RATE / rate.max(1.0)).sqrt().sqrt();
         let delay = delay.clamp(QUEUE_DELAY_MIN, QUEUE_DELAY_MAX);
@@ -200,7 +201,7 @@ impl RateController {
         Duration::from_secs_f64(delay.max(least))
     }
 
-    /// Bytes that the queue is to have at this rate.
+    /// Target size of the queue at this rate, in bytes.
     fn queue_bytes(&self, rate: f64) -> f64 {
         (rate * self.queue_delay(rate).as_secs_f64()).max(self.mtu as f64)
     }
@@ -213,7 +214,7 @@ impl RateController {
         self.window = (window as u64).max(self.window_min());
     }
 
-    /// A round trip was measured, of a batch that left like this.
+    /// Records the round trip of a batch that was sent in this state.
     fn sample(&mut self, now: Instant, sent: Instant, departure: Departure) {
         let (rtt, flight) = (now.saturating_duration_since(sent), departure.flight);
         self.floor.insert(now, rtt);
@@ -250,8 +251,9 @@ impl RateController {
         }
     }
 
-    /// HyStart++ (RFC 9406): all packets of a round have waited, and the rate is not what doubling has made of the one
-    /// a round trip ago (its 4.2 goes on more slowly instead): delayed ACKs look like a queue otherwise.
+    /// HyStart++ (RFC 9406): all packets of a round have waited, and the rate is not what doubling
+    /// has made of the one a round trip ago. (RFC 9406 4.2 continues more slowly instead.) Without
+    /// the second condition, delayed ACKs would look like a queue.
     fn leave_start_up_on_delay(&mut self, rate_before: f64) {
         let Some(round) = self.round else { return };
         if round.samples < START_UP_SAMPLES {
@@ -263,7 +265,7 @@ impl RateController {
             && (!doubles || delay > self.floor().max(FULL_DELAY))
         {
             self.phase = Phase::Cruise;
-            // What was sent too much is lost now, where the queue is short.
+            // The excess is being lost now if the queue is short.
             self.losses.settle();
             self.rate = round.rate;
             let carried = round.rate * self.floor().as_secs_f64();
@@ -273,7 +275,7 @@ impl RateController {
 
     fn end_dip(&mut self, now: Instant, dip: Dip, delay: Duration) {
         self.dip = None;
-        // What was let drain is no room to grow into.
+        // A drained queue is no room to grow into.
         self.hold = self.hold.max(2);
         self.drain_at = Some(now + DRAIN_INTERVAL.max(10 * self.floor()));
         if dip.test {
@@ -329,7 +331,7 @@ impl RateController {
         }
     }
 
-    /// The window that the round's rate and delay ask for.
+    /// Follows the window that the round's rate and delay ask for.
     fn follow(&mut self, round: &Round, delay: Duration, target: Duration) {
         let window = self.window as f64;
         let carried = self.carried_bytes(round.rate);
@@ -340,7 +342,8 @@ impl RateController {
         let mut next = carried + queue * self.boost;
         next = next.clamp(SHRINKAGE_MAX * window, GROWTH_MAX * window);
         if delay <= target / 4 && round.full && self.hold == 0 {
-            // Room is there: the next step is twice as large (as BBR's, draft-ietf-ccwg-bbr 5.3.3.4).
+            // There is room: the next step is twice as large (as in BBR, draft-ietf-ccwg-bbr
+            // 5.3.3.4).
             let boost_max = (GROWTH_MAX - 1.0) * window / queue;
             self.boost = (2.0 * self.boost).min(boost_max).max(1.0);
         }
@@ -351,7 +354,7 @@ impl RateController {
         self.set_window(next);
     }
 
-    /// Lets the queue drain now and then, so that the shortest round trip is seen (ProbeRTT of
+    /// Drains the queue now and then, so that the shortest round trip is seen (ProbeRTT of
     /// draft-ietf-ccwg-bbr 5.3.4, less deep and more often).
     fn drain(&mut self, now: Instant) {
         let at = *self.drain_at.get_or_insert(now + DRAIN_INTERVAL);
@@ -374,7 +377,7 @@ impl RateController {
             Phase::StartUp => (START_UP_GAIN, self.smoothed),
             Phase::Cruise if floor < NEAR => (NEAR_GAIN, self.smoothed),
             Phase::Cruise if self.crowd.is_found() => (CROWD_GAIN, self.smoothed),
-            // No slower than the window allows, so that the window is what bounds.
+            // No slower than the window allows, so that the window is the limit.
             Phase::Cruise => {
                 (CRUISE_GAIN, self.smoothed.min(self.base() + self.queue_delay(self.rate)))
             }
@@ -386,7 +389,7 @@ impl RateController {
 impl Controller for RateController {
     fn on_sent(&mut self, now: Instant, bytes: u64, _: u64) {
         if bytes >= COUNTED_BYTES {
-            // With the two packets that the first ACK of those that leave together is for.
+            // Including the two packets that the first ACK of a batch covers.
             let flight = self.flight + bytes.min(2 * self.mtu);
             self.log.sent(now, Departure { flight, rate: self.latest_rate });
             self.flight += bytes;
@@ -444,7 +447,7 @@ impl Controller for RateController {
             && !round.marked
             && sent >= round.began
         {
-            // A mark: once a round (RFC 9002 7.1).
+            // An ECN mark counts once per round (RFC 9002 7.1).
             round.marked = true;
             self.phase = Phase::Cruise;
             (self.hold, self.boost) = (2, 1.0);

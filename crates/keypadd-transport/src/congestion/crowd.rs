@@ -17,21 +17,22 @@ use quinn_proto::{
 
 use super::extremes::Windowed;
 
-/// Rounds of standing delay, each with a window that would let the queue drain, and least time of them.
+/// Rounds of standing delay despite a window that would let the queue drain, and their least
+/// duration.
 const ROUNDS: u32 = 6;
 const TIME: Duration = Duration::from_millis(200);
 
-/// Between tests, and in round trips.
+/// Time between tests, also in round trips.
 const TEST_INTERVAL: Duration = Duration::from_secs(6);
 const TEST_ROUNDS: u32 = 24;
 
-/// Of what this flow had before the others came, what it begins with beside them.
+/// Share of this flow's rate before the others came that it starts with beside them.
 const SHARE: f64 = 0.8;
 
-/// Of what the path carries in its shortest round trip, what a test leaves in flight.
+/// Share of what the path carries in its shortest round trip that a test leaves in flight.
 pub(super) const TEST_SHARE: f64 = 0.5;
 
-/// What a full queue's delay is measured over.
+/// Time over which a full queue's delay is measured.
 const PEAK_TIME: Duration = Duration::from_secs(5);
 
 /// Losses at this share of the longest delay count.
@@ -76,7 +77,8 @@ impl Crowd {
         self.cubic.as_ref().map_or(0, Controller::window)
     }
 
-    /// A round is over with this rate and round trip; whether its delay stood although it should not have.
+    /// Ends a round with this rate and round trip; returns whether its delay stood although it
+    /// should not have.
     pub(super) fn round(
         &mut self,
         now: Instant,
@@ -96,7 +98,7 @@ impl Crowd {
             config.initial_window((window / CUBIC_BETA) as u64);
             let mtu = u16::try_from(mtu).unwrap_or(u16::MAX);
             let mut cubic = Cubic::new(Arc::new(config), now, mtu);
-            // Out of slow start.
+            // Leave slow start.
             cubic.on_congestion_event(now, now, false, 0);
             self.cubic = Some(cubic);
             self.longest = Windowed::max(PEAK_TIME);
@@ -104,7 +106,7 @@ impl Crowd {
         }
     }
 
-    /// A packet saw this delay in the queue.
+    /// Records the queue delay of a packet.
     pub(super) fn sample(&mut self, now: Instant, delay: Duration) {
         self.delay = delay;
         self.longest.insert(now, delay);
@@ -131,13 +133,13 @@ impl Crowd {
         }
     }
 
-    /// Whether it is time to see if the queue is still kept full.
+    /// Whether to test again that others keep the queue full.
     pub(super) fn is_test_due(&mut self, now: Instant, rtt: Duration) -> bool {
         let at = *self.test_at.get_or_insert_with(|| now + TEST_INTERVAL.max(TEST_ROUNDS * rtt));
         self.cubic.is_some() && at <= now
     }
 
-    /// Ends a test: whether the queue was empty, so that nobody else fills it.
+    /// Ends a test; `empty` means that nobody else fills the queue.
     pub(super) fn tested(&mut self, empty: bool) {
         self.test_at = None;
         if empty {

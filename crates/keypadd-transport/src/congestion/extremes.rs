@@ -1,8 +1,8 @@
-//! Tracks the least or the greatest value in a sliding window of time, in constant memory.
+//! Tracks the minimum or maximum over a sliding window of time, in constant memory.
 
 use std::time::{Duration, Instant};
 
-/// An extreme value over the last one to two spans of time: that of the running span and of the one before.
+/// An extreme over the last one to two spans: of the current span and the one before.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Windowed {
     span: Duration,
@@ -14,12 +14,12 @@ pub(super) struct Windowed {
 }
 
 impl Windowed {
-    /// The least value of `span` to twice as long.
+    /// The minimum over `span` to twice as long.
     pub(super) fn min(span: Duration) -> Self {
         Self::new(span, Ord::min, Duration::MAX)
     }
 
-    /// The greatest.
+    /// The maximum.
     pub(super) fn max(span: Duration) -> Self {
         Self::new(span, Ord::max, Duration::ZERO)
     }
@@ -37,7 +37,7 @@ impl Windowed {
         self.current = (self.pick)(self.current, value);
     }
 
-    /// The extreme; the neutral element where nothing was inserted.
+    /// The extreme; the neutral element if nothing was inserted.
     pub(super) fn get(&self) -> Duration {
         (self.pick)(self.current, self.previous)
     }

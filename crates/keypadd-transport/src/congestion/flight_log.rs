@@ -8,26 +8,27 @@
 
 use std::{collections::VecDeque, time::Instant};
 
-/// Batches remembered at most; a path with more of them in flight loses the oldest samples.
+/// Most batches to remember; a path with more of them in flight loses the oldest samples.
 const BATCHES_MAX: usize = 1 << 14;
 
-/// What a batch left at.
+/// The state in which a batch was sent.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Departure {
-    /// In flight, with its first packets.
+    /// Bytes in flight, including its first packets.
     pub(super) flight: u64,
-    /// Bytes a second, as measured by then.
+    /// Bytes per second, as measured by then.
     pub(super) rate: f64,
 }
 
-/// What was in flight as batches left, the oldest first.
+/// The states in which batches were sent, oldest first.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FlightLog {
     batches: VecDeque<(Instant, Departure)>,
 }
 
 impl FlightLog {
-    /// A packet leaves; with those sent at the same instant it is one batch, whose first call counts.
+    /// Records a sent packet; packets sent at the same instant are one batch, whose first call
+    /// counts.
     pub(super) fn sent(&mut self, now: Instant, departure: Departure) {
         if self.batches.back().is_some_and(|(at, _)| *at >= now) {
             return;
@@ -38,7 +39,7 @@ impl FlightLog {
         self.batches.push_back((now, departure));
     }
 
-    /// What the batch of `sent` left at. Forgets it and all before it.
+    /// The state in which the batch of `sent` was sent. Forgets it and all older ones.
     pub(super) fn take(&mut self, sent: Instant) -> Option<Departure> {
         while let Some(&(at, departure)) = self.batches.front() {
             if at > sent {

@@ -1,40 +1,41 @@
 //! Distinguishes congestion loss from random loss where delay does not: at policers and very short queues.
 //!
-//! Sending faster than such a path takes brings more loss and no more data; random loss takes the same share
-//! at any rate. So loss rates are compared at different sending rates: as the rate grows by itself, and in
-//! trials at a lower one after an unexplained rise in loss. Knows shares and rates.
+//! Sending faster than such a path carries brings more loss and no more data; random loss takes the
+//! same share at any rate. So this compares loss rates at different sending rates: as the rate
+//! grows by itself, and in trials at a lower rate after an unexplained rise in loss. Knows shares
+//! and rates.
 
-/// Packets whose fate an interval knows at least, so that its share of loss means something.
+/// Least packets with known fate in an interval, for its share of loss to mean something.
 const PACKETS_MIN: u64 = 64;
 
-/// Rises of the share that are never taken for congestion.
+/// Smaller rises of the share are never taken for congestion.
 const RISE_MIN: f64 = 0.02;
 
 /// Standard deviations of the difference of two shares that count as chance.
 const DEVIATIONS: f64 = 3.0;
 
-/// A rate this many times higher than the reference explains a rise.
+/// A rate higher than the reference by this factor explains a rise.
 const GROWN: f64 = 1.04;
 
-/// At a rate this many times higher congestion would have shown.
+/// At a rate higher by this factor, congestion would have shown.
 const FAR_GROWN: f64 = 1.5;
 
-/// Of the window, what a trial leaves.
+/// Share of the window that a trial leaves.
 pub(super) const TRIAL: f64 = 0.8;
 
-/// Rounds after a change of the window whose losses are still those of before.
+/// Rounds after a change of the window whose losses still belong to the old one.
 const SETTLING_ROUNDS: u32 = 2;
 
-/// What an interval says of the window.
+/// The verdict of an interval on the window.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Verdict {
     /// Nothing.
     Keep,
-    /// Loss is congestion: this share of the window is what the path takes.
+    /// Loss is congestion: the path carries this share of the window.
     Cut(f64),
 }
 
-/// Rate and share of loss, measured together.
+/// A rate and a share of loss, measured together.
 #[derive(Clone, Copy, Debug)]
 struct Level {
     rate: f64,
@@ -47,7 +48,7 @@ impl Level {
         self.rate * (1.0 - self.share)
     }
 
-    /// Whether chance does not explain that `self` lost more than `reference`.
+    /// Whether `self` lost more than `reference`, beyond chance.
     fn lost_more_than(self, reference: Self) -> bool {
         let share = (self.share + reference.share) / 2.0;
         let variance = share * (1.0 - share) * (1.0 / self.packets + 1.0 / reference.packets);
@@ -61,11 +62,11 @@ pub(super) struct Losses {
     acked: u64,
     lost: u64,
     rate: f64,
-    /// Rounds left whose losses say nothing.
+    /// Rounds left whose losses are ignored.
     settling: u32,
-    /// Where loss was not congestion.
+    /// The level at which loss was not congestion.
     reference: Option<Level>,
-    /// Loss that a trial has to explain.
+    /// The loss that a trial has to explain.
     trial: Option<Level>,
 }
 
@@ -78,12 +79,12 @@ impl Losses {
         self.lost += bytes;
     }
 
-    /// Whether the window has to be [`TRIAL`] of itself.
+    /// Whether the window must be [`TRIAL`] of itself.
     pub(super) fn is_trial(&self) -> bool {
         self.trial.is_some()
     }
 
-    /// A round is over in which `rate` was sent at; packets have `mtu` bytes.
+    /// Ends a round with this sending rate; packets have `mtu` bytes.
     pub(super) fn round(&mut self, rate: f64, mtu: u64) -> Verdict {
         if self.settling > 0 {
             self.settling -= 1;
@@ -121,7 +122,7 @@ impl Losses {
             self.trial = Some(level);
             self.settle();
         } else if level.rate <= GROWN * reference.rate || level.share <= reference.share {
-            // A share that rises with the rate, by less than chance explains, is not made the
+            // A share that rises with the rate, by less than chance explains, does not become the
             // reference: at the next rate it may have risen by more.
             let share = (3.0 * reference.share + level.share) / 4.0;
             let share =
@@ -133,7 +134,8 @@ impl Losses {
         Verdict::Keep
     }
 
-    /// The path delivers what `level` delivered; at the reference's share of loss this rate suffices.
+    /// The path carries what `level` delivered; at the reference's share of loss this rate
+    /// suffices.
     fn cut(&mut self, level: Level, reference: Level) -> Verdict {
         let rate = level.delivered() / (1.0 - reference.share).max(0.1);
         self.reference = Some(Level { rate, ..reference });
@@ -141,12 +143,12 @@ impl Losses {
         Verdict::Cut((rate / level.rate).clamp(0.1, 1.0))
     }
 
-    /// Forgets what is not decided, as when the window follows something else.
+    /// Forgets undecided trials, as when the window follows something else.
     pub(super) fn restart(&mut self) {
         (self.acked, self.lost, self.rate) = (0, 0, 0.0);
     }
 
-    /// The window has changed: what is lost in the next rounds was sent before.
+    /// The window has changed: losses of the next rounds were sent before that.
     pub(super) fn settle(&mut self) {
         self.restart();
         self.settling = SETTLING_ROUNDS;

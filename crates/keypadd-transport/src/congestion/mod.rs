@@ -1,10 +1,11 @@
-//! Congestion control of our own: fills the path, keeps its queue short, and takes no single loss for congestion.
+//! Controls congestion: fills the path, keeps its queue short, and takes no single loss for
+//! congestion.
 //!
-//! [`RateController`] holds in flight what the path carries in its shortest round trip and a little
-//! more, the excess that a queue of 2 to 4 ms takes (`controller`). What counts is delay, as in FAST TCP (Wei
-//! et al. 2006) and Copa (NSDI 2018): a random loss changes nothing. Loss counts where sending faster
-//! brings more of it and no more data (`losses`), ECN marks once a round trip. Flows that keep a queue
-//! full are met with CUBIC (`crowd`). Knows bytes and times, no packets and no streams.
+//! [`RateController`] keeps in flight what the path carries in its shortest round trip plus a queue
+//! of 2 to 4 ms (`controller`). Delay is what counts, as in FAST TCP (Wei et al. 2006) and Copa
+//! (NSDI 2018): a random loss changes nothing. Loss counts if sending faster brings more of it and
+//! no more data (`losses`), ECN marks once a round trip. Against flows that keep the queue full it
+//! follows CUBIC (`crowd`). Knows bytes and times, no packets and no streams.
 
 mod ack_bursts;
 mod controller;

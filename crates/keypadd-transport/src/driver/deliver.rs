@@ -10,7 +10,7 @@ use crate::{
 };
 
 impl Driver {
-    /// Gives what has arrived to sockets and readers.
+    /// Passes received data to sockets and readers.
     pub(super) fn deliver(&mut self, now: Instant) {
         let mut arrived = std::mem::take(&mut self.arrived);
         for id in arrived.drain(..) {
@@ -29,7 +29,7 @@ impl Driver {
                         ReceiptDue::Not => {}
                     }
                     if let Some(window) = self.window.read(to_socket.offset - before) {
-                        // Only a window that grows is announced.
+                        // quinn-proto announces only a window that grows.
                         self.connection.set_receive_window(window.saturating_sub(1).into());
                         self.connection.set_receive_window(window.into());
                     }
@@ -53,7 +53,7 @@ impl Driver {
         if let Some(window) = self.window.follow_waiting() {
             self.connection.set_receive_window(window.into());
         }
-        // Its capacity serves again.
+        // Keep its capacity.
         if self.arrived.is_empty() {
             self.arrived = arrived;
         }
@@ -68,7 +68,7 @@ impl Driver {
         }
     }
 
-    /// Leaves other streams their window while sockets take nothing.
+    /// Keeps enough of the window for other streams while some sockets accept nothing.
     pub(super) fn adjust_window(&mut self, now: Instant) {
         let Some(since) = self.window.is_due(now) else { return };
         let slow = |channel: &&Channel| match channel {

@@ -14,14 +14,14 @@ use crate::{
 };
 
 impl Driver {
-    /// Forgets a stream that carries nothing any more.
+    /// Removes a stream that neither direction uses any more.
     pub(crate) fn retire(&mut self, id: StreamId) {
         if matches!(self.channels.get(&id), Some(Channel::Spliced(spliced)) if spliced.is_over()) {
             self.remove_spliced(id);
         }
     }
 
-    /// Cuts a splice short: the stream and the socket are reset, and so is what has moved.
+    /// Cuts a splice short: resets the stream and the socket, and whatever has moved.
     pub(crate) fn cut(&mut self, id: StreamId, cut: Cut) {
         let Some(Channel::Spliced(spliced)) = self.channels.get(&id) else { return };
         let elsewhere = spliced.to_stream.is_none() || spliced.to_socket.is_none();
@@ -29,7 +29,7 @@ impl Driver {
         self.reset(id, self.rules.cut_code);
         self.remove_spliced(id);
         if elsewhere {
-            // The other direction is on another stream of this connection, or of the sibling.
+            // The other direction is on another stream of this connection or of the sibling.
             self.sweep();
             self.tell(Migration::Sweep);
         }
@@ -44,7 +44,7 @@ impl Driver {
         }
     }
 
-    /// Both do nothing where the half has ended or the connection is gone.
+    /// Neither does anything if that half has ended or the connection is gone.
     pub(crate) fn reset(&mut self, id: StreamId, code: VarInt) {
         let (one_way, ours) = (id.dir() == Dir::Uni, id.initiator() == self.connection.side());
         if !one_way || ours {
@@ -55,7 +55,7 @@ impl Driver {
         }
     }
 
-    /// The connection is gone; what its streams had still to deliver goes on.
+    /// Handles the loss of the connection; data that its streams have received is still delivered.
     pub(super) fn lose(&mut self, reason: ConnectionError, holds: bool, now: Instant) {
         if std::mem::replace(&mut self.lost, true) {
             return;
@@ -109,7 +109,7 @@ impl Driver {
         }
     }
 
-    /// Ends at once, with nothing said to the peer: a fault, or the loop ends.
+    /// Ends at once without telling the peer, because of a fault or the end of the loop.
     pub(crate) fn abandon(mut self, reason: ConnectionError) {
         self.shared.ended(reason.clone());
         if let HandshakeReply::Client(reply) =

@@ -1,8 +1,8 @@
 //! Holds streams when their connection is lost, resumes them on a new one, and exchanges receipts.
 //!
-//! A lost connection parks the directions that it has (`held`). A control task opens a stream on the
-//! next connection, on which both ends say what they have written to their sockets; then the loop
-//! sends the rest again and goes on (`replay`).
+//! A lost connection parks its directions (`held`). A control task opens a stream on the next
+//! connection, over which both ends say how much they have written to their sockets; then the loop
+//! retransmits the rest and continues (`replay`).
 
 use std::{collections::VecDeque, sync::Arc, time::Instant};
 
@@ -21,13 +21,13 @@ use crate::{
 };
 
 impl Driver {
-    /// Notes a stream that is spliced, if it is to be held; then what it sends is kept.
+    /// Registers a spliced stream if it is to be held; returns the buffer for what it sends.
     pub(super) fn add_held(&self, id: StreamId, state: &Arc<SpliceState>) -> Option<Replay> {
         let (streams, epoch) = self.hold.as_ref()?;
         streams.add(StreamName::new(*epoch, id), state)
     }
 
-    /// Parks what this connection has of a splice.
+    /// Parks this connection's directions of a splice.
     pub(super) fn park(&mut self, id: StreamId) {
         let Some(Channel::Spliced(spliced)) = self.channels.remove(&id) else { return };
         self.ended_sockets.push(spliced.token);
@@ -40,7 +40,7 @@ impl Driver {
         }
     }
 
-    /// Goes on with a held stream, of which the peer's socket has taken what `receipt` says.
+    /// Continues a held stream, of which the peer's socket has accepted what `receipt` says.
     pub(super) fn resume(
         &mut self,
         id: StreamId,
@@ -50,7 +50,7 @@ impl Driver {
         now: Instant,
     ) {
         let Some(Channel::Controlled(control)) = self.channels.remove(&id) else { return };
-        // Where the connection is lost it is held as before.
+        // If the connection is lost meanwhile, the stream is held as before.
         let Some((state, socket, replay)) = held.into_parts() else { return };
         let outcome = control.received.take().and_then(|received| {
             let (replay, again) = match replay {
@@ -100,13 +100,13 @@ impl Driver {
             moves_to,
         };
         self.channels.insert(id, Channel::Spliced(Box::new(spliced)));
-        // The receipt may be for everything.
+        // The receipt may already cover everything.
         self.on_receipt(id, receipt);
         self.enqueue(id);
         self.arrived.push(id);
     }
 
-    /// Tells the peer what sockets have taken.
+    /// Tells the peer how much sockets have accepted.
     pub(super) fn send_receipts(&mut self, now: Instant) {
         if self.lost {
             return;
@@ -141,16 +141,16 @@ impl Driver {
         }
     }
 
-    /// The peer's socket has taken more of what this stream carries.
+    /// Handles a receipt: the peer's socket has accepted more of this stream.
     fn on_receipt(&mut self, id: StreamId, receipt: Receipt) {
         let Some(Channel::Spliced(spliced)) = self.channels.get_mut(&id) else { return };
         spliced.state.add_got_receipt(receipt);
-        // Where it has moved on, it looks itself.
+        // If the direction has moved, it reads the receipt itself.
         let Some(to_stream) = &mut spliced.to_stream else { return };
         match to_stream.on_receipt() {
             Ok(true) => {
                 spliced.to_stream = None;
-                // Where an earlier connection has carried the end, this stream still lacks its own.
+                // If an earlier connection has carried the end, this stream still lacks its own.
                 let _ = self.connection.send_stream(id).finish();
                 self.retire(id);
             }

@@ -1,8 +1,8 @@
 //! Moves a direction of a splice between the two connections of a session.
 //!
-//! A session has one connection for what is sparse and, once it is needed, one for what is bulk,
-//! each in a loop and on a UDP socket of its own: a keystroke waits neither behind bulk data nor for
-//! the thread that carries it. A direction begins on the first and moves at a byte boundary:
+//! A session has one connection for sparse streams and, once needed, one for bulk, each in its own
+//! loop and on its own UDP socket: a keystroke waits neither for bulk data nor for the thread that
+//! carries it. A direction begins on the first connection and moves at a byte boundary:
 //!
 //! 1. The sender stops writing to stream X at offset N and opens a unidirectional stream on the
 //!    sibling connection, whose first 16 bytes say X and N.
@@ -10,9 +10,9 @@
 //!    [`MOVED`] and delivers the new stream from then on.
 //! 3. The sender sees X stopped, and goes on sending on the new stream.
 //!
-//! A stream that its target does not read therefore never moves, and holds nothing of the sibling's
-//! window. Moving back is the same with the connections exchanged. Either end's failure cuts the
-//! splice, wherever its directions are.
+//! So a stream that its target does not read never moves, and uses none of the sibling's window.
+//! Moving back works the same with the connections exchanged. If either end fails, the splice is
+//! cut, wherever its directions are.
 
 use std::{
     sync::Arc,
@@ -35,13 +35,13 @@ use crate::{
     to_stream::ToStream,
 };
 
-/// The code that stops a stream which goes on at the sibling connection ("move").
+/// The error code that stops a stream which continues on the sibling connection ("move").
 pub(crate) const MOVED: VarInt = VarInt::from_u32(0x6d6f_7665);
 
-/// A direction on the bulk connection that has been idle this long goes back.
+/// A direction idle this long on the bulk connection moves back.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// How often idle directions are looked for while there are any on the bulk connection.
+/// Interval of the search for idle directions on the bulk connection.
 const IDLE_CHECK: Duration = Duration::from_millis(250);
 
 impl Driver {
@@ -80,8 +80,8 @@ impl Driver {
         (self.moves.sibling, self.moves.is_bulk) = (Some(sibling), bulk);
     }
 
-    /// Moves a direction to a stream to the bulk connection if it has become bulk, or asks
-    /// for such a connection.
+    /// Moves a direction to a stream to the bulk connection if it has become bulk, or requests such
+    /// a connection.
     pub(crate) fn move_if_bulk(&mut self, id: StreamId) {
         if self.moves.is_bulk {
             return;
@@ -97,7 +97,7 @@ impl Driver {
         }
     }
 
-    /// Moves what has been idle on the bulk connection back.
+    /// Moves idle directions on the bulk connection back.
     pub(crate) fn move_idle_back(&mut self, now: Instant) {
         if self.moves.idle_check.is_none_or(|at| at > now) {
             return;
@@ -129,7 +129,7 @@ impl Driver {
         match to_stream.registered.socket.try_clone() {
             Ok(socket) => {
                 spliced.moved_out = true;
-                // The other loop hears of what is to be read.
+                // The other loop is told of data to read.
                 if let Some(to_socket) = &spliced.to_socket {
                     to_socket.registered.set_interest(Interest::WRITABLE);
                 }
@@ -144,7 +144,7 @@ impl Driver {
         }
     }
 
-    /// Carries on the directions that the sibling has given away, as many as the peer allows.
+    /// Continues the directions that the sibling has handed over, as many as the peer allows.
     pub(crate) fn adopt(&mut self, registrar: &mut Registrar<'_>, now: Instant) {
         self.moves.waiting.retain(|moving| !moving.to_stream.state.is_cut());
         while !self.lost && !self.moves.waiting.is_empty() {
@@ -188,8 +188,8 @@ impl Driver {
         self.channels.insert(id, Channel::Spliced(Box::new(spliced)));
     }
 
-    /// The peer has stopped a stream: because it has followed where the stream has moved, or because
-    /// it has given the stream up.
+    /// Handles a stream that the peer has stopped: it has followed a move, or has abandoned the
+    /// stream.
     pub(crate) fn on_stopped(&mut self, id: StreamId, code: VarInt) {
         match self.channels.get_mut(&id) {
             Some(Channel::Spliced(spliced)) if code == MOVED && spliced.moved_out => {
@@ -257,7 +257,7 @@ impl Driver {
         }
     }
 
-    /// The socket has taken all of a stream that has moved.
+    /// The socket has accepted all of a stream that has moved.
     pub(crate) fn move_in(&mut self, id: StreamId) {
         let Some(Channel::Spliced(spliced)) = self.channels.get_mut(&id) else { return };
         let (Some(to_socket), Some(at)) = (spliced.to_socket.take(), spliced.moves_to.take())
@@ -321,12 +321,12 @@ impl Driver {
         }
     }
 
-    /// A direction that waited for the peer to follow is gone.
+    /// Removes a direction that waited for the peer to follow.
     pub(crate) fn forget_move(&mut self, id: StreamId) {
         self.moves.following.retain(|(_, at)| *at != id);
     }
 
-    /// Ends every move that is under way: the connection is gone.
+    /// Ends all moves in progress, because the connection is gone.
     pub(crate) fn end_moves(&mut self) {
         for moving in self.moves.waiting.drain(..) {
             match self.holds {

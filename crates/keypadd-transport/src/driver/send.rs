@@ -5,22 +5,25 @@ use std::time::Instant;
 use quinn_proto::StreamId;
 
 use super::{Driver, SendContext};
-use crate::{channel::Channel, datagrams::BATCH_BYTES, socket::SPARSE_BYTES, to_stream::ToStream};
+use crate::{
+    channel::Channel, receive_buffers::BATCH_BYTES, socket::SPARSE_BYTES, to_stream::ToStream,
+};
 
-/// Batches of packets with bulk data that leave before the loop serves other connections.
+/// Batches with bulk data that a connection may send before the loop serves others.
 const BATCHES_PER_DRIVE: usize = 4;
 
-/// Sends in one drive, whatever they are for.
+/// Sends in one drive, for any purpose.
 const SENDS_PER_DRIVE: usize = 64;
 
-/// Bytes that sparse streams may have in flight beyond the congestion window, all together.
+/// Bytes that all sparse streams together may have in flight beyond the congestion window.
 const SPARSE_RESERVE: u64 = 64 << 10;
 
-/// What is not stream data in a datagram, at most: a short header with the peer's connection ID and a packet
-/// number (RFC 9000 17.3.1), the tag, and the type, ID, offset and length of a STREAM frame (19.8).
+/// Upper bound on what is not stream data in a datagram: a short header with the peer's connection
+/// ID and a packet number (RFC 9000 17.3.1), the tag, and the type, ID, offset and length of a
+/// STREAM frame (19.8).
 const OVERHEAD_BYTES: usize = (1 + 20 + 4) + 16 + (1 + 8 + 8 + 2);
 
-/// Datagrams that leave in a drive although pacing or the window forbids.
+/// Datagrams per drive that ignore pacing and the window.
 const FREE_DATAGRAMS: usize = 1;
 
 /// The largest read from a socket. Several batches: the kernel lets a source be as far ahead as the largest
@@ -41,7 +44,7 @@ impl Driver {
         }
     }
 
-    /// Sends what may be sent; whether there is more that may leave at once.
+    /// Sends what may be sent; returns whether more could follow at once.
     pub(crate) fn send(&mut self, context: &mut SendContext<'_>) -> bool {
         let now = context.now;
         let mut sends = SENDS_PER_DRIVE;
@@ -54,7 +57,7 @@ impl Driver {
             }
             self.give_sparse(now);
             let batch = self.batch(context);
-            // What quinn-proto repairs goes before new data.
+            // Retransmissions by quinn-proto go before new data.
             let waited = self.repairs_wait;
             let gave = batches > 0 && !self.repairs_wait && self.give_bulk(now, batch);
             match self.transmit(context, &mut sends) {
@@ -72,13 +75,13 @@ impl Driver {
         }
     }
 
-    /// Stream bytes that one send takes. A little too many would leave in a send of their own.
+    /// Stream bytes that fit one send. A few too many would cost another send.
     fn batch(&self, context: &SendContext<'_>) -> usize {
         let mtu = self.connection.current_mtu();
         context.udp.batch(mtu) * usize::from(mtu).saturating_sub(OVERHEAD_BYTES)
     }
 
-    /// Sparse streams go first, also where bulk has filled the window.
+    /// Sends sparse streams first, even if bulk has filled the window.
     fn give_sparse(&mut self, now: Instant) {
         for _ in 0..self.sparse.len() {
             if self.gate.room(now) == 0 && self.gate.excess() >= SPARSE_RESERVE {
@@ -91,7 +94,7 @@ impl Driver {
         }
     }
 
-    /// Gives bulk streams a batch's worth; whether anything was given.
+    /// Gives bulk streams one batch; returns whether it gave any bytes.
     fn give_bulk(&mut self, now: Instant, batch: usize) -> bool {
         if self.bulk.is_empty() {
             self.gate.set_held_back(false);
@@ -99,7 +102,7 @@ impl Driver {
         }
         self.gate.set_held_back(true);
         let room = self.gate.room(now);
-        // Full batches, or a quarter of a window that holds no more than a few: small ones cost as
+        // Send full batches, or a quarter of a window that holds only a few: small batches cost as
         // much as large ones.
         let least =
             (batch as u64).min(self.gate.window() / 4).min(self.gate.burst(self.connection.rtt()));
@@ -113,7 +116,7 @@ impl Driver {
                 return false;
             }
         };
-        // What may leave soon is read with what leaves now.
+        // Read ahead what may be sent soon.
         let ahead = room.min(self.gate.tokens_left()).min(READ_BYTES) as usize;
         let mut given = 0;
         while given < paced
@@ -126,7 +129,8 @@ impl Driver {
         given > 0
     }
 
-    /// Whether the stream stays on this connection, where no other holds what it has read ahead.
+    /// Whether the stream may read ahead: it stays on this connection, and no other stream is
+    /// ahead.
     fn may_read_ahead(&mut self, id: StreamId) -> bool {
         if self.moves.sibling.is_some() && !self.moves.is_bulk {
             return false;
@@ -144,7 +148,8 @@ impl Driver {
         is_free
     }
 
-    /// Gives a stream up to `bytes`, for which up to `read` are read from its socket; returns how many it took.
+    /// Gives a stream up to `bytes`, reading up to `read` from its socket; returns how many it
+    /// took.
     fn give(&mut self, id: StreamId, bytes: usize, read: usize, now: Instant) -> usize {
         let Some(Channel::Spliced(spliced)) = self.channels.get_mut(&id) else { return 0 };
         let Some(to_stream) = &mut spliced.to_stream else { return 0 };
@@ -163,8 +168,9 @@ impl Driver {
         }
     }
 
-    /// Sends what the connection has to say. New data was measured out before; what quinn-proto repairs is
-    /// paced here, but for a datagram each time, for what cannot wait: ACKs, probes, the end of a connection.
+    /// Sends what quinn-proto has. New data was metered before; retransmissions are paced here,
+    /// except for one datagram per call, for what cannot wait: ACKs, probes, the end of a
+    /// connection.
     fn transmit(&mut self, context: &mut SendContext<'_>, sends: &mut usize) -> Transmitted {
         loop {
             if context.udp.is_full() || *sends == 0 {
@@ -197,7 +203,8 @@ impl Driver {
         }
     }
 
-    /// Datagrams that pacing and the window allow now, with what was handed over; or when pacing will.
+    /// Datagrams that pacing and the window allow now, including what was given to quinn-proto;
+    /// else when pacing will allow one.
     fn datagrams_allowed(&mut self, now: Instant, mtu: u16) -> Result<usize, Option<Instant>> {
         let room = self.gate.room(now);
         let paced = self.gate.paced(now, self.connection.rtt(), mtu.into());
@@ -212,12 +219,12 @@ impl Driver {
     }
 }
 
-/// How sending ended.
+/// Why sending stopped.
 enum Transmitted {
     /// Nothing is left to send.
     All,
-    /// Something waits for pacing or the window.
+    /// Pacing or the window.
     Paced,
-    /// The socket is full, or it is time to serve other connections.
+    /// The socket is full, or other connections are due.
     Stopped,
 }

@@ -1,27 +1,28 @@
-//! Sends a probe each tenth of a second while the peer does not respond, so that a path's return is noticed
-//! within that.
+//! Probes every 100 ms while the peer does not respond, so that a path's return is noticed within
+//! that time.
 //!
-//! quinn-proto's probe timeouts double without a bound (RFC 9002 6.2.1): after a blackout of 20 s its next
-//! probe may be 16 s away.
+//! quinn-proto's probe timeouts double without bound (RFC 9002 6.2.1): after an outage of 20 s its
+//! next probe may be 16 s away.
 
 use std::time::{Duration, Instant};
 
 use super::Driver;
 
-/// Between probes, each some 40 bytes; the peer timeout bounds how many there are.
+/// Between probes of about 40 bytes each; the peer timeout bounds their number.
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// Silence before the first probe, if something is in flight.
+/// Silence before the first probe if something is in flight.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Silence before the first probe of an idle path: a keep-alive, sent by then, has not been answered.
+/// Silence before the first probe of an idle path: a keep-alive was sent by then and has not been
+/// answered.
 const IDLE_PATIENCE: Duration = Duration::from_secs(4);
 
-/// Since when nothing has arrived.
+/// How long nothing has arrived.
 #[derive(Debug, Default)]
 pub(super) struct Silence {
     datagrams: u64,
-    /// STREAM frames sent when something last arrived.
+    /// STREAM frames sent by the time something last arrived.
     streamed: u64,
     waits: bool,
     since: Option<Instant>,
@@ -35,8 +36,8 @@ impl Silence {
         self.probe_at
     }
 
-    /// So many datagrams have arrived ever, and so many STREAM frames were sent; whether to probe now.
-    /// `in_flight`: the gate, which does not count a few bytes, says that something is.
+    /// Whether to probe now, given all datagrams that have arrived and all STREAM frames sent so
+    /// far. `in_flight` is the gate's answer, which ignores a few bytes.
     fn is_probe_due(
         &mut self,
         now: Instant,
@@ -54,8 +55,8 @@ impl Silence {
             self.since = Some(now);
         }
         self.waits = waits;
-        // What was lost is sent again when a later packet is acknowledged (RFC 9002 6.1); without one it
-        // waits for a probe timeout that has doubled all the while.
+        // Lost data is retransmitted when a later packet is acknowledged (RFC 9002 6.1). Without
+        // one it would wait for a probe timeout that has doubled all along.
         let ended = heard && std::mem::take(&mut self.probing);
         let patience = if waits { PATIENCE } else { IDLE_PATIENCE };
         let first = self.since.unwrap_or(now) + patience;

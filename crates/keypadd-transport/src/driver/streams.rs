@@ -18,7 +18,7 @@ use crate::{
 };
 
 impl Driver {
-    /// What the system says of a stream's socket.
+    /// Handles the system's report on a stream's socket.
     pub(crate) fn on_socket(&mut self, id: StreamId, event: &mio::event::Event) {
         let Some(Channel::Spliced(spliced)) = self.channels.get_mut(&id) else { return };
         let mut error = None;
@@ -66,17 +66,17 @@ impl Driver {
                 self.cut(id, Cut::Lost);
                 self.channels.remove(&id);
             }
-            // What it is about has moved, or is over.
+            // Its stream has moved or is over.
             (StreamCommand::Reset(_), None) => {
                 self.sweep();
                 self.tell(Migration::Sweep);
             }
-            // Replies are dropped, which says that the stream is gone.
+            // Dropping replies tells the caller that the stream is gone.
             (_, _) => {}
         }
     }
 
-    /// Joins a stream that was held to a socket.
+    /// Splices a stream to a socket.
     pub(super) fn splice(
         &mut self,
         id: StreamId,
@@ -87,7 +87,7 @@ impl Driver {
     ) {
         let Some(Channel::Controlled(control)) = self.channels.remove(&id) else { return };
         let interest = Interest::READABLE | Interest::WRITABLE;
-        // From here on a drop of the socket resets it.
+        // From here on, dropping the socket resets it.
         let ready = socket.prepare().map_err(Cut::from).and_then(|()| control.received.take());
         let registered =
             ready.and_then(|received| Ok((received, registrar.register(id, socket, interest)?)));
@@ -167,13 +167,13 @@ impl Driver {
         }
     }
 
-    /// Takes the streams that the peer has opened.
+    /// Accepts the streams that the peer has opened.
     pub(super) fn accept(&mut self) {
         while let Some(id) = self.connection.streams().accept(Dir::Bi) {
             let stream = self.control(id);
             self.arrived.push(id);
             if let Some(incoming) = &self.incoming {
-                // Where nobody takes it the handle is dropped, which resets the stream.
+                // If nobody accepts it, this drops the handle, which resets the stream.
                 let _ = incoming.send(stream);
             }
         }
@@ -188,7 +188,7 @@ impl Driver {
         self.allow_more(Dir::Uni);
     }
 
-    /// Lets the peer open more streams where it has opened many.
+    /// Raises the peer's stream limit if it has opened many.
     pub(super) fn allow_more(&mut self, dir: Dir) {
         let open = self.connection.streams().remote_open_streams(dir);
         if let Some(count) = self.allowances[dir as usize].grow(open) {
@@ -196,7 +196,7 @@ impl Driver {
         }
     }
 
-    /// Opens the streams that were asked for, as many as the peer allows.
+    /// Opens the requested streams, as many as the peer allows.
     pub(super) fn open(&mut self) {
         while !self.lost && !self.opening.is_empty() {
             let Some(id) = self.connection.streams().open(Dir::Bi) else { return };

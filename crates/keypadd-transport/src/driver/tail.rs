@@ -1,11 +1,11 @@
-//! Guards the last packet of a sparse burst against loss: what follows it shows a loss early, and on a path that
-//! loses packets it is sent twice.
+//! Protects the last packet of a sparse burst against loss: a packet after it reveals a loss early,
+//! and on a lossy path it is sent twice.
 //!
-//! A packet is lost when one that was sent after it has been acknowledged (RFC 9002 6.1). Behind a keystroke none
-//! is, until the probe timeout, which the peer's delay of ACKs and four deviations of the round trip make two or
-//! three round trips long (6.2.1). A PING is acknowledged at once where the packet before it is missing
-//! (RFC 9000 13.2.1). A second copy of the datagram costs neither a packet number nor a pad; of two that arrive the
-//! receiver drops one (12.3). Knows no streams.
+//! A packet counts as lost once a later one is acknowledged (RFC 9002 6.1). After a keystroke there
+//! is none until the probe timeout, which the peer's ACK delay and four deviations of the round
+//! trip extend to two or three round trips (6.2.1). A PING is acknowledged at once if the packet
+//! before it is missing (RFC 9000 13.2.1). A second copy of the datagram costs neither a packet
+//! number nor a pad; the receiver drops one of two (12.3). Knows no streams.
 
 use std::time::{Duration, Instant};
 
@@ -13,23 +13,24 @@ use quinn_proto::Transmit;
 
 use super::{Driver, SendContext};
 
-/// After the last packet: little beside a round trip, and more than packets of one write are apart.
+/// Delay after the last packet: small beside a round trip, and longer than the gaps between packets
+/// of one write.
 const DELAY: Duration = Duration::from_millis(1);
 
-/// On shorter round trips the probe timeout is soon enough.
+/// On shorter round trips the probe timeout comes soon enough.
 const RTT_MIN: Duration = Duration::from_millis(5);
 
-/// What is sent twice: a few keystrokes, or a line of output.
+/// Longest datagram to send twice: a few keystrokes, or a line of output.
 const COPIED_BYTES_MAX: usize = 400;
 
-/// A path loses packets for so long after a loss was last seen. Copies hide losses.
+/// A path counts as lossy for this long after its last observed loss. (Copies hide losses.)
 const LOSSY: Duration = Duration::from_secs(30);
 
 /// What follows the last packet, and when.
 #[derive(Debug, Default)]
 pub(super) struct Tail {
     due: Option<Instant>,
-    /// Whether the next datagram is the burst's.
+    /// Whether the next datagram ends the burst.
     sealing: bool,
     copy: Option<(Transmit, Vec<u8>)>,
     lost_packets: u64,
@@ -37,7 +38,7 @@ pub(super) struct Tail {
 }
 
 impl Tail {
-    /// Sparse data was given to a connection that has lost so many packets.
+    /// Records sparse data given to a connection that has lost this many packets.
     fn given(&mut self, now: Instant, rtt: Duration, lost_packets: impl FnOnce() -> u64) {
         if rtt < RTT_MIN {
             return;
@@ -50,7 +51,7 @@ impl Tail {
         self.sealing = self.lossy_until.is_some_and(|until| until > now);
     }
 
-    /// A send leaves.
+    /// Records a sent datagram.
     pub(super) fn sealed(&mut self, transmit: &Transmit, bytes: &[u8]) {
         if !std::mem::take(&mut self.sealing) {
             return;
@@ -68,7 +69,7 @@ impl Tail {
     }
 }
 
-/// `Transmit` is no `Clone`.
+/// `Transmit` is not `Clone`.
 fn copied(of: &Transmit) -> Transmit {
     let Transmit { destination, ecn, size, segment_size, src_ip } = *of;
     Transmit { destination, ecn, size, segment_size, src_ip }
@@ -77,17 +78,17 @@ fn copied(of: &Transmit) -> Transmit {
 impl Driver {
     pub(super) fn guard_tail(&mut self, now: Instant) {
         let Self { tail, connection, .. } = self;
-        // Statistics are a copy of all counters, which near paths are spared.
+        // Reading statistics copies all counters, so near paths skip it.
         tail.given(now, connection.rtt(), || connection.stats().path.lost_packets);
     }
 
-    /// Sends what is to follow, once it is time.
+    /// Sends the PING or the copy once it is due.
     pub(super) fn send_tail(&mut self, context: &mut SendContext<'_>) {
         if !self.tail.is_due(context.now) || !self.proved || self.lost {
             return;
         }
         self.connection.ping();
-        // On a path that has changed it would be a packet of the old one.
+        // On a path that has changed, the copy would belong to the old one.
         if let Some((transmit, bytes)) = self.tail.copy.take()
             && transmit.destination == self.connection.remote_address()
             && !context.udp.is_full()

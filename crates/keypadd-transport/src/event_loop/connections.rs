@@ -44,7 +44,7 @@ impl<U: Datagrams> EventLoop<U> {
         shared
     }
 
-    /// Marks what is due.
+    /// Marks connections whose timers have expired.
     pub(super) fn expire(&mut self, now: Instant) {
         while let Some(&Reverse((at, serial, handle))) = self.timers.peek() {
             if at > now {
@@ -64,7 +64,7 @@ impl<U: Datagrams> EventLoop<U> {
         }
     }
 
-    /// Drives the connections that have something to do.
+    /// Drives the marked connections.
     pub(super) fn drive(&mut self, now: Instant) {
         let mut keys = std::mem::take(&mut self.dirty);
         for key in keys.drain(..) {
@@ -87,7 +87,7 @@ impl<U: Datagrams> EventLoop<U> {
         let mut registrar = Registrar { key, registry, sockets, next_token };
         let mut context = SendContext { udp, buffer: send_buffer, carried_bytes, now };
         let mut outcome = slot.driver.drive(&mut context, &mut registrar);
-        // Answers of the endpoint may be more to send.
+        // The endpoint's answers may give a connection more to send.
         let mut answered = false;
         while let Some(event) = slot.driver.endpoint_event() {
             if event.is_drained() {
@@ -134,7 +134,7 @@ impl<U: Datagrams> EventLoop<U> {
 
     pub(super) fn set_timer(&mut self, key: Key, at: Instant) {
         let Some(slot) = self.slots.get_mut(&key) else { return };
-        // An earlier entry leads here again.
+        // An entry that is due earlier leads here again.
         if slot.deadline.is_none_or(|earlier| at < earlier) {
             slot.deadline = Some(at);
             self.timers.push(Reverse((at, key.serial, key.handle)));
@@ -150,7 +150,7 @@ impl<U: Datagrams> EventLoop<U> {
         }
     }
 
-    /// Works on a connection; a panic ends it and no other.
+    /// Works on a connection; a panic ends that connection only.
     pub(super) fn guarded(&mut self, key: Key, work: impl FnOnce(&mut Slot)) {
         let Some(slot) = self.slots.get_mut(&key) else { return };
         match catch_unwind(AssertUnwindSafe(|| work(slot))) {
@@ -159,7 +159,7 @@ impl<U: Datagrams> EventLoop<U> {
         }
     }
 
-    /// A connection has panicked: nothing more is asked of it.
+    /// Ends a connection that has panicked, without calling it again.
     pub(super) fn fault(&mut self, key: Key) {
         let remote = self.slots.get(&key).map(|slot| slot.driver.shared().remote());
         error!(?remote, "internal error: closed this connection");

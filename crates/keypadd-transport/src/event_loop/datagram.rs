@@ -9,11 +9,11 @@ use quinn_udp::RecvMeta;
 use super::EventLoop;
 use crate::{cid::loop_of, datagrams::Datagrams, udp::Received};
 
-/// Batches received before connections are driven.
+/// Batches to receive before driving connections.
 const BATCHES_PER_ROUND: usize = 16;
 
 impl<U: Datagrams> EventLoop<U> {
-    /// Receives up to a round's batches; whether there were any.
+    /// Receives up to a round's batches; returns whether there were any.
     pub(super) fn receive(&mut self, now: Instant) -> bool {
         for batch in 0..BATCHES_PER_ROUND {
             let Some(Received { datagrams, meta }) = self.udp.receive() else { return batch > 0 };
@@ -30,11 +30,11 @@ impl<U: Datagrams> EventLoop<U> {
         true
     }
 
-    /// Gives a datagram to the loop whose connection it belongs to.
+    /// Passes a datagram to the loop that owns its connection.
     pub(super) fn hand_over(&mut self, number: u8, bytes: BytesMut, meta: &RecvMeta, now: Instant) {
         match self.peers.get(usize::from(number)) {
             Some(peer) => peer.hand_over(now, bytes, *meta),
-            // Of a daemon that was here before, or made up: answered as unknown.
+            // From a former run of the daemon, or forged: answered as unknown.
             None => self.datagram(now, bytes, meta),
         }
     }

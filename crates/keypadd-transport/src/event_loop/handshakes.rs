@@ -1,14 +1,8 @@
 //! Starts handshakes: connects, and accepts, challenges or refuses clients.
 
-use std::{
-    net::SocketAddr,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{net::SocketAddr, sync::Arc, time::Instant};
 
-use quinn_proto::{
-    ClientConfig, ConnectError, ConnectionError, Dir, Incoming, ServerConfig, TransportConfig,
-};
+use quinn_proto::{ConnectError, ConnectionError, Dir, Incoming, ServerConfig, TransportConfig};
 use tokio::sync::oneshot;
 use tracing::debug;
 
@@ -18,6 +12,7 @@ use crate::{
     allowance::Allowance,
     cid::Lane,
     datagrams::Datagrams,
+    dial::Dial,
     driver::{HandshakeReply, Limits},
     gate::CongestionGate,
     handshake::Accepted,
@@ -34,7 +29,7 @@ impl<U: Datagrams> EventLoop<U> {
         self.endpoint.set_server_config(self.server.clone().map(Arc::new));
     }
 
-    /// The configuration of one connection to `peer`, and what bounds it.
+    /// The configuration and the limits of one connection to `peer`.
     pub(super) fn limits(
         &self,
         peer: SocketAddr,
@@ -45,7 +40,7 @@ impl<U: Datagrams> EventLoop<U> {
             CongestionGate::new(Arc::clone(&self.congestion), self.flight_max, now);
         let windows = self.windows[lane as usize];
         let Streams { bidirectional, unidirectional } = self.streams;
-        // By `Dir`.
+        // Indexed by `Dir`.
         let allowances = [bidirectional, unidirectional].map(Allowance::new);
         let mut transport = (self.transport)(route::payload_max(peer));
         transport
@@ -60,12 +55,11 @@ impl<U: Datagrams> EventLoop<U> {
 
     pub(super) fn connect(
         &mut self,
-        mut config: ClientConfig,
-        (address, server_name): (SocketAddr, &str),
-        (lane, rtt): (Lane, Option<Duration>),
+        dial: Dial,
         reply: oneshot::Sender<Result<Opened, ConnectError>>,
         now: Instant,
     ) {
+        let Dial { mut config, address, server_name, lane, rtt } = dial;
         let (limits, mut transport) = self.limits(address, lane, now);
         if let Some(rtt) = rtt {
             transport.initial_rtt(rtt);
@@ -77,7 +71,7 @@ impl<U: Datagrams> EventLoop<U> {
                 let waiting = HandshakeReply::Client(established);
                 let shared = self.add(handle, connection, (limits, lane), waiting, address);
                 let attempt = PendingConnection(Some(shared));
-                // Where nobody waits the attempt is dropped, which closes it.
+                // If nobody waits, this drops the attempt, which closes it.
                 let _ = reply.send(Ok(Opened { attempt, established: wait }));
             }
             Err(error) => drop(reply.send(Err(error))),
@@ -85,12 +79,12 @@ impl<U: Datagrams> EventLoop<U> {
     }
 
     pub(super) fn incoming(&mut self, incoming: Incoming, now: Instant) {
-        // What the owner set before this client spoke applies to it.
+        // Apply what the owner changed before this client spoke.
         self.commands(now);
         let remote = incoming.remote_address();
         self.send_buffer.clear();
         if !self.udp.may_send() {
-            // It could not be answered, and would be a connection more to wait for.
+            // It could not be answered, and would be one more connection to wait for.
             return self.endpoint.ignore(incoming);
         }
         let lane = Lane::of(incoming.orig_dst_cid());
@@ -145,7 +139,7 @@ impl<U: Datagrams> EventLoop<U> {
         let _ = self.accepted.send(Accepted::Refused(remote, refusal));
     }
 
-    /// Forgets a handshake that has proved nothing, without an answer.
+    /// Removes a handshake that has proved nothing, without an answer.
     pub(super) fn give_up(&mut self, key: Key, refusal: Refusal) {
         self.handshakes.remove(key, false);
         if let Some(slot) = self.slots.get(&key) {

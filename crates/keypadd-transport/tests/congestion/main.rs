@@ -1,4 +1,5 @@
-//! Congestion control in virtual time over emulated lines, through the event loops that ship.
+//! Tests congestion control in virtual time over emulated lines, through the production event
+//! loops.
 #![allow(unreachable_pub, clippy::unwrap_used)]
 
 mod world;
@@ -12,7 +13,8 @@ use world::{Traffic, World, line, mbit};
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Stream bytes of a line's: headers, tags and frames take the rest where packets have 1,452 bytes.
+/// Share of a line that stream bytes can use with packets of 1,452 bytes: headers, tags and frames
+/// take the rest.
 const PAYLOAD: f64 = 0.955;
 
 fn rate() -> Arc<dyn ControllerFactory + Send + Sync> {
@@ -23,14 +25,14 @@ fn cubic() -> Arc<dyn ControllerFactory + Send + Sync> {
     Arc::new(CubicConfig::default())
 }
 
-/// A line of so many Mbit/s each way, with a bulk flow.
+/// A line of this many Mbit/s each way, with a bulk flow.
 fn bulk(mbits: f64, rtt: Duration) -> World {
     let mut world = World::new(line(mbits, rtt), line(mbits, rtt), 1);
     world.add(rate(), Traffic::Up);
     world
 }
 
-/// What a flow delivers in this time, as a share of what a line of so many Mbit/s carries.
+/// What a flow delivers in this time, as a share of what a line of this many Mbit/s carries.
 fn share(world: &mut World, flow: usize, mbits: f64, time: Duration) -> f64 {
     let before = world.received(flow);
     world.run(time);
@@ -38,7 +40,7 @@ fn share(world: &mut World, flow: usize, mbits: f64, time: Duration) -> f64 {
     bits / time.as_secs_f64() / (mbits * 1e6 * PAYLOAD)
 }
 
-/// The longest queue of this time, but for one look in a hundred.
+/// The 99th percentile of the queue over this time.
 fn queue_p99(world: &mut World, time: Duration) -> Duration {
     let mut seen = Vec::new();
     world.watch(time, MS, |world| seen.push(world.queue()));
@@ -48,7 +50,7 @@ fn queue_p99(world: &mut World, time: Duration) -> Duration {
 
 #[test]
 fn a_clean_line_is_full_after_start_up_and_its_queue_short() {
-    // What is reached, with room for runs that differ; the aim is 0.95, and 5 ms and two full packets.
+    // Thresholds with room for variation; the goal is 0.95, and 5 ms and two full packets.
     for (mbits, rtt, start_up, least, slack) in [
         (100.0, 20 * MS, SECOND, 0.95, 5 * MS),
         (100.0, 150 * MS, 6 * SECOND, 0.95, 9 * MS),
@@ -73,7 +75,7 @@ fn a_clean_line_is_full_after_start_up_and_its_queue_short() {
 #[test]
 fn random_loss_before_the_bottleneck_costs_nothing() {
     for (rtt, start_up) in [(20 * MS, 2 * SECOND), (150 * MS, 6 * SECOND)] {
-        // The aim is 0.97 up to a tenth, which one seed in some misses by 0.001.
+        // The goal is 0.97 up to a tenth; some seeds miss it by 0.001.
         for (loss, least) in [(0.005, 0.97), (0.02, 0.97), (0.1, 0.96), (0.2, 0.9)] {
             let mut world = bulk(50.0, rtt);
             world.change(|line| line.loss = loss);
@@ -87,18 +89,22 @@ fn random_loss_before_the_bottleneck_costs_nothing() {
 #[test]
 fn one_stream_fills_a_long_fast_path_whatever_it_loses_with_a_window_of_one_and_a_half_round_trips()
 {
-    for (loss, least) in [(0.0, 0.95), (0.02, 0.97), (0.1, 0.96), (0.2, 0.9)] {
-        // The aim is every seed; at 2 % one in four takes random loss for congestion and falls to half for a while.
-        let mut shares = [1, 2, 3].map(|seed| {
-            let mut world = World::new(line(300.0, 150 * MS), line(300.0, 150 * MS), seed);
-            world.window = 8 << 20;
-            world.change(|line| line.loss = loss);
-            world.add(rate(), Traffic::Up);
-            world.run(5 * SECOND);
-            share(&mut world, 0, 300.0, 3 * SECOND)
-        });
+    // At 2 % one seed in four takes random loss for congestion and falls to half for a while.
+    for (loss, seeds, least) in
+        [(0.0, 1..=1, 0.95), (0.02, 1..=3, 0.97), (0.1, 1..=1, 0.96), (0.2, 1..=1, 0.9)]
+    {
+        let mut shares: Vec<f64> = seeds
+            .map(|seed| {
+                let mut world = World::new(line(300.0, 150 * MS), line(300.0, 150 * MS), seed);
+                world.window = 8 << 20;
+                world.change(|line| line.loss = loss);
+                world.add(rate(), Traffic::Up);
+                world.run(5 * SECOND);
+                share(&mut world, 0, 300.0, 3 * SECOND)
+            })
+            .collect();
         shares.sort_by(f64::total_cmp);
-        assert!(shares[1] >= least, "{shares:.3?} of the line at {loss}");
+        assert!(shares[shares.len() / 2] >= least, "{shares:.3?} of the line at {loss}");
     }
 }
 

@@ -1,4 +1,5 @@
-//! Flows over one emulated line, in virtual time: the event loops that ship, without threads, sockets or a clock.
+//! Runs flows over one emulated line in virtual time: the production event loops, without threads,
+//! sockets or a clock.
 //!
 //! Each flow has a client and a server of its own, with one connection and one stream between two programs.
 
@@ -18,27 +19,26 @@ use std::{
     time::{Duration, Instant},
 };
 
-use keypadd_keystream::{CipherEngine, Suite};
+use keypadd_keystream::Suite;
 use keypadd_provider::{
-    AllowList, CryptoSettings, KeyExchange, Meters, PoolSwitch, PrivateKey, PublicKey,
-    client_config, server_config,
+    AllowList, CryptoSettings, PrivateKey, PublicKey, client_config, server_config,
 };
 use keypadd_transport::{
-    Accepted, ClientConfig, Connection, Delivery, Egress, Endpoint, EndpointConfig,
-    EndpointSettings, IdleTimeout, Lane, ServerConfig, SpinShare, SteppedLoop, Streams,
-    TransportConfig, VarInt, Windows, congestion::ControllerFactory,
+    Accepted, ClientConfig, Connection, Delivery, Dial, Endpoint, EndpointConfig, EndpointSettings,
+    IdleTimeout, Lane, ServerConfig, SteppedLoop, TransportConfig, VarInt, Windows,
+    congestion::ControllerFactory,
 };
 use testbed::line::{Line, LineSettings};
 
 const NO_ERROR: VarInt = VarInt::from_u32(0);
 
-/// Windows that bound nothing here.
+/// Windows that are no limit here.
 const WINDOW: u32 = 64 << 20;
 
-/// IP and UDP headers, which a line carries too.
+/// IP and UDP headers, which a line carries as well.
 const HEADERS: usize = 28;
 
-/// Datagrams of one send.
+/// Datagrams per send.
 const BATCH: usize = 44;
 
 const PING_BYTES: usize = 128;
@@ -49,15 +49,6 @@ struct Anybody;
 
 impl AllowList for Anybody {
     fn allows(&self, _: &PublicKey) -> bool {
-        true
-    }
-}
-
-#[derive(Debug)]
-struct Unrestricted;
-
-impl Egress for Unrestricted {
-    fn may_send(&self) -> bool {
         true
     }
 }
@@ -76,13 +67,13 @@ fn poll<T>(task: &mut Task<T>) -> Option<T> {
 pub enum Traffic {
     /// The client writes as much as it can.
     Up,
-    /// Both do.
+    /// Both write as much as they can.
     Both,
     /// The client writes a little at regular times, and the server echoes it.
     Ping,
 }
 
-/// A datagram on its way.
+/// A datagram in flight.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Flying {
     at: Instant,
@@ -93,14 +84,14 @@ struct Flying {
     bytes: Vec<u8>,
 }
 
-/// What loops send into, and when it arrives.
+/// Where loops send to, and when it arrives.
 struct Wires {
     now: Instant,
     /// To servers, to clients.
     lines: [Line; 2],
     flying: BinaryHeap<Reverse<Flying>>,
     sent: u64,
-    /// ACKs and all else to clients arrive in bursts this far apart.
+    /// ACKs and all other packets to clients arrive in bursts this far apart.
     compression: Duration,
     epoch: Instant,
 }
@@ -219,7 +210,7 @@ impl World {
         self.flows[flow].ends[1].received
     }
 
-    /// The longest round trip of pings sent since then, but for one in a hundred.
+    /// The 99th percentile of round trips of pings sent since then.
     pub fn trips_p99(&self, flow: usize, since: Instant) -> Duration {
         let trips = self.flows[flow].round_trips.iter().filter(|(sent, _)| *sent >= since);
         let mut trips: Vec<_> = trips.map(|(_, trip)| *trip).collect();
@@ -239,13 +230,8 @@ impl World {
         traffic: Traffic,
     ) -> usize {
         let flow = self.flows.len();
-        let [client_crypto, server_crypto] = [(); 2].map(|()| CryptoSettings {
-            key: Arc::new(PrivateKey::generate().unwrap()),
-            suites: vec![Suite::AES_256_GCM.into()],
-            kex: vec![KeyExchange::X25519.into()],
-            pool: PoolSwitch::default(),
-            cipher_engine: CipherEngine::default(),
-            meters: Arc::new(Meters::default()),
+        let [client_crypto, server_crypto] = [(); 2].map(|()| {
+            CryptoSettings::plain(Arc::new(PrivateKey::generate().unwrap()), Suite::AES_256_GCM)
         });
         let crypto = client_config(&client_crypto, server_crypto.key.public()).unwrap();
         let server = server_config(&server_crypto, Arc::new(Anybody)).unwrap();
@@ -278,14 +264,13 @@ impl World {
                 splice: None,
             }
         });
-        let config = ClientConfig::new(crypto);
-        let mut connecting: Task<_> = Box::pin(ends[0]._endpoint.connect(
-            config,
-            addresses[1],
-            "keypadd",
-            Lane::Sparse,
-            None,
-        ));
+        let mut connecting: Task<_> = Box::pin(ends[0]._endpoint.connect(Dial {
+            config: ClientConfig::new(crypto),
+            address: addresses[1],
+            server_name: "keypadd",
+            lane: Lane::Sparse,
+            rtt: None,
+        }));
         let accepting = ends[1]._endpoint.clone();
         let mut accepting: Task<_> = Box::pin(async move {
             match accepting.accept().await {
@@ -341,12 +326,12 @@ impl World {
         flow
     }
 
-    /// Time passes.
+    /// Lets time pass.
     pub fn run(&mut self, time: Duration) {
         let end = self.now() + time;
         self.until(|world| world.next_event().is_none_or(|at| at > end));
         self.wires.borrow_mut().now = end;
-        // What is due at the end has happened.
+        // Everything due at the end has happened.
     }
 
     /// The client of a flow closes its connection; how long until its server knows.
@@ -362,7 +347,7 @@ impl World {
         self.now() - began
     }
 
-    /// Time passes in steps, with a look after each.
+    /// Lets time pass in steps, with a look after each.
     pub fn watch(&mut self, time: Duration, step: Duration, mut look: impl FnMut(&mut Self)) {
         let end = self.now() + time;
         while self.now() < end {
@@ -413,7 +398,7 @@ impl World {
         }
     }
 
-    /// Lets a flow's loops and programs do what there is to do.
+    /// Lets a flow's loops and programs do their pending work.
     fn touch(&mut self, flow: usize) {
         let now = self.now();
         let this = &mut self.flows[flow];
@@ -431,7 +416,7 @@ impl World {
 }
 
 impl Flow {
-    /// Programs read and write; whether any did.
+    /// Lets programs read and write; returns whether any did.
     fn move_bytes(&mut self, now: Instant, junk: &mut [u8]) -> bool {
         let mut moved = false;
         if !self.active {
@@ -480,7 +465,7 @@ impl Flow {
     }
 }
 
-/// Of quinn-proto's random choices, so that a run can be repeated.
+/// Seeds quinn-proto's random choices, so that a run can be repeated.
 const SEED: [u8; 32] = [2; 32];
 
 fn settings(
@@ -501,24 +486,13 @@ fn settings(
     let mut config = EndpointConfig::default();
     config.rng_seed(Some(SEED));
     EndpointSettings {
-        sockets: Vec::new(),
         config,
-        server,
         transport: Arc::new(transport),
-        streams: Streams { bidirectional: 256, unidirectional: 256 },
         sparse_windows: windows,
         bulk_windows: windows,
         far_bulk_windows: windows,
-        growth: 0,
         congestion,
         flight_max: WINDOW.into(),
-        connections_max: 4,
-        egress: Arc::new(Unrestricted),
-        inspect: Arc::new(|_| None),
-        cut_code: NO_ERROR,
-        drop_code: NO_ERROR,
-        hold_code: None,
-        goodbye_code: None,
-        spin: SpinShare::percent(0),
+        ..EndpointSettings::plain(Vec::new(), server)
     }
 }

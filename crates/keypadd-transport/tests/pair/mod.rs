@@ -1,21 +1,21 @@
-//! Two endpoints of one loop each in this process, over loopback, and connections between them.
+//! Provides two endpoints of one loop each in this process, over loopback, and connections between
+//! them.
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
-use keypadd_keystream::{CipherEngine, Suite};
+use keypadd_keystream::Suite;
 use keypadd_provider::{
-    AllowList, CryptoSettings, KeyExchange, Meters, PoolSwitch, PrivateKey, PublicKey,
-    client_config, server_config,
+    AllowList, CryptoSettings, PrivateKey, PublicKey, client_config, server_config,
 };
 use keypadd_transport::{
-    Accepted, ClientConfig, Connection, Delivery, Endpoint, EndpointSettings, Lane, ServerConfig,
-    SpinShare, Stream, TransportConfig, VarInt, Windows, crypto,
+    Accepted, ClientConfig, Connection, Delivery, Dial, Endpoint, EndpointSettings, Lane,
+    ServerConfig, SpinShare, Stream, TransportConfig, VarInt, Windows, crypto,
 };
 use tokio::runtime::Runtime;
 
-/// Of a stream and of a connection, as a tunnel has them.
+/// Windows of a stream and of a connection, as a tunnel has them.
 const WINDOWS: Windows =
     Windows { stream: 2 << 20, connection: 64 << 20, connection_max: 64 << 20 };
 const SEND_WINDOW_BYTES: u32 = 16 << 20;
@@ -67,13 +67,8 @@ impl Pair {
     pub fn new(spin: SpinShare) -> Self {
         let control =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_time().build();
-        let [client, server] = [(); 2].map(|()| CryptoSettings {
-            key: Arc::new(PrivateKey::generate().unwrap()),
-            suites: vec![Suite::AES_256_GCM.into()],
-            kex: vec![KeyExchange::X25519.into()],
-            pool: PoolSwitch::default(),
-            cipher_engine: CipherEngine::default(),
-            meters: Arc::new(Meters::default()),
+        let [client, server] = [(); 2].map(|()| {
+            CryptoSettings::plain(Arc::new(PrivateKey::generate().unwrap()), Suite::AES_256_GCM)
         });
         let crypto = client_config(&client, server.key.public()).unwrap();
         let server = server_config(&server, Arc::new(Anybody)).unwrap();
@@ -89,7 +84,8 @@ impl Pair {
     /// The same by way of another address.
     pub fn connect_to(&self, address: SocketAddr) -> [Connection; 2] {
         let config = ClientConfig::new(Arc::clone(&self.crypto));
-        let connect = self.client.connect(config, address, "keypadd", Lane::Sparse, None);
+        let (server_name, lane) = ("keypadd", Lane::Sparse);
+        let connect = self.client.connect(Dial { config, address, server_name, lane, rtt: None });
         let accept = async {
             match self.server.accept().await {
                 Some(Accepted::Connection(connection)) => connection,

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use keypadd_transport::{ClientConfig, Endpoint, Lane};
+use keypadd_transport::{ClientConfig, Dial, Endpoint, Lane};
 use tokio::{
     sync::Notify,
     time::{sleep, timeout},
@@ -58,8 +58,8 @@ impl BulkDialer {
         let address = session.connection.remote_address();
         let rtt = session.connection.stats().path.rtt;
         let lane = if rtt > FAR { Lane::FarBulk } else { Lane::Bulk };
-        let connecting = self.endpoint.connect(config, address, SERVER_NAME, lane, Some(rtt));
-        let connection = connecting.await.map_err(|error| error.to_string())?;
+        let dial = Dial { config, address, server_name: SERVER_NAME, lane, rtt: Some(rtt) };
+        let connection = self.endpoint.connect(dial).await.map_err(|error| error.to_string())?;
         let proof = proof_of(&connection).ok_or("the handshake did not authenticate a key")?;
         let stream = connection.open_bi().await.map_err(|error| error.to_string())?;
         let mut control = Control::new(stream);

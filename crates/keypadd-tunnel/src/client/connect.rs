@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use keypadd_transport::{ConnectingError, Connection, Lane};
+use keypadd_transport::{ConnectingError, Connection, Dial, Lane};
 use tokio::{
     sync::{Notify, mpsc},
     time::{Instant, sleep_until, timeout, timeout_at},
@@ -149,7 +149,8 @@ impl Client {
         rtt: Option<Duration>,
     ) -> Result<Connection, ConnectFailure> {
         let config = self.config.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        match self.endpoint.connect(config, address, SERVER_NAME, Lane::Sparse, rtt).await {
+        let (server_name, lane) = (SERVER_NAME, Lane::Sparse);
+        match self.endpoint.connect(Dial { config, address, server_name, lane, rtt }).await {
             Ok(connection) => Ok(connection),
             Err(ConnectingError::Failed(error)) => Err(ConnectFailure::of(&error)),
             Err(error) => Err(ConnectFailure::Unreachable(error.to_string())),

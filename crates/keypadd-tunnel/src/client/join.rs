@@ -4,19 +4,21 @@
 //! The client's packet protection must be that of a joining end, with the inviting host's key pinned.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
 
 use keypadd_provider::{PAIRING_PROOF_BYTES, PairingStep, PublicKey};
-use keypadd_transport::{Connection, ConnectionError, Stream};
+use keypadd_transport::{Connection, ConnectionError, Stream, crypto};
 use thiserror::Error;
 use tokio::time::timeout;
 
-use super::Client;
+use super::{Client, ClientSettings};
 use crate::{
     addresses::forward::Forward,
     error::{ClientError, ConnectFailure},
-    pairing::{DONE, Invitation, JOINED, MESSAGE_TIMEOUT, Step, VERSION, suggested},
+    pairing::{DONE, Invitation, JOINED, MESSAGE_TIMEOUT, Step, VERSION, suggested, transport},
     sessions::lost::{Shown, printable},
-    wire::CloseCode,
+    wire::{CloseCode, Instance},
 };
 
 /// The inviting host is ready to list this one, and waits to hear that this end's files are written.
@@ -37,6 +39,26 @@ pub enum NotConfirmed {
     /// It may have written its files.
     #[error("{0}")]
     Unknown(String),
+}
+
+impl ClientSettings {
+    /// The settings of a joining end.
+    pub fn joining(
+        invitation: &Invitation,
+        crypto: Arc<dyn crypto::ClientConfig>,
+        connect_timeout: Duration,
+        instance: Instance,
+    ) -> Self {
+        Self {
+            server: invitation.pairing.clone(),
+            crypto,
+            name: None,
+            forwards: Vec::new(),
+            transport: transport(),
+            connect_timeout,
+            instance,
+        }
+    }
 }
 
 impl Client {

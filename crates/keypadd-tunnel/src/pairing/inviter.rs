@@ -37,9 +37,6 @@ const CONNECTIONS_MAX: usize = 64;
 /// Receive window of a connection: strangers may send no more than a proof.
 const WINDOW_BYTES: u32 = 4 << 10;
 
-/// UDP buffers: a pairing has few packets.
-const UDP_BUFFER_BYTES: usize = 128 << 10;
-
 /// The settings of an inviting end.
 pub struct InviterSettings {
     /// UDP address to wait at; port 0 for any free one.
@@ -104,9 +101,7 @@ impl Inviter {
             stream_receive_window_bytes: WINDOW_BYTES,
             stalled_bytes: 0,
             forwards_max: 1,
-            loops: 1,
-            udp_buffer_bytes: UDP_BUFFER_BYTES,
-            ..TransportSettings::default()
+            ..super::transport()
         };
         let socket = bind_udp(listen, transport.udp_buffer_bytes).map_err(failed)?;
         let clock_monitor = ClockMonitor::new(Arc::clone(&transport.clocks));

@@ -32,13 +32,12 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use keypadd_keystream::{CipherEngine, Suite};
+    use keypadd_keystream::Suite;
     use keypadd_pool::Direction;
     use keypadd_provider::{
-        AllowList, CryptoSettings, KeyExchange, Meters, PoolSwitch, PrivateKey, PublicKey,
-        client_config, server_config,
+        AllowList, CryptoSettings, PrivateKey, PublicKey, client_config, server_config,
     };
-    use keypadd_transport::{Accepted, ClientConfig, Endpoint, Lane, ServerConfig};
+    use keypadd_transport::{Accepted, ClientConfig, Dial, Endpoint, Lane, ServerConfig};
     use tokio::time::{sleep, timeout};
 
     use super::*;
@@ -61,13 +60,8 @@ mod tests {
     async fn connection() -> ([Connection; 2], [Endpoint; 2]) {
         let key = || Arc::new(PrivateKey::generate().expect("randomness"));
         let (ours, theirs) = (key(), key());
-        let settings = |key: &Arc<PrivateKey>| CryptoSettings {
-            key: Arc::clone(key),
-            suites: vec![Suite::TRIPLE_DES_CTR_HMAC_SHA1.into()],
-            kex: vec![KeyExchange::X25519.into()],
-            pool: PoolSwitch::default(),
-            cipher_engine: CipherEngine::default(),
-            meters: Arc::new(Meters::default()),
+        let settings = |key: &Arc<PrivateKey>| {
+            CryptoSettings::plain(Arc::clone(key), Suite::TRIPLE_DES_CTR_HMAC_SHA1)
         };
         let server = server_config(&settings(&theirs), Arc::new(AllowAll)).expect("settings");
         let client = client_config(&settings(&ours), theirs.public()).expect("settings");
@@ -87,11 +81,14 @@ mod tests {
             }
         };
         let connect = async {
-            let address = listening.local_addr();
-            connecting
-                .connect(ClientConfig::new(client), address, "x", Lane::Sparse, None)
-                .await
-                .expect("connected")
+            let dial = Dial {
+                config: ClientConfig::new(client),
+                address: listening.local_addr(),
+                server_name: "x",
+                lane: Lane::Sparse,
+                rtt: None,
+            };
+            connecting.connect(dial).await.expect("connected")
         };
         let (accepted, connected) = tokio::join!(accept, connect);
         ([connected, accepted], [connecting, listening])

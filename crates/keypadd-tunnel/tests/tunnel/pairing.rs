@@ -6,7 +6,7 @@ use keypadd_keystream::Suite;
 use keypadd_provider::{PairingSecret, PrivateKey, PublicKey, inviter_config, joiner_config};
 use keypadd_tunnel::{
     AuthError, Client, ClientError, ClientSettings, Forward, Host, Invitation, Inviter,
-    InviterSettings, Joined, NotConfirmed, ServerAddress, TransportSettings, wire::Instance,
+    InviterSettings, Joined, NotConfirmed, ServerAddress, wire::Instance,
 };
 
 use crate::support::{crypto, new_key, within};
@@ -52,16 +52,10 @@ async fn join(
     invitation: &Invitation,
     key: &Arc<PrivateKey>,
 ) -> (Client, Result<Joined, ClientError>) {
-    let client = Client::bind(ClientSettings {
-        server: invitation.pairing.clone(),
-        crypto: joiner_config(&crypto(key, Suite::AES_128_GCM), invitation.key).unwrap(),
-        name: None,
-        forwards: Vec::new(),
-        transport: TransportSettings::default(),
-        connect_timeout: Duration::from_secs(30),
-        instance: Instance([0; 16]),
-    });
-    let client = client.await.unwrap();
+    let crypto = joiner_config(&crypto(key, Suite::AES_128_GCM), invitation.key).unwrap();
+    let timeout = Duration::from_secs(30);
+    let settings = ClientSettings::joining(invitation, crypto, timeout, Instance([0; 16]));
+    let client = Client::bind(settings).await.unwrap();
     let joined = client.join(invitation, key.public()).await;
     (client, joined)
 }

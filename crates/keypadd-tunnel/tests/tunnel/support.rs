@@ -2,11 +2,8 @@
 
 use std::{future::pending, io, net::SocketAddr, sync::Arc, time::Duration};
 
-use keypadd_keystream::{CipherEngine, Protection, Suite};
-use keypadd_provider::{
-    CryptoSettings, KeyExchange, Meters, PoolSwitch, PrivateKey, PublicKey, client_config,
-    server_config,
-};
+use keypadd_keystream::{Protection, Suite};
+use keypadd_provider::{CryptoSettings, PrivateKey, PublicKey, client_config, server_config};
 use keypadd_tunnel::{
     AllowedPeer, Bound, Client, ClientSession, ClientSettings, Forward, LinkState, Peers, Server,
     ServerHandle, ServerLink, ServerSettings, Sessions, TransportSettings, wire::Instance,
@@ -29,14 +26,7 @@ pub fn new_key() -> Arc<PrivateKey> {
 }
 
 pub fn crypto(key: &Arc<PrivateKey>, suite: impl Into<Protection>) -> CryptoSettings {
-    CryptoSettings {
-        key: Arc::clone(key),
-        suites: vec![suite.into()],
-        kex: vec![KeyExchange::X25519.into()],
-        pool: PoolSwitch::default(),
-        cipher_engine: CipherEngine::default(),
-        meters: Arc::new(Meters::default()),
-    }
+    CryptoSettings::plain(Arc::clone(key), suite)
 }
 
 /// A running server.

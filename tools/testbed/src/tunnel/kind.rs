@@ -9,7 +9,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::hosts::{End, TwoHosts};
+use crate::hosts::TwoHosts;
+use crate::path::End;
 use crate::programs::{clear_variables, find, locate};
 
 /// The traffic service's port in the far namespace.

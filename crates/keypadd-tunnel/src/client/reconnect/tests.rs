@@ -6,10 +6,8 @@ use std::{
     sync::atomic::{AtomicU8, Ordering},
 };
 
-use keypadd_keystream::{CipherEngine, Suite};
-use keypadd_provider::{
-    CryptoSettings, KeyExchange, Meters, PoolSwitch, PrivateKey, client_config,
-};
+use keypadd_keystream::Suite;
+use keypadd_provider::{CryptoSettings, PrivateKey, client_config};
 use tokio::{net::UdpSocket, time::timeout};
 
 use super::*;
@@ -77,14 +75,8 @@ async fn two_servers() -> [UdpSocket; 2] {
 async fn the_servers_name_is_resolved_at_every_attempt() {
     let servers = two_servers().await;
     let port = servers[0].local_addr().unwrap().port();
-    let crypto = CryptoSettings {
-        key: Arc::new(PrivateKey::generate().unwrap()),
-        suites: vec![Suite::AES_128_GCM.into()],
-        kex: vec![KeyExchange::X25519.into()],
-        pool: PoolSwitch::default(),
-        cipher_engine: CipherEngine::default(),
-        meters: Arc::new(Meters::default()),
-    };
+    let crypto =
+        CryptoSettings::plain(Arc::new(PrivateKey::generate().unwrap()), Suite::AES_128_GCM);
     let server = PrivateKey::generate().unwrap().public();
     let client = Client::bind(ClientSettings {
         server: format!("moving.example:{port}").parse().unwrap(),

@@ -1,7 +1,4 @@
-//! Runs `keypadd demo` and checks that every line is printed and nothing is left behind. Values are not
-//! judged.
-
-#![allow(clippy::unwrap_used)]
+//! Tests `keypadd demo`: every line is printed and nothing is left behind. Values are not judged.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};

@@ -1,0 +1,128 @@
+//! Declares every key of a `[peer.NAME]`, as the table of `settings.rs` does the global ones.
+
+use std::time::Duration;
+
+use keypadd_keystream::Suite;
+use keypadd_provider::{KeyExchange, PublicKey};
+use keypadd_tunnel::{
+    DynamicForward, Forward, ListenPermit, LocalForward, Permit, RemoteForward, ServerAddress,
+};
+
+use super::declare::settings;
+use super::setting::Setting;
+use super::suites::SUITES;
+use crate::key::{Flag, Kind};
+
+settings! {
+    /// The keys of a `[peer.NAME]`; `keypadd connect` takes some of them as flags.
+    PeerSettings in Peer;
+
+    "public-key" => public_key: maybe PublicKey = public_key {
+        form: "PUBKEY",
+        example: "11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=",
+        unset: "required",
+        help: "The peer's public key, as `keypadd pubkey` prints it there",
+    }
+    "endpoint" => endpoint: maybe ServerAddress = server {
+        form: "HOST[:PORT]",
+        example: "lab.example:4433",
+        unset: "none: the peer connects to this host",
+        help: "Where to connect to the peer",
+        detail: "The default port is 4433.",
+    }
+    "permit-open" => permit_open: many Permit = permit {
+        kind: Kind::List,
+        form: "PATTERN",
+        example: "localhost:22",
+        unset: "the global one",
+        help: "Targets that the peer may connect to",
+        detail: "On a peer with an `endpoint`, it also allows the peer to connect to this host.",
+    }
+    "permit-listen" => permit_listen: many ListenPermit = listen_permit {
+        kind: Kind::List,
+        form: "PATTERN",
+        example: "8080",
+        unset: "the global one",
+        help: "Where the peer may listen on this host",
+        detail: "On a peer with an `endpoint`, as for `permit-open`.",
+    }
+    "pool-budget" => pool_budget: maybe usize = pool_budget {
+        form: "SIZE",
+        example: "8MiB",
+        unset: "no limit of its own",
+        help: "Share of the global `pool-budget` that all sessions of this peer may hold together",
+    }
+    "hold" => hold: maybe Duration = duration_or_zero {
+        form: "DURATION",
+        example: "1h",
+        unset: "the global one",
+        help: "How long connections wait for this peer while it is away",
+    }
+    "local" => local: many LocalForward = local_forward {
+        kind: Kind::List,
+        form: "[BIND:]PORT:HOST:HOSTPORT",
+        example: "2222:localhost:22",
+        flag: Flag::Connect,
+        short: Some('L'),
+        help: "Listen here and connect to HOST:HOSTPORT from the server",
+        detail: "As in ssh. BIND is loopback by default; `*` is every address; IPv6 addresses go in \
+            brackets. Port 0 picks a free port. The /PATH of a unix socket can replace [BIND:]PORT, \
+            HOST:HOSTPORT or both.",
+    }
+    "remote" => remote: many RemoteForward = remote_forward {
+        kind: Kind::List,
+        form: "[BIND:]PORT:HOST:HOSTPORT",
+        example: "8080:localhost:80",
+        flag: Flag::Connect,
+        short: Some('R'),
+        help: "Listen on the server and connect to HOST:HOSTPORT from here",
+        detail: "As `local` in the other direction: BIND is the server's loopback by default. The server \
+            must allow it with `permit-listen`. It never learns the target: it knows the forward by a number.",
+    }
+    "dynamic" => dynamic: many DynamicForward = dynamic_forward {
+        kind: Kind::List,
+        form: "[BIND:]PORT",
+        example: "1080",
+        flag: Flag::Connect,
+        short: Some('D'),
+        help: "Listen here as a SOCKS5 proxy and connect to the requested targets from the server",
+        detail: "CONNECT to IPv4, IPv6 and names, which the server resolves; its `permit-open` applies. \
+            BIND is loopback by default. There is no password: anyone who can reach the port can use it.",
+    }
+    "suite" => suite: maybe Suite = suite {
+        form: "NAME",
+        example: "aes-256-gcm",
+        unset: "aes-256-gcm and chacha20-poly1305, the faster first, unless the global `suite` names one",
+        flag: Flag::Connect,
+        help: "Suite to offer",
+        detail: SUITES,
+    }
+    "kex" => kex: maybe KeyExchange = kex {
+        form: "NAME",
+        example: "x25519mlkem768",
+        unset: "the first of the global `kex`, else `\"x25519mlkem768\"`",
+        flag_default: "x25519mlkem768",
+        flag: Flag::Connect,
+        help: "Key exchange to offer: x25519, x25519mlkem768 or secp384r1",
+    }
+}
+
+impl PeerSettings {
+    /// The forwards of all kinds: local, remote, dynamic.
+    pub fn forwards(&self) -> Vec<Setting<Forward>> {
+        fn each<T: Clone>(
+            list: &Option<Vec<Setting<T>>>,
+            kind: fn(T) -> Forward,
+        ) -> impl Iterator<Item = Setting<Forward>> {
+            list.iter().flatten().map(move |Setting { value, text, at }| Setting {
+                value: kind(value.clone()),
+                text: text.clone(),
+                at: *at,
+            })
+        }
+        each(&self.local, Forward::Local)
+            .chain(each(&self.remote, Forward::Remote))
+            .chain(each(&self.dynamic, Forward::Dynamic))
+            .collect()
+    }
+}

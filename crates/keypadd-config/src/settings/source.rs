@@ -1,0 +1,58 @@
+//! Reads the texts of a key from the file or the command line into settings, and reports those that
+//! are not valid. Knows neither which keys there are nor the formats of file and flags.
+
+use super::setting::Setting;
+use crate::key::Key;
+use crate::values::BadValue;
+
+/// Where settings are read from: a table of the file, or the command line.
+pub trait Source {
+    /// The texts of a key, each with its place ([`Setting::at`]); `None` if the key is not set. A key that is
+    /// not a list has at most one that counts, the first.
+    fn texts(&mut self, key: &'static Key) -> Option<Vec<(String, Option<usize>)>>;
+
+    /// Notes that a text is not a value of its key.
+    fn refuse(&mut self, key: &'static Key, at: Option<usize>, bad: BadValue);
+
+    /// This host's memory in bytes, which bounds some values.
+    fn memory_bytes(&self) -> u64;
+}
+
+/// The valid values of a list; `None` if it is not set. `read` takes a text and this host's memory in bytes.
+pub(super) fn many<T>(
+    source: &mut dyn Source,
+    key: &'static Key,
+    read: impl Fn(&str, u64) -> Result<T, BadValue>,
+) -> Option<Vec<Setting<T>>> {
+    let memory = source.memory_bytes();
+    let mut settings = Vec::new();
+    for (text, at) in source.texts(key)? {
+        match read(&text, memory) {
+            Ok(value) => settings.push(Setting { value, text, at }),
+            Err(bad) => source.refuse(key, at, bad),
+        }
+    }
+    Some(settings)
+}
+
+/// The value of a key; `None` if it is not set or not valid.
+pub(super) fn maybe<T>(
+    source: &mut dyn Source,
+    key: &'static Key,
+    read: impl Fn(&str, u64) -> Result<T, BadValue>,
+) -> Option<Setting<T>> {
+    many(source, key, read)?.into_iter().next()
+}
+
+/// The value of a key, or its default.
+pub(super) fn one<T>(
+    source: &mut dyn Source,
+    key: &'static Key,
+    read: impl Fn(&str, u64) -> Result<T, BadValue>,
+) -> Setting<T> {
+    maybe(source, key, &read).unwrap_or_else(|| Setting {
+        value: read(key.default, u64::MAX).expect("a default is a valid value"),
+        text: key.default.to_owned(),
+        at: None,
+    })
+}

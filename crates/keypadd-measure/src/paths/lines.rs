@@ -1,0 +1,38 @@
+//! Groups cases by their line, and summarizes a figure over rounds. Pure.
+
+use super::Paths;
+use super::cases::PathCase;
+use super::sample::{Sample, Taken};
+use crate::results::Estimate;
+use crate::statistics::median;
+
+/// The lines of the cases, each once.
+pub(super) fn lines(paths: &Paths) -> Vec<String> {
+    let mut lines: Vec<String> = paths.cases.iter().map(PathCase::line).collect();
+    lines.dedup();
+    lines
+}
+
+/// The cases of a line.
+pub(super) fn of_line<'a>(
+    paths: &'a Paths,
+    line: &'a str,
+) -> impl Iterator<Item = (usize, &'a PathCase)> {
+    paths.cases.iter().enumerate().filter(move |(_, case)| case.line() == line)
+}
+
+/// Median and range of a figure over rounds.
+pub(super) fn over_rounds(
+    taken: &[Taken],
+    case: usize,
+    arm: usize,
+    figure: impl Fn(&Sample) -> Option<f64>,
+) -> Option<Estimate> {
+    let of = taken.iter().filter(|it| it.case == case && it.arm == arm);
+    let samples: Vec<f64> = of.filter_map(|it| figure(&it.sample)).collect();
+    let value = median(&samples)?;
+    let least = samples.iter().copied().fold(f64::INFINITY, f64::min);
+    let most = samples.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let interval = (samples.len() > 1).then_some([least, most]);
+    Some(Estimate { value, interval, samples })
+}
