@@ -151,8 +151,10 @@ impl Client {
             .map_err(failed)?;
         let clock_monitor = ClockMonitor::new(Arc::clone(&settings.transport.clocks));
         let gate = clock_monitor.gate();
-        let endpoint =
-            settings.transport.endpoint(End::Client, sockets, None, 0, gate).map_err(failed)?;
+        let endpoint = settings
+            .transport
+            .endpoint(End::Client, sockets, None, None, 0, gate)
+            .map_err(failed)?;
         Ok(Self {
             endpoint,
             config: Arc::new(Mutex::new(ClientConfig::new(settings.crypto))),

@@ -34,7 +34,7 @@ impl<U: Datagrams> EventLoop<U> {
     pub(super) fn hand_over(&mut self, number: u8, bytes: BytesMut, meta: &RecvMeta, now: Instant) {
         match self.peers.get(usize::from(number)) {
             Some(peer) => peer.hand_over(now, bytes, *meta),
-            // Of a daemon that was here before, or made up: answered as unknown.
+            // Of a daemon that was here before, or made up: answered by a reset.
             None => self.datagram(now, bytes, meta),
         }
     }
