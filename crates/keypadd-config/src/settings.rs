@@ -423,6 +423,14 @@ settings! {
         flag: Flag::Daemons,
         help: "Serve Prometheus metrics at http://ADDR:PORT/metrics",
     }
+    "log-connections" => log_connections: one bool = switch {
+        kind: Kind::Switch,
+        example: "true",
+        default: "false",
+        flag: Flag::Daemons,
+        help: "Log each forwarded connection at its end: peer, target, bytes, duration, how it ended",
+        detail: "One line each, without a limit, at level info.",
+    }
     "log" => log: maybe String = log_filter {
         form: "FILTER",
         example: "info,keypadd_tunnel=debug",

@@ -24,6 +24,7 @@ use tokio::{
 };
 
 use crate::{
+    carried::Carried,
     held::HeldStream,
     replay::Receipt,
     socket::Socket,
@@ -237,21 +238,16 @@ impl Stream {
         self.send.0.code.store(code.into_inner(), Relaxed);
     }
 
-    /// Hands the stream and a socket to the loop, which carries every byte between them; completes
-    /// when both directions have ended in order and the peer has acknowledged every byte.
-    ///
-    /// Dropped before that, the future resets both: what is cut off never passes for the end.
-    ///
-    /// # Errors
-    /// What cut it short; the socket has been reset then.
-    pub async fn splice(self, socket: Socket, delivery: Delivery) -> Result<(), Cut> {
+    /// Hands the stream and a socket to the loop, which carries every byte between them.
+    pub fn splice(self, socket: Socket, delivery: Delivery) -> Splice {
         let core = &self.send.0;
         let (reply, outcome) = oneshot::channel();
         let state = SpliceState::new(delivery, reply, (Arc::clone(&core.connection), core.id));
-        let _waiting = Waiting { state: Arc::downgrade(&state), code: core.code() };
+        let waiting = Waiting { state: Arc::downgrade(&state), code: core.code() };
+        let carried = Arc::clone(&state.carried);
         core.command(StreamCommand::Splice { socket, state });
         core.spliced.store(true, Relaxed);
-        outcome.await.unwrap_or(Err(Cut::Lost))
+        Splice { outcome, carried, _waiting: waiting, _stream: self }
     }
 
     /// Goes on with a stream that is held, whose peer has written so much of it to its socket; completes
@@ -266,7 +262,36 @@ impl Stream {
     }
 }
 
+/// Completes when both directions have ended in order and the peer has acknowledged every byte, or with
+/// what cut them short; the socket has been reset then.
+///
+/// Dropped before that, it resets both: what is cut off never passes for the end.
+#[derive(Debug)]
+pub struct Splice {
+    outcome: oneshot::Receiver<Result<(), Cut>>,
+    carried: Arc<Carried>,
+    // Dropped before the stream, which resets what is not spliced.
+    _waiting: Waiting,
+    _stream: Stream,
+}
+
+impl Splice {
+    /// What it has carried, also after its end.
+    pub fn carried(&self) -> Arc<Carried> {
+        Arc::clone(&self.carried)
+    }
+}
+
+impl Future for Splice {
+    type Output = Result<(), Cut>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.outcome).poll(cx).map(|outcome| outcome.unwrap_or(Err(Cut::Lost)))
+    }
+}
+
 /// Resets a splice that is not over when it is dropped: nobody waits for the outcome any more.
+#[derive(Debug)]
 struct Waiting {
     /// Whoever has the splice drops it where it cannot say how it ended.
     state: Weak<SpliceState>,

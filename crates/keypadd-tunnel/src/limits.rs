@@ -1,8 +1,8 @@
 //! Holds the limits that all servers and clients of a daemon share, and counts what they refused.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use self::{descriptors::DescriptorBudget, peer_log::PeerLog};
+use self::{descriptors::DescriptorBudget, log_rate_limit::LogRateLimit, peer_log::PeerLog};
 use crate::sessions::{hold::held_list::HeldList, status::HeldStatus};
 
 pub(crate) mod descriptors;
@@ -17,6 +17,9 @@ pub struct Limits {
     pub(crate) descriptors: DescriptorBudget,
     pub(crate) log: PeerLog,
     pub(crate) hold: HeldList,
+    /// Lines about targets that close without a byte, by target.
+    pub(crate) mute_targets: LogRateLimit<String>,
+    log_connections: AtomicBool,
     sessions_refused: AtomicU64,
     frames_delayed: AtomicU64,
 }
@@ -46,6 +49,15 @@ impl Limits {
     /// Limits for this process: forwards may use `descriptors` together.
     pub fn new(descriptors: usize) -> Self {
         Self { descriptors: DescriptorBudget::new(descriptors), ..Self::default() }
+    }
+
+    /// Whether each forwarded connection is logged from now on.
+    pub fn set_log_connections(&self, log: bool) {
+        self.log_connections.store(log, Ordering::Relaxed);
+    }
+
+    pub(crate) fn logs_connections(&self) -> bool {
+        self.log_connections.load(Ordering::Relaxed)
     }
 
     /// The counts now.

@@ -143,6 +143,8 @@ impl Applied {
             server.handle.set_peers(peers);
             server.handle.set_crypto(crypto);
         }
+        let log_connections = new.settings.log_connections.value;
+        daemon.transport.limits.set_log_connections(log_connections);
         daemon.crypto = crypto;
         self.config = new;
         self.show_sources(daemon);

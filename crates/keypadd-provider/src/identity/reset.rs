@@ -51,8 +51,8 @@ impl PrivateKey {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use hkdf::Hkdf;
-    use hmac::{Hmac, KeyInit, Mac};
+    use ::hkdf::Hkdf;
+    use ::hmac::{Hmac, KeyInit, Mac};
     use sha2::Sha256;
 
     use super::*;
