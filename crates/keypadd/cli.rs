@@ -243,7 +243,7 @@ pub(crate) struct ConfigArgs {
     /// The configuration file
     ///
     /// [default: $CONFIGURATION_DIRECTORY/keypadd.toml if set, else /etc/keypadd/keypadd.toml for
-    /// root, else ~/.config/keypadd/keypadd.toml]
+    /// root, else ~/.config/keypadd/config.toml]
     #[arg(long, env = "KEYPADD_CONFIG", value_name = "FILE", value_parser = path_parser())]
     pub(crate) config: Option<PathBuf>,
 }
@@ -260,6 +260,9 @@ pub(crate) enum CompletedShell {
     Bash,
     Zsh,
     Fish,
+    /// The peers of the configuration file, which the scripts ask for
+    #[value(hide = true)]
+    Peers,
 }
 
 #[derive(Debug, Args)]
