@@ -14,6 +14,7 @@ mod ending;
 mod ends;
 mod examples;
 mod forwarding;
+mod forwards_at_run_time;
 mod generated;
 mod hardening;
 mod limits;

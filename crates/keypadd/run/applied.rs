@@ -8,6 +8,7 @@ use std::time::Duration;
 use keypadd_config::{Config, Outgoing, Peer};
 use keypadd_provider::{CryptoSettings, server_config};
 use keypadd_tunnel::{AllowedPeer, Forward, ListenPermits, Peers, Permits, Server, ServerHandle};
+use serde_json::Value;
 use tokio::task::JoinHandle;
 
 use super::allowances::Allowances;
@@ -16,6 +17,7 @@ use super::pool_suites;
 use crate::configfile::Loaded;
 use crate::daemon::{Daemon, accepted, accepted_groups};
 use crate::error::{Error, Exit};
+use crate::forward;
 use crate::pooling::PoolOptions;
 use crate::ready::RunReady;
 use crate::serve;
@@ -96,6 +98,12 @@ impl Applied {
             incoming: incoming(&self.config).map(|peer| peer.name.clone()).collect(),
             dialing: self.links.values().map(Link::ready).collect(),
         }
+    }
+
+    /// Answers a request about the forwards of its clients.
+    pub(super) async fn forward(&self, request: &str) -> Value {
+        let clients = self.links.iter().map(|(name, link)| (name.as_str(), link.client()));
+        forward::answer(request, &clients.collect::<Vec<_>>()).await
     }
 
     /// Applies new settings.
