@@ -1,4 +1,5 @@
-//! Logs forwarded connections, one line each at its end, where `log-connections` is on.
+//! Accounts for forwarded connections: counts each by peer and forward, and logs it at its end where
+//! `log-connections` is on.
 //!
 //! These lines have no rate limit: whoever switches them on wants all of them, and a log with gaps accounts
 //! for nothing. Knows no sockets: what was carried and how it ended is told.
@@ -8,57 +9,68 @@ use std::{net::SocketAddr, sync::Arc, time::Instant};
 use keypadd_transport::Carried;
 use tracing::info;
 
-use crate::{forwards::splice::SpliceError, limits::Limits, wire::StreamCode};
+use crate::{
+    forwards::splice::SpliceError,
+    limits::{Limits, traffic::ConnectionEnd},
+    wire::StreamCode,
+};
 
 /// How a connection ended that carried nothing.
 const NO_SESSION: &str = "no session within 10s";
 const GAVE_UP: &str = "closed before the target answered";
 
-/// A forwarded connection; logged when this is dropped.
+/// A forwarded connection; counted and logged when this is dropped.
 #[derive(Debug)]
 pub(crate) struct ConnectionRecord {
-    /// None where nothing is logged.
-    text: Option<Box<RecordText>>,
-    carried: Option<Arc<Carried>>,
-}
-
-#[derive(Debug)]
-struct RecordText {
+    limits: Arc<Limits>,
     began: Instant,
     peer: Option<String>,
     forward: Option<String>,
     target: Option<String>,
     from: Option<SocketAddr>,
-    ended: Option<String>,
+    carried: Option<Arc<Carried>>,
+    end: ConnectionEnd,
+    /// How it ended, in words.
+    ended: String,
 }
 
 impl ConnectionRecord {
     /// A connection that begins now.
-    pub(crate) fn new(limits: &Limits) -> Self {
-        let text = limits.logs_connections().then(|| {
-            let (peer, forward, target, from, ended) = (None, None, None, None, None);
-            Box::new(RecordText { began: Instant::now(), peer, forward, target, from, ended })
-        });
-        Self { text, carried: None }
+    pub(crate) fn new(limits: &Arc<Limits>) -> Self {
+        Self {
+            limits: Arc::clone(limits),
+            began: Instant::now(),
+            peer: None,
+            forward: None,
+            target: None,
+            from: None,
+            carried: None,
+            // Unless told otherwise: then its task was dropped.
+            end: ConnectionEnd::Lost,
+            ended: "cut: shutting down".into(),
+        }
     }
 
     /// The peer whose session carries it.
     pub(crate) fn set_peer(&mut self, peer: &str) {
-        self.note(|text| text.peer = Some(peer.into()));
+        self.peer = Some(peer.into());
     }
 
     /// The forward that accepted it here, and where it comes from.
     pub(crate) fn set_forward(&mut self, forward: &str, from: Option<SocketAddr>) {
-        self.note(|text| (text.forward, text.from) = (Some(forward.into()), from));
+        (self.forward, self.from) = (Some(forward.into()), from);
     }
 
     /// Where it leads.
     pub(crate) fn set_target(&mut self, target: &str) {
-        self.note(|text| text.target = Some(target.into()));
+        self.target = Some(target.into());
     }
 
     /// Its bytes are counted here from now on.
     pub(crate) fn set_carried(&mut self, carried: Arc<Carried>) {
+        if let Some((peer, forward)) = self.counted_as() {
+            self.limits.traffic.add(peer, forward, &carried);
+        }
         self.carried = Some(carried);
     }
 
@@ -71,57 +83,66 @@ impl ConnectionRecord {
 
     /// The other end could not connect it.
     pub(crate) fn refused(&mut self, code: StreamCode) {
-        self.note(|text| text.ended = Some(format!("refused: {code}")));
+        self.set_end(ConnectionEnd::Refused, format!("refused: {code}"));
     }
 
     /// No session came to carry it.
     pub(crate) fn no_session(&mut self) {
-        self.note(|text| text.ended = Some(NO_SESSION.into()));
+        self.set_end(ConnectionEnd::Lost, NO_SESSION.into());
     }
 
     /// It failed or was closed before it was connected.
     pub(crate) fn gave_up(&mut self) {
-        self.note(|text| text.ended = Some(GAVE_UP.into()));
+        self.set_end(ConnectionEnd::Reset, GAVE_UP.into());
     }
 
     /// What it carried has come to this end.
     pub(crate) fn ended(&mut self, outcome: &Result<(), SpliceError>) {
         let held = self.carried.as_ref().is_some_and(|carried| carried.is_held());
-        self.note(|text| {
-            text.ended = Some(match outcome {
-                Ok(()) => "closed".into(),
-                Err(SpliceError::Local(error)) => format!("failed here: {error}"),
-                Err(SpliceError::Remote(code)) => format!("reset by the peer: {code}"),
-                Err(SpliceError::Lost) if held => {
-                    "held, then reset: the peer did not return".into()
-                }
-                Err(SpliceError::Lost) => "connection to the peer lost".into(),
-            });
-        });
+        let (end, text) = match outcome {
+            Ok(()) => (ConnectionEnd::Closed, "closed".into()),
+            Err(SpliceError::Local(error)) => {
+                (ConnectionEnd::Reset, format!("failed here: {error}"))
+            }
+            Err(SpliceError::Remote(code)) => {
+                (ConnectionEnd::Reset, format!("reset by the peer: {code}"))
+            }
+            Err(SpliceError::Lost) if held => {
+                (ConnectionEnd::Lost, "held, then reset: the peer did not return".into())
+            }
+            Err(SpliceError::Lost) => (ConnectionEnd::Lost, "connection to the peer lost".into()),
+        };
+        self.set_end(end, text);
     }
 
-    fn note(&mut self, note: impl FnOnce(&mut RecordText)) {
-        if let Some(text) = &mut self.text {
-            note(text);
-        }
+    fn set_end(&mut self, end: ConnectionEnd, text: String) {
+        (self.end, self.ended) = (end, text);
+    }
+
+    /// The peer and the forward, or a server's target; `None` while no session has it.
+    fn counted_as(&self) -> Option<(&str, &str)> {
+        Some((self.peer.as_deref()?, self.forward.as_deref().or(self.target.as_deref())?))
     }
 }
 
 impl Drop for ConnectionRecord {
     fn drop(&mut self) {
-        let Some(text) = self.text.take() else { return };
-        let RecordText { began, peer, forward, target, from, ended } = *text;
+        if let Some((peer, forward)) = self.counted_as() {
+            self.limits.traffic.end(peer, forward, self.carried.as_ref(), self.end);
+        }
+        if !self.limits.logs_connections() {
+            return;
+        }
         let bytes = |count: fn(&Carried) -> u64| self.carried.as_deref().map_or(0, count);
         info!(
-            peer,
-            forward,
-            from = from.map(tracing::field::display),
-            target,
+            peer = self.peer,
+            forward = self.forward,
+            from = self.from.map(tracing::field::display),
+            target = self.target,
             sent_bytes = bytes(Carried::from_socket),
             received_bytes = bytes(Carried::to_socket),
-            seconds = began.elapsed().as_millis() as f64 / 1e3,
-            // Its task was dropped.
-            ended = ended.as_deref().unwrap_or("cut: shutting down"),
+            seconds = self.began.elapsed().as_millis() as f64 / 1e3,
+            ended = self.ended,
             "connection"
         );
     }
