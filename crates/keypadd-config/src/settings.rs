@@ -429,7 +429,7 @@ settings! {
         default: "false",
         flag: Flag::Daemons,
         help: "Log each forwarded connection at its end: peer, target, bytes, duration, how it ended",
-        detail: "One line each, without a limit, at level info.",
+        detail: "These lines have no rate limit.",
     }
     "log" => log: maybe String = log_filter {
         form: "FILTER",

@@ -192,7 +192,7 @@ async fn forward_proxied(
                 _ => debug!(forward = name, ?from, "no valid SOCKS request"),
             }
             socket.close_cleanly();
-            record.gave_up();
+            record.no_target();
             return;
         }
     };

@@ -18,6 +18,7 @@ use crate::{
 /// How a connection ended that carried nothing.
 const NO_SESSION: &str = "no session within 10s";
 const GAVE_UP: &str = "closed before the target answered";
+const NO_TARGET: &str = "no valid SOCKS request";
 
 /// A forwarded connection; counted and logged when this is dropped.
 #[derive(Debug)]
@@ -94,6 +95,11 @@ impl ConnectionRecord {
     /// It failed or was closed before it was connected.
     pub(crate) fn gave_up(&mut self) {
         self.set_end(ConnectionEnd::Reset, GAVE_UP.into());
+    }
+
+    /// It named no target.
+    pub(crate) fn no_target(&mut self) {
+        self.set_end(ConnectionEnd::Reset, NO_TARGET.into());
     }
 
     /// What it carried has come to this end.
