@@ -183,10 +183,18 @@ pub(crate) async fn run(
                 drain
             };
             let answer = async {
-                while let Some((request, asked)) = requests.recv().await {
-                    let answer = forward::answer(&request, &[(&label, &client)]).await;
-                    let _ = asked.send(answer);
+                loop {
+                    tokio::select! {
+                        _ = shutdown.thrown() => break,
+                        Some((request, asked)) = requests.recv() => {
+                            let answer = forward::answer(&request, &[(&label, &client)]).await;
+                            let _ = asked.send(answer);
+                        }
+                        else => break,
+                    }
                 }
+                // A draining client listens no more.
+                requests.close();
                 std::future::pending().await
             };
             tokio::select! {

@@ -153,3 +153,53 @@ impl Drop for ConnectionRecord {
         );
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    /// The counts of a connection that ends in this way, by outcome.
+    fn counted(end: impl FnOnce(&mut ConnectionRecord)) -> Vec<(&'static str, u64)> {
+        let limits = Arc::default();
+        let mut record = ConnectionRecord::new(&limits);
+        record.set_peer("lab");
+        record.set_target("db:5432");
+        end(&mut record);
+        drop(record);
+        let ends = limits.forwards().into_iter().flat_map(|totals| totals.ended);
+        ends.filter(|(_, count)| *count > 0).map(|(end, count)| (end.name(), count)).collect()
+    }
+
+    #[test]
+    fn every_connection_counts_once_by_how_it_ended() {
+        type End = fn(&mut ConnectionRecord);
+        let cases: [(End, &str); 7] = [
+            (|record| record.ended(&Ok(())), "closed"),
+            (|record| record.ended(&Err(SpliceError::Remote(StreamCode::Reset))), "reset"),
+            (
+                |record| record.ended(&Err(io::Error::from(io::ErrorKind::BrokenPipe).into())),
+                "reset",
+            ),
+            (|record| record.ended(&Err(SpliceError::Lost)), "lost"),
+            (|record| record.refused(StreamCode::NotPermitted), "refused"),
+            (ConnectionRecord::gave_up, "reset"),
+            // Its task is dropped.
+            (|_| {}, "lost"),
+        ];
+        for (end, name) in cases {
+            assert_eq!(counted(end), [(name, 1)]);
+        }
+    }
+
+    #[test]
+    fn a_connection_that_no_session_took_has_no_peer_to_count_for() {
+        let limits = Arc::default();
+        let mut record = ConnectionRecord::new(&limits);
+        record.set_forward("-L 1:a:1", None);
+        record.no_session();
+        drop(record);
+        assert_eq!(limits.forwards(), []);
+    }
+}
