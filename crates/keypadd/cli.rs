@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use keypadd_keystream::CipherEngine;
 use keypadd_provider::PublicKey;
-use keypadd_tunnel::Target;
+use keypadd_tunnel::{DynamicForward, Forward, LocalForward, RemoteForward, Target};
 
 pub(crate) use keypadd_cli::flags::{self, Flags};
 pub(crate) use keypadd_cli::logging::LogFlags;
@@ -122,6 +122,17 @@ A file for both roles:
     /// nothing.
     #[command(after_help = "Example:\n  keypadd reload")]
     Reload(ReloadArgs),
+    /// List, add or remove forwards of a running daemon
+    ///
+    /// Of `keypadd run`, or of a `keypadd connect` with forwards. Open connections of a removed forward
+    /// stay. Changes last until the daemon reloads its file or ends. Whether a server listens for -R is in
+    /// the daemon's log and in `keypadd status`.
+    #[command(after_help = "\
+Examples:
+  keypadd forward list
+  keypadd forward add @lab -L 5432:db.internal:5432
+  keypadd forward remove @lab -L 5432:db.internal:5432")]
+    Forward(ForwardArgs),
     /// Check a configuration file and print what it sets
     ///
     /// Reports every error at once, those of the key file included. Starts and changes nothing.
@@ -243,7 +254,7 @@ pub(crate) struct ConfigArgs {
     /// The configuration file
     ///
     /// [default: $CONFIGURATION_DIRECTORY/keypadd.toml if set, else /etc/keypadd/keypadd.toml for
-    /// root, else ~/.config/keypadd/keypadd.toml]
+    /// root, else ~/.config/keypadd/config.toml]
     #[arg(long, env = "KEYPADD_CONFIG", value_name = "FILE", value_parser = path_parser())]
     pub(crate) config: Option<PathBuf>,
 }
@@ -260,6 +271,9 @@ pub(crate) enum CompletedShell {
     Bash,
     Zsh,
     Fish,
+    /// The peers of the configuration file, which the scripts ask for
+    #[value(hide = true)]
+    Peers,
 }
 
 #[derive(Debug, Args)]
@@ -275,6 +289,57 @@ pub(crate) struct ReloadArgs {
     #[arg(long, env = "KEYPADD_SOCKET", value_name = "PATH")]
     #[arg(value_parser = path_parser())]
     pub(crate) socket: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ForwardArgs {
+    /// What to do
+    pub(crate) action: ForwardAction,
+    /// The peer, where daemons connect to several
+    #[arg(value_name = "@NAME", value_parser = values::at_name)]
+    pub(crate) peer: Option<String>,
+    /// Listen here and connect to HOST:HOSTPORT from the server
+    #[arg(short = 'L', value_name = "[BIND:]PORT:HOST:HOSTPORT", value_parser = values::local_forward)]
+    local: Vec<LocalForward>,
+    /// Listen on the server and connect to HOST:HOSTPORT from here
+    #[arg(short = 'R', value_name = "[BIND:]PORT:HOST:HOSTPORT", value_parser = values::remote_forward)]
+    remote: Vec<RemoteForward>,
+    /// Listen here as a SOCKS5 proxy
+    #[arg(short = 'D', value_name = "[BIND:]PORT", value_parser = values::dynamic_forward)]
+    dynamic: Vec<DynamicForward>,
+    /// Ask the daemon behind this socket [default: every daemon of this user]
+    #[arg(long, env = "KEYPADD_SOCKET", value_name = "PATH")]
+    #[arg(value_parser = path_parser())]
+    pub(crate) socket: Option<PathBuf>,
+}
+
+/// What `keypadd forward` does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ForwardAction {
+    List,
+    Add,
+    Remove,
+}
+
+impl ForwardAction {
+    /// The word of a request.
+    pub(crate) fn verb(self) -> &'static str {
+        match self {
+            Self::List => "list",
+            Self::Add => "add",
+            Self::Remove => "remove",
+        }
+    }
+}
+
+impl ForwardArgs {
+    /// The forwards named.
+    pub(crate) fn forwards(&self) -> Vec<Forward> {
+        let local = self.local.iter().cloned().map(Forward::Local);
+        let remote = self.remote.iter().cloned().map(Forward::Remote);
+        let dynamic = self.dynamic.iter().cloned().map(Forward::Dynamic);
+        local.chain(remote).chain(dynamic).collect()
+    }
 }
 
 #[derive(Debug, Args)]

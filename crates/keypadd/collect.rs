@@ -24,6 +24,7 @@ impl Collector for StatusBuilder {
         self.encode_packets(&mut out)?;
         self.encode_transport(&mut out)?;
         self.encode_limits(&mut out)?;
+        self.encode_forwards(&mut out)?;
         self.encode_hold(&mut out)?;
         self.encode_pool(&mut out)?;
         self.encode_links(&mut out)?;
@@ -128,6 +129,23 @@ impl StatusBuilder {
         let rows = [("resumed", counts.streams_resumed), ("reset", counts.streams_reset)];
         let rows = rows.map(|(outcome, count)| (labels([("outcome", outcome)]), count));
         out.counters("keypadd_holds", "Held connections, by outcome", rows)
+    }
+
+    /// What forwards have carried.
+    fn encode_forwards(&self, out: &mut Out<'_>) -> fmt::Result {
+        let (mut bytes, mut connections) = (Vec::new(), Vec::new());
+        for one in self.limits.forwards() {
+            let (peer, forward) = (("peer", &*one.peer), ("forward", &*one.forward));
+            for (way, count) in [("send", one.sent_bytes), ("receive", one.received_bytes)] {
+                bytes.push((labels([peer, forward, ("direction", way)]), count));
+            }
+            for (end, count) in one.ended {
+                connections.push((labels([peer, forward, ("outcome", end.name())]), count));
+            }
+        }
+        out.counters("keypadd_forward_bytes", "Bytes of forwarded connections", bytes)?;
+        let help = "Forwarded connections that have ended, by outcome";
+        out.counters("keypadd_forward_connections", help, connections)
     }
 
     fn encode_pool(&self, out: &mut Out<'_>) -> fmt::Result {

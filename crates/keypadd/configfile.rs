@@ -7,6 +7,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use keypadd_cli::user_directory;
 use keypadd_config::{Config, Fault, KeyPlace, Refused};
 use keypadd_provider::PrivateKey;
 use rustix::fs::OFlags;
@@ -39,11 +40,11 @@ pub(crate) struct Loaded {
 /// Exit 3: HOME is not set.
 pub(crate) fn place(given: Option<PathBuf>) -> Result<PathBuf, Error> {
     const NAME: &str = "keypadd.toml";
-    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
     if let Some(given) = given {
         return Ok(given);
     }
-    if let Some(directories) = variable("CONFIGURATION_DIRECTORY") {
+    let directories = std::env::var_os("CONFIGURATION_DIRECTORY");
+    if let Some(directories) = directories.filter(|value| !value.is_empty()) {
         // systemd gives a list when a unit names several (systemd.exec(5)).
         let directories = directories.to_string_lossy();
         return Ok(Path::new(directories.split(':').next().unwrap_or_default()).join(NAME));
@@ -51,12 +52,21 @@ pub(crate) fn place(given: Option<PathBuf>) -> Result<PathBuf, Error> {
     if geteuid().is_root() {
         return Ok(Path::new("/etc/keypadd").join(NAME));
     }
-    match variable("HOME") {
-        Some(home) => Ok(Path::new(&home).join(".config/keypadd").join(NAME)),
+    match user_directory() {
+        Some(directory) => Ok(of_user(&directory)),
         None => {
             Err(Error::new(Exit::Config, "cannot find the configuration file: HOME is not set")
                 .hint("name the file with --config"))
         }
+    }
+}
+
+/// A user's file in the directory that is keypadd's alone. Earlier versions called it as root's is called.
+fn of_user(directory: &Path) -> PathBuf {
+    let [path, earlier] = ["config.toml", "keypadd.toml"].map(|name| directory.join(name));
+    match !path.exists() && earlier.exists() {
+        true => earlier,
+        false => path,
     }
 }
 
@@ -84,6 +94,17 @@ pub(crate) fn load(path: &Path, known: Option<Arc<PrivateKey>>) -> Result<Loaded
             Err(error)
         }
     }
+}
+
+/// Reads the file, and where its key is. The key may be missing.
+///
+/// # Errors
+/// Exit 3: everything that is wrong with the file.
+pub(crate) fn read_without_key(path: &Path) -> Result<(Config, PathBuf), Error> {
+    let config = Config::read(&read(path)?, memory_bytes());
+    let config = config.map_err(|refused| faulty(path, &refused))?;
+    let key_path = key_path(path, &config.key)?;
+    Ok((config, key_path))
 }
 
 /// Whether the file exists and this user may not read it.

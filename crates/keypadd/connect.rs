@@ -13,17 +13,22 @@ use keypadd_tunnel::{
     RemoteForward, ServerAddress, Target,
 };
 use tokio::io::stdin;
+use tokio::sync::mpsc;
 
 use crate::cli::{ConnectArgs, Flags, Server};
 use crate::confine::{Confinement, Reach};
 use crate::control::Requests;
 use crate::daemon::{Daemon, DaemonSettings, notify_stopping, notify_systemd};
 use crate::error::{Error, Exit};
+use crate::forward;
 use crate::named::{self, Named};
 use crate::ready::{ClientReady, ForwardReady, suite_with_class};
 use crate::shutdown::Shutdown;
 use crate::sources::{Dialing, Source, Sources};
 use crate::stdio::{self, ClosingStdout};
+
+/// Queued requests about forwards; more wait at the socket.
+const REQUESTS_WAITING_MAX: usize = 4;
 
 /// What a client is started with.
 #[derive(Debug)]
@@ -147,16 +152,19 @@ pub(crate) async fn run(
         .await
         .map_err(|error| explain(ClientError::Bind(error), daemon.public_key(), peer))?;
     let carried = stdio.clone();
-    let dialing = Dialing {
-        peer: name.unwrap_or_else(|| peer.short()),
-        endpoint: server.to_string(),
-        link: client.link(),
-    };
+    let label = name.unwrap_or_else(|| peer.short());
+    let dialing =
+        Dialing { peer: label.clone(), endpoint: server.to_string(), link: client.link() };
     // `-W` does not reconnect.
     let dialing = stdio.is_none().then_some(dialing);
     let source = Source { sessions: client.sessions(), loops: client.loop_meter(), dialing };
     let sources = Sources::new(daemon.public_key(), vec![source]);
-    let mut watching = daemon.watch("connect", server.to_string(), sources, Requests::Status);
+    let (forwards, mut requests) = mpsc::channel(REQUESTS_WAITING_MAX);
+    let requests_answered = match stdio.is_some() {
+        true => Requests::Status,
+        false => Requests::Forwards(forwards),
+    };
+    let mut watching = daemon.watch("connect", server.to_string(), sources, requests_answered);
     daemon.confinement.seal()?;
     let connected = tokio::select! {
         biased;
@@ -174,7 +182,25 @@ pub(crate) async fn run(
                 notify_stopping(drain);
                 drain
             };
-            client.run(Some(session), ending).await;
+            let answer = async {
+                loop {
+                    tokio::select! {
+                        _ = shutdown.thrown() => break,
+                        Some((request, asked)) = requests.recv() => {
+                            let answer = forward::answer(&request, &[(&label, &client)]).await;
+                            let _ = asked.send(answer);
+                        }
+                        else => break,
+                    }
+                }
+                // A draining client listens no more.
+                requests.close();
+                std::future::pending().await
+            };
+            tokio::select! {
+                () = client.run(Some(session), ending) => {}
+                never = answer => never,
+            }
             (Ok(()), false)
         }
         // `-W` runs inside another program, which expects it to stop at once.

@@ -28,6 +28,9 @@ pub(crate) const STATUS_REQUEST: &str = "status";
 /// Requests a reload.
 pub(crate) const RELOAD_REQUEST: &str = "reload";
 
+/// Begins a request about forwards (`forward`).
+pub(crate) const FORWARD_REQUEST: &str = "forward";
+
 /// Timeout of a reload, which may resolve names and wait for earlier ones.
 pub(crate) const RELOAD_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -55,12 +58,26 @@ impl Status for StatusBuilder {
 pub(crate) enum Requests {
     /// Status.
     Status,
-    /// Status and reload; the receiver of a queued request sends the answer.
-    Reload(mpsc::Sender<oneshot::Sender<Value>>),
+    /// Status and forwards.
+    Forwards(ForwardRequests),
+    /// Status, reload and forwards; the receiver of a queued request sends the answer.
+    Reload(mpsc::Sender<oneshot::Sender<Value>>, ForwardRequests),
 }
 
-/// Longest request, including its newline.
-const REQUEST_BYTES_MAX: u64 = 256;
+/// Where requests about forwards are queued, with the way back of the answer.
+pub(crate) type ForwardRequests = mpsc::Sender<(String, oneshot::Sender<Value>)>;
+
+impl Requests {
+    fn forwards(&self) -> Option<&ForwardRequests> {
+        match self {
+            Self::Status => None,
+            Self::Forwards(queue) | Self::Reload(_, queue) => Some(queue),
+        }
+    }
+}
+
+/// Longest request, including its newline: a forward from path to path.
+const REQUEST_BYTES_MAX: u64 = 512;
 
 /// Longest answer: the status of a thousand sessions takes about 1 MiB; a reload's answer has a
 /// line for each change or for each fault of a file of 1 MiB.
@@ -199,12 +216,18 @@ async fn answer(client: UnixStream, status: &impl Status, requests: &Requests) -
     let mut request = String::new();
     let mut reader = BufReader::new(reader.take(REQUEST_BYTES_MAX));
     timeout(TIMEOUT, reader.read_line(&mut request)).await??;
-    let document = match (request.trim_end(), requests) {
+    let request = request.trim_end();
+    let (verb, rest) = request.split_once(' ').unwrap_or((request, ""));
+    let document = match (verb, requests) {
         (STATUS_REQUEST, _) => status.document()?,
-        (RELOAD_REQUEST, Requests::Reload(queue)) => serde_json::to_vec(&reload(queue).await)?,
-        (RELOAD_REQUEST, Requests::Status) => {
-            serde_json::to_vec(&json!({ "no_file": status.verb() }))?
+        (RELOAD_REQUEST, Requests::Reload(queue, _)) => {
+            serde_json::to_vec(&queued(queue, |answer| answer).await)?
         }
+        (RELOAD_REQUEST, _) => serde_json::to_vec(&json!({ "no_file": status.verb() }))?,
+        (FORWARD_REQUEST, requests) => serde_json::to_vec(&match requests.forwards() {
+            Some(queue) => queued(queue, |answer| (rest.to_owned(), answer)).await,
+            None => json!({ "error": "this daemon changes no forwards" }),
+        })?,
         _ => serde_json::to_vec(&json!({ "error": "unknown request" }))?,
     };
     let written = async {
@@ -214,11 +237,14 @@ async fn answer(client: UnixStream, status: &impl Status, requests: &Requests) -
     timeout(TIMEOUT, written).await?
 }
 
-/// Makes the daemon reload and returns the outcome.
-async fn reload(queue: &mpsc::Sender<oneshot::Sender<Value>>) -> Value {
+/// Queues a request for the daemon and returns its answer.
+async fn queued<T>(
+    queue: &mpsc::Sender<T>,
+    request: impl FnOnce(oneshot::Sender<Value>) -> T,
+) -> Value {
     let (sender, answer) = oneshot::channel();
     let asked = async {
-        queue.send(sender).await.ok()?;
+        queue.send(request(sender)).await.ok()?;
         answer.await.ok()
     };
     match timeout(RELOAD_TIMEOUT, asked).await {

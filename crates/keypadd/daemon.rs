@@ -155,6 +155,7 @@ impl Daemon {
             confinement,
         } = settings;
         let limits = Arc::new(Limits::new(descriptors_of_forwards(raise_descriptor_limit())));
+        limits.set_log_connections(settings.log_connections.value);
         let metrics = match &settings.metrics {
             Some(address) => Some(metrics::bind(address.value).await?),
             None => None,

@@ -17,6 +17,7 @@ mod connect;
 mod control;
 mod daemon;
 mod demo;
+mod forward;
 mod invite;
 mod join;
 mod keygen;
@@ -74,6 +75,7 @@ fn run() -> Result<(), Error> {
         Verb::Run(_) => Ok(()),
         Verb::Bench(_) => Err(bench::start()),
         Verb::Reload(args) => reload::run(args),
+        Verb::Forward(args) => forward::run(args),
         Verb::Check(args) => check::run(args),
         Verb::Completions(args) => completions::run(args),
         Verb::Man(args) => man::run(args),

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use keypadd_config::{Config, Outgoing, Peer, Setting, nearest};
 use keypadd_provider::PublicKey;
 
-use crate::configfile::{self, Loaded};
+use crate::configfile;
 use crate::error::{Error, Exit, shown};
 
 /// A peer that this host connects to, and what the file sets for it.
@@ -25,10 +25,10 @@ pub(crate) struct Named {
 /// Reads the peer of this name from the file, the default one if none is given.
 ///
 /// # Errors
-/// Exit 3: the file or the key cannot be used, or the peer has no endpoint. Exit 2: no such peer.
+/// Exit 3: the file cannot be used, or the peer has no endpoint. Exit 2: no such peer.
 pub(crate) fn find(name: &str, file: Option<PathBuf>) -> Result<Named, Error> {
     let path = configfile::place(file)?;
-    let Loaded { config, key_path, .. } = configfile::load(&path, None)?;
+    let (config, key_path) = configfile::read_without_key(&path)?;
     let file = shown(path.to_string_lossy());
     let Config { settings, mut peers, .. } = config;
     let Some(place) = peers.iter().position(|peer| peer.name == name) else {

@@ -26,7 +26,7 @@ use crate::shutdown::Shutdown;
 
 use applied::Applied;
 
-/// Queued reload requests; more wait at the socket.
+/// Queued requests of a kind; more wait at the socket.
 const RELOADS_WAITING_MAX: usize = 4;
 
 /// The file and what it sets.
@@ -96,7 +96,9 @@ pub(crate) async fn run(
     let mut applied = Applied::start(&daemon, loaded).await?;
     let (requests, mut reloads) = mpsc::channel(RELOADS_WAITING_MAX);
     let place = path.display().to_string();
-    let mut watching = daemon.watch("run", place, applied.sources(), Requests::Reload(requests));
+    let (forwards, mut forward_requests) = mpsc::channel(RELOADS_WAITING_MAX);
+    let requests = Requests::Reload(requests, forwards);
+    let mut watching = daemon.watch("run", place, applied.sources(), requests);
     daemon.confinement.seal()?;
     say(&applied.ready(&daemon));
     daemon.confinement.log();
@@ -106,6 +108,10 @@ pub(crate) async fn run(
             ending = shutdown.thrown() => break ending,
             _ = hangup.recv() => None,
             Some(asked) = reloads.recv() => Some(asked),
+            Some((request, asked)) = forward_requests.recv() => {
+                let _ = asked.send(applied.forward(&request).await);
+                continue;
+            }
         };
         announce_reload();
         let outcome = reload(&path, &started, &mut daemon, &mut applied).await;
@@ -132,8 +138,8 @@ pub(crate) async fn run(
             let _ = asked.send(document);
         }
     };
-    // Reload requests from now on are refused at once.
-    drop(reloads);
+    // Requests from now on are refused at once.
+    drop((reloads, forward_requests));
     notify_stopping(shutdown.drained(daemon.drain).await);
     applied.end(ending).await;
     watching.shutdown().await;

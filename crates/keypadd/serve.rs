@@ -173,6 +173,7 @@ pub(crate) fn bind(
     let server = Server::bind(ServerSettings {
         listen,
         crypto,
+        reset_keys: daemon.crypto.key.reset_keys(),
         peers,
         transport: daemon.transport.clone(),
         connections_max: CONNECTIONS_MAX,

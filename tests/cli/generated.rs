@@ -2,7 +2,10 @@
 
 use std::process::{Command, Stdio};
 
-use crate::daemons::desk;
+use crate::daemons::{PUBLIC_KEY, desk, write_file};
+
+/// A key that no host here has.
+const OTHER_KEY: &str = "Gb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=";
 
 /// Whether there is such a program here.
 fn installed(program: &str) -> bool {
@@ -56,6 +59,8 @@ fn bash_completes_flags_and_verbs() {
     assert_eq!(complete("keypadd ser"), "serve");
     assert_eq!(complete("keypadd check --con"), "--config");
     assert_eq!(complete("keypadd connect --congest"), "--congestion");
+    assert_eq!(complete("keypadd connect --suite chacha"), "chacha20-poly1305");
+    assert_eq!(complete("keypadd serve --kex secp"), "secp384r1");
 }
 
 #[test]
@@ -83,5 +88,40 @@ fn there_is_a_manual_page_for_every_verb() {
             let said = String::from_utf8_lossy(&shown.stderr).into_owned();
             assert!(shown.status.success() && said.is_empty(), "{}: {said}", path.display());
         }
+    }
+}
+
+#[test]
+fn bash_completes_the_names_of_peers_in_the_file() {
+    if !installed("bash") {
+        return;
+    }
+    let desk = desk();
+    let peer = |name: &str, key: &str, endpoint: &str| {
+        format!("[peer.{name}]\npublic-key = \"{key}\"\n{endpoint}\n")
+    };
+    let file = [
+        "listen = \"[::]:0\"\n".to_owned(),
+        peer("lab", PUBLIC_KEY, "endpoint = \"lab.example\""),
+        peer("laptop", OTHER_KEY, ""),
+    ];
+    write_file(&desk.path("keypadd.toml"), &file.concat(), 0o644);
+    let script = desk.keypadd(&["completions", "bash"]).output().unwrap().stdout;
+    std::fs::write(desk.path("keypadd.bash"), script).unwrap();
+    // With and without `@` among what ends a word, as in interactive shells and in some setups.
+    for (breaks, words, completed) in
+        [("' @'", "keypadd connect @ la", "lab"), ("' '", "keypadd connect @la", "@lab")]
+    {
+        let ask = format!(
+            "keypadd() {{ {} \"$@\"; }}; source keypadd.bash; COMP_WORDBREAKS={breaks}; \
+             COMP_LINE='keypadd connect @la'; COMP_POINT=${{#COMP_LINE}}; COMP_WORDS=({words}); \
+             COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); _keypadd_named; echo \"${{COMPREPLY[@]}}\"",
+            env!("CARGO_BIN_EXE_keypadd")
+        );
+        let mut bash = Command::new("bash");
+        bash.args(["-c", &ask]).current_dir(desk.path(""));
+        bash.env("KEYPADD_CONFIG", desk.path("keypadd.toml"));
+        let output = bash.output().unwrap();
+        assert_eq!(String::from_utf8(output.stdout).unwrap().trim(), completed, "{breaks}");
     }
 }

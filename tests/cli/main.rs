@@ -15,6 +15,7 @@ mod ending;
 mod ends;
 mod examples;
 mod forwarding;
+mod forwards_at_run_time;
 mod generated;
 mod hardening;
 mod limits;

@@ -1,13 +1,15 @@
 //! Tests `status --watch` and metrics of an active tunnel.
 
 use std::io::{BufRead, BufReader, Read};
+use std::net::TcpStream;
 use std::process::Stdio;
 use std::time::Instant;
 
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::daemons::{Daemon, desk, text};
-use crate::ends::{echo, exchange, free_port, noise, scrape, until};
+use crate::ends::{echo, echoes, exchange, free_port, noise, scrape, until};
+use crate::staying::forwarding;
 
 #[test]
 fn watching_prints_a_line_of_json_each_second_and_ends_on_ctrl_c() {
@@ -135,4 +137,45 @@ fn polling_time_is_shown_and_is_zero_without_a_share() {
         assert_eq!(transport["spin_seconds"].as_f64().unwrap() > 0.0, polls, "{transport}");
         assert!(transport["spin_ratio"].as_f64().unwrap() < 1.0, "{transport}");
     }
+}
+
+#[test]
+fn forwards_count_their_bytes_and_how_their_connections_ended_by_peer() {
+    let (desk, target, metrics) =
+        (desk(), echo("127.0.0.1").to_string(), [(); 2].map(|()| free_port()));
+    let [at_client, at_server] = metrics.map(|port| format!("127.0.0.1:{port}"));
+    let permit = ["--permit-open", "127.0.0.1:*", "--metrics", &at_server];
+    let server = Daemon::serve(&desk, &permit);
+    let refused = format!("127.0.0.1:0:127.0.0.1:{}", free_port());
+    let more = ["-L", &refused, "--metrics", &at_client];
+    let (client, entrance) = forwarding(&server, &desk, &target, &more);
+    let refusing = client.ready["forwards"][1]["listen"][0].as_str().unwrap();
+    assert_eq!(exchange(&entrance.to_string(), b"twelve bytes").unwrap(), b"twelve bytes");
+    assert!(exchange(refusing, b"").is_err());
+    // Bytes of a connection that goes on count, too.
+    let open = TcpStream::connect(entrance).unwrap();
+    assert!(echoes(&open));
+
+    let forward = format!("-L 127.0.0.1:0:{target}");
+    for (port, peer, carried, cut) in [
+        (metrics[0], "11qYAYKx", &forward, format!("-L {refused}")),
+        (metrics[1], "", &target, refused.strip_prefix("127.0.0.1:0:").unwrap().to_owned()),
+    ] {
+        until("all is counted", || {
+            let scraped = scrape(port);
+            let is_there = |name: &str, forward: &str, label: &str, value: u64| {
+                let begins = format!("keypadd_forward_{name}_total{{peer=\"{peer}");
+                let ends = format!("\",forward=\"{forward}\",{label}}} {value}");
+                scraped.lines().any(|line| line.starts_with(&begins) && line.ends_with(&ends))
+            };
+            let all = is_there("bytes", carried, "direction=\"send\"", 17)
+                && is_there("bytes", carried, "direction=\"receive\"", 17)
+                && is_there("connections", carried, "outcome=\"closed\"", 1)
+                && is_there("connections", carried, "outcome=\"lost\"", 0)
+                && is_there("connections", &cut, "outcome=\"refused\"", 1);
+            all.then_some(())
+        });
+    }
+    drop(open);
+    assert_eq!(client.stop().status.code(), Some(0));
 }

@@ -13,6 +13,7 @@ use zeroize::Zeroizing;
 
 use crate::error::{Error, Exit, is_private, shown, system};
 use crate::staged::Staged;
+use crate::user_directory::user_directory;
 
 /// Permission bits of group and others.
 const OTHERS: u32 = 0o077;
@@ -43,8 +44,8 @@ pub fn writable_path() -> Result<PathBuf, Error> {
     if geteuid().is_root() {
         return Ok("/etc/keypadd/key".into());
     }
-    match std::env::var_os("HOME").filter(|home| !home.is_empty()) {
-        Some(home) => Ok(PathBuf::from(home).join(".config/keypadd/key")),
+    match user_directory() {
+        Some(directory) => Ok(directory.join("key")),
         None => Err(Error::new(Exit::Config, "cannot find the key file: HOME is not set")
             .hint("name a key file")),
     }

@@ -13,7 +13,9 @@ pub mod results;
 pub mod shutdown;
 pub mod staged;
 mod usage;
+mod user_directory;
 pub mod values;
 
 pub use parse::{inconsistencies, read};
 pub use shutdown::block_on;
+pub use user_directory::user_directory;

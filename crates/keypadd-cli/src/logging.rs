@@ -61,7 +61,11 @@ pub fn start(settings: &Settings, verbose: u8, quiet: bool) {
         .log_internal_errors(false)
         .with_writer(std::io::stderr);
     match settings.log_format.value {
-        LogFormat::Json => builder.json().flatten_event(true).finish().with(filter).init(),
+        LogFormat::Json => {
+            // The module would be a second `target` beside that of a connection.
+            let builder = builder.json().flatten_event(true).with_target(false);
+            builder.finish().with(filter).init();
+        }
         LogFormat::Text if is_journal() => {
             let builder = builder.without_time().with_ansi(false).with_target(false);
             builder.finish().with(filter).init();

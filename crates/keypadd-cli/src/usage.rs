@@ -120,11 +120,15 @@ fn nearest(error: &clap::Error) -> Option<&str> {
     }
 }
 
-/// The valid values, if clap knows them.
+/// The value that was probably meant, and all valid ones, if clap knows them.
 fn choices(error: &clap::Error) -> Option<String> {
     match error.get(ContextKind::ValidValue) {
         Some(ContextValue::Strings(values)) if !values.is_empty() => {
-            Some(format!("expected one of {}", values.join(", ")))
+            let all = format!("expected one of {}", values.join(", "));
+            Some(match text(error, ContextKind::SuggestedValue) {
+                Some(near) => format!("did you mean {near}? {all}"),
+                None => all,
+            })
         }
         _ => None,
     }

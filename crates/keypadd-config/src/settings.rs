@@ -257,6 +257,14 @@ settings! {
         flag: Flag::Daemons,
         help: "Serve Prometheus metrics at http://ADDR:PORT/metrics",
     }
+    "log-connections" => log_connections: one bool = switch {
+        kind: Kind::Switch,
+        example: "true",
+        default: "false",
+        flag: Flag::Daemons,
+        help: "Log each forwarded connection at its end: peer, target, bytes, duration, how it ended",
+        detail: "These lines have no rate limit.",
+    }
     "log" => log: maybe String = log_filter {
         form: "FILTER",
         example: "info,keypadd_tunnel=debug",

@@ -1,12 +1,17 @@
 //! Finds the name that was probably meant by one that is unknown.
 
-/// Least similarity (Jaro-Winkler) of a name to suggest.
+/// Least similarity (Jaro-Winkler) of a name to suggest; a slip of one letter has it, too.
 const SIMILARITY_MIN: f64 = 0.8;
 
 /// The most similar of these names, if any is similar enough. Ignores case, and takes `_` for `-`.
 pub fn nearest<'n>(meant: &str, names: impl IntoIterator<Item = &'n str>) -> Option<&'n str> {
     let meant = meant.to_lowercase().replace('_', "-");
-    let similar = |name: &'n str| (strsim::jaro_winkler(name, &meant), name);
+    let similar = |name: &'n str| {
+        // Two letters swapped leave little of a short name.
+        let is_slip = name.len() > 2 && strsim::osa_distance(name, &meant) == 1;
+        let least = if is_slip { SIMILARITY_MIN } else { 0.0 };
+        (strsim::jaro_winkler(name, &meant).max(least), name)
+    };
     let best = names.into_iter().map(similar).max_by(|(one, _), (two, _)| one.total_cmp(two));
     best.filter(|(similarity, _)| *similarity >= SIMILARITY_MIN).map(|(_, name)| name)
 }
@@ -35,6 +40,11 @@ mod tests {
             ("", None),
         ] {
             assert_eq!(nearest(typed, names), meant, "{typed}");
+        }
+        for (typed, meant) in
+            [("lba", Some("lab")), ("xlab", Some("lab")), ("ba", None), ("xyz", None)]
+        {
+            assert_eq!(nearest(typed, ["lab", "office"]), meant, "{typed}");
         }
         assert_eq!(choices("loud", &["text", "json"]), "expected one of text, json");
         assert_eq!(

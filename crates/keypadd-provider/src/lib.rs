@@ -44,7 +44,7 @@ pub use config::{
 pub use connection::{ConnectionKeys, DirectionStatus, HandshakeData};
 pub use fault::KeyFault;
 pub use histogram::Histogram;
-pub use identity::{KeyTextError, PrivateKey, PublicKey};
+pub use identity::{KeyTextError, PrivateKey, PublicKey, ResetKeys};
 pub use keypadd_pool::Allowance;
 pub use kx::{
     Group, KeyExchange, MeasureKeyExchange, UnknownKeyExchange, UnknownMeasureKeyExchange,

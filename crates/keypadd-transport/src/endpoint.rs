@@ -97,10 +97,12 @@ impl Endpoint {
             hold_code: settings.hold_code,
             goodbye_code: settings.goodbye_code,
         });
-        let mut loops = Vec::with_capacity(udp.len());
+        let count = udp.len();
+        let mut loops = Vec::with_capacity(count);
         for (number, udp) in udp.into_iter().enumerate() {
             let parts = LoopSettings {
                 number: number as u8,
+                loops: count,
                 config: settings.config.clone(),
                 server: settings.server.clone(),
                 transport: Arc::clone(&settings.transport),
@@ -122,8 +124,12 @@ impl Endpoint {
             loops.push(EventLoop::new(parts, udp, now)?);
         }
         let mailboxes: Vec<_> = loops.iter().map(EventLoop::mailbox).collect();
-        for one in &mut loops {
-            one.set_peers(mailboxes.clone());
+        // A client's sockets have ports of their own: what one receives is of its loop, also a reset, which
+        // begins with random bytes.
+        if settings.server.is_some() {
+            for one in &mut loops {
+                one.set_peers(mailboxes.clone());
+            }
         }
         let inner = Inner {
             loops: mailboxes,

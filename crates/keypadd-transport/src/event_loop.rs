@@ -57,6 +57,8 @@ const SLEEP_MAX: Duration = Duration::from_secs(60);
 /// What a loop is made of.
 pub(crate) struct LoopSettings {
     pub(crate) number: u8,
+    /// How many loops the endpoint has.
+    pub(crate) loops: usize,
     pub(crate) config: EndpointConfig,
     pub(crate) server: Option<ServerConfig>,
     pub(crate) transport: MakeTransport,
@@ -136,8 +138,8 @@ impl<U: Datagrams> EventLoop<U> {
         let (mailbox, inbox) = Mailbox::new(waker);
         udp.register(&registry, UDP)?;
         let mut config = parts.config;
-        let number = parts.number;
-        config.cid_generator(move || Box::new(LoopIds { number }));
+        let ids = LoopIds { number: parts.number, loops: parts.loops };
+        config.cid_generator(move || Box::new(ids));
         let may_probe = !udp.may_fragment();
         let endpoint = Endpoint::new(Arc::new(config), None, may_probe, None);
         let mut this = Self {
@@ -146,7 +148,7 @@ impl<U: Datagrams> EventLoop<U> {
             inbox,
             mailbox,
             peers: Vec::new(),
-            number,
+            number: parts.number,
             udp,
             endpoint,
             server: None,

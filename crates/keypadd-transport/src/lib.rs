@@ -13,6 +13,7 @@
 mod admission;
 mod allowance;
 mod announcement;
+mod carried;
 mod channel;
 mod cid;
 pub mod congestion;
@@ -48,6 +49,7 @@ mod waiting;
 mod windows;
 
 pub use admission::{Refusal, Refusals};
+pub use carried::Carried;
 pub use cid::Lane;
 pub use connection::Connection;
 pub use counters::LoopMeter;
@@ -66,6 +68,6 @@ pub use socket::Socket;
 pub use spin::{SpinShare, SpinShareError};
 pub use splice::{Cut, Delivery};
 pub use stepped::{Outbox, SentDatagrams, SteppedLoop};
-pub use stream::{ReadError, RecvHalf, SendHalf, Stopped, Stream, WriteError};
+pub use stream::{ReadError, RecvHalf, SendHalf, Splice, Stopped, Stream, WriteError};
 pub use udp::Egress;
 pub use windows::Windows;

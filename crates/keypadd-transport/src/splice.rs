@@ -30,6 +30,7 @@ use thiserror::Error;
 use tokio::sync::oneshot;
 
 use crate::{
+    carried::Carried,
     held::{Holder, Parked, StreamName},
     replay::Receipt,
     socket::Socket,
@@ -143,8 +144,9 @@ pub(crate) struct SpliceState {
     shut: AtomicBool,
     /// Where it is held while its session has no connection.
     held_by: OnceLock<(StreamName, Holder)>,
-    /// The last receipts, encoded: of this end's socket, and of the peer's.
-    given: AtomicU64,
+    /// What has been carried; whoever spliced it shares this.
+    pub(crate) carried: Arc<Carried>,
+    /// The last receipt of the peer's socket, encoded.
     got: AtomicU64,
 }
 
@@ -178,7 +180,7 @@ impl SpliceState {
             cut: AtomicBool::new(false),
             shut: AtomicBool::new(false),
             held_by: OnceLock::new(),
-            given: AtomicU64::new(0),
+            carried: Arc::default(),
             got: AtomicU64::new(0),
         })
     }
@@ -209,23 +211,25 @@ impl SpliceState {
         connection: (Arc<dyn StreamCommands>, StreamId),
         attached: oneshot::Sender<()>,
     ) {
+        self.carried.set_held(false);
         let mut outcome = self.outcome();
         (outcome.connection, outcome.attached) = (Some(connection), Some(attached));
     }
 
     /// Detaches it from its connection.
     pub(crate) fn detach(&self) {
+        self.carried.set_held(true);
         let mut outcome = self.outcome();
         (outcome.connection, outcome.attached) = (None, None);
     }
 
     /// How much this end has written to its socket.
     pub(crate) fn given_receipt(&self) -> Receipt {
-        Receipt::decode(self.given.load(Relaxed))
+        self.carried.given()
     }
 
     pub(crate) fn set_given_receipt(&self, receipt: Receipt) {
-        self.given.store(receipt.encode(), Relaxed);
+        self.carried.set_given(receipt);
     }
 
     /// How much the peer has written to its socket, by its receipts.

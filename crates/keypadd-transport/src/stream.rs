@@ -24,6 +24,7 @@ use tokio::{
 };
 
 use crate::{
+    carried::Carried,
     held::HeldStream,
     replay::Receipt,
     socket::Socket,
@@ -236,21 +237,16 @@ impl Stream {
         self.send.0.code.store(code.into_inner(), Relaxed);
     }
 
-    /// Gives the stream and a socket to the loop, which carries every byte between them. Completes
-    /// when both directions have finished and the peer has acknowledged every byte.
-    ///
-    /// If dropped before that, the future resets both: cut-off data never looks complete.
-    ///
-    /// # Errors
-    /// What cut it short; the socket was reset.
-    pub async fn splice(self, socket: Socket, delivery: Delivery) -> Result<(), Cut> {
+    /// Gives the stream and a socket to the loop, which carries every byte between them.
+    pub fn splice(self, socket: Socket, delivery: Delivery) -> Splice {
         let core = &self.send.0;
         let (reply, outcome) = oneshot::channel();
         let state = SpliceState::new(delivery, reply, (Arc::clone(&core.connection), core.id));
-        let _waiting = Waiting { state: Arc::downgrade(&state), code: core.code() };
+        let waiting = Waiting { state: Arc::downgrade(&state), code: core.code() };
+        let carried = Arc::clone(&state.carried);
         core.command(StreamCommand::Splice { socket, state });
         core.spliced.store(true, Relaxed);
-        outcome.await.unwrap_or(Err(Cut::Lost))
+        Splice { outcome, carried, _waiting: waiting, _stream: self }
     }
 
     /// Continues a held stream, of which the peer has written this much to its socket. Completes
@@ -265,7 +261,36 @@ impl Stream {
     }
 }
 
+/// Completes when both directions have finished and the peer has acknowledged every byte, or with what
+/// cut them short; the socket was reset then.
+///
+/// If dropped before that, it resets both: cut-off data never looks complete.
+#[derive(Debug)]
+pub struct Splice {
+    outcome: oneshot::Receiver<Result<(), Cut>>,
+    carried: Arc<Carried>,
+    // Dropped before the stream, which resets what is not spliced.
+    _waiting: Waiting,
+    _stream: Stream,
+}
+
+impl Splice {
+    /// What it has carried, also after its end.
+    pub fn carried(&self) -> Arc<Carried> {
+        Arc::clone(&self.carried)
+    }
+}
+
+impl Future for Splice {
+    type Output = Result<(), Cut>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.outcome).poll(cx).map(|outcome| outcome.unwrap_or(Err(Cut::Lost)))
+    }
+}
+
 /// If dropped, resets a splice that has not ended: nobody waits for its outcome any longer.
+#[derive(Debug)]
 struct Waiting {
     /// Whoever has the splice drops the sender if it cannot report the outcome.
     state: Weak<SpliceState>,

@@ -188,6 +188,7 @@ impl ToSocket {
             if self.stage == Stage::Ending {
                 // An earlier connection may have carried the end.
                 if !self.state.given_receipt().end {
+                    self.state.carried.stream_ended();
                     self.state.shut_down(&self.registered.socket)?;
                     self.state.set_given_receipt(Receipt { bytes: self.written, end: true });
                 }

@@ -249,6 +249,7 @@ impl ToStream {
                 if self.state.was_reset(self.socket()) {
                     return Err(io::Error::from(io::ErrorKind::ConnectionReset).into());
                 }
+                self.state.carried.socket_ended();
                 if let Some(replay) = &mut self.replay {
                     replay.finish();
                 }
@@ -256,6 +257,7 @@ impl ToStream {
                 Ok(false)
             }
             Ok(read) => {
+                self.state.carried.add_from_socket(read.len());
                 self.count(read.len(), now);
                 if read.len() < bytes && !self.read_closed {
                     // A stream socket that returns less than requested is empty (epoll(7)).

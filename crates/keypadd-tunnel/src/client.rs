@@ -25,6 +25,7 @@ use crate::{
     error::{BindError, ClientError},
     forwards::{
         accept::Acceptor,
+        connection_log::ConnectionRecord,
         listen::Bound,
         listeners::ForwardListeners,
         open_stream::{OpenError, open_stream},
@@ -151,8 +152,10 @@ impl Client {
             .map_err(failed)?;
         let clock_monitor = ClockMonitor::new(Arc::clone(&settings.transport.clocks));
         let gate = clock_monitor.gate();
-        let endpoint =
-            settings.transport.endpoint(End::Client, sockets, None, 0, gate).map_err(failed)?;
+        let endpoint = settings
+            .transport
+            .endpoint(End::Client, sockets, None, None, 0, gate)
+            .map_err(failed)?;
         Ok(Self {
             endpoint,
             config: Arc::new(Mutex::new(ClientConfig::new(settings.crypto))),
@@ -272,15 +275,22 @@ impl Client {
         let refused = |code| ClientError::Refused { target: target.clone(), code };
         let header = StreamHeader::Destination(Destination::Tcp(target.clone()));
         let lost = || self.lost(&live);
+        let mut record = ConnectionRecord::new(&live.limits);
+        record.set_peer(live.peer());
+        record.set_forward("-W", None);
+        record.set_target(&target.to_string());
         let stream = match open_stream(&live, &header).await {
             Ok(stream) => stream,
-            Err(OpenError::Refused(code)) => return Err(refused(code)),
+            Err(OpenError::Refused(code)) => {
+                record.refused(code);
+                return Err(refused(code));
+            }
             Err(OpenError::Lost) => return Err(lost().await),
         };
         let mut current = Some(session);
         let spliced = tokio::select! {
             biased;
-            spliced = splice_pair(reader, writer, stream) => spliced,
+            spliced = splice_pair(reader, writer, stream, &mut record) => spliced,
             never = self.stay_connected(&mut current), if live.hold.is_some() => match never {},
         };
         match spliced {

@@ -2,6 +2,7 @@
 
 pub(crate) mod accept;
 pub(crate) mod answer;
+pub(crate) mod connection_log;
 pub(crate) mod dial;
 pub(crate) mod listen;
 pub(crate) mod listeners;

@@ -38,7 +38,10 @@ pub use clock::jump::{Clocks, Jump, Readings, SystemClocks};
 pub use error::{AuthError, BindError, ClientError};
 pub use forwards::{listen::Bound, socks};
 pub use keypadd_transport::{LoopMeter, SpinShare};
-pub use limits::{LimitCounts, Limits};
+pub use limits::{
+    LimitCounts, Limits,
+    traffic::{ConnectionEnd, ForwardTotals},
+};
 pub use pairing::{
     Invitation, InvitationError, InviteError, Inviter, InviterSettings, Joiner, suggested,
 };

@@ -1,8 +1,14 @@
-//! Holds the limits that all servers and clients of a daemon share, and counts what they refused.
+//! Holds the limits that all servers and clients of a daemon share, and counts what they refused and what
+//! forwards carried.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use self::{descriptors::DescriptorBudget, peer_log::PeerLog};
+use self::{
+    descriptors::DescriptorBudget,
+    log_rate_limit::LogRateLimit,
+    peer_log::PeerLog,
+    traffic::{ForwardTotals, Traffic},
+};
 use crate::sessions::{hold::held_list::HeldList, status::HeldStatus};
 
 pub(crate) mod descriptors;
@@ -10,6 +16,7 @@ pub(crate) mod log_rate_limit;
 pub(crate) mod peer_log;
 pub(crate) mod per_key_limit;
 pub(crate) mod token_bucket;
+pub(crate) mod traffic;
 
 /// Descriptors and log lines, shared by whatever peers can make use them.
 #[derive(Debug, Default)]
@@ -17,6 +24,10 @@ pub struct Limits {
     pub(crate) descriptors: DescriptorBudget,
     pub(crate) log: PeerLog,
     pub(crate) hold: HeldList,
+    /// Lines about targets that close without a byte, by target.
+    pub(crate) mute_targets: LogRateLimit<String>,
+    pub(crate) traffic: Traffic,
+    log_connections: AtomicBool,
     sessions_refused: AtomicU64,
     frames_delayed: AtomicU64,
 }
@@ -48,6 +59,15 @@ impl Limits {
         Self { descriptors: DescriptorBudget::new(descriptors), ..Self::default() }
     }
 
+    /// Whether each forwarded connection is logged from now on.
+    pub fn set_log_connections(&self, log: bool) {
+        self.log_connections.store(log, Ordering::Relaxed);
+    }
+
+    pub(crate) fn logs_connections(&self) -> bool {
+        self.log_connections.load(Ordering::Relaxed)
+    }
+
     /// The counts now.
     pub fn counts(&self) -> LimitCounts {
         let (descriptors, descriptors_refused) = self.descriptors.counts();
@@ -61,6 +81,11 @@ impl Limits {
             streams_reset: self.hold.reset(),
             log_lines_suppressed: self.log.suppressed(),
         }
+    }
+
+    /// What each forward has carried since the daemon started.
+    pub fn forwards(&self) -> Vec<ForwardTotals> {
+        self.traffic.totals()
     }
 
     /// The peers whose streams are held now.

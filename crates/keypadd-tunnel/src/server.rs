@@ -5,6 +5,7 @@
 
 use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
 
+use keypadd_provider::ResetKeys;
 use keypadd_transport::{
     Accepted, Endpoint, HandshakeFailed, LoopMeter, Refusal, ServerConfig, crypto,
 };
@@ -32,6 +33,8 @@ pub struct ServerSettings {
     pub listen: SocketAddr,
     /// Packet protection, made with the same list of peers.
     pub crypto: Arc<dyn crypto::ServerConfig>,
+    /// Of the same private key, for connections that a former process had.
+    pub reset_keys: ResetKeys,
     /// The clients that may connect, with their permits.
     pub peers: Arc<Peers>,
     /// Transport settings.
@@ -96,6 +99,7 @@ impl Server {
         config.migration(true);
         let TransportSettings { loops, udp_buffer_bytes, .. } = settings.transport;
         let sockets = bind_udp_group(settings.listen, loops, udp_buffer_bytes).map_err(failed)?;
+        let bound = sockets[0].local_addr().map_err(failed)?;
         let ServerSettings { peers, sessions_per_key, bench, .. } = settings;
         let serving = Arc::new(Serving::new(peers, &settings.transport, sessions_per_key, bench));
         let connections_max = settings.connections_max;
@@ -105,6 +109,7 @@ impl Server {
                 End::Server,
                 sockets,
                 Some(config.clone()),
+                Some(settings.reset_keys.of_address(bound)),
                 connections_max,
                 serving.clock_monitor.gate(),
             )

@@ -4,7 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-pub(super) use keypadd_config::values::{BadValue, cipher_backend, public_key, switch, target};
+pub(super) use keypadd_config::values::{
+    BadValue, cipher_backend, dynamic_forward, local_forward, public_key, remote_forward, switch,
+    target,
+};
 use keypadd_config::values::{bad, duration, peer_name, server};
 use keypadd_provider::PublicKey;
 use keypadd_tunnel::{Host, Invitation, InvitationError, ServerAddress};
@@ -90,6 +93,11 @@ pub(super) fn server_or_name(text: &str) -> Result<Server, BadValue> {
         Some(name) => peer_name(name).map(Server::Named),
         None => server(text).map(Server::At),
     }
+}
+
+/// `@NAME`, without the `@`.
+pub(super) fn at_name(text: &str) -> Result<String, BadValue> {
+    peer_name(text.strip_prefix('@').unwrap_or(text))
 }
 
 /// `[NAME=]PUBKEY`. A key ends in `=`, so a name is what has text after the `=`.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use keypadd_config::{Config, Outgoing, Peer};
 use keypadd_provider::{CryptoSettings, server_config};
 use keypadd_tunnel::{AllowedPeer, Forward, ListenPermits, Peers, Permits, Server, ServerHandle};
+use serde_json::Value;
 use tokio::task::JoinHandle;
 
 use super::allowances::Allowances;
@@ -16,6 +17,7 @@ use super::pool_suites;
 use crate::configfile::Loaded;
 use crate::daemon::{Daemon, accepted, accepted_groups};
 use crate::error::{Error, Exit};
+use crate::forward;
 use crate::pooling::PoolOptions;
 use crate::ready::RunReady;
 use crate::serve;
@@ -98,6 +100,12 @@ impl Applied {
         }
     }
 
+    /// Answers a request about the forwards of its clients.
+    pub(super) async fn forward(&self, request: &str) -> Value {
+        let clients = self.links.iter().map(|(name, link)| (name.as_str(), link.client()));
+        forward::answer(request, &clients.collect::<Vec<_>>()).await
+    }
+
     /// Applies new settings.
     ///
     /// # Errors
@@ -143,6 +151,8 @@ impl Applied {
             server.handle.set_peers(peers);
             server.handle.set_crypto(crypto);
         }
+        let log_connections = new.settings.log_connections.value;
+        daemon.transport.limits.set_log_connections(log_connections);
         daemon.crypto = crypto;
         self.config = new;
         self.show_sources(daemon);

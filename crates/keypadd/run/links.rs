@@ -104,6 +104,11 @@ impl Bound {
 }
 
 impl Link {
+    /// Its client.
+    pub(super) fn client(&self) -> &Client {
+        &self.client
+    }
+
     /// Its forwards.
     pub(super) fn forwards(&self) -> &[Forward] {
         self.peer.outgoing.as_ref().map_or(&[], |outgoing| &outgoing.forwards)

@@ -8,10 +8,10 @@ use tokio::task::JoinSet;
 
 use crate::arm::Arm;
 use crate::interleave::{Runs, Turn, Workload};
-use crate::results::{Axis, Cell, Curve, Plot, Section, Style, Table};
+use crate::results::{Axis, Curve, Plot, Section, Style, Table};
 use crate::schedule::arrivals;
 use crate::statistics;
-use crate::workload::terminal::LEAD;
+use crate::workload::terminal::{LEAD, quantile};
 use crate::workload::{Figure, costs, ratios, samples, verdicts};
 
 /// What a client sends for a file: about the head of an HTTP request.
@@ -156,16 +156,13 @@ impl Files {
                     .column("rate", "Mbit/s");
             for (arm, turns) in arms {
                 let served = || turns.iter().map(|turn| &turn.measured.0[nth]);
-                let quantile = |quantile| -> Cell {
-                    let each = served().filter_map(|it| it.latencies.quantile_us(quantile));
-                    statistics::mean(&each.collect::<Vec<_>>()).into()
-                };
+                let latencies: Vec<_> = served().map(|served| &served.latencies).collect();
                 let rates: Vec<f64> = served().map(|served| served.mbit).collect();
                 let files: u64 = served().map(|served| served.latencies.count()).sum();
                 let cells = vec![
                     (files as f64).into(),
-                    quantile(0.5),
-                    quantile(0.99),
+                    quantile(&latencies, 0.5),
+                    quantile(&latencies, 0.99),
                     statistics::mean(&rates).into(),
                 ];
                 table.push(&arm.to_string(), cells);

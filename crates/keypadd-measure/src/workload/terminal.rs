@@ -107,8 +107,7 @@ impl Terminal {
     }
 }
 
-/// A row of quantiles for each arm. A quantile that one round has too few keystrokes for is that of all
-/// rounds together, without an interval, as is the longest.
+/// A row of quantiles for each arm, and the longest of all rounds together.
 pub(crate) fn quantiles<M>(
     id: &str,
     title: &str,
@@ -123,20 +122,28 @@ pub(crate) fn quantiles<M>(
     for (arm, turns) in arms {
         let each: Vec<&Latencies> = turns.iter().map(|turn| latencies(&turn.measured)).collect();
         let all = together(&each);
-        let least = each.iter().map(|latencies| latencies.count()).min().unwrap_or(0);
         let mut cells = vec![Cell::from(all.count() as f64)];
-        cells.extend(QUANTILES.map(|(_, quantile)| {
-            let rounds: Vec<f64> =
-                each.iter().filter_map(|latencies| latencies.quantile_us(quantile)).collect();
-            match least as f64 * (1.0 - quantile) >= BEYOND_MIN {
-                true => statistics::mean(&rounds).into(),
-                false => all.quantile_us(quantile).map(Estimate::single).into(),
-            }
-        }));
+        cells.extend(QUANTILES.map(|(_, wanted)| quantile(&each, wanted)));
         cells.push(all.max_us().map(Estimate::single).into());
         table.push(&arm.to_string(), cells);
     }
     table
+}
+
+/// One quantile: the mean of rounds; if one of them has too few latencies beyond it, that of all rounds together,
+/// without an interval; if these have none beyond it, how many it takes. It would be the longest.
+pub(crate) fn quantile(rounds: &[&Latencies], wanted: f64) -> Cell {
+    let all = together(rounds);
+    let beyond = |latencies: &Latencies| latencies.count() as f64 * (1.0 - wanted);
+    if rounds.iter().all(|latencies| beyond(latencies) >= BEYOND_MIN) {
+        let each: Vec<f64> = rounds.iter().filter_map(|round| round.quantile_us(wanted)).collect();
+        return statistics::mean(&each).into();
+    }
+    // The decimals of 0.9 are not exact.
+    match all.count() == 0 || beyond(&all) > 1.0 - 1e-9 {
+        true => all.quantile_us(wanted).map(Estimate::single).into(),
+        false => Cell::Text(format!("needs {:.0}", 1.0 / (1.0 - wanted))),
+    }
 }
 
 /// A curve of all rounds together for each arm.
@@ -163,4 +170,29 @@ fn together(each: &[&Latencies]) -> Latencies {
     let mut all = Latencies::default();
     each.iter().for_each(|latencies| all.add(latencies));
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn latencies(count: u64) -> Latencies {
+        let mut latencies = Latencies::default();
+        (1..=count).for_each(|ms| latencies.record(Duration::from_millis(ms)));
+        latencies
+    }
+
+    #[test]
+    fn a_quantile_beyond_the_sample_says_how_many_it_takes() {
+        let needs = |count: u64| Cell::Text(format!("needs {count}"));
+        let few = latencies(9);
+        assert_eq!(quantile(&[&few], 0.9), needs(10));
+        assert_eq!(quantile(&[&few], 0.999), needs(1000));
+        let enough = latencies(10);
+        assert!(matches!(quantile(&[&enough], 0.9), Cell::Figure(_)));
+        assert_eq!(quantile(&[&enough], 0.99), needs(100));
+        // Rounds add up.
+        assert!(matches!(quantile(&[&latencies(60), &latencies(40)], 0.99), Cell::Figure(_)));
+        assert_eq!(quantile(&[&Latencies::default()], 0.5), Cell::Missing);
+    }
 }

@@ -129,6 +129,11 @@ impl PrivateKey {
         der
     }
 
+    /// The seed, for derivations.
+    pub(super) fn seed(&self) -> &[u8] {
+        &self.seed
+    }
+
     /// The public half.
     pub fn public(&self) -> PublicKey {
         self.public

@@ -314,9 +314,8 @@ impl World {
         {
             let closed = connection.clone();
             end.connection = Some(connection);
-            let splice = stream.splice(socket.into(), Delivery::Unbounded);
             end.splice = Some(Box::pin(async move {
-                if let Err(error) = splice.await {
+                if let Err(error) = stream.splice(socket.into(), Delivery::Unbounded).await {
                     panic!("{error:?}: {:?}", closed.close_reason());
                 }
             }));

@@ -15,6 +15,7 @@ use tracing::{debug, warn};
 use crate::{
     addresses::forward::{Destination, Forward},
     forwards::{
+        connection_log::ConnectionRecord,
         listen::ListenerGroup,
         open_stream::{OpenError, open_stream},
         proxy::{self, NoTarget},
@@ -45,7 +46,7 @@ pub(crate) struct Acceptor {
     /// As many as the server allows. A slot is taken after accept, so an idle listener holds none;
     /// one connection of each forward waits for a slot, the others in the listener's queue.
     slots: Arc<Semaphore>,
-    limits: Arc<Limits>,
+    slots_max: usize,
     holder: Holder,
     tasks: ConnectionTasks,
 }
@@ -55,6 +56,7 @@ pub(crate) struct Acceptor {
 #[derive(Clone, Debug)]
 struct Context {
     link: ServerLink,
+    limits: Arc<Limits>,
     log_limit: Arc<LogRateLimit<(String, Line)>>,
 }
 
@@ -62,6 +64,7 @@ struct Context {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Line {
     AcceptFailed,
+    NoSlot,
     Refused(StreamCode),
     OtherProtocol(&'static str),
 }
@@ -73,21 +76,26 @@ impl Acceptor {
         limits: Arc<Limits>,
         tasks: ConnectionTasks,
     ) -> Self {
-        let slots = Arc::new(Semaphore::new(forwards_max.min(Semaphore::MAX_PERMITS)));
-        let context = Context { link, log_limit: Arc::default() };
-        Self { context, slots, limits, holder: Holder::client(), tasks }
+        let slots_max = forwards_max.min(Semaphore::MAX_PERMITS);
+        let context = Context { link, limits, log_limit: Arc::default() };
+        let slots = Arc::new(Semaphore::new(slots_max));
+        Self { context, slots, slots_max, holder: Holder::client(), tasks }
     }
 
     /// Accepts connections until it is dropped. Their tasks go on after that.
     pub(crate) async fn run(self, listeners: ListenerGroup, forward: Arc<Forward>) {
-        let Self { context, slots, limits, holder, tasks } = self;
+        let Self { context, slots, slots_max, holder, tasks } = self;
         let name = forward.to_string();
         loop {
             match listeners.accept().await {
                 Ok((socket, from)) => {
+                    if slots.available_permits() == 0 && context.may_log(&name, Line::NoSlot) {
+                        let max = slots_max;
+                        warn!(forward = %name, max, "too many connections: new ones wait (max-forwards)");
+                    }
                     let room = async {
                         let slot = Arc::clone(&slots).acquire_owned().await;
-                        let budget = &limits.descriptors;
+                        let budget = &context.limits.descriptors;
                         (slot, budget.acquire_when_free(holder, &name, OF_CONNECTION).await)
                     };
                     let slot = tokio::select! {
@@ -134,18 +142,21 @@ async fn serve(
     forward: Arc<Forward>,
 ) {
     let name = forward.to_string();
+    let mut record = ConnectionRecord::new(&context.limits);
+    record.set_forward(&name, from);
     let (header, destination) = match &*forward {
         Forward::Local(local) => {
             (StreamHeader::Destination(local.destination.clone()), local.destination.to_string())
         }
         Forward::Bench(_) => (StreamHeader::Bench, "its bench service".into()),
-        Forward::Dynamic(_) => return forward_proxied(&context, socket, from, &name).await,
+        Forward::Dynamic(_) => return forward_proxied(&context, socket, from, &name, record).await,
         // The server listens.
         Forward::Remote(_) => return,
     };
-    match open(&context, &socket, from, &header, &name).await {
+    record.set_target(&destination);
+    match open(&context, &socket, from, (&header, &name), &mut record).await {
         Ok((stream, _count)) => {
-            if let Err(error) = splice(socket, stream).await {
+            if let Err(error) = splice(socket, stream, &mut record).await {
                 debug!(forward = name, ?from, %error, "connection failed");
             }
         }
@@ -164,6 +175,7 @@ async fn forward_proxied(
     mut socket: ForwardedSocket,
     from: Option<SocketAddr>,
     name: &str,
+    mut record: ConnectionRecord,
 ) {
     let target = match proxy::read_request(&mut socket).await {
         Ok(target) => target,
@@ -180,15 +192,17 @@ async fn forward_proxied(
                 _ => debug!(forward = name, ?from, "no valid SOCKS request"),
             }
             socket.close_cleanly();
+            record.no_target();
             return;
         }
     };
+    record.set_target(&target.to_string());
     let header = StreamHeader::Destination(Destination::Tcp(target.clone()));
-    let refusal = match open(context, &socket, from, &header, name).await {
+    let refusal = match open(context, &socket, from, (&header, name), &mut record).await {
         Ok((stream, _count)) => {
             // If the reply cannot be sent, the splice fails as well.
             proxy::reply(&mut socket, Reply::Succeeded).await;
-            if let Err(error) = splice(socket, stream).await {
+            if let Err(error) = splice(socket, stream, &mut record).await {
                 debug!(forward = name, ?from, %error, "connection failed");
             }
             return;
@@ -220,9 +234,10 @@ async fn open(
     context: &Context,
     socket: &ForwardedSocket,
     from: Option<SocketAddr>,
-    header: &StreamHeader,
-    name: &str,
+    (header, name): (&StreamHeader, &str),
+    record: &mut ConnectionRecord,
 ) -> Result<(Stream, ConnectionCount), NoStream> {
+    let mut peer = None;
     let opening = async {
         loop {
             let Ok(Ok(session)) = timeout(SESSION_TIMEOUT, context.link.session()).await else {
@@ -230,6 +245,7 @@ async fn open(
                 return Err(NoStream::NoSession);
             };
             let open = session.count_connection(name);
+            peer = Some(session.peer().to_owned());
             match open_stream(&session, header).await {
                 Ok(stream) => return Ok((stream, open)),
                 Err(OpenError::Refused(code)) => return Err(NoStream::Refused(code)),
@@ -237,11 +253,21 @@ async fn open(
             }
         }
     };
-    tokio::select! {
+    let opened = tokio::select! {
         opened = opening => opened,
         error = socket.failed() => {
             debug!(forward = name, ?from, %error, "closed before the target answered");
             Err(NoStream::ConnectionFailed)
         }
+    };
+    if let Some(peer) = peer {
+        record.set_peer(&peer);
     }
+    match &opened {
+        Ok(_) => {}
+        Err(NoStream::Refused(code)) => record.refused(*code),
+        Err(NoStream::NoSession) => record.no_session(),
+        Err(NoStream::ConnectionFailed) => record.gave_up(),
+    }
+    opened
 }

@@ -7,7 +7,7 @@
 use std::{
     net::{IpAddr, SocketAddr},
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use keypadd_transport::Stream;
@@ -17,6 +17,7 @@ use tracing::{debug, info};
 use crate::{
     addresses::forward::{Destination, Forward, RemoteForward},
     forwards::{
+        connection_log::ConnectionRecord,
         dial::{dial, dial_address, dial_own},
         splice::splice,
     },
@@ -80,7 +81,9 @@ pub(crate) async fn answer_client(
             error.code
         })
     };
-    let code = connect(&session, &name, stream, dialing).await.err();
+    let mut record = ConnectionRecord::new(&session.limits);
+    record.set_target(&name);
+    let code = connect(&session, &name, stream, dialing, record).await.err();
     (code == Some(StreamCode::NotPermitted)).then_some(Unpermitted { destination, inward })
 }
 
@@ -130,8 +133,10 @@ async fn answer_bench(session: &Arc<LiveSession>, bench: Option<SocketAddr>, str
         return;
     };
     let _count = session.count_connection("bench");
+    let mut record = ConnectionRecord::new(&session.limits);
+    record.set_target("bench");
     // `connect` has sent the code to the client and logged it.
-    let _ = connect(session, "bench", stream, dial_address(address)).await;
+    let _ = connect(session, "bench", stream, dial_address(address), record).await;
 }
 
 /// Serves a stream of a server, which must name a remote forward of this session.
@@ -156,7 +161,10 @@ pub(crate) async fn answer_server(session: Arc<LiveSession>, lookups: Lookups, m
     let name = Forward::Remote(RemoteForward::clone(&forward)).to_string();
     let _count = session.count_connection(&name);
     let dialing = dial_own(&forward.destination, &lookups);
-    if let Err(code) = connect(&session, &name, stream, dialing).await
+    let mut record = ConnectionRecord::new(&session.limits);
+    record.set_forward(&name, None);
+    record.set_target(&forward.destination.to_string());
+    if let Err(code) = connect(&session, &name, stream, dialing, record).await
         && session.may_log()
     {
         info!(forward = name, %code, "could not connect to {}", forward.destination);
@@ -169,7 +177,9 @@ async fn connect(
     name: &str,
     stream: Stream,
     dialing: impl Future<Output = Result<ForwardedSocket, StreamCode>>,
+    mut record: ConnectionRecord,
 ) -> Result<(), StreamCode> {
+    record.set_peer(session.peer());
     let stopped = stream.send.stopped();
     let dialed = tokio::select! {
         dialed = dialing => dialed,
@@ -180,14 +190,21 @@ async fn connect(
         Ok(socket) => socket,
         Err(code) => {
             debug!(peer = session.peer(), target = name, %code, "could not connect");
+            record.refused(code);
             stream.reset(code.into());
             return Err(code);
         }
     };
-    if stream.send.write_all(&[CONNECTED]).await.is_ok()
-        && let Err(error) = splice(socket, stream).await
-    {
+    if stream.send.write_all(&[CONNECTED]).await.is_err() {
+        record.gave_up();
+        return Ok(());
+    }
+    if let Err(error) = splice(socket, stream, &mut record).await {
         debug!(peer = session.peer(), target = name, %error, "connection failed");
+    }
+    if record.is_mute() && session.limits.mute_targets.allow(name.into(), Instant::now()) {
+        let peer = session.peer();
+        info!(peer, target = name, "the target closed the connection without sending a byte");
     }
     Ok(())
 }

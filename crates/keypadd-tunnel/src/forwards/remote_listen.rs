@@ -5,7 +5,13 @@
 //! stream that carries only the client's number for the forward; the client decides what to connect
 //! to.
 
-use std::{collections::HashMap, io, net::IpAddr, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    io,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
 
 use tokio::{
     sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc},
@@ -19,10 +25,11 @@ use crate::{
     error::BindError,
     forwards::{
         accept::ACCEPT_RETRY,
+        connection_log::ConnectionRecord,
         listen::{Bound, ListenerGroup, addresses_of, bind_tcp, bind_unix},
         open_stream::{OpenError, open_stream},
         reservations::{Place, Reservation, Reservations},
-        splice::splice,
+        splice::{SpliceError, splice},
     },
     limits::{
         descriptors::{Descriptors, Holder, OF_CONNECTION, OF_LISTENER},
@@ -63,6 +70,7 @@ pub(crate) struct RemoteConnection {
     id: u16,
     name: Arc<str>,
     socket: ForwardedSocket,
+    from: Option<SocketAddr>,
     log_limit: Arc<RemoteLogLimit>,
     _room: (OwnedSemaphorePermit, Descriptors),
 }
@@ -232,8 +240,8 @@ impl RemoteListeners {
         open: &OpenListener,
     ) -> ListenCode {
         loop {
-            let socket = match open.listeners.accept().await {
-                Ok((socket, _)) => socket,
+            let (socket, from) = match open.listeners.accept().await {
+                Ok(accepted) => accepted,
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
                 Err(error) => {
                     if may_log(&self.log_limit, id, None) && self.session.may_log() {
@@ -263,7 +271,7 @@ impl RemoteListeners {
             };
             let Some(room) = room else { continue };
             let (name, log_limit) = (Arc::clone(name), Arc::clone(&self.log_limit));
-            let connection = RemoteConnection { id, name, socket, log_limit, _room: room };
+            let connection = RemoteConnection { id, name, socket, from, log_limit, _room: room };
             // Fails if the session has just ended: then it is dropped, and so reset.
             let _ = self.accepted.send(connection).await;
         }
@@ -273,29 +281,37 @@ impl RemoteListeners {
 impl RemoteConnection {
     /// Forwards the connection to the client, to its end.
     pub(crate) async fn forward(self, session: Arc<LiveSession>) {
-        let Self { id, name, socket, log_limit, _room } = self;
+        let Self { id, name, socket, from, log_limit, _room } = self;
         let (name, peer) = (&*name, session.peer());
         let _count = session.count_connection(name);
+        let mut record = ConnectionRecord::new(&session.limits);
+        record.set_peer(peer);
+        record.set_forward(name, from);
         let header = StreamHeader::Remote(id);
         let opened = tokio::select! {
             opened = open_stream(&session, &header) => opened,
             error = socket.failed() => {
                 debug!(peer, forward = name, %error, "closed before the client answered");
+                record.gave_up();
                 return;
             }
         };
         match opened {
             Ok(stream) => {
-                if let Err(error) = splice(socket, stream).await {
+                if let Err(error) = splice(socket, stream, &mut record).await {
                     debug!(peer, forward = name, %error, "connection failed");
                 }
             }
             Err(OpenError::Refused(code)) => {
+                record.refused(code);
                 if may_log(&log_limit, id, Some(code)) && session.may_log() {
                     warn!(peer, forward = name, %code, "the client could not connect");
                 }
             }
-            Err(OpenError::Lost) => debug!(peer, forward = name, "the session has ended"),
+            Err(OpenError::Lost) => {
+                record.ended(&Err(SpliceError::Lost));
+                debug!(peer, forward = name, "the session has ended");
+            }
         }
     }
 }

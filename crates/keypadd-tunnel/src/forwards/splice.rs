@@ -12,7 +12,10 @@ use tokio::{
     net::UnixStream,
 };
 
-use crate::{net::forwarded_socket::ForwardedSocket, wire::StreamCode};
+use crate::{
+    forwards::connection_log::ConnectionRecord, net::forwarded_socket::ForwardedSocket,
+    wire::StreamCode,
+};
 
 /// Size of each copy buffer for standard input and output.
 const COPY_BYTES: usize = 32 << 10;
@@ -73,8 +76,21 @@ impl From<StreamCode> for VarInt {
 }
 
 /// Splices a connection with a stream until both directions have finished or one has failed.
-pub(crate) async fn splice(socket: ForwardedSocket, stream: Stream) -> Result<(), SpliceError> {
-    Ok(stream.splice(socket.into_socket()?, Delivery::Bounded).await?)
+pub(crate) async fn splice(
+    socket: ForwardedSocket,
+    stream: Stream,
+    record: &mut ConnectionRecord,
+) -> Result<(), SpliceError> {
+    let outcome = match socket.into_socket() {
+        Ok(socket) => {
+            let splice = stream.splice(socket, Delivery::Bounded);
+            record.set_carried(splice.carried());
+            splice.await.map_err(SpliceError::from)
+        }
+        Err(error) => Err(error.into()),
+    };
+    record.ended(&outcome);
+    outcome
 }
 
 /// Splices a reader and a writer (`-W`: standard input and output) with a stream. Shuts down the
@@ -84,11 +100,24 @@ pub(crate) async fn splice_pair(
     reader: impl AsyncRead + Unpin,
     writer: impl AsyncWrite + Unpin,
     stream: Stream,
+    record: &mut ConnectionRecord,
+) -> Result<(), SpliceError> {
+    let outcome = carry_pair(reader, writer, stream, record).await;
+    record.ended(&outcome);
+    outcome
+}
+
+async fn carry_pair(
+    reader: impl AsyncRead + Unpin,
+    writer: impl AsyncWrite + Unpin,
+    stream: Stream,
+    record: &mut ConnectionRecord,
 ) -> Result<(), SpliceError> {
     let (near, far) = StdUnixStream::pair()?;
     near.set_nonblocking(true)?;
     let (from_stream, to_stream) = split(UnixStream::from_std(near)?);
     let spliced = stream.splice(Socket::from(far), Delivery::Unbounded);
+    record.set_carried(spliced.carried());
     let outward = outward(reader, to_stream);
     let inward = inward(from_stream, writer);
     tokio::pin!(spliced, outward, inward);

@@ -107,7 +107,7 @@ impl Inviter {
         let clock_monitor = ClockMonitor::new(Arc::clone(&transport.clocks));
         let (config, gate) = (ServerConfig::with_crypto(crypto), clock_monitor.gate());
         let endpoint = transport
-            .endpoint(End::Server, vec![socket], Some(config), CONNECTIONS_MAX, gate)
+            .endpoint(End::Server, vec![socket], Some(config), None, CONNECTIONS_MAX, gate)
             .map_err(failed)?;
         Ok(Self { endpoint, key, secret, clock_monitor })
     }

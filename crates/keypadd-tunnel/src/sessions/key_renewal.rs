@@ -70,7 +70,7 @@ mod tests {
             let socket = bind_udp(loopback, 1 << 20).expect("a socket");
             let gate = EgressGate::new(Arc::new(SystemClocks));
             let settings = TransportSettings::default();
-            settings.endpoint(end, vec![socket], server, 2, gate).expect("an endpoint")
+            settings.endpoint(end, vec![socket], server, None, 2, gate).expect("an endpoint")
         };
         let listening = endpoint(End::Server, Some(ServerConfig::with_crypto(server)));
         let connecting = endpoint(End::Client, None);

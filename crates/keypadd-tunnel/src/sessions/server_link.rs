@@ -185,8 +185,8 @@ pub(crate) const CLOCK: &str = "clock";
 pub(crate) fn reason(lost: &Lost) -> &'static str {
     match lost {
         Lost::Connection(ConnectionError::TimedOut) => "silent",
-        // A stateless reset (RFC 9000 10.3): the server has dropped the connection, after a clock
-        // jump for example.
+        // A stateless reset (RFC 9000 10.3): the server does not know the connection, after a restart
+        // or a clock jump.
         Lost::Connection(ConnectionError::Reset) => "forgotten",
         Lost::Connection(ConnectionError::ApplicationClosed(close)) => {
             let is = |code: CloseCode| close.error_code == code.value().into();

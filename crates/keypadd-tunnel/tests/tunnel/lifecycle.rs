@@ -36,6 +36,7 @@ async fn a_taken_udp_port_is_a_bind_error_that_names_it() {
         second = Some(ServerSettings {
             listen: first.address,
             crypto: settings.crypto.clone(),
+            reset_keys: settings.reset_keys.clone(),
             peers: settings.peers.clone(),
             transport: settings.transport.clone(),
             connections_max: 1,

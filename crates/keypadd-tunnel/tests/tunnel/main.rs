@@ -20,6 +20,7 @@ mod refusals;
 mod remote;
 mod remote_hostile;
 mod resets;
+mod restarts;
 mod stubborn;
 mod support;
 mod unix;

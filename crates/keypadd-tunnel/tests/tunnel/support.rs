@@ -33,7 +33,7 @@ pub fn crypto(key: &Arc<PrivateKey>, suite: impl Into<Protection>) -> CryptoSett
 pub struct RunningServer {
     pub address: SocketAddr,
     pub key: PublicKey,
-    private: Arc<PrivateKey>,
+    pub private: Arc<PrivateKey>,
     pub sessions: Sessions,
     pub handle: ServerHandle,
     stop: Option<oneshot::Sender<Duration>>,
@@ -75,6 +75,7 @@ impl RunningServer {
         let mut settings = ServerSettings {
             listen: "[::1]:0".parse().unwrap(),
             crypto: server_config(&crypto(&key, Suite::AES_128_GCM), peers.clone()).unwrap(),
+            reset_keys: key.reset_keys(),
             peers,
             transport: TransportSettings::default(),
             connections_max: 16,
@@ -112,6 +113,15 @@ impl RunningServer {
 
     pub async fn stop(self) -> StoppedServer {
         self.drain(Duration::ZERO).await
+    }
+
+    /// Ends it without a goodbye to its sessions; their handles may close connections when dropped, so
+    /// that who wants nobody to hear of it cuts the path before.
+    pub async fn kill(self) -> StoppedServer {
+        self.task.abort();
+        drop(self.handle);
+        assert!(within(self.task).await.unwrap_err().is_cancelled());
+        StoppedServer { address: self.address, private: self.private }
     }
 
     pub async fn drain(self, grace: Duration) -> StoppedServer {

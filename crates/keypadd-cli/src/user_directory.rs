@@ -1,0 +1,41 @@
+//! Finds the directory of a user's own configuration, as the XDG Base Directory Specification has it.
+//!
+//! Knows no file in it, and nothing of root, whose files are in `/etc/keypadd`.
+
+use std::{ffi::OsString, path::PathBuf};
+
+/// `$XDG_CONFIG_HOME/keypadd`, else `~/.config/keypadd`; `None` where HOME is not set either.
+pub fn user_directory() -> Option<PathBuf> {
+    directory_of(|name| std::env::var_os(name))
+}
+
+fn directory_of(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+    let path = |name| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    // "All paths must be absolute. If an implementation encounters a relative path [...] it should
+    // consider the path invalid and ignore it."
+    let given = path("XDG_CONFIG_HOME").filter(|path| path.is_absolute());
+    Some(given.or_else(|| Some(path("HOME")?.join(".config")))?.join("keypadd"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn directory(xdg: &str, home: &str) -> Option<PathBuf> {
+        directory_of(|name| match name {
+            "XDG_CONFIG_HOME" => Some(xdg.into()),
+            "HOME" => Some(home.into()),
+            _ => None,
+        })
+    }
+
+    #[test]
+    fn an_absolute_xdg_config_home_comes_before_home() {
+        let at = |path: &str| Some(PathBuf::from(path));
+        assert_eq!(directory("/x", "/home/ann"), at("/x/keypadd"));
+        assert_eq!(directory("", "/home/ann"), at("/home/ann/.config/keypadd"));
+        assert_eq!(directory("conf", "/home/ann"), at("/home/ann/.config/keypadd"));
+        assert_eq!(directory("/x", ""), at("/x/keypadd"));
+        assert_eq!(directory("", ""), None);
+    }
+}

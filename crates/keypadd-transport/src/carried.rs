@@ -1,0 +1,93 @@
+//! Counts what a splice carries over all its connections, and notes how it went, for whoever spliced it.
+//!
+//! Written by the loops that carry it, read by anyone at any time. Knows no streams or sockets.
+
+use std::sync::atomic::{
+    AtomicBool, AtomicU8, AtomicU64,
+    Ordering::{Relaxed, SeqCst},
+};
+
+use crate::replay::Receipt;
+
+const NEITHER: u8 = 0;
+const SOCKET: u8 = 1;
+const STREAM: u8 = 2;
+
+/// What a splice has carried so far.
+#[derive(Debug, Default)]
+pub struct Carried {
+    from_socket: AtomicU64,
+    /// The last receipt of what the socket has taken, encoded.
+    given: AtomicU64,
+    ended_first: AtomicU8,
+    held: AtomicBool,
+}
+
+impl Carried {
+    /// Bytes read from the socket.
+    pub fn from_socket(&self) -> u64 {
+        self.from_socket.load(Relaxed)
+    }
+
+    /// Bytes that the socket has taken.
+    pub fn to_socket(&self) -> u64 {
+        self.given().bytes
+    }
+
+    /// Whether the socket's input ended before the stream did.
+    pub fn socket_ended_first(&self) -> bool {
+        self.ended_first.load(SeqCst) == SOCKET
+    }
+
+    /// Whether no connection has it: it is held, or was when it ended.
+    pub fn is_held(&self) -> bool {
+        self.held.load(Relaxed)
+    }
+
+    pub(crate) fn add_from_socket(&self, bytes: usize) {
+        self.from_socket.fetch_add(bytes as u64, Relaxed);
+    }
+
+    pub(crate) fn given(&self) -> Receipt {
+        Receipt::decode(self.given.load(Relaxed))
+    }
+
+    pub(crate) fn set_given(&self, receipt: Receipt) {
+        self.given.store(receipt.encode(), Relaxed);
+    }
+
+    pub(crate) fn set_held(&self, held: bool) {
+        self.held.store(held, Relaxed);
+    }
+
+    pub(crate) fn socket_ended(&self) {
+        self.ended(SOCKET);
+    }
+
+    pub(crate) fn stream_ended(&self) {
+        self.ended(STREAM);
+    }
+
+    fn ended(&self, which: u8) {
+        // The first one stays.
+        let _ = self.ended_first.compare_exchange(NEITHER, which, SeqCst, SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_end_stays_the_first() {
+        let carried = Carried::default();
+        assert!(!carried.socket_ended_first());
+        carried.socket_ended();
+        carried.stream_ended();
+        assert!(carried.socket_ended_first());
+        let carried = Carried::default();
+        carried.stream_ended();
+        carried.socket_ended();
+        assert!(!carried.socket_ended_first());
+    }
+}

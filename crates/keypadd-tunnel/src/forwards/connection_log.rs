@@ -1,0 +1,205 @@
+//! Accounts for forwarded connections: counts each by peer and forward, and logs it at its end where
+//! `log-connections` is on.
+//!
+//! These lines have no rate limit: whoever switches them on wants all of them, and a log with gaps accounts
+//! for nothing. Knows no sockets: what was carried and how it ended is told.
+
+use std::{net::SocketAddr, sync::Arc, time::Instant};
+
+use keypadd_transport::Carried;
+use tracing::info;
+
+use crate::{
+    forwards::splice::SpliceError,
+    limits::{Limits, traffic::ConnectionEnd},
+    wire::StreamCode,
+};
+
+/// How a connection ended that carried nothing.
+const NO_SESSION: &str = "no session within 10s";
+const GAVE_UP: &str = "closed before the target answered";
+const NO_TARGET: &str = "no valid SOCKS request";
+
+/// A forwarded connection; counted and logged when this is dropped.
+#[derive(Debug)]
+pub(crate) struct ConnectionRecord {
+    limits: Arc<Limits>,
+    began: Instant,
+    peer: Option<String>,
+    forward: Option<String>,
+    target: Option<String>,
+    from: Option<SocketAddr>,
+    carried: Option<Arc<Carried>>,
+    end: ConnectionEnd,
+    /// How it ended, in words.
+    ended: String,
+}
+
+impl ConnectionRecord {
+    /// A connection that begins now.
+    pub(crate) fn new(limits: &Arc<Limits>) -> Self {
+        Self {
+            limits: Arc::clone(limits),
+            began: Instant::now(),
+            peer: None,
+            forward: None,
+            target: None,
+            from: None,
+            carried: None,
+            // Unless told otherwise: then its task was dropped.
+            end: ConnectionEnd::Lost,
+            ended: "cut: shutting down".into(),
+        }
+    }
+
+    /// The peer whose session carries it.
+    pub(crate) fn set_peer(&mut self, peer: &str) {
+        self.peer = Some(peer.into());
+    }
+
+    /// The forward that accepted it here, and where it comes from.
+    pub(crate) fn set_forward(&mut self, forward: &str, from: Option<SocketAddr>) {
+        (self.forward, self.from) = (Some(forward.into()), from);
+    }
+
+    /// Where it leads.
+    pub(crate) fn set_target(&mut self, target: &str) {
+        self.target = Some(target.into());
+    }
+
+    /// Its bytes are counted here from now on.
+    pub(crate) fn set_carried(&mut self, carried: Arc<Carried>) {
+        if let Some((peer, forward)) = self.counted_as() {
+            self.limits.traffic.add(peer, forward, &carried);
+        }
+        self.carried = Some(carried);
+    }
+
+    /// Whether its socket, a target's, was ended by the other side of it before a byte came.
+    pub(crate) fn is_mute(&self) -> bool {
+        let is_mute =
+            |carried: &Arc<Carried>| carried.from_socket() == 0 && carried.socket_ended_first();
+        self.carried.as_ref().is_some_and(is_mute)
+    }
+
+    /// The other end could not connect it.
+    pub(crate) fn refused(&mut self, code: StreamCode) {
+        self.set_end(ConnectionEnd::Refused, format!("refused: {code}"));
+    }
+
+    /// No session came to carry it.
+    pub(crate) fn no_session(&mut self) {
+        self.set_end(ConnectionEnd::Lost, NO_SESSION.into());
+    }
+
+    /// It failed or was closed before it was connected.
+    pub(crate) fn gave_up(&mut self) {
+        self.set_end(ConnectionEnd::Reset, GAVE_UP.into());
+    }
+
+    /// It named no target.
+    pub(crate) fn no_target(&mut self) {
+        self.set_end(ConnectionEnd::Reset, NO_TARGET.into());
+    }
+
+    /// What it carried has come to this end.
+    pub(crate) fn ended(&mut self, outcome: &Result<(), SpliceError>) {
+        let held = self.carried.as_ref().is_some_and(|carried| carried.is_held());
+        let (end, text) = match outcome {
+            Ok(()) => (ConnectionEnd::Closed, "closed".into()),
+            Err(SpliceError::Local(error)) => {
+                (ConnectionEnd::Reset, format!("failed here: {error}"))
+            }
+            Err(SpliceError::Remote(code)) => {
+                (ConnectionEnd::Reset, format!("reset by the peer: {code}"))
+            }
+            Err(SpliceError::Lost) if held => {
+                (ConnectionEnd::Lost, "held, then reset: the peer did not return".into())
+            }
+            Err(SpliceError::Lost) => (ConnectionEnd::Lost, "connection to the peer lost".into()),
+        };
+        self.set_end(end, text);
+    }
+
+    fn set_end(&mut self, end: ConnectionEnd, text: String) {
+        (self.end, self.ended) = (end, text);
+    }
+
+    /// The peer and the forward, or a server's target; `None` while no session has it.
+    fn counted_as(&self) -> Option<(&str, &str)> {
+        Some((self.peer.as_deref()?, self.forward.as_deref().or(self.target.as_deref())?))
+    }
+}
+
+impl Drop for ConnectionRecord {
+    fn drop(&mut self) {
+        if let Some((peer, forward)) = self.counted_as() {
+            self.limits.traffic.end(peer, forward, self.carried.as_ref(), self.end);
+        }
+        if !self.limits.logs_connections() {
+            return;
+        }
+        let bytes = |count: fn(&Carried) -> u64| self.carried.as_deref().map_or(0, count);
+        info!(
+            peer = self.peer,
+            forward = self.forward,
+            from = self.from.map(tracing::field::display),
+            target = self.target,
+            sent_bytes = bytes(Carried::from_socket),
+            received_bytes = bytes(Carried::to_socket),
+            seconds = self.began.elapsed().as_millis() as f64 / 1e3,
+            ended = self.ended,
+            "connection"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    /// The counts of a connection that ends in this way, by outcome.
+    fn counted(end: impl FnOnce(&mut ConnectionRecord)) -> Vec<(&'static str, u64)> {
+        let limits = Arc::default();
+        let mut record = ConnectionRecord::new(&limits);
+        record.set_peer("lab");
+        record.set_target("db:5432");
+        end(&mut record);
+        drop(record);
+        let ends = limits.forwards().into_iter().flat_map(|totals| totals.ended);
+        ends.filter(|(_, count)| *count > 0).map(|(end, count)| (end.name(), count)).collect()
+    }
+
+    #[test]
+    fn every_connection_counts_once_by_how_it_ended() {
+        type End = fn(&mut ConnectionRecord);
+        let cases: [(End, &str); 7] = [
+            (|record| record.ended(&Ok(())), "closed"),
+            (|record| record.ended(&Err(SpliceError::Remote(StreamCode::Reset))), "reset"),
+            (
+                |record| record.ended(&Err(io::Error::from(io::ErrorKind::BrokenPipe).into())),
+                "reset",
+            ),
+            (|record| record.ended(&Err(SpliceError::Lost)), "lost"),
+            (|record| record.refused(StreamCode::NotPermitted), "refused"),
+            (ConnectionRecord::gave_up, "reset"),
+            // Its task is dropped.
+            (|_| {}, "lost"),
+        ];
+        for (end, name) in cases {
+            assert_eq!(counted(end), [(name, 1)]);
+        }
+    }
+
+    #[test]
+    fn a_connection_that_no_session_took_has_no_peer_to_count_for() {
+        let limits = Arc::default();
+        let mut record = ConnectionRecord::new(&limits);
+        record.set_forward("-L 1:a:1", None);
+        record.no_session();
+        drop(record);
+        assert_eq!(limits.forwards(), []);
+    }
+}

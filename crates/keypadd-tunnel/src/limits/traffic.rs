@@ -1,0 +1,165 @@
+//! Counts the connections and bytes of each forward by peer, since the daemon started.
+//!
+//! Bounded in memory: a peer chooses what targets it asks for, so after [`FORWARDS_MAX`] of a peer the others
+//! count as one. Peers are those that are listed or dialed.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use keypadd_transport::Carried;
+
+/// Forwards of a peer that are counted apart.
+const FORWARDS_MAX: usize = 64;
+
+/// What the others are called.
+const OTHER: &str = "other";
+
+/// How a connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConnectionEnd {
+    /// Both ends finished in order.
+    Closed,
+    /// One end reset it, failed, or closed it before it was connected.
+    Reset,
+    /// The connection to the peer was lost, or this daemon shut down.
+    Lost,
+    /// The end that connects to the target could not.
+    Refused,
+}
+
+impl ConnectionEnd {
+    const ALL: [Self; 4] = [Self::Closed, Self::Reset, Self::Lost, Self::Refused];
+
+    /// As a label of a metric.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Closed => "closed",
+            Self::Reset => "reset",
+            Self::Lost => "lost",
+            Self::Refused => "refused",
+        }
+    }
+}
+
+/// The totals of one forward of a peer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ForwardTotals {
+    /// The peer's name.
+    pub peer: String,
+    /// The forward, or a server's target.
+    pub forward: String,
+    /// Bytes to the peer.
+    pub sent_bytes: u64,
+    /// Bytes from the peer, as far as programs have taken them.
+    pub received_bytes: u64,
+    /// Connections by how they ended.
+    pub ended: [(ConnectionEnd, u64); 4],
+}
+
+/// The totals of all forwards.
+#[derive(Debug, Default)]
+pub(crate) struct Traffic(Mutex<BTreeMap<String, BTreeMap<String, Entry>>>);
+
+#[derive(Debug, Default)]
+struct Entry {
+    sent_bytes: u64,
+    received_bytes: u64,
+    ended: [u64; 4],
+    /// Of the connections that go on.
+    open: Vec<Arc<Carried>>,
+}
+
+impl Traffic {
+    /// A connection carries bytes from now on; they count at once.
+    pub(crate) fn add(&self, peer: &str, forward: &str, carried: &Arc<Carried>) {
+        self.with(peer, forward, |entry| entry.open.push(Arc::clone(carried)));
+    }
+
+    /// A connection has ended; `carried` if it was added.
+    pub(crate) fn end(
+        &self,
+        peer: &str,
+        forward: &str,
+        carried: Option<&Arc<Carried>>,
+        end: ConnectionEnd,
+    ) {
+        self.with(peer, forward, |entry| {
+            entry.ended[end as usize] += 1;
+            let Some(carried) = carried else { return };
+            let place = entry.open.iter().position(|one| Arc::ptr_eq(one, carried));
+            if let Some(place) = place {
+                entry.open.swap_remove(place);
+                entry.sent_bytes += carried.from_socket();
+                entry.received_bytes += carried.to_socket();
+            }
+        });
+    }
+
+    /// The totals now.
+    pub(crate) fn totals(&self) -> Vec<ForwardTotals> {
+        let peers = self.peers();
+        let forwards = peers
+            .iter()
+            .flat_map(|(peer, forwards)| forwards.iter().map(move |forward| (peer, forward)));
+        let totals = forwards.map(|(peer, (forward, entry))| {
+            let open = |bytes: fn(&Carried) -> u64| {
+                entry.open.iter().map(|carried| bytes(carried)).sum::<u64>()
+            };
+            ForwardTotals {
+                peer: peer.clone(),
+                forward: forward.clone(),
+                sent_bytes: entry.sent_bytes + open(Carried::from_socket),
+                received_bytes: entry.received_bytes + open(Carried::to_socket),
+                ended: ConnectionEnd::ALL.map(|end| (end, entry.ended[end as usize])),
+            }
+        });
+        totals.collect()
+    }
+
+    fn with(&self, peer: &str, forward: &str, change: impl FnOnce(&mut Entry)) {
+        let mut peers = self.peers();
+        let forwards = peers.entry(peer.into()).or_default();
+        let is_counted = forwards.contains_key(forward) || forwards.len() < FORWARDS_MAX;
+        change(forwards.entry(if is_counted { forward } else { OTHER }.into()).or_default());
+    }
+
+    /// A panic cannot leave the counts half changed.
+    fn peers(&self) -> MutexGuard<'_, BTreeMap<String, BTreeMap<String, Entry>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_count_by_peer_forward_and_end() {
+        let traffic = Traffic::default();
+        let carried = Arc::default();
+        traffic.add("lab", "-L 1:a:1", &carried);
+        traffic.end("lab", "-L 1:a:1", Some(&carried), ConnectionEnd::Closed);
+        traffic.end("lab", "-L 1:a:1", None, ConnectionEnd::Refused);
+        traffic.end("home", "-L 1:a:1", None, ConnectionEnd::Lost);
+        let totals = traffic.totals();
+        let ended = |place: usize| totals[place].ended.map(|(_, count)| count);
+        assert_eq!((totals[0].peer.as_str(), ended(0)), ("home", [0, 0, 1, 0]));
+        assert_eq!((totals[1].peer.as_str(), ended(1)), ("lab", [1, 0, 0, 1]));
+        assert!(traffic.peers().values().flat_map(BTreeMap::values).all(|one| one.open.is_empty()));
+    }
+
+    #[test]
+    fn what_a_peer_asks_for_beyond_a_bound_counts_as_one() {
+        let traffic = Traffic::default();
+        for target in 0..10 * FORWARDS_MAX {
+            traffic.end("lab", &format!("a:{target}"), None, ConnectionEnd::Refused);
+        }
+        traffic.end("home", "a:1", None, ConnectionEnd::Refused);
+        let totals = traffic.totals();
+        assert_eq!(totals.len(), FORWARDS_MAX + 2);
+        let other = totals.iter().find(|one| one.forward == OTHER).expect("the others");
+        assert_eq!(other.ended[3].1, 9 * FORWARDS_MAX as u64);
+    }
+}

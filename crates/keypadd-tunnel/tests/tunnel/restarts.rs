@@ -1,0 +1,144 @@
+//! A server that was killed and started again: clients learn it by a stateless reset (RFC 9000 10.3), which
+//! nobody gets for a connection in use.
+
+use std::{
+    net::{SocketAddr, UdpSocket},
+    time::Duration,
+};
+
+use keypadd_tunnel::{HoldSettings, TransportSettings};
+use testbed::{Direction, LineSettings};
+use tokio::{io::AsyncWriteExt, net::TcpStream};
+
+use crate::support::*;
+
+/// Bytes of connection IDs and of reset tokens.
+const CID_BYTES: usize = 8;
+const TOKEN_BYTES: usize = 16;
+
+/// Lets nothing pass but what is injected.
+fn cut() -> LineSettings {
+    LineSettings { cut: true, ..<_>::default() }
+}
+
+/// No test waits for these timeouts, so that none of them ends a session.
+fn patient(loops: usize) -> TransportSettings {
+    let long = Duration::from_secs(3_600);
+    let hold = HoldSettings { time: long, ..HoldSettings::OFF };
+    TransportSettings { hold, peer_timeout: long, loops, ..<_>::default() }
+}
+
+#[tokio::test]
+async fn a_restarted_server_resets_what_it_has_forgotten_whichever_loop_had_it() {
+    let (target, key) = (listener().await, new_key());
+    let forward: &str = &format!("0:{}", target.local_addr().unwrap());
+    let mut server = RunningServer::start_with(key.public(), &["localhost:*"], |settings| {
+        settings.transport = patient(8);
+    });
+    let mut settings = client_settings(&server, &key, &[forward]);
+    settings.transport = patient(2);
+    let relay = relayed(&server, &mut settings).await;
+    let client = RunningClient::start(settings).await;
+    for (restarts, loops) in [1, 8, 2].into_iter().enumerate() {
+        let mut before = TcpStream::connect(client.listeners[0]).await.unwrap();
+        let _there = assert_reaches(&mut before, &target).await;
+        relay.set_both(cut());
+        let stopped = server.kill().await;
+        server = RunningServer::start_as_before(stopped, key.public(), &["localhost:*"], |it| {
+            it.transport = patient(loops);
+        });
+        relay.set_both(LineSettings::default());
+        before.write_all(b"its next packet").await.unwrap();
+        let count = restarts as u64 + 1;
+        until("it is told", || client.reconnects() == [("forgotten", count)]).await;
+        // The server that held the other end is gone.
+        assert_reset(&mut before).await;
+    }
+}
+
+/// What an attacker sends to a server, from an address of its own.
+struct Attacker(UdpSocket);
+
+impl Attacker {
+    fn new() -> Self {
+        let socket = UdpSocket::bind("[::1]:0").unwrap();
+        socket.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+        Self(socket)
+    }
+
+    /// A packet with a short header that no key has sealed.
+    fn send(&self, server: SocketAddr, cid: [u8; CID_BYTES]) {
+        let datagram = [&[0x40], &cid[..], &[0x5a; 40]].concat();
+        self.0.send_to(&datagram, server).unwrap();
+    }
+
+    /// The token in the first answer to packets for an ID.
+    fn token(&self, server: SocketAddr, cid: [u8; CID_BYTES]) -> [u8; TOKEN_BYTES] {
+        let mut buffer = [0; 2_048];
+        loop {
+            self.send(server, cid);
+            if let Ok(bytes) = self.0.recv(&mut buffer) {
+                assert!(bytes < 1 + CID_BYTES + 40, "an answer is shorter: {bytes}");
+                return buffer[bytes - TOKEN_BYTES..bytes].try_into().unwrap();
+            }
+        }
+    }
+}
+
+/// A datagram that resets whoever knows this token.
+fn reset_with(token: [u8; TOKEN_BYTES]) -> Vec<u8> {
+    [&[0x40], &[0xa5; 30][..], &token].concat()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_gets_the_token_of_a_connection_in_use() {
+    let (target, key) = (listener().await, new_key());
+    let start = |settings: &mut keypadd_tunnel::ServerSettings| settings.transport = patient(4);
+    let server = RunningServer::start_with(key.public(), &["localhost:*"], start);
+    let forward: &str = &format!("0:{}", target.local_addr().unwrap());
+    let mut settings = client_settings(&server, &key, &[forward]);
+    settings.transport = patient(2);
+    let relay = relayed(&server, &mut settings).await;
+    relay.record(Direction::ToServer, 1_000);
+    let client = RunningClient::start(settings).await;
+    let mut here = TcpStream::connect(client.listeners[0]).await.unwrap();
+    let mut there = assert_reaches(&mut here, &target).await;
+    let seen = relay.recorded(Direction::ToServer);
+    let last = seen.iter().rfind(|datagram| datagram[0] & 0x80 == 0).expect("a short header");
+    let living: [u8; CID_BYTES] = last[1..=CID_BYTES].try_into().unwrap();
+    let mut unknown = living;
+    unknown[CID_BYTES - 1] ^= 1;
+
+    // The loop that has the connection keeps silent: it answers what comes after, in order.
+    let attacker = Attacker::new();
+    let of_unknown = attacker.token(server.address, unknown);
+    for _ in 0..50 {
+        attacker.send(server.address, living);
+        assert_eq!(attacker.token(server.address, unknown), of_unknown);
+    }
+    // No other loop answers in its place.
+    for number in (0..4).filter(|number| *number != living[0]) {
+        let mut elsewhere = unknown;
+        elsewhere[0] = number;
+        let of_elsewhere = attacker.token(server.address, elsewhere);
+        attacker.send(server.address, living);
+        assert_eq!(attacker.token(server.address, elsewhere), of_elsewhere);
+    }
+
+    // Another server of the same key has forgotten everything, and its tokens are worth nothing here.
+    let other = RunningServer::start_as(server.private.clone(), key.public(), &[], start);
+    let forged = attacker.token(other.address, living);
+    relay.inject(Direction::ToClient, &reset_with(forged)).unwrap();
+    send_bytes_both_ways(&mut here, &mut there).await;
+    assert!(client.reconnects().is_empty());
+
+    // The server's own, once it has forgotten the connection, ends it.
+    relay.set_both(cut());
+    let stopped = server.kill().await;
+    let server = RunningServer::start_as_before(stopped, key.public(), &[], start);
+    assert_eq!(attacker.token(server.address, unknown), of_unknown);
+    let right = attacker.token(server.address, living);
+    relay.inject(Direction::ToClient, &reset_with(right)).unwrap();
+    until("the client believes it", || client.is_waiting()).await;
+    assert_eq!(client.link.status().cause.unwrap(), "reset by peer");
+}
