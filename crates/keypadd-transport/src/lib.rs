@@ -23,6 +23,7 @@ mod driver;
 mod endpoint;
 mod event_loop;
 mod gate;
+mod handed;
 mod handshake;
 mod held;
 mod mailbox;
@@ -51,6 +52,7 @@ pub use cid::Lane;
 pub use connection::Connection;
 pub use counters::LoopMeter;
 pub use endpoint::Endpoint;
+pub use handed::{HandedStream, StreamRecord};
 pub use handshake::{Accepted, Connecting, ConnectingError, HandshakeFailed};
 pub use held::{HeldStream, HeldStreams, StreamName};
 pub use quinn_proto::{

@@ -238,17 +238,24 @@ impl Stream {
     }
 
     /// Hands the stream and a socket to the loop, which carries every byte between them; completes
-    /// when both directions have ended in order and the peer has acknowledged every byte.
+    /// when both directions have ended in order and the peer has acknowledged every byte. `label` is
+    /// for whoever goes on with it in [another process](crate::HandedStream).
     ///
     /// Dropped before that, the future resets both: what is cut off never passes for the end.
     ///
     /// # Errors
     /// What cut it short; the socket has been reset then.
-    pub async fn splice(self, socket: Socket, delivery: Delivery) -> Result<(), Cut> {
+    pub async fn splice(
+        self,
+        socket: Socket,
+        delivery: Delivery,
+        label: Arc<str>,
+    ) -> Result<(), Cut> {
         let core = &self.send.0;
         let (reply, outcome) = oneshot::channel();
-        let state = SpliceState::new(delivery, reply, (Arc::clone(&core.connection), core.id));
-        let _waiting = Waiting { state: Arc::downgrade(&state), code: core.code() };
+        let connection = (Arc::clone(&core.connection), core.id);
+        let state = SpliceState::new(delivery, label, reply, connection);
+        let _waiting = Waiting::new(&state, core.code());
         core.command(StreamCommand::Splice { socket, state });
         core.spliced.store(true, Relaxed);
         outcome.await.unwrap_or(Err(Cut::Lost))
@@ -267,10 +274,16 @@ impl Stream {
 }
 
 /// Resets a splice that is not over when it is dropped: nobody waits for the outcome any more.
-struct Waiting {
+pub(crate) struct Waiting {
     /// Whoever has the splice drops it where it cannot say how it ended.
     state: Weak<SpliceState>,
     code: VarInt,
+}
+
+impl Waiting {
+    pub(crate) fn new(state: &Arc<SpliceState>, code: VarInt) -> Self {
+        Self { state: Arc::downgrade(state), code }
+    }
 }
 
 impl Drop for Waiting {

@@ -281,7 +281,7 @@ fn a_socket_is_closed_once_both_ways_are_over_although_its_stream_was_resumed_af
         programs.push(streams.map(|stream| {
             let (program, spliced) = UnixStream::pair().unwrap();
             sockets.push(name(&spliced));
-            held.pair.control.spawn(stream.splice(spliced.into(), Delivery::Unbounded));
+            held.pair.control.spawn(stream.splice(spliced.into(), Delivery::Unbounded, "".into()));
             program
         }));
     }

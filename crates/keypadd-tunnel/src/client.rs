@@ -31,6 +31,7 @@ use crate::{
         splice::{SpliceError, splice_pair},
         tasks::ConnectionTasks,
     },
+    handover::Handover,
     limits::Limits,
     net::{
         bind::{ANY_PORT, bind_udp},
@@ -49,10 +50,13 @@ use crate::{
 
 mod bulk;
 mod connect;
+mod hand_over;
 mod incoming;
 pub(crate) mod join;
 mod reconnect;
 mod resume;
+
+use self::reconnect::HeldSession;
 
 /// The settings of a client.
 pub struct ClientSettings {
@@ -88,6 +92,9 @@ pub struct Client {
     clock_monitor: ClockMonitor,
     limits: Arc<Limits>,
     hold: Arc<ClientHold>,
+    handover: Handover,
+    /// The server that is away, while something is held.
+    away: Mutex<Option<HeldSession>>,
 }
 
 /// A session with the server; closed on drop.
@@ -138,9 +145,10 @@ impl Client {
         let (link, tasks) = (ServerLink::default(), ConnectionTasks::default());
         let forwards_max = settings.transport.forwards_max as usize;
         let limits = Arc::clone(&settings.transport.limits);
+        let handover = settings.transport.handover.clone();
         let acceptor =
-            Acceptor::new(link.clone(), forwards_max, Arc::clone(&limits), tasks.clone());
-        let listeners = ForwardListeners::new(acceptor);
+            Acceptor::new(link.clone(), forwards_max, Arc::clone(&limits), tasks.clone(), handover.clone());
+        let listeners = ForwardListeners::new(acceptor, handover.clone());
         if let Some(error) = listeners.set(settings.forwards).await.into_iter().next() {
             return Err(error);
         }
@@ -168,6 +176,8 @@ impl Client {
             clock_monitor,
             limits,
             hold: Arc::new(ClientHold::new(settings.transport.hold)),
+            handover,
+            away: Mutex::default(),
         })
     }
 

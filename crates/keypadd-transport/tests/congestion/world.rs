@@ -329,7 +329,7 @@ impl World {
         {
             let closed = connection.clone();
             end.connection = Some(connection);
-            let splice = stream.splice(socket.into(), Delivery::Unbounded);
+            let splice = stream.splice(socket.into(), Delivery::Unbounded, "".into());
             end.splice = Some(Box::pin(async move {
                 if let Err(error) = splice.await {
                     panic!("{error:?}: {:?}", closed.close_reason());

@@ -22,6 +22,7 @@ use crate::{
         splice::splice,
         tasks::ConnectionTasks,
     },
+    handover::Handover,
     limits::{
         Limits,
         descriptors::{Holder, OF_CONNECTION},
@@ -48,6 +49,7 @@ pub(crate) struct Acceptor {
     limits: Arc<Limits>,
     holder: Holder,
     tasks: ConnectionTasks,
+    handover: Handover,
 }
 
 /// What a connection's task needs. It must not hold the set of tasks: the set would keep itself
@@ -72,18 +74,25 @@ impl Acceptor {
         forwards_max: usize,
         limits: Arc<Limits>,
         tasks: ConnectionTasks,
+        handover: Handover,
     ) -> Self {
         let slots = Arc::new(Semaphore::new(forwards_max.min(Semaphore::MAX_PERMITS)));
         let context = Context { link, log_limit: Arc::default() };
-        Self { context, slots, limits, holder: Holder::client(), tasks }
+        Self { context, slots, limits, holder: Holder::client(), tasks, handover }
     }
 
     /// Accepts connections until it is dropped. Their tasks go on after that.
-    pub(crate) async fn run(self, listeners: ListenerGroup, forward: Arc<Forward>) {
-        let Self { context, slots, limits, holder, tasks } = self;
+    pub(crate) async fn run(self, listeners: Arc<ListenerGroup>, forward: Arc<Forward>) {
+        let Self { context, slots, limits, holder, tasks, handover } = self;
         let name = forward.to_string();
         loop {
-            match listeners.accept().await {
+            handover.resumed().await;
+            let accepted = tokio::select! {
+                biased;
+                () = handover.suspended() => continue,
+                accepted = listeners.accept() => accepted,
+            };
+            match accepted {
                 Ok((socket, from)) => {
                     let room = async {
                         let slot = Arc::clone(&slots).acquire_owned().await;
@@ -145,7 +154,7 @@ async fn serve(
     };
     match open(&context, &socket, from, &header, &name).await {
         Ok((stream, _count)) => {
-            if let Err(error) = splice(socket, stream).await {
+            if let Err(error) = splice(socket, stream, &name).await {
                 debug!(forward = name, ?from, %error, "connection failed");
             }
         }
@@ -188,7 +197,7 @@ async fn forward_proxied(
         Ok((stream, _count)) => {
             // If the reply cannot be sent, the splice fails as well.
             proxy::reply(&mut socket, Reply::Succeeded).await;
-            if let Err(error) = splice(socket, stream).await {
+            if let Err(error) = splice(socket, stream, name).await {
                 debug!(forward = name, ?from, %error, "connection failed");
             }
             return;

@@ -185,7 +185,7 @@ async fn connect(
         }
     };
     if stream.send.write_all(&[CONNECTED]).await.is_ok()
-        && let Err(error) = splice(socket, stream).await
+        && let Err(error) = splice(socket, stream, name).await
     {
         debug!(peer = session.peer(), target = name, %error, "connection failed");
     }

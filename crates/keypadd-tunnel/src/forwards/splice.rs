@@ -72,9 +72,14 @@ impl From<StreamCode> for VarInt {
     }
 }
 
-/// Splices a connection with a stream until both directions have finished or one has failed.
-pub(crate) async fn splice(socket: ForwardedSocket, stream: Stream) -> Result<(), SpliceError> {
-    Ok(stream.splice(socket.into_socket()?, Delivery::Bounded).await?)
+/// Splices a connection of `forward` with a stream until both directions have finished or one has
+/// failed.
+pub(crate) async fn splice(
+    socket: ForwardedSocket,
+    stream: Stream,
+    forward: &str,
+) -> Result<(), SpliceError> {
+    Ok(stream.splice(socket.into_socket()?, Delivery::Bounded, forward.into()).await?)
 }
 
 /// Splices a reader and a writer (`-W`: standard input and output) with a stream. Shuts down the
@@ -88,7 +93,8 @@ pub(crate) async fn splice_pair(
     let (near, far) = StdUnixStream::pair()?;
     near.set_nonblocking(true)?;
     let (from_stream, to_stream) = split(UnixStream::from_std(near)?);
-    let spliced = stream.splice(Socket::from(far), Delivery::Unbounded);
+    // Standard input and output end with this process: no other one goes on with them.
+    let spliced = stream.splice(Socket::from(far), Delivery::Unbounded, "".into());
     let outward = outward(reader, to_stream);
     let inward = inward(from_stream, writer);
     tokio::pin!(spliced, outward, inward);
