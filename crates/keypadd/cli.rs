@@ -275,6 +275,9 @@ pub(crate) struct ReloadArgs {
     #[arg(long, env = "KEYPADD_SOCKET", value_name = "PATH")]
     #[arg(value_parser = path_parser())]
     pub(crate) socket: Option<PathBuf>,
+    /// Replace a daemon that runs another program, or has settings that wait for a restart; its connections go on
+    #[arg(long, env = "KEYPADD_BINARY", value_parser = values::switch)]
+    pub(crate) binary: bool,
 }
 
 #[derive(Debug, Args)]

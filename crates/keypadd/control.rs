@@ -20,6 +20,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::timeout;
 
+use crate::handover::give::{self, Program};
 use crate::status_builder::StatusBuilder;
 
 /// Requests the status.
@@ -50,13 +51,17 @@ impl Status for StatusBuilder {
     }
 }
 
-/// The requests that a daemon answers.
-#[derive(Clone, Debug)]
-pub(crate) enum Requests {
-    /// Status.
-    Status,
-    /// Status and reload; the receiver of a queued request sends the answer.
-    Reload(mpsc::Sender<oneshot::Sender<Value>>),
+/// Asks to be replaced by a new process; with a device and an inode only if the daemon runs another
+/// program. What follows is in `handover`.
+pub(crate) const REPLACE_REQUEST: &str = "replace";
+
+/// The requests that a daemon answers besides those for its status.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Requests {
+    /// To reload its file; the receiver of a queued request sends the answer.
+    pub(crate) reload: Option<mpsc::Sender<oneshot::Sender<Value>>>,
+    /// To be replaced by a new process.
+    pub(crate) replace: Option<mpsc::Sender<give::Request>>,
 }
 
 /// Longest request, including its newline.
@@ -199,11 +204,23 @@ async fn answer(client: UnixStream, status: &impl Status, requests: &Requests) -
     let mut request = String::new();
     let mut reader = BufReader::new(reader.take(REQUEST_BYTES_MAX));
     timeout(TIMEOUT, reader.read_line(&mut request)).await??;
-    let document = match (request.trim_end(), requests) {
+    let mut words = request.split_whitespace();
+    let document = match (words.next().unwrap_or_default(), requests) {
         (STATUS_REQUEST, _) => status.document()?,
-        (RELOAD_REQUEST, Requests::Reload(queue)) => serde_json::to_vec(&reload(queue).await)?,
-        (RELOAD_REQUEST, Requests::Status) => {
-            serde_json::to_vec(&json!({ "no_file": status.verb() }))?
+        (RELOAD_REQUEST, Requests { reload: Some(queue), .. }) => {
+            serde_json::to_vec(&reload(queue).await)?
+        }
+        (RELOAD_REQUEST, _) => serde_json::to_vec(&json!({ "no_file": status.verb() }))?,
+        (REPLACE_REQUEST, Requests { replace: Some(queue), .. }) => {
+            let mut number = || words.next()?.parse().ok();
+            let unless = number().zip(number());
+            let unless = unless.map(|(device, inode)| Program { device, inode });
+            // Nothing comes after the line until it is answered.
+            let reader = reader.into_inner().into_inner();
+            let socket = reader.reunite(writer).map_err(io::Error::other)?.into_std()?;
+            // A daemon that shuts down drops it, which the other end sees.
+            let _ = queue.send(give::Request { socket, unless }).await;
+            return Ok(());
         }
         _ => serde_json::to_vec(&json!({ "error": "unknown request" }))?,
     };
@@ -250,7 +267,7 @@ pub(crate) fn ask<A: DeserializeOwned>(
 ///
 /// # Errors
 /// The socket does not exist, no process listens or the queue is full.
-fn connect(path: &Path) -> io::Result<StdUnixStream> {
+pub(crate) fn connect(path: &Path) -> io::Result<StdUnixStream> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     net::connect(&socket, &SocketAddrUnix::new(path)?)?;
@@ -303,7 +320,7 @@ mod tests {
         let path = socket.path().to_owned();
         let panics = 2 * REQUESTS_MAX;
         let status = Panics(Arc::new(AtomicUsize::new(panics)));
-        let serving = tokio::spawn(socket.serve(status, Requests::Status));
+        let serving = tokio::spawn(socket.serve(status, Requests::default()));
         let ask = |request: &'static str| {
             let path = path.clone();
             spawn_blocking(move || ask::<Value>(&path, request, RELOAD_TIMEOUT))

@@ -17,6 +17,7 @@ mod connect;
 mod control;
 mod daemon;
 mod demo;
+mod handover;
 mod invite;
 mod join;
 mod keygen;

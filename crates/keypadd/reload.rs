@@ -1,4 +1,7 @@
-//! `keypadd reload`: makes daemons reload their file and prints what changed.
+//! `keypadd reload`: makes daemons reload their file, or replaces them by a new process, and prints what
+//! changed.
+
+mod replace;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,6 +14,8 @@ use crate::control::{self, RELOAD_REQUEST, RELOAD_TIMEOUT, STATUS_REQUEST};
 use crate::error::{Error, Exit, one_line, shown};
 use crate::results::print;
 use crate::status::{no_answer, none_found};
+
+use replace::Replaced;
 
 /// Longer than the daemon's own timeout, so that its error arrives.
 const TIMEOUT: Duration = RELOAD_TIMEOUT.saturating_add(Duration::from_secs(5));
@@ -48,15 +53,39 @@ pub(crate) fn run(args: ReloadArgs) -> Result<(), Error> {
     let mut failed: Option<Error> = None;
     let (mut reloaded, mut without) = (0, None);
     for path in sockets {
-        match control::ask(&path, RELOAD_REQUEST, TIMEOUT) {
-            Ok(Answer { no_file: Some(verb), .. }) => without = Some(verb),
-            Ok(answer) => match outcome(&path, answer) {
-                Ok(text) => {
+        if args.binary {
+            match replace::replace(&path, false) {
+                Ok(Replaced::Same) => {}
+                Ok(Replaced::By(text)) => {
                     reloaded += 1;
                     print(text.as_bytes())?;
+                    continue;
                 }
-                Err(error) => failed = Some(also(failed, error)),
-            },
+                Err(error) => {
+                    failed = Some(also(failed, error));
+                    continue;
+                }
+            }
+        }
+        match control::ask(&path, RELOAD_REQUEST, TIMEOUT) {
+            Ok(Answer { no_file: Some(verb), .. }) => without = Some(verb),
+            Ok(answer) => {
+                let waiting = args.binary && answer.refused.is_none() && !answer.restart.is_empty();
+                let done = match waiting {
+                    true => replace::replace(&path, true).map(|replaced| match replaced {
+                        Replaced::By(text) => text,
+                        Replaced::Same => String::new(),
+                    }),
+                    false => outcome(&path, answer),
+                };
+                match done {
+                    Ok(text) => {
+                        reloaded += 1;
+                        print(text.as_bytes())?;
+                    }
+                    Err(error) => failed = Some(also(failed, error)),
+                }
+            }
             // A daemon that has just exited.
             Err(_) if args.socket.is_none() => {}
             Err(error) => {

@@ -21,6 +21,7 @@ use crate::confine::{Confinement, Reach};
 use crate::control::Requests;
 use crate::daemon::{Daemon, DaemonSettings, notify_stopping, notify_systemd};
 use crate::error::{Error, Exit, system};
+use crate::handover::give;
 use crate::ready::RunReady;
 use crate::shutdown::Shutdown;
 
@@ -93,12 +94,17 @@ pub(crate) async fn run(
     }
     let mut daemon = Daemon::prepare(daemon_settings(&loaded, confinement)).await?;
     let started = loaded.config.clone();
-    let mut applied = Applied::start(&daemon, loaded).await?;
-    let (requests, mut reloads) = mpsc::channel(RELOADS_WAITING_MAX);
+    let mut applied = Applied::start(&mut daemon, loaded).await?;
+    let (reload_request, mut reloads) = mpsc::channel(RELOADS_WAITING_MAX);
+    let (replace_request, mut replacements) = mpsc::channel(give::WAITING_MAX);
+    let requests =
+        Requests { reload: Some(reload_request), replace: Some(replace_request) };
     let place = path.display().to_string();
-    let mut watching = daemon.watch("run", place, applied.sources(), Requests::Reload(requests));
+    let mut watching = daemon.watch("run", place, applied.sources(), requests);
     daemon.confinement.seal()?;
-    say(&applied.ready(&daemon));
+    if !daemon.finish_takeover(applied.servers()).await? {
+        say(&applied.ready(&daemon));
+    }
     daemon.confinement.log();
     notify_systemd(&[sd_notify::NotifyState::Ready]);
     let ending = loop {
@@ -106,6 +112,18 @@ pub(crate) async fn run(
             ending = shutdown.thrown() => break ending,
             _ = hangup.recv() => None,
             Some(asked) = reloads.recv() => Some(asked),
+            Some(request) = replacements.recv() => {
+                let belongings = daemon.belongings(applied.servers(), applied.clients());
+                let replaced = tokio::select! {
+                    ending = shutdown.thrown() => break ending,
+                    replaced = belongings.answer(request) => replaced,
+                };
+                if replaced {
+                    watching.shutdown().await;
+                    give::exit();
+                }
+                continue;
+            }
         };
         announce_reload();
         let outcome = reload(&path, &started, &mut daemon, &mut applied).await;
@@ -133,7 +151,7 @@ pub(crate) async fn run(
         }
     };
     // Reload requests from now on are refused at once.
-    drop(reloads);
+    drop((reloads, replacements));
     notify_stopping(shutdown.drained(daemon.drain).await);
     applied.end(ending).await;
     watching.shutdown().await;

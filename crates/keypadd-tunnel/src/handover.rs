@@ -121,6 +121,11 @@ impl Handover {
         self.0.suspended.send_replace(false);
     }
 
+    /// Adds a socket that somebody may ask for.
+    pub fn inherit(&self, socket: HandedSocket) {
+        self.inherited().push(socket);
+    }
+
     /// Closes the sockets that no setting names.
     pub fn close_inherited(&self) {
         self.inherited().clear();

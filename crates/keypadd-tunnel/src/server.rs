@@ -8,7 +8,7 @@ use std::{
     io, mem,
     net::SocketAddr,
     os::fd::{AsFd, OwnedFd},
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -62,7 +62,7 @@ pub struct Server {
     connections_max: usize,
     serving: Arc<Serving>,
     /// Clients of the process before.
-    adopted: Vec<Adopted>,
+    adopted: Mutex<Vec<Adopted>>,
     /// The UDP sockets, for the process that follows.
     udp: Arc<[OwnedFd]>,
 }
@@ -172,7 +172,7 @@ impl Server {
             )
             .map_err(failed)?;
         endpoint.suspend(handover.is_suspended());
-        Ok(Self { endpoint, config, connections_max, serving, adopted: Vec::new(), udp })
+        Ok(Self { endpoint, config, connections_max, serving, adopted: Mutex::default(), udp })
     }
 
     /// A handle to change the running server.
@@ -185,7 +185,8 @@ impl Server {
     /// Goes on with the clients of another process. Those whose keys are not listed any more are reset.
     /// Needs a tokio runtime.
     pub fn adopt(&mut self, chains: Vec<HandedChain>) {
-        self.adopted.extend(chains.into_iter().filter_map(|chain| self.serving.adopt(chain)));
+        let adopted = self.adopted.get_mut().unwrap_or_else(PoisonError::into_inner);
+        adopted.extend(chains.into_iter().filter_map(|chain| self.serving.adopt(chain)));
     }
 
     /// The bound UDP address.
@@ -207,7 +208,8 @@ impl Server {
     /// connections that have not ended within that time, and closes all sessions. Returns a few
     /// seconds later at most.
     pub async fn run(mut self, shutdown: impl Future<Output = Duration>) {
-        let adopted = mem::take(&mut self.adopted);
+        let adopted = mem::take(&mut self.adopted).into_inner();
+        let adopted = adopted.unwrap_or_else(PoisonError::into_inner);
         tokio::select! {
             () = self.serve(adopted, shutdown) => {}
             never = self.reopen_gate() => match never {},

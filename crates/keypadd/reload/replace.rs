@@ -1,0 +1,129 @@
+//! `keypadd reload --binary`: starts this program in place of a running daemon.
+//!
+//! The new process has the daemon's command line, directory and environment. Until it serves, its messages
+//! come here; then it has the daemon's standard streams. The daemon cannot start it: its sandbox runs no
+//! programs.
+
+use std::env;
+use std::fs;
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+use crate::control::{self, REPLACE_REQUEST};
+use crate::error::{Error, Exit, shown, system};
+use crate::handover::channel::{Channel, unexpected};
+use crate::handover::take::Outcome;
+use crate::handover::{Frame, Offer, VARIABLE, VERSION};
+use crate::shutdown::block_on;
+
+/// A daemon that is being reloaded answers after that.
+const TIMEOUT: Duration = Duration::from_secs(65);
+
+/// What became of a daemon.
+#[derive(Debug)]
+pub(super) enum Replaced {
+    /// It runs this program already.
+    Same,
+    /// By a new process.
+    By(String),
+}
+
+/// Replaces the daemon of a socket; unless `forced`, only if it runs another program.
+///
+/// # Errors
+/// Exit 1: it cannot be replaced, or the new process fails, which has said why. The daemon goes on.
+pub(super) fn replace(socket: &Path, forced: bool) -> Result<Replaced, Error> {
+    let program = own_program().map_err(|error| cannot(socket, &error))?;
+    let mut replaced = None;
+    block_on(async {
+        let asked = ask(socket, (!forced).then_some(&program));
+        let offer = timeout(TIMEOUT, asked).await;
+        let offer = offer.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+        let (offer, channel) = offer.map_err(|error| cannot(socket, &error))?;
+        replaced = Some(match offer.same {
+            true => Replaced::Same,
+            false => Replaced::By(start(socket, &program, offer, channel)?),
+        });
+        Ok(())
+    })?;
+    Ok(replaced.unwrap_or(Replaced::Same))
+}
+
+/// The program file of this process, and its device and inode.
+fn own_program() -> io::Result<(std::path::PathBuf, String)> {
+    let path = env::current_exe()?;
+    let metadata = fs::metadata(&path)?;
+    Ok((path, format!("{} {}", metadata.dev(), metadata.ino())))
+}
+
+async fn ask(
+    socket: &Path,
+    unless: Option<&(std::path::PathBuf, String)>,
+) -> io::Result<(Offer, OwnedFd)> {
+    let mut stream = control::connect(socket)?;
+    let identity = unless.map_or("", |(_, identity)| identity);
+    stream.write_all(format!("{REPLACE_REQUEST} {identity}\n").as_bytes())?;
+    let descriptor = OwnedFd::from(stream.try_clone()?);
+    match Channel::new(stream)?.receive().await?.frame {
+        Frame::Offer(offer) if offer.version == VERSION => Ok((offer, descriptor)),
+        frame => Err(unexpected(&frame)),
+    }
+}
+
+/// Starts the new process; returns what to print.
+fn start(
+    socket: &Path,
+    (program, _): &(std::path::PathBuf, String),
+    offer: Offer,
+    channel: OwnedFd,
+) -> Result<String, Error> {
+    let started = || {
+        let mut child = Command::new(program)
+            .args(&offer.arguments)
+            .current_dir(&offer.directory)
+            .env_clear()
+            .envs(offer.environment.iter().map(|(name, value)| (name, value)))
+            .env(VARIABLE, "1")
+            .stdin(Stdio::from(channel))
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let mut said = String::new();
+        if let Some(stdout) = &mut child.stdout {
+            stdout.read_to_string(&mut said)?;
+        }
+        match serde_json::from_str::<Outcome>(&said) {
+            Ok(outcome) => Ok(Ok(outcome)),
+            Err(_) => child.wait().map(Err),
+        }
+    };
+    match started().map_err(|error| cannot(socket, &error))? {
+        Ok(Outcome { pid, release, held }) => {
+            let before = format!("{} (process {})", offer.release, offer.pid);
+            let noun = if held == 1 { "connection goes" } else { "connections go" };
+            Ok(format!("replaced {before} by {release} (process {pid}); {held} {noun} on\n"))
+        }
+        Err(status) => {
+            let cause = format!("the new process failed ({status}); process {} goes on", offer.pid);
+            Err(Error::new(Exit::Runtime, cause))
+        }
+    }
+}
+
+fn cannot(socket: &Path, error: &io::Error) -> Error {
+    let socket = shown(socket.to_string_lossy());
+    let reason = match error.kind() {
+        // What an older daemon answers, and one with standard input and output.
+        io::ErrorKind::FileTooLarge | io::ErrorKind::UnexpectedEof => {
+            "it cannot be replaced while it runs".into()
+        }
+        _ => system(error),
+    };
+    Error::new(Exit::Runtime, format!("the daemon at {socket}: {reason}"))
+        .hint("restart it; its connections end")
+}
