@@ -87,6 +87,17 @@ if [ -n "$booted" ] && in_machine systemctl list-units >/dev/null 2>&1; then
     expect "status answers" in_machine keypadd status
     expect "it restricts itself" in_machine sh -c 'keypadd status | grep -i sandbox'
     expect "a reload succeeds" in_machine systemctl reload keypadd
+    main_pid() { in_machine systemctl show -P MainPID keypadd; }
+    main_pid_is_another() { [ "$(main_pid)" != "$before" ] && [ -n "$before" ]; }
+    never_restarted() { [ "$(in_machine systemctl show -P ActiveEnterTimestampMonotonic keypadd)" = "$since" ]; }
+    before=$(main_pid) since=$(in_machine systemctl show -P ActiveEnterTimestampMonotonic keypadd)
+    inside sh -c 'cd /tmp && sed -i "s/^Version: .*/Version: 100/" newer/DEBIAN/control && dpkg-deb -b newer keypadd-100.deb'
+    expect "a running service is upgraded" in_machine env DEBIAN_FRONTEND=noninteractive apt-get -q -y install \
+        --no-download /tmp/keypadd-100.deb
+    expect "it goes on in a new process" main_pid_is_another
+    expect "it was not restarted" never_restarted
+    expect "it is active" in_machine systemctl is-active keypadd
+    expect "status answers again" in_machine keypadd status
     echo "nonsense = 1" >>"$root/etc/keypadd/keypadd.toml"
     expect "a reload of a wrong file fails" in_machine sh -c '! systemctl reload keypadd'
     expect "and the service goes on" in_machine systemctl is-active keypadd

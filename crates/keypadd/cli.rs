@@ -119,8 +119,8 @@ A file for both roles:
     ///
     /// Applies changed keys, peers, permits, forwards and pool settings without closing
     /// connections. Prints what changed and what needs a restart. A file with errors changes
-    /// nothing.
-    #[command(after_help = "Example:\n  keypadd reload")]
+    /// nothing. With --binary, after an upgrade, any daemon goes on in a process of this program.
+    #[command(after_help = "Examples:\n  keypadd reload\n  keypadd reload --binary")]
     Reload(ReloadArgs),
     /// Check a configuration file and print what it sets
     ///

@@ -165,8 +165,7 @@ pub(crate) async fn run(
     let sources = Sources::new(daemon.public_key(), vec![source]);
     let (replace, mut replacements) = mpsc::channel(give::WAITING_MAX);
     // Nobody else goes on with standard input and output.
-    let requests =
-        Requests { replace: stdio.is_none().then_some(replace), ..Requests::default() };
+    let requests = Requests { replace: stdio.is_none().then_some(replace), ..Requests::default() };
     let mut watching = daemon.watch("connect", server.to_string(), sources, requests);
     daemon.confinement.seal()?;
     let connected = if daemon.finish_takeover([]).await? {
@@ -195,8 +194,7 @@ pub(crate) async fn run(
             tokio::select! {
                 () = client.run(session, ending) => {}
                 () = belongings.give(&mut replacements, &shutdown) => {
-                    watching.shutdown().await;
-                    give::exit()
+                    belongings.leave(&mut watching).await
                 }
             }
             (Ok(()), false)

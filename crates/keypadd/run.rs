@@ -97,8 +97,7 @@ pub(crate) async fn run(
     let mut applied = Applied::start(&mut daemon, loaded).await?;
     let (reload_request, mut reloads) = mpsc::channel(RELOADS_WAITING_MAX);
     let (replace_request, mut replacements) = mpsc::channel(give::WAITING_MAX);
-    let requests =
-        Requests { reload: Some(reload_request), replace: Some(replace_request) };
+    let requests = Requests { reload: Some(reload_request), replace: Some(replace_request) };
     let place = path.display().to_string();
     let mut watching = daemon.watch("run", place, applied.sources(), requests);
     daemon.confinement.seal()?;
@@ -119,8 +118,7 @@ pub(crate) async fn run(
                     replaced = belongings.answer(request) => replaced,
                 };
                 if replaced {
-                    watching.shutdown().await;
-                    give::exit();
+                    belongings.leave(&mut watching).await
                 }
                 continue;
             }

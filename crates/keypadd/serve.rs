@@ -163,8 +163,7 @@ pub(crate) async fn run(
     tokio::select! {
         () = running => {}
         () = belongings.give(&mut replacements, &shutdown) => {
-            watching.shutdown().await;
-            give::exit()
+            belongings.leave(&mut watching).await
         }
     }
     watching.shutdown().await;

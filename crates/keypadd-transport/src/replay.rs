@@ -121,7 +121,11 @@ impl Replay {
     }
 
     /// Goes on with what another process has kept.
-    pub(crate) fn restore(record: &ReplayRecord, pieces: Vec<Bytes>, budget: Arc<ReplayBudget>) -> Self {
+    pub(crate) fn restore(
+        record: &ReplayRecord,
+        pieces: Vec<Bytes>,
+        budget: Arc<ReplayBudget>,
+    ) -> Self {
         let kept = pieces.iter().map(Bytes::len).sum();
         budget.used.fetch_add(kept, Relaxed);
         Self {

@@ -146,8 +146,13 @@ impl Client {
         let forwards_max = settings.transport.forwards_max as usize;
         let limits = Arc::clone(&settings.transport.limits);
         let handover = settings.transport.handover.clone();
-        let acceptor =
-            Acceptor::new(link.clone(), forwards_max, Arc::clone(&limits), tasks.clone(), handover.clone());
+        let acceptor = Acceptor::new(
+            link.clone(),
+            forwards_max,
+            Arc::clone(&limits),
+            tasks.clone(),
+            handover.clone(),
+        );
         let listeners = ForwardListeners::new(acceptor, handover.clone());
         if let Some(error) = listeners.set(settings.forwards).await.into_iter().next() {
             return Err(error);

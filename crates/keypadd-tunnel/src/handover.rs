@@ -149,7 +149,8 @@ impl Handover {
 
     /// Takes the UDP sockets that are bound to an address, at most so many.
     pub(crate) fn take_udp(&self, address: SocketAddr, count: usize) -> Vec<UdpSocket> {
-        let next = || self.take(|record| matches!(record, SocketRecord::Udp(at) if serves(address, *at)));
+        let next =
+            || self.take(|record| matches!(record, SocketRecord::Udp(at) if serves(address, *at)));
         std::iter::from_fn(next).take(count).map(UdpSocket::from).collect()
     }
 

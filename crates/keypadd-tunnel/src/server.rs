@@ -108,6 +108,11 @@ impl ServerHandle {
         (self.serving.chains.hand_over(Instant::now()), listeners)
     }
 
+    /// Completes when the peers of all sessions that were handed over have been told.
+    pub async fn said_goodbye(&self) {
+        self.endpoint.wait_idle().await;
+    }
+
     /// Takes what arrives again: no process followed.
     pub fn carry_on(&self) {
         self.endpoint.suspend(false);
@@ -154,8 +159,8 @@ impl Server {
         let TransportSettings { loops, udp_buffer_bytes, .. } = settings.transport;
         let handover = settings.transport.handover.clone();
         let inherited = handover.take_udp(settings.listen, loops);
-        let sockets = bind_udp_group(settings.listen, loops, udp_buffer_bytes, inherited)
-            .map_err(failed)?;
+        let sockets =
+            bind_udp_group(settings.listen, loops, udp_buffer_bytes, inherited).map_err(failed)?;
         let clones = sockets.iter().map(|socket| socket.as_fd().try_clone_to_owned());
         let udp = clones.collect::<io::Result<Arc<[_]>>>().map_err(failed)?;
         let ServerSettings { peers, sessions_per_key, bench, .. } = settings;

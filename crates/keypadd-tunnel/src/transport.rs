@@ -29,8 +29,8 @@ use crate::{
         egress_gate::{EgressGate, MeteredEgress},
         jump::{Clocks, SystemClocks},
     },
-    limits::Limits,
     handover::Handover,
+    limits::Limits,
     sessions::{hold::HoldSettings, proof::Proof},
     wire::{CloseCode, StreamCode},
 };

@@ -17,6 +17,7 @@ use keypadd_tunnel::handover::{HandedSocket, Handover, SocketRecord};
 use keypadd_tunnel::{Client, ServerHandle};
 use rustix::stdio::{stderr, stdin, stdout};
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::channel::{Channel, unexpected};
@@ -47,6 +48,9 @@ pub(crate) struct Request {
     pub(crate) unless: Option<Program>,
 }
 
+/// How long a process that was replaced stays to tell its peers.
+const GOODBYE_WITHIN: Duration = Duration::from_secs(1);
+
 /// Requests to be replaced that wait.
 pub(crate) const WAITING_MAX: usize = 4;
 
@@ -62,8 +66,8 @@ pub(crate) struct Belongings<'d> {
 }
 
 impl Belongings<'_> {
-    /// Answers requests until a new process has everything: then this one has nothing left to do but
-    /// [`exit`]. Answers none during a shutdown.
+    /// Answers requests until a new process has everything: then this one [leaves](Self::leave). Answers none
+    /// during a shutdown.
     pub(crate) async fn give(&self, requests: &mut mpsc::Receiver<Request>, shutdown: &Shutdown) {
         let giving = async {
             while let Some(request) = requests.recv().await {
@@ -95,6 +99,23 @@ impl Belongings<'_> {
                 false
             }
         }
+    }
+
+    /// Ends a process that was replaced, without its control socket and once the event loops have told the
+    /// peers, who would wait for an end that says nothing. Closes nothing in order: the new process has the
+    /// same sockets, and what ends here would end there, as would the files of unix sockets.
+    pub(crate) async fn leave(&self, watching: &mut JoinSet<()>) -> ! {
+        watching.shutdown().await;
+        let goodbyes = async {
+            for server in &self.servers {
+                server.said_goodbye().await;
+            }
+            for (_, client) in &self.clients {
+                client.said_goodbye().await;
+            }
+        };
+        let _ = timeout(GOODBYE_WITHIN, goodbyes).await;
+        process::exit(0)
     }
 
     async fn give_to(&self, Request { socket, unless }: Request) -> io::Result<Option<u32>> {
@@ -192,10 +213,3 @@ fn offer(same: bool) -> io::Result<Offer> {
         environment: env::vars_os().filter(|(name, _)| name != VARIABLE).collect(),
     })
 }
-
-/// Ends a process that was replaced. Nothing is closed in order: the new process has the same sockets, and
-/// what ends here would end there, as would the files of unix sockets.
-pub(crate) fn exit() -> ! {
-    process::exit(0)
-}
-

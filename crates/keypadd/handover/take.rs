@@ -7,9 +7,9 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::process;
 
+use keypadd_transport::HandedStream;
 use keypadd_tunnel::handover::{HandedChain, HandedClient, HandedSocket, Handover};
 use keypadd_tunnel::wire::Instance;
-use keypadd_transport::HandedStream;
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
@@ -108,10 +108,9 @@ impl Takeover {
                     held.chains.push(HandedChain { record, streams: Vec::new() });
                 }
                 Frame::Client(name, record) => {
-                    held.clients.extend(client.replace((
-                        name,
-                        HandedClient { record, streams: Vec::new() },
-                    )));
+                    held.clients.extend(
+                        client.replace((name, HandedClient { record, streams: Vec::new() })),
+                    );
                 }
                 Frame::Stream(ref record) => {
                     let record = record.clone();
@@ -165,9 +164,13 @@ impl Takeover {
     }
 }
 
-fn stream(record: keypadd_transport::StreamRecord, mut received: Received) -> io::Result<HandedStream> {
+fn stream(
+    record: keypadd_transport::StreamRecord,
+    mut received: Received,
+) -> io::Result<HandedStream> {
     let socket = received.descriptor()?;
-    let unreceipted = if received.data.is_empty() { Vec::new() } else { vec![received.data.into()] };
+    let unreceipted =
+        if received.data.is_empty() { Vec::new() } else { vec![received.data.into()] };
     Ok(HandedStream { record, unreceipted, socket })
 }
 

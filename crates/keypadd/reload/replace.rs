@@ -30,8 +30,10 @@ const TIMEOUT: Duration = Duration::from_secs(65);
 pub(super) enum Replaced {
     /// It runs this program already.
     Same,
-    /// By a new process.
+    /// By a new process; what to print.
     By(String),
+    /// It has exited, is of an older version, or forwards standard input and output.
+    Not(Error),
 }
 
 /// Replaces the daemon of a socket; unless `forced`, only if it runs another program.
@@ -40,19 +42,19 @@ pub(super) enum Replaced {
 /// Exit 1: it cannot be replaced, or the new process fails, which has said why. The daemon goes on.
 pub(super) fn replace(socket: &Path, forced: bool) -> Result<Replaced, Error> {
     let program = own_program().map_err(|error| cannot(socket, &error))?;
-    let mut replaced = None;
+    let mut replaced = Replaced::Same;
     block_on(async {
         let asked = ask(socket, (!forced).then_some(&program));
         let offer = timeout(TIMEOUT, asked).await;
         let offer = offer.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
-        let (offer, channel) = offer.map_err(|error| cannot(socket, &error))?;
-        replaced = Some(match offer.same {
-            true => Replaced::Same,
-            false => Replaced::By(start(socket, &program, offer, channel)?),
-        });
+        replaced = match offer {
+            Ok((Offer { same: true, .. }, _)) => Replaced::Same,
+            Ok((offer, channel)) => Replaced::By(start(socket, &program, offer, channel)?),
+            Err(error) => Replaced::Not(cannot(socket, &error)),
+        };
         Ok(())
     })?;
-    Ok(replaced.unwrap_or(Replaced::Same))
+    Ok(replaced)
 }
 
 /// The program file of this process, and its device and inode.
@@ -117,13 +119,13 @@ fn start(
 
 fn cannot(socket: &Path, error: &io::Error) -> Error {
     let socket = shown(socket.to_string_lossy());
-    let reason = match error.kind() {
-        // What an older daemon answers, and one with standard input and output.
-        io::ErrorKind::FileTooLarge | io::ErrorKind::UnexpectedEof => {
-            "it cannot be replaced while it runs".into()
-        }
+    let cause = match error.kind() {
+        // An older daemon answers in JSON, which begins like the length of no frame; so does one with
+        // standard input and output.
+        io::ErrorKind::FileTooLarge => "it cannot be replaced while it runs".into(),
+        io::ErrorKind::UnexpectedEof => "it has exited".into(),
         _ => system(error),
     };
-    Error::new(Exit::Runtime, format!("the daemon at {socket}: {reason}"))
+    Error::new(Exit::Runtime, format!("the daemon at {socket}: {cause}"))
         .hint("restart it; its connections end")
 }

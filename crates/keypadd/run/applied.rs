@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use keypadd_config::{Config, Outgoing, Peer};
 use keypadd_provider::{CryptoSettings, server_config};
-use keypadd_tunnel::{AllowedPeer, Client, Forward, ListenPermits, Peers, Permits, Server, ServerHandle};
+use keypadd_tunnel::{
+    AllowedPeer, Client, Forward, ListenPermits, Peers, Permits, Server, ServerHandle,
+};
 use tokio::task::JoinHandle;
 
 use super::allowances::Allowances;

@@ -54,6 +54,11 @@ impl Client {
         Some(HandedClient { record, streams: self.hold.streams.hand_over() })
     }
 
+    /// Completes when the server has been told that another process follows.
+    pub async fn said_goodbye(&self) {
+        self.endpoint.wait_idle().await;
+    }
+
     /// Goes on with the streams of another process, before [`run`](Client::run). Its bound instance must be
     /// that of the client there. Returns how many there are.
     pub fn adopt(&self, handed: HandedClient) -> usize {

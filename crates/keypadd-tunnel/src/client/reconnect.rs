@@ -77,7 +77,8 @@ impl Client {
                 Some(session) => session,
                 None => {
                     self.handover.resumed().await;
-                    let at_once = outage.is_none_or(|(_, reason)| [CLOCK, RESUMED].contains(&reason));
+                    let at_once =
+                        outage.is_none_or(|(_, reason)| [CLOCK, RESUMED].contains(&reason));
                     let away = self.away().clone();
                     let returned = match away {
                         Some(away) => self.reconnect_held(&away).await,

@@ -209,9 +209,7 @@ impl RemoteListeners {
             return Err(ListenCode::NotPermitted);
         }
         let _descriptors = descriptors()?;
-        let bind = || {
-            bind_tcp(&addresses, port, &self.handover).map_err(|error| code_of(&error))
-        };
+        let bind = || bind_tcp(&addresses, port, &self.handover).map_err(|error| code_of(&error));
         if port != 0 {
             let places = addresses.iter().map(|&ip| Place::Tcp((ip, port).into())).collect();
             let reservation = self.reservations.reserve(&self.session, places).await?;

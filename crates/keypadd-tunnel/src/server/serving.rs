@@ -413,7 +413,11 @@ impl Serving {
         let remaining = Duration::from_millis(record.remaining_millis);
         let of_chain = |streams: &HeldStreams| {
             let listed = self.limits.hold.add(&label, streams, remaining);
-            Away { slot: self.of_key.acquire(key, self.sessions_per_key), _listed: listed, _over: over }
+            Away {
+                slot: self.of_key.acquire(key, self.sessions_per_key),
+                _listed: listed,
+                _over: over,
+            }
         };
         let AdoptedChain { streams, counts, expires } =
             self.chains.adopt(client, &record, &settings, of_chain, now);
