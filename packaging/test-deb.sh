@@ -91,13 +91,18 @@ if [ -n "$booted" ] && in_machine systemctl list-units >/dev/null 2>&1; then
     main_pid_is_another() { [ "$(main_pid)" != "$before" ] && [ -n "$before" ]; }
     never_restarted() { [ "$(in_machine systemctl show -P ActiveEnterTimestampMonotonic keypadd)" = "$since" ]; }
     before=$(main_pid) since=$(in_machine systemctl show -P ActiveEnterTimestampMonotonic keypadd)
-    inside sh -c 'cd /tmp && sed -i "s/^Version: .*/Version: 100/" newer/DEBIAN/control && dpkg-deb -b newer keypadd-100.deb'
-    expect "a running service is upgraded" in_machine env DEBIAN_FRONTEND=noninteractive apt-get -q -y install \
-        --no-download /tmp/keypadd-100.deb
+    # The machine has a /tmp of its own.
+    inside sh -c 'cd /tmp && sed -i "s/^Version: .*/Version: 100/" newer/DEBIAN/control &&
+        dpkg-deb -b newer /opt/keypadd-100.deb' >/dev/null
+    expect "a running service is upgraded" in_machine dpkg -i /opt/keypadd-100.deb
     expect "it goes on in a new process" main_pid_is_another
     expect "it was not restarted" never_restarted
     expect "it is active" in_machine systemctl is-active keypadd
     expect "status answers again" in_machine keypadd status
+    before=$(main_pid)
+    in_machine kill -KILL "$before"
+    sleep 7
+    expect "systemd starts it again when it dies" main_pid_is_another
     echo "nonsense = 1" >>"$root/etc/keypadd/keypadd.toml"
     expect "a reload of a wrong file fails" in_machine sh -c '! systemctl reload keypadd'
     expect "and the service goes on" in_machine systemctl is-active keypadd

@@ -3,9 +3,11 @@
 //! Raises the open-file limit, reserves descriptors, samples rates every second and notifies systemd. Nothing
 //! is global, so two daemons can run in one process.
 
+use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -44,6 +46,8 @@ const STALLED_ONE_IN: u64 = 4;
 pub(crate) struct DaemonSettings {
     /// This host's key.
     pub(crate) key: Arc<PrivateKey>,
+    /// Its file.
+    pub(crate) key_path: PathBuf,
     /// The settings of the file or the command line.
     pub(crate) settings: Settings,
     /// Suites to offer or accept, in order of preference.
@@ -84,6 +88,7 @@ impl DaemonSettings {
             .map_or_else(keyfile::default_path, |key| Ok(key.value.clone()))?;
         Ok(Self {
             key: Arc::new(keyfile::read(&path)?),
+            key_path: path,
             permit_bench: settings.permit_bench.value,
             settings,
             pool_suites: suites.clone(),
@@ -122,6 +127,10 @@ pub(crate) struct Daemon {
     /// The process that this one replaces, until it has.
     takeover: Option<Takeover>,
     program: Option<Program>,
+    /// For the process that follows, which may not reach it.
+    key_file: Option<File>,
+    /// Whether this process has replaced another one, and may not reach what that one could.
+    pub(crate) replaces: bool,
 }
 
 /// The service that answers measurements, on a thread of its own: control tasks do not wait for it. It stops
@@ -156,6 +165,7 @@ impl Daemon {
     pub(crate) async fn prepare(settings: DaemonSettings) -> Result<Self, Error> {
         let DaemonSettings {
             key,
+            key_path,
             settings,
             suites,
             kex,
@@ -215,8 +225,10 @@ impl Daemon {
             metrics_socket,
             control_socket,
             bench,
+            replaces: takeover.is_some(),
             takeover,
             program,
+            key_file: keyfile::open(&key_path).ok(),
         })
     }
 
@@ -270,6 +282,7 @@ impl Daemon {
         Belongings {
             handover: &self.transport.handover,
             program: self.program,
+            key_file: self.key_file.as_ref(),
             servers,
             clients,
             metrics: self.metrics_socket.as_ref(),

@@ -7,7 +7,8 @@
 //! | goes on with that, then [`Frame::Done`] | says [`Frame::Bye`] and exits |
 //!
 //! Whichever process dies before `Done` leaves the other one serving: until then the old one has everything.
-//! No key, pad or packet number is handed over.
+//! No key, pad or packet number is handed over, but the open file of the host's key: systemd shows a credential
+//! to the first process of a service alone.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -37,7 +38,7 @@ const HANDED_WITHIN: Duration = Duration::from_secs(20);
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Frame {
-    /// How to start the new process; for `keypadd reload`.
+    /// How to start the new process, the file of the host's key attached; for `keypadd reload`.
     Offer(Offer),
     /// The new process has read its settings.
     Begin,

@@ -164,7 +164,8 @@ async fn reload(
     applied: &mut Applied,
 ) -> Result<Changes, Error> {
     let attempt = async {
-        let known = daemon.confinement.switches_user().then(|| Arc::clone(&daemon.crypto.key));
+        let out_of_reach = daemon.confinement.switches_user() || daemon.replaces;
+        let known = out_of_reach.then(|| Arc::clone(&daemon.crypto.key));
         let loaded = configfile::load(path, known)?;
         let mut changes = Changes::between(started, applied.config(), &loaded.config);
         if loaded.key.public() != daemon.public_key() {
@@ -220,10 +221,11 @@ fn pool_suites(config: &Config) -> Vec<Suite> {
 }
 
 fn daemon_settings(loaded: &Loaded, confinement: Confinement) -> DaemonSettings {
-    let Loaded { config, key, .. } = loaded;
+    let Loaded { config, key, key_path } = loaded;
     let settings = &config.settings;
     DaemonSettings {
         key: Arc::clone(key),
+        key_path: key_path.clone(),
         settings: settings.clone(),
         suites: settings.suites(),
         kex: settings.key_exchanges(),

@@ -1,7 +1,7 @@
 //! The old process: offers to be replaced, shares its sockets, and hands over what is held.
 
 use std::env;
-use std::fs;
+use std::fs::{self, File};
 use std::future::pending;
 use std::io;
 use std::net::TcpListener;
@@ -23,6 +23,7 @@ use tokio::time::timeout;
 use super::channel::{Channel, unexpected};
 use super::{Frame, HANDED_WITHIN, Offer, PREPARED_WITHIN, VARIABLE, VERSION};
 use crate::daemon::notify_systemd;
+use crate::keyfile;
 use crate::shutdown::Shutdown;
 
 /// A program file, by device and inode: an upgrade puts another one in its place.
@@ -59,6 +60,8 @@ pub(crate) struct Belongings<'d> {
     pub(crate) handover: &'d Handover,
     /// The program that it runs.
     pub(crate) program: Option<Program>,
+    /// The file of this host's key.
+    pub(crate) key_file: Option<&'d File>,
     pub(crate) servers: Vec<ServerHandle>,
     /// By name.
     pub(crate) clients: Vec<(String, &'d Client)>,
@@ -121,7 +124,8 @@ impl Belongings<'_> {
     async fn give_to(&self, Request { socket, unless }: Request) -> io::Result<Option<u32>> {
         let mut channel = Channel::new(socket)?;
         let same = unless.is_some() && unless == self.program;
-        channel.tell(&Frame::Offer(offer(same)?)).await?;
+        let key_file: Vec<_> = self.key_file.iter().map(|file| file.as_fd()).collect();
+        channel.send::<&[u8]>(&Frame::Offer(offer(same)?), &[], &key_file).await?;
         if same {
             return Ok(None);
         }
@@ -210,6 +214,8 @@ fn offer(same: bool) -> io::Result<Offer> {
         same,
         arguments: env::args_os().skip(1).collect(),
         directory: env::current_dir().unwrap_or_else(|_| Path::new("/").into()).into(),
-        environment: env::vars_os().filter(|(name, _)| name != VARIABLE).collect(),
+        environment: env::vars_os()
+            .filter(|(name, _)| name != VARIABLE && name != keyfile::INHERITED)
+            .collect(),
     })
 }

@@ -7,12 +7,14 @@
 use std::env;
 use std::fs;
 use std::io::{self, Read, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use rustix::io::{FdFlags, fcntl_setfd};
 use tokio::time::timeout;
 
 use crate::control::{self, REPLACE_REQUEST};
@@ -20,6 +22,7 @@ use crate::error::{Error, Exit, shown, system};
 use crate::handover::channel::{Channel, unexpected};
 use crate::handover::take::Outcome;
 use crate::handover::{Frame, Offer, VARIABLE, VERSION};
+use crate::keyfile;
 use crate::shutdown::block_on;
 
 /// A daemon that is being reloaded answers after that.
@@ -36,6 +39,13 @@ pub(super) enum Replaced {
     Not(Error),
 }
 
+/// What a daemon answers.
+struct Asked {
+    offer: Offer,
+    channel: OwnedFd,
+    key_file: Option<OwnedFd>,
+}
+
 /// Replaces the daemon of a socket; unless `forced`, only if it runs another program.
 ///
 /// # Errors
@@ -48,8 +58,8 @@ pub(super) fn replace(socket: &Path, forced: bool) -> Result<Replaced, Error> {
         let offer = timeout(TIMEOUT, asked).await;
         let offer = offer.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
         replaced = match offer {
-            Ok((Offer { same: true, .. }, _)) => Replaced::Same,
-            Ok((offer, channel)) => Replaced::By(start(socket, &program, offer, channel)?),
+            Ok(Asked { offer: Offer { same: true, .. }, .. }) => Replaced::Same,
+            Ok(asked) => Replaced::By(start(socket, &program, asked)?),
             Err(error) => Replaced::Not(cannot(socket, &error)),
         };
         Ok(())
@@ -58,22 +68,22 @@ pub(super) fn replace(socket: &Path, forced: bool) -> Result<Replaced, Error> {
 }
 
 /// The program file of this process, and its device and inode.
-fn own_program() -> io::Result<(std::path::PathBuf, String)> {
+fn own_program() -> io::Result<(PathBuf, String)> {
     let path = env::current_exe()?;
     let metadata = fs::metadata(&path)?;
     Ok((path, format!("{} {}", metadata.dev(), metadata.ino())))
 }
 
-async fn ask(
-    socket: &Path,
-    unless: Option<&(std::path::PathBuf, String)>,
-) -> io::Result<(Offer, OwnedFd)> {
+async fn ask(socket: &Path, unless: Option<&(PathBuf, String)>) -> io::Result<Asked> {
     let mut stream = control::connect(socket)?;
     let identity = unless.map_or("", |(_, identity)| identity);
     stream.write_all(format!("{REPLACE_REQUEST} {identity}\n").as_bytes())?;
-    let descriptor = OwnedFd::from(stream.try_clone()?);
-    match Channel::new(stream)?.receive().await?.frame {
-        Frame::Offer(offer) if offer.version == VERSION => Ok((offer, descriptor)),
+    let channel = OwnedFd::from(stream.try_clone()?);
+    let mut received = Channel::new(stream)?.receive().await?;
+    match received.frame {
+        Frame::Offer(offer) if offer.version == VERSION => {
+            Ok(Asked { offer, channel, key_file: received.descriptors.pop() })
+        }
         frame => Err(unexpected(&frame)),
     }
 }
@@ -81,24 +91,28 @@ async fn ask(
 /// Starts the new process; returns what to print.
 fn start(
     socket: &Path,
-    (program, _): &(std::path::PathBuf, String),
-    offer: Offer,
-    channel: OwnedFd,
+    (program, _): &(PathBuf, String),
+    Asked { offer, channel, key_file }: Asked,
 ) -> Result<String, Error> {
     let started = || {
+        let key_file = key_file.as_ref().map(|file| {
+            // Inherited: not closed when the program starts.
+            fcntl_setfd(file, FdFlags::empty()).map(|()| file.as_raw_fd().to_string())
+        });
+        // Not a pipe, which the system call filter of a service may refuse.
+        let (mut result, stdout) = UnixStream::pair()?;
         let mut child = Command::new(program)
             .args(&offer.arguments)
             .current_dir(&offer.directory)
             .env_clear()
             .envs(offer.environment.iter().map(|(name, value)| (name, value)))
             .env(VARIABLE, "1")
+            .envs(key_file.transpose()?.map(|number| (keyfile::INHERITED, number)))
             .stdin(Stdio::from(channel))
-            .stdout(Stdio::piped())
+            .stdout(Stdio::from(OwnedFd::from(stdout)))
             .spawn()?;
         let mut said = String::new();
-        if let Some(stdout) = &mut child.stdout {
-            stdout.read_to_string(&mut said)?;
-        }
+        result.read_to_string(&mut said)?;
         match serde_json::from_str::<Outcome>(&said) {
             Ok(outcome) => Ok(Ok(outcome)),
             Err(_) => child.wait().map(Err),
