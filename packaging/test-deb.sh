@@ -100,7 +100,7 @@ if [ -n "$booted" ] && in_machine systemctl list-units >/dev/null 2>&1; then
     expect "it is active" in_machine systemctl is-active keypadd
     expect "status answers again" in_machine keypadd status
     before=$(main_pid)
-    in_machine kill -KILL "$before"
+    in_machine systemctl kill --kill-who=main --signal=KILL keypadd
     sleep 7
     expect "systemd starts it again when it dies" main_pid_is_another
     echo "nonsense = 1" >>"$root/etc/keypadd/keypadd.toml"
