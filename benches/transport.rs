@@ -56,11 +56,11 @@ impl Tunnel {
         let [far, far_spliced] = tcp_pair();
         thread::spawn(move || program(far));
         let opened = pair.control.block_on(connections[0].open_bi()).expect("a stream");
-        pair.control.spawn(opened.splice(near_spliced.into(), Delivery::Unbounded));
+        pair.control.spawn(opened.splice(near_spliced.into(), Delivery::Unbounded, "".into()));
         // The first byte shows the stream to the other end.
         near.write_all(&[0]).expect("a first byte");
         let taken = pair.control.block_on(connections[1].accept_bi()).expect("the stream");
-        pair.control.spawn(taken.splice(far_spliced.into(), Delivery::Unbounded));
+        pair.control.spawn(taken.splice(far_spliced.into(), Delivery::Unbounded, "".into()));
         near.read_exact(&mut [0]).expect("its answer");
         Self { near, _connections: connections, _pair: pair }
     }

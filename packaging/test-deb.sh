@@ -87,6 +87,22 @@ if [ -n "$booted" ] && in_machine systemctl list-units >/dev/null 2>&1; then
     expect "status answers" in_machine keypadd status
     expect "it restricts itself" in_machine sh -c 'keypadd status | grep -i sandbox'
     expect "a reload succeeds" in_machine systemctl reload keypadd
+    main_pid() { in_machine systemctl show -P MainPID keypadd; }
+    main_pid_is_another() { [ "$(main_pid)" != "$before" ] && [ -n "$before" ]; }
+    never_restarted() { [ "$(in_machine systemctl show -P ActiveEnterTimestampMonotonic keypadd)" = "$since" ]; }
+    before=$(main_pid) since=$(in_machine systemctl show -P ActiveEnterTimestampMonotonic keypadd)
+    # The machine has a /tmp of its own.
+    inside sh -c 'cd /tmp && sed -i "s/^Version: .*/Version: 100/" newer/DEBIAN/control &&
+        dpkg-deb -b newer /opt/keypadd-100.deb' >/dev/null
+    expect "a running service is upgraded" in_machine dpkg -i /opt/keypadd-100.deb
+    expect "it goes on in a new process" main_pid_is_another
+    expect "it was not restarted" never_restarted
+    expect "it is active" in_machine systemctl is-active keypadd
+    expect "status answers again" in_machine keypadd status
+    before=$(main_pid)
+    in_machine systemctl kill --kill-who=main --signal=KILL keypadd
+    sleep 7
+    expect "systemd starts it again when it dies" main_pid_is_another
     echo "nonsense = 1" >>"$root/etc/keypadd/keypadd.toml"
     expect "a reload of a wrong file fails" in_machine sh -c '! systemctl reload keypadd'
     expect "and the service goes on" in_machine systemctl is-active keypadd

@@ -119,8 +119,8 @@ A file for both roles:
     ///
     /// Applies changed keys, peers, permits, forwards and pool settings without closing
     /// connections. Prints what changed and what needs a restart. A file with errors changes
-    /// nothing.
-    #[command(after_help = "Example:\n  keypadd reload")]
+    /// nothing. With --binary, after an upgrade, any daemon goes on in a process of this program.
+    #[command(after_help = "Examples:\n  keypadd reload\n  keypadd reload --binary")]
     Reload(ReloadArgs),
     /// List, add or remove forwards of a running daemon
     ///
@@ -289,6 +289,9 @@ pub(crate) struct ReloadArgs {
     #[arg(long, env = "KEYPADD_SOCKET", value_name = "PATH")]
     #[arg(value_parser = path_parser())]
     pub(crate) socket: Option<PathBuf>,
+    /// Replace a daemon that runs another program, or has settings that wait for a restart; its connections go on
+    #[arg(long, env = "KEYPADD_BINARY", value_parser = values::switch)]
+    pub(crate) binary: bool,
 }
 
 #[derive(Debug, Args)]

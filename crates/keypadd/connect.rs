@@ -7,7 +7,6 @@ use keypadd_cli::refusal::explain;
 use keypadd_config::{Setting, offered, values_of};
 use keypadd_keystream::Class;
 use keypadd_provider::{PublicKey, client_config};
-use keypadd_tunnel::wire::Instance;
 use keypadd_tunnel::{
     Client, ClientError, ClientSession, ClientSettings, Forward, Listen, LocalForward,
     RemoteForward, ServerAddress, Target,
@@ -21,6 +20,7 @@ use crate::control::Requests;
 use crate::daemon::{Daemon, DaemonSettings, notify_stopping, notify_systemd};
 use crate::error::{Error, Exit};
 use crate::forward;
+use crate::handover::give;
 use crate::named::{self, Named};
 use crate::ready::{ClientReady, ForwardReady, suite_with_class};
 use crate::shutdown::Shutdown;
@@ -29,6 +29,8 @@ use crate::stdio::{self, ClosingStdout};
 
 /// Queued requests about forwards; more wait at the socket.
 const REQUESTS_WAITING_MAX: usize = 4;
+/// The name of the client in what is handed over: there is one.
+const ONLY_CLIENT: &str = "";
 
 /// What a client is started with.
 #[derive(Debug)]
@@ -146,11 +148,14 @@ pub(crate) async fn run(
         forwards,
         transport: daemon.transport.clone(),
         connect_timeout,
-        instance: draw_instance()?,
+        instance: daemon.instance(ONLY_CLIENT)?,
     });
     let client = client
         .await
         .map_err(|error| explain(ClientError::Bind(error), daemon.public_key(), peer))?;
+    if let Some(held) = daemon.take_held().await?.clients.remove(ONLY_CLIENT) {
+        client.adopt(held);
+    }
     let carried = stdio.clone();
     let label = name.unwrap_or_else(|| peer.short());
     let dialing =
@@ -159,17 +164,29 @@ pub(crate) async fn run(
     let dialing = stdio.is_none().then_some(dialing);
     let source = Source { sessions: client.sessions(), loops: client.loop_meter(), dialing };
     let sources = Sources::new(daemon.public_key(), vec![source]);
-    let (forwards, mut requests) = mpsc::channel(REQUESTS_WAITING_MAX);
-    let requests_answered = match stdio.is_some() {
-        true => Requests::Status,
-        false => Requests::Forwards(forwards),
+    let (forward_request, mut requests) = mpsc::channel(REQUESTS_WAITING_MAX);
+    let (replace_request, mut replacements) = mpsc::channel(give::WAITING_MAX);
+    let answered = match stdio.is_some() {
+        // Nobody else goes on with standard input and output.
+        true => Requests::default(),
+        false => Requests {
+            forward: Some(forward_request),
+            replace: Some(replace_request),
+            ..Requests::default()
+        },
     };
-    let mut watching = daemon.watch("connect", server.to_string(), sources, requests_answered);
+    let mut watching = daemon.watch("connect", server.to_string(), sources, answered);
     daemon.confinement.seal()?;
-    let connected = tokio::select! {
-        biased;
-        connected = connect(&client, stdio.is_some(), on_ready, (&server, peer)) => Some(connected),
-        _ = shutdown.thrown() => None,
+    let connected = if daemon.finish_takeover([]).await? {
+        Some(Ok(None))
+    } else {
+        tokio::select! {
+            biased;
+            connected = connect(&client, stdio.is_some(), on_ready, (&server, peer)) => {
+                Some(connected.map(Some))
+            }
+            _ = shutdown.thrown() => None,
+        }
     };
     let (ended, cut) = match (connected, stdio) {
         (None, _) => (Ok(()), true),
@@ -197,14 +214,20 @@ pub(crate) async fn run(
                 requests.close();
                 std::future::pending().await
             };
+            let belongings = daemon.belongings(Vec::new(), vec![(ONLY_CLIENT.into(), &client)]);
             tokio::select! {
-                () = client.run(Some(session), ending) => {}
+                () = client.run(session, ending) => {}
                 never = answer => never,
+                () = belongings.give(&mut replacements, &shutdown) => {
+                    belongings.leave(&mut watching).await
+                }
             }
             (Ok(()), false)
         }
         // `-W` runs inside another program, which expects it to stop at once.
-        (Some(Ok(session)), Some(target)) => tokio::select! {
+        // Only a daemon with forwards replaces another.
+        (Some(Ok(None)), Some(_)) => (Ok(()), false),
+        (Some(Ok(Some(session))), Some(target)) => tokio::select! {
             biased;
             ended = client.forward_stdio(session, &target, stdin(), ClosingStdout::new()) => (ended, false),
             _ = shutdown.thrown() => (Ok(()), true),
@@ -291,12 +314,5 @@ fn remote_ready(session: &ClientSession) -> impl Iterator<Item = ForwardReady> {
             (listen, _) => listen,
         };
         ForwardReady::remote(&listen, &destination)
-    })
-}
-
-/// A random number that identifies this run of the client.
-pub(crate) fn draw_instance() -> Result<Instance, Error> {
-    Instance::draw().map_err(|error| {
-        Error::new(Exit::Runtime, format!("cannot get random bytes from the system: {error}"))
     })
 }

@@ -20,6 +20,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::timeout;
 
+use crate::handover::give::{self, Program};
 use crate::status_builder::StatusBuilder;
 
 /// Requests the status.
@@ -53,28 +54,23 @@ impl Status for StatusBuilder {
     }
 }
 
-/// The requests that a daemon answers.
-#[derive(Clone, Debug)]
-pub(crate) enum Requests {
-    /// Status.
-    Status,
-    /// Status and forwards.
-    Forwards(ForwardRequests),
-    /// Status, reload and forwards; the receiver of a queued request sends the answer.
-    Reload(mpsc::Sender<oneshot::Sender<Value>>, ForwardRequests),
+/// Asks to be replaced by a new process; with a device and an inode only if the daemon runs another
+/// program. What follows is in `handover`.
+pub(crate) const REPLACE_REQUEST: &str = "replace";
+
+/// The requests that a daemon answers besides those for its status.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Requests {
+    /// To reload its file; the receiver of a queued request sends the answer.
+    pub(crate) reload: Option<mpsc::Sender<oneshot::Sender<Value>>>,
+    /// About its forwards.
+    pub(crate) forward: Option<ForwardRequests>,
+    /// To be replaced by a new process.
+    pub(crate) replace: Option<mpsc::Sender<give::Request>>,
 }
 
 /// Where requests about forwards are queued, with the way back of the answer.
 pub(crate) type ForwardRequests = mpsc::Sender<(String, oneshot::Sender<Value>)>;
-
-impl Requests {
-    fn forwards(&self) -> Option<&ForwardRequests> {
-        match self {
-            Self::Status => None,
-            Self::Forwards(queue) | Self::Reload(_, queue) => Some(queue),
-        }
-    }
-}
 
 /// Longest request, including its newline: a forward from path to path.
 const REQUEST_BYTES_MAX: u64 = 512;
@@ -220,11 +216,23 @@ async fn answer(client: UnixStream, status: &impl Status, requests: &Requests) -
     let (verb, rest) = request.split_once(' ').unwrap_or((request, ""));
     let document = match (verb, requests) {
         (STATUS_REQUEST, _) => status.document()?,
-        (RELOAD_REQUEST, Requests::Reload(queue, _)) => {
+        (RELOAD_REQUEST, Requests { reload: Some(queue), .. }) => {
             serde_json::to_vec(&queued(queue, |answer| answer).await)?
         }
+        (REPLACE_REQUEST, Requests { replace: Some(queue), .. }) => {
+            let mut words = rest.split_whitespace();
+            let mut number = || words.next()?.parse().ok();
+            let unless = number().zip(number());
+            let unless = unless.map(|(device, inode)| Program { device, inode });
+            // Nothing comes after the line until it is answered.
+            let reader = reader.into_inner().into_inner();
+            let socket = reader.reunite(writer).map_err(io::Error::other)?.into_std()?;
+            // A daemon that shuts down drops it, which the other end sees.
+            let _ = queue.send(give::Request { socket, unless }).await;
+            return Ok(());
+        }
         (RELOAD_REQUEST, _) => serde_json::to_vec(&json!({ "no_file": status.verb() }))?,
-        (FORWARD_REQUEST, requests) => serde_json::to_vec(&match requests.forwards() {
+        (FORWARD_REQUEST, requests) => serde_json::to_vec(&match &requests.forward {
             Some(queue) => queued(queue, |answer| (rest.to_owned(), answer)).await,
             None => json!({ "error": "this daemon changes no forwards" }),
         })?,
@@ -276,7 +284,7 @@ pub(crate) fn ask<A: DeserializeOwned>(
 ///
 /// # Errors
 /// The socket does not exist, no process listens or the queue is full.
-fn connect(path: &Path) -> io::Result<StdUnixStream> {
+pub(crate) fn connect(path: &Path) -> io::Result<StdUnixStream> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     net::connect(&socket, &SocketAddrUnix::new(path)?)?;
@@ -329,7 +337,7 @@ mod tests {
         let path = socket.path().to_owned();
         let panics = 2 * REQUESTS_MAX;
         let status = Panics(Arc::new(AtomicUsize::new(panics)));
-        let serving = tokio::spawn(socket.serve(status, Requests::Status));
+        let serving = tokio::spawn(socket.serve(status, Requests::default()));
         let ask = |request: &'static str| {
             let path = path.clone();
             spawn_blocking(move || ask::<Value>(&path, request, RELOAD_TIMEOUT))

@@ -3,8 +3,11 @@
 //! Raises the open-file limit, reserves descriptors, samples rates every second and notifies systemd. Nothing
 //! is global, so two daemons can run in one process.
 
+use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -14,16 +17,20 @@ use keypadd_provider::{
     CryptoSettings, Group, KeyExchange, MeasureKeyExchange, Meters, PrivateKey, PublicKey,
 };
 use keypadd_traffic::{Host, Service};
-use keypadd_tunnel::{HoldSettings, Limits, TransportSettings};
+use keypadd_tunnel::handover::Handover;
+use keypadd_tunnel::wire::Instance;
+use keypadd_tunnel::{Client, HoldSettings, Limits, ServerHandle, TransportSettings};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
-use tokio::time::interval;
+use tokio::time::{interval, sleep};
 
 use crate::cli::memory_bytes;
 use crate::confine::Confinement;
 use crate::control::{self, ControlSocket, Requests};
 use crate::error::{Error, Exit, system};
+use crate::handover::give::{Belongings, Program};
+use crate::handover::take::{Held, Takeover};
 use crate::pooling::{PoolOptions, Pooling};
 use crate::rates::{self, Rates};
 use crate::sources::Sources;
@@ -39,6 +46,8 @@ const STALLED_ONE_IN: u64 = 4;
 pub(crate) struct DaemonSettings {
     /// This host's key.
     pub(crate) key: Arc<PrivateKey>,
+    /// Its file.
+    pub(crate) key_path: PathBuf,
     /// The settings of the file or the command line.
     pub(crate) settings: Settings,
     /// Suites to offer or accept, in order of preference.
@@ -79,6 +88,7 @@ impl DaemonSettings {
             .map_or_else(keyfile::default_path, |key| Ok(key.value.clone()))?;
         Ok(Self {
             key: Arc::new(keyfile::read(&path)?),
+            key_path: path,
             permit_bench: settings.permit_bench.value,
             settings,
             pool_suites: suites.clone(),
@@ -110,8 +120,17 @@ pub(crate) struct Daemon {
     /// The sandbox.
     pub(crate) confinement: Confinement,
     metrics: Option<TcpListener>,
+    /// The same socket, for the process that follows.
+    metrics_socket: Option<std::net::TcpListener>,
     control_socket: bool,
     bench: Option<Bench>,
+    /// The process that this one replaces, until it has.
+    takeover: Option<Takeover>,
+    program: Option<Program>,
+    /// For the process that follows, which may not reach it.
+    key_file: Option<File>,
+    /// Whether this process has replaced another one, and may not reach what that one could.
+    pub(crate) replaces: bool,
 }
 
 /// The service that answers measurements, on a thread of its own: control tasks do not wait for it. It stops
@@ -146,6 +165,7 @@ impl Daemon {
     pub(crate) async fn prepare(settings: DaemonSettings) -> Result<Self, Error> {
         let DaemonSettings {
             key,
+            key_path,
             settings,
             suites,
             kex,
@@ -154,15 +174,23 @@ impl Daemon {
             control_socket,
             confinement,
         } = settings;
+        let program = Program::own();
         let limits = Arc::new(Limits::new(descriptors_of_forwards(raise_descriptor_limit())));
         limits.set_log_connections(settings.log_connections.value);
-        let metrics = match &settings.metrics {
-            Some(address) => Some(metrics::bind(address.value).await?),
-            None => None,
-        };
         let bench = if permit_bench { Some(Bench::start().await?) } else { None };
         let cipher_engine = settings.cipher_backend.value;
         let pooling = Pooling::start(PoolOptions::of(&settings), &pool_suites, cipher_engine)?;
+        let (takeover, handover) = match control_socket {
+            true => Takeover::begin().await?,
+            false => (None, Handover::default()),
+        };
+        let metrics = match &settings.metrics {
+            Some(address) => Some(metrics::bind(address.value, &handover)?),
+            None => None,
+        };
+        let metrics_socket = metrics.as_ref().and_then(|listener| {
+            Some(std::net::TcpListener::from(listener.as_fd().try_clone_to_owned().ok()?))
+        });
         let defaults = TransportSettings::default();
         let transport = TransportSettings {
             congestion: settings.congestion.value,
@@ -174,6 +202,7 @@ impl Daemon {
             limits,
             stalled_bytes: defaults.stalled_bytes.min(memory_bytes() / STALLED_ONE_IN),
             clocks: confinement.clocks(),
+            handover,
             ..defaults
         };
         let crypto = CryptoSettings {
@@ -194,9 +223,71 @@ impl Daemon {
             pooling,
             confinement,
             metrics,
+            metrics_socket,
             control_socket,
             bench,
+            replaces: takeover.is_some(),
+            takeover,
+            program,
+            key_file: keyfile::open(&key_path).ok(),
         })
+    }
+
+    /// The run of the client of this name: that of the process before, or a new one.
+    ///
+    /// # Errors
+    /// Exit 1: the system has no random bytes.
+    pub(crate) fn instance(&self, client: &str) -> Result<Instance, Error> {
+        let before = self.takeover.as_ref().and_then(|takeover| takeover.instance(client));
+        before.map_or_else(draw_instance, Ok)
+    }
+
+    /// Takes what the process before holds, once all sockets are bound; nothing if there is none.
+    ///
+    /// # Errors
+    /// As for [`Takeover::receive`].
+    pub(crate) async fn take_held(&mut self) -> Result<Held, Error> {
+        match &mut self.takeover {
+            Some(takeover) => takeover.receive(&self.transport.handover).await,
+            None => Ok(Held::default()),
+        }
+    }
+
+    /// Ends the process before, if there is one, and lets this one go on; whether there was one.
+    ///
+    /// # Errors
+    /// As for [`Takeover::finish`].
+    pub(crate) async fn finish_takeover(
+        &mut self,
+        servers: impl IntoIterator<Item = ServerHandle>,
+    ) -> Result<bool, Error> {
+        let Some(takeover) = self.takeover.take() else { return Ok(false) };
+        takeover.finish().await?;
+        let handover = self.transport.handover.clone();
+        handover.resume();
+        servers.into_iter().for_each(|server| server.carry_on());
+        // Clients ask for their remote forwards as soon as they are back.
+        tokio::spawn(async move {
+            sleep(INHERITED_FOR).await;
+            handover.close_inherited();
+        });
+        Ok(true)
+    }
+
+    /// What can be handed over to the process that follows.
+    pub(crate) fn belongings<'d>(
+        &'d self,
+        servers: Vec<ServerHandle>,
+        clients: Vec<(String, &'d Client)>,
+    ) -> Belongings<'d> {
+        Belongings {
+            handover: &self.transport.handover,
+            program: self.program,
+            key_file: self.key_file.as_ref(),
+            servers,
+            clients,
+            metrics: self.metrics_socket.as_ref(),
+        }
     }
 
     /// The address of the bench service.
@@ -320,6 +411,16 @@ fn bind_control_socket() -> Result<ControlSocket, String> {
     let directory = control::directory().ok_or("XDG_RUNTIME_DIR is not set")?;
     ControlSocket::bind(&directory)
         .map_err(|error| format!("{}: {}", directory.display(), system(&error)))
+}
+
+/// How long a socket of the process before waits for whoever asks for it.
+const INHERITED_FOR: Duration = Duration::from_secs(10);
+
+/// A random number that identifies a run of a client.
+pub(crate) fn draw_instance() -> Result<Instance, Error> {
+    Instance::draw().map_err(|error| {
+        Error::new(Exit::Runtime, format!("cannot get random bytes from the system: {error}"))
+    })
 }
 
 /// How long shutdown takes beyond the drain timeout.

@@ -15,7 +15,7 @@ use zeroize::Zeroizing;
 
 use crate::cli::{JoinArgs, Line, checked, invitation};
 use crate::confine::Confinement;
-use crate::connect::draw_instance;
+use crate::daemon::draw_instance;
 use crate::error::{Error, Exit, shown, system};
 use crate::pairing::{Prepared, ThisHost};
 use crate::results::print;

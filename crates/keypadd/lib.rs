@@ -18,6 +18,7 @@ mod control;
 mod daemon;
 mod demo;
 mod forward;
+mod handover;
 mod invite;
 mod join;
 mod keygen;

@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,6 +18,7 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use keypadd_tunnel::LinkState;
+use keypadd_tunnel::handover::Handover;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
@@ -49,14 +51,22 @@ const LOG_INTERVAL: Duration = Duration::from_secs(60);
 ///
 /// # Errors
 /// Exit 6: the address cannot be bound.
-pub(crate) async fn bind(address: SocketAddr) -> Result<TcpListener, Error> {
-    TcpListener::bind(address).await.map_err(|error| {
+pub(crate) fn bind(address: SocketAddr, handover: &Handover) -> Result<TcpListener, Error> {
+    let listener = handover.take_tcp(address).map_or_else(|| listen(address), Ok);
+    listener.and_then(TcpListener::from_std).map_err(|error| {
         Error::new(
             Exit::BindFailed,
             format!("metrics: cannot listen on tcp {address}: {}", system(&error)),
         )
         .hint(bind_hint(&error, "127.0.0.1:9465"))
     })
+}
+
+fn listen(address: SocketAddr) -> io::Result<std::net::TcpListener> {
+    // It sets SO_REUSEADDR: a restarted daemon can bind its port again.
+    let listener = std::net::TcpListener::bind(address)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
 }
 
 /// Answers scrapes until it is dropped, also while the daemon ends. A panic ends the connection of
@@ -201,7 +211,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_scrape_that_panics_ends_alone() {
-        let listener = bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let listener = bind("127.0.0.1:0".parse().unwrap(), &Handover::default()).unwrap();
         let address = listener.local_addr().unwrap();
         let sources = Sources::new(PUBLIC_KEY.parse().unwrap(), Vec::new());
         let serving = tokio::spawn(serve(listener, PanicsOnce(AtomicBool::new(false)), sources));

@@ -1,4 +1,7 @@
-//! `keypadd reload`: makes daemons reload their file and prints what changed.
+//! `keypadd reload`: makes daemons reload their file, or replaces them by a new process, and prints what
+//! changed.
+
+mod replace;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,6 +14,8 @@ use crate::control::{self, RELOAD_REQUEST, RELOAD_TIMEOUT, STATUS_REQUEST};
 use crate::error::{Error, Exit, one_line, shown};
 use crate::results::print;
 use crate::status::{no_answer, none_found};
+
+use replace::{Replaced, replace};
 
 /// Longer than the daemon's own timeout, so that its error arrives.
 const TIMEOUT: Duration = RELOAD_TIMEOUT.saturating_add(Duration::from_secs(5));
@@ -48,21 +53,14 @@ pub(crate) fn run(args: ReloadArgs) -> Result<(), Error> {
     let mut failed: Option<Error> = None;
     let (mut reloaded, mut without) = (0, None);
     for path in sockets {
-        match control::ask(&path, RELOAD_REQUEST, TIMEOUT) {
-            Ok(Answer { no_file: Some(verb), .. }) => without = Some(verb),
-            Ok(answer) => match outcome(&path, answer) {
-                Ok(text) => {
-                    reloaded += 1;
-                    print(text.as_bytes())?;
-                }
-                Err(error) => failed = Some(also(failed, error)),
-            },
-            // A daemon that has just exited.
-            Err(_) if args.socket.is_none() => {}
-            Err(error) => {
-                failed =
-                    Some(also(failed, Error::new(Exit::Unreachable, no_answer(&path, &error))));
+        match reload(&path, &args) {
+            Ok(Done::Prints(text)) => {
+                reloaded += 1;
+                print(text.as_bytes())?;
             }
+            Ok(Done::WithoutFile(verb)) => without = Some(verb),
+            Ok(Done::Gone) => {}
+            Err(error) => failed = Some(also(failed, error)),
         }
     }
     match failed {
@@ -76,6 +74,47 @@ pub(crate) fn run(args: ReloadArgs) -> Result<(), Error> {
             .hint("restart it with new flags, or use `keypadd run`"),
             None => none_found("no daemon found".into()),
         }),
+    }
+}
+
+/// What became of one daemon.
+enum Done {
+    /// It goes on with this change.
+    Prints(String),
+    /// It runs this command, without a file.
+    WithoutFile(String),
+    /// It has just exited.
+    Gone,
+}
+
+/// Reloads the daemon of one socket, or replaces it.
+fn reload(path: &Path, args: &ReloadArgs) -> Result<Done, Error> {
+    // A daemon that has just exited is not missed where all are reloaded.
+    let is_the_one = args.socket.is_some();
+    let mut same = false;
+    if args.binary {
+        match replace(path, false)? {
+            Replaced::By(text) => return Ok(Done::Prints(text)),
+            Replaced::Same => same = true,
+            Replaced::Not(cause) if is_the_one => return Err(cause),
+            Replaced::Not(_) => {}
+        }
+    }
+    match control::ask(path, RELOAD_REQUEST, TIMEOUT) {
+        Ok(Answer { no_file: Some(verb), .. }) if same => {
+            Ok(Done::Prints(format!("`keypadd {}` runs this program already\n", one_line(&verb))))
+        }
+        Ok(Answer { no_file: Some(verb), .. }) => Ok(Done::WithoutFile(verb)),
+        Ok(answer) if same && answer.refused.is_none() && !answer.restart.is_empty() => {
+            match replace(path, true)? {
+                Replaced::By(text) => Ok(Done::Prints(text)),
+                Replaced::Same => Ok(Done::Gone),
+                Replaced::Not(cause) => Err(cause),
+            }
+        }
+        Ok(answer) => outcome(path, answer).map(Done::Prints),
+        Err(_) if !is_the_one => Ok(Done::Gone),
+        Err(error) => Err(Error::new(Exit::Unreachable, no_answer(path, &error))),
     }
 }
 

@@ -21,6 +21,7 @@ use crate::confine::{Confinement, Reach};
 use crate::control::Requests;
 use crate::daemon::{Daemon, DaemonSettings, notify_stopping, notify_systemd};
 use crate::error::{Error, Exit, system};
+use crate::handover::give;
 use crate::ready::RunReady;
 use crate::shutdown::Shutdown;
 
@@ -93,14 +94,21 @@ pub(crate) async fn run(
     }
     let mut daemon = Daemon::prepare(daemon_settings(&loaded, confinement)).await?;
     let started = loaded.config.clone();
-    let mut applied = Applied::start(&daemon, loaded).await?;
-    let (requests, mut reloads) = mpsc::channel(RELOADS_WAITING_MAX);
+    let mut applied = Applied::start(&mut daemon, loaded).await?;
+    let (reload_request, mut reloads) = mpsc::channel(RELOADS_WAITING_MAX);
+    let (replace_request, mut replacements) = mpsc::channel(give::WAITING_MAX);
+    let (forward_request, mut forward_requests) = mpsc::channel(RELOADS_WAITING_MAX);
+    let requests = Requests {
+        reload: Some(reload_request),
+        forward: Some(forward_request),
+        replace: Some(replace_request),
+    };
     let place = path.display().to_string();
-    let (forwards, mut forward_requests) = mpsc::channel(RELOADS_WAITING_MAX);
-    let requests = Requests::Reload(requests, forwards);
     let mut watching = daemon.watch("run", place, applied.sources(), requests);
     daemon.confinement.seal()?;
-    say(&applied.ready(&daemon));
+    if !daemon.finish_takeover(applied.servers()).await? {
+        say(&applied.ready(&daemon));
+    }
     daemon.confinement.log();
     notify_systemd(&[sd_notify::NotifyState::Ready]);
     let ending = loop {
@@ -110,6 +118,17 @@ pub(crate) async fn run(
             Some(asked) = reloads.recv() => Some(asked),
             Some((request, asked)) = forward_requests.recv() => {
                 let _ = asked.send(applied.forward(&request).await);
+                continue;
+            }
+            Some(request) = replacements.recv() => {
+                let belongings = daemon.belongings(applied.servers(), applied.clients());
+                let replaced = tokio::select! {
+                    ending = shutdown.thrown() => break ending,
+                    replaced = belongings.answer(request) => replaced,
+                };
+                if replaced {
+                    belongings.leave(&mut watching).await
+                }
                 continue;
             }
         };
@@ -139,7 +158,7 @@ pub(crate) async fn run(
         }
     };
     // Requests from now on are refused at once.
-    drop((reloads, forward_requests));
+    drop((reloads, forward_requests, replacements));
     notify_stopping(shutdown.drained(daemon.drain).await);
     applied.end(ending).await;
     watching.shutdown().await;
@@ -154,7 +173,8 @@ async fn reload(
     applied: &mut Applied,
 ) -> Result<Changes, Error> {
     let attempt = async {
-        let known = daemon.confinement.switches_user().then(|| Arc::clone(&daemon.crypto.key));
+        let out_of_reach = daemon.confinement.switches_user() || daemon.replaces;
+        let known = out_of_reach.then(|| Arc::clone(&daemon.crypto.key));
         let loaded = configfile::load(path, known)?;
         let mut changes = Changes::between(started, applied.config(), &loaded.config);
         if loaded.key.public() != daemon.public_key() {
@@ -210,10 +230,11 @@ fn pool_suites(config: &Config) -> Vec<Suite> {
 }
 
 fn daemon_settings(loaded: &Loaded, confinement: Confinement) -> DaemonSettings {
-    let Loaded { config, key, .. } = loaded;
+    let Loaded { config, key, key_path } = loaded;
     let settings = &config.settings;
     DaemonSettings {
         key: Arc::clone(key),
+        key_path: key_path.clone(),
         settings: settings.clone(),
         suites: settings.suites(),
         kex: settings.key_exchanges(),

@@ -9,12 +9,14 @@ use keypadd_provider::{PublicKey, server_config};
 use keypadd_tunnel::{
     AllowedPeer, ListenPermit, ListenPermits, Peers, Permit, Permits, Server, ServerSettings,
 };
+use tokio::sync::mpsc;
 
 use crate::cli::{Allowed, ServeArgs};
 use crate::confine::{Confinement, Reach};
 use crate::control::Requests;
 use crate::daemon::{Daemon, DaemonSettings, notify_stopping, notify_systemd};
 use crate::error::{Error, Exit, bind_hint, system};
+use crate::handover::give;
 use crate::ready::{ConnectLine, ServerReady, suite_with_class};
 use crate::shutdown::Shutdown;
 use crate::sources::{Source, Sources};
@@ -117,7 +119,8 @@ pub(crate) async fn run(
     let peers = Peers::new(peers).map_err(|error| {
         Error::new(Exit::Usage, format!("--allow: {error}")).hint("list each peer once")
     })?;
-    let server = bind(&daemon, listen, peers, ["--listen", "--listen [::]:4434"])?;
+    let mut server = bind(&daemon, listen, peers, ["--listen", "--listen [::]:4434"])?;
+    server.adopt(daemon.take_held().await?.chains);
     if permits.is_empty() && listen_permits.is_empty() && daemon.bench().is_none() {
         tracing::warn!(
             "peers may connect but have no permits; for example --permit-open localhost:22"
@@ -126,7 +129,9 @@ pub(crate) async fn run(
     let place = server.local_addr();
     let source = Source { sessions: server.sessions(), loops: server.loop_meter(), dialing: None };
     let sources = Sources::new(daemon.public_key(), vec![source]);
-    let mut watching = daemon.watch("serve", place.to_string(), sources, Requests::Status);
+    let (replace, mut replacements) = mpsc::channel(give::WAITING_MAX);
+    let requests = Requests { replace: Some(replace), ..Requests::default() };
+    let mut watching = daemon.watch("serve", place.to_string(), sources, requests);
     daemon.confinement.seal()?;
     let line = ConnectLine {
         listen: place,
@@ -136,22 +141,31 @@ pub(crate) async fn run(
         permits: &permits,
         listen_permits: &listen_permits,
     };
-    on_ready(&ServerReady {
+    let ready = ServerReady {
         listen: place,
         public_key: daemon.public_key().to_string(),
         suites: daemon.suites.iter().copied().map(suite_with_class).collect(),
         permit_bench: daemon.bench().is_some(),
         connect: line.text(),
-    });
+    };
+    let handle = server.handle();
+    if !daemon.finish_takeover([handle.clone()]).await? {
+        on_ready(&ready);
+    }
     daemon.confinement.log();
     notify_systemd(&[sd_notify::NotifyState::Ready]);
-    server
-        .run(async {
-            let drain = shutdown.clone().drained(daemon.drain).await;
-            notify_stopping(drain);
-            drain
-        })
-        .await;
+    let running = server.run(async {
+        let drain = shutdown.clone().drained(daemon.drain).await;
+        notify_stopping(drain);
+        drain
+    });
+    let belongings = daemon.belongings(vec![handle], Vec::new());
+    tokio::select! {
+        () = running => {}
+        () = belongings.give(&mut replacements, &shutdown) => {
+            belongings.leave(&mut watching).await
+        }
+    }
     watching.shutdown().await;
     Ok(())
 }

@@ -27,6 +27,7 @@ mod pairing;
 mod pooling;
 mod refusing;
 mod reloading;
+mod replacing;
 mod running;
 mod secrets;
 mod staying;

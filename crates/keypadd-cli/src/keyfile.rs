@@ -1,7 +1,7 @@
 //! Reads and writes the private key file: default paths, permission checks, no overwriting.
 //! Messages name the file and never quote its content.
 
-use std::fs::{self, DirBuilder, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -55,6 +55,28 @@ fn credentials_directory() -> Option<PathBuf> {
     std::env::var_os("CREDENTIALS_DIRECTORY").filter(|path| !path.is_empty()).map(PathBuf::from)
 }
 
+/// Names the descriptor of the key file that a process has from the one that it replaces.
+pub const INHERITED: &str = "KEYPADD_TAKEOVER_KEY";
+
+/// Opens a key file, or takes it from the process before: systemd shows a credential to the first process of a
+/// service alone.
+///
+/// # Errors
+/// What the system says of the path.
+pub fn open(path: &Path) -> io::Result<File> {
+    // Non-blocking: opening a FIFO without a writer would block forever.
+    let nonblock = OFlags::NONBLOCK.bits().cast_signed();
+    let open = |path: &Path| OpenOptions::new().read(true).custom_flags(nonblock).open(path);
+    let inherited =
+        std::env::var_os(INHERITED).map(|number| Path::new("/proc/self/fd").join(number));
+    match (open(path), inherited) {
+        (Err(error), Some(inherited)) if error.kind() == ErrorKind::PermissionDenied => {
+            open(&inherited)
+        }
+        (opened, _) => opened,
+    }
+}
+
 /// Reads a private key that no other user can read or replace.
 ///
 /// # Errors
@@ -68,9 +90,7 @@ pub fn read(path: &Path) -> Result<PrivateKey, Error> {
             .hint(format!("run `keypadd keygen{}` to create one", keygen_argument(path))),
         _ => unusable(format!("key file {name} cannot be read: {}", system(&error))),
     };
-    // Non-blocking: opening a FIFO without a writer would block forever.
-    let nonblock = OFlags::NONBLOCK.bits().cast_signed();
-    let file = OpenOptions::new().read(true).custom_flags(nonblock).open(path).map_err(io)?;
+    let file = open(path).map_err(io)?;
     // Checks the open file rather than its path, so that the file checked is the file read.
     let metadata = file.metadata().map_err(io)?;
     if metadata.is_dir() {

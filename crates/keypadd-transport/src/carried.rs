@@ -19,19 +19,21 @@ pub struct Carried {
     from_socket: AtomicU64,
     /// The last receipt of what the socket has taken, encoded.
     given: AtomicU64,
+    /// Bytes that the socket took in another process.
+    given_before: u64,
     ended_first: AtomicU8,
     held: AtomicBool,
 }
 
 impl Carried {
-    /// Bytes read from the socket.
+    /// Bytes that this process has read from the socket.
     pub fn from_socket(&self) -> u64 {
         self.from_socket.load(Relaxed)
     }
 
-    /// Bytes that the socket has taken.
+    /// Bytes that the socket has taken from this process.
     pub fn to_socket(&self) -> u64 {
-        self.given().bytes
+        self.given().bytes - self.given_before
     }
 
     /// Whether the socket's input ended before the stream did.
@@ -42,6 +44,12 @@ impl Carried {
     /// Whether no connection has it: it is held, or was when it ended.
     pub fn is_held(&self) -> bool {
         self.held.load(Relaxed)
+    }
+
+    /// Of a splice of another process, which is held.
+    pub(crate) fn resumed(given: Receipt) -> Self {
+        let (held, given_before) = (AtomicBool::new(true), given.bytes);
+        Self { given: given.encode().into(), given_before, held, ..Self::default() }
     }
 
     pub(crate) fn add_from_socket(&self, bytes: usize) {

@@ -179,6 +179,12 @@ impl Endpoint {
         self.send_all(|| Command::Refuse);
     }
 
+    /// Leaves what arrives from now on to another process that has the same sockets, or no more. Goes on
+    /// sending.
+    pub fn suspend(&self, suspended: bool) {
+        self.send_all(|| Command::Suspend(suspended));
+    }
+
     /// Closes all connections and refuses new ones.
     pub fn close(&self, code: VarInt, reason: &[u8]) {
         let reason = Bytes::copy_from_slice(reason);

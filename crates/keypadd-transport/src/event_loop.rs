@@ -113,6 +113,8 @@ pub(crate) struct EventLoop<U> {
     accepted: mpsc::UnboundedSender<Accepted>,
     handshakes: Handshakes<Key>,
     refusing: bool,
+    /// Whether what arrives is left to another process.
+    suspended: bool,
 
     /// Boxed: a table of slots is up to half empty, and moves when it grows.
     slots: FxHashMap<Key, Box<Slot>>,
@@ -164,6 +166,7 @@ impl<U: Datagrams> EventLoop<U> {
             accepted: parts.accepted,
             handshakes: Handshakes::new(),
             refusing: false,
+            suspended: false,
             slots: FxHashMap::default(),
             routes: FxHashMap::default(),
             next_serial: 0,
@@ -297,6 +300,7 @@ impl<U: Datagrams> EventLoop<U> {
                     self.set_server(Some(ServerConfig::clone(&config)));
                 }
                 Command::Refuse => self.refusing = true,
+                Command::Suspend(suspended) => self.suspended = suspended,
                 Command::CloseAll { code, reason } => {
                     self.refusing = true;
                     let keys: Vec<_> = self.slots.keys().copied().collect();

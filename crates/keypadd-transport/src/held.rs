@@ -15,9 +15,10 @@ use quinn_proto::StreamId;
 use tokio::sync::Notify;
 
 use crate::{
+    handed::HandedStream,
     replay::{Receipt, Replay, ReplayBudget},
     socket::Socket,
-    splice::{Cut, Registered, SpliceState},
+    splice::{Cut, Registered, Reply, SpliceState},
 };
 
 /// The name of a stream in all connections of a session: the number of the connection that opened
@@ -146,6 +147,30 @@ impl HeldStreams {
     pub fn close(&self) -> usize {
         self.0.streams().closed = true;
         self.release(|_| false)
+    }
+
+    /// Describes all that is held, for another process; it stays held here as well.
+    pub fn hand_over(&self) -> Vec<HandedStream> {
+        let streams = self.0.streams();
+        let held = streams.by_name.iter().filter(|(_, entry)| entry.is_held());
+        held.filter_map(|(name, Entry { state, parked })| {
+            let socket = parked.socket.as_ref()?.try_clone().ok()?;
+            Some(HandedStream::new(*name, state, socket, parked.to_stream.as_ref()))
+        })
+        .collect()
+    }
+
+    /// Holds a stream of another process from now on. Its end comes to `reply`.
+    pub(crate) fn adopt(&self, handed: HandedStream, reply: Reply) -> Option<Arc<SpliceState>> {
+        let name = handed.name();
+        let (state, socket, to_stream) = handed.restore(reply, &self.0.budget)?;
+        let mut streams = self.0.streams();
+        if streams.closed || !state.set_held_by(name, Arc::downgrade(&self.0).into()) {
+            return None;
+        }
+        let parked = Parts { socket: Some(socket), to_stream, to_socket: true };
+        streams.by_name.insert(name, Entry { state: Arc::clone(&state), parked });
+        Some(state)
     }
 
     /// Registers a spliced stream.

@@ -25,6 +25,7 @@ mod driver;
 mod endpoint;
 mod event_loop;
 mod gate;
+mod handed;
 mod handshake;
 mod held;
 mod mailbox;
@@ -55,6 +56,7 @@ pub use connection::Connection;
 pub use counters::LoopMeter;
 pub use dial::Dial;
 pub use endpoint::Endpoint;
+pub use handed::{HandedStream, StreamRecord};
 pub use handshake::{Accepted, Connecting, ConnectingError, HandshakeFailed};
 pub use held::{HeldStream, HeldStreams, StreamName};
 pub use quinn_proto::{

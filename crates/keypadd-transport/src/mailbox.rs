@@ -37,6 +37,8 @@ pub(crate) enum Command {
     SetServerConfig(Arc<ServerConfig>),
     /// Refuse new clients.
     Refuse,
+    /// Whether to leave what arrives to another process that has the same socket.
+    Suspend(bool),
     CloseAll {
         code: VarInt,
         reason: Bytes,

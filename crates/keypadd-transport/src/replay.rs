@@ -18,6 +18,7 @@ use std::{
 };
 
 use bytes::{Buf, Bytes, BytesMut};
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// Half of a peer's memory is for streams that keep at most this: as much as a receiver writes
@@ -90,6 +91,15 @@ impl ReplayBudget {
     }
 }
 
+/// What a replay buffer is besides its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ReplayRecord {
+    /// Where its first byte, or the next one, stands in the direction.
+    start: u64,
+    /// Whether the end was sent.
+    ended: bool,
+}
+
 /// The bytes of one direction that may have to be sent again.
 #[derive(Debug)]
 pub struct Replay {
@@ -108,6 +118,31 @@ impl Replay {
     pub fn new(budget: Arc<ReplayBudget>) -> Self {
         let (pieces, joined) = (VecDeque::new(), BytesMut::new());
         Self { start: 0, pieces, joined, kept: 0, ended: false, budget }
+    }
+
+    /// Goes on with what another process has kept.
+    pub(crate) fn restore(
+        record: &ReplayRecord,
+        pieces: Vec<Bytes>,
+        budget: Arc<ReplayBudget>,
+    ) -> Self {
+        let kept = pieces.iter().map(Bytes::len).sum();
+        budget.used.fetch_add(kept, Relaxed);
+        Self {
+            start: record.start,
+            pieces: pieces.into(),
+            joined: BytesMut::new(),
+            kept,
+            ended: record.ended,
+            budget,
+        }
+    }
+
+    /// What [`Replay::restore`] needs.
+    pub(crate) fn record(&self) -> (ReplayRecord, Vec<Bytes>) {
+        let joined = (!self.joined.is_empty()).then(|| Bytes::copy_from_slice(&self.joined));
+        let pieces = self.pieces.iter().cloned().chain(joined).collect();
+        (ReplayRecord { start: self.start, ended: self.ended }, pieces)
     }
 
     /// Bytes that may be sent now. A receipt may make room for more.

@@ -26,6 +26,7 @@ use std::{
 use mio::{Interest, Registry, Token};
 use quinn_proto::{StreamId, VarInt};
 use rustc_hash::FxHashMap;
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use tokio::sync::oneshot;
 
@@ -138,6 +139,8 @@ impl Registrar<'_> {
 #[derive(Debug)]
 pub(crate) struct SpliceState {
     pub(crate) delivery: Delivery,
+    /// What whoever spliced it calls it, for whoever goes on with it.
+    label: Arc<str>,
     outcome: Mutex<Outcome>,
     cut: AtomicBool,
     /// The socket's output is shut down, or is about to be.
@@ -148,6 +151,18 @@ pub(crate) struct SpliceState {
     pub(crate) carried: Arc<Carried>,
     /// The last receipt of the peer's socket, encoded.
     got: AtomicU64,
+}
+
+/// How far a splice has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SpliceRecord {
+    to_stream_done: bool,
+    to_socket_done: bool,
+    /// Whether the socket's output is shut down.
+    shut: bool,
+    /// Receipts, encoded.
+    given: u64,
+    got: u64,
 }
 
 #[derive(Debug)]
@@ -164,25 +179,55 @@ struct Outcome {
 impl SpliceState {
     pub(crate) fn new(
         delivery: Delivery,
+        label: Arc<str>,
         reply: Reply,
         connection: (Arc<dyn StreamCommands>, StreamId),
     ) -> Arc<Self> {
+        let state = Self::restore(&SpliceRecord::default(), delivery, label, reply);
+        state.outcome().connection = Some(connection);
+        state
+    }
+
+    /// Goes on with a splice of another process. No connection has it.
+    pub(crate) fn restore(
+        record: &SpliceRecord,
+        delivery: Delivery,
+        label: Arc<str>,
+        reply: Reply,
+    ) -> Arc<Self> {
         let outcome = Outcome {
             reply: Some(reply),
-            to_stream_done: false,
-            to_socket_done: false,
-            connection: Some(connection),
+            to_stream_done: record.to_stream_done,
+            to_socket_done: record.to_socket_done,
+            connection: None,
             attached: None,
         };
         Arc::new(Self {
             delivery,
+            label,
             outcome: Mutex::new(outcome),
             cut: AtomicBool::new(false),
-            shut: AtomicBool::new(false),
+            shut: AtomicBool::new(record.shut),
             held_by: OnceLock::new(),
-            carried: Arc::default(),
-            got: AtomicU64::new(0),
+            carried: Arc::new(Carried::resumed(Receipt::decode(record.given))),
+            got: AtomicU64::new(record.got),
         })
+    }
+
+    /// What [`SpliceState::restore`] needs.
+    pub(crate) fn record(&self) -> SpliceRecord {
+        SpliceRecord {
+            to_stream_done: self.is_to_stream_done(),
+            to_socket_done: self.is_to_socket_done(),
+            shut: self.shut.load(SeqCst),
+            given: self.given_receipt().encode(),
+            got: self.got.load(Relaxed),
+        }
+    }
+
+    /// What whoever spliced it calls it.
+    pub(crate) fn label(&self) -> &Arc<str> {
+        &self.label
     }
 
     /// Makes it held when its connection is lost; false if it was cut.

@@ -237,16 +237,18 @@ impl Stream {
         self.send.0.code.store(code.into_inner(), Relaxed);
     }
 
-    /// Gives the stream and a socket to the loop, which carries every byte between them.
-    pub fn splice(self, socket: Socket, delivery: Delivery) -> Splice {
+    /// Gives the stream and a socket to the loop, which carries every byte between them. `label` is for
+    /// whoever continues it in [another process](crate::HandedStream).
+    pub fn splice(self, socket: Socket, delivery: Delivery, label: Arc<str>) -> Splice {
         let core = &self.send.0;
         let (reply, outcome) = oneshot::channel();
-        let state = SpliceState::new(delivery, reply, (Arc::clone(&core.connection), core.id));
-        let waiting = Waiting { state: Arc::downgrade(&state), code: core.code() };
+        let connection = (Arc::clone(&core.connection), core.id);
+        let state = SpliceState::new(delivery, label, reply, connection);
+        let waiting = Some(Waiting { state: Arc::downgrade(&state), code: core.code() });
         let carried = Arc::clone(&state.carried);
         core.command(StreamCommand::Splice { socket, state });
         core.spliced.store(true, Relaxed);
-        Splice { outcome, carried, _waiting: waiting, _stream: self }
+        Splice { outcome, carried, _waiting: waiting, _stream: Some(self) }
     }
 
     /// Continues a held stream, of which the peer has written this much to its socket. Completes
@@ -270,11 +272,22 @@ pub struct Splice {
     outcome: oneshot::Receiver<Result<(), Cut>>,
     carried: Arc<Carried>,
     // Dropped before the stream, which resets what is not spliced.
-    _waiting: Waiting,
-    _stream: Stream,
+    _waiting: Option<Waiting>,
+    _stream: Option<Stream>,
 }
 
 impl Splice {
+    /// Continues a stream of another process; whatever drops it resets it with `code`.
+    pub(crate) fn adopted(
+        state: Option<Arc<SpliceState>>,
+        outcome: oneshot::Receiver<Result<(), Cut>>,
+        code: VarInt,
+    ) -> Self {
+        let carried = state.as_ref().map(|state| Arc::clone(&state.carried)).unwrap_or_default();
+        let _waiting = state.map(|state| Waiting { state: Arc::downgrade(&state), code });
+        Self { outcome, carried, _waiting, _stream: None }
+    }
+
     /// What it has carried, also after its end.
     pub fn carried(&self) -> Arc<Carried> {
         Arc::clone(&self.carried)

@@ -97,9 +97,9 @@ const FAULTS: [Fault; 3] = [
         what: "a splice has ended",
         begin: |pair, [client, server], cx| {
             let (far, spliced) = UnixStream::pair().unwrap();
-            let splicing = wait(server.splice(spliced.into(), Delivery::Unbounded), cx);
+            let splicing = wait(server.splice(spliced.into(), Delivery::Unbounded, "".into()), cx);
             let (near, spliced) = UnixStream::pair().unwrap();
-            pair.control.spawn(client.splice(spliced.into(), Delivery::Unbounded));
+            pair.control.spawn(client.splice(spliced.into(), Delivery::Unbounded, "".into()));
             let mut programs = [near, far];
             swap_a_byte(&mut programs);
             programs.iter().for_each(|program| program.shutdown(Shutdown::Write).unwrap());

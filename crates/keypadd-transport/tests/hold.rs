@@ -90,6 +90,23 @@ impl Held {
         self.hold();
     }
 
+    /// Another process takes the place of an end that has no connection.
+    fn replace(&mut self, end: usize) {
+        let old = &self.streams[end];
+        let held = async {
+            while old.held() < old.names().len() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        self.pair.control.block_on(async { timeout(HANG, held).await.expect("not held") });
+        let new = HeldStreams::new(Arc::new(ReplayBudget::new(16 << 20, 256 << 20)));
+        for handed in old.hand_over() {
+            self.pair.control.spawn(handed.adopt(&new, VarInt::from_u32(0)));
+        }
+        assert_eq!((new.names(), new.kept_bytes()), (old.names(), old.kept_bytes()));
+        self.streams[end] = new;
+    }
+
     /// Continues the streams that both ends have, and ends those that only one has.
     fn resume(&self) {
         let names: BTreeSet<_> = self.streams.iter().flat_map(HeldStreams::names).collect();
@@ -242,6 +259,45 @@ fn a_stream_goes_on_over_other_connections_byte_for_byte() {
 }
 
 #[test]
+fn a_stream_goes_on_in_other_processes_byte_for_byte() {
+    let mut held = Held::new();
+    let programs = held.splice();
+    let (up, down) = (noise(1, 20_000_003), noise(2, 15_000_001));
+    let mut replaced = 0;
+    exchange(&programs, [&up, &down], || {
+        thread::sleep(Duration::from_millis(10));
+        held.lose(replaced % 2);
+        held.replace(replaced % 2);
+        if replaced % 3 == 0 {
+            held.replace(1 - replaced % 2);
+        }
+        held.reconnect();
+        held.resume();
+        replaced += 1;
+    });
+    assert!(replaced > 3, "{replaced} processes were replaced");
+    held.until_over();
+}
+
+#[test]
+fn a_stream_that_nobody_adopts_is_reset() {
+    let mut held = Held::new();
+    let [mut near, _far] = held.splice();
+    held.lose(0);
+    let gone = HeldStreams::new(Arc::new(ReplayBudget::new(16 << 20, 256 << 20)));
+    gone.close();
+    held.replace(0);
+    for handed in held.streams[0].hand_over() {
+        let refused = handed.adopt(&gone, VarInt::from_u32(0));
+        assert!(held.pair.control.block_on(refused).is_err());
+    }
+    held.streams[0].close();
+    near.set_read_timeout(Some(HANG)).unwrap();
+    // A unix socket has no reset.
+    assert_eq!(near.read(&mut [0; 1]).unwrap_or(0), 0);
+}
+
+#[test]
 fn a_stream_with_gaps_goes_on_over_other_connections_byte_for_byte() {
     exchange_over_many(Held::over(16 << 20, lossy_path), 20_000_000);
 }
@@ -281,7 +337,7 @@ fn a_socket_is_closed_once_both_ways_are_over_although_its_stream_was_resumed_af
         programs.push(streams.map(|stream| {
             let (program, spliced) = UnixStream::pair().unwrap();
             sockets.push(name(&spliced));
-            held.pair.control.spawn(stream.splice(spliced.into(), Delivery::Unbounded));
+            held.pair.control.spawn(stream.splice(spliced.into(), Delivery::Unbounded, "".into()));
             program
         }));
     }

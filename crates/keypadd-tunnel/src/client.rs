@@ -32,6 +32,7 @@ use crate::{
         splice::{SpliceError, splice_pair},
         tasks::ConnectionTasks,
     },
+    handover::Handover,
     limits::Limits,
     net::{
         bind::{ANY_PORT, bind_udp},
@@ -50,10 +51,13 @@ use crate::{
 
 mod bulk;
 mod connect;
+mod hand_over;
 mod incoming;
 pub(crate) mod join;
 mod reconnect;
 mod resume;
+
+use self::reconnect::HeldSession;
 
 /// The settings of a client.
 pub struct ClientSettings {
@@ -89,6 +93,9 @@ pub struct Client {
     clock_monitor: ClockMonitor,
     limits: Arc<Limits>,
     hold: Arc<ClientHold>,
+    handover: Handover,
+    /// The server that is away, while something is held.
+    away: Mutex<Option<HeldSession>>,
 }
 
 /// A session with the server; closed on drop.
@@ -139,9 +146,15 @@ impl Client {
         let (link, tasks) = (ServerLink::default(), ConnectionTasks::default());
         let forwards_max = settings.transport.forwards_max as usize;
         let limits = Arc::clone(&settings.transport.limits);
-        let acceptor =
-            Acceptor::new(link.clone(), forwards_max, Arc::clone(&limits), tasks.clone());
-        let listeners = ForwardListeners::new(acceptor);
+        let handover = settings.transport.handover.clone();
+        let acceptor = Acceptor::new(
+            link.clone(),
+            forwards_max,
+            Arc::clone(&limits),
+            tasks.clone(),
+            handover.clone(),
+        );
+        let listeners = ForwardListeners::new(acceptor, handover.clone());
         if let Some(error) = listeners.set(settings.forwards).await.into_iter().next() {
             return Err(error);
         }
@@ -171,6 +184,8 @@ impl Client {
             clock_monitor,
             limits,
             hold: Arc::new(ClientHold::new(settings.transport.hold)),
+            handover,
+            away: Mutex::default(),
         })
     }
 

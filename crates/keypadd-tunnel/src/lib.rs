@@ -12,6 +12,7 @@ mod client;
 mod clock;
 mod error;
 mod forwards;
+pub mod handover;
 mod limits;
 mod net;
 mod pairing;

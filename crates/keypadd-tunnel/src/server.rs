@@ -3,18 +3,29 @@
 //! The transport's event loops reject unauthenticated peers at bounded cost. `serving` handles a
 //! client after its handshake.
 
-use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    io, mem,
+    net::SocketAddr,
+    os::fd::{AsFd, OwnedFd},
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
 
 use keypadd_provider::ResetKeys;
 use keypadd_transport::{
     Accepted, Endpoint, HandshakeFailed, LoopMeter, Refusal, ServerConfig, crypto,
 };
-use tokio::{task::JoinSet, time::timeout};
+use tokio::{
+    task::JoinSet,
+    time::{sleep, timeout},
+};
 use tracing::{debug, info, warn};
 
-use self::serving::{LogLine, Serving};
+use self::serving::{Adopted, LogLine, Serving};
 use crate::{
     error::BindError,
+    handover::{HandedChain, HandedSocket, SocketRecord},
     net::{
         bind::bind_udp_group,
         source::{Source, plain},
@@ -48,12 +59,15 @@ pub struct ServerSettings {
 }
 
 /// A bound server.
-#[derive(Debug)]
 pub struct Server {
     endpoint: Endpoint,
     config: ServerConfig,
     connections_max: usize,
     serving: Arc<Serving>,
+    /// Clients of the process before.
+    adopted: Mutex<Vec<Adopted>>,
+    /// The UDP sockets, for the process that follows.
+    udp: Arc<[OwnedFd]>,
 }
 
 /// Changes a running server. It keeps the UDP port open: drop it when the server has ended.
@@ -62,9 +76,51 @@ pub struct ServerHandle {
     endpoint: Endpoint,
     config: ServerConfig,
     serving: Arc<Serving>,
+    udp: Arc<[OwnedFd]>,
 }
 
+/// Time in which the loops end all sessions, and how often to look.
+const SUSPEND_TIMEOUT: Duration = Duration::from_secs(2);
+const SUSPEND_POLL: Duration = Duration::from_millis(2);
+
 impl ServerHandle {
+    /// The UDP sockets, for the process that follows.
+    pub fn hand_over_sockets(&self) -> Vec<HandedSocket> {
+        let record = || SocketRecord::Udp(self.endpoint.local_addr());
+        let sockets = self.udp.iter().filter_map(|socket| socket.try_clone().ok());
+        sockets.map(|socket| HandedSocket { record: record(), socket }).collect()
+    }
+
+    /// Ends all sessions of a [suspended](Handover::suspend) daemon so that their streams are held, and
+    /// describes the clients; returns the listeners of their remote forwards, too. Leaves what arrives to
+    /// the process that follows, until [`carry_on`](Self::carry_on).
+    pub async fn hand_over(&self) -> (Vec<HandedChain>, Vec<HandedSocket>) {
+        self.endpoint.suspend(true);
+        let listeners = self.serving.reservations.hand_over();
+        for session in self.serving.sessions.live() {
+            session.end(Lost::HandedOver);
+        }
+        let over = async {
+            while !(self.serving.sessions.live().is_empty() && self.serving.chains.all_held()) {
+                sleep(SUSPEND_POLL).await;
+            }
+        };
+        if timeout(SUSPEND_TIMEOUT, over).await.is_err() {
+            warn!("some connections did not come to rest and are reset");
+        }
+        (self.serving.chains.hand_over(Instant::now()), listeners)
+    }
+
+    /// Completes when the peers of all sessions that were handed over have been told.
+    pub async fn said_goodbye(&self) {
+        self.endpoint.wait_idle().await;
+    }
+
+    /// Takes what arrives again: no process followed.
+    pub fn carry_on(&self) {
+        self.endpoint.suspend(false);
+    }
+
     /// The list of peers, shared with the packet protection.
     pub fn peers(&self) -> Arc<Peers> {
         Arc::clone(&self.serving.peers)
@@ -90,6 +146,12 @@ impl ServerHandle {
     }
 }
 
+impl std::fmt::Debug for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Server").field("endpoint", &self.endpoint).finish_non_exhaustive()
+    }
+}
+
 impl Server {
     /// Binds the UDP address. Answers no client before [`run`](Self::run). Needs a tokio runtime.
     pub fn bind(settings: ServerSettings) -> Result<Self, BindError> {
@@ -98,7 +160,12 @@ impl Server {
         // The port of a client behind a NAT can change at any time.
         config.migration(true);
         let TransportSettings { loops, udp_buffer_bytes, .. } = settings.transport;
-        let sockets = bind_udp_group(settings.listen, loops, udp_buffer_bytes).map_err(failed)?;
+        let handover = settings.transport.handover.clone();
+        let inherited = handover.take_udp(settings.listen, loops);
+        let sockets =
+            bind_udp_group(settings.listen, loops, udp_buffer_bytes, inherited).map_err(failed)?;
+        let clones = sockets.iter().map(|socket| socket.as_fd().try_clone_to_owned());
+        let udp = clones.collect::<io::Result<Arc<[_]>>>().map_err(failed)?;
         let bound = sockets[0].local_addr().map_err(failed)?;
         let ServerSettings { peers, sessions_per_key, bench, .. } = settings;
         let serving = Arc::new(Serving::new(peers, &settings.transport, sessions_per_key, bench));
@@ -114,13 +181,22 @@ impl Server {
                 serving.clock_monitor.gate(),
             )
             .map_err(failed)?;
-        Ok(Self { endpoint, config, connections_max, serving })
+        endpoint.suspend(handover.is_suspended());
+        Ok(Self { endpoint, config, connections_max, serving, adopted: Mutex::default(), udp })
     }
 
     /// A handle to change the running server.
     pub fn handle(&self) -> ServerHandle {
         let (endpoint, config) = (self.endpoint.clone(), self.config.clone());
-        ServerHandle { endpoint, config, serving: Arc::clone(&self.serving) }
+        let (serving, udp) = (Arc::clone(&self.serving), Arc::clone(&self.udp));
+        ServerHandle { endpoint, config, serving, udp }
+    }
+
+    /// Goes on with the clients of another process. Those whose keys are not listed any more are reset.
+    /// Needs a tokio runtime.
+    pub fn adopt(&mut self, chains: Vec<HandedChain>) {
+        let adopted = self.adopted.get_mut().unwrap_or_else(PoisonError::into_inner);
+        adopted.extend(chains.into_iter().filter_map(|chain| self.serving.adopt(chain)));
     }
 
     /// The bound UDP address.
@@ -141,9 +217,11 @@ impl Server {
     /// Serves until `shutdown` returns the time to drain. Then accepts nothing new, resets the
     /// connections that have not ended within that time, and closes all sessions. Returns a few
     /// seconds later at most.
-    pub async fn run(self, shutdown: impl Future<Output = Duration>) {
+    pub async fn run(mut self, shutdown: impl Future<Output = Duration>) {
+        let adopted = mem::take(&mut self.adopted).into_inner();
+        let adopted = adopted.unwrap_or_else(PoisonError::into_inner);
         tokio::select! {
-            () = self.serve(shutdown) => {}
+            () = self.serve(adopted, shutdown) => {}
             never = self.reopen_gate() => match never {},
         }
     }
@@ -157,9 +235,9 @@ impl Server {
         }
     }
 
-    async fn serve(&self, shutdown: impl Future<Output = Duration>) {
+    async fn serve(&self, adopted: Vec<Adopted>, shutdown: impl Future<Output = Duration>) {
         tokio::pin!(shutdown);
-        let mut connections = JoinSet::new();
+        let mut connections = JoinSet::from_iter(adopted);
         let grace = loop {
             tokio::select! {
                 grace = &mut shutdown => break grace,

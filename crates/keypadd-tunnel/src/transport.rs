@@ -29,6 +29,7 @@ use crate::{
         egress_gate::{EgressGate, MeteredEgress},
         jump::{Clocks, SystemClocks},
     },
+    handover::Handover,
     limits::Limits,
     sessions::{hold::HoldSettings, proof::Proof},
     wire::{CloseCode, StreamCode},
@@ -148,6 +149,8 @@ pub struct TransportSettings {
     pub peer_timeout: Duration,
     /// How streams are held whose connection is lost.
     pub hold: HoldSettings,
+    /// What is passed from process to process.
+    pub handover: Handover,
     /// Share of a core that each loop may spend busy-polling instead of sleeping.
     pub spin: SpinShare,
     /// Event loops of a server, one thread each. A client has at most two: one for sparse streams,
@@ -177,6 +180,7 @@ impl Default for TransportSettings {
             send_seconds: Arc::default(),
             peer_timeout: PEER_TIMEOUT,
             hold: HoldSettings::OFF,
+            handover: Handover::default(),
             spin: SpinShare::default(),
             loops: default_loops(),
             datagram_bytes_max: DATAGRAM_BYTES_MAX,

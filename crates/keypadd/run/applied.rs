@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use keypadd_config::{Config, Outgoing, Peer};
 use keypadd_provider::{CryptoSettings, server_config};
-use keypadd_tunnel::{AllowedPeer, Forward, ListenPermits, Peers, Permits, Server, ServerHandle};
+use keypadd_tunnel::{
+    AllowedPeer, Client, Forward, ListenPermits, Peers, Permits, Server, ServerHandle,
+};
 use serde_json::Value;
 use tokio::task::JoinHandle;
 
@@ -48,11 +50,11 @@ impl Applied {
     ///
     /// # Errors
     /// Exit 6: an address cannot be bound. Exit 1: TLS error.
-    pub(super) async fn start(daemon: &Daemon, loaded: Loaded) -> Result<Self, Error> {
+    pub(super) async fn start(daemon: &mut Daemon, loaded: Loaded) -> Result<Self, Error> {
         let Loaded { config, .. } = loaded;
         let mut allowances = Allowances::default();
         allowances.prepare(&config);
-        let server = match &config.settings.listen {
+        let mut server = match &config.settings.listen {
             Some(listen) => {
                 let texts = ["listen", "listen = \"[::]:4434\""];
                 Some(serve::bind(daemon, listen.value, peers(&config, &allowances)?, texts)?)
@@ -64,7 +66,17 @@ impl Applied {
             let (crypto, transport) = (&daemon.crypto, &daemon.transport);
             let timeout = config.settings.connect_timeout.value;
             let crypto = &crypto_for(crypto, outgoing, allowances.of(peer));
-            bound.push(Bound::bind(peer, outgoing, crypto, transport, timeout).await?);
+            let instance = daemon.instance(&peer.name)?;
+            bound.push(Bound::bind(peer, outgoing, crypto, transport, timeout, instance).await?);
+        }
+        let mut held = daemon.take_held().await?;
+        if let Some(server) = &mut server {
+            server.adopt(held.chains);
+        }
+        for client in &bound {
+            if let Some(held) = held.clients.remove(client.name()) {
+                client.adopt(held);
+            }
         }
         let applied = Self {
             config,
@@ -88,6 +100,16 @@ impl Applied {
     /// Sources of status, current after every change.
     pub(super) fn sources(&self) -> Sources {
         self.sources.clone()
+    }
+
+    /// The running server.
+    pub(super) fn servers(&self) -> Vec<ServerHandle> {
+        self.server.iter().map(|server| server.handle.clone()).collect()
+    }
+
+    /// The running clients, by their peers' names.
+    pub(super) fn clients(&self) -> Vec<(String, &Client)> {
+        self.links.iter().map(|(name, link)| (name.clone(), link.client())).collect()
     }
 
     /// What to print when ready.
@@ -189,7 +211,10 @@ impl Applied {
                         let timeout = started.settings.connect_timeout.value;
                         let crypto = &crypto_for(crypto, outgoing, self.allowances.of(peer));
                         let transport = &daemon.transport;
-                        bound.push(Bound::bind(peer, outgoing, crypto, transport, timeout).await?);
+                        let instance = daemon.instance(name)?;
+                        let binding =
+                            Bound::bind(peer, outgoing, crypto, transport, timeout, instance);
+                        bound.push(binding.await?);
                     }
                 }
             }

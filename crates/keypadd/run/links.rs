@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use keypadd_config::{Outgoing, Peer};
 use keypadd_provider::{Allowance, CryptoSettings, client_config};
+use keypadd_tunnel::handover::HandedClient;
+use keypadd_tunnel::wire::Instance;
 use keypadd_tunnel::{BindError, Client, ClientSettings, Forward, TransportSettings};
 use tokio::task::JoinHandle;
 
-use crate::connect::{draw_instance, forwards_ready};
+use crate::connect::forwards_ready;
 use crate::error::{Error, Exit, listen_hint, system};
 use crate::ready::DialingReady;
 use crate::shutdown::{self, Ending, Trigger};
@@ -70,6 +72,7 @@ impl Bound {
         crypto: &CryptoSettings,
         transport: &TransportSettings,
         connect_timeout: Duration,
+        instance: Instance,
     ) -> Result<Self, Error> {
         let crypto = client_config(crypto, peer.key)
             .map_err(|error| Error::new(Exit::Runtime, error.to_string()))?;
@@ -80,10 +83,15 @@ impl Bound {
             forwards: outgoing.forwards.clone(),
             transport: transport_for(peer, transport),
             connect_timeout,
-            instance: draw_instance()?,
+            instance,
         });
         let client = client.await.map_err(|error| bind_failed(&peer.name, &error))?;
         Ok(Self { client, peer: peer.clone() })
+    }
+
+    /// Goes on with what the process before holds.
+    pub(super) fn adopt(&self, held: HandedClient) {
+        self.client.adopt(held);
     }
 
     /// Starts connecting. When told to drain, open connections may take this long.

@@ -309,7 +309,11 @@ impl World {
             session.programs.push(programs);
             for (stream, socket) in streams.into_iter().zip(sockets) {
                 let stream = stream.ok_or_else(|| Finding::Hang("a stream was lost".into()))?;
-                session.splices.push(Box::pin(stream.splice(socket.into(), Delivery::Bounded)));
+                session.splices.push(Box::pin(stream.splice(
+                    socket.into(),
+                    Delivery::Bounded,
+                    "".into(),
+                )));
             }
         }
         session.links.push(link);

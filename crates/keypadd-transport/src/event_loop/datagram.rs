@@ -15,6 +15,9 @@ const BATCHES_PER_ROUND: usize = 16;
 impl<U: Datagrams> EventLoop<U> {
     /// Receives up to a round's batches; returns whether there were any.
     pub(super) fn receive(&mut self, now: Instant) -> bool {
+        if self.suspended {
+            return false;
+        }
         for batch in 0..BATCHES_PER_ROUND {
             let Some(Received { datagrams, meta }) = self.udp.receive() else { return batch > 0 };
             self.carried_bytes += datagrams.len();

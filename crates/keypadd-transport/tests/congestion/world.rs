@@ -315,7 +315,9 @@ impl World {
             let closed = connection.clone();
             end.connection = Some(connection);
             end.splice = Some(Box::pin(async move {
-                if let Err(error) = stream.splice(socket.into(), Delivery::Unbounded).await {
+                if let Err(error) =
+                    stream.splice(socket.into(), Delivery::Unbounded, "".into()).await
+                {
                     panic!("{error:?}: {:?}", closed.close_reason());
                 }
             }));

@@ -111,7 +111,7 @@ impl Pair {
     pub fn splice(&self, streams: [Stream; 2]) -> [UnixStream; 2] {
         streams.map(|stream| {
             let (program, spliced) = UnixStream::pair().unwrap();
-            self.control.spawn(stream.splice(spliced.into(), Delivery::Unbounded));
+            self.control.spawn(stream.splice(spliced.into(), Delivery::Unbounded, "".into()));
             program
         })
     }

@@ -133,13 +133,21 @@ impl Client {
     ) -> Result<ClientSession, ConnectFailure> {
         let (mut jumps, for_session) = (self.clock_monitor.jumps(), self.clock_monitor.jumps());
         let handshake = async {
+            self.handover.resumed().await;
             self.clock_monitor.gate().reopen(&self.endpoint).await;
             self.shake_hands(address, rtt, for_session).await
         };
         tokio::select! {
             jump = jumps.next() => Err(ConnectFailure::Unreachable(jump.to_string())),
+            () = self.replaced() => Err(ConnectFailure::Unreachable("suspended".into())),
             session = handshake => session,
         }
+    }
+
+    /// Completes when another process is about to go on, after this client could dial.
+    async fn replaced(&self) {
+        self.handover.resumed().await;
+        self.handover.suspended().await;
     }
 
     /// Performs the handshake, over a path with this round trip if that is known.

@@ -1,8 +1,14 @@
 //! Keeps a client connected: reconnects with exponential backoff and jitter when a session is lost.
 
-use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    net::SocketAddr,
+    sync::{Arc, MutexGuard, PoisonError},
+    time::Duration,
+};
 
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
+use keypadd_provider::PublicKey;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tracing::{debug, info, warn};
 
@@ -11,7 +17,7 @@ use crate::{
     error::{ClientError, ConnectFailure},
     sessions::{
         hold::held_list::Listed,
-        server_link::{CLOCK, ServerLink, reason},
+        server_link::{CLOCK, RESUMED, ServerLink, reason},
         session::LiveSession,
     },
 };
@@ -45,18 +51,20 @@ const ASSUMED_RTT: Duration = Duration::from_millis(33);
 const HANDSHAKE_TRIPS: u32 = 4;
 
 /// A session whose connections are held.
-struct HeldSession {
+#[derive(Clone)]
+pub(super) struct HeldSession {
     /// The server's.
-    name: String,
-    count: usize,
-    time: Duration,
-    until: Instant,
+    pub(super) name: String,
+    pub(super) key: PublicKey,
+    pub(super) count: usize,
+    pub(super) time: Duration,
+    pub(super) until: Instant,
     /// Where the server was.
-    address: SocketAddr,
+    pub(super) address: SocketAddr,
     /// The path's round trip, as it was.
-    rtt: Duration,
+    pub(super) rtt: Duration,
     /// In the status.
-    _listed: Listed,
+    pub(super) _listed: Arc<Listed>,
 }
 
 impl Client {
@@ -64,17 +72,19 @@ impl Client {
     pub(super) async fn stay_connected(&self, current: &mut Option<ClientSession>) -> Infallible {
         let mut delays = backoff();
         let mut outage: Option<(Instant, &'static str)> = None;
-        let mut held = None;
         loop {
             let session = match current {
                 Some(session) => session,
                 None => {
-                    let at_once = outage.is_none_or(|(_, reason)| reason == CLOCK);
-                    let returned = match &held {
-                        Some(away) => self.reconnect_held(away).await,
+                    self.handover.resumed().await;
+                    let at_once =
+                        outage.is_none_or(|(_, reason)| [CLOCK, RESUMED].contains(&reason));
+                    let away = self.away().clone();
+                    let returned = match away {
+                        Some(away) => self.reconnect_held(&away).await,
                         None => None,
                     };
-                    drop(held.take());
+                    *self.away() = None;
                     let session = match returned {
                         Some(session) => session,
                         None => self.reconnect(&mut delays, at_once).await,
@@ -97,7 +107,7 @@ impl Client {
             session.registration.session.remote_forwards.start_logging();
             let lost = session.lost().await;
             let now = Instant::now();
-            held = self.held_after(&session.registration.session, now);
+            let held = self.held_after(&session.registration.session, now);
             match &held {
                 Some(held) => {
                     let HeldSession { name, count, time, .. } = held;
@@ -111,12 +121,18 @@ impl Client {
             }
             self.link.lost(lost.to_string());
             outage = Some((now, reason(&lost)));
+            *self.away() = held;
             // Removes it from the list, and tells the server if it is alive.
             *current = None;
             if began.elapsed() >= BACKOFF_RESET {
                 delays = backoff();
             }
         }
+    }
+
+    /// No panic leaves it half changed.
+    pub(super) fn away(&self) -> MutexGuard<'_, Option<HeldSession>> {
+        self.away.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What is held of a session that has ended; `None` if nothing is, and then nothing will be.
@@ -130,9 +146,10 @@ impl Client {
         let (address, rtt) =
             (session.connection.remote_address(), session.connection.stats().path.rtt);
         let name = session.peer().to_owned();
-        let _listed = self.limits.hold.add(&name, &hold.streams, hold.time);
+        let _listed = Arc::new(self.limits.hold.add(&name, &hold.streams, hold.time));
         Some(HeldSession {
             name,
+            key: session.key(),
             count,
             time: hold.time,
             until: since + hold.time,

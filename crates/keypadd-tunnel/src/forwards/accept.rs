@@ -23,6 +23,7 @@ use crate::{
         splice::splice,
         tasks::ConnectionTasks,
     },
+    handover::Handover,
     limits::{
         Limits,
         descriptors::{Holder, OF_CONNECTION},
@@ -49,6 +50,7 @@ pub(crate) struct Acceptor {
     slots_max: usize,
     holder: Holder,
     tasks: ConnectionTasks,
+    handover: Handover,
 }
 
 /// What a connection's task needs. It must not hold the set of tasks: the set would keep itself
@@ -75,19 +77,26 @@ impl Acceptor {
         forwards_max: usize,
         limits: Arc<Limits>,
         tasks: ConnectionTasks,
+        handover: Handover,
     ) -> Self {
         let slots_max = forwards_max.min(Semaphore::MAX_PERMITS);
         let context = Context { link, limits, log_limit: Arc::default() };
         let slots = Arc::new(Semaphore::new(slots_max));
-        Self { context, slots, slots_max, holder: Holder::client(), tasks }
+        Self { context, slots, slots_max, holder: Holder::client(), tasks, handover }
     }
 
     /// Accepts connections until it is dropped. Their tasks go on after that.
-    pub(crate) async fn run(self, listeners: ListenerGroup, forward: Arc<Forward>) {
-        let Self { context, slots, slots_max, holder, tasks } = self;
+    pub(crate) async fn run(self, listeners: Arc<ListenerGroup>, forward: Arc<Forward>) {
+        let Self { context, slots, slots_max, holder, tasks, handover } = self;
         let name = forward.to_string();
         loop {
-            match listeners.accept().await {
+            handover.resumed().await;
+            let accepted = tokio::select! {
+                biased;
+                () = handover.suspended() => continue,
+                accepted = listeners.accept() => accepted,
+            };
+            match accepted {
                 Ok((socket, from)) => {
                     if slots.available_permits() == 0 && context.may_log(&name, Line::NoSlot) {
                         let max = slots_max;

@@ -6,8 +6,8 @@
 
 use std::{net::SocketAddr, sync::Arc, time::Instant};
 
-use keypadd_transport::Carried;
-use tracing::info;
+use keypadd_transport::{Carried, Splice};
+use tracing::{debug, info};
 
 use crate::{
     forwards::splice::SpliceError,
@@ -50,6 +50,37 @@ impl ConnectionRecord {
             end: ConnectionEnd::Lost,
             ended: "cut: shutting down".into(),
         }
+    }
+
+    /// A connection of another process, which is held there under this [label](Self::label).
+    pub(crate) fn adopted(limits: &Arc<Limits>, peer: &str, label: &str) -> Self {
+        let mut record = Self::new(limits);
+        let (forward, target) = label.split_once('\n').unwrap_or((label, ""));
+        let named = |name: &str| (!name.is_empty()).then(|| name.to_owned());
+        (record.forward, record.target) = (named(forward), named(target));
+        record.set_peer(peer);
+        record
+    }
+
+    /// The forward and the target, each on a line, for the process that follows.
+    pub(crate) fn label(&self) -> Arc<str> {
+        let name = |name: &Option<String>| name.as_deref().unwrap_or_default().to_owned();
+        format!("{}\n{}", name(&self.forward), name(&self.target)).into()
+    }
+
+    /// What it is counted as, or nothing.
+    pub(crate) fn name(&self) -> &str {
+        self.forward.as_deref().or(self.target.as_deref()).unwrap_or_default()
+    }
+
+    /// Carries a connection of another process to its end.
+    pub(crate) async fn follow(mut self, spliced: Splice) {
+        self.set_carried(spliced.carried());
+        let outcome = spliced.await.map_err(SpliceError::from);
+        if let Err(error) = &outcome {
+            debug!(forward = self.name(), %error, "connection failed");
+        }
+        self.ended(&outcome);
     }
 
     /// The peer whose session carries it.

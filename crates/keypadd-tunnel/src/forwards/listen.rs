@@ -5,6 +5,7 @@ use std::{
     future::poll_fn,
     io,
     net::{IpAddr, Ipv6Addr, SocketAddr},
+    os::fd::AsFd,
     task::{Context, Poll},
 };
 
@@ -18,6 +19,7 @@ use crate::{
         target::LOOPBACK,
     },
     error::BindError,
+    handover::{HandedSocket, Handover, SocketRecord},
     net::{
         bind::{listen_tcp, no_such_family},
         forwarded_socket::ForwardedSocket,
@@ -79,6 +81,20 @@ impl Listener {
         }
     }
 
+    /// Another descriptor of the socket, for the process that follows.
+    fn hand_over(&self) -> io::Result<HandedSocket> {
+        Ok(match self {
+            Self::Tcp(listener) => HandedSocket {
+                record: SocketRecord::Tcp(listener.local_addr()?),
+                socket: listener.as_fd().try_clone_to_owned()?,
+            },
+            Self::Unix(listener) => HandedSocket {
+                record: SocketRecord::Unix(listener.path().to_string()),
+                socket: listener.try_clone()?,
+            },
+        })
+    }
+
     fn bound(&self) -> io::Result<Bound> {
         match self {
             Self::Tcp(listener) => listener.local_addr().map(Bound::Tcp),
@@ -109,6 +125,11 @@ impl ListenerGroup {
         self.bound().iter().find_map(Bound::port).unwrap_or(0)
     }
 
+    /// The sockets, for the process that follows.
+    pub(crate) fn hand_over(&self) -> impl Iterator<Item = HandedSocket> {
+        self.0.iter().filter_map(|listener| listener.hand_over().ok())
+    }
+
     /// The bound addresses.
     pub(crate) fn bound(&self) -> Vec<Bound> {
         self.0.iter().filter_map(|listener| listener.bound().ok()).collect()
@@ -116,15 +137,18 @@ impl ListenerGroup {
 }
 
 /// Binds a listen address that this end has configured itself: all its sockets or none.
-pub(crate) async fn bind_own(listen: &Listen) -> Result<ListenerGroup, BindError> {
+pub(crate) async fn bind_own(
+    listen: &Listen,
+    handover: &Handover,
+) -> Result<ListenerGroup, BindError> {
     match listen {
         Listen::Tcp { bind, port } => {
             let addresses = addresses_of(bind, *port, &Lookups::default()).await;
             let addresses = addresses
                 .map_err(|source| BindError { address: format!("tcp {listen}"), source })?;
-            bind_tcp(&addresses, *port)
+            bind_tcp(&addresses, *port, handover)
         }
-        Listen::Unix(path) => bind_unix(path),
+        Listen::Unix(path) => bind_unix(path, handover),
     }
 }
 
@@ -144,22 +168,29 @@ pub(crate) async fn addresses_of(
 }
 
 /// Binds a unix socket; its file is removed with the listener.
-pub(crate) fn bind_unix(path: &SocketPath) -> Result<ListenerGroup, BindError> {
-    UnixPathListener::bind(path)
+pub(crate) fn bind_unix(
+    path: &SocketPath,
+    handover: &Handover,
+) -> Result<ListenerGroup, BindError> {
+    UnixPathListener::bind(path, handover)
         .map(|listener| ListenerGroup(vec![Listener::Unix(listener)]))
         .map_err(|source| BindError { address: format!("unix {path}"), source })
 }
 
 /// Binds all of these addresses or none, for port 0 to one port that is free on all of them. Skips
 /// a family that the host does not have.
-pub(crate) fn bind_tcp(addresses: &[IpAddr], port: u16) -> Result<ListenerGroup, BindError> {
+pub(crate) fn bind_tcp(
+    addresses: &[IpAddr],
+    port: u16,
+    handover: &Handover,
+) -> Result<ListenerGroup, BindError> {
     let tries = if port == 0 { ANY_PORT_TRIES } else { 1 };
-    let mut result = bind_addresses(addresses, port);
+    let mut result = bind_addresses(addresses, port, handover);
     for _ in 1..tries {
         match &result {
             // The port was free in one family only: try another.
             Err(error) if error.source.kind() == io::ErrorKind::AddrInUse => {
-                result = bind_addresses(addresses, port);
+                result = bind_addresses(addresses, port, handover);
             }
             _ => break,
         }
@@ -167,13 +198,17 @@ pub(crate) fn bind_tcp(addresses: &[IpAddr], port: u16) -> Result<ListenerGroup,
     result
 }
 
-fn bind_addresses(addresses: &[IpAddr], mut port: u16) -> Result<ListenerGroup, BindError> {
+fn bind_addresses(
+    addresses: &[IpAddr],
+    mut port: u16,
+    handover: &Handover,
+) -> Result<ListenerGroup, BindError> {
     let mut listeners = Vec::new();
     let mut missing = None;
     for &address in addresses {
         let address = SocketAddr::new(address, port);
         let failed = |source| BindError { address: format!("tcp {address}"), source };
-        match listen_tcp(address) {
+        match listen_tcp(address, handover) {
             Ok(listener) => {
                 port = listener.local_addr().map_err(failed)?.port();
                 listeners.push(Listener::Tcp(listener));

@@ -17,12 +17,14 @@ use crate::{
         accept::Acceptor,
         listen::{Bound, ListenerGroup, bind_own},
     },
+    handover::{HandedSocket, Handover},
 };
 
 /// All listeners of a client.
 #[derive(Debug)]
 pub(crate) struct ForwardListeners {
     acceptor: Acceptor,
+    handover: Handover,
     open: Mutex<Vec<ForwardListener>>,
     /// Serializes changes of the set.
     changing: tokio::sync::Mutex<()>,
@@ -32,19 +34,24 @@ pub(crate) struct ForwardListeners {
 #[derive(Debug)]
 struct ForwardListener {
     forward: Arc<Forward>,
-    addresses: Vec<Bound>,
     accept_loop: JoinSet<()>,
+    listeners: Arc<ListenerGroup>,
 }
 
 impl ForwardListeners {
-    pub(crate) fn new(acceptor: Acceptor) -> Self {
-        Self { acceptor, open: Mutex::default(), changing: <_>::default() }
+    pub(crate) fn new(acceptor: Acceptor, handover: Handover) -> Self {
+        Self { acceptor, handover, open: Mutex::default(), changing: <_>::default() }
     }
 
     /// Each forward with its bound addresses.
     pub(crate) fn list(&self) -> Vec<(Forward, Vec<Bound>)> {
         let open = self.open();
-        open.iter().map(|entry| ((*entry.forward).clone(), entry.addresses.clone())).collect()
+        open.iter().map(|entry| ((*entry.forward).clone(), entry.listeners.bound())).collect()
+    }
+
+    /// The sockets, for the process that follows.
+    pub(crate) fn hand_over(&self) -> Vec<HandedSocket> {
+        self.open().iter().flat_map(|entry| entry.listeners.hand_over()).collect()
     }
 
     /// Closes listeners that are not in `forwards`, then opens the new ones, so that a port can
@@ -89,19 +96,20 @@ impl ForwardListeners {
 
     async fn start(&self, forward: Forward) -> Result<ForwardListener, BindError> {
         let listeners = match &forward {
-            Forward::Local(forward) => bind_own(&forward.listen).await?,
+            Forward::Local(forward) => bind_own(&forward.listen, &self.handover).await?,
             Forward::Dynamic(DynamicForward { bind, port })
             | Forward::Bench(BenchForward { bind, port }) => {
-                bind_own(&Listen::Tcp { bind: bind.clone(), port: *port }).await?
+                let listen = Listen::Tcp { bind: bind.clone(), port: *port };
+                bind_own(&listen, &self.handover).await?
             }
             // The server listens.
             Forward::Remote(_) => ListenerGroup::default(),
         };
-        let forward = Arc::new(forward);
-        let addresses = listeners.bound();
+        let (forward, listeners) = (Arc::new(forward), Arc::new(listeners));
         let mut accept_loop = JoinSet::new();
-        accept_loop.spawn(self.acceptor.clone().run(listeners, Arc::clone(&forward)));
-        Ok(ForwardListener { forward, addresses, accept_loop })
+        let accepting = self.acceptor.clone().run(Arc::clone(&listeners), Arc::clone(&forward));
+        accept_loop.spawn(accepting);
+        Ok(ForwardListener { forward, accept_loop, listeners })
     }
 
     /// A panic cannot leave the list half changed.

@@ -31,6 +31,7 @@ use crate::{
         reservations::{Place, Reservation, Reservations},
         splice::{SpliceError, splice},
     },
+    handover::Handover,
     limits::{
         descriptors::{Descriptors, Holder, OF_CONNECTION, OF_LISTENER},
         log_rate_limit::LogRateLimit,
@@ -59,6 +60,7 @@ pub(crate) struct RemoteListeners {
     /// Limits open connections over all listeners.
     pub(crate) slots: Arc<Semaphore>,
     pub(crate) log_limit: Arc<RemoteLogLimit>,
+    pub(crate) handover: Handover,
 }
 
 /// Limits log lines by forward number and code.
@@ -78,7 +80,7 @@ pub(crate) struct RemoteConnection {
 /// An open listener. Fields drop in order: the sockets are closed before the reservation is
 /// released.
 struct OpenListener {
-    listeners: ListenerGroup,
+    listeners: Arc<ListenerGroup>,
     /// The permitted addresses; none for a unix socket.
     addresses: Vec<IpAddr>,
     reservation: Reservation,
@@ -198,7 +200,8 @@ impl RemoteListeners {
                 let _descriptors = descriptors()?;
                 let places = vec![Place::Unix(path.clone())];
                 let reservation = self.reservations.reserve(&self.session, places).await?;
-                let listeners = bind_unix(path).map_err(|error| code_of(&error))?;
+                let listeners = bind_unix(path, &self.handover).map_err(|error| code_of(&error))?;
+                let listeners = reservation.bound(listeners);
                 let addresses = Vec::new();
                 return Ok(OpenListener { listeners, addresses, reservation, _descriptors });
             }
@@ -214,11 +217,11 @@ impl RemoteListeners {
             return Err(ListenCode::NotPermitted);
         }
         let _descriptors = descriptors()?;
-        let bind = || bind_tcp(&addresses, port).map_err(|error| code_of(&error));
+        let bind = || bind_tcp(&addresses, port, &self.handover).map_err(|error| code_of(&error));
         if port != 0 {
             let places = addresses.iter().map(|&ip| Place::Tcp((ip, port).into())).collect();
             let reservation = self.reservations.reserve(&self.session, places).await?;
-            let listeners = bind()?;
+            let listeners = reservation.bound(bind()?);
             return Ok(OpenListener { listeners, addresses, reservation, _descriptors });
         }
         // Any free port: it is known once bound, and nobody can have reserved it.
@@ -228,6 +231,7 @@ impl RemoteListeners {
             Bound::Unix(_) => None,
         });
         let reservation = self.reservations.reserve(&self.session, places.collect()).await?;
+        let listeners = reservation.bound(listeners);
         Ok(OpenListener { listeners, addresses, reservation, _descriptors })
     }
 

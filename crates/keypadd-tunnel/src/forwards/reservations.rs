@@ -8,7 +8,7 @@
 use std::{
     collections::HashMap,
     net::{IpAddr, SocketAddr},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     time::Duration,
 };
 
@@ -19,6 +19,8 @@ use tokio::{
 
 use crate::{
     addresses::socket_path::SocketPath,
+    forwards::listen::ListenerGroup,
+    handover::{HandedSocket, SocketRecord},
     sessions::session::LiveSession,
     wire::{Frame, ListenCode},
 };
@@ -65,6 +67,8 @@ struct Table {
 struct Entry {
     session: Arc<LiveSession>,
     places: Vec<Place>,
+    /// Once they are bound.
+    listeners: Weak<ListenerGroup>,
     revoke: Arc<Notify>,
     /// Closed when the reservation is released.
     released: watch::Receiver<()>,
@@ -83,6 +87,15 @@ impl Reservation {
     /// Waits until another session takes the addresses over.
     pub(crate) async fn revoked(&self) {
         self.revoke.notified().await;
+    }
+
+    /// Notes the sockets that listen there.
+    pub(crate) fn bound(&self, listeners: ListenerGroup) -> Arc<ListenerGroup> {
+        let listeners = Arc::new(listeners);
+        if let Some(entry) = self.reservations.table().entries.get_mut(&self.id) {
+            entry.listeners = Arc::downgrade(&listeners);
+        }
+        listeners
     }
 }
 
@@ -115,6 +128,15 @@ impl Reservations {
         }
     }
 
+    /// The TCP listeners, for the process that follows. A unix socket's file goes with its listener: the
+    /// client asks for it anew.
+    pub(crate) fn hand_over(&self) -> Vec<HandedSocket> {
+        let table = self.table();
+        let groups = table.entries.values().filter_map(|entry| entry.listeners.upgrade());
+        let tcp = |socket: &HandedSocket| matches!(socket.record, SocketRecord::Tcp(_));
+        groups.flat_map(|group| group.hand_over().collect::<Vec<_>>()).filter(tcp).collect()
+    }
+
     /// Reserves the addresses, or returns the entry that has one of them.
     fn reserve_if_free(
         &self,
@@ -133,7 +155,8 @@ impl Reservations {
         let (unreleased, released) = watch::channel(());
         let revoke = Arc::new(Notify::new());
         let (session, places) = (Arc::clone(session), places.to_vec());
-        let entry = Entry { session, places, revoke: Arc::clone(&revoke), released };
+        let listeners = Weak::new();
+        let entry = Entry { session, places, listeners, revoke: Arc::clone(&revoke), released };
         table.entries.insert(id, entry);
         Ok(Reservation { reservations: self.clone(), id, revoke, _unreleased: unreleased })
     }

@@ -83,7 +83,7 @@ pub(crate) async fn splice(
 ) -> Result<(), SpliceError> {
     let outcome = match socket.into_socket() {
         Ok(socket) => {
-            let splice = stream.splice(socket, Delivery::Bounded);
+            let splice = stream.splice(socket, Delivery::Bounded, record.label());
             record.set_carried(splice.carried());
             splice.await.map_err(SpliceError::from)
         }
@@ -116,7 +116,8 @@ async fn carry_pair(
     let (near, far) = StdUnixStream::pair()?;
     near.set_nonblocking(true)?;
     let (from_stream, to_stream) = split(UnixStream::from_std(near)?);
-    let spliced = stream.splice(Socket::from(far), Delivery::Unbounded);
+    // Standard input and output end with this process: no other one continues them.
+    let spliced = stream.splice(Socket::from(far), Delivery::Unbounded, "".into());
     record.set_carried(spliced.carried());
     let outward = outward(reader, to_stream);
     let inward = inward(from_stream, writer);

@@ -10,6 +10,8 @@ use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::net::TcpListener;
 use tracing::{debug, info};
 
+use crate::handover::Handover;
+
 /// Connections that the kernel queues for a listener before it refuses more.
 pub(crate) const LISTEN_BACKLOG: i32 = 1024;
 
@@ -32,22 +34,24 @@ pub(crate) fn bind_udp(address: SocketAddr, requested_bytes: usize) -> io::Resul
     Ok(socket.into())
 }
 
-/// Binds several UDP sockets to one address (SO_REUSEPORT), each as [`bind_udp`] does. Fails if
-/// another program has the address; programs of the same user may join later.
+/// Binds several UDP sockets to one address (SO_REUSEPORT), each as [`bind_udp`] does, or adds to those of
+/// the process before. Fails if another program has the address; programs of the same user may join later.
 pub(crate) fn bind_udp_group(
     address: SocketAddr,
     sockets: usize,
     requested_bytes: usize,
+    mut group: Vec<UdpSocket>,
 ) -> io::Result<Vec<UdpSocket>> {
-    let first = bind_udp(address, requested_bytes)?;
-    if sockets < 2 {
-        return Ok(vec![first]);
+    if group.is_empty() {
+        group.push(bind_udp(address, requested_bytes)?);
     }
-    let address = first.local_addr()?;
+    if group.len() >= sockets {
+        return Ok(group);
+    }
+    let address = group[0].local_addr()?;
     // Set after bind, so that it does not join another program's group.
-    SockRef::from(&first).set_reuse_port(true)?;
-    let mut group = vec![first];
-    for _ in 1..sockets {
+    SockRef::from(&group[0]).set_reuse_port(true)?;
+    for _ in group.len()..sockets {
         let socket = open(address, Type::DGRAM, Protocol::UDP)?;
         socket.set_reuse_port(true)?;
         socket.bind(&address.into())?;
@@ -121,8 +125,11 @@ fn log_buffers(UdpBuffers { requested_bytes, receive_bytes, send_bytes }: UdpBuf
     }
 }
 
-/// Binds a TCP listener. `[::]` binds both families, as for UDP.
-pub(crate) fn listen_tcp(address: SocketAddr) -> io::Result<TcpListener> {
+/// Binds a TCP listener, or takes that of the process before. `[::]` binds both families, as for UDP.
+pub(crate) fn listen_tcp(address: SocketAddr, handover: &Handover) -> io::Result<TcpListener> {
+    if let Some(listener) = handover.take_tcp(address) {
+        return TcpListener::from_std(listener);
+    }
     or_ipv4(address, |address| {
         let socket = open(address, Type::STREAM, Protocol::TCP)?;
         // A restarted daemon can bind its port while old connections are in TIME_WAIT.
@@ -153,12 +160,17 @@ mod tests {
 
     #[test]
     fn a_group_shares_an_address_that_others_cannot_bind() {
-        let group = bind_udp_group(ANY_PORT, 3, 64 << 10).unwrap();
+        let mut group = bind_udp_group(ANY_PORT, 3, 64 << 10, Vec::new()).unwrap();
         let addresses: Vec<_> = group.iter().map(|it| it.local_addr().unwrap()).collect();
         assert_eq!(addresses.len(), 3);
         assert!(addresses.iter().all(|address| *address == addresses[0]));
-        let another = bind_udp_group(addresses[0], 3, 64 << 10);
+        let another = bind_udp_group(addresses[0], 3, 64 << 10, Vec::new());
         assert_eq!(another.unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        // The process that follows has them, and may want more.
+        let inherited = group.split_off(1);
+        drop(group);
+        let grown = bind_udp_group(addresses[0], 4, 64 << 10, inherited).unwrap();
+        assert_eq!(grown.len(), 4);
     }
 
     #[test]

@@ -6,7 +6,13 @@
 use std::{
     fs,
     io::{self, ErrorKind},
-    os::unix::fs::{FileTypeExt, MetadataExt},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::{
+            fs::{FileTypeExt, MetadataExt},
+            net::UnixListener as StdUnixListener,
+        },
+    },
     path::Path,
     sync::{Mutex, PoisonError},
     task::{Context, Poll},
@@ -16,7 +22,7 @@ use rustix::fs::{Mode, fchmod};
 use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::net::{UnixListener, UnixStream};
 
-use crate::{addresses::socket_path::SocketPath, net::bind::LISTEN_BACKLOG};
+use crate::{addresses::socket_path::SocketPath, handover::Handover, net::bind::LISTEN_BACKLOG};
 
 /// Held from the check of a file until the socket listens: in between it looks like a stale socket
 /// to other forwards of this process.
@@ -32,10 +38,14 @@ pub(crate) struct UnixPathListener {
 }
 
 impl UnixPathListener {
-    /// Binds and listens. The file has mode 0600 from the start. Needs a tokio runtime.
-    pub(crate) fn bind(path: &SocketPath) -> io::Result<Self> {
+    /// Binds and listens, or takes the socket of the process before. The file has mode 0600 from the start.
+    /// Needs a tokio runtime.
+    pub(crate) fn bind(path: &SocketPath, handover: &Handover) -> io::Result<Self> {
         let _guard = BINDING.lock().unwrap_or_else(PoisonError::into_inner);
         let file = path.as_path();
+        if let Some(listener) = handover.take_unix(path) {
+            return Self::listening(listener, path);
+        }
         let socket = match bound(file) {
             Err(error) if error.kind() == ErrorKind::AddrInUse => {
                 remove_stale(file)?;
@@ -43,10 +53,19 @@ impl UnixPathListener {
             }
             result => result?,
         };
-        let file = fs::symlink_metadata(file)?;
-        let file = (file.dev(), file.ino());
         socket.listen(LISTEN_BACKLOG)?;
-        Ok(Self { listener: UnixListener::from_std(socket.into())?, path: path.clone(), file })
+        Self::listening(socket.into(), path)
+    }
+
+    fn listening(listener: StdUnixListener, path: &SocketPath) -> io::Result<Self> {
+        let file = fs::symlink_metadata(path.as_path())?;
+        let file = (file.dev(), file.ino());
+        Ok(Self { listener: UnixListener::from_std(listener)?, path: path.clone(), file })
+    }
+
+    /// Another descriptor of the socket.
+    pub(crate) fn try_clone(&self) -> io::Result<OwnedFd> {
+        self.listener.as_fd().try_clone_to_owned()
     }
 
     pub(crate) fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<UnixStream>> {
@@ -109,7 +128,7 @@ mod tests {
     #[tokio::test]
     async fn the_file_is_for_this_user_only_and_is_removed_with_the_listener() {
         let (_directory, path) = temporary_path();
-        let listener = UnixPathListener::bind(&path).unwrap();
+        let listener = UnixPathListener::bind(&path, &Handover::default()).unwrap();
         let mode = fs::metadata(path.as_path()).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         UnixStream::connect(path.as_path()).await.unwrap();
@@ -124,8 +143,8 @@ mod tests {
         // The file stays, as after a process that was killed.
         drop(std::os::unix::net::UnixListener::bind(path.as_path()).unwrap());
         assert!(path.as_path().exists());
-        let _live = UnixPathListener::bind(&path).unwrap();
-        let error = UnixPathListener::bind(&path).unwrap_err();
+        let _live = UnixPathListener::bind(&path, &Handover::default()).unwrap();
+        let error = UnixPathListener::bind(&path, &Handover::default()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::AddrInUse);
         UnixStream::connect(path.as_path()).await.unwrap();
     }
@@ -134,12 +153,12 @@ mod tests {
     async fn other_files_are_not_touched() {
         let (_directory, path) = temporary_path();
         fs::write(path.as_path(), "precious").unwrap();
-        let error = UnixPathListener::bind(&path).unwrap_err();
+        let error = UnixPathListener::bind(&path, &Handover::default()).unwrap_err();
         assert_eq!(error.to_string(), "the file exists and is not a socket");
         assert_eq!(fs::read(path.as_path()).unwrap(), b"precious");
         fs::remove_file(path.as_path()).unwrap();
 
-        let listener = UnixPathListener::bind(&path).unwrap();
+        let listener = UnixPathListener::bind(&path, &Handover::default()).unwrap();
         fs::remove_file(path.as_path()).unwrap();
         fs::write(path.as_path(), "another's").unwrap();
         drop(listener);

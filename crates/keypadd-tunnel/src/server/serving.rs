@@ -4,10 +4,16 @@
 //! that a client can cause is bounded: its connections, its streams, and its time to send a
 //! request.
 
-use std::{future::pending, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
+use std::{
+    future::pending,
+    net::SocketAddr,
+    pin::{Pin, pin},
+    sync::Arc,
+    time::Duration,
+};
 
 use keypadd_provider::PublicKey;
-use keypadd_transport::{Connection, ConnectionError};
+use keypadd_transport::{Connection, ConnectionError, HeldStreams};
 use tokio::{
     sync::{Semaphore, mpsc, oneshot, watch},
     task::JoinSet,
@@ -24,11 +30,14 @@ use crate::{
     error::HandshakeFailure,
     forwards::{
         answer::{Unpermitted, answer_client},
+        connection_log::ConnectionRecord,
         remote_listen::RemoteListeners,
         reservations::Reservations,
     },
+    handover::{HandedChain, Handover},
     limits::{
         Limits,
+        descriptors::{Holder, OF_CONNECTION},
         log_rate_limit::LogRateLimit,
         per_key_limit::{KeySlot, PerKeyLimit},
     },
@@ -41,7 +50,7 @@ use crate::{
         control::{Control, ControlError},
         hold::{
             HoldSettings,
-            chains::{Admitted, Away, Chains},
+            chains::{Admitted, AdoptedChain, Away, ChainKey, Chains},
         },
         lost::Lost,
         proof::proof_of,
@@ -70,12 +79,13 @@ pub(super) struct Serving {
     /// Set at shutdown: sessions accept no more streams, and end when they have none.
     draining: watch::Sender<bool>,
     pub(super) clock_monitor: ClockMonitor,
-    reservations: Reservations,
+    pub(super) reservations: Reservations,
     /// Maximum number of open forwarded connections of one session, for each direction.
     forwards_max: usize,
     /// Target of bench streams.
     bench: Option<SocketAddr>,
     hold: HoldSettings,
+    pub(super) handover: Handover,
     /// Sessions whose streams another connection may resume.
     pub(super) chains: Chains,
 }
@@ -146,6 +156,7 @@ impl Serving {
             forwards_max: transport.forwards_max as usize,
             bench,
             hold: transport.hold,
+            handover: transport.handover.clone(),
             chains: Chains::default(),
         }
     }
@@ -278,6 +289,7 @@ impl Serving {
             accepted,
             slots: Arc::new(Semaphore::new(self.forwards_max.min(Semaphore::MAX_PERMITS))),
             log_limit: Arc::default(),
+            handover: self.handover.clone(),
         };
         let unpermitted = |listen: &Listen| self.log_unpermitted_listen(session, listen);
         let claims = |count| self.expect_claims(session, count);
@@ -374,21 +386,61 @@ impl Serving {
                     held, seconds, "holding the connections of a lost session"
                 );
             }
-            tokio::select! {
-                () = sleep_until(until.into()) => {}
-                _ = is_over => {}
-                // Nobody will resume them.
-                _ = draining.wait_for(|draining| *draining) => {}
-            }
+            await_return(until, is_over, draining).await;
         }
-        let ended = self.chains.end(&client, hold.epoch);
+        self.end_held(&client, session.peer(), hold.epoch);
+    }
+
+    /// Ends a chain whose client did not return.
+    fn end_held(&self, client: &ChainKey, peer: &str, epoch: u32) {
+        let ended = self.chains.end(client, epoch);
         self.limits.hold.add_reset(ended);
-        if ended > 0 && session.may_log() {
-            warn!(
-                peer = session.peer(),
-                ended, "reset held connections: the client did not return"
-            );
+        if ended > 0 && self.limits.log.allow(client.0, peer, Instant::now().into_std()) {
+            warn!(peer, ended, "reset held connections: the client did not return");
         }
+    }
+
+    /// Goes on with a client of another process; the returned task holds its streams. `None`, which resets
+    /// them, if its key is not listed any more.
+    pub(super) fn adopt(self: &Arc<Self>, handed: HandedChain) -> Option<Adopted> {
+        let HandedChain { record, streams: handed } = handed;
+        let key = record.key.parse().ok()?;
+        let peer = self.peers.find(&key)?;
+        let client = (key, Instance(record.instance));
+        let settings = HoldSettings { time: peer.hold.unwrap_or(self.hold.time), ..self.hold };
+        let (over, is_over) = oneshot::channel();
+        let now = Instant::now().into_std();
+        let label = peer.label();
+        let remaining = Duration::from_millis(record.remaining_millis);
+        let of_chain = |streams: &HeldStreams| {
+            let listed = self.limits.hold.add(&label, streams, remaining);
+            Away {
+                slot: self.of_key.acquire(key, self.sessions_per_key),
+                _listed: listed,
+                _over: over,
+            }
+        };
+        let AdoptedChain { streams, counts, expires } =
+            self.chains.adopt(client, &record, &settings, of_chain, now);
+        let mut splices = JoinSet::new();
+        for stream in handed {
+            let record = ConnectionRecord::adopted(&self.limits, &label, stream.record.label());
+            let count = counts.count(record.name());
+            let holder = Holder::Peer(key);
+            let descriptors = self.limits.descriptors.acquire(holder, &label, OF_CONNECTION);
+            let spliced = stream.adopt(&streams, StreamCode::ShuttingDown.into());
+            splices.spawn(async move {
+                let _held = (count, descriptors);
+                record.follow(spliced).await;
+            });
+        }
+        let this = Arc::clone(self);
+        Some(Box::pin(async move {
+            let mut draining = this.draining.subscribe();
+            await_return(expires, is_over, &mut draining).await;
+            this.end_held(&client, &label, record.epoch);
+            while splices.join_next().await.is_some() {}
+        }))
     }
 
     /// Ends a session whose key is no longer listed.
@@ -446,6 +498,22 @@ impl Serving {
                 _ => warn!(peer, %target, "not permitted; to permit it: --permit-open {target}"),
             }
         }
+    }
+}
+
+/// What holds the streams of another process's client.
+pub(super) type Adopted = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Waits until a client has returned, or nobody will resume its streams.
+async fn await_return(
+    until: std::time::Instant,
+    is_over: oneshot::Receiver<()>,
+    draining: &mut watch::Receiver<bool>,
+) {
+    tokio::select! {
+        () = sleep_until(until.into()) => {}
+        _ = is_over => {}
+        _ = draining.wait_for(|draining| *draining) => {}
     }
 }
 

@@ -10,8 +10,10 @@ use std::{
 };
 
 use keypadd_transport::{HeldStreams, ReplayBudget, StreamName};
+use tokio::time::{sleep, timeout};
 
 use crate::{
+    handover::Secret,
     sessions::counts::ForwardCounts,
     wire::{HoldGrant, HoldRequest, HoldToken},
 };
@@ -64,6 +66,20 @@ pub(crate) struct SessionHold {
     pub(crate) time: Duration,
 }
 
+/// Completes when no connection has any of these streams, or after a second.
+pub(crate) async fn all_held(streams: &HeldStreams) {
+    let held = async {
+        while streams.held() < streams.names().len() {
+            sleep(HELD_POLL).await;
+        }
+    };
+    let _ = timeout(HELD_TIMEOUT, held).await;
+}
+
+/// Event loops park what they have of a lost connection at once.
+const HELD_POLL: Duration = Duration::from_millis(2);
+const HELD_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// A client's end of its chain.
 #[derive(Debug)]
 pub(crate) struct ClientHold {
@@ -104,6 +120,16 @@ impl ClientHold {
             self.streams.release(|_| false);
         }
         (Some(SessionHold { streams: self.streams.clone(), epoch, time }), names)
+    }
+
+    /// The token of the next hello, for the process that follows.
+    pub(crate) fn hand_over(&self) -> Option<Secret> {
+        self.token().as_ref().map(|token| Secret(token.0))
+    }
+
+    /// Goes on with the chain of another process.
+    pub(crate) fn adopt(&self, token: Option<&Secret>) {
+        *self.token() = token.map(|Secret(token)| HoldToken(*token));
     }
 
     /// The session is over for good, or was away too long. Returns how many held streams ended.

@@ -33,6 +33,9 @@ pub enum Lost {
     /// The same run of the client moved to a newer connection.
     #[error("the client moved to another connection")]
     Resumed,
+    /// Another process goes on with its streams.
+    #[error("the daemon is being replaced by a new process")]
+    HandedOver,
     /// The server is shutting down.
     #[error("the server is shutting down")]
     Shutdown,
@@ -43,7 +46,9 @@ impl Lost {
     pub(crate) fn code(&self) -> CloseCode {
         match self {
             // Nothing is sent after a jump: the egress gate is shut.
-            Self::Connection(_) | Self::Shutdown | Self::Clock(_) => CloseCode::Shutdown,
+            Self::Connection(_) | Self::Shutdown | Self::HandedOver | Self::Clock(_) => {
+                CloseCode::Shutdown
+            }
             Self::Key(_) => CloseCode::KeyFault,
             Self::Control(_) => CloseCode::Protocol,
             Self::Replaced => CloseCode::Replaced,
@@ -56,7 +61,7 @@ impl Lost {
     pub(crate) fn holds(&self) -> bool {
         match self {
             Self::Connection(error) => holds(error),
-            Self::Clock(_) | Self::Resumed => true,
+            Self::Clock(_) | Self::Resumed | Self::HandedOver => true,
             _ => false,
         }
     }

@@ -181,6 +181,9 @@ impl ServerLink {
 /// The reason of a session that ended with a clock jump: the client reconnects at once.
 pub(crate) const CLOCK: &str = "clock";
 
+/// The reason of a session that another connection follows: the peer waits for it.
+pub(crate) const RESUMED: &str = "resumed";
+
 /// What ended a session, as the label of a metric.
 pub(crate) fn reason(lost: &Lost) -> &'static str {
     match lost {
@@ -196,7 +199,7 @@ pub(crate) fn reason(lost: &Lost) -> &'static str {
                 () if is(CloseCode::Protocol) => "protocol",
                 () if is(CloseCode::Replaced) => "replaced",
                 () if is(CloseCode::Unlisted) => "unlisted",
-                () if is(CloseCode::Hold) => "resumed",
+                () if is(CloseCode::Hold) => RESUMED,
                 () => "closed",
             }
         }
@@ -206,7 +209,7 @@ pub(crate) fn reason(lost: &Lost) -> &'static str {
         Lost::Clock(_) => CLOCK,
         Lost::Replaced => "replaced",
         Lost::Unlisted => "unlisted",
-        Lost::Resumed => "resumed",
+        Lost::Resumed | Lost::HandedOver => RESUMED,
         Lost::Shutdown => "shutdown",
     }
 }

@@ -8,7 +8,7 @@
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use keypadd_provider::PublicKey;
@@ -16,6 +16,7 @@ use keypadd_transport::HeldStreams;
 use tokio::sync::oneshot;
 
 use crate::{
+    handover::{ChainRecord, HandedChain, Secret},
     limits::per_key_limit::KeySlot,
     sessions::{
         counts::ForwardCounts,
@@ -108,6 +109,14 @@ pub(crate) struct Admitted {
     pub(crate) counts: Arc<ForwardCounts>,
 }
 
+/// A chain of another process.
+pub(crate) struct AdoptedChain {
+    pub(crate) streams: HeldStreams,
+    pub(crate) counts: Arc<ForwardCounts>,
+    /// When the streams are given up.
+    pub(crate) expires: Instant,
+}
+
 impl Chains {
     /// The place of a client that is away, for the session that follows, which ends or continues its chain.
     pub(crate) fn take_slot(&self, client: &ChainKey) -> Option<KeySlot<PublicKey>> {
@@ -143,11 +152,7 @@ impl Chains {
             _ => false,
         };
         if !resumed {
-            let others = chains.iter().find(|((key, _), _)| *key == client.0);
-            let streams = match others {
-                Some((_, other)) => other.streams.sharing_budget(),
-                None => HeldStreams::new(settings.budget()),
-            };
+            let streams = streams_of(&chains, &client.0, settings);
             let chain = Chain::new(token.clone());
             let new = ClientChain { chain, streams, counts: Arc::default(), away: None };
             ended = chains.insert(client, new);
@@ -193,6 +198,63 @@ impl Chains {
         Some(until)
     }
 
+    /// Whether every client is away, and no connection has any of its streams.
+    pub(crate) fn all_held(&self) -> bool {
+        let held = |streams: &HeldStreams| streams.held() == streams.names().len();
+        self.chains().values().all(|client| client.away.is_some() && held(&client.streams))
+    }
+
+    /// Describes the clients that are away, for the process that follows; they stay here as well.
+    pub(crate) fn hand_over(&self, now: Instant) -> Vec<HandedChain> {
+        let millis = |at: Instant| at.saturating_duration_since(now).as_millis() as u64;
+        let chains = self.chains();
+        let away = chains.iter().filter_map(|((key, instance), client)| {
+            let ClientChain { chain, streams, .. } = client;
+            let record = ChainRecord {
+                key: key.to_string(),
+                instance: instance.0,
+                tokens: (
+                    Secret(chain.token.0),
+                    chain.presented.as_ref().map(|token| Secret(token.0)),
+                ),
+                epoch: chain.epoch,
+                remaining_millis: millis(chain.expires?),
+                unconfirmed_millis: chain.expired.map(millis),
+            };
+            Some(HandedChain { record, streams: streams.hand_over() })
+        });
+        away.collect()
+    }
+
+    /// Goes on with what a server of another process knew of a client that is away.
+    pub(crate) fn adopt(
+        &self,
+        client: ChainKey,
+        record: &ChainRecord,
+        settings: &HoldSettings,
+        away: impl FnOnce(&HeldStreams) -> Away,
+        now: Instant,
+    ) -> AdoptedChain {
+        let at = |millis: u64| now + Duration::from_millis(millis);
+        let (Secret(token), presented) = &record.tokens;
+        let expires = at(record.remaining_millis);
+        let chain = Chain {
+            token: HoldToken(*token),
+            presented: presented.as_ref().map(|Secret(token)| HoldToken(*token)),
+            epoch: record.epoch,
+            expires: Some(expires),
+            expired: record.unconfirmed_millis.map(at),
+        };
+        let mut chains = self.chains();
+        let streams = streams_of(&chains, &client.0, settings);
+        let counts = Arc::<ForwardCounts>::default();
+        let adopted =
+            AdoptedChain { streams: streams.clone(), counts: Arc::clone(&counts), expires };
+        let away = Some(away(&streams));
+        chains.insert(client, ClientChain { chain, streams, counts, away });
+        adopted
+    }
+
     /// Ends a chain for good, unless it has gone on with a later session. Returns how many held
     /// streams ended.
     pub(crate) fn end(&self, client: &ChainKey, epoch: u32) -> usize {
@@ -217,14 +279,24 @@ impl Chains {
     }
 }
 
+/// No streams yet; those of a key share a budget.
+fn streams_of(
+    chains: &HashMap<ChainKey, ClientChain>,
+    key: &PublicKey,
+    settings: &HoldSettings,
+) -> HeldStreams {
+    match chains.iter().find(|((other, _), _)| other == key) {
+        Some((_, other)) => other.streams.sharing_budget(),
+        None => HeldStreams::new(settings.budget()),
+    }
+}
+
 fn close(ended: Option<ClientChain>) -> usize {
     ended.map_or(0, |ended| ended.streams.close())
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     fn token(byte: u8) -> HoldToken {

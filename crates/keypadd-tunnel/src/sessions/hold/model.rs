@@ -1,5 +1,5 @@
-//! Runs both ends of held streams through seeded schedules of losses, late receipts, crashes and thefts,
-//! and compares every byte.
+//! Runs both ends of held streams through seeded schedules of losses, late receipts, crashes, replaced
+//! processes and thefts, and compares every byte.
 //!
 //! What ships is what decides here: the tokens ([`Chains`], [`ClientHold`]), the frames, the claims, the
 //! receipts and the replay buffers. Sockets and connections are queues: a connection carries in order and
@@ -330,6 +330,29 @@ impl World {
         }
     }
 
+    /// A new process of the server goes on.
+    fn replace_server(&mut self) {
+        let chains = Chains::default();
+        for handed in self.chains.hand_over(self.now) {
+            let record = &handed.record;
+            let client = (record.key.parse().expect("its key"), Instance(record.instance));
+            let list = self.list.clone();
+            let away = |streams: &HeldStreams| {
+                let listed = list.add("client", streams, HOLD);
+                Away { slot: None, _listed: listed, _over: oneshot() }
+            };
+            chains.adopt(client, record, &settings(), away, self.now);
+        }
+        self.chains = chains;
+    }
+
+    /// A new process of the client goes on.
+    fn replace_client(&mut self) {
+        let client = ClientHold::new(settings());
+        client.adopt(self.client.hand_over().as_ref());
+        self.client = client;
+    }
+
     /// Others try the client's token: another key, and another run with the same key.
     fn steal(&mut self) {
         if !self.random.one_in(4) {
@@ -425,6 +448,8 @@ fn run(seed: u64, keys: [PublicKey; 2], tally: &mut Tally) {
                 world.instance = Instance([world.instance.0[0].wrapping_add(2); 16]);
                 (world.client, world.has_streams) = (ClientHold::new(settings()), false);
             }
+            3..40 => world.replace_server(),
+            40..80 => world.replace_client(),
             _ => {}
         }
         if world.reconnect() == Some(false) {

@@ -1,0 +1,102 @@
+//! Describes a held stream, so that another process can go on with it.
+//!
+//! A description is a record, the bytes that may have to be sent again, and the socket; nothing of a
+//! connection, of its keys or of what was prepared for it. Knows no processes and no format but serde's.
+
+use std::{net::TcpStream, os::fd::OwnedFd, os::unix::net::UnixStream, sync::Arc};
+
+use bytes::Bytes;
+use quinn_proto::VarInt;
+use serde::{Deserialize, Serialize};
+use tokio::sync::oneshot;
+
+use crate::{
+    held::{HeldStreams, StreamName},
+    replay::{Replay, ReplayBudget, ReplayRecord},
+    socket::Socket,
+    splice::{Delivery, Reply, SpliceRecord, SpliceState},
+    stream::Splice,
+};
+
+/// A held stream on its way to another process.
+#[derive(Debug)]
+pub struct HandedStream {
+    /// All that is not a byte or a descriptor.
+    pub record: StreamRecord,
+    /// What was sent and has no receipt, in order.
+    pub unreceipted: Vec<Bytes>,
+    /// The socket.
+    pub socket: OwnedFd,
+}
+
+/// What is known of a held stream.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StreamRecord {
+    epoch: u32,
+    stream: u64,
+    label: String,
+    /// Whether the socket is a unix socket, not TCP.
+    unix: bool,
+    unbounded: bool,
+    splice: SpliceRecord,
+    /// `None` once the peer has everything and the end.
+    to_stream: Option<ReplayRecord>,
+}
+
+impl StreamRecord {
+    /// What whoever spliced it calls it.
+    pub fn label(&self) -> &str {
+        &self.label
+    }
+}
+
+impl HandedStream {
+    pub(crate) fn new(
+        StreamName { epoch, stream }: StreamName,
+        state: &SpliceState,
+        socket: Socket,
+        to_stream: Option<&Replay>,
+    ) -> Self {
+        let (to_stream, unreceipted) = to_stream.map(Replay::record).unzip();
+        let record = StreamRecord {
+            epoch,
+            stream,
+            label: state.label().to_string(),
+            unix: matches!(socket, Socket::Unix(_)),
+            unbounded: state.delivery == Delivery::Unbounded,
+            splice: state.record(),
+            to_stream,
+        };
+        Self { record, unreceipted: unreceipted.unwrap_or_default(), socket: socket.into() }
+    }
+
+    pub(crate) fn name(&self) -> StreamName {
+        StreamName { epoch: self.record.epoch, stream: self.record.stream }
+    }
+
+    /// The parts of a stream that is held. `None` where the socket is gone.
+    pub(crate) fn restore(
+        self,
+        reply: Reply,
+        budget: &Arc<ReplayBudget>,
+    ) -> Option<(Arc<SpliceState>, Socket, Option<Replay>)> {
+        let Self { record, unreceipted, socket } = self;
+        let socket = match record.unix {
+            true => Socket::from(UnixStream::from(socket)),
+            false => Socket::from(TcpStream::from(socket)),
+        };
+        socket.prepare().ok()?;
+        let delivery = if record.unbounded { Delivery::Unbounded } else { Delivery::Bounded };
+        let state = SpliceState::restore(&record.splice, delivery, record.label.into(), reply);
+        let to_stream = record
+            .to_stream
+            .map(|record| Replay::restore(&record, unreceipted, Arc::clone(budget)));
+        Some((state, socket, to_stream))
+    }
+
+    /// Holds the stream in this process. If dropped, the splice resets both directions with `code`.
+    pub fn adopt(self, streams: &HeldStreams, code: VarInt) -> Splice {
+        let (reply, outcome) = oneshot::channel();
+        Splice::adopted(streams.adopt(self, reply), outcome, code)
+    }
+}

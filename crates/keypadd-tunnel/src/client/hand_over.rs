@@ -1,0 +1,97 @@
+//! Passes a client's held streams to the process that replaces it, and goes on with those of the one before.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep, timeout};
+
+use super::{Client, reconnect::HeldSession};
+use crate::{
+    forwards::connection_log::ConnectionRecord,
+    handover::{ClientRecord, HandedClient, HandedSocket},
+    limits::descriptors::{Holder, OF_CONNECTION},
+    sessions::{hold::all_held, lost::Lost},
+    wire::{Instance, StreamCode},
+};
+
+/// Time in which a session that was ended is known to be held.
+const ENDED_TIMEOUT: Duration = Duration::from_secs(2);
+const ENDED_POLL: Duration = Duration::from_millis(2);
+
+impl Client {
+    /// The run of the client, which goes on in another process.
+    pub fn instance(&self) -> Instance {
+        self.instance
+    }
+
+    /// The listeners, for the process that follows.
+    pub fn hand_over_sockets(&self) -> Vec<HandedSocket> {
+        self.listeners.hand_over()
+    }
+
+    /// Ends the session of a [suspended](crate::handover::Handover::suspend) daemon so that its streams are
+    /// held, and describes them; `None` if nothing is held. It stays held here until the daemon is resumed
+    /// or ends. [`run`](Client::run) must be running.
+    pub async fn hand_over(&self) -> Option<HandedClient> {
+        for session in self.sessions.live() {
+            session.end(Lost::HandedOver);
+        }
+        let over = async {
+            while !self.sessions.live().is_empty() || self.link.current().is_some() {
+                sleep(ENDED_POLL).await;
+            }
+        };
+        let _ = timeout(ENDED_TIMEOUT, over).await;
+        all_held(&self.hold.streams).await;
+        let HeldSession { name, key, until, address, rtt, .. } = self.away().clone()?;
+        let record = ClientRecord {
+            server: key.to_string(),
+            token: self.hold.hand_over(),
+            name,
+            address,
+            rtt_micros: rtt.as_micros() as u64,
+            remaining_millis: until.saturating_duration_since(Instant::now()).as_millis() as u64,
+        };
+        Some(HandedClient { record, streams: self.hold.streams.hand_over() })
+    }
+
+    /// Completes when the server has been told that another process follows.
+    pub async fn said_goodbye(&self) {
+        self.endpoint.wait_idle().await;
+    }
+
+    /// Goes on with the streams of another process, before [`run`](Client::run). Its bound instance must be
+    /// that of the client there. Returns how many there are.
+    pub fn adopt(&self, handed: HandedClient) -> usize {
+        let HandedClient { record, streams } = handed;
+        let Ok(key) = record.server.parse() else { return 0 };
+        let time = Duration::from_millis(record.remaining_millis);
+        let count = streams.len();
+        self.hold.adopt(record.token.as_ref());
+        let listed = self.limits.hold.add(&record.name, &self.hold.streams, time);
+        let name = record.name;
+        *self.away() = Some(HeldSession {
+            name: name.clone(),
+            key,
+            count,
+            time,
+            until: Instant::now() + time,
+            address: record.address,
+            rtt: Duration::from_micros(record.rtt_micros),
+            _listed: listed.into(),
+        });
+        let holder = Holder::client();
+        for stream in streams {
+            let label = stream.record.label();
+            let connection = ConnectionRecord::adopted(&self.limits, &name, label);
+            let open = self.hold.counts.count(connection.name());
+            let budget = &self.limits.descriptors;
+            let descriptors = budget.acquire(holder, connection.name(), OF_CONNECTION);
+            let spliced = stream.adopt(&self.hold.streams, StreamCode::ShuttingDown.into());
+            self.tasks.spawn(async move {
+                let _held = (open, descriptors);
+                connection.follow(spliced).await;
+            });
+        }
+        count
+    }
+}

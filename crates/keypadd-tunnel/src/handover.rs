@@ -1,0 +1,222 @@
+//! Passes what a daemon holds to the process that replaces it.
+//!
+//! The sockets that it listens on are shared first; then it is *suspended*: it accepts and dials nothing,
+//! ends its sessions so that their streams are held, and describes those. Whoever goes on with them, the
+//! other process or this one, is not suspended any more. Keys, pads and packet numbers stay behind. Knows
+//! no processes and no format but serde's.
+
+use std::{
+    net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket},
+    os::{fd::OwnedFd, unix::net::UnixListener},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use keypadd_transport::HandedStream;
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+
+use crate::addresses::socket_path::SocketPath;
+
+/// Where a socket of the process before is bound.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SocketRecord {
+    /// One of the UDP sockets of a server.
+    Udp(SocketAddr),
+    /// A TCP listener.
+    Tcp(SocketAddr),
+    /// A listening unix socket, by its path.
+    Unix(String),
+}
+
+/// A listening socket on its way to another process.
+#[derive(Debug)]
+pub struct HandedSocket {
+    /// Where it is bound.
+    pub record: SocketRecord,
+    /// The socket.
+    pub socket: OwnedFd,
+}
+
+/// What a server keeps for a client that is away.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ChainRecord {
+    pub(crate) key: String,
+    pub(crate) instance: [u8; 16],
+    /// The token that the client has to present, and the one before until it has confirmed this one.
+    pub(crate) tokens: (Secret, Option<Secret>),
+    pub(crate) epoch: u32,
+    /// Until the streams are given up.
+    pub(crate) remaining_millis: u64,
+    /// The same, of a hold that an unconfirmed session has ended.
+    pub(crate) unconfirmed_millis: Option<u64>,
+}
+
+/// A token that is not shown.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(transparent)]
+pub(crate) struct Secret(pub(crate) [u8; 16]);
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Secret")
+    }
+}
+
+/// A client that is away, and its streams.
+#[derive(Debug)]
+pub struct HandedChain {
+    /// What the server knows of it.
+    pub record: ChainRecord,
+    /// Its streams.
+    pub streams: Vec<HandedStream>,
+}
+
+/// What a client keeps while its server is away.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ClientRecord {
+    /// The server's key: another server is never asked to resume.
+    pub(crate) server: String,
+    pub(crate) token: Option<Secret>,
+    /// The server's name in messages.
+    pub(crate) name: String,
+    pub(crate) address: SocketAddr,
+    pub(crate) rtt_micros: u64,
+    pub(crate) remaining_millis: u64,
+}
+
+/// A client whose server is away, and its streams.
+#[derive(Debug)]
+pub struct HandedClient {
+    /// What it knows of the server.
+    pub record: ClientRecord,
+    /// Its streams.
+    pub streams: Vec<HandedStream>,
+}
+
+/// Whether a daemon is suspended, and what it has of the process before it; clones are one.
+#[derive(Clone, Debug, Default)]
+pub struct Handover(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    suspended: watch::Sender<bool>,
+    inherited: Mutex<Vec<HandedSocket>>,
+}
+
+impl Handover {
+    /// A suspended daemon that listens on these sockets where its settings name their addresses.
+    pub fn suspended_with(inherited: Vec<HandedSocket>) -> Self {
+        let suspended = watch::Sender::new(true);
+        Self(Arc::new(Shared { suspended, inherited: Mutex::new(inherited) }))
+    }
+
+    /// Accepts and dials nothing from now on.
+    pub fn suspend(&self) {
+        self.0.suspended.send_replace(true);
+    }
+
+    /// Goes on.
+    pub fn resume(&self) {
+        self.0.suspended.send_replace(false);
+    }
+
+    /// Adds a socket that somebody may ask for.
+    pub fn inherit(&self, socket: HandedSocket) {
+        self.inherited().push(socket);
+    }
+
+    /// Closes the sockets that no setting names.
+    pub fn close_inherited(&self) {
+        self.inherited().clear();
+    }
+
+    /// Whether the daemon is suspended.
+    pub fn is_suspended(&self) -> bool {
+        *self.0.suspended.borrow()
+    }
+
+    /// Completes when the daemon is suspended.
+    pub(crate) async fn suspended(&self) {
+        // Fails only without a sender, and this has it.
+        let _ = self.0.suspended.subscribe().wait_for(|suspended| *suspended).await;
+    }
+
+    /// Completes when it is not.
+    pub(crate) async fn resumed(&self) {
+        let _ = self.0.suspended.subscribe().wait_for(|suspended| !*suspended).await;
+    }
+
+    /// Takes the UDP sockets that are bound to an address, at most so many.
+    pub(crate) fn take_udp(&self, address: SocketAddr, count: usize) -> Vec<UdpSocket> {
+        let next =
+            || self.take(|record| matches!(record, SocketRecord::Udp(at) if serves(address, *at)));
+        std::iter::from_fn(next).take(count).map(UdpSocket::from).collect()
+    }
+
+    /// Takes the listener of a TCP address.
+    pub fn take_tcp(&self, address: SocketAddr) -> Option<TcpListener> {
+        self.take(|record| matches!(record, SocketRecord::Tcp(at) if serves(address, *at)))
+            .map(TcpListener::from)
+    }
+
+    /// Takes the listener of a unix socket.
+    pub(crate) fn take_unix(&self, path: &SocketPath) -> Option<UnixListener> {
+        let path = path.to_string();
+        self.take(|record| matches!(record, SocketRecord::Unix(at) if *at == path))
+            .map(UnixListener::from)
+    }
+
+    fn take(&self, serves: impl Fn(&SocketRecord) -> bool) -> Option<OwnedFd> {
+        let mut inherited = self.inherited();
+        let found = inherited.iter().position(|socket| serves(&socket.record))?;
+        Some(inherited.remove(found).socket)
+    }
+
+    /// A panic cannot leave the list half changed.
+    fn inherited(&self) -> MutexGuard<'_, Vec<HandedSocket>> {
+        self.0.inherited.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether a socket that is bound there serves who wants this address: port 0 takes any, and `[::]` is
+/// 0.0.0.0 on a host without IPv6.
+fn serves(wanted: SocketAddr, bound: SocketAddr) -> bool {
+    let all = wanted.is_ipv6() && wanted.ip().is_unspecified();
+    let same_ip = wanted.ip() == bound.ip() || (all && bound.ip() == Ipv4Addr::UNSPECIFIED);
+    same_ip && (wanted.port() == bound.port() || wanted.port() == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_socket_is_inherited_once_and_only_for_its_address() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let bound = listener.local_addr().unwrap();
+        let record = SocketRecord::Tcp(bound);
+        let handover =
+            Handover::suspended_with(vec![HandedSocket { record, socket: listener.into() }]);
+        assert!(handover.is_suspended());
+        assert!(handover.take_tcp(([127, 0, 0, 2], bound.port()).into()).is_none());
+        assert!(handover.take_udp(bound, 1).is_empty());
+        let inherited = handover.take_tcp(bound).unwrap();
+        assert_eq!(inherited.local_addr().unwrap(), bound);
+        assert!(handover.take_tcp(bound).is_none());
+    }
+
+    #[test]
+    fn port_0_takes_any_port_and_all_addresses_stand_for_both_families() {
+        let at = |text: &str| text.parse::<SocketAddr>().unwrap();
+        for (wanted, bound, does) in [
+            ("[::]:4433", "[::]:4433", true),
+            ("[::]:4433", "0.0.0.0:4433", true),
+            ("0.0.0.0:4433", "[::]:4433", false),
+            ("127.0.0.1:0", "127.0.0.1:999", true),
+            ("127.0.0.1:998", "127.0.0.1:999", false),
+        ] {
+            assert_eq!(serves(at(wanted), at(bound)), does, "{wanted} {bound}");
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Hands a daemon's sockets and held streams to the process that replaces it (`keypadd reload --binary`).
+//!
+//! | new process | old process |
+//! | --- | --- |
+//! | reads its settings, then [`Frame::Begin`] | shares the sockets that it listens on |
+//! | binds all its sockets, then [`Frame::Bound`] | ends its sessions and describes what is held |
+//! | goes on with that, then [`Frame::Done`] | says [`Frame::Bye`] and exits |
+//!
+//! Whichever process dies before `Done` leaves the other one serving: until then the old one has everything.
+//! No key, pad or packet number is handed over, but the open file of the host's key: systemd shows a credential
+//! to the first process of a service alone.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::time::Duration;
+
+use keypadd_transport::StreamRecord;
+use keypadd_tunnel::handover::{ChainRecord, ClientRecord, SocketRecord};
+use serde::{Deserialize, Serialize};
+
+pub(crate) mod channel;
+pub(crate) mod give;
+pub(crate) mod take;
+
+/// Of the frames. Another one is refused, and the old process goes on.
+pub(crate) const VERSION: u32 = 1;
+
+/// Tells a new process that its standard input is the old one's channel.
+pub(crate) const VARIABLE: &str = "KEYPADD_TAKEOVER";
+
+/// How long the new process may take to read its settings and to bind its sockets.
+const PREPARED_WITHIN: Duration = Duration::from_secs(30);
+
+/// How long either process waits for the other while nothing is carried.
+const HANDED_WITHIN: Duration = Duration::from_secs(20);
+
+/// What one process tells the other.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Frame {
+    /// How to start the new process, the file of the host's key attached; for `keypadd reload`.
+    Offer(Offer),
+    /// The new process has read its settings.
+    Begin,
+    /// A listening socket, attached.
+    Socket(SocketRecord),
+    /// All sockets were sent; the runs of the clients, by name.
+    Sockets(BTreeMap<String, [u8; 16]>),
+    /// The new process has bound its sockets.
+    Bound,
+    /// A client that is away; its streams follow.
+    Chain(ChainRecord),
+    /// The client of this name; its streams follow.
+    Client(String, ClientRecord),
+    /// A stream of the last chain or client: its bytes, its socket attached.
+    Stream(StreamRecord),
+    /// Everything was sent.
+    End,
+    /// The new process, by its ID, has everything.
+    Done(u32),
+    /// The old process exits; its standard streams are attached.
+    Bye,
+}
+
+/// How to start the process that replaces a daemon.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Offer {
+    pub(crate) version: u32,
+    /// The old process.
+    pub(crate) pid: u32,
+    /// Its release.
+    pub(crate) release: String,
+    /// Whether it runs the same program.
+    pub(crate) same: bool,
+    pub(crate) arguments: Vec<OsString>,
+    pub(crate) directory: OsString,
+    pub(crate) environment: Vec<(OsString, OsString)>,
+}

@@ -1,0 +1,195 @@
+//! Sends and receives frames with descriptors over a unix socket (unix(7), SCM_RIGHTS).
+//!
+//! A frame is `u32 length, u32 length`, a JSON text and bytes, each of its length; descriptors are attached to
+//! the lengths. Both ends are processes of one user.
+
+use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream as StdUnixStream;
+
+use rustix::cmsg_space;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
+use tokio::net::UnixStream;
+
+use super::Frame;
+
+/// Bytes before a frame's text.
+const HEAD_BYTES: usize = 8;
+
+/// Longest text: an offer has the environment.
+const TEXT_BYTES_MAX: usize = 4 << 20;
+
+/// Most bytes of one stream.
+const DATA_BYTES_MAX: usize = 256 << 20;
+
+/// The most descriptors of a frame: a daemon's standard streams.
+const DESCRIPTORS_MAX: usize = 3;
+
+/// One end of the socket between the two processes.
+#[derive(Debug)]
+pub(crate) struct Channel(UnixStream);
+
+/// A frame with its bytes and descriptors.
+#[derive(Debug)]
+pub(crate) struct Received {
+    pub(crate) frame: Frame,
+    pub(crate) data: Vec<u8>,
+    pub(crate) descriptors: Vec<OwnedFd>,
+}
+
+impl Channel {
+    /// Needs a tokio runtime.
+    pub(crate) fn new(socket: StdUnixStream) -> io::Result<Self> {
+        socket.set_nonblocking(true)?;
+        Ok(Self(UnixStream::from_std(socket)?))
+    }
+
+    /// Sends a frame alone.
+    pub(crate) async fn tell(&mut self, frame: &Frame) -> io::Result<()> {
+        self.send::<&[u8]>(frame, &[], &[]).await
+    }
+
+    /// Sends a frame with bytes and at most three descriptors.
+    pub(crate) async fn send<D: AsRef<[u8]>>(
+        &mut self,
+        frame: &Frame,
+        data: &[D],
+        descriptors: &[BorrowedFd<'_>],
+    ) -> io::Result<()> {
+        let text = serde_json::to_vec(frame)?;
+        let data_bytes: usize = data.iter().map(|piece| piece.as_ref().len()).sum();
+        let mut head = [0; HEAD_BYTES];
+        for (field, length) in head.chunks_exact_mut(4).zip([text.len(), data_bytes]) {
+            let length = u32::try_from(length).map_err(|_| ErrorKind::FileTooLarge)?;
+            field.copy_from_slice(&length.to_be_bytes());
+        }
+        let sent = self.0.async_io(Interest::WRITABLE, || {
+            let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+            let mut attached = SendAncillaryBuffer::new(&mut space);
+            if !descriptors.is_empty() {
+                attached.push(SendAncillaryMessage::ScmRights(descriptors));
+            }
+            Ok(sendmsg(&self.0, &[IoSlice::new(&head)], &mut attached, SendFlags::NOSIGNAL)?)
+        });
+        if sent.await? != HEAD_BYTES {
+            return Err(ErrorKind::WriteZero.into());
+        }
+        self.0.write_all(&text).await?;
+        for piece in data {
+            self.0.write_all(piece.as_ref()).await?;
+        }
+        Ok(())
+    }
+
+    /// Receives the next frame.
+    ///
+    /// # Errors
+    /// The other process has exited, or sends something else.
+    pub(crate) async fn receive(&mut self) -> io::Result<Received> {
+        let (mut head, mut read, mut descriptors) = ([0; HEAD_BYTES], 0, Vec::new());
+        while read < HEAD_BYTES {
+            let received = self.0.async_io(Interest::READABLE, || {
+                let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+                let mut attached = RecvAncillaryBuffer::new(&mut space);
+                let into = &mut [IoSliceMut::new(&mut head[read..])];
+                let received = recvmsg(&self.0, into, &mut attached, RecvFlags::CMSG_CLOEXEC)?;
+                let rights = attached.drain().filter_map(|message| match message {
+                    RecvAncillaryMessage::ScmRights(rights) => Some(rights),
+                    _ => None,
+                });
+                Ok((received.bytes, rights.flatten().collect::<Vec<_>>()))
+            });
+            let (bytes, attached) = received.await?;
+            if bytes == 0 {
+                return Err(ErrorKind::UnexpectedEof.into());
+            }
+            read += bytes;
+            descriptors.extend(attached);
+        }
+        let length = |at: usize| {
+            let field = head[at..at + 4].try_into().expect("4 of 8 bytes");
+            u32::from_be_bytes(field) as usize
+        };
+        let text = self.read(length(0), TEXT_BYTES_MAX).await?;
+        let data = self.read(length(4), DATA_BYTES_MAX).await?;
+        Ok(Received { frame: serde_json::from_slice(&text)?, data, descriptors })
+    }
+
+    async fn read(&mut self, bytes: usize, max: usize) -> io::Result<Vec<u8>> {
+        if bytes > max {
+            return Err(ErrorKind::FileTooLarge.into());
+        }
+        let mut buffer = vec![0; bytes];
+        self.0.read_exact(&mut buffer).await?;
+        Ok(buffer)
+    }
+}
+
+impl Received {
+    /// The only descriptor.
+    pub(crate) fn descriptor(&mut self) -> io::Result<OwnedFd> {
+        self.descriptors.pop().ok_or_else(|| ErrorKind::InvalidData.into())
+    }
+}
+
+/// A frame that does not come next.
+pub(crate) fn unexpected(frame: &Frame) -> io::Error {
+    let text = format!("{frame:?}");
+    let name = text.split(['(', ' ']).next().unwrap_or_default();
+    io::Error::new(ErrorKind::InvalidData, format!("unexpected {name}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::Read;
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    fn pair() -> (Channel, Channel) {
+        let (one, other) = StdUnixStream::pair().unwrap();
+        (Channel::new(one).unwrap(), Channel::new(other).unwrap())
+    }
+
+    #[tokio::test]
+    async fn a_frame_arrives_with_its_bytes_and_descriptors() {
+        let (mut near, mut far) = pair();
+        let (read, write) = rustix::pipe::pipe().unwrap();
+        let sending = async {
+            near.tell(&Frame::Begin).await.unwrap();
+            near.send(&Frame::Bye, &[&b"ab"[..], b"c"], &[read.as_fd()]).await.unwrap();
+            near.tell(&Frame::Done(7)).await.unwrap();
+        };
+        let receiving = async {
+            let begun = far.receive().await.unwrap();
+            assert!(matches!(begun.frame, Frame::Begin) && begun.descriptors.is_empty());
+            let mut bye = far.receive().await.unwrap();
+            assert!(matches!(bye.frame, Frame::Bye));
+            assert_eq!(bye.data, b"abc");
+            assert!(matches!(far.receive().await.unwrap().frame, Frame::Done(7)));
+            bye.descriptor().unwrap()
+        };
+        let ((), received) = tokio::join!(sending, receiving);
+        rustix::io::write(&write, b"same pipe").unwrap();
+        drop(write);
+        let mut text = String::new();
+        File::from(received).read_to_string(&mut text).unwrap();
+        assert_eq!(text, "same pipe");
+    }
+
+    #[tokio::test]
+    async fn an_end_that_dies_or_lies_about_a_length_is_an_error() {
+        let (near, mut far) = pair();
+        drop(near);
+        assert_eq!(far.receive().await.unwrap_err().kind(), ErrorKind::UnexpectedEof);
+        let (mut near, mut far) = pair();
+        near.0.write_all(&[0xff; HEAD_BYTES]).await.unwrap();
+        assert_eq!(far.receive().await.unwrap_err().kind(), ErrorKind::FileTooLarge);
+    }
+}

@@ -1,0 +1,221 @@
+//! The old process: offers to be replaced, shares its sockets, and hands over what is held.
+
+use std::env;
+use std::fs::{self, File};
+use std::future::pending;
+use std::io;
+use std::net::TcpListener;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process;
+use std::time::Duration;
+
+use keypadd_transport::HandedStream;
+use keypadd_tunnel::handover::{HandedSocket, Handover, SocketRecord};
+use keypadd_tunnel::{Client, ServerHandle};
+use rustix::stdio::{stderr, stdin, stdout};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::channel::{Channel, unexpected};
+use super::{Frame, HANDED_WITHIN, Offer, PREPARED_WITHIN, VARIABLE, VERSION};
+use crate::daemon::notify_systemd;
+use crate::keyfile;
+use crate::shutdown::Shutdown;
+
+/// A program file, by device and inode: an upgrade puts another one in its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Program {
+    pub(crate) device: u64,
+    pub(crate) inode: u64,
+}
+
+impl Program {
+    /// The program that this process runs.
+    pub(crate) fn own() -> Option<Self> {
+        let metadata = fs::metadata("/proc/self/exe").ok()?;
+        Some(Self { device: metadata.dev(), inode: metadata.ino() })
+    }
+}
+
+/// A request to be replaced.
+#[derive(Debug)]
+pub(crate) struct Request {
+    pub(crate) socket: UnixStream,
+    /// Not by this program, which nothing would change; `None` for any.
+    pub(crate) unless: Option<Program>,
+}
+
+/// How long a process that was replaced stays to tell its peers.
+const GOODBYE_WITHIN: Duration = Duration::from_secs(1);
+
+/// Requests to be replaced that wait.
+pub(crate) const WAITING_MAX: usize = 4;
+
+/// What a daemon can hand over.
+pub(crate) struct Belongings<'d> {
+    pub(crate) handover: &'d Handover,
+    /// The program that it runs.
+    pub(crate) program: Option<Program>,
+    /// The file of this host's key.
+    pub(crate) key_file: Option<&'d File>,
+    pub(crate) servers: Vec<ServerHandle>,
+    /// By name.
+    pub(crate) clients: Vec<(String, &'d Client)>,
+    pub(crate) metrics: Option<&'d TcpListener>,
+}
+
+impl Belongings<'_> {
+    /// Answers requests until a new process has everything: then this one [leaves](Self::leave). Answers none
+    /// during a shutdown.
+    pub(crate) async fn give(&self, requests: &mut mpsc::Receiver<Request>, shutdown: &Shutdown) {
+        let giving = async {
+            while let Some(request) = requests.recv().await {
+                if self.answer(request).await {
+                    return;
+                }
+            }
+            pending().await
+        };
+        tokio::select! {
+            biased;
+            _ = shutdown.thrown() => pending().await,
+            () = giving => {}
+        }
+    }
+
+    /// Answers one request; whether a new process has everything.
+    pub(crate) async fn answer(&self, request: Request) -> bool {
+        match self.give_to(request).await {
+            Ok(Some(pid)) => {
+                tracing::info!(pid, "replaced: a new process goes on");
+                true
+            }
+            Ok(None) => false,
+            Err(error) => {
+                self.handover.resume();
+                self.servers.iter().for_each(ServerHandle::carry_on);
+                tracing::warn!(%error, "not replaced: this process goes on");
+                false
+            }
+        }
+    }
+
+    /// Ends a process that was replaced, without its control socket and once the event loops have told the
+    /// peers, who would wait for an end that says nothing. Closes nothing in order: the new process has the
+    /// same sockets, and what ends here would end there, as would the files of unix sockets.
+    pub(crate) async fn leave(&self, watching: &mut JoinSet<()>) -> ! {
+        watching.shutdown().await;
+        let goodbyes = async {
+            for server in &self.servers {
+                server.said_goodbye().await;
+            }
+            for (_, client) in &self.clients {
+                client.said_goodbye().await;
+            }
+        };
+        let _ = timeout(GOODBYE_WITHIN, goodbyes).await;
+        process::exit(0)
+    }
+
+    async fn give_to(&self, Request { socket, unless }: Request) -> io::Result<Option<u32>> {
+        let mut channel = Channel::new(socket)?;
+        let same = unless.is_some() && unless == self.program;
+        let key_file: Vec<_> = self.key_file.iter().map(|file| file.as_fd()).collect();
+        channel.send::<&[u8]>(&Frame::Offer(offer(same)?), &[], &key_file).await?;
+        if same {
+            return Ok(None);
+        }
+        expect(&mut channel, PREPARED_WITHIN, |frame| matches!(frame, Frame::Begin)).await?;
+        for socket in self.sockets() {
+            share(&mut channel, &socket).await?;
+        }
+        let clients = self.clients.iter();
+        let instances = clients.map(|(name, client)| (name.clone(), client.instance().0));
+        channel.tell(&Frame::Sockets(instances.collect())).await?;
+        expect(&mut channel, PREPARED_WITHIN, |frame| matches!(frame, Frame::Bound)).await?;
+        self.handover.suspend();
+        let handing = timeout(HANDED_WITHIN, self.hand_over(&mut channel));
+        handing.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())).map(Some)
+    }
+
+    /// The sockets that it listens on for itself.
+    fn sockets(&self) -> Vec<HandedSocket> {
+        let metrics = self.metrics.and_then(|listener| {
+            let record = SocketRecord::Tcp(listener.local_addr().ok()?);
+            let socket = listener.as_fd().try_clone_to_owned().ok()?;
+            Some(HandedSocket { record, socket })
+        });
+        let servers = self.servers.iter().flat_map(ServerHandle::hand_over_sockets);
+        let clients = self.clients.iter().flat_map(|(_, client)| client.hand_over_sockets());
+        servers.chain(clients).chain(metrics).collect()
+    }
+
+    /// Ends all sessions and sends what is held; returns the new process.
+    async fn hand_over(&self, channel: &mut Channel) -> io::Result<u32> {
+        for server in &self.servers {
+            let (chains, listeners) = server.hand_over().await;
+            for listener in &listeners {
+                share(channel, listener).await?;
+            }
+            for chain in chains {
+                channel.tell(&Frame::Chain(chain.record)).await?;
+                send_streams(channel, chain.streams).await?;
+            }
+        }
+        for (name, client) in &self.clients {
+            if let Some(held) = client.hand_over().await {
+                channel.tell(&Frame::Client(name.clone(), held.record)).await?;
+                send_streams(channel, held.streams).await?;
+            }
+        }
+        channel.tell(&Frame::End).await?;
+        let frame = channel.receive().await?.frame;
+        let Frame::Done(pid) = frame else { return Err(unexpected(&frame)) };
+        // From here on the service is the new process (sd_notify(3)).
+        notify_systemd(&[sd_notify::NotifyState::MainPid(pid)]);
+        let streams = [stdin(), stdout(), stderr()];
+        channel.send::<&[u8]>(&Frame::Bye, &[], &streams).await?;
+        Ok(pid)
+    }
+}
+
+async fn share(channel: &mut Channel, socket: &HandedSocket) -> io::Result<()> {
+    let descriptor: BorrowedFd<'_> = socket.socket.as_fd();
+    channel.send::<&[u8]>(&Frame::Socket(socket.record.clone()), &[], &[descriptor]).await
+}
+
+async fn send_streams(channel: &mut Channel, streams: Vec<HandedStream>) -> io::Result<()> {
+    for HandedStream { record, unreceipted, socket } in streams {
+        channel.send(&Frame::Stream(record), &unreceipted, &[socket.as_fd()]).await?;
+    }
+    Ok(())
+}
+
+async fn expect(
+    channel: &mut Channel,
+    within: Duration,
+    comes: impl Fn(&Frame) -> bool,
+) -> io::Result<()> {
+    let received = timeout(within, channel.receive()).await;
+    let frame = received.map_err(|_| io::ErrorKind::TimedOut)??.frame;
+    if comes(&frame) { Ok(()) } else { Err(unexpected(&frame)) }
+}
+
+/// How to start a process that does what this one does.
+fn offer(same: bool) -> io::Result<Offer> {
+    Ok(Offer {
+        version: VERSION,
+        pid: process::id(),
+        release: env!("CARGO_PKG_VERSION").into(),
+        same,
+        arguments: env::args_os().skip(1).collect(),
+        directory: env::current_dir().unwrap_or_else(|_| Path::new("/").into()).into(),
+        environment: env::vars_os()
+            .filter(|(name, _)| name != VARIABLE && name != keyfile::INHERITED)
+            .collect(),
+    })
+}

@@ -1,0 +1,180 @@
+//! The new process: listens on the old one's sockets, goes on with what is held, and tells `keypadd reload`.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::process;
+
+use keypadd_transport::HandedStream;
+use keypadd_tunnel::handover::{HandedChain, HandedClient, HandedSocket, Handover};
+use keypadd_tunnel::wire::Instance;
+use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
+use serde::{Deserialize, Serialize};
+use tokio::time::timeout;
+
+use super::channel::{Channel, Received, unexpected};
+use super::{Frame, HANDED_WITHIN, VARIABLE};
+use crate::error::{Error, Exit, system};
+
+/// A daemon that replaces another one.
+#[derive(Debug)]
+pub(crate) struct Takeover {
+    channel: Channel,
+    instances: BTreeMap<String, [u8; 16]>,
+    held: usize,
+}
+
+/// What the old process held.
+#[derive(Debug, Default)]
+pub(crate) struct Held {
+    pub(crate) chains: Vec<HandedChain>,
+    /// By name.
+    pub(crate) clients: BTreeMap<String, HandedClient>,
+}
+
+/// What `keypadd reload` is told.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Outcome {
+    pub(crate) pid: u32,
+    pub(crate) release: String,
+    /// Forwarded connections that go on.
+    pub(crate) held: usize,
+}
+
+impl Takeover {
+    /// Begins to replace the process at standard input, if this one was started for it; else the daemon is
+    /// not suspended.
+    ///
+    /// # Errors
+    /// Exit 1: the old process has given up.
+    pub(crate) async fn begin() -> Result<(Option<Self>, Handover), Error> {
+        if env::var_os(VARIABLE).is_none() {
+            return Ok((None, Handover::default()));
+        }
+        // The terminal of whoever asked for it may close. Fails for the leader of a group.
+        let _ = rustix::process::setsid();
+        let begun = async {
+            let socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+            let mut channel = Channel::new(socket)?;
+            channel.tell(&Frame::Begin).await?;
+            let mut sockets = Vec::new();
+            loop {
+                let mut received = channel.receive().await?;
+                match received.frame {
+                    Frame::Socket(ref record) => {
+                        let record = record.clone();
+                        sockets.push(HandedSocket { record, socket: received.descriptor()? });
+                    }
+                    Frame::Sockets(instances) => {
+                        let this = Self { channel, instances, held: 0 };
+                        return Ok((Some(this), Handover::suspended_with(sockets)));
+                    }
+                    frame => return Err(unexpected(&frame)),
+                }
+            }
+        };
+        begun.await.map_err(|error: io::Error| failed(&error))
+    }
+
+    /// The run of the client of this name, which goes on.
+    pub(crate) fn instance(&self, client: &str) -> Option<Instance> {
+        self.instances.get(client).copied().map(Instance)
+    }
+
+    /// Takes what the old process holds, once all sockets are bound.
+    ///
+    /// # Errors
+    /// Exit 1: the old process has given up, and goes on.
+    pub(crate) async fn receive(&mut self, handover: &Handover) -> Result<Held, Error> {
+        let received = timeout(HANDED_WITHIN, self.receive_all(handover)).await;
+        let received = received.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+        received.map_err(|error| failed(&error))
+    }
+
+    async fn receive_all(&mut self, handover: &Handover) -> io::Result<Held> {
+        self.channel.tell(&Frame::Bound).await?;
+        let mut held = Held::default();
+        let mut client: Option<(String, HandedClient)> = None;
+        loop {
+            let mut received = self.channel.receive().await?;
+            match received.frame {
+                Frame::Socket(ref record) => {
+                    let record = record.clone();
+                    handover.inherit(HandedSocket { record, socket: received.descriptor()? });
+                }
+                Frame::Chain(record) => {
+                    held.chains.push(HandedChain { record, streams: Vec::new() });
+                }
+                Frame::Client(name, record) => {
+                    held.clients.extend(
+                        client.replace((name, HandedClient { record, streams: Vec::new() })),
+                    );
+                }
+                Frame::Stream(ref record) => {
+                    let record = record.clone();
+                    let stream = stream(record, received)?;
+                    let last = held.chains.last_mut().map(|chain| &mut chain.streams);
+                    match (&mut client, last) {
+                        (Some((_, client)), _) => client.streams.push(stream),
+                        (None, Some(streams)) => streams.push(stream),
+                        (None, None) => return Err(io::ErrorKind::InvalidData.into()),
+                    }
+                    self.held += 1;
+                }
+                Frame::End => {
+                    held.clients.extend(client);
+                    return Ok(held);
+                }
+                frame => return Err(unexpected(&frame)),
+            }
+        }
+    }
+
+    /// Ends the old process and takes its standard streams. Then this daemon may go on.
+    ///
+    /// # Errors
+    /// Exit 1: the old process has given up, and goes on.
+    pub(crate) async fn finish(mut self) -> Result<(), Error> {
+        let finished = async {
+            self.channel.tell(&Frame::Done(process::id())).await?;
+            // Without it the old process may go on: then this one must not.
+            let Received { frame, descriptors, .. } = self.channel.receive().await?;
+            let (Frame::Bye, [stdin, stdout, stderr]) = (&frame, &descriptors[..]) else {
+                return Err(unexpected(&frame));
+            };
+            self.tell_reload();
+            dup2_stdin(stdin)?;
+            dup2_stdout(stdout)?;
+            dup2_stderr(stderr)?;
+            Ok(())
+        };
+        finished.await.map_err(|error: io::Error| failed(&error))?;
+        tracing::info!(held = self.held, "goes on in place of the old process");
+        Ok(())
+    }
+
+    fn tell_reload(&self) {
+        let release = env!("CARGO_PKG_VERSION").to_owned();
+        let outcome = Outcome { pid: process::id(), release, held: self.held };
+        let text = serde_json::to_string(&outcome).unwrap_or_default();
+        // It may have been stopped meanwhile.
+        let _ = writeln!(io::stdout(), "{text}");
+    }
+}
+
+fn stream(
+    record: keypadd_transport::StreamRecord,
+    mut received: Received,
+) -> io::Result<HandedStream> {
+    let socket = received.descriptor()?;
+    let unreceipted =
+        if received.data.is_empty() { Vec::new() } else { vec![received.data.into()] };
+    Ok(HandedStream { record, unreceipted, socket })
+}
+
+fn failed(error: &io::Error) -> Error {
+    let cause = format!("cannot replace the old process, which goes on: {}", system(error));
+    Error::new(Exit::Runtime, cause)
+}

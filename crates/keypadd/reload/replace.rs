@@ -1,0 +1,145 @@
+//! `keypadd reload --binary`: starts this program in place of a running daemon.
+//!
+//! The new process has the daemon's command line, directory and environment. Until it serves, its messages
+//! come here; then it has the daemon's standard streams. The daemon cannot start it: its sandbox runs no
+//! programs.
+
+use std::env;
+use std::fs;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use rustix::io::{FdFlags, fcntl_setfd};
+use tokio::time::timeout;
+
+use crate::control::{self, REPLACE_REQUEST};
+use crate::error::{Error, Exit, shown, system};
+use crate::handover::channel::{Channel, unexpected};
+use crate::handover::take::Outcome;
+use crate::handover::{Frame, Offer, VARIABLE, VERSION};
+use crate::keyfile;
+use crate::shutdown::block_on;
+
+/// A daemon that is being reloaded answers after that.
+const TIMEOUT: Duration = Duration::from_secs(65);
+
+/// What became of a daemon.
+#[derive(Debug)]
+pub(super) enum Replaced {
+    /// It runs this program already.
+    Same,
+    /// By a new process; what to print.
+    By(String),
+    /// It has exited, is of an older version, or forwards standard input and output.
+    Not(Error),
+}
+
+/// What a daemon answers.
+struct Asked {
+    offer: Offer,
+    channel: OwnedFd,
+    key_file: Option<OwnedFd>,
+}
+
+/// Replaces the daemon of a socket; unless `forced`, only if it runs another program.
+///
+/// # Errors
+/// Exit 1: it cannot be replaced, or the new process fails, which has said why. The daemon goes on.
+pub(super) fn replace(socket: &Path, forced: bool) -> Result<Replaced, Error> {
+    let program = own_program().map_err(|error| cannot(socket, &error))?;
+    let mut replaced = Replaced::Same;
+    block_on(async {
+        let asked = ask(socket, (!forced).then_some(&program));
+        let offer = timeout(TIMEOUT, asked).await;
+        let offer = offer.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+        replaced = match offer {
+            Ok(Asked { offer: Offer { same: true, .. }, .. }) => Replaced::Same,
+            Ok(asked) => Replaced::By(start(socket, &program, asked)?),
+            Err(error) => Replaced::Not(cannot(socket, &error)),
+        };
+        Ok(())
+    })?;
+    Ok(replaced)
+}
+
+/// The program file of this process, and its device and inode.
+fn own_program() -> io::Result<(PathBuf, String)> {
+    let path = env::current_exe()?;
+    let metadata = fs::metadata(&path)?;
+    Ok((path, format!("{} {}", metadata.dev(), metadata.ino())))
+}
+
+async fn ask(socket: &Path, unless: Option<&(PathBuf, String)>) -> io::Result<Asked> {
+    let mut stream = control::connect(socket)?;
+    let identity = unless.map_or("", |(_, identity)| identity);
+    stream.write_all(format!("{REPLACE_REQUEST} {identity}\n").as_bytes())?;
+    let channel = OwnedFd::from(stream.try_clone()?);
+    let mut received = Channel::new(stream)?.receive().await?;
+    match received.frame {
+        Frame::Offer(offer) if offer.version == VERSION => {
+            Ok(Asked { offer, channel, key_file: received.descriptors.pop() })
+        }
+        frame => Err(unexpected(&frame)),
+    }
+}
+
+/// Starts the new process; returns what to print.
+fn start(
+    socket: &Path,
+    (program, _): &(PathBuf, String),
+    Asked { offer, channel, key_file }: Asked,
+) -> Result<String, Error> {
+    let started = || {
+        let key_file = key_file.as_ref().map(|file| {
+            // Inherited: not closed when the program starts.
+            fcntl_setfd(file, FdFlags::empty()).map(|()| file.as_raw_fd().to_string())
+        });
+        // Not a pipe, which the system call filter of a service may refuse.
+        let (mut result, stdout) = UnixStream::pair()?;
+        let mut child = Command::new(program)
+            .args(&offer.arguments)
+            .current_dir(&offer.directory)
+            .env_clear()
+            .envs(offer.environment.iter().map(|(name, value)| (name, value)))
+            .env(VARIABLE, "1")
+            .envs(key_file.transpose()?.map(|number| (keyfile::INHERITED, number)))
+            .stdin(Stdio::from(channel))
+            .stdout(Stdio::from(OwnedFd::from(stdout)))
+            .spawn()?;
+        let mut said = String::new();
+        result.read_to_string(&mut said)?;
+        match serde_json::from_str::<Outcome>(&said) {
+            Ok(outcome) => Ok(Ok(outcome)),
+            Err(_) => child.wait().map(Err),
+        }
+    };
+    match started().map_err(|error| cannot(socket, &error))? {
+        Ok(Outcome { pid, release, held }) => {
+            let before = format!("{} (process {})", offer.release, offer.pid);
+            let noun = if held == 1 { "connection goes" } else { "connections go" };
+            Ok(format!("replaced {before} by {release} (process {pid}); {held} {noun} on\n"))
+        }
+        Err(status) => {
+            let cause = format!("the new process failed ({status}); process {} goes on", offer.pid);
+            Err(Error::new(Exit::Runtime, cause))
+        }
+    }
+}
+
+fn cannot(socket: &Path, error: &io::Error) -> Error {
+    let socket = shown(socket.to_string_lossy());
+    let cause = match error.kind() {
+        // An older daemon answers in JSON, which begins like the length of no frame; so does one with
+        // standard input and output.
+        io::ErrorKind::FileTooLarge => "it cannot be replaced while it runs".into(),
+        io::ErrorKind::UnexpectedEof => "it has exited".into(),
+        _ => system(error),
+    };
+    Error::new(Exit::Runtime, format!("the daemon at {socket}: {cause}"))
+        .hint("restart it; its connections end")
+}

@@ -1,0 +1,336 @@
+//! Tests the replacement of running daemons by new processes, with connections open, and what leaves the old
+//! ones serving.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::thread;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+use crate::daemons::{Daemon, Desk, PUBLIC_KEY, desk, text};
+use crate::ends::{PATIENCE, echo, echoes, exchange, free_port, noise, rest, through, until};
+
+/// Two hosts on one desk, each with a daemon from a file: `near` forwards a port there and one back.
+struct Hosts {
+    desk: Desk,
+    target: SocketAddr,
+    /// At near and at far.
+    ports: [u16; 2],
+    /// Processes that follow those that the test has started.
+    followers: Vec<Pid>,
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        for pid in &self.followers {
+            // One that was replaced is gone.
+            let _ = kill_process(*pid, Signal::KILL);
+        }
+    }
+}
+
+impl Hosts {
+    fn new(far: &str, near: &str) -> Self {
+        let (desk, target) = (desk(), echo("127.0.0.1"));
+        let (udp, ports) = (free_port(), [free_port(), free_port()]);
+        let output = desk.keypadd(&["keygen", "near.key"]).output().unwrap();
+        let near_key = text(&output.stdout).trim().to_owned();
+        let [local, remote] = ports;
+        let far = format!(
+            "listen = \"127.0.0.1:{udp}\"\nkey = \"good.key\"\npool-budget = \"1MiB\"\n{far}\n\
+             permit-open = [\"{target}\"]\npermit-listen = [\"{remote}\"]\n\
+             [peer.laptop]\npublic-key = \"{near_key}\"\n"
+        );
+        let near = format!(
+            "key = \"near.key\"\npool-budget = \"1MiB\"\n{near}\n\
+             [peer.office]\npublic-key = \"{PUBLIC_KEY}\"\nendpoint = \"127.0.0.1:{udp}\"\n\
+             local = [\"127.0.0.1:{local}:{target}\"]\nremote = [\"{remote}:{target}\"]\n"
+        );
+        fs::write(desk.path("far.toml"), far).unwrap();
+        fs::write(desk.path("near.toml"), near).unwrap();
+        Self { desk, target, ports, followers: Vec::new() }
+    }
+
+    fn run(&self, name: &str) -> Daemon {
+        let file = format!("{name}.toml");
+        Daemon::start(self.desk.keypadd(&["run", "--config", &file, "--log-format", "json"]))
+    }
+
+    /// The control socket of a process.
+    fn socket(&self, pid: u32) -> PathBuf {
+        self.desk.path("run").join(format!("{pid}.sock"))
+    }
+
+    /// `keypadd reload --binary` by a program that was just installed.
+    fn install_and_reload(&mut self, args: &[&str]) -> Output {
+        let installed = self.desk.path(&format!("keypadd-{}", free_port()));
+        fs::copy(env!("CARGO_BIN_EXE_keypadd"), &installed).unwrap();
+        let (here, mut command) = (self.desk.keypadd(&[]), Command::new(installed));
+        let variables = here.get_envs().filter_map(|(name, value)| Some((name, value?)));
+        command.env_clear().envs(variables).current_dir(self.desk.path(""));
+        let output = command.args(["reload", "--binary"]).args(args).output().unwrap();
+        let said = text(&output.stdout);
+        let pids = said.lines().filter_map(|line| {
+            let (_, by) = line.split_once(") by ")?;
+            by.split_once("(process ")?.1.split(')').next()?.parse().ok().and_then(Pid::from_raw)
+        });
+        self.followers.extend(pids);
+        output
+    }
+
+    /// The last process that has followed another one.
+    fn follower(&self) -> u32 {
+        self.followers.last().unwrap().as_raw_nonzero().get().unsigned_abs()
+    }
+}
+
+/// Sends bytes to an echo and checks what comes back, while something else happens.
+fn traffic(port: u16) -> thread::JoinHandle<bool> {
+    let stream = until("the forward works", || through(port));
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut back = stream.try_clone().unwrap();
+    let reading = thread::spawn(move || rest(&mut back).unwrap());
+    thread::spawn(move || {
+        let sent = noise(6 << 20);
+        for piece in sent.chunks(32 << 10) {
+            (&stream).write_all(piece).unwrap();
+            thread::sleep(Duration::from_millis(5));
+        }
+        stream.shutdown(Shutdown::Write).unwrap();
+        reading.join().unwrap() == sent
+    })
+}
+
+#[test]
+fn connections_go_on_in_the_processes_that_replace_both_ends() {
+    let mut hosts = Hosts::new("", "");
+    let (mut far, mut near) = (hosts.run("far"), hosts.run("near"));
+    let idle: Vec<_> =
+        hosts.ports.iter().map(|&port| until("it works", || through(port))).collect();
+    let busy = hosts.ports.map(traffic);
+    for round in 0..2 {
+        let output = hosts.install_and_reload(&[]);
+        let said = text(&output.stdout);
+        assert!(output.status.success(), "{round}: {said}{}", text(&output.stderr));
+        assert_eq!(
+            said.lines().filter(|line| line.starts_with("replaced 0.")).count(),
+            2,
+            "{said}"
+        );
+    }
+    assert!(busy.into_iter().all(|busy| busy.join().unwrap()));
+    assert!(idle.iter().all(echoes));
+    for port in hosts.ports {
+        // The listeners were never closed.
+        TcpStream::connect(("127.0.0.1", port)).unwrap();
+        until("a new connection works as well", || through(port));
+    }
+    assert_eq!(hosts.followers.len(), 4);
+    let status = hosts.desk.keypadd(&["status"]).output().unwrap();
+    assert_eq!(status.status.code(), Some(0), "{}", text(&status.stdout));
+    for old in [&mut far, &mut near] {
+        old.hear("replaced: a new process goes on");
+        // It has the old one's standard streams.
+        old.hear("goes on in place of the old process");
+    }
+    drop(hosts);
+    assert!(far.ended().status.success() && near.ended().status.success());
+}
+
+#[test]
+fn a_listening_unix_socket_the_metrics_port_and_a_proxy_are_served_on_without_a_gap() {
+    let mut hosts = Hosts::new("", "");
+    let (proxy, metrics, path) = (free_port(), free_port(), hosts.desk.path("x.sock"));
+    let file = hosts.desk.path("near.toml");
+    let text = fs::read_to_string(&file).unwrap();
+    let (path, target) = (path.to_str().unwrap(), hosts.target);
+    let text = text.replace("local = [", &format!("local = [\"{path}:{target}\", "));
+    let text = format!("metrics = \"127.0.0.1:{metrics}\"\n{text}dynamic = [\"{proxy}\"]\n");
+    fs::write(&file, text).unwrap();
+    let (_far, near) = (hosts.run("far"), hosts.run("near"));
+    until("it works", || through(hosts.ports[0]));
+    let queued = UnixStream::connect(path).unwrap();
+    assert!(
+        hosts
+            .install_and_reload(&["--socket", hosts.socket(near.pid()).to_str().unwrap()])
+            .status
+            .success()
+    );
+    drop(queued);
+    let sent = noise(50_000);
+    assert!(exchange(path, &sent).unwrap() == sent);
+    TcpStream::connect(("127.0.0.1", proxy)).unwrap();
+    TcpStream::connect(("127.0.0.1", metrics)).unwrap();
+}
+
+#[test]
+fn a_new_process_that_cannot_start_leaves_the_old_one_serving() {
+    let mut hosts = Hosts::new("", "");
+    let (far, _near) = (hosts.run("far"), hosts.run("near"));
+    let kept = until("the forward works", || through(hosts.ports[0]));
+    let file = hosts.desk.path("far.toml");
+    let good = fs::read_to_string(&file).unwrap();
+    let taken = TcpStream::connect(hosts.target).unwrap().peer_addr().unwrap();
+    for (line, cause) in [
+        ("pool-budgt = \"1MiB\"\n".to_owned(), "did you mean pool-budget?"),
+        (format!("metrics = \"{taken}\"\n"), "metrics: cannot listen on"),
+    ] {
+        fs::write(&file, format!("{line}{good}")).unwrap();
+        let output =
+            hosts.install_and_reload(&["--socket", hosts.socket(far.pid()).to_str().unwrap()]);
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{error}");
+        assert!(error.contains(cause), "{error}");
+        assert!(error.contains(&format!("process {} goes on", far.pid())), "{error}");
+        assert!(echoes(&kept));
+        until("a new connection works", || through(hosts.ports[0]));
+    }
+}
+
+/// A frame of the new process.
+fn frame(frame: &Value) -> Vec<u8> {
+    let body = frame.to_string().into_bytes();
+    [&(body.len() as u32).to_be_bytes()[..], &[0; 4], &body].concat()
+}
+
+#[test]
+fn a_new_process_that_dies_at_any_step_leaves_the_old_one_with_all_connections() {
+    let hosts = Hosts::new("", "");
+    let (mut far, near) = (hosts.run("far"), hosts.run("near"));
+    let kept = hosts.ports.map(|port| until("it works", || through(port)));
+    let busy = hosts.ports.map(traffic);
+    let garbage =
+        [vec![0xff; 64], frame(&json!({ "done": 1 })), frame(&json!("no-such-frame"))].concat();
+    for pid in [far.pid(), near.pid()] {
+        for said in [
+            vec![],
+            garbage.clone(),
+            frame(&json!("begin")),
+            [frame(&json!("begin")), frame(&json!("bound"))].concat(),
+            [frame(&json!("begin")), frame(&json!("bound")), frame(&json!("end"))].concat(),
+        ] {
+            let mut socket = UnixStream::connect(hosts.socket(pid)).unwrap();
+            socket.set_read_timeout(Some(PATIENCE)).unwrap();
+            socket.write_all(b"replace\n").unwrap();
+            socket.write_all(&said).unwrap();
+            // It reads some of what it is told, and dies.
+            socket.read_exact(&mut [0; 400]).unwrap();
+            drop(socket);
+            for stream in &kept {
+                assert!(echoes(stream));
+            }
+        }
+    }
+    assert!(busy.into_iter().all(|busy| busy.join().unwrap()));
+    far.hear("not replaced: this process goes on");
+    for port in hosts.ports {
+        until("a new connection works", || through(port));
+    }
+}
+
+#[test]
+fn a_daemon_is_replaced_only_by_another_program_or_for_settings_that_need_it() {
+    let mut hosts = Hosts::new("", "");
+    let (far, _near) = (hosts.run("far"), hosts.run("near"));
+    let kept = until("the forward works", || through(hosts.ports[0]));
+    let socket = hosts.socket(far.pid());
+    let same = ["reload", "--binary", "--socket", socket.to_str().unwrap()];
+    let output = hosts.desk.keypadd(&same).output().unwrap();
+    assert!(text(&output.stdout).ends_with("far.toml\n  no changes\n"), "{}", text(&output.stdout));
+
+    let file = hosts.desk.path("far.toml");
+    let good = fs::read_to_string(&file).unwrap();
+    fs::write(&file, format!("peer-timeout = \"20s\"\n{good}")).unwrap();
+    let output = hosts.desk.keypadd(&same).output().unwrap();
+    let said = text(&output.stdout);
+    assert!(said.starts_with("replaced "), "{said}{}", text(&output.stderr));
+    let pid = said.rsplit_once("(process ").unwrap().1.split(')').next().unwrap();
+    hosts.followers.push(Pid::from_raw(pid.parse().unwrap()).unwrap());
+    assert!(echoes(&kept));
+}
+
+#[test]
+fn serve_and_connect_are_replaced_as_well_and_systemd_hears_of_the_new_process() {
+    let mut hosts = Hosts::new("", "");
+    let notices = UnixDatagram::bind(hosts.desk.path("notify")).unwrap();
+    notices.set_read_timeout(Some(PATIENCE)).unwrap();
+    let (target, port) = (hosts.target, free_port());
+    let args =
+        ["--permit-open", &target.to_string(), "--listen", &format!("127.0.0.1:{}", free_port())];
+    let mut serve = hosts.desk.keypadd(&[
+        "serve",
+        "--allow",
+        crate::daemons::NEAR_PUBLIC_KEY,
+        "--log-format",
+        "json",
+    ]);
+    serve.args(args).env("NOTIFY_SOCKET", hosts.desk.path("notify"));
+    let far = Daemon::start(serve);
+    let forward = format!("127.0.0.1:{port}:{target}");
+    let near = Daemon::start(far.connect(&hosts.desk, &["-L", &forward, "--log-format", "json"]));
+    let kept = until("the forward works", || through(port));
+    for pid in [near.pid(), far.pid()] {
+        let socket = hosts.socket(pid);
+        let output = hosts.install_and_reload(&["--socket", socket.to_str().unwrap()]);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        assert!(
+            text(&output.stdout).contains("; 1 connection goes on\n"),
+            "{}",
+            text(&output.stdout)
+        );
+        assert!(echoes(&kept));
+    }
+    let main_pid = format!("MAINPID={}", hosts.follower());
+    until("systemd knows the new process", || {
+        let mut notice = [0; 256];
+        let length = notices.recv(&mut notice).unwrap();
+        text(&notice[..length]).lines().any(|line| line == main_pid).then_some(())
+    });
+}
+
+#[test]
+fn connections_that_are_not_held_end_with_the_old_process() {
+    let mut hosts = Hosts::new("hold = \"0s\"", "");
+    let (far, _near) = (hosts.run("far"), hosts.run("near"));
+    let mut lost = until("the forward works", || through(hosts.ports[0]));
+    let output = hosts.install_and_reload(&["--socket", hosts.socket(far.pid()).to_str().unwrap()]);
+    assert!(text(&output.stdout).contains("; 0 connections go on\n"), "{}", text(&output.stderr));
+    // A reset, never a silent stall, and never an end that looks complete.
+    lost.set_read_timeout(Some(PATIENCE)).unwrap();
+    assert!(lost.read(&mut [0; 1]).is_err());
+    until("a new connection works", || through(hosts.ports[0]));
+}
+
+#[test]
+fn a_connection_over_standard_input_and_output_is_not_replaced() {
+    let mut hosts = Hosts::new("", "");
+    let far = Daemon::serve(&hosts.desk, &["--permit-open", &hosts.target.to_string()]);
+    let mut near = far.connect(&hosts.desk, &["-W", &hosts.target.to_string()]);
+    let mut near = near
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut answer = [0; 2];
+    near.stdin.as_mut().unwrap().write_all(b"hi").unwrap();
+    near.stdout.as_mut().unwrap().read_exact(&mut answer).unwrap();
+    let socket = hosts.socket(near.id());
+    let output = hosts.install_and_reload(&["--socket", socket.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        text(&output.stderr).contains("it cannot be replaced while it runs"),
+        "{}",
+        text(&output.stderr)
+    );
+    near.stdin.as_mut().unwrap().write_all(b"ho").unwrap();
+    near.stdout.as_mut().unwrap().read_exact(&mut answer).unwrap();
+    assert_eq!(&answer, b"ho");
+    drop(near.stdin.take());
+    assert!(near.wait().unwrap().success());
+}
