@@ -125,7 +125,7 @@ impl HeldStreams {
     }
 
     /// Ends the held streams that the peer does not have, of all but these: one that has ended both
-    /// ways here is closed in order, another is reset. Returns how many.
+    /// ways here is closed in order, another is reset. Returns how many are reset.
     pub fn release(&self, keep: impl Fn(StreamName) -> bool) -> usize {
         let gone: BTreeMap<_, _> = {
             let mut streams = self.0.streams();
@@ -134,11 +134,7 @@ impl HeldStreams {
             streams.by_name = kept;
             gone
         };
-        let count = gone.len();
-        for (_, Entry { state, parked }) in gone {
-            end(&state, parked);
-        }
-        count
+        gone.into_values().filter_map(|entry| end(&entry.state, entry.parked).then_some(())).count()
     }
 
     /// Holds nothing any more: what is held ends as by `release`, and what would come to be held is
@@ -169,14 +165,20 @@ impl Entry {
     }
 }
 
-/// Ends a stream that the peer does not have. The socket is dropped, which resets it otherwise.
-fn end(state: &SpliceState, parts: Parts) {
+/// Ends a stream that the peer does not have. The socket is dropped, which resets it otherwise; whether it is.
+fn end(state: &SpliceState, parts: Parts) -> bool {
     let sent_all = parts.to_stream.as_ref().is_none_or(Replay::has_ended);
     let written_all = state.is_to_socket_done();
     match &parts.socket {
         // The peer has forgotten it because it knew that: it cannot have been cut short.
-        Some(socket) if sent_all && written_all => state.end_well(socket),
-        _ => drop(state.cut(Cut::Lost)),
+        Some(socket) if sent_all && written_all => {
+            state.end_well(socket);
+            false
+        }
+        _ => {
+            state.cut(Cut::Lost);
+            true
+        }
     }
 }
 
@@ -277,11 +279,9 @@ impl HeldStream {
         self.state.given_receipt()
     }
 
-    /// Ends it: the peer does not have it (see [`HeldStreams::release`]).
-    pub fn release(mut self) {
-        if let Some(parts) = self.parts.take() {
-            end(&self.state, parts);
-        }
+    /// Ends it: the peer does not have it (see [`HeldStreams::release`]). Whether it is reset.
+    pub fn release(mut self) -> bool {
+        self.parts.take().is_some_and(|parts| end(&self.state, parts))
     }
 
     /// The socket, and what may have to be sent again if that direction is not over.

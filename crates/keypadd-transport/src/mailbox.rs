@@ -101,7 +101,8 @@ impl Sibling {
 
 /// What the loops of two connections of a session tell each other.
 pub(crate) enum Migration {
-    /// The connections belong together; `bulk` is what the receiver of this is.
+    /// The connections belong together; `bulk` is what the receiver of this is. The other one tells the
+    /// bulk connection.
     Attach { sibling: Sibling, bulk: bool },
     /// Carry on this direction, which stream `origin` of the sibling carried up to `offset`.
     Adopt(Box<Moving>),
