@@ -109,7 +109,9 @@ impl Held {
                 self.pair.control.spawn(ours.resume(here, told(receipts.1)));
                 self.pair.control.spawn(theirs.resume(there, receipts.0));
             }
-            (one, other) => one.into_iter().chain(other).for_each(HeldStream::release),
+            (one, other) => one.into_iter().chain(other).for_each(|held| {
+                held.release();
+            }),
         }
     }
 

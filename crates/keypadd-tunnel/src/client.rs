@@ -6,6 +6,7 @@
 
 use std::{
     convert::Infallible,
+    pin::pin,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -13,7 +14,7 @@ use std::{
 use keypadd_transport::{ClientConfig, Endpoint, LoopMeter, crypto};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
-    time::timeout,
+    time::{sleep, timeout},
 };
 
 use crate::{
@@ -38,6 +39,7 @@ use crate::{
     },
     sessions::{
         hold::ClientHold,
+        lifetime::KeyLifetimes,
         lost::Lost,
         registry::{Registration, Sessions},
         server_link::ServerLink,
@@ -47,11 +49,14 @@ use crate::{
     wire::{CloseCode, Instance, ListenCode, StreamHeader},
 };
 
+use self::renewal::Renewing;
+
 mod bulk;
 mod connect;
 mod incoming;
 pub(crate) mod join;
 mod reconnect;
+mod renewal;
 mod resume;
 
 /// The settings of a client.
@@ -88,6 +93,8 @@ pub struct Client {
     clock_monitor: ClockMonitor,
     limits: Arc<Limits>,
     hold: Arc<ClientHold>,
+    key_lifetimes: KeyLifetimes,
+    renewing: Renewing,
 }
 
 /// A session with the server; closed on drop.
@@ -168,6 +175,8 @@ impl Client {
             clock_monitor,
             limits,
             hold: Arc::new(ClientHold::new(settings.transport.hold)),
+            key_lifetimes: settings.transport.key_lifetimes,
+            renewing: Renewing::default(),
         })
     }
 
@@ -230,9 +239,20 @@ impl Client {
         shutdown: impl Future<Output = Duration>,
     ) {
         let mut current = first;
-        let grace = tokio::select! {
-            grace = shutdown => grace,
-            never = self.stay_connected(&mut current) => match never {},
+        let grace = {
+            let mut staying = pin!(self.stay_connected(&mut current));
+            let grace = tokio::select! {
+                grace = shutdown => grace,
+                never = &mut staying => match never {},
+            };
+            // The server may have ended the old session already.
+            tokio::select! {
+                biased;
+                () = self.renewing.over() => {}
+                () = sleep(grace) => {}
+                never = staying => match never {},
+            }
+            grace
         };
         self.listeners.close().await;
         if let Some(session) = &current {

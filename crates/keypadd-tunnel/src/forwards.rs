@@ -5,6 +5,7 @@ pub(crate) mod answer;
 pub(crate) mod dial;
 pub(crate) mod listen;
 pub(crate) mod listeners;
+pub(crate) mod open_listener;
 pub(crate) mod open_stream;
 pub(crate) mod proxy;
 pub(crate) mod remote_listen;

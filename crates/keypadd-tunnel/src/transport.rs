@@ -30,7 +30,7 @@ use crate::{
         jump::{Clocks, SystemClocks},
     },
     limits::Limits,
-    sessions::{hold::HoldSettings, proof::Proof},
+    sessions::{hold::HoldSettings, lifetime::KeyLifetimes, proof::Proof},
     wire::{CloseCode, StreamCode},
 };
 
@@ -144,6 +144,8 @@ pub struct TransportSettings {
     pub peer_timeout: Duration,
     /// How streams are held whose connection is lost.
     pub hold: HoldSettings,
+    /// How long the keys of a session serve, where its streams are held; all sessions share it.
+    pub key_lifetimes: KeyLifetimes,
     /// Share of a core that each loop may spend busy-polling instead of sleeping.
     pub spin: SpinShare,
     /// Event loops of a server, one thread each. A client has at most two: one for sparse streams,
@@ -173,6 +175,7 @@ impl Default for TransportSettings {
             send_seconds: Arc::default(),
             peer_timeout: PEER_TIMEOUT,
             hold: HoldSettings::OFF,
+            key_lifetimes: KeyLifetimes::default(),
             spin: SpinShare::default(),
             loops: default_loops(),
             datagram_bytes_max: DATAGRAM_BYTES_MAX,

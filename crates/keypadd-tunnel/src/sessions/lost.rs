@@ -33,6 +33,9 @@ pub enum Lost {
     /// The same run of the client moved to a newer connection.
     #[error("the client moved to another connection")]
     Resumed,
+    /// Its keys have served too long, and the client has not replaced them.
+    #[error("its keys are too old, and the client has not replaced them")]
+    KeysTooOld,
     /// The server is shutting down.
     #[error("the server is shutting down")]
     Shutdown,
@@ -48,7 +51,7 @@ impl Lost {
             Self::Control(_) => CloseCode::Protocol,
             Self::Replaced => CloseCode::Replaced,
             Self::Unlisted => CloseCode::Unlisted,
-            Self::Resumed => CloseCode::Hold,
+            Self::Resumed | Self::KeysTooOld => CloseCode::Hold,
         }
     }
 
@@ -56,7 +59,7 @@ impl Lost {
     pub(crate) fn holds(&self) -> bool {
         match self {
             Self::Connection(error) => holds(error),
-            Self::Clock(_) | Self::Resumed => true,
+            Self::Clock(_) | Self::Resumed | Self::KeysTooOld => true,
             _ => false,
         }
     }
