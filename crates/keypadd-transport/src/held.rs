@@ -154,6 +154,19 @@ impl HeldStreams {
         streams.by_name.insert(name, entry);
         Some(Replay::new(Arc::clone(&self.0.budget)))
     }
+
+    /// Holds a stream from its beginning: its connection was lost before the loop could splice it.
+    pub(crate) fn add_parked(&self, name: StreamName, state: &Arc<SpliceState>, socket: Socket) {
+        let Some(replay) = self.add(name, state) else {
+            state.cut(Cut::Lost);
+            return;
+        };
+        state.detach();
+        if let Some(entry) = self.0.streams().by_name.get_mut(&name) {
+            entry.parked = Parts { socket: Some(socket), to_stream: Some(replay), to_socket: true };
+        }
+        self.0.changed.notify_waiters();
+    }
 }
 
 impl Entry {

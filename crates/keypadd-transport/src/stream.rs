@@ -153,6 +153,8 @@ pub(crate) enum StreamCommand {
     /// Its reader has taken what was there.
     Read,
     Splice {
+        /// Sent before the socket's bytes.
+        first: Bytes,
         socket: Socket,
         state: Arc<SpliceState>,
     },
@@ -245,11 +247,25 @@ impl Stream {
     /// # Errors
     /// What cut it short; the socket has been reset then.
     pub async fn splice(self, socket: Socket, delivery: Delivery) -> Result<(), Cut> {
+        self.splice_after(&[], socket, delivery).await
+    }
+
+    /// The same, once the loop has sent `first`: a peer that has these bytes knows that the stream is spliced
+    /// here, and held if the connection is lost.
+    ///
+    /// # Errors
+    /// As of [`splice`](Self::splice).
+    pub async fn splice_after(
+        self,
+        first: &'static [u8],
+        socket: Socket,
+        delivery: Delivery,
+    ) -> Result<(), Cut> {
         let core = &self.send.0;
         let (reply, outcome) = oneshot::channel();
         let state = SpliceState::new(delivery, reply, (Arc::clone(&core.connection), core.id));
         let _waiting = Waiting { state: Arc::downgrade(&state), code: core.code() };
-        core.command(StreamCommand::Splice { socket, state });
+        core.command(StreamCommand::Splice { first: Bytes::from_static(first), socket, state });
         core.spliced.store(true, Relaxed);
         outcome.await.unwrap_or(Err(Cut::Lost))
     }

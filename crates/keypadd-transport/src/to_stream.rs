@@ -48,7 +48,8 @@ pub(crate) struct ToStream {
     readable: bool,
     /// The socket has an end behind what is unread, which no later event announces.
     read_closed: bool,
-    /// Of the head of a stream that another one goes on at, what is not sent.
+    /// Of what comes before the socket's bytes, as the head of a stream that another one goes on at, what is
+    /// not sent.
     head: Bytes,
     /// Read and not yet taken by the stream; `replay` has it already.
     unsent: Bytes,
@@ -108,6 +109,11 @@ impl ToStream {
             offset,
             sent_at: now,
         }
+    }
+
+    /// Sends this before the socket's bytes.
+    pub(crate) fn after(self, first: Bytes) -> Self {
+        Self { head: first, ..self }
     }
 
     /// Goes on at another connection's stream, which begins with `head`, once the peer has followed.

@@ -18,7 +18,7 @@ use crate::{
     addresses::forward::{Destination, Forward, RemoteForward},
     forwards::{
         dial::{dial, dial_address, dial_own},
-        splice::splice,
+        splice::splice_after,
     },
     limits::descriptors::OF_CONNECTION,
     net::{forwarded_socket::ForwardedSocket, lookup::Lookups},
@@ -184,9 +184,7 @@ async fn connect(
             return Err(code);
         }
     };
-    if stream.send.write_all(&[CONNECTED]).await.is_ok()
-        && let Err(error) = splice(socket, stream).await
-    {
+    if let Err(error) = splice_after(&[CONNECTED], socket, stream).await {
         debug!(peer = session.peer(), target = name, %error, "connection failed");
     }
     Ok(())

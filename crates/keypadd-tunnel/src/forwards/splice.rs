@@ -74,7 +74,16 @@ impl From<StreamCode> for VarInt {
 
 /// Splices a connection with a stream until both directions have finished or one has failed.
 pub(crate) async fn splice(socket: ForwardedSocket, stream: Stream) -> Result<(), SpliceError> {
-    Ok(stream.splice(socket.into_socket()?, Delivery::Bounded).await?)
+    splice_after(&[], socket, stream).await
+}
+
+/// The same; the other end first gets these bytes.
+pub(crate) async fn splice_after(
+    first: &'static [u8],
+    socket: ForwardedSocket,
+    stream: Stream,
+) -> Result<(), SpliceError> {
+    Ok(stream.splice_after(first, socket.into_socket()?, Delivery::Bounded).await?)
 }
 
 /// Splices a reader and a writer (`-W`: standard input and output) with a stream. Shuts down the

@@ -4,7 +4,9 @@
 //! that a client can cause is bounded: its connections, its streams, and its time to send a
 //! request.
 
-use std::{future::pending, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible, future::pending, net::SocketAddr, pin::pin, sync::Arc, time::Duration,
+};
 
 use keypadd_provider::PublicKey;
 use keypadd_transport::{Connection, ConnectionError};
@@ -327,7 +329,7 @@ impl Serving {
                 () = &mut claimed, if hold_time.is_some() && !claimed.is_elapsed() => {
                     session.release_unclaimed();
                 }
-                () = &mut renewal => session.end(Lost::KeysTooOld),
+                never = &mut renewal => match never {},
                 () = session.connection.bulk_wanted() => session.try_send(Frame::BulkWanted),
                 Some(connection) = remote_connections.recv() => {
                     let forwarding = connection.forward(Arc::clone(session));
@@ -470,9 +472,9 @@ impl Serving {
     }
 }
 
-/// Asks the client for new keys when its session's have served long enough; completes when it has had its
-/// time. Where its streams would be reset they are kept.
-async fn require_new_keys(session: &LiveSession) {
+/// Asks the client for new keys when its session's have served long enough, and ends the session when it has
+/// had its time; not where streams would be reset. Never returns.
+async fn require_new_keys(session: &LiveSession) -> Infallible {
     if session.hold.is_none() {
         return pending().await;
     }
@@ -480,6 +482,8 @@ async fn require_new_keys(session: &LiveSession) {
     session.keys_served(1_000 + jitter()).await;
     session.send(Frame::Renew).await;
     sleep(session.lifetimes.get().grace).await;
+    session.end(Lost::KeysTooOld);
+    pending().await
 }
 
 /// Polls a task that may have been dropped.
