@@ -14,7 +14,7 @@ use keypadd_provider::{
     CryptoSettings, Group, KeyExchange, MeasureKeyExchange, Meters, PrivateKey, PublicKey,
 };
 use keypadd_traffic::{Host, Service};
-use keypadd_tunnel::{HoldSettings, Limits, TransportSettings};
+use keypadd_tunnel::{HoldSettings, KeyLifetimes, Limits, TransportSettings};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
@@ -170,6 +170,7 @@ impl Daemon {
             loops: settings.loops.as_ref().map_or(defaults.loops, |loops| loops.value),
             forwards_max: settings.max_forwards.value,
             hold: HoldSettings { time: settings.hold.value, ..defaults.hold },
+            key_lifetimes: KeyLifetimes::new(settings.key_lifetime()),
             limits,
             stalled_bytes: defaults.stalled_bytes.min(memory_bytes() / STALLED_ONE_IN),
             clocks: confinement.clocks(),

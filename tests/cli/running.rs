@@ -82,6 +82,7 @@ fn two_configured_daemons_connect_in_either_start_order() {
         "  peer laptop at 127.0.0.1:",
         "  peer office at 127.0.0.1:",
         "    key updates: 0 send, 0 receive",
+        "s old, replaced after key-lifetime",
     ] {
         assert!(shown.contains(line), "{line}: {shown}");
     }

@@ -144,6 +144,7 @@ impl Applied {
             server.handle.set_crypto(crypto);
         }
         daemon.crypto = crypto;
+        daemon.transport.key_lifetimes.set(new.settings.key_lifetime());
         self.config = new;
         self.show_sources(daemon);
         daemon.pooling.apply(change);
