@@ -19,8 +19,7 @@ use std::{
 };
 
 use keypadd_transport::{
-    Connection, Delivery, HeldStream, HeldStreams, Receipt, ReplayBudget, SpinShare, StreamName,
-    VarInt,
+    Connection, Delivery, HeldStreams, Receipt, ReplayBudget, SpinShare, StreamName, VarInt,
 };
 use pair::{HOLD, Pair};
 use tokio::time::timeout;
