@@ -5,10 +5,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::time::SystemTime;
 
 use keypadd_pool::{Direction, PartLevel};
 use keypadd_provider::{DirectionStatus, Histogram, PacketStage, SAMPLED_ONE_IN};
-use keypadd_tunnel::LinkState;
+use keypadd_tunnel::{LinkState, unix_seconds};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue};
 use prometheus_client::metrics::MetricType;
@@ -203,7 +204,8 @@ impl StatusBuilder {
         let mut suites = BTreeSet::new();
         let (mut phases, mut budgets, mut seconds) = (Vec::new(), Vec::new(), Vec::new());
         let (mut rtts, mut mtus, mut losses) = (Vec::new(), Vec::new(), Vec::new());
-        let mut path_bytes = Vec::new();
+        let (mut path_bytes, mut ages) = (Vec::new(), Vec::new());
+        let now = unix_seconds(SystemTime::now());
         for live in self.sources.live() {
             let status = live.status();
             let id = status.id.to_string();
@@ -229,6 +231,7 @@ impl StatusBuilder {
             let one = labels([("peer", &status.peer), ("session", &id)]);
             rtts.push((one.clone(), status.rtt_seconds));
             mtus.push((one.clone(), u64::from(status.mtu_bytes)));
+            ages.push((one.clone(), now.saturating_sub(status.keys_since_unix_seconds)));
             losses.push((one, status.lost_packets));
             for (way, bytes) in [("send", status.sent_bytes), ("receive", status.received_bytes)] {
                 let names = [("peer", &*status.peer), ("session", &id), ("direction", way)];
@@ -246,6 +249,7 @@ impl StatusBuilder {
         let help = "Seconds until the pool runs dry at the current rate; absent while idle";
         out.gauges("keypadd_pool_seconds_left", help, seconds)?;
         out.gauges("keypadd_key_phase", "Key phase in use, from 0", phases)?;
+        out.gauges("keypadd_key_age_seconds", "Time since the handshake of the keys", ages)?;
         let help = "Fraction of the key's packet limit that is left";
         out.gauges("keypadd_key_budget_left_ratio", help, budgets)?;
         out.gauges("keypadd_path_rtt_seconds", "Smoothed round-trip time", rtts)?;

@@ -19,7 +19,7 @@ use keypadd_provider::{
 use keypadd_traffic::{Host, Service};
 use keypadd_tunnel::handover::Handover;
 use keypadd_tunnel::wire::Instance;
-use keypadd_tunnel::{Client, HoldSettings, Limits, ServerHandle, TransportSettings};
+use keypadd_tunnel::{Client, HoldSettings, KeyLifetimes, Limits, ServerHandle, TransportSettings};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
@@ -199,6 +199,7 @@ impl Daemon {
             loops: settings.loops.as_ref().map_or(defaults.loops, |loops| loops.value),
             forwards_max: settings.max_forwards.value,
             hold: HoldSettings { time: settings.hold.value, ..defaults.hold },
+            key_lifetimes: KeyLifetimes::new(settings.key_lifetime()),
             limits,
             stalled_bytes: defaults.stalled_bytes.min(memory_bytes() / STALLED_ONE_IN),
             clocks: confinement.clocks(),

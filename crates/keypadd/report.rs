@@ -104,6 +104,9 @@ pub(crate) struct LinkReport {
     pub(crate) retry_unix_seconds: Option<u64>,
     /// Reconnects, by what ended the session before.
     pub(crate) reconnects: BTreeMap<String, u64>,
+    /// How often its session has got fresh keys.
+    #[serde(default)]
+    pub(crate) renewals: u64,
 }
 
 /// A value for each direction.

@@ -89,8 +89,14 @@ impl StatusBuilder {
         let sessions: Vec<_> =
             self.sources.live().iter().map(|live| session_report(live, &self.rates)).collect();
         let links = self.sources.dialed().into_iter().map(|dialing| {
-            let LinkStatus { state, since_unix_seconds, cause, retry_unix_seconds, reconnects } =
-                dialing.link.status();
+            let LinkStatus {
+                state,
+                since_unix_seconds,
+                cause,
+                retry_unix_seconds,
+                reconnects,
+                renewals,
+            } = dialing.link.status();
             let reconnects = reconnects.into_iter().map(|(reason, n)| (reason.to_owned(), n));
             LinkReport {
                 peer: dialing.peer,
@@ -100,6 +106,7 @@ impl StatusBuilder {
                 cause,
                 retry_unix_seconds,
                 reconnects: reconnects.collect(),
+                renewals,
             }
         });
         Report {

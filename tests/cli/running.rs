@@ -83,6 +83,7 @@ fn two_configured_daemons_connect_in_either_start_order() {
         "  peer office at 127.0.0.1:",
         // QUIC updates keys for the first time after some packets, whose number it draws.
         "    key updates: ",
+        "s old, replaced after key-lifetime",
     ] {
         assert!(shown.contains(line), "{line}: {shown}");
     }

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use keypadd_keystream::{CipherEngine, Suite, has_aes_gcm};
 use keypadd_provider::KeyExchange;
-use keypadd_tunnel::{Congestion, ListenPermit, Permit, SpinShare};
+use keypadd_tunnel::{Congestion, KeyLifetime, ListenPermit, Permit, SpinShare};
 
 use self::declare::settings;
 pub use self::peer::PeerSettings;
@@ -241,6 +241,21 @@ settings! {
         help: "How long connections wait for a peer that is away; 0 resets them at once",
         detail: "They resume where they stopped. The lower of the two ends applies.",
     }
+    "key-lifetime" => key_lifetime: one Duration = key_lifetime {
+        form: "DURATION",
+        example: "2m",
+        default: "1h",
+        flag: Flag::Daemons,
+        help: "Time after which a session agrees on fresh keys by a new handshake; 0 is no limit",
+        detail: "The first of both limits and both ends counts. Open connections move along, so it takes `hold`.",
+    }
+    "key-lifetime-bytes" => key_lifetime_bytes: one u64 = size_or_zero {
+        form: "SIZE",
+        example: "1GiB",
+        default: "64GiB",
+        flag: Flag::Daemons,
+        help: "The same by bytes sent and received; 0 is no limit",
+    }
     "drain-timeout" => drain_timeout: one Duration = duration_or_zero {
         form: "DURATION",
         example: "1m",
@@ -285,6 +300,11 @@ settings! {
 }
 
 impl Settings {
+    /// How long keys serve.
+    pub fn key_lifetime(&self) -> KeyLifetime {
+        KeyLifetime::new(self.key_lifetime.value, self.key_lifetime_bytes.value)
+    }
+
     /// The suites that a server accepts, in order of preference, never none.
     pub fn suites(&self) -> Vec<Suite> {
         match &self.suite {
@@ -327,6 +347,7 @@ mod tests {
         assert_eq!(settings.congestion.value, transport.congestion);
         assert_eq!(settings.peer_timeout.value, transport.peer_timeout);
         assert_eq!(settings.spin.value, transport.spin);
+        assert_eq!(settings.key_lifetime(), KeyLifetime::default());
         assert_eq!(settings.max_forwards.value, transport.forwards_max);
         let key = |name| PeerSettings::KEYS.iter().find(|key| key.name == name).unwrap();
         for suite in offered(None) {

@@ -30,6 +30,9 @@ const POOL_BUDGET_MIN: ByteSize = ByteSize::mib(1);
 /// Longest timeout; a longer one is a typing error.
 const DURATION_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
+/// Shortest time that keys serve.
+const KEY_LIFETIME_MIN: Duration = Duration::from_secs(1);
+
 /// Most event loops: more do not help on any host, and each costs a thread and a socket.
 const LOOPS_MAX: usize = 64;
 
@@ -361,6 +364,24 @@ pub fn duration_or_zero(text: &str) -> Result<Duration, BadValue> {
         Ok(time) if time.is_zero() => Ok(time),
         _ => duration(text),
     }
+}
+
+/// A time that keys serve: from 1 s on, or zero for no limit.
+pub fn key_lifetime(text: &str) -> Result<Duration, BadValue> {
+    match duration_or_zero(text)? {
+        time if !time.is_zero() && time < KEY_LIFETIME_MIN => {
+            let cause = format!("{} is too short: each new handshake takes a moment", shown(text));
+            Err(bad(cause, "at least 1s; 0 for no limit"))
+        }
+        time => Ok(time),
+    }
+}
+
+/// A number of bytes; zero is no limit.
+pub fn size_or_zero(text: &str) -> Result<u64, BadValue> {
+    let size = text.parse::<ByteSize>();
+    let not = |_| bad(format!("{} is not a size", shown(text)), "as in 1GiB, or 0");
+    size.map(|size| size.as_u64()).map_err(not)
 }
 
 /// Memory for a pool: at least 1 MiB.

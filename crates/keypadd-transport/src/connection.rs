@@ -102,11 +102,8 @@ impl Connection {
     /// Lets `bulk`, another connection to the same peer, carry the bulk streams of this one. The
     /// peer must do the same with its two ends.
     pub fn attach_bulk(&self, bulk: &Self) {
-        let (here, there) = (&self.0.shared, &bulk.0.shared);
-        let attach =
-            |sibling, bulk| ConnectionCommand::Migration(Migration::Attach { sibling, bulk });
-        there.command(attach(here.sibling(), true));
-        here.command(attach(there.sibling(), false));
+        let attach = Migration::Attach { sibling: bulk.0.shared.sibling(), bulk: false };
+        self.0.shared.command(ConnectionCommand::Migration(attach));
     }
 
     /// Holds streams spliced from now on when the connection is lost, under names with this epoch.

@@ -126,7 +126,7 @@ impl HeldStreams {
     }
 
     /// Ends every held stream that `keep` excludes because the peer does not have it: one that has
-    /// finished both ways is closed cleanly, any other is reset. Returns their number.
+    /// finished both ways is closed cleanly, any other is reset. Returns how many are reset.
     pub fn release(&self, keep: impl Fn(StreamName) -> bool) -> usize {
         let gone: BTreeMap<_, _> = {
             let mut streams = self.0.streams();
@@ -135,11 +135,7 @@ impl HeldStreams {
             streams.by_name = kept;
             gone
         };
-        let count = gone.len();
-        for (_, Entry { state, parked }) in gone {
-            end(&state, parked);
-        }
-        count
+        gone.into_values().filter_map(|entry| end(&entry.state, entry.parked).then_some(())).count()
     }
 
     /// Stops holding: streams that are held end as by `release`, and those that would be held later
@@ -183,6 +179,19 @@ impl HeldStreams {
         streams.by_name.insert(name, entry);
         Some(Replay::new(Arc::clone(&self.0.budget)))
     }
+
+    /// Holds a stream from its beginning: its connection was lost before the loop could splice it.
+    pub(crate) fn add_parked(&self, name: StreamName, state: &Arc<SpliceState>, socket: Socket) {
+        let Some(replay) = self.add(name, state) else {
+            state.cut(Cut::Lost);
+            return;
+        };
+        state.detach();
+        if let Some(entry) = self.0.streams().by_name.get_mut(&name) {
+            entry.parked = Parts { socket: Some(socket), to_stream: Some(replay), to_socket: true };
+        }
+        self.0.changed.notify_waiters();
+    }
 }
 
 impl Entry {
@@ -195,15 +204,21 @@ impl Entry {
 }
 
 /// Ends a stream that the peer does not have. Dropping the socket resets it unless it is closed
-/// cleanly.
-fn end(state: &SpliceState, parts: Parts) {
+/// cleanly. Whether it is reset.
+fn end(state: &SpliceState, parts: Parts) -> bool {
     let sent_all = parts.to_stream.as_ref().is_none_or(Replay::has_ended);
     let written_all = state.is_to_socket_done();
     match &parts.socket {
         // The peer has forgotten it because it knew that everything had arrived: nothing was cut
         // off.
-        Some(socket) if sent_all && written_all => state.end_well(socket),
-        _ => drop(state.cut(Cut::Lost)),
+        Some(socket) if sent_all && written_all => {
+            state.end_well(socket);
+            false
+        }
+        _ => {
+            state.cut(Cut::Lost);
+            true
+        }
     }
 }
 
@@ -304,11 +319,9 @@ impl HeldStream {
         self.state.given_receipt()
     }
 
-    /// Ends it: the peer does not have it (see [`HeldStreams::release`]).
-    pub fn release(mut self) {
-        if let Some(parts) = self.parts.take() {
-            end(&self.state, parts);
-        }
+    /// Ends it: the peer does not have it (see [`HeldStreams::release`]). Whether it is reset.
+    pub fn release(mut self) -> bool {
+        self.parts.take().is_some_and(|parts| end(&self.state, parts))
     }
 
     /// The socket, and what may have to be sent again if that direction has not ended.

@@ -97,7 +97,8 @@ impl Sibling {
 
 /// Messages between the loops of a session's two connections.
 pub(crate) enum Migration {
-    /// The connections belong together; `bulk` if the receiver is the bulk one.
+    /// The connections belong together; `bulk` is what the receiver of this is. The other one tells the
+    /// bulk connection.
     Attach { sibling: Sibling, bulk: bool },
     /// Carry on this direction, which stream `origin` of the sibling has carried up to `offset`.
     Adopt(Box<Moving>),

@@ -154,6 +154,8 @@ pub(crate) enum StreamCommand {
     /// Its reader has taken the buffered data.
     Read,
     Splice {
+        /// Sent before the socket's bytes.
+        first: Bytes,
         socket: Socket,
         state: Arc<SpliceState>,
     },
@@ -240,13 +242,25 @@ impl Stream {
     /// Gives the stream and a socket to the loop, which carries every byte between them. `label` is for
     /// whoever continues it in [another process](crate::HandedStream).
     pub fn splice(self, socket: Socket, delivery: Delivery, label: Arc<str>) -> Splice {
+        self.splice_after(&[], socket, delivery, label)
+    }
+
+    /// The same, once the loop has sent `first`: a peer that has these bytes knows that the stream is
+    /// spliced here, and held if the connection is lost.
+    pub fn splice_after(
+        self,
+        first: &'static [u8],
+        socket: Socket,
+        delivery: Delivery,
+        label: Arc<str>,
+    ) -> Splice {
         let core = &self.send.0;
         let (reply, outcome) = oneshot::channel();
         let connection = (Arc::clone(&core.connection), core.id);
         let state = SpliceState::new(delivery, label, reply, connection);
         let waiting = Some(Waiting { state: Arc::downgrade(&state), code: core.code() });
         let carried = Arc::clone(&state.carried);
-        core.command(StreamCommand::Splice { socket, state });
+        core.command(StreamCommand::Splice { first: Bytes::from_static(first), socket, state });
         core.spliced.store(true, Relaxed);
         Splice { outcome, carried, _waiting: waiting, _stream: Some(self) }
     }

@@ -51,7 +51,7 @@ pub(crate) struct ToStream {
     readable: bool,
     /// Behind the unread bytes is an end, which no later event reports.
     read_closed: bool,
-    /// The unsent part of the head of a stream that continues another.
+    /// What precedes the socket's bytes and is unsent, such as the head of a stream that continues another.
     head: Bytes,
     /// Read and not yet accepted by the stream; `replay` has it already.
     unsent: Bytes,
@@ -111,6 +111,11 @@ impl ToStream {
             offset,
             sent_at: now,
         }
+    }
+
+    /// Sends this before the socket's bytes.
+    pub(crate) fn after(self, first: Bytes) -> Self {
+        Self { head: first, ..self }
     }
 
     /// Continues on another connection's stream, which begins with `head`, once the peer has

@@ -19,8 +19,7 @@ use std::{
 };
 
 use keypadd_transport::{
-    Connection, Delivery, HeldStream, HeldStreams, Receipt, ReplayBudget, SpinShare, StreamName,
-    VarInt,
+    Connection, Delivery, HeldStreams, Receipt, ReplayBudget, SpinShare, StreamName, VarInt,
 };
 use pair::{HOLD, Pair};
 use tokio::time::timeout;
@@ -126,7 +125,9 @@ impl Held {
                 self.pair.control.spawn(ours.resume(here, told(receipts.1)));
                 self.pair.control.spawn(theirs.resume(there, receipts.0));
             }
-            (one, other) => one.into_iter().chain(other).for_each(HeldStream::release),
+            (one, other) => one.into_iter().chain(other).for_each(|held| {
+                held.release();
+            }),
         }
     }
 

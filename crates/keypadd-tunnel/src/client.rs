@@ -6,6 +6,7 @@
 
 use std::{
     convert::Infallible,
+    pin::pin,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -13,7 +14,7 @@ use std::{
 use keypadd_transport::{ClientConfig, Endpoint, LoopMeter, crypto};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
-    time::timeout,
+    time::{sleep, timeout},
 };
 
 use crate::{
@@ -40,6 +41,7 @@ use crate::{
     },
     sessions::{
         hold::ClientHold,
+        lifetime::KeyLifetimes,
         lost::Lost,
         registry::{Registration, Sessions},
         server_link::ServerLink,
@@ -49,12 +51,15 @@ use crate::{
     wire::{CloseCode, Instance, ListenCode, StreamHeader},
 };
 
+use self::renewal::Renewing;
+
 mod bulk;
 mod connect;
 mod hand_over;
 mod incoming;
 pub(crate) mod join;
 mod reconnect;
+mod renewal;
 mod resume;
 
 use self::reconnect::HeldSession;
@@ -96,6 +101,8 @@ pub struct Client {
     handover: Handover,
     /// The server that is away, while something is held.
     away: Mutex<Option<HeldSession>>,
+    key_lifetimes: KeyLifetimes,
+    renewing: Renewing,
 }
 
 /// A session with the server; closed on drop.
@@ -186,6 +193,8 @@ impl Client {
             hold: Arc::new(ClientHold::new(settings.transport.hold)),
             handover,
             away: Mutex::default(),
+            key_lifetimes: settings.transport.key_lifetimes,
+            renewing: Renewing::default(),
         })
     }
 
@@ -248,9 +257,20 @@ impl Client {
         shutdown: impl Future<Output = Duration>,
     ) {
         let mut current = first;
-        let grace = tokio::select! {
-            grace = shutdown => grace,
-            never = self.stay_connected(&mut current) => match never {},
+        let grace = {
+            let mut staying = pin!(self.stay_connected(&mut current));
+            let grace = tokio::select! {
+                grace = shutdown => grace,
+                never = &mut staying => match never {},
+            };
+            // The server may have ended the old session already.
+            tokio::select! {
+                biased;
+                () = self.renewing.over() => {}
+                () = sleep(grace) => {}
+                never = staying => match never {},
+            }
+            grace
         };
         self.listeners.close().await;
         if let Some(session) = &current {

@@ -6,6 +6,7 @@ pub(crate) mod connection_log;
 pub(crate) mod dial;
 pub(crate) mod listen;
 pub(crate) mod listeners;
+pub(crate) mod open_listener;
 pub(crate) mod open_stream;
 pub(crate) mod proxy;
 pub(crate) mod remote_listen;

@@ -56,11 +56,15 @@ pub use server::{Server, ServerHandle, ServerSettings};
 pub use sessions::{
     control::{ControlError, read_frame},
     hold::HoldSettings,
+    lifetime::{KeyLifetime, KeyLifetimes},
     lost::{Lost, printable},
     registry::Sessions,
     server_link::ServerLink,
     session::LiveSession,
-    status::{ForwardStatus, HeldStatus, LinkState, LinkStatus, Role, SessionStatus, unix_seconds},
+    status::{
+        ForwardStatus, HeldStatus, KeyRenewal, LinkState, LinkStatus, Role, SessionStatus,
+        unix_seconds,
+    },
 };
 pub use transport::{
     Congestion, CongestionError, PEER_TIMEOUT_MAX, PEER_TIMEOUT_MIN, TransportSettings,

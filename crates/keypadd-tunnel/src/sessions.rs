@@ -4,6 +4,7 @@ pub(crate) mod control;
 pub(crate) mod counts;
 pub(crate) mod hold;
 pub(crate) mod key_renewal;
+pub(crate) mod lifetime;
 pub(crate) mod lost;
 pub(crate) mod proof;
 pub(crate) mod registry;

@@ -31,7 +31,7 @@ use crate::{
     },
     handover::Handover,
     limits::Limits,
-    sessions::{hold::HoldSettings, proof::Proof},
+    sessions::{hold::HoldSettings, lifetime::KeyLifetimes, proof::Proof},
     wire::{CloseCode, StreamCode},
 };
 
@@ -151,6 +151,8 @@ pub struct TransportSettings {
     pub hold: HoldSettings,
     /// What is passed from process to process.
     pub handover: Handover,
+    /// How long the keys of a session serve, where its streams are held; all sessions share it.
+    pub key_lifetimes: KeyLifetimes,
     /// Share of a core that each loop may spend busy-polling instead of sleeping.
     pub spin: SpinShare,
     /// Event loops of a server, one thread each. A client has at most two: one for sparse streams,
@@ -181,6 +183,7 @@ impl Default for TransportSettings {
             peer_timeout: PEER_TIMEOUT,
             hold: HoldSettings::OFF,
             handover: Handover::default(),
+            key_lifetimes: KeyLifetimes::default(),
             spin: SpinShare::default(),
             loops: default_loops(),
             datagram_bytes_max: DATAGRAM_BYTES_MAX,

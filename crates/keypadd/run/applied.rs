@@ -176,6 +176,7 @@ impl Applied {
         let log_connections = new.settings.log_connections.value;
         daemon.transport.limits.set_log_connections(log_connections);
         daemon.crypto = crypto;
+        daemon.transport.key_lifetimes.set(new.settings.key_lifetime());
         self.config = new;
         self.show_sources(daemon);
         daemon.pooling.apply(change);

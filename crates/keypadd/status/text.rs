@@ -3,7 +3,9 @@
 use std::time::{Duration, SystemTime};
 
 use bytesize::ByteSize;
-use keypadd_tunnel::{ForwardStatus, HeldStatus, LinkState, SessionStatus, unix_seconds};
+use keypadd_tunnel::{
+    ForwardStatus, HeldStatus, KeyRenewal, LinkState, SessionStatus, unix_seconds,
+};
 use serde_json::Value;
 
 use crate::error::one_line;
@@ -227,6 +229,12 @@ fn session(SessionReport { session, class, .. }: &SessionReport, lines: &mut Vec
         age(session.since_unix_seconds)
     ));
     lines.push(format!("    suite {} {class}, key exchange {}", session.suite, session.kex));
+    let renewal = match session.key_renewal {
+        KeyRenewal::On => "replaced after key-lifetime",
+        KeyRenewal::Off => "not replaced (key-lifetime is 0)",
+        KeyRenewal::NeedsHold => "not replaced (an end does not hold connections)",
+    };
+    lines.push(format!("    keys are {} old, {renewal}", age(session.keys_since_unix_seconds)));
     let SessionStatus { sent_packets, lost_packets, .. } = session;
     lines.push(format!(
         "    round trip {:.2} ms, packets up to {} bytes, {lost_packets} of {sent_packets} lost \

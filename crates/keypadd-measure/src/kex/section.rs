@@ -7,6 +7,9 @@ use crate::statistics::{mean, ratio};
 /// The group that others are compared with.
 const BASE: &str = "x25519";
 
+/// Lifetimes of keys, in seconds: the default, and that of the papers.
+const LIFETIMES: [(&str, f64); 2] = [("1h", 3_600.0), ("2m", 120.0)];
+
 pub(super) fn section(kex: &Kex, measured: &[Measured]) -> Section {
     let mut section = Section::new(
         "kex",
@@ -29,7 +32,8 @@ pub(super) fn section(kex: &Kex, measured: &[Measured]) -> Section {
             .into(),
     ];
     section.verdicts = vec![round_trips(measured)];
-    section.tables = vec![one_by_one(measured), open_loop(kex, measured), wire(measured)];
+    section.tables =
+        vec![one_by_one(measured), open_loop(kex, measured), wire(measured), fresh_keys(measured)];
     section.plots = vec![distribution(kex, measured)];
     for of_group in measured {
         let failed: u64 = of_group.turns.iter().map(|turn| turn.failed).sum();
@@ -138,6 +142,22 @@ fn wire(measured: &[Measured]) -> Table {
             figures.into_iter().map(|figure| Cell::from(Estimate::single(figure))).collect()
         });
         table.push(it.group.name(), cells.unwrap_or_else(|| vec![Cell::Missing; 6]));
+    }
+    table
+}
+
+/// What a session's fresh keys cost: a handshake for each of its two connections, each time.
+fn fresh_keys(measured: &[Measured]) -> Table {
+    let title = "Fresh keys of a session that carries bulk: CPU of both ends";
+    let mut table = Table::new("fresh-keys", title, "key exchange");
+    for (lifetime, _) in LIFETIMES {
+        table = table.column(&format!("key-lifetime {lifetime}"), "millionths of a core");
+    }
+    for it in measured {
+        let share = |(_, seconds): (&str, f64)| {
+            mean(&of_turns(it, |turn| Some(2.0 * turn.cpu_us / seconds))).into()
+        };
+        table.push(it.group.name(), LIFETIMES.map(share).to_vec());
     }
     table
 }

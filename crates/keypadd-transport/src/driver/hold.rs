@@ -15,6 +15,7 @@ use crate::{
     channel::{Channel, Spliced},
     held::{HeldStream, StreamName},
     replay::{Receipt, Replay},
+    socket::Socket,
     splice::{Cut, Registrar, SpliceState},
     to_socket::ToSocket,
     to_stream::ToStream,
@@ -25,6 +26,19 @@ impl Driver {
     pub(super) fn add_held(&self, id: StreamId, state: &Arc<SpliceState>) -> Option<Replay> {
         let (streams, epoch) = self.hold.as_ref()?;
         streams.add(StreamName::new(*epoch, id), state)
+    }
+
+    /// Holds a stream that was to be spliced when this connection was lost already: the peer has spliced its
+    /// end. Only a server does: a client may have claimed its streams before.
+    pub(super) fn hold_late(&self, id: StreamId, socket: Socket, state: &Arc<SpliceState>) {
+        match &self.hold {
+            Some((streams, epoch))
+                if self.holds && self.connection.side().is_server() && socket.prepare().is_ok() =>
+            {
+                streams.add_parked(StreamName::new(*epoch, id), state, socket);
+            }
+            _ => drop(state.cut(Cut::Lost)),
+        }
     }
 
     /// Parks this connection's directions of a splice.

@@ -74,6 +74,10 @@ impl Driver {
     }
 
     fn attach(&mut self, sibling: Sibling, bulk: bool) {
+        if !bulk {
+            // Told by this loop, so that each knows the other before the first message between them.
+            sibling.send(Migration::Attach { sibling: self.shared.sibling(), bulk: true });
+        }
         for (origin, continuation) in self.moves.early.drain(..) {
             sibling.send(Migration::Continue { origin, continuation });
         }
@@ -253,6 +257,8 @@ impl Driver {
                     self.tell(Migration::Refuse { at: continuation.at });
                 }
             }
+            // The sibling is about to end as well, and must not reset what is parked here.
+            _ if self.lost => {}
             _ => self.tell(Migration::Refuse { at: continuation.at }),
         }
     }

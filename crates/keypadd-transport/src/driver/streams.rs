@@ -2,6 +2,7 @@
 
 use std::{collections::VecDeque, sync::Arc, time::Instant};
 
+use bytes::Bytes;
 use mio::Interest;
 use quinn_proto::{Dir, StreamEvent, StreamId};
 
@@ -53,8 +54,14 @@ impl Driver {
                 control.send(self.connection.send_stream(id));
             }
             (StreamCommand::Read, Some(_)) => self.arrived.push(id),
-            (StreamCommand::Splice { socket, state }, Some(Channel::Controlled(_))) => {
-                self.splice(id, socket, state, registrar, now);
+            (StreamCommand::Splice { first, socket, state }, Some(Channel::Controlled(_))) => {
+                self.splice(id, (first, socket), state, registrar, now);
+            }
+            // One that has not sent its answer is unknown to the peer.
+            (StreamCommand::Splice { first, socket, state }, None)
+                if self.lost && first.is_empty() =>
+            {
+                self.hold_late(id, socket, &state);
             }
             (StreamCommand::Resume { held, receipt, attached }, Some(Channel::Controlled(_)))
                 if !self.lost =>
@@ -80,7 +87,7 @@ impl Driver {
     pub(super) fn splice(
         &mut self,
         id: StreamId,
-        socket: Socket,
+        (first, socket): (Bytes, Socket),
         state: Arc<SpliceState>,
         registrar: &mut Registrar<'_>,
         now: Instant,
@@ -111,7 +118,8 @@ impl Driver {
                     (replay, VecDeque::new()),
                     control.written,
                     now,
-                );
+                )
+                .after(first);
                 let (to_stream, to_socket) = (Some(to_stream), Some(to_socket));
                 let spliced =
                     Spliced { state, token, to_stream, to_socket, moved_out: false, moves_to };

@@ -202,6 +202,9 @@ impl Client {
                 });
             }
         };
+        let older = self.sessions.newest(&proof.key, self.instance);
+        let older = older.filter(|older| !older.has_ended() || older.is_held());
+        let resumed = grant.as_ref().is_some_and(|grant| grant.resumed);
         let (hold, held) = self.hold.granted(grant);
         if let Some(hold) = &hold {
             connection.hold(&hold.streams, hold.epoch);
@@ -221,8 +224,14 @@ impl Client {
                 None => Arc::default(),
             },
             hold,
+            lifetimes: self.key_lifetimes.clone(),
+            renews: older.as_deref(),
+            place: None,
         });
         let session = Arc::clone(&registration.session);
+        self.sessions.replace_by(&session, resumed);
+        let wants_bulk = older.as_ref().is_some_and(|older| older.has_bulk());
+        let listens = older.map(|older| session.remote_forwards.go_on_with(&older.remote_forwards));
         let (tasks, lookups) = (self.tasks.clone(), self.lookups.clone());
         let dialer =
             BulkDialer { endpoint: self.endpoint.clone(), config: Arc::clone(&self.config) };
@@ -233,8 +242,8 @@ impl Client {
                 lost = session.supervise(control, outgoing, incoming, jumps) => {
                     debug!(peer = session.peer(), cause = %lost, "session ended");
                 }
-                () = handle_incoming(&session, frames, &tasks, &lookups, &bulk_wanted) => {}
-                () = resume(&session, held) => {}
+                () = handle_incoming(&session, frames, &tasks, &lookups, (&bulk_wanted, wants_bulk)) => {}
+                () = resume(&session, held, listens) => {}
                 () = dialer.run(&session, &bulk_wanted) => {}
             }
         });

@@ -15,18 +15,19 @@ use crate::{
     wire::Frame,
 };
 
-/// Handles what the server sends. Never returns.
+/// Handles what the server sends. `bulk` is told when the bulk connection is wanted: also as soon as the server
+/// accepts it, where the session before had one. Never returns.
 pub(super) async fn handle_incoming(
     session: &Arc<LiveSession>,
     frames: mpsc::Receiver<Frame>,
     tasks: &ConnectionTasks,
     lookups: &Lookups,
-    bulk_wanted: &Notify,
+    bulk: (&Notify, bool),
 ) {
     // Concurrently: a request may have to wait until answers are received.
     tokio::select! {
         () = retry_refused(session) => {}
-        () = receive(session, frames, tasks, lookups, bulk_wanted) => {}
+        () = receive(session, frames, tasks, lookups, bulk) => {}
     }
 }
 
@@ -45,7 +46,7 @@ async fn receive(
     mut frames: mpsc::Receiver<Frame>,
     tasks: &ConnectionTasks,
     lookups: &Lookups,
-    bulk_wanted: &Notify,
+    (bulk_wanted, wants_bulk): (&Notify, bool),
 ) {
     loop {
         tokio::select! {
@@ -53,8 +54,14 @@ async fn receive(
                 Frame::Listening { id, outcome } => {
                     session.remote_forwards.answered(id, outcome, || session.may_log());
                 }
-                Frame::BulkOffer { token } => drop(session.token.set(token)),
+                Frame::BulkOffer { token } => {
+                    let _ = session.token.set(token);
+                    if wants_bulk {
+                        bulk_wanted.notify_one();
+                    }
+                }
                 Frame::BulkWanted => bulk_wanted.notify_one(),
+                Frame::Renew => session.renewal_wanted.notify_one(),
                 _ => {}
             },
             Ok(stream) = session.connection.accept_bi() => {

@@ -1,4 +1,5 @@
-//! Keeps a client connected: reconnects with exponential backoff and jitter when a session is lost.
+//! Keeps a client connected: reconnects with exponential backoff and jitter when a session is lost, and lets
+//! a session with new keys take the place of a live one.
 
 use std::{
     convert::Infallible,
@@ -25,7 +26,7 @@ use crate::{
 /// The shortest delay before a retry, and half of the longest: jitter adds up to as much again, so
 /// that the clients of a restarted server do not all reconnect at once.
 const RETRY_MIN: Duration = Duration::from_secs(1);
-const RETRY_MAX: Duration = Duration::from_secs(15);
+pub(super) const RETRY_MAX: Duration = Duration::from_secs(15);
 
 /// After a session of this length the backoff starts again.
 const BACKOFF_RESET: Duration = Duration::from_secs(30);
@@ -35,7 +36,7 @@ const LOGGED_MAX: usize = 16;
 
 /// Timeout of an attempt while connections are held, without the round trips of a handshake: many short
 /// ones find a path soon that has come back.
-const QUICK: Duration = Duration::from_millis(250);
+pub(super) const QUICK: Duration = Duration::from_millis(250);
 
 /// Quick attempts in a row, at the address that the server had.
 const QUICK_ATTEMPTS: usize = 28;
@@ -48,7 +49,7 @@ const THOROUGH: Duration = Duration::from_secs(2);
 const ASSUMED_RTT: Duration = Duration::from_millis(33);
 
 /// Round trips until a server's hello, with a Retry and a loss.
-const HANDSHAKE_TRIPS: u32 = 4;
+pub(super) const HANDSHAKE_TRIPS: u32 = 4;
 
 /// A session whose connections are held.
 #[derive(Clone)]
@@ -105,7 +106,18 @@ impl Client {
             // The forwards may have changed while there was no session.
             request_forwards(&session.registration.session, &self.remote_forwards()).await;
             session.registration.session.remote_forwards.start_logging();
-            let lost = session.lost().await;
+            let lost = loop {
+                match self.renewed(session).await {
+                    Ok(renewed) => {
+                        *session = renewed;
+                        let live = &session.registration.session;
+                        self.link.renewed(Arc::clone(live));
+                        // A reload may have changed the forwards of the old session meanwhile.
+                        request_forwards(live, &self.remote_forwards()).await;
+                    }
+                    Err(lost) => break lost,
+                }
+            };
             let now = Instant::now();
             let held = self.held_after(&session.registration.session, now);
             match &held {
@@ -247,7 +259,7 @@ async fn retry_wait(link: &ServerLink, time: Duration) {
 }
 
 /// Delays of 1 to 2 s, 2 to 4 s, and so on up to 15 to 30 s, without end.
-fn backoff() -> ExponentialBackoff {
+pub(super) fn backoff() -> ExponentialBackoff {
     ExponentialBuilder::new()
         .with_min_delay(RETRY_MIN)
         .with_max_delay(RETRY_MAX)

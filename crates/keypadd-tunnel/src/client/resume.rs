@@ -1,4 +1,4 @@
-//! Resumes the streams of a lost session over a new one: claims each at the server.
+//! Resumes the streams of another session over a new one: claims each at the server.
 
 use std::{future::pending, sync::Arc};
 
@@ -12,8 +12,17 @@ use crate::{
     wire::{Claim, Frame},
 };
 
-/// Claims these streams, all at once. Never returns; dropped, what is not resumed is held as before.
-pub(super) async fn resume(session: &Arc<LiveSession>, names: Vec<StreamName>) {
+/// Claims these streams, all at once; where the session before was alive, first asks for its remote forwards,
+/// by `listens`. Never returns; dropped, what is not resumed is held as before.
+pub(super) async fn resume(
+    session: &Arc<LiveSession>,
+    names: Vec<StreamName>,
+    listens: Option<Vec<Frame>>,
+) {
+    let was_lost = listens.is_none();
+    for frame in listens.into_iter().flatten() {
+        session.request(frame).await;
+    }
     let Some(hold) = &session.hold else { return pending().await };
     let mut held = Vec::with_capacity(names.len());
     for name in names {
@@ -34,7 +43,7 @@ pub(super) async fn resume(session: &Arc<LiveSession>, names: Vec<StreamName>) {
     while let Some(claimed) = claims.join_next().await {
         resumed += usize::from(claimed.unwrap_or(false));
     }
-    if count > 0 {
+    if count > 0 && was_lost {
         info!(peer = session.peer(), "back; held connections resumed: {resumed} of {count}");
     }
     pending().await
@@ -51,8 +60,7 @@ async fn claim(session: &LiveSession, held: HeldStream) -> bool {
             true
         }
         Err(OpenError::Refused(_)) => {
-            held.release();
-            session.limits.hold.add_reset(1);
+            session.limits.hold.add_reset(usize::from(held.release()));
             false
         }
         // It is held as before.

@@ -19,7 +19,7 @@ use crate::{
     forwards::{
         connection_log::ConnectionRecord,
         dial::{dial, dial_address, dial_own},
-        splice::splice,
+        splice::splice_after,
     },
     limits::descriptors::OF_CONNECTION,
     net::{forwarded_socket::ForwardedSocket, lookup::Lookups},
@@ -195,11 +195,7 @@ async fn connect(
             return Err(code);
         }
     };
-    if stream.send.write_all(&[CONNECTED]).await.is_err() {
-        record.gave_up();
-        return Ok(());
-    }
-    if let Err(error) = splice(socket, stream, &mut record).await {
+    if let Err(error) = splice_after(&[CONNECTED], socket, stream, &mut record).await {
         debug!(peer = session.peer(), target = name, %error, "connection failed");
     }
     if record.is_mute() && session.limits.mute_targets.allow(name.into(), Instant::now()) {

@@ -108,7 +108,7 @@ impl Listener {
 pub(crate) struct ListenerGroup(Vec<Listener>);
 
 /// A connection and its source address, if it has one.
-type Accepted = (ForwardedSocket, Option<SocketAddr>);
+pub(crate) type Accepted = (ForwardedSocket, Option<SocketAddr>);
 
 impl ListenerGroup {
     /// Accepts a connection on any of the sockets.

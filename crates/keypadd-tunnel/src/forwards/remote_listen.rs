@@ -26,7 +26,8 @@ use crate::{
     forwards::{
         accept::ACCEPT_RETRY,
         connection_log::ConnectionRecord,
-        listen::{Bound, ListenerGroup, addresses_of, bind_tcp, bind_unix},
+        listen::{Bound, addresses_of, bind_tcp, bind_unix},
+        open_listener::{AcceptedSocket, OpenListener},
         open_stream::{OpenError, open_stream},
         reservations::{Place, Reservation, Reservations},
         splice::{SpliceError, splice},
@@ -36,7 +37,7 @@ use crate::{
         descriptors::{Descriptors, Holder, OF_CONNECTION, OF_LISTENER},
         log_rate_limit::LogRateLimit,
     },
-    net::{forwarded_socket::ForwardedSocket, lookup::Lookups},
+    net::lookup::Lookups,
     permits::{listen::ListenPermits, peers::Peers},
     sessions::session::LiveSession,
     wire::{Frame, ListenCode, StreamCode, StreamHeader},
@@ -71,20 +72,17 @@ pub(crate) type RemoteLogLimit = LogRateLimit<(u16, Option<StreamCode>)>;
 pub(crate) struct RemoteConnection {
     id: u16,
     name: Arc<str>,
-    socket: ForwardedSocket,
+    socket: AcceptedSocket,
     from: Option<SocketAddr>,
     log_limit: Arc<RemoteLogLimit>,
     _room: (OwnedSemaphorePermit, Descriptors),
 }
 
-/// An open listener. Fields drop in order: the sockets are closed before the reservation is
+/// What this session listens on. Fields drop in order: the sockets are closed before the reservation is
 /// released.
-struct OpenListener {
-    listeners: Arc<ListenerGroup>,
-    /// The permitted addresses; none for a unix socket.
-    addresses: Vec<IpAddr>,
+struct OwnListener {
+    open: Arc<OpenListener>,
     reservation: Reservation,
-    _descriptors: Descriptors,
 }
 
 /// A listener that has closed.
@@ -149,18 +147,17 @@ impl RemoteListeners {
     async fn serve(&self, id: u16, listen: Listen, stop: &Notify) -> ClosedListener {
         let peer = self.session.peer();
         let served = async {
-            let open = self.open(&listen).await?;
-            let bound: Vec<_> = open.listeners.bound().iter().map(Bound::to_string).collect();
-            if self.session.may_log() {
-                info!(peer, listen = bound.join(", "), "remote forward opened");
-            }
-            let name: Arc<str> = format!("-R {}", with_port(&listen, open.listeners.port())).into();
+            let OwnListener { open, reservation } = &match self.take_over(id, &listen)? {
+                Some(taken) => taken,
+                None => self.open(id, &listen).await?,
+            };
+            let name: Arc<str> = format!("-R {}", with_port(&listen, open.port)).into();
             let _pinned = self.session.pin_forward(&name);
-            self.answer(id, Ok(open.listeners.port())).await;
+            self.answer(id, Ok(open.port)).await;
             tokio::select! {
-                code = self.accept(id, &name, &listen, &open) => Err::<(), _>(code),
-                () = open.reservation.revoked() => {
-                    if self.session.may_log() {
+                code = self.accept(id, &name, &listen, open) => Err::<(), _>(code),
+                () = reservation.revoked() => {
+                    if !self.session.is_resumed() && self.session.may_log() {
                         info!(peer, %listen, "remote forward taken over by a newer session");
                     }
                     Err(ListenCode::InUse)
@@ -186,8 +183,31 @@ impl RemoteListeners {
         self.session.send(Frame::Listening { id, outcome }).await;
     }
 
+    /// Takes over the sockets of the session that this one goes on with, if they are still permitted.
+    fn take_over(&self, id: u16, listen: &Listen) -> Result<Option<OwnListener>, ListenCode> {
+        let Some((open, reservation)) = self.reservations.take_over(&self.session, id, listen)
+        else {
+            return Ok(None);
+        };
+        let (own, peer) = (OwnListener { open, reservation }, self.peers.find(&self.session.key()));
+        match peer.is_some_and(|peer| admits(&peer.listen_permits, listen, &own.open.addresses)) {
+            true => Ok(Some(own)),
+            false => Err(ListenCode::NotPermitted),
+        }
+    }
+
     /// Reserves and binds the permitted addresses of a listen address.
-    async fn open(&self, listen: &Listen) -> Result<OpenListener, ListenCode> {
+    async fn open(&self, id: u16, listen: &Listen) -> Result<OwnListener, ListenCode> {
+        let opened = |listeners, addresses, descriptors, reservation: Reservation| {
+            let open = OpenListener::new(listeners, addresses, descriptors);
+            reservation.bound(id, listen, &open);
+            if self.session.may_log() {
+                let bound: Vec<_> = open.bound.iter().map(Bound::to_string).collect();
+                let peer = self.session.peer();
+                info!(peer, listen = bound.join(", "), "remote forward opened");
+            }
+            OwnListener { open, reservation }
+        };
         let peer = self.peers.find(&self.session.key()).ok_or(ListenCode::NotPermitted)?;
         let permits = &peer.listen_permits;
         let descriptors = || self.session.descriptors(OF_LISTENER).ok_or(ListenCode::OpenFiles);
@@ -197,13 +217,11 @@ impl RemoteListeners {
                 if !permits.admits_socket(path) {
                     return Err(ListenCode::NotPermitted);
                 }
-                let _descriptors = descriptors()?;
+                let descriptors = descriptors()?;
                 let places = vec![Place::Unix(path.clone())];
                 let reservation = self.reservations.reserve(&self.session, places).await?;
                 let listeners = bind_unix(path, &self.handover).map_err(|error| code_of(&error))?;
-                let listeners = reservation.bound(listeners);
-                let addresses = Vec::new();
-                return Ok(OpenListener { listeners, addresses, reservation, _descriptors });
+                return Ok(opened(listeners, Vec::new(), descriptors, reservation));
             }
         };
         // Without a lookup, if no permit covers the port.
@@ -216,13 +234,13 @@ impl RemoteListeners {
         if addresses.is_empty() {
             return Err(ListenCode::NotPermitted);
         }
-        let _descriptors = descriptors()?;
+        let descriptors = descriptors()?;
         let bind = || bind_tcp(&addresses, port, &self.handover).map_err(|error| code_of(&error));
         if port != 0 {
             let places = addresses.iter().map(|&ip| Place::Tcp((ip, port).into())).collect();
             let reservation = self.reservations.reserve(&self.session, places).await?;
-            let listeners = reservation.bound(bind()?);
-            return Ok(OpenListener { listeners, addresses, reservation, _descriptors });
+            let listeners = bind()?;
+            return Ok(opened(listeners, addresses, descriptors, reservation));
         }
         // Any free port: it is known once bound, and nobody can have reserved it.
         let listeners = bind()?;
@@ -231,8 +249,7 @@ impl RemoteListeners {
             Bound::Unix(_) => None,
         });
         let reservation = self.reservations.reserve(&self.session, places.collect()).await?;
-        let listeners = reservation.bound(listeners);
-        Ok(OpenListener { listeners, addresses, reservation, _descriptors })
+        Ok(opened(listeners, addresses, descriptors, reservation))
     }
 
     /// Accepts connections until a permit change forbids it; returns the code for the client.
@@ -244,7 +261,7 @@ impl RemoteListeners {
         open: &OpenListener,
     ) -> ListenCode {
         loop {
-            let (socket, from) = match open.listeners.accept().await {
+            let (socket, from) = match open.accept(&self.session).await {
                 Ok(accepted) => accepted,
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
                 Err(error) => {
@@ -276,7 +293,7 @@ impl RemoteListeners {
             let Some(room) = room else { continue };
             let (name, log_limit) = (Arc::clone(name), Arc::clone(&self.log_limit));
             let connection = RemoteConnection { id, name, socket, from, log_limit, _room: room };
-            // Fails if the session has just ended: then it is dropped, and so reset.
+            // Fails if the session has just ended: then it is dropped.
             let _ = self.accepted.send(connection).await;
         }
     }
@@ -297,21 +314,25 @@ impl RemoteConnection {
             error = socket.failed() => {
                 debug!(peer, forward = name, %error, "closed before the client answered");
                 record.gave_up();
+                drop(socket.into_socket());
                 return;
             }
         };
         match opened {
             Ok(stream) => {
+                let Some(socket) = socket.into_socket() else { return };
                 if let Err(error) = splice(socket, stream, &mut record).await {
                     debug!(peer, forward = name, %error, "connection failed");
                 }
             }
             Err(OpenError::Refused(code)) => {
                 record.refused(code);
+                drop(socket.into_socket());
                 if may_log(&log_limit, id, Some(code)) && session.may_log() {
                     warn!(peer, forward = name, %code, "the client could not connect");
                 }
             }
+            // The next session forwards it, where there is one.
             Err(OpenError::Lost) => {
                 record.ended(&Err(SpliceError::Lost));
                 debug!(peer, forward = name, "the session has ended");

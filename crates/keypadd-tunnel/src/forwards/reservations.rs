@@ -3,12 +3,13 @@
 //!
 //! An address belongs to the session that requested it first. A newer session of the same key takes
 //! it over if the holder belongs to the same run of the client, or does not respond to a ping
-//! within three seconds. A session of another key never does. Binds nothing.
+//! within three seconds. A session of another key never does. Where a session goes on with the streams of
+//! another, it also takes its listeners over, open as they are. Binds nothing.
 
 use std::{
     collections::HashMap,
     net::{IpAddr, SocketAddr},
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -18,8 +19,8 @@ use tokio::{
 };
 
 use crate::{
-    addresses::socket_path::SocketPath,
-    forwards::listen::ListenerGroup,
+    addresses::{forward::Listen, socket_path::SocketPath},
+    forwards::open_listener::OpenListener,
     handover::{HandedSocket, SocketRecord},
     sessions::session::LiveSession,
     wire::{Frame, ListenCode},
@@ -61,20 +62,37 @@ pub(crate) struct Reservations(Arc<Mutex<Table>>);
 struct Table {
     next_id: u64,
     entries: HashMap<u64, Entry>,
+    /// Listeners of sessions that others go on with.
+    left: Vec<Listening>,
+}
+
+/// What a session listens on for its client's number.
+#[derive(Clone, Debug)]
+struct Listening {
+    session: Arc<LiveSession>,
+    places: Vec<Place>,
+    /// Set once the sockets are bound.
+    bound: Option<(u16, Listen, Arc<OpenListener>)>,
+}
+
+impl Listening {
+    /// Whether this session goes on with the one that listens.
+    fn goes_on_in(&self, session: &LiveSession) -> bool {
+        self.session.is_resumed()
+            && self.session.key() == session.key()
+            && self.session.instance() == session.instance()
+    }
 }
 
 #[derive(Clone, Debug)]
 struct Entry {
-    session: Arc<LiveSession>,
-    places: Vec<Place>,
-    /// Once they are bound.
-    listeners: Weak<ListenerGroup>,
+    listening: Listening,
     revoke: Arc<Notify>,
     /// Closed when the reservation is released.
     released: watch::Receiver<()>,
 }
 
-/// Reserved addresses; released on drop. The sockets must be closed before.
+/// Reserved addresses; released on drop. Sockets that were not [noted](Self::bound) must be closed before.
 #[derive(Debug)]
 pub(crate) struct Reservation {
     reservations: Reservations,
@@ -89,19 +107,25 @@ impl Reservation {
         self.revoke.notified().await;
     }
 
-    /// Notes the sockets that listen there.
-    pub(crate) fn bound(&self, listeners: ListenerGroup) -> Arc<ListenerGroup> {
-        let listeners = Arc::new(listeners);
+    /// Notes the sockets of the client's number, so that its next session can take them over.
+    pub(crate) fn bound(&self, number: u16, listen: &Listen, open: &Arc<OpenListener>) {
         if let Some(entry) = self.reservations.table().entries.get_mut(&self.id) {
-            entry.listeners = Arc::downgrade(&listeners);
+            entry.listening.bound = Some((number, listen.clone(), Arc::clone(open)));
         }
-        listeners
     }
 }
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        self.reservations.table().entries.remove(&self.id);
+        let mut table = self.reservations.table();
+        let Some(Entry { listening, .. }) = table.entries.remove(&self.id) else { return };
+        if listening.bound.is_some() && listening.session.is_resumed() {
+            table.left.push(listening);
+        } else {
+            drop(table);
+            // Closes the sockets before the waiters hear of it.
+            drop(listening);
+        }
     }
 }
 
@@ -120,7 +144,7 @@ impl Reservations {
                 Ok(reservation) => return Ok(reservation),
                 Err(holder) => holder,
             };
-            if !may_take_over(session, &holder.session).await {
+            if !may_take_over(session, &holder.listening.session).await {
                 return Err(ListenCode::InUse);
             }
             holder.revoke.notify_one();
@@ -132,9 +156,55 @@ impl Reservations {
     /// client asks for it anew.
     pub(crate) fn hand_over(&self) -> Vec<HandedSocket> {
         let table = self.table();
-        let groups = table.entries.values().filter_map(|entry| entry.listeners.upgrade());
+        let entries = table.entries.values().map(|entry| &entry.listening);
+        let open = entries.chain(&table.left).filter_map(|listening| listening.bound.as_ref());
         let tcp = |socket: &HandedSocket| matches!(socket.record, SocketRecord::Tcp(_));
-        groups.flat_map(|group| group.hand_over().collect::<Vec<_>>()).filter(tcp).collect()
+        open.flat_map(|(_, _, open)| open.hand_over()).filter(tcp).collect()
+    }
+
+    /// Takes over what the session before listens on, if it goes on in this one.
+    pub(crate) fn take_over(
+        &self,
+        session: &Arc<LiveSession>,
+        number: u16,
+        listen: &Listen,
+    ) -> Option<(Arc<OpenListener>, Reservation)> {
+        let wanted = |listening: &Listening| {
+            let same = listening.bound.as_ref().is_some_and(|(its_number, its_listen, _)| {
+                *its_number == number && its_listen == listen
+            });
+            same && listening.goes_on_in(session)
+        };
+        let mut table = self.table();
+        let left = table.left.iter().position(wanted).map(|at| table.left.swap_remove(at));
+        let (mut listening, revoke) = match left {
+            Some(listening) => (listening, None),
+            None => {
+                // Its task is about to end.
+                let entries = &mut table.entries;
+                let id = *entries.iter().find(|(_, entry)| wanted(&entry.listening))?.0;
+                let Entry { listening, revoke, .. } = entries.remove(&id)?;
+                (listening, Some(revoke))
+            }
+        };
+        let open = Arc::clone(&listening.bound.as_ref()?.2);
+        listening.session = Arc::clone(session);
+        let reservation = self.insert(&mut table, listening);
+        drop(table);
+        if let Some(revoke) = revoke {
+            revoke.notify_one();
+        }
+        Some((open, reservation))
+    }
+
+    /// Closes what this session has left to the one that goes on with it, and that has not taken over.
+    pub(crate) fn close_left_by(&self, session: &LiveSession) {
+        let mut table = self.table();
+        let (closed, left) =
+            table.left.drain(..).partition(|listening| listening.session.id == session.id);
+        table.left = left;
+        drop(table);
+        drop::<Vec<_>>(closed);
     }
 
     /// Reserves the addresses, or returns the entry that has one of them.
@@ -144,21 +214,25 @@ impl Reservations {
         places: &[Place],
     ) -> Result<Reservation, Box<Entry>> {
         let mut table = self.table();
-        let overlaps = |entry: &&Entry| {
-            entry.places.iter().any(|held| places.iter().any(|place| held.overlaps(place)))
+        let overlaps = |listening: &Listening| {
+            listening.places.iter().any(|held| places.iter().any(|place| held.overlaps(place)))
         };
-        if let Some(holder) = table.entries.values().find(overlaps) {
+        if let Some(holder) = table.entries.values().find(|entry| overlaps(&entry.listening)) {
             return Err(Box::new(holder.clone()));
         }
+        // It listens there in another way now.
+        table.left.retain(|listening| !(listening.goes_on_in(session) && overlaps(listening)));
+        let (session, places) = (Arc::clone(session), places.to_vec());
+        Ok(self.insert(&mut table, Listening { session, places, bound: None }))
+    }
+
+    fn insert(&self, table: &mut Table, listening: Listening) -> Reservation {
         let id = table.next_id;
         table.next_id += 1;
         let (unreleased, released) = watch::channel(());
         let revoke = Arc::new(Notify::new());
-        let (session, places) = (Arc::clone(session), places.to_vec());
-        let listeners = Weak::new();
-        let entry = Entry { session, places, listeners, revoke: Arc::clone(&revoke), released };
-        table.entries.insert(id, entry);
-        Ok(Reservation { reservations: self.clone(), id, revoke, _unreleased: unreleased })
+        table.entries.insert(id, Entry { listening, revoke: Arc::clone(&revoke), released });
+        Reservation { reservations: self.clone(), id, revoke, _unreleased: unreleased }
     }
 
     /// A panic cannot leave the table half changed.

@@ -81,9 +81,20 @@ pub(crate) async fn splice(
     stream: Stream,
     record: &mut ConnectionRecord,
 ) -> Result<(), SpliceError> {
+    splice_after(&[], socket, stream, record).await
+}
+
+/// The same; the other end first gets these bytes.
+pub(crate) async fn splice_after(
+    first: &'static [u8],
+    socket: ForwardedSocket,
+    stream: Stream,
+    record: &mut ConnectionRecord,
+) -> Result<(), SpliceError> {
     let outcome = match socket.into_socket() {
         Ok(socket) => {
-            let splice = stream.splice(socket, Delivery::Bounded, record.label());
+            let (delivery, label) = (Delivery::Bounded, record.label());
+            let splice = stream.splice_after(first, socket, delivery, label);
             record.set_carried(splice.carried());
             splice.await.map_err(SpliceError::from)
         }

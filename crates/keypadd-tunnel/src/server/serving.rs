@@ -5,6 +5,7 @@
 //! request.
 
 use std::{
+    convert::Infallible,
     future::pending,
     net::SocketAddr,
     pin::{Pin, pin},
@@ -39,7 +40,7 @@ use crate::{
         Limits,
         descriptors::{Holder, OF_CONNECTION},
         log_rate_limit::LogRateLimit,
-        per_key_limit::{KeySlot, PerKeyLimit},
+        per_key_limit::PerKeyLimit,
     },
     net::{
         lookup::ClientLookups,
@@ -52,6 +53,7 @@ use crate::{
             HoldSettings,
             chains::{Admitted, AdoptedChain, Away, ChainKey, Chains},
         },
+        lifetime::{KeyLifetimes, jitter},
         lost::Lost,
         proof::proof_of,
         registry::{Registration, Sessions},
@@ -64,6 +66,9 @@ use crate::{
 
 /// Timeout from the end of the handshake to the client's hello.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long the listeners of a session wait for the one that goes on with it.
+const TAKE_OVER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What the clients of a server share.
 #[derive(Debug)]
@@ -86,6 +91,7 @@ pub(super) struct Serving {
     bench: Option<SocketAddr>,
     hold: HoldSettings,
     pub(super) handover: Handover,
+    key_lifetimes: KeyLifetimes,
     /// Sessions whose streams another connection may resume.
     pub(super) chains: Chains,
 }
@@ -114,7 +120,8 @@ struct NewClient {
     registration: Registration,
     control: Control,
     outgoing: mpsc::Receiver<Frame>,
-    slot: KeySlot<PublicKey>,
+    /// Whether it goes on with another session's streams, which was alive.
+    renewed: bool,
 }
 
 /// Why no session was established.
@@ -157,6 +164,7 @@ impl Serving {
             bench,
             hold: transport.hold,
             handover: transport.handover.clone(),
+            key_lifetimes: transport.key_lifetimes.clone(),
             chains: Chains::default(),
         }
     }
@@ -215,8 +223,11 @@ impl Serving {
             }
         };
         let (client, max) = ((proof.key, instance), self.sessions_per_key);
-        let held_slot = self.chains.take_slot(&client);
-        let Some(slot) = held_slot.or_else(|| self.of_key.acquire(proof.key, max)) else {
+        // A client that comes back, or that replaces a live session, needs no other place.
+        let older = self.sessions.newest(&proof.key, instance);
+        let own = self.chains.take_slot(&client);
+        let own = own.or_else(|| older.as_ref().and_then(|session| session.take_place()));
+        let Some(place) = own.or_else(|| self.of_key.acquire(proof.key, max)) else {
             self.limits.count_refused_session();
             if self.may_log(LogLine::KeyFull(proof.key)) {
                 let peer = peer.label();
@@ -244,6 +255,7 @@ impl Serving {
             connection.hold(&hold.streams, hold.epoch);
         }
         let resumed = grant.as_ref().is_some_and(|grant| grant.resumed);
+        let renews = older.as_deref().filter(|older| resumed && !older.has_ended());
         let (sender, outgoing) = mpsc::channel(FRAMES_MAX);
         let _ = sender.try_send(Frame::HelloServer { version: VERSION, hold: grant });
         let registration = self.sessions.add(NewSession {
@@ -257,6 +269,9 @@ impl Serving {
             forwards: &[],
             counts,
             hold,
+            lifetimes: self.key_lifetimes.clone(),
+            renews,
+            place: Some(place),
         });
         // The list may have changed since the lookup.
         self.end_unlisted(&registration.session);
@@ -266,14 +281,17 @@ impl Serving {
             let token = *registration.session.token.get_or_init(|| token);
             registration.session.try_send(Frame::BulkOffer { token });
         }
-        Ok(Purpose::Session(NewClient { registration, control, outgoing, slot }))
+        let renewed = renews.is_some();
+        Ok(Purpose::Session(NewClient { registration, control, outgoing, renewed }))
     }
 
     /// Serves streams until the session ends.
     async fn serve_session(&self, client: NewClient, jumps: Jumps) {
-        let NewClient { registration, control, outgoing, slot } = client;
+        let NewClient { registration, control, outgoing, renewed } = client;
         let session = &Arc::clone(&registration.session);
-        if session.may_log() {
+        if renewed {
+            debug!(peer = session.peer(), remote = %session.remote(), "session has new keys");
+        } else if session.may_log() {
             info!(peer = session.peer(), remote = %session.remote(), "session established");
         }
         let lookups = self.lookups.of(session.key());
@@ -297,6 +315,7 @@ impl Serving {
         tokio::pin!(supervisor);
         let hold_time = session.hold.as_ref().map(|hold| hold.time);
         let mut claimed = pin!(sleep(hold_time.unwrap_or_default()));
+        let mut renewal = pin!(require_new_keys(session));
         let mut draining = self.draining.subscribe();
         let lost = loop {
             let is_draining = *draining.borrow_and_update();
@@ -325,6 +344,7 @@ impl Serving {
                 () = &mut claimed, if hold_time.is_some() && !claimed.is_elapsed() => {
                     session.release_unclaimed();
                 }
+                never = &mut renewal => match never {},
                 () = session.connection.bulk_wanted() => session.try_send(Frame::BulkWanted),
                 Some(connection) = remote_connections.recv() => {
                     let forwarding = connection.forward(Arc::clone(session));
@@ -340,13 +360,23 @@ impl Serving {
                 }
             }
         };
-        if session.may_log() {
+        if !session.is_resumed() && session.may_log() {
             info!(peer = session.peer(), cause = %lost, "session ended");
         }
-        drop(listening);
+        // What was accepted and is not forwarded goes back to its listener.
+        drop((listening, remote_connections));
         // Leaves the list, and its place among those of its key, while the streams finish.
         drop(registration);
-        self.hold(session, slot, &mut draining).await;
+        if session.is_resumed() {
+            // The session that goes on takes the listeners over.
+            tokio::select! {
+                () = sleep(TAKE_OVER_TIMEOUT) => {}
+                _ = draining.wait_for(|draining| *draining) => {}
+            }
+            self.reservations.close_left_by(session);
+        } else {
+            self.hold(session, &mut draining).await;
+        }
         // The connection is closed, so the streams end by themselves, except where acknowledged
         // data waits for a slow target: that is delivered as long as the target reads (`splice`), and
         // where another session has resumed them. A server that shuts down drops this task, which
@@ -365,17 +395,13 @@ impl Serving {
 
     /// Holds the streams of a session that has lost its connection, in its place among those of its key,
     /// until another one resumes them or the time is over.
-    async fn hold(
-        &self,
-        session: &LiveSession,
-        slot: KeySlot<PublicKey>,
-        draining: &mut watch::Receiver<bool>,
-    ) {
+    async fn hold(&self, session: &LiveSession, draining: &mut watch::Receiver<bool>) {
+        let place = session.take_place();
         let Some(hold) = &session.hold else { return };
         let client = (session.key(), session.instance());
         let (over, is_over) = oneshot::channel();
         let listed = self.limits.hold.add(session.peer(), &hold.streams, hold.time);
-        let away = Away { slot: Some(slot), _listed: listed, _over: over };
+        let away = Away { slot: place, _listed: listed, _over: over };
         let (now, held) = (Instant::now().into_std(), hold.streams.names().len());
         let lost = || self.chains.lost(&client, hold, session.is_held(), away, now);
         if let Some(until) = (held > 0).then(lost).flatten() {
@@ -515,6 +541,20 @@ async fn await_return(
         _ = is_over => {}
         _ = draining.wait_for(|draining| *draining) => {}
     }
+}
+
+/// Asks the client for new keys when its session's have served long enough, and ends the session when it has
+/// had its time; not where streams would be reset. Never returns.
+async fn require_new_keys(session: &LiveSession) -> Infallible {
+    if session.hold.is_none() {
+        return pending().await;
+    }
+    // Most clients go first, by their own lifetime.
+    session.keys_served(1_000 + jitter()).await;
+    session.send(Frame::Renew).await;
+    sleep(session.lifetimes.get().grace).await;
+    session.end(Lost::KeysTooOld);
+    pending().await
 }
 
 /// Polls a task that may have been dropped.

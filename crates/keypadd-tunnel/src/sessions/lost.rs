@@ -36,6 +36,9 @@ pub enum Lost {
     /// Another process goes on with its streams.
     #[error("the daemon is being replaced by a new process")]
     HandedOver,
+    /// Its keys have served too long, and the client has not replaced them.
+    #[error("its keys are too old, and the client has not replaced them")]
+    KeysTooOld,
     /// The server is shutting down.
     #[error("the server is shutting down")]
     Shutdown,
@@ -53,7 +56,7 @@ impl Lost {
             Self::Control(_) => CloseCode::Protocol,
             Self::Replaced => CloseCode::Replaced,
             Self::Unlisted => CloseCode::Unlisted,
-            Self::Resumed => CloseCode::Hold,
+            Self::Resumed | Self::KeysTooOld => CloseCode::Hold,
         }
     }
 
@@ -61,7 +64,7 @@ impl Lost {
     pub(crate) fn holds(&self) -> bool {
         match self {
             Self::Connection(error) => holds(error),
-            Self::Clock(_) | Self::Resumed | Self::HandedOver => true,
+            Self::Clock(_) | Self::Resumed | Self::HandedOver | Self::KeysTooOld => true,
             _ => false,
         }
     }

@@ -16,7 +16,7 @@ use crate::{
         session::{LiveSession, NewSession},
         status::SessionStatus,
     },
-    wire::SessionToken,
+    wire::{Instance, SessionToken},
 };
 
 /// The ids of all sessions of the process: a daemon that is client and server has several lists,
@@ -50,6 +50,13 @@ impl Sessions {
         let found =
             |session: &LiveSession| session.key() == *key && session.token.get() == Some(&token);
         self.live().into_iter().find(|session| found(session))
+    }
+
+    /// The newest session of this run of a client.
+    pub(crate) fn newest(&self, key: &PublicKey, instance: Instance) -> Option<Arc<LiveSession>> {
+        let of_run =
+            |session: &LiveSession| session.key() == *key && session.instance() == instance;
+        self.live().into_iter().rev().find(|session| of_run(session))
     }
 
     /// Ends the older sessions of the same run of the client. Their streams are held where the newest

@@ -78,6 +78,22 @@ impl RemoteForwards {
         frames
     }
 
+    /// Goes on with those of another session, under their numbers; returns the frames to send.
+    pub(crate) fn go_on_with(&self, other: &Self) -> Vec<Frame> {
+        let mut frames = Vec::new();
+        let other = other.0.borrow();
+        self.0.send_modify(|requests| {
+            (requests.next_id, requests.log_answers) = (other.next_id, other.log_answers);
+            for (&id, Request { forward, outcome, .. }) in &other.by_id {
+                frames.push(Frame::Listen { id, listen: forward.listen.clone() });
+                let forward = Arc::clone(forward);
+                let request = Request { forward, outcome: *outcome, pending: true };
+                requests.by_id.insert(id, request);
+            }
+        });
+        frames
+    }
+
     /// Requests refused forwards again; returns the frames to send. Each gets a new number, because
     /// the server may still be cleaning up the old one.
     pub(crate) fn retry_refused(&self) -> Vec<Frame> {

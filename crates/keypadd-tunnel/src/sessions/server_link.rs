@@ -50,6 +50,7 @@ struct History {
     cause: Option<String>,
     retry_at: Option<SystemTime>,
     reconnects: BTreeMap<&'static str, u64>,
+    renewals: u64,
 }
 
 /// Counts one connection that waits for a session, until it is dropped.
@@ -79,6 +80,7 @@ impl Default for ServerLink {
             cause: None,
             retry_at: None,
             reconnects: BTreeMap::new(),
+            renewals: 0,
         };
         Self(Arc::new(Shared {
             session: watch::Sender::new(LinkSession::Waiting),
@@ -101,6 +103,7 @@ impl ServerLink {
             cause: history.cause.clone(),
             retry_unix_seconds: history.retry_at.map(unix_seconds),
             reconnects: history.reconnects.clone(),
+            renewals: history.renewals,
         }
     }
 
@@ -141,6 +144,12 @@ impl ServerLink {
             *history.reconnects.entry(reason).or_default() += 1;
         }
         drop(history);
+        self.0.session.send_replace(LinkSession::Up(session));
+    }
+
+    /// Records that this session goes on with the one before, with new keys.
+    pub(crate) fn renewed(&self, session: Arc<LiveSession>) {
+        self.history().renewals += 1;
         self.0.session.send_replace(LinkSession::Up(session));
     }
 
@@ -210,6 +219,7 @@ pub(crate) fn reason(lost: &Lost) -> &'static str {
         Lost::Replaced => "replaced",
         Lost::Unlisted => "unlisted",
         Lost::Resumed | Lost::HandedOver => RESUMED,
+        Lost::KeysTooOld => "keys-too-old",
         Lost::Shutdown => "shutdown",
     }
 }

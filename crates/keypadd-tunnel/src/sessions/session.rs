@@ -6,19 +6,20 @@
 use std::{
     fmt,
     net::SocketAddr,
-    sync::{Arc, OnceLock},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
     time::{Instant, SystemTime},
 };
 
 use keypadd_provider::{ConnectionKeys, HandshakeData, KeyFault, PublicKey};
 use keypadd_transport::{Connection, StreamName, VarInt};
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 
 use crate::{
     clock::monitor::Jumps,
     limits::{
         Limits,
         descriptors::{Descriptors, Holder},
+        per_key_limit::KeySlot,
     },
     net::source::plain,
     sessions::{
@@ -26,10 +27,11 @@ use crate::{
         counts::{ConnectionCount, ForwardCounts, PinnedForward},
         hold::{SessionHold, claims::Claims},
         key_renewal::renew,
+        lifetime::KeyLifetimes,
         lost::{Lost, holds},
         proof::Proof,
         remote_forwards::RemoteForwards,
-        status::{ForwardStatus, Role, SessionStatus, unix_seconds},
+        status::{ForwardStatus, KeyRenewal, Role, SessionStatus, unix_seconds},
     },
     wire::{CloseCode, Frame, Instance, ListenCode, SessionToken},
 };
@@ -45,6 +47,8 @@ pub struct LiveSession {
     role: Role,
     instance: Instance,
     since: SystemTime,
+    /// When its keys were agreed on.
+    keys_since: (SystemTime, tokio::time::Instant),
     pub(crate) connection: Connection,
     /// Carries bulk streams; made when there is bulk data.
     bulk: OnceLock<BulkConnection>,
@@ -64,6 +68,12 @@ pub struct LiveSession {
     pub(crate) hold: Option<SessionHold>,
     /// What the client of a server has claimed of them.
     pub(crate) claims: Claims,
+    /// How long its keys serve.
+    pub(crate) lifetimes: KeyLifetimes,
+    /// The server has asked for new keys.
+    pub(crate) renewal_wanted: Notify,
+    /// A server's session counts among those of its key until another one has its place.
+    place: Mutex<Option<KeySlot<PublicKey>>>,
 }
 
 /// What a new session is made of.
@@ -81,6 +91,11 @@ pub(crate) struct NewSession<'a> {
     /// Open connections of a session that this one continues.
     pub(crate) counts: Arc<ForwardCounts>,
     pub(crate) hold: Option<SessionHold>,
+    pub(crate) lifetimes: KeyLifetimes,
+    /// The live session that it continues over another connection, with other keys.
+    pub(crate) renews: Option<&'a LiveSession>,
+    /// Its place among those of its key.
+    pub(crate) place: Option<KeySlot<PublicKey>>,
 }
 
 /// The connection that carries a session's bulk streams.
@@ -103,7 +118,8 @@ impl LiveSession {
             proof: new.proof,
             role: new.role,
             instance: new.instance,
-            since: SystemTime::now(),
+            since: new.renews.map_or_else(SystemTime::now, |session| session.since),
+            keys_since: (SystemTime::now(), tokio::time::Instant::now()),
             connection: new.connection,
             bulk: OnceLock::new(),
             token: OnceLock::new(),
@@ -115,6 +131,9 @@ impl LiveSession {
             forwards: new.counts,
             hold: new.hold,
             claims: Claims::default(),
+            lifetimes: new.lifetimes,
+            renewal_wanted: Notify::new(),
+            place: Mutex::new(new.place),
         };
         session.pin_forwards(new.forwards);
         session
@@ -191,6 +210,8 @@ impl LiveSession {
             suite: self.proof.handshake.suite.to_string(),
             kex: self.proof.handshake.kex.to_string(),
             since_unix_seconds: unix_seconds(self.since),
+            keys_since_unix_seconds: unix_seconds(self.keys_since.0),
+            key_renewal: self.key_renewal(),
             rtt_seconds: stats.path.rtt.as_secs_f64(),
             mtu_bytes: stats.path.current_mtu,
             sent_packets: stats.path.sent_packets,
@@ -207,6 +228,42 @@ impl LiveSession {
                 })
                 .collect(),
         }
+    }
+
+    /// Whether a new handshake replaces its keys in time.
+    fn key_renewal(&self) -> KeyRenewal {
+        match (self.lifetimes.get(), &self.hold) {
+            (lifetime, _) if !lifetime.is_limited() => KeyRenewal::Off,
+            (_, None) => KeyRenewal::NeedsHold,
+            (_, Some(_)) => KeyRenewal::On,
+        }
+    }
+
+    /// Waits until its keys have served for so many thousandths of their lifetime.
+    pub(crate) async fn keys_served(&self, permille: u32) {
+        self.lifetimes.over(self.keys_since.1, || self.carried_bytes(), permille).await;
+    }
+
+    /// UDP payload bytes that its connections have sent and received.
+    fn carried_bytes(&self) -> u64 {
+        let bulk = self.bulk.get().map(|bulk| &bulk.connection);
+        let stats = [&self.connection].into_iter().chain(bulk).map(Connection::stats);
+        stats.map(|stats| stats.udp_tx.bytes + stats.udp_rx.bytes).sum()
+    }
+
+    /// Whether it has a connection for bulk streams.
+    pub(crate) fn has_bulk(&self) -> bool {
+        self.bulk.get().is_some()
+    }
+
+    /// Whether another session of the same run goes on with its streams.
+    pub(crate) fn is_resumed(&self) -> bool {
+        matches!(self.ended_by.get(), Some(Lost::Resumed))
+    }
+
+    /// Its place among those of its key, for the session that continues or replaces it.
+    pub(crate) fn take_place(&self) -> Option<KeySlot<PublicKey>> {
+        self.place.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// Waits for the end of the session; returns the reason.

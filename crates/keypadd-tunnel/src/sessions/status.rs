@@ -14,6 +14,19 @@ pub enum Role {
     Server,
 }
 
+/// Whether a session's keys are replaced by a new handshake when they have served long enough.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum KeyRenewal {
+    /// They are.
+    On,
+    /// This end sets no lifetime.
+    #[default]
+    Off,
+    /// They are not, because an end does not hold connections.
+    NeedsHold,
+}
+
 /// The status of one session.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SessionStatus {
@@ -33,6 +46,12 @@ pub struct SessionStatus {
     pub kex: String,
     /// When the session was ready, as seconds since 1970.
     pub since_unix_seconds: u64,
+    /// When its keys were agreed on by a handshake, as seconds since 1970.
+    #[serde(default)]
+    pub keys_since_unix_seconds: u64,
+    /// Whether another handshake replaces them.
+    #[serde(default)]
+    pub key_renewal: KeyRenewal,
     /// Smoothed round-trip time, seconds.
     pub rtt_seconds: f64,
     /// Largest UDP payload that the path is known to carry.
@@ -86,6 +105,8 @@ pub struct LinkStatus {
     pub retry_unix_seconds: Option<u64>,
     /// Number of reconnects, by what ended the session before.
     pub reconnects: BTreeMap<&'static str, u64>,
+    /// How often a session has got new keys, over another connection.
+    pub renewals: u64,
 }
 
 /// A peer that is away while its streams are held.

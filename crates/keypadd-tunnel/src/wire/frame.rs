@@ -26,6 +26,7 @@ const TYPE_BULK_OFFER: u8 = 7;
 const TYPE_BULK_WANTED: u8 = 8;
 const TYPE_HELLO_BULK: u8 = 9;
 const TYPE_CLAIMS: u8 = 10;
+const TYPE_RENEW: u8 = 11;
 
 /// Version of the fields of hellos about holding. A peer without them, or with another version, holds
 /// nothing.
@@ -179,6 +180,9 @@ pub enum Frame {
         /// So many streams begin with a claim.
         count: u32,
     },
+    /// From the server: its keys have served long enough, so the client should connect again and take
+    /// its streams along.
+    Renew,
 }
 
 /// The first three bytes of a control frame.
@@ -229,6 +233,7 @@ impl Frame {
                 (TYPE_HELLO_BULK, [&[*version][..], &token.0].concat())
             }
             Self::Claims { count } => (TYPE_CLAIMS, count.to_be_bytes().to_vec()),
+            Self::Renew => (TYPE_RENEW, Vec::new()),
         };
         let length = u16::try_from(body.len()).expect("our own bodies are short");
         [&length.to_be_bytes()[..], &[kind], &body].concat()
@@ -261,6 +266,7 @@ impl Frame {
                 Self::HelloBulk { version: fields.byte()?, token: SessionToken(fields.array()?) }
             }
             TYPE_CLAIMS => Self::Claims { count: fields.long()? },
+            TYPE_RENEW => Self::Renew,
             _ => return Ok(None),
         }))
     }

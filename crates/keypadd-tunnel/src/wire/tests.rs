@@ -63,6 +63,7 @@ fn frames_have_these_encodings() {
         (Frame::Ping, &[0, 0, 6]),
         (Frame::BulkOffer { token }, &offer[..]),
         (Frame::BulkWanted, &[0, 0, 8]),
+        (Frame::Renew, &[0, 0, 11]),
         (Frame::HelloBulk { version: VERSION, token }, &hello_bulk[..]),
     ] {
         assert_eq!(frame.encode(), bytes, "{frame:?}");
@@ -177,6 +178,7 @@ proptest! {
             Frame::Ping,
             Frame::BulkOffer { token: SessionToken(instance) },
             Frame::BulkWanted,
+            Frame::Renew,
             Frame::HelloBulk { version, token: SessionToken(instance) },
         ] {
             prop_assert!(frame.encode().len() <= FRAME_HEAD_BYTES + Frame::BODY_BYTES_MAX);

@@ -16,28 +16,38 @@ use tokio::{
 use crate::{refusals::connect_error, support::*};
 
 /// Both ends hold for a time that no test waits for, and take a silent path for lost soon.
-fn holding() -> TransportSettings {
+pub fn holding() -> TransportSettings {
     let hold = HoldSettings { time: Duration::from_secs(600), ..HoldSettings::OFF };
     TransportSettings { hold, peer_timeout: Duration::from_secs(2), ..<_>::default() }
 }
 
 /// A server and a client that reaches it through a relay.
-struct Site {
-    target: TcpListener,
-    server: RunningServer,
-    client: RunningClient,
-    relay: Relay,
-    key: PublicKey,
-    transports: [TransportSettings; 2],
+pub struct Site {
+    pub target: TcpListener,
+    pub server: RunningServer,
+    pub client: RunningClient,
+    pub relay: Relay,
+    pub key: PublicKey,
+    pub transports: [TransportSettings; 2],
 }
 
 impl Site {
-    async fn start() -> Self {
+    pub async fn start() -> Self {
         Self::start_with([holding(), holding()], &["localhost:*"], &[]).await
     }
 
     /// With a local forward to the target, and these permits and forwards.
-    async fn start_with(
+    pub async fn start_with(
+        transports: [TransportSettings; 2],
+        permits: &[&str],
+        forwards: &[&str],
+    ) -> Self {
+        Self::start_by(true, transports, permits, forwards).await
+    }
+
+    /// The same, with the client at the relay or at the server itself.
+    pub async fn start_by(
+        through_relay: bool,
         transports: [TransportSettings; 2],
         permits: &[&str],
         forwards: &[&str],
@@ -51,32 +61,35 @@ impl Site {
         let mut settings = client_settings(&server, &key, &forwards);
         settings.transport = transports[0].clone();
         let relay = relayed(&server, &mut settings).await;
+        if !through_relay {
+            settings.server = server.address.to_string().parse().unwrap();
+        }
         let client = RunningClient::start(settings).await;
         Self { target, server, client, relay, key: key.public(), transports }
     }
 
-    async fn connection(&self) -> (TcpStream, TcpStream) {
+    pub async fn connection(&self) -> (TcpStream, TcpStream) {
         let here = TcpStream::connect(self.client.listeners[0]).await.unwrap();
         (here, accept(&self.target).await)
     }
 
-    fn cut(&self) {
+    pub fn cut(&self) {
         self.relay.set_both(LineSettings { cut: true, ..<_>::default() });
     }
 
-    fn heal(&self) {
+    pub fn heal(&self) {
         self.relay.set_both(LineSettings::default());
     }
 
     /// Cuts the path until both ends have given the connection up.
-    async fn lose(&self) {
+    pub async fn lose(&self) {
         self.cut();
         until("the client notices", || self.client.is_waiting()).await;
         until("the server notices", || self.server.sessions.live().is_empty()).await;
     }
 
     /// What became of held streams, at the client and at the server.
-    fn counts(&self) -> [LimitCounts; 2] {
+    pub fn counts(&self) -> [LimitCounts; 2] {
         self.transports.each_ref().map(|transport| transport.limits.counts())
     }
 
@@ -89,7 +102,7 @@ impl Site {
 }
 
 /// Carries these both ways, each ended by a half-close, and compares.
-async fn carry(here: TcpStream, there: TcpStream, seed: u64, bytes: usize) {
+pub async fn carry(here: TcpStream, there: TcpStream, seed: u64, bytes: usize) {
     let (up, down) = (noise(seed, bytes), noise(seed + 1, bytes));
     let one_way = async |mut from: tokio::net::tcp::OwnedWriteHalf,
                          mut to: tokio::net::tcp::OwnedReadHalf,

@@ -19,6 +19,7 @@ mod reconnects;
 mod refusals;
 mod remote;
 mod remote_hostile;
+mod renewal;
 mod resets;
 mod restarts;
 mod stubborn;

@@ -111,6 +111,12 @@ impl RunningServer {
         })
     }
 
+    /// Accepts this suite alone from now on, in new handshakes.
+    pub fn accept_only(&self, suite: Suite) {
+        let config = server_config(&crypto(&self.private, suite), self.handle.peers()).unwrap();
+        self.handle.set_crypto(config);
+    }
+
     pub async fn stop(self) -> StoppedServer {
         self.drain(Duration::ZERO).await
     }

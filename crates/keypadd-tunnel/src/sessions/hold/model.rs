@@ -1,5 +1,5 @@
-//! Runs both ends of held streams through seeded schedules of losses, late receipts, crashes, replaced
-//! processes and thefts, and compares every byte.
+//! Runs both ends of held streams through seeded schedules of losses, renewals, late receipts, crashes,
+//! replaced processes and thefts, and compares every byte.
 //!
 //! What ships is what decides here: the tokens ([`Chains`], [`ClientHold`]), the frames, the claims, the
 //! receipts and the replay buffers. Sockets and connections are queues: a connection carries in order and
@@ -161,6 +161,7 @@ struct World {
     attached: Vec<[bool; 2]>,
     list: HeldList,
     resumed: usize,
+    renewed: usize,
 }
 
 impl World {
@@ -195,6 +196,7 @@ impl World {
             attached: vec![[true; 2]; STREAMS],
             list: HeldList::default(),
             resumed: 0,
+            renewed: 0,
         };
         // The first session carries the streams from their beginning.
         assert!(!world.hello());
@@ -248,6 +250,12 @@ impl World {
 
     /// The connection is lost, and both ends notice.
     fn lose(&mut self) {
+        self.park();
+        self.server_notices(true);
+    }
+
+    /// No connection has the streams any longer.
+    fn park(&mut self) {
         self.connected = false;
         for stream in &mut self.streams {
             for direction in stream {
@@ -255,7 +263,29 @@ impl World {
             }
         }
         self.attached.fill([false; 2]);
-        self.server_notices(true);
+    }
+
+    /// The client makes another connection, for new keys, while this one carries.
+    fn renew(&mut self) {
+        self.steal();
+        match self.random.below(6) {
+            // It is refused, or does not get through: this one goes on.
+            0 => return,
+            // The server has ended this one, but its answer does not arrive.
+            1 => {
+                self.greet();
+                self.park();
+                let held = self.random.one_in(2);
+                self.server_notices(held);
+                return;
+            }
+            _ => assert!(self.hello(), "a live session is resumed"),
+        }
+        self.park();
+        self.connected = true;
+        if self.claim_all() {
+            self.renewed += 1;
+        }
     }
 
     fn server_notices(&mut self, held: bool) {
@@ -287,10 +317,15 @@ impl World {
         if !self.hello() {
             return Some(false);
         }
+        self.claim_all().then_some(true)
+    }
+
+    /// The client claims its streams; whether the connection has lasted so long.
+    fn claim_all(&mut self) -> bool {
         if self.random.one_in(8) {
             // Lost before the client confirms: it has the token, and the server both.
             self.lose();
-            return None;
+            return false;
         }
         self.confirm();
         let claims = Claims::default();
@@ -299,17 +334,17 @@ impl World {
             let lost_at = self.random.below(12);
             if lost_at == 0 {
                 self.lose();
-                return None;
+                return false;
             }
             self.claim(at, lost_at != 1);
             claims.answered(None);
             if lost_at == 1 {
                 self.lose();
-                return None;
+                return false;
             }
         }
         self.resumed += 1;
-        Some(true)
+        true
     }
 
     /// The client claims a stream; the server's answer may be lost.
@@ -423,6 +458,7 @@ fn over_the_wire(frame: Frame) -> Frame {
 struct Tally {
     finished: usize,
     resumed: usize,
+    renewed: usize,
     ended: usize,
 }
 
@@ -432,10 +468,10 @@ fn run(seed: u64, keys: [PublicKey; 2], tally: &mut Tally) {
     let mut world = World::new(seed, keys);
     for _ in 0..STEPS {
         if world.connected {
-            if world.random.one_in(12) {
-                world.lose();
-            } else {
-                world.step();
+            match world.random.below(24) {
+                0 | 1 => world.lose(),
+                2 => world.renew(),
+                _ => world.step(),
             }
             continue;
         }
@@ -467,6 +503,7 @@ fn run(seed: u64, keys: [PublicKey; 2], tally: &mut Tally) {
     world.finish();
     tally.finished += 1;
     tally.resumed += world.resumed;
+    tally.renewed += world.renewed;
 }
 
 #[test]
@@ -478,9 +515,11 @@ fn no_schedule_loses_doubles_or_reorders_a_byte_or_lets_anybody_else_go_on() {
     for seed in 1..=count {
         run(seed, keys, &mut tally);
     }
-    let Tally { finished, resumed, ended } = tally;
+    let Tally { finished, resumed, renewed, ended } = tally;
     println!(
-        "{count} schedules: {finished} carried everything, over {resumed} resumptions; {ended} ended"
+        "{count} schedules: {finished} carried everything, over {resumed} resumptions, {renewed} of them \
+         renewals; {ended} ended"
     );
+    assert!(renewed > finished);
     assert!(finished as u64 > count / 4 && ended as u64 > count / 50 && resumed > finished);
 }

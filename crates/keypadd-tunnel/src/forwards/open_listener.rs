@@ -1,0 +1,110 @@
+//! Has the sockets that a server listens on for a remote forward, which outlive their session where the
+//! client's next one goes on with it: a connection is refused by neither.
+
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
+
+use tokio::sync::{Mutex, mpsc};
+
+use crate::{
+    forwards::listen::{Accepted, Bound, ListenerGroup},
+    handover::HandedSocket,
+    limits::descriptors::Descriptors,
+    net::forwarded_socket::ForwardedSocket,
+    sessions::session::LiveSession,
+};
+
+/// The sockets of one remote forward, closed on drop.
+#[derive(Debug)]
+pub(crate) struct OpenListener {
+    listeners: ListenerGroup,
+    /// Connections that came back; locked by the session that accepts: another one waits until it has stopped.
+    accepting: Mutex<mpsc::UnboundedReceiver<Accepted>>,
+    returned: mpsc::UnboundedSender<Accepted>,
+    pub(crate) bound: Vec<Bound>,
+    /// The TCP port; 0 for a unix socket.
+    pub(crate) port: u16,
+    /// The permitted addresses; none for a unix socket.
+    pub(crate) addresses: Vec<IpAddr>,
+    _descriptors: Descriptors,
+}
+
+/// An accepted connection; where its session moves to another connection before it has a stream, it goes back
+/// to the listener.
+#[derive(Debug)]
+pub(crate) struct AcceptedSocket {
+    socket: Option<ForwardedSocket>,
+    from: Option<SocketAddr>,
+    returned: mpsc::UnboundedSender<Accepted>,
+    session: Arc<LiveSession>,
+}
+
+impl OpenListener {
+    pub(crate) fn new(
+        listeners: ListenerGroup,
+        addresses: Vec<IpAddr>,
+        descriptors: Descriptors,
+    ) -> Arc<Self> {
+        let (returned, receiver) = mpsc::unbounded_channel();
+        let (bound, port) = (listeners.bound(), listeners.port());
+        let accepting = Mutex::new(receiver);
+        Arc::new(Self {
+            listeners,
+            accepting,
+            returned,
+            bound,
+            port,
+            addresses,
+            _descriptors: descriptors,
+        })
+    }
+
+    /// Accepts a connection for this session; where it comes from, if it has an address.
+    pub(crate) async fn accept(
+        &self,
+        session: &Arc<LiveSession>,
+    ) -> io::Result<(AcceptedSocket, Option<SocketAddr>)> {
+        let mut came_back = self.accepting.lock().await;
+        let (socket, from) = tokio::select! {
+            biased;
+            Some(accepted) = came_back.recv() => accepted,
+            accepted = self.listeners.accept() => accepted?,
+        };
+        let (returned, session) = (self.returned.clone(), Arc::clone(session));
+        Ok((AcceptedSocket { socket: Some(socket), from, returned, session }, from))
+    }
+
+    /// The sockets, for the process that follows.
+    pub(crate) fn hand_over(&self) -> impl Iterator<Item = HandedSocket> {
+        self.listeners.hand_over()
+    }
+}
+
+impl AcceptedSocket {
+    /// The connection, to be forwarded.
+    pub(crate) fn into_socket(mut self) -> Option<ForwardedSocket> {
+        self.socket.take()
+    }
+
+    /// Completes when it fails.
+    pub(crate) async fn failed(&self) -> io::Error {
+        match &self.socket {
+            Some(socket) => socket.failed().await,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+impl Drop for AcceptedSocket {
+    fn drop(&mut self) {
+        if let Some(socket) = self.socket.take()
+            && self.session.is_resumed()
+        {
+            // Where the listener is closed meanwhile the connection is reset.
+            let _ = self.returned.send((socket, self.from));
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! Says when a session's keys have served long enough, by time and by bytes; a daemon may change that while
+//! it runs.
+//!
+//! QUIC's key updates derive new keys from old secrets, so only another handshake makes the present secret
+//! worthless. Knows no connections: its callers count the bytes, make the handshake, or ask for it.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep},
+};
+
+/// No host carries bytes faster; so long is not looked at them.
+const BYTES_PER_SECOND_MAX: u64 = 10 << 30;
+
+/// How often bytes are looked at, at most and at least.
+const LOOK_MIN: Duration = Duration::from_millis(50);
+const LOOK_MAX: Duration = Duration::from_secs(3_600);
+
+/// A client that a server has asked for new keys may take half of the time, and so long at least.
+const GRACE_MIN: Duration = Duration::from_secs(60);
+
+/// How long the keys of a session serve, by whichever is first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyLifetime {
+    /// Time since the handshake; zero is no limit.
+    pub time: Duration,
+    /// Bytes sent and received in UDP payloads; zero is no limit.
+    pub bytes: u64,
+    /// How long a server then waits for its client to replace them.
+    pub grace: Duration,
+}
+
+impl Default for KeyLifetime {
+    /// Limits of RFC 4253 9 for time and RFC 4344 3.2 for bytes, as for key updates.
+    fn default() -> Self {
+        Self::new(Duration::from_secs(3_600), 64 << 30)
+    }
+}
+
+impl KeyLifetime {
+    /// Keys serve as long as their session.
+    pub const UNLIMITED: Self = Self { time: Duration::ZERO, bytes: 0, grace: GRACE_MIN };
+
+    /// Keys that serve for so long and so many bytes.
+    pub fn new(time: Duration, bytes: u64) -> Self {
+        Self { time, bytes, grace: GRACE_MIN.max(time / 2) }
+    }
+
+    /// Whether there is any limit.
+    pub(crate) fn is_limited(&self) -> bool {
+        !self.time.is_zero() || self.bytes > 0
+    }
+
+    /// How long keys of this age that have carried so much need not be looked at; `None` if they have served
+    /// long enough.
+    fn left(&self, age: Duration, bytes: u64, permille: u32) -> Option<Duration> {
+        let time = match self.time {
+            Duration::ZERO => LOOK_MAX,
+            time => (time.saturating_mul(permille) / 1_000)
+                .checked_sub(age)
+                .filter(|left| !left.is_zero())?,
+        };
+        let look = match self.bytes {
+            0 => LOOK_MAX,
+            // Divided first: a limit may be as large as its type.
+            max => {
+                let left = (max / 1_000 * u64::from(permille)).max(1).checked_sub(bytes)?;
+                let left = Some(left).filter(|left| *left > 0)?;
+                Duration::from_secs_f64(left as f64 / BYTES_PER_SECOND_MAX as f64).max(LOOK_MIN)
+            }
+        };
+        Some(time.min(look).min(LOOK_MAX))
+    }
+}
+
+/// The lifetime in force; clones are one.
+#[derive(Clone, Debug, Default)]
+pub struct KeyLifetimes(Arc<watch::Sender<KeyLifetime>>);
+
+impl KeyLifetimes {
+    /// This one.
+    pub fn new(lifetime: KeyLifetime) -> Self {
+        Self(Arc::new(watch::Sender::new(lifetime)))
+    }
+
+    /// Another one from now on, also for keys that serve already.
+    pub fn set(&self, lifetime: KeyLifetime) {
+        self.0.send_replace(lifetime);
+    }
+
+    pub(crate) fn get(&self) -> KeyLifetime {
+        *self.0.borrow()
+    }
+
+    /// Waits until keys have served for so many thousandths of their lifetime. `bytes` is what they have
+    /// carried.
+    pub(crate) async fn over(&self, since: Instant, bytes: impl Fn() -> u64, permille: u32) {
+        let mut lifetimes = self.0.subscribe();
+        loop {
+            let lifetime = *lifetimes.borrow_and_update();
+            let Some(left) = lifetime.left(since.elapsed(), bytes(), permille) else { return };
+            tokio::select! {
+                () = sleep(left) => {}
+                // Fails only without a sender, and this one has it.
+                Ok(()) = lifetimes.changed() => {}
+            }
+        }
+    }
+}
+
+/// Up to a tenth, in thousandths, so that sessions which began together do not go on together.
+pub(crate) fn jitter() -> u32 {
+    let mut bytes = [0; 2];
+    // Without randomness all keys serve alike.
+    let _ = getrandom::fill(&mut bytes);
+    u32::from(u16::from_le_bytes(bytes)) * 100 / u32::from(u16::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+    use super::*;
+
+    const HOUR: Duration = Duration::from_secs(3_600);
+
+    #[test]
+    fn keys_have_served_after_their_time_or_their_bytes_whichever_is_first() {
+        let lifetime = KeyLifetime::new(HOUR, 64 << 30);
+        let over = |age, bytes| lifetime.left(age, bytes, 1_000).is_none();
+        assert!(!over(HOUR - Duration::from_secs(1), (64 << 30) - (1 << 20)));
+        assert!(over(HOUR, 0) && over(Duration::ZERO, 64 << 30));
+        assert!(lifetime.left(HOUR * 9 / 10, 0, 900).is_none());
+        assert_eq!(KeyLifetime::UNLIMITED.left(HOUR * 1_000, u64::MAX, 1_000), Some(LOOK_MAX));
+        assert!(KeyLifetime { bytes: 1, ..lifetime }.left(Duration::ZERO, 1, 900).is_none());
+    }
+
+    #[test]
+    fn bytes_are_looked_at_before_the_fastest_path_can_have_carried_what_is_left() {
+        let lifetime = KeyLifetime::new(Duration::ZERO, 64 << 30);
+        let look = |bytes| lifetime.left(Duration::ZERO, bytes, 1_000).unwrap();
+        assert!(look(0) > Duration::from_secs(6) && look(0) < Duration::from_secs(7));
+        assert_eq!(look((64 << 30) - 2_000), LOOK_MIN);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_shorter_lifetime_ends_keys_that_serve_already_and_none_spares_them() {
+        let (lifetimes, began) = (KeyLifetimes::default(), Instant::now());
+        let carried = AtomicU64::new(0);
+        let over = lifetimes.over(began, || carried.load(Relaxed), 1_000);
+        tokio::pin!(over);
+        let mut wait = async |time| tokio::time::timeout(time, over.as_mut()).await.is_ok();
+        assert!(!wait(HOUR / 2).await);
+        lifetimes.set(KeyLifetime::UNLIMITED);
+        assert!(!wait(HOUR * 100).await);
+        lifetimes.set(KeyLifetime::new(Duration::ZERO, 1_000));
+        carried.store(999, Relaxed);
+        assert!(!wait(HOUR).await);
+        carried.store(1_000, Relaxed);
+        assert!(wait(LOOK_MIN * 2).await);
+        assert!(began.elapsed() < HOUR * 102);
+    }
+
+    #[test]
+    fn sessions_that_began_together_are_spread_over_a_tenth() {
+        let drawn: Vec<_> = (0..200).map(|_| jitter()).collect();
+        assert!(drawn.iter().all(|permille| *permille <= 100));
+        assert!(drawn.iter().max() > drawn.iter().min());
+    }
+}
