@@ -18,6 +18,7 @@ use crate::{
     error::{ClientError, ConnectFailure},
     sessions::{
         hold::held_list::Listed,
+        lost::Lost,
         server_link::{CLOCK, RESUMED, ServerLink, reason},
         session::LiveSession,
     },
@@ -121,6 +122,7 @@ impl Client {
             let now = Instant::now();
             let held = self.held_after(&session.registration.session, now);
             match &held {
+                _ if matches!(lost, Lost::HandedOver) => {}
                 Some(held) => {
                     let HeldSession { name, count, time, .. } = held;
                     let noun = if *count == 1 { "connection" } else { "connections" };
