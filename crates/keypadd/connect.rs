@@ -154,7 +154,7 @@ pub(crate) async fn run(
         .await
         .map_err(|error| explain(ClientError::Bind(error), daemon.public_key(), peer))?;
     if let Some(held) = daemon.take_held().await?.clients.remove(ONLY_CLIENT) {
-        client.adopt(held);
+        client.adopt(held, peer);
     }
     let carried = stdio.clone();
     let label = name.unwrap_or_else(|| peer.short());
@@ -177,7 +177,7 @@ pub(crate) async fn run(
     };
     let mut watching = daemon.watch("connect", server.to_string(), sources, answered);
     daemon.confinement.seal()?;
-    let connected = if daemon.finish_takeover([]).await? {
+    let connected = if daemon.finish_takeover([], &shutdown).await? {
         Some(Ok(None))
     } else {
         tokio::select! {

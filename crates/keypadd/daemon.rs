@@ -33,6 +33,7 @@ use crate::handover::give::{Belongings, Program};
 use crate::handover::take::{Held, Takeover};
 use crate::pooling::{PoolOptions, Pooling};
 use crate::rates::{self, Rates};
+use crate::shutdown::Shutdown;
 use crate::sources::Sources;
 use crate::status_builder::StatusBuilder;
 use crate::{keyfile, metrics};
@@ -261,16 +262,17 @@ impl Daemon {
     pub(crate) async fn finish_takeover(
         &mut self,
         servers: impl IntoIterator<Item = ServerHandle>,
+        shutdown: &Shutdown,
     ) -> Result<bool, Error> {
         let Some(takeover) = self.takeover.take() else { return Ok(false) };
-        takeover.finish().await?;
         let handover = self.transport.handover.clone();
+        takeover.finish(&handover, shutdown).await?;
         handover.resume();
         servers.into_iter().for_each(|server| server.carry_on());
         // Clients ask for their remote forwards as soon as they are back.
         tokio::spawn(async move {
             sleep(INHERITED_FOR).await;
-            handover.close_inherited();
+            handover.close_remote();
         });
         Ok(true)
     }
@@ -414,7 +416,7 @@ fn bind_control_socket() -> Result<ControlSocket, String> {
         .map_err(|error| format!("{}: {}", directory.display(), system(&error)))
 }
 
-/// How long a socket of the process before waits for whoever asks for it.
+/// How long a listener of a remote forward waits for its client to ask for it again.
 const INHERITED_FOR: Duration = Duration::from_secs(10);
 
 /// A random number that identifies a run of a client.

@@ -56,8 +56,9 @@ pub(crate) enum Frame {
     Stream(StreamRecord),
     /// Everything was sent.
     End,
-    /// The new process, by its ID, has everything.
-    Done(u32),
+    /// The new process, by its ID, has everything; files of unix sockets that its settings do not name, which
+    /// its sandbox may not remove.
+    Done(u32, Vec<String>),
     /// The old process exits; its standard streams are attached.
     Bye,
 }

@@ -91,13 +91,13 @@ enum Done {
 fn reload(path: &Path, args: &ReloadArgs) -> Result<Done, Error> {
     // A daemon that has just exited is not missed where all are reloaded.
     let is_the_one = args.socket.is_some();
-    let mut same = false;
+    let (mut same, mut not_replaced) = (false, None);
     if args.binary {
         match replace(path, false)? {
             Replaced::By(text) => return Ok(Done::Prints(text)),
             Replaced::Same => same = true,
             Replaced::Not(cause) if is_the_one => return Err(cause),
-            Replaced::Not(_) => {}
+            Replaced::Not(cause) => not_replaced = Some(cause),
         }
     }
     match control::ask(path, RELOAD_REQUEST, TIMEOUT) {
@@ -112,7 +112,10 @@ fn reload(path: &Path, args: &ReloadArgs) -> Result<Done, Error> {
                 Replaced::Not(cause) => Err(cause),
             }
         }
-        Ok(answer) => outcome(path, answer).map(Done::Prints),
+        // Reloaded, but that is not what was asked for.
+        Ok(answer) => {
+            outcome(path, answer).and_then(|text| not_replaced.map_or(Ok(Done::Prints(text)), Err))
+        }
         Err(_) if !is_the_one => Ok(Done::Gone),
         Err(error) => Err(Error::new(Exit::Unreachable, no_answer(path, &error))),
     }

@@ -106,7 +106,7 @@ pub(crate) async fn run(
     let place = path.display().to_string();
     let mut watching = daemon.watch("run", place, applied.sources(), requests);
     daemon.confinement.seal()?;
-    if !daemon.finish_takeover(applied.servers()).await? {
+    if !daemon.finish_takeover(applied.servers(), &shutdown).await? {
         say(&applied.ready(&daemon));
     }
     daemon.confinement.log();

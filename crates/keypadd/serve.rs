@@ -149,7 +149,7 @@ pub(crate) async fn run(
         connect: line.text(),
     };
     let handle = server.handle();
-    if !daemon.finish_takeover([handle.clone()]).await? {
+    if !daemon.finish_takeover([handle.clone()], &shutdown).await? {
         on_ready(&ready);
     }
     daemon.confinement.log();

@@ -193,6 +193,31 @@ fn a_new_process_that_cannot_start_leaves_the_old_one_serving() {
     }
 }
 
+#[test]
+fn a_unix_socket_stays_where_it_is_if_a_replacement_fails_and_goes_with_its_setting() {
+    let mut hosts = Hosts::new("", "");
+    let (path, busy) = (hosts.desk.path("x.sock"), hosts.target);
+    let file = hosts.desk.path("near.toml");
+    let plain = fs::read_to_string(&file).unwrap();
+    let place = path.to_str().unwrap().to_owned();
+    let with_path = plain.replace("local = [", &format!("local = [\"{place}:{busy}\", "));
+    fs::write(&file, &with_path).unwrap();
+    let (_far, near) = (hosts.run("far"), hosts.run("near"));
+    until("it works", || exchange(&place, b"x").ok().filter(|got| got == b"x"));
+
+    fs::write(&file, format!("{with_path}dynamic = [\"{busy}\"]\n")).unwrap();
+    let socket = hosts.socket(near.pid());
+    let output = hosts.install_and_reload(&["--socket", socket.to_str().unwrap()]);
+    assert!(text(&output.stderr).contains("goes on"), "{}", text(&output.stderr));
+    assert_eq!(exchange(&place, b"y").unwrap(), b"y");
+
+    fs::write(&file, plain).unwrap();
+    let output = hosts.install_and_reload(&["--socket", socket.to_str().unwrap()]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(!path.exists());
+    until("the rest goes on", || through(hosts.ports[0]));
+}
+
 /// A frame of the new process.
 fn frame(frame: &Value) -> Vec<u8> {
     let body = frame.to_string().into_bytes();
@@ -206,7 +231,8 @@ fn a_new_process_that_dies_at_any_step_leaves_the_old_one_with_all_connections()
     let kept = hosts.ports.map(|port| until("it works", || through(port)));
     let busy = hosts.ports.map(traffic);
     let garbage =
-        [vec![0xff; 64], frame(&json!({ "done": 1 })), frame(&json!("no-such-frame"))].concat();
+        [vec![0xff; 64], frame(&json!({ "done": [1, []] })), frame(&json!("no-such-frame"))]
+            .concat();
     for pid in [far.pid(), near.pid()] {
         for said in [
             vec![],

@@ -54,6 +54,11 @@ impl Shutdown {
         thrown.ok().and_then(|thrown| *thrown).unwrap_or(Ending::AtOnce)
     }
 
+    /// Whether a shutdown has started.
+    pub fn is_thrown(&self) -> bool {
+        self.0.borrow().is_some()
+    }
+
     /// Returns once a shutdown has started, with the time to drain: `drain`, or zero to stop at
     /// once.
     pub async fn drained(self, drain: Duration) -> Duration {

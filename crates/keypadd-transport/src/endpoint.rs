@@ -102,6 +102,7 @@ impl Endpoint {
         for (number, udp) in udp.into_iter().enumerate() {
             let parts = LoopSettings {
                 number: number as u8,
+                suspended: settings.suspended,
                 loops: count,
                 config: settings.config.clone(),
                 server: settings.server.clone(),

@@ -59,6 +59,8 @@ pub(crate) struct LoopSettings {
     pub(crate) number: u8,
     /// How many loops the endpoint has.
     pub(crate) loops: usize,
+    /// Whether what arrives is left to another process.
+    pub(crate) suspended: bool,
     pub(crate) config: EndpointConfig,
     pub(crate) server: Option<ServerConfig>,
     pub(crate) transport: MakeTransport,
@@ -166,7 +168,7 @@ impl<U: Datagrams> EventLoop<U> {
             accepted: parts.accepted,
             handshakes: Handshakes::new(),
             refusing: false,
-            suspended: false,
+            suspended: parts.suspended,
             slots: FxHashMap::default(),
             routes: FxHashMap::default(),
             next_serial: 0,

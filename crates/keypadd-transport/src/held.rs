@@ -7,7 +7,7 @@
 
 use std::{
     collections::BTreeMap,
-    mem,
+    io, mem,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
 };
 
@@ -146,12 +146,16 @@ impl HeldStreams {
     }
 
     /// Describes all that is held, for another process; it stays held here as well.
-    pub fn hand_over(&self) -> Vec<HandedStream> {
+    ///
+    /// # Errors
+    /// There is no descriptor for another one of a socket.
+    pub fn hand_over(&self) -> io::Result<Vec<HandedStream>> {
         let streams = self.0.streams();
         let held = streams.by_name.iter().filter(|(_, entry)| entry.is_held());
         held.filter_map(|(name, Entry { state, parked })| {
-            let socket = parked.socket.as_ref()?.try_clone().ok()?;
-            Some(HandedStream::new(*name, state, socket, parked.to_stream.as_ref()))
+            let socket = parked.socket.as_ref()?.try_clone();
+            let to_stream = parked.to_stream.as_ref();
+            Some(socket.map(|socket| HandedStream::new(*name, state, socket, to_stream)))
         })
         .collect()
     }

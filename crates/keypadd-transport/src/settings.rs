@@ -32,6 +32,8 @@ pub type MakeTransport = Arc<dyn Fn(u16) -> TransportConfig + Send + Sync>;
 pub struct EndpointSettings {
     /// A bound UDP socket for each loop; a server's share an address (SO_REUSEPORT).
     pub sockets: Vec<UdpSocket>,
+    /// Whether another process reads the same sockets (see [`Endpoint::suspend`](crate::Endpoint::suspend)).
+    pub suspended: bool,
     /// Protocol versions and reset keys.
     pub config: EndpointConfig,
     /// The server's handshake; without it all clients are refused.
@@ -80,6 +82,7 @@ impl EndpointSettings {
     pub fn plain(sockets: Vec<UdpSocket>, server: Option<ServerConfig>) -> Self {
         Self {
             sockets,
+            suspended: false,
             config: EndpointConfig::default(),
             server,
             transport: Arc::new(|_| TransportConfig::default()),

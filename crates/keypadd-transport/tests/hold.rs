@@ -99,7 +99,7 @@ impl Held {
         };
         self.pair.control.block_on(async { timeout(HANG, held).await.expect("not held") });
         let new = HeldStreams::new(Arc::new(ReplayBudget::new(16 << 20, 256 << 20)));
-        for handed in old.hand_over() {
+        for handed in old.hand_over().unwrap() {
             self.pair.control.spawn(handed.adopt(&new, VarInt::from_u32(0)));
         }
         assert_eq!((new.names(), new.kept_bytes()), (old.names(), old.kept_bytes()));
@@ -288,7 +288,7 @@ fn a_stream_that_nobody_adopts_is_reset() {
     let gone = HeldStreams::new(Arc::new(ReplayBudget::new(16 << 20, 256 << 20)));
     gone.close();
     held.replace(0);
-    for handed in held.streams[0].hand_over() {
+    for handed in held.streams[0].hand_over().unwrap() {
         let refused = handed.adopt(&gone, VarInt::from_u32(0));
         assert!(held.pair.control.block_on(refused).is_err());
     }

@@ -6,6 +6,7 @@
 //! no processes and no format but serde's.
 
 use std::{
+    mem,
     net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket},
     os::{fd::OwnedFd, unix::net::UnixListener},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -27,6 +28,18 @@ pub enum SocketRecord {
     Tcp(SocketAddr),
     /// A listening unix socket, by its path.
     Unix(String),
+    /// A TCP listener of a client's remote forward.
+    Remote(RemoteRecord),
+}
+
+/// Whose remote forward a listener serves: nobody else gets it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RemoteRecord {
+    pub(crate) key: String,
+    pub(crate) instance: [u8; 16],
+    /// The client's number for the forward.
+    pub(crate) number: u16,
+    pub(crate) bound: SocketAddr,
 }
 
 /// A listening socket on its way to another process.
@@ -101,14 +114,22 @@ pub struct Handover(Arc<Shared>);
 #[derive(Debug, Default)]
 struct Shared {
     suspended: watch::Sender<bool>,
-    inherited: Mutex<Vec<HandedSocket>>,
+    inherited: Mutex<Inherited>,
+}
+
+#[derive(Debug, Default)]
+struct Inherited {
+    /// What the process before listened on for itself.
+    own: Vec<HandedSocket>,
+    /// The listeners of its clients' remote forwards.
+    remote: Vec<HandedSocket>,
 }
 
 impl Handover {
     /// A suspended daemon that listens on these sockets where its settings name their addresses.
-    pub fn suspended_with(inherited: Vec<HandedSocket>) -> Self {
-        let suspended = watch::Sender::new(true);
-        Self(Arc::new(Shared { suspended, inherited: Mutex::new(inherited) }))
+    pub fn suspended_with(own: Vec<HandedSocket>) -> Self {
+        let inherited = Mutex::new(Inherited { own, remote: Vec::new() });
+        Self(Arc::new(Shared { suspended: watch::Sender::new(true), inherited }))
     }
 
     /// Accepts and dials nothing from now on.
@@ -121,14 +142,24 @@ impl Handover {
         self.0.suspended.send_replace(false);
     }
 
-    /// Adds a socket that somebody may ask for.
-    pub fn inherit(&self, socket: HandedSocket) {
-        self.inherited().push(socket);
+    /// Adds the listener of a remote forward, which its client will ask for again.
+    pub fn inherit_remote(&self, socket: HandedSocket) {
+        self.inherited().remote.push(socket);
     }
 
-    /// Closes the sockets that no setting names.
-    pub fn close_inherited(&self) {
-        self.inherited().clear();
+    /// Closes the sockets that no setting names; returns the files of unix sockets among them.
+    pub fn close_unnamed(&self) -> Vec<String> {
+        let unnamed = mem::take(&mut self.inherited().own).into_iter();
+        let path = |socket: HandedSocket| match socket.record {
+            SocketRecord::Unix(path) => Some(path),
+            _ => None,
+        };
+        unnamed.filter_map(path).collect()
+    }
+
+    /// Closes the listeners of remote forwards that no client has asked for.
+    pub fn close_remote(&self) {
+        self.inherited().remote.clear();
     }
 
     /// Whether the daemon is suspended.
@@ -160,6 +191,19 @@ impl Handover {
             .map(TcpListener::from)
     }
 
+    /// Takes the listener of a remote forward at this address, where port 0 is that of the same number.
+    pub(crate) fn take_remote(&self, wanted: &RemoteRecord) -> Option<TcpListener> {
+        let serves = |record: &SocketRecord| match record {
+            SocketRecord::Remote(RemoteRecord { key, instance, number, bound }) => {
+                (key, instance) == (&wanted.key, &wanted.instance)
+                    && serves(wanted.bound, *bound)
+                    && (wanted.bound.port() != 0 || *number == wanted.number)
+            }
+            _ => false,
+        };
+        self.take(serves).map(TcpListener::from)
+    }
+
     /// Takes the listener of a unix socket.
     pub(crate) fn take_unix(&self, path: &SocketPath) -> Option<UnixListener> {
         let path = path.to_string();
@@ -169,12 +213,15 @@ impl Handover {
 
     fn take(&self, serves: impl Fn(&SocketRecord) -> bool) -> Option<OwnedFd> {
         let mut inherited = self.inherited();
-        let found = inherited.iter().position(|socket| serves(&socket.record))?;
-        Some(inherited.remove(found).socket)
+        let Inherited { own, remote } = &mut *inherited;
+        [own, remote].into_iter().find_map(|sockets| {
+            let found = sockets.iter().position(|socket| serves(&socket.record))?;
+            Some(sockets.remove(found).socket)
+        })
     }
 
     /// A panic cannot leave the list half changed.
-    fn inherited(&self) -> MutexGuard<'_, Vec<HandedSocket>> {
+    fn inherited(&self) -> MutexGuard<'_, Inherited> {
         self.0.inherited.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

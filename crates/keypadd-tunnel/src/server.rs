@@ -94,21 +94,28 @@ impl ServerHandle {
     /// Ends all sessions of a [suspended](Handover::suspend) daemon so that their streams are held, and
     /// describes the clients; returns the listeners of their remote forwards, too. Leaves what arrives to
     /// the process that follows, until [`carry_on`](Self::carry_on).
-    pub async fn hand_over(&self) -> (Vec<HandedChain>, Vec<HandedSocket>) {
+    ///
+    /// # Errors
+    /// There are too few descriptors.
+    pub async fn hand_over(&self) -> io::Result<(Vec<HandedChain>, Vec<HandedSocket>)> {
         self.endpoint.suspend(true);
         let listeners = self.serving.reservations.hand_over();
-        for session in self.serving.sessions.live() {
-            session.end(Lost::HandedOver);
-        }
         let over = async {
-            while !(self.serving.sessions.live().is_empty() && self.serving.chains.all_held()) {
+            loop {
+                // Also those that were about to begin.
+                for session in self.serving.sessions.live() {
+                    session.end(Lost::HandedOver);
+                }
+                if self.serving.sessions.live().is_empty() && self.serving.chains.all_held() {
+                    return;
+                }
                 sleep(SUSPEND_POLL).await;
             }
         };
         if timeout(SUSPEND_TIMEOUT, over).await.is_err() {
             warn!("some connections did not come to rest and are reset");
         }
-        (self.serving.chains.hand_over(Instant::now()), listeners)
+        Ok((self.serving.chains.hand_over(Instant::now())?, listeners))
     }
 
     /// Completes when the peers of all sessions that were handed over have been told.
@@ -181,7 +188,6 @@ impl Server {
                 serving.clock_monitor.gate(),
             )
             .map_err(failed)?;
-        endpoint.suspend(handover.is_suspended());
         Ok(Self { endpoint, config, connections_max, serving, adopted: Mutex::default(), udp })
     }
 

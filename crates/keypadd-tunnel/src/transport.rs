@@ -239,6 +239,8 @@ impl TransportSettings {
         };
         Endpoint::start(EndpointSettings {
             sockets,
+            // A client's sockets are its own.
+            suspended: end == End::Server && self.handover.is_suspended(),
             config,
             server,
             transport: Arc::new(move |route_bytes| settings.of_connection(route_bytes)),

@@ -9,6 +9,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream as StdUnixStream;
 
 use rustix::cmsg_space;
+use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
@@ -131,9 +132,9 @@ impl Channel {
 }
 
 impl Received {
-    /// The only descriptor.
+    /// The only descriptor. The kernel drops one that this process may not have.
     pub(crate) fn descriptor(&mut self) -> io::Result<OwnedFd> {
-        self.descriptors.pop().ok_or_else(|| ErrorKind::InvalidData.into())
+        self.descriptors.pop().ok_or_else(|| Errno::MFILE.into())
     }
 }
 
@@ -164,7 +165,7 @@ mod tests {
         let sending = async {
             near.tell(&Frame::Begin).await.unwrap();
             near.send(&Frame::Bye, &[&b"ab"[..], b"c"], &[read.as_fd()]).await.unwrap();
-            near.tell(&Frame::Done(7)).await.unwrap();
+            near.tell(&Frame::Done(7, Vec::new())).await.unwrap();
         };
         let receiving = async {
             let begun = far.receive().await.unwrap();
@@ -172,7 +173,7 @@ mod tests {
             let mut bye = far.receive().await.unwrap();
             assert!(matches!(bye.frame, Frame::Bye));
             assert_eq!(bye.data, b"abc");
-            assert!(matches!(far.receive().await.unwrap().frame, Frame::Done(7)));
+            assert!(matches!(far.receive().await.unwrap().frame, Frame::Done(7, _)));
             bye.descriptor().unwrap()
         };
         let ((), received) = tokio::join!(sending, receiving);

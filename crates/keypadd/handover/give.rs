@@ -4,6 +4,7 @@ use std::env;
 use std::fs::{self, File};
 use std::future::pending;
 use std::io;
+use std::mem;
 use std::net::TcpListener;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
@@ -96,8 +97,6 @@ impl Belongings<'_> {
             }
             Ok(None) => false,
             Err(error) => {
-                self.handover.resume();
-                self.servers.iter().for_each(ServerHandle::carry_on);
                 tracing::warn!(%error, "not replaced: this process goes on");
                 false
             }
@@ -137,9 +136,12 @@ impl Belongings<'_> {
         let instances = clients.map(|(name, client)| (name.clone(), client.instance().0));
         channel.tell(&Frame::Sockets(instances.collect())).await?;
         expect(&mut channel, PREPARED_WITHIN, |frame| matches!(frame, Frame::Bound)).await?;
-        self.handover.suspend();
+        let suspension = Suspension::begin(self);
         let handing = timeout(HANDED_WITHIN, self.hand_over(&mut channel));
-        handing.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())).map(Some)
+        let pid = handing.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
+        // The new process goes on.
+        mem::forget(suspension);
+        Ok(Some(pid))
     }
 
     /// The sockets that it listens on for itself.
@@ -157,7 +159,7 @@ impl Belongings<'_> {
     /// Ends all sessions and sends what is held; returns the new process.
     async fn hand_over(&self, channel: &mut Channel) -> io::Result<u32> {
         for server in &self.servers {
-            let (chains, listeners) = server.hand_over().await;
+            let (chains, listeners) = server.hand_over().await?;
             for listener in &listeners {
                 share(channel, listener).await?;
             }
@@ -167,19 +169,39 @@ impl Belongings<'_> {
             }
         }
         for (name, client) in &self.clients {
-            if let Some(held) = client.hand_over().await {
+            if let Some(held) = client.hand_over().await? {
                 channel.tell(&Frame::Client(name.clone(), held.record)).await?;
                 send_streams(channel, held.streams).await?;
             }
         }
         channel.tell(&Frame::End).await?;
         let frame = channel.receive().await?.frame;
-        let Frame::Done(pid) = frame else { return Err(unexpected(&frame)) };
+        let Frame::Done(pid, unnamed) = frame else { return Err(unexpected(&frame)) };
         // From here on the service is the new process (sd_notify(3)).
         notify_systemd(&[sd_notify::NotifyState::MainPid(pid)]);
         let streams = [stdin(), stdout(), stderr()];
         channel.send::<&[u8]>(&Frame::Bye, &[], &streams).await?;
+        for path in unnamed {
+            let _ = fs::remove_file(path);
+        }
         Ok(pid)
+    }
+}
+
+/// Suspends a daemon; dropped, also by a shutdown meanwhile, it goes on.
+struct Suspension<'s, 'd>(&'s Belongings<'d>);
+
+impl<'s, 'd> Suspension<'s, 'd> {
+    fn begin(belongings: &'s Belongings<'d>) -> Self {
+        belongings.handover.suspend();
+        Self(belongings)
+    }
+}
+
+impl Drop for Suspension<'_, '_> {
+    fn drop(&mut self) {
+        self.0.handover.resume();
+        self.0.servers.iter().for_each(ServerHandle::carry_on);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::env;
-use std::io::{self, Write};
+use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::process;
@@ -10,13 +10,14 @@ use std::process;
 use keypadd_transport::HandedStream;
 use keypadd_tunnel::handover::{HandedChain, HandedClient, HandedSocket, Handover};
 use keypadd_tunnel::wire::Instance;
-use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
+use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout, stdout};
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
 use super::channel::{Channel, Received, unexpected};
 use super::{Frame, HANDED_WITHIN, VARIABLE};
 use crate::error::{Error, Exit, system};
+use crate::shutdown::Shutdown;
 
 /// A daemon that replaces another one.
 #[derive(Debug)]
@@ -53,8 +54,6 @@ impl Takeover {
         if env::var_os(VARIABLE).is_none() {
             return Ok((None, Handover::default()));
         }
-        // The terminal of whoever asked for it may close. Fails for the leader of a group.
-        let _ = rustix::process::setsid();
         let begun = async {
             let socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
             let mut channel = Channel::new(socket)?;
@@ -102,7 +101,8 @@ impl Takeover {
             match received.frame {
                 Frame::Socket(ref record) => {
                     let record = record.clone();
-                    handover.inherit(HandedSocket { record, socket: received.descriptor()? });
+                    handover
+                        .inherit_remote(HandedSocket { record, socket: received.descriptor()? });
                 }
                 Frame::Chain(record) => {
                     held.chains.push(HandedChain { record, streams: Vec::new() });
@@ -132,13 +132,21 @@ impl Takeover {
         }
     }
 
-    /// Ends the old process and takes its standard streams. Then this daemon may go on.
+    /// Ends the old process and takes its standard streams, unless this one is to stop. Then it may go on.
     ///
     /// # Errors
     /// Exit 1: the old process has given up, and goes on.
-    pub(crate) async fn finish(mut self) -> Result<(), Error> {
+    pub(crate) async fn finish(
+        mut self,
+        handover: &Handover,
+        shutdown: &Shutdown,
+    ) -> Result<(), Error> {
         let finished = async {
-            self.channel.tell(&Frame::Done(process::id())).await?;
+            if shutdown.is_thrown() {
+                return Err(io::ErrorKind::Interrupted.into());
+            }
+            let unnamed = handover.close_unnamed();
+            self.channel.tell(&Frame::Done(process::id(), unnamed)).await?;
             // Without it the old process may go on: then this one must not.
             let Received { frame, descriptors, .. } = self.channel.receive().await?;
             let (Frame::Bye, [stdin, stdout, stderr]) = (&frame, &descriptors[..]) else {
@@ -158,9 +166,9 @@ impl Takeover {
     fn tell_reload(&self) {
         let release = env!("CARGO_PKG_VERSION").to_owned();
         let outcome = Outcome { pid: process::id(), release, held: self.held };
-        let text = serde_json::to_string(&outcome).unwrap_or_default();
-        // It may have been stopped meanwhile.
-        let _ = writeln!(io::stdout(), "{text}");
+        let text = serde_json::to_vec(&outcome).unwrap_or_default();
+        // Unbuffered: it may have been stopped, and what is left would go to the daemon's own output.
+        let _ = rustix::io::write(stdout(), &text);
     }
 }
 
@@ -175,6 +183,6 @@ fn stream(
 }
 
 fn failed(error: &io::Error) -> Error {
-    let cause = format!("cannot replace the old process, which goes on: {}", system(error));
+    let cause = format!("cannot replace the old process: {}", system(error));
     Error::new(Exit::Runtime, cause)
 }

@@ -10,11 +10,14 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::io::{Errno, FdFlags, fcntl_setfd};
+use rustix::net::sockopt::socket_peercred;
+use rustix::process::{Pid, geteuid, test_kill_process};
 use tokio::time::timeout;
 
 use crate::control::{self, REPLACE_REQUEST};
@@ -27,6 +30,9 @@ use crate::shutdown::block_on;
 
 /// A daemon that is being reloaded answers after that.
 const TIMEOUT: Duration = Duration::from_secs(65);
+
+/// Of a daemon that root may not replace.
+const NOT_ROOTS: &str = "it runs as another user, who must replace it (systemctl reload)";
 
 /// What became of a daemon.
 #[derive(Debug)]
@@ -76,6 +82,10 @@ fn own_program() -> io::Result<(PathBuf, String)> {
 
 async fn ask(socket: &Path, unless: Option<&(PathBuf, String)>) -> io::Result<Asked> {
     let mut stream = control::connect(socket)?;
+    if geteuid().is_root() && !runs_as_root(&stream)? {
+        // What it offers to start would run as root.
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, NOT_ROOTS));
+    }
     let identity = unless.map_or("", |(_, identity)| identity);
     stream.write_all(format!("{REPLACE_REQUEST} {identity}\n").as_bytes())?;
     let channel = OwnedFd::from(stream.try_clone()?);
@@ -86,6 +96,14 @@ async fn ask(socket: &Path, unless: Option<&(PathBuf, String)>) -> io::Result<As
         }
         frame => Err(unexpected(&frame)),
     }
+}
+
+/// Whether the daemon at the other end still is root's; its socket may be older than its user.
+fn runs_as_root(stream: &UnixStream) -> io::Result<bool> {
+    let pid = socket_peercred(stream)?.pid;
+    let status = fs::read_to_string(format!("/proc/{}/status", pid.as_raw_nonzero()))?;
+    let ids = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+    Ok(ids.is_some_and(|ids| ids.split_whitespace().all(|id| id == "0")))
 }
 
 /// Starts the new process; returns what to print.
@@ -108,6 +126,8 @@ fn start(
             .envs(offer.environment.iter().map(|(name, value)| (name, value)))
             .env(VARIABLE, "1")
             .envs(key_file.transpose()?.map(|number| (keyfile::INHERITED, number)))
+            // Ctrl-C here is not for a daemon.
+            .process_group(0)
             .stdin(Stdio::from(channel))
             .stdout(Stdio::from(OwnedFd::from(stdout)))
             .spawn()?;
@@ -125,7 +145,10 @@ fn start(
             Ok(format!("replaced {before} by {release} (process {pid}); {held} {noun} on\n"))
         }
         Err(status) => {
-            let cause = format!("the new process failed ({status}); process {} goes on", offer.pid);
+            let alive = Pid::from_raw(offer.pid.cast_signed())
+                .is_some_and(|pid| test_kill_process(pid) != Err(Errno::SRCH));
+            let old = if alive { "goes on" } else { "has ended" };
+            let cause = format!("the new process failed ({status}); process {} {old}", offer.pid);
             Err(Error::new(Exit::Runtime, cause))
         }
     }

@@ -91,7 +91,7 @@ impl Bound {
 
     /// Goes on with what the process before holds.
     pub(super) fn adopt(&self, held: HandedClient) {
-        self.client.adopt(held);
+        self.client.adopt(held, self.peer.key);
     }
 
     /// Starts connecting. When told to drain, open connections may take this long.

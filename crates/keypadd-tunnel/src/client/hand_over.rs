@@ -1,7 +1,8 @@
 //! Passes a client's held streams to the process that replaces it, and goes on with those of the one before.
 
-use std::time::Duration;
+use std::{io, time::Duration};
 
+use keypadd_provider::PublicKey;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{Client, reconnect::HeldSession};
@@ -31,18 +32,23 @@ impl Client {
     /// Ends the session of a [suspended](crate::handover::Handover::suspend) daemon so that its streams are
     /// held, and describes them; `None` if nothing is held. It stays held here until the daemon is resumed
     /// or ends. [`run`](Client::run) must be running.
-    pub async fn hand_over(&self) -> Option<HandedClient> {
-        for session in self.sessions.live() {
-            session.end(Lost::HandedOver);
-        }
+    ///
+    /// # Errors
+    /// There are too few descriptors.
+    pub async fn hand_over(&self) -> io::Result<Option<HandedClient>> {
         let over = async {
             while !self.sessions.live().is_empty() || self.link.current().is_some() {
+                // Also one that was about to begin.
+                for session in self.sessions.live() {
+                    session.end(Lost::HandedOver);
+                }
                 sleep(ENDED_POLL).await;
             }
         };
         let _ = timeout(ENDED_TIMEOUT, over).await;
         all_held(&self.hold.streams).await;
-        let HeldSession { name, key, until, address, rtt, .. } = self.away().clone()?;
+        let Some(held) = self.away().clone() else { return Ok(None) };
+        let HeldSession { name, key, until, address, rtt, .. } = held;
         let record = ClientRecord {
             server: key.to_string(),
             token: self.hold.hand_over(),
@@ -51,7 +57,7 @@ impl Client {
             rtt_micros: rtt.as_micros() as u64,
             remaining_millis: until.saturating_duration_since(Instant::now()).as_millis() as u64,
         };
-        Some(HandedClient { record, streams: self.hold.streams.hand_over() })
+        Ok(Some(HandedClient { record, streams: self.hold.streams.hand_over()? }))
     }
 
     /// Completes when the server has been told that another process follows.
@@ -60,10 +66,13 @@ impl Client {
     }
 
     /// Goes on with the streams of another process, before [`run`](Client::run). Its bound instance must be
-    /// that of the client there. Returns how many there are.
-    pub fn adopt(&self, handed: HandedClient) -> usize {
+    /// that of the client there. Where this client's server has another key they are reset: only that server
+    /// may resume them.
+    pub fn adopt(&self, handed: HandedClient, key: PublicKey) {
         let HandedClient { record, streams } = handed;
-        let Ok(key) = record.server.parse() else { return 0 };
+        if record.server.parse() != Ok(key) {
+            return;
+        }
         let time = Duration::from_millis(record.remaining_millis);
         let count = streams.len();
         self.hold.adopt(record.token.as_ref());
@@ -92,6 +101,5 @@ impl Client {
                 connection.follow(spliced).await;
             });
         }
-        count
     }
 }

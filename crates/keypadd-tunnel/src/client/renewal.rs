@@ -5,6 +5,8 @@
 //! ends hold its streams and resume them, as after a loss (`resume`). Where the attempt fails the old session
 //! goes on.
 
+use std::time::Duration;
+
 use tokio::{
     sync::watch,
     time::{Instant, sleep, timeout},
@@ -19,6 +21,9 @@ use crate::{
     error::ConnectFailure,
     sessions::{lifetime::jitter, lost::Lost, session::LiveSession},
 };
+
+/// The shortest life of a session's keys, unless it is lost.
+const RENEWAL_MIN: Duration = Duration::from_secs(1);
 
 /// Whether a renewal is under way.
 #[derive(Debug, Default)]
@@ -55,6 +60,11 @@ impl Client {
         let live = &*session.registration.session;
         if live.hold.is_none() {
             return Err(live.lost().await);
+        }
+        // However few bytes keys may carry, and however often the server asks.
+        tokio::select! {
+            lost = live.lost() => return Err(lost),
+            () = sleep(RENEWAL_MIN) => {}
         }
         let permille = 1_000 - jitter();
         let (mut delays, mut is_asked, mut failed) = (backoff(), false, false);

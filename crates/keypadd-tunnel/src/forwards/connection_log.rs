@@ -33,6 +33,8 @@ pub(crate) struct ConnectionRecord {
     end: ConnectionEnd,
     /// How it ended, in words.
     ended: String,
+    /// Whether another process has carried it before.
+    is_adopted: bool,
 }
 
 impl ConnectionRecord {
@@ -49,12 +51,14 @@ impl ConnectionRecord {
             // Unless told otherwise: then its task was dropped.
             end: ConnectionEnd::Lost,
             ended: "cut: shutting down".into(),
+            is_adopted: false,
         }
     }
 
     /// A connection of another process, which is held there under this [label](Self::label).
     pub(crate) fn adopted(limits: &Arc<Limits>, peer: &str, label: &str) -> Self {
         let mut record = Self::new(limits);
+        record.is_adopted = true;
         let (forward, target) = label.split_once('\n').unwrap_or((label, ""));
         let named = |name: &str| (!name.is_empty()).then(|| name.to_owned());
         (record.forward, record.target) = (named(forward), named(target));
@@ -180,6 +184,8 @@ impl Drop for ConnectionRecord {
             received_bytes = bytes(Carried::to_socket),
             seconds = self.began.elapsed().as_millis() as f64 / 1e3,
             ended = self.ended,
+            // Then bytes and seconds are those since the daemon was replaced.
+            since_replacement = self.is_adopted.then_some(true),
             "connection"
         );
     }

@@ -21,7 +21,7 @@ use crate::{
     error::BindError,
     handover::{HandedSocket, Handover, SocketRecord},
     net::{
-        bind::{listen_tcp, no_such_family},
+        bind::{Inherited, listen_tcp, no_such_family},
         forwarded_socket::ForwardedSocket,
         lookup::{Lookups, resolve},
         unix_listener::UnixPathListener,
@@ -146,7 +146,7 @@ pub(crate) async fn bind_own(
             let addresses = addresses_of(bind, *port, &Lookups::default()).await;
             let addresses = addresses
                 .map_err(|source| BindError { address: format!("tcp {listen}"), source })?;
-            bind_tcp(&addresses, *port, handover)
+            bind_tcp(&addresses, *port, &|address| handover.take_tcp(address))
         }
         Listen::Unix(path) => bind_unix(path, handover),
     }
@@ -182,15 +182,15 @@ pub(crate) fn bind_unix(
 pub(crate) fn bind_tcp(
     addresses: &[IpAddr],
     port: u16,
-    handover: &Handover,
+    inherited: Inherited<'_>,
 ) -> Result<ListenerGroup, BindError> {
     let tries = if port == 0 { ANY_PORT_TRIES } else { 1 };
-    let mut result = bind_addresses(addresses, port, handover);
+    let mut result = bind_addresses(addresses, port, inherited);
     for _ in 1..tries {
         match &result {
             // The port was free in one family only: try another.
             Err(error) if error.source.kind() == io::ErrorKind::AddrInUse => {
-                result = bind_addresses(addresses, port, handover);
+                result = bind_addresses(addresses, port, inherited);
             }
             _ => break,
         }
@@ -201,14 +201,14 @@ pub(crate) fn bind_tcp(
 fn bind_addresses(
     addresses: &[IpAddr],
     mut port: u16,
-    handover: &Handover,
+    inherited: Inherited<'_>,
 ) -> Result<ListenerGroup, BindError> {
     let mut listeners = Vec::new();
     let mut missing = None;
     for &address in addresses {
         let address = SocketAddr::new(address, port);
         let failed = |source| BindError { address: format!("tcp {address}"), source };
-        match listen_tcp(address, handover) {
+        match listen_tcp(address, inherited) {
             Ok(listener) => {
                 port = listener.local_addr().map_err(failed)?.port();
                 listeners.push(Listener::Tcp(listener));

@@ -32,7 +32,7 @@ use crate::{
         reservations::{Place, Reservation, Reservations},
         splice::{SpliceError, splice},
     },
-    handover::Handover,
+    handover::{Handover, RemoteRecord},
     limits::{
         descriptors::{Descriptors, Holder, OF_CONNECTION, OF_LISTENER},
         log_rate_limit::LogRateLimit,
@@ -40,7 +40,7 @@ use crate::{
     net::lookup::Lookups,
     permits::{listen::ListenPermits, peers::Peers},
     sessions::session::LiveSession,
-    wire::{Frame, ListenCode, StreamCode, StreamHeader},
+    wire::{Frame, Instance, ListenCode, StreamCode, StreamHeader},
 };
 
 /// Remote forwards per session.
@@ -235,7 +235,12 @@ impl RemoteListeners {
             return Err(ListenCode::NotPermitted);
         }
         let descriptors = descriptors()?;
-        let bind = || bind_tcp(&addresses, port, &self.handover).map_err(|error| code_of(&error));
+        let inherited = |bound| {
+            let (key, Instance(instance)) =
+                (self.session.key().to_string(), self.session.instance());
+            self.handover.take_remote(&RemoteRecord { key, instance, number: id, bound })
+        };
+        let bind = || bind_tcp(&addresses, port, &inherited).map_err(|error| code_of(&error));
         if port != 0 {
             let places = addresses.iter().map(|&ip| Place::Tcp((ip, port).into())).collect();
             let reservation = self.reservations.reserve(&self.session, places).await?;

@@ -21,7 +21,7 @@ use tokio::{
 use crate::{
     addresses::{forward::Listen, socket_path::SocketPath},
     forwards::open_listener::OpenListener,
-    handover::{HandedSocket, SocketRecord},
+    handover::{HandedSocket, RemoteRecord, SocketRecord},
     sessions::session::LiveSession,
     wire::{Frame, ListenCode},
 };
@@ -157,9 +157,17 @@ impl Reservations {
     pub(crate) fn hand_over(&self) -> Vec<HandedSocket> {
         let table = self.table();
         let entries = table.entries.values().map(|entry| &entry.listening);
-        let open = entries.chain(&table.left).filter_map(|listening| listening.bound.as_ref());
-        let tcp = |socket: &HandedSocket| matches!(socket.record, SocketRecord::Tcp(_));
-        open.flat_map(|(_, _, open)| open.hand_over()).filter(tcp).collect()
+        let mut sockets = Vec::new();
+        for Listening { session, bound, .. } in entries.chain(&table.left) {
+            let Some((number, _, open)) = bound else { continue };
+            for HandedSocket { record, socket } in open.hand_over() {
+                let SocketRecord::Tcp(bound) = record else { continue };
+                let (key, instance) = (session.key().to_string(), session.instance().0);
+                let record = RemoteRecord { key, instance, number: *number, bound };
+                sockets.push(HandedSocket { record: SocketRecord::Remote(record), socket });
+            }
+        }
+        sockets
     }
 
     /// Takes over what the session before listens on, if it goes on in this one.

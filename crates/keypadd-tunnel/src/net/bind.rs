@@ -10,8 +10,6 @@ use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::net::TcpListener;
 use tracing::{debug, info};
 
-use crate::handover::Handover;
-
 /// Connections that the kernel queues for a listener before it refuses more.
 pub(crate) const LISTEN_BACKLOG: i32 = 1024;
 
@@ -125,9 +123,12 @@ fn log_buffers(UdpBuffers { requested_bytes, receive_bytes, send_bytes }: UdpBuf
     }
 }
 
-/// Binds a TCP listener, or takes that of the process before. `[::]` binds both families, as for UDP.
-pub(crate) fn listen_tcp(address: SocketAddr, handover: &Handover) -> io::Result<TcpListener> {
-    if let Some(listener) = handover.take_tcp(address) {
+/// Finds the listener that the old process had at an address.
+pub(crate) type Inherited<'i> = &'i dyn Fn(SocketAddr) -> Option<std::net::TcpListener>;
+
+/// Binds a TCP listener, or takes that of the old process. `[::]` binds both families, as for UDP.
+pub(crate) fn listen_tcp(address: SocketAddr, inherited: Inherited<'_>) -> io::Result<TcpListener> {
+    if let Some(listener) = inherited(address) {
         return TcpListener::from_std(listener);
     }
     or_ipv4(address, |address| {

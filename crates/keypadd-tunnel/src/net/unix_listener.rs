@@ -35,6 +35,8 @@ pub(crate) struct UnixPathListener {
     path: SocketPath,
     /// Device and inode, to remove the file only if it is still ours.
     file: (u64, u64),
+    /// The file is another process's while this one is suspended.
+    handover: Handover,
 }
 
 impl UnixPathListener {
@@ -44,7 +46,7 @@ impl UnixPathListener {
         let _guard = BINDING.lock().unwrap_or_else(PoisonError::into_inner);
         let file = path.as_path();
         if let Some(listener) = handover.take_unix(path) {
-            return Self::listening(listener, path);
+            return Self::listening(listener, path, handover);
         }
         let socket = match bound(file) {
             Err(error) if error.kind() == ErrorKind::AddrInUse => {
@@ -54,13 +56,18 @@ impl UnixPathListener {
             result => result?,
         };
         socket.listen(LISTEN_BACKLOG)?;
-        Self::listening(socket.into(), path)
+        Self::listening(socket.into(), path, handover)
     }
 
-    fn listening(listener: StdUnixListener, path: &SocketPath) -> io::Result<Self> {
+    fn listening(
+        listener: StdUnixListener,
+        path: &SocketPath,
+        handover: &Handover,
+    ) -> io::Result<Self> {
         let file = fs::symlink_metadata(path.as_path())?;
         let file = (file.dev(), file.ino());
-        Ok(Self { listener: UnixListener::from_std(listener)?, path: path.clone(), file })
+        let (listener, path) = (UnixListener::from_std(listener)?, path.clone());
+        Ok(Self { listener, path, file, handover: handover.clone() })
     }
 
     /// Another descriptor of the socket.
@@ -79,6 +86,9 @@ impl UnixPathListener {
 
 impl Drop for UnixPathListener {
     fn drop(&mut self) {
+        if self.handover.is_suspended() {
+            return;
+        }
         let file = self.path.as_path();
         // Another program may have replaced the file.
         if fs::symlink_metadata(file).is_ok_and(|now| (now.dev(), now.ino()) == self.file) {

@@ -222,6 +222,10 @@ impl Serving {
                 return Err(error.into());
             }
         };
+        if self.handover.is_suspended() {
+            close(&connection, CloseCode::Hold, &Lost::HandedOver.to_string());
+            return Err(ConnectionError::LocallyClosed.into());
+        }
         let (client, max) = ((proof.key, instance), self.sessions_per_key);
         // A client that comes back, or that replaces a live session, needs no other place.
         let older = self.sessions.newest(&proof.key, instance);

@@ -7,6 +7,7 @@
 
 use std::{
     collections::HashMap,
+    io,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
@@ -153,7 +154,9 @@ impl Chains {
         };
         if !resumed {
             let streams = streams_of(&chains, &client.0, settings);
-            let chain = Chain::new(token.clone());
+            // Never that of an earlier chain, whose last session may end later than this one begins.
+            let epoch = chains.get(&client).map_or(0, |ended| ended.chain.epoch.wrapping_add(1));
+            let chain = Chain { epoch, ..Chain::new(token.clone()) };
             let new = ClientChain { chain, streams, counts: Arc::default(), away: None };
             ended = chains.insert(client, new);
         }
@@ -205,7 +208,7 @@ impl Chains {
     }
 
     /// Describes the clients that are away, for the process that follows; they stay here as well.
-    pub(crate) fn hand_over(&self, now: Instant) -> Vec<HandedChain> {
+    pub(crate) fn hand_over(&self, now: Instant) -> io::Result<Vec<HandedChain>> {
         let millis = |at: Instant| at.saturating_duration_since(now).as_millis() as u64;
         let chains = self.chains();
         let away = chains.iter().filter_map(|((key, instance), client)| {
@@ -221,7 +224,7 @@ impl Chains {
                 remaining_millis: millis(chain.expires?),
                 unconfirmed_millis: chain.expired.map(millis),
             };
-            Some(HandedChain { record, streams: streams.hand_over() })
+            Some(streams.hand_over().map(|streams| HandedChain { record, streams }))
         });
         away.collect()
     }
@@ -297,6 +300,8 @@ fn close(ended: Option<ClientChain>) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use keypadd_provider::PrivateKey;
+
     use super::*;
 
     fn token(byte: u8) -> HoldToken {
@@ -327,5 +332,21 @@ mod tests {
         chain.expires = Some(until);
         assert!(!chain.advance(&token(1), token(3), until));
         assert!(!chain.advance(&token(2), token(3), until));
+    }
+
+    #[test]
+    fn a_session_that_ends_late_does_not_end_the_chain_that_follows_its_own() {
+        let (chains, now) = (Chains::default(), Instant::now());
+        let client = (PrivateKey::generate().unwrap().public(), Instance([1; 16]));
+        let settings = HoldSettings { time: Duration::from_secs(600), ..HoldSettings::OFF };
+        let admit = |presented: Option<HoldToken>, next| {
+            let request = HoldRequest { seconds: 600, token: presented };
+            chains.admit(client, Some(request), &settings, next, now).unwrap()
+        };
+        let first = admit(None, token(1)).hold;
+        // The client has nothing that is held, so it presents no token.
+        assert!(!admit(None, token(2)).grant.resumed);
+        chains.end(&client, first.epoch);
+        assert!(admit(Some(token(2)), token(3)).grant.resumed);
     }
 }

@@ -368,7 +368,7 @@ impl World {
     /// A new process of the server goes on.
     fn replace_server(&mut self) {
         let chains = Chains::default();
-        for handed in self.chains.hand_over(self.now) {
+        for handed in self.chains.hand_over(self.now).expect("descriptors") {
             let record = &handed.record;
             let client = (record.key.parse().expect("its key"), Instance(record.instance));
             let list = self.list.clone();
