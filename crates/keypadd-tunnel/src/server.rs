@@ -91,7 +91,7 @@ impl ServerHandle {
         sockets.map(|socket| HandedSocket { record: record(), socket }).collect()
     }
 
-    /// Ends all sessions of a [suspended](Handover::suspend) daemon so that their streams are held, and
+    /// Ends all sessions of a [suspended](crate::handover::Handover::suspend) daemon so that their streams are held, and
     /// describes the clients; returns the listeners of their remote forwards, too. Leaves what arrives to
     /// the process that follows, until [`carry_on`](Self::carry_on).
     ///
