@@ -214,12 +214,12 @@ pub(crate) async fn run(
                 requests.close();
                 std::future::pending().await
             };
-            let belongings = daemon.belongings(Vec::new(), vec![(ONLY_CLIENT.into(), &client)]);
+            let handover = daemon.handover_source(Vec::new(), vec![(ONLY_CLIENT.into(), &client)]);
             tokio::select! {
                 () = client.run(session, ending) => {}
                 never = answer => never,
-                () = belongings.give(&mut replacements, &shutdown) => {
-                    belongings.leave(&mut watching).await
+                () = handover.give(&mut replacements, &shutdown) => {
+                    handover.exit_replaced(&mut watching).await
                 }
             }
             (Ok(()), false)

@@ -84,6 +84,7 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Permission bits of all but the owner.
 const OTHERS_WRITE: u32 = 0o022;
+
 /// Requests answered at once; more wait.
 const REQUESTS_MAX: usize = 16;
 

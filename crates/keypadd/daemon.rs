@@ -29,7 +29,7 @@ use crate::cli::memory_bytes;
 use crate::confine::Confinement;
 use crate::control::{self, ControlSocket, Requests};
 use crate::error::{Error, Exit, system};
-use crate::handover::give::{Belongings, Program};
+use crate::handover::give::{HandoverSource, Program};
 use crate::handover::take::{Held, Takeover};
 use crate::pooling::{PoolOptions, Pooling};
 use crate::rates::{self, Rates};
@@ -235,7 +235,7 @@ impl Daemon {
         })
     }
 
-    /// The run of the client of this name: that of the process before, or a new one.
+    /// The run of the client of this name: that of the old process, or a new one.
     ///
     /// # Errors
     /// Exit 1: the system has no random bytes.
@@ -244,7 +244,7 @@ impl Daemon {
         before.map_or_else(draw_instance, Ok)
     }
 
-    /// Takes what the process before holds, once all sockets are bound; nothing if there is none.
+    /// Takes what the old process holds, once all sockets are bound; nothing if there is none.
     ///
     /// # Errors
     /// As for [`Takeover::receive`].
@@ -255,7 +255,7 @@ impl Daemon {
         }
     }
 
-    /// Ends the process before, if there is one, and lets this one go on; whether there was one.
+    /// Ends the old process, if there is one, and lets this one go on; whether there was one.
     ///
     /// # Errors
     /// As for [`Takeover::finish`].
@@ -278,12 +278,12 @@ impl Daemon {
     }
 
     /// What can be handed over to the process that follows.
-    pub(crate) fn belongings<'d>(
+    pub(crate) fn handover_source<'d>(
         &'d self,
         servers: Vec<ServerHandle>,
         clients: Vec<(String, &'d Client)>,
-    ) -> Belongings<'d> {
-        Belongings {
+    ) -> HandoverSource<'d> {
+        HandoverSource {
             handover: &self.transport.handover,
             program: self.program,
             key_file: self.key_file.as_ref(),

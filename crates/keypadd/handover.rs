@@ -29,10 +29,10 @@ pub(crate) const VERSION: u32 = 1;
 pub(crate) const VARIABLE: &str = "KEYPADD_TAKEOVER";
 
 /// How long the new process may take to read its settings and to bind its sockets.
-const PREPARED_WITHIN: Duration = Duration::from_secs(30);
+const PREPARE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How long either process waits for the other while nothing is carried.
-const HANDED_WITHIN: Duration = Duration::from_secs(20);
+const HANDOVER_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// What one process tells the other.
 #[derive(Debug, Serialize, Deserialize)]

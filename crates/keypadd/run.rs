@@ -121,13 +121,13 @@ pub(crate) async fn run(
                 continue;
             }
             Some(request) = replacements.recv() => {
-                let belongings = daemon.belongings(applied.servers(), applied.clients());
+                let handover = daemon.handover_source(applied.servers(), applied.clients());
                 let replaced = tokio::select! {
                     ending = shutdown.thrown() => break ending,
-                    replaced = belongings.answer(request) => replaced,
+                    replaced = handover.answer(request) => replaced,
                 };
                 if replaced {
-                    belongings.leave(&mut watching).await
+                    handover.exit_replaced(&mut watching).await
                 }
                 continue;
             }

@@ -159,11 +159,11 @@ pub(crate) async fn run(
         notify_stopping(drain);
         drain
     });
-    let belongings = daemon.belongings(vec![handle], Vec::new());
+    let handover = daemon.handover_source(vec![handle], Vec::new());
     tokio::select! {
         () = running => {}
-        () = belongings.give(&mut replacements, &shutdown) => {
-            belongings.leave(&mut watching).await
+        () = handover.give(&mut replacements, &shutdown) => {
+            handover.exit_replaced(&mut watching).await
         }
     }
     watching.shutdown().await;

@@ -58,7 +58,7 @@ fn credentials_directory() -> Option<PathBuf> {
 /// Names the descriptor of the key file that a process has from the one that it replaces.
 pub const INHERITED: &str = "KEYPADD_TAKEOVER_KEY";
 
-/// Opens a key file, or takes it from the process before: systemd shows a credential to the first process of a
+/// Opens a key file, or takes it from the old process: systemd shows a credential to the first process of a
 /// service alone.
 ///
 /// # Errors

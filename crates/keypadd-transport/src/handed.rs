@@ -44,7 +44,7 @@ pub struct StreamRecord {
 }
 
 impl StreamRecord {
-    /// What whoever spliced it calls it.
+    /// The label that it was spliced with.
     pub fn label(&self) -> &str {
         &self.label
     }

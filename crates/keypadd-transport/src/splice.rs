@@ -139,7 +139,7 @@ impl Registrar<'_> {
 #[derive(Debug)]
 pub(crate) struct SpliceState {
     pub(crate) delivery: Delivery,
-    /// What whoever spliced it calls it, for whoever goes on with it.
+    /// The caller's label, kept across a handover.
     label: Arc<str>,
     outcome: Mutex<Outcome>,
     cut: AtomicBool,
@@ -225,7 +225,7 @@ impl SpliceState {
         }
     }
 
-    /// What whoever spliced it calls it.
+    /// The caller's label.
     pub(crate) fn label(&self) -> &Arc<str> {
         &self.label
     }

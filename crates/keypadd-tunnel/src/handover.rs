@@ -18,7 +18,7 @@ use tokio::sync::watch;
 
 use crate::addresses::socket_path::SocketPath;
 
-/// Where a socket of the process before is bound.
+/// Where a socket of the old process is bound.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SocketRecord {
@@ -107,7 +107,7 @@ pub struct HandedClient {
     pub streams: Vec<HandedStream>,
 }
 
-/// Whether a daemon is suspended, and what it has of the process before it; clones are one.
+/// Whether a daemon is suspended, and what it has of the process that it replaces; clones are one.
 #[derive(Clone, Debug, Default)]
 pub struct Handover(Arc<Shared>);
 
@@ -119,7 +119,7 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct Inherited {
-    /// What the process before listened on for itself.
+    /// What the old process listened on for itself.
     own: Vec<HandedSocket>,
     /// The listeners of its clients' remote forwards.
     remote: Vec<HandedSocket>,

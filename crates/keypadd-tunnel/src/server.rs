@@ -64,7 +64,7 @@ pub struct Server {
     config: ServerConfig,
     connections_max: usize,
     serving: Arc<Serving>,
-    /// Clients of the process before.
+    /// Clients of the old process.
     adopted: Mutex<Vec<Adopted>>,
     /// The UDP sockets, for the process that follows.
     udp: Arc<[OwnedFd]>,
@@ -119,7 +119,7 @@ impl ServerHandle {
     }
 
     /// Completes when the peers of all sessions that were handed over have been told.
-    pub async fn said_goodbye(&self) {
+    pub async fn wait_closed(&self) {
         self.endpoint.wait_idle().await;
     }
 

@@ -22,7 +22,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::channel::{Channel, unexpected};
-use super::{Frame, HANDED_WITHIN, Offer, PREPARED_WITHIN, VARIABLE, VERSION};
+use super::{Frame, HANDOVER_TIMEOUT, Offer, PREPARE_TIMEOUT, VARIABLE, VERSION};
 use crate::daemon::notify_systemd;
 use crate::keyfile;
 use crate::shutdown::Shutdown;
@@ -51,13 +51,13 @@ pub(crate) struct Request {
 }
 
 /// How long a process that was replaced stays to tell its peers.
-const GOODBYE_WITHIN: Duration = Duration::from_secs(1);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Requests to be replaced that wait.
 pub(crate) const WAITING_MAX: usize = 4;
 
 /// What a daemon can hand over.
-pub(crate) struct Belongings<'d> {
+pub(crate) struct HandoverSource<'d> {
     pub(crate) handover: &'d Handover,
     /// The program that it runs.
     pub(crate) program: Option<Program>,
@@ -69,8 +69,8 @@ pub(crate) struct Belongings<'d> {
     pub(crate) metrics: Option<&'d TcpListener>,
 }
 
-impl Belongings<'_> {
-    /// Answers requests until a new process has everything: then this one [leaves](Self::leave). Answers none
+impl HandoverSource<'_> {
+    /// Answers requests until a new process has everything: then this one [exits](Self::exit_replaced). Answers none
     /// during a shutdown.
     pub(crate) async fn give(&self, requests: &mut mpsc::Receiver<Request>, shutdown: &Shutdown) {
         let giving = async {
@@ -106,17 +106,17 @@ impl Belongings<'_> {
     /// Ends a process that was replaced, without its control socket and once the event loops have told the
     /// peers, who would wait for an end that says nothing. Closes nothing in order: the new process has the
     /// same sockets, and what ends here would end there, as would the files of unix sockets.
-    pub(crate) async fn leave(&self, watching: &mut JoinSet<()>) -> ! {
+    pub(crate) async fn exit_replaced(&self, watching: &mut JoinSet<()>) -> ! {
         watching.shutdown().await;
         let goodbyes = async {
             for server in &self.servers {
-                server.said_goodbye().await;
+                server.wait_closed().await;
             }
             for (_, client) in &self.clients {
-                client.said_goodbye().await;
+                client.wait_closed().await;
             }
         };
-        let _ = timeout(GOODBYE_WITHIN, goodbyes).await;
+        let _ = timeout(CLOSE_TIMEOUT, goodbyes).await;
         process::exit(0)
     }
 
@@ -128,16 +128,16 @@ impl Belongings<'_> {
         if same {
             return Ok(None);
         }
-        expect(&mut channel, PREPARED_WITHIN, |frame| matches!(frame, Frame::Begin)).await?;
+        expect(&mut channel, PREPARE_TIMEOUT, |frame| matches!(frame, Frame::Begin)).await?;
         for socket in self.sockets() {
             share(&mut channel, &socket).await?;
         }
         let clients = self.clients.iter();
         let instances = clients.map(|(name, client)| (name.clone(), client.instance().0));
         channel.tell(&Frame::Sockets(instances.collect())).await?;
-        expect(&mut channel, PREPARED_WITHIN, |frame| matches!(frame, Frame::Bound)).await?;
+        expect(&mut channel, PREPARE_TIMEOUT, |frame| matches!(frame, Frame::Bound)).await?;
         let suspension = Suspension::begin(self);
-        let handing = timeout(HANDED_WITHIN, self.hand_over(&mut channel));
+        let handing = timeout(HANDOVER_TIMEOUT, self.hand_over(&mut channel));
         let pid = handing.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
         // The new process goes on.
         mem::forget(suspension);
@@ -189,12 +189,12 @@ impl Belongings<'_> {
 }
 
 /// Suspends a daemon; dropped, also by a shutdown meanwhile, it goes on.
-struct Suspension<'s, 'd>(&'s Belongings<'d>);
+struct Suspension<'s, 'd>(&'s HandoverSource<'d>);
 
 impl<'s, 'd> Suspension<'s, 'd> {
-    fn begin(belongings: &'s Belongings<'d>) -> Self {
-        belongings.handover.suspend();
-        Self(belongings)
+    fn begin(source: &'s HandoverSource<'d>) -> Self {
+        source.handover.suspend();
+        Self(source)
     }
 }
 

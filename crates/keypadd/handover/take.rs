@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
 use super::channel::{Channel, Received, unexpected};
-use super::{Frame, HANDED_WITHIN, VARIABLE};
+use super::{Frame, HANDOVER_TIMEOUT, VARIABLE};
 use crate::error::{Error, Exit, system};
 use crate::shutdown::Shutdown;
 
@@ -87,7 +87,7 @@ impl Takeover {
     /// # Errors
     /// Exit 1: the old process has given up, and goes on.
     pub(crate) async fn receive(&mut self, handover: &Handover) -> Result<Held, Error> {
-        let received = timeout(HANDED_WITHIN, self.receive_all(handover)).await;
+        let received = timeout(HANDOVER_TIMEOUT, self.receive_all(handover)).await;
         let received = received.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
         received.map_err(|error| failed(&error))
     }

@@ -89,7 +89,7 @@ impl Bound {
         Ok(Self { client, peer: peer.clone() })
     }
 
-    /// Goes on with what the process before holds.
+    /// Goes on with what the old process holds.
     pub(super) fn adopt(&self, held: HandedClient) {
         self.client.adopt(held, self.peer.key);
     }

@@ -61,7 +61,7 @@ impl Client {
     }
 
     /// Completes when the server has been told that another process follows.
-    pub async fn said_goodbye(&self) {
+    pub async fn wait_closed(&self) {
         self.endpoint.wait_idle().await;
     }
 

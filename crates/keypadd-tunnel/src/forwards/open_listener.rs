@@ -67,10 +67,10 @@ impl OpenListener {
         &self,
         session: &Arc<LiveSession>,
     ) -> io::Result<(AcceptedSocket, Option<SocketAddr>)> {
-        let mut came_back = self.accepting.lock().await;
+        let mut requeued = self.accepting.lock().await;
         let (socket, from) = tokio::select! {
             biased;
-            Some(accepted) = came_back.recv() => accepted,
+            Some(accepted) = requeued.recv() => accepted,
             accepted = self.listeners.accept() => accepted?,
         };
         let (returned, session) = (self.returned.clone(), Arc::clone(session));

@@ -33,7 +33,7 @@ pub(crate) fn bind_udp(address: SocketAddr, requested_bytes: usize) -> io::Resul
 }
 
 /// Binds several UDP sockets to one address (SO_REUSEPORT), each as [`bind_udp`] does, or adds to those of
-/// the process before. Fails if another program has the address; programs of the same user may join later.
+/// the old process. Fails if another program has the address; programs of the same user may join later.
 pub(crate) fn bind_udp_group(
     address: SocketAddr,
     sockets: usize,

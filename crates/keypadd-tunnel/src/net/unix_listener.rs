@@ -40,7 +40,7 @@ pub(crate) struct UnixPathListener {
 }
 
 impl UnixPathListener {
-    /// Binds and listens, or takes the socket of the process before. The file has mode 0600 from the start.
+    /// Binds and listens, or takes the socket of the old process. The file has mode 0600 from the start.
     /// Needs a tokio runtime.
     pub(crate) fn bind(path: &SocketPath, handover: &Handover) -> io::Result<Self> {
         let _guard = BINDING.lock().unwrap_or_else(PoisonError::into_inner);

@@ -11,7 +11,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-/// No host carries bytes faster; so long is not looked at them.
+/// The fastest plausible rate; it bounds the time between two checks.
 const BYTES_PER_SECOND_MAX: u64 = 10 << 30;
 
 /// How often bytes are looked at, at most and at least.

@@ -190,7 +190,7 @@ impl ServerLink {
 /// The reason of a session that ended with a clock jump: the client reconnects at once.
 pub(crate) const CLOCK: &str = "clock";
 
-/// The reason of a session that another connection follows: the peer waits for it.
+/// The reason label of a session that continues on another connection.
 pub(crate) const RESUMED: &str = "resumed";
 
 /// What ended a session, as the label of a metric.
