@@ -221,10 +221,7 @@ async fn answer(client: UnixStream, status: &impl Status, requests: &Requests) -
             serde_json::to_vec(&queued(queue, |answer| answer).await)?
         }
         (REPLACE_REQUEST, Requests { replace: Some(queue), .. }) => {
-            let mut words = rest.split_whitespace();
-            let mut number = || words.next()?.parse().ok();
-            let unless = number().zip(number());
-            let unless = unless.map(|(device, inode)| Program { device, inode });
+            let unless = Program::read(rest);
             // Nothing comes after the line until it is answered.
             let reader = reader.into_inner().into_inner();
             let socket = reader.reunite(writer).map_err(io::Error::other)?.into_std()?;

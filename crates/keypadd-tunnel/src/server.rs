@@ -16,10 +16,7 @@ use keypadd_provider::ResetKeys;
 use keypadd_transport::{
     Accepted, Endpoint, HandshakeFailed, LoopMeter, Refusal, ServerConfig, crypto,
 };
-use tokio::{
-    task::JoinSet,
-    time::{sleep, timeout},
-};
+use tokio::{task::JoinSet, time::timeout};
 use tracing::{debug, info, warn};
 
 use self::serving::{Adopted, LogLine, Serving};
@@ -79,10 +76,6 @@ pub struct ServerHandle {
     udp: Arc<[OwnedFd]>,
 }
 
-/// Time in which the loops end all sessions, and how often to look.
-const SUSPEND_TIMEOUT: Duration = Duration::from_secs(2);
-const SUSPEND_POLL: Duration = Duration::from_millis(2);
-
 impl ServerHandle {
     /// The UDP sockets, for the process that follows.
     pub fn hand_over_sockets(&self) -> Vec<HandedSocket> {
@@ -91,31 +84,20 @@ impl ServerHandle {
         sockets.map(|socket| HandedSocket { record: record(), socket }).collect()
     }
 
-    /// Ends all sessions of a [suspended](crate::handover::Handover::suspend) daemon so that their streams are held, and
-    /// describes the clients; returns the listeners of their remote forwards, too. Leaves what arrives to
-    /// the process that follows, until [`carry_on`](Self::carry_on).
+    /// Ends all sessions of a [suspended](crate::handover::Handover::suspend) daemon so that their
+    /// streams are held, and describes the clients; returns the listeners of their remote forwards, too.
+    /// Leaves what arrives to the process that follows, until [`carry_on`](Self::carry_on).
     ///
     /// # Errors
     /// There are too few descriptors.
     pub async fn hand_over(&self) -> io::Result<(Vec<HandedChain>, Vec<HandedSocket>)> {
         self.endpoint.suspend(true);
         let listeners = self.serving.reservations.hand_over();
-        let over = async {
-            loop {
-                // Also those that were about to begin.
-                for session in self.serving.sessions.live() {
-                    session.end(Lost::HandedOver);
-                }
-                if self.serving.sessions.live().is_empty() && self.serving.chains.all_held() {
-                    return;
-                }
-                sleep(SUSPEND_POLL).await;
-            }
-        };
-        if timeout(SUSPEND_TIMEOUT, over).await.is_err() {
+        let (sessions, chains) = (&self.serving.sessions, &self.serving.chains);
+        if !sessions.end_all(&Lost::HandedOver, || chains.all_held()).await {
             warn!("some connections did not come to rest and are reset");
         }
-        Ok((self.serving.chains.hand_over(Instant::now())?, listeners))
+        Ok((chains.hand_over(Instant::now())?, listeners))
     }
 
     /// Completes when the peers of all sessions that were handed over have been told.

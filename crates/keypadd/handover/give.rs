@@ -1,6 +1,7 @@
 //! The old process: offers to be replaced, shares its sockets, and hands over what is held.
 
 use std::env;
+use std::fmt;
 use std::fs::{self, File};
 use std::future::pending;
 use std::io;
@@ -30,8 +31,8 @@ use crate::shutdown::Shutdown;
 /// A program file, by device and inode: an upgrade puts another one in its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Program {
-    pub(crate) device: u64,
-    pub(crate) inode: u64,
+    device: u64,
+    inode: u64,
 }
 
 impl Program {
@@ -39,6 +40,18 @@ impl Program {
     pub(crate) fn own() -> Option<Self> {
         let metadata = fs::metadata("/proc/self/exe").ok()?;
         Some(Self { device: metadata.dev(), inode: metadata.ino() })
+    }
+
+    /// Reads what `Display` writes.
+    pub(crate) fn read(text: &str) -> Option<Self> {
+        let (device, inode) = text.split_once(' ')?;
+        Some(Self { device: device.parse().ok()?, inode: inode.parse().ok()? })
+    }
+}
+
+impl fmt::Display for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.device, self.inode)
     }
 }
 

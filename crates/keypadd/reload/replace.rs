@@ -8,10 +8,9 @@ use std::env;
 use std::fs;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -23,6 +22,7 @@ use tokio::time::timeout;
 use crate::control::{self, REPLACE_REQUEST};
 use crate::error::{Error, Exit, shown, system};
 use crate::handover::channel::{Channel, unexpected};
+use crate::handover::give::Program;
 use crate::handover::take::Outcome;
 use crate::handover::{Frame, Offer, VARIABLE, VERSION};
 use crate::keyfile;
@@ -57,10 +57,10 @@ struct Asked {
 /// # Errors
 /// Exit 1: it cannot be replaced, or the new process fails, which has said why. The daemon goes on.
 pub(super) fn replace(socket: &Path, forced: bool) -> Result<Replaced, Error> {
-    let program = own_program().map_err(|error| cannot(socket, &error))?;
+    let program = env::current_exe().map_err(|error| cannot(socket, &error))?;
     let mut replaced = Replaced::Same;
     block_on(async {
-        let asked = ask(socket, (!forced).then_some(&program));
+        let asked = ask(socket, forced);
         let offer = timeout(TIMEOUT, asked).await;
         let offer = offer.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
         replaced = match offer {
@@ -73,20 +73,14 @@ pub(super) fn replace(socket: &Path, forced: bool) -> Result<Replaced, Error> {
     Ok(replaced)
 }
 
-/// The program file of this process, and its device and inode.
-fn own_program() -> io::Result<(PathBuf, String)> {
-    let path = env::current_exe()?;
-    let metadata = fs::metadata(&path)?;
-    Ok((path, format!("{} {}", metadata.dev(), metadata.ino())))
-}
-
-async fn ask(socket: &Path, unless: Option<&(PathBuf, String)>) -> io::Result<Asked> {
+async fn ask(socket: &Path, forced: bool) -> io::Result<Asked> {
     let mut stream = control::connect(socket)?;
     if geteuid().is_root() && !runs_as_root(&stream)? {
         // What it offers to start would run as root.
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, NOT_ROOTS));
     }
-    let identity = unless.map_or("", |(_, identity)| identity);
+    let unless = Program::own().filter(|_| !forced);
+    let identity = unless.map(|program| program.to_string()).unwrap_or_default();
     stream.write_all(format!("{REPLACE_REQUEST} {identity}\n").as_bytes())?;
     let channel = OwnedFd::from(stream.try_clone()?);
     let mut received = Channel::new(stream)?.receive().await?;
@@ -109,7 +103,7 @@ fn runs_as_root(stream: &UnixStream) -> io::Result<bool> {
 /// Starts the new process; returns what to print.
 fn start(
     socket: &Path,
-    (program, _): &(PathBuf, String),
+    program: &Path,
     Asked { offer, channel, key_file }: Asked,
 ) -> Result<String, Error> {
     let started = || {

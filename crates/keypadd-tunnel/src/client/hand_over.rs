@@ -3,20 +3,16 @@
 use std::{io, time::Duration};
 
 use keypadd_provider::PublicKey;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::Instant;
 
 use super::{Client, reconnect::HeldSession};
 use crate::{
     forwards::connection_log::ConnectionRecord,
     handover::{ClientRecord, HandedClient, HandedSocket},
     limits::descriptors::{Holder, OF_CONNECTION},
-    sessions::{hold::all_held, lost::Lost},
+    sessions::lost::Lost,
     wire::{Instance, StreamCode},
 };
-
-/// Time in which a session that was ended is known to be held.
-const ENDED_TIMEOUT: Duration = Duration::from_secs(2);
-const ENDED_POLL: Duration = Duration::from_millis(2);
 
 impl Client {
     /// The run of the client, which goes on in another process.
@@ -36,17 +32,9 @@ impl Client {
     /// # Errors
     /// There are too few descriptors.
     pub async fn hand_over(&self) -> io::Result<Option<HandedClient>> {
-        let over = async {
-            while !self.sessions.live().is_empty() || self.link.current().is_some() {
-                // Also one that was about to begin.
-                for session in self.sessions.live() {
-                    session.end(Lost::HandedOver);
-                }
-                sleep(ENDED_POLL).await;
-            }
-        };
-        let _ = timeout(ENDED_TIMEOUT, over).await;
-        all_held(&self.hold.streams).await;
+        let streams = &self.hold.streams;
+        let is_held = || self.link.current().is_none() && streams.held() == streams.names().len();
+        self.sessions.end_all(&Lost::HandedOver, is_held).await;
         let Some(held) = self.away().clone() else { return Ok(None) };
         let HeldSession { name, key, until, address, rtt, .. } = held;
         let record = ClientRecord {
@@ -57,7 +45,7 @@ impl Client {
             rtt_micros: rtt.as_micros() as u64,
             remaining_millis: until.saturating_duration_since(Instant::now()).as_millis() as u64,
         };
-        Ok(Some(HandedClient { record, streams: self.hold.streams.hand_over()? }))
+        Ok(Some(HandedClient { record, streams: streams.hand_over()? }))
     }
 
     /// Completes when the server has been told that another process follows.

@@ -10,7 +10,6 @@ use std::{
 };
 
 use keypadd_transport::{HeldStreams, ReplayBudget, StreamName};
-use tokio::time::{sleep, timeout};
 
 use crate::{
     handover::Secret,
@@ -65,20 +64,6 @@ pub(crate) struct SessionHold {
     /// How long both ends hold the streams.
     pub(crate) time: Duration,
 }
-
-/// Completes when no connection has any of these streams, or after a second.
-pub(crate) async fn all_held(streams: &HeldStreams) {
-    let held = async {
-        while streams.held() < streams.names().len() {
-            sleep(HELD_POLL).await;
-        }
-    };
-    let _ = timeout(HELD_TIMEOUT, held).await;
-}
-
-/// Event loops park what they have of a lost connection at once.
-const HELD_POLL: Duration = Duration::from_millis(2);
-const HELD_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A client's end of its chain.
 #[derive(Debug)]

@@ -6,9 +6,11 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use keypadd_provider::PublicKey;
+use tokio::time::{sleep, timeout};
 
 use crate::{
     sessions::{
@@ -18,6 +20,10 @@ use crate::{
     },
     wire::{Instance, SessionToken},
 };
+
+/// Time in which sessions end and event loops park their streams, and how often to look.
+const END_TIMEOUT: Duration = Duration::from_secs(2);
+const END_POLL: Duration = Duration::from_millis(2);
 
 /// The ids of all sessions of the process: a daemon that is client and server has several lists,
 /// and its status tells their sessions apart by id.
@@ -68,6 +74,23 @@ impl Sessions {
                 old.end(if resumed { Lost::Resumed } else { Lost::Replaced });
             }
         }
+    }
+
+    /// Ends all sessions, also those that are about to begin, until there is none and `is_done`; false if that
+    /// takes two seconds.
+    pub(crate) async fn end_all(&self, cause: &Lost, is_done: impl Fn() -> bool) -> bool {
+        let ended = async {
+            loop {
+                let live = self.live();
+                if live.is_empty() && is_done() {
+                    return;
+                }
+                live.iter().for_each(|session| session.end(cause.clone()));
+                drop(live);
+                sleep(END_POLL).await;
+            }
+        };
+        timeout(END_TIMEOUT, ended).await.is_ok()
     }
 
     /// Adds a session to the list.
