@@ -1,6 +1,7 @@
 //! Forwards connections: accepts them, opens a stream for each, and connects to the destination.
 
 pub(crate) mod accept;
+pub(crate) mod adopt;
 pub(crate) mod answer;
 pub(crate) mod connection_log;
 pub(crate) mod dial;

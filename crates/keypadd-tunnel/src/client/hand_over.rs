@@ -7,11 +7,11 @@ use tokio::time::Instant;
 
 use super::{Client, reconnect::HeldSession};
 use crate::{
-    forwards::connection_log::ConnectionRecord,
+    forwards::adopt::adopt,
     handover::{ClientRecord, HandedClient, HandedSocket},
-    limits::descriptors::{Holder, OF_CONNECTION},
+    limits::descriptors::Holder,
     sessions::lost::Lost,
-    wire::{Instance, StreamCode},
+    wire::Instance,
 };
 
 impl Client {
@@ -78,16 +78,8 @@ impl Client {
         });
         let holder = Holder::client();
         for stream in streams {
-            let label = stream.record.label();
-            let connection = ConnectionRecord::adopted(&self.limits, &name, label);
-            let open = self.hold.counts.count(connection.name());
-            let budget = &self.limits.descriptors;
-            let descriptors = budget.acquire(holder, connection.name(), OF_CONNECTION);
-            let spliced = stream.adopt(&self.hold.streams, StreamCode::ShuttingDown.into());
-            self.tasks.spawn(async move {
-                let _held = (open, descriptors);
-                connection.follow(spliced).await;
-            });
+            let (streams, counts) = (&self.hold.streams, &self.hold.counts);
+            self.tasks.spawn(adopt(stream, streams, counts, &self.limits, (&name, holder)));
         }
     }
 }

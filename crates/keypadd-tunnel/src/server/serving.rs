@@ -30,17 +30,14 @@ use crate::{
     clock::monitor::{ClockMonitor, Jumps},
     error::HandshakeFailure,
     forwards::{
+        adopt::adopt,
         answer::{Unpermitted, answer_client},
-        connection_log::ConnectionRecord,
         remote_listen::RemoteListeners,
         reservations::Reservations,
     },
     handover::{HandedChain, Handover},
     limits::{
-        Limits,
-        descriptors::{Holder, OF_CONNECTION},
-        log_rate_limit::LogRateLimit,
-        per_key_limit::PerKeyLimit,
+        Limits, descriptors::Holder, log_rate_limit::LogRateLimit, per_key_limit::PerKeyLimit,
     },
     net::{
         lookup::ClientLookups,
@@ -454,15 +451,8 @@ impl Serving {
             self.chains.adopt(client, &record, &settings, of_chain, now);
         let mut splices = JoinSet::new();
         for stream in handed {
-            let record = ConnectionRecord::adopted(&self.limits, &label, stream.record.label());
-            let count = counts.count(record.name());
-            let holder = Holder::Peer(key);
-            let descriptors = self.limits.descriptors.acquire(holder, &label, OF_CONNECTION);
-            let spliced = stream.adopt(&streams, StreamCode::ShuttingDown.into());
-            splices.spawn(async move {
-                let _held = (count, descriptors);
-                record.follow(spliced).await;
-            });
+            let holder = (&*label, Holder::Peer(key));
+            splices.spawn(adopt(stream, &streams, &counts, &self.limits, holder));
         }
         let this = Arc::clone(self);
         Some(Box::pin(async move {
