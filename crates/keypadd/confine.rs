@@ -2,19 +2,21 @@
 //! are bound) and reports what is in force.
 //!
 //! Opens the hypervisor clocks while files are still reachable. What a reload adds beyond the sandbox (a unix
-//! socket in another directory, a port below 1024) needs a restart.
+//! socket in another directory, a port below 1024, a target's port) needs a restart.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use keypadd_config::Settings;
+use keypadd_config::{Config, Settings};
 use keypadd_sandbox::{
     Account, Confined, Needs, allow_core_dumps, confine, directory_or_file, forbid_core_dumps,
 };
 use keypadd_tunnel::{
-    Clocks, DynamicForward, Forward, Hypervisor, Listen, ListenPermit, ListenPermits, SystemClocks,
+    Clocks, DynamicForward, Forward, Hypervisor, Listen, ListenPermit, ListenPermits, Permit,
+    Permits, SystemClocks,
 };
 use rustix::process::{getegid, geteuid};
 
@@ -36,6 +38,8 @@ struct State {
     hypervisor: Mutex<Option<Hypervisor>>,
     report: OnceLock<SandboxReport>,
     switches_user: bool,
+    /// The TCP ports that it may connect to; `None` is any.
+    connects_to: Option<BTreeSet<u16>>,
 }
 
 /// What a daemon listens on and reads again.
@@ -43,8 +47,12 @@ struct State {
 pub(crate) struct Reach<'s> {
     /// The forwards of this host.
     pub(crate) forwards: Vec<&'s Forward>,
+    /// What peers may connect to.
+    pub(crate) open_permits: Vec<Permit>,
     /// Where peers may listen.
     pub(crate) listen_permits: Vec<ListenPermit>,
+    /// Whether forwards are added while the daemon runs: those of -R may lead to any port.
+    pub(crate) adds_forwards: bool,
     /// Files that a reload reads.
     pub(crate) files: Vec<PathBuf>,
     /// Files that are made or replaced, in directories that exist.
@@ -69,6 +77,7 @@ impl Confinement {
             None => None,
         };
         let needs = Needs {
+            connects_to: reach.connects_to(),
             low_ports: reach.needs_low_ports(settings),
             sockets_in: reach.socket_directories(),
             replaces_in: reach.replaced.iter().filter_map(|file| real_directory(file)).collect(),
@@ -84,8 +93,10 @@ impl Confinement {
             Error::new(Exit::Config, format!("user: {}", system(&error)))
                 .hint("start keypadd as root, or leave `user` out")
         })?;
+        let connects_to = needs.connects_to.filter(|_| confined.restricts_tcp());
         let confined = Mutex::new(Some(confined));
-        Ok(Self(Arc::new(State { confined, hypervisor, report: OnceLock::new(), switches_user })))
+        let report = OnceLock::new();
+        Ok(Self(Arc::new(State { confined, hypervisor, report, switches_user, connects_to })))
     }
 
     /// The clocks to watch. Those of the hypervisor are there for the first daemon that asks; one
@@ -123,6 +134,15 @@ impl Confinement {
         self.0.report.get().cloned().unwrap_or_default()
     }
 
+    /// Whether the sandbox lets the daemon connect to all that these permits name.
+    pub(crate) fn admits(&self, reach: &Reach<'_>) -> bool {
+        match (&self.0.connects_to, reach.connects_to()) {
+            (None, _) => true,
+            (Some(_), None) => false,
+            (Some(allowed), Some(needed)) => needed.is_subset(allowed),
+        }
+    }
+
     /// Whether the daemon runs as another user than the one who started it, who may not read the
     /// key again.
     pub(crate) fn switches_user(&self) -> bool {
@@ -157,7 +177,28 @@ impl SandboxReport {
     }
 }
 
-impl Reach<'_> {
+impl<'s> Reach<'s> {
+    /// What the server and the clients of a file need, but for files.
+    pub(crate) fn of(config: &'s Config) -> Self {
+        let outgoing = || config.peers.iter().filter_map(|peer| peer.outgoing.as_ref());
+        let incoming = || config.peers.iter().filter_map(|peer| peer.incoming.as_ref());
+        Self {
+            forwards: outgoing().flat_map(|outgoing| &outgoing.forwards).collect(),
+            adds_forwards: outgoing().next().is_some(),
+            open_permits: incoming().flat_map(|peer| peer.permit_open.clone()).collect(),
+            listen_permits: incoming().flat_map(|peer| peer.permit_listen.clone()).collect(),
+            ..Self::default()
+        }
+    }
+
+    /// The TCP ports that this host connects to for its peers; `None` if any.
+    fn connects_to(&self) -> Option<BTreeSet<u16>> {
+        match self.adds_forwards {
+            true => None,
+            false => Permits::new(self.open_permits.clone()).ports(),
+        }
+    }
+
     /// The listeners of this host's forwards.
     fn listeners(&self) -> impl Iterator<Item = Listen> {
         self.forwards.iter().filter_map(|forward| match forward {

@@ -111,11 +111,11 @@ impl ConnectOptions {
     /// # Errors
     /// As for [`Confinement::start`].
     pub(crate) fn confined(mut self) -> Result<Self, Error> {
-        let forwards = match &self.work {
-            Work::Forwards(forwards) => forwards.iter().collect(),
-            Work::Stdio(_) => Vec::new(),
+        let (forwards, adds_forwards) = match &self.work {
+            Work::Forwards(forwards) => (forwards.iter().collect(), true),
+            Work::Stdio(_) => (Vec::new(), false),
         };
-        let reach = Reach { forwards, ..Reach::default() };
+        let reach = Reach { forwards, adds_forwards, ..Reach::default() };
         self.daemon.confinement = Confinement::start(&self.daemon.settings, &reach)?;
         Ok(self)
     }

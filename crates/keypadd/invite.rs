@@ -275,7 +275,7 @@ fn next(host: &ThisHost, reloaded: &Reloaded) -> String {
         ),
         Reloaded::Applied(restart) if restart.is_empty() => "  the daemon has reloaded it".into(),
         Reloaded::Applied(restart) => {
-            format!("  restart the daemon to apply: {}", restart.join(", "))
+            format!("  run `keypadd reload --binary` to apply: {}", restart.join(", "))
         }
         Reloaded::Refused(cause) => {
             format!("  the daemon has not reloaded it: {}; restart it", one_line(cause))

@@ -199,7 +199,8 @@ fn outcome(path: &Path, answer: Answer) -> Result<String, Error> {
         lines.push("  no changes".into());
     }
     if !answer.restart.is_empty() {
-        lines.push(format!("  restart to apply: {}", answer.restart.join(", ")));
+        let restart = answer.restart.join(", ");
+        lines.push(format!("  restart to apply, as by `keypadd reload --binary`: {restart}"));
     }
     lines.extend(answer.warnings.iter().map(|line| format!("  {line}")));
     Ok(lines.iter().map(|line| one_line(line) + "\n").collect())

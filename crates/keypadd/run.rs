@@ -30,6 +30,9 @@ use applied::Applied;
 /// Queued requests of a kind; more wait at the socket.
 const RELOADS_WAITING_MAX: usize = 4;
 
+/// What waits for a restart if permits name TCP ports that the sandbox does not let the daemon connect to.
+const NEW_PORTS: &str = "TCP ports outside the sandbox";
+
 /// The file and what it sets.
 #[derive(Debug)]
 pub(crate) struct RunOptions {
@@ -57,14 +60,8 @@ impl RunOptions {
     /// As for [`Confinement::start`].
     pub(crate) fn confined(mut self) -> Result<Self, Error> {
         let Loaded { config, key_path, .. } = &self.loaded;
-        let outgoing = config.peers.iter().filter_map(|peer| peer.outgoing.as_ref());
-        let incoming = config.peers.iter().filter_map(|peer| peer.incoming.as_ref());
-        let reach = Reach {
-            forwards: outgoing.flat_map(|outgoing| &outgoing.forwards).collect(),
-            listen_permits: incoming.flat_map(|peer| peer.permit_listen.clone()).collect(),
-            files: vec![self.path.clone(), key_path.clone()],
-            replaced: Vec::new(),
-        };
+        let files = vec![self.path.clone(), key_path.clone()];
+        let reach = Reach { files, ..Reach::of(config) };
         self.confinement = Confinement::start(&config.settings, &reach)?;
         Ok(self)
     }
@@ -182,6 +179,9 @@ async fn reload(
                 .applied
                 .insert(0, format!("this host's public key is now {}", loaded.key.public()));
         }
+        if !daemon.confinement.admits(&Reach::of(&loaded.config)) {
+            changes.restart.push(NEW_PORTS);
+        }
         applied.apply(daemon, started, loaded).await?;
         Ok(changes)
     };
@@ -216,7 +216,7 @@ fn announce_reload() {
 }
 
 /// Suites that sessions may use: those accepted, if the file has a `listen`, and those offered.
-fn pool_suites(config: &Config) -> Vec<Suite> {
+pub(crate) fn pool_suites(config: &Config) -> Vec<Suite> {
     let mut suites =
         if config.settings.listen.is_some() { config.settings.suites() } else { Vec::new() };
     for outgoing in config.peers.iter().filter_map(|peer| peer.outgoing.as_ref()) {

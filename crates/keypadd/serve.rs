@@ -62,8 +62,8 @@ impl ServeOptions {
     /// # Errors
     /// As for [`Confinement::start`].
     pub(crate) fn confined(mut self) -> Result<Self, Error> {
-        let listen_permits = self.listen_permits.clone();
-        let reach = Reach { listen_permits, ..Reach::default() };
+        let (open_permits, listen_permits) = (self.permits.clone(), self.listen_permits.clone());
+        let reach = Reach { open_permits, listen_permits, ..Reach::default() };
         self.daemon.confinement = Confinement::start(&self.daemon.settings, &reach)?;
         Ok(self)
     }

@@ -200,3 +200,33 @@ fn a_file_whose_key_or_permits_cannot_be_used_changes_nothing() {
         until("a new connection works as well", || through(one));
     }
 }
+
+#[test]
+fn a_port_that_a_permit_adds_is_reached_once_the_sandbox_is_made_anew() {
+    let hosts = Hosts::new();
+    let ([one, two], later) = ([free_port(), free_port()], echo("127.0.0.1"));
+    hosts.write_far("");
+    hosts.write_near(&format!(
+        "local = [\"127.0.0.1:{one}:{}\", \"127.0.0.1:{two}:{later}\"]",
+        hosts.target
+    ));
+    let (_far, _near) = (hosts.run("far.toml"), hosts.run("near.toml"));
+    until("the permitted forward works", || through(one));
+
+    hosts.write_far(&format!("permit-open = [\"{later}\"]"));
+    let said = hosts.reload();
+    assert!(said.contains("  peer laptop: permit-open changed\n"), "{said}");
+    let (_, shown, _) = hosts.keypadd(&["status"]);
+    match shown.contains(&format!("TCP connections to ports 53 {}", hosts.target.port())) {
+        true => {
+            let line = "restart to apply, as by `keypadd reload --binary`: TCP ports outside";
+            assert!(said.contains(line), "{said}");
+            assert!(through(two).is_none());
+            let (code, _, error) = hosts.keypadd(&["reload", "--binary"]);
+            assert_eq!(code, Some(0), "{error}");
+        }
+        // A kernel before Linux 6.7.
+        false => assert!(shown.contains("missing: ") && !said.contains("restart"), "{shown}{said}"),
+    }
+    until("the new target is reached", || through(two));
+}

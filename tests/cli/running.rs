@@ -202,7 +202,7 @@ fn a_reload_names_changes_that_need_a_restart_and_a_daemon_without_a_file_refuse
     for _ in 0..2 {
         let (code, said, error) = pair.keypadd(&["reload"]);
         assert_eq!(code, Some(0), "{error}");
-        assert!(said.contains("  restart to apply: congestion, spin, loops, metrics\n"), "{said}");
+        assert!(said.contains("`: congestion, spin, loops, metrics\n"), "{said}");
     }
     drop(far.stop());
     let _serve = Daemon::serve(&pair.desk, &[]);

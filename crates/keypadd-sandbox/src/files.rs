@@ -2,8 +2,7 @@
 //! C library and its modules read. Nothing else can be written, but what pairing replaces, or listed, and
 //! nothing executed.
 //!
-//! TCP rules are left out: Landlock compares ports alone, and permits of `*`, ephemeral ports and a reload
-//! may need any. Connecting to a unix socket is not restricted either, only creating one.
+//! Connecting to a unix socket is not restricted, only creating one.
 
 use std::path::{Path, PathBuf};
 

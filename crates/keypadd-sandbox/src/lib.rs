@@ -1,4 +1,4 @@
-//! Sandboxes a daemon before strangers can reach it: core dumps, capabilities, files and system calls.
+//! Sandboxes a daemon before strangers can reach it: core dumps, capabilities, files, TCP ports and system calls.
 //!
 //! [`confine`] restricts the calling thread, and so all that it starts later: call it before any other thread
 //! exists. [`Confined::seal`] restricts all threads further once sockets are bound. What the kernel lacks is
@@ -12,7 +12,9 @@ mod capabilities;
 mod dumps;
 mod files;
 mod syscalls;
+mod tcp;
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::PathBuf;
 
@@ -32,6 +34,8 @@ pub struct Needs {
     pub replaces_in: Vec<PathBuf>,
     /// Whether to give those files to another user or group.
     pub gives_away: bool,
+    /// TCP ports to connect to, beside that of DNS; `None` is any.
+    pub connects_to: Option<BTreeSet<u16>>,
     /// Whether to bind ports below 1,024.
     pub low_ports: bool,
     /// The user to become.
@@ -51,17 +55,18 @@ pub struct Report {
     pub lacks: Vec<String>,
 }
 
-/// A process whose files and capabilities are restricted.
+/// A process whose files, TCP ports and capabilities are restricted.
 #[derive(Debug)]
 pub struct Confined {
     account: Option<Account>,
     core_dumps: bool,
     unrestricted: bool,
     replaces: bool,
+    restricts_tcp: bool,
     report: Report,
 }
 
-/// Drops capabilities and restricts files, for the calling thread and all that it starts later.
+/// Drops capabilities and restricts files and TCP ports, for the calling thread and all that it starts later.
 ///
 /// # Errors
 /// If another user is asked for and the process may not switch.
@@ -71,24 +76,33 @@ pub fn confine(needs: &Needs) -> io::Result<Confined> {
         account.check()?;
     }
     let locks_freely = raise_lock_limit();
+    let mut restricts_tcp = false;
     if !needs.unrestricted {
         let kept = capabilities::kept(needs, locks_freely);
         report.note("capabilities", capabilities::drop_all_but(kept));
         report.note("no_new_privs", no_new_privs());
         report.note("files", files::restrict(needs));
+        if let Some(ports) = &needs.connects_to {
+            restricts_tcp = report.note("TCP ports", tcp::restrict(ports));
+        }
     }
     let Needs { account, core_dumps, unrestricted, .. } = needs.clone();
     let replaces = !needs.replaces_in.is_empty();
-    Ok(Confined { account, core_dumps, unrestricted, replaces, report })
+    Ok(Confined { account, core_dumps, unrestricted, replaces, restricts_tcp, report })
 }
 
 impl Confined {
+    /// Whether only the TCP ports that are needed can be connected to.
+    pub fn restricts_tcp(&self) -> bool {
+        self.restricts_tcp
+    }
+
     /// Becomes the other user and filters system calls, in all threads.
     ///
     /// # Errors
     /// If the user cannot be switched.
     pub fn seal(self) -> io::Result<Report> {
-        let Self { account, core_dumps, unrestricted, replaces, mut report } = self;
+        let Self { account, core_dumps, unrestricted, replaces, mut report, .. } = self;
         if let Some(account) = account {
             account.switch()?;
             report.holds.push(format!("user {}", account.name()));
@@ -105,11 +119,14 @@ impl Confined {
 }
 
 impl Report {
-    fn note(&mut self, what: &str, outcome: Result<String, String>) {
+    /// Notes a restriction, or what keeps it out of force; returns whether it holds.
+    fn note(&mut self, what: &str, outcome: Result<String, String>) -> bool {
+        let holds = outcome.is_ok();
         match outcome {
             Ok(text) => self.holds.push(text),
             Err(cause) => self.lacks.push(format!("{what} ({cause})")),
         }
+        holds
     }
 }
 

@@ -211,6 +211,25 @@ fn the_filter_holds_in_threads_from_before_and_after() {
 }
 
 #[test]
+fn tcp_connects_to_the_ports_that_are_needed_and_to_no_other() {
+    in_child("tcp_connects_to_the_ports_that_are_needed_and_to_no_other", |directory| {
+        let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+        let [needed, other] = listeners.each_ref().map(|one| one.local_addr().unwrap());
+        TcpStream::connect(other).unwrap();
+        let needs = Needs { connects_to: Some([needed.port()].into()), ..needs(directory) };
+        let report = confine(&needs).unwrap().seal().unwrap();
+        TcpStream::connect(needed).unwrap();
+        if !report.holds.iter().any(|text| text.contains(&format!(" {} ", needed.port()))) {
+            return eprintln!("left out: {:?}", report.lacks);
+        }
+        assert_eq!(TcpStream::connect(other).unwrap_err().kind(), PermissionDenied);
+        // Listening and UDP are not restricted.
+        TcpListener::bind("127.0.0.1:0").unwrap();
+        UdpSocket::bind("127.0.0.1:0").unwrap().connect(other).unwrap();
+    });
+}
+
+#[test]
 fn sockets_threads_and_name_lookups_go_on() {
     in_child("sockets_threads_and_name_lookups_go_on", |directory| {
         let report = sealed(directory);

@@ -7,7 +7,7 @@
 //! (`inward`), except the name `localhost`. A unix socket is permitted by its exact path only. The
 //! caller (`dial`) resolves names.
 
-use std::{fmt, net::IpAddr, str::FromStr};
+use std::{collections::BTreeSet, fmt, net::IpAddr, str::FromStr};
 
 use crate::{
     addresses::{
@@ -15,7 +15,7 @@ use crate::{
         socket_path::SocketPath,
         target::{Host, LOOPBACK, Target},
     },
-    permits::pattern::{HostPattern, Pattern, PermitError, same_host},
+    permits::pattern::{HostPattern, Pattern, PermitError, PortPattern, same_host},
 };
 
 /// A permit: `HOST:PORT`, `HOST:*`, `*:PORT`, `CIDR:PORT`, `*:*`, IPv6 in brackets; or the
@@ -66,6 +66,16 @@ impl Permits {
     /// Whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// The TCP ports that the permits cover; `None` if one covers all.
+    pub fn ports(&self) -> Option<BTreeSet<u16>> {
+        let ports = self.0.iter().filter_map(|permit| match &permit.0 {
+            Pattern::Tcp(_, PortPattern::Any) => Some(None),
+            Pattern::Tcp(_, PortPattern::One(port)) => Some(Some(*port)),
+            Pattern::Unix(_) => None,
+        });
+        ports.collect()
     }
 
     /// Whether any permit covers this port. If none does, no name needs to be resolved.
@@ -226,6 +236,13 @@ mod tests {
     fn one_permit_of_several_is_enough() {
         assert!(admits(&["db:1", "web:2", "localhost:3"], "localhost:3", "::1"));
         assert!(!admits(&["db:1", "web:2", "localhost:3"], "localhost:2", "::1"));
+    }
+
+    #[test]
+    fn a_wildcard_port_covers_all() {
+        assert_eq!(permits(&["db:1", "*:3", "/run/x", "web:1"]).ports(), Some([1, 3].into()));
+        assert_eq!(permits(&["db:1", "web:*"]).ports(), None);
+        assert_eq!(permits(&[]).ports(), Some(BTreeSet::new()));
     }
 
     #[test]
