@@ -1,8 +1,10 @@
-//! Serves one daemon's metrics over HTTP in Prometheus's text format (`--metrics ADDR:PORT`), and /healthz
-//! and /readyz.
+//! Serves one daemon's metrics over HTTP (`--metrics ADDR:PORT`), as OpenMetrics to those who accept it and in
+//! Prometheus's older text format to others, and /healthz and /readyz.
 //!
 //! Each daemon has its own registry. Connections are capped and time out; when the cap is reached, a new one
 //! displaces the oldest.
+
+mod text_format;
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -12,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::body::Incoming;
-use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
+use hyper::header::{ACCEPT, ALLOW, CONTENT_TYPE, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
@@ -31,6 +33,9 @@ use crate::sources::Sources;
 
 /// What the encoder writes: OpenMetrics 1.0, which Prometheus has read since 2.5.
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Prometheus's older text format.
+const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// All other answers.
 const TEXT: &str = "text/plain; charset=utf-8";
@@ -142,11 +147,22 @@ impl Served {
             return response;
         }
         let content = match request.uri().path() {
-            "/metrics" if encode(response.body_mut(), &self.registry).is_ok() => OPENMETRICS,
             "/metrics" => {
-                response.body_mut().clear();
-                *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
-                TEXT
+                let mut text = String::new();
+                match encode(&mut text, &self.registry) {
+                    Ok(()) if accepts_openmetrics(request) => {
+                        *response.body_mut() = text;
+                        OPENMETRICS
+                    }
+                    Ok(()) => {
+                        *response.body_mut() = text_format::rewritten(&text);
+                        PROMETHEUS
+                    }
+                    Err(_) => {
+                        *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
+                        TEXT
+                    }
+                }
             }
             "/healthz" => {
                 *response.body_mut() = "ok\n".into();
@@ -176,6 +192,12 @@ impl Served {
         let lines = down.iter().map(|dialing| format!("not connected: {}\n", dialing.peer));
         (StatusCode::SERVICE_UNAVAILABLE, lines.collect())
     }
+}
+
+fn accepts_openmetrics(request: &Request<Incoming>) -> bool {
+    let mut accepted =
+        request.headers().get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    accepted.any(|value| value.contains("application/openmetrics-text"))
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketType};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::daemons::{Daemon, Desk, NEAR_PUBLIC_KEY, PUBLIC_KEY, desk, text};
-use crate::ends::{free_port, get};
+use crate::ends::{free_port, get, get_as};
 
 #[test]
 fn a_server_prints_its_address_and_exits_cleanly_on_sigterm() {
@@ -56,9 +56,17 @@ fn the_metrics_listener_serves_metrics_and_health() {
     let _server =
         Daemon::serve(&desk, &["--metrics", &format!("127.0.0.1:{port}"), "--pool", "off"]);
     let get = |path| get(port, path);
-    let answer = get("/metrics");
+    // As Prometheus asks.
+    let asked = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5";
+    let answer = get_as(port, "/metrics", asked);
     assert!(answer.contains("openmetrics-text"), "{answer}");
-    assert!(answer.contains("\nkeypadd_pad_reuse_total 0\n"), "{answer}");
+    assert!(answer.contains("\n# TYPE keypadd_pad_reuse counter\nkeypadd_pad_reuse_total 0\n"));
+    assert!(answer.ends_with("# EOF\n"), "{answer}");
+    let answer = get("/metrics");
+    assert!(answer.contains("text/plain; version=0.0.4"), "{answer}");
+    assert!(
+        answer.contains("\n# TYPE keypadd_pad_reuse_total counter\nkeypadd_pad_reuse_total 0\n")
+    );
     assert!(answer.contains("keypadd_keystream_bytes_total{source=\"pool\"} 0"), "{answer}");
     assert!(get("/healthz").starts_with("HTTP/1.1 200"));
     assert!(get("/readyz").starts_with("HTTP/1.1 200"), "a server alone is ready at once");
