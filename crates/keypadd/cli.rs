@@ -138,6 +138,17 @@ Examples:
     /// Reports every error at once, those of the key file included. Starts and changes nothing.
     #[command(after_help = "Example:\n  keypadd check --config keypadd.toml")]
     Check(ConfigArgs),
+    /// Check this host, its configuration and the path to each peer, and say how to mend what is wrong
+    ///
+    /// Looks at limits, UDP buffers, CPU, clock, keys and files, daemons and the service, times whether a
+    /// pool is worth it here, and connects to each peer of the file, or to @NAME alone. Changes nothing.
+    #[command(after_help = "\
+Exits with 1 if a check failed; what only works less well is a warning.
+
+Examples:
+  keypadd doctor
+  keypadd doctor @lab")]
+    Doctor(DoctorArgs),
     /// Show the daemons running on this host: peers, suite, round trip, pool
     #[command(after_help = "\
 Exits with 5 if no daemon answers or a peer that one connects to is not connected.
@@ -257,6 +268,19 @@ pub(crate) struct ConfigArgs {
     /// root, else ~/.config/keypadd/config.toml]
     #[arg(long, env = "KEYPADD_CONFIG", value_name = "FILE", value_parser = path_parser())]
     pub(crate) config: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DoctorArgs {
+    /// Check the path to this peer of the configuration file alone
+    #[arg(value_name = "@NAME", value_parser = values::at_name)]
+    pub(crate) peer: Option<String>,
+    /// The configuration file [default: as `keypadd run` finds it]
+    #[arg(long, env = "KEYPADD_CONFIG", value_name = "FILE", value_parser = path_parser())]
+    pub(crate) config: Option<PathBuf>,
+    /// Print JSON at the end
+    #[arg(long, env = "KEYPADD_JSON", value_parser = values::switch)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]

@@ -17,6 +17,7 @@ mod connect;
 mod control;
 mod daemon;
 mod demo;
+mod doctor;
 mod forward;
 mod handover;
 mod invite;
@@ -78,6 +79,7 @@ fn run() -> Result<(), Error> {
         Verb::Reload(args) => reload::run(args),
         Verb::Forward(args) => forward::run(args),
         Verb::Check(args) => check::run(args),
+        Verb::Doctor(args) => doctor::run(args),
         Verb::Completions(args) => completions::run(args),
         Verb::Man(args) => man::run(args),
         Verb::Status(args) => status::run(args),

@@ -1,7 +1,7 @@
 //! Finds the peer that `connect @NAME` means in the configuration file. Knows no sockets: what is
 //! found is used like flags, and flags win.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use keypadd_config::{Config, Outgoing, Peer, Setting, nearest};
 use keypadd_provider::PublicKey;
@@ -28,20 +28,32 @@ pub(crate) struct Named {
 /// Exit 3: the file cannot be used, or the peer has no endpoint. Exit 2: no such peer.
 pub(crate) fn find(name: &str, file: Option<PathBuf>) -> Result<Named, Error> {
     let path = configfile::place(file)?;
-    let (config, key_path) = configfile::read_without_key(&path)?;
+    let (config, own_key) = configfile::read_without_key(&path)?;
+    let (peer, outgoing) = in_config(name, &config, &path)?;
+    let (key, outgoing) = (peer.key, outgoing.clone());
+    Ok(Named { key, outgoing, own_key, allow_legacy: config.settings.allow_legacy })
+}
+
+/// The peer of this name in a file that has been read.
+///
+/// # Errors
+/// Exit 3: the peer has no endpoint. Exit 2: no such peer.
+pub(crate) fn in_config<'c>(
+    name: &str,
+    config: &'c Config,
+    path: &Path,
+) -> Result<(&'c Peer, &'c Outgoing), Error> {
     let file = shown(path.to_string_lossy());
-    let Config { settings, mut peers, .. } = config;
-    let Some(place) = peers.iter().position(|peer| peer.name == name) else {
+    let Some(peer) = config.peers.iter().find(|peer| peer.name == name) else {
         let cause = format!("@{name}: {file} has no [peer.{name}]");
-        return Err(Error::new(Exit::Usage, cause).hint(meant(name, &peers)));
+        return Err(Error::new(Exit::Usage, cause).hint(meant(name, &config.peers)));
     };
-    let Peer { key, outgoing, .. } = peers.swap_remove(place);
-    let outgoing = outgoing.ok_or_else(|| {
+    let outgoing = peer.outgoing.as_ref().ok_or_else(|| {
         let cause = format!("@{name}: [peer.{name}] in {file} has no endpoint");
         Error::new(Exit::Config, cause)
             .hint("add an endpoint there, as in endpoint = \"lab.example:4433\"")
     })?;
-    Ok(Named { key, outgoing, own_key: key_path, allow_legacy: settings.allow_legacy })
+    Ok((peer, outgoing))
 }
 
 /// The hint for a name that no peer has.

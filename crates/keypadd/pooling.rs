@@ -14,8 +14,8 @@ use keypadd_provider::PoolSwitch;
 
 use crate::error::{Error, Exit, system};
 
-pub(crate) use choice::Choice;
 use choice::choose;
+pub(crate) use choice::{Choice, timed};
 
 /// The pool settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

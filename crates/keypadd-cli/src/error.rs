@@ -72,6 +72,11 @@ impl Error {
         self
     }
 
+    /// Each cause, and its hint.
+    pub fn parts(&self) -> impl Iterator<Item = (&str, Option<&str>)> {
+        self.parts.iter().map(|Part { cause, hint }| (&**cause, hint.as_deref()))
+    }
+
     /// Prints at most two lines per cause on standard error, which may be closed.
     pub fn report(&self) -> ExitCode {
         let _ = write!(io::stderr().lock(), "{self}");

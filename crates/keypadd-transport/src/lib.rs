@@ -71,5 +71,5 @@ pub use spin::{SpinShare, SpinShareError};
 pub use splice::{Cut, Delivery};
 pub use stepped::{Outbox, SentDatagrams, SteppedLoop};
 pub use stream::{ReadError, RecvHalf, SendHalf, Splice, Stopped, Stream, WriteError};
-pub use udp::Egress;
+pub use udp::{Egress, Offloads};
 pub use windows::Windows;

@@ -5,7 +5,7 @@
 use std::{
     fmt,
     io::{self, IoSliceMut},
-    net::UdpSocket,
+    net::{Ipv4Addr, UdpSocket},
     os::fd::AsRawFd,
     sync::Arc,
     time::{Duration, Instant},
@@ -29,6 +29,28 @@ pub trait Egress: fmt::Debug + Send + Sync {
     /// Reports the cost of one packet of a send. Called for a sample of the sends.
     fn observe_send(&self, per_packet: Duration) {
         let _ = per_packet;
+    }
+}
+
+/// How many datagrams one system call of a UDP socket can carry; 1 without GSO and GRO.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offloads {
+    /// In a send (UDP_SEGMENT in udp(7)).
+    pub send_segments: usize,
+    /// In a receive (UDP_GRO).
+    pub receive_segments: usize,
+}
+
+impl Offloads {
+    /// Those of a socket on loopback.
+    ///
+    /// # Errors
+    /// No UDP socket can be opened.
+    pub fn of_this_host() -> io::Result<Self> {
+        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let state = UdpSocketState::new((&socket).into())?;
+        let (send_segments, receive_segments) = (state.max_gso_segments(), state.gro_segments());
+        Ok(Self { send_segments, receive_segments })
     }
 }
 

@@ -40,6 +40,11 @@ pub(super) fn choose(suites: &[Suite], engine: CipherEngine, former: &[Choice]) 
     suites.iter().enumerate().map(choose).collect()
 }
 
+/// What `auto` would choose for these suites, each timed anew.
+pub(crate) fn timed(suites: &[Suite], engine: CipherEngine) -> Vec<Choice> {
+    choose(suites, engine, &[])
+}
+
 impl Choice {
     fn timed(protection: Protection, times: Option<[SealTimes; 3]>) -> Self {
         let pays = times.is_some_and(|times| worth_pooling(&times));

@@ -1,0 +1,118 @@
+//! Checks the path to each peer by a session without forwards: name, handshake, round trip, and the size of datagrams.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use keypadd_cli::refusal::explain;
+use keypadd_config::{Outgoing, Peer};
+use keypadd_keystream::CipherEngine;
+use keypadd_provider::{CryptoSettings, Meters, PoolSwitch, client_config};
+use keypadd_tunnel::{Client, ClientSettings, TransportSettings};
+use tokio::time::sleep;
+
+use crate::daemon::draw_instance;
+use crate::error::{Error, Exit};
+
+use super::configuration::Configuration;
+use super::finding::{Finding, Findings};
+
+/// How long one peer may take to answer.
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Enough for discovery of the path's MTU: a handful of probes, a round trip each.
+const DISCOVERY_TRIPS: f64 = 20.0;
+const DISCOVERY_MIN: Duration = Duration::from_millis(300);
+const DISCOVERY_MAX: Duration = Duration::from_secs(4);
+
+/// UDP payload of an Ethernet path with IPv6 and a tunnel's header less; below, something is in the way.
+const MTU_GOOD: u16 = 1372;
+
+/// # Errors
+/// Exit 1: standard output fails.
+pub(super) async fn check(
+    here: &Configuration,
+    peers: &[(&Peer, &Outgoing)],
+    findings: &mut Findings,
+) -> Result<(), Error> {
+    for (peer, outgoing) in peers {
+        let name = format!("peer {}", peer.name);
+        findings.add(match reach(here, peer, outgoing).await {
+            Ok(reached) => reached.findings(&name),
+            Err(error) => Finding::failed(&name, &error),
+        })?;
+    }
+    Ok(())
+}
+
+/// What a session has shown.
+#[derive(Debug)]
+struct Reached {
+    remote: SocketAddr,
+    suite: String,
+    rtt: Duration,
+    datagram_bytes: u16,
+    lost: u64,
+    sent: u64,
+}
+
+/// Connects, waits until the datagrams' size is known, and says goodbye.
+async fn reach(here: &Configuration, peer: &Peer, outgoing: &Outgoing) -> Result<Reached, Error> {
+    let crypto = CryptoSettings {
+        key: Arc::clone(&here.key),
+        suites: outgoing.suites.iter().copied().map(Into::into).collect(),
+        kex: vec![outgoing.kex.into()],
+        pool: PoolSwitch::default(),
+        cipher_engine: CipherEngine::default(),
+        meters: Arc::new(Meters::default()),
+    };
+    let crypto = client_config(&crypto, peer.key)
+        .map_err(|error| Error::new(Exit::Runtime, error.to_string()))?;
+    let refused = |error| explain(error, here.key.public(), peer.key);
+    let client = Client::bind(ClientSettings {
+        server: outgoing.endpoint.clone(),
+        crypto,
+        name: Some(peer.name.clone()),
+        forwards: Vec::new(),
+        transport: TransportSettings::default(),
+        connect_timeout: TIMEOUT,
+        instance: draw_instance()?,
+    })
+    .await
+    .map_err(|error| refused(error.into()))?;
+    let session = client.connect().await.map_err(refused)?;
+    let trip = session.live().status().rtt_seconds;
+    let discovery = Duration::from_secs_f64((trip * DISCOVERY_TRIPS).clamp(0.0, 60.0));
+    sleep(discovery.clamp(DISCOVERY_MIN, DISCOVERY_MAX)).await;
+    let status = session.live().status();
+    drop(session);
+    client.close().await;
+    Ok(Reached {
+        remote: status.remote,
+        suite: status.suite,
+        rtt: Duration::from_secs_f64(status.rtt_seconds.max(0.0)),
+        datagram_bytes: status.mtu_bytes,
+        lost: status.lost_packets,
+        sent: status.sent_packets,
+    })
+}
+
+impl Reached {
+    fn findings(self, name: &str) -> Vec<Finding> {
+        let Self { remote, suite, rtt, datagram_bytes, lost, sent } = self;
+        let found = format!(
+            "{remote} answers, round trip {:.1} ms, suite {suite}; {lost} of {sent} packets lost",
+            rtt.as_secs_f64() * 1e3
+        );
+        let size = format!("datagrams of up to {datagram_bytes} bytes get through");
+        let mtu = match datagram_bytes >= MTU_GOOD {
+            true => Finding::ok(name, size),
+            false => Finding::warn(
+                name,
+                format!("{size}: bulk data costs more CPU"),
+                "look for a tunnel or a link with a small MTU on the way: `tracepath` shows where",
+            ),
+        };
+        vec![Finding::ok(name, found), mtu]
+    }
+}
