@@ -11,6 +11,7 @@ mod bench;
 mod daemons;
 mod demo;
 mod descriptors;
+mod diagnosing;
 mod ending;
 mod ends;
 mod examples;

@@ -88,8 +88,8 @@ fn a_private_key_pasted_anywhere_is_refused_and_not_repeated() {
             assert_refused_in_silence(&output, switch);
         }
         for verb in [
-            "keygen", "pubkey", "invite", "join", "serve", "connect", "run", "check", "reload",
-            "man", "status", pasted,
+            "keygen", "pubkey", "invite", "join", "serve", "connect", "run", "check", "doctor",
+            "reload", "man", "status", pasted,
         ] {
             // As a path it is too long a name, or a directory that does not exist.
             let name = format!("missing/{pasted}/{pasted}");
