@@ -11,6 +11,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
 };
 
+use bytes::Bytes;
 use quinn_proto::StreamId;
 use tokio::sync::Notify;
 
@@ -185,11 +186,17 @@ impl HeldStreams {
     }
 
     /// Holds a stream from its beginning: its connection was lost before the loop could splice it.
-    pub(crate) fn add_parked(&self, name: StreamName, state: &Arc<SpliceState>, socket: Socket) {
-        let Some(replay) = self.add(name, state) else {
+    pub(crate) fn add_parked(
+        &self,
+        name: StreamName,
+        state: &Arc<SpliceState>,
+        (preface, socket): (&Bytes, Socket),
+    ) {
+        let Some(mut replay) = self.add(name, state) else {
             state.cut(Cut::Lost);
             return;
         };
+        replay.push(preface);
         state.detach();
         if let Some(entry) = self.0.streams().by_name.get_mut(&name) {
             entry.parked = Parts { socket: Some(socket), to_stream: Some(replay), to_socket: true };

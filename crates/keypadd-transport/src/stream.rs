@@ -156,6 +156,8 @@ pub(crate) enum StreamCommand {
     Splice {
         /// Sent before the socket's bytes.
         first: Bytes,
+        /// Sent after that, as if it were the socket's first bytes.
+        preface: Bytes,
         socket: Socket,
         state: Arc<SpliceState>,
     },
@@ -242,7 +244,19 @@ impl Stream {
     /// Gives the stream and a socket to the loop, which carries every byte between them. `label` is for
     /// whoever continues it in [another process](crate::HandedStream).
     pub fn splice(self, socket: Socket, delivery: Delivery, label: Arc<str>) -> Splice {
-        self.splice_after(&[], socket, delivery, label)
+        self.splice_to((Bytes::new(), Bytes::new()), socket, delivery, label)
+    }
+
+    /// The same; the peer's socket gets `preface` before this one's bytes. Nothing else may have been
+    /// written to the stream for that socket.
+    pub fn splice_with_preface(
+        self,
+        preface: Vec<u8>,
+        socket: Socket,
+        delivery: Delivery,
+        label: Arc<str>,
+    ) -> Splice {
+        self.splice_to((Bytes::new(), preface.into()), socket, delivery, label)
     }
 
     /// The same, once the loop has sent `first`: a peer that has these bytes knows that the stream is
@@ -254,13 +268,23 @@ impl Stream {
         delivery: Delivery,
         label: Arc<str>,
     ) -> Splice {
+        self.splice_to((Bytes::from_static(first), Bytes::new()), socket, delivery, label)
+    }
+
+    fn splice_to(
+        self,
+        (first, preface): (Bytes, Bytes),
+        socket: Socket,
+        delivery: Delivery,
+        label: Arc<str>,
+    ) -> Splice {
         let core = &self.send.0;
         let (reply, outcome) = oneshot::channel();
         let connection = (Arc::clone(&core.connection), core.id);
         let state = SpliceState::new(delivery, label, reply, connection);
         let waiting = Some(Waiting { state: Arc::downgrade(&state), code: core.code() });
         let carried = Arc::clone(&state.carried);
-        core.command(StreamCommand::Splice { first: Bytes::from_static(first), socket, state });
+        core.command(StreamCommand::Splice { first, preface, socket, state });
         core.spliced.store(true, Relaxed);
         Splice { outcome, carried, _waiting: waiting, _stream: Some(self) }
     }

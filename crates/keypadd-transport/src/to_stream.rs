@@ -118,6 +118,14 @@ impl ToStream {
         Self { head: first, ..self }
     }
 
+    /// Sends this as if the socket's bytes began with it: after a loss it is sent again as they are.
+    pub(crate) fn with_preface(mut self, preface: Bytes) -> Self {
+        if let Some(replay) = &mut self.replay {
+            replay.push(&preface);
+        }
+        Self { unsent: preface, ..self }
+    }
+
     /// Continues on another connection's stream, which begins with `head`, once the peer has
     /// followed. The new registration reports again whatever is ready.
     pub(crate) fn move_to(&mut self, registered: Arc<Registered>, head: Bytes, now: Instant) {

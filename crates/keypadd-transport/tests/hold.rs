@@ -19,7 +19,7 @@ use std::{
 };
 
 use keypadd_transport::{
-    Connection, Delivery, HeldStreams, Receipt, ReplayBudget, SpinShare, StreamName, VarInt,
+    Connection, Delivery, HeldStreams, Receipt, ReplayBudget, SpinShare, Stream, StreamName, VarInt,
 };
 use pair::{HOLD, Pair};
 use tokio::time::timeout;
@@ -65,9 +65,25 @@ impl Held {
 
     /// A stream between two programs.
     fn splice(&self) -> [UnixStream; 2] {
+        self.splice_by(|streams| self.pair.splice(streams))
+    }
+
+    /// The same; what the first program says begins with a preface.
+    fn splice_with_preface(&self, preface: Vec<u8>) -> [UnixStream; 2] {
+        self.splice_by(|[ours, theirs]| {
+            let [(near, near_end), (far, far_end)] = [(); 2].map(|()| UnixStream::pair().unwrap());
+            let (delivery, label) = (Delivery::Unbounded, "".into());
+            let splice = ours.splice_with_preface(preface, near_end.into(), delivery, label);
+            self.pair.control.spawn(splice);
+            self.pair.control.spawn(theirs.splice(far_end.into(), delivery, "".into()));
+            [near, far]
+        })
+    }
+
+    fn splice_by(&self, splice: impl FnOnce([Stream; 2]) -> [UnixStream; 2]) -> [UnixStream; 2] {
         let open = |streams: &HeldStreams| streams.names().len();
         let before = self.streams.each_ref().map(open);
-        let programs = self.pair.splice(self.pair.open(&self.ends));
+        let programs = splice(self.pair.open(&self.ends));
         let spliced = async {
             while self.streams.each_ref().map(open) != before.map(|count| count + 1) {
                 tokio::time::sleep(Duration::from_millis(1)).await;
@@ -277,6 +293,28 @@ fn a_stream_goes_on_in_other_processes_byte_for_byte() {
         replaced += 1;
     });
     assert!(replaced > 3, "{replaced} processes were replaced");
+    held.until_over();
+}
+
+#[test]
+fn a_preface_goes_on_as_the_bytes_of_its_socket_do() {
+    let mut held = Held::new();
+    let preface = noise(3, 1_000_000);
+    let programs = held.splice_with_preface(preface.clone());
+    let mut begin = vec![0; preface.len()];
+    // Only part of it has left when the first connection is lost, and all of it when the last one is.
+    for piece in begin.chunks_mut(300_000) {
+        held.lose(0);
+        held.reconnect();
+        held.resume();
+        programs[1].set_read_timeout(Some(HANG)).unwrap();
+        (&programs[1]).read_exact(piece).unwrap();
+    }
+    assert!(begin == preface);
+    held.lose(1);
+    held.reconnect();
+    held.resume();
+    exchange(&programs, [b"its own", &noise(4, 100_000)], || thread::yield_now());
     held.until_over();
 }
 

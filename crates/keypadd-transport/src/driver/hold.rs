@@ -6,6 +6,7 @@
 
 use std::{collections::VecDeque, sync::Arc, time::Instant};
 
+use bytes::Bytes;
 use mio::Interest;
 use quinn_proto::{Dir, StreamId};
 use tokio::sync::oneshot;
@@ -30,12 +31,17 @@ impl Driver {
 
     /// Holds a stream that was to be spliced when this connection was lost already: the peer has spliced its
     /// end. Only a server does: a client may have claimed its streams before.
-    pub(super) fn hold_late(&self, id: StreamId, socket: Socket, state: &Arc<SpliceState>) {
+    pub(super) fn hold_late(
+        &self,
+        id: StreamId,
+        (preface, socket): (Bytes, Socket),
+        state: &Arc<SpliceState>,
+    ) {
         match &self.hold {
             Some((streams, epoch))
                 if self.holds && self.connection.side().is_server() && socket.prepare().is_ok() =>
             {
-                streams.add_parked(StreamName::new(*epoch, id), state, socket);
+                streams.add_parked(StreamName::new(*epoch, id), state, (&preface, socket));
             }
             _ => drop(state.cut(Cut::Lost)),
         }

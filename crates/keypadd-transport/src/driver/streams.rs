@@ -54,14 +54,17 @@ impl Driver {
                 control.send(self.connection.send_stream(id));
             }
             (StreamCommand::Read, Some(_)) => self.arrived.push(id),
-            (StreamCommand::Splice { first, socket, state }, Some(Channel::Controlled(_))) => {
-                self.splice(id, (first, socket), state, registrar, now);
+            (
+                StreamCommand::Splice { first, preface, socket, state },
+                Some(Channel::Controlled(_)),
+            ) => {
+                self.splice(id, (first, preface, socket), state, registrar, now);
             }
             // One that has not sent its answer is unknown to the peer.
-            (StreamCommand::Splice { first, socket, state }, None)
+            (StreamCommand::Splice { first, preface, socket, state }, None)
                 if self.lost && first.is_empty() =>
             {
-                self.hold_late(id, socket, &state);
+                self.hold_late(id, (preface, socket), &state);
             }
             (StreamCommand::Resume { held, receipt, attached }, Some(Channel::Controlled(_)))
                 if !self.lost =>
@@ -87,7 +90,7 @@ impl Driver {
     pub(super) fn splice(
         &mut self,
         id: StreamId,
-        (first, socket): (Bytes, Socket),
+        (first, preface, socket): (Bytes, Bytes, Socket),
         state: Arc<SpliceState>,
         registrar: &mut Registrar<'_>,
         now: Instant,
@@ -119,7 +122,8 @@ impl Driver {
                     control.written,
                     now,
                 )
-                .after(first);
+                .after(first)
+                .with_preface(preface);
                 let (to_stream, to_socket) = (Some(to_stream), Some(to_socket));
                 let spliced =
                     Spliced { state, token, to_stream, to_socket, moved_out: false, moves_to };
