@@ -177,6 +177,37 @@ ssh_runs_through_its_proxy_command() {
     rm -rf "$dir"
 }
 
+a_hundred_ssh_sessions_share_the_tunnel_of_a_daemon() {
+    local dir=$scratch/ssh session sessions=() whole=0
+    mkdir -m 700 "$dir"
+    expect "sshd starts" start_sshd "$dir"
+    local sshd=$started
+    expect "the server starts" serve '[::]'
+    local server_log=$log
+    printf '[peer.far]\npublic-key = "%s"\nendpoint = "10.99.7.1"\n' "$far_key" >"$dir/near.toml"
+    expect "a daemon connects" daemon near '^keypadd: ready, connected' connect @far \
+        --config "$dir/near.toml" -L "$forward_port:127.0.0.1:$target_port"
+
+    head -c 262144 /dev/urandom >"$dir/file"
+    local proxy="'$keypadd' connect @far --config '$dir/near.toml' --key '$scratch/near.key' -W %h:%p"
+    tell near "100 times: ssh -o ProxyCommand='keypadd connect @far ... -W %h:%p' root@localhost"
+    for ((session = 0; session < 100; session++)); do
+        in_end near timeout --foreground 120 ssh -F none -p 2222 -i "$dir/user" -o BatchMode=yes \
+            -o "UserKnownHostsFile=$dir/known_hosts" -o "ProxyCommand=$proxy" root@localhost \
+            "cat '$dir/file'" </dev/null >"$dir/back.$session" 2>>"$dir/ssh.err" &
+        sessions+=($!)
+    done
+    for ((session = 0; session < 100; session++)); do
+        wait "${sessions[session]}" && cmp -s "$dir/file" "$dir/back.$session" && whole=$((whole + 1))
+    done
+    sed 's/^/    /' "$dir/ssh.err"
+    expect "all have the whole file" equal 100 "$whole"
+    expect "they made no session of their own" await_count 1 'session established' "$server_log"
+    kill -TERM "$sshd"
+    await_end "$sshd" 10
+    rm -rf "$dir"
+}
+
 # ---- outages ------------------------------------------------------------------------------------
 
 an_outage_and_another_address_cost_neither_a_download_nor_ssh_a_byte() {
@@ -427,6 +458,7 @@ claim packets_are_as_long_as_the_path_carries 3des-ctr-hmac-sha1 9000 1452
 claim a_path_that_shrinks_costs_no_connection 1500 1452
 claim a_path_that_shrinks_costs_no_connection 9000 8972
 claim ssh_runs_through_its_proxy_command
+claim a_hundred_ssh_sessions_share_the_tunnel_of_a_daemon
 claim an_outage_and_another_address_cost_neither_a_download_nor_ssh_a_byte
 claim a_signal_ends_both_cleanly TERM
 claim a_signal_ends_both_cleanly INT

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 
 use bytesize::ByteSize;
 use keypadd_config::{Outgoing, Peer, Settings, Shown};
-use keypadd_tunnel::TransportSettings;
+use keypadd_tunnel::{ProxyHeaders, TransportSettings};
 
 use crate::cli::ConfigArgs;
 use crate::configfile::{self, Loaded};
@@ -81,7 +81,7 @@ fn describe(peer: &Peer, listen: Option<SocketAddr>, out: &mut Vec<String>) {
         out.push(format!("  pool-budget {budget}"));
     }
     if let Some(outgoing) = &peer.outgoing {
-        let Outgoing { endpoint, suites, kex, forwards } = outgoing;
+        let Outgoing { endpoint, suites, kex, forwards, proxy_headers } = outgoing;
         let suites: Vec<_> = suites.iter().copied().map(suite_with_class).collect();
         let suite = suites.join(" or ");
         out.push(format!("  connect to {endpoint}: suite {suite}, key exchange {kex}"));
@@ -89,6 +89,9 @@ fn describe(peer: &Peer, listen: Option<SocketAddr>, out: &mut Vec<String>) {
         if forwards.is_empty() {
             out.push("  no forwards".into());
         }
+        let ProxyHeaders { send, accept } = *proxy_headers;
+        let on = [("send-proxy", send), ("accept-proxy", accept)].into_iter();
+        out.extend(on.filter(|(_, on)| *on).map(|(name, _)| format!("  {name}")));
     }
     if let (Some(incoming), Some(listen)) = (&peer.incoming, listen) {
         let [open, listen_on] = [list(&incoming.permit_open), list(&incoming.permit_listen)]

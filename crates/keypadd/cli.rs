@@ -253,6 +253,10 @@ pub(crate) struct ConnectArgs {
     #[arg(allow_hyphen_values = true)]
     pub(crate) peer: Option<PublicKey>,
     /// Connect standard input and output to HOST:PORT from the server, as an ssh ProxyCommand
+    ///
+    /// With @NAME, a running `keypadd run` or `keypadd connect` of this user that is connected to that peer
+    /// carries it: ssh sessions share its tunnel. Without one, or if its suite or key exchange would not be
+    /// offered here, -W makes a tunnel of its own, as it does with other flags for a tunnel such as --hold.
     #[arg(short = 'W', long, env = "KEYPADD_STDIO", value_name = "HOST:PORT")]
     #[arg(value_parser = values::target, conflicts_with_all = ["local", "remote", "dynamic"])]
     pub(crate) stdio: Option<Target>,

@@ -9,11 +9,12 @@ use keypadd_keystream::Class;
 use keypadd_provider::{PublicKey, client_config};
 use keypadd_tunnel::{
     Client, ClientError, ClientSession, ClientSettings, Forward, Listen, LocalForward,
-    RemoteForward, ServerAddress, Target,
+    ProxyHeaders, RemoteForward, ServerAddress, Target,
 };
 use tokio::io::stdin;
 use tokio::sync::mpsc;
 
+use crate::carry::Asked;
 use crate::cli::{ConnectArgs, Flags, Server};
 use crate::confine::{Confinement, Reach};
 use crate::control::Requests;
@@ -23,9 +24,21 @@ use crate::forward;
 use crate::handover::give;
 use crate::named::{self, Named};
 use crate::ready::{ClientReady, ForwardReady, suite_with_class};
+use crate::reuse::Reuse;
 use crate::shutdown::Shutdown;
 use crate::sources::{Dialing, Source, Sources};
 use crate::stdio::{self, ClosingStdout};
+
+/// Settings of a tunnel that a running daemon's may not have. Suites and key exchange are compared instead.
+const OF_TUNNEL: [&str; 7] = [
+    "cipher-backend",
+    "congestion",
+    "hold",
+    "key-lifetime",
+    "key-lifetime-bytes",
+    "metrics",
+    "peer-timeout",
+];
 
 /// Queued requests about forwards; more wait at the socket.
 const REQUESTS_WAITING_MAX: usize = 4;
@@ -40,6 +53,9 @@ pub(crate) struct ConnectOptions {
     /// Its name in the configuration file, if it was given by name.
     name: Option<String>,
     work: Work,
+    proxy_headers: ProxyHeaders,
+    /// What a running daemon may do instead.
+    reuse: Option<Reuse>,
     connect_timeout: Duration,
     daemon: DaemonSettings,
 }
@@ -101,9 +117,30 @@ impl ConnectOptions {
             )
             .hint("for example -L 2222:localhost:22, then `ssh -p 2222 localhost`"));
         }
+        let proxy_headers = peer_settings.proxy_headers();
+        if proxy_headers.accept && matches!(work, Work::Stdio(_)) {
+            return Err(Error::new(Exit::Usage, "--accept-proxy: -W listens nowhere")
+                .hint("leave it out; -L and -R have listeners"));
+        }
         let connect_timeout = settings.connect_timeout.value;
+        let asks_for_own_tunnel = settings
+            .entries()
+            .any(|(key, value)| OF_TUNNEL.contains(&key.name) && !value.is_default());
         let daemon = DaemonSettings::of_flags(settings, suites, vec![kex])?;
-        Ok(Self { server, peer, name, work, connect_timeout, daemon })
+        let reuse = match &work {
+            Work::Stdio(target) if name.is_some() && !asks_for_own_tunnel => Some(Reuse {
+                asked: Asked {
+                    own: daemon.key.public(),
+                    peer,
+                    suites: daemon.suites.clone(),
+                    kex,
+                    target: target.clone(),
+                },
+                sends_header: proxy_headers.send,
+            }),
+            _ => None,
+        };
+        Ok(Self { server, peer, name, work, proxy_headers, reuse, connect_timeout, daemon })
     }
 
     /// Restricts the calling thread to what these options need, before any other starts.
@@ -122,7 +159,8 @@ impl ConnectOptions {
 }
 
 /// Connects, reconnects when the connection is lost, and forwards until `shutdown`, or until the
-/// one connection of `-W` ends; calls `on_ready` once connected.
+/// one connection of `-W` ends; calls `on_ready` once connected. Connects nowhere if a running daemon
+/// carries that connection.
 ///
 /// # Errors
 /// Exit 6: a listener cannot be bound. Exit 4: one end rejects the other. Exit 5: no answer in
@@ -133,7 +171,13 @@ pub(crate) async fn run(
     shutdown: Shutdown,
     on_ready: impl FnOnce(&ClientReady),
 ) -> Result<(), Error> {
-    let ConnectOptions { server, peer, name, work, connect_timeout, daemon } = options;
+    let ConnectOptions { server, peer, name, work, proxy_headers, reuse, connect_timeout, daemon } =
+        options;
+    if let Some(reuse) = reuse
+        && let Some(ended) = reuse.run(&daemon.confinement, &shutdown).await
+    {
+        return ended;
+    }
     let mut daemon = Daemon::prepare(daemon).await?;
     let crypto = client_config(&daemon.crypto, peer)
         .map_err(|error| Error::new(Exit::Runtime, error.to_string()))?;
@@ -146,6 +190,7 @@ pub(crate) async fn run(
         crypto,
         name: name.clone(),
         forwards,
+        proxy_headers,
         transport: daemon.transport.clone(),
         connect_timeout,
         instance: daemon.instance(ONLY_CLIENT)?,
@@ -158,8 +203,12 @@ pub(crate) async fn run(
     }
     let carried = stdio.clone();
     let label = name.unwrap_or_else(|| peer.short());
-    let dialing =
-        Dialing { peer: label.clone(), endpoint: server.to_string(), link: client.link() };
+    let dialing = Dialing {
+        peer: label.clone(),
+        endpoint: server.to_string(),
+        link: client.link(),
+        carrier: client.carrier(),
+    };
     // `-W` does not reconnect.
     let dialing = stdio.is_none().then_some(dialing);
     let source = Source { sessions: client.sessions(), loops: client.loop_meter(), dialing };
@@ -172,6 +221,7 @@ pub(crate) async fn run(
         false => Requests {
             forward: Some(forward_request),
             replace: Some(replace_request),
+            carry: Some(sources.clone()),
             ..Requests::default()
         },
     };

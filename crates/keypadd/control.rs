@@ -15,12 +15,15 @@ use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::{Pid, geteuid, getpid, test_kill_process};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Take};
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::timeout;
 
+use crate::carry;
 use crate::handover::give::{self, Program};
+use crate::sources::Sources;
 use crate::status_builder::StatusBuilder;
 
 /// Requests the status.
@@ -31,6 +34,9 @@ pub(crate) const RELOAD_REQUEST: &str = "reload";
 
 /// Begins a request about forwards (`forward`).
 pub(crate) const FORWARD_REQUEST: &str = "forward";
+
+/// Begins a request to carry a connection (`carry`).
+pub(crate) const CARRY_REQUEST: &str = "carry";
 
 /// Timeout of a reload, which may resolve names and wait for earlier ones.
 pub(crate) const RELOAD_TIMEOUT: Duration = Duration::from_secs(60);
@@ -67,6 +73,8 @@ pub(crate) struct Requests {
     pub(crate) forward: Option<ForwardRequests>,
     /// To be replaced by a new process.
     pub(crate) replace: Option<mpsc::Sender<give::Request>>,
+    /// To carry connections to the peers that it connects to.
+    pub(crate) carry: Option<Sources>,
 }
 
 /// Where requests about forwards are queued, with the way back of the answer.
@@ -133,6 +141,14 @@ pub(crate) fn sockets(directory: &Path) -> Vec<PathBuf> {
 /// It cannot be created, or another user owns it or may write to it.
 pub(crate) fn prepare(directory: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+    check(directory)
+}
+
+/// Checks that nobody else can replace files in the directory.
+///
+/// # Errors
+/// It is missing, or another user owns it or may write to it.
+pub(crate) fn check(directory: &Path) -> io::Result<()> {
     let metadata = fs::metadata(directory)?;
     let refused = |cause: String| Err(io::Error::new(ErrorKind::PermissionDenied, cause));
     let (owner, mode) = (metadata.uid(), metadata.mode() & 0o777);
@@ -222,12 +238,14 @@ async fn answer(client: UnixStream, status: &impl Status, requests: &Requests) -
         }
         (REPLACE_REQUEST, Requests { replace: Some(queue), .. }) => {
             let unless = Program::read(rest);
-            // Nothing comes after the line until it is answered.
-            let reader = reader.into_inner().into_inner();
-            let socket = reader.reunite(writer).map_err(io::Error::other)?.into_std()?;
+            let socket = whole(reader, writer)?;
             // A daemon that shuts down drops it, which the other end sees.
             let _ = queue.send(give::Request { socket, unless }).await;
             return Ok(());
+        }
+        (CARRY_REQUEST, Requests { carry: Some(sources), .. }) => {
+            let answered = carry::answer(whole(reader, writer)?, rest, sources);
+            return timeout(TIMEOUT, answered).await?;
         }
         (RELOAD_REQUEST, _) => serde_json::to_vec(&json!({ "no_file": status.verb() }))?,
         (FORWARD_REQUEST, requests) => serde_json::to_vec(&match &requests.forward {
@@ -241,6 +259,15 @@ async fn answer(client: UnixStream, status: &impl Status, requests: &Requests) -
         writer.shutdown().await
     };
     timeout(TIMEOUT, written).await?
+}
+
+/// The socket of a request, for what follows it. Nothing comes after the line until it is answered.
+fn whole(
+    reader: BufReader<Take<OwnedReadHalf>>,
+    writer: OwnedWriteHalf,
+) -> io::Result<StdUnixStream> {
+    let reader = reader.into_inner().into_inner();
+    reader.reunite(writer).map_err(io::Error::other)?.into_std()
 }
 
 /// Queues a request for the daemon and returns its answer.

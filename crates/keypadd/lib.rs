@@ -7,6 +7,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod bench;
+mod carry;
 mod check;
 mod cli;
 mod collect;
@@ -32,6 +33,7 @@ mod rates;
 mod ready;
 mod reload;
 mod report;
+mod reuse;
 mod run;
 mod serve;
 mod sources;

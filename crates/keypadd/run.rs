@@ -99,6 +99,7 @@ pub(crate) async fn run(
         reload: Some(reload_request),
         forward: Some(forward_request),
         replace: Some(replace_request),
+        carry: Some(applied.sources()),
     };
     let place = path.display().to_string();
     let mut watching = daemon.watch("run", place, applied.sources(), requests);

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use keypadd_provider::PublicKey;
-use keypadd_tunnel::{LiveSession, LoopMeter, ServerLink, Sessions};
+use keypadd_tunnel::{Carrier, LiveSession, LoopMeter, ServerLink, Sessions};
 
 /// One endpoint's sessions.
 #[derive(Clone, Debug)]
@@ -27,6 +27,8 @@ pub(crate) struct Dialing {
     pub(crate) endpoint: String,
     /// The state of the link.
     pub(crate) link: ServerLink,
+    /// Carries connections of other processes.
+    pub(crate) carrier: Carrier,
 }
 
 /// All sources, and this host's key; clones share one list.

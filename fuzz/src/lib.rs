@@ -16,6 +16,7 @@ pub mod keys;
 pub mod packet_keys;
 pub mod permits;
 pub mod pool_operations;
+pub mod proxy_headers;
 pub mod receipts;
 mod sessions;
 pub mod socks;

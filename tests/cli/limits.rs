@@ -140,7 +140,8 @@ impl Raw {
         let forward: RemoteForward = format!("{port}:a:1").parse().unwrap();
         for round in 0..rounds {
             let id = round as u16;
-            let listen = Frame::Listen { id, listen: forward.listen.clone() }.encode();
+            let (listen, headers) = (forward.listen.clone(), <_>::default());
+            let listen = Frame::Listen { id, listen, headers }.encode();
             send.write_all(&[listen, Frame::Unlisten { id }.encode()].concat()).await.unwrap();
         }
         (connection, send, recv)

@@ -26,11 +26,13 @@ mod measuring;
 mod naming;
 mod pairing;
 mod pooling;
+mod proxied;
 mod refusing;
 mod reloading;
 mod replacing;
 mod running;
 mod secrets;
+mod sharing;
 mod staying;
 mod watching;
 

@@ -33,6 +33,7 @@ async fn measuring(server: &str, target: SocketAddr) -> Client {
         crypto: client_config(&crypto, PUBLIC_KEY.parse().unwrap()).unwrap(),
         name: None,
         forwards: vec![bench, Forward::Local(format!("0:{target}").parse().unwrap())],
+        proxy_headers: <_>::default(),
         transport: <_>::default(),
         connect_timeout: HANG,
         instance: Instance([1; 16]),

@@ -6,14 +6,14 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use crate::daemons::{Daemon, Desk, PUBLIC_KEY, desk, text};
+use crate::daemons::{Daemon, Desk, PUBLIC_KEY, bounded, desk, text};
 use crate::ends::{PATIENCE, echo, echoes, exchange, free_port, noise, rest, through, until};
 
 /// Two hosts on one desk, each with a daemon from a file: `near` forwards a port there and one back.
@@ -141,6 +141,36 @@ fn connections_go_on_in_the_processes_that_replace_both_ends() {
     }
     drop(hosts);
     assert!(far.ended().status.success() && near.ended().status.success());
+}
+
+#[test]
+fn a_stdio_forward_that_a_daemon_carries_goes_on_in_the_process_that_follows() {
+    let mut hosts = Hosts::new("", "");
+    let (_far, near) = (hosts.run("far"), hosts.run("near"));
+    until("it works", || through(hosts.ports[0]));
+    let target = hosts.target.to_string();
+    let mut command = hosts.desk.keypadd(&["connect", "@office", "-W", &target]);
+    command.env("KEYPADD_CONFIG", "near.toml").env_remove("KEYPADD_KEY");
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let _bounded = bounded(&child);
+    let (mut input, mut output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+    let mut say = |word: &[u8; 6]| {
+        let mut heard = [0; 6];
+        input.write_all(word).unwrap();
+        output.read_exact(&mut heard).unwrap();
+        assert_eq!(&heard, word);
+    };
+    say(b"before");
+    let replaced =
+        hosts.install_and_reload(&["--socket", hosts.socket(near.pid()).to_str().unwrap()]);
+    assert!(replaced.status.success(), "{}", text(&replaced.stderr));
+    say(b"after1");
+    say(b"after2");
+    drop(input);
+    assert_eq!(rest(&mut output).unwrap(), b"");
+    let ended = child.wait_with_output().unwrap();
+    assert_eq!((ended.status.code(), text(&ended.stderr)), (Some(0), String::new()));
 }
 
 #[test]

@@ -96,6 +96,11 @@ fn any_bytes_of_a_socks_client_end_its_handshake_within_bounds() {
 }
 
 #[test]
+fn any_bytes_before_a_connection_are_a_proxy_header_within_bounds_or_none() {
+    fuzz("proxy_headers", targets::proxy_headers::holds);
+}
+
+#[test]
 fn any_line_is_an_invitation_that_reads_again_or_is_refused_unquoted() {
     fuzz("invitations", targets::invitations::holds);
 }

@@ -129,6 +129,7 @@ start_sshd() {
 		PermitRootLogin prohibit-password
 		StrictModes no
 		UsePAM no
+		MaxStartups 200
 	END
     # sshd separates its privileges there; the system's own service would have made it.
     [ -d /run/sshd ] || { mkdir -m 755 /run/sshd && made_directories+=(/run/sshd); }

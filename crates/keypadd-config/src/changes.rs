@@ -89,6 +89,12 @@ fn outgoing_changes(before: &Outgoing, after: &Outgoing, mut say: impl FnMut(&st
     if before.kex != after.kex {
         say(&format!("kex is now {}", after.kex));
     }
+    if before.proxy_headers.send != after.proxy_headers.send {
+        say("send-proxy changed");
+    }
+    if before.proxy_headers.accept != after.proxy_headers.accept {
+        say("accept-proxy changed");
+    }
     let missing = |all: &[Forward], one: &Forward| !all.contains(one);
     for forward in after.forwards.iter().filter(|one| missing(&before.forwards, one)) {
         say(&format!("forward {forward} added"));
@@ -128,7 +134,10 @@ mod tests {
         let after = format!("suite = \"aes-128-gcm\"\n{HEAD}{DIALED}")
             .replace("a:1\"]\n[peer", "a:2\"]\n[peer")
             .replace("endpoint = \"a\"", "endpoint = \"b\"")
-            .replace("local = [\"1:a:1\"]", "remote = [\"2:a:1\"]");
+            .replace(
+                "local = [\"1:a:1\"]",
+                "remote = [\"2:a:1\"]\naccept-proxy = true\nsend-proxy = true",
+            );
         assert_eq!(
             between(&format!("{HEAD}{DIALED}"), &after).applied,
             [
@@ -136,6 +145,8 @@ mod tests {
                 "peer in: permit-open changed",
                 "peer out: endpoint is now b:4433",
                 "peer out: suite is now aes-128-gcm",
+                "peer out: send-proxy changed",
+                "peer out: accept-proxy changed",
                 "peer out: forward -R 2:a:1 added",
                 "peer out: forward -L 1:a:1 removed",
             ]

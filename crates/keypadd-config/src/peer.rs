@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use keypadd_keystream::{Class, Suite};
 use keypadd_provider::{KeyExchange, PublicKey};
-use keypadd_tunnel::{DynamicForward, Forward, Listen, ListenPermit, Permit, ServerAddress};
+use keypadd_tunnel::{
+    DynamicForward, Forward, Listen, ListenPermit, Permit, ProxyHeaders, ServerAddress,
+};
 use toml::Spanned;
 use toml::de::DeValue;
 
@@ -54,6 +56,8 @@ pub struct Outgoing {
     pub kex: KeyExchange,
     /// The forwards.
     pub forwards: Vec<Forward>,
+    /// Which of their connections begin with a PROXY header.
+    pub proxy_headers: ProxyHeaders,
 }
 
 /// What peers are read with.
@@ -150,7 +154,9 @@ impl Context<'_, '_> {
             .into_iter()
             .find_map(|permit| Some((permit, table.value_at(permit)?)));
         let forwards_given = ["local", "remote", "dynamic"].iter().any(|name| table.has(name));
-        for outgoing_only in ["local", "remote", "dynamic", "suite", "kex"] {
+        for outgoing_only in
+            ["local", "remote", "dynamic", "send-proxy", "accept-proxy", "suite", "kex"]
+        {
             if let Some(at) = table.value_at(outgoing_only).filter(|_| !has_endpoint) {
                 let cause = format!("{outgoing_only}: peer {called} has no endpoint");
                 let hint = match outgoing_only {
@@ -206,13 +212,14 @@ impl Context<'_, '_> {
             (settings.suite.iter().flatten(), settings.kex.iter().flatten());
         let suite = own.suite.iter().chain(first_suite).map(|suite| suite.value).next();
         let kex = own.kex.iter().chain(first_kex).map(|kex| kex.value).next();
-        let forwards = own.forwards();
+        let (forwards, proxy_headers) = (own.forwards(), own.proxy_headers());
         let key = own.public_key?;
         let outgoing = own.endpoint.map(|endpoint| Outgoing {
             endpoint: endpoint.value,
             suites: offered(suite),
             kex: kex.unwrap_or_default(),
             forwards: values_of(&forwards),
+            proxy_headers,
         });
         Some(ReadPeer {
             key_at: place(&key),

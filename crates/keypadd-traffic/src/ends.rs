@@ -124,6 +124,7 @@ pub async fn connect(
         crypto: client_config(&crypto, settings.peer).map_err(text)?,
         name: None,
         forwards: vec![Forward::Bench(BenchForward { bind, port: 0 })],
+        proxy_headers: <_>::default(),
         transport: settings.transport,
         connect_timeout: CONNECT_TIME,
         instance: Instance::draw().map_err(text)?,

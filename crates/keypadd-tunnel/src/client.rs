@@ -13,23 +13,25 @@ use std::{
 
 use keypadd_transport::{ClientConfig, Endpoint, LoopMeter, crypto};
 use tokio::{
-    io::{AsyncRead, AsyncWrite},
+    io::{AsyncRead, AsyncReadExt, AsyncWrite},
     time::{sleep, timeout},
 };
 
 use crate::{
     addresses::{
-        forward::{Destination, Forward, RemoteForward},
+        forward::{Destination, Forward, ProxyHeaders, RemoteForward},
         target::{ServerAddress, Target},
     },
     clock::monitor::ClockMonitor,
     error::{BindError, ClientError},
     forwards::{
-        accept::Acceptor,
+        accept::{Acceptor, SharedHeaders},
+        carrier::Carrier,
         connection_log::ConnectionRecord,
         listen::Bound,
         listeners::ForwardListeners,
         open_stream::{OpenError, open_stream},
+        proxy_protocol::LOCAL_HEADER,
         splice::{SpliceError, splice_pair},
         tasks::ConnectionTasks,
     },
@@ -74,6 +76,8 @@ pub struct ClientSettings {
     pub name: Option<String>,
     /// Forwards; may be empty if only `forward_stdio` is used.
     pub forwards: Vec<Forward>,
+    /// Which connections begin with a PROXY header.
+    pub proxy_headers: ProxyHeaders,
     /// Transport settings.
     pub transport: TransportSettings,
     /// Timeout from the first packet to the server's hello, over all its addresses.
@@ -91,6 +95,7 @@ pub struct Client {
     connect_timeout: Duration,
     instance: Instance,
     listeners: ForwardListeners,
+    headers: SharedHeaders,
     tasks: ConnectionTasks,
     link: ServerLink,
     sessions: Sessions,
@@ -154,8 +159,10 @@ impl Client {
         let forwards_max = settings.transport.forwards_max as usize;
         let limits = Arc::clone(&settings.transport.limits);
         let handover = settings.transport.handover.clone();
+        let headers = SharedHeaders::default();
+        headers.set(settings.proxy_headers);
         let acceptor = Acceptor::new(
-            link.clone(),
+            (link.clone(), headers.clone()),
             forwards_max,
             Arc::clone(&limits),
             tasks.clone(),
@@ -184,6 +191,7 @@ impl Client {
             connect_timeout: settings.connect_timeout,
             instance: settings.instance,
             listeners,
+            headers,
             tasks,
             link,
             sessions: Sessions::default(),
@@ -210,14 +218,25 @@ impl Client {
         let errors = self.listeners.set(forwards).await;
         if let Some(session) = self.link.current() {
             session.pin_forwards(&self.forward_names());
-            request_forwards(&session, &self.remote_forwards()).await;
+            self.request_forwards(&session).await;
         }
         errors
+    }
+
+    /// Sets which connections begin with a PROXY header, from the next one on that is accepted here; at the
+    /// server once [`set_forwards`](Self::set_forwards) has asked it.
+    pub fn set_proxy_headers(&self, headers: ProxyHeaders) {
+        self.headers.set(headers);
     }
 
     /// Sets the packet protection for the next attempt to connect.
     pub fn set_crypto(&self, crypto: Arc<dyn crypto::ClientConfig>) {
         *self.config.lock().unwrap_or_else(PoisonError::into_inner) = ClientConfig::new(crypto);
+    }
+
+    /// Carries connections of other processes; outlives the client.
+    pub fn carrier(&self) -> Carrier {
+        self.listeners.carrier(self.server.clone())
     }
 
     /// The state of the link to the server; outlives the client.
@@ -240,6 +259,11 @@ impl Client {
             Forward::Local(_) | Forward::Dynamic(_) | Forward::Bench(_) => None,
         };
         self.listeners.list().into_iter().filter_map(|(forward, _)| remote(forward)).collect()
+    }
+
+    /// Asks the server for the remote forwards.
+    async fn request_forwards(&self, session: &LiveSession) {
+        request_forwards(session, &self.remote_forwards(), self.headers.get()).await;
     }
 
     /// The live sessions: at most one, unless `connect` is called more than once.
@@ -274,7 +298,7 @@ impl Client {
         };
         self.listeners.close().await;
         if let Some(session) = &current {
-            request_forwards(&session.registration.session, &[]).await;
+            request_forwards(&session.registration.session, &[], ProxyHeaders::default()).await;
         }
         let session_lost = async {
             if let Some(session) = &current {
@@ -291,7 +315,7 @@ impl Client {
         self.link.close("shut down");
     }
 
-    /// Forwards a reader and a writer to `target` (`-W`). Shuts down the writer when the target has
+    /// Forwards a reader and a writer to `target` (`-W`), behind a local PROXY header if one is to be sent. Shuts down the writer when the target has
     /// finished; returns when the reader has ended as well. If the connection is lost meanwhile and
     /// held, connects again.
     ///
@@ -323,6 +347,8 @@ impl Client {
             Err(OpenError::Lost) => return Err(lost().await),
         };
         let mut current = Some(session);
+        let header = if self.headers.get().send { &LOCAL_HEADER[..] } else { &[] };
+        let reader = header.chain(reader);
         let spliced = tokio::select! {
             biased;
             spliced = splice_pair(reader, writer, stream, &mut record) => spliced,
@@ -348,9 +374,9 @@ impl Client {
 }
 
 /// Sets the remote forwards of a session, and requests refused ones again.
-async fn request_forwards(session: &LiveSession, wanted: &[RemoteForward]) {
+async fn request_forwards(session: &LiveSession, wanted: &[RemoteForward], headers: ProxyHeaders) {
     let requests = &session.remote_forwards;
-    for frame in requests.set(wanted).into_iter().chain(requests.retry_refused()) {
+    for frame in requests.set(wanted, headers).into_iter().chain(requests.retry_refused()) {
         session.request(frame).await;
     }
 }

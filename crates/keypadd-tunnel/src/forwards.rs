@@ -3,13 +3,16 @@
 pub(crate) mod accept;
 pub(crate) mod adopt;
 pub(crate) mod answer;
+pub(crate) mod carrier;
 pub(crate) mod connection_log;
 pub(crate) mod dial;
 pub(crate) mod listen;
 pub(crate) mod listeners;
 pub(crate) mod open_listener;
 pub(crate) mod open_stream;
+pub(crate) mod origin;
 pub(crate) mod proxy;
+pub mod proxy_protocol;
 pub(crate) mod remote_listen;
 pub(crate) mod reservations;
 pub mod socks;

@@ -168,13 +168,13 @@ impl Handover {
     }
 
     /// Completes when the daemon is suspended.
-    pub(crate) async fn suspended(&self) {
+    pub async fn suspended(&self) {
         // Fails only without a sender, and this has it.
         let _ = self.0.suspended.subscribe().wait_for(|suspended| *suspended).await;
     }
 
     /// Completes when it is not.
-    pub(crate) async fn resumed(&self) {
+    pub async fn resumed(&self) {
         let _ = self.0.suspended.subscribe().wait_for(|suspended| !*suspended).await;
     }
 

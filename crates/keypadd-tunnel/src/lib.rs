@@ -25,7 +25,7 @@ pub mod wire;
 pub use addresses::{
     forward::{
         BenchForward, Bind, Destination, DynamicForward, Forward, ForwardError, ForwardFault,
-        Listen, LocalForward, RemoteForward,
+        Listen, LocalForward, ProxyHeaders, RemoteForward,
     },
     socket_path::{SocketPath, SocketPathError},
     target::{AddressError, DEFAULT_PORT, Host, ServerAddress, Target},
@@ -37,7 +37,11 @@ pub use client::{
 pub use clock::clones::{HostClocks, Hypervisor};
 pub use clock::jump::{Clocks, Jump, Readings, SystemClocks};
 pub use error::{AuthError, BindError, ClientError};
-pub use forwards::{listen::Bound, socks};
+pub use forwards::{
+    carrier::{Carrier, CarrierSlot, ConnectedTarget},
+    listen::Bound,
+    proxy_protocol, socks,
+};
 pub use keypadd_transport::{LoopMeter, SpinShare};
 pub use limits::{
     LimitCounts, Limits,

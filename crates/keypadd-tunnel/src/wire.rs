@@ -14,7 +14,8 @@ mod header;
 pub use code::{CloseCode, ListenCode, StreamCode};
 pub use error::WireError;
 pub use frame::{
-    FRAME_HEAD_BYTES, Frame, FrameHead, HoldGrant, HoldRequest, HoldToken, Instance, SessionToken,
+    FRAME_HEAD_BYTES, Features, Frame, FrameHead, HoldGrant, HoldRequest, HoldToken, Instance,
+    SessionToken,
 };
 pub use header::{CONNECTED, Claim, STREAM_HEAD_BYTES, StreamHead, StreamHeader};
 

@@ -14,6 +14,8 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::UnixStream;
 
@@ -37,8 +39,8 @@ pub(crate) struct Channel(UnixStream);
 
 /// A frame with its bytes and descriptors.
 #[derive(Debug)]
-pub(crate) struct Received {
-    pub(crate) frame: Frame,
+pub(crate) struct Received<F = Frame> {
+    pub(crate) frame: F,
     pub(crate) data: Vec<u8>,
     pub(crate) descriptors: Vec<OwnedFd>,
 }
@@ -51,14 +53,14 @@ impl Channel {
     }
 
     /// Sends a frame alone.
-    pub(crate) async fn tell(&mut self, frame: &Frame) -> io::Result<()> {
+    pub(crate) async fn tell(&mut self, frame: &impl Serialize) -> io::Result<()> {
         self.send::<&[u8]>(frame, &[], &[]).await
     }
 
     /// Sends a frame with bytes and at most three descriptors.
     pub(crate) async fn send<D: AsRef<[u8]>>(
         &mut self,
-        frame: &Frame,
+        frame: &impl Serialize,
         data: &[D],
         descriptors: &[BorrowedFd<'_>],
     ) -> io::Result<()> {
@@ -87,11 +89,19 @@ impl Channel {
         Ok(())
     }
 
-    /// Receives the next frame.
+    /// Receives the next frame of a handover.
     ///
     /// # Errors
     /// The other process has exited, or sends something else.
     pub(crate) async fn receive(&mut self) -> io::Result<Received> {
+        self.receive_as().await
+    }
+
+    /// Receives the next frame of this kind.
+    ///
+    /// # Errors
+    /// As for [`receive`](Self::receive).
+    pub(crate) async fn receive_as<F: DeserializeOwned>(&mut self) -> io::Result<Received<F>> {
         let (mut head, mut read, mut descriptors) = ([0; HEAD_BYTES], 0, Vec::new());
         while read < HEAD_BYTES {
             let received = self.0.async_io(Interest::READABLE, || {
@@ -131,7 +141,7 @@ impl Channel {
     }
 }
 
-impl Received {
+impl<F> Received<F> {
     /// The only descriptor. The kernel drops one that this process may not have.
     pub(crate) fn descriptor(&mut self) -> io::Result<OwnedFd> {
         self.descriptors.pop().ok_or_else(|| Errno::MFILE.into())

@@ -201,13 +201,17 @@ impl Applied {
             let still = |forward: &&Forward| {
                 kept(name, link).is_some_and(|(_, outgoing)| outgoing.forwards.contains(forward))
             };
-            link.set_forwards(link.forwards().iter().filter(still).cloned().collect()).await?;
+            let forwards = link.forwards().iter().filter(still).cloned().collect();
+            link.set_forwards(forwards, link.proxy_headers()).await?;
         }
         let mut bound = Vec::new();
         let taken = async {
             for (name, &(peer, outgoing)) in &wanted {
                 match self.links.get(*name).filter(|link| link.leads_to(peer, outgoing)) {
-                    Some(link) => link.set_forwards(outgoing.forwards.clone()).await?,
+                    Some(link) => {
+                        let headers = outgoing.proxy_headers;
+                        link.set_forwards(outgoing.forwards.clone(), headers).await?;
+                    }
                     None => {
                         let timeout = started.settings.connect_timeout.value;
                         let crypto = &crypto_for(crypto, outgoing, self.allowances.of(peer));
@@ -225,7 +229,8 @@ impl Applied {
             drop(bound);
             for link in self.links.values() {
                 // If another program has taken an address meanwhile, the log says which.
-                if let Err(lost) = link.set_forwards(link.forwards().to_vec()).await {
+                let (forwards, headers) = (link.forwards().to_vec(), link.proxy_headers());
+                if let Err(lost) = link.set_forwards(forwards, headers).await {
                     tracing::error!("{}", lost.to_string().trim_end());
                 }
             }

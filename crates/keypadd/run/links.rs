@@ -8,7 +8,7 @@ use keypadd_config::{Outgoing, Peer};
 use keypadd_provider::{Allowance, CryptoSettings, client_config};
 use keypadd_tunnel::handover::HandedClient;
 use keypadd_tunnel::wire::Instance;
-use keypadd_tunnel::{BindError, Client, ClientSettings, Forward, TransportSettings};
+use keypadd_tunnel::{BindError, Client, ClientSettings, Forward, ProxyHeaders, TransportSettings};
 use tokio::task::JoinHandle;
 
 use crate::connect::forwards_ready;
@@ -81,6 +81,7 @@ impl Bound {
             crypto,
             name: Some(peer.name.clone()),
             forwards: outgoing.forwards.clone(),
+            proxy_headers: outgoing.proxy_headers,
             transport: transport_for(peer, transport),
             connect_timeout,
             instance,
@@ -129,11 +130,22 @@ impl Link {
         same && own.is_some_and(|own| own.endpoint == outgoing.endpoint)
     }
 
-    /// Changes the forwards; open connections stay.
+    /// Which of their connections begin with a PROXY header.
+    pub(super) fn proxy_headers(&self) -> ProxyHeaders {
+        self.peer.outgoing.as_ref().map(|outgoing| outgoing.proxy_headers).unwrap_or_default()
+    }
+
+    /// Changes the forwards, and which of their connections begin with a PROXY header; open connections
+    /// stay.
     ///
     /// # Errors
     /// Exit 6: an address cannot be bound; the others are.
-    pub(super) async fn set_forwards(&self, forwards: Vec<Forward>) -> Result<(), Error> {
+    pub(super) async fn set_forwards(
+        &self,
+        forwards: Vec<Forward>,
+        headers: ProxyHeaders,
+    ) -> Result<(), Error> {
+        self.client.set_proxy_headers(headers);
         match self.client.set_forwards(forwards).await.first() {
             Some(error) => Err(bind_failed(&self.peer.name, error)),
             None => Ok(()),
@@ -168,6 +180,7 @@ impl Link {
                 peer: self.peer.name.clone(),
                 endpoint: self.endpoint(),
                 link: self.client.link(),
+                carrier: self.client.carrier(),
             }),
         }
     }

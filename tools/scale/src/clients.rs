@@ -121,6 +121,7 @@ async fn connect(server: SocketAddr, key: Arc<PrivateKey>, peer: PublicKey) -> O
         crypto: client_config(&crypto, peer).map_err(|error| failed(&error))?,
         name: None,
         forwards: Vec::new(),
+        proxy_headers: <_>::default(),
         transport: TransportSettings {
             loops: 1,
             spin: SpinShare::percent(0),

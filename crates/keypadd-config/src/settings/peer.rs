@@ -5,7 +5,8 @@ use std::time::Duration;
 use keypadd_keystream::Suite;
 use keypadd_provider::{KeyExchange, PublicKey};
 use keypadd_tunnel::{
-    DynamicForward, Forward, ListenPermit, LocalForward, Permit, RemoteForward, ServerAddress,
+    DynamicForward, Forward, ListenPermit, LocalForward, Permit, ProxyHeaders, RemoteForward,
+    ServerAddress,
 };
 
 use super::declare::settings;
@@ -89,6 +90,25 @@ settings! {
         detail: "CONNECT to IPv4, IPv6 and names, which the server resolves; its `permit-open` applies. \
             BIND is loopback by default. There is no password: anyone who can reach the port can use it.",
     }
+    "send-proxy" => send_proxy: one bool = switch {
+        kind: Kind::Switch,
+        example: "true",
+        default: "false",
+        flag: Flag::Connect,
+        help: "Tell targets of -L and -R where connections come from, by a PROXY protocol header (version 2)",
+        detail: "The targets must expect it, as nginx does with `listen 80 proxy_protocol`. Connections from unix \
+            sockets and of -W get a LOCAL header, those of -D none.",
+    }
+    "accept-proxy" => accept_proxy: one bool = switch {
+        kind: Kind::Switch,
+        example: "true",
+        default: "false",
+        flag: Flag::Connect,
+        help: "Expect a PROXY protocol header (version 1 or 2) on connections to listeners of -L and -R",
+        detail: "For listeners behind a load balancer: its header says where a connection comes from, for logs and \
+            `send-proxy`. Whoever can reach the listener can claim any address. Connections without a valid \
+            header within 3s are closed.",
+    }
     "suite" => suite: maybe Suite = suite {
         form: "NAME",
         example: "aes-256-gcm",
@@ -108,6 +128,11 @@ settings! {
 }
 
 impl PeerSettings {
+    /// Which connections begin with a PROXY header.
+    pub fn proxy_headers(&self) -> ProxyHeaders {
+        ProxyHeaders { send: self.send_proxy.value, accept: self.accept_proxy.value }
+    }
+
     /// The forwards of all kinds: local, remote, dynamic.
     pub fn forwards(&self) -> Vec<Setting<Forward>> {
         fn each<T: Clone>(

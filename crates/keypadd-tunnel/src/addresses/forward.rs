@@ -84,6 +84,16 @@ pub struct BenchForward {
     pub port: u16,
 }
 
+/// Which connections of `-L` and `-R` begin with a header of the PROXY protocol. `-D` has none: the programs
+/// that use it send none, and the targets that they choose expect none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct ProxyHeaders {
+    /// Those made to targets: the header tells where they come from.
+    pub send: bool,
+    /// Those that listeners accept, on either end.
+    pub accept: bool,
+}
+
 /// Any forward. Displays with its flag, as in status and logs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Forward {

@@ -16,10 +16,7 @@ use tokio::{
 };
 use tracing::debug;
 
-use super::{
-    Client, ClientSession, bulk::BulkDialer, incoming::handle_incoming, request_forwards,
-    resume::resume,
-};
+use super::{Client, ClientSession, bulk::BulkDialer, incoming::handle_incoming, resume::resume};
 use crate::{
     addresses::target::ServerAddress,
     clock::monitor::Jumps,
@@ -49,7 +46,7 @@ impl Client {
         let session = self.say_hello(self.connect_timeout, None).await?;
         let live = &session.registration.session;
         let settled = async {
-            request_forwards(live, &self.remote_forwards()).await;
+            self.request_forwards(live).await;
             live.remote_forwards.settled().await;
         };
         let cause = tokio::select! {
@@ -186,8 +183,8 @@ impl Client {
             Ok(()) => control.receive().await,
             Err(error) => Err(error),
         };
-        let grant = match answer {
-            Ok(Frame::HelloServer { version: VERSION, hold }) => hold,
+        let (grant, features) = match answer {
+            Ok(Frame::HelloServer { version: VERSION, hold, features }) => (hold, features),
             Ok(Frame::HelloServer { version, .. }) => {
                 let cause = format!("the server uses version {version} of the control protocol");
                 return Err(ConnectFailure::Unreachable(cause));
@@ -214,6 +211,7 @@ impl Client {
             label: self.name.clone().unwrap_or_else(|| proof.key.short()),
             role: Role::Client,
             instance: self.instance,
+            features,
             proof,
             connection,
             outgoing: sender,

@@ -14,7 +14,7 @@ use tokio::time::timeout;
 
 use super::{Client, ClientSettings};
 use crate::{
-    addresses::forward::Forward,
+    addresses::forward::{Forward, ProxyHeaders},
     error::{ClientError, ConnectFailure},
     pairing::{DONE, Invitation, JOINED, MESSAGE_TIMEOUT, Step, VERSION, suggested, transport},
     sessions::lost::{Shown, printable},
@@ -54,6 +54,7 @@ impl ClientSettings {
             crypto,
             name: None,
             forwards: Vec::new(),
+            proxy_headers: ProxyHeaders::default(),
             transport: transport(),
             connect_timeout,
             instance,

@@ -13,7 +13,7 @@ use keypadd_provider::PublicKey;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tracing::{debug, info, warn};
 
-use super::{Client, ClientSession, request_forwards};
+use super::{Client, ClientSession};
 use crate::{
     error::{ClientError, ConnectFailure},
     sessions::{
@@ -105,7 +105,7 @@ impl Client {
             self.link
                 .up(Arc::clone(&session.registration.session), outage.map(|(_, reason)| reason));
             // The forwards may have changed while there was no session.
-            request_forwards(&session.registration.session, &self.remote_forwards()).await;
+            self.request_forwards(&session.registration.session).await;
             session.registration.session.remote_forwards.start_logging();
             let lost = loop {
                 match self.renewed(session).await {
@@ -114,7 +114,7 @@ impl Client {
                         let live = &session.registration.session;
                         self.link.renewed(Arc::clone(live));
                         // A reload may have changed the forwards of the old session meanwhile.
-                        request_forwards(live, &self.remote_forwards()).await;
+                        self.request_forwards(live).await;
                     }
                     Err(lost) => break lost,
                 }

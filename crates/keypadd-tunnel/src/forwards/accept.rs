@@ -3,7 +3,12 @@
 //! A connection accepted without a session waits for the next one, and is reset after a timeout. A
 //! dynamic forward first reads the SOCKS request (`proxy`).
 
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    io,
+    net::SocketAddr,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use keypadd_transport::Stream;
 use tokio::{
@@ -13,14 +18,19 @@ use tokio::{
 use tracing::{debug, warn};
 
 use crate::{
-    addresses::forward::{Destination, Forward},
+    addresses::{
+        forward::{Destination, Forward, ProxyHeaders},
+        target::ServerAddress,
+    },
     forwards::{
+        carrier::Carrier,
         connection_log::ConnectionRecord,
-        listen::ListenerGroup,
+        listen::{Accepted, ListenerGroup},
         open_stream::{OpenError, open_stream},
+        origin::Origin,
         proxy::{self, NoTarget},
         socks::Reply,
-        splice::splice,
+        splice::{splice, splice_with_preface},
         tasks::ConnectionTasks,
     },
     handover::Handover,
@@ -40,6 +50,10 @@ pub(crate) const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 /// How long an accepted connection waits for a session.
 const SESSION_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// The log line of a connection without the header that `accept-proxy` demands.
+pub(crate) const NO_PROXY_HEADER: &str =
+    "closed a connection that does not begin with a PROXY header; accept-proxy demands one";
+
 /// What the accept loops of a client share.
 #[derive(Clone, Debug)]
 pub(crate) struct Acceptor {
@@ -58,6 +72,7 @@ pub(crate) struct Acceptor {
 #[derive(Clone, Debug)]
 struct Context {
     link: ServerLink,
+    headers: SharedHeaders,
     limits: Arc<Limits>,
     log_limit: Arc<LogRateLimit<(String, Line)>>,
 }
@@ -69,20 +84,49 @@ enum Line {
     NoSlot,
     Refused(StreamCode),
     OtherProtocol(&'static str),
+    NoProxyHeader,
+}
+
+/// Which connections begin with a PROXY header, as set last; clones share it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SharedHeaders(Arc<Mutex<ProxyHeaders>>);
+
+impl SharedHeaders {
+    pub(crate) fn get(&self) -> ProxyHeaders {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn set(&self, headers: ProxyHeaders) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = headers;
+    }
 }
 
 impl Acceptor {
     pub(crate) fn new(
-        link: ServerLink,
+        (link, headers): (ServerLink, SharedHeaders),
         forwards_max: usize,
         limits: Arc<Limits>,
         tasks: ConnectionTasks,
         handover: Handover,
     ) -> Self {
         let slots_max = forwards_max.min(Semaphore::MAX_PERMITS);
-        let context = Context { link, limits, log_limit: Arc::default() };
+        let context = Context { link, headers, limits, log_limit: Arc::default() };
         let slots = Arc::new(Semaphore::new(slots_max));
         Self { context, slots, slots_max, holder: Holder::client(), tasks, handover }
+    }
+
+    /// Carries connections of other processes within the same limits.
+    pub(crate) fn carrier(&self, server: ServerAddress) -> Carrier {
+        let Context { link, limits, .. } = &self.context;
+        Carrier {
+            server,
+            link: link.clone(),
+            limits: Arc::clone(limits),
+            slots: Arc::clone(&self.slots),
+            holder: self.holder,
+            tasks: self.tasks.clone(),
+            handover: self.handover.clone(),
+        }
     }
 
     /// Accepts connections until it is dropped. Their tasks go on after that.
@@ -97,7 +141,7 @@ impl Acceptor {
                 accepted = listeners.accept() => accepted,
             };
             match accepted {
-                Ok((socket, from)) => {
+                Ok((socket, origin)) => {
                     if slots.available_permits() == 0 && context.may_log(&name, Line::NoSlot) {
                         let max = slots_max;
                         warn!(forward = %name, max, "too many connections: new ones wait (max-forwards)");
@@ -110,11 +154,12 @@ impl Acceptor {
                     let slot = tokio::select! {
                         room = room => room,
                         error = socket.failed() => {
+                            let from = origin.source();
                             debug!(forward = %name, ?from, %error, "closed while waiting for a slot");
                             continue;
                         }
                     };
-                    let task = serve(context.clone(), socket, from, Arc::clone(&forward));
+                    let task = serve(context.clone(), (socket, origin), Arc::clone(&forward));
                     tasks.spawn(async move {
                         let _slot = slot;
                         task.await;
@@ -144,28 +189,37 @@ impl Context {
 }
 
 /// Serves one accepted connection of a forward to its end.
-async fn serve(
-    context: Context,
-    socket: ForwardedSocket,
-    from: Option<SocketAddr>,
-    forward: Arc<Forward>,
-) {
+async fn serve(context: Context, (mut socket, mut origin): Accepted, forward: Arc<Forward>) {
     let name = forward.to_string();
     let mut record = ConnectionRecord::new(&context.limits);
+    let headers = match &*forward {
+        Forward::Local(_) => context.headers.get(),
+        _ => ProxyHeaders::default(),
+    };
+    if headers.accept
+        && let Err(error) = origin.read_header(&mut socket).await
+    {
+        return refuse(&context, &name, (origin, &error), record);
+    }
+    let from = origin.source();
     record.set_forward(&name, from);
     let (header, destination) = match &*forward {
         Forward::Local(local) => {
             (StreamHeader::Destination(local.destination.clone()), local.destination.to_string())
         }
         Forward::Bench(_) => (StreamHeader::Bench, "its bench service".into()),
-        Forward::Dynamic(_) => return forward_proxied(&context, socket, from, &name, record).await,
+        Forward::Dynamic(_) => {
+            return forward_proxied(&context, socket, from, &name, record).await;
+        }
         // The server listens.
         Forward::Remote(_) => return,
     };
     record.set_target(&destination);
     match open(&context, &socket, from, (&header, &name), &mut record).await {
         Ok((stream, _count)) => {
-            if let Err(error) = splice(socket, stream, &mut record).await {
+            let preface = if headers.send { origin.header(&socket) } else { Vec::new() };
+            let spliced = splice_with_preface(preface, socket, stream, &mut record);
+            if let Err(error) = spliced.await {
                 debug!(forward = name, ?from, %error, "connection failed");
             }
         }
@@ -175,6 +229,25 @@ async fn serve(
             }
         }
         Err(NoStream::NoSession | NoStream::ConnectionFailed) => {}
+    }
+}
+
+/// Notes that a connection, which is dropped, did not begin with its PROXY header.
+fn refuse(
+    context: &Context,
+    name: &str,
+    (origin, error): (Origin, &io::Error),
+    mut record: ConnectionRecord,
+) {
+    let from = origin.source();
+    record.set_forward(name, from);
+    if let Some(session) = context.link.current() {
+        record.set_peer(session.peer());
+    }
+    record.no_proxy_header();
+    debug!(forward = name, ?from, %error, "no PROXY header");
+    if context.may_log(name, Line::NoProxyHeader) {
+        warn!(forward = name, "{NO_PROXY_HEADER}");
     }
 }
 

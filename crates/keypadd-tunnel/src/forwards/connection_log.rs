@@ -19,6 +19,7 @@ use crate::{
 const NO_SESSION: &str = "no session within 10s";
 const GAVE_UP: &str = "closed before the target answered";
 const NO_TARGET: &str = "no valid SOCKS request";
+const NO_PROXY_HEADER: &str = "no valid PROXY header";
 
 /// A forwarded connection; counted and logged when this is dropped.
 #[derive(Debug)]
@@ -135,6 +136,11 @@ impl ConnectionRecord {
     /// It named no target.
     pub(crate) fn no_target(&mut self) {
         self.set_end(ConnectionEnd::Reset, NO_TARGET.into());
+    }
+
+    /// It did not begin with the PROXY header that it had to have.
+    pub(crate) fn no_proxy_header(&mut self) {
+        self.set_end(ConnectionEnd::Reset, NO_PROXY_HEADER.into());
     }
 
     /// What it carried has come to this end.

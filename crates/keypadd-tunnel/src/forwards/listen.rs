@@ -19,6 +19,7 @@ use crate::{
         target::LOOPBACK,
     },
     error::BindError,
+    forwards::origin::Origin,
     handover::{HandedSocket, Handover, SocketRecord},
     net::{
         bind::{Inherited, listen_tcp, no_such_family},
@@ -76,8 +77,10 @@ impl Listener {
         match self {
             Self::Tcp(listener) => listener
                 .poll_accept(cx)
-                .map_ok(|(stream, from)| (ForwardedSocket::from(stream), Some(from))),
-            Self::Unix(listener) => listener.poll_accept(cx).map_ok(|stream| (stream.into(), None)),
+                .map_ok(|(stream, from)| (stream.into(), Origin::new(Some(from)))),
+            Self::Unix(listener) => {
+                listener.poll_accept(cx).map_ok(|stream| (stream.into(), Origin::default()))
+            }
         }
     }
 
@@ -107,8 +110,8 @@ impl Listener {
 #[derive(Debug, Default)]
 pub(crate) struct ListenerGroup(Vec<Listener>);
 
-/// A connection and its source address, if it has one.
-pub(crate) type Accepted = (ForwardedSocket, Option<SocketAddr>);
+/// A connection and whom it is between.
+pub(crate) type Accepted = (ForwardedSocket, Origin);
 
 impl ListenerGroup {
     /// Accepts a connection on any of the sockets.

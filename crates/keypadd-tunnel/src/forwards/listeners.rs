@@ -11,10 +11,14 @@ use std::{
 use tokio::task::JoinSet;
 
 use crate::{
-    addresses::forward::{BenchForward, DynamicForward, Forward, Listen},
+    addresses::{
+        forward::{BenchForward, DynamicForward, Forward, Listen},
+        target::ServerAddress,
+    },
     error::BindError,
     forwards::{
         accept::Acceptor,
+        carrier::Carrier,
         listen::{Bound, ListenerGroup, bind_own},
     },
     handover::{HandedSocket, Handover},
@@ -41,6 +45,11 @@ struct ForwardListener {
 impl ForwardListeners {
     pub(crate) fn new(acceptor: Acceptor, handover: Handover) -> Self {
         Self { acceptor, handover, open: Mutex::default(), changing: <_>::default() }
+    }
+
+    /// Carries connections of other processes, beside those accepted here.
+    pub(crate) fn carrier(&self, server: ServerAddress) -> Carrier {
+        self.acceptor.carrier(server)
     }
 
     /// Each forward with its bound addresses.

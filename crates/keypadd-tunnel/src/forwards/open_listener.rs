@@ -10,7 +10,10 @@ use std::{
 use tokio::sync::{Mutex, mpsc};
 
 use crate::{
-    forwards::listen::{Accepted, Bound, ListenerGroup},
+    forwards::{
+        listen::{Accepted, Bound, ListenerGroup},
+        origin::Origin,
+    },
     handover::HandedSocket,
     limits::descriptors::Descriptors,
     net::forwarded_socket::ForwardedSocket,
@@ -37,7 +40,7 @@ pub(crate) struct OpenListener {
 #[derive(Debug)]
 pub(crate) struct AcceptedSocket {
     socket: Option<ForwardedSocket>,
-    from: Option<SocketAddr>,
+    origin: Origin,
     returned: mpsc::UnboundedSender<Accepted>,
     session: Arc<LiveSession>,
 }
@@ -62,19 +65,16 @@ impl OpenListener {
         })
     }
 
-    /// Accepts a connection for this session; where it comes from, if it has an address.
-    pub(crate) async fn accept(
-        &self,
-        session: &Arc<LiveSession>,
-    ) -> io::Result<(AcceptedSocket, Option<SocketAddr>)> {
+    /// Accepts a connection for this session.
+    pub(crate) async fn accept(&self, session: &Arc<LiveSession>) -> io::Result<AcceptedSocket> {
         let mut requeued = self.accepting.lock().await;
-        let (socket, from) = tokio::select! {
+        let (socket, origin) = tokio::select! {
             biased;
             Some(accepted) = requeued.recv() => accepted,
             accepted = self.listeners.accept() => accepted?,
         };
         let (returned, session) = (self.returned.clone(), Arc::clone(session));
-        Ok((AcceptedSocket { socket: Some(socket), from, returned, session }, from))
+        Ok(AcceptedSocket { socket: Some(socket), origin, returned, session })
     }
 
     /// The sockets, for the process that follows.
@@ -84,9 +84,25 @@ impl OpenListener {
 }
 
 impl AcceptedSocket {
-    /// The connection, to be forwarded.
-    pub(crate) fn into_socket(mut self) -> Option<ForwardedSocket> {
-        self.socket.take()
+    /// The connection, to be forwarded, and whom it is between.
+    pub(crate) fn into_accepted(mut self) -> Option<Accepted> {
+        Some((self.socket.take()?, self.origin))
+    }
+
+    /// Where it comes from, if it has an address.
+    pub(crate) fn source(&self) -> Option<SocketAddr> {
+        self.origin.source()
+    }
+
+    /// Reads its PROXY header, once: where it goes back to the listener, that is known.
+    ///
+    /// # Errors
+    /// As for [`Origin::read_header`].
+    pub(crate) async fn read_header(&mut self) -> io::Result<()> {
+        match &mut self.socket {
+            Some(socket) => self.origin.read_header(socket).await,
+            None => Ok(()),
+        }
     }
 
     /// Completes when it fails.
@@ -104,7 +120,7 @@ impl Drop for AcceptedSocket {
             && self.session.is_resumed()
         {
             // Where the listener is closed meanwhile the connection is reset.
-            let _ = self.returned.send((socket, self.from));
+            let _ = self.returned.send((socket, self.origin));
         }
     }
 }

@@ -5,13 +5,7 @@
 //! stream that carries only the client's number for the forward; the client decides what to connect
 //! to.
 
-use std::{
-    collections::HashMap,
-    io,
-    net::{IpAddr, SocketAddr},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::HashMap, io, net::IpAddr, sync::Arc, time::Duration};
 
 use tokio::{
     sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc},
@@ -21,16 +15,16 @@ use tokio::{
 use tracing::{debug, info, warn};
 
 use crate::{
-    addresses::forward::Listen,
+    addresses::forward::{Listen, ProxyHeaders},
     error::BindError,
     forwards::{
-        accept::ACCEPT_RETRY,
+        accept::{ACCEPT_RETRY, NO_PROXY_HEADER},
         connection_log::ConnectionRecord,
         listen::{Bound, addresses_of, bind_tcp, bind_unix},
         open_listener::{AcceptedSocket, OpenListener},
         open_stream::{OpenError, open_stream},
         reservations::{Place, Reservation, Reservations},
-        splice::{SpliceError, splice},
+        splice::{SpliceError, splice_with_preface},
     },
     handover::{Handover, RemoteRecord},
     limits::{
@@ -73,7 +67,7 @@ pub(crate) struct RemoteConnection {
     id: u16,
     name: Arc<str>,
     socket: AcceptedSocket,
-    from: Option<SocketAddr>,
+    headers: ProxyHeaders,
     log_limit: Arc<RemoteLogLimit>,
     _room: (OwnedSemaphorePermit, Descriptors),
 }
@@ -115,11 +109,11 @@ impl RemoteListeners {
                     {
                         self.answer(id, Err(ListenCode::TooMany)).await;
                     }
-                    Frame::Listen { id, listen } => {
+                    Frame::Listen { id, listen, headers } => {
                         let stop = Arc::new(Notify::new());
                         stops.insert(id, Arc::clone(&stop));
                         let this = self.clone();
-                        tasks.spawn(async move { this.serve(id, listen, &stop).await });
+                        tasks.spawn(async move { this.serve(id, listen, headers, &stop).await });
                     }
                     Frame::Unlisten { id } => {
                         if let Some(stop) = stops.get(&id) {
@@ -144,7 +138,13 @@ impl RemoteListeners {
     }
 
     /// Serves one remote forward to its end.
-    async fn serve(&self, id: u16, listen: Listen, stop: &Notify) -> ClosedListener {
+    async fn serve(
+        &self,
+        id: u16,
+        listen: Listen,
+        headers: ProxyHeaders,
+        stop: &Notify,
+    ) -> ClosedListener {
         let peer = self.session.peer();
         let served = async {
             let OwnListener { open, reservation } = &match self.take_over(id, &listen)? {
@@ -155,7 +155,7 @@ impl RemoteListeners {
             let _pinned = self.session.pin_forward(&name);
             self.answer(id, Ok(open.port)).await;
             tokio::select! {
-                code = self.accept(id, &name, &listen, open) => Err::<(), _>(code),
+                code = self.accept((id, &name), (&listen, headers), open) => Err::<(), _>(code),
                 () = reservation.revoked() => {
                     if !self.session.is_resumed() && self.session.may_log() {
                         info!(peer, %listen, "remote forward taken over by a newer session");
@@ -260,13 +260,12 @@ impl RemoteListeners {
     /// Accepts connections until a permit change forbids it; returns the code for the client.
     async fn accept(
         &self,
-        id: u16,
-        name: &Arc<str>,
-        listen: &Listen,
+        (id, name): (u16, &Arc<str>),
+        (listen, headers): (&Listen, ProxyHeaders),
         open: &OpenListener,
     ) -> ListenCode {
         loop {
-            let (socket, from) = match open.accept(&self.session).await {
+            let socket = match open.accept(&self.session).await {
                 Ok(accepted) => accepted,
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
                 Err(error) => {
@@ -297,7 +296,7 @@ impl RemoteListeners {
             };
             let Some(room) = room else { continue };
             let (name, log_limit) = (Arc::clone(name), Arc::clone(&self.log_limit));
-            let connection = RemoteConnection { id, name, socket, from, log_limit, _room: room };
+            let connection = RemoteConnection { id, name, socket, headers, log_limit, _room: room };
             // Fails if the session has just ended: then it is dropped.
             let _ = self.accepted.send(connection).await;
         }
@@ -307,32 +306,47 @@ impl RemoteListeners {
 impl RemoteConnection {
     /// Forwards the connection to the client, to its end.
     pub(crate) async fn forward(self, session: Arc<LiveSession>) {
-        let Self { id, name, socket, from, log_limit, _room } = self;
+        let Self { id, name, mut socket, headers, log_limit, _room } = self;
         let (name, peer) = (&*name, session.peer());
         let _count = session.count_connection(name);
         let mut record = ConnectionRecord::new(&session.limits);
         record.set_peer(peer);
-        record.set_forward(name, from);
+        if headers.accept
+            && let Err(error) = socket.read_header().await
+        {
+            let from = socket.source();
+            record.set_forward(name, from);
+            record.no_proxy_header();
+            debug!(peer, forward = name, ?from, %error, "no PROXY header");
+            if may_log(&log_limit, id, Some(StreamCode::BadHeader)) && session.may_log() {
+                warn!(peer, forward = name, "{NO_PROXY_HEADER}");
+            }
+            drop(socket.into_accepted());
+            return;
+        }
+        record.set_forward(name, socket.source());
         let header = StreamHeader::Remote(id);
         let opened = tokio::select! {
             opened = open_stream(&session, &header) => opened,
             error = socket.failed() => {
                 debug!(peer, forward = name, %error, "closed before the client answered");
                 record.gave_up();
-                drop(socket.into_socket());
+                drop(socket.into_accepted());
                 return;
             }
         };
         match opened {
             Ok(stream) => {
-                let Some(socket) = socket.into_socket() else { return };
-                if let Err(error) = splice(socket, stream, &mut record).await {
+                let Some((socket, origin)) = socket.into_accepted() else { return };
+                let preface = if headers.send { origin.header(&socket) } else { Vec::new() };
+                let spliced = splice_with_preface(preface, socket, stream, &mut record);
+                if let Err(error) = spliced.await {
                     debug!(peer, forward = name, %error, "connection failed");
                 }
             }
             Err(OpenError::Refused(code)) => {
                 record.refused(code);
-                drop(socket.into_socket());
+                drop(socket.into_accepted());
                 if may_log(&log_limit, id, Some(code)) && session.may_log() {
                     warn!(peer, forward = name, %code, "the client could not connect");
                 }

@@ -3,9 +3,9 @@
 //! The transport copies the bytes (`keypadd-transport`, `splice`). Here its errors become stream
 //! codes, and standard input and output (`-W`) are connected through a pair of unix sockets.
 
-use std::{io, os::unix::net::UnixStream as StdUnixStream};
+use std::{io, os::unix::net::UnixStream as StdUnixStream, sync::Arc};
 
-use keypadd_transport::{Delivery, ReadError, Socket, Stream, VarInt, WriteError};
+use keypadd_transport::{Delivery, ReadError, Socket, Splice, Stream, VarInt, WriteError};
 use thiserror::Error;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf, split},
@@ -81,7 +81,20 @@ pub(crate) async fn splice(
     stream: Stream,
     record: &mut ConnectionRecord,
 ) -> Result<(), SpliceError> {
-    splice_after(&[], socket, stream, record).await
+    let splice = |socket, label| stream.splice(socket, Delivery::Bounded, label);
+    carry(socket, splice, record).await
+}
+
+/// The same; the other end's socket gets `preface` before the connection's bytes.
+pub(crate) async fn splice_with_preface(
+    preface: Vec<u8>,
+    socket: ForwardedSocket,
+    stream: Stream,
+    record: &mut ConnectionRecord,
+) -> Result<(), SpliceError> {
+    let splice =
+        |socket, label| stream.splice_with_preface(preface, socket, Delivery::Bounded, label);
+    carry(socket, splice, record).await
 }
 
 /// The same; the other end first gets these bytes.
@@ -91,10 +104,18 @@ pub(crate) async fn splice_after(
     stream: Stream,
     record: &mut ConnectionRecord,
 ) -> Result<(), SpliceError> {
+    let splice = |socket, label| stream.splice_after(first, socket, Delivery::Bounded, label);
+    carry(socket, splice, record).await
+}
+
+async fn carry(
+    socket: ForwardedSocket,
+    splice: impl FnOnce(Socket, Arc<str>) -> Splice,
+    record: &mut ConnectionRecord,
+) -> Result<(), SpliceError> {
     let outcome = match socket.into_socket() {
         Ok(socket) => {
-            let (delivery, label) = (Delivery::Bounded, record.label());
-            let splice = stream.splice_after(first, socket, delivery, label);
+            let splice = splice(socket, record.label());
             record.set_carried(splice.carried());
             splice.await.map_err(SpliceError::from)
         }

@@ -11,21 +11,34 @@ use tracing::info;
 
 /// A set of tasks, aborted on drop; clones share it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct ConnectionTasks(Arc<Mutex<JoinSet<()>>>);
+pub(crate) struct ConnectionTasks(Arc<Mutex<Tasks>>);
+
+#[derive(Debug, Default)]
+struct Tasks {
+    running: JoinSet<()>,
+    /// No task is added once the set has drained.
+    is_closed: bool,
+}
 
 impl ConnectionTasks {
-    /// Spawns a task into the set.
+    /// Spawns a task into the set; drops it if the set drains.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         let mut tasks = self.tasks();
+        if tasks.is_closed {
+            return;
+        }
         // Removes finished tasks, so that the set does not grow.
-        while tasks.try_join_next().is_some() {}
-        tasks.spawn(task);
+        while tasks.running.try_join_next().is_some() {}
+        tasks.running.spawn(task);
     }
 
-    /// Waits up to `grace` for all tasks to finish, then aborts the rest. Nothing may be spawned
-    /// meanwhile.
+    /// Waits up to `grace` for all tasks to finish, then aborts the rest. Adds no more from now on.
     pub(crate) async fn drain(&self, grace: Duration) {
-        let mut tasks = mem::take(&mut *self.tasks());
+        let mut tasks = {
+            let mut tasks = self.tasks();
+            tasks.is_closed = true;
+            mem::take(&mut tasks.running)
+        };
         let all = async { while tasks.join_next().await.is_some() {} };
         if timeout(grace, all).await.is_err() && !grace.is_zero() {
             info!("drain timeout: resetting open connections");
@@ -34,7 +47,7 @@ impl ConnectionTasks {
     }
 
     /// A panic cannot leave the set half changed.
-    fn tasks(&self) -> MutexGuard<'_, JoinSet<()>> {
+    fn tasks(&self) -> MutexGuard<'_, Tasks> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

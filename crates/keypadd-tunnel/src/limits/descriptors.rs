@@ -22,6 +22,10 @@ use crate::limits::log_rate_limit::LogRateLimit;
 /// Descriptors of a forwarded connection: its socket, in two event loops once it is bulk.
 pub(crate) const OF_CONNECTION: usize = 2;
 
+/// Descriptors of a connection of another process: as above, both ends of the socket between the two, and the
+/// one that tells that process how it ended.
+pub(crate) const OF_CARRIED: usize = OF_CONNECTION + 2;
+
 /// Descriptors of a remote forward: a socket for each address family, and a connection that waits.
 pub(crate) const OF_LISTENER: usize = 3;
 

@@ -58,7 +58,10 @@ use crate::{
         status::Role,
     },
     transport::TransportSettings,
-    wire::{CloseCode, Frame, HoldRequest, HoldToken, Instance, SessionToken, StreamCode, VERSION},
+    wire::{
+        CloseCode, Features, Frame, HoldRequest, HoldToken, Instance, SessionToken, StreamCode,
+        VERSION,
+    },
 };
 
 /// Timeout from the end of the handshake to the client's hello.
@@ -205,7 +208,9 @@ impl Serving {
                 let session = self.sessions.find(&proof.key, token);
                 return match session.filter(|it| it.attach_bulk(&connection, &proof)) {
                     Some(session) => {
-                        control.send(&Frame::HelloServer { version: VERSION, hold: None }).await?;
+                        let features = Features::OWN;
+                        let hello = Frame::HelloServer { version: VERSION, hold: None, features };
+                        control.send(&hello).await?;
                         Ok(Purpose::Bulk(session, control))
                     }
                     None => {
@@ -258,11 +263,13 @@ impl Serving {
         let resumed = grant.as_ref().is_some_and(|grant| grant.resumed);
         let renews = older.as_deref().filter(|older| resumed && !older.has_ended());
         let (sender, outgoing) = mpsc::channel(FRAMES_MAX);
-        let _ = sender.try_send(Frame::HelloServer { version: VERSION, hold: grant });
+        let features = Features::OWN;
+        let _ = sender.try_send(Frame::HelloServer { version: VERSION, hold: grant, features });
         let registration = self.sessions.add(NewSession {
             label: peer.label(),
             role: Role::Server,
             instance,
+            features,
             proof,
             connection,
             outgoing: sender,

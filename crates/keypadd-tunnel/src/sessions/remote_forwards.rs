@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 
 use crate::{
-    addresses::forward::{Forward, RemoteForward},
+    addresses::forward::{Forward, ProxyHeaders, RemoteForward},
     permits::listen::ListenPermit,
     wire::{Frame, ListenCode},
 };
@@ -30,9 +30,10 @@ struct Requests {
     log_answers: bool,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Request {
     forward: Arc<RemoteForward>,
+    headers: ProxyHeaders,
     /// The last answer.
     outcome: Option<Outcome>,
     /// Whether an answer is outstanding.
@@ -41,6 +42,12 @@ struct Request {
 
 /// The TCP port that the server listens on (0 for a unix socket), or why it does not listen.
 pub(crate) type Outcome = Result<u16, ListenCode>;
+
+impl Request {
+    fn frame(&self, id: u16) -> Frame {
+        Frame::Listen { id, listen: self.forward.listen.clone(), headers: self.headers }
+    }
+}
 
 impl Requests {
     /// Draws a number that is not in use.
@@ -55,13 +62,15 @@ impl Requests {
 }
 
 impl RemoteForwards {
-    /// Sets the remote forwards of the session; returns the frames to send to the server.
-    pub(crate) fn set(&self, wanted: &[RemoteForward]) -> Vec<Frame> {
+    /// Sets the remote forwards of the session; returns the frames to send to the server. Those that had
+    /// other headers are requested anew.
+    pub(crate) fn set(&self, wanted: &[RemoteForward], headers: ProxyHeaders) -> Vec<Frame> {
         let mut frames = Vec::new();
         self.0.send_modify(|requests| {
             let mut new: Vec<_> = wanted.iter().collect();
             requests.by_id.retain(|&id, request| {
-                let kept = new.iter().position(|&forward| *forward == *request.forward);
+                let same = |&forward: &&RemoteForward| *forward == *request.forward;
+                let kept = new.iter().position(same).filter(|_| headers == request.headers);
                 match kept {
                     Some(kept) => drop(new.remove(kept)),
                     None => frames.push(Frame::Unlisten { id }),
@@ -70,9 +79,14 @@ impl RemoteForwards {
             });
             for forward in new {
                 let id = requests.draw_id();
-                frames.push(Frame::Listen { id, listen: forward.listen.clone() });
-                let forward = Arc::new(forward.clone());
-                requests.by_id.insert(id, Request { forward, outcome: None, pending: true });
+                let request = Request {
+                    forward: Arc::new(forward.clone()),
+                    headers,
+                    outcome: None,
+                    pending: true,
+                };
+                frames.push(request.frame(id));
+                requests.by_id.insert(id, request);
             }
         });
         frames
@@ -84,10 +98,9 @@ impl RemoteForwards {
         let other = other.0.borrow();
         self.0.send_modify(|requests| {
             (requests.next_id, requests.log_answers) = (other.next_id, other.log_answers);
-            for (&id, Request { forward, outcome, .. }) in &other.by_id {
-                frames.push(Frame::Listen { id, listen: forward.listen.clone() });
-                let forward = Arc::clone(forward);
-                let request = Request { forward, outcome: *outcome, pending: true };
+            for (&id, request) in &other.by_id {
+                let request = Request { pending: true, ..request.clone() };
+                frames.push(request.frame(id));
                 requests.by_id.insert(id, request);
             }
         });
@@ -107,7 +120,7 @@ impl RemoteForwards {
                 let id = requests.draw_id();
                 let Some(mut request) = requests.by_id.remove(&old) else { continue };
                 request.pending = true;
-                frames.push(Frame::Listen { id, listen: request.forward.listen.clone() });
+                frames.push(request.frame(id));
                 requests.by_id.insert(id, request);
             }
         });

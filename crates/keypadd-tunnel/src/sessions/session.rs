@@ -15,6 +15,7 @@ use keypadd_transport::{Connection, StreamName, VarInt};
 use tokio::sync::{Notify, mpsc};
 
 use crate::{
+    addresses::forward::ProxyHeaders,
     clock::monitor::Jumps,
     limits::{
         Limits,
@@ -33,7 +34,7 @@ use crate::{
         remote_forwards::RemoteForwards,
         status::{ForwardStatus, KeyRenewal, Role, SessionStatus, unix_seconds},
     },
-    wire::{CloseCode, Frame, Instance, ListenCode, SessionToken},
+    wire::{CloseCode, Features, Frame, Instance, ListenCode, SessionToken},
 };
 
 /// Control frames queued for sending, and received frames queued for handling.
@@ -58,6 +59,8 @@ pub struct LiveSession {
     outgoing: mpsc::Sender<Frame>,
     /// Limits of the daemon.
     pub(crate) limits: Arc<Limits>,
+    /// What the server can do.
+    features: Features,
     /// The remote forwards that a client has asked its server for.
     pub(crate) remote_forwards: RemoteForwards,
     ended_by: OnceLock<Lost>,
@@ -81,6 +84,8 @@ pub(crate) struct NewSession<'a> {
     pub(crate) label: String,
     pub(crate) role: Role,
     pub(crate) instance: Instance,
+    /// What the server can do.
+    pub(crate) features: Features,
     pub(crate) proof: Arc<Proof>,
     pub(crate) connection: Connection,
     /// Queue of the control stream.
@@ -125,6 +130,7 @@ impl LiveSession {
             token: OnceLock::new(),
             outgoing: new.outgoing,
             limits: new.limits,
+            features: new.features,
             remote_forwards: RemoteForwards::default(),
             ended_by: OnceLock::new(),
             farewell: OnceLock::new(),
@@ -350,12 +356,18 @@ impl LiveSession {
         let _ = self.outgoing.try_send(frame);
     }
 
-    /// Sends a frame about a remote forward to the server. On a session for measurements only, a
-    /// `Listen` is not sent: it is answered here with "not permitted".
+    /// Sends a frame about a remote forward to the server. A `Listen` that it may not or cannot serve is
+    /// not sent, but answered here: on a session for measurements, and for PROXY headers if it is too old.
     pub(crate) async fn request(&self, frame: Frame) {
         match frame {
             Frame::Listen { id, .. } if self.measures_only() => {
                 let refused = Err(ListenCode::NotPermitted);
+                self.remote_forwards.answered(id, refused, || self.may_log());
+            }
+            Frame::Listen { id, headers, .. }
+                if headers != ProxyHeaders::default() && !self.features.proxy_headers =>
+            {
+                let refused = Err(ListenCode::NoProxyHeaders);
                 self.remote_forwards.answered(id, refused, || self.may_log());
             }
             frame => self.send(frame).await,

@@ -137,6 +137,8 @@ pub enum ListenCode {
     Failed,
     /// The client's share of the server's open files is used up.
     OpenFiles,
+    /// The server is of a version without PROXY headers. Only its client says so.
+    NoProxyHeaders,
     /// A code unknown to this version.
     Unknown(u8),
 }
@@ -152,6 +154,7 @@ impl ListenCode {
             Self::TooMany => 5,
             Self::Failed => 6,
             Self::OpenFiles => 7,
+            Self::NoProxyHeaders => 8,
             Self::Unknown(value) => value,
         }
     }
@@ -167,6 +170,7 @@ impl ListenCode {
             5 => Self::TooMany,
             6 => Self::Failed,
             7 => Self::OpenFiles,
+            8 => Self::NoProxyHeaders,
             value => Self::Unknown(value),
         })
     }
@@ -182,6 +186,7 @@ impl fmt::Display for ListenCode {
             Self::TooMany => "too many remote forwards",
             Self::Failed => "cannot be bound",
             Self::OpenFiles => "too many open files on the server",
+            Self::NoProxyHeaders => "the server's version of keypadd has no PROXY headers",
             Self::Unknown(value) => return write!(f, "unknown code {value}"),
         })
     }

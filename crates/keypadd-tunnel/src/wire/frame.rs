@@ -7,7 +7,7 @@ use zeroize::ZeroizeOnDrop;
 
 use crate::{
     addresses::{
-        forward::{Bind, Listen},
+        forward::{Bind, Listen, ProxyHeaders},
         target::HOST_BYTES_MAX,
     },
     wire::{code::ListenCode, error::WireError},
@@ -31,6 +31,15 @@ const TYPE_RENEW: u8 = 11;
 /// Version of the fields of hellos about holding. A peer without them, or with another version, holds
 /// nothing.
 const HOLD_VERSION: u8 = 1;
+
+/// In place of those fields where others follow.
+const NO_HOLD: u8 = 0;
+
+const FEATURE_PROXY_HEADERS: u8 = 1;
+
+// What a listener has to do with PROXY headers.
+const SEND_PROXY: u8 = 1;
+const ACCEPT_PROXY: u8 = 2;
 
 const LISTEN_TCP: u8 = 1;
 const LISTEN_UNIX: u8 = 2;
@@ -121,6 +130,18 @@ pub struct HoldGrant {
     pub resumed: bool,
 }
 
+/// What a server can do that its version does not say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Features {
+    /// Its listeners send and accept PROXY headers.
+    pub proxy_headers: bool,
+}
+
+impl Features {
+    /// Those of this end.
+    pub const OWN: Self = Self { proxy_headers: true };
+}
+
 /// A control frame of a known type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Frame {
@@ -139,6 +160,8 @@ pub enum Frame {
         version: u8,
         /// Whether streams are held.
         hold: Option<HoldGrant>,
+        /// What it can do.
+        features: Features,
     },
     /// From the client: listen there, and open a stream with this number for each connection.
     Listen {
@@ -146,6 +169,9 @@ pub enum Frame {
         id: u16,
         /// Where to listen.
         listen: Listen,
+        /// What to do with PROXY headers. A server without that feature must not be asked: it would not
+        /// notice.
+        headers: ProxyHeaders,
     },
     /// From the server: the answer to a `Listen`.
     Listening {
@@ -204,7 +230,7 @@ impl FrameHead {
 
 impl Frame {
     /// Longest body of a known frame; in a longer body the rest is skipped.
-    pub const BODY_BYTES_MAX: usize = 6 + HOST_BYTES_MAX;
+    pub const BODY_BYTES_MAX: usize = 7 + HOST_BYTES_MAX;
 
     /// Encodes the frame: head and body.
     pub fn encode(&self) -> Vec<u8> {
@@ -213,11 +239,17 @@ impl Frame {
                 let hold = hold.as_ref().map(encode_request).unwrap_or_default();
                 (TYPE_HELLO_CLIENT, [&[*version][..], &instance.0, &hold].concat())
             }
-            Self::HelloServer { version, hold } => {
-                let hold = hold.as_ref().map(encode_grant).unwrap_or_default();
-                (TYPE_HELLO_SERVER, [&[*version][..], &hold].concat())
+            Self::HelloServer { version, hold, features } => {
+                let features = encode_features(*features);
+                let hold = match hold {
+                    Some(grant) => encode_grant(grant),
+                    None => features.iter().map(|_| NO_HOLD).collect(),
+                };
+                (TYPE_HELLO_SERVER, [&[*version][..], &hold, &features].concat())
             }
-            Self::Listen { id, listen } => (TYPE_LISTEN, encode_listen(*id, listen)),
+            Self::Listen { id, listen, headers } => {
+                (TYPE_LISTEN, encode_listen(*id, listen, *headers))
+            }
             Self::Listening { id, outcome } => {
                 let (code, port) = match outcome {
                     Ok(port) => (0, *port),
@@ -250,9 +282,15 @@ impl Frame {
                 hold: fields.hold_request()?,
             },
             TYPE_HELLO_SERVER => {
-                Self::HelloServer { version: fields.byte()?, hold: fields.hold_grant()? }
+                let version = fields.byte()?;
+                let (hold, features) = fields.hold_grant()?;
+                Self::HelloServer { version, hold, features }
             }
-            TYPE_LISTEN => Self::Listen { id: fields.number()?, listen: decode_listen(fields)? },
+            TYPE_LISTEN => Self::Listen {
+                id: fields.number()?,
+                listen: decode_listen(&mut fields)?,
+                headers: fields.proxy_headers(),
+            },
             TYPE_LISTENING => {
                 let (id, code, port) = (fields.number()?, fields.byte()?, fields.number()?);
                 let outcome = ListenCode::from_value(code).map_or(Ok(port), Err);
@@ -284,7 +322,12 @@ fn encode_grant(grant: &HoldGrant) -> Vec<u8> {
     [&[HOLD_VERSION][..], &numbers, &token.0, &[u8::from(*resumed)]].concat()
 }
 
-fn encode_listen(id: u16, listen: &Listen) -> Vec<u8> {
+/// Nothing, or one byte.
+fn encode_features(features: Features) -> Vec<u8> {
+    if features.proxy_headers { vec![FEATURE_PROXY_HEADERS] } else { Vec::new() }
+}
+
+fn encode_listen(id: u16, listen: &Listen, headers: ProxyHeaders) -> Vec<u8> {
     let mut body = id.to_be_bytes().to_vec();
     let text = match listen {
         Listen::Tcp { bind, port } => {
@@ -305,10 +348,14 @@ fn encode_listen(id: u16, listen: &Listen) -> Vec<u8> {
     let text_bytes = u8::try_from(text.len()).unwrap_or(u8::MAX);
     body.push(text_bytes);
     body.extend(text.bytes().take(text_bytes.into()));
+    let ProxyHeaders { send, accept } = headers;
+    if send || accept {
+        body.push(u8::from(send) * SEND_PROXY | u8::from(accept) * ACCEPT_PROXY);
+    }
     body
 }
 
-fn decode_listen(mut fields: Fields<'_>) -> Result<Listen, WireError> {
+fn decode_listen(fields: &mut Fields<'_>) -> Result<Listen, WireError> {
     match fields.byte()? {
         LISTEN_TCP => {
             let port = fields.number()?;
@@ -350,13 +397,8 @@ impl<'a> Fields<'a> {
         self.array().map(u32::from_be_bytes)
     }
 
-    /// Whether fields about holding follow that this version knows.
-    fn has_hold(&mut self) -> bool {
-        matches!(self.byte(), Ok(HOLD_VERSION))
-    }
-
     fn hold_request(&mut self) -> Result<Option<HoldRequest>, WireError> {
-        if !self.has_hold() {
+        if !matches!(self.byte(), Ok(HOLD_VERSION)) {
             return Ok(None);
         }
         let (seconds, token) = (self.long()?, self.array()?);
@@ -364,13 +406,30 @@ impl<'a> Fields<'a> {
         Ok(Some(HoldRequest { seconds, token }))
     }
 
-    fn hold_grant(&mut self) -> Result<Option<HoldGrant>, WireError> {
-        if !self.has_hold() {
-            return Ok(None);
+    /// The grant, and what follows it. Fields of another version have an unknown length, so nothing
+    /// after them is known.
+    fn hold_grant(&mut self) -> Result<(Option<HoldGrant>, Features), WireError> {
+        match self.byte() {
+            Ok(HOLD_VERSION) => {
+                let (seconds, epoch) = (self.long()?, self.long()?);
+                let (token, resumed) = (HoldToken(self.array()?), self.byte()? == 1);
+                Ok((Some(HoldGrant { seconds, epoch, token, resumed }), self.features()))
+            }
+            Ok(NO_HOLD) => Ok((None, self.features())),
+            _ => Ok((None, Features::default())),
         }
-        let (seconds, epoch) = (self.long()?, self.long()?);
-        let (token, resumed) = (HoldToken(self.array()?), self.byte()? == 1);
-        Ok(Some(HoldGrant { seconds, epoch, token, resumed }))
+    }
+
+    /// None, if the peer is older.
+    fn features(&mut self) -> Features {
+        let bits = self.byte().unwrap_or(0);
+        Features { proxy_headers: bits & FEATURE_PROXY_HEADERS != 0 }
+    }
+
+    /// None, if there is no such field.
+    fn proxy_headers(&mut self) -> ProxyHeaders {
+        let bits = self.byte().unwrap_or(0);
+        ProxyHeaders { send: bits & SEND_PROXY != 0, accept: bits & ACCEPT_PROXY != 0 }
     }
 
     /// Text with its length in one byte before it.

@@ -6,7 +6,7 @@ use keypadd_transport::{Receipt, StreamName};
 
 use super::*;
 use crate::addresses::{
-    forward::{Destination, Listen, RemoteForward},
+    forward::{Destination, Listen, ProxyHeaders, RemoteForward},
     target::Target,
 };
 
@@ -45,18 +45,37 @@ fn frames_have_these_encodings() {
     let mut granted = vec![0, 27, 2, 1, 1, 0, 0, 2, 0x58, 0, 0, 0, 3];
     granted.extend([5; 16]);
     granted.push(1);
-    let listen = |id, text| Frame::Listen { id, listen: listen(text) };
+    let listen = |id, text| {
+        let headers = ProxyHeaders::default();
+        Frame::Listen { id, listen: listen(text), headers }
+    };
+    let with_headers = |send, accept| {
+        let headers = ProxyHeaders { send, accept };
+        let Frame::Listen { id, listen, .. } = listen(0x102, "8080") else { unreachable!() };
+        Frame::Listen { id, listen, headers }
+    };
+    let (none, features) = (Features::default(), Features::OWN);
+    let mut granted_features = granted.clone();
+    granted_features[1] += 1;
+    granted_features.push(1);
     for (frame, bytes) in [
         (Frame::HelloClient { version: VERSION, instance, hold: None }, &hello[..]),
         (Frame::HelloClient { version: VERSION, instance, hold: request }, &hello_hold[..]),
-        (Frame::HelloServer { version: VERSION, hold: None }, &[0, 1, 2, 1]),
-        (Frame::HelloServer { version: VERSION, hold: grant }, &granted[..]),
+        (Frame::HelloServer { version: VERSION, hold: None, features: none }, &[0, 1, 2, 1]),
+        (Frame::HelloServer { version: VERSION, hold: None, features }, &[0, 3, 2, 1, 0, 1]),
+        (
+            Frame::HelloServer { version: VERSION, hold: grant.clone(), features: none },
+            &granted[..],
+        ),
+        (Frame::HelloServer { version: VERSION, hold: grant, features }, &granted_features[..]),
         (Frame::Claims { count: 0x102 }, &[0, 4, 10, 0, 0, 1, 2]),
         (listen(0x102, "8080"), &[0, 6, 3, 1, 2, 1, 0x1f, 0x90, 0]),
         (listen(0, "*:8080"), b"\0\x07\x03\0\0\x01\x1f\x90\x01*"),
         (listen(0, "[::1]:0"), b"\0\x09\x03\0\0\x01\0\0\x03::1"),
         (listen(0, "lan:80"), b"\0\x09\x03\0\0\x01\0\x50\x03lan"),
         (listen(9, "/run/x"), b"\0\x0a\x03\0\x09\x02\x06/run/x"),
+        (with_headers(true, false), &[0, 7, 3, 1, 2, 1, 0x1f, 0x90, 0, 1]),
+        (with_headers(true, true), &[0, 7, 3, 1, 2, 1, 0x1f, 0x90, 0, 3]),
         (Frame::Listening { id: 0x102, outcome: Ok(8080) }, &[0, 5, 4, 1, 2, 0, 0x1f, 0x90]),
         (Frame::Listening { id: 3, outcome: Err(ListenCode::InUse) }, &[0, 5, 4, 0, 3, 2, 0, 0]),
         (Frame::Unlisten { id: 0x102 }, &[0, 2, 5, 1, 2]),
@@ -169,10 +188,14 @@ proptest! {
         for frame in [
             Frame::HelloClient { version, instance: Instance(instance), hold: None },
             Frame::HelloClient { version, instance: Instance(instance), hold: request },
-            Frame::HelloServer { version, hold: None },
-            Frame::HelloServer { version, hold: grant },
+            Frame::HelloServer { version, hold: None, features: Features { proxy_headers: resumed } },
+            Frame::HelloServer { version, hold: grant, features: Features::OWN },
             Frame::Claims { count: seconds },
-            Frame::Listen { id, listen: listen(&at) },
+            Frame::Listen {
+                id,
+                listen: listen(&at),
+                headers: ProxyHeaders { send: resumed, accept: code % 2 == 0 },
+            },
             Frame::Listening { id, outcome },
             Frame::Unlisten { id },
             Frame::Ping,

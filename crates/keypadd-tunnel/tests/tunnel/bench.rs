@@ -152,7 +152,8 @@ async fn nothing_but_the_service(setup: Setup) {
         (0, Listen::Tcp { bind: Bind::Loopback, port: 0 }),
         (1, Listen::Unix("/tmp/keypadd-nobody-listens".parse().unwrap())),
     ] {
-        send.write_all(&Frame::Listen { id, listen }.encode()).await.unwrap();
+        let listen = Frame::Listen { id, listen, headers: <_>::default() };
+        send.write_all(&listen.encode()).await.unwrap();
         let refused = Frame::Listening { id, outcome: Err(ListenCode::NotPermitted) };
         assert_eq!(receive(recv).await, refused);
     }

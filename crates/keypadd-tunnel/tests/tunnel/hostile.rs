@@ -6,7 +6,7 @@ use keypadd_keystream::Suite;
 use keypadd_provider::{CryptoSettings, PublicKey, client_config, server_config};
 use keypadd_tunnel::{
     Destination, Peers,
-    wire::{CONNECTED, Frame, Instance, StreamCode, StreamHeader, VERSION},
+    wire::{CONNECTED, Features, Frame, Instance, StreamCode, StreamHeader, VERSION},
 };
 use quinn::crypto::ClientConfig;
 use quinn::{Connection, ConnectionError, Endpoint, RecvStream, SendStream};
@@ -39,6 +39,11 @@ pub fn hello() -> Vec<u8> {
     Frame::HelloClient { version: VERSION, instance: Instance([9; 16]), hold: None }.encode()
 }
 
+/// What a server answers.
+pub fn server_hello() -> Frame {
+    Frame::HelloServer { version: VERSION, hold: None, features: Features::OWN }
+}
+
 pub fn header(target: &str) -> Vec<u8> {
     StreamHeader::Destination(Destination::Tcp(target.parse().unwrap())).encode()
 }
@@ -50,9 +55,10 @@ pub async fn control(connection: &Connection, bytes: &[u8]) -> (SendStream, Recv
 }
 
 pub async fn welcome(recv: &mut RecvStream) {
-    let mut answer = [0; 4];
+    let expected = server_hello().encode();
+    let mut answer = vec![0; expected.len()];
     within(recv.read_exact(&mut answer)).await.unwrap();
-    assert_eq!(answer[..], Frame::HelloServer { version: VERSION, hold: None }.encode());
+    assert_eq!(answer, expected);
 }
 
 /// A peer that the test plays, after the hellos.
@@ -67,7 +73,7 @@ impl RawPeer {
     pub async fn connect(server: &RunningServer, crypto: Arc<dyn ClientConfig>) -> Self {
         let (endpoint, connection) = connect(server, crypto).await;
         let (send, mut recv) = control(&connection, &hello()).await;
-        assert_eq!(receive(&mut recv).await, Frame::HelloServer { version: VERSION, hold: None });
+        assert_eq!(receive(&mut recv).await, server_hello());
         assert!(matches!(receive(&mut recv).await, Frame::BulkOffer { .. }));
         Self { connection, control: (send, recv), _endpoint: endpoint }
     }
@@ -77,9 +83,7 @@ impl RawPeer {
         let connection = within(endpoint.accept()).await.unwrap().await.unwrap();
         let (mut send, mut recv) = within(connection.accept_bi()).await.unwrap();
         assert!(matches!(receive(&mut recv).await, Frame::HelloClient { .. }));
-        send.write_all(&Frame::HelloServer { version: VERSION, hold: None }.encode())
-            .await
-            .unwrap();
+        send.write_all(&server_hello().encode()).await.unwrap();
         Self { connection, control: (send, recv), _endpoint: endpoint }
     }
 }

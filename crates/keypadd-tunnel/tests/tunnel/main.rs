@@ -15,6 +15,7 @@ mod load;
 mod mtu;
 mod pairing;
 mod paths;
+mod proxied;
 mod reconnects;
 mod refusals;
 mod remote;

@@ -67,7 +67,8 @@ async fn a_client_that_requests_hundreds_of_listeners_gets_64_and_affects_no_oth
     let requesting = async {
         for id in 0..REQUESTED {
             let listen = Listen::Tcp { bind: Bind::Loopback, port: 0 };
-            send.write_all(&Frame::Listen { id, listen }.encode()).await.unwrap();
+            let listen = Frame::Listen { id, listen, headers: <_>::default() };
+            send.write_all(&listen.encode()).await.unwrap();
         }
     };
     let answers = async {

@@ -5,8 +5,9 @@ use std::{future::pending, io, net::SocketAddr, sync::Arc, time::Duration};
 use keypadd_keystream::{Protection, Suite};
 use keypadd_provider::{CryptoSettings, PrivateKey, PublicKey, client_config, server_config};
 use keypadd_tunnel::{
-    AllowedPeer, Bound, Client, ClientSession, ClientSettings, Forward, LinkState, Peers, Server,
-    ServerHandle, ServerLink, ServerSettings, Sessions, TransportSettings, wire::Instance,
+    AllowedPeer, Bound, Client, ClientSession, ClientSettings, Forward, LinkState, Peers,
+    ProxyHeaders, Server, ServerHandle, ServerLink, ServerSettings, Sessions, TransportSettings,
+    wire::Instance,
 };
 use socket2::SockRef;
 use testbed::Relay;
@@ -174,6 +175,7 @@ pub fn settings_for(
         crypto,
         name: None,
         forwards,
+        proxy_headers: <_>::default(),
         transport: TransportSettings::default(),
         connect_timeout: Duration::from_secs(20),
         instance: Instance([1; 16]),
@@ -247,6 +249,10 @@ impl RunningClient {
     pub async fn set_forwards(&self, forwards: &[&str]) {
         let forwards = forwards.iter().map(|text| forward(text)).collect();
         assert!(self.client.set_forwards(forwards).await.is_empty());
+    }
+
+    pub fn set_proxy_headers(&self, headers: ProxyHeaders) {
+        self.client.set_proxy_headers(headers);
     }
 
     pub fn reconnects(&self) -> Vec<(&'static str, u64)> {

@@ -83,6 +83,7 @@ async fn the_servers_name_is_resolved_at_every_attempt() {
         crypto: client_config(&crypto, server).unwrap(),
         name: None,
         forwards: Vec::new(),
+        proxy_headers: <_>::default(),
         transport: TransportSettings::default(),
         connect_timeout: Duration::from_millis(200),
         instance: Instance([1; 16]),

@@ -19,7 +19,8 @@ use super::{
     *,
 };
 use crate::wire::{
-    Claim, FRAME_HEAD_BYTES, Frame, Instance, STREAM_HEAD_BYTES, StreamHead, StreamHeader, VERSION,
+    Claim, FRAME_HEAD_BYTES, Features, Frame, Instance, STREAM_HEAD_BYTES, StreamHead,
+    StreamHeader, VERSION,
 };
 
 /// In a plain `cargo test`.
@@ -218,7 +219,8 @@ impl World {
     /// The client connects and gets an answer; whether the streams go on.
     fn hello(&mut self) -> bool {
         let admitted = self.greet().expect("both ends hold");
-        let frame = Frame::HelloServer { version: VERSION, hold: Some(admitted.grant) };
+        let (hold, features) = (Some(admitted.grant), Features::OWN);
+        let frame = Frame::HelloServer { version: VERSION, hold, features };
         let Frame::HelloServer { hold, .. } = over_the_wire(frame) else { panic!("a hello") };
         let resumed = hold.as_ref().is_some_and(|grant| grant.resumed);
         let (session, _) = self.client.granted(hold);

@@ -1,0 +1,147 @@
+//! Carries connections of other processes of this host over a client's session, within the limits of its
+//! forwards: one tunnel serves every `connect -W`.
+//!
+//! Who may ask, and how, is the caller's.
+
+use std::{os::unix::net::UnixStream as StdUnixStream, sync::Arc};
+
+use tokio::{
+    net::UnixStream,
+    sync::{OwnedSemaphorePermit, Semaphore},
+};
+
+use crate::{
+    addresses::{
+        forward::Destination,
+        target::{ServerAddress, Target},
+    },
+    error::ClientError,
+    forwards::{
+        connection_log::ConnectionRecord,
+        open_stream::{OpenError, open_stream},
+        splice::{SpliceError, splice},
+        tasks::ConnectionTasks,
+    },
+    handover::Handover,
+    limits::{
+        Limits,
+        descriptors::{Descriptors, Holder, OF_CARRIED},
+    },
+    sessions::{counts::ConnectionCount, server_link::ServerLink, session::LiveSession},
+    wire::{StreamCode, StreamHeader},
+};
+
+/// The forward that these connections are counted as.
+const FORWARD: &str = "-W";
+
+/// Carries connections of other processes; outlives its client, and has no session then.
+#[derive(Clone, Debug)]
+pub struct Carrier {
+    pub(crate) server: ServerAddress,
+    pub(crate) link: ServerLink,
+    pub(crate) limits: Arc<Limits>,
+    pub(crate) slots: Arc<Semaphore>,
+    pub(crate) holder: Holder,
+    pub(crate) tasks: ConnectionTasks,
+    pub(crate) handover: Handover,
+}
+
+/// Room for one connection on a live session.
+#[derive(Debug)]
+pub struct CarrierSlot {
+    server: ServerAddress,
+    session: Arc<LiveSession>,
+    handover: Handover,
+    _room: (OwnedSemaphorePermit, Descriptors),
+}
+
+/// A connected target; dropped, its connection is reset.
+pub struct ConnectedTarget {
+    slot: CarrierSlot,
+    target: Target,
+    stream: keypadd_transport::Stream,
+    record: ConnectionRecord,
+    _count: ConnectionCount,
+}
+
+impl Carrier {
+    /// Takes room for one connection; `None` without a session that is as wanted, or at a limit.
+    pub fn slot(&self, wanted: impl FnOnce(&LiveSession) -> bool) -> Option<CarrierSlot> {
+        let session = self.link.current()?;
+        if session.has_ended() || self.handover.is_suspended() || !wanted(&session) {
+            return None;
+        }
+        let slot = Arc::clone(&self.slots).try_acquire_owned().ok()?;
+        let descriptors = self.limits.descriptors.acquire(self.holder, FORWARD, OF_CARRIED)?;
+        let (server, handover) = (self.server.clone(), self.handover.clone());
+        Some(CarrierSlot { server, session, handover, _room: (slot, descriptors) })
+    }
+
+    /// Runs what carries a connection among the client's connections: it drains with them, and is dropped if
+    /// the client is shutting down.
+    pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.spawn(task);
+    }
+}
+
+impl CarrierSlot {
+    /// The session.
+    pub fn live(&self) -> &LiveSession {
+        &self.session
+    }
+
+    /// Has the server connect to `target`.
+    ///
+    /// # Errors
+    /// [`ClientError::Refused`] if it cannot, [`ClientError::Lost`].
+    pub async fn connect(self, target: Target) -> Result<ConnectedTarget, ClientError> {
+        let session = &self.session;
+        let count = session.count_connection(&format!("{FORWARD} {target}"));
+        let mut record = ConnectionRecord::new(&session.limits);
+        record.set_peer(session.peer());
+        record.set_forward(FORWARD, None);
+        record.set_target(&target.to_string());
+        let header = StreamHeader::Destination(Destination::Tcp(target.clone()));
+        match open_stream(session, &header).await {
+            Ok(stream) => Ok(ConnectedTarget { slot: self, target, stream, record, _count: count }),
+            Err(OpenError::Refused(code)) => {
+                record.refused(code);
+                Err(ClientError::Refused { target, code })
+            }
+            Err(OpenError::Lost) => Err(self.lost().await),
+        }
+    }
+
+    async fn lost(&self) -> ClientError {
+        ClientError::Lost { server: self.server.clone(), cause: self.session.lost().await }
+    }
+}
+
+impl ConnectedTarget {
+    /// Carries the bytes between the target and this socket until both directions have finished. It is held
+    /// while the session is lost, and goes on in the process that replaces this one.
+    ///
+    /// # Errors
+    /// [`ClientError::Refused`] if the connection is reset, [`ClientError::Local`] if the socket fails,
+    /// [`ClientError::Lost`].
+    pub async fn carry(self, socket: StdUnixStream) -> Result<(), ClientError> {
+        let Self { slot, target, stream, mut record, _count } = self;
+        let socket = socket.set_nonblocking(true).and_then(|()| UnixStream::from_std(socket));
+        let socket = socket.map_err(ClientError::Local)?;
+        match splice(socket.into(), stream, &mut record).await {
+            Ok(()) => Ok(()),
+            Err(SpliceError::Local(error)) => Err(ClientError::Local(error)),
+            Err(SpliceError::Remote(code)) => Err(ClientError::Refused { target, code }),
+            // Cut by this end, while its session goes on.
+            Err(SpliceError::Lost) if !slot.session.has_ended() => {
+                Err(ClientError::Refused { target, code: StreamCode::Reset })
+            }
+            Err(SpliceError::Lost) => Err(slot.lost().await),
+        }
+    }
+
+    /// The daemon's handover, which this connection outlives.
+    pub fn handover(&self) -> Handover {
+        self.slot.handover.clone()
+    }
+}

@@ -1,0 +1,178 @@
+//! Carries a connection of `keypadd connect @NAME -W` in a running daemon, by its control socket.
+//!
+//! The request names both public keys, what the session must have agreed on, and the target. When the target
+//! is connected the daemon makes a pair of unix sockets and carries the bytes of one; the command gets the
+//! other. As a unix socket shows no reset, each process also keeps a descriptor of the end that the other
+//! one uses: an end of file is then always meant, and a process that dies is known by the control socket,
+//! which stays open and tells the outcome.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream as StdUnixStream;
+
+use keypadd_keystream::Suite;
+use keypadd_provider::{KeyExchange, PublicKey};
+use keypadd_tunnel::{Carrier, CarrierSlot, ClientError, Target};
+use serde::{Deserialize, Serialize};
+
+use crate::handover::channel::Channel;
+use crate::sources::Sources;
+
+/// What a command asks for.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Asked {
+    /// The key of this host.
+    pub(crate) own: PublicKey,
+    /// The key of the peer.
+    pub(crate) peer: PublicKey,
+    /// The suites that the command would offer.
+    pub(crate) suites: Vec<Suite>,
+    /// The key exchange that it would offer.
+    pub(crate) kex: KeyExchange,
+    pub(crate) target: Target,
+}
+
+/// What a daemon tells the command.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Told {
+    /// It has no such session with room for a connection.
+    NotHere,
+    /// The server is asked to connect to the target, over a session with this suite.
+    Connecting(String),
+    /// The target is connected. Attached: the command's end of the pair, and the daemon's.
+    Connected,
+    /// The server could not connect to the target, or the target's connection was reset, with this code.
+    Refused(u64),
+    /// Both directions have finished.
+    Closed,
+    /// The connection failed otherwise.
+    Lost(String),
+    /// Another process is about to take over. If this one exits, that one carries the connection, and no
+    /// outcome is told.
+    Suspended,
+    /// This one goes on.
+    Resumed,
+}
+
+impl Asked {
+    /// The request, without its verb.
+    pub(crate) fn line(&self) -> String {
+        let Self { own, peer, suites, kex, target } = self;
+        let suites: Vec<_> = suites.iter().map(|suite| suite.name()).collect();
+        format!("{own} {peer} {} {kex} {target}", suites.join(","))
+    }
+
+    fn read(line: &str) -> Option<Self> {
+        let mut words = line.splitn(5, ' ');
+        let mut next = || words.next();
+        Some(Self {
+            own: next()?.parse().ok()?,
+            peer: next()?.parse().ok()?,
+            suites: next()?.split(',').map(|name| name.parse().ok()).collect::<Option<_>>()?,
+            kex: next()?.parse().ok()?,
+            target: next()?.parse().ok()?,
+        })
+    }
+
+    /// Room on a session that is as asked for.
+    fn slot(&self, sources: &Sources) -> Option<(Carrier, CarrierSlot)> {
+        if sources.public_key() != self.own {
+            return None;
+        }
+        sources.dialed().into_iter().find_map(|dialing| {
+            let slot = dialing.carrier.slot(|live| {
+                let agreed = live.handshake();
+                let has_suite = |suite: &Suite| agreed.suite == (*suite).into();
+                live.key() == self.peer
+                    && agreed.kex == self.kex.into()
+                    && self.suites.iter().any(has_suite)
+            })?;
+            Some((dialing.carrier, slot))
+        })
+    }
+}
+
+/// Answers a request; what carries the connection then runs among the client's connections.
+pub(crate) async fn answer(socket: StdUnixStream, line: &str, sources: &Sources) -> io::Result<()> {
+    let mut command = Channel::new(socket)?;
+    let asked = Asked::read(line);
+    let found = asked.and_then(|asked| Some((asked.slot(sources)?, asked.target)));
+    let Some(((carrier, slot), target)) = found else {
+        return command.tell(&Told::NotHere).await;
+    };
+    let suite = slot.live().handshake().suite.to_string();
+    command.tell(&Told::Connecting(suite)).await?;
+    carrier.spawn(async move {
+        // A command that has gone away is told nothing.
+        let _ = carry(command, slot, target).await;
+    });
+    Ok(())
+}
+
+/// Carries the connection to its end. If the command exits first, the connection is reset.
+async fn carry(mut command: Channel, slot: CarrierSlot, target: Target) -> io::Result<()> {
+    let connected = tokio::select! {
+        connected = slot.connect(target) => connected,
+        _ = command.receive_as::<Told>() => return Ok(()),
+    };
+    let connected = match connected {
+        Ok(connected) => connected,
+        Err(error) => return command.tell(&told(&error)).await,
+    };
+    let handover = connected.handover();
+    let (own, other) = StdUnixStream::pair()?;
+    command.send::<&[u8]>(&Told::Connected, &[], &[other.as_fd(), own.as_fd()]).await?;
+    let mut carried = std::pin::pin!(connected.carry(own));
+    let mut is_suspended = false;
+    let outcome = loop {
+        let changed = async {
+            match is_suspended {
+                true => handover.resumed().await,
+                false => handover.suspended().await,
+            }
+        };
+        tokio::select! {
+            outcome = &mut carried => break outcome,
+            // It has nothing to say: it has exited.
+            _ = command.receive_as::<Told>() => return Ok(()),
+            () = changed => {
+                is_suspended = !is_suspended;
+                let told = if is_suspended { Told::Suspended } else { Told::Resumed };
+                command.tell(&told).await?;
+            }
+        }
+    };
+    drop(other);
+    command.tell(&outcome.as_ref().map_or_else(told, |()| Told::Closed)).await
+}
+
+fn told(error: &ClientError) -> Told {
+    match error {
+        ClientError::Refused { code, .. } => Told::Refused(code.value()),
+        error => Told::Lost(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_reads_as_it_was_written_and_fits_its_limit() {
+        let key: PublicKey = "11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=".parse().unwrap();
+        let asked = Asked {
+            own: key,
+            peer: key,
+            suites: keypadd_config::offered(None),
+            kex: KeyExchange::default(),
+            target: format!("{}.example:65535", "x".repeat(247)).parse().unwrap(),
+        };
+        let line = asked.line();
+        assert!(line.len() < 500, "{}", line.len());
+        assert_eq!(Asked::read(&line), Some(asked));
+        for end in 0..line.len() - "65535".len() {
+            assert_eq!(Asked::read(&line[..end]), None);
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! Has a running daemon carry the connection of `keypadd connect @NAME -W`, where it has a session to the same
+//! peer: any number of `ssh` sessions share one tunnel. The daemon's side is in `carry`.
+//!
+//! Copies between standard input and output and the socket that the daemon gives.
+
+use std::io::{self, Write};
+use std::net;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream as StdUnixStream;
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::time::Duration;
+
+use keypadd_cli::refusal::explain;
+use keypadd_keystream::{Class, Suite};
+use keypadd_tunnel::wire::StreamCode;
+use keypadd_tunnel::{ClientError, Target, proxy_protocol};
+use rustix::process::geteuid;
+use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt, copy, stdin};
+use tokio::net::UnixStream;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use crate::carry::{Asked, Told};
+use crate::confine::Confinement;
+use crate::control::{self, CARRY_REQUEST};
+use crate::error::{Error, Exit, one_line};
+use crate::handover::channel::{Channel, Received};
+use crate::ready::suite_with_class;
+use crate::shutdown::Shutdown;
+use crate::stdio::{self, ClosingStdout};
+
+/// Time for a daemon to say whether it can carry the connection; one that is stopped says nothing.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Time for it to say how the target has answered, more than the tunnel's own timeouts.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// What a command asks of the daemons of its user.
+#[derive(Debug)]
+pub(crate) struct Reuse {
+    pub(crate) asked: Asked,
+    /// Whether the target gets a PROXY header first.
+    pub(crate) sends_header: bool,
+}
+
+/// A connection that a daemon carries.
+struct Carried {
+    /// What the daemon tells; closed when it exits.
+    told: mpsc::Receiver<Told>,
+    /// Bytes from and to the target.
+    data: UnixStream,
+    /// The daemon's end: while this is open, only the daemon's word ends what `data` receives.
+    other: StdUnixStream,
+}
+
+impl Reuse {
+    /// Has a daemon carry the connection to its end; `None` if none can, and nothing was sent.
+    ///
+    /// # Errors
+    /// As without a daemon. Exit 1: the daemon has exited.
+    pub(crate) async fn run(
+        &self,
+        confinement: &Confinement,
+        shutdown: &Shutdown,
+    ) -> Option<Result<(), Error>> {
+        let target = &self.asked.target;
+        let connected = tokio::select! {
+            biased;
+            _ = shutdown.thrown() => return Some(interrupted(target)),
+            connected = self.connect() => connected?,
+        };
+        Some(match connected {
+            Ok(carried) => match confinement.seal() {
+                Ok(()) => carried.run(self, shutdown).await,
+                Err(error) => Err(error),
+            },
+            Err(code) => Err(self.refused(code)),
+        })
+    }
+
+    /// The connection over the first daemon that can carry it, or the code with which the server refuses it.
+    async fn connect(&self) -> Option<Result<Carried, StreamCode>> {
+        // Root's directory is the service's, which may have a user of its own.
+        let is_trusted = |path: &PathBuf| geteuid().is_root() || control::check(path).is_ok();
+        let directory = control::directory().filter(is_trusted)?;
+        for socket in control::sockets(&directory) {
+            match self.ask(&socket).await {
+                Ok(Some(answer)) => return Some(answer),
+                Ok(None) => {}
+                Err(error) => tracing::debug!(socket = %socket.display(), %error, "not reused"),
+            }
+        }
+        None
+    }
+
+    /// Asks one daemon.
+    async fn ask(&self, socket: &Path) -> io::Result<Option<Result<Carried, StreamCode>>> {
+        let mut stream = control::connect(socket)?;
+        stream.write_all(format!("{CARRY_REQUEST} {}\n", self.asked.line()).as_bytes())?;
+        let mut daemon = Channel::new(stream)?;
+        let Told::Connecting(suite) = receive(&mut daemon, ANSWER_TIMEOUT).await?.frame else {
+            return Ok(None);
+        };
+        let Received { frame, descriptors, .. } = receive(&mut daemon, CONNECT_TIMEOUT).await?;
+        match frame {
+            Told::Connected => {}
+            Told::Refused(code) => return Ok(Some(Err(StreamCode::from_value(code)))),
+            // Its session was lost meanwhile.
+            _ => return Ok(None),
+        }
+        // The kernel leaves out what this process may not have open.
+        let Ok([data, other]) = <[OwnedFd; 2]>::try_from(descriptors) else {
+            return Err(io::ErrorKind::InvalidData.into());
+        };
+        if let Ok(suite) = suite.parse::<Suite>()
+            && suite.class() == Class::Legacy
+        {
+            // `-W` prints no ready lines that would say so.
+            tracing::warn!("suite {}", suite_with_class(suite));
+        }
+        let data = StdUnixStream::from(data);
+        data.set_nonblocking(true)?;
+        let data = UnixStream::from_std(data)?;
+        let (sender, told) = mpsc::channel(1);
+        tokio::spawn(async move {
+            while let Ok(received) = daemon.receive_as().await {
+                if sender.send(received.frame).await.is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(Some(Ok(Carried { told, data, other: other.into() })))
+    }
+
+    fn refused(&self, code: StreamCode) -> Error {
+        let target = self.asked.target.clone();
+        explain(ClientError::Refused { target, code }, self.asked.own, self.asked.peer)
+    }
+}
+
+impl Carried {
+    /// Copies until both directions have finished, or the daemon says that the connection has failed.
+    async fn run(self, reuse: &Reuse, shutdown: &Shutdown) -> Result<(), Error> {
+        let Self { mut told, data, other } = self;
+        let target = &reuse.asked.target;
+        let header = match reuse.sends_header {
+            true => &proxy_protocol::LOCAL_HEADER[..],
+            false => &[],
+        };
+        let mut input = header.chain(stdin());
+        let (mut from_target, mut to_target) = data.into_split();
+        let outward = async {
+            let copied = copy(&mut input, &mut to_target).await;
+            let _ = to_target.shutdown().await;
+            copied
+        };
+        let inward = async {
+            let mut output = ClosingStdout::new();
+            copy(&mut from_target, &mut output).await?;
+            Ok::<_, io::Error>(output)
+        };
+        let (mut outward, mut inward) = (pin!(outward), pin!(inward));
+        let (mut sending, mut receiving) = (true, true);
+        let mut other = Some(other);
+        let mut is_suspended = false;
+        // How it ended, once that is known; what has arrived is written first.
+        let mut failed: Option<Error> = None;
+        let failed_here =
+            |error| Err(explain(ClientError::Local(error), reuse.asked.own, reuse.asked.peer));
+        loop {
+            let is_told = other.is_some();
+            tokio::select! {
+                biased;
+                _ = shutdown.thrown() => return interrupted(target),
+                news = told.recv(), if is_told => match news {
+                    Some(Told::Closed) => return match receiving {
+                        true => match finish(inward.as_mut().await).await {
+                            Ok(()) => Ok(()),
+                            Err(error) => failed_here(error),
+                        },
+                        false => Ok(()),
+                    },
+                    Some(Told::Suspended) => is_suspended = true,
+                    Some(Told::Resumed) => is_suspended = false,
+                    // The process that follows ends the connection by closing its end.
+                    None if is_suspended => other = None,
+                    news => {
+                        failed = Some(match news {
+                            Some(Told::Refused(code)) => reuse.refused(StreamCode::from_value(code)),
+                            Some(Told::Lost(cause)) => Error::new(Exit::Runtime, one_line(&cause)),
+                            _ => Error::new(
+                                Exit::Runtime,
+                                format!("connection to {target} lost: the daemon that carried it has exited"),
+                            )
+                            .hint("run it again; without a daemon it makes a tunnel of its own"),
+                        });
+                        // Nothing more comes: an end after what has arrived.
+                        if let Some(other) = other.take() {
+                            let _ = other.shutdown(net::Shutdown::Write);
+                        }
+                        sending = false;
+                    }
+                },
+                received = &mut inward, if receiving => {
+                    receiving = false;
+                    let outcome = match (received, failed.is_some()) {
+                        // Its reader must not take the end for the target's.
+                        (Ok(output), true) => {
+                            drop(output);
+                            Ok(())
+                        }
+                        (received, _) => finish(received).await,
+                    };
+                    if let Err(error) = outcome {
+                        return failed_here(error);
+                    }
+                }
+                sent = &mut outward, if sending => {
+                    sending = false;
+                    // What the target does not take is reported as its end.
+                    if let Err(error) = sent
+                        && !is_of_socket(&error)
+                    {
+                        return failed_here(error);
+                    }
+                }
+            }
+            if !receiving && let Some(error) = failed {
+                return Err(error);
+            }
+            if !sending && !receiving && other.is_none() {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Ends standard output as the target has ended.
+async fn finish(received: io::Result<impl AsyncWrite + Unpin>) -> io::Result<()> {
+    received?.shutdown().await
+}
+
+/// Whether the socket refused what standard input gave.
+fn is_of_socket(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
+}
+
+async fn receive(daemon: &mut Channel, within: Duration) -> io::Result<Received<Told>> {
+    timeout(within, daemon.receive_as()).await?
+}
+
+/// The end by a signal; no error where nobody reads standard output any more.
+fn interrupted(target: &Target) -> Result<(), Error> {
+    match stdio::is_read() {
+        true => Err(Error::new(Exit::Runtime, format!("interrupted before {target} finished"))),
+        false => Ok(()),
+    }
+}
