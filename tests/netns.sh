@@ -208,6 +208,40 @@ a_hundred_ssh_sessions_share_the_tunnel_of_a_daemon() {
     rm -rf "$dir"
 }
 
+# ---- UDP ----------------------------------------------------------------------------------------
+
+# datagrams SUBCOMMAND...: the near end of a claim.
+datagrams() {
+    tell near "datagrams.py $*"
+    in_end near timeout --foreground 120 python3 -B "$here/netns/datagrams.py" "$@" | sed 's/^/    /'
+}
+
+udp_forwards_carry_dns_a_game_and_datagrams_of_any_size() {
+    tell far "datagrams.py serve 5300 5301"
+    start far "$scratch/datagrams.log" python3 -B "$here/netns/datagrams.py" serve 5300 5301
+    local service=$started process game
+    expect "the service starts" await_line "$scratch/datagrams.log" listening
+    expect "the server starts" serve 10.99.7.1 \
+        --permit-open udp:127.0.0.1:5300,udp:127.0.0.1:5301 --permit-listen udp:5400
+    expect "the client connects" connect 10.99.7.1 -L "$forward_port:127.0.0.1:$target_port" \
+        -L 5353:udp:127.0.0.1:5300 -L 5354:udp:127.0.0.1:5301 -R 5400:udp:127.0.0.1:5354
+    expect "names resolve" datagrams dns 127.0.0.1:5353
+    expect "sizes" datagrams sizes 127.0.0.1:5354
+    tell far "datagrams.py sizes 127.0.0.1:5400"
+    # There and back through the tunnel twice.
+    expect "sizes, from far" in_end far python3 -B "$here/netns/datagrams.py" sizes 127.0.0.1:5400
+    expect "a game" datagrams game 127.0.0.1:5354 10
+    datagrams game 127.0.0.1:5354 10 &
+    game=$!
+    expect "bulk beside it" probe swap "$forward" --mib "$mib"
+    expect "the game beside bulk" wait "$game"
+    for process in "$server" "$client"; do
+        expect "a filter of system calls is on" equal " 2" "$(of_all_threads "$process" Seccomp)"
+    done
+    kill -TERM "$service"
+    await_end "$service" 10
+}
+
 # ---- outages ------------------------------------------------------------------------------------
 
 an_outage_and_another_address_cost_neither_a_download_nor_ssh_a_byte() {
@@ -459,6 +493,7 @@ claim a_path_that_shrinks_costs_no_connection 1500 1452
 claim a_path_that_shrinks_costs_no_connection 9000 8972
 claim ssh_runs_through_its_proxy_command
 claim a_hundred_ssh_sessions_share_the_tunnel_of_a_daemon
+claim udp_forwards_carry_dns_a_game_and_datagrams_of_any_size
 claim an_outage_and_another_address_cost_neither_a_download_nor_ssh_a_byte
 claim a_signal_ends_both_cleanly TERM
 claim a_signal_ends_both_cleanly INT

@@ -135,6 +135,7 @@ impl StatusBuilder {
     /// What forwards have carried.
     fn encode_forwards(&self, out: &mut Out<'_>) -> fmt::Result {
         let (mut bytes, mut connections) = (Vec::new(), Vec::new());
+        let (mut datagrams, mut dropped) = (Vec::new(), Vec::new());
         for one in self.limits.forwards() {
             let (peer, forward) = (("peer", &*one.peer), ("forward", &*one.forward));
             for (way, count) in [("send", one.sent_bytes), ("receive", one.received_bytes)] {
@@ -143,9 +144,18 @@ impl StatusBuilder {
             for (end, count) in one.ended {
                 connections.push((labels([peer, forward, ("outcome", end.name())]), count));
             }
+            if let Some(of) = one.datagrams {
+                for (way, count) in [("send", of.sent), ("receive", of.received)] {
+                    datagrams.push((labels([peer, forward, ("direction", way)]), count));
+                }
+                dropped.push((labels([peer, forward]), of.dropped));
+            }
         }
         out.counters("keypadd_forward_bytes", "Bytes of forwarded connections", bytes)?;
-        let help = "Forwarded connections that have ended, by outcome";
+        out.counters("keypadd_forward_datagrams", "Datagrams of UDP forwards", datagrams)?;
+        let help = "Datagrams of UDP forwards that this end dropped";
+        out.counters("keypadd_forward_datagrams_dropped", help, dropped)?;
+        let help = "Forwarded connections and UDP flows that have ended, by outcome";
         out.counters("keypadd_forward_connections", help, connections)
     }
 

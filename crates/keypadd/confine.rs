@@ -16,7 +16,7 @@ use keypadd_sandbox::{
 };
 use keypadd_tunnel::{
     Clocks, DynamicForward, Forward, Hypervisor, Listen, ListenPermit, ListenPermits, Permit,
-    Permits, SystemClocks,
+    Permits, Protocol, SystemClocks,
 };
 use rustix::process::{getegid, geteuid};
 
@@ -217,15 +217,17 @@ impl<'s> Reach<'s> {
         addresses.map(|address| address.value.port()).any(is_low)
             || self
                 .listeners()
-                .any(|listen| matches!(listen, Listen::Tcp { port, .. } if is_low(port)))
-            || (1..UNPRIVILEGED).any(|port| permits.may_admit_port(port))
+                .any(|listen| matches!(listen, Listen::Tcp { port, .. } | Listen::Udp { port, .. } if is_low(port)))
+            || (1..UNPRIVILEGED).any(|port| {
+                [Protocol::Tcp, Protocol::Udp].iter().any(|of| permits.may_admit_port(*of, port))
+            })
     }
 
     /// Where unix sockets are made: for forwards, and for `keypadd status`.
     fn socket_directories(&self) -> Vec<PathBuf> {
         let forwards = self.listeners().filter_map(|listen| match listen {
             Listen::Unix(path) => Some(path.as_path().to_owned()),
-            Listen::Tcp { .. } => None,
+            Listen::Tcp { .. } | Listen::Udp { .. } => None,
         });
         let permits = self.listen_permits.iter().filter_map(ListenPermit::unix_path);
         let sockets = forwards.chain(permits.map(|path| path.as_path().to_owned()));

@@ -361,6 +361,7 @@ fn remote_ready(session: &ClientSession) -> impl Iterator<Item = ForwardReady> {
     session.remote_forwards().into_iter().map(|(RemoteForward { listen, destination }, port)| {
         let listen = match (listen, port) {
             (Listen::Tcp { bind, .. }, Ok(port)) => Listen::Tcp { bind, port },
+            (Listen::Udp { bind, .. }, Ok(port)) => Listen::Udp { bind, port },
             (listen, _) => listen,
         };
         ForwardReady::remote(&listen, &destination)

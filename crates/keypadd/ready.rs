@@ -98,7 +98,7 @@ pub(crate) enum ForwardReady {
     },
     /// `-R`
     Remote {
-        /// The bound TCP port or unix socket on the server.
+        /// The bound port or unix socket on the server.
         listen: String,
         /// The target, from this host.
         target: String,
@@ -116,6 +116,7 @@ impl ForwardReady {
     pub(crate) fn remote(listen: &Listen, destination: &Destination) -> Self {
         let listen = match listen {
             Listen::Tcp { bind: Bind::Loopback, port } => format!("localhost:{port}"),
+            Listen::Udp { bind: Bind::Loopback, port } => format!("udp:localhost:{port}"),
             listen => listen.to_string(),
         };
         Self::Remote { listen, target: destination.to_string() }
@@ -240,16 +241,16 @@ pub(crate) fn example_forward(
     listen_permits: &[ListenPermit],
 ) -> Option<Forward> {
     let local = |destination: Destination| {
-        let port = match &destination {
-            Destination::Tcp(target) => local_port(target.port),
-            Destination::Unix(_) => 8000,
+        let bind = Bind::Loopback;
+        let listen = match &destination {
+            Destination::Tcp(target) => Listen::Tcp { bind, port: local_port(target.port) },
+            Destination::Udp(target) => Listen::Udp { bind, port: local_port(target.port) },
+            Destination::Unix(_) => Listen::Tcp { bind, port: 8000 },
         };
-        Forward::Local(LocalForward {
-            listen: Listen::Tcp { bind: Bind::Loopback, port },
-            destination,
-        })
+        Forward::Local(LocalForward { listen, destination })
     };
-    let localhost = |port| Destination::Tcp(Target { host: Host::Name("localhost".into()), port });
+    let local_target = |port| Target { host: Host::Name("localhost".into()), port };
+    let localhost = |port| Destination::Tcp(local_target(port));
     let alone = permits.iter().find_map(|permit| permit.to_string().parse().ok());
     let named = || permits.iter().find_map(Permit::example);
     let destination = alone.map(Destination::Tcp).or_else(named);
@@ -262,6 +263,7 @@ pub(crate) fn example_forward(
         (None, Some(listen)) => {
             let destination = match &listen {
                 Listen::Tcp { port, .. } => localhost(*port),
+                Listen::Udp { port, .. } => Destination::Udp(local_target(*port)),
                 Listen::Unix(_) => localhost(80),
             };
             Some(Forward::Remote(RemoteForward { listen, destination }))

@@ -6,6 +6,7 @@
 //! fixed.
 
 pub mod config;
+pub mod flow_frames;
 pub mod forwards;
 pub mod frames;
 pub mod handshakes;

@@ -86,6 +86,11 @@ fn any_bytes_of_a_stream_are_a_header_or_an_error() {
 }
 
 #[test]
+fn any_frames_of_flows_make_datagrams_within_bounds_or_are_refused() {
+    fuzz("flow_frames", targets::flow_frames::holds);
+}
+
+#[test]
 fn any_receipts_free_what_was_written_and_nothing_else() {
     fuzz("receipts", targets::receipts::holds);
 }

@@ -102,7 +102,7 @@ impl Context<'_, '_> {
                     // Not in a file.
                     Forward::Bench(_) => continue,
                 };
-                if matches!(listen, Listen::Tcp { port: 0, .. }) {
+                if matches!(listen, Listen::Tcp { port: 0, .. } | Listen::Udp { port: 0, .. }) {
                     continue;
                 }
                 if listeners.contains(&(there, listen.clone())) {

@@ -55,7 +55,8 @@ settings! {
         help: "Targets that peers may connect to: HOST:PORT, `HOST:*`, `*:PORT`, CIDR:PORT, `*:*` or /PATH",
         detail: "/PATH is a unix socket of this host. Names are resolved here, and the address that was \
             checked is the one connected to. `localhost` is 127.0.0.1 and ::1. Names and `*` do not match \
-            this host's own, loopback, link-local or multicast addresses.",
+            this host's own, loopback, link-local or multicast addresses. UDP needs `udp:` before the pattern, \
+            as in `udp:resolver:53`: without it a pattern, even `*:*`, is for TCP.",
     }
     "permit-listen" => permit_listen: many ListenPermit = listen_permit {
         kind: Kind::List,
@@ -63,7 +64,8 @@ settings! {
         example: "8080",
         flag: Flag::Serve,
         help: "Where peers may listen on this host (-R): PORT, HOST:PORT, `HOST:*`, `*:PORT`, `*:*` or /PATH",
-        detail: "PORT alone is loopback only; listening on every address takes `*`. /PATH is a unix socket.",
+        detail: "PORT alone is loopback only; listening on every address takes `*`. /PATH is a unix socket. For \
+            UDP with `udp:` before it, as in `udp:5353`.",
     }
     "permit-bench" => permit_bench: one bool = switch {
         kind: Kind::Switch,
@@ -185,8 +187,9 @@ settings! {
         default: "1024",
         reload: Reload::Restart,
         flag: Flag::Daemons,
-        help: "Forwarded connections that one session carries at once, each way, at most 32768",
-        detail: "The lower limit of the two ends applies. Further connections wait in the listener's queue.",
+        help: "Forwarded connections and UDP flows that one session carries at once, each way, at most 32768",
+        detail: "The lower limit of the two ends applies. Further connections wait in the listener's queue; a new \
+            flow takes the place of the one that was idle for the longest.",
     }
     "sandbox" => sandbox: one bool = on_off {
         form: "MODE",

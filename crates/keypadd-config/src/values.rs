@@ -138,12 +138,12 @@ pub fn target(text: &str) -> Result<Target, BadValue> {
 
 /// A local forward in ssh's syntax.
 pub fn local_forward(text: &str) -> Result<LocalForward, BadValue> {
-    parsed(text, "as in 2222:localhost:22 or 127.0.0.1:8080:web.example:80")
+    parsed(text, "as in 2222:localhost:22, 127.0.0.1:8080:web.example:80 or 5353:udp:resolver:53")
 }
 
 /// A remote forward in ssh's syntax.
 pub fn remote_forward(text: &str) -> Result<RemoteForward, BadValue> {
-    parsed(text, "as in 8080:localhost:80 or *:8080:/run/web.sock")
+    parsed(text, "as in 8080:localhost:80, *:8080:/run/web.sock or 5353:udp:resolver:53")
 }
 
 /// A dynamic forward: a port for SOCKS.
@@ -153,12 +153,12 @@ pub fn dynamic_forward(text: &str) -> Result<DynamicForward, BadValue> {
 
 /// Where a peer may listen.
 pub fn listen_permit(text: &str) -> Result<ListenPermit, BadValue> {
-    parsed(text, "as in 8080, 10.0.0.1:8080, 0.0.0.0:*, *:8080, *:* or /run/web.sock")
+    parsed(text, "as in 8080, 10.0.0.1:8080, 0.0.0.0:*, *:8080, *:*, udp:5353 or /run/web.sock")
 }
 
 /// Targets that a peer may connect to.
 pub fn permit(text: &str) -> Result<Permit, BadValue> {
-    parsed(text, "as in localhost:22, db.example:*, *:443, 10.0.0.0/8:5432 or *:*")
+    parsed(text, "as in localhost:22, db.example:*, *:443, 10.0.0.0/8:5432, udp:resolver:53 or *:*")
 }
 
 /// A public key: 44 characters of base64.

@@ -1,4 +1,5 @@
-//! Counts what a splice carries over all its connections, and notes how it went, for whoever spliced it.
+//! Counts what a splice carries over all its connections, or a flow over one, and notes how it went, for
+//! whoever began it.
 //!
 //! Written by the loops that carry it, read by anyone at any time. Knows no streams or sockets.
 
@@ -13,7 +14,7 @@ const NEITHER: u8 = 0;
 const SOCKET: u8 = 1;
 const STREAM: u8 = 2;
 
-/// What a splice has carried so far.
+/// What a splice or a flow has carried so far.
 #[derive(Debug, Default)]
 pub struct Carried {
     from_socket: AtomicU64,
@@ -23,6 +24,11 @@ pub struct Carried {
     given_before: u64,
     ended_first: AtomicU8,
     held: AtomicBool,
+    is_flow: bool,
+    /// Of a flow: from the socket and to it.
+    datagrams: [AtomicU64; 2],
+    dropped: AtomicU64,
+    unreachable: AtomicU64,
 }
 
 impl Carried {
@@ -34,6 +40,27 @@ impl Carried {
     /// Bytes that the socket has taken from this process.
     pub fn to_socket(&self) -> u64 {
         self.given().bytes - self.given_before
+    }
+
+    /// Whether it counts the datagrams of a flow.
+    pub fn is_flow(&self) -> bool {
+        self.is_flow
+    }
+
+    /// Datagrams read from the socket and written to it; of a flow.
+    pub fn datagrams(&self) -> (u64, u64) {
+        let [from_socket, to_socket] = &self.datagrams;
+        (from_socket.load(Relaxed), to_socket.load(Relaxed))
+    }
+
+    /// Datagrams of a flow that this end has dropped: no room, too late, or not taken by the socket.
+    pub fn dropped(&self) -> u64 {
+        self.dropped.load(Relaxed)
+    }
+
+    /// How often the network has reported that the destination of a flow cannot be reached (ICMP).
+    pub fn unreachable(&self) -> u64 {
+        self.unreachable.load(Relaxed)
     }
 
     /// Whether the socket's input ended before the stream did.
@@ -52,8 +79,34 @@ impl Carried {
         Self { given: given.encode().into(), given_before, held, ..Self::default() }
     }
 
+    /// Of a flow.
+    pub(crate) fn of_flow() -> Self {
+        Self { is_flow: true, ..Self::default() }
+    }
+
     pub(crate) fn add_from_socket(&self, bytes: usize) {
         self.from_socket.fetch_add(bytes as u64, Relaxed);
+    }
+
+    /// A datagram has been read.
+    pub(crate) fn add_datagram_from_socket(&self, bytes: usize) {
+        self.add_from_socket(bytes);
+        self.datagrams[0].fetch_add(1, Relaxed);
+    }
+
+    /// A datagram has been written. Called by one loop.
+    pub(crate) fn add_datagram_to_socket(&self, bytes: usize) {
+        let Receipt { bytes: before, end } = self.given();
+        self.set_given(Receipt { bytes: before + bytes as u64, end });
+        self.datagrams[1].fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn add_dropped(&self, datagrams: u64) {
+        self.dropped.fetch_add(datagrams, Relaxed);
+    }
+
+    pub(crate) fn add_unreachable(&self) {
+        self.unreachable.fetch_add(1, Relaxed);
     }
 
     pub(crate) fn given(&self) -> Receipt {

@@ -3,13 +3,17 @@
 //! Commands are messages to the connection's event loop. Statistics need none: the loop publishes
 //! them each time it has driven the connection.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{
+    net::{SocketAddr, UdpSocket},
+    sync::Arc,
+};
 
 use bytes::Bytes;
 use quinn_proto::{ConnectionError, ConnectionStats, VarInt};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::{
+    flows::handles::{Flow, FlowCommand, FlowCommands, FlowListener, FlowSide, Source},
     held::HeldStreams,
     mailbox::{ConnectionCommand, ConnectionShared, Established, Migration},
     settings::Proof,
@@ -25,6 +29,7 @@ struct Handle {
     shared: Arc<ConnectionShared>,
     proof: Option<Proof>,
     streams: tokio::sync::Mutex<mpsc::UnboundedReceiver<Stream>>,
+    carries_datagrams: bool,
 }
 
 impl Drop for Handle {
@@ -35,8 +40,9 @@ impl Drop for Handle {
 
 impl Connection {
     pub(crate) fn new(established: Established) -> Self {
-        let Established { shared, proof, streams } = established;
-        Self(Arc::new(Handle { shared, proof, streams: tokio::sync::Mutex::new(streams) }))
+        let Established { shared, proof, streams, carries_datagrams } = established;
+        let streams = tokio::sync::Mutex::new(streams);
+        Self(Arc::new(Handle { shared, proof, streams, carries_datagrams }))
     }
 
     /// What the handshake has proved, if the endpoint's `Inspect` returned a `T`.
@@ -111,6 +117,33 @@ impl Connection {
     pub fn hold(&self, streams: &HeldStreams, epoch: u32) {
         let streams = streams.clone();
         self.0.shared.command(ConnectionCommand::Hold { streams, epoch });
+    }
+
+    /// Whether the peer takes datagrams (RFC 9221). Without that there are no flows.
+    pub fn carries_datagrams(&self) -> bool {
+        self.0.carries_datagrams
+    }
+
+    /// Receives the datagrams of a socket that listens, and tells its sources apart: at most so many, and
+    /// where more come, the one whose flow was idle for the longest leaves.
+    pub fn listen(&self, socket: UdpSocket, sources_max: usize) -> FlowListener {
+        FlowListener::new(self.0.shared.clone(), socket, sources_max)
+    }
+
+    /// Carries the datagrams of a socket, which is connected, as those of `stream`, which stays with the
+    /// caller: its end is the flow's.
+    pub fn carry(&self, stream: &Stream, socket: UdpSocket) -> Flow {
+        Flow::new(self.0.shared.clone(), stream.id(), FlowSide::Connected(socket), None)
+    }
+
+    /// The same for a source of a listener of this connection, with what it has sent so far.
+    pub fn carry_source(&self, stream: &Stream, source: Source) -> Flow {
+        source.carried_over(stream.id())
+    }
+
+    /// Ends the flow of this connection that was idle for the longest, to make room for another one.
+    pub fn displace_flow(&self) {
+        self.0.shared.send_flow(FlowCommand::Displace);
     }
 
     /// Updates the keys of both directions with the next packet (RFC 9001 6).

@@ -6,6 +6,7 @@
 
 mod deliver;
 mod end;
+mod flows;
 mod hold;
 mod migrate;
 mod send;
@@ -28,6 +29,7 @@ use crate::{
     channel::Channel,
     connection,
     datagrams::Datagrams,
+    flows::Flows,
     gate::CongestionGate,
     handshake::Accepted,
     held::HeldStreams,
@@ -81,6 +83,7 @@ pub(crate) struct Driver {
     pub(crate) sparse: VecDeque<StreamId>,
     pub(crate) bulk: VecDeque<StreamId>,
     pub(crate) moves: Moves,
+    pub(crate) flows: Flows,
     /// Holds streams spliced from now on when the connection is lost, with this epoch.
     hold: Option<(HeldStreams, u32)>,
     receipts: Receipts,
@@ -126,6 +129,7 @@ impl Driver {
         rules: Arc<Rules>,
         waiting: HandshakeReply,
     ) -> Self {
+        let flows = Flows::new(rules.flow_idle);
         Self {
             connection,
             gate,
@@ -140,6 +144,7 @@ impl Driver {
             sparse: VecDeque::new(),
             bulk: VecDeque::new(),
             moves: Moves::default(),
+            flows,
             hold: None,
             receipts: Receipts::default(),
             opening: VecDeque::new(),
@@ -164,7 +169,8 @@ impl Driver {
 
     /// Takes the tokens of sockets closed since the last call.
     pub(crate) fn ended_sockets(&mut self) -> impl Iterator<Item = Token> + '_ {
-        self.ended_sockets.drain(..)
+        let of_flows = self.flows.take_ended_sockets();
+        self.ended_sockets.drain(..).chain(of_flows)
     }
 
     /// Handles an event from the endpoint: a datagram, or new connection IDs.
@@ -197,6 +203,7 @@ impl Driver {
             ConnectionCommand::Stream(id, command) => {
                 self.on_stream_command(id, command, registrar, now);
             }
+            ConnectionCommand::Flow(command) => self.on_flow_command(command, registrar, now),
             ConnectionCommand::Migration(message) => self.on_migration(message, registrar, now),
         }
     }
@@ -219,13 +226,14 @@ impl Driver {
         let now = context.now;
         self.poll_events(now);
         self.deliver(now);
+        let mut more = self.carry_flows(now);
         self.adopt(registrar, now);
         self.move_idle_back(now);
         self.adjust_window(now);
         self.probe_silence(now);
         self.send_receipts(now);
         self.send_tail(context);
-        let mut more = self.send(context);
+        more |= self.send(context);
         // Handle timers after answering what has arrived: on a path that has just changed,
         // quinn-proto assumes that something is in flight.
         if self.connection.poll_timeout().is_some_and(|deadline| deadline <= now) {
@@ -253,8 +261,9 @@ impl Driver {
         let (moves, window) = (self.moves.deadline(), self.window.deadline());
         let silence = self.silence.deadline().filter(|_| !self.lost);
         let receipts = self.receipts.deadline().filter(|_| !self.lost);
-        let tail = self.tail.deadline();
-        [self.connection.poll_timeout(), paced, splices, moves, window, silence, receipts, tail]
+        let (tail, flows) = (self.tail.deadline(), self.flows.deadline());
+        let timeout = self.connection.poll_timeout();
+        [timeout, paced, splices, moves, window, silence, receipts, tail, flows]
             .into_iter()
             .flatten()
             .min()
@@ -279,7 +288,9 @@ impl Driver {
         let (incoming, streams) = mpsc::unbounded_channel();
         (self.incoming, self.proved) = (Some(incoming), true);
         let proof = (self.rules.inspect)(self.connection.crypto_session());
-        let established = Established { shared: Arc::clone(&self.shared), proof, streams };
+        let carries_datagrams = self.connection.datagrams().max_size().is_some();
+        let shared = Arc::clone(&self.shared);
+        let established = Established { shared, proof, streams, carries_datagrams };
         self.shared.publish(self.connection.remote_address(), self.connection.stats());
         match std::mem::replace(&mut self.waiting, HandshakeReply::Nobody) {
             // If nobody waits any longer, this drops the handle, which closes the connection.

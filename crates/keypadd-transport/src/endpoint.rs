@@ -96,6 +96,7 @@ impl Endpoint {
             drop_code: settings.drop_code,
             hold_code: settings.hold_code,
             goodbye_code: settings.goodbye_code,
+            flow_idle: settings.flow_idle,
         });
         let count = udp.len();
         let mut loops = Vec::with_capacity(count);

@@ -19,8 +19,7 @@ use std::{
 
 use mio::{Events, Poll, Registry, Token};
 use quinn_proto::{
-    ConnectionError, Endpoint, EndpointConfig, ServerConfig, StreamId,
-    congestion::ControllerFactory,
+    ConnectionError, Endpoint, EndpointConfig, ServerConfig, congestion::ControllerFactory,
 };
 use rustc_hash::FxHashMap;
 use tokio::sync::mpsc;
@@ -36,7 +35,7 @@ use crate::{
     mailbox::{Command, ConnectionCommand, Inbox, Mailbox},
     settings::{MakeTransport, Rules, Streams},
     spin::{Spin, SpinShare},
-    splice::{Key, Registrar},
+    splice::{Key, Owner, Registrar},
     windows::{Budget, Windows},
 };
 
@@ -125,7 +124,7 @@ pub(crate) struct EventLoop<U> {
     next_serial: u64,
     dirty: Vec<Key>,
     timers: BinaryHeap<Reverse<(Instant, u64, usize)>>,
-    sockets: FxHashMap<Token, (Key, StreamId)>,
+    sockets: FxHashMap<Token, (Key, Owner)>,
     next_token: usize,
     send_buffer: Vec<u8>,
     /// Bytes of datagrams received and sent in this round.
@@ -289,8 +288,8 @@ impl<U: Datagrams> EventLoop<U> {
     }
 
     fn on_socket(&mut self, token: Token, event: &mio::event::Event) {
-        let Some(&(key, id)) = self.sockets.get(&token) else { return };
-        self.guarded(key, |slot| slot.driver.on_socket(id, event));
+        let Some(&(key, owner)) = self.sockets.get(&token) else { return };
+        self.guarded(key, |slot| slot.driver.on_socket(owner, event));
     }
 
     fn commands(&mut self, now: Instant) {

@@ -1,8 +1,8 @@
-//! Runs QUIC connections and the sockets that are spliced to their streams, each in one event loop.
+//! Runs QUIC connections, the sockets that are spliced to their streams, and UDP flows, each in one event loop.
 //!
 //! A loop is a thread that owns a UDP socket, its `quinn-proto` endpoint and connections, and the
-//! TCP and unix sockets of their streams. A datagram is read, opened and written to its TCP socket,
-//! and the answer sealed and sent, without another thread being woken. Control code (hellos, names,
+//! TCP and unix sockets of their streams and the UDP sockets of their flows. A datagram is read, opened and
+//! written to its socket, and the answer sealed and sent, without another thread being woken. Control code (hellos, names,
 //! permits) holds [`Connection`] and [`Stream`] handles, which talk to the loop by messages.
 //!
 //! Knows no permits, names, configuration or keys: packet protection comes in as `quinn-proto`'s
@@ -24,6 +24,7 @@ mod dial;
 mod driver;
 mod endpoint;
 mod event_loop;
+mod flows;
 mod gate;
 mod handed;
 mod handshake;
@@ -56,6 +57,11 @@ pub use connection::Connection;
 pub use counters::LoopMeter;
 pub use dial::Dial;
 pub use endpoint::Endpoint;
+pub use flows::{
+    fragments::{Fragments, PARTIAL_BYTES_MAX},
+    frame::{DATAGRAM_BYTES_MAX, FlowFrame, Fragment},
+    handles::{Flow, FlowEnd, FlowListener, Source},
+};
 pub use handed::{HandedStream, StreamRecord};
 pub use handshake::{Accepted, Connecting, ConnectingError, HandshakeFailed};
 pub use held::{HeldStream, HeldStreams, StreamName};
@@ -65,7 +71,7 @@ pub use quinn_proto::{
     TransportErrorCode, VarInt, crypto,
 };
 pub use replay::{BadReceipt, Receipt, Replay, ReplayBudget};
-pub use settings::{EndpointSettings, Inspect, MakeTransport, Streams, holds};
+pub use settings::{EndpointSettings, FLOW_IDLE, Inspect, MakeTransport, Streams, holds};
 pub use socket::Socket;
 pub use spin::{SpinShare, SpinShareError};
 pub use splice::{Cut, Delivery};

@@ -15,6 +15,7 @@ use tokio::sync::{Notify, oneshot, watch};
 use crate::{
     announcement::Continuation,
     dial::Dial,
+    flows::handles::{FlowCommand, FlowCommands},
     held::HeldStreams,
     settings::Proof,
     socket::Socket,
@@ -68,6 +69,7 @@ pub(crate) enum ConnectionCommand {
         epoch: u32,
     },
     Stream(StreamId, StreamCommand),
+    Flow(FlowCommand),
     /// From the sibling connection's loop.
     Migration(Migration),
 }
@@ -227,6 +229,12 @@ impl StreamCommands for ConnectionShared {
     }
 }
 
+impl FlowCommands for ConnectionShared {
+    fn send_flow(&self, command: FlowCommand) {
+        self.command(ConnectionCommand::Flow(command));
+    }
+}
+
 impl fmt::Debug for ConnectionShared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Connection").field("key", &self.key).finish_non_exhaustive()
@@ -238,6 +246,8 @@ pub(crate) struct Established {
     pub(crate) shared: Arc<ConnectionShared>,
     pub(crate) proof: Option<Proof>,
     pub(crate) streams: tokio::sync::mpsc::UnboundedReceiver<Stream>,
+    /// Whether the peer takes DATAGRAM frames (RFC 9221 3).
+    pub(crate) carries_datagrams: bool,
 }
 
 /// The progress of an attempt to connect.

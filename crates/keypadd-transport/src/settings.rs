@@ -1,6 +1,6 @@
 //! Defines the settings of an endpoint: sockets, handshakes, windows, congestion control and codes.
 
-use std::{any::Any, fmt, net::UdpSocket, sync::Arc};
+use std::{any::Any, fmt, net::UdpSocket, sync::Arc, time::Duration};
 
 use quinn_proto::{
     ConnectionError, EndpointConfig, ServerConfig, TransportConfig, VarInt,
@@ -13,6 +13,9 @@ use crate::{spin::SpinShare, udp::Egress, windows::Windows};
 /// The windows of [`EndpointSettings::plain`].
 const PLAIN_WINDOWS: Windows =
     Windows { stream: 1 << 20, connection: 16 << 20, connection_max: 16 << 20 };
+/// What a NAT keeps a UDP mapping for at least (RFC 4787 REQ-5).
+pub const FLOW_IDLE: Duration = Duration::from_secs(120);
+
 /// Code 0 (RFC 9000 section 20.1 leaves its meaning to the application).
 const NO_ERROR: VarInt = VarInt::from_u32(0);
 
@@ -72,6 +75,8 @@ pub struct EndpointSettings {
     /// A peer that closes its connection with this code has received all it wanted of finished
     /// streams, as if it had acknowledged them.
     pub goodbye_code: Option<VarInt>,
+    /// After so long without a datagram a flow ends.
+    pub flow_idle: Duration,
     /// How much to poll before sleeping.
     pub spin: SpinShare,
 }
@@ -100,6 +105,7 @@ impl EndpointSettings {
             drop_code: NO_ERROR,
             hold_code: None,
             goodbye_code: None,
+            flow_idle: FLOW_IDLE,
             spin: SpinShare::percent(0),
         }
     }
@@ -138,6 +144,7 @@ pub(crate) struct Rules {
     pub(crate) drop_code: VarInt,
     pub(crate) hold_code: Option<VarInt>,
     pub(crate) goodbye_code: Option<VarInt>,
+    pub(crate) flow_idle: Duration,
 }
 
 /// Whether streams are held when their connection ends for this reason. `hold_code` is

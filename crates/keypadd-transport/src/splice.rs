@@ -111,15 +111,34 @@ pub(crate) struct Key {
     pub(crate) serial: u64,
 }
 
+/// What a socket of a connection serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Owner {
+    /// It is spliced to this stream.
+    Stream(StreamId),
+    /// It has the datagrams of this stream's flow.
+    Flow(StreamId),
+    /// It has those of many flows.
+    Listener(u64),
+}
+
 /// Registers the sockets of one connection with a loop.
 pub(crate) struct Registrar<'a> {
     pub(crate) key: Key,
     pub(crate) registry: &'a Arc<Registry>,
-    pub(crate) sockets: &'a mut FxHashMap<Token, (Key, StreamId)>,
+    pub(crate) sockets: &'a mut FxHashMap<Token, (Key, Owner)>,
     pub(crate) next_token: &'a mut usize,
 }
 
 impl Registrar<'_> {
+    /// Draws the token of a socket.
+    pub(crate) fn token(&mut self, owner: Owner) -> Token {
+        let token = Token(*self.next_token);
+        *self.next_token += 1;
+        self.sockets.insert(token, (self.key, owner));
+        token
+    }
+
     /// Registers the socket of a stream.
     pub(crate) fn register(
         &mut self,
@@ -127,11 +146,14 @@ impl Registrar<'_> {
         socket: Socket,
         interest: Interest,
     ) -> io::Result<Arc<Registered>> {
-        let token = Token(*self.next_token);
-        *self.next_token += 1;
-        let registered = Registered::new(socket, token, interest, self.registry)?;
-        self.sockets.insert(token, (self.key, id));
-        Ok(Arc::new(registered))
+        let token = self.token(Owner::Stream(id));
+        match Registered::new(socket, token, interest, self.registry) {
+            Ok(registered) => Ok(Arc::new(registered)),
+            Err(error) => {
+                self.sockets.remove(&token);
+                Err(error)
+            }
+        }
     }
 }
 

@@ -236,6 +236,10 @@ impl Stream {
         Self { send: SendHalf(Arc::clone(&core)), recv: RecvHalf(core) }
     }
 
+    pub(crate) fn id(&self) -> StreamId {
+        self.send.0.id
+    }
+
     /// Resets both directions with this code.
     pub fn reset(self, code: VarInt) {
         self.send.0.code.store(code.into_inner(), Relaxed);

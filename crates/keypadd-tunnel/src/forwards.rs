@@ -3,9 +3,12 @@
 pub(crate) mod accept;
 pub(crate) mod adopt;
 pub(crate) mod answer;
+pub(crate) mod answer_flow;
 pub(crate) mod carrier;
 pub(crate) mod connection_log;
 pub(crate) mod dial;
+pub(crate) mod flow_outcome;
+pub(crate) mod flows;
 pub(crate) mod listen;
 pub(crate) mod listeners;
 pub(crate) mod open_listener;

@@ -24,6 +24,8 @@ use crate::addresses::socket_path::SocketPath;
 pub enum SocketRecord {
     /// One of the UDP sockets of a server.
     Udp(SocketAddr),
+    /// The socket of a UDP forward.
+    UdpForward(SocketAddr),
     /// A TCP listener.
     Tcp(SocketAddr),
     /// A listening unix socket, by its path.
@@ -183,6 +185,12 @@ impl Handover {
         let next =
             || self.take(|record| matches!(record, SocketRecord::Udp(at) if serves(address, *at)));
         std::iter::from_fn(next).take(count).map(UdpSocket::from).collect()
+    }
+
+    /// Takes the socket of a UDP forward.
+    pub(crate) fn take_udp_forward(&self, address: SocketAddr) -> Option<UdpSocket> {
+        self.take(|record| matches!(record, SocketRecord::UdpForward(at) if serves(address, *at)))
+            .map(UdpSocket::from)
     }
 
     /// Takes the listener of a TCP address.

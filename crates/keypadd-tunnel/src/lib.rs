@@ -28,7 +28,7 @@ pub use addresses::{
         Listen, LocalForward, ProxyHeaders, RemoteForward,
     },
     socket_path::{SocketPath, SocketPathError},
-    target::{AddressError, DEFAULT_PORT, Host, ServerAddress, Target},
+    target::{AddressError, DEFAULT_PORT, Host, Protocol, ServerAddress, Target},
 };
 pub use client::{
     Client, ClientSession, ClientSettings,
@@ -45,7 +45,7 @@ pub use forwards::{
 pub use keypadd_transport::{LoopMeter, SpinShare};
 pub use limits::{
     LimitCounts, Limits,
-    traffic::{ConnectionEnd, ForwardTotals},
+    traffic::{ConnectionEnd, DatagramTotals, ForwardTotals},
 };
 pub use pairing::{
     Invitation, InvitationError, InviteError, Inviter, InviterSettings, Joiner, suggested,

@@ -11,13 +11,15 @@
 //! by a stream's window for each stream whose socket is slower than the sender, out of `stalled_bytes`,
 //! which all connections of an endpoint share. A stream whose reader has stopped holds at most its window
 //! here and nothing at the sender, which reads from TCP only what it can send at once. Nothing else
-//! is queued: datagrams wait in the socket buffer until their connection can take them.
+//! is queued: datagrams wait in the socket buffer until their connection can take them. UDP flows add at most
+//! 3 MiB: 1 MiB of frames that wait for their loop, 1 MiB to send, 512 KiB of incomplete datagrams, 256 KiB for
+//! flows that are not open yet; and 64 KiB for each source whose flow is being opened.
 
 use std::{any::Any, fmt, io, net::UdpSocket, str::FromStr, sync::Arc, thread, time::Duration};
 
 use keypadd_provider::Histogram;
 use keypadd_transport::{
-    Endpoint, EndpointConfig, EndpointSettings, IdleTimeout, Inspect, MtuDiscoveryConfig,
+    Endpoint, EndpointConfig, EndpointSettings, FLOW_IDLE, IdleTimeout, Inspect, MtuDiscoveryConfig,
     ServerConfig, SpinShare, Streams, TransportConfig, Windows,
     congestion::{BbrConfig, ControllerFactory, CubicConfig, RateConfig},
     crypto,
@@ -153,6 +155,8 @@ pub struct TransportSettings {
     pub handover: Handover,
     /// How long the keys of a session serve, where its streams are held; all sessions share it.
     pub key_lifetimes: KeyLifetimes,
+    /// After so long without a datagram a UDP flow ends, at either end.
+    pub flow_idle: Duration,
     /// Share of a core that each loop may spend busy-polling instead of sleeping.
     pub spin: SpinShare,
     /// Event loops of a server, one thread each. A client has at most two: one for sparse streams,
@@ -184,6 +188,7 @@ impl Default for TransportSettings {
             hold: HoldSettings::OFF,
             handover: Handover::default(),
             key_lifetimes: KeyLifetimes::default(),
+            flow_idle: FLOW_IDLE,
             spin: SpinShare::default(),
             loops: default_loops(),
             datagram_bytes_max: DATAGRAM_BYTES_MAX,
@@ -260,6 +265,7 @@ impl TransportSettings {
             // A client that closes in order has received all it wanted of a finished stream. A
             // server's close says nothing about what its targets have received (invariant I11).
             goodbye_code: (end == End::Server).then(|| CloseCode::Shutdown.value().into()),
+            flow_idle: self.flow_idle,
             spin: self.spin,
         })
     }
@@ -296,7 +302,6 @@ impl TransportSettings {
             // The event loop limits the bytes in flight over all streams. With only quinn-proto's
             // send window one stream could block the others.
             .send_window(2 * u64::from(self.send_window_bytes))
-            .datagram_receive_buffer_size(None)
             .keep_alive_interval(Some(keep_alive))
             .max_idle_timeout(Some(idle))
             .packet_threshold(PACKET_THRESHOLD)

@@ -68,7 +68,7 @@ settings! {
         help: "Listen here and connect to HOST:HOSTPORT from the server",
         detail: "As in ssh. BIND is loopback by default; `*` is every address; IPv6 addresses go in \
             brackets. Port 0 picks a free port. The /PATH of a unix socket can replace [BIND:]PORT, \
-            HOST:HOSTPORT or both.",
+            HOST:HOSTPORT or both. [BIND:]PORT:udp:HOST:HOSTPORT forwards UDP.",
     }
     "remote" => remote: many RemoteForward = remote_forward {
         kind: Kind::List,

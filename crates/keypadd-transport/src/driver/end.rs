@@ -75,6 +75,7 @@ impl Driver {
             HandshakeReply::Nobody => {}
         }
         self.end_moves();
+        self.flows.end_all();
         let ids: Vec<_> = self.channels.keys().copied().collect();
         for id in ids {
             match self.channels.get_mut(&id) {
@@ -118,6 +119,7 @@ impl Driver {
             let _ = reply.send(Err(reason.clone()));
         }
         self.end_moves();
+        self.flows.end_all();
         for (_, channel) in self.channels.drain() {
             match channel {
                 Channel::Controlled(control) => {

@@ -1,4 +1,5 @@
-//! Sends sparse streams first, then bulk in full batches, within the congestion window and pacing.
+//! Sends sparse streams first, then the datagrams of flows, then bulk in full batches, within the congestion
+//! window and pacing.
 
 use std::time::Instant;
 
@@ -59,7 +60,10 @@ impl Driver {
             let batch = self.batch(context);
             // Retransmissions by quinn-proto go before new data.
             let waited = self.repairs_wait;
-            let gave = batches > 0 && !self.repairs_wait && self.give_bulk(now, batch);
+            self.gate.set_held_back(!self.bulk.is_empty() || self.flows.has_unsent());
+            let gave = batches > 0
+                && !self.repairs_wait
+                && (self.give_flows(now, batch) || self.give_bulk(now, batch));
             match self.transmit(context, &mut sends) {
                 Transmitted::All if waited => continue,
                 Transmitted::All => {}
@@ -67,9 +71,9 @@ impl Driver {
                 Transmitted::Stopped => return !context.udp.is_full(),
             }
             if !gave {
-                return batches == 0
-                    && !self.bulk.is_empty()
-                    && self.gate.room(now) >= batch as u64;
+                let least = if self.flows.has_unsent() { 1 } else { batch as u64 };
+                let waits = !self.bulk.is_empty() || self.flows.has_unsent();
+                return batches == 0 && waits && self.gate.room(now) >= least;
             }
             batches -= 1;
         }
@@ -97,10 +101,8 @@ impl Driver {
     /// Gives bulk streams one batch; returns whether it gave any bytes.
     fn give_bulk(&mut self, now: Instant, batch: usize) -> bool {
         if self.bulk.is_empty() {
-            self.gate.set_held_back(false);
             return false;
         }
-        self.gate.set_held_back(true);
         let room = self.gate.room(now);
         // Send full batches, or a quarter of a window that holds only a few: small batches cost as
         // much as large ones.

@@ -12,15 +12,19 @@ use crate::{
     channel::{Channel, Controlled, Spliced},
     mailbox::Migration,
     socket::Socket,
-    splice::{Cut, Registrar, SpliceState},
+    splice::{Cut, Owner, Registrar, SpliceState},
     stream::{Received, Stopped, Stream, StreamCommand, WriteError},
     to_socket::ToSocket,
     to_stream::ToStream,
 };
 
 impl Driver {
-    /// Handles the system's report on a stream's socket.
-    pub(crate) fn on_socket(&mut self, id: StreamId, event: &mio::event::Event) {
+    /// Handles the system's report on a socket.
+    pub(crate) fn on_socket(&mut self, owner: Owner, event: &mio::event::Event) {
+        let id = match owner {
+            Owner::Stream(id) => id,
+            Owner::Flow(_) | Owner::Listener(_) => return self.flows.on_ready(owner),
+        };
         let Some(Channel::Spliced(spliced)) = self.channels.get_mut(&id) else { return };
         let mut error = None;
         if let Some(to_socket) = &mut spliced.to_socket {

@@ -23,6 +23,9 @@ use crate::{
     windows::ReceiveWindow,
 };
 
+/// Received DATAGRAM frames that wait for their connection to be driven: what a round receives.
+const DATAGRAM_BUFFER_BYTES: usize = 1 << 20;
+
 impl<U: Datagrams> EventLoop<U> {
     pub(super) fn set_server(&mut self, config: Option<ServerConfig>) {
         self.server = config;
@@ -43,7 +46,10 @@ impl<U: Datagrams> EventLoop<U> {
         // Indexed by `Dir`.
         let allowances = [bidirectional, unidirectional].map(Allowance::new);
         let mut transport = (self.transport)(route::payload_max(peer));
+        // Flows are of sparse connections.
+        let datagrams = (!lane.is_bulk()).then_some(DATAGRAM_BUFFER_BYTES);
         transport
+            .datagram_receive_buffer_size(datagrams)
             .congestion_controller_factory(factory)
             .stream_receive_window(windows.stream.into())
             .receive_window(windows.connection.into())

@@ -1,5 +1,6 @@
 //! Parses forwards as OpenSSH does (ssh(1)): `-L` and `-R` `[bind:]port:host:hostport`, with the
-//! path of a unix socket in place of either end, and `-D [bind:]port`.
+//! path of a unix socket in place of either end, and `-D [bind:]port`. For UDP, which ssh does not have, it is
+//! `[bind:]port:udp:host:hostport`.
 //!
 //! Without a bind address a forward listens on loopback, in both families; an empty one or `*`
 //! means all addresses. Port 0 is any free port (the ready line says which). `-W host:port` is a
@@ -11,7 +12,7 @@ use thiserror::Error;
 
 use crate::addresses::{
     socket_path::{SocketPath, SocketPathError, is_path},
-    target::{AddressError, Host, Target, parse_port},
+    target::{AddressError, Host, Target, UDP, parse_port},
 };
 
 /// The addresses that a forward's TCP port is bound on.
@@ -35,6 +36,13 @@ pub enum Listen {
         /// The port; 0 for any free one.
         port: u16,
     },
+    /// A UDP port.
+    Udp {
+        /// The addresses to bind.
+        bind: Bind,
+        /// The port; 0 for any free one.
+        port: u16,
+    },
     /// A unix socket.
     Unix(SocketPath),
 }
@@ -44,6 +52,8 @@ pub enum Listen {
 pub enum Destination {
     /// A TCP port.
     Tcp(Target),
+    /// A UDP port.
+    Udp(Target),
     /// A unix socket.
     Unix(SocketPath),
 }
@@ -127,6 +137,9 @@ pub enum ForwardFault {
          of either end"
     )]
     Fields,
+    /// Not the fields of a UDP forward.
+    #[error("a UDP forward is [BIND:]PORT:udp:HOST:HOSTPORT, as in 5353:udp:resolver:53")]
+    UdpFields,
     /// Not the fields of `-D`.
     #[error("expected [BIND:]PORT, with IPv6 addresses in brackets")]
     DynamicFields,
@@ -177,11 +190,20 @@ fn error(text: &str, cause: ForwardFault) -> ForwardError {
 
 fn ends(text: &str) -> Result<(Listen, Destination), ForwardFault> {
     let tcp = |bind, port| Ok::<_, ForwardFault>(Listen::Tcp { bind, port: listen_port(port)? });
+    let udp = |bind, port| Ok::<_, ForwardFault>(Listen::Udp { bind, port: listen_port(port)? });
     let unix = |path: &str| path.parse::<SocketPath>();
     let target = |host: &str, port| {
         Ok::<_, AddressError>(Target { host: host.parse()?, port: parse_port(port)? })
     };
     Ok(match fields(text).ok_or(ForwardFault::Fields)?[..] {
+        [port, UDP, host, host_port] => {
+            (udp(Bind::Loopback, port)?, Destination::Udp(target(host, host_port)?))
+        }
+        [bind, port, UDP, host, host_port] => {
+            (udp(parse_bind(bind)?, port)?, Destination::Udp(target(host, host_port)?))
+        }
+        // A host of that name can be written as `udp.`.
+        ref fields if fields.contains(&UDP) => return Err(ForwardFault::UdpFields),
         [listen, destination] if is_path(destination) => {
             let listen = match is_path(listen) {
                 true => Listen::Unix(unix(listen)?),
@@ -262,6 +284,7 @@ impl fmt::Display for Listen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tcp { bind, port } => write!(f, "{bind}{port}"),
+            Self::Udp { bind, port } => write!(f, "{UDP}:{bind}{port}"),
             Self::Unix(path) => path.fmt(f),
         }
     }
@@ -271,6 +294,7 @@ impl fmt::Display for Destination {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tcp(target) => target.fmt(f),
+            Self::Udp(target) => write!(f, "{UDP}:{target}"),
             Self::Unix(path) => path.fmt(f),
         }
     }
@@ -278,13 +302,25 @@ impl fmt::Display for Destination {
 
 impl fmt::Display for LocalForward {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.listen, self.destination)
+        write_ends(f, &self.listen, &self.destination)
     }
 }
 
 impl fmt::Display for RemoteForward {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.listen, self.destination)
+        write_ends(f, &self.listen, &self.destination)
+    }
+}
+
+/// Writes both ends of a forward. The protocol of both is written once.
+fn write_ends(
+    f: &mut fmt::Formatter<'_>,
+    listen: &Listen,
+    destination: &Destination,
+) -> fmt::Result {
+    match listen {
+        Listen::Udp { bind, port } => write!(f, "{bind}{port}:{destination}"),
+        listen => write!(f, "{listen}:{destination}"),
     }
 }
 

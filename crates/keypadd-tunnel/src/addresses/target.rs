@@ -35,12 +35,24 @@ pub enum Host {
     Name(String),
 }
 
-/// A TCP endpoint to connect to.
+/// What a port is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Protocol {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+}
+
+/// How UDP is written, before a host and a port.
+pub(crate) const UDP: &str = "udp";
+
+/// A TCP or UDP endpoint to connect to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Target {
     /// The host.
     pub host: Host,
-    /// The TCP port, not 0.
+    /// The port, not 0.
     pub port: u16,
 }
 

@@ -1,7 +1,7 @@
 //! Accepts connections of a client's forwards and forwards each over its own stream.
 //!
 //! A connection accepted without a session waits for the next one, and is reset after a timeout. A
-//! dynamic forward first reads the SOCKS request (`proxy`).
+//! dynamic forward first reads the SOCKS request (`proxy`). UDP has flows instead (`accept/flows.rs`).
 
 use std::{
     io,
@@ -44,6 +44,8 @@ use crate::{
     wire::{StreamCode, StreamHeader},
 };
 
+mod flows;
+
 /// Pause after a failed accept, most likely for lack of file descriptors.
 pub(crate) const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
@@ -85,6 +87,7 @@ enum Line {
     Refused(StreamCode),
     OtherProtocol(&'static str),
     NoProxyHeader,
+    NoDatagrams,
 }
 
 /// Which connections begin with a PROXY header, as set last; clones share it.

@@ -17,8 +17,9 @@ use tracing::{debug, info};
 use crate::{
     addresses::forward::{Destination, Forward, RemoteForward},
     forwards::{
+        answer_flow::carry_flow,
         connection_log::ConnectionRecord,
-        dial::{dial, dial_address, dial_own},
+        dial::{DialError, dial, dial_address, dial_own, dial_own_target, dial_target},
         splice::splice_after,
     },
     limits::descriptors::OF_CONNECTION,
@@ -67,23 +68,30 @@ pub(crate) async fn answer_client(
             return None;
         }
     };
-    let Some(_descriptors) = session.descriptors(OF_CONNECTION) else {
-        stream.reset(StreamCode::OpenFiles.into());
-        return None;
-    };
     let name = destination.to_string();
-    let _count = session.count_connection(&name);
     let mut inward = None;
-    let dialing = async {
-        let dialed = dial(&destination, &peer.permits, &lookups).await;
-        dialed.map_err(|error| {
-            inward = error.inward;
-            error.code
-        })
+    let mut note = |error: DialError| {
+        inward = error.inward;
+        error.code
     };
     let mut record = ConnectionRecord::new(&session.limits);
     record.set_target(&name);
-    let code = connect(&session, &name, stream, dialing, record).await.err();
+    let (permits, lookups) = (&peer.permits, &lookups);
+    let code = match &destination {
+        Destination::Udp(target) => {
+            let dialing = async { dial_target(target, permits, lookups).await.map_err(&mut note) };
+            carry_flow(&session, &name, stream, dialing, record).await.err()
+        }
+        Destination::Tcp(_) | Destination::Unix(_) => {
+            let Some(_descriptors) = session.descriptors(OF_CONNECTION) else {
+                stream.reset(StreamCode::OpenFiles.into());
+                return None;
+            };
+            let _count = session.count_connection(&name);
+            let dialing = async { dial(&destination, permits, lookups).await.map_err(&mut note) };
+            connect(&session, &name, stream, dialing, record).await.err()
+        }
+    };
     (code == Some(StreamCode::NotPermitted)).then_some(Unpermitted { destination, inward })
 }
 
@@ -154,17 +162,25 @@ pub(crate) async fn answer_server(session: Arc<LiveSession>, lookups: Lookups, m
         stream.reset(StreamCode::Refused.into());
         return;
     };
-    let Some(_descriptors) = session.descriptors(OF_CONNECTION) else {
-        stream.reset(StreamCode::OpenFiles.into());
-        return;
-    };
     let name = Forward::Remote(RemoteForward::clone(&forward)).to_string();
-    let _count = session.count_connection(&name);
-    let dialing = dial_own(&forward.destination, &lookups);
     let mut record = ConnectionRecord::new(&session.limits);
     record.set_forward(&name, None);
     record.set_target(&forward.destination.to_string());
-    if let Err(code) = connect(&session, &name, stream, dialing, record).await
+    let connected = match &forward.destination {
+        Destination::Udp(target) => {
+            let dialing = dial_own_target(target, &lookups);
+            carry_flow(&session, &name, stream, dialing, record).await
+        }
+        destination => {
+            let Some(_descriptors) = session.descriptors(OF_CONNECTION) else {
+                stream.reset(StreamCode::OpenFiles.into());
+                return;
+            };
+            let _count = session.count_connection(&name);
+            connect(&session, &name, stream, dial_own(destination, &lookups), record).await
+        }
+    };
+    if let Err(code) = connected
         && session.may_log()
     {
         info!(forward = name, %code, "could not connect to {}", forward.destination);

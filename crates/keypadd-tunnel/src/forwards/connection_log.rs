@@ -1,4 +1,4 @@
-//! Accounts for forwarded connections: counts each by peer and forward, and logs it at its end where
+//! Accounts for forwarded connections and UDP flows: counts each by peer and forward, and logs it at its end where
 //! `log-connections` is on.
 //!
 //! These lines have no rate limit: whoever switches them on wants all of them, and a log with gaps accounts
@@ -6,11 +6,11 @@
 
 use std::{net::SocketAddr, sync::Arc, time::Instant};
 
-use keypadd_transport::{Carried, Splice};
+use keypadd_transport::{Carried, FlowEnd, Splice};
 use tracing::{debug, info};
 
 use crate::{
-    forwards::splice::SpliceError,
+    forwards::{flow_outcome::FlowOutcome, splice::SpliceError},
     limits::{Limits, traffic::ConnectionEnd},
     wire::StreamCode,
 };
@@ -20,6 +20,7 @@ const NO_SESSION: &str = "no session within 10s";
 const GAVE_UP: &str = "closed before the target answered";
 const NO_TARGET: &str = "no valid SOCKS request";
 const NO_PROXY_HEADER: &str = "no valid PROXY header";
+const NO_PLACE: &str = "too many connections (max-forwards)";
 
 /// A forwarded connection; counted and logged when this is dropped.
 #[derive(Debug)]
@@ -143,6 +144,33 @@ impl ConnectionRecord {
         self.set_end(ConnectionEnd::Reset, NO_PROXY_HEADER.into());
     }
 
+    /// Its source found no place.
+    pub(crate) fn no_place(&mut self) {
+        self.set_end(ConnectionEnd::Lost, NO_PLACE.into());
+    }
+
+    /// The flow has come to this end.
+    pub(crate) fn flow_ended(&mut self, outcome: &FlowOutcome) {
+        let (end, text) = match outcome {
+            FlowOutcome::Here(end @ (FlowEnd::Idle | FlowEnd::Displaced)) => {
+                (ConnectionEnd::Closed, end.to_string())
+            }
+            FlowOutcome::Here(FlowEnd::Local(error)) => {
+                (ConnectionEnd::Reset, format!("failed here: {error}"))
+            }
+            FlowOutcome::There(SpliceError::Remote(StreamCode::Idle)) => {
+                (ConnectionEnd::Closed, "ended by the peer: idle".into())
+            }
+            FlowOutcome::There(SpliceError::Remote(code)) => {
+                (ConnectionEnd::Reset, format!("reset by the peer: {code}"))
+            }
+            FlowOutcome::Here(_) | FlowOutcome::There(_) => {
+                (ConnectionEnd::Lost, "connection to the peer lost".into())
+            }
+        };
+        self.set_end(end, text);
+    }
+
     /// What it carried has come to this end.
     pub(crate) fn ended(&mut self, outcome: &Result<(), SpliceError>) {
         let held = self.carried.as_ref().is_some_and(|carried| carried.is_held());
@@ -181,6 +209,25 @@ impl Drop for ConnectionRecord {
             return;
         }
         let bytes = |count: fn(&Carried) -> u64| self.carried.as_deref().map_or(0, count);
+        let flow = self.carried.as_deref().filter(|carried| carried.is_flow());
+        if let Some(carried) = flow {
+            let (sent, received) = carried.datagrams();
+            info!(
+                peer = self.peer,
+                forward = self.forward,
+                from = self.from.map(tracing::field::display),
+                target = self.target,
+                sent_bytes = carried.from_socket(),
+                received_bytes = carried.to_socket(),
+                sent_datagrams = sent,
+                received_datagrams = received,
+                dropped_datagrams = carried.dropped(),
+                seconds = self.began.elapsed().as_millis() as f64 / 1e3,
+                ended = self.ended,
+                "flow"
+            );
+            return;
+        }
         info!(
             peer = self.peer,
             forward = self.forward,

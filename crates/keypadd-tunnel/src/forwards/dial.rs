@@ -6,7 +6,7 @@
 use std::{
     collections::{HashMap, HashSet},
     io,
-    net::{IpAddr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
     time::Duration,
 };
 
@@ -20,7 +20,7 @@ use crate::{
     addresses::{
         forward::Destination,
         socket_path::SocketPath,
-        target::{Host, Target},
+        target::{Host, Protocol, Target},
     },
     net::{
         forwarded_socket::ForwardedSocket,
@@ -51,7 +51,49 @@ impl From<StreamCode> for DialError {
     }
 }
 
-/// Connects to a destination if the permits admit it.
+/// A socket that is connected to one address.
+pub(crate) trait Dialed: Sized {
+    /// What its ports are of.
+    const PROTOCOL: Protocol;
+
+    /// Connects to an address.
+    fn dial(
+        address: SocketAddr,
+        time: Duration,
+    ) -> impl Future<Output = Result<Self, StreamCode>> + Send;
+}
+
+impl Dialed for TcpStream {
+    const PROTOCOL: Protocol = Protocol::Tcp;
+
+    async fn dial(address: SocketAddr, time: Duration) -> Result<Self, StreamCode> {
+        match timeout(time, Self::connect(address)).await {
+            Ok(Ok(stream)) if !is_self_connected(&stream) => Ok(stream),
+            // TCP self-connect: a loopback port without a listener can be its caller's own source
+            // port.
+            Ok(Ok(_)) => Err(StreamCode::Refused),
+            Ok(Err(error)) => Err(code_of(&error)),
+            Err(_) => Err(StreamCode::TimedOut),
+        }
+    }
+}
+
+/// Receives from the target alone. Sends nothing yet: whether somebody is there is unknown.
+impl Dialed for UdpSocket {
+    const PROTOCOL: Protocol = Protocol::Udp;
+
+    async fn dial(address: SocketAddr, _: Duration) -> Result<Self, StreamCode> {
+        let any = match address.ip() {
+            IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        };
+        let socket = Self::bind((any, 0)).map_err(|error| code_of(&error))?;
+        socket.connect(address).map_err(|error| code_of(&error))?;
+        Ok(socket)
+    }
+}
+
+/// Connects to a destination of streams if the permits admit it.
 pub(crate) async fn dial(
     destination: &Destination,
     permits: &Permits,
@@ -59,31 +101,43 @@ pub(crate) async fn dial(
 ) -> Result<ForwardedSocket, DialError> {
     match destination {
         Destination::Tcp(target) => {
-            dial_target(target, permits, lookups).await.map(ForwardedSocket::from)
+            dial_target::<TcpStream>(target, permits, lookups).await.map(ForwardedSocket::from)
         }
+        Destination::Udp(_) => Err(StreamCode::BadHeader.into()),
         Destination::Unix(path) if permits.admits_socket(path) => Ok(connect_unix(path).await?),
         Destination::Unix(_) => Err(StreamCode::NotPermitted.into()),
     }
 }
 
-/// Connects to a destination that this end has configured itself, and so needs no permit.
+/// Connects to a destination of streams that this end has configured itself, and so needs no permit.
 pub(crate) async fn dial_own(
     destination: &Destination,
     lookups: &Lookups,
 ) -> Result<ForwardedSocket, StreamCode> {
-    let target = match destination {
-        Destination::Tcp(target) => target,
-        Destination::Unix(path) => return connect_unix(path).await,
-    };
+    match destination {
+        Destination::Tcp(target) => {
+            dial_own_target::<TcpStream>(target, lookups).await.map(ForwardedSocket::from)
+        }
+        Destination::Udp(_) => Err(StreamCode::BadHeader),
+        Destination::Unix(path) => connect_unix(path).await,
+    }
+}
+
+/// Connects to a target that this end has configured itself.
+pub(crate) async fn dial_own_target<S: Dialed>(
+    target: &Target,
+    lookups: &Lookups,
+) -> Result<S, StreamCode> {
     let deadline = Instant::now() + DIAL_TIMEOUT;
     let found = timeout_at(deadline, resolve(&target.host, target.port, lookups)).await;
     let found = found.map_err(|_| StreamCode::TimedOut)?.map_err(|_| StreamCode::NameNotFound)?;
-    connect_any(&found, deadline).await.map(ForwardedSocket::from)
+    connect_any(&found, deadline).await
 }
 
 /// Connects to an address that this end has configured itself.
 pub(crate) async fn dial_address(address: SocketAddr) -> Result<ForwardedSocket, StreamCode> {
-    connect_any(&[address], Instant::now() + DIAL_TIMEOUT).await.map(ForwardedSocket::from)
+    let deadline = Instant::now() + DIAL_TIMEOUT;
+    connect_any::<TcpStream>(&[address], deadline).await.map(ForwardedSocket::from)
 }
 
 async fn connect_unix(path: &SocketPath) -> Result<ForwardedSocket, StreamCode> {
@@ -96,24 +150,24 @@ async fn connect_unix(path: &SocketPath) -> Result<ForwardedSocket, StreamCode> 
 
 /// Dials addresses that are permitted without a lookup first, so that a permitted name that does
 /// not resolve delays only what depends on it.
-async fn dial_target(
+pub(crate) async fn dial_target<S: Dialed>(
     target: &Target,
     permits: &Permits,
     lookups: &Lookups,
-) -> Result<TcpStream, DialError> {
+) -> Result<S, DialError> {
     // Without a lookup, if no permit covers the port.
-    if !permits.may_admit_port(target.port) {
+    if !permits.may_admit_port(S::PROTOCOL, target.port) {
         return Err(StreamCode::NotPermitted.into());
     }
     let deadline = Instant::now() + DIAL_TIMEOUT;
     let found = timeout_at(deadline, resolve(&target.host, target.port, lookups)).await;
     let found = found.map_err(|_| StreamCode::TimedOut)?.map_err(|_| StreamCode::NameNotFound)?;
 
-    let (permitted, unknown, inward) = sort(found, target, permits);
+    let (permitted, unknown, inward) = sort(found, (S::PROTOCOL, target), permits);
     let names: HashSet<&str> = if unknown.is_empty() {
         HashSet::new()
     } else {
-        permits.names_to_resolve(target).collect()
+        permits.names_to_resolve(S::PROTOCOL, target).collect()
     };
     if names.is_empty() && !permitted.is_empty() {
         return Ok(connect_any(&permitted, deadline).await?);
@@ -128,7 +182,9 @@ async fn dial_target(
     let names = addresses_of(names, lookups, deadline.min(Instant::now() + NAMES_TIMEOUT)).await;
     let of = |name: &str| names.get(name).map_or(&[][..], Vec::as_slice);
     // None of these leads inward.
-    let admitted = |address: &SocketAddr| permits.admits(target, address.ip(), of, |_| false);
+    let admitted = |address: &SocketAddr| {
+        permits.admits(S::PROTOCOL, target, address.ip(), of, |_| false)
+    };
     let permitted: Vec<_> = unknown.into_iter().filter(admitted).collect();
     if permitted.is_empty() { Err(failure) } else { Ok(connect_any(&permitted, deadline).await?) }
 }
@@ -137,14 +193,14 @@ async fn dial_target(
 /// may still admit, and one, if any, that no name admits because it leads inward.
 fn sort(
     found: Vec<SocketAddr>,
-    target: &Target,
+    (protocol, target): (Protocol, &Target),
     permits: &Permits,
 ) -> (Vec<SocketAddr>, Vec<SocketAddr>, Option<IpAddr>) {
     let inward = Inward::default();
     let is_inward = |address| inward.contains(address);
     let (mut permitted, mut unknown, mut refused) = (Vec::new(), Vec::new(), None);
     for address in found {
-        if permits.admits(target, address.ip(), |_| &[], is_inward) {
+        if permits.admits(protocol, target, address.ip(), |_| &[], is_inward) {
             permitted.push(address);
         } else if is_inward(address.ip()) {
             refused = Some(address.ip());
@@ -177,17 +233,16 @@ async fn addresses_of(
 }
 
 /// Tries the addresses in order; each gets an equal share of the time left.
-async fn connect_any(addresses: &[SocketAddr], deadline: Instant) -> Result<TcpStream, StreamCode> {
+async fn connect_any<S: Dialed>(
+    addresses: &[SocketAddr],
+    deadline: Instant,
+) -> Result<S, StreamCode> {
     let mut failure = StreamCode::Unreachable;
     for (tried, address) in addresses.iter().enumerate() {
         let share = share_of(deadline, addresses.len() - tried);
-        let code = match timeout(share, TcpStream::connect(address)).await {
-            Ok(Ok(stream)) if !is_self_connected(&stream) => return Ok(stream),
-            // TCP self-connect: a loopback port without a listener can be its caller's own source
-            // port.
-            Ok(Ok(_)) => StreamCode::Refused,
-            Ok(Err(error)) => code_of(&error),
-            Err(_) => StreamCode::TimedOut,
+        let code = match S::dial(*address, share).await {
+            Ok(socket) => return Ok(socket),
+            Err(code) => code,
         };
         // Reports the most informative failure: refused, then timed out, then unreachable.
         failure = match (failure, code) {
@@ -235,7 +290,7 @@ mod tests {
 
     async fn try_dial(asked: String, permits: &[&str]) -> Result<SocketAddr, StreamCode> {
         let permits = permits.iter().map(|permit| permit.parse().unwrap()).collect();
-        let dialed = dial_target(&asked.parse().unwrap(), &permits, &Lookups::default()).await;
+        let dialed = dial_target::<TcpStream>(&asked.parse().unwrap(), &permits, &Lookups::default()).await;
         dialed.map(|stream| stream.peer_addr().unwrap()).map_err(|error| error.code)
     }
 
@@ -270,7 +325,7 @@ mod tests {
         let permits = ["dead.example:*", "127.0.0.1:*"].map(|permit| permit.parse().unwrap());
         let permits = Permits::new(permits.into());
         let target = format!("localhost:{port}").parse().unwrap();
-        let dialing = dial_target(&target, &permits, &lookups);
+        let dialing = dial_target::<TcpStream>(&target, &permits, &lookups);
         let stream =
             timeout(NAMES_TIMEOUT / 2, dialing).await.expect("does not wait for a name").unwrap();
         assert_eq!(stream.peer_addr().unwrap(), listener.local_addr().unwrap());
@@ -312,7 +367,8 @@ mod tests {
                 }
                 let permits = [permit.parse().unwrap()].into_iter().collect();
                 let lookups = Lookups::with_resolver(resolver);
-                let error = dial_target(&target, &permits, &lookups).await.map(drop).unwrap_err();
+                let dialed = dial_target::<TcpStream>(&target, &permits, &lookups).await;
+                let error = dialed.map(drop).unwrap_err();
                 assert_eq!(error.code, StreamCode::NotPermitted, "{host} by {permit}");
                 assert!(error.inward.is_some());
             }

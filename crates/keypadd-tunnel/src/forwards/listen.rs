@@ -4,7 +4,7 @@ use std::{
     fmt,
     future::poll_fn,
     io,
-    net::{IpAddr, Ipv6Addr, SocketAddr},
+    net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket},
     os::fd::AsFd,
     task::{Context, Poll},
 };
@@ -16,13 +16,13 @@ use crate::{
     addresses::{
         forward::{Bind, Listen},
         socket_path::SocketPath,
-        target::LOOPBACK,
+        target::{LOOPBACK, UDP},
     },
     error::BindError,
     forwards::origin::Origin,
     handover::{HandedSocket, Handover, SocketRecord},
     net::{
-        bind::{Inherited, listen_tcp, no_such_family},
+        bind::{Inherited, listen_tcp, listen_udp, no_such_family},
         forwarded_socket::ForwardedSocket,
         lookup::{Lookups, resolve},
         unix_listener::UnixPathListener,
@@ -36,6 +36,7 @@ const ANY_PORT_TRIES: usize = 16;
 #[derive(Debug)]
 enum Listener {
     Tcp(TcpListener),
+    Udp(UdpSocket),
     Unix(UnixPathListener),
 }
 
@@ -44,6 +45,8 @@ enum Listener {
 pub enum Bound {
     /// A TCP address and port.
     Tcp(SocketAddr),
+    /// A UDP address and port.
+    Udp(SocketAddr),
     /// A unix socket.
     Unix(SocketPath),
 }
@@ -51,7 +54,7 @@ pub enum Bound {
 impl Bound {
     fn port(&self) -> Option<u16> {
         match self {
-            Self::Tcp(address) => Some(address.port()),
+            Self::Tcp(address) | Self::Udp(address) => Some(address.port()),
             Self::Unix(_) => None,
         }
     }
@@ -61,6 +64,7 @@ impl fmt::Display for Bound {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tcp(address) => address.fmt(f),
+            Self::Udp(address) => write!(f, "{UDP}:{address}"),
             Self::Unix(path) => path.fmt(f),
         }
     }
@@ -78,6 +82,8 @@ impl Listener {
             Self::Tcp(listener) => listener
                 .poll_accept(cx)
                 .map_ok(|(stream, from)| (stream.into(), Origin::new(Some(from)))),
+            // Its datagrams belong to flows.
+            Self::Udp(_) => Poll::Pending,
             Self::Unix(listener) => {
                 listener.poll_accept(cx).map_ok(|stream| (stream.into(), Origin::default()))
             }
@@ -91,6 +97,10 @@ impl Listener {
                 record: SocketRecord::Tcp(listener.local_addr()?),
                 socket: listener.as_fd().try_clone_to_owned()?,
             },
+            Self::Udp(socket) => HandedSocket {
+                record: SocketRecord::UdpForward(socket.local_addr()?),
+                socket: socket.as_fd().try_clone_to_owned()?,
+            },
             Self::Unix(listener) => HandedSocket {
                 record: SocketRecord::Unix(listener.path().to_string()),
                 socket: listener.try_clone()?,
@@ -101,6 +111,7 @@ impl Listener {
     fn bound(&self) -> io::Result<Bound> {
         match self {
             Self::Tcp(listener) => listener.local_addr().map(Bound::Tcp),
+            Self::Udp(socket) => socket.local_addr().map(Bound::Udp),
             Self::Unix(listener) => Ok(Bound::Unix(listener.path().clone())),
         }
     }
@@ -123,7 +134,16 @@ impl ListenerGroup {
         .await
     }
 
-    /// The TCP port, the same for all sockets; 0 for a unix socket.
+    /// Other descriptors of its UDP sockets, for an event loop.
+    pub(crate) fn udp_sockets(&self) -> io::Result<Vec<UdpSocket>> {
+        let udp = self.0.iter().filter_map(|listener| match listener {
+            Listener::Udp(socket) => Some(socket.try_clone()),
+            Listener::Tcp(_) | Listener::Unix(_) => None,
+        });
+        udp.collect()
+    }
+
+    /// The port, the same for all sockets; 0 for a unix socket.
     pub(crate) fn port(&self) -> u16 {
         self.bound().iter().find_map(Bound::port).unwrap_or(0)
     }
@@ -150,6 +170,12 @@ pub(crate) async fn bind_own(
             let addresses = addresses
                 .map_err(|source| BindError { address: format!("tcp {listen}"), source })?;
             bind_tcp(&addresses, *port, &|address| handover.take_tcp(address))
+        }
+        Listen::Udp { bind, port } => {
+            let addresses = addresses_of(bind, *port, &Lookups::default()).await;
+            let addresses =
+                addresses.map_err(|source| BindError { address: listen.to_string(), source })?;
+            bind_udp(&addresses, *port, handover)
         }
         Listen::Unix(path) => bind_unix(path, handover),
     }
@@ -187,13 +213,32 @@ pub(crate) fn bind_tcp(
     port: u16,
     inherited: Inherited<'_>,
 ) -> Result<ListenerGroup, BindError> {
+    bind_all(addresses, port, "tcp", &|address| listen_tcp(address, inherited).map(Listener::Tcp))
+}
+
+/// The same for UDP.
+pub(crate) fn bind_udp(
+    addresses: &[IpAddr],
+    port: u16,
+    handover: &Handover,
+) -> Result<ListenerGroup, BindError> {
+    let inherited = |address| handover.take_udp_forward(address);
+    bind_all(addresses, port, UDP, &|address| listen_udp(address, inherited).map(Listener::Udp))
+}
+
+fn bind_all(
+    addresses: &[IpAddr],
+    port: u16,
+    protocol: &str,
+    bind: Binds<'_>,
+) -> Result<ListenerGroup, BindError> {
     let tries = if port == 0 { ANY_PORT_TRIES } else { 1 };
-    let mut result = bind_addresses(addresses, port, inherited);
+    let mut result = bind_addresses(addresses, port, protocol, bind);
     for _ in 1..tries {
         match &result {
             // The port was free in one family only: try another.
             Err(error) if error.source.kind() == io::ErrorKind::AddrInUse => {
-                result = bind_addresses(addresses, port, inherited);
+                result = bind_addresses(addresses, port, protocol, bind);
             }
             _ => break,
         }
@@ -201,20 +246,24 @@ pub(crate) fn bind_tcp(
     result
 }
 
+/// Binds one address.
+type Binds<'b> = &'b dyn Fn(SocketAddr) -> io::Result<Listener>;
+
 fn bind_addresses(
     addresses: &[IpAddr],
     mut port: u16,
-    inherited: Inherited<'_>,
+    protocol: &str,
+    bind: Binds<'_>,
 ) -> Result<ListenerGroup, BindError> {
     let mut listeners = Vec::new();
     let mut missing = None;
     for &address in addresses {
         let address = SocketAddr::new(address, port);
-        let failed = |source| BindError { address: format!("tcp {address}"), source };
-        match listen_tcp(address, inherited) {
+        let failed = |source| BindError { address: format!("{protocol} {address}"), source };
+        match bind(address) {
             Ok(listener) => {
-                port = listener.local_addr().map_err(failed)?.port();
-                listeners.push(Listener::Tcp(listener));
+                port = listener.bound().map_err(failed)?.port().unwrap_or(port);
+                listeners.push(listener);
             }
             Err(source) if no_such_family(&source) => missing = Some(failed(source)),
             Err(source) => return Err(failed(source)),

@@ -116,8 +116,14 @@ impl ForwardListeners {
         };
         let (forward, listeners) = (Arc::new(forward), Arc::new(listeners));
         let mut accept_loop = JoinSet::new();
-        let accepting = self.acceptor.clone().run(Arc::clone(&listeners), Arc::clone(&forward));
-        accept_loop.spawn(accepting);
+        let (acceptor, sockets) = (self.acceptor.clone(), Arc::clone(&listeners));
+        match &*forward {
+            Forward::Local(local) if matches!(local.listen, Listen::Udp { .. }) => {
+                let name = forward.to_string().into();
+                accept_loop.spawn(acceptor.run_udp(sockets, local.clone(), name))
+            }
+            _ => accept_loop.spawn(acceptor.run(sockets, Arc::clone(&forward))),
+        };
         Ok(ForwardListener { forward, accept_loop, listeners })
     }
 

@@ -3,7 +3,7 @@
 
 use std::{
     io,
-    net::{IpAddr, SocketAddr},
+    net::{IpAddr, SocketAddr, UdpSocket},
     sync::Arc,
 };
 
@@ -28,7 +28,7 @@ pub(crate) struct OpenListener {
     accepting: Mutex<mpsc::UnboundedReceiver<Accepted>>,
     returned: mpsc::UnboundedSender<Accepted>,
     pub(crate) bound: Vec<Bound>,
-    /// The TCP port; 0 for a unix socket.
+    /// The port; 0 for a unix socket.
     pub(crate) port: u16,
     /// The permitted addresses; none for a unix socket.
     pub(crate) addresses: Vec<IpAddr>,
@@ -75,6 +75,11 @@ impl OpenListener {
         };
         let (returned, session) = (self.returned.clone(), Arc::clone(session));
         Ok(AcceptedSocket { socket: Some(socket), origin, returned, session })
+    }
+
+    /// Other descriptors of its UDP sockets, for an event loop.
+    pub(crate) fn udp_sockets(&self) -> io::Result<Vec<UdpSocket>> {
+        self.listeners.udp_sockets()
     }
 
     /// The sockets, for the process that follows.

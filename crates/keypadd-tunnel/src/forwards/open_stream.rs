@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// Timeout for opening a stream and for the answer; longer than the other end's own timeouts.
-const OPEN_TIMEOUT: Duration = Duration::from_secs(20);
+pub(crate) const OPEN_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Why a stream could not be opened.
 #[derive(Debug)]
@@ -66,9 +66,21 @@ pub(crate) async fn claim_stream(
 }
 
 async fn open(session: &LiveSession, header: &StreamHeader) -> Result<Stream, OpenError> {
-    let mut stream = session.connection.open_bi().await.map_err(|_| OpenError::Lost)?;
-    stream.send.write_all(&header.encode()).await.map_err(SpliceError::from)?;
+    answered(begin(session, header).await?).await
+}
 
+/// Opens a stream and says what it is to be connected to.
+pub(crate) async fn begin(
+    session: &LiveSession,
+    header: &StreamHeader,
+) -> Result<Stream, OpenError> {
+    let stream = session.connection.open_bi().await.map_err(|_| OpenError::Lost)?;
+    stream.send.write_all(&header.encode()).await.map_err(SpliceError::from)?;
+    Ok(stream)
+}
+
+/// Waits until the other end has connected it.
+pub(crate) async fn answered(mut stream: Stream) -> Result<Stream, OpenError> {
     let mut answer = [0];
     match stream.recv.read_exact(&mut answer).await.map_err(SpliceError::from)? {
         Some(()) if answer == [CONNECTED] => Ok(stream),

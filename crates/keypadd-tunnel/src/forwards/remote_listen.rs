@@ -15,12 +15,16 @@ use tokio::{
 use tracing::{debug, info, warn};
 
 use crate::{
-    addresses::forward::{Listen, ProxyHeaders},
+    addresses::{
+        forward::{Listen, ProxyHeaders},
+        target::Protocol,
+    },
     error::BindError,
     forwards::{
         accept::{ACCEPT_RETRY, NO_PROXY_HEADER},
         connection_log::ConnectionRecord,
-        listen::{Bound, addresses_of, bind_tcp, bind_unix},
+        flows::{FlowForward, carry},
+        listen::{Bound, addresses_of, bind_tcp, bind_udp, bind_unix},
         open_listener::{AcceptedSocket, OpenListener},
         open_stream::{OpenError, open_stream},
         reservations::{Place, Reservation, Reservations},
@@ -28,7 +32,7 @@ use crate::{
     },
     handover::{Handover, RemoteRecord},
     limits::{
-        descriptors::{Descriptors, Holder, OF_CONNECTION, OF_LISTENER},
+        descriptors::{Descriptors, Holder, OF_CONNECTION, OF_LISTENER, OF_UDP_LISTENER},
         log_rate_limit::LogRateLimit,
     },
     net::lookup::Lookups,
@@ -52,8 +56,9 @@ pub(crate) struct RemoteListeners {
     pub(crate) reservations: Reservations,
     /// Receives the accepted connections.
     pub(crate) accepted: mpsc::Sender<RemoteConnection>,
-    /// Limits open connections over all listeners.
+    /// Limits open connections over all listeners, to so many.
     pub(crate) slots: Arc<Semaphore>,
+    pub(crate) slots_max: usize,
     pub(crate) log_limit: Arc<RemoteLogLimit>,
     pub(crate) handover: Handover,
 }
@@ -155,7 +160,7 @@ impl RemoteListeners {
             let _pinned = self.session.pin_forward(&name);
             self.answer(id, Ok(open.port)).await;
             tokio::select! {
-                code = self.accept((id, &name), (&listen, headers), open) => Err::<(), _>(code),
+                code = self.accept_all((id, &name), (&listen, headers), open) => Err::<(), _>(code),
                 () = reservation.revoked() => {
                     if !self.session.is_resumed() && self.session.may_log() {
                         info!(peer, %listen, "remote forward taken over by a newer session");
@@ -210,9 +215,17 @@ impl RemoteListeners {
         };
         let peer = self.peers.find(&self.session.key()).ok_or(ListenCode::NotPermitted)?;
         let permits = &peer.listen_permits;
-        let descriptors = || self.session.descriptors(OF_LISTENER).ok_or(ListenCode::OpenFiles);
-        let (bind, port) = match listen {
-            Listen::Tcp { bind, port } => (bind, *port),
+        let of_listener = match listen {
+            Listen::Udp { .. } => OF_UDP_LISTENER,
+            Listen::Tcp { .. } | Listen::Unix(_) => OF_LISTENER,
+        };
+        let descriptors = || self.session.descriptors(of_listener).ok_or(ListenCode::OpenFiles);
+        let (protocol, bind, port) = match listen {
+            Listen::Tcp { bind, port } => (Protocol::Tcp, bind, *port),
+            Listen::Udp { .. } if !self.session.connection.carries_datagrams() => {
+                return Err(ListenCode::NoDatagrams);
+            }
+            Listen::Udp { bind, port } => (Protocol::Udp, bind, *port),
             Listen::Unix(path) => {
                 if !permits.admits_socket(path) {
                     return Err(ListenCode::NotPermitted);
@@ -225,12 +238,12 @@ impl RemoteListeners {
             }
         };
         // Without a lookup, if no permit covers the port.
-        if !permits.may_admit_port(port) {
+        if !permits.may_admit_port(protocol, port) {
             return Err(ListenCode::NotPermitted);
         }
         let found = timeout(NAME_TIMEOUT, addresses_of(bind, port, &self.lookups)).await;
         let mut addresses = found.ok().and_then(Result::ok).ok_or(ListenCode::NoAddress)?;
-        addresses.retain(|&address| permits.admits(bind, address, port));
+        addresses.retain(|&address| permits.admits(protocol, bind, address, port));
         if addresses.is_empty() {
             return Err(ListenCode::NotPermitted);
         }
@@ -240,9 +253,19 @@ impl RemoteListeners {
                 (self.session.key().to_string(), self.session.instance());
             self.handover.take_remote(&RemoteRecord { key, instance, number: id, bound })
         };
-        let bind = || bind_tcp(&addresses, port, &inherited).map_err(|error| code_of(&error));
+        let bind = || {
+            let bound = match protocol {
+                Protocol::Tcp => bind_tcp(&addresses, port, &inherited),
+                Protocol::Udp => bind_udp(&addresses, port, &self.handover),
+            };
+            bound.map_err(|error| code_of(&error))
+        };
+        let place = |address| match protocol {
+            Protocol::Tcp => Place::Tcp(address),
+            Protocol::Udp => Place::Udp(address),
+        };
         if port != 0 {
-            let places = addresses.iter().map(|&ip| Place::Tcp((ip, port).into())).collect();
+            let places = addresses.iter().map(|&ip| place((ip, port).into())).collect();
             let reservation = self.reservations.reserve(&self.session, places).await?;
             let listeners = bind()?;
             return Ok(opened(listeners, addresses, descriptors, reservation));
@@ -250,11 +273,55 @@ impl RemoteListeners {
         // Any free port: it is known once bound, and nobody can have reserved it.
         let listeners = bind()?;
         let places = listeners.bound().into_iter().filter_map(|bound| match bound {
-            Bound::Tcp(address) => Some(Place::Tcp(address)),
+            Bound::Tcp(address) | Bound::Udp(address) => Some(place(address)),
             Bound::Unix(_) => None,
         });
         let reservation = self.reservations.reserve(&self.session, places.collect()).await?;
         Ok(opened(listeners, addresses, descriptors, reservation))
+    }
+
+    /// Carries what comes to the sockets until a permit change forbids it; returns the code for the client.
+    async fn accept_all(
+        &self,
+        (id, name): (u16, &Arc<str>),
+        (listen, headers): (&Listen, ProxyHeaders),
+        open: &OpenListener,
+    ) -> ListenCode {
+        match listen {
+            Listen::Udp { .. } => self.carry_flows(id, name, listen, open).await,
+            Listen::Tcp { .. } | Listen::Unix(_) => {
+                self.accept((id, name), (listen, headers), open).await
+            }
+        }
+    }
+
+    /// Carries the flows of UDP sockets.
+    async fn carry_flows(
+        &self,
+        id: u16,
+        name: &Arc<str>,
+        listen: &Listen,
+        open: &OpenListener,
+    ) -> ListenCode {
+        let Ok(sockets) = open.udp_sockets() else { return ListenCode::Failed };
+        let (session, log_limit) = (Arc::clone(&self.session), Arc::clone(&self.log_limit));
+        let forward = FlowForward {
+            session: Arc::clone(&self.session),
+            slots: Arc::clone(&self.slots),
+            slots_max: self.slots_max,
+            name: Arc::clone(name),
+            header: StreamHeader::Remote(id),
+            target: None,
+            may_log: Arc::new(move |code| {
+                may_log(&log_limit, id, Some(code)) && session.may_log()
+            }),
+        };
+        let is_permitted = || {
+            let peer = self.peers.find(&self.session.key());
+            peer.is_some_and(|peer| admits(&peer.listen_permits, listen, &open.addresses))
+        };
+        carry(&forward, sockets, is_permitted).await;
+        if is_permitted() { ListenCode::Failed } else { ListenCode::NotPermitted }
     }
 
     /// Accepts connections until a permit change forbids it; returns the code for the client.
@@ -368,17 +435,20 @@ fn may_log(log_limit: &RemoteLogLimit, id: u16, code: Option<StreamCode>) -> boo
 fn with_port(listen: &Listen, port: u16) -> Listen {
     match listen {
         Listen::Tcp { bind, .. } => Listen::Tcp { bind: bind.clone(), port },
+        Listen::Udp { bind, .. } => Listen::Udp { bind: bind.clone(), port },
         Listen::Unix(path) => Listen::Unix(path.clone()),
     }
 }
 
 /// Whether the bound addresses are still permitted.
 fn admits(permits: &ListenPermits, listen: &Listen, addresses: &[IpAddr]) -> bool {
+    let all = |protocol, bind, port| {
+        addresses.iter().all(|&address| permits.admits(protocol, bind, address, port))
+    };
     match listen {
         Listen::Unix(path) => permits.admits_socket(path),
-        Listen::Tcp { bind, port } => {
-            addresses.iter().all(|&address| permits.admits(bind, address, *port))
-        }
+        Listen::Tcp { bind, port } => all(Protocol::Tcp, bind, *port),
+        Listen::Udp { bind, port } => all(Protocol::Udp, bind, *port),
     }
 }
 

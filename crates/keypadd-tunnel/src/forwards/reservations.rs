@@ -36,6 +36,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     Tcp(SocketAddr),
+    Udp(SocketAddr),
     Unix(SocketPath),
 }
 
@@ -44,7 +45,7 @@ impl Place {
     fn overlaps(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Unix(one), Self::Unix(other)) => one == other,
-            (Self::Tcp(one), Self::Tcp(other)) => {
+            (Self::Tcp(one), Self::Tcp(other)) | (Self::Udp(one), Self::Udp(other)) => {
                 let all = |ip: IpAddr| ip.is_unspecified();
                 one.port() == other.port()
                     && (one.ip() == other.ip() || all(one.ip()) || all(other.ip()))
@@ -283,6 +284,7 @@ mod tests {
     #[test]
     fn all_addresses_overlap_any_address_with_the_same_port() {
         let tcp = |text: &str| Place::Tcp(text.parse().unwrap());
+        let udp = |text: &str| Place::Udp(text.parse().unwrap());
         let unix = |text: &str| Place::Unix(text.parse().unwrap());
         for (one, other, overlap) in [
             (tcp("127.0.0.1:80"), tcp("127.0.0.1:80"), true),
@@ -290,6 +292,8 @@ mod tests {
             (tcp("127.0.0.1:80"), tcp("[::1]:80"), false),
             (tcp("[::]:80"), tcp("127.0.0.1:80"), true),
             (tcp("10.0.0.1:80"), tcp("0.0.0.0:80"), true),
+            (udp("[::]:80"), udp("127.0.0.1:80"), true),
+            (udp("127.0.0.1:80"), tcp("127.0.0.1:80"), false),
             (unix("/a"), unix("/a"), true),
             (unix("/a"), unix("/b"), false),
             (unix("/a"), tcp("127.0.0.1:80"), false),

@@ -194,6 +194,8 @@ impl Reply {
             | StreamCode::BadHeader
             | StreamCode::OpenFiles
             | StreamCode::NotHeld
+            | StreamCode::Idle
+            | StreamCode::NoDatagrams
             | StreamCode::Unknown(_) => Self::GeneralFailure,
         }
     }

@@ -29,6 +29,12 @@ pub(crate) const OF_CARRIED: usize = OF_CONNECTION + 2;
 /// Descriptors of a remote forward: a socket for each address family, and a connection that waits.
 pub(crate) const OF_LISTENER: usize = 3;
 
+/// Descriptors of a UDP flow where it has a socket of its own.
+pub(crate) const OF_FLOW: usize = 1;
+
+/// Descriptors of a UDP remote forward: a socket for each address family, here and in an event loop.
+pub(crate) const OF_UDP_LISTENER: usize = 4;
+
 /// Who holds descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Holder {

@@ -56,6 +56,28 @@ pub struct ForwardTotals {
     pub received_bytes: u64,
     /// Connections by how they ended.
     pub ended: [(ConnectionEnd, u64); 4],
+    /// What its UDP flows have carried, if it had any.
+    pub datagrams: Option<DatagramTotals>,
+}
+
+/// The datagrams of a forward's UDP flows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DatagramTotals {
+    /// To the peer.
+    pub sent: u64,
+    /// From the peer.
+    pub received: u64,
+    /// Dropped by this end: for lack of room, or because they came too late.
+    pub dropped: u64,
+}
+
+impl DatagramTotals {
+    fn add(&mut self, carried: &Carried) {
+        let (sent, received) = carried.datagrams();
+        self.sent += sent;
+        self.received += received;
+        self.dropped += carried.dropped();
+    }
 }
 
 /// The totals of all forwards.
@@ -67,6 +89,7 @@ struct Entry {
     sent_bytes: u64,
     received_bytes: u64,
     ended: [u64; 4],
+    datagrams: Option<DatagramTotals>,
     /// Of the connections that go on.
     open: Vec<Arc<Carried>>,
 }
@@ -74,7 +97,12 @@ struct Entry {
 impl Traffic {
     /// A connection carries bytes from now on; they count at once.
     pub(crate) fn add(&self, peer: &str, forward: &str, carried: &Arc<Carried>) {
-        self.with(peer, forward, |entry| entry.open.push(Arc::clone(carried)));
+        self.with(peer, forward, |entry| {
+            if carried.is_flow() {
+                entry.datagrams.get_or_insert_default();
+            }
+            entry.open.push(Arc::clone(carried));
+        });
     }
 
     /// A connection has ended; `carried` if it was added.
@@ -93,6 +121,9 @@ impl Traffic {
                 entry.open.swap_remove(place);
                 entry.sent_bytes += carried.from_socket();
                 entry.received_bytes += carried.to_socket();
+                if let Some(datagrams) = &mut entry.datagrams {
+                    datagrams.add(carried);
+                }
             }
         });
     }
@@ -113,6 +144,10 @@ impl Traffic {
                 sent_bytes: entry.sent_bytes + open(Carried::from_socket),
                 received_bytes: entry.received_bytes + open(Carried::to_socket),
                 ended: ConnectionEnd::ALL.map(|end| (end, entry.ended[end as usize])),
+                datagrams: entry.datagrams.map(|mut datagrams| {
+                    entry.open.iter().for_each(|carried| datagrams.add(carried));
+                    datagrams
+                }),
             }
         });
         totals.collect()

@@ -1,4 +1,4 @@
-//! Binds UDP sockets and TCP listeners, and sets their socket options.
+//! Binds UDP sockets, of endpoints and of forwards, and TCP listeners, and sets their socket options.
 
 use std::{
     io,
@@ -121,6 +121,23 @@ fn log_buffers(UdpBuffers { requested_bytes, receive_bytes, send_bytes }: UdpBuf
              sysctl -w net.core.rmem_max={requested_bytes} net.core.wmem_max={requested_bytes}"
         );
     }
+}
+
+/// Receive buffer of a UDP forward's socket: a burst of many sources, while the event loop does other work.
+const FORWARD_BUFFER_BYTES: usize = 1 << 20;
+
+/// Binds the UDP socket of a forward, or takes that of the old process. `[::]` binds both families.
+pub(crate) fn listen_udp(
+    address: SocketAddr,
+    inherited: impl Fn(SocketAddr) -> Option<UdpSocket>,
+) -> io::Result<UdpSocket> {
+    if let Some(socket) = inherited(address) {
+        return Ok(socket);
+    }
+    let socket = or_ipv4(address, open_udp)?;
+    // If the kernel grants less, longer bursts are lost.
+    let _ = socket.set_recv_buffer_size(FORWARD_BUFFER_BYTES);
+    Ok(socket.into())
 }
 
 /// Finds the listener that the old process had at an address.

@@ -10,13 +10,15 @@ use crate::{
     addresses::{
         forward::{Bind, Listen},
         socket_path::SocketPath,
-        target::{Host, LOOPBACK, parse_port},
+        target::{Host, LOOPBACK, Protocol, parse_port},
     },
-    permits::pattern::{HostPattern, Pattern, PermitError, PortPattern, same_host},
+    permits::pattern::{
+        HostPattern, Pattern, PermitError, PermitFault, PortPattern, protocol_of, same_host,
+    },
 };
 
-/// A permit: `PORT` on loopback, `HOST:PORT`, `HOST:*`, `*:PORT`, `*:*`, IPv6 in brackets; or the
-/// `/PATH` of a unix socket.
+/// A permit: `PORT` on loopback, `HOST:PORT`, `HOST:*`, `*:PORT`, `*:*`, IPv6 in brackets, for UDP with `udp:`
+/// before it; or the `/PATH` of a unix socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenPermit(Pattern);
 
@@ -28,36 +30,41 @@ impl FromStr for ListenPermit {
     type Err = PermitError;
 
     fn from_str(text: &str) -> Result<Self, PermitError> {
-        let pattern = match !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) {
-            true => {
-                parse_port(text).map_err(Into::into).map(|port| on_loopback(PortPattern::One(port)))
-            }
-            false => Pattern::parse(text),
-        };
-        match pattern {
+        match pattern(text) {
             Ok(pattern) => Ok(Self(pattern)),
             Err(cause) => Err(PermitError { pattern: text.into(), cause }),
         }
     }
 }
 
-fn on_loopback(port: PortPattern) -> Pattern {
-    Pattern::Tcp(HostPattern::One(Host::Name("localhost".into())), port)
+fn pattern(text: &str) -> Result<Pattern, PermitFault> {
+    if let Ok((protocol, port)) = protocol_of(text)
+        && !port.is_empty()
+        && port.bytes().all(|b| b.is_ascii_digit())
+    {
+        return Ok(on_loopback(protocol, PortPattern::One(parse_port(port)?)));
+    }
+    Pattern::parse(text)
+}
+
+fn on_loopback(protocol: Protocol, port: PortPattern) -> Pattern {
+    Pattern::Ports(protocol, HostPattern::One(Host::Name("localhost".into())), port)
 }
 
 impl ListenPermit {
     /// The narrowest permit that admits `listen`, to suggest in a log line. Port 0 (any free port)
     /// needs a permit for all ports.
     pub fn for_listen(listen: &Listen) -> Self {
-        let (bind, port) = match listen {
+        let (protocol, bind, port) = match listen {
             Listen::Unix(path) => return Self(Pattern::Unix(path.clone())),
-            Listen::Tcp { bind, port: 0 } => (bind, PortPattern::Any),
-            Listen::Tcp { bind, port } => (bind, PortPattern::One(*port)),
+            Listen::Tcp { bind, port } => (Protocol::Tcp, bind, *port),
+            Listen::Udp { bind, port } => (Protocol::Udp, bind, *port),
         };
+        let port = if port == 0 { PortPattern::Any } else { PortPattern::One(port) };
         Self(match bind {
-            Bind::Loopback => on_loopback(port),
-            Bind::All => Pattern::Tcp(HostPattern::Any, port),
-            Bind::Host(host) => Pattern::Tcp(HostPattern::One(host.clone()), port),
+            Bind::Loopback => on_loopback(protocol, port),
+            Bind::All => Pattern::Ports(protocol, HostPattern::Any, port),
+            Bind::Host(host) => Pattern::Ports(protocol, HostPattern::One(host.clone()), port),
         })
     }
 
@@ -65,18 +72,21 @@ impl ListenPermit {
     pub fn unix_path(&self) -> Option<&SocketPath> {
         match &self.0 {
             Pattern::Unix(path) => Some(path),
-            Pattern::Tcp(..) => None,
+            Pattern::Ports(..) => None,
         }
     }
 
     /// A listen address that it admits, to show in examples; loopback if permitted.
     pub fn example(&self) -> Listen {
-        let (host, port) = match &self.0 {
-            Pattern::Tcp(host, port) => (host.example(), port.example(8080)),
+        let (protocol, host, port) = match &self.0 {
+            Pattern::Ports(protocol, host, port) => (protocol, host.example(), port.example(8080)),
             Pattern::Unix(path) => return Listen::Unix(path.clone()),
         };
         let bind = host.filter(|host| !host.is_localhost()).map_or(Bind::Loopback, Bind::Host);
-        Listen::Tcp { bind, port }
+        match protocol {
+            Protocol::Tcp => Listen::Tcp { bind, port },
+            Protocol::Udp => Listen::Udp { bind, port },
+        }
     }
 }
 
@@ -99,14 +109,14 @@ impl ListenPermits {
 
     /// Whether any permit covers this port. If none does, no name needs to be resolved. Port 0 (any
     /// free port) is covered by permits for all ports.
-    pub fn may_admit_port(&self, port: u16) -> bool {
-        self.of_port(port).next().is_some()
+    pub fn may_admit_port(&self, protocol: Protocol, port: u16) -> bool {
+        self.of_port(protocol, port).next().is_some()
     }
 
     /// Whether this address and port may be bound for a client that requested `bind`.
-    pub fn admits(&self, bind: &Bind, address: IpAddr, port: u16) -> bool {
+    pub fn admits(&self, protocol: Protocol, bind: &Bind, address: IpAddr, port: u16) -> bool {
         let address = address.to_canonical();
-        self.of_port(port).any(|permitted| match permitted {
+        self.of_port(protocol, port).any(|permitted| match permitted {
             HostPattern::Any => true,
             // The unspecified address is in no network: it binds all addresses.
             HostPattern::Net(net) => !address.is_unspecified() && net.contains(&address),
@@ -123,8 +133,8 @@ impl ListenPermits {
         self.0.iter().any(|permit| permit.0.is_of(path))
     }
 
-    fn of_port(&self, port: u16) -> impl Iterator<Item = &HostPattern> {
-        self.0.iter().filter_map(move |permit| permit.0.hosts_of_port(port))
+    fn of_port(&self, protocol: Protocol, port: u16) -> impl Iterator<Item = &HostPattern> {
+        self.0.iter().filter_map(move |permit| permit.0.hosts_of_port(protocol, port))
     }
 }
 
@@ -145,7 +155,8 @@ mod tests {
     }
 
     fn listen(text: &str) -> Listen {
-        format!("{text}:target:1")
+        let (text, udp) = text.strip_prefix("udp:").map_or((text, ""), |text| (text, ":udp"));
+        format!("{text}{udp}:target:1")
             .parse::<crate::addresses::forward::RemoteForward>()
             .unwrap()
             .listen
@@ -154,16 +165,20 @@ mod tests {
     /// Decides for the first address that a server would bind.
     fn admits(patterns: &[&str], asked: &str) -> bool {
         let permits = permits(patterns);
+        let protocol = match asked.starts_with("udp:") {
+            true => Protocol::Udp,
+            false => Protocol::Tcp,
+        };
         match listen(asked) {
             Listen::Unix(path) => permits.admits_socket(&path),
-            Listen::Tcp { bind, port } => {
+            Listen::Tcp { bind, port } | Listen::Udp { bind, port } => {
                 let address = match &bind {
                     Bind::Loopback => LOOPBACK[0],
                     Bind::All => "::".parse().unwrap(),
                     Bind::Host(Host::Address(address)) => *address,
                     Bind::Host(Host::Name(_)) => "192.0.2.1".parse().unwrap(),
                 };
-                permits.admits(&bind, address, port)
+                permits.admits(protocol, &bind, address, port)
             }
         }
     }
@@ -203,6 +218,14 @@ mod tests {
             ("8080", "0", false),
             ("localhost:*", "0", true),
             ("*:*", "0", true),
+            // UDP.
+            ("udp:5353", "udp:5353", true),
+            ("udp:5353", "5353", false),
+            ("5353", "udp:5353", false),
+            ("*:*", "udp:5353", false),
+            ("udp:*:*", "udp:*:5353", true),
+            ("udp:localhost:*", "udp:0", true),
+            ("udp:5353", "udp:*:5353", false),
             // Unix sockets.
             ("/run/x", "/run/x", true),
             ("/run/x", "/run/y", false),
@@ -223,6 +246,8 @@ mod tests {
             ("*:8080", "*:8080"),
             ("[fd00::1]:80", "[fd00::1]:80"),
             ("lan:80", "lan:80"),
+            ("udp:5353", "udp:localhost:5353"),
+            ("udp:*:0", "udp:*:*"),
             ("/run/x", "/run/x"),
         ] {
             let permit = ListenPermit::for_listen(&listen(asked)).to_string();
@@ -240,6 +265,8 @@ mod tests {
             ("", "permit ``: ``: the port is missing, as in HOST:PORT"),
             (":80", "permit `:80`: ``: the host is missing"),
             ("*.lan:1", "permit `*.lan:1`: `*.lan`: `*` matches a whole host"),
+            ("udp:0", "permit `udp:0`: `0` is not a port (1 to 65535)"),
+            ("5353:udp", "permit `5353:udp`: `udp:` goes first, as in udp:resolver:53 or udp:5353"),
             ("/", "permit `/`: `/` is not a unix socket path"),
             ("::1:22", "permit `::1:22`: `::1:22`: an IPv6 address goes in brackets"),
         ] {

@@ -5,7 +5,7 @@
 //! dialed. So a name that is changed to point elsewhere gains nothing, and `localhost` and
 //! `127.0.0.1` are the same target. A name or a wildcard never admits an address that leads inward
 //! (`inward`), except the name `localhost`. A unix socket is permitted by its exact path only. The
-//! caller (`dial`) resolves names.
+//! caller (`dial`) resolves names. UDP ports have permits of their own, with `udp:`.
 
 use std::{collections::BTreeSet, fmt, net::IpAddr, str::FromStr};
 
@@ -13,13 +13,13 @@ use crate::{
     addresses::{
         forward::Destination,
         socket_path::SocketPath,
-        target::{Host, LOOPBACK, Target},
+        target::{Host, LOOPBACK, Protocol, Target},
     },
     permits::pattern::{HostPattern, Pattern, PermitError, PortPattern, same_host},
 };
 
-/// A permit: `HOST:PORT`, `HOST:*`, `*:PORT`, `CIDR:PORT`, `*:*`, IPv6 in brackets; or the
-/// `/PATH` of a unix socket.
+/// A permit: `HOST:PORT`, `HOST:*`, `*:PORT`, `CIDR:PORT`, `*:*`, IPv6 in brackets, for UDP with `udp:` before
+/// it; or the `/PATH` of a unix socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Permit(Pattern);
 
@@ -39,12 +39,16 @@ impl FromStr for Permit {
 }
 
 impl Permit {
-    /// A target that it admits, to show in examples; port 22 if any port is permitted. None if it
-    /// names no host.
+    /// A target that it admits, to show in examples; port 22, of UDP 53, if any port is
+    /// permitted. None if it names no host.
     pub fn example(&self) -> Option<Destination> {
         Some(match &self.0 {
-            Pattern::Tcp(host, port) => {
-                Destination::Tcp(Target { host: host.example()?, port: port.example(22) })
+            Pattern::Ports(protocol, host, port) => {
+                let target = |any| Some(Target { host: host.example()?, port: port.example(any) });
+                match protocol {
+                    Protocol::Tcp => Destination::Tcp(target(22)?),
+                    Protocol::Udp => Destination::Udp(target(53)?),
+                }
             }
             Pattern::Unix(path) => Destination::Unix(path.clone()),
         })
@@ -79,8 +83,8 @@ impl Permits {
     }
 
     /// Whether any permit covers this port. If none does, no name needs to be resolved.
-    pub fn may_admit_port(&self, port: u16) -> bool {
-        self.of_port(port).next().is_some()
+    pub fn may_admit_port(&self, protocol: Protocol, port: u16) -> bool {
+        self.of_port(protocol, port).next().is_some()
     }
 
     /// Whether a connection to this unix socket is permitted.
@@ -91,8 +95,12 @@ impl Permits {
     /// The permitted names that must be resolved before [`admits`](Self::admits). A permit for the
     /// requested name itself is not among them: all its addresses that do not lead inward are
     /// permitted, even if DNS returns others each time.
-    pub fn names_to_resolve<'a>(&'a self, requested: &'a Target) -> impl Iterator<Item = &'a str> {
-        self.of_port(requested.port).filter_map(move |permitted| match permitted {
+    pub fn names_to_resolve<'a>(
+        &'a self,
+        protocol: Protocol,
+        requested: &'a Target,
+    ) -> impl Iterator<Item = &'a str> {
+        self.of_port(protocol, requested.port).filter_map(move |permitted| match permitted {
             HostPattern::One(host) if host.is_localhost() || same_host(host, &requested.host) => {
                 None
             }
@@ -107,13 +115,14 @@ impl Permits {
     /// about addresses that a name or a wildcard matches.
     pub fn admits<'r>(
         &self,
+        protocol: Protocol,
         requested: &Target,
         address: IpAddr,
         addresses_of: impl Fn(&str) -> &'r [IpAddr],
         is_inward: impl Fn(IpAddr) -> bool,
     ) -> bool {
         let address = address.to_canonical();
-        self.of_port(requested.port).any(|permitted| match permitted {
+        self.of_port(protocol, requested.port).any(|permitted| match permitted {
             HostPattern::Any => !is_inward(address),
             HostPattern::Net(net) => net.contains(&address),
             // Before other names, so that DNS cannot decide what localhost is.
@@ -127,8 +136,8 @@ impl Permits {
         })
     }
 
-    fn of_port(&self, port: u16) -> impl Iterator<Item = &HostPattern> {
-        self.0.iter().filter_map(move |permit| permit.0.hosts_of_port(port))
+    fn of_port(&self, protocol: Protocol, port: u16) -> impl Iterator<Item = &HostPattern> {
+        self.0.iter().filter_map(move |permit| permit.0.hosts_of_port(protocol, port))
     }
 }
 
@@ -163,7 +172,7 @@ mod tests {
         };
         let is_inward = |address: IpAddr| address.is_loopback() || here.contains(&address);
         let (asked, address) = (asked.parse().unwrap(), address.parse().unwrap());
-        permits(patterns).admits(&asked, address, addresses_of, is_inward)
+        permits(patterns).admits(Protocol::Tcp, &asked, address, addresses_of, is_inward)
     }
 
     #[test]
@@ -229,7 +238,7 @@ mod tests {
     #[test]
     fn no_permit_permits_nothing() {
         assert!(!admits(&[], "localhost:22", "127.0.0.1"));
-        assert!(!permits(&[]).may_admit_port(22));
+        assert!(!permits(&[]).may_admit_port(Protocol::Tcp, 22));
     }
 
     #[test]
@@ -250,11 +259,29 @@ mod tests {
         let permits = permits(&["db:1", "web:*", "localhost:*", "10.0.0.0/8:*", "asked:2", "*:9"]);
         let names = |asked: &str| {
             let asked = asked.parse().unwrap();
-            permits.names_to_resolve(&asked).map(String::from).collect::<Vec<_>>()
+            permits.names_to_resolve(Protocol::Tcp, &asked).map(String::from).collect::<Vec<_>>()
         };
         assert_eq!(names("asked:1"), ["db", "web"]);
         assert_eq!(names("asked:2"), ["web"]);
         assert_eq!(names("10.0.0.1:2"), ["web", "asked"]);
+    }
+
+    #[test]
+    fn a_permit_is_for_one_protocol() {
+        let asked: Target = "10.0.0.5:53".parse().unwrap();
+        let admits = |permit: &str, protocol| {
+            let permits = permits(&[permit]);
+            let address = "10.0.0.5".parse().unwrap();
+            let admitted = permits.admits(protocol, &asked, address, |_| &[], |_| false);
+            assert_eq!(permits.may_admit_port(protocol, 53), admitted, "{permit}");
+            admitted
+        };
+        for permit in ["10.0.0.5:53", "10.0.0.0/8:*", "*:53", "*:*"] {
+            assert!(admits(permit, Protocol::Tcp) && !admits(permit, Protocol::Udp), "{permit}");
+            let permit = format!("udp:{permit}");
+            assert!(!admits(&permit, Protocol::Tcp) && admits(&permit, Protocol::Udp), "{permit}");
+            assert_eq!(permit.parse::<Permit>().unwrap().to_string(), permit);
+        }
     }
 
     #[test]
@@ -264,7 +291,7 @@ mod tests {
         for pattern in ["*:*", "/run/y.sock", "/run/x.socket", "/run/../run/x.sock"] {
             assert!(!permits(&[pattern]).admits_socket(&path), "{pattern}");
         }
-        assert!(!permits(&["/run/x.sock"]).may_admit_port(1));
+        assert!(!permits(&["/run/x.sock"]).may_admit_port(Protocol::Tcp, 1));
     }
 
     #[test]
@@ -277,6 +304,11 @@ mod tests {
             ("*.lan:1", "permit `*.lan:1`: `*.lan`: `*` matches a whole host"),
             ("/run/", "permit `/run/`: `/run/` is not a unix socket path"),
             ("::1:22", "permit `::1:22`: `::1:22`: an IPv6 address goes in brackets"),
+            ("udp:53", "permit `udp:53`: `53`: the host is missing"),
+            ("resolver:udp:53", "permit `resolver:udp:53`: `udp:` goes first, as in udp:resolver:53"),
+            ("resolver:53:udp", "permit `resolver:53:udp`: `udp:` goes first"),
+            ("udp:udp:53", "permit `udp:udp:53`: `udp:` goes first"),
+            ("udp:/run/x", "permit `udp:/run/x`: `udp:` goes first"),
         ] {
             let error = text.parse::<Permit>().unwrap_err().to_string();
             assert!(error.starts_with(message), "{error}");

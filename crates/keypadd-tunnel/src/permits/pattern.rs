@@ -1,4 +1,4 @@
-//! Parses the pattern of a permit: hosts and ports, or the path of a unix socket.
+//! Parses the pattern of a permit: hosts and ports of TCP or UDP, or the path of a unix socket.
 //!
 //! `--permit-open` and `--permit-listen` use the same patterns; how they are compared is in `open`
 //! and `listen`.
@@ -10,14 +10,16 @@ use thiserror::Error;
 
 use crate::addresses::{
     socket_path::{SocketPath, SocketPathError, is_path},
-    target::{AddressError, Host, incomplete, parse_port, same_name, split_host_port},
+    target::{
+        AddressError, Host, Protocol, UDP, incomplete, parse_port, same_name, split_host_port,
+    },
 };
 
 /// The pattern of one permit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Pattern {
     /// Hosts and ports.
-    Tcp(HostPattern, PortPattern),
+    Ports(Protocol, HostPattern, PortPattern),
     /// Exactly this unix socket.
     Unix(SocketPath),
 }
@@ -58,17 +60,22 @@ pub enum PermitFault {
     /// A wildcard within a name.
     #[error("`{0}`: `*` matches a whole host, not part of one")]
     Wildcard(String),
+    /// `udp` in another place.
+    #[error("`udp:` goes first, as in udp:resolver:53 or udp:5353")]
+    Udp,
     /// The path is not valid for a unix socket.
     #[error(transparent)]
     Path(#[from] SocketPathError),
 }
 
 impl Pattern {
-    /// Parses `HOST:PORT`, `HOST:*`, `*:PORT`, `CIDR:PORT`, `*:*` or `/PATH`.
+    /// Parses `HOST:PORT`, `HOST:*`, `*:PORT`, `CIDR:PORT` or `*:*`, each with `udp:` before it for UDP, or
+    /// `/PATH`.
     pub(crate) fn parse(text: &str) -> Result<Self, PermitFault> {
         if is_path(text) {
             return Ok(Self::Unix(text.parse()?));
         }
+        let (protocol, text) = protocol_of(text)?;
         let (host, port) = split_host_port(text)?;
         let port = match port {
             None => return Err(incomplete(text).into()),
@@ -84,15 +91,16 @@ impl Pattern {
             }
             host => HostPattern::One(host.parse()?),
         };
-        Ok(Self::Tcp(host, port))
+        Ok(Self::Ports(protocol, host, port))
     }
 
-    /// The host pattern, if the port matches.
-    pub(crate) fn hosts_of_port(&self, port: u16) -> Option<&HostPattern> {
+    /// The host pattern, if the protocol is the same and the port matches.
+    pub(crate) fn hosts_of_port(&self, protocol: Protocol, port: u16) -> Option<&HostPattern> {
         match self {
-            Self::Tcp(host, PortPattern::Any) => Some(host),
-            Self::Tcp(host, PortPattern::One(permitted)) if *permitted == port => Some(host),
-            Self::Tcp(..) | Self::Unix(_) => None,
+            Self::Ports(of, host, permitted) if *of == protocol && permitted.admits(port) => {
+                Some(host)
+            }
+            Self::Ports(..) | Self::Unix(_) => None,
         }
     }
 
@@ -113,7 +121,28 @@ impl HostPattern {
     }
 }
 
+/// Splits off the protocol: TCP unless the text begins with `udp:`.
+pub(crate) fn protocol_of(text: &str) -> Result<(Protocol, &str), PermitFault> {
+    let (protocol, rest) = match text.strip_prefix(UDP).and_then(|rest| rest.strip_prefix(':')) {
+        Some(rest) if is_path(rest) => return Err(PermitFault::Udp),
+        Some(rest) => (Protocol::Udp, rest),
+        None => (Protocol::Tcp, text),
+    };
+    // A host of that name can be written as `udp.`.
+    match rest.split(':').any(|field| field == UDP) {
+        true => Err(PermitFault::Udp),
+        false => Ok((protocol, rest)),
+    }
+}
+
 impl PortPattern {
+    fn admits(self, port: u16) -> bool {
+        match self {
+            Self::Any => true,
+            Self::One(permitted) => permitted == port,
+        }
+    }
+
     /// One of the ports: `any` for any port.
     pub(crate) fn example(self, any: u16) -> u16 {
         match self {
@@ -125,10 +154,13 @@ impl PortPattern {
 
 impl fmt::Display for Pattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (host, port) = match self {
-            Self::Tcp(host, port) => (host, port),
+        let (protocol, host, port) = match self {
+            Self::Ports(protocol, host, port) => (protocol, host, port),
             Self::Unix(path) => return path.fmt(f),
         };
+        if *protocol == Protocol::Udp {
+            write!(f, "{UDP}:")?;
+        }
         match host {
             HostPattern::Any => f.write_str("*")?,
             HostPattern::Net(net @ IpNet::V6(_)) => write!(f, "[{net}]")?,

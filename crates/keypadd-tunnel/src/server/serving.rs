@@ -25,7 +25,7 @@ use tracing::{debug, info, warn};
 use crate::{
     addresses::{
         forward::{Destination, Listen},
-        target::{Host, Target},
+        target::{Host, Protocol, Target},
     },
     clock::monitor::{ClockMonitor, Jumps},
     error::HandshakeFailure,
@@ -314,6 +314,7 @@ impl Serving {
             reservations: self.reservations.clone(),
             accepted,
             slots: Arc::new(Semaphore::new(self.forwards_max.min(Semaphore::MAX_PERMITS))),
+            slots_max: self.forwards_max,
             log_limit: Arc::default(),
             handover: self.handover.clone(),
         };
@@ -513,9 +514,18 @@ impl Serving {
         let Unpermitted { destination: target, inward } = unpermitted;
         if self.may_log(LogLine::Unpermitted(Source::of(session.remote()))) {
             let peer = session.peer();
-            match (target, inward) {
-                (Destination::Tcp(Target { host, port }), Some(address)) if host.is_dns_name() => {
+            let named = match target {
+                Destination::Tcp(named) => Some((named, Protocol::Tcp)),
+                Destination::Udp(named) => Some((named, Protocol::Udp)),
+                Destination::Unix(_) => None,
+            };
+            match (named, inward) {
+                (Some((Target { host, port }, protocol)), Some(address)) if host.is_dns_name() => {
                     let permit = Target { host: Host::Address(*address), port: *port };
+                    let permit = match protocol {
+                        Protocol::Tcp => Destination::Tcp(permit),
+                        Protocol::Udp => Destination::Udp(permit),
+                    };
                     warn!(
                         peer, %target,
                         "not permitted: the name leads to this host or its link, which names and \

@@ -110,6 +110,11 @@ impl ServerLink {
     /// Waits for a live session, without a timeout.
     pub(crate) async fn session(&self) -> Result<Arc<LiveSession>, LinkClosed> {
         let _waiter = Waiter::new(&self.0.waiters);
+        self.unhurried_session().await
+    }
+
+    /// The same; attempts to connect are not made sooner for it.
+    pub(crate) async fn unhurried_session(&self) -> Result<Arc<LiveSession>, LinkClosed> {
         // A session that has just ended is passed over: `lost` will be called for it.
         let settled = |session: &LinkSession| match session {
             LinkSession::Waiting => false,

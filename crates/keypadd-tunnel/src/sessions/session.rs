@@ -15,7 +15,7 @@ use keypadd_transport::{Connection, StreamName, VarInt};
 use tokio::sync::{Notify, mpsc};
 
 use crate::{
-    addresses::forward::ProxyHeaders,
+    addresses::forward::{Listen, ProxyHeaders},
     clock::monitor::Jumps,
     limits::{
         Limits,
@@ -357,7 +357,8 @@ impl LiveSession {
     }
 
     /// Sends a frame about a remote forward to the server. A `Listen` that it may not or cannot serve is
-    /// not sent, but answered here: on a session for measurements, and for PROXY headers if it is too old.
+    /// not sent, but answered here: on a session for measurements, for PROXY headers if it is too old, and for
+    /// UDP if it does not carry it, when it might end the session over it.
     pub(crate) async fn request(&self, frame: Frame) {
         match frame {
             Frame::Listen { id, .. } if self.measures_only() => {
@@ -368,6 +369,12 @@ impl LiveSession {
                 if headers != ProxyHeaders::default() && !self.features.proxy_headers =>
             {
                 let refused = Err(ListenCode::NoProxyHeaders);
+                self.remote_forwards.answered(id, refused, || self.may_log());
+            }
+            Frame::Listen { id, listen: Listen::Udp { .. } }
+                if !self.connection.carries_datagrams() =>
+            {
+                let refused = Err(ListenCode::NoDatagrams);
                 self.remote_forwards.answered(id, refused, || self.may_log());
             }
             frame => self.send(frame).await,

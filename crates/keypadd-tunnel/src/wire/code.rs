@@ -25,6 +25,10 @@ pub enum StreamCode {
     OpenFiles,
     /// The other end does not hold the stream that was to be resumed.
     NotHeld,
+    /// The flow was idle, or made room for another one.
+    Idle,
+    /// The other end does not carry datagrams on this connection.
+    NoDatagrams,
     /// A code unknown to this version.
     Unknown(u64),
 }
@@ -80,6 +84,8 @@ impl StreamCode {
             Self::BadHeader => 8,
             Self::OpenFiles => 9,
             Self::NotHeld => 10,
+            Self::Idle => 11,
+            Self::NoDatagrams => 12,
             Self::Unknown(value) => value,
         }
     }
@@ -97,6 +103,8 @@ impl StreamCode {
             8 => Self::BadHeader,
             9 => Self::OpenFiles,
             10 => Self::NotHeld,
+            11 => Self::Idle,
+            12 => Self::NoDatagrams,
             value => Self::Unknown(value),
         }
     }
@@ -115,6 +123,8 @@ impl fmt::Display for StreamCode {
             Self::BadHeader => "bad stream header",
             Self::OpenFiles => "too many open files at the other end",
             Self::NotHeld => "not held at the other end",
+            Self::Idle => "idle",
+            Self::NoDatagrams => "the other end does not carry UDP",
             Self::Unknown(value) => return write!(f, "unknown code {value}"),
         })
     }
@@ -137,6 +147,8 @@ pub enum ListenCode {
     Failed,
     /// The client's share of the server's open files is used up.
     OpenFiles,
+    /// The server does not carry UDP: it is an older version.
+    NoDatagrams,
     /// The server is of a version without PROXY headers. Only its client says so.
     NoProxyHeaders,
     /// A code unknown to this version.
@@ -154,7 +166,8 @@ impl ListenCode {
             Self::TooMany => 5,
             Self::Failed => 6,
             Self::OpenFiles => 7,
-            Self::NoProxyHeaders => 8,
+            Self::NoDatagrams => 8,
+            Self::NoProxyHeaders => 9,
             Self::Unknown(value) => value,
         }
     }
@@ -170,7 +183,8 @@ impl ListenCode {
             5 => Self::TooMany,
             6 => Self::Failed,
             7 => Self::OpenFiles,
-            8 => Self::NoProxyHeaders,
+            8 => Self::NoDatagrams,
+            9 => Self::NoProxyHeaders,
             value => Self::Unknown(value),
         })
     }
@@ -186,6 +200,7 @@ impl fmt::Display for ListenCode {
             Self::TooMany => "too many remote forwards",
             Self::Failed => "cannot be bound",
             Self::OpenFiles => "too many open files on the server",
+            Self::NoDatagrams => "this server does not forward UDP (an older keypadd?)",
             Self::NoProxyHeaders => "the server's version of keypadd has no PROXY headers",
             Self::Unknown(value) => return write!(f, "unknown code {value}"),
         })

@@ -17,7 +17,7 @@ pub enum WireError {
     /// A stream of an unknown kind.
     #[error("stream of unknown kind {0}")]
     UnknownKind(u8),
-    /// A `listen` frame for neither a TCP port nor a unix socket.
+    /// A `listen` frame for neither a TCP port, a UDP port nor a unix socket.
     #[error("listener of unknown kind {0}")]
     UnknownListen(u8),
     /// A header without a host or a path.

@@ -43,6 +43,7 @@ const ACCEPT_PROXY: u8 = 2;
 
 const LISTEN_TCP: u8 = 1;
 const LISTEN_UNIX: u8 = 2;
+const LISTEN_UDP: u8 = 3;
 
 /// A random number that a client draws at start; it identifies the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -177,7 +178,7 @@ pub enum Frame {
     Listening {
         /// The client's number.
         id: u16,
-        /// The bound TCP port (0 for a unix socket), or why it failed.
+        /// The bound port (0 for a unix socket), or why it failed.
         outcome: Result<u16, ListenCode>,
     },
     /// From the client: stop listening. Open connections stay.
@@ -330,8 +331,9 @@ fn encode_features(features: Features) -> Vec<u8> {
 fn encode_listen(id: u16, listen: &Listen, headers: ProxyHeaders) -> Vec<u8> {
     let mut body = id.to_be_bytes().to_vec();
     let text = match listen {
-        Listen::Tcp { bind, port } => {
-            body.push(LISTEN_TCP);
+        Listen::Tcp { bind, port } | Listen::Udp { bind, port } => {
+            let is_udp = matches!(listen, Listen::Udp { .. });
+            body.push(if is_udp { LISTEN_UDP } else { LISTEN_TCP });
             body.extend(port.to_be_bytes());
             match bind {
                 Bind::Loopback => String::new(),
@@ -357,14 +359,17 @@ fn encode_listen(id: u16, listen: &Listen, headers: ProxyHeaders) -> Vec<u8> {
 
 fn decode_listen(fields: &mut Fields<'_>) -> Result<Listen, WireError> {
     match fields.byte()? {
-        LISTEN_TCP => {
+        kind @ (LISTEN_TCP | LISTEN_UDP) => {
             let port = fields.number()?;
             let bind = match fields.text()? {
                 "" => Bind::Loopback,
                 "*" => Bind::All,
                 host => Bind::Host(host.parse()?),
             };
-            Ok(Listen::Tcp { bind, port })
+            Ok(match kind {
+                LISTEN_UDP => Listen::Udp { bind, port },
+                _ => Listen::Tcp { bind, port },
+            })
         }
         LISTEN_UNIX => Ok(Listen::Unix(fields.text()?.parse()?)),
         kind => Err(WireError::UnknownListen(kind)),

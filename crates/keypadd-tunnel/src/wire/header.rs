@@ -21,6 +21,7 @@ const KIND_UNIX: u8 = 2;
 const KIND_REMOTE: u8 = 3;
 const KIND_BENCH: u8 = 4;
 const KIND_RESUME: u8 = 5;
+const KIND_UDP: u8 = 6;
 
 /// Bytes of a claim, in the place of a host.
 const CLAIM_BYTES: u8 = 20;
@@ -55,6 +56,7 @@ pub struct StreamHead(Kind);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Tcp { port: u16, host_bytes: u8 },
+    Udp { port: u16, host_bytes: u8 },
     Unix { path_bytes: u8 },
     Remote { id: u16 },
     Bench,
@@ -67,8 +69,9 @@ impl StreamHead {
         let [kind, high, low, text_bytes] = bytes;
         let number = u16::from_be_bytes([high, low]);
         match (kind, number, text_bytes) {
-            (KIND_TCP, _, 0) | (KIND_UNIX, _, 0) => Err(WireError::NoHost),
+            (KIND_TCP | KIND_UDP | KIND_UNIX, _, 0) => Err(WireError::NoHost),
             (KIND_TCP, port, host_bytes) => Ok(Self(Kind::Tcp { port, host_bytes })),
+            (KIND_UDP, port, host_bytes) => Ok(Self(Kind::Udp { port, host_bytes })),
             (KIND_UNIX, 0, path_bytes) => Ok(Self(Kind::Unix { path_bytes })),
             (KIND_REMOTE, id, 0) => Ok(Self(Kind::Remote { id })),
             (KIND_BENCH, 0, 0) => Ok(Self(Kind::Bench)),
@@ -81,7 +84,7 @@ impl StreamHead {
     /// Length of the host, path or claim that follows, at most 255.
     pub fn text_bytes(self) -> usize {
         match self.0 {
-            Kind::Tcp { host_bytes, .. } => host_bytes.into(),
+            Kind::Tcp { host_bytes, .. } | Kind::Udp { host_bytes, .. } => host_bytes.into(),
             Kind::Unix { path_bytes } => path_bytes.into(),
             Kind::Remote { .. } | Kind::Bench => 0,
             Kind::Resume => CLAIM_BYTES.into(),
@@ -92,10 +95,16 @@ impl StreamHead {
     pub fn header(self, bytes: &[u8]) -> Result<StreamHeader, WireError> {
         let text = || str::from_utf8(bytes).map_err(|_| WireError::NotText);
         match self.0 {
-            Kind::Tcp { port: 0, .. } => Err(AddressError::BadPort("0".into()).into()),
+            Kind::Tcp { port: 0, .. } | Kind::Udp { port: 0, .. } => {
+                Err(AddressError::BadPort("0".into()).into())
+            }
             Kind::Tcp { port, .. } => {
                 let host = text()?.parse::<Host>()?;
                 Ok(StreamHeader::Destination(Destination::Tcp(Target { host, port })))
+            }
+            Kind::Udp { port, .. } => {
+                let host = text()?.parse::<Host>()?;
+                Ok(StreamHeader::Destination(Destination::Udp(Target { host, port })))
             }
             Kind::Unix { .. } => Ok(StreamHeader::Destination(Destination::Unix(text()?.parse()?))),
             Kind::Remote { id } => Ok(StreamHeader::Remote(id)),
@@ -129,6 +138,9 @@ impl StreamHeader {
         let (kind, number, text) = match self {
             Self::Destination(Destination::Tcp(target)) => {
                 (KIND_TCP, target.port, target.host.to_string())
+            }
+            Self::Destination(Destination::Udp(target)) => {
+                (KIND_UDP, target.port, target.host.to_string())
             }
             Self::Destination(Destination::Unix(path)) => (KIND_UNIX, 0, path.to_string()),
             Self::Remote(id) => (KIND_REMOTE, *id, String::new()),

@@ -121,6 +121,7 @@ fn stream_headers_have_these_encodings() {
         (destination(Destination::Tcp("db:5432".parse().unwrap())), &b"\x01\x15\x38\x02db"[..]),
         (destination(Destination::Unix("/run/x".parse().unwrap())), b"\x02\0\0\x06/run/x"),
         (StreamHeader::Remote(0x102), &[3, 1, 2, 0]),
+        (destination(Destination::Udp("dns:53".parse().unwrap())), b"\x06\0\x35\x03dns"),
         (StreamHeader::Bench, &[4, 0, 0, 0]),
         (
             StreamHeader::Resume(Claim {
@@ -154,6 +155,14 @@ fn invalid_headers_are_refused() {
     assert!(matches!(decode_header(b"\x01\0\0\x01a"), Err(WireError::Address(_))));
     assert!(matches!(decode_header(b"\x01\0\x16\x01\0"), Err(WireError::Address(_))));
     assert!(matches!(decode_header(b"\x02\0\0\x01a"), Err(WireError::Path(_))));
+}
+
+#[test]
+fn a_udp_listener_has_its_own_kind() {
+    let listen = Listen::Udp { bind: crate::addresses::forward::Bind::Loopback, port: 5353 };
+    let frame = Frame::Listen { id: 1, listen };
+    assert_eq!(frame.encode(), [0, 6, 3, 0, 1, 3, 0x14, 0xe9, 0]);
+    assert_eq!(decode_frame(&frame.encode()), Ok(Some(frame)));
 }
 
 proptest! {
@@ -217,6 +226,7 @@ proptest! {
         let name = StreamName { epoch, stream };
         let host = host.parse().unwrap();
         for header in [
+            StreamHeader::Destination(Destination::Udp(Target { host: host.clone(), port })),
             StreamHeader::Destination(Destination::Tcp(Target { host, port })),
             StreamHeader::Destination(Destination::Unix(path.parse().unwrap())),
             StreamHeader::Remote(port),

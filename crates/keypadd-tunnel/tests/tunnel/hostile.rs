@@ -98,11 +98,16 @@ pub fn raw_server(
     settings: &CryptoSettings,
     client: PublicKey,
 ) -> (Endpoint, SocketAddr, PublicKey) {
-    let peers = Arc::new(Peers::new([allowed_peer(client, &[])]).unwrap());
-    let config = quinn::ServerConfig::with_crypto(server_config(settings, peers).unwrap());
+    let config = raw_server_config(settings, client);
     let endpoint = Endpoint::server(config, "[::1]:0".parse().unwrap()).unwrap();
     let address = endpoint.local_addr().unwrap();
     (endpoint, address, settings.key.public())
+}
+
+/// The configuration of that endpoint.
+pub fn raw_server_config(settings: &CryptoSettings, client: PublicKey) -> quinn::ServerConfig {
+    let peers = Arc::new(Peers::new([allowed_peer(client, &[])]).unwrap());
+    quinn::ServerConfig::with_crypto(server_config(settings, peers).unwrap())
 }
 
 /// The code with which the other end resets a stream that starts with these bytes.

@@ -25,4 +25,5 @@ mod resets;
 mod restarts;
 mod stubborn;
 mod support;
+mod udp;
 mod unix;

@@ -198,14 +198,14 @@ pub fn forward(text: &str) -> Forward {
     }
 }
 
-/// The TCP addresses of each forward.
+/// The TCP or UDP addresses of each forward.
 pub fn addresses(client: &Client) -> Vec<Vec<SocketAddr>> {
-    let tcp = |bound: Bound| match bound {
-        Bound::Tcp(address) => Some(address),
+    let address = |bound: Bound| match bound {
+        Bound::Tcp(address) | Bound::Udp(address) => Some(address),
         Bound::Unix(_) => None,
     };
     let forwards = client.forwards().into_iter();
-    forwards.map(|(_, bound)| bound.into_iter().filter_map(tcp).collect()).collect()
+    forwards.map(|(_, bound)| bound.into_iter().filter_map(address).collect()).collect()
 }
 
 pub async fn connect_client(settings: ClientSettings) -> (Client, ClientSession) {

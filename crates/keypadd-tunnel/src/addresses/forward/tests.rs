@@ -45,6 +45,40 @@ fn forwards_parse_as_in_ssh() {
 }
 
 #[test]
+fn udp_is_written_before_the_target() {
+    let all = |port| Listen::Udp { bind: Bind::All, port };
+    let v6 = Bind::Host(Host::Address("::1".parse().unwrap()));
+    for (text, listen, target) in [
+        ("5353:udp:resolver:53", Listen::Udp { bind: Bind::Loopback, port: 5353 }, "resolver:53"),
+        ("*:5353:udp:10.0.0.1:53", all(5353), "10.0.0.1:53"),
+        ("[::1]:0:udp:[fd00::1]:53", Listen::Udp { bind: v6, port: 0 }, "[fd00::1]:53"),
+        ("0:udp:udp:53", Listen::Udp { bind: Bind::Loopback, port: 0 }, "udp:53"),
+    ] {
+        let destination = Destination::Udp(target.parse().unwrap());
+        let local = LocalForward { listen: listen.clone(), destination: destination.clone() };
+        assert_eq!((local.to_string().as_str(), text.parse()), (text, Ok(local)));
+        let remote = RemoteForward { listen, destination };
+        assert_eq!((remote.to_string().as_str(), text.parse()), (text, Ok(remote)));
+    }
+    // By another name the host is not the protocol.
+    assert_eq!("53:udp.:53".parse::<LocalForward>().unwrap().destination, to("udp.:53"));
+    let hint = "a UDP forward is [BIND:]PORT:udp:HOST:HOSTPORT, as in 5353:udp:resolver:53";
+    for text in [
+        "udp:5353:resolver:53",
+        "5353:resolver:53:udp",
+        "5353:udp:53",
+        "5353:udp:/run/dns.sock",
+        "/run/dns.sock:udp:resolver:53",
+        "a:b:c:udp:d:53",
+    ] {
+        let error = text.parse::<LocalForward>().unwrap_err().to_string();
+        assert_eq!(error, format!("forward `{text}`: {hint}"));
+    }
+    let error = "x:udp:resolver:53".parse::<LocalForward>().unwrap_err().to_string();
+    assert!(error.ends_with("`x` is not a port (1 to 65535)"), "{error}");
+}
+
+#[test]
 fn dynamic_forwards_are_a_port_with_an_optional_address() {
     let address = Bind::Host(Host::Address("::1".parse().unwrap()));
     for (text, bind, port) in [
@@ -127,9 +161,11 @@ proptest! {
     #[test]
     fn displayed_forwards_parse_to_the_same(
         listen in "(|\\*:|:|10\\.0\\.0\\.1:|\\[::1\\]:|lan:|\\[a\\]:)[1-9][0-9]{0,3}|0|/[a-z/]{0,9}x",
-        destination in "([a-c]{1,5}|\\[fd00::1\\]|10\\.0\\.0\\.1):[1-9][0-9]{0,3}|/[a-z/.]{0,9}x",
+        destination in
+            "(udp:)?([a-c]{1,5}|\\[fd00::1\\]|10\\.0\\.0\\.1):[1-9][0-9]{0,3}|/[a-z/.]{0,9}x",
     ) {
         let text = format!("{listen}:{destination}");
+        prop_assume!(!(listen.starts_with('/') && destination.starts_with("udp:")));
         let local: LocalForward = text.parse().unwrap();
         prop_assert_eq!(local.to_string().parse(), Ok(local));
         let remote: RemoteForward = text.parse().unwrap();

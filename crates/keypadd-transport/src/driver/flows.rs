@@ -1,0 +1,73 @@
+//! Passes datagrams between the connection and its flows, and lets out what congestion control allows.
+
+use std::{sync::Arc, time::Instant};
+
+use super::Driver;
+use crate::{
+    channel::Channel,
+    flows::handles::{FlowCommand, FlowCommands},
+    splice::Registrar,
+};
+
+/// Upper bound on what is not the frame's content in a packet: a short header (`OVERHEAD_BYTES` of `send`), and
+/// the type and length of a DATAGRAM frame (RFC 9221 4).
+const FRAME_OVERHEAD_BYTES: usize = (1 + 20 + 4) + 16 + (1 + 8);
+
+impl Driver {
+    pub(super) fn on_flow_command(
+        &mut self,
+        command: FlowCommand,
+        registrar: &mut Registrar<'_>,
+        now: Instant,
+    ) {
+        // Dropping it tells the caller that the connection is gone.
+        if !self.lost {
+            let connection: Arc<dyn FlowCommands> = self.shared.clone();
+            self.flows.on_command(command, &connection, registrar, now);
+        }
+    }
+
+    /// Delivers the datagrams that have arrived from the peer, and reads those of sockets; returns whether
+    /// sockets may have more.
+    pub(super) fn carry_flows(&mut self, now: Instant) -> bool {
+        let Self { connection, flows, channels, .. } = self;
+        while let Some(frame) = connection.datagrams().recv() {
+            let is_open = |id| matches!(channels.get(&id), Some(Channel::Controlled(_)));
+            flows.receive(frame, is_open, now);
+        }
+        flows.expire(now);
+        flows.read_sockets(now)
+    }
+
+    /// Gives quinn-proto a batch of datagrams, as far as the window and pacing allow; returns whether it gave
+    /// any.
+    pub(super) fn give_flows(&mut self, now: Instant, batch: usize) -> bool {
+        if !self.flows.has_unsent() {
+            return false;
+        }
+        let Some(bytes_max) = self.connection.datagrams().max_size() else { return false };
+        let room = self.gate.room(now);
+        if room == 0 {
+            return false;
+        }
+        let mtu = self.connection.current_mtu();
+        if let Err(until) = self.gate.paced(now, self.connection.rtt(), mtu.into()) {
+            self.paced_until = Some(until);
+            return false;
+        }
+        let allowed = room.min(self.gate.tokens_left()).min(batch as u64) as usize;
+        let mut given = 0;
+        while given < allowed
+            && let Some(frame) = self.flows.next_frame(bytes_max, now)
+        {
+            let bytes = frame.len() + FRAME_OVERHEAD_BYTES;
+            // It has room: what was given before has been sent.
+            if self.connection.datagrams().send(frame, false).is_err() {
+                break;
+            }
+            given += bytes;
+        }
+        self.handed_over += given;
+        given > 0
+    }
+}

@@ -1,0 +1,407 @@
+//! Carries the datagrams of UDP flows between the DATAGRAM frames of a connection and UDP sockets.
+//!
+//! A flow belongs to a bidirectional stream, whose end is the flow's. At one end it has a socket connected to
+//! the target; at the other it is one source address of a socket that listens (`listener`). What a peer can
+//! make this end hold is bounded: sources, incomplete datagrams (`fragments`), datagrams for streams that have
+//! no flow yet (`early`), and the send queue (`send_queue`). Knows no congestion control and no permits.
+
+mod early;
+pub(crate) mod fragments;
+pub(crate) mod frame;
+pub(crate) mod handles;
+mod listener;
+mod send_queue;
+mod socket;
+
+use std::{
+    io,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use mio::Token;
+use quinn_proto::StreamId;
+use rustc_hash::FxHashMap;
+use tokio::sync::oneshot;
+
+use self::{
+    early::Early,
+    fragments::Fragments,
+    frame::{DATAGRAM_BYTES_MAX, FlowFrame, is_of_flow},
+    handles::{FlowCommand, FlowCommands, FlowEnd, FlowSide, NewFlow, SourceName},
+    listener::Listener,
+    send_queue::SendQueue,
+    socket::{FlowSocket, is_unreachable},
+};
+use crate::{
+    carried::Carried,
+    splice::{Owner, Registrar},
+};
+
+/// Datagrams to read from one socket before others are due.
+const READS: usize = 64;
+
+/// The flows of a connection.
+pub(crate) struct Flows {
+    open: FxHashMap<StreamId, OpenFlow>,
+    listeners: FxHashMap<u64, Listener>,
+    /// Sockets that may have something to read.
+    readable: Vec<Owner>,
+    queue: SendQueue,
+    fragments: Fragments,
+    early: Early,
+    /// After so long without a datagram a flow ends.
+    idle: Duration,
+    /// When to look for what is idle or overdue.
+    check_at: Option<Instant>,
+    /// Tokens of closed sockets.
+    ended_sockets: Vec<Token>,
+    /// One datagram; allocated with the first socket.
+    buffer: Vec<u8>,
+    /// A listener's next source.
+    next_source: u64,
+}
+
+struct OpenFlow {
+    end: OpenEnd,
+    carried: Arc<Carried>,
+    ended: oneshot::Sender<FlowEnd>,
+    last_at: Instant,
+}
+
+enum OpenEnd {
+    Connected(FlowSocket),
+    Source(SourceName),
+}
+
+impl Flows {
+    pub(crate) fn new(idle: Duration) -> Self {
+        Self {
+            open: FxHashMap::default(),
+            listeners: FxHashMap::default(),
+            readable: Vec::new(),
+            queue: SendQueue::default(),
+            fragments: Fragments::default(),
+            early: Early::default(),
+            idle,
+            check_at: None,
+            ended_sockets: Vec::new(),
+            buffer: Vec::new(),
+            next_source: 0,
+        }
+    }
+
+    pub(crate) fn on_command(
+        &mut self,
+        command: FlowCommand,
+        connection: &Arc<dyn FlowCommands>,
+        registrar: &mut Registrar<'_>,
+        now: Instant,
+    ) {
+        match command {
+            FlowCommand::Listen { listener, socket, sources, sources_max } => {
+                let owner = Owner::Listener(listener);
+                let token = registrar.token(owner);
+                let socket = (socket, token, registrar.registry);
+                match Listener::new(socket, (listener, sources, sources_max), connection) {
+                    Ok(opened) => {
+                        self.listeners.insert(listener, opened);
+                        self.readable.push(owner);
+                    }
+                    // Drops the sender, which tells the control task.
+                    Err(_) => self.ended_sockets.push(token),
+                }
+            }
+            FlowCommand::Unlisten { listener } => self.unlisten(listener),
+            FlowCommand::Carry(id, new) => self.carry(id, *new, registrar, now),
+            FlowCommand::End(id) => self.end(id, FlowEnd::Lost),
+            FlowCommand::Displace => {
+                let idlest = self.open.iter().min_by_key(|(_, flow)| flow.last_at);
+                if let Some(id) = idlest.map(|(id, _)| *id) {
+                    self.end(id, FlowEnd::Displaced);
+                }
+            }
+            FlowCommand::Refuse { source, mute } => {
+                let listener = self.listeners.get_mut(&source.listener);
+                let open = listener.and_then(|listener| listener.refuse(source, mute, now));
+                if let Some(id) = open {
+                    self.end(id, FlowEnd::Lost);
+                }
+            }
+        }
+    }
+
+    /// The system has reported on a socket.
+    pub(crate) fn on_ready(&mut self, owner: Owner) {
+        if !self.readable.contains(&owner) {
+            self.readable.push(owner);
+        }
+    }
+
+    fn carry(&mut self, id: StreamId, new: NewFlow, registrar: &mut Registrar<'_>, now: Instant) {
+        let NewFlow { end, carried, ended } = new;
+        self.queue.open(id, Arc::clone(&carried));
+        let mut waiting = Vec::new();
+        let end = match end {
+            FlowSide::Connected(socket) => {
+                let owner = Owner::Flow(id);
+                let token = registrar.token(owner);
+                match FlowSocket::new(socket, token, registrar.registry) {
+                    Ok(socket) => {
+                        self.readable.push(owner);
+                        OpenEnd::Connected(socket)
+                    }
+                    Err(error) => {
+                        self.ended_sockets.push(token);
+                        self.queue.close(id);
+                        let _ = ended.send(error.into());
+                        return;
+                    }
+                }
+            }
+            FlowSide::Source(name) => {
+                let listener = self.listeners.get_mut(&name.listener);
+                let Some(sent) = listener.and_then(|listener| listener.opened(name, id)) else {
+                    self.queue.close(id);
+                    let _ = ended.send(FlowEnd::Lost);
+                    return;
+                };
+                carried.add_dropped(sent.dropped);
+                waiting = sent.datagrams;
+                OpenEnd::Source(name)
+            }
+        };
+        self.open.insert(id, OpenFlow { end, carried, ended, last_at: now });
+        self.check_at(now + self.idle);
+        for datagram in waiting {
+            self.enqueue(id, datagram, now);
+        }
+        for datagram in self.early.take(id) {
+            self.deliver(id, &datagram, now);
+        }
+    }
+
+    /// Takes a frame of the peer; `is_open` tells whether a stream is open.
+    pub(crate) fn receive(
+        &mut self,
+        frame: Bytes,
+        is_open: impl FnOnce(StreamId) -> bool,
+        now: Instant,
+    ) {
+        let Some(FlowFrame { stream, fragment, bytes }) = FlowFrame::decode(frame) else { return };
+        let has_flow = self.open.contains_key(&stream);
+        if !is_of_flow(stream) || !(has_flow || is_open(stream)) {
+            return;
+        }
+        let datagram = match fragment {
+            None => Some(bytes),
+            Some(fragment) => {
+                let whole = self.fragments.add(stream, fragment, &bytes, now);
+                if let Some(at) = self.fragments.deadline() {
+                    self.check_at(at);
+                }
+                self.count_incomplete();
+                whole
+            }
+        };
+        match datagram {
+            Some(datagram) if has_flow => self.deliver(stream, &datagram, now),
+            Some(datagram) => {
+                if let Some(at) = self.early.add(stream, &datagram, now) {
+                    self.check_at(at);
+                }
+            }
+            None => {}
+        }
+    }
+
+    /// Counts datagrams that will never be complete.
+    fn count_incomplete(&mut self) {
+        for id in self.fragments.take_dropped() {
+            if let Some(flow) = self.open.get(&id) {
+                flow.carried.add_dropped(1);
+            }
+        }
+    }
+
+    /// Writes a datagram to the flow's socket. What that does not take now is lost, as on a network.
+    fn deliver(&mut self, id: StreamId, datagram: &[u8], now: Instant) {
+        let Some(flow) = self.open.get_mut(&id) else { return };
+        flow.last_at = now;
+        let sent = match &flow.end {
+            OpenEnd::Connected(socket) => {
+                let (sent, was_unreachable) = socket.send(datagram);
+                if was_unreachable {
+                    flow.carried.add_unreachable();
+                }
+                sent
+            }
+            OpenEnd::Source(name) => match self.listeners.get(&name.listener) {
+                Some(listener) => listener.send(datagram, name.from),
+                None => return,
+            },
+        };
+        match sent {
+            Ok(()) => flow.carried.add_datagram_to_socket(datagram.len()),
+            Err(_) => flow.carried.add_dropped(1),
+        }
+    }
+
+    /// Reads from sockets what has arrived; returns whether more may be there.
+    pub(crate) fn read_sockets(&mut self, now: Instant) -> bool {
+        if self.readable.is_empty() {
+            return false;
+        }
+        let mut buffer = std::mem::take(&mut self.buffer);
+        buffer.resize(DATAGRAM_BYTES_MAX, 0);
+        let mut owners = std::mem::take(&mut self.readable);
+        owners.retain(|owner| match *owner {
+            Owner::Flow(id) => self.read_flow(id, &mut buffer, now),
+            Owner::Listener(listener) => self.read_listener(listener, &mut buffer, now),
+            Owner::Stream(_) => false,
+        });
+        (self.readable, self.buffer) = (owners, buffer);
+        !self.readable.is_empty()
+    }
+
+    /// Whether more may be there.
+    fn read_flow(&mut self, id: StreamId, buffer: &mut [u8], now: Instant) -> bool {
+        for _ in 0..READS {
+            let Some(flow) = self.open.get_mut(&id) else { return false };
+            let OpenEnd::Connected(socket) = &flow.end else { return false };
+            match socket.receive(buffer) {
+                Ok(bytes) => self.enqueue(id, Bytes::copy_from_slice(&buffer[..bytes]), now),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
+                // The flow goes on (RFC 4787 REQ-10): the target may return.
+                Err(error) if is_unreachable(&error) => flow.carried.add_unreachable(),
+                Err(error) => {
+                    self.end(id, error.into());
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    /// Whether more may be there.
+    fn read_listener(&mut self, listener: u64, buffer: &mut [u8], now: Instant) -> bool {
+        for _ in 0..READS {
+            let Some(one) = self.listeners.get_mut(&listener) else { return false };
+            let arrival = match one.receive(buffer) {
+                Ok(arrival) => arrival,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
+                // Of one datagram: the next may be another source's.
+                Err(_) => continue,
+            };
+            let datagram = &buffer[..arrival.bytes];
+            if one.needs_room(arrival.from, now) {
+                let idlest = one.open_flows().min_by_key(|id| {
+                    // A flow that has ended makes room at once.
+                    self.open.get(id).map(|flow| flow.last_at)
+                });
+                let Some(id) = idlest else { continue };
+                self.end(id, FlowEnd::Displaced);
+            }
+            let number = self.next_source;
+            self.next_source += 1;
+            let Some(one) = self.listeners.get_mut(&listener) else { return false };
+            if let Some(id) = one.arrived(arrival, datagram, number, now) {
+                self.enqueue(id, Bytes::copy_from_slice(datagram), now);
+            }
+        }
+        true
+    }
+
+    /// Queues a datagram for the peer.
+    fn enqueue(&mut self, id: StreamId, datagram: Bytes, now: Instant) {
+        let Some(flow) = self.open.get_mut(&id) else { return };
+        flow.last_at = now;
+        flow.carried.add_datagram_from_socket(datagram.len());
+        self.queue.push(id, datagram, now);
+    }
+
+    /// Whether datagrams wait to be sent.
+    pub(crate) fn has_unsent(&self) -> bool {
+        !self.queue.is_empty()
+    }
+
+    /// The next frame for the peer, of at most `bytes_max`.
+    pub(crate) fn next_frame(&mut self, bytes_max: usize, now: Instant) -> Option<Bytes> {
+        self.queue.next_frame(bytes_max, now)
+    }
+
+    /// When to look for what is idle or overdue.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.check_at
+    }
+
+    fn check_at(&mut self, at: Instant) {
+        self.check_at = Some(self.check_at.map_or(at, |earlier| earlier.min(at)));
+    }
+
+    /// Ends what is idle, and drops what is overdue.
+    pub(crate) fn expire(&mut self, now: Instant) {
+        if self.check_at.take_if(|at| *at <= now).is_none() {
+            return;
+        }
+        let idle = |flow: &OpenFlow| flow.last_at + self.idle <= now;
+        let ids: Vec<_> =
+            self.open.iter().filter(|(_, flow)| idle(flow)).map(|(id, _)| *id).collect();
+        for id in ids {
+            self.end(id, FlowEnd::Idle);
+        }
+        self.fragments.expire(now);
+        self.count_incomplete();
+        self.early.expire(now);
+        let next_idle = self.open.values().map(|flow| flow.last_at + self.idle).min();
+        self.check_at = [next_idle, self.fragments.deadline(), self.early.deadline()]
+            .into_iter()
+            .flatten()
+            .min();
+    }
+
+    fn end(&mut self, id: StreamId, end: FlowEnd) {
+        let Some(flow) = self.open.remove(&id) else { return };
+        self.queue.close(id);
+        self.fragments.forget(id);
+        match flow.end {
+            OpenEnd::Connected(socket) => self.ended_sockets.push(socket.token),
+            OpenEnd::Source(name) => {
+                if let Some(listener) = self.listeners.get_mut(&name.listener) {
+                    listener.closed(name);
+                }
+            }
+        }
+        // If the task was dropped, nobody waits for it.
+        let _ = flow.ended.send(end);
+    }
+
+    fn unlisten(&mut self, listener: u64) {
+        let Some(one) = self.listeners.remove(&listener) else { return };
+        self.ended_sockets.push(one.token());
+        for id in one.open_flows() {
+            self.end(id, FlowEnd::Lost);
+        }
+    }
+
+    /// Ends all flows: the connection is gone.
+    pub(crate) fn end_all(&mut self) {
+        let ids: Vec<_> = self.open.keys().copied().collect();
+        for id in ids {
+            self.end(id, FlowEnd::Lost);
+        }
+        let listeners: Vec<_> = self.listeners.keys().copied().collect();
+        for listener in listeners {
+            self.unlisten(listener);
+        }
+        (self.early, self.fragments) = (Early::default(), Fragments::default());
+        (self.check_at, self.buffer) = (None, Vec::new());
+        self.readable.clear();
+    }
+
+    /// Takes the tokens of sockets closed since the last call.
+    pub(crate) fn take_ended_sockets(&mut self) -> Vec<Token> {
+        std::mem::take(&mut self.ended_sockets)
+    }
+}

@@ -1,0 +1,118 @@
+//! Keeps datagrams of streams that have no flow yet: their target is being resolved or connected.
+//!
+//! So a flow's first datagram need not wait for the answer. Bounded, and dropped after a while. Knows no
+//! sockets; `now` is given.
+
+use std::{
+    collections::VecDeque,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use quinn_proto::StreamId;
+
+/// Datagrams of one stream.
+pub(super) const OF_STREAM_MAX: usize = 8;
+
+/// Bytes of all streams of a connection.
+const BYTES_MAX: usize = 256 << 10;
+
+/// How long they are kept: a target is resolved and connected by then, or not at all.
+const KEPT: Duration = Duration::from_secs(10);
+
+/// Datagrams of a connection, oldest first.
+#[derive(Debug, Default)]
+pub(super) struct Early {
+    waiting: VecDeque<(StreamId, Bytes, Instant)>,
+    bytes: usize,
+}
+
+impl Early {
+    /// Keeps a datagram if there is room; returns when it is overdue.
+    pub(super) fn add(
+        &mut self,
+        stream: StreamId,
+        datagram: &[u8],
+        now: Instant,
+    ) -> Option<Instant> {
+        let of_stream = self.waiting.iter().filter(|(of, ..)| *of == stream).count();
+        // An empty one costs its entry.
+        let bytes = self.bytes + cost(datagram);
+        if of_stream >= OF_STREAM_MAX || bytes > BYTES_MAX {
+            return None;
+        }
+        self.bytes = bytes;
+        // A copy: the packet is larger.
+        self.waiting.push_back((stream, Bytes::copy_from_slice(datagram), now));
+        Some(now + KEPT)
+    }
+
+    /// Takes the datagrams of a stream, in order.
+    pub(super) fn take(&mut self, stream: StreamId) -> Vec<Bytes> {
+        let mut taken = Vec::new();
+        self.waiting.retain(|(of, datagram, _)| {
+            if *of == stream {
+                self.bytes -= cost(datagram);
+                taken.push(datagram.clone());
+            }
+            *of != stream
+        });
+        taken
+    }
+
+    /// Drops what is overdue.
+    pub(super) fn expire(&mut self, now: Instant) {
+        while self.deadline().is_some_and(|deadline| deadline <= now) {
+            if let Some((_, datagram, _)) = self.waiting.pop_front() {
+                self.bytes -= cost(&datagram);
+            }
+        }
+    }
+
+    /// When the oldest is overdue.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.waiting.front().map(|(_, _, since)| *since + KEPT)
+    }
+}
+
+/// Bytes that a datagram counts.
+fn cost(datagram: &[u8]) -> usize {
+    size_of::<(StreamId, Bytes, Instant)>() + datagram.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use quinn_proto::VarInt;
+
+    use super::*;
+
+    fn stream(id: u32) -> StreamId {
+        StreamId::from(VarInt::from_u32(4 * id))
+    }
+
+    #[test]
+    fn a_stream_gets_its_first_few_datagrams_in_order() {
+        let (mut early, now) = (Early::default(), Instant::now());
+        for number in 0..20 {
+            early.add(stream(1), &[number], now);
+            early.add(stream(2), &[100 + number], now);
+        }
+        let bytes = |taken: Vec<Bytes>| taken.iter().map(|one| one[0]).collect::<Vec<_>>();
+        assert_eq!(bytes(early.take(stream(1))), [0, 1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(early.take(stream(1)), [Bytes::new(); 0]);
+        assert_eq!(bytes(early.take(stream(2))).len(), OF_STREAM_MAX);
+        assert_eq!(early.bytes, 0);
+    }
+
+    #[test]
+    fn what_nobody_takes_is_bounded_and_dropped_in_time() {
+        let (mut early, now) = (Early::default(), Instant::now());
+        for id in 0..10_000 {
+            early.add(stream(id), &[0; 1_000], now);
+            early.add(stream(id), &[], now);
+        }
+        assert!(early.bytes <= BYTES_MAX && early.bytes > BYTES_MAX - 2_000);
+        early.expire(now + KEPT);
+        assert_eq!((early.bytes, early.waiting.len(), early.deadline()), (0, 0, None));
+    }
+}

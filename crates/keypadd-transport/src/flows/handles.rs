@@ -1,0 +1,207 @@
+//! Gives control tasks the flows of a connection: who wants one, and how it ended.
+//!
+//! A datagram never passes here: it goes between its QUIC packet and its socket in the loop.
+
+use std::{
+    fmt,
+    future::Future,
+    io,
+    net::{SocketAddr, UdpSocket},
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    task::{Context, Poll},
+};
+
+use quinn_proto::StreamId;
+use thiserror::Error;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::carried::Carried;
+
+/// Sources of a listener that may wait for a control task; datagrams of more are dropped.
+const SOURCES_WAITING_MAX: usize = 64;
+
+/// Why a flow has ended here.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum FlowEnd {
+    /// Nothing was carried for the idle time.
+    #[error("idle")]
+    Idle,
+    /// Another one needed its place, and it was idle for the longest.
+    #[error("displaced by a newer flow")]
+    Displaced,
+    /// The socket cannot be used.
+    #[error(transparent)]
+    Local(#[from] io::Error),
+    /// The connection is gone, or the listener.
+    #[error("connection lost")]
+    Lost,
+}
+
+/// A request about flows.
+pub(crate) enum FlowCommand {
+    Listen { listener: u64, socket: UdpSocket, sources: mpsc::Sender<Source>, sources_max: usize },
+    Unlisten { listener: u64 },
+    Carry(StreamId, Box<NewFlow>),
+    End(StreamId),
+    /// Make room: end the flow that was idle for the longest.
+    Displace,
+    /// Nobody wants this source: forget it, or drop what it sends for a while.
+    Refuse { source: SourceName, mute: bool },
+}
+
+/// Sends commands about flows to a connection's loop.
+pub(crate) trait FlowCommands: fmt::Debug + Send + Sync {
+    fn send_flow(&self, command: FlowCommand);
+}
+
+/// A flow to carry.
+pub(crate) struct NewFlow {
+    pub(crate) end: FlowSide,
+    pub(crate) carried: Arc<Carried>,
+    pub(crate) ended: oneshot::Sender<FlowEnd>,
+}
+
+/// Where the datagrams of a flow come from and go to.
+pub(crate) enum FlowSide {
+    Connected(UdpSocket),
+    Source(SourceName),
+}
+
+/// A source of a listener. The number tells it from an earlier one with the same address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SourceName {
+    pub(crate) listener: u64,
+    pub(crate) from: SocketAddr,
+    pub(crate) number: u64,
+}
+
+/// Receives the sources of a socket that listens. Dropping it ends their flows.
+#[derive(Debug)]
+pub struct FlowListener {
+    sources: mpsc::Receiver<Source>,
+    connection: Arc<dyn FlowCommands>,
+    listener: u64,
+}
+
+impl FlowListener {
+    pub(crate) fn new(
+        connection: Arc<dyn FlowCommands>,
+        socket: UdpSocket,
+        sources_max: usize,
+    ) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let listener = NEXT.fetch_add(1, Relaxed);
+        let (sender, sources) = mpsc::channel(SOURCES_WAITING_MAX);
+        let listen = FlowCommand::Listen { listener, socket, sources: sender, sources_max };
+        connection.send_flow(listen);
+        Self { sources, connection, listener }
+    }
+
+    /// The next source that has sent something and has no flow; `None` once the connection is gone, or if
+    /// the socket cannot be used.
+    pub fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<Option<Source>> {
+        self.sources.poll_recv(cx)
+    }
+}
+
+impl Drop for FlowListener {
+    fn drop(&mut self) {
+        let unlisten = FlowCommand::Unlisten { listener: self.listener };
+        self.connection.send_flow(unlisten);
+    }
+}
+
+/// An address that has sent something to a listener. Its first few datagrams wait; dropping this drops them.
+#[derive(Debug)]
+pub struct Source {
+    name: SourceName,
+    connection: Arc<dyn FlowCommands>,
+    is_carried: bool,
+}
+
+impl Source {
+    pub(crate) fn new(name: SourceName, connection: &Arc<dyn FlowCommands>) -> Self {
+        Self { name, connection: Arc::clone(connection), is_carried: false }
+    }
+
+    /// The address.
+    pub fn address(&self) -> SocketAddr {
+        self.name.from
+    }
+
+    pub(crate) fn carried_over(mut self, id: StreamId) -> Flow {
+        self.is_carried = true;
+        let connection = Arc::clone(&self.connection);
+        Flow::new(connection, id, FlowSide::Source(self.name), Some(self.name))
+    }
+
+    fn refuse(&self, mute: bool) {
+        let refuse = FlowCommand::Refuse { source: self.name, mute };
+        self.connection.send_flow(refuse);
+    }
+}
+
+impl Drop for Source {
+    fn drop(&mut self) {
+        if !self.is_carried {
+            self.refuse(false);
+        }
+    }
+}
+
+/// A flow; completes when it has ended here. Dropping it ends it.
+#[derive(Debug)]
+pub struct Flow {
+    connection: Arc<dyn FlowCommands>,
+    id: StreamId,
+    source: Option<SourceName>,
+    carried: Arc<Carried>,
+    ended: oneshot::Receiver<FlowEnd>,
+}
+
+impl Flow {
+    pub(crate) fn new(
+        connection: Arc<dyn FlowCommands>,
+        id: StreamId,
+        end: FlowSide,
+        source: Option<SourceName>,
+    ) -> Self {
+        let (sender, ended) = oneshot::channel();
+        let carried = Arc::new(Carried::of_flow());
+        let new = Box::new(NewFlow { end, carried: Arc::clone(&carried), ended: sender });
+        connection.send_flow(FlowCommand::Carry(id, new));
+        Self { connection, id, source, carried, ended }
+    }
+
+    /// What it has carried, also after its end.
+    pub fn carried(&self) -> Arc<Carried> {
+        Arc::clone(&self.carried)
+    }
+
+    /// Ends it, and drops what its source sends for a while: the peer has refused it.
+    pub fn refused(self) {
+        if let Some(source) = self.source {
+            let refuse = FlowCommand::Refuse { source, mute: true };
+            self.connection.send_flow(refuse);
+        }
+    }
+}
+
+impl Future for Flow {
+    type Output = FlowEnd;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<FlowEnd> {
+        Pin::new(&mut self.ended).poll(cx).map(|ended| ended.unwrap_or(FlowEnd::Lost))
+    }
+}
+
+impl Drop for Flow {
+    fn drop(&mut self) {
+        self.connection.send_flow(FlowCommand::End(self.id));
+    }
+}

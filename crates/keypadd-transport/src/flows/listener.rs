@@ -1,0 +1,190 @@
+//! Tells the sources of a socket that listens apart, and keeps their first datagrams until they have a flow.
+//!
+//! Sends only to addresses that have sent something and have a flow. The table of sources is bounded.
+
+use std::{
+    collections::HashMap,
+    io,
+    net::{IpAddr, SocketAddr, UdpSocket},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use mio::{Registry, Token};
+use quinn_proto::StreamId;
+use tokio::sync::mpsc;
+
+use super::{
+    early::OF_STREAM_MAX,
+    handles::{FlowCommands, Source, SourceName},
+    socket::{Arrival, ListeningSocket},
+};
+
+/// Bytes of a source's first datagrams: one of the longest.
+const FIRST_BYTES_MAX: usize = 64 << 10;
+
+/// How long the datagrams of a source are dropped that the peer has refused: each would ask again.
+const MUTE: Duration = Duration::from_secs(5);
+
+/// A socket that listens, and its sources.
+pub(super) struct Listener {
+    socket: ListeningSocket,
+    listener: u64,
+    incoming: mpsc::Sender<Source>,
+    connection: Arc<dyn FlowCommands>,
+    /// Not hashed in the fast way: anybody chooses addresses.
+    sources: HashMap<SocketAddr, Entry>,
+    sources_max: usize,
+}
+
+struct Entry {
+    number: u64,
+    /// The address that it has sent to, if the socket has several.
+    to: Option<IpAddr>,
+    state: State,
+}
+
+enum State {
+    /// A control task opens its flow.
+    Opening(Sent),
+    Open(StreamId),
+    Muted(Instant),
+}
+
+/// What a source has sent before it had a flow.
+#[derive(Debug, Default)]
+pub(super) struct Sent {
+    pub(super) datagrams: Vec<Bytes>,
+    bytes: usize,
+    pub(super) dropped: u64,
+}
+
+impl Sent {
+    fn add(&mut self, datagram: &[u8]) {
+        let bytes = self.bytes + datagram.len();
+        if self.datagrams.len() >= OF_STREAM_MAX || bytes > FIRST_BYTES_MAX {
+            self.dropped += 1;
+            return;
+        }
+        self.bytes = bytes;
+        self.datagrams.push(Bytes::copy_from_slice(datagram));
+    }
+}
+
+impl Listener {
+    pub(super) fn new(
+        (socket, token, registry): (UdpSocket, Token, &Arc<Registry>),
+        (listener, incoming, sources_max): (u64, mpsc::Sender<Source>, usize),
+        connection: &Arc<dyn FlowCommands>,
+    ) -> io::Result<Self> {
+        let socket = ListeningSocket::new(socket, token, registry)?;
+        let (connection, sources) = (Arc::clone(connection), HashMap::new());
+        Ok(Self { socket, listener, incoming, connection, sources, sources_max })
+    }
+
+    pub(super) fn token(&self) -> Token {
+        self.socket.token()
+    }
+
+    pub(super) fn receive(&mut self, buffer: &mut [u8]) -> io::Result<Arrival> {
+        self.socket.receive(buffer)
+    }
+
+    /// Whether a source must leave first, for one that is new.
+    pub(super) fn needs_room(&mut self, from: SocketAddr, now: Instant) -> bool {
+        if self.sources.len() < self.sources_max || self.sources.contains_key(&from) {
+            return false;
+        }
+        self.sources.retain(|_, entry| !matches!(entry.state, State::Muted(until) if until <= now));
+        self.sources.len() >= self.sources_max
+    }
+
+    /// The streams of its flows.
+    pub(super) fn open_flows(&self) -> impl Iterator<Item = StreamId> + use<> {
+        let open = self.sources.values().filter_map(|entry| match entry.state {
+            State::Open(id) => Some(id),
+            State::Opening(_) | State::Muted(_) => None,
+        });
+        open.collect::<Vec<_>>().into_iter()
+    }
+
+    /// A datagram has arrived; returns the stream that carries it. Without one it waits for the source's
+    /// flow, or is dropped. `number` is for a source that is new.
+    pub(super) fn arrived(
+        &mut self,
+        Arrival { from, to, .. }: Arrival,
+        datagram: &[u8],
+        number: u64,
+        now: Instant,
+    ) -> Option<StreamId> {
+        if let Some(entry) = self.sources.get_mut(&from) {
+            entry.to = to;
+            match &mut entry.state {
+                State::Open(id) => return Some(*id),
+                State::Opening(sent) => {
+                    sent.add(datagram);
+                    return None;
+                }
+                State::Muted(until) if *until > now => return None,
+                State::Muted(_) => {}
+            }
+        }
+        self.sources.remove(&from);
+        let name = SourceName { listener: self.listener, from, number };
+        // While too many wait, a source is told from others by its next datagram.
+        let place = self.incoming.try_reserve().ok()?;
+        place.send(Source::new(name, &self.connection));
+        let mut sent = Sent::default();
+        sent.add(datagram);
+        self.sources.insert(from, Entry { number, to, state: State::Opening(sent) });
+        None
+    }
+
+    /// The source has a flow from now on; returns what it has sent. `None` if it is not known any more.
+    pub(super) fn opened(&mut self, name: SourceName, id: StreamId) -> Option<Sent> {
+        let entry = self.sources.get_mut(&name.from).filter(|entry| entry.number == name.number)?;
+        match std::mem::replace(&mut entry.state, State::Open(id)) {
+            State::Opening(sent) => Some(sent),
+            other => {
+                entry.state = other;
+                None
+            }
+        }
+    }
+
+    /// Forgets a source that nobody wants, or mutes it for a while; returns the stream of its flow.
+    pub(super) fn refuse(
+        &mut self,
+        name: SourceName,
+        mute: bool,
+        now: Instant,
+    ) -> Option<StreamId> {
+        let entry = self.sources.get_mut(&name.from).filter(|entry| entry.number == name.number)?;
+        let open = match entry.state {
+            State::Open(id) => Some(id),
+            State::Opening(_) | State::Muted(_) => None,
+        };
+        match mute {
+            true => entry.state = State::Muted(now + MUTE),
+            false => drop(self.sources.remove(&name.from)),
+        }
+        open
+    }
+
+    /// The flow of a source has ended.
+    pub(super) fn closed(&mut self, name: SourceName) {
+        let is_open = |entry: &Entry| {
+            entry.number == name.number && matches!(entry.state, State::Open(_))
+        };
+        if self.sources.get(&name.from).is_some_and(is_open) {
+            self.sources.remove(&name.from);
+        }
+    }
+
+    /// Sends a datagram to a source.
+    pub(super) fn send(&self, datagram: &[u8], to: SocketAddr) -> io::Result<()> {
+        let from = self.sources.get(&to).and_then(|entry| entry.to);
+        self.socket.send(datagram, to, from)
+    }
+}

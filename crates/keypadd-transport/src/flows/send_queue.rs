@@ -1,0 +1,306 @@
+//! Queues datagrams until congestion control lets them out: short, fair among flows, oldest dropped first.
+//!
+//! Makes each into a frame, or into fragments where the path carries less. Knows no sockets; `now` is given.
+
+use std::{
+    collections::VecDeque,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use bytes::{Buf, Bytes};
+use quinn_proto::StreamId;
+use rustc_hash::FxHashMap;
+
+use super::frame::{FRAGMENT_BYTES_MIN, FlowFrame, Fragment, head_bytes};
+use crate::carried::Carried;
+
+/// Datagrams that wait in one flow: a burst of a game or of DNS, and a window of a small tunnel.
+const FLOW_DATAGRAMS_MAX: usize = 128;
+
+/// Their bytes: at least the two longest.
+const FLOW_BYTES_MAX: usize = 160 << 10;
+
+/// Bytes that wait in all flows of a connection.
+const QUEUE_BYTES_MAX: usize = 1 << 20;
+
+/// What has waited for longer is worth nothing to who sent it, and would delay what comes after.
+const WAIT_MAX: Duration = Duration::from_millis(250);
+
+/// Bytes of one flow's turn (deficit round robin): a full packet.
+const TURN_BYTES: isize = 1_500;
+
+/// The waiting datagrams of a connection.
+#[derive(Debug, Default)]
+pub(crate) struct SendQueue {
+    flows: FxHashMap<StreamId, FlowQueue>,
+    /// Flows with something to send, in the order of their turns.
+    turns: VecDeque<StreamId>,
+    bytes: usize,
+}
+
+#[derive(Debug)]
+struct FlowQueue {
+    waiting: VecDeque<(Bytes, Instant)>,
+    bytes: usize,
+    /// The datagram whose fragments are being sent: its length, and how much has been sent.
+    begun: Option<(usize, usize)>,
+    number: u16,
+    credit: isize,
+    /// Whether it is among the turns.
+    has_turn: bool,
+    carried: Arc<Carried>,
+}
+
+impl SendQueue {
+    /// Begins a flow; its drops are counted there.
+    pub(crate) fn open(&mut self, stream: StreamId, carried: Arc<Carried>) {
+        let queue = FlowQueue {
+            waiting: VecDeque::new(),
+            bytes: 0,
+            begun: None,
+            number: 0,
+            credit: 0,
+            has_turn: false,
+            carried,
+        };
+        self.flows.insert(stream, queue);
+    }
+
+    /// Ends a flow; what waits is dropped.
+    pub(crate) fn close(&mut self, stream: StreamId) {
+        if let Some(queue) = self.flows.remove(&stream) {
+            self.bytes -= queue.bytes;
+            self.turns.retain(|turn| *turn != stream);
+        }
+    }
+
+    /// Whether nothing waits.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.turns.is_empty()
+    }
+
+    /// Adds a datagram of a flow; drops the oldest where there is no room.
+    pub(crate) fn push(&mut self, stream: StreamId, datagram: Bytes, now: Instant) {
+        let Some(queue) = self.flows.get_mut(&stream) else { return };
+        let bytes = datagram.len();
+        if !std::mem::replace(&mut queue.has_turn, true) {
+            self.turns.push_back(stream);
+        }
+        queue.waiting.push_back((datagram, now));
+        (queue.bytes, self.bytes) = (queue.bytes + bytes, self.bytes + bytes);
+        while queue.waiting.len() > FLOW_DATAGRAMS_MAX || queue.bytes > FLOW_BYTES_MAX {
+            self.bytes -= queue.drop_oldest();
+        }
+        while self.bytes > QUEUE_BYTES_MAX {
+            let longest = self.flows.values_mut().max_by_key(|queue| queue.bytes);
+            let Some(longest) = longest else { return };
+            self.bytes -= longest.drop_oldest();
+        }
+    }
+
+    /// The next frame, of at most `bytes_max`.
+    pub(crate) fn next_frame(&mut self, bytes_max: usize, now: Instant) -> Option<Bytes> {
+        loop {
+            let &stream = self.turns.front()?;
+            let Some(queue) = self.flows.get_mut(&stream) else {
+                self.turns.pop_front();
+                continue;
+            };
+            self.bytes -= queue.drop_stale(now);
+            if queue.waiting.is_empty() {
+                queue.leave(&mut self.turns);
+                continue;
+            }
+            if queue.credit <= 0 {
+                queue.credit += TURN_BYTES;
+                self.turns.rotate_left(1);
+                continue;
+            }
+            match queue.frame(stream, bytes_max) {
+                Some(frame) => {
+                    self.bytes -= frame.bytes.len();
+                    if queue.waiting.is_empty() {
+                        queue.leave(&mut self.turns);
+                    }
+                    return Some(frame.encode());
+                }
+                None => self.bytes -= queue.drop_oldest(),
+            }
+        }
+    }
+}
+
+impl FlowQueue {
+    /// Ends its turn, which is the first: it has nothing to send.
+    fn leave(&mut self, turns: &mut VecDeque<StreamId>) {
+        (self.credit, self.has_turn) = (0, false);
+        turns.pop_front();
+    }
+
+    /// Drops the oldest datagram; returns its bytes.
+    fn drop_oldest(&mut self) -> usize {
+        let Some((datagram, _)) = self.waiting.pop_front() else { return 0 };
+        if self.begun.take().is_some() {
+            self.number = self.number.wrapping_add(1);
+        }
+        self.bytes -= datagram.len();
+        self.carried.add_dropped(1);
+        datagram.len()
+    }
+
+    /// Drops what has waited for too long; returns the bytes.
+    fn drop_stale(&mut self, now: Instant) -> usize {
+        let mut dropped = 0;
+        while self.begun.is_none()
+            && let Some((_, since)) = self.waiting.front()
+            && now.saturating_duration_since(*since) > WAIT_MAX
+        {
+            dropped += self.drop_oldest();
+        }
+        dropped
+    }
+
+    /// The next frame of the oldest datagram; `None` if the path carries too little for it.
+    fn frame(&mut self, stream: StreamId, bytes_max: usize) -> Option<FlowFrame> {
+        let (datagram, _) = self.waiting.front_mut()?;
+        if self.begun.is_none() && head_bytes(stream, false) + datagram.len() <= bytes_max {
+            let (bytes, _) = self.waiting.pop_front()?;
+            self.bytes -= bytes.len();
+            self.credit -= bytes.len() as isize;
+            return Some(FlowFrame { stream, fragment: None, bytes });
+        }
+        let room = bytes_max.checked_sub(head_bytes(stream, true))?;
+        if room < FRAGMENT_BYTES_MIN {
+            return None;
+        }
+        let (total, offset) = self.begun.unwrap_or((datagram.len(), 0));
+        let bytes = datagram.split_to(room.min(datagram.len()));
+        // No socket delivers a longer one.
+        let (total16, offset16) = (u16::try_from(total).ok()?, u16::try_from(offset).ok()?);
+        let fragment = Some(Fragment { number: self.number, total: total16, offset: offset16 });
+        self.begun = Some((total, offset + bytes.len()));
+        if !datagram.has_remaining() {
+            self.waiting.pop_front();
+            (self.begun, self.number) = (None, self.number.wrapping_add(1));
+        }
+        self.bytes -= bytes.len();
+        self.credit -= bytes.len() as isize;
+        Some(FlowFrame { stream, fragment, bytes })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use quinn_proto::VarInt;
+
+    use super::*;
+    use crate::flows::{fragments::Fragments, frame::DATAGRAM_BYTES_MAX};
+
+    const MAX: usize = 1_400;
+
+    fn stream(id: u32) -> StreamId {
+        StreamId::from(VarInt::from_u32(4 * id))
+    }
+
+    fn queue(flows: u32) -> (SendQueue, Vec<Arc<Carried>>) {
+        let (mut queue, mut carried) = (SendQueue::default(), Vec::new());
+        for id in 0..flows {
+            carried.push(Arc::<Carried>::default());
+            queue.open(stream(id), Arc::clone(&carried[id as usize]));
+        }
+        (queue, carried)
+    }
+
+    fn next(queue: &mut SendQueue, now: Instant) -> Option<FlowFrame> {
+        let frame = queue.next_frame(MAX, now)?;
+        assert!(frame.len() <= MAX);
+        Some(FlowFrame::decode(frame).unwrap())
+    }
+
+    #[test]
+    fn a_long_datagram_leaves_in_fragments_that_make_it_again() {
+        let (mut queue, now) = (queue(1).0, Instant::now());
+        let mut fragments = Fragments::default();
+        for bytes in [MAX - 1, MAX, 3_000, DATAGRAM_BYTES_MAX] {
+            let datagram = Bytes::from(vec![7; bytes]);
+            queue.push(stream(0), datagram.clone(), now);
+            let mut whole = None;
+            while let Some(frame) = next(&mut queue, now) {
+                assert_eq!(frame.fragment.is_none(), bytes == MAX - 1);
+                whole = match frame.fragment {
+                    Some(fragment) => fragments.add(stream(0), fragment, &frame.bytes, now),
+                    None => Some(frame.bytes),
+                };
+            }
+            assert_eq!(whole, Some(datagram));
+        }
+        assert_eq!(queue.bytes, 0);
+    }
+
+    #[test]
+    fn the_oldest_are_dropped_and_counted() {
+        let ((mut queue, carried), now) = (queue(1), Instant::now());
+        for number in 0..=255 {
+            queue.push(stream(0), Bytes::from(vec![number]), now);
+        }
+        assert_eq!(carried[0].dropped(), 128);
+        assert_eq!(&next(&mut queue, now).unwrap().bytes[..], [128]);
+        // Half a datagram is not sent on.
+        queue.push(stream(0), Bytes::from(vec![1; DATAGRAM_BYTES_MAX]), now);
+        let late = now + WAIT_MAX + Duration::from_millis(1);
+        assert_eq!(next(&mut queue, late), None);
+        assert_eq!((queue.bytes, carried[0].dropped()), (0, 128 + 128));
+    }
+
+    #[test]
+    fn all_flows_together_hold_no_more_than_a_bound() {
+        let ((mut queue, carried), now) = (queue(100), Instant::now());
+        queue.push(stream(99), Bytes::from(vec![1; 100]), now);
+        for id in (0..99).cycle().take(1_000) {
+            queue.push(stream(id), Bytes::from(vec![0; 20_000]), now);
+            assert!(queue.bytes <= QUEUE_BYTES_MAX);
+        }
+        assert_eq!(carried[99].dropped(), 0, "it has the shortest queue");
+    }
+
+    #[test]
+    fn a_flood_takes_turns_with_the_other_flows() {
+        let ((mut queue, _), now) = (queue(2), Instant::now());
+        for _ in 0..100 {
+            queue.push(stream(0), Bytes::from(vec![0; 1_300]), now);
+        }
+        queue.push(stream(1), Bytes::from_static(b"key"), now);
+        let first = (0..4).find(|_| next(&mut queue, now).unwrap().stream == stream(1));
+        assert!(first.is_some());
+    }
+
+    #[test]
+    fn flows_share_in_bytes_not_in_datagrams() {
+        let ((mut queue, _), now) = (queue(2), Instant::now());
+        let mut sent = [0; 2];
+        for _ in 0..600 {
+            queue.push(stream(0), Bytes::from(vec![0; 1_300]), now);
+            queue.push(stream(1), Bytes::from(vec![0; 130]), now);
+            queue.push(stream(1), Bytes::from(vec![0; 130]), now);
+            if let Some(frame) = next(&mut queue, now) {
+                sent[usize::from(frame.stream == stream(1))] += frame.bytes.len();
+            }
+        }
+        let ratio = f64::from(sent[0] as u32) / f64::from(sent[1] as u32);
+        assert!((0.7..1.4).contains(&ratio), "{sent:?}");
+    }
+
+    #[test]
+    fn a_flow_that_ends_leaves_nothing_in_the_queue() {
+        let ((mut queue, _), now) = (queue(2), Instant::now());
+        queue.push(stream(0), Bytes::from_static(b"a"), now);
+        queue.push(stream(1), Bytes::from_static(b"b"), now);
+        queue.close(stream(0));
+        assert_eq!(&next(&mut queue, now).unwrap().bytes[..], b"b");
+        assert!(next(&mut queue, now).is_none());
+        assert!(queue.is_empty());
+        queue.push(stream(0), Bytes::from_static(b"late"), now);
+        assert!(queue.is_empty());
+    }
+}

@@ -1,0 +1,100 @@
+//! Carries the flows of a client's UDP forwards over whatever session there is.
+//!
+//! Without a session datagrams wait in the kernel's buffer, and those beyond it are lost. On the next session
+//! each source gets a new flow.
+
+use std::{future::poll_fn, sync::Arc, task::Poll};
+
+use tokio::{net::UdpSocket as AsyncSocket, time::sleep};
+use tracing::warn;
+
+use super::{ACCEPT_RETRY, Acceptor, Line};
+use crate::{
+    addresses::forward::{Destination, LocalForward},
+    forwards::{
+        flows::{FlowForward, carry},
+        listen::ListenerGroup,
+    },
+    sessions::{server_link::LinkClosed, session::LiveSession},
+    wire::{StreamCode, StreamHeader},
+};
+
+impl Acceptor {
+    /// Carries the flows of a UDP forward until it is dropped.
+    pub(crate) async fn run_udp(
+        self,
+        listeners: Arc<ListenerGroup>,
+        local: LocalForward,
+        name: Arc<str>,
+    ) {
+        let header = StreamHeader::Destination(local.destination.clone());
+        let target: Arc<str> = Destination::to_string(&local.destination).into();
+        loop {
+            self.handover.resumed().await;
+            let attempt = async {
+                let Ok(session) = self.next_session(&listeners).await else {
+                    // The client is shutting down.
+                    return std::future::pending().await;
+                };
+                if !session.connection.carries_datagrams() {
+                    if self.context.may_log(&name, Line::NoDatagrams) {
+                        warn!(
+                            forward = %name,
+                            "the server does not forward UDP (an older keypadd?); update it"
+                        );
+                    }
+                    session.connection.closed().await;
+                    return;
+                }
+                let context = self.context.clone();
+                let named = Arc::clone(&name);
+                let forward = FlowForward {
+                    session,
+                    slots: Arc::clone(&self.slots),
+                    slots_max: self.slots_max,
+                    name: Arc::clone(&name),
+                    header: header.clone(),
+                    target: Some(Arc::clone(&target)),
+                    may_log: Arc::new(move |code: StreamCode| {
+                        context.may_log(&named, Line::Refused(code))
+                    }),
+                };
+                if let Ok(sockets) = listeners.udp_sockets() {
+                    carry(&forward, sockets, || true).await;
+                }
+                if !forward.session.has_ended() {
+                    // Most likely for lack of file descriptors.
+                    sleep(ACCEPT_RETRY).await;
+                }
+            };
+            tokio::select! {
+                biased;
+                () = self.handover.suspended() => {}
+                () = attempt => {}
+            }
+        }
+    }
+
+    /// Waits for a session; is in a hurry for it once something has arrived.
+    async fn next_session(
+        &self,
+        listeners: &ListenerGroup,
+    ) -> Result<Arc<LiveSession>, LinkClosed> {
+        let link = &self.context.link;
+        let sockets = listeners.udp_sockets().unwrap_or_default().into_iter();
+        let sockets: Vec<_> = sockets.filter_map(|one| AsyncSocket::from_std(one).ok()).collect();
+        let wanted = async {
+            poll_fn(|cx| match sockets.iter().any(|one| one.poll_recv_ready(cx).is_ready()) {
+                true => Poll::Ready(()),
+                false => Poll::Pending,
+            })
+            .await;
+            link.session().await
+        };
+        tokio::select! {
+            biased;
+            session = link.unhurried_session() => session,
+            session = wanted => session,
+        }
+    }
+}
