@@ -9,7 +9,7 @@ use keypadd_tunnel::{
     wire::{CONNECTED, Features, Frame, Instance, StreamCode, StreamHeader, VERSION},
 };
 use quinn::crypto::ClientConfig;
-use quinn::{Connection, ConnectionError, Endpoint, RecvStream, SendStream};
+use quinn::{Connection, ConnectionError, ConnectionId, Endpoint, RecvStream, SendStream};
 use tokio::net::TcpListener;
 
 use crate::support::*;
@@ -29,8 +29,14 @@ pub async fn connect(
     crypto: Arc<dyn ClientConfig>,
 ) -> (Endpoint, Connection) {
     let endpoint = Endpoint::client("[::1]:0".parse().unwrap()).unwrap();
-    let connecting =
-        endpoint.connect_with(quinn::ClientConfig::new(crypto), server.address, "keypadd");
+    let mut config = quinn::ClientConfig::new(crypto);
+    // Even: for sparse streams and flows, as a client's first connection.
+    config.initial_dst_cid_provider(Arc::new(|| {
+        let mut id = [Instance::draw().unwrap().0; 2].concat();
+        id[0] &= !1;
+        ConnectionId::new(&id[..20])
+    }));
+    let connecting = endpoint.connect_with(config, server.address, "keypadd");
     let connection = within(connecting.unwrap()).await.unwrap();
     (endpoint, connection)
 }
