@@ -19,8 +19,8 @@ use std::{any::Any, fmt, io, net::UdpSocket, str::FromStr, sync::Arc, thread, ti
 
 use keypadd_provider::Histogram;
 use keypadd_transport::{
-    Endpoint, EndpointConfig, EndpointSettings, FLOW_IDLE, IdleTimeout, Inspect, MtuDiscoveryConfig,
-    ServerConfig, SpinShare, Streams, TransportConfig, Windows,
+    Endpoint, EndpointConfig, EndpointSettings, FLOW_IDLE, IdleTimeout, Inspect,
+    MtuDiscoveryConfig, ServerConfig, SpinShare, Streams, TransportConfig, Windows,
     congestion::{BbrConfig, ControllerFactory, CubicConfig, RateConfig},
     crypto,
 };

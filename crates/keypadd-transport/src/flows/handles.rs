@@ -44,14 +44,24 @@ pub enum FlowEnd {
 
 /// A request about flows.
 pub(crate) enum FlowCommand {
-    Listen { listener: u64, socket: UdpSocket, sources: mpsc::Sender<Source>, sources_max: usize },
-    Unlisten { listener: u64 },
+    Listen {
+        listener: u64,
+        socket: UdpSocket,
+        sources: mpsc::Sender<Source>,
+        sources_max: usize,
+    },
+    Unlisten {
+        listener: u64,
+    },
     Carry(StreamId, Box<NewFlow>),
     End(StreamId),
     /// Make room: end the flow that was idle for the longest.
     Displace,
     /// Nobody wants this source: forget it, or drop what it sends for a while.
-    Refuse { source: SourceName, mute: bool },
+    Refuse {
+        source: SourceName,
+        mute: bool,
+    },
 }
 
 /// Sends commands about flows to a connection's loop.

@@ -174,9 +174,8 @@ impl Listener {
 
     /// The flow of a source has ended.
     pub(super) fn closed(&mut self, name: SourceName) {
-        let is_open = |entry: &Entry| {
-            entry.number == name.number && matches!(entry.state, State::Open(_))
-        };
+        let is_open =
+            |entry: &Entry| entry.number == name.number && matches!(entry.state, State::Open(_));
         if self.sources.get(&name.from).is_some_and(is_open) {
             self.sources.remove(&name.from);
         }

@@ -138,10 +138,8 @@ impl ListeningSocket {
         let (slices, flags) = ([IoSlice::new(datagram)], MsgFlags::empty());
         let address = SockaddrStorage::from(to);
         let send = |control: &[ControlMessage<'_>]| {
-            retry(|| {
-                Ok(sendmsg(socket.as_raw_fd(), &slices, control, flags, Some(&address))?)
-            })
-            .map(drop)
+            retry(|| Ok(sendmsg(socket.as_raw_fd(), &slices, control, flags, Some(&address))?))
+                .map(drop)
         };
         match from.filter(|from| !from.to_canonical().is_multicast()) {
             None => retry(|| socket.send_to(datagram, to)).map(drop),

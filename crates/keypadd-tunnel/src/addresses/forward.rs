@@ -196,7 +196,7 @@ fn ends(text: &str) -> Result<(Listen, Destination), ForwardFault> {
         Ok::<_, AddressError>(Target { host: host.parse()?, port: parse_port(port)? })
     };
     Ok(match fields(text).ok_or(ForwardFault::Fields)?[..] {
-        [port, UDP, host, host_port] => {
+        [port, UDP, host, host_port] if !is_path(port) => {
             (udp(Bind::Loopback, port)?, Destination::Udp(target(host, host_port)?))
         }
         [bind, port, UDP, host, host_port] => {

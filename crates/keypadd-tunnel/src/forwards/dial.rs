@@ -182,9 +182,8 @@ pub(crate) async fn dial_target<S: Dialed>(
     let names = addresses_of(names, lookups, deadline.min(Instant::now() + NAMES_TIMEOUT)).await;
     let of = |name: &str| names.get(name).map_or(&[][..], Vec::as_slice);
     // None of these leads inward.
-    let admitted = |address: &SocketAddr| {
-        permits.admits(S::PROTOCOL, target, address.ip(), of, |_| false)
-    };
+    let admitted =
+        |address: &SocketAddr| permits.admits(S::PROTOCOL, target, address.ip(), of, |_| false);
     let permitted: Vec<_> = unknown.into_iter().filter(admitted).collect();
     if permitted.is_empty() { Err(failure) } else { Ok(connect_any(&permitted, deadline).await?) }
 }
@@ -290,7 +289,8 @@ mod tests {
 
     async fn try_dial(asked: String, permits: &[&str]) -> Result<SocketAddr, StreamCode> {
         let permits = permits.iter().map(|permit| permit.parse().unwrap()).collect();
-        let dialed = dial_target::<TcpStream>(&asked.parse().unwrap(), &permits, &Lookups::default()).await;
+        let dialed =
+            dial_target::<TcpStream>(&asked.parse().unwrap(), &permits, &Lookups::default()).await;
         dialed.map(|stream| stream.peer_addr().unwrap()).map_err(|error| error.code)
     }
 

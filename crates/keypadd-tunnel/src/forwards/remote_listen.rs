@@ -312,9 +312,7 @@ impl RemoteListeners {
             name: Arc::clone(name),
             header: StreamHeader::Remote(id),
             target: None,
-            may_log: Arc::new(move |code| {
-                may_log(&log_limit, id, Some(code)) && session.may_log()
-            }),
+            may_log: Arc::new(move |code| may_log(&log_limit, id, Some(code)) && session.may_log()),
         };
         let is_permitted = || {
             let peer = self.peers.find(&self.session.key());

@@ -305,7 +305,10 @@ mod tests {
             ("/run/", "permit `/run/`: `/run/` is not a unix socket path"),
             ("::1:22", "permit `::1:22`: `::1:22`: an IPv6 address goes in brackets"),
             ("udp:53", "permit `udp:53`: `53`: the host is missing"),
-            ("resolver:udp:53", "permit `resolver:udp:53`: `udp:` goes first, as in udp:resolver:53"),
+            (
+                "resolver:udp:53",
+                "permit `resolver:udp:53`: `udp:` goes first, as in udp:resolver:53",
+            ),
             ("resolver:53:udp", "permit `resolver:53:udp`: `udp:` goes first"),
             ("udp:udp:53", "permit `udp:udp:53`: `udp:` goes first"),
             ("udp:/run/x", "permit `udp:/run/x`: `udp:` goes first"),

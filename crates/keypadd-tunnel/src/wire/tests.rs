@@ -7,7 +7,7 @@ use keypadd_transport::{Receipt, StreamName};
 use super::*;
 use crate::addresses::{
     forward::{Destination, Listen, ProxyHeaders, RemoteForward},
-    target::Target,
+    target::{Host, Target},
 };
 
 fn decode_frame(bytes: &[u8]) -> Result<Option<Frame>, WireError> {
@@ -224,7 +224,7 @@ proptest! {
         epoch: u32, stream: u64, receipt: u64,
     ) {
         let name = StreamName { epoch, stream };
-        let host = host.parse().unwrap();
+        let host: Host = host.parse().unwrap();
         for header in [
             StreamHeader::Destination(Destination::Udp(Target { host: host.clone(), port })),
             StreamHeader::Destination(Destination::Tcp(Target { host, port })),
