@@ -75,9 +75,9 @@ impl Permits {
     /// The TCP ports that the permits cover; `None` if one covers all.
     pub fn ports(&self) -> Option<BTreeSet<u16>> {
         let ports = self.0.iter().filter_map(|permit| match &permit.0 {
-            Pattern::Tcp(_, PortPattern::Any) => Some(None),
-            Pattern::Tcp(_, PortPattern::One(port)) => Some(Some(*port)),
-            Pattern::Unix(_) => None,
+            Pattern::Ports(Protocol::Tcp, _, PortPattern::Any) => Some(None),
+            Pattern::Ports(Protocol::Tcp, _, PortPattern::One(port)) => Some(Some(*port)),
+            Pattern::Ports(Protocol::Udp, ..) | Pattern::Unix(_) => None,
         });
         ports.collect()
     }
@@ -249,7 +249,8 @@ mod tests {
 
     #[test]
     fn a_wildcard_port_covers_all() {
-        assert_eq!(permits(&["db:1", "*:3", "/run/x", "web:1"]).ports(), Some([1, 3].into()));
+        let some = ["db:1", "*:3", "/run/x", "web:1", "udp:*:*"];
+        assert_eq!(permits(&some).ports(), Some([1, 3].into()));
         assert_eq!(permits(&["db:1", "web:*"]).ports(), None);
         assert_eq!(permits(&[]).ports(), Some(BTreeSet::new()));
     }

@@ -371,7 +371,7 @@ impl LiveSession {
                 let refused = Err(ListenCode::NoProxyHeaders);
                 self.remote_forwards.answered(id, refused, || self.may_log());
             }
-            Frame::Listen { id, listen: Listen::Udp { .. } }
+            Frame::Listen { id, listen: Listen::Udp { .. }, .. }
                 if !self.connection.carries_datagrams() =>
             {
                 let refused = Err(ListenCode::NoDatagrams);
