@@ -138,7 +138,7 @@ pub async fn connect(
     let bound = client.forwards();
     let listening = bound.iter().flat_map(|(_, bound)| bound).find_map(|bound| match bound {
         Bound::Tcp(address) if address.ip() == at => Some(*address),
-        Bound::Tcp(_) | Bound::Unix(_) => None,
+        Bound::Tcp(_) | Bound::Udp(_) | Bound::Unix(_) => None,
     });
     let address = listening.ok_or_else(|| PathFault::Here("no port to listen on".into()))?;
     let sessions = client.sessions();
