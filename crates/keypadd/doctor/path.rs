@@ -8,7 +8,7 @@ use keypadd_cli::refusal::explain;
 use keypadd_config::{Outgoing, Peer};
 use keypadd_keystream::CipherEngine;
 use keypadd_provider::{CryptoSettings, Meters, PoolSwitch, client_config};
-use keypadd_tunnel::{Client, ClientSettings, TransportSettings};
+use keypadd_tunnel::{Client, ClientSettings, ProxyHeaders, TransportSettings};
 use tokio::time::sleep;
 
 use crate::daemon::draw_instance;
@@ -74,6 +74,7 @@ async fn reach(here: &Configuration, peer: &Peer, outgoing: &Outgoing) -> Result
         crypto,
         name: Some(peer.name.clone()),
         forwards: Vec::new(),
+        proxy_headers: ProxyHeaders::default(),
         transport: TransportSettings::default(),
         connect_timeout: TIMEOUT,
         instance: draw_instance()?,
