@@ -23,8 +23,8 @@ use crate::sources::Sources;
 pub(crate) struct Asked {
     /// The key of this host.
     pub(crate) own: PublicKey,
-    /// The key of the peer.
-    pub(crate) peer: PublicKey,
+    /// The keys of the peer, each of which will do.
+    pub(crate) peer: Vec<PublicKey>,
     /// The suites that the command would offer.
     pub(crate) suites: Vec<Suite>,
     /// The key exchange that it would offer.
@@ -60,7 +60,8 @@ impl Asked {
     pub(crate) fn line(&self) -> String {
         let Self { own, peer, suites, kex, target } = self;
         let suites: Vec<_> = suites.iter().map(|suite| suite.name()).collect();
-        format!("{own} {peer} {} {kex} {target}", suites.join(","))
+        let peer: Vec<_> = peer.iter().map(PublicKey::to_string).collect();
+        format!("{own} {} {} {kex} {target}", peer.join(","), suites.join(","))
     }
 
     fn read(line: &str) -> Option<Self> {
@@ -68,7 +69,7 @@ impl Asked {
         let mut next = || words.next();
         Some(Self {
             own: next()?.parse().ok()?,
-            peer: next()?.parse().ok()?,
+            peer: next()?.split(',').map(|key| key.parse().ok()).collect::<Option<_>>()?,
             suites: next()?.split(',').map(|name| name.parse().ok()).collect::<Option<_>>()?,
             kex: next()?.parse().ok()?,
             target: next()?.parse().ok()?,
@@ -84,7 +85,7 @@ impl Asked {
             let slot = dialing.carrier.slot(|live| {
                 let agreed = live.handshake();
                 let has_suite = |suite: &Suite| agreed.suite == (*suite).into();
-                live.key() == self.peer
+                self.peer.contains(&live.key())
                     && agreed.kex == self.kex.into()
                     && self.suites.iter().any(has_suite)
             })?;
@@ -163,13 +164,13 @@ mod tests {
         let key: PublicKey = "11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=".parse().unwrap();
         let asked = Asked {
             own: key,
-            peer: key,
+            peer: vec![key, key],
             suites: keypadd_config::offered(None),
             kex: KeyExchange::default(),
             target: format!("{}.example:65535", "x".repeat(247)).parse().unwrap(),
         };
         let line = asked.line();
-        assert!(line.len() < 500, "{}", line.len());
+        assert!(line.len() < 1000, "{}", line.len());
         assert_eq!(Asked::read(&line), Some(asked));
         for end in 0..line.len() - "65535".len() {
             assert_eq!(Asked::read(&line[..end]), None);

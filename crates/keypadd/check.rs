@@ -3,8 +3,10 @@
 
 use std::io::Write;
 use std::net::SocketAddr;
+use std::time::SystemTime;
 
 use bytesize::ByteSize;
+use humantime::format_rfc3339_seconds;
 use keypadd_config::{Outgoing, Peer, Settings, Shown};
 use keypadd_tunnel::{ProxyHeaders, TransportSettings};
 
@@ -34,7 +36,8 @@ pub(crate) fn run(args: ConfigArgs) -> Result<(), Error> {
         describe(peer, listen, &mut out);
     }
     let text: String = out.iter().map(|line| one_line(line) + "\n").collect();
-    for warning in &config.warnings {
+    let expiring = config.expiry_warnings(SystemTime::now());
+    for warning in config.warnings.iter().chain(&expiring) {
         let (cause, hint) = configfile::in_file(&path, warning);
         let hint = hint.map(|hint| format!("\n  hint: {}", one_line(&hint))).unwrap_or_default();
         let _ = writeln!(std::io::stderr().lock(), "{} (warning){hint}", one_line(&cause));
@@ -75,7 +78,11 @@ fn settings(settings: &Settings, out: &mut Vec<String>) {
 }
 
 fn describe(peer: &Peer, listen: Option<SocketAddr>, out: &mut Vec<String>) {
-    out.push(format!("peer {}, public key {}", peer.name, peer.key));
+    let keys: Vec<_> = peer.keys.iter().map(ToString::to_string).collect();
+    out.push(format!("peer {}, public key {}", peer.name, keys.join(" or ")));
+    if let Some(until) = peer.valid_until {
+        out.push(format!("  valid until {}", format_rfc3339_seconds(until)));
+    }
     if let Some(bytes) = peer.pool_budget_bytes {
         let budget = ByteSize::b(bytes as u64).display().iec();
         out.push(format!("  pool-budget {budget}"));

@@ -1,7 +1,7 @@
 //! `keypadd connect`: runs a client from flags, with forwards (`-L`, `-R`, `-D`) or one connection
 //! over standard input and output (`-W`). Binds its listeners before sending anything.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use keypadd_cli::refusal::explain;
 use keypadd_config::{Setting, offered, values_of};
@@ -9,7 +9,7 @@ use keypadd_keystream::Class;
 use keypadd_provider::{PublicKey, client_config};
 use keypadd_tunnel::{
     Client, ClientError, ClientSession, ClientSettings, Forward, Listen, LocalForward,
-    ProxyHeaders, RemoteForward, ServerAddress, Target,
+    ProxyHeaders, RemoteForward, ServerAddresses, Target,
 };
 use tokio::io::stdin;
 use tokio::sync::mpsc;
@@ -23,10 +23,11 @@ use crate::error::{Error, Exit};
 use crate::forward;
 use crate::handover::give;
 use crate::named::{self, Named};
+use crate::pinned::pinned;
 use crate::ready::{ClientReady, ForwardReady, suite_with_class};
 use crate::reuse::Reuse;
 use crate::shutdown::Shutdown;
-use crate::sources::{Dialing, Source, Sources};
+use crate::sources::{Dialing, Source, Sources, Terms};
 use crate::stdio::{self, ClosingStdout};
 
 /// Settings of a tunnel that a running daemon's may not have. Suites and key exchange are compared instead.
@@ -48,8 +49,9 @@ const ONLY_CLIENT: &str = "";
 /// What a client is started with.
 #[derive(Debug)]
 pub(crate) struct ConnectOptions {
-    server: ServerAddress,
-    peer: PublicKey,
+    server: ServerAddresses,
+    peer: Vec<PublicKey>,
+    valid_until: Option<SystemTime>,
     /// Its name in the configuration file, if it was given by name.
     name: Option<String>,
     work: Work,
@@ -77,8 +79,8 @@ impl ConnectOptions {
         let Flags { mut settings, peer: peer_settings, .. } = args.flags;
         let mut suites = offered(peer_settings.suite.as_ref().map(|suite| suite.value));
         let mut kex = peer_settings.kex.as_ref().map(|kex| kex.value).unwrap_or_default();
-        let (server, peer, name) = match (args.server, args.peer) {
-            (Server::At(server), Some(peer)) => (server, peer, None),
+        let (server, peer, valid_until, name) = match (args.server, args.peer) {
+            (Server::At(server), Some(peer)) => (server, vec![peer], None, None),
             (Server::At(_), None) => {
                 return Err(Error::new(Exit::Usage, "--peer is missing: the server's public key")
                     .hint("run `keypadd pubkey` on the server to print it"));
@@ -88,7 +90,7 @@ impl ConnectOptions {
                 return Err(Error::new(Exit::Usage, cause).hint("leave out --peer, or name a host"));
             }
             (Server::Named(name), None) => {
-                let Named { key, outgoing, own_key, allow_legacy } =
+                let Named { keys, valid_until, outgoing, own_key, allow_legacy } =
                     named::find(&name, args.config)?;
                 if peer_settings.suite.is_none() {
                     suites = outgoing.suites;
@@ -103,7 +105,7 @@ impl ConnectOptions {
                     value: own_key,
                     at: None,
                 });
-                (outgoing.endpoint, key, Some(name))
+                (outgoing.endpoint, keys, valid_until, Some(name))
             }
         };
         let work = match args.stdio {
@@ -131,7 +133,7 @@ impl ConnectOptions {
             Work::Stdio(target) if name.is_some() && !asks_for_own_tunnel => Some(Reuse {
                 asked: Asked {
                     own: daemon.key.public(),
-                    peer,
+                    peer: peer.clone(),
                     suites: daemon.suites.clone(),
                     kex,
                     target: target.clone(),
@@ -140,7 +142,17 @@ impl ConnectOptions {
             }),
             _ => None,
         };
-        Ok(Self { server, peer, name, work, proxy_headers, reuse, connect_timeout, daemon })
+        Ok(Self {
+            server,
+            peer,
+            valid_until,
+            name,
+            work,
+            proxy_headers,
+            reuse,
+            connect_timeout,
+            daemon,
+        })
     }
 
     /// Restricts the calling thread to what these options need, before any other starts.
@@ -171,15 +183,24 @@ pub(crate) async fn run(
     shutdown: Shutdown,
     on_ready: impl FnOnce(&ClientReady),
 ) -> Result<(), Error> {
-    let ConnectOptions { server, peer, name, work, proxy_headers, reuse, connect_timeout, daemon } =
-        options;
+    let ConnectOptions {
+        server,
+        peer,
+        valid_until,
+        name,
+        work,
+        proxy_headers,
+        reuse,
+        connect_timeout,
+        daemon,
+    } = options;
     if let Some(reuse) = reuse
         && let Some(ended) = reuse.run(&daemon.confinement, &shutdown).await
     {
         return ended;
     }
     let mut daemon = Daemon::prepare(daemon).await?;
-    let crypto = client_config(&daemon.crypto, peer)
+    let crypto = client_config(&daemon.crypto, pinned(&peer)?)
         .map_err(|error| Error::new(Exit::Runtime, error.to_string()))?;
     let (forwards, stdio) = match work {
         Work::Forwards(forwards) => (forwards, None),
@@ -197,22 +218,26 @@ pub(crate) async fn run(
     });
     let client = client
         .await
-        .map_err(|error| explain(ClientError::Bind(error), daemon.public_key(), peer))?;
+        .map_err(|error| explain(ClientError::Bind(error), daemon.public_key(), &peer))?;
+    client.set_valid_until(valid_until);
     if let Some(held) = daemon.take_held().await?.clients.remove(ONLY_CLIENT) {
-        client.adopt(held, peer);
+        client.adopt(held, &peer);
     }
     let carried = stdio.clone();
-    let label = name.unwrap_or_else(|| peer.short());
+    let label = name.or_else(|| peer.first().map(PublicKey::short)).unwrap_or_default();
     let dialing = Dialing {
         peer: label.clone(),
         endpoint: server.to_string(),
         link: client.link(),
         carrier: client.carrier(),
+        valid_until,
     };
     // `-W` does not reconnect.
     let dialing = stdio.is_none().then_some(dialing);
     let source = Source { sessions: client.sessions(), loops: client.loop_meter(), dialing };
     let sources = Sources::new(daemon.public_key(), vec![source]);
+    let terms = Terms { has_other_key: peer.len() > 1, valid_until };
+    sources.set_terms(peer.iter().map(|key| (*key, terms)).collect());
     let (forward_request, mut requests) = mpsc::channel(REQUESTS_WAITING_MAX);
     let (replace_request, mut replacements) = mpsc::channel(give::WAITING_MAX);
     let answered = match stdio.is_some() {
@@ -232,7 +257,7 @@ pub(crate) async fn run(
     } else {
         tokio::select! {
             biased;
-            connected = connect(&client, stdio.is_some(), on_ready, (&server, peer)) => {
+            connected = connect(&client, stdio.is_some(), on_ready, &server) => {
                 Some(connected.map(Some))
             }
             _ = shutdown.thrown() => None,
@@ -294,7 +319,7 @@ pub(crate) async fn run(
         Some(target) => {
             Err(Error::new(Exit::Runtime, format!("interrupted before {target} finished")))
         }
-        None => ended.map_err(|error| explain(error, daemon.public_key(), peer)),
+        None => ended.map_err(|error| explain(error, daemon.public_key(), &peer)),
     }
 }
 
@@ -303,7 +328,7 @@ async fn connect(
     client: &Client,
     stdio: bool,
     on_ready: impl FnOnce(&ClientReady),
-    (server, peer): (&ServerAddress, PublicKey),
+    server: &ServerAddresses,
 ) -> Result<ClientSession, ClientError> {
     let session = client.connect().await?;
     session.all_listening()?;
@@ -312,21 +337,16 @@ async fn connect(
         // `-W` prints no ready lines that would say so.
         tracing::warn!("suite {}", suite_with_class(suite));
     }
-    on_ready(&ready(client, &session, server, peer));
+    on_ready(&ready(client, &session, server));
     Ok(session)
 }
 
-fn ready(
-    client: &Client,
-    session: &ClientSession,
-    server: &ServerAddress,
-    peer: PublicKey,
-) -> ClientReady {
+fn ready(client: &Client, session: &ClientSession, server: &ServerAddresses) -> ClientReady {
     let live = session.live();
     ClientReady {
         server: server.to_string(),
         remote: live.remote(),
-        peer: peer.to_string(),
+        peer: live.key().to_string(),
         suite: suite_with_class(live.handshake().suite),
         kex: live.handshake().kex.to_string(),
         rtt_seconds: live.status().rtt_seconds,

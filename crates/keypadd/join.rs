@@ -192,11 +192,11 @@ fn refused(error: ClientError, options: &JoinOptions) -> Error {
                 None => format!(
                     "it was used or has ended, or its UDP port {} is blocked, or that is not its \
                      address (--host there): {again}",
-                    server.port
+                    server.first().port
                 ),
             };
             Error::new(Exit::Unreachable, cause).hint(hint)
         }
-        error => explain(error, options.host.public_key(), options.invitation.key),
+        error => explain(error, options.host.public_key(), &[options.invitation.key]),
     }
 }

@@ -28,6 +28,7 @@ mod man;
 mod metrics;
 mod named;
 mod pairing;
+mod pinned;
 mod pooling;
 mod rates;
 mod ready;

@@ -2,6 +2,7 @@
 //! found is used like flags, and flags win.
 
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use keypadd_config::{Config, Outgoing, Peer, Setting, nearest};
 use keypadd_provider::PublicKey;
@@ -12,8 +13,10 @@ use crate::error::{Error, Exit, shown};
 /// A peer that this host connects to, and what the file sets for it.
 #[derive(Debug)]
 pub(crate) struct Named {
-    /// Its public key.
-    pub(crate) key: PublicKey,
+    /// Its public keys.
+    pub(crate) keys: Vec<PublicKey>,
+    /// When it is no longer connected to.
+    pub(crate) valid_until: Option<SystemTime>,
     /// Where it is and what to offer to it.
     pub(crate) outgoing: Outgoing,
     /// The file of this host's private key.
@@ -30,8 +33,9 @@ pub(crate) fn find(name: &str, file: Option<PathBuf>) -> Result<Named, Error> {
     let path = configfile::place(file)?;
     let (config, own_key) = configfile::read_without_key(&path)?;
     let (peer, outgoing) = in_config(name, &config, &path)?;
-    let (key, outgoing) = (peer.key, outgoing.clone());
-    Ok(Named { key, outgoing, own_key, allow_legacy: config.settings.allow_legacy })
+    let (keys, valid_until) = (peer.keys.clone(), peer.valid_until);
+    let (outgoing, allow_legacy) = (outgoing.clone(), config.settings.allow_legacy.clone());
+    Ok(Named { keys, valid_until, outgoing, own_key, allow_legacy })
 }
 
 /// The peer of this name in a file that has been read.

@@ -107,6 +107,9 @@ pub(crate) struct LinkReport {
     /// How often its session has got fresh keys.
     #[serde(default)]
     pub(crate) renewals: u64,
+    /// When it is no longer connected to, as seconds since 1970.
+    #[serde(default)]
+    pub(crate) valid_until_unix_seconds: Option<u64>,
 }
 
 /// A value for each direction.
@@ -181,6 +184,12 @@ pub(crate) struct SealReport {
 pub(crate) struct SessionReport {
     #[serde(flatten)]
     pub(crate) session: SessionStatus,
+    /// Whether the peer is listed with another key, too.
+    #[serde(default)]
+    pub(crate) has_other_key: bool,
+    /// When the peer is no longer accepted, as seconds since 1970.
+    #[serde(default)]
+    pub(crate) valid_until_unix_seconds: Option<u64>,
     pub(crate) class: String,
     pub(crate) keys: ByDirection<KeysReport>,
 }

@@ -8,6 +8,7 @@ mod links;
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use keypadd_config::{Changes, Config, Settings};
 use keypadd_keystream::Suite;
@@ -85,7 +86,8 @@ pub(crate) async fn run(
     let mut hangup = signal(SignalKind::hangup()).map_err(|error| {
         Error::new(Exit::Runtime, format!("cannot install signal handlers: {}", system(&error)))
     })?;
-    for warning in &loaded.config.warnings {
+    let expiring = loaded.config.expiry_warnings(SystemTime::now());
+    for warning in loaded.config.warnings.iter().chain(&expiring) {
         let (cause, _) = configfile::in_file(&path, warning);
         tracing::warn!("{cause}");
     }

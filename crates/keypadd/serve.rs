@@ -110,11 +110,12 @@ pub(crate) async fn run(
     let mut daemon = Daemon::prepare(daemon).await?;
     let peers = allow.into_iter().map(|Allowed { name, key }| AllowedPeer {
         name,
-        key,
+        keys: vec![key],
         permits: Permits::new(permits.clone()),
         listen_permits: ListenPermits::new(listen_permits.clone()),
         allowance: None,
         hold: None,
+        valid_until: None,
     });
     let peers = Peers::new(peers).map_err(|error| {
         Error::new(Exit::Usage, format!("--allow: {error}")).hint("list each peer once")

@@ -1,8 +1,9 @@
 //! Lists a daemon's endpoints as sources of its status. A reload replaces the list while others
 //! read it.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use keypadd_provider::PublicKey;
 use keypadd_tunnel::{Carrier, LiveSession, LoopMeter, ServerLink, Sessions};
@@ -29,6 +30,17 @@ pub(crate) struct Dialing {
     pub(crate) link: ServerLink,
     /// Carries connections of other processes.
     pub(crate) carrier: Carrier,
+    /// When it is no longer connected to.
+    pub(crate) valid_until: Option<SystemTime>,
+}
+
+/// What the file says of a peer and its sessions do not.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Terms {
+    /// Whether it is listed with another key, too.
+    pub(crate) has_other_key: bool,
+    /// When it is no longer accepted.
+    pub(crate) valid_until: Option<SystemTime>,
 }
 
 /// All sources, and this host's key; clones share one list.
@@ -39,6 +51,7 @@ pub(crate) struct Sources(Arc<Mutex<Listed>>);
 struct Listed {
     public_key: PublicKey,
     sources: Vec<Source>,
+    terms: HashMap<PublicKey, Terms>,
     /// Polling time of endpoints since closed, so that the total never decreases.
     spun_before: Duration,
 }
@@ -47,7 +60,8 @@ impl Sources {
     /// A list of these sources.
     pub(crate) fn new(public_key: PublicKey, sources: Vec<Source>) -> Self {
         let spun_before = Duration::ZERO;
-        Self(Arc::new(Mutex::new(Listed { public_key, sources, spun_before })))
+        let terms = HashMap::new();
+        Self(Arc::new(Mutex::new(Listed { public_key, sources, terms, spun_before })))
     }
 
     /// Replaces the list.
@@ -59,6 +73,16 @@ impl Sources {
         listed.spun_before += spun;
         listed.public_key = public_key;
         listed.sources = sources;
+    }
+
+    /// Sets what the file says of each key.
+    pub(crate) fn set_terms(&self, terms: HashMap<PublicKey, Terms>) {
+        self.locked().terms = terms;
+    }
+
+    /// What the file says of a key.
+    pub(crate) fn terms(&self, key: &PublicKey) -> Terms {
+        self.locked().terms.get(key).copied().unwrap_or_default()
     }
 
     /// This host's key.

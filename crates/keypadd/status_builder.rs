@@ -18,7 +18,7 @@ use crate::report::{
     ByDirection, HoldReport, KeysReport, LevelReport, LimitsReport, LinkReport, PacketsReport,
     PoolReport, Report, SessionReport, TransportReport,
 };
-use crate::sources::Sources;
+use crate::sources::{Sources, Terms};
 
 /// Both directions, with their labels in metrics and JSON.
 pub(crate) const DIRECTIONS: [(Direction, &str); 2] =
@@ -87,7 +87,7 @@ impl StatusBuilder {
             }
         };
         let sessions: Vec<_> =
-            self.sources.live().iter().map(|live| session_report(live, &self.rates)).collect();
+            self.sources.live().iter().map(|live| self.session_report(live)).collect();
         let links = self.sources.dialed().into_iter().map(|dialing| {
             let LinkStatus {
                 state,
@@ -107,6 +107,7 @@ impl StatusBuilder {
                 retry_unix_seconds,
                 reconnects: reconnects.collect(),
                 renewals,
+                valid_until_unix_seconds: dialing.valid_until.map(unix_seconds),
             }
         });
         Report {
@@ -201,6 +202,32 @@ impl StatusBuilder {
         }
     }
 
+    fn session_report(&self, live: &LiveSession) -> SessionReport {
+        let session = live.status();
+        let keys = |direction| {
+            let rate = self.rates.of(session.id, direction);
+            let status = DirectionStatus::of_all(live.keys(), direction);
+            let level = |part: PartLevel| LevelReport { bytes: part.bytes, packets: part.packets };
+            KeysReport {
+                key_phase: status.key_phase,
+                key_budget_left_ratio: status.key_budget_left_ratio,
+                head: level(status.head),
+                body: level(status.body),
+                packets_per_second: rate.map(|rate| rate.packets),
+                seconds_left: rate.and_then(|rate| rate.seconds_left(status.head, status.body)),
+            }
+        };
+        let keys = ByDirection { send: keys(Direction::Send), receive: keys(Direction::Receive) };
+        let Terms { has_other_key, valid_until } = self.sources.terms(&live.key());
+        SessionReport {
+            session,
+            has_other_key,
+            valid_until_unix_seconds: valid_until.map(unix_seconds),
+            class: class_name(live.handshake().suite).to_owned(),
+            keys,
+        }
+    }
+
     /// Why there is no pool: it is turned off, or no suite is faster with it.
     fn why_off(&self, choices: &[Choice]) -> String {
         let setting = |mode: &str| match self.verb {
@@ -225,23 +252,4 @@ fn suite_preference() -> &'static str {
         true => "AES-GCM before ChaCha20: this CPU has AES instructions",
         false => "ChaCha20 before AES-GCM: this CPU has no AES instructions",
     }
-}
-
-fn session_report(live: &LiveSession, rates: &Rates) -> SessionReport {
-    let session = live.status();
-    let keys = |direction| {
-        let rate = rates.of(session.id, direction);
-        let status = DirectionStatus::of_all(live.keys(), direction);
-        let level = |part: PartLevel| LevelReport { bytes: part.bytes, packets: part.packets };
-        KeysReport {
-            key_phase: status.key_phase,
-            key_budget_left_ratio: status.key_budget_left_ratio,
-            head: level(status.head),
-            body: level(status.body),
-            packets_per_second: rate.map(|rate| rate.packets),
-            seconds_left: rate.and_then(|rate| rate.seconds_left(status.head, status.body)),
-        }
-    };
-    let keys = ByDirection { send: keys(Direction::Send), receive: keys(Direction::Receive) };
-    SessionReport { session, class: class_name(live.handshake().suite).to_owned(), keys }
 }

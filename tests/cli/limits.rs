@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use keypadd_keystream::Suite;
-use keypadd_provider::{CryptoSettings, PrivateKey, client_config};
+use keypadd_provider::{CryptoSettings, PrivateKey, PublicKey, client_config};
 use keypadd_tunnel::wire::{Frame, Instance, StreamHeader, VERSION};
 use keypadd_tunnel::{Destination, RemoteForward, Target};
 use serde_json::Value;
@@ -97,7 +97,7 @@ struct Raw {
 impl Raw {
     fn new(key: PrivateKey, server: &str) -> Self {
         let crypto = CryptoSettings::plain(Arc::new(key), Suite::default());
-        let config = client_config(&crypto, PUBLIC_KEY.parse().unwrap()).unwrap();
+        let config = client_config(&crypto, PUBLIC_KEY.parse::<PublicKey>().unwrap()).unwrap();
         let endpoint = quinn::Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
         let server = server.parse().unwrap();
         Self { endpoint, config: quinn::ClientConfig::new(config), server }

@@ -13,6 +13,7 @@ mod demo;
 mod descriptors;
 mod diagnosing;
 mod ending;
+mod endpoints;
 mod ends;
 mod examples;
 mod forwarding;

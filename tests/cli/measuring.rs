@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use keypadd_keystream::MeasureSuite;
-use keypadd_provider::{CryptoSettings, PrivateKey, client_config};
+use keypadd_provider::{CryptoSettings, PrivateKey, PublicKey, client_config};
 use keypadd_traffic::Exchange;
 use keypadd_tunnel::wire::Instance;
 use keypadd_tunnel::{
@@ -30,7 +30,7 @@ async fn measuring(server: &str, target: SocketAddr) -> Client {
     let bench = Forward::Bench(BenchForward { bind: Bind::Loopback, port: 0 });
     let settings = ClientSettings {
         server: server.parse().unwrap(),
-        crypto: client_config(&crypto, PUBLIC_KEY.parse().unwrap()).unwrap(),
+        crypto: client_config(&crypto, PUBLIC_KEY.parse::<PublicKey>().unwrap()).unwrap(),
         name: None,
         forwards: vec![bench, Forward::Local(format!("0:{target}").parse().unwrap())],
         proxy_headers: <_>::default(),

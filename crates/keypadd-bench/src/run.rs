@@ -287,7 +287,7 @@ fn not_open(error: PathError, settings: &PathSettings) -> Error {
     let cause = error.to_string();
     match (error.cause, &settings.place) {
         (PathFault::Client(error), Place::There { peer, key, .. }) => {
-            explain(error, key.public(), *peer)
+            explain(error, key.public(), &[*peer])
         }
         (PathFault::Service(_), Place::There { .. }) => {
             let cause = format!("{}: the server does not permit benchmarks", error.arm);

@@ -9,9 +9,9 @@ use keypadd_tunnel::{AuthError, ClientError, DEFAULT_PORT, Host, ListenPermit, S
 
 use crate::error::{Error, Exit, listen_hint, system};
 
-/// Adds an exit code and a hint to the tunnel's errors. `own` is this host's key, `peer` the
+/// Adds an exit code and a hint to the tunnel's errors. `own` is this host's key, `peer` are the
 /// server's.
-pub fn explain(error: ClientError, own: PublicKey, peer: PublicKey) -> Error {
+pub fn explain(error: ClientError, own: PublicKey, peer: &[PublicKey]) -> Error {
     let cause = error.to_string();
     match error {
         ClientError::Bind(error) => Error::new(
@@ -26,7 +26,7 @@ pub fn explain(error: ClientError, own: PublicKey, peer: PublicKey) -> Error {
         // Nothing to paste here: who accepts a new key must have looked at it where it was made.
         ClientError::Auth { server, cause: AuthError::ServerKey(got) } => Error::new(
             Exit::Authentication,
-            format!("{server}: SERVER KEY MISMATCH: expected {peer}, got {got}"),
+            format!("{server}: SERVER KEY MISMATCH: expected {}, got {got}", one_of(peer)),
         )
         .hint(
             "somebody may be intercepting this connection, or the server's key was replaced; \
@@ -38,6 +38,9 @@ pub fn explain(error: ClientError, own: PublicKey, peer: PublicKey) -> Error {
                 AuthError::KeyNotAllowed(_) => {
                     error.hint(format!("on the server, run: keypadd serve --allow {own} ..."))
                 }
+                AuthError::KeyExpired(_) => {
+                    error.hint("set a later valid-until for this host on the server, and reload it")
+                }
                 AuthError::NoCommonSuite(_) => error.hint(
                     "choose one of the server's with --suite, or add yours to the server's --suite",
                 ),
@@ -48,7 +51,7 @@ pub fn explain(error: ClientError, own: PublicKey, peer: PublicKey) -> Error {
             }
         }
         ClientError::Unreachable { server, cause: why } if why.starts_with("no such host") => {
-            let hint = match nearest(&server.host.to_string(), ["localhost"]) {
+            let hint = match nearest(&server.first().host.to_string(), ["localhost"]) {
                 Some(name) => format!("did you mean {name}?"),
                 None => "check the name and DNS, or use an address".into(),
             };
@@ -59,12 +62,14 @@ pub fn explain(error: ClientError, own: PublicKey, peer: PublicKey) -> Error {
                 .hint("use an address of the server instead of its name")
         }
         ClientError::Unreachable { server, .. } => {
-            let hint = in_brackets(&server).unwrap_or_else(|| {
+            let hint = in_brackets(server.first()).unwrap_or_else(|| {
                 "check that `keypadd serve` is running there and that firewalls allow its UDP port"
                     .into()
             });
             Error::new(Exit::Unreachable, cause).hint(hint)
         }
+        ClientError::Expired { .. } => Error::new(Exit::Authentication, cause)
+            .hint("set a later valid-until for the peer in the configuration file"),
         ClientError::TooManySessions { .. } => Error::new(Exit::Authentication, cause)
             .hint("end another session of this key, or raise max-sessions-per-key on the server"),
         ClientError::NotListening { forward, code: ListenCode::NotPermitted } => {
@@ -87,6 +92,11 @@ pub fn explain(error: ClientError, own: PublicKey, peer: PublicKey) -> Error {
             .hint("choose a free address on the server, as in -R 8081:localhost:80"),
         _ => Error::new(Exit::Runtime, cause),
     }
+}
+
+/// These keys as one text.
+fn one_of(keys: &[PublicKey]) -> String {
+    keys.iter().map(PublicKey::to_string).collect::<Vec<_>>().join(" or ")
 }
 
 /// How to write an IPv6 address whose end may have been meant as the port, as in `fd00::2:4433`.

@@ -75,7 +75,7 @@ impl NewPeer {
         if before.peers.iter().any(|peer| peer.name == self.name) {
             return Err(CannotAdd::NameTaken);
         }
-        if let Some(other) = before.peers.iter().find(|peer| peer.key == self.key) {
+        if let Some(other) = before.peers.iter().find(|peer| peer.keys.contains(&self.key)) {
             return Err(CannotAdd::KeyTaken(other.name.clone()));
         }
         let mut globals = String::new();
@@ -129,12 +129,13 @@ impl NewPeer {
     fn is_all_that_changed(&self, before: &Config, after: &Config) -> bool {
         let Some((new, old)) = after.peers.split_last() else { return false };
         let may_differ = |name| ["key", "listen"].contains(&name);
-        (&new.name, new.key) == (&self.name, self.key)
+        (&new.name, &*new.keys) == (&self.name, &[self.key][..])
             && match &self.role {
                 Role::Incoming { .. } => new.incoming.is_some() && new.outgoing.is_none(),
-                Role::Outgoing { endpoint } => {
-                    new.outgoing.as_ref().is_some_and(|outgoing| outgoing.endpoint == *endpoint)
-                }
+                Role::Outgoing { endpoint } => new
+                    .outgoing
+                    .as_ref()
+                    .is_some_and(|outgoing| outgoing.endpoint.all() == [endpoint.clone()]),
             }
             && old == before.peers
             && before.settings.differing(&after.settings).all(|key| may_differ(key.name))

@@ -47,8 +47,11 @@ fn find<'c>(config: &'c Config, wanted: &Peer) -> Option<&'c Peer> {
 fn peer_changes(before: &Peer, after: &Peer, out: &mut Vec<String>) {
     let name = &after.name;
     let mut say = |what: &str| out.push(format!("peer {name}: {what}"));
-    if before.key != after.key {
+    if before.keys != after.keys {
         say("public-key changed");
+    }
+    if before.valid_until != after.valid_until {
+        say("valid-until changed");
     }
     if before.pool_budget_bytes != after.pool_budget_bytes {
         say("pool-budget changed");

@@ -2,8 +2,10 @@
 //! of a file at once. Settings come out only if there are none.
 
 use std::path::PathBuf;
+use std::time::SystemTime;
 
 use crate::document::{self, Reader};
+use crate::expiry::Expiry;
 use crate::fault::{Fault, Faults};
 use crate::peer::{Context, Peer, refuse_legacy};
 use crate::settings::Settings;
@@ -44,6 +46,8 @@ pub struct Config {
     pub peers: Vec<Peer>,
     /// What is valid but probably a mistake.
     pub warnings: Vec<Fault>,
+    /// The limits of peers in time.
+    pub expiries: Vec<Expiry>,
 }
 
 impl Config {
@@ -63,6 +67,11 @@ impl Config {
         Self::read_with(text, memory_bytes, Peers::MayCome)
     }
 
+    /// Warns of peers whose `valid-until` is over, or will be within a week.
+    pub fn expiry_warnings(&self, now: SystemTime) -> Vec<Fault> {
+        self.expiries.iter().filter_map(|expiry| expiry.warning(now)).collect()
+    }
+
     fn read_with(text: &str, memory_bytes: u64, needed: Peers) -> Result<Self, Refused> {
         let (mut faults, mut warnings) = (Faults::of(text), Faults::of(text));
         let mut table = document::parse(text, &mut faults);
@@ -74,8 +83,14 @@ impl Config {
         for suite in settings.suite.iter().flatten() {
             refuse_legacy(&settings, suite, &mut faults);
         }
-        let mut context =
-            Context { settings: &settings, listens, faults: &mut faults, warnings: &mut warnings };
+        let mut expiries = Vec::new();
+        let mut context = Context {
+            settings: &settings,
+            listens,
+            faults: &mut faults,
+            warnings: &mut warnings,
+            expiries: &mut expiries,
+        };
         let peers = peers.map_or_else(Vec::new, |peers| context.peers(peers));
         if needed == Peers::Needed && peers.is_empty() && faults.is_empty() {
             let hint = "add a [peer.NAME] with its public-key, and an endpoint to connect to it";
@@ -94,7 +109,8 @@ impl Config {
         };
         match key {
             Some(key) if faults.is_empty() => {
-                Ok(Self { key, settings, peers, warnings: warnings.sorted() })
+                let warnings = warnings.sorted();
+                Ok(Self { key, settings, peers, warnings, expiries })
             }
             key => Err(Refused { faults: faults.sorted(), key }),
         }

@@ -72,7 +72,8 @@ impl<'t> Faults<'t> {
         self.found.into_iter().map(|(_, fault)| fault).collect()
     }
 
-    fn place(&self, at: usize) -> (usize, usize) {
+    /// The line and the column of a byte, from 1.
+    pub(crate) fn place(&self, at: usize) -> (usize, usize) {
         let start = (0..=at.min(self.text.len())).rev().find(|at| self.text.is_char_boundary(*at));
         let before = &self.text[..start.unwrap_or_default()];
         let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);

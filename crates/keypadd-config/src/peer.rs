@@ -2,17 +2,19 @@
 //! connects to it, or both; and checks what no two peers may share.
 
 use std::collections::HashMap;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use keypadd_keystream::{Class, Suite};
 use keypadd_provider::{KeyExchange, PublicKey};
 use keypadd_tunnel::{
-    DynamicForward, Forward, Listen, ListenPermit, Permit, ProxyHeaders, ServerAddress,
+    DynamicForward, Forward, Listen, ListenPermit, Permit, ProxyHeaders, SERVER_ADDRESSES_MAX,
+    ServerAddresses,
 };
 use toml::Spanned;
 use toml::de::DeValue;
 
 use crate::document::{Name, Reader, Table};
+use crate::expiry::Expiry;
 use crate::fault::Faults;
 use crate::key::Scope;
 use crate::quote::{is_private, shown};
@@ -24,8 +26,10 @@ use crate::values::{self, BadValue};
 pub struct Peer {
     /// Its name in logs and metrics.
     pub name: String,
-    /// Its public key.
-    pub key: PublicKey,
+    /// Its public keys: one, or two while it replaces its own.
+    pub keys: Vec<PublicKey>,
+    /// When it is no longer accepted nor connected to.
+    pub valid_until: Option<SystemTime>,
     /// Limit of pool memory for all its sessions together.
     pub pool_budget_bytes: Option<usize>,
     /// How long its connections are held, if not for the global time.
@@ -48,8 +52,8 @@ pub struct Incoming {
 /// How to connect to a peer, and what to forward.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outgoing {
-    /// Its address.
-    pub endpoint: ServerAddress,
+    /// Its addresses, or those of others in its place.
+    pub endpoint: ServerAddresses,
     /// The suites to offer, in order of preference.
     pub suites: Vec<Suite>,
     /// The key exchange to offer.
@@ -67,7 +71,12 @@ pub(crate) struct Context<'c, 'f> {
     pub(crate) listens: bool,
     pub(crate) faults: &'c mut Faults<'f>,
     pub(crate) warnings: &'c mut Faults<'f>,
+    /// The limits of peers in time.
+    pub(crate) expiries: &'c mut Vec<Expiry>,
 }
+
+/// Most keys of a peer: the old one and the new one.
+const KEYS_MAX: usize = 2;
 
 /// A legacy suite must be allowed explicitly.
 pub(crate) fn refuse_legacy(settings: &Settings, suite: &Setting<Suite>, faults: &mut Faults<'_>) {
@@ -86,10 +95,16 @@ impl Context<'_, '_> {
         let mut listeners = Vec::new();
         for (name, table) in self.tables(value) {
             let Some(read) = self.peer(name, table) else { continue };
-            if let Some(earlier) = keys.insert(read.peer.key, read.peer.name.clone()) {
-                let cause = format!("public-key: peer {} has the same key", shown(earlier));
-                let hint = "give each peer its own key; one table can have an endpoint and permits";
-                self.faults.add(read.key_at, cause, Some(hint.into()));
+            for Setting { value: key, at, .. } in read.keys {
+                let Some(earlier) = keys.insert(key, read.peer.name.clone()) else { continue };
+                let (cause, hint) = match earlier == read.peer.name {
+                    true => ("public-key: the key is listed twice".into(), "list each key once"),
+                    false => (
+                        format!("public-key: peer {} has the same key", shown(earlier)),
+                        "give each peer its own key; one table can have an endpoint and permits",
+                    ),
+                };
+                self.faults.add(at.unwrap_or_default(), cause, Some(hint.into()));
             }
             for Setting { value: forward, at, .. } in read.forwards {
                 // The same address of two other hosts is not the same address.
@@ -98,14 +113,15 @@ impl Context<'_, '_> {
                     Forward::Dynamic(DynamicForward { bind, port }) => {
                         ("dynamic", None, Listen::Tcp { bind, port })
                     }
-                    Forward::Remote(forward) => ("remote", Some(read.peer.key), forward.listen),
+                    Forward::Remote(forward) => ("remote", Some(&read.peer.name), forward.listen),
                     // Not in a file.
                     Forward::Bench(_) => continue,
                 };
                 if matches!(listen, Listen::Tcp { port: 0, .. } | Listen::Udp { port: 0, .. }) {
                     continue;
                 }
-                if listeners.contains(&(there, listen.clone())) {
+                let there = there.cloned();
+                if listeners.contains(&(there.clone(), listen.clone())) {
                     let cause = format!("{kind}: another forward already listens on `{listen}`");
                     let hint = "choose another address for one of them";
                     self.faults.add(at.unwrap_or_default(), cause, Some(hint.into()));
@@ -148,7 +164,7 @@ impl Context<'_, '_> {
 
     fn peer(&mut self, name: Name, mut table: Table<'_>) -> Option<ReadPeer> {
         let called = shown(&name.text);
-        let Self { settings, listens, faults, warnings } = self;
+        let Self { settings, listens, faults, warnings, expiries } = self;
         let (has_key, has_endpoint) = (table.has("public-key"), table.has("endpoint"));
         let permit = ["permit-open", "permit-listen"]
             .into_iter()
@@ -174,9 +190,16 @@ impl Context<'_, '_> {
         if let Some(suite) = &own.suite {
             refuse_legacy(settings, suite, faults);
         }
-        if !has_key {
+        // A list is empty, too, if what it has is not valid, which is a fault already.
+        let were_valid = faults.is_empty();
+        let is_empty = |list: Option<usize>| list == Some(0) && were_valid;
+        if !has_key || is_empty(own.public_key.as_ref().map(Vec::len)) {
             let hint = "run `keypadd pubkey` on the other host to print it";
             faults.add(name.at, format!("peer {called} has no public-key"), Some(hint.into()));
+        }
+        if is_empty(own.endpoint.as_ref().map(Vec::len)) {
+            let hint = "remove it if the peer connects to this host";
+            faults.add(name.at, "endpoint: the list is empty", Some(hint.into()));
         }
         let may_connect = !has_endpoint || permit.is_some();
         if may_connect && !*listens {
@@ -213,24 +236,45 @@ impl Context<'_, '_> {
         let suite = own.suite.iter().chain(first_suite).map(|suite| suite.value).next();
         let kex = own.kex.iter().chain(first_kex).map(|kex| kex.value).next();
         let (forwards, proxy_headers) = (own.forwards(), own.proxy_headers());
-        let key = own.public_key?;
-        let outgoing = own.endpoint.map(|endpoint| Outgoing {
-            endpoint: endpoint.value,
+        if let Some(until) = &own.valid_until {
+            let (line, column) = warnings.place(place(until));
+            expiries.push(Expiry { peer: name.text.clone(), until: until.value, line, column });
+        }
+        let keys = own.public_key.filter(|keys| !keys.is_empty())?;
+        if let Some(third) = keys.get(KEYS_MAX) {
+            let hint = "list the old key and the new one, and remove the old one once the new one is in use";
+            faults.add(place(third), "public-key: more than two keys", Some(hint.into()));
+        }
+        let endpoints = own.endpoint.filter(|endpoints| !endpoints.is_empty());
+        let endpoints = endpoints.and_then(|endpoints| {
+            let at = endpoints.first().map(place).unwrap_or_default();
+            match ServerAddresses::new(values_of(&endpoints)) {
+                Ok(endpoints) => Some(endpoints),
+                Err(_) => {
+                    let hint = format!("at most {SERVER_ADDRESSES_MAX}");
+                    faults.add(at, "endpoint: too many", Some(hint));
+                    None
+                }
+            }
+        });
+        let outgoing = endpoints.map(|endpoint| Outgoing {
+            endpoint,
             suites: offered(suite),
             kex: kex.unwrap_or_default(),
             forwards: values_of(&forwards),
             proxy_headers,
         });
         Some(ReadPeer {
-            key_at: place(&key),
             peer: Peer {
                 name: name.text,
-                key: key.value,
+                keys: values_of(&keys),
+                valid_until: own.valid_until.map(|until| until.value),
                 pool_budget_bytes: own.pool_budget.map(|size| size.value),
                 hold: own.hold.map(|time| time.value),
                 incoming: may_connect.then_some(incoming),
                 outgoing,
             },
+            keys,
             forwards,
         })
     }
@@ -239,7 +283,7 @@ impl Context<'_, '_> {
 /// A peer with the places of what others must not share.
 struct ReadPeer {
     peer: Peer,
-    key_at: usize,
+    keys: Vec<Setting<PublicKey>>,
     forwards: Vec<Setting<Forward>>,
 }
 

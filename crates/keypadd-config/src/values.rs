@@ -9,7 +9,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytesize::ByteSize;
 use keypadd_keystream::{CipherBackend, CipherEngine, Suite};
@@ -17,7 +17,7 @@ use keypadd_provider::{KeyExchange, KeyTextError, PublicKey};
 use keypadd_tunnel::{
     AddressError, Congestion, DynamicForward, ForwardError, ListenPermit, LocalForward,
     PEER_TIMEOUT_MAX, PEER_TIMEOUT_MIN, Permit, PermitError, RemoteForward, ServerAddress,
-    SpinShare, Target,
+    ServerAddresses, SpinShare, Target,
 };
 use tracing_subscriber::filter::Targets;
 
@@ -128,6 +128,11 @@ impl Cause for PermitError {
 
 /// A server, with port 4433 unless given.
 pub fn server(text: &str) -> Result<ServerAddress, BadValue> {
+    parsed(text, "HOST or HOST:PORT, as in host.example:4433 or [2001:db8::1]:4433")
+}
+
+/// The addresses of a server, with commas between them.
+pub fn servers(text: &str) -> Result<ServerAddresses, BadValue> {
     parsed(text, "HOST or HOST:PORT, as in host.example:4433 or [2001:db8::1]:4433")
 }
 
@@ -408,6 +413,16 @@ pub fn pool_budget_of_host(text: &str, memory_bytes: u64) -> Result<usize, BadVa
     }
 }
 
+/// Until when a peer is accepted: a time, or the last second of a day, in UTC.
+pub fn valid_until(text: &str) -> Result<SystemTime, BadValue> {
+    let is_day = !text.contains([':', 'T', ' ']);
+    let time = if is_day { format!("{text}T23:59:59Z") } else { text.to_owned() };
+    humantime::parse_rfc3339_weak(&time).map_err(|_| {
+        let cause = format!("{} is not a date or a time in UTC", shown(text));
+        bad(cause, "as in 2027-01-31 or 2027-01-31T12:00:00Z")
+    })
+}
+
 /// A peer's name, as it appears in logs and metrics.
 pub fn peer_name(text: &str) -> Result<String, BadValue> {
     let good = |c: char| c.is_ascii_alphanumeric() || "-_.@".contains(c);
@@ -491,6 +506,22 @@ mod tests {
         for unusable in ["a=loud", "a=", "=debug", "a=b=debug", "a[span]=debug", "[{field}]", "a b"]
         {
             assert!(log_filter(unusable).is_err(), "{unusable}");
+        }
+    }
+
+    #[test]
+    fn a_date_is_its_last_second_and_a_time_is_itself() {
+        let shown =
+            |text: &str| humantime::format_rfc3339_seconds(valid_until(text).unwrap()).to_string();
+        assert_eq!(shown("2027-01-31"), "2027-01-31T23:59:59Z");
+        assert_eq!(shown("2028-02-29"), "2028-02-29T23:59:59Z");
+        for time in ["2027-01-31T12:00:00Z", "2027-01-31 12:00:00Z", "2027-01-31 12:00:00"] {
+            assert_eq!(shown(time), "2027-01-31T12:00:00Z");
+        }
+        for unusable in
+            ["", "tomorrow", "2027-02-30", "2027-13-01", "31.01.2027", "2027-01-31T12:00:00+02:00"]
+        {
+            assert!(valid_until(unusable).is_err(), "{unusable}");
         }
     }
 

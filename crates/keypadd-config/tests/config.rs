@@ -248,3 +248,48 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_peer_has_one_or_two_keys_and_some_endpoints_and_a_last_day() {
+    let peer = |public_key: &str, endpoint: &str, more: &str| {
+        format!(
+            "[peer.a]\npublic-key = {public_key}\nendpoint = {endpoint}\nlocal = \"1:a:1\"\n{more}"
+        )
+    };
+    let two = format!("[\"{ONE}\", \"{OTHER}\"]");
+    let one = format!("\"{ONE}\"");
+    let text = peer(&two, "[\"a.example\", \"b.example:1\"]", "valid-until = \"2027-01-31\"\n");
+    let read = &read(&text).unwrap().peers[0];
+    assert_eq!(read.keys, [ONE, OTHER].map(|key| key.parse().unwrap()));
+    let endpoints = &read.outgoing.as_ref().unwrap().endpoint;
+    assert_eq!(endpoints.to_string(), "a.example:4433, b.example:1");
+    assert!(read.valid_until.is_some());
+
+    let nine = (1..=9).map(|port| format!("\"a:{port}\"")).collect::<Vec<_>>().join(", ");
+    for (text, fault) in [
+        (peer("[]", "\"a\"", ""), "1:7: peer `a` has no public-key"),
+        (peer(&one, "[]", ""), "1:7: endpoint: the list is empty"),
+        (peer(&one, &format!("[{nine}]"), ""), "3:13: endpoint: too many"),
+        (
+            peer(&format!("[\"{ONE}\", \"{ONE}\"]"), "\"a\"", ""),
+            "2:63: public-key: the key is listed twice",
+        ),
+        (
+            peer(&one, "\"a\"", "valid-until = 2027-01-31\n"),
+            "5:15: valid-until: `2027-01-31` is a date, expected a string",
+        ),
+        (
+            peer(&one, "\"a\"", "valid-until = \"tomorrow\"\n"),
+            "5:15: valid-until: `tomorrow` is not a date or a time in UTC",
+        ),
+        (
+            format!(
+                "{}[peer.b]\npublic-key = \"{OTHER}\"\nendpoint = \"b\"\n",
+                peer(&two, "\"a\"", "")
+            ),
+            "6:14: public-key: peer `a` has the same key",
+        ),
+    ] {
+        assert_eq!(faults(&text), [fault], "{text}");
+    }
+}

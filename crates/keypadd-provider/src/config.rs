@@ -122,13 +122,13 @@ impl KeyProvider for System {
     }
 }
 
-/// A client that connects only to the holder of `server`.
+/// A client that connects only to the holder of a key that `server` pins.
 ///
 /// # Errors
 /// If rustls rejects the settings, such as an empty list of suites or key exchanges.
 pub fn client_config(
     settings: &CryptoSettings,
-    server: PublicKey,
+    server: impl Into<PinnedServer>,
 ) -> Result<Arc<dyn crypto::ClientConfig>, ConfigError> {
     client_config_with(settings, server, &TestHooks::default())
 }
@@ -139,10 +139,10 @@ pub fn client_config(
 /// As for [`client_config`].
 pub fn client_config_with(
     settings: &CryptoSettings,
-    server: PublicKey,
+    server: impl Into<PinnedServer>,
     hooks: &TestHooks,
 ) -> Result<Arc<dyn crypto::ClientConfig>, ConfigError> {
-    client(settings, server, ALPN, hooks)
+    client(settings, server.into(), ALPN, hooks)
 }
 
 /// The joining end of a pairing: connects only to the holder of `inviter`, and only to pair.
@@ -153,19 +153,19 @@ pub fn joiner_config(
     settings: &CryptoSettings,
     inviter: PublicKey,
 ) -> Result<Arc<dyn crypto::ClientConfig>, ConfigError> {
-    client(settings, inviter, PAIRING_ALPN, &TestHooks::default())
+    client(settings, inviter.into(), PAIRING_ALPN, &TestHooks::default())
 }
 
 fn client(
     settings: &CryptoSettings,
-    server: PublicKey,
+    server: PinnedServer,
     alpn: &[u8],
     hooks: &TestHooks,
 ) -> Result<Arc<dyn crypto::ClientConfig>, ConfigError> {
     let mut tls = rustls::ClientConfig::builder_with_provider(settings.provider())
         .with_protocol_versions(&[&TLS13])?
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(PinnedServer::new(server)))
+        .with_custom_certificate_verifier(Arc::new(server))
         .with_client_cert_resolver(settings.key.client_resolver()?);
     tls.alpn_protocols = vec![alpn.to_vec()];
     tls.enable_sni = false;

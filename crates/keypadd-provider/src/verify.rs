@@ -27,6 +27,11 @@ pub trait AllowList: fmt::Debug + Send + Sync {
     /// Whether the holder of `key` may connect.
     fn allows(&self, key: &PublicKey) -> bool;
 
+    /// Whether the time of a listed key is over, so that its holder may no longer connect.
+    fn has_expired(&self, _key: &PublicKey) -> bool {
+        false
+    }
+
     /// How much of the pool the connections of `key` may hold together; `None` is no limit. Queried once
     /// per connection, after the client has proved its key.
     fn allowance(&self, _key: &PublicKey) -> Option<Allowance> {
@@ -45,12 +50,15 @@ pub enum RefusedKey {
     /// A client's key is not listed. The client has proved that it holds the key.
     #[error("key not allowed: {0}")]
     NotAllowed(PublicKey),
-    /// The server's key is not the pinned one. It need not hold the key that it presented.
+    /// A client's key is listed, and its time is over. The client has proved that it holds the key.
+    #[error("key expired: {0}")]
+    Expired(PublicKey),
+    /// The server's key is not pinned. It need not hold the key that it presented.
     #[error("the server's key is {shown}, not {pinned}")]
     NotPinned {
         /// The key that the server presented.
         shown: PublicKey,
-        /// The pinned key.
+        /// The pinned key, the first if there are several.
         pinned: PublicKey,
     },
 }
@@ -96,16 +104,29 @@ macro_rules! raw_keys_over_tls13 {
     };
 }
 
-/// Verifies on the client that the server holds the one key that the user pinned.
-#[derive(Debug)]
+/// Verifies on the client that the server holds a key that the user pinned: the only one, or one of
+/// several while the server's key is being replaced.
+#[derive(Clone, Debug)]
 pub struct PinnedServer {
     pinned: PublicKey,
+    others: Vec<PublicKey>,
 }
 
 impl PinnedServer {
     /// Accepts only the holder of `pinned`.
     pub fn new(pinned: PublicKey) -> Self {
-        Self { pinned }
+        Self { pinned, others: Vec::new() }
+    }
+
+    /// Accepts the holders of `pinned` and of `others`.
+    pub fn one_of(pinned: PublicKey, others: impl IntoIterator<Item = PublicKey>) -> Self {
+        Self { pinned, others: others.into_iter().collect() }
+    }
+}
+
+impl From<PublicKey> for PinnedServer {
+    fn from(pinned: PublicKey) -> Self {
+        Self::new(pinned)
     }
 }
 
@@ -119,7 +140,7 @@ impl ServerCertVerifier for PinnedServer {
         _now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
         let shown = read_key(end_entity, intermediates)?;
-        if shown != self.pinned {
+        if shown != self.pinned && !self.others.contains(&shown) {
             return Err(RefusedKey::NotPinned { shown, pinned: self.pinned }.into());
         }
         Ok(ServerCertVerified::assertion())
@@ -183,6 +204,9 @@ impl ClientCertVerifier for ListedClients {
         let valid = verify_signature(message, &key, dss)?;
         if !self.allowed.allows(&key) {
             return Err(RefusedKey::NotAllowed(key).into());
+        }
+        if self.allowed.has_expired(&key) {
+            return Err(RefusedKey::Expired(key).into());
         }
         Ok(valid)
     }

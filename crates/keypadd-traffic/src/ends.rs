@@ -79,11 +79,12 @@ pub async fn listen(
     let (crypto, pool) = settings.crypto()?;
     let peer = AllowedPeer {
         name: Some("bench".into()),
-        key: settings.peer,
+        keys: vec![settings.peer],
         permits: Permits::default(),
         listen_permits: ListenPermits::default(),
         allowance: None,
         hold: None,
+        valid_until: None,
     };
     let peers = Arc::new(Peers::new([peer]).map_err(text)?);
     let server = ServerSettings {
@@ -120,7 +121,7 @@ pub async fn connect(
         false => Bind::Host(at.to_string().parse().map_err(text)?),
     };
     let client = ClientSettings {
-        server,
+        server: server.into(),
         crypto: client_config(&crypto, settings.peer).map_err(text)?,
         name: None,
         forwards: vec![Forward::Bench(BenchForward { bind, port: 0 })],

@@ -1,4 +1,5 @@
-//! Runs a client: binds local listeners, connects to one server, and opens a stream for each connection.
+//! Runs a client: binds local listeners, connects to one server, or to another in its place, and opens a
+//! stream for each connection.
 //!
 //! [`Client::bind`] binds the local ports before anything is sent, [`Client::connect`] makes one
 //! session, and [`Client::run`] serves until shutdown, reconnecting when a session is lost.
@@ -7,20 +8,23 @@
 use std::{
     convert::Infallible,
     pin::pin,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
+    sync::{Arc, Mutex, OnceLock, PoisonError},
+    time::{Duration, SystemTime},
 };
 
+use keypadd_provider::PublicKey;
 use keypadd_transport::{ClientConfig, Endpoint, LoopMeter, crypto};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite},
+    sync::watch,
     time::{sleep, timeout},
 };
 
 use crate::{
     addresses::{
         forward::{Destination, Forward, ProxyHeaders, RemoteForward},
-        target::{ServerAddress, Target},
+        servers::ServerAddresses,
+        target::Target,
     },
     clock::monitor::ClockMonitor,
     error::{BindError, ClientError},
@@ -55,22 +59,28 @@ use crate::{
 
 use self::renewal::Renewing;
 
+mod attempts;
 mod bulk;
 mod connect;
+mod failover;
 mod hand_over;
 mod incoming;
 pub(crate) mod join;
+mod reach;
 mod reconnect;
 mod renewal;
 mod resume;
 
 use self::reconnect::HeldSession;
 
+/// How often to look whether the server's time is over.
+const EXPIRY_CHECK: Duration = Duration::from_secs(10);
+
 /// The settings of a client.
 pub struct ClientSettings {
-    /// The server.
-    pub server: ServerAddress,
-    /// Packet protection, with the server's key pinned in it.
+    /// Where the server is; or where others are that serve in its place, in order of preference.
+    pub server: ServerAddresses,
+    /// Packet protection, with the server's keys pinned in it.
     pub crypto: Arc<dyn crypto::ClientConfig>,
     /// The server's name in the status; if absent, the first characters of its key.
     pub name: Option<String>,
@@ -90,7 +100,7 @@ pub struct ClientSettings {
 pub struct Client {
     endpoint: Endpoint,
     config: Arc<Mutex<ClientConfig>>,
-    server: ServerAddress,
+    server: ServerAddresses,
     name: Option<String>,
     connect_timeout: Duration,
     instance: Instance,
@@ -107,13 +117,20 @@ pub struct Client {
     /// The server that is away, while something is held.
     away: Mutex<Option<HeldSession>>,
     key_lifetimes: KeyLifetimes,
+    return_interval: Duration,
     renewing: Renewing,
+    /// What the server is counted by: the first key that it proved.
+    identity: OnceLock<PublicKey>,
+    /// When the server is not to be connected to any more, by this host's clock.
+    valid_until: watch::Sender<Option<SystemTime>>,
 }
 
 /// A session with the server; closed on drop.
 #[derive(Debug)]
 pub struct ClientSession {
     registration: Registration,
+    /// The entry of the server's list that it was reached by; beyond its end if that is not known.
+    place: usize,
 }
 
 impl Drop for ClientSession {
@@ -202,7 +219,10 @@ impl Client {
             handover,
             away: Mutex::default(),
             key_lifetimes: settings.transport.key_lifetimes,
+            return_interval: settings.transport.return_interval,
             renewing: Renewing::default(),
+            identity: OnceLock::new(),
+            valid_until: watch::Sender::new(None),
         })
     }
 
@@ -237,6 +257,34 @@ impl Client {
     /// Carries connections of other processes; outlives the client.
     pub fn carrier(&self) -> Carrier {
         self.listeners.carrier(self.server.clone())
+    }
+
+    /// Sets when the server is not to be connected to any more: its session ends then.
+    pub fn set_valid_until(&self, until: Option<SystemTime>) {
+        self.valid_until.send_replace(until);
+    }
+
+    fn has_expired(&self, now: SystemTime) -> bool {
+        self.valid_until.borrow().is_some_and(|until| until <= now)
+    }
+
+    /// Ends the session when the server's time is over. Never returns.
+    async fn end_in_time(&self, session: &LiveSession) -> Infallible {
+        let mut changed = self.valid_until.subscribe();
+        loop {
+            let (now, until) = (SystemTime::now(), *changed.borrow_and_update());
+            if until.is_some_and(|until| until <= now) {
+                session.end(Lost::Expired);
+                return std::future::pending().await;
+            }
+            // Clocks may be set.
+            let left = until.and_then(|until| until.duration_since(now).ok());
+            let next = left.map_or(EXPIRY_CHECK, |left| left.min(EXPIRY_CHECK));
+            tokio::select! {
+                () = sleep(next), if until.is_some() => {}
+                _ = changed.changed() => {}
+            }
+        }
     }
 
     /// The state of the link to the server; outlives the client.

@@ -10,6 +10,7 @@ use thiserror::Error;
 use crate::{
     addresses::{
         forward::RemoteForward,
+        servers::ServerAddresses,
         target::{ServerAddress, Target},
     },
     sessions::lost::{Lost, Shown, printable},
@@ -36,6 +37,9 @@ pub enum AuthError {
     /// This end's key is not in the server's list.
     #[error("the server does not allow this key: {0}")]
     KeyNotAllowed(String),
+    /// This end's key is in the server's list, and its time is over.
+    #[error("the server's valid-until for this key is over: {0}")]
+    KeyExpired(String),
     /// The ends have no suite in common.
     #[error("{0}")]
     NoCommonSuite(String),
@@ -82,7 +86,7 @@ pub enum ClientError {
     #[error("cannot reach {server}: {cause}")]
     Unreachable {
         /// The server.
-        server: ServerAddress,
+        server: ServerAddresses,
         /// Why not.
         cause: String,
     },
@@ -90,9 +94,15 @@ pub enum ClientError {
     #[error("connection to {server} lost: {cause}")]
     Lost {
         /// The server.
-        server: ServerAddress,
+        server: ServerAddresses,
         /// Why it ended.
         cause: Lost,
+    },
+    /// The time of the peer is over: it is not connected to.
+    #[error("{server}: not connecting: the peer's valid-until is over")]
+    Expired {
+        /// The server.
+        server: ServerAddresses,
     },
     /// The server could not connect to the target, or the target reset the connection.
     #[error("{target}: {code}")]
@@ -116,20 +126,25 @@ pub enum ClientError {
 }
 
 /// Why one attempt to connect failed.
-#[derive(Debug)]
+#[derive(Debug, Error)]
 pub(crate) enum ConnectFailure {
-    /// Fatal: no other address will help.
+    /// Fatal: no other address of this server will help.
+    #[error(transparent)]
     Auth(AuthError),
     /// The server has too many sessions of this key.
+    #[error("{0}")]
     TooMany(String),
     /// The inviting host does not pair with this one.
+    #[error("{0}")]
     NotPaired(String),
     /// Another address may work.
+    #[error("{0}")]
     Unreachable(String),
 }
 
 // Prefixes of the handshake's refusals, in keypadd-provider.
 const KEY_NOT_ALLOWED: &str = "key not allowed: ";
+const KEY_EXPIRED: &str = "key expired: ";
 const NO_COMMON_SUITE: &str = "no common suite: ";
 const NO_COMMON_KEX: &str = "no common key exchange: ";
 const SERVER_KEY: &str = "server key not pinned: ";
@@ -139,6 +154,8 @@ const SERVER_KEY: &str = "server key not pinned: ";
 pub(crate) enum HandshakeFailure {
     /// The client proved this key, which is not listed.
     KeyNotAllowed(String),
+    /// The client proved this key, which is listed, and its time is over.
+    KeyExpired(String),
     /// The client offers no allowed suite or key exchange: both lists.
     NothingInCommon(String),
     /// Another reason that needs no action.
@@ -150,6 +167,9 @@ impl HandshakeFailure {
         if let ConnectionError::TransportError(error) = error {
             if let Some(key) = error.reason.strip_prefix(KEY_NOT_ALLOWED) {
                 return Self::KeyNotAllowed(printable(key));
+            }
+            if let Some(key) = error.reason.strip_prefix(KEY_EXPIRED) {
+                return Self::KeyExpired(printable(key));
             }
             if [NO_COMMON_SUITE, NO_COMMON_KEX].iter().any(|words| error.reason.starts_with(words))
             {
@@ -187,6 +207,8 @@ impl ConnectFailure {
             AuthError::ServerKey(key.into())
         } else if let Some(key) = reason.strip_prefix(KEY_NOT_ALLOWED) {
             AuthError::KeyNotAllowed(key.into())
+        } else if let Some(key) = reason.strip_prefix(KEY_EXPIRED) {
+            AuthError::KeyExpired(key.into())
         } else if reason.starts_with(NO_COMMON_SUITE) {
             AuthError::NoCommonSuite(reason)
         } else if reason.starts_with(NO_COMMON_KEX) {

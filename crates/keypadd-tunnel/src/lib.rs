@@ -27,6 +27,7 @@ pub use addresses::{
         BenchForward, Bind, Destination, DynamicForward, Forward, ForwardError, ForwardFault,
         Listen, LocalForward, ProxyHeaders, RemoteForward,
     },
+    servers::{SERVER_ADDRESSES_MAX, ServerAddresses},
     socket_path::{SocketPath, SocketPathError},
     target::{AddressError, DEFAULT_PORT, Host, Protocol, ServerAddress, Target},
 };

@@ -33,6 +33,7 @@ use crate::{
     wire::CloseCode,
 };
 
+mod listed;
 mod serving;
 
 /// The settings of a server.
@@ -92,12 +93,14 @@ impl ServerHandle {
     /// There are too few descriptors.
     pub async fn hand_over(&self) -> io::Result<(Vec<HandedChain>, Vec<HandedSocket>)> {
         self.endpoint.suspend(true);
-        let listeners = self.serving.reservations.hand_over();
+        let mut listeners = self.serving.reservations.hand_over();
         let (sessions, chains) = (&self.serving.sessions, &self.serving.chains);
         if !sessions.end_all(&Lost::HandedOver, || chains.all_held()).await {
             warn!("some connections did not come to rest and are reset");
         }
-        Ok((chains.hand_over(Instant::now())?, listeners))
+        let mut handed = chains.hand_over(Instant::now())?;
+        self.serving.name_by_listed_keys(&mut handed, &mut listeners);
+        Ok((handed, listeners))
     }
 
     /// Completes when the peers of all sessions that were handed over have been told.
@@ -119,11 +122,7 @@ impl ServerHandle {
     /// the new permits apply from the next stream on.
     pub fn set_peers(&self, peers: Peers) {
         self.serving.peers.replace(peers);
-        let ended = self.serving.chains.retain(|key| self.serving.peers.find(key).is_some());
-        self.serving.limits.hold.add_reset(ended);
-        for session in self.serving.sessions.live() {
-            self.serving.end_unlisted(&session);
-        }
+        self.serving.end_all_inadmissible();
     }
 
     /// Sets the packet protection for the next handshakes. It must be made with
@@ -211,6 +210,7 @@ impl Server {
         tokio::select! {
             () = self.serve(adopted, shutdown) => {}
             never = self.reopen_gate() => match never {},
+            never = self.serving.watch_expiry() => match never {},
         }
     }
 

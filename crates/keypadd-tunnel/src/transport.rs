@@ -61,6 +61,9 @@ pub const PEER_TIMEOUT_MIN: Duration = Duration::from_secs(10);
 /// Longer ones say nothing.
 pub const PEER_TIMEOUT_MAX: Duration = Duration::from_secs(3_600);
 
+/// As often as the longest wait before a retry: a server that is back is not flooded.
+const RETURN_INTERVAL: Duration = Duration::from_secs(30);
+
 /// Largest UDP payload to receive, and to probe for if the route carries it: that of Ethernet with
 /// an MTU of 9,216. Loopback carries more, but packets of 16 to 64 KiB cost the same CPU time per
 /// byte and more to retransmit.
@@ -157,6 +160,8 @@ pub struct TransportSettings {
     pub key_lifetimes: KeyLifetimes,
     /// After so long without a datagram a UDP flow ends, at either end.
     pub flow_idle: Duration,
+    /// How often a client that is not at the server's preferred address tries those before it.
+    pub return_interval: Duration,
     /// Share of a core that each loop may spend busy-polling instead of sleeping.
     pub spin: SpinShare,
     /// Event loops of a server, one thread each. A client has at most two: one for sparse streams,
@@ -189,6 +194,7 @@ impl Default for TransportSettings {
             handover: Handover::default(),
             key_lifetimes: KeyLifetimes::default(),
             flow_idle: FLOW_IDLE,
+            return_interval: RETURN_INTERVAL,
             spin: SpinShare::default(),
             loops: default_loops(),
             datagram_bytes_max: DATAGRAM_BYTES_MAX,

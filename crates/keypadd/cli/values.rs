@@ -8,9 +8,9 @@ pub(super) use keypadd_config::values::{
     BadValue, cipher_backend, dynamic_forward, local_forward, public_key, remote_forward, switch,
     target,
 };
-use keypadd_config::values::{bad, duration, peer_name, server};
+use keypadd_config::values::{bad, duration, peer_name, servers};
 use keypadd_provider::PublicKey;
-use keypadd_tunnel::{Host, Invitation, InvitationError, ServerAddress};
+use keypadd_tunnel::{Host, Invitation, InvitationError, ServerAddresses};
 
 use crate::error::{Error, Exit, is_private, shown};
 
@@ -27,7 +27,7 @@ pub(crate) struct Allowed {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Server {
     /// Its address.
-    At(ServerAddress),
+    At(ServerAddresses),
     /// Its name in the configuration file.
     Named(String),
 }
@@ -87,11 +87,11 @@ pub(crate) fn host(text: &str) -> Result<Host, BadValue> {
     }
 }
 
-/// `HOST[:PORT]` or `@NAME`.
+/// `HOST[:PORT][,HOST[:PORT]]...` or `@NAME`.
 pub(super) fn server_or_name(text: &str) -> Result<Server, BadValue> {
     match text.strip_prefix('@') {
         Some(name) => peer_name(name).map(Server::Named),
-        None => server(text).map(Server::At),
+        None => servers(text).map(Server::At),
     }
 }
 

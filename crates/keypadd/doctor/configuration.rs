@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use keypadd_config::{Config, Outgoing, Peer};
 use keypadd_provider::PrivateKey;
@@ -59,7 +60,8 @@ impl Configuration {
         };
         let peers = config.peers.len();
         findings.add([Finding::ok("configuration", format!("{name} is valid, peers: {peers}"))])?;
-        let warnings = config.warnings.iter().map(|warning| {
+        let expiring = config.expiry_warnings(SystemTime::now());
+        let warnings = config.warnings.iter().chain(&expiring).map(|warning| {
             let (cause, hint) = configfile::in_file(&path, warning);
             Finding::warn("configuration", cause, hint.unwrap_or_default())
         });

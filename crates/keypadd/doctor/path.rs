@@ -13,6 +13,7 @@ use tokio::time::sleep;
 
 use crate::daemon::draw_instance;
 use crate::error::{Error, Exit};
+use crate::pinned::pinned;
 
 use super::configuration::Configuration;
 use super::finding::{Finding, Findings};
@@ -66,9 +67,9 @@ async fn reach(here: &Configuration, peer: &Peer, outgoing: &Outgoing) -> Result
         cipher_engine: CipherEngine::default(),
         meters: Arc::new(Meters::default()),
     };
-    let crypto = client_config(&crypto, peer.key)
+    let crypto = client_config(&crypto, pinned(&peer.keys)?)
         .map_err(|error| Error::new(Exit::Runtime, error.to_string()))?;
-    let refused = |error| explain(error, here.key.public(), peer.key);
+    let refused = |error| explain(error, here.key.public(), &peer.keys);
     let client = Client::bind(ClientSettings {
         server: outgoing.endpoint.clone(),
         crypto,
@@ -81,6 +82,7 @@ async fn reach(here: &Configuration, peer: &Peer, outgoing: &Outgoing) -> Result
     })
     .await
     .map_err(|error| refused(error.into()))?;
+    client.set_valid_until(peer.valid_until);
     let session = client.connect().await.map_err(refused)?;
     let trip = session.live().status().rtt_seconds;
     let discovery = Duration::from_secs_f64((trip * DISCOVERY_TRIPS).clamp(0.0, 60.0));

@@ -14,20 +14,23 @@ pub(super) struct Allowances(HashMap<PublicKey, Allowance>);
 impl Allowances {
     /// The allowance of a prepared peer.
     pub(super) fn of(&self, peer: &Peer) -> Option<Allowance> {
-        self.0.get(&peer.key).cloned()
+        peer.keys.iter().find_map(|key| self.0.get(key)).cloned()
     }
 
     /// Adds missing allowances; changes none.
     pub(super) fn prepare(&mut self, config: &Config) {
         for peer in &config.peers {
-            self.0.entry(peer.key).or_insert_with(|| Allowance::new(limit(Some(peer))));
+            let own = self.of(peer).unwrap_or_else(|| Allowance::new(limit(Some(peer))));
+            for key in &peer.keys {
+                self.0.entry(*key).or_insert_with(|| own.clone());
+            }
         }
     }
 
     /// Sets all limits to the file's; peers not in the file have none.
     pub(super) fn settle(&mut self, config: &Config) {
         for (key, allowance) in &self.0 {
-            allowance.set(limit(config.peers.iter().find(|peer| peer.key == *key)));
+            allowance.set(limit(config.peers.iter().find(|peer| peer.keys.contains(key))));
         }
     }
 }

@@ -1,12 +1,12 @@
 //! Runs the server and the clients of a file, and changes them to those of a reloaded file, all or
 //! nothing: steps that can fail come first and are undone if one does.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use keypadd_config::{Config, Outgoing, Peer};
-use keypadd_provider::{CryptoSettings, server_config};
+use keypadd_provider::{CryptoSettings, PublicKey, server_config};
 use keypadd_tunnel::{
     AllowedPeer, Client, Forward, ListenPermits, Peers, Permits, Server, ServerHandle,
 };
@@ -24,7 +24,7 @@ use crate::pooling::PoolOptions;
 use crate::ready::RunReady;
 use crate::serve;
 use crate::shutdown::{self, Ending, Trigger};
-use crate::sources::{Source, Sources};
+use crate::sources::{Source, Sources, Terms};
 
 /// The running server and clients, and their settings.
 pub(super) struct Applied {
@@ -262,6 +262,7 @@ impl Applied {
         let server = self.server.iter().map(|server| server.source.clone());
         let sources = server.chain(self.links.values().map(Link::source)).collect();
         self.sources.replace(daemon.public_key(), sources);
+        self.sources.set_terms(terms(&self.config));
     }
 
     /// Shuts everything down, with a goodbye to every peer.
@@ -288,17 +289,26 @@ fn outgoing(config: &Config) -> impl Iterator<Item = (&Peer, &Outgoing)> {
     config.peers.iter().filter_map(|peer| Some((peer, peer.outgoing.as_ref()?)))
 }
 
+/// What the file says of each key of a peer.
+fn terms(config: &Config) -> HashMap<PublicKey, Terms> {
+    let of_peer =
+        |peer: &Peer| Terms { has_other_key: peer.keys.len() > 1, valid_until: peer.valid_until };
+    let peers = config.peers.iter();
+    peers.flat_map(|peer| peer.keys.iter().map(move |key| (*key, of_peer(peer)))).collect()
+}
+
 /// The same, for the server.
 fn peers(config: &Config, allowances: &Allowances) -> Result<Peers, Error> {
     let peers = config.peers.iter().filter_map(|peer| {
         let incoming = peer.incoming.as_ref()?;
         Some(AllowedPeer {
             name: Some(peer.name.clone()),
-            key: peer.key,
+            keys: peer.keys.clone(),
             permits: Permits::new(incoming.permit_open.clone()),
             listen_permits: ListenPermits::new(incoming.permit_listen.clone()),
             allowance: allowances.of(peer),
             hold: peer.hold,
+            valid_until: peer.valid_until,
         })
     });
     Peers::new(peers).map_err(|error| Error::new(Exit::Config, error.to_string()))

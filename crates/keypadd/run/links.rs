@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use keypadd_config::{Outgoing, Peer};
-use keypadd_provider::{Allowance, CryptoSettings, client_config};
+use keypadd_provider::{Allowance, CryptoSettings, PublicKey, client_config};
 use keypadd_tunnel::handover::HandedClient;
 use keypadd_tunnel::wire::Instance;
 use keypadd_tunnel::{BindError, Client, ClientSettings, Forward, ProxyHeaders, TransportSettings};
@@ -13,6 +13,7 @@ use tokio::task::JoinHandle;
 
 use crate::connect::forwards_ready;
 use crate::error::{Error, Exit, listen_hint, system};
+use crate::pinned::pinned;
 use crate::ready::DialingReady;
 use crate::shutdown::{self, Ending, Trigger};
 use crate::sources::{Dialing, Source};
@@ -74,7 +75,7 @@ impl Bound {
         connect_timeout: Duration,
         instance: Instance,
     ) -> Result<Self, Error> {
-        let crypto = client_config(crypto, peer.key)
+        let crypto = client_config(crypto, pinned(&peer.keys)?)
             .map_err(|error| Error::new(Exit::Runtime, error.to_string()))?;
         let client = Client::bind(ClientSettings {
             server: outgoing.endpoint.clone(),
@@ -87,12 +88,13 @@ impl Bound {
             instance,
         });
         let client = client.await.map_err(|error| bind_failed(&peer.name, &error))?;
+        client.set_valid_until(peer.valid_until);
         Ok(Self { client, peer: peer.clone() })
     }
 
     /// Goes on with what the old process holds.
     pub(super) fn adopt(&self, held: HandedClient) {
-        self.client.adopt(held, self.peer.key);
+        self.client.adopt(held, &self.peer.keys);
     }
 
     /// Starts connecting. When told to drain, open connections may take this long.
@@ -123,10 +125,13 @@ impl Link {
         self.peer.outgoing.as_ref().map_or(&[], |outgoing| &outgoing.forwards)
     }
 
-    /// Whether it connects to this peer at this address, and holds connections for as long.
+    /// Whether it connects to this peer at these addresses by a key that is still listed, and holds
+    /// connections for as long.
     pub(super) fn leads_to(&self, peer: &Peer, outgoing: &Outgoing) -> bool {
         let own = self.peer.outgoing.as_ref();
-        let same = self.peer.key == peer.key && self.peer.hold == peer.hold;
+        let is_listed = |key: &PublicKey| peer.keys.contains(key);
+        let proved = self.client.sessions().live().iter().all(|session| is_listed(&session.key()));
+        let same = self.peer.keys.iter().any(is_listed) && proved && self.peer.hold == peer.hold;
         same && own.is_some_and(|own| own.endpoint == outgoing.endpoint)
     }
 
@@ -163,10 +168,12 @@ impl Link {
         allowance: Option<Allowance>,
     ) -> Result<(), Error> {
         if let Some(outgoing) = &peer.outgoing {
-            let crypto = client_config(&crypto_for(crypto, outgoing, allowance), peer.key)
-                .map_err(|error| Error::new(Exit::Runtime, error.to_string()))?;
+            let crypto =
+                client_config(&crypto_for(crypto, outgoing, allowance), pinned(&peer.keys)?)
+                    .map_err(|error| Error::new(Exit::Runtime, error.to_string()))?;
             self.client.set_crypto(crypto);
         }
+        self.client.set_valid_until(peer.valid_until);
         self.peer = peer.clone();
         Ok(())
     }
@@ -181,6 +188,7 @@ impl Link {
                 endpoint: self.endpoint(),
                 link: self.client.link(),
                 carrier: self.client.carrier(),
+                valid_until: self.peer.valid_until,
             }),
         }
     }

@@ -209,6 +209,9 @@ fn link(link: &LinkReport) -> String {
             }
             None => "; connecting".into(),
         };
+        if let Some(until) = link.valid_until_unix_seconds {
+            line += &format!("; valid until {}", date(until));
+        }
     }
     if !link.reconnects.is_empty() {
         let reasons = link.reconnects.iter().map(|(reason, n)| format!("{} {n}", one_line(reason)));
@@ -217,7 +220,8 @@ fn link(link: &LinkReport) -> String {
     line
 }
 
-fn session(SessionReport { session, class, .. }: &SessionReport, lines: &mut Vec<String>) {
+fn session(report: &SessionReport, lines: &mut Vec<String>) {
+    let SessionReport { session, has_other_key, valid_until_unix_seconds, class, .. } = report;
     let class = match class.as_str() {
         "standard" => "(standard)".to_owned(),
         class => format!("insecure ({class})"),
@@ -228,6 +232,12 @@ fn session(SessionReport { session, class, .. }: &SessionReport, lines: &mut Vec
         session.remote,
         age(session.since_unix_seconds)
     ));
+    if *has_other_key {
+        lines.push(format!("    key {}, one of two", one_line(&session.public_key)));
+    }
+    if let Some(until) = valid_until_unix_seconds {
+        lines.push(format!("    valid until {}", date(*until)));
+    }
     lines.push(format!("    suite {} {class}, key exchange {}", session.suite, session.kex));
     let renewal = match session.key_renewal {
         KeyRenewal::On => "replaced after key-lifetime",
@@ -264,6 +274,14 @@ fn pads(ByDirection { send, receive }: &ByDirection<KeysReport>, lines: &mut Vec
 
 fn size(bytes: u64) -> impl std::fmt::Display {
     ByteSize::b(bytes).display().iec()
+}
+
+/// A time in UTC, if it can be shown.
+fn date(unix: u64) -> String {
+    // The last second of the year 9999, which the format ends with.
+    const LAST: u64 = 253_402_300_799;
+    let time = SystemTime::UNIX_EPOCH + Duration::from_secs(unix.min(LAST));
+    humantime::format_rfc3339_seconds(time).to_string()
 }
 
 /// Seconds, with a decimal if below ten.

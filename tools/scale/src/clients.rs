@@ -117,7 +117,7 @@ async fn connect(server: SocketAddr, key: Arc<PrivateKey>, peer: PublicKey) -> O
     };
     let server: ServerAddress = server.to_string().parse().map_err(|error| failed(&error))?;
     let client = Client::bind(ClientSettings {
-        server,
+        server: server.into(),
         crypto: client_config(&crypto, peer).map_err(|error| failed(&error))?,
         name: None,
         forwards: Vec::new(),

@@ -1,6 +1,6 @@
 //! Declares every key of a `[peer.NAME]`, as the table of `settings.rs` does the global ones.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use keypadd_keystream::Suite;
 use keypadd_provider::{KeyExchange, PublicKey};
@@ -18,18 +18,30 @@ settings! {
     /// The keys of a `[peer.NAME]`; `keypadd connect` takes some of them as flags.
     PeerSettings in Peer;
 
-    "public-key" => public_key: maybe PublicKey = public_key {
+    "public-key" => public_key: many PublicKey = public_key {
+        kind: Kind::List,
         form: "PUBKEY",
         example: "11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=",
         unset: "required",
         help: "The peer's public key, as `keypadd pubkey` prints it there",
+        detail: "Two while it replaces its key: either one is accepted, as the same peer.",
     }
-    "endpoint" => endpoint: maybe ServerAddress = server {
+    "endpoint" => endpoint: many ServerAddress = server {
+        kind: Kind::List,
         form: "HOST[:PORT]",
         example: "lab.example:4433",
         unset: "none: the peer connects to this host",
         help: "Where to connect to the peer",
-        detail: "The default port is 4433.",
+        detail: "The default port is 4433. With several, in order of preference, a later one is used while \
+            those before it do not answer.",
+    }
+    "valid-until" => valid_until: maybe SystemTime = valid_until {
+        form: "DATE",
+        example: "2027-01-31",
+        unset: "no limit",
+        help: "Last day (UTC) of the peer, or a time such as 2027-01-31T12:00:00Z",
+        detail: "Afterwards it is neither accepted nor connected to, and its sessions end within a minute, by \
+            the clock of this host.",
     }
     "permit-open" => permit_open: many Permit = permit {
         kind: Kind::List,

@@ -21,11 +21,18 @@ use crate::kx::{Group, KeyExchange};
 
 /// A list with these keys.
 #[derive(Debug)]
-struct Keys(Vec<PublicKey>);
+struct Keys {
+    listed: Vec<PublicKey>,
+    expired: Vec<PublicKey>,
+}
 
 impl AllowList for Keys {
     fn allows(&self, key: &PublicKey) -> bool {
-        self.0.contains(key)
+        self.listed.contains(key)
+    }
+
+    fn has_expired(&self, key: &PublicKey) -> bool {
+        self.expired.contains(key)
     }
 }
 
@@ -45,7 +52,9 @@ struct Parties {
     kex: Group,
     server_kex: Vec<Group>,
     pinned: PublicKey,
+    pinned_too: Vec<PublicKey>,
     listed: Vec<PublicKey>,
+    expired: Vec<PublicKey>,
     client: Option<Arc<dyn ResolvesClientCert>>,
     server: Arc<dyn ResolvesServerCert>,
 }
@@ -57,18 +66,22 @@ impl Parties {
             kex: KeyExchange::default().into(),
             server_kex: Group::all().collect(),
             pinned: server.public(),
+            pinned_too: Vec::new(),
             listed: vec![client.public()],
+            expired: Vec::new(),
             client: Some(client.client_resolver().unwrap()),
             server: server.server_resolver().unwrap(),
         }
     }
 
     fn shake_hands(self) -> Outcome {
+        let pinned = PinnedServer::one_of(self.pinned, self.pinned_too);
+        let keys = Keys { listed: self.listed, expired: self.expired };
         let client = ClientConfig::builder_with_provider(provider(&[self.kex]))
             .with_protocol_versions(&[&TLS13])
             .unwrap()
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(PinnedServer::new(self.pinned)));
+            .with_custom_certificate_verifier(Arc::new(pinned));
         let client = match self.client {
             Some(resolver) => client.with_client_cert_resolver(resolver),
             None => client.with_no_client_auth(),
@@ -76,7 +89,7 @@ impl Parties {
         let server = ServerConfig::builder_with_provider(provider(&self.server_kex))
             .with_protocol_versions(&[&TLS13])
             .unwrap()
-            .with_client_cert_verifier(Arc::new(ListedClients::new(Arc::new(Keys(self.listed)))))
+            .with_client_cert_verifier(Arc::new(ListedClients::new(Arc::new(keys))))
             .with_cert_resolver(self.server);
         let name = ServerName::try_from("keypadd").unwrap();
         let client = ClientConnection::new(Arc::new(client), name).unwrap();
@@ -177,6 +190,32 @@ fn a_server_with_another_key_than_the_pinned_one_is_refused() {
     let expected = RefusedKey::NotPinned { shown: server.public(), pinned };
     assert_eq!(RefusedKey::from_error(&at_client.unwrap()), Some(&expected));
     assert_eq!(at_server, Some(alert(AlertDescription::CertificateUnknown)));
+}
+
+#[test]
+fn each_of_several_pinned_keys_is_accepted_and_no_other() {
+    let (client, old, new) = (key(), key(), key());
+    for (server, accepted) in [(&old, true), (&new, true), (&key(), false)] {
+        let (pinned, pinned_too) = (old.public(), vec![new.public()]);
+        let parties = Parties { pinned, pinned_too, ..Parties::acquainted(&client, server) };
+        let (at_client, _) = parties.shake_hands().errors();
+        assert_eq!(at_client.is_none(), accepted, "{at_client:?}");
+    }
+}
+
+#[test]
+fn a_listed_client_whose_time_is_over_is_refused_as_such() {
+    let (client, server) = (key(), key());
+    let expired = vec![client.public()];
+    let parties = Parties { expired: expired.clone(), ..Parties::acquainted(&client, &server) };
+    let (_, at_server) = parties.shake_hands().errors();
+    let refused = RefusedKey::from_error(at_server.as_ref().unwrap()).copied();
+    assert_eq!(refused, Some(RefusedKey::Expired(client.public())));
+    // A stranger is not told of dates.
+    let parties = Parties { listed: Vec::new(), expired, ..Parties::acquainted(&client, &server) };
+    let (_, at_server) = parties.shake_hands().errors();
+    let refused = RefusedKey::from_error(at_server.as_ref().unwrap()).copied();
+    assert_eq!(refused, Some(RefusedKey::NotAllowed(client.public())));
 }
 
 #[test]

@@ -87,6 +87,9 @@ pub enum AddressError {
     /// An opening bracket without a closing one, or text after it.
     #[error("`{0}`: brackets do not match")]
     Brackets(String),
+    /// A server has too many addresses.
+    #[error("`{0}`: more than 8 addresses")]
+    TooMany(String),
 }
 
 impl Host {

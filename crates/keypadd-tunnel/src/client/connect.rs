@@ -1,4 +1,4 @@
-//! Connects to the server once: resolves its name, tries its addresses, and exchanges hellos.
+//! Connects to the server once: makes a handshake at one of its addresses, and exchanges hellos.
 //!
 //! Fails after the connect timeout, or when a clock jumps: then the keys of the attempt are
 //! dropped.
@@ -6,44 +6,64 @@
 use std::{
     net::SocketAddr,
     sync::{Arc, PoisonError},
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use keypadd_transport::{ConnectingError, Connection, Dial, Lane};
 use tokio::{
     sync::{Notify, mpsc},
-    time::{Instant, sleep_until, timeout, timeout_at},
+    time::{Instant, sleep_until},
 };
 use tracing::debug;
 
-use super::{Client, ClientSession, bulk::BulkDialer, incoming::handle_incoming, resume::resume};
+use super::{
+    Client, ClientSession,
+    bulk::BulkDialer,
+    incoming::handle_incoming,
+    reach::{Reached, Search},
+    resume::resume,
+};
 use crate::{
-    addresses::target::ServerAddress,
     clock::monitor::Jumps,
     error::{ClientError, ConnectFailure},
-    forwards::dial::share_of,
-    net::lookup::{names_this_host, resolve},
     sessions::{
         control::Control,
-        proof::proof_of,
+        proof::{Proof, proof_of},
         session::{FRAMES_MAX, NewSession},
         status::Role,
     },
     transport::SERVER_NAME,
-    wire::{Frame, VERSION},
+    wire::{Features, Frame, HoldGrant, VERSION},
 };
 
+/// A server that has answered with a hello.
+pub(super) struct Greeting {
+    connection: Connection,
+    place: usize,
+    proof: Arc<Proof>,
+    control: Control,
+    grant: Option<HoldGrant>,
+    features: Features,
+}
+
+impl Greeting {
+    /// Whether the server goes on with the streams of the session before.
+    pub(super) fn is_resumed(&self) -> bool {
+        self.grant.as_ref().is_some_and(|grant| grant.resumed)
+    }
+}
+
 impl Client {
-    /// Resolves the server, tries its addresses in order, and returns when the server has answered for
-    /// each remote forward.
+    /// Resolves the server, tries its addresses, and returns when the server has answered for each
+    /// remote forward.
     ///
     /// # Errors
-    /// [`ClientError::Auth`] if the ends do not accept each other,
-    /// [`ClientError::TooManySessions`] if the server has too many of this key, else
+    /// [`ClientError::Expired`] if the peer's time is over, [`ClientError::Auth`] if the ends do not
+    /// accept each other, [`ClientError::TooManySessions`] if the server has too many of this key, else
     /// [`ClientError::Unreachable`] within the connect timeout.
     pub async fn connect(&self) -> Result<ClientSession, ClientError> {
         let deadline = Instant::now() + self.connect_timeout;
-        let session = self.say_hello(self.connect_timeout, None).await?;
+        let session = self.say_hello(self.everywhere(self.connect_timeout), None).await?;
         let live = &session.registration.session;
         let settled = async {
             self.request_forwards(live).await;
@@ -61,83 +81,75 @@ impl Client {
     /// that were held go on, and must not be cut short by a timeout.
     pub(super) async fn say_hello(
         &self,
-        timeout_after: Duration,
+        search: Search,
         rtt: Option<Duration>,
     ) -> Result<ClientSession, ClientError> {
-        self.reach(timeout_after, |address| self.attempt(address, rtt)).await
+        let jumps = &self.clock_monitor.jumps();
+        let greet = |reached| async move {
+            let greeting = self.greet(reached).await?;
+            Ok(self.establish(greeting, jumps.clone()))
+        };
+        self.search(search, rtt, greet).await
     }
 
-    /// Resolves the server and makes the attempt at its addresses in order, until one succeeds or the
-    /// server refuses. Returns at once what an attempt has made.
-    pub(super) async fn reach<T, A: Future<Output = Result<T, ConnectFailure>>>(
+    /// Makes handshakes at the server's addresses, over a path with this round trip if that is known, and
+    /// finishes one at a time.
+    pub(super) async fn search<T, F: Future<Output = Result<T, ConnectFailure>>>(
         &self,
-        timeout_after: Duration,
-        attempt: impl Fn(SocketAddr) -> A,
+        search: Search,
+        rtt: Option<Duration>,
+        finish: impl Fn(Reached) -> F,
     ) -> Result<T, ClientError> {
-        let deadline = Instant::now() + timeout_after;
-        let unreachable = |cause| ClientError::Unreachable { server: self.server.clone(), cause };
-        let ServerAddress { host, port } = &self.server;
-        let no_name = |error: std::io::Error| unreachable(format!("no such host: {error}"));
-        let addresses = match timeout_at(deadline, resolve(host, *port, &self.lookups)).await {
-            Ok(addresses) => addresses.map_err(no_name)?,
-            Err(_) => return Err(unreachable("timed out resolving the name".into())),
-        };
-        // The message contains the address already if the user gave it.
-        let given = self.server.to_string();
-        let of = |address: SocketAddr, cause: String| match address.to_string() == given {
-            true => cause,
-            false => format!("{address}: {cause}"),
-        };
-        let mut causes = Vec::new();
-        for (tried, &address) in addresses.iter().enumerate() {
-            let share = share_of(deadline, addresses.len() - tried);
-            let cause = match timeout(share, attempt(address)).await {
-                Ok(Ok(made)) => return Ok(made),
-                Ok(Err(ConnectFailure::Auth(cause))) => {
-                    return Err(ClientError::Auth { server: self.server.clone(), cause });
-                }
-                Ok(Err(ConnectFailure::TooMany(cause))) => {
-                    return Err(ClientError::TooManySessions {
-                        server: self.server.clone(),
-                        cause,
-                    });
-                }
-                Ok(Err(ConnectFailure::NotPaired(cause))) => {
-                    return Err(ClientError::NotPaired { server: self.server.clone(), cause });
-                }
-                Ok(Err(ConnectFailure::Unreachable(cause))) => of(address, cause),
-                Err(_) => {
-                    // Rounded up to milliseconds: the share is some microseconds below the timeout.
-                    let waited = Duration::from_millis(share.as_micros().div_ceil(1000) as u64);
-                    of(address, format!("no answer in {waited:?}"))
-                }
-            };
-            causes.push(cause);
+        if self.has_expired(SystemTime::now()) {
+            return Err(ClientError::Expired { server: self.server.clone() });
         }
-        let mut cause = causes.join("; ");
-        if names_this_host(host, &addresses) {
-            cause.insert_str(0, "the name resolves to this host: ");
-        }
-        Err(unreachable(cause))
+        let searching = async {
+            self.prepare().await;
+            Ok(self.reach(search, |address| self.open(address, rtt), finish).await)
+        };
+        let unreachable = |failure: ConnectFailure| {
+            let (server, cause) = (self.server.clone(), failure.to_string());
+            Err(ClientError::Unreachable { server, cause })
+        };
+        self.guarded(searching).await.unwrap_or_else(unreachable)
     }
 
-    /// Connects to one address, over a path with this round trip if that is known. When dropped, the keys
-    /// agreed on are dropped as well.
+    /// Connects to one address, over a path with this round trip if that is known; `place` is the entry of
+    /// the server's list. When dropped, the keys agreed on are dropped as well.
     pub(super) async fn attempt(
         &self,
-        address: SocketAddr,
+        (place, address): (usize, SocketAddr),
         rtt: Option<Duration>,
     ) -> Result<ClientSession, ConnectFailure> {
-        let (mut jumps, for_session) = (self.clock_monitor.jumps(), self.clock_monitor.jumps());
+        if self.has_expired(SystemTime::now()) {
+            return Err(ConnectFailure::Unreachable("the peer's valid-until is over".into()));
+        }
+        let jumps = self.clock_monitor.jumps();
         let handshake = async {
-            self.handover.resumed().await;
-            self.clock_monitor.gate().reopen(&self.endpoint).await;
-            self.shake_hands(address, rtt, for_session).await
+            self.prepare().await;
+            let connection = self.open(address, rtt).await?;
+            let greeting = self.greet(Reached { connection, place }).await?;
+            Ok(self.establish(greeting, jumps))
         };
+        self.guarded(handshake).await
+    }
+
+    /// Waits until this client may dial.
+    async fn prepare(&self) {
+        self.handover.resumed().await;
+        self.clock_monitor.gate().reopen(&self.endpoint).await;
+    }
+
+    /// Drops an attempt when a clock jumps or another process is about to go on.
+    async fn guarded<T>(
+        &self,
+        attempt: impl Future<Output = Result<T, ConnectFailure>>,
+    ) -> Result<T, ConnectFailure> {
+        let mut jumps = self.clock_monitor.jumps();
         tokio::select! {
             jump = jumps.next() => Err(ConnectFailure::Unreachable(jump.to_string())),
             () = self.replaced() => Err(ConnectFailure::Unreachable("suspended".into())),
-            session = handshake => session,
+            made = attempt => made,
         }
     }
 
@@ -162,14 +174,9 @@ impl Client {
         }
     }
 
-    /// Performs the handshake and exchanges hellos.
-    async fn shake_hands(
-        &self,
-        address: SocketAddr,
-        rtt: Option<Duration>,
-        jumps: Jumps,
-    ) -> Result<ClientSession, ConnectFailure> {
-        let connection = self.open(address, rtt).await?;
+    /// Exchanges hellos.
+    pub(super) async fn greet(&self, reached: Reached) -> Result<Greeting, ConnectFailure> {
+        let Reached { connection, place } = reached;
         let proof = proof_of(&connection).ok_or_else(|| {
             ConnectFailure::Unreachable("the handshake did not authenticate a key".into())
         })?;
@@ -183,25 +190,29 @@ impl Client {
             Ok(()) => control.receive().await,
             Err(error) => Err(error),
         };
-        let (grant, features) = match answer {
-            Ok(Frame::HelloServer { version: VERSION, hold, features }) => (hold, features),
+        match answer {
+            Ok(Frame::HelloServer { version: VERSION, hold: grant, features }) => {
+                Ok(Greeting { connection, place, proof, control, grant, features })
+            }
             Ok(Frame::HelloServer { version, .. }) => {
                 let cause = format!("the server uses version {version} of the control protocol");
-                return Err(ConnectFailure::Unreachable(cause));
+                Err(ConnectFailure::Unreachable(cause))
             }
-            Ok(_) => {
-                return Err(ConnectFailure::Unreachable("not a keypadd server".into()));
-            }
-            Err(error) => {
-                return Err(match connection.close_reason() {
-                    Some(error) => ConnectFailure::of(&error),
-                    None => ConnectFailure::Unreachable(error.to_string()),
-                });
-            }
-        };
-        let older = self.sessions.newest(&proof.key, self.instance);
+            Ok(_) => Err(ConnectFailure::Unreachable("not a keypadd server".into())),
+            Err(error) => Err(match connection.close_reason() {
+                Some(error) => ConnectFailure::of(&error),
+                None => ConnectFailure::Unreachable(error.to_string()),
+            }),
+        }
+    }
+
+    /// Begins the session, which takes the place of the one before.
+    pub(super) fn establish(&self, greeting: Greeting, jumps: Jumps) -> ClientSession {
+        let resumed = greeting.is_resumed();
+        let Greeting { connection, place, proof, control, grant, features } = greeting;
+        let identity = *self.identity.get_or_init(|| proof.key);
+        let older = self.sessions.newest(&identity, self.instance);
         let older = older.filter(|older| !older.has_ended() || older.is_held());
-        let resumed = grant.as_ref().is_some_and(|grant| grant.resumed);
         let (hold, held) = self.hold.granted(grant);
         if let Some(hold) = &hold {
             connection.hold(&hold.streams, hold.epoch);
@@ -213,6 +224,7 @@ impl Client {
             instance: self.instance,
             features,
             proof,
+            identity,
             connection,
             outgoing: sender,
             limits: Arc::clone(&self.limits),
@@ -223,7 +235,7 @@ impl Client {
             },
             hold,
             lifetimes: self.key_lifetimes.clone(),
-            renews: older.as_deref(),
+            renews: older.as_deref().filter(|_| resumed),
             place: None,
         });
         let session = Arc::clone(&registration.session);
@@ -245,6 +257,6 @@ impl Client {
                 () = dialer.run(&session, &bulk_wanted) => {}
             }
         });
-        Ok(ClientSession { registration })
+        ClientSession { registration, place }
     }
 }

@@ -32,11 +32,11 @@ impl Client {
     /// # Errors
     /// There are too few descriptors.
     pub async fn hand_over(&self) -> io::Result<Option<HandedClient>> {
-        let streams = &self.hold.streams;
+        let streams = self.hold.streams();
         let is_held = || self.link.current().is_none() && streams.held() == streams.names().len();
         self.sessions.end_all(&Lost::HandedOver, is_held).await;
         let Some(held) = self.away().clone() else { return Ok(None) };
-        let HeldSession { name, key, until, address, rtt, .. } = held;
+        let HeldSession { name, key, until, at: (_, address), rtt, .. } = held;
         let record = ClientRecord {
             server: key.to_string(),
             token: self.hold.hand_over(),
@@ -54,17 +54,18 @@ impl Client {
     }
 
     /// Goes on with the streams of another process, before [`run`](Client::run). Its bound instance must be
-    /// that of the client there. Where this client's server has another key they are reset: only that server
-    /// may resume them.
-    pub fn adopt(&self, handed: HandedClient, key: PublicKey) {
+    /// that of the client there. Where none of this client's server's keys is the one there they are reset:
+    /// only that server may resume them.
+    pub fn adopt(&self, handed: HandedClient, keys: &[PublicKey]) {
         let HandedClient { record, streams } = handed;
-        if record.server.parse() != Ok(key) {
+        let Some(key) = keys.iter().copied().find(|key| record.server.parse() == Ok(*key)) else {
             return;
-        }
+        };
         let time = Duration::from_millis(record.remaining_millis);
         let count = streams.len();
         self.hold.adopt(record.token.as_ref());
-        let listed = self.limits.hold.add(&record.name, &self.hold.streams, time);
+        let held = self.hold.streams();
+        let listed = self.limits.hold.add(&record.name, &held, time);
         let name = record.name;
         *self.away() = Some(HeldSession {
             name: name.clone(),
@@ -72,14 +73,19 @@ impl Client {
             count,
             time,
             until: Instant::now() + time,
-            address: record.address,
+            at: (usize::MAX, record.address),
             rtt: Duration::from_micros(record.rtt_micros),
             _listed: listed.into(),
         });
         let holder = Holder::client();
         for stream in streams {
-            let (streams, counts) = (&self.hold.streams, &self.hold.counts);
-            self.tasks.spawn(adopt(stream, streams, counts, &self.limits, (&name, holder)));
+            self.tasks.spawn(adopt(
+                stream,
+                &held,
+                &self.hold.counts,
+                &self.limits,
+                (&name, holder),
+            ));
         }
     }
 }

@@ -3,7 +3,6 @@
 //!
 //! The client's packet protection must be that of a joining end, with the inviting host's key pinned.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +11,7 @@ use keypadd_transport::{Connection, ConnectionError, Stream, crypto};
 use thiserror::Error;
 use tokio::time::timeout;
 
-use super::{Client, ClientSettings};
+use super::{Client, ClientSettings, reach::Reached};
 use crate::{
     addresses::forward::{Forward, ProxyHeaders},
     error::{ClientError, ConnectFailure},
@@ -50,7 +49,7 @@ impl ClientSettings {
         instance: Instance,
     ) -> Self {
         Self {
-            server: invitation.pairing.clone(),
+            server: invitation.pairing.clone().into(),
             crypto,
             name: None,
             forwards: Vec::new(),
@@ -73,45 +72,46 @@ impl Client {
         invitation: &'a Invitation,
         own: PublicKey,
     ) -> Step<'a, Result<Joined, ClientError>> {
-        Box::pin(
-            self.reach(self.connect_timeout, move |address| self.join_at(address, invitation, own)),
-        )
+        Box::pin(async move {
+            self.clock_monitor.gate().reopen(&self.endpoint).await;
+            let open = |address| self.open(address, None);
+            let join = |reached| join_over(reached, invitation, own);
+            self.reach(self.everywhere(self.connect_timeout), open, join).await
+        })
     }
+}
 
-    async fn join_at(
-        &self,
-        address: SocketAddr,
-        invitation: &Invitation,
-        own: PublicKey,
-    ) -> Result<Joined, ConnectFailure> {
-        self.clock_monitor.gate().reopen(&self.endpoint).await;
-        let connection = self.open(address, None).await?;
-        let mut stream = connection.open_bi().await.map_err(|error| not_paired(&error))?;
-        let Invitation { key, secret, .. } = invitation;
-        let proof = secret.proof(PairingStep::Join, key, &own);
-        let mut answer = [0; PAIRING_PROOF_BYTES];
-        let mut text = Vec::new();
-        let exchanged = async {
-            stream.send.write_all(&[&[VERSION][..], &proof].concat()).await.ok()?;
-            stream.recv.read_exact(&mut answer).await.ok()??;
-            let mut length = [0];
-            stream.recv.read_exact(&mut length).await.ok()??;
-            text.resize(length[0].into(), 0);
-            stream.recv.read_exact(&mut text).await.ok()?
-        };
-        if exchanged.await.is_none() {
-            // A stream ends with its connection, or the other end broke the protocol.
-            let error = connection.close_reason().unwrap_or(ConnectionError::Reset);
-            return Err(not_paired(&error));
-        }
-        if !secret.is_proof(&answer, PairingStep::Accept, key, &own) {
-            let cause = "the other end does not know the secret of the invitation";
-            connection.close(CloseCode::NotPaired.value().into(), cause.as_bytes());
-            return Err(ConnectFailure::NotPaired(cause.into()));
-        }
-        let suggestion = str::from_utf8(&text).ok().and_then(suggested);
-        Ok(Joined { suggestion, connection, stream })
+/// Proves the secret over a new connection.
+async fn join_over(
+    Reached { connection, .. }: Reached,
+    invitation: &Invitation,
+    own: PublicKey,
+) -> Result<Joined, ConnectFailure> {
+    let mut stream = connection.open_bi().await.map_err(|error| not_paired(&error))?;
+    let Invitation { key, secret, .. } = invitation;
+    let proof = secret.proof(PairingStep::Join, key, &own);
+    let mut answer = [0; PAIRING_PROOF_BYTES];
+    let mut text = Vec::new();
+    let exchanged = async {
+        stream.send.write_all(&[&[VERSION][..], &proof].concat()).await.ok()?;
+        stream.recv.read_exact(&mut answer).await.ok()??;
+        let mut length = [0];
+        stream.recv.read_exact(&mut length).await.ok()??;
+        text.resize(length[0].into(), 0);
+        stream.recv.read_exact(&mut text).await.ok()?
+    };
+    if exchanged.await.is_none() {
+        // A stream ends with its connection, or the other end broke the protocol.
+        let error = connection.close_reason().unwrap_or(ConnectionError::Reset);
+        return Err(not_paired(&error));
     }
+    if !secret.is_proof(&answer, PairingStep::Accept, key, &own) {
+        let cause = "the other end does not know the secret of the invitation";
+        connection.close(CloseCode::NotPaired.value().into(), cause.as_bytes());
+        return Err(ConnectFailure::NotPaired(cause.into()));
+    }
+    let suggestion = str::from_utf8(&text).ok().and_then(suggested);
+    Ok(Joined { suggestion, connection, stream })
 }
 
 /// Why there is no answer.

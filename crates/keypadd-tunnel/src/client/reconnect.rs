@@ -4,13 +4,17 @@
 use std::{
     convert::Infallible,
     net::SocketAddr,
+    pin::pin,
     sync::{Arc, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use keypadd_provider::PublicKey;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep, sleep_until, timeout},
+};
 use tracing::{debug, info, warn};
 
 use super::{Client, ClientSession};
@@ -19,8 +23,7 @@ use crate::{
     sessions::{
         hold::held_list::Listed,
         lost::Lost,
-        server_link::{CLOCK, RESUMED, ServerLink, reason},
-        session::LiveSession,
+        server_link::{CLOCK, MOVED, RESUMED, ServerLink, reason},
     },
 };
 
@@ -44,13 +47,21 @@ const QUICK_ATTEMPTS: usize = 28;
 
 /// Timeout of the attempt that follows them: it resolves the server's name, and finds a path that has
 /// become slow.
-const THOROUGH: Duration = Duration::from_secs(2);
+pub(super) const THOROUGH: Duration = Duration::from_secs(2);
 
 /// Assumed of the path, so that the first packet is repeated after 100, 300 and 700 ms.
-const ASSUMED_RTT: Duration = Duration::from_millis(33);
+pub(super) const ASSUMED_RTT: Duration = Duration::from_millis(33);
 
 /// Round trips until a server's hello, with a Retry and a loss.
 pub(super) const HANDSHAKE_TRIPS: u32 = 4;
+
+/// In what a session differs from the one before, whose place it takes.
+enum Change {
+    /// In its keys.
+    Keys,
+    /// In where its server is.
+    Address,
+}
 
 /// A session whose connections are held.
 #[derive(Clone)]
@@ -61,8 +72,8 @@ pub(super) struct HeldSession {
     pub(super) count: usize,
     pub(super) time: Duration,
     pub(super) until: Instant,
-    /// Where the server was.
-    pub(super) address: SocketAddr,
+    /// Where the server was, with the entry of its list.
+    pub(super) at: (usize, SocketAddr),
     /// The path's round trip, as it was.
     pub(super) rtt: Duration,
     /// In the status.
@@ -74,13 +85,15 @@ impl Client {
     pub(super) async fn stay_connected(&self, current: &mut Option<ClientSession>) -> Infallible {
         let mut delays = backoff();
         let mut outage: Option<(Instant, &'static str)> = None;
+        // Two clients that replace each other must not do so all the time.
+        let mut lasted = true;
         loop {
             let session = match current {
                 Some(session) => session,
                 None => {
                     self.handover.resumed().await;
-                    let at_once =
-                        outage.is_none_or(|(_, reason)| [CLOCK, RESUMED].contains(&reason));
+                    let at_once = (lasted && self.server.are_several())
+                        || outage.is_none_or(|(_, reason)| [CLOCK, RESUMED].contains(&reason));
                     let away = self.away().clone();
                     let returned = match away {
                         Some(away) => self.reconnect_held(&away).await,
@@ -108,11 +121,14 @@ impl Client {
             self.request_forwards(&session.registration.session).await;
             session.registration.session.remote_forwards.start_logging();
             let lost = loop {
-                match self.renewed(session).await {
-                    Ok(renewed) => {
-                        *session = renewed;
+                match self.next_session(session).await {
+                    Ok((next, change)) => {
+                        *session = next;
                         let live = &session.registration.session;
-                        self.link.renewed(Arc::clone(live));
+                        match change {
+                            Change::Keys => self.link.renewed(Arc::clone(live)),
+                            Change::Address => self.link.up(Arc::clone(live), Some(MOVED)),
+                        }
                         // A reload may have changed the forwards of the old session meanwhile.
                         self.request_forwards(live).await;
                     }
@@ -120,7 +136,7 @@ impl Client {
                 }
             };
             let now = Instant::now();
-            let held = self.held_after(&session.registration.session, now);
+            let held = self.held_after(session, now);
             match &held {
                 _ if matches!(lost, Lost::HandedOver) => {}
                 Some(held) => {
@@ -135,6 +151,7 @@ impl Client {
             }
             self.link.lost(lost.to_string());
             outage = Some((now, reason(&lost)));
+            lasted = began.elapsed() >= RETRY_MIN;
             *self.away() = held;
             // Removes it from the list, and tells the server if it is alive.
             *current = None;
@@ -149,9 +166,32 @@ impl Client {
         self.away.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The session that takes the place of this one, and what changed, or why this one ended.
+    async fn next_session(&self, session: &ClientSession) -> Result<(ClientSession, Change), Lost> {
+        let live = &*session.registration.session;
+        let silent = watch::Sender::new(false);
+        let mut moved = pin!(self.moved(session, &silent));
+        let lost = tokio::select! {
+            biased;
+            next = &mut moved => return Ok((next, Change::Address)),
+            next = self.renewed(session, &silent) => match next {
+                Ok(next) => return Ok((next, Change::Keys)),
+                Err(lost) => lost,
+            },
+            never = self.end_in_time(live) => match never {},
+        };
+        // A server at another address may have answered already, and ended this session because of that.
+        tokio::select! {
+            biased;
+            next = moved => Ok((next, Change::Address)),
+            () = self.renewing.over() => Err(lost),
+        }
+    }
+
     /// What is held of a session that has ended; `None` if nothing is, and then nothing will be.
-    fn held_after(&self, session: &LiveSession, since: Instant) -> Option<HeldSession> {
-        let count = self.hold.streams.names().len();
+    fn held_after(&self, session: &ClientSession, since: Instant) -> Option<HeldSession> {
+        let (session, place) = (&session.registration.session, session.place);
+        let count = self.hold.streams().names().len();
         let hold = session.hold.as_ref().filter(|_| session.is_held() && count > 0);
         let Some(hold) = hold else {
             self.limits.hold.add_reset(self.hold.end());
@@ -167,7 +207,7 @@ impl Client {
             count,
             time: hold.time,
             until: since + hold.time,
-            address,
+            at: (place, address),
             rtt,
             _listed,
         })
@@ -179,10 +219,13 @@ impl Client {
         let trying = async {
             let handshake = held.rtt * HANDSHAKE_TRIPS;
             self.link.connecting();
+            if self.server.are_several() {
+                return self.reconnect_anywhere(held).await;
+            }
             loop {
                 for _ in 0..QUICK_ATTEMPTS {
                     let began = Instant::now();
-                    let attempt = self.attempt(held.address, Some(ASSUMED_RTT));
+                    let attempt = self.attempt(held.at, Some(ASSUMED_RTT));
                     // A failure may come at once; a server that refuses is asked less often.
                     let pause = match timeout(QUICK + handshake, attempt).await {
                         Ok(Ok(session)) => return session,
@@ -192,7 +235,7 @@ impl Client {
                     sleep_until(began + pause).await;
                 }
                 let thorough = (THOROUGH + handshake).min(self.connect_timeout);
-                match self.say_hello(thorough, Some(ASSUMED_RTT)).await {
+                match self.say_hello(self.everywhere(thorough), Some(ASSUMED_RTT)).await {
                     Ok(session) => return session,
                     Err(error) => debug!("reconnect failed: {error}"),
                 }
@@ -233,7 +276,8 @@ impl Client {
                 Err(error) => {
                     let text = error.to_string();
                     // The first failure, and every new refusal, which lasts until somebody fixes it.
-                    let refused = matches!(error, ClientError::Auth { .. });
+                    let refused =
+                        matches!(error, ClientError::Auth { .. } | ClientError::Expired { .. });
                     let is_new = refused && logged.len() < LOGGED_MAX && !logged.contains(&text);
                     if logged.is_empty() || is_new {
                         warn!("{text}; retrying");

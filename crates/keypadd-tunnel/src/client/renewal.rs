@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use tokio::{
-    sync::watch,
+    sync::{Mutex, MutexGuard, watch},
     time::{Instant, sleep, timeout},
 };
 use tracing::{debug, info, warn};
@@ -17,50 +17,67 @@ use super::{
     Client, ClientSession,
     reconnect::{HANDSHAKE_TRIPS, QUICK, RETRY_MAX, backoff},
 };
-use crate::{
-    error::ConnectFailure,
-    sessions::{lifetime::jitter, lost::Lost, session::LiveSession},
-};
+use crate::sessions::{lifetime::jitter, lost::Lost, session::LiveSession};
 
 /// The shortest life of a session's keys, unless it is lost.
 const RENEWAL_MIN: Duration = Duration::from_secs(1);
 
-/// Whether a renewal is under way.
+/// Attempts to replace a live session.
 #[derive(Debug, Default)]
-pub(super) struct Renewing(watch::Sender<bool>);
+pub(super) struct Renewing {
+    /// Held by an attempt that must not meet another: each hello ends the session before.
+    turn: Mutex<()>,
+    /// Attempts that the server may have answered.
+    underway: watch::Sender<usize>,
+}
 
-/// A renewal under way, until it is dropped.
-struct Underway<'a>(&'a Renewing);
+/// An attempt under way, until it is dropped.
+pub(super) struct Underway<'a>(&'a Renewing);
 
 impl Renewing {
-    fn begin(&self) -> Underway<'_> {
-        self.0.send_replace(true);
+    /// Waits for the end of other attempts.
+    pub(super) async fn turn(&self) -> MutexGuard<'_, ()> {
+        self.turn.lock().await
+    }
+
+    /// Begins an attempt.
+    pub(super) fn begin(&self) -> Underway<'_> {
+        self.underway.send_modify(|count| *count += 1);
         Underway(self)
     }
 
     /// Waits until none is under way.
     pub(super) async fn over(&self) {
         // Fails only without a sender, and this one has it.
-        let _ = self.0.subscribe().wait_for(|underway| !underway).await;
+        let _ = self.underway.subscribe().wait_for(|count| *count == 0).await;
     }
 }
 
 impl Drop for Underway<'_> {
     fn drop(&mut self) {
-        self.0.0.send_replace(false);
+        self.0.underway.send_modify(|count| *count -= 1);
     }
 }
 
 impl Client {
-    /// Waits for the session that goes on with this one, or for the end of this one.
+    /// Waits for the session that goes on with this one, with new keys, or for the end of this one. Makes no
+    /// attempt while the server is `silent`.
     ///
     /// # Errors
     /// Why it ended.
-    pub(super) async fn renewed(&self, session: &ClientSession) -> Result<ClientSession, Lost> {
+    pub(super) async fn renewed(
+        &self,
+        session: &ClientSession,
+        silent: &watch::Sender<bool>,
+    ) -> Result<ClientSession, Lost> {
         let live = &*session.registration.session;
         if live.hold.is_none() {
             return Err(live.lost().await);
         }
+        let is_silent = async |wanted: bool| {
+            // Fails only without a sender, and this one is it.
+            let _ = silent.subscribe().wait_for(|silent| *silent == wanted).await;
+        };
         // However few bytes keys may carry, and however often the server asks.
         tokio::select! {
             lost = live.lost() => return Err(lost),
@@ -77,9 +94,20 @@ impl Client {
                 () = std::future::ready(()), if is_asked => {}
             }
             let began = Instant::now();
+            let turn = tokio::select! {
+                lost = live.lost() => return Err(lost),
+                turn = async {
+                    is_silent(false).await;
+                    self.renewing.turn().await
+                } => turn,
+            };
             let underway = self.renewing.begin();
-            let renewed = self.renew(live).await;
-            drop(underway);
+            let renewed = tokio::select! {
+                biased;
+                renewed = self.renew(live, session.place) => renewed,
+                () = is_silent(true) => Err("the server does not answer".into()),
+            };
+            drop((underway, turn));
             match renewed {
                 Ok(next) => {
                     let taken = began.elapsed();
@@ -105,9 +133,9 @@ impl Client {
 
     /// Makes one attempt, at the address where the server is now. Not cut short when the old session ends: the
     /// server ends it when it has the new one's hello, and its answer may come later.
-    async fn renew(&self, live: &LiveSession) -> Result<ClientSession, String> {
+    async fn renew(&self, live: &LiveSession, place: usize) -> Result<ClientSession, String> {
         let rtt = live.connection.stats().path.rtt;
-        let attempt = self.attempt(live.connection.remote_address(), Some(rtt));
+        let attempt = self.attempt((place, live.connection.remote_address()), Some(rtt));
         let lost = async {
             live.lost().await;
             sleep(QUICK + rtt * HANDSHAKE_TRIPS).await;
@@ -116,19 +144,10 @@ impl Client {
             biased;
             made = timeout(self.connect_timeout, attempt) => match made {
                 Ok(Ok(session)) => Ok(session),
-                Ok(Err(failure)) => Err(cause_of(failure)),
+                Ok(Err(failure)) => Err(failure.to_string()),
                 Err(_) => Err(format!("no answer in {:?}", self.connect_timeout)),
             },
             () = lost => Err("the path is lost".into()),
         }
-    }
-}
-
-fn cause_of(failure: ConnectFailure) -> String {
-    match failure {
-        ConnectFailure::Auth(error) => error.to_string(),
-        ConnectFailure::TooMany(cause)
-        | ConnectFailure::NotPaired(cause)
-        | ConnectFailure::Unreachable(cause) => cause,
     }
 }

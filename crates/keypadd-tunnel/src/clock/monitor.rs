@@ -22,8 +22,8 @@ pub(crate) struct ClockMonitor {
     _task: JoinSet<()>,
 }
 
-/// Receives the jumps detected since it was made.
-#[derive(Debug)]
+/// Receives the jumps detected since it was made; a clone also those that it has not received yet.
+#[derive(Clone, Debug)]
 pub(crate) struct Jumps(watch::Receiver<Option<Jump>>);
 
 impl ClockMonitor {

@@ -20,7 +20,7 @@ use tracing::{debug, warn};
 use crate::{
     addresses::{
         forward::{Destination, Forward, ProxyHeaders},
-        target::ServerAddress,
+        servers::ServerAddresses,
     },
     forwards::{
         carrier::Carrier,
@@ -119,7 +119,7 @@ impl Acceptor {
     }
 
     /// Carries connections of other processes within the same limits.
-    pub(crate) fn carrier(&self, server: ServerAddress) -> Carrier {
+    pub(crate) fn carrier(&self, server: ServerAddresses) -> Carrier {
         let Context { link, limits, .. } = &self.context;
         Carrier {
             server,

@@ -11,10 +11,7 @@ use tokio::{
 };
 
 use crate::{
-    addresses::{
-        forward::Destination,
-        target::{ServerAddress, Target},
-    },
+    addresses::{forward::Destination, servers::ServerAddresses, target::Target},
     error::ClientError,
     forwards::{
         connection_log::ConnectionRecord,
@@ -37,7 +34,7 @@ const FORWARD: &str = "-W";
 /// Carries connections of other processes; outlives its client, and has no session then.
 #[derive(Clone, Debug)]
 pub struct Carrier {
-    pub(crate) server: ServerAddress,
+    pub(crate) server: ServerAddresses,
     pub(crate) link: ServerLink,
     pub(crate) limits: Arc<Limits>,
     pub(crate) slots: Arc<Semaphore>,
@@ -49,7 +46,7 @@ pub struct Carrier {
 /// Room for one connection on a live session.
 #[derive(Debug)]
 pub struct CarrierSlot {
-    server: ServerAddress,
+    server: ServerAddresses,
     session: Arc<LiveSession>,
     handover: Handover,
     _room: (OwnedSemaphorePermit, Descriptors),

@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use crate::{
     addresses::{
         forward::{BenchForward, DynamicForward, Forward, Listen},
-        target::ServerAddress,
+        servers::ServerAddresses,
     },
     error::BindError,
     forwards::{
@@ -48,7 +48,7 @@ impl ForwardListeners {
     }
 
     /// Carries connections of other processes, beside those accepted here.
-    pub(crate) fn carrier(&self, server: ServerAddress) -> Carrier {
+    pub(crate) fn carrier(&self, server: ServerAddresses) -> Carrier {
         self.acceptor.carrier(server)
     }
 

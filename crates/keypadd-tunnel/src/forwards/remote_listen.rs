@@ -250,7 +250,7 @@ impl RemoteListeners {
         let descriptors = descriptors()?;
         let inherited = |bound| {
             let (key, Instance(instance)) =
-                (self.session.key().to_string(), self.session.instance());
+                (self.session.identity().to_string(), self.session.instance());
             self.handover.take_remote(&RemoteRecord { key, instance, number: id, bound })
         };
         let bind = || {
@@ -347,7 +347,7 @@ impl RemoteListeners {
             }
             let room = async {
                 let slot = Arc::clone(&self.slots).acquire_owned().await.ok()?;
-                let (session, holder) = (&self.session, Holder::Peer(self.session.key()));
+                let (session, holder) = (&self.session, Holder::Peer(self.session.identity()));
                 let budget = &session.limits.descriptors;
                 let held = budget.acquire_when_free(holder, session.peer(), OF_CONNECTION);
                 Some((slot, held.await))

@@ -80,7 +80,7 @@ impl Listening {
     /// Whether this session goes on with the one that listens.
     fn goes_on_in(&self, session: &LiveSession) -> bool {
         self.session.is_resumed()
-            && self.session.key() == session.key()
+            && self.session.identity() == session.identity()
             && self.session.instance() == session.instance()
     }
 }
@@ -163,7 +163,7 @@ impl Reservations {
             let Some((number, _, open)) = bound else { continue };
             for HandedSocket { record, socket } in open.hand_over() {
                 let SocketRecord::Tcp(bound) = record else { continue };
-                let (key, instance) = (session.key().to_string(), session.instance().0);
+                let (key, instance) = (session.identity().to_string(), session.instance().0);
                 let record = RemoteRecord { key, instance, number: *number, bound };
                 sockets.push(HandedSocket { record: SocketRecord::Remote(record), socket });
             }
@@ -252,7 +252,7 @@ impl Reservations {
 
 /// Whether a session may take over the holder's addresses.
 async fn may_take_over(newcomer: &LiveSession, holder: &LiveSession) -> bool {
-    if newcomer.key() != holder.key() || newcomer.id <= holder.id {
+    if newcomer.identity() != holder.identity() || newcomer.id <= holder.id {
         return false;
     }
     newcomer.instance() == holder.instance() || is_unresponsive(holder).await

@@ -100,6 +100,7 @@ pub(super) struct Serving {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum LogLine {
     KeyNotAllowed(Source),
+    KeyExpired(Source),
     NothingInCommon(Source),
     ServerFull(Source),
     Unpermitted(Source),
@@ -196,8 +197,8 @@ impl Serving {
     async fn exchange_hellos(&self, connection: Connection) -> Result<Purpose, HelloError> {
         // The handshake has checked the same list, but it may have changed since.
         let proof = proof_of(&connection);
-        let listed = proof.and_then(|proof| Some((self.peers.find(&proof.key)?, proof)));
-        let Some((peer, proof)) = listed else {
+        let listed = proof.and_then(|proof| Some((self.peers.admitted(&proof.key)?, proof)));
+        let Some(((peer, identity), proof)) = listed else {
             close(&connection, CloseCode::Protocol, "this key is not listed");
             return Err(ConnectionError::LocallyClosed.into());
         };
@@ -205,7 +206,7 @@ impl Serving {
         let (instance, request) = match hello(&mut control).await {
             Ok(Hello::Session(instance, request)) => (instance, request),
             Ok(Hello::Bulk(token)) => {
-                let session = self.sessions.find(&proof.key, token);
+                let session = self.sessions.find(&identity, token);
                 return match session.filter(|it| it.attach_bulk(&connection, &proof)) {
                     Some(session) => {
                         let features = Features::OWN;
@@ -228,14 +229,14 @@ impl Serving {
             close(&connection, CloseCode::Hold, &Lost::HandedOver.to_string());
             return Err(ConnectionError::LocallyClosed.into());
         }
-        let (client, max) = ((proof.key, instance), self.sessions_per_key);
+        let (client, max) = ((identity, instance), self.sessions_per_key);
         // A client that comes back, or that replaces a live session, needs no other place.
-        let older = self.sessions.newest(&proof.key, instance);
+        let older = self.sessions.newest(&identity, instance);
         let own = self.chains.take_slot(&client);
         let own = own.or_else(|| older.as_ref().and_then(|session| session.take_place()));
-        let Some(place) = own.or_else(|| self.of_key.acquire(proof.key, max)) else {
+        let Some(place) = own.or_else(|| self.of_key.acquire(identity, max)) else {
             self.limits.count_refused_session();
-            if self.may_log(LogLine::KeyFull(proof.key)) {
+            if self.may_log(LogLine::KeyFull(identity)) {
                 let peer = peer.label();
                 warn!(peer, max, "refused: too many sessions of this key (max-sessions-per-key)");
             }
@@ -271,6 +272,7 @@ impl Serving {
             instance,
             features,
             proof,
+            identity,
             connection,
             outgoing: sender,
             limits: Arc::clone(&self.limits),
@@ -282,7 +284,7 @@ impl Serving {
             place: Some(place),
         });
         // The list may have changed since the lookup.
-        self.end_unlisted(&registration.session);
+        self.end_inadmissible(&registration.session);
         self.sessions.replace_by(&registration.session, resumed);
         // Without randomness there is no bulk connection: one connection carries everything.
         if let Ok(token) = SessionToken::draw() {
@@ -302,7 +304,7 @@ impl Serving {
         } else if session.may_log() {
             info!(peer = session.peer(), remote = %session.remote(), "session established");
         }
-        let lookups = self.lookups.of(session.key());
+        let lookups = self.lookups.of(session.identity());
         let mut streams = JoinSet::new();
         let (incoming, frames) = mpsc::channel(FRAMES_MAX);
         let supervisor = session.supervise(control, outgoing, incoming, jumps);
@@ -396,7 +398,7 @@ impl Serving {
     /// The client has said how many streams it resumes: it has the session's token.
     fn expect_claims(&self, session: &LiveSession, count: u32) {
         let Some(hold) = &session.hold else { return };
-        self.chains.confirm(&(session.key(), session.instance()), hold.epoch);
+        self.chains.confirm(&(session.identity(), session.instance()), hold.epoch);
         if session.claims.expect(count) {
             session.release_unclaimed();
         }
@@ -407,7 +409,7 @@ impl Serving {
     async fn hold(&self, session: &LiveSession, draining: &mut watch::Receiver<bool>) {
         let place = session.take_place();
         let Some(hold) = &session.hold else { return };
-        let client = (session.key(), session.instance());
+        let client = (session.identity(), session.instance());
         let (over, is_over) = oneshot::channel();
         let listed = self.limits.hold.add(session.peer(), &hold.streams, hold.time);
         let away = Away { slot: place, _listed: listed, _over: over };
@@ -440,8 +442,8 @@ impl Serving {
     pub(super) fn adopt(self: &Arc<Self>, handed: HandedChain) -> Option<Adopted> {
         let HandedChain { record, streams: handed } = handed;
         let key = record.key.parse().ok()?;
-        let peer = self.peers.find(&key)?;
-        let client = (key, Instance(record.instance));
+        let (peer, identity) = self.peers.admitted(&key)?;
+        let client = (identity, Instance(record.instance));
         let settings = HoldSettings { time: peer.hold.unwrap_or(self.hold.time), ..self.hold };
         let (over, is_over) = oneshot::channel();
         let now = Instant::now().into_std();
@@ -450,7 +452,7 @@ impl Serving {
         let of_chain = |streams: &HeldStreams| {
             let listed = self.limits.hold.add(&label, streams, remaining);
             Away {
-                slot: self.of_key.acquire(key, self.sessions_per_key),
+                slot: self.of_key.acquire(identity, self.sessions_per_key),
                 _listed: listed,
                 _over: over,
             }
@@ -459,7 +461,7 @@ impl Serving {
             self.chains.adopt(client, &record, &settings, of_chain, now);
         let mut splices = JoinSet::new();
         for stream in handed {
-            let holder = (&*label, Holder::Peer(key));
+            let holder = (&*label, Holder::Peer(identity));
             splices.spawn(adopt(stream, &streams, &counts, &self.limits, holder));
         }
         let this = Arc::clone(self);
@@ -469,13 +471,6 @@ impl Serving {
             this.end_held(&client, &label, record.epoch);
             while splices.join_next().await.is_some() {}
         }))
-    }
-
-    /// Ends a session whose key is no longer listed.
-    pub(super) fn end_unlisted(&self, session: &LiveSession) {
-        if self.peers.find(&session.key()).is_none() {
-            session.end(Lost::Unlisted);
-        }
     }
 
     /// Whether a line may be logged now; counts it if not.
@@ -492,6 +487,13 @@ impl Serving {
             HandshakeFailure::KeyNotAllowed(key) => {
                 if self.may_log(LogLine::KeyNotAllowed(Source::of(source))) {
                     warn!(%source, "key not allowed; to allow it: --allow {key}");
+                }
+            }
+            HandshakeFailure::KeyExpired(key) => {
+                if self.may_log(LogLine::KeyExpired(Source::of(source))) {
+                    let peer = key.parse().ok().and_then(|key| self.peers.find(&key));
+                    let peer = peer.map(|peer| peer.label()).unwrap_or_default();
+                    warn!(%source, peer, "refused: the peer's valid-until is over");
                 }
             }
             HandshakeFailure::NothingInCommon(lists) => {

@@ -5,6 +5,7 @@
 //! and no bytes of streams: `keypadd_transport::HeldStreams` has them.
 
 use std::{
+    mem,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -69,27 +70,40 @@ pub(crate) struct SessionHold {
 #[derive(Debug)]
 pub(crate) struct ClientHold {
     settings: HoldSettings,
-    pub(crate) streams: HeldStreams,
-    /// Open connections of the chain's forwards.
+    /// Open connections of the client's forwards.
     pub(crate) counts: Arc<ForwardCounts>,
-    token: Mutex<Option<HoldToken>>,
+    chain: Mutex<ClientChain>,
+}
+
+/// What a client has of its present chain.
+#[derive(Debug)]
+struct ClientChain {
+    streams: HeldStreams,
+    token: Option<HoldToken>,
 }
 
 impl ClientHold {
     pub(crate) fn new(settings: HoldSettings) -> Self {
         let streams = HeldStreams::new(settings.budget());
-        Self { settings, streams, counts: Arc::default(), token: Mutex::default() }
+        let chain = Mutex::new(ClientChain { streams, token: None });
+        Self { settings, counts: Arc::default(), chain }
+    }
+
+    /// The streams of the present chain.
+    pub(crate) fn streams(&self) -> HeldStreams {
+        self.chain().streams.clone()
     }
 
     /// What the next hello says.
     pub(crate) fn request(&self) -> Option<HoldRequest> {
-        let token = self.token().clone();
+        let token = self.chain().token.clone();
         (!self.settings.time.is_zero())
             .then(|| HoldRequest { seconds: self.settings.seconds(), token })
     }
 
     /// The server has answered: what the session has of the chain, and the names of the streams that
-    /// go on. Where the server does not hold them they end here.
+    /// go on. Where the server does not hold them they end here, and another chain begins: a session of the
+    /// one before may be open still, and its streams have the same names.
     pub(crate) fn granted(
         &self,
         grant: Option<HoldGrant>,
@@ -99,32 +113,45 @@ impl ClientHold {
             self.end();
             return (None, Vec::new());
         };
-        *self.token() = Some(token);
-        let names = if resumed { self.streams.names() } else { Vec::new() };
-        if !resumed {
-            self.streams.release(|_| false);
+        let mut chain = self.chain();
+        chain.token = Some(token);
+        let (names, ended) = match resumed {
+            true => (chain.streams.names(), None),
+            false => {
+                let fresh = chain.streams.sharing_budget();
+                (Vec::new(), Some(mem::replace(&mut chain.streams, fresh)))
+            }
+        };
+        let hold = SessionHold { streams: chain.streams.clone(), epoch, time };
+        drop(chain);
+        if let Some(ended) = ended {
+            ended.close();
         }
-        (Some(SessionHold { streams: self.streams.clone(), epoch, time }), names)
+        (Some(hold), names)
     }
 
     /// The token of the next hello, for the process that follows.
     pub(crate) fn hand_over(&self) -> Option<Secret> {
-        self.token().as_ref().map(|token| Secret(token.0))
+        self.chain().token.as_ref().map(|token| Secret(token.0))
     }
 
     /// Goes on with the chain of another process.
     pub(crate) fn adopt(&self, token: Option<&Secret>) {
-        *self.token() = token.map(|Secret(token)| HoldToken(*token));
+        self.chain().token = token.map(|Secret(token)| HoldToken(*token));
     }
 
     /// The session is over for good, or was away too long. Returns how many held streams ended.
     pub(crate) fn end(&self) -> usize {
-        *self.token() = None;
-        self.streams.release(|_| false)
+        let streams = {
+            let mut chain = self.chain();
+            chain.token = None;
+            chain.streams.clone()
+        };
+        streams.release(|_| false)
     }
 
-    /// A token is replaced as a whole.
-    fn token(&self) -> MutexGuard<'_, Option<HoldToken>> {
-        self.token.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Token and streams are replaced as a whole.
+    fn chain(&self) -> MutexGuard<'_, ClientChain> {
+        self.chain.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

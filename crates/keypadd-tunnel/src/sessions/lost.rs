@@ -30,6 +30,9 @@ pub enum Lost {
     /// The client's key was removed from the list.
     #[error("its key was removed from the list of allowed keys")]
     Unlisted,
+    /// The time of the peer is over.
+    #[error("its valid-until is over")]
+    Expired,
     /// The same run of the client moved to a newer connection.
     #[error("the client moved to another connection")]
     Resumed,
@@ -55,7 +58,7 @@ impl Lost {
             Self::Key(_) => CloseCode::KeyFault,
             Self::Control(_) => CloseCode::Protocol,
             Self::Replaced => CloseCode::Replaced,
-            Self::Unlisted => CloseCode::Unlisted,
+            Self::Unlisted | Self::Expired => CloseCode::Unlisted,
             Self::Resumed | Self::KeysTooOld => CloseCode::Hold,
         }
     }

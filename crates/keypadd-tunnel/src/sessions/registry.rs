@@ -51,17 +51,18 @@ impl Sessions {
         self.live().iter().map(|session| session.status()).collect()
     }
 
-    /// Finds the session of a client's key that has this token.
-    pub(crate) fn find(&self, key: &PublicKey, token: SessionToken) -> Option<Arc<LiveSession>> {
-        let found =
-            |session: &LiveSession| session.key() == *key && session.token.get() == Some(&token);
+    /// Finds the session of a client, by what it is counted by, that has this token.
+    pub(crate) fn find(&self, client: &PublicKey, token: SessionToken) -> Option<Arc<LiveSession>> {
+        let found = |session: &LiveSession| {
+            session.identity() == *client && session.token.get() == Some(&token)
+        };
         self.live().into_iter().find(|session| found(session))
     }
 
     /// The newest session of this run of a client.
-    pub(crate) fn newest(&self, key: &PublicKey, instance: Instance) -> Option<Arc<LiveSession>> {
+    pub(crate) fn newest(&self, peer: &PublicKey, instance: Instance) -> Option<Arc<LiveSession>> {
         let of_run =
-            |session: &LiveSession| session.key() == *key && session.instance() == instance;
+            |session: &LiveSession| session.identity() == *peer && session.instance() == instance;
         self.live().into_iter().rev().find(|session| of_run(session))
     }
 
@@ -69,7 +70,7 @@ impl Sessions {
     /// resumes them.
     pub(crate) fn replace_by(&self, newest: &LiveSession, resumed: bool) {
         for old in self.live() {
-            let same = old.key() == newest.key() && old.instance() == newest.instance();
+            let same = old.identity() == newest.identity() && old.instance() == newest.instance();
             if same && old.id < newest.id {
                 old.end(if resumed { Lost::Resumed } else { Lost::Replaced });
             }

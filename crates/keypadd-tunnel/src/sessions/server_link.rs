@@ -195,6 +195,9 @@ impl ServerLink {
 /// The reason of a session that ended with a clock jump: the client reconnects at once.
 pub(crate) const CLOCK: &str = "clock";
 
+/// The reason label of a session that has taken the place of one at another address of the server.
+pub(crate) const MOVED: &str = "moved";
+
 /// The reason label of a session that continues on another connection.
 pub(crate) const RESUMED: &str = "resumed";
 
@@ -223,6 +226,7 @@ pub(crate) fn reason(lost: &Lost) -> &'static str {
         Lost::Clock(_) => CLOCK,
         Lost::Replaced => "replaced",
         Lost::Unlisted => "unlisted",
+        Lost::Expired => "expired",
         Lost::Resumed | Lost::HandedOver => RESUMED,
         Lost::KeysTooOld => "keys-too-old",
         Lost::Shutdown => "shutdown",

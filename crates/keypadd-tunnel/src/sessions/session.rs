@@ -45,6 +45,8 @@ pub struct LiveSession {
     pub(crate) id: u64,
     label: String,
     proof: Arc<Proof>,
+    /// What the peer is counted by: the same for all of its keys.
+    identity: PublicKey,
     role: Role,
     instance: Instance,
     since: SystemTime,
@@ -87,6 +89,8 @@ pub(crate) struct NewSession<'a> {
     /// What the server can do.
     pub(crate) features: Features,
     pub(crate) proof: Arc<Proof>,
+    /// What the peer is counted by.
+    pub(crate) identity: PublicKey,
     pub(crate) connection: Connection,
     /// Queue of the control stream.
     pub(crate) outgoing: mpsc::Sender<Frame>,
@@ -121,6 +125,7 @@ impl LiveSession {
             id,
             label: new.label,
             proof: new.proof,
+            identity: new.identity,
             role: new.role,
             instance: new.instance,
             since: new.renews.map_or_else(SystemTime::now, |session| session.since),
@@ -161,19 +166,24 @@ impl LiveSession {
         &self.label
     }
 
-    /// The peer's public key.
+    /// The key that the peer has proved.
     pub fn key(&self) -> PublicKey {
         self.proof.key
     }
 
+    /// What the peer is counted by, whichever of its keys it has proved.
+    pub(crate) fn identity(&self) -> PublicKey {
+        self.identity
+    }
+
     /// Whether the peer may cause a log line now. Every line that it can cause asks this.
     pub(crate) fn may_log(&self) -> bool {
-        self.limits.log.allow(self.key(), &self.label, Instant::now())
+        self.limits.log.allow(self.identity, &self.label, Instant::now())
     }
 
     /// Sets descriptors aside for what the peer asks for, if its share allows.
     pub(crate) fn descriptors(&self, count: usize) -> Option<Descriptors> {
-        self.limits.descriptors.acquire(Holder::Peer(self.key()), &self.label, count)
+        self.limits.descriptors.acquire(Holder::Peer(self.identity), &self.label, count)
     }
 
     /// The run of the client that this session belongs to.
@@ -257,6 +267,18 @@ impl LiveSession {
         stats.map(|stats| stats.udp_tx.bytes + stats.udp_rx.bytes).sum()
     }
 
+    /// Datagrams that have arrived over its connections.
+    pub(crate) fn received_datagrams(&self) -> u64 {
+        let bulk = self.bulk.get().map(|bulk| &bulk.connection);
+        let connections = [&self.connection].into_iter().chain(bulk);
+        connections.map(|connection| connection.stats().udp_rx.datagrams).sum()
+    }
+
+    /// Open connections of all its forwards.
+    pub(crate) fn open_connections(&self) -> u64 {
+        self.forwards.list().into_iter().map(|(_, open)| open).sum()
+    }
+
     /// Whether it has a connection for bulk streams.
     pub(crate) fn has_bulk(&self) -> bool {
         self.bulk.get().is_some()
@@ -315,12 +337,12 @@ impl LiveSession {
         [&self.proof.handshake.keys].into_iter().chain(bulk)
     }
 
-    /// Attaches the connection that carries the session's bulk streams. Returns false if there is
-    /// one already, or if its key or its packet protection differs.
+    /// Attaches the connection that carries the session's bulk streams, which the same peer has proved
+    /// to be its own, maybe by another of its keys. Returns false if there is one already, or if its
+    /// packet protection differs.
     pub(crate) fn attach_bulk(&self, connection: &Connection, proof: &Arc<Proof>) -> bool {
         let (ours, theirs) = (&self.proof, proof);
-        let same = ours.key == theirs.key
-            && ours.handshake.suite == theirs.handshake.suite
+        let same = ours.handshake.suite == theirs.handshake.suite
             && ours.handshake.kex == theirs.handshake.kex;
         let bulk = BulkConnection { connection: connection.clone(), proof: Arc::clone(proof) };
         let attached = same && self.bulk.set(bulk).is_ok();

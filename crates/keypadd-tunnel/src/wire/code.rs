@@ -46,7 +46,7 @@ pub enum CloseCode {
     KeyFull,
     /// Replaced by a newer session of the same run of the client.
     Replaced,
-    /// The client's key was removed from the list.
+    /// The client's key was removed from the list, or its time is over.
     Unlisted,
     /// The session moved to another connection: streams are held.
     Hold,

@@ -121,11 +121,12 @@ async fn one_key_cannot_use_up_all_connections() {
         settings.connections_max = 1000;
         let peer = |key: &Arc<PrivateKey>| AllowedPeer {
             name: None,
-            key: key.public(),
+            keys: vec![key.public()],
             permits: Permits::default(),
             listen_permits: ListenPermits::default(),
             allowance: None,
             hold: None,
+            valid_until: None,
         };
         settings.peers = Arc::new(Peers::new([peer(&greedy), peer(&other)]).unwrap());
         let crypto = crypto(&server_key, Suite::AES_128_GCM);

@@ -1,6 +1,12 @@
 //! Servers, clients, targets and checks that the tests share.
 
-use std::{future::pending, io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    future::pending,
+    io,
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use keypadd_keystream::{Protection, Suite};
 use keypadd_provider::{CryptoSettings, PrivateKey, PublicKey, client_config, server_config};
@@ -146,11 +152,12 @@ pub fn allowed_peer(key: PublicKey, permits: &[&str]) -> AllowedPeer {
     let open = permits.iter().filter(|permit| !permit.starts_with("listen "));
     AllowedPeer {
         name: None,
-        key,
+        keys: vec![key],
         permits: open.map(|permit| permit.parse().unwrap()).collect(),
         listen_permits: listen.map(|permit| permit.parse().unwrap()).collect(),
         allowance: None,
         hold: None,
+        valid_until: None,
     }
 }
 
@@ -253,6 +260,14 @@ impl RunningClient {
 
     pub fn set_proxy_headers(&self, headers: ProxyHeaders) {
         self.client.set_proxy_headers(headers);
+    }
+
+    pub fn set_crypto(&self, crypto: Arc<dyn quinn::crypto::ClientConfig>) {
+        self.client.set_crypto(crypto);
+    }
+
+    pub fn set_valid_until(&self, until: Option<SystemTime>) {
+        self.client.set_valid_until(until);
     }
 
     pub fn reconnects(&self) -> Vec<(&'static str, u64)> {

@@ -1,0 +1,312 @@
+//! Moves a live session to another address of the server: when the server is silent, and back to a preferred
+//! address that answers again. Only where the server has several addresses.
+//!
+//! Make before break, as for new keys (`renewal`): where the same server answers, its streams go on. Another
+//! server does not know them: a silent session's are reset when it takes over, and a session that is well
+//! moves there only while it has none.
+
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
+
+use keypadd_provider::PublicKey;
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep, sleep_until, timeout},
+};
+use tracing::{debug, info, warn};
+
+use super::{
+    Client, ClientSession,
+    reach::{Reached, Search},
+    reconnect::{ASSUMED_RTT, HANDSHAKE_TRIPS, HeldSession, QUICK, THOROUGH},
+};
+use crate::{
+    error::{ClientError, ConnectFailure},
+    sessions::{proof::proof_of, session::LiveSession},
+    wire::Frame,
+};
+
+/// How often to look whether something has arrived.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// Silence after which the server is pinged: an idle path is not probed as often.
+const PING_AFTER: Duration = Duration::from_secs(1);
+
+/// Silence after which other addresses are tried: a second after the ping, so that one is up within three.
+const SILENT_AFTER: Duration = Duration::from_secs(2);
+
+/// Pause after attempts at all other addresses have failed.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How long nothing has arrived.
+#[derive(Debug)]
+struct Hearing {
+    datagrams: u64,
+    looked_at: Instant,
+    silence: Duration,
+}
+
+/// What to do about a silence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Heard {
+    Lately,
+    /// Not lately: a ping asks for an answer.
+    Ping,
+    /// Not even an answer to pings.
+    Nothing,
+}
+
+impl Hearing {
+    fn new(now: Instant, datagrams: u64) -> Self {
+        Self { datagrams, looked_at: now, silence: Duration::ZERO }
+    }
+
+    /// Given all datagrams that have arrived so far.
+    fn look(&mut self, now: Instant, datagrams: u64) -> Heard {
+        // A process that was stopped has not listened.
+        let passed = (now - self.looked_at).min(2 * LOOK);
+        self.looked_at = now;
+        self.silence =
+            if datagrams == self.datagrams { self.silence + passed } else { Duration::ZERO };
+        self.datagrams = datagrams;
+        match self.silence {
+            silence if silence < PING_AFTER => Heard::Lately,
+            silence if silence < SILENT_AFTER => Heard::Ping,
+            _ => Heard::Nothing,
+        }
+    }
+}
+
+/// Completes when the server of a session is silent.
+async fn fall_silent(live: &LiveSession) {
+    let mut hearing = Hearing::new(Instant::now(), live.received_datagrams());
+    loop {
+        sleep(LOOK).await;
+        match hearing.look(Instant::now(), live.received_datagrams()) {
+            Heard::Lately => {}
+            // If the queue is full, its frames serve as the ping.
+            Heard::Ping => live.try_send(Frame::Ping),
+            Heard::Nothing => return,
+        }
+    }
+}
+
+/// Completes when more than these datagrams have arrived.
+async fn heard_again(live: &LiveSession, before: u64) {
+    while live.received_datagrams() == before {
+        sleep(LOOK / 10).await;
+    }
+}
+
+/// Whether this is another server than that of the key.
+fn is_other(reached: &Reached, key: PublicKey) -> bool {
+    proof_of(&reached.connection).is_none_or(|proof| proof.key != key)
+}
+
+impl Client {
+    /// Waits for a session at another address that takes the place of this one; sets `silent` while the
+    /// server is. Goes on for a moment after the session has ended.
+    pub(super) async fn moved(
+        &self,
+        session: &ClientSession,
+        silent: &watch::Sender<bool>,
+    ) -> ClientSession {
+        if !self.server.are_several() {
+            return std::future::pending().await;
+        }
+        let live = &*session.registration.session;
+        loop {
+            tokio::select! {
+                () = fall_silent(live) => {}
+                next = self.returned(live, session.place) => return next,
+            }
+            debug!(server = %self.server, "the server is silent; trying its other addresses");
+            silent.send_replace(true);
+            let before = live.received_datagrams();
+            while live.received_datagrams() == before {
+                if let Some(next) = self.fail_over(live).await {
+                    return next;
+                }
+                tokio::select! {
+                    () = heard_again(live, before) => {}
+                    () = sleep(RETRY_INTERVAL) => {}
+                }
+            }
+            silent.send_replace(false);
+        }
+    }
+
+    /// Waits for a session at a preferred address, which is tried at intervals.
+    async fn returned(&self, live: &LiveSession, place: usize) -> ClientSession {
+        if place == 0 {
+            return std::future::pending().await;
+        }
+        // A preferred server has this one's key and does not know its streams.
+        let mut is_stranger = false;
+        loop {
+            sleep(self.return_interval).await;
+            if is_stranger && live.open_connections() > 0 {
+                continue;
+            }
+            match self.go_back(live, place, &mut is_stranger).await {
+                Ok(next) => return next,
+                Err(error) => debug!("not moved to a preferred address: {error}"),
+            }
+        }
+    }
+
+    /// Tries the other addresses while the server of a session is silent. `None` if it is heard again first,
+    /// or the session ends, or no other answers.
+    async fn fail_over(&self, live: &LiveSession) -> Option<ClientSession> {
+        let handshake = QUICK + live.connection.stats().path.rtt * HANDSHAKE_TRIPS;
+        let avoid = Some(live.connection.remote_address());
+        let search = Search { avoid, ..self.everywhere(self.connect_timeout) };
+        let jumps = &self.clock_monitor.jumps();
+        let (open, before) = (live.open_connections(), live.received_datagrams());
+        let take_over = |reached: Reached| async move {
+            if is_other(&reached, live.key()) && live.open_connections() > 0 {
+                // The path of both may have come back just now.
+                sleep(handshake).await;
+            }
+            let _underway = self.renewing.begin();
+            let greeting = self.greet(reached).await?;
+            let resumed = greeting.is_resumed();
+            Ok((self.establish(greeting, jumps.clone()), resumed))
+        };
+        // An address that is tried now may already have ended the session at the old one.
+        let heard = async {
+            heard_again(live, before).await;
+            self.renewing.over().await;
+        };
+        let ended = async {
+            live.lost().await;
+            sleep(handshake).await;
+        };
+        let (next, resumed) = tokio::select! {
+            biased;
+            made = self.search(search, Some(ASSUMED_RTT), take_over) => match made {
+                Ok(made) => made,
+                Err(error) => {
+                    debug!("no other address answers: {error}");
+                    return None;
+                }
+            },
+            () = heard => return None,
+            () = ended => return None,
+        };
+        let (peer, remote) = (live.peer(), next.live().remote());
+        if live.may_log() {
+            let lost = match (resumed, open) {
+                (true, 0) | (false, 0) => String::new(),
+                (true, open) => format!("; {open} open connections go on"),
+                (false, open) => format!("; {open} open connections reset: it does not have them"),
+            };
+            warn!(peer, silent = %live.remote(), %remote, "server is silent; moved to another address{lost}");
+        }
+        Some(next)
+    }
+
+    /// Moves a session to a preferred address that answers; `place` is where it is now. Sets `is_stranger` if
+    /// another server answers with the same key.
+    async fn go_back(
+        &self,
+        live: &LiveSession,
+        place: usize,
+        is_stranger: &mut bool,
+    ) -> Result<ClientSession, ClientError> {
+        let everywhere = self.everywhere(THOROUGH.min(self.connect_timeout));
+        let search = Search { places: 0..place.min(everywhere.places.end), ..everywhere };
+        let jumps = &self.clock_monitor.jumps();
+        let is_idle = || live.open_connections() == 0;
+        let busy = || ConnectFailure::Unreachable("another server; connections are open".into());
+        let stranger = &AtomicBool::new(false);
+        let move_there = |reached: Reached| async move {
+            if is_other(&reached, live.key()) && !is_idle() {
+                return Err(busy());
+            }
+            let _underway = self.renewing.begin();
+            let greeting = self.greet(reached).await?;
+            if !greeting.is_resumed() && !is_idle() {
+                stranger.store(true, Ordering::Relaxed);
+                return Err(busy());
+            }
+            Ok(self.establish(greeting, jumps.clone()))
+        };
+        let _turn = self.renewing.turn().await;
+        let moved = self.search(search, Some(ASSUMED_RTT), move_there).await;
+        *is_stranger = stranger.load(Ordering::Relaxed);
+        let next = moved?;
+        if live.may_log() {
+            info!(peer = live.peer(), remote = %next.live().remote(), "moved to a preferred address");
+        }
+        Ok(next)
+    }
+
+    /// Tries all addresses, all the time, while connections are held, beginning with the one where the server
+    /// was. Another server takes over only if that one does not answer even then.
+    pub(super) async fn reconnect_anywhere(&self, held: &HeldSession) -> ClientSession {
+        let handshake = QUICK + held.rtt * HANDSHAKE_TRIPS;
+        let time = (THOROUGH + handshake).min(self.connect_timeout);
+        let jumps = &self.clock_monitor.jumps();
+        let go_on = |reached: Reached| async move {
+            if is_other(&reached, held.key) {
+                let last = self.attempt(held.at, Some(ASSUMED_RTT));
+                if let Ok(Ok(back)) = timeout(handshake, last).await {
+                    return Ok(back);
+                }
+            }
+            let greeting = self.greet(reached).await?;
+            if !greeting.is_resumed() {
+                let HeldSession { name, count, .. } = held;
+                warn!(
+                    server = %self.server,
+                    "{count} held connections of {name} reset: the server that answers does not have them"
+                );
+                self.limits.hold.add_reset(*count);
+            }
+            Ok(self.establish(greeting, jumps.clone()))
+        };
+        loop {
+            let began = Instant::now();
+            let search = Search { begin_at: Some(held.at), ..self.everywhere(time) };
+            match self.search(search, Some(ASSUMED_RTT), go_on).await {
+                Ok(session) => return session,
+                Err(error) => debug!("reconnect failed: {error}"),
+            }
+            sleep_until(began + QUICK).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What each look says while nothing arrives, from the first on.
+    fn looks(hearing: &mut Hearing, from: Instant, count: u32) -> Vec<Heard> {
+        let datagrams = hearing.datagrams;
+        (1..=count).map(|nth| hearing.look(from + LOOK * nth, datagrams)).collect()
+    }
+
+    #[test]
+    fn a_server_is_pinged_after_a_second_and_silent_after_two() {
+        let began = Instant::now();
+        let mut hearing = Hearing::new(began, 5);
+        let lately = [Heard::Lately; 3].into_iter();
+        let expected: Vec<_> = lately.chain([Heard::Ping; 4]).chain([Heard::Nothing]).collect();
+        assert_eq!(looks(&mut hearing, began, 8), expected);
+        assert_eq!(hearing.look(began + LOOK * 9, 6), Heard::Lately);
+        assert_eq!(looks(&mut hearing, began + LOOK * 9, 8), expected);
+    }
+
+    #[test]
+    fn a_client_that_was_stopped_listens_before_it_calls_the_server_silent() {
+        let began = Instant::now();
+        let mut hearing = Hearing::new(began, 5);
+        let later = began + Duration::from_secs(60);
+        assert_eq!(hearing.look(later, 5), Heard::Lately);
+        assert_eq!(looks(&mut hearing, later, 3), [Heard::Lately, Heard::Ping, Heard::Ping]);
+    }
+}

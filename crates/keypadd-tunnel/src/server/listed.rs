@@ -1,0 +1,67 @@
+//! Ends what clients have that may no longer connect: their keys were removed from the list, or their time is
+//! over.
+
+use std::{
+    convert::Infallible,
+    time::{Duration, SystemTime},
+};
+
+use tokio::time::sleep;
+
+use super::serving::Serving;
+use crate::{
+    handover::{HandedChain, HandedSocket, SocketRecord},
+    sessions::{lost::Lost, session::LiveSession},
+};
+
+/// How often to look for peers whose time is over: clocks may be set.
+const EXPIRY_CHECK: Duration = Duration::from_secs(10);
+
+impl Serving {
+    /// Names clients by keys that the list of the process that follows has: it knows no others.
+    pub(super) fn name_by_listed_keys(
+        &self,
+        chains: &mut [HandedChain],
+        listeners: &mut [HandedSocket],
+    ) {
+        let chains = chains.iter_mut().map(|chain| &mut chain.record.key);
+        let listeners = listeners.iter_mut().filter_map(|listener| match &mut listener.record {
+            SocketRecord::Remote(record) => Some(&mut record.key),
+            _ => None,
+        });
+        for name in chains.chain(listeners) {
+            let identity = name.parse().ok();
+            if let Some(key) = identity.and_then(|identity| self.peers.first_key(&identity)) {
+                *name = key.to_string();
+            }
+        }
+    }
+
+    /// Ends a session whose key is no longer listed, or whose peer's time is over.
+    pub(super) fn end_inadmissible(&self, session: &LiveSession) {
+        match self.peers.find(&session.key()) {
+            None => session.end(Lost::Unlisted),
+            Some(peer) if peer.has_expired(SystemTime::now()) => session.end(Lost::Expired),
+            Some(_) => {}
+        }
+    }
+
+    /// Ends the sessions and resets the held connections of peers that may no longer connect.
+    pub(super) fn end_all_inadmissible(&self) {
+        let ended = self.chains.retain(|identity| self.peers.admits_identity(identity));
+        self.limits.hold.add_reset(ended);
+        for session in self.sessions.live() {
+            self.end_inadmissible(&session);
+        }
+    }
+
+    /// Ends the sessions of peers whose time is over, soon after it is. Never returns.
+    pub(super) async fn watch_expiry(&self) -> Infallible {
+        loop {
+            let now = SystemTime::now();
+            let left = self.peers.next_expiry(now).and_then(|until| until.duration_since(now).ok());
+            sleep(left.map_or(EXPIRY_CHECK, |left| left.min(EXPIRY_CHECK))).await;
+            self.end_all_inadmissible();
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! Servers with several addresses: tried side by side, left when silent, returned to.
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use keypadd_keystream::Suite;
+use keypadd_provider::{PinnedServer, PrivateKey, client_config};
+use keypadd_tunnel::{ClientSettings, HoldSettings, TransportSettings};
+use testbed::{LineSettings, Relay};
+use tokio::{
+    net::{TcpListener, TcpStream, UdpSocket},
+    time::{Instant, sleep},
+};
+
+use crate::support::*;
+
+/// Both ends hold; a preferred address is tried again soon.
+fn holding() -> TransportSettings {
+    let hold = HoldSettings { time: Duration::from_secs(600), ..HoldSettings::OFF };
+    let return_interval = Duration::from_millis(200);
+    TransportSettings { hold, return_interval, ..<_>::default() }
+}
+
+/// An address where nobody answers; keeps its port.
+async fn silent() -> UdpSocket {
+    UdpSocket::bind("127.0.0.1:0").await.unwrap()
+}
+
+fn server(key: &Arc<PrivateKey>) -> RunningServer {
+    RunningServer::start_with(key.public(), &["localhost:*"], |settings| {
+        settings.transport = holding();
+    })
+}
+
+/// Settings of a client that accepts these servers at these addresses and forwards to `target`.
+fn settings(
+    key: &Arc<PrivateKey>,
+    servers: &[&RunningServer],
+    addresses: &[SocketAddr],
+    target: &TcpListener,
+) -> ClientSettings {
+    let forward = format!("0:{}", target.local_addr().unwrap());
+    let mut settings = client_settings(servers[0], key, &[&forward]);
+    let others = servers[1..].iter().map(|server| server.key);
+    let pinned = PinnedServer::one_of(servers[0].key, others);
+    settings.crypto = client_config(&crypto(key, Suite::AES_128_GCM), pinned).unwrap();
+    let texts: Vec<_> = addresses.iter().map(ToString::to_string).collect();
+    settings.server = texts.join(",").parse().unwrap();
+    settings.transport = holding();
+    settings
+}
+
+fn cut(relay: &Relay) {
+    relay.set_both(LineSettings { cut: true, ..<_>::default() });
+}
+
+fn heal(relay: &Relay) {
+    relay.set_both(LineSettings::default());
+}
+
+async fn relay_to(server: &RunningServer, seed: u64) -> Relay {
+    Relay::start(server.address, seed).await.unwrap()
+}
+
+impl RunningClient {
+    /// Where its server is.
+    fn remote(&self) -> Option<SocketAddr> {
+        self.sessions.live().last().map(|session| session.remote())
+    }
+
+    async fn enter(&self, target: &TcpListener) -> (TcpStream, TcpStream) {
+        let here = TcpStream::connect(self.listeners[0]).await.unwrap();
+        (here, accept(target).await)
+    }
+
+    async fn until_at(&self, address: SocketAddr) {
+        until("it has moved", || self.remote() == Some(address)).await;
+        until("one session is left", || self.sessions.live().len() == 1).await;
+    }
+}
+
+#[tokio::test]
+async fn a_dead_first_address_costs_a_fraction_of_a_second_and_not_a_share_of_the_timeout() {
+    let (target, key, dead) = (listener().await, new_key(), silent().await);
+    let server = server(&key);
+    let addresses = [dead.local_addr().unwrap(), server.address];
+    let mut settings = settings(&key, &[&server], &addresses, &target);
+    settings.connect_timeout = Duration::from_secs(50);
+    let began = Instant::now();
+    let client = RunningClient::start(settings).await;
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+    assert_eq!(client.remote(), Some(server.address));
+    // It was tried.
+    within(dead.recv(&mut [0; 2048])).await.unwrap();
+    let (mut here, mut there) = client.enter(&target).await;
+    send_bytes_both_ways(&mut here, &mut there).await;
+}
+
+#[tokio::test]
+async fn a_server_that_refuses_is_passed_over_and_named_if_no_other_answers() {
+    let (target, key, other) = (listener().await, new_key(), new_key());
+    let (refusing, server) = (RunningServer::start(other.public(), &[]), server(&key));
+    let pinned = [&server, &refusing];
+    let addresses = [refusing.address, server.address];
+    let client = RunningClient::start(settings(&key, &pinned, &addresses, &target)).await;
+    assert_eq!(client.remote(), Some(server.address));
+
+    let dead = silent().await.local_addr().unwrap();
+    let mut settings = settings(&key, &pinned, &[dead, refusing.address], &target);
+    settings.connect_timeout = Duration::from_secs(1);
+    let error = crate::refusals::connect_error(settings).await.to_string();
+    assert!(error.starts_with(&refusing.address.to_string()), "{error}");
+    assert!(error.contains("does not allow this key"), "{error}");
+}
+
+#[tokio::test]
+async fn a_failure_names_what_happened_at_each_address() {
+    let (target, key) = (listener().await, new_key());
+    let server = server(&key);
+    let dead = [silent().await, silent().await];
+    let addresses = dead.each_ref().map(|socket| socket.local_addr().unwrap());
+    let mut settings = settings(&key, &[&server], &addresses, &target);
+    settings.connect_timeout = Duration::from_millis(700);
+    let [first, second] = addresses;
+    let error = crate::refusals::connect_error(settings).await.to_string();
+    assert_eq!(
+        error,
+        format!(
+            "cannot reach {first}, {second}: {first}: no answer in 700ms; {second}: no answer in 700ms"
+        )
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_silent_servers_session_goes_on_at_its_other_address_without_losing_a_byte() {
+    let (target, key) = (listener().await, new_key());
+    let server = server(&key);
+    let (first, second) = (relay_to(&server, 1).await, relay_to(&server, 2).await);
+    let addresses = [first.address(), second.address()];
+    let mut settings = settings(&key, &[&server], &addresses, &target);
+    // Not back by itself.
+    settings.transport.return_interval = Duration::from_secs(3_600);
+    let limits = Arc::clone(&settings.transport.limits);
+    let client = RunningClient::start(settings).await;
+    assert_eq!(client.remote(), Some(first.address()));
+    let (mut here, mut there) = client.enter(&target).await;
+    send_bytes_both_ways(&mut here, &mut there).await;
+
+    cut(&first);
+    // Nothing is on its way: an idle path is found dead, too.
+    client.until_at(second.address()).await;
+    assert_eq!(client.reconnects(), [("moved", 1)]);
+    send_bytes_both_ways(&mut here, &mut there).await;
+
+    // And back, under load.
+    heal(&first);
+    cut(&second);
+    exchange(here, there).await;
+    client.until_at(first.address()).await;
+    assert_eq!(client.reconnects(), [("moved", 2)]);
+    let counts = limits.counts();
+    assert_eq!((counts.streams_resumed, counts.streams_reset), (2, 0));
+}
+
+#[tokio::test]
+async fn a_server_that_is_heard_again_before_another_answers_keeps_its_session() {
+    let (target, key, dead) = (listener().await, new_key(), silent().await);
+    let server = server(&key);
+    let relay = relay_to(&server, 1).await;
+    let addresses = [relay.address(), dead.local_addr().unwrap()];
+    let client = RunningClient::start(settings(&key, &[&server], &addresses, &target)).await;
+    let (mut here, mut there) = client.enter(&target).await;
+    send_bytes_both_ways(&mut here, &mut there).await;
+    let id = || client.sessions.status().iter().map(|it| it.id).collect::<Vec<_>>();
+    let before = id();
+    cut(&relay);
+    // The other address is tried.
+    within(dead.recv(&mut [0; 2048])).await.unwrap();
+    heal(&relay);
+    send_bytes_both_ways(&mut here, &mut there).await;
+    assert_eq!((id(), client.reconnects()), (before, Vec::new()));
+}
+
+#[tokio::test]
+async fn another_server_takes_over_and_connections_it_does_not_have_are_reset() {
+    let (target, key) = (listener().await, new_key());
+    let (first, second) = (server(&key), server(&key));
+    let relay = relay_to(&first, 1).await;
+    let addresses = [relay.address(), second.address];
+    let client =
+        RunningClient::start(settings(&key, &[&first, &second], &addresses, &target)).await;
+    let (mut here, mut there) = client.enter(&target).await;
+    send_bytes_both_ways(&mut here, &mut there).await;
+    cut(&relay);
+    assert_reset(&mut here).await;
+    client.until_at(second.address).await;
+    let (mut here, mut there) = client.enter(&target).await;
+    send_bytes_both_ways(&mut here, &mut there).await;
+}
+
+#[tokio::test]
+async fn a_session_returns_to_the_preferred_address_with_its_connections() {
+    let (target, key) = (listener().await, new_key());
+    let server = server(&key);
+    let (first, second) = (relay_to(&server, 1).await, relay_to(&server, 2).await);
+    cut(&first);
+    let addresses = [first.address(), second.address()];
+    let client = RunningClient::start(settings(&key, &[&server], &addresses, &target)).await;
+    assert_eq!(client.remote(), Some(second.address()));
+    let (mut here, mut there) = client.enter(&target).await;
+    send_bytes_both_ways(&mut here, &mut there).await;
+    heal(&first);
+    client.until_at(first.address()).await;
+    exchange(here, there).await;
+    assert_eq!(client.reconnects(), [("moved", 1)]);
+}
+
+#[tokio::test]
+async fn a_session_returns_to_another_server_only_while_no_connection_is_open() {
+    let (target, key) = (listener().await, new_key());
+    let (first, second) = (server(&key), server(&key));
+    let relay = relay_to(&first, 1).await;
+    cut(&relay);
+    let addresses = [relay.address(), second.address];
+    let client =
+        RunningClient::start(settings(&key, &[&first, &second], &addresses, &target)).await;
+    let (mut here, mut there) = client.enter(&target).await;
+    heal(&relay);
+    // Many intervals.
+    for _ in 0..20 {
+        send_bytes_both_ways(&mut here, &mut there).await;
+        sleep(Duration::from_millis(100)).await;
+    }
+    assert_eq!(client.remote(), Some(second.address));
+    assert!(first.sessions.live().is_empty());
+    drop((here, there));
+    client.until_at(relay.address()).await;
+    let (mut here, mut there) = client.enter(&target).await;
+    send_bytes_both_ways(&mut here, &mut there).await;
+}
+
+#[tokio::test]
+async fn held_connections_go_on_wherever_their_server_answers() {
+    let (target, key) = (listener().await, new_key());
+    let server = RunningServer::start_with(key.public(), &["localhost:*"], |settings| {
+        settings.transport = holding();
+    });
+    let (first, second) = (relay_to(&server, 1).await, relay_to(&server, 2).await);
+    let addresses = [first.address(), second.address()];
+    let mut settings = settings(&key, &[&server], &addresses, &target);
+    settings.transport.peer_timeout = Duration::from_secs(4);
+    let client = RunningClient::start(settings).await;
+    let (mut here, mut there) = client.enter(&target).await;
+    send_bytes_both_ways(&mut here, &mut there).await;
+    cut(&first);
+    cut(&second);
+    until("it is lost", || client.is_waiting()).await;
+    heal(&second);
+    client.until_at(second.address()).await;
+    exchange(here, there).await;
+}
+
+#[tokio::test]
+async fn a_server_that_shuts_down_is_replaced_by_the_next() {
+    let (target, key) = (listener().await, new_key());
+    let (first, second) = (server(&key), server(&key));
+    let addresses = [first.address, second.address];
+    let client =
+        RunningClient::start(settings(&key, &[&first, &second], &addresses, &target)).await;
+    assert_eq!(client.remote(), Some(first.address));
+    first.stop().await;
+    client.until_at(second.address).await;
+    let (mut here, mut there) = client.enter(&target).await;
+    send_bytes_both_ways(&mut here, &mut there).await;
+}

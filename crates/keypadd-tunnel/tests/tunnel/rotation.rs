@@ -1,0 +1,97 @@
+//! Keys that are replaced: two are accepted meanwhile, as those of one peer.
+
+use keypadd_keystream::Suite;
+use keypadd_provider::{PinnedServer, client_config, server_config};
+use keypadd_tunnel::{AllowedPeer, KeyLifetime, KeyLifetimes, Peers, TransportSettings};
+use tokio::net::TcpStream;
+
+use crate::{hold::holding, support::*};
+
+/// Both ends hold, and keys serve until a test says otherwise.
+fn lasting() -> TransportSettings {
+    TransportSettings { key_lifetimes: KeyLifetimes::new(KeyLifetime::UNLIMITED), ..holding() }
+}
+
+#[tokio::test]
+async fn a_client_accepts_the_old_and_the_new_key_of_its_server() {
+    let (key, old, new) = (new_key(), new_key(), new_key());
+    let pinned = || PinnedServer::one_of(old.public(), [new.public()]);
+    for of_server in [&old, &new] {
+        let server = RunningServer::start_as(of_server.clone(), key.public(), &[], |_| {});
+        let mut settings = client_settings(&server, &key, &[]);
+        settings.crypto = client_config(&crypto(&key, Suite::AES_128_GCM), pinned()).unwrap();
+        let (_client, session) = connect_client(settings).await;
+        assert_eq!(session.live().key(), of_server.public());
+    }
+}
+
+/// Both ends replace their keys while a connection is open, first the client, then the server; the lists of
+/// both have the old and the new key, and then the new one alone.
+#[tokio::test]
+async fn connections_outlive_the_replacement_of_both_ends_keys() {
+    let target = listener().await;
+    let [old, new, old_server, new_server] = [new_key(), new_key(), new_key(), new_key()];
+    let list = |keys: &[&std::sync::Arc<keypadd_provider::PrivateKey>]| {
+        let peer = allowed_peer(old.public(), &["localhost:*"]);
+        let keys = keys.iter().map(|key| key.public()).collect();
+        Peers::new([AllowedPeer { name: Some("laptop".into()), keys, ..peer }]).unwrap()
+    };
+    let server =
+        RunningServer::start_as(old_server.clone(), old.public(), &["localhost:*"], |settings| {
+            settings.transport = lasting();
+            // The new key needs no other place.
+            settings.sessions_per_key = 1;
+        });
+    server.handle.set_peers(list(&[&old, &new]));
+    let forward = format!("0:{}", target.local_addr().unwrap());
+    let mut settings = client_settings(&server, &old, &[&forward]);
+    let pinned = || PinnedServer::one_of(old_server.public(), [new_server.public()]);
+    settings.crypto = client_config(&crypto(&old, Suite::AES_128_GCM), pinned()).unwrap();
+    settings.transport = lasting();
+    let (lifetimes, limits) =
+        (settings.transport.key_lifetimes.clone(), settings.transport.limits.clone());
+    let client = RunningClient::start(settings).await;
+    let mut here = TcpStream::connect(client.listeners[0]).await.unwrap();
+    let mut there = accept(&target).await;
+    send_bytes_both_ways(&mut here, &mut there).await;
+
+    let renew = async || {
+        let before = client.link.status().renewals;
+        lifetimes.set(KeyLifetime { bytes: 1, ..KeyLifetime::UNLIMITED });
+        until("keys are renewed", || client.link.status().renewals > before).await;
+        lifetimes.set(KeyLifetime::UNLIMITED);
+        until("one session is left", || {
+            [&client.sessions, &server.sessions].iter().all(|all| all.live().len() == 1)
+        })
+        .await;
+    };
+    client.set_crypto(client_config(&crypto(&new, Suite::AES_128_GCM), pinned()).unwrap());
+    renew().await;
+    assert_eq!(server.sessions.live()[0].key(), new.public());
+    assert_eq!(server.sessions.live()[0].peer(), "laptop");
+    server.handle.set_peers(list(&[&new]));
+    send_bytes_both_ways(&mut here, &mut there).await;
+
+    let config = crypto(&new_server, Suite::AES_128_GCM);
+    server.handle.set_crypto(server_config(&config, server.handle.peers()).unwrap());
+    renew().await;
+    assert_eq!(client.sessions.live()[0].key(), new_server.public());
+    send_bytes_both_ways(&mut here, &mut there).await;
+    assert!(client.reconnects().is_empty(), "{:?}", client.reconnects());
+    assert_eq!(limits.counts().streams_reset, 0);
+    exchange(here, there).await;
+}
+
+#[tokio::test]
+async fn both_keys_of_a_client_share_its_limits() {
+    let (old, new) = (new_key(), new_key());
+    let server = RunningServer::start_with(old.public(), &[], |s| s.sessions_per_key = 1);
+    let peer = allowed_peer(old.public(), &[]);
+    let keys = vec![old.public(), new.public()];
+    server.handle.set_peers(Peers::new([AllowedPeer { keys, ..peer }]).unwrap());
+    let _first = connect_client(client_settings(&server, &old, &[])).await;
+    let mut settings = client_settings(&server, &new, &[]);
+    settings.instance = keypadd_tunnel::wire::Instance([2; 16]);
+    let error = crate::refusals::connect_error(settings).await.to_string();
+    assert!(error.contains("already has 1 session"), "{error}");
+}
