@@ -23,8 +23,8 @@ use crate::sources::Sources;
 pub(crate) struct Asked {
     /// The key of this host.
     pub(crate) own: PublicKey,
-    /// The keys of the peer, each of which will do.
-    pub(crate) peer: Vec<PublicKey>,
+    /// The keys of the peer, each of which is right.
+    pub(crate) peers: Vec<PublicKey>,
     /// The suites that the command would offer.
     pub(crate) suites: Vec<Suite>,
     /// The key exchange that it would offer.
@@ -58,10 +58,10 @@ pub(crate) enum Told {
 impl Asked {
     /// The request, without its verb.
     pub(crate) fn line(&self) -> String {
-        let Self { own, peer, suites, kex, target } = self;
+        let Self { own, peers, suites, kex, target } = self;
+        let peers: Vec<_> = peers.iter().map(PublicKey::to_string).collect();
         let suites: Vec<_> = suites.iter().map(|suite| suite.name()).collect();
-        let peer: Vec<_> = peer.iter().map(PublicKey::to_string).collect();
-        format!("{own} {} {} {kex} {target}", peer.join(","), suites.join(","))
+        format!("{own} {} {} {kex} {target}", peers.join(","), suites.join(","))
     }
 
     fn read(line: &str) -> Option<Self> {
@@ -69,7 +69,7 @@ impl Asked {
         let mut next = || words.next();
         Some(Self {
             own: next()?.parse().ok()?,
-            peer: next()?.split(',').map(|key| key.parse().ok()).collect::<Option<_>>()?,
+            peers: next()?.split(',').map(|key| key.parse().ok()).collect::<Option<_>>()?,
             suites: next()?.split(',').map(|name| name.parse().ok()).collect::<Option<_>>()?,
             kex: next()?.parse().ok()?,
             target: next()?.parse().ok()?,
@@ -85,7 +85,7 @@ impl Asked {
             let slot = dialing.carrier.slot(|live| {
                 let agreed = live.handshake();
                 let has_suite = |suite: &Suite| agreed.suite == (*suite).into();
-                self.peer.contains(&live.key())
+                self.peers.contains(&live.key())
                     && agreed.kex == self.kex.into()
                     && self.suites.iter().any(has_suite)
             })?;
@@ -164,13 +164,13 @@ mod tests {
         let key: PublicKey = "11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=".parse().unwrap();
         let asked = Asked {
             own: key,
-            peer: vec![key, key],
+            peers: vec![key, key],
             suites: keypadd_config::offered(None),
             kex: KeyExchange::default(),
             target: format!("{}.example:65535", "x".repeat(247)).parse().unwrap(),
         };
         let line = asked.line();
-        assert!(line.len() < 1000, "{}", line.len());
+        assert!(line.len() < 500, "{}", line.len());
         assert_eq!(Asked::read(&line), Some(asked));
         for end in 0..line.len() - "65535".len() {
             assert_eq!(Asked::read(&line[..end]), None);

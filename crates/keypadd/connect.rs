@@ -133,7 +133,7 @@ impl ConnectOptions {
             Work::Stdio(target) if name.is_some() && !asks_for_own_tunnel => Some(Reuse {
                 asked: Asked {
                     own: daemon.key.public(),
-                    peer: peer.clone(),
+                    peers: peer.clone(),
                     suites: daemon.suites.clone(),
                     kex,
                     target: target.clone(),

@@ -80,8 +80,8 @@ pub(crate) struct Requests {
 /// Where requests about forwards are queued, with the way back of the answer.
 pub(crate) type ForwardRequests = mpsc::Sender<(String, oneshot::Sender<Value>)>;
 
-/// Longest request, including its newline: for a connection to a name of 253 characters.
-const REQUEST_BYTES_MAX: u64 = 1024;
+/// Longest request, including its newline: a forward from path to path.
+const REQUEST_BYTES_MAX: u64 = 512;
 
 /// Longest answer: the status of a thousand sessions takes about 1 MiB; a reload's answer has a
 /// line for each change or for each fault of a file of 1 MiB.

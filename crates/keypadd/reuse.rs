@@ -135,7 +135,7 @@ impl Reuse {
 
     fn refused(&self, code: StreamCode) -> Error {
         let target = self.asked.target.clone();
-        explain(ClientError::Refused { target, code }, self.asked.own, &self.asked.peer)
+        explain(ClientError::Refused { target, code }, self.asked.own, &self.asked.peers)
     }
 }
 
@@ -167,7 +167,7 @@ impl Carried {
         // How it ended, once that is known; what has arrived is written first.
         let mut failed: Option<Error> = None;
         let failed_here =
-            |error| Err(explain(ClientError::Local(error), reuse.asked.own, &reuse.asked.peer));
+            |error| Err(explain(ClientError::Local(error), reuse.asked.own, &reuse.asked.peers));
         loop {
             let is_told = other.is_some();
             tokio::select! {

@@ -38,8 +38,10 @@ pub(super) struct Reached {
     pub(super) place: usize,
 }
 
+type Operation<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
 /// Operations under way, each with a name; all are dropped together.
-struct Running<'a, K, T>(Vec<(K, Pin<Box<dyn Future<Output = T> + Send + 'a>>)>);
+struct Running<'a, K, T>(Vec<(K, Operation<'a, T>)>);
 
 impl<'a, K: Copy, T> Running<'a, K, T> {
     fn start(&mut self, name: K, operation: impl Future<Output = T> + Send + 'a) {

@@ -352,7 +352,7 @@ fn encode_listen(id: u16, listen: &Listen, headers: ProxyHeaders) -> Vec<u8> {
     body.extend(text.bytes().take(text_bytes.into()));
     let ProxyHeaders { send, accept } = headers;
     if send || accept {
-        body.push(u8::from(send) * SEND_PROXY | u8::from(accept) * ACCEPT_PROXY);
+        body.push((u8::from(send) * SEND_PROXY) | (u8::from(accept) * ACCEPT_PROXY));
     }
     body
 }
