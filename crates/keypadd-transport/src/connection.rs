@@ -141,7 +141,7 @@ impl Connection {
         source.carried_over(stream.id())
     }
 
-    /// Ends the flow of this connection that was idle for the longest, to make room for another one.
+    /// Ends the flow of a listener of this connection that was idle for the longest, to make room.
     pub fn displace_flow(&self) {
         self.0.shared.send_flow(FlowCommand::Displace);
     }

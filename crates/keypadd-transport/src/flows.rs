@@ -117,7 +117,9 @@ impl Flows {
             FlowCommand::Carry(id, new) => self.carry(id, *new, registrar, now),
             FlowCommand::End(id) => self.end(id, FlowEnd::Lost),
             FlowCommand::Displace => {
-                let idlest = self.open.iter().min_by_key(|(_, flow)| flow.last_at);
+                let of_listeners =
+                    self.open.iter().filter(|(_, flow)| matches!(flow.end, OpenEnd::Source(_)));
+                let idlest = of_listeners.min_by_key(|(_, flow)| flow.last_at);
                 if let Some(id) = idlest.map(|(id, _)| *id) {
                     self.end(id, FlowEnd::Displaced);
                 }

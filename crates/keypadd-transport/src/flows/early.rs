@@ -99,7 +99,7 @@ mod tests {
         }
         let bytes = |taken: Vec<Bytes>| taken.iter().map(|one| one[0]).collect::<Vec<_>>();
         assert_eq!(bytes(early.take(stream(1))), [0, 1, 2, 3, 4, 5, 6, 7]);
-        assert_eq!(early.take(stream(1)), [Bytes::new(); 0]);
+        assert!(early.take(stream(1)).is_empty());
         assert_eq!(bytes(early.take(stream(2))).len(), OF_STREAM_MAX);
         assert_eq!(early.bytes, 0);
     }

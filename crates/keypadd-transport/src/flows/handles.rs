@@ -55,7 +55,7 @@ pub(crate) enum FlowCommand {
     },
     Carry(StreamId, Box<NewFlow>),
     End(StreamId),
-    /// Make room: end the flow that was idle for the longest.
+    /// Make room: end the flow of a listener that was idle for the longest.
     Displace,
     /// Nobody wants this source: forget it, or drop what it sends for a while.
     Refuse {

@@ -160,7 +160,7 @@ fn invalid_headers_are_refused() {
 #[test]
 fn a_udp_listener_has_its_own_kind() {
     let listen = Listen::Udp { bind: crate::addresses::forward::Bind::Loopback, port: 5353 };
-    let frame = Frame::Listen { id: 1, listen };
+    let frame = Frame::Listen { id: 1, listen, headers: ProxyHeaders::default() };
     assert_eq!(frame.encode(), [0, 6, 3, 0, 1, 3, 0x14, 0xe9, 0]);
     assert_eq!(decode_frame(&frame.encode()), Ok(Some(frame)));
 }

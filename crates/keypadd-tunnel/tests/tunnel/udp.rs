@@ -157,9 +157,8 @@ async fn udp_needs_a_permit_of_its_own() {
 #[tokio::test]
 async fn datagrams_of_any_size_arrive_whole() {
     let echo = Echo::start().await;
-    let mut transport = TransportSettings::default();
     // As Ethernet, so that most need fragments.
-    transport.datagram_bytes_max = 1_452;
+    let transport = TransportSettings { datagram_bytes_max: 1_452, ..<_>::default() };
     let forward = forward_to(echo.address);
     let tunnel = Tunnel::start_with(&["udp:localhost:*"], &[&forward], transport).await;
     let near = socket().await;
