@@ -314,7 +314,7 @@ fn a_preface_goes_on_as_the_bytes_of_its_socket_do() {
     held.lose(1);
     held.reconnect();
     held.resume();
-    exchange(&programs, [b"its own", &noise(4, 100_000)], || thread::yield_now());
+    exchange(&programs, [b"its own", &noise(4, 100_000)], thread::yield_now);
     held.until_over();
 }
 
