@@ -135,7 +135,29 @@ impl Reuse {
 
     fn refused(&self, code: StreamCode) -> Error {
         let target = self.asked.target.clone();
-        explain(ClientError::Refused { target, code }, self.asked.own, &self.asked.peers)
+        self.explain(ClientError::Refused { target, code })
+    }
+
+    fn failed_here(&self, error: io::Error) -> Error {
+        self.explain(ClientError::Local(error))
+    }
+
+    fn explain(&self, error: ClientError) -> Error {
+        explain(error, self.asked.own, &self.asked.peers)
+    }
+
+    /// The error for what a daemon tells in the end; `None` if it tells nothing any more.
+    fn failure(&self, told: Option<Told>) -> Error {
+        match told {
+            Some(Told::Refused(code)) => self.refused(StreamCode::from_value(code)),
+            Some(Told::Lost(cause)) => Error::new(Exit::Runtime, one_line(&cause)),
+            _ => {
+                let target = &self.asked.target;
+                let cause = "the daemon that carried it has exited";
+                Error::new(Exit::Runtime, format!("connection to {target} lost: {cause}"))
+                    .hint("run it again; without a daemon it makes a tunnel of its own")
+            }
+        }
     }
 }
 
@@ -164,73 +186,53 @@ impl Carried {
         let (mut sending, mut receiving) = (true, true);
         let mut other = Some(other);
         let mut is_suspended = false;
-        // How it ended, once that is known; what has arrived is written first.
+        // Why it failed; what has arrived is written first.
         let mut failed: Option<Error> = None;
-        let failed_here =
-            |error| Err(explain(ClientError::Local(error), reuse.asked.own, &reuse.asked.peers));
         loop {
             let is_told = other.is_some();
             tokio::select! {
                 biased;
                 _ = shutdown.thrown() => return interrupted(target),
                 news = told.recv(), if is_told => match news {
-                    Some(Told::Closed) => return match receiving {
-                        true => match finish(inward.as_mut().await).await {
-                            Ok(()) => Ok(()),
-                            Err(error) => failed_here(error),
-                        },
-                        false => Ok(()),
-                    },
+                    Some(Told::Closed) if receiving => {
+                        return finish(inward.as_mut().await).await.map_err(|e| reuse.failed_here(e));
+                    }
+                    Some(Told::Closed) => return Ok(()),
                     Some(Told::Suspended) => is_suspended = true,
                     Some(Told::Resumed) => is_suspended = false,
                     // The process that follows ends the connection by closing its end.
                     None if is_suspended => other = None,
                     news => {
-                        failed = Some(match news {
-                            Some(Told::Refused(code)) => reuse.refused(StreamCode::from_value(code)),
-                            Some(Told::Lost(cause)) => Error::new(Exit::Runtime, one_line(&cause)),
-                            _ => Error::new(
-                                Exit::Runtime,
-                                format!("connection to {target} lost: the daemon that carried it has exited"),
-                            )
-                            .hint("run it again; without a daemon it makes a tunnel of its own"),
-                        });
+                        failed = Some(reuse.failure(news));
+                        sending = false;
                         // Nothing more comes: an end after what has arrived.
                         if let Some(other) = other.take() {
                             let _ = other.shutdown(net::Shutdown::Write);
                         }
-                        sending = false;
                     }
                 },
                 received = &mut inward, if receiving => {
                     receiving = false;
-                    let outcome = match (received, failed.is_some()) {
-                        // Its reader must not take the end for the target's.
-                        (Ok(output), true) => {
-                            drop(output);
-                            Ok(())
-                        }
-                        (received, _) => finish(received).await,
+                    // After a failure its reader must not take the end for the target's.
+                    let finished = match received {
+                        Ok(_) if failed.is_some() => Ok(()),
+                        received => finish(received).await,
                     };
-                    if let Err(error) = outcome {
-                        return failed_here(error);
-                    }
+                    finished.map_err(|error| reuse.failed_here(error))?;
                 }
                 sent = &mut outward, if sending => {
                     sending = false;
-                    // What the target does not take is reported as its end.
-                    if let Err(error) = sent
-                        && !is_of_socket(&error)
-                    {
-                        return failed_here(error);
+                    // What the target does not take, the daemon tells.
+                    match sent {
+                        Err(error) if !is_of_socket(&error) => return Err(reuse.failed_here(error)),
+                        _ => {}
                     }
                 }
             }
-            if !receiving && let Some(error) = failed {
-                return Err(error);
-            }
-            if !sending && !receiving && other.is_none() {
-                return Ok(());
+            match failed.take_if(|_| !receiving) {
+                Some(error) => return Err(error),
+                None if !sending && !receiving && other.is_none() => return Ok(()),
+                None => {}
             }
         }
     }

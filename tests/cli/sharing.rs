@@ -170,7 +170,7 @@ fn a_connect_with_forwards_carries_too_and_each_direction_ends_by_itself() {
 }
 
 #[test]
-fn a_daemon_that_is_killed_leaves_one_line_and_a_reset_target() {
+fn a_daemon_that_is_killed_leaves_one_line_and_exit_1() {
     let hosts = Hosts::new();
     let (child, far) = hosts.carried(&[]);
     let target = far.local_addr().unwrap();
