@@ -164,14 +164,15 @@ impl Reuse {
 impl Carried {
     /// Copies until both directions have finished, or the daemon says that the connection has failed.
     async fn run(self, reuse: &Reuse, shutdown: &Shutdown) -> Result<(), Error> {
-        let Self { mut told, data, other } = self;
+        let Self { mut told, mut data, other } = self;
         let target = &reuse.asked.target;
         let header = match reuse.sends_header {
             true => &proxy_protocol::LOCAL_HEADER[..],
             false => &[],
         };
         let mut input = header.chain(stdin());
-        let (mut from_target, mut to_target) = data.into_split();
+        // Halves that do not end the output when they are dropped: an end is always meant.
+        let (mut from_target, mut to_target) = data.split();
         let outward = async {
             let copied = copy(&mut input, &mut to_target).await;
             let _ = to_target.shutdown().await;

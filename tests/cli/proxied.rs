@@ -112,6 +112,6 @@ fn headers_that_nobody_could_send_or_read_are_refused() {
     write_file(&desk.path("keypadd.toml"), &file, 0o644);
     let output = desk.keypadd(&["check", "--config", "keypadd.toml"]).output().unwrap();
     let said = text(&output.stderr);
-    assert!(said.contains("send-proxy: peer lab has no endpoint"), "{said}");
+    assert!(said.contains("send-proxy: peer `lab` has no endpoint"), "{said}");
     assert_eq!(output.status.code(), Some(3));
 }
