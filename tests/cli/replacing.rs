@@ -2,7 +2,7 @@
 //! ones serving.
 
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::PathBuf;
@@ -74,7 +74,12 @@ impl Hosts {
         let (here, mut command) = (self.desk.keypadd(&[]), Command::new(installed));
         let variables = here.get_envs().filter_map(|(name, value)| Some((name, value?)));
         command.env_clear().envs(variables).current_dir(self.desk.path(""));
-        let output = command.args(["reload", "--binary"]).args(args).output().unwrap();
+        command.args(["reload", "--binary"]).args(args);
+        // Another test's child may have the copy open for writing until it runs its own program (ETXTBSY).
+        let output = until("the copy runs", || match command.output() {
+            Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => None,
+            output => Some(output.unwrap()),
+        });
         let said = text(&output.stdout);
         let pids = said.lines().filter_map(|line| {
             let (_, by) = line.split_once(") by ")?;
