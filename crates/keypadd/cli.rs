@@ -138,7 +138,7 @@ Examples:
     /// Reports every error at once, those of the key file included. Starts and changes nothing.
     #[command(after_help = "Example:\n  keypadd check --config keypadd.toml")]
     Check(ConfigArgs),
-    /// Check this host, its configuration and the path to each peer, and say how to mend what is wrong
+    /// Check this host, its files and the path to each peer, and name the fixes
     ///
     /// Looks at limits, UDP buffers, CPU, clock, keys and files, daemons and the service, times whether a
     /// pool is worth it here, and connects to each peer of the file, or to @NAME alone. Changes nothing.

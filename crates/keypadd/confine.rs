@@ -77,7 +77,8 @@ impl Confinement {
             None => None,
         };
         let needs = Needs {
-            connects_to: reach.connects_to(),
+            // The service of benchmarks has a port that is not known yet.
+            connects_to: if settings.permit_bench.value { None } else { reach.connects_to() },
             low_ports: reach.needs_low_ports(settings),
             sockets_in: reach.socket_directories(),
             replaces_in: reach.replaced.iter().filter_map(|file| real_directory(file)).collect(),
