@@ -42,6 +42,9 @@ use crate::{
 /// Datagrams to read from one socket before others are due.
 const READS: usize = 64;
 
+/// Sockets that are read in one turn.
+const SOCKETS: usize = 8;
+
 /// The flows of a connection.
 pub(crate) struct Flows {
     open: FxHashMap<StreamId, OpenFlow>,
@@ -230,15 +233,16 @@ impl Flows {
     /// Writes a datagram to the flow's socket. What that does not take now is lost, as on a network.
     fn deliver(&mut self, id: StreamId, datagram: &[u8], now: Instant) {
         let Some(flow) = self.open.get_mut(&id) else { return };
-        flow.last_at = now;
         let sent = match &flow.end {
             OpenEnd::Connected(socket) => {
+                flow.last_at = now;
                 let (sent, was_unreachable) = socket.send(datagram);
                 if was_unreachable {
                     flow.carried.add_unreachable();
                 }
                 sent
             }
+            // A source keeps its flow by what it sends (RFC 4787 REQ-6): its address may be forged.
             OpenEnd::Source(name) => match self.listeners.get(&name.listener) {
                 Some(listener) => listener.send(datagram, name.from),
                 None => return,
@@ -258,12 +262,16 @@ impl Flows {
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.resize(DATAGRAM_BYTES_MAX, 0);
         let mut owners = std::mem::take(&mut self.readable);
+        let others = owners.split_off(owners.len().min(SOCKETS));
         owners.retain(|owner| match *owner {
             Owner::Flow(id) => self.read_flow(id, &mut buffer, now),
             Owner::Listener(listener) => self.read_listener(listener, &mut buffer, now),
             Owner::Stream(_) => false,
         });
-        (self.readable, self.buffer) = (owners, buffer);
+        // Those that have more go last.
+        self.readable = others;
+        self.readable.append(&mut owners);
+        self.buffer = buffer;
         !self.readable.is_empty()
     }
 
@@ -288,6 +296,7 @@ impl Flows {
 
     /// Whether more may be there.
     fn read_listener(&mut self, listener: u64, buffer: &mut [u8], now: Instant) -> bool {
+        let mut has_displaced = false;
         for _ in 0..READS {
             let Some(one) = self.listeners.get_mut(&listener) else { return false };
             let arrival = match one.receive(buffer) {
@@ -298,6 +307,10 @@ impl Flows {
             };
             let datagram = &buffer[..arrival.bytes];
             if one.needs_room(arrival.from, now) {
+                // To look for the idlest takes time, which a flood of new sources must not cost others.
+                if std::mem::replace(&mut has_displaced, true) {
+                    continue;
+                }
                 let idlest = one.open_flows().min_by_key(|id| {
                     // A flow that has ended makes room at once.
                     self.open.get(id).map(|flow| flow.last_at)

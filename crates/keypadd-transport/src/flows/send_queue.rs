@@ -24,6 +24,9 @@ const FLOW_BYTES_MAX: usize = 160 << 10;
 /// Bytes that wait in all flows of a connection.
 const QUEUE_BYTES_MAX: usize = 1 << 20;
 
+/// What a datagram takes beside its bytes.
+const ENTRY_BYTES: usize = size_of::<(Bytes, Instant)>();
+
 /// What has waited for longer is worth nothing to who sent it, and would delay what comes after.
 const WAIT_MAX: Duration = Duration::from_millis(250);
 
@@ -83,7 +86,7 @@ impl SendQueue {
     /// Adds a datagram of a flow; drops the oldest where there is no room.
     pub(crate) fn push(&mut self, stream: StreamId, datagram: Bytes, now: Instant) {
         let Some(queue) = self.flows.get_mut(&stream) else { return };
-        let bytes = datagram.len();
+        let bytes = datagram.len() + ENTRY_BYTES;
         if !std::mem::replace(&mut queue.has_turn, true) {
             self.turns.push_back(stream);
         }
@@ -117,9 +120,10 @@ impl SendQueue {
                 self.turns.rotate_left(1);
                 continue;
             }
+            let before = queue.bytes;
             match queue.frame(stream, bytes_max) {
                 Some(frame) => {
-                    self.bytes -= frame.bytes.len();
+                    self.bytes -= before - queue.bytes;
                     if queue.waiting.is_empty() {
                         queue.leave(&mut self.turns);
                     }
@@ -144,9 +148,10 @@ impl FlowQueue {
         if self.begun.take().is_some() {
             self.number = self.number.wrapping_add(1);
         }
-        self.bytes -= datagram.len();
+        let bytes = datagram.len() + ENTRY_BYTES;
+        self.bytes -= bytes;
         self.carried.add_dropped(1);
-        datagram.len()
+        bytes
     }
 
     /// Drops what has waited for too long; returns the bytes.
@@ -166,7 +171,7 @@ impl FlowQueue {
         let (datagram, _) = self.waiting.front_mut()?;
         if self.begun.is_none() && head_bytes(stream, false) + datagram.len() <= bytes_max {
             let (bytes, _) = self.waiting.pop_front()?;
-            self.bytes -= bytes.len();
+            self.bytes -= bytes.len() + ENTRY_BYTES;
             self.credit -= bytes.len() as isize;
             return Some(FlowFrame { stream, fragment: None, bytes });
         }
@@ -182,6 +187,7 @@ impl FlowQueue {
         self.begun = Some((total, offset + bytes.len()));
         if !datagram.has_remaining() {
             self.waiting.pop_front();
+            self.bytes -= ENTRY_BYTES;
             (self.begun, self.number) = (None, self.number.wrapping_add(1));
         }
         self.bytes -= bytes.len();

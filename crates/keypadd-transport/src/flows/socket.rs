@@ -163,13 +163,22 @@ impl ListeningSocket {
     }
 }
 
-/// Whether an error is an answer of the network to an earlier datagram (ICMP; udp(7)).
+/// Whether an error is an answer of the network to an earlier datagram, which anybody may forge (ICMP; udp(7)).
 pub(crate) fn is_unreachable(error: &io::Error) -> bool {
+    use rustix::io::Errno;
     matches!(
-        error.kind(),
-        io::ErrorKind::ConnectionRefused
-            | io::ErrorKind::HostUnreachable
-            | io::ErrorKind::NetworkUnreachable
+        Errno::from_io_error(error),
+        Some(
+            Errno::CONNREFUSED
+                | Errno::HOSTUNREACH
+                | Errno::NETUNREACH
+                | Errno::MSGSIZE
+                | Errno::ACCESS
+                | Errno::PROTO
+                | Errno::NOPROTOOPT
+                | Errno::HOSTDOWN
+                | Errno::NONET
+        )
     )
 }
 

@@ -223,7 +223,8 @@ impl Client {
         let busy = || ConnectFailure::Unreachable("another server; connections are open".into());
         let stranger = &AtomicBool::new(false);
         let move_there = |reached: Reached| async move {
-            if is_other(&reached, live.key()) && !is_idle() {
+            // What is not held is reset by the hello.
+            if (is_other(&reached, live.key()) || live.hold.is_none()) && !is_idle() {
                 return Err(busy());
             }
             let _underway = self.renewing.begin();

@@ -149,6 +149,12 @@ impl Acceptor {
                         let max = slots_max;
                         warn!(forward = %name, max, "too many connections: new ones wait (max-forwards)");
                     }
+                    // UDP flows that are idle do not keep connections waiting.
+                    if slots.available_permits() == 0
+                        && let Some(session) = context.link.current()
+                    {
+                        session.connection.displace_flow();
+                    }
                     let room = async {
                         let slot = Arc::clone(&slots).acquire_owned().await;
                         let budget = &context.limits.descriptors;

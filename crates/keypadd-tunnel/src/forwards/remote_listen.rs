@@ -345,6 +345,10 @@ impl RemoteListeners {
             if !peer.is_some_and(|peer| admits(&peer.listen_permits, listen, &open.addresses)) {
                 return ListenCode::NotPermitted;
             }
+            // UDP flows that are idle do not keep connections waiting.
+            if self.slots.available_permits() == 0 {
+                self.session.connection.displace_flow();
+            }
             let room = async {
                 let slot = Arc::clone(&self.slots).acquire_owned().await.ok()?;
                 let (session, holder) = (&self.session, Holder::Peer(self.session.identity()));

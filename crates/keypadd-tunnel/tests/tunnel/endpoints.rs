@@ -215,6 +215,28 @@ async fn a_session_returns_to_the_preferred_address_with_its_connections() {
 }
 
 #[tokio::test]
+async fn a_session_that_holds_nothing_returns_only_while_no_connection_is_open() {
+    let (target, key) = (listener().await, new_key());
+    let server = server(&key);
+    let (first, second) = (relay_to(&server, 1).await, relay_to(&server, 2).await);
+    cut(&first);
+    let addresses = [first.address(), second.address()];
+    let mut settings = settings(&key, &[&server], &addresses, &target);
+    settings.transport.hold = HoldSettings::OFF;
+    let client = RunningClient::start(settings).await;
+    let (mut here, mut there) = client.enter(&target).await;
+    heal(&first);
+    // Many intervals.
+    for _ in 0..20 {
+        send_bytes_both_ways(&mut here, &mut there).await;
+        sleep(Duration::from_millis(100)).await;
+    }
+    assert_eq!(client.remote(), Some(second.address()));
+    drop((here, there));
+    client.until_at(first.address()).await;
+}
+
+#[tokio::test]
 async fn a_session_returns_to_another_server_only_while_no_connection_is_open() {
     let (target, key) = (listener().await, new_key());
     let (first, second) = (server(&key), server(&key));
