@@ -241,9 +241,10 @@ pub(crate) struct ServeArgs {
 pub(crate) struct ConnectArgs {
     /// The server's name or address, or a peer of the configuration file
     ///
-    /// The default UDP port is 4433; an IPv6 address with a port goes in brackets. @NAME takes
-    /// endpoint, keys, suite and key exchange from the file; flags win.
-    #[arg(value_name = "HOST[:PORT][,HOST...]|@NAME", value_parser = values::server_or_name)]
+    /// The default UDP port is 4433; an IPv6 address with a port goes in brackets. Several hosts that
+    /// have the key, in order of preference, are separated by commas. @NAME takes endpoint, keys,
+    /// suite and key exchange from the file; flags win.
+    #[arg(value_name = "HOST[:PORT]|@NAME", value_parser = values::server_or_name)]
     pub(crate) server: Server,
     /// The configuration file in which to look up @NAME [default: as `keypadd run` finds it]
     #[arg(long, env = "KEYPADD_CONFIG", value_name = "FILE", value_parser = path_parser())]
