@@ -89,9 +89,10 @@ fn random_loss_before_the_bottleneck_costs_nothing() {
 #[test]
 fn one_stream_fills_a_long_fast_path_whatever_it_loses_with_a_window_of_one_and_a_half_round_trips()
 {
-    // At 2 % one seed in four takes random loss for congestion and falls to half for a while.
+    // At 2 % one seed in four takes random loss for congestion and falls to half for a while; at 10 % seeds
+    // differ by a tenth.
     for (loss, seeds, least) in
-        [(0.0, 1..=1, 0.95), (0.02, 1..=3, 0.97), (0.1, 1..=1, 0.96), (0.2, 1..=1, 0.9)]
+        [(0.0, 1..=1, 0.95), (0.02, 1..=3, 0.97), (0.1, 1..=5, 0.95), (0.2, 1..=1, 0.9)]
     {
         let mut shares: Vec<f64> = seeds
             .map(|seed| {
