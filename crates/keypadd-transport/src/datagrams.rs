@@ -1,6 +1,6 @@
 //! Abstracts the UDP socket of an event loop, so that tests can replace it.
 
-use std::io;
+use std::{io, sync::Arc};
 
 use mio::{Registry, Token};
 
@@ -8,8 +8,8 @@ use crate::udp::{Received, Udp};
 
 /// The system's UDP socket ([`Udp`]), or its replacement in tests (`stepped`).
 pub(crate) trait Datagrams {
-    /// Registers `token` for received datagrams and for room to send.
-    fn register(&self, registry: &Registry, token: Token) -> io::Result<()>;
+    /// Registers `token` for received datagrams and, while the socket is full, for room to send.
+    fn register(&mut self, registry: &Arc<Registry>, token: Token) -> io::Result<()>;
 
     /// Whether the system may fragment datagrams, so that they cannot probe the path's MTU.
     fn may_fragment(&self) -> bool;
@@ -29,12 +29,18 @@ pub(crate) trait Datagrams {
     /// Sends, or keeps the bytes until there is room: a sealed packet is never sealed again.
     fn send(&mut self, transmit: quinn_proto::Transmit, bytes: &[u8]);
 
+    /// Notes that the system reports datagrams that have arrived.
+    fn on_readable(&mut self);
+
+    /// Whether `receive` may return a batch. Saves the system call where it cannot.
+    fn has_unread(&self) -> bool;
+
     /// The next batch; `None` if there is none now.
     fn receive(&mut self) -> Option<Received>;
 }
 
 impl Datagrams for Udp {
-    fn register(&self, registry: &Registry, token: Token) -> io::Result<()> {
+    fn register(&mut self, registry: &Arc<Registry>, token: Token) -> io::Result<()> {
         Self::register(self, registry, token)
     }
 
@@ -60,6 +66,14 @@ impl Datagrams for Udp {
 
     fn send(&mut self, transmit: quinn_proto::Transmit, bytes: &[u8]) {
         Self::send(self, transmit, bytes);
+    }
+
+    fn on_readable(&mut self) {
+        Self::on_readable(self);
+    }
+
+    fn has_unread(&self) -> bool {
+        Self::has_unread(self)
     }
 
     fn receive(&mut self) -> Option<Received> {

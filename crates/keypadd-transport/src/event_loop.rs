@@ -134,7 +134,7 @@ pub(crate) struct EventLoop<U> {
 }
 
 impl<U: Datagrams> EventLoop<U> {
-    pub(crate) fn new(parts: LoopSettings, udp: U, now: Instant) -> io::Result<Self> {
+    pub(crate) fn new(parts: LoopSettings, mut udp: U, now: Instant) -> io::Result<Self> {
         let poll = Poll::new()?;
         let registry = Arc::new(poll.registry().try_clone()?);
         let waker = mio::Waker::new(&registry, WAKER)?;
@@ -223,6 +223,9 @@ impl<U: Datagrams> EventLoop<U> {
         for event in events {
             match event.token() {
                 UDP => {
+                    if event.is_readable() || event.is_error() {
+                        self.udp.on_readable();
+                    }
                     if event.is_writable() {
                         self.on_writable();
                     }
@@ -236,7 +239,7 @@ impl<U: Datagrams> EventLoop<U> {
         self.expire(now);
         self.drive(now);
         if worked {
-            self.spin.worked();
+            self.spin.worked(now);
         }
         if std::mem::take(&mut self.carried_bytes) >= BULK_ROUND_BYTES {
             self.counters.carried_bulk(now);
@@ -245,7 +248,7 @@ impl<U: Datagrams> EventLoop<U> {
 
     /// How long to wait for the system.
     fn timeout(&mut self) -> Option<Duration> {
-        if !self.dirty.is_empty() && !self.udp.is_full() {
+        if self.has_unread() || (!self.dirty.is_empty() && !self.udp.is_full()) {
             return Some(Duration::ZERO);
         }
         let now = Instant::now();
@@ -261,7 +264,14 @@ impl<U: Datagrams> EventLoop<U> {
 
     /// Whether this loop has work that no event will report.
     pub(crate) fn is_due(&self, now: Instant) -> bool {
-        !self.dirty.is_empty() || self.deadline().is_some_and(|at| at <= now)
+        self.has_unread()
+            || !self.dirty.is_empty()
+            || self.deadline().is_some_and(|at| at <= now)
+    }
+
+    /// Whether datagrams wait that this loop may read.
+    fn has_unread(&self) -> bool {
+        !self.suspended && self.udp.has_unread()
     }
 
     pub(crate) fn udp(&mut self) -> &mut U {

@@ -3,7 +3,8 @@
 //! Waking a sleeping thread costs 10-50 us, most of an idle round trip. After work a loop polls for
 //! a short time in case an answer follows. Polls that find nothing are charged to a budget that
 //! refills with time, which limits them to a share of a core; a poll that is answered counts as
-//! work. Knows times only.
+//! work. The time follows the work: where it comes often, but later than a short poll would last,
+//! the loop polls for longer. Knows times only.
 
 use std::{
     fmt, mem,
@@ -13,8 +14,17 @@ use std::{
 
 use thiserror::Error;
 
-/// How long polling continues after the last event.
+/// How long polling continues at least after the last event.
 const SPIN_TIME: Duration = Duration::from_micros(80);
+
+/// And at most, where work comes often enough for that to pay.
+const SPIN_TIME_MAX: Duration = Duration::from_micros(300);
+
+/// The weight of one interval in the average time between work: 1 in 8.
+const INTERVAL_WEIGHT: u32 = 8;
+
+/// Longer intervals say only that the loop was idle.
+const INTERVAL_MAX: Duration = Duration::from_millis(1);
 
 /// Most allowance that can be saved.
 const SAVED_MAX: Duration = Duration::from_millis(20);
@@ -23,9 +33,10 @@ const SAVED_MAX: Duration = Duration::from_millis(20);
 /// poll waits for; one that runs longer has other work.
 const GAP_MAX: Duration = Duration::from_micros(200);
 
-/// The charge for such a gap: on busy cores, a share of 2 % polls again after 1.5 s. A thread that
-/// yields goes to the end of the run queue, while one that sleeps is scheduled soon after it wakes.
-const GAP_PRICE: Duration = Duration::from_millis(30);
+/// Such a gap is charged this many times: on busy cores, a share of 2 % polls again after 500 gaps,
+/// some 1.5 s. A thread that yields goes to the end of the run queue, while one that sleeps is
+/// scheduled soon after it wakes.
+const GAP_PRICE: u32 = 10;
 
 /// The share of its core that a loop may spend on fruitless polling, in percent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +86,9 @@ pub(crate) struct Spin {
     /// Time left for fruitless polling; negative if the last poll took longer.
     allowance_seconds: f64,
     filled_at: Instant,
+    worked_at: Instant,
+    /// The average time from work to work.
+    interval: Duration,
     state: State,
     spent: Duration,
 }
@@ -85,6 +99,7 @@ enum State {
     Polling {
         since: Instant,
         last: Instant,
+        at_most: Duration,
     },
     /// The poll was fruitless; wait for the next work.
     Resting,
@@ -98,14 +113,28 @@ impl Spin {
             share,
             allowance_seconds,
             filled_at: now,
+            worked_at: now,
+            interval: INTERVAL_MAX,
             state: State::Working,
             spent: Duration::ZERO,
         }
     }
 
     /// Records work: if the loop was polling, the poll was answered.
-    pub(crate) fn worked(&mut self) {
+    pub(crate) fn worked(&mut self, now: Instant) {
+        let interval = now.saturating_duration_since(self.worked_at).min(INTERVAL_MAX);
+        self.worked_at = now;
+        self.interval += interval / INTERVAL_WEIGHT;
+        self.interval -= self.interval / INTERVAL_WEIGHT;
         self.state = State::Working;
+    }
+
+    /// How long to poll now. A request and its answer are two intervals, a short one and a long
+    /// one: twice the average covers either. Where not even the longest poll would, the short one
+    /// remains, for what is answered at once.
+    fn time(&self) -> Duration {
+        let both = self.interval * 2;
+        if both > SPIN_TIME_MAX { SPIN_TIME } else { both.max(SPIN_TIME) }
     }
 
     /// Whether to poll again rather than sleep, with nothing to do now. Never while bulk data is
@@ -125,19 +154,23 @@ impl Spin {
                 self.filled_at = now;
                 self.allowance_seconds =
                     (self.allowance_seconds + elapsed * self.share).min(SAVED_MAX.as_secs_f64());
-                let again = self.allowance_seconds >= SPIN_TIME.as_secs_f64();
-                self.state =
-                    if again { State::Polling { since: now, last: now } } else { State::Resting };
+                let at_most = self.time();
+                let again = self.allowance_seconds >= at_most.as_secs_f64();
+                self.state = if again {
+                    State::Polling { since: now, last: now, at_most }
+                } else {
+                    State::Resting
+                };
                 again
             }
-            State::Polling { since, last } => {
+            State::Polling { since, last, at_most } => {
                 let gap = now.saturating_duration_since(last);
                 let polled = now.saturating_duration_since(since);
                 self.spent += gap;
-                let again = polled < SPIN_TIME && gap <= GAP_MAX;
-                self.state = State::Polling { since, last: now };
+                let again = polled < at_most && gap <= GAP_MAX;
+                self.state = State::Polling { since, last: now, at_most };
                 if !again {
-                    let price = if gap > GAP_MAX { polled.max(GAP_PRICE) } else { polled };
+                    let price = if gap > GAP_MAX { gap * GAP_PRICE } else { polled };
                     self.allowance_seconds -= price.as_secs_f64();
                     self.state = State::Resting;
                 }
@@ -176,6 +209,27 @@ mod tests {
     }
 
     #[test]
+    fn polling_takes_longer_where_work_comes_often() {
+        let start = Instant::now();
+        let mut spin = Spin::new(SpinShare::percent(100), start);
+        let mut now = start;
+        // An answer after 20 us, the next request after 200: both within the poll.
+        for _ in 0..30 {
+            for wait in [20, 200].map(Duration::from_micros) {
+                now += wait;
+                spin.worked(now);
+            }
+        }
+        let polled = spin_until_sleep(&mut spin, now) - now;
+        assert!(polled >= Duration::from_micros(200) && polled <= SPIN_TIME_MAX, "{polled:?}");
+        for _ in 0..30 {
+            now += Duration::from_millis(5);
+            spin.worked(now);
+        }
+        assert_eq!(spin_until_sleep(&mut spin, now) - now, SPIN_TIME, "work is rare");
+    }
+
+    #[test]
     fn without_a_share_nothing_is_polled() {
         let start = Instant::now();
         assert!(!Spin::new(SpinShare::percent(0), start).again(start, false));
@@ -187,7 +241,7 @@ mod tests {
         let mut spin = Spin::new(SpinShare::percent(2), start);
         let mut now = start;
         while now - start < Duration::from_secs(2) {
-            spin.worked();
+            spin.worked(now);
             now = spin_until_sleep(&mut spin, now) + Duration::from_micros(10);
         }
         let share = (spin.take_spent() - SAVED_MAX).as_secs_f64() / (now - start).as_secs_f64();
@@ -201,7 +255,7 @@ mod tests {
         assert!(spin.again(start, false));
         assert!(!spin.again(start + LOOK, true));
         assert!(!spin.again(start + LOOK, false), "until there is work");
-        spin.worked();
+        spin.worked(start + LOOK);
         assert!(spin.again(start + LOOK, false));
     }
 

@@ -8,6 +8,7 @@ use std::{
     collections::VecDeque,
     io,
     net::SocketAddr,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -41,7 +42,7 @@ struct Memory {
 }
 
 impl Datagrams for Memory {
-    fn register(&self, _: &Registry, _: Token) -> io::Result<()> {
+    fn register(&mut self, _: &Arc<Registry>, _: Token) -> io::Result<()> {
         Ok(())
     }
 
@@ -67,6 +68,12 @@ impl Datagrams for Memory {
         let segment_bytes = transmit.segment_size.unwrap_or(transmit.size).max(1);
         let (destination, bytes) = (transmit.destination, &bytes[..transmit.size]);
         (self.outbox)(SentDatagrams { destination, bytes, segment_bytes });
+    }
+
+    fn on_readable(&mut self) {}
+
+    fn has_unread(&self) -> bool {
+        !self.arrived.is_empty()
     }
 
     fn receive(&mut self) -> Option<Received> {
@@ -112,8 +119,7 @@ impl SteppedLoop {
     pub fn run_until_idle(&mut self, now: Instant) -> io::Result<()> {
         loop {
             self.inner.poll(&mut self.events, Some(Duration::ZERO))?;
-            let has_arrived = !self.inner.udp().arrived.is_empty();
-            if self.events.is_empty() && !has_arrived && !self.inner.is_due(now) {
+            if self.events.is_empty() && !self.inner.is_due(now) {
                 return Ok(());
             }
             self.inner.round(&self.events, now);

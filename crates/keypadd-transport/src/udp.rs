@@ -14,6 +14,7 @@ use std::{
 use mio::{Interest, Registry, Token, unix::SourceFd};
 use quinn_udp::{EcnCodepoint, RecvMeta, UdpSocketState};
 use rustix::io::Errno;
+use tracing::debug;
 
 use crate::receive_buffers::{BATCH_BYTES, Batch, ReceiveBuffers};
 
@@ -72,7 +73,10 @@ pub(crate) struct Udp {
     state: UdpSocketState,
     egress: Arc<dyn Egress>,
     buffers: ReceiveBuffers,
+    events: Option<(Arc<Registry>, Token)>,
     unsent: Option<Unsent>,
+    /// Set by events, cleared by a read that finds nothing: events are edge-triggered.
+    unread: bool,
     sends: u64,
 }
 
@@ -84,14 +88,31 @@ impl Udp {
             state,
             egress,
             buffers: ReceiveBuffers::default(),
+            events: None,
             unsent: None,
+            unread: true,
             sends: 0,
         })
     }
 
-    pub(crate) fn register(&self, registry: &Registry, token: Token) -> io::Result<()> {
-        let interest = Interest::READABLE | Interest::WRITABLE;
-        registry.register(&mut SourceFd(&self.socket.as_raw_fd()), token, interest)
+    pub(crate) fn register(&mut self, registry: &Arc<Registry>, token: Token) -> io::Result<()> {
+        registry.register(&mut SourceFd(&self.socket.as_raw_fd()), token, Interest::READABLE)?;
+        self.events = Some((Arc::clone(registry), token));
+        Ok(())
+    }
+
+    /// Asks for the event of room to send, or no longer. Asked for only while the socket is full:
+    /// the kernel would report room after each datagram that leaves it, and wake the loop.
+    fn watch_room(&mut self, full: bool) {
+        let Some((registry, token)) = &self.events else { return };
+        let interest =
+            if full { Interest::READABLE | Interest::WRITABLE } else { Interest::READABLE };
+        let mut source = SourceFd(&self.socket.as_raw_fd());
+        if let Err(error) = registry.reregister(&mut source, *token, interest) {
+            debug!(%error, "cannot change the events of the UDP socket");
+            // Lost, as in the network: nothing would report room for it.
+            self.unsent = None;
+        }
     }
 
     pub(crate) fn may_fragment(&self) -> bool {
@@ -117,10 +138,11 @@ impl Udp {
 
     /// Retries what did not fit before.
     pub(crate) fn flush(&mut self) {
-        if let Some(Unsent { transmit, bytes }) = self.unsent.take()
-            && self.try_send(&transmit, &bytes)
-        {
+        let Some(Unsent { transmit, bytes }) = self.unsent.take() else { return };
+        if self.try_send(&transmit, &bytes) {
             self.unsent = Some(Unsent { transmit, bytes });
+        } else {
+            self.watch_room(false);
         }
     }
 
@@ -130,6 +152,7 @@ impl Udp {
         debug_assert!(!self.is_full(), "who sends asks first");
         if self.try_send(&transmit, bytes) {
             self.unsent = Some(Unsent { transmit, bytes: bytes.to_vec() });
+            self.watch_room(true);
         }
     }
 
@@ -172,8 +195,27 @@ impl Udp {
         }
     }
 
+    /// Notes that the system reports datagrams that have arrived.
+    pub(crate) fn on_readable(&mut self) {
+        self.unread = true;
+    }
+
+    /// Whether `receive` may return a batch.
+    pub(crate) fn has_unread(&self) -> bool {
+        self.unread
+    }
+
     /// The next batch; `None` if there is none now.
     pub(crate) fn receive(&mut self) -> Option<Received> {
+        if !self.unread {
+            return None;
+        }
+        let received = self.try_receive();
+        self.unread = received.is_some();
+        received
+    }
+
+    fn try_receive(&mut self) -> Option<Received> {
         let mut meta = [RecvMeta::default()];
         let mut slices = [IoSliceMut::new(self.buffers.room())];
         loop {
