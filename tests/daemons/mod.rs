@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
+use std::sync::Once;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
@@ -44,10 +45,23 @@ pub(crate) struct Desk {
 }
 
 pub(crate) fn desk() -> Desk {
+    handle_hangups();
     let desk = Desk { directory: tempfile::tempdir().unwrap(), may_be_watched: false };
     write_file(&desk.path("good.key"), PRIVATE_KEY, 0o600);
     write_file(&desk.path("connect.key"), NEAR_PRIVATE_KEY, 0o600);
     desk
+}
+
+/// Handles SIGHUP in this process, so that the programs it starts have the default: they would
+/// inherit that it is ignored, as it is under nohup.
+fn handle_hangups() {
+    static HANDLED: Once = Once::new();
+    HANDLED.call_once(|| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let _entered = runtime.enter();
+        // The handler outlives the runtime.
+        tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup()).unwrap();
+    });
 }
 
 /// A desk whose daemons may be looked into by a test that is not root: descriptors, memory, dumps.
