@@ -17,6 +17,8 @@ import struct
 import sys
 import time
 
+from claims import NotSo, address, claim
+
 LONGEST = 65_507
 TEXT_BYTES = 4_000
 ADDRESS = bytes([192, 0, 2, 80])
@@ -24,20 +26,6 @@ TYPE_A, TYPE_TXT, TYPE_OPT, CLASS_IN = 1, 16, 41, 1
 RATE = 60
 # A datagram that has not come back by then is lost.
 PATIENCE_SECONDS = 2.0
-
-
-class NotSo(Exception):
-    """A claim does not hold."""
-
-
-def claim(holds, otherwise):
-    if not holds:
-        raise NotSo(otherwise)
-
-
-def address(text):
-    host, _, port = text.rpartition(":")
-    return host.strip("[]"), int(port)
 
 
 def connected(place):

@@ -17,24 +17,12 @@ import sys
 import threading
 import time
 
+from claims import NotSo, address, claim
+
 PIECE_BYTES = 256 << 10
 PATIENCE_SECONDS = 300
 # Nothing has moved for this long: what was to stand still stands still.
 STILL_SECONDS = 2.0
-
-
-class NotSo(Exception):
-    """A claim does not hold."""
-
-
-def claim(holds, otherwise):
-    if not holds:
-        raise NotSo(otherwise)
-
-
-def address(text):
-    host, _, port = text.rpartition(":")
-    return host.strip("[]"), int(port)
 
 
 def ask(place, line):
