@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use keypadd_cli::staged::Staged;
 use keypadd_config::{CannotAdd, Config, KeyPlace, NewPeer, Settings, offered};
-use keypadd_keystream::CipherEngine;
-use keypadd_provider::{CryptoSettings, KeyExchange, Meters, PoolSwitch, PrivateKey, PublicKey};
+use keypadd_keystream::Suite;
+use keypadd_provider::{CryptoSettings, KeyExchange, PrivateKey, PublicKey};
 
 use crate::cli::memory_bytes;
 use crate::configfile;
@@ -113,12 +113,9 @@ impl ThisHost {
     /// Packet protection of a pairing: what every daemon accepts by default, without a pool.
     pub(crate) fn crypto(&self) -> CryptoSettings {
         CryptoSettings {
-            key: Arc::clone(&self.key),
             suites: offered(None).into_iter().map(Into::into).collect(),
             kex: KeyExchange::ALL.into_iter().map(Into::into).collect(),
-            pool: PoolSwitch::default(),
-            cipher_engine: CipherEngine::default(),
-            meters: Arc::new(Meters::default()),
+            ..CryptoSettings::plain(Arc::clone(&self.key), Suite::default())
         }
     }
 

@@ -67,7 +67,7 @@ pub struct CryptoSettings {
 pub struct ConfigError(#[from] rustls::Error);
 
 impl CryptoSettings {
-    /// One suite, X25519 and no pool, for tests and measurements to change.
+    /// One suite, X25519 and no pool, for callers to change field by field.
     pub fn plain(key: Arc<PrivateKey>, suite: impl Into<Protection>) -> Self {
         Self {
             key,

@@ -264,9 +264,7 @@ impl<U: Datagrams> EventLoop<U> {
 
     /// Whether this loop has work that no event will report.
     pub(crate) fn is_due(&self, now: Instant) -> bool {
-        self.has_unread()
-            || !self.dirty.is_empty()
-            || self.deadline().is_some_and(|at| at <= now)
+        self.has_unread() || !self.dirty.is_empty() || self.deadline().is_some_and(|at| at <= now)
     }
 
     /// Whether datagrams wait that this loop may read.

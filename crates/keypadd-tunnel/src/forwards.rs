@@ -17,6 +17,7 @@ pub(crate) mod origin;
 pub(crate) mod proxy;
 pub mod proxy_protocol;
 pub(crate) mod remote_listen;
+pub(crate) mod request;
 pub(crate) mod reservations;
 pub mod socks;
 pub(crate) mod splice;

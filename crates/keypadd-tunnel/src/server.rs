@@ -19,7 +19,10 @@ use keypadd_transport::{
 use tokio::{task::JoinSet, time::timeout};
 use tracing::{debug, info, warn};
 
-use self::serving::{Adopted, LogLine, Serving};
+use self::{
+    client_log::LogLine,
+    serving::{Adopted, Serving},
+};
 use crate::{
     error::BindError,
     handover::{HandedChain, HandedSocket, SocketRecord},
@@ -33,6 +36,7 @@ use crate::{
     wire::CloseCode,
 };
 
+mod client_log;
 mod listed;
 mod serving;
 
@@ -262,16 +266,18 @@ impl Server {
         match accepted {
             Accepted::Connection(_) => {}
             Accepted::Failed(HandshakeFailed { remote, error }) => {
-                serving.log_handshake_failure(plain(*remote), error);
+                serving.log.handshake_failure(&serving.peers, plain(*remote), error);
             }
             Accepted::Refused(remote, refusal) => {
                 let remote = plain(*remote);
                 match refusal {
-                    Refusal::Full if serving.may_log(LogLine::ServerFull(Source::of(remote))) => {
+                    Refusal::Full
+                        if serving.log.allows(LogLine::ServerFull(Source::of(remote))) =>
+                    {
                         let max = self.connections_max;
                         warn!(source = %remote, max, "refused: too many connections");
                     }
-                    Refusal::Displaced if serving.may_log(LogLine::Overload) => {
+                    Refusal::Displaced if serving.log.allows(LogLine::Overload) => {
                         let total = self.endpoint.refusals().displaced;
                         warn!(
                             source = %remote,
@@ -279,7 +285,7 @@ impl Server {
                             "too many concurrent handshakes: dropped the oldest unauthenticated one"
                         );
                     }
-                    Refusal::Crowded if serving.may_log(LogLine::Overload) => {
+                    Refusal::Crowded if serving.log.allows(LogLine::Overload) => {
                         let total = self.endpoint.refusals().crowded;
                         warn!(
                             source = %remote,

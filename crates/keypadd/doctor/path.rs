@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use keypadd_cli::refusal::explain;
 use keypadd_config::{Outgoing, Peer};
-use keypadd_keystream::CipherEngine;
-use keypadd_provider::{CryptoSettings, Meters, PoolSwitch, client_config};
+use keypadd_keystream::Suite;
+use keypadd_provider::{CryptoSettings, client_config};
 use keypadd_tunnel::{Client, ClientSettings, ProxyHeaders, TransportSettings};
 use tokio::time::sleep;
 
@@ -60,12 +60,9 @@ struct Reached {
 /// Connects, waits until the datagrams' size is known, and says goodbye.
 async fn reach(here: &Configuration, peer: &Peer, outgoing: &Outgoing) -> Result<Reached, Error> {
     let crypto = CryptoSettings {
-        key: Arc::clone(&here.key),
         suites: outgoing.suites.iter().copied().map(Into::into).collect(),
         kex: vec![outgoing.kex.into()],
-        pool: PoolSwitch::default(),
-        cipher_engine: CipherEngine::default(),
-        meters: Arc::new(Meters::default()),
+        ..CryptoSettings::plain(Arc::clone(&here.key), Suite::default())
     };
     let crypto = client_config(&crypto, pinned(&peer.keys)?)
         .map_err(|error| Error::new(Exit::Runtime, error.to_string()))?;

@@ -20,6 +20,7 @@ use crate::{
         answer_flow::carry_flow,
         connection_log::ConnectionRecord,
         dial::{DialError, dial, dial_address, dial_own, dial_own_target, dial_target},
+        request::{Connected, Request},
         splice::splice_after,
     },
     limits::descriptors::OF_CONNECTION,
@@ -76,20 +77,16 @@ pub(crate) async fn answer_client(
     };
     let mut record = ConnectionRecord::new(&session.limits);
     record.set_target(&name);
+    let request = Request { session: &session, name: &name, stream, record };
     let (permits, lookups) = (&peer.permits, &lookups);
     let code = match &destination {
         Destination::Udp(target) => {
             let dialing = async { dial_target(target, permits, lookups).await.map_err(&mut note) };
-            carry_flow(&session, &name, stream, dialing, record).await.err()
+            carry_flow(request, dialing).await.err()
         }
         Destination::Tcp(_) | Destination::Unix(_) => {
-            let Some(_descriptors) = session.descriptors(OF_CONNECTION) else {
-                stream.reset(StreamCode::OpenFiles.into());
-                return None;
-            };
-            let _count = session.count_connection(&name);
             let dialing = async { dial(&destination, permits, lookups).await.map_err(&mut note) };
-            connect(&session, &name, stream, dialing, record).await.err()
+            connect(request, dialing).await.err()
         }
     };
     (code == Some(StreamCode::NotPermitted)).then_some(Unpermitted { destination, inward })
@@ -136,15 +133,11 @@ async fn answer_bench(session: &Arc<LiveSession>, bench: Option<SocketAddr>, str
         stream.reset(StreamCode::NotPermitted.into());
         return;
     };
-    let Some(_descriptors) = session.descriptors(OF_CONNECTION) else {
-        stream.reset(StreamCode::OpenFiles.into());
-        return;
-    };
-    let _count = session.count_connection("bench");
     let mut record = ConnectionRecord::new(&session.limits);
     record.set_target("bench");
     // `connect` has sent the code to the client and logged it.
-    let _ = connect(session, "bench", stream, dial_address(address), record).await;
+    let request = Request { session, name: "bench", stream, record };
+    let _ = connect(request, dial_address(address)).await;
 }
 
 /// Serves a stream of a server, which must name a remote forward of this session.
@@ -166,19 +159,10 @@ pub(crate) async fn answer_server(session: Arc<LiveSession>, lookups: Lookups, m
     let mut record = ConnectionRecord::new(&session.limits);
     record.set_forward(&name, None);
     record.set_target(&forward.destination.to_string());
+    let request = Request { session: &session, name: &name, stream, record };
     let connected = match &forward.destination {
-        Destination::Udp(target) => {
-            let dialing = dial_own_target(target, &lookups);
-            carry_flow(&session, &name, stream, dialing, record).await
-        }
-        destination => {
-            let Some(_descriptors) = session.descriptors(OF_CONNECTION) else {
-                stream.reset(StreamCode::OpenFiles.into());
-                return;
-            };
-            let _count = session.count_connection(&name);
-            connect(&session, &name, stream, dial_own(destination, &lookups), record).await
-        }
+        Destination::Udp(target) => carry_flow(request, dial_own_target(target, &lookups)).await,
+        destination => connect(request, dial_own(destination, &lookups)).await,
     };
     if let Err(code) = connected
         && session.may_log()
@@ -189,28 +173,12 @@ pub(crate) async fn answer_server(session: Arc<LiveSession>, lookups: Lookups, m
 
 /// Splices a stream with the socket that `dialing` connects, or resets it with the code.
 async fn connect(
-    session: &LiveSession,
-    name: &str,
-    stream: Stream,
+    request: Request<'_>,
     dialing: impl Future<Output = Result<ForwardedSocket, StreamCode>>,
-    mut record: ConnectionRecord,
 ) -> Result<(), StreamCode> {
-    record.set_peer(session.peer());
-    let stopped = stream.send.stopped();
-    let dialed = tokio::select! {
-        dialed = dialing => dialed,
-        // The other end has given up.
-        _ = stopped => Err(StreamCode::Reset),
-    };
-    let socket = match dialed {
-        Ok(socket) => socket,
-        Err(code) => {
-            debug!(peer = session.peer(), target = name, %code, "could not connect");
-            record.refused(code);
-            stream.reset(code.into());
-            return Err(code);
-        }
-    };
+    let (session, name) = (request.session, request.name);
+    let connected = request.connect(OF_CONNECTION, dialing).await?;
+    let Connected { socket, stream, mut record, claimed: _claimed } = connected;
     if let Err(error) = splice_after(&[CONNECTED], socket, stream, &mut record).await {
         debug!(peer = session.peer(), target = name, %error, "connection failed");
     }

@@ -3,48 +3,28 @@
 
 use std::{net::UdpSocket, time::Instant};
 
-use keypadd_transport::Stream;
-use tracing::{debug, info};
+use tracing::info;
 
 use crate::{
-    forwards::{connection_log::ConnectionRecord, flows::follow},
+    forwards::{
+        flows::follow,
+        request::{Connected, Request},
+    },
     limits::descriptors::OF_FLOW,
-    sessions::session::LiveSession,
     wire::{CONNECTED, StreamCode},
 };
 
 /// Carries a flow with the socket that `dialing` connects, or resets the stream with the code.
 pub(crate) async fn carry_flow(
-    session: &LiveSession,
-    name: &str,
-    stream: Stream,
+    request: Request<'_>,
     dialing: impl Future<Output = Result<UdpSocket, StreamCode>>,
-    mut record: ConnectionRecord,
 ) -> Result<(), StreamCode> {
-    record.set_peer(session.peer());
-    let refused = |mut record: ConnectionRecord, stream: Stream, code: StreamCode| {
-        debug!(peer = session.peer(), target = name, %code, "no flow");
-        record.refused(code);
-        stream.reset(code.into());
-        Err(code)
-    };
+    let (session, name) = (request.session, request.name);
     if !session.connection.carries_datagrams() {
-        return refused(record, stream, StreamCode::NoDatagrams);
+        return Err(request.refuse(StreamCode::NoDatagrams));
     }
-    let Some(_descriptors) = session.descriptors(OF_FLOW) else {
-        return refused(record, stream, StreamCode::OpenFiles);
-    };
-    let _count = session.count_connection(name);
-    let stopped = stream.send.stopped();
-    let dialed = tokio::select! {
-        dialed = dialing => dialed,
-        // The other end has given up.
-        _ = stopped => Err(StreamCode::Reset),
-    };
-    let socket = match dialed {
-        Ok(socket) => socket,
-        Err(code) => return refused(record, stream, code),
-    };
+    let connected = request.connect(OF_FLOW, dialing).await?;
+    let Connected { socket, stream, mut record, claimed: _claimed } = connected;
     let flow = session.connection.carry(&stream, socket);
     let carried = flow.carried();
     record.set_carried(flow.carried());

@@ -23,27 +23,17 @@ use tokio::{
 use tracing::{debug, info, warn};
 
 use crate::{
-    addresses::{
-        forward::{Destination, Listen},
-        target::{Host, Protocol, Target},
-    },
+    addresses::forward::Listen,
     clock::monitor::{ClockMonitor, Jumps},
-    error::HandshakeFailure,
     forwards::{
-        adopt::adopt,
-        answer::{Unpermitted, answer_client},
-        remote_listen::RemoteListeners,
+        adopt::adopt, answer::answer_client, remote_listen::RemoteListeners,
         reservations::Reservations,
     },
     handover::{HandedChain, Handover},
-    limits::{
-        Limits, descriptors::Holder, log_rate_limit::LogRateLimit, per_key_limit::PerKeyLimit,
-    },
-    net::{
-        lookup::ClientLookups,
-        source::{Source, plain},
-    },
-    permits::{listen::ListenPermit, peers::Peers},
+    limits::{Limits, descriptors::Holder, per_key_limit::PerKeyLimit},
+    net::{lookup::ClientLookups, source::plain},
+    permits::peers::Peers,
+    server::client_log::{ClientLog, LogLine},
     sessions::{
         control::{Control, ControlError},
         hold::{
@@ -80,7 +70,7 @@ pub(super) struct Serving {
     sessions_per_key: usize,
     pub(super) limits: Arc<Limits>,
     lookups: ClientLookups,
-    log_limit: LogRateLimit<LogLine>,
+    pub(super) log: ClientLog,
     /// Set at shutdown: sessions accept no more streams, and end when they have none.
     draining: watch::Sender<bool>,
     pub(super) clock_monitor: ClockMonitor,
@@ -94,19 +84,6 @@ pub(super) struct Serving {
     key_lifetimes: KeyLifetimes,
     /// Sessions whose streams another connection may resume.
     pub(super) chains: Chains,
-}
-
-/// Log lines that remote hosts can cause; each is limited to one a minute.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum LogLine {
-    KeyNotAllowed(Source),
-    KeyExpired(Source),
-    NothingInCommon(Source),
-    ServerFull(Source),
-    Unpermitted(Source),
-    ListenUnpermitted(Source),
-    Overload,
-    KeyFull(PublicKey),
 }
 
 /// What a connection is for, by the client's first frame.
@@ -157,7 +134,7 @@ impl Serving {
             sessions_per_key,
             limits: Arc::clone(&transport.limits),
             lookups: ClientLookups::default(),
-            log_limit: LogRateLimit::default(),
+            log: ClientLog::new(Arc::clone(&transport.limits)),
             draining: watch::Sender::new(false),
             clock_monitor: ClockMonitor::new(Arc::clone(&transport.clocks)),
             reservations: Reservations::default(),
@@ -187,7 +164,9 @@ impl Serving {
         match purpose {
             Ok(Ok(Purpose::Session(client))) => self.serve_session(client, for_session).await,
             Ok(Ok(Purpose::Bulk(session, _control))) => session.supervise_bulk().await,
-            Ok(Err(HelloError::Connection(error))) => self.log_handshake_failure(source, &error),
+            Ok(Err(HelloError::Connection(error))) => {
+                self.log.handshake_failure(&self.peers, source, &error);
+            }
             Ok(Err(HelloError::Control(error))) => debug!(%source, %error, "hello failed"),
             Err(_) => debug!(%source, "hello failed: timeout"),
         }
@@ -236,7 +215,7 @@ impl Serving {
         let own = own.or_else(|| older.as_ref().and_then(|session| session.take_place()));
         let Some(place) = own.or_else(|| self.of_key.acquire(identity, max)) else {
             self.limits.count_refused_session();
-            if self.may_log(LogLine::KeyFull(identity)) {
+            if self.log.allows(LogLine::KeyFull(identity)) {
                 let peer = peer.label();
                 warn!(peer, max, "refused: too many sessions of this key (max-sessions-per-key)");
             }
@@ -320,7 +299,7 @@ impl Serving {
             log_limit: Arc::default(),
             handover: self.handover.clone(),
         };
-        let unpermitted = |listen: &Listen| self.log_unpermitted_listen(session, listen);
+        let unpermitted = |listen: &Listen| self.log.unpermitted_listen(session, listen);
         let claims = |count| self.expect_claims(session, count);
         let mut listening = Some(Box::pin(remote_listeners.run(frames, unpermitted, claims)));
         tokio::pin!(supervisor);
@@ -366,7 +345,7 @@ impl Serving {
                 }
                 Some(done) = streams.join_next(), if !streams.is_empty() => {
                     if let Ok(Some(unpermitted)) = done {
-                        self.log_unpermitted(session, &unpermitted);
+                        self.log.unpermitted(session, &unpermitted);
                     }
                 }
             }
@@ -471,72 +450,6 @@ impl Serving {
             this.end_held(&client, &label, record.epoch);
             while splices.join_next().await.is_some() {}
         }))
-    }
-
-    /// Whether a line may be logged now; counts it if not.
-    pub(super) fn may_log(&self, line: LogLine) -> bool {
-        let allowed = self.log_limit.allow(line, Instant::now().into_std());
-        if !allowed {
-            self.limits.log.count_suppressed();
-        }
-        allowed
-    }
-
-    pub(super) fn log_handshake_failure(&self, source: SocketAddr, error: &ConnectionError) {
-        match HandshakeFailure::of(error) {
-            HandshakeFailure::KeyNotAllowed(key) => {
-                if self.may_log(LogLine::KeyNotAllowed(Source::of(source))) {
-                    warn!(%source, "key not allowed; to allow it: --allow {key}");
-                }
-            }
-            HandshakeFailure::KeyExpired(key) => {
-                if self.may_log(LogLine::KeyExpired(Source::of(source))) {
-                    let peer = key.parse().ok().and_then(|key| self.peers.find(&key));
-                    let peer = peer.map(|peer| peer.label()).unwrap_or_default();
-                    warn!(%source, peer, "refused: the peer's valid-until is over");
-                }
-            }
-            HandshakeFailure::NothingInCommon(lists) => {
-                if self.may_log(LogLine::NothingInCommon(Source::of(source))) {
-                    warn!(%source, "{lists}");
-                }
-            }
-            HandshakeFailure::Other(error) => debug!(%source, error, "handshake failed"),
-        }
-    }
-
-    fn log_unpermitted_listen(&self, session: &LiveSession, listen: &Listen) {
-        if self.may_log(LogLine::ListenUnpermitted(Source::of(session.remote()))) {
-            let (peer, permit) = (session.peer(), ListenPermit::for_listen(listen));
-            warn!(peer, %listen, "not permitted; to permit it: --permit-listen {permit}");
-        }
-    }
-
-    fn log_unpermitted(&self, session: &LiveSession, unpermitted: &Unpermitted) {
-        let Unpermitted { destination: target, inward } = unpermitted;
-        if self.may_log(LogLine::Unpermitted(Source::of(session.remote()))) {
-            let peer = session.peer();
-            let named = match target {
-                Destination::Tcp(named) => Some((named, Protocol::Tcp)),
-                Destination::Udp(named) => Some((named, Protocol::Udp)),
-                Destination::Unix(_) => None,
-            };
-            match (named, inward) {
-                (Some((Target { host, port }, protocol)), Some(address)) if host.is_dns_name() => {
-                    let permit = Target { host: Host::Address(*address), port: *port };
-                    let permit = match protocol {
-                        Protocol::Tcp => Destination::Tcp(permit),
-                        Protocol::Udp => Destination::Udp(permit),
-                    };
-                    warn!(
-                        peer, %target,
-                        "not permitted: the name leads to this host or its link, which names and \
-                         wildcards do not admit; to permit it: --permit-open {permit}"
-                    );
-                }
-                _ => warn!(peer, %target, "not permitted; to permit it: --permit-open {target}"),
-            }
-        }
     }
 }
 

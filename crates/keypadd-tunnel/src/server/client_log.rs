@@ -1,0 +1,121 @@
+//! Logs what clients of a server are refused. Each kind of line is limited for each source or key, so that no
+//! client can fill the log.
+
+use std::{net::SocketAddr, sync::Arc, time::Instant};
+
+use keypadd_provider::PublicKey;
+use keypadd_transport::ConnectionError;
+use tracing::{debug, warn};
+
+use crate::{
+    addresses::{
+        forward::{Destination, Listen},
+        target::{Host, Protocol, Target},
+    },
+    error::HandshakeFailure,
+    forwards::answer::Unpermitted,
+    limits::{Limits, log_rate_limit::LogRateLimit},
+    net::source::Source,
+    permits::{listen::ListenPermit, peers::Peers},
+    sessions::session::LiveSession,
+};
+
+/// Log lines that remote hosts can cause; each is limited to one a minute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum LogLine {
+    KeyNotAllowed(Source),
+    KeyExpired(Source),
+    NothingInCommon(Source),
+    ServerFull(Source),
+    Unpermitted(Source),
+    ListenUnpermitted(Source),
+    Overload,
+    KeyFull(PublicKey),
+}
+
+/// Log lines about clients, each limited to one a minute.
+#[derive(Debug)]
+pub(super) struct ClientLog {
+    limit: LogRateLimit<LogLine>,
+    limits: Arc<Limits>,
+}
+
+impl ClientLog {
+    pub(super) fn new(limits: Arc<Limits>) -> Self {
+        Self { limit: LogRateLimit::default(), limits }
+    }
+
+    /// Whether a line may be logged now; counts it if not.
+    pub(super) fn allows(&self, line: LogLine) -> bool {
+        let allowed = self.limit.allow(line, Instant::now());
+        if !allowed {
+            self.limits.log.count_suppressed();
+        }
+        allowed
+    }
+
+    /// A client that did not get a session.
+    pub(super) fn handshake_failure(
+        &self,
+        peers: &Peers,
+        source: SocketAddr,
+        error: &ConnectionError,
+    ) {
+        match HandshakeFailure::of(error) {
+            HandshakeFailure::KeyNotAllowed(key) => {
+                if self.allows(LogLine::KeyNotAllowed(Source::of(source))) {
+                    warn!(%source, "key not allowed; to allow it: --allow {key}");
+                }
+            }
+            HandshakeFailure::KeyExpired(key) => {
+                if self.allows(LogLine::KeyExpired(Source::of(source))) {
+                    let peer = key.parse().ok().and_then(|key| peers.find(&key));
+                    let peer = peer.map(|peer| peer.label()).unwrap_or_default();
+                    warn!(%source, peer, "refused: the peer's valid-until is over");
+                }
+            }
+            HandshakeFailure::NothingInCommon(lists) => {
+                if self.allows(LogLine::NothingInCommon(Source::of(source))) {
+                    warn!(%source, "{lists}");
+                }
+            }
+            HandshakeFailure::Other(error) => debug!(%source, error, "handshake failed"),
+        }
+    }
+
+    /// A remote forward that no permit admits.
+    pub(super) fn unpermitted_listen(&self, session: &LiveSession, listen: &Listen) {
+        if self.allows(LogLine::ListenUnpermitted(Source::of(session.remote()))) {
+            let (peer, permit) = (session.peer(), ListenPermit::for_listen(listen));
+            warn!(peer, %listen, "not permitted; to permit it: --permit-listen {permit}");
+        }
+    }
+
+    /// A destination that no permit admits.
+    pub(super) fn unpermitted(&self, session: &LiveSession, unpermitted: &Unpermitted) {
+        let Unpermitted { destination: target, inward } = unpermitted;
+        if self.allows(LogLine::Unpermitted(Source::of(session.remote()))) {
+            let peer = session.peer();
+            let named = match target {
+                Destination::Tcp(named) => Some((named, Protocol::Tcp)),
+                Destination::Udp(named) => Some((named, Protocol::Udp)),
+                Destination::Unix(_) => None,
+            };
+            match (named, inward) {
+                (Some((Target { host, port }, protocol)), Some(address)) if host.is_dns_name() => {
+                    let permit = Target { host: Host::Address(*address), port: *port };
+                    let permit = match protocol {
+                        Protocol::Tcp => Destination::Tcp(permit),
+                        Protocol::Udp => Destination::Udp(permit),
+                    };
+                    warn!(
+                        peer, %target,
+                        "not permitted: the name leads to this host or its link, which names and \
+                         wildcards do not admit; to permit it: --permit-open {permit}"
+                    );
+                }
+                _ => warn!(peer, %target, "not permitted; to permit it: --permit-open {target}"),
+            }
+        }
+    }
+}
