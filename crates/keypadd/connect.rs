@@ -183,26 +183,16 @@ pub(crate) async fn run(
     shutdown: Shutdown,
     on_ready: impl FnOnce(&ClientReady),
 ) -> Result<(), Error> {
-    let ConnectOptions {
-        server,
-        peer,
-        valid_until,
-        name,
-        work,
-        proxy_headers,
-        reuse,
-        connect_timeout,
-        daemon,
-    } = options;
-    if let Some(reuse) = reuse
-        && let Some(ended) = reuse.run(&daemon.confinement, &shutdown).await
+    if let Some(reuse) = options.reuse
+        && let Some(ended) = reuse.run(&options.daemon.confinement, &shutdown).await
     {
         return ended;
     }
-    let mut daemon = Daemon::prepare(daemon).await?;
+    let ConnectOptions { server, peer, valid_until, name, .. } = options;
+    let mut daemon = Daemon::prepare(options.daemon).await?;
     let crypto = client_config(&daemon.crypto, pinned(&peer)?)
         .map_err(|error| Error::new(Exit::Runtime, error.to_string()))?;
-    let (forwards, stdio) = match work {
+    let (forwards, stdio) = match options.work {
         Work::Forwards(forwards) => (forwards, None),
         Work::Stdio(target) => (Vec::new(), Some(target)),
     };
@@ -211,9 +201,9 @@ pub(crate) async fn run(
         crypto,
         name: name.clone(),
         forwards,
-        proxy_headers,
+        proxy_headers: options.proxy_headers,
         transport: daemon.transport.clone(),
-        connect_timeout,
+        connect_timeout: options.connect_timeout,
         instance: daemon.instance(ONLY_CLIENT)?,
     });
     let client = client
