@@ -101,8 +101,7 @@ settings! {
         default: "auto",
         flag: Flag::Daemons,
         help: "Whether idle CPU precomputes keystream",
-        detail: "`auto` measures at startup, and uses the pool for suites that seal at least 10 % faster with \
-            it.",
+        detail: "`auto` uses it for suites that it measures to seal at least 10 % faster.",
     }
     "pool-budget" => pool_budget: one usize = pool_budget_of_host within memory {
         form: "SIZE",
@@ -167,8 +166,7 @@ settings! {
         reload: Reload::Restart,
         flag: Flag::Daemons,
         help: "Share of one core that each event loop may spend on busy polling; 0 turns it off",
-        detail: "A loop polls for 80 to 300 us after its last work before it sleeps, so a reply in that time \
-            waits for no wake-up.",
+        detail: "A loop polls for 80 to 300 us after its last work, which spares it a wake-up.",
     }
     "loops" => loops: maybe usize = loops {
         kind: Kind::Number,
@@ -178,7 +176,7 @@ settings! {
         reload: Reload::Restart,
         flag: Flag::Daemons,
         help: "Event loops of a server, one thread each, at most 64",
-        detail: "A client has at most two: one for interactive, one for bulk streams.",
+        detail: "A client has at most two.",
     }
     "max-forwards" => max_forwards: one u32 = max_forwards {
         kind: Kind::Number,

@@ -104,8 +104,8 @@ settings! {
         default: "false",
         flag: Flag::Connect,
         help: "Tell targets of -L and -R where connections come from, by a PROXY protocol header (version 2)",
-        detail: "The targets must expect it, as nginx does with `listen 80 proxy_protocol`. Connections from unix \
-            sockets and of -W get a LOCAL header, those of -D none.",
+        detail: "The targets must expect it (nginx: `proxy_protocol`). Connections from unix sockets and of -W \
+            get a LOCAL header, those of -D none.",
     }
     "accept-proxy" => accept_proxy: one bool = switch {
         kind: Kind::Switch,
