@@ -53,10 +53,9 @@ settings! {
         example: "localhost:22",
         flag: Flag::Serve,
         help: "Targets that peers may connect to: HOST:PORT, `HOST:*`, `*:PORT`, CIDR:PORT, `*:*` or /PATH",
-        detail: "/PATH is a unix socket of this host. Names are resolved here, and the address that was \
-            checked is the one connected to. `localhost` is 127.0.0.1 and ::1. Names and `*` do not match \
-            this host's own, loopback, link-local or multicast addresses. UDP needs `udp:` before the pattern, \
-            as in `udp:resolver:53`: without it a pattern, even `*:*`, is for TCP.",
+        detail: "/PATH is a unix socket of this host. Names are resolved here; the address checked is the one \
+            connected to. `localhost` is 127.0.0.1 and ::1. Names and `*` do not match this host's own, \
+            loopback, link-local or multicast addresses. Only patterns such as `udp:resolver:53` permit UDP.",
     }
     "permit-listen" => permit_listen: many ListenPermit = listen_permit {
         kind: Kind::List,
@@ -64,8 +63,8 @@ settings! {
         example: "8080",
         flag: Flag::Serve,
         help: "Where peers may listen on this host (-R): PORT, HOST:PORT, `HOST:*`, `*:PORT`, `*:*` or /PATH",
-        detail: "PORT alone is loopback only; listening on every address takes `*`. /PATH is a unix socket. For \
-            UDP with `udp:` before it, as in `udp:5353`.",
+        detail: "PORT alone is loopback only; listening on every address takes `*`. Only patterns such as \
+            `udp:5353` permit UDP.",
     }
     "permit-bench" => permit_bench: one bool = switch {
         kind: Kind::Switch,
@@ -74,7 +73,7 @@ settings! {
         reload: Reload::Restart,
         flag: Flag::Serve,
         help: "Answer `keypadd bench` from peers, and accept the suites and key exchanges that only it offers",
-        detail: "Those protect little or nothing, so connections that use them reach the bench service only.",
+        detail: "Those protect little or nothing, and reach the bench service only.",
     }
     "suite" => suite: many Suite = suite {
         kind: Kind::List,
@@ -102,7 +101,7 @@ settings! {
         default: "auto",
         flag: Flag::Daemons,
         help: "Whether idle CPU precomputes keystream",
-        detail: "`auto` times each suite at startup and uses the pool for those in use that seal at least 10 % faster with it, by the lengths of their packets.",
+        detail: "`auto` uses it for suites that it measures to seal at least 10 % faster.",
     }
     "pool-budget" => pool_budget: one usize = pool_budget_of_host within memory {
         form: "SIZE",
@@ -140,8 +139,8 @@ settings! {
         reload: Reload::Restart,
         flag: Flag::Daemons,
         help: "Implementation of DES and 3DES: auto, bitslice-{64,128,256,512}, des-crate",
-        detail: "For measurements: `auto` is the fastest that this CPU supports; all produce the same bytes. \
-            des-crate is a conventional table-based one, slow and not constant-time.",
+        detail: "`auto` is the fastest that this CPU supports; the others are for measurements. des-crate is \
+            slow and not constant-time.",
     }
     "congestion" => congestion: one Congestion = congestion {
         form: "NAME",
@@ -167,8 +166,7 @@ settings! {
         reload: Reload::Restart,
         flag: Flag::Daemons,
         help: "Share of one core that each event loop may spend on busy polling; 0 turns it off",
-        detail: "For 80 us after its last work, a loop polls instead of sleeping, so a reply that \
-            arrives in that time does not wait for the thread to wake up.",
+        detail: "A loop polls for 80 to 300 us after its last work, which spares it a wake-up.",
     }
     "loops" => loops: maybe usize = loops {
         kind: Kind::Number,
@@ -178,7 +176,7 @@ settings! {
         reload: Reload::Restart,
         flag: Flag::Daemons,
         help: "Event loops of a server, one thread each, at most 64",
-        detail: "They share its connections. A client has at most two: one for interactive, one for bulk streams.",
+        detail: "A client has at most two.",
     }
     "max-forwards" => max_forwards: one u32 = max_forwards {
         kind: Kind::Number,
@@ -188,8 +186,8 @@ settings! {
         reload: Reload::Restart,
         flag: Flag::Daemons,
         help: "Forwarded connections and UDP flows that one session carries at once, each way, at most 32768",
-        detail: "The lower limit of the two ends applies. Further connections wait in the listener's queue; a new \
-            flow takes the place of the one that was idle for the longest.",
+        detail: "The lower limit of the two ends applies. Further connections wait; a new flow displaces the \
+            one idle longest.",
     }
     "sandbox" => sandbox: one bool = on_off {
         form: "MODE",
@@ -199,7 +197,7 @@ settings! {
         reload: Reload::Restart,
         flag: Flag::Daemons,
         help: "Give up capabilities, files and system calls that the daemon does not need",
-        detail: "`keypadd status` shows what is in effect. See docs/security.md.",
+        detail: "See docs/security.md.",
     }
     "user" => user: maybe String = user_name {
         form: "NAME",
@@ -225,7 +223,7 @@ settings! {
         reload: Reload::Restart,
         flag: Flag::Serve,
         help: "Sessions that one key may have at once, at most 1024",
-        detail: "A client has one. More are refused, with the reason.",
+        detail: "A client has one.",
     }
     "connect-timeout" => connect_timeout: one Duration = duration {
         form: "DURATION",
@@ -242,7 +240,7 @@ settings! {
         reload: Reload::Restart,
         flag: Flag::Daemons,
         help: "How long connections wait for a peer that is away; 0 resets them at once",
-        detail: "They resume where they stopped. The lower of the two ends applies.",
+        detail: "The lower of the two ends applies.",
     }
     "key-lifetime" => key_lifetime: one Duration = key_lifetime {
         form: "DURATION",
@@ -250,7 +248,7 @@ settings! {
         default: "1h",
         flag: Flag::Daemons,
         help: "Time after which a session agrees on fresh keys by a new handshake; 0 is no limit",
-        detail: "The first of both limits and both ends counts. Open connections move along, so it takes `hold`.",
+        detail: "The first of both limits and both ends counts. Needs `hold`.",
     }
     "key-lifetime-bytes" => key_lifetime_bytes: one u64 = size_or_zero {
         form: "SIZE",
@@ -266,7 +264,7 @@ settings! {
         reload: Reload::Restart,
         flag: Flag::Daemons,
         help: "How long open connections may take to finish on SIGTERM; 0s closes them at once",
-        detail: "Ctrl-C closes them at once, and so does a second signal.",
+        detail: "Ctrl-C or a second signal closes them at once.",
     }
     "metrics" => metrics: maybe SocketAddr = socket {
         form: "ADDR:PORT",

@@ -24,7 +24,7 @@ settings! {
         example: "11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=",
         unset: "required",
         help: "The peer's public key, as `keypadd pubkey` prints it there",
-        detail: "Two while it replaces its key: either one is accepted, as the same peer.",
+        detail: "Two while it replaces its key.",
     }
     "endpoint" => endpoint: many ServerAddress = server {
         kind: Kind::List,
@@ -32,16 +32,14 @@ settings! {
         example: "lab.example:4433",
         unset: "none: the peer connects to this host",
         help: "Where to connect to the peer",
-        detail: "The default port is 4433. With several, in order of preference, a later one is used while \
-            those before it do not answer.",
+        detail: "The default port is 4433. Up to 8, in order of preference.",
     }
     "valid-until" => valid_until: maybe SystemTime = valid_until {
         form: "DATE",
         example: "2027-01-31",
         unset: "no limit",
         help: "Last day (UTC) of the peer, or a time such as 2027-01-31T12:00:00Z",
-        detail: "Afterwards it is neither accepted nor connected to, and its sessions end within a minute, by \
-            the clock of this host.",
+        detail: "Afterwards it is refused and its sessions end within a minute, by this host's clock.",
     }
     "permit-open" => permit_open: many Permit = permit {
         kind: Kind::List,
@@ -49,7 +47,6 @@ settings! {
         example: "localhost:22",
         unset: "the global one",
         help: "Targets that the peer may connect to",
-        detail: "On a peer with an `endpoint`, it also allows the peer to connect to this host.",
     }
     "permit-listen" => permit_listen: many ListenPermit = listen_permit {
         kind: Kind::List,
@@ -57,7 +54,6 @@ settings! {
         example: "8080",
         unset: "the global one",
         help: "Where the peer may listen on this host",
-        detail: "On a peer with an `endpoint`, as for `permit-open`.",
     }
     "pool-budget" => pool_budget: maybe usize = pool_budget {
         form: "SIZE",
@@ -78,9 +74,9 @@ settings! {
         flag: Flag::Connect,
         short: Some('L'),
         help: "Listen here and connect to HOST:HOSTPORT from the server",
-        detail: "As in ssh. BIND is loopback by default; `*` is every address; IPv6 addresses go in \
-            brackets. Port 0 picks a free port. The /PATH of a unix socket can replace [BIND:]PORT, \
-            HOST:HOSTPORT or both. [BIND:]PORT:udp:HOST:HOSTPORT forwards UDP.",
+        detail: "BIND is loopback by default; `*` is every address; IPv6 addresses go in brackets. Port 0 \
+            picks a free port. A unix socket's /PATH can replace [BIND:]PORT, HOST:HOSTPORT or both. \
+            [BIND:]PORT:udp:HOST:HOSTPORT forwards UDP.",
     }
     "remote" => remote: many RemoteForward = remote_forward {
         kind: Kind::List,
@@ -89,8 +85,8 @@ settings! {
         flag: Flag::Connect,
         short: Some('R'),
         help: "Listen on the server and connect to HOST:HOSTPORT from here",
-        detail: "As `local` in the other direction: BIND is the server's loopback by default. The server \
-            must allow it with `permit-listen`. It never learns the target: it knows the forward by a number.",
+        detail: "As `local` in the other direction. The server's `permit-listen` must allow it. The server \
+            never learns the target.",
     }
     "dynamic" => dynamic: many DynamicForward = dynamic_forward {
         kind: Kind::List,
@@ -99,8 +95,8 @@ settings! {
         flag: Flag::Connect,
         short: Some('D'),
         help: "Listen here as a SOCKS5 proxy and connect to the requested targets from the server",
-        detail: "CONNECT to IPv4, IPv6 and names, which the server resolves; its `permit-open` applies. \
-            BIND is loopback by default. There is no password: anyone who can reach the port can use it.",
+        detail: "The server resolves names, and its `permit-open` applies. BIND is loopback by default. There \
+            is no password: anyone who can reach the port can use it.",
     }
     "send-proxy" => send_proxy: one bool = switch {
         kind: Kind::Switch,
@@ -108,8 +104,8 @@ settings! {
         default: "false",
         flag: Flag::Connect,
         help: "Tell targets of -L and -R where connections come from, by a PROXY protocol header (version 2)",
-        detail: "The targets must expect it, as nginx does with `listen 80 proxy_protocol`. Connections from unix \
-            sockets and of -W get a LOCAL header, those of -D none.",
+        detail: "The targets must expect it (nginx: `proxy_protocol`). Connections from unix sockets and of -W \
+            get a LOCAL header, those of -D none.",
     }
     "accept-proxy" => accept_proxy: one bool = switch {
         kind: Kind::Switch,
@@ -117,9 +113,9 @@ settings! {
         default: "false",
         flag: Flag::Connect,
         help: "Expect a PROXY protocol header (version 1 or 2) on connections to listeners of -L and -R",
-        detail: "For listeners behind a load balancer: its header says where a connection comes from, for logs and \
-            `send-proxy`. Whoever can reach the listener can claim any address. Connections without a valid \
-            header within 3s are closed.",
+        detail: "For listeners behind a load balancer; logs and `send-proxy` use the address. Whoever can \
+            reach the listener can claim any address. Connections without a valid header within 3s are \
+            closed.",
     }
     "suite" => suite: maybe Suite = suite {
         form: "NAME",

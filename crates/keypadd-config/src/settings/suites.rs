@@ -3,8 +3,9 @@
 use keypadd_keystream::{Suite, has_aes_gcm};
 
 /// The names of the suites, for help texts.
-pub(super) const SUITES: &str = "Standard: aes-256-gcm, aes-128-gcm, chacha20-poly1305, and keypadd's own \
-    aes-{256,128}-ctr-hmac-{sha256,sha1}, which a server accepts only if named. Legacy, insecure, only with allow-legacy: {3des,des}-ctr-hmac-{sha256,sha1}.";
+pub(super) const SUITES: &str = "Standard: aes-256-gcm, aes-128-gcm, chacha20-poly1305; if a server names \
+    them, keypadd's own aes-{256,128}-ctr-hmac-{sha256,sha1}. Insecure, with allow-legacy: \
+    {3des,des}-ctr-hmac-{sha256,sha1}.";
 
 /// The suites that a client offers: the one that is set, else those of [`Suite::offered`] on this CPU.
 pub fn offered(set: Option<Suite>) -> Vec<Suite> {
