@@ -60,7 +60,7 @@ fn handle_hangups() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let _entered = runtime.enter();
         // The handler outlives the runtime.
-        tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup()).unwrap();
+        let _ = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup()).unwrap();
     });
 }
 

@@ -151,7 +151,7 @@ pub(crate) struct TunnelFlags {
     #[arg(default_value_t = SpinShare::default(), value_parser = values::spin)]
     #[arg(help_heading = "Common")]
     pub(crate) spin: SpinShare,
-    /// Event loops of a server, one thread each [default: one per core, from 2 to 8]
+    /// Event loops of a server, one thread each [default: the cores, rounded down to even, from 2 to 8]
     #[arg(long, env = "KEYPADD_LOOPS", value_name = "NUMBER", value_parser = values::loops)]
     #[arg(help_heading = "Common")]
     pub(crate) loops: Option<usize>,

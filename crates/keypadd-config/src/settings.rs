@@ -172,7 +172,7 @@ settings! {
         kind: Kind::Number,
         form: "NUMBER",
         example: "4",
-        unset: "one per core, from 2 to 8",
+        unset: "the cores, rounded down to even, from 2 to 8",
         reload: Reload::Restart,
         flag: Flag::Daemons,
         help: "Event loops of a server, one thread each, at most 64",

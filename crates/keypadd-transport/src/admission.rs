@@ -21,10 +21,10 @@ const KEPT_ONE_IN: usize = 8;
 /// Slots per network, by prefix length; an IPv4 address counts as a /64.
 const SHARES: [(u32, usize); 3] = [(64, 64), (56, 256), (48, 1024)];
 
-/// Above this many handshakes, a client must validate its address first (RFC 9000 8.1.2).
+/// From this many handshakes on, a client must validate its address first (RFC 9000 8.1.2).
 const RETRY_ABOVE: usize = 8;
 
-/// Above this many handshakes in a loop, an address may begin one per [`CROWD_PACE`]: a handshake
+/// From this many handshakes in a loop on, an address may begin one per [`CROWD_PACE`]: a handshake
 /// costs a third of a millisecond, ignoring a packet almost nothing.
 const CROWD: usize = 512;
 

@@ -202,7 +202,7 @@ impl Default for TransportSettings {
     }
 }
 
-/// One loop per core, from 2 to 8. With two, sparse streams never wait for a thread that carries
+/// One loop per core, rounded down to even, from 2 to 8. With two, sparse streams never wait for a thread that carries
 /// bulk data, even on a single core.
 fn default_loops() -> usize {
     // An even number: half of them carry sparse streams, half bulk.
