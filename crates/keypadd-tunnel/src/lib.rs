@@ -49,7 +49,7 @@ pub use limits::{
     LimitCounts, Limits,
     traffic::{ConnectionEnd, DatagramTotals, ForwardTotals},
 };
-pub use net::dns::message::{Question, Reply, SrvRecord};
+pub use net::dns::message::{SrvQuestion, SrvRecord, SrvReply};
 pub use pairing::{
     Invitation, InvitationError, InviteError, Inviter, InviterSettings, Joiner, suggested,
 };

@@ -14,7 +14,7 @@ use thiserror::Error;
 
 use self::{
     exchange::exchange,
-    message::{Question, Reply},
+    message::{SrvQuestion, SrvReply},
     targets::{SrvTarget, in_order},
 };
 use crate::addresses::service::ServiceName;
@@ -70,14 +70,14 @@ impl Nameservers {
         for _ in 0..self.attempts {
             for server in &self.servers {
                 let asked = async {
-                    let question = Question::new(name)?;
+                    let question = SrvQuestion::new(name)?;
                     exchange(*server, &question, self.share()).await
                 };
                 let cause = match asked.await {
-                    Ok(Reply::Records(records)) => return in_order(records, draw),
-                    Ok(Reply::NoName) => return Err(SrvError::NoName),
-                    Ok(Reply::Refused(code)) => format!("DNS error {code}"),
-                    Ok(Reply::Truncated | Reply::Malformed) => "a malformed answer".into(),
+                    Ok(SrvReply::Records(records)) => return in_order(records, draw),
+                    Ok(SrvReply::NoName) => return Err(SrvError::NoName),
+                    Ok(SrvReply::Refused(code)) => format!("DNS error {code}"),
+                    Ok(SrvReply::Truncated | SrvReply::Malformed) => "a malformed answer".into(),
                     Err(error) if error.kind() == io::ErrorKind::TimedOut => "timed out".into(),
                     Err(error) => error.to_string(),
                 };

@@ -13,7 +13,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::message::{Question, Reply};
+use super::message::{SrvQuestion, SrvReply};
 
 /// Longer datagrams are cut, and then malformed. A question without EDNS gets 512 bytes at most.
 const DATAGRAM_BYTES_MAX: usize = 4096;
@@ -24,12 +24,12 @@ const DATAGRAM_BYTES_MAX: usize = 4096;
 /// [`io::ErrorKind::TimedOut`] if no answer came in time; those of the sockets.
 pub(super) async fn exchange(
     server: SocketAddr,
-    question: &Question,
+    question: &SrvQuestion,
     time: Duration,
-) -> io::Result<Reply> {
+) -> io::Result<SrvReply> {
     let exchanged = async {
         match by_udp(server, question).await? {
-            Reply::Truncated => by_tcp(server, question).await,
+            SrvReply::Truncated => by_tcp(server, question).await,
             reply => Ok(reply),
         }
     };
@@ -37,7 +37,7 @@ pub(super) async fn exchange(
 }
 
 /// Datagrams that are not the answer are skipped.
-async fn by_udp(server: SocketAddr, question: &Question) -> io::Result<Reply> {
+async fn by_udp(server: SocketAddr, question: &SrvQuestion) -> io::Result<SrvReply> {
     // The kernel picks the port at random.
     let local: SocketAddr = match server.is_ipv4() {
         true => (Ipv4Addr::UNSPECIFIED, 0).into(),
@@ -55,7 +55,7 @@ async fn by_udp(server: SocketAddr, question: &Question) -> io::Result<Reply> {
     }
 }
 
-async fn by_tcp(server: SocketAddr, question: &Question) -> io::Result<Reply> {
+async fn by_tcp(server: SocketAddr, question: &SrvQuestion) -> io::Result<SrvReply> {
     let mut stream = TcpStream::connect(server).await?;
     let message = question.encode();
     // A name has 255 bytes at most.
@@ -63,5 +63,5 @@ async fn by_tcp(server: SocketAddr, question: &Question) -> io::Result<Reply> {
     stream.write_all(&[&length[..], &message].concat()).await?;
     let mut answer = vec![0; stream.read_u16().await?.into()];
     stream.read_exact(&mut answer).await?;
-    Ok(question.read(&answer).unwrap_or(Reply::Malformed))
+    Ok(question.read(&answer).unwrap_or(SrvReply::Malformed))
 }

@@ -27,7 +27,7 @@ const FLAGS_AND_COUNTS: [u8; 10] = [1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
 
 /// A question for the SRV records of a service.
 #[derive(Debug)]
-pub struct Question {
+pub struct SrvQuestion {
     id: u16,
     /// The name, as on the wire.
     name: Vec<u8>,
@@ -35,7 +35,7 @@ pub struct Question {
 
 /// What the answer to a question says.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Reply {
+pub enum SrvReply {
     /// The records; perhaps none.
     Records(Vec<SrvRecord>),
     /// There is no such name.
@@ -62,7 +62,7 @@ pub struct SrvRecord {
 type Answers<'a> = RecordSection<'a, [u8]>;
 type InMessage<'a> = ParsedName<&'a [u8]>;
 
-impl Question {
+impl SrvQuestion {
     /// A question with a random ID.
     ///
     /// # Errors
@@ -91,7 +91,7 @@ impl Question {
     }
 
     /// Reads a message; `None` if it is not the answer to this question.
-    pub fn read(&self, message: &[u8]) -> Option<Reply> {
+    pub fn read(&self, message: &[u8]) -> Option<SrvReply> {
         let message = Message::from_slice(message).ok()?;
         let asked = Name::from_slice(&self.name).ok()?;
         let (header, question) = (message.header(), message.sole_question().ok()?);
@@ -103,13 +103,13 @@ impl Question {
             return None;
         }
         Some(match header.rcode() {
-            _ if header.tc() => Reply::Truncated,
+            _ if header.tc() => SrvReply::Truncated,
             Rcode::NOERROR => match message.answer().ok().and_then(|all| records(all, asked)) {
-                Some(records) => Reply::Records(records),
-                None => Reply::Malformed,
+                Some(records) => SrvReply::Records(records),
+                None => SrvReply::Malformed,
             },
-            Rcode::NXDOMAIN => Reply::NoName,
-            code => Reply::Refused(code),
+            Rcode::NXDOMAIN => SrvReply::NoName,
+            code => SrvReply::Refused(code),
         })
     }
 }

@@ -7,11 +7,11 @@ use super::*;
 
 const NAME: &str = "_keypadd._udp.example.com";
 
-fn question() -> Question {
-    Question::with_id(0x4b44, &NAME.parse().unwrap())
+fn question() -> SrvQuestion {
+    SrvQuestion::with_id(0x4b44, &NAME.parse().unwrap())
 }
 
-fn read(records: &[Answer<'_>]) -> Option<Reply> {
+fn read(records: &[Answer<'_>]) -> Option<SrvReply> {
     question().read(&answer(&question().encode(), 0, records))
 }
 
@@ -32,9 +32,12 @@ fn records_are_read_with_their_priorities_weights_ports_and_targets() {
         [Answer::Srv(10, 60, 4433, "a.example.com"), Answer::Srv(20, 0, 99, "B.example.")];
     let expected =
         [record(10, 60, Some("a.example.com:4433")), record(20, 0, Some("B.example:99"))];
-    assert_eq!(read(&records), Some(Reply::Records(expected.into())));
-    assert_eq!(read(&[]), Some(Reply::Records(Vec::new())));
-    assert_eq!(read(&[Answer::Srv(0, 0, 0, ".")]), Some(Reply::Records(vec![record(0, 0, None)])));
+    assert_eq!(read(&records), Some(SrvReply::Records(expected.into())));
+    assert_eq!(read(&[]), Some(SrvReply::Records(Vec::new())));
+    assert_eq!(
+        read(&[Answer::Srv(0, 0, 0, ".")]),
+        Some(SrvReply::Records(vec![record(0, 0, None)]))
+    );
 }
 
 #[test]
@@ -46,7 +49,7 @@ fn records_that_lead_nowhere_or_are_of_another_name_do_not_count() {
         Answer::SrvAt("_other._udp.example.com", 1, 1, 9, "c.example"),
         Answer::SrvAt("_KEYPADD._udp.Example.com", 1, 1, 9, "good.example"),
     ];
-    assert_eq!(read(&records), Some(Reply::Records(vec![record(1, 1, Some("good.example:9"))])));
+    assert_eq!(read(&records), Some(SrvReply::Records(vec![record(1, 1, Some("good.example:9"))])));
 }
 
 #[test]
@@ -56,18 +59,18 @@ fn aliases_are_followed_in_any_order_and_loops_of_them_end() {
         Answer::Cname("b.example", "c.example"),
         Answer::Cname(NAME, "b.example"),
     ];
-    assert_eq!(read(&records), Some(Reply::Records(vec![record(1, 2, Some("good.example:3"))])));
+    assert_eq!(read(&records), Some(SrvReply::Records(vec![record(1, 2, Some("good.example:3"))])));
     let loops = [Answer::Cname(NAME, "b.example"), Answer::Cname("b.example", NAME)];
-    assert_eq!(read(&loops), Some(Reply::Records(Vec::new())));
+    assert_eq!(read(&loops), Some(SrvReply::Records(Vec::new())));
 }
 
 #[test]
 fn codes_and_truncation_are_told_apart() {
     let asked = question().encode();
     let code = |code| question().read(&answer(&asked, code, &[]));
-    assert_eq!(code(NXDOMAIN), Some(Reply::NoName));
-    assert_eq!(code(2), Some(Reply::Refused(Rcode::SERVFAIL)));
-    assert_eq!(question().read(&truncated(&asked)), Some(Reply::Truncated));
+    assert_eq!(code(NXDOMAIN), Some(SrvReply::NoName));
+    assert_eq!(code(2), Some(SrvReply::Refused(Rcode::SERVFAIL)));
+    assert_eq!(question().read(&truncated(&asked)), Some(SrvReply::Truncated));
 }
 
 #[test]
@@ -106,7 +109,7 @@ fn names_that_point_to_themselves_and_lengths_that_lie_are_malformed() {
     let too_short = head(&[&b"\xc0\x0c"[..], fixed, b"\x00\x03\0\0\0\0\0\x01\x00"].concat());
     let missing = head(&[]);
     for bad in [at_itself, target_at_itself, too_long, too_short, missing] {
-        assert_eq!(question().read(&bad), Some(Reply::Malformed), "{bad:?}");
+        assert_eq!(question().read(&bad), Some(SrvReply::Malformed), "{bad:?}");
     }
 }
 
@@ -119,7 +122,7 @@ fn an_answer_of_64_kib_full_of_aliases_is_read() {
     let count = (usize::from(u16::MAX) - message.len()) / alias.len();
     message[6..8].copy_from_slice(&u16::try_from(count).unwrap().to_be_bytes());
     message.extend(alias.repeat(count));
-    assert_eq!(question().read(&message), Some(Reply::Records(Vec::new())));
+    assert_eq!(question().read(&message), Some(SrvReply::Records(Vec::new())));
 }
 
 proptest! {
