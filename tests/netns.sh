@@ -242,6 +242,31 @@ udp_forwards_carry_dns_a_game_and_datagrams_of_any_size() {
     await_end "$service" 10
 }
 
+# ---- DNS ----------------------------------------------------------------------------------------
+
+a_service_of_dns_is_reached_at_the_target_that_answers() {
+    tell near "names.py 10.99.7.9 10.99.7.1 $udp_port"
+    start near "$scratch/names.log" \
+        python3 -B "$here/netns/names.py" 10.99.7.9 10.99.7.1 "$udp_port"
+    local service=$started
+    expect "the DNS server starts" await_line "$scratch/names.log" listening
+    echo 'nameserver 127.0.0.1' >"$scratch/resolv.conf"
+    expect "the server starts" serve 10.99.7.1
+    # `ip netns exec` has given it a mount namespace of its own.
+    local within=(sh -c 'mount --bind "$0" /etc/resolv.conf && exec "$@"' "$scratch/resolv.conf")
+    expect "the client connects" daemon near '^keypadd: ready, connected' connect \
+        _keypadd._udp.example --peer "$far_key" -L "$forward_port:127.0.0.1:$target_port"
+    local client=$started
+    within=()
+    expect "the preferred target was looked up" grep -q '^udp dead.example' "$scratch/names.log"
+    expect "the answer was fetched by TCP" grep -q '^tcp _keypadd._udp.example' "$scratch/names.log"
+    expect "the status names the target" shows near "(alive.example:$udp_port)"
+    expect "bytes pass" probe swap "$forward" --mib 1
+    expect "a filter of system calls is on" equal " 2" "$(of_all_threads "$client" Seccomp)"
+    kill -TERM "$service"
+    await_end "$service" 10
+}
+
 # ---- outages ------------------------------------------------------------------------------------
 
 an_outage_and_another_address_cost_neither_a_download_nor_ssh_a_byte() {
@@ -494,6 +519,7 @@ claim a_path_that_shrinks_costs_no_connection 9000 8972
 claim ssh_runs_through_its_proxy_command
 claim a_hundred_ssh_sessions_share_the_tunnel_of_a_daemon
 claim udp_forwards_carry_dns_a_game_and_datagrams_of_any_size
+claim a_service_of_dns_is_reached_at_the_target_that_answers
 claim an_outage_and_another_address_cost_neither_a_download_nor_ssh_a_byte
 claim a_signal_ends_both_cleanly TERM
 claim a_signal_ends_both_cleanly INT

@@ -242,7 +242,8 @@ pub(crate) struct ConnectArgs {
     /// The server's name or address, or a peer of the configuration file
     ///
     /// The default UDP port is 4433; an IPv6 address with a port goes in brackets. Several hosts that
-    /// have the key, in order of preference, are separated by commas. @NAME takes endpoint, keys,
+    /// have the key, in order of preference, are separated by commas. A name such as
+    /// _keypadd._udp.example.com, without a port, is looked up as SRV. @NAME takes endpoint, keys,
     /// suite and key exchange from the file; flags win.
     #[arg(value_name = "HOST[:PORT]|@NAME", value_parser = values::server_or_name)]
     pub(crate) server: Server,

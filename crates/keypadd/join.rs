@@ -181,7 +181,7 @@ fn refused(error: ClientError, options: &JoinOptions) -> Error {
             Error::new(Exit::Authentication, format!("{server}: no invitation is waiting there"))
                 .hint(format!("it was used, has ended or was interrupted: {again}"))
         }
-        ClientError::Unreachable { server, .. } => {
+        ClientError::Unreachable { .. } => {
             let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
             let now = now.map_or(0, |time| time.as_secs());
             let hint = match now.checked_sub(options.invitation.expires) {
@@ -192,7 +192,7 @@ fn refused(error: ClientError, options: &JoinOptions) -> Error {
                 None => format!(
                     "it was used or has ended, or its UDP port {} is blocked, or that is not its \
                      address (--host there): {again}",
-                    server.first().port
+                    options.invitation.pairing.port
                 ),
             };
             Error::new(Exit::Unreachable, cause).hint(hint)

@@ -21,3 +21,4 @@ pub mod proxy_headers;
 pub mod receipts;
 mod sessions;
 pub mod socks;
+pub mod srv_answers;

@@ -91,6 +91,11 @@ fn any_frames_of_flows_make_datagrams_within_bounds_or_are_refused() {
 }
 
 #[test]
+fn any_answer_of_a_dns_server_has_targets_that_can_be_dialed_or_is_refused() {
+    fuzz("srv_answers", targets::srv_answers::holds);
+}
+
+#[test]
 fn any_receipts_free_what_was_written_and_nothing_else() {
     fuzz("receipts", targets::receipts::holds);
 }

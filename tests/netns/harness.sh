@@ -146,6 +146,8 @@ make_keys() {
     near_key=$("$keypadd" keygen "$scratch/near.key" 2>/dev/null) || die "keypadd keygen failed"
 }
 
+within=() # a command that runs a daemon as its last arguments
+
 # daemon far|near READY-LINE FLAG...: starts one and waits for its ready line; its log is $log.
 daemon() {
     local end=$1 ready=$2
@@ -153,7 +155,7 @@ daemon() {
     log=$scratch/$end.$nth.log
     set -- "$@" --key "$scratch/$end.key" --metrics "127.0.0.1:$((metrics_port + nth))"
     tell "$end" "keypadd $*"
-    start "$end" "$log" "$keypadd" "$@"
+    start "$end" "$log" "${within[@]}" "$keypadd" "$@"
     daemons+=("$end $nth $started")
     await_line "$log" "$ready"
 }

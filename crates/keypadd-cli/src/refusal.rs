@@ -5,7 +5,9 @@ use std::net::{IpAddr, Ipv6Addr};
 use keypadd_config::nearest;
 use keypadd_provider::PublicKey;
 use keypadd_tunnel::wire::ListenCode;
-use keypadd_tunnel::{AuthError, ClientError, DEFAULT_PORT, Host, ListenPermit, ServerAddress};
+use keypadd_tunnel::{
+    AuthError, ClientError, DEFAULT_PORT, Host, ListenPermit, ServerAddress, ServerEntry,
+};
 
 use crate::error::{Error, Exit, listen_hint, system};
 
@@ -51,11 +53,15 @@ pub fn explain(error: ClientError, own: PublicKey, peer: &[PublicKey]) -> Error 
             }
         }
         ClientError::Unreachable { server, cause: why } if why.starts_with("no such host") => {
-            let hint = match nearest(&server.first().host.to_string(), ["localhost"]) {
+            let hint = match nearest(&host_of(server.first()), ["localhost"]) {
                 Some(name) => format!("did you mean {name}?"),
                 None => "check the name and DNS, or use an address".into(),
             };
             Error::new(Exit::Unreachable, cause).hint(hint)
+        }
+        ClientError::Unreachable { cause: why, .. } if is_of_lookup(&why) => {
+            Error::new(Exit::Unreachable, cause)
+                .hint("check the name and DNS, or use the server's HOST:PORT")
         }
         ClientError::Unreachable { cause: why, .. } if why.starts_with("this name means") => {
             Error::new(Exit::Unreachable, cause)
@@ -99,9 +105,25 @@ fn one_of(keys: &[PublicKey]) -> String {
     keys.iter().map(PublicKey::to_string).collect::<Vec<_>>().join(" or ")
 }
 
+/// Whether the lookup of a service failed.
+fn is_of_lookup(cause: &str) -> bool {
+    ["no SRV record", "its SRV record", "the SRV lookup"].iter().any(|it| cause.starts_with(it))
+}
+
+/// The host of an address.
+fn host_of(server: &ServerEntry) -> String {
+    match server {
+        ServerEntry::Address(address) => address.host.to_string(),
+        ServerEntry::Service(name) => name.to_string(),
+    }
+}
+
 /// How to write an IPv6 address whose end may have been meant as the port, as in `fd00::2:4433`.
-fn in_brackets(server: &ServerAddress) -> Option<String> {
-    let ServerAddress { host: Host::Address(IpAddr::V6(address)), port: DEFAULT_PORT } = server
+fn in_brackets(server: &ServerEntry) -> Option<String> {
+    let ServerEntry::Address(ServerAddress {
+        host: Host::Address(IpAddr::V6(address)),
+        port: DEFAULT_PORT,
+    }) = server
     else {
         return None;
     };

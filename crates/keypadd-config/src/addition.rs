@@ -135,7 +135,7 @@ impl NewPeer {
                 Role::Outgoing { endpoint } => new
                     .outgoing
                     .as_ref()
-                    .is_some_and(|outgoing| outgoing.endpoint.all() == [endpoint.clone()]),
+                    .is_some_and(|outgoing| outgoing.endpoint == endpoint.clone().into()),
             }
             && old == before.peers
             && before.settings.differing(&after.settings).all(|key| may_differ(key.name))

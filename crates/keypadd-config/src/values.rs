@@ -17,7 +17,7 @@ use keypadd_provider::{KeyExchange, KeyTextError, PublicKey};
 use keypadd_tunnel::{
     AddressError, Congestion, DynamicForward, ForwardError, ListenPermit, LocalForward,
     PEER_TIMEOUT_MAX, PEER_TIMEOUT_MIN, Permit, PermitError, RemoteForward, ServerAddress,
-    ServerAddresses, SpinShare, Target,
+    ServerAddresses, ServerEntry, SpinShare, Target,
 };
 use tracing_subscriber::filter::Targets;
 
@@ -126,14 +126,22 @@ impl Cause for PermitError {
     }
 }
 
+/// How servers are written.
+const SERVER_FORMS: &str = "HOST or HOST:PORT, as in host.example:4433 or [2001:db8::1]:4433";
+
 /// A server, with port 4433 unless given.
 pub fn server(text: &str) -> Result<ServerAddress, BadValue> {
-    parsed(text, "HOST or HOST:PORT, as in host.example:4433 or [2001:db8::1]:4433")
+    parsed(text, SERVER_FORMS)
 }
 
-/// The addresses of a server, with commas between them.
+/// Where a server is: an address, with port 4433 unless given, or the name of a service.
+pub fn server_entry(text: &str) -> Result<ServerEntry, BadValue> {
+    parsed(text, SERVER_FORMS)
+}
+
+/// The same, several with commas between them.
 pub fn servers(text: &str) -> Result<ServerAddresses, BadValue> {
-    parsed(text, "HOST or HOST:PORT, as in host.example:4433 or [2001:db8::1]:4433")
+    parsed(text, SERVER_FORMS)
 }
 
 /// A host and a port.

@@ -2,5 +2,6 @@
 
 pub(crate) mod forward;
 pub(crate) mod servers;
+pub(crate) mod service;
 pub(crate) mod socket_path;
 pub(crate) mod target;

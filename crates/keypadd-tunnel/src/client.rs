@@ -71,7 +71,7 @@ mod reconnect;
 mod renewal;
 mod resume;
 
-use self::reconnect::HeldSession;
+use self::{reach::ListPlace, reconnect::HeldSession};
 
 /// How often to look whether the server's time is over.
 const EXPIRY_CHECK: Duration = Duration::from_secs(10);
@@ -129,8 +129,8 @@ pub struct Client {
 #[derive(Debug)]
 pub struct ClientSession {
     registration: Registration,
-    /// The entry of the server's list that it was reached by; beyond its end if that is not known.
-    place: usize,
+    /// Where in the server's list it was reached.
+    place: ListPlace,
 }
 
 impl Drop for ClientSession {
@@ -212,7 +212,7 @@ impl Client {
             tasks,
             link,
             sessions: Sessions::default(),
-            lookups: Lookups::default(),
+            lookups: Lookups::with_nameservers(settings.transport.nameservers),
             clock_monitor,
             limits,
             hold: Arc::new(ClientHold::new(settings.transport.hold)),

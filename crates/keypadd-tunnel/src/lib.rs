@@ -27,7 +27,8 @@ pub use addresses::{
         BenchForward, Bind, Destination, DynamicForward, Forward, ForwardError, ForwardFault,
         Listen, LocalForward, ProxyHeaders, RemoteForward,
     },
-    servers::{SERVER_ADDRESSES_MAX, ServerAddresses},
+    servers::{SERVER_ADDRESSES_MAX, ServerAddresses, ServerEntry},
+    service::ServiceName,
     socket_path::{SocketPath, SocketPathError},
     target::{AddressError, DEFAULT_PORT, Host, Protocol, ServerAddress, Target},
 };
@@ -48,6 +49,7 @@ pub use limits::{
     LimitCounts, Limits,
     traffic::{ConnectionEnd, DatagramTotals, ForwardTotals},
 };
+pub use net::dns::message::{SrvQuestion, SrvRecord, SrvReply};
 pub use pairing::{
     Invitation, InvitationError, InviteError, Inviter, InviterSettings, Joiner, suggested,
 };

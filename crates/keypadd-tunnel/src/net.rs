@@ -2,6 +2,7 @@
 //! addresses. Knows nothing of QUIC or permits.
 
 pub(crate) mod bind;
+pub(crate) mod dns;
 pub(crate) mod forwarded_socket;
 pub(crate) mod inward;
 pub(crate) mod lookup;

@@ -15,7 +15,15 @@
 //! 3 MiB: 1 MiB of frames that wait for their loop, 1 MiB to send, 512 KiB of incomplete datagrams, 256 KiB for
 //! flows that are not open yet; and 64 KiB for each source whose flow is being opened.
 
-use std::{any::Any, fmt, io, net::UdpSocket, str::FromStr, sync::Arc, thread, time::Duration};
+use std::{
+    any::Any,
+    fmt, io,
+    net::{SocketAddr, UdpSocket},
+    str::FromStr,
+    sync::Arc,
+    thread,
+    time::Duration,
+};
 
 use keypadd_provider::Histogram;
 use keypadd_transport::{
@@ -162,6 +170,8 @@ pub struct TransportSettings {
     pub flow_idle: Duration,
     /// How often a client that is not at the server's preferred address tries those before it.
     pub return_interval: Duration,
+    /// DNS servers that a client asks for SRV records; if empty, those of `/etc/resolv.conf`.
+    pub nameservers: Vec<SocketAddr>,
     /// Share of a core that each loop may spend busy-polling instead of sleeping.
     pub spin: SpinShare,
     /// Event loops of a server, one thread each. A client has at most two: one for sparse streams,
@@ -195,6 +205,7 @@ impl Default for TransportSettings {
             key_lifetimes: KeyLifetimes::default(),
             flow_idle: FLOW_IDLE,
             return_interval: RETURN_INTERVAL,
+            nameservers: Vec::new(),
             spin: SpinShare::default(),
             loops: default_loops(),
             datagram_bytes_max: DATAGRAM_BYTES_MAX,

@@ -50,6 +50,7 @@ pub(super) async fn check(
 #[derive(Debug)]
 struct Reached {
     remote: SocketAddr,
+    target: Option<String>,
     suite: String,
     rtt: Duration,
     datagram_bytes: u16,
@@ -89,6 +90,7 @@ async fn reach(here: &Configuration, peer: &Peer, outgoing: &Outgoing) -> Result
     client.close().await;
     Ok(Reached {
         remote: status.remote,
+        target: status.target,
         suite: status.suite,
         rtt: Duration::from_secs_f64(status.rtt_seconds.max(0.0)),
         datagram_bytes: status.mtu_bytes,
@@ -99,9 +101,10 @@ async fn reach(here: &Configuration, peer: &Peer, outgoing: &Outgoing) -> Result
 
 impl Reached {
     fn findings(self, name: &str) -> Vec<Finding> {
-        let Self { remote, suite, rtt, datagram_bytes, lost, sent } = self;
+        let Self { remote, target, suite, rtt, datagram_bytes, lost, sent } = self;
+        let target = target.map(|target| format!(" ({target})")).unwrap_or_default();
         let found = format!(
-            "{remote} answers, round trip {:.1} ms, suite {suite}; {lost} of {sent} packets lost",
+            "{remote}{target} answers, round trip {:.1} ms, suite {suite}; {lost} of {sent} packets lost",
             rtt.as_secs_f64() * 1e3
         );
         let size = format!("datagrams of up to {datagram_bytes} bytes get through");

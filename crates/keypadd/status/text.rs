@@ -220,6 +220,14 @@ fn link(link: &LinkReport) -> String {
     line
 }
 
+/// A peer's address, and the target of the SRV record that led to it.
+fn remote(session: &SessionStatus) -> String {
+    match &session.target {
+        Some(target) => format!("{} ({})", session.remote, one_line(target)),
+        None => session.remote.to_string(),
+    }
+}
+
 fn session(report: &SessionReport, lines: &mut Vec<String>) {
     let SessionReport { session, has_other_key, valid_until_unix_seconds, class, .. } = report;
     let class = match class.as_str() {
@@ -229,7 +237,7 @@ fn session(report: &SessionReport, lines: &mut Vec<String>) {
     lines.push(format!(
         "  peer {} at {}, up {}",
         one_line(&session.peer),
-        session.remote,
+        remote(session),
         age(session.since_unix_seconds)
     ));
     if *has_other_key {

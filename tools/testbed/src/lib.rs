@@ -4,6 +4,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod cleanup;
+pub mod dns;
 mod hosts;
 pub mod line;
 pub mod link;

@@ -6,7 +6,7 @@ use keypadd_keystream::Suite;
 use keypadd_provider::{KeyExchange, PublicKey};
 use keypadd_tunnel::{
     DynamicForward, Forward, ListenPermit, LocalForward, Permit, ProxyHeaders, RemoteForward,
-    ServerAddress,
+    ServerEntry,
 };
 
 use super::declare::settings;
@@ -26,13 +26,14 @@ settings! {
         help: "The peer's public key, as `keypadd pubkey` prints it there",
         detail: "Two while it replaces its key.",
     }
-    "endpoint" => endpoint: many ServerAddress = server {
+    "endpoint" => endpoint: many ServerEntry = server_entry {
         kind: Kind::List,
         form: "HOST[:PORT]",
         example: "lab.example:4433",
         unset: "none: the peer connects to this host",
         help: "Where to connect to the peer",
-        detail: "The default port is 4433. Up to 8, in order of preference.",
+        detail: "The default port is 4433. Up to 8, in order of preference. A name such as \
+            _keypadd._udp.example.com, without a port, is looked up as SRV.",
     }
     "valid-until" => valid_until: maybe SystemTime = valid_until {
         form: "DATE",

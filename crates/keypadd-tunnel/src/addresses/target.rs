@@ -87,6 +87,9 @@ pub enum AddressError {
     /// An opening bracket without a closing one, or text after it.
     #[error("`{0}`: brackets do not match")]
     Brackets(String),
+    /// A name of a service that DNS cannot have.
+    #[error("`{0}` is not the name of a service, as in _keypadd._udp.example.com")]
+    BadService(String),
     /// A server has too many addresses.
     #[error("`{0}`: more than 8 addresses")]
     TooMany(String),

@@ -1,75 +1,97 @@
 //! Orders the attempts at a server's addresses as RFC 8305 does: preferred addresses first, the two families
 //! of a name in turn. Knows no clocks, sockets or names.
 
-use std::{collections::VecDeque, net::SocketAddr};
+use std::{collections::VecDeque, net::SocketAddr, ops::Range};
 
-/// The addresses not tried yet, by place in the server's list.
+/// The addresses not tried yet, by candidate: an entry of the server's list, or a target of a service there.
 #[derive(Debug)]
 pub(super) struct Attempts {
-    places: Vec<Place>,
+    candidates: Vec<Candidate>,
+    /// Which candidates to try, the preferred one first.
+    order: Vec<usize>,
     /// To be tried before all others.
     first: Option<(usize, SocketAddr)>,
     /// Those that have been tried, and those to avoid: none is tried twice.
     tried: Vec<SocketAddr>,
 }
 
-/// What is known of one entry of the list.
+/// What is known of one candidate.
 #[derive(Debug, Default)]
-struct Place {
+struct Candidate {
     /// Its name is not resolved yet.
     is_awaited: bool,
     untried: VecDeque<SocketAddr>,
 }
 
 impl Attempts {
-    /// Attempts at so many places, none of them resolved, and none at the address to avoid.
-    pub(super) fn new(places: usize, avoid: Option<SocketAddr>) -> Self {
-        let place = || Place { is_awaited: true, untried: VecDeque::new() };
-        let places = std::iter::repeat_with(place).take(places).collect();
-        Self { places, first: None, tried: avoid.into_iter().collect() }
+    /// Attempts at so many candidates, none of them resolved, and none at the address to avoid.
+    pub(super) fn new(count: usize, avoid: Option<SocketAddr>) -> Self {
+        let tried = avoid.into_iter().collect();
+        let mut attempts = Self { candidates: Vec::new(), order: Vec::new(), first: None, tried };
+        attempts.order = attempts.add(count).collect();
+        attempts
     }
 
-    /// The name at `place` resolves to these; to none if it does not resolve.
-    pub(super) fn found(&mut self, place: usize, addresses: Vec<SocketAddr>) {
-        let Some(entry) = self.places.get_mut(place) else { return };
-        entry.is_awaited = false;
-        entry.untried.extend(interleaved(addresses));
+    /// Adds candidates that are not resolved yet, in no order.
+    fn add(&mut self, count: usize) -> Range<usize> {
+        let candidate = || Candidate { is_awaited: true, untried: VecDeque::new() };
+        let before = self.candidates.len();
+        self.candidates.extend(std::iter::repeat_with(candidate).take(count));
+        before..self.candidates.len()
     }
 
-    /// Tries this address before all others, whether or not the name at `place` resolves to it.
-    pub(super) fn begin_at(&mut self, place: usize, address: SocketAddr) {
-        self.first = Some((place, address));
+    /// The candidate is a service with so many targets: these take its place, and are the last candidates.
+    pub(super) fn expand(&mut self, candidate: usize, targets: usize) {
+        let added = self.add(targets);
+        if let Some(at) = self.order.iter().position(|of| *of == candidate) {
+            self.order.splice(at..=at, added);
+        }
+    }
+
+    /// The candidate's name resolves to these; to none if it does not resolve.
+    pub(super) fn found(&mut self, candidate: usize, addresses: Vec<SocketAddr>) {
+        let Some(candidate) = self.candidates.get_mut(candidate) else { return };
+        candidate.is_awaited = false;
+        candidate.untried.extend(interleaved(addresses));
+    }
+
+    /// Tries this address before all others, whether or not the candidate's name resolves to it.
+    pub(super) fn begin_at(&mut self, candidate: usize, address: SocketAddr) {
+        self.first = Some((candidate, address));
     }
 
     /// Tries this address again: its attempt was given up for another one that failed later.
-    pub(super) fn put_back(&mut self, place: usize, address: SocketAddr) {
+    pub(super) fn put_back(&mut self, candidate: usize, address: SocketAddr) {
         self.tried.retain(|tried| *tried != address);
-        if let Some(entry) = self.places.get_mut(place) {
-            entry.untried.push_front(address);
+        if !self.order.contains(&candidate) {
+            self.first = Some((candidate, address));
+        } else if let Some(candidate) = self.candidates.get_mut(candidate) {
+            candidate.untried.push_front(address);
         }
     }
 
-    /// Tries no other address of this place.
-    pub(super) fn give_up(&mut self, place: usize) {
-        if let Some(entry) = self.places.get_mut(place) {
-            *entry = Place::default();
+    /// Tries no other address of this candidate.
+    pub(super) fn give_up(&mut self, candidate: usize) {
+        if let Some(candidate) = self.candidates.get_mut(candidate) {
+            *candidate = Candidate::default();
         }
     }
 
-    /// The next address to try, with its place. If `in_turn`, a later place waits for the names before it.
+    /// The next address to try, with its candidate. If `in_turn`, a later one waits for the names before it.
     pub(super) fn next(&mut self, in_turn: bool) -> Option<(usize, SocketAddr)> {
         if let Some(first) = self.first.take() {
             self.tried.push(first.1);
             return Some(first);
         }
-        for (nth, place) in self.places.iter_mut().enumerate() {
-            while let Some(address) = place.untried.pop_front() {
+        for nth in &self.order {
+            let Some(candidate) = self.candidates.get_mut(*nth) else { continue };
+            while let Some(address) = candidate.untried.pop_front() {
                 if !self.tried.contains(&address) {
                     self.tried.push(address);
-                    return Some((nth, address));
+                    return Some((*nth, address));
                 }
             }
-            if place.is_awaited && in_turn {
+            if candidate.is_awaited && in_turn {
                 return None;
             }
         }
@@ -79,7 +101,8 @@ impl Attempts {
     /// Whether there is no address to try now.
     pub(super) fn is_empty(&self) -> bool {
         let is_tried = |address: &SocketAddr| self.tried.contains(address);
-        self.first.is_none() && self.places.iter().all(|place| place.untried.iter().all(is_tried))
+        let mut candidates = self.order.iter().filter_map(|nth| self.candidates.get(*nth));
+        self.first.is_none() && candidates.all(|it| it.untried.iter().all(is_tried))
     }
 }
 
@@ -111,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn families_of_a_name_take_turns_and_places_keep_their_order() {
+    fn families_of_a_name_take_turns_and_candidates_keep_their_order() {
         let mut attempts = Attempts::new(2, None);
         let named = ["[::1]", "[::2]", "[::3]", "1.0.0.1", "1.0.0.2"].map(at).to_vec();
         attempts.found(1, ["1.0.0.9", "[::1]", "[::9]"].map(at).to_vec());
@@ -119,13 +142,13 @@ mod tests {
         let order = [(0, "[::1]"), (0, "1.0.0.1"), (0, "[::2]"), (0, "1.0.0.2"), (0, "[::3]")];
         // ::1 is tried by then.
         let order = order.into_iter().chain([(1, "1.0.0.9"), (1, "[::9]")]);
-        let order: Vec<_> = order.map(|(place, address)| (place, at(address))).collect();
+        let order: Vec<_> = order.map(|(nth, address)| (nth, at(address))).collect();
         assert_eq!(all(&mut attempts), order);
         assert!(attempts.is_empty());
     }
 
     #[test]
-    fn a_place_waits_for_the_names_before_it_only_in_turn() {
+    fn a_candidate_waits_for_the_names_before_it_only_in_turn() {
         let mut attempts = Attempts::new(3, None);
         attempts.found(1, vec![at("1.0.0.1")]);
         assert_eq!(attempts.next(true), None);
@@ -159,6 +182,42 @@ mod tests {
         assert_eq!(all(&mut attempts), [(0, at("1.0.0.1"))]);
     }
 
+    #[test]
+    fn the_targets_of_a_service_take_its_place() {
+        let mut attempts = Attempts::new(3, None);
+        attempts.found(2, vec![at("1.0.0.9")]);
+        attempts.found(0, vec![at("1.0.0.1")]);
+        assert_eq!(attempts.next(true), Some((0, at("1.0.0.1"))));
+        assert_eq!(attempts.next(true), None);
+        attempts.expand(1, 2);
+        attempts.found(4, vec![at("1.0.0.3")]);
+        assert_eq!(attempts.next(true), None);
+        attempts.found(3, vec![at("1.0.0.2")]);
+        let order = [(3, "1.0.0.2"), (4, "1.0.0.3"), (2, "1.0.0.9")];
+        assert_eq!(all(&mut attempts), order.map(|(nth, address)| (nth, at(address))));
+        assert!(attempts.is_empty());
+    }
+
+    #[test]
+    fn a_service_without_targets_is_not_waited_for() {
+        let mut attempts = Attempts::new(2, None);
+        attempts.found(1, vec![at("1.0.0.9")]);
+        attempts.expand(0, 0);
+        assert_eq!(all(&mut attempts), [(1, at("1.0.0.9"))]);
+    }
+
+    #[test]
+    fn where_the_server_was_is_tried_again_even_if_its_service_has_other_targets_now() {
+        let mut attempts = Attempts::new(1, None);
+        attempts.begin_at(0, at("1.0.0.5"));
+        let first = attempts.next(true).unwrap();
+        attempts.expand(0, 1);
+        attempts.found(1, vec![at("1.0.0.1")]);
+        attempts.put_back(first.0, first.1);
+        assert_eq!(all(&mut attempts), [first, (1, at("1.0.0.1"))]);
+        assert!(attempts.is_empty());
+    }
+
     proptest! {
         #[test]
         fn every_address_is_tried_once(
@@ -166,13 +225,13 @@ mod tests {
         ) {
             let mut attempts = Attempts::new(lists.len(), None);
             let mut expected = Vec::new();
-            for (place, list) in lists.iter().enumerate() {
+            for (nth, list) in lists.iter().enumerate() {
                 let addresses: Vec<_> = list
                     .iter()
                     .map(|&(v6, last)| at(&if v6 { format!("[::{last}]") } else { format!("1.0.0.{last}") }))
                     .collect();
                 expected.extend(addresses.clone());
-                attempts.found(place, addresses);
+                attempts.found(nth, addresses);
             }
             let mut tried: Vec<_> = all(&mut attempts).into_iter().map(|(_, address)| address).collect();
             tried.sort();

@@ -20,7 +20,7 @@ use super::{
     Client, ClientSession,
     bulk::BulkDialer,
     incoming::handle_incoming,
-    reach::{Reached, Search},
+    reach::{ListPlace, Reached, Search},
     resume::resume,
 };
 use crate::{
@@ -39,7 +39,7 @@ use crate::{
 /// A server that has answered with a hello.
 pub(super) struct Greeting {
     connection: Connection,
-    place: usize,
+    place: ListPlace,
     proof: Arc<Proof>,
     control: Control,
     grant: Option<HoldGrant>,
@@ -114,11 +114,11 @@ impl Client {
         self.guarded(searching).await.unwrap_or_else(unreachable)
     }
 
-    /// Connects to one address, over a path with this round trip if that is known; `place` is the entry of
-    /// the server's list. When dropped, the keys agreed on are dropped as well.
+    /// Connects to one address, which was found at this place, over a path with this round trip if that is known.
+    /// When dropped, the keys agreed on are dropped as well.
     pub(super) async fn attempt(
         &self,
-        (place, address): (usize, SocketAddr),
+        (place, address): (ListPlace, SocketAddr),
         rtt: Option<Duration>,
     ) -> Result<ClientSession, ConnectFailure> {
         if self.has_expired(SystemTime::now()) {
@@ -237,6 +237,7 @@ impl Client {
             lifetimes: self.key_lifetimes.clone(),
             renews: older.as_deref().filter(|_| resumed),
             place: None,
+            target: place.target.as_deref().cloned(),
         });
         let session = Arc::clone(&registration.session);
         self.sessions.replace_by(&session, resumed);

@@ -19,7 +19,7 @@ use tracing::{debug, info, warn};
 
 use super::{
     Client, ClientSession,
-    reach::{Reached, Search},
+    reach::{ListPlace, Reached, Search},
     reconnect::{ASSUMED_RTT, HANDSHAKE_TRIPS, HeldSession, QUICK, THOROUGH},
 };
 use crate::{
@@ -113,14 +113,14 @@ impl Client {
         session: &ClientSession,
         silent: &watch::Sender<bool>,
     ) -> ClientSession {
-        if !self.server.are_several() {
+        if !self.server.may_be_several() {
             return std::future::pending().await;
         }
         let live = &*session.registration.session;
         loop {
             tokio::select! {
                 () = fall_silent(live) => {}
-                next = self.returned(live, session.place) => return next,
+                next = self.returned(live, &session.place) => return next,
             }
             debug!(server = %self.server, "the server is silent; trying its other addresses");
             silent.send_replace(true);
@@ -139,8 +139,8 @@ impl Client {
     }
 
     /// Waits for a session at a preferred address, which is tried at intervals.
-    async fn returned(&self, live: &LiveSession, place: usize) -> ClientSession {
-        if place == 0 {
+    async fn returned(&self, live: &LiveSession, place: &ListPlace) -> ClientSession {
+        if place.is_first() {
             return std::future::pending().await;
         }
         // A preferred server has this one's key and does not know its streams.
@@ -213,11 +213,11 @@ impl Client {
     async fn go_back(
         &self,
         live: &LiveSession,
-        place: usize,
+        place: &ListPlace,
         is_stranger: &mut bool,
     ) -> Result<ClientSession, ClientError> {
         let everywhere = self.everywhere(THOROUGH.min(self.connect_timeout));
-        let search = Search { places: 0..place.min(everywhere.places.end), ..everywhere };
+        let search = Search { before: Some(place.clone()), ..everywhere };
         let jumps = &self.clock_monitor.jumps();
         let is_idle = || live.open_connections() == 0;
         let busy = || ConnectFailure::Unreachable("another server; connections are open".into());
@@ -253,7 +253,7 @@ impl Client {
         let jumps = &self.clock_monitor.jumps();
         let go_on = |reached: Reached| async move {
             if is_other(&reached, held.key) {
-                let last = self.attempt(held.at, Some(ASSUMED_RTT));
+                let last = self.attempt(held.at.clone(), Some(ASSUMED_RTT));
                 if let Ok(Ok(back)) = timeout(handshake, last).await {
                     return Ok(back);
                 }
@@ -271,7 +271,7 @@ impl Client {
         };
         loop {
             let began = Instant::now();
-            let search = Search { begin_at: Some(held.at), ..self.everywhere(time) };
+            let search = Search { begin_at: Some(held.at.clone()), ..self.everywhere(time) };
             match self.search(search, Some(ASSUMED_RTT), go_on).await {
                 Ok(session) => return session,
                 Err(error) => debug!("reconnect failed: {error}"),

@@ -5,7 +5,7 @@ use std::{io, time::Duration};
 use keypadd_provider::PublicKey;
 use tokio::time::Instant;
 
-use super::{Client, reconnect::HeldSession};
+use super::{Client, reach::ListPlace, reconnect::HeldSession};
 use crate::{
     forwards::adopt::adopt,
     handover::{ClientRecord, HandedClient, HandedSocket},
@@ -73,7 +73,7 @@ impl Client {
             count,
             time,
             until: Instant::now() + time,
-            at: (usize::MAX, record.address),
+            at: (ListPlace::UNKNOWN, record.address),
             rtt: Duration::from_micros(record.rtt_micros),
             _listed: listed.into(),
         });

@@ -1,20 +1,30 @@
 //! Reaches a server at one of its addresses: resolves them all, begins a handshake at one after the other, and
-//! goes on with the first that completes (RFC 8305). Knows nothing of what follows a handshake.
+//! goes on with the first that completes (RFC 8305). A service stands for its targets (RFC 2782). Knows nothing
+//! of what follows a handshake.
 
-use std::{future::poll_fn, net::SocketAddr, ops::Range, pin::Pin, task::Poll, time::Duration};
+use std::{
+    future::poll_fn, io, net::SocketAddr, ops::Range, pin::Pin, sync::Arc, task::Poll,
+    time::Duration,
+};
 
 use keypadd_transport::Connection;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::{Client, attempts::Attempts};
 use crate::{
-    addresses::target::ServerAddress,
+    addresses::{
+        servers::ServerEntry,
+        target::{Host, ServerAddress},
+    },
     error::{ClientError, ConnectFailure},
-    net::lookup::{names_this_host, resolve},
+    net::{
+        dns::{SrvError, targets::SrvTarget},
+        lookup::{Lookups, names_this_host, resolve, resolve_service},
+    },
 };
 
 /// Time from one attempt to the next (RFC 8305, section 5: Connection Attempt Delay), and how long a later
-/// entry of the list waits for the names of those before it.
+/// candidate waits for the names of those before it.
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 
 /// Where to look for a server.
@@ -22,23 +32,67 @@ const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 pub(super) struct Search {
     /// For all attempts together.
     pub(super) timeout: Duration,
-    /// The entries of the server's list to try.
-    pub(super) places: Range<usize>,
-    /// The address to try first, with its entry.
-    pub(super) begin_at: Option<(usize, SocketAddr)>,
+    /// If given, only what is preferred to this place is tried.
+    pub(super) before: Option<ListPlace>,
+    /// The address to try first, with its place.
+    pub(super) begin_at: Option<(ListPlace, SocketAddr)>,
     /// An address not to try.
     pub(super) avoid: Option<SocketAddr>,
+}
+
+/// Where in the server's list an address was found.
+#[derive(Clone, Debug)]
+pub(super) struct ListPlace {
+    /// The entry.
+    entry: usize,
+    /// How many lower priorities the entry's service has, if it is one.
+    rank: usize,
+    /// The target of the service.
+    pub(super) target: Option<Arc<ServerAddress>>,
+}
+
+impl ListPlace {
+    /// Everything in the list is preferred to it.
+    pub(super) const UNKNOWN: Self = Self { entry: usize::MAX, rank: 0, target: None };
+
+    fn of_entry(entry: usize) -> Self {
+        Self { entry, rank: 0, target: None }
+    }
+
+    /// Whether nothing is preferred to it.
+    pub(super) fn is_first(&self) -> bool {
+        (self.entry, self.rank) == (0, 0)
+    }
+
+    fn is_preferred_to(&self, other: &Self) -> bool {
+        (self.entry, self.rank) < (other.entry, other.rank)
+    }
 }
 
 /// A handshake that has completed.
 #[derive(Clone, Debug)]
 pub(super) struct Reached {
     pub(super) connection: Connection,
-    /// The entry of the server's list.
-    pub(super) place: usize,
+    pub(super) place: ListPlace,
+}
+
+/// What a lookup has found.
+enum Found {
+    Addresses(io::Result<Vec<SocketAddr>>),
+    Targets(Result<Vec<SrvTarget>, SrvError>),
 }
 
 type Operation<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// An entry of the list, or a target of a service there.
+struct Candidate {
+    server: ServerEntry,
+    place: ListPlace,
+    /// Why it could not be reached.
+    causes: Vec<String>,
+    /// Its name leads to this host.
+    is_here: bool,
+}
 
 /// Operations under way, each with a name; all are dropped together.
 struct Running<'a, K, T>(Vec<(K, Operation<'a, T>)>);
@@ -64,13 +118,9 @@ impl<'a, K: Copy, T> Running<'a, K, T> {
     }
 }
 
-/// What has gone wrong.
-struct Failures<'a> {
-    servers: &'a [ServerAddress],
-    /// By entry.
-    causes: Vec<Vec<String>>,
-    /// Entries whose names lead to this host.
-    here: Vec<usize>,
+/// What is to be tried, by candidate of [`Attempts`], and what has gone wrong.
+struct Candidates {
+    all: Vec<Candidate>,
     /// The first end that did not accept the other.
     refusal: Option<ClientError>,
 }
@@ -78,8 +128,7 @@ struct Failures<'a> {
 impl Client {
     /// All entries of the server's list.
     pub(super) fn everywhere(&self, timeout: Duration) -> Search {
-        let places = 0..self.server.all().len();
-        Search { timeout, places, begin_at: None, avoid: None }
+        Search { timeout, before: None, begin_at: None, avoid: None }
     }
 
     /// Resolves the server's names and makes the attempt at their addresses, in the order of
@@ -98,52 +147,78 @@ impl Client {
     {
         let began = Instant::now();
         let deadline = began + search.timeout;
-        let Range { start, end } = search.places;
-        let servers = self.server.all().get(start..end).unwrap_or_default();
-        let mut attempts = Attempts::new(servers.len(), search.avoid);
-        if let Some((place, address)) = search.begin_at {
-            attempts.begin_at(place.saturating_sub(start), address);
-        }
-        let mut failures = Failures::new(servers);
+        let is_wanted = |place: &ListPlace| {
+            search.before.as_ref().is_none_or(|before| place.is_preferred_to(before))
+        };
+        let mut candidates = Candidates { all: Vec::new(), refusal: None };
         let mut lookups = Running(Vec::new());
-        for (place, ServerAddress { host, port }) in servers.iter().enumerate() {
-            lookups.start(place, resolve(host, *port, &self.lookups));
+        for (entry, server) in self.server.all().iter().enumerate() {
+            let place = ListPlace::of_entry(entry);
+            if is_wanted(&place) {
+                lookups.start(
+                    candidates.add(server.clone(), place),
+                    look_up(server.clone(), &self.lookups),
+                );
+            }
+        }
+        let mut attempts = Attempts::new(candidates.all.len(), search.avoid);
+        if let Some((place, address)) = &search.begin_at {
+            attempts.begin_at(place.entry, *address);
         }
         let mut dialing = Running(Vec::new());
         let mut due = began;
+        // When a candidate no longer waits for the names of those before it.
+        let mut skip_at = began + ATTEMPT_DELAY;
         loop {
             let now = Instant::now();
-            let may_skip = now >= began + ATTEMPT_DELAY;
             if now >= due
-                && let Some((place, address)) = attempts.next(!may_skip)
+                && let Some((nth, address)) = attempts.next(now < skip_at)
             {
-                dialing.start((place, address), open(address));
+                dialing.start((nth, address), open(address));
                 due = now + ATTEMPT_DELAY;
                 continue;
             }
             if attempts.is_empty() && dialing.0.is_empty() && lookups.0.is_empty() {
                 break;
             }
-            let wake = if now >= due { began + ATTEMPT_DELAY } else { due };
+            let wake = if now >= due { skip_at } else { due };
             tokio::select! {
                 biased;
-                (place, found) = lookups.next() => match found {
-                    Ok(addresses) => {
-                        failures.resolved(place, &addresses);
-                        attempts.found(place, addresses);
+                (nth, found) = lookups.next() => match found {
+                    Found::Addresses(Ok(addresses)) => {
+                        candidates.resolved(nth, &addresses);
+                        attempts.found(nth, addresses);
                     }
-                    Err(error) => {
-                        failures.add(place, None, format!("no such host: {error}"));
-                        attempts.found(place, Vec::new());
+                    Found::Addresses(Err(error)) => {
+                        candidates.failed(nth, None, format!("no such host: {error}"));
+                        attempts.found(nth, Vec::new());
+                    }
+                    Found::Targets(Ok(targets)) => {
+                        let added = candidates.expand(nth, targets, is_wanted);
+                        attempts.expand(nth, added.len());
+                        for nth in added {
+                            if let Some(Candidate { server, .. }) = candidates.all.get(nth) {
+                                lookups.start(nth, look_up(server.clone(), &self.lookups));
+                            }
+                        }
+                        skip_at = Instant::now() + ATTEMPT_DELAY;
+                    }
+                    Found::Targets(Err(error)) => {
+                        candidates.failed(nth, None, error.to_string());
+                        attempts.found(nth, Vec::new());
                     }
                 },
-                ((place, address), opened) = dialing.next() => {
+                ((nth, address), opened) = dialing.next() => {
                     let failure = match opened {
                         Ok(connection) => {
-                            for ((place, address), _) in dialing.0.drain(..).rev() {
-                                attempts.put_back(place, address);
+                            for ((nth, address), _) in dialing.0.drain(..).rev() {
+                                attempts.put_back(nth, address);
                             }
-                            let reached = Reached { connection, place: start.saturating_add(place) };
+                            let place = match &search.begin_at {
+                                Some((place, first)) if *first == address => place.clone(),
+                                _ => candidates.place(nth),
+                            };
+                            let reached = Reached { connection, place };
                             match timeout_at(deadline, finish(reached)).await {
                                 Ok(Ok(made)) => return Ok(made),
                                 Ok(Err(failure)) => failure,
@@ -152,28 +227,28 @@ impl Client {
                         }
                         Err(failure) => failure,
                     };
-                    if failures.count(place, address, failure) {
-                        attempts.give_up(place);
-                        dialing.0.retain(|((other, _), _)| *other != place);
+                    if candidates.count(nth, address, failure) {
+                        attempts.give_up(nth);
+                        dialing.0.retain(|((other, _), _)| *other != nth);
                     }
                     due = Instant::now();
                 }
                 () = sleep_until(wake), if !attempts.is_empty() => {}
                 () = sleep_until(deadline) => {
-                    for ((place, address), _) in &dialing.0 {
-                        failures.add(*place, Some(*address), no_answer(search.timeout));
+                    for ((nth, address), _) in &dialing.0 {
+                        candidates.failed(*nth, Some(*address), no_answer(search.timeout));
                     }
-                    for (place, _) in &lookups.0 {
-                        failures.add(*place, None, "timed out resolving the name".into());
+                    for (nth, _) in &lookups.0 {
+                        candidates.failed(*nth, None, "timed out resolving the name".into());
                     }
                     break;
                 }
             }
         }
-        let refusal = failures.refusal.take();
+        let refusal = candidates.refusal.take();
         Err(refusal.unwrap_or_else(|| ClientError::Unreachable {
             server: self.server.clone(),
-            cause: failures.text(),
+            cause: candidates.failures(),
         }))
     }
 }
@@ -182,24 +257,55 @@ fn no_answer(waited: Duration) -> String {
     format!("no answer in {waited:?}")
 }
 
-impl<'a> Failures<'a> {
-    fn new(servers: &'a [ServerAddress]) -> Self {
-        Self { servers, causes: vec![Vec::new(); servers.len()], here: Vec::new(), refusal: None }
+/// Resolves the names of an entry.
+async fn look_up(server: ServerEntry, lookups: &Lookups) -> Found {
+    match server {
+        ServerEntry::Address(ServerAddress { host, port }) => {
+            Found::Addresses(resolve(&host, port, lookups).await)
+        }
+        ServerEntry::Service(name) => Found::Targets(resolve_service(&name, lookups).await),
+    }
+}
+
+impl Candidates {
+    /// Its number is as in [`Attempts`].
+    fn add(&mut self, server: ServerEntry, place: ListPlace) -> usize {
+        self.all.push(Candidate { server, place, causes: Vec::new(), is_here: false });
+        self.all.len() - 1
+    }
+
+    /// Adds those targets of a service that are wanted.
+    fn expand(
+        &mut self,
+        nth: usize,
+        targets: Vec<SrvTarget>,
+        is_wanted: impl Fn(&ListPlace) -> bool,
+    ) -> Range<usize> {
+        let (ListPlace { entry, .. }, before) = (self.place(nth), self.all.len());
+        for SrvTarget { address, rank } in targets {
+            let place = ListPlace { entry, rank, target: Some(Arc::new(address.clone())) };
+            if is_wanted(&place) {
+                self.add(ServerEntry::Address(address), place);
+            }
+        }
+        before..self.all.len()
+    }
+
+    fn place(&self, nth: usize) -> ListPlace {
+        self.all.get(nth).map_or(ListPlace::UNKNOWN, |candidate| candidate.place.clone())
     }
 
     /// Notes a name that leads to this host.
-    fn resolved(&mut self, place: usize, addresses: &[SocketAddr]) {
-        let Some(ServerAddress { host, .. }) = self.servers.get(place) else { return };
-        if names_this_host(host, addresses) {
-            self.here.push(place);
+    fn resolved(&mut self, nth: usize, addresses: &[SocketAddr]) {
+        if let Some(candidate) = self.all.get_mut(nth)
+            && let ServerEntry::Address(ServerAddress { host, .. }) = &candidate.server
+        {
+            candidate.is_here = names_this_host(host, addresses);
         }
     }
 
-    fn add(&mut self, place: usize, address: Option<SocketAddr>, cause: String) {
-        let (Some(server), Some(causes)) = (self.servers.get(place), self.causes.get_mut(place))
-        else {
-            return;
-        };
+    fn failed(&mut self, nth: usize, address: Option<SocketAddr>, cause: String) {
+        let Some(Candidate { server, causes, .. }) = self.all.get_mut(nth) else { return };
         // The message contains the address already if the user gave it.
         let given = server.to_string();
         causes.push(match address.map(|address| address.to_string()) {
@@ -208,12 +314,15 @@ impl<'a> Failures<'a> {
         });
     }
 
-    /// Notes why an attempt failed. Whether the server at this place is not to be asked again.
-    fn count(&mut self, place: usize, address: SocketAddr, failure: ConnectFailure) -> bool {
-        let Some(server) = self.servers.get(place).cloned() else { return true };
+    /// Notes why an attempt failed. Whether this candidate is not to be asked again.
+    fn count(&mut self, nth: usize, address: SocketAddr, failure: ConnectFailure) -> bool {
+        let server = match self.all.get(nth).map(|candidate| &candidate.server) {
+            Some(ServerEntry::Address(server)) => server.clone(),
+            _ => ServerAddress { host: Host::Address(address.ip()), port: address.port() },
+        };
         let refusal = match failure {
             ConnectFailure::Unreachable(cause) => {
-                self.add(place, Some(address), cause);
+                self.failed(nth, Some(address), cause);
                 return false;
             }
             ConnectFailure::Auth(cause) => ClientError::Auth { server, cause },
@@ -224,18 +333,15 @@ impl<'a> Failures<'a> {
         true
     }
 
-    /// Why no entry could be reached.
-    fn text(&self) -> String {
-        let is_one = self.servers.len() == 1;
-        let of_each = self.servers.iter().zip(&self.causes).enumerate();
-        let texts = of_each.filter(|(_, (_, causes))| !causes.is_empty()).map(
-            |(place, (server, causes))| {
-                let server = if is_one { String::new() } else { format!("{server}: ") };
-                let here = self.here.contains(&place);
-                let of_name = if here { "the name resolves to this host: " } else { "" };
-                format!("{server}{of_name}{}", causes.join("; "))
-            },
-        );
+    /// Why none could be reached.
+    fn failures(&self) -> String {
+        let is_one = self.all.len() == 1;
+        let failed = self.all.iter().filter(|candidate| !candidate.causes.is_empty());
+        let texts = failed.map(|Candidate { server, causes, is_here, .. }| {
+            let server = if is_one { String::new() } else { format!("{server}: ") };
+            let of_name = if *is_here { "the name resolves to this host: " } else { "" };
+            format!("{server}{of_name}{}", causes.join("; "))
+        });
         texts.collect::<Vec<_>>().join("; ")
     }
 }

@@ -17,7 +17,7 @@ use tokio::{
 };
 use tracing::{debug, info, warn};
 
-use super::{Client, ClientSession};
+use super::{Client, ClientSession, reach::ListPlace};
 use crate::{
     error::{ClientError, ConnectFailure},
     sessions::{
@@ -72,8 +72,8 @@ pub(super) struct HeldSession {
     pub(super) count: usize,
     pub(super) time: Duration,
     pub(super) until: Instant,
-    /// Where the server was, with the entry of its list.
-    pub(super) at: (usize, SocketAddr),
+    /// Where the server was.
+    pub(super) at: (ListPlace, SocketAddr),
     /// The path's round trip, as it was.
     pub(super) rtt: Duration,
     /// In the status.
@@ -92,7 +92,7 @@ impl Client {
                 Some(session) => session,
                 None => {
                     self.handover.resumed().await;
-                    let at_once = (lasted && self.server.are_several())
+                    let at_once = (lasted && self.server.may_be_several())
                         || outage.is_none_or(|(_, reason)| [CLOCK, RESUMED].contains(&reason));
                     let away = self.away().clone();
                     let returned = match away {
@@ -190,7 +190,7 @@ impl Client {
 
     /// What is held of a session that has ended; `None` if nothing is, and then nothing will be.
     fn held_after(&self, session: &ClientSession, since: Instant) -> Option<HeldSession> {
-        let (session, place) = (&session.registration.session, session.place);
+        let (session, place) = (&session.registration.session, session.place.clone());
         let count = self.hold.streams().names().len();
         let hold = session.hold.as_ref().filter(|_| session.is_held() && count > 0);
         let Some(hold) = hold else {
@@ -219,13 +219,13 @@ impl Client {
         let trying = async {
             let handshake = held.rtt * HANDSHAKE_TRIPS;
             self.link.connecting();
-            if self.server.are_several() {
+            if self.server.may_be_several() {
                 return self.reconnect_anywhere(held).await;
             }
             loop {
                 for _ in 0..QUICK_ATTEMPTS {
                     let began = Instant::now();
-                    let attempt = self.attempt(held.at, Some(ASSUMED_RTT));
+                    let attempt = self.attempt(held.at.clone(), Some(ASSUMED_RTT));
                     // A failure may come at once; a server that refuses is asked less often.
                     let pause = match timeout(QUICK + handshake, attempt).await {
                         Ok(Ok(session)) => return session,

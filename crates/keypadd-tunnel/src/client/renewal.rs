@@ -15,6 +15,7 @@ use tracing::{debug, info, warn};
 
 use super::{
     Client, ClientSession,
+    reach::ListPlace,
     reconnect::{HANDSHAKE_TRIPS, QUICK, RETRY_MAX, backoff},
 };
 use crate::sessions::{lifetime::jitter, lost::Lost, session::LiveSession};
@@ -104,7 +105,7 @@ impl Client {
             let underway = self.renewing.begin();
             let renewed = tokio::select! {
                 biased;
-                renewed = self.renew(live, session.place) => renewed,
+                renewed = self.renew(live, &session.place) => renewed,
                 () = is_silent(true) => Err("the server does not answer".into()),
             };
             drop((underway, turn));
@@ -133,9 +134,9 @@ impl Client {
 
     /// Makes one attempt, at the address where the server is now. Not cut short when the old session ends: the
     /// server ends it when it has the new one's hello, and its answer may come later.
-    async fn renew(&self, live: &LiveSession, place: usize) -> Result<ClientSession, String> {
+    async fn renew(&self, live: &LiveSession, place: &ListPlace) -> Result<ClientSession, String> {
         let rtt = live.connection.stats().path.rtt;
-        let attempt = self.attempt((place, live.connection.remote_address()), Some(rtt));
+        let attempt = self.attempt((place.clone(), live.connection.remote_address()), Some(rtt));
         let lost = async {
             live.lost().await;
             sleep(QUICK + rtt * HANDSHAKE_TRIPS).await;

@@ -13,7 +13,12 @@ use std::{
 use keypadd_provider::PublicKey;
 use tokio::{sync::Semaphore, task::spawn_blocking};
 
-use crate::addresses::target::{Host, LOOPBACK};
+use crate::addresses::{
+    service::ServiceName,
+    target::{Host, LOOPBACK},
+};
+
+use super::dns::{Nameservers, SrvError, targets::SrvTarget};
 
 /// Concurrent lookups of one client, over all its connections.
 const CLIENT_LOOKUPS_MAX: usize = 8;
@@ -29,6 +34,8 @@ pub(crate) type Resolver = fn(&str, u16) -> io::Result<Vec<SocketAddr>>;
 pub(crate) struct Lookups {
     limit: Arc<Semaphore>,
     resolver: Resolver,
+    /// DNS servers for SRV records; if empty, the system's.
+    nameservers: Vec<SocketAddr>,
 }
 
 impl Default for Lookups {
@@ -40,7 +47,13 @@ impl Default for Lookups {
 impl Lookups {
     /// Lookups by the system's resolver.
     fn with_limit(limit: Arc<Semaphore>) -> Self {
-        Self { limit, resolver: |name, port| Ok((name, port).to_socket_addrs()?.collect()) }
+        let resolver: Resolver = |name, port| Ok((name, port).to_socket_addrs()?.collect());
+        Self { limit, resolver, nameservers: Vec::new() }
+    }
+
+    /// Asks these DNS servers for SRV records, if there is one.
+    pub(crate) fn with_nameservers(nameservers: Vec<SocketAddr>) -> Self {
+        Self { nameservers, ..Self::default() }
     }
 }
 
@@ -104,6 +117,19 @@ pub(crate) async fn resolve(
         }
     }
     if addresses.is_empty() { Err(io::ErrorKind::NotFound.into()) } else { Ok(addresses) }
+}
+
+/// The targets of a service, in the order in which to try them. Takes no part in the limits: it asks for a
+/// client's own servers only, and can be canceled.
+pub(crate) async fn resolve_service(
+    name: &ServiceName,
+    lookups: &Lookups,
+) -> Result<Vec<SrvTarget>, SrvError> {
+    let nameservers = match lookups.nameservers.is_empty() {
+        true => Nameservers::of_system(),
+        false => Nameservers::new(lookups.nameservers.clone()),
+    };
+    nameservers.targets(name).await
 }
 
 /// Whether a name other than `localhost` resolves to loopback only: two hosts have the same name,

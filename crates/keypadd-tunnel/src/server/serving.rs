@@ -261,6 +261,7 @@ impl Serving {
             lifetimes: self.key_lifetimes.clone(),
             renews,
             place: Some(place),
+            target: None,
         });
         // The list may have changed since the lookup.
         self.end_inadmissible(&registration.session);

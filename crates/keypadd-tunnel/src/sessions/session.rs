@@ -16,6 +16,7 @@ use tokio::sync::{Notify, mpsc};
 
 use crate::{
     addresses::forward::{Listen, ProxyHeaders},
+    addresses::target::ServerAddress,
     clock::monitor::Jumps,
     limits::{
         Limits,
@@ -79,6 +80,7 @@ pub struct LiveSession {
     pub(crate) renewal_wanted: Notify,
     /// A server's session counts among those of its key until another one has its place.
     place: Mutex<Option<KeySlot<PublicKey>>>,
+    target: Option<ServerAddress>,
 }
 
 /// What a new session is made of.
@@ -105,6 +107,8 @@ pub(crate) struct NewSession<'a> {
     pub(crate) renews: Option<&'a LiveSession>,
     /// Its place among those of its key.
     pub(crate) place: Option<KeySlot<PublicKey>>,
+    /// The target of an SRV record that it was reached by.
+    pub(crate) target: Option<ServerAddress>,
 }
 
 /// The connection that carries a session's bulk streams.
@@ -145,6 +149,7 @@ impl LiveSession {
             lifetimes: new.lifetimes,
             renewal_wanted: Notify::new(),
             place: Mutex::new(new.place),
+            target: new.target,
         };
         session.pin_forwards(new.forwards);
         session
@@ -223,6 +228,7 @@ impl LiveSession {
             public_key: self.proof.key.to_string(),
             role: self.role,
             remote: self.remote(),
+            target: self.target.as_ref().map(ToString::to_string),
             suite: self.proof.handshake.suite.to_string(),
             kex: self.proof.handshake.kex.to_string(),
             since_unix_seconds: unix_seconds(self.since),

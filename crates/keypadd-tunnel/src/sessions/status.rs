@@ -40,6 +40,9 @@ pub struct SessionStatus {
     pub role: Role,
     /// The peer's current address; it may change.
     pub remote: SocketAddr,
+    /// The target of an SRV record that it was reached by.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<String>,
     /// Name of the suite agreed on.
     pub suite: String,
     /// Name of the key exchange agreed on.

@@ -1,11 +1,21 @@
 //! Servers with several addresses: tried side by side, left when silent, returned to.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use keypadd_keystream::Suite;
 use keypadd_provider::{PinnedServer, PrivateKey, client_config};
 use keypadd_tunnel::{ClientSettings, HoldSettings, TransportSettings};
-use testbed::{LineSettings, Relay};
+use testbed::{
+    LineSettings, Relay,
+    dns::{Answer, DnsServer, NXDOMAIN, answer},
+};
 use tokio::{
     net::{TcpListener, TcpStream, UdpSocket},
     time::{Instant, sleep},
@@ -46,6 +56,30 @@ fn settings(
     let texts: Vec<_> = addresses.iter().map(ToString::to_string).collect();
     settings.server = texts.join(",").parse().unwrap();
     settings.transport = holding();
+    settings
+}
+
+/// The same, of a client that looks a service up, whose targets have these priorities and addresses.
+async fn by_service(
+    settings: ClientSettings,
+    targets: &[(u16, SocketAddr)],
+) -> (DnsServer, ClientSettings) {
+    let targets = targets.to_vec();
+    let dns = DnsServer::start(move |asked, _| {
+        let record = |(priority, address): &(u16, SocketAddr)| {
+            Answer::Srv(*priority, 1, address.port(), "localhost")
+        };
+        let records: Vec<_> = targets.iter().map(record).collect();
+        vec![answer(asked, 0, &records)]
+    });
+    let dns = dns.await.unwrap();
+    let settings = looking_up(settings, &dns);
+    (dns, settings)
+}
+
+fn looking_up(mut settings: ClientSettings, dns: &DnsServer) -> ClientSettings {
+    settings.server = "_keypadd._udp.example.com".parse().unwrap();
+    settings.transport.nameservers = vec![dns.address()];
     settings
 }
 
@@ -293,4 +327,102 @@ async fn a_server_that_shuts_down_is_replaced_by_the_next() {
     client.until_at(second.address).await;
     let (mut here, mut there) = client.enter(&target).await;
     send_bytes_both_ways(&mut here, &mut there).await;
+}
+
+#[tokio::test]
+async fn a_service_is_reached_at_its_next_target_if_the_first_is_dead_and_the_status_names_it() {
+    let (target, key, dead) = (listener().await, new_key(), silent().await);
+    let server = server(&key);
+    let preferred = dead.local_addr().unwrap();
+    let settings = settings(&key, &[&server], &[server.address], &target);
+    let (_dns, settings) = by_service(settings, &[(20, server.address), (10, preferred)]).await;
+    let client = RunningClient::start(settings).await;
+    assert_eq!(client.remote(), Some(server.address));
+    let named = client.sessions.status()[0].target.clone();
+    assert_eq!(named, Some(format!("localhost:{}", server.address.port())));
+    // It was tried.
+    within(dead.recv(&mut [0; 2048])).await.unwrap();
+    let (mut here, mut there) = client.enter(&target).await;
+    send_bytes_both_ways(&mut here, &mut there).await;
+}
+
+#[tokio::test]
+async fn a_session_leaves_a_silent_target_of_its_service_and_returns_when_it_is_back() {
+    let (target, key) = (listener().await, new_key());
+    let server = server(&key);
+    let (first, second) = (relay_to(&server, 1).await, relay_to(&server, 2).await);
+    let targets = [(10, first.address()), (20, second.address())];
+    let settings = settings(&key, &[&server], &[server.address], &target);
+    let (_dns, settings) = by_service(settings, &targets).await;
+    let client = RunningClient::start(settings).await;
+    assert_eq!(client.remote(), Some(first.address()));
+    let (mut here, mut there) = client.enter(&target).await;
+    send_bytes_both_ways(&mut here, &mut there).await;
+    cut(&first);
+    client.until_at(second.address()).await;
+    send_bytes_both_ways(&mut here, &mut there).await;
+    heal(&first);
+    client.until_at(first.address()).await;
+    send_bytes_both_ways(&mut here, &mut there).await;
+    assert_eq!(client.reconnects(), [("moved", 2)]);
+}
+
+#[tokio::test]
+async fn a_session_stays_at_one_of_several_targets_that_are_preferred_alike() {
+    let (target, key) = (listener().await, new_key());
+    let server = server(&key);
+    let (first, second) = (relay_to(&server, 1).await, relay_to(&server, 2).await);
+    let targets = [(10, first.address()), (10, second.address())];
+    let settings = settings(&key, &[&server], &[server.address], &target);
+    let (_dns, settings) = by_service(settings, &targets).await;
+    let client = RunningClient::start(settings).await;
+    let (mut here, mut there) = client.enter(&target).await;
+    let before = client.remote();
+    // Many intervals.
+    for _ in 0..20 {
+        send_bytes_both_ways(&mut here, &mut there).await;
+        sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!((client.remote(), client.reconnects()), (before, Vec::new()));
+}
+
+#[tokio::test]
+async fn a_service_that_dns_does_not_know_is_passed_over_and_returned_to() {
+    let (target, key) = (listener().await, new_key());
+    let server = server(&key);
+    let relay = relay_to(&server, 1).await;
+    let (is_known, port) = (Arc::new(AtomicBool::new(false)), relay.address().port());
+    let known = Arc::clone(&is_known);
+    let dns = DnsServer::start(move |asked, _| {
+        vec![match known.load(Ordering::Relaxed) {
+            true => answer(asked, 0, &[Answer::Srv(0, 0, port, "localhost")]),
+            false => answer(asked, NXDOMAIN, &[]),
+        }]
+    });
+    let settings = settings(&key, &[&server], &[server.address], &target);
+    let dns = dns.await.unwrap();
+    let mut settings = looking_up(settings, &dns);
+    settings.server = format!("_keypadd._udp.example.com,{}", server.address).parse().unwrap();
+    let client = RunningClient::start(settings).await;
+    assert_eq!(client.remote(), Some(server.address));
+    is_known.store(true, Ordering::Relaxed);
+    client.until_at(relay.address()).await;
+}
+
+#[tokio::test]
+async fn a_failure_says_what_dns_has_of_a_service_or_what_happened_at_each_target() {
+    let (target, key, dead) = (listener().await, new_key(), silent().await);
+    let server = server(&key);
+    let settings = || settings(&key, &[&server], &[server.address], &target);
+    let dns = DnsServer::start(|asked, _| vec![answer(asked, NXDOMAIN, &[])]).await.unwrap();
+    let error = crate::refusals::connect_error(looking_up(settings(), &dns)).await.to_string();
+    let unreached = "cannot reach _keypadd._udp.example.com";
+    assert_eq!(error, format!("{unreached}: no SRV record: DNS has no such name"));
+
+    let dead = dead.local_addr().unwrap();
+    let (_dns, mut settings) = by_service(settings(), &[(1, dead)]).await;
+    settings.connect_timeout = Duration::from_millis(700);
+    let error = crate::refusals::connect_error(settings).await.to_string();
+    let expected = format!("{unreached}: localhost:{}: {dead}: no answer in 700ms", dead.port());
+    assert!(error.starts_with(&expected), "{error}");
 }
