@@ -11,6 +11,8 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
+use tokio::runtime::Builder;
+use tokio::signal::unix::{SignalKind, signal};
 
 /// Longer than a daemon takes to begin, to end or to say a line; reaching it means a hang.
 const HANG: Duration = Duration::from_secs(120);
@@ -57,10 +59,14 @@ pub(crate) fn desk() -> Desk {
 fn handle_hangups() {
     static HANDLED: Once = Once::new();
     HANDLED.call_once(|| {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let _entered = runtime.enter();
-        // The handler outlives the runtime.
-        let _ = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup()).unwrap();
+        // In a thread of its own: a test may run in a runtime, in which another cannot be dropped.
+        let handling = thread::spawn(|| {
+            let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+            let _entered = runtime.enter();
+            // The handler outlives the runtime.
+            let _ = signal(SignalKind::hangup()).unwrap();
+        });
+        handling.join().unwrap();
     });
 }
 
