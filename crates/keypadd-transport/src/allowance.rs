@@ -6,6 +6,10 @@
 
 use quinn_proto::VarInt;
 
+/// A limit for which `quinn-proto` announces each stream that has become free; it waits for an eighth of
+/// higher ones.
+pub(crate) const ANNOUNCES_EACH: VarInt = VarInt::from_u32(7);
+
 /// What a new connection may open.
 const FIRST: u32 = 16;
 
@@ -35,6 +39,12 @@ impl Allowance {
         }
         (self.current != before).then(|| self.current())
     }
+
+    /// Whether the peer may lack a stream that is free and not announced yet, with this many open.
+    pub(crate) fn is_short(self, open: u64) -> bool {
+        let current = u64::from(self.current);
+        open + current / 8 >= current
+    }
 }
 
 #[cfg(test)]
@@ -51,6 +61,14 @@ mod tests {
         assert_eq!(allowance.grow(100), Some(VarInt::from_u32(256)));
         assert_eq!(allowance.grow(1000), Some(VarInt::from_u32(1025)));
         assert_eq!(allowance.grow(1025), None);
+    }
+
+    #[test]
+    fn a_peer_is_short_once_all_that_is_left_may_be_unannounced() {
+        let mut allowance = Allowance::new(1024);
+        allowance.grow(1024);
+        assert!(!allowance.is_short(895) && allowance.is_short(896) && allowance.is_short(1024));
+        assert!(Allowance::new(1).is_short(1) && !Allowance::new(1).is_short(0));
     }
 
     #[test]

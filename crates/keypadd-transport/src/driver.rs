@@ -72,6 +72,8 @@ pub(crate) struct Driver {
     pub(crate) gate: CongestionGate,
     window: ReceiveWindow,
     allowances: [Allowance; 2],
+    /// Streams that the peer had open when this was last looked at.
+    remote_open: [u64; 2],
     pub(crate) shared: Arc<ConnectionShared>,
     pub(crate) rules: Arc<Rules>,
     waiting: HandshakeReply,
@@ -135,6 +137,7 @@ impl Driver {
             gate,
             window,
             allowances,
+            remote_open: [0; 2],
             shared,
             rules,
             waiting,
@@ -233,6 +236,7 @@ impl Driver {
         self.probe_silence(now);
         self.send_receipts(now);
         self.send_tail(context);
+        self.announce_free();
         more |= self.send(context);
         // Handle timers after answering what has arrived: on a path that has just changed,
         // quinn-proto assumes that something is in flight.

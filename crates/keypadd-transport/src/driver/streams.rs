@@ -8,6 +8,7 @@ use quinn_proto::{Dir, StreamEvent, StreamId};
 
 use super::Driver;
 use crate::{
+    allowance::ANNOUNCES_EACH,
     announcement::Announcement,
     channel::{Channel, Controlled, Spliced},
     mailbox::Migration,
@@ -209,6 +210,20 @@ impl Driver {
         let open = self.connection.streams().remote_open_streams(dir);
         if let Some(count) = self.allowances[dir as usize].grow(open) {
             self.connection.set_max_concurrent_streams(dir, count);
+        }
+    }
+
+    /// Announces streams that are free again to a peer that may be waiting for one: it would not learn of
+    /// the last eighth.
+    pub(super) fn announce_free(&mut self) {
+        for dir in [Dir::Bi, Dir::Uni] {
+            let (open, allowance) =
+                (self.connection.streams().remote_open_streams(dir), self.allowances[dir as usize]);
+            let before = std::mem::replace(&mut self.remote_open[dir as usize], open);
+            if open != before && allowance.is_short(open) {
+                self.connection.set_max_concurrent_streams(dir, ANNOUNCES_EACH);
+                self.connection.set_max_concurrent_streams(dir, allowance.current());
+            }
         }
     }
 

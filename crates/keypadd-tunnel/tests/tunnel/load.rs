@@ -119,3 +119,23 @@ async fn connections_beyond_the_slots_wait() {
         assert!(open(&tunnel.client_sessions) <= 4);
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_that_ends_at_the_limit_makes_room_for_the_next_at_once() {
+    const LIMIT: u32 = 64;
+    let transport = TransportSettings { forwards_max: LIMIT, ..<_>::default() };
+    let target = listener().await;
+    let forward: &str = &format!("0:{}", target.local_addr().unwrap());
+    let tunnel = Tunnel::start_with(&["localhost:*"], &[forward], transport).await;
+    let mut open = Vec::new();
+    for _ in 0..LIMIT {
+        open.push((tunnel.enter().await, accept(&target).await));
+    }
+    // Fewer than what QUIC announces unasked.
+    for _ in 0..3 {
+        drop(open.pop());
+        until("it has ended", || tunnel.open() == (u64::from(LIMIT) - 1, u64::from(LIMIT) - 1))
+            .await;
+        open.push((tunnel.enter().await, accept(&target).await));
+    }
+}
