@@ -3,7 +3,7 @@
 //! The event loop carries the datagrams (`keypadd-transport`, `flows`). The same on both ends; how a stream of
 //! the other end becomes a flow is in `answer_flow`.
 
-use std::{fmt, future::poll_fn, net::UdpSocket, sync::Arc, task::Poll, time::Duration};
+use std::{fmt, future::poll_fn, net::UdpSocket, sync::Arc, task::Poll};
 
 use keypadd_transport::{Flow, FlowEnd, FlowListener, Source, Stream};
 use tokio::{
@@ -17,15 +17,12 @@ use crate::{
     forwards::{
         connection_log::ConnectionRecord,
         flow_outcome::FlowOutcome,
-        open_stream::{OPEN_TIMEOUT, OpenError, answered, begin},
+        open_stream::{OPEN_TIMEOUT, OpenError, PLACE_TIMEOUT, answered, begin},
         splice::SpliceError,
     },
     sessions::session::LiveSession,
     wire::{StreamCode, StreamHeader},
 };
-
-/// How long a new source waits for the place of a flow that was ended for it.
-const PLACE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What the flows of a listener are forwarded with.
 #[derive(Clone)]
@@ -138,14 +135,7 @@ impl FlowForward {
         if session.measures_only() {
             return Err(OpenError::Refused(StreamCode::NotPermitted));
         }
-        let stream = match timeout(PLACE_TIMEOUT, begin(session, &self.header)).await {
-            Ok(begun) => begun?,
-            // The other end allows fewer streams than this one has places.
-            Err(_) => {
-                session.connection.displace_flow();
-                begin(session, &self.header).await?
-            }
-        };
+        let stream = begin(session, &self.header).await?;
         let mut flow = session.connection.carry_source(&stream, source);
         record.set_carried(flow.carried());
         tokio::select! {

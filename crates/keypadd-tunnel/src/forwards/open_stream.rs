@@ -16,6 +16,9 @@ use crate::{
 /// Timeout for opening a stream and for the answer; longer than the other end's own timeouts.
 pub(crate) const OPEN_TIMEOUT: Duration = Duration::from_secs(20);
 
+/// How long to wait for a stream before a UDP flow ends for it; and for the place of that one.
+pub(crate) const PLACE_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// Why a stream could not be opened.
 #[derive(Debug)]
 pub(crate) enum OpenError {
@@ -69,12 +72,21 @@ async fn open(session: &LiveSession, header: &StreamHeader) -> Result<Stream, Op
     answered(begin(session, header).await?).await
 }
 
-/// Opens a stream and says what it is to be connected to.
+/// Opens a stream and says what it is to be connected to. Where the other end allows fewer streams than this
+/// one has places, the flow that was idle for the longest makes room.
 pub(crate) async fn begin(
     session: &LiveSession,
     header: &StreamHeader,
 ) -> Result<Stream, OpenError> {
-    let stream = session.connection.open_bi().await.map_err(|_| OpenError::Lost)?;
+    let connection = &session.connection;
+    let opened = match timeout(PLACE_TIMEOUT, connection.open_bi()).await {
+        Ok(opened) => opened,
+        Err(_) => {
+            connection.displace_flow();
+            connection.open_bi().await
+        }
+    };
+    let stream = opened.map_err(|_| OpenError::Lost)?;
     stream.send.write_all(&header.encode()).await.map_err(SpliceError::from)?;
     Ok(stream)
 }
