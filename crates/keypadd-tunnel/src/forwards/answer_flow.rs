@@ -24,7 +24,8 @@ pub(crate) async fn carry_flow(
         return Err(request.refuse(StreamCode::NoDatagrams));
     }
     let connected = request.connect(OF_FLOW, dialing).await?;
-    let Connected { socket, stream, mut record, claimed: _claimed } = connected;
+    let Connected { socket, stream, mut record, claimed: (_descriptors, count) } = connected;
+    let _count = count.of_flow();
     let flow = session.connection.carry(&stream, socket);
     let carried = flow.carried();
     record.set_carried(flow.carried());

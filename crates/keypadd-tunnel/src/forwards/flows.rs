@@ -99,7 +99,7 @@ impl FlowForward {
             record.no_place();
             return;
         };
-        let _count = session.count_connection(name);
+        let _count = session.count_connection(name).of_flow();
         let (flow, stream) = match timeout(OPEN_TIMEOUT, self.open(source, &mut record)).await {
             Ok(Ok(opened)) => opened,
             Ok(Err(OpenError::Lost)) => return record.ended(&Err(SpliceError::Lost)),

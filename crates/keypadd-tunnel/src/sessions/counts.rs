@@ -14,8 +14,10 @@ pub(crate) struct ForwardCounts(Mutex<BTreeMap<String, ForwardEntry>>);
 /// A forward in the session's status.
 #[derive(Clone, Copy, Debug, Default)]
 struct ForwardEntry {
-    /// Open connections.
+    /// Open connections and flows.
     open: u64,
+    /// The flows among them, which begin anew on another session.
+    flows: u64,
     /// Listed even while it has no connection. A server lists a target only while it is in use,
     /// because the client chooses the text, and a remote forward for as long as it listens.
     pinned: bool,
@@ -33,6 +35,11 @@ impl ForwardCounts {
     /// Each forward with its open connections.
     pub(crate) fn list(&self) -> Vec<(String, u64)> {
         self.forwards().iter().map(|(name, entry)| (name.clone(), entry.open)).collect()
+    }
+
+    /// Open connections of all forwards, without flows.
+    pub(crate) fn connections(&self) -> u64 {
+        self.forwards().values().map(|entry| entry.open - entry.flows).sum()
     }
 
     /// Sets which forwards are listed even while they have no connection.
@@ -56,7 +63,7 @@ impl ForwardCounts {
     /// Counts a connection of `forward` until the guard is dropped.
     pub(crate) fn count(self: &Arc<Self>, forward: &str) -> ConnectionCount {
         self.forwards().entry(forward.into()).or_default().open += 1;
-        ConnectionCount { counts: Arc::clone(self), forward: forward.into() }
+        ConnectionCount { counts: Arc::clone(self), forward: forward.into(), is_flow: false }
     }
 
     fn update(&self, forward: &str, update: impl FnOnce(&mut ForwardEntry)) {
@@ -91,10 +98,24 @@ impl Drop for PinnedForward {
 pub(crate) struct ConnectionCount {
     counts: Arc<ForwardCounts>,
     forward: String,
+    is_flow: bool,
+}
+
+impl ConnectionCount {
+    /// Counts it as a flow.
+    pub(crate) fn of_flow(mut self) -> Self {
+        if !std::mem::replace(&mut self.is_flow, true) {
+            self.counts.update(&self.forward, |entry| entry.flows += 1);
+        }
+        self
+    }
 }
 
 impl Drop for ConnectionCount {
     fn drop(&mut self) {
-        self.counts.update(&self.forward, |entry| entry.open -= 1);
+        let flows = u64::from(self.is_flow);
+        self.counts.update(&self.forward, |entry| {
+            (entry.open, entry.flows) = (entry.open - 1, entry.flows - flows);
+        });
     }
 }

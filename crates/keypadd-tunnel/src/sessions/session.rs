@@ -280,9 +280,9 @@ impl LiveSession {
         connections.map(|connection| connection.stats().udp_rx.datagrams).sum()
     }
 
-    /// Open connections of all its forwards.
+    /// Open connections of all its forwards, without UDP flows.
     pub(crate) fn open_connections(&self) -> u64 {
-        self.forwards.list().into_iter().map(|(_, open)| open).sum()
+        self.forwards.connections()
     }
 
     /// Whether it has a connection for bulk streams.
