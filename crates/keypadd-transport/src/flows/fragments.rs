@@ -23,6 +23,10 @@ pub const PARTIAL_BYTES_MAX: usize = 512 << 10;
 /// sends on within a round trip or two.
 const PARTIAL_TIME: Duration = Duration::from_secs(2);
 
+/// Datagrams after which a flow's incomplete one is dropped: its number must not come again while it waits, or
+/// fragments of two datagrams would make one (RFC 4963).
+const NUMBERS_APART: u16 = 1 << 14;
+
 /// The incomplete datagrams of a connection, oldest first.
 #[derive(Debug, Default)]
 pub struct Fragments {
@@ -76,6 +80,13 @@ impl Fragments {
         let (total, offset) = (usize::from(fragment.total), usize::from(fragment.offset));
         if bytes.is_empty() || total > PARTIAL_BYTES_MAX {
             return None;
+        }
+        let is_old = |partial: &Partial| {
+            let apart = fragment.number.wrapping_sub(partial.number);
+            partial.stream == stream && (NUMBERS_APART..1 << 15).contains(&apart)
+        };
+        while let Some(old) = self.partial.iter().position(is_old) {
+            self.drop_at(old);
         }
         let known = self.partial.iter().position(|partial| partial.is_of(stream, fragment));
         let at = known.unwrap_or_else(|| {
@@ -185,6 +196,23 @@ mod tests {
         assert_eq!(fragments.deadline(), Some(now + PARTIAL_TIME));
         let late = fragments.add(stream(1), parts[1].0, parts[1].1, now + PARTIAL_TIME);
         assert_eq!((late, fragments.take_dropped()), (None, vec![stream(1)]));
+    }
+
+    #[test]
+    fn a_number_that_comes_again_makes_no_datagram_of_two() {
+        let now = Instant::now();
+        let mut fragments = Fragments::default();
+        let datagrams = [vec![1; 2_000], vec![2; 2_000]];
+        let [first, again] = [0, 1].map(|nth: usize| split(7, &datagrams[nth], 1_000));
+        // Its second half is lost.
+        assert_eq!(fragments.add(stream(1), first[0].0, first[0].1, now), None);
+        for number in (0..=u16::MAX).map(|step| step.wrapping_add(8)).take(usize::from(u16::MAX)) {
+            let other = vec![3; 600];
+            let whole = Fragment { number, total: 600, offset: 0 };
+            assert!(fragments.add(stream(1), whole, &other, now).is_some());
+        }
+        // The first half of this one is lost.
+        assert_eq!(fragments.add(stream(1), again[1].0, again[1].1, now), None);
     }
 
     #[test]
