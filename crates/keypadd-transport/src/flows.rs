@@ -14,6 +14,7 @@ mod send_queue;
 mod socket;
 
 use std::{
+    collections::VecDeque,
     io,
     sync::Arc,
     time::{Duration, Instant},
@@ -22,7 +23,7 @@ use std::{
 use bytes::Bytes;
 use mio::Token;
 use quinn_proto::StreamId;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use tokio::sync::oneshot;
 
 use self::{
@@ -49,8 +50,9 @@ const SOCKETS: usize = 8;
 pub(crate) struct Flows {
     open: FxHashMap<StreamId, OpenFlow>,
     listeners: FxHashMap<u64, Listener>,
-    /// Sockets that may have something to read.
-    readable: Vec<Owner>,
+    /// Sockets that may have something to read, each once.
+    readable: VecDeque<Owner>,
+    is_readable: FxHashSet<Owner>,
     queue: SendQueue,
     fragments: Fragments,
     early: Early,
@@ -83,7 +85,8 @@ impl Flows {
         Self {
             open: FxHashMap::default(),
             listeners: FxHashMap::default(),
-            readable: Vec::new(),
+            readable: VecDeque::new(),
+            is_readable: FxHashSet::default(),
             queue: SendQueue::default(),
             fragments: Fragments::default(),
             early: Early::default(),
@@ -110,7 +113,7 @@ impl Flows {
                 match Listener::new(socket, (listener, sources, sources_max), connection) {
                     Ok(opened) => {
                         self.listeners.insert(listener, opened);
-                        self.readable.push(owner);
+                        self.on_ready(owner);
                     }
                     // Drops the sender, which tells the control task.
                     Err(_) => self.ended_sockets.push(token),
@@ -139,8 +142,8 @@ impl Flows {
 
     /// The system has reported on a socket.
     pub(crate) fn on_ready(&mut self, owner: Owner) {
-        if !self.readable.contains(&owner) {
-            self.readable.push(owner);
+        if self.is_readable.insert(owner) {
+            self.readable.push_back(owner);
         }
     }
 
@@ -154,7 +157,7 @@ impl Flows {
                 let token = registrar.token(owner);
                 match FlowSocket::new(socket, token, registrar.registry) {
                     Ok(socket) => {
-                        self.readable.push(owner);
+                        self.on_ready(owner);
                         OpenEnd::Connected(socket)
                     }
                     Err(error) => {
@@ -261,16 +264,19 @@ impl Flows {
         }
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.resize(DATAGRAM_BYTES_MAX, 0);
-        let mut owners = std::mem::take(&mut self.readable);
-        let others = owners.split_off(owners.len().min(SOCKETS));
-        owners.retain(|owner| match *owner {
-            Owner::Flow(id) => self.read_flow(id, &mut buffer, now),
-            Owner::Listener(listener) => self.read_listener(listener, &mut buffer, now),
-            Owner::Stream(_) => false,
-        });
-        // Those that have more go last.
-        self.readable = others;
-        self.readable.append(&mut owners);
+        for _ in 0..self.readable.len().min(SOCKETS) {
+            let Some(owner) = self.readable.pop_front() else { break };
+            let has_more = match owner {
+                Owner::Flow(id) => self.read_flow(id, &mut buffer, now),
+                Owner::Listener(listener) => self.read_listener(listener, &mut buffer, now),
+                Owner::Stream(_) => false,
+            };
+            // Those that have more go last.
+            match has_more {
+                true => self.readable.push_back(owner),
+                false => drop(self.is_readable.remove(&owner)),
+            }
+        }
         self.buffer = buffer;
         !self.readable.is_empty()
     }
@@ -296,7 +302,7 @@ impl Flows {
 
     /// Whether more may be there.
     fn read_listener(&mut self, listener: u64, buffer: &mut [u8], now: Instant) -> bool {
-        let mut has_displaced = false;
+        let mut has_made_room = false;
         for _ in 0..READS {
             let Some(one) = self.listeners.get_mut(&listener) else { return false };
             let arrival = match one.receive(buffer) {
@@ -306,17 +312,14 @@ impl Flows {
                 Err(_) => continue,
             };
             let datagram = &buffer[..arrival.bytes];
-            if one.needs_room(arrival.from, now) {
-                // To look for the idlest takes time, which a flood of new sources must not cost others.
-                if std::mem::replace(&mut has_displaced, true) {
+            if one.needs_room(arrival.from) {
+                // To make room takes time, which a flood of new sources must not cost others.
+                if std::mem::replace(&mut has_made_room, true) {
                     continue;
                 }
-                let idlest = one.open_flows().min_by_key(|id| {
-                    // A flow that has ended makes room at once.
-                    self.open.get(id).map(|flow| flow.last_at)
-                });
-                let Some(id) = idlest else { continue };
-                self.end(id, FlowEnd::Displaced);
+                if !one.forget_muted(now) && !self.displace_of(listener) {
+                    continue;
+                }
             }
             let number = self.next_source;
             self.next_source += 1;
@@ -325,6 +328,16 @@ impl Flows {
                 self.enqueue(id, Bytes::copy_from_slice(datagram), now);
             }
         }
+        true
+    }
+
+    /// Ends the flow of a listener that was idle for the longest; returns whether there was one.
+    fn displace_of(&mut self, listener: u64) -> bool {
+        let Some(one) = self.listeners.get(&listener) else { return false };
+        // A flow that has ended makes room at once.
+        let last_at = |id: &StreamId| self.open.get(id).map(|flow| flow.last_at);
+        let Some(id) = one.open_flows().min_by_key(last_at) else { return false };
+        self.end(id, FlowEnd::Displaced);
         true
     }
 
@@ -413,6 +426,7 @@ impl Flows {
         (self.early, self.fragments) = (Early::default(), Fragments::default());
         (self.check_at, self.buffer) = (None, Vec::new());
         self.readable.clear();
+        self.is_readable.clear();
     }
 
     /// Takes the tokens of sockets closed since the last call.

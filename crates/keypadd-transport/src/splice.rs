@@ -112,7 +112,7 @@ pub(crate) struct Key {
 }
 
 /// What a socket of a connection serves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Owner {
     /// It is spliced to this stream.
     Stream(StreamId),

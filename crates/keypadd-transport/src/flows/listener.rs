@@ -92,12 +92,14 @@ impl Listener {
     }
 
     /// Whether a source must leave first, for one that is new.
-    pub(super) fn needs_room(&mut self, from: SocketAddr, now: Instant) -> bool {
-        if self.sources.len() < self.sources_max || self.sources.contains_key(&from) {
-            return false;
-        }
+    pub(super) fn needs_room(&self, from: SocketAddr) -> bool {
+        self.sources.len() >= self.sources_max && !self.sources.contains_key(&from)
+    }
+
+    /// Forgets the sources that were muted for long enough; returns whether there is room for another one now.
+    pub(super) fn forget_muted(&mut self, now: Instant) -> bool {
         self.sources.retain(|_, entry| !matches!(entry.state, State::Muted(until) if until <= now));
-        self.sources.len() >= self.sources_max
+        self.sources.len() < self.sources_max
     }
 
     /// The streams of its flows.
