@@ -3,6 +3,8 @@
 
 use std::{collections::VecDeque, net::SocketAddr, ops::Range};
 
+use crate::net::source::plain;
+
 /// The addresses not tried yet, by candidate: an entry of the server's list, or a target of a service there.
 #[derive(Debug)]
 pub(super) struct Attempts {
@@ -24,9 +26,10 @@ struct Candidate {
 }
 
 impl Attempts {
-    /// Attempts at so many candidates, none of them resolved, and none at the address to avoid.
+    /// Attempts at so many candidates, none of them resolved, and none at the address to avoid. That may be in
+    /// the mapped form in which sockets of both families report it.
     pub(super) fn new(count: usize, avoid: Option<SocketAddr>) -> Self {
-        let tried = avoid.into_iter().collect();
+        let tried = avoid.map(plain).into_iter().collect();
         let mut attempts = Self { candidates: Vec::new(), order: Vec::new(), first: None, tried };
         attempts.order = attempts.add(count).collect();
         attempts
@@ -57,14 +60,14 @@ impl Attempts {
 
     /// Tries this address before all others, whether or not the candidate's name resolves to it.
     pub(super) fn begin_at(&mut self, candidate: usize, address: SocketAddr) {
-        self.first = Some((candidate, address));
+        self.first = Some((candidate, plain(address)));
     }
 
     /// Tries this address again: its attempt was given up for another one that failed later.
     pub(super) fn put_back(&mut self, candidate: usize, address: SocketAddr) {
         self.tried.retain(|tried| *tried != address);
         if !self.order.contains(&candidate) {
-            self.first = Some((candidate, address));
+            self.first = Some((candidate, plain(address)));
         } else if let Some(candidate) = self.candidates.get_mut(candidate) {
             candidate.untried.push_front(address);
         }
@@ -172,6 +175,18 @@ mod tests {
     }
 
     #[test]
+    fn an_address_that_a_socket_reports_in_its_mapped_form_is_not_tried_again() {
+        let mapped = at("[::ffff:1.0.0.1]");
+        let mut attempts = Attempts::new(1, Some(mapped));
+        attempts.found(0, vec![at("1.0.0.1")]);
+        assert_eq!(attempts.next(true), None);
+        let mut attempts = Attempts::new(1, None);
+        attempts.begin_at(0, mapped);
+        attempts.found(0, vec![at("1.0.0.1")]);
+        assert_eq!(all(&mut attempts), [(0, at("1.0.0.1"))]);
+    }
+
+    #[test]
     fn where_the_server_was_is_tried_before_what_is_preferred() {
         let mut attempts = Attempts::new(2, None);
         attempts.begin_at(1, at("1.0.0.5"));
@@ -204,6 +219,18 @@ mod tests {
         attempts.found(1, vec![at("1.0.0.9")]);
         attempts.expand(0, 0);
         assert_eq!(all(&mut attempts), [(1, at("1.0.0.9"))]);
+    }
+
+    #[test]
+    fn an_address_that_a_socket_reports_in_its_mapped_form_is_not_tried_again() {
+        let mapped = at("[::ffff:1.0.0.1]");
+        let mut attempts = Attempts::new(1, Some(mapped));
+        attempts.found(0, vec![at("1.0.0.1")]);
+        assert_eq!(attempts.next(true), None);
+        let mut attempts = Attempts::new(1, None);
+        attempts.begin_at(0, mapped);
+        attempts.found(0, vec![at("1.0.0.1")]);
+        assert_eq!(all(&mut attempts), [(0, at("1.0.0.1"))]);
     }
 
     #[test]
