@@ -12,7 +12,7 @@ use std::{
 use keypadd_transport::{ConnectingError, Connection, Dial, Lane};
 use tokio::{
     sync::{Notify, mpsc},
-    time::{Instant, sleep_until},
+    time::{Instant, sleep_until, timeout},
 };
 use tracing::debug;
 
@@ -128,7 +128,7 @@ impl Client {
         let handshake = async {
             self.prepare().await;
             let connection = self.open(address, rtt).await?;
-            let greeting = self.greet(Reached { connection, place }).await?;
+            let greeting = self.greet(Reached { connection, place, hello_timeout: None }).await?;
             Ok(self.establish(greeting, jumps))
         };
         self.guarded(handshake).await
@@ -176,7 +176,7 @@ impl Client {
 
     /// Exchanges hellos.
     pub(super) async fn greet(&self, reached: Reached) -> Result<Greeting, ConnectFailure> {
-        let Reached { connection, place } = reached;
+        let Reached { connection, place, hello_timeout } = reached;
         let proof = proof_of(&connection).ok_or_else(|| {
             ConnectFailure::Unreachable("the handshake did not authenticate a key".into())
         })?;
@@ -186,9 +186,15 @@ impl Client {
         let hold = self.hold.request();
         let hello = Frame::HelloClient { version: VERSION, instance: self.instance, hold };
         // The server checks our key last: its refusal can arrive after our handshake is complete.
-        let answer = match control.send(&hello).await {
-            Ok(()) => control.receive().await,
-            Err(error) => Err(error),
+        let asked = async {
+            control.send(&hello).await?;
+            control.receive().await
+        };
+        let answer = match hello_timeout {
+            Some(time) => timeout(time, asked)
+                .await
+                .map_err(|_| ConnectFailure::Unreachable("no answer after its handshake".into()))?,
+            None => asked.await,
         };
         match answer {
             Ok(Frame::HelloServer { version: VERSION, hold: grant, features }) => {

@@ -20,12 +20,17 @@ use crate::{
     net::{
         dns::{SrvError, targets::SrvTarget},
         lookup::{Lookups, names_this_host, resolve, resolve_service},
+        source::plain,
     },
 };
 
 /// Time from one attempt to the next (RFC 8305, section 5: Connection Attempt Delay), and how long a later
 /// candidate waits for the names of those before it.
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
+
+/// How long a server may take for its hello while other addresses wait: longer than a busy one does. No more
+/// than half of the time that is left.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Where to look for a server.
 #[derive(Clone, Debug)]
@@ -74,6 +79,8 @@ impl ListPlace {
 pub(super) struct Reached {
     pub(super) connection: Connection,
     pub(super) place: ListPlace,
+    /// Timeout of its hello, where other addresses wait.
+    pub(super) hello_timeout: Option<Duration>,
 }
 
 /// What a lookup has found.
@@ -215,10 +222,13 @@ impl Client {
                                 attempts.put_back(nth, address);
                             }
                             let place = match &search.begin_at {
-                                Some((place, first)) if *first == address => place.clone(),
+                                Some((place, first)) if plain(*first) == address => place.clone(),
                                 _ => candidates.place(nth),
                             };
-                            let reached = Reached { connection, place };
+                            let others = !(attempts.is_empty() && lookups.0.is_empty());
+                            let left = deadline.saturating_duration_since(Instant::now());
+                            let hello_timeout = others.then(|| HELLO_TIMEOUT.min(left / 2));
+                            let reached = Reached { connection, place, hello_timeout };
                             match timeout_at(deadline, finish(reached)).await {
                                 Ok(Ok(made)) => return Ok(made),
                                 Ok(Err(failure)) => failure,

@@ -18,10 +18,10 @@ use testbed::{
 };
 use tokio::{
     net::{TcpListener, TcpStream, UdpSocket},
-    time::{Instant, sleep},
+    time::{Instant, sleep, timeout},
 };
 
-use crate::support::*;
+use crate::{hostile::raw_server, support::*};
 
 /// Both ends hold; a preferred address is tried again soon.
 fn holding() -> TransportSettings {
@@ -144,6 +144,27 @@ async fn a_server_that_refuses_is_passed_over_and_named_if_no_other_answers() {
     let error = crate::refusals::connect_error(settings).await.to_string();
     assert!(error.starts_with(&refusing.address.to_string()), "{error}");
     assert!(error.contains("does not allow this key"), "{error}");
+}
+
+#[tokio::test]
+async fn a_server_that_says_nothing_after_its_handshake_is_passed_over() {
+    let (target, key) = (listener().await, new_key());
+    let server = server(&key);
+    let (endpoint, mute, mute_key) =
+        raw_server(&crypto(&new_key(), Suite::AES_128_GCM), key.public());
+    let mute_task = tokio::spawn(async move {
+        let mut connections = Vec::new();
+        while let Some(incoming) = endpoint.accept().await {
+            connections.push(incoming.await);
+        }
+    });
+    let mut settings = settings(&key, &[&server], &[mute, server.address], &target);
+    let pinned = PinnedServer::one_of(server.key, [mute_key]);
+    settings.crypto = client_config(&crypto(&key, Suite::AES_128_GCM), pinned).unwrap();
+    settings.connect_timeout = Duration::from_secs(4);
+    let client = RunningClient::start(settings).await;
+    assert_eq!(client.remote(), Some(server.address));
+    mute_task.abort();
 }
 
 #[tokio::test]
@@ -292,6 +313,34 @@ async fn a_session_returns_to_another_server_only_while_no_connection_is_open() 
     client.until_at(relay.address()).await;
     let (mut here, mut there) = client.enter(&target).await;
     send_bytes_both_ways(&mut here, &mut there).await;
+}
+
+#[tokio::test]
+async fn udp_flows_keep_no_session_from_its_preferred_server() {
+    let (target, key) = (listener().await, new_key());
+    let permits = ["localhost:*", "udp:127.0.0.1:*"];
+    let [first, second] = [(); 2].map(|()| {
+        RunningServer::start_with(key.public(), &permits, |settings| {
+            settings.transport = holding();
+        })
+    });
+    let relay = relay_to(&first, 1).await;
+    cut(&relay);
+    let addresses = [relay.address(), second.address];
+    let mut settings = settings(&key, &[&first, &second], &addresses, &target);
+    let far = silent().await;
+    settings.forwards = vec![forward(&format!("127.0.0.1:0:udp:{}", far.local_addr().unwrap()))];
+    let client = RunningClient::start(settings).await;
+    let near = silent().await;
+    let ask = async || {
+        near.send_to(b"ask", client.listeners[0]).await.unwrap();
+        timeout(Duration::from_millis(200), far.recv(&mut [0; 8])).await.is_ok()
+    };
+    within(async { while !ask().await {} }).await;
+    heal(&relay);
+    client.until_at(relay.address()).await;
+    // The next datagram begins another flow.
+    within(async { while !ask().await {} }).await;
 }
 
 #[tokio::test]
