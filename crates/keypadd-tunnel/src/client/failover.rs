@@ -37,6 +37,10 @@ const PING_AFTER: Duration = Duration::from_secs(1);
 /// Silence after which other addresses are tried: a second after the ping, so that one is up within three.
 const SILENT_AFTER: Duration = Duration::from_secs(2);
 
+/// The same while connections are open that are not held: no other session goes on with them, and the path
+/// may come back.
+const SILENT_AFTER_UNHELD: Duration = Duration::from_secs(8);
+
 /// Pause after attempts at all other addresses have failed.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -63,8 +67,8 @@ impl Hearing {
         Self { datagrams, looked_at: now, silence: Duration::ZERO }
     }
 
-    /// Given all datagrams that have arrived so far.
-    fn look(&mut self, now: Instant, datagrams: u64) -> Heard {
+    /// Given all datagrams that have arrived so far, and how long a silence is borne.
+    fn look(&mut self, now: Instant, datagrams: u64, silent_after: Duration) -> Heard {
         // A process that was stopped has not listened.
         let passed = (now - self.looked_at).min(2 * LOOK);
         self.looked_at = now;
@@ -73,7 +77,7 @@ impl Hearing {
         self.datagrams = datagrams;
         match self.silence {
             silence if silence < PING_AFTER => Heard::Lately,
-            silence if silence < SILENT_AFTER => Heard::Ping,
+            silence if silence < silent_after => Heard::Ping,
             _ => Heard::Nothing,
         }
     }
@@ -84,7 +88,11 @@ async fn fall_silent(live: &LiveSession) {
     let mut hearing = Hearing::new(Instant::now(), live.received_datagrams());
     loop {
         sleep(LOOK).await;
-        match hearing.look(Instant::now(), live.received_datagrams()) {
+        let silent_after = match live.hold.is_none() && live.open_connections() > 0 {
+            true => SILENT_AFTER_UNHELD,
+            false => SILENT_AFTER,
+        };
+        match hearing.look(Instant::now(), live.received_datagrams(), silent_after) {
             Heard::Lately => {}
             // If the queue is full, its frames serve as the ping.
             Heard::Ping => live.try_send(Frame::Ping),
@@ -288,7 +296,7 @@ mod tests {
     /// What each look says while nothing arrives, from the first on.
     fn looks(hearing: &mut Hearing, from: Instant, count: u32) -> Vec<Heard> {
         let datagrams = hearing.datagrams;
-        (1..=count).map(|nth| hearing.look(from + LOOK * nth, datagrams)).collect()
+        (1..=count).map(|nth| hearing.look(from + LOOK * nth, datagrams, SILENT_AFTER)).collect()
     }
 
     #[test]
@@ -298,8 +306,22 @@ mod tests {
         let lately = [Heard::Lately; 3].into_iter();
         let expected: Vec<_> = lately.chain([Heard::Ping; 4]).chain([Heard::Nothing]).collect();
         assert_eq!(looks(&mut hearing, began, 8), expected);
-        assert_eq!(hearing.look(began + LOOK * 9, 6), Heard::Lately);
+        assert_eq!(hearing.look(began + LOOK * 9, 6, SILENT_AFTER), Heard::Lately);
         assert_eq!(looks(&mut hearing, began + LOOK * 9, 8), expected);
+    }
+
+    #[test]
+    fn connections_that_are_not_held_outlast_a_longer_silence() {
+        let began = Instant::now();
+        let mut hearing = Hearing::new(began, 5);
+        let mut look = |nth| hearing.look(began + LOOK * nth, 5, SILENT_AFTER_UNHELD);
+        let heard: Vec<_> = (1..=32).map(&mut look).collect();
+        assert_eq!(heard[3..31], [Heard::Ping; 28]);
+        assert_eq!(heard[31], Heard::Nothing);
+        // They have finished.
+        let mut hearing = Hearing::new(began, 5);
+        looks(&mut hearing, began, 12);
+        assert_eq!(hearing.look(began + LOOK * 13, 5, SILENT_AFTER), Heard::Nothing);
     }
 
     #[test]
@@ -307,7 +329,7 @@ mod tests {
         let began = Instant::now();
         let mut hearing = Hearing::new(began, 5);
         let later = began + Duration::from_secs(60);
-        assert_eq!(hearing.look(later, 5), Heard::Lately);
+        assert_eq!(hearing.look(later, 5, SILENT_AFTER), Heard::Lately);
         assert_eq!(looks(&mut hearing, later, 3), [Heard::Lately, Heard::Ping, Heard::Ping]);
     }
 }
