@@ -196,7 +196,12 @@ impl Carried {
                 _ = shutdown.thrown() => return interrupted(target),
                 news = told.recv(), if is_told => match news {
                     Some(Told::Closed) if receiving => {
-                        return finish(inward.as_mut().await).await.map_err(|e| reuse.failed_here(e));
+                        let finishing = async { finish(inward.as_mut().await).await };
+                        return tokio::select! {
+                            biased;
+                            _ = shutdown.thrown() => interrupted(target),
+                            finished = finishing => finished.map_err(|e| reuse.failed_here(e)),
+                        };
                     }
                     Some(Told::Closed) => return Ok(()),
                     Some(Told::Suspended) => is_suspended = true,

@@ -212,6 +212,25 @@ fn who_is_killed_or_interrupted_leaves_a_reset_and_no_end() {
 }
 
 #[test]
+fn a_signal_ends_one_whose_output_nobody_reads_after_its_target_has_finished() {
+    let hosts = Hosts::new();
+    let (mut child, mut far) = hosts.carried(&[]);
+    let target = far.local_addr().unwrap();
+    // More than a pipe takes, less than the pipe and the sockets do.
+    far.write_all(&[7; 150_000]).unwrap();
+    drop(child.stdin.take());
+    assert_eq!(far.read(&mut [0]).unwrap(), 0);
+    drop(far);
+    until("the daemon has done its part", || {
+        let status = hosts.desk.keypadd(&["status", "--json"]).output().unwrap();
+        (!text(&status.stdout).contains(&format!("\"-W {target}\""))).then_some(())
+    });
+    let _bounded = bounded(&child);
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(1));
+}
+
+#[test]
 fn a_target_that_resets_is_an_error_after_what_it_has_said() {
     let hosts = Hosts::new();
     let (mut child, far) = hosts.carried(&[]);
