@@ -175,18 +175,6 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_a_socket_reports_in_its_mapped_form_is_not_tried_again() {
-        let mapped = at("[::ffff:1.0.0.1]");
-        let mut attempts = Attempts::new(1, Some(mapped));
-        attempts.found(0, vec![at("1.0.0.1")]);
-        assert_eq!(attempts.next(true), None);
-        let mut attempts = Attempts::new(1, None);
-        attempts.begin_at(0, mapped);
-        attempts.found(0, vec![at("1.0.0.1")]);
-        assert_eq!(all(&mut attempts), [(0, at("1.0.0.1"))]);
-    }
-
-    #[test]
     fn where_the_server_was_is_tried_before_what_is_preferred() {
         let mut attempts = Attempts::new(2, None);
         attempts.begin_at(1, at("1.0.0.5"));
