@@ -20,9 +20,9 @@ use keypadd_tunnel::{
 };
 use rustix::process::{getegid, geteuid};
 
-use crate::control;
 use crate::error::{Error, Exit, shown, system};
 use crate::report::SandboxReport;
+use crate::runtime_directory;
 
 /// The first port that everybody may bind (ip(7), ip_unprivileged_port_start).
 const UNPRIVILEGED: u16 = 1024;
@@ -233,7 +233,8 @@ impl<'s> Reach<'s> {
         let permits = self.listen_permits.iter().filter_map(ListenPermit::unix_path);
         let sockets = forwards.chain(permits.map(|path| path.as_path().to_owned()));
         let directories = sockets.filter_map(|path| Some(path.parent()?.to_owned()));
-        let control = control::directory().filter(|path| control::prepare(path).is_ok());
+        let control =
+            runtime_directory::path().filter(|path| runtime_directory::prepare(path).is_ok());
         directories.chain(control).collect()
     }
 }

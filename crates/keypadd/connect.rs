@@ -18,7 +18,7 @@ use crate::carry::Asked;
 use crate::cli::{ConnectArgs, Flags, Server};
 use crate::confine::{Confinement, Reach};
 use crate::control::Requests;
-use crate::daemon::{Daemon, DaemonSettings, notify_stopping, notify_systemd};
+use crate::daemon::{Daemon, DaemonSettings};
 use crate::error::{Error, Exit};
 use crate::forward;
 use crate::handover::give;
@@ -29,6 +29,7 @@ use crate::reuse::Reuse;
 use crate::shutdown::Shutdown;
 use crate::sources::{Dialing, Source, Sources, Terms};
 use crate::stdio::{self, ClosingStdout};
+use crate::systemd;
 
 /// Settings of a tunnel that a running daemon's may not have. Suites and key exchange are compared instead.
 const OF_TUNNEL: [&str; 7] = [
@@ -258,10 +259,10 @@ pub(crate) async fn run(
         (Some(Err(error)), _) => (Err(error), false),
         (Some(Ok(session)), None) => {
             daemon.confinement.log();
-            notify_systemd(&[sd_notify::NotifyState::Ready]);
+            systemd::notify(&[sd_notify::NotifyState::Ready]);
             let ending = async {
                 let drain = shutdown.clone().drained(daemon.drain).await;
-                notify_stopping(drain);
+                systemd::notify_stopping(drain);
                 drain
             };
             let answer = async {

@@ -2,9 +2,9 @@
 //! answers with one JSON document and closes. Only the daemon's user can connect (0600 in a 0700
 //! directory). Socket files are named by process ID; a new daemon removes stale ones.
 
-use std::fs::{self, DirBuilder, Permissions};
+use std::fs::{self, Permissions};
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::path::{Path, PathBuf};
 use std::process;
@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-use rustix::process::{Pid, geteuid, getpid, test_kill_process};
+use rustix::process::{Pid, getpid, test_kill_process};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Take};
@@ -23,6 +23,7 @@ use tokio::time::timeout;
 
 use crate::carry;
 use crate::handover::give::{self, Program};
+use crate::runtime_directory;
 use crate::sources::Sources;
 use crate::status_builder::StatusBuilder;
 
@@ -90,9 +91,6 @@ const ANSWER_BYTES_MAX: u64 = 64 << 20;
 /// Timeout for reading a request and for writing an answer.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Permission bits of all but the owner.
-const OTHERS_WRITE: u32 = 0o022;
-
 /// Requests answered at once; more wait.
 const REQUESTS_MAX: usize = 16;
 
@@ -110,68 +108,19 @@ pub(crate) struct ControlSocket {
     path: PathBuf,
 }
 
-/// The directory of this user's sockets; `None` if the environment names none.
-pub(crate) fn directory() -> Option<PathBuf> {
-    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
-    if let Some(given) = variable("RUNTIME_DIRECTORY") {
-        // systemd gives a list when a unit names several (systemd.exec(5)).
-        let given = given.to_string_lossy();
-        return given.split(':').next().map(PathBuf::from);
-    }
-    if geteuid().is_root() {
-        return Some("/run/keypadd".into());
-    }
-    variable("XDG_RUNTIME_DIR").map(|given| PathBuf::from(given).join("keypadd"))
-}
-
-/// The sockets in a directory, by name.
-pub(crate) fn sockets(directory: &Path) -> Vec<PathBuf> {
-    let Ok(entries) = fs::read_dir(directory) else { return Vec::new() };
-    let mut paths: Vec<PathBuf> = entries
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(|path| path.extension().is_some_and(|extension| extension == "sock"))
-        .collect();
-    paths.sort();
-    paths
-}
-
-/// Creates the directory if it is missing, and checks that nobody else can replace files in it.
-///
-/// # Errors
-/// It cannot be created, or another user owns it or may write to it.
-pub(crate) fn prepare(directory: &Path) -> io::Result<()> {
-    DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
-    check(directory)
-}
-
-/// Checks that nobody else can replace files in the directory.
-///
-/// # Errors
-/// It is missing, or another user owns it or may write to it.
-pub(crate) fn check(directory: &Path) -> io::Result<()> {
-    let metadata = fs::metadata(directory)?;
-    let refused = |cause: String| Err(io::Error::new(ErrorKind::PermissionDenied, cause));
-    let (owner, mode) = (metadata.uid(), metadata.mode() & 0o777);
-    if owner != geteuid().as_raw() && owner != 0 {
-        return refused(format!("owned by another user (uid {owner}); chown it"));
-    }
-    if mode & OTHERS_WRITE != 0 {
-        return refused(format!("other users may write to it (mode {mode:04o}); chmod go-w it"));
-    }
-    Ok(())
-}
-
 impl ControlSocket {
     /// Binds a socket in the directory, creating it if it is missing.
     ///
     /// # Errors
     /// The directory cannot be created or the socket cannot be bound.
     pub(crate) fn bind(directory: &Path) -> io::Result<Self> {
-        prepare(directory)?;
+        runtime_directory::prepare(directory)?;
         let _turn = BINDING.lock().unwrap_or_else(PoisonError::into_inner);
-        sockets(directory).iter().filter(|path| is_stale(path)).for_each(|path| {
-            let _ = fs::remove_file(path);
-        });
+        runtime_directory::sockets(directory).iter().filter(|path| is_stale(path)).for_each(
+            |path| {
+                let _ = fs::remove_file(path);
+            },
+        );
         let pid = process::id();
         let names = (1..=DAEMONS_MAX).map(|nth| match nth {
             1 => format!("{pid}.sock"),

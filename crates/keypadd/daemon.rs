@@ -27,12 +27,13 @@ use tokio::time::{interval, sleep};
 
 use crate::cli::memory_bytes;
 use crate::confine::Confinement;
-use crate::control::{self, ControlSocket, Requests};
+use crate::control::{ControlSocket, Requests};
 use crate::error::{Error, Exit, system};
 use crate::handover::give::{HandoverSource, Program};
 use crate::handover::take::{Held, Takeover};
 use crate::pooling::{PoolOptions, Pooling};
 use crate::rates::{self, Rates};
+use crate::runtime_directory;
 use crate::shutdown::Shutdown;
 use crate::sources::Sources;
 use crate::status_builder::StatusBuilder;
@@ -411,7 +412,7 @@ async fn sample(status: StatusBuilder) {
 }
 
 fn bind_control_socket() -> Result<ControlSocket, String> {
-    let directory = control::directory().ok_or("XDG_RUNTIME_DIR is not set")?;
+    let directory = runtime_directory::path().ok_or("XDG_RUNTIME_DIR is not set")?;
     ControlSocket::bind(&directory)
         .map_err(|error| format!("{}: {}", directory.display(), system(&error)))
 }
@@ -424,27 +425,4 @@ pub(crate) fn draw_instance() -> Result<Instance, Error> {
     Instance::draw().map_err(|error| {
         Error::new(Exit::Runtime, format!("cannot get random bytes from the system: {error}"))
     })
-}
-
-/// How long shutdown takes beyond the drain timeout.
-const SHUTDOWN_TIME: Duration = Duration::from_secs(5);
-
-/// Tells systemd that the daemon is stopping and how long that may take.
-pub(crate) fn notify_stopping(drain: Duration) {
-    let micros = u32::try_from((drain + SHUTDOWN_TIME).as_micros()).unwrap_or(u32::MAX);
-    let patience = sd_notify::NotifyState::ExtendTimeoutUsec(micros);
-    notify_systemd(&[sd_notify::NotifyState::Stopping, patience]);
-    if !drain.is_zero() {
-        tracing::info!(
-            "shutting down: draining for up to {}; signal again to stop now",
-            humantime::format_duration(drain)
-        );
-    }
-}
-
-/// Notifies systemd, if it started this process (sd_notify(3)).
-pub(crate) fn notify_systemd(states: &[sd_notify::NotifyState]) {
-    if let Err(error) = sd_notify::notify(states) {
-        tracing::debug!(%error, "cannot notify systemd");
-    }
 }

@@ -16,6 +16,7 @@ use crate::cli::{ForwardAction, ForwardArgs};
 use crate::control::{self, FORWARD_REQUEST};
 use crate::error::{Error, Exit, listen_hint, one_line, shown, system};
 use crate::results::print;
+use crate::runtime_directory;
 use crate::status::{no_answer, none_found};
 
 /// Longer than binding takes, with names to resolve.
@@ -110,7 +111,9 @@ fn daemons(given: Option<PathBuf>) -> Result<Vec<(PathBuf, Vec<Link>)>, Error> {
     let is_given = given.is_some();
     let sockets = match given {
         Some(socket) => vec![socket],
-        None => control::directory().map(|found| control::sockets(&found)).unwrap_or_default(),
+        None => runtime_directory::path()
+            .map(|found| runtime_directory::sockets(&found))
+            .unwrap_or_default(),
     };
     let mut daemons = Vec::new();
     for socket in sockets {

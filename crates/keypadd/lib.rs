@@ -36,11 +36,13 @@ mod reload;
 mod report;
 mod reuse;
 mod run;
+mod runtime_directory;
 mod serve;
 mod sources;
 mod status;
 mod status_builder;
 mod stdio;
+mod systemd;
 
 use std::process::ExitCode;
 

@@ -13,6 +13,7 @@ use crate::cli::ReloadArgs;
 use crate::control::{self, RELOAD_REQUEST, RELOAD_TIMEOUT, STATUS_REQUEST};
 use crate::error::{Error, Exit, one_line, shown};
 use crate::results::print;
+use crate::runtime_directory;
 use crate::status::{no_answer, none_found};
 
 use replace::{Replaced, replace};
@@ -135,7 +136,7 @@ pub(crate) enum Reloaded {
 /// Reloads the daemon of this user that runs this file; takes a few seconds at most.
 pub(crate) fn reload_file(file: &Path) -> Reloaded {
     let file = canonical(file);
-    let sockets = control::directory().map(|directory| control::sockets(&directory));
+    let sockets = runtime_directory::path().map(|directory| runtime_directory::sockets(&directory));
     let runs_it = |socket: &PathBuf| {
         let status: Value = control::ask(socket, STATUS_REQUEST, WAITED_FOR).ok()?;
         let place = (status["verb"] == "run").then(|| status["place"].as_str())??;
@@ -169,9 +170,9 @@ fn also(before: Option<Error>, error: Error) -> Error {
 
 /// The sockets of this user's daemons.
 fn find() -> Result<Vec<PathBuf>, Error> {
-    let directory = control::directory()
+    let directory = runtime_directory::path()
         .ok_or_else(|| none_found("no daemon found: XDG_RUNTIME_DIR is not set".into()))?;
-    let sockets = control::sockets(&directory);
+    let sockets = runtime_directory::sockets(&directory);
     if sockets.is_empty() {
         let directory = shown(directory.to_string_lossy());
         return Err(none_found(format!("no daemon found in {directory}")));

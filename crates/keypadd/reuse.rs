@@ -27,6 +27,7 @@ use crate::control::{self, CARRY_REQUEST};
 use crate::error::{Error, Exit, one_line};
 use crate::handover::channel::{Channel, Received};
 use crate::ready::suite_with_class;
+use crate::runtime_directory;
 use crate::shutdown::Shutdown;
 use crate::stdio::{self, ClosingStdout};
 
@@ -82,9 +83,10 @@ impl Reuse {
     /// The connection over the first daemon that can carry it, or the code with which the server refuses it.
     async fn connect(&self) -> Option<Result<Carried, StreamCode>> {
         // Root's directory is the service's, which may have a user of its own.
-        let is_trusted = |path: &PathBuf| geteuid().is_root() || control::check(path).is_ok();
-        let directory = control::directory().filter(is_trusted)?;
-        for socket in control::sockets(&directory) {
+        let is_trusted =
+            |path: &PathBuf| geteuid().is_root() || runtime_directory::check(path).is_ok();
+        let directory = runtime_directory::path().filter(is_trusted)?;
+        for socket in runtime_directory::sockets(&directory) {
             match self.ask(&socket).await {
                 Ok(Some(answer)) => return Some(answer),
                 Ok(None) => {}

@@ -20,11 +20,12 @@ use crate::cli::ConfigArgs;
 use crate::configfile::{self, Loaded};
 use crate::confine::{Confinement, Reach};
 use crate::control::Requests;
-use crate::daemon::{Daemon, DaemonSettings, notify_stopping, notify_systemd};
+use crate::daemon::{Daemon, DaemonSettings};
 use crate::error::{Error, Exit, system};
 use crate::handover::give;
 use crate::ready::RunReady;
 use crate::shutdown::Shutdown;
+use crate::systemd;
 
 use applied::Applied;
 
@@ -110,7 +111,7 @@ pub(crate) async fn run(
         say(&applied.ready(&daemon));
     }
     daemon.confinement.log();
-    notify_systemd(&[sd_notify::NotifyState::Ready]);
+    systemd::notify(&[sd_notify::NotifyState::Ready]);
     let ending = loop {
         let asked: Option<oneshot::Sender<Value>> = tokio::select! {
             ending = shutdown.thrown() => break ending,
@@ -134,7 +135,7 @@ pub(crate) async fn run(
         };
         announce_reload();
         let outcome = reload(&path, &started, &mut daemon, &mut applied).await;
-        notify_systemd(&[sd_notify::NotifyState::Ready]);
+        systemd::notify(&[sd_notify::NotifyState::Ready]);
         let document = outcome.map_or_else(
             |error| refusal(&error),
             |changes| {
@@ -159,7 +160,7 @@ pub(crate) async fn run(
     };
     // Requests from now on are refused at once.
     drop((reloads, forward_requests, replacements));
-    notify_stopping(shutdown.drained(daemon.drain).await);
+    systemd::notify_stopping(shutdown.drained(daemon.drain).await);
     applied.end(ending).await;
     watching.shutdown().await;
     Ok(())
@@ -213,7 +214,7 @@ fn refusal(error: &Error) -> Value {
 fn announce_reload() {
     let now = sd_notify::NotifyState::monotonic_usec_now();
     match now {
-        Ok(now) => notify_systemd(&[sd_notify::NotifyState::Reloading, now]),
+        Ok(now) => systemd::notify(&[sd_notify::NotifyState::Reloading, now]),
         Err(error) => tracing::debug!(%error, "no monotonic clock for systemd"),
     }
 }

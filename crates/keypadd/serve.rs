@@ -14,12 +14,13 @@ use tokio::sync::mpsc;
 use crate::cli::{Allowed, ServeArgs};
 use crate::confine::{Confinement, Reach};
 use crate::control::Requests;
-use crate::daemon::{Daemon, DaemonSettings, notify_stopping, notify_systemd};
+use crate::daemon::{Daemon, DaemonSettings};
 use crate::error::{Error, Exit, bind_hint, system};
 use crate::handover::give;
 use crate::ready::{ConnectLine, ServerReady, suite_with_class};
 use crate::shutdown::Shutdown;
 use crate::sources::{Source, Sources};
+use crate::systemd;
 
 /// Most clients at once; each may use its receive windows of memory (docs/DESIGN.md).
 const CONNECTIONS_MAX: usize = 1024;
@@ -154,10 +155,10 @@ pub(crate) async fn run(
         on_ready(&ready);
     }
     daemon.confinement.log();
-    notify_systemd(&[sd_notify::NotifyState::Ready]);
+    systemd::notify(&[sd_notify::NotifyState::Ready]);
     let running = server.run(async {
         let drain = shutdown.clone().drained(daemon.drain).await;
-        notify_stopping(drain);
+        systemd::notify_stopping(drain);
         drain
     });
     let handover = daemon.handover_source(vec![handle], Vec::new());

@@ -13,6 +13,7 @@ use crate::cli::StatusArgs;
 use crate::control::{self, STATUS_REQUEST};
 use crate::error::{Error, Exit, shown, system};
 use crate::results::print;
+use crate::runtime_directory;
 
 /// Timeout of a query.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -77,9 +78,9 @@ pub(crate) fn none_found(cause: String) -> Error {
 }
 
 fn find() -> Result<Vec<Asked>, Error> {
-    let directory = control::directory()
+    let directory = runtime_directory::path()
         .ok_or_else(|| none_found("no daemon found: XDG_RUNTIME_DIR is not set".into()))?;
-    let sockets: Vec<PathBuf> = control::sockets(&directory);
+    let sockets: Vec<PathBuf> = runtime_directory::sockets(&directory);
     let asked = sockets.into_iter().map(|path| {
         let answer = control::ask(&path, STATUS_REQUEST, PATIENCE);
         (path, answer)

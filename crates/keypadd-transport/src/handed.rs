@@ -6,16 +6,12 @@
 use std::{net::TcpStream, os::fd::OwnedFd, os::unix::net::UnixStream, sync::Arc};
 
 use bytes::Bytes;
-use quinn_proto::VarInt;
 use serde::{Deserialize, Serialize};
-use tokio::sync::oneshot;
 
 use crate::{
-    held::{HeldStreams, StreamName},
     replay::{Replay, ReplayBudget, ReplayRecord},
     socket::Socket,
-    splice::{Delivery, Reply, SpliceRecord, SpliceState},
-    stream::Splice,
+    splice::{Delivery, Reply, SpliceRecord, SpliceState, StreamName},
 };
 
 /// A held stream on its way to another process.
@@ -92,11 +88,5 @@ impl HandedStream {
             .to_stream
             .map(|record| Replay::restore(&record, unreceipted, Arc::clone(budget)));
         Some((state, socket, to_stream))
-    }
-
-    /// Holds the stream in this process. If dropped, the splice resets both directions with `code`.
-    pub fn adopt(self, streams: &HeldStreams, code: VarInt) -> Splice {
-        let (reply, outcome) = oneshot::channel();
-        Splice::adopted(streams.adopt(self, reply), outcome, code)
     }
 }

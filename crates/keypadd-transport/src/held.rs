@@ -12,31 +12,14 @@ use std::{
 };
 
 use bytes::Bytes;
-use quinn_proto::StreamId;
 use tokio::sync::Notify;
 
 use crate::{
     handed::HandedStream,
     replay::{Receipt, Replay, ReplayBudget},
     socket::Socket,
-    splice::{Cut, Registered, Reply, SpliceState},
+    splice::{Cut, Holder, Parked, Registered, Reply, SpliceState, StreamName},
 };
-
-/// The name of a stream in all connections of a session: the number of the connection that opened
-/// it, and its ID there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct StreamName {
-    /// Number of the connection within its session; it grows.
-    pub epoch: u32,
-    /// The stream's ID (RFC 9000 2.1).
-    pub stream: u64,
-}
-
-impl StreamName {
-    pub(crate) fn new(epoch: u32, id: StreamId) -> Self {
-        Self { epoch, stream: quinn_proto::VarInt::from(id).into_inner() }
-    }
-}
 
 /// The streams of a session that outlive its connections. Clones share them.
 #[derive(Clone, Debug)]
@@ -70,13 +53,6 @@ struct Parts {
     socket: Option<Socket>,
     to_stream: Option<Replay>,
     to_socket: bool,
-}
-
-/// One direction without a connection.
-pub(crate) enum Parked {
-    ToStream(Replay),
-    /// The splice's state counts the bytes it has written.
-    ToSocket,
 }
 
 impl HeldStreams {
@@ -166,7 +142,7 @@ impl HeldStreams {
         let name = handed.name();
         let (state, socket, to_stream) = handed.restore(reply, &self.0.budget)?;
         let mut streams = self.0.streams();
-        if streams.closed || !state.set_held_by(name, Arc::downgrade(&self.0).into()) {
+        if streams.closed || !state.set_held_by(name, self.holder()) {
             return None;
         }
         let parked = Parts { socket: Some(socket), to_stream, to_socket: true };
@@ -174,10 +150,15 @@ impl HeldStreams {
         Some(state)
     }
 
+    fn holder(&self) -> Weak<dyn Holder> {
+        let shared: Weak<Shared> = Arc::downgrade(&self.0);
+        shared
+    }
+
     /// Registers a spliced stream.
     pub(crate) fn add(&self, name: StreamName, state: &Arc<SpliceState>) -> Option<Replay> {
         let mut streams = self.0.streams();
-        if streams.closed || !state.set_held_by(name, Arc::downgrade(&self.0).into()) {
+        if streams.closed || !state.set_held_by(name, self.holder()) {
             return None;
         }
         let entry = Entry { state: Arc::clone(state), parked: Parts::default() };
@@ -240,38 +221,9 @@ impl Shared {
     }
 }
 
-/// Where a splice is held, as far as its state knows.
-#[derive(Clone, Debug)]
-pub(crate) struct Holder(Weak<Shared>);
-
-impl From<Weak<Shared>> for Holder {
-    fn from(shared: Weak<Shared>) -> Self {
-        Self(shared)
-    }
-}
-
-impl Holder {
-    /// Parks one direction; cuts the splice if nothing is held any longer.
-    pub(crate) fn park(
-        &self,
-        name: StreamName,
-        state: &Arc<SpliceState>,
-        registered: &Registered,
-        parked: Parked,
-    ) {
-        if let Err(cut) = self.try_park(name, registered, parked) {
-            state.cut(cut);
-        }
-    }
-
-    fn try_park(
-        &self,
-        name: StreamName,
-        registered: &Registered,
-        parked: Parked,
-    ) -> Result<(), Cut> {
-        let shared = self.0.upgrade().ok_or(Cut::Lost)?;
-        let mut streams = shared.streams();
+impl Holder for Shared {
+    fn park(&self, name: StreamName, registered: &Registered, parked: Parked) -> Result<(), Cut> {
+        let mut streams = self.streams();
         if streams.closed {
             return Err(Cut::Lost);
         }
@@ -289,24 +241,19 @@ impl Holder {
         }
         state.detach();
         drop(streams);
-        shared.changed.notify_waiters();
+        self.changed.notify_waiters();
         Ok(())
     }
 
-    /// Announces that a direction has ended.
-    pub(crate) fn notify(&self) {
-        if let Some(shared) = self.0.upgrade() {
-            shared.changed.notify_waiters();
-        }
+    fn notify(&self) {
+        self.changed.notify_waiters();
     }
 
-    /// Forgets a stream that has ended.
-    pub(crate) fn forget(&self, name: StreamName) {
-        let Some(shared) = self.0.upgrade() else { return };
-        let entry = shared.streams().by_name.remove(&name);
+    fn forget(&self, name: StreamName) {
+        let entry = self.streams().by_name.remove(&name);
         // Dropped after the lock is released: its state takes the lock again.
         drop(entry);
-        shared.changed.notify_waiters();
+        self.changed.notify_waiters();
     }
 }
 

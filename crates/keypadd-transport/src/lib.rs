@@ -64,7 +64,7 @@ pub use flows::{
 };
 pub use handed::{HandedStream, StreamRecord};
 pub use handshake::{Accepted, Connecting, ConnectingError, HandshakeFailed};
-pub use held::{HeldStream, HeldStreams, StreamName};
+pub use held::{HeldStream, HeldStreams};
 pub use quinn_proto::{
     ApplicationClose, ClientConfig, ConnectionClose, ConnectionError, ConnectionStats,
     EndpointConfig, IdleTimeout, MtuDiscoveryConfig, ServerConfig, TransportConfig,
@@ -74,7 +74,7 @@ pub use replay::{BadReceipt, Receipt, Replay, ReplayBudget};
 pub use settings::{EndpointSettings, FLOW_IDLE, Inspect, MakeTransport, Streams, holds};
 pub use socket::Socket;
 pub use spin::{SpinShare, SpinShareError};
-pub use splice::{Cut, Delivery};
+pub use splice::{Cut, Delivery, StreamName};
 pub use stepped::{Outbox, SentDatagrams, SteppedLoop};
 pub use stream::{ReadError, RecvHalf, SendHalf, Splice, Stopped, Stream, WriteError};
 pub use udp::{Egress, Offloads};

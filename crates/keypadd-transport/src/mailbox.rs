@@ -19,7 +19,7 @@ use crate::{
     held::HeldStreams,
     settings::Proof,
     socket::Socket,
-    splice::Key,
+    splice::{Carrier, Key},
     stream::{Stream, StreamCommand, StreamCommands},
     to_socket::ToSocket,
     to_stream::ToStream,
@@ -220,6 +220,12 @@ impl ConnectionShared {
     /// Plain numbers, which no panic leaves half changed.
     fn live(&self) -> MutexGuard<'_, Live> {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Carrier for ConnectionShared {
+    fn reset(&self, id: StreamId, code: VarInt) {
+        self.send(id, StreamCommand::Reset(code));
     }
 }
 

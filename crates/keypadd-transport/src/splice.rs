@@ -12,9 +12,9 @@
 //! by one loop and may move to another (`migrate`); what they share is the outcome, kept here.
 
 use std::{
-    io,
+    fmt, io,
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
         atomic::{
             AtomicBool, AtomicU64,
             Ordering::{Relaxed, SeqCst},
@@ -32,10 +32,8 @@ use tokio::sync::oneshot;
 
 use crate::{
     carried::Carried,
-    held::{Holder, Parked, StreamName},
-    replay::Receipt,
+    replay::{Receipt, Replay},
     socket::Socket,
-    stream::{StreamCommand, StreamCommands},
 };
 
 /// Time in which a socket must accept a byte once the connection is gone. The kernel accepts a
@@ -157,6 +155,47 @@ impl Registrar<'_> {
     }
 }
 
+/// The name of a stream in all connections of a session: the number of the connection that opened
+/// it, and its ID there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StreamName {
+    /// Number of the connection within its session; it grows.
+    pub epoch: u32,
+    /// The stream's ID (RFC 9000 2.1).
+    pub stream: u64,
+}
+
+impl StreamName {
+    pub(crate) fn new(epoch: u32, id: StreamId) -> Self {
+        Self { epoch, stream: VarInt::from(id).into_inner() }
+    }
+}
+
+/// One direction without a connection.
+pub(crate) enum Parked {
+    ToStream(Replay),
+    /// The splice's state counts the bytes it has written.
+    ToSocket,
+}
+
+/// Holds splices while their session has no connection.
+pub(crate) trait Holder: fmt::Debug + Send + Sync {
+    /// Parks one direction, or tells why the splice is cut.
+    fn park(&self, name: StreamName, registered: &Registered, parked: Parked) -> Result<(), Cut>;
+
+    /// Announces that a direction has ended.
+    fn notify(&self);
+
+    /// Forgets a splice that has ended.
+    fn forget(&self, name: StreamName);
+}
+
+/// The connection that carries a splice.
+pub(crate) trait Carrier: fmt::Debug + Send + Sync {
+    /// Resets both directions of the stream.
+    fn reset(&self, id: StreamId, code: VarInt);
+}
+
 /// State that both directions of one splice share.
 #[derive(Debug)]
 pub(crate) struct SpliceState {
@@ -168,7 +207,7 @@ pub(crate) struct SpliceState {
     /// The socket's output is shut down, or is about to be.
     shut: AtomicBool,
     /// Where it is held while its session has no connection.
-    held_by: OnceLock<(StreamName, Holder)>,
+    held_by: OnceLock<(StreamName, Weak<dyn Holder>)>,
     /// What has been carried; whoever spliced it shares this.
     pub(crate) carried: Arc<Carried>,
     /// The last receipt of the peer's socket, encoded.
@@ -193,7 +232,7 @@ struct Outcome {
     to_stream_done: bool,
     to_socket_done: bool,
     /// The connection that carries it.
-    connection: Option<(Arc<dyn StreamCommands>, StreamId)>,
+    connection: Option<(Arc<dyn Carrier>, StreamId)>,
     /// Dropped when that connection no longer carries it.
     attached: Option<oneshot::Sender<()>>,
 }
@@ -203,7 +242,7 @@ impl SpliceState {
         delivery: Delivery,
         label: Arc<str>,
         reply: Reply,
-        connection: (Arc<dyn StreamCommands>, StreamId),
+        connection: (Arc<dyn Carrier>, StreamId),
     ) -> Arc<Self> {
         let state = Self::restore(&SpliceRecord::default(), delivery, label, reply);
         state.outcome().connection = Some(connection);
@@ -253,7 +292,7 @@ impl SpliceState {
     }
 
     /// Makes it held when its connection is lost; false if it was cut.
-    pub(crate) fn set_held_by(&self, name: StreamName, holder: Holder) -> bool {
+    pub(crate) fn set_held_by(&self, name: StreamName, holder: Weak<dyn Holder>) -> bool {
         !self.is_cut() && self.held_by.set((name, holder)).is_ok()
     }
 
@@ -263,10 +302,13 @@ impl SpliceState {
     }
 
     /// Parks a direction whose connection is lost; cuts the splice if it cannot be held.
-    pub(crate) fn park(self: &Arc<Self>, registered: &Registered, parked: Parked) {
+    pub(crate) fn park(&self, registered: &Registered, parked: Parked) {
         match self.held_by.get() {
             Some((name, holder)) if !self.is_cut() => {
-                holder.park(*name, self, registered, parked);
+                let holder = holder.upgrade().ok_or(Cut::Lost);
+                if let Err(cut) = holder.and_then(|it| it.park(*name, registered, parked)) {
+                    self.cut(cut);
+                }
             }
             _ => drop(self.cut(Cut::Lost)),
         }
@@ -275,7 +317,7 @@ impl SpliceState {
     /// Attaches it to a connection; `attached` is dropped when that ends.
     pub(crate) fn attach(
         &self,
-        connection: (Arc<dyn StreamCommands>, StreamId),
+        connection: (Arc<dyn Carrier>, StreamId),
         attached: oneshot::Sender<()>,
     ) {
         self.carried.set_held(false);
@@ -329,7 +371,7 @@ impl SpliceState {
         };
         self.cut(Cut::Lost);
         if let Some((connection, id)) = connection {
-            connection.send(id, StreamCommand::Reset(code));
+            connection.reset(id, code);
         }
     }
 
@@ -363,7 +405,11 @@ impl SpliceState {
         match self.held_by.get() {
             _ if is_over => self.end_well(socket),
             // The other direction may be parked: then all of it is held now.
-            Some((_, holder)) => holder.notify(),
+            Some((_, holder)) => {
+                if let Some(holder) = holder.upgrade() {
+                    holder.notify();
+                }
+            }
             None => {}
         }
     }
@@ -397,7 +443,9 @@ impl SpliceState {
             (outcome.connection, outcome.attached) = (None, None);
             outcome.reply.take()
         };
-        if let Some((name, holder)) = self.held_by.get() {
+        if let Some((name, holder)) = self.held_by.get()
+            && let Some(holder) = holder.upgrade()
+        {
             holder.forget(*name);
         }
         reply

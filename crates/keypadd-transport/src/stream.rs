@@ -4,7 +4,6 @@
 //! stream's flow-control window, so a stream that nobody reads costs a bounded amount of memory.
 
 use std::{
-    fmt,
     future::{Future, poll_fn},
     io,
     pin::Pin,
@@ -25,10 +24,11 @@ use tokio::{
 
 use crate::{
     carried::Carried,
-    held::HeldStream,
+    handed::HandedStream,
+    held::{HeldStream, HeldStreams},
     replay::Receipt,
     socket::Socket,
-    splice::{Cut, Delivery, SpliceState},
+    splice::{Carrier, Cut, Delivery, SpliceState},
 };
 
 /// Bytes to buffer for a reader before the window closes.
@@ -172,7 +172,7 @@ pub(crate) enum StreamCommand {
 }
 
 /// Sends commands about streams to a connection's loop.
-pub(crate) trait StreamCommands: fmt::Debug + Send + Sync {
+pub(crate) trait StreamCommands: Carrier {
     fn send(&self, id: StreamId, command: StreamCommand);
 }
 
@@ -284,8 +284,8 @@ impl Stream {
     ) -> Splice {
         let core = &self.send.0;
         let (reply, outcome) = oneshot::channel();
-        let connection = (Arc::clone(&core.connection), core.id);
-        let state = SpliceState::new(delivery, label, reply, connection);
+        let carrier: Arc<dyn Carrier> = Arc::<dyn StreamCommands>::clone(&core.connection);
+        let state = SpliceState::new(delivery, label, reply, (carrier, core.id));
         let waiting = Some(Waiting { state: Arc::downgrade(&state), code: core.code() });
         let carried = Arc::clone(&state.carried);
         core.command(StreamCommand::Splice { first, preface, socket, state });
@@ -319,12 +319,10 @@ pub struct Splice {
 }
 
 impl Splice {
-    /// Continues a stream of another process; whatever drops it resets it with `code`.
-    pub(crate) fn adopted(
-        state: Option<Arc<SpliceState>>,
-        outcome: oneshot::Receiver<Result<(), Cut>>,
-        code: VarInt,
-    ) -> Self {
+    /// Holds a stream of another process in this one. If dropped, it resets both directions with `code`.
+    pub fn adopt(handed: HandedStream, streams: &HeldStreams, code: VarInt) -> Self {
+        let (reply, outcome) = oneshot::channel();
+        let state = streams.adopt(handed, reply);
         let carried = state.as_ref().map(|state| Arc::clone(&state.carried)).unwrap_or_default();
         let _waiting = state.map(|state| Waiting { state: Arc::downgrade(&state), code });
         Self { outcome, carried, _waiting, _stream: None }

@@ -15,10 +15,9 @@ use bytes::{Buf, Bytes};
 use quinn_proto::RecvStream;
 
 use crate::{
-    held::Parked,
     reassembly::{Reassembly, Waiting},
     replay::Receipt,
-    splice::{Cut, DELIVERY_TIME, Delivery, Registered, SpliceState},
+    splice::{Cut, DELIVERY_TIME, Delivery, Parked, Registered, SpliceState},
 };
 
 /// Bytes to take from a stream for one write, until the socket has accepted that many at once.

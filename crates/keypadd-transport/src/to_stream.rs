@@ -14,10 +14,9 @@ use bytes::{Buf, Bytes};
 use quinn_proto::SendStream;
 
 use crate::{
-    held::Parked,
     replay::Replay,
     socket::{SPARSE_BYTES, Socket},
-    splice::{Cut, Registered, SpliceState},
+    splice::{Cut, Parked, Registered, SpliceState},
 };
 
 /// Bytes in one burst that make a stream bulk, which moves it to the session's bulk connection.

@@ -19,7 +19,8 @@ use std::{
 };
 
 use keypadd_transport::{
-    Connection, Delivery, HeldStreams, Receipt, ReplayBudget, SpinShare, Stream, StreamName, VarInt,
+    Connection, Delivery, HeldStreams, Receipt, ReplayBudget, SpinShare, Splice, Stream,
+    StreamName, VarInt,
 };
 use pair::{HOLD, Pair};
 use tokio::time::timeout;
@@ -116,7 +117,7 @@ impl Held {
         self.pair.control.block_on(async { timeout(HANG, held).await.expect("not held") });
         let new = HeldStreams::new(Arc::new(ReplayBudget::new(16 << 20, 256 << 20)));
         for handed in old.hand_over().unwrap() {
-            self.pair.control.spawn(handed.adopt(&new, VarInt::from_u32(0)));
+            self.pair.control.spawn(Splice::adopt(handed, &new, VarInt::from_u32(0)));
         }
         assert_eq!((new.names(), new.kept_bytes()), (old.names(), old.kept_bytes()));
         self.streams[end] = new;
@@ -327,7 +328,7 @@ fn a_stream_that_nobody_adopts_is_reset() {
     gone.close();
     held.replace(0);
     for handed in held.streams[0].hand_over().unwrap() {
-        let refused = handed.adopt(&gone, VarInt::from_u32(0));
+        let refused = Splice::adopt(handed, &gone, VarInt::from_u32(0));
         assert!(held.pair.control.block_on(refused).is_err());
     }
     held.streams[0].close();

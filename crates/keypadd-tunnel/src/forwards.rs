@@ -21,4 +21,5 @@ pub(crate) mod request;
 pub(crate) mod reservations;
 pub mod socks;
 pub(crate) mod splice;
+pub(crate) mod splice_error;
 pub(crate) mod tasks;

@@ -15,6 +15,7 @@ use serde_json::Value;
 
 use crate::control::{self, STATUS_REQUEST};
 use crate::error::{Error, one_line, shown, system};
+use crate::runtime_directory;
 use crate::status::no_answer;
 
 use super::finding::{Finding, Findings};
@@ -154,7 +155,7 @@ fn locked_memory(settings: &Settings) -> Finding {
 /// The daemons of this user, and what their status says of them.
 fn daemons() -> (Vec<Value>, Vec<Finding>) {
     const CHECK: &str = "daemon";
-    let sockets = control::directory().map(|directory| control::sockets(&directory));
+    let sockets = runtime_directory::path().map(|directory| runtime_directory::sockets(&directory));
     let (mut documents, mut findings) = (Vec::new(), Vec::new());
     for socket in sockets.into_iter().flatten() {
         let status: Value = match control::ask(&socket, STATUS_REQUEST, PATIENCE) {

@@ -24,9 +24,9 @@ use tokio::time::timeout;
 
 use super::channel::{Channel, unexpected};
 use super::{Frame, HANDOVER_TIMEOUT, Offer, PREPARE_TIMEOUT, VARIABLE, VERSION};
-use crate::daemon::notify_systemd;
 use crate::keyfile;
 use crate::shutdown::Shutdown;
+use crate::systemd;
 
 /// A program file, by device and inode: an upgrade puts another one in its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -191,7 +191,7 @@ impl HandoverSource<'_> {
         let frame = channel.receive().await?.frame;
         let Frame::Done(pid, unnamed) = frame else { return Err(unexpected(&frame)) };
         // From here on the service is the new process (sd_notify(3)).
-        notify_systemd(&[sd_notify::NotifyState::MainPid(pid)]);
+        systemd::notify(&[sd_notify::NotifyState::MainPid(pid)]);
         let streams = [stdin(), stdout(), stderr()];
         channel.send::<&[u8]>(&Frame::Bye, &[], &streams).await?;
         for path in unnamed {

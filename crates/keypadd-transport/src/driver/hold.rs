@@ -14,10 +14,10 @@ use tokio::sync::oneshot;
 use super::Driver;
 use crate::{
     channel::{Channel, Spliced},
-    held::{HeldStream, StreamName},
+    held::HeldStream,
     replay::{Receipt, Replay},
     socket::Socket,
-    splice::{Cut, Registrar, SpliceState},
+    splice::{Cut, Registrar, SpliceState, StreamName},
     to_socket::ToSocket,
     to_stream::ToStream,
 };

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use keypadd_transport::{HandedStream, HeldStreams};
+use keypadd_transport::{HandedStream, HeldStreams, Splice};
 
 use crate::{
     forwards::connection_log::ConnectionRecord,
@@ -30,7 +30,7 @@ pub(crate) fn adopt(
         Holder::Client(_) => record.name(),
     };
     let descriptors = limits.descriptors.acquire(holder, name, OF_CONNECTION);
-    let spliced = stream.adopt(streams, StreamCode::ShuttingDown.into());
+    let spliced = Splice::adopt(stream, streams, StreamCode::ShuttingDown.into());
     async move {
         let _held = (count, descriptors);
         record.follow(spliced).await;

@@ -16,7 +16,8 @@ use crate::{
     forwards::{
         connection_log::ConnectionRecord,
         open_stream::{OpenError, open_stream},
-        splice::{SpliceError, splice},
+        splice::splice,
+        splice_error::SpliceError,
         tasks::ConnectionTasks,
     },
     handover::Handover,

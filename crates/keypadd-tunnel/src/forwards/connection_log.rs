@@ -10,7 +10,7 @@ use keypadd_transport::{Carried, FlowEnd, Splice};
 use tracing::{debug, info};
 
 use crate::{
-    forwards::{flow_outcome::FlowOutcome, splice::SpliceError},
+    forwards::{flow_outcome::FlowOutcome, splice_error::SpliceError},
     limits::{Limits, traffic::ConnectionEnd},
     wire::StreamCode,
 };

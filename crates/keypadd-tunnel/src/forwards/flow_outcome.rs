@@ -2,7 +2,7 @@
 
 use keypadd_transport::FlowEnd;
 
-use crate::forwards::splice::SpliceError;
+use crate::forwards::splice_error::SpliceError;
 
 /// How a flow ended.
 #[derive(Debug)]

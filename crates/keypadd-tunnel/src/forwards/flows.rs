@@ -18,7 +18,7 @@ use crate::{
         connection_log::ConnectionRecord,
         flow_outcome::FlowOutcome,
         open_stream::{OPEN_TIMEOUT, OpenError, PLACE_TIMEOUT, answered, begin},
-        splice::SpliceError,
+        splice_error::SpliceError,
     },
     sessions::session::LiveSession,
     wire::{StreamCode, StreamHeader},

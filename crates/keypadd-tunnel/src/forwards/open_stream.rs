@@ -8,7 +8,7 @@ use keypadd_transport::{Receipt, Stream};
 use tokio::time::timeout;
 
 use crate::{
-    forwards::splice::SpliceError,
+    forwards::splice_error::SpliceError,
     sessions::session::LiveSession,
     wire::{CONNECTED, Claim, StreamCode, StreamHeader},
 };

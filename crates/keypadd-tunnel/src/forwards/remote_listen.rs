@@ -28,7 +28,8 @@ use crate::{
         open_listener::{AcceptedSocket, OpenListener},
         open_stream::{OpenError, open_stream},
         reservations::{Place, Reservation, Reservations},
-        splice::{SpliceError, splice_with_preface},
+        splice::splice_with_preface,
+        splice_error::SpliceError,
     },
     handover::{Handover, RemoteRecord},
     limits::{
