@@ -54,8 +54,8 @@ pub(crate) fn desk() -> Desk {
     desk
 }
 
-/// Handles SIGHUP in this process, so that the programs it starts have the default: they would
-/// inherit that it is ignored, as it is under nohup.
+/// Handles SIGHUP in this process, so that the programs it starts get the default action: under nohup
+/// they would inherit an ignored signal.
 fn handle_hangups() {
     static HANDLED: Once = Once::new();
     HANDLED.call_once(|| {

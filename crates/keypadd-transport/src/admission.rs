@@ -22,7 +22,7 @@ const KEPT_ONE_IN: usize = 8;
 const SHARES: [(u32, usize); 3] = [(64, 64), (56, 256), (48, 1024)];
 
 /// From this many handshakes on, a client must validate its address first (RFC 9000 8.1.2).
-const RETRY_ABOVE: usize = 8;
+const RETRY_FROM: usize = 8;
 
 /// From this many handshakes in a loop on, an address may begin one per [`CROWD_PACE`]: a handshake
 /// costs a third of a millisecond, ignoring a packet almost nothing.
@@ -149,7 +149,7 @@ impl<K: Copy + Eq + std::hash::Hash> Handshakes<K> {
 
     /// How to answer a newcomer from `address`.
     pub(crate) fn judge(&self, address: IpAddr, validated: bool, now: Instant) -> Verdict {
-        if !validated && self.by_age.len() >= RETRY_ABOVE {
+        if !validated && self.by_age.len() >= RETRY_FROM {
             return Verdict::Retry;
         }
         match self.by_age.len() >= CROWD && self.has_just_begun(address, now) {
