@@ -9,14 +9,14 @@ use std::process::Command;
 use crate::cli;
 use crate::error::{Error, Exit, system};
 
-/// The program.
+/// The program that runs benchmarks.
 const PROGRAM: &str = "keypadd-bench";
 
-/// Replaces this process by it, with every argument but the verb; returns only on failure.
+/// Replaces this process with it, passing every argument but the verb; returns only on failure.
 pub(crate) fn start() -> Error {
     let arguments = without_verb(std::env::args_os().skip(1).collect());
     let beside = std::env::current_exe().ok().map(|keypadd| keypadd.with_file_name(PROGRAM));
-    // Without a slash: on PATH.
+    // Without a slash, so it is searched on PATH.
     let program = beside.filter(|path| path.is_file()).unwrap_or_else(|| PathBuf::from(PROGRAM));
     let error = Command::new(program).args(arguments).exec();
     match error.kind() {
@@ -31,7 +31,7 @@ pub(crate) fn start() -> Error {
     }
 }
 
-/// Removes the verb `bench`, which only flags of every verb precede; it may also be the value of one.
+/// Removes the verb `bench`. Only global flags come before it, and one may have `bench` as its value.
 fn without_verb(mut arguments: Vec<OsString>) -> Vec<OsString> {
     let program = cli::definition();
     let takes_value = |argument: &OsString| {

@@ -1,10 +1,10 @@
-//! Carries a connection of `keypadd connect @NAME -W` in a running daemon, by its control socket.
+//! Carries a connection of `keypadd connect @NAME -W` in a running daemon, over its control socket.
 //!
-//! The request names both public keys, what the session must have agreed on, and the target. When the target
-//! is connected the daemon makes a pair of unix sockets and carries the bytes of one; the command gets the
-//! other. As a unix socket shows no reset, each process also keeps a descriptor of the end that the other
-//! one uses: an end of file is then always meant, and a process that dies is known by the control socket,
-//! which stays open and tells the outcome.
+//! The request names both public keys, the suites and key exchange it accepts, and the target. Once the
+//! target is connected, the daemon makes a pair of unix sockets, forwards one and passes the other to the
+//! command. A unix socket has no reset, so each process also keeps a copy of the other's end: an end of file
+//! is then always intentional. If a process dies, the control socket closes; it stays open until the outcome
+//! is reported.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -23,7 +23,7 @@ use crate::sources::Sources;
 pub(crate) struct Asked {
     /// The key of this host.
     pub(crate) own: PublicKey,
-    /// The keys of the peer, each of which is right.
+    /// The peer's keys; any of them will do.
     pub(crate) peers: Vec<PublicKey>,
     /// The suites that the command would offer.
     pub(crate) suites: Vec<Suite>,
@@ -36,11 +36,11 @@ pub(crate) struct Asked {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Told {
-    /// It has no such session with room for a connection.
+    /// No session here matches, or none has room for a connection.
     NotHere,
-    /// The server is asked to connect to the target, over a session with this suite.
+    /// The server was asked to connect to the target, over a session with this suite.
     Connecting(String),
-    /// The target is connected. Attached: the command's end of the pair, and the daemon's.
+    /// The target is connected. Attached: the command's end of the pair and the daemon's end.
     Connected,
     /// The server could not connect to the target, or the target's connection was reset, with this code.
     Refused(u64),
@@ -48,10 +48,10 @@ pub(crate) enum Told {
     Closed,
     /// The connection failed otherwise.
     Lost(String),
-    /// Another process is about to take over. If this one exits, that one carries the connection, and no
-    /// outcome is told.
+    /// Another process is about to take over. If this one exits, the other carries the connection and reports
+    /// no outcome.
     Suspended,
-    /// This one goes on.
+    /// The takeover failed; this process continues.
     Resumed,
 }
 
@@ -76,7 +76,7 @@ impl Asked {
         })
     }
 
-    /// Room on a session that is as asked for.
+    /// A slot on a session that matches the request.
     fn slot(&self, sources: &Sources) -> Option<(Carrier, CarrierSlot)> {
         if sources.public_key() != self.own {
             return None;
@@ -94,7 +94,7 @@ impl Asked {
     }
 }
 
-/// Answers a request; what carries the connection then runs among the client's connections.
+/// Answers a request. The connection then runs as one of the client's own.
 pub(crate) async fn answer(socket: StdUnixStream, line: &str, sources: &Sources) -> io::Result<()> {
     let mut command = Channel::new(socket)?;
     let asked = Asked::read(line);
@@ -105,7 +105,7 @@ pub(crate) async fn answer(socket: StdUnixStream, line: &str, sources: &Sources)
     let suite = slot.live().handshake().suite.to_string();
     command.tell(&Told::Connecting(suite)).await?;
     carrier.spawn(async move {
-        // A command that has gone away is told nothing.
+        // On an error the command sees its socket close.
         let _ = carry(command, slot, target).await;
     });
     Ok(())
@@ -135,7 +135,7 @@ async fn carry(mut command: Channel, slot: CarrierSlot, target: Target) -> io::R
         };
         tokio::select! {
             outcome = &mut carried => break outcome,
-            // It has nothing to say: it has exited.
+            // The command sends nothing here, so this means that it has exited.
             _ = command.receive_as::<Told>() => return Ok(()),
             () = changed => {
                 is_suspended = !is_suspended;

@@ -14,7 +14,7 @@ use crate::configfile;
 use crate::error::Error;
 use crate::results::print;
 
-/// What follows the script for bash, which may take `@` for the end of a word.
+/// Appended to the script for bash, which may treat `@` as a word boundary.
 const BASH: &str = r#"
 _keypadd_named() {
     local typed="${COMP_LINE:0:COMP_POINT}"
@@ -34,7 +34,7 @@ complete -F _keypadd_named -o bashdefault -o default keypadd
 const FISH: &str = r#"complete -c keypadd -n "__fish_seen_subcommand_from connect forward" -f -a "(keypadd completions peers 2>/dev/null)"
 "#;
 
-/// Before the end of the script for zsh, which calls it for the servers of `connect`.
+/// Inserted before the end of the zsh script, which calls it for the servers of `connect`.
 const ZSH: &str = r#"_keypadd_peers() {
     compadd -- ${(f)"$(keypadd completions peers 2>/dev/null)"}
     _hosts
@@ -64,7 +64,7 @@ fn generated(shell: Shell) -> String {
     String::from_utf8(script).expect("clap writes text")
 }
 
-/// The command line with the names that its own parsers know.
+/// The command line, with the names that only its parsers know.
 fn definition() -> Command {
     let named = |arg: clap::Arg| match arg.get_id().as_str() {
         "suite" => arg.value_parser(PossibleValuesParser::new(Suite::ALL.map(Suite::name))),
@@ -80,7 +80,7 @@ fn definition() -> Command {
     })
 }
 
-/// The peers to connect to, one a line; none where the file cannot be read: a shell shows no error.
+/// The peers to connect to, one per line; none if the file cannot be read, since a shell shows no error.
 fn peers() -> Option<String> {
     let given = std::env::var_os("KEYPADD_CONFIG").filter(|file| !file.is_empty());
     let file = configfile::place(given.map(Into::into)).ok()?;

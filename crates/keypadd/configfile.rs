@@ -61,7 +61,7 @@ pub(crate) fn place(given: Option<PathBuf>) -> Result<PathBuf, Error> {
     }
 }
 
-/// A user's file in the directory that is keypadd's alone. Earlier versions called it as root's is called.
+/// A user's own file, in keypadd's directory. Earlier versions used the name of root's file here, too.
 fn of_user(directory: &Path) -> PathBuf {
     let [path, earlier] = ["config.toml", "keypadd.toml"].map(|name| directory.join(name));
     match !path.exists() && earlier.exists() {
@@ -70,7 +70,7 @@ fn of_user(directory: &Path) -> PathBuf {
     }
 }
 
-/// Reads the file and the key. `known`: the key to keep if the present user may not read it.
+/// Reads the file and the key. `known`: the key to keep if the current user may not read it.
 ///
 /// # Errors
 /// Exit 3: everything that is wrong with the file and the key.
@@ -96,7 +96,7 @@ pub(crate) fn load(path: &Path, known: Option<Arc<PrivateKey>>) -> Result<Loaded
     }
 }
 
-/// Reads the file, and where its key is. The key may be missing.
+/// Reads the file, and finds where its key is. The key may be missing.
 ///
 /// # Errors
 /// Exit 3: everything that is wrong with the file.

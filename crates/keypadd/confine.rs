@@ -34,7 +34,7 @@ pub(crate) struct Confinement(Arc<State>);
 #[derive(Debug, Default)]
 struct State {
     confined: Mutex<Option<Confined>>,
-    /// Opened while all files can be.
+    /// Opened while all files are still accessible.
     hypervisor: Mutex<Option<Hypervisor>>,
     report: OnceLock<SandboxReport>,
     switches_user: bool,
@@ -42,7 +42,7 @@ struct State {
     connects_to: Option<BTreeSet<u16>>,
 }
 
-/// What a daemon listens on and reads again.
+/// What a daemon listens on, connects to and reads again later.
 #[derive(Debug, Default)]
 pub(crate) struct Reach<'s> {
     /// The forwards of this host.
@@ -51,16 +51,16 @@ pub(crate) struct Reach<'s> {
     pub(crate) open_permits: Vec<Permit>,
     /// Where peers may listen.
     pub(crate) listen_permits: Vec<ListenPermit>,
-    /// Whether forwards are added while the daemon runs: those of -R may lead to any port.
+    /// Whether forwards can be added at run time: those of -R may lead to any port.
     pub(crate) adds_forwards: bool,
     /// Files that a reload reads.
     pub(crate) files: Vec<PathBuf>,
-    /// Files that are made or replaced, in directories that exist.
+    /// Files that are created or replaced, in existing directories.
     pub(crate) replaced: Vec<PathBuf>,
 }
 
 impl Confinement {
-    /// Restricts the calling thread, before any other starts, as far as binding sockets allows.
+    /// Restricts the calling thread, before any other starts, as far as binding sockets still allows.
     ///
     /// # Errors
     /// Exit 3: there is no such user, or this process may not become it.
@@ -77,7 +77,7 @@ impl Confinement {
             None => None,
         };
         let needs = Needs {
-            // The service of benchmarks has a port that is not known yet.
+            // The bench service's port is not known yet.
             connects_to: if settings.permit_bench.value { None } else { reach.connects_to() },
             low_ports: reach.needs_low_ports(settings),
             sockets_in: reach.socket_directories(),
@@ -100,8 +100,8 @@ impl Confinement {
         Ok(Self(Arc::new(State { confined, hypervisor, report, switches_user, connects_to })))
     }
 
-    /// The clocks to watch. Those of the hypervisor are there for the first daemon that asks; one
-    /// without a sandbox has the system's.
+    /// The clocks to watch. The first daemon that asks gets the hypervisor's; all others, and daemons without
+    /// a sandbox, get the system's.
     pub(crate) fn clocks(&self) -> Arc<dyn Clocks> {
         let mut hypervisor = self.0.hypervisor.lock().unwrap_or_else(PoisonError::into_inner);
         match hypervisor.take() {
@@ -125,17 +125,17 @@ impl Confinement {
         Ok(())
     }
 
-    /// Logs what holds, for a daemon that is ready.
+    /// Logs the restrictions in force once the daemon is ready.
     pub(crate) fn log(&self) {
         tracing::info!("{}", self.report().line());
     }
 
-    /// What holds and what does not.
+    /// Which restrictions are in force and which are not.
     pub(crate) fn report(&self) -> SandboxReport {
         self.0.report.get().cloned().unwrap_or_default()
     }
 
-    /// Whether the sandbox lets the daemon connect to all that these permits name.
+    /// Whether the sandbox lets the daemon connect to everything these permits name.
     pub(crate) fn admits(&self, reach: &Reach<'_>) -> bool {
         match (&self.0.connects_to, reach.connects_to()) {
             (None, _) => true,
@@ -144,20 +144,19 @@ impl Confinement {
         }
     }
 
-    /// Whether the daemon runs as another user than the one who started it, who may not read the
-    /// key again.
+    /// Whether the daemon switches to another user, who may be unable to read the key again.
     pub(crate) fn switches_user(&self) -> bool {
         self.0.switches_user
     }
 }
 
-/// The directory of a file, or of what a symbolic link leads to.
+/// The directory of a file, following symbolic links.
 fn real_directory(file: &Path) -> Option<PathBuf> {
     let file = file.canonicalize().unwrap_or_else(|_| file.to_owned());
     Some(file.parent()?.to_owned())
 }
 
-/// Whether a file has another owner or group than those that this process makes.
+/// Whether a file's owner or group differs from those of files that this process creates.
 fn is_of_others(file: &Path) -> bool {
     let own = (geteuid().as_raw(), getegid().as_raw());
     fs::metadata(file).is_ok_and(|metadata| (metadata.uid(), metadata.gid()) != own)
@@ -179,7 +178,7 @@ impl SandboxReport {
 }
 
 impl<'s> Reach<'s> {
-    /// What the server and the clients of a file need, but for files.
+    /// What the server and clients of a configuration file need, except for files.
     pub(crate) fn of(config: &'s Config) -> Self {
         let outgoing = || config.peers.iter().filter_map(|peer| peer.outgoing.as_ref());
         let incoming = || config.peers.iter().filter_map(|peer| peer.incoming.as_ref());

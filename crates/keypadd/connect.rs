@@ -31,7 +31,7 @@ use crate::sources::{Dialing, Source, Sources, Terms};
 use crate::stdio::{self, ClosingStdout};
 use crate::systemd;
 
-/// Settings of a tunnel that a running daemon's may not have. Suites and key exchange are compared instead.
+/// Settings of a tunnel: a running daemon's may differ. Suites and key exchange are compared instead.
 const OF_TUNNEL: [&str; 7] = [
     "cipher-backend",
     "congestion",
@@ -44,7 +44,7 @@ const OF_TUNNEL: [&str; 7] = [
 
 /// Queued requests about forwards; more wait at the socket.
 const REQUESTS_WAITING_MAX: usize = 4;
-/// The name of the client in what is handed over: there is one.
+/// The client's name in a handover; there is only one client.
 const ONLY_CLIENT: &str = "";
 
 /// What a client is started with.
@@ -57,7 +57,7 @@ pub(crate) struct ConnectOptions {
     name: Option<String>,
     work: Work,
     proxy_headers: ProxyHeaders,
-    /// What a running daemon may do instead.
+    /// How to let a running daemon carry the connection instead.
     reuse: Option<Reuse>,
     connect_timeout: Duration,
     daemon: DaemonSettings,
@@ -95,7 +95,7 @@ impl ConnectOptions {
                     named::find(&name, args.config)?;
                 if peer_settings.suite.is_none() {
                     suites = outgoing.suites;
-                    // The file has allowed its own suite, and none of the command line.
+                    // The file has allowed its own suite, but not one from the command line.
                     settings.allow_legacy = allow_legacy;
                 }
                 if peer_settings.kex.as_ref().is_none_or(|kex| kex.at.is_none()) {
@@ -171,9 +171,9 @@ impl ConnectOptions {
     }
 }
 
-/// Connects, reconnects when the connection is lost, and forwards until `shutdown`, or until the
-/// one connection of `-W` ends; calls `on_ready` once connected. Connects nowhere if a running daemon
-/// carries that connection.
+/// Connects, reconnects when the connection is lost, and forwards until `shutdown`, or until the one
+/// connection of `-W` ends; calls `on_ready` once connected. If a running daemon carries that connection,
+/// connects nowhere.
 ///
 /// # Errors
 /// Exit 6: a listener cannot be bound. Exit 4: one end rejects the other. Exit 5: no answer in
@@ -232,7 +232,7 @@ pub(crate) async fn run(
     let (forward_request, mut requests) = mpsc::channel(REQUESTS_WAITING_MAX);
     let (replace_request, mut replacements) = mpsc::channel(give::WAITING_MAX);
     let answered = match stdio.is_some() {
-        // Nobody else goes on with standard input and output.
+        // No other process can take over standard input and output.
         true => Requests::default(),
         false => Requests {
             forward: Some(forward_request),
@@ -276,7 +276,7 @@ pub(crate) async fn run(
                         else => break,
                     }
                 }
-                // A draining client listens no more.
+                // A draining client no longer listens.
                 requests.close();
                 std::future::pending().await
             };
@@ -301,7 +301,7 @@ pub(crate) async fn run(
     };
     // Checked before the goodbye: a reader of our output would take its end for the target's.
     let cut_off = carried.filter(|_| cut && stdio::is_read());
-    // If nobody answered there is nobody to say goodbye to.
+    // If nobody answered, there is nobody to say goodbye to.
     if !matches!(ended, Err(ClientError::Unreachable { .. })) {
         client.close().await;
     }
@@ -325,7 +325,7 @@ async fn connect(
     session.all_listening()?;
     let suite = session.live().handshake().suite;
     if stdio && suite.class() == Class::Legacy {
-        // `-W` prints no ready lines that would say so.
+        // `-W` prints no ready lines, which would show this.
         tracing::warn!("suite {}", suite_with_class(suite));
     }
     on_ready(&ready(client, &session, server));

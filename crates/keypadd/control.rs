@@ -42,7 +42,7 @@ pub(crate) const CARRY_REQUEST: &str = "carry";
 /// Timeout of a reload, which may resolve names and wait for earlier ones.
 pub(crate) const RELOAD_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A daemon that says how it is.
+/// A daemon that reports its status.
 pub(crate) trait Status: Clone + Send + Sync + 'static {
     /// The command it runs.
     fn verb(&self) -> &'static str;
@@ -61,8 +61,8 @@ impl Status for StatusBuilder {
     }
 }
 
-/// Asks to be replaced by a new process; with a device and an inode only if the daemon runs another
-/// program. What follows is in `handover`.
+/// Asks to be replaced by a new process; with a device and inode, only if the daemon runs another program.
+/// `handover` describes what follows.
 pub(crate) const REPLACE_REQUEST: &str = "replace";
 
 /// The requests that a daemon answers besides those for its status.
@@ -78,7 +78,7 @@ pub(crate) struct Requests {
     pub(crate) carry: Option<Sources>,
 }
 
-/// Where requests about forwards are queued, with the way back of the answer.
+/// Where requests about forwards are queued, each with a sender for the answer.
 pub(crate) type ForwardRequests = mpsc::Sender<(String, oneshot::Sender<Value>)>;
 
 /// Longest request, including its newline: a forward from path to path.
@@ -94,7 +94,7 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 /// Requests answered at once; more wait.
 const REQUESTS_MAX: usize = 16;
 
-/// Most daemons of one process, as in tests.
+/// Most daemons in one process, as in tests.
 const DAEMONS_MAX: u32 = 64;
 
 /// Held while a daemon of this process binds, so that another does not take a socket that is bound
@@ -145,7 +145,8 @@ impl ControlSocket {
         &self.path
     }
 
-    /// Answers requests until dropped. A panic ends the answer to one request, which then is empty.
+    /// Answers requests until dropped. A panic affects only the request that caused it, whose answer is
+    /// empty.
     pub(crate) async fn serve(self, status: impl Status, requests: Requests) {
         let slots = Arc::new(Semaphore::new(REQUESTS_MAX));
         loop {
@@ -188,7 +189,7 @@ async fn answer(client: UnixStream, status: &impl Status, requests: &Requests) -
         (REPLACE_REQUEST, Requests { replace: Some(queue), .. }) => {
             let unless = Program::read(rest);
             let socket = whole(reader, writer)?;
-            // A daemon that shuts down drops it, which the other end sees.
+            // The daemon drops it when it shuts down, which the other end sees.
             let _ = queue.send(give::Request { socket, unless }).await;
             return Ok(());
         }
@@ -210,7 +211,8 @@ async fn answer(client: UnixStream, status: &impl Status, requests: &Requests) -
     timeout(TIMEOUT, written).await?
 }
 
-/// The socket of a request, for what follows it. Nothing comes after the line until it is answered.
+/// The request's socket, for the exchange that follows. The other end sends nothing after the line until it
+/// gets an answer.
 fn whole(
     reader: BufReader<Take<OwnedReadHalf>>,
     writer: OwnedWriteHalf,
@@ -288,7 +290,7 @@ mod tests {
 
     use super::*;
 
-    /// A daemon whose status panics so many times.
+    /// A daemon whose status panics this many times.
     #[derive(Clone)]
     struct Panics(Arc<AtomicUsize>);
 

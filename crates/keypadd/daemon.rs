@@ -122,21 +122,21 @@ pub(crate) struct Daemon {
     /// The sandbox.
     pub(crate) confinement: Confinement,
     metrics: Option<TcpListener>,
-    /// The same socket, for the process that follows.
+    /// The same socket, for a process that takes over.
     metrics_socket: Option<std::net::TcpListener>,
     control_socket: bool,
     bench: Option<Bench>,
-    /// The process that this one replaces, until it has.
+    /// The process that this one is replacing, until that is done.
     takeover: Option<Takeover>,
     program: Option<Program>,
-    /// For the process that follows, which may not reach it.
+    /// For a process that takes over, which may be unable to open it.
     key_file: Option<File>,
-    /// Whether this process has replaced another one, and may not reach what that one could.
+    /// Whether this process has replaced another one, and so may lack that one's access.
     pub(crate) replaces: bool,
 }
 
-/// The service that answers measurements, on a thread of its own: control tasks do not wait for it. It stops
-/// when this is dropped.
+/// The service that answers measurements, on its own thread so that control tasks do not wait for it. Stops
+/// when dropped.
 #[derive(Debug)]
 struct Bench {
     address: SocketAddr,
@@ -236,7 +236,7 @@ impl Daemon {
         })
     }
 
-    /// The run of the client of this name: that of the old process, or a new one.
+    /// The instance number of the client of this name: the old process's, or a new one.
     ///
     /// # Errors
     /// Exit 1: the system has no random bytes.
@@ -256,7 +256,7 @@ impl Daemon {
         }
     }
 
-    /// Ends the old process, if there is one, and lets this one go on; whether there was one.
+    /// Ends the old process, if there is one, and starts serving in its place; returns whether there was one.
     ///
     /// # Errors
     /// As for [`Takeover::finish`].
@@ -278,7 +278,7 @@ impl Daemon {
         Ok(true)
     }
 
-    /// What can be handed over to the process that follows.
+    /// What can be handed over to a process that takes over.
     pub(crate) fn handover_source<'d>(
         &'d self,
         servers: Vec<ServerHandle>,

@@ -37,13 +37,13 @@ const BURST_BYTES: u64 = 3 << 20;
 /// Bursts in an arm; the table shows their median.
 const BURSTS: usize = 3;
 
-/// Fillers that worked for more than this part of the typing kept a core awake, which moves latency.
+/// If fillers worked for more than this part of the typing, they kept a core awake, which affects latency.
 const FILLERS_ASLEEP: f64 = 0.02;
 
-/// Runs the three arms, or as much of them as `shutdown` leaves time for, and says what came out.
+/// Runs the three arms, or as many as there is time for before `shutdown`, and prints the results.
 ///
 /// # Errors
-/// Exit 1: an arm could not run, or a byte came out altered. Not: figures that nobody likes.
+/// Exit 1: an arm could not run, or a byte was altered. Poor results are not an error.
 pub(crate) async fn run(args: DemoArgs, shutdown: Shutdown) -> Result<(), Error> {
     let workload = Workload {
         schedule: traffic::schedule(TYPING_TIME, KEYS_PER_SECOND),
@@ -118,7 +118,7 @@ fn conclude(screen: &Screen, rows: &[Measured; ARMS.len()], engine: CipherEngine
     );
 }
 
-/// What the reader has to know before believing the verdicts.
+/// What the reader should know before trusting the verdicts.
 fn caveats(rows: &[Measured; ARMS.len()]) -> Vec<String> {
     let mut lines = vec![
         "One run, one machine: other load and idle cores' wake-ups affect these results."

@@ -1,5 +1,5 @@
-//! `keypadd doctor`: checks this host, its configuration and the path to each peer, and says how to mend what is
-//! wrong. Changes nothing, and needs no root.
+//! `keypadd doctor`: checks this host, its configuration and the path to each peer, and says how to fix what
+//! is wrong. Changes nothing, and needs no root.
 
 mod configuration;
 mod finding;
@@ -14,7 +14,7 @@ use crate::error::{Error, Exit};
 use configuration::Configuration;
 use finding::Findings;
 
-/// Checks everything, or one peer alone. Prints each finding at once, as JSON at the end.
+/// Checks everything, or only one peer. Prints each finding immediately, or all as JSON at the end.
 ///
 /// # Errors
 /// Exit 1: a check failed. Exit 2: no such peer. Exit 3: HOME is not set, so no file can be found.

@@ -1,8 +1,8 @@
-//! `keypadd forward`: lists, adds and removes forwards of a running daemon, by its control socket, and
+//! `keypadd forward`: lists, adds and removes forwards of a running daemon, over its control socket, and
 //! answers such requests in the daemon.
 //!
 //! A request is a line: `list`, or `add NAME FLAG FORWARD` and `remove NAME FLAG FORWARD`. Changes last until
-//! the daemon reloads its file or ends.
+//! the daemon reloads its file or exits.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -120,7 +120,7 @@ fn daemons(given: Option<PathBuf>) -> Result<Vec<(PathBuf, Vec<Link>)>, Error> {
         match ask(&socket, &format!("{FORWARD_REQUEST} list")) {
             Ok(Answer { links: Some(links), .. }) => daemons.push((socket, links)),
             Err(error) if is_given => return Err(error),
-            // One that serves only, or has just ended.
+            // One that only serves, or has just exited.
             _ => {}
         }
     }
@@ -165,7 +165,7 @@ fn ask(socket: &Path, request: &str) -> Result<Answer, Error> {
         .map_err(|error| Error::new(Exit::Unreachable, no_answer(socket, &error)))
 }
 
-/// Answers a request in the daemon that has these clients, by the name of their peers.
+/// Answers a request in the daemon that has these clients, listed by peer name.
 pub(crate) async fn answer(request: &str, clients: &[(&str, &Client)]) -> Value {
     let words: Vec<&str> = request.splitn(4, ' ').collect();
     let refused = |cause: String, hint: String| json!({ "refused": cause, "hint": hint });
@@ -204,7 +204,7 @@ fn parsed(flag: &str, text: &str) -> Result<Forward, BadValue> {
     }
 }
 
-/// Adds or removes one forward; the answer that refuses it otherwise.
+/// Adds or removes one forward. The error is the answer that refuses it.
 async fn change(client: &Client, add: bool, forward: &Forward) -> Result<(), Value> {
     let mut forwards: Vec<Forward> = client.forwards().into_iter().map(|(one, _)| one).collect();
     let is_there = forwards.contains(forward);

@@ -4,11 +4,11 @@
 //! | --- | --- |
 //! | reads its settings, then [`Frame::Begin`] | shares the sockets that it listens on |
 //! | binds all its sockets, then [`Frame::Bound`] | ends its sessions and describes what is held |
-//! | goes on with that, then [`Frame::Done`] | says [`Frame::Bye`] and exits |
+//! | resumes what is held, then [`Frame::Done`] | says [`Frame::Bye`] and exits |
 //!
-//! Whichever process dies before `Done` leaves the other one serving: until then the old one has everything.
-//! No key, pad or packet number is handed over, but the open file of the host's key: systemd shows a credential
-//! to the first process of a service alone.
+//! If either process dies before `Done`, the other serves: until then the old one still has everything. No
+//! key, pad or packet number is handed over, except the open file of the host's key, because systemd shows a
+//! credential only to the first process of a service.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -22,7 +22,7 @@ pub(crate) mod channel;
 pub(crate) mod give;
 pub(crate) mod take;
 
-/// Of the frames. Another one is refused, and the old process goes on.
+/// Version of the frames. A mismatch is refused, and the old process continues.
 pub(crate) const VERSION: u32 = 1;
 
 /// Tells a new process that its standard input is the old one's channel.
@@ -31,7 +31,7 @@ pub(crate) const VARIABLE: &str = "KEYPADD_TAKEOVER";
 /// How long the new process may take to read its settings and to bind its sockets.
 const PREPARE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long either process waits for the other while nothing is carried.
+/// How long either process waits for the other while no traffic flows.
 const HANDOVER_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// What one process tells the other.
@@ -44,11 +44,11 @@ pub(crate) enum Frame {
     Begin,
     /// A listening socket, attached.
     Socket(SocketRecord),
-    /// All sockets were sent; the runs of the clients, by name.
+    /// All sockets were sent; the clients' instance numbers, by name.
     Sockets(BTreeMap<String, [u8; 16]>),
     /// The new process has bound its sockets.
     Bound,
-    /// A client that is away; its streams follow.
+    /// A client whose connection is gone; its streams follow.
     Chain(ChainRecord),
     /// The client of this name; its streams follow.
     Client(String, ClientRecord),
@@ -56,8 +56,8 @@ pub(crate) enum Frame {
     Stream(StreamRecord),
     /// Everything was sent.
     End,
-    /// The new process, by its ID, has everything; files of unix sockets that its settings do not name, which
-    /// its sandbox may not remove.
+    /// The new process, with this ID, has everything. Lists files of unix sockets that its settings do not
+    /// name and its sandbox may not remove.
     Done(u32, Vec<String>),
     /// The old process exits; its standard streams are attached.
     Bye,
@@ -69,7 +69,7 @@ pub(crate) struct Offer {
     pub(crate) version: u32,
     /// The old process.
     pub(crate) pid: u32,
-    /// Its release.
+    /// Its version of keypadd.
     pub(crate) release: String,
     /// Whether it runs the same program.
     pub(crate) same: bool,

@@ -1,5 +1,5 @@
-//! `keypadd invite`: prints a line for `keypadd join`, waits for the host that holds it, and lists that
-//! host in the configuration file. Prints the line alone on standard output, all else on standard error.
+//! `keypadd invite`: prints a line for `keypadd join`, waits for the host that has it, and adds that host to
+//! the configuration file. Prints only the line on standard output, everything else on standard error.
 
 use std::io::{self, ErrorKind, Write};
 use std::net::{Ipv6Addr, SocketAddr};
@@ -24,10 +24,10 @@ use crate::reload::{Reloaded, reload_file};
 use crate::results::print;
 use crate::shutdown::Shutdown;
 
-/// What the other host is called where this one has no usable name.
+/// Name for the other host if this one has no usable name.
 const NO_NAME: &str = "far";
 
-/// How often the time is checked: a host that sleeps must not make the line last longer.
+/// How often the time is checked: the line must not last longer because the host slept.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// What an inviting host is started with.
@@ -37,13 +37,13 @@ pub(crate) struct InviteOptions {
     name: String,
     permit_open: Vec<Permit>,
     permit_listen: Vec<ListenPermit>,
-    /// An example of what is permitted.
+    /// An example forward that is permitted.
     suggestion: Option<Forward>,
     /// Where to wait.
     listen: SocketAddr,
     /// Whether any port will do if that one is in use.
     any_port: bool,
-    /// This host, for the other one.
+    /// This host's address, as told to the other one.
     address: Host,
     /// Whether `address` is a guess.
     is_guessed: bool,
@@ -120,7 +120,7 @@ impl InviteOptions {
         })
     }
 
-    /// Binds the inviting end, at another port if the tunnel's is in use and no flag names one.
+    /// Binds the inviting end; on another port if the tunnel's is in use and no flag names one.
     fn bind(&self, secret: &Arc<PairingSecret>) -> Result<Inviter, Error> {
         let crypto = inviter_config(&self.host.crypto())
             .map_err(|error| Error::new(Exit::Runtime, error.to_string()))?;
@@ -147,7 +147,7 @@ impl InviteOptions {
         })
     }
 
-    /// What this host calls itself: the first label of its name.
+    /// This host's name for itself: the first label of its host name.
     fn own_name(&self) -> String {
         let name = match &self.address {
             Host::Name(name) => name.clone(),
@@ -210,8 +210,8 @@ pub(crate) async fn run(options: InviteOptions, shutdown: Shutdown) -> Result<()
     paired
 }
 
-/// Goes through a pairing with a host that has proved the secret. From here on it is seconds to the end,
-/// whatever signals come.
+/// Completes a pairing with a host that has proved the secret. This takes seconds, and signals no longer stop
+/// it.
 async fn pair(options: &InviteOptions, mut joiner: Joiner) -> Result<(), Error> {
     let InviteOptions { host, name, permit_open, permit_listen, suggestion, .. } = options;
     let (key, remote) = (joiner.key, joiner.remote.ip().to_canonical());
@@ -235,7 +235,7 @@ async fn pair(options: &InviteOptions, mut joiner: Joiner) -> Result<(), Error> 
         joiner.refuse("the inviting host could not write its files");
         return Err(error);
     }
-    // Nothing else runs on this thread by now.
+    // No other task runs on this thread by now.
     let reloaded = reload_file(&host.path);
     joiner.done().await;
     let file = shown(host.path.to_string_lossy());
@@ -283,7 +283,7 @@ fn next(host: &ThisHost, reloaded: &Reloaded) -> String {
     }
 }
 
-/// What the other host must set, where this one does not accept what is offered by default.
+/// What the other host must set if this one does not accept the defaults.
 fn demands(settings: &Settings) -> Vec<String> {
     let (suites, kex) = (settings.suites(), settings.key_exchanges());
     let mut lines = Vec::new();
@@ -296,7 +296,7 @@ fn demands(settings: &Settings) -> Vec<String> {
     lines
 }
 
-/// Returns once this much time is over, that of sleep included.
+/// Returns once this much time has passed, including time asleep.
 async fn until(expires: Duration) {
     let now = || {
         let time = clock_gettime(ClockId::Boottime);

@@ -77,11 +77,11 @@ impl JoinOptions {
     }
 }
 
-/// Joins; an interruption before the other host has accepted leaves everything as it was.
+/// Joins; if interrupted before the other host has accepted, nothing changes.
 ///
 /// # Errors
-/// Exit 4: the other host has another key or refuses. Exit 5: it does not answer. Exit 1: interrupted, a
-/// file cannot be written, or the other host has not confirmed that its own is.
+/// Exit 4: the other host has another key or refuses. Exit 5: it does not answer. Exit 1: interrupted, a file
+/// cannot be written, or the other host has not confirmed that it wrote its own.
 pub(crate) async fn run(options: JoinOptions, shutdown: Shutdown) -> Result<(), Error> {
     let own = options.host.public_key();
     let crypto = joiner_config(&options.host.crypto(), options.invitation.key)

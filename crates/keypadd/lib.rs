@@ -50,7 +50,7 @@ use cli::{Cli, Verb};
 use error::Error;
 use keypadd_cli::{block_on, error, keyfile, logging, results, shutdown};
 
-/// Runs the command of this process; what it failed with is on standard error.
+/// Runs this process's command; prints its error on standard error.
 pub fn main() -> ExitCode {
     match run() {
         Ok(()) => ExitCode::SUCCESS,
@@ -60,14 +60,15 @@ pub fn main() -> ExitCode {
 
 fn run() -> Result<(), Error> {
     let Some(cli) = keypadd_cli::read::<Cli>()? else { return Ok(()) };
-    // Before any key is read. A key of ours is not in what the others run.
+    // Before any key is read. `bench` and `demo` use no key of this host.
     if !matches!(cli.verb, Verb::Bench(_) | Verb::Demo(_)) {
         keypadd_sandbox::forbid_core_dumps();
     }
     if let Verb::Run(args) = cli.verb {
         return run_from_file(args, cli.log);
     }
-    // `-W` runs inside other programs, `demo` draws, pairing says what happens: they log warnings and errors only.
+    // `-W` runs inside other programs, `demo` draws, pairing prints its own messages: these log only warnings
+    // and errors.
     let quiet = match &cli.verb {
         Verb::Connect(args) => args.stdio.is_some(),
         Verb::Demo(_) | Verb::Invite(_) | Verb::Join(_) => true,

@@ -1,4 +1,4 @@
-//! Starts `keypadd`. All of it is in the library beside this file.
+//! Starts `keypadd`; everything else is in the library next to this file.
 
 use std::process::ExitCode;
 

@@ -1,5 +1,5 @@
-//! Serves one daemon's metrics over HTTP (`--metrics ADDR:PORT`), as OpenMetrics to those who accept it and in
-//! Prometheus's older text format to others, and /healthz and /readyz.
+//! Serves one daemon's metrics over HTTP (`--metrics ADDR:PORT`): OpenMetrics for clients that accept it,
+//! else Prometheus's older text format. Also serves /healthz and /readyz.
 //!
 //! Each daemon has its own registry. Connections are capped and time out; when the cap is reached, a new one
 //! displaces the oldest.
@@ -40,7 +40,7 @@ const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// All other answers.
 const TEXT: &str = "text/plain; charset=utf-8";
 
-/// How long to wait when the system has no descriptor for a connection.
+/// How long to wait when the system is out of descriptors.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// Connections open at once; a scrape needs one for some milliseconds.
@@ -74,8 +74,7 @@ fn listen(address: SocketAddr) -> io::Result<std::net::TcpListener> {
     Ok(listener)
 }
 
-/// Answers scrapes until it is dropped, also while the daemon ends. A panic ends the connection of
-/// one scrape.
+/// Answers scrapes until dropped, even during shutdown. A panic ends only its own scrape's connection.
 pub(crate) async fn serve(listener: TcpListener, figures: impl Collector, sources: Sources) {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(figures));
@@ -99,7 +98,7 @@ pub(crate) async fn serve(listener: TcpListener, figures: impl Collector, source
                     let answer = served.answer(&request);
                     async { Ok::<_, Infallible>(answer) }
                 });
-                // One answer a connection: an idle one would take a descriptor.
+                // One answer per connection: an idle one would hold a descriptor.
                 let connection = http1::Builder::new()
                     .keep_alive(false)
                     .serve_connection(TokioIo::new(stream), answer);
@@ -182,7 +181,8 @@ impl Served {
         response
     }
 
-    /// Ready once every peer that the daemon connects to is connected; a server alone is ready at once.
+    /// Ready once every peer that the daemon connects to is connected; a server without such peers is ready
+    /// immediately.
     fn readiness(&self) -> (StatusCode, String) {
         let mut down = self.sources.dialed();
         down.retain(|dialing| dialing.link.status().state != LinkState::Connected);
@@ -212,7 +212,7 @@ mod tests {
 
     const PUBLIC_KEY: &str = "D0XbYHn9sJqlis8CDNgJkkZJ9mE6rbU+xBMj9RFj4R0=";
 
-    /// A report that cannot be collected once.
+    /// A report whose first collection panics.
     #[derive(Debug)]
     struct PanicsOnce(AtomicBool);
 

@@ -1,5 +1,5 @@
-//! Finds the peer that `connect @NAME` means in the configuration file. Knows no sockets: what is
-//! found is used like flags, and flags win.
+//! Finds the peer that `connect @NAME` means in the configuration file. Knows no sockets: what it finds is
+//! used like flags, and flags win.
 
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -15,7 +15,7 @@ use crate::error::{Error, Exit, shown};
 pub(crate) struct Named {
     /// Its public keys.
     pub(crate) keys: Vec<PublicKey>,
-    /// When it is no longer connected to.
+    /// When this host stops connecting to it.
     pub(crate) valid_until: Option<SystemTime>,
     /// Where it is and what to offer to it.
     pub(crate) outgoing: Outgoing,

@@ -1,5 +1,5 @@
-//! What `invite` and `join` change on this host: its key, if there is none, and a peer more in its
-//! configuration file. Everything is written beside its place before the other end is told to go on.
+//! Applies a pairing to this host: creates its key if there is none, and adds a peer to its configuration
+//! file. Both are staged on disk before the other end is told to continue.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -25,20 +25,20 @@ const NEW_FILE_MODE: u32 = 0o644;
 pub(crate) struct ThisHost {
     /// The configuration file, which may not exist yet.
     pub(crate) path: PathBuf,
-    /// What makes other commands find it: ` --config FILE`, or nothing if they do by themselves.
+    /// The flag with which other commands find it: ` --config FILE`, or empty if it is the default file.
     pub(crate) config_flag: String,
-    /// What it says; it may have no peers yet.
+    /// Its content; it may have no peers yet.
     pub(crate) config: Config,
     /// Its private key.
     pub(crate) key: Arc<PrivateKey>,
     key_path: PathBuf,
     /// Whether the key is not in its file yet.
     key_is_new: bool,
-    /// The key's file, for a configuration that does not name it.
+    /// The key's path, if the configuration has to name it.
     key_to_name: Option<PathBuf>,
 }
 
-/// The files of a pairing, written and not in their places yet.
+/// The files of a pairing, staged next to their final paths.
 #[derive(Debug)]
 pub(crate) struct Prepared {
     path: PathBuf,
@@ -48,7 +48,7 @@ pub(crate) struct Prepared {
     key: Option<StagedKey>,
 }
 
-/// The configuration file of a pairing in its place.
+/// The configuration file of a pairing, renamed into place.
 #[derive(Debug)]
 pub(crate) struct Written {
     path: PathBuf,
@@ -85,7 +85,7 @@ impl ThisHost {
             (named, Some(given)) if named != given => (given.clone(), Some(given)),
             (named, _) => (named, None),
         };
-        // A link to nowhere, or a file out of reach, is not missing: reading it says what is wrong.
+        // A dangling link, or a file that cannot be read, is not missing: reading it reports what is wrong.
         let missing = |error: io::Error| error.kind() == ErrorKind::NotFound;
         let key_is_new = fs::symlink_metadata(&key_path).is_err_and(missing);
         let key = match key_is_new {
@@ -110,7 +110,7 @@ impl ThisHost {
         self.key.public()
     }
 
-    /// Packet protection of a pairing: what every daemon accepts by default, without a pool.
+    /// Packet protection for a pairing: what every daemon accepts by default, without a pool.
     pub(crate) fn crypto(&self) -> CryptoSettings {
         CryptoSettings {
             suites: offered(None).into_iter().map(Into::into).collect(),
@@ -134,7 +134,7 @@ impl ThisHost {
         Confinement::start(settings, &Reach { files, replaced, ..Reach::default() })
     }
 
-    /// Refuses a name that a peer has, before anything is sent.
+    /// Refuses a name that a peer already has, before anything is sent.
     ///
     /// # Errors
     /// Exit 2, with `hint` as the way out.
@@ -150,7 +150,7 @@ impl ThisHost {
         Error::new(Exit::Usage, format!("{file} has a [peer.{name}] already"))
     }
 
-    /// Checks that the configuration file can be written: writes one beside it, and removes that.
+    /// Checks that the configuration file can be written, by staging a copy and removing it.
     ///
     /// # Errors
     /// Exit 1: it cannot.
@@ -159,7 +159,7 @@ impl ThisHost {
         self.stage(text.is_some(), text.as_deref().unwrap_or_default()).map(drop)
     }
 
-    /// Writes what the host is with this peer beside the files of today.
+    /// Stages the configuration with this peer, and the key if it is new.
     ///
     /// # Errors
     /// Exit 2: another peer has its name or key. Exit 3: the file is not valid. Exit 1: a file cannot be
@@ -205,10 +205,10 @@ impl ThisHost {
 }
 
 impl Prepared {
-    /// Moves the files to their places, the key first.
+    /// Renames the files into place, the key first.
     ///
     /// # Errors
-    /// Exit 1: one cannot be, or the configuration has changed meanwhile; it stays as it is.
+    /// Exit 1: a file cannot be renamed, or the configuration has changed in the meantime; it stays as it is.
     pub(crate) fn commit(self) -> Result<Written, Error> {
         let Self { path, before, after, file, key } = self;
         refuse_changed(&path, before.as_deref())?;
@@ -221,10 +221,10 @@ impl Prepared {
 }
 
 impl Written {
-    /// Puts the configuration back as it was. A new key stays: it does no harm.
+    /// Restores the previous configuration. A new key stays: it does no harm.
     ///
     /// # Errors
-    /// Exit 1: it cannot, or the configuration has changed meanwhile.
+    /// Exit 1: it cannot be restored, or has changed in the meantime.
     pub(crate) fn undo(self) -> Result<(), Error> {
         let Self { path, before, after } = self;
         refuse_changed(&path, Some(&after))?;

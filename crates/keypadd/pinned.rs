@@ -1,13 +1,13 @@
-//! Pins the keys of a peer to connect to.
+//! Pins the public keys of a server.
 
 use keypadd_provider::{PinnedServer, PublicKey};
 
 use crate::error::{Error, Exit};
 
-/// The server's keys, each of which is accepted.
+/// Accepts any of these keys.
 ///
 /// # Errors
-/// There is none.
+/// Exit 3: there are no keys.
 pub(crate) fn pinned(keys: &[PublicKey]) -> Result<PinnedServer, Error> {
     let (first, others) =
         keys.split_first().ok_or_else(|| Error::new(Exit::Config, "the peer has no public-key"))?;

@@ -44,8 +44,8 @@ impl PoolOptions {
 #[derive(Clone, Debug)]
 pub(crate) struct Pooling {
     state: Arc<Mutex<State>>,
-    /// Holds a pool handle limited to the suites that use it. Replaced under the lock of `state`,
-    /// so that readers of both see a consistent pair.
+    /// Holds a pool handle limited to the suites that use it. Replaced under the lock of `state`, so that
+    /// readers of both see a consistent pair.
     switch: PoolSwitch,
 }
 
@@ -231,7 +231,7 @@ fn resize(pool: &Pool, budget_bytes: usize) -> Result<bool, Error> {
     }
     match pool.set_budget(budget_bytes) {
         Ok(()) => Ok(true),
-        // It exited just now.
+        // It has just exited.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
         Err(error) => Err(no_pool(budget_bytes, &error)),
     }
@@ -277,7 +277,7 @@ mod tests {
 
     use super::*;
 
-    /// A host that lets no filler run.
+    /// A host that refuses to run a filler.
     struct Refuses;
 
     impl FillerHost for Refuses {
@@ -294,7 +294,7 @@ mod tests {
         }
     }
 
-    /// A host on which a filler fails as soon as it asks what it has spent.
+    /// A host on which a filler fails as soon as it asks for its CPU time.
     struct Fails;
 
     impl FillerHost for Fails {
@@ -317,7 +317,7 @@ mod tests {
         PoolOptions { mode, budget_bytes, max_fill_cpu_percent: 100, require_locked: false }
     }
 
-    /// A daemon's, in which this pool's filler has ended.
+    /// A daemon's pooling whose filler has exited.
     fn ended(host: impl FillerHost) -> Pooling {
         let pooling =
             Pooling::start(options(PoolMode::On, 1 << 20), &SUITES, CipherEngine::default())

@@ -1,4 +1,4 @@
-//! `keypadd reload`: makes daemons reload their file, or replaces them by a new process, and prints what
+//! `keypadd reload`: makes daemons reload their file, or replaces them with a new process, and prints what
 //! changed.
 
 mod replace;
@@ -21,7 +21,7 @@ use replace::{Replaced, replace};
 /// Longer than the daemon's own timeout, so that its error arrives.
 const TIMEOUT: Duration = RELOAD_TIMEOUT.saturating_add(Duration::from_secs(5));
 
-/// Timeout of each question while another host waits for the outcome.
+/// Timeout of each query while another host waits for the outcome.
 const WAITED_FOR: Duration = Duration::from_secs(3);
 
 /// A daemon's answer; the fields present tell the outcome.
@@ -78,9 +78,9 @@ pub(crate) fn run(args: ReloadArgs) -> Result<(), Error> {
     }
 }
 
-/// What became of one daemon.
+/// What happened to one daemon.
 enum Done {
-    /// It goes on with this change.
+    /// It has reloaded or was replaced; prints this.
     Prints(String),
     /// It runs this command, without a file.
     WithoutFile(String),
@@ -90,7 +90,7 @@ enum Done {
 
 /// Reloads the daemon of one socket, or replaces it.
 fn reload(path: &Path, args: &ReloadArgs) -> Result<Done, Error> {
-    // A daemon that has just exited is not missed where all are reloaded.
+    // If all daemons are reloaded, one that has just exited is no error.
     let is_the_one = args.socket.is_some();
     let (mut same, mut not_replaced) = (false, None);
     if args.binary {
@@ -113,7 +113,7 @@ fn reload(path: &Path, args: &ReloadArgs) -> Result<Done, Error> {
                 Replaced::Not(cause) => Err(cause),
             }
         }
-        // Reloaded, but that is not what was asked for.
+        // It was reloaded, but the user asked for a replacement.
         Ok(answer) => {
             outcome(path, answer).and_then(|text| not_replaced.map_or(Ok(Done::Prints(text)), Err))
         }
@@ -122,7 +122,7 @@ fn reload(path: &Path, args: &ReloadArgs) -> Result<Done, Error> {
     }
 }
 
-/// What became of a file's change in the daemon that runs it.
+/// What happened to a changed file in the daemon that runs it.
 #[derive(Debug)]
 pub(crate) enum Reloaded {
     /// No daemon of this user runs the file.

@@ -50,7 +50,7 @@ pub(crate) struct Report {
 pub(crate) struct SandboxReport {
     /// Restrictions in force; none if the sandbox is off.
     pub(crate) holds: Vec<String>,
-    /// Restrictions that the kernel, or the rights of who started the daemon, do not offer.
+    /// Restrictions that the kernel, or the privileges of the user who started the daemon, do not allow.
     pub(crate) lacks: Vec<String>,
 }
 
@@ -79,15 +79,15 @@ pub(crate) struct LimitsReport {
     pub(crate) log_lines_suppressed: u64,
 }
 
-/// Connections that outlive theirs to the peer.
+/// Connections held while their peer is away.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct HoldReport {
     /// Peers that are away.
     pub(crate) peers: Vec<HeldStatus>,
-    /// Connections that have gone on since the daemon started.
+    /// Connections resumed since the daemon started.
     pub(crate) resumed: u64,
-    /// Connections that were held in vain.
+    /// Connections that were held but not resumed.
     pub(crate) reset: u64,
 }
 
@@ -98,16 +98,16 @@ pub(crate) struct LinkReport {
     pub(crate) endpoint: String,
     pub(crate) state: LinkState,
     pub(crate) since_unix_seconds: u64,
-    /// Why it is down; absent if it has not been up and no attempt has failed.
+    /// Why it is down; absent if it has never been up and no attempt has failed.
     pub(crate) cause: Option<String>,
     /// When the next attempt starts; absent during an attempt.
     pub(crate) retry_unix_seconds: Option<u64>,
     /// Reconnects, by what ended the session before.
     pub(crate) reconnects: BTreeMap<String, u64>,
-    /// How often its session has got fresh keys.
+    /// How often its session has got new keys.
     #[serde(default)]
     pub(crate) renewals: u64,
-    /// When it is no longer connected to, as seconds since 1970.
+    /// When this daemon stops connecting to it, as seconds since 1970.
     #[serde(default)]
     pub(crate) valid_until_unix_seconds: Option<u64>,
 }
@@ -164,10 +164,10 @@ pub(crate) struct SuiteReport {
     pub(crate) suite: String,
     /// Whether its sessions use the pool.
     pub(crate) pays: bool,
-    /// Whether there are any, or likely will be.
+    /// Whether sessions use it, or likely will.
     #[serde(default)]
     pub(crate) in_use: bool,
-    /// The times that decided.
+    /// The measurements behind the choice.
     pub(crate) seals: Vec<SealReport>,
 }
 
@@ -184,7 +184,7 @@ pub(crate) struct SealReport {
 pub(crate) struct SessionReport {
     #[serde(flatten)]
     pub(crate) session: SessionStatus,
-    /// Whether the peer is listed with another key, too.
+    /// Whether the peer is also listed with another key.
     #[serde(default)]
     pub(crate) has_other_key: bool,
     /// When the peer is no longer accepted, as seconds since 1970.

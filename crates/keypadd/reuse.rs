@@ -1,7 +1,7 @@
-//! Has a running daemon carry the connection of `keypadd connect @NAME -W`, where it has a session to the same
-//! peer: any number of `ssh` sessions share one tunnel. The daemon's side is in `carry`.
+//! Asks a running daemon to carry the connection of `keypadd connect @NAME -W` if it has a session with that
+//! peer, so that many `ssh` sessions share one tunnel. The daemon's side is in `carry`.
 //!
-//! Copies between standard input and output and the socket that the daemon gives.
+//! Copies between standard input and output and the socket that the daemon passes.
 
 use std::io::{self, Write};
 use std::net;
@@ -31,10 +31,10 @@ use crate::runtime_directory;
 use crate::shutdown::Shutdown;
 use crate::stdio::{self, ClosingStdout};
 
-/// Time for a daemon to say whether it can carry the connection; one that is stopped says nothing.
+/// How long a daemon may take to say whether it can carry the connection; a stopped one never answers.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Time for it to say how the target has answered, more than the tunnel's own timeouts.
+/// How long it may take to report the target's answer, more than the tunnel's own timeouts.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What a command asks of the daemons of its user.
@@ -47,16 +47,16 @@ pub(crate) struct Reuse {
 
 /// A connection that a daemon carries.
 struct Carried {
-    /// What the daemon tells; closed when it exits.
+    /// Messages from the daemon; closed when it exits.
     told: mpsc::Receiver<Told>,
     /// Bytes from and to the target.
     data: UnixStream,
-    /// The daemon's end: while this is open, only the daemon's word ends what `data` receives.
+    /// The daemon's end: while this is open, `data` ends only when the daemon says so.
     other: StdUnixStream,
 }
 
 impl Reuse {
-    /// Has a daemon carry the connection to its end; `None` if none can, and nothing was sent.
+    /// Has a daemon carry the connection until it ends; `None` if none can, and nothing was sent.
     ///
     /// # Errors
     /// As without a daemon. Exit 1: the daemon has exited.
@@ -80,9 +80,9 @@ impl Reuse {
         })
     }
 
-    /// The connection over the first daemon that can carry it, or the code with which the server refuses it.
+    /// The connection over the first daemon that can carry it, or the code with which the server refused it.
     async fn connect(&self) -> Option<Result<Carried, StreamCode>> {
-        // Root's directory is the service's, which may have a user of its own.
+        // Root's directory belongs to the service, which may run as another user.
         let is_trusted =
             |path: &PathBuf| geteuid().is_root() || runtime_directory::check(path).is_ok();
         let directory = runtime_directory::path().filter(is_trusted)?;
@@ -108,17 +108,17 @@ impl Reuse {
         match frame {
             Told::Connected => {}
             Told::Refused(code) => return Ok(Some(Err(StreamCode::from_value(code)))),
-            // Its session was lost meanwhile.
+            // Its session has just been lost.
             _ => return Ok(None),
         }
-        // The kernel leaves out what this process may not have open.
+        // The kernel omits descriptors that this process may not have.
         let Ok([data, other]) = <[OwnedFd; 2]>::try_from(descriptors) else {
             return Err(io::ErrorKind::InvalidData.into());
         };
         if let Ok(suite) = suite.parse::<Suite>()
             && suite.class() == Class::Legacy
         {
-            // `-W` prints no ready lines that would say so.
+            // `-W` prints no ready lines, which would show this.
             tracing::warn!("suite {}", suite_with_class(suite));
         }
         let data = StdUnixStream::from(data);
@@ -148,7 +148,7 @@ impl Reuse {
         explain(error, self.asked.own, &self.asked.peers)
     }
 
-    /// The error for what a daemon tells in the end; `None` if it tells nothing any more.
+    /// The error for the daemon's last message; `None` if it exited without one.
     fn failure(&self, told: Option<Told>) -> Error {
         match told {
             Some(Told::Refused(code)) => self.refused(StreamCode::from_value(code)),
@@ -173,7 +173,7 @@ impl Carried {
             false => &[],
         };
         let mut input = header.chain(stdin());
-        // Halves that do not end the output when they are dropped: an end is always meant.
+        // Borrowed halves: dropping them does not end the output, so every end is intentional.
         let (mut from_target, mut to_target) = data.split();
         let outward = async {
             let copied = copy(&mut input, &mut to_target).await;
@@ -189,7 +189,7 @@ impl Carried {
         let (mut sending, mut receiving) = (true, true);
         let mut other = Some(other);
         let mut is_suspended = false;
-        // Why it failed; what has arrived is written first.
+        // Why it failed; data that has arrived is written first.
         let mut failed: Option<Error> = None;
         loop {
             let is_told = other.is_some();
@@ -208,12 +208,12 @@ impl Carried {
                     Some(Told::Closed) => return Ok(()),
                     Some(Told::Suspended) => is_suspended = true,
                     Some(Told::Resumed) => is_suspended = false,
-                    // The process that follows ends the connection by closing its end.
+                    // The new process ends the connection by closing its end.
                     None if is_suspended => other = None,
                     news => {
                         failed = Some(reuse.failure(news));
                         sending = false;
-                        // Nothing more comes: an end after what has arrived.
+                        // No more data comes: end it after what has arrived.
                         if let Some(other) = other.take() {
                             let _ = other.shutdown(net::Shutdown::Write);
                         }
@@ -221,7 +221,8 @@ impl Carried {
                 },
                 received = &mut inward, if receiving => {
                     receiving = false;
-                    // After a failure its reader must not take the end for the target's.
+                    // After a failure, leave standard output open: its reader would take an end of file for
+                    // the target's.
                     let finished = match received {
                         Ok(_) if failed.is_some() => Ok(()),
                         received => finish(received).await,
@@ -230,7 +231,7 @@ impl Carried {
                 }
                 sent = &mut outward, if sending => {
                     sending = false;
-                    // What the target does not take, the daemon tells.
+                    // If the target stops reading, the daemon reports it.
                     match sent {
                         Err(error) if !is_of_socket(&error) => return Err(reuse.failed_here(error)),
                         _ => {}
@@ -246,12 +247,12 @@ impl Carried {
     }
 }
 
-/// Ends standard output as the target has ended.
+/// Closes standard output, as the target has ended.
 async fn finish(received: io::Result<impl AsyncWrite + Unpin>) -> io::Result<()> {
     received?.shutdown().await
 }
 
-/// Whether the socket refused what standard input gave.
+/// Whether writing to the socket failed, rather than reading standard input.
 fn is_of_socket(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
 }
@@ -260,7 +261,7 @@ async fn receive(daemon: &mut Channel, within: Duration) -> io::Result<Received<
     timeout(within, daemon.receive_as()).await?
 }
 
-/// The end by a signal; no error where nobody reads standard output any more.
+/// The result after a signal; no error if nobody reads standard output any more.
 fn interrupted(target: &Target) -> Result<(), Error> {
     match stdio::is_read() {
         true => Err(Error::new(Exit::Runtime, format!("interrupted before {target} finished"))),

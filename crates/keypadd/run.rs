@@ -29,10 +29,10 @@ use crate::systemd;
 
 use applied::Applied;
 
-/// Queued requests of a kind; more wait at the socket.
+/// Most queued requests of a kind; more wait at the socket.
 const RELOADS_WAITING_MAX: usize = 4;
 
-/// What waits for a restart if permits name TCP ports that the sandbox does not let the daemon connect to.
+/// Printed as waiting for a restart if permits name TCP ports outside the sandbox.
 const NEW_PORTS: &str = "TCP ports outside the sandbox";
 
 /// The file and what it sets.
@@ -51,7 +51,7 @@ impl RunOptions {
     pub(crate) fn read(args: ConfigArgs) -> Result<Self, Error> {
         let path = configfile::place(args.config)?;
         let loaded = configfile::load(&path, None)?;
-        // A reload reads this file whatever the working directory is then.
+        // Made absolute, so that a reload finds it whatever the working directory is then.
         let path = std::path::absolute(&path).unwrap_or(path);
         Ok(Self { path, loaded, confinement: Confinement::default() })
     }

@@ -1,4 +1,4 @@
-//! The directory of this user's control sockets, which nobody else may change.
+//! Finds and checks the directory of this user's control sockets, which nobody else may change.
 
 use std::fs::{self, DirBuilder};
 use std::io::{self, ErrorKind};

@@ -70,7 +70,7 @@ impl ServeOptions {
     }
 }
 
-/// Refuses a key or name that is listed twice: permits and counters would mix.
+/// Refuses a key or name that is listed twice: permits and counters would get mixed up.
 fn refuse_doubles(allow: &[Allowed]) -> Result<(), Error> {
     for (nth, peer) in allow.iter().enumerate() {
         for earlier in &allow[..nth] {
@@ -89,7 +89,7 @@ fn refuse_doubles(allow: &[Allowed]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Refuses this host's own key, which was printed on the wrong host.
+/// Refuses this host's own key, which comes from running `keypadd pubkey` on the wrong host.
 fn refuse_own(allow: &[Allowed], own: PublicKey) -> Result<(), Error> {
     match allow.iter().any(|peer| peer.key == own) {
         true => Err(Error::new(Exit::Usage, format!("--allow: {own} is this host's own key"))
@@ -172,8 +172,8 @@ pub(crate) async fn run(
     Ok(())
 }
 
-/// Binds a daemon's server. `texts`: the name of the setting of its address, and how to set another
-/// one.
+/// Binds a daemon's server. `texts`: the name of the setting for its address, and an example with another
+/// address.
 ///
 /// # Errors
 /// Exit 6: the address cannot be bound. Exit 1: the TLS library fails.

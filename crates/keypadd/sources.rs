@@ -30,14 +30,14 @@ pub(crate) struct Dialing {
     pub(crate) link: ServerLink,
     /// Carries connections of other processes.
     pub(crate) carrier: Carrier,
-    /// When it is no longer connected to.
+    /// When this daemon stops connecting to it.
     pub(crate) valid_until: Option<SystemTime>,
 }
 
-/// What the file says of a peer and its sessions do not.
+/// What the file says about a peer that its sessions do not.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Terms {
-    /// Whether it is listed with another key, too.
+    /// Whether it is also listed with another key.
     pub(crate) has_other_key: bool,
     /// When it is no longer accepted.
     pub(crate) valid_until: Option<SystemTime>,
@@ -75,12 +75,12 @@ impl Sources {
         listed.sources = sources;
     }
 
-    /// Sets what the file says of each key.
+    /// Sets what the file says about each key.
     pub(crate) fn set_terms(&self, terms: HashMap<PublicKey, Terms>) {
         self.locked().terms = terms;
     }
 
-    /// What the file says of a key.
+    /// What the file says about a key.
     pub(crate) fn terms(&self, key: &PublicKey) -> Terms {
         self.locked().terms.get(key).copied().unwrap_or_default()
     }

@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Prints the status of every daemon, with `--watch` every second.
 ///
 /// # Errors
-/// Exit 5: no daemon answers, or a peer that one connects to is not connected (without `--watch`). Exit 1:
+/// Exit 5: no daemon answers, or a daemon is not connected to one of its peers (without `--watch`). Exit 1:
 /// standard output fails.
 pub(crate) fn run(args: StatusArgs) -> Result<(), Error> {
     if args.watch {
@@ -36,7 +36,7 @@ pub(crate) fn run(args: StatusArgs) -> Result<(), Error> {
     }
 }
 
-/// The peers that a daemon connects to and is not connected with.
+/// The peers that a daemon should be connected to but is not.
 fn peers_down(answer: &io::Result<Value>) -> Vec<String> {
     let links = answer.as_ref().ok().and_then(|document| document["links"].as_array());
     let down = links.into_iter().flatten().filter(|link| link["state"] != "connected");

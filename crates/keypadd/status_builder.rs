@@ -246,7 +246,7 @@ impl StatusBuilder {
     }
 }
 
-/// Which suite this host prefers if `suite` does not say, and why.
+/// Which suite this host prefers if `suite` is not set, and why.
 fn suite_preference() -> &'static str {
     match has_aes_gcm() {
         true => "AES-GCM before ChaCha20: this CPU has AES instructions",

@@ -1,4 +1,4 @@
-//! Tells systemd what the daemon does, if it started this process (sd_notify(3)).
+//! Tells systemd about the daemon's state, if systemd started this process (sd_notify(3)).
 
 use std::time::Duration;
 

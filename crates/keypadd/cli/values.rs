@@ -48,7 +48,7 @@ pub(crate) fn checked<T>(flag: &str, value: Result<T, BadValue>) -> Result<T, Er
     })
 }
 
-/// How long an invitation lasts at most: the line may have been seen by others.
+/// Longest lifetime of an invitation: others may have seen the line.
 const EXPIRES_MAX: Duration = Duration::from_secs(600);
 
 /// `-` or an invitation, which is never quoted.

@@ -19,10 +19,10 @@ use crate::error::Error;
 /// burst takes, in both directions.
 const POOL_BUDGET_BYTES: usize = 16 << 20;
 
-/// Payload that a packet of full size carries at least.
+/// Least payload of a full-size packet.
 const PACKET_PAYLOAD_BYTES: u64 = 1_350;
 
-/// Every measurement begins on a tunnel that has been silent for this long, with or without a pool.
+/// How long the tunnel is idle before every measurement, with or without a pool.
 const SILENCE: Duration = Duration::from_millis(200);
 /// Time that an arm may spend on waiting for its pool to be full.
 const FILL_TIME: Duration = Duration::from_millis(2_500);
@@ -30,15 +30,15 @@ const FILL_TIME: Duration = Duration::from_millis(2_500);
 /// Time that all bursts together may take.
 const BURST_TIME: Duration = Duration::from_millis(1_500);
 
-/// After the bursts the sender goes on: this long until what is left in the pool is gone ...
+/// After the bursts the sender continues: this long to use up what is left in the pool ...
 const BEYOND_LEAD: Duration = Duration::from_millis(250);
-/// ... and this long to see what is then left of the speed.
+/// ... and this long to measure the rate without it.
 const BEYOND_TIME: Duration = Duration::from_millis(750);
 
 /// How often figures are published while a stage runs.
 const PUBLISH_EVERY: Duration = Duration::from_millis(200);
 
-/// What an arm is at.
+/// What an arm is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     Connecting,
@@ -62,7 +62,7 @@ impl fmt::Display for Stage {
     }
 }
 
-/// All that is known at one moment.
+/// Everything known at one moment.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Board {
     /// The arm that runs and what it is at; `None` before the first and after the last.
@@ -136,8 +136,8 @@ pub(super) async fn run(
     Ok(())
 }
 
-/// Lets the tunnel be silent and, where there is a pool, waits until it is full and its fillers sleep,
-/// as long as `patience` lasts. False if that was too short, or the pool has not pads for a burst.
+/// Lets the tunnel be idle and, if there is a pool, waits until it is full and its fillers sleep, for at most
+/// `patience`. Returns false if that was too short, or if the pool lacks pads for a burst.
 async fn fill(path: &Path, patience: &mut Duration) -> bool {
     sleep(SILENCE).await;
     let start = Instant::now();

@@ -34,7 +34,7 @@ impl fmt::Display for Arm {
     }
 }
 
-/// The figures of one arm; `None` where the arm has not come so far.
+/// The figures of one arm; `None` for those it has not reached.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Measured {
     /// Times from the moment a key was due to the moment its screen had arrived.
@@ -48,10 +48,10 @@ pub(super) struct Measured {
     /// CPU that fillers spent in the whole arm, seconds.
     #[serde(rename = "filler_cpu_seconds", serialize_with = "seconds")]
     pub(super) filler_cpu: Duration,
-    /// The part of it that fell into the typing, seconds.
+    /// The part of it spent during the typing, seconds.
     #[serde(rename = "filler_cpu_typing_seconds", serialize_with = "seconds")]
     pub(super) filler_cpu_typing: Duration,
-    /// Whether the pool, if there is one, was full each time that it was waited for.
+    /// Whether the pool, if there is one, was full each time the demo waited for it.
     pub(super) pool_was_full: bool,
 }
 

@@ -17,7 +17,7 @@ const HEADS: [&str; 12] = [
 pub(super) struct Screen {
     term: Term,
     live: bool,
-    /// Lines of the table that stands on the terminal.
+    /// Lines of the table currently on the terminal.
     drawn: usize,
 }
 
@@ -28,13 +28,13 @@ impl Screen {
         Self { term, live, drawn: 0 }
     }
 
-    /// Prints a line. A reader that has gone away, such as `head`, does not end the demo.
+    /// Prints a line. If the reader has gone away, as `head` does, the demo continues.
     pub(super) fn line(&self, line: &str) {
         let _ = self.term.write_line(line);
         let _ = self.term.flush();
     }
 
-    /// Shows the board until its sender is dropped, then leaves the table standing.
+    /// Shows the board until its sender is dropped; the table stays on the terminal.
     pub(super) async fn follow(mut self, mut board: watch::Receiver<Board>) -> Self {
         let mut said = None;
         loop {
@@ -92,7 +92,7 @@ fn table(rows: &[Measured; ARMS.len()], running: Option<Arm>) -> Vec<String> {
     heads.into_iter().chain(ARMS.into_iter().zip(rows).map(row)).collect()
 }
 
-/// Sets a line of the table, 80 characters wide.
+/// Formats a line of the table, 80 characters wide.
 fn columns(cells: [String; 12]) -> String {
     let [suite, pool, p50, p99, fits, beyond, hit, partial, miss, pooled, inline, cpu] = cells;
     format!(

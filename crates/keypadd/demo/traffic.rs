@@ -8,13 +8,13 @@ use keypadd_traffic::{Answered, Broken, Due, Exchange, Latencies, Path, Requeste
 use super::failed;
 use crate::error::Error;
 
-/// Bytes that a keystroke sends, about what ssh makes of one.
+/// Bytes sent per keystroke, about what ssh sends.
 const KEY_BYTES: u64 = 64;
 
-/// Bytes that come back for each, a changed part of a screen.
+/// Bytes that come back for each, like a changed part of a screen.
 pub(super) const SCREEN_BYTES: u64 = 1024;
 
-/// Bulk data between two answers that tell how much has arrived.
+/// Bulk data between two answers, which report how much has arrived.
 const STEP_BYTES: u64 = 64 << 10;
 
 /// When keys are pressed, the same for every arm: independently, at irregular moments (a Poisson process).
@@ -34,7 +34,7 @@ pub(super) fn schedule(time: Duration, per_second: u32) -> Vec<Due> {
 pub(super) struct Shared(Arc<Mutex<Latencies>>);
 
 impl Shared {
-    /// What there is so far.
+    /// The latencies so far.
     pub(super) fn so_far(&self) -> Latencies {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -49,7 +49,7 @@ impl Shared {
 /// whole screen. Dropping the future stops it.
 ///
 /// # Errors
-/// A screen is not what it has to be, or does not come.
+/// A screen has the wrong bytes, or does not come.
 pub(super) async fn type_keys(path: &Path, keys: Vec<Due>, latencies: Shared) -> Result<(), Error> {
     let broken = |error| broken("typing", &error);
     let requester = Requester::open(path.address()).await.map_err(broken)?;

@@ -2,8 +2,8 @@
 
 use super::measured::{ARMS, Measured};
 
-/// Keystrokes that differ by less than this factor are called level: what the wake-ups of an idle
-/// machine move from run to run.
+/// Keystrokes that differ by less than this factor are called level: an idle machine's wake-ups cause that
+/// much from run to run.
 const KEYSTROKE_MARGIN: f64 = 1.1;
 
 /// The same for bursts, which last some milliseconds and vary more: 1 / 0.85.
@@ -18,17 +18,17 @@ struct Speedup {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
-    /// Faster in one of the two at least, slower in none.
+    /// Faster in at least one, slower in neither.
     Faster,
     Level,
-    /// Slower in one of the two at least, faster in none.
+    /// Slower in at least one, faster in neither.
     Slower,
     /// Faster in one, slower in the other.
     Mixed,
 }
 
-/// A line for each arm, in the order of [`ARMS`]: did the pool pay, what is 3DES without it, does 3DES
-/// with it keep up with AES. `2.00x` is twice as fast. At most 80 characters.
+/// A line for each arm, in the order of [`ARMS`]: did the pool pay off, how does 3DES without it compare, and
+/// does 3DES with it keep up with AES. `2.00x` is twice as fast. At most 80 characters.
 pub(super) fn verdicts(rows: &[Measured; ARMS.len()]) -> [String; ARMS.len()] {
     let [pooled, bare, aes] = rows;
     let sentences = [
@@ -70,7 +70,7 @@ fn say(
 }
 
 impl Speedup {
-    /// `None` while a figure is missing or cannot be divided by.
+    /// `None` if a figure is missing or zero.
     fn of(this: &Measured, other: &Measured) -> Option<Self> {
         let keystrokes = other.keystrokes?.p50_us / this.keystrokes?.p50_us;
         let burst = this.burst_mbit? / other.burst_mbit?;

@@ -1,4 +1,4 @@
-//! Checks the configuration file and this host's key: what they say, whose they are, and who can change them.
+//! Checks the configuration file and this host's key: content, owner, and who can change them.
 
 use std::path::PathBuf;
 use std::sync::Arc;

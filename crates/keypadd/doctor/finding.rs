@@ -40,7 +40,7 @@ impl Finding {
         Self { verdict: Verdict::Warn, fix: Some(fix.into()), ..Self::ok(check, found) }
     }
 
-    /// What a command failed with, or would fail with.
+    /// The findings for a command's error.
     pub(super) fn failed(check: &str, error: &Error) -> Vec<Self> {
         let finding = |(cause, hint): (&str, Option<&str>)| Self {
             check: check.into(),
@@ -51,7 +51,7 @@ impl Finding {
         error.parts().map(finding).collect()
     }
 
-    /// A line, and one with what to do.
+    /// A line, and a second one with the fix.
     fn lines(&self) -> String {
         let verdict = match self.verdict {
             Verdict::Ok => "ok  ",

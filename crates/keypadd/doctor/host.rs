@@ -1,4 +1,4 @@
-//! Checks the host: kernel limits, what its UDP sockets and CPU can do, the clock, and the daemons that run here.
+//! Checks the host: kernel limits, UDP socket and CPU features, the clock, and running daemons.
 
 use std::io::{BufRead, BufReader, ErrorKind};
 use std::net::UdpSocket;
@@ -23,10 +23,10 @@ use super::finding::{Finding, Findings};
 /// How long another program or a daemon may take to answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Descriptors beside those of forwards: sockets, metrics, control.
+/// Descriptors for everything but forwards: sockets, metrics, control.
 const RESERVED_DESCRIPTORS: u64 = 128;
 
-/// Segments that one send should carry: fewer cost CPU.
+/// Segments that one send should carry; with fewer, sending costs more CPU.
 const SEGMENTS_GOOD: usize = 32;
 
 /// # Errors
@@ -65,7 +65,8 @@ fn cpu() -> Finding {
     Finding::ok("CPU", format!("{cores} cores; {names}"))
 }
 
-/// keypadd needs no right time but for `valid-until`. A clock that is set while it runs makes its keys old.
+/// keypadd needs the right time only for `valid-until`. But setting the clock while it runs makes it replace
+/// its connections.
 fn clock() -> Finding {
     const CHECK: &str = "clock";
     let asked = ["show", "--property=NTPSynchronized", "--value"];
@@ -152,7 +153,7 @@ fn locked_memory(settings: &Settings) -> Finding {
     }
 }
 
-/// The daemons of this user, and what their status says of them.
+/// The daemons of this user, and findings from their status.
 fn daemons() -> (Vec<Value>, Vec<Finding>) {
     const CHECK: &str = "daemon";
     let sockets = runtime_directory::path().map(|directory| runtime_directory::sockets(&directory));
@@ -188,7 +189,7 @@ fn daemons() -> (Vec<Value>, Vec<Finding>) {
     (documents, findings)
 }
 
-/// What systemd says of the service, where there is one.
+/// What systemd reports about the service, if there is one.
 fn service() -> Option<Finding> {
     const CHECK: &str = "service";
     let asked = ["show", "keypadd.service", "--property=LoadState,ActiveState,Result"];
@@ -210,7 +211,7 @@ fn service() -> Option<Finding> {
     })
 }
 
-/// Whether the UDP port to listen on is free, or a daemon's of this user.
+/// Whether the UDP port to listen on is free, or belongs to a daemon of this user.
 fn port(settings: &Settings, daemons: &[Value]) -> Option<Finding> {
     const CHECK: &str = "listen";
     let address = settings.listen.as_ref()?.value;
@@ -227,7 +228,7 @@ fn port(settings: &Settings, daemons: &[Value]) -> Option<Finding> {
     })
 }
 
-/// What a program prints, if it is there, succeeds and is done in time.
+/// A program's output, if it exists, succeeds and finishes in time.
 fn output(program: &str, arguments: &[&str]) -> Option<String> {
     let mut child = Command::new(program)
         .args(arguments)
@@ -243,7 +244,7 @@ fn output(program: &str, arguments: &[&str]) -> Option<String> {
         let _ = send.send(lines);
     });
     let lines = receive.recv_timeout(PATIENCE);
-    // It has closed its output, or is late.
+    // It has closed its output, or timed out.
     let _ = child.kill();
     let _ = child.wait();
     Some(lines.ok()?.ok()?.join("\n"))

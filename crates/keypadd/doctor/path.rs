@@ -1,4 +1,5 @@
-//! Checks the path to each peer by a session without forwards: name, handshake, round trip, and the size of datagrams.
+//! Checks the path to each peer with a session without forwards: name, handshake, round trip, and datagram
+//! size.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,12 +22,13 @@ use super::finding::{Finding, Findings};
 /// How long one peer may take to answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Enough for discovery of the path's MTU: a handful of probes, a round trip each.
+/// Enough for path MTU discovery: a handful of probes, a round trip each.
 const DISCOVERY_TRIPS: f64 = 20.0;
 const DISCOVERY_MIN: Duration = Duration::from_millis(300);
 const DISCOVERY_MAX: Duration = Duration::from_secs(4);
 
-/// UDP payload of an Ethernet path with IPv6 and a tunnel's header less; below, something is in the way.
+/// UDP payload of an Ethernet path with IPv6, less a tunnel's header; a lower one means that something limits
+/// it.
 const MTU_GOOD: u16 = 1372;
 
 /// # Errors
@@ -46,7 +48,7 @@ pub(super) async fn check(
     Ok(())
 }
 
-/// What a session has shown.
+/// What a session has shown about the path.
 #[derive(Debug)]
 struct Reached {
     remote: SocketAddr,
@@ -58,7 +60,7 @@ struct Reached {
     sent: u64,
 }
 
-/// Connects, waits until the datagrams' size is known, and says goodbye.
+/// Connects, waits until the datagram size is known, and says goodbye.
 async fn reach(here: &Configuration, peer: &Peer, outgoing: &Outgoing) -> Result<Reached, Error> {
     let crypto = CryptoSettings {
         suites: outgoing.suites.iter().copied().map(Into::into).collect(),

@@ -1,7 +1,7 @@
 //! Sends and receives frames with descriptors over a unix socket (unix(7), SCM_RIGHTS).
 //!
-//! A frame is `u32 length, u32 length`, a JSON text and bytes, each of its length; descriptors are attached to
-//! the lengths. Both ends are processes of one user.
+//! A frame is `u32 length, u32 length`, then a JSON text and bytes of those lengths; descriptors are attached
+//! to the lengths. Both ends are processes of the same user.
 
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -24,7 +24,7 @@ use super::Frame;
 /// Bytes before a frame's text.
 const HEAD_BYTES: usize = 8;
 
-/// Longest text: an offer has the environment.
+/// Longest text: an offer includes the environment.
 const TEXT_BYTES_MAX: usize = 4 << 20;
 
 /// Most bytes of one stream.
@@ -142,13 +142,13 @@ impl Channel {
 }
 
 impl<F> Received<F> {
-    /// The only descriptor. The kernel drops one that this process may not have.
+    /// The frame's only descriptor. The kernel drops one that this process is not allowed to have.
     pub(crate) fn descriptor(&mut self) -> io::Result<OwnedFd> {
         self.descriptors.pop().ok_or_else(|| Errno::MFILE.into())
     }
 }
 
-/// A frame that does not come next.
+/// The error for a frame that is not expected here.
 pub(crate) fn unexpected(frame: &Frame) -> io::Error {
     let text = format!("{frame:?}");
     let name = text.split(['(', ' ']).next().unwrap_or_default();

@@ -28,7 +28,7 @@ use crate::keyfile;
 use crate::shutdown::Shutdown;
 use crate::systemd;
 
-/// A program file, by device and inode: an upgrade puts another one in its place.
+/// A program file, by device and inode, which an upgrade changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Program {
     device: u64,
@@ -59,14 +59,15 @@ impl fmt::Display for Program {
 #[derive(Debug)]
 pub(crate) struct Request {
     pub(crate) socket: UnixStream,
-    /// Not by this program, which nothing would change; `None` for any.
+    /// The program that asks: refused if it is the one already running, as nothing would change; `None`
+    /// always replaces.
     pub(crate) unless: Option<Program>,
 }
 
-/// How long a process that was replaced stays to tell its peers.
+/// How long a replaced process stays to tell its peers.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Requests to be replaced that wait.
+/// Most requests to be replaced that can wait.
 pub(crate) const WAITING_MAX: usize = 4;
 
 /// What a daemon can hand over.
@@ -83,8 +84,8 @@ pub(crate) struct HandoverSource<'d> {
 }
 
 impl HandoverSource<'_> {
-    /// Answers requests until a new process has everything: then this one [exits](Self::exit_replaced). Answers none
-    /// during a shutdown.
+    /// Answers requests until a new process has everything; this one then [exits](Self::exit_replaced).
+    /// Answers none during a shutdown.
     pub(crate) async fn give(&self, requests: &mut mpsc::Receiver<Request>, shutdown: &Shutdown) {
         let giving = async {
             while let Some(request) = requests.recv().await {
@@ -101,24 +102,24 @@ impl HandoverSource<'_> {
         }
     }
 
-    /// Answers one request; whether a new process has everything.
+    /// Answers one request; returns whether a new process has everything.
     pub(crate) async fn answer(&self, request: Request) -> bool {
         match self.give_to(request).await {
             Ok(Some(pid)) => {
-                tracing::info!(pid, "replaced: a new process goes on");
+                tracing::info!(pid, "replaced: a new process has taken over");
                 true
             }
             Ok(None) => false,
             Err(error) => {
-                tracing::warn!(%error, "not replaced: this process goes on");
+                tracing::warn!(%error, "not replaced: this process continues");
                 false
             }
         }
     }
 
-    /// Ends a process that was replaced, without its control socket and once the event loops have told the
-    /// peers, who would wait for an end that says nothing. Closes nothing in order: the new process has the
-    /// same sockets, and what ends here would end there, as would the files of unix sockets.
+    /// Ends a replaced process, without removing its control socket. First lets the event loops tell the
+    /// peers, who would otherwise wait for a timeout. Does not close sockets in order: the new process shares
+    /// them, so shutting them down, or removing unix socket files, would affect it.
     pub(crate) async fn exit_replaced(&self, watching: &mut JoinSet<()>) -> ! {
         watching.shutdown().await;
         let goodbyes = async {
@@ -152,12 +153,12 @@ impl HandoverSource<'_> {
         let suspension = Suspension::begin(self);
         let handing = timeout(HANDOVER_TIMEOUT, self.hand_over(&mut channel));
         let pid = handing.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
-        // The new process goes on.
+        // The new process serves now.
         mem::forget(suspension);
         Ok(Some(pid))
     }
 
-    /// The sockets that it listens on for itself.
+    /// The sockets that this process listens on itself.
     fn sockets(&self) -> Vec<HandedSocket> {
         let metrics = self.metrics.and_then(|listener| {
             let record = SocketRecord::Tcp(listener.local_addr().ok()?);
@@ -169,7 +170,7 @@ impl HandoverSource<'_> {
         servers.chain(clients).chain(metrics).collect()
     }
 
-    /// Ends all sessions and sends what is held; returns the new process.
+    /// Ends all sessions and sends what is held; returns the new process's ID.
     async fn hand_over(&self, channel: &mut Channel) -> io::Result<u32> {
         for server in &self.servers {
             let (chains, listeners) = server.hand_over().await?;
@@ -190,7 +191,7 @@ impl HandoverSource<'_> {
         channel.tell(&Frame::End).await?;
         let frame = channel.receive().await?.frame;
         let Frame::Done(pid, unnamed) = frame else { return Err(unexpected(&frame)) };
-        // From here on the service is the new process (sd_notify(3)).
+        // From here on the new process is the service (sd_notify(3)).
         systemd::notify(&[sd_notify::NotifyState::MainPid(pid)]);
         let streams = [stdin(), stdout(), stderr()];
         channel.send::<&[u8]>(&Frame::Bye, &[], &streams).await?;
@@ -201,7 +202,7 @@ impl HandoverSource<'_> {
     }
 }
 
-/// Suspends a daemon; dropped, also by a shutdown meanwhile, it goes on.
+/// Suspends a daemon. If dropped, as by a shutdown during the handover, the daemon continues.
 struct Suspension<'s, 'd>(&'s HandoverSource<'d>);
 
 impl<'s, 'd> Suspension<'s, 'd> {

@@ -1,4 +1,4 @@
-//! The new process: listens on the old one's sockets, goes on with what is held, and tells `keypadd reload`.
+//! The new process: listens on the old one's sockets, resumes what is held, and reports to `keypadd reload`.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -40,13 +40,13 @@ pub(crate) struct Held {
 pub(crate) struct Outcome {
     pub(crate) pid: u32,
     pub(crate) release: String,
-    /// Forwarded connections that go on.
+    /// Forwarded connections that continue.
     pub(crate) held: usize,
 }
 
 impl Takeover {
-    /// Begins to replace the process at standard input, if this one was started for it; else the daemon is
-    /// not suspended.
+    /// Begins to replace the process at standard input, if this one was started for that; else returns no
+    /// takeover and a daemon that is not suspended.
     ///
     /// # Errors
     /// Exit 1: the old process has given up.
@@ -77,7 +77,7 @@ impl Takeover {
         begun.await.map_err(|error: io::Error| failed(&error))
     }
 
-    /// The run of the client of this name, which goes on.
+    /// The old instance number of the client of this name.
     pub(crate) fn instance(&self, client: &str) -> Option<Instance> {
         self.instances.get(client).copied().map(Instance)
     }
@@ -85,7 +85,7 @@ impl Takeover {
     /// Takes what the old process holds, once all sockets are bound.
     ///
     /// # Errors
-    /// Exit 1: the old process has given up, and goes on.
+    /// Exit 1: the old process has given up, and continues.
     pub(crate) async fn receive(&mut self, handover: &Handover) -> Result<Held, Error> {
         let received = timeout(HANDOVER_TIMEOUT, self.receive_all(handover)).await;
         let received = received.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
@@ -132,10 +132,10 @@ impl Takeover {
         }
     }
 
-    /// Ends the old process and takes its standard streams, unless this one is to stop. Then it may go on.
+    /// Ends the old process and takes its standard streams. If this process is shutting down, fails instead.
     ///
     /// # Errors
-    /// Exit 1: the old process has given up, and goes on.
+    /// Exit 1: the old process has given up, and continues.
     pub(crate) async fn finish(
         mut self,
         handover: &Handover,
@@ -147,7 +147,7 @@ impl Takeover {
             }
             let unnamed = handover.close_unnamed();
             self.channel.tell(&Frame::Done(process::id(), unnamed)).await?;
-            // Without it the old process may go on: then this one must not.
+            // Without this answer the old process may continue: then this one must not.
             let Received { frame, descriptors, .. } = self.channel.receive().await?;
             let (Frame::Bye, [stdin, stdout, stderr]) = (&frame, &descriptors[..]) else {
                 return Err(unexpected(&frame));
@@ -159,7 +159,7 @@ impl Takeover {
             Ok(())
         };
         finished.await.map_err(|error: io::Error| failed(&error))?;
-        tracing::info!(held = self.held, "goes on in place of the old process");
+        tracing::info!(held = self.held, "took over from the old process");
         Ok(())
     }
 
@@ -167,7 +167,8 @@ impl Takeover {
         let release = env!("CARGO_PKG_VERSION").to_owned();
         let outcome = Outcome { pid: process::id(), release, held: self.held };
         let text = serde_json::to_vec(&outcome).unwrap_or_default();
-        // Unbuffered: it may have been stopped, and what is left would go to the daemon's own output.
+        // Unbuffered: `keypadd reload` may have been stopped, and buffered bytes would go to the daemon's own
+        // output.
         let _ = rustix::io::write(stdout(), &text);
     }
 }

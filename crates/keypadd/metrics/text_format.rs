@@ -1,8 +1,8 @@
-//! Rewrites OpenMetrics 1.0 as Prometheus's older text format, 0.0.4, for those who do not ask for OpenMetrics:
-//! `curl`, `promtool check metrics`, older collectors.
+//! Converts OpenMetrics 1.0 to Prometheus's older text format, 0.0.4, for clients that do not ask for
+//! OpenMetrics: `curl`, `promtool check metrics`, older collectors.
 
-/// The rewritten text. There, a counter's help and type bear the name of its samples, which ends in `_total`, and
-/// no line marks the end.
+/// The converted text. In it a counter's help and type lines name the sample, with `_total`, and no line
+/// marks the end.
 pub(super) fn rewritten(openmetrics: &str) -> String {
     let mut text = String::with_capacity(openmetrics.len() + 512);
     let mut lines = openmetrics.lines().filter(|line| *line != "# EOF").peekable();

@@ -20,7 +20,7 @@ pub(crate) struct Choice {
     times: Option<[SealTimes; 3]>,
     /// The choice and its reasons.
     pub(crate) report: SuiteReport,
-    /// Whether sessions use this suite where both ends can.
+    /// Whether this is the preferred suite, which sessions use if both ends can.
     is_first: bool,
     /// Seconds since a session used it.
     unused_seconds: u32,
@@ -59,7 +59,7 @@ impl Choice {
         }
     }
 
-    /// A choice that was made, of a suite without times.
+    /// A choice without measurements.
     #[cfg(test)]
     pub(super) fn untimed(protection: Protection, pays: bool) -> Self {
         let mut choice = Self::timed(protection, None);
@@ -77,7 +77,7 @@ impl Choice {
         self.report.pays
     }
 
-    /// Whether sessions have this suite, or are likely to.
+    /// Whether sessions use this suite, or are likely to.
     pub(crate) fn is_needed(&self) -> bool {
         self.is_first || self.unused_seconds < KEPT_SECONDS
     }
@@ -87,8 +87,8 @@ impl Choice {
         self.pays() && self.is_needed()
     }
 
-    /// Takes in a second: whether sessions have the suite, and, if there were enough, how many packets
-    /// had each length. Returns whether the choice has changed.
+    /// Accounts for another second: whether sessions use the suite and, if there were enough, how many
+    /// packets had each length. Returns whether the choice has changed.
     pub(super) fn follow(&mut self, in_use: bool, packets: Option<[u64; 3]>) -> bool {
         let before = (self.pays(), self.wants_pool());
         self.unused_seconds = if in_use { 0 } else { self.unused_seconds.saturating_add(1) };
@@ -99,8 +99,7 @@ impl Choice {
         before != (self.pays(), self.wants_pool())
     }
 
-    /// The times at the length where the pool gains most: if it does not pay there, it pays
-    /// nowhere.
+    /// The times at the length where the pool gains most: if it does not pay off there, it pays off nowhere.
     pub(crate) fn best(&self) -> Option<(f64, f64)> {
         let gain = |seal: &&SealReport| seal.inline_seconds / seal.pooled_seconds;
         let best = self.report.seals.iter().max_by(|one, other| gain(one).total_cmp(&gain(other)));
@@ -124,7 +123,7 @@ mod tests {
 
     use super::*;
 
-    /// Gains at short packets, and loses at long ones.
+    /// Faster for short packets, slower for long ones.
     fn mixed() -> Choice {
         let mut nanos = [(60, 170), (120, 240), (900, 700)].into_iter();
         let times = TIMED_BYTES.map(|bytes| {
@@ -145,7 +144,7 @@ mod tests {
         assert!(!choice.follow(true, None) && choice.wants_pool());
         assert!(choice.follow(true, Some([100, 0, 1000])) && !choice.wants_pool());
         assert!(!choice.follow(true, Some([1000, 0, 500])) && !choice.wants_pool());
-        // Packets of other suites say nothing of one that nobody has.
+        // Packets of other suites do not count for a suite without sessions.
         assert!(!choice.follow(false, Some([1000, 0, 0])) && !choice.wants_pool());
     }
 

@@ -1,8 +1,8 @@
 //! `keypadd reload --binary`: starts this program in place of a running daemon.
 //!
-//! The new process has the daemon's command line, directory and environment. Until it serves, its messages
-//! come here; then it has the daemon's standard streams. The daemon cannot start it: its sandbox runs no
-//! programs.
+//! The new process gets the daemon's command line, directory and environment. Until it serves, its messages
+//! appear here; then it takes over the daemon's standard streams. The daemon cannot start it itself: its
+//! sandbox cannot execute programs.
 
 use std::env;
 use std::fs;
@@ -28,20 +28,20 @@ use crate::handover::{Frame, Offer, VARIABLE, VERSION};
 use crate::keyfile;
 use crate::shutdown::block_on;
 
-/// A daemon that is being reloaded answers after that.
+/// A daemon that is reloading answers afterwards.
 const TIMEOUT: Duration = Duration::from_secs(65);
 
-/// Of a daemon that root may not replace.
+/// For a daemon that root must not replace.
 const NOT_ROOTS: &str = "it runs as another user, who must replace it (systemctl reload)";
 
-/// What became of a daemon.
+/// What happened to a daemon.
 #[derive(Debug)]
 pub(super) enum Replaced {
     /// It runs this program already.
     Same,
-    /// By a new process; what to print.
+    /// By a new process; prints this.
     By(String),
-    /// It has exited, is of an older version, or forwards standard input and output.
+    /// It has exited, is an older version, or forwards standard input and output.
     Not(Error),
 }
 
@@ -55,7 +55,7 @@ struct Asked {
 /// Replaces the daemon of a socket; unless `forced`, only if it runs another program.
 ///
 /// # Errors
-/// Exit 1: it cannot be replaced, or the new process fails, which has said why. The daemon goes on.
+/// Exit 1: it cannot be replaced, or the new process fails and has printed why. The daemon continues.
 pub(super) fn replace(socket: &Path, forced: bool) -> Result<Replaced, Error> {
     let program = env::current_exe().map_err(|error| cannot(socket, &error))?;
     let mut replaced = Replaced::Same;
@@ -76,7 +76,7 @@ pub(super) fn replace(socket: &Path, forced: bool) -> Result<Replaced, Error> {
 async fn ask(socket: &Path, forced: bool) -> io::Result<Asked> {
     let mut stream = control::connect(socket)?;
     if geteuid().is_root() && !runs_as_root(&stream)? {
-        // What it offers to start would run as root.
+        // Root would start whatever the daemon offers.
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, NOT_ROOTS));
     }
     let unless = Program::own().filter(|_| !forced);
@@ -92,7 +92,8 @@ async fn ask(socket: &Path, forced: bool) -> io::Result<Asked> {
     }
 }
 
-/// Whether the daemon at the other end still is root's; its socket may be older than its user.
+/// Whether the daemon at the other end still runs as root; it may have switched users since it created its
+/// socket.
 fn runs_as_root(stream: &UnixStream) -> io::Result<bool> {
     let pid = socket_peercred(stream)?.pid;
     let status = fs::read_to_string(format!("/proc/{}/status", pid.as_raw_nonzero()))?;
@@ -111,7 +112,7 @@ fn start(
             // Inherited: not closed when the program starts.
             fcntl_setfd(file, FdFlags::empty()).map(|()| file.as_raw_fd().to_string())
         });
-        // Not a pipe, which the system call filter of a service may refuse.
+        // Not a pipe, which a service's system call filter may refuse.
         let (mut result, stdout) = UnixStream::pair()?;
         let mut child = Command::new(program)
             .args(&offer.arguments)
@@ -120,7 +121,7 @@ fn start(
             .envs(offer.environment.iter().map(|(name, value)| (name, value)))
             .env(VARIABLE, "1")
             .envs(key_file.transpose()?.map(|number| (keyfile::INHERITED, number)))
-            // Ctrl-C here is not for a daemon.
+            // Ctrl-C here must not reach the daemon.
             .process_group(0)
             .stdin(Stdio::from(channel))
             .stdout(Stdio::from(OwnedFd::from(stdout)))
@@ -151,8 +152,8 @@ fn start(
 fn cannot(socket: &Path, error: &io::Error) -> Error {
     let socket = shown(socket.to_string_lossy());
     let cause = match error.kind() {
-        // An older daemon answers in JSON, which begins like the length of no frame; so does one with
-        // standard input and output.
+        // An older daemon answers in JSON, whose first bytes are not the length of any frame; so does one
+        // that forwards standard input and output.
         io::ErrorKind::FileTooLarge => "it cannot be replaced while it runs".into(),
         io::ErrorKind::UnexpectedEof => "it has exited".into(),
         _ => system(error),

@@ -183,8 +183,8 @@ impl Applied {
         Ok(())
     }
 
-    /// Changes the clients to the new settings. Closes old listeners before binding new ones, so
-    /// that a forward can move from one peer to another.
+    /// Changes the clients to the new settings. Closes old listeners before binding new ones, so that a
+    /// forward can move from one peer to another.
     async fn relink(
         &mut self,
         daemon: &Daemon,
@@ -228,7 +228,7 @@ impl Applied {
         if let Err(error) = taken.await {
             drop(bound);
             for link in self.links.values() {
-                // If another program has taken an address meanwhile, the log says which.
+                // If another program has taken an address in the meantime, the log names it.
                 let (forwards, headers) = (link.forwards().to_vec(), link.proxy_headers());
                 if let Err(lost) = link.set_forwards(forwards, headers).await {
                     tracing::error!("{}", lost.to_string().trim_end());

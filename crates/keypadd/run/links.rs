@@ -92,7 +92,7 @@ impl Bound {
         Ok(Self { client, peer: peer.clone() })
     }
 
-    /// Goes on with what the old process holds.
+    /// Resumes what the old process handed over.
     pub(super) fn adopt(&self, held: HandedClient) {
         self.client.adopt(held, &self.peer.keys);
     }
@@ -105,7 +105,7 @@ impl Bound {
         let running = Arc::clone(&client);
         let task = tokio::spawn(async move {
             running.run(None, stopped.drained(drain)).await;
-            // Unless a change of its forwards is still under way.
+            // Unless a change of its forwards is still in progress.
             if let Some(client) = Arc::into_inner(running) {
                 client.close().await;
             }
@@ -125,8 +125,8 @@ impl Link {
         self.peer.outgoing.as_ref().map_or(&[], |outgoing| &outgoing.forwards)
     }
 
-    /// Whether it connects to this peer at these addresses by a key that is still listed, and holds
-    /// connections for as long.
+    /// Whether it connects to this peer at these addresses with a key that is still listed, and holds
+    /// connections for the same time.
     pub(super) fn leads_to(&self, peer: &Peer, outgoing: &Outgoing) -> bool {
         let own = self.peer.outgoing.as_ref();
         let is_listed = |key: &PublicKey| peer.keys.contains(key);
@@ -135,7 +135,7 @@ impl Link {
         same && own.is_some_and(|own| own.endpoint == outgoing.endpoint)
     }
 
-    /// Which of their connections begin with a PROXY header.
+    /// Which connections begin with a PROXY header.
     pub(super) fn proxy_headers(&self) -> ProxyHeaders {
         self.peer.outgoing.as_ref().map(|outgoing| outgoing.proxy_headers).unwrap_or_default()
     }
@@ -193,7 +193,7 @@ impl Link {
         }
     }
 
-    /// What to print of it when ready.
+    /// What to print about it when ready.
     pub(super) fn ready(&self) -> DialingReady {
         DialingReady {
             peer: self.peer.name.clone(),

@@ -85,7 +85,7 @@ fn limits(limits: &LimitsReport) -> String {
     line
 }
 
-/// Peers that are away, and what became of connections before.
+/// Peers that are away, and what happened to earlier held connections.
 fn hold(hold: &HoldReport, lines: &mut Vec<String>) {
     for HeldStatus { peer, streams, kept_bytes, since_unix_seconds, .. } in &hold.peers {
         let (peer, away) = (one_line(peer), age(*since_unix_seconds));
