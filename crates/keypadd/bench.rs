@@ -21,8 +21,8 @@ pub(crate) fn start() -> Error {
     let error = Command::new(program).args(arguments).exec();
     match error.kind() {
         ErrorKind::NotFound => {
-            Error::new(Exit::Runtime, "bench: keypadd-bench is neither beside keypadd nor on PATH")
-                .hint("`cargo build --release -p keypadd-bench` builds it; put it beside keypadd")
+            Error::new(Exit::Runtime, "bench: cannot find keypadd-bench next to keypadd or on PATH")
+                .hint("`cargo build --release -p keypadd-bench` builds it; put it next to keypadd")
         }
         _ => Error::new(
             Exit::Runtime,

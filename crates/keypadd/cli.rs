@@ -58,9 +58,9 @@ pub(crate) enum Verb {
     Pubkey(KeyFileArgs),
     /// Pair with another host: print a line for `keypadd join` there, and wait for it
     ///
-    /// The line works once, within ten minutes: whoever holds it then can join. When the other host has,
-    /// it is in this host's configuration file as NAME, with these permits, and a running `keypadd run`
-    /// has reloaded that. If the file's UDP port is in use, as by that daemon, pairing takes another one,
+    /// The line works once, within ten minutes; whoever has it can join. Once the other host has joined, it
+    /// is in this host's configuration file as NAME, with these permits, and a running `keypadd run` has
+    /// reloaded the file. If the file's UDP port is in use, as by that daemon, pairing uses another one,
     /// which firewalls must allow too. Creates the key and the file if there are none.
     #[command(after_help = "\
 Examples:
@@ -69,7 +69,7 @@ Examples:
     Invite(Box<InviteArgs>),
     /// Pair with the host whose `keypadd invite` printed this line
     ///
-    /// Both hosts learn each other's key. The other one is then in this host's configuration file, for
+    /// Both hosts learn each other's key. The other host is then in this host's configuration file, for
     /// `keypadd connect @NAME` and `keypadd run`. Creates the key and the file if there are none.
     #[command(after_help = "\
 Examples:
@@ -99,8 +99,8 @@ Examples:
     Connect(Box<ConnectArgs>),
     /// Run as server, client or both from a configuration file
     ///
-    /// Retries connections to peers forever, the first ones too. SIGHUP and `keypadd reload` apply
-    /// a changed file. Stop it with Ctrl-C or SIGTERM.
+    /// Retries connections to peers forever, even the first ones. SIGHUP and `keypadd reload` apply a changed
+    /// file. Stop it with Ctrl-C or SIGTERM.
     #[command(after_help = "\
 Example:
   keypadd check --config keypadd.toml && keypadd run --config keypadd.toml
@@ -117,16 +117,16 @@ A file for both roles:
     Run(ConfigArgs),
     /// Make a running `keypadd run` reload its file
     ///
-    /// Applies changed keys, peers, permits, forwards and pool settings without closing
-    /// connections. Prints what changed and what needs a restart. A file with errors changes
-    /// nothing. With --binary, after an upgrade, any daemon goes on in a process of this program.
+    /// Applies changed keys, peers, permits, forwards and pool settings without closing connections. Prints
+    /// what changed and what needs a restart. A file with errors changes nothing. With --binary, as after an
+    /// upgrade, a new process of this program takes over from the daemon.
     #[command(after_help = "Examples:\n  keypadd reload\n  keypadd reload --binary")]
     Reload(ReloadArgs),
     /// List, add or remove forwards of a running daemon
     ///
-    /// Of `keypadd run`, or of a `keypadd connect` with forwards. Open connections of a removed forward
-    /// stay. Changes last until the daemon reloads its file or ends. Whether a server listens for -R is in
-    /// the daemon's log and in `keypadd status`.
+    /// Works for `keypadd run`, and for `keypadd connect` with forwards. Open connections of a removed
+    /// forward stay. Changes last until the daemon reloads its file or exits. The daemon's log and `keypadd
+    /// status` show whether the server listens for a -R.
     #[command(after_help = "\
 Examples:
   keypadd forward list
@@ -135,15 +135,15 @@ Examples:
     Forward(ForwardArgs),
     /// Check a configuration file and print what it sets
     ///
-    /// Reports every error at once, those of the key file included. Starts and changes nothing.
+    /// Reports every error at once, including those in the key file. Starts and changes nothing.
     #[command(after_help = "Example:\n  keypadd check --config keypadd.toml")]
     Check(ConfigArgs),
     /// Check this host, its files and the path to each peer, and name the fixes
     ///
-    /// Looks at limits, UDP buffers, CPU, clock, keys and files, daemons and the service, times whether a
-    /// pool is worth it here, and connects to each peer of the file, or to @NAME alone. Changes nothing.
+    /// Looks at limits, UDP buffers, CPU, clock, keys and files, daemons and the service, measures whether a
+    /// pool pays off here, and connects to each peer in the file, or only to @NAME. Changes nothing.
     #[command(after_help = "\
-Exits with 1 if a check failed; what only works less well is a warning.
+Exits with 1 if a check failed; a warning means that something works less well.
 
 Examples:
   keypadd doctor
@@ -151,7 +151,7 @@ Examples:
     Doctor(DoctorArgs),
     /// Show the daemons running on this host: peers, suite, round trip, pool
     #[command(after_help = "\
-Exits with 5 if no daemon answers or a peer that one connects to is not connected.
+Exits with 5 if no daemon answers or a daemon is not connected to one of its peers.
 
 Example:
   keypadd status --json")]
@@ -191,12 +191,13 @@ pub(crate) struct KeyFileArgs {
     pub(crate) file: Option<PathBuf>,
 }
 
-// Values that `invite` and `join` alone have are checked there: clap's code for a value is compiled for each type.
+// Values that only `invite` and `join` have are checked there: clap's code for a value is compiled for each
+// type.
 #[derive(Debug, Args)]
 pub(crate) struct InviteArgs {
-    /// What to call the other host, in the configuration file, logs and metrics
+    /// Name for the other host, in the configuration file, logs and metrics
     pub(crate) name: String,
-    /// This host's name or address, for the other one [default: the address that packets leave from]
+    /// This host's name or address, for the other one [default: the source address of its packets]
     #[arg(long, env = "KEYPADD_HOST", value_name = "HOST")]
     pub(crate) host: Option<String>,
     /// UDP address to pair at [default: the configuration file's, else any port if that is in use]
@@ -217,7 +218,7 @@ pub(crate) struct JoinArgs {
     /// The line; - or none reads it from standard input, where other users cannot see it
     #[arg(value_parser = values::line)]
     pub(crate) line: Option<Line>,
-    /// What to call the other host [default: what it calls itself]
+    /// Name for the other host [default: the name it gives]
     #[arg(long, env = "KEYPADD_NAME", value_name = "NAME")]
     pub(crate) name: Option<String>,
     /// The configuration file [default: as `keypadd run` finds it]
@@ -257,8 +258,8 @@ pub(crate) struct ConnectArgs {
     /// Connect standard input and output to HOST:PORT from the server, as an ssh ProxyCommand
     ///
     /// With @NAME, a running `keypadd run` or `keypadd connect` of this user that is connected to that peer
-    /// carries it: ssh sessions share its tunnel. Without one, or if its suite or key exchange would not be
-    /// offered here, -W makes a tunnel of its own, as it does with other flags for a tunnel such as --hold.
+    /// carries it, so ssh sessions share one tunnel. -W makes its own tunnel if there is none, if its suite
+    /// or key exchange would not be offered here, or with other tunnel flags such as --hold.
     #[arg(short = 'W', long, env = "KEYPADD_STDIO", value_name = "HOST:PORT")]
     #[arg(value_parser = values::target, conflicts_with_all = ["local", "remote", "dynamic"])]
     pub(crate) stdio: Option<Target>,
@@ -278,7 +279,7 @@ pub(crate) struct ConfigArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArgs {
-    /// Check the path to this peer of the configuration file alone
+    /// Check only the path to this peer of the configuration file
     #[arg(value_name = "@NAME", value_parser = values::at_name)]
     pub(crate) peer: Option<String>,
     /// The configuration file [default: as `keypadd run` finds it]
@@ -319,7 +320,8 @@ pub(crate) struct ReloadArgs {
     #[arg(long, env = "KEYPADD_SOCKET", value_name = "PATH")]
     #[arg(value_parser = path_parser())]
     pub(crate) socket: Option<PathBuf>,
-    /// Replace a daemon that runs another program, or has settings that wait for a restart; its connections go on
+    /// Replace a daemon that runs another program or has settings that wait for a restart; its connections
+    /// stay open
     #[arg(long, env = "KEYPADD_BINARY", value_parser = values::switch)]
     pub(crate) binary: bool,
 }
@@ -328,7 +330,7 @@ pub(crate) struct ReloadArgs {
 pub(crate) struct ForwardArgs {
     /// What to do
     pub(crate) action: ForwardAction,
-    /// The peer, where daemons connect to several
+    /// The peer, if daemons connect to several
     #[arg(value_name = "@NAME", value_parser = values::at_name)]
     pub(crate) peer: Option<String>,
     /// Listen here and connect to HOST:HOSTPORT from the server

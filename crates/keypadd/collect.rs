@@ -64,8 +64,8 @@ impl StatusBuilder {
             out.histograms(name, &help, rows)?;
         }
         let help = format!(
-            "Time of a packet by what it goes into, sampled one in {SAMPLED_ONE_IN}; \
-             pad and xor are one where a pad is made inline"
+            "Time of a packet by stage, sampled one in {SAMPLED_ONE_IN}; \
+             pad and xor are one stage if the pad is made inline"
         );
         let stages = PacketStage::ALL.map(|stage| (stage.name(), meters.stage_seconds(stage)));
         let stages = stages.into_iter().chain([("udp_send", &*self.send_seconds)]);

@@ -122,8 +122,8 @@ impl ConnectOptions {
         }
         let proxy_headers = peer_settings.proxy_headers();
         if proxy_headers.accept && matches!(work, Work::Stdio(_)) {
-            return Err(Error::new(Exit::Usage, "--accept-proxy: -W listens nowhere")
-                .hint("leave it out; -L and -R have listeners"));
+            return Err(Error::new(Exit::Usage, "--accept-proxy: -W has no listener")
+                .hint("leave it out; it applies to -L and -R"));
         }
         let connect_timeout = settings.connect_timeout.value;
         let asks_for_own_tunnel = settings

@@ -200,7 +200,7 @@ async fn answer(client: UnixStream, status: &impl Status, requests: &Requests) -
         (RELOAD_REQUEST, _) => serde_json::to_vec(&json!({ "no_file": status.verb() }))?,
         (FORWARD_REQUEST, requests) => serde_json::to_vec(&match &requests.forward {
             Some(queue) => queued(queue, |answer| (rest.to_owned(), answer)).await,
-            None => json!({ "error": "this daemon changes no forwards" }),
+            None => json!({ "error": "this daemon cannot change forwards" }),
         })?,
         _ => serde_json::to_vec(&json!({ "error": "unknown request" }))?,
     };

@@ -51,7 +51,7 @@ struct Answer {
 /// Asks the daemons.
 ///
 /// # Errors
-/// Exit 2: no such peer or forward, or several peers could be meant. Exit 5: no daemon answers. Exit 6: the
+/// Exit 2: no such peer or forward, or no peer is named and there are several. Exit 5: no daemon answers. Exit 6: the
 /// address cannot be bound.
 pub(crate) fn run(args: ForwardArgs) -> Result<(), Error> {
     let daemons = daemons(args.socket.clone())?;
@@ -146,7 +146,7 @@ fn pick(daemons: &[(PathBuf, Vec<Link>)], peer: Option<&str>) -> Result<(PathBuf
             Err(Error::new(Exit::Usage, cause).hint(
                 match nearest(peer, all().map(|(_, name)| &**name)) {
                     Some(near) => format!("did you mean @{near}?"),
-                    None => format!("there is {}", names()),
+                    None => format!("expected one of {}", names()),
                 },
             ))
         }
@@ -155,7 +155,7 @@ fn pick(daemons: &[(PathBuf, Vec<Link>)], peer: Option<&str>) -> Result<(PathBuf
             Err(Error::new(Exit::Usage, format!("several daemons connect to @{peer}"))
                 .hint("name one with --socket; `keypadd status` lists them"))
         }
-        (_, None) => Err(Error::new(Exit::Usage, "several peers could be meant")
+        (_, None) => Err(Error::new(Exit::Usage, "no peer given, and daemons connect to several")
             .hint(format!("name one of {}", names()))),
     }
 }
@@ -200,7 +200,7 @@ fn parsed(flag: &str, text: &str) -> Result<Forward, BadValue> {
         "-L" => local_forward(text).map(Forward::Local),
         "-R" => remote_forward(text).map(Forward::Remote),
         "-D" => dynamic_forward(text).map(Forward::Dynamic),
-        _ => Err(bad(format!("{} is no forward", shown(flag)), "-L, -R or -D")),
+        _ => Err(bad(format!("{} is not a forward flag", shown(flag)), "-L, -R or -D")),
     }
 }
 
@@ -210,7 +210,7 @@ async fn change(client: &Client, add: bool, forward: &Forward) -> Result<(), Val
     let is_there = forwards.contains(forward);
     let refused = |cause: String, hint: &str| Err(json!({ "refused": cause, "hint": hint }));
     if add && is_there {
-        return refused(format!("{forward} is there already"), "`keypadd forward list` shows all");
+        return refused(format!("{forward} already exists"), "`keypadd forward list` shows all");
     }
     if !add && !is_there {
         return refused(format!("there is no {forward}"), "`keypadd forward list` shows all");

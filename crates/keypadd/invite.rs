@@ -187,7 +187,7 @@ pub(crate) async fn run(options: InviteOptions, shutdown: Shutdown) -> Result<()
     line.push('\n');
     let nothing = "nothing was written on either host";
     if !print(line.as_bytes())? {
-        let cause = format!("nobody reads the line from standard output; {nothing}");
+        let cause = format!("standard output is closed, so nobody can read the line; {nothing}");
         return Err(Error::new(Exit::Runtime, cause));
     }
     drop((line, invitation));

@@ -179,7 +179,7 @@ fn refused(error: ClientError, options: &JoinOptions) -> Error {
         }
         ClientError::Auth { server, cause } if !matches!(cause, AuthError::ServerKey(_)) => {
             Error::new(Exit::Authentication, format!("{server}: no invitation is waiting there"))
-                .hint(format!("it was used, has ended or was interrupted: {again}"))
+                .hint(format!("it was used, has expired or was interrupted: {again}"))
         }
         ClientError::Unreachable { .. } => {
             let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
@@ -187,10 +187,10 @@ fn refused(error: ClientError, options: &JoinOptions) -> Error {
             let hint = match now.checked_sub(options.invitation.expires) {
                 Some(seconds) => {
                     let ago = humantime::format_duration(Duration::from_secs(seconds));
-                    format!("by this host's clock it ended {ago} ago: {again}")
+                    format!("by this host's clock it expired {ago} ago: {again}")
                 }
                 None => format!(
-                    "it was used or has ended, or its UDP port {} is blocked, or that is not its \
+                    "it was used or has expired, or its UDP port {} is blocked, or that is not its \
                      address (--host there): {again}",
                     options.invitation.pairing.port
                 ),

@@ -201,7 +201,7 @@ fn outcome(path: &Path, answer: Answer) -> Result<String, Error> {
     }
     if !answer.restart.is_empty() {
         let restart = answer.restart.join(", ");
-        lines.push(format!("  restart to apply, as by `keypadd reload --binary`: {restart}"));
+        lines.push(format!("  restart to apply, as with `keypadd reload --binary`: {restart}"));
     }
     lines.extend(answer.warnings.iter().map(|line| format!("  {line}")));
     Ok(lines.iter().map(|line| one_line(line) + "\n").collect())

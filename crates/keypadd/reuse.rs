@@ -157,7 +157,7 @@ impl Reuse {
                 let target = &self.asked.target;
                 let cause = "the daemon that carried it has exited";
                 Error::new(Exit::Runtime, format!("connection to {target} lost: {cause}"))
-                    .hint("run it again; without a daemon it makes a tunnel of its own")
+                    .hint("run it again; without a daemon it makes its own tunnel")
             }
         }
     }

@@ -84,8 +84,8 @@ fn bench_without_keypadd_bench_says_how_to_get_it() {
     let keypadd = desk.path("keypadd");
     fs::copy(env!("CARGO_BIN_EXE_keypadd"), &keypadd).unwrap();
     let ran = Command::new(keypadd).args(["bench", "terminal"]).env_clear().output().unwrap();
-    let said = "keypadd: bench: keypadd-bench is neither beside keypadd nor on PATH\n  \
-                hint: `cargo build --release -p keypadd-bench` builds it; put it beside keypadd\n";
+    let said = "keypadd: bench: cannot find keypadd-bench next to keypadd or on PATH\n  \
+                hint: `cargo build --release -p keypadd-bench` builds it; put it next to keypadd\n";
     assert_eq!((ran.status.code(), text(&ran.stderr).as_str()), (Some(1), said));
 }
 

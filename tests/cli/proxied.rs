@@ -102,8 +102,8 @@ fn headers_that_nobody_could_send_or_read_are_refused() {
     let desk = desk();
     let args = ["connect", "127.0.0.1", "--peer", PUBLIC_KEY, "-W", "a:1", "--accept-proxy"];
     let output = desk.keypadd(&args).output().unwrap();
-    let expected = "keypadd: --accept-proxy: -W listens nowhere\n  \
-                    hint: leave it out; -L and -R have listeners\n";
+    let expected = "keypadd: --accept-proxy: -W has no listener\n  \
+                    hint: leave it out; it applies to -L and -R\n";
     assert_eq!((output.status.code(), text(&output.stderr)), (Some(2), expected.into()));
     let file = format!(
         "listen = \"127.0.0.1:4433\"\nkey = \"good.key\"\n[peer.lab]\npublic-key = \"{PUBLIC_KEY}\"\n\

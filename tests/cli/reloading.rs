@@ -219,7 +219,7 @@ fn a_port_that_a_permit_adds_is_reached_once_the_sandbox_is_made_anew() {
     let (_, shown, _) = hosts.keypadd(&["status"]);
     match shown.contains(&format!("TCP connections to ports 53 {}", hosts.target.port())) {
         true => {
-            let line = "restart to apply, as by `keypadd reload --binary`: TCP ports outside";
+            let line = "restart to apply, as with `keypadd reload --binary`: TCP ports outside";
             assert!(said.contains(line), "{said}");
             assert!(through(two).is_none());
             let (code, _, error) = hosts.keypadd(&["reload", "--binary"]);

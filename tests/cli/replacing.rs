@@ -140,9 +140,9 @@ fn connections_go_on_in_the_processes_that_replace_both_ends() {
     let status = hosts.desk.keypadd(&["status"]).output().unwrap();
     assert_eq!(status.status.code(), Some(0), "{}", text(&status.stdout));
     for old in [&mut far, &mut near] {
-        old.hear("replaced: a new process goes on");
+        old.hear("replaced: a new process has taken over");
         // It has the old one's standard streams.
-        old.hear("goes on in place of the old process");
+        old.hear("took over from the old process");
     }
     drop(hosts);
     assert!(far.ended().status.success() && near.ended().status.success());
@@ -222,7 +222,7 @@ fn a_new_process_that_cannot_start_leaves_the_old_one_serving() {
         let error = text(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{error}");
         assert!(error.contains(cause), "{error}");
-        assert!(error.contains(&format!("process {} goes on", far.pid())), "{error}");
+        assert!(error.contains(&format!("process {} continues", far.pid())), "{error}");
         assert!(echoes(&kept));
         until("a new connection works", || through(hosts.ports[0]));
     }
@@ -243,7 +243,7 @@ fn a_unix_socket_stays_where_it_is_if_a_replacement_fails_and_goes_with_its_sett
     fs::write(&file, format!("{with_path}dynamic = [\"{busy}\"]\n")).unwrap();
     let socket = hosts.socket(near.pid());
     let output = hosts.install_and_reload(&["--socket", socket.to_str().unwrap()]);
-    assert!(text(&output.stderr).contains("goes on"), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("continues"), "{}", text(&output.stderr));
     assert_eq!(exchange(&place, b"y").unwrap(), b"y");
 
     fs::write(&file, plain).unwrap();
@@ -289,7 +289,7 @@ fn a_new_process_that_dies_at_any_step_leaves_the_old_one_with_all_connections()
         }
     }
     assert!(busy.into_iter().all(|busy| busy.join().unwrap()));
-    far.hear("not replaced: this process goes on");
+    far.hear("not replaced: this process continues");
     for port in hosts.ports {
         until("a new connection works", || through(port));
     }
@@ -340,11 +340,7 @@ fn serve_and_connect_are_replaced_as_well_and_systemd_hears_of_the_new_process()
         let socket = hosts.socket(pid);
         let output = hosts.install_and_reload(&["--socket", socket.to_str().unwrap()]);
         assert!(output.status.success(), "{}", text(&output.stderr));
-        assert!(
-            text(&output.stdout).contains("; 1 connection goes on\n"),
-            "{}",
-            text(&output.stdout)
-        );
+        assert!(text(&output.stdout).contains("; 1 connection kept\n"), "{}", text(&output.stdout));
         assert!(echoes(&kept));
     }
     let main_pid = format!("MAINPID={}", hosts.follower());
@@ -361,7 +357,7 @@ fn connections_that_are_not_held_end_with_the_old_process() {
     let (far, _near) = (hosts.run("far"), hosts.run("near"));
     let mut lost = until("the forward works", || through(hosts.ports[0]));
     let output = hosts.install_and_reload(&["--socket", hosts.socket(far.pid()).to_str().unwrap()]);
-    assert!(text(&output.stdout).contains("; 0 connections go on\n"), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("; 0 connections kept\n"), "{}", text(&output.stderr));
     // A reset, never a silent stall, and never an end that looks complete.
     lost.set_read_timeout(Some(PATIENCE)).unwrap();
     assert!(lost.read(&mut [0; 1]).is_err());

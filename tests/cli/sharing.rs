@@ -182,7 +182,7 @@ fn a_daemon_that_is_killed_leaves_one_line_and_exit_1() {
         text(&output.stderr),
         format!(
             "keypadd: connection to {target} lost: the daemon that carried it has exited\n  \
-             hint: run it again; without a daemon it makes a tunnel of its own\n"
+             hint: run it again; without a daemon it makes its own tunnel\n"
         )
     );
 }

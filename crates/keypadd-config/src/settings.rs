@@ -63,7 +63,7 @@ settings! {
         example: "8080",
         flag: Flag::Serve,
         help: "Where peers may listen on this host (-R): PORT, HOST:PORT, `HOST:*`, `*:PORT`, `*:*` or /PATH",
-        detail: "PORT alone is loopback only; listening on every address takes `*`. Only patterns such as \
+        detail: "PORT alone is loopback only; `*` is every address. Only patterns such as \
             `udp:5353` permit UDP.",
     }
     "permit-bench" => permit_bench: one bool = switch {
@@ -101,7 +101,7 @@ settings! {
         default: "auto",
         flag: Flag::Daemons,
         help: "Whether idle CPU precomputes keystream",
-        detail: "`auto` uses it for suites that it measures to seal at least 10 % faster.",
+        detail: "`auto` uses it for suites that measure at least 10 % faster with it.",
     }
     "pool-budget" => pool_budget: one usize = pool_budget_of_host within memory {
         form: "SIZE",
@@ -149,7 +149,7 @@ settings! {
         default: "rate",
         reload: Reload::Restart,
         flag: Flag::Daemons,
-        help: "Congestion control: rate keeps queues short and its rate on lossy paths, cubic is TCP's, bbr an early BBR",
+        help: "Congestion control: rate keeps queues short and tolerates loss, cubic is TCP's, bbr an early BBR",
     }
     "peer-timeout" => peer_timeout: one Duration = peer_timeout {
         form: "DURATION",
@@ -166,7 +166,7 @@ settings! {
         reload: Reload::Restart,
         flag: Flag::Daemons,
         help: "Share of one core that each event loop may spend on busy polling; 0 turns it off",
-        detail: "A loop polls for 80 to 300 us after its last work, which spares it a wake-up.",
+        detail: "A loop polls for 80 to 300 us after its last work, to avoid a wake-up.",
     }
     "loops" => loops: maybe usize = loops {
         kind: Kind::Number,
@@ -213,7 +213,7 @@ settings! {
         default: "false",
         reload: Reload::Restart,
         flag: Flag::Daemons,
-        help: "Allow core dumps and debuggers, which see keys",
+        help: "Allow core dumps and debuggers, which expose keys",
     }
     "max-sessions-per-key" => max_sessions_per_key: one u32 = max_sessions {
         kind: Kind::Number,
@@ -248,14 +248,14 @@ settings! {
         default: "1h",
         flag: Flag::Daemons,
         help: "Time after which a session agrees on fresh keys by a new handshake; 0 is no limit",
-        detail: "The first of both limits and both ends counts. Needs `hold`.",
+        detail: "The first limit reached at either end counts. Needs `hold`.",
     }
     "key-lifetime-bytes" => key_lifetime_bytes: one u64 = size_or_zero {
         form: "SIZE",
         example: "1GiB",
         default: "64GiB",
         flag: Flag::Daemons,
-        help: "The same by bytes sent and received; 0 is no limit",
+        help: "Same limit in bytes sent and received; 0 is no limit",
     }
     "drain-timeout" => drain_timeout: one Duration = duration_or_zero {
         form: "DURATION",
@@ -278,7 +278,7 @@ settings! {
         example: "true",
         default: "false",
         flag: Flag::Daemons,
-        help: "Log each forwarded connection at its end: peer, target, bytes, duration, how it ended",
+        help: "Log each forwarded connection when it ends: peer, target, bytes, duration, how it ended",
         detail: "These lines have no rate limit.",
     }
     "log" => log: maybe String = log_filter {

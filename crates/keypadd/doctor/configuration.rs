@@ -45,7 +45,7 @@ impl Configuration {
                 Err(_) if !key_path.exists() => vec![Finding::warn(
                     "key",
                     format!("there is no {key}"),
-                    "run `keypadd keygen`, or pair by `keypadd invite` and `join`",
+                    "run `keypadd keygen`, or pair with `keypadd invite` and `join`",
                 )],
                 Err(error) => Finding::failed("key", &error),
             })?;

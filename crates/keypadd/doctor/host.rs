@@ -74,7 +74,7 @@ fn clock() -> Finding {
         Some("yes") => Finding::ok(CHECK, "synchronized"),
         Some("no") => Finding::warn(
             CHECK,
-            "not synchronized: when it is set, connections are made anew",
+            "not synchronized: setting it will make connections reconnect",
             "timedatectl set-ntp true",
         ),
         _ => Finding::ok(CHECK, "not checked: there is no timedatectl"),
@@ -145,8 +145,8 @@ fn locked_memory(settings: &Settings) -> Finding {
     match limit {
         Some(limit) if limit < budget && !rustix::process::geteuid().is_root() => Finding::warn(
             CHECK,
-            format!("at most {limit} bytes; a pool of {budget} may be swapped out in part"),
-            "raise `ulimit -Hl`, or LimitMEMLOCK= in the systemd unit, if there is a pool",
+            format!("at most {limit} bytes; a pool of {budget} may be partly swapped out"),
+            "raise `ulimit -Hl`, or LimitMEMLOCK= in the systemd unit, if you use the pool",
         ),
         Some(limit) => Finding::ok(CHECK, format!("at most {limit} bytes")),
         None => Finding::ok(CHECK, "no limit"),
@@ -164,7 +164,7 @@ fn daemons() -> (Vec<Value>, Vec<Finding>) {
             Err(error) if error.kind() == ErrorKind::ConnectionRefused => continue,
             Err(error) => {
                 let socket = no_answer(&socket, &error);
-                findings.push(Finding::warn(CHECK, socket, "restart it if it stays like this"));
+                findings.push(Finding::warn(CHECK, socket, "restart it if this persists"));
                 continue;
             }
         };
@@ -179,12 +179,12 @@ fn daemons() -> (Vec<Value>, Vec<Finding>) {
             let peer = shown(link["peer"].as_str().unwrap_or_default());
             let cause = text(&link["cause"]);
             let found = format!("{name} is not connected to {peer}: {cause}");
-            findings.push(Finding::warn(CHECK, found, "see what the check of that peer says"));
+            findings.push(Finding::warn(CHECK, found, "see the check of that peer"));
         }
         documents.push(status);
     }
     if documents.is_empty() && findings.is_empty() {
-        findings.push(Finding::ok(CHECK, "none of this user runs"));
+        findings.push(Finding::ok(CHECK, "none running for this user"));
     }
     (documents, findings)
 }
@@ -216,14 +216,14 @@ fn port(settings: &Settings, daemons: &[Value]) -> Option<Finding> {
     const CHECK: &str = "listen";
     let address = settings.listen.as_ref()?.value;
     if daemons.iter().any(|status| status["verb"] == "run" || status["verb"] == "serve") {
-        return Some(Finding::ok(CHECK, format!("udp {address}, by a daemon that runs")));
+        return Some(Finding::ok(CHECK, format!("udp {address}, in use by a running daemon")));
     }
     Some(match UdpSocket::bind(address) {
         Ok(_) => Finding::ok(CHECK, format!("udp {address} is free")),
         Err(error) => Finding::warn(
             CHECK,
             format!("udp {address}: {}", system(&error)),
-            format!("`ss -lunp sport = :{}` names the program that has it", address.port()),
+            format!("`ss -lunp sport = :{}` shows which program uses it", address.port()),
         ),
     })
 }

@@ -115,7 +115,7 @@ impl Reached {
             false => Finding::warn(
                 name,
                 format!("{size}: bulk data costs more CPU"),
-                "look for a tunnel or a link with a small MTU on the way: `tracepath` shows where",
+                "look for a tunnel or a link with a small MTU on the path: `tracepath` shows where",
             ),
         };
         vec![Finding::ok(name, found), mtu]

@@ -30,7 +30,8 @@ fn of(choice: &Choice, mode: PoolMode) -> Finding {
         return Finding::ok(CHECK, format!("{suite} has no keystream to precompute"));
     };
     let ratio = pooled / inline;
-    let gain = format!("{suite}: sealing with a pad takes {ratio:.2} of the time without, at best");
+    let gain =
+        format!("{suite}: sealing with a pad takes {ratio:.2}x the time without one, at best");
     match (choice.report.pays, mode) {
         (true, PoolMode::Off) => Finding::warn(
             CHECK,

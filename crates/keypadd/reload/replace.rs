@@ -136,13 +136,13 @@ fn start(
     match started().map_err(|error| cannot(socket, &error))? {
         Ok(Outcome { pid, release, held }) => {
             let before = format!("{} (process {})", offer.release, offer.pid);
-            let noun = if held == 1 { "connection goes" } else { "connections go" };
-            Ok(format!("replaced {before} by {release} (process {pid}); {held} {noun} on\n"))
+            let noun = if held == 1 { "connection" } else { "connections" };
+            Ok(format!("replaced {before} with {release} (process {pid}); {held} {noun} kept\n"))
         }
         Err(status) => {
             let alive = Pid::from_raw(offer.pid.cast_signed())
                 .is_some_and(|pid| test_kill_process(pid) != Err(Errno::SRCH));
-            let old = if alive { "goes on" } else { "has ended" };
+            let old = if alive { "continues" } else { "has exited" };
             let cause = format!("the new process failed ({status}); process {} {old}", offer.pid);
             Err(Error::new(Exit::Runtime, cause))
         }
@@ -159,5 +159,5 @@ fn cannot(socket: &Path, error: &io::Error) -> Error {
         _ => system(error),
     };
     Error::new(Exit::Runtime, format!("the daemon at {socket}: {cause}"))
-        .hint("restart it; its connections end")
+        .hint("restart it; its connections will close")
 }

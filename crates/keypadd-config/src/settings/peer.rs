@@ -86,7 +86,7 @@ settings! {
         flag: Flag::Connect,
         short: Some('R'),
         help: "Listen on the server and connect to HOST:HOSTPORT from here",
-        detail: "As `local` in the other direction. The server's `permit-listen` must allow it. The server \
+        detail: "Like `local`, in the other direction. The server's `permit-listen` must allow it. The server \
             never learns the target.",
     }
     "dynamic" => dynamic: many DynamicForward = dynamic_forward {
@@ -104,9 +104,9 @@ settings! {
         example: "true",
         default: "false",
         flag: Flag::Connect,
-        help: "Tell targets of -L and -R where connections come from, by a PROXY protocol header (version 2)",
-        detail: "The targets must expect it (nginx: `proxy_protocol`). Connections from unix sockets and of -W \
-            get a LOCAL header, those of -D none.",
+        help: "Send targets of -L and -R a PROXY protocol header (version 2) with each connection's origin",
+        detail: "The targets must expect it (nginx: `proxy_protocol`). Connections from unix sockets and -W get \
+            a LOCAL header, those from -D none.",
     }
     "accept-proxy" => accept_proxy: one bool = switch {
         kind: Kind::Switch,
