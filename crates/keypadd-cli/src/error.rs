@@ -1,7 +1,6 @@
-//! Defines the error of a command: a line with the cause, a line with a hint, and an exit code;
-//! several causes for a file with several faults. User input goes through [`shown`] before it is
-//! printed, so that pasted private keys, control characters and long texts never reach the
-//! terminal.
+//! Defines the error of a command: a line with the cause, a line with a hint, and an exit code; several
+//! causes for a file with several faults. User input goes through [`shown`] before it is printed, so that
+//! pasted private keys, control characters and long texts never reach the terminal.
 
 use std::fmt;
 use std::io::{self, ErrorKind, Write};

@@ -1,5 +1,5 @@
-//! Makes flags of configuration keys: a flag has the key's name, default, help and check, and a
-//! variable `KEYPADD_NAME`. List flags repeat or take commas.
+//! Turns configuration keys into flags: a flag has the key's name, default, help and check, and an
+//! environment variable `KEYPADD_NAME`. List flags repeat or take commas.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -12,20 +12,20 @@ use keypadd_config::{Flag, Key, Kind, PeerSettings, Scope, Settings, Source};
 
 use crate::values::memory_bytes;
 
-/// The settings that the flags of a command give.
+/// The settings given by a command's flags.
 pub struct Flags<C> {
-    /// Those of the daemon.
+    /// Global settings.
     pub settings: Settings,
-    /// Those of a peer.
+    /// Settings of a peer.
     pub peer: PeerSettings,
     command: PhantomData<C>,
 }
 
-/// Which keys a command has as flags.
+/// Which keys a command takes as flags.
 pub trait HasFlags {
     /// The groups of keys.
     const FLAGS: &'static [Flag];
-    /// Global keys of other groups, by name.
+    /// Global keys outside those groups, by name.
     const NAMES: &'static [&'static str] = &[];
 }
 
@@ -98,7 +98,7 @@ fn add(command: Command, flags: &[Flag], names: &[&str]) -> Command {
     command.args(PeerSettings::KEYS.iter().chain(Settings::KEYS).filter(has).map(arg))
 }
 
-/// The settings on the command line, likewise.
+/// The settings on the command line; compiled once for all commands.
 fn given(matches: &ArgMatches) -> (Settings, PeerSettings) {
     (Settings::take(&mut Given(matches)), PeerSettings::take(&mut Given(matches)))
 }
@@ -120,7 +120,7 @@ impl Source for Given<'_> {
     }
 }
 
-/// Checks a value as its key demands and keeps it as text.
+/// Checks a value as its key requires and keeps it as text.
 #[derive(Clone)]
 struct Checked(&'static Key);
 

@@ -55,14 +55,15 @@ fn credentials_directory() -> Option<PathBuf> {
     std::env::var_os("CREDENTIALS_DIRECTORY").filter(|path| !path.is_empty()).map(PathBuf::from)
 }
 
-/// Names the descriptor of the key file that a process has from the one that it replaces.
+/// Environment variable with the number of the key file's descriptor, which a process inherits from the one
+/// that it replaces.
 pub const INHERITED: &str = "KEYPADD_TAKEOVER_KEY";
 
-/// Opens a key file, or takes it from the old process: systemd shows a credential to the first process of a
-/// service alone.
+/// Opens a key file, or takes over the old process's descriptor: systemd shows a credential only to the first
+/// process of a service.
 ///
 /// # Errors
-/// What the system says of the path.
+/// The system's error for the path.
 pub fn open(path: &Path) -> io::Result<File> {
     // Non-blocking: opening a FIFO without a writer would block forever.
     let nonblock = OFlags::NONBLOCK.bits().cast_signed();
@@ -140,7 +141,7 @@ pub fn create(path: &Path, key: &PrivateKey) -> Result<(), Error> {
     StagedKey::write(path, key)?.commit()
 }
 
-/// A key file that is written and not in its place yet; dropping it removes it.
+/// A key file that is staged and not yet in place; dropping it removes it.
 #[derive(Debug)]
 pub struct StagedKey {
     path: PathBuf,
@@ -148,7 +149,7 @@ pub struct StagedKey {
 }
 
 impl StagedKey {
-    /// Writes the key beside its place, in a directory that exists.
+    /// Stages the key next to its final path, in a directory that exists.
     ///
     /// # Errors
     /// Exit 1: it cannot be written.
@@ -161,7 +162,7 @@ impl StagedKey {
         Ok(Self { path: path.to_owned(), staged })
     }
 
-    /// Moves it to its place.
+    /// Renames it into place.
     ///
     /// # Errors
     /// As for [`create`].
@@ -178,10 +179,10 @@ impl StagedKey {
     }
 }
 
-/// Makes the directory of a file with mode 0700, if it is missing.
+/// Creates the directory of a file with mode 0700, if it is missing.
 ///
 /// # Errors
-/// Exit 1: it cannot be made.
+/// Exit 1: it cannot be created.
 pub fn make_directory(file: &Path) -> Result<(), Error> {
     let Some(parent) = file.parent().filter(|parent| !parent.as_os_str().is_empty()) else {
         return Ok(());
@@ -210,7 +211,7 @@ fn keygen_argument(path: &Path) -> String {
     }
 }
 
-/// A path quoted for a shell; `FILE` if it cannot be, or may be a pasted private key.
+/// A path quoted for a shell; `FILE` if it cannot be quoted, or may be a pasted private key.
 pub fn quoted_for_shell(path: &Path) -> String {
     let text = path.to_string_lossy();
     let bare = |c: char| c.is_ascii_alphanumeric() || "/._-+@%:,".contains(c);

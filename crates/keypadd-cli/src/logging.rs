@@ -56,13 +56,12 @@ pub fn start(settings: &Settings, verbose: u8, quiet: bool) {
     let builder = tracing_subscriber::fmt()
         .with_max_level(LevelFilter::TRACE) // the filter decides
         .with_timer(SystemTime)
-        // Drops a line that cannot be written; the default would report it with eprintln!, which
-        // panics.
+        // Drops a line that cannot be written; the default would report it with eprintln!, which panics.
         .log_internal_errors(false)
         .with_writer(std::io::stderr);
     match settings.log_format.value {
         LogFormat::Json => {
-            // The module would be a second `target` beside that of a connection.
+            // The module would appear as a second `target`, next to a connection's own field of that name.
             let builder = builder.json().flatten_event(true).with_target(false);
             builder.finish().with(filter).init();
         }
@@ -84,7 +83,7 @@ pub fn start(settings: &Settings, verbose: u8, quiet: bool) {
     }
 }
 
-/// What a panic says, quoted and on one line.
+/// A panic's message, quoted and on one line.
 fn panic_message(payload: &(dyn Any + Send)) -> String {
     let text = match payload.downcast_ref::<String>() {
         Some(text) => Some(text.as_str()),

@@ -1,4 +1,4 @@
-//! Parses arguments and environment variables by a program's clap definition. For every program, an
+//! Parses arguments and environment variables according to a program's clap definition. For every program, an
 //! empty variable counts as unset, and help never shows the values of variables.
 
 use std::ffi::OsString;
@@ -11,7 +11,7 @@ use crate::usage;
 
 /// Reads the process's arguments and variables.
 ///
-/// `Ok(None)` after help or the version has been printed as asked.
+/// `Ok(None)` after printing help or the version.
 ///
 /// # Errors
 /// Exit 2, with the flag and the value in the cause.
@@ -50,8 +50,8 @@ fn adjust_all(command: clap::Command, adjust: fn(clap::Arg) -> clap::Arg) -> cla
     command.mut_args(adjust).mut_subcommands(|verb| adjust_all(verb, adjust))
 }
 
-/// What is inconsistent in a program's definition, for that program's own test: a long flag whose variable is
-/// not called after it, or a verb whose help has no example. `called` is how the examples call the program.
+/// Inconsistencies in a program's definition, for that program's own test: a long flag whose variable is not
+/// named after it, or a verb whose help has no example. `called` is the program's name in the examples.
 pub fn inconsistencies(program: &clap::Command, called: &str) -> Vec<String> {
     let mut found = Vec::new();
     for verb in program.get_subcommands() {

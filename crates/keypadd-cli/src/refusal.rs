@@ -11,8 +11,7 @@ use keypadd_tunnel::{
 
 use crate::error::{Error, Exit, listen_hint, system};
 
-/// Adds an exit code and a hint to the tunnel's errors. `own` is this host's key, `peer` are the
-/// server's.
+/// Adds an exit code and a hint to the tunnel's errors. `own` is this host's key, `peer` the server's keys.
 pub fn explain(error: ClientError, own: PublicKey, peer: &[PublicKey]) -> Error {
     let cause = error.to_string();
     match error {
@@ -25,7 +24,7 @@ pub fn explain(error: ClientError, own: PublicKey, peer: &[PublicKey]) -> Error 
             &error.source,
             "-L 2223:localhost:22 or -D 1081",
         )),
-        // Nothing to paste here: who accepts a new key must have looked at it where it was made.
+        // Suggests no command to paste: before accepting a new key, the user must check it on the server.
         ClientError::Auth { server, cause: AuthError::ServerKey(got) } => Error::new(
             Exit::Authentication,
             format!("{server}: SERVER KEY MISMATCH: expected {}, got {got}", one_of(peer)),
@@ -105,7 +104,7 @@ fn one_of(keys: &[PublicKey]) -> String {
     keys.iter().map(PublicKey::to_string).collect::<Vec<_>>().join(" or ")
 }
 
-/// Whether the lookup of a service failed.
+/// Whether an SRV lookup failed.
 fn is_of_lookup(cause: &str) -> bool {
     ["no SRV record", "its SRV record", "the SRV lookup"].iter().any(|it| cause.starts_with(it))
 }
@@ -118,7 +117,8 @@ fn host_of(server: &ServerEntry) -> String {
     }
 }
 
-/// How to write an IPv6 address whose end may have been meant as the port, as in `fd00::2:4433`.
+/// The bracketed form of an IPv6 address whose last group may have been meant as the port, as in
+/// `fd00::2:4433`.
 fn in_brackets(server: &ServerEntry) -> Option<String> {
     let ServerEntry::Address(ServerAddress {
         host: Host::Address(IpAddr::V6(address)),

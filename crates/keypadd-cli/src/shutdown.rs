@@ -69,8 +69,8 @@ impl Shutdown {
     }
 }
 
-/// Drains on SIGTERM; stops at once on Ctrl-C (SIGINT) and on SIGHUP, which a terminal sends, and
-/// ssh to its ProxyCommand. A second signal exits the process immediately.
+/// Drains on SIGTERM; stops immediately on Ctrl-C (SIGINT) and on SIGHUP, which comes from a closed terminal,
+/// or from ssh to its ProxyCommand. A second signal exits the process immediately.
 ///
 /// # Errors
 /// Exit 1: the signal handlers cannot be installed.
@@ -78,7 +78,7 @@ pub fn on_signals() -> Result<Shutdown, Error> {
     on_these(Signals::new())
 }
 
-/// As [`on_signals`], for a daemon that reloads on SIGHUP.
+/// Like [`on_signals`], for a daemon that reloads on SIGHUP.
 ///
 /// # Errors
 /// As for [`on_signals`].
@@ -99,11 +99,11 @@ fn on_these(signals: io::Result<Signals>) -> Result<Shutdown, Error> {
     Ok(shutdown)
 }
 
-/// Runs a daemon's control tasks on this thread, to its end: packets have threads of their own, and what
-/// blocks goes to others. Abandons threads that are still blocked then, as in a read of standard input.
+/// Runs a daemon's control tasks on this thread until it ends; event loops and blocking work have their own
+/// threads. Abandons threads that are still blocked then, as in a read of standard input.
 ///
 /// # Errors
-/// Exit 1: threads cannot be started. And the daemon's own.
+/// Exit 1: threads cannot be started; and the daemon's own errors.
 pub fn block_on(daemon: impl Future<Output = Result<(), Error>>) -> Result<(), Error> {
     block_on_pinned(pin!(daemon))
 }

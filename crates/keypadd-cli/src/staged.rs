@@ -1,5 +1,5 @@
-//! Writes a file whole or not at all: beside its place first, synced, then moved there. A full disk, a
-//! crash or an early end leaves what was there. Knows nothing of the content.
+//! Creates or replaces a file atomically: writes a temporary file next to it, syncs it, then renames it.
+//! After a full disk, a crash or an early exit the old file is still there. Knows nothing about the content.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Write};
@@ -7,23 +7,23 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 use std::process;
 
-/// Temporary names tried: earlier ones may be left of a process that was killed.
+/// Temporary names to try: a killed process may have left earlier ones.
 const NAMES_MAX: u32 = 16;
 
-/// A file that is written and not in its place yet; dropping it removes it.
+/// A temporary file with the new content; dropping it removes it.
 #[derive(Debug)]
 pub struct Staged {
     temporary: PathBuf,
     place: PathBuf,
-    /// Whether there is a file to replace.
+    /// Whether it replaces an existing file.
     replaces: bool,
 }
 
 impl Staged {
-    /// Writes a file that is new at its place, with this mode.
+    /// Stages a file that must not exist yet, with this mode.
     ///
     /// # Errors
-    /// It cannot be written; nothing is left of it.
+    /// It cannot be written; no temporary file is left.
     pub fn create(place: &Path, content: &[u8], mode: u32) -> io::Result<Self> {
         let (staged, mut file) = Self::open(place, false)?;
         file.set_permissions(Permissions::from_mode(mode))?;
@@ -32,7 +32,7 @@ impl Staged {
         Ok(staged)
     }
 
-    /// Writes a file that replaces the one at its place, or at the end of a symbolic link there, with its
+    /// Stages a replacement for the file at this path, or at the end of a symbolic link there, with the same
     /// owner and mode.
     ///
     /// # Errors
@@ -56,7 +56,7 @@ impl Staged {
         let mut last = ErrorKind::AlreadyExists.into();
         for nth in 0..NAMES_MAX {
             let temporary = place.with_file_name(format!(".{name}.{}.{nth}", process::id()));
-            // Readable by nobody else, whatever its mode will be.
+            // Readable by nobody else until it gets its final mode.
             match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary) {
                 Ok(file) => {
                     return Ok((Self { temporary, place: place.to_owned(), replaces }, file));
@@ -70,17 +70,17 @@ impl Staged {
         Err(last)
     }
 
-    /// Moves it to its place in one step.
+    /// Moves it into place in one step.
     ///
     /// # Errors
-    /// `AlreadyExists` if a file has come there that [`create`](Self::create) did not find; it stays.
+    /// `AlreadyExists` if a file has appeared there since [`create`](Self::create); that file stays.
     pub fn commit(self) -> io::Result<()> {
         match self.replaces {
             true => fs::rename(&self.temporary, &self.place)?,
             // Unlike a rename, a link never replaces a file.
             false => fs::hard_link(&self.temporary, &self.place)?,
         }
-        // The file is there; this only keeps a power failure from undoing that.
+        // The file is in place; this only makes the rename survive a power failure.
         let directory = self.place.parent().filter(|directory| !directory.as_os_str().is_empty());
         if let Ok(directory) = File::open(directory.unwrap_or_else(|| Path::new("."))) {
             let _ = directory.sync_all();
@@ -91,7 +91,7 @@ impl Staged {
 
 impl Drop for Staged {
     fn drop(&mut self) {
-        // After a rename there is nothing left.
+        // After a rename there is nothing left to remove.
         let _ = fs::remove_file(&self.temporary);
     }
 }

@@ -1,5 +1,5 @@
-//! Rewrites clap's errors as ours: one line that names the flag and the value, one with a hint,
-//! exit 2. Also prints help and the version, which clap returns as errors.
+//! Rewrites clap's errors in our form: one line that names the flag and the value, one with a hint, exit 2.
+//! Also prints help and the version, which clap returns as errors.
 
 use std::error::Error as StdError;
 
@@ -103,7 +103,7 @@ fn short_of(name: &str, program: &Command) -> Option<char> {
     flags.find(|flag| flag.get_long() == Some(name)).and_then(clap::Arg::get_short)
 }
 
-/// A part of clap's context; of a list, the first entry.
+/// A part of clap's context; for a list, the first entry.
 fn text(error: &clap::Error, kind: ContextKind) -> Option<&str> {
     match error.get(kind)? {
         ContextValue::String(text) => Some(text),
@@ -112,7 +112,7 @@ fn text(error: &clap::Error, kind: ContextKind) -> Option<&str> {
     }
 }
 
-/// The command that was probably meant: clap puts the most likely one last.
+/// The command that was probably meant: clap lists the most likely one last.
 fn nearest(error: &clap::Error) -> Option<&str> {
     match error.get(ContextKind::SuggestedSubcommand)? {
         ContextValue::Strings(texts) => texts.last().map(String::as_str),

@@ -1,10 +1,10 @@
-//! Finds the directory of a user's own configuration, as the XDG Base Directory Specification has it.
+//! Finds the directory of a user's own configuration, as the XDG Base Directory Specification says.
 //!
-//! Knows no file in it, and nothing of root, whose files are in `/etc/keypadd`.
+//! Knows no file in it, and nothing about root, whose files are in `/etc/keypadd`.
 
 use std::{ffi::OsString, path::PathBuf};
 
-/// `$XDG_CONFIG_HOME/keypadd`, else `~/.config/keypadd`; `None` where HOME is not set either.
+/// `$XDG_CONFIG_HOME/keypadd`, else `~/.config/keypadd`; `None` if HOME is not set either.
 pub fn user_directory() -> Option<PathBuf> {
     directory_of(|name| std::env::var_os(name))
 }

@@ -1,5 +1,5 @@
-//! Adds a peer to the text of a file: appends lines, keeps all that are there, comments included, and
-//! reads the result to see that it says what was meant and nothing else.
+//! Adds a peer to the text of a configuration file. Only adds lines: all existing ones stay, comments
+//! included. Then parses the result to verify that it has the new peer and is otherwise unchanged.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -23,7 +23,7 @@ pub struct NewPeer {
 /// What a new peer is for.
 #[derive(Clone, Debug)]
 pub enum Role {
-    /// It connects to this host. Without permits of its own it has the global ones.
+    /// It connects to this host. Without its own permits it has the global ones.
     Incoming {
         /// What it may connect to.
         permit_open: Vec<Permit>,
@@ -37,31 +37,31 @@ pub enum Role {
     },
 }
 
-/// A text with a peer more.
+/// A file's text with the peer added.
 #[derive(Debug)]
 pub struct Addition {
     /// The text.
     pub text: String,
-    /// What it says.
+    /// The settings in that text.
     pub config: Config,
 }
 
-/// Why a peer is not added.
+/// Why a peer cannot be added.
 #[derive(Clone, Debug)]
 pub enum CannotAdd {
     /// Another peer has its name.
     NameTaken,
-    /// The peer of this name has its key.
+    /// The peer with this name has its key.
     KeyTaken(String),
     /// The file is not valid.
     Invalid(Refused),
-    /// Appended lines would not say what is meant, as where all peers are in one inline table.
+    /// The added lines would not have the intended meaning, as when all peers are in one inline table.
     Form,
 }
 
 impl NewPeer {
-    /// Adds the peer to a file's text, which may be empty. A text that names no private key then names
-    /// `key`, if there is one. Adds `listen` if the peer needs it.
+    /// Adds the peer to a file's text, which may be empty. If the text names no private key, it then names
+    /// `key`, if given. Adds `listen` if the peer needs it.
     ///
     /// # Errors
     /// Nothing can be added, or the file is not valid.
@@ -94,7 +94,7 @@ impl NewPeer {
         }
     }
 
-    /// The text with global lines below its first comment, and the peer's table at its end.
+    /// The text with the global lines below its opening comment, and the peer's table at its end.
     fn appended(&self, text: &str, globals: &str) -> String {
         let (head, rest) = text.split_at(match globals {
             "" => 0,
@@ -142,8 +142,8 @@ impl NewPeer {
     }
 }
 
-/// Where the comment that opens a file ends, with the empty line below it. A comment without one may be
-/// about the line that follows it.
+/// Where the file's opening comment ends, including the empty line below it. A comment without an empty line
+/// may belong to the line that follows it.
 fn end_of_first_comment(text: &str) -> usize {
     let mut lines = text.split_inclusive('\n');
     let comment = lines.by_ref().take_while(|line| line.starts_with('#'));

@@ -17,8 +17,8 @@ pub struct Changes {
 }
 
 impl Changes {
-    /// Compares the settings in force with the new ones. `started` is what the daemon was started
-    /// with, which stays in force for keys that need a restart.
+    /// Compares the settings in force with the new ones. `started` is what the daemon was started with, which
+    /// stays in force for keys that need a restart.
     pub fn between(started: &Config, current: &Config, new: &Config) -> Self {
         let restart = started.settings.differing(&new.settings);
         let restart = restart.filter(|key| key.reload == Reload::Restart).map(|key| key.name);

@@ -31,7 +31,8 @@ enum Peers {
 pub struct Refused {
     /// Everything that is wrong, in the file's order; never empty.
     pub faults: Vec<Fault>,
-    /// Where the private key is, unless that is wrong too: the caller can check it all the same.
+    /// Where the private key is, unless that is wrong too, so that the caller can check the key as
+    /// well.
     pub key: Option<KeyPlace>,
 }
 
@@ -46,7 +47,7 @@ pub struct Config {
     pub peers: Vec<Peer>,
     /// What is valid but probably a mistake.
     pub warnings: Vec<Fault>,
-    /// The limits of peers in time.
+    /// The peers' expiry dates.
     pub expiries: Vec<Expiry>,
 }
 

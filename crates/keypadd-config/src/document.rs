@@ -1,5 +1,5 @@
-//! Parses the file as TOML tables whose keys are taken one by one, each value with its place; what
-//! is left is unknown. Knows TOML's types, not what the keys mean.
+//! Parses the file into TOML tables. The caller takes keys out one by one, each value with its position; keys
+//! left over are unknown. Knows TOML's types, not what the keys mean.
 
 use std::ops::Range;
 
@@ -13,7 +13,7 @@ use crate::settings::{PeerSettings, Settings, Source};
 use crate::similar::nearest;
 use crate::values::BadValue;
 
-/// A name and the byte where it is.
+/// A name and its byte offset.
 #[derive(Clone, Debug)]
 pub(crate) struct Name {
     pub(crate) text: String,
@@ -54,13 +54,13 @@ impl<'t> Table<'t> {
         self.value_at(key).is_some()
     }
 
-    /// The place of a value.
+    /// The byte offset of a value.
     pub(crate) fn value_at(&self, key: &str) -> Option<usize> {
         let (_, value) = self.entries.iter().find(|(name, _)| name.text == key)?;
         Some(value.span().start)
     }
 
-    /// Takes a key's value out of the table, of whatever type it is.
+    /// Takes a key's value, of whatever type, out of the table.
     pub(crate) fn take(&mut self, key: &str) -> Option<Spanned<DeValue<'t>>> {
         let at = self.entries.iter().position(|(name, _)| name.text == key)?;
         Some(self.entries.remove(at).1)
@@ -83,7 +83,7 @@ impl<'t> Table<'t> {
     }
 }
 
-/// A table from which settings are read; what is not valid becomes a fault.
+/// A table from which settings are read; invalid values become faults.
 pub(crate) struct Reader<'r, 't, 'f> {
     pub(crate) table: &'r mut Table<'t>,
     pub(crate) faults: &'r mut Faults<'f>,
@@ -111,7 +111,7 @@ impl Source for Reader<'_, '_, '_> {
 
     fn refuse(&mut self, key: &'static Key, at: Option<usize>, bad: BadValue) {
         let at = at.unwrap_or(0);
-        // A fragment of a broken line is not what was meant.
+        // A fragment of a broken line is not the intended value.
         if !self.faults.is_broken(at) {
             self.faults.add(at, format!("{}: {}", key.name, bad.cause), Some(bad.hint));
         }
@@ -123,7 +123,7 @@ impl Source for Reader<'_, '_, '_> {
 }
 
 impl Reader<'_, '_, '_> {
-    /// A value as text, with its place, if it is of its key's type.
+    /// A value as text, with its position, if it has its key's type.
     fn text(&mut self, key: &Key, value: &Spanned<DeValue<'_>>) -> Option<(String, Option<usize>)> {
         let at = value.span().start;
         let text = match (value.get_ref(), key.kind) {
@@ -165,7 +165,7 @@ fn keys(scope: Scope) -> &'static [Key] {
     }
 }
 
-/// What to do about an unknown key: it is in the wrong table, or another one was meant.
+/// What to do about an unknown key: move it to the right table, or use the similar name.
 fn suggestion(scope: Scope, name: &str) -> String {
     let other = if scope == Scope::Global { Scope::Peer } else { Scope::Global };
     if keys(other).iter().any(|key| key.name == name) {

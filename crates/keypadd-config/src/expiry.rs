@@ -1,11 +1,11 @@
-//! Warns of peers whose `valid-until` is over or near. Is handed the time.
+//! Warns about peers whose `valid-until` is past or near. The caller passes the time.
 
 use std::time::{Duration, SystemTime};
 
 use crate::fault::Fault;
 use crate::quote::shown;
 
-/// How long before its time is over a peer is warned of.
+/// How early a warning comes.
 const WARNING: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
 /// Until when a peer is accepted, and where the file says so.
@@ -18,7 +18,7 @@ pub struct Expiry {
 }
 
 impl Expiry {
-    /// Warns if the peer's time is over, or will be within a week.
+    /// Warns if the peer has expired, or will within a week.
     pub(crate) fn warning(&self, now: SystemTime) -> Option<Fault> {
         let Self { until, line, column, .. } = *self;
         let peer = shown(&self.peer);

@@ -1,10 +1,9 @@
-//! Describes one configuration key: what the file reader, the command line, `keypadd check`,
-//! suggestions and docs/configuration.md need to know of it. The keys themselves are declared in
-//! `settings`.
+//! Describes one configuration key for everything that uses it: the file reader, the command line, `keypadd
+//! check`, suggestions and docs/configuration.md. The keys themselves are declared in `settings`.
 
 use crate::values::BadValue;
 
-/// Where a key stands in the file.
+/// Where a key belongs in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// Before the first table.
@@ -55,21 +54,21 @@ pub enum Flag {
 pub struct Key {
     /// The key, and the flag without its dashes.
     pub name: &'static str,
-    /// Where it stands.
+    /// Where it belongs.
     pub scope: Scope,
-    /// What TOML type its value has.
+    /// The TOML type of its value.
     pub kind: Kind,
-    /// What the value is called in help texts, as in `SIZE`.
+    /// Placeholder for the value in help texts, as in `SIZE`.
     pub form: &'static str,
     /// The valid values, if they can be listed.
     pub choices: &'static [&'static str],
     /// A valid value.
     pub example: &'static str,
-    /// The value without the key; empty if there is none.
+    /// The default value; empty if there is none.
     pub default: &'static str,
-    /// What holds without the key if no single value says it.
+    /// What applies by default if no single value says it.
     pub unset: &'static str,
-    /// The value without the flag, where it is another than without the key.
+    /// The flag's default, if it differs from the key's.
     pub flag_default: &'static str,
     /// Whether an empty list is an error.
     pub is_needed: bool,
@@ -77,7 +76,7 @@ pub struct Key {
     pub reload: Reload,
     /// Which commands have the flag.
     pub flag: Flag,
-    /// The flag's single letter.
+    /// The flag's short form.
     pub short: Option<char>,
     /// One line of help.
     pub help: &'static str,
@@ -88,7 +87,7 @@ pub struct Key {
 }
 
 impl Key {
-    /// What a declaration leaves out.
+    /// Defaults for what a declaration omits.
     pub(crate) const BLANK: Self = Self {
         name: "",
         scope: Scope::Global,

@@ -1,5 +1,5 @@
-//! Reads the `[peer.NAME]` tables: who each peer is, whether it connects to this host, this host
-//! connects to it, or both; and checks what no two peers may share.
+//! Reads the `[peer.NAME]` tables: who each peer is, and which end connects to the other, or both. Checks
+//! what no two peers may share.
 
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
@@ -26,13 +26,13 @@ use crate::values::{self, BadValue};
 pub struct Peer {
     /// Its name in logs and metrics.
     pub name: String,
-    /// Its public keys: one, or two while it replaces its own.
+    /// Its public keys: one, or two while it replaces its key.
     pub keys: Vec<PublicKey>,
-    /// When it is no longer accepted nor connected to.
+    /// When it is no longer accepted or connected to.
     pub valid_until: Option<SystemTime>,
     /// Limit of pool memory for all its sessions together.
     pub pool_budget_bytes: Option<usize>,
-    /// How long its connections are held, if not for the global time.
+    /// How long its connections are held, if not the global time.
     pub hold: Option<Duration>,
     /// What it may do, if it may connect to this host.
     pub incoming: Option<Incoming>,
@@ -52,7 +52,7 @@ pub struct Incoming {
 /// How to connect to a peer, and what to forward.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outgoing {
-    /// Its addresses, or those of others in its place.
+    /// Its addresses, or those of servers that can stand in for it.
     pub endpoint: ServerAddresses,
     /// The suites to offer, in order of preference.
     pub suites: Vec<Suite>,
@@ -60,18 +60,18 @@ pub struct Outgoing {
     pub kex: KeyExchange,
     /// The forwards.
     pub forwards: Vec<Forward>,
-    /// Which of their connections begin with a PROXY header.
+    /// Which connections begin with a PROXY header.
     pub proxy_headers: ProxyHeaders,
 }
 
-/// What peers are read with.
+/// What reading peers needs.
 pub(crate) struct Context<'c, 'f> {
     pub(crate) settings: &'c Settings,
     /// Whether the file has a `listen`, valid or not.
     pub(crate) listens: bool,
     pub(crate) faults: &'c mut Faults<'f>,
     pub(crate) warnings: &'c mut Faults<'f>,
-    /// The limits of peers in time.
+    /// The peers' expiry dates.
     pub(crate) expiries: &'c mut Vec<Expiry>,
 }
 
@@ -107,14 +107,14 @@ impl Context<'_, '_> {
                 self.faults.add(at.unwrap_or_default(), cause, Some(hint.into()));
             }
             for Setting { value: forward, at, .. } in read.forwards {
-                // The same address of two other hosts is not the same address.
+                // The same address on two different hosts is no conflict.
                 let (kind, there, listen) = match forward {
                     Forward::Local(forward) => ("local", None, forward.listen),
                     Forward::Dynamic(DynamicForward { bind, port }) => {
                         ("dynamic", None, Listen::Tcp { bind, port })
                     }
                     Forward::Remote(forward) => ("remote", Some(&read.peer.name), forward.listen),
-                    // Not in a file.
+                    // Cannot come from a file.
                     Forward::Bench(_) => continue,
                 };
                 if matches!(listen, Listen::Tcp { port: 0, .. } | Listen::Udp { port: 0, .. }) {
@@ -190,7 +190,7 @@ impl Context<'_, '_> {
         if let Some(suite) = &own.suite {
             refuse_legacy(settings, suite, faults);
         }
-        // A list is empty, too, if what it has is not valid, which is a fault already.
+        // A list is also empty if its entries are invalid, which are already faults.
         let were_valid = faults.is_empty();
         let is_empty = |list: Option<usize>| list == Some(0) && were_valid;
         if !has_key || is_empty(own.public_key.as_ref().map(Vec::len)) {
@@ -280,7 +280,7 @@ impl Context<'_, '_> {
     }
 }
 
-/// A peer with the places of what others must not share.
+/// A peer, with the positions of what others must not share.
 struct ReadPeer {
     peer: Peer,
     keys: Vec<Setting<PublicKey>>,

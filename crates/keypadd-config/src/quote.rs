@@ -6,11 +6,11 @@ use std::borrow::Cow;
 /// Longest quoted value, in characters.
 const SHOWN_CHARS: usize = 80;
 
-/// First characters of unencrypted Ed25519 keys in PKCS#8, in base64 (RFC 8410 section 7, versions
-/// 1 and 2), as far as they are the same for every key.
+/// First characters of unencrypted Ed25519 keys in PKCS#8, in base64 (RFC 8410 section 7, versions 1 and 2),
+/// as far as they are the same for every key.
 const PKCS8_STARTS: [&str; 2] = ["MC4CAQAwBQYDK2Vw", "CAQEwBQYDK2Vw"];
 
-/// Base64 of this length is part of a key rather than a word.
+/// A base64 run of this length is part of a key rather than a word.
 const BASE64_RUN: usize = 13;
 
 /// Quotes a value: truncated, control characters escaped, omitted if it may hold a private key.
@@ -36,8 +36,8 @@ pub fn one_line(text: &str) -> String {
     redacted(text).chars().flat_map(escaped).collect()
 }
 
-/// Cuts a message where it quotes a private key. PEM's first line alone, as a hint may name it, is
-/// not a key; base64 after it is.
+/// Cuts a message where it quotes a private key. PEM's first line alone, which a hint may mention, is not a
+/// key; base64 after it is.
 fn redacted(text: &str) -> Cow<'_, str> {
     let markers = PKCS8_STARTS.iter().chain(&["PRIVATE KEY"]);
     let quotes = |at: &usize| {

@@ -1,7 +1,7 @@
-//! Declares every global key once, `settings/peer.rs` every key of a peer: its type, default, help,
-//! reload class and check. Everything else that knows keys reads these tables. To add a key, add an
-//! entry, use the field where the setting applies, and run
-//! `KEYPADD_WRITE_PAGE=1 cargo test -p keypadd-config`.
+//! Declares every global key once, as `settings/peer.rs` does for every key of a peer: its type, default,
+//! help, reload class and check. Everything else that knows keys reads these tables. To add a key, add an
+//! entry, use the field where the setting applies, and run `KEYPADD_WRITE_PAGE=1 cargo test -p
+//! keypadd-config`.
 
 mod declare;
 mod peer;
@@ -301,12 +301,12 @@ settings! {
 }
 
 impl Settings {
-    /// How long keys serve.
+    /// Limits on how long session keys are used.
     pub fn key_lifetime(&self) -> KeyLifetime {
         KeyLifetime::new(self.key_lifetime.value, self.key_lifetime_bytes.value)
     }
 
-    /// The suites that a server accepts, in order of preference, never none.
+    /// The suites that a server accepts, in order of preference; never empty.
     pub fn suites(&self) -> Vec<Suite> {
         match &self.suite {
             Some(suites) => values_of(suites),
@@ -314,7 +314,7 @@ impl Settings {
         }
     }
 
-    /// The key exchanges that a server accepts, never none.
+    /// The key exchanges that a server accepts; never empty.
     pub fn key_exchanges(&self) -> Vec<KeyExchange> {
         self.kex.as_deref().map_or_else(|| KeyExchange::ALL.to_vec(), values_of)
     }

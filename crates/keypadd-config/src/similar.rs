@@ -1,13 +1,13 @@
-//! Finds the name that was probably meant by one that is unknown.
+//! Finds the known name most similar to an unknown one.
 
-/// Least similarity (Jaro-Winkler) of a name to suggest; a slip of one letter has it, too.
+/// Least similarity (Jaro-Winkler) for a suggestion; a typo in one letter is above it.
 const SIMILARITY_MIN: f64 = 0.8;
 
 /// The most similar of these names, if any is similar enough. Ignores case, and takes `_` for `-`.
 pub fn nearest<'n>(meant: &str, names: impl IntoIterator<Item = &'n str>) -> Option<&'n str> {
     let meant = meant.to_lowercase().replace('_', "-");
     let similar = |name: &'n str| {
-        // Two letters swapped leave little of a short name.
+        // In a short name, swapping two letters leaves little in common.
         let is_slip = name.len() > 2 && strsim::osa_distance(name, &meant) == 1;
         let least = if is_slip { SIMILARITY_MIN } else { 0.0 };
         (strsim::jaro_winkler(name, &meant).max(least), name)

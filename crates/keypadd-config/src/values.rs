@@ -1,6 +1,6 @@
-//! Parses the value of a flag or of a key of the file. An invalid one becomes a [`BadValue`]: a
-//! cause that quotes it and a hint with a valid one; the caller puts the name of the flag or key in
-//! front. Knows nothing of where the text came from.
+//! Parses the value of a flag or a key of the file. An invalid one becomes a [`BadValue`]: a cause that
+//! quotes it and a hint with a valid one; the caller prepends the name of the flag or key. Does not know
+//! where the text came from.
 //!
 //! Every function here returns an error if the text is not a valid value.
 
@@ -24,23 +24,23 @@ use tracing_subscriber::filter::Targets;
 use crate::quote::{is_private, shown};
 use crate::similar::choices;
 
-/// Smallest pool: a single connection's chunks need as much.
+/// Smallest pool: the chunks of a single connection need this much.
 const POOL_BUDGET_MIN: ByteSize = ByteSize::mib(1);
 
-/// Longest timeout; a longer one is a typing error.
+/// Longest timeout; a longer one is a typo.
 const DURATION_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Shortest time that keys serve.
+/// Shortest lifetime of keys.
 const KEY_LIFETIME_MIN: Duration = Duration::from_secs(1);
 
 /// Most event loops: more do not help on any host, and each costs a thread and a socket.
 const LOOPS_MAX: usize = 64;
 
-/// Most forwarded connections of a session: if none is read, they fill 2 GiB of its receive window,
-/// a 32-bit number.
+/// Most forwarded connections of a session: if none of them is read, they fill 2 GiB of its receive window, a
+/// 32-bit number.
 const FORWARDS_MAX: u32 = 32_768;
 
-/// Most sessions of a key: as many as a server has.
+/// Most sessions of one key: the most that a server has.
 const SESSIONS_MAX: u32 = 1024;
 
 /// Longest name of a peer, which becomes a metrics label.
@@ -88,8 +88,8 @@ pub fn bad(cause: impl Into<String>, hint: impl Into<String>) -> BadValue {
     BadValue { cause: cause.into(), hint: hint.into() }
 }
 
-/// Parses an address, a forward or a permit. A text that holds a private key is refused unread: as
-/// a host name, it would be looked up.
+/// Parses an address, a forward or a permit. A text that contains a private key is refused first: as a host
+/// name, it would be sent to DNS.
 fn parsed<T: FromStr<Err: Cause>>(text: &str, hint: &str) -> Result<T, BadValue> {
     if is_private(text) {
         return Err(bad(format!("{} is not allowed here", shown(text)), hint));
@@ -126,7 +126,7 @@ impl Cause for PermitError {
     }
 }
 
-/// How servers are written.
+/// The forms of a server's address.
 const SERVER_FORMS: &str = "HOST or HOST:PORT, as in host.example:4433 or [2001:db8::1]:4433";
 
 /// A server, with port 4433 unless given.
@@ -139,7 +139,7 @@ pub fn server_entry(text: &str) -> Result<ServerEntry, BadValue> {
     parsed(text, SERVER_FORMS)
 }
 
-/// The same, several with commas between them.
+/// The same for several, separated by commas.
 pub fn servers(text: &str) -> Result<ServerAddresses, BadValue> {
     parsed(text, SERVER_FORMS)
 }
@@ -176,8 +176,7 @@ pub fn permit(text: &str) -> Result<Permit, BadValue> {
 
 /// A public key: 44 characters of base64.
 pub fn public_key(text: &str) -> Result<PublicKey, BadValue> {
-    // The text may be a secret in the wrong place: the message says what it is and does not quote
-    // it.
+    // The text may be a secret pasted in the wrong place: the message describes it and does not quote it.
     text.parse().map_err(|error: KeyTextError| {
         bad(error.to_string(), "run `keypadd pubkey` on the other host to print its public key")
     })
@@ -227,7 +226,7 @@ pub fn congestion(text: &str) -> Result<Congestion, BadValue> {
     text.parse().map_err(|_| bad(cause, choices(text, &["rate", "cubic", "bbr"])))
 }
 
-/// How long a silent peer is waited for.
+/// How long to wait for a silent peer.
 pub fn peer_timeout(text: &str) -> Result<Duration, BadValue> {
     let timeout = duration(text)?;
     if (PEER_TIMEOUT_MIN..=PEER_TIMEOUT_MAX).contains(&timeout) {
@@ -253,7 +252,7 @@ pub fn loops(text: &str) -> Result<usize, BadValue> {
     }
 }
 
-/// Forwarded connections that a session carries at once, each way.
+/// How many connections a session forwards at once, each way.
 pub fn max_forwards(text: &str) -> Result<u32, BadValue> {
     match text.parse() {
         Ok(number @ 1..=FORWARDS_MAX) => Ok(number),
@@ -275,7 +274,7 @@ pub fn max_sessions(text: &str) -> Result<u32, BadValue> {
     }
 }
 
-/// A switch. Of the texts, the file allows `true` and `false` alone.
+/// A boolean. The file itself allows only `true` and `false`.
 pub fn switch(text: &str) -> Result<bool, BadValue> {
     match text.to_ascii_lowercase().as_str() {
         "true" | "yes" | "on" | "1" => Ok(true),
@@ -306,7 +305,7 @@ pub fn on_off(text: &str) -> Result<bool, BadValue> {
     }
 }
 
-/// The name of a user of this host; whether there is one shows at the start.
+/// The name of a user of this host; whether it exists is checked at startup.
 pub fn user_name(text: &str) -> Result<String, BadValue> {
     let is_name = |c: char| c.is_ascii_alphanumeric() || "_.-$".contains(c);
     match !text.is_empty() && text.chars().all(is_name) && !is_private(text) {
@@ -338,8 +337,8 @@ pub fn log_format(text: &str) -> Result<LogFormat, BadValue> {
     }
 }
 
-/// A log filter, kept as text: the logger parses it again. Empty directives are left out; without any
-/// other, errors alone are logged.
+/// A log filter, kept as text: the logger parses it again. Empty directives are dropped; if no other is left,
+/// only errors are logged.
 pub fn log_filter(text: &str) -> Result<String, BadValue> {
     let directives: Vec<&str> =
         text.split(',').map(str::trim).filter(|directive| !directive.is_empty()).collect();
@@ -379,7 +378,7 @@ pub fn duration_or_zero(text: &str) -> Result<Duration, BadValue> {
     }
 }
 
-/// A time that keys serve: from 1 s on, or zero for no limit.
+/// A lifetime of keys: at least 1 s, or zero for no limit.
 pub fn key_lifetime(text: &str) -> Result<Duration, BadValue> {
     match duration_or_zero(text)? {
         time if !time.is_zero() && time < KEY_LIFETIME_MIN => {
@@ -402,7 +401,7 @@ pub fn pool_budget(text: &str) -> Result<usize, BadValue> {
     pool_budget_of_host(text, u64::MAX)
 }
 
-/// Memory for a pool on a host that has so much.
+/// Memory for a pool, on a host with this much memory.
 pub fn pool_budget_of_host(text: &str, memory_bytes: u64) -> Result<usize, BadValue> {
     let size = text
         .parse::<ByteSize>()
@@ -449,7 +448,7 @@ pub fn file(text: &str) -> Result<PathBuf, BadValue> {
     path(text.into())
 }
 
-/// A path that is not a pasted private key, so that no file of that name is created or looked up.
+/// A path, unless it is a pasted private key: no file of that name must be created or looked up.
 pub fn path(path: PathBuf) -> Result<PathBuf, BadValue> {
     match path.to_string_lossy() {
         text if is_private(&text) => Err(bad(

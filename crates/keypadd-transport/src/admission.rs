@@ -1,4 +1,4 @@
-//! Limits handshakes from unknown clients, so that stalled ones lock nobody out.
+//! Limits handshakes from unknown clients, so that stalled ones cannot lock others out.
 //!
 //! A handshake that has not proved a key yet holds one of a few thousand slots. When all are taken,
 //! or the newcomer's network has used up its share, the oldest is evicted: an honest handshake
@@ -24,11 +24,11 @@ const SHARES: [(u32, usize); 3] = [(64, 64), (56, 256), (48, 1024)];
 /// From this many handshakes on, a client must validate its address first (RFC 9000 8.1.2).
 const RETRY_FROM: usize = 8;
 
-/// From this many handshakes in a loop on, an address may begin one per [`CROWD_PACE`]: a handshake
-/// costs a third of a millisecond, ignoring a packet almost nothing.
+/// From this many handshakes in a loop on, an address may begin only one per [`CROWD_PACE`]: a
+/// handshake costs a third of a millisecond, ignoring a packet almost nothing.
 const CROWD: usize = 512;
 
-/// How long an address must wait in a crowd after its last handshake, if that has not proved a key.
+/// How long an address must wait in a crowd after its last handshake, unless that proved a key.
 const CROWD_PACE: Duration = Duration::from_secs(2);
 
 /// Networks remembered as having proved a key.
@@ -262,7 +262,7 @@ mod tests {
         SocketAddr::new(IpAddr::V4((0x0a00_0000 + host).into()), 1)
     }
 
-    /// Adds as a loop does; returns who was evicted.
+    /// Adds a handshake as a loop does; returns the evicted one.
     fn come(table: &mut Handshakes<u32>, id: u32, from: SocketAddr, now: Instant) -> Option<u32> {
         let displaced = table.displaced_by(from.ip());
         if let Some(id) = displaced {

@@ -6,11 +6,11 @@
 
 use quinn_proto::VarInt;
 
-/// A limit for which `quinn-proto` announces each stream that has become free; it waits for an eighth of
-/// higher ones.
+/// The highest limit for which `quinn-proto` announces each freed stream; with higher ones it waits
+/// for an eighth of them.
 pub(crate) const ANNOUNCES_EACH: VarInt = VarInt::from_u32(7);
 
-/// What a new connection may open.
+/// Streams that a new connection may open.
 const FIRST: u32 = 16;
 
 /// Streams of one kind that the peer may have open at once.
@@ -30,8 +30,8 @@ impl Allowance {
         self.current.into()
     }
 
-    /// The new limit if it changes, with this many streams open. It doubles once half of it is
-    /// used, so that a peer that opens many does not wait for it.
+    /// The new limit if it changes, with this many streams open. Doubles once half of it is used,
+    /// so that a peer that opens many does not have to wait.
     pub(crate) fn grow(&mut self, open: u64) -> Option<VarInt> {
         let before = self.current;
         while self.current < self.max && open >= u64::from(self.current / 2) {
@@ -40,7 +40,8 @@ impl Allowance {
         (self.current != before).then(|| self.current())
     }
 
-    /// Whether the peer may lack a stream that is free and not announced yet, with this many open.
+    /// Whether the peer may have run out of streams because freed ones are unannounced, with this
+    /// many open.
     pub(crate) fn is_short(self, open: u64) -> bool {
         let current = u64::from(self.current);
         open + current / 8 >= current

@@ -7,8 +7,8 @@ use quinn_proto::{RecvStream, StreamId, VarInt};
 /// Length of the head: a stream's ID and an offset, 8 bytes each, big-endian.
 pub(crate) const HEAD_BYTES: usize = 16;
 
-/// Stands in the head where another stream has the ID of the one it continues; no stream has this
-/// ID.
+/// In the head's ID field, marks a stream of receipts instead of a continued stream; no stream has
+/// this ID.
 pub(crate) const RECEIPTS: u64 = 1 << 63;
 
 /// Where a direction continues.

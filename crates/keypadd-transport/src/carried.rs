@@ -1,5 +1,5 @@
-//! Counts what a splice carries over all its connections, or a flow over one, and notes how it went, for
-//! whoever began it.
+//! Counts what a splice carries over all its connections, or a flow over one, and records how it
+//! ended, for the task that started it.
 //!
 //! Written by the loops that carry it, read by anyone at any time. Knows no streams or sockets.
 
@@ -25,7 +25,7 @@ pub struct Carried {
     ended_first: AtomicU8,
     held: AtomicBool,
     is_flow: bool,
-    /// Of a flow: from the socket and to it.
+    /// For a flow: datagrams from the socket and to it.
     datagrams: [AtomicU64; 2],
     dropped: AtomicU64,
     unreachable: AtomicU64,
@@ -47,18 +47,19 @@ impl Carried {
         self.is_flow
     }
 
-    /// Datagrams read from the socket and written to it; of a flow.
+    /// For a flow: datagrams read from the socket and written to it.
     pub fn datagrams(&self) -> (u64, u64) {
         let [from_socket, to_socket] = &self.datagrams;
         (from_socket.load(Relaxed), to_socket.load(Relaxed))
     }
 
-    /// Datagrams of a flow that this end has dropped: no room, too late, or not taken by the socket.
+    /// For a flow: datagrams that this end dropped because of no room, delay, or the socket
+    /// refusing them.
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Relaxed)
     }
 
-    /// How often the network has reported that the destination of a flow cannot be reached (ICMP).
+    /// How often the network has reported a flow's destination as unreachable (ICMP).
     pub fn unreachable(&self) -> u64 {
         self.unreachable.load(Relaxed)
     }
@@ -68,18 +69,18 @@ impl Carried {
         self.ended_first.load(SeqCst) == SOCKET
     }
 
-    /// Whether no connection has it: it is held, or was when it ended.
+    /// Whether no connection carries it: it is held, or was when it ended.
     pub fn is_held(&self) -> bool {
         self.held.load(Relaxed)
     }
 
-    /// Of a splice of another process, which is held.
+    /// For a held splice from another process.
     pub(crate) fn resumed(given: Receipt) -> Self {
         let (held, given_before) = (AtomicBool::new(true), given.bytes);
         Self { given: given.encode().into(), given_before, held, ..Self::default() }
     }
 
-    /// Of a flow.
+    /// For a flow.
     pub(crate) fn of_flow() -> Self {
         Self { is_flow: true, ..Self::default() }
     }
@@ -130,7 +131,7 @@ impl Carried {
     }
 
     fn ended(&self, which: u8) {
-        // The first one stays.
+        // The first end stays.
         let _ = self.ended_first.compare_exchange(NEITHER, which, SeqCst, SeqCst);
     }
 }

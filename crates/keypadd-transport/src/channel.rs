@@ -25,7 +25,7 @@ pub(crate) enum Channel {
     Spliced(Box<Spliced>),
     /// A stream of the sibling connection continues here; its head is still arriving.
     Announced(Announcement),
-    /// The head has been read; the sibling is still delivering what came before.
+    /// The head has been read; the sibling is still delivering the bytes before it.
     Awaiting,
     /// The peer's receipts.
     Receipts(ReceiptReader),

@@ -32,9 +32,9 @@ impl ConnectionIdGenerator for LoopIds {
         ConnectionId::new(&bytes)
     }
 
-    /// What is not valid gets no stateless reset. An ID of another loop may be in use there, and a reset
-    /// would give its token away (RFC 9000 21.11). One of a loop that does not exist here is of a former
-    /// process that had more.
+    /// An invalid ID gets no stateless reset. An ID of another loop may be in use there, and a
+    /// reset would reveal its token (RFC 9000 21.11). An ID of a loop that does not exist is from
+    /// an earlier process with more loops.
     fn validate(&self, cid: &ConnectionId) -> Result<(), InvalidCid> {
         match cid.first() {
             Some(&number) if number == self.number || usize::from(number) >= self.loops => Ok(()),
@@ -51,14 +51,14 @@ impl ConnectionIdGenerator for LoopIds {
     }
 }
 
-/// What a connection is for. The client tells the server by its first choice of connection ID.
+/// What a connection is for. The client tells the server by its choice of the first connection ID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lane {
     /// Control streams, and streams with little to send at a time.
     Sparse,
     /// Streams that always have more to send.
     Bulk,
-    /// The same over a path with a long round trip, which needs larger windows.
+    /// Bulk over a path with a long round trip, which needs larger windows.
     FarBulk,
 }
 
@@ -74,8 +74,8 @@ impl Lane {
         self != Self::Sparse
     }
 
-    /// The lane that a client asks for by its first connection ID. For other QUIC clients, whose ID
-    /// is random, it may be any.
+    /// The lane that a client asks for by its first connection ID; other QUIC clients choose it at
+    /// random, so it may be any.
     pub(crate) fn of(first_cid: &ConnectionId) -> Self {
         match first_cid[..] {
             [lane, distance, ..] if lane & distance & 1 == 1 => Self::FarBulk,

@@ -106,7 +106,7 @@ impl Connection {
     }
 
     /// Lets `bulk`, another connection to the same peer, carry the bulk streams of this one. The
-    /// peer must do the same with its two ends.
+    /// peer must do the same with its ends of both.
     pub fn attach_bulk(&self, bulk: &Self) {
         let attach = Migration::Attach { sibling: bulk.0.shared.sibling(), bulk: false };
         self.0.shared.command(ConnectionCommand::Migration(attach));
@@ -119,29 +119,29 @@ impl Connection {
         self.0.shared.command(ConnectionCommand::Hold { streams, epoch });
     }
 
-    /// Whether the peer takes datagrams (RFC 9221). Without that there are no flows.
+    /// Whether the peer accepts datagrams (RFC 9221). If not, there are no flows.
     pub fn carries_datagrams(&self) -> bool {
         self.0.carries_datagrams
     }
 
-    /// Receives the datagrams of a socket that listens, and tells its sources apart: at most so many, and
-    /// where more come, the one whose flow was idle for the longest leaves.
+    /// Receives datagrams from a listening socket and separates them by source: at most
+    /// `sources_max`; beyond that, a new source displaces the one whose flow was idle longest.
     pub fn listen(&self, socket: UdpSocket, sources_max: usize) -> FlowListener {
         FlowListener::new(self.0.shared.clone(), socket, sources_max)
     }
 
-    /// Carries the datagrams of a socket, which is connected, as those of `stream`, which stays with the
-    /// caller: its end is the flow's.
+    /// Carries the datagrams of a connected socket as the flow of `stream`, which the caller keeps:
+    /// the flow ends with it.
     pub fn carry(&self, stream: &Stream, socket: UdpSocket) -> Flow {
         Flow::new(self.0.shared.clone(), stream.id(), FlowSide::Connected(socket), None)
     }
 
-    /// The same for a source of a listener of this connection, with what it has sent so far.
+    /// The same for a source of a listener of this connection, including what it has sent so far.
     pub fn carry_source(&self, stream: &Stream, source: Source) -> Flow {
         source.carried_over(stream.id())
     }
 
-    /// Ends the flow of a listener of this connection that was idle for the longest, to make room.
+    /// Ends the flow idle for longest among this connection's listeners, to make room.
     pub fn displace_flow(&self) {
         self.0.shared.send_flow(FlowCommand::Displace);
     }

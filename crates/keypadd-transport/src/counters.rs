@@ -146,12 +146,12 @@ impl LoopMeter {
         self.loops
     }
 
-    /// CPU time that all of them have spent polling, with or without result.
+    /// CPU time that all of them have spent polling, successful or not.
     pub fn spun(&self) -> Duration {
         Duration::from_nanos(self.counters.spun_nanos.load(Relaxed))
     }
 
-    /// Whether both are of the same endpoint.
+    /// Whether both belong to the same endpoint.
     pub fn is_of_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.counters, &other.counters)
     }

@@ -32,7 +32,7 @@ pub(crate) trait Datagrams {
     /// Notes that the system reports datagrams that have arrived.
     fn on_readable(&mut self);
 
-    /// Whether `receive` may return a batch. Saves the system call where it cannot.
+    /// Whether `receive` may return a batch. Saves the system call when it cannot.
     fn has_unread(&self) -> bool;
 
     /// The next batch; `None` if there is none now.

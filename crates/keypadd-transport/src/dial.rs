@@ -17,6 +17,6 @@ pub struct Dial {
     pub server_name: &'static str,
     /// What the connection is for.
     pub lane: Lane,
-    /// The path's round trip, if known (RFC 9002 6.2.2): the first packet is repeated after three.
+    /// The path's round trip, if known (RFC 9002 6.2.2): the first packet is resent after three.
     pub rtt: Option<Duration>,
 }

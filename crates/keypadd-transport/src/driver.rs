@@ -60,7 +60,7 @@ pub(crate) struct SendContext<'a> {
 
 /// Who waits for the handshake.
 pub(crate) enum HandshakeReply {
-    /// Nobody any longer.
+    /// Nobody any more.
     Nobody,
     Client(oneshot::Sender<Result<Established, ConnectionError>>),
     Server(mpsc::UnboundedSender<Accepted>),
@@ -72,7 +72,7 @@ pub(crate) struct Driver {
     pub(crate) gate: CongestionGate,
     window: ReceiveWindow,
     allowances: [Allowance; 2],
-    /// Streams that the peer had open when this was last looked at.
+    /// Streams that the peer had open at the last check.
     remote_open: [u64; 2],
     pub(crate) shared: Arc<ConnectionShared>,
     pub(crate) rules: Arc<Rules>,
@@ -114,7 +114,7 @@ pub(crate) struct Driver {
 /// The outcome of driving a connection, for the loop.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DriveOutcome {
-    /// It must be driven again at once.
+    /// It must be driven again immediately.
     pub(crate) more: bool,
     /// When to drive it again unless something happens first.
     pub(crate) deadline: Option<Instant>,
@@ -297,7 +297,7 @@ impl Driver {
         let established = Established { shared, proof, streams, carries_datagrams };
         self.shared.publish(self.connection.remote_address(), self.connection.stats());
         match std::mem::replace(&mut self.waiting, HandshakeReply::Nobody) {
-            // If nobody waits any longer, this drops the handle, which closes the connection.
+            // If nobody waits any more, this drops the handle, which closes the connection.
             HandshakeReply::Client(reply) => drop(reply.send(Ok(established))),
             HandshakeReply::Server(accepted) => {
                 let connection = connection::Connection::new(established);

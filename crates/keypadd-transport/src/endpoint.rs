@@ -47,7 +47,7 @@ impl Drop for Inner {
         }
         let threads = self.threads.get_mut().unwrap_or_else(PoisonError::into_inner);
         for thread in threads.drain(..) {
-            // A loop that panicked has ended as well.
+            // A loop that panicked has ended, too.
             let _ = thread.join();
         }
     }
@@ -126,8 +126,8 @@ impl Endpoint {
             loops.push(EventLoop::new(parts, udp, now)?);
         }
         let mailboxes: Vec<_> = loops.iter().map(EventLoop::mailbox).collect();
-        // A client's sockets have ports of their own: what one receives is of its loop, also a reset, which
-        // begins with random bytes.
+        // A client's sockets have their own ports, so what one receives belongs to its loop; even a
+        // reset, which begins with random bytes.
         if settings.server.is_some() {
             for one in &mut loops {
                 one.set_peers(mailboxes.clone());
@@ -153,8 +153,8 @@ impl Endpoint {
         let lane = dial.lane;
         dial.config.initial_dst_cid_provider(Arc::new(move || lane.first_cid()));
         let (reply, opened) = oneshot::channel();
-        // A dual-stack socket reports mapped addresses (RFC 4291 2.5.5.2), and the connection must
-        // know its peer by what it reports.
+        // A dual-stack socket reports mapped addresses (RFC 4291 2.5.5.2), so the connection must
+        // know its peer by that form.
         if let SocketAddr::V4(v4) = dial.address
             && self.0.local_addr.is_ipv6()
         {
@@ -181,8 +181,8 @@ impl Endpoint {
         self.send_all(|| Command::Refuse);
     }
 
-    /// Leaves what arrives from now on to another process that has the same sockets, or no more. Goes on
-    /// sending.
+    /// Stops or resumes reading: while suspended, another process that shares the sockets receives
+    /// what arrives. Sending continues.
     pub fn suspend(&self, suspended: bool) {
         self.send_all(|| Command::Suspend(suspended));
     }
@@ -193,7 +193,8 @@ impl Endpoint {
         self.send_all(|| Command::CloseAll { code, reason: reason.clone() });
     }
 
-    /// Connections that have not ended, including those that wait for their peers' last packets.
+    /// Connections that have not ended, including those still waiting for their peers' last
+    /// packets.
     pub fn open_connections(&self) -> usize {
         self.0.counters.connections()
     }
@@ -221,7 +222,7 @@ impl Endpoint {
         self.0.loops.len()
     }
 
-    /// CPU time that they have spent polling without result.
+    /// CPU time that they have spent polling in vain.
     pub fn spun(&self) -> Duration {
         self.meter().spun()
     }

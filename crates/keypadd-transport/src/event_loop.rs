@@ -1,7 +1,7 @@
 //! Runs one thread with one UDP socket, its QUIC connections, and their TCP and unix sockets.
 //!
-//! Each round polls the system, passes datagrams to their connections, drives those with pending work, and
-//! sleeps when there is none. A panic in one connection ends that connection; the others go on.
+//! Each round polls the system, passes datagrams to their connections, drives those with pending
+//! work, and sleeps if there is none. A panic in one connection ends only that connection.
 
 mod connections;
 mod datagram;
@@ -58,7 +58,7 @@ pub(crate) struct LoopSettings {
     pub(crate) number: u8,
     /// How many loops the endpoint has.
     pub(crate) loops: usize,
-    /// Whether what arrives is left to another process.
+    /// Whether another process reads incoming datagrams.
     pub(crate) suspended: bool,
     pub(crate) config: EndpointConfig,
     pub(crate) server: Option<ServerConfig>,
@@ -114,7 +114,7 @@ pub(crate) struct EventLoop<U> {
     accepted: mpsc::UnboundedSender<Accepted>,
     handshakes: Handshakes<Key>,
     refusing: bool,
-    /// Whether what arrives is left to another process.
+    /// Whether another process reads incoming datagrams.
     suspended: bool,
 
     /// Boxed: a table of slots is up to half empty, and moves when it grows.

@@ -1,9 +1,10 @@
 //! Carries the datagrams of UDP flows between the DATAGRAM frames of a connection and UDP sockets.
 //!
-//! A flow belongs to a bidirectional stream, whose end is the flow's. At one end it has a socket connected to
-//! the target; at the other it is one source address of a socket that listens (`listener`). What a peer can
-//! make this end hold is bounded: sources, incomplete datagrams (`fragments`), datagrams for streams that have
-//! no flow yet (`early`), and the send queue (`send_queue`). Knows no congestion control and no permits.
+//! A flow lives as long as its bidirectional stream. At one end it has a socket connected to the
+//! target; at the other it is one source address of a listening socket (`listener`). What a peer
+//! can make this end hold is bounded: sources, incomplete datagrams (`fragments`), datagrams for
+//! streams that have no flow yet (`early`), and the send queue (`send_queue`). Knows no congestion
+//! control and no permits.
 
 mod early;
 pub(crate) mod fragments;
@@ -40,10 +41,10 @@ use crate::{
     splice::{Owner, Registrar},
 };
 
-/// Datagrams to read from one socket before others are due.
+/// Datagrams to read from one socket before reading others.
 const READS: usize = 64;
 
-/// Sockets that are read in one turn.
+/// Sockets to read before driving other connections.
 const SOCKETS: usize = 8;
 
 /// The flows of a connection.
@@ -56,9 +57,9 @@ pub(crate) struct Flows {
     queue: SendQueue,
     fragments: Fragments,
     early: Early,
-    /// After so long without a datagram a flow ends.
+    /// A flow ends after this long without a datagram.
     idle: Duration,
-    /// When to look for what is idle or overdue.
+    /// When to check for idle flows and overdue datagrams.
     check_at: Option<Instant>,
     /// Tokens of closed sockets.
     ended_sockets: Vec<Token>,
@@ -190,7 +191,7 @@ impl Flows {
         }
     }
 
-    /// Takes a frame of the peer; `is_open` tells whether a stream is open.
+    /// Handles a frame from the peer; `is_open` tells whether a stream is open.
     pub(crate) fn receive(
         &mut self,
         frame: Bytes,
@@ -233,7 +234,8 @@ impl Flows {
         }
     }
 
-    /// Writes a datagram to the flow's socket. What that does not take now is lost, as on a network.
+    /// Writes a datagram to the flow's socket. A datagram that the socket refuses is lost, as on a
+    /// network.
     fn deliver(&mut self, id: StreamId, datagram: &[u8], now: Instant) {
         let Some(flow) = self.open.get_mut(&id) else { return };
         let sent = match &flow.end {
@@ -245,7 +247,8 @@ impl Flows {
                 }
                 sent
             }
-            // A source keeps its flow by what it sends (RFC 4787 REQ-6): its address may be forged.
+            // Only what a source sends keeps its flow alive (RFC 4787 REQ-6): its address may be
+            // forged.
             OpenEnd::Source(name) => match self.listeners.get(&name.listener) {
                 Some(listener) => listener.send(datagram, name.from),
                 None => return,
@@ -257,7 +260,7 @@ impl Flows {
         }
     }
 
-    /// Reads from sockets what has arrived; returns whether more may be there.
+    /// Reads what has arrived on sockets; returns whether there may be more.
     pub(crate) fn read_sockets(&mut self, now: Instant) -> bool {
         if self.readable.is_empty() {
             return false;
@@ -271,7 +274,7 @@ impl Flows {
                 Owner::Listener(listener) => self.read_listener(listener, &mut buffer, now),
                 Owner::Stream(_) => false,
             };
-            // Those that have more go last.
+            // Sockets with more to read go to the back.
             match has_more {
                 true => self.readable.push_back(owner),
                 false => drop(self.is_readable.remove(&owner)),
@@ -281,7 +284,7 @@ impl Flows {
         !self.readable.is_empty()
     }
 
-    /// Whether more may be there.
+    /// Returns whether there may be more to read.
     fn read_flow(&mut self, id: StreamId, buffer: &mut [u8], now: Instant) -> bool {
         for _ in 0..READS {
             let Some(flow) = self.open.get_mut(&id) else { return false };
@@ -289,7 +292,7 @@ impl Flows {
             match socket.receive(buffer) {
                 Ok(bytes) => self.enqueue(id, Bytes::copy_from_slice(&buffer[..bytes]), now),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
-                // The flow goes on (RFC 4787 REQ-10): the target may return.
+                // The flow continues (RFC 4787 REQ-10): the target may come back.
                 Err(error) if is_unreachable(&error) => flow.carried.add_unreachable(),
                 Err(error) => {
                     self.end(id, error.into());
@@ -300,7 +303,7 @@ impl Flows {
         true
     }
 
-    /// Whether more may be there.
+    /// Returns whether there may be more to read.
     fn read_listener(&mut self, listener: u64, buffer: &mut [u8], now: Instant) -> bool {
         let mut has_made_room = false;
         for _ in 0..READS {
@@ -308,12 +311,12 @@ impl Flows {
             let arrival = match one.receive(buffer) {
                 Ok(arrival) => arrival,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
-                // Of one datagram: the next may be another source's.
+                // The error is about one datagram: the next may be from another source.
                 Err(_) => continue,
             };
             let datagram = &buffer[..arrival.bytes];
             if one.needs_room(arrival.from) {
-                // To make room takes time, which a flood of new sources must not cost others.
+                // Making room takes time, which a flood of new sources must not take from others.
                 if std::mem::replace(&mut has_made_room, true) {
                     continue;
                 }
@@ -331,10 +334,10 @@ impl Flows {
         true
     }
 
-    /// Ends the flow of a listener that was idle for the longest; returns whether there was one.
+    /// Ends a listener's flow that was idle for longest; returns whether there was one.
     fn displace_of(&mut self, listener: u64) -> bool {
         let Some(one) = self.listeners.get(&listener) else { return false };
-        // A flow that has ended makes room at once.
+        // A flow that has ended frees its place immediately.
         let last_at = |id: &StreamId| self.open.get(id).map(|flow| flow.last_at);
         let Some(id) = one.open_flows().min_by_key(last_at) else { return false };
         self.end(id, FlowEnd::Displaced);
@@ -359,7 +362,7 @@ impl Flows {
         self.queue.next_frame(bytes_max, now)
     }
 
-    /// When to look for what is idle or overdue.
+    /// When to check for idle flows and overdue datagrams.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.check_at
     }
@@ -368,7 +371,7 @@ impl Flows {
         self.check_at = Some(self.check_at.map_or(at, |earlier| earlier.min(at)));
     }
 
-    /// Ends what is idle, and drops what is overdue.
+    /// Ends idle flows, and drops overdue datagrams.
     pub(crate) fn expire(&mut self, now: Instant) {
         if self.check_at.take_if(|at| *at <= now).is_none() {
             return;

@@ -24,8 +24,8 @@ use crate::pacer::Pacer;
 /// The window that `quinn-proto` sees: above `u32::MAX` it neither blocks nor paces.
 const OPEN_WINDOW: u64 = 1 << 40;
 
-/// Shorter sends are not counted until an ACK reports what is in flight: they may be ACKs alone,
-/// which are not acknowledged, and `quinn-proto` reports both alike.
+/// Shorter sends are not counted until an ACK reports what is in flight: they may be pure ACKs,
+/// which are not acknowledged, and `quinn-proto` does not distinguish them.
 const COUNTED_BYTES: u64 = 600;
 
 /// After this long without an ACK, and at this interval from then on, a little may be sent whatever
@@ -57,7 +57,7 @@ struct ControllerState {
     /// Total ACKs received.
     acks: AtomicU64,
     mtu: AtomicU64,
-    /// Whether data waits for the window, so that the controller may let it grow.
+    /// Whether data waits for the window, in which case the controller may let it grow.
     held_back: AtomicBool,
 }
 
@@ -152,7 +152,7 @@ impl Controller for UnlimitedController {
 #[derive(Debug)]
 pub(crate) struct CongestionGate {
     shared: Arc<ControllerState>,
-    /// Most bytes in flight, whatever the controller allows: they are held in memory here.
+    /// Most bytes in flight, whatever the controller allows: this end keeps them in memory.
     flight_max: u64,
     pacer: Pacer,
     sent_seen: u64,
@@ -189,7 +189,7 @@ impl CongestionGate {
         self.shared.mtu.load(Relaxed).max(BASE_MTU)
     }
 
-    /// Bytes that may be sent now beside what is in flight, ignoring pacing.
+    /// Bytes that may be sent now on top of what is in flight, ignoring pacing.
     pub(crate) fn room(&mut self, now: Instant) -> u64 {
         let acks = self.shared.acks.load(Relaxed);
         let room = self.window().saturating_sub(self.shared.in_flight.load(Relaxed));

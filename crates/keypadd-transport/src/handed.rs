@@ -1,7 +1,7 @@
-//! Describes a held stream, so that another process can go on with it.
+//! Describes a held stream, so that another process can continue it.
 //!
-//! A description is a record, the bytes that may have to be sent again, and the socket; nothing of a
-//! connection, of its keys or of what was prepared for it. Knows no processes and no format but serde's.
+//! A description is a record, the bytes that may have to be sent again, and the socket; nothing
+//! about a connection, its keys or its pads. Knows no processes and no format but serde's.
 
 use std::{net::TcpStream, os::fd::OwnedFd, os::unix::net::UnixStream, sync::Arc};
 
@@ -17,7 +17,7 @@ use crate::{
 /// A held stream on its way to another process.
 #[derive(Debug)]
 pub struct HandedStream {
-    /// All that is not a byte or a descriptor.
+    /// Everything but its bytes and its descriptor.
     pub record: StreamRecord,
     /// What was sent and has no receipt, in order.
     pub unreceipted: Vec<Bytes>,
@@ -25,7 +25,7 @@ pub struct HandedStream {
     pub socket: OwnedFd,
 }
 
-/// What is known of a held stream.
+/// The state of a held stream.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StreamRecord {
     epoch: u32,
@@ -35,7 +35,7 @@ pub struct StreamRecord {
     unix: bool,
     unbounded: bool,
     splice: SpliceRecord,
-    /// `None` once the peer has everything and the end.
+    /// `None` once the peer has everything, including the end.
     to_stream: Option<ReplayRecord>,
 }
 
@@ -70,7 +70,7 @@ impl HandedStream {
         StreamName { epoch: self.record.epoch, stream: self.record.stream }
     }
 
-    /// The parts of a stream that is held. `None` where the socket is gone.
+    /// Restores the parts of a held stream; `None` if the socket is gone.
     pub(crate) fn restore(
         self,
         reply: Reply,

@@ -36,7 +36,7 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Streams {
     by_name: BTreeMap<StreamName, Entry>,
-    /// Nothing is held any longer.
+    /// Nothing is held any more.
     closed: bool,
 }
 
@@ -115,17 +115,17 @@ impl HeldStreams {
         gone.into_values().filter_map(|entry| end(&entry.state, entry.parked).then_some(())).count()
     }
 
-    /// Stops holding: streams that are held end as by `release`, and those that would be held later
-    /// are reset.
+    /// Stops holding: held streams end as by `release`, and those that would be held later are
+    /// reset.
     pub fn close(&self) -> usize {
         self.0.streams().closed = true;
         self.release(|_| false)
     }
 
-    /// Describes all that is held, for another process; it stays held here as well.
+    /// Describes everything held, for another process; it stays held here as well.
     ///
     /// # Errors
-    /// There is no descriptor for another one of a socket.
+    /// The system is out of descriptors for a copy of a socket.
     pub fn hand_over(&self) -> io::Result<Vec<HandedStream>> {
         let streams = self.0.streams();
         let held = streams.by_name.iter().filter(|(_, entry)| entry.is_held());
@@ -137,7 +137,7 @@ impl HeldStreams {
         .collect()
     }
 
-    /// Holds a stream of another process from now on. Its end comes to `reply`.
+    /// Holds a stream from another process from now on. Reports its end to `reply`.
     pub(crate) fn adopt(&self, handed: HandedStream, reply: Reply) -> Option<Arc<SpliceState>> {
         let name = handed.name();
         let (state, socket, to_stream) = handed.restore(reply, &self.0.budget)?;
@@ -195,8 +195,8 @@ impl Entry {
     }
 }
 
-/// Ends a stream that the peer does not have. Dropping the socket resets it unless it is closed
-/// cleanly. Whether it is reset.
+/// Ends a stream that the peer does not have; returns whether it is reset. Dropping the socket
+/// resets it unless it is closed cleanly.
 fn end(state: &SpliceState, parts: Parts) -> bool {
     let sent_all = parts.to_stream.as_ref().is_none_or(Replay::has_ended);
     let written_all = state.is_to_socket_done();
@@ -227,7 +227,7 @@ impl Holder for Shared {
         if streams.closed {
             return Err(Cut::Lost);
         }
-        // A splice that was cut meanwhile is not in the list.
+        // A splice that was cut in the meantime is not in the list.
         let Some(Entry { state, parked: parts }) = streams.by_name.get_mut(&name) else {
             return Err(Cut::Lost);
         };
@@ -277,7 +277,8 @@ impl HeldStream {
         self.state.given_receipt()
     }
 
-    /// Ends it: the peer does not have it (see [`HeldStreams::release`]). Whether it is reset.
+    /// Ends it because the peer does not have it (see [`HeldStreams::release`]); returns whether it
+    /// is reset.
     pub fn release(mut self) -> bool {
         self.parts.take().is_some_and(|parts| end(&self.state, parts))
     }
@@ -301,7 +302,7 @@ impl Drop for HeldStream {
         });
         match (kept, held) {
             (Some(()), Some(shared)) => shared.changed.notify_waiters(),
-            // It was cut, or nothing is held any longer.
+            // It was cut, or nothing is held any more.
             _ => drop(self.state.cut(Cut::Lost)),
         }
     }

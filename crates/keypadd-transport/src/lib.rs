@@ -1,9 +1,10 @@
-//! Runs QUIC connections, the sockets that are spliced to their streams, and UDP flows, each in one event loop.
+//! Runs QUIC connections, the sockets spliced to their streams, and UDP flows in event loops.
 //!
-//! A loop is a thread that owns a UDP socket, its `quinn-proto` endpoint and connections, and the
-//! TCP and unix sockets of their streams and the UDP sockets of their flows. A datagram is read, opened and
-//! written to its socket, and the answer sealed and sent, without another thread being woken. Control code (hellos, names,
-//! permits) holds [`Connection`] and [`Stream`] handles, which talk to the loop by messages.
+//! A loop is a thread that owns a UDP socket, its `quinn-proto` endpoint and connections, the TCP
+//! and unix sockets of their streams, and the UDP sockets of their flows. It reads and opens a
+//! datagram, writes the content to its socket, and seals and sends the answer, without waking
+//! another thread. Control code (hellos, names, permits) holds [`Connection`] and [`Stream`]
+//! handles, which talk to the loop by messages.
 //!
 //! Knows no permits, names, configuration or keys: packet protection comes in as `quinn-proto`'s
 //! crypto configurations, and what a handshake has proved goes out through [`Inspect`].

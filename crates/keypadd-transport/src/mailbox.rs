@@ -1,4 +1,4 @@
-//! Queues messages to an event loop, and wakes it once however many wait.
+//! Queues messages to an event loop, and wakes it once, however many are waiting.
 
 use std::{
     fmt,
@@ -26,7 +26,7 @@ use crate::{
     waiting::Waiting,
 };
 
-/// Datagrams that may wait for a loop; more are dropped, as by a full socket buffer.
+/// Datagrams that may wait for a loop; further ones are dropped, as by a full socket buffer.
 const DATAGRAMS_MAX: usize = 4_096;
 
 /// A request to an event loop.
@@ -38,7 +38,7 @@ pub(crate) enum Command {
     SetServerConfig(Arc<ServerConfig>),
     /// Refuse new clients.
     Refuse,
-    /// Whether to leave what arrives to another process that has the same socket.
+    /// Whether another process that shares the socket reads incoming datagrams.
     Suspend(bool),
     CloseAll {
         code: VarInt,
@@ -99,10 +99,10 @@ impl Sibling {
 
 /// Messages between the loops of a session's two connections.
 pub(crate) enum Migration {
-    /// The connections belong together; `bulk` is what the receiver of this is. The other one tells the
-    /// bulk connection.
+    /// The connections belong together; `bulk`: the receiver of this message is the bulk one. The
+    /// other one tells the bulk connection.
     Attach { sibling: Sibling, bulk: bool },
-    /// Carry on this direction, which stream `origin` of the sibling has carried up to `offset`.
+    /// Continue this direction, which stream `origin` of the sibling has carried up to `offset`.
     Adopt(Box<Moving>),
     /// The peer has followed: send.
     Proceed { origin: StreamId },
@@ -175,8 +175,8 @@ impl ConnectionShared {
     /// Closes the connection and tells the peer, unless it has ended.
     pub(crate) fn close(&self, code: VarInt, reason: Bytes) {
         if self.close_reason().is_none() {
-            // Queued first: whoever sees the end drops its streams, and the peer would learn of
-            // their resets instead of the reason.
+            // Queued first: a task that sees the end drops its streams, and the peer would
+            // otherwise get their resets instead of the reason.
             self.command(ConnectionCommand::Close { code, reason });
             self.ended(ConnectionError::LocallyClosed);
         }
@@ -252,7 +252,7 @@ pub(crate) struct Established {
     pub(crate) shared: Arc<ConnectionShared>,
     pub(crate) proof: Option<Proof>,
     pub(crate) streams: tokio::sync::mpsc::UnboundedReceiver<Stream>,
-    /// Whether the peer takes DATAGRAM frames (RFC 9221 3).
+    /// Whether the peer accepts DATAGRAM frames (RFC 9221 3).
     pub(crate) carries_datagrams: bool,
 }
 

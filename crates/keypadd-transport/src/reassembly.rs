@@ -1,9 +1,10 @@
 //! Puts a stream with gaps back in order, as packet loss leaves it.
 //!
 //! quinn-proto can do so too, but returns no credit for data behind a gap, and closes the
-//! connection when a stream has over 1,024 separate pieces: 10 % loss on a long fast path leaves
-//! more. A stream read in order of arrival has credit for a round trip however long a repair takes,
-//! and the data that waits here counts against the connection's window. Knows bytes and offsets.
+//! connection when a stream has over 1,024 separate pieces, which 10 % loss on a long fast path
+//! exceeds. A stream read in order of arrival has credit for a round trip however long a repair
+//! takes, and the data that waits here counts against the connection's window. Knows bytes and
+//! offsets.
 
 use std::{
     collections::BTreeMap,

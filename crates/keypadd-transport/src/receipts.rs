@@ -22,8 +22,8 @@ const RECORD_BYTES: usize = 16;
 /// How long a receipt for few bytes waits for others.
 const DELAY: Duration = Duration::from_secs(1);
 
-/// Receipts that may wait for the peer to read some, several for each stream that it may have. A
-/// peer that reads none gets no more, and its own streams do not end.
+/// Most receipts that may wait for the peer to read some, several for each stream that it may have.
+/// A peer that reads none gets no more, and its own streams do not end.
 const WAITING_MAX: usize = 1 << 17;
 
 /// The receipts that this end has to send.
@@ -82,7 +82,7 @@ impl Receipts {
 
     /// Sends as much as there is credit for.
     pub(crate) fn send(&mut self, mut stream: SendStream<'_>) {
-        // Only when the earlier ones are sent: a later receipt for the same stream replaces one.
+        // Only once the earlier ones are sent: a later receipt for the same stream replaces one.
         if self.unsent.len() < HEAD_BYTES + 1 {
             for (id, receipt) in self.due.drain() {
                 self.unsent.extend_from_slice(&VarInt::from(id).into_inner().to_be_bytes());
@@ -92,7 +92,7 @@ impl Receipts {
         while !self.unsent.is_empty() {
             match stream.write(&self.unsent) {
                 Ok(written) => self.unsent.advance(written),
-                // No credit, or the peer does not want them.
+                // No credit, or the peer has stopped the stream.
                 Err(_) => return,
             }
         }

@@ -1,8 +1,8 @@
 //! Lends the buffers that datagrams arrive in, up to a bound.
 //!
-//! Data that is delivered at once is never copied. Data that must wait, for a stopped reader or for
-//! bytes lost before it, keeps its whole buffer; once many do, datagrams are copied instead. Knows
-//! bytes.
+//! Data that is delivered immediately is never copied. Data that must wait, for a stopped reader or
+//! for bytes lost before it, keeps its whole buffer; once many do, datagrams are copied instead.
+//! Knows bytes.
 
 use bytes::BytesMut;
 

@@ -21,12 +21,12 @@ use bytes::{Buf, Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// Half of a peer's memory is for streams that keep at most this: as much as a receiver writes
+/// Half of a peer's memory is for streams that keep at most this much: what a receiver writes
 /// before it must send a receipt.
 const STREAM_MIN_BYTES: usize = 128 << 10;
 
 /// What a stream that keeps nothing may send, whatever others keep. Only its own receipts wake it,
-/// and nothing sent means no receipt.
+/// and without sending it gets none.
 const FIRST_BYTES: usize = 1 << 10;
 
 /// Shorter pieces are copied together: a buffer for each would cost more memory than it holds.
@@ -40,12 +40,12 @@ const JOINED_BYTES: usize = 4 << 10;
 pub struct Receipt {
     /// Bytes since the start of the splice.
     pub bytes: u64,
-    /// Whether it has written the end, too.
+    /// Whether it has written the end as well.
     pub end: bool,
 }
 
 impl Receipt {
-    /// As one number, which grows with what was written.
+    /// As one number, which grows with the bytes written.
     pub fn encode(self) -> u64 {
         (self.bytes << 1) | u64::from(self.end)
     }
@@ -70,9 +70,10 @@ pub struct ReplayBudget {
 }
 
 impl ReplayBudget {
-    /// One stream may keep `stream_max` bytes and all together `peer_max`, and 1 KiB each. Of half of it each
-    /// may have no more than it leaves; the other half is for 128 KiB of each, so that streams nobody reads
-    /// never stop the others: of the default 256 MiB, 1,024 such streams leave every other one its 128 KiB.
+    /// One stream may keep `stream_max` bytes and all together `peer_max`, plus 1 KiB each. In one
+    /// half of `peer_max`, a stream may have no more than it leaves free; the other half is for 128
+    /// KiB of each, so that streams nobody reads never stop the others: with the default 256 MiB,
+    /// 1,024 such streams leave every other one its 128 KiB.
     pub fn new(stream_max: usize, peer_max: usize) -> Self {
         Self { stream_max, peer_max, used: AtomicUsize::new(0) }
     }
@@ -91,10 +92,10 @@ impl ReplayBudget {
     }
 }
 
-/// What a replay buffer is besides its bytes.
+/// A replay buffer's state besides its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ReplayRecord {
-    /// Where its first byte, or the next one, stands in the direction.
+    /// Offset of its first byte, or of the next one, in the direction.
     start: u64,
     /// Whether the end was sent.
     ended: bool,
@@ -120,7 +121,7 @@ impl Replay {
         Self { start: 0, pieces, joined, kept: 0, ended: false, budget }
     }
 
-    /// Goes on with what another process has kept.
+    /// Continues what another process has kept.
     pub(crate) fn restore(
         record: &ReplayRecord,
         pieces: Vec<Bytes>,
@@ -170,7 +171,7 @@ impl Replay {
         self.budget.used.fetch_add(piece.len(), Relaxed);
     }
 
-    /// Records that nothing follows what was sent.
+    /// Records that the end was sent.
     pub fn finish(&mut self) {
         self.ended = true;
     }

@@ -24,7 +24,7 @@ const IPV4_HEADERS: u32 = 20 + 8;
 /// Headers of IPv6 and UDP.
 const IPV6_HEADERS: u32 = 40 + 8;
 
-/// The largest UDP payload to probe for on the way to `peer`.
+/// The largest UDP payload to probe for on the path to `peer`.
 ///
 /// Never less than Ethernet's: the kernel believes ICMP messages, which may be forged, while probes
 /// find the truth.
@@ -46,7 +46,7 @@ fn probed(payload: u32) -> u16 {
     }
 }
 
-/// Asks the kernel, which reveals the route of connected sockets only. Sends nothing.
+/// Asks the kernel, which reveals the route only for connected sockets. Sends nothing.
 fn mtu(ip: IpAddr, peer: SocketAddr) -> io::Result<u32> {
     let any = match ip {
         IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),

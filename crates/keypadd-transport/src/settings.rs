@@ -13,7 +13,7 @@ use crate::{spin::SpinShare, udp::Egress, windows::Windows};
 /// The windows of [`EndpointSettings::plain`].
 const PLAIN_WINDOWS: Windows =
     Windows { stream: 1 << 20, connection: 16 << 20, connection_max: 16 << 20 };
-/// What a NAT keeps a UDP mapping for at least (RFC 4787 REQ-5).
+/// The least time that a NAT keeps a UDP mapping (RFC 4787 REQ-5).
 pub const FLOW_IDLE: Duration = Duration::from_secs(120);
 
 /// Code 0 (RFC 9000 section 20.1 leaves its meaning to the application).
@@ -64,7 +64,7 @@ pub struct EndpointSettings {
     pub connections_max: usize,
     /// Asked before each send.
     pub egress: Arc<dyn Egress>,
-    /// What to keep of a handshake.
+    /// What to keep from a handshake.
     pub inspect: Inspect,
     /// The error code for streams that are cut short.
     pub cut_code: VarInt,
@@ -75,7 +75,7 @@ pub struct EndpointSettings {
     /// A peer that closes its connection with this code has received all it wanted of finished
     /// streams, as if it had acknowledged them.
     pub goodbye_code: Option<VarInt>,
-    /// After so long without a datagram a flow ends.
+    /// A flow ends after this long without a datagram.
     pub flow_idle: Duration,
     /// How much to poll before sleeping.
     pub spin: SpinShare,
@@ -127,7 +127,7 @@ impl Egress for Unrestricted {
 pub struct Streams {
     /// Bidirectional streams.
     pub bidirectional: u32,
-    /// Unidirectional streams, which carry what has moved from the sibling connection.
+    /// Unidirectional streams, which carry directions moved from the sibling connection.
     pub unidirectional: u32,
 }
 

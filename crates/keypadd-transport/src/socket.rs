@@ -108,7 +108,7 @@ impl Socket {
         registry.deregister(&mut SourceFd(&self.as_fd().as_raw_fd()))
     }
 
-    /// Another descriptor of the same socket, for another loop.
+    /// A duplicate descriptor of the same socket, for another loop.
     pub(crate) fn try_clone(&self) -> io::Result<Self> {
         Ok(match self {
             Self::Tcp(stream) => Self::Tcp(stream.try_clone()?),
@@ -130,7 +130,7 @@ impl Socket {
         }
     }
 
-    /// Reads a sparse stream: few bytes, but how few is known only afterwards.
+    /// Reads a sparse stream: few bytes, but the number is not known in advance.
     fn read_few(&self, bytes: usize) -> io::Result<Bytes> {
         loop {
             let mut buffer = [const { MaybeUninit::uninit() }; SPARSE_BYTES];

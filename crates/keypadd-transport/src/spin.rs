@@ -17,16 +17,16 @@ use thiserror::Error;
 /// How long polling continues at least after the last event.
 const SPIN_TIME: Duration = Duration::from_micros(80);
 
-/// And at most, where work comes often enough for that to pay.
+/// And at most, if work comes often enough for that to pay off.
 const SPIN_TIME_MAX: Duration = Duration::from_micros(300);
 
 /// The weight of one interval in the average time between work: 1 in 8.
 const INTERVAL_WEIGHT: u32 = 8;
 
-/// Longer intervals say only that the loop was idle.
+/// Longer intervals only show that the loop was idle.
 const INTERVAL_MAX: Duration = Duration::from_millis(1);
 
-/// Most allowance that can be saved.
+/// Most allowance that can accumulate.
 const SAVED_MAX: Duration = Duration::from_millis(20);
 
 /// Each poll first yields the core. A program that answers runs for less than this, and is what the
@@ -130,16 +130,16 @@ impl Spin {
     }
 
     /// How long to poll now. A request and its answer are two intervals, a short one and a long
-    /// one: twice the average covers either. Where not even the longest poll would, the short one
-    /// remains, for what is answered at once.
+    /// one: twice the average covers either. If even the longest poll would not, the short one
+    /// remains, for immediate answers.
     fn time(&self) -> Duration {
         let both = self.interval * 2;
         if both > SPIN_TIME_MAX { SPIN_TIME } else { both.max(SPIN_TIME) }
     }
 
     /// Whether to poll again rather than sleep, with nothing to do now. Never while bulk data is
-    /// carried: the cores are in use, and the kernel runs a thread that has slept sooner than one
-    /// that has polled.
+    /// carried: the cores are in use, and the kernel schedules a thread that has slept sooner than
+    /// one that has polled.
     pub(crate) fn again(&mut self, now: Instant, beside_bulk: bool) -> bool {
         if self.share == 0.0 {
             return false;

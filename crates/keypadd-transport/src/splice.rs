@@ -37,7 +37,7 @@ use crate::{
 };
 
 /// Time in which a socket must accept a byte once the connection is gone. The kernel accepts a
-/// third of its buffer at a time, for which a slow reader needs seconds.
+/// third of its buffer at a time, which takes a slow reader seconds.
 pub(crate) const DELIVERY_TIME: Duration = Duration::from_secs(20);
 
 /// Why a splice ended before both directions had finished.
@@ -129,7 +129,7 @@ pub(crate) struct Registrar<'a> {
 }
 
 impl Registrar<'_> {
-    /// Draws the token of a socket.
+    /// Allocates a token for a socket.
     pub(crate) fn token(&mut self, owner: Owner) -> Token {
         let token = Token(*self.next_token);
         *self.next_token += 1;
@@ -174,13 +174,13 @@ impl StreamName {
 /// One direction without a connection.
 pub(crate) enum Parked {
     ToStream(Replay),
-    /// The splice's state counts the bytes it has written.
+    /// The splice's state counts the bytes written.
     ToSocket,
 }
 
 /// Holds splices while their session has no connection.
 pub(crate) trait Holder: fmt::Debug + Send + Sync {
-    /// Parks one direction, or tells why the splice is cut.
+    /// Parks one direction; fails with the reason if the splice is cut.
     fn park(&self, name: StreamName, registered: &Registered, parked: Parked) -> Result<(), Cut>;
 
     /// Announces that a direction has ended.
@@ -214,7 +214,7 @@ pub(crate) struct SpliceState {
     got: AtomicU64,
 }
 
-/// How far a splice has come.
+/// The progress of a splice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SpliceRecord {
     to_stream_done: bool,
@@ -249,7 +249,7 @@ impl SpliceState {
         state
     }
 
-    /// Goes on with a splice of another process. No connection has it.
+    /// Continues a splice from another process. No connection carries it yet.
     pub(crate) fn restore(
         record: &SpliceRecord,
         delivery: Delivery,
@@ -359,8 +359,8 @@ impl SpliceState {
         self.outcome().to_socket_done
     }
 
-    /// Nobody waits for the outcome any longer: tells its connection to reset it with `code`,
-    /// unless it has ended.
+    /// Nobody waits for the outcome any more: tells its connection to reset it with `code`, unless
+    /// it has ended.
     pub(crate) fn abandon(&self, code: VarInt) {
         let connection = {
             let mut outcome = self.outcome();
@@ -404,7 +404,7 @@ impl SpliceState {
         drop(outcome);
         match self.held_by.get() {
             _ if is_over => self.end_well(socket),
-            // The other direction may be parked: then all of it is held now.
+            // If the other direction is parked, the whole splice is now held.
             Some((_, holder)) => {
                 if let Some(holder) = holder.upgrade() {
                     holder.notify();
@@ -424,7 +424,7 @@ impl SpliceState {
     }
 
     /// Ends the splice; only the first reason counts. The socket is reset once both directions are
-    /// dropped. Returns whether the splice had not ended before.
+    /// dropped. Returns whether this call ended it.
     pub(crate) fn cut(&self, cut: Cut) -> bool {
         self.cut.store(true, SeqCst);
         match self.over() {

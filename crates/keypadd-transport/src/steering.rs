@@ -1,9 +1,9 @@
 //! Steers each datagram to the socket of the loop that owns its connection.
 //!
 //! The sockets of an endpoint share one port (SO_REUSEPORT, socket(7)). A classic BPF program reads
-//! the first byte of the destination's connection ID, the loop's number (`cid`). In its first
-//! packets the client chooses it, so that sparse and bulk connections land on different loops. If
-//! the kernel refuses the program, loops forward datagrams to each other by message.
+//! the first byte of the destination's connection ID, the loop's number (`cid`). The client chooses
+//! it for its first packets, so that sparse and bulk connections land on different loops. If the
+//! kernel refuses the program, loops forward datagrams to each other by message.
 
 use std::{io, net::UdpSocket};
 

@@ -1,8 +1,8 @@
 //! Runs an event loop without a thread, a UDP socket or a clock, for tests.
 //!
 //! The test supplies the time and carries the datagrams. The rest is the production loop: its
-//! endpoint and connections, the decisions what to send when, and the TCP and unix sockets that
-//! streams are spliced to. The daemon never makes one.
+//! endpoint and connections, the decisions about what to send and when, and the TCP and unix
+//! sockets that streams are spliced to. The daemon never creates one.
 
 use std::{
     collections::VecDeque,
@@ -20,7 +20,7 @@ use crate::{
     settings::EndpointSettings, udp::Received,
 };
 
-/// Datagrams that a loop has sent at once.
+/// Datagrams that a loop has sent in one call.
 #[derive(Debug)]
 pub struct SentDatagrams<'a> {
     /// The destination.

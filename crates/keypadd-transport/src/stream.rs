@@ -1,7 +1,7 @@
 //! Gives control tasks a stream to read and write, until it is spliced to a socket.
 //!
-//! What the peer sends meanwhile is buffered up to [`RECEIVED_BYTES`] and beyond that stays in the
-//! stream's flow-control window, so a stream that nobody reads costs a bounded amount of memory.
+//! What the peer sends before that is buffered up to [`RECEIVED_BYTES`]; the rest stays in the
+//! stream's flow-control window, so an unread stream costs a bounded amount of memory.
 
 use std::{
     future::{Future, poll_fn},
@@ -118,8 +118,8 @@ impl Received {
         wake(&mut state.watcher);
     }
 
-    /// Takes what no reader has taken, for the socket that the stream is spliced to, and whether
-    /// the stream has ended after it. Fails if either direction has ended otherwise.
+    /// Takes the data that no reader has taken, for the socket that the stream is spliced to, and
+    /// whether the stream ends after it. Fails if either direction has ended otherwise.
     pub(crate) fn take(&self) -> Result<(Bytes, bool), Cut> {
         let mut state = self.state();
         match (&state.end, state.stopped) {
@@ -161,7 +161,7 @@ pub(crate) enum StreamCommand {
         socket: Socket,
         state: Arc<SpliceState>,
     },
-    /// Continue a stream of an earlier connection, of which the peer has written this much.
+    /// Continue a stream of an earlier connection; the peer has written this much.
     Resume {
         held: HeldStream,
         receipt: Receipt,
@@ -245,8 +245,8 @@ impl Stream {
         self.send.0.code.store(code.into_inner(), Relaxed);
     }
 
-    /// Gives the stream and a socket to the loop, which carries every byte between them. `label` is for
-    /// whoever continues it in [another process](crate::HandedStream).
+    /// Gives the stream and a socket to the loop, which carries every byte between them. `label` is
+    /// for [another process](crate::HandedStream) that continues it.
     pub fn splice(self, socket: Socket, delivery: Delivery, label: Arc<str>) -> Splice {
         self.splice_to((Bytes::new(), Bytes::new()), socket, delivery, label)
     }
@@ -305,8 +305,8 @@ impl Stream {
     }
 }
 
-/// Completes when both directions have finished and the peer has acknowledged every byte, or with what
-/// cut them short; the socket was reset then.
+/// Completes when both directions have finished and the peer has acknowledged every byte, or with
+/// the reason why they were cut short; the socket is then reset.
 ///
 /// If dropped before that, it resets both: cut-off data never looks complete.
 #[derive(Debug)]
@@ -319,7 +319,8 @@ pub struct Splice {
 }
 
 impl Splice {
-    /// Holds a stream of another process in this one. If dropped, it resets both directions with `code`.
+    /// Holds a stream from another process in this one. If dropped, it resets both directions with
+    /// `code`.
     pub fn adopt(handed: HandedStream, streams: &HeldStreams, code: VarInt) -> Self {
         let (reply, outcome) = oneshot::channel();
         let state = streams.adopt(handed, reply);
@@ -328,7 +329,7 @@ impl Splice {
         Self { outcome, carried, _waiting, _stream: None }
     }
 
-    /// What it has carried, also after its end.
+    /// What it has carried; stays readable after its end.
     pub fn carried(&self) -> Arc<Carried> {
         Arc::clone(&self.carried)
     }
@@ -342,7 +343,7 @@ impl Future for Splice {
     }
 }
 
-/// If dropped, resets a splice that has not ended: nobody waits for its outcome any longer.
+/// If dropped, resets a splice that has not ended: nobody waits for its outcome any more.
 #[derive(Debug)]
 struct Waiting {
     /// Whoever has the splice drops the sender if it cannot report the outcome.

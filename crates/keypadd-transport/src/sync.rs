@@ -1,3 +1,3 @@
-//! Names the atomics for which `tests/loom.rs` substitutes those of loom.
+//! Re-exports the atomics that `tests/loom.rs` replaces with loom's.
 
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -26,7 +26,7 @@ const TAKEN_BYTES_MIN: usize = 16 << 10;
 /// Most bytes to take for one write: about what `SLICES` packets hold.
 const TAKEN_BYTES_MAX: usize = 90 << 10;
 
-/// Bytes written before the peer must be told at once.
+/// Bytes written before the peer must be told immediately.
 const RECEIPT_BYTES: u64 = 128 << 10;
 
 /// Slices of one write.
@@ -50,7 +50,7 @@ pub(crate) enum Delivered {
     Partly,
     /// The socket has accepted everything and the end.
     Whole,
-    /// It has accepted everything up to the offset where another stream continues.
+    /// It has accepted everything up to the offset from which another stream continues.
     UpToMove,
 }
 
@@ -81,11 +81,11 @@ pub(crate) struct ToSocket {
     pub(crate) offset: u64,
     /// Bytes that the socket has accepted since the splice began, over all connections.
     written: u64,
-    /// How many of those, and of the end, the peer was told.
+    /// How many of those bytes, and whether the end, the peer was told about.
     receipted: Receipt,
     /// A receipt is due later.
     receipt_waits: bool,
-    /// The offset where another stream continues (`migrate`).
+    /// The offset from which another stream continues (`migrate`).
     moves_at: Option<u64>,
     /// The connection is gone; without progress the splice ends at this time.
     give_up_at: Option<Instant>,
@@ -118,7 +118,7 @@ impl ToSocket {
         }
     }
 
-    /// Another stream continues at this offset; false if this one has gone beyond it.
+    /// Another stream continues from this offset; returns false if this one is already beyond it.
     pub(crate) fn set_moves_at(&mut self, offset: u64) -> bool {
         let possible = offset >= self.offset && self.moves_at.is_none();
         if possible {
@@ -272,7 +272,7 @@ impl ToSocket {
         }
     }
 
-    /// Whether to tell the peer what the socket has accepted: now, later, or not. Says "later"
+    /// Whether to tell the peer what the socket has accepted: now, later, or not. Says "later" only
     /// once.
     pub(crate) fn receipt_due(&mut self) -> ReceiptDue {
         let given = self.state.given_receipt();
@@ -336,7 +336,7 @@ fn take(
                 taken.bytes += chunk.bytes.len();
                 into.push_back(chunk.bytes);
             }
-            // quinn-proto says so once.
+            // quinn-proto reports this only once.
             Ok(None) => {
                 taken.is_end = true;
                 break;
@@ -367,8 +367,8 @@ fn take_in_order(
     Ok(TakenBytes { bytes: taken, is_end: reassembly.is_over() })
 }
 
-/// Reads what has arrived of a stream until this many bytes are there in order; behind a gap all of
-/// it, so that no piece waits in quinn-proto.
+/// Reads what has arrived of a stream until this many bytes are in order; behind a gap all of it,
+/// so that no piece waits in quinn-proto.
 fn collect(
     stream: &mut RecvStream<'_>,
     bytes: usize,

@@ -20,10 +20,10 @@ use crate::{
 };
 
 /// Bytes in one burst that make a stream bulk, which moves it to the session's bulk connection.
-/// More than a reader that never reads can have taken: what both kernels hold for it (a first
-/// receive window of up to 128 KiB; `UNSENT_BYTES` of `socket`, and the packet that exceeds it),
-/// and its window on the sparse connection, 64 KiB. So a stream that nobody reads stays where its
-/// window is small.
+/// More than can be in transit to a stopped reader: what both kernels hold for it (a first receive
+/// window of up to 128 KiB; `UNSENT_BYTES` of `socket`, and the packet that exceeds it), and its
+/// window on the sparse connection, 64 KiB. So a stream that nobody reads stays where its window is
+/// small.
 const BULK_BYTES: usize = 384 << 10;
 
 /// Bytes that leak from a burst per microsecond in which the socket has nothing to read. A transfer
@@ -48,13 +48,13 @@ pub(crate) struct ToStream {
     pub(crate) registered: Arc<Registered>,
     stage: Stage,
     readable: bool,
-    /// Behind the unread bytes is an end, which no later event reports.
+    /// An end follows the unread bytes, and no later event reports it.
     read_closed: bool,
-    /// What precedes the socket's bytes and is unsent, such as the head of a stream that continues another.
+    /// Unsent bytes before the socket's own, such as the head of a stream that continues another.
     head: Bytes,
     /// Read and not yet accepted by the stream; `replay` has it already.
     unsent: Bytes,
-    /// Carried by an earlier connection and not written by the peer; sent after `unsent`.
+    /// Carried by an earlier connection but not yet written by the peer; sent after `unsent`.
     again: VecDeque<Bytes>,
     /// Keeps what is sent, if the splice can be held.
     replay: Option<Replay>,
@@ -117,7 +117,7 @@ impl ToStream {
         Self { head: first, ..self }
     }
 
-    /// Sends this as if the socket's bytes began with it: after a loss it is sent again as they are.
+    /// Sends this as if it were the socket's first bytes: after a loss it is sent again like them.
     pub(crate) fn with_preface(mut self, preface: Bytes) -> Self {
         if let Some(replay) = &mut self.replay {
             replay.push(&preface);
@@ -318,8 +318,8 @@ impl ToStream {
         self.received && self.replay.is_none() && self.done()
     }
 
-    /// The connection is gone for good. Whether this direction has finished: the peer's QUIC has
-    /// everything, or has said goodbye and wants no more.
+    /// The connection is gone for good. Returns whether this direction has finished: the peer's
+    /// QUIC has everything, or has said goodbye and wants no more.
     pub(crate) fn is_done_at_end(&mut self, goodbye: bool) -> bool {
         (self.received || (goodbye && self.stage == Stage::Finishing)) && self.done()
     }
@@ -329,7 +329,7 @@ impl ToStream {
         true
     }
 
-    /// The peer has written more to its socket. Whether this direction has finished.
+    /// The peer has written more to its socket. Returns whether this direction has finished.
     pub(crate) fn on_receipt(&mut self) -> Result<bool, Cut> {
         let Some(replay) = &mut self.replay else { return Ok(false) };
         let written_all = replay.release(self.state.got_receipt()).map_err(|_| Cut::Lost)?;

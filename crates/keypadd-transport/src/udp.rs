@@ -1,6 +1,6 @@
 //! Sends batches of datagrams by GSO and receives them by GRO.
 //!
-//! Knows datagrams, and nothing of their content.
+//! Knows datagrams, not their content.
 
 use std::{
     fmt,
@@ -43,7 +43,7 @@ pub struct Offloads {
 }
 
 impl Offloads {
-    /// Those of a socket on loopback.
+    /// The offloads of a socket on loopback.
     ///
     /// # Errors
     /// No UDP socket can be opened.
@@ -61,7 +61,7 @@ pub(crate) struct Received {
     pub(crate) meta: RecvMeta,
 }
 
-/// What the kernel had no room for.
+/// Datagrams that the kernel had no room for.
 struct Unsent {
     transmit: quinn_proto::Transmit,
     bytes: Vec<u8>,
@@ -101,7 +101,7 @@ impl Udp {
         Ok(())
     }
 
-    /// Asks for the event of room to send, or no longer. Asked for only while the socket is full:
+    /// Requests the event for room to send, or cancels it. Requested only while the socket is full:
     /// the kernel would report room after each datagram that leaves it, and wake the loop.
     fn watch_room(&mut self, full: bool) {
         let Some((registry, token)) = &self.events else { return };
@@ -222,7 +222,8 @@ impl Udp {
             match self.state.recv((&self.socket).into(), &mut slices, &mut meta) {
                 Ok(0) => return None,
                 Ok(_) => break,
-                // Such as a closed port at the peer: the next datagram may be another peer's.
+                // For example a closed port at the peer: the next datagram may be from another
+                // peer.
                 Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
                     if error.kind() != io::ErrorKind::Interrupted
                         && error.kind() != io::ErrorKind::ConnectionRefused

@@ -1,12 +1,11 @@
 //! Grows a connection's receive window while sockets are slower than the network, and shrinks it by
-//! data behind gaps.
+//! the data behind gaps.
 //!
 //! In QUIC all streams share their connection's window, and what a slow socket leaves unread stays
 //! part of it (RFC 9000 4.1): enough slow sockets would stop every other stream. So the window
 //! grows by what their streams may hold, and shrinks when they are read. Growth comes out of a
-//! budget that all connections of an endpoint share. Data that was read and waits behind gaps
-//! (`reassembly`) takes its place in the window, so that the peer never makes us hold more. Knows
-//! counts and times only.
+//! budget that all connections of an endpoint share. Data that waits behind gaps (`reassembly`)
+//! reduces the window, so that the peer never makes us hold more. Knows counts and times only.
 
 use std::{
     sync::{
@@ -48,7 +47,7 @@ pub struct Windows {
     /// For all streams together.
     pub connection: u32,
     /// The most that the connection's window grows to while sockets are slow: by one stream's
-    /// window for each, so that they leave the others theirs.
+    /// window for each, so that the others keep theirs.
     pub connection_max: u32,
 }
 
@@ -137,9 +136,8 @@ impl ReceiveWindow {
         self.check_at.take_if(|at| *at <= now).map(|_| now.checked_sub(SLOW).unwrap_or(now))
     }
 
-    /// Records bytes read; returns the window if it must be announced. `quinn-proto` does so by
-    /// itself when an eighth of it was read, which may be more than slow streams leave to the
-    /// others.
+    /// Records bytes read; returns the window if it must be announced. `quinn-proto` does so itself
+    /// when an eighth of it was read, which may be more than slow streams leave to the others.
     pub(crate) fn read(&mut self, bytes: u64) -> Option<u32> {
         self.read += bytes;
         let due = self.read >= u64::from(self.windows.connection / ANNOUNCED_ONE_IN);

@@ -1,5 +1,5 @@
-//! Counts what two event loops allocate while they carry data. Runs in a process of its own, whose
-//! other threads allocate nothing meanwhile.
+//! Counts what two event loops allocate while they carry data. Runs in its own process, whose other
+//! threads allocate nothing meanwhile.
 #![allow(unreachable_pub, clippy::unwrap_used)]
 
 mod pair;

@@ -69,7 +69,7 @@ impl Held {
         self.splice_by(|streams| self.pair.splice(streams))
     }
 
-    /// The same; what the first program says begins with a preface.
+    /// The same; the first program's bytes begin with a preface.
     fn splice_with_preface(&self, preface: Vec<u8>) -> [UnixStream; 2] {
         self.splice_by(|[ours, theirs]| {
             let [(near, near_end), (far, far_end)] = [(); 2].map(|()| UnixStream::pair().unwrap());
@@ -131,7 +131,7 @@ impl Held {
         }
     }
 
-    /// The client's end is told something about what the server's has written.
+    /// Resumes one stream; `told` changes what the client's end hears about the server's progress.
     fn resume_one(&self, name: StreamName, told: impl Fn(Receipt) -> Receipt) {
         let [ours, theirs] = self.pair.open(&self.ends);
         let taken = async { tokio::join!(self.streams[0].take(name), self.streams[1].take(name)) };
@@ -207,7 +207,7 @@ fn noise(seed: u64, bytes: usize) -> Vec<u8> {
     (0..bytes).map(next).collect()
 }
 
-/// What the system calls a socket, by whichever descriptor.
+/// The system's name for a socket, whichever descriptor it is.
 fn name(socket: &UnixStream) -> PathBuf {
     fs::read_link(format!("/proc/self/fd/{}", socket.as_raw_fd())).unwrap()
 }
@@ -215,7 +215,7 @@ fn name(socket: &UnixStream) -> PathBuf {
 /// The names of everything that this process has open.
 fn open_descriptors() -> Vec<PathBuf> {
     let descriptors = fs::read_dir("/proc/self/fd").unwrap();
-    // Other tests are closing theirs meanwhile.
+    // Other tests are closing theirs at the same time.
     descriptors.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok()).collect()
 }
 

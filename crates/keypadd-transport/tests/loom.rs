@@ -1,5 +1,6 @@
-//! Model-checks how senders and a loop meet at its mailbox, in every order with up to three preemptions, with
-//! loom. Takes in the shipped file with other atomics: under `cfg(loom)`, tokio would have no sockets.
+//! Model-checks how senders and a loop meet at its mailbox, in every order with up to three
+//! preemptions, with loom. Includes the shipped file with other atomics: under `cfg(loom)`, tokio
+//! would have no sockets.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::VecDeque;

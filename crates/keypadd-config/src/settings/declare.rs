@@ -1,5 +1,5 @@
-//! Declares keys: one table makes the struct of settings, the list of keys, and what reads, prints
-//! and compares them. Knows no key.
+//! Declares keys with a macro: one table generates the struct of settings, the list of keys, and the code
+//! that reads, prints and compares them. Knows no key.
 
 /// Declares a struct of settings and the table of its keys. An entry is `KEY => field: SHAPE TYPE =
 /// READER { properties of the Key }`. SHAPE is `one` for a value that has a default, `maybe` for

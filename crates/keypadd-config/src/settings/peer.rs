@@ -1,4 +1,4 @@
-//! Declares every key of a `[peer.NAME]`, as the table of `settings.rs` does the global ones.
+//! Declares every key of a `[peer.NAME]`, as `settings.rs` does the global ones.
 
 use std::time::{Duration, SystemTime};
 

@@ -7,18 +7,18 @@ pub struct Setting<T> {
     pub value: T,
     /// The value as text.
     pub text: String,
-    /// The byte of the file where it is, or 0 for a flag; `None` for a default.
+    /// The byte offset in the file, or 0 for a flag; `None` for a default.
     pub at: Option<usize>,
 }
 
-/// Settings are equal if their values are, wherever they come from.
+/// Settings are equal if their values are, wherever they were set.
 impl<T: PartialEq> PartialEq for Setting<T> {
     fn eq(&self, other: &Self) -> bool {
         self.value == other.value
     }
 }
 
-/// What `keypadd check` prints of a setting.
+/// What `keypadd check` prints for a setting.
 pub trait Shown {
     /// The values as text; `None` if the key is not set and has no default.
     fn shown(&self) -> Option<String>;

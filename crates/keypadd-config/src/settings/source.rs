@@ -1,5 +1,5 @@
-//! Reads the texts of a key from the file or the command line into settings, and reports those that
-//! are not valid. Knows neither which keys there are nor the formats of file and flags.
+//! Reads a key's texts, from the file or the command line, into settings, and reports invalid ones. Knows
+//! neither the keys nor the formats of file and flags.
 
 use super::setting::Setting;
 use crate::key::Key;
@@ -7,11 +7,11 @@ use crate::values::BadValue;
 
 /// Where settings are read from: a table of the file, or the command line.
 pub trait Source {
-    /// The texts of a key, each with its place ([`Setting::at`]); `None` if the key is not set. A key that is
-    /// not a list has at most one that counts, the first.
+    /// The texts of a key, each with its position ([`Setting::at`]); `None` if the key is not set. For a key
+    /// that is not a list, only the first counts.
     fn texts(&mut self, key: &'static Key) -> Option<Vec<(String, Option<usize>)>>;
 
-    /// Notes that a text is not a value of its key.
+    /// Reports a text that is not a valid value of its key.
     fn refuse(&mut self, key: &'static Key, at: Option<usize>, bad: BadValue);
 
     /// This host's memory in bytes, which bounds some values.

@@ -1,4 +1,4 @@
-//! Names the suites in help texts, and picks those that a client offers.
+//! Lists suite names for help texts, and picks the suites that a client offers.
 
 use keypadd_keystream::{Suite, has_aes_gcm};
 
@@ -7,7 +7,7 @@ pub(super) const SUITES: &str = "Standard: aes-256-gcm, aes-128-gcm, chacha20-po
     them, keypadd's own aes-{256,128}-ctr-hmac-{sha256,sha1}. Insecure, with allow-legacy: \
     {3des,des}-ctr-hmac-{sha256,sha1}.";
 
-/// The suites that a client offers: the one that is set, else those of [`Suite::offered`] on this CPU.
+/// The suites that a client offers: the configured one, else those of [`Suite::offered`] on this CPU.
 pub fn offered(set: Option<Suite>) -> Vec<Suite> {
     set.map_or_else(|| Suite::offered(has_aes_gcm()).to_vec(), |suite| vec![suite])
 }

@@ -14,7 +14,7 @@ const GAP_MIN: Duration = Duration::from_millis(1);
 /// A longer burst is a steady stream of ACKs.
 const BURST_MAX: Duration = Duration::from_millis(2);
 
-/// Shorter waits are caused by threads and pacing; waits above the second bound are not believed.
+/// Shorter waits are caused by threads and pacing; waits above the second bound are ignored.
 const WAIT_MIN: Duration = Duration::from_millis(3);
 const WAIT_MAX: Duration = Duration::from_millis(20);
 
@@ -33,7 +33,7 @@ impl AckBursts {
         Self { began: None, latest: None, shortest_gap: Windowed::min(SPAN) }
     }
 
-    /// Records an ACK of a flow that sends all the time and gets one every `usual_gap`.
+    /// Records an ACK of a flow that sends continuously and gets one every `usual_gap`.
     pub(super) fn acked(&mut self, now: Instant, usual_gap: Duration) {
         let Some(latest) = self.latest.replace(now) else {
             self.began = Some(now);

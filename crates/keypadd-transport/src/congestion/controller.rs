@@ -27,7 +27,7 @@ use super::{
 const INITIAL_PACKETS: u64 = 10;
 const WINDOW_MIN_PACKETS: u64 = 4;
 
-/// Shorter sends are taken for ACKs alone, which are not acknowledged.
+/// Shorter sends are taken for pure ACKs, which are not acknowledged.
 const COUNTED_BYTES: u64 = 600;
 
 /// The shortest round trip is that of the last 10 to 20 s; [`DRAIN_INTERVAL`] keeps it visible.
@@ -44,8 +44,8 @@ const QUEUE_DELAY_MAX: f64 = 0.010;
 /// Share of the ACKs' waiting time to allow for: the queue need not bridge all of it.
 const BURST_SHARE: f64 = 0.75;
 
-/// Shorter round trips are those of a host or a LAN, where threads that wait for a core delay
-/// packets by milliseconds and no queue does.
+/// Shorter round trips are those of one host or a LAN, where threads waiting for a core delay
+/// packets by milliseconds and queues do not.
 const NEAR: Duration = Duration::from_millis(1);
 const QUEUE_DELAY_NEAR: f64 = 0.004;
 
@@ -62,7 +62,7 @@ const DOUBLING: f64 = 1.5;
 /// Delay that ends start-up in any case, unless the shortest round trip is longer.
 const FULL_DELAY: Duration = Duration::from_millis(20);
 
-/// A window grows or shrinks by at most this factor in a round.
+/// A window grows or shrinks by at most this factor per round.
 const GROWTH_MAX: f64 = 1.25;
 const SHRINKAGE_MAX: f64 = 0.5;
 
@@ -251,9 +251,9 @@ impl RateController {
         }
     }
 
-    /// HyStart++ (RFC 9406): all packets of a round have waited, and the rate is not what doubling
-    /// has made of the one a round trip ago. (RFC 9406 4.2 continues more slowly instead.) Without
-    /// the second condition, delayed ACKs would look like a queue.
+    /// HyStart++ (RFC 9406): all packets of a round have waited, and the rate is not the one that
+    /// doubling predicts from a round trip ago. (RFC 9406 4.2 continues more slowly instead.)
+    /// Without the second condition, delayed ACKs would look like a queue.
     fn leave_start_up_on_delay(&mut self, rate_before: f64) {
         let Some(round) = self.round else { return };
         if round.samples < START_UP_SAMPLES {
@@ -275,7 +275,7 @@ impl RateController {
 
     fn end_dip(&mut self, now: Instant, dip: Dip, delay: Duration) {
         self.dip = None;
-        // A drained queue is no room to grow into.
+        // A queue that is being drained is no room to grow into.
         self.hold = self.hold.max(2);
         self.drain_at = Some(now + DRAIN_INTERVAL.max(10 * self.floor()));
         if dip.test {

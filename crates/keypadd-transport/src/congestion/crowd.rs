@@ -1,9 +1,9 @@
 //! Detects competing flows that keep the queue full, and shares with them as CUBIC does (RFC 9438).
 //!
-//! A flow that keeps the queue short starves beside one that fills it. If the delay stays although this
-//! flow's window would let the queue drain, the window is CUBIC's until a test finds the queue empty again
-//! (like Copa's mode switch, NSDI 2018 section 4). Only losses near the longest delay count, when the queue
-//! may have overflowed: others are taken as random.
+//! A flow that keeps the queue short starves next to one that fills it. If the delay persists
+//! although this flow's window would let the queue drain, the window is CUBIC's until a test finds
+//! the queue empty again (like Copa's mode switch, NSDI 2018 section 4). Only losses near the
+//! longest delay count, when the queue may have overflowed: others are taken as random.
 
 use std::{
     sync::Arc,
@@ -26,7 +26,7 @@ const TIME: Duration = Duration::from_millis(200);
 const TEST_INTERVAL: Duration = Duration::from_secs(6);
 const TEST_ROUNDS: u32 = 24;
 
-/// Share of this flow's rate before the others came that it starts with beside them.
+/// Share of this flow's rate before the others came that it starts competing with.
 const SHARE: f64 = 0.8;
 
 /// Share of what the path carries in its shortest round trip that a test leaves in flight.
@@ -41,7 +41,7 @@ const FULL: f64 = 0.75;
 /// CUBIC's window after a loss (RFC 9438 4.6).
 const CUBIC_BETA: f64 = 0.7;
 
-/// Whether others fill the queue, and the window beside them.
+/// Whether others fill the queue, and the window for competing with them.
 #[derive(Clone, Debug)]
 pub(super) struct Crowd {
     rounds: u32,
@@ -77,7 +77,7 @@ impl Crowd {
         self.cubic.as_ref().map_or(0, Controller::window)
     }
 
-    /// Ends a round with this rate and round trip; returns whether its delay stood although it
+    /// Ends a round with this rate and round trip; returns whether the delay persisted although it
     /// should not have.
     pub(super) fn round(
         &mut self,

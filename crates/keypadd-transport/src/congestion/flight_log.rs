@@ -16,7 +16,7 @@ const BATCHES_MAX: usize = 1 << 14;
 pub(super) struct Departure {
     /// Bytes in flight, including its first packets.
     pub(super) flight: u64,
-    /// Bytes per second, as measured by then.
+    /// Bytes per second, as measured at that time.
     pub(super) rate: f64,
 }
 

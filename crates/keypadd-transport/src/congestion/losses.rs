@@ -5,13 +5,13 @@
 //! grows by itself, and in trials at a lower rate after an unexplained rise in loss. Knows shares
 //! and rates.
 
-/// Least packets with known fate in an interval, for its share of loss to mean something.
+/// Least packets of known fate in an interval for its loss rate to mean something.
 const PACKETS_MIN: u64 = 64;
 
 /// Smaller rises of the share are never taken for congestion.
 const RISE_MIN: f64 = 0.02;
 
-/// Standard deviations of the difference of two shares that count as chance.
+/// Differences of two loss rates within this many standard deviations count as chance.
 const DEVIATIONS: f64 = 3.0;
 
 /// A rate higher than the reference by this factor explains a rise.
@@ -79,7 +79,7 @@ impl Losses {
         self.lost += bytes;
     }
 
-    /// Whether the window must be [`TRIAL`] of itself.
+    /// Whether the window must be reduced to [`TRIAL`].
     pub(super) fn is_trial(&self) -> bool {
         self.trial.is_some()
     }
@@ -122,8 +122,8 @@ impl Losses {
             self.trial = Some(level);
             self.settle();
         } else if level.rate <= GROWN * reference.rate || level.share <= reference.share {
-            // A share that rises with the rate, by less than chance explains, does not become the
-            // reference: at the next rate it may have risen by more.
+            // A loss rate that rises with the sending rate, even within chance, does not become the
+            // reference: at the next rate it may have risen further.
             let share = (3.0 * reference.share + level.share) / 4.0;
             let share =
                 if level.rate > reference.rate { share.min(reference.share) } else { share };
@@ -148,7 +148,7 @@ impl Losses {
         (self.acked, self.lost, self.rate) = (0, 0, 0.0);
     }
 
-    /// The window has changed: losses of the next rounds were sent before that.
+    /// The window has changed: losses of the next rounds are of packets sent before.
     pub(super) fn settle(&mut self) {
         self.restart();
         self.settling = SETTLING_ROUNDS;

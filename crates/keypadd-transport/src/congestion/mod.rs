@@ -1,4 +1,4 @@
-//! Controls congestion: fills the path, keeps its queue short, and takes no single loss for
+//! Controls congestion: fills the path, keeps its queue short, and does not take a single loss for
 //! congestion.
 //!
 //! [`RateController`] keeps in flight what the path carries in its shortest round trip plus a queue

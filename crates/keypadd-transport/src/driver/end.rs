@@ -110,7 +110,7 @@ impl Driver {
         }
     }
 
-    /// Ends at once without telling the peer, because of a fault or the end of the loop.
+    /// Ends immediately without telling the peer, because of a fault or the end of the loop.
     pub(crate) fn abandon(mut self, reason: ConnectionError) {
         self.shared.ended(reason.clone());
         if let HandshakeReply::Client(reply) =

@@ -1,4 +1,4 @@
-//! Passes datagrams between the connection and its flows, and lets out what congestion control allows.
+//! Passes datagrams between the connection and its flows, and sends what congestion control allows.
 
 use std::{sync::Arc, time::Instant};
 
@@ -9,8 +9,8 @@ use crate::{
     splice::Registrar,
 };
 
-/// Upper bound on what is not the frame's content in a packet: a short header (`OVERHEAD_BYTES` of `send`), and
-/// the type and length of a DATAGRAM frame (RFC 9221 4).
+/// Upper bound on a packet's overhead around the frame's content: a short header (`OVERHEAD_BYTES`
+/// in `send`), and the type and length of a DATAGRAM frame (RFC 9221 4).
 const FRAME_OVERHEAD_BYTES: usize = (1 + 20 + 4) + 16 + (1 + 8);
 
 impl Driver {
@@ -39,8 +39,8 @@ impl Driver {
         flows.read_sockets(now)
     }
 
-    /// Gives quinn-proto a batch of datagrams, as far as the window and pacing allow; returns whether it gave
-    /// any.
+    /// Gives quinn-proto a batch of datagrams, as far as the window and pacing allow; returns
+    /// whether it gave any.
     pub(super) fn give_flows(&mut self, now: Instant, batch: usize) -> bool {
         if !self.flows.has_unsent() {
             return false;
@@ -61,7 +61,7 @@ impl Driver {
             && let Some(frame) = self.flows.next_frame(bytes_max, now)
         {
             let bytes = frame.len() + FRAME_OVERHEAD_BYTES;
-            // It has room: what was given before has been sent.
+            // It has room, so earlier datagrams have been sent.
             if self.connection.datagrams().send(frame, false).is_err() {
                 break;
             }

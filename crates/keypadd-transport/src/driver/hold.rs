@@ -29,8 +29,8 @@ impl Driver {
         streams.add(StreamName::new(*epoch, id), state)
     }
 
-    /// Holds a stream that was to be spliced when this connection was lost already: the peer has spliced its
-    /// end. Only a server does: a client may have claimed its streams before.
+    /// Holds a stream that was to be spliced when this connection was already lost: the peer has
+    /// spliced its end. Only a server does so: a client may already have claimed its streams.
     pub(super) fn hold_late(
         &self,
         id: StreamId,
@@ -60,7 +60,7 @@ impl Driver {
         }
     }
 
-    /// Continues a held stream, of which the peer's socket has accepted what `receipt` says.
+    /// Continues a held stream; `receipt` says how much the peer's socket has accepted.
     pub(super) fn resume(
         &mut self,
         id: StreamId,
@@ -70,7 +70,7 @@ impl Driver {
         now: Instant,
     ) {
         let Some(Channel::Controlled(control)) = self.channels.remove(&id) else { return };
-        // If the connection is lost meanwhile, the stream is held as before.
+        // If the connection is lost in the meantime, the stream is held as before.
         let Some((state, socket, replay)) = held.into_parts() else { return };
         let outcome = control.received.take().and_then(|received| {
             let (replay, again) = match replay {
@@ -165,7 +165,7 @@ impl Driver {
     fn on_receipt(&mut self, id: StreamId, receipt: Receipt) {
         let Some(Channel::Spliced(spliced)) = self.channels.get_mut(&id) else { return };
         spliced.state.add_got_receipt(receipt);
-        // If the direction has moved, it reads the receipt itself.
+        // A direction that has moved reads the receipt itself.
         let Some(to_stream) = &mut spliced.to_stream else { return };
         match to_stream.on_receipt() {
             Ok(true) => {

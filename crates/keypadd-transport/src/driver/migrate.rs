@@ -6,13 +6,13 @@
 //!
 //! 1. The sender stops writing to stream X at offset N and opens a unidirectional stream on the
 //!    sibling connection, whose first 16 bytes say X and N.
-//! 2. The receiver goes on delivering X. When its socket has taken all N bytes it stops X with
+//! 2. The receiver continues to deliver X. When its socket has taken all N bytes, it stops X with
 //!    [`MOVED`] and delivers the new stream from then on.
-//! 3. The sender sees X stopped, and goes on sending on the new stream.
+//! 3. The sender sees X stopped, and continues on the new stream.
 //!
 //! So a stream that its target does not read never moves, and uses none of the sibling's window.
-//! Moving back works the same with the connections exchanged. If either end fails, the splice is
-//! cut, wherever its directions are.
+//! Moving back works the same way in the other direction. If either end fails, the splice is cut,
+//! wherever its directions are.
 
 use std::{
     sync::Arc,
@@ -84,8 +84,8 @@ impl Driver {
         (self.moves.sibling, self.moves.is_bulk) = (Some(sibling), bulk);
     }
 
-    /// Moves a direction to a stream to the bulk connection if it has become bulk, or requests such
-    /// a connection.
+    /// Moves a direction to a stream to the bulk connection if it has become bulk; requests that
+    /// connection if there is none.
     pub(crate) fn move_if_bulk(&mut self, id: StreamId) {
         if self.moves.is_bulk {
             return;
@@ -257,7 +257,7 @@ impl Driver {
                     self.tell(Migration::Refuse { at: continuation.at });
                 }
             }
-            // The sibling is about to end as well, and must not reset what is parked here.
+            // The sibling is about to end, too, and must not reset what is parked here.
             _ if self.lost => {}
             _ => self.tell(Migration::Refuse { at: continuation.at }),
         }

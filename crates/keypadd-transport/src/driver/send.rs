@@ -10,7 +10,7 @@ use crate::{
     channel::Channel, receive_buffers::BATCH_BYTES, socket::SPARSE_BYTES, to_stream::ToStream,
 };
 
-/// Batches with bulk data that a connection may send before the loop serves others.
+/// Batches with bulk data that a connection may send before the loop serves other connections.
 const BATCHES_PER_DRIVE: usize = 4;
 
 /// Sends in one drive, for any purpose.
@@ -27,10 +27,11 @@ const OVERHEAD_BYTES: usize = (1 + 20 + 4) + 16 + (1 + 8 + 8 + 2);
 /// Datagrams per drive that ignore pacing and the window.
 const FREE_DATAGRAMS: usize = 1;
 
-/// The largest read from a socket. Several batches: the kernel lets a source be as far ahead as the largest
-/// read that it has seen (dynamic right-sizing, tcp_rmem in tcp(7)), and a source that is one batch
-/// ahead is empty whenever it is not scheduled in time. One stream of a connection at a time reads so far
-/// ahead, so that a thousand that have stalled hold no more than a batch each.
+/// The largest read from a socket. Several batches: the kernel lets a source get as far ahead as
+/// the largest read it has seen (dynamic right-sizing, tcp_rmem in tcp(7)), and a source that is
+/// only one batch ahead runs empty whenever it is not scheduled in time. Only one stream of a
+/// connection at a time reads this far ahead, so that a thousand stalled ones hold no more than a
+/// batch each.
 const READ_BYTES: u64 = (BATCHES_PER_DRIVE * BATCH_BYTES) as u64;
 
 impl Driver {
@@ -45,7 +46,7 @@ impl Driver {
         }
     }
 
-    /// Sends what may be sent; returns whether more could follow at once.
+    /// Sends what may be sent; returns whether more could follow immediately.
     pub(crate) fn send(&mut self, context: &mut SendContext<'_>) -> bool {
         let now = context.now;
         let mut sends = SENDS_PER_DRIVE;
@@ -171,8 +172,7 @@ impl Driver {
     }
 
     /// Sends what quinn-proto has. New data was metered before; retransmissions are paced here,
-    /// except for one datagram per call, for what cannot wait: ACKs, probes, the end of a
-    /// connection.
+    /// except for one datagram per call for what cannot wait: ACKs, probes, the connection's close.
     fn transmit(&mut self, context: &mut SendContext<'_>, sends: &mut usize) -> Transmitted {
         loop {
             if context.udp.is_full() || *sends == 0 {
@@ -225,7 +225,7 @@ impl Driver {
 enum Transmitted {
     /// Nothing is left to send.
     All,
-    /// Pacing or the window.
+    /// Pacing or the window allows no more.
     Paced,
     /// The socket is full, or other connections are due.
     Stopped,

@@ -56,7 +56,7 @@ impl Silence {
         }
         self.waits = waits;
         // Lost data is retransmitted when a later packet is acknowledged (RFC 9002 6.1). Without
-        // one it would wait for a probe timeout that has doubled all along.
+        // one it would wait for a probe timeout that has kept doubling.
         let ended = heard && std::mem::take(&mut self.probing);
         let patience = if waits { PATIENCE } else { IDLE_PATIENCE };
         let first = self.since.unwrap_or(now) + patience;

@@ -65,7 +65,7 @@ impl Driver {
             ) => {
                 self.splice(id, (first, preface, socket), state, registrar, now);
             }
-            // One that has not sent its answer is unknown to the peer.
+            // The peer does not know a stream whose answer has not been sent.
             (StreamCommand::Splice { first, preface, socket, state }, None)
                 if self.lost && first.is_empty() =>
             {
@@ -81,7 +81,7 @@ impl Driver {
                 self.cut(id, Cut::Lost);
                 self.channels.remove(&id);
             }
-            // Its stream has moved or is over.
+            // Its stream has moved or ended.
             (StreamCommand::Reset(_), None) => {
                 self.sweep();
                 self.tell(Migration::Sweep);
@@ -213,8 +213,8 @@ impl Driver {
         }
     }
 
-    /// Announces streams that are free again to a peer that may be waiting for one: it would not learn of
-    /// the last eighth.
+    /// Announces freed streams to a peer that may be waiting for one: it would not learn of the
+    /// last eighth.
     pub(super) fn announce_free(&mut self) {
         for dir in [Dir::Bi, Dir::Uni] {
             let (open, allowance) =

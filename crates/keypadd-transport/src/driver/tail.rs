@@ -1,11 +1,11 @@
-//! Protects the last packet of a sparse burst against loss: a packet after it reveals a loss early,
-//! and on a lossy path it is sent twice.
+//! Protects the last packet of a sparse burst against loss: follows it with a packet that reveals a
+//! loss early, and on a lossy path sends it twice.
 //!
 //! A packet counts as lost once a later one is acknowledged (RFC 9002 6.1). After a keystroke there
 //! is none until the probe timeout, which the peer's ACK delay and four deviations of the round
-//! trip extend to two or three round trips (6.2.1). A PING is acknowledged at once if the packet
-//! before it is missing (RFC 9000 13.2.1). A second copy of the datagram costs neither a packet
-//! number nor a pad; the receiver drops one of two (12.3). Knows no streams.
+//! trip extend to two or three round trips (6.2.1). A PING is acknowledged immediately if the
+//! packet before it is missing (RFC 9000 13.2.1). A second copy of the datagram costs neither a
+//! packet number nor a pad; the receiver drops one of the two (12.3). Knows no streams.
 
 use std::time::{Duration, Instant};
 
@@ -30,7 +30,7 @@ const LOSSY: Duration = Duration::from_secs(30);
 #[derive(Debug, Default)]
 pub(super) struct Tail {
     due: Option<Instant>,
-    /// Whether the next datagram ends the burst.
+    /// Whether the next datagram is the last of the burst.
     sealing: bool,
     copy: Option<(Transmit, Vec<u8>)>,
     lost_packets: u64,

@@ -37,7 +37,7 @@ impl<U: Datagrams> EventLoop<U> {
     pub(super) fn hand_over(&mut self, number: u8, bytes: BytesMut, meta: &RecvMeta, now: Instant) {
         match self.peers.get(usize::from(number)) {
             Some(peer) => peer.hand_over(now, bytes, *meta),
-            // From a former run of the daemon, or forged: answered with a reset.
+            // From an earlier run of the daemon, or forged: answered with a reset.
             None => self.datagram(now, bytes, meta),
         }
     }

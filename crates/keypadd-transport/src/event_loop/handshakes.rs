@@ -23,7 +23,7 @@ use crate::{
     windows::ReceiveWindow,
 };
 
-/// Received DATAGRAM frames that wait for their connection to be driven: what a round receives.
+/// Received DATAGRAM frames buffered until their connection is driven: as many as a round receives.
 const DATAGRAM_BUFFER_BYTES: usize = 1 << 20;
 
 impl<U: Datagrams> EventLoop<U> {
@@ -46,7 +46,7 @@ impl<U: Datagrams> EventLoop<U> {
         // Indexed by `Dir`.
         let allowances = [bidirectional, unidirectional].map(Allowance::new);
         let mut transport = (self.transport)(route::payload_max(peer));
-        // Flows are of sparse connections.
+        // Flows belong to sparse connections.
         let datagrams = (!lane.is_bulk()).then_some(DATAGRAM_BUFFER_BYTES);
         transport
             .datagram_receive_buffer_size(datagrams)
@@ -90,7 +90,7 @@ impl<U: Datagrams> EventLoop<U> {
         let remote = incoming.remote_address();
         self.send_buffer.clear();
         if !self.udp.may_send() {
-            // It could not be answered, and would be one more connection to wait for.
+            // The client could not be answered, and would be one more connection to wait for.
             return self.endpoint.ignore(incoming);
         }
         let lane = Lane::of(incoming.orig_dst_cid());
@@ -145,7 +145,7 @@ impl<U: Datagrams> EventLoop<U> {
         let _ = self.accepted.send(Accepted::Refused(remote, refusal));
     }
 
-    /// Removes a handshake that has proved nothing, without an answer.
+    /// Drops a handshake that has proved nothing, without an answer.
     pub(super) fn give_up(&mut self, key: Key, refusal: Refusal) {
         self.handshakes.remove(key, false);
         if let Some(slot) = self.slots.get(&key) {

@@ -1,7 +1,8 @@
-//! Keeps datagrams of streams that have no flow yet: their target is being resolved or connected.
+//! Keeps datagrams for streams that have no flow yet because their target is still being resolved
+//! or connected.
 //!
-//! So a flow's first datagram need not wait for the answer. Bounded, and dropped after a while. Knows no
-//! sockets; `now` is given.
+//! This way a flow's first datagram need not wait for the answer. Bounded; drops what waits too
+//! long. Knows no sockets; the caller passes the time.
 
 use std::{
     collections::VecDeque,
@@ -11,13 +12,13 @@ use std::{
 use bytes::Bytes;
 use quinn_proto::StreamId;
 
-/// Datagrams of one stream.
+/// Datagrams kept for one stream.
 pub(super) const OF_STREAM_MAX: usize = 8;
 
-/// Bytes of all streams of a connection.
+/// Bytes kept for all streams of a connection.
 const BYTES_MAX: usize = 256 << 10;
 
-/// How long they are kept: a target is resolved and connected by then, or not at all.
+/// How long they are kept: by then a target is connected, or has failed.
 const KEPT: Duration = Duration::from_secs(10);
 
 /// Datagrams of a connection, oldest first.
@@ -28,7 +29,7 @@ pub(super) struct Early {
 }
 
 impl Early {
-    /// Keeps a datagram if there is room; returns when it is overdue.
+    /// Keeps a datagram if there is room; returns when it expires.
     pub(super) fn add(
         &mut self,
         stream: StreamId,
@@ -36,13 +37,13 @@ impl Early {
         now: Instant,
     ) -> Option<Instant> {
         let of_stream = self.waiting.iter().filter(|(of, ..)| *of == stream).count();
-        // An empty one costs its entry.
+        // Even an empty datagram costs its entry.
         let bytes = self.bytes + cost(datagram);
         if of_stream >= OF_STREAM_MAX || bytes > BYTES_MAX {
             return None;
         }
         self.bytes = bytes;
-        // A copy: the packet is larger.
+        // Copied, so as not to keep the larger packet.
         self.waiting.push_back((stream, Bytes::copy_from_slice(datagram), now));
         Some(now + KEPT)
     }
@@ -60,7 +61,7 @@ impl Early {
         taken
     }
 
-    /// Drops what is overdue.
+    /// Drops expired datagrams.
     pub(super) fn expire(&mut self, now: Instant) {
         while self.deadline().is_some_and(|deadline| deadline <= now) {
             if let Some((_, datagram, _)) = self.waiting.pop_front() {
@@ -69,13 +70,13 @@ impl Early {
         }
     }
 
-    /// When the oldest is overdue.
+    /// When the oldest expires.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.waiting.front().map(|(_, _, since)| *since + KEPT)
     }
 }
 
-/// Bytes that a datagram counts.
+/// Bytes that a datagram counts for.
 fn cost(datagram: &[u8]) -> usize {
     size_of::<(StreamId, Bytes, Instant)>() + datagram.len()
 }

@@ -1,7 +1,7 @@
-//! Puts the fragments of datagrams together, all or nothing, in bounded memory.
+//! Reassembles fragmented datagrams, all or nothing, in bounded memory.
 //!
-//! A datagram whose fragments overlap or do not come in time is dropped (RFC 5722 section 4, RFC 8200 4.5).
-//! Knows no flows and no sockets; `now` is given.
+//! A datagram whose fragments overlap or arrive too late is dropped (RFC 5722 section 4, RFC 8200
+//! 4.5). Knows no flows and no sockets; the caller passes the time.
 
 use std::{
     collections::VecDeque,
@@ -16,15 +16,15 @@ use super::frame::Fragment;
 /// Incomplete datagrams of a connection.
 const PARTIAL_MAX: usize = 64;
 
-/// Their bytes, counted in full from the first fragment on.
+/// Their bytes; each datagram counts in full from its first fragment on.
 pub const PARTIAL_BYTES_MAX: usize = 512 << 10;
 
-/// How long the rest of a datagram is waited for: fragments leave together, and a sender that is held back
-/// sends on within a round trip or two.
+/// How long to wait for the rest of a datagram: fragments leave together, and a sender held back by
+/// congestion control continues within a round trip or two.
 const PARTIAL_TIME: Duration = Duration::from_secs(2);
 
-/// Datagrams after which a flow's incomplete one is dropped: its number must not come again while it waits, or
-/// fragments of two datagrams would make one (RFC 4963).
+/// An incomplete datagram is dropped after this many more of its flow: its number must not recur
+/// while it waits, or fragments of two datagrams would be joined (RFC 4963).
 const NUMBERS_APART: u16 = 1 << 14;
 
 /// The incomplete datagrams of a connection, oldest first.
@@ -32,7 +32,7 @@ const NUMBERS_APART: u16 = 1 << 14;
 pub struct Fragments {
     partial: VecDeque<Partial>,
     bytes: usize,
-    /// The streams of datagrams dropped since this was last asked for.
+    /// The streams of datagrams dropped since the last call to `take_dropped`.
     dropped: Vec<StreamId>,
 }
 
@@ -41,7 +41,7 @@ struct Partial {
     stream: StreamId,
     number: u16,
     bytes: Vec<u8>,
-    /// What has arrived: first byte and end, in no order, without overlap.
+    /// What has arrived: start and end, in no order, without overlap.
     ranges: Vec<(usize, usize)>,
     since: Instant,
 }
@@ -67,8 +67,8 @@ impl Partial {
 }
 
 impl Fragments {
-    /// Adds a fragment as [`FlowFrame::decode`](super::frame::FlowFrame::decode) returns it; returns the
-    /// datagram if it is complete.
+    /// Adds a fragment as returned by [`FlowFrame::decode`](super::frame::FlowFrame::decode);
+    /// returns the datagram if it is complete.
     pub fn add(
         &mut self,
         stream: StreamId,
@@ -113,21 +113,21 @@ impl Fragments {
         }
     }
 
-    /// Drops what belongs to a flow that has ended.
+    /// Drops the fragments of a flow that has ended.
     pub(crate) fn forget(&mut self, stream: StreamId) {
         while let Some(at) = self.partial.iter().position(|partial| partial.stream == stream) {
             self.remove(at);
         }
     }
 
-    /// Drops what is overdue.
+    /// Drops expired datagrams.
     pub fn expire(&mut self, now: Instant) {
         while self.deadline().is_some_and(|deadline| deadline <= now) {
             self.drop_at(0);
         }
     }
 
-    /// When the oldest is overdue.
+    /// When the oldest expires.
     pub fn deadline(&self) -> Option<Instant> {
         self.partial.front().map(|partial| partial.since + PARTIAL_TIME)
     }

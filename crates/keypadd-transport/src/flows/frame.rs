@@ -16,8 +16,8 @@ const FRAGMENT: u64 = 2;
 /// Bytes between the ID and the bytes of a fragment.
 const FRAGMENT_HEAD_BYTES: usize = 6;
 
-/// Shortest fragment that is not the last of its datagram. Paths carry more (RFC 9000 14), and shorter ones
-/// would cost the receiver more than they carry.
+/// Shortest fragment, except for a datagram's last. Every path carries more (RFC 9000 14), and
+/// shorter ones would cost the receiver more than they carry.
 pub(crate) const FRAGMENT_BYTES_MIN: usize = 512;
 
 /// Where a fragment belongs.
@@ -27,7 +27,7 @@ pub struct Fragment {
     pub number: u16,
     /// Length of that datagram.
     pub total: u16,
-    /// Of the fragment's first byte.
+    /// Offset of the fragment's first byte.
     pub offset: u16,
 }
 
@@ -92,7 +92,7 @@ pub(crate) fn head_bytes(stream: StreamId, fragment: bool) -> usize {
     id + if fragment { FRAGMENT_HEAD_BYTES } else { 0 }
 }
 
-/// Whether a stream can be a flow's.
+/// Whether a stream can belong to a flow.
 pub(crate) fn is_of_flow(stream: StreamId) -> bool {
     stream.dir() == Dir::Bi
 }

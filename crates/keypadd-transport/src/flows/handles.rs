@@ -1,6 +1,6 @@
-//! Gives control tasks the flows of a connection: who wants one, and how it ended.
+//! Lets control tasks start a connection's flows and learn how they ended.
 //!
-//! A datagram never passes here: it goes between its QUIC packet and its socket in the loop.
+//! Datagrams never pass through here: they go between QUIC packets and sockets in the loop.
 
 use std::{
     fmt,
@@ -21,7 +21,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::carried::Carried;
 
-/// Sources of a listener that may wait for a control task; datagrams of more are dropped.
+/// Sources of a listener that may wait for a control task; datagrams of further ones are dropped.
 const SOURCES_WAITING_MAX: usize = 64;
 
 /// Why a flow has ended here.
@@ -31,7 +31,7 @@ pub enum FlowEnd {
     /// Nothing was carried for the idle time.
     #[error("idle")]
     Idle,
-    /// Another one needed its place, and it was idle for the longest.
+    /// Another flow needed its place, and it was idle for longest.
     #[error("displaced by a newer flow")]
     Displaced,
     /// The socket cannot be used.
@@ -55,9 +55,9 @@ pub(crate) enum FlowCommand {
     },
     Carry(StreamId, Box<NewFlow>),
     End(StreamId),
-    /// Make room: end the flow of a listener that was idle for the longest.
+    /// Make room: end the listener's flow that was idle for longest.
     Displace,
-    /// Nobody wants this source: forget it, or drop what it sends for a while.
+    /// Nobody wants this source: forget it, or drop its datagrams for a while.
     Refuse {
         source: SourceName,
         mute: bool,
@@ -82,7 +82,7 @@ pub(crate) enum FlowSide {
     Source(SourceName),
 }
 
-/// A source of a listener. The number tells it from an earlier one with the same address.
+/// A source of a listener. The number distinguishes it from an earlier one with the same address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SourceName {
     pub(crate) listener: u64,
@@ -90,7 +90,7 @@ pub(crate) struct SourceName {
     pub(crate) number: u64,
 }
 
-/// Receives the sources of a socket that listens. Dropping it ends their flows.
+/// Receives the sources of a listening socket. Dropping it ends their flows.
 #[derive(Debug)]
 pub struct FlowListener {
     sources: mpsc::Receiver<Source>,
@@ -112,8 +112,8 @@ impl FlowListener {
         Self { sources, connection, listener }
     }
 
-    /// The next source that has sent something and has no flow; `None` once the connection is gone, or if
-    /// the socket cannot be used.
+    /// The next source that has sent something and has no flow; `None` once the connection is gone,
+    /// or if the socket cannot be used.
     pub fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<Option<Source>> {
         self.sources.poll_recv(cx)
     }
@@ -188,12 +188,12 @@ impl Flow {
         Self { connection, id, source, carried, ended }
     }
 
-    /// What it has carried, also after its end.
+    /// What it has carried; stays readable after its end.
     pub fn carried(&self) -> Arc<Carried> {
         Arc::clone(&self.carried)
     }
 
-    /// Ends it, and drops what its source sends for a while: the peer has refused it.
+    /// Ends it because the peer has refused it, and drops its source's datagrams for a while.
     pub fn refused(self) {
         if let Some(source) = self.source {
             let refuse = FlowCommand::Refuse { source, mute: true };

@@ -1,6 +1,8 @@
-//! Tells the sources of a socket that listens apart, and keeps their first datagrams until they have a flow.
+//! Distinguishes the sources of a listening socket, and keeps their first datagrams until they have
+//! a flow.
 //!
-//! Sends only to addresses that have sent something and have a flow. The table of sources is bounded.
+//! Sends only to addresses that have sent something and have a flow. The table of sources is
+//! bounded.
 
 use std::{
     collections::HashMap,
@@ -21,19 +23,19 @@ use super::{
     socket::{Arrival, ListeningSocket},
 };
 
-/// Bytes of a source's first datagrams: one of the longest.
+/// Most bytes kept of a source's first datagrams: one of maximum length.
 const FIRST_BYTES_MAX: usize = 64 << 10;
 
-/// How long the datagrams of a source are dropped that the peer has refused: each would ask again.
+/// How long to drop the datagrams of a source that the peer has refused: each would ask again.
 const MUTE: Duration = Duration::from_secs(5);
 
-/// A socket that listens, and its sources.
+/// A listening socket, and its sources.
 pub(super) struct Listener {
     socket: ListeningSocket,
     listener: u64,
     incoming: mpsc::Sender<Source>,
     connection: Arc<dyn FlowCommands>,
-    /// Not hashed in the fast way: anybody chooses addresses.
+    /// Uses the default hasher, not a fast one: strangers choose the addresses.
     sources: HashMap<SocketAddr, Entry>,
     sources_max: usize,
 }
@@ -91,12 +93,13 @@ impl Listener {
         self.socket.receive(buffer)
     }
 
-    /// Whether a source must leave first, for one that is new.
+    /// Whether another source must leave before a new one can be added.
     pub(super) fn needs_room(&self, from: SocketAddr) -> bool {
         self.sources.len() >= self.sources_max && !self.sources.contains_key(&from)
     }
 
-    /// Forgets the sources that were muted for long enough; returns whether there is room for another one now.
+    /// Forgets sources that have been muted long enough; returns whether there is room for another
+    /// one now.
     pub(super) fn forget_muted(&mut self, now: Instant) -> bool {
         self.sources.retain(|_, entry| !matches!(entry.state, State::Muted(until) if until <= now));
         self.sources.len() < self.sources_max
@@ -111,8 +114,8 @@ impl Listener {
         open.collect::<Vec<_>>().into_iter()
     }
 
-    /// A datagram has arrived; returns the stream that carries it. Without one it waits for the source's
-    /// flow, or is dropped. `number` is for a source that is new.
+    /// Handles a datagram; returns the stream that carries it. Without one it waits for the
+    /// source's flow, or is dropped. `number` is for a new source.
     pub(super) fn arrived(
         &mut self,
         Arrival { from, to, .. }: Arrival,
@@ -134,7 +137,7 @@ impl Listener {
         }
         self.sources.remove(&from);
         let name = SourceName { listener: self.listener, from, number };
-        // While too many wait, a source is told from others by its next datagram.
+        // While too many wait, a source is not recorded until its next datagram.
         let place = self.incoming.try_reserve().ok()?;
         place.send(Source::new(name, &self.connection));
         let mut sent = Sent::default();
@@ -143,7 +146,8 @@ impl Listener {
         None
     }
 
-    /// The source has a flow from now on; returns what it has sent. `None` if it is not known any more.
+    /// Records that the source has a flow; returns what it has sent. `None` if it is no longer
+    /// known.
     pub(super) fn opened(&mut self, name: SourceName, id: StreamId) -> Option<Sent> {
         let entry = self.sources.get_mut(&name.from).filter(|entry| entry.number == name.number)?;
         match std::mem::replace(&mut entry.state, State::Open(id)) {

@@ -1,6 +1,8 @@
-//! Queues datagrams until congestion control lets them out: short, fair among flows, oldest dropped first.
+//! Queues datagrams until congestion control allows sending: short, fair among flows, oldest
+//! dropped first.
 //!
-//! Makes each into a frame, or into fragments where the path carries less. Knows no sockets; `now` is given.
+//! Turns each into a frame, or into fragments if the path carries less. Knows no sockets; the
+//! caller passes the time.
 
 use std::{
     collections::VecDeque,
@@ -15,19 +17,19 @@ use rustc_hash::FxHashMap;
 use super::frame::{FRAGMENT_BYTES_MIN, FlowFrame, Fragment, head_bytes};
 use crate::carried::Carried;
 
-/// Datagrams that wait in one flow: a burst of a game or of DNS, and a window of a small tunnel.
+/// Most waiting datagrams of one flow: a burst of a game or of DNS, or a small tunnel's window.
 const FLOW_DATAGRAMS_MAX: usize = 128;
 
-/// Their bytes: at least the two longest.
+/// Most waiting bytes of one flow: at least two datagrams of maximum length.
 const FLOW_BYTES_MAX: usize = 160 << 10;
 
-/// Bytes that wait in all flows of a connection.
+/// Most waiting bytes of all flows of a connection.
 const QUEUE_BYTES_MAX: usize = 1 << 20;
 
-/// What a datagram takes beside its bytes.
+/// What a datagram takes besides its bytes.
 const ENTRY_BYTES: usize = size_of::<(Bytes, Instant)>();
 
-/// What has waited for longer is worth nothing to who sent it, and would delay what comes after.
+/// A datagram that has waited longer is useless to its sender, and would delay the next ones.
 const WAIT_MAX: Duration = Duration::from_millis(250);
 
 /// Bytes of one flow's turn (deficit round robin): a full packet.
@@ -83,7 +85,7 @@ impl SendQueue {
         self.turns.is_empty()
     }
 
-    /// Adds a datagram of a flow; drops the oldest where there is no room.
+    /// Adds a datagram of a flow; drops the oldest if there is no room.
     pub(crate) fn push(&mut self, stream: StreamId, datagram: Bytes, now: Instant) {
         let Some(queue) = self.flows.get_mut(&stream) else { return };
         let bytes = datagram.len() + ENTRY_BYTES;
@@ -136,7 +138,7 @@ impl SendQueue {
 }
 
 impl FlowQueue {
-    /// Ends its turn, which is the first: it has nothing to send.
+    /// Ends its turn, the first in the queue: it has nothing to send.
     fn leave(&mut self, turns: &mut VecDeque<StreamId>) {
         (self.credit, self.has_turn) = (0, false);
         turns.pop_front();
@@ -154,7 +156,7 @@ impl FlowQueue {
         bytes
     }
 
-    /// Drops what has waited for too long; returns the bytes.
+    /// Drops datagrams that have waited too long; returns their bytes.
     fn drop_stale(&mut self, now: Instant) -> usize {
         let mut dropped = 0;
         while self.begun.is_none()
@@ -181,7 +183,7 @@ impl FlowQueue {
         }
         let (total, offset) = self.begun.unwrap_or((datagram.len(), 0));
         let bytes = datagram.split_to(room.min(datagram.len()));
-        // No socket delivers a longer one.
+        // No socket delivers a longer datagram.
         let (total16, offset16) = (u16::try_from(total).ok()?, u16::try_from(offset).ok()?);
         let fragment = Some(Fragment { number: self.number, total: total16, offset: offset16 });
         self.begun = Some((total, offset + bytes.len()));
@@ -252,7 +254,7 @@ mod tests {
         }
         assert_eq!(carried[0].dropped(), 128);
         assert_eq!(&next(&mut queue, now).unwrap().bytes[..], [128]);
-        // Half a datagram is not sent on.
+        // The rest of a datagram that was cut short is not sent.
         queue.push(stream(0), Bytes::from(vec![1; DATAGRAM_BYTES_MAX]), now);
         let late = now + WAIT_MAX + Duration::from_millis(1);
         assert_eq!(next(&mut queue, late), None);

@@ -1,7 +1,9 @@
-//! Sends and receives the datagrams of flows: by a socket connected to one address, or one that listens.
+//! Sends and receives the datagrams of flows, over a socket connected to one address or a listening
+//! one.
 //!
-//! A socket that listens on all addresses answers from the address that was asked (IP_PKTINFO in ip(7)), as
-//! the asker expects. The kernel fragments what the interface does not carry. Knows no flows.
+//! A socket that listens on all addresses answers from the address that the request was sent to
+//! (IP_PKTINFO in ip(7)), as its sender expects. The kernel fragments what exceeds the interface's
+//! MTU. Knows no flows.
 
 use std::{
     io::{self, IoSlice, IoSliceMut},
@@ -27,7 +29,7 @@ pub(crate) struct FlowSocket {
     registry: Arc<Registry>,
 }
 
-/// What a socket that listens has received.
+/// A datagram received by a listening socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Arrival {
     pub(crate) bytes: usize,
@@ -60,7 +62,7 @@ impl FlowSocket {
         retry(|| self.socket.recv(buffer))
     }
 
-    /// Sends a datagram. An error may be that of an earlier one (ICMP); this one is tried again then.
+    /// Sends a datagram. An error may be about an earlier one (ICMP); this one is then sent again.
     pub(crate) fn send(&self, datagram: &[u8]) -> (io::Result<()>, bool) {
         match retry(|| self.socket.send(datagram)) {
             Err(error) if is_unreachable(&error) => {
@@ -87,7 +89,7 @@ impl ListeningSocket {
         let address = socket.local_addr()?;
         let is_wild = address.ip().is_unspecified();
         if is_wild && address.is_ipv6() {
-            // Reports mapped addresses, too.
+            // Reports mapped addresses as well.
             setsockopt(&socket, sockopt::Ipv6RecvPacketInfo, &true)?;
         } else if is_wild {
             setsockopt(&socket, sockopt::Ipv4PacketInfo, &true)?;
@@ -127,7 +129,7 @@ impl ListeningSocket {
         })
     }
 
-    /// Answers whoever has sent to `from`.
+    /// Answers the sender `from`.
     pub(crate) fn send(
         &self,
         datagram: &[u8],
@@ -163,7 +165,8 @@ impl ListeningSocket {
     }
 }
 
-/// Whether an error is an answer of the network to an earlier datagram, which anybody may forge (ICMP; udp(7)).
+/// Whether an error is the network's answer to an earlier datagram, which anybody may forge (ICMP;
+/// udp(7)).
 pub(crate) fn is_unreachable(error: &io::Error) -> bool {
     use rustix::io::Errno;
     matches!(
@@ -210,7 +213,7 @@ mod tests {
         (ListeningSocket::new(socket, Token(0), &registry).unwrap(), port)
     }
 
-    /// Datagrams on loopback are there once they are sent.
+    /// Datagrams on loopback arrive as soon as they are sent.
     fn ask(socket: &mut ListeningSocket, from: &str, to: (IpAddr, u16)) -> SocketAddr {
         let asker = UdpSocket::bind(from).unwrap();
         asker.set_read_timeout(Some(Duration::from_secs(60))).unwrap();

@@ -55,7 +55,7 @@ fn endpoint(server: Option<ServerConfig>, spin: SpinShare) -> Endpoint {
 
 /// A client and a server, with AES-256-GCM and no pool.
 pub struct Pair {
-    /// Of control tasks.
+    /// Runs control tasks.
     pub control: Runtime,
     pub client: Endpoint,
     pub server: Endpoint,
@@ -81,7 +81,7 @@ impl Pair {
         self.connect_to(self.server.local_addr())
     }
 
-    /// The same by way of another address.
+    /// The same through another address.
     pub fn connect_to(&self, address: SocketAddr) -> [Connection; 2] {
         let config = ClientConfig::new(Arc::clone(&self.crypto));
         let (server_name, lane) = ("keypadd", Lane::Sparse);
